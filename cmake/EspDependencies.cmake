@@ -1,0 +1,28 @@
+# Needed: fmt, CLI11, nlohmann-json, toml++, OpenSSL, Highway, xxhash, threads. Optional: Open MPI, MPICH, Gloo, liburing.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(ESP_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+# Both MPIs may be installed at once; each gets a plug-in of its own (esp/net/mpi), opened at run time.
+find_program(ESP_MPICXX_OPENMPI mpicxx.openmpi)
+find_program(ESP_MPICXX_MPICH mpicxx.mpich)
+find_library(ESP_GLOO_LIBRARY gloo)
+
+function(esp_report what found)
+  if(found)
+    message(STATUS "✓ ${what}")
+  else()
+    message(STATUS "✗ ${what} not found: ${ARGN}")
+  endif()
+endfunction()
+esp_report("Open MPI" "${ESP_MPICXX_OPENMPI}" "apt-get install libopenmpi-dev openmpi-bin to carry traffic over it")
+esp_report("MPICH" "${ESP_MPICXX_MPICH}" "apt-get install libmpich-dev mpich to carry traffic over it")
+esp_report("Gloo" "${ESP_GLOO_LIBRARY}" "apt-get install libgloo-dev to compare against it in bench comm --peers")

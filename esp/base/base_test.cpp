@@ -1,0 +1,85 @@
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/check.h"
+#include "esp/base/dtype.h"
+#include "esp/base/error.h"
+#include "esp/base/half.h"
+#include "esp/base/json.h"
+#include "esp/base/rng.h"
+#include "esp/base/table.h"
+#include "esp/base/work.h"
+
+namespace esp {
+namespace {
+
+std::string message_of(auto&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Table, UnknownNameListsTheKnownAndSuggestsTheNearest) {
+  std::string text = message_of([] { parse_dtype("bf61"); });
+  EXPECT_NE(text.find("did you mean \"bf16\""), std::string::npos) << text;
+  EXPECT_NE(text.find("f64, f32"), std::string::npos) << text;
+}
+
+TEST(Check, FailureNamesThePlaceAndTheCondition) {
+  std::string text = message_of([] { ESP_CHECK(1 == 2, "got {}", 7); });
+  EXPECT_NE(text.find("esp/base/base_test.cpp"), std::string::npos) << text;
+  EXPECT_NE(text.find("1 == 2: got 7"), std::string::npos) << text;
+}
+
+TEST(Half, EveryFloat16SurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    float value = Float16::to_float(static_cast<uint16_t>(bits));
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(Float16::to_float(Float16::from_float(value))));
+    } else {
+      EXPECT_EQ(Float16::from_float(value), bits);
+    }
+  }
+}
+
+TEST(Half, RoundsToNearestEven) {
+  EXPECT_EQ(Float16(2049.0f).bits, Float16(2048.0f).bits);
+  EXPECT_EQ(Float16(2051.0f).bits, Float16(2052.0f).bits);
+  EXPECT_EQ(Float16(65520.0f).bits, 0x7c00);  // infinity
+  EXPECT_EQ(Float16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(BFloat16(1.00390625f).bits, BFloat16(1.0f).bits);        // halfway, even below
+  EXPECT_EQ(BFloat16(1.01171875f).bits, BFloat16(1.015625f).bits);   // halfway, even above
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST(Json, RefusesDuplicateKeysDepthAndTrailingText) {
+  EXPECT_NE(message_of([] { parse_json(R"({"a":1,"a":2})", "x"); }).find("twice"), std::string::npos);
+  EXPECT_NE(message_of([] { parse_json(std::string(40, '['), "x"); }).find("deeper"), std::string::npos);
+  EXPECT_NE(message_of([] { parse_json("{} {}", "x"); }).find("not JSON"), std::string::npos);
+  EXPECT_EQ(parse_json(R"({"a":{"a":2}})", "x")["a"]["a"], 2);
+}
+
+TEST(Rng, MatchesThePublishedPhiloxVectors) {
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
+            (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+            (std::array<uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+}
+
+TEST(Work, WaitThrowsWhatTheWorkThrew) {
+  Work work = Work::pending();
+  EXPECT_FALSE(work.done());
+  EXPECT_NE(message_of([&] { work.wait(Deadline::after_ms(1)); }).find("deadline"), std::string::npos);
+  work.fail(std::make_exception_ptr(CommError(CommError::Kind::lost, 3, "rank 3 is gone")));
+  EXPECT_TRUE(work.done());
+  EXPECT_EQ(message_of([&] { work.wait(Deadline::after_ms(1)); }), "rank 3 is gone");
+}
+
+}  // namespace
+}  // namespace esp

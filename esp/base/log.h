@@ -1,0 +1,48 @@
+// A small logger with a rank. A Log is a value handle: copy it, hand it down; there is no global one. Lines go to stderr
+// whole, so ranks sharing a terminal do not interleave inside a line. stdout is for data only.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace esp {
+
+enum class LogLevel { debug, info, warn, error, off };
+LogLevel parse_log_level(std::string_view name);
+
+class Log {
+ public:
+  Log() = default;
+  Log(LogLevel level, int rank, bool colour = false) : level_(level), rank_(rank), colour_(colour) {}
+
+  Log with_rank(int rank) const { return Log(level_, rank, colour_); }
+  bool enabled(LogLevel level) const { return level >= level_; }
+
+  template <typename... Args>
+  void debug(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::debug, text, fmt::make_format_args(args...));
+  }
+  template <typename... Args>
+  void info(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::info, text, fmt::make_format_args(args...));
+  }
+  template <typename... Args>
+  void warn(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::warn, text, fmt::make_format_args(args...));
+  }
+  template <typename... Args>
+  void error(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::error, text, fmt::make_format_args(args...));
+  }
+
+ private:
+  void write(LogLevel level, fmt::string_view text, fmt::format_args args) const;
+
+  LogLevel level_ = LogLevel::warn;
+  int rank_ = -1;  // -1: no rank yet
+  bool colour_ = false;
+};
+
+}  // namespace esp

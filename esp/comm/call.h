@@ -1,0 +1,60 @@
+// One call of a collective, as data: what the public functions build, what every communicator runs, what a tag carries
+// so that two ranks calling different things can be told apart in words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "esp/base/clock.h"
+#include "esp/base/dtype.h"
+#include "esp/kernel/reduce.h"
+#include "esp/net/transport.h"
+
+namespace esp::comm {
+
+using kernel::ReduceOp;
+
+enum class Op : uint8_t {
+  broadcast, reduce, all_reduce, reduce_scatter, all_gather, all_to_all, all_to_all_v, gather, scatter,
+  send, recv, barrier, signal, wait
+};
+std::string_view name_of(Op op);
+Op parse_op(std::string_view name);
+
+// n elements over N chunks: chunk k has n/N + (k < n mod N) elements.
+struct Chunk {
+  size_t offset = 0, count = 0;
+};
+Chunk chunk_of(size_t count, int num_chunks, int k);
+
+// `count` is always the full logical buffer n, in elements, of which chunk k belongs to rank k:
+//   broadcast, reduce, all_reduce   in: n            out: n (reduce: on the root only)
+//   reduce_scatter                  in: n            out: chunk r
+//   all_gather                      in: chunk r      out: n
+//   gather / scatter                in: chunk r / n on the root        out: n on the root / chunk r
+//   all_to_all                      in: n            out: n; n must be a multiple of the size
+//   all_to_all_v                    count 0; per-peer counts and offsets in the spans below
+//   send, recv                      count elements to or from `root`
+// in == out (or the matching chunk of out) means in place.
+struct Call {
+  Op op = Op::barrier;
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;
+  DType dtype = DType::f32;
+  ReduceOp reduce = ReduceOp::sum;
+  int root = 0;                       // or the peer of send, recv, signal, wait
+  std::string_view algorithm = "auto";  // a row of algo/table.cpp, "fused", or "auto"
+  std::span<const size_t> send_counts, send_offsets, recv_counts, recv_offsets;
+  Duration timeout = Duration::zero();  // zero: the communicator's
+};
+
+// «all_reduce of 1000 f32, sum, algorithm ring» — and back from a tag, for a peer's call.
+std::string describe(const Call& call);
+std::string describe(const net::Tag& tag);
+net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id);
+
+}  // namespace esp::comm

@@ -1,0 +1,79 @@
+// Communicator: the collectives among the members of a group. Behind it: Scheduled (any algorithm, any transport, with
+// the fused shared-memory path where one host holds all members), NCCL (part of the CUDA build), and a fake that moves
+// nothing and counts.
+//
+// Every member makes the same calls in the same order. `run` blocks and works on the caller's thread; `start` returns at
+// once and a worker thread owned by the communicator works in order of the calls, so several may be in flight. Buffers
+// must stay valid until done. One thread at a time may call; different communicators are independent. Errors: UsageError
+// for a call that can never work (nothing was sent), CommError for what peers did; after a CommError the communicator is
+// dead and every later call repeats it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/base/work.h"
+#include "esp/comm/call.h"
+#include "esp/net/transport.h"
+
+namespace esp::comm {
+
+struct CommOptions {
+  std::string transport = "auto";
+  std::string algorithms;  // "all_reduce=ring,broadcast=tree"; empty: auto for each
+  std::vector<int> shape;  // grid for torus and hierarchical, fastest axis first; empty: ranks per host × hosts
+  Duration timeout = Duration::zero();  // zero: the world's
+  size_t slice_bytes = size_t{256} << 10;  // large messages are cut so the wire stays busy while reducing; 0: never
+};
+
+// Counted per op and algorithm since the communicator was made.
+struct CallStats {
+  Op op;
+  std::string algorithm, transport;
+  uint64_t calls = 0, bytes_sent = 0, bytes_received = 0, messages = 0, rounds = 0;
+  double ms = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual void run(const Call& call) = 0;
+  virtual Work start(const Call& call) = 0;
+  // Runs a set of calls as one: sends and receives of the set cannot block each other.
+  virtual Work start_group(std::span<const Call> calls) = 0;
+  // Collective. Members with the same colour form a group, ordered by key then rank; colour < 0 gets null.
+  virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
+  // Collective. Memory that every member maps where it can (one host), so collectives on it need no staging copy.
+  virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
+  virtual void abort(const std::string& why) = 0;
+  // What `auto` would run for this call, and why.
+  virtual std::string explain(const Call& call) const = 0;
+  virtual std::vector<CallStats> stats() const = 0;
+
+  // The calls by name, blocking. Counts of reduce_scatter, all_gather, gather, scatter and all_to_all are per rank, as
+  // in NCCL; Call takes totals that need not divide.
+  void broadcast(void* data, size_t count, DType dtype, int root);
+  void reduce(const void* in, void* out, size_t count, DType dtype, ReduceOp op, int root);
+  void all_reduce(const void* in, void* out, size_t count, DType dtype, ReduceOp op);
+  void reduce_scatter(const void* in, void* out, size_t recv_count, DType dtype, ReduceOp op);
+  void all_gather(const void* in, void* out, size_t send_count, DType dtype);
+  void all_to_all(const void* in, void* out, size_t count_per_peer, DType dtype);
+  void gather(const void* in, void* out, size_t send_count, DType dtype, int root);
+  void scatter(const void* in, void* out, size_t recv_count, DType dtype, int root);
+  void send(const void* data, size_t count, DType dtype, int peer);
+  void recv(void* data, size_t count, DType dtype, int peer);
+  void barrier();
+  void signal(int peer);  // counts up at the peer; never blocks for it
+  void wait(int peer);    // until one more signal from the peer has arrived
+};
+
+std::unique_ptr<Communicator> make_communicator(const net::World& world, const net::Group& group,
+                                                const CommOptions& options);
+
+}  // namespace esp::comm

@@ -1,0 +1,46 @@
+#include "esp/net/fate.h"
+
+#include <fmt/format.h>
+
+namespace esp::net {
+
+void Fate::lose(int rank, const std::string& how) {
+  std::lock_guard lock(mutex_);
+  if (lost_.emplace(rank, how).second) announce();
+}
+
+void Fate::abort(uint64_t group, CommError cause) {
+  std::lock_guard lock(mutex_);
+  if (aborted_.emplace(group, std::move(cause)).second) announce();
+}
+
+void Fate::announce() {
+  epoch_.fetch_add(1, std::memory_order_release);
+  for (auto& [id, wake] : subscribers_) wake();
+}
+
+void Fate::check(uint64_t group, const std::vector<int>& members) const {
+  std::lock_guard lock(mutex_);
+  if (auto found = aborted_.find(group); found != aborted_.end()) throw found->second;
+  for (int member : members)
+    if (auto found = lost_.find(member); found != lost_.end())
+      throw CommError(CommError::Kind::lost, member, fmt::format("rank {} {}", member, found->second));
+}
+
+bool Fate::lost(int rank) const {
+  std::lock_guard lock(mutex_);
+  return lost_.contains(rank);
+}
+
+int Fate::subscribe(std::function<void()> wake) {
+  std::lock_guard lock(mutex_);
+  subscribers_.emplace(next_id_, std::move(wake));
+  return next_id_++;
+}
+
+void Fate::unsubscribe(int id) {
+  std::lock_guard lock(mutex_);
+  subscribers_.erase(id);
+}
+
+}  // namespace esp::net
