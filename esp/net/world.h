@@ -43,7 +43,8 @@ struct NetOptions {
 
 struct Peer {
   std::string host;     // same string: same machine and same shared memory
-  std::string address;  // numeric IPv4 or IPv6 on which it listens; empty for threads
+  std::string address;  // numeric IPv4 or IPv6 on which it listens for peers; empty for threads
+  int port = 0;
   int pid = 0;
   uint64_t process = 0;  // same number: threads of one process
 };
@@ -56,8 +57,8 @@ struct Group {
   int size() const { return static_cast<int>(members.size()); }
 };
 
-// What a stall or a wrong call looked like from one rank; see net/watch.h.
-class Watch;
+class Watch;     // net/watch.h
+class Listener;  // net/listener.h
 
 struct World {
   int rank = 0;
@@ -70,6 +71,7 @@ struct World {
   std::shared_ptr<Store> store;
   std::shared_ptr<Fate> fate;
   std::shared_ptr<Watch> watch;  // null when all ranks are threads of one process
+  std::shared_ptr<Listener> listener;  // accepts authenticated connections of peers; null for threads
   std::shared_ptr<void> in_process;  // fabric shared by the threads of one process; null otherwise
 
   bool same_host(int a, int b) const { return peers[a].host == peers[b].host; }
