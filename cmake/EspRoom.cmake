@@ -5,6 +5,10 @@
 # A subfolder with a CMakeLists.txt of its own (a plug-in, CUDA) is added after the room and skipped by the pattern.
 include(GoogleTest)
 
+# What the sanitizer presets build and run (label `sanitized`), and what the fuzz preset builds.
+add_custom_target(sanitized_tests)
+add_custom_target(fuzzers)
+
 function(esp_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/esp/${name})
@@ -22,6 +26,9 @@ function(esp_room name)
   list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cpp$")
 
   add_library(esp_${name} STATIC ${sources})
+  if(ESP_FUZZ)  # coverage feedback from the code under test; the runner itself is linked into the targets below
+    target_compile_options(esp_${name} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
   target_link_libraries(esp_${name} PUBLIC esp_flags fmt::fmt Threads::Threads nlohmann_json::nlohmann_json)
   foreach(dep ${ROOM_DEPENDS})
     target_link_libraries(esp_${name} PUBLIC esp_${dep})
@@ -33,7 +40,7 @@ function(esp_room name)
   endif()
 
   if(ESP_TESTS AND tests)
-    esp_test(${name}_tests SOURCES ${tests} DEPENDS ${name})
+    esp_test(${name}_tests SANITIZED SOURCES ${tests} DEPENDS ${name})
   endif()
   if(ESP_FUZZ)
     foreach(source ${fuzzers})
@@ -41,6 +48,7 @@ function(esp_room name)
       add_executable(${fuzzer} ${source})
       target_link_libraries(${fuzzer} PRIVATE esp_${name})
       target_link_options(${fuzzer} PRIVATE -fsanitize=fuzzer)
+      add_dependencies(fuzzers ${fuzzer})
     endforeach()
   endif()
   foreach(list_file ${own_build})
@@ -49,9 +57,10 @@ function(esp_room name)
   endforeach()
 endfunction()
 
-# esp_test(name SOURCES … DEPENDS rooms… [TIMEOUT s]): one GoogleTest binary; each test case is one ctest entry.
+# esp_test(name [SANITIZED] SOURCES … DEPENDS rooms… [LIBRARIES …] [TIMEOUT s]): one GoogleTest binary; each test case is
+# one ctest entry. SANITIZED ones also run under the sanitizer presets.
 function(esp_test name)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "SANITIZED" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
@@ -60,5 +69,10 @@ function(esp_test name)
   foreach(dep ${TEST_DEPENDS})
     target_link_libraries(${name} PRIVATE esp_${dep})
   endforeach()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS ${name})
+  set(label release_only)
+  if(TEST_SANITIZED)
+    set(label sanitized)
+    add_dependencies(sanitized_tests ${name})
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS ${label})
 endfunction()
