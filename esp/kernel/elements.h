@@ -1,0 +1,81 @@
+// What the reductions mean for one pair of values, and the step from a run-time dtype and op to a compile-time one.
+//
+// 16-bit types accumulate in float. Integers wrap modulo 2^bits. min and max keep a NaN: the first one met, in the
+// order of combination, is the result; between -0 and +0 the second operand wins. The sum or product of a NaN is a NaN
+// whose payload is the processor's choice; every other result is the same bits on every target.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "esp/base/check.h"
+#include "esp/base/dtype.h"
+#include "esp/base/half.h"
+#include "esp/kernel/reduce.h"
+
+namespace esp::kernel {
+
+template <typename T>
+inline constexpr bool is_half = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+template <typename T>
+using Accumulator = std::conditional_t<is_half<T>, float, T>;
+
+template <ReduceOp op, typename A>
+inline A combine(A a, A b) {
+  if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
+    if constexpr (std::is_floating_point_v<A>)
+      if (a != a) return a;
+    return (op == ReduceOp::min ? a < b : a > b) ? a : b;
+  } else if constexpr (std::is_integral_v<A>) {
+    auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
+    return static_cast<A>(op == ReduceOp::prod ? x * y : x + y);
+  } else {
+    return op == ReduceOp::prod ? a * b : a + b;
+  }
+}
+
+// Calls f(std::type_identity<T>{}) with the C++ type of `dtype`.
+template <typename F>
+void with_element(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f(std::type_identity<double>{});
+    case DType::f32:
+      return f(std::type_identity<float>{});
+    case DType::bf16:
+      return f(std::type_identity<BFloat16>{});
+    case DType::f16:
+      return f(std::type_identity<Float16>{});
+    case DType::i64:
+      return f(std::type_identity<int64_t>{});
+    case DType::i32:
+      return f(std::type_identity<int32_t>{});
+    case DType::i16:
+      return f(std::type_identity<int16_t>{});
+    case DType::i8:
+      return f(std::type_identity<int8_t>{});
+    case DType::u8:
+      return f(std::type_identity<uint8_t>{});
+  }
+  ESP_CHECK(false, "dtype {}", static_cast<int>(dtype));
+}
+
+// Calls f(std::integral_constant<ReduceOp, op>{}); avg combines as sum does.
+template <typename F>
+void with_op(ReduceOp op, F&& f) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg:
+      return f(std::integral_constant<ReduceOp, ReduceOp::sum>{});
+    case ReduceOp::prod:
+      return f(std::integral_constant<ReduceOp, ReduceOp::prod>{});
+    case ReduceOp::min:
+      return f(std::integral_constant<ReduceOp, ReduceOp::min>{});
+    case ReduceOp::max:
+      return f(std::integral_constant<ReduceOp, ReduceOp::max>{});
+  }
+  ESP_CHECK(false, "op {}", static_cast<int>(op));
+}
+
+}  // namespace esp::kernel
