@@ -51,8 +51,8 @@ struct Transfer {
   size_t moved = 0;            // bytes done so far, for the transport's use
   Tag got;                     // mismatched: what came instead
   size_t got_bytes = 0;
-  int64_t ready_ns = 0;        // virtual clock: when its inputs were there, when it ended; real transports ignore both
-  int64_t end_ns = 0;
+  int64_t ready_ps = 0;        // virtual clock, in picoseconds so that formulas come out exactly: when its inputs were
+  int64_t end_ps = 0;          // there, when it ended; real transports ignore both
   Transfer* next = nullptr;    // for the transport's queues
 };
 
@@ -86,6 +86,11 @@ class Transport {
   virtual void sleep(Deadline deadline) = 0;
   // Whether issue order over all peers fixes the result (the virtual clock); the executor then issues strictly in order.
   virtual bool ordered() const { return false; }
+  // The virtual clock of this rank: when the last of its finished transfers ended. 0 on real transports.
+  virtual int64_t clock_ps() const { return 0; }
+  // Gives up: once it returns no buffer of a posted transfer is touched any more, by this rank or by a peer. poll and
+  // sleep do it before they throw; a caller that stops waiting (its deadline passed) must. Nothing can be sent after.
+  virtual void abandon() noexcept {}
 
   const Traffic& traffic(int peer) const { return traffic_[static_cast<size_t>(peer)]; }
   Traffic total() const;

@@ -1,0 +1,155 @@
+#include "esp/net/posted.h"
+
+#include "esp/base/check.h"
+
+namespace esp::net {
+
+void TransferQueue::push(Transfer& transfer) {
+  transfer.next = nullptr;
+  (last ? last->next : first) = &transfer;
+  last = &transfer;
+}
+
+Transfer& TransferQueue::pop() {
+  Transfer& transfer = *first;
+  first = transfer.next;
+  if (!first) last = nullptr;
+  transfer.next = nullptr;
+  return transfer;
+}
+
+void Posted::Active::add(int peer) {
+  char& flag = listed[static_cast<size_t>(peer)];
+  if (flag) return;
+  flag = 1;
+  peers.push_back(peer);
+}
+
+Posted::Subscription::~Subscription() {
+  fate->unsubscribe(id);
+}
+
+Posted::Posted(const World& world, const Group& group)
+    : Transport(world, group), out_(group.members.size()), in_(group.members.size()), spin_(group.size()) {
+  sending_.listed.resize(group.members.size());
+  receiving_.listed.resize(group.members.size());
+}
+
+void Posted::hang(Doorbell& mine) {
+  bell_ = &mine;
+  subscription_ = std::make_unique<Subscription>();
+  subscription_->fate = world_.fate.get();
+  subscription_->id = world_.fate->subscribe([bell = bell_] { bell->wake(); });
+}
+
+void Posted::send(Transfer& transfer) {
+  int peer = transfer.peer;
+  ESP_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of {}", peer, size());
+  ESP_CHECK(!abandoned_, "send on an abandoned transport");
+  transfer.state = Transfer::State::posted;
+  transfer.moved = 0;
+  out_[static_cast<size_t>(peer)].push(transfer);
+  sending_.add(peer);
+  push(peer);
+}
+
+void Posted::receive(Transfer& transfer) {
+  int peer = transfer.peer;
+  ESP_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of {}", peer, size());
+  ESP_CHECK(!abandoned_, "receive on an abandoned transport");
+  transfer.state = Transfer::State::posted;
+  transfer.moved = 0;
+  in_[static_cast<size_t>(peer)].push(transfer);
+  receiving_.add(peer);
+}
+
+bool Posted::poll() {
+  check_fate();
+  bool moved = false;
+  auto walk = [&](Active& active, std::vector<TransferQueue>& queues, auto&& move) {
+    for (size_t i = 0; i < active.peers.size();) {
+      int peer = active.peers[i];
+      TransferQueue& queue = queues[static_cast<size_t>(peer)];
+      if (!queue.empty()) moved |= move(peer);
+      if (queue.empty()) {
+        active.listed[static_cast<size_t>(peer)] = 0;
+        active.peers[i] = active.peers.back();
+        active.peers.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  };
+  walk(receiving_, in_, [&](int peer) { return pull(peer); });
+  walk(sending_, out_, [&](int peer) { return push(peer); });
+  if (moved) spin_.reset();
+  return moved;
+}
+
+bool Posted::ready() const {
+  for (int peer : receiving_.peers)
+    if (!in_[static_cast<size_t>(peer)].empty() && can_pull(peer)) return true;
+  for (int peer : sending_.peers)
+    if (!out_[static_cast<size_t>(peer)].empty() && can_push(peer)) return true;
+  return false;
+}
+
+void Posted::sleep(Deadline deadline) {
+  for (; spin_.again();) {
+    if (ready()) return;
+    if (world_.fate->epoch() != epoch_) return check_fate();
+  }
+  // Blocking ends the spin for good until something moves, so a long wait costs no core.
+  uint32_t ticket = bell_->arm();
+  if (!ready() && world_.fate->epoch() == epoch_) bell_->wait(ticket, deadline);
+  bell_->disarm();
+  check_fate();
+}
+
+void Posted::check_fate() {
+  uint32_t epoch = world_.fate->epoch();
+  if (epoch == epoch_) return;
+  try {
+    world_.fate->check(group_.id, group_.members);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  epoch_ = epoch;
+}
+
+void Posted::abandon() noexcept {
+  if (abandoned_) return;
+  abandoned_ = true;
+  for (int peer : sending_.peers) {
+    withdraw(peer);
+    out_[static_cast<size_t>(peer)] = {};
+  }
+  for (int peer : receiving_.peers) in_[static_cast<size_t>(peer)] = {};
+}
+
+void Posted::finish_send(int peer) {
+  Transfer& transfer = out_[static_cast<size_t>(peer)].pop();
+  transfer.moved = transfer.bytes;
+  transfer.state = Transfer::State::done;
+  Traffic& traffic = traffic_[static_cast<size_t>(peer)];
+  traffic.bytes_sent += transfer.bytes;
+  ++traffic.messages_sent;
+}
+
+void Posted::finish_receive(int peer) {
+  Transfer& transfer = in_[static_cast<size_t>(peer)].pop();
+  transfer.state = Transfer::State::done;
+  Traffic& traffic = traffic_[static_cast<size_t>(peer)];
+  traffic.bytes_received += transfer.bytes;
+  ++traffic.messages_received;
+}
+
+void Posted::mismatch(int peer, const Tag& got, size_t got_bytes) {
+  Transfer& transfer = in_[static_cast<size_t>(peer)].pop();
+  transfer.got = got;
+  transfer.got_bytes = got_bytes;
+  transfer.state = Transfer::State::mismatched;
+}
+
+}  // namespace esp::net
