@@ -1,0 +1,66 @@
+// LocalJob: N ranks of one program on this machine, started together and ended together.
+//
+// Each rank is told who it is through RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT, gets the job
+// secret through a pipe, reads nothing from our stdin, and dies when the thread that made the job dies, however that
+// happens (parent-death signal). The first rank to fail is reported with its last words; the rest are then ended. A
+// thread owned by the job forwards the ranks' output and reaps them. Any thread may call; the one that constructs it
+// must live as long as the job.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "esp/base/clock.h"
+#include "esp/launch/environment.h"
+#include "esp/net/world.h"
+
+namespace esp::launch {
+
+struct LocalOptions {
+  int num_ranks = 1;
+  std::vector<std::string> command;  // program path and arguments
+  Environment environment;           // on top of what is inherited
+  std::string master_address = "127.0.0.1";
+  int master_port = 0;
+  net::Secret secret;
+  Duration grace = std::chrono::seconds(2);  // between SIGTERM and SIGKILL once one rank has failed
+  // Whether ranks get the terminal's stdout and stderr through us, line by line with their rank, or their stdout is
+  // dropped (stderr is kept for last words either way).
+  enum class Output { forward, last_words } output = Output::forward;
+};
+
+struct Failure {
+  int rank = 0;
+  int exit_code = 1;       // 128+n for signal n
+  std::string how;         // «was killed by SIGKILL», «exited with code 3»
+  std::string last_words;  // the end of its stderr
+};
+// «rank 3 was killed by SIGKILL; its last words: …»
+std::string describe(const Failure& failure);
+
+class LocalJob {
+ public:
+  explicit LocalJob(const LocalOptions& options);
+  ~LocalJob();  // ends what still lives
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
+
+  int num_ranks() const;
+  int pid(int rank) const;
+  // True once every rank has ended and been reaped, false at the deadline.
+  bool wait(Deadline deadline);
+  std::optional<Failure> failure() const;
+  // SIGTERM to all, SIGKILL after the grace.
+  void terminate();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "SIGKILL" for 9.
+std::string signal_name(int signal);
+
+}  // namespace esp::launch

@@ -1,0 +1,59 @@
+#include "esp/launch/merge.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace esp::launch {
+
+void LineMerger::feed(int rank, std::string_view bytes, Clock::time_point now) {
+  constexpr size_t kLongestLine = size_t{1} << 20;  // a rank that never ends its line must not fill our memory
+  std::string& partial = partial_[static_cast<size_t>(rank)];
+  while (!bytes.empty()) {
+    size_t newline = bytes.find('\n');
+    partial.append(bytes.substr(0, newline));
+    if (newline == bytes.npos && partial.size() < kLongestLine) return;
+    add(rank, std::exchange(partial, {}), now);
+    if (newline == bytes.npos) return;
+    bytes.remove_prefix(newline + 1);
+  }
+}
+
+void LineMerger::end(int rank, Clock::time_point now) {
+  std::string& partial = partial_[static_cast<size_t>(rank)];
+  if (!partial.empty()) add(rank, std::exchange(partial, {}), now);
+}
+
+void LineMerger::add(int rank, std::string text, Clock::time_point now) {
+  // Joining an earlier line may not overtake another line of this rank.
+  for (auto line = lines_.rbegin(); line != lines_.rend() && !line->ranks.contains(rank); ++line)
+    if (line->text == text) {
+      line->ranks.insert(rank);
+      return;
+    }
+  lines_.push_back({std::move(text), {rank}, now});
+}
+
+std::vector<std::string> LineMerger::take(Clock::time_point now, bool all) {
+  std::vector<std::string> ready;
+  while (!lines_.empty()) {
+    const Line& line = lines_.front();
+    if (!all && static_cast<int>(line.ranks.size()) < num_ranks_ && now - line.since < kWindow) break;
+    ready.push_back(fmt::format("[{}] {}\n", name_ranks(line.ranks), line.text));
+    lines_.pop_front();
+  }
+  return ready;
+}
+
+std::string name_ranks(const std::set<int>& ranks) {
+  std::string text;
+  for (auto it = ranks.begin(); it != ranks.end();) {
+    int first = *it, last = first;
+    while (++it != ranks.end() && *it == last + 1) last = *it;
+    if (!text.empty()) text += ',';
+    text += first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+}  // namespace esp::launch

@@ -1,0 +1,50 @@
+#include "esp/launch/merge.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace esp::launch {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+const Clock::time_point kStart{};
+
+TEST(LineMerger, PrefixesWholeLinesAndKeepsPartialOnes) {
+  LineMerger merger(2);
+  merger.feed(1, "hel", kStart);
+  EXPECT_THAT(merger.take(kStart, true), IsEmpty());
+  merger.feed(1, "lo\nwor", kStart);
+  EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 1] hello\n"));
+  merger.end(1, kStart);
+  EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 1] wor\n"));
+}
+
+TEST(LineMerger, CollapsesWhatAllSayWithoutWaiting) {
+  LineMerger merger(3);
+  for (int rank : {2, 0, 1}) merger.feed(rank, "same\n", kStart);
+  EXPECT_THAT(merger.take(kStart), ElementsAre("[ranks 0-2] same\n"));
+}
+
+TEST(LineMerger, WaitsOnlyOneWindowForTheOthers) {
+  LineMerger merger(3);
+  merger.feed(0, "x\n", kStart);
+  merger.feed(2, "x\n", kStart);
+  EXPECT_THAT(merger.take(kStart), IsEmpty());
+  EXPECT_THAT(merger.take(kStart + LineMerger::kWindow), ElementsAre("[ranks 0,2] x\n"));
+}
+
+TEST(LineMerger, ARanksLinesKeepTheirOrder) {
+  LineMerger merger(2);
+  merger.feed(0, "a\nb\na\n", kStart);
+  merger.feed(1, "b\na\n", kStart);
+  EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 0] a\n", "[ranks 0-1] b\n", "[ranks 0-1] a\n"));
+}
+
+TEST(LineMerger, NamesRanges) {
+  EXPECT_EQ(name_ranks({3}), "rank 3");
+  EXPECT_EQ(name_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2,5,7-8");
+}
+
+}  // namespace
+}  // namespace esp::launch

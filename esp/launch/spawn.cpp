@@ -1,0 +1,90 @@
+#include "esp/launch/spawn.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "esp/base/error.h"
+
+namespace esp::launch {
+namespace {
+
+struct Prepared {
+  std::vector<char*> argv, envp;
+  int out = -1, err = -1, null = -1, secret = -1;
+  pid_t parent = 0, group = 0;
+  int death_signal = 0;
+};
+
+// In the child: system calls only.
+[[noreturn]] void become(const Prepared& prepared) {
+  ::prctl(PR_SET_PDEATHSIG, prepared.death_signal);
+  if (::getppid() != prepared.parent) ::_exit(1);  // the parent died before the line above took hold
+  ::setpgid(0, prepared.group);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::dup2(prepared.null, 0);
+  ::dup2(prepared.out, 1);
+  ::dup2(prepared.err, 2);
+  if (prepared.secret == kSecretFd) {
+    ::fcntl(kSecretFd, F_SETFD, 0);
+  } else if (prepared.secret >= 0) {
+    ::dup2(prepared.secret, kSecretFd);
+  }
+  ::execvpe(prepared.argv[0], prepared.argv.data(), prepared.envp.data());
+  const char* why = ::strerrordesc_np(errno);
+  for (const char* part : {"cannot run ", static_cast<const char*>(prepared.argv[0]), ": ", why, "\n"})
+    if (::write(2, part, std::strlen(part)) < 0) break;
+  ::_exit(127);
+}
+
+void make_pipe(net::Socket& read_end, net::Socket& write_end) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError("cannot make a pipe: " + errno_text(errno));
+  read_end = net::Socket(ends[0]);
+  write_end = net::Socket(ends[1]);
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+}
+
+}  // namespace
+
+Child spawn(const SpawnOptions& options) {
+  Child child;
+  net::Socket out_write, err_write;
+  net::Socket null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) throw IoError("cannot open /dev/null: " + errno_text(errno));
+  if (options.capture_stdout) make_pipe(child.out, out_write);
+  if (options.capture_stderr) make_pipe(child.err, err_write);
+
+  std::vector<std::string> arguments = options.command, variables;
+  for (const auto& [name, value] : options.environment) variables.push_back(name + "=" + value);
+  Prepared prepared;
+  for (std::string& text : arguments) prepared.argv.push_back(text.data());
+  for (std::string& text : variables) prepared.envp.push_back(text.data());
+  prepared.argv.push_back(nullptr);
+  prepared.envp.push_back(nullptr);
+  prepared.null = null.fd();
+  prepared.out = out_write ? out_write.fd() : null.fd();
+  prepared.err = err_write ? err_write.fd() : null.fd();
+  prepared.secret = options.secret_fd;
+  prepared.parent = ::getpid();
+  prepared.group = options.group;
+  prepared.death_signal = options.death_signal;
+
+  child.pid = ::fork();
+  if (child.pid < 0) throw IoError("cannot start a process: " + errno_text(errno));
+  if (child.pid == 0) become(prepared);
+  ::setpgid(child.pid, options.group);  // also here: whoever is first, the group exists when we return
+  child.pidfd = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
+  if (!child.pidfd) throw IoError("cannot watch a process: " + errno_text(errno));
+  return child;
+}
+
+}  // namespace esp::launch

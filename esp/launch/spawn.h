@@ -1,0 +1,34 @@
+// One child process with everything prepared before fork, so that the child calls only what is safe while other threads
+// of the parent hold locks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "esp/launch/environment.h"
+#include "esp/net/socket.h"
+
+namespace esp::launch {
+
+struct SpawnOptions {
+  std::vector<std::string> command;                   // [0] is a path, or looked up in PATH
+  Environment environment;                            // all of it
+  pid_t group = 0;                                    // process group to join; 0: a new one led by the child
+  int secret_fd = -1;                                 // becomes descriptor 3
+  bool capture_stdout = true, capture_stderr = true;  // otherwise /dev/null
+  int death_signal = 9;                               // sent to the child when the calling thread dies
+};
+
+struct Child {
+  pid_t pid = -1;
+  net::Socket pidfd, out, err;  // read ends
+};
+
+inline constexpr int kSecretFd = 3;
+
+// Throws IoError; a program that cannot be run shows as a child that exits with 127 and says why on stderr.
+Child spawn(const SpawnOptions& options);
+
+}  // namespace esp::launch
