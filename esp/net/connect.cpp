@@ -1,0 +1,106 @@
+// The connecting side of the handshake: connect_to of net/handshake.h.
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "esp/net/address.h"
+#include "esp/net/handshake.h"
+
+namespace esp::net {
+namespace {
+
+// What went wrong with one attempt; empty when it went well.
+using Fault = std::string;
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd item{fd, events, 0};
+    int ready = poll(&item, 1, deadline.left_ms());
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    if (errno != EINTR) return false;
+  }
+}
+
+// A connection to a free port of the ephemeral range can meet itself; it would then talk to its own echo.
+bool met_itself(int fd, const SocketAddress& target) {
+  auto mine = local_address(fd);
+  return mine.port() == target.port() && mine.text() == target.text();
+}
+
+Fault connect_once(Socket& socket, const SocketAddress& target, const std::string& source, Deadline deadline) {
+  socket = Socket(::socket(target.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return errno_text(errno);
+  int on = 1;
+  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (!source.empty()) {
+    auto from = numeric_address(source, 0);
+    if (bind(socket.fd(), from.get(), from.length) != 0) return errno_text(errno);
+  }
+  if (connect(socket.fd(), target.get(), target.length) != 0) {
+    if (errno != EINPROGRESS) return errno_text(errno);
+    if (!wait_for(socket.fd(), POLLOUT, deadline)) return "no answer";
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return errno_text(error);
+  }
+  if (met_itself(socket.fd(), target)) return "nobody listens there";
+  return {};
+}
+
+Fault shake_hands(int fd, Handshake& shake, Deadline deadline) {
+  std::string out = shake.feed("");
+  for (;;) {
+    while (!out.empty()) {
+      ssize_t sent = send(fd, out.data(), out.size(), MSG_NOSIGNAL);
+      if (sent > 0) {
+        out.erase(0, static_cast<size_t>(sent));
+      } else if (errno == EAGAIN) {
+        if (!wait_for(fd, POLLOUT, deadline)) return "no answer to the handshake";
+      } else if (errno != EINTR) {
+        return fmt::format("it closed the connection during the handshake: {}", errno_text(errno));
+      }
+    }
+    if (shake.done()) return {};
+    char buffer[Handshake::kHelloBytes];
+    ssize_t got = recv(fd, buffer, std::min(sizeof buffer, shake.wants()), 0);
+    if (got > 0) {
+      out = shake.feed({buffer, static_cast<size_t>(got)});
+    } else if (got == 0) {
+      return "it closed the connection during the handshake";
+    } else if (errno == EAGAIN) {
+      if (!wait_for(fd, POLLIN, deadline)) return "no answer to the handshake";
+    } else if (errno != EINTR) {
+      return fmt::format("it closed the connection during the handshake: {}", errno_text(errno));
+    }
+  }
+}
+
+}  // namespace
+
+Socket connect_to(const std::string& address, int port, const Secret& secret, const Hello& mine,
+                  const std::string& bind_interface, Deadline deadline) {
+  auto target = numeric_address(address, port);
+  std::string source = bind_interface.empty() ? "" : interface_address(bind_interface, target.family());
+  auto pause = std::chrono::milliseconds(2);
+  for (;;) {
+    Socket socket;
+    Fault fault = connect_once(socket, target, source, deadline);
+    if (fault.empty()) {
+      auto shake = Handshake::connecting(secret, mine);
+      fault = shake_hands(socket.fd(), shake, deadline);
+      if (fault.empty()) return socket;
+    }
+    if (deadline.left() <= pause)
+      throw CommError(CommError::Kind::timeout, -1,
+                      fmt::format("no connection to {} port {} before the deadline: {}", address, port, fault));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace esp::net

@@ -1,0 +1,192 @@
+#include "esp/net/listener.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "esp/net/address.h"
+#include "esp/net/doorkeeper.h"
+
+namespace esp::net {
+namespace {
+
+const Secret kSecret(std::string(32, 's'));
+Deadline soon() {
+  return Deadline::after_ms(20'000);
+}
+
+Socket raw_connection(const Listener& listener) {
+  auto target = numeric_address(listener.address(), listener.port());
+  Socket socket(::socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(socket.fd(), target.get(), target.length), 0);
+  return socket;
+}
+
+class ListenerOn : public testing::TestWithParam<const char*> {};
+
+TEST_P(ListenerOn, HandsOutConnectionsByGroupPeerAndStream) {
+  Listener listener(GetParam(), 0, kSecret, "job");
+  std::vector<Socket> callers;
+  for (int rank : {1, 2})
+    for (uint32_t stream : {0u, 1u})
+      callers.push_back(
+          connect_to(listener.address(), listener.port(), kSecret, {Role::data, rank, "job", 9, stream}, "", soon()));
+  Socket callee = listener.take(9, 2, 1, soon());
+  char byte = 'x';
+  ASSERT_EQ(send(callers[3].fd(), &byte, 1, 0), 1);
+  for (byte = 0; recv(callee.fd(), &byte, 1, 0) < 0;) std::this_thread::yield();
+  EXPECT_EQ(byte, 'x');
+  EXPECT_TRUE(listener.take(9, 1, 0, soon()));
+  EXPECT_FALSE(listener.try_take(9, 1, 0)) << "taken already";
+  EXPECT_FALSE(listener.try_take(8, 1, 1));
+}
+
+TEST_P(ListenerOn, RefusesAnotherSecretAndAnotherJob) {
+  Listener listener(GetParam(), 0, kSecret, "job");
+  auto kind = [&](const Secret& secret, const std::string& job) {
+    try {
+      connect_to(listener.address(), listener.port(), secret, {Role::data, 1, job, 0, 0}, "", soon());
+    } catch (const CommError& error) {
+      return error.kind();
+    }
+    return CommError::Kind::lost;
+  };
+  EXPECT_EQ(kind(Secret(std::string(32, 'x')), "job"), CommError::Kind::refused);
+  EXPECT_EQ(kind(kSecret, "another"), CommError::Kind::refused);
+  EXPECT_FALSE(listener.try_take(0, 1, 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Loopback, ListenerOn, testing::Values("127.0.0.1", "::1"));
+
+TEST(Listener, SlowCallersHoldUpNobody) {
+  Listener listener("127.0.0.1", 0, kSecret, "job");
+  // More half-open callers than there are places, some with half a hello; they stay open throughout.
+  std::vector<Socket> slow;
+  for (int i = 0; i < 200; ++i) {
+    slow.push_back(raw_connection(listener));
+    if (i % 2) send(slow.back().fd(), "ESPALIER", 8, MSG_NOSIGNAL);
+  }
+  for (int rank = 0; rank < 50; ++rank) {
+    auto caller = connect_to("127.0.0.1", listener.port(), kSecret, {Role::data, rank, "job", 0, 0}, "", soon());
+    EXPECT_TRUE(listener.take(0, rank, 0, soon()));
+  }
+}
+
+TEST(Listener, DropsTheOldestWhenFull) {
+  Listener listener("127.0.0.1", 0, kSecret, "job");
+  Socket first = raw_connection(listener);
+  std::vector<Socket> more;
+  for (size_t i = 0; i < Doorkeeper::kMaxPending; ++i) more.push_back(raw_connection(listener));
+  char byte;
+  EXPECT_EQ(recv(first.fd(), &byte, 1, 0), 0) << "closed by the listener";
+}
+
+TEST(Listener, GarbageIsRefusedAndThenClosed) {
+  Listener listener("127.0.0.1", 0, kSecret, "job");
+  Socket caller = raw_connection(listener);
+  std::string garbage(128, 'G');
+  ASSERT_EQ(send(caller.fd(), garbage.data(), garbage.size(), 0), 128);
+  std::string seen;
+  char buffer[256];
+  for (ssize_t got; (got = recv(caller.fd(), buffer, sizeof buffer, 0)) > 0;) seen.append(buffer, size_t(got));
+  ASSERT_EQ(seen.size(), Handshake::kChallengeBytes + Handshake::kVerdictBytes);
+  EXPECT_EQ(seen.substr(Handshake::kChallengeBytes), Handshake::refusal());
+}
+
+TEST(Listener, KeepsOutWhoIsUnwanted) {
+  Listener listener("127.0.0.1", 0, kSecret, "job");
+  listener.refuse_if([](const Hello& hello) { return hello.rank == 2; });
+  auto bad = connect_to("127.0.0.1", listener.port(), kSecret, {Role::data, 2, "job", 0, 0}, "", soon());
+  auto good = connect_to("127.0.0.1", listener.port(), kSecret, {Role::data, 3, "job", 0, 0}, "", soon());
+  EXPECT_TRUE(listener.take(0, 3, 0, soon()));
+  EXPECT_FALSE(listener.try_take(0, 2, 0));
+}
+
+TEST(Listener, TakeEndsAtItsDeadlineAndNamesThePeer) {
+  Listener listener("127.0.0.1", 0, kSecret, "job");
+  try {
+    listener.take(0, 5, 0, Deadline::after_ms(20));
+    FAIL() << "nobody called";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), CommError::Kind::timeout);
+    EXPECT_EQ(error.peer(), 5);
+  }
+}
+
+TEST(Connect, WaitsForAListenerThatComesLate) {
+  int port;
+  {
+    Listener probe("127.0.0.1", 0, kSecret, "job");
+    port = probe.port();
+  }
+  std::atomic<bool> connected = false;
+  std::thread caller([&] {
+    connect_to("127.0.0.1", port, kSecret, {Role::data, 0, "job", 0, 0}, "", soon());
+    connected = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(connected);
+  Listener late("127.0.0.1", port, kSecret, "job");
+  late.take(0, 0, 0, soon());
+  caller.join();
+  EXPECT_TRUE(connected);
+}
+
+TEST(Connect, EndsAtItsDeadline) {
+  int port;
+  {
+    Listener probe("127.0.0.1", 0, kSecret, "job");
+    port = probe.port();
+  }
+  EXPECT_THROW(connect_to("127.0.0.1", port, kSecret, {}, "", Deadline::after_ms(50)), CommError);
+}
+
+TEST(Doorkeeper, ClosesTheDoorOnAFailingSourceUntilItRests) {
+  Doorkeeper door;
+  auto now = Clock::now();
+  int id = 0, admitted = 0;
+  for (; door.admit("10.0.0.9", false, now); ++id, ++admitted) {
+    ASSERT_LT(admitted, 1000);
+    door.began("10.0.0.9", id);
+    door.failed(id, now);
+  }
+  EXPECT_EQ(admitted, static_cast<int>(Doorkeeper::kBurst));
+  EXPECT_TRUE(door.admit("10.0.0.8", false, now)) << "others are not meant";
+  EXPECT_TRUE(door.admit("10.0.0.9", false, now + std::chrono::seconds(1)));
+}
+
+TEST(Doorkeeper, NeverClosesOnASourceWithAnAuthenticatedPeer) {
+  Doorkeeper door;
+  auto now = Clock::now();
+  door.admit("10.0.0.9", false, now);
+  door.began("10.0.0.9", 0);
+  door.succeeded(0);
+  for (int id = 1; id < 1000; ++id) {
+    ASSERT_TRUE(door.admit("10.0.0.9", false, now));
+    door.began("10.0.0.9", id);
+    door.failed(id, now);
+  }
+}
+
+TEST(Doorkeeper, AFloodPushesOutItself) {
+  Doorkeeper door;
+  auto now = Clock::now();
+  door.admit("10.0.0.1", false, now);
+  door.began("10.0.0.1", 0);
+  for (int id = 1; id < 500; ++id) {
+    if (!door.admit("10.0.0.9", false, now)) break;
+    while (auto victim = door.evict("10.0.0.9")) {
+      EXPECT_NE(*victim, 0);
+      door.failed(*victim, now);
+    }
+    door.began("10.0.0.9", id);
+    EXPECT_LE(door.pending(), Doorkeeper::kMaxPending);
+  }
+}
+
+}  // namespace
+}  // namespace esp::net
