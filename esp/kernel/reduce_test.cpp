@@ -110,6 +110,19 @@ TEST_P(ReduceOnTarget, ManySourcesAreTakenInOrderAndRoundedOnce) {
         }
 }
 
+// Results larger than the caches take another way to memory.
+TEST_P(ReduceOnTarget, ResultsLargerThanTheCachesAreTheSame) {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8}) {
+    size_t count = (size_t{17} << 20) / size_of(dtype) + 5;
+    Buffer a = random_buffer(count, dtype, 1), b = random_buffer(count, dtype, 2), got(count, dtype), want = got;
+    reduce(got.data(), a.data(), b.data(), count, dtype, ReduceOp::sum);
+    ref::reduce(want.data(), a.data(), b.data(), count, dtype, ReduceOp::sum);
+    expect_same(got, want, count, dtype, ReduceOp::sum, where(dtype, ReduceOp::sum, count, 2));
+    reduce(a.data(), a.data(), b.data(), count, dtype, ReduceOp::sum);
+    expect_same(a, want, count, dtype, ReduceOp::sum, where(dtype, ReduceOp::sum, count, 2));
+  }
+}
+
 TEST_P(ReduceOnTarget, DestinationMayBeAnySource) {
   for (DType dtype : kAllDTypes)
     for (ReduceOp op : kAllReduceOps)

@@ -1,8 +1,8 @@
 // The reductions with vectors, compiled once per instruction set and chosen at run time.
 //
 // A block is four vectors: all sources of a block are combined in registers before its part of dst is stored, so every
-// source streams once, dst is written once, and dst may be any of the sources. The rest of a buffer that is no whole
-// block runs through the same code in a padded copy, so no element ever sees different arithmetic.
+// source streams once, dst is written once, and dst may be any of the sources. What is left over runs through vectors
+// too, so no element ever sees different arithmetic.
 #include "esp/kernel/reduce.h"
 
 #include <cstring>
@@ -13,42 +13,67 @@
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/reduce.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Lanes<T>: how elements of T come into a vector of accumulators and go back.
+// Lanes<T>: how count() elements of T come into accumulators and go back. kNative false: plain_blocks does it.
 template <typename T>
 struct Lanes {
   static constexpr bool kNative = true;
   static constexpr hn::ScalableTag<T> d{};
-  static auto load(const T* from) { return hn::LoadU(d, from); }
-  static void store(hn::Vec<hn::ScalableTag<T>> v, T* to) { hn::StoreU(v, d, to); }
+  using Vec = hn::Vec<hn::ScalableTag<T>>;
+  static HWY_INLINE size_t count() { return hn::Lanes(d); }
+  static HWY_INLINE Vec set(T value) { return hn::Set(d, value); }
+  static HWY_INLINE Vec load(const T* from) { return hn::LoadU(d, from); }
+  static HWY_INLINE void store(Vec v, T* to) { hn::StoreU(v, d, to); }
+  static HWY_INLINE void stream(Vec v, T* to) { hn::Stream(v, d, to); }
 };
 
+#if HWY_TARGET == HWY_SCALAR
+template <>
+struct Lanes<BFloat16> {
+  static constexpr bool kNative = false;
+};
+#else
+// Two neighbours share a 32-bit lane: the low one is shifted up, the high one masked, and nothing is shuffled.
 template <>
 struct Lanes<BFloat16> {
   static constexpr bool kNative = true;
   static constexpr hn::ScalableTag<float> d{};
-  static constexpr hn::RebindToUnsigned<hn::ScalableTag<float>> du{};
-  static constexpr hn::Rebind<uint16_t, hn::ScalableTag<float>> dh{};
-  static auto load(const BFloat16* from) {
-    auto bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const uint16_t*>(from)));
-    return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+  static constexpr hn::ScalableTag<uint32_t> du{};
+  struct Vec {
+    hn::Vec<hn::ScalableTag<float>> low, high;
+  };
+  static HWY_INLINE size_t count() { return 2 * hn::Lanes(d); }
+  static HWY_INLINE Vec set(float value) { return {hn::Set(d, value), hn::Set(d, value)}; }
+  static HWY_INLINE Vec load(const BFloat16* from) {
+    auto both = hn::BitCast(du, hn::LoadU(hn::ScalableTag<uint8_t>(), reinterpret_cast<const uint8_t*>(from)));
+    return {hn::BitCast(d, hn::ShiftLeft<16>(both)), hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)))};
   }
-  // Nearest even, as BFloat16(float) does. The processor's own conversion would flush subnormals.
-  static void store(hn::Vec<hn::ScalableTag<float>> v, BFloat16* to) {
+  // Nearest even, as BFloat16(float) does; the 16 bits are left in the upper half of the lane. The processor's own
+  // conversion would flush subnormals.
+  static HWY_INLINE auto rounded(hn::Vec<hn::ScalableTag<float>> v) {
     auto x = hn::BitCast(du, v);
-    auto high = hn::ShiftRight<16>(x);
-    auto odd = hn::And(high, hn::Set(du, 1u));
-    auto rounded = hn::ShiftRight<16>(hn::Add(x, hn::Add(odd, hn::Set(du, 0x7fffu))));
-    auto quiet = hn::Or(high, hn::Set(du, 0x40u));
-    auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
-    hn::StoreU(hn::TruncateTo(dh, hn::IfThenElse(is_nan, quiet, rounded)), dh, reinterpret_cast<uint16_t*>(to));
+    auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(du, 1u));
+    auto up = hn::Add(x, hn::Add(odd, hn::Set(du, 0x7fffu)));
+    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), hn::Or(x, hn::Set(du, 0x400000u)), up);
+  }
+  static HWY_INLINE auto packed(Vec v) {
+    auto high = hn::And(rounded(v.high), hn::Set(du, 0xffff0000u));
+    return hn::BitCast(hn::ScalableTag<uint8_t>(), hn::Or(hn::ShiftRight<16>(rounded(v.low)), high));
+  }
+  static HWY_INLINE void store(Vec v, BFloat16* to) {
+    hn::StoreU(packed(v), hn::ScalableTag<uint8_t>(), reinterpret_cast<uint8_t*>(to));
+  }
+  static HWY_INLINE void stream(Vec v, BFloat16* to) {
+    hn::Stream(packed(v), hn::ScalableTag<uint8_t>(), reinterpret_cast<uint8_t*>(to));
   }
 };
+#endif
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 template <>
@@ -56,11 +81,17 @@ struct Lanes<Float16> {
   static constexpr bool kNative = true;
   static constexpr hn::ScalableTag<float> d{};
   static constexpr hn::Rebind<hwy::float16_t, hn::ScalableTag<float>> dh{};
-  static auto load(const Float16* from) {
+  using Vec = hn::Vec<hn::ScalableTag<float>>;
+  static HWY_INLINE size_t count() { return hn::Lanes(d); }
+  static HWY_INLINE Vec set(float value) { return hn::Set(d, value); }
+  static HWY_INLINE Vec load(const Float16* from) {
     return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
   }
-  static void store(hn::Vec<hn::ScalableTag<float>> v, Float16* to) {
+  static HWY_INLINE void store(Vec v, Float16* to) {
     hn::StoreU(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));
+  }
+  static HWY_INLINE void stream(Vec v, Float16* to) {
+    hn::Stream(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));
   }
 };
 #else
@@ -79,7 +110,9 @@ constexpr bool has_vector() {
 
 template <ReduceOp op, class V>
 HWY_INLINE V combine_lanes(V a, V b) {
-  if constexpr (op == ReduceOp::sum) {
+  if constexpr (requires { a.low; }) {
+    return {combine_lanes<op>(a.low, b.low), combine_lanes<op>(a.high, b.high)};
+  } else if constexpr (op == ReduceOp::sum) {
     return hn::Add(a, b);
   } else if constexpr (op == ReduceOp::prod) {
     return hn::Mul(a, b);
@@ -92,10 +125,10 @@ HWY_INLINE V combine_lanes(V a, V b) {
 }
 
 // One block at element `i` of every source. kSources 0: as many as num_sources says.
-template <typename T, ReduceOp op, int kSources>
+template <typename T, ReduceOp op, int kSources, bool kStream>
 HWY_INLINE void vector_block(T* dst, const void* const* sources, int num_sources, size_t i) {
   using L = Lanes<T>;
-  const size_t n = hn::Lanes(L::d);
+  const size_t n = L::count();
   const int last = kSources ? kSources : num_sources;
   const T* from = static_cast<const T*>(sources[0]) + i;
   auto v0 = L::load(from);
@@ -109,35 +142,72 @@ HWY_INLINE void vector_block(T* dst, const void* const* sources, int num_sources
     v2 = combine_lanes<op>(v2, L::load(from + 2 * n));
     v3 = combine_lanes<op>(v3, L::load(from + 3 * n));
   }
-  L::store(v0, dst + i);
-  L::store(v1, dst + i + n);
-  L::store(v2, dst + i + 2 * n);
-  L::store(v3, dst + i + 3 * n);
+  if constexpr (kStream) {
+    L::stream(v0, dst + i);
+    L::stream(v1, dst + i + n);
+    L::stream(v2, dst + i + 2 * n);
+    L::stream(v3, dst + i + 3 * n);
+  } else {
+    L::store(v0, dst + i);
+    L::store(v1, dst + i + n);
+    L::store(v2, dst + i + 2 * n);
+    L::store(v3, dst + i + 3 * n);
+  }
+}
+
+template <typename T, ReduceOp op>
+HWY_INLINE typename Lanes<T>::Vec vector_at(const void* const* sources, int num_sources, size_t i) {
+  using L = Lanes<T>;
+  auto v = L::load(static_cast<const T*>(sources[0]) + i);
+  for (int k = 1; k < num_sources; ++k) v = combine_lanes<op>(v, L::load(static_cast<const T*>(sources[k]) + i));
+  return v;
+}
+
+// Less than one vector, in padded copies.
+template <typename T, ReduceOp op>
+void less_than_a_vector(T* dst, const void* const* sources, int num_sources, size_t count) {
+  using L = Lanes<T>;
+  HWY_ALIGN T padded[HWY_MAX_BYTES / sizeof(T)] = {};
+  auto copied = [&](int k) HWY_ATTR {
+    std::memcpy(static_cast<void*>(padded), sources[k], count * sizeof(T));
+    return L::load(padded);
+  };
+  auto v = copied(0);
+  for (int k = 1; k < num_sources; ++k) v = combine_lanes<op>(v, copied(k));
+  L::store(v, padded);
+  std::memcpy(static_cast<void*>(dst), padded, count * sizeof(T));
+}
+
+// A result much larger than the caches is written past them: fetching lines only to overwrite them would cost a fourth
+// stream. In place that line is read anyway.
+constexpr size_t kStreamBytes = size_t{16} << 20;
+
+template <typename T>
+bool wants_stream(const T* dst, const void* const* sources, int num_sources, size_t count) {
+  if (count * sizeof(T) < kStreamBytes) return false;
+  for (int k = 0; k < num_sources; ++k)
+    if (sources[k] == dst) return false;
+  return true;
 }
 
 template <typename T, ReduceOp op, int kSources>
 void vector_blocks(T* dst, const void* const* sources, int num_sources, size_t count) {
-  const size_t block = 4 * hn::Lanes(Lanes<T>::d);
-  size_t i = 0;
-  for (; i + block <= count; i += block) vector_block<T, op, kSources>(dst, sources, num_sources, i);
-  if (i == count) return;
-
-  // The rest, in padded copies: two sources at a time would round 16-bit sums twice, so accumulate as the block does.
   using L = Lanes<T>;
-  using A = Accumulator<T>;
-  constexpr size_t kMaxBlock = 4 * HWY_MAX_BYTES / sizeof(A);
-  const size_t n = hn::Lanes(L::d), rest = count - i;
-  HWY_ALIGN T in[kMaxBlock] = {};
-  HWY_ALIGN A sums[kMaxBlock];
-  for (int k = 0; k < num_sources; ++k) {
-    std::memcpy(static_cast<void*>(in), static_cast<const T*>(sources[k]) + i, rest * sizeof(T));
-    for (size_t j = 0; j < rest; j += n) {
-      auto v = L::load(in + j);
-      hn::StoreU(k == 0 ? v : combine_lanes<op>(hn::LoadU(L::d, sums + j), v), L::d, sums + j);
-    }
+  const size_t n = L::count(), block = 4 * n;
+  if (count < n) return less_than_a_vector<T, op>(dst, sources, num_sources, count);
+  // The last vector overlaps what the loops below store, and dst may be a source: read first, store last.
+  const auto tail = vector_at<T, op>(sources, num_sources, count - n);
+  size_t i = 0;
+  if (wants_stream(dst, sources, num_sources, count)) {
+    L::store(vector_at<T, op>(sources, num_sources, 0), dst);
+    i = n - reinterpret_cast<uintptr_t>(dst) / sizeof(T) % n;  // streaming stores want whole, aligned vectors
+    for (; i + block <= count; i += block) vector_block<T, op, kSources, true>(dst, sources, num_sources, i);
+    hwy::FlushStream();
+  } else {
+    for (; i + block <= count; i += block) vector_block<T, op, kSources, false>(dst, sources, num_sources, i);
   }
-  for (size_t j = 0; j < rest; j += n) L::store(hn::LoadU(L::d, sums + j), in + j);
-  std::memcpy(static_cast<void*>(dst + i), in, rest * sizeof(T));
+  for (; i + n < count; i += n) L::store(vector_at<T, op>(sources, num_sources, i), dst + i);
+  L::store(tail, dst + count - n);
 }
 
 // Plain loops over an accumulator block that stays in the first-level cache.
@@ -174,8 +244,9 @@ void scale_as(T* values, size_t count, Accumulator<T> factor) {
   size_t i = 0;
   if constexpr (Lanes<T>::kNative) {
     using L = Lanes<T>;
-    const auto by = hn::Set(L::d, factor);
-    for (; i + hn::Lanes(L::d) <= count; i += hn::Lanes(L::d)) L::store(hn::Mul(L::load(values + i), by), values + i);
+    const size_t n = L::count();
+    const auto by = L::set(factor);
+    for (; i + n <= count; i += n) L::store(combine_lanes<ReduceOp::prod>(L::load(values + i), by), values + i);
   }
   for (; i < count; ++i) values[i] = static_cast<T>(static_cast<Accumulator<T>>(values[i]) * factor);
 }

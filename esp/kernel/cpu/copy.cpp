@@ -1,0 +1,55 @@
+#include "esp/kernel/copy.h"
+
+#include <cstdint>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/copy.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// `dst` is aligned to a cache line and `bytes` a multiple of one. Four lines a turn keep several reads in flight, and the
+// prefetch crosses page ends, where the hardware's own stops.
+void stream_lines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, size_t bytes) {
+  const hn::ScalableTag<uint8_t> tag;
+  const size_t lanes = hn::Lanes(tag);
+  constexpr size_t kLine = 64, kAhead = 1024;
+  for (size_t at = 0; at < bytes; at += kLine) {
+    hwy::Prefetch(src + at + kAhead);
+    for (size_t lane = 0; lane < kLine; lane += lanes) hn::Stream(hn::LoadU(tag, src + at + lane), tag, dst + at + lane);
+  }
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace esp::kernel {
+
+HWY_EXPORT(stream_lines);
+
+void copy(void* dst, const void* src, size_t bytes) {
+  if (bytes > 0) std::memcpy(dst, src, bytes);
+}
+
+void copy_streaming(void* dst, const void* src, size_t bytes) {
+  constexpr size_t kLine = 64;
+  auto* to = static_cast<uint8_t*>(dst);
+  auto* from = static_cast<const uint8_t*>(src);
+  size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
+  if (bytes < head + kLine) return copy(dst, src, bytes);
+  size_t body = (bytes - head) / kLine * kLine;
+  copy(to, from, head);
+  HWY_DYNAMIC_DISPATCH(stream_lines)(to + head, from + head, body);
+  copy(to + head + body, from + head + body, bytes - head - body);
+  hwy::FlushStream();
+}
+
+}  // namespace esp::kernel
+#endif  // HWY_ONCE
