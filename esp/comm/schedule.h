@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,9 +63,12 @@ struct Problem {
   int root = 0;
   Shape shape;       // empty: flat
   int segments = 0;  // pipelined algorithms; 0: their own choice
+  // all_to_all_v: elements to and from each rank, and where they start.
+  std::span<const size_t> send_counts, send_offsets, recv_counts, recv_offsets;
 };
 
-// Zero-size messages are dropped from a schedule: no action, no message.
+// Zero-size messages are dropped from a schedule: no action, no message. A barrier's are kept: they carry no bytes, and
+// their arrival is what they say.
 using Builder = Schedule (*)(const Problem& problem);
 
 // One row of algo/table.cpp.

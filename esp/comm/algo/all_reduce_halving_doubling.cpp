@@ -1,0 +1,42 @@
+// Recursive halving, then doubling (Rabenseifner 2004). Each rank keeps an interval of p blocks, at first all of them.
+// Halving, d = 1, 2, …: with virtual rank v xor d, the one with bit d set keeps the upper half and sends the lower.
+// Doubling, d = …, 2, 1: send what is owned, receive the adjacent interval. The largest message goes to the nearest
+// rank.
+#include <algorithm>
+
+#include "esp/comm/algo/algorithms.h"
+#include "esp/comm/algo/phases.h"
+
+namespace esp::comm {
+
+Schedule all_reduce_halving_doubling(const Problem& problem) {
+  Draft draft;
+  Region all = output(0, problem.count);
+  draft.copy(all, input(0, problem.count));
+  Fold fold = fold_of(problem.rank, problem.size);
+  fold_in(draft, fold, all);
+  int p = fold.p, lo = 0, length = p;
+  auto blocks = [&](int first) { return chunks(all, p, first, first + length); };
+  for (int d = 1; d < p; d *= 2, ++draft.round) {
+    length /= 2;
+    if (fold.v < 0) continue;
+    bool upper = (fold.v & d) != 0;
+    int peer = fold.real(fold.v ^ d);
+    draft.send(peer, blocks(upper ? lo : lo + length));
+    if (upper) lo += length;
+    draft.receive_reduce(peer, blocks(lo));
+  }
+  for (int d = p / 2; d >= 1; d /= 2, ++draft.round) {
+    if (fold.v >= 0) {
+      int peer = fold.real(fold.v ^ d), theirs = lo ^ length;
+      draft.send(peer, blocks(lo));
+      draft.receive(peer, blocks(theirs));
+      lo = std::min(lo, theirs);
+    }
+    length *= 2;
+  }
+  fold_out(draft, fold, all);
+  return draft.finish();
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,17 @@
+// The ring as textbooks draw it: rank r first sends its own chunk r and ends the reduce-scatter with chunk r + 1.
+// Chunk k sums x_k, x_{k+1}, …, x_{k-1}. Bytes and rounds as the ring.
+#include "esp/comm/algo/algorithms.h"
+#include "esp/comm/algo/phases.h"
+
+namespace esp::comm {
+
+Schedule all_reduce_ring_shift0(const Problem& problem) {
+  Draft draft;
+  Region all = output(0, problem.count);
+  draft.copy(all, input(0, problem.count));
+  ring_reduce_scatter(draft, everyone(problem), all, RingStart::next);
+  ring_all_gather(draft, everyone(problem), all, RingStart::next);
+  return draft.finish();
+}
+
+}  // namespace esp::comm

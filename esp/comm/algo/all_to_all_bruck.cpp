@@ -1,0 +1,34 @@
+// Bruck et al. 1997. Slot j starts as the block for rank r + j. For each bit k every slot with that bit set goes to
+// rank r + 2^k in one message; at the end slot j came from rank r - j. ceil(log2 N) messages, each byte sent
+// popcount(j) times: for small blocks only.
+#include "esp/comm/algo/algorithms.h"
+#include "esp/comm/algo/phases.h"
+
+namespace esp::comm {
+
+Schedule all_to_all_bruck(const Problem& problem) {
+  Draft draft;
+  int n = problem.size, r = problem.rank;
+  Region in = input(0, problem.count), out = output(0, problem.count);
+  draft.copy(chunk(out, n, r), chunk(in, n, r));  // slot 0 never moves
+  size_t block = problem.count / static_cast<size_t>(n);
+  // A slot with no bit moved yet is still in the input; afterwards it stays where its last message put it.
+  std::vector<Region> slot;
+  for (int j = 0; j < n; ++j) slot.push_back(chunk(in, n, r + j));
+  for (int bit = 1; bit < n; bit *= 2, ++draft.round) {
+    std::vector<int> moving;
+    for (int j = bit; j < n; ++j)
+      if ((j & bit) != 0) moving.push_back(j);
+    int m = static_cast<int>(moving.size());
+    Region packed = draft.scratch(block * moving.size()), arrived = draft.scratch(block * moving.size());
+    for (int i = 0; i < m; ++i)
+      draft.copy(chunk(packed, m, i), slot[static_cast<size_t>(moving[static_cast<size_t>(i)])]);
+    draft.send((r + bit) % n, packed);
+    draft.receive(mod(r - bit, n), arrived);
+    for (int i = 0; i < m; ++i) slot[static_cast<size_t>(moving[static_cast<size_t>(i)])] = chunk(arrived, m, i);
+  }
+  for (int j = 1; j < n; ++j) draft.copy(chunk(out, n, r - j), slot[static_cast<size_t>(j)]);
+  return draft.finish();
+}
+
+}  // namespace esp::comm

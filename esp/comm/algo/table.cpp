@@ -1,0 +1,144 @@
+#include "esp/comm/algo/table.h"
+
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "esp/base/table.h"
+#include "esp/comm/algo/algorithms.h"
+#include "esp/comm/algo/cost.h"
+#include "esp/comm/algo/draft.h"
+
+namespace esp::comm {
+namespace {
+
+template <int num_axes>
+std::string shaped(const Problem& problem) {
+  return shape_problem(problem, num_axes);
+}
+
+std::string power_of_two(const Problem& problem) {
+  if (is_power_of_two(problem.size)) return "";
+  return fmt::format("needs a power of two of ranks, {} given", problem.size);
+}
+
+std::string divides(const Problem& problem) {
+  if (problem.count % static_cast<size_t>(problem.size) == 0) return "";
+  return fmt::format("needs a count that is a multiple of {} ranks, {} given", problem.size, problem.count);
+}
+
+std::string shaped_and_divides(const Problem& problem) {
+  std::string wrong = divides(problem);
+  return wrong.empty() ? shape_problem(problem, 2) : wrong;
+}
+
+// Ids in tags are indices here: all ranks of a job run the same build. The first row of an op is the one for any case.
+constexpr AlgorithmRow kAlgorithms[] = {
+    {"ring", Op::all_reduce, "reduce-scatter and all-gather round a ring; large buffers, few ranks", all_reduce_ring,
+     nullptr, cost::ring_all_reduce},
+    {"ring_shift0", Op::all_reduce, "the ring as textbooks draw it: rank r ends the first half with chunk r+1",
+     all_reduce_ring_shift0, nullptr, cost::ring_all_reduce},
+    {"ring_bidirectional", Op::all_reduce, "half the buffer each way round, so links work in both directions",
+     all_reduce_ring_bidirectional, nullptr, cost::ring_bidirectional},
+    {"naive", Op::all_reduce, "gather to rank 0, sum, send back; for reference", all_reduce_naive, nullptr,
+     cost::naive_all_reduce},
+    {"direct", Op::all_reduce, "sums in rank order whatever the chunking", all_reduce_direct, nullptr,
+     cost::ring_all_reduce},
+    {"recursive_doubling", Op::all_reduce, "butterfly on the whole buffer; small buffers",
+     all_reduce_recursive_doubling, nullptr, cost::recursive_doubling},
+    {"halving_doubling", Op::all_reduce, "recursive halving and doubling; middle sizes, best for powers of two",
+     all_reduce_halving_doubling, nullptr, cost::halving_doubling},
+    {"tree", Op::all_reduce, "binomial reduce and broadcast; tiny buffers", all_reduce_tree, nullptr,
+     cost::tree_all_reduce},
+    {"double_tree", Op::all_reduce, "two binary trees, pipelined; many ranks", all_reduce_double_tree, nullptr,
+     cost::double_tree},
+    {"hierarchical", Op::all_reduce, "leader per node, ring among leaders; shape ranks-per-node x nodes",
+     all_reduce_hierarchical, shaped<2>, cost::hierarchical_all_reduce},
+    {"torus2d", Op::all_reduce, "reduce-scatter and all-gather along two axes", all_reduce_torus2d, shaped<2>,
+     cost::torus2d},
+    {"mesh2d", Op::all_reduce, "a full all-reduce along rows, then along columns", all_reduce_mesh2d, shaped<2>,
+     cost::mesh2d},
+    {"torus3d", Op::all_reduce, "reduce-scatter and all-gather along three axes", all_reduce_torus3d, shaped<3>,
+     cost::torus3d},
+    {"torus", Op::all_reduce, "reduce-scatter and all-gather along every axis of the shape", all_reduce_torus,
+     shaped<0>, cost::torus},
+
+    {"tree", Op::broadcast, "binomial", broadcast_tree, nullptr, cost::tree},
+    {"ring_pipelined", Op::broadcast, "segments down a line of ranks; large buffers", broadcast_ring_pipelined, nullptr,
+     cost::pipelined},
+    {"scatter_allgather", Op::broadcast, "binomial scatter, ring all-gather; large buffers, many ranks",
+     broadcast_scatter_allgather, nullptr, cost::scatter_allgather},
+    {"naive", Op::broadcast, "the root sends to one after the other; for reference", broadcast_naive, nullptr,
+     cost::naive},
+
+    {"tree", Op::reduce, "binomial", reduce_tree, nullptr, cost::tree},
+    {"ring_pipelined", Op::reduce, "segments up a line of ranks; large buffers", reduce_ring_pipelined, nullptr,
+     cost::pipelined},
+    {"naive", Op::reduce, "all send to the root, which sums in rank order", reduce_naive, nullptr, cost::naive},
+
+    {"ring", Op::reduce_scatter, "partial sums round a ring", reduce_scatter_ring, nullptr, cost::chunks_in_turn},
+    {"direct", Op::reduce_scatter, "sums in rank order whatever the chunking", reduce_scatter_direct, nullptr,
+     cost::chunks_in_turn},
+    {"halving_doubling", Op::reduce_scatter, "recursive halving; best for powers of two",
+     reduce_scatter_halving_doubling, nullptr, cost::halving},
+
+    {"ring", Op::all_gather, "chunks round a ring", all_gather_ring, nullptr, cost::chunks_in_turn},
+    {"bruck", Op::all_gather, "log N messages for any number of ranks; small buffers", all_gather_bruck, nullptr,
+     cost::chunks_in_log},
+    {"recursive_doubling", Op::all_gather, "log N messages, no rotation; powers of two", all_gather_recursive_doubling,
+     power_of_two, cost::chunks_in_log},
+    {"pairwise", Op::all_gather, "each chunk straight to each rank", all_gather_pairwise, nullptr,
+     cost::chunks_in_turn},
+
+    {"pairwise", Op::all_to_all, "each block straight to its rank", all_to_all_pairwise, divides, cost::chunks_in_turn},
+    {"bruck", Op::all_to_all, "log N messages, blocks forwarded; small blocks", all_to_all_bruck, divides,
+     cost::bruck_all_to_all},
+    {"hierarchical", Op::all_to_all, "within the node, then across; shape ranks-per-node x nodes",
+     all_to_all_hierarchical, shaped_and_divides, cost::hierarchical_all_to_all},
+
+    {"pairwise", Op::all_to_all_v, "each block straight to its rank", all_to_all_v_pairwise, nullptr,
+     cost::all_to_all_v},
+
+    {"tree", Op::gather, "binomial", gather_tree, nullptr, cost::chunks_in_log},
+    {"direct", Op::gather, "all send to the root", gather_direct, nullptr, cost::chunks_in_turn},
+
+    {"tree", Op::scatter, "binomial", scatter_tree, nullptr, cost::chunks_in_log},
+    {"direct", Op::scatter, "the root sends to all", scatter_direct, nullptr, cost::chunks_in_turn},
+
+    {"dissemination", Op::barrier, "log N rounds of signals", barrier_dissemination, nullptr, cost::barrier},
+};
+
+}  // namespace
+
+std::span<const AlgorithmRow> algorithms() {
+  return kAlgorithms;
+}
+
+std::vector<const AlgorithmRow*> algorithms_for(Op op) {
+  std::vector<const AlgorithmRow*> rows;
+  for (const AlgorithmRow& row : kAlgorithms)
+    if (row.op == op) rows.push_back(&row);
+  return rows;
+}
+
+const AlgorithmRow& find_algorithm(Op op, std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const AlgorithmRow* row : algorithms_for(op)) {
+    if (row->name == name) return *row;
+    known.push_back(row->name);
+  }
+  unknown_name(fmt::format("{} algorithm", name_of(op)), name, known);
+}
+
+int algorithm_id(const AlgorithmRow& row) {
+  return static_cast<int>(&row - kAlgorithms);
+}
+
+std::string_view algorithm_name(int id) {
+  if (id == kFusedAlgorithm) return "fused";
+  if (id == kFileAlgorithm) return "from a schedule file";
+  if (id < 0) return "auto";
+  return id < static_cast<int>(std::size(kAlgorithms)) ? kAlgorithms[id].name : "unknown";
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,118 @@
+#include "esp/comm/call.h"
+
+#include <algorithm>
+
+#include "esp/base/check.h"
+#include "esp/base/table.h"
+#include "esp/comm/algo/table.h"
+
+namespace esp::comm {
+namespace {
+
+struct OpRow {
+  std::string_view name;
+  Op op;
+};
+
+constexpr OpRow kOps[] = {
+    {"broadcast", Op::broadcast},
+    {"reduce", Op::reduce},
+    {"all_reduce", Op::all_reduce},
+    {"reduce_scatter", Op::reduce_scatter},
+    {"all_gather", Op::all_gather},
+    {"all_to_all", Op::all_to_all},
+    {"all_to_all_v", Op::all_to_all_v},
+    {"gather", Op::gather},
+    {"scatter", Op::scatter},
+    {"send", Op::send},
+    {"recv", Op::recv},
+    {"barrier", Op::barrier},
+    {"signal", Op::signal},
+    {"wait", Op::wait},
+};
+
+// Tag::what, from the low end: op 8 bits, element type 8, reduction 8, algorithm id plus one 12, root 28.
+constexpr int kDTypeShift = 8, kReduceShift = 16, kAlgorithmShift = 24, kRootShift = 36;
+constexpr uint64_t kAlgorithmMask = 0xfff, kRootMask = 0xfffffff;
+
+struct Described {
+  Op op;
+  DType dtype;
+  ReduceOp reduce;
+  int root;
+  uint64_t count;
+  std::string_view algorithm;
+};
+
+bool reduces(Op op) {
+  return op == Op::reduce || op == Op::all_reduce || op == Op::reduce_scatter;
+}
+
+std::string in_words(const Described& call) {
+  std::string text(name_of(call.op));
+  if (call.op == Op::barrier) return fmt::format("{}, algorithm {}", text, call.algorithm);
+  if (call.op == Op::signal) return fmt::format("signal to {}", call.root);
+  if (call.op == Op::wait) return fmt::format("wait for {}", call.root);
+  // The irregular exchange has a count per peer, so none is said for the whole.
+  if (call.op == Op::all_to_all_v)
+    text += fmt::format(" of {}", name_of(call.dtype));
+  else
+    text += fmt::format(" of {} {}", call.count, name_of(call.dtype));
+  if (call.op == Op::send) return text + fmt::format(" to {}", call.root);
+  if (call.op == Op::recv) return text + fmt::format(" from {}", call.root);
+  if (reduces(call.op)) text += fmt::format(", {}", kernel::name_of(call.reduce));
+  if (call.op == Op::broadcast || call.op == Op::scatter) text += fmt::format(" from root {}", call.root);
+  if (call.op == Op::reduce || call.op == Op::gather) text += fmt::format(" to root {}", call.root);
+  return text + fmt::format(", algorithm {}", call.algorithm);
+}
+
+}  // namespace
+
+std::string_view name_of(Op op) {
+  for (const OpRow& row : kOps)
+    if (row.op == op) return row.name;
+  check_failed(__FILE__, __LINE__, "known op", fmt::format("{}", static_cast<int>(op)));
+}
+
+Op parse_op(std::string_view name) {
+  return find_row("collective", kOps, name).op;
+}
+
+Chunk chunk_of(size_t count, int num_chunks, int k) {
+  ESP_CHECK(num_chunks > 0 && k >= 0 && k < num_chunks, "chunk {} of {}", k, num_chunks);
+  auto parts = static_cast<size_t>(num_chunks), index = static_cast<size_t>(k);
+  size_t base = count / parts, longer = count % parts;
+  return {index * base + std::min(index, longer), base + (index < longer ? 1 : 0)};
+}
+
+std::string describe(const Call& call) {
+  return in_words({call.op, call.dtype, call.reduce, call.root, call.count, call.algorithm});
+}
+
+std::string describe(const net::Tag& tag) {
+  auto op = static_cast<uint8_t>(tag.what), dtype = static_cast<uint8_t>(tag.what >> kDTypeShift);
+  auto reduce = static_cast<uint8_t>(tag.what >> kReduceShift);
+  // A tag comes off a wire: what no call of ours packs is said as numbers, never looked up.
+  if (op > static_cast<uint8_t>(Op::wait) || dtype > static_cast<uint8_t>(DType::u8) ||
+      reduce > static_cast<uint8_t>(ReduceOp::avg))
+    return fmt::format("an unknown call (tag {:#x})", tag.what);
+  int algorithm = static_cast<int>((tag.what >> kAlgorithmShift) & kAlgorithmMask) - 1;
+  int root = static_cast<int>((tag.what >> kRootShift) & kRootMask);
+  return in_words({static_cast<Op>(op), static_cast<DType>(dtype), static_cast<ReduceOp>(reduce), root, tag.count,
+                   algorithm_name(algorithm)});
+}
+
+net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id) {
+  ESP_CHECK(algorithm_id >= -1 && algorithm_id < static_cast<int>(kAlgorithmMask), "algorithm id {}", algorithm_id);
+  ESP_CHECK(call.root >= 0 && static_cast<uint64_t>(call.root) <= kRootMask, "root {}", call.root);
+  net::Tag tag;
+  tag.sequence = sequence;
+  tag.count = call.count;
+  tag.what = static_cast<uint64_t>(call.op) | static_cast<uint64_t>(call.dtype) << kDTypeShift |
+             static_cast<uint64_t>(call.reduce) << kReduceShift |
+             static_cast<uint64_t>(algorithm_id + 1) << kAlgorithmShift |
+             static_cast<uint64_t>(call.root) << kRootShift;
+  return tag;
+}
+
+}  // namespace esp::comm
