@@ -36,6 +36,7 @@ struct NetOptions {
   std::string interface;        // name or CIDR of the interface to listen on; empty: loopback if one host, else the route
   bool bind_any = false;        // listen on the wildcard address
   int streams_per_peer = 2;     // TCP connections per peer for large messages
+  bool payload_checksum = false;  // tcp: CRC-32C over every payload, not only over headers; the same on all ranks
   Duration timeout = std::chrono::seconds(60);            // default deadline of one collective
   Duration connect_timeout = std::chrono::seconds(30);    // rendezvous and first connection to a peer
   Duration heartbeat = std::chrono::milliseconds(500);    // watch period

@@ -1,0 +1,252 @@
+#include "esp/net/tcp/stream.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/net/tcp/crc32c.h"
+
+namespace esp::net {
+namespace {
+
+bool try_again(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+// Collects what one sendmsg or recvmsg moves.
+template <size_t kMax>
+struct Parts {
+  std::array<iovec, kMax> parts;
+  size_t count = 0;
+  void add(std::byte* data, size_t bytes) {
+    if (bytes > 0) parts[count++] = {data, bytes};
+  }
+  msghdr message() {
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    return message;
+  }
+};
+
+}  // namespace
+
+void PieceQueue::push(const Piece& piece) {
+  if (size() == slots_.size()) {
+    std::vector<Piece> larger(2 * slots_.size());
+    for (size_t i = 0; i < size(); ++i) larger[i] = (*this)[i];
+    end_ = size();
+    begin_ = 0;
+    slots_ = std::move(larger);
+  }
+  slots_[end_ % slots_.size()] = piece;
+  ++end_;
+}
+
+size_t Stream::frame_bytes(const Piece& piece) const {
+  return kFrameHeaderBytes + piece.bytes + (checked_ ? kFrameTrailerBytes : 0);
+}
+
+void Stream::closed(bool& direction, const std::string& how) {
+  direction = true;
+  if (how_closed_.empty()) how_closed_ = how;
+}
+
+void Stream::abandon() {
+  outgoing.clear();
+  incoming.clear();
+  socket_.close();
+}
+
+bool Stream::push(Traffic& traffic) {
+  if (outgoing.empty() || out_closed_) return false;
+  Parts<3 * kBatch> parts;
+  size_t budget = checked_ ? kSumBytes : kCallBytes;
+  for (size_t i = 0; i < std::min(kBatch, outgoing.size()) && budget > 0; ++i) {
+    Piece& piece = outgoing[i];
+    Transfer& transfer = *piece.transfer;
+    size_t at = i == 0 ? out_at_ : 0;
+    if (at < kFrameHeaderBytes) {
+      std::byte* header = &out_headers_[i * kFrameHeaderBytes];
+      encode_frame(
+          {transfer.tag, transfer.bytes, piece.number, static_cast<uint8_t>(index_), piece.num_stripes, checked_},
+          FrameBytes(header, kFrameHeaderBytes));
+      parts.add(header + at, kFrameHeaderBytes - at);
+      at = kFrameHeaderBytes;
+    }
+    size_t from = std::min(at - kFrameHeaderBytes, piece.bytes);
+    size_t bytes = std::min(budget, piece.bytes - from);
+    budget -= bytes;
+    parts.add(transfer.data + piece.offset + from, bytes);
+    if (checked_ && piece.summed < from + bytes) {
+      piece.crc = crc32c(piece.crc, transfer.data + piece.offset + piece.summed, from + bytes - piece.summed);
+      piece.summed = from + bytes;
+    }
+    if (from + bytes < piece.bytes) break;
+    if (checked_) {
+      std::byte* trailer = &out_trailers_[i * kFrameTrailerBytes];
+      encode_u32(piece.crc, trailer);
+      size_t sent = std::max(at, kFrameHeaderBytes + piece.bytes) - (kFrameHeaderBytes + piece.bytes);
+      parts.add(trailer + sent, kFrameTrailerBytes - sent);
+    }
+  }
+
+  msghdr message = parts.message();
+  ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (!try_again(errno)) closed(out_closed_, "closed its connection");
+    return false;
+  }
+  for (size_t left = static_cast<size_t>(sent); left > 0;) {
+    Piece& piece = outgoing[0];
+    size_t step = std::min(left, frame_bytes(piece) - out_at_);
+    out_at_ += step;
+    left -= step;
+    if (out_at_ < frame_bytes(piece)) break;
+    traffic.bytes_sent += piece.bytes;
+    traffic.header_bytes_sent += frame_bytes(piece) - piece.bytes;
+    Transfer& transfer = *piece.transfer;
+    transfer.moved += piece.bytes;
+    if (transfer.moved == transfer.bytes) {
+      transfer.state = Transfer::State::done;
+      ++traffic.messages_sent;
+    }
+    outgoing.pop();
+    out_at_ = 0;
+  }
+  return true;
+}
+
+bool Stream::pull(Traffic& traffic, std::span<std::byte> staging) {
+  if (incoming.empty() || in_closed_ || ahead_) return false;
+  Parts<3 * kBatch> parts;
+  size_t budget = kCallBytes;
+  for (size_t i = 0; i < std::min(kBatch, incoming.size()) && budget > 0; ++i) {
+    Piece& piece = incoming[i];
+    size_t at = i == 0 ? in_at_ : 0;
+    if (at < kFrameHeaderBytes) {
+      parts.add(&in_headers_[i * kFrameHeaderBytes] + at, kFrameHeaderBytes - at);
+      at = kFrameHeaderBytes;
+    }
+    size_t from = std::min(at - kFrameHeaderBytes, piece.bytes);
+    size_t bytes = std::min(budget, piece.bytes - from);
+    if (piece.transfer->apply) {
+      size_t tail = i == 0 ? tail_bytes_ : 0;
+      if (staging.size() < 128) break;
+      bytes = std::min(bytes, staging.size() - 64);
+      staged_[i] = staging.data();
+      if (tail > 0) std::memcpy(staged_[i], tail_.data(), tail);
+      parts.add(staged_[i] + tail, bytes);
+      staging = staging.subspan(std::min(staging.size(), (tail + bytes + 63) / 64 * 64));
+    } else {
+      staged_[i] = nullptr;
+      parts.add(piece.transfer->data + piece.offset + from, bytes);
+    }
+    budget -= bytes;
+    if (from + bytes < piece.bytes) break;
+    if (checked_) {
+      size_t got = std::max(at, kFrameHeaderBytes + piece.bytes) - (kFrameHeaderBytes + piece.bytes);
+      parts.add(&in_trailers_[i * kFrameTrailerBytes] + got, kFrameTrailerBytes - got);
+    }
+  }
+
+  msghdr message = parts.message();
+  ssize_t got = recvmsg(socket_.fd(), &message, MSG_DONTWAIT);
+  if (got > 0) return arrived(traffic, static_cast<size_t>(got));
+  if (got == 0 || !try_again(errno)) closed(in_closed_, "closed its connection");
+  return false;
+}
+
+bool Stream::arrived(Traffic& traffic, size_t bytes) {
+  for (size_t i = 0; bytes > 0; ++i) {
+    Piece& piece = incoming[0];
+    if (in_at_ < kFrameHeaderBytes) {
+      size_t step = std::min(bytes, kFrameHeaderBytes - in_at_);
+      in_at_ += step;
+      bytes -= step;
+      std::byte* wire = &in_headers_[i * kFrameHeaderBytes];
+      if (in_at_ < kFrameHeaderBytes) {
+        if (i > 0) std::memcpy(in_headers_.data(), wire, in_at_);
+        return true;
+      }
+      if (!header_arrived(piece, ConstFrameBytes(wire, kFrameHeaderBytes))) return true;
+    }
+    size_t from = std::min(in_at_ - kFrameHeaderBytes, piece.bytes);
+    if (size_t step = std::min(bytes, piece.bytes - from); step > 0) {
+      payload_arrived(piece, from, step, staged_[i]);
+      in_at_ += step;
+      bytes -= step;
+    }
+    if (checked_ && in_at_ >= kFrameHeaderBytes + piece.bytes) {
+      size_t step = std::min(bytes, frame_bytes(piece) - in_at_);
+      in_at_ += step;
+      bytes -= step;
+      std::byte* wire = &in_trailers_[i * kFrameTrailerBytes];
+      if (in_at_ < frame_bytes(piece) && i > 0) std::memcpy(in_trailers_.data(), wire, kFrameTrailerBytes);
+      if (in_at_ == frame_bytes(piece)) trailer_arrived(piece, wire);
+    }
+    if (in_at_ < frame_bytes(piece)) break;
+    traffic.bytes_received += piece.bytes;
+    Transfer& transfer = *piece.transfer;
+    transfer.moved += piece.bytes;
+    if (transfer.moved == transfer.bytes) {
+      transfer.state = Transfer::State::done;
+      ++traffic.messages_received;
+    }
+    incoming.pop();
+    in_at_ = 0;
+  }
+  return true;
+}
+
+// False when this stream has nothing more to take: the receive was mismatched, or another stream will find it is.
+bool Stream::header_arrived(const Piece& piece, ConstFrameBytes wire) {
+  FrameHeader header = decode_frame(wire, peer_);
+  Transfer& transfer = *piece.transfer;
+  if (index_ > 0 && header.number > piece.number) {
+    ahead_ = true;
+    return false;
+  }
+  if (header.tag != transfer.tag || header.message_bytes != transfer.bytes) {
+    transfer.got = header.tag;
+    transfer.got_bytes = header.message_bytes;
+    transfer.state = Transfer::State::mismatched;
+    ahead_ = true;
+    return false;
+  }
+  if (header.number != piece.number || header.stripe != index_ || header.num_stripes != piece.num_stripes ||
+      header.checked != checked_)
+    throw CommError(
+        CommError::Kind::corrupt, peer_,
+        fmt::format("rank {} sent message {} as stripe {} of {}{} where message {} as stripe {} of {}{} was due", peer_,
+                    header.number, header.stripe, header.num_stripes, header.checked ? " with checksum" : "",
+                    piece.number, index_, piece.num_stripes, checked_ ? " with checksum" : ""));
+  return true;
+}
+
+void Stream::payload_arrived(Piece& piece, size_t from, size_t bytes, std::byte* staged) {
+  std::byte* into = piece.transfer->data + piece.offset + from;
+  if (checked_) piece.crc = crc32c(piece.crc, staged ? staged + tail_bytes_ : into, bytes);
+  if (!staged) return;
+  size_t have = tail_bytes_ + bytes;
+  size_t whole = from + bytes == piece.bytes ? have : have / 64 * 64;
+  if (whole > 0) piece.transfer->apply(piece.transfer->context, into - tail_bytes_, staged, whole);
+  tail_bytes_ = have - whole;
+  std::memcpy(tail_.data(), staged + whole, tail_bytes_);
+}
+
+void Stream::trailer_arrived(const Piece& piece, const std::byte* wire) {
+  if (decode_u32(wire) != piece.crc)
+    throw CommError(
+        CommError::Kind::corrupt, peer_,
+        fmt::format("rank {}: the payload of message {} ({} bytes) arrived damaged, checksum {:08x} against {:08x}",
+                    peer_, piece.number, piece.bytes, piece.crc, decode_u32(wire)));
+}
+
+}  // namespace esp::net
