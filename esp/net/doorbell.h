@@ -16,9 +16,10 @@ class alignas(64) Doorbell {
  public:
   // For work published with a seq_cst store.
   void ring() {
-    if (armed_.load(std::memory_order_seq_cst) != 0) wake();
+    // Taken down by the first who sees it, so that a burst of messages makes one system call.
+    if (armed_.load(std::memory_order_seq_cst) != 0 && armed_.exchange(0, std::memory_order_seq_cst) != 0) wake();
   }
-  // For whoever cannot order its news before the ring (a fault on some other thread): never missed, costs a syscall.
+  // Whether or not anybody is known to wait.
   void wake();
 
   uint32_t arm() {

@@ -44,8 +44,10 @@ class Posted : public Transport {
   // Makes peers stop touching the buffers of out_[peer].
   virtual void withdraw(int peer) noexcept = 0;
 
-  // The bell peers ring. To be called once by the constructor of the transport, with a bell that outlives Posted.
+  // The bell peers ring, and faults. A transport hangs it at the end of its constructor and takes it down at the start
+  // of its destructor, before the memory it lies in goes.
   void hang(Doorbell& mine);
+  void unhang() { subscription_.reset(); }
 
   void finish_send(int peer);
   void finish_receive(int peer);

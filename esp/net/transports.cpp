@@ -3,6 +3,7 @@
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/net/inproc/inproc.h"
+#include "esp/net/shm/shm.h"
 #include "esp/net/transport.h"
 
 namespace esp::net {
@@ -10,6 +11,7 @@ namespace {
 
 constexpr TransportRow kTransports[] = {
     {"inproc", "threads of one process, from buffer to buffer", inproc_reaches, open_inproc},
+    {"shm", "processes of one host, through shared memory", shm_reaches, open_shm},
 };
 
 // The first pair of the group that a row does not reach, as world ranks; {-1, -1} when it reaches all.

@@ -65,7 +65,10 @@ class Inproc final : public Posted {
       : Posted(world, group), meeting_(std::move(meeting)), lanes_(group.members.size()) {
     hang(meeting_->bell(rank()));
   }
-  ~Inproc() override { abandon(); }
+  ~Inproc() override {
+    unhang();
+    abandon();
+  }
 
   std::string_view name() const override { return "inproc"; }
 

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,12 +15,14 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/net/socket.h"
 
 namespace esp::net {
 namespace {
 
 constexpr const char* kDirectory = "/dev/shm";
 constexpr const char* kPrefix = "espalier-";
+constexpr auto kFateEvery = std::chrono::milliseconds(100);  // how often a wait at the store looks whether peers live
 
 // Field 22 of /proc/PID/stat: with the pid it names a process for good. 0 when there is none.
 uint64_t start_time(int pid) {
@@ -39,58 +42,107 @@ std::string fresh_name() {
   return fmt::format("{}{}-{}-{:016x}", kPrefix, getpid(), start_time(getpid()), random);
 }
 
-int open_segment(const std::string& name, int flags) {
-  std::string path = fmt::format("{}/{}", kDirectory, name);
-  int fd = open(path.c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) throw IoError(fmt::format("cannot open shared memory {}: {}", path, errno_text(errno)));
-  return fd;
+std::string path_of(const std::string& name) {
+  return fmt::format("{}/{}", kDirectory, name);
+}
+
+Socket open_segment(const std::string& name, int flags) {
+  int fd = open(path_of(name).c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) throw IoError(fmt::format("cannot open shared memory {}: {}", path_of(name), errno_text(errno)));
+  return Socket(fd);
+}
+
+// The creator's file, gone from the file system at the end of the scope, however it is left.
+struct Published {
+  std::string name;
+  Socket fd;
+  ~Published() {
+    if (fd) unlink(path_of(name).c_str());
+  }
+};
+
+void create(Published& file, size_t bytes) {
+  size_t left = shared_memory_left();
+  if (bytes > left)
+    throw IoError(fmt::format("{} has {} MiB left, {} MiB are needed: mount it larger (docker run --shm-size)",
+                              kDirectory, left >> 20, bytes >> 20));
+  file.name = fresh_name();
+  file.fd = open_segment(file.name, O_CREAT | O_EXCL);
+  if (ftruncate(file.fd.fd(), static_cast<off_t>(bytes)) != 0)
+    throw IoError(fmt::format("cannot size shared memory to {} bytes: {}", bytes, errno_text(errno)));
+}
+
+std::byte* map(const Socket& fd, size_t bytes) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.fd(), 0);
+  if (mapped == MAP_FAILED)
+    throw IoError(fmt::format("cannot map {} bytes of shared memory: {}", bytes, errno_text(errno)));
+  return static_cast<std::byte*>(mapped);
+}
+
+// store.get, but a lost peer ends it.
+std::string wait_for(const World& world, const Group& group, const std::string& key, Deadline deadline) {
+  for (;;) {
+    world.fate->check(group.id, group.members);
+    try {
+      return world.store->get(key, deadline.earlier(kFateEvery));
+    } catch (const CommError& error) {
+      if (error.kind() != CommError::Kind::timeout || deadline.passed()) throw;
+    }
+  }
+}
+
+size_t size_of_file(const Socket& fd, const std::string& name, int creator) {
+  struct stat info {};
+  if (fstat(fd.fd(), &info) != 0 || info.st_uid != geteuid() || info.st_size <= 0)
+    throw CommError(CommError::Kind::corrupt, creator, fmt::format("{} is not a segment of ours", path_of(name)));
+  return static_cast<size_t>(info.st_size);
 }
 
 }  // namespace
 
 SharedSegment::SharedSegment(const World& world, const Group& group, const std::string& label, size_t bytes,
-                             Deadline deadline)
-    : bytes_(bytes) {
-  std::string key = fmt::format("shm/{:x}/{}", group.id, label);
-  std::string name;
-  int fd = -1;
-  bool creator = group.rank == 0;
-  if (creator) {
-    name = fresh_name();
-    fd = open_segment(name, O_CREAT | O_EXCL);
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-      int error = errno;
-      close(fd);
-      unlink(fmt::format("{}/{}", kDirectory, name).c_str());
-      throw IoError(fmt::format("cannot size shared memory to {} bytes: {}", bytes, errno_text(error)));
-    }
-    world.store->set(key, name);
+                             Deadline deadline) {
+  std::string base = fmt::format("shm/{:x}/{}", group.id, label);
+  int64_t opening = world.store->add(fmt::format("{}/opened/{}", base, group.rank), 1);
+  std::string key = fmt::format("{}/{}", base, opening);
+
+  Published file;
+  if (group.rank == 0) {
+    create(file, bytes);
+    data_ = map(file.fd, bytes);
+    bytes_ = bytes;
   } else {
-    name = world.store->get(key, deadline);
+    std::string name = wait_for(world, group, key, deadline);
     if (name.find('/') != std::string::npos || name.rfind(kPrefix, 0) != 0)
       throw CommError(CommError::Kind::corrupt, group.members[0], fmt::format("\"{}\" is no segment name", name));
-    fd = open_segment(name, 0);
+    Socket fd = open_segment(name, 0);
+    bytes_ = size_of_file(fd, name, group.members[0]);
+    data_ = map(fd, bytes_);
   }
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  int error = errno;
-  close(fd);
-  if (mapped == MAP_FAILED)
-    throw IoError(fmt::format("cannot map {} bytes of shared memory: {}", bytes, errno_text(error)));
-  data_ = static_cast<std::byte*>(mapped);
-
-  int64_t mapped_by = world.store->add(key + "/mapped", 1);
-  if (mapped_by == group.size()) world.store->set(key + "/all", "1");
   try {
-    world.store->get(key + "/all", deadline);
+    if (group.rank == 0) world.store->set(key, file.name);
+    if (world.store->add(key + "/mapped", 1) == group.size()) world.store->set(key + "/all", "1");
+    wait_for(world, group, key + "/all", deadline);
+    if (group.rank == 0) {
+      world.store->erase(key);
+      world.store->erase(key + "/mapped");
+    }
   } catch (...) {
     munmap(data_, bytes_);
-    if (creator) unlink(fmt::format("{}/{}", kDirectory, name).c_str());
     throw;
   }
-  if (creator) unlink(fmt::format("{}/{}", kDirectory, name).c_str());
 }
 
-SharedSegment::~SharedSegment() { munmap(data_, bytes_); }
+SharedSegment::~SharedSegment() {
+  munmap(data_, bytes_);
+}
+
+size_t shared_memory_left() {
+  struct statvfs info {};
+  if (statvfs(kDirectory, &info) != 0)
+    throw IoError(fmt::format("cannot ask {} for its size: {}", kDirectory, errno_text(errno)));
+  return static_cast<size_t>(info.f_bavail) * info.f_frsize;
+}
 
 int sweep_segments() {
   int swept = 0;
@@ -101,7 +153,7 @@ int sweep_segments() {
     unsigned long long started = 0;
     if (std::sscanf(entry->d_name, "espalier-%d-%llu-", &pid, &started) != 2) continue;
     struct stat info {};
-    if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_uid != getuid()) continue;
+    if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_uid != geteuid()) continue;
     if (start_time(pid) == started) continue;
     if (unlinkat(dirfd(directory), entry->d_name, 0) == 0) ++swept;
   }

@@ -16,7 +16,10 @@ namespace esp::net {
 
 class SharedSegment {
  public:
-  // Collective over the group. `label` keeps several segments of one group apart.
+  // Collective over the group, whose n-th opening of a label meets the others' n-th. `label` keeps several segments of
+  // one group apart. The size is member 0's word; the others may pass 0. Filled with zeros. Throws what Fate says
+  // while it waits, CommError(timeout), or IoError when the file system has not that much room left: touching a page
+  // it cannot give would kill the process.
   SharedSegment(const World& world, const Group& group, const std::string& label, size_t bytes, Deadline deadline);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
@@ -29,6 +32,9 @@ class SharedSegment {
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+// What the shared-memory file system can still give.
+size_t shared_memory_left();
 
 // Removes segments of this user whose creator no longer lives; returns how many. Called at every rendezvous.
 int sweep_segments();

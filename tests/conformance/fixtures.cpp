@@ -1,0 +1,32 @@
+#include "tests/conformance/fixture.h"
+
+#include <gtest/gtest.h>
+
+#include "esp/net/inproc/threads.h"
+#include "tests/conformance/fork_ranks.h"
+
+namespace esp::net {
+namespace {
+
+bool run_as_threads(int size, const Body& body) {
+  run_threads(size, [&](World& world) { body(world, world.everyone()); });
+  return true;
+}
+
+bool run_as_processes(int size, const Body& body) {
+  fork_ranks(size, [&](World& world) { body(world, world.everyone()); });
+  return true;
+}
+
+constexpr FixtureRow kFixtures[] = {
+    {"inproc", run_as_threads, false},
+    {"shm", run_as_processes, true},
+};
+
+}  // namespace
+
+std::span<const FixtureRow> fixtures() {
+  return kFixtures;
+}
+
+}  // namespace esp::net

@@ -1,0 +1,42 @@
+// The base of every suite over the transports: one instance per row of fixtures.cpp.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/conformance/fixture.h"
+#include "tests/conformance/post.h"
+
+namespace esp::net {
+
+class TransportSuite : public ::testing::TestWithParam<FixtureRow> {
+ protected:
+  void run(int size, const Body& body) {
+    if (!GetParam().run(size, body)) GTEST_SKIP() << GetParam().transport << " has no " << size << " ranks here";
+  }
+  // Opens the transport under test on a group.
+  std::unique_ptr<Transport> open(const World& world, const Group& group) {
+    auto transport = open_transport(GetParam().transport, world, group);
+    if (GetParam().transport != "auto") {
+      EXPECT_EQ(transport->name(), GetParam().transport);
+    }
+    EXPECT_EQ(transport->rank(), group.rank);
+    EXPECT_EQ(transport->size(), group.size());
+    return transport;
+  }
+  // The members of `group` once more, as another group of the same job.
+  static Group again(Group group, uint64_t which) {
+    group.id = group.id * 1000 + which + 1;
+    return group;
+  }
+};
+
+inline std::string fixture_name(const ::testing::TestParamInfo<FixtureRow>& info) {
+  return std::string(info.param.transport);
+}
+
+}  // namespace esp::net
+
+#define ESP_OVER_EVERY_TRANSPORT(suite) \
+  INSTANTIATE_TEST_SUITE_P(Over, suite, ::testing::ValuesIn(esp::net::fixtures()), esp::net::fixture_name)
