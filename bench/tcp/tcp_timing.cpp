@@ -135,7 +135,7 @@ void run_rank(Board& board, int rank, int size, int rounds) {
   gather(board, size, phase);
   std::vector<int> ports;
   for (int peer = 0; peer < size; ++peer) ports.push_back(board.ports[peer]);
-  introduce(*world, ports);
+  introduce(*world, ports, std::getenv("STREAMS") == nullptr);
   auto transport = open_tcp(*world, world->everyone());
   int plain = size == 2 ? plain_connection(board, rank) : -1;
 

@@ -92,12 +92,15 @@ Tcp::Tcp(const World& world, const Group& group)
     throw CommError(CommError::Kind::refused, -1, fmt::format("epoll or eventfd: {}", errno_text(errno)));
   epoll_event event{EPOLLIN, {.fd = wake_.fd()}};
   ESP_CHECK(epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, wake_.fd(), &event) == 0, "{}", errno_text(errno));
-  int num_streams = std::clamp(world.options.streams_per_peer, 1, kMaxStripes);
-  for (size_t peer = 0; peer < links_.size(); ++peer)
+  for (size_t peer = 0; peer < links_.size(); ++peer) {
+    // Within one host a second stream adds system calls and no bandwidth. Both ends come to the same number.
+    bool own_host = world.same_host(world.rank, group.members[peer]);
+    int num_streams = own_host ? 1 : std::clamp(world.options.streams_per_peer, 1, kMaxStripes);
     for (int k = 0; k < num_streams; ++k) {
       links_[peer].streams.emplace_back(k, group.members[peer], world.options.payload_checksum);
       links_[peer].dials.emplace_back();
     }
+  }
   subscription_ = world.fate->subscribe([fd = wake_.fd()] {
     uint64_t one = 1;
     [[maybe_unused]] ssize_t written = ::write(fd, &one, sizeof one);

@@ -20,7 +20,8 @@ constexpr auto kLong = std::chrono::seconds(60);
 using Body = std::function<void(World& world, Transport& transport)>;
 
 // Ranks as threads, each with a world, a listener and connections of its own. What a rank throws fails the test.
-void run_ranks(int size, const NetOptions& options, const Body& body, const std::string& address = "127.0.0.1") {
+void run_ranks(int size, const NetOptions& options, const Body& body, const std::string& address = "127.0.0.1",
+               bool one_host = false) {
   std::vector<std::unique_ptr<World>> worlds;
   std::vector<int> ports;
   for (int rank = 0; rank < size; ++rank) {
@@ -29,7 +30,7 @@ void run_ranks(int size, const NetOptions& options, const Body& body, const std:
   }
   std::vector<std::thread> threads;
   for (auto& world : worlds) {
-    introduce(*world, ports);
+    introduce(*world, ports, one_host);
     threads.emplace_back([&body, &world = *world] {
       try {
         auto transport = open_tcp(world, world.everyone());
@@ -125,6 +126,10 @@ void exchange_everything(World& world, Transport& transport) {
 
 TEST(Tcp, ExchangesEverySizeBetweenThreeRanks) {
   run_ranks(3, {}, exchange_everything);
+}
+
+TEST(Tcp, ExchangesWithinOneHost) {
+  run_ranks(2, {}, exchange_everything, "127.0.0.1", true);
 }
 
 TEST(Tcp, ExchangesOverOneStreamAndOverFive) {

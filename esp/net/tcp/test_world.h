@@ -26,9 +26,11 @@ inline std::unique_ptr<World> listening_world(int rank, int size, const NetOptio
   return world;
 }
 
-inline void introduce(World& world, const std::vector<int>& ports) {
+// As if every rank had a host of its own, or as they are: `one_host` decides what is tuned and how many streams there
+// are.
+inline void introduce(World& world, const std::vector<int>& ports, bool one_host) {
   for (size_t peer = 0; peer < ports.size(); ++peer)
-    world.peers[peer] = {"here", world.listener->address(), ports[peer], 0, peer};
+    world.peers[peer] = {one_host ? "here" : std::to_string(peer), world.listener->address(), ports[peer], 0, peer};
 }
 
 }  // namespace esp::net
