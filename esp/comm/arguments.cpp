@@ -1,0 +1,120 @@
+#include "esp/comm/arguments.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::comm {
+namespace {
+
+[[noreturn]] void refuse(const Call& call, const std::string& why) {
+  throw UsageError(fmt::format("{}: {}", name_of(call.op), why));
+}
+
+bool rooted(Op op) {
+  return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
+}
+bool point_to_point(Op op) {
+  return op == Op::send || op == Op::recv || op == Op::signal || op == Op::wait;
+}
+
+// Elements spanned by per-peer counts and offsets.
+size_t span_of(std::span<const size_t> counts, std::span<const size_t> offsets) {
+  size_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > 0) end = std::max(end, offsets[i] + counts[i]);
+  return end;
+}
+
+void check_irregular(const Call& call, int rank, int size) {
+  auto n = static_cast<size_t>(size);
+  if (call.send_counts.size() != n || call.send_offsets.size() != n || call.recv_counts.size() != n ||
+      call.recv_offsets.size() != n)
+    refuse(call, fmt::format("needs {} counts and offsets each way, one per rank; given {}, {}, {}, {}", size,
+                             call.send_counts.size(), call.send_offsets.size(), call.recv_counts.size(),
+                             call.recv_offsets.size()));
+  auto me = static_cast<size_t>(rank);
+  if (call.send_counts[me] != call.recv_counts[me])
+    refuse(call, fmt::format("rank {} sends itself {} elements and receives {} from itself", rank, call.send_counts[me],
+                             call.recv_counts[me]));
+}
+
+// The same memory in the place the call means, or no memory in common.
+void check_overlap(const Call& call, const Extents& extents, int rank, int size) {
+  size_t unit = size_of(call.dtype);
+  auto in = reinterpret_cast<uintptr_t>(call.in), out = reinterpret_cast<uintptr_t>(call.out);
+  if (in >= out + extents.out * unit || out >= in + extents.in * unit) return;
+  auto shift = [&] { return chunk_of(call.count, size, rank).offset * unit; };
+  bool in_place = in == out;
+  if (call.op == Op::all_gather || call.op == Op::gather) in_place = in == out + shift();
+  if (call.op == Op::reduce_scatter || call.op == Op::scatter) in_place = out == in + shift();
+  if (call.op == Op::all_to_all_v) in_place = false;
+  if (!in_place)
+    refuse(call, "the input and output buffers overlap in part; give one buffer (in place) or two that do not touch");
+}
+
+}  // namespace
+
+Extents extents_of(const Call& call, int rank, int size) {
+  size_t n = call.count;
+  switch (call.op) {
+    case Op::broadcast:
+      return {rank == call.root ? n : 0, n};
+    case Op::reduce:
+      return {n, rank == call.root ? n : 0};
+    case Op::all_reduce:
+    case Op::all_to_all:
+      return {n, n};
+    case Op::reduce_scatter:
+      return {n, chunk_of(n, size, rank).count};
+    case Op::all_gather:
+      return {chunk_of(n, size, rank).count, n};
+    case Op::gather:
+      return {chunk_of(n, size, rank).count, rank == call.root ? n : 0};
+    case Op::scatter:
+      return {rank == call.root ? n : 0, chunk_of(n, size, rank).count};
+    case Op::all_to_all_v:
+      return {span_of(call.send_counts, call.send_offsets), span_of(call.recv_counts, call.recv_offsets)};
+    case Op::send:
+      return {n, 0};
+    case Op::recv:
+      return {0, n};
+    default:
+      return {};
+  }
+}
+
+void check_arguments(const Call& call, int rank, int size) {
+  if (call.op > Op::wait) throw UsageError(fmt::format("no such operation: {}", static_cast<int>(call.op)));
+  if (call.dtype > DType::u8) refuse(call, fmt::format("no such element type: {}", static_cast<int>(call.dtype)));
+  if (call.reduce > ReduceOp::avg) refuse(call, fmt::format("no such reduction: {}", static_cast<int>(call.reduce)));
+  if (rooted(call.op) && (call.root < 0 || call.root >= size))
+    refuse(call, fmt::format("the root is {}; ranks here are 0 to {}", call.root, size - 1));
+  if (point_to_point(call.op)) {
+    if (call.root < 0 || call.root >= size)
+      refuse(call, fmt::format("the peer is {}; ranks here are 0 to {}", call.root, size - 1));
+    bool alone_blocks = call.op == Op::send || call.op == Op::recv;
+    if (alone_blocks && call.root == rank) refuse(call, fmt::format("rank {} is this rank itself", rank));
+  }
+  if (call.op == Op::all_to_all && call.count % static_cast<size_t>(size) != 0)
+    refuse(call,
+           fmt::format("{} elements are not a multiple of the {} ranks; all_to_all_v takes any", call.count, size));
+  if (call.op == Op::all_to_all_v) check_irregular(call, rank, size);
+  if (call.count > SIZE_MAX / 2 / size_of(call.dtype))
+    refuse(call, fmt::format("{} elements of {} do not fit in memory", call.count, name_of(call.dtype)));
+  Extents extents = extents_of(call, rank, size);
+  if (extents.in > 0 && !call.in) refuse(call, fmt::format("the input of {} elements is a null pointer", extents.in));
+  if (extents.out > 0 && !call.out)
+    refuse(call, fmt::format("the output of {} elements is a null pointer", extents.out));
+  size_t unit = size_of(call.dtype);
+  if (extents.in > 0 && reinterpret_cast<uintptr_t>(call.in) % unit != 0)
+    refuse(call, fmt::format("the input is not aligned to its {} byte elements", unit));
+  if (extents.out > 0 && reinterpret_cast<uintptr_t>(call.out) % unit != 0)
+    refuse(call, fmt::format("the output is not aligned to its {} byte elements", unit));
+  if (extents.in > 0 && extents.out > 0) check_overlap(call, extents, rank, size);
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,110 @@
+#include "esp/comm/blame.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "esp/comm/call.h"
+
+namespace esp::comm {
+
+using net::Standing;
+using net::Tag;
+
+namespace {
+
+bool same_call(const Tag& a, const Tag& b) {
+  return a.sequence == b.sequence && a.what == b.what && a.count == b.count;
+}
+
+int world_rank(const net::Group& group, int rank) {
+  return group.members[static_cast<size_t>(rank)];
+}
+
+std::string seconds(Duration duration) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(duration).count());
+}
+
+// Which call a standing is, when it differs from ours.
+std::string place_of(const Standing& standing) {
+  if (standing.entered.sequence == 0) return "has made no call yet";
+  return fmt::format("{} call #{} ({})", standing.inside ? "is still in" : "has finished only",
+                     standing.entered.sequence, describe(standing.entered));
+}
+
+}  // namespace
+
+CommError mismatch_error(const Mismatch& mismatch, const net::Group& group, const std::string& what) {
+  int me = world_rank(group, group.rank), peer = world_rank(group, mismatch.peer);
+  const Tag &mine = mismatch.expected, &theirs = mismatch.got;
+  std::string text;
+  if (same_call(mine, theirs)) {
+    text =
+        fmt::format("rank {} sent {} bytes where rank {} expected {}, both in {} (call #{}, message {} and {})", peer,
+                    mismatch.got_bytes, me, mismatch.expected_bytes, what, mine.sequence, theirs.step, mine.step);
+  } else if (mine.sequence == theirs.sequence) {
+    text =
+        fmt::format("rank {} called {}; rank {} called {} (call #{})", me, what, peer, describe(theirs), mine.sequence);
+  } else {
+    text = fmt::format("rank {} called {} (call #{}); rank {} called {} (call #{})", me, what, mine.sequence, peer,
+                       describe(theirs), theirs.sequence);
+  }
+  return CommError(CommError::Kind::mismatch, peer, text);
+}
+
+CommError deadline_error(const Tag& mine, Duration timeout, const net::Group& group,
+                         std::span<const Standing> standings, int waits_for, bool one_peer) {
+  std::vector<int> silent, behind;
+  int other = -1;
+  for (int i = 0; i < group.size(); ++i) {
+    if (i == group.rank || (one_peer && i != waits_for)) continue;
+    const Standing& standing = standings[static_cast<size_t>(i)];
+    if (!standing.answered) {
+      silent.push_back(world_rank(group, i));
+    } else if (one_peer) {
+      continue;  // what it is in says nothing: it need not be a message to us
+    } else if (standing.entered.sequence < mine.sequence) {
+      behind.push_back(i);
+    } else if (standing.entered.sequence == mine.sequence && standing.inside && !same_call(standing.entered, mine)) {
+      other = i;
+    }
+  }
+  int me = world_rank(group, group.rank);
+  std::string late =
+      fmt::format("{} (call #{}) was not done within {}", describe(mine), mine.sequence, seconds(timeout));
+  if (other >= 0) {
+    int peer = world_rank(group, other);
+    return CommError(
+        CommError::Kind::mismatch, peer,
+        fmt::format("rank {} called {}; rank {} called {} (call #{}; not done within {})", me, describe(mine), peer,
+                    describe(standings[static_cast<size_t>(other)].entered), mine.sequence, seconds(timeout)));
+  }
+  if (!silent.empty())
+    return CommError(CommError::Kind::timeout, silent.front(),
+                     fmt::format("{}: rank {} does not answer; it is stopped, or its machine is gone", late,
+                                 fmt::join(silent, ", rank ")));
+  if (!behind.empty()) {
+    // The one furthest back holds up the others.
+    int last = *std::min_element(behind.begin(), behind.end(), [&](int a, int b) {
+      return standings[static_cast<size_t>(a)].entered.sequence < standings[static_cast<size_t>(b)].entered.sequence;
+    });
+    int peer = world_rank(group, last);
+    return CommError(
+        CommError::Kind::timeout, peer,
+        fmt::format("{}: rank {} is behind, it {}", late, peer, place_of(standings[static_cast<size_t>(last)])));
+  }
+  if (waits_for >= 0) {
+    int peer = world_rank(group, waits_for);
+    if (one_peer)
+      return CommError(CommError::Kind::timeout, peer,
+                       fmt::format("{} on rank {}: rank {} {}", late, me, peer,
+                                   place_of(standings[static_cast<size_t>(waits_for)])));
+    return CommError(CommError::Kind::timeout, peer,
+                     fmt::format("{} on rank {}: still exchanging with rank {}; all ranks answer", late, me, peer));
+  }
+  return CommError(CommError::Kind::timeout, -1, fmt::format("{} on rank {}; all ranks answer", late, me));
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,252 @@
+#include "esp/comm/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "esp/base/check.h"
+#include "esp/kernel/reduce.h"
+
+namespace esp::comm {
+
+using net::Transfer;
+
+namespace {
+
+void apply_reduce(const void* context, std::byte* dst, const std::byte* src, size_t bytes) {
+  const auto& how = *static_cast<const ReduceContext*>(context);
+  kernel::reduce(dst, dst + how.operand, src, bytes / size_of(how.dtype), how.dtype, how.op);
+}
+
+bool is_message(Act act) {
+  return act == Act::send || act == Act::receive || act == Act::receive_reduce;
+}
+
+}  // namespace
+
+std::byte* Executor::address(const Spot& place) const {
+  switch (place.buffer) {
+    case Buffer::input:
+      return const_cast<std::byte*>(in_) + place.offset;  // only read: plan.cpp checks
+    case Buffer::output:
+      return out_ + place.offset;
+    case Buffer::scratch:
+      return scratch_ + place.offset;
+  }
+  return nullptr;
+}
+
+void Executor::bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag) {
+  in_ = static_cast<const std::byte*>(in);
+  out_ = static_cast<std::byte*>(out);
+  if (plan.memory) {
+    auto start = reinterpret_cast<uintptr_t>(plan.memory.get());
+    scratch_ = plan.memory.get() + (64 - start % 64) % 64;
+    if (plan.stash) {
+      std::memcpy(scratch_ + plan.scratch_bytes, in_, plan.input_bytes);
+      in_ = scratch_ + plan.scratch_bytes;
+    }
+  }
+  dtype_ = dtype;
+  op_ = op;
+  for (uint32_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    plan.waiting[i] = step.num_before;
+    if (!is_message(step.act)) continue;
+    Transfer& transfer = plan.transfers[i];
+    transfer = Transfer{};
+    transfer.peer = plan.lanes[static_cast<size_t>(step.lane)].peer;
+    transfer.data = address(step.place);
+    transfer.bytes = step.bytes;
+    transfer.tag = tag;
+    transfer.tag.step = step.message;
+    if (step.act == Act::receive_reduce) {
+      plan.contexts[i] = {dtype, op, step.from_operand ? address(plan.sources[step.first_source]) - transfer.data : 0};
+      transfer.apply = apply_reduce;
+      transfer.context = &plan.contexts[i];
+    }
+  }
+  std::fill(plan.posted.begin(), plan.posted.end(), 0);
+  std::fill(plan.finished.begin(), plan.finished.end(), 0);
+  plan.ready.clear();
+  remaining_ = static_cast<uint32_t>(plan.steps.size());
+  wrong_ = nullptr;
+  waits_for_ = -1;
+}
+
+Executor::Outcome Executor::run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag,
+                                Deadline deadline) {
+  bind(plan, in, out, dtype, op, tag);
+  if (transport_.ordered()) return run_in_order(plan, deadline);
+  for (uint32_t lane = 0; lane < plan.lanes.size(); ++lane) issue_ready(plan, lane);
+  for (uint32_t i = 0; i < plan.steps.size(); ++i)
+    if (plan.steps[i].num_before == 0 && !is_message(plan.steps[i].act)) {
+      run_local(plan, plan.steps[i]);
+      finish(plan, i);
+    }
+  while (remaining_ > 0) {
+    bool moved = transport_.poll();
+    bool advanced = collect(plan);
+    if (wrong_) return mismatched(*wrong_);
+    if (moved || advanced) continue;
+    transport_.sleep(deadline);
+    if (deadline.passed() && !transport_.poll()) {
+      collect(plan);
+      if (remaining_ > 0) return expire(plan);
+    }
+  }
+  return Outcome::done;
+}
+
+// Posts the messages at the front of a lane whose memory is ready.
+void Executor::issue_ready(Plan& plan, uint32_t lane_index) {
+  const Lane& lane = plan.lanes[lane_index];
+  uint32_t& posted = plan.posted[lane_index];
+  while (posted < lane.count) {
+    uint32_t step = plan.lane_steps[lane.first + posted];
+    if (plan.waiting[step] != 0) return;
+    posted++;
+    Transfer& transfer = plan.transfers[step];
+    lane.sends ? transport_.send(transfer) : transport_.receive(transfer);
+  }
+}
+
+// Looks at the oldest message of every lane; true when any was done.
+bool Executor::collect(Plan& plan) {
+  bool advanced = false;
+  for (uint32_t i = 0; i < plan.lanes.size(); ++i) {
+    const Lane& lane = plan.lanes[i];
+    while (plan.finished[i] < plan.posted[i]) {
+      uint32_t step = plan.lane_steps[lane.first + plan.finished[i]];
+      const Transfer& transfer = plan.transfers[step];
+      if (transfer.state == Transfer::State::mismatched) {
+        wrong_ = &transfer;
+        return true;
+      }
+      if (transfer.state != Transfer::State::done) break;
+      plan.finished[i]++;
+      finish(plan, step);
+      advanced = true;
+    }
+  }
+  return advanced;
+}
+
+// Marks a step done and starts what waited for it; a loop, not recursion, since chains of local steps may be long.
+void Executor::finish(Plan& plan, uint32_t done) {
+  size_t bottom = plan.ready.size();
+  for (;;) {
+    remaining_--;
+    const Step& step = plan.steps[done];
+    for (uint32_t i = 0; i < step.num_after; ++i) {
+      uint32_t later = plan.after[step.first_after + i];
+      if (--plan.waiting[later] != 0) continue;
+      if (plan.steps[later].lane >= 0)
+        issue_ready(plan, static_cast<uint32_t>(plan.steps[later].lane));
+      else
+        plan.ready.push_back(later);
+    }
+    if (plan.ready.size() == bottom) return;
+    done = plan.ready.back();
+    plan.ready.pop_back();
+    run_local(plan, plan.steps[done]);
+  }
+}
+
+void Executor::run_local(Plan& plan, const Step& step) {
+  std::byte* dst = address(step.place);
+  if (step.act == Act::copy) {
+    const std::byte* src = address(plan.sources[step.first_source]);
+    if (src != dst) std::memmove(dst, src, step.bytes);
+    return;
+  }
+  for (uint32_t i = 0; i < step.num_sources; ++i) plan.operands[i] = address(plan.sources[step.first_source + i]);
+  kernel::reduce_ordered(dst, plan.operands.data(), static_cast<int>(step.num_sources), step.bytes / size_of(dtype_),
+                         dtype_, op_);
+}
+
+Executor::Outcome Executor::run_in_order(Plan& plan, Deadline deadline) {
+  int64_t call_end = clock_ps_;
+  for (uint32_t i = 0; i < plan.steps.size(); ++i) {
+    int64_t ready_ps = clock_ps_;
+    for (uint32_t b = plan.first_before[i]; b < plan.first_before[i + 1]; ++b) {
+      uint32_t earlier = plan.before[b];
+      if (Outcome outcome = wait_for(plan, earlier, deadline); outcome != Outcome::done) return outcome;
+      ready_ps = std::max(ready_ps, plan.end_ps[earlier]);
+    }
+    const Step& step = plan.steps[i];
+    if (!is_message(step.act)) {
+      run_local(plan, step);
+      plan.end_ps[i] = ready_ps;
+      continue;
+    }
+    plan.transfers[i].ready_ps = ready_ps;
+    step.act == Act::send ? transport_.send(plan.transfers[i]) : transport_.receive(plan.transfers[i]);
+  }
+  for (uint32_t i = 0; i < plan.steps.size(); ++i) {
+    if (Outcome outcome = wait_for(plan, i, deadline); outcome != Outcome::done) return outcome;
+    call_end = std::max(call_end, plan.end_ps[i]);
+  }
+  clock_ps_ = call_end;
+  return Outcome::done;
+}
+
+Executor::Outcome Executor::wait_for(Plan& plan, uint32_t step, Deadline deadline) {
+  if (!is_message(plan.steps[step].act)) return Outcome::done;
+  Transfer& transfer = plan.transfers[step];
+  while (transfer.state == Transfer::State::posted) {
+    if (transport_.poll()) continue;
+    transport_.sleep(deadline);
+    if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
+      waits_for_ = transfer.peer;
+      return Outcome::expired;
+    }
+  }
+  if (transfer.state == Transfer::State::mismatched) return mismatched(transfer);
+  plan.end_ps[step] = transfer.end_ps;
+  return Outcome::done;
+}
+
+Executor::Outcome Executor::exchange(std::span<Message> messages, Deadline deadline) {
+  waits_for_ = -1;
+  for (Message& message : messages) {
+    message.transfer.ready_ps = clock_ps_;
+    message.sends ? transport_.send(message.transfer) : transport_.receive(message.transfer);
+  }
+  size_t next = 0;
+  int64_t end_ps = clock_ps_;
+  while (next < messages.size()) {
+    const Transfer& transfer = messages[next].transfer;
+    if (transfer.state == Transfer::State::mismatched) return mismatched(transfer);
+    if (transfer.state == Transfer::State::done) {
+      end_ps = std::max(end_ps, transfer.end_ps);
+      next++;
+      continue;
+    }
+    if (transport_.poll()) continue;
+    // A mismatch further down the list must not wait for the front.
+    for (const Message& message : messages.subspan(next))
+      if (message.transfer.state == Transfer::State::mismatched) return mismatched(message.transfer);
+    transport_.sleep(deadline);
+    if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
+      waits_for_ = transfer.peer;
+      return Outcome::expired;
+    }
+  }
+  clock_ps_ = end_ps;
+  return Outcome::done;
+}
+
+Executor::Outcome Executor::expire(const Plan& plan) {
+  for (size_t i = 0; i < plan.lanes.size(); ++i)
+    if (!plan.lanes[i].sends && plan.finished[i] < plan.posted[i]) waits_for_ = plan.lanes[i].peer;
+  for (size_t i = 0; i < plan.lanes.size() && waits_for_ < 0; ++i)
+    if (plan.finished[i] < plan.posted[i]) waits_for_ = plan.lanes[i].peer;
+  return Outcome::expired;
+}
+
+Executor::Outcome Executor::mismatched(const Transfer& transfer) {
+  mismatch_ = {transfer.peer, transfer.tag, transfer.got, transfer.bytes, transfer.got_bytes};
+  return Outcome::mismatched;
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,227 @@
+#include "esp/comm/scheduled.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/comm/algo/table.h"
+#include "esp/comm/arguments.h"
+
+namespace esp::comm {
+namespace {
+
+// A group id for (parent, how many splits before, colour): the same on every member, no one asked.
+uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a + 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+bool on_one_host(const net::World& world, const net::Group& group) {
+  return std::all_of(group.members.begin(), group.members.end(),
+                     [&](int member) { return world.same_host(group.members[0], member); });
+}
+
+// Work that was started has deadlines of its own; this only bounds the wait for it.
+Deadline far() {
+  return Deadline::after(std::chrono::hours(24 * 365));
+}
+
+}  // namespace
+
+struct Scheduled::Started {
+  explicit Started(const Call& from) : call(from) {
+    auto keep = [](std::vector<size_t>& own, std::span<const size_t>& lent) {
+      own.assign(lent.begin(), lent.end());
+      lent = own;
+    };
+    keep(send_counts, call.send_counts);
+    keep(send_offsets, call.send_offsets);
+    keep(recv_counts, call.recv_counts);
+    keep(recv_offsets, call.recv_offsets);
+    algorithm = call.algorithm;
+    call.algorithm = algorithm;
+  }
+  Started(const Started&) = delete;
+
+  Call call;
+  std::string algorithm;
+  std::vector<size_t> send_counts, send_offsets, recv_counts, recv_offsets;
+};
+
+Scheduled::Scheduled(const net::World& world, const net::Group& group, const CommOptions& options, const Tiers& tiers)
+    : world_(world),
+      group_(group),
+      options_(options),
+      preferences_(parse_preferences(options.algorithms)),
+      shape_(shape_of_group(world, group, options.shape)),
+      tier_(widest_tier(world, group)),
+      timeout_(options.timeout > Duration::zero() ? options.timeout : world.options.timeout),
+      tiers_(tiers),
+      sent_(group.members.size()),
+      received_(group.members.size()),
+      signalled_(group.members.size()),
+      waited_(group.members.size()),
+      standings_(world, group_),
+      worker_(fmt::format("esp-comm-{}", world.rank)) {
+  fused_counter_.fill(-1);
+  if (size() == 1) return;
+  transport_ = net::open_transport(options.transport, world, group_);
+  executor_ = std::make_unique<Executor>(*transport_);
+  // A transport asked for by name carries everything; otherwise one host has the fused path.
+  if (options.transport == "auto" && !transport_->ordered() && on_one_host(world, group_))
+    fused_ = Fused::open(world, group_, Deadline::after(world.options.connect_timeout));
+}
+
+Scheduled::~Scheduled() = default;
+
+Duration Scheduled::timeout_of(const Call& call) const {
+  return call.timeout > Duration::zero() ? call.timeout : timeout_;
+}
+
+int Scheduled::algorithm_for(const Call& call) const {
+  if (call.algorithm == "auto") return preferences_[static_cast<size_t>(call.op)];
+  return algorithm_id_of(call.op, call.algorithm);
+}
+
+bool Scheduled::goes_fused(const Call& call, int algorithm) const {
+  return fused_ && (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm) && fused_->can(call);
+}
+
+Problem Scheduled::problem_of(const Call& call) const {
+  Problem problem;
+  problem.op = call.op;
+  problem.rank = rank();
+  problem.size = size();
+  problem.count = call.count;
+  problem.root = call.root;
+  problem.shape = shape_;
+  return problem;
+}
+
+void Scheduled::check_call(const Call& call) const {
+  check_arguments(call, rank(), size());
+  int algorithm = algorithm_for(call);
+  if (algorithm == kFusedAlgorithm && size() > 1 && !goes_fused(call, algorithm)) {
+    throw UsageError(fmt::format("{}: the fused path {}; auto chooses among the others", name_of(call.op),
+                                 fused_ ? "does not do this call" : "needs all ranks on one host, transport auto"));
+  }
+}
+
+void Scheduled::check_applies(const Call& call) const {
+  int algorithm = algorithm_for(call);
+  if (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm || size() == 1) return;
+  const AlgorithmRow& row = algorithms()[static_cast<size_t>(algorithm)];
+  if (!row.applies) return;
+  if (std::string why = row.applies(problem_of(call)); !why.empty())
+    throw UsageError(fmt::format("{}: algorithm {} {}", name_of(call.op), row.name, why));
+}
+
+void Scheduled::run(const Call& call) {
+  if (worker_.idle()) return execute(call);
+  worker_.post([&] { execute(call); }).wait(far());
+}
+
+Work Scheduled::start(const Call& call) {
+  check_call(call);
+  check_applies(call);
+  auto started = std::make_shared<Started>(call);
+  return worker_.post([this, started] { execute(started->call); });
+}
+
+Work Scheduled::start_group(std::span<const Call> calls) {
+  for (const Call& call : calls) {
+    check_call(call);
+    check_applies(call);
+  }
+  auto started = std::make_shared<std::vector<std::unique_ptr<Started>>>();
+  for (const Call& call : calls) started->push_back(std::make_unique<Started>(call));
+  return worker_.post([this, started] {
+    std::vector<Call> own;
+    for (const auto& one : *started) own.push_back(one->call);
+    execute_group(own);
+  });
+}
+
+void Scheduled::settle_worker() const {
+  if (!worker_.idle()) worker_.post([] {}).wait(far());
+}
+
+std::unique_ptr<Communicator> Scheduled::split(int colour, int key) {
+  struct Wish {
+    int64_t colour, key;
+  };
+  std::vector<Wish> wishes(group_.members.size());
+  Wish mine{colour, key};
+  all_gather(&mine, wishes.data(), 2, DType::i64);
+  uint64_t which = num_splits_++;
+  if (colour < 0) return nullptr;
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r)
+    if (wishes[static_cast<size_t>(r)].colour == colour) ranks.push_back(r);
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return wishes[static_cast<size_t>(a)].key < wishes[static_cast<size_t>(b)].key;
+  });
+  net::Group child;
+  child.id = mix(mix(group_.id, which), static_cast<uint64_t>(colour));
+  for (int r : ranks) {
+    if (r == rank()) child.rank = child.size();
+    child.members.push_back(group_.members[static_cast<size_t>(r)]);
+  }
+  CommOptions options = options_;
+  options.shape.clear();
+  return std::make_unique<Scheduled>(world_, child, options, tiers_);
+}
+
+std::shared_ptr<void> Scheduled::allocate(size_t bytes) {
+  settle_worker();
+  if (fused_) {
+    std::shared_ptr<void> memory;
+    Call barrier;
+    guarded(barrier, [&] { memory = fused_->allocate(bytes, *deadline_); });
+    return memory;
+  }
+  // Page-aligned, so that it serves a later registration as well.
+  void* memory = std::aligned_alloc(4096, (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096);
+  if (!memory) throw std::bad_alloc();
+  return {memory, std::free};
+}
+
+void Scheduled::abort(const std::string& why) {
+  int me = world_.rank;
+  tell_everyone(CommError(CommError::Kind::aborted, me, fmt::format("rank {} aborted: {}", me, why)));
+}
+
+std::string Scheduled::explain(const Call& call) const {
+  check_call(call);
+  check_applies(call);
+  settle_worker();
+  if (size() == 1) return fmt::format("{}: one rank, nothing to send", name_of(call.op));
+  int algorithm = algorithm_for(call);
+  if (goes_fused(call, algorithm))
+    return fmt::format("{}: fused, all {} ranks are on one host and it does this call", name_of(call.op), size());
+  if (algorithm != kAutoAlgorithm)
+    return fmt::format("{}: {}, as asked, over {}", name_of(call.op), algorithm_name(algorithm), transport_->name());
+  if (algorithms_for(call.op).empty())
+    return fmt::format("{}: one message each way, over {}", name_of(call.op), transport_->name());
+  return explain_choice(problem_of(call), size_of(call.dtype), tier_, tiers_);
+}
+
+std::vector<CallStats> Scheduled::stats() const {
+  settle_worker();
+  std::vector<CallStats> all;
+  for (const Counter& c : counters_) {
+    bool fused = c.algorithm == kFusedAlgorithm;
+    std::string_view algorithm = c.algorithm == kAutoAlgorithm ? "direct" : algorithm_name(c.algorithm);
+    std::string_view transport = fused ? "shared memory" : transport_ ? transport_->name() : "none";
+    all.push_back({c.op, std::string(algorithm), std::string(transport), c.calls, c.bytes_sent, c.bytes_received,
+                   c.messages, c.rounds, static_cast<double>(c.ns) * 1e-6});
+  }
+  return all;
+}
+
+}  // namespace esp::comm

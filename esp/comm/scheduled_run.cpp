@@ -1,0 +1,295 @@
+// How each kind of call is run; scheduled.h says on which thread.
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/comm/algo/table.h"
+#include "esp/comm/arguments.h"
+#include "esp/comm/scheduled.h"
+
+namespace esp::comm {
+namespace {
+
+bool reduces(Op op) {
+  return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter;
+}
+bool rooted(Op op) {
+  return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
+}
+bool point_to_point(Op op) {
+  return op == Op::send || op == Op::recv;
+}
+
+// What the two ends of a message both know, so that their tags are equal: a send, to the receiver.
+Call as_sent(const Call& call, int me) {
+  Call sent;
+  sent.op = Op::send;
+  sent.count = call.count;
+  sent.dtype = call.dtype;
+  sent.root = call.op == Op::send ? call.root : me;
+  return sent;
+}
+
+// What all ranks must agree on, without what this op does not look at.
+Call as_agreed(const Call& call) {
+  Call agreed;
+  agreed.op = call.op;
+  if (call.op == Op::barrier) return agreed;
+  agreed.count = call.op == Op::all_to_all_v ? 0 : call.count;
+  agreed.dtype = call.dtype;
+  if (reduces(call.op)) agreed.reduce = call.reduce;
+  if (rooted(call.op)) agreed.root = call.root;
+  return agreed;
+}
+
+}  // namespace
+
+void Scheduled::enter(const Call& call, int algorithm) {
+  ++sequence_;
+  retag(call, algorithm);
+}
+
+void Scheduled::retag(const Call& call, int algorithm) {
+  tag_ = tag_of(as_agreed(call), sequence_, algorithm);
+  standings_.mine().enter(tag_);
+}
+
+void Scheduled::stand_at(const Call& call) {
+  standings_.mine().enter(tag_of(call, sequence_, kAutoAlgorithm));
+}
+
+Scheduled::Counter& Scheduled::counter(Op op, int algorithm) {
+  for (Counter& c : counters_)
+    if (c.op == op && c.algorithm == algorithm) return c;
+  return counters_.emplace_back(Counter{op, algorithm});
+}
+
+void Scheduled::count_traffic(Counter& c, const net::Traffic& before) const {
+  net::Traffic after = transport_->total();
+  c.calls++;
+  c.bytes_sent += after.bytes_sent - before.bytes_sent;
+  c.bytes_received += after.bytes_received - before.bytes_received;
+  c.messages += after.messages_sent - before.messages_sent;
+}
+
+void Scheduled::execute(const Call& call) {
+  guarded(call, [&] {
+    if (size() == 1 && call.op != Op::signal && call.op != Op::wait) return run_alone(call);
+    switch (call.op) {
+      case Op::send:
+      case Op::recv:
+        return run_points({&call, 1});
+      case Op::signal:
+        return run_signal(call);
+      case Op::wait:
+        return run_wait(call);
+      default:
+        break;
+    }
+    int algorithm = algorithm_for(call);
+    if (goes_fused(call, algorithm)) return run_fused(call);
+    if (call.op == Op::all_to_all_v) return run_irregular(call);
+    run_plan(call, algorithm);
+  });
+}
+
+// Signals first and waits last, messages together, collectives in their order: the same on every rank, so however the
+// set is listed it cannot block itself.
+void Scheduled::execute_group(std::span<const Call> calls) {
+  std::vector<Call> points;
+  for (const Call& call : calls) {
+    if (point_to_point(call.op)) points.push_back(call);
+    if (call.op == Op::signal) execute(call);
+  }
+  if (!points.empty()) {
+    guarded(points.front(), [&] { run_points(points); });
+  }
+  for (const Call& call : calls)
+    if (!point_to_point(call.op) && call.op != Op::signal && call.op != Op::wait) execute(call);
+  for (const Call& call : calls)
+    if (call.op == Op::wait) execute(call);
+}
+
+void Scheduled::run_alone(const Call& call) {
+  size_t unit = size_of(call.dtype);
+  const auto* in = static_cast<const std::byte*>(call.in);
+  auto* out = static_cast<std::byte*>(call.out);
+  size_t bytes = call.count * unit;
+  if (call.op == Op::all_to_all_v) {
+    bytes = call.send_counts[0] * unit;
+    in += call.send_offsets[0] * unit;
+    out += call.recv_offsets[0] * unit;
+  }
+  enter(call, kAutoAlgorithm);
+  if (bytes > 0 && in != out) std::memcpy(out, in, bytes);
+  counter(call.op, kAutoAlgorithm).calls++;
+}
+
+void Scheduled::run_fused(const Call& call) {
+  enter(call, kFusedAlgorithm);
+  uint64_t before = fused_->bytes_moved();
+  int64_t start = now_ns();
+  try {
+    fused_->run(call, tag_, *deadline_);
+  } catch (const CommError& error) {
+    // It knows only that it waited too long.
+    if (error.kind() == CommError::Kind::timeout) expire(call, -1);
+    throw;
+  }
+  int& index = fused_counter_[static_cast<size_t>(call.op)];
+  if (index < 0) index = static_cast<int>(&counter(call.op, kFusedAlgorithm) - counters_.data());
+  Counter& c = counters_[static_cast<size_t>(index)];
+  c.calls++;
+  c.bytes_received += fused_->bytes_moved() - before;
+  c.ns += now_ns() - start;
+}
+
+PlanEntry& Scheduled::entry_for(const Call& call, int algorithm) {
+  Extents extents = extents_of(call, rank(), size());
+  size_t unit = size_of(call.dtype);
+  PlanKey key{call.op, algorithm, call.root, static_cast<uint32_t>(unit), call.count, 0, false};
+  if (extents.in > 0 && extents.out > 0) {
+    auto in = reinterpret_cast<uintptr_t>(call.in), out = reinterpret_cast<uintptr_t>(call.out);
+    key.aliased = in < out + extents.out * unit && out < in + extents.in * unit;
+    if (key.aliased) key.alias = static_cast<ptrdiff_t>(in - out) / static_cast<ptrdiff_t>(unit);
+  }
+  if (PlanEntry* found = plans_.find(key)) {
+    enter(call, found->algorithm);
+    return *found;
+  }
+  check_applies(call);
+  Problem problem = problem_of(call);
+  int chosen = algorithm;
+  bool first = false;
+  if (algorithm == kAutoAlgorithm) {
+    // The measurement speaks for the call that needs it, before it is known what that will run.
+    if ((first = !tiers_.measured && algorithms_for(call.op).size() > 1)) {
+      enter(call, kAutoAlgorithm);
+      learn_tiers(call);
+    }
+    chosen = algorithm_id(choose(problem, unit, tiers_.at(tier_)));
+  }
+  first ? retag(call, chosen) : enter(call, chosen);
+  const AlgorithmRow& row = algorithms()[static_cast<size_t>(chosen)];
+  Schedule schedule = row.build(problem);
+  if (options_.slice_bytes > 0) schedule = slice(schedule, std::max<size_t>(options_.slice_bytes / unit, 1));
+  std::optional<ptrdiff_t> alias;
+  if (key.aliased) alias = key.alias;
+  return plans_.insert(key, chosen, make_plan(schedule, unit, alias, extents.in));
+}
+
+void Scheduled::learn_tiers(const Call& call) {
+  settle(measure_tiers(world_, group_, *executor_, *transport_, tag_, *deadline_, tiers_), call);
+}
+
+void Scheduled::run_plan(const Call& call, int algorithm) {
+  int64_t start = now_ns();
+  PlanEntry& entry = entry_for(call, algorithm);
+  net::Traffic before = transport_->total();
+  settle(executor_->run(*entry.plan, call.in, call.out, call.dtype, call.reduce, tag_, *deadline_), call);
+  if (call.reduce == ReduceOp::avg && reduces(call.op)) {
+    size_t count = extents_of(call, rank(), size()).out;
+    if (count > 0) kernel::divide(call.out, count, call.dtype, size());
+  }
+  Counter& c = counter(call.op, entry.algorithm);
+  count_traffic(c, before);
+  c.rounds += static_cast<uint64_t>(entry.plan->num_rounds);
+  c.ns += now_ns() - start;
+}
+
+// Pairwise, with a count per peer: round k sends to r + k and receives from r - k. Nothing is sent where there is
+// nothing.
+void Scheduled::run_irregular(const Call& call) {
+  int64_t start = now_ns();
+  const int algorithm = algorithm_id_of(Op::all_to_all_v, "pairwise");
+  enter(call, algorithm);
+  size_t unit = size_of(call.dtype);
+  const auto* in = static_cast<const std::byte*>(call.in);
+  auto* out = static_cast<std::byte*>(call.out);
+  messages_.clear();
+  auto add = [&](int peer, bool sends, const std::byte* data, size_t count) {
+    if (count == 0) return;
+    Executor::Message& message = messages_.emplace_back();
+    message.sends = sends;
+    message.transfer.peer = peer;
+    message.transfer.data = const_cast<std::byte*>(data);  // sends only read it
+    message.transfer.bytes = count * unit;
+    message.transfer.tag = tag_;
+  };
+  for (int k = 1; k < size(); ++k) {
+    auto to = static_cast<size_t>((rank() + k) % size()), from = static_cast<size_t>((rank() - k + size()) % size());
+    add(static_cast<int>(to), true, in + call.send_offsets[to] * unit, call.send_counts[to]);
+    add(static_cast<int>(from), false, out + call.recv_offsets[from] * unit, call.recv_counts[from]);
+  }
+  auto me = static_cast<size_t>(rank());
+  if (call.send_counts[me] > 0)
+    std::memcpy(out + call.recv_offsets[me] * unit, in + call.send_offsets[me] * unit, call.send_counts[me] * unit);
+  net::Traffic before = transport_->total();
+  settle(executor_->exchange(messages_, *deadline_), call);
+  Counter& c = counter(call.op, algorithm);
+  count_traffic(c, before);
+  c.rounds += static_cast<uint64_t>(size() - 1);
+  c.ns += now_ns() - start;
+}
+
+// Messages of their own, all under way at once. They are numbered per peer and direction.
+void Scheduled::run_points(std::span<const Call> calls) {
+  int64_t start = now_ns();
+  messages_.clear();
+  for (const Call& call : calls) {
+    auto peer = static_cast<size_t>(call.root);
+    uint64_t number = call.op == Op::send ? ++sent_[peer] : ++received_[peer];
+    Executor::Message& message = messages_.emplace_back();
+    message.sends = call.op == Op::send;
+    message.transfer.peer = call.root;
+    message.transfer.data = message.sends ? static_cast<std::byte*>(const_cast<void*>(call.in))  // only read
+                                          : static_cast<std::byte*>(call.out);
+    message.transfer.bytes = call.count * size_of(call.dtype);
+    message.transfer.tag = tag_of(as_sent(call, rank()), number, kAutoAlgorithm);
+  }
+  stand_at(calls.front());
+  net::Traffic before = transport_->total();
+  auto outcome = executor_->exchange(messages_, *deadline_);
+  const Call* concerned = &calls.front();
+  int peer = outcome == Executor::Outcome::mismatched ? executor_->mismatch().peer : executor_->waits_for();
+  for (const Call& call : calls)
+    if (call.root == peer && (call.op == Op::recv || concerned->root != peer)) concerned = &call;
+  settle(outcome, *concerned);
+  for (const Call& call : calls) counter(call.op, kAutoAlgorithm).calls++;
+  Counter& c = counter(calls.front().op, kAutoAlgorithm);
+  c.calls--;  // count_traffic counts it
+  count_traffic(c, before);
+  c.ns += now_ns() - start;
+}
+
+std::string Scheduled::signal_key(int from, int to, uint64_t number) const {
+  return fmt::format("signal/{:x}/{}/{}/{}", group_.id, from, to, number);
+}
+
+void Scheduled::run_signal(const Call& call) {
+  uint64_t number = ++signalled_[static_cast<size_t>(call.root)];
+  world_.store->set(signal_key(rank(), call.root, number), "");
+  counter(call.op, kAutoAlgorithm).calls++;
+}
+
+void Scheduled::run_wait(const Call& call) {
+  stand_at(call);
+  std::string key = signal_key(call.root, rank(), ++waited_[static_cast<size_t>(call.root)]);
+  // Short waits in a row, since a fault does not wake the store.
+  constexpr auto kGlance = std::chrono::milliseconds(50);
+  while (!world_.store->try_get(key)) {
+    check_fate();
+    if (deadline_->passed()) expire(call, call.root);
+    try {
+      world_.store->get(key, deadline_->earlier(kGlance));
+    } catch (const CommError& error) {
+      if (error.kind() != CommError::Kind::timeout) throw;
+    }
+  }
+  world_.store->erase(key);
+  counter(call.op, kAutoAlgorithm).calls++;
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,42 @@
+// The thread that works off started calls in order. Made by the first `start`; owned by its communicator; ends with it,
+// after what was started is done.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "esp/base/work.h"
+
+namespace esp::comm {
+
+class Worker {
+ public:
+  explicit Worker(std::string name) : name_(std::move(name)) {}
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // What the job throws comes out of the Work.
+  Work post(std::function<void()> job);
+  // Nothing is queued or running, and what ran is visible to the caller.
+  bool idle() const { return num_pending_.load(std::memory_order_acquire) == 0; }
+
+ private:
+  void loop();
+
+  const std::string name_;
+  std::atomic<int> num_pending_{0};
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<std::pair<std::function<void()>, Work>> jobs_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace esp::comm
