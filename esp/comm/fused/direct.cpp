@@ -1,0 +1,84 @@
+// Direct: peers' buffers can be addressed, so each element is read where it lies and written where it belongs.
+//
+// All ranks have entered the call, hence every input is ready; nobody leaves before everybody is done with its memory.
+// An element is read and written by one rank only (its owner's share of a reduction, the receiver of a copy), which is
+// what makes calls in place safe.
+#include <algorithm>
+
+#include "esp/comm/fused/extent.h"
+#include "esp/comm/fused/fused.h"
+#include "esp/kernel/copy.h"
+
+namespace esp::comm {
+
+void Fused::run_direct(const Call& call, Deadline deadline) {
+  bool is_root = rank() == call.root;
+  auto me = static_cast<size_t>(rank());
+  std::byte* out = bytes_out(call);
+  size_t all = call.count * size_of(call.dtype);
+  Span own = chunk_span(call, size(), rank());
+  bool streams = bypasses_cache(call);
+  auto pick = [&](std::byte* to, const std::byte* at, size_t bytes) {
+    if (to == at) return;
+    move(to, at, bytes, streams);
+    bytes_moved_ += bytes;
+  };
+  switch (call.op) {
+    case Op::all_reduce: reduce_share(call, even_share(all), views_.out.data(), size(), streams); break;
+    case Op::reduce: reduce_share(call, even_share(all), &views_.out[static_cast<size_t>(call.root)], 1, streams); break;
+    case Op::reduce_scatter: {
+      std::byte* shifted = out - own.begin;
+      reduce_share(call, own, &shifted, 1, streams);
+      break;
+    }
+    case Op::broadcast: pick(out, views_.in[static_cast<size_t>(call.root)], all); break;
+    case Op::scatter: pick(out, views_.in[static_cast<size_t>(call.root)] + own.begin, own.bytes()); break;
+    case Op::all_gather:
+    case Op::gather:
+      if (call.op == Op::gather && !is_root) break;
+      for (int i = 0; i < size(); ++i) {
+        int member = (rank() + i) % size();
+        Span chunk = chunk_span(call, size(), member);
+        pick(out + chunk.begin, views_.in[static_cast<size_t>(member)], chunk.bytes());
+      }
+      break;
+    case Op::all_to_all:
+      for (int i = 0; i < size(); ++i) {
+        int member = (rank() + i) % size();
+        pick(out + chunk_span(call, size(), member).begin, views_.in[static_cast<size_t>(member)] + own.begin, own.bytes());
+      }
+      break;
+    case Op::all_to_all_v:
+      for (int i = 0; i < size(); ++i) {
+        auto member = (me + static_cast<size_t>(i)) % sources_.size();
+        const Parcel& parcel = parcels_of(static_cast<int>(member))[me];
+        pick(out + call.recv_offsets[member] * size_of(call.dtype), views_.in[member] + parcel.send_at, parcel.send_bytes);
+      }
+      break;
+    default: break;
+  }
+  gate_.announce(gate_.mine().step.value, ++step_);
+  gate_.await_all(Gate::Kind::step, step_, deadline);
+}
+
+// This rank's share of [0, bytes): whole cache lines, but for the end.
+Span Fused::even_share(size_t bytes) const {
+  constexpr size_t kLine = 64;
+  size_t lines = (bytes + kLine - 1) / kLine;
+  Chunk share = chunk_of(lines, size(), rank());
+  return {std::min(bytes, share.offset * kLine), std::min(bytes, (share.offset + share.count) * kLine)};
+}
+
+// Reduces one share of all inputs into `outs`, in strips that stay in the first-level cache between the reduction and
+// the copies. Streaming goes through scratch, because the reduction itself stores into the cache.
+void Fused::reduce_share(const Call& call, Span share, std::byte* const* outs, int num_outs, bool streams) {
+  for (size_t at = share.begin; at < share.end; at += kStripBytes) {
+    size_t bytes = std::min(kStripBytes, share.end - at);
+    for (size_t k = 0; k < sources_.size(); ++k) sources_[k] = views_.in[k] + at;
+    std::byte* first = streams ? scratch() : outs[0] + at;
+    combine(first, call, bytes);
+    for (int k = streams ? 0 : 1; k < num_outs; ++k) move(outs[k] + at, first, bytes, streams);
+  }
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,144 @@
+#include "esp/comm/fused/gate.h"
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::comm {
+namespace {
+
+constexpr int kBusyPolls = 64;        // back to back: a peer on a near core answers within these
+constexpr int kSpinPolls = 4000;      // with a pause each, about 100 µs
+constexpr int kYieldsPerLook = 16;    // yields between looks at the clock
+constexpr auto kYieldFor = std::chrono::milliseconds(2);
+constexpr auto kSlice = std::chrono::milliseconds(10);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int num_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+int ranks_on_host(const net::World& world, const net::Group& group) {
+  int member = group.members[0], count = 0;
+  for (int peer = 0; peer < static_cast<int>(world.peers.size()); ++peer) count += world.same_host(member, peer);
+  return std::max(count, group.size());
+}
+
+}  // namespace
+
+Gate::Gate(const net::World& world, const net::Group& group, std::byte* base, const BoardLayout& layout)
+    : world_(world), group_(group), crowded_(ranks_on_host(world, group) > num_cores()) {
+  for (int member = 0; member < group.size(); ++member)
+    pages_.push_back(reinterpret_cast<BoardPage*>(base + static_cast<size_t>(member) * layout.rank_bytes));
+  mine_ = pages_[static_cast<size_t>(group.rank)];
+  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
+}
+
+void Gate::await_all(Kind kind, uint32_t value, Deadline deadline) {
+  for (int i = 1; i < size(); ++i) await((rank() + i) % size(), kind, value, deadline);
+}
+
+void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
+  ++num_waits_;
+  Flag& flag = flag_of(page(peer), kind);
+  if (!crowded_) {
+    for (int poll = 0; poll < kBusyPolls; ++poll)
+      if (reached(flag, value)) return;
+    for (int poll = 0; poll < kSpinPolls; ++poll) {
+      if (reached(flag, value)) return;
+      pause();
+    }
+  }
+  // A fault wins over data that may still arrive: the group is doomed either way.
+  auto sleep_from = Clock::time_point::max();
+  for (int turn = 0;; ++turn) {
+    check_fate();
+    if (reached(flag, value)) return;
+    if (turn % kYieldsPerLook == 0) {
+      auto now = Clock::now();
+      if (now >= deadline.when()) give_up(kind, value);
+      if (turn == 0) sleep_from = now + kYieldFor;
+      if (now >= sleep_from) break;
+    }
+    sched_yield();
+  }
+  while (!reached(flag, value)) {
+    check_fate();
+    if (deadline.passed()) give_up(kind, value);
+    sleep(peer, flag, value, deadline.earlier(kSlice));
+  }
+}
+
+void Gate::sleep(int peer, Flag& flag, uint32_t value, Deadline deadline) {
+  Flag& sleepers = page(peer).sleepers.value;
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  uint32_t seen = flag.load(std::memory_order_acquire);
+  if (static_cast<int32_t>(seen - value) < 0) {
+    auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
+    timespec time{left / 1'000'000'000, left % 1'000'000'000};
+    // Shared, not private: the waker may be another process, or a thread that maps the segment elsewhere.
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&flag), FUTEX_WAIT, seen, &time, nullptr, 0);
+  }
+  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Gate::wake(Flag& flag) { syscall(SYS_futex, reinterpret_cast<uint32_t*>(&flag), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
+
+void Gate::check_fate() {
+  uint32_t epoch = world_.fate->epoch();
+  if (epoch == seen_epoch_) return;
+  world_.fate->check(group_.id, group_.members);
+  seen_epoch_ = epoch;
+}
+
+void Gate::give_up(Kind kind, uint32_t value) const {
+  std::string late;
+  int first = -1;
+  for (int member = 0; member < size(); ++member) {
+    if (reached(flag_of(page(member), kind), value) || member == rank()) continue;
+    if (first < 0) first = world_rank(member);
+    late += fmt::format("{}{}", late.empty() ? "" : ", ", world_rank(member));
+  }
+  throw CommError(CommError::Kind::timeout, first,
+                  fmt::format("rank {} waited until its deadline for rank {} ({})", world_rank(rank()), late,
+                              kind == Kind::step ? "entered the call but did not get on" : "never entered the call"));
+}
+
+double Gate::hand_over_ns(int peer, bool first, Deadline deadline) {
+  constexpr uint32_t kRounds = 24;
+  Flag &my = mine_->echo.value, &its = page(peer).echo.value;
+  uint32_t from = my.load(std::memory_order_relaxed);
+  auto start = Clock::now();
+  for (uint32_t round = from + 1; round <= from + kRounds; ++round) {
+    if (first) my.store(round, std::memory_order_release);
+    for (int polls = 0; !reached(its, round); ++polls) {
+      if (polls < 20000) continue;
+      check_fate();
+      if (deadline.passed()) give_up(Kind::step, mine_->step.value.load() + 1);
+      sched_yield();
+    }
+    if (!first) my.store(round, std::memory_order_release);
+  }
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count() / (2 * kRounds);
+}
+
+}  // namespace esp::comm

@@ -1,0 +1,74 @@
+// The gate: how ranks of one host announce and wait.
+//
+// A wait spins briefly (not at all when ranks outnumber cores), then yields, then sleeps on a futex in short slices. All
+// along it watches Fate and, once past spinning, the deadline. A sleeper counts itself on the page of the rank it waits
+// for; the announcing side reads that count with a plain load after a plain store, which would miss a sleeper on the
+// point of falling asleep: the sleeper orders both sides with one expedited membarrier, so that announcing stays cheap.
+// Where the kernel has none, slices are what bounds the delay. One thread drives a gate.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "esp/base/clock.h"
+#include "esp/comm/fused/board.h"
+#include "esp/net/world.h"
+
+namespace esp::comm {
+
+class Gate {
+ public:
+  Gate(const net::World& world, const net::Group& group, std::byte* base, const BoardLayout& layout);
+
+  int rank() const { return group_.rank; }
+  int size() const { return group_.size(); }
+  int world_rank(int member) const { return group_.members[static_cast<size_t>(member)]; }
+  bool crowded() const { return crowded_; }  // more ranks on this host than cores
+
+  BoardPage& page(int member) const { return *pages_[static_cast<size_t>(member)]; }
+  BoardPage& mine() const { return *mine_; }
+  std::byte* at(int member, size_t offset) const {
+    return reinterpret_cast<std::byte*>(pages_[static_cast<size_t>(member)]) + offset;
+  }
+
+  // Stores `value` in a flag of this rank's page and wakes who sleeps on it.
+  void announce(Flag& flag, uint32_t value) {
+    flag.store(value, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (mine_->sleepers.value.load(std::memory_order_relaxed) != 0) wake(flag);
+  }
+
+  // Which flag of a page is awaited: one per parity of the call, and the step.
+  enum class Kind { call_even, call_odd, step };
+  static Kind call_kind(uint32_t parity) { return parity == 0 ? Kind::call_even : Kind::call_odd; }
+  static Flag& flag_of(BoardPage& page, Kind kind) {
+    return kind == Kind::step ? page.step.value : page.header[kind == Kind::call_odd ? 1 : 0].call;
+  }
+
+  void await(int peer, Kind kind, uint32_t value, Deadline deadline) {
+    if (!reached(flag_of(page(peer), kind), value)) [[unlikely]] await_slow(peer, kind, value, deadline);
+  }
+  void await_all(Kind kind, uint32_t value, Deadline deadline);
+
+  // Nanoseconds one cache line takes from this core to member `peer`'s and back, halved. Both sides call it at once.
+  double hand_over_ns(int peer, bool first, Deadline deadline);
+
+  uint64_t num_waits() const { return num_waits_; }
+
+ private:
+  void await_slow(int peer, Kind kind, uint32_t value, Deadline deadline);
+  void sleep(int peer, Flag& flag, uint32_t value, Deadline deadline);
+  void wake(Flag& flag);
+  void check_fate();
+  [[noreturn]] void give_up(Kind kind, uint32_t value) const;
+
+  const net::World& world_;
+  const net::Group group_;
+  std::vector<BoardPage*> pages_;
+  BoardPage* mine_;
+  bool crowded_;
+  uint32_t seen_epoch_ = 0;
+  uint64_t num_waits_ = 0;
+};
+
+}  // namespace esp::comm
