@@ -14,6 +14,7 @@
 
 #include "esp/net/address.h"
 #include "esp/net/doorkeeper.h"
+#include "esp/net/tcp/dial.h"
 
 namespace esp::net {
 namespace {
@@ -27,6 +28,8 @@ Socket open_listening(const SocketAddress& at) {
   int on = 1;
   if (socket) setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (socket && at.family() == AF_INET6) setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  // What is accepted inherits it. Switching later would not do: bbr leaves its pacing behind (see net/tcp/dial.cpp).
+  if (socket && is_loopback(at)) prefer_unpaced(socket.fd(), Log());
   if (!socket || bind(socket.fd(), at.get(), at.length) != 0 || listen(socket.fd(), SOMAXCONN) != 0)
     throw CommError(CommError::Kind::refused, -1,
                     fmt::format("cannot listen on {} port {}: {}", at.text(), at.port(), errno_text(errno)));
@@ -73,7 +76,7 @@ struct Listener::Impl {
   Clock::time_point rest_until{};
 
   std::mutex mutex;  // guards the two below
-  std::map<Key, Socket> arrived;
+  std::multimap<Key, Socket> arrived;  // several of one key: in the order they came
   std::function<bool(const Hello&)> unwanted;
   std::condition_variable changed;
 
@@ -186,8 +189,8 @@ void Listener::Impl::deliver(Socket socket, const Hello& hello) {
   {
     std::lock_guard lock(mutex);
     if (unwanted && unwanted(hello)) return;
-    // Who calls again for the same place has given up its first call.
-    if (!on_accept) arrived.insert_or_assign(Key{hello.group, hello.rank, hello.stream}, std::move(socket));
+    // A group closed and opened again calls again for the same place, maybe before its first call was taken.
+    if (!on_accept) arrived.emplace(Key{hello.group, hello.rank, hello.stream}, std::move(socket));
   }
   on_accept ? on_accept(std::move(socket), hello) : changed.notify_all();
 }

@@ -21,12 +21,7 @@ constexpr auto kPause = std::chrono::milliseconds(5);  // between two attempts
 
 }  // namespace
 
-// bbr paces, and over loopback pacing halves the rate: there the sender's own clock is the receiver's copy speed.
-void tune_data_socket(int fd, bool own_host, const Log& log) {
-  int on = 1;
-  if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
-    log.debug("TCP_NODELAY was refused: {}", errno_text(errno));
-  if (!own_host) return;
+void prefer_unpaced(int fd, const Log& log) {
   std::array<char, 16> current{};
   socklen_t bytes = current.size();
   if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, current.data(), &bytes) != 0) {
@@ -35,6 +30,13 @@ void tune_data_socket(int fd, bool own_host, const Log& log) {
              setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) != 0) {
     log.debug("congestion control stays {} on this host, reno was refused: {}", current.data(), errno_text(errno));
   }
+}
+
+void tune_data_socket(int fd, bool own_host, const Log& log) {
+  int on = 1;
+  if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
+    log.debug("TCP_NODELAY was refused: {}", errno_text(errno));
+  if (own_host) prefer_unpaced(fd, log);
 }
 
 Dial::Dial(const World& world, int peer, const Hello& mine)

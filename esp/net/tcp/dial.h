@@ -39,6 +39,11 @@ class Dial {
   std::string last_error_;
 };
 
+// bbr paces, and over loopback pacing halves the rate: there the receiver's copying is the only clock. Where bbr is the
+// default this takes reno instead; says at debug level when it may not. Best before connect or listen: a connection
+// that began as bbr stays paced, if less.
+void prefer_unpaced(int fd, const Log& log);
+
 // What a connection that carries data is set to. `own_host`: the other end is on this machine.
 void tune_data_socket(int fd, bool own_host, const Log& log);
 

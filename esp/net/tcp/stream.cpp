@@ -53,11 +53,6 @@ size_t Stream::frame_bytes(const Piece& piece) const {
   return kFrameHeaderBytes + piece.bytes + (checked_ ? kFrameTrailerBytes : 0);
 }
 
-void Stream::closed(bool& direction, const std::string& how) {
-  direction = true;
-  if (how_closed_.empty()) how_closed_ = how;
-}
-
 void Stream::abandon() {
   outgoing.clear();
   incoming.clear();
@@ -100,7 +95,7 @@ bool Stream::push(Traffic& traffic) {
   msghdr message = parts.message();
   ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
-    if (!try_again(errno)) closed(out_closed_, "closed its connection");
+    if (!try_again(errno)) out_closed_ = true;
     return false;
   }
   for (size_t left = static_cast<size_t>(sent); left > 0;) {
@@ -159,7 +154,7 @@ bool Stream::pull(Traffic& traffic, std::span<std::byte> staging) {
   msghdr message = parts.message();
   ssize_t got = recvmsg(socket_.fd(), &message, MSG_DONTWAIT);
   if (got > 0) return arrived(traffic, static_cast<size_t>(got));
-  if (got == 0 || !try_again(errno)) closed(in_closed_, "closed its connection");
+  if (got == 0 || !try_again(errno)) in_closed_ = true;
   return false;
 }
 

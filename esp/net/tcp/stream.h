@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "esp/net/socket.h"
@@ -59,9 +58,8 @@ class Stream {
   bool push(Traffic& traffic);
   bool pull(Traffic& traffic, std::span<std::byte> staging);
 
-  // The connection ended in a direction in which something is still queued; how, in words.
+  // The connection ended in a direction in which something is still queued.
   bool broken() const { return (out_closed_ && !outgoing.empty()) || (in_closed_ && !incoming.empty()); }
-  const std::string& how_closed() const { return how_closed_; }
   void abandon();
 
   PieceQueue outgoing, incoming;
@@ -76,7 +74,6 @@ class Stream {
   bool header_arrived(const Piece& piece, ConstFrameBytes wire);
   void payload_arrived(Piece& piece, size_t from, size_t bytes, std::byte* staged);
   void trailer_arrived(const Piece& piece, const std::byte* wire);
-  void closed(bool& direction, const std::string& how);
 
   const int index_;
   const int peer_;  // world rank, for messages
@@ -91,7 +88,6 @@ class Stream {
   size_t tail_bytes_ = 0;
   bool out_closed_ = false, in_closed_ = false;
   bool ahead_ = false;  // a stripe of a later message than posted: connection 0 will tell the mismatch
-  std::string how_closed_;
 };
 
 }  // namespace esp::net

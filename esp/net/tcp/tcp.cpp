@@ -37,6 +37,11 @@ int num_usable_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+bool ended_unused(int fd) {
+  char byte;
+  return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 // All connections to one peer.
 struct Link {
   std::vector<Stream> streams;
@@ -200,9 +205,7 @@ void Tcp::suspect(int peer) {
   auto now = Clock::now();
   if (!link.suspected) link.suspected = now + kGrace;
   if (now < *link.suspected) return;
-  auto found =
-      std::find_if(link.streams.begin(), link.streams.end(), [](const Stream& stream) { return stream.broken(); });
-  world_.fate->lose(world_rank(peer), found->how_closed());
+  world_.fate->lose(world_rank(peer), "closed its connection");
   check_fate();
 }
 
@@ -222,6 +225,8 @@ bool Tcp::connect(int peer, size_t k) {
     if (socket) dial.reset();
   } else {
     socket = world_.listener->try_take(group_.id, other, static_cast<uint32_t>(k));
+    // A call its maker gave up half-way; the one it made instead comes next.
+    if (socket && ended_unused(socket->fd())) socket.reset();
   }
   making_ |= !socket;
   if (socket) attach(peer, k, std::move(*socket));
