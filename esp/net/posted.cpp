@@ -25,12 +25,23 @@ void Posted::Active::add(int peer) {
   peers.push_back(peer);
 }
 
+namespace {
+
+int ranks_here(const World& world) {
+  int count = 0;
+  for (int rank = 0; rank < world.size; ++rank)
+    count += world.same_host(world.rank, rank) || world.same_process(world.rank, rank);
+  return count;
+}
+
+}  // namespace
+
 Posted::Subscription::~Subscription() {
   fate->unsubscribe(id);
 }
 
 Posted::Posted(const World& world, const Group& group)
-    : Transport(world, group), out_(group.members.size()), in_(group.members.size()), spin_(group.size()) {
+    : Transport(world, group), out_(group.members.size()), in_(group.members.size()), spin_(ranks_here(world)) {
   sending_.listed.resize(group.members.size());
   receiving_.listed.resize(group.members.size());
 }
@@ -50,6 +61,7 @@ void Posted::send(Transfer& transfer) {
   transfer.moved = 0;
   out_[static_cast<size_t>(peer)].push(transfer);
   sending_.add(peer);
+  posted(transfer, true);
   push(peer);
 }
 
@@ -61,6 +73,7 @@ void Posted::receive(Transfer& transfer) {
   transfer.moved = 0;
   in_[static_cast<size_t>(peer)].push(transfer);
   receiving_.add(peer);
+  posted(transfer, false);
 }
 
 bool Posted::poll() {

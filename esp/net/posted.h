@@ -35,6 +35,8 @@ class Posted : public Transport {
   void abandon() noexcept final;
 
  protected:
+  // Tells of every transfer as it is posted, in the order of the calls.
+  virtual void posted(Transfer&, bool /*sends*/) {}
   // Moves what can be moved of out_[peer] or in_[peer], finishing transfers in order; true when anything moved.
   virtual bool push(int peer) = 0;
   virtual bool pull(int peer) = 0;

@@ -1,20 +1,30 @@
+#include <algorithm>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/net/inproc/inproc.h"
+#include "esp/net/mixed/mixed.h"
 #include "esp/net/shm/shm.h"
+#include "esp/net/tcp/tcp.h"
 #include "esp/net/transport.h"
+#include "esp/net/virtual/virtual.h"
 
 namespace esp::net {
 namespace {
 
+// Virtual comes first: it reaches nobody unless the world was made with a virtual network, and then it is meant.
 constexpr TransportRow kTransports[] = {
+    {"virtual", "threads of one process under a virtual clock", virtual_reaches, open_virtual},
     {"inproc", "threads of one process, from buffer to buffer", inproc_reaches, open_inproc},
     {"shm", "processes of one host, through shared memory", shm_reaches, open_shm},
+    {"tcp", "processes anywhere, over sockets", tcp_reaches, open_tcp},
 };
 
-// The first pair of the group that a row does not reach, as world ranks; {-1, -1} when it reaches all.
+// The first pair of the group that a row does not reach, as world ranks; {-1, -1} when it reaches all. A rank must
+// reach itself: a group of one still needs a transport that exists here.
 std::pair<int, int> out_of_reach(const TransportRow& row, const World& world, const Group& group) {
   for (int a : group.members)
     for (int b : group.members)
@@ -26,6 +36,23 @@ bool reaches_all(const TransportRow& row, const World& world, const Group& group
   return out_of_reach(row, world, group).first < 0;
 }
 
+std::vector<std::string_view> rows_reaching(const World& world, int a, int b) {
+  std::vector<std::string_view> names;
+  for (const TransportRow& row : kTransports)
+    if (row.reaches(world, a, b)) names.push_back(row.name);
+  return names;
+}
+
+std::unique_ptr<Transport> open_auto(const World& world, const Group& group) {
+  for (const TransportRow& row : kTransports)
+    if (reaches_all(row, world, group)) return row.open(world, group);
+  for (int a : group.members)
+    for (int b : group.members)
+      if (rows_reaching(world, a, b).empty())
+        throw UsageError(fmt::format("no transport reaches from rank {} to rank {}", a, b));
+  return open_mixed(kTransports, world, group);
+}
+
 }  // namespace
 
 std::span<const TransportRow> transports() {
@@ -33,14 +60,18 @@ std::span<const TransportRow> transports() {
 }
 
 std::unique_ptr<Transport> open_transport(std::string_view name, const World& world, const Group& group) {
-  if (name == "auto") {
-    for (const TransportRow& row : kTransports)
-      if (reaches_all(row, world, group)) return row.open(world, group);
-  } else {
-    const TransportRow& row = find_row("transport", kTransports, name);
-    if (reaches_all(row, world, group)) return row.open(world, group);
+  if (name == "auto") return open_auto(world, group);
+  auto known = names_of(kTransports);
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    known.insert(known.begin(), "auto");
+    unknown_name("transport", name, known);
   }
-  throw UsageError(fmt::format("transport \"{}\" does not reach every member of the group", name));
+  const TransportRow& row = find_row("transport", kTransports, name);
+  auto [a, b] = out_of_reach(row, world, group);
+  if (a < 0) return row.open(world, group);
+  auto others = rows_reaching(world, a, b);
+  throw UsageError(fmt::format("transport \"{}\" does not reach from rank {} to rank {}; {}", name, a, b,
+                               others.empty() ? "nothing does" : fmt::format("{} would", fmt::join(others, ", "))));
 }
 
 }  // namespace esp::net

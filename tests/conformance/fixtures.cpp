@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/net/inproc/threads.h"
+#include "esp/net/virtual/network.h"
 #include "tests/conformance/fork_ranks.h"
 
 namespace esp::net {
@@ -13,6 +14,13 @@ bool run_as_threads(int size, const Body& body) {
   return true;
 }
 
+bool run_under_virtual_clock(int size, const Body& body) {
+  auto network = VirtualNetwork::flat(size, {.alpha_ps = 1'000'000, .beta_ps_per_byte = 80});
+  run_threads(
+      size, [&](World& world) { body(world, world.everyone()); }, {}, network);
+  return true;
+}
+
 bool run_as_processes(int size, const Body& body) {
   fork_ranks(size, [&](World& world) { body(world, world.everyone()); });
   return true;
@@ -20,6 +28,7 @@ bool run_as_processes(int size, const Body& body) {
 
 constexpr FixtureRow kFixtures[] = {
     {"inproc", run_as_threads, false},
+    {"virtual", run_under_virtual_clock, false},
     {"shm", run_as_processes, true},
 };
 

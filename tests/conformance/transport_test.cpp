@@ -231,14 +231,13 @@ TEST_P(TransportMoves, WithinSubGroupsInTheirOwnOrder) {
   });
 }
 
-TEST_P(TransportMoves, OneGroupOpenedTwice) {
+TEST_P(TransportMoves, AfterItsGroupWasClosedAndOpenedAgain) {
   run(3, [&](const World& world, const Group& group) {
-    auto first = open(world, group);
-    auto second = open(world, group);
-    for (Transport* transport : {second.get(), first.get()}) {
+    for (uint64_t opening = 0; opening < 4; ++opening) {
+      auto transport = open(world, group);
       Post post(*transport);
-      post.send((group.rank + 1) % 3, transport == first.get() ? 1 : 2, 300);
-      post.receive((group.rank + 2) % 3, transport == first.get() ? 1 : 2, 300);
+      post.send((group.rank + 1) % 3, opening, 300);
+      post.receive((group.rank + 2) % 3, opening, 300);
       post.finish();
     }
   });

@@ -12,6 +12,7 @@
 #include "esp/base/error.h"
 #include "esp/net/inproc/fabric.h"
 #include "esp/net/store/memory_store.h"
+#include "esp/net/virtual/network.h"
 
 namespace esp::net {
 namespace {
@@ -47,17 +48,22 @@ Outcome run_rank(World& world, const std::function<void(World&)>& body) {
 
 std::vector<World> thread_worlds(int size, const NetOptions& options, std::shared_ptr<VirtualNetwork> network) {
   if (size < 1) throw UsageError(fmt::format("a world has at least 1 rank, {} given", size));
+  if (network && network->size() != size)
+    throw UsageError(fmt::format("a virtual network of {} ranks cannot carry a world of {}", network->size(), size));
   World common;
   common.size = size;
   common.job = fmt::format("{:016x}{:016x}", random_word(), random_word());
   common.options = options;
   common.store = std::make_shared<MemoryStore>();
   common.fate = std::make_shared<Fate>();
-  common.in_process = std::make_shared<ThreadFabric>(std::move(network));
+  common.in_process = std::make_shared<ThreadFabric>(network);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   Peer peer{.host = host, .pid = getpid(), .process = random_word()};
   common.peers.assign(static_cast<size_t>(size), peer);
+  // Under a virtual clock machines are virtual too.
+  for (int rank = 0; network && rank < size; ++rank)
+    common.peers[static_cast<size_t>(rank)].host = fmt::format("node{}", network->node_of(rank));
 
   std::vector<World> worlds(static_cast<size_t>(size), common);
   for (int rank = 0; rank < size; ++rank) {
