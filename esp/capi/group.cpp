@@ -1,0 +1,82 @@
+#include "esp/capi/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "esp/base/error.h"
+
+namespace esp::capi {
+
+OpenGroup& OpenGroup::of_this_thread() {
+  thread_local OpenGroup group;
+  return group;
+}
+
+void OpenGroup::add(esp_comm* comm, const comm::Call& call, esp_work** work) {
+  if (work) *work = nullptr;
+  calls_.push_back({comm, call, work});
+}
+
+void OpenGroup::end() {
+  if (depth_ == 0) throw UsageError("esp_group_end without esp_group_begin");
+  if (--depth_ > 0) return;
+  auto jobs = std::exchange(jobs_, {});
+  auto calls = std::exchange(calls_, {});
+  run_jobs(std::move(jobs));
+  run_calls(calls);
+}
+
+void OpenGroup::run_jobs(std::vector<std::function<void()>> jobs) {
+  std::vector<std::exception_ptr> errors(jobs.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < jobs.size(); ++i)
+      threads.emplace_back([&, i] {
+        try {
+          jobs[i]();
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+  }
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+void OpenGroup::run_calls(const std::vector<Asked>& asked) {
+  std::vector<esp_comm*> comms;
+  for (const Asked& one : asked)
+    if (std::find(comms.begin(), comms.end(), one.comm) == comms.end()) comms.push_back(one.comm);
+  std::vector<std::pair<Work, bool>> started;  // and whether someone waits for it elsewhere
+  std::exception_ptr first;
+  for (esp_comm* comm : comms) {
+    std::vector<comm::Call> calls;
+    for (const Asked& one : asked)
+      if (one.comm == comm) calls.push_back(one.call);
+    try {
+      Work work = comm->communicator->start_group(calls);
+      bool all_kept = true;
+      for (const Asked& one : asked) {
+        if (one.comm != comm) continue;
+        if (one.work) *one.work = new esp_work{work};
+        all_kept &= one.work != nullptr;
+      }
+      started.emplace_back(work, all_kept);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  for (auto& [work, kept] : started) {
+    if (kept) continue;
+    try {
+      work.wait(Deadline::after(std::chrono::hours(24 * 365)));  // the calls have deadlines of their own
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace esp::capi

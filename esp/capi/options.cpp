@@ -1,0 +1,67 @@
+#include <charconv>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/capi/handles.h"
+
+namespace esp::capi {
+namespace {
+
+template <typename Number>
+Number parse_number(std::string_view key, std::string_view value) {
+  Number number{};
+  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < Number{})
+    throw UsageError(fmt::format("option {}: \"{}\" is not a number of 0 or more", key, value));
+  return number;
+}
+
+struct OptionRow {
+  std::string_view name;
+  void (*read)(Options& options, std::string_view key, std::string_view value);
+};
+
+constexpr OptionRow kOptions[] = {
+    {"timeout_s",
+     [](Options& options, std::string_view key, std::string_view value) {
+       auto seconds = std::chrono::duration<double>(parse_number<double>(key, value));
+       options.net.timeout = options.comm.timeout = std::chrono::duration_cast<Duration>(seconds);
+     }},
+    {"transport", [](Options& options, std::string_view, std::string_view value) { options.comm.transport = value; }},
+    {"algorithms", [](Options& options, std::string_view, std::string_view value) { options.comm.algorithms = value; }},
+    {"slice_bytes", [](Options& options, std::string_view key,
+                       std::string_view value) { options.comm.slice_bytes = parse_number<size_t>(key, value); }},
+    {"shape",
+     [](Options& options, std::string_view key, std::string_view value) {
+       while (!value.empty()) {
+         std::string_view dim = value.substr(0, value.find('x'));
+         options.comm.shape.push_back(parse_number<int>(key, dim));
+         value.remove_prefix(std::min(value.size(), dim.size() + 1));
+       }
+     }},
+    {"interface", [](Options& options, std::string_view, std::string_view value) { options.net.interface = value; }},
+    {"streams_per_peer", [](Options& options, std::string_view key,
+                            std::string_view value) { options.net.streams_per_peer = parse_number<int>(key, value); }},
+};
+
+}  // namespace
+
+Options parse_options(const char* text) {
+  Options options;
+  std::string_view rest = text ? text : "";
+  while (!rest.empty()) {
+    std::string_view item = rest.substr(0, rest.find(';'));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    if (item.empty()) continue;
+    size_t equals = item.find('=');
+    if (equals == std::string_view::npos) throw UsageError(fmt::format("option \"{}\" is not key=value", item));
+    std::string_view key = item.substr(0, equals);
+    find_row("option", kOptions, key).read(options, key, item.substr(equals + 1));
+  }
+  return options;
+}
+
+}  // namespace esp::capi

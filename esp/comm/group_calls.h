@@ -1,0 +1,31 @@
+// Calls gathered and then started as one, also for several local ranks driven by one thread: without it the first
+// blocking call of the first rank would wait for the second, which the same thread has yet to make.
+//
+// A scope belongs to one thread. Communicators and buffers must outlive `end`.
+#pragma once
+
+#include <vector>
+
+#include "esp/comm/communicator.h"
+
+namespace esp::comm {
+
+class GroupScope {
+ public:
+  void add(Communicator& communicator, const Call& call);
+  bool empty() const { return sets_.empty(); }
+
+  // Starts every communicator's set; the Works are by communicator, in the order these first came.
+  std::vector<Work> start();
+  // Starts and waits. All sets are waited for; the first error is thrown then.
+  void end(Deadline deadline);
+
+ private:
+  struct Set {
+    Communicator* communicator;
+    std::vector<Call> calls;
+  };
+  std::vector<Set> sets_;
+};
+
+}  // namespace esp::comm
