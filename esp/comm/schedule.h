@@ -51,6 +51,10 @@ struct Schedule {
   int num_rounds = 0;        // of the whole algorithm, the same on every rank
 };
 
+// The same schedule with messages longer than max_elements cut in pieces, both ends alike, and local work cut to match:
+// what arrived can be passed on while the rest is still coming. Rounds keep their numbers.
+Schedule slice(const Schedule& schedule, size_t max_elements);
+
 // Where ranks sit, for the topology-aware algorithms: the group as a grid, fastest axis first. dims multiply to size.
 struct Shape {
   std::vector<int> dims;

@@ -1,0 +1,128 @@
+// Every row of the table, proven for sizes 1 to 17 and 27, awkward counts and every root, whole and sliced.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "esp/base/rng.h"
+#include "esp/comm/algo/table.h"
+#include "esp/comm/validate.h"
+
+namespace esp::comm {
+namespace {
+
+bool rooted(Op op) {
+  return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
+}
+
+std::vector<int> all_sizes() {
+  std::vector<int> sizes(17);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  sizes.push_back(27);
+  return sizes;
+}
+
+std::string label(const AlgorithmRow& row, const Problem& p) {
+  return fmt::format("{} {} size {} count {} root {} segments {}", name_of(row.op), row.name, p.size, p.count, p.root,
+                     p.segments);
+}
+
+void expect_valid(const AlgorithmRow& row, const Problem& problem) {
+  if (row.applies && !row.applies(problem).empty()) return;
+  std::vector<Problem> problems = for_every_rank(problem);
+  std::vector<Schedule> schedules = build_all(row, problems);
+  EXPECT_EQ(find_fault(problems, schedules), "") << label(row, problem);
+  for (Schedule& schedule : schedules) schedule = slice(schedule, 7);
+  EXPECT_EQ(find_fault(problems, schedules), "") << "sliced, " << label(row, problem);
+}
+
+class EveryAlgorithm : public testing::TestWithParam<size_t> {};
+
+TEST_P(EveryAlgorithm, IsProvenForEverySizeCountAndRoot) {
+  const AlgorithmRow& row = algorithms()[GetParam()];
+  if (row.op == Op::all_to_all_v) return;  // below: its problem has counts per peer
+  for (int size : all_sizes()) {
+    auto n = static_cast<size_t>(size);
+    std::vector<size_t> counts = {0, 1, n - 1, n, n + 1, 1000, 3 * n * n};
+    if (row.op == Op::all_to_all) counts = {0, n, 3 * n, 8 * n};
+    if (row.op == Op::barrier) counts = {0};
+    for (size_t count : counts)
+      for (int root = 0; root < (rooted(row.op) ? size : 1); ++root) {
+        Problem problem;
+        problem.op = row.op;
+        problem.size = size;
+        problem.count = count;
+        problem.root = root;
+        expect_valid(row, problem);
+        problem.segments = 5;
+        if (row.name.ends_with("pipelined") || row.name == "double_tree") expect_valid(row, problem);
+      }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryAlgorithm, testing::Range<size_t>(0, algorithms().size()),
+                         [](const testing::TestParamInfo<size_t>& info) {
+                           const AlgorithmRow& row = algorithms()[info.param];
+                           return fmt::format("{}_{}", name_of(row.op), row.name);
+                         });
+
+TEST(Algorithms, OnGridsOfEveryForm) {
+  const std::vector<std::vector<int>> shapes = {{4, 2},    {2, 4},       {8, 1}, {1, 8},   {5, 3},
+                                                {3, 3, 3}, {2, 2, 2, 2}, {4},    {2, 3, 2}};
+  for (const AlgorithmRow& row : algorithms()) {
+    if (row.op != Op::all_reduce && row.op != Op::all_to_all) continue;
+    for (const auto& dims : shapes) {
+      Problem problem;
+      problem.op = row.op;
+      problem.size = std::accumulate(dims.begin(), dims.end(), 1, std::multiplies<>());
+      problem.shape.dims = dims;
+      for (size_t count : {size_t{0}, size_t{7}, static_cast<size_t>(problem.size) * 6}) {
+        problem.count = count;
+        expect_valid(row, problem);
+      }
+    }
+  }
+}
+
+TEST(AllToAllV, IsProvenForIrregularCounts) {
+  const AlgorithmRow& row = find_algorithm(Op::all_to_all_v, "pairwise");
+  for (int size : all_sizes()) {
+    auto n = static_cast<size_t>(size);
+    // counts[s][d]: from s to d; a third of them nothing.
+    std::vector<std::vector<size_t>> send(n, std::vector<size_t>(n)), recv = send, send_at = send, recv_at = send;
+    for (size_t s = 0; s < n; ++s)
+      for (size_t d = 0; d < n; ++d) send[s][d] = recv[d][s] = random_bits(7, 1, s * n + d) % 9 / 3 * (s + 1);
+    for (size_t r = 0; r < n; ++r) {
+      std::exclusive_scan(send[r].begin(), send[r].end(), send_at[r].begin(), size_t{0});
+      std::exclusive_scan(recv[r].rbegin(), recv[r].rend(), recv_at[r].rbegin(), size_t{0});
+    }
+    Problem problem;
+    problem.op = Op::all_to_all_v;
+    problem.size = size;
+    std::vector<Problem> problems = for_every_rank(problem);
+    for (size_t r = 0; r < n; ++r) {
+      problems[r].send_counts = send[r];
+      problems[r].send_offsets = send_at[r];
+      problems[r].recv_counts = recv[r];
+      problems[r].recv_offsets = recv_at[r];
+    }
+    EXPECT_EQ(find_fault(problems, build_all(row, problems)), "") << size;
+  }
+}
+
+TEST(Table, ListsTheKnownNamesOfTheOp) {
+  EXPECT_EQ(find_algorithm(Op::broadcast, "tree").op, Op::broadcast);
+  try {
+    find_algorithm(Op::all_gather, "rinng");
+    FAIL();
+  } catch (const std::exception& error) {
+    std::string text = error.what();
+    EXPECT_NE(text.find("all_gather"), std::string::npos) << text;
+    EXPECT_NE(text.find("did you mean \"ring\""), std::string::npos) << text;
+    EXPECT_NE(text.find("bruck"), std::string::npos) << text;
+    EXPECT_EQ(text.find("double_tree"), std::string::npos) << text;
+  }
+  for (const AlgorithmRow& row : algorithms()) EXPECT_EQ(&algorithms()[static_cast<size_t>(algorithm_id(row))], &row);
+}
+
+}  // namespace
+}  // namespace esp::comm

@@ -1,0 +1,60 @@
+// All ranks of a schedule in one thread: each runs its actions strictly in order, sends are buffered, a receive waits
+// for its message. What a message is, and what happens to it, the caller says; the validator and the replay share this.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "esp/comm/schedule.h"
+
+namespace esp::comm {
+
+template <typename Message>
+class InOrder {
+ public:
+  explicit InOrder(std::span<const Schedule> schedules) : schedules_(schedules), next_(schedules.size(), 0) {}
+
+  // Runs what can be run of the rounds up to and with `last_round`.
+  // send(rank, index) -> Message; receive(rank, index, Message&); local(rank, index).
+  template <typename Send, typename Receive, typename Local>
+  void run(int last_round, Send&& send, Receive&& receive, Local&& local) {
+    std::vector<int> ready;
+    for (int r = 0; r < static_cast<int>(schedules_.size()); ++r) ready.push_back(r);
+    while (!ready.empty()) {
+      int rank = ready.back();
+      ready.pop_back();
+      const std::vector<Action>& actions = schedules_[static_cast<size_t>(rank)].actions;
+      for (size_t& i = next_[static_cast<size_t>(rank)]; i < actions.size() && actions[i].round <= last_round; ++i) {
+        const Action& action = actions[i];
+        if (action.act == Act::send) {
+          wires_[{rank, action.peer}].push_back(send(rank, i));
+          ready.push_back(action.peer);  // it may have been waiting for this
+        } else if (action.act == Act::receive || action.act == Act::receive_reduce) {
+          auto wire = wires_.find({action.peer, rank});
+          if (wire == wires_.end() || wire->second.empty()) break;
+          receive(rank, i, wire->second.front());
+          wire->second.pop_front();
+        } else {
+          local(rank, i);
+        }
+      }
+    }
+  }
+
+  // The first action of a rank that has not run; the number of its actions when all have.
+  size_t next(int rank) const { return next_[static_cast<size_t>(rank)]; }
+  bool finished(int rank) const { return next(rank) == schedules_[static_cast<size_t>(rank)].actions.size(); }
+  // Messages sent and not received, by (from, to).
+  const std::map<std::pair<int, int>, std::deque<Message>>& wires() const { return wires_; }
+
+ private:
+  std::span<const Schedule> schedules_;
+  std::vector<size_t> next_;
+  std::map<std::pair<int, int>, std::deque<Message>> wires_;
+};
+
+}  // namespace esp::comm

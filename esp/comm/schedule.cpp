@@ -1,0 +1,63 @@
+#include "esp/comm/schedule.h"
+
+#include <algorithm>
+
+#include "esp/base/check.h"
+
+namespace esp::comm {
+namespace {
+
+Region cut(const Region& whole, size_t offset, size_t count) {
+  return {whole.buffer, whole.offset + offset, count};
+}
+
+Action cut(const Action& action, size_t offset, size_t count) {
+  Action result = action;
+  result.region = cut(action.region, offset, count);
+  for (Region& source : result.sources) source = cut(source, offset, count);
+  return result;
+}
+
+// Two regions either coincide, so that pieces of one meet only their own piece of the other, or do not touch.
+bool aligned(const Region& a, const Region& b) {
+  return !a.overlaps(b) || a.offset == b.offset;
+}
+
+// Whether `next` may be done piece by piece along with `first`: a copy and the sum into it, a message and its use.
+bool goes_along(const Action& first, const Action& next) {
+  if (first.act == Act::send || next.act == Act::send) return false;
+  if (first.round != next.round || first.region.count != next.region.count) return false;
+  // Two messages from one peer must stay in order.
+  if (first.peer >= 0 && next.peer >= 0) return false;
+  std::vector<Region> a = first.sources, b = next.sources;
+  a.push_back(first.region);
+  b.push_back(next.region);
+  return std::all_of(a.begin(), a.end(), [&](const Region& x) {
+    return std::all_of(b.begin(), b.end(), [&](const Region& y) { return aligned(x, y); });
+  });
+}
+
+}  // namespace
+
+Schedule slice(const Schedule& schedule, size_t max_elements) {
+  ESP_CHECK(max_elements > 0);
+  Schedule result;
+  result.scratch_count = schedule.scratch_count;
+  result.num_rounds = schedule.num_rounds;
+  const std::vector<Action>& actions = schedule.actions;
+  for (size_t i = 0; i < actions.size();) {
+    size_t count = actions[i].region.count;
+    size_t end = i + 1;
+    while (end < actions.size() && end < i + 2 && goes_along(actions[i], actions[end])) ++end;
+    size_t offset = 0;
+    do {  // once also for a message of no bytes
+      size_t part = std::min(max_elements, count - offset);
+      for (size_t k = i; k < end; ++k) result.actions.push_back(cut(actions[k], offset, part));
+      offset += part;
+    } while (offset < count);
+    i = end;
+  }
+  return result;
+}
+
+}  // namespace esp::comm
