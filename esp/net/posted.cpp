@@ -1,6 +1,9 @@
 #include "esp/net/posted.h"
 
+#include <fmt/format.h>
+
 #include "esp/base/check.h"
+#include "esp/base/error.h"
 
 namespace esp::net {
 
@@ -41,7 +44,11 @@ Posted::Subscription::~Subscription() {
 }
 
 Posted::Posted(const World& world, const Group& group)
-    : Transport(world, group), out_(group.members.size()), in_(group.members.size()), spin_(ranks_here(world)) {
+    : Transport(world, group),
+      out_(group.members.size()),
+      in_(group.members.size()),
+      spin_(ranks_here(world)),
+      left_(group.members.size()) {
   sending_.listed.resize(group.members.size());
   receiving_.listed.resize(group.members.size());
 }
@@ -96,6 +103,7 @@ bool Posted::poll() {
   walk(receiving_, in_, [&](int peer) { return pull(peer); });
   walk(sending_, out_, [&](int peer) { return push(peer); });
   if (moved) spin_.reset();
+  if (any_left_) check_left();
   return moved;
 }
 
@@ -129,6 +137,23 @@ void Posted::check_fate() {
     throw;
   }
   epoch_ = epoch;
+  for (size_t peer = 0; peer < left_.size(); ++peer) {
+    left_[peer] = world_.fate->left(group_.members[peer]);
+    any_left_ |= left_[peer] != 0;
+  }
+}
+
+// A peer that ended in order had put everything it sent where it can be read; past that there is nothing to wait for.
+void Posted::check_left() {
+  int waits_for = -1;
+  for (int peer : receiving_.peers)
+    if (left_[static_cast<size_t>(peer)] && !can_pull(peer)) waits_for = peer;
+  for (int peer : sending_.peers)
+    if (left_[static_cast<size_t>(peer)] && !can_push(peer)) waits_for = peer;
+  if (waits_for < 0) return;
+  abandon();
+  int member = group_.members[static_cast<size_t>(waits_for)];
+  throw CommError(CommError::Kind::lost, member, fmt::format("rank {} has left the job", member));
 }
 
 void Posted::abandon() noexcept {

@@ -26,10 +26,21 @@ bool run_as_processes(int size, const Body& body) {
   return true;
 }
 
+bool run_as_processes_with_sockets(int size, const Body& body) {
+  fork_ranks(size, [&](World& world) { body(world, world.everyone()); }, {.listen = true});
+  return true;
+}
+
+// Pairs share a host, so `auto` has to mix: memory inside a pair, sockets across.
+bool run_on_several_hosts(int size, const Body& body) {
+  fork_ranks(size, [&](World& world) { body(world, world.everyone()); }, {.listen = true, .ranks_per_host = 2});
+  return true;
+}
+
 constexpr FixtureRow kFixtures[] = {
-    {"inproc", run_as_threads, false},
-    {"virtual", run_under_virtual_clock, false},
-    {"shm", run_as_processes, true},
+    {"inproc", run_as_threads, false},    {"virtual", run_under_virtual_clock, false},
+    {"shm", run_as_processes, true},      {"tcp", run_as_processes_with_sockets, true},
+    {"auto", run_on_several_hosts, true},
 };
 
 }  // namespace

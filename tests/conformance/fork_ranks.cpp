@@ -18,6 +18,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/net/fate.h"
+#include "esp/net/listener.h"
 
 namespace esp::net {
 namespace {
@@ -110,6 +111,17 @@ int run_child(World& world, const std::function<void(World&)>& body) {
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 
+// Opens this rank's ear and learns where the others have theirs.
+void listen(World& world) {
+  world.listener = std::make_shared<Listener>("127.0.0.1", 0, world.secret, world.job);
+  world.store->set(fmt::format("port/{}", world.rank), std::to_string(world.listener->port()));
+  for (int peer = 0; peer < world.size; ++peer) {
+    Peer& entry = world.peers[static_cast<size_t>(peer)];
+    entry.address = "127.0.0.1";
+    entry.port = std::stoi(world.store->get(fmt::format("port/{}", peer), Deadline::after_ms(30'000)));
+  }
+}
+
 void await(int rank, pid_t child, Deadline deadline) {
   int status = 0;
   while (waitpid(child, &status, WNOHANG) == 0) {
@@ -127,13 +139,16 @@ void await(int rank, pid_t child, Deadline deadline) {
 
 }  // namespace
 
-void fork_ranks(int size, const std::function<void(World&)>& body) {
+void fork_ranks(int size, const std::function<void(World&)>& body, const ForkOptions& options) {
   World world;
   world.size = size;
   world.job = fmt::format("fork-{}", getpid());
+  world.secret = Secret(std::string(32, 's'));
   world.store = std::make_shared<ForkedStore>();
-  world.peers.assign(static_cast<size_t>(size), Peer{.host = "here"});
   world.options.connect_timeout = std::chrono::seconds(30);
+  int per_host = options.ranks_per_host > 0 ? options.ranks_per_host : size;
+  for (int peer = 0; peer < size; ++peer)
+    world.peers.push_back({.host = fmt::format("host{}", peer / per_host), .process = static_cast<uint64_t>(peer) + 1});
 
   std::fflush(nullptr);  // or every child prints the parent's buffer again
   std::vector<pid_t> children;
@@ -144,9 +159,10 @@ void fork_ranks(int size, const std::function<void(World&)>& body) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       world.rank = rank;
       world.fate = std::make_shared<Fate>();
-      for (int peer = 0; peer < size; ++peer)
-        world.peers[static_cast<size_t>(peer)].process = static_cast<uint64_t>(peer) + 1;
-      int code = run_child(world, body);
+      int code = run_child(world, [&](World& mine) {
+        if (options.listen) listen(mine);
+        body(mine);
+      });
       std::fflush(nullptr);
       _exit(code);
     }

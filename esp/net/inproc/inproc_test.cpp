@@ -121,5 +121,46 @@ TEST(Inproc, AGivenUpSendLeavesItsBufferAlone) {
   EXPECT_EQ(got, 7);
 }
 
+TEST(Inproc, WhatARankSentBeforeItLeftIsReadAndNoMoreAwaited) {
+  std::vector<World> worlds = thread_worlds(2);
+  auto sender = open_inproc(worlds[0], worlds[0].everyone());
+  auto receiver = open_inproc(worlds[1], worlds[1].everyone());
+  std::byte sent{9}, got{};
+  Transfer send{.peer = 1, .data = &sent, .bytes = 1}, receive{.peer = 0, .data = &got, .bytes = 1};
+  sender->send(send);
+  worlds[1].fate->leave(0);
+  receiver->receive(receive);
+  EXPECT_TRUE(receiver->poll());
+  EXPECT_EQ(got, std::byte{9});
+  receiver->receive(receive);
+  try {
+    receiver->poll();
+    FAIL() << "waits for one who has left";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.kind(), CommError::Kind::lost);
+    EXPECT_EQ(error.peer(), 0);
+  }
+}
+
+TEST(Inproc, OneGroupOpenedTwiceIsTwoTransports) {
+  std::vector<World> worlds = thread_worlds(2);
+  std::vector<std::unique_ptr<Transport>> first, second;
+  for (World& world : worlds) first.push_back(open_inproc(world, world.everyone()));
+  for (World& world : worlds) second.push_back(open_inproc(world, world.everyone()));
+  std::byte a{1}, b{2}, got_a{}, got_b{};
+  Transfer send_a{.peer = 1, .data = &a, .bytes = 1}, send_b{.peer = 1, .data = &b, .bytes = 1};
+  Transfer receive_a{.peer = 0, .data = &got_a, .bytes = 1}, receive_b{.peer = 0, .data = &got_b, .bytes = 1};
+  first[0]->send(send_a);
+  second[0]->send(send_b);
+  second[1]->receive(receive_b);
+  first[1]->receive(receive_a);
+  second[1]->poll();
+  first[1]->poll();
+  EXPECT_EQ(got_a, a);
+  EXPECT_EQ(got_b, b);
+  first[0]->poll();
+  second[0]->poll();
+}
+
 }  // namespace
 }  // namespace esp::net

@@ -1,0 +1,179 @@
+#include "esp/net/shm/shm.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/net/forked.h"
+#include "esp/net/inproc/threads.h"
+#include "esp/net/shm/lanes.h"
+#include "esp/net/shm/segment.h"
+
+namespace esp::net {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+Deadline soon() {
+  return Deadline::after_ms(20'000);
+}
+
+// Pages of a mapping that exist.
+size_t resident_bytes(const SharedSegment& segment) {
+  std::vector<unsigned char> pages(segment.bytes() / 4096 + 1);
+  EXPECT_EQ(mincore(segment.data(), segment.bytes(), pages.data()), 0);
+  size_t count = 0;
+  for (unsigned char page : pages) count += page & 1;
+  return count * 4096;
+}
+
+TEST(SharedSegment, IsTheSameZeroedMemoryForAllMembers) {
+  std::atomic<int> zeros{0};
+  run_threads(3, [&](World& world) {
+    SharedSegment segment(world, world.everyone(), "test", world.rank == 0 ? kMiB : 0, soon());
+    ASSERT_EQ(segment.bytes(), kMiB);
+    zeros += segment.data()[1234 + world.rank] == std::byte{0};
+    reinterpret_cast<std::atomic<int>*>(segment.data())->fetch_add(world.rank + 1);
+    while (reinterpret_cast<std::atomic<int>*>(segment.data())->load() != 6) std::this_thread::yield();
+  });
+  EXPECT_EQ(zeros, 3);
+}
+
+TEST(SharedSegment, OfASubGroupIsItsOwn) {
+  run_threads(4, [](World& world) {
+    int side = world.rank % 2;
+    Group group{.id = 10 + static_cast<uint64_t>(side), .members = {side, side + 2}, .rank = world.rank / 2};
+    SharedSegment segment(world, group, "part", 4096, soon());
+    auto* sum = reinterpret_cast<std::atomic<int>*>(segment.data());
+    sum->fetch_add(world.rank + 1);
+    while (sum->load() < (side == 0 ? 1 + 3 : 2 + 4)) std::this_thread::yield();
+    EXPECT_EQ(sum->load(), side == 0 ? 4 : 6);
+  });
+}
+
+TEST(SharedSegment, LeavesNoNameBehind) {
+  std::string prefix = fmt::format("espalier-{}-", getpid());
+  run_threads(2, [&](World& world) {
+    SharedSegment segment(world, world.everyone(), "test", kMiB, soon());
+    // Member 0 unlinks before its constructor returns.
+    if (world.rank != 0) return;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      EXPECT_FALSE(entry.path().filename().string().starts_with(prefix)) << entry.path();
+  });
+}
+
+TEST(SharedSegment, GivesUpWhenAMemberIsLost) {
+  auto worlds = thread_worlds(2);
+  std::jthread watch([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    worlds[0].fate->lose(1, "never came");
+  });
+  EXPECT_THROW(SharedSegment(worlds[0], worlds[0].everyone(), "test", kMiB, soon()), CommError);
+  std::string prefix = fmt::format("espalier-{}-", getpid());
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(prefix)) << entry.path();
+}
+
+TEST(SharedSegment, RefusesMoreThanThereIs) {
+  auto worlds = thread_worlds(1);
+  try {
+    SharedSegment segment(worlds[0], worlds[0].everyone(), "test", size_t{1} << 50, soon());
+    FAIL() << "a petabyte was granted";
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("--shm-size"), std::string::npos) << error.what();
+  }
+}
+
+// A creator killed before its peers came leaves a name; the next start removes it, and only it.
+TEST(SharedSegment, OfAKilledCreatorIsSweptByTheNextRun) {
+  Forked creator([](Forked& parent) {
+    auto worlds = thread_worlds(2);
+    std::jthread opening([&] {
+      try {
+        SharedSegment segment(worlds[0], worlds[0].everyone(), "test", kMiB, Deadline::after_ms(60'000));
+      } catch (const CommError&) {
+      }
+    });
+    worlds[0].store->get("shm/0/test/1", Deadline::after_ms(20'000));
+    parent.say("published");
+    parent.hear();
+  });
+  ASSERT_EQ(creator.hear(), "published");
+  std::string prefix = fmt::format("espalier-{}-", creator.pid());
+  auto names = [&] {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      count += entry.path().filename().string().starts_with(prefix);
+    return count;
+  };
+  EXPECT_EQ(names(), 1);
+  sweep_segments();
+  EXPECT_EQ(names(), 1) << "its creator lives";
+  creator.kill(SIGKILL);
+  creator.wait();
+  EXPECT_EQ(names(), 1);
+  EXPECT_GE(sweep_segments(), 1);
+  EXPECT_EQ(names(), 0);
+}
+
+TEST(ShmLanes, StayWithinTheirBudgetAtEverySize) {
+  for (int size = 1; size <= 256; ++size) {
+    size_t bytes = Lanes::segment_bytes(size, size_t{24} << 30);
+    Lanes lanes(nullptr, bytes, size);
+    EXPECT_EQ(lanes.slot_bytes() % 64, 0u);
+    EXPECT_GE(lanes.slot_bytes(), kMinSlotBytes);
+    EXPECT_LE(lanes.slot_bytes(), kMaxSlotBytes);
+    EXPECT_TRUE(size > 64 || bytes <= kBulkBytes + 32 * kMiB) << size;
+  }
+  EXPECT_EQ(Lanes(nullptr, Lanes::segment_bytes(2, size_t{24} << 30), 2).slot_bytes(), kMaxSlotBytes);
+  // A container's 64 MiB: smaller slots, not a crash.
+  EXPECT_LE(Lanes::segment_bytes(8, 64 * kMiB), 32 * kMiB);
+}
+
+TEST(ShmLanes, OfAnIdleGroupCostAlmostNothing) {
+  auto worlds = thread_worlds(1);
+  Group alone = worlds[0].everyone();
+  SharedSegment segment(worlds[0], alone, "test", Lanes::segment_bytes(64, size_t{24} << 30), soon());
+  Lanes lanes(segment.data(), segment.bytes(), 64);
+  // Every pair of 64 exchanges one small message: a page per lane, nothing of the slots.
+  for (int from = 0; from < 64; ++from)
+    for (int to = 0; to < 64; ++to)
+      if (from != to) lanes.cells(from, to)->turn.store(1);
+  EXPECT_LE(resident_bytes(segment), 17 * kMiB);
+}
+
+// Two openings of one group at once are two transports: what is sent on one does not arrive on the other.
+TEST(Shm, OneGroupOpenedTwiceIsTwoTransports) {
+  run_threads(2, [](World& world) {
+    auto first = open_shm(world, world.everyone());
+    auto second = open_shm(world, world.everyone());
+    std::byte a{1}, b{2};
+    Transfer on_first{.peer = 1 - world.rank, .data = &a, .bytes = 1};
+    Transfer on_second{.peer = 1 - world.rank, .data = &b, .bytes = 1};
+    if (world.rank == 0) {
+      first->send(on_first);
+      second->send(on_second);
+      return;
+    }
+    a = b = std::byte{0};
+    second->receive(on_second);
+    first->receive(on_first);
+    Deadline deadline = soon();
+    for (auto* transport : {second.get(), first.get()})
+      while (!transport->poll() && !deadline.passed()) transport->sleep(deadline);
+    EXPECT_EQ(a, std::byte{1});
+    EXPECT_EQ(b, std::byte{2});
+  });
+}
+
+}  // namespace
+}  // namespace esp::net
