@@ -161,11 +161,9 @@ TEST(Secret, FileMustBeClosedToOthers) {
   std::string path = testing::TempDir() + "/secret-" + std::to_string(::getpid());
   std::ofstream(path) << "0123456789abcdef\n";
   ::chmod(path.c_str(), 0644);
-  EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FILE", path}}), UsageError);
+  EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FILE", path}}), IoError);
   ::chmod(path.c_str(), 0600);
   EXPECT_EQ(read_secret({{"ESPALIER_SECRET_FILE", path}}).bytes(), "0123456789abcdef");
-  std::ofstream(path) << "short\n";
-  EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FILE", path}}), UsageError);
   ::unlink(path.c_str());
   EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FILE", path}}), IoError);
   EXPECT_TRUE(read_secret({}).bytes().empty());

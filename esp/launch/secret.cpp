@@ -1,7 +1,6 @@
 #include "esp/launch/secret.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/net/secret.h"
 #include "esp/net/socket.h"
 
 namespace esp::launch {
@@ -53,19 +53,7 @@ net::Secret read_secret(const Environment& environment) {
   }
   auto it = environment.find("ESPALIER_SECRET_FILE");
   if (it == environment.end()) return {};
-  const std::string& path = it->second;
-  net::Socket file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (!file) throw IoError(fmt::format("cannot open ESPALIER_SECRET_FILE {}: {}", path, errno_text(errno)));
-  struct stat status {};
-  if (::fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode))
-    throw UsageError(fmt::format("ESPALIER_SECRET_FILE {} is not a regular file", path));
-  if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0)
-    throw UsageError(
-        fmt::format("ESPALIER_SECRET_FILE {} has mode {:03o}; it must be yours and closed to others: chmod 600 {}",
-                    path, status.st_mode & 0777u, path));
-  std::string bytes = read_all(file.fd(), path);
-  while (!bytes.empty() && (bytes.back() == '\n' || bytes.back() == '\r')) bytes.pop_back();
-  return checked(std::move(bytes), path);
+  return net::load_secret(it->second);
 }
 
 int secret_pipe(const net::Secret& secret) {

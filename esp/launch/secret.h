@@ -8,7 +8,7 @@
 namespace esp::launch {
 
 // Reads ESPALIER_SECRET_FD (a descriptor number; read to its end and closed, so it works once) or ESPALIER_SECRET_FILE
-// (a path, mode 0600 or stricter, ours). An empty secret when neither is set. Throws UsageError, IoError.
+// (a path, see net/secret.h). An empty secret when neither is set. Throws UsageError, IoError.
 net::Secret read_secret(const Environment& environment);
 
 // A pipe that holds the secret; the read end is for a child. Both ends close on exec.

@@ -1,0 +1,297 @@
+// espalier bench comm: times collectives and prints them in the manner of nccl-tests.
+#include "apps/espalier/bench_comm.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/command.h"
+#include "apps/espalier/core_state.h"
+#include "apps/espalier/link.h"
+#include "apps/espalier/machine.h"
+#include "apps/espalier/output_file.h"
+#include "apps/espalier/terminal.h"
+#include "esp/base/dtype.h"
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/comm/call.h"
+#include "esp/kernel/reduce.h"
+#include "esp/net/transport.h"
+
+namespace esp::app {
+namespace {
+
+constexpr std::string_view kWhatIsTimed =
+    "A sample is -m calls back to back after a barrier, divided by -m; the barrier is not timed. Each sample\n"
+    "counts as its slowest rank. `time` is the median of the -n samples, `p99` their 99th percentile.\n"
+    "%link: busbw over what the link does in the same run (memcpy of that size by all ranks at once for\n"
+    "shared memory, a raw TCP ring for tcp). Exit code 1 when any element is wrong.";
+
+template <typename Value>
+constexpr bool type_is_number = !std::is_same_v<Value, std::string>;
+
+struct Printed {
+  std::vector<CommRow> rows;
+  uint64_t wrong = 0;
+  double busbw_sum = 0;
+  int busbw_count = 0;
+};
+
+bool has_in_place(const std::string& op) {
+  return op == "all_reduce" || op == "all_gather" || op == "reduce_scatter" || op == "broadcast";
+}
+
+void print_header(const CommBench& bench, const OurJob& job) {
+  int ranks = job.ranks->num_ranks();
+  CoreState state = probe_cores();
+  fmt::print(
+      "# ranks {} transport {} algo {} minBytes {} maxBytes {} step: {} warmup iters: {} iters: {} agg iters: {} "
+      "validation: {} registered: {}\n",
+      ranks, bench.transport, bench.algorithm, parse_size(bench.min_bytes), sweep(bench).back(),
+      bench.step_factor > 1 ? fmt::format("{}(factor)", bench.step_factor)
+                            : fmt::format("{}(bytes)", parse_size(bench.step_bytes)),
+      bench.warmup, bench.iterations, bench.batch ? std::to_string(bench.batch) : "by size", bench.check,
+      bench.registered ? 1 : 0);
+  fmt::print("#\n# Using {} cores, hand-over {} ({:.0f} ns)\n", usable_cores(), state.name(), state.ns);
+  for (int rank = 0; rank < ranks; ++rank)
+    fmt::print("#  Rank {:2} Pid {:>7}\n", rank, job.ranks->hello(rank).at("pid"));
+}
+
+void print_columns(const std::string& op) {
+  fmt::print("#\n# {}\n", op);
+  fmt::print("#{:>60}{:>34}\n", "out-of-place", "in-place");
+  fmt::print("#{:>11}{:>14}{:>10}{:>8}{:>8}{:>9}{:>8}{:>8}{:>7}{:>9}{:>8}{:>8}{:>7}{:>9}{:>7}\n", "size", "count",
+             "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "p99",
+             "%link");
+  fmt::print("#{:>11}{:>14}{:>10}{:>8}{:>8}{:>9}{:>8}{:>8}{:>7}{:>9}{:>8}{:>8}{:>7}{:>9}{:>7}\n", "(B)", "(elements)",
+             "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "");
+}
+
+// nccl-tests' names in the type column.
+std::string nccl_type(const std::string& dtype) {
+  const std::map<std::string, std::string> names = {{"f64", "double"}, {"f32", "float"}, {"bf16", "bfloat16"},
+                                                    {"f16", "half"},   {"i64", "int64"}, {"i32", "int32"},
+                                                    {"i8", "int8"},    {"u8", "uint8"}};
+  auto it = names.find(dtype);
+  return it == names.end() ? dtype : it->second;
+}
+
+std::string three_digits(double value) {
+  return value >= 1000  ? fmt::format("{:.0f}", value)
+         : value >= 100 ? fmt::format("{:.1f}", value)
+                        : fmt::format("{:.2f}", value);
+}
+
+class Link {
+ public:
+  explicit Link(int ranks) : ranks_(ranks) {}
+  double gbs(const std::string& transport, size_t bytes) {
+    double& known = transport == "tcp" ? tcp_ : copy_[bytes];
+    if (known == 0) known = transport == "tcp" ? measure_loopback_gbs(ranks_) : measure_copy_gbs(ranks_, bytes);
+    return known;
+  }
+
+ private:
+  int ranks_;
+  double tcp_ = 0;
+  std::map<size_t, double> copy_;
+};
+
+CommRow row_of(const bench::Request& request, int ranks, const Answer& answer) {
+  CommRow row = make_row("espalier", request, ranks, answer.sample_us);
+  row.correct = answer.wrong == 0;
+  row.sent_per_rank = row.rounds = 0;
+  for (bench::Words words : answer.words) {
+    row.algo = words["algo"], row.transport = words["transport"];
+    row.sent_per_rank = std::max<int64_t>(row.sent_per_rank, std::atoll(words["sent"].c_str()));
+    row.rounds = std::max<int64_t>(row.rounds, std::atoll(words["rounds"].c_str()));
+  }
+  return row;
+}
+
+void run_size(const CommBench& bench, bench::Request request, OurJob& job, Link& link, Printed& printed) {
+  int ranks = job.ranks->num_ranks();
+  request.batch = batch_for(bench, request.bytes);
+  bench::Layout layout = bench::layout_of(request, ranks);
+  bool reduces = request.op == "all_reduce" || request.op == "reduce" || request.op == "reduce_scatter";
+  bool rooted =
+      request.op == "broadcast" || request.op == "reduce" || request.op == "gather" || request.op == "scatter";
+  std::string line = fmt::format("{:>12}{:>14}{:>10}{:>8}{:>8}", layout.count * layout.element,
+                                 std::max(layout.in_count, layout.out_count), nccl_type(request.dtype),
+                                 reduces ? request.reduce : "none", rooted ? request.root : -1);
+  CommRow out_of_place;
+  for (bool in_place : {false, true}) {
+    if (in_place && !has_in_place(request.op)) {
+      line += fmt::format("{:>9}{:>8}{:>8}{:>7}", "N/A", "N/A", "N/A", "N/A");
+      continue;
+    }
+    request.inplace = in_place;
+    Answer answer = job.ranks->ask(request, Deadline::after(std::chrono::seconds(300)));
+    CommRow row = row_of(request, ranks, answer);
+    line += fmt::format("{:>9}{:>8.2f}{:>8.2f}{:>7}", three_digits(row.median_us), row.algbw_gbs, row.busbw_gbs,
+                        bench.check ? std::to_string(answer.wrong) : "N/A");
+    printed.wrong += answer.wrong;
+    printed.busbw_sum += row.busbw_gbs;
+    ++printed.busbw_count;
+    if (!in_place) out_of_place = row;
+  }
+  double able = link.gbs(out_of_place.transport, std::max<size_t>(1, layout.count * layout.element));
+  fmt::print("{}{:>9}{:>6.0f}%\n", line, three_digits(out_of_place.p99_us), 100 * out_of_place.busbw_gbs / able);
+  std::fflush(stdout);
+  printed.rows.push_back(out_of_place);
+}
+
+void run_world(const CommBench& bench, int ranks, Printed& printed) {
+  Switchboard board;
+  OurJob job = start_ours(bench, ranks, board, Deadline::after(std::chrono::seconds(60)));
+  print_header(bench, job);
+  Link link(ranks);
+  for (const std::string& op : bench.ops) {
+    print_columns(op);
+    for (const std::string& dtype : bench.dtypes)
+      for (const std::string& reduce : bench.reduce_ops)
+        for (size_t bytes : sweep(bench)) {
+          bench::Request request{op, dtype,       reduce, bench.algorithm, bytes, bench.root, bench.iterations,
+                                 1,  bench.warmup};
+          request.registered = bench.registered;
+          request.check = bench.check != 0;
+          run_size(bench, request, job, link, printed);
+        }
+  }
+}
+
+int print_startup(const CommBench& bench) {
+  std::vector<CommRow> rows;
+  for (int ranks : bench.nproc) {
+    Switchboard board;
+    OurJob job = start_ours(bench, ranks, board, Deadline::after(std::chrono::seconds(60)));
+    auto slowest_ms = [&](const char* phase) {
+      int64_t latest = 0;
+      for (int rank = 0; rank < ranks; ++rank)
+        latest = std::max<int64_t>(latest, std::atoll(job.ranks->hello(rank).at(phase).c_str()));
+      return static_cast<double>(latest - job.begun_ns) * 1e-6;
+    };
+    fmt::print(
+        "{} ranks, slowest, ms since the start: running {:.1f}, met {:.1f}, communicator {:.1f}, first barrier passed "
+        "{:.1f}\n",
+        ranks, slowest_ms("at_main"), slowest_ms("at_world"), slowest_ms("at_comm"), slowest_ms("at_ready"));
+  }
+  return 0;
+}
+
+void check_names(CommBench& bench) {
+  if (bench.ops == std::vector<std::string>{"all"}) bench.ops = kBenchOps;
+  std::vector<std::string_view> known(kBenchOps.begin(), kBenchOps.end());
+  known.push_back("all");
+  for (const std::string& op : bench.ops)
+    if (std::find(kBenchOps.begin(), kBenchOps.end(), op) == kBenchOps.end()) unknown_name("operation", op, known);
+  auto expand = [](std::vector<std::string>& names, const auto& all, auto parse) {
+    if (names == std::vector<std::string>{"all"}) {
+      names.clear();
+      for (auto value : all) names.emplace_back(name_of(value));
+    }
+    for (std::string& name : names) name = std::string(name_of(parse(name)));
+  };
+  expand(bench.dtypes, kAllDTypes, parse_dtype);
+  expand(bench.reduce_ops, kernel::kAllReduceOps, kernel::parse_reduce_op);
+  if (bench.transport != "auto") find_row("transport", net::transports(), bench.transport);
+  if (bench.nproc.empty())
+    bench.nproc = {bench.threads * bench.devices > 1 ? bench.threads * bench.devices : std::max(2, usable_cores())};
+  for (int ranks : bench.nproc) {
+    if (ranks < 1 || ranks > 1024) throw UsageError(fmt::format("--nproc {}: between 1 and 1024 ranks", ranks));
+    if (bench.root < 0 || bench.root >= ranks)
+      throw UsageError(fmt::format("root {} is not one of {} ranks", bench.root, ranks));
+  }
+  if (bench.iterations < 1 || bench.warmup < 0 || bench.batch < 0 || bench.rounds < 1)
+    throw UsageError("-n and --rounds are at least 1; -w and -m at least 0");
+}
+
+// "2,4,8" or "2x4": one word, so that it never swallows the words after it.
+template <typename Value>
+void add_list(CLI::App& app, const std::string& name, std::vector<Value>& list, const std::string& help,
+              const std::string& type) {
+  app.add_option_function<std::string>(
+         name,
+         [&list, name](const std::string& text) {
+           list.clear();
+           for (const std::string& part :
+                CLI::detail::split(text, text.find('x') != text.npos && type_is_number<Value> ? 'x' : ',')) {
+             Value value{};
+             if (part.empty() || !CLI::detail::lexical_cast(part, value))
+               throw UsageError(fmt::format("{} {}: \"{}\" is not understood", name, text, part));
+             list.push_back(value);
+           }
+         },
+         help)
+      ->type_name(type);
+}
+
+int run_bench_comm(const CommBench& asked) {
+  CommBench bench = asked;
+  check_names(bench);
+  sweep(bench);  // a wrong size is told before anything starts
+  if (bench.startup) return print_startup(bench);
+  if (!bench.peers.empty()) return run_comparison(bench);
+  Printed printed;
+  for (int ranks : bench.nproc) run_world(bench, ranks, printed);
+  Style style(stdout);
+  fmt::print("# Out of bounds values : {} {}\n", printed.wrong, printed.wrong ? style.red("FAILED") : "OK");
+  fmt::print("# Avg bus bandwidth    : {:g}\n#\n", printed.busbw_count ? printed.busbw_sum / printed.busbw_count : 0);
+  if (!bench.json.empty()) {
+    Json out = Json::array();
+    for (const CommRow& row : printed.rows) out.push_back(to_json(row));
+    write_file(bench.json, out.dump(1) + "\n");
+  }
+  if (!bench.csv.empty()) {
+    std::string out = csv_header();
+    for (const CommRow& row : printed.rows) out += to_csv(row);
+    write_file(bench.csv, out);
+  }
+  return static_cast<int>(printed.wrong ? ExitCode::internal : ExitCode::done);
+}
+
+}  // namespace
+
+void define_bench(CLI::App& app, Chosen& chosen) {
+  static constexpr Command kBenches[] = {
+      {"comm", "collectives, as nccl-tests prints them; --peers compares", define_bench_comm}};
+  define_commands(app, kBenches, chosen);
+  app.require_subcommand(0, 1);
+}
+
+void define_bench_comm(CLI::App& app, Chosen& chosen) {
+  auto o = keep<CommBench>(app, chosen, run_bench_comm);
+  std::string ops = "all";
+  for (const std::string& op : kBenchOps) ops += "|" + op;
+  app.add_option("op", o->ops, "what to measure [all_reduce]")->type_name(ops);
+  add_list(app, "--nproc", o->nproc, "ranks on this machine; several worlds as 2,4,8", "N");
+  app.add_option("-b,--minbytes", o->min_bytes, "first size, [32M]")->type_name("BYTES");
+  app.add_option("-e,--maxbytes", o->max_bytes, "last size [the first]")->type_name("BYTES");
+  app.add_option("-i,--stepbytes", o->step_bytes, "added from size to size [1M]")->type_name("BYTES");
+  app.add_option("-f,--stepfactor", o->step_factor, "multiplied from size to size instead")->type_name("X");
+  app.add_option("-n,--iters", o->iterations, "samples per size [20]")->type_name("N");
+  app.add_option("-w,--warmup_iters", o->warmup, "calls before the first sample [5]")->type_name("N");
+  app.add_option("-m,--agg_iters", o->batch, "calls per sample [by size]")->type_name("N");
+  app.add_option("-c,--check", o->check, "verify every element [1]")->type_name("0|1");
+  add_list(app, "-o,--op", o->reduce_ops, "how to reduce, or all [sum]", "sum|prod|min|max|avg|all");
+  add_list(app, "-d,--datatype", o->dtypes, "element type, or all [float]",
+           "double|float|bfloat16|half|int64|int32|int8|uint8|all");
+  app.add_option("-r,--root", o->root, "root of broadcast, reduce, gather, scatter [0]")->type_name("RANK");
+  app.add_option("-t,--nthreads", o->threads, "with -g: ranks when --nproc is not given [1]")->type_name("N");
+  app.add_option("-g,--ngpus", o->devices, "with -t: ranks when --nproc is not given [1]")->type_name("N");
+  app.add_option("--transport", o->transport, "what carries it [auto]")->type_name("auto|shm|tcp");
+  app.add_option("--algo", o->algorithm, "algorithm, or fused [auto]")->type_name("NAME");
+  add_list(app, "--shape", o->shape, "grid for torus and hierarchical, fastest first: 2x4", "AxB");
+  app.add_flag("--registered", o->registered, "buffers that the communicator hands out");
+  add_list(app, "--peers", o->peers, "compare with these, or all", "all|openmpi|openmpi-tuned|openmpi-tcp|mpich|gloo");
+  app.add_option("--rounds", o->rounds, "with --peers: visits to each library per size [5]")->type_name("N");
+  app.add_flag("--startup", o->startup, "only start the ranks and say how long each phase took");
+  app.add_option("--json", o->json, "write the rows as JSON")->type_name("FILE");
+  app.add_option("--csv", o->csv, "write the rows as CSV")->type_name("FILE");
+  app.add_option("--markdown", o->markdown, "with --peers: write the table as Markdown")->type_name("FILE");
+  app.footer(std::string(kWhatIsTimed));
+}
+
+}  // namespace esp::app

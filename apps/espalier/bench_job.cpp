@@ -1,0 +1,142 @@
+#include "apps/espalier/bench_job.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::app {
+namespace {
+
+void set_read_timeout(int fd, Deadline deadline) {
+  auto left = std::chrono::ceil<std::chrono::microseconds>(deadline.left()).count();
+  left = std::max<int64_t>(left, 1);
+  timeval limit{static_cast<time_t>(left / 1'000'000), static_cast<suseconds_t>(left % 1'000'000)};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
+std::vector<double> parse_times(const std::string& text) {
+  std::vector<double> times;
+  for (size_t at = 0; at < text.size();) {
+    size_t comma = std::min(text.find(',', at), text.size());
+    times.push_back(std::strtod(text.c_str() + at, nullptr));
+    at = comma + 1;
+  }
+  return times;
+}
+
+}  // namespace
+
+std::string own_path() {
+  char path[PATH_MAX];
+  ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0) throw IoError("cannot find our own program: " + errno_text(errno));
+  return std::string(path, static_cast<size_t>(length));
+}
+
+Switchboard::Switchboard() {
+  std::random_device random;
+  name_ = fmt::format("espalier-bench-{}-{:08x}{:08x}", ::getpid(), random(), random());
+  socklen_t length = 0;
+  sockaddr_un address = bench::abstract_address(name_, length);
+  listener_ = net::Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener_ || ::bind(listener_.fd(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listener_.fd(), 512) != 0)
+    throw IoError("cannot open the switchboard: " + errno_text(errno));
+}
+
+Switchboard::Caller Switchboard::accept(Deadline deadline) {
+  for (;;) {
+    pollfd waiting{listener_.fd(), POLLIN, 0};
+    if (::poll(&waiting, 1, deadline.left_ms()) <= 0 && deadline.passed())
+      throw CommError(CommError::Kind::timeout, -1, "nobody called");
+    net::Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) continue;
+    ucred who{};
+    socklen_t length = sizeof who;
+    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 || who.uid != ::geteuid()) continue;
+    Caller caller;
+    caller.channel = std::make_unique<bench::LineChannel>(socket.fd());
+    set_read_timeout(socket.fd(), deadline.earlier(std::chrono::seconds(5)));
+    caller.socket = std::move(socket);
+    std::string line, verb;
+    if (!caller.channel->read_line(line)) continue;
+    caller.hello = bench::split_words(line, verb);
+    if (verb == "hello") return caller;
+  }
+}
+
+BenchJob::BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, Switchboard& board,
+                   Deadline deadline)
+    : label_(std::move(label)), job_(std::move(job)), callers_(static_cast<size_t>(num_ranks)) {
+  for (int missing = num_ranks; missing > 0;) {
+    Switchboard::Caller caller;
+    try {
+      caller = board.accept(deadline.earlier(std::chrono::milliseconds(200)));
+    } catch (const CommError&) {
+      // Nobody called for a moment: is there still somebody who could?
+      if (job_->wait(Deadline::after_ms(0)) || deadline.passed()) lost(-1, "did not start");
+      continue;
+    }
+    int rank = std::atoi(caller.hello["rank"].c_str());
+    if (caller.hello["label"] != label_ || rank < 0 || rank >= num_ranks ||
+        std::atoi(caller.hello["size"].c_str()) != num_ranks || callers_[static_cast<size_t>(rank)].socket)
+      throw CommError(CommError::Kind::mismatch, rank,
+                      fmt::format("rank {} of {} called for {} as {} of {}", rank, caller.hello["label"], label_, rank,
+                                  caller.hello["size"]));
+    callers_[static_cast<size_t>(rank)] = std::move(caller);
+    --missing;
+  }
+}
+
+BenchJob::~BenchJob() {
+  for (Switchboard::Caller& caller : callers_)
+    if (caller.channel) caller.channel->write_line("quit");
+  job_->wait(Deadline::after(std::chrono::seconds(5)));
+}
+
+void BenchJob::lost(int rank, const std::string& how) {
+  job_->wait(Deadline::after_ms(500));
+  std::string text = rank < 0 ? fmt::format("{} {}", label_, how) : fmt::format("{}: rank {} {}", label_, rank, how);
+  if (auto failure = job_->failure()) text += "; " + launch::describe(*failure);
+  throw CommError(CommError::Kind::lost, rank, text);
+}
+
+Answer BenchJob::ask(const bench::Request& request, Deadline deadline) {
+  std::string line = bench::to_line(request);
+  for (size_t rank = 0; rank < callers_.size(); ++rank)
+    if (!callers_[rank].channel->write_line(line)) lost(static_cast<int>(rank), "is gone");
+  Answer answer;
+  std::string failed;
+  for (size_t rank = 0; rank < callers_.size(); ++rank) {
+    set_read_timeout(callers_[rank].socket.fd(), deadline);
+    std::string verb;
+    if (!callers_[rank].channel->read_line(line))
+      lost(static_cast<int>(rank), deadline.passed() ? "did not answer in time" : "ended during " + request.op);
+    bench::Words words = bench::split_words(line, verb);
+    if (verb == "failed" && failed.empty()) failed = fmt::format("rank {}: {}", rank, words["why"]);
+    if (verb == "no") answer.why = words["why"];
+    if (verb != "done") continue;
+    answer.ran = true;
+    answer.wrong += std::strtoull(words["wrong"].c_str(), nullptr, 10);
+    std::vector<double> times = parse_times(words["ns"]);
+    answer.sample_us.resize(times.size());
+    for (size_t i = 0; i < times.size(); ++i) answer.sample_us[i] = std::max(answer.sample_us[i], times[i] / 1000);
+    answer.words.push_back(std::move(words));
+  }
+  if (!failed.empty())
+    throw CommError(CommError::Kind::aborted, -1,
+                    fmt::format("{}: {} of {} bytes: {}", label_, request.op, request.bytes, failed));
+  return answer;
+}
+
+}  // namespace esp::app

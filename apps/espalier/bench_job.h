@@ -1,0 +1,71 @@
+// The coordinator's side of a benchmark: jobs of one library each, started together, driven one at a time.
+//
+// A Switchboard is a socket in Linux's abstract namespace that ranks call; callers of another user are refused. A
+// BenchJob is N ranks behind it (bench/peers/serve.h says what they speak). Ranks that are not asked anything sleep in
+// read(). One thread drives everything.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/peers/serve.h"
+#include "esp/base/clock.h"
+#include "esp/launch/local.h"
+#include "esp/net/socket.h"
+
+namespace esp::app {
+
+class Switchboard {
+ public:
+  Switchboard();
+  const std::string& name() const { return name_; }
+
+  struct Caller {
+    net::Socket socket;
+    std::unique_ptr<bench::LineChannel> channel;
+    bench::Words hello;
+  };
+  // The next rank that calls. Throws CommError at the deadline.
+  Caller accept(Deadline deadline);
+
+ private:
+  std::string name_;
+  net::Socket listener_;
+};
+
+struct Answer {
+  bool ran = false;
+  std::string why;                  // when it did not run: this library has no such operation
+  std::vector<double> sample_us;    // per call, the slowest rank of each sample
+  uint64_t wrong = 0;               // over all ranks
+  std::vector<bench::Words> words;  // by rank
+};
+
+class BenchJob {
+ public:
+  // Waits until all ranks of `label` have called. `job` is one process that stands for all (mpirun), or the ranks.
+  BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, Switchboard& board,
+           Deadline deadline);
+  ~BenchJob();
+
+  const std::string& label() const { return label_; }
+  int num_ranks() const { return static_cast<int>(callers_.size()); }
+  const bench::Words& hello(int rank) const { return callers_[static_cast<size_t>(rank)].hello; }
+  launch::LocalJob& processes() { return *job_; }
+
+  // Throws CommError when a rank failed, ended or stayed silent beyond the deadline.
+  Answer ask(const bench::Request& request, Deadline deadline);
+
+ private:
+  [[noreturn]] void lost(int rank, const std::string& how);
+
+  std::string label_;
+  std::unique_ptr<launch::LocalJob> job_;
+  std::vector<Switchboard::Caller> callers_;  // by rank
+};
+
+// Where this program lies on disk.
+std::string own_path();
+
+}  // namespace esp::app

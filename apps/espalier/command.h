@@ -1,0 +1,47 @@
+// What a subcommand is: a row in the table of commands.cpp, and a function that defines its options.
+//
+// `define` adds options to the CLI11 app it is given and arranges that parsing it sets `Chosen::run`. Nothing runs
+// while arguments are parsed, so a wrong argument never starts anything. `run` returns the exit code.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+namespace esp::app {
+
+struct Chosen {
+  std::function<int()> run;
+  CLI::App* root = nullptr;
+};
+
+struct Command {
+  std::string_view name, help;
+  void (*define)(CLI::App& app, Chosen& chosen);
+  bool hidden = false;  // a role that only our own processes start
+};
+
+std::span<const Command> commands();
+void define_commands(CLI::App& app, std::span<const Command> rows, Chosen& chosen);
+
+// Options live as long as the app: each command makes one struct of its own and lends it to CLI11.
+template <typename Options>
+std::shared_ptr<Options> keep(CLI::App& app, Chosen& chosen, int (*run)(const Options&)) {
+  auto options = std::make_shared<Options>();
+  app.callback([&chosen, options, run] { chosen.run = [options, run] { return run(*options); }; });
+  return options;
+}
+
+// One per file.
+void define_bench(CLI::App& app, Chosen& chosen);
+void define_bench_comm(CLI::App& app, Chosen& chosen);
+void define_bench_rank(CLI::App& app, Chosen& chosen);
+void define_completion(CLI::App& app, Chosen& chosen);
+void define_doctor(CLI::App& app, Chosen& chosen);
+void define_lab(CLI::App& app, Chosen& chosen);
+void define_lab_allreduce(CLI::App& app, Chosen& chosen);
+
+}  // namespace esp::app

@@ -1,0 +1,29 @@
+#include "apps/espalier/command.h"
+
+namespace esp::app {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"bench", "measure: collectives against the link and against other libraries", define_bench},
+    {"lab", "run a lecture experiment for real and draw it", define_lab},
+    {"doctor", "what this machine has, and what is wrong with it", define_doctor},
+    {"completion", "print the completion script of a shell", define_completion},
+    {"bench-rank", "one rank of bench comm", define_bench_rank, true},
+};
+
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+void define_commands(CLI::App& app, std::span<const Command> rows, Chosen& chosen) {
+  for (const Command& row : rows) {
+    CLI::App* sub = app.add_subcommand(std::string(row.name), std::string(row.help));
+    sub->footer("");  // the root's own is not inherited
+    if (row.hidden) sub->group("");
+    row.define(*sub, chosen);
+  }
+}
+
+}  // namespace esp::app

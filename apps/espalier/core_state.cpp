@@ -1,0 +1,13 @@
+#include "apps/espalier/core_state.h"
+
+#include "esp/device/cpu/topology.h"
+
+namespace esp::app {
+
+CoreState probe_cores() {
+  std::optional<double> ns = device::handover_ns();
+  if (!ns) return {};
+  return {true, *ns < kNearNs, *ns};
+}
+
+}  // namespace esp::app

@@ -1,0 +1,28 @@
+// espalier lab: experiments from the lectures, run for real. Without a name it lists them.
+#include <fmt/format.h>
+
+#include "apps/espalier/command.h"
+
+namespace esp::app {
+namespace {
+
+constexpr Command kExperiments[] = {
+    {"allreduce", "all-reduce algorithms: rounds, traffic, modelled and measured times, crossovers, ring frames",
+     define_lab_allreduce},
+};
+
+}  // namespace
+
+void define_lab(CLI::App& app, Chosen& chosen) {
+  define_commands(app, kExperiments, chosen);
+  app.require_subcommand(0, 1);
+  app.callback([&app, &chosen] {
+    if (!app.get_subcommands().empty()) return;
+    chosen.run = [] {
+      for (const Command& row : kExperiments) fmt::print("{:<14}{}\n", row.name, row.help);
+      return 0;
+    };
+  });
+}
+
+}  // namespace esp::app

@@ -1,0 +1,162 @@
+#include "apps/espalier/rivals.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "apps/espalier/machine.h"
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+
+namespace esp::app {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+// Segmented ring and pipelines by rule instead of Open MPI's own choice.
+const Arguments kRingRules = {"--mca",
+                              "coll_tuned_use_dynamic_rules",
+                              "1",
+                              "--mca",
+                              "coll_tuned_allreduce_algorithm",
+                              "5",
+                              "--mca",
+                              "coll_tuned_allreduce_algorithm_segmentsize",
+                              "262144",
+                              "--mca",
+                              "coll_tuned_reduce_scatter_algorithm",
+                              "3",
+                              "--mca",
+                              "coll_tuned_allgather_algorithm",
+                              "4",
+                              "--mca",
+                              "coll_tuned_bcast_algorithm",
+                              "3",
+                              "--mca",
+                              "coll_tuned_bcast_algorithm_segmentsize",
+                              "131072",
+                              "--mca",
+                              "coll_tuned_alltoall_algorithm",
+                              "2"};
+
+Arguments joined(Arguments first, const Arguments& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+const RivalRow kRivals[] = {
+    {"openmpi", "openmpi", "default", "shm", "espalier-peer-openmpi", "mpirun.openmpi", {}, false},
+    {"openmpi-tuned",
+     "openmpi",
+     "ucx",
+     "shm",
+     "espalier-peer-openmpi",
+     "mpirun.openmpi",
+     {"--mca", "pml", "ucx"},
+     true},
+    {"openmpi-tuned",
+     "openmpi",
+     "vader",
+     "shm",
+     "espalier-peer-openmpi",
+     "mpirun.openmpi",
+     {"--mca", "pml", "ob1", "--mca", "btl", "self,vader"},
+     true},
+    {"openmpi-tuned", "openmpi", "ring", "shm", "espalier-peer-openmpi", "mpirun.openmpi",
+     joined({"--mca", "pml", "ob1", "--mca", "btl", "self,vader"}, kRingRules), true, true},
+    {"openmpi-tcp",
+     "openmpi",
+     "tcp",
+     "tcp",
+     "espalier-peer-openmpi",
+     "mpirun.openmpi",
+     {"--mca", "pml", "ob1", "--mca", "btl", "self,tcp"},
+     true},
+    {"openmpi-tcp", "openmpi", "tcp-ring", "tcp", "espalier-peer-openmpi", "mpirun.openmpi",
+     joined({"--mca", "pml", "ob1", "--mca", "btl", "self,tcp"}, kRingRules), true, true},
+    {"mpich", "mpich", "default", "shm", "espalier-peer-mpich", "mpirun.mpich", {}, true},
+    {"gloo", "gloo", "ring", "tcp", "espalier-peer-gloo", "", {"ring"}, true},
+    {"gloo", "gloo", "bcube", "tcp", "espalier-peer-gloo", "", {"bcube"}, true},
+    {"gloo", "gloo", "halving", "tcp", "espalier-peer-gloo", "", {"halving"}, true},
+};
+
+// Beside the binary in a build tree, in libexec once installed.
+std::string program_path(std::string_view name) {
+  std::string own = own_path();
+  std::string folder = own.substr(0, own.rfind('/'));
+  for (const std::string& path :
+       {fmt::format("{}/{}", folder, name), fmt::format("{}/../libexec/espalier/{}", folder, name)})
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  return "";
+}
+
+bool available(const RivalRow& row) {
+  return !program_path(row.program).empty() &&
+         (row.launcher.empty() || !find_program(std::string(row.launcher)).empty());
+}
+
+Arguments launcher_command(const RivalRow& row, int num_ranks) {
+  if (row.launcher == "mpirun.mpich") return {std::string(row.launcher), "-n", std::to_string(num_ranks)};
+  Arguments command = {std::string(row.launcher), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
+                       std::to_string(num_ranks)};
+  // Spinning ranks that share a core starve the one they wait for; a tuned run would not leave that at its default.
+  if (row.variant != "default" && num_ranks > usable_cores())
+    command = joined(command, {"--mca", "mpi_yield_when_idle", "1"});
+  return joined(command, row.arguments);
+}
+
+}  // namespace
+
+std::span<const RivalRow> rivals() {
+  return kRivals;
+}
+
+std::vector<std::string> built_rivals() {
+  std::vector<std::string> names;
+  for (const RivalRow& row : kRivals)
+    if (available(row) && (names.empty() || names.back() != row.name)) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<const RivalRow*> choose_rivals(const std::vector<std::string>& names) {
+  bool all = std::find(names.begin(), names.end(), "all") != names.end();
+  std::vector<const RivalRow*> chosen;
+  for (const std::string& name : names) {
+    if (name == "all") continue;
+    const RivalRow& row = find_row("peer", kRivals, name);
+    if (!available(row))
+      throw UsageError(fmt::format("peer {} is not there: {} was not built or {} is not in PATH", name, row.program,
+                                   row.launcher.empty() ? "its library" : row.launcher));
+  }
+  for (const RivalRow& row : kRivals)
+    if (available(row) && (all || std::find(names.begin(), names.end(), row.name) != names.end()))
+      chosen.push_back(&row);
+  if (chosen.empty()) throw UsageError("no peer is there to compare with; espalier doctor says what to install");
+  return chosen;
+}
+
+std::unique_ptr<BenchJob> start_rival(const RivalRow& row, int num_ranks, Switchboard& board, const std::string& folder,
+                                      Deadline deadline) {
+  std::string label = fmt::format("{}/{}", row.library, row.variant);
+  launch::LocalOptions options;
+  options.output = launch::LocalOptions::Output::last_words;
+  std::vector<std::string> worker = {program_path(row.program), board.name(), label};
+  if (row.launcher.empty()) {
+    std::string store = fmt::format("{}/{}-{}-{}", folder, row.library, row.variant, num_ranks);
+    if (::mkdir(store.c_str(), 0700) != 0) throw IoError("cannot make " + store);
+    options.num_ranks = num_ranks;
+    options.command = joined(joined(worker, {store}), row.arguments);
+  } else {
+    if (row.irregular) worker.push_back("v");
+    options.command = joined(launcher_command(row, num_ranks), worker);
+  }
+  if (row.keep_memory)
+    options.environment["GLIBC_TUNABLES"] =
+        "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=67108864";
+  return std::make_unique<BenchJob>(label, num_ranks, std::make_unique<launch::LocalJob>(options), board, deadline);
+}
+
+}  // namespace esp::app

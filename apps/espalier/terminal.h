@@ -1,0 +1,24 @@
+// Colour for people, plain text for everything else: only on a terminal, never with NO_COLOR or TERM=dumb.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace esp::app {
+
+class Style {
+ public:
+  explicit Style(std::FILE* stream);
+  std::string bold(std::string_view text) const { return wrap("1", text); }
+  std::string dim(std::string_view text) const { return wrap("2", text); }
+  std::string red(std::string_view text) const { return wrap("31", text); }
+  std::string green(std::string_view text) const { return wrap("32", text); }
+  std::string yellow(std::string_view text) const { return wrap("33", text); }
+
+ private:
+  std::string wrap(std::string_view code, std::string_view text) const;
+  bool on_;
+};
+
+}  // namespace esp::app

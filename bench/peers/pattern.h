@@ -1,0 +1,138 @@
+// Inputs of a benchmarked call and the outputs they must give.
+//
+// Values are small whole numbers, so that sums over all ranks are exact in every element type and any order of
+// summation must give the very same answer: one wrong element is a wrong result, not rounding. avg alone is compared
+// within the type's precision.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "esp/base/half.h"
+
+namespace esp::bench {
+
+inline size_t element_size(const std::string& dtype) {
+  if (dtype == "f64" || dtype == "i64") return 8;
+  if (dtype == "f32" || dtype == "i32") return 4;
+  if (dtype == "bf16" || dtype == "f16" || dtype == "i16") return 2;
+  if (dtype == "i8" || dtype == "u8") return 1;
+  throw std::runtime_error("unknown element type " + dtype);
+}
+
+struct Pattern {
+  std::string op, dtype, reduce;
+  int size, rank, root;
+  size_t count, chunk;
+
+  void fill(std::byte* data, size_t elements) const {
+    each_type([&](auto zero) {
+      using T = decltype(zero);
+      T* values = reinterpret_cast<T*>(data);
+      size_t first = op == "all_gather" || op == "gather" ? static_cast<size_t>(rank) * chunk : 0;
+      for (size_t i = 0; i < elements; ++i) values[i] = T(static_cast<float>(value(rank, first + i)));
+    });
+  }
+
+  uint64_t count_wrong(const std::byte* data, size_t elements) const {
+    if ((op == "reduce" || op == "gather") && rank != root) return 0;
+    bool reduces = op == "all_reduce" || op == "reduce" || op == "reduce_scatter";
+    size_t first = op == "reduce_scatter" || op == "scatter" ? static_cast<size_t>(rank) * chunk : 0;
+    std::vector<double> reduced;
+    if (reduces)
+      for (size_t i = 0; i < period(); ++i) reduced.push_back(reduction(i));
+    double slack = reduce == "avg" && reduces ? precision() : 0;
+    uint64_t wrong = 0;
+    each_type([&](auto zero) {
+      using T = decltype(zero);
+      const T* values = reinterpret_cast<const T*>(data);
+      for (size_t i = 0; i < elements; ++i) {
+        double expected = reduces ? reduced[(first + i) % period()] : moved(first + i);
+        double got = static_cast<double>(to_number(values[i]));
+        if (!(std::abs(got - expected) <= slack * std::abs(expected))) ++wrong;
+      }
+    });
+    return wrong;
+  }
+
+ private:
+  // What rank `who` puts at index i of the full buffer; repeats with period().
+  int value(int who, size_t i) const {
+    if (reduce == "prod") return (i + static_cast<size_t>(who)) % static_cast<size_t>(size) == 0 ? 2 : 1;
+    int modulus = size <= 40 ? 4 : 2;  // the sum over all ranks stays below 128, the end of i8
+    return static_cast<int>((i * 7 + i / 64 + static_cast<size_t>(who) * 3) % static_cast<size_t>(modulus));
+  }
+  size_t period() const { return reduce == "prod" ? static_cast<size_t>(size) : 256; }
+
+  double reduction(size_t i) const {
+    double result = value(0, i);
+    for (int who = 1; who < size; ++who) {
+      double next = value(who, i);
+      if (reduce == "prod")
+        result *= next;
+      else if (reduce == "min")
+        result = std::min(result, next);
+      else if (reduce == "max")
+        result = std::max(result, next);
+      else
+        result += next;
+    }
+    if (reduce != "avg") return result;
+    bool whole = dtype[0] == 'i' || dtype[0] == 'u';
+    return whole ? std::trunc(result / size) : result / size;
+  }
+
+  // What index i of the output holds when the operation only moves data.
+  double moved(size_t i) const {
+    if (op == "broadcast" || op == "scatter") return value(root, i);
+    if (op == "all_gather" || op == "gather") return value(static_cast<int>(i / std::max<size_t>(1, chunk)), i);
+    if (op == "all_to_all") {
+      size_t block = std::max<size_t>(1, chunk);
+      return value(static_cast<int>(i / block), static_cast<size_t>(rank) * block + i % block);
+    }
+    return value((rank + size - 1) % size, i);  // sendrecv: from the left
+  }
+
+  double precision() const {
+    if (dtype == "bf16") return 0x1p-6;
+    if (dtype == "f16") return 0x1p-9;
+    return dtype == "f32" ? 0x1p-20 : dtype == "f64" ? 0x1p-48 : 0;
+  }
+
+  template <typename T>
+  static double to_number(T value) {
+    if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>)
+      return static_cast<float>(value);
+    else
+      return static_cast<double>(value);
+  }
+
+  template <typename Body>
+  void each_type(Body body) const {
+    if (dtype == "f64")
+      body(double{});
+    else if (dtype == "f32")
+      body(float{});
+    else if (dtype == "bf16")
+      body(BFloat16{});
+    else if (dtype == "f16")
+      body(Float16{});
+    else if (dtype == "i64")
+      body(int64_t{});
+    else if (dtype == "i32")
+      body(int32_t{});
+    else if (dtype == "i16")
+      body(int16_t{});
+    else if (dtype == "i8")
+      body(int8_t{});
+    else
+      body(uint8_t{});
+  }
+};
+
+}  // namespace esp::bench

@@ -1,0 +1,55 @@
+#include "esp/launch/world.h"
+
+#include <random>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/launch/secret.h"
+
+namespace esp::launch {
+
+LocalWorld start_local_world(LocalOptions options, const Log& log) {
+  std::random_device random;
+  std::string name = fmt::format("local-{:08x}{:08x}", random(), random());
+  options.secret = net::Secret::random();
+  options.environment["ESPALIER_JOB"] = name;
+  net::HubOptions hub;
+  hub.size = options.num_ranks;
+  hub.job = name;
+  hub.secret = options.secret;
+  hub.log = log;
+  LocalWorld world;
+  world.hub = std::make_unique<net::Hub>(hub);
+  options.master_address = world.hub->address();
+  options.master_port = world.hub->port();
+  world.job = std::make_unique<LocalJob>(options);
+  return world;
+}
+
+net::RendezvousOptions join_options(const Environment& environment) {
+  Placement place = read_environment(environment);
+  net::RendezvousOptions options;
+  options.rank = place.rank;
+  options.size = place.size;
+  options.local_size = place.local_size;
+  options.secret = read_secret(environment);
+  bool launched_by_us = environment.contains("ESPALIER_JOB");
+  if (launched_by_us) options.job = environment.at("ESPALIER_JOB");
+  // Our own launcher hosts the hub; under any other, rank 0 does.
+  options.host_hub = !launched_by_us && place.rank == 0;
+  if (place.master_address.empty()) {
+    if (place.size > 1)
+      throw UsageError(
+          fmt::format("{} says there are {} ranks but not where they meet; set MASTER_ADDR and MASTER_PORT",
+                      place.launcher, place.size));
+    options.endpoint = "tcp://127.0.0.1:0";
+    return options;
+  }
+  bool v6 = place.master_address.find(':') != std::string::npos;
+  std::string host = v6 ? "[" + place.master_address + "]" : place.master_address;
+  options.endpoint = fmt::format("tcp://{}:{}", host, place.master_port);
+  return options;
+}
+
+}  // namespace esp::launch
