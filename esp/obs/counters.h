@@ -1,0 +1,44 @@
+// Named counts that only grow: calls, bytes, messages. A Counters object belongs to whoever made it and hands out
+// Counter references that stay valid as long as it lives. Any thread may add; a snapshot taken meanwhile is of each
+// counter, not of all at one instant.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "esp/base/json.h"
+
+namespace esp::obs {
+
+class Counter {
+ public:
+  void add(uint64_t amount = 1) { value_.fetch_add(amount, std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+class Counters {
+ public:
+  // The counter of that name, made at the first call. Look it up once and keep the reference: this takes a lock.
+  Counter& counter(std::string_view name);
+
+  // {"name": value, …} in the order in which the counters were made.
+  Json snapshot() const;
+
+ private:
+  struct Named {
+    explicit Named(std::string_view n) : name(n) {}
+    std::string name;
+    Counter counter;
+  };
+  mutable std::mutex mutex_;  // guards counters_, not the counts
+  std::deque<Named> counters_;
+};
+
+}  // namespace esp::obs

@@ -1,0 +1,70 @@
+// Flight logs for people and tools: JSON of one rank, one timeline of many.
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/check.h"
+#include "esp/obs/flight_log.h"
+
+namespace esp::obs {
+
+Json to_json(const FlightLog& log) {
+  Json records = Json::array();
+  for (const FlightRecord& record : log.records)
+    records.push_back({{"number", record.number},
+                       {"mono_ns", record.mono_ns},
+                       {"kind", name_of(record.kind)},
+                       {"state", name_of(record.state)},
+                       {"text", record.text},
+                       {"group", record.group},
+                       {"sequence", record.sequence},
+                       {"bytes", record.bytes},
+                       {"peer", record.peer},
+                       {"detail", record.detail}});
+  return {{"rank", log.rank},
+          {"world", log.world},
+          {"pid", log.pid},
+          {"wall_minus_mono_ns", log.wall_minus_mono_ns},
+          {"written", log.written},
+          {"skipped", log.skipped},
+          {"records", std::move(records)}};
+}
+
+std::string describe(const FlightRecord& record) {
+  std::string text =
+      fmt::format("{} {} #{} of group {:x}", name_of(record.kind), record.text, record.sequence, record.group);
+  if (record.peer >= 0) text += fmt::format(", peer {}", record.peer);
+  return text + fmt::format(", {} bytes: {}", record.bytes, name_of(record.state));
+}
+
+std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int64_t> clock_offsets_ns) {
+  ESP_CHECK(clock_offsets_ns.empty() || clock_offsets_ns.size() == logs.size(), "{} logs, {} offsets", logs.size(),
+            clock_offsets_ns.size());
+  struct Line {
+    int64_t at_ns;
+    int64_t rank;
+    const FlightRecord* record;
+  };
+  std::vector<Line> lines;
+  for (size_t k = 0; k < logs.size(); ++k) {
+    int64_t offset = logs[k].wall_minus_mono_ns + (clock_offsets_ns.empty() ? 0 : clock_offsets_ns[k]);
+    for (const FlightRecord& record : logs[k].records)
+      lines.push_back({record.mono_ns + offset, logs[k].rank, &record});
+  }
+  std::ranges::stable_sort(lines, {}, &Line::at_ns);
+
+  fmt::memory_buffer text;
+  auto out = std::back_inserter(text);
+  for (const Line& line : lines)
+    fmt::format_to(out, "{:+16.9f} s  rank {:<3} {}\n", static_cast<double>(line.at_ns - lines.front().at_ns) * 1e-9,
+                   line.rank, describe(*line.record));
+  for (const FlightLog& log : logs) {
+    fmt::format_to(out, "rank {} wrote {} records, {} unreadable; unfinished:\n", log.rank, log.written, log.skipped);
+    for (const FlightRecord& record : unfinished(log)) fmt::format_to(out, "  {}\n", describe(record));
+  }
+  return fmt::to_string(text);
+}
+
+}  // namespace esp::obs

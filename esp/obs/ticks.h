@@ -1,0 +1,35 @@
+// The cheapest clock there is: the processor's own counter where it runs at one rate on every core, else nanoseconds.
+// Ticks mean something only between two anchors that hold both ticks and time (flight_recorder.h keeps them).
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/clock.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <x86intrin.h>
+#endif
+
+namespace esp::obs {
+
+// Reads of the system clock cost more than the rest of a flight record together.
+inline uint64_t fast_ticks() {
+#if defined(__x86_64__)
+  return __rdtsc();
+#else
+  return static_cast<uint64_t>(now_ns());
+#endif
+}
+
+// Whether fast_ticks() may be trusted across cores and frequency changes.
+inline bool ticks_are_steady() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(0x80000007u, &a, &b, &c, &d) && (d & (1u << 8));
+#else
+  return true;
+#endif
+}
+
+}  // namespace esp::obs
