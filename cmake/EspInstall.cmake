@@ -16,20 +16,26 @@ target_include_directories(espalier_collectives INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 add_library(espalier::collectives ALIAS espalier_collectives)
 
-install(TARGETS espalier_collectives EXPORT EspalierTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/espalier/collectives.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/espalier)
+install(TARGETS espalier_collectives EXPORT EspalierTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT collectives NAMELINK_COMPONENT collectives)
+install(FILES include/espalier/collectives.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/espalier
+  COMPONENT collectives)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Espalier)
 configure_package_config_file(cmake/EspalierConfig.cmake.in ${CMAKE_BINARY_DIR}/package/EspalierConfig.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/EspalierConfigVersion.cmake
   COMPATIBILITY SameMajorVersion)
-install(EXPORT EspalierTargets NAMESPACE espalier:: DESTINATION ${package_dir})
+install(EXPORT EspalierTargets NAMESPACE espalier:: DESTINATION ${package_dir}
+  COMPONENT collectives)
 install(FILES ${CMAKE_BINARY_DIR}/package/EspalierConfig.cmake
-  ${CMAKE_BINARY_DIR}/package/EspalierConfigVersion.cmake DESTINATION ${package_dir})
+  ${CMAKE_BINARY_DIR}/package/EspalierConfigVersion.cmake DESTINATION ${package_dir}
+  COMPONENT collectives)
 
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
 configure_file(cmake/espalier-collectives.pc.in ${CMAKE_BINARY_DIR}/package/espalier-collectives.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/package/espalier-collectives.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES examples/python/espalier.py DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier/python)
+install(FILES ${CMAKE_BINARY_DIR}/package/espalier-collectives.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+  COMPONENT collectives)
+install(FILES examples/python/espalier.py DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier/python
+  COMPONENT collectives)

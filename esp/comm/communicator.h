@@ -2,11 +2,11 @@
 // the fused shared-memory path where one host holds all members), NCCL (part of the CUDA build), and a fake that moves
 // nothing and counts.
 //
-// Every member makes the same calls in the same order. `run` blocks and works on the caller's thread; `start` returns at
-// once and a worker thread owned by the communicator works in order of the calls, so several may be in flight. Buffers
-// must stay valid until done. One thread at a time may call; different communicators are independent. Errors: UsageError
-// for a call that can never work (nothing was sent), CommError for what peers did; after a CommError the communicator is
-// dead and every later call repeats it.
+// Every member makes the same calls in the same order. `run` blocks and works on the caller's thread; `start` returns
+// at once and a worker thread owned by the communicator works in order of the calls, so several may be in flight.
+// Buffers must stay valid until done. One thread at a time may call; different communicators are independent. Errors:
+// UsageError for a call that can never work (nothing was sent), CommError for what peers did; after a CommError the
+// communicator is dead and every later call repeats it.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,19 @@
 #include "esp/comm/call.h"
 #include "esp/net/transport.h"
 
+namespace esp::obs {
+class FlightRecorder;  // obs/flight_recorder.h
+}
+
 namespace esp::comm {
 
 struct CommOptions {
   std::string transport = "auto";
   std::string algorithms;  // "all_reduce=ring,broadcast=tree"; empty: auto for each
   std::vector<int> shape;  // grid for torus and hierarchical, fastest axis first; empty: ranks per host × hosts
-  Duration timeout = Duration::zero();  // zero: the world's
+  Duration timeout = Duration::zero();     // zero: the world's
   size_t slice_bytes = size_t{256} << 10;  // large messages are cut so the wire stays busy while reducing; 0: never
+  std::shared_ptr<obs::FlightRecorder> flight;  // records every call; null: one of its own, in memory
 };
 
 // Counted per op and algorithm since the communicator was made.

@@ -80,7 +80,7 @@ class Fake final : public Communicator {
   std::string explain(const Call& call) const override {
     check_arguments(call, rank_, size_);
     if (algorithms_for(call.op).empty()) return fmt::format("{}: counted as messages", name_of(call.op));
-    return explain_choice(problem_of(call), size_of(call.dtype), Tier::host, tiers_);
+    return explain_choice(problem_of(call), size_of(call.dtype), links());
   }
 
   std::vector<CallStats> stats() const override { return stats_; }
@@ -97,12 +97,18 @@ class Fake final : public Communicator {
     return problem;
   }
 
+  Links links() const {
+    Links links;
+    links.widest = Tier::host;
+    links.tiers = tiers_;
+    return links;
+  }
+
   const AlgorithmRow& row_for(const Call& call, const Problem& problem) const {
     int id = algorithm_id_of(call.op, call.algorithm);
     if (id == kAutoAlgorithm) id = preferences_[static_cast<size_t>(call.op)];
     // The fused path sends no messages to count; its shares are those of the direct exchange `auto` reckons with.
-    if (id == kAutoAlgorithm || id == kFusedAlgorithm)
-      return choose(problem, size_of(call.dtype), tiers_.at(Tier::host));
+    if (id == kAutoAlgorithm || id == kFusedAlgorithm) return choose(problem, size_of(call.dtype), links());
     const AlgorithmRow& row = algorithms()[static_cast<size_t>(id)];
     if (std::string why = row.applies ? row.applies(problem) : ""; !why.empty())
       throw UsageError(fmt::format("{}: algorithm {} {}", name_of(call.op), row.name, why));

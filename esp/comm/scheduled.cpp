@@ -59,8 +59,8 @@ Scheduled::Scheduled(const net::World& world, const net::Group& group, const Com
       options_(options),
       preferences_(parse_preferences(options.algorithms)),
       shape_(shape_of_group(world, group, options.shape)),
-      tier_(widest_tier(world, group)),
       timeout_(options.timeout > Duration::zero() ? options.timeout : world.options.timeout),
+      flight_(options.flight),
       tiers_(tiers),
       sent_(group.members.size()),
       received_(group.members.size()),
@@ -69,6 +69,12 @@ Scheduled::Scheduled(const net::World& world, const net::Group& group, const Com
       standings_(world, group_),
       worker_(fmt::format("esp-comm-{}", world.rank)) {
   fused_counter_.fill(-1);
+  if (!flight_) {
+    obs::FlightOptions record;
+    record.rank = world.rank;
+    record.world = world.size;
+    flight_ = std::make_shared<obs::FlightRecorder>(record);
+  }
   if (size() == 1) return;
   transport_ = net::open_transport(options.transport, world, group_);
   executor_ = std::make_unique<Executor>(*transport_);
@@ -174,6 +180,7 @@ std::unique_ptr<Communicator> Scheduled::split(int colour, int key) {
   }
   CommOptions options = options_;
   options.shape.clear();
+  options.flight = flight_;
   return std::make_unique<Scheduled>(world_, child, options, tiers_);
 }
 
@@ -208,7 +215,7 @@ std::string Scheduled::explain(const Call& call) const {
     return fmt::format("{}: {}, as asked, over {}", name_of(call.op), algorithm_name(algorithm), transport_->name());
   if (algorithms_for(call.op).empty())
     return fmt::format("{}: one message each way, over {}", name_of(call.op), transport_->name());
-  return explain_choice(problem_of(call), size_of(call.dtype), tier_, tiers_);
+  return explain_choice(problem_of(call), size_of(call.dtype), links_of(world_, group_, tiers_));
 }
 
 std::vector<CallStats> Scheduled::stats() const {

@@ -20,6 +20,7 @@
 #include "esp/comm/selector.h"
 #include "esp/comm/standings.h"
 #include "esp/comm/worker.h"
+#include "esp/obs/flight_recorder.h"
 
 namespace esp::comm {
 
@@ -64,7 +65,7 @@ class Scheduled final : public Communicator {
       check_fate();
       deadline_ = Deadline::after(timeout_of(call));
       body();
-      standings_.mine().leave();
+      note_end(obs::FlightState::ended);
     } catch (const CommError& cause) {
       die(cause);
     } catch (const UsageError&) {
@@ -100,7 +101,13 @@ class Scheduled final : public Communicator {
   // A collective gets its number and tag, and this rank says where it stands; `retag` once more is known.
   void enter(const Call& call, int algorithm);
   void retag(const Call& call, int algorithm);
-  void stand_at(const Call& call);
+  void stand_at(const Call& call, uint64_t number);
+  void note(const Call& call, uint64_t number, int algorithm);  // for the flight recorder
+  void note_end(obs::FlightState state) {
+    standings_.mine().leave();
+    event_.state = state;
+    flight_->record(event_);
+  }
 
   // scheduled_faults.cpp
   void check_fate();
@@ -117,8 +124,9 @@ class Scheduled final : public Communicator {
   const CommOptions options_;
   const Preferences preferences_;
   const Shape shape_;
-  const Tier tier_;
   const Duration timeout_;
+  std::shared_ptr<obs::FlightRecorder> flight_;
+  obs::FlightEvent event_;  // of the call under way
   Tiers tiers_;
 
   uint64_t sequence_ = 0;                                       // collectives entered

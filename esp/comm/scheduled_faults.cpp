@@ -57,7 +57,7 @@ void Scheduled::die(const CommError& cause) {
     tell = known.kind() == CommError::Kind::lost;
   }
   dead_ = first;
-  standings_.mine().leave();
+  note_end(obs::FlightState::failed);
   if (tell) tell_everyone(first);
   throw *dead_;
 }
@@ -66,7 +66,7 @@ void Scheduled::fail_here(const std::exception& error) {
   if (transport_) transport_->abandon();
   int me = world_.rank;
   dead_ = CommError(CommError::Kind::aborted, me, fmt::format("rank {} failed: {}", me, error.what()));
-  standings_.mine().leave();
+  note_end(obs::FlightState::failed);
   tell_everyone(*dead_);
 }
 

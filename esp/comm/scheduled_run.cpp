@@ -1,6 +1,7 @@
 // How each kind of call is run; scheduled.h says on which thread.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,12 @@ bool reduces(Op op) {
 bool rooted(Op op) {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
 }
+// In the order of Op.
+constexpr obs::FlightText kFlightNames[] = {
+    "broadcast", "reduce",  "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_to_all_v",
+    "gather",    "scatter", "send",       "recv",           "barrier",    "signal",     "wait"};
+static_assert(std::size(kFlightNames) == kNumOps);
+
 bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv;
 }
@@ -54,10 +61,26 @@ void Scheduled::enter(const Call& call, int algorithm) {
 void Scheduled::retag(const Call& call, int algorithm) {
   tag_ = tag_of(as_agreed(call), sequence_, algorithm);
   standings_.mine().enter(tag_);
+  note(call, sequence_, algorithm);
 }
 
-void Scheduled::stand_at(const Call& call) {
+void Scheduled::stand_at(const Call& call, uint64_t number) {
   standings_.mine().enter(tag_of(call, sequence_, kAutoAlgorithm));
+  note(call, number, kAutoAlgorithm);
+}
+
+void Scheduled::note(const Call& call, uint64_t number, int algorithm) {
+  event_.kind = call.op == Op::send   ? obs::FlightKind::send
+                : call.op == Op::recv ? obs::FlightKind::recv
+                                      : obs::FlightKind::collective;
+  event_.state = obs::FlightState::begun;
+  event_.text = kFlightNames[static_cast<size_t>(call.op)];
+  event_.group = group_.id;
+  event_.sequence = number;
+  event_.bytes = call.count * size_of(call.dtype);
+  event_.peer = point_to_point(call.op) || rooted(call.op) ? call.root : -1;
+  event_.detail = static_cast<uint16_t>(algorithm);
+  flight_->record(event_);
 }
 
 Scheduled::Counter& Scheduled::counter(Op op, int algorithm) {
@@ -169,7 +192,7 @@ PlanEntry& Scheduled::entry_for(const Call& call, int algorithm) {
       enter(call, kAutoAlgorithm);
       learn_tiers(call);
     }
-    chosen = algorithm_id(choose(problem, unit, tiers_.at(tier_)));
+    chosen = algorithm_id(choose(problem, unit, links_of(world_, group_, tiers_)));
   }
   first ? retag(call, chosen) : enter(call, chosen);
   const AlgorithmRow& row = algorithms()[static_cast<size_t>(chosen)];
@@ -249,7 +272,7 @@ void Scheduled::run_points(std::span<const Call> calls) {
     message.transfer.bytes = call.count * size_of(call.dtype);
     message.transfer.tag = tag_of(as_sent(call, rank()), number, kAutoAlgorithm);
   }
-  stand_at(calls.front());
+  stand_at(calls.front(), messages_.front().transfer.tag.sequence);
   net::Traffic before = transport_->total();
   auto outcome = executor_->exchange(messages_, *deadline_);
   const Call* concerned = &calls.front();
@@ -270,13 +293,15 @@ std::string Scheduled::signal_key(int from, int to, uint64_t number) const {
 
 void Scheduled::run_signal(const Call& call) {
   uint64_t number = ++signalled_[static_cast<size_t>(call.root)];
+  note(call, number, kAutoAlgorithm);
   world_.store->set(signal_key(rank(), call.root, number), "");
   counter(call.op, kAutoAlgorithm).calls++;
 }
 
 void Scheduled::run_wait(const Call& call) {
-  stand_at(call);
-  std::string key = signal_key(call.root, rank(), ++waited_[static_cast<size_t>(call.root)]);
+  uint64_t number = ++waited_[static_cast<size_t>(call.root)];
+  stand_at(call, number);
+  std::string key = signal_key(call.root, rank(), number);
   // Short waits in a row, since a fault does not wake the store.
   constexpr auto kGlance = std::chrono::milliseconds(50);
   while (!world_.store->try_get(key)) {

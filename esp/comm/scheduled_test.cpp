@@ -1,17 +1,20 @@
-// Every algorithm on every size of group, over threads, against the order of summation it declares.
+// Every algorithm on every size of group over threads, held to the replay of its declared order bit for bit; then what
+// a communicator adds to schedules: work in flight, groups, splits, signals, counters.
 #include "esp/comm/scheduled.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <mutex>
-#include <random>
 
 #include <fmt/format.h>
 
+#include "esp/base/half.h"
+#include "esp/base/rng.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
-#include "esp/comm/communicator.h"
+#include "esp/comm/group_calls.h"
+#include "esp/comm/replay.h"
+#include "esp/comm/validate.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::comm {
@@ -19,40 +22,383 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLong = 60s;
-
-CommOptions over_inproc() {
+CommOptions over(std::string transport, size_t slice_bytes = 256) {
   CommOptions options;
-  options.transport = "inproc";
-  options.timeout = kLong;
+  options.transport = std::move(transport);
+  options.timeout = 60s;
+  options.slice_bytes = slice_bytes;  // small, so that modest buffers are cut
   return options;
 }
 
-TEST(Scheduled, AllReducesSmallIntegersExactlyWithEveryAlgorithm) {
-  for (int size : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
-    net::run_threads(size, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), over_inproc());
-      for (const AlgorithmRow* row : algorithms_for(Op::all_reduce)) {
-        for (size_t count : {0, 1, 7, 64, 1000}) {
-          Problem problem{Op::all_reduce, world.rank, size, count, 0, {}, 0};
-          if (row->applies && !row->applies(problem).empty()) continue;
-          std::vector<int32_t> in(count), out(count, -1);
-          for (size_t i = 0; i < count; ++i) in[i] = static_cast<int32_t>(i) + world.rank * 100;
-          Call call;
-          call.op = Op::all_reduce;
-          call.in = in.data();
-          call.out = out.data();
-          call.count = count;
-          call.dtype = DType::i32;
-          call.algorithm = row->name;
-          comm->run(call);
-          for (size_t i = 0; i < count; ++i)
-            ASSERT_EQ(out[i], size * static_cast<int32_t>(i) + 100 * size * (size - 1) / 2)
-                << row->name << " size " << size << " count " << count << " element " << i;
-        }
-      }
-    });
+// Values whose sums round, and products stay finite.
+Bytes random_input(DType dtype, size_t count, uint64_t seed) {
+  Bytes bytes(count * size_of(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    double value = 0.5 + random_unit(seed, 1, i);
+    std::byte* at = bytes.data() + i * size_of(dtype);
+    auto put = [&](auto x) { std::memcpy(at, &x, sizeof x); };
+    switch (dtype) {
+      case DType::f64:
+        put(value);
+        break;
+      case DType::f32:
+        put(static_cast<float>(value));
+        break;
+      case DType::bf16:
+        put(BFloat16(static_cast<float>(value)));
+        break;
+      case DType::f16:
+        put(Float16(static_cast<float>(value)));
+        break;
+      case DType::i64:
+        put(static_cast<int64_t>(value * 1000));
+        break;
+      case DType::i32:
+        put(static_cast<int32_t>(value * 1000));
+        break;
+      case DType::i16:
+        put(static_cast<int16_t>(value * 1000));
+        break;
+      case DType::i8:
+        put(static_cast<int8_t>(value * 20));
+        break;
+      case DType::u8:
+        put(static_cast<uint8_t>(value * 20));
+        break;
+    }
   }
+  return bytes;
+}
+
+bool reduces(Op op) {
+  return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter;
+}
+bool rooted(Op op) {
+  return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
+}
+
+struct Case {
+  Problem problem;
+  std::string algorithm;
+  DType dtype = DType::f32;
+  ReduceOp reduce = ReduceOp::sum;
+  bool in_place = false;
+
+  std::string name() const {
+    return fmt::format("{} {} size {} count {} root {} {} {} {}", name_of(problem.op), algorithm, problem.size,
+                       problem.count, problem.root, name_of(dtype), kernel::name_of(reduce),
+                       in_place ? "in place" : "out of place");
+  }
+};
+
+// Where the input lies inside the output, or the output inside the input, when in place.
+size_t own_offset(const Case& c, int rank) {
+  return chunk_of(c.problem.count, c.problem.size, rank).offset;
+}
+
+// This rank's result, run by the communicator.
+Bytes run_case(Communicator& comm, const Case& c, const Bytes& input) {
+  size_t unit = size_of(c.dtype);
+  Call call;
+  call.op = c.problem.op;
+  call.count = c.problem.count;
+  call.root = c.problem.root;
+  call.dtype = c.dtype;
+  call.reduce = c.reduce;
+  call.algorithm = c.algorithm;
+  Extents extents = extents_of(call, comm.rank(), comm.size());
+  bool larger_out = call.op == Op::all_gather || call.op == Op::gather;
+  bool larger_in = call.op == Op::reduce_scatter || call.op == Op::scatter;
+  if (!c.in_place || extents.in == 0 || extents.out == 0) {
+    Bytes in = input, out(extents.out * unit, std::byte{0x5a});
+    call.in = in.data();
+    call.out = out.data();
+    comm.run(call);
+    EXPECT_EQ(in, input) << "the input changed: " << c.name();
+    return out;
+  }
+  size_t offset = larger_out || larger_in ? own_offset(c, comm.rank()) * unit : 0;
+  Bytes buffer(std::max(extents.in, extents.out) * unit);
+  std::memcpy(buffer.data() + (larger_out ? offset : 0), input.data(), extents.in * unit);
+  call.in = buffer.data() + (larger_out ? offset : 0);
+  call.out = buffer.data() + (larger_in ? offset : 0);
+  comm.run(call);
+  auto* out = static_cast<std::byte*>(call.out);
+  return Bytes(out, out + extents.out * unit);
+}
+
+// Runs one list of cases per size of group; every rank checks its own results.
+void expect_replayed(int size, const std::vector<Case>& cases, const CommOptions& options) {
+  std::vector<std::vector<Bytes>> inputs, outputs;
+  for (const Case& c : cases) {
+    std::vector<Problem> problems = for_every_rank(c.problem);
+    std::vector<Bytes> in;
+    for (int r = 0; r < size; ++r)
+      in.push_back(
+          random_input(c.dtype, sizes_of(problems[static_cast<size_t>(r)]).input, static_cast<uint64_t>(r) + 7));
+    const AlgorithmRow& row = find_algorithm(c.problem.op, c.algorithm);
+    outputs.push_back(replay(problems, build_all(row, problems), in, c.dtype, c.reduce));
+    inputs.push_back(std::move(in));
+  }
+  net::run_threads(size, [&](net::World& world) {
+    auto comm = make_communicator(world, world.everyone(), options);
+    auto r = static_cast<size_t>(world.rank);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      Bytes got = run_case(*comm, cases[i], inputs[i][r]);
+      EXPECT_EQ(got, outputs[i][r]) << cases[i].name() << " on rank " << r;
+    }
+  });
+}
+
+TEST(Scheduled, MatchesTheReplayOfEveryAlgorithmBitForBit) {
+  uint64_t draw = 0;
+  for (int size = 1; size <= 9; ++size) {
+    std::vector<Case> cases;
+    for (const AlgorithmRow& row : algorithms()) {
+      if (row.op == Op::barrier || row.op == Op::all_to_all_v) continue;
+      auto n = static_cast<size_t>(size);
+      std::vector<size_t> counts =
+          row.op == Op::all_to_all ? std::vector<size_t>{0, n, 37 * n} : std::vector<size_t>{0, 1, n + 1, 997};
+      for (size_t count : counts)
+        for (bool in_place : {false, true}) {
+          Case c;
+          c.problem.op = row.op;
+          c.problem.size = size;
+          c.problem.count = count;
+          c.problem.root = rooted(row.op) ? static_cast<int>(draw % n) : 0;
+          c.algorithm = row.name;
+          // Types and reductions by lot: all meet many algorithms, none meets all.
+          c.dtype = kAllDTypes[random_bits(1, 2, draw) % std::size(kAllDTypes)];
+          if (reduces(row.op)) c.reduce = kernel::kAllReduceOps[random_bits(3, 4, draw) % 5];
+          c.in_place = in_place && row.op != Op::all_to_all;
+          ++draw;
+          if (row.applies && !row.applies(c.problem).empty()) continue;
+          cases.push_back(c);
+        }
+    }
+    expect_replayed(size, cases, over("inproc"));
+  }
+}
+
+TEST(Scheduled, AllToAllWorksInPlace) {
+  for (int size : {2, 3, 4, 8}) {
+    std::vector<Case> cases;
+    for (const AlgorithmRow* row : algorithms_for(Op::all_to_all)) {
+      Case c;
+      c.problem.op = Op::all_to_all;
+      c.problem.size = size;
+      c.problem.count = static_cast<size_t>(size) * 33;
+      c.algorithm = row->name;
+      c.in_place = true;
+      if (row->applies && !row->applies(c.problem).empty()) continue;
+      cases.push_back(c);
+    }
+    expect_replayed(size, cases, over("inproc"));
+  }
+}
+
+TEST(Scheduled, KeepsSeveralCallsInFlight) {
+  net::run_threads(4, [](net::World& world) {
+    for (const char* transport : {"inproc", "auto"}) {
+      auto comm = make_communicator(world, world.everyone(), over(transport));
+      constexpr size_t kCount = 5000;
+      std::vector<std::vector<int64_t>> data;
+      for (int k = 0; k < 8; ++k) data.emplace_back(kCount, world.rank + k);
+      std::vector<Work> works;
+      for (auto& buffer : data) {
+        Call call;
+        call.op = Op::all_reduce;
+        call.in = call.out = buffer.data();
+        call.count = kCount;
+        call.dtype = DType::i64;
+        works.push_back(comm->start(call));
+      }
+      // A blocking call lines up behind them.
+      int64_t last = world.rank;
+      comm->all_reduce(&last, &last, 1, DType::i64, ReduceOp::max);
+      EXPECT_EQ(last, 3);
+      for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait(Deadline::after(60s));
+      for (int k = 0; k < 8; ++k) EXPECT_EQ(data[static_cast<size_t>(k)], std::vector<int64_t>(kCount, 6 + 4 * k));
+    }
+  });
+}
+
+TEST(Scheduled, SendsAndReceivesOfAGroupCannotBlockEachOther) {
+  net::run_threads(4, [](net::World& world) {
+    auto comm = make_communicator(world, world.everyone(), over("inproc"));
+    constexpr size_t kCount = 100'000;
+    std::vector<int32_t> mine(kCount, world.rank);
+    std::vector<std::vector<int32_t>> theirs(4, std::vector<int32_t>(kCount));
+    std::vector<Call> calls;
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer == world.rank) continue;
+      Call send, recv;
+      send.op = Op::send;
+      send.in = mine.data();
+      recv.op = Op::recv;
+      recv.out = theirs[static_cast<size_t>(peer)].data();
+      send.count = recv.count = kCount;
+      send.dtype = recv.dtype = DType::i32;
+      send.root = recv.root = peer;
+      calls.push_back(send);
+      calls.push_back(recv);
+    }
+    // Ranks list theirs in different orders.
+    std::rotate(calls.begin(), calls.begin() + world.rank, calls.end());
+    comm->start_group(calls).wait(Deadline::after(60s));
+    for (int peer = 0; peer < 4; ++peer)
+      if (peer != world.rank) {
+        EXPECT_EQ(theirs[static_cast<size_t>(peer)], std::vector<int32_t>(kCount, peer));
+      }
+  });
+}
+
+TEST(GroupScope, DrivesSeveralRanksFromOneThread) {
+  constexpr int kRanks = 4;
+  auto worlds = net::thread_worlds(kRanks);
+  std::vector<std::unique_ptr<Communicator>> comms(kRanks);
+  {
+    std::vector<std::jthread> threads;  // opening is collective
+    for (int r = 0; r < kRanks; ++r)
+      threads.emplace_back([&, r] {
+        net::World& world = worlds[static_cast<size_t>(r)];
+        comms[static_cast<size_t>(r)] = make_communicator(world, world.everyone(), over("auto"));
+      });
+  }
+  std::vector<std::vector<float>> data;
+  for (int r = 0; r < kRanks; ++r) data.emplace_back(1000, static_cast<float>(r));
+  for (int round = 0; round < 3; ++round) {
+    GroupScope scope;
+    for (int r = 0; r < kRanks; ++r) {
+      Call call;
+      call.op = Op::all_reduce;
+      call.in = call.out = data[static_cast<size_t>(r)].data();
+      call.count = 1000;
+      call.reduce = ReduceOp::avg;
+      scope.add(*comms[static_cast<size_t>(r)], call);
+    }
+    scope.end(Deadline::after(60s));
+  }
+  for (const auto& buffer : data) EXPECT_EQ(buffer, std::vector<float>(1000, 1.5f));
+}
+
+TEST(Scheduled, SplitsByColourOrdersByKeyAndSplitsAgain) {
+  for (const char* transport : {"inproc", "auto"})
+    net::run_threads(7, [&](net::World& world) {
+      auto comm = make_communicator(world, world.everyone(), over(transport));
+      // Even ranks in reverse, odd ones as they are, rank 6 nowhere.
+      int colour = world.rank == 6 ? -1 : world.rank % 2;
+      auto half = comm->split(colour, colour == 0 ? -world.rank : 0);
+      if (world.rank == 6) {
+        EXPECT_EQ(half, nullptr);
+        comm->barrier();
+        return;
+      }
+      ASSERT_EQ(half->size(), 3);
+      EXPECT_EQ(half->rank(), colour == 0 ? 2 - world.rank / 2 : world.rank / 2);
+      int32_t sum = world.rank;
+      half->all_reduce(&sum, &sum, 1, DType::i32, ReduceOp::sum);
+      EXPECT_EQ(sum, colour == 0 ? 0 + 2 + 4 : 1 + 3 + 5);
+      auto pair = half->split(half->rank() < 2 ? 0 : 1, 0);
+      ASSERT_EQ(pair->size(), half->rank() < 2 ? 2 : 1);
+      int32_t least = world.rank;
+      pair->all_reduce(&least, &least, 1, DType::i32, ReduceOp::min);
+      EXPECT_EQ(least, half->rank() == 2 ? world.rank : colour == 0 ? 2 : 1);
+      // Two splits alike give two groups.
+      auto again = half->split(0, 0);
+      again->barrier();
+      half->barrier();
+      comm->barrier();
+    });
+}
+
+TEST(Scheduled, SignalsCountUpAndDoNotStandInLine) {
+  net::run_threads(3, [](net::World& world) {
+    auto comm = make_communicator(world, world.everyone(), over("auto"));
+    int next = (world.rank + 1) % 3, before = (world.rank + 2) % 3;
+    comm->signal(next);
+    comm->signal(next);
+    comm->barrier();
+    comm->wait(before);
+    comm->signal(next);
+    comm->wait(before);
+    comm->wait(before);
+  });
+}
+
+TEST(Scheduled, ExchangesIrregularly) {
+  for (const char* transport : {"inproc", "auto"})
+    net::run_threads(5, [&](net::World& world) {
+      auto comm = make_communicator(world, world.everyone(), over(transport));
+      // Rank r sends r * p elements to p, so some pairs have nothing to say.
+      std::vector<size_t> counts(5), send_offsets(5), recv_counts(5), recv_offsets(5);
+      size_t sent = 0, received = 0;
+      for (size_t p = 0; p < 5; ++p) {
+        counts[p] = recv_counts[p] = static_cast<size_t>(world.rank) * p;
+        send_offsets[p] = sent;
+        recv_offsets[p] = received;
+        sent += counts[p];
+        received += recv_counts[p];
+      }
+      std::vector<int16_t> in(sent), out(received, -1);
+      for (size_t p = 0; p < 5; ++p)
+        for (size_t i = 0; i < counts[p]; ++i)
+          in[send_offsets[p] + i] = static_cast<int16_t>(100 * world.rank + static_cast<int>(p));
+      Call call;
+      call.op = Op::all_to_all_v;
+      call.in = in.data();
+      call.out = out.data();
+      call.dtype = DType::i16;
+      call.send_counts = counts;
+      call.send_offsets = send_offsets;
+      call.recv_counts = recv_counts;
+      call.recv_offsets = recv_offsets;
+      comm->run(call);
+      for (size_t p = 0; p < 5; ++p)
+        for (size_t i = 0; i < recv_counts[p]; ++i)
+          EXPECT_EQ(out[recv_offsets[p] + i], static_cast<int16_t>(100 * static_cast<int>(p) + world.rank));
+    });
+}
+
+TEST(Scheduled, CountsWhatTheRingSends) {
+  net::run_threads(4, [](net::World& world) {
+    auto comm = make_communicator(world, world.everyone(), over("inproc", 0));
+    std::vector<float> data(1000, 1.0f);
+    Call call;
+    call.op = Op::all_reduce;
+    call.in = call.out = data.data();
+    call.count = data.size();
+    call.algorithm = "ring";
+    for (int i = 0; i < 3; ++i) comm->run(call);
+    auto stats = comm->stats();
+    ASSERT_EQ(stats.size(), 1u);
+    EXPECT_EQ(stats[0].algorithm, "ring");
+    EXPECT_EQ(stats[0].calls, 3u);
+    EXPECT_EQ(stats[0].bytes_sent, 3u * 2 * 3 * 1000);  // 2(N-1)/N·S
+    EXPECT_EQ(stats[0].messages, 3u * 6);
+    EXPECT_EQ(stats[0].rounds, 3u * 6);
+  });
+}
+
+TEST(Scheduled, ChoosesAloneAndSaysWhy) {
+  net::run_threads(4, [](net::World& world) {
+    auto comm = make_communicator(world, world.everyone(), over("inproc"));
+    std::vector<float> data(100'000, 1.0f);
+    comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum);
+    EXPECT_EQ(data, std::vector<float>(100'000, 4.0f));
+    Call call;
+    call.op = Op::all_reduce;
+    call.in = call.out = data.data();
+    call.count = data.size();
+    std::string why = comm->explain(call);
+    EXPECT_NE(why.find("as measured"), std::string::npos) << why;
+    EXPECT_NE(why.find("* "), std::string::npos) << why;
+    // Ranks must agree, whatever their clocks said.
+    uint64_t hash = std::hash<std::string>{}(why), other = 0;
+    comm->run(
+        {.op = Op::broadcast, .in = &hash, .out = world.rank == 0 ? &hash : &other, .count = 1, .dtype = DType::i64});
+    EXPECT_EQ(world.rank == 0 ? hash : other, hash);
+  });
 }
 
 }  // namespace

@@ -1,20 +1,52 @@
 #include "esp/comm/selector.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
+#include "esp/comm/simulate.h"
+#include "esp/comm/validate.h"
 
 namespace esp::comm {
+namespace {
 
-std::vector<Candidate> candidates(const Problem& problem, size_t element_bytes, const Link& link) {
+net::LinkCost in_picoseconds(const Link& link) {
+  return {std::llround(link.alpha * 1e12), std::llround(link.beta * 1e12)};
+}
+
+double predict(const AlgorithmRow& row, const Problem& problem, size_t element_bytes, const Links& links) {
+  const Link& slowest = links.slowest();
+  // An irregular exchange is known to its own rank only, so there is nothing to simulate.
+  if (links.equal || problem.op == Op::all_to_all_v)
+    return row.cost(problem, element_bytes, slowest.alpha, slowest.beta);
+  auto schedules = build_all(row, for_every_rank(problem));
+  auto cost = [&](int a, int b) { return in_picoseconds(links.tiers.at(links.tier(a, b))); };
+  return static_cast<double>(simulate(schedules, element_bytes, cost).time_ps) * 1e-12;
+}
+
+}  // namespace
+
+Links links_of(const net::World& world, const net::Group& group, const Tiers& tiers) {
+  Links links;
+  links.tiers = tiers;
+  links.widest = widest_tier(world, group);
+  links.tier = [&world, members = group.members](int a, int b) {
+    return tier_between(world, members[static_cast<size_t>(a)], members[static_cast<size_t>(b)]);
+  };
+  for (int a = 0; a < group.size(); ++a)
+    for (int b = a + 1; b < group.size(); ++b) links.equal &= links.tier(a, b) == links.widest;
+  return links;
+}
+
+std::vector<Candidate> candidates(const Problem& problem, size_t element_bytes, const Links& links) {
   std::vector<Candidate> found;
   for (const AlgorithmRow* row : algorithms_for(problem.op)) {
     Candidate candidate{row, 0, row->applies ? row->applies(problem) : ""};
-    if (candidate.excluded.empty()) candidate.seconds = row->cost(problem, element_bytes, link.alpha, link.beta);
+    if (candidate.excluded.empty()) candidate.seconds = predict(*row, problem, element_bytes, links);
     found.push_back(std::move(candidate));
   }
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
@@ -24,22 +56,27 @@ std::vector<Candidate> candidates(const Problem& problem, size_t element_bytes, 
   return found;
 }
 
-const AlgorithmRow& choose(const Problem& problem, size_t element_bytes, const Link& link) {
-  auto sorted = candidates(problem, element_bytes, link);
+const AlgorithmRow& choose(const Problem& problem, size_t element_bytes, const Links& links) {
+  auto sorted = candidates(problem, element_bytes, links);
   if (sorted.empty() || !sorted.front().excluded.empty())
     throw UsageError(fmt::format("no algorithm for {} of {} elements among {} ranks", name_of(problem.op),
                                  problem.count, problem.size));
   return *sorted.front().row;
 }
 
-std::string explain_choice(const Problem& problem, size_t element_bytes, Tier tier, const Tiers& tiers) {
-  const Link& link = tiers.at(tier);
+std::string explain_choice(const Problem& problem, size_t element_bytes, const Links& links) {
   std::string text =
-      fmt::format("{} of {} B among {} ranks, {}: alpha {:.3g} us, {:.3g} GB/s ({})", name_of(problem.op),
-                  problem.count * element_bytes, problem.size, name_of(tier), link.alpha * 1e6,
-                  link.beta > 0 ? 1e-9 / link.beta : 0, tiers.measured ? "measured" : "assumed until measured");
+      fmt::format("{} of {} B among {} ranks; links {}:", name_of(problem.op), problem.count * element_bytes,
+                  problem.size, links.tiers.measured ? "as measured" : "as assumed until measured");
+  for (int t = 0; t <= static_cast<int>(links.widest); ++t) {
+    if (links.equal && t != static_cast<int>(links.widest)) continue;
+    const Link& link = links.tiers.at(static_cast<Tier>(t));
+    text += fmt::format(" {} alpha {:.3g} us, {:.3g} GB/s;", name_of(static_cast<Tier>(t)), link.alpha * 1e6,
+                        link.beta > 0 ? 1e-9 / link.beta : 0);
+  }
+  text += links.equal ? " times by formula" : " times by simulation";
   bool first = true;
-  for (const Candidate& candidate : candidates(problem, element_bytes, link)) {
+  for (const Candidate& candidate : candidates(problem, element_bytes, links)) {
     if (!candidate.excluded.empty()) {
       text += fmt::format("\n    {:<22} does not apply: {}", candidate.row->name, candidate.excluded);
       continue;

@@ -1,0 +1,251 @@
+// Calls that differ between ranks, ranks that do not come, arguments that cannot work: every rank is told, in words,
+// and nothing hangs.
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "esp/comm/blame.h"
+#include "esp/comm/communicator.h"
+#include "esp/net/inproc/threads.h"
+
+namespace esp::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What each rank's `body` threw, by rank; empty where it returned.
+std::vector<std::string> errors_of(int size, const std::string& transport, Duration timeout,
+                                   const std::function<void(Communicator&)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  net::run_threads(size, [&](net::World& world) {
+    CommOptions options;
+    options.transport = transport;
+    options.timeout = timeout;
+    auto comm = make_communicator(world, world.everyone(), options);
+    auto& error = errors[static_cast<size_t>(world.rank)];
+    try {
+      comm->barrier();
+      body(*comm);
+      // Some calls let a rank go before the others find out; the next call tells it.
+      for (int i = 0; i < 1000; ++i) {
+        comm->barrier();
+        std::this_thread::sleep_for(1ms);
+      }
+    } catch (const CommError& first) {
+      error = first.what();
+      // Dead, and says so again.
+      try {
+        comm->barrier();
+        error = "the communicator came back to life";
+      } catch (const CommError& second) {
+        if (error != second.what()) error = fmt::format("first \"{}\", then \"{}\"", error, second.what());
+      }
+    }
+  });
+  return errors;
+}
+
+int ranks_named(const std::string& text) {
+  int named = 0;
+  for (int r = 0; r < 8; ++r) named += text.find(fmt::format("rank {}", r)) != std::string::npos;
+  return named;
+}
+
+struct Difference {
+  const char* name;
+  std::function<void(Communicator&, Call&)> change;  // for rank 1
+  std::vector<std::string> words;                    // that must be in every rank's error
+};
+
+class Mismatch : public testing::TestWithParam<const char*> {};
+
+TEST_P(Mismatch, IsToldToEveryRankWithTwoRanksAndTheDifference) {
+  const Difference differences[] = {
+      {"count", [](Communicator&, Call& call) { call.count = 1001; }, {"1000", "1001"}},
+      {"element type", [](Communicator&, Call& call) { call.dtype = DType::i32; }, {"f32", "i32"}},
+      {"reduction", [](Communicator&, Call& call) { call.reduce = ReduceOp::max; }, {"sum", "max"}},
+      {"operation", [](Communicator&, Call& call) { call.op = Op::broadcast; }, {"all_reduce", "broadcast"}},
+      {"order", [](Communicator& comm, Call&) { comm.barrier(); }, {"all_reduce", "barrier"}},
+  };
+  for (const Difference& difference : differences) {
+    auto errors = errors_of(4, GetParam(), 30s, [&](Communicator& comm) {
+      std::vector<float> data(2000, 1.0f);
+      Call call;
+      call.op = Op::all_reduce;
+      call.in = call.out = data.data();
+      call.count = 1000;
+      if (comm.rank() == 1) difference.change(comm, call);
+      comm.run(call);
+    });
+    for (size_t r = 0; r < errors.size(); ++r) {
+      EXPECT_GE(ranks_named(errors[r]), 2) << difference.name << " on rank " << r << ": " << errors[r];
+      EXPECT_NE(errors[r].find("rank 1"), std::string::npos)
+          << difference.name << " on rank " << r << ": " << errors[r];
+      for (const std::string& word : difference.words)
+        EXPECT_NE(errors[r].find(word), std::string::npos) << difference.name << " on rank " << r << ": " << errors[r];
+    }
+  }
+}
+
+TEST_P(Mismatch, OfAlgorithmsIsTold) {
+  auto errors = errors_of(4, GetParam(), 30s, [&](Communicator& comm) {
+    std::vector<float> data(1000, 1.0f);
+    Call call;
+    call.op = Op::all_reduce;
+    call.in = call.out = data.data();
+    call.count = data.size();
+    call.algorithm = comm.rank() == 2 ? "tree" : "ring";
+    comm.run(call);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
+    EXPECT_NE(error.find("tree"), std::string::npos) << error;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Values("inproc", "auto"),
+                         [](const auto& row) { return row.param; });
+
+TEST(Faults, AReceiveOfAnotherSizeNamesBothSides) {
+  auto errors = errors_of(3, "inproc", 30s, [](Communicator& comm) {
+    std::vector<float> data(100);
+    if (comm.rank() == 0) comm.send(data.data(), 10, DType::f32, 2);
+    if (comm.rank() == 2) comm.recv(data.data(), 12, DType::f32, 0);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 0"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
+    EXPECT_NE(error.find("recv of 12 f32 from 0"), std::string::npos) << error;
+    EXPECT_NE(error.find("send of 10 f32 to 2"), std::string::npos) << error;
+  }
+}
+
+class LateRank : public testing::TestWithParam<const char*> {};
+
+TEST_P(LateRank, IsNamedToAllWhenTheDeadlinePasses) {
+  auto errors = errors_of(4, GetParam(), 500ms, [](Communicator& comm) {
+    if (comm.rank() == 2) std::this_thread::sleep_for(2s);
+    float one = 1;
+    comm.all_reduce(&one, &one, 1, DType::f32, ReduceOp::sum);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 2 is behind"), std::string::npos) << error;
+    EXPECT_NE(error.find("all_reduce of 1 f32"), std::string::npos) << error;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, LateRank, testing::Values("inproc", "auto"),
+                         [](const auto& row) { return row.param; });
+
+TEST(Faults, ARankThatEndsIsNamedToTheOthers) {
+  for (const char* transport : {"inproc", "auto"}) {
+    std::vector<std::string> errors(3);
+    auto job = [&] {
+      net::run_threads(3, [&](net::World& world) {
+        CommOptions options;
+        options.transport = transport;
+        options.timeout = 30s;
+        auto comm = make_communicator(world, world.everyone(), options);
+        if (world.rank == 1) throw std::runtime_error("out of luck");
+        try {
+          std::vector<float> data(100'000);
+          for (;;) comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum);
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.kind(), CommError::Kind::lost);
+          EXPECT_EQ(error.peer(), 1);
+          errors[static_cast<size_t>(world.rank)] = error.what();
+        }
+      });
+    };
+    EXPECT_THROW(job(), std::runtime_error);
+    EXPECT_NE(errors[0].find("rank 1"), std::string::npos) << errors[0];
+    EXPECT_NE(errors[2].find("rank 1"), std::string::npos) << errors[2];
+  }
+}
+
+TEST(Faults, AnAbortEndsCallsUnderWay) {
+  net::run_threads(2, [](net::World& world) {
+    CommOptions options;
+    options.timeout = 30s;
+    auto comm = make_communicator(world, world.everyone(), options);
+    if (world.rank == 0) {
+      std::this_thread::sleep_for(50ms);
+      comm->abort("enough");
+      return;
+    }
+    try {
+      comm->barrier();
+      ADD_FAILURE() << "the barrier passed";
+    } catch (const CommError& error) {
+      EXPECT_STREQ(error.what(), "rank 0 aborted: enough");
+    }
+  });
+}
+
+TEST(Faults, ArgumentsThatCannotWorkAreRefusedBeforeAnythingIsSent) {
+  net::run_threads(2, [](net::World& world) {
+    for (const char* transport : {"inproc", "auto"}) {
+      CommOptions options;
+      options.transport = transport;
+      auto comm = make_communicator(world, world.everyone(), options);
+      std::vector<float> data(64);
+      auto refused = [&](const Call& call, const std::string& words) {
+        for (bool started : {false, true}) {
+          try {
+            started ? (void)comm->start(call) : comm->run(call);
+            ADD_FAILURE() << words;
+          } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+          }
+        }
+      };
+      float* a = data.data();
+      refused({.op = Op::all_reduce, .out = a, .count = 4}, "input of 4 elements is a null pointer");
+      refused({.op = Op::all_reduce, .in = a, .count = 4}, "output of 4 elements is a null pointer");
+      refused({.op = Op::all_reduce, .in = a, .out = a + 1, .count = 4}, "overlap in part");
+      refused({.op = Op::broadcast, .in = a, .out = a, .count = 4, .root = 2}, "the root is 2; ranks here are 0 to 1");
+      refused({.op = Op::all_to_all, .in = a, .out = a + 32, .count = 5}, "not a multiple of the 2 ranks");
+      refused({.op = Op::send, .in = a, .count = 4, .root = world.rank}, "this rank itself");
+      refused({.op = Op::all_reduce, .in = a, .out = a, .count = 4, .algorithm = "rign"}, "did you mean \"ring\"");
+      refused({.op = Op::all_to_all_v, .in = a, .out = a + 32}, "needs 2 counts and offsets each way");
+      refused({.op = Op::all_reduce, .in = reinterpret_cast<char*>(a) + 1, .out = a + 32, .count = 4}, "not aligned");
+      // Still alive, and no number was used up.
+      comm->barrier();
+    }
+  });
+}
+
+TEST(Faults, OptionsAreChecked) {
+  net::run_threads(2, [](net::World& world) {
+    CommOptions options;
+    options.algorithms = "all_reduce=rng";
+    EXPECT_THROW(make_communicator(world, world.everyone(), options), UsageError);
+    options.algorithms = "";
+    options.shape = {3, 2};
+    EXPECT_THROW(make_communicator(world, world.everyone(), options), UsageError);
+  });
+}
+
+TEST(Blame, PutsTheSilentRankFirst) {
+  net::Group group{7, {10, 11, 12, 13}, 0};
+  net::Tag mine = tag_of({.op = Op::barrier}, 9, -1);
+  std::vector<net::Standing> standings(4, {true, mine, true});
+  standings[2].answered = false;
+  standings[3].entered.sequence = 8;
+  CommError error = deadline_error(mine, 2s, group, standings, 1, false);
+  EXPECT_EQ(error.peer(), 12);
+  EXPECT_NE(std::string(error.what()).find("rank 12 does not answer"), std::string::npos) << error.what();
+  standings[2].answered = true;
+  error = deadline_error(mine, 2s, group, standings, 1, false);
+  EXPECT_EQ(error.peer(), 13);
+  standings[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
+  error = deadline_error(mine, 2s, group, standings, 1, false);
+  EXPECT_EQ(error.kind(), CommError::Kind::mismatch);
+  EXPECT_EQ(error.peer(), 11);
+}
+
+}  // namespace
+}  // namespace esp::comm

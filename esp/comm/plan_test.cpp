@@ -1,0 +1,98 @@
+// Plans against schedules run strictly in order: dependencies, aliasing, copies not made.
+#include "esp/comm/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "esp/comm/algo/table.h"
+
+namespace esp::comm {
+namespace {
+
+Region in(size_t offset, size_t count) {
+  return {Buffer::input, offset, count};
+}
+Region out(size_t offset, size_t count) {
+  return {Buffer::output, offset, count};
+}
+Region tmp(size_t offset, size_t count) {
+  return {Buffer::scratch, offset, count};
+}
+
+std::vector<uint32_t> before(const Plan& plan, uint32_t step) {
+  return {plan.before.begin() + plan.first_before[step], plan.before.begin() + plan.first_before[step + 1]};
+}
+
+TEST(Plan, WaitsForWhatTouchesTheSameMemory) {
+  Schedule schedule;
+  schedule.scratch_count = 10;
+  schedule.actions = {
+      {Act::receive, 0, 1, tmp(0, 10), {}},                    // 0
+      {Act::send, 0, 2, tmp(0, 4), {}},                        // 1 reads what 0 wrote
+      {Act::send, 0, 2, tmp(4, 6), {}},                        // 2
+      {Act::receive, 1, 1, tmp(3, 2), {}},                     // 3 overwrites what 1 and 2 read
+      {Act::reduce, 1, -1, out(0, 1), {tmp(9, 1), in(0, 1)}},  // 4 reads what 0 wrote
+  };
+  auto plan = make_plan(schedule, 4, std::nullopt, 10);
+  EXPECT_EQ(before(*plan, 0), (std::vector<uint32_t>{}));
+  EXPECT_EQ(before(*plan, 1), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(before(*plan, 3), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(before(*plan, 4), (std::vector<uint32_t>{0}));
+  ASSERT_EQ(plan->lanes.size(), 2u);
+}
+
+TEST(Plan, ASignalWaitsForTheSignalsHeardBefore) {
+  Schedule schedule;
+  schedule.actions = {{Act::send, 0, 1, tmp(0, 0), {}},
+                      {Act::receive, 0, 1, tmp(0, 0), {}},
+                      {Act::send, 1, 2, tmp(0, 0), {}},
+                      {Act::receive, 1, 2, tmp(0, 0), {}}};
+  auto plan = make_plan(schedule, 1, std::nullopt, 0);
+  EXPECT_EQ(before(*plan, 2), (std::vector<uint32_t>{1}));
+  EXPECT_EQ(before(*plan, 3), (std::vector<uint32_t>{}));
+}
+
+TEST(Plan, KeepsACopyOfAnInputThatIsOverwrittenTooEarly) {
+  Schedule schedule;
+  schedule.actions = {{Act::receive, 0, 1, out(0, 8), {}}, {Act::send, 1, 1, in(0, 8), {}}};
+  EXPECT_FALSE(make_plan(schedule, 4, std::nullopt, 8)->stash);
+  EXPECT_TRUE(make_plan(schedule, 4, 0, 8)->stash);
+  // Another part of the buffer is another matter.
+  EXPECT_FALSE(make_plan(schedule, 4, 8, 8)->stash);
+}
+
+TEST(Plan, InPlaceOverwritesWaitForReadsOfTheInput) {
+  Schedule schedule;
+  schedule.actions = {{Act::send, 0, 1, in(0, 8), {}}, {Act::receive, 1, 1, out(0, 8), {}}};
+  EXPECT_EQ(before(*make_plan(schedule, 4, 0, 8), 1), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(before(*make_plan(schedule, 4, std::nullopt, 8), 1), (std::vector<uint32_t>{}));
+}
+
+TEST(ForwardCopies, MakesNoCopyThatTheRingDoesNotNeed) {
+  Problem problem;
+  problem.op = Op::all_reduce;
+  problem.rank = 1;
+  problem.size = 4;
+  problem.count = 100;
+  Schedule ring = find_algorithm(Op::all_reduce, "ring").build(problem);
+  Schedule forwarded = forward_copies(slice(ring, 10));
+  int operands = 0;
+  for (const Action& action : forwarded.actions) {
+    EXPECT_NE(action.act, Act::copy);
+    operands += action.act == Act::receive_reduce && action.sources.size() == 1;
+  }
+  EXPECT_EQ(operands, 9);  // three chunks of 25 in slices of 10
+}
+
+TEST(ForwardCopies, CopiesWhatNothingReplaced) {
+  Schedule schedule;
+  schedule.actions = {{Act::copy, 0, -1, out(0, 10), {in(0, 10)}}, {Act::receive, 0, 1, out(3, 4), {}}};
+  Schedule forwarded = forward_copies(schedule);
+  ASSERT_EQ(forwarded.actions.size(), 3u);
+  EXPECT_EQ(forwarded.actions[1].region.offset, 0u);
+  EXPECT_EQ(forwarded.actions[1].region.count, 3u);
+  EXPECT_EQ(forwarded.actions[2].region.offset, 7u);
+  EXPECT_EQ(forwarded.actions[2].sources[0].offset, 7u);
+}
+
+}  // namespace
+}  // namespace esp::comm
