@@ -94,6 +94,14 @@ SocketAddress local_address(int fd) {
   return address;
 }
 
+SocketAddress remote_address(int fd) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (getpeername(fd, address.get(), &address.length) != 0)
+    throw CommError(CommError::Kind::lost, -1, fmt::format("a connection is gone: {}", errno_text(errno)));
+  return address;
+}
+
 bool is_loopback(const SocketAddress& address) {
   auto bytes = raw_bytes(address);
   if (address.family() == AF_INET) return bytes[0] == 127;

@@ -24,6 +24,7 @@ struct SocketAddress {
 
 SocketAddress numeric_address(const std::string& address, int port);  // UsageError when it is no address
 SocketAddress local_address(int fd);                                  // of a bound or connected socket
+SocketAddress remote_address(int fd);                                 // of a connected socket
 bool is_loopback(const SocketAddress& address);
 bool is_wildcard(const SocketAddress& address);
 

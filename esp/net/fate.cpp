@@ -14,6 +14,18 @@ void Fate::abort(uint64_t group, CommError cause) {
   if (aborted_.emplace(group, std::move(cause)).second) announce();
 }
 
+void Fate::leave(int rank) {
+  std::lock_guard lock(mutex_);
+  if (left_.insert(rank).second) announce();
+}
+
+void Fate::doom(CommError cause) {
+  std::lock_guard lock(mutex_);
+  if (doomed_) return;
+  doomed_ = std::move(cause);
+  announce();
+}
+
 void Fate::announce() {
   epoch_.fetch_add(1, std::memory_order_release);
   for (auto& [id, wake] : subscribers_) wake();
@@ -21,15 +33,33 @@ void Fate::announce() {
 
 void Fate::check(uint64_t group, const std::vector<int>& members) const {
   std::lock_guard lock(mutex_);
+  check_locked(group, members);
+}
+
+void Fate::check_present(uint64_t group, const std::vector<int>& members) const {
+  std::lock_guard lock(mutex_);
+  check_locked(group, members);
+  for (int member : members)
+    if (left_.contains(member))
+      throw CommError(CommError::Kind::lost, member, fmt::format("rank {} has left the job", member));
+}
+
+void Fate::check_locked(uint64_t group, const std::vector<int>& members) const {
   if (auto found = aborted_.find(group); found != aborted_.end()) throw found->second;
   for (int member : members)
     if (auto found = lost_.find(member); found != lost_.end())
       throw CommError(CommError::Kind::lost, member, fmt::format("rank {} {}", member, found->second));
+  if (doomed_) throw *doomed_;
 }
 
 bool Fate::lost(int rank) const {
   std::lock_guard lock(mutex_);
   return lost_.contains(rank);
+}
+
+bool Fate::left(int rank) const {
+  std::lock_guard lock(mutex_);
+  return left_.contains(rank);
 }
 
 int Fate::subscribe(std::function<void()> wake) {

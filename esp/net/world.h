@@ -58,8 +58,10 @@ struct Group {
   int size() const { return static_cast<int>(members.size()); }
 };
 
+class Hub;       // net/store/hub.h
 class Watch;     // net/watch.h
 class Listener;  // net/listener.h
+class MpiLibrary;  // net/mpi/library.h
 
 struct World {
   int rank = 0;
@@ -69,11 +71,13 @@ struct World {
   Secret secret;
   NetOptions options;
   Log log;
+  std::shared_ptr<Hub> hub;  // when this process hosts it; goes last
   std::shared_ptr<Store> store;
   std::shared_ptr<Fate> fate;
   std::shared_ptr<Watch> watch;  // null when all ranks are threads of one process
   std::shared_ptr<Listener> listener;  // accepts authenticated connections of peers; null for threads
   std::shared_ptr<void> in_process;  // fabric shared by the threads of one process; null otherwise
+  std::shared_ptr<MpiLibrary> mpi;   // when an mpirun started us (net/mpi/mpi.h)
 
   bool same_host(int a, int b) const { return peers[a].host == peers[b].host; }
   bool same_process(int a, int b) const { return peers[a].process == peers[b].process; }

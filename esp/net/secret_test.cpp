@@ -1,0 +1,102 @@
+#include "esp/net/secret.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/net/crypto.h"
+#include "esp/net/forked.h"
+
+namespace esp::net {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SecretFiles : public testing::Test {
+ protected:
+  SecretFiles() {
+    std::string pattern = testing::TempDir() + "esp-secret-XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~SecretFiles() override { fs::remove_all(directory_); }
+
+  std::string file(const std::string& name, const std::string& text, mode_t mode = 0600) {
+    std::string path = directory_ + "/" + name;
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    return path;
+  }
+  std::string refusal(const std::string& path) {
+    try {
+      load_secret(path);
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "taken";
+  }
+
+  std::string directory_;
+};
+
+TEST_F(SecretFiles, TakesAFileOfItsUserAlone) {
+  Secret secret = load_secret(file("good", "0123456789abcdef\n"));
+  EXPECT_EQ(secret.bytes(), sha256("0123456789abcdef"));
+  EXPECT_EQ(load_secret(file("same", "0123456789abcdef  \r\n", 0400)).bytes(), secret.bytes());
+}
+
+TEST_F(SecretFiles, RefusesAllOthersAndSaysWhy) {
+  std::string good = file("good", "0123456789abcdef");
+  EXPECT_NE(refusal(file("open", "0123456789abcdef", 0640)).find("mode 0640, open to other users"), std::string::npos);
+  EXPECT_NE(refusal(file("short", "0123456789\n")).find("holds 10 bytes"), std::string::npos);
+  EXPECT_NE(refusal(file("long", std::string(5000, 'x'))).find("holds 4097 bytes"), std::string::npos);
+  fs::create_symlink(good, directory_ + "/link");
+  EXPECT_NE(refusal(directory_ + "/link").find("symbolic link"), std::string::npos);
+  EXPECT_NE(refusal(directory_).find("not a regular file"), std::string::npos);
+  std::string pipe = directory_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NE(refusal(pipe).find("not a regular file"), std::string::npos);
+  EXPECT_NE(refusal(directory_ + "/none").find("No such file"), std::string::npos);
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(good.c_str(), 65534, 65534), 0);
+    EXPECT_NE(refusal(good).find("belongs to user 65534"), std::string::npos);
+  }
+}
+
+TEST_F(SecretFiles, AllProcessesOfAUserGetOneLocalSecret) {
+  std::vector<Forked> children;
+  for (int i = 0; i < 8; ++i)
+    children.emplace_back([&](Forked& parent) { parent.say(to_hex(local_secret(directory_).bytes())); });
+  std::string mine = to_hex(local_secret(directory_).bytes());
+  EXPECT_EQ(mine.size(), 64u);
+  for (Forked& child : children) EXPECT_EQ(child.hear(), mine);
+  std::string own = directory_ + "/espalier-" + std::to_string(geteuid());
+  struct stat info {};
+  ASSERT_EQ(stat(own.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(own), {}), 1) << "no draft is left behind";
+}
+
+TEST_F(SecretFiles, ALocalDirectoryOthersCanEnterIsRefused) {
+  std::string own = directory_ + "/espalier-" + std::to_string(geteuid());
+  fs::create_directory(own);
+  chmod(own.c_str(), 0755);
+  EXPECT_THROW(local_secret(directory_), IoError);
+  fs::remove(own);
+  fs::create_directory(directory_ + "/elsewhere");
+  fs::create_symlink(directory_ + "/elsewhere", own);
+  EXPECT_THROW(local_secret(directory_), IoError);
+}
+
+TEST(Secret, RandomOnesDiffer) {
+  EXPECT_EQ(Secret::random().bytes().size(), 32u);
+  EXPECT_NE(Secret::random().bytes(), Secret::random().bytes());
+}
+
+}  // namespace
+}  // namespace esp::net

@@ -1,0 +1,189 @@
+#include "esp/net/store/hub_store.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "esp/net/store/limits.h"
+
+namespace esp::net {
+namespace {
+
+constexpr auto kLastQuestion = std::chrono::seconds(1);  // past a join's deadline, to learn who is missing
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  pollfd item{fd, events, 0};
+  return poll(&item, 1, deadline.left_ms()) > 0;
+}
+
+}  // namespace
+
+HubStore::HubStore(Socket socket, Duration patience, Deadline deadline)
+    : socket_(std::move(socket)), patience_(patience) {
+  std::unique_lock lock(mutex_);
+  while (welcome_.job.empty()) {
+    if (broken_) hub_closed();
+    if (deadline.passed())
+      throw CommError(CommError::Kind::timeout, -1,
+                      "the hub took the connection but did not greet before the deadline");
+    pump(lock, deadline);
+  }
+}
+
+bool HubStore::broken() {
+  std::lock_guard lock(mutex_);
+  return broken_;
+}
+
+// With the lock held.
+void HubStore::hub_closed() const {
+  int rank = welcome_.hub_rank;
+  if (!garbled_.empty())
+    throw CommError(CommError::Kind::corrupt, rank, fmt::format("what the hub sends cannot be read: {}", garbled_));
+  throw CommError(CommError::Kind::lost, rank,
+                  rank >= 0 ? fmt::format("rank {}, which hosts the hub, closed its connection", rank)
+                            : "the hub (rank 0 or the launcher) closed its connection");
+}
+
+uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline deadline) {
+  std::lock_guard write_lock(write_mutex_);
+  uint64_t request = writer_.next_sequence();
+  std::string bytes = writer_.encode(kind, body);
+  {
+    std::lock_guard lock(mutex_);
+    if (broken_) hub_closed();
+    if (slot) slots_[request] = slot;
+  }
+  size_t done = 0;
+  while (done < bytes.size()) {
+    ssize_t sent = send(socket_.fd(), bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
+    if (sent > 0) {
+      done += static_cast<size_t>(sent);
+      continue;
+    }
+    if (errno == EINTR || (errno == EAGAIN && wait_for(socket_.fd(), POLLOUT, deadline))) continue;
+    // Half a frame is on its way and cannot be called back: nothing can follow it.
+    std::lock_guard lock(mutex_);
+    broken_ = true;
+    slots_.erase(request);
+    changed_.notify_all();
+    hub_closed();
+  }
+  return request;
+}
+
+std::optional<HubStore::Slot> HubStore::call(Kind kind, std::string_view body, Deadline deadline) {
+  Slot slot;
+  uint64_t request = post(kind, body, &slot, deadline);
+  std::unique_lock lock(mutex_);
+  while (!slot.done && !broken_ && !deadline.passed()) {
+    if (!reading_) {
+      pump(lock, deadline);
+    } else {
+      changed_.wait_until(lock, deadline.when());
+    }
+  }
+  slots_.erase(request);
+  if (slot.done) return slot;
+  if (broken_) hub_closed();
+  lock.unlock();
+  post(Kind::cancel, encode_number(request), nullptr, Deadline::after(patience_));
+  return {};
+}
+
+// Reads once for everybody. Called with the lock held; it is released while waiting.
+void HubStore::pump(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+  reading_ = true;
+  lock.unlock();
+  char buffer[size_t{16} << 10];
+  ssize_t got = -1;
+  bool ready = wait_for(socket_.fd(), POLLIN, deadline);
+  if (ready) got = recv(socket_.fd(), buffer, sizeof buffer, 0);
+  bool retry = !ready || (got < 0 && (errno == EAGAIN || errno == EINTR));
+  lock.lock();
+  reading_ = false;
+  try {
+    if (got > 0) {
+      reader_.append({buffer, static_cast<size_t>(got)});
+      while (auto frame = reader_.next()) deliver(*frame);
+    } else if (!retry) {
+      broken_ = true;
+    }
+  } catch (const CommError& error) {
+    broken_ = true;
+    garbled_ = error.what();
+  }
+  changed_.notify_all();
+}
+
+void HubStore::deliver(const Frame& frame) {
+  if (frame.kind == Kind::welcome) {
+    welcome_ = decode_welcome(frame.body);
+    return;
+  }
+  Reply reply = decode_reply(frame.body);
+  auto found = slots_.find(reply.request);
+  if (found == slots_.end()) return;  // nobody waits for it any longer
+  found->second->kind = frame.kind;
+  found->second->rest = std::move(reply.rest);
+  found->second->done = true;
+}
+
+HubStore::Slot HubStore::ask(Kind kind, std::string_view body, Deadline deadline, std::string_view what) {
+  auto slot = call(kind, body, deadline);
+  if (!slot) throw CommError(CommError::Kind::timeout, welcome_.hub_rank, std::string(what));
+  if (slot->kind != Kind::refused) return std::move(*slot);
+  Refusal refusal = decode_refusal(slot->rest);
+  if (refusal.usage) throw UsageError(refusal.text);
+  throw CommError(CommError::Kind::refused, -1, refusal.text);
+}
+
+void HubStore::set(std::string_view key, std::string_view value) {
+  check_store_sizes(key, value);
+  ask(Kind::set, encode_key_value(key, value), Deadline::after(patience_), "the hub did not answer a set");
+}
+
+std::string HubStore::get(std::string_view key, Deadline deadline) {
+  check_store_sizes(key, {});
+  return ask(Kind::get, encode_key(key), deadline, fmt::format("nobody set \"{}\" before the deadline", key)).rest;
+}
+
+std::optional<std::string> HubStore::try_get(std::string_view key) {
+  check_store_sizes(key, {});
+  auto slot = ask(Kind::try_get, encode_key(key), Deadline::after(patience_), "the hub did not answer a get");
+  if (slot.kind == Kind::absent) return {};
+  return std::move(slot.rest);
+}
+
+int64_t HubStore::add(std::string_view key, int64_t delta) {
+  check_store_sizes(key, {});
+  auto text =
+      ask(Kind::add, encode_addition(key, delta), Deadline::after(patience_), "the hub did not answer an add").rest;
+  int64_t sum = 0;
+  std::from_chars(text.data(), text.data() + text.size(), sum);
+  return sum;
+}
+
+void HubStore::erase(std::string_view key) {
+  check_store_sizes(key, {});
+  ask(Kind::erase, encode_key(key), Deadline::after(patience_), "the hub did not answer an erase");
+}
+
+std::vector<Peer> HubStore::join(const Join& mine, Deadline deadline) {
+  auto slot = call(Kind::join, encode_join(mine), deadline);
+  if (slot && slot->kind == Kind::table) return decode_table(slot->rest);
+  if (slot) {
+    Refusal refusal = decode_refusal(slot->rest);
+    if (refusal.usage) throw UsageError(refusal.text);
+    throw CommError(CommError::Kind::lost, -1, refusal.text);
+  }
+  auto roll = call(Kind::roll, {}, Deadline::after(kLastQuestion));
+  throw CommError(CommError::Kind::timeout, -1,
+                  fmt::format("the rendezvous is not complete at the deadline: {}",
+                              roll ? roll->rest : "and the hub no longer answers"));
+}
+
+}  // namespace esp::net
