@@ -1,6 +1,7 @@
 // Every instruction set this machine has is held to ref, bit for bit (a NaN to any NaN for sum and product).
 #include "esp/kernel/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -32,12 +33,14 @@ class Buffer {
 };
 
 // Random bits: for floating types that is every class of value, subnormals, infinities and NaNs among them. Half of the
-// elements are ordinary numbers of similar size, so that sums round.
+// elements are ordinary numbers of similar size, so that sums round. Long buffers repeat with a prime period, to be
+// quick.
 Buffer random_buffer(size_t count, DType dtype, uint64_t seed) {
   Buffer buffer(count, dtype);
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
     T* values = reinterpret_cast<T*>(buffer.data());
-    for (size_t i = 0; i < count; ++i) {
+    constexpr size_t kPeriod = 8191;
+    for (size_t i = 0; i < std::min(count, kPeriod); ++i) {
       uint64_t bits = random_bits(seed, 1, i);
       if (std::is_integral_v<T> || (bits >> 63)) {
         std::memcpy(static_cast<void*>(values + i), &bits, sizeof(T));
@@ -45,6 +48,7 @@ Buffer random_buffer(size_t count, DType dtype, uint64_t seed) {
         values[i] = static_cast<T>(static_cast<Accumulator<T>>(random_unit(seed, 2, i) * 8 - 4));
       }
     }
+    for (size_t i = kPeriod; i < count; ++i) values[i] = values[i - kPeriod];
   });
   return buffer;
 }

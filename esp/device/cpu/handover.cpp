@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kTripsPerBatch = 200;
 constexpr size_t kBatches = 101;
-constexpr uint32_t kStop = ~uint32_t{0};
+constexpr uint32_t kStop = ~uint32_t{0}, kNobody = kStop - 1;
 
 bool pin(int core) {
   cpu_set_t set;
@@ -24,7 +24,7 @@ bool pin(int core) {
 }
 
 struct alignas(64) Line {
-  std::atomic<uint32_t> turn{0};  // odd: the far side's move
+  std::atomic<uint32_t> turn{kNobody};  // odd: the far side's move; the far side opens with 0 once it is in place
 };
 
 // Spins for `wanted`, looking at the clock now and then. False when the deadline passed or the other side gave up.
@@ -41,6 +41,7 @@ void answer(Line& line, int core, const Deadline& deadline) {
     line.turn.store(kStop, std::memory_order_release);
     return;
   }
+  line.turn.store(0, std::memory_order_release);
   for (uint32_t turn = 1; await(line, turn, deadline); turn += 2) line.turn.store(turn + 1, std::memory_order_release);
 }
 
@@ -68,7 +69,7 @@ std::optional<double> handover_ns(int core_a, int core_b, Deadline deadline) {
   // Both threads are our own: the caller's affinity stays as it was.
   std::thread far([&] { answer(line, core_b, deadline); });
   std::thread near([&] {
-    if (pin(core_a)) batches = ask(line, deadline);
+    if (await(line, 0, deadline) && pin(core_a)) batches = ask(line, deadline);
     line.turn.store(kStop, std::memory_order_release);
   });
   near.join();
