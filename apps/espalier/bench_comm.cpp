@@ -16,6 +16,7 @@
 #include "esp/base/dtype.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/comm/algo/table.h"
 #include "esp/comm/call.h"
 #include "esp/kernel/reduce.h"
 #include "esp/net/transport.h"
@@ -196,6 +197,9 @@ void check_names(CommBench& bench) {
   };
   expand(bench.dtypes, kAllDTypes, parse_dtype);
   expand(bench.reduce_ops, kernel::kAllReduceOps, kernel::parse_reduce_op);
+  if (bench.algorithm != "auto" && bench.algorithm != "fused")
+    for (const std::string& op : bench.ops)
+      if (op != "sendrecv") comm::find_algorithm(comm::parse_op(op), bench.algorithm);
   if (bench.transport != "auto") find_row("transport", net::transports(), bench.transport);
   if (bench.nproc.empty())
     bench.nproc = {bench.threads * bench.devices > 1 ? bench.threads * bench.devices : std::max(2, usable_cores())};

@@ -243,10 +243,17 @@ void compare_world(const CommBench& bench, int ranks, const std::vector<const Ri
   std::vector<std::unique_ptr<BenchJob>> jobs;
   std::vector<Contender> contenders = {{"espalier", "", bench.transport, ours.ranks.get()}};
   for (const RivalRow* row : rows) {
-    jobs.push_back(start_rival(*row, ranks, board, folder.path(), start));
+    try {
+      jobs.push_back(start_rival(*row, ranks, board, folder.path(), start));
+    } catch (const CommError& error) {
+      // A rival that does not run here is left out aloud; the others are still worth comparing.
+      fmt::print(stderr, "left out: {}\n", error.what());
+      continue;
+    }
     contenders.push_back(
         {std::string(row->library), std::string(row->variant), std::string(row->transport), jobs.back().get()});
   }
+  if (jobs.empty()) throw UsageError("none of the peers could be started");
   for (const std::string& op : bench.ops) {
     report.open_table(op, contenders, ranks);
     for (size_t bytes : sweep(bench)) {

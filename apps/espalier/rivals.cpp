@@ -55,7 +55,7 @@ const RivalRow kRivals[] = {
      "shm",
      "espalier-peer-openmpi",
      "mpirun.openmpi",
-     {"--mca", "pml", "ucx"},
+     {"--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any"},
      true},
     {"openmpi-tuned",
      "openmpi",

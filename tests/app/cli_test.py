@@ -1,0 +1,151 @@
+"""Help, version, colours, errors and exit codes of the binary."""
+import json
+import os
+import pty
+import shutil
+import subprocess
+import unittest
+
+from driving import ESPALIER, run
+
+COMMANDS = [[], ["bench"], ["bench", "comm"], ["lab"], ["lab", "allreduce"], ["doctor"], ["completion"]]
+
+
+def on_terminal(*arguments, env=None):
+    """Output of the binary with a terminal as stdout and stderr."""
+    ours, theirs = pty.openpty()
+    environment = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", **(env or {})}
+    process = subprocess.Popen([ESPALIER, *arguments], stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        text += piece
+    process.wait(30)
+    os.close(ours)
+    return text.decode()
+
+
+class Help(unittest.TestCase):
+    def test_every_command_has_help_that_fits_a_screen(self):
+        for command in COMMANDS:
+            answer = run(*command, "--help")
+            self.assertEqual(answer.returncode, 0, command)
+            self.assertLessEqual(len(answer.stdout.splitlines()), 50, command)
+            self.assertLessEqual(max(map(len, answer.stdout.splitlines())), 120, command)
+            self.assertIn("Usage: " + " ".join(["espalier", *command]), answer.stdout)
+
+    def test_our_own_roles_are_not_listed(self):
+        self.assertNotIn("bench-rank", run("--help").stdout)
+        self.assertNotIn("bench-rank", run("completion", "bash").stdout)
+
+    def test_no_command_shows_help(self):
+        answer = run()
+        self.assertEqual(answer.returncode, 0)
+        self.assertIn("Subcommands:", answer.stdout)
+
+    def test_lab_without_a_name_lists_the_experiments(self):
+        answer = run("lab")
+        self.assertEqual(answer.returncode, 0)
+        self.assertRegex(answer.stdout, r"(?m)^allreduce ")
+
+
+class Version(unittest.TestCase):
+    def test_says_what_it_is_and_what_it_found(self):
+        answer = run("--version")
+        self.assertEqual(answer.returncode, 0)
+        self.assertRegex(answer.stdout, r"(?m)^espalier \d+\.\d+\.\d+ \([0-9a-f]{12}|unknown, ")
+        for line in ["CPU:", "Open MPI:", "MPICH:", "NCCL:", "CUDA:"]:
+            self.assertIn("\n" + line, answer.stdout)
+
+
+class Colours(unittest.TestCase):
+    def test_on_a_terminal_only(self):
+        self.assertIn("\033[", on_terminal("doctor"))
+        self.assertNotIn("\033[", run("doctor").stdout)
+
+    def test_never_with_no_color(self):
+        self.assertNotIn("\033[", on_terminal("doctor", env={"NO_COLOR": "1"}))
+        self.assertNotIn("\033[", on_terminal("nonsense", env={"NO_COLOR": "1"}))
+
+    def test_errors_are_plain_in_a_pipe(self):
+        self.assertIn("\033[31m", on_terminal("nonsense"))
+        self.assertNotIn("\033[", run("nonsense").stderr)
+
+
+class Errors(unittest.TestCase):
+    def refused(self, code, words, *arguments):
+        answer = run(*arguments)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        self.assertEqual(answer.stdout, "", arguments)
+        self.assertEqual(len(answer.stderr.splitlines()), 1, answer.stderr)
+        for word in words:
+            self.assertIn(word, answer.stderr)
+
+    def test_unknown_names_suggest_the_nearest(self):
+        self.refused(2, ['"benhc"', 'did you mean "bench"'], "benhc")
+        self.refused(2, ['"cmom"', 'did you mean "comm"'], "bench", "cmom")
+        self.refused(2, ["--ngpu", "did you mean --ngpus"], "bench", "comm", "--ngpu", "2")
+        self.refused(2, ['"alreduce"', 'did you mean "allreduce"'], "lab", "alreduce")
+        self.refused(2, ['"al_reduce"', 'did you mean "all_reduce"'], "bench", "comm", "al_reduce")
+        self.refused(2, ['"smh"', 'did you mean "shm"'], "bench", "comm", "--transport", "smh")
+        self.refused(2, ['"rnig"', 'did you mean "ring"'], "bench", "comm", "--algo", "rnig")
+        self.refused(2, ['"flaot"', "float"], "bench", "comm", "-d", "flaot")
+        self.refused(2, ['"smu"', "sum"], "bench", "comm", "-o", "smu")
+        self.refused(2, ['"openmp"', 'did you mean "openmpi"'], "bench", "comm", "--peers", "openmp")
+        self.refused(2, ['"tcsh"', "bash, zsh, fish"], "completion", "tcsh")
+
+    def test_arguments_that_cannot_work(self):
+        self.refused(2, ['"3Q"', "64K"], "bench", "comm", "-b", "3Q")
+        self.refused(2, ["-e 1K", "-b 1M"], "bench", "comm", "-b", "1M", "-e", "1K")
+        self.refused(2, ["factor"], "bench", "comm", "-b", "1", "-e", "8", "-f", "1")
+        self.refused(2, ["root 2", "2 ranks"], "bench", "comm", "--nproc", "2", "-r", "2")
+        self.refused(2, ["--nproc", '"two"'], "bench", "comm", "--nproc", "two")
+        self.refused(2, ["--nproc 0"], "bench", "comm", "--nproc", "0")
+        self.refused(2, ["x"], "doctor", "x")
+        self.refused(2, ["shell"], "completion")
+
+    def test_a_file_that_cannot_be_written_is_code_four(self):
+        answer = run("bench", "comm", "--nproc", "2", "-b", "1K", "-n", "1", "--json", "/nonexistent/folder/rows.json")
+        self.assertEqual(answer.returncode, 4)
+        self.assertIn("/nonexistent/folder/rows.json", answer.stderr)
+
+
+class Doctor(unittest.TestCase):
+    def test_lines_are_marked_and_advise(self):
+        answer = run("doctor")
+        self.assertEqual(answer.returncode, 0, answer.stdout)
+        lines = answer.stdout.splitlines()
+        self.assertTrue(all(line[0] in "✓!✗ " for line in lines), lines)
+        for subject in ["cores", "caches", "core hand-over", "memory", "shared memory", "transports", "Open MPI", "MPICH",
+                        "NCCL", "CUDA", "congestion control", "limits"]:
+            self.assertIn(subject, answer.stdout)
+        for i, line in enumerate(lines):
+            if line[0] in "!✗":
+                self.assertTrue(i + 1 < len(lines) and lines[i + 1].startswith("   "), f"no advice after: {line}")
+
+    def test_json_says_the_same(self):
+        answer = run("doctor", "--json")
+        report = json.loads(answer.stdout)
+        self.assertTrue(report["healthy"])
+        self.assertIn("transports", [finding["name"] for finding in report["findings"]])
+        self.assertTrue(all(finding["state"] in ("good", "absent", "care", "broken") for finding in report["findings"]))
+
+    def test_something_needed_and_broken_is_code_two(self):
+        # A network namespace of its own, whose loopback is down.
+        unshare = shutil.which("unshare")
+        if not unshare or subprocess.run([unshare, "-n", "true"], capture_output=True).returncode != 0:
+            self.skipTest("network namespaces are not permitted here")
+        answer = subprocess.run([unshare, "-n", ESPALIER, "doctor"], capture_output=True, text=True, timeout=30)
+        self.assertEqual(answer.returncode, 2, answer.stdout)
+        self.assertRegex(answer.stdout, r"✗ loopback")
+        self.assertIn("ip link set lo up", answer.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

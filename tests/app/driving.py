@@ -1,0 +1,50 @@
+"""How the tests run the binary: always with a time limit, never with a terminal unless they ask for one."""
+import os
+import subprocess
+import time
+
+ESPALIER = os.environ.get("ESPALIER", "build/bin/espalier")
+LIMIT_S = 100
+
+
+def run(*arguments, env=None, limit=LIMIT_S):
+    environment = dict(os.environ, **(env or {}))
+    return subprocess.run([ESPALIER, *arguments], capture_output=True, text=True, timeout=limit, env=environment)
+
+
+def start(*arguments):
+    return subprocess.Popen([ESPALIER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def children(pid):
+    """Processes whose parent is `pid`, by /proc."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(name))
+    return sorted(found)
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition, limit=30):
+    """True as soon as the condition holds, False at the limit."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()

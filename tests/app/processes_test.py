@@ -1,0 +1,86 @@
+"""What the binary leaves behind, tells, and hides: ranks, segments, folders, secrets."""
+import glob
+import os
+import signal
+import unittest
+
+from driving import children, run, running, start, wait_until
+
+# A run that lasts until somebody ends it.
+FOREVER = ["bench", "comm", "--nproc", "3", "-b", "1M", "-n", "1000000", "-c", "0"]
+RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ESPALIER_JOB",
+                  "ESPALIER_SECRET_FD"}
+
+
+class Running(unittest.TestCase):
+    def setUp(self):
+        self.parent = start(*FOREVER)
+        self.addCleanup(self.end)
+        # The header is printed once all ranks have met.
+        for line in self.parent.stdout:
+            if "Rank  2" in line:
+                break
+        self.ranks = children(self.parent.pid)
+        self.assertEqual(len(self.ranks), 3)
+
+    def end(self):
+        self.parent.kill()
+        self.parent.communicate()
+
+
+class Orphans(Running):
+    def test_killing_the_parent_ends_every_rank(self):
+        os.kill(self.parent.pid, signal.SIGKILL)
+        self.parent.wait()
+        for rank in self.ranks:
+            self.assertTrue(wait_until(lambda r=rank: not running(r)), f"rank process {rank} lives on")
+
+    def test_interrupting_the_parent_ends_every_rank(self):
+        os.kill(self.parent.pid, signal.SIGINT)
+        self.parent.wait()
+        for rank in self.ranks:
+            self.assertTrue(wait_until(lambda r=rank: not running(r)), f"rank process {rank} lives on")
+
+
+class Secrets(Running):
+    def test_neither_arguments_nor_environment_carry_it(self):
+        for rank in self.ranks:
+            with open(f"/proc/{rank}/environ", "rb") as file:
+                given = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if entry)
+            added = {name.decode(): value.decode() for name, value in given.items() if os.environb.get(name) != value}
+            self.assertLessEqual(set(added), RANK_VARIABLES)
+            self.assertEqual(added["ESPALIER_SECRET_FD"], "3")
+            # What was added is too short to hold 32 random bytes.
+            self.assertTrue(all(len(value) <= 22 for value in added.values()), added)
+            with open(f"/proc/{rank}/cmdline", "rb") as file:
+                words = file.read().decode().split("\0")[1:-1]
+            self.assertEqual([words[0]] + words[1::2], ["bench-rank", "--socket", "--label", "--transport"])
+            # The pipe it came through has been read to its end and closed.
+            self.assertFalse(any(os.readlink(link).startswith("pipe:") and link.endswith("/3")
+                                 for link in glob.glob(f"/proc/{rank}/fd/*") if os.path.islink(link)))
+
+
+class Faults(Running):
+    def test_a_killed_rank_is_named_with_its_signal(self):
+        os.kill(self.ranks[1], signal.SIGKILL)
+        _, told = self.parent.communicate(timeout=60)
+        self.assertEqual(self.parent.returncode, 3, told)
+        self.assertIn("was killed by SIGKILL", told)
+        for rank in self.ranks:
+            self.assertTrue(wait_until(lambda r=rank: not running(r)))
+
+
+class Leftovers(unittest.TestCase):
+    def test_nothing_stays_after_a_run(self):
+        def present():
+            return set(glob.glob("/dev/shm/esp*") + glob.glob("/tmp/espalier-bench-*"))
+
+        before = present()
+        self.assertEqual(run("bench", "comm", "--nproc", "2", "-b", "1K", "-n", "1").returncode, 0)
+        # Other runs on this machine come and go meanwhile: what is ours would stay.
+        new = present() - before
+        self.assertTrue(wait_until(lambda: not new & present()), new & present())
+
+
+if __name__ == "__main__":
+    unittest.main()
