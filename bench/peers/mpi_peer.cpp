@@ -1,6 +1,8 @@
 // One rank of an MPI library for `bench comm --peers`: mpi_peer SOCKET LABEL [v].
 // With `v` reduce_scatter goes through MPI_Reduce_scatter, whose algorithms differ from those of the block form.
 #include <mpi.h>
+#include <signal.h>
+#include <sys/prctl.h>
 
 #include <cstdio>
 #include <string>
@@ -111,6 +113,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: mpi_peer SOCKET LABEL [v]; started by espalier bench comm --peers\n");
     return 2;
   }
+  // Whoever kills mpirun hard would leave us spinning in a collective.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() == 1) return 1;
   MPI_Init(&argc, &argv);
   int code = 0;
   try {
@@ -121,6 +126,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "mpi_peer: %s\n", error.what());
     code = 1;
   }
+  if (code != 0) ::_exit(code);  // no orderly end is to be had
   MPI_Finalize();
-  return code;
+  return 0;
 }

@@ -262,7 +262,7 @@ inline std::string run_request(Library& library, const Request& request) {
   return "done wrong=" + std::to_string(wrong) + " ns=" + times + " " + library.report();
 }
 
-// Serves until told to quit or the coordinator is gone. Returns the exit code.
+// Serves until told to quit (0) or the coordinator is gone (1).
 inline int serve(Library& library, LineChannel& channel, const std::string& label, const std::string& more = "") {
   channel.write_line("hello label=" + label + " rank=" + std::to_string(library.rank()) +
                      " size=" + std::to_string(library.size()) + " pid=" + std::to_string(::getpid()) + " " + more);
@@ -281,7 +281,7 @@ inline int serve(Library& library, LineChannel& channel, const std::string& labe
     }
     if (!channel.write_line(answer)) break;
   }
-  return 0;
+  return 1;
 }
 
 }  // namespace esp::bench

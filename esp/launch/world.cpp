@@ -34,6 +34,8 @@ net::RendezvousOptions join_options(const Environment& environment) {
   options.size = place.size;
   options.local_size = place.local_size;
   options.secret = read_secret(environment);
+  if (auto level = environment.find("ESPALIER_LOG"); level != environment.end())
+    options.log = Log(parse_log_level(level->second), place.rank);
   bool launched_by_us = environment.contains("ESPALIER_JOB");
   if (launched_by_us) options.job = environment.at("ESPALIER_JOB");
   // Our own launcher hosts the hub; under any other, rank 0 does.

@@ -1,0 +1,56 @@
+#include "esp/launch/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+
+namespace esp::launch {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(JoinOptions, OurOwnLauncherHostsTheHub) {
+  net::RendezvousOptions options = join_options({{"RANK", "0"},
+                                                 {"WORLD_SIZE", "2"},
+                                                 {"LOCAL_RANK", "0"},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", "4321"},
+                                                 {"ESPALIER_JOB", "local-1"}});
+  EXPECT_FALSE(options.host_hub);
+  EXPECT_EQ(options.endpoint, "tcp://127.0.0.1:4321");
+  EXPECT_EQ(options.job, "local-1");
+  EXPECT_EQ(options.local_size, 2);
+}
+
+TEST(JoinOptions, UnderAnotherLauncherRankZeroHostsIt) {
+  Environment torchrun = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}};
+  EXPECT_TRUE(join_options(torchrun).host_hub);
+  EXPECT_EQ(join_options(torchrun).endpoint, "tcp://[fe80::1]:29500");
+  torchrun["RANK"] = "1";
+  EXPECT_FALSE(join_options(torchrun).host_hub);
+}
+
+TEST(JoinOptions, NoMeetingPlaceIsRefusedForMoreThanOne) {
+  EXPECT_EQ(join_options({}).size, 1);
+  try {
+    join_options({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("MASTER_ADDR"));
+  }
+}
+
+TEST(LocalWorld, RanksAreToldWhereTheHubIs) {
+  LocalOptions options;
+  options.num_ranks = 2;
+  options.output = LocalOptions::Output::last_words;
+  options.command = {"/bin/bash", "-c", "echo $MASTER_ADDR:$MASTER_PORT:${#ESPALIER_JOB} $(wc -c <&3) >&2; exit 5"};
+  LocalWorld world = start_local_world(options);
+  ASSERT_TRUE(world.job->wait(Deadline::after_ms(20000)));
+  EXPECT_EQ(world.job->failure()->last_words, fmt::format("127.0.0.1:{}:22 32\n", world.hub->port()));
+}
+
+}  // namespace
+}  // namespace esp::launch
