@@ -95,13 +95,15 @@ esp_result esp_init_local(int num_ranks, const char* options, esp_comm** comms) 
     Options parsed = parse_options(options);
     auto worlds = net::thread_worlds(num_ranks, parsed.net);
     // Opening is collective: each rank on a thread of its own.
+    std::vector<std::unique_ptr<esp_comm>> opened(worlds.size());
     OpenGroup together;
     together.begin();
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      auto world = std::make_shared<net::World>(std::move(worlds[static_cast<size_t>(rank)]));
-      together.add([world, &parsed, comms, rank] { comms[rank] = open(world, parsed); });
+    for (size_t rank = 0; rank < worlds.size(); ++rank) {
+      auto world = std::make_shared<net::World>(std::move(worlds[rank]));
+      together.add([world, &parsed, &opened, rank] { opened[rank].reset(open(world, parsed)); });
     }
     together.end();
+    for (size_t rank = 0; rank < opened.size(); ++rank) comms[rank] = opened[rank].release();
   });
 }
 

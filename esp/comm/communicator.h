@@ -26,9 +26,12 @@ class FlightRecorder;  // obs/flight_recorder.h
 
 namespace esp::comm {
 
+struct ScheduleFile;  // comm/schedule_file.h
+
 struct CommOptions {
   std::string transport = "auto";
-  std::string algorithms;  // "all_reduce=ring,broadcast=tree"; empty: auto for each
+  std::string algorithms;                                      // "all_reduce=ring,broadcast=tree"; empty: auto for each
+  std::vector<std::shared_ptr<const ScheduleFile>> schedules;  // the user's own, chosen by name like the table's
   std::vector<int> shape;  // grid for torus and hierarchical, fastest axis first; empty: ranks per host × hosts
   Duration timeout = Duration::zero();     // zero: the world's
   size_t slice_bytes = size_t{256} << 10;  // large messages are cut so the wire stays busy while reducing; 0: never

@@ -19,7 +19,16 @@ class Promises {
 
   void promise(const Region& region, size_t input_offset) {
     drop(region);
-    pieces_[region.offset] = {region.offset + region.count, input_offset};
+    auto at = pieces_.emplace(region.offset, Piece{region.offset + region.count, input_offset}).first;
+    // Slices of one copy grow together again: those who read are cut elsewhere.
+    if (auto next = std::next(at); next != pieces_.end() && follows(*at, *next)) {
+      at->second.end = next->second.end;
+      pieces_.erase(next);
+    }
+    if (at != pieces_.begin() && follows(*std::prev(at), *at)) {
+      std::prev(at)->second.end = at->second.end;
+      pieces_.erase(at);
+    }
   }
 
   // The input region that equals `region`, when all of it is promised in one piece.
@@ -62,6 +71,12 @@ class Promises {
   struct Piece {
     size_t end, input;
   };
+  using Entry = std::pair<const size_t, Piece>;
+  static bool follows(const Entry& first, const Entry& second) {
+    return first.second.end == second.first &&
+           first.second.input + (first.second.end - first.first) == second.second.input;
+  }
+
   void cut(size_t at) {
     auto next = pieces_.upper_bound(at);
     if (next == pieces_.begin()) return;

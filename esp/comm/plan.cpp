@@ -73,7 +73,7 @@ class Planner {
     plan_->num_rounds = schedule.num_rounds;
   }
 
-  // Null when an input is needed after it was overwritten.
+  // Null when the input must be kept apart: it is needed after it was overwritten, or swapped with a peer.
   std::unique_ptr<Plan> build() {
     for (const Action& action : schedule_.actions)
       if (!add(action)) return nullptr;
@@ -123,14 +123,25 @@ class Planner {
     if (reads && !touch(action.region, false, who, before)) return false;
     if (action.act != Act::send && !touch(action.region, true, who, before)) return false;
     if (action.region.count == 0) note_signal(action, who, before);
+    if (alias_ && swaps(action, before)) return false;
     std::sort(before.begin(), before.end());
     before.erase(std::unique(before.begin(), before.end()), before.end());
     step.num_before = static_cast<uint32_t>(before.size());
     plan_->first_before.push_back(static_cast<uint32_t>(plan_->before.size()));
     plan_->before.insert(plan_->before.end(), before.begin(), before.end());
+    rounds_.push_back(action.round);
     if (message) lanes_[{action.peer, action.act == Act::send}].push_back(who);
     plan_->steps.push_back(step);
     return true;
+  }
+
+  // In place, a rank may be about to receive into what it sends in the same round. Two ranks that both wait for their
+  // send to be taken before they receive would wait forever.
+  bool swaps(const Action& action, const std::vector<uint32_t>& before) const {
+    if (action.act == Act::send) return false;
+    return std::any_of(before.begin(), before.end(), [&](uint32_t earlier) {
+      return plan_->steps[earlier].act == Act::send && rounds_[earlier] == action.round;
+    });
   }
 
   // A message of no bytes says that what its sender had heard by then was heard: it waits for those before it.
@@ -190,6 +201,7 @@ class Planner {
   const std::optional<ptrdiff_t> alias_;
   std::unique_ptr<Plan> plan_;
   History memory_[3];
+  std::vector<int> rounds_;  // by step
   std::vector<uint32_t> signals_heard_;
   std::map<std::pair<int, bool>, std::vector<uint32_t>> lanes_;
 };

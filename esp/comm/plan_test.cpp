@@ -60,6 +60,13 @@ TEST(Plan, KeepsACopyOfAnInputThatIsOverwrittenTooEarly) {
   EXPECT_FALSE(make_plan(schedule, 4, 8, 8)->stash);
 }
 
+TEST(Plan, KeepsACopyOfAnInputThatIsSwappedWithAPeer) {
+  Schedule schedule;
+  schedule.actions = {{Act::send, 0, 1, in(0, 8), {}}, {Act::receive, 0, 1, out(0, 8), {}}};
+  EXPECT_TRUE(make_plan(schedule, 4, 0, 8)->stash);
+  EXPECT_FALSE(make_plan(schedule, 4, std::nullopt, 8)->stash);
+}
+
 TEST(Plan, InPlaceOverwritesWaitForReadsOfTheInput) {
   Schedule schedule;
   schedule.actions = {{Act::send, 0, 1, in(0, 8), {}}, {Act::receive, 1, 1, out(0, 8), {}}};

@@ -9,6 +9,7 @@
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
+#include "esp/comm/schedule_file.h"
 
 namespace esp::comm {
 namespace {
@@ -91,7 +92,21 @@ Duration Scheduled::timeout_of(const Call& call) const {
 
 int Scheduled::algorithm_for(const Call& call) const {
   if (call.algorithm == "auto") return preferences_[static_cast<size_t>(call.op)];
+  for (size_t i = 0; i < options_.schedules.size(); ++i)
+    if (options_.schedules[i]->op == call.op && options_.schedules[i]->name == call.algorithm)
+      return kFileAlgorithm + static_cast<int>(i);
   return algorithm_id_of(call.op, call.algorithm);
+}
+
+const ScheduleFile* Scheduled::file_for(int algorithm) const {
+  return algorithm < kFileAlgorithm ? nullptr
+                                    : options_.schedules[static_cast<size_t>(algorithm - kFileAlgorithm)].get();
+}
+
+Schedule Scheduled::schedule_for(int algorithm, const Problem& problem) const {
+  if (const ScheduleFile* file = file_for(algorithm))
+    return instantiate_proven(*file, problem)[static_cast<size_t>(rank())];
+  return algorithms()[static_cast<size_t>(algorithm)].build(problem);
 }
 
 bool Scheduled::goes_fused(const Call& call, int algorithm) const {
@@ -121,6 +136,10 @@ void Scheduled::check_call(const Call& call) const {
 void Scheduled::check_applies(const Call& call) const {
   int algorithm = algorithm_for(call);
   if (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm || size() == 1) return;
+  if (const ScheduleFile* file = file_for(algorithm)) {
+    (void)instantiate(*file, problem_of(call));  // says what does not fit
+    return;
+  }
   const AlgorithmRow& row = algorithms()[static_cast<size_t>(algorithm)];
   if (!row.applies) return;
   if (std::string why = row.applies(problem_of(call)); !why.empty())
@@ -212,7 +231,8 @@ std::string Scheduled::explain(const Call& call) const {
   if (goes_fused(call, algorithm))
     return fmt::format("{}: fused, all {} ranks are on one host and it does this call", name_of(call.op), size());
   if (algorithm != kAutoAlgorithm)
-    return fmt::format("{}: {}, as asked, over {}", name_of(call.op), algorithm_name(algorithm), transport_->name());
+    return fmt::format("{}: {}, as asked, over {}", name_of(call.op),
+                       algorithm_name(std::min(algorithm, kFileAlgorithm)), transport_->name());
   if (algorithms_for(call.op).empty())
     return fmt::format("{}: one message each way, over {}", name_of(call.op), transport_->name());
   return explain_choice(problem_of(call), size_of(call.dtype), links_of(world_, group_, tiers_));
@@ -223,7 +243,9 @@ std::vector<CallStats> Scheduled::stats() const {
   std::vector<CallStats> all;
   for (const Counter& c : counters_) {
     bool fused = c.algorithm == kFusedAlgorithm;
-    std::string_view algorithm = c.algorithm == kAutoAlgorithm ? "direct" : algorithm_name(c.algorithm);
+    std::string_view algorithm =
+        c.algorithm == kAutoAlgorithm ? "direct" : algorithm_name(std::min(c.algorithm, kFileAlgorithm));
+    if (const ScheduleFile* file = file_for(c.algorithm)) algorithm = file->name;
     std::string_view transport = fused ? "shared memory" : transport_ ? transport_->name() : "none";
     all.push_back({c.op, std::string(algorithm), std::string(transport), c.calls, c.bytes_sent, c.bytes_received,
                    c.messages, c.rounds, static_cast<double>(c.ns) * 1e-6});

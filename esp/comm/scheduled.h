@@ -90,6 +90,8 @@ class Scheduled final : public Communicator {
   void check_call(const Call& call) const;
   void check_applies(const Call& call) const;  // may allocate: asked when a shape is new
   int algorithm_for(const Call& call) const;
+  const ScheduleFile* file_for(int algorithm) const;  // null for the table's
+  Schedule schedule_for(int algorithm, const Problem& problem) const;
   bool goes_fused(const Call& call, int algorithm) const;
   Problem problem_of(const Call& call) const;
   PlanEntry& entry_for(const Call& call, int algorithm);

@@ -59,7 +59,7 @@ void Scheduled::enter(const Call& call, int algorithm) {
 }
 
 void Scheduled::retag(const Call& call, int algorithm) {
-  tag_ = tag_of(as_agreed(call), sequence_, algorithm);
+  tag_ = tag_of(as_agreed(call), sequence_, std::min(algorithm, kFileAlgorithm));
   standings_.mine().enter(tag_);
   note(call, sequence_, algorithm);
 }
@@ -195,8 +195,7 @@ PlanEntry& Scheduled::entry_for(const Call& call, int algorithm) {
     chosen = algorithm_id(choose(problem, unit, links_of(world_, group_, tiers_)));
   }
   first ? retag(call, chosen) : enter(call, chosen);
-  const AlgorithmRow& row = algorithms()[static_cast<size_t>(chosen)];
-  Schedule schedule = row.build(problem);
+  Schedule schedule = schedule_for(chosen, problem);
   if (options_.slice_bytes > 0) schedule = slice(schedule, std::max<size_t>(options_.slice_bytes / unit, 1));
   std::optional<ptrdiff_t> alias;
   if (key.aliased) alias = key.alias;

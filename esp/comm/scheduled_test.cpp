@@ -14,6 +14,7 @@
 #include "esp/comm/arguments.h"
 #include "esp/comm/group_calls.h"
 #include "esp/comm/replay.h"
+#include "esp/comm/schedule_file.h"
 #include "esp/comm/validate.h"
 #include "esp/net/inproc/threads.h"
 
@@ -358,6 +359,34 @@ TEST(Scheduled, ExchangesIrregularly) {
         for (size_t i = 0; i < recv_counts[p]; ++i)
           EXPECT_EQ(out[recv_offsets[p] + i], static_cast<int16_t>(100 * static_cast<int>(p) + world.rank));
     });
+}
+
+TEST(Scheduled, RunsAScheduleTheUserBrought) {
+  Problem problem;
+  problem.op = Op::all_reduce;
+  problem.size = 3;
+  problem.count = 3;
+  auto file = std::make_shared<ScheduleFile>(export_schedule(find_algorithm(Op::all_reduce, "ring"), problem));
+  file->name = "mine";
+  net::run_threads(3, [&](net::World& world) {
+    CommOptions options = over("inproc");
+    options.schedules = {file};
+    auto comm = make_communicator(world, world.everyone(), options);
+    std::vector<int32_t> data(1000, world.rank + 1);
+    Call call;
+    call.op = Op::all_reduce;
+    call.in = call.out = data.data();
+    call.count = data.size();
+    call.dtype = DType::i32;
+    call.algorithm = "mine";
+    comm->run(call);
+    EXPECT_EQ(data, std::vector<int32_t>(1000, 6));
+    EXPECT_EQ(comm->stats().at(0).algorithm, "mine");
+    auto alone = comm->split(world.rank == 2 ? 1 : 0, 0);
+    if (world.rank != 2) {
+      EXPECT_THROW(alone->run(call), UsageError);  // made for three
+    }
+  });
 }
 
 TEST(Scheduled, CountsWhatTheRingSends) {

@@ -84,8 +84,8 @@ def use_from_c(prefix, to):
 
     flags = run("pkg-config", "--cflags", "--libs", "espalier-collectives",
                 env={"PKG_CONFIG_PATH": str(library_of(prefix).parent / "pkgconfig")}).split()
-    assert f"-I{prefix}" in "".join(os.path.realpath(flag[2:]) and flag[:2] + os.path.realpath(flag[2:])
-                                    for flag in flags if flag.startswith("-I")), flags
+    folders = [os.path.realpath(flag[2:]) for flag in flags if flag.startswith(("-I", "-L"))]
+    assert len(folders) == 2 and all(folder.startswith(str(prefix)) for folder in folders), flags
     run(cc, "-std=c99", "-Wall", "-Wextra", "-Werror", source / "examples/c/all_reduce.c", *flags, "-o", to / "by_hand")
     run(cc, "-fsyntax-only", "-x", "c++", "-Wall", "-Werror", source / "include/espalier/collectives.h")
 

@@ -1,0 +1,128 @@
+// The C interface from inside one process: results, errors as codes and words, works, groups.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "espalier/collectives.h"
+
+namespace {
+
+constexpr int kRanks = 3;
+
+// A world in this process, ended with the test.
+struct World {
+  explicit World(const char* options = "timeout_s=30") {
+    EXPECT_EQ(esp_init_local(kRanks, options, comms), ESP_OK) << esp_last_error();
+  }
+  ~World() {
+    for (esp_comm* comm : comms) esp_finalize(comm);
+  }
+  esp_comm* comms[kRanks] = {};
+};
+
+TEST(CInterface, DrivesSeveralRanksFromOneThread) {
+  World world;
+  std::vector<float> in[kRanks], out[kRanks];
+  ASSERT_EQ(esp_group_begin(), ESP_OK);
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(esp_rank(world.comms[r]), r);
+    EXPECT_EQ(esp_size(world.comms[r]), kRanks);
+    in[r].assign(1000, static_cast<float>(r));
+    out[r].assign(1000, -1.0f);
+    ASSERT_EQ(esp_all_reduce(world.comms[r], in[r].data(), out[r].data(), 1000, ESP_F32, ESP_AVG, nullptr), ESP_OK);
+  }
+  ASSERT_EQ(esp_group_end(), ESP_OK) << esp_last_error();
+  for (auto& buffer : out) EXPECT_EQ(buffer, std::vector<float>(1000, 1.0f));
+}
+
+TEST(CInterface, RunsOneThreadPerRankWithWorksInFlight) {
+  World world;
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      esp_comm* comm = world.comms[r];
+      std::vector<int64_t> a(500, r), b(500, 10 * r), all(500 * kRanks);
+      esp_work *first = nullptr, *second = nullptr;
+      EXPECT_EQ(esp_all_reduce(comm, a.data(), a.data(), 500, ESP_I64, ESP_SUM, &first), ESP_OK);
+      EXPECT_EQ(esp_all_gather(comm, b.data(), all.data(), 500, ESP_I64, &second), ESP_OK);
+      EXPECT_EQ(esp_work_wait(second, -1), ESP_OK);
+      int done = 0;
+      EXPECT_EQ(esp_work_test(first, &done), ESP_OK);
+      EXPECT_EQ(done, 1);  // calls end in the order they were made
+      EXPECT_EQ(esp_work_wait(first, 10), ESP_OK);
+      esp_work_free(first);
+      esp_work_free(second);
+      EXPECT_EQ(a, std::vector<int64_t>(500, 3));
+      EXPECT_EQ(all.back(), 20);
+      EXPECT_EQ(esp_barrier(comm, nullptr), ESP_OK);
+    });
+}
+
+TEST(CInterface, SplitsAndAllocatesInAGroup) {
+  World world;
+  esp_comm* halves[kRanks] = {};
+  void* memory[kRanks] = {};
+  esp_group_begin();
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(esp_split(world.comms[r], r == 2 ? -1 : 0, -r, &halves[r]), ESP_OK);
+  ASSERT_EQ(esp_group_end(), ESP_OK) << esp_last_error();
+  EXPECT_EQ(halves[2], nullptr);
+  EXPECT_EQ(esp_rank(halves[0]), 1);
+  EXPECT_EQ(esp_size(halves[1]), 2);
+  esp_group_begin();
+  for (int r = 0; r < kRanks; ++r) esp_allocate(world.comms[r], 4096, &memory[r]);
+  ASSERT_EQ(esp_group_end(), ESP_OK) << esp_last_error();
+  for (int r = 0; r < kRanks; ++r) {
+    ASSERT_NE(memory[r], nullptr);
+    static_cast<char*>(memory[r])[4095] = 1;
+    EXPECT_EQ(esp_free(world.comms[r], memory[r]), ESP_OK);
+    EXPECT_EQ(esp_free(world.comms[r], memory[r]), ESP_ERROR_USAGE);
+    esp_finalize(halves[r]);
+  }
+}
+
+TEST(CInterface, TellsErrorsByCodeAndInWords) {
+  World world("timeout_s=0.3");
+  float data[4] = {};
+  EXPECT_EQ(esp_all_reduce(nullptr, data, data, 4, ESP_F32, ESP_SUM, nullptr), ESP_ERROR_USAGE);
+  EXPECT_EQ(esp_broadcast(world.comms[0], data, 4, ESP_F32, 9, nullptr), ESP_ERROR_USAGE);
+  EXPECT_NE(std::string(esp_last_error()).find("the root is 9"), std::string::npos) << esp_last_error();
+  EXPECT_EQ(esp_all_reduce(world.comms[0], data, data, 4, static_cast<esp_dtype>(77), ESP_SUM, nullptr),
+            ESP_ERROR_USAGE);
+  EXPECT_EQ(esp_group_end(), ESP_ERROR_USAGE);
+  // A second thread's errors are its own.
+  std::jthread([] { EXPECT_STREQ(esp_last_error(), ""); });
+
+  esp_work* work = nullptr;
+  EXPECT_EQ(esp_barrier(world.comms[1], &work), ESP_OK);
+  EXPECT_EQ(esp_work_wait(work, 0.01), ESP_NOT_DONE);
+  EXPECT_EQ(esp_work_wait(work, -1), ESP_ERROR_COMM);  // nobody else came
+  EXPECT_GE(esp_last_error_rank(), 0);
+  esp_work_free(work);
+  EXPECT_EQ(esp_barrier(world.comms[1], nullptr), ESP_ERROR_COMM);
+}
+
+TEST(CInterface, ChecksItsOptions) {
+  esp_comm* comms[2] = {};
+  EXPECT_EQ(esp_init_local(2, "tiemout_s=3", comms), ESP_ERROR_USAGE);
+  EXPECT_NE(std::string(esp_last_error()).find("did you mean \"timeout_s\""), std::string::npos) << esp_last_error();
+  EXPECT_EQ(esp_init_local(2, "timeout_s=soon", comms), ESP_ERROR_USAGE);
+  EXPECT_EQ(esp_init_local(2, "transport=pigeon", comms), ESP_ERROR_USAGE);
+  EXPECT_EQ(esp_init_local(0, nullptr, comms), ESP_ERROR_USAGE);
+  EXPECT_EQ(esp_init_rank(2, 2, "127.0.0.1", 1, nullptr, nullptr, comms), ESP_ERROR_USAGE);
+  EXPECT_EQ(esp_init_rank(0, 2, "127.0.0.1", 1, "/nonexistent/secret", nullptr, comms), ESP_ERROR_FILES);
+  EXPECT_EQ(esp_api_version(), ESP_API_VERSION);
+}
+
+TEST(CInterface, MakesAWorldOfOne) {
+  esp_comm* comm = nullptr;
+  ASSERT_EQ(esp_init_rank(0, 1, nullptr, 0, nullptr, nullptr, &comm), ESP_OK) << esp_last_error();
+  double one = 1, two = 0;
+  EXPECT_EQ(esp_all_reduce(comm, &one, &two, 1, ESP_F64, ESP_SUM, nullptr), ESP_OK);
+  EXPECT_EQ(two, 1.0);
+  EXPECT_EQ(esp_finalize(comm), ESP_OK);
+}
+
+}  // namespace
