@@ -16,7 +16,6 @@ constexpr Duration kLongestTurn = std::chrono::microseconds(500);
 struct Passed {
   Transfer* original = nullptr;
   Transfer copy;
-  bool sends = false;
 };
 
 // One row's transport and what is under way on it.
@@ -104,10 +103,10 @@ void Mixed::post(Transfer& transfer, bool sends) {
     spare_.pop_back();
   }
   transfer.state = Transfer::State::posted;
-  *passed = {&transfer, transfer, sends};
+  *passed = {&transfer, transfer};
   passed->copy.peer = route.rank;
-  route.part->under_way.push_back(passed);
   sends ? route.part->transport->send(passed->copy) : route.part->transport->receive(passed->copy);
+  route.part->under_way.push_back(passed);
 }
 
 // Takes over what ended, and the traffic of those peers.
