@@ -2,6 +2,7 @@
 // goes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -33,6 +34,7 @@ struct PlanEntry {
 class PlanCache {
  public:
   static constexpr size_t kMaxPlans = 64;
+  static constexpr size_t kMaxBytes = size_t{256} << 20;  // of scratch memory, unless one plan alone needs more
 
   PlanEntry* find(const PlanKey& key) {
     ++clock_;
@@ -45,18 +47,28 @@ class PlanCache {
   }
 
   PlanEntry& insert(const PlanKey& key, int algorithm, std::unique_ptr<Plan> plan) {
+    size_t bytes = bytes_of(*plan);
+    while (!entries_.empty() && (entries_.size() == kMaxPlans || bytes_ + bytes > kMaxBytes)) drop_oldest();
+    bytes_ += bytes;
     auto entry = std::make_unique<PlanEntry>(PlanEntry{key, algorithm, std::move(plan), ++clock_});
-    if (entries_.size() < kMaxPlans) return *entries_.emplace_back(std::move(entry));
-    auto oldest = &entries_.front();
-    for (auto& candidate : entries_)
-      if (candidate->last_used < (*oldest)->last_used) oldest = &candidate;
-    *oldest = std::move(entry);
-    return **oldest;
+    return *entries_.emplace_back(std::move(entry));
   }
 
+  size_t size() const { return entries_.size(); }
+
  private:
+  static size_t bytes_of(const Plan& plan) { return plan.scratch_bytes + (plan.stash ? plan.input_bytes : 0); }
+
+  void drop_oldest() {
+    auto older = [](const auto& a, const auto& b) { return a->last_used < b->last_used; };
+    auto oldest = std::min_element(entries_.begin(), entries_.end(), older);
+    bytes_ -= bytes_of(*(*oldest)->plan);
+    entries_.erase(oldest);
+  }
+
   std::vector<std::unique_ptr<PlanEntry>> entries_;
   uint64_t clock_ = 0;
+  size_t bytes_ = 0;
 };
 
 }  // namespace esp::comm

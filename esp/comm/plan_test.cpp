@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/comm/algo/table.h"
+#include "esp/comm/plan_cache.h"
 
 namespace esp::comm {
 namespace {
@@ -72,6 +73,22 @@ TEST(Plan, InPlaceOverwritesWaitForReadsOfTheInput) {
   schedule.actions = {{Act::send, 0, 1, in(0, 8), {}}, {Act::receive, 1, 1, out(0, 8), {}}};
   EXPECT_EQ(before(*make_plan(schedule, 4, 0, 8), 1), (std::vector<uint32_t>{0}));
   EXPECT_EQ(before(*make_plan(schedule, 4, std::nullopt, 8), 1), (std::vector<uint32_t>{}));
+}
+
+TEST(PlanCache, DropsThePlanUnusedForLongest) {
+  PlanCache cache;
+  auto key = [](size_t count) { return PlanKey{Op::all_reduce, 0, 0, 4, count, 0, false}; };
+  for (size_t i = 0; i < PlanCache::kMaxPlans; ++i) cache.insert(key(i), 0, std::make_unique<Plan>());
+  EXPECT_NE(cache.find(key(0)), nullptr);
+  cache.insert(key(1000), 0, std::make_unique<Plan>());
+  EXPECT_EQ(cache.size(), PlanCache::kMaxPlans);
+  EXPECT_NE(cache.find(key(0)), nullptr);
+  EXPECT_EQ(cache.find(key(1)), nullptr);
+  auto large = std::make_unique<Plan>();
+  large->scratch_bytes = 2 * PlanCache::kMaxBytes;
+  cache.insert(key(2000), 0, std::move(large));
+  EXPECT_EQ(cache.size(), 1u);
+  EXPECT_NE(cache.find(key(2000)), nullptr);
 }
 
 TEST(ForwardCopies, MakesNoCopyThatTheRingDoesNotNeed) {

@@ -29,16 +29,6 @@ bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv;
 }
 
-// What the two ends of a message both know, so that their tags are equal: a send, to the receiver.
-Call as_sent(const Call& call, int me) {
-  Call sent;
-  sent.op = Op::send;
-  sent.count = call.count;
-  sent.dtype = call.dtype;
-  sent.root = call.op == Op::send ? call.root : me;
-  return sent;
-}
-
 // What all ranks must agree on, without what this op does not look at.
 Call as_agreed(const Call& call) {
   Call agreed;
@@ -254,66 +244,6 @@ void Scheduled::run_irregular(const Call& call) {
   count_traffic(c, before);
   c.rounds += static_cast<uint64_t>(size() - 1);
   c.ns += now_ns() - start;
-}
-
-// Messages of their own, all under way at once. They are numbered per peer and direction.
-void Scheduled::run_points(std::span<const Call> calls) {
-  int64_t start = now_ns();
-  messages_.clear();
-  for (const Call& call : calls) {
-    auto peer = static_cast<size_t>(call.root);
-    uint64_t number = call.op == Op::send ? ++sent_[peer] : ++received_[peer];
-    Executor::Message& message = messages_.emplace_back();
-    message.sends = call.op == Op::send;
-    message.transfer.peer = call.root;
-    message.transfer.data = message.sends ? static_cast<std::byte*>(const_cast<void*>(call.in))  // only read
-                                          : static_cast<std::byte*>(call.out);
-    message.transfer.bytes = call.count * size_of(call.dtype);
-    message.transfer.tag = tag_of(as_sent(call, rank()), number, kAutoAlgorithm);
-  }
-  stand_at(calls.front(), messages_.front().transfer.tag.sequence);
-  net::Traffic before = transport_->total();
-  auto outcome = executor_->exchange(messages_, *deadline_);
-  const Call* concerned = &calls.front();
-  int peer = outcome == Executor::Outcome::mismatched ? executor_->mismatch().peer : executor_->waits_for();
-  for (const Call& call : calls)
-    if (call.root == peer && (call.op == Op::recv || concerned->root != peer)) concerned = &call;
-  settle(outcome, *concerned);
-  for (const Call& call : calls) counter(call.op, kAutoAlgorithm).calls++;
-  Counter& c = counter(calls.front().op, kAutoAlgorithm);
-  c.calls--;  // count_traffic counts it
-  count_traffic(c, before);
-  c.ns += now_ns() - start;
-}
-
-std::string Scheduled::signal_key(int from, int to, uint64_t number) const {
-  return fmt::format("signal/{:x}/{}/{}/{}", group_.id, from, to, number);
-}
-
-void Scheduled::run_signal(const Call& call) {
-  uint64_t number = ++signalled_[static_cast<size_t>(call.root)];
-  note(call, number, kAutoAlgorithm);
-  world_.store->set(signal_key(rank(), call.root, number), "");
-  counter(call.op, kAutoAlgorithm).calls++;
-}
-
-void Scheduled::run_wait(const Call& call) {
-  uint64_t number = ++waited_[static_cast<size_t>(call.root)];
-  stand_at(call, number);
-  std::string key = signal_key(call.root, rank(), number);
-  // Short waits in a row, since a fault does not wake the store.
-  constexpr auto kGlance = std::chrono::milliseconds(50);
-  while (!world_.store->try_get(key)) {
-    check_fate();
-    if (deadline_->passed()) expire(call, call.root);
-    try {
-      world_.store->get(key, deadline_->earlier(kGlance));
-    } catch (const CommError& error) {
-      if (error.kind() != CommError::Kind::timeout) throw;
-    }
-  }
-  world_.store->erase(key);
-  counter(call.op, kAutoAlgorithm).calls++;
 }
 
 }  // namespace esp::comm
