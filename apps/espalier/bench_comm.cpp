@@ -103,12 +103,7 @@ class Link {
 CommRow row_of(const bench::Request& request, int ranks, const Answer& answer) {
   CommRow row = make_row("espalier", request, ranks, answer.sample_us);
   row.correct = answer.wrong == 0;
-  row.sent_per_rank = row.rounds = 0;
-  for (bench::Words words : answer.words) {
-    row.algo = words["algo"], row.transport = words["transport"];
-    row.sent_per_rank = std::max<int64_t>(row.sent_per_rank, std::atoll(words["sent"].c_str()));
-    row.rounds = std::max<int64_t>(row.rounds, std::atoll(words["rounds"].c_str()));
-  }
+  add_report(row, answer.words);
   return row;
 }
 
@@ -164,7 +159,6 @@ void run_world(const CommBench& bench, int ranks, Printed& printed) {
 }
 
 int print_startup(const CommBench& bench) {
-  std::vector<CommRow> rows;
   for (int ranks : bench.nproc) {
     Switchboard board;
     OurJob job = start_ours(bench, ranks, board, Deadline::after(std::chrono::seconds(60)));

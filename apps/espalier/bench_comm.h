@@ -42,6 +42,8 @@ std::string csv_header();
 std::string to_csv(const CommRow& row);
 CommRow make_row(const std::string& library, const bench::Request& request, int ranks,
                  const std::vector<double>& sample_us);
+// What our own ranks said about the call: algorithm, transport, and the most that any of them sent.
+void add_report(CommRow& row, const std::vector<bench::Words>& words);
 
 // Sizes of the sweep, as nccl-tests steps them.
 std::vector<size_t> sweep(const CommBench& bench);

@@ -161,13 +161,7 @@ CommRow json_row(const Contender& contender, const Comparison& comparison, const
                          it == cell.samples_us.end() ? std::vector<double>{} : it->second);
   row.algo = contender.variant, row.transport = contender.transport;
   row.correct = cell.wrong == 0;
-  if (contender.library != "espalier") return row;
-  row.sent_per_rank = row.rounds = 0;
-  for (bench::Words words : cell.words) {
-    row.algo = words["algo"], row.transport = words["transport"];
-    row.sent_per_rank = std::max<int64_t>(row.sent_per_rank, std::atoll(words["sent"].c_str()));
-    row.rounds = std::max<int64_t>(row.rounds, std::atoll(words["rounds"].c_str()));
-  }
+  if (contender.library == "espalier") add_report(row, cell.words);
   return row;
 }
 

@@ -87,6 +87,15 @@ CommRow make_row(const std::string& library, const bench::Request& request, int 
   return row;
 }
 
+void add_report(CommRow& row, const std::vector<bench::Words>& words) {
+  row.sent_per_rank = row.rounds = 0;
+  for (bench::Words said : words) {
+    row.algo = said["algo"], row.transport = said["transport"];
+    row.sent_per_rank = std::max<int64_t>(row.sent_per_rank, std::atoll(said["sent"].c_str()));
+    row.rounds = std::max<int64_t>(row.rounds, std::atoll(said["rounds"].c_str()));
+  }
+}
+
 Json to_json(const CommRow& row) {
   auto known = [](int64_t value) { return value < 0 ? Json() : Json(value); };
   return {{"library", row.library},
