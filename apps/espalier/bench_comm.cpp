@@ -58,6 +58,7 @@ void print_header(const CommBench& bench, const OurJob& job) {
   fmt::print("#\n# Using {} cores, hand-over {} ({:.0f} ns)\n", usable_cores(), state.name(), state.ns);
   for (int rank = 0; rank < ranks; ++rank)
     fmt::print("#  Rank {:2} Pid {:>7}\n", rank, job.ranks->hello(rank).at("pid"));
+  std::fflush(stdout);  // also into a pipe: the first size may take long
 }
 
 void print_columns(const std::string& op) {

@@ -126,6 +126,7 @@ std::optional<size_t> best_rival(const Comparison& comparison, bool near) {
   return best;
 }
 
+// Three digits, of microseconds or of a ratio.
 std::string digits(double us) {
   return us >= 100 ? fmt::format("{:.0f}", us) : us >= 10 ? fmt::format("{:.1f}", us) : fmt::format("{:.2f}", us);
 }
@@ -137,7 +138,7 @@ Cells table_row(const Comparison& comparison, const std::vector<Contender>& cont
   Cells row = {human_bytes(comparison.bytes), digits(*ours)};
   for (size_t i = 1; i < contenders.size(); ++i) {
     std::optional<double> time = time_of(comparison.cells[i], near);
-    row.push_back(time ? fmt::format("{} ({:.2f}×)", digits(*time), *time / *ours) : "–");
+    row.push_back(time ? fmt::format("{} ({}×)", digits(*time), digits(*time / *ours)) : "–");
   }
   std::optional<size_t> best = best_rival(comparison, near);
   row.push_back(

@@ -7,8 +7,7 @@ namespace esp::app {
 namespace {
 
 constexpr Command kExperiments[] = {
-    {"allreduce", "all-reduce algorithms: rounds, traffic, modelled and measured times, crossovers, ring frames",
-     define_lab_allreduce},
+    {"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
 };
 
 }  // namespace
