@@ -64,10 +64,13 @@ struct Pattern {
   // What rank `who` puts at index i of the full buffer; repeats with period().
   int value(int who, size_t i) const {
     if (reduce == "prod") return (i + static_cast<size_t>(who)) % static_cast<size_t>(size) == 0 ? 2 : 1;
-    int modulus = size <= 40 ? 4 : 2;  // the sum over all ranks stays below 128, the end of i8
-    return static_cast<int>((i * 7 + i / 64 + static_cast<size_t>(who) * 3) % static_cast<size_t>(modulus));
+    uint32_t modulus = size <= 40 ? 4 : 2;  // the sum over all ranks stays below 128, the end of i8
+    // Scattered, and repeating with a prime: a block that came from another rank or lies elsewhere looks different.
+    uint32_t mixed = (static_cast<uint32_t>(i % kPrime) * 131u + static_cast<uint32_t>(who) * 7919u) * 2654435761u;
+    return static_cast<int>((mixed >> 16) % modulus);
   }
-  size_t period() const { return reduce == "prod" ? static_cast<size_t>(size) : 256; }
+  static constexpr size_t kPrime = 509;
+  size_t period() const { return reduce == "prod" ? static_cast<size_t>(size) : kPrime; }
 
   double reduction(size_t i) const {
     double result = value(0, i);

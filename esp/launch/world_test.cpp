@@ -24,12 +24,14 @@ TEST(JoinOptions, OurOwnLauncherHostsTheHub) {
   EXPECT_EQ(options.local_size, 2);
 }
 
+Environment torchrun(int rank) {
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}};
+}
+
 TEST(JoinOptions, UnderAnotherLauncherRankZeroHostsIt) {
-  Environment torchrun = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}};
-  EXPECT_TRUE(join_options(torchrun).host_hub);
-  EXPECT_EQ(join_options(torchrun).endpoint, "tcp://[fe80::1]:29500");
-  torchrun["RANK"] = "1";
-  EXPECT_FALSE(join_options(torchrun).host_hub);
+  EXPECT_TRUE(join_options(torchrun(0)).host_hub);
+  EXPECT_EQ(join_options(torchrun(0)).endpoint, "tcp://[fe80::1]:29500");
+  EXPECT_FALSE(join_options(torchrun(1)).host_hub);
 }
 
 TEST(JoinOptions, NoMeetingPlaceIsRefusedForMoreThanOne) {
