@@ -151,6 +151,22 @@ Finding library(const std::string& name, const std::optional<Seen>& seen, const 
   return {State::good, name, seen->version, ""};
 }
 
+// Where net/mpi looks for them first: beside the binary, or in the library folder next to it.
+Finding check_plugins() {
+  std::string own = own_path();
+  std::string folder = own.substr(0, own.rfind('/'));
+  std::vector<std::string> found;
+  for (const char* flavour : {"openmpi", "mpich"})
+    for (const char* step : {"", "/../lib", "/../lib/x86_64-linux-gnu"})
+      if (::access(fmt::format("{}{}/libespalier_mpi_{}.so", folder, step, flavour).c_str(), R_OK) == 0) {
+        found.emplace_back(flavour);
+        break;
+      }
+  if (!found.empty()) return {State::good, "MPI plug-ins", fmt::format("{}", fmt::join(found, " ")), ""};
+  return {State::absent, "MPI plug-ins", "none built",
+          "apt-get install libopenmpi-dev or libmpich-dev, then build again, to let an MPI carry the traffic"};
+}
+
 void check_accelerators(std::vector<Finding>& findings) {
   std::optional<Cuda> cuda = see_cuda();
   if (!cuda) {
@@ -174,6 +190,7 @@ std::vector<Finding> examine() {
   for (const net::TransportRow& row : net::transports()) names.push_back(row.name);
   findings.push_back(
       {names.empty() ? State::broken : State::good, "transports", fmt::format("{}", fmt::join(names, " ")), ""});
+  findings.push_back(check_plugins());
   findings.push_back(
       library("Open MPI", see_open_mpi(), "apt-get install openmpi-bin to carry traffic over it or compare with it"));
   findings.push_back(
