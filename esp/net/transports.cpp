@@ -7,6 +7,7 @@
 #include "esp/base/table.h"
 #include "esp/net/inproc/inproc.h"
 #include "esp/net/mixed/mixed.h"
+#include "esp/net/mpi/mpi.h"
 #include "esp/net/shm/shm.h"
 #include "esp/net/tcp/tcp.h"
 #include "esp/net/transport.h"
@@ -20,6 +21,7 @@ constexpr TransportRow kTransports[] = {
     {"virtual", "threads of one process under a virtual clock", virtual_reaches, open_virtual},
     {"inproc", "threads of one process, from buffer to buffer", inproc_reaches, open_inproc},
     {"shm", "processes of one host, through shared memory", shm_reaches, open_shm},
+    {"mpi", "processes an mpirun started, over its MPI", mpi_reaches, open_mpi},
     {"tcp", "processes anywhere, over sockets", tcp_reaches, open_tcp},
 };
 

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "esp/net/inproc/threads.h"
+#include "esp/net/mpi/mpi.h"
 #include "esp/net/virtual/network.h"
 #include "tests/conformance/fork_ranks.h"
 
@@ -37,10 +40,27 @@ bool run_on_several_hosts(int size, const Body& body) {
   return true;
 }
 
+// Under an mpirun this process is one rank of the job; without, there is no rank to run on. MPI starts once per
+// process, so all tests share the job; each gets a Fate and a group of its own. Ranks beyond `size` have the day off.
+bool run_as_mpi_rank(int size, const Body& body) {
+  std::string_view flavour = mpi_flavour(std::getenv);
+  if (flavour.empty()) return false;
+  static std::unique_ptr<World> job = mpi_world(flavour, {}, Log());
+  static uint64_t num_runs = 0;
+  if (size > job->size) return false;
+  World world = *job;
+  world.fate = std::make_shared<Fate>();
+  Group group = world.everyone();
+  group.id = ++num_runs;
+  group.members.resize(static_cast<size_t>(size));
+  if (world.rank < size) body(world, group);
+  return true;
+}
+
 constexpr FixtureRow kFixtures[] = {
     {"inproc", run_as_threads, false},    {"virtual", run_under_virtual_clock, false},
     {"shm", run_as_processes, true},      {"tcp", run_as_processes_with_sockets, true},
-    {"auto", run_on_several_hosts, true},
+    {"auto", run_on_several_hosts, true}, {"mpi", run_as_mpi_rank, false},
 };
 
 }  // namespace

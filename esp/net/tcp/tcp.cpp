@@ -252,10 +252,7 @@ void Tcp::sleep(Deadline deadline) {
   auto now = Clock::now();
   if (!barren_since_) barren_since_ = now;
   if (now - *barren_since_ < (crowded_ ? kSpinCrowded : kSpin)) {
-    if (crowded_)
-      sched_yield();
-    else
-      __builtin_ia32_pause();
+    if (crowded_) sched_yield();  // with a core to itself, the system calls of the next look are pause enough
     return;
   }
   if (making_) deadline = deadline.earlier(std::chrono::milliseconds(1));
