@@ -113,6 +113,8 @@ TEST(CInterface, ChecksItsOptions) {
   EXPECT_EQ(esp_init_local(0, nullptr, comms), ESP_ERROR_USAGE);
   EXPECT_EQ(esp_init_rank(2, 2, "127.0.0.1", 1, nullptr, nullptr, comms), ESP_ERROR_USAGE);
   EXPECT_EQ(esp_init_rank(0, 2, "127.0.0.1", 1, "/nonexistent/secret", nullptr, comms), ESP_ERROR_FILES);
+  EXPECT_EQ(esp_init_rank(1, 2, "192.0.2.7", 29500, nullptr, nullptr, comms), ESP_ERROR_USAGE);
+  EXPECT_NE(std::string(esp_last_error()).find("need a secret"), std::string::npos) << esp_last_error();
   EXPECT_EQ(esp_api_version(), ESP_API_VERSION);
 }
 

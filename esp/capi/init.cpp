@@ -17,16 +17,18 @@ void require(const void* pointer, const char* what) {
   if (!pointer) throw UsageError(fmt::format("{} is a null pointer", what));
 }
 
-Log log_from(const launch::Environment& environment, int rank) {
-  auto level = environment.find("ESPALIER_LOG");
-  return Log(level == environment.end() ? LogLevel::warn : parse_log_level(level->second), rank);
-}
-
 esp_comm* open(std::shared_ptr<net::World> world, const Options& options) {
   auto comm = std::make_unique<esp_comm>();
   comm->world = std::move(world);
   comm->communicator = comm::make_communicator(*comm->world, comm->world->everyone(), options.comm);
   return comm.release();
+}
+
+bool on_this_machine(const net::RendezvousOptions& meeting) {
+  if (meeting.local_size == meeting.size) return true;
+  for (const char* loopback : {"tcp://127.", "tcp://localhost:", "tcp://[::1]:"})
+    if (meeting.endpoint.rfind(loopback, 0) == 0) return true;
+  return false;
 }
 
 esp_comm* join(net::RendezvousOptions meeting, const Options& options) {
@@ -35,7 +37,14 @@ esp_comm* join(net::RendezvousOptions meeting, const Options& options) {
     auto worlds = net::thread_worlds(1, options.net);
     return open(std::make_shared<net::World>(std::move(worlds[0])), options);
   }
-  if (meeting.secret.bytes().empty()) meeting.secret = net::local_secret();
+  if (meeting.secret.bytes().empty()) {
+    // The user's own secret is known on this machine alone.
+    if (!on_this_machine(meeting))
+      throw UsageError(
+          fmt::format("ranks that meet at {} need a secret: put one into a 0600 file on every host and name it in {}",
+                      meeting.endpoint, "ESPALIER_SECRET_FILE or secret_file"));
+    meeting.secret = net::local_secret();
+  }
   std::shared_ptr<net::World> world = net::rendezvous(meeting, Deadline::after(options.net.connect_timeout));
   return open(std::move(world), options);
 }
@@ -62,7 +71,7 @@ esp_result esp_init(const char* options, esp_comm** comm) {
     Options parsed = parse_options(text.c_str());
     auto environment = launch::process_environment();
     net::RendezvousOptions meeting = launch::join_options(environment);
-    meeting.log = log_from(environment, meeting.rank);
+    if (!environment.contains("ESPALIER_LOG")) meeting.log = Log(LogLevel::warn, meeting.rank);
     *comm = join(std::move(meeting), parsed);
   });
 }
@@ -84,7 +93,9 @@ esp_result esp_init_rank(int rank, int size, const char* address, int port, cons
     bool v6 = host.find(':') != std::string::npos;
     meeting.endpoint = fmt::format(fmt::runtime(v6 ? "tcp://[{}]:{}" : "tcp://{}:{}"), host, port);
     if (!secret.empty()) meeting.secret = net::load_secret(secret);
-    meeting.log = log_from(launch::process_environment(), rank);
+    auto environment = launch::process_environment();
+    auto level = environment.find("ESPALIER_LOG");
+    meeting.log = Log(level == environment.end() ? LogLevel::warn : parse_log_level(level->second), rank);
     *comm = join(std::move(meeting), parsed);
   });
 }
