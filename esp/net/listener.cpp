@@ -36,12 +36,11 @@ Socket open_listening(const SocketAddress& at) {
   return socket;
 }
 
-void watch_input(int epoll, int fd, uint64_t key) {
+bool watch_input(int epoll, int fd, uint64_t key) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = key;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-    throw CommError(CommError::Kind::refused, -1, fmt::format("epoll takes no more: {}", errno_text(errno)));
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 // IPv6 callers own at least a /64, so that is the source.
@@ -75,7 +74,7 @@ struct Listener::Impl {
   bool resting = false;
   Clock::time_point rest_until{};
 
-  std::mutex mutex;  // guards the two below
+  std::mutex mutex;                    // guards the two below
   std::multimap<Key, Socket> arrived;  // several of one key: in the order they came
   std::function<bool(const Hello&)> unwanted;
   std::condition_variable changed;
@@ -140,7 +139,7 @@ void Listener::Impl::begin(Socket socket, const std::string& source) {
   int on = 1;
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   int id = next_id++;
-  watch_input(epoll.fd(), socket.fd(), static_cast<uint64_t>(id));
+  if (!watch_input(epoll.fd(), socket.fd(), static_cast<uint64_t>(id))) return;  // it may call again
   callers.emplace(id, Caller{std::move(socket), Handshake::accepting(secret, job), Clock::now() + kHandshakeTime});
   door.began(source, id);
 }
@@ -180,8 +179,8 @@ void Listener::Impl::expire() {
   auto now = Clock::now();
   while (!callers.empty() && callers.begin()->second.until <= now) drop(callers.begin()->first, true);
   if (resting && rest_until <= now) {
-    resting = false;
-    watch_input(epoll.fd(), listening.fd(), kListenKey);
+    resting = !watch_input(epoll.fd(), listening.fd(), kListenKey);
+    rest_until = now + kRestWhenFull;
   }
 }
 
@@ -206,8 +205,9 @@ Listener::Listener(const std::string& address, int port, Secret secret, std::str
   impl_->port = bound.port();
   impl_->epoll = Socket(epoll_create1(EPOLL_CLOEXEC));
   impl_->stop = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  watch_input(impl_->epoll.fd(), impl_->stop.fd(), kStopKey);
-  watch_input(impl_->epoll.fd(), impl_->listening.fd(), kListenKey);
+  if (!watch_input(impl_->epoll.fd(), impl_->stop.fd(), kStopKey) ||
+      !watch_input(impl_->epoll.fd(), impl_->listening.fd(), kListenKey))
+    throw CommError(CommError::Kind::refused, -1, fmt::format("the listener gets no epoll: {}", errno_text(errno)));
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
   pthread_setname_np(impl_->thread.native_handle(), "esp-listener");
 }

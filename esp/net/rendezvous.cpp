@@ -22,7 +22,8 @@
 namespace esp::net {
 namespace {
 
-constexpr auto kAttempt = std::chrono::seconds(2);      // with one address before the name is looked up anew
+// With one address before we look again where the hub is; growing, so that a far one is reached too.
+constexpr Duration kFirstAttempt = std::chrono::milliseconds(300), kLastAttempt = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(20);  // before a name that does not resolve is tried again
 constexpr const char* kNowhere = "192.0.2.1";           // an address that exists nowhere, to ask for the default route
 constexpr std::string_view kFileScheme = "file://";
@@ -143,13 +144,15 @@ Socket call_hub(const RendezvousOptions& options, const SocketAddress& at, Role 
 Socket connect_to_hub(const RendezvousOptions& options, std::optional<Board>& board, const Hub* own,
                       Deadline deadline) {
   std::string fault = board ? "no hub has left its address in the directory" : "the name does not resolve";
+  Duration attempt = kFirstAttempt;
   while (!deadline.passed()) {
     for (const SocketAddress& at : hub_addresses(options, board, own)) {
       try {
-        return call_hub(options, at, Role::store, deadline.earlier(kAttempt));
+        return call_hub(options, at, Role::store, deadline.earlier(attempt));
       } catch (const CommError& error) {
         if (error.kind() == CommError::Kind::refused) throw;
         fault = error.what();
+        attempt = std::min(2 * attempt, kLastAttempt);
       }
     }
     std::this_thread::sleep_for(std::min<Duration>(kPause, deadline.left()));
@@ -225,8 +228,14 @@ std::shared_ptr<HubStore> join_hub(const RendezvousOptions& options, std::option
 
 }  // namespace
 
-std::unique_ptr<World> rendezvous(const RendezvousOptions& options, Deadline deadline) {
-  check_options(options);
+std::unique_ptr<World> rendezvous(const RendezvousOptions& asked, Deadline deadline) {
+  check_options(asked);
+  RendezvousOptions options = asked;
+  // A rank alone meets nobody: any port will do.
+  if (options.size == 1 && options.endpoint.empty()) {
+    options.endpoint = "tcp://127.0.0.1:0";
+    options.host_hub = true;
+  }
   sweep_segments();
   auto world = std::make_unique<World>();
   world->rank = options.rank;

@@ -20,7 +20,7 @@ namespace esp::net {
 
 struct RendezvousOptions {
   int rank = 0, size = 1;
-  std::string endpoint;   // "tcp://host:port", "tcp://[ipv6]:port", "file:///directory"
+  std::string endpoint;   // "tcp://host:port", "tcp://[ipv6]:port", "file:///directory"; may be empty for one rank
   bool host_hub = false;  // this process runs the Hub (rank 0, when no launcher does)
   int local_size = 0;     // ranks on this host if known, else 0; equal to `size` means one host
   std::string host_name;  // sets this host apart from others that look the same; may be empty

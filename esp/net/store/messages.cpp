@@ -53,6 +53,13 @@ std::string take_key(ByteReader& reader) {
   return std::string(key);
 }
 
+// Words for people; a zero in them would cut them short on their way through an exception.
+std::string take_words(ByteReader& reader) {
+  auto words = reader.text(kMaxTextBytes);
+  if (words.find('\0') != std::string_view::npos) corrupt("a message with a zero in its text");
+  return std::string(words);
+}
+
 bool take_bool(ByteReader& reader) {
   auto byte = reader.get<uint8_t>();
   if (byte > 1) corrupt("a message with a truth value that is neither");
@@ -123,7 +130,7 @@ std::string encode_refusal(const Refusal& refusal) {
 Refusal decode_refusal(std::string_view rest) {
   return whole(rest, [](ByteReader& reader) {
     bool usage = take_bool(reader);
-    return Refusal{usage, std::string(reader.text(kMaxTextBytes))};
+    return Refusal{usage, take_words(reader)};
   });
 }
 
@@ -193,7 +200,7 @@ std::string encode_loss(const Loss& loss) {
 Loss decode_loss(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
     int rank = take_rank(reader);
-    return Loss{rank, std::string(reader.text(kMaxTextBytes))};
+    return Loss{rank, take_words(reader)};
   });
 }
 
@@ -212,7 +219,7 @@ Abort decode_abort(std::string_view body) {
     auto kind = reader.get<uint8_t>();
     if (kind > static_cast<uint8_t>(CommError::Kind::aborted)) corrupt("an abort of no known kind");
     int peer = take_rank(reader, -1);
-    std::string text(reader.text(kMaxTextBytes));
+    std::string text = take_words(reader);
     abort.cause = CommError(static_cast<CommError::Kind>(kind), peer, text);
     abort.members = take_members(reader);
     return abort;
