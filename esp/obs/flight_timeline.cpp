@@ -33,8 +33,9 @@ Json to_json(const FlightLog& log) {
 }
 
 std::string describe(const FlightRecord& record) {
-  std::string text =
-      fmt::format("{} {} #{} of group {:x}", name_of(record.kind), record.text, record.sequence, record.group);
+  std::string text(name_of(record.kind));
+  if (!record.text.empty()) text += fmt::format(" {}", record.text);
+  text += fmt::format(" #{} of group {:x}", record.sequence, record.group);
   if (record.peer >= 0) text += fmt::format(", peer {}", record.peer);
   return text + fmt::format(", {} bytes: {}", record.bytes, name_of(record.state));
 }
