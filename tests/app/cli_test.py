@@ -122,7 +122,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(answer.returncode, 0, answer.stdout)
         lines = answer.stdout.splitlines()
         self.assertTrue(all(line[0] in "✓!✗ " for line in lines), lines)
-        for subject in ["cores", "caches", "core hand-over", "memory", "shared memory", "transports", "Open MPI", "MPICH",
+        for subject in ["cores", "caches", "core hand-over", "memory", "shared memory", "transports", "MPI plug-ins", "Open MPI", "MPICH",
                         "NCCL", "CUDA", "congestion control", "limits"]:
             self.assertIn(subject, answer.stdout)
         for i, line in enumerate(lines):
