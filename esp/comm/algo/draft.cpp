@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -116,12 +117,16 @@ int even_split(int n) {
   return n / std::max(1, small);
 }
 
-// The most even split of n in k, by the smallest largest factor, largest first.
+int sum_of(const std::vector<int>& dims) {
+  return std::accumulate(dims.begin(), dims.end(), 0);
+}
+
+// The split of n in k with the least sum, which is the fewest rounds; largest factor first.
 void most_even(int n, int k, int at_most, std::vector<int>& now, std::vector<int>& best) {
   if (k == 1) {
     if (n > at_most) return;
     now.push_back(n);
-    if (best.empty() || now.front() < best.front() || (now.front() == best.front() && now > best)) best = now;
+    if (best.empty() || sum_of(now) < sum_of(best)) best = now;
     now.pop_back();
     return;
   }

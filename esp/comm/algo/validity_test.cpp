@@ -60,8 +60,8 @@ TEST_P(EveryAlgorithm, IsProvenForEverySizeCountAndRoot) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, EveryAlgorithm, testing::Range<size_t>(0, algorithms().size()),
-                         [](const testing::TestParamInfo<size_t>& info) {
-                           const AlgorithmRow& row = algorithms()[info.param];
+                         [](const testing::TestParamInfo<size_t>& which) {
+                           const AlgorithmRow& row = algorithms()[which.param];
                            return fmt::format("{}_{}", name_of(row.op), row.name);
                          });
 

@@ -1,0 +1,147 @@
+// A built-in algorithm written down in units. It is built for a count of one element per unit, so that offsets are unit
+// numbers; what scratch holds is followed through the run, because a file names scratch by the units in it.
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/comm/algo/double_tree.h"
+#include "esp/comm/algo/draft.h"
+#include "esp/comm/algo/segments.h"
+#include "esp/comm/in_order.h"
+#include "esp/comm/schedule_units.h"
+#include "esp/comm/validate.h"
+
+namespace esp::comm {
+namespace {
+
+// The cuts an algorithm makes. Where it makes two that do not nest (the mesh), the finest common one: then pieces of a
+// buffer that does not divide may differ from the built-in's by an element.
+std::vector<int> natural_split(const AlgorithmRow& row, const Problem& problem) {
+  int n = problem.size;
+  if (is_chunked(row.op)) return {n};
+  std::string_view name = row.name;
+  if (name == "ring" || name == "ring_shift0" || name == "direct" || name == "scatter_allgather") return {n};
+  if (name == "ring_bidirectional") return {2, n};
+  if (name == "halving_doubling") return {1 << floor_log2(n)};
+  if (name == "double_tree") return {2, double_tree_segments(problem)};
+  if (name == "ring_pipelined") return {line_segments(problem)};
+  if (name == "torus") return shape_of(problem, 0).dims;
+  if (name == "torus2d") return shape_of(problem, 2).dims;
+  if (name == "torus3d") return shape_of(problem, 3).dims;
+  if (name == "hierarchical") return {shape_of(problem, 2).dims[1]};
+  if (name == "mesh2d") return {std::lcm(shape_of(problem, 2).dims[0], shape_of(problem, 2).dims[1])};
+  return {1};  // whole buffers
+}
+
+class Exporter {
+ public:
+  Exporter(const AlgorithmRow& row, const Problem& problem) {
+    file_.name = fmt::format("{}_{}", name_of(row.op), row.name);
+    file_.op = row.op;
+    file_.size = problem.size;
+    file_.root = is_rooted(row.op) ? problem.root : 0;
+    file_.split = natural_split(row, problem);
+    Problem unit_problem = problem;
+    unit_problem.op = row.op;
+    unit_problem.count = static_cast<size_t>(num_units(file_.split));
+    // Segments are chosen by length; here the length is gone and the choice is in the split.
+    if (row.name == "double_tree" || row.name == "ring_pipelined") unit_problem.segments = file_.split.back();
+    schedules_ = build_all(row, for_every_rank(unit_problem));
+    file_.num_rounds = schedules_[0].num_rounds;
+    file_.ranks.resize(schedules_.size());
+    areas_.resize(schedules_.size());
+    for (const Schedule& schedule : schedules_) scratch_.emplace_back(schedule.scratch_count, -1);
+  }
+
+  ScheduleFile run() {
+    InOrder<std::vector<int>> order(schedules_);
+    order.run(
+        file_.num_rounds,
+        [&](int rank, size_t i) {
+          add(rank, i);
+          return units(rank, action(rank, i).region);
+        },
+        [&](int rank, size_t i, std::vector<int>& message) {
+          note(rank, action(rank, i).region, message);
+          add(rank, i);
+        },
+        [&](int rank, size_t i) {
+          note(rank, action(rank, i).region, units(rank, action(rank, i).sources[0]));
+          add(rank, i);
+        });
+    prove_for_some_counts(file_);
+    return std::move(file_);
+  }
+
+ private:
+  const Action& action(int rank, size_t i) const { return schedules_[static_cast<size_t>(rank)].actions[i]; }
+
+  // Which units a region holds.
+  std::vector<int> units(int rank, const Region& region) const {
+    std::vector<int> held(region.count);
+    for (size_t i = 0; i < region.count; ++i)
+      held[i] = region.buffer == Buffer::scratch
+                    ? scratch_[static_cast<size_t>(rank)][region.offset + i]
+                    : static_cast<int>(region.offset + i) + area_of(file_, rank, region.buffer).first;
+    return held;
+  }
+
+  void note(int rank, const Region& region, const std::vector<int>& held) {
+    if (region.buffer != Buffer::scratch) return;
+    for (size_t i = 0; i < held.size(); ++i) scratch_[static_cast<size_t>(rank)][region.offset + i] = held[i];
+  }
+
+  // Regions of scratch that keep the same distance from their units share an area.
+  UnitRegion region_of(int rank, const Region& region) {
+    std::vector<int> held = units(rank, region);
+    for (size_t i = 1; i < held.size(); ++i)
+      if (held[i] != held[0] + static_cast<int>(i))
+        throw UsageError(fmt::format("{} cannot be written as a schedule file: it sends units {} and {} side by side",
+                                     file_.name, held[i - 1], held[i]));
+    UnitRegion result{region.buffer, 0, held[0], static_cast<int>(held.size())};
+    if (region.buffer != Buffer::scratch) return result;
+    auto& scratch = file_.ranks[static_cast<size_t>(rank)].scratch;
+    auto [at, fresh] = areas_[static_cast<size_t>(rank)].try_emplace(static_cast<int64_t>(region.offset) - held[0],
+                                                                     static_cast<int>(scratch.size()));
+    result.area = at->second;
+    if (fresh) {
+      scratch.push_back({result.first, result.count});
+    } else {
+      UnitArea& area = scratch[static_cast<size_t>(result.area)];
+      int end = std::max(area.first + area.count, result.first + result.count);
+      area.first = std::min(area.first, result.first);
+      area.count = end - area.first;
+    }
+    return result;
+  }
+
+  void add(int rank, size_t i) {
+    const Action& step = action(rank, i);
+    UnitAction unit{step.act, step.round, step.peer, region_of(rank, step.region), {}};
+    for (const Region& source : step.sources) unit.sources.push_back(region_of(rank, source));
+    file_.ranks[static_cast<size_t>(rank)].actions.push_back(std::move(unit));
+  }
+
+  ScheduleFile file_;
+  std::vector<Schedule> schedules_;
+  std::vector<std::vector<int>> scratch_;      // by rank and element: the unit there
+  std::vector<std::map<int64_t, int>> areas_;  // by rank: distance to area
+};
+
+}  // namespace
+
+ScheduleFile export_schedule(const AlgorithmRow& row, const Problem& problem) {
+  if (!can_be_filed(row.op)) throw UsageError(fmt::format("{} has no schedule files", name_of(row.op)));
+  if (problem.size > kMaxScheduleSize)
+    throw UsageError(fmt::format("schedule files hold at most {} ranks, {} given", kMaxScheduleSize, problem.size));
+  Problem checked = problem;
+  checked.op = row.op;
+  checked.count = 0;
+  if (std::string wrong = row.applies ? row.applies(checked) : ""; !wrong.empty())
+    throw UsageError(fmt::format("{} {} {}", name_of(row.op), row.name, wrong));
+  return Exporter(row, problem).run();
+}
+
+}  // namespace esp::comm
