@@ -1,10 +1,10 @@
 // Fate: what this process knows has gone wrong, shared by everything that waits.
 //
-// A rank lost is lost for good and dooms every group that holds it; an abort dooms one group (by its id); the hub's death
-// dooms them all. A rank that left in order dooms nothing by itself: what it sent may still be on its way. Waits look at
-// `epoch` (one relaxed load) and call `check` when it moved. Whoever learns of a fault (a closed socket, a pidfd, the
-// watch, a mismatched call) records it here, once; the first cause recorded for a group is the one all waits report.
-// Any thread may call anything.
+// A rank lost is lost for good and dooms every group that holds it; an abort dooms one group (by its id); the hub's
+// death dooms them all. A rank that left in order dooms nothing by itself: what it sent may still be on its way. Waits
+// look at `epoch` (one relaxed load) and call `check` when it moved. Whoever learns of a fault (a closed socket, a
+// pidfd, the watch, a mismatched call) records it here, once; the first cause recorded for a group is the one all waits
+// report. Any thread may call anything.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,8 @@ class Fate {
   // For the start of a call: like check, and throws as well if a member has left.
   void check_present(uint64_t group, const std::vector<int>& members) const;
 
-  // Called on every new fault, on the thread that recorded it: wakes sleepers, tells peers. The returned id unsubscribes.
+  // Called on every new fault, on the thread that recorded it: wakes sleepers, tells peers. The returned id
+  // unsubscribes.
   int subscribe(std::function<void()> wake);
   void unsubscribe(int id);
 

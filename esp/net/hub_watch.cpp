@@ -16,7 +16,7 @@ namespace esp::net {
 namespace {
 
 constexpr auto kWordFromHub = std::chrono::milliseconds(100);  // after a neighbour's end, before we judge ourselves
-constexpr auto kGoodbye = std::chrono::seconds(1);             // how long the Hub may take to hear a bye
+constexpr auto kGoodbye = std::chrono::seconds(5);             // how long the Hub may take to hear a bye
 
 }  // namespace
 
