@@ -91,7 +91,8 @@ TEST_P(Mismatch, IsToldToEveryRankWithTwoRanksAndTheDifference) {
 }
 
 TEST_P(Mismatch, OfAlgorithmsIsTold) {
-  auto errors = errors_of(4, GetParam(), 30s, [&](Communicator& comm) {
+  // Ranks may just wait for each other then: it is the deadline that finds it.
+  auto errors = errors_of(4, GetParam(), 500ms, [&](Communicator& comm) {
     std::vector<float> data(1000, 1.0f);
     Call call;
     call.op = Op::all_reduce;
@@ -106,8 +107,7 @@ TEST_P(Mismatch, OfAlgorithmsIsTold) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Values("inproc", "auto"),
-                         [](const auto& row) { return row.param; });
+INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });
 
 TEST(Faults, AReceiveOfAnotherSizeNamesBothSides) {
   auto errors = errors_of(3, "inproc", 30s, [](Communicator& comm) {
@@ -137,8 +137,7 @@ TEST_P(LateRank, IsNamedToAllWhenTheDeadlinePasses) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, LateRank, testing::Values("inproc", "auto"),
-                         [](const auto& row) { return row.param; });
+INSTANTIATE_TEST_SUITE_P(Over, LateRank, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });
 
 TEST(Faults, ARankThatEndsIsNamedToTheOthers) {
   for (const char* transport : {"inproc", "auto"}) {

@@ -54,16 +54,30 @@ class Scheduled final : public Communicator {
   };
   // A started call with its own copy of what the caller may let go.
   struct Started;
+  // The call last checked, and what came of it: programs repeat themselves, and a small call takes less than a
+  // microsecond.
+  struct Checked {
+    Call call;
+    int algorithm = 0;
+    bool fused = false;
+    bool repeatable = false;
+    net::Tag tag;  // fused: but for its number
+    bool repeated_by(const Call& other) const {
+      return repeatable && call.op == other.op && call.in == other.in && call.out == other.out &&
+             call.count == other.count && call.dtype == other.dtype && call.reduce == other.reduce &&
+             call.root == other.root && other.algorithm == "auto";
+    }
+  };
 
   // One call on the thread whose turn it is: finds out whether we are alive, then runs `body`, turning what goes wrong
   // into this communicator's end.
   template <typename Body>
   void guarded(const Call& call, const Body& body) {
     if (dead_) throw *dead_;
-    check_call(call);
     try {
       check_fate();
-      deadline_ = Deadline::after(timeout_of(call));
+      began_ = Clock::now();
+      deadline_ = Deadline::at(began_ + timeout_of(call));
       body();
       note_end(obs::FlightState::ended);
     } catch (const CommError& cause) {
@@ -77,10 +91,14 @@ class Scheduled final : public Communicator {
     }
   }
   void execute(const Call& call);
+  void check_anew(const Call& call);
   void execute_group(std::span<const Call> calls);
 
   void run_alone(const Call& call);
   void run_fused(const Call& call);
+  int64_t ns_since_begin() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
+  }
   void run_plan(const Call& call, int algorithm);
   void run_irregular(const Call& call);
   void run_points(std::span<const Call> calls);
@@ -136,6 +154,8 @@ class Scheduled final : public Communicator {
   uint64_t num_splits_ = 0;
   uint32_t epoch_ = 0;  // of Fate, when last found well
   std::optional<CommError> dead_;
+  Checked checked_;
+  Clock::time_point began_;           // the call under way
   std::optional<Deadline> deadline_;  // of the call under way
   net::Tag tag_;                      // of the collective under way
 

@@ -21,7 +21,6 @@ Call as_sent(const Call& call, int me) {
 
 // Messages of their own, all under way at once. They are numbered per peer and direction.
 void Scheduled::run_points(std::span<const Call> calls) {
-  int64_t start = now_ns();
   messages_.clear();
   for (const Call& call : calls) {
     auto peer = static_cast<size_t>(call.root);
@@ -46,7 +45,7 @@ void Scheduled::run_points(std::span<const Call> calls) {
   Counter& c = counter(calls.front().op, kAutoAlgorithm);
   c.calls--;  // count_traffic counts it
   count_traffic(c, before);
-  c.ns += now_ns() - start;
+  c.ns += ns_since_begin();
 }
 
 std::string Scheduled::signal_key(int from, int to, uint64_t number) const {

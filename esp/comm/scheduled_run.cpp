@@ -87,8 +87,23 @@ void Scheduled::count_traffic(Counter& c, const net::Traffic& before) const {
   c.messages += after.messages_sent - before.messages_sent;
 }
 
+void Scheduled::check_anew(const Call& call) {
+  checked_.repeatable = false;
+  check_call(call);
+  checked_.call = call;
+  checked_.algorithm = algorithm_for(call);
+  bool collective = !point_to_point(call.op) && call.op != Op::signal && call.op != Op::wait;
+  checked_.fused = size() > 1 && collective && goes_fused(call, checked_.algorithm);
+  if (checked_.fused) checked_.tag = tag_of(as_agreed(call), 0, kFusedAlgorithm);
+  // A name may lie in memory that the caller writes anew, and counts per peer are not compared.
+  checked_.repeatable = call.algorithm == "auto" && call.op != Op::all_to_all_v;
+}
+
 void Scheduled::execute(const Call& call) {
+  if (dead_) throw *dead_;
+  if (!checked_.repeated_by(call)) check_anew(call);
   guarded(call, [&] {
+    if (checked_.fused) return run_fused(call);
     if (size() == 1 && call.op != Op::signal && call.op != Op::wait) return run_alone(call);
     switch (call.op) {
       case Op::send:
@@ -98,13 +113,11 @@ void Scheduled::execute(const Call& call) {
         return run_signal(call);
       case Op::wait:
         return run_wait(call);
+      case Op::all_to_all_v:
+        return run_irregular(call);
       default:
-        break;
+        return run_plan(call, checked_.algorithm);
     }
-    int algorithm = algorithm_for(call);
-    if (goes_fused(call, algorithm)) return run_fused(call);
-    if (call.op == Op::all_to_all_v) return run_irregular(call);
-    run_plan(call, algorithm);
   });
 }
 
@@ -141,9 +154,11 @@ void Scheduled::run_alone(const Call& call) {
 }
 
 void Scheduled::run_fused(const Call& call) {
-  enter(call, kFusedAlgorithm);
+  tag_ = checked_.tag;
+  tag_.sequence = ++sequence_;
+  standings_.mine().enter(tag_);
+  note(call, sequence_, kFusedAlgorithm);
   uint64_t before = fused_->bytes_moved();
-  int64_t start = now_ns();
   try {
     fused_->run(call, tag_, *deadline_);
   } catch (const CommError& error) {
@@ -156,7 +171,7 @@ void Scheduled::run_fused(const Call& call) {
   Counter& c = counters_[static_cast<size_t>(index)];
   c.calls++;
   c.bytes_received += fused_->bytes_moved() - before;
-  c.ns += now_ns() - start;
+  c.ns += ns_since_begin();
 }
 
 PlanEntry& Scheduled::entry_for(const Call& call, int algorithm) {
@@ -197,7 +212,6 @@ void Scheduled::learn_tiers(const Call& call) {
 }
 
 void Scheduled::run_plan(const Call& call, int algorithm) {
-  int64_t start = now_ns();
   PlanEntry& entry = entry_for(call, algorithm);
   net::Traffic before = transport_->total();
   settle(executor_->run(*entry.plan, call.in, call.out, call.dtype, call.reduce, tag_, *deadline_), call);
@@ -208,13 +222,12 @@ void Scheduled::run_plan(const Call& call, int algorithm) {
   Counter& c = counter(call.op, entry.algorithm);
   count_traffic(c, before);
   c.rounds += static_cast<uint64_t>(entry.plan->num_rounds);
-  c.ns += now_ns() - start;
+  c.ns += ns_since_begin();
 }
 
 // Pairwise, with a count per peer: round k sends to r + k and receives from r - k. Nothing is sent where there is
 // nothing.
 void Scheduled::run_irregular(const Call& call) {
-  int64_t start = now_ns();
   const int algorithm = algorithm_id_of(Op::all_to_all_v, "pairwise");
   enter(call, algorithm);
   size_t unit = size_of(call.dtype);
@@ -243,7 +256,7 @@ void Scheduled::run_irregular(const Call& call) {
   Counter& c = counter(call.op, algorithm);
   count_traffic(c, before);
   c.rounds += static_cast<uint64_t>(size() - 1);
-  c.ns += now_ns() - start;
+  c.ns += ns_since_begin();
 }
 
 }  // namespace esp::comm

@@ -67,10 +67,10 @@ TEST(Selector, PrefersTheNodeAwareAlgorithmWhereTheNetworkIsSlow) {
   Links links;
   links.widest = Tier::network;
   links.equal = false;
-  links.tier = [](int a, int b) { return a / 4 == b / 4 ? Tier::host : Tier::network; };
+  links.tier = [](int a, int b) { return a / 3 == b / 3 ? Tier::host : Tier::network; };
   links.tiers.links = {Link{1e-6, 1e-10}, Link{1e-6, 1e-10}, Link{50e-6, 1e-8}};
-  Problem problem = all_reduce_of(size_t{1} << 20, 16);
-  problem.shape = {{4, 4}};
+  Problem problem = all_reduce_of(size_t{1} << 20, 9);
+  problem.shape = {{3, 3}};
   auto sorted = candidates(problem, 4, links);
   double ring = 0;
   for (const Candidate& candidate : sorted)
