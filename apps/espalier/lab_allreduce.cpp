@@ -37,7 +37,7 @@ constexpr Textbook kTextbook[] = {
     {"recursive_doubling", "log₂N", "S·log₂N", "log₂N·(α + Sβ)", "small S", ""},
     {"double_tree", "2·log₂N + k", "≤ 2S", "≈ 2·log₂N·α + 2Sβ", "large N", ""},
     {"tree", "2⌈log₂N⌉", "≤ ⌈log₂N⌉·S", "2⌈log₂N⌉(α + Sβ)", "tiny S", ""},
-    {"naive", "2", "root (N−1)·S", "2(N−1)(α + Sβ)", "reference only", ""},
+    {"naive", "2(N−1)", "root (N−1)·S", "2(N−1)(α + Sβ)", "reference only", ""},
 };
 constexpr std::string_view kModelNote =
     "Model: a message of S bytes takes α + Sβ. The slide printed α + β·S/B, which counts the bandwidth twice.";
@@ -84,12 +84,16 @@ double ask_us(BenchJob& job, const std::string& op, const std::string& algorithm
   return median(answer.sample_us);
 }
 
-// α and β of a neighbour exchange between all ranks at once, over the same sizes.
+// α and β of one message while all ranks exchange at once: a pairwise all-to-all is N−1 rounds of one message each way,
+// and reduces nothing.
 comm::Link fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBench& bench) {
+  constexpr size_t kLargest = size_t{4} << 20;
   std::vector<double> bytes, seconds;
+  auto n = static_cast<size_t>(job.num_ranks());
   for (size_t size : sizes) {
+    if (size > kLargest && bytes.size() >= 2) break;
     bytes.push_back(static_cast<double>(size));
-    seconds.push_back(ask_us(job, "sendrecv", "auto", size, bench) * 1e-6);
+    seconds.push_back(ask_us(job, "all_to_all", "pairwise", size * n, bench) * 1e-6 / static_cast<double>(n - 1));
   }
   return comm::fit_link(bytes, seconds);
 }
@@ -244,7 +248,7 @@ int run_lab_allreduce(const LabOptions& options) {
 
   std::string text = comparison_text(lines, options.nproc);
   text += fmt::format(
-      "\n{} ranks on {} cores (hand-over {}); a neighbour exchange fits α = {:.2f} µs, 1/β = {:.2f} GB/s\n"
+      "\n{} ranks on {} cores (hand-over {}); a pairwise exchange fits α = {:.2f} µs, 1/β = {:.2f} GB/s\n"
       "Measured µs per call (modelled with that α and β):\n{}",
       options.nproc, usable_cores(), state.name(), link.alpha * 1e6, link.beta > 0 ? 1e-9 / link.beta : 0,
       times_text(lines, sizes));
