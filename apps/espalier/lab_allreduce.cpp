@@ -175,8 +175,8 @@ std::string comparison_text(const std::vector<Line>& lines, int nproc) {
     rows.push_back(row);
     if (!book.printed.empty()) notes += fmt::format("  {}: the slide printed: {}\n", book.name, book.printed);
   }
-  return text_table({"all-reduce", "rounds", "bytes per rank", "cost", "best for", fmt::format("N={}: rounds", nproc),
-                     "sent, most"},
+  return text_table({"all-reduce", "rounds", "bytes per rank", "cost", "best for",
+                     fmt::format("N={}, largest S: rounds", nproc), "sent, most"},
                     rows) +
          "\nCorrected:\n" + notes + "  " + std::string(kModelNote) + "\n";
 }
