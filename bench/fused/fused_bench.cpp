@@ -2,7 +2,7 @@
 //
 //   fused_bench RANKS [key=value…] op bytes [op bytes…]
 //
-// Keys: registered=1, way=staged|streamed|fetched, block=, small=, stream=, lag=. Prints «op bytes ranks µs ns»,
+// Keys: registered=1, way=staged|streamed, block=, small=, stream=, lag=. Prints «op bytes ranks µs ns»,
 // the last being the hand-over time of a cache line between ranks 0 and 1, which tells near cores from far ones.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,12 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "esp/base/error.h"
 #include "esp/comm/fused/fused.h"
-#include "esp/comm/fused/mapped_store.h"
+#include "esp/net/store/file_store.h"
 
 namespace {
 
@@ -51,13 +52,20 @@ Options parse(int argc, char** argv) {
     }
     std::string key = word.substr(0, equals), value = word.substr(equals + 1);
     size_t number = std::strtoull(value.c_str(), nullptr, 10);
-    if (key == "registered") options.registered = number != 0;
-    else if (key == "block") options.tuning.block_bytes = number;
-    else if (key == "small") options.tuning.small_bytes = number;
-    else if (key == "stream") options.tuning.stream_from = number;
-    else if (key == "lag") options.tuning.lag = static_cast<uint32_t>(number);
-    else if (key == "way") options.tuning.way = value == "staged" ? Way::staged : value == "streamed" ? Way::streamed : Way::fetched;
-    else throw UsageError("unknown key " + key);
+    if (key == "registered")
+      options.registered = number != 0;
+    else if (key == "block")
+      options.tuning.block_bytes = number;
+    else if (key == "small")
+      options.tuning.small_bytes = number;
+    else if (key == "stream")
+      options.tuning.stream_from = number;
+    else if (key == "lag")
+      options.tuning.lag = static_cast<uint32_t>(number);
+    else if (key == "way")
+      options.tuning.way = value == "staged" ? Way::staged : Way::streamed;
+    else
+      throw UsageError("unknown key " + key);
   }
   return options;
 }
@@ -65,7 +73,9 @@ Options parse(int argc, char** argv) {
 class Rank {
  public:
   Rank(net::World& world, const Options& options)
-      : options_(options), world_(world), group_(group_of(world)),
+      : options_(options),
+        world_(world),
+        group_(group_of(world)),
         fused_(Fused::open(world_, group_, far(), options.tuning)) {}
 
   void time_all() {
@@ -138,7 +148,7 @@ class Rank {
   uint64_t sequence_ = 0;
 };
 
-int run_rank(int rank, int size, const std::shared_ptr<MappedStore>& store, const Options& options) {
+int run_rank(int rank, int size, const std::shared_ptr<net::Store>& store, const Options& options) {
   net::World world;
   world.rank = rank;
   world.size = size;
@@ -160,10 +170,13 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   int size = std::atoi(argv[1]);
   Options options = parse(argc, argv);
-  auto store = std::make_shared<MappedStore>();
+  char directory[] = "/tmp/fused_bench.XXXXXX";
+  if (!mkdtemp(directory)) return 1;
+  auto store = std::make_shared<net::FileStore>(directory);
   for (int rank = 0; rank < size; ++rank)
     if (fork() == 0) _exit(run_rank(rank, size, store, options));
   int failed = 0, status = 0;
   while (wait(&status) > 0) failed |= status;
+  std::filesystem::remove_all(directory);
   return failed ? 1 : 0;
 }

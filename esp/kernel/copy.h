@@ -2,8 +2,8 @@
 //
 // `copy` keeps what it writes in the cache, for a reader who comes soon. `copy_streaming` writes past the cache
 // (non-temporal stores), so that a large result neither fetches the lines it overwrites nor evicts what others still
-// need; it ends with a store fence, so a flag stored afterwards publishes the data. No overlap. Any alignment. Safe from
-// any thread.
+// need. Such stores are not ordered with others: call `finish_streaming` before a flag that tells of the data; one for
+// many copies, since it waits for memory. No overlap. Any alignment. Safe from any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,5 +12,6 @@ namespace esp::kernel {
 
 void copy(void* dst, const void* src, size_t bytes);
 void copy_streaming(void* dst, const void* src, size_t bytes);
+void finish_streaming();
 
 }  // namespace esp::kernel

@@ -30,7 +30,7 @@ struct Place {
 struct BoardPage {
   struct alignas(64) Header {
     Flag call{0};
-    uint32_t choice = 0;  // rank 0's: how large private buffers travel from the next call on
+    uint32_t choice = 0;  // rank 0's, in large calls: how to put blocks down
     net::Tag tag;
   };
   struct alignas(64) Places {
@@ -53,11 +53,11 @@ struct Parcel {
   uint64_t send_bytes = 0, send_at = 0, receive_bytes = 0;
 };
 
-// Offsets inside what one rank owns, the same on every rank: the page, parcels by peer for both parities, the small slots
-// of both parities, then the slots of pipelines: blocks put down for peers, and reduced pieces.
+// Offsets inside what one rank owns, the same on every rank: the page, parcels by peer for both parities, the small
+// slots of both parities, then the slots of pipelines: blocks put down for peers, and reduced pieces.
 struct BoardLayout {
   static constexpr size_t kPage = 4096;
-  static constexpr size_t kDepth = 4;              // slots in rotation: at least twice the lag of a pipeline
+  static constexpr size_t kDepth = 4;  // slots in rotation: at least twice the lag of a pipeline
   static constexpr size_t kSmallBytes = 32 << 10;
 
   explicit BoardLayout(int size);

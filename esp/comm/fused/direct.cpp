@@ -24,15 +24,23 @@ void Fused::run_direct(const Call& call, Deadline deadline) {
     bytes_moved_ += bytes;
   };
   switch (call.op) {
-    case Op::all_reduce: reduce_share(call, even_share(all), views_.out.data(), size(), streams); break;
-    case Op::reduce: reduce_share(call, even_share(all), &views_.out[static_cast<size_t>(call.root)], 1, streams); break;
+    case Op::all_reduce:
+      reduce_share(call, even_share(all), views_.out.data(), size(), streams);
+      break;
+    case Op::reduce:
+      reduce_share(call, even_share(all), &views_.out[static_cast<size_t>(call.root)], 1, streams);
+      break;
     case Op::reduce_scatter: {
       std::byte* shifted = out - own.begin;
       reduce_share(call, own, &shifted, 1, streams);
       break;
     }
-    case Op::broadcast: pick(out, views_.in[static_cast<size_t>(call.root)], all); break;
-    case Op::scatter: pick(out, views_.in[static_cast<size_t>(call.root)] + own.begin, own.bytes()); break;
+    case Op::broadcast:
+      pick(out, views_.in[static_cast<size_t>(call.root)], all);
+      break;
+    case Op::scatter:
+      pick(out, views_.in[static_cast<size_t>(call.root)] + own.begin, own.bytes());
+      break;
     case Op::all_gather:
     case Op::gather:
       if (call.op == Op::gather && !is_root) break;
@@ -45,19 +53,22 @@ void Fused::run_direct(const Call& call, Deadline deadline) {
     case Op::all_to_all:
       for (int i = 0; i < size(); ++i) {
         int member = (rank() + i) % size();
-        pick(out + chunk_span(call, size(), member).begin, views_.in[static_cast<size_t>(member)] + own.begin, own.bytes());
+        pick(out + chunk_span(call, size(), member).begin, views_.in[static_cast<size_t>(member)] + own.begin,
+             own.bytes());
       }
       break;
     case Op::all_to_all_v:
       for (int i = 0; i < size(); ++i) {
         auto member = (me + static_cast<size_t>(i)) % sources_.size();
         const Parcel& parcel = parcels_of(static_cast<int>(member))[me];
-        pick(out + call.recv_offsets[member] * size_of(call.dtype), views_.in[member] + parcel.send_at, parcel.send_bytes);
+        pick(out + call.recv_offsets[member] * size_of(call.dtype), views_.in[member] + parcel.send_at,
+             parcel.send_bytes);
       }
       break;
-    default: break;
+    default:
+      break;
   }
-  gate_.announce(gate_.mine().step.value, ++step_);
+  count_step(++step_);
   gate_.await_all(Gate::Kind::step, step_, deadline);
 }
 
@@ -72,8 +83,9 @@ Span Fused::even_share(size_t bytes) const {
 // Reduces one share of all inputs into `outs`, in strips that stay in the first-level cache between the reduction and
 // the copies. Streaming goes through scratch, because the reduction itself stores into the cache.
 void Fused::reduce_share(const Call& call, Span share, std::byte* const* outs, int num_outs, bool streams) {
-  for (size_t at = share.begin; at < share.end; at += kStripBytes) {
-    size_t bytes = std::min(kStripBytes, share.end - at);
+  const size_t strip = strip_bytes(streams);
+  for (size_t at = share.begin; at < share.end; at += strip) {
+    size_t bytes = std::min(strip, share.end - at);
     for (size_t k = 0; k < sources_.size(); ++k) sources_[k] = views_.in[k] + at;
     std::byte* first = streams ? scratch() : outs[0] + at;
     combine(first, call, bytes);

@@ -26,34 +26,46 @@ Extent extent_of(const Call& call, int rank, int size) {
   switch (call.op) {
     case Op::broadcast:
     case Op::all_reduce:
-    case Op::all_to_all: return {all, all};
-    case Op::reduce: return {all, is_root ? all : 0};
-    case Op::reduce_scatter: return {all, chunk_span(call, size, rank).bytes()};
-    case Op::all_gather: return {chunk_span(call, size, rank).bytes(), all};
-    case Op::gather: return {chunk_span(call, size, rank).bytes(), is_root ? all : 0};
-    case Op::scatter: return {is_root ? all : 0, chunk_span(call, size, rank).bytes()};
+    case Op::all_to_all:
+      return {all, all};
+    case Op::reduce:
+      return {all, is_root ? all : 0};
+    case Op::reduce_scatter:
+      return {all, chunk_span(call, size, rank).bytes()};
+    case Op::all_gather:
+      return {chunk_span(call, size, rank).bytes(), all};
+    case Op::gather:
+      return {chunk_span(call, size, rank).bytes(), is_root ? all : 0};
+    case Op::scatter:
+      return {is_root ? all : 0, chunk_span(call, size, rank).bytes()};
     case Op::all_to_all_v:
       return {reach(call.send_counts, call.send_offsets) * size_of(call.dtype),
               reach(call.recv_counts, call.recv_offsets) * size_of(call.dtype)};
-    default: return {};
+    default:
+      return {};
   }
 }
 
 bool needs_staging(const Call& call, int rank, int size) {
   Extent extent = extent_of(call, rank, size);
   const std::byte *in = bytes_in(call), *out = bytes_out(call);
-  bool apart = extent.in_bytes == 0 || extent.out_bytes == 0 || in + extent.in_bytes <= out || out + extent.out_bytes <= in;
+  bool apart =
+      extent.in_bytes == 0 || extent.out_bytes == 0 || in + extent.in_bytes <= out || out + extent.out_bytes <= in;
   if (apart) return false;
   size_t own = chunk_span(call, size, rank).begin;
   switch (call.op) {
     case Op::broadcast:
     case Op::all_reduce:
-    case Op::reduce: return in != out;
+    case Op::reduce:
+      return in != out;
     case Op::reduce_scatter:
-    case Op::scatter: return out != in + own;
+    case Op::scatter:
+      return out != in + own;
     case Op::all_gather:
-    case Op::gather: return in != out + own;
-    default: return true;
+    case Op::gather:
+      return in != out + own;
+    default:
+      return true;
   }
 }
 

@@ -22,7 +22,11 @@ Span chunk_span(const Call& call, int size, int k);
 // In and out share memory otherwise than element on its own element: peers may not read `in` while `out` is written.
 bool needs_staging(const Call& call, int rank, int size);
 
-inline const std::byte* bytes_in(const Call& call) { return static_cast<const std::byte*>(call.in); }
-inline std::byte* bytes_out(const Call& call) { return static_cast<std::byte*>(call.out); }
+inline const std::byte* bytes_in(const Call& call) {
+  return static_cast<const std::byte*>(call.in);
+}
+inline std::byte* bytes_out(const Call& call) {
+  return static_cast<std::byte*>(call.out);
+}
 
 }  // namespace esp::comm

@@ -24,11 +24,38 @@ size_t last_level_cache() {
 FusedTuning filled(FusedTuning tuning, int size) {
   if (tuning.block_bytes == 0) tuning.block_bytes = size_t{1} << 20;
   tuning.block_bytes = std::min(tuning.block_bytes, BoardLayout(size).block_bytes);
-  if (tuning.small_bytes == 0) tuning.small_bytes = std::max<size_t>(2048, (size_t{16} << 10) / static_cast<size_t>(size));
+  if (tuning.small_bytes == 0)
+    tuning.small_bytes = std::max<size_t>(2048, (size_t{16} << 10) / static_cast<size_t>(size));
   if (tuning.stream_from == 0) tuning.stream_from = last_level_cache() / 2;
-  if (tuning.lag == 0) tuning.lag = 1;
+  tuning.lag = std::clamp<uint32_t>(tuning.lag, 1, BoardLayout::kDepth / 2);
   tuning.small_bytes = std::min(tuning.small_bytes, BoardLayout::kSmallBytes);
   return tuning;
+}
+
+// Threads of one process share one mapping: they save page tables, and tools that watch for races see that they meet.
+// Member 0 lends its pointer through the store until all have a copy.
+std::shared_ptr<net::SharedSegment> open_segment(const net::World& world, const net::Group& group, bool one_process,
+                                                 size_t bytes, Deadline deadline) {
+  if (!one_process) return std::make_shared<net::SharedSegment>(world, group, "fused", bytes, deadline);
+  using Holder = std::shared_ptr<net::SharedSegment>;
+  std::string key = fmt::format("fused/{:x}", group.id);
+  if (group.rank != 0) {
+    auto address = std::stoull(world.store->get(key, deadline), nullptr, 16);
+    Holder taken = *reinterpret_cast<Holder*>(static_cast<uintptr_t>(address));
+    if (world.store->add(key + "/taken", 1) == group.size() - 1) world.store->set(key + "/all", "1");
+    return taken;
+  }
+  net::Group alone{group.id, {group.members[0]}, 0};
+  auto mine = std::make_shared<net::SharedSegment>(world, alone, "fused-threads", bytes, deadline);
+  if (group.size() == 1) return mine;
+  world.store->set(key, fmt::format("{:x}", reinterpret_cast<uintptr_t>(&mine)));
+  try {
+    world.store->get(key + "/all", deadline);
+  } catch (...) {
+    world.store->erase(key);
+    throw;
+  }
+  return mine;
 }
 
 bool all_in_one_process(const net::World& world, const net::Group& group) {
@@ -56,10 +83,10 @@ Fused::Fused(const net::World& world, const net::Group& group, Deadline deadline
       group_(group),
       tuning_(filled(tuning, group.size())),
       layout_(group.size()),
-      segment_(world, group, "fused", layout_.bytes(), deadline),
-      gate_(world, group, segment_.data(), layout_),
-      registry_(std::make_shared<Registry>()),
       one_process_(all_in_one_process(world, group)),
+      segment_(open_segment(world, group, one_process_, layout_.bytes(), deadline)),
+      gate_(world, group, segment_->data(), layout_),
+      registry_(std::make_shared<Registry>()),
       sources_(static_cast<size_t>(group.size())) {
   static_assert(sizeof(BoardPage) <= BoardLayout::kPage);
   views_.in.resize(sources_.size());
@@ -72,8 +99,10 @@ bool Fused::can(const Call& call) const {
     case Op::send:
     case Op::recv:
     case Op::signal:
-    case Op::wait: return false;
-    default: return true;
+    case Op::wait:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -89,12 +118,14 @@ void Fused::run(const Call& call, const net::Tag& tag, Deadline deadline) {
 }
 
 void Fused::run_large(const Call& call, const net::Tag& tag, Deadline deadline) {
+  choose_way();
   bool may_be_direct = publish_places(call);
   if (call.op == Op::all_to_all_v) publish_parcels(call);
   // Without a buffer that peers could address, staging is certain: the first block travels along with the tag.
   if (!may_be_direct && call.op != Op::all_to_all_v) return run_staged(call, &tag, deadline);
   announce(tag);
   meet(tag, deadline);
+  follow_choice(deadline);
   if (call.op == Op::all_to_all_v) check_parcels();
   if (addressable(call)) return run_direct(call, deadline);
   run_staged(call, nullptr, deadline);
@@ -111,8 +142,14 @@ void Fused::meet(const net::Tag& tag, Deadline deadline) {
     int peer = (rank() + i) % size();
     gate_.await(peer, Gate::call_kind(parity()), call_number_, deadline);
     const net::Tag& theirs = gate_.page(peer).header[parity()].tag;
-    if (theirs != tag) [[unlikely]] check_tag(tag, gate_.world_rank(rank()), theirs, gate_.world_rank(peer));
+    if (theirs != tag) [[unlikely]]
+      check_tag(tag, gate_.world_rank(rank()), theirs, gate_.world_rank(peer));
   }
+}
+
+void Fused::count_step(uint32_t steps) {
+  kernel::finish_streaming();
+  gate_.announce(gate_.mine().step.value, steps);
 }
 
 void check_tag(const net::Tag& mine, int my_rank, const net::Tag& theirs, int their_rank) {
@@ -150,11 +187,18 @@ bool Fused::addressable(const Call& call) {
   }
   bool reaches = one_process_;
   switch (call.op) {
-    case Op::all_reduce: reaches |= in_shared && out_shared; break;
-    case Op::reduce: reaches |= in_shared && roots.out.segment == first.in.segment; break;
+    case Op::all_reduce:
+      reaches |= in_shared && out_shared;
+      break;
+    case Op::reduce:
+      reaches |= in_shared && roots.out.segment == first.in.segment;
+      break;
     case Op::broadcast:
-    case Op::scatter: reaches |= in_or_out_shared; break;
-    default: reaches |= in_shared;
+    case Op::scatter:
+      reaches |= in_or_out_shared;
+      break;
+    default:
+      reaches |= in_shared;
   }
   if (!reaches) return false;
   for (int member = 0; member < size(); ++member) {
@@ -168,11 +212,6 @@ bool Fused::addressable(const Call& call) {
   return true;
 }
 
-double Fused::hand_over_ns(Deadline deadline) {
-  if (size() < 2 || rank() > 1) return 0;
-  return gate_.hand_over_ns(1 - rank(), rank() == 0, deadline);
-}
-
 bool Fused::bypasses_cache(const Call& call) const {
   Extent extent = extent_of(call, call.root, size());
   return extent.out_bytes * static_cast<size_t>(size()) >= tuning_.stream_from;
@@ -184,8 +223,10 @@ std::byte* Fused::scratch() {
 }
 
 void Fused::move(std::byte* to, const std::byte* from, size_t bytes, bool streams) {
-  if (streams) kernel::copy_streaming(to, from, bytes);
-  else kernel::copy(to, from, bytes);
+  if (streams)
+    kernel::copy_streaming(to, from, bytes);
+  else
+    kernel::copy(to, from, bytes);
 }
 
 void Fused::run_alone(const Call& call) {

@@ -5,9 +5,8 @@
 //   small    the data travelled in the slot beside the tag: every rank takes what it needs, and there is no second wait
 //   direct   peers' buffers can be addressed (registered memory, or threads of one process): each rank reads its share
 //            from all, and writes it to all
-//   staged   private buffers: a pipeline of blocks through slots that stay in the cache. Each rank puts a block down,
-//            picks up (and reduces) its share of the block before, and picks up the others' shares of the one before
-//   fetched  private buffers, read from the peer's process by the kernel: one copy, where slots would be slow
+//   staged   private buffers: a pipeline of blocks through shared slots. Each rank puts a block down, picks up (and
+//            reduces) its share of the block before, and picks up the others' shares of the one before that
 //
 // Sums are in rank order for every element, rounded once. One thread at a time may call `run`; `allocate` is collective
 // and in the same order as other calls. After an exception the object must not be used again.
@@ -27,15 +26,18 @@
 
 namespace esp::comm {
 
-// How large private buffers travel. `automatic`: rank 0 chooses and keeps looking.
-enum class Way : uint32_t { automatic, staged, streamed, fetched };
+// How blocks are put down for peers: in the cache, or past it in memory. The cache is faster between cores that share
+// one; between cores that do not, fetching a peer's dirty line costs several times a line from memory. Machines move
+// virtual cores about, so `automatic` lets rank 0 look now and then, and all follow.
+enum class Way : uint32_t { automatic, staged, streamed };
 
+// Zero: a default by the size of the group.
 struct FusedTuning {
   Way way = Way::automatic;
-  size_t small_bytes = 0;   // 0: by size of the group
-  size_t block_bytes = 0;
-  size_t stream_from = 0;   // outputs of all ranks together from which stores bypass the cache
-  uint32_t lag = 0;
+  size_t small_bytes = 0;  // up to here data travels beside the tag
+  size_t block_bytes = 0;  // what a rank puts down at a time
+  size_t stream_from = 0;  // bytes of all ranks' outputs from which results are written past the cache
+  uint32_t lag = 0;        // steps between putting a block down and picking it up
 };
 
 class Fused {
@@ -48,8 +50,8 @@ class Fused {
   void run(const Call& call, const net::Tag& tag, Deadline deadline);
   std::shared_ptr<void> allocate(size_t bytes, Deadline deadline);
 
-  // Collective. Nanoseconds a cache line takes between the cores of ranks 0 and 1: about 60 when they share a cache, 200
-  // and more when they do not, a jumble when ranks take turns on the cores.
+  // Collective. Nanoseconds a cache line takes between the cores of ranks 0 and 1: about 60 when they share a cache,
+  // 200 and more when they do not, a jumble when ranks take turns on the cores.
   double hand_over_ns(Deadline deadline);
 
   // Bytes this rank copied or reduced out of peers' memory, and how often it had to wait for a peer.
@@ -75,6 +77,10 @@ class Fused {
   void meet(const net::Tag& tag, Deadline deadline);
   bool publish_places(const Call& call);
   bool addressable(const Call& call);
+
+  // way.cpp
+  void choose_way();
+  void follow_choice(Deadline deadline);
 
   // parcels.cpp
   Parcel* parcels_of(int member) const {
@@ -106,23 +112,31 @@ class Fused {
 
   // Whether outputs are so large that they would only push each other out of the cache.
   bool bypasses_cache(const Call& call) const;
-  bool stages_past_cache() const { return tuning_.way == Way::streamed; }
   size_t block_limit() const { return tuning_.block_bytes; }
+  size_t depth() const { return 2 * tuning_.lag; }  // no more slots than needed: they are to stay in the cache
   std::byte* scratch();
   static void move(std::byte* to, const std::byte* from, size_t bytes, bool streams);
-  static constexpr size_t kStripBytes = size_t{16} << 10;
+  // Reductions go in strips that are still in the first-level cache when they are copied on. Copies past the cache want
+  // short ones: the processor then overlaps them with the reads of the next.
+  static constexpr size_t kStripBytes = size_t{16} << 10, kStreamedStripBytes = size_t{2} << 10;
+  static size_t strip_bytes(bool streams) { return streams ? kStreamedStripBytes : kStripBytes; }
+  void count_step(uint32_t steps);
 
   const net::World& world_;
   const net::Group group_;
   const FusedTuning tuning_;
   const BoardLayout layout_;
-  net::SharedSegment segment_;
+  const bool one_process_;  // all members are threads of this process
+  const std::shared_ptr<net::SharedSegment> segment_;
   Gate gate_;
   std::shared_ptr<Registry> registry_;
-  bool one_process_;
   uint32_t call_number_ = 0;
-  uint32_t step_ = 0;       // steps finished in all pipelines so far
-  uint32_t block_ = 0;      // blocks staged so far: the next slot is block_ modulo the depth
+  uint32_t step_ = 0;        // steps finished in all pipelines so far
+  uint32_t block_ = 0;       // blocks staged so far: the next slot is block_ modulo the depth
+  bool far_ = true;          // cores do not share a cache, as last seen; until then what is never slow
+  int partner_ = 1;          // rank 0: with whom to look
+  bool past_cache_ = false;  // how this call puts blocks down
+  Clock::time_point look_again_{};
   uint64_t bytes_moved_ = 0;
   Views views_;
   std::vector<const void*> sources_;

@@ -1,10 +1,10 @@
 // The gate: how ranks of one host announce and wait.
 //
-// A wait spins briefly (not at all when ranks outnumber cores), then yields, then sleeps on a futex in short slices. All
-// along it watches Fate and, once past spinning, the deadline. A sleeper counts itself on the page of the rank it waits
-// for; the announcing side reads that count with a plain load after a plain store, which would miss a sleeper on the
-// point of falling asleep: the sleeper orders both sides with one expedited membarrier, so that announcing stays cheap.
-// Where the kernel has none, slices are what bounds the delay. One thread drives a gate.
+// A wait spins briefly (not at all when ranks outnumber cores), then yields, then sleeps on a futex in short slices.
+// All along it watches Fate and, once past spinning, the deadline. A sleeper counts itself on the page of the rank it
+// waits for; the announcing side reads that count with a plain load after a plain store, which would miss a sleeper on
+// the point of falling asleep: the sleeper orders both sides with one expedited membarrier, so that announcing stays
+// cheap. Where the kernel has none, slices are what bounds the delay. One thread drives a gate.
 #pragma once
 
 #include <cstdint>
@@ -46,12 +46,14 @@ class Gate {
   }
 
   void await(int peer, Kind kind, uint32_t value, Deadline deadline) {
-    if (!reached(flag_of(page(peer), kind), value)) [[unlikely]] await_slow(peer, kind, value, deadline);
+    if (!reached(flag_of(page(peer), kind), value)) [[unlikely]]
+      await_slow(peer, kind, value, deadline);
   }
   void await_all(Kind kind, uint32_t value, Deadline deadline);
 
-  // Nanoseconds one cache line takes from this core to member `peer`'s and back, halved. Both sides call it at once.
-  double hand_over_ns(int peer, bool first, Deadline deadline);
+  // Nanoseconds one cache line takes from this core to member `peer`'s. Both sides call it at once, one of them first,
+  // with the number of the call they are in.
+  double hand_over_ns(int peer, uint32_t call_number, bool first, Deadline deadline);
 
   uint64_t num_waits() const { return num_waits_; }
 

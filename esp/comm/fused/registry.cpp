@@ -30,7 +30,8 @@ std::shared_ptr<void> Registry::add(const net::World& world, const net::Group& g
   }
   size_t stride = (bytes + kPage - 1) / kPage * kPage + kPage;  // a page between parts: overruns do not hit a peer
   auto size = static_cast<size_t>(group.size());
-  auto segment = std::make_unique<net::SharedSegment>(world, group, fmt::format("memory-{}", id), stride * size, deadline);
+  auto segment =
+      std::make_unique<net::SharedSegment>(world, group, fmt::format("memory-{}", id), stride * size, deadline);
   populate(segment->data(), stride, group.rank, group.size());
   std::byte* base = segment->data();
   {

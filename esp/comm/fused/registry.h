@@ -1,8 +1,8 @@
 // Registered memory: buffers that every member of the group maps, so that peers read and write them without a copy.
 //
-// One segment per allocation holds one equal part per member. A buffer is recognised by its address in this rank's part;
-// peers are told (segment, offset) and find their own mapping. `add` is collective and hands out numbers in the same
-// order everywhere; dropping the memory unmaps it here only, also after the registry is gone. Any thread may call.
+// One segment per allocation holds one equal part per member. A buffer is recognised by its address in this rank's
+// part; peers are told (segment, offset) and find their own mapping. `add` is collective and hands out numbers in the
+// same order everywhere; dropping the memory unmaps it here only, also after the registry is gone. Any thread may call.
 #pragma once
 
 #include <cstddef>

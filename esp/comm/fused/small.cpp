@@ -13,11 +13,15 @@ namespace esp::comm {
 bool Fused::is_small(const Call& call) const {
   size_t bytes = call.count * size_of(call.dtype);
   switch (call.op) {
-    case Op::all_to_all_v: return false;
-    case Op::barrier: return true;
+    case Op::all_to_all_v:
+      return false;
+    case Op::barrier:
+      return true;
     case Op::all_gather:
-    case Op::gather: return chunk_span(call, size(), 0).bytes() <= tuning_.small_bytes;
-    default: return bytes <= tuning_.small_bytes;
+    case Op::gather:
+      return chunk_span(call, size(), 0).bytes() <= tuning_.small_bytes;
+    default:
+      return bytes <= tuning_.small_bytes;
   }
 }
 
@@ -54,7 +58,8 @@ void Fused::take_small(const Call& call, size_t slot) {
     case Op::broadcast:
       if (is_root ? call.in != call.out : true) take(out, from(call.root), extent.out_bytes);
       return;
-    case Op::scatter: return take(out, from(call.root) + own.begin, own.bytes());
+    case Op::scatter:
+      return take(out, from(call.root) + own.begin, own.bytes());
     case Op::all_gather:
     case Op::gather:
       if (extent.out_bytes == 0) return;
@@ -67,7 +72,8 @@ void Fused::take_small(const Call& call, size_t slot) {
       for (int member = 0; member < size(); ++member)
         take(out + chunk_span(call, size(), member).begin, from(member) + own.begin, own.bytes());
       return;
-    default: return;
+    default:
+      return;
   }
 }
 

@@ -2,10 +2,10 @@
 //
 // In step t a rank puts block t down in its slot, picks up what is meant for it from everybody's block t-lag (reducing
 // it where the call reduces), and where a reduced piece goes to others too, picks up their pieces of block t-2·lag. It
-// then counts the step as done. Before step t it waits until its peers have done step t-lag: their blocks are down, and,
-// with twice the lag of slots in rotation, nobody still reads the slot about to be overwritten. That holds across calls
-// as well: the slots of a call's last blocks are not the next call's first ones, and pieces are rewritten only after all
-// ranks have entered the next call.
+// then counts the step as done. Before step t it waits until its peers have done step t-lag: their blocks are down,
+// and, with twice the lag of slots in rotation, nobody still reads the slot about to be overwritten. That holds across
+// calls as well: the slots of a call's last blocks are not the next call's first ones, and pieces are rewritten only
+// after all ranks have entered the next call.
 #include <algorithm>
 
 #include "esp/base/check.h"
@@ -27,16 +27,19 @@ void Fused::pipeline(const Staging& staging, const net::Tag* tag, Deadline deadl
   for (uint32_t t = 0; t < num_steps; ++t) {
     if (t >= lag) {
       uint32_t done = step_ + t - lag + 1;
-      if (staging.hub < 0 || staging.hub == rank()) gate_.await_all(Gate::Kind::step, done, deadline);
-      else gate_.await(staging.hub, Gate::Kind::step, done, deadline);
+      if (staging.hub < 0 || staging.hub == rank())
+        gate_.await_all(Gate::Kind::step, done, deadline);
+      else
+        gate_.await(staging.hub, Gate::Kind::step, done, deadline);
     }
     if (t < staging.num_blocks) produce(t);
     if (t >= lag && t - lag < staging.num_blocks) middle(t - lag);
-    if (t >= 2 * lag && t - 2 * lag < staging.num_blocks) collect(t - 2 * lag);
-    gate_.announce(gate_.mine().step.value, step_ + t + 1);
+    if (staging.num_stages == 2 && t >= 2 * lag && t - 2 * lag < staging.num_blocks) collect(t - 2 * lag);
+    count_step(step_ + t + 1);
     if (t == 0 && tag) {
       announce(*tag);
       meet(*tag, deadline);
+      follow_choice(deadline);
     }
   }
   step_ += num_steps;
@@ -47,11 +50,14 @@ void Fused::run_staged(const Call& call, const net::Tag* tag, Deadline deadline)
   switch (call.op) {
     case Op::all_reduce:
     case Op::reduce:
-    case Op::reduce_scatter: return stage_reduction(call, tag, deadline);
+    case Op::reduce_scatter:
+      return stage_reduction(call, tag, deadline);
     case Op::broadcast:
     case Op::gather:
-    case Op::scatter: return stage_rooted(call, tag, deadline);
-    default: return stage_exchange(call, tag, deadline);
+    case Op::scatter:
+      return stage_rooted(call, tag, deadline);
+    default:
+      return stage_exchange(call, tag, deadline);
   }
 }
 
@@ -64,7 +70,9 @@ uint32_t num_blocks(size_t bytes, size_t block_bytes) {
 }
 
 // `bytes` in `blocks` equal parts of whole cache lines.
-size_t even_part(size_t bytes, size_t parts) { return (((bytes + parts - 1) / parts) + kLine - 1) / kLine * kLine; }
+size_t even_part(size_t bytes, size_t parts) {
+  return (((bytes + parts - 1) / parts) + kLine - 1) / kLine * kLine;
+}
 
 Span cut(Span whole, size_t begin, size_t bytes) {
   return {std::min(whole.end, whole.begin + begin), std::min(whole.end, whole.begin + begin + bytes)};
@@ -83,21 +91,22 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
   const bool streams = bypasses_cache(call);
   const std::byte* in = bytes_in(call);
   std::byte* out = bytes_out(call);
+  const size_t strip = strip_bytes(streams || past_cache_);
 
   auto range = [&](size_t k, uint32_t block) {
     if (scatters) return cut(chunk_span(call, size(), static_cast<int>(k)), block * piece, piece);
     return cut({0, all}, (block * n + k) * piece, piece);
   };
   auto block_slot = [&](size_t k, uint32_t block) {
-    return gate_.at(static_cast<int>(k), layout_.block_at((block_ + block) % BoardLayout::kDepth));
+    return gate_.at(static_cast<int>(k), layout_.block_at((block_ + block) % depth()));
   };
   auto piece_slot = [&](size_t k, uint32_t block) {
-    return gate_.at(static_cast<int>(k), layout_.piece_at((block_ + block) % BoardLayout::kDepth));
+    return gate_.at(static_cast<int>(k), layout_.piece_at((block_ + block) % depth()));
   };
   auto produce = [&](uint32_t block) {
     for (size_t k = 0; k < n; ++k) {
       Span span = range(k, block);
-      if (k != me) move(block_slot(me, block) + k * piece, in + span.begin, span.bytes(), stages_past_cache());
+      if (k != me) move(block_slot(me, block) + k * piece, in + span.begin, span.bytes(), past_cache_);
     }
   };
   // Where the piece ends up: in this rank's output, and in its piece slot when others want it.
@@ -105,17 +114,17 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
   const bool shares = to_all || (!scatters && rank() != call.root);
   auto middle = [&](uint32_t block) {
     Span span = range(me, block);
-    for (size_t at = 0; at < span.bytes(); at += kStripBytes) {
-      size_t bytes = std::min(kStripBytes, span.bytes() - at);
+    for (size_t at = 0; at < span.bytes(); at += strip) {
+      size_t bytes = std::min(strip, span.bytes() - at);
       for (size_t k = 0; k < n; ++k) sources_[k] = block_slot(k, block) + me * piece + at;
       sources_[me] = in + span.begin + at;
       std::byte* final = keeps ? out + (scatters ? span.begin - range(me, 0).begin : span.begin) + at : nullptr;
       // Stores past the cache are copies: the reduction itself stores into it, so it needs a place that stays there.
       std::byte* shared = shares ? piece_slot(me, block) + at : nullptr;
-      std::byte* first = shared && !stages_past_cache() ? shared : final && !streams ? final : scratch();
+      std::byte* first = shared && !past_cache_ ? shared : final && !streams ? final : scratch();
       combine(first, call, bytes);
       if (final && first != final) move(final, first, bytes, streams);
-      if (shared && first != shared) move(shared, first, bytes, stages_past_cache());
+      if (shared && first != shared) move(shared, first, bytes, past_cache_);
     }
   };
   auto collect = [&](uint32_t block) {
@@ -143,25 +152,27 @@ void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadlin
   const std::byte* in = bytes_in(call);
   std::byte* out = bytes_out(call);
 
-  auto slot = [&](int k, uint32_t block) {
-    return gate_.at(k, layout_.block_at((block_ + block) % BoardLayout::kDepth));
-  };
+  auto slot = [&](int k, uint32_t block) { return gate_.at(k, layout_.block_at((block_ + block) % depth())); };
   auto keep = [&](std::byte* to, const std::byte* from, size_t bytes) {
     if (to != from) move(to, from, bytes, streams);
   };
   auto produce = [&](uint32_t block) {
     if (gathers) {
       Span span = cut({0, chunk_span(call, size(), rank()).bytes()}, block * piece, piece);
-      if (is_root) keep(out + chunk_span(call, size(), rank()).begin + span.begin, in + span.begin, span.bytes());
-      else move(slot(rank(), block), in + span.begin, span.bytes(), stages_past_cache());
+      if (is_root)
+        keep(out + chunk_span(call, size(), rank()).begin + span.begin, in + span.begin, span.bytes());
+      else
+        move(slot(rank(), block), in + span.begin, span.bytes(), past_cache_);
       return;
     }
     if (!is_root) return;
     for (int k = 0; k < (scatters ? size() : 1); ++k) {
       Span whole = scatters ? chunk_span(call, size(), k) : Span{0, all};
       Span span = cut(whole, block * piece, piece);
-      if (scatters && k == rank()) keep(out + span.begin - whole.begin, in + span.begin, span.bytes());
-      else move(slot(rank(), block) + static_cast<size_t>(k) * piece, in + span.begin, span.bytes(), stages_past_cache());
+      if (scatters && k == rank())
+        keep(out + span.begin - whole.begin, in + span.begin, span.bytes());
+      else
+        move(slot(rank(), block) + static_cast<size_t>(k) * piece, in + span.begin, span.bytes(), past_cache_);
       if (!scatters) keep(out + span.begin, in + span.begin, span.bytes());
     }
   };
@@ -177,7 +188,8 @@ void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadlin
       }
     } else if (!gathers && !is_root) {
       Span span = cut({0, scatters ? chunk_span(call, size(), rank()).bytes() : all}, block * piece, piece);
-      pick(out + span.begin, slot(call.root, block) + (scatters ? static_cast<size_t>(rank()) * piece : 0), span.bytes());
+      pick(out + span.begin, slot(call.root, block) + (scatters ? static_cast<size_t>(rank()) * piece : 0),
+           span.bytes());
     }
   };
   pipeline({blocks, 1, call.root}, tag, deadline, produce, middle, [](uint32_t) {});
@@ -206,7 +218,7 @@ void Fused::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadl
   }
 
   auto slot = [&](size_t k, uint32_t block) {
-    return gate_.at(static_cast<int>(k), layout_.block_at((block_ + block) % BoardLayout::kDepth));
+    return gate_.at(static_cast<int>(k), layout_.block_at((block_ + block) % depth()));
   };
   auto sent = [&](size_t k) -> Span {
     if (same) return {0, chunk_span(call, size(), rank()).bytes()};
@@ -227,7 +239,7 @@ void Fused::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadl
       }
       if (same ? k != 0 : k == me) continue;
       Span span = cut(sent(k), block * piece, piece);
-      move(slot(me, block) + (same ? 0 : k * piece), in + span.begin, span.bytes(), stages_past_cache());
+      move(slot(me, block) + (same ? 0 : k * piece), in + span.begin, span.bytes(), past_cache_);
     }
   };
   auto middle = [&](uint32_t block) {

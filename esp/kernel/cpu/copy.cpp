@@ -14,16 +14,11 @@ HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// `dst` is aligned to a cache line and `bytes` a multiple of one. Four lines a turn keep several reads in flight, and the
-// prefetch crosses page ends, where the hardware's own stops.
+// `dst` is aligned to a cache line and `bytes` a multiple of one.
 void stream_lines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, size_t bytes) {
   const hn::ScalableTag<uint8_t> tag;
   const size_t lanes = hn::Lanes(tag);
-  constexpr size_t kLine = 64, kAhead = 1024;
-  for (size_t at = 0; at < bytes; at += kLine) {
-    hwy::Prefetch(src + at + kAhead);
-    for (size_t lane = 0; lane < kLine; lane += lanes) hn::Stream(hn::LoadU(tag, src + at + lane), tag, dst + at + lane);
-  }
+  for (size_t at = 0; at < bytes; at += lanes) hn::Stream(hn::LoadU(tag, src + at), tag, dst + at);
 }
 
 }  // namespace esp::kernel::HWY_NAMESPACE
@@ -48,6 +43,9 @@ void copy_streaming(void* dst, const void* src, size_t bytes) {
   copy(to, from, head);
   HWY_DYNAMIC_DISPATCH(stream_lines)(to + head, from + head, body);
   copy(to + head + body, from + head + body, bytes - head - body);
+}
+
+void finish_streaming() {
   hwy::FlushStream();
 }
 

@@ -1,0 +1,396 @@
+// Every call on every rank is compared with the plain loops over all members' inputs, which any rank can make up
+// itself.
+#include "esp/comm/fused/fused.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/half.h"
+#include "esp/base/rng.h"
+#include "esp/comm/fused/fused_ranks.h"
+
+namespace esp::comm {
+namespace {
+
+using testing::fork_ranks;
+using testing::group_of;
+using testing::thread_ranks;
+
+using Bytes = std::vector<std::byte>;
+
+Deadline soon() {
+  return Deadline::after_ms(10'000);
+}
+
+// Element `index` of `rank`'s input: any bits for integers, values around one for the rest.
+void put(std::byte* at, DType dtype, int rank, size_t index) {
+  uint64_t bits = random_bits(11, static_cast<uint64_t>(rank), index);
+  double value = random_unit(12, static_cast<uint64_t>(rank), index) * 3 - 1;
+  auto store = [&](auto element) { std::memcpy(at, &element, sizeof element); };
+  switch (dtype) {
+    case DType::f64:
+      return store(value);
+    case DType::f32:
+      return store(static_cast<float>(value));
+    case DType::bf16:
+      return store(BFloat16(static_cast<float>(value)));
+    case DType::f16:
+      return store(Float16(static_cast<float>(value)));
+    default:
+      std::memcpy(at, &bits, size_of(dtype));
+  }
+}
+
+Bytes input_of(DType dtype, int rank, size_t count) {
+  Bytes bytes(count * size_of(dtype));
+  for (size_t i = 0; i < count; ++i) put(bytes.data() + i * size_of(dtype), dtype, rank, i);
+  return bytes;
+}
+
+class Checker {
+ public:
+  Checker(net::World& world, const FusedTuning& tuning, bool registered = false)
+      : world_(world), fused_(Fused::open(world, group_of(world), soon(), tuning)), registered_(registered) {}
+
+  Fused& fused() { return *fused_; }
+  int rank() const { return world_.rank; }
+  int size() const { return world_.size; }
+
+  void run(const Call& call) { fused_->run(call, tag(call), soon()); }
+  net::Tag tag(const Call& call) { return tag_of(call, ++sequence_, 0); }
+
+  // Runs the call, `count` being the whole, and returns what differs.
+  std::string check(Op op, DType dtype, ReduceOp reduce, size_t count, int root, bool in_place) {
+    if (op == Op::all_to_all) count = count / static_cast<size_t>(size()) * static_cast<size_t>(size());
+    size_t element = size_of(dtype);
+    Call call{.op = op, .count = count, .dtype = dtype, .reduce = reduce, .root = root};
+    Extent extent = extent_of(call, rank(), size());
+    Chunk own = chunk_of(count, size(), rank());
+    Bytes whole = input_of(dtype, rank(), count);
+    const std::byte* given = whole.data();
+    bool by_chunk = op == Op::all_gather || op == Op::gather;
+    if (by_chunk) given += own.offset * element;
+
+    auto first = buffer(count * element), second = buffer(count * element);
+    auto* in = static_cast<std::byte*>(first.get());
+    auto* out = static_cast<std::byte*>(second.get());
+    if (in_place) {
+      out = in;
+      if (by_chunk && extent.out_bytes > 0) in += own.offset * element;
+      if (op == Op::reduce_scatter || (op == Op::scatter && rank() == root)) out += own.offset * element;
+    }
+    if (extent.in_bytes > 0) std::memcpy(in, given, extent.in_bytes);
+    call.in = in;
+    call.out = out;
+    run(call);
+    Bytes wanted = expected(call);
+    for (size_t i = 0; i < wanted.size(); ++i)
+      if (wanted[i] != out[i])
+        return fmt::format("{} root {} in place {}: byte {} of {} differs on rank {} of {}", describe(call), root,
+                           in_place, i, wanted.size(), rank(), size());
+    return "";
+  }
+
+ private:
+  std::shared_ptr<void> buffer(size_t bytes) {
+    if (registered_) return fused_->allocate(bytes + 1, soon());
+    return {std::malloc(bytes + 1), std::free};
+  }
+
+  Bytes expected(const Call& call) {
+    size_t element = size_of(call.dtype);
+    Extent extent = extent_of(call, rank(), size());
+    Chunk own = chunk_of(call.count, size(), rank());
+    std::vector<Bytes> inputs;
+    for (int k = 0; k < size(); ++k) inputs.push_back(input_of(call.dtype, k, call.count));
+    Bytes result(call.count * element);
+    auto cut = [&](size_t begin, size_t bytes) {
+      return Bytes(result.begin() + static_cast<ptrdiff_t>(begin),
+                   result.begin() + static_cast<ptrdiff_t>(begin + bytes));
+    };
+    if (extent.out_bytes == 0) return {};
+    switch (call.op) {
+      case Op::all_reduce:
+      case Op::reduce:
+      case Op::reduce_scatter: {
+        std::vector<const void*> sources;
+        for (auto& input : inputs) sources.push_back(input.data());
+        kernel::ref::reduce_ordered(result.data(), sources.data(), size(), call.count, call.dtype, call.reduce);
+        if (call.reduce == ReduceOp::avg) kernel::ref::divide(result.data(), call.count, call.dtype, size());
+        return call.op == Op::reduce_scatter ? cut(own.offset * element, own.count * element) : result;
+      }
+      case Op::broadcast:
+        return inputs[static_cast<size_t>(call.root)];
+      case Op::scatter:
+        result = inputs[static_cast<size_t>(call.root)];
+        return cut(own.offset * element, own.count * element);
+      case Op::all_to_all:
+        for (int k = 0; k < size(); ++k)
+          std::memcpy(result.data() + static_cast<size_t>(k) * own.count * element,
+                      inputs[static_cast<size_t>(k)].data() + own.offset * element, own.count * element);
+        return result;
+      default:  // all_gather, gather
+        for (int k = 0; k < size(); ++k) {
+          Chunk chunk = chunk_of(call.count, size(), k);
+          if (chunk.count > 0)
+            std::memcpy(result.data() + chunk.offset * element,
+                        inputs[static_cast<size_t>(k)].data() + chunk.offset * element, chunk.count * element);
+        }
+        return result;
+    }
+  }
+
+  net::World& world_;
+  std::unique_ptr<Fused> fused_;
+  bool registered_;
+  uint64_t sequence_ = 0;
+};
+
+constexpr Op kMovers[] = {Op::broadcast, Op::all_gather, Op::all_to_all, Op::gather, Op::scatter};
+constexpr Op kReducers[] = {Op::all_reduce, Op::reduce, Op::reduce_scatter};
+
+// Blocks so small that pipelines are many steps long, and both kinds of stores.
+constexpr FusedTuning kTunings[] = {
+    {.way = Way::staged, .small_bytes = 512, .block_bytes = 4096, .stream_from = 1},
+    {.way = Way::streamed, .small_bytes = 512, .block_bytes = 4096, .stream_from = size_t{1} << 40, .lag = 2},
+    {},
+};
+
+std::string check_sizes(net::World& world, const FusedTuning& tuning, bool registered) {
+  Checker checker(world, tuning, registered);
+  int root = world.size - 1;
+  for (size_t count : {0, 1, 61, 1021, 20011}) {
+    for (bool in_place : {false, true}) {
+      for (Op op : kMovers)
+        if (auto wrong = checker.check(op, DType::f32, ReduceOp::sum, count, root, in_place); !wrong.empty())
+          return wrong;
+      for (Op op : kReducers)
+        for (DType dtype : {DType::f32, DType::bf16})
+          if (auto wrong = checker.check(op, dtype, ReduceOp::avg, count, root, in_place); !wrong.empty()) return wrong;
+    }
+    root = (root + 1) % world.size;
+  }
+  return "";
+}
+
+TEST(Fused, ProcessesGetTheBitsOfThePlainLoops) {
+  for (int size : {1, 2, 3, 5, 8, 17})
+    for (auto& tuning : kTunings)
+      EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, tuning, false); }), "") << size;
+}
+
+TEST(Fused, ThreadsGetTheBitsOfThePlainLoops) {
+  for (int size : {2, 3, 8})
+    for (auto& tuning : kTunings)
+      EXPECT_EQ(thread_ranks(size, [&](net::World& world) { return check_sizes(world, tuning, false); }), "") << size;
+}
+
+TEST(Fused, RegisteredMemoryGetsTheSameBits) {
+  for (int size : {2, 3, 4})
+    EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, kTunings[0], true); }), "") << size;
+}
+
+TEST(Fused, ReducesEveryTypeWithEveryOperation) {
+  auto body = [](net::World& world) -> std::string {
+    Checker checker(world, kTunings[0]);
+    for (DType dtype : kAllDTypes)
+      for (ReduceOp reduce : kernel::kAllReduceOps)
+        for (Op op : kReducers)
+          for (size_t count : {3, 2003})
+            if (auto wrong = checker.check(op, dtype, reduce, count, 1, false); !wrong.empty()) return wrong;
+    return "";
+  };
+  EXPECT_EQ(fork_ranks(3, body), "");
+  EXPECT_EQ(fork_ranks(4, body), "");
+}
+
+TEST(Fused, SixtyFourRanksMeet) {
+  auto body = [](net::World& world) -> std::string {
+    Checker checker(world, {});
+    for (size_t count : {5, 3001})
+      if (auto wrong = checker.check(Op::all_reduce, DType::i32, ReduceOp::sum, count, 0, true); !wrong.empty())
+        return wrong;
+    return "";
+  };
+  EXPECT_EQ(fork_ranks(64, body), "");
+}
+
+// Rank r sends (r + 2k) % 5 · scale elements to rank k, laid out back to front.
+struct Irregular {
+  std::vector<size_t> send_counts, send_offsets, receive_counts, receive_offsets;
+  std::vector<int32_t> in, out;
+};
+
+Irregular irregular(int rank, int size, size_t scale) {
+  Irregular made;
+  auto amount = [&](int from, int to) { return static_cast<size_t>((from + 2 * to) % 5) * scale; };
+  auto n = static_cast<size_t>(size);
+  made.send_offsets.resize(n);
+  made.receive_offsets.resize(n);
+  size_t sent = 0, received = 0;
+  for (int k = 0; k < size; ++k) {
+    made.send_counts.push_back(amount(rank, k));
+    made.receive_counts.push_back(amount(k, rank));
+  }
+  for (size_t k = n; k-- > 0;) {
+    made.send_offsets[k] = sent;
+    made.receive_offsets[k] = received;
+    sent += made.send_counts[k];
+    received += made.receive_counts[k];
+  }
+  made.in.resize(sent + 1);
+  made.out.resize(received + 1, -1);
+  for (size_t k = 0; k < n; ++k)
+    for (size_t i = 0; i < made.send_counts[k]; ++i)
+      made.in[made.send_offsets[k] + i] =
+          static_cast<int32_t>(1'000'000 * rank + 10'000 * static_cast<int>(k) + static_cast<int>(i));
+  return made;
+}
+
+std::string check_irregular(net::World& world, bool in_place) {
+  Checker checker(world, kTunings[0]);
+  for (size_t scale : {1, 700}) {
+    Irregular made = irregular(world.rank, world.size, scale);
+    if (in_place) {
+      made.out.resize(std::max(made.in.size(), made.out.size()));
+      std::copy(made.in.begin(), made.in.end(), made.out.begin());
+    }
+    Call call{.op = Op::all_to_all_v,
+              .in = in_place ? made.out.data() : made.in.data(),
+              .out = made.out.data(),
+              .dtype = DType::i32,
+              .send_counts = made.send_counts,
+              .send_offsets = made.send_offsets,
+              .recv_counts = made.receive_counts,
+              .recv_offsets = made.receive_offsets};
+    checker.run(call);
+    for (int k = 0; k < world.size; ++k)
+      for (size_t i = 0; i < made.receive_counts[static_cast<size_t>(k)]; ++i)
+        if (made.out[made.receive_offsets[static_cast<size_t>(k)] + i] !=
+            static_cast<int32_t>(1'000'000 * k + 10'000 * world.rank + static_cast<int>(i)))
+          return fmt::format("element {} from {} is wrong on {}", i, k, world.rank);
+  }
+  return "";
+}
+
+TEST(Fused, ExchangesIrregularParcels) {
+  for (bool in_place : {false, true}) {
+    for (int size : {2, 3, 7})
+      EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_irregular(world, in_place); }), "");
+    EXPECT_EQ(thread_ranks(3, [&](net::World& world) { return check_irregular(world, in_place); }), "");
+  }
+}
+
+// Expects a CommError of this kind whose text contains both words.
+std::string expect_error(CommError::Kind kind, const std::string& a, const std::string& b,
+                         const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const CommError& error) {
+    std::string text = error.what();
+    if (error.kind() == kind && text.find(a) != std::string::npos && text.find(b) != std::string::npos) return "";
+    return "another error: " + text;
+  }
+  return "no error";
+}
+
+TEST(Fused, ADifferentCountIsToldToEveryRank) {
+  for (size_t count : {10, 50'000}) {
+    auto body = [&](net::World& world) {
+      Checker checker(world, {});
+      std::vector<float> data(60'000);
+      Call call{
+          .op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = world.rank == 1 ? count + 1 : count};
+      return expect_error(CommError::Kind::mismatch, "rank 1", std::to_string(count + 1), [&] { checker.run(call); });
+    };
+    EXPECT_EQ(fork_ranks(2, body), "");
+    EXPECT_EQ(thread_ranks(2, body), "");
+  }
+}
+
+TEST(Fused, ParcelsThatDifferNameBothRanks) {
+  auto body = [](net::World& world) {
+    Checker checker(world, {});
+    std::vector<size_t> ones(3, 1), offsets{0, 1, 2}, expected(3, 1);
+    if (world.rank == 2) expected[0] = 4;
+    std::vector<int32_t> in(3), out(16);
+    Call call{.op = Op::all_to_all_v,
+              .in = in.data(),
+              .out = out.data(),
+              .dtype = DType::i32,
+              .send_counts = ones,
+              .send_offsets = offsets,
+              .recv_counts = expected,
+              .recv_offsets = offsets};
+    return expect_error(CommError::Kind::mismatch, "rank 0 sends 4 bytes", "rank 2, which expects 16",
+                        [&] { checker.run(call); });
+  };
+  EXPECT_EQ(fork_ranks(3, body), "");
+}
+
+TEST(Fused, AStoppedRankIsNamedAtTheDeadline) {
+  auto body = [](net::World& world) -> std::string {
+    Checker checker(world, {});
+    checker.run({.op = Op::barrier});
+    if (world.rank == 1) return "";  // never calls again
+    Call call{.op = Op::barrier};
+    return expect_error(CommError::Kind::timeout, "rank 1", "never entered",
+                        [&] { checker.fused().run(call, checker.tag(call), Deadline::after_ms(100)); });
+  };
+  EXPECT_EQ(fork_ranks(3, body), "");
+}
+
+TEST(Fused, ALostRankEndsTheWait) {
+  auto body = [](net::World& world) -> std::string {
+    Checker checker(world, {});
+    checker.run({.op = Op::barrier});
+    if (world.rank == 2) raise(SIGKILL);
+    // The watch of a real world records the loss; here a thread does, after waits have fallen asleep.
+    std::thread watch([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      world.fate->lose(2, "was killed");
+    });
+    std::vector<float> data(100'000);
+    Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = data.size()};
+    auto said = expect_error(CommError::Kind::lost, "rank 2", "was killed", [&] { checker.run(call); });
+    watch.join();
+    return said;
+  };
+  EXPECT_EQ(fork_ranks(3, body, 2), "");
+}
+
+TEST(Fused, LeavesNothingInSharedMemory) {
+  auto segments = [] {
+    int count = 0;
+    for (auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      count += entry.path().filename().string().rfind(fmt::format("espalier-{}-", getpid()), 0) == 0;
+    return count;
+  };
+  auto body = [](net::World& world) -> std::string {
+    Checker checker(world, {}, true);
+    return checker.check(Op::all_reduce, DType::f32, ReduceOp::sum, 50'000, 0, false);
+  };
+  EXPECT_EQ(thread_ranks(3, body), "");
+  EXPECT_EQ(segments(), 0);
+}
+
+TEST(Fused, RegisteredMemoryOutlivesTheCommunicator) {
+  auto body = [](net::World& world) -> std::string {
+    std::shared_ptr<void> memory;
+    {
+      Checker checker(world, {});
+      memory = checker.fused().allocate(1000, soon());
+    }
+    std::memset(memory.get(), 1, 1000);
+    return "";
+  };
+  EXPECT_EQ(fork_ranks(2, body), "");
+}
+
+}  // namespace
+}  // namespace esp::comm
