@@ -34,10 +34,6 @@ std::pair<int, int> out_of_reach(const TransportRow& row, const World& world, co
   return {-1, -1};
 }
 
-bool reaches_all(const TransportRow& row, const World& world, const Group& group) {
-  return out_of_reach(row, world, group).first < 0;
-}
-
 std::vector<std::string_view> rows_reaching(const World& world, int a, int b) {
   std::vector<std::string_view> names;
   for (const TransportRow& row : kTransports)
@@ -45,14 +41,21 @@ std::vector<std::string_view> rows_reaching(const World& world, int a, int b) {
   return names;
 }
 
-std::unique_ptr<Transport> open_auto(const World& world, const Group& group) {
+const TransportRow& first_reaching(const World& world, int a, int b) {
   for (const TransportRow& row : kTransports)
-    if (reaches_all(row, world, group)) return row.open(world, group);
+    if (row.reaches(world, a, b)) return row;
+  throw UsageError(fmt::format("no transport reaches from rank {} to rank {}", a, b));
+}
+
+// One row when it is the first choice of every pair; else the mix, even where a later row would reach everybody: two
+// ranks of one host are better off with memory than with sockets.
+std::unique_ptr<Transport> open_auto(const World& world, const Group& group) {
+  if (group.size() == 1) return first_reaching(world, group.members[0], group.members[0]).open(world, group);
+  const TransportRow& row = first_reaching(world, group.members[0], group.members[1]);
   for (int a : group.members)
     for (int b : group.members)
-      if (rows_reaching(world, a, b).empty())
-        throw UsageError(fmt::format("no transport reaches from rank {} to rank {}", a, b));
-  return open_mixed(kTransports, world, group);
+      if (a < b && &first_reaching(world, a, b) != &row) return open_mixed(kTransports, world, group);
+  return row.open(world, group);
 }
 
 }  // namespace

@@ -36,7 +36,14 @@ bool run_as_processes_with_sockets(int size, const Body& body) {
 
 // Pairs share a host, so `auto` has to mix: memory inside a pair, sockets across.
 bool run_on_several_hosts(int size, const Body& body) {
-  fork_ranks(size, [&](World& world) { body(world, world.everyone()); }, {.listen = true, .ranks_per_host = 2});
+  auto checked = [&](World& world) {
+    Group everyone = world.everyone();
+    Group probed = everyone;
+    probed.id = 999'999;
+    EXPECT_EQ(open_transport("auto", world, probed)->name(), size > 2 ? "mixed" : "shm");
+    body(world, everyone);
+  };
+  fork_ranks(size, checked, {.listen = true, .ranks_per_host = 2});
   return true;
 }
 

@@ -14,6 +14,9 @@ namespace fs = std::filesystem;
 struct Holdings {
   size_t descriptors = 0, threads = 0, segments = 0;
   bool operator==(const Holdings&) const = default;
+  bool within(const Holdings& other) const {
+    return descriptors <= other.descriptors && threads <= other.threads && segments <= other.segments;
+  }
 };
 
 std::ostream& operator<<(std::ostream& out, const Holdings& holdings) {
@@ -37,11 +40,12 @@ Holdings holdings() {
   return {entries("/proc/self/fd"), entries("/proc/self/task"), segments_of(getpid())};
 }
 
-// A thread that was joined may stay listed for a moment.
+// A thread that was joined may stay listed for a moment. Less than before is fine: a peer quicker than us may have been
+// waiting at our listener when we looked first.
 void expect_only(const Holdings& before) {
   Deadline deadline = Deadline::after_ms(5000);
-  while (holdings() != before && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(holdings(), before);
+  while (!holdings().within(before) && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(holdings().within(before)) << holdings() << ", before: " << before;
 }
 
 class TransportLeavesNothing : public TransportSuite {
