@@ -19,6 +19,16 @@ bool same_call(const Tag& a, const Tag& b) {
   return a.sequence == b.sequence && a.what == b.what && a.count == b.count;
 }
 
+// The same for places ranks stand at: one that has yet to choose its algorithm may be in the call another has begun.
+bool same_place(Tag a, Tag b) {
+  const uint64_t none = tag_of({}, 0, -1).what, chosen = tag_of({}, 0, 4094).what ^ none;  // every bit of the id
+  if ((a.what & chosen) == 0 || (b.what & chosen) == 0) {
+    a.what &= ~chosen;
+    b.what &= ~chosen;
+  }
+  return same_call(a, b);
+}
+
 int world_rank(const net::Group& group, int rank) {
   return group.members[static_cast<size_t>(rank)];
 }
@@ -67,7 +77,7 @@ CommError deadline_error(const Tag& mine, Duration timeout, const net::Group& gr
       continue;  // what it is in says nothing: it need not be a message to us
     } else if (standing.entered.sequence < mine.sequence) {
       behind.push_back(i);
-    } else if (standing.entered.sequence == mine.sequence && standing.inside && !same_call(standing.entered, mine)) {
+    } else if (standing.entered.sequence == mine.sequence && standing.inside && !same_place(standing.entered, mine)) {
       other = i;
     }
   }

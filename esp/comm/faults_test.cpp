@@ -228,6 +228,17 @@ TEST(Faults, OptionsAreChecked) {
   });
 }
 
+TEST(Blame, TakesARankThatHasYetToChooseForOneInTheSameCall) {
+  net::Group group{7, {0, 1, 2}, 0};
+  net::Tag mine = tag_of({.op = Op::all_reduce, .count = 3}, 9, 5);
+  std::vector<net::Standing> standings(3, {true, mine, true});
+  standings[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
+  standings[2].entered.sequence = 8;
+  EXPECT_EQ(deadline_error(mine, 2s, group, standings, 1, false).peer(), 2);
+  standings[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, 6);
+  EXPECT_EQ(deadline_error(mine, 2s, group, standings, 1, false).peer(), 1);
+}
+
 TEST(Blame, PutsTheSilentRankFirst) {
   net::Group group{7, {10, 11, 12, 13}, 0};
   net::Tag mine = tag_of({.op = Op::barrier}, 9, -1);

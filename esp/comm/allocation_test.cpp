@@ -1,0 +1,72 @@
+// After the first call of a shape nothing allocates, whichever way the call takes.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "esp/comm/communicator.h"
+#include "esp/net/inproc/threads.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
+#else
+#define ESP_COUNTS_ALLOCATIONS 1
+
+namespace {
+thread_local uint64_t num_allocations = 0;
+}
+
+void* operator new(size_t bytes) {
+  ++num_allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+#endif
+
+namespace esp::comm {
+namespace {
+
+TEST(Allocation, HappensOnlyInTheFirstCallOfAShape) {
+#if ESP_COUNTS_ALLOCATIONS
+  net::run_threads(3, [](net::World& world) {
+    for (const char* transport : {"inproc", "auto"}) {
+      CommOptions options;
+      options.transport = transport;
+      auto comm = make_communicator(world, world.everyone(), options);
+      std::vector<float> in(100'000, 1.0f), out(100'000);
+      auto calls = [&] {
+        comm->all_reduce(in.data(), out.data(), in.size(), DType::f32, ReduceOp::sum);
+        comm->all_reduce(in.data(), in.data(), 64, DType::f32, ReduceOp::max);
+        comm->broadcast(in.data(), 1000, DType::f32, 1);
+        comm->all_gather(in.data(), out.data(), 1000, DType::f32);
+        comm->reduce_scatter(in.data(), out.data(), 1000, DType::f32, ReduceOp::avg);
+        comm->all_to_all(in.data(), out.data(), 1000, DType::f32);
+        comm->barrier();
+        if (world.rank == 0) comm->send(in.data(), 1000, DType::f32, 1);
+        if (world.rank == 1) comm->recv(in.data(), 1000, DType::f32, 0);
+        Call ring;
+        ring.op = Op::all_reduce;
+        ring.in = ring.out = out.data();
+        ring.count = 5000;
+        ring.algorithm = "ring";
+        comm->run(ring);
+      };
+      for (int i = 0; i < 3; ++i) calls();
+      uint64_t before = num_allocations;
+      for (int i = 0; i < 10; ++i) calls();
+      EXPECT_EQ(num_allocations - before, 0u) << transport;
+    }
+  });
+#else
+  GTEST_SKIP() << "not counted under a sanitizer";
+#endif
+}
+
+}  // namespace
+}  // namespace esp::comm
