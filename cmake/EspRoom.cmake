@@ -57,10 +57,10 @@ function(esp_room name)
   endforeach()
 endfunction()
 
-# esp_test(name [SANITIZED] SOURCES … DEPENDS rooms… [LIBRARIES …] [TIMEOUT s]): one GoogleTest binary; each test case is
+# esp_test(name [SANITIZED] SOURCES … DEPENDS rooms… [LIBRARIES …] [TIMEOUT s] [FILTER f]): one GoogleTest binary; each test case is
 # one ctest entry. SANITIZED ones also run under the sanitizer presets.
 function(esp_test name)
-  cmake_parse_arguments(TEST "SANITIZED" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "SANITIZED" "TIMEOUT;FILTER" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
@@ -74,5 +74,5 @@ function(esp_test name)
     set(label sanitized)
     add_dependencies(sanitized_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS ${label})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${TEST_FILTER}" PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS ${label})
 endfunction()

@@ -15,6 +15,7 @@
 
 #include "esp/base/error.h"
 #include "esp/launch/secret.h"
+#include "esp/net/secret.h"
 
 namespace esp::launch {
 namespace {
@@ -163,7 +164,7 @@ TEST(Secret, FileMustBeClosedToOthers) {
   ::chmod(path.c_str(), 0644);
   EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FILE", path}}), IoError);
   ::chmod(path.c_str(), 0600);
-  EXPECT_EQ(read_secret({{"ESPALIER_SECRET_FILE", path}}).bytes(), "0123456789abcdef");
+  EXPECT_EQ(read_secret({{"ESPALIER_SECRET_FILE", path}}).bytes(), net::load_secret(path).bytes());
   ::unlink(path.c_str());
   EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FILE", path}}), IoError);
   EXPECT_TRUE(read_secret({}).bytes().empty());
