@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -180,7 +181,7 @@ std::string check_sizes(net::World& world, const FusedTuning& tuning, bool regis
 
 TEST(Fused, ProcessesGetTheBitsOfThePlainLoops) {
   for (int size : {1, 2, 3, 5, 8, 17})
-    for (auto& tuning : kTunings)
+    for (auto& tuning : std::span(kTunings).first(size > 5 ? 1 : 3))
       EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, tuning, false); }), "") << size;
 }
 
@@ -191,7 +192,7 @@ TEST(Fused, ThreadsGetTheBitsOfThePlainLoops) {
 }
 
 TEST(Fused, RegisteredMemoryGetsTheSameBits) {
-  for (int size : {2, 3, 4})
+  for (int size : {2, 3})
     EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, kTunings[0], true); }), "") << size;
 }
 
