@@ -35,6 +35,10 @@ function(esp_room name)
   endforeach()
   if(name STREQUAL "kernel")
     target_link_libraries(esp_${name} PRIVATE PkgConfig::HWY)
+    if(ESP_SANITIZE)  # two instruction sets are enough to find a fault, and sanitized vector code compiles slowly
+      target_compile_definitions(esp_${name} PRIVATE
+        "HWY_DISABLED_TARGETS=(HWY_AVX3|HWY_AVX3_DL|HWY_SSE4|HWY_SSSE3)")
+    endif()
   elseif(name STREQUAL "net")
     target_link_libraries(esp_${name} PRIVATE OpenSSL::Crypto ${CMAKE_DL_LIBS})
   endif()

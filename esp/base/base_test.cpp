@@ -53,8 +53,8 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(Float16(2051.0f).bits, Float16(2052.0f).bits);
   EXPECT_EQ(Float16(65520.0f).bits, 0x7c00);  // infinity
   EXPECT_EQ(Float16(65519.0f).bits, 0x7bff);
-  EXPECT_EQ(BFloat16(1.00390625f).bits, BFloat16(1.0f).bits);        // halfway, even below
-  EXPECT_EQ(BFloat16(1.01171875f).bits, BFloat16(1.015625f).bits);   // halfway, even above
+  EXPECT_EQ(BFloat16(1.00390625f).bits, BFloat16(1.0f).bits);       // halfway, even below
+  EXPECT_EQ(BFloat16(1.01171875f).bits, BFloat16(1.015625f).bits);  // halfway, even above
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::numeric_limits<float>::quiet_NaN()))));
 }
 

@@ -11,8 +11,8 @@ namespace esp {
 
 }  // namespace esp
 
-#define ESP_CHECK(condition, ...)                                                           \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
+#define ESP_CHECK(condition, ...)                                                         \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
       ::esp::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -25,9 +25,7 @@ class Deadline {
   bool passed() const { return Clock::now() >= when_; }
   Duration left() const { return std::max(Duration::zero(), when_ - Clock::now()); }
   // For poll and epoll_wait: rounded up so that a wait never returns early and spins.
-  int left_ms() const {
-    return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left()).count());
-  }
+  int left_ms() const { return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left()).count()); }
   Deadline earlier(Duration duration) const { return Deadline(std::min(when_, Clock::now() + duration)); }
 
  private:

@@ -1,4 +1,5 @@
-// Element types and their names. Names are those of numpy with bf16/f16 spelt short; nccl-tests' names are accepted too.
+// Element types and their names. Names are those of numpy with bf16/f16 spelt short; nccl-tests' names are accepted
+// too.
 #pragma once
 
 #include <cstddef>

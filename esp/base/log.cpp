@@ -23,7 +23,9 @@ constexpr Row kLevels[] = {{"debug", LogLevel::debug, "\033[2m"},
 
 }  // namespace
 
-LogLevel parse_log_level(std::string_view name) { return find_row("log level", kLevels, name).level; }
+LogLevel parse_log_level(std::string_view name) {
+  return find_row("log level", kLevels, name).level;
+}
 
 void Log::write(LogLevel level, fmt::string_view text, fmt::format_args args) const {
   if (!enabled(level)) return;

@@ -1,5 +1,5 @@
-// A small logger with a rank. A Log is a value handle: copy it, hand it down; there is no global one. Lines go to stderr
-// whole, so ranks sharing a terminal do not interleave inside a line. stdout is for data only.
+// A small logger with a rank. A Log is a value handle: copy it, hand it down; there is no global one. Lines go to
+// stderr whole, so ranks sharing a terminal do not interleave inside a line. stdout is for data only.
 #pragma once
 
 #include <string>

@@ -21,8 +21,8 @@ inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::arra
 
 // 64 random bits for element `index` of stream (seed, purpose).
 inline uint64_t random_bits(uint64_t seed, uint64_t purpose, uint64_t index) {
-  auto words = philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
-                       static_cast<uint32_t>(purpose), static_cast<uint32_t>(purpose >> 32)},
+  auto words = philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(purpose),
+                       static_cast<uint32_t>(purpose >> 32)},
                       {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return (uint64_t{words[1]} << 32) | words[0];
 }

@@ -9,7 +9,8 @@
 namespace esp {
 
 // Throws UsageError: «unknown <what> "<name>"; did you mean "<nearest>"? Known: a, b, c».
-[[noreturn]] void unknown_name(std::string_view what, std::string_view name, const std::vector<std::string_view>& known);
+[[noreturn]] void unknown_name(std::string_view what, std::string_view name,
+                               const std::vector<std::string_view>& known);
 
 // The name in `known` with the smallest edit distance to `name`; empty when nothing is near.
 std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known);

@@ -37,7 +37,9 @@ std::exception_ptr Work::error() const {
   return state_->error;
 }
 
-void Work::complete() const { fail(nullptr); }
+void Work::complete() const {
+  fail(nullptr);
+}
 
 void Work::fail(std::exception_ptr error) const {
   ESP_CHECK(state_ != nullptr, "an empty Work cannot be completed");

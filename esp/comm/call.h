@@ -18,8 +18,20 @@ namespace esp::comm {
 using kernel::ReduceOp;
 
 enum class Op : uint8_t {
-  broadcast, reduce, all_reduce, reduce_scatter, all_gather, all_to_all, all_to_all_v, gather, scatter,
-  send, recv, barrier, signal, wait
+  broadcast,
+  reduce,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  all_to_all_v,
+  gather,
+  scatter,
+  send,
+  recv,
+  barrier,
+  signal,
+  wait
 };
 std::string_view name_of(Op op);
 Op parse_op(std::string_view name);
@@ -46,7 +58,7 @@ struct Call {
   size_t count = 0;
   DType dtype = DType::f32;
   ReduceOp reduce = ReduceOp::sum;
-  int root = 0;                       // or the peer of send, recv, signal, wait
+  int root = 0;                         // or the peer of send, recv, signal, wait
   std::string_view algorithm = "auto";  // a row of algo/table.cpp, "fused", or "auto"
   std::span<const size_t> send_counts, send_offsets, recv_counts, recv_offsets;
   Duration timeout = Duration::zero();  // zero: the communicator's

@@ -5,9 +5,9 @@
 // write). Finding that takes a pass over the intervals; running takes counters only, and allocates nothing.
 //
 // In place: when `in` and `out` are one piece of memory, `alias` says how they lie and dependencies are found on the
-// memory itself. A schedule that needs an input after its place was overwritten, or exchanges a place with a peer in one
-// round, gets a copy of the input (`stash`).
-// A copy of the input is not made as long as what follows can read the input instead.
+// memory itself. A schedule that needs an input after its place was overwritten, or exchanges a place with a peer in
+// one round, gets a copy of the input (`stash`). A copy of the input is not made as long as what follows can read the
+// input instead.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Transport: moves messages between the members of one group. Behind it: inproc, shm, tcp, mpi, virtual; the table is in
-// transports.cpp, and tests/conformance holds every row to one suite.
+// Transport: moves messages between the members of one group. Behind it: inproc, shm, tcp, mpi, virtual; the table is
+// in transports.cpp, and tests/conformance holds every row to one suite.
 //
 // One communicator owns one transport and drives it from one thread at a time; nothing moves unless that thread polls
 // or sleeps. Messages from one rank to another arrive in the order they were sent. A Transfer belongs to the caller and
@@ -23,7 +23,8 @@
 
 namespace esp::net {
 
-// Opaque here; comm packs the call into it (comm/call.h), so that a mismatch can be told in words. 32 bytes on the wire.
+// Opaque here; comm packs the call into it (comm/call.h), so that a mismatch can be told in words. 32 bytes on the
+// wire.
 struct Tag {
   uint64_t sequence = 0;
   uint64_t what = 0;
@@ -40,20 +41,20 @@ using Apply = void (*)(const void* context, std::byte* dst, const std::byte* src
 struct Transfer {
   enum class State : uint8_t { idle, posted, done, mismatched };
 
-  int peer = -1;               // rank in the group
-  std::byte* data = nullptr;   // sends only read it
+  int peer = -1;              // rank in the group
+  std::byte* data = nullptr;  // sends only read it
   size_t bytes = 0;
   Tag tag;
-  Apply apply = nullptr;       // receives: null copies
+  Apply apply = nullptr;  // receives: null copies
   const void* context = nullptr;
 
   State state = State::idle;
-  size_t moved = 0;            // bytes done so far, for the transport's use
-  Tag got;                     // mismatched: what came instead
+  size_t moved = 0;  // bytes done so far, for the transport's use
+  Tag got;           // mismatched: what came instead
   size_t got_bytes = 0;
-  int64_t ready_ps = 0;        // virtual clock, in picoseconds so that formulas come out exactly: when its inputs were
-  int64_t end_ps = 0;          // there, when it ended; real transports ignore both
-  Transfer* next = nullptr;    // for the transport's queues
+  int64_t ready_ps = 0;      // virtual clock, in picoseconds so that formulas come out exactly: when its inputs were
+  int64_t end_ps = 0;        // there, when it ended; real transports ignore both
+  Transfer* next = nullptr;  // for the transport's queues
 };
 
 // Payload only; headers are counted apart. Zero-byte messages are messages.
@@ -84,7 +85,8 @@ class Transport {
   virtual bool poll() = 0;
   // Returns when poll may move something, at the deadline, or when a fault was recorded: bounded spinning, then blocks.
   virtual void sleep(Deadline deadline) = 0;
-  // Whether issue order over all peers fixes the result (the virtual clock); the executor then issues strictly in order.
+  // Whether issue order over all peers fixes the result (the virtual clock); the executor then issues strictly in
+  // order.
   virtual bool ordered() const { return false; }
   // The virtual clock of this rank: when the last of its finished transfers ended. 0 on real transports.
   virtual int64_t clock_ps() const { return 0; }

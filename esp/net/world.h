@@ -33,13 +33,13 @@ class Secret {
 };
 
 struct NetOptions {
-  std::string interface;        // name or CIDR of the interface to listen on; empty: loopback if one host, else the route
-  bool bind_any = false;        // listen on the wildcard address
-  int streams_per_peer = 2;     // TCP connections per peer for large messages
+  std::string interface;     // name or CIDR of the interface to listen on; empty: loopback if one host, else the route
+  bool bind_any = false;     // listen on the wildcard address
+  int streams_per_peer = 2;  // TCP connections per peer for large messages
   bool payload_checksum = false;  // tcp: CRC-32C over every payload, not only over headers; the same on all ranks
-  Duration timeout = std::chrono::seconds(60);            // default deadline of one collective
-  Duration connect_timeout = std::chrono::seconds(30);    // rendezvous and first connection to a peer
-  Duration heartbeat = std::chrono::milliseconds(500);    // watch period
+  Duration timeout = std::chrono::seconds(60);          // default deadline of one collective
+  Duration connect_timeout = std::chrono::seconds(30);  // rendezvous and first connection to a peer
+  Duration heartbeat = std::chrono::milliseconds(500);  // watch period
 };
 
 struct Peer {
@@ -58,9 +58,9 @@ struct Group {
   int size() const { return static_cast<int>(members.size()); }
 };
 
-class Hub;       // net/store/hub.h
-class Watch;     // net/watch.h
-class Listener;  // net/listener.h
+class Hub;         // net/store/hub.h
+class Watch;       // net/watch.h
+class Listener;    // net/listener.h
 class MpiLibrary;  // net/mpi/library.h
 
 struct World {
@@ -74,10 +74,10 @@ struct World {
   std::shared_ptr<Hub> hub;  // when this process hosts it; goes last
   std::shared_ptr<Store> store;
   std::shared_ptr<Fate> fate;
-  std::shared_ptr<Watch> watch;  // null when all ranks are threads of one process
+  std::shared_ptr<Watch> watch;        // null when all ranks are threads of one process
   std::shared_ptr<Listener> listener;  // accepts authenticated connections of peers; null for threads
-  std::shared_ptr<void> in_process;  // fabric shared by the threads of one process; null otherwise
-  std::shared_ptr<MpiLibrary> mpi;   // when an mpirun started us (net/mpi/mpi.h)
+  std::shared_ptr<void> in_process;    // fabric shared by the threads of one process; null otherwise
+  std::shared_ptr<MpiLibrary> mpi;     // when an mpirun started us (net/mpi/mpi.h)
 
   bool same_host(int a, int b) const { return peers[a].host == peers[b].host; }
   bool same_process(int a, int b) const { return peers[a].process == peers[b].process; }

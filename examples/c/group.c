@@ -1,6 +1,6 @@
 /* Several ranks in one process, driven by one thread, as a program with several devices does: everything that waits for
- * another rank is made between group_begin and group_end. Alone it is a world of `devices` ranks; with RANK, WORLD_SIZE,
- * MASTER_ADDR and MASTER_PORT set it is one of several such processes. */
+ * another rank is made between group_begin and group_end. Alone it is a world of `devices` ranks; with RANK,
+ * WORLD_SIZE, MASTER_ADDR and MASTER_PORT set it is one of several such processes. */
 #include <espalier/collectives.h>
 
 #include <stdio.h>

@@ -4,8 +4,9 @@
  * processes, threads, or several of one thread (between esp_group_begin and esp_group_end).
  *
  * Counts are elements. In place means in == out, or for all_gather and reduce_scatter the rank's own part of the larger
- * buffer. Every collective takes an esp_work**: NULL blocks until done; otherwise the call returns at once, buffers must
- * stay as they are until the work is done, and the work is to be freed. Every wait has a deadline (option timeout_s).
+ * buffer. Every collective takes an esp_work**: NULL blocks until done; otherwise the call returns at once, buffers
+ * must stay as they are until the work is done, and the work is to be freed. Every wait has a deadline (option
+ * timeout_s).
  *
  * Every function that can fail returns ESP_OK or why not; esp_last_error has the message of this thread's last failure.
  * After ESP_ERROR_COMM a communicator is dead: it repeats its error until it is finalized.
@@ -68,8 +69,8 @@ ESP_API int esp_last_error_rank(void);
  * `options` is NULL or "key=value;key=value": timeout_s (60), transport (auto), algorithms (all_reduce=ring,…),
  * slice_bytes, shape (4x2), interface, streams_per_peer. */
 
-/* Joins the job the environment describes: RANK WORLD_SIZE MASTER_ADDR MASTER_PORT as torchrun sets them, or Slurm's, or
- * an MPI's with MASTER_ADDR; ESPALIER_SECRET_FILE for several hosts. Without any of them: a world of one. */
+/* Joins the job the environment describes: RANK WORLD_SIZE MASTER_ADDR MASTER_PORT as torchrun sets them, or Slurm's,
+ * or an MPI's with MASTER_ADDR; ESPALIER_SECRET_FILE for several hosts. Without any of them: a world of one. */
 ESP_API esp_result esp_init(const char* options, esp_comm** comm);
 /* The same, told directly. Rank 0 listens at address and port. secret_file: a 0600 file with the job's secret; NULL on
  * one host takes the user's own. */
@@ -92,7 +93,8 @@ ESP_API int esp_size(const esp_comm* comm);
 ESP_API esp_result esp_allocate(esp_comm* comm, size_t bytes, void** memory);
 ESP_API esp_result esp_free(esp_comm* comm, void* memory);
 
-/* -- collectives ------------------------------------------------------------------------------------------------------ */
+/* -- collectives ------------------------------------------------------------------------------------------------------
+ */
 
 ESP_API esp_result esp_broadcast(esp_comm* comm, void* data, size_t count, esp_dtype dtype, int root, esp_work** work);
 /* out is written on the root only and may be NULL elsewhere. */
@@ -122,7 +124,8 @@ ESP_API esp_result esp_barrier(esp_comm* comm, esp_work** work);
 ESP_API esp_result esp_signal(esp_comm* comm, int peer);
 ESP_API esp_result esp_wait(esp_comm* comm, int peer, esp_work** work);
 
-/* -- work under way --------------------------------------------------------------------------------------------------- */
+/* -- work under way ---------------------------------------------------------------------------------------------------
+ */
 
 /* Waits at most timeout_s seconds (negative: as long as the call itself may take) and says how the call ended. */
 ESP_API esp_result esp_work_wait(esp_work* work, double timeout_s);
