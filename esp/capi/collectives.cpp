@@ -28,13 +28,23 @@ esp_result remember(esp_result result, const char* text, int rank = -1) noexcept
   return result;
 }
 
+DType to_dtype(esp_dtype dtype) {
+  if (dtype < ESP_F64 || dtype > ESP_U8) throw UsageError(fmt::format("no such element type: {}", dtype));
+  return static_cast<DType>(dtype);
+}
+
+comm::ReduceOp to_reduce(esp_op op) {
+  if (op < ESP_SUM || op > ESP_AVG) throw UsageError(fmt::format("no such reduction: {}", op));
+  return static_cast<comm::ReduceOp>(op);
+}
+
 comm::Call make_call(comm::Op op, const void* in, void* out, size_t count, esp_dtype dtype) {
   comm::Call call;
   call.op = op;
   call.in = in;
   call.out = out;
   call.count = count;
-  call.dtype = static_cast<DType>(dtype);  // checked with the other arguments
+  call.dtype = to_dtype(dtype);
   return call;
 }
 
@@ -116,7 +126,7 @@ esp_result esp_reduce(esp_comm* comm, const void* in, void* out, size_t count, e
                       esp_work** work) {
   return guarded([&] {
     Call call = make_call(Op::reduce, in, out, count, dtype);
-    call.reduce = static_cast<comm::ReduceOp>(op);
+    call.reduce = to_reduce(op);
     call.root = root;
     make(comm, call, work);
   });
@@ -126,7 +136,7 @@ esp_result esp_all_reduce(esp_comm* comm, const void* in, void* out, size_t coun
                           esp_work** work) {
   return guarded([&] {
     Call call = make_call(Op::all_reduce, in, out, count, dtype);
-    call.reduce = static_cast<comm::ReduceOp>(op);
+    call.reduce = to_reduce(op);
     make(comm, call, work);
   });
 }
@@ -135,7 +145,7 @@ esp_result esp_reduce_scatter(esp_comm* comm, const void* in, void* out, size_t 
                               esp_work** work) {
   return guarded([&] {
     Call call = make_call(Op::reduce_scatter, in, out, times_size(comm, recv_count), dtype);
-    call.reduce = static_cast<comm::ReduceOp>(op);
+    call.reduce = to_reduce(op);
     make(comm, call, work);
   });
 }

@@ -43,7 +43,9 @@ typedef enum esp_result {
   ESP_NOT_DONE = 5        /* esp_work_wait gave up waiting; the call goes on */
 } esp_result;
 
-typedef enum esp_dtype {
+/* Plain ints, so that a value from elsewhere is an error and not undefined. */
+typedef int esp_dtype;
+enum {
   ESP_F64 = 0,
   ESP_F32 = 1,
   ESP_BF16 = 2,
@@ -53,9 +55,10 @@ typedef enum esp_dtype {
   ESP_I16 = 6,
   ESP_I8 = 7,
   ESP_U8 = 8
-} esp_dtype;
+};
 
-typedef enum esp_op { ESP_SUM = 0, ESP_PROD = 1, ESP_MIN = 2, ESP_MAX = 3, ESP_AVG = 4 } esp_op;
+typedef int esp_op;
+enum { ESP_SUM = 0, ESP_PROD = 1, ESP_MIN = 2, ESP_MAX = 3, ESP_AVG = 4 };
 
 typedef struct esp_comm esp_comm;
 typedef struct esp_work esp_work;
