@@ -1,0 +1,40 @@
+// Where and in what order kernels run: the last argument of every kernel. On a CPU it lends the rank's compute threads
+// and the call returns when the work is done; on an accelerator it is a queue and the call returns at once.
+//
+// A value; the pool (or the queue) it points at is owned by the rank and outlives it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "esp/device/device.h"
+#include "esp/device/thread_pool.h"
+
+namespace esp::device {
+
+struct Stream {
+  Device device;
+  ThreadPool* pool = nullptr;  // cpu; null: the calling thread alone
+  void* queue = nullptr;       // cuda
+  int num_threads() const { return pool ? pool->num_threads() : 1; }
+};
+
+// f(begin, end) over [0, count), one contiguous piece per worker, pieces multiples of `grain`; small counts stay on the
+// caller. The pieces depend on count, grain and the number of threads only.
+template <typename F>
+void parallel_for(const Stream& stream, int64_t count, int64_t grain, F&& f) {
+  int64_t num_grains = (count + grain - 1) / grain;
+  int num_pieces = static_cast<int>(std::min<int64_t>(stream.num_threads(), num_grains));
+  if (num_pieces <= 1) {
+    if (count > 0) f(int64_t{0}, count);
+    return;
+  }
+  stream.pool->run([&](int worker) {
+    if (worker >= num_pieces) return;
+    int64_t begin = num_grains * worker / num_pieces * grain;
+    int64_t end = std::min(count, num_grains * (worker + 1) / num_pieces * grain);
+    if (begin < end) f(begin, end);
+  });
+}
+
+}  // namespace esp::device

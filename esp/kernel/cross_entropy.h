@@ -1,0 +1,34 @@
+// Softmax and cross entropy over rows of logits. The probabilities are never a matrix of their own: the gradient
+// replaces the logits in place.
+//
+// A target < 0 is not counted: its loss is 0 and its gradient row zero. Losses and lse are in the accumulation type.
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+
+namespace esp::kernel {
+
+// losses[r] = logsumexp(logits[r]) − logits[r][targets[r]]; lse[r] kept where given.
+void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
+                           int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
+// logits[r] ← (softmax(logits[r]) − onehot(targets[r]))·scale, in place, from lse of the forward.
+void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
+                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
+// Both in one pass over each row while it is in cache.
+void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
+                         int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
+// y[r] = softmax(x[r]); y may equal x.
+void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream);
+
+namespace ref {
+void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
+                           int64_t num_classes, int64_t row_stride, DType dtype);
+void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
+                            int64_t num_classes, int64_t row_stride, DType dtype);
+void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype);
+}  // namespace ref
+
+}  // namespace esp::kernel

@@ -1,0 +1,38 @@
+// Plain passes over flat buffers: fill, copy between types, add, scale, sums. Outputs are overwritten unless said.
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+
+namespace esp::kernel {
+
+void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream);
+void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream);
+void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream);
+void add_to(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream);  // y += x
+void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream);   // y *= factor
+// y[r][c] += bias[c]; and its gradient dbias[c] += Σ_r dy[r][c], rows in order.
+void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream);
+void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
+                     const device::Stream& stream);
+
+// Σ x², summed per fixed block of 4096 elements from `first` (the global index of x[0]) and block sums added in block
+// order in fp64: any split at block boundaries gives the same bits. Not finite when any element is not.
+double sum_of_squares(const void* x, int64_t count, DType dtype, const device::Stream& stream);
+bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream& stream);
+// Σ of accumulation-typed values (float, double for f64) in index order, in fp64.
+double sum(const void* x, int64_t count, DType dtype, const device::Stream& stream);
+
+// The y of `layout` seen as [batch, rows, cols] transposed to [batch, cols, rows].
+void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
+               const device::Stream& stream);
+
+// x[i] = mean + std·normal(seed, purpose, first + i): Box–Muller on counter-based bits, a function of the global index.
+void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
+                 DType dtype, const device::Stream& stream);
+void fill_uniform(void* x, double low, double high, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
+                  DType dtype, const device::Stream& stream);
+
+}  // namespace esp::kernel

@@ -1,0 +1,44 @@
+// Table look-ups: rows of a table by id, and the scatter-add back. Rotary positions.
+//
+// forward overwrites y [count, dim]; ids outside [0, num_rows) give zero rows (a vocabulary shard asks for the rows
+// it holds). backward adds to dtable, ids in order, so repeated ids accumulate the same way every time.
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+
+namespace esp::kernel {
+
+// y[i] = table[ids[i]] (+ positions[pos(i)] where `positions` is given, pos(i) = first_position + i mod period).
+void embedding_forward(void* y, const int32_t* ids, const void* table, const void* positions, int64_t count,
+                       int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype,
+                       const device::Stream& stream);
+void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
+                        DType dtype, const device::Stream& stream);
+// dpositions[first_position + i mod period] += dy[i]
+void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
+                       int64_t first_position, DType dtype, const device::Stream& stream);
+
+// Rotates pairs (d, d + D/2) of every head in place by position·theta^(−2d/D), the half-split convention. x is rows of
+// `row_stride` elements; its first heads·head_dim are rotated. inverse rotates back (the gradient).
+struct RotaryShape {
+  int64_t rows = 0, row_stride = 0, heads = 0, head_dim = 0;
+  int64_t period = 0, first_position = 0;  // row r stands at first_position + r mod period
+  double theta = 10000;
+  bool inverse = false;
+};
+void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream& stream);
+
+namespace ref {
+void embedding_forward(void* y, const int32_t* ids, const void* table, const void* positions, int64_t count,
+                       int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype);
+void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
+                        DType dtype);
+void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
+                       int64_t first_position, DType dtype);
+void rotary(void* x, const RotaryShape& shape, DType dtype);
+}  // namespace ref
+
+}  // namespace esp::kernel
