@@ -1,0 +1,141 @@
+#include "esp/kernel/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "esp/base/rng.h"
+#include "esp/kernel/elements.h"
+
+namespace esp::kernel::ref {
+namespace {
+
+int64_t num_visible(const AttentionShape& s, int64_t b, int64_t i) {
+  int64_t n = s.key_lengths ? s.key_lengths[b] : s.num_keys;
+  return std::clamp<int64_t>(s.causal ? std::min(n, i + s.causal_offset + 1) : n, 0, s.num_keys);
+}
+
+// What probability (b, h, i, j) is multiplied by: 1/(1 − rate) where it is kept.
+template <typename A>
+A kept(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (s.dropout == 0) return A{1};
+  const auto index = static_cast<uint64_t>(((b * s.heads + h) * s.num_queries + i) * s.num_keys + j);
+  auto words = philox({static_cast<uint32_t>(index >> 2), static_cast<uint32_t>(index >> 34),
+                       static_cast<uint32_t>(s.key.purpose), static_cast<uint32_t>(s.key.purpose >> 32)},
+                      {static_cast<uint32_t>(s.key.seed), static_cast<uint32_t>(s.key.seed >> 32)});
+  return words[index % 4] >= s.dropout * 0x1p32 ? static_cast<A>(1 / (1 - s.dropout)) : A{0};
+}
+
+template <typename T>
+struct Heads {  // element (b, t, h, d)
+  T* data;
+  AttentionStride stride;
+  int64_t head_dim;
+  T& operator()(int64_t b, int64_t t, int64_t h, int64_t d) const {
+    return data[b * stride.batch + t * stride.token + h * head_dim + d];
+  }
+};
+
+template <typename T>
+Accumulator<T> dot(const Heads<const T>& x, int64_t i, int64_t hx, const Heads<const T>& y, int64_t j, int64_t hy,
+                   int64_t b) {
+  using A = Accumulator<T>;
+  A sum = 0;
+  for (int64_t d = 0; d < x.head_dim; ++d) sum += static_cast<A>(x(b, i, hx, d)) * static_cast<A>(y(b, j, hy, d));
+  return sum;
+}
+
+template <typename F>
+void each_query(const AttentionShape& s, F&& f) {
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t h = 0; h < s.heads; ++h)
+      for (int64_t i = 0; i < s.num_queries; ++i) f(b, h, i, h / (s.heads / s.kv_heads));
+}
+
+template <typename T>
+void forward(T* out, Accumulator<T>* lse, const T* queries, const T* keys, const T* values, const AttentionShape& s) {
+  using A = Accumulator<T>;
+  const Heads<T> o{out, s.o, s.head_dim};
+  const Heads<const T> q{queries, s.q, s.head_dim}, k{keys, s.k, s.head_dim}, v{values, s.v, s.head_dim};
+  std::vector<A> p(s.num_keys), sums(s.head_dim);
+  each_query(s, [&](int64_t b, int64_t h, int64_t i, int64_t g) {
+    const int64_t n = num_visible(s, b, i);
+    A highest = -std::numeric_limits<A>::infinity(), total = 0;
+    for (int64_t j = 0; j < n; ++j)
+      highest = std::max(highest, p[j] = dot(q, i, h, k, j, g, b) * static_cast<A>(s.scale));
+    for (int64_t j = 0; j < n; ++j) total += p[j] = std::exp(p[j] - highest);
+    std::fill(sums.begin(), sums.end(), A{0});
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t d = 0; d < s.head_dim; ++d)
+        sums[d] += p[j] / total * kept<A>(s, b, h, i, j) * static_cast<A>(v(b, j, g, d));
+    for (int64_t d = 0; d < s.head_dim; ++d) o(b, i, h, d) = static_cast<T>(sums[d]);
+    lse[(b * s.heads + h) * s.num_queries + i] = n ? highest + std::log(total) : highest;
+  });
+}
+
+template <typename T>
+void backward(T* dq, T* dk, T* dv, const T* d_out, const T* out, const T* queries, const T* keys, const T* values,
+              const Accumulator<T>* lse, const AttentionShape& s) {
+  using A = Accumulator<T>;
+  const Heads<const T> d_o{d_out, s.o, s.head_dim}, o{out, s.o, s.head_dim};
+  const Heads<const T> q{queries, s.q, s.head_dim}, k{keys, s.k, s.head_dim}, v{values, s.v, s.head_dim};
+  const int64_t num_kv = s.batch * s.num_keys * s.kv_heads * s.head_dim, D = s.head_dim;
+  std::vector<A> sum_q(D), sum_k(num_kv), sum_v(num_kv);  // dk and dv rounded once, after every query
+  const AttentionStride packed{s.num_keys * s.kv_heads * D, s.kv_heads * D};
+  const Heads<A> acc_k{sum_k.data(), packed, D}, acc_v{sum_v.data(), packed, D};
+  each_query(s, [&](int64_t b, int64_t h, int64_t i, int64_t g) {
+    const int64_t n = num_visible(s, b, i);
+    const A mean = dot(d_o, i, h, o, i, h, b);  // Σ_j p_j·dp_j
+    std::fill(sum_q.begin(), sum_q.end(), A{0});
+    for (int64_t j = 0; j < n; ++j) {
+      const A score = dot(q, i, h, k, j, g, b) * static_cast<A>(s.scale), keep = kept<A>(s, b, h, i, j);
+      const A p = std::exp(score - lse[(b * s.heads + h) * s.num_queries + i]);
+      const A ds = p * (dot(d_o, i, h, v, j, g, b) * keep - mean) * static_cast<A>(s.scale);
+      for (int64_t d = 0; d < D; ++d) {
+        sum_q[d] += ds * static_cast<A>(k(b, j, g, d));
+        acc_k(b, j, g, d) += ds * static_cast<A>(q(b, i, h, d));
+        acc_v(b, j, g, d) += p * keep * static_cast<A>(d_o(b, i, h, d));
+      }
+    }
+    for (int64_t d = 0; d < D; ++d) Heads<T>{dq, s.q, D}(b, i, h, d) = static_cast<T>(sum_q[d]);
+  });
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t j = 0; j < s.num_keys; ++j)
+      for (int64_t g = 0; g < s.kv_heads; ++g)
+        for (int64_t d = 0; d < D; ++d) {
+          Heads<T>{dk, s.k, D}(b, j, g, d) = static_cast<T>(acc_k(b, j, g, d));
+          Heads<T>{dv, s.v, D}(b, j, g, d) = static_cast<T>(acc_v(b, j, g, d));
+        }
+}
+
+template <typename F>
+void with_floating(DType dtype, F&& f) {
+  with_element(dtype, [&]<typename T>(std::type_identity<T> type) {
+    if constexpr (std::is_integral_v<T>)
+      ESP_CHECK(false, "attention of {}", name_of(dtype));
+    else
+      f(type);
+  });
+}
+
+}  // namespace
+
+void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
+                       DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    forward<T>(static_cast<T*>(o), static_cast<Accumulator<T>*>(lse), static_cast<const T*>(q),
+               static_cast<const T*>(k), static_cast<const T*>(v), shape);
+  });
+}
+
+void attention_backward(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q, const void* k,
+                        const void* v, const void* lse, const AttentionShape& shape, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    backward<T>(static_cast<T*>(dq), static_cast<T*>(dk), static_cast<T*>(dv), static_cast<const T*>(d_o),
+                static_cast<const T*>(o), static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v),
+                static_cast<const Accumulator<T>*>(lse), shape);
+  });
+}
+
+}  // namespace esp::kernel::ref
