@@ -1,4 +1,5 @@
-# Needed: fmt, CLI11, nlohmann-json, toml++, OpenSSL, Highway, xxhash, threads. Optional: Open MPI, MPICH, Gloo, liburing.
+# Needed: fmt, CLI11, nlohmann-json, toml++, OpenSSL, Highway, xxhash, zlib, zstd, threads. Optional: Open MPI, MPICH,
+# Gloo, liburing.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -7,6 +8,8 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+find_package(ZLIB REQUIRED)
 if(ESP_TESTS)
   find_package(GTest REQUIRED)
 endif()
