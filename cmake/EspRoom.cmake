@@ -41,6 +41,8 @@ function(esp_room name)
     endif()
   elseif(name STREQUAL "net")
     target_link_libraries(esp_${name} PRIVATE OpenSSL::Crypto ${CMAKE_DL_LIBS})
+  elseif(name STREQUAL "data")
+    target_link_libraries(esp_${name} PRIVATE ZLIB::ZLIB PkgConfig::ZSTD PkgConfig::XXHASH)
   endif()
 
   if(ESP_TESTS AND tests)
