@@ -1,0 +1,45 @@
+// The floating element types of the training kernels: from a run-time dtype to a compile-time one, and to an address.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "esp/base/check.h"
+#include "esp/base/dtype.h"
+#include "esp/base/half.h"
+#include "esp/kernel/elements.h"
+
+namespace esp::kernel {
+
+// Calls f(std::type_identity<T>{}) with the C++ type of a floating `dtype`.
+template <typename F>
+void with_floating(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f(std::type_identity<double>{});
+    case DType::f32:
+      return f(std::type_identity<float>{});
+    case DType::bf16:
+      return f(std::type_identity<BFloat16>{});
+    case DType::f16:
+      return f(std::type_identity<Float16>{});
+    default:
+      ESP_CHECK(false, "{} is not a floating type", name_of(dtype));
+  }
+}
+
+// The type sums and statistics of `dtype` are kept in.
+inline DType accumulator_of(DType dtype) {
+  return dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
+// Element `index` of an array of `dtype`; null stays null.
+inline void* at(void* array, int64_t index, DType dtype) {
+  return array ? static_cast<std::byte*>(array) + index * static_cast<int64_t>(size_of(dtype)) : nullptr;
+}
+inline const void* at(const void* array, int64_t index, DType dtype) {
+  return array ? static_cast<const std::byte*>(array) + index * static_cast<int64_t>(size_of(dtype)) : nullptr;
+}
+
+}  // namespace esp::kernel
