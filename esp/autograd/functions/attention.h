@@ -1,0 +1,23 @@
+// Attention over projections, read in place from packed rows: no head is ever copied out.
+#pragma once
+
+#include "esp/autograd/tape.h"
+#include "esp/kernel/attention.h"
+
+namespace esp::autograd {
+
+struct AttentionOptions {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool causal = false;
+  tensor::Tensor key_lengths;  // i32 [B]; undefined: no padding
+  double dropout = 0;
+  kernel::DropoutKey key;
+};
+
+// qkv [B, T, (heads + 2·kv_heads)·head_dim], laid out [q | k | v] → [B, T, heads·head_dim].
+Variable self_attention(Tape& tape, const Variable& qkv, const AttentionOptions& options);
+
+// q [B, Tq, heads·head_dim], kv [B, Tk, 2·kv_heads·head_dim] laid out [k | v] → [B, Tq, heads·head_dim].
+Variable cross_attention(Tape& tape, const Variable& q, const Variable& kv, const AttentionOptions& options);
+
+}  // namespace esp::autograd

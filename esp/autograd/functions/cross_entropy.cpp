@@ -1,0 +1,144 @@
+#include "esp/autograd/functions/cross_entropy.h"
+
+#include <algorithm>
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/kernel/cross_entropy.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/gemm.h"
+
+namespace esp::autograd {
+namespace {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+// Logits of one block: large enough for the products to run at full rate, small beside the activations.
+constexpr int64_t kBlockBytes = int64_t{48} << 20;
+constexpr int64_t kLeastRows = 64;
+
+Tensor total_of(const tensor::Context& context, const Tensor& losses) {
+  Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
+  *total.as<double>() = kernel::sum(losses.data(), losses.count(), losses.dtype(), context.stream);
+  return total;
+}
+
+Tensor make_losses(const tensor::Context& context, int64_t rows, DType storage) {
+  return tensor::empty(context, {rows}, tensor::accumulation_type(storage), MemoryCategory::activation);
+}
+
+class CrossEntropyNode final : public Node {
+ public:
+  CrossEntropyNode(const Variable& logits, Tensor lse, Tensor targets, double scale)
+      : logits_(logits), lse_(std::move(lse)), targets_(std::move(targets)), scale_(scale) {}
+
+  void backward_input(Tape& tape) override {
+    const Tensor& logits = logits_.value();
+    const Tensor d = tensor::copy_of(tape.context(), logits, MemoryCategory::activation);
+    kernel::cross_entropy_backward(d.data(), lse_.data(), targets_.as<const int32_t>(), scale_, d.rows(), d.dim(-1),
+                                   d.dim(-1), d.dtype(), tape.context().stream);
+    tape.give_gradient(logits_.slot(), d);
+  }
+
+ private:
+  Variable logits_;
+  Tensor lse_, targets_;
+  double scale_;
+};
+
+// Everything was made in forward; the weight's gradient counts as added when backward comes by.
+class LinearCrossEntropyNode final : public Node {
+ public:
+  LinearCrossEntropyNode(int x, Tensor dx, Weight& w, Weight* b) : x_(x), dx_(std::move(dx)), trained_{&w, b} {}
+  void backward_input(Tape& tape) override {
+    if (x_ >= 0) tape.give_gradient(x_, std::exchange(dx_, {}));
+  }
+  void backward_weight(Tape&) override {}
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  int x_;
+  Tensor dx_;
+  TrainedWeights trained_;
+};
+
+}  // namespace
+
+Loss cross_entropy(Tape& tape, const Variable& logits, const Tensor& targets, double scale) {
+  const Tensor& z = logits.value();
+  ESP_CHECK(targets.count() == z.rows() && targets.dtype() == DType::i32, "{} targets for {}", targets.count(),
+            z.shape().text());
+  const tensor::Context& context = tape.context();
+  const bool records = tape.wants({&logits});
+  Tensor losses = make_losses(context, z.rows(), z.dtype());
+  Tensor lse = records ? make_losses(context, z.rows(), z.dtype()) : Tensor();
+  kernel::cross_entropy_forward(losses.data(), lse.data(), z.data(), targets.as<const int32_t>(), z.rows(), z.dim(-1),
+                                z.dim(-1), z.dtype(), context.stream);
+  Tensor total = total_of(context, losses);
+  if (!records) return {std::move(total), std::move(losses)};
+  Variable output = tape.output(std::move(total));
+  tape.record<CrossEntropyNode>(1, logits, std::move(lse), targets, scale);
+  return {std::move(output), std::move(losses)};
+}
+
+Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, const Tensor& targets, double scale) {
+  const tensor::Context& context = tape.context();
+  const device::Stream& stream = context.stream;
+  const DType type = x.dtype();
+  const int64_t rows = x.value().rows(), in = x.value().dim(-1), classes = w.value.dim(0);
+  ESP_CHECK(w.value.dim(1) == in && targets.count() == rows && targets.dtype() == DType::i32, "x {}, W {}, {} targets",
+            x.shape().text(), w.value.shape().text(), targets.count());
+  const bool records = tape.wants({&x}, {&w, b});
+  Tensor losses = make_losses(context, rows, type);
+  Tensor dx;
+  if (records && x.needs_grad()) dx = tensor::empty(context, x.shape(), type, MemoryCategory::activation);
+
+  const int64_t row_bytes = classes * static_cast<int64_t>(size_of(type));
+  const int64_t block = std::min(rows, std::max(kLeastRows, kBlockBytes / row_bytes / kLeastRows * kLeastRows));
+  const Tensor logits = tape.scratch({block, classes}, type);
+  const size_t element = size_of(type), loss_bytes = size_of(losses.dtype());
+  for (int64_t first = 0; first < rows; first += block) {
+    const int64_t count = std::min(block, rows - first);
+    const std::byte* x_block = x.value().as<std::byte>() + static_cast<size_t>(first * in) * element;
+    const int32_t* target_block = targets.as<const int32_t>() + first;
+    void* loss_block = losses.as<std::byte>() + static_cast<size_t>(first) * loss_bytes;
+    kernel::GemmOptions product;
+    product.transpose_b = true;
+    product.bias = b ? b->value.data() : nullptr;
+    kernel::gemm(logits.data(), x_block, w.value.data(), count, classes, in, product, type, stream);
+    if (!records) {
+      kernel::cross_entropy_forward(loss_block, nullptr, logits.data(), target_block, count, classes, classes, type,
+                                    stream);
+      continue;
+    }
+    kernel::cross_entropy_fused(loss_block, logits.data(), target_block, scale, count, classes, classes, type, stream);
+    if (dx.defined())
+      kernel::gemm(dx.as<std::byte>() + static_cast<size_t>(first * in) * element, logits.data(), w.value.data(), count,
+                   in, classes, {}, type, stream);
+    if (w.grad.defined()) {
+      kernel::GemmOptions weight;
+      weight.transpose_a = true;
+      weight.beta = 1;
+      kernel::gemm(w.grad.data(), logits.data(), x_block, classes, in, count, weight, type, stream);
+    }
+    if (b && b->grad.defined()) kernel::add_column_sums(b->grad.data(), logits.data(), count, classes, type, stream);
+  }
+  Tensor total = total_of(context, losses);
+  if (!records) return {std::move(total), std::move(losses)};
+  Variable output = tape.output(std::move(total));
+  tape.record<LinearCrossEntropyNode>(1, x.slot(), std::move(dx), w, b);
+  return {std::move(output), std::move(losses)};
+}
+
+void seed(Tape& tape, const Loss& loss) {
+  Tensor one = tensor::empty(tape.context(), {1}, DType::f64, MemoryCategory::other);
+  *one.as<double>() = 1;
+  tape.seed(loss.total, std::move(one));
+}
+
+void backward(Tape& tape, const Loss& loss) {
+  seed(tape, loss);
+  tape.backward();
+}
+
+}  // namespace esp::autograd

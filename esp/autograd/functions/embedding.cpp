@@ -1,0 +1,61 @@
+#include "esp/autograd/functions/embedding.h"
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/kernel/embedding.h"
+
+namespace esp::autograd {
+namespace {
+
+using tensor::Tensor;
+
+class EmbeddingNode final : public Node {
+ public:
+  EmbeddingNode(Tensor ids, int y, Weight& table, Weight* positions, int64_t first_position)
+      : ids_(std::move(ids)),
+        y_(y),
+        table_(table),
+        positions_(positions),
+        first_position_(first_position),
+        trained_{&table, positions} {}
+
+  void backward_input(Tape&) override {}
+  void backward_weight(Tape& tape) override {
+    const Tensor& dy = tape.gradient_of(y_);
+    const device::Stream& stream = tape.context().stream;
+    if (table_.grad.defined())
+      kernel::embedding_backward(table_.grad.data(), ids_.as<const int32_t>(), dy.data(), dy.rows(), dy.dim(-1),
+                                 table_.grad.dim(0), dy.dtype(), stream);
+    if (positions_ && positions_->grad.defined())
+      kernel::position_backward(positions_->grad.data(), dy.data(), dy.rows(), dy.dim(-1), ids_.dim(1), first_position_,
+                                dy.dtype(), stream);
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  Tensor ids_;
+  int y_;
+  Weight& table_;
+  Weight* positions_;
+  int64_t first_position_;
+  TrainedWeights trained_;
+};
+
+}  // namespace
+
+Variable embedding(Tape& tape, const Tensor& ids, Weight& table, Weight* positions, int64_t first_position) {
+  ESP_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "ids {}", ids.shape().text());
+  ESP_CHECK(!positions || first_position + ids.dim(1) <= positions->value.dim(0), "{} positions for tokens {} to {}",
+            positions->value.dim(0), first_position, first_position + ids.dim(1));
+  const int64_t dim = table.value.dim(1);
+  Variable y = tensor::empty(tape.context(), {ids.dim(0), ids.dim(1), dim}, table.value.dtype(),
+                             device::MemoryCategory::activation);
+  kernel::embedding_forward(y.value().data(), ids.as<const int32_t>(), table.value.data(),
+                            positions ? positions->value.data() : nullptr, ids.count(), dim, table.value.dim(0),
+                            ids.dim(1), first_position, y.dtype(), tape.context().stream);
+  if (!tape.wants({}, {&table, positions})) return y;
+  y = tape.output(y.value());
+  tape.record<EmbeddingNode>(1, ids, y.slot(), table, positions, first_position);
+  return y;
+}
+
+}  // namespace esp::autograd

@@ -1,0 +1,119 @@
+#include "esp/autograd/functions/linear.h"
+
+#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/weights.h"
+
+namespace esp::autograd {
+namespace {
+
+using kernel::Activation;
+using tensor::Tensor;
+
+const void* data_of(const Weight* weight) {
+  return weight ? weight->value.data() : nullptr;
+}
+
+class LinearNode final : public Node {
+ public:
+  LinearNode(const Variable& x, int y, Weight& w, Weight* b) : x_(x), y_(y), w_(w), b_(b), trained_{&w, b} {}
+
+  void backward_input(Tape& tape) override {
+    input_product(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.value);
+  }
+  void backward_weight(Tape& tape) override {
+    weight_product(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_));
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  Variable x_;
+  int y_;
+  Weight& w_;
+  Weight* b_;
+  TrainedWeights trained_;
+};
+
+class PerceptronNode final : public Node {
+ public:
+  PerceptronNode(const Variable& x, int y, Tensor pre, Tensor hidden, Weight& w1, Weight* b1, Activation activation,
+                 Weight& w2, Weight* b2)
+      : x_(x),
+        y_(y),
+        pre_(std::move(pre)),
+        hidden_(std::move(hidden)),
+        w1_(w1),
+        b1_(b1),
+        activation_(activation),
+        w2_(w2),
+        b2_(b2),
+        trained_{&w1, b1, &w2, b2} {}
+
+  void backward_input(Tape& tape) override {
+    if (!hidden_.defined() && w2_.grad.defined()) {  // before pre_ goes
+      hidden_ = tensor::empty(tape.context(), pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
+      kernel::activation_forward(hidden_.data(), pre_.data(), pre_.count(), activation_, pre_.dtype(),
+                                 tape.context().stream);
+    }
+    d_pre_ = tensor::empty(tape.context(), pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
+    kernel::GemmOptions derivative;
+    derivative.activation = activation_;
+    derivative.pre_activation_in = pre_.data();
+    input_product(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.value, derivative);
+    pre_ = {};
+    input_product(tape.context(), tape.gradient_into(x_), d_pre_, w1_.value);
+  }
+  void backward_weight(Tape& tape) override {
+    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_));
+    hidden_ = {};
+    weight_product(tape.context(), w1_, b1_, x_.value(), d_pre_);
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  Variable x_;
+  int y_;
+  Tensor pre_, hidden_, d_pre_;
+  Weight& w1_;
+  Weight* b1_;
+  Activation activation_;
+  Weight& w2_;
+  Weight* b2_;
+  TrainedWeights trained_;
+};
+
+}  // namespace
+
+Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
+  kernel::GemmOptions options;
+  options.bias = data_of(b);
+  Variable y = forward_product(tape.context(), x.value(), w.value, options);
+  if (!tape.wants({&x}, {&w, b})) return y;
+  y = tape.output(y.value());
+  tape.record<LinearNode>(1, x, y.slot(), w, b);
+  return y;
+}
+
+Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activation activation, Weight& w2,
+                    Weight* b2, bool keep) {
+  const tensor::Context& context = tape.context();
+  const bool records = tape.wants({&x}, {&w1, b1, &w2, b2});
+  kernel::GemmOptions first;
+  first.bias = data_of(b1);
+  first.activation = activation;
+  Tensor pre;
+  if (records) {
+    pre = tensor::empty(context, x.shape().with_last(w1.value.dim(1)), x.dtype(), device::MemoryCategory::activation);
+    first.pre_activation = pre.data();
+  }
+  Tensor hidden = forward_product(context, x.value(), w1.value, first);
+  kernel::GemmOptions second;
+  second.bias = data_of(b2);
+  Variable y = forward_product(context, hidden, w2.value, second);
+  if (!records) return y;
+  y = tape.output(y.value());
+  if (!keep) hidden = {};
+  tape.record<PerceptronNode>(1, x, y.slot(), std::move(pre), std::move(hidden), w1, b1, activation, w2, b2);
+  return y;
+}
+
+}  // namespace esp::autograd

@@ -1,0 +1,113 @@
+#include "esp/autograd/functions/norm.h"
+
+#include "esp/autograd/functions/weights.h"
+
+namespace esp::autograd {
+namespace {
+
+using device::MemoryCategory;
+using kernel::NormKind;
+using kernel::NormShape;
+using tensor::Tensor;
+
+struct Statistics {
+  Tensor mean, rstd;
+};
+
+Statistics make_statistics(const tensor::Context& context, const Tensor& x, NormKind kind) {
+  const DType type = tensor::accumulation_type(x.dtype());
+  Statistics statistics;
+  if (kind == NormKind::layer) statistics.mean = tensor::empty(context, {x.rows()}, type, MemoryCategory::activation);
+  statistics.rstd = tensor::empty(context, {x.rows()}, type, MemoryCategory::activation);
+  return statistics;
+}
+
+// Without a branch, `sum` is -1 and x itself was normalised.
+class NormNode final : public Node {
+ public:
+  NormNode(const Variable& x, const Variable& branch, Tensor normalised, int sum, int y, Statistics statistics,
+           Weight& gamma, Weight* beta, const NormShape& shape)
+      : x_(x.slot()),
+        branch_(branch.slot()),
+        normalised_(std::move(normalised)),
+        sum_(sum),
+        y_(y),
+        statistics_(std::move(statistics)),
+        gamma_(gamma),
+        beta_(beta),
+        shape_(shape),
+        trained_{&gamma, beta} {}
+
+  void backward_input(Tape& tape) override {
+    if (sum_ < 0) {
+      if (x_ >= 0) add_input_gradient(tape, tape.gradient_into(x_));
+      return;
+    }
+    // The gradient of the sum is that of both terms; y's part is added to what came along the stream.
+    if (tape.gradient_of(y_).defined()) add_input_gradient(tape, tape.gradient_into(sum_));
+    const Tensor d_sum = tape.take_gradient(sum_);
+    if (branch_ >= 0) tape.give_gradient(branch_, d_sum);
+    if (x_ >= 0) tape.give_gradient(x_, d_sum);
+  }
+
+  void backward_weight(Tape& tape) override {
+    if (const Tensor& dy = tape.gradient_of(y_); dy.defined())
+      kernel::norm_backward_weight(gamma_.grad.data(), beta_ ? beta_->grad.data() : nullptr, dy.data(),
+                                   normalised_.data(), statistics_.mean.data(), statistics_.rstd.data(), shape_,
+                                   dy.dtype(), tape.context().stream);
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  void add_input_gradient(Tape& tape, const GradientTarget& into) {
+    const Tensor& dy = tape.gradient_of(y_);
+    kernel::norm_backward_input(into.tensor.data(), dy.data(), normalised_.data(), statistics_.mean.data(),
+                                statistics_.rstd.data(), gamma_.value.data(), shape_, into.accumulate, dy.dtype(),
+                                tape.context().stream);
+  }
+
+  int x_, branch_;
+  Tensor normalised_;
+  int sum_, y_;
+  Statistics statistics_;
+  Weight& gamma_;
+  Weight* beta_;
+  NormShape shape_;
+  TrainedWeights trained_;
+};
+
+}  // namespace
+
+Variable norm(Tape& tape, const Variable& x, Weight& gamma, Weight* beta, NormKind kind, double eps) {
+  const tensor::Context& context = tape.context();
+  const NormShape shape{kind, x.value().rows(), x.value().dim(-1), eps};
+  Statistics statistics = make_statistics(context, x.value(), kind);
+  Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
+  kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), nullptr, x.value().data(),
+                       nullptr, gamma.value.data(), beta ? beta->value.data() : nullptr, shape, x.dtype(),
+                       context.stream);
+  if (!tape.wants({&x}, {&gamma, beta})) return y;
+  y = tape.output(y.value());
+  tape.record<NormNode>(1, x, Variable(), x.value(), -1, y.slot(), std::move(statistics), gamma, beta, shape);
+  return y;
+}
+
+ResidualNorm residual_norm(Tape& tape, const Variable& x, const Variable& branch, Weight& gamma, Weight* beta,
+                           NormKind kind, double eps) {
+  ESP_CHECK(x.shape() == branch.shape(), "{} + {}", x.shape().text(), branch.shape().text());
+  const tensor::Context& context = tape.context();
+  const NormShape shape{kind, x.value().rows(), x.value().dim(-1), eps};
+  Statistics statistics = make_statistics(context, x.value(), kind);
+  Variable sum = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
+  Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
+  kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), sum.value().data(),
+                       x.value().data(), branch.value().data(), gamma.value.data(), beta ? beta->value.data() : nullptr,
+                       shape, x.dtype(), context.stream);
+  if (!tape.wants({&x, &branch}, {&gamma, beta})) return {sum, y};
+  sum = tape.output(sum.value());
+  y = tape.output(y.value());
+  tape.record<NormNode>(2, x, branch, sum.value(), sum.slot(), y.slot(), std::move(statistics), gamma, beta, shape);
+  return {sum, y};
+}
+
+}  // namespace esp::autograd

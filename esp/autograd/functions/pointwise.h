@@ -1,0 +1,24 @@
+// Functions without weights: additions, activations, dropout, rotary positions, picking a token.
+#pragma once
+
+#include "esp/autograd/tape.h"
+#include "esp/kernel/activation.h"
+#include "esp/kernel/dropout.h"
+#include "esp/kernel/embedding.h"
+
+namespace esp::autograd {
+
+Variable add(Tape& tape, const Variable& a, const Variable& b);
+Variable activation(Tape& tape, const Variable& x, kernel::Activation kind);
+Variable swiglu(Tape& tape, const Variable& x);  // [.., 2·width] → [.., width]
+
+// x itself when rate is 0. `first_row` is the global index of x's first row.
+Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey key, int64_t first_row = 0);
+
+// Rotates the first `heads` heads of every row in place: the result shares x's memory, and whoever made x must not
+// need its value for backward (a linear does not).
+Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position, double theta);
+
+Variable pick_token(Tape& tape, const Variable& x, int64_t token);  // [B, T, C] → [B, C]
+
+}  // namespace esp::autograd

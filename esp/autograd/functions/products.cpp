@@ -1,0 +1,39 @@
+#include "esp/autograd/functions/products.h"
+
+#include "esp/kernel/elementwise.h"
+
+namespace esp::autograd {
+
+using tensor::Tensor;
+
+Tensor forward_product(const tensor::Context& context, const Tensor& x, const Tensor& w,
+                       const kernel::GemmOptions& options) {
+  ESP_CHECK(w.shape().rank() == 2 && x.dim(-1) == w.dim(0) && x.dtype() == w.dtype(), "x {} by W {}", x.shape().text(),
+            w.shape().text());
+  Tensor y = tensor::empty(context, x.shape().with_last(w.dim(1)), x.dtype(), device::MemoryCategory::activation);
+  kernel::gemm(y.data(), x.data(), w.data(), x.rows(), w.dim(1), w.dim(0), options, x.dtype(), context.stream);
+  return y;
+}
+
+void input_product(const tensor::Context& context, const GradientTarget& into, const Tensor& dy, const Tensor& w,
+                   const kernel::GemmOptions& options) {
+  if (!into.tensor.defined()) return;
+  kernel::GemmOptions all = options;
+  all.transpose_b = true;
+  all.beta = into.accumulate ? 1 : 0;
+  kernel::gemm(into.tensor.data(), dy.data(), w.data(), dy.rows(), w.dim(0), w.dim(1), all, dy.dtype(), context.stream);
+}
+
+void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy) {
+  if (w.grad.defined()) {
+    kernel::GemmOptions options;
+    options.transpose_a = true;
+    options.beta = 1;
+    kernel::gemm(w.grad.data(), x.data(), dy.data(), x.dim(-1), dy.dim(-1), x.rows(), options, x.dtype(),
+                 context.stream);
+  }
+  if (b && b->grad.defined())
+    kernel::add_column_sums(b->grad.data(), dy.data(), dy.rows(), dy.dim(-1), dy.dtype(), context.stream);
+}
+
+}  // namespace esp::autograd

@@ -1,0 +1,191 @@
+#include "esp/autograd/tape.h"
+
+#include <algorithm>
+
+#include "esp/base/check.h"
+#include "esp/kernel/elementwise.h"
+
+namespace esp::autograd {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+Tape::Tape(const tensor::Context& context) : context_(context) {}
+
+Tape::~Tape() {
+  clear();
+}
+
+void Node::backward_weight(Tape&) {
+  ESP_CHECK(false, "a node with weights and no gradient for them");
+}
+
+Variable Tape::leaf(const Tensor& value) {
+  return output(value);
+}
+
+Variable Tape::output(Tensor value) {
+  slots_.push_back({value.shape(), value.dtype(), {}});
+  return Variable(std::move(value), static_cast<int>(slots_.size()) - 1);
+}
+
+bool Tape::wants(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights) {
+  const auto trained = [](const Weight* weight) { return weight && weight->grad.defined(); };
+  if (noting_)
+    for (Weight* weight : weights)
+      if (trained(weight)) noted_.push_back(weight);
+  if (!recording_) return false;
+  for (const Variable* input : inputs)
+    if (input && input->needs_grad()) return true;
+  return std::any_of(weights.begin(), weights.end(), trained);
+}
+
+void Tape::seed(const Variable& output, Tensor gradient) {
+  ESP_CHECK(output.needs_grad(), "the output depends on nothing that needs a gradient");
+  give_gradient(output.slot(), gradient);
+}
+
+GradientTarget Tape::gradient_into(const Variable& input) {
+  return input.needs_grad() ? gradient_into(input.slot()) : GradientTarget{};
+}
+
+GradientTarget Tape::gradient_into(int index) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  if (!slot.gradient.defined()) {
+    slot.gradient = tensor::empty(context_, slot.shape, slot.dtype, MemoryCategory::activation);
+    return {slot.gradient, false};
+  }
+  // Someone else still reads what was adopted (a residual branch, a weight gradient to come): add to a copy.
+  if (!slot.gradient.unique()) slot.gradient = tensor::copy_of(context_, slot.gradient, MemoryCategory::activation);
+  return {slot.gradient, true};
+}
+
+void Tape::give_gradient(int index, const Tensor& gradient) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  ESP_CHECK(gradient.shape().count() == slot.shape.count() && gradient.dtype() == slot.dtype, "gradient {} for {}",
+            gradient.shape().text(), slot.shape.text());
+  if (!slot.gradient.defined()) {
+    slot.gradient = gradient.reshape(slot.shape);
+    return;
+  }
+  GradientTarget into = gradient_into(index);
+  kernel::add_to(into.tensor.data(), gradient.data(), gradient.count(), slot.dtype, context_.stream);
+}
+
+Tensor Tape::scratch(const tensor::Shape& shape, DType dtype) const {
+  return tensor::empty(context_, shape, dtype, MemoryCategory::buffer);
+}
+
+bool Tape::any_gradient(const Entry& entry) const {
+  for (int i = 0; i < entry.num_slots; ++i)
+    if (slots_[static_cast<size_t>(entry.first_slot + i)].gradient.defined()) return true;
+  return false;
+}
+
+void Tape::finish(const Entry& entry) {
+  for (Weight* weight : entry.node->weights()) {
+    ESP_CHECK(weight->pending > 0, "a gradient was delivered that nobody expected");
+    if (--weight->pending == 0 && weight->on_ready) weight->on_ready();
+  }
+  entry.node->~Node();
+  for (int i = 0; i < entry.num_slots; ++i) slots_[static_cast<size_t>(entry.first_slot + i)].gradient = {};
+}
+
+// A node none of whose outputs got a gradient is finished without running.
+void Tape::backward() {
+  while (!entries_.empty()) {
+    const Entry entry = entries_.back();
+    entries_.pop_back();
+    if (any_gradient(entry)) {
+      entry.node->backward_input(*this);
+      if (!entry.node->weights().empty()) entry.node->backward_weight(*this);
+    }
+    finish(entry);
+  }
+}
+
+void Tape::backward_inputs() {
+  while (!entries_.empty()) {
+    const Entry entry = entries_.back();
+    entries_.pop_back();
+    const bool live = any_gradient(entry);
+    if (live) entry.node->backward_input(*this);
+    if (live && !entry.node->weights().empty()) {
+      held_.push_back(entry);
+    } else {
+      finish(entry);
+    }
+  }
+}
+
+void Tape::backward_weights() {
+  for (const Entry& entry : held_) {
+    entry.node->backward_weight(*this);
+    finish(entry);
+  }
+  held_.clear();
+}
+
+Tensor Tape::take_gradient(const Variable& leaf) {
+  ESP_CHECK(leaf.needs_grad());
+  return take_gradient(leaf.slot());
+}
+
+Tensor Tape::take_gradient(int slot) {
+  return std::exchange(slots_[static_cast<size_t>(slot)].gradient, {});
+}
+
+void Tape::clear() {
+  for (const auto* list : {&entries_, &held_})
+    for (const Entry& entry : *list) {
+      for (Weight* weight : entry.node->weights()) --weight->pending;
+      entry.node->~Node();
+    }
+  entries_.clear();
+  held_.clear();
+  slots_.clear();
+  noted_.clear();
+  chunk_ = used_ = 0;
+}
+
+void Tape::start_noting() {
+  ESP_CHECK(recording_ && !noting_);
+  recording_ = false;
+  noting_ = true;
+  noted_from_ = noted_.size();
+}
+
+std::pair<size_t, size_t> Tape::stop_noting() {
+  recording_ = true;
+  noting_ = false;
+  return {noted_from_, noted_.size()};
+}
+
+std::span<Weight* const> Tape::noted(std::pair<size_t, size_t> range) const {
+  return std::span(noted_).subspan(range.first, range.second - range.first);
+}
+
+void* Tape::room_for(size_t bytes) {
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  ESP_CHECK(bytes <= kChunkBytes, "a node of {} bytes", bytes);
+  if (chunk_ < chunks_.size() && used_ + bytes > kChunkBytes) {
+    ++chunk_;
+    used_ = 0;
+  }
+  if (chunk_ == chunks_.size()) chunks_.push_back(std::make_unique<std::byte[]>(kChunkBytes));
+  return chunks_[chunk_].get() + std::exchange(used_, used_ + bytes);
+}
+
+std::unique_ptr<Tape> Tape::borrow_tape() {
+  if (spare_tapes_.empty()) return std::make_unique<Tape>(context_);
+  auto tape = std::move(spare_tapes_.back());
+  spare_tapes_.pop_back();
+  return tape;
+}
+
+void Tape::return_tape(std::unique_ptr<Tape> tape) {
+  tape->clear();
+  spare_tapes_.push_back(std::move(tape));
+}
+
+}  // namespace esp::autograd

@@ -1,0 +1,28 @@
+// A tensor in a computation that may be differentiated: the value, and the slot of the tape its gradient gathers in.
+// Cheap to copy. Without a slot it is a constant.
+#pragma once
+
+#include <utility>
+
+#include "esp/tensor/tensor.h"
+
+namespace esp::autograd {
+
+class Variable {
+ public:
+  Variable() = default;
+  Variable(tensor::Tensor value) : value_(std::move(value)) {}  // a constant
+  Variable(tensor::Tensor value, int slot) : value_(std::move(value)), slot_(slot) {}
+
+  const tensor::Tensor& value() const { return value_; }
+  const tensor::Shape& shape() const { return value_.shape(); }
+  DType dtype() const { return value_.dtype(); }
+  bool needs_grad() const { return slot_ >= 0; }
+  int slot() const { return slot_; }
+
+ private:
+  tensor::Tensor value_;
+  int slot_ = -1;
+};
+
+}  // namespace esp::autograd

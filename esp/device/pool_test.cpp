@@ -1,0 +1,100 @@
+#include "esp/device/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "esp/base/error.h"
+
+namespace esp::device {
+namespace {
+
+constexpr auto kActivation = MemoryCategory::activation;
+
+TEST(Pool, CountsWhatItLendsUnderItsCategory) {
+  MemoryAccount account;
+  Pool pool(account);
+  Pool::Piece* a = pool.take(100, kActivation);
+  Pool::Piece* b = pool.take(28, MemoryCategory::gradient);
+  EXPECT_EQ(account.use(kActivation).current, 100u);
+  EXPECT_EQ(account.use(MemoryCategory::gradient).current, 28u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(b->data) % 64, 0u);
+  pool.give(a);
+  pool.give(b);
+  EXPECT_EQ(account.use(kActivation).current, 0u);
+  EXPECT_EQ(account.use(kActivation).peak, 100u);
+  EXPECT_EQ(pool.lent_bytes(), 0u);
+}
+
+TEST(Pool, RepeatedStepsAskTheSystemForNothingAndGetTheSameAddresses) {
+  MemoryAccount account;
+  Pool pool(account);
+  auto step = [&] {
+    std::vector<Pool::Piece*> live;
+    std::vector<std::byte*> addresses;
+    std::mt19937 random(7);
+    for (int i = 0; i < 500; ++i) {
+      live.push_back(pool.take(1 + random() % 300'000, kActivation));
+      addresses.push_back(live.back()->data);
+      if (random() % 3 == 0) {
+        size_t at = random() % live.size();
+        pool.give(live[at]);
+        live.erase(live.begin() + static_cast<long>(at));
+      }
+    }
+    while (!live.empty()) {
+      pool.give(live.back());
+      live.pop_back();
+    }
+    return addresses;
+  };
+  step();
+  const uint64_t reserved = pool.reserved_bytes();
+  const auto second = step();
+  EXPECT_EQ(pool.reserved_bytes(), reserved);
+  EXPECT_EQ(step(), second);
+  pool.trim();
+  EXPECT_EQ(pool.reserved_bytes(), 0u);
+}
+
+TEST(Pool, PiecesNeverOverlapAndMergeWhenFreed) {
+  MemoryAccount account;
+  Pool pool(account);
+  std::mt19937 random(3);
+  std::map<std::byte*, Pool::Piece*> live;
+  for (int i = 0; i < 20'000; ++i) {
+    if (live.size() < 40 || random() % 2) {
+      Pool::Piece* piece = pool.take(random() % 50'000, kActivation);
+      auto [at, inserted] = live.emplace(piece->data, piece);
+      ASSERT_TRUE(inserted);
+      if (auto next = std::next(at); next != live.end()) {
+        ASSERT_LE(piece->data + piece->bytes, next->first);
+      }
+      if (at != live.begin()) {
+        ASSERT_LE(std::prev(at)->first + std::prev(at)->second->bytes, piece->data);
+      }
+    } else {
+      auto victim = std::next(live.begin(), static_cast<long>(random() % live.size()));
+      pool.give(victim->second);
+      live.erase(victim);
+    }
+  }
+  for (auto& [address, piece] : live) pool.give(piece);
+  EXPECT_EQ(pool.lent_bytes(), 0u);
+  pool.trim();  // succeeds for a segment only when its pieces have merged into one
+  EXPECT_EQ(pool.reserved_bytes(), 0u);
+}
+
+TEST(Pool, ABudgetIsAnErrorInWordsAndLosesNothing) {
+  MemoryAccount account;
+  account.set_budget(MemoryTier::device, 1000);
+  Pool pool(account);
+  Pool::Piece* piece = pool.take(900, kActivation);
+  EXPECT_THROW(pool.take(200, kActivation), DeviceError);
+  EXPECT_EQ(account.use(kActivation).current, 900u);
+  pool.give(piece);
+}
+
+}  // namespace
+}  // namespace esp::device

@@ -1,0 +1,43 @@
+// The shape of a model, as the run file's [model] section gives it. Plain data; `check` says what does not fit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "esp/kernel/activation.h"
+#include "esp/kernel/norm.h"
+
+namespace esp::model {
+
+enum class Positions : uint8_t { learned, rotary, none };
+
+struct ModelConfig {
+  std::string arch = "gpt";         // gpt | llama | bert | t5: rows of models.cpp
+  int64_t layers = 0;               // t5: of the encoder and of the decoder each
+  int64_t heads = 0, kv_heads = 0;  // kv_heads 0: heads
+  int64_t dim = 0;
+  int64_t ffn = 0;  // 0: 4·dim
+  int64_t vocab = 0;
+  int64_t seq_len = 0;  // positions
+  double dropout = 0;
+  kernel::Activation activation = kernel::Activation::gelu;
+  bool gated = false;  // SwiGLU instead of activation(x·W1)
+  kernel::NormKind norm = kernel::NormKind::layer;
+  bool post_norm = false;
+  double norm_eps = 1e-5;
+  Positions positions = Positions::learned;
+  double rope_theta = 10000;
+  bool bias = true;
+  bool tie_embeddings = true;
+  int64_t type_vocab = 0;   // BERT segment embeddings
+  int64_t num_classes = 0;  // > 0: a classification head
+  bool pooler = false;      // BERT: tanh layer on the first token before the classifier
+
+  int64_t head_dim() const { return dim / heads; }
+  int64_t kv_heads_or_all() const { return kv_heads ? kv_heads : heads; }
+  int64_t ffn_or_default() const { return ffn ? ffn : 4 * dim; }
+
+  void check() const;  // UsageError: what was given and what would do
+};
+
+}  // namespace esp::model

@@ -1,0 +1,93 @@
+#include "esp/nn/parameter.h"
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/kernel/elementwise.h"
+
+namespace esp::nn {
+namespace {
+
+// FNV-1a: the stream of a parameter's initial values.
+uint64_t purpose_of(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+void ParameterList::begin_unit(std::string name) {
+  units_.push_back({std::move(name), {}, 0, {}, {}});
+}
+
+Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay) {
+  ESP_CHECK(!find_or_null(name), "parameter {} twice", name);
+  if (units_.empty()) begin_unit("model");
+  Unit& unit = units_.back();
+  Parameter& parameter = parameters_.emplace_back();
+  parameter.name = std::move(name);
+  parameter.shape = shape;
+  parameter.init = init;
+  parameter.decay = decay;
+  parameter.unit = static_cast<int>(units_.size()) - 1;
+  parameter.offset = unit.count;
+  unit.count += shape.count();
+  unit.parameters.push_back(&parameter);
+  return parameter;
+}
+
+void ParameterList::materialize(const tensor::Context& context, DType dtype, bool gradients) {
+  for (Unit& unit : units_) {
+    unit.values = tensor::empty(context, {unit.count}, dtype, device::MemoryCategory::parameter);
+    if (gradients) unit.grads = tensor::zeros(context, {unit.count}, dtype, device::MemoryCategory::gradient);
+    for (Parameter* p : unit.parameters) {
+      p->weight.value = unit.values.slice(p->offset, p->offset + p->count()).reshape(p->shape);
+      if (gradients) p->weight.grad = unit.grads.slice(p->offset, p->offset + p->count()).reshape(p->shape);
+    }
+  }
+}
+
+void ParameterList::initialise(uint64_t seed, const device::Stream& stream) {
+  for (Parameter& p : parameters_) {
+    void* data = p.weight.value.data();
+    const DType type = p.weight.value.dtype();
+    switch (p.init.kind) {
+      case Init::Kind::zero:
+        kernel::fill(data, 0, p.count(), type, stream);
+        break;
+      case Init::Kind::one:
+        kernel::fill(data, 1, p.count(), type, stream);
+        break;
+      case Init::Kind::normal:
+        kernel::fill_normal(data, 0, p.init.scale, seed, purpose_of(p.name), 0, p.count(), type, stream);
+        break;
+      case Init::Kind::uniform:
+        kernel::fill_uniform(data, -p.init.scale, p.init.scale, seed, purpose_of(p.name), 0, p.count(), type, stream);
+        break;
+    }
+  }
+}
+
+void ParameterList::zero_gradients(const device::Stream& stream) {
+  for (Unit& unit : units_)
+    if (unit.grads.defined()) kernel::fill(unit.grads.data(), 0, unit.count, unit.grads.dtype(), stream);
+}
+
+int64_t ParameterList::count() const {
+  int64_t sum = 0;
+  for (const Unit& unit : units_) sum += unit.count;
+  return sum;
+}
+
+Parameter* ParameterList::find_or_null(std::string_view name) {
+  for (Parameter& p : parameters_)
+    if (p.name == name) return &p;
+  return nullptr;
+}
+
+Parameter& ParameterList::find(std::string_view name) {
+  if (Parameter* p = find_or_null(name)) return *p;
+  unknown_name("parameter", name, names_of(parameters_));
+}
+
+}  // namespace esp::nn

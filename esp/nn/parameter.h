@@ -1,0 +1,72 @@
+// The parameters of a model: named, counted before they exist, and laid out flat once they do.
+//
+// Layers ask the list for parameters while they are built; nothing is allocated until `materialize`. Parameters are
+// grouped in units (stem, each block, head) whose values lie contiguously, in order and without gaps, in one tensor,
+// and whose gradients lie likewise in another: what an optimizer, a bucket or a shard works on. Values begin as a
+// function of (seed, name, element index), so they do not depend on who makes them or in what order.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/autograd/weight.h"
+#include "esp/tensor/tensor.h"
+
+namespace esp::nn {
+
+struct Init {
+  enum class Kind : uint8_t { zero, one, normal, uniform };
+  Kind kind = Kind::zero;
+  double scale = 0;  // standard deviation, or half the width
+
+  static Init zeros() { return {Kind::zero, 0}; }
+  static Init ones() { return {Kind::one, 0}; }
+  static Init normal(double deviation) { return {Kind::normal, deviation}; }
+  static Init uniform(double half_width) { return {Kind::uniform, half_width}; }
+};
+
+struct Parameter {
+  std::string name;  // "blocks.3.attention.qkv.weight"
+  tensor::Shape shape;
+  Init init;
+  bool decay = false;  // whether weight decay applies: matrices yes, vectors no
+  int unit = 0;
+  int64_t offset = 0;  // elements from the start of its unit
+  autograd::Weight weight;
+
+  int64_t count() const { return shape.count(); }
+};
+
+class ParameterList {
+ public:
+  struct Unit {
+    std::string name;
+    std::vector<Parameter*> parameters;
+    int64_t count = 0;             // elements
+    tensor::Tensor values, grads;  // flat [count]; undefined before materialize (grads: without gradients)
+  };
+
+  void begin_unit(std::string name);  // parameters made from here on belong to it
+  Parameter& add(std::string name, const tensor::Shape& shape, Init init, bool decay);
+
+  void materialize(const tensor::Context& context, DType dtype, bool gradients);
+  void initialise(uint64_t seed, const device::Stream& stream);
+  void zero_gradients(const device::Stream& stream);
+
+  int64_t count() const;                   // elements of all
+  Parameter& find(std::string_view name);  // UsageError naming the nearest
+  Parameter* find_or_null(std::string_view name);
+  std::deque<Parameter>& all() { return parameters_; }
+  const std::deque<Parameter>& all() const { return parameters_; }
+  std::vector<Unit>& units() { return units_; }
+  const std::vector<Unit>& units() const { return units_; }
+
+ private:
+  std::deque<Parameter> parameters_;  // stable addresses: layers and tapes point here
+  std::vector<Unit> units_;
+};
+
+}  // namespace esp::nn

@@ -1,0 +1,33 @@
+// The sizes of a tensor's dimensions, outermost first. A value that never allocates.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace esp::tensor {
+
+class Shape {
+ public:
+  static constexpr int kMaxRank = 6;
+
+  Shape() = default;  // a scalar: rank 0, one element
+  Shape(std::initializer_list<int64_t> dims);
+
+  int rank() const { return rank_; }
+  int64_t dim(int i) const { return dims_[static_cast<size_t>(i < 0 ? i + rank_ : i)]; }  // -1 is the last
+  int64_t count() const;
+  int64_t rows() const;  // count over all but the last dimension: how kernels see a tensor
+  Shape with_last(int64_t dim) const;
+  Shape with_first(int64_t dim) const;
+
+  bool operator==(const Shape& other) const;
+  std::string text() const;  // "[2, 3]"
+
+ private:
+  int rank_ = 0;
+  std::array<int64_t, kMaxRank> dims_{};
+};
+
+}  // namespace esp::tensor
