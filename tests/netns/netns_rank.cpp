@@ -1,14 +1,13 @@
 // netns_rank TRANSPORT INTERFACE: one rank of netns_test.py. Meets the others, exchanges messages of several sizes with
 // every one of them, checks every byte, and prints what its transport counted per peer as one line of JSON.
-#include <cstdlib>
 #include <iostream>
 
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
 #include "esp/base/rng.h"
-#include "esp/net/rendezvous.h"
 #include "esp/net/transport.h"
+#include "tests/netns/meeting.h"
 
 using namespace esp;
 using namespace esp::net;
@@ -16,12 +15,6 @@ using namespace esp::net;
 namespace {
 
 constexpr size_t kSizes[] = {0, 1, 1000, 65'537, 300'000, 4 << 20};
-
-int number_from(const char* variable) {
-  const char* text = std::getenv(variable);
-  if (!text) throw UsageError(std::string(variable) + " is not set; netns.py sets it");
-  return std::atoi(text);
-}
 
 std::vector<std::byte> contents(int from, int to, size_t bytes) {
   std::vector<std::byte> data(bytes);
@@ -64,25 +57,8 @@ void exchange(Transport& transport) {
   }
 }
 
-std::unique_ptr<World> meet(const std::string& interface) {
-  RendezvousOptions options;
-  options.rank = number_from("RANK");
-  options.size = number_from("WORLD_SIZE");
-  options.local_size = number_from("LOCAL_WORLD_SIZE");
-  options.host_hub = options.rank == 0;
-  const char* address = std::getenv("MASTER_ADDR");
-  std::string host = address ? address : "";
-  if (host.find(':') != std::string::npos) host = "[" + host + "]";
-  options.endpoint = "tcp://" + host + ":" + std::to_string(number_from("MASTER_PORT"));
-  options.job = "netns";
-  options.secret = Secret(std::string(32, 'n'));
-  options.net.interface = interface;
-  options.log = Log(LogLevel::warn, options.rank);
-  return rendezvous(options, Deadline::after_ms(30'000));
-}
-
 void run(const std::string& transport_name, const std::string& interface) {
-  auto world = meet(interface);
+  auto world = netns::meet(interface);
   auto transport = open_transport(transport_name, *world, world->everyone());
   exchange(*transport);
   nlohmann::json report{{"rank", world->rank},
