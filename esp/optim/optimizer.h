@@ -1,0 +1,58 @@
+// Optimizers over the flat units of a model's parameters: each step is one pass over memory.
+//
+// State lies flat beside the values it belongs to: element i of m is about element i of the unit (or of the range of
+// it this optimizer owns: a ZeRO shard). 16-bit parameters get an fp32 master copy. One thread; values and gradients
+// are the parameter list's, state is the optimizer's.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/nn/parameter.h"
+#include "esp/tensor/tensor.h"
+
+namespace esp::optim {
+
+struct OptimizerOptions {
+  std::string name = "adamw";
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0.9;  // sgd
+  bool nesterov = false;
+};
+
+// A run of a unit's elements; the whole of it by default.
+struct Range {
+  int unit = 0;
+  int64_t begin = 0, end = 0;
+  bool operator==(const Range&) const = default;
+};
+
+// One kind of state over one range: "m", "v", "master".
+struct State {
+  std::string_view slot;
+  Range range;
+  tensor::Tensor values;  // flat [end − begin], in the master type
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  // Updates every owned element from its gradient times `grad_scale`.
+  virtual void step(double lr, double grad_scale) = 0;
+  virtual std::span<State> states() = 0;  // for checkpoints; writing to `values` restores
+  virtual int64_t num_steps() const = 0;
+  virtual void set_num_steps(int64_t steps) = 0;
+  // After values were loaded or initialised: makes the master copies anew.
+  virtual void refresh_master() = 0;
+};
+
+// Ranges empty: everything. Both the list and the context outlive the optimizer.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, nn::ParameterList& parameters,
+                                          const tensor::Context& context, std::vector<Range> ranges = {});
+std::vector<std::string_view> optimizer_names();
+
+}  // namespace esp::optim
