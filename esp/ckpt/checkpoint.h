@@ -1,0 +1,68 @@
+// A checkpoint: global tensors by name, cut into pieces that any number of ranks wrote, and a manifest that says where
+// everything is. The layout that wrote it does not bind the one that reads it.
+//
+//   step-N/  model-00001-of-00002.safetensors …   pieces of parameters, readable by any safetensors tool
+//            optimizer-00001-of-00002.safetensors …
+//            manifest.json                          written last: complete only once it is there
+//
+// Everything is written into a folder with a temporary name, synced, and renamed; the manifest carries a checksum and
+// the size of every file. A reader verifies what it reads. One thread; ranks write disjoint files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/base/json.h"
+#include "esp/tensor/tensor.h"
+
+namespace esp::ckpt {
+
+// A piece of a global tensor that this rank holds: the flat elements [first, first + values.count()) of the box that
+// begins at `begin` and has `extent`, row-major within the box. Empty begin: the whole tensor.
+struct Piece {
+  std::string name;  // "blocks.3.attention.qkv.weight", "optimizer.m.blocks.3.attention.qkv.weight"
+  tensor::Shape global_shape;
+  std::vector<int64_t> begin, extent;
+  int64_t first = 0;
+  tensor::Tensor values;
+};
+
+struct Snapshot {
+  int64_t step = 0;
+  std::vector<Piece> model, optimizer;
+  Json state;  // step counters, random seeds, data cursor, loss scale, the run file: whatever the trainer resumes from
+};
+
+struct SaveOptions {
+  int keep = 0;  // complete checkpoints to keep, newest first; 0: all
+  int64_t shard_bytes = int64_t{4} << 30;
+};
+
+// Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.
+std::string save(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options = {});
+
+// The newest complete checkpoint under `dir`; incomplete and damaged ones (manifest missing or unreadable, a file of
+// the wrong size) are passed over and named in `skipped`.
+std::optional<std::string> newest_complete(const std::string& dir, std::vector<std::string>* skipped = nullptr);
+
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  virtual int64_t step() const = 0;
+  virtual const Json& state() const = 0;
+  virtual std::vector<std::string> names() const = 0;
+  virtual bool has(std::string_view name) const = 0;
+  virtual tensor::Shape shape_of(std::string_view name) const = 0;
+  virtual DType dtype_of(std::string_view name) const = 0;
+  // Fills `piece.values` (its dtype may differ: values are converted) from the named tensor. IoError when the name is
+  // missing, the shape differs, an element is in no piece, or a checksum fails.
+  virtual void read(const Piece& piece) const = 0;
+};
+
+std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);  // verifies files against the manifest
+
+}  // namespace esp::ckpt
