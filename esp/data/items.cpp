@@ -1,0 +1,96 @@
+#include "esp/data/items.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/data/inputs.h"
+#include "esp/data/jsonl.h"
+
+namespace esp::data {
+namespace {
+
+constexpr int64_t kMaxClasses = 1 << 20;
+
+// Labels of a data set are all numbers or all words. Words become numbers in byte order once all are known, so that the
+// order of lines does not matter.
+class Labels {
+ public:
+  void add(const JsonField& field, const std::string& key, const std::string& where, Items& items) {
+    if (const auto* word = std::get_if<std::string>(&field)) {
+      numbered_ = check(items, true, where);
+      auto [at, added] = words_.try_emplace(*word, static_cast<int32_t>(words_.size()));
+      items.labels.push_back(at->second);
+      return;
+    }
+    int64_t label = -1;
+    if (const auto* number = std::get_if<int64_t>(&field)) label = *number;
+    if (const auto* flag = std::get_if<bool>(&field)) label = *flag ? 1 : 0;
+    if (label < 0 || label >= kMaxClasses)
+      throw IoError(fmt::format("{}: \"{}\" must be a class: a word, a boolean or a number from 0", where, key));
+    check(items, false, where);
+    items.labels.push_back(static_cast<int32_t>(label));
+  }
+
+  void finish(Items& items) {
+    std::vector<int32_t> renumbered(words_.size());
+    for (auto& [word, first_seen] : words_) {
+      renumbered[static_cast<size_t>(first_seen)] = static_cast<int32_t>(items.classes.size());
+      items.classes.push_back(word);
+    }
+    if (numbered_)
+      for (int32_t& label : items.labels) label = renumbered[static_cast<size_t>(label)];
+    int32_t largest = *std::max_element(items.labels.begin(), items.labels.end());
+    items.num_classes = largest + 1;
+  }
+
+ private:
+  bool check(const Items& items, bool word, const std::string& where) const {
+    if (!items.labels.empty() && numbered_ != word)
+      throw IoError(fmt::format("{}: labels are words on some lines and numbers on others", where));
+    return word;
+  }
+  std::map<std::string, int32_t> words_;
+  bool numbered_ = false;  // labels are words that get their numbers at the end
+};
+
+}  // namespace
+
+Items::Item Items::operator[](uint64_t index) const {
+  uint64_t begin = index == 0 ? 0 : ends[2 * index - 1];
+  std::span all(tokens);
+  return {all.subspan(begin, ends[2 * index] - begin),
+          all.subspan(ends[2 * index], ends[2 * index + 1] - ends[2 * index]), labels[index]};
+}
+
+Items read_items(const ItemOptions& options, const Tokenizer& tokenizer) {
+  const bool pairs = !options.target_key.empty();
+  Items items;
+  Labels labels;
+  JsonLine json({options.text_key, pairs ? options.target_key : options.label_key});
+  for (const Input& input : find_inputs(options.paths, "jsonl")) {
+    LineReader lines(open_byte_stream(input.path), input.path, options.max_line_bytes);
+    for (std::string_view line; lines.next(line);) {
+      const std::string where = lines.where();
+      json.parse(line, where);
+      tokenizer.encode_ordinary(json.text(0, where), items.tokens);
+      items.ends.push_back(items.tokens.size());
+      if (pairs) tokenizer.encode_ordinary(json.text(1, where), items.tokens);
+      items.ends.push_back(items.tokens.size());
+      if (pairs)
+        items.labels.push_back(-1);
+      else
+        labels.add(json[1], options.label_key, where, items);
+      if (items.tokens.size() * sizeof(int32_t) + items.ends.size() * sizeof(uint64_t) > options.max_memory_bytes)
+        throw IoError(
+            fmt::format("{}: more than {} MiB of items; split the data set", where, options.max_memory_bytes >> 20));
+    }
+  }
+  if (items.size() == 0) throw IoError(fmt::format("no items in {}", fmt::join(options.paths, ", ")));
+  if (!pairs) labels.finish(items);
+  return items;
+}
+
+}  // namespace esp::data

@@ -1,0 +1,113 @@
+// From paths to a source: token files are mapped, text is tokenised once into a cache, bytes are their own tokens.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/data/inputs.h"
+#include "esp/data/prepare.h"
+#include "esp/data/source.h"
+#include "esp/data/token_file.h"
+
+namespace esp::data {
+namespace {
+
+// Mappings are a limited good of a process; a corpus of more files than this goes through the cache.
+constexpr size_t kMaxMappedTexts = 16384;
+// Token files up to this size are read whole when they are opened, to find ids outside the vocabulary at once.
+constexpr uint64_t kTokensCheckedAtOpen = uint64_t{1} << 26;
+
+bool is_text(const Input& input) {
+  return input.kind == InputKind::text || input.kind == InputKind::jsonl;
+}
+
+TokenSource open_tokens(const Input& input, const SourceOptions& options) {
+  switch (input.kind) {
+    case InputKind::bin:
+      return open_raw(input.path, options.bin_type);
+    case InputKind::llmc:
+      return open_llmc(input.path);
+    default:
+      return open_megatron(input.path);
+  }
+}
+
+bool bytes_are_tokens(std::span<const Input> inputs, const SourceOptions& options, const Tokenizer& tokenizer) {
+  auto plain = [](const Input& input) {
+    return input.kind == InputKind::text && compression_of(input.path) == Compression::none;
+  };
+  return tokenizer.kind() == "byte" && !options.allow_special && inputs.size() <= kMaxMappedTexts &&
+         std::all_of(inputs.begin(), inputs.end(), plain);
+}
+
+TokenSource map_bytes(std::span<const Input> inputs, std::optional<int32_t> separator) {
+  TokenSource source;
+  for (const Input& input : inputs) {
+    auto file = std::make_unique<MappedFile>(input.path);
+    uint64_t bytes = file->size();
+    if (bytes == 0) continue;
+    TokenSource one;
+    one.add(std::move(file), TokenType::u8, 0, bytes);
+    source.append(std::move(one), separator);
+  }
+  return source;
+}
+
+TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& options, const Tokenizer& tokenizer,
+                      const Log& log) {
+  PrepareOptions how;
+  how.inputs.assign(inputs.begin(), inputs.end());
+  how.reader.text_key = options.text_key;
+  how.reader.max_line_bytes = options.max_line_bytes;
+  how.separator = options.separate ? Separator::between : Separator::none;
+  how.allow_special = options.allow_special;
+  how.threads = options.threads;
+  how.lock_timeout = options.cache_timeout;
+  TokenSource source;
+  if (options.cache_dir.empty()) {
+    std::vector<int32_t> tokens;
+    (void)tokenize(how, tokenizer, *make_memory_writer(tokens, options.max_memory_bytes));
+    source.add(std::move(tokens), inputs.size() == 1 ? inputs[0].path : fmt::format("{} texts", inputs.size()));
+    return source;
+  }
+  std::error_code failed;
+  std::filesystem::create_directories(options.cache_dir, failed);
+  if (failed) throw IoError(fmt::format("cannot make the cache folder {}: {}", options.cache_dir, failed.message()));
+  WriterOptions writer;
+  writer.type = token_type_for(tokenizer.vocab_size(), writer.format);
+  writer.output = fmt::format("{}/tokens-{}.bin", options.cache_dir, prepare_key(how, writer, tokenizer));
+  Prepared prepared = prepare(how, writer, tokenizer);
+  log.info("{} tokens of {} documents {} {}", prepared.tokens, prepared.documents,
+           prepared.was_there ? "found in" : "written to", writer.output);
+  if (prepared.tokens == 0) return source;
+  return open_raw(writer.output, writer.type);
+}
+
+}  // namespace
+
+TokenSource open_source(const SourceOptions& options, const Tokenizer& tokenizer, const Log& log) {
+  const std::vector<Input> inputs = find_inputs(options.paths, options.format);
+  const int32_t vocab = options.vocab > 0 ? options.vocab : tokenizer.vocab_size();
+  const std::optional<int32_t> separator = options.separate ? tokenizer.special().eos : std::nullopt;
+  TokenSource source;
+  for (size_t at = 0; at < inputs.size();) {
+    if (!is_text(inputs[at])) {  // a token file holds its own separators, and may end within a document
+      source.append(open_tokens(inputs[at++], options), std::nullopt);
+      continue;
+    }
+    size_t end = at;
+    while (end < inputs.size() && is_text(inputs[end])) ++end;
+    auto texts = std::span(inputs).subspan(at, end - at);
+    source.append(bytes_are_tokens(texts, options, tokenizer) ? map_bytes(texts, separator)
+                                                              : tokenized(texts, options, tokenizer, log),
+                  separator);
+    at = end;
+  }
+  if (source.size() == 0) throw IoError(fmt::format("no tokens in {}", fmt::join(options.paths, ", ")));
+  source.set_vocab(vocab);
+  if (source.size() <= kTokensCheckedAtOpen) (void)source.max_id();
+  return source;
+}
+
+}  // namespace esp::data

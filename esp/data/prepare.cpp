@@ -1,0 +1,247 @@
+#include "esp/data/prepare.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/data/file_lock.h"
+#include "esp/obs/file.h"
+
+namespace esp::data {
+namespace {
+
+constexpr size_t kMaxStateBytes = size_t{16} << 20;
+
+struct TextBatch {
+  std::vector<TextPiece> pieces;
+  std::vector<std::vector<int32_t>> tokens;
+  uint64_t bytes = 0;
+};
+
+// How far the inputs are done, and what came of it.
+struct Progress {
+  TextCursor at;
+  Prepared so_far;
+};
+
+// Encodes a batch on threads of its own while the caller reads the next one; wait() throws what they met.
+class Encoding {
+ public:
+  Encoding(TextBatch& batch, const Tokenizer& tokenizer, const PrepareOptions& options)
+      : batch_(batch), tokenizer_(tokenizer), special_(options.allow_special) {
+    batch.tokens.resize(batch.pieces.size());
+    size_t wanted = std::min<size_t>(static_cast<size_t>(std::max(options.threads, 1)), batch.pieces.size());
+    for (size_t i = 0; i < wanted; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~Encoding() { join(); }
+  void wait() {
+    join();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void work() {
+    pthread_setname_np(pthread_self(), "esp-tokenize");
+    try {
+      for (size_t i; (i = next_++) < batch_.pieces.size();) {
+        batch_.tokens[i].clear();
+        if (special_)
+          tokenizer_.encode(batch_.pieces[i].text, batch_.tokens[i]);
+        else
+          tokenizer_.encode_ordinary(batch_.pieces[i].text, batch_.tokens[i]);
+      }
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+    }
+  }
+  void join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  TextBatch& batch_;
+  const Tokenizer& tokenizer_;
+  bool special_;
+  std::atomic<size_t> next_ = 0;
+  std::mutex mutex_;
+  std::exception_ptr error_;  // guarded by mutex_ until the threads are joined
+  std::vector<std::thread> threads_;
+};
+
+bool read_batch(TextReader& reader, uint64_t batch_bytes, TextBatch& batch) {
+  size_t used = 0;
+  batch.bytes = 0;
+  for (; batch.bytes < batch_bytes; ++used) {
+    if (used == batch.pieces.size()) batch.pieces.emplace_back();
+    if (!reader.next(batch.pieces[used])) break;
+    batch.bytes += batch.pieces[used].text.size();
+  }
+  batch.pieces.resize(used);
+  return used > 0;
+}
+
+void write_batch(const TextBatch& batch, std::optional<int32_t> separator, Separator place, TokenWriter& writer,
+                 Progress& progress) {
+  Prepared& done = progress.so_far;
+  auto put = [&](std::span<const int32_t> tokens) {
+    writer.append(tokens);
+    done.tokens += tokens.size();
+    for (int32_t id : tokens) done.max_id = std::max<int64_t>(done.max_id, id);
+  };
+  for (size_t i = 0; i < batch.pieces.size(); ++i) {
+    const TextPiece& piece = batch.pieces[i];
+    bool begins = i > 0 ? batch.pieces[i - 1].ends_document : !progress.at.inside;
+    if (begins && place == Separator::between && separator && done.documents > 0) put({&*separator, 1});
+    put(batch.tokens[i]);
+    if (piece.ends_document) {
+      if (place == Separator::after && separator) put({&*separator, 1});
+      writer.end_document();
+      ++done.documents;
+    }
+  }
+  done.text_bytes += batch.bytes;
+  progress.at = batch.pieces.back().after;
+}
+
+// Reads ahead by one batch: while one is encoded the next is read.
+void run(const PrepareOptions& options, const Tokenizer& tokenizer, TokenWriter& writer, Progress& progress,
+         const std::function<void()>& record) {
+  TextReader reader(options.inputs, options.reader, progress.at);
+  TextBatch batches[2];
+  uint64_t unrecorded = 0;
+  bool more = read_batch(reader, options.batch_bytes, batches[0]);
+  for (size_t turn = 0; more; ++turn) {
+    TextBatch& batch = batches[turn % 2];
+    Encoding encoding(batch, tokenizer, options);
+    more = read_batch(reader, options.batch_bytes, batches[(turn + 1) % 2]);
+    encoding.wait();
+    write_batch(batch, tokenizer.special().eos, options.separator, writer, progress);
+    unrecorded += batch.bytes;
+    if (options.on_progress) options.on_progress(progress.so_far);
+    if (record && unrecorded >= options.checkpoint_bytes) {
+      record();
+      unrecorded = 0;
+    }
+  }
+}
+
+Json to_json(const Prepared& prepared) {
+  return {{"tokens", prepared.tokens},
+          {"documents", prepared.documents},
+          {"text_bytes", prepared.text_bytes},
+          {"max_id", prepared.max_id}};
+}
+
+Prepared prepared_from(const Json& json) {
+  Prepared prepared;
+  prepared.tokens = json.at("tokens").get<uint64_t>();
+  prepared.documents = json.at("documents").get<uint64_t>();
+  prepared.text_bytes = json.at("text_bytes").get<uint64_t>();
+  prepared.max_id = json.at("max_id").get<int64_t>();
+  return prepared;
+}
+
+// The state an earlier process left under this key, or null.
+Json read_state(const std::string& path, const std::string& key) {
+  if (!std::filesystem::exists(path)) return nullptr;
+  Json state = parse_json(obs::read_whole_file(path, kMaxStateBytes), path);
+  if (!state.is_object() || !state.contains("key") || state["key"] != key) return nullptr;
+  return state;
+}
+
+Json to_json(const Progress& progress) {
+  Json json = to_json(progress.so_far);
+  const TextCursor& at = progress.at;
+  json["at"] = {{"input", at.input}, {"offset", at.offset}, {"line", at.line}, {"inside", at.inside}};
+  return json;
+}
+
+Progress progress_from(const Json& state) {
+  const Json& at = state.at("at");
+  return {{at.at("input").get<uint64_t>(), at.at("offset").get<uint64_t>(), at.at("line").get<uint64_t>(),
+           at.at("inside").get<bool>()},
+          prepared_from(state)};
+}
+
+// What an earlier run under this key left, if all of it is still there.
+std::optional<Prepared> find_prepared(const std::string& path, const std::string& key) {
+  Json done = read_state(path, key);
+  if (done.is_null()) return std::nullopt;
+  Prepared prepared = prepared_from(done);
+  prepared.outputs = done.at("outputs").get<std::vector<std::string>>();
+  prepared.was_there = true;
+  auto there = [](const std::string& output) { return std::filesystem::exists(output); };
+  if (!std::all_of(prepared.outputs.begin(), prepared.outputs.end(), there)) return std::nullopt;
+  return prepared;
+}
+
+// Shards of an earlier run that this one did not overwrite would be taken for part of it.
+void remove_older(const std::string& done_path, const std::vector<std::string>& outputs) {
+  if (!std::filesystem::exists(done_path)) return;
+  Json done = parse_json(obs::read_whole_file(done_path, kMaxStateBytes), done_path);
+  for (const std::string& old : done.at("outputs").get<std::vector<std::string>>())
+    if (std::find(outputs.begin(), outputs.end(), old) == outputs.end()) std::filesystem::remove(old);
+}
+
+}  // namespace
+
+Prepared tokenize(const PrepareOptions& options, const Tokenizer& tokenizer, TokenWriter& writer) {
+  Progress progress;
+  run(options, tokenizer, writer, progress, nullptr);
+  writer.finish();
+  progress.so_far.outputs = writer.outputs();
+  return progress.so_far;
+}
+
+Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_options, const Tokenizer& tokenizer) {
+  const std::string key = prepare_key(options, writer_options, tokenizer);
+  const std::string state_path = writer_options.output + ".progress.json", done_path = writer_options.output + ".json";
+  try {
+    if (std::optional<Prepared> found = find_prepared(done_path, key)) return *found;
+    FileLock lock(writer_options.output + ".lock", Deadline::after(options.lock_timeout));
+    if (std::optional<Prepared> found = find_prepared(done_path, key)) return *found;
+
+    Progress progress;
+    Json state = read_state(state_path, key);
+    if (!state.is_null()) progress = progress_from(state);
+    std::unique_ptr<TokenWriter> writer = make_writer(writer_options, state.is_null() ? nullptr : &state.at("writer"));
+    run(options, tokenizer, *writer, progress, [&] {
+      Json now = to_json(progress);
+      now["key"] = key;
+      now["writer"] = writer->checkpoint();
+      obs::write_whole_file(state_path, now.dump());
+    });
+    writer->finish();
+    progress.so_far.outputs = writer->outputs();
+    remove_older(done_path, progress.so_far.outputs);
+    Json done = to_json(progress.so_far);
+    done["key"] = key;
+    done["format"] = writer_options.format;
+    done["type"] = std::string(name_of(writer_options.type));
+    done["vocab"] = tokenizer.vocab_size();
+    done["tokenizer"] = std::string(tokenizer.kind());
+    done["outputs"] = progress.so_far.outputs;
+    obs::write_whole_file(done_path, done.dump(1) + "\n");
+    std::filesystem::remove(state_path);
+    return progress.so_far;
+  } catch (const Json::exception& error) {
+    throw IoError(
+        fmt::format("{} or {} is damaged ({}); remove it to begin anew", state_path, done_path, error.what()));
+  }
+}
+
+}  // namespace esp::data
