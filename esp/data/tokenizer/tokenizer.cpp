@@ -1,10 +1,102 @@
 #include "esp/data/tokenizer/tokenizer.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
+#include "esp/base/json.h"
+#include "esp/data/tokenizer/bpe_files.h"
+#include "esp/data/tokenizer/piece_tokenizer.h"
+#include "esp/data/tokenizer/tokenizer_json.h"
+#include "esp/data/tokenizer/wordpiece.h"
+#include "esp/obs/file.h"
 
 namespace esp::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFileBytes = kMaxJsonBytes;
+
+std::string read_file(const fs::path& path) {
+  return obs::read_whole_file(path.string(), kMaxFileBytes);
+}
+
+// tokenizer_config.json beside the tokenizer, or an empty object.
+Json config_beside(const fs::path& path) {
+  fs::path config = path.parent_path() / "tokenizer_config.json";
+  if (std::error_code error; !fs::exists(config, error)) return Json::object();
+  Json json = parse_json(read_file(config), config.string());
+  return json.is_object() ? json : Json::object();
+}
+
+std::unique_ptr<Tokenizer> load_file(const fs::path& path, std::string_view pattern) {
+  std::string name = path.filename().string(), what = path.string();
+  std::string ending = path.extension().string();
+  if (name == "vocab.json" || name == "merges.txt") {
+    fs::path folder = path.parent_path();
+    return read_gpt2_files(read_file(folder / "vocab.json"), read_file(folder / "merges.txt"), folder.string());
+  }
+  if (ending == ".json") return read_tokenizer_json(read_file(path), what);
+  if (ending == ".tiktoken") return read_tiktoken(read_file(path), path.stem().string(), pattern, what);
+  if (ending == ".model") {
+    std::string bytes = read_file(path);
+    if (looks_like_tiktoken(bytes)) return read_tiktoken(bytes, "llama3", pattern, what);
+    return read_sentencepiece(bytes, what);
+  }
+  if (ending == ".txt") {
+    Json config = config_beside(path);
+    bool lower = !config.contains("do_lower_case") || config["do_lower_case"] != false;
+    return read_vocab_txt(read_file(path), lower, what);
+  }
+  throw UsageError(fmt::format(
+      "tokenizer {}: known are tokenizer.json, vocab.json with merges.txt, *.tiktoken, *.model and vocab.txt", what));
+}
+
+fs::path find_in_folder(const fs::path& folder) {
+  auto has = [&](const char* name) {
+    std::error_code error;
+    return fs::exists(folder / name, error);
+  };
+  if (has("tokenizer.json")) return folder / "tokenizer.json";
+  if (has("vocab.json") && has("merges.txt")) return folder / "vocab.json";
+  std::vector<fs::path> ranks;
+  std::error_code error;  // a folder that cannot be listed has none
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (entry.path().extension() == ".tiktoken") ranks.push_back(entry.path());
+  if (ranks.size() == 1) return ranks[0];
+  if (has("tokenizer.model")) return folder / "tokenizer.model";
+  if (has("vocab.txt")) return folder / "vocab.txt";
+  throw IoError(
+      fmt::format("tokenizer {}: the folder has no tokenizer.json, vocab.json with merges.txt, single .tiktoken file, "
+                  "tokenizer.model or vocab.txt",
+                  folder.string()));
+}
+
+// Roles that tokenizer_config.json names win over those guessed from the vocabulary.
+void set_roles(Tokenizer& tokenizer, const Json& config) {
+  SpecialTokens special = tokenizer.special();
+  auto set = [&](const char* name, std::optional<int32_t>& role) {
+    if (!config.contains(name)) return;
+    const Json& value = config[name];
+    const Json& content = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (!content.is_string()) return;
+    if (auto id = tokenizer.id_of(content.get_ref<const std::string&>())) role = id;
+  };
+  set("bos_token", special.bos);
+  set("eos_token", special.eos);
+  set("pad_token", special.pad);
+  set("mask_token", special.mask);
+  set("cls_token", special.cls);
+  set("sep_token", special.sep);
+  set("unk_token", special.unk);
+  tokenizer.set_special(special);
+}
+
+}  // namespace
 
 std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
@@ -12,9 +104,21 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
   return ids;
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::string_view) {
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::string_view pattern) {
   if (path_or_name == "byte") return make_byte_tokenizer();
-  throw IoError(fmt::format("tokenizer {}: no such file", path_or_name));
+  fs::path path(path_or_name);
+  std::error_code error;
+  fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    if (path_or_name.find('/') == path_or_name.npos && path.extension().empty())
+      throw UsageError(fmt::format(
+          "tokenizer \"{}\" is neither a file nor a folder nor a name; the one name is \"byte\"", path_or_name));
+    throw IoError(fmt::format("tokenizer {}: no such file or folder", path_or_name));
+  }
+  if (fs::is_directory(status)) path = find_in_folder(path);
+  std::unique_ptr<Tokenizer> tokenizer = load_file(path, pattern);
+  set_roles(*tokenizer, config_beside(path));
+  return tokenizer;
 }
 
 }  // namespace esp::data

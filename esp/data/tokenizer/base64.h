@@ -1,0 +1,12 @@
+// Base64 with padding, strictly.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace esp::data {
+
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace esp::data

@@ -1,0 +1,57 @@
+#include "esp/data/tokenizer/charsmap.h"
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::data {
+namespace {
+
+// A unit of the double array: nine low bits of label and leaf flag, then a scale, then the distance to its children.
+uint32_t label_of(uint32_t unit) {
+  return unit & ((1u << 31) | 0xFF);
+}
+bool has_leaf(uint32_t unit) {
+  return (unit >> 8) & 1;
+}
+uint32_t offset_of(uint32_t unit) {
+  return (unit >> 10) << ((unit & (1u << 9)) >> 6);
+}
+
+}  // namespace
+
+Charsmap::Charsmap(std::string_view blob, std::string_view what) {
+  if (blob.empty()) return;
+  uint32_t trie_bytes = 0;
+  if (blob.size() >= sizeof trie_bytes) std::memcpy(&trie_bytes, blob.data(), sizeof trie_bytes);
+  if (blob.size() < sizeof trie_bytes || trie_bytes > blob.size() - sizeof trie_bytes || trie_bytes % 4 != 0 ||
+      trie_bytes == 0)
+    throw IoError(
+        fmt::format("{}: its normalization table of {} bytes claims a trie of {}", what, blob.size(), trie_bytes));
+  units_.resize(trie_bytes / 4);
+  std::memcpy(units_.data(), blob.data() + 4, trie_bytes);
+  replacements_ = blob.substr(4 + trie_bytes);
+  replacements_ += '\0';  // the last one ends even if the file forgot
+}
+
+Charsmap::Match Charsmap::match(std::string_view text) const {
+  Match best;
+  if (units_.empty()) return best;
+  size_t at = offset_of(units_[0]);
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = static_cast<uint8_t>(text[i]);
+    at ^= byte;
+    if (at >= units_.size() || label_of(units_[at]) != byte) break;
+    uint32_t unit = units_[at];
+    at ^= offset_of(unit);
+    if (at >= units_.size()) break;
+    if (!has_leaf(unit)) continue;
+    uint32_t value = units_[at] & 0x7FFFFFFF;
+    if (value < replacements_.size()) best = {i + 1, std::string_view(replacements_.c_str() + value)};
+  }
+  return best;
+}
+
+}  // namespace esp::data

@@ -1,0 +1,32 @@
+// Mixing for the hash tables of this folder: quick, not cryptographic. What is hashed comes from files and text, so
+// every table bounds its probes by its size and none grows with collisions.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace esp::data {
+
+__extension__ using Wide = unsigned __int128;
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  Wide product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xC2B2AE3D27D4EB4Fu);
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+inline uint64_t hash_bytes(std::string_view bytes) {
+  uint64_t hash = bytes.size();
+  const char* at = bytes.data();
+  size_t left = bytes.size();
+  for (; left >= 8; at += 8, left -= 8) {
+    uint64_t word;
+    std::memcpy(&word, at, 8);
+    hash = mix(hash, word);
+  }
+  uint64_t tail = 0;
+  if (left) std::memcpy(&tail, at, left);
+  return mix(hash, tail);
+}
+
+}  // namespace esp::data

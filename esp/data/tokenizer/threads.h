@@ -1,0 +1,36 @@
+// Runs parts of a job on threads that end with it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace esp::data {
+
+// work(part) for every part below `parts`, on at most `threads` threads, the caller's among them. The first exception
+// is thrown again here once all have stopped.
+template <typename Work>
+void for_each_part(size_t parts, int threads, const Work& work) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr problem;  // guarded by mutex
+  auto loop = [&] {
+    try {
+      for (size_t part; (part = next.fetch_add(1)) < parts;) work(part);
+    } catch (...) {
+      std::lock_guard lock(mutex);
+      if (!problem) problem = std::current_exception();
+      next = parts;
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < threads && static_cast<size_t>(i) < parts; ++i) helpers.emplace_back(loop);
+  loop();
+  for (std::thread& helper : helpers) helper.join();
+  if (problem) std::rethrow_exception(problem);
+}
+
+}  // namespace esp::data
