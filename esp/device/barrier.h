@@ -1,0 +1,42 @@
+// A meeting point inside one ThreadPool::run, used again and again: nobody passes until all have come.
+//
+// Spins for a bounded while, then sleeps on a futex. It lives on the caller's stack for the length of the run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace esp::device {
+
+class Barrier {
+ public:
+  explicit Barrier(int num_threads) : num_threads_(num_threads), missing_(num_threads) {}
+  Barrier(const Barrier&) = delete;
+  Barrier& operator=(const Barrier&) = delete;
+
+  void wait() {
+    if (num_threads_ == 1) return;
+    const uint32_t round = round_.load(std::memory_order_relaxed);
+    if (missing_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      missing_.store(num_threads_, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+      round_.notify_all();
+      return;
+    }
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (round_.load(std::memory_order_acquire) != round) return;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    round_.wait(round, std::memory_order_acquire);  // returns only when the value has changed
+  }
+
+ private:
+  static constexpr int kSpins = 20000;  // about 200 µs: the shares of a block are even, so the others are close
+  const int num_threads_;
+  alignas(64) std::atomic<int32_t> missing_;
+  alignas(64) std::atomic<uint32_t> round_{0};
+};
+
+}  // namespace esp::device
