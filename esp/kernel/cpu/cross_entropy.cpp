@@ -1,45 +1,194 @@
+// Softmax and cross entropy: a row is read from memory once for log Σ exp, and once more, from the second-level cache,
+// to become its gradient.
+//
+// The first reading goes by blocks that stay in the first-level cache: the largest element of a block is found before
+// its exponentials are added, and what was added before is rescaled when the largest so far grows.
 #include "esp/kernel/cross_entropy.h"
 
-#include "esp/kernel/floating.h"
+#include <cmath>
+#include <limits>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/cross_entropy.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include "esp/kernel/cpu/activation-inl.h"
+#include "esp/kernel/cpu/elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+
+constexpr int64_t kBlock = 2048;
+
+// Σ exp(x) of a row is exp(top)·sum.
+template <typename T>
+struct RowTotal {
+  Accumulator<T> top = -std::numeric_limits<Accumulator<T>>::infinity();
+  double sum = 0;
+  double log() const { return static_cast<double>(top) + std::log(sum); }
+};
+
+template <typename T>
+HWY_INLINE Accumulator<T> largest(const T* x, int64_t count) {
+  const Tag<T> d;
+  const auto lowest = hn::Set(d, -std::numeric_limits<Accumulator<T>>::infinity());
+  Vec<T> tops[4] = {lowest, lowest, lowest, lowest};
+  each_vector_in_turn<T>(count, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+    auto v = lanes.load(x + i);
+    if constexpr (std::is_same_v<decltype(lanes), Part>) v = hn::IfThenElse(hn::FirstN(d, lanes.count), v, lowest);
+    tops[turn()] = hn::Max(v, tops[turn()]);  // x86: the second where one is a NaN
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(tops[0], tops[1]), hn::Max(tops[2], tops[3]))));
+}
+
+// A block of nothing but -inf adds 0; a NaN passes through exp into the sum, and so does +inf − +inf.
+template <typename T>
+HWY_INLINE RowTotal<T> row_total(const T* x, int64_t count) {
+  using A = Accumulator<T>;
+  const Tag<T> d;
+  RowTotal<T> total;
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t n = std::min(kBlock, count - first);
+    const T* block = x + first;
+    const A top = largest(block, n);
+    if (top > total.top) {
+      total.sum *= std::exp(static_cast<double>(total.top) - top);
+      total.top = top;
+    }
+    const bool none = total.top == -std::numeric_limits<A>::infinity();
+    const auto shift = hn::Set(d, none ? A{0} : total.top);
+    Sums<T> sums;
+    each_vector_in_turn<T>(n, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+      const auto e = exp_of(d, hn::Sub(lanes.load(block + i), shift));
+      sums.part[turn()] = hn::Add(sums.part[turn()], lanes.keep(e));
+    });
+    total.sum += static_cast<double>(sums.total());
+  }
+  return total;
+}
+
+// y = exp(x − shift)·factor
+template <typename T>
+HWY_INLINE void scaled_exp(T* y, const T* x, int64_t count, double shift, double factor) {
+  const Tag<T> d;
+  using A = Accumulator<T>;
+  const auto by = hn::Set(d, static_cast<A>(factor)), less = hn::Set(d, static_cast<A>(shift));
+  each_vector<T>(count, [=](auto lanes, int64_t i)
+                            HWY_ATTR { lanes.store(hn::Mul(exp_of(d, hn::Sub(lanes.load(x + i), less)), by), y + i); });
+}
+
+template <typename T>
+HWY_INLINE void row_gradient(T* row, int64_t count, int32_t target, double shift, double factor, double scale) {
+  using A = Accumulator<T>;
+  if (target < 0) return std::memset(static_cast<void*>(row), 0, static_cast<size_t>(count) * sizeof(T)), void();
+  // The target's own element again, so that p − 1 is rounded to T once.
+  const double p = std::exp(static_cast<double>(static_cast<A>(row[target])) - shift) * factor;
+  scaled_exp(row, row, count, shift, factor);
+  row[target] = static_cast<T>(static_cast<A>(p - scale));
+}
+
+void cross_entropy_forward_piece(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
+                                 int64_t num_classes, int64_t row_stride, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+      const T* row = static_cast<const T*>(logits) + r * row_stride;
+      const double all = row_total(row, num_classes).log();
+      if (lse) static_cast<A*>(lse)[r] = static_cast<A>(all);
+      static_cast<A*>(losses)[r] =
+          targets[r] < 0 ? A{0} : static_cast<A>(all - static_cast<double>(static_cast<A>(row[targets[r]])));
+    }
+  });
+}
+
+void cross_entropy_backward_piece(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
+                                  int64_t num_classes, int64_t row_stride, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    for (int64_t r = 0; r < rows; ++r) {
+      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+      const double all = static_cast<double>(static_cast<const Accumulator<T>*>(lse)[r]);
+      row_gradient(static_cast<T*>(logits) + r * row_stride, num_classes, targets[r], all, scale, scale);
+    }
+  });
+}
+
+void cross_entropy_fused_piece(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
+                               int64_t num_classes, int64_t row_stride, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+      T* row = static_cast<T*>(logits) + r * row_stride;
+      RowTotal<T> total;
+      double loss = 0;
+      if (targets[r] >= 0) {
+        total = row_total(row, num_classes);
+        loss = total.log() - static_cast<double>(static_cast<A>(row[targets[r]]));
+      }
+      static_cast<A*>(losses)[r] = static_cast<A>(loss);
+      row_gradient(row, num_classes, targets[r], static_cast<double>(total.top), scale / total.sum, scale);
+    }
+  });
+}
+
+void softmax_piece(void* y, const void* x, int64_t rows, int64_t cols, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = static_cast<const T*>(x) + r * cols;
+      const auto total = row_total(row, cols);
+      scaled_exp(static_cast<T*>(y) + r * cols, row, cols, static_cast<double>(total.top), 1 / total.sum);
+    }
+  });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace esp::kernel {
+
+HWY_EXPORT(cross_entropy_forward_piece);
+HWY_EXPORT(cross_entropy_backward_piece);
+HWY_EXPORT(cross_entropy_fused_piece);
+HWY_EXPORT(softmax_piece);
 
 void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
   const DType stat = accumulator_of(dtype);
-  device::parallel_for(stream, rows, 1, [&](int64_t begin, int64_t end) {
-    ref::cross_entropy_forward(at(losses, begin, stat), at(lse, begin, stat), at(logits, begin * row_stride, dtype),
-                               targets + begin, end - begin, num_classes, row_stride, dtype);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_forward_piece);
+  device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
+    piece(at(losses, begin, stat), at(lse, begin, stat), at(logits, begin * row_stride, dtype), targets + begin,
+          end - begin, num_classes, row_stride, dtype);
   });
 }
 
 void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
                             int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
   const DType stat = accumulator_of(dtype);
-  device::parallel_for(stream, rows, 1, [&](int64_t begin, int64_t end) {
-    ref::cross_entropy_backward(at(logits, begin * row_stride, dtype), at(lse, begin, stat), targets + begin, scale,
-                                end - begin, num_classes, row_stride, dtype);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_backward_piece);
+  device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
+    piece(at(logits, begin * row_stride, dtype), at(lse, begin, stat), targets + begin, scale, end - begin, num_classes,
+          row_stride, dtype);
   });
 }
 
 void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
                          int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
   const DType stat = accumulator_of(dtype);
-  device::parallel_for(stream, rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      double lse = 0;  // room for either type
-      ref::cross_entropy_forward(at(losses, r, stat), &lse, at(logits, r * row_stride, dtype), targets + r, 1,
-                                 num_classes, row_stride, dtype);
-      ref::cross_entropy_backward(at(logits, r * row_stride, dtype), &lse, targets + r, scale, 1, num_classes,
-                                  row_stride, dtype);
-    }
+  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_fused_piece);
+  device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
+    piece(at(losses, begin, stat), at(logits, begin * row_stride, dtype), targets + begin, scale, end - begin,
+          num_classes, row_stride, dtype);
   });
 }
 
 void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
-  device::parallel_for(stream, rows, 1, [&](int64_t begin, int64_t end) {
-    ref::softmax_forward(at(y, begin * cols, dtype), at(x, begin * cols, dtype), end - begin, cols, dtype);
+  const auto piece = HWY_DYNAMIC_DISPATCH(softmax_piece);
+  device::parallel_for(stream, rows, row_grain(cols), [&](int64_t begin, int64_t end) {
+    piece(at(y, begin * cols, dtype), at(x, begin * cols, dtype), end - begin, cols, dtype);
   });
 }
 
 }  // namespace esp::kernel
+#endif

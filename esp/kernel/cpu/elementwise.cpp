@@ -1,52 +1,83 @@
+// Plain passes with vectors: every element is read once and written once.
 #include "esp/kernel/elementwise.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <vector>
 
-#include "esp/kernel/floating.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/elementwise.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include "esp/kernel/cpu/elements-inl.h"
 
-namespace esp::kernel {
-namespace {
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
 
-constexpr int64_t kGrain = 4096;
+template <typename To, typename From>
+void cast_run(To* y, const From* x, int64_t count) {
+  if constexpr (sizeof(Accumulator<To>) == sizeof(Accumulator<From>)) {
+    each_vector<To>(count, [=](auto lanes, int64_t i) HWY_ATTR { lanes.store(lanes.load(x + i), y + i); });
+  } else {
+    for (int64_t i = 0; i < count; ++i)
+      y[i] = static_cast<To>(static_cast<Accumulator<To>>(static_cast<Accumulator<From>>(x[i])));
+  }
+}
 
-// f(index, Accumulator) for every element.
-template <typename T, typename F>
-void each(T* y, int64_t count, const device::Stream& stream, F f) {
-  device::parallel_for(stream, count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(f(i));
+void cast_piece(void* y, DType to, const void* x, DType from, int64_t count) {
+  with_floating(to, [&]<typename To>(std::type_identity<To>) {
+    with_floating(from, [&]<typename From>(std::type_identity<From>) {
+      cast_run(static_cast<To*>(y), static_cast<const From*>(x), count);
+    });
   });
 }
 
-}  // namespace
+void add_piece(void* y, const void* a, const void* b, int64_t count, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* to = static_cast<T*>(y);
+    const T *one = static_cast<const T*>(a), *other = static_cast<const T*>(b);
+    each_vector<T>(count, [=](auto lanes, int64_t i)
+                              HWY_ATTR { lanes.store(hn::Add(lanes.load(one + i), lanes.load(other + i)), to + i); });
+  });
+}
+
+void scale_piece(void* y, double factor, int64_t count, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* to = static_cast<T*>(y);
+    const auto by = hn::Set(Tag<T>(), static_cast<Accumulator<T>>(factor));
+    each_vector<T>(count,
+                   [=](auto lanes, int64_t i) HWY_ATTR { lanes.store(hn::Mul(lanes.load(to + i), by), to + i); });
+  });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace esp::kernel {
+
+HWY_EXPORT(cast_piece);
+HWY_EXPORT(add_piece);
+HWY_EXPORT(scale_piece);
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
     const T filler = static_cast<T>(static_cast<Accumulator<T>>(value));
-    device::parallel_for(stream, count, kGrain, [&](int64_t begin, int64_t end) {
+    device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
       std::fill(static_cast<T*>(y) + begin, static_cast<T*>(y) + end, filler);
     });
   });
 }
 
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {
-  with_floating(to, [&]<typename To>(std::type_identity<To>) {
-    with_floating(from, [&]<typename From>(std::type_identity<From>) {
-      const From* in = static_cast<const From*>(x);
-      each(static_cast<To*>(y), count, stream,
-           [&](int64_t i) { return static_cast<Accumulator<To>>(static_cast<Accumulator<From>>(in[i])); });
-    });
+  const auto piece = HWY_DYNAMIC_DISPATCH(cast_piece);
+  device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
+    piece(at(y, begin, to), to, at(x, begin, from), from, end - begin);
   });
 }
 
 void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
-  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    using A = Accumulator<T>;
-    each(static_cast<T*>(y), count, stream, [&](int64_t i) {
-      return static_cast<A>(static_cast<const T*>(a)[i]) + static_cast<A>(static_cast<const T*>(b)[i]);
-    });
+  const auto piece = HWY_DYNAMIC_DISPATCH(add_piece);
+  device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
+    piece(at(y, begin, dtype), at(a, begin, dtype), at(b, begin, dtype), end - begin, dtype);
   });
 }
 
@@ -55,79 +86,39 @@ void add_to(void* y, const void* x, int64_t count, DType dtype, const device::St
 }
 
 void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream) {
-  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    using A = Accumulator<T>;
-    each(static_cast<T*>(y), count, stream,
-         [&](int64_t i) { return static_cast<A>(static_cast<T*>(y)[i]) * static_cast<A>(factor); });
-  });
+  const auto piece = HWY_DYNAMIC_DISPATCH(scale_piece);
+  device::parallel_for(stream, count, kElementGrain,
+                       [&](int64_t begin, int64_t end) { piece(at(y, begin, dtype), factor, end - begin, dtype); });
 }
 
 void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
-  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    using A = Accumulator<T>;
-    each(static_cast<T*>(y), rows * cols, stream, [&](int64_t i) {
-      return static_cast<A>(static_cast<T*>(y)[i]) + static_cast<A>(static_cast<const T*>(bias)[i % cols]);
-    });
-  });
-}
-
-void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
-                     const device::Stream& stream) {
-  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    using A = Accumulator<T>;
-    each(static_cast<T*>(dbias), cols, stream, [&](int64_t c) {
-      A total = static_cast<A>(static_cast<T*>(dbias)[c]);
-      for (int64_t r = 0; r < rows; ++r) total += static_cast<A>(static_cast<const T*>(dy)[r * cols + c]);
-      return total;
-    });
-  });
-}
-
-double sum_of_squares(const void* x, int64_t count, DType dtype, const device::Stream&) {
-  double total = 0;
-  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    for (int64_t first = 0; first < count; first += 4096) {
-      double block = 0;
-      for (int64_t i = first; i < std::min<int64_t>(first + 4096, count); ++i) {
-        const double value = static_cast<Accumulator<T>>(static_cast<const T*>(x)[i]);
-        block += value * value;
-      }
-      total += block;
+  const auto piece = HWY_DYNAMIC_DISPATCH(add_piece);
+  device::parallel_for(stream, rows, row_grain(cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      void* row = at(y, r * cols, dtype);
+      piece(row, row, bias, cols, dtype);
     }
   });
-  return total;
 }
 
-bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream& stream) {
-  std::atomic<bool> finite{true};
-  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    device::parallel_for(stream, count, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        if (!std::isfinite(static_cast<Accumulator<T>>(static_cast<const T*>(x)[i])))
-          finite.store(false, std::memory_order_relaxed);
-    });
-  });
-  return finite.load();
-}
-
-double sum(const void* x, int64_t count, DType dtype, const device::Stream&) {
-  double total = 0;
-  for (int64_t i = 0; i < count; ++i)
-    total += dtype == DType::f64 ? static_cast<const double*>(x)[i] : double{static_cast<const float*>(x)[i]};
-  return total;
-}
-
+// Tiles small enough that the rows read and the rows written stay in the first-level cache.
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
                const device::Stream& stream) {
+  constexpr int64_t kTile = 32;
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
-    device::parallel_for(stream, batch * cols, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t b = i / cols, c = i % cols;
-        for (int64_t r = 0; r < rows; ++r)
-          static_cast<T*>(y)[i * rows + r] = static_cast<const T*>(x)[(b * rows + r) * cols + c];
+    const int64_t bands = (cols + kTile - 1) / kTile;  // of the result's rows
+    device::parallel_for(stream, batch * bands, row_grain(rows * kTile), [&](int64_t begin, int64_t end) {
+      for (int64_t band = begin; band < end; ++band) {
+        const int64_t c0 = band % bands * kTile, c1 = std::min(c0 + kTile, cols);
+        const T* from = static_cast<const T*>(x) + band / bands * rows * cols;
+        T* to = static_cast<T*>(y) + band / bands * rows * cols;
+        for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+          for (int64_t c = c0; c < c1; ++c)
+            for (int64_t r = r0; r < std::min(r0 + kTile, rows); ++r) to[c * rows + r] = from[r * cols + c];
       }
     });
   });
 }
 
 }  // namespace esp::kernel
+#endif

@@ -1,36 +1,173 @@
+// Normalisation, forward and the gradient of its input: a row is read from memory once and stays in the first-level
+// cache for the passes that follow (mean, spread, result).
 #include "esp/kernel/norm.h"
 
-#include "esp/kernel/floating.h"
+#include <cmath>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/norm.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include "esp/kernel/cpu/elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+
+// sum = x + residual; returns Σ sum, of the values as they were rounded.
+template <typename T>
+HWY_INLINE Accumulator<T> add_residual(T* sum, const T* x, const T* residual, int64_t dim) {
+  Sums<T> total;
+  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+    auto v = hn::Add(lanes.load(x + i), lanes.load(residual + i));
+    lanes.store(v, sum + i);
+    if constexpr (is_half<T>) v = lanes.load(sum + i);
+    total.part[turn()] = hn::Add(total.part[turn()], v);
+  });
+  return total.total();
+}
+
+template <typename T>
+HWY_INLINE Accumulator<T> row_sum(const T* x, int64_t dim) {
+  Sums<T> total;
+  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn)
+                                  HWY_ATTR { total.part[turn()] = hn::Add(total.part[turn()], lanes.load(x + i)); });
+  return total.total();
+}
+
+// Σ (x − middle)²
+template <typename T>
+HWY_INLINE Accumulator<T> row_spread(const T* x, Accumulator<T> middle, int64_t dim) {
+  const auto center = hn::Set(Tag<T>(), middle);
+  Sums<T> total;
+  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+    const auto v = lanes.keep(hn::Sub(lanes.load(x + i), center));
+    total.part[turn()] = hn::MulAdd(v, v, total.part[turn()]);
+  });
+  return total.total();
+}
+
+template <typename T>
+void norm_rows(T* y, Accumulator<T>* mean, Accumulator<T>* rstd, T* sum, const T* x, const T* residual, const T* gamma,
+               const T* beta, const NormShape& shape) {
+  using A = Accumulator<T>;
+  const Tag<T> d;
+  const bool centered = shape.kind == NormKind::layer;
+  const int64_t dim = shape.dim;
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    const T* row = x + r * dim;
+    A middle = 0;
+    if (residual) {
+      middle = add_residual(sum + r * dim, row, residual + r * dim, dim);
+      row = sum + r * dim;
+    } else if (centered) {
+      middle = row_sum(row, dim);
+    }
+    middle = centered ? middle / static_cast<A>(dim) : 0;
+    const double spread = static_cast<double>(row_spread(row, middle, dim)) / static_cast<double>(dim);
+    const A inverse = static_cast<A>(1 / std::sqrt(spread + shape.eps));
+    if (centered) mean[r] = middle;
+    rstd[r] = inverse;
+    const auto center = hn::Set(d, middle), scale = hn::Set(d, inverse);
+    T* to = y + r * dim;
+    if (beta) {
+      each_vector<T>(dim, [=](auto lanes, int64_t i) HWY_ATTR {
+        const auto normal = hn::Mul(hn::Sub(lanes.load(row + i), center), scale);
+        lanes.store(hn::MulAdd(normal, lanes.load(gamma + i), lanes.load(beta + i)), to + i);
+      });
+    } else {
+      each_vector<T>(dim, [=](auto lanes, int64_t i) HWY_ATTR {
+        const auto normal = hn::Mul(hn::Sub(lanes.load(row + i), center), scale);
+        lanes.store(hn::Mul(normal, lanes.load(gamma + i)), to + i);
+      });
+    }
+  }
+}
+
+// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), the first mean for layer only.
+template <typename T>
+void norm_gradient_rows(T* dx, const T* dy, const T* x, const Accumulator<T>* mean, const Accumulator<T>* rstd,
+                        const T* gamma, const NormShape& shape, bool accumulate) {
+  using A = Accumulator<T>;
+  const Tag<T> d;
+  const bool centered = shape.kind == NormKind::layer;
+  const int64_t dim = shape.dim;
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    const T *row = x + r * dim, *from = dy + r * dim;
+    T* to = dx + r * dim;
+    const auto center = hn::Set(d, centered ? mean[r] : A{0}), scale = hn::Set(d, rstd[r]);
+    Sums<T> sum, dot;
+    each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+      const auto g = hn::Mul(lanes.load(from + i), lanes.load(gamma + i));  // 0 past the end
+      const auto normal = hn::Mul(hn::Sub(lanes.load(row + i), center), scale);
+      sum.part[turn()] = hn::Add(sum.part[turn()], g);
+      dot.part[turn()] = hn::MulAdd(g, normal, dot.part[turn()]);
+    });
+    const auto mean_g = hn::Set(d, centered ? sum.total() / static_cast<A>(dim) : A{0});
+    const auto mean_dot = hn::Set(d, dot.total() / static_cast<A>(dim));
+    each_vector<T>(dim, [=](auto lanes, int64_t i) HWY_ATTR {
+      const auto g = hn::Mul(lanes.load(from + i), lanes.load(gamma + i));
+      const auto normal = hn::Mul(hn::Sub(lanes.load(row + i), center), scale);
+      const auto rest = hn::NegMulAdd(normal, mean_dot, hn::Sub(g, mean_g));
+      const auto before = accumulate ? lanes.load(to + i) : hn::Zero(d);
+      lanes.store(hn::MulAdd(scale, rest, before), to + i);
+    });
+  }
+}
+
+void norm_forward_piece(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual,
+                        const void* gamma, const void* beta, const NormShape& shape, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    norm_rows(static_cast<T*>(y), static_cast<A*>(mean), static_cast<A*>(rstd), static_cast<T*>(sum),
+              static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<const T*>(gamma),
+              static_cast<const T*>(beta), shape);
+  });
+}
+
+void norm_backward_input_piece(void* dx, const void* dy, const void* x, const void* mean, const void* rstd,
+                               const void* gamma, const NormShape& shape, bool accumulate, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    norm_gradient_rows(static_cast<T*>(dx), static_cast<const T*>(dy), static_cast<const T*>(x),
+                       static_cast<const A*>(mean), static_cast<const A*>(rstd), static_cast<const T*>(gamma), shape,
+                       accumulate);
+  });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace esp::kernel {
+
+HWY_EXPORT(norm_forward_piece);
+HWY_EXPORT(norm_backward_input_piece);
 
 void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual, const void* gamma,
                   const void* beta, const NormShape& shape, DType dtype, const device::Stream& stream) {
   const DType stat = accumulator_of(dtype);
-  device::parallel_for(stream, shape.rows, 1, [&](int64_t begin, int64_t end) {
-    NormShape piece = shape;
-    piece.rows = end - begin;
+  const auto piece = HWY_DYNAMIC_DISPATCH(norm_forward_piece);
+  device::parallel_for(stream, shape.rows, row_grain(shape.dim), [&](int64_t begin, int64_t end) {
+    NormShape part = shape;
+    part.rows = end - begin;
     const int64_t i = begin * shape.dim;
-    ref::norm_forward(at(y, i, dtype), at(mean, begin, stat), at(rstd, begin, stat), at(sum, i, dtype), at(x, i, dtype),
-                      at(residual, i, dtype), gamma, beta, piece, dtype);
+    piece(at(y, i, dtype), at(mean, begin, stat), at(rstd, begin, stat), at(sum, i, dtype), at(x, i, dtype),
+          at(residual, i, dtype), gamma, beta, part, dtype);
   });
 }
 
 void norm_backward_input(void* dx, const void* dy, const void* x, const void* mean, const void* rstd, const void* gamma,
                          const NormShape& shape, bool accumulate, DType dtype, const device::Stream& stream) {
   const DType stat = accumulator_of(dtype);
-  device::parallel_for(stream, shape.rows, 1, [&](int64_t begin, int64_t end) {
-    NormShape piece = shape;
-    piece.rows = end - begin;
+  const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_input_piece);
+  device::parallel_for(stream, shape.rows, row_grain(shape.dim), [&](int64_t begin, int64_t end) {
+    NormShape part = shape;
+    part.rows = end - begin;
     const int64_t i = begin * shape.dim;
-    ref::norm_backward_input(at(dx, i, dtype), at(dy, i, dtype), at(x, i, dtype), at(mean, begin, stat),
-                             at(rstd, begin, stat), gamma, piece, accumulate, dtype);
+    piece(at(dx, i, dtype), at(dy, i, dtype), at(x, i, dtype), at(mean, begin, stat), at(rstd, begin, stat), gamma,
+          part, accumulate, dtype);
   });
 }
 
-void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,
-                          const NormShape& shape, DType dtype, const device::Stream&) {
-  ref::norm_backward_weight(dgamma, dbeta, dy, x, mean, rstd, shape, dtype);
-}
-
 }  // namespace esp::kernel
+#endif

@@ -1,30 +1,126 @@
+// The optimizers: every buffer is read once and written once, all arithmetic between is in registers.
+//
+// Moments move towards the gradient by (1 − β) of the difference. β·m + (1 − β)·g is the same in real numbers, but
+// there the rounding of β itself (0.999 in float is off by 1e-8) repeats every step and grows with their number.
 #include "esp/kernel/optimizer_step.h"
-#include "esp/kernel/floating.h"
 
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/optimizer_step.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include "esp/kernel/cpu/elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+
+template <typename T, bool kWeights>
+void adam(const StepBuffers& buffers, const AdamStep& step) {
+  using A = Accumulator<T>;
+  const Tag<T> d;
+  auto constant = [d](double value) HWY_ATTR { return hn::Set(d, static_cast<A>(value)); };
+  const double t = static_cast<double>(step.t);
+  const auto toward1 = constant(1 - step.beta1), toward2 = constant(1 - step.beta2);
+  const auto rate = constant(step.lr / (1 - std::pow(step.beta1, t)));
+  const auto root = constant(1 / std::sqrt(1 - std::pow(step.beta2, t)));
+  const auto eps = constant(step.eps), grad_scale = constant(step.grad_scale);
+  const auto decay = constant(step.decoupled ? step.lr * step.weight_decay : 0);
+  const auto l2 = constant(step.decoupled ? 0 : step.weight_decay);
+  A *master = static_cast<A*>(buffers.master), *ms = static_cast<A*>(buffers.m), *vs = static_cast<A*>(buffers.v);
+  T* weights = static_cast<T*>(buffers.weights);
+  const T* grad = static_cast<const T*>(buffers.grad);
+  each_vector<T>(buffers.count, [=](auto lanes, int64_t i) HWY_ATTR {
+    const auto w = lanes.load(master + i), m = lanes.load(ms + i), v = lanes.load(vs + i);
+    const auto g = hn::MulAdd(l2, w, hn::Mul(lanes.load(grad + i), grad_scale));
+    const auto m_new = hn::MulAdd(toward1, hn::Sub(g, m), m);
+    const auto v_new = hn::MulAdd(toward2, hn::MulSub(g, g, v), v);
+    const auto denominator = hn::MulAdd(hn::Sqrt(v_new), root, eps);
+    const auto change = hn::MulAdd(decay, w, hn::Div(hn::Mul(rate, m_new), denominator));
+    const auto w_new = hn::Sub(w, change);
+    lanes.store(m_new, ms + i);
+    lanes.store(v_new, vs + i);
+    lanes.store(w_new, master + i);
+    if constexpr (kWeights) lanes.store(w_new, weights + i);
+  });
+}
+
+template <typename T, bool kWeights, bool kMomentum>
+void sgd(const StepBuffers& buffers, const SgdStep& step) {
+  using A = Accumulator<T>;
+  const Tag<T> d;
+  auto constant = [d](double value) HWY_ATTR { return hn::Set(d, static_cast<A>(value)); };
+  const auto rate = constant(step.lr), momentum = constant(step.momentum), decay = constant(step.weight_decay);
+  const auto grad_scale = constant(step.grad_scale);
+  const bool nesterov = step.nesterov;
+  A *master = static_cast<A*>(buffers.master), *us = static_cast<A*>(buffers.m);
+  T* weights = static_cast<T*>(buffers.weights);
+  const T* grad = static_cast<const T*>(buffers.grad);
+  each_vector<T>(buffers.count, [=](auto lanes, int64_t i) HWY_ATTR {
+    const auto w = lanes.load(master + i);
+    auto g = hn::MulAdd(decay, w, hn::Mul(lanes.load(grad + i), grad_scale));
+    if constexpr (kMomentum) {
+      const auto u = hn::MulAdd(momentum, lanes.load(us + i), g);
+      lanes.store(u, us + i);
+      g = nesterov ? hn::MulAdd(momentum, u, g) : u;
+    }
+    const auto w_new = hn::NegMulAdd(rate, g, w);
+    lanes.store(w_new, master + i);
+    if constexpr (kWeights) lanes.store(w_new, weights + i);
+  });
+}
+
+void adam_piece(const StepBuffers& buffers, const AdamStep& step) {
+  with_floating(buffers.grad_type, [&]<typename T>(std::type_identity<T>) {
+    buffers.weights ? adam<T, true>(buffers, step) : adam<T, false>(buffers, step);
+  });
+}
+
+void sgd_piece(const StepBuffers& buffers, const SgdStep& step) {
+  with_floating(buffers.grad_type, [&]<typename T>(std::type_identity<T>) {
+    if (step.momentum != 0)
+      buffers.weights ? sgd<T, true, true>(buffers, step) : sgd<T, false, true>(buffers, step);
+    else
+      buffers.weights ? sgd<T, true, false>(buffers, step) : sgd<T, false, false>(buffers, step);
+  });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace esp::kernel {
 namespace {
 
 StepBuffers piece_of(const StepBuffers& whole, int64_t begin, int64_t end) {
   const DType state = accumulator_of(whole.grad_type);
-  return {at(whole.master, begin, state),
-          at(whole.weights, begin, whole.grad_type),
-          at(whole.grad, begin, whole.grad_type),
-          at(whole.m, begin, state),
-          at(whole.v, begin, state),
-          end - begin,
-          whole.grad_type};
+  return {.master = at(whole.master, begin, state),
+          .weights = at(whole.weights, begin, whole.grad_type),
+          .grad = at(whole.grad, begin, whole.grad_type),
+          .m = at(whole.m, begin, state),
+          .v = at(whole.v, begin, state),
+          .count = end - begin,
+          .grad_type = whole.grad_type};
 }
 
 }  // namespace
 
+HWY_EXPORT(adam_piece);
+HWY_EXPORT(sgd_piece);
+
 void adam_step(const StepBuffers& buffers, const AdamStep& step, const device::Stream& stream) {
-  device::parallel_for(stream, buffers.count, 4096,
-                       [&](int64_t begin, int64_t end) { ref::adam_step(piece_of(buffers, begin, end), step); });
+  ESP_CHECK(step.t >= 1, "step {}", step.t);
+  const auto piece = HWY_DYNAMIC_DISPATCH(adam_piece);
+  device::parallel_for(stream, buffers.count, kElementGrain,
+                       [&](int64_t begin, int64_t end) { piece(piece_of(buffers, begin, end), step); });
 }
 
 void sgd_step(const StepBuffers& buffers, const SgdStep& step, const device::Stream& stream) {
-  device::parallel_for(stream, buffers.count, 4096,
-                       [&](int64_t begin, int64_t end) { ref::sgd_step(piece_of(buffers, begin, end), step); });
+  ESP_CHECK(step.momentum == 0 || buffers.m, "momentum {} without a buffer for it", step.momentum);
+  const auto piece = HWY_DYNAMIC_DISPATCH(sgd_piece);
+  device::parallel_for(stream, buffers.count, kElementGrain,
+                       [&](int64_t begin, int64_t end) { piece(piece_of(buffers, begin, end), step); });
 }
 
 }  // namespace esp::kernel
+#endif

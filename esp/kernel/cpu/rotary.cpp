@@ -1,10 +1,122 @@
-#include "esp/kernel/embedding.h"
-#include "esp/kernel/floating.h"
+// Rotary positions: the cosines and sines of a position are computed once, on vectors of double, and serve every head
+// of every row that stands there. Threads take positions.
+#include <cmath>
+#include <vector>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/rotary.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include "esp/kernel/cpu/elements-inl.h"
+#include "esp/kernel/embedding.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+
+using Doubles = Vec<double>;
+
+HWY_INLINE Doubles series(Doubles, double c) {
+  return hn::Set(Tag<double>(), c);
+}
+template <typename... Rest>
+HWY_INLINE Doubles series(Doubles x, double c, Rest... rest) {
+  return hn::MulAdd(series(x, rest...), x, hn::Set(Tag<double>(), c));
+}
+
+// To 1e-12 for angles below 2^28: π/2 is taken off in three parts, the first two short enough for exact products.
+HWY_INLINE void cos_sin(Doubles angle, Doubles& c, Doubles& s) {
+  const Tag<double> d;
+  const hn::RebindToUnsigned<Tag<double>> du;
+  const auto turns = hn::Round(hn::Mul(angle, hn::Set(d, 0.63661977236758134)));
+  auto x = hn::NegMulAdd(turns, hn::Set(d, 0x1.921fb4p+0), angle);
+  x = hn::NegMulAdd(turns, hn::Set(d, 0x1.54442dp-24), x);
+  x = hn::NegMulAdd(turns, hn::Set(d, 0x1.8469898cc517p-52), x);
+  const auto square = hn::Mul(x, x);
+  const auto sine = hn::Mul(
+      x, series(square, 1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800));
+  const auto cosine = series(square, 1.0, -0.5, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600);
+  // turns mod 4 is in the low bits of turns + 1.5·2^52, whose last place is 1.
+  const auto quarter = hn::BitCast(du, hn::Add(turns, hn::Set(d, 0x1.8p52)));
+  const auto odd = hn::RebindMask(d, hn::TestBit(quarter, hn::Set(du, 1u)));
+  const auto top = hn::Set(du, uint64_t{1} << 63);
+  const auto minus_sin = hn::And(hn::ShiftLeft<62>(quarter), top);
+  const auto minus_cos = hn::And(hn::ShiftLeft<62>(hn::Add(quarter, hn::Set(du, 1u))), top);
+  c = hn::Xor(hn::IfThenElse(odd, sine, cosine), hn::BitCast(d, minus_cos));
+  s = hn::Xor(hn::IfThenElse(odd, cosine, sine), hn::BitCast(d, minus_sin));
+}
+
+template <typename A>
+HWY_INLINE void angles_of(A* cosines, A* sines, const double* frequencies, double position, double direction,
+                          int64_t half) {
+  if constexpr (sizeof(A) == 8) {  // f64 is for checking: the library's own
+    for (int64_t i = 0; i < half; ++i) {
+      cosines[i] = std::cos(position * frequencies[i]);
+      sines[i] = direction * std::sin(position * frequencies[i]);
+    }
+  } else {
+    const Tag<double> d;
+    const hn::Rebind<float, Tag<double>> narrow;
+    const auto at_position = hn::Set(d, position), sign = hn::Set(d, direction);
+    for (int64_t i = 0; i < half; i += lanes_of<double>()) {  // the arrays have room for whole vectors
+      Doubles c, s;
+      cos_sin(hn::Mul(hn::LoadU(d, frequencies + i), at_position), c, s);
+      hn::StoreU(hn::DemoteTo(narrow, c), narrow, cosines + i);
+      hn::StoreU(hn::DemoteTo(narrow, hn::Mul(s, sign)), narrow, sines + i);
+    }
+  }
+}
+
+constexpr int64_t kMostPairs = 512;
+
+template <typename T>
+void rotate_positions(T* x, const RotaryShape& shape, int64_t begin, int64_t end) {
+  using A = Accumulator<T>;
+  const int64_t half = shape.head_dim / 2;
+  double frequencies[kMostPairs + hn::MaxLanes(Tag<double>())] = {};
+  for (int64_t i = 0; i < half; ++i)
+    frequencies[i] = std::pow(shape.theta, -2 * static_cast<double>(i) / static_cast<double>(shape.head_dim));
+  A cosines[kMostPairs + hn::MaxLanes(Tag<double>())], sines[kMostPairs + hn::MaxLanes(Tag<double>())];
+  const A *cosine = cosines, *sine = sines;
+  for (int64_t p = begin; p < end; ++p) {
+    angles_of(cosines, sines, frequencies, static_cast<double>(shape.first_position + p), shape.inverse ? -1.0 : 1.0,
+              half);
+    for (int64_t r = p; r < shape.rows; r += shape.period)
+      for (int64_t h = 0; h < shape.heads; ++h) {
+        T* low = x + r * shape.row_stride + h * shape.head_dim;
+        T* high = low + half;
+        each_vector<T>(half, [=](auto lanes, int64_t i) HWY_ATTR {
+          const auto a = lanes.load(low + i), b = lanes.load(high + i);
+          const auto c = lanes.load(cosine + i), s = lanes.load(sine + i);
+          lanes.store(hn::NegMulAdd(b, s, hn::Mul(a, c)), low + i);
+          lanes.store(hn::MulAdd(a, s, hn::Mul(b, c)), high + i);
+        });
+      }
+  }
+}
+
+void rotary_piece(void* x, const RotaryShape& shape, int64_t begin, int64_t end, DType dtype) {
+  with_floating(dtype,
+                [&]<typename T>(std::type_identity<T>) { rotate_positions(static_cast<T*>(x), shape, begin, end); });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace esp::kernel {
 
-void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream&) {
-  ref::rotary(x, shape, dtype);
+HWY_EXPORT(rotary_piece);
+
+void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream& stream) {
+  constexpr int64_t kMostHeadDim = 1024;
+  ESP_CHECK(shape.head_dim % 2 == 0 && shape.head_dim <= kMostHeadDim, "head_dim {}", shape.head_dim);
+  ESP_CHECK(shape.period >= 1 || shape.rows == 0, "period {}", shape.period);
+  const auto piece = HWY_DYNAMIC_DISPATCH(rotary_piece);
+  const int64_t positions = std::min(shape.rows, shape.period);
+  const int64_t rows_each = positions ? (shape.rows + positions - 1) / positions : 1;
+  device::parallel_for(stream, positions, row_grain(rows_each * shape.heads * shape.head_dim),
+                       [&](int64_t begin, int64_t end) { piece(x, shape, begin, end, dtype); });
 }
 
 }  // namespace esp::kernel
+#endif

@@ -1,0 +1,344 @@
+// Flash-style backward (Dao 2023): with p = 2^(score − lse) recomputed tile by tile, dp = dO·Vᵀ and ds = p∘(dp − dO·o),
+// dV += pᵀ·dO, dK += dsᵀ·Q, dQ += ds·K.
+//
+// One head at a time: key tiles outside, query tiles inside, so a tile's dK and dV stay in cache and dQ of the head
+// gathers key tile by key tile. With too few heads for the threads, the same tiles are walked twice: by key tiles for
+// dK and dV, by query tiles for dQ. Either way every gradient adds the same products in the same order, so the bits do
+// not depend on the number of threads.
+#include <cmath>
+#include <limits>
+
+#include "esp/kernel/attention.h"
+#include "esp/kernel/cpu/attention_work.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/attention_backward.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include <hwy/highway.h>
+
+#include "esp/kernel/cpu/attention_dropout-inl.h"
+#include "esp/kernel/cpu/attention_tile-inl.h"
+
+// Bound for padded() of any instruction set: the workspace is sized before one is chosen.
+#ifndef ESP_KERNEL_CPU_ATTENTION_BACKWARD_SIZES
+#define ESP_KERNEL_CPU_ATTENTION_BACKWARD_SIZES
+namespace esp::kernel {
+
+struct BackwardSizes {
+  int64_t rows_q, rows_k, width;
+  explicit BackwardSizes(const AttentionShape& s)
+      : rows_q(num_tiles(s.num_queries) * kAttentionTile),
+        rows_k(num_tiles(s.num_keys) * kAttentionTile),
+        width((s.head_dim + 15) / 16 * 16) {}
+  // Elements of one thread: what either walk keeps of whole sequences, and the tiles of both.
+  int64_t per_thread() const {
+    constexpr int64_t tile = kAttentionTile;
+    return std::max((3 * width + 2) * rows_q + 2 * width * rows_k, 3 * width * rows_k) + 6 * tile * width +
+           2 * tile * tile + 4 * tile;
+  }
+};
+
+}  // namespace esp::kernel
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+namespace attend {
+
+template <typename T>
+struct Gradients {
+  T *dq, *dk, *dv;
+  const T *d_o, *o, *q, *k, *v;
+  const Accumulator<T>* lse;
+};
+
+// The operands of one pair of tiles, converted; keys_t and values_t are [head_dim][tile].
+template <typename A>
+struct QueryTile {
+  A *q, *d_o, *lse, *mean, *dq;
+};
+template <typename A>
+struct KeyTile {
+  A *keys_t, *values_t, *keys, *dk, *dv;
+};
+
+template <typename T>
+class Backward {
+  using A = Accumulator<T>;
+  static constexpr int64_t kTile = kAttentionTile;
+
+ public:
+  Backward(const Gradients<T>& g, const AttentionShape& shape, A* memory)
+      : g_(g), s_(shape), dropout_(shape), width_(padded<A>(shape.head_dim)), memory_(memory) {}
+
+  // Key tiles [begin, end) of key/value head `group` of sequence b: their dk and dv, and dq of the group's heads when
+  // the range is all of them and with_dq says so.
+  void by_keys(int64_t b, int64_t group, int64_t begin, int64_t end, bool with_dq) {
+    const BackwardSizes sizes(s_);
+    Parts<A> parts(memory_);
+    const QueryTile<A> whole{parts.take(sizes.rows_q * width_), parts.take(sizes.rows_q * width_),
+                             parts.take(sizes.rows_q), parts.take(sizes.rows_q), parts.take(sizes.rows_q * width_)};
+    A* dk = parts.take((end - begin) * kTile * width_);
+    A* dv = parts.take((end - begin) * kTile * width_);
+    KeyTile<A> keys{parts.take(kTile * width_), parts.take(kTile * width_), parts.take(kTile * width_), dk, dv};
+    take_tiles(parts);
+    std::fill(dk, dk + (end - begin) * kTile * width_, A{0});
+    std::fill(dv, dv + (end - begin) * kTile * width_, A{0});
+    const int64_t first = first_query(s_, begin * kTile) / kTile, tiles = num_tiles(s_.num_queries);
+    for (int64_t h = group * group_size(); h < (group + 1) * group_size(); ++h) {
+      for (int64_t i = first; i < tiles; ++i) load_queries(at(whole, i), b, h, i);
+      if (with_dq) std::fill(whole.dq, whole.dq + sizes.rows_q * width_, A{0});
+      for (int64_t j = begin; j < end && j * kTile < visible_keys(s_, b, s_.num_queries - 1); ++j) {
+        keys.dk = dk + (j - begin) * kTile * width_;
+        keys.dv = dv + (j - begin) * kTile * width_;
+        load_keys(keys, b, group, j);
+        for (int64_t i = first_query(s_, j * kTile) / kTile; i < tiles; ++i) {
+          QueryTile<A> queries = at(whole, i);
+          if (!with_dq) queries.dq = nullptr;
+          pair(queries, keys, b, h, i, j);
+        }
+      }
+      if (with_dq)
+        for (int64_t i = 0; i < tiles; ++i) store_dq(at(whole, i).dq, b, h, i);
+    }
+    for (int64_t j = begin; j < end; ++j)
+      store_dk_dv(dk + (j - begin) * kTile * width_, dv + (j - begin) * kTile * width_, b, group, j);
+  }
+
+  // Query tiles [begin, end) of head h of sequence b: their dq.
+  void by_queries(int64_t b, int64_t h, int64_t begin, int64_t end) {
+    const BackwardSizes sizes(s_);
+    Parts<A> parts(memory_);
+    const KeyTile<A> whole{parts.take(sizes.rows_k * width_), parts.take(sizes.rows_k * width_),
+                           parts.take(sizes.rows_k * width_), nullptr, nullptr};
+    const QueryTile<A> queries{parts.take(kTile * width_), parts.take(kTile * width_), parts.take(kTile),
+                               parts.take(kTile), parts.take(kTile * width_)};
+    take_tiles(parts);
+    int64_t num_loaded = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      load_queries(queries, b, h, i);
+      std::fill(queries.dq, queries.dq + kTile * width_, A{0});
+      const int64_t last = std::min(s_.num_queries, (i + 1) * kTile) - 1;
+      for (int64_t j = 0; j * kTile < visible_keys(s_, b, last); ++j) {
+        const KeyTile<A> keys{whole.keys_t + j * kTile * width_, whole.values_t + j * kTile * width_,
+                              whole.keys + j * kTile * width_, nullptr, nullptr};
+        if (j == num_loaded) load_keys(keys, b, h / group_size(), num_loaded++);
+        pair(queries, keys, b, h, i, j);
+      }
+      store_dq(queries.dq, b, h, i);
+    }
+  }
+
+ private:
+  int64_t group_size() const { return s_.heads / s_.kv_heads; }
+
+  QueryTile<A> at(const QueryTile<A>& whole, int64_t i) const {
+    const int64_t rows = i * kTile;
+    return {whole.q + rows * width_, whole.d_o + rows * width_, whole.lse + rows, whole.mean + rows,
+            whole.dq + rows * width_};
+  }
+
+  void take_tiles(Parts<A>& parts) {
+    p_ = parts.take(kTile * kTile);
+    ds_ = parts.take(kTile * kTile);
+    keep_ = parts.take(kTile);
+  }
+
+  void load_queries(const QueryTile<A>& to, int64_t b, int64_t h, int64_t i) {
+    const Tag<A> d;
+    const int64_t first = i * kTile, rows = std::min(kTile, s_.num_queries - first), column = h * s_.head_dim;
+    load_tile(to.q, g_.q + b * s_.q.batch + first * s_.q.token + column, s_.q.token, rows, s_.head_dim,
+              static_cast<A>(s_.scale * kLog2E));
+    const int64_t start = b * s_.o.batch + first * s_.o.token + column;
+    load_tile(to.d_o, g_.o + start, s_.o.token, rows, s_.head_dim, A{1});
+    std::copy(to.d_o, to.d_o + rows * width_, to.dq);  // o for a moment: its product with dO is all that is needed
+    load_tile(to.d_o, g_.d_o + start, s_.o.token, rows, s_.head_dim, A{1});
+    const A* lse = g_.lse + (b * s_.heads + h) * s_.num_queries + first;
+    for (int64_t r = 0; r < kTile; ++r) {
+      auto sum = hn::Zero(d);
+      if (r < rows)
+        for (int64_t c = 0; c < width_; c += kLanes<A>)
+          sum = hn::MulAdd(hn::Load(d, to.d_o + r * width_ + c), hn::Load(d, to.dq + r * width_ + c), sum);
+      to.mean[r] = hn::GetLane(hn::SumOfLanes(d, sum));
+      to.lse[r] = r < rows && std::isfinite(lse[r]) ? lse[r] * static_cast<A>(kLog2E) : A{0};
+    }
+  }
+
+  void load_keys(const KeyTile<A>& to, int64_t b, int64_t group, int64_t j) {
+    const int64_t first = j * kTile, rows = std::min(kTile, s_.num_keys - first), column = group * s_.head_dim;
+    load_tile(to.keys, g_.v + b * s_.v.batch + first * s_.v.token + column, s_.v.token, rows, s_.head_dim, A{1});
+    transpose_tile(to.values_t, to.keys, s_.head_dim);
+    load_tile(to.keys, g_.k + b * s_.k.batch + first * s_.k.token + column, s_.k.token, rows, s_.head_dim, A{1});
+    transpose_tile(to.keys_t, to.keys, s_.head_dim);
+  }
+
+  // What query tile i and key tile j give each other.
+  void pair(const QueryTile<A>& queries, const KeyTile<A>& keys, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t rows = std::min(kTile, s_.num_queries - i * kTile), first = i * kTile;
+    for (int64_t r = 0; r < kTile; ++r)
+      seen_[r] = visible_keys(s_, b, std::min(first + r, s_.num_queries - 1)) - j * kTile;
+    // Product by product, so that one key-side operand at a time lives in the first-level cache.
+    for (int64_t r = 0; r < rows; r += kStripRows)
+      if (columns(r) > 0)
+        multiply_strip<Begin::zero, false>(p_ + r * kTile, kTile, queries.q + r * width_, width_, keys.keys_t, kTile,
+                                           columns(r), s_.head_dim);
+    for (int64_t r = 0; r < rows; r += kStripRows) {
+      if (columns(r) == 0) continue;
+      multiply_strip<Begin::zero, false>(ds_ + r * kTile, kTile, queries.d_o + r * width_, width_, keys.values_t, kTile,
+                                         columns(r), s_.head_dim);
+      for (int64_t k = r; k < r + kStripRows; ++k) {
+        if (dropout_.active() && k < rows) dropout_.factors(keep_, b, h, first + k, j * kTile, columns(r));
+        slope(p_ + k * kTile, ds_ + k * kTile, columns(r), seen_[k], queries.lse[k], queries.mean[k]);
+      }
+    }
+    if (queries.dq)
+      for (int64_t r = 0; r < rows; r += kStripRows)
+        if (columns(r) > 0)
+          multiply_strip<Begin::sum, false>(queries.dq + r * width_, width_, ds_ + r * kTile, kTile, keys.keys, width_,
+                                            width_, std::min(kTile, seen_[r + kStripRows - 1]));
+    if (!keys.dk) return;
+    const int64_t most = std::min(kTile, seen_[kTile - 1]);
+    gather(keys.dv, p_, queries.d_o, first, rows, most, j);
+    gather(keys.dk, ds_, queries.q, first, rows, most, j);
+  }
+
+  // Columns computed for the strip that begins with row r.
+  HWY_INLINE int64_t columns(int64_t r) const {
+    return covering<A>(std::max<int64_t>(0, std::min(kTile, seen_[r + kStripRows - 1])));
+  }
+
+  // Scores and dp of one row become p (as dropped) and ds.
+  HWY_INLINE void slope(A* p, A* ds, int64_t columns, int64_t seen, A lse, A mean) const {
+    const Tag<A> d;
+    for (int64_t c = 0; c < columns; c += kLanes<A>) {
+      auto prob = exp2_lanes(d, hn::Sub(hn::Load(d, p + c), hn::Set(d, lse)));
+      auto dp = hn::Load(d, ds + c);
+      if (c + kLanes < A >> seen) {
+        const auto mask = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(0, seen - c)));
+        prob = hn::IfThenElseZero(mask, prob);
+        dp = hn::IfThenElseZero(mask, dp);
+      }
+      if (dropout_.active()) {
+        const auto keep = hn::Load(d, keep_ + c);
+        hn::Store(hn::Mul(prob, keep), d, p + c);
+        dp = hn::Mul(dp, keep);
+      } else {
+        hn::Store(prob, d, p + c);
+      }
+      hn::Store(hn::Mul(prob, hn::Sub(dp, hn::Set(d, mean))), d, ds + c);
+    }
+  }
+
+  // to[key] += Σ over the queries of weights[query][key]·from[query], for the tile's first `count` keys.
+  void gather(A* to, const A* weights, const A* from, int64_t first, int64_t rows, int64_t count, int64_t j) const {
+    for (int64_t c = 0; c < count; c += kStripRows) {
+      // Down to a whole strip of queries: those below it were computed for these keys too.
+      const int64_t begin = std::max<int64_t>(0, first_query(s_, j * kTile + c) - first) / kStripRows * kStripRows;
+      if (begin < rows)
+        multiply_strip<Begin::sum, true>(to + c * width_, width_, weights + begin * kTile + c, kTile,
+                                         from + begin * width_, width_, width_, rows - begin);
+    }
+  }
+
+  void store_dq(const A* dq, int64_t b, int64_t h, int64_t i) const {
+    T* to = g_.dq + b * s_.q.batch + i * kTile * s_.q.token + h * s_.head_dim;
+    for (int64_t r = 0; r < std::min(kTile, s_.num_queries - i * kTile); ++r)
+      store_row(to + r * s_.q.token, dq + r * width_, s_.head_dim, static_cast<A>(s_.scale));
+  }
+
+  void store_dk_dv(const A* dk, const A* dv, int64_t b, int64_t group, int64_t j) const {
+    T* to_k = g_.dk + b * s_.k.batch + j * kTile * s_.k.token + group * s_.head_dim;
+    T* to_v = g_.dv + b * s_.v.batch + j * kTile * s_.v.token + group * s_.head_dim;
+    for (int64_t r = 0; r < std::min(kTile, s_.num_keys - j * kTile); ++r) {
+      // The queries carry scale·log₂e.
+      store_row(to_k + r * s_.k.token, dk + r * width_, s_.head_dim, static_cast<A>(kLn2));
+      store_row(to_v + r * s_.v.token, dv + r * width_, s_.head_dim, A{1});
+    }
+  }
+
+  const Gradients<T>& g_;
+  const AttentionShape& s_;
+  RowDropout dropout_;
+  const int64_t width_;
+  A* const memory_;
+  A *p_ = nullptr, *ds_ = nullptr, *keep_ = nullptr;
+  int64_t seen_[kTile];
+};
+
+}  // namespace attend
+
+void attention_backward_tiles(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q,
+                              const void* k, const void* v, const void* lse, void* workspace, const AttentionShape& s,
+                              DType dtype, const device::Stream& stream) {
+  with_attention_type(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    const attend::Gradients<T> g{static_cast<T*>(dq),        static_cast<T*>(dk),      static_cast<T*>(dv),
+                                 static_cast<const T*>(d_o), static_cast<const T*>(o), static_cast<const T*>(q),
+                                 static_cast<const T*>(k),   static_cast<const T*>(v), static_cast<const A*>(lse)};
+    const int64_t tiles_q = num_tiles(s.num_queries), tiles_k = num_tiles(s.num_keys);
+    const int64_t units = s.batch * s.kv_heads, threads = stream.num_threads();
+    auto memory = [&](int64_t worker) {
+      const uintptr_t start = (reinterpret_cast<uintptr_t>(workspace) + 63) / 64 * 64;
+      return reinterpret_cast<A*>(start) + worker * Parts<A>::rounded(BackwardSizes(s).per_thread());
+    };
+    auto seen = [&](int64_t b) { return 1 + num_tiles(visible_keys(s, b, s.num_queries - 1)); };
+    // Walking twice costs seven products instead of five.
+    if ((units + threads - 1) / threads * threads * 5 <= units * 7) {
+      auto cost = [&](int64_t unit) { return seen(unit / s.kv_heads); };
+      split_by_cost(stream, units, cost, [&](int64_t worker, int64_t begin, int64_t end) {
+        attend::Backward<T> backward(g, s, memory(worker));
+        for (int64_t unit = begin; unit < end; ++unit)
+          backward.by_keys(unit / s.kv_heads, unit % s.kv_heads, 0, tiles_k, true);
+      });
+      return;
+    }
+    auto key_cost = [&](int64_t block) {
+      return 1 + tiles_q - std::min(tiles_q, first_query(s, block % tiles_k * kAttentionTile) / kAttentionTile);
+    };
+    split_by_cost(stream, units * tiles_k, key_cost, [&](int64_t worker, int64_t begin, int64_t end) {
+      attend::Backward<T> backward(g, s, memory(worker));
+      for (int64_t block = begin; block < end;) {
+        const int64_t unit = block / tiles_k, last = std::min(end, (unit + 1) * tiles_k);
+        backward.by_keys(unit / s.kv_heads, unit % s.kv_heads, block % tiles_k, last - unit * tiles_k, false);
+        block = last;
+      }
+    });
+    auto query_cost = [&](int64_t block) {
+      const int64_t last = std::min(s.num_queries, (block % tiles_q + 1) * kAttentionTile) - 1;
+      return 1 + num_tiles(visible_keys(s, block / tiles_q / s.heads, last));
+    };
+    split_by_cost(stream, s.batch * s.heads * tiles_q, query_cost, [&](int64_t worker, int64_t begin, int64_t end) {
+      attend::Backward<T> backward(g, s, memory(worker));
+      for (int64_t block = begin; block < end;) {
+        const int64_t head = block / tiles_q, last = std::min(end, (head + 1) * tiles_q);
+        backward.by_queries(head / s.heads, head % s.heads, block % tiles_q, last - head * tiles_q);
+        block = last;
+      }
+    });
+  });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace esp::kernel {
+
+HWY_EXPORT(attention_backward_tiles);
+
+void attention_backward(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q, const void* k,
+                        const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
+                        const device::Stream& stream) {
+  check_attention(shape);
+  HWY_DYNAMIC_DISPATCH(attention_backward_tiles)
+  (dq, dk, dv, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
+}
+
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int num_threads) {
+  const int64_t element = dtype == DType::f64 ? 8 : 4;
+  return 64 + num_threads * ((BackwardSizes(shape).per_thread() + 15) / 16 * 16) * element;  // 64 to align
+}
+
+}  // namespace esp::kernel
+#endif

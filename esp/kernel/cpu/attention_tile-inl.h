@@ -1,0 +1,224 @@
+// The vector parts of attention: rows between storage and fp32 (fp64), 2^x, and the products of small tiles.
+//
+// A tile product goes strip by strip: kStripRows rows of C stay in registers for the whole depth, an element of A is
+// broadcast, a row of B is loaded. On AVX-512 that is 8 rows × 2 vectors, which keeps the multipliers busy from the
+// first-level cache. Every row has padded(head_dim) elements, so no product has a remainder.
+#if defined(ESP_KERNEL_CPU_ATTENTION_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ESP_KERNEL_CPU_ATTENTION_TILE_INL_H
+#undef ESP_KERNEL_CPU_ATTENTION_TILE_INL_H
+#else
+#define ESP_KERNEL_CPU_ATTENTION_TILE_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include "esp/kernel/cpu/attention_work.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+namespace attend {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET <= HWY_AVX3
+constexpr int kStripRows = 8;
+#else
+constexpr int kStripRows = 4;  // sixteen registers
+#endif
+constexpr int kStripVectors = 2;
+
+template <typename A>
+using Tag = hn::ScalableTag<A>;
+template <typename A>
+inline constexpr int64_t kLanes = hn::MaxLanes(Tag<A>());
+
+template <typename A>
+HWY_INLINE int64_t padded(int64_t head_dim) {
+  return (head_dim + kLanes<A> - 1) / kLanes<A> * kLanes<A>;
+}
+
+// --- storage ---
+
+template <typename T>
+HWY_INLINE auto load_lanes(const T* from) {
+  const Tag<Accumulator<T>> d;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const hn::Rebind<uint16_t, decltype(d)> half;
+    const hn::RebindToUnsigned<decltype(d)> whole;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, &from->bits))));
+  } else
+#endif
+      if constexpr (is_half<T>) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+    const hn::Rebind<hwy::float16_t, decltype(d)> half;
+    return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
+#else
+    HWY_ALIGN float lanes[kLanes<float>];
+    for (int64_t i = 0; i < kLanes<float>; ++i) lanes[i] = static_cast<float>(from[i]);
+    return hn::Load(d, lanes);
+#endif
+  } else {
+    return hn::LoadU(d, from);
+  }
+}
+
+template <typename T, class V>
+HWY_INLINE void store_lanes(V v, T* to) {
+  const Tag<Accumulator<T>> d;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, BFloat16>) {  // nearest even, as BFloat16(float) does
+    const hn::RebindToUnsigned<decltype(d)> du;
+    const hn::RebindToSigned<decltype(d)> di;
+    const hn::Rebind<uint16_t, decltype(d)> half;
+    const auto x = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(du, 1u));
+    const auto up = hn::Add(x, hn::Add(odd, hn::Set(du, 0x7fffu)));
+    const auto bits = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), hn::Or(x, hn::Set(du, 0x400000u)), up);
+    hn::StoreU(hn::DemoteTo(half, hn::BitCast(di, hn::ShiftRight<16>(bits))), half, &to->bits);
+  } else
+#endif
+      if constexpr (is_half<T>) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+    const hn::Rebind<hwy::float16_t, decltype(d)> half;
+    hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(to));
+#else
+    HWY_ALIGN float lanes[kLanes<float>];
+    hn::Store(v, d, lanes);
+    for (int64_t i = 0; i < kLanes<float>; ++i) to[i] = static_cast<T>(lanes[i]);
+#endif
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
+// to[0, padded) = factor·from[0, head_dim), then zeros.
+template <typename T>
+HWY_INLINE void load_row(Accumulator<T>* to, const T* from, int64_t head_dim, Accumulator<T> factor) {
+  using A = Accumulator<T>;
+  const auto by = hn::Set(Tag<A>(), factor);
+  int64_t i = 0;
+  for (; i + kLanes<A> <= head_dim; i += kLanes<A>) hn::StoreU(hn::Mul(load_lanes(from + i), by), Tag<A>(), to + i);
+  for (; i < head_dim; ++i) to[i] = static_cast<A>(from[i]) * factor;
+  for (; i < padded<A>(head_dim); ++i) to[i] = 0;
+}
+
+template <typename T>
+HWY_INLINE void store_row(T* to, const Accumulator<T>* from, int64_t head_dim, Accumulator<T> factor) {
+  using A = Accumulator<T>;
+  const auto by = hn::Set(Tag<A>(), factor);
+  int64_t i = 0;
+  for (; i + kLanes<A> <= head_dim; i += kLanes<A>) store_lanes(hn::Mul(hn::LoadU(Tag<A>(), from + i), by), to + i);
+  for (; i < head_dim; ++i) to[i] = static_cast<T>(from[i] * factor);
+}
+
+// A tile's rows, those beyond `rows` zero.
+template <typename T>
+void load_tile(Accumulator<T>* to, const T* from, int64_t stride, int64_t rows, int64_t head_dim,
+               Accumulator<T> factor) {
+  const int64_t width = padded<Accumulator<T>>(head_dim);
+  for (int64_t r = 0; r < rows; ++r) load_row(to + r * width, from + r * stride, head_dim, factor);
+  std::fill(to + rows * width, to + kAttentionTile * width, Accumulator<T>{0});
+}
+
+// The same tile as [head_dim][kAttentionTile].
+template <typename A>
+void transpose_tile(A* to, const A* tile, int64_t head_dim) {
+  const int64_t width = padded<A>(head_dim);
+  for (int64_t d = 0; d < head_dim; ++d)
+    for (int64_t r = 0; r < kAttentionTile; ++r) to[d * kAttentionTile + r] = tile[r * width + d];
+}
+
+// --- 2^x ---
+
+constexpr double kInverseFactorials[] = {
+    1.,        1.,         1. / 2,      1. / 6,       1. / 24,       1. / 120,       1. / 720,
+    1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
+
+// Relative error below 1e-7 (f64: 1e-15); 0 where the result would be subnormal; x below 126 (1020). A NaN stays.
+template <class D, class V>
+HWY_INLINE V exp2_lanes(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    const auto magic = hn::Set(d, 12582912.0f);  // 1.5·2^23: the sum's low bits are the nearest integer
+    const auto n = hn::Add(x, magic);
+    const auto f = hn::Sub(x, hn::Sub(n, magic));
+    auto p = hn::Set(d, 0.00015353361959569156f);
+    p = hn::MulAdd(p, f, hn::Set(d, 0.0013398873852565885f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.00961843691766262f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.055503323674201965f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.24022647738456726f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.6931471824645996f));
+    p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+    const auto y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, n))));
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -125.0f)), y);
+  } else {
+    const auto magic = hn::Set(d, 6755399441055744.0);  // 1.5·2^52
+    const auto n = hn::Add(x, magic);
+    const auto r = hn::Mul(hn::Sub(x, hn::Sub(n, magic)), hn::Set(d, kLn2));
+    auto p = hn::Set(d, kInverseFactorials[13]);  // Taylor: the next term is below 5e-18
+    for (int k = 12; k >= 0; --k) p = hn::MulAdd(p, r, hn::Set(d, kInverseFactorials[k]));
+    const auto y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<52>(hn::BitCast(di, n))));
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -1020.0)), y);
+  }
+}
+
+// --- products ---
+
+enum class Begin { zero, sum, scaled };  // C starts from nothing, from itself, from itself times a factor per row
+
+// C[kStripRows][kVectors vectors] += A·B over `depth`; A is [row][depth], or [depth][row] when kTransposed.
+template <Begin kBegin, bool kTransposed, int kVectors, typename A>
+HWY_INLINE void multiply(A* HWY_RESTRICT c, int64_t ldc, const A* HWY_RESTRICT a, int64_t lda, const A* HWY_RESTRICT b,
+                         int64_t ldb, int64_t depth, const A* factors) {
+  const Tag<A> d;
+  constexpr int64_t n = kLanes<A>;
+  hn::Vec<Tag<A>> sums[kStripRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kStripRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = kBegin == Begin::zero ? hn::Zero(d) : hn::LoadU(d, c + r * ldc + v * n);
+      if constexpr (kBegin == Begin::scaled) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, factors[r]));
+    }
+  }
+#pragma GCC unroll 1
+  for (int64_t k = 0; k < depth; ++k) {
+    hn::Vec<Tag<A>> row[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + k * ldb + v * n);
+#pragma GCC unroll 8
+    for (int r = 0; r < kStripRows; ++r) {
+      const auto x = hn::Set(d, kTransposed ? a[k * lda + r] : a[r * lda + k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(x, row[v], sums[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kStripRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, c + r * ldc + v * n);
+  }
+}
+
+// One strip of C, `width` columns (a multiple of the lanes).
+template <Begin kBegin, bool kTransposed, typename A>
+void multiply_strip(A* c, int64_t ldc, const A* a, int64_t lda, const A* b, int64_t ldb, int64_t width, int64_t depth,
+                    const A* factors = nullptr) {
+  int64_t j = 0;
+  for (; j + kStripVectors * kLanes<A> <= width; j += kStripVectors * kLanes<A>)
+    multiply<kBegin, kTransposed, kStripVectors>(c + j, ldc, a, lda, b + j, ldb, depth, factors);
+  if (j < width) multiply<kBegin, kTransposed, 1>(c + j, ldc, a, lda, b + j, ldb, depth, factors);
+}
+
+// Columns to compute so that the first `count` are there, in whole vectors and whole strips.
+template <typename A>
+HWY_INLINE int64_t covering(int64_t count) {
+  constexpr int64_t step = kLanes < A >> kStripRows ? kLanes<A> : kStripRows;
+  return std::min(kAttentionTile, (count + step - 1) / step * step);
+}
+
+}  // namespace attend
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target
