@@ -1,29 +1,34 @@
-// Activation recomputation: `recompute(tape, x, f)` runs y = f(tape, x) keeping only x, and runs it again before its
-// backward. Bits are equal because kernels are deterministic and dropout is keyed (kernel/dropout.h).
+// Activation recomputation: `recompute(tape, {x, …}, f)` runs y = f(tape, {x, …}) keeping only its inputs, and runs it
+// again before its backward. Bits are equal because kernels are deterministic and dropout is keyed (kernel/dropout.h).
 //
-// `f` is copied into the tape: let it capture references to what outlives the step.
+// `f` is copied into the tape: let it capture values, or references to what outlives the step.
 #pragma once
+
+#include <array>
 
 #include "esp/autograd/tape.h"
 
 namespace esp::autograd {
 
-template <typename F>
+template <size_t N, typename F>
 class RecomputeNode final : public Node {
  public:
-  RecomputeNode(const Tape& tape, const Variable& input, int output, F f, std::pair<size_t, size_t> uses)
-      : tape_(tape), input_(input), output_(output), f_(std::move(f)), uses_(uses) {}
+  RecomputeNode(const Tape& tape, const std::array<Variable, N>& inputs, int output, F f,
+                std::pair<size_t, size_t> uses)
+      : tape_(tape), inputs_(inputs), output_(output), f_(std::move(f)), uses_(uses) {}
 
   void backward_input(Tape& tape) override {
     inner_ = tape.borrow_tape();
     inner_->set_recording(true);
-    const Variable x = input_.needs_grad() ? inner_->leaf(input_.value()) : Variable(input_.value());
-    const Variable y = f_(*inner_, x);
-    inner_->seed(y, tape.gradient_of(output_));
+    std::array<Variable, N> x;
+    for (size_t i = 0; i < N; ++i)
+      x[i] = inputs_[i].needs_grad() ? inner_->leaf(inputs_[i].value()) : Variable(inputs_[i].value());
+    inner_->seed(f_(*inner_, x), tape.gradient_of(output_));
     inner_->backward_inputs();
-    if (x.needs_grad())
-      if (tensor::Tensor dx = inner_->take_gradient(x); dx.defined()) tape.give_gradient(input_.slot(), dx);
-    input_ = {};
+    for (size_t i = 0; i < N; ++i)
+      if (x[i].needs_grad())
+        if (tensor::Tensor dx = inner_->take_gradient(x[i]); dx.defined()) tape.give_gradient(inputs_[i].slot(), dx);
+    inputs_ = {};
     if (weights().empty()) tape.return_tape(std::move(inner_));
   }
 
@@ -35,23 +40,35 @@ class RecomputeNode final : public Node {
 
  private:
   const Tape& tape_;
-  Variable input_;
+  std::array<Variable, N> inputs_;
   int output_;
   F f_;
   std::pair<size_t, size_t> uses_;
   std::unique_ptr<Tape> inner_;  // between backward_input and backward_weight
 };
 
-template <typename F>
-Variable recompute(Tape& tape, const Variable& x, F f) {
-  if (!tape.recording()) return f(tape, x);
+template <size_t N, typename F>
+Variable recompute(Tape& tape, const std::array<Variable, N>& inputs, F f) {
+  if (!tape.recording()) return f(tape, inputs);
+  std::array<Variable, N> constants;
+  bool needed = false;
+  for (size_t i = 0; i < N; ++i) {
+    constants[i] = Variable(inputs[i].value());
+    needed = needed || inputs[i].needs_grad();
+  }
   tape.start_noting();
-  Variable y = f(tape, Variable(x.value()));
+  Variable y = f(tape, constants);
   const auto uses = tape.stop_noting();
-  if (!x.needs_grad() && tape.noted(uses).empty()) return y;
+  if (!needed && tape.noted(uses).empty()) return y;
   y = tape.output(y.value());
-  tape.record<RecomputeNode<F>>(1, tape, x, y.slot(), std::move(f), uses);
+  tape.record<RecomputeNode<N, F>>(1, tape, inputs, y.slot(), std::move(f), uses);
   return y;
+}
+
+template <typename F>  // f(tape, x)
+Variable recompute(Tape& tape, const Variable& x, F f) {
+  auto of_one = [f = std::move(f)](Tape& t, const std::array<Variable, 1>& inputs) { return f(t, inputs[0]); };
+  return recompute(tape, std::array<Variable, 1>{x}, std::move(of_one));
 }
 
 }  // namespace esp::autograd

@@ -127,4 +127,17 @@ class Tape {
   std::vector<std::unique_ptr<Tape>> spare_tapes_;
 };
 
+// Nothing is recorded while it lives.
+class NoRecording {
+ public:
+  explicit NoRecording(Tape& tape) : tape_(tape), before_(tape.recording()) { tape.set_recording(false); }
+  ~NoRecording() { tape_.set_recording(before_); }
+  NoRecording(const NoRecording&) = delete;
+  NoRecording& operator=(const NoRecording&) = delete;
+
+ private:
+  Tape& tape_;
+  const bool before_;
+};
+
 }  // namespace esp::autograd

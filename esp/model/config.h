@@ -29,15 +29,22 @@ struct ModelConfig {
   double rope_theta = 10000;
   bool bias = true;
   bool tie_embeddings = true;
-  int64_t type_vocab = 0;   // BERT segment embeddings
-  int64_t num_classes = 0;  // > 0: a classification head
-  bool pooler = false;      // BERT: tanh layer on the first token before the classifier
+  double init_std = 0.02;
+  // BERT
+  int64_t type_vocab = 0;       // segment embeddings
+  bool embedding_norm = true;   // norm (and dropout) after the sum of the embeddings
+  bool zero_positions = false;  // learned positions begin at zero
+  int64_t num_classes = 0;      // > 0: a classification head on the first token instead of the masked-token head
+  bool pooler = false;          // tanh layer on the first token before the classifier
+  bool headless = false;        // hidden states only: no loss, no logits
 
   int64_t head_dim() const { return dim / heads; }
   int64_t kv_heads_or_all() const { return kv_heads ? kv_heads : heads; }
   int64_t ffn_or_default() const { return ffn ? ffn : 4 * dim; }
 
   void check() const;  // UsageError: what was given and what would do
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 }  // namespace esp::model

@@ -1,26 +1,37 @@
-// A model: a stem, a row of equal blocks, a head. Written as if for one device.
+// A model: a stem, a row of blocks, a head. Written as if for one device.
 //
-// Building makes parameters (shapes only) in the list; materialising and initialising them is the caller's. A pass
-// records on the tape of `nn::Pass`. The parts can be run apart, so a pipeline stage may hold some blocks only.
+// Building makes parameters (shapes only) in the list, in the units stem, one per block, head; materialising and
+// initialising them is the caller's. A pass records on the tape of `nn::Pass`. The parts can be run apart, so a
+// pipeline stage may hold some blocks only; whole or in parts, the bits are the same.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "esp/autograd/functions/cross_entropy.h"
 #include "esp/model/config.h"
+#include "esp/model/counts.h"
 #include "esp/nn/parameter.h"
 #include "esp/nn/pass.h"
 
 namespace esp::model {
 
-// One micro-batch as tensors of i32; what an objective does not use stays undefined. They outlive the pass.
+// One micro-batch as tensors of i32; what an objective does not use stays undefined. Their memory outlives backward.
 struct Batch {
   tensor::Tensor inputs;          // [B, T]
-  tensor::Tensor targets;         // [B, T] (classification: [B]); negative: not counted
-  tensor::Tensor lengths;         // [B] tokens that are not padding
+  tensor::Tensor targets;         // [B, T] (t5: [B, Td], classification: [B]); negative: not counted
+  tensor::Tensor lengths;         // [B] tokens of inputs that are not padding; undefined: all
   tensor::Tensor decoder_inputs;  // [B, Td] for encoder–decoder
+  tensor::Tensor segments;        // [B, T] for BERT; undefined: all in segment 0
+};
+
+// What flows from part to part, and from a pipeline stage to the next: the residual stream and, behind an encoder, what
+// the decoder looks at.
+struct State {
+  autograd::Variable x;       // [B, T, dim]
+  autograd::Variable memory;  // [B, Te, dim]; empty before the decoder and in models without one
 };
 
 // Keys and values of earlier tokens, for generation: per layer [B, capacity, 2·kv_heads·head_dim].
@@ -36,32 +47,36 @@ class Model {
   virtual nn::ParameterList& parameters() = 0;
 
   virtual int num_blocks() const = 0;
-  virtual autograd::Variable stem(nn::Pass& pass, const Batch& batch) = 0;
-  virtual autograd::Variable block(int index, nn::Pass& pass, const autograd::Variable& x, const Batch& batch) = 0;
+  virtual State stem(nn::Pass& pass, const Batch& batch) = 0;
+  // Blocks [first, last), recomputed as the pass says.
+  virtual State blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) = 0;
   // The objective's loss over counted targets; gradients come out multiplied by `scale`.
-  virtual autograd::Loss loss(nn::Pass& pass, const autograd::Variable& x, const Batch& batch, double scale) = 0;
-  virtual tensor::Tensor logits(nn::Pass& pass, const autograd::Variable& x) = 0;  // [B, T, V] (or [B, classes])
+  virtual autograd::Loss loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) = 0;
+  virtual tensor::Tensor logits(nn::Pass& pass, const State& state) = 0;  // [B, T, V] (or [B, classes]); not recorded
 
-  // Next-token logits of the last position [B, V] while filling the cache; decoder models only.
+  // Next-token logits of the last position [B, V] of `ids` [B, n], which follow the tokens the cache holds; the cache
+  // then holds them too. For models that can_generate.
   virtual bool can_generate() const { return false; }
-  virtual KvCache make_cache(const tensor::Context& context, int64_t batch, int64_t capacity) const;
+  virtual KvCache make_cache(const tensor::Context& context, int64_t batch, int64_t capacity);
   virtual tensor::Tensor extend(nn::Pass& pass, const tensor::Tensor& ids, KvCache& cache);
 
-  // Model FLOPs of one training step over `tokens` tokens in sequences of length T (forward and backward, no
-  // recomputation), counting attention below the diagonal in full as the literature does.
-  virtual double flops_per_token(int64_t seq_len) const = 0;
+  // Model FLOPs of a training step per token, in sequences of length T: forward and backward, no recomputation. See
+  // counts.h for what is counted.
+  double flops_per_token(int64_t seq_len) const;
 
-  // stem, all blocks (recomputed as the pass says), loss.
-  autograd::Loss forward(nn::Pass& pass, const Batch& batch, double scale);
-  autograd::Variable hidden(nn::Pass& pass, const Batch& batch);  // stem and blocks
+  State hidden(nn::Pass& pass, const Batch& batch);                          // stem and all blocks
+  autograd::Loss forward(nn::Pass& pass, const Batch& batch, double scale);  // and the loss
+  tensor::Tensor logits_of(nn::Pass& pass, const Batch& batch);              // or the logits
 };
 
 struct ModelRow {
   std::string_view name, help;
+  ModelConfig (*defaults)();  // what the architecture usually has: norm, positions, activation, biases; no sizes
   std::unique_ptr<Model> (*make)(const ModelConfig&);
 };
 std::span<const ModelRow> models();
-std::unique_ptr<Model> make_model(const ModelConfig& config);  // UsageError lists the known archs
+ModelConfig default_config(std::string_view arch);             // UsageError lists the known archs
+std::unique_ptr<Model> make_model(const ModelConfig& config);  // UsageError: unknown arch, or what check() finds
 
 struct Preset {
   std::string_view name, help;
@@ -71,8 +86,5 @@ struct Preset {
 };
 std::span<const Preset> presets();
 const Preset& preset(std::string_view name);  // UsageError lists them
-
-// Exact, from the formulas of the architecture; equals parameters().count() of the built model.
-int64_t parameter_count(const ModelConfig& config);
 
 }  // namespace esp::model

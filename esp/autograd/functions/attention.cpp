@@ -42,6 +42,7 @@ Layout layout_of(const Tensor& q, const Tensor& kv, bool packed, const Attention
   s.scale = 1 / std::sqrt(static_cast<double>(o.head_dim));
   s.dropout = o.dropout;
   s.key = o.key;
+  s.first_batch = o.first_sequence;
   layout.k_at = packed ? q_width : 0;
   layout.v_at = layout.k_at + kv_width;
   return layout;

@@ -12,6 +12,7 @@ struct AttentionOptions {
   tensor::Tensor key_lengths;  // i32 [B]; undefined: no padding
   double dropout = 0;
   kernel::DropoutKey key;
+  int64_t first_sequence = 0;  // global index of the first of the batch: dropout is numbered over the whole batch
 };
 
 // qkv [B, T, (heads + 2·kv_heads)·head_dim], laid out [q | k | v] → [B, T, heads·head_dim].

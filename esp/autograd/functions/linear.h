@@ -14,4 +14,8 @@ Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b);
 Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, kernel::Activation activation, Weight& w2,
                     Weight* b2, bool keep = true);
 
+// (silu(g) ∘ u)·W2 + b2 where x·W1 + b1 = [g | u], W1 [in, 2·hidden]: SwiGLU. `keep` as above.
+Variable gated_perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2,
+                          bool keep = true);
+
 }  // namespace esp::autograd

@@ -1,0 +1,87 @@
+#include "esp/autograd/functions/linear.h"
+#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/weights.h"
+
+namespace esp::autograd {
+namespace {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+const void* data_of(const Weight* weight) {
+  return weight ? weight->value.data() : nullptr;
+}
+
+Tensor gate(const tensor::Context& context, const Tensor& pre) {
+  Tensor hidden =
+      tensor::empty(context, pre.shape().with_last(pre.dim(-1) / 2), pre.dtype(), MemoryCategory::activation);
+  kernel::swiglu_forward(hidden.data(), pre.data(), pre.rows(), hidden.dim(-1), pre.dtype(), context.stream);
+  return hidden;
+}
+
+class GatedPerceptronNode final : public Node {
+ public:
+  GatedPerceptronNode(const Variable& x, int y, Tensor pre, Tensor hidden, Weight& w1, Weight* b1, Weight& w2,
+                      Weight* b2)
+      : x_(x),
+        y_(y),
+        pre_(std::move(pre)),
+        hidden_(std::move(hidden)),
+        w1_(w1),
+        b1_(b1),
+        w2_(w2),
+        b2_(b2),
+        trained_{&w1, b1, &w2, b2} {}
+
+  void backward_input(Tape& tape) override {
+    const tensor::Context& context = tape.context();
+    const Tensor& dy = tape.gradient_of(y_);
+    if (!hidden_.defined() && w2_.grad.defined()) hidden_ = gate(context, pre_);  // before pre_ goes
+    {
+      const Tensor d_hidden = tape.scratch(pre_.shape().with_last(pre_.dim(-1) / 2), pre_.dtype());
+      input_product(context, {d_hidden, false}, dy, w2_.value);
+      d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), MemoryCategory::activation);
+      kernel::swiglu_backward(d_pre_.data(), d_hidden.data(), pre_.data(), pre_.rows(), d_hidden.dim(-1), pre_.dtype(),
+                              context.stream);
+    }
+    pre_ = {};
+    input_product(context, tape.gradient_into(x_), d_pre_, w1_.value);
+  }
+  void backward_weight(Tape& tape) override {
+    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_));
+    hidden_ = {};
+    weight_product(tape.context(), w1_, b1_, x_.value(), d_pre_);
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  Variable x_;
+  int y_;
+  Tensor pre_, hidden_, d_pre_;
+  Weight& w1_;
+  Weight* b1_;
+  Weight& w2_;
+  Weight* b2_;
+  TrainedWeights trained_;
+};
+
+}  // namespace
+
+Variable gated_perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2, bool keep) {
+  ESP_CHECK(w1.value.dim(1) == 2 * w2.value.dim(0), "gate and up {}, down {}", w1.value.shape().text(),
+            w2.value.shape().text());
+  const tensor::Context& context = tape.context();
+  kernel::GemmOptions first, second;
+  first.bias = data_of(b1);
+  second.bias = data_of(b2);
+  Tensor pre = forward_product(context, x.value(), w1.value, first);
+  Tensor hidden = gate(context, pre);
+  Variable y = forward_product(context, hidden, w2.value, second);
+  if (!tape.wants({&x}, {&w1, b1, &w2, b2})) return y;
+  y = tape.output(y.value());
+  if (!keep) hidden = {};
+  tape.record<GatedPerceptronNode>(1, x, y.slot(), std::move(pre), std::move(hidden), w1, b1, w2, b2);
+  return y;
+}
+
+}  // namespace esp::autograd

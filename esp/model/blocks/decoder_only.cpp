@@ -1,0 +1,60 @@
+#include "esp/model/blocks/decoder_only.h"
+
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/model/blocks/options.h"
+
+namespace esp::model {
+
+using autograd::Variable;
+using tensor::Tensor;
+
+DecoderOnly::DecoderOnly(const ModelConfig& config) : config_(config) {
+  const nn::Init init = nn::Init::normal(config.init_std);
+  list_.begin_unit("stem");
+  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init);
+  if (config.positions == Positions::learned)
+    positions_.emplace(list_, "positions", config.seq_len, config.dim,
+                       config.zero_positions ? nn::Init::zeros() : init);
+  for (int64_t i = 0; i < config.layers; ++i)
+    stack_.add(list_, Stack::begin(list_, i), block_options(config, i, true, false, true));
+  list_.begin_unit("head");
+  norm_.emplace(list_, "norm", config.dim, norm_options(config));
+  head_.emplace(list_, "head", config.dim, config.vocab, false, init,
+                config.tie_embeddings ? &tokens_->parameter() : nullptr);
+}
+
+Variable DecoderOnly::embed(nn::Pass& pass, const Tensor& ids, int64_t first_position) const {
+  const Variable x = (*tokens_)(pass, ids, positions_ ? &*positions_ : nullptr, first_position);
+  return nn::DropoutSite{config_.dropout, kStemSite}(pass, x);
+}
+
+State DecoderOnly::stem(nn::Pass& pass, const Batch& batch) {
+  return {embed(pass, batch.inputs, 0), {}};
+}
+
+State DecoderOnly::blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) {
+  nn::BlockInputs inputs;
+  inputs.lengths = batch.lengths;
+  return {stack_.run(first, last, pass, state.x, inputs), {}};
+}
+
+autograd::Loss DecoderOnly::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
+  return head_->loss(pass, (*norm_)(pass, state.x), batch.targets, scale);
+}
+
+Tensor DecoderOnly::logits(nn::Pass& pass, const State& state) {
+  return head_->logits(pass, (*norm_)(pass, state.x).value());
+}
+
+Tensor DecoderOnly::extend(nn::Pass& pass, const Tensor& ids, KvCache& cache) {
+  const autograd::NoRecording quiet(*pass.tape);
+  nn::Stream stream{embed(pass, ids, cache.length), {}};
+  for (int i = 0; i < num_blocks(); ++i)
+    stream = stack_[i].extend(pass, stream, cache.layers[static_cast<size_t>(i)], cache.length);
+  cache.length += ids.dim(1);
+  // The last token's row is all the head needs.
+  const Variable last = autograd::pick_token(*pass.tape, nn::close(pass, stream), ids.dim(1) - 1);
+  return head_->logits(pass, (*norm_)(pass, last).value());
+}
+
+}  // namespace esp::model

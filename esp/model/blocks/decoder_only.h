@@ -1,0 +1,40 @@
+// GPT and LLaMA: tokens (and learned positions) → causal pre-norm blocks → norm → head.
+#pragma once
+
+#include <optional>
+
+#include "esp/model/blocks/stack.h"
+#include "esp/model/model.h"
+#include "esp/nn/layers/embedding.h"
+#include "esp/nn/layers/head.h"
+
+namespace esp::model {
+
+class DecoderOnly final : public Model {
+ public:
+  explicit DecoderOnly(const ModelConfig& config);
+
+  const ModelConfig& config() const override { return config_; }
+  nn::ParameterList& parameters() override { return list_; }
+
+  int num_blocks() const override { return stack_.size(); }
+  State stem(nn::Pass& pass, const Batch& batch) override;
+  State blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) override;
+  autograd::Loss loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) override;
+  tensor::Tensor logits(nn::Pass& pass, const State& state) override;
+
+  bool can_generate() const override { return true; }
+  tensor::Tensor extend(nn::Pass& pass, const tensor::Tensor& ids, KvCache& cache) override;
+
+ private:
+  autograd::Variable embed(nn::Pass& pass, const tensor::Tensor& ids, int64_t first_position) const;
+
+  ModelConfig config_;
+  nn::ParameterList list_;
+  std::optional<nn::Embedding> tokens_, positions_;
+  Stack stack_;
+  std::optional<nn::Norm> norm_;
+  std::optional<nn::Head> head_;
+};
+
+}  // namespace esp::model

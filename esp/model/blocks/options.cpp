@@ -1,0 +1,35 @@
+#include "esp/model/blocks/options.h"
+
+#include <cmath>
+
+namespace esp::model {
+
+nn::NormOptions norm_options(const ModelConfig& c) {
+  return {c.norm, c.norm_eps, c.bias};
+}
+
+nn::BlockOptions block_options(const ModelConfig& c, int64_t index, bool causal, bool cross, bool scaled_residual) {
+  const nn::Init init = nn::Init::normal(c.init_std);
+  const double shrink = scaled_residual ? 1 / std::sqrt(2.0 * static_cast<double>(c.layers)) : 1;
+  const nn::Init out_init = nn::Init::normal(c.init_std * shrink);
+
+  nn::BlockOptions o;
+  o.attention.dim = c.dim;
+  o.attention.heads = c.heads;
+  o.attention.kv_heads = c.kv_heads_or_all();
+  o.attention.head_dim = c.head_dim();
+  o.attention.causal = causal;
+  o.attention.bias = c.bias;
+  o.attention.rope_theta = c.positions == Positions::rotary ? c.rope_theta : 0;
+  o.attention.init = init;
+  o.attention.out_init = out_init;
+  o.mlp = {c.dim, c.ffn_or_default(), c.activation, c.gated, c.bias, init, out_init};
+  o.norm = norm_options(c);
+  o.post_norm = c.post_norm;
+  o.cross = cross;
+  o.dropout = c.dropout;
+  o.first_site = kFirstBlockSite + static_cast<uint64_t>(index) * nn::kSitesPerBlock;
+  return o;
+}
+
+}  // namespace esp::model

@@ -1,0 +1,54 @@
+#include "esp/model/blocks/stack.h"
+
+#include "esp/autograd/recompute.h"
+
+namespace esp::model {
+
+using autograd::Tape;
+using autograd::Variable;
+
+std::string Stack::begin(nn::ParameterList& list, int64_t index) {
+  std::string name = fmt::format("blocks.{}", index);
+  list.begin_unit(name);
+  return name;
+}
+
+void Stack::add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options) {
+  blocks_.emplace_back(list, name, options);
+}
+
+Variable Stack::run(int first, int last, nn::Pass& pass, const Variable& x, const nn::BlockInputs& inputs) const {
+  if (pass.recompute == nn::Recompute::full) {
+    Variable y = x;
+    for (int i = first; i < last; ++i) y = run_again((*this)[i], pass, y, inputs);
+    return y;
+  }
+  nn::Stream stream{x, {}};
+  for (int i = first; i < last; ++i) stream = (*this)[i](pass, stream, inputs);
+  return nn::close(pass, stream);
+}
+
+// Kept: x, and the memory that all blocks share.
+Variable Stack::run_again(const nn::Block& block, nn::Pass& pass, const Variable& x,
+                          const nn::BlockInputs& inputs) const {
+  nn::Pass again = pass;
+  again.recompute = nn::Recompute::none;
+  if (!inputs.memory.value().defined())
+    return autograd::recompute(*pass.tape, x, [&block, again, inputs](Tape& tape, const Variable& in) {
+      nn::Pass inner = again;
+      inner.tape = &tape;
+      return nn::close(inner, block(inner, {in, {}}, inputs));
+    });
+  nn::BlockInputs lengths = inputs;
+  lengths.memory = {};  // arrives as an input, for its gradient
+  return autograd::recompute(*pass.tape, std::array<Variable, 2>{x, inputs.memory},
+                             [&block, again, lengths](Tape& tape, const std::array<Variable, 2>& in) {
+                               nn::Pass inner = again;
+                               inner.tape = &tape;
+                               nn::BlockInputs all = lengths;
+                               all.memory = in[1];
+                               return nn::close(inner, block(inner, {in[0], {}}, all));
+                             });
+}
+
+}  // namespace esp::model

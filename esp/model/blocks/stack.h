@@ -1,0 +1,31 @@
+// The row of blocks of a model: a run of them, with the recomputation the pass asks for.
+#pragma once
+
+#include <deque>
+
+#include "esp/model/model.h"
+#include "esp/nn/layers/block.h"
+
+namespace esp::model {
+
+class Stack {
+ public:
+  // Begins the unit "blocks.<n>" for the next block; parameters added before `add` belong to it too.
+  static std::string begin(nn::ParameterList& list, int64_t index);
+  void add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options);
+
+  int size() const { return static_cast<int>(blocks_.size()); }
+  const nn::Block& operator[](int i) const { return blocks_[static_cast<size_t>(i)]; }
+
+  // x through blocks [first, last). Inputs are the same for all of them.
+  autograd::Variable run(int first, int last, nn::Pass& pass, const autograd::Variable& x,
+                         const nn::BlockInputs& inputs) const;
+
+ private:
+  autograd::Variable run_again(const nn::Block& block, nn::Pass& pass, const autograd::Variable& x,
+                               const nn::BlockInputs& inputs) const;
+
+  std::deque<nn::Block> blocks_;
+};
+
+}  // namespace esp::model

@@ -1,0 +1,44 @@
+#include "esp/model/config.h"
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::model {
+namespace {
+
+template <typename... Args>
+void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) throw UsageError("model: " + fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace
+
+void ModelConfig::check() const {
+  require(layers > 0, "layers = {}; at least 1 is needed", layers);
+  require(heads > 0, "heads = {}; at least 1 is needed", heads);
+  require(dim > 0 && dim % heads == 0, "dim = {} is not a positive multiple of heads = {}", dim, heads);
+  require(kv_heads >= 0 && heads % kv_heads_or_all() == 0, "heads = {} is not a multiple of kv_heads = {}", heads,
+          kv_heads);
+  require(ffn >= 0, "ffn = {}; 0 means 4·dim", ffn);
+  require(vocab > 0 && vocab <= INT32_MAX, "vocab = {}; give the tokenizer's size, at most {}", vocab, INT32_MAX);
+  require(seq_len > 0, "seq_len = {}; at least 1 is needed", seq_len);
+  require(dropout >= 0 && dropout < 1, "dropout = {} is not in [0, 1)", dropout);
+  require(norm_eps > 0, "norm_eps = {} is not positive", norm_eps);
+  require(init_std >= 0, "init_std = {} is negative", init_std);
+  require(positions != Positions::rotary || head_dim() % 2 == 0,
+          "rotary positions turn pairs, but a head has {} dimensions (dim / heads)", head_dim());
+  require(positions != Positions::rotary || rope_theta > 1, "rope_theta = {} is not greater than 1", rope_theta);
+  require(type_vocab >= 0 && num_classes >= 0, "type_vocab = {} and num_classes = {} may not be negative", type_vocab,
+          num_classes);
+  const bool bert = arch == "bert", t5 = arch == "t5";
+  require(bert || (type_vocab == 0 && num_classes == 0 && !pooler && !headless),
+          "type_vocab, num_classes, pooler and headless are bert's; arch = \"{}\"", arch);
+  require(!pooler || num_classes > 0 || headless, "pooler needs num_classes");
+  require(bert || t5 || !post_norm, "post_norm is for bert and t5; arch = \"{}\" ends with a norm of its own", arch);
+  require(!gated || activation == kernel::Activation::silu, "gated needs activation = \"silu\", {} given",
+          kernel::name_of(activation));
+  require(!t5 || tie_embeddings, "t5 shares one table between encoder, decoder and head: tie_embeddings = true");
+}
+
+}  // namespace esp::model

@@ -1,0 +1,63 @@
+#include "esp/model/counts.h"
+
+namespace esp::model {
+namespace {
+
+int64_t linear(int64_t in, int64_t out, bool bias) {
+  return in * out + (bias ? out : 0);
+}
+
+int64_t norm(const ModelConfig& c) {
+  return c.norm == kernel::NormKind::layer && c.bias ? 2 * c.dim : c.dim;
+}
+
+int64_t attention(const ModelConfig& c) {
+  const int64_t kv = c.kv_heads_or_all() * c.head_dim();
+  return linear(c.dim, c.dim, c.bias) + 2 * linear(c.dim, kv, c.bias) + linear(c.dim, c.dim, c.bias);
+}
+
+int64_t block(const ModelConfig& c) {
+  const int64_t ffn = c.ffn_or_default();
+  return attention(c) + (c.gated ? 2 : 1) * linear(c.dim, ffn, c.bias) + linear(ffn, c.dim, c.bias) + 2 * norm(c);
+}
+
+int64_t positions(const ModelConfig& c) {
+  return c.positions == Positions::learned ? c.seq_len * c.dim : 0;
+}
+
+int64_t bert_head(const ModelConfig& c) {
+  const int64_t pooler = c.pooler ? linear(c.dim, c.dim, true) : 0;
+  if (c.headless) return pooler;
+  if (c.num_classes > 0) return pooler + linear(c.dim, c.num_classes, true);
+  return linear(c.dim, c.dim, true) + norm(c) + c.vocab + (c.tie_embeddings ? 0 : c.vocab * c.dim);
+}
+
+}  // namespace
+
+int64_t parameter_count(const ModelConfig& c) {
+  const int64_t table = c.vocab * c.dim;
+  if (c.arch == "bert")
+    return table + positions(c) + c.type_vocab * c.dim + (c.embedding_norm ? norm(c) : 0) + c.layers * block(c) +
+           bert_head(c);
+  if (c.arch == "t5") {
+    const int64_t decoder_block = block(c) + attention(c) + norm(c);
+    return table + 2 * positions(c) + c.layers * (block(c) + decoder_block) + (c.post_norm ? 0 : 2 * norm(c));
+  }
+  return table + positions(c) + c.layers * block(c) + norm(c) + (c.tie_embeddings ? 0 : table);
+}
+
+double flops_per_token(const ModelConfig& c, int64_t seq_len) {
+  const double parameters = 6.0 * static_cast<double>(parameter_count(c));
+  const double attention = static_cast<double>(c.layers) * static_cast<double>(c.dim) * static_cast<double>(seq_len);
+  const double causal = 6, whole = 12;
+  if (c.arch == "bert") return parameters + whole * attention;
+  if (c.arch == "t5") return parameters + (whole + causal + whole) * attention;
+  return parameters + causal * attention;
+}
+
+double megatron_flops_per_token(const ModelConfig& c, int64_t seq_len) {
+  const double L = static_cast<double>(c.layers), h = static_cast<double>(c.dim), s = static_cast<double>(seq_len);
+  return 72 * L * h * h * (1 + s / (6 * h) + static_cast<double>(c.vocab) / (12 * L * h));
+}
+
+}  // namespace esp::model

@@ -1,0 +1,33 @@
+#include <array>
+
+#include "esp/base/table.h"
+#include "esp/model/gpt/gpt.h"
+#include "esp/model/llama/llama.h"
+#include "esp/model/model.h"
+
+namespace esp::model {
+namespace {
+
+constexpr std::array kModels = {
+    ModelRow{"gpt", "decoder: learned positions, LayerNorm, gelu, tied head", gpt_defaults, make_gpt},
+    ModelRow{"llama", "decoder: rotary positions, RMSNorm, SwiGLU, grouped heads, untied head", llama_defaults,
+             make_llama},
+};
+
+}  // namespace
+
+std::span<const ModelRow> models() {
+  return kModels;
+}
+
+ModelConfig default_config(std::string_view arch) {
+  return find_row("model architecture", kModels, arch).defaults();
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config) {
+  const ModelRow& row = find_row("model architecture", kModels, config.arch);
+  config.check();
+  return row.make(config);
+}
+
+}  // namespace esp::model

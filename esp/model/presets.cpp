@@ -1,0 +1,21 @@
+#include "esp/base/table.h"
+#include "esp/model/gpt/gpt.h"
+#include "esp/model/llama/llama.h"
+#include "esp/model/model.h"
+
+namespace esp::model {
+
+std::span<const Preset> presets() {
+  static const std::vector<Preset> all = [] {
+    std::vector<Preset> list;
+    for (const auto& rows : {gpt_presets(), llama_presets()}) list.insert(list.end(), rows.begin(), rows.end());
+    return list;
+  }();
+  return all;
+}
+
+const Preset& preset(std::string_view name) {
+  return find_row("model preset", presets(), name);
+}
+
+}  // namespace esp::model

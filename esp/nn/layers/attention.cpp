@@ -1,0 +1,98 @@
+#include "esp/nn/layers/attention.h"
+
+#include <cmath>
+
+#include "esp/autograd/functions/attention.h"
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/kernel/copy.h"
+
+namespace esp::nn {
+
+using autograd::Variable;
+using tensor::Tensor;
+
+namespace {
+
+autograd::AttentionOptions core_of(const Pass& pass, const AttentionOptions& o, const Tensor& lengths) {
+  autograd::AttentionOptions core;
+  core.heads = o.heads;
+  core.kv_heads = o.kv_heads;
+  core.head_dim = o.head_dim;
+  core.causal = o.causal;
+  core.key_lengths = lengths;
+  core.dropout = o.dropout.rate_in(pass);
+  core.key = pass.dropout_key(o.dropout.site);
+  core.first_sequence = pass.first_sequence;
+  return core;
+}
+
+std::byte* at(const Tensor& x, int64_t element) {
+  return x.as<std::byte>() + static_cast<size_t>(element) * size_of(x.dtype());
+}
+
+// Keys and values of new tokens, the tail of every row of qkv, go behind the `length` ones held.
+void append(const Tensor& cache, int64_t length, const Tensor& qkv, const AttentionOptions& o) {
+  const int64_t width = 2 * o.kv_width(), row = qkv.dim(2);
+  const size_t bytes = static_cast<size_t>(width) * size_of(qkv.dtype());
+  for (int64_t b = 0; b < qkv.dim(0); ++b)
+    for (int64_t t = 0; t < qkv.dim(1); ++t)
+      kernel::copy(at(cache, (b * cache.dim(1) + length + t) * width),
+                   at(qkv, (b * qkv.dim(1) + t) * row + o.q_width()), bytes);
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(ParameterList& list, const std::string& name, const AttentionOptions& options)
+    : options_(options),
+      qkv_(list, name + ".qkv", options.dim, options.q_width() + 2 * options.kv_width(), options.bias, options.init),
+      out_(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init) {}
+
+Variable SelfAttention::operator()(Pass& pass, const Variable& x, const Tensor& lengths) const {
+  const AttentionOptions& o = options_;
+  Variable qkv = qkv_(pass, x);
+  if (o.rope_theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, 0, o.rope_theta);
+  return out_(pass, autograd::self_attention(*pass.tape, qkv, core_of(pass, o, lengths)));
+}
+
+Variable SelfAttention::extend(Pass& pass, const Variable& x, const Tensor& cache, int64_t length) const {
+  const AttentionOptions& o = options_;
+  const tensor::Context& context = pass.tape->context();
+  Variable qkv = qkv_(pass, x);
+  if (o.rope_theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, length, o.rope_theta);
+  const int64_t B = qkv.value().dim(0), T = qkv.value().dim(1), row = qkv.value().dim(2);
+  ESP_CHECK(length + T <= cache.dim(1), "{} tokens in a cache of {}", length + T, cache.dim(1));
+  append(cache, length, qkv.value(), o);
+
+  kernel::AttentionShape shape;
+  shape.batch = B;
+  shape.num_queries = T;
+  shape.num_keys = length + T;
+  shape.heads = o.heads;
+  shape.kv_heads = o.kv_heads;
+  shape.head_dim = o.head_dim;
+  shape.q = {T * row, row};
+  shape.k = shape.v = {cache.dim(1) * cache.dim(2), cache.dim(2)};
+  shape.o = {T * o.q_width(), o.q_width()};
+  shape.causal = o.causal;
+  shape.causal_offset = length;
+  shape.scale = 1 / std::sqrt(static_cast<double>(o.head_dim));
+  const Tensor y = pass.tape->scratch({B, T, o.q_width()}, qkv.dtype());
+  const Tensor lse = pass.tape->scratch({B, o.heads, T}, tensor::accumulation_type(qkv.dtype()));
+  kernel::attention_forward(y.data(), lse.data(), qkv.value().data(), cache.data(), at(cache, o.kv_width()), shape,
+                            qkv.dtype(), context.stream);
+  return out_(pass, y);
+}
+
+CrossAttention::CrossAttention(ParameterList& list, const std::string& name, const AttentionOptions& options)
+    : options_(options),
+      q_(list, name + ".q", options.dim, options.q_width(), options.bias, options.init),
+      kv_(list, name + ".kv", options.dim, 2 * options.kv_width(), options.bias, options.init),
+      out_(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init) {}
+
+Variable CrossAttention::operator()(Pass& pass, const Variable& x, const Variable& memory,
+                                    const Tensor& lengths) const {
+  const Variable q = q_(pass, x), kv = kv_(pass, memory);
+  return out_(pass, autograd::cross_attention(*pass.tape, q, kv, core_of(pass, options_, lengths)));
+}
+
+}  // namespace esp::nn

@@ -1,0 +1,52 @@
+// A transformer block: self attention, cross attention where it looks at a memory, feed-forward, each in a residual
+// branch with its norm before (pre-norm, GPT-2 and LLaMA) or after the addition (post-norm, BERT).
+//
+// Parameters `<name>.norm1`, `.attention`, [`.norm_cross`, `.cross`,] `.norm2`, `.mlp`.
+#pragma once
+
+#include <optional>
+
+#include "esp/nn/layers/attention.h"
+#include "esp/nn/layers/mlp.h"
+#include "esp/nn/layers/norm.h"
+
+namespace esp::nn {
+
+struct BlockOptions {
+  AttentionOptions attention;
+  MlpOptions mlp;
+  NormOptions norm;
+  bool post_norm = false, cross = false;
+  double dropout = 0;       // of attention probabilities and of every branch
+  uint64_t first_site = 0;  // its dropout sites are first_site … first_site + kSitesPerBlock − 1
+};
+inline constexpr uint64_t kSitesPerBlock = 8;
+
+// What a block sees beside the stream. Undefined where there is none.
+struct BlockInputs {
+  tensor::Tensor lengths;         // i32 [B]: tokens of the stream that are not padding
+  autograd::Variable memory;      // [B, Tm, dim]
+  tensor::Tensor memory_lengths;  // i32 [B]
+};
+
+class Block {
+ public:
+  Block(ParameterList& list, const std::string& name, const BlockOptions& options);
+
+  Stream operator()(Pass& pass, const Stream& stream, const BlockInputs& inputs) const;
+
+  // New tokens after `length` cached ones; see SelfAttention::extend. Without cross attention.
+  Stream extend(Pass& pass, const Stream& stream, const tensor::Tensor& cache, int64_t length) const;
+
+ private:
+  BlockOptions options_;
+  Norm norm1_;
+  SelfAttention attention_;
+  std::optional<Norm> norm_cross_;
+  std::optional<CrossAttention> cross_;
+  Norm norm2_;
+  Mlp mlp_;
+  DropoutSite after_attention_, after_cross_, after_mlp_;
+};
+
+}  // namespace esp::nn
