@@ -27,8 +27,9 @@ struct AttentionShape {
   int64_t causal_offset = 0;             // keys before the first query: a KV cache, or another rank's earlier tokens
   const int32_t* key_lengths = nullptr;  // [batch]
   double scale = 1;                      // usually 1/√head_dim
-  double dropout = 0;  // of the probabilities; element (b, h, i, j) has index ((b·H + h)·Tq + i)·Tk + j
+  double dropout = 0;  // of the probabilities; element (b, h, i, j) has index (((first_batch + b)·H + h)·Tq + i)·Tk + j
   DropoutKey key;
+  int64_t first_batch = 0;  // global index of the first sequence, for the dropout stream alone
 };
 
 void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,

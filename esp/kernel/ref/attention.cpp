@@ -20,7 +20,7 @@ int64_t num_visible(const AttentionShape& s, int64_t b, int64_t i) {
 template <typename A>
 A kept(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (s.dropout == 0) return A{1};
-  const auto index = static_cast<uint64_t>(((b * s.heads + h) * s.num_queries + i) * s.num_keys + j);
+  const auto index = static_cast<uint64_t>((((s.first_batch + b) * s.heads + h) * s.num_queries + i) * s.num_keys + j);
   auto words = philox({static_cast<uint32_t>(index >> 2), static_cast<uint32_t>(index >> 34),
                        static_cast<uint32_t>(s.key.purpose), static_cast<uint32_t>(s.key.purpose >> 32)},
                       {static_cast<uint32_t>(s.key.seed), static_cast<uint32_t>(s.key.seed >> 32)});
