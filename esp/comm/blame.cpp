@@ -15,8 +15,10 @@ using net::Tag;
 
 namespace {
 
+constexpr int kReceiverBits = 64;
+
 bool same_call(const Tag& a, const Tag& b) {
-  return a.sequence == b.sequence && a.what == b.what && a.count == b.count;
+  return a.sequence == b.sequence && a.what == b.what && a.count == b.count && a.schedule == b.schedule;
 }
 
 // The same for places ranks stand at: one that has yet to choose its algorithm may be in the call another has begun.
@@ -25,8 +27,17 @@ bool same_place(Tag a, Tag b) {
   if ((a.what & chosen) == 0 || (b.what & chosen) == 0) {
     a.what &= ~chosen;
     b.what &= ~chosen;
+    a.schedule = b.schedule = 0;
   }
+  if (op_of(a) == Op::all_to_all_v) a.count = b.count = 0;  // whom each sends to, which need not be the same
   return same_call(a, b);
+}
+
+// Surely: messages between two ranks have no number among the collectives, so one who is at those says nothing.
+bool in_another_call(const Standing& standing, const Tag& mine) {
+  std::optional<Op> op = op_of(standing.entered);
+  return standing.answered && standing.inside && standing.entered.sequence == mine.sequence && op &&
+         is_collective(*op) && !same_place(standing.entered, mine);
 }
 
 int world_rank(const net::Group& group, int rank) {
@@ -64,6 +75,35 @@ CommError mismatch_error(const Mismatch& mismatch, const net::Group& group, cons
   return CommError(CommError::Kind::mismatch, peer, text);
 }
 
+uint64_t receivers_of(std::span<const size_t> send_counts) {
+  if (send_counts.size() > kReceiverBits) return ~uint64_t{0};
+  uint64_t bits = 0;
+  for (size_t i = 0; i < send_counts.size(); ++i) bits |= uint64_t{send_counts[i] > 0} << i;
+  return bits;
+}
+
+std::optional<CommError> difference_error(const Tag& mine, const net::Group& group, std::span<const Standing> standings,
+                                          std::span<const int> awaited) {
+  int me = world_rank(group, group.rank);
+  auto between = [&](int member, const std::string& text) {
+    return CommError(CommError::Kind::mismatch, world_rank(group, member), text);
+  };
+  for (int i = 0; i < group.size(); ++i)
+    if (const Standing& standing = standings[static_cast<size_t>(i)];
+        i != group.rank && in_another_call(standing, mine))
+      return between(i, fmt::format("rank {} called {}; rank {} called {} (call #{})", me, describe(mine),
+                                    world_rank(group, i), describe(standing.entered), mine.sequence));
+  for (int i : awaited) {
+    const Standing& standing = standings[static_cast<size_t>(i)];
+    bool there = standing.answered && same_place(standing.entered, mine) && group.size() <= kReceiverBits;
+    if (there && (standing.entered.count >> group.rank & 1) == 0)
+      return between(
+          i, fmt::format("rank {} expects something from rank {}, which sends it nothing, both in {} (call #{})", me,
+                         world_rank(group, i), describe(mine), mine.sequence));
+  }
+  return std::nullopt;
+}
+
 CommError deadline_error(const Tag& mine, Duration timeout, const net::Group& group,
                          std::span<const Standing> standings, int waits_for, bool one_peer) {
   std::vector<int> silent, behind;
@@ -77,7 +117,7 @@ CommError deadline_error(const Tag& mine, Duration timeout, const net::Group& gr
       continue;  // what it is in says nothing: it need not be a message to us
     } else if (standing.entered.sequence < mine.sequence) {
       behind.push_back(i);
-    } else if (standing.entered.sequence == mine.sequence && standing.inside && !same_place(standing.entered, mine)) {
+    } else if (in_another_call(standing, mine)) {
       other = i;
     }
   }

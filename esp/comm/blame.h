@@ -2,6 +2,7 @@
 // messages are world ranks.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,15 @@ namespace esp::comm {
 // «rank 1 called all_reduce of 1000 f32, sum; rank 3 called all_reduce of 1001 f32, sum (call #7)». `mine` is what this
 // rank called, in words.
 CommError mismatch_error(const Mismatch& mismatch, const net::Group& group, const std::string& mine);
+
+// What standings prove while a call still waits, however long its deadline: a member in another call under the same
+// number; or, in an irregular exchange, one of `awaited` (group ranks whose message has not come) that sends nothing
+// here. None: they may just be slow.
+std::optional<CommError> difference_error(const net::Tag& mine, const net::Group& group,
+                                          std::span<const net::Standing> standings, std::span<const int> awaited);
+// The count of a standing in an irregular exchange: a bit for every member that something is sent to, as far as there
+// are bits.
+uint64_t receivers_of(std::span<const size_t> send_counts);
 
 // A call that was not done in time. `mine` is where this rank stands; `waits_for` the group rank whose message had not
 // come, or -1. Blames, in this order: a member in another call, one that does not answer, one that is behind, the peer

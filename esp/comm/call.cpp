@@ -89,17 +89,28 @@ std::string describe(const Call& call) {
   return in_words({call.op, call.dtype, call.reduce, call.root, call.count, call.algorithm});
 }
 
+std::optional<Op> op_of(const net::Tag& tag) {
+  auto op = static_cast<uint8_t>(tag.what);
+  if (op > static_cast<uint8_t>(Op::wait)) return std::nullopt;
+  return static_cast<Op>(op);
+}
+
+bool is_collective(Op op) {
+  return op != Op::send && op != Op::recv && op != Op::signal && op != Op::wait;
+}
+
 std::string describe(const net::Tag& tag) {
-  auto op = static_cast<uint8_t>(tag.what), dtype = static_cast<uint8_t>(tag.what >> kDTypeShift);
+  std::optional<Op> op = op_of(tag);
+  auto dtype = static_cast<uint8_t>(tag.what >> kDTypeShift);
   auto reduce = static_cast<uint8_t>(tag.what >> kReduceShift);
   // A tag comes off a wire: what no call of ours packs is said as numbers, never looked up.
-  if (op > static_cast<uint8_t>(Op::wait) || dtype > static_cast<uint8_t>(DType::u8) ||
-      reduce > static_cast<uint8_t>(ReduceOp::avg))
+  if (!op || dtype > static_cast<uint8_t>(DType::u8) || reduce > static_cast<uint8_t>(ReduceOp::avg))
     return fmt::format("an unknown call (tag {:#x})", tag.what);
   int algorithm = static_cast<int>((tag.what >> kAlgorithmShift) & kAlgorithmMask) - 1;
   int root = static_cast<int>((tag.what >> kRootShift) & kRootMask);
-  return in_words({static_cast<Op>(op), static_cast<DType>(dtype), static_cast<ReduceOp>(reduce), root, tag.count,
-                   algorithm_name(algorithm)});
+  std::string text = in_words(
+      {*op, static_cast<DType>(dtype), static_cast<ReduceOp>(reduce), root, tag.count, algorithm_name(algorithm)});
+  return tag.schedule == 0 ? text : fmt::format("{} {:08x}", text, tag.schedule);
 }
 
 net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,9 @@ enum class Op : uint8_t {
 std::string_view name_of(Op op);
 Op parse_op(std::string_view name);
 
+// Made by all members of a group, in one order.
+bool is_collective(Op op);
+
 // n elements over N chunks: chunk k has n/N + (k < n mod N) elements.
 struct Chunk {
   size_t offset = 0, count = 0;
@@ -67,6 +71,8 @@ struct Call {
 // «all_reduce of 1000 f32, sum, algorithm ring» — and back from a tag, for a peer's call.
 std::string describe(const Call& call);
 std::string describe(const net::Tag& tag);
+// What a tag is of; none where it came off a wire and no call of ours packs it.
+std::optional<Op> op_of(const net::Tag& tag);
 net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id);
 
 }  // namespace esp::comm

@@ -12,6 +12,8 @@ using net::Transfer;
 
 namespace {
 
+constexpr auto kPatience = std::chrono::milliseconds(250);
+
 void apply_reduce(const void* context, std::byte* dst, const std::byte* src, size_t bytes) {
   const auto& how = *static_cast<const ReduceContext*>(context);
   kernel::reduce(dst, dst + how.operand, src, bytes / size_of(how.dtype), how.dtype, how.op);
@@ -71,6 +73,7 @@ void Executor::bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp
   remaining_ = static_cast<uint32_t>(plan.steps.size());
   wrong_ = nullptr;
   waits_for_ = -1;
+  resting_ = false;
 }
 
 Executor::Outcome Executor::run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag,
@@ -87,8 +90,11 @@ Executor::Outcome Executor::run(Plan& plan, const void* in, void* out, DType dty
     bool moved = transport_.poll();
     bool advanced = collect(plan);
     if (wrong_) return mismatched(*wrong_);
-    if (moved || advanced) continue;
-    transport_.sleep(deadline);
+    if (moved || advanced) {
+      resting_ = false;
+      continue;
+    }
+    rest(deadline);
     if (deadline.passed() && !transport_.poll()) {
       collect(plan);
       if (remaining_ > 0) return expire(plan);
@@ -194,8 +200,11 @@ Executor::Outcome Executor::wait_for(Plan& plan, uint32_t step, Deadline deadlin
   if (!is_message(plan.steps[step].act)) return Outcome::done;
   Transfer& transfer = plan.transfers[step];
   while (transfer.state == Transfer::State::posted) {
-    if (transport_.poll()) continue;
-    transport_.sleep(deadline);
+    if (transport_.poll()) {
+      resting_ = false;
+      continue;
+    }
+    rest(deadline);
     if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
       waits_for_ = transfer.peer;
       return Outcome::expired;
@@ -208,6 +217,7 @@ Executor::Outcome Executor::wait_for(Plan& plan, uint32_t step, Deadline deadlin
 
 Executor::Outcome Executor::exchange(std::span<Message> messages, Deadline deadline) {
   waits_for_ = -1;
+  resting_ = false;
   for (Message& message : messages) {
     message.transfer.ready_ps = clock_ps_;
     message.sends ? transport_.send(message.transfer) : transport_.receive(message.transfer);
@@ -222,11 +232,14 @@ Executor::Outcome Executor::exchange(std::span<Message> messages, Deadline deadl
       next++;
       continue;
     }
-    if (transport_.poll()) continue;
+    if (transport_.poll()) {
+      resting_ = false;
+      continue;
+    }
     // A mismatch further down the list must not wait for the front.
     for (const Message& message : messages.subspan(next))
       if (message.transfer.state == Transfer::State::mismatched) return mismatched(message.transfer);
-    transport_.sleep(deadline);
+    rest(deadline);
     if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
       waits_for_ = transfer.peer;
       return Outcome::expired;
@@ -234,6 +247,20 @@ Executor::Outcome Executor::exchange(std::span<Message> messages, Deadline deadl
   }
   clock_ps_ = end_ps;
   return Outcome::done;
+}
+
+// Waits for the transport, and looks around once that has taken long.
+void Executor::rest(Deadline deadline) {
+  if (!resting_) {
+    resting_ = true;
+    patience_ = kPatience;
+    look_at_ = Clock::now() + patience_;
+  }
+  transport_.sleep(Deadline::at(std::min(deadline.when(), look_at_)));
+  if (Clock::now() < look_at_) return;
+  look_();
+  patience_ *= 2;
+  look_at_ = Clock::now() + patience_;
 }
 
 Executor::Outcome Executor::expire(const Plan& plan) {

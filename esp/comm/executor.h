@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "esp/base/clock.h"
@@ -26,7 +27,11 @@ class Executor {
  public:
   enum class Outcome { done, mismatched, expired };
 
-  explicit Executor(net::Transport& transport) : transport_(transport) {}
+  // `look` is called when nothing has moved for a quarter of a second, then at growing intervals, and may throw: the
+  // ranks may be waiting for each other in different calls.
+  explicit Executor(
+      net::Transport& transport, std::function<void()> look = [] {})
+      : transport_(transport), look_(std::move(look)) {}
 
   // Buffers as the call names them. CommError(lost) and aborts pass through.
   Outcome run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag, Deadline deadline);
@@ -53,9 +58,14 @@ class Executor {
   Outcome run_in_order(Plan& plan, Deadline deadline);
   Outcome wait_for(Plan& plan, uint32_t step, Deadline deadline);
   Outcome expire(const Plan& plan);
+  void rest(Deadline deadline);
   Outcome mismatched(const net::Transfer& transfer);
 
   net::Transport& transport_;
+  const std::function<void()> look_;
+  bool resting_ = false;  // nothing has moved since look_at_ was set
+  Duration patience_{};
+  Clock::time_point look_at_;
   const std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
   std::byte* scratch_ = nullptr;

@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "esp/comm/algo/table.h"
 #include "esp/comm/blame.h"
 #include "esp/comm/communicator.h"
+#include "esp/comm/schedule_file.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::comm {
@@ -91,8 +93,8 @@ TEST_P(Mismatch, IsToldToEveryRankWithTwoRanksAndTheDifference) {
 }
 
 TEST_P(Mismatch, OfAlgorithmsIsTold) {
-  // Ranks may just wait for each other then: it is the deadline that finds it.
-  auto errors = errors_of(4, GetParam(), 500ms, [&](Communicator& comm) {
+  // Ranks may just wait for each other then; where they stand tells.
+  auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     std::vector<float> data(1000, 1.0f);
     Call call;
     call.op = Op::all_reduce;
@@ -104,7 +106,110 @@ TEST_P(Mismatch, OfAlgorithmsIsTold) {
   for (const std::string& error : errors) {
     EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
     EXPECT_NE(error.find("tree"), std::string::npos) << error;
+    EXPECT_EQ(error.find("not done within"), std::string::npos) << "the deadline found it: " << error;
   }
+}
+
+TEST_P(Mismatch, IsToldWhereNoMessagesCross) {
+  // A gather, a reduce and broadcasts, each with a root of its own.
+  auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
+    std::vector<float> data(1000, 1.0f), sum(1000);
+    Call call;
+    call.op = comm.rank() == 3 ? Op::gather : Op::broadcast;
+    call.root = comm.rank() == 3 ? 3 : 2;
+    call.in = call.out = data.data();
+    if (call.op == Op::gather) call.in = data.data() + 750;
+    call.count = data.size();
+    call.algorithm = "tree";
+    if (comm.rank() == 2) call.op = Op::reduce;
+    comm.run(call);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_GE(ranks_named(error), 2) << error;
+    EXPECT_EQ(error.find("not done within"), std::string::npos) << "the deadline found it: " << error;
+  }
+}
+
+TEST(Faults, AnExchangeWithNothingForOneThatWaitsIsTold) {
+  std::vector<std::string> errors(3);
+  net::run_threads(3, [&](net::World& world) {
+    CommOptions options;
+    options.transport = "inproc";
+    options.timeout = 60s;
+    auto comm = make_communicator(world, world.everyone(), options);
+    // Rank 0 has nothing for rank 1, which waits for five.
+    std::vector<float> in(30, 1.0f), out(30);
+    std::vector<size_t> send(3, 5), recv(3, 5), at = {0, 10, 20};
+    if (world.rank == 0) send[1] = 0;
+    Call call;
+    call.op = Op::all_to_all_v;
+    call.in = in.data();
+    call.out = out.data();
+    call.send_counts = send;
+    call.recv_counts = recv;
+    call.send_offsets = call.recv_offsets = at;
+    try {
+      comm->run(call);
+      // Done with its part; it hears of the others' trouble.
+      for (int i = 0; i < 30'000 && !world.fate->epoch(); ++i) std::this_thread::sleep_for(1ms);
+      comm->barrier();
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.kind(), CommError::Kind::mismatch);
+      errors[static_cast<size_t>(world.rank)] = error.what();
+    }
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("rank 1 expects something from rank 0, which sends it nothing"), std::string::npos) << error;
+}
+
+TEST(Faults, SchedulesOfOneNameAndOtherContentsAreTold) {
+  std::vector<std::string> errors(2);
+  net::run_threads(2, [&](net::World& world) {
+    Problem problem;
+    problem.size = 2;
+    // Both are right by themselves; together they would wait for ever or add what does not belong together.
+    auto file = export_schedule(find_algorithm(Op::all_reduce, world.rank == 0 ? "ring" : "ring_shift0"), problem);
+    file.name = "mine";
+    CommOptions options;
+    options.transport = "inproc";
+    options.timeout = 60s;
+    options.schedules = {std::make_shared<ScheduleFile>(file)};
+    auto comm = make_communicator(world, world.everyone(), options);
+    std::vector<float> data(100);
+    Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = 100, .algorithm = "mine"};
+    try {
+      comm->run(call);
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.kind(), CommError::Kind::mismatch);
+      errors[static_cast<size_t>(world.rank)] = error.what();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(ranks_named(error), 2) << error;
+    EXPECT_NE(error.find("from a schedule file"), std::string::npos) << error;
+  }
+}
+
+TEST(Faults, ANewCommunicatorOfEveryoneWorksAfterTheFirstDied) {
+  for (const char* transport : {"inproc", "auto"})
+    net::run_threads(3, [&](net::World& world) {
+      CommOptions options;
+      options.transport = transport;
+      options.timeout = 30s;
+      auto first = make_communicator(world, world.everyone(), options);
+      float one = 1;
+      std::vector<float> more(10);
+      try {
+        first->all_reduce(more.data(), more.data(), world.rank == 1 ? 2 : 1, DType::f32, ReduceOp::sum);
+        for (;;) first->barrier();
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.kind(), CommError::Kind::mismatch) << error.what();
+      }
+      auto second = make_communicator(world, world.everyone(), options);
+      second->all_reduce(&one, &one, 1, DType::f32, ReduceOp::sum);
+      EXPECT_EQ(one, 3.0f);
+      EXPECT_THROW(first->barrier(), CommError);
+    });
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });

@@ -22,6 +22,20 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
+// Groups of everyone all come as number 0. Each communicator over one gets an id of its own, since all members make
+// them in one order; so a second can live beside the first, or after its death.
+net::Group with_own_id(const net::World& world, net::Group group) {
+  if (group.id == 0)
+    if (uint64_t before = world.num_root_groups++; before > 0) group.id = mix(0, before);
+  return group;
+}
+
+// The same on every rank that has the same schedule, and never 0. All ranks of a job run the same build.
+uint32_t id_of(const ScheduleFile& file) {
+  auto hash = static_cast<uint64_t>(std::hash<std::string>{}(write_schedule(file)));
+  return static_cast<uint32_t>(hash ^ hash >> 32) | 1;
+}
+
 bool on_one_host(const net::World& world, const net::Group& group) {
   return std::all_of(group.members.begin(), group.members.end(),
                      [&](int member) { return world.same_host(group.members[0], member); });
@@ -56,7 +70,7 @@ struct Scheduled::Started {
 
 Scheduled::Scheduled(const net::World& world, const net::Group& group, const CommOptions& options, const Tiers& tiers)
     : world_(world),
-      group_(group),
+      group_(with_own_id(world, group)),
       options_(options),
       preferences_(parse_preferences(options.algorithms)),
       shape_(shape_of_group(world, group, options.shape)),
@@ -70,6 +84,7 @@ Scheduled::Scheduled(const net::World& world, const net::Group& group, const Com
       standings_(world, group_),
       worker_(fmt::format("esp-comm-{}", world.rank)) {
   fused_counter_.fill(-1);
+  for (const auto& file : options_.schedules) schedule_ids_.push_back(id_of(*file));
   if (!flight_) {
     obs::FlightOptions record;
     record.rank = world.rank;
@@ -78,7 +93,7 @@ Scheduled::Scheduled(const net::World& world, const net::Group& group, const Com
   }
   if (size() == 1) return;
   transport_ = net::open_transport(options.transport, world, group_);
-  executor_ = std::make_unique<Executor>(*transport_);
+  executor_ = std::make_unique<Executor>(*transport_, [this] { look_around(); });
   // A transport asked for by name carries everything; otherwise one host has the fused path.
   if (options.transport == "auto" && !transport_->ordered() && on_one_host(world, group_))
     fused_ = Fused::open(world, group_, Deadline::after(world.options.connect_timeout));
@@ -246,7 +261,7 @@ std::vector<CallStats> Scheduled::stats() const {
     std::string_view algorithm =
         c.algorithm == kAutoAlgorithm ? "direct" : algorithm_name(std::min(c.algorithm, kFileAlgorithm));
     if (const ScheduleFile* file = file_for(c.algorithm)) algorithm = file->name;
-    std::string_view transport = fused ? "shared memory" : transport_ ? transport_->name() : "none";
+    std::string_view transport = fused ? "shm" : transport_ ? transport_->name() : "none";
     all.push_back({c.op, std::string(algorithm), std::string(transport), c.calls, c.bytes_sent, c.bytes_received,
                    c.messages, c.rounds, static_cast<double>(c.ns) * 1e-6});
   }

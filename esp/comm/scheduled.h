@@ -75,7 +75,7 @@ class Scheduled final : public Communicator {
   void guarded(const Call& call, const Body& body) {
     if (dead_) throw *dead_;
     try {
-      check_fate();
+      check_fate(call);
       began_ = Clock::now();
       deadline_ = Deadline::at(began_ + timeout_of(call));
       body();
@@ -130,7 +130,8 @@ class Scheduled final : public Communicator {
   }
 
   // scheduled_faults.cpp
-  void check_fate();
+  void look_around();
+  void check_fate(const Call& starting);
   void settle(Executor::Outcome outcome, const Call& call);
   [[noreturn]] void expire(const Call& call, int waits_for);
   [[noreturn]] void die(const CommError& cause);
@@ -145,6 +146,7 @@ class Scheduled final : public Communicator {
   const Preferences preferences_;
   const Shape shape_;
   const Duration timeout_;
+  std::vector<uint32_t> schedule_ids_;  // of options_.schedules
   std::shared_ptr<obs::FlightRecorder> flight_;
   obs::FlightEvent event_;  // of the call under way
   Tiers tiers_;

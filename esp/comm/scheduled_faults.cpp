@@ -11,13 +11,33 @@ namespace {
 
 // How long a rank has to say where it stands before it counts as stopped.
 constexpr auto kAnswer = std::chrono::milliseconds(700);
+// The same while there is time left: a rank that is silent now may answer at the next look.
+constexpr auto kGlance = std::chrono::milliseconds(100);
+
+// Whether no member can have been done with this call, and have left, before this rank began it. A root that only sends
+// can, and so can one whose part is empty.
+bool needs_everyone(const Call& call, int size) {
+  switch (call.op) {
+    case Op::barrier:
+      return true;
+    case Op::all_reduce:
+      return call.count > 0;
+    case Op::reduce_scatter:
+    case Op::all_gather:
+    case Op::all_to_all:
+      return call.count >= static_cast<size_t>(size);
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
-void Scheduled::check_fate() {
+void Scheduled::check_fate(const Call& starting) {
   uint32_t epoch = world_.fate->epoch();
   if (epoch == epoch_) return;
-  world_.fate->check(group_.id, group_.members);
+  if (!needs_everyone(starting, size())) return world_.fate->check(group_.id, group_.members);
+  world_.fate->check_present(group_.id, group_.members);
   epoch_ = epoch;
 }
 
@@ -26,6 +46,21 @@ void Scheduled::settle(Executor::Outcome outcome, const Call& call) {
   if (outcome == Executor::Outcome::expired) expire(call, executor_->waits_for());
   bool one_peer = call.op == Op::send || call.op == Op::recv;
   throw mismatch_error(executor_->mismatch(), group_, one_peer ? describe(call) : describe(tag_));
+}
+
+// Nothing has moved for a while. Ranks that wait for each other in different calls need not meet in a message; where
+// they stand tells them apart long before the deadline.
+void Scheduled::look_around() {
+  net::Tag mine = standings_.mine().read().entered;
+  std::optional<Op> op = op_of(mine);
+  if (!op || !is_collective(*op)) return;
+  std::vector<int> awaited;
+  if (*op == Op::all_to_all_v)
+    for (const Executor::Message& message : messages_)
+      if (!message.sends && message.transfer.state == net::Transfer::State::posted && message.transfer.moved == 0)
+        awaited.push_back(message.transfer.peer);
+  auto standings = standings_.ask(Deadline::after(kGlance));
+  if (auto found = difference_error(mine, group_, standings, awaited)) throw *found;
 }
 
 void Scheduled::expire(const Call& call, int waits_for) {

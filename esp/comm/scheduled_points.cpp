@@ -63,16 +63,11 @@ void Scheduled::run_wait(const Call& call) {
   uint64_t number = ++waited_[static_cast<size_t>(call.root)];
   stand_at(call, number);
   std::string key = signal_key(call.root, rank(), number);
-  // Short waits in a row, since a fault does not wake the store.
-  constexpr auto kGlance = std::chrono::milliseconds(50);
-  while (!world_.store->try_get(key)) {
-    check_fate();
-    if (deadline_->passed()) expire(call, call.root);
-    try {
-      world_.store->get(key, deadline_->earlier(kGlance));
-    } catch (const CommError& error) {
-      if (error.kind() != CommError::Kind::timeout) throw;
-    }
+  try {
+    net::await_key(world_, group_, key, *deadline_);
+  } catch (const CommError& error) {
+    if (error.kind() == CommError::Kind::timeout) expire(call, call.root);
+    throw;
   }
   world_.store->erase(key);
   counter(call.op, kAutoAlgorithm).calls++;

@@ -8,6 +8,7 @@
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
+#include "esp/comm/blame.h"
 #include "esp/comm/scheduled.h"
 
 namespace esp::comm {
@@ -50,7 +51,10 @@ void Scheduled::enter(const Call& call, int algorithm) {
 
 void Scheduled::retag(const Call& call, int algorithm) {
   tag_ = tag_of(as_agreed(call), sequence_, std::min(algorithm, kFileAlgorithm));
-  standings_.mine().enter(tag_);
+  if (algorithm >= kFileAlgorithm) tag_.schedule = schedule_ids_[static_cast<size_t>(algorithm - kFileAlgorithm)];
+  net::Tag standing = tag_;
+  if (call.op == Op::all_to_all_v) standing.count = receivers_of(call.send_counts);
+  standings_.mine().enter(standing);
   note(call, sequence_, algorithm);
 }
 

@@ -84,7 +84,7 @@ void Posted::receive(Transfer& transfer) {
 }
 
 bool Posted::poll() {
-  check_fate();
+  heed_fate();
   bool moved = false;
   auto walk = [&](Active& active, std::vector<TransferQueue>& queues, auto&& move) {
     for (size_t i = 0; i < active.peers.size();) {
@@ -118,25 +118,17 @@ bool Posted::ready() const {
 void Posted::sleep(Deadline deadline) {
   for (; spin_.again();) {
     if (ready()) return;
-    if (world_.fate->epoch() != epoch_) return check_fate();
+    if (world_.fate->epoch() != epoch_) return heed_fate();
   }
   // Blocking ends the spin for good until something moves, so a long wait costs no core.
   uint32_t ticket = bell_->arm();
   if (!ready() && world_.fate->epoch() == epoch_) bell_->wait(ticket, deadline);
   bell_->disarm();
-  check_fate();
+  heed_fate();
 }
 
-void Posted::check_fate() {
-  uint32_t epoch = world_.fate->epoch();
-  if (epoch == epoch_) return;
-  try {
-    world_.fate->check(group_.id, group_.members);
-  } catch (...) {
-    abandon();
-    throw;
-  }
-  epoch_ = epoch;
+void Posted::heed_fate() {
+  if (!check_fate()) return;
   for (size_t peer = 0; peer < left_.size(); ++peer) {
     left_[peer] = world_.fate->left(group_.members[peer]);
     any_left_ |= left_[peer] != 0;

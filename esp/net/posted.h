@@ -71,14 +71,13 @@ class Posted : public Transport {
     ~Subscription();
   };
 
-  void check_fate();
+  void heed_fate();
   void check_left();
   bool ready() const;
 
   Active sending_, receiving_;
   Doorbell* bell_ = nullptr;
   Spin spin_;
-  uint32_t epoch_ = 0;
   std::vector<char> left_;  // by peer: ended in order, as of epoch_; what it sent can still be read
   bool any_left_ = false;
   bool abandoned_ = false;

@@ -27,4 +27,9 @@ class Store {
   virtual void erase(std::string_view key) = 0;
 };
 
+struct World;
+struct Group;
+// store.get, but a fault of the group ends it.
+std::string await_key(const World& world, const Group& group, std::string_view key, Deadline deadline);
+
 }  // namespace esp::net

@@ -16,6 +16,19 @@ Traffic Transport::total() const {
   return sum;
 }
 
+bool Transport::check_fate() {
+  uint32_t epoch = world_.fate->epoch();
+  if (epoch == epoch_) return false;
+  try {
+    world_.fate->check(group_.id, group_.members);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  epoch_ = epoch;
+  return true;
+}
+
 Group World::everyone() const {
   Group group;
   group.members.resize(static_cast<size_t>(size));

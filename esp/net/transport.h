@@ -30,7 +30,7 @@ struct Tag {
   uint64_t what = 0;
   uint64_t count = 0;
   uint32_t step = 0;
-  uint32_t reserved = 0;
+  uint32_t schedule = 0;  // which, where the user brought one; else 0
   bool operator==(const Tag&) const = default;
 };
 static_assert(sizeof(Tag) == 32);
@@ -98,9 +98,13 @@ class Transport {
   Traffic total() const;
 
  protected:
+  // When Fate has changed since the last look: gives up and throws what it says, or returns true.
+  bool check_fate();
+
   const World& world_;
   const Group group_;
   std::vector<Traffic> traffic_;  // by peer; written by the driving thread
+  uint32_t epoch_ = 0;            // of Fate, when last found well
 };
 
 // One row of the table in transports.cpp. Order is preference.

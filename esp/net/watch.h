@@ -51,6 +51,7 @@ class LiveStanding {
     sequence_.store(tag.sequence, std::memory_order_release);
     what_.store(tag.what, std::memory_order_release);
     count_.store(tag.count, std::memory_order_release);
+    schedule_.store(tag.schedule, std::memory_order_release);
     inside_.store(true, std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
@@ -62,6 +63,7 @@ class LiveStanding {
       standing.entered.sequence = sequence_.load(std::memory_order_acquire);
       standing.entered.what = what_.load(std::memory_order_acquire);
       standing.entered.count = count_.load(std::memory_order_acquire);
+      standing.entered.schedule = schedule_.load(std::memory_order_acquire);
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return standing;
     }
   }
@@ -69,6 +71,7 @@ class LiveStanding {
  private:
   std::atomic<uint32_t> version_{0};
   std::atomic<uint64_t> sequence_{0}, what_{0}, count_{0};
+  std::atomic<uint32_t> schedule_{0};
   std::atomic<bool> inside_{false};
 };
 

@@ -79,6 +79,8 @@ struct World {
   std::shared_ptr<void> in_process;    // fabric shared by the threads of one process; null otherwise
   std::shared_ptr<MpiLibrary> mpi;     // when an mpirun started us (net/mpi/mpi.h)
 
+  mutable uint64_t num_root_groups = 0;  // communicators made over everyone so far, the same on every rank
+
   bool same_host(int a, int b) const { return peers[a].host == peers[b].host; }
   bool same_process(int a, int b) const { return peers[a].process == peers[b].process; }
   Group everyone() const;

@@ -162,6 +162,32 @@ TEST_P(Differing, CallsAreToldToEveryProcess) {
   }
 }
 
+TEST_P(Differing, AlgorithmsAreToldLongBeforeTheDeadline) {
+  Job job(over(GetParam(), 4, 100s), [](Rank& self) {
+    self.comm.barrier();
+    std::vector<float> data(1000);
+    comm::Call call{.op = comm::Op::all_reduce, .in = data.data(), .out = data.data(), .count = data.size()};
+    call.algorithm = self.comm.rank() == 2 ? "tree" : "ring";
+    try {
+      self.comm.run(call);
+      for (;;) self.comm.barrier();
+    } catch (const CommError& error) {
+      self.parent.say(fmt::format("error {} {} {}", error.peer(), now_ns(), error.what()));
+    }
+    // The same processes go on in a new one.
+    auto next = comm::make_communicator(self.world, self.world.everyone(), {});
+    float one = 1;
+    next->all_reduce(&one, &one, 1, DType::f32, comm::ReduceOp::sum);
+    self.parent.say(fmt::format("then {}", one));
+  });
+  for (int r = 0; r < 4; ++r) {
+    Told told = hear_error(job.rank(r));
+    for (const char* word : {"rank 2", "tree", "ring"})
+      EXPECT_NE(told.message.find(word), std::string::npos) << told.message;
+    EXPECT_EQ(job.rank(r).hear(Deadline::after(30s)), "then 4");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, Differing, testing::Values("auto", "shm", "tcp"),
                          [](const auto& row) { return row.param; });
 

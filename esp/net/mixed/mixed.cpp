@@ -44,13 +44,11 @@ class Mixed final : public Transport {
   void open_part(const TransportRow& row, uint64_t number, const World& world);
   void post(Transfer& transfer, bool sends);
   bool bring_back(Part& part);
-  void check_fate();
 
   std::deque<Part> parts_;  // stay put
   std::vector<Route> routes_;
   std::deque<Passed> pool_;  // stay put
   std::vector<Passed*> spare_;
-  uint32_t epoch_ = 0;
   size_t turn_ = 0;
   Duration turn_length_ = kFirstTurn;
 };
@@ -162,18 +160,6 @@ void Mixed::sleep(Deadline deadline) {
     throw;
   }
   check_fate();
-}
-
-void Mixed::check_fate() {
-  uint32_t epoch = world_.fate->epoch();
-  if (epoch == epoch_) return;
-  try {
-    world_.fate->check(group_.id, group_.members);
-  } catch (...) {
-    abandon();
-    throw;
-  }
-  epoch_ = epoch;
 }
 
 void Mixed::abandon() noexcept {

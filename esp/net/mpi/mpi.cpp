@@ -86,7 +86,6 @@ class Mpi final : public Transport {
   Lanes out_, in_;  // by peer, made on first use
   Spin spin_;
   Duration nap_{};
-  uint32_t epoch_ = 0;
 };
 
 int ranks_here(const World& world) {
@@ -106,7 +105,7 @@ Mpi::Mpi(const World& world, const Group& group)
   int64_t opening = world.store->add(fmt::format("mpi/opened/{:x}/{}", group.id, group.rank), 1);
   std::string key = fmt::format("mpi/tag/{:x}/{}", group.id, opening);
   if (group.rank == 0) world.store->set(key, std::to_string(world.store->add("mpi/tags", 1)));
-  int64_t place = std::stoll(world.store->get(key, Deadline::after(world.options.connect_timeout)));
+  int64_t place = std::stoll(await_key(world, group, key, Deadline::after(world.options.connect_timeout)));
   if (2 * place + 1 > mpi_.tag_limit())
     throw CommError(CommError::Kind::refused, -1,
                     fmt::format("{} has tags for {} groups, and all were used", mpi_.library, mpi_.tag_limit() / 2));
@@ -130,15 +129,7 @@ void Mpi::post(Lanes& lanes, Transfer& transfer) {
 }
 
 bool Mpi::poll() {
-  if (uint32_t epoch = world_.fate->epoch(); epoch != epoch_) {
-    try {
-      world_.fate->check(group_.id, group_.members);
-    } catch (...) {
-      abandon();
-      throw;
-    }
-    epoch_ = epoch;
-  }
+  check_fate();
   bool moved = false;
   try {
     for (int peer = 0; peer < size(); ++peer) {

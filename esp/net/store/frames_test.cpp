@@ -88,7 +88,7 @@ TEST(Messages, SurviveTheWire) {
   EXPECT_EQ(abort.cause.peer(), 4);
   EXPECT_STREQ(abort.cause.what(), "rank 4 called gather");
 
-  Report report{5, 9, 2, {true, {11, 12, 13, 14, 0}, true}};
+  Report report{5, 9, 2, {true, {11, 12, 13, 0, 14}, true}};
   Report back = decode_report(encode_report(report));
   EXPECT_EQ(back.standing.entered, report.standing.entered);
   EXPECT_TRUE(back.standing.inside);

@@ -249,7 +249,7 @@ std::string encode_report(const Report& report) {
   writer.put(report.id).put(report.group).put(static_cast<int32_t>(report.rank));
   writer.put(uint8_t{standing.answered}).put(uint8_t{standing.inside});
   writer.put(standing.entered.sequence).put(standing.entered.what).put(standing.entered.count);
-  writer.put(standing.entered.step);
+  writer.put(standing.entered.schedule);
   return writer.take();
 }
 
@@ -264,7 +264,7 @@ Report decode_report(std::string_view body) {
     report.standing.entered.sequence = reader.get<uint64_t>();
     report.standing.entered.what = reader.get<uint64_t>();
     report.standing.entered.count = reader.get<uint64_t>();
-    report.standing.entered.step = reader.get<uint32_t>();
+    report.standing.entered.schedule = reader.get<uint32_t>();
     return report;
   });
 }

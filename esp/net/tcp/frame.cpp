@@ -54,7 +54,7 @@ void encode_frame(const FrameHeader& header, FrameBytes wire) {
   put<uint64_t>(at + 16, header.tag.what);
   put<uint64_t>(at + 24, header.tag.count);
   put<uint32_t>(at + 32, header.tag.step);
-  put<uint32_t>(at + 36, header.tag.reserved);
+  put<uint32_t>(at + 36, header.tag.schedule);
   put<uint64_t>(at + 40, header.message_bytes);
   put<uint64_t>(at + 48, header.number);
   put<uint32_t>(at + 56, 0);

@@ -2,7 +2,7 @@
 // bytes of CRC-32C over that payload. Pure functions; the wire is little-endian:
 //
 //    0  u32  magic "ESPF"          8  u64 tag.sequence     32  u32 tag.step        48  u64 message number
-//    4  u8   version               16 u64 tag.what         36  u32 tag.reserved    56  u32 zero
+//    4  u8   version               16 u64 tag.what         36  u32 tag.schedule    56  u32 zero
 //    5  u8   flags: 1 = checked    24 u64 tag.count        40  u64 message bytes   60  u32 CRC-32C of bytes 0..59
 //    6  u8   stripe
 //    7  u8   number of stripes

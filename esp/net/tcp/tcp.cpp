@@ -68,7 +68,6 @@ class Tcp final : public Transport {
   bool advance(int peer);
   bool connect(int peer, size_t k);
   void attach(int peer, size_t k, Socket socket);
-  void check_fate();
   void suspect(int peer);
   int world_rank(int peer) const { return group_.members[static_cast<size_t>(peer)]; }
 
@@ -77,7 +76,6 @@ class Tcp final : public Transport {
   std::vector<std::byte> staging_;
   Socket epoll_, wake_;
   int subscription_ = -1;
-  uint32_t epoch_ = 0;
   const bool crowded_;
   bool fresh_ = false;   // posted or moved since the last look: sleeping would be wrong
   bool making_ = false;  // a connection is under way
@@ -145,18 +143,6 @@ void Tcp::post(Transfer& transfer, bool out) {
     active_.push_back(transfer.peer);
   }
   fresh_ = true;
-}
-
-void Tcp::check_fate() {
-  uint32_t epoch = world_.fate->epoch();
-  if (epoch == epoch_) return;
-  try {
-    world_.fate->check(group_.id, group_.members);
-  } catch (...) {
-    abandon();
-    throw;
-  }
-  epoch_ = epoch;
 }
 
 bool Tcp::poll() {
