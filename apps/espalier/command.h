@@ -41,7 +41,11 @@ void define_bench_comm(CLI::App& app, Chosen& chosen);
 void define_bench_rank(CLI::App& app, Chosen& chosen);
 void define_completion(CLI::App& app, Chosen& chosen);
 void define_doctor(CLI::App& app, Chosen& chosen);
+void define_eval(CLI::App& app, Chosen& chosen);
+void define_generate(CLI::App& app, Chosen& chosen);
 void define_lab(CLI::App& app, Chosen& chosen);
 void define_lab_allreduce(CLI::App& app, Chosen& chosen);
+void define_tokenizer(CLI::App& app, Chosen& chosen);
+void define_train(CLI::App& app, Chosen& chosen);
 
 }  // namespace esp::app

@@ -4,7 +4,11 @@ namespace esp::app {
 namespace {
 
 constexpr Command kCommands[] = {
+    {"train", "train a model as a run file says", define_train},
+    {"generate", "sample text from a trained model", define_generate},
+    {"eval", "loss and perplexity of a text", define_eval},
     {"bench", "measure: collectives against the link and against other libraries", define_bench},
+    {"tokenizer", "text to ids and back, and vocabularies of one's own", define_tokenizer},
     {"lab", "run a lecture experiment for real and draw it", define_lab},
     {"doctor", "what this machine has, and what is wrong with it", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},

@@ -1,5 +1,6 @@
 #include "apps/espalier/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,6 +17,16 @@ Style::Style(std::FILE* stream) {
 
 std::string Style::wrap(std::string_view code, std::string_view text) const {
   return on_ ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
+}
+
+int terminal_columns(std::FILE* stream) {
+  winsize size{};
+  return ::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+Log make_log() {
+  const char* level = std::getenv("ESPALIER_LOG");
+  return Log(level && *level ? parse_log_level(level) : LogLevel::warn, -1);
 }
 
 }  // namespace esp::app

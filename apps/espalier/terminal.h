@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "esp/base/log.h"
+
 namespace esp::app {
 
 class Style {
@@ -20,5 +22,8 @@ class Style {
   std::string wrap(std::string_view code, std::string_view text) const;
   bool on_;
 };
+
+int terminal_columns(std::FILE* stream);  // 80 where nobody says
+Log make_log();                           // at ESPALIER_LOG's level, warnings and errors when it is not set
 
 }  // namespace esp::app

@@ -10,11 +10,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "esp/base/json.h"
 #include "esp/tensor/tensor.h"
@@ -40,6 +43,8 @@ struct Snapshot {
 struct SaveOptions {
   int keep = 0;  // complete checkpoints to keep, newest first; 0: all
   int64_t shard_bytes = int64_t{4} << 30;
+  // Adds files of the caller's own (a tokenizer) to the folder before the manifest is written.
+  std::function<void(const std::string& folder)> add_files;
 };
 
 // Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.

@@ -66,6 +66,8 @@ class TokenSource {
   // Token index at which each document begins, and the end.
   void set_documents(std::vector<uint64_t> starts);
   void append(TokenSource&& more, std::optional<int32_t> separator);
+  // Only the first `size` tokens from now on: the rest is held out.
+  void shorten(uint64_t size) { size_ = size < size_ ? size : size_; }
 
  private:
   struct Piece {
@@ -89,14 +91,14 @@ class TokenSource {
 };
 
 struct SourceOptions {
-  std::vector<std::string> paths;       // files, folders (all text below them) or globs; taken in this order
+  std::vector<std::string> paths = {};  // files, folders (all text below them) or globs; taken in this order
   std::string format = "auto";          // auto, text, jsonl, bin, llmc, megatron; auto goes by name and magic number
   std::string text_key = "text";        // of a jsonl object
   TokenType bin_type = TokenType::u16;  // of a raw .bin
   bool separate = true;                 // end-of-text id between documents
   bool allow_special = false;           // "<|endoftext|>" written in a text is that one id, not its letters
   int32_t vocab = 0;                    // ids must be below; 0: the tokenizer's
-  std::string cache_dir;                // where token caches are kept; empty: small texts are tokenised into memory
+  std::string cache_dir = {};           // where token caches are kept; empty: small texts are tokenised into memory
   int threads = 1;                      // that tokenise
   size_t max_line_bytes = size_t{64} << 20;         // of a jsonl line
   uint64_t max_memory_bytes = uint64_t{1} << 30;    // of tokens kept in memory when there is no cache

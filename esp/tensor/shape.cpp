@@ -8,7 +8,9 @@
 
 namespace esp::tensor {
 
-Shape::Shape(std::initializer_list<int64_t> dims) : rank_(static_cast<int>(dims.size())) {
+Shape::Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+
+Shape::Shape(std::span<const int64_t> dims) : rank_(static_cast<int>(dims.size())) {
   ESP_CHECK(rank_ <= kMaxRank, "rank {}", rank_);
   std::copy(dims.begin(), dims.end(), dims_.begin());
   for (int64_t dim : dims) ESP_CHECK(dim >= 0, "dimension {}", dim);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 namespace esp::tensor {
@@ -14,9 +15,11 @@ class Shape {
 
   Shape() = default;  // a scalar: rank 0, one element
   Shape(std::initializer_list<int64_t> dims);
+  explicit Shape(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }
   int64_t dim(int i) const { return dims_[static_cast<size_t>(i < 0 ? i + rank_ : i)]; }  // -1 is the last
+  std::span<const int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
   int64_t count() const;
   int64_t rows() const;  // count over all but the last dimension: how kernels see a tensor
   Shape with_last(int64_t dim) const;

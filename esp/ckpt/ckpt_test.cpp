@@ -1,0 +1,178 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "esp/base/error.h"
+#include "esp/ckpt/checkpoint.h"
+#include "esp/ckpt/manifest.h"
+#include "esp/ckpt/safetensors.h"
+#include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
+
+namespace esp::ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr auto kOther = device::MemoryCategory::other;
+
+struct CheckpointTest : testing::Test {
+  obs::TemporaryFolder folder;
+  device::MemoryAccount account;
+  device::Pool pool{account};
+  tensor::Context context{{}, &pool};
+
+  tensor::Tensor iota(const tensor::Shape& shape, float from = 0) {
+    tensor::Tensor x = tensor::empty(context, shape, DType::f32, kOther);
+    std::iota(x.as<float>(), x.as<float>() + x.count(), from);
+    return x;
+  }
+  Snapshot snapshot(int64_t step) {
+    Snapshot s;
+    s.step = step;
+    s.model = {{"a", {4, 6}, {}, {}, 0, iota({4, 6})}, {"b", {3}, {}, {}, 0, iota({3}, 100)}};
+    s.optimizer = {{"optimizer.m.a", {4, 6}, {}, {}, 0, iota({4, 6}, 50)}};
+    s.state = {{"loss_scale", 4.0}};
+    return s;
+  }
+  std::string dir() { return folder.path() + "/checkpoints"; }
+};
+
+TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
+  const std::string path = save(dir(), snapshot(7));
+  EXPECT_EQ(path, dir() + "/step-7");
+  const auto checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint->step(), 7);
+  EXPECT_EQ(checkpoint->state().at("loss_scale"), 4.0);
+  EXPECT_EQ(checkpoint->shape_of("a").text(), "[4, 6]");
+  Piece piece{"a", {4, 6}, {}, {}, 0, tensor::zeros(context, {4, 6}, DType::f32, kOther)};
+  checkpoint->read(piece);
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(piece.values.as<float>()[i], static_cast<float>(i));
+}
+
+TEST_F(CheckpointTest, PiecesOfOneLayoutAreReadInAnother) {
+  // Written as two column halves, the second itself as two flat runs; read as rows, as a column, and as a flat run.
+  Snapshot s;
+  const auto column = [&](int64_t first_col, int64_t begin, int64_t end) {
+    tensor::Tensor x = tensor::empty(context, {end - begin}, DType::f32, kOther);
+    for (int64_t at = begin; at < end; ++at)
+      x.as<float>()[at - begin] = static_cast<float>(at / 3 * 6 + first_col + at % 3);
+    return Piece{"w", {4, 6}, {0, first_col}, {4, 3}, begin, x};
+  };
+  s.model = {column(0, 0, 12), column(3, 0, 5), column(3, 5, 12)};
+  s.state = Json::object();
+  const auto checkpoint = open_checkpoint(save(dir(), s));
+  const auto expect = [&](const std::vector<int64_t>& begin, const std::vector<int64_t>& extent, int64_t first,
+                          const std::vector<float>& values) {
+    Piece piece{"w",    {4, 6}, begin,
+                extent, first,  tensor::empty(context, {static_cast<int64_t>(values.size())}, DType::f32, kOther)};
+    checkpoint->read(piece);
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(piece.values.as<float>()[i], values[i]) << i;
+  };
+  expect({2, 0}, {1, 6}, 0, {12, 13, 14, 15, 16, 17});
+  expect({0, 2}, {4, 2}, 0, {2, 3, 8, 9, 14, 15, 20, 21});
+  expect({}, {}, 10, {10, 11, 12, 13});
+}
+
+TEST_F(CheckpointTest, AMissingElementIsNamedNotInvented) {
+  Snapshot s;
+  s.model = {{"w", {8}, {}, {}, 0, iota({5})}};
+  s.state = Json::object();
+  const auto checkpoint = open_checkpoint(save(dir(), s));
+  Piece piece{"w", {8}, {}, {}, 0, tensor::zeros(context, {8}, DType::f32, kOther)};
+  try {
+    checkpoint->read(piece);
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("element 5 of w"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestAndPassesOverIncompleteOnes) {
+  for (int64_t step : {5, 10, 15, 20})
+    save(dir(), snapshot(step), {.keep = 2, .shard_bytes = 1 << 20, .add_files = {}});
+  EXPECT_FALSE(fs::exists(dir() + "/step-10"));
+  EXPECT_TRUE(fs::exists(dir() + "/step-15"));
+  fs::remove(dir() + "/step-20/manifest.json");
+  std::vector<std::string> skipped;
+  EXPECT_EQ(newest_complete(dir(), &skipped), dir() + "/step-15");
+  EXPECT_EQ(skipped, std::vector<std::string>{dir() + "/step-20"});
+  fs::resize_file(dir() + "/step-15/model-00001-of-00001.safetensors", 20);
+  EXPECT_EQ(newest_complete(dir()), std::nullopt);
+  EXPECT_EQ(newest_complete(folder.path() + "/nothing"), std::nullopt);
+}
+
+TEST_F(CheckpointTest, AFlippedBitIsFound) {
+  const std::string path = save(dir(), snapshot(1));
+  const std::string file = path + "/model-00001-of-00001.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const char last = static_cast<char>(stream.get());
+  stream.seekp(-1, std::ios::end);
+  stream.put(static_cast<char>(last ^ 1));
+  stream.close();
+  EXPECT_THROW(open_checkpoint(path), IoError);
+}
+
+TEST_F(CheckpointTest, LargeModelsAreCutIntoShards) {
+  const std::string path = save(dir(), snapshot(1), {.keep = 0, .shard_bytes = 100, .add_files = {}});
+  EXPECT_TRUE(fs::exists(path + "/model-00002-of-00002.safetensors"));
+  Piece piece{"b", {3}, {}, {}, 0, tensor::zeros(context, {3}, DType::f64, kOther)};  // read as another type
+  open_checkpoint(path)->read(piece);
+  EXPECT_EQ(piece.values.as<double>()[2], 102);
+}
+
+std::string file_bytes(const std::string& header, size_t data) {
+  uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(data, 'x');
+}
+
+SafetensorsHeader parse(const std::string& bytes) {
+  return parse_safetensors(std::as_bytes(std::span(bytes)), bytes.size(), "test");
+}
+
+TEST(Safetensors, ReadsEmptyAndScalarTensors) {
+  const auto header = parse(file_bytes(
+      R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"e":{"dtype":"I8","shape":[0,5],"data_offsets":[4,4]}})",
+      4));
+  EXPECT_EQ(header.tensors.size(), 2u);
+  EXPECT_EQ(header.tensors[0].count(), 1u);
+}
+
+TEST(Safetensors, RefusesWhatDoesNotAddUp) {
+  const char* wrong[] = {
+      R"([1])",
+      R"({"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}})",
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+      R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",
+      R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}})",
+      R"({"a":{"dtype":"I8","shape":[2],"data_offsets":[2,4]}})",
+      R"({"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}})",
+      R"({"a":{"dtype":"I8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"I8","shape":[2],"data_offsets":[2,4]}})",
+      R"({"a":{"dtype":"I8","shape":[8],"data_offsets":[0,8]}})",
+      R"({"__metadata__":{"x":1}})",
+  };
+  for (const char* header : wrong) EXPECT_THROW(parse(file_bytes(header, 4)), IoError) << header;
+  std::string cut = file_bytes("{}", 0);
+  cut[7] = 0x7f;  // a header of exabytes
+  EXPECT_THROW(parse(cut), IoError);
+  EXPECT_THROW(parse("abc"), IoError);
+}
+
+TEST(ManifestTest, RefusesPathsAndPiecesOutside) {
+  const auto manifest = [](const std::string& file, const std::string& piece) {
+    return fmt::format(
+        R"({{"format":"espalier","version":1,"step":1,"state":{{}},"files":{{"{}":{{"bytes":1,"xxh3_128":"x"}}}},
+      "tensors":{{"t":{{"dtype":"float32","shape":[4],"pieces":[{}]}}}}}})",
+        file, piece);
+  };
+  EXPECT_NO_THROW(parse_manifest(manifest("f", R"({"file":"f","key":"t","first":0,"count":4})"), "m"));
+  EXPECT_THROW(parse_manifest(manifest("../f", R"({"file":"../f","key":"t","first":0,"count":4})"), "m"), IoError);
+  EXPECT_THROW(parse_manifest(manifest("f", R"({"file":"f","key":"t","first":2,"count":4})"), "m"), IoError);
+  EXPECT_THROW(parse_manifest(manifest("f", R"({"file":"g","key":"t","first":0,"count":4})"), "m"), IoError);
+  EXPECT_THROW(parse_manifest("{}", "m"), IoError);
+}
+
+}  // namespace
+}  // namespace esp::ckpt

@@ -1,0 +1,46 @@
+// manifest.json: which pieces of which tensors lie in which files. Read with the same distrust as any file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "esp/base/dtype.h"
+#include "esp/base/json.h"
+
+namespace esp::ckpt {
+
+struct PieceRecord {
+  std::string file, key;               // tensor `key` of `file`, flat
+  std::vector<int64_t> begin, extent;  // the box; empty: the whole tensor
+  int64_t first = 0, count = 0;        // flat elements of the box
+};
+
+struct TensorRecord {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::vector<PieceRecord> pieces;
+};
+
+struct FileRecord {
+  uint64_t bytes = 0;
+  std::string checksum;
+};
+
+struct Manifest {
+  int64_t step = 0;
+  std::map<std::string, FileRecord> files;
+  std::map<std::string, TensorRecord, std::less<>> tensors;
+  Json state;
+};
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+std::string to_json(const Manifest& manifest);
+Manifest parse_manifest(std::string_view text, std::string_view name);  // IoError says what is wrong
+
+}  // namespace esp::ckpt

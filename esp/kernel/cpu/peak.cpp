@@ -1,0 +1,89 @@
+#include "esp/kernel/peak.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "esp/base/clock.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/peak.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Ten chains hide the latency of the multiply-add. Returns FLOPs done; `sink` keeps the work from being dropped.
+template <typename T>
+double multiply_add_chains(int64_t rounds, T* sink) {
+  const hn::ScalableTag<T> d;
+  const auto a = hn::Set(d, static_cast<T>(0.999999)), b = hn::Set(d, static_cast<T>(1e-6));
+  auto x0 = hn::Set(d, T{0}), x1 = hn::Set(d, T{1}), x2 = hn::Set(d, T{2}), x3 = hn::Set(d, T{3}),
+       x4 = hn::Set(d, T{4}), x5 = hn::Set(d, T{5}), x6 = hn::Set(d, T{6}), x7 = hn::Set(d, T{7}),
+       x8 = hn::Set(d, T{8}), x9 = hn::Set(d, T{9});
+  for (int64_t i = 0; i < rounds; ++i) {
+    x0 = hn::MulAdd(x0, a, b);
+    x1 = hn::MulAdd(x1, a, b);
+    x2 = hn::MulAdd(x2, a, b);
+    x3 = hn::MulAdd(x3, a, b);
+    x4 = hn::MulAdd(x4, a, b);
+    x5 = hn::MulAdd(x5, a, b);
+    x6 = hn::MulAdd(x6, a, b);
+    x7 = hn::MulAdd(x7, a, b);
+    x8 = hn::MulAdd(x8, a, b);
+    x9 = hn::MulAdd(x9, a, b);
+  }
+  const auto sum = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)),
+                           hn::Add(hn::Add(x4, x5), hn::Add(hn::Add(x6, x7), hn::Add(x8, x9))));
+  *sink = hn::GetLane(sum);
+  return static_cast<double>(rounds) * 10 * 2 * static_cast<double>(hn::Lanes(d));
+}
+
+double burst_f32(int64_t rounds, float* sink) {
+  return multiply_add_chains<float>(rounds, sink);
+}
+double burst_f64(int64_t rounds, double* sink) {
+#if HWY_HAVE_FLOAT64
+  return multiply_add_chains<double>(rounds, sink);
+#else
+  *sink = 0;
+  return 0 * static_cast<double>(rounds);
+#endif
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace esp::kernel {
+
+HWY_EXPORT(burst_f32);
+HWY_EXPORT(burst_f64);
+
+double fma_peak(DType dtype, const device::Stream& stream) {
+  constexpr int64_t kRounds = 200'000;
+  double best = 0;
+  for (int burst = 0; burst < 4; ++burst) {
+    std::atomic<double> flops{0};
+    const int64_t begun = now_ns();
+    const auto one = [&](int) {
+      float f = 0;
+      double d = 0;
+      const double done = dtype == DType::f64 ? HWY_DYNAMIC_DISPATCH(burst_f64)(kRounds, &d)
+                                              : HWY_DYNAMIC_DISPATCH(burst_f32)(kRounds, &f);
+      flops.fetch_add(done + 0 * (static_cast<double>(f) + d));
+    };
+    if (stream.pool) {
+      stream.pool->run(one);
+    } else {
+      one(0);
+    }
+    best = std::max(best, flops.load() / (static_cast<double>(now_ns() - begun) * 1e-9));
+  }
+  return best;
+}
+
+}  // namespace esp::kernel
+#endif  // HWY_ONCE

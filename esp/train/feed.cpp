@@ -1,0 +1,188 @@
+#include "esp/train/feed.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+
+namespace esp::train {
+namespace {
+
+using data::Order;
+
+// How each objective makes training data (Order of the run) and evaluation data (in order, whole).
+struct Split {
+  bool training;
+  Order order;
+  uint64_t seed;
+};
+
+std::unique_ptr<data::Objective> next_token(const RunConfig& c, const data::TokenSource& source, const Split& split) {
+  data::NextTokenOptions o;
+  o.T = c.model.seq_len;
+  o.seed = split.seed;
+  o.order = split.order;
+  o.shift = split.training && split.order == Order::shuffled;
+  return data::make_next_token(source, o);
+}
+
+std::unique_ptr<data::Objective> masked_token(const RunConfig& c, const data::TokenSource& source, const Split& split,
+                                              const data::Tokenizer& tokenizer) {
+  data::MaskedTokenOptions o;
+  o.T = c.model.seq_len;
+  o.seed = split.seed;
+  o.order = split.order;
+  o.rate = c.data.mask_rate;
+  o.vocab = tokenizer.vocab_size();
+  const data::SpecialTokens& special = tokenizer.special();
+  // A tokenizer without [MASK] (bytes) lends its last id, which a byte text never holds.
+  o.mask = special.mask ? special.mask : std::optional<int32_t>(tokenizer.vocab_size() - 1);
+  o.cls = special.cls;
+  o.sep = special.sep;
+  o.pad = special.pad;
+  return data::make_masked_token(source, o);
+}
+
+std::unique_ptr<data::Objective> span_corruption(const RunConfig& c, const data::TokenSource& source,
+                                                 const Split& split, const data::Tokenizer& tokenizer) {
+  data::SpanCorruptionOptions o;
+  o.T = c.model.seq_len;
+  o.seed = split.seed;
+  o.order = split.order;
+  o.rate = c.data.mask_rate;
+  o.vocab = static_cast<int32_t>(c.model.vocab);
+  o.text_vocab = tokenizer.vocab_size();
+  o.eos = tokenizer.special().eos;
+  return data::make_span_corruption(source, o);
+}
+
+std::unique_ptr<data::Objective> of_tokens(const RunConfig& c, const std::string& name, const Feed& feed,
+                                           const data::TokenSource& source, const Split& split) {
+  if (name == "masked_token") return masked_token(c, source, split, *feed.tokenizer);
+  if (name == "span_corruption") return span_corruption(c, source, split, *feed.tokenizer);
+  return next_token(c, source, split);
+}
+
+std::unique_ptr<data::Objective> of_items(const RunConfig& c, const std::string& name, const Feed& feed,
+                                          const data::Items& items, const Split& split) {
+  const data::SpecialTokens& special = feed.tokenizer->special();
+  if (name == "pairs") {
+    data::PairOptions o;
+    o.T = o.T_decoder = c.model.seq_len;
+    o.seed = split.seed;
+    o.order = split.order;
+    o.eos = special.eos;
+    o.pad = special.pad.value_or(0);
+    return data::make_pairs(items, o);
+  }
+  data::ClassificationOptions o;
+  o.T = c.model.seq_len;
+  o.seed = split.seed;
+  o.order = split.order;
+  o.cls = special.cls;
+  o.sep = special.sep;
+  o.pad = special.pad.value_or(0);
+  return data::make_classification(items, o);
+}
+
+data::TokenSource open_tokens(const RunConfig& c, const std::vector<std::string>& paths, const Feed& feed,
+                              const Log& log) {
+  data::SourceOptions o;
+  o.paths = paths;
+  o.text_key = c.data.text_key;
+  o.bin_type = data::parse_token_type(c.data.bin_type);
+  o.cache_dir = c.data.cache;
+  o.vocab = static_cast<int32_t>(c.model.vocab);
+  return data::open_source(o, *feed.tokenizer, log);
+}
+
+// The last `fraction` of a source, copied out: small beside what it is taken from.
+data::TokenSource hold_out(const data::TokenSource& source, uint64_t count) {
+  std::vector<int32_t> tokens(count);
+  source.read(source.size() - count, tokens);
+  data::TokenSource held;
+  held.add(std::move(tokens), "held out");
+  return held;
+}
+
+data::Items open_items(const RunConfig& c, const std::vector<std::string>& paths, const std::string& name,
+                       const Feed& feed) {
+  data::ItemOptions o;
+  o.paths = paths;
+  o.text_key = c.data.text_key;
+  o.label_key = c.data.label_key;
+  if (name == "pairs") {
+    if (o.text_key == "text") o.text_key = "source";
+    o.target_key = c.data.target_key;
+  }
+  return data::read_items(o, *feed.tokenizer);
+}
+
+}  // namespace
+
+std::string objective_name(const RunConfig& config) {
+  static constexpr struct {
+    std::string_view name;
+  } kObjectives[] = {{"next_token"}, {"masked_token"},   {"span_corruption"},
+                     {"pairs"},      {"classification"}, {"synthetic"}};
+  if (!config.data.objective.empty())
+    return std::string(find_row("objective", kObjectives, config.data.objective).name);
+  if (config.model.classes > 0) return "classification";
+  if (config.model.arch == "bert") return "masked_token";
+  return config.model.arch == "t5" ? "span_corruption" : "next_token";
+}
+
+std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
+  auto feed = std::make_unique<Feed>();
+  const std::string name = objective_name(config);
+  const auto seed = static_cast<uint64_t>(config.run.seed);
+  const Split training{true, data::parse_order(config.data.order), seed};
+  const Split evaluating{false, Order::sequential, seed};
+  if (name == "synthetic") {
+    data::SyntheticOptions o;
+    o.T = config.model.seq_len;
+    o.vocab = static_cast<int32_t>(config.model.vocab);
+    o.seed = seed;
+    o.order = training.order;
+    feed->train = data::make_synthetic_classification(o);
+    return feed;
+  }
+  feed->tokenizer = data::load_tokenizer(config.data.tokenizer);
+  if (config.model.vocab == 0) {
+    config.model.vocab = feed->tokenizer->vocab_size();
+    if (name == "span_corruption") config.model.vocab += 100;  // sentinels
+  }
+  if (config.model.vocab < feed->tokenizer->vocab_size() && config.data.tokenizer != "byte")
+    throw UsageError(fmt::format("model.vocab = {}: tokenizer {} has {} ids; leave it 0 or give at least that many",
+                                 config.model.vocab, config.data.tokenizer, feed->tokenizer->vocab_size()));
+  if (config.data.train.empty())
+    throw UsageError("data.train is empty: name text, jsonl or .bin files, a folder or a glob");
+  if (config.data.cache.empty()) config.data.cache = run_folder_of(config) + "/cache";
+
+  if (name == "pairs" || name == "classification") {
+    feed->train_items = open_items(config, config.data.train, name, *feed);
+    if (name == "classification" && config.model.classes == 0) config.model.classes = feed->train_items.num_classes;
+    feed->train = of_items(config, name, *feed, feed->train_items, training);
+    if (!config.data.val.empty()) {
+      feed->val_items = open_items(config, config.data.val, name, *feed);
+      feed->val = of_items(config, name, *feed, feed->val_items, evaluating);
+    }
+    return feed;
+  }
+  feed->train_tokens = open_tokens(config, config.data.train, *feed, log);
+  if (!config.data.val.empty()) {
+    feed->val_tokens = open_tokens(config, config.data.val, *feed, log);
+  } else if (config.data.val_fraction > 0) {
+    const auto count = static_cast<uint64_t>(static_cast<double>(feed->train_tokens.size()) * config.data.val_fraction);
+    feed->val_tokens = hold_out(feed->train_tokens, count);
+    feed->train_tokens.shorten(feed->train_tokens.size() - count);
+  }
+  feed->train = of_tokens(config, name, *feed, feed->train_tokens, training);
+  if (feed->val_tokens.size() > 0) feed->val = of_tokens(config, name, *feed, feed->val_tokens, evaluating);
+  return feed;
+}
+
+}  // namespace esp::train

@@ -1,0 +1,97 @@
+#include "esp/train/reports.h"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/obs/file.h"
+
+namespace esp::train {
+namespace {
+
+constexpr size_t kMaxMetricsBytes = size_t{4} << 30;
+
+// Steps that a resumed run does again are forgotten, so that the file tells of each step once.
+std::string without_future(const std::string& path, int64_t last_step) {
+  if (!std::filesystem::exists(path)) return path;
+  const std::string text = obs::read_whole_file(path, kMaxMetricsBytes);
+  std::string kept;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("step", int64_t{0}) <= last_step) kept += line;
+    at = end;
+  }
+  if (kept.size() != text.size()) obs::write_whole_file(path, kept);
+  return path;
+}
+
+}  // namespace
+
+Reports::Reports(const std::string& folder, const RunConfig& config, int64_t resumed_step, Progress& progress)
+    : folder_(folder),
+      config_(config),
+      progress_(progress),
+      metrics_(without_future(folder + "/metrics.jsonl", resumed_step),
+               {.lines_per_write = 1, .sync = false, .stamp = true}) {
+  if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events");
+}
+
+Reports::~Reports() = default;
+
+void Reports::step(const StepReport& r, bool logged) {
+  last_ = r;
+  if (r.step > 1 || tokens_ == 0) {
+    tokens_ += static_cast<double>(r.result.tokens);
+    seconds_ += r.seconds;
+  }
+  progress_.step(r, logged);
+  if (!logged) return;
+  const double rate = static_cast<double>(r.result.tokens) / r.seconds;
+  Json line = {{"step", r.step},
+               {"loss", r.result.loss},
+               {"grad_norm", r.result.grad_norm},
+               {"lr", r.result.lr},
+               {"tokens", r.step * r.result.tokens},
+               {"tokens_per_s", rate},
+               {"step_ms", r.seconds * 1e3},
+               {"mfu", r.mfu},
+               {"memory_bytes", r.memory_bytes},
+               {"skipped", r.result.skipped},
+               {"version", 1}};
+  if (r.val_loss) line["val_loss"] = *r.val_loss;
+  metrics_.append(std::move(line));
+  if (!tensorboard_) return;
+  tensorboard_->scalar("loss_metrics/global_avg_loss", r.result.loss, r.step);
+  if (r.val_loss) tensorboard_->scalar("validation_metrics/loss", *r.val_loss, r.step);
+  tensorboard_->scalar("grad_norm", r.result.grad_norm, r.step);
+  tensorboard_->scalar("lr", r.result.lr, r.step);
+  tensorboard_->scalar("throughput(tps)", rate, r.step);
+  tensorboard_->scalar("mfu(%)", r.mfu * 100, r.step);
+  tensorboard_->scalar("memory/max_active(GiB)", static_cast<double>(r.memory_bytes) / (1 << 30), r.step);
+  tensorboard_->flush();
+}
+
+void Reports::finish(Engine& engine, double wall_s, int restarts) {
+  const auto peak = engine.account().use(device::MemoryTier::device).peak;
+  const Json summary = {{"world", 1},
+                        {"steps", engine.num_steps()},
+                        {"final_loss", last_.result.loss},
+                        {"parameters", engine.model().parameters().count()},
+                        {"tokens_per_s", seconds_ > 0 ? tokens_ / seconds_ : 0},
+                        {"peak_bytes", peak},
+                        {"restarts", restarts},
+                        {"wall_s", wall_s}};
+  obs::write_whole_file(folder_ + "/summary.json", summary.dump(2) + "\n");
+  std::filesystem::create_directories(folder_ + "/ranks");
+  const Json rank = {{"rank", 0},
+                     {"coords", {{"dp", 0}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
+                     {"memory", engine.account().snapshot()},
+                     {"reserved_bytes", engine.pool().reserved_bytes()},
+                     {"comm", Json::array()}};
+  obs::write_whole_file(folder_ + "/ranks/rank-0.json", rank.dump(2) + "\n");
+}
+
+}  // namespace esp::train

@@ -1,0 +1,47 @@
+// What a run tells the world as it goes: the step line, metrics.jsonl, TensorBoard events, and at the end summary.json
+// and ranks/rank-K.json. Rank 0 speaks; every rank writes its own rank file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "esp/device/memory.h"
+#include "esp/obs/event_log.h"
+#include "esp/train/engine.h"
+#include "esp/train/progress.h"
+#include "esp/train/tensorboard.h"
+
+namespace esp::train {
+
+struct StepReport {
+  int64_t step = 0;  // from 1: steps done
+  StepResult result;
+  double seconds = 0;
+  std::optional<double> val_loss;
+  double flops_per_s = 0, mfu = 0;
+  uint64_t memory_bytes = 0;
+};
+
+class Reports {
+ public:
+  // `folder` exists. Lines of metrics.jsonl beyond `resumed_step` are of a future that did not happen and are dropped.
+  Reports(const std::string& folder, const RunConfig& config, int64_t resumed_step, Progress& progress);
+  ~Reports();
+
+  void step(const StepReport& report, bool logged);
+  // summary.json and ranks/rank-0.json.
+  void finish(Engine& engine, double wall_s, int restarts);
+
+ private:
+  std::string folder_;
+  const RunConfig& config_;
+  Progress& progress_;
+  obs::EventLog metrics_;
+  std::unique_ptr<TensorBoard> tensorboard_;
+  StepReport last_;
+  double tokens_ = 0, seconds_ = 0;
+};
+
+}  // namespace esp::train

@@ -1,0 +1,218 @@
+#include "esp/train/run_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/model/model.h"
+#include "esp/obs/file.h"
+
+namespace esp::train {
+namespace {
+
+constexpr size_t kMaxRunFileBytes = size_t{1} << 20;
+
+std::string qualified(const Field& field) {
+  return fmt::format("{}.{}", field.section, field.key);
+}
+
+std::string_view type_of(const Field& field) {
+  constexpr std::string_view kNames[] = {"true or false", "a whole number", "a number", "a string",
+                                         "a string or a list of strings"};
+  return kNames[field.value.index()];
+}
+
+[[noreturn]] void refuse(const Field& field, const std::string& where, std::string_view given) {
+  throw UsageError(fmt::format("{}: {} wants {}, not {}", where, qualified(field), type_of(field), given));
+}
+
+void assign(const Field& field, const toml::node& node, const std::string& where) {
+  std::ostringstream given;
+  node.visit([&](const auto& value) { given << value; });
+  std::visit(
+      [&](auto* to) {
+        using T = std::remove_pointer_t<decltype(to)>;
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          to->clear();
+          if (auto one = node.value_exact<std::string>()) {
+            to->push_back(*one);
+          } else if (const toml::array* list = node.as_array()) {
+            for (const toml::node& element : *list) {
+              auto text = element.value_exact<std::string>();
+              if (!text) refuse(field, where, given.str());
+              to->push_back(*text);
+            }
+          } else {
+            refuse(field, where, given.str());
+          }
+        } else if constexpr (std::is_same_v<T, double>) {
+          auto value = node.value<double>();
+          if (!value || node.is_boolean()) refuse(field, where, given.str());
+          *to = *value;
+        } else {
+          auto value = node.value_exact<T>();
+          if (!value) refuse(field, where, given.str());
+          *to = *value;
+        }
+      },
+      field.value);
+}
+
+std::string where_of(std::string_view name, const toml::node& node) {
+  return fmt::format("{}:{}:{}", name, node.source().begin.line, node.source().begin.column);
+}
+
+// The value of an override is TOML where it parses as such, and a bare string otherwise: name=abc needs no quotes.
+toml::table parse_override(std::string_view value) {
+  try {
+    return toml::parse(fmt::format("value = {}", value));
+  } catch (const toml::parse_error&) {
+    toml::table table;
+    table.insert("value", std::string(value));
+    return table;
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(RunConfig& config) : fields_(fields(config)) {}
+
+  void read(const toml::table& file, std::string_view name, bool preset_only) {
+    for (const auto& [section, node] : file) {
+      const toml::table* table = node.as_table();
+      if (!known_section(section.str()) || !table)
+        unknown_name(fmt::format("section in {}", where_of(name, node)), section.str(), sections());
+      for (const auto& [key, value] : *table) {
+        const Field& field = find(section.str(), key.str(), where_of(name, value));
+        if (is_preset(field) == preset_only) assign(field, value, where_of(name, value));
+      }
+    }
+  }
+
+  void override_one(const std::string& text, bool preset_only) {
+    const size_t equals = text.find('='), dot = text.find('.');
+    if (equals == std::string::npos || dot == std::string::npos || dot > equals)
+      throw UsageError(fmt::format("--set {}: section.key=value is wanted, for example train.lr=1e-3", text));
+    const std::string where = fmt::format("--set {}", text);
+    const Field& field = find(text.substr(0, dot), text.substr(dot + 1, equals - dot - 1), where);
+    if (is_preset(field) != preset_only) return;
+    const toml::table value = parse_override(std::string_view(text).substr(equals + 1));
+    const toml::node* node = value.get("value");
+    // A number given for a string (run.name=7) is that string.
+    if (std::holds_alternative<std::string*>(field.value) && !node->is_string()) {
+      *std::get<std::string*>(field.value) = text.substr(equals + 1);
+    } else {
+      assign(field, *node, where);
+    }
+  }
+
+ private:
+  // What decides the defaults of the rest of [model], and is read first.
+  static bool is_preset(const Field& field) {
+    return field.section == "model" && (field.key == "preset" || field.key == "arch");
+  }
+
+  std::vector<std::string_view> sections() const {
+    std::vector<std::string_view> names;
+    for (const Field& field : fields_)
+      if (names.empty() || names.back() != field.section) names.push_back(field.section);
+    return names;
+  }
+  bool known_section(std::string_view name) const {
+    return std::any_of(fields_.begin(), fields_.end(), [&](const Field& f) { return f.section == name; });
+  }
+
+  const Field& find(std::string_view section, std::string_view key, const std::string& where) const {
+    if (!known_section(section)) unknown_name(fmt::format("section in {}", where), section, sections());
+    std::vector<std::string_view> keys;
+    for (const Field& field : fields_) {
+      if (field.section != section) continue;
+      if (field.key == key) return field;
+      keys.push_back(field.key);
+    }
+    unknown_name(fmt::format("key of [{}] in {}", section, where), key, keys);
+  }
+
+  std::vector<Field> fields_;
+};
+
+// The preset's shape, or a small one of the architecture's habits.
+ModelSection default_model(const ModelSection& given) {
+  ModelSection section;
+  if (!given.preset.empty()) {
+    section = model_section(model::preset(given.preset).config);
+  } else {
+    const ModelSection sizes;
+    section = model_section(model::default_config(given.arch));
+    section.layers = sizes.layers;
+    section.heads = sizes.heads;
+    section.dim = sizes.dim;
+    section.seq_len = sizes.seq_len;
+  }
+  section.preset = given.preset;
+  return section;
+}
+
+}  // namespace
+
+RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
+  toml::table file;
+  try {
+    file = toml::parse(text, name);
+  } catch (const toml::parse_error& error) {
+    throw UsageError(
+        fmt::format("{}:{}:{}: {}", name, error.source().begin.line, error.source().begin.column, error.description()));
+  }
+  RunConfig config;
+  Reader reader(config);
+  reader.read(file, name, true);
+  for (const std::string& one : overrides) reader.override_one(one, true);
+  config.model = default_model(config.model);
+  reader.read(file, name, false);
+  for (const std::string& one : overrides) reader.override_one(one, false);
+  config.check();
+  return config;
+}
+
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_run_config(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides);
+}
+
+std::string to_toml(const RunConfig& config) {
+  RunConfig copy = config;
+  std::string text;
+  std::string_view section;
+  for (const Field& field : fields(copy)) {
+    if (field.section != section) {
+      section = field.section;
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    std::ostringstream value;
+    std::visit(
+        [&](auto* from) {
+          using T = std::remove_pointer_t<decltype(from)>;
+          if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+            toml::array list;
+            for (const std::string& one : *from) list.push_back(one);
+            value << list;
+          } else {
+            value << toml::value<T>(*from);
+          }
+        },
+        field.value);
+    text += fmt::format("{} = {}\n", field.key, value.str());
+  }
+  return text;
+}
+
+std::string run_folder_of(const RunConfig& config) {
+  return config.run.dir.empty() ? "runs/" + config.run.name : config.run.dir;
+}
+
+}  // namespace esp::train

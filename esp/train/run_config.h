@@ -1,0 +1,130 @@
+// The run file: every section as a plain struct with defaults, read from TOML, overridden by section.key=value, and
+// written back resolved. An unknown key is an error that names the nearest known one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "esp/base/dtype.h"
+#include "esp/model/config.h"
+#include "esp/nn/pass.h"
+
+namespace esp::train {
+
+struct RunSection {
+  std::string name = "run";
+  std::string dir;  // empty: runs/<name>
+  int64_t seed = 1;
+  std::string device = "cpu";
+  bool deterministic = false;  // fixed orders everywhere; the CPU path always has them
+  int64_t threads = 0;         // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
+};
+
+struct ModelSection {
+  std::string preset;
+  std::string arch = "gpt";
+  int64_t layers = 2, heads = 2, kv_heads = 0, dim = 64, ffn = 0;
+  int64_t vocab = 0;  // 0: the tokenizer's
+  int64_t seq_len = 64;
+  double dropout = 0;
+  std::string activation = "gelu", norm = "layer", positions = "learned";
+  bool gated = false, post_norm = false, bias = true, tie_embeddings = true, pooler = false;
+  double norm_eps = 1e-5, rope_theta = 10000;
+  int64_t type_vocab = 0, classes = 0;
+};
+
+struct DataSection {
+  std::vector<std::string> train, val;
+  std::string tokenizer = "byte";
+  std::string objective;  // empty: what the architecture is made for
+  std::string order = "shuffled", text_key = "text", target_key = "target", label_key = "label", bin_type = "u16";
+  std::string cache;  // folder of token caches; empty: beside the run
+  double mask_rate = 0.15;
+  double val_fraction = 0;  // with no val: this part of the train tokens, from the end
+};
+
+struct TrainSection {
+  int64_t steps = 100, global_batch = 8, micro_batch = 0;  // micro_batch 0: the whole of a rank's share at once
+  std::string optimizer = "adamw";
+  double lr = 3e-4;
+  std::string schedule = "cosine";
+  int64_t warmup = 0, decay_steps = 0;
+  double lr_floor = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0.9;
+  bool nesterov = false;
+  double clip = 1;
+  std::string precision = "fp32", recompute = "none";
+  int64_t eval_every = 0, eval_batches = 20;  // batches of global_batch sequences
+  double max_minutes = 0;                     // stop, with a checkpoint, after this long; 0: no limit
+};
+
+struct ParallelSection {
+  int64_t dp = 0, tp = 1, pp = 1, cp = 1, ep = 1;
+  bool sequence = false;
+  std::string context = "ring", schedule = "1f1b";
+  int64_t interleave = 1;
+  std::string layout;
+};
+
+struct SyncSection {
+  std::string method = "allreduce";
+  double bucket_mb = 25;
+  std::string offload = "none", compress = "none", feedback = "none";
+};
+
+struct CommSection {
+  std::string transport = "auto", all_reduce = "auto";
+  int64_t nodes = 0;
+  double timeout_s = 300;
+};
+
+struct CheckpointSection {
+  std::string dir;    // empty: checkpoints/ in the run folder
+  int64_t every = 0;  // steps; 0: at the end and on a signal only
+  int64_t keep = 3;
+  bool async = false;
+  std::string resume = "auto";  // auto | none | a checkpoint's path
+};
+
+struct LogSection {
+  int64_t every = 1;
+  bool tensorboard = true, trace = false;
+};
+
+struct RunConfig {
+  RunSection run;
+  ModelSection model;
+  DataSection data;
+  TrainSection train;
+  ParallelSection parallel;
+  SyncSection sync;
+  CommSection comm;
+  CheckpointSection checkpoint;
+  LogSection log;
+
+  void check() const;  // UsageError: what does not fit together, and what would
+};
+
+// One key: where it lives and what it is for. The one description that reading, overriding, writing and help share.
+struct Field {
+  std::string_view section, key, help;
+  std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*> value;
+};
+std::vector<Field> fields(RunConfig& config);
+
+// `text` is TOML, `name` its file for messages (UsageError with line and column); overrides are section.key=value in
+// the order given. A preset fills [model] first, whatever else stands there overrides it.
+RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides);
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides);
+std::string to_toml(const RunConfig& config);
+
+// What the strings mean; UsageError lists the known names.
+model::ModelConfig model_config(const ModelSection& section);
+ModelSection model_section(const model::ModelConfig& config);
+DType storage_type(std::string_view precision);
+nn::Recompute parse_recompute(std::string_view name);
+std::string run_folder_of(const RunConfig& config);
+
+}  // namespace esp::train

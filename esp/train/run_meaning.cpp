@@ -1,0 +1,131 @@
+// What the run file's words and numbers mean, and whether they fit together.
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/optim/optimizer.h"
+#include "esp/optim/schedule.h"
+#include "esp/train/run_config.h"
+
+namespace esp::train {
+namespace {
+
+template <typename T>
+struct Named {
+  std::string_view name;
+  T value;
+};
+
+constexpr Named<DType> kPrecisions[] = {
+    {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+constexpr Named<nn::Recompute> kRecomputes[] = {
+    {"none", nn::Recompute::none}, {"selective", nn::Recompute::selective}, {"full", nn::Recompute::full}};
+constexpr Named<kernel::NormKind> kNorms[] = {{"layer", kernel::NormKind::layer}, {"rms", kernel::NormKind::rms}};
+constexpr Named<model::Positions> kPositions[] = {
+    {"learned", model::Positions::learned}, {"rotary", model::Positions::rotary}, {"none", model::Positions::none}};
+
+template <typename Table, typename T>
+std::string name_in(const Table& table, T value) {
+  for (const auto& row : table)
+    if (row.value == value) return std::string(row.name);
+  return {};
+}
+
+void want(bool holds, std::string_view key, const auto& given, std::string_view wanted) {
+  if (!holds) throw UsageError(fmt::format("{} = {}: {}", key, given, wanted));
+}
+
+}  // namespace
+
+DType storage_type(std::string_view precision) {
+  return find_row("precision", kPrecisions, precision).value;
+}
+
+nn::Recompute parse_recompute(std::string_view name) {
+  return find_row("recompute", kRecomputes, name).value;
+}
+
+model::ModelConfig model_config(const ModelSection& s) {
+  model::ModelConfig c;
+  c.arch = s.arch;
+  c.layers = s.layers;
+  c.heads = s.heads;
+  c.kv_heads = s.kv_heads;
+  c.dim = s.dim;
+  c.ffn = s.ffn;
+  c.vocab = s.vocab;
+  c.seq_len = s.seq_len;
+  c.dropout = s.dropout;
+  c.activation = kernel::parse_activation(s.activation);
+  c.gated = s.gated;
+  c.norm = find_row("norm", kNorms, s.norm).value;
+  c.post_norm = s.post_norm;
+  c.norm_eps = s.norm_eps;
+  c.positions = find_row("positions", kPositions, s.positions).value;
+  c.rope_theta = s.rope_theta;
+  c.bias = s.bias;
+  c.tie_embeddings = s.tie_embeddings;
+  c.type_vocab = s.type_vocab;
+  c.num_classes = s.classes;
+  c.pooler = s.pooler;
+  return c;
+}
+
+ModelSection model_section(const model::ModelConfig& c) {
+  ModelSection s;
+  s.arch = c.arch;
+  s.layers = c.layers;
+  s.heads = c.heads;
+  s.kv_heads = c.kv_heads;
+  s.dim = c.dim;
+  s.ffn = c.ffn;
+  s.vocab = c.vocab;
+  s.seq_len = c.seq_len;
+  s.dropout = c.dropout;
+  s.activation = std::string(kernel::name_of(c.activation));
+  s.gated = c.gated;
+  s.norm = name_in(kNorms, c.norm);
+  s.post_norm = c.post_norm;
+  s.norm_eps = c.norm_eps;
+  s.positions = name_in(kPositions, c.positions);
+  s.rope_theta = c.rope_theta;
+  s.bias = c.bias;
+  s.tie_embeddings = c.tie_embeddings;
+  s.type_vocab = c.type_vocab;
+  s.classes = c.num_classes;
+  s.pooler = c.pooler;
+  return s;
+}
+
+void RunConfig::check() const {
+  want(!run.name.empty(), "run.name", "\"\"", "a name is wanted");
+  want(run.device == "cpu" || run.device == "cuda", "run.device", run.device, "cpu or cuda is wanted");
+  want(run.threads >= 0 && run.threads <= 1024, "run.threads", run.threads, "0 (the cores there are) to 1024");
+  storage_type(train.precision);
+  parse_recompute(train.recompute);
+  optim::ScheduleOptions schedule;
+  schedule.name = train.schedule;
+  optim::learning_rate(schedule, 0);
+  bool known = false;
+  for (std::string_view name : optim::optimizer_names()) known = known || name == train.optimizer;
+  if (!known) unknown_name("optimizer", train.optimizer, optim::optimizer_names());
+  want(train.steps >= 0, "train.steps", train.steps, "0 or more is wanted");
+  want(train.global_batch >= 1, "train.global_batch", train.global_batch, "at least one sequence is wanted");
+  want(train.micro_batch >= 0, "train.micro_batch", train.micro_batch, "0 (a rank's whole share) or more is wanted");
+  if (train.micro_batch > 0)
+    want(train.global_batch % train.micro_batch == 0, "train.micro_batch", train.micro_batch,
+         fmt::format("it must divide train.global_batch = {}", train.global_batch));
+  want(train.lr > 0, "train.lr", train.lr, "more than 0 is wanted");
+  want(train.clip >= 0, "train.clip", train.clip, "0 (none) or more is wanted");
+  want(train.warmup >= 0 && train.warmup <= train.steps, "train.warmup", train.warmup,
+       fmt::format("0 to train.steps = {}", train.steps));
+  want(train.eval_every >= 0 && train.eval_batches >= 1, "train.eval_batches", train.eval_batches,
+       "at least one is wanted");
+  want(model.dropout >= 0 && model.dropout < 1, "model.dropout", model.dropout, "at least 0 and below 1");
+  want(data.val_fraction >= 0 && data.val_fraction < 1, "data.val_fraction", data.val_fraction,
+       "at least 0 and below 1");
+  want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
+  want(checkpoint.every >= 0 && checkpoint.keep >= 0, "checkpoint.every", checkpoint.every, "0 or more is wanted");
+}
+
+}  // namespace esp::train

@@ -1,0 +1,116 @@
+#include "esp/train/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/rng.h"
+
+namespace esp::train {
+namespace {
+
+constexpr uint64_t kSamplingPurpose = 0x73616d706c65;
+
+nn::Pass inference_pass(autograd::Tape& tape) {
+  tape.set_recording(false);
+  nn::Pass pass;
+  pass.tape = &tape;
+  return pass;
+}
+
+std::vector<double> values_of(const tensor::Tensor& logits) {
+  std::vector<double> values(static_cast<size_t>(logits.count()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = tensor::item(logits, static_cast<int64_t>(i));
+  return values;
+}
+
+}  // namespace
+
+int32_t choose_token(std::span<const double> logits, const SamplingOptions& o, uint64_t position) {
+  if (o.temperature == 0) return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto likelier = [&](int32_t a, int32_t b) {
+    const double x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  if (o.top_k > 0 && static_cast<size_t>(o.top_k) < ids.size()) {
+    std::nth_element(ids.begin(), ids.begin() + o.top_k - 1, ids.end(), likelier);
+    ids.resize(static_cast<size_t>(o.top_k));
+  }
+  std::sort(ids.begin(), ids.end(), likelier);
+  const double top = logits[static_cast<size_t>(ids[0])];
+  std::vector<double> weights(ids.size());
+  double total = 0;
+  for (size_t i = 0; i < ids.size(); ++i)
+    total += weights[i] = std::exp((logits[static_cast<size_t>(ids[i])] - top) / o.temperature);
+  size_t kept = ids.size();
+  if (o.top_p < 1) {
+    double sum = 0;
+    for (kept = 0; kept < ids.size() && sum < o.top_p * total; ++kept) sum += weights[kept];
+    kept = std::max<size_t>(1, kept);
+    total = std::accumulate(weights.begin(), weights.begin() + static_cast<long>(kept), 0.0);
+  }
+  double left = random_unit(o.seed, kSamplingPurpose, position) * total;
+  for (size_t i = 0; i < kept; ++i)
+    if ((left -= weights[i]) < 0) return ids[i];
+  return ids[kept - 1];
+}
+
+std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, int64_t count,
+                              const SamplingOptions& options, const std::function<bool(int32_t)>& emit) {
+  model::Model& model = *loaded.model;
+  if (!model.can_generate())
+    throw UsageError(fmt::format("a {} model does not generate text; gpt and llama do", model.config().arch));
+  if (text.empty()) text.push_back(loaded.tokenizer->special().eos.value_or(0));
+  const int64_t context_length = model.config().seq_len;
+  autograd::Tape tape(loaded.context);
+  nn::Pass pass = inference_pass(tape);
+  model::KvCache cache = model.make_cache(loaded.context, 1, context_length);
+  const size_t prompt = text.size();
+  const auto eos = loaded.tokenizer->special().eos;
+  size_t cached = 0;  // tokens of `text` the cache holds the end of
+  while (static_cast<int64_t>(text.size() - prompt) < count) {
+    int64_t fresh = static_cast<int64_t>(text.size() - cached);
+    if (cache.length + fresh > context_length) {
+      cache.length = 0;
+      fresh = std::min<int64_t>(static_cast<int64_t>(text.size()), context_length / 2 + 1);
+    }
+    const tensor::Tensor ids =
+        tensor::Tensor::over(text.data() + text.size() - static_cast<size_t>(fresh), {1, fresh}, DType::i32);
+    const std::vector<double> logits = values_of(model.extend(pass, ids, cache));
+    tape.clear();
+    cached = text.size();
+    text.push_back(choose_token(std::span(logits).first(static_cast<size_t>(loaded.tokenizer->vocab_size())), options,
+                                text.size()));
+    if (eos && text.back() == *eos) break;
+    if (emit && !emit(text.back())) break;
+  }
+  return {text.begin() + static_cast<long>(prompt), text.end()};
+}
+
+TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
+  if (tokens.size() < 2) throw UsageError("a text of at least two tokens is wanted");
+  const auto window = static_cast<size_t>(loaded.config.model.seq_len);
+  autograd::Tape tape(loaded.context);
+  nn::Pass pass = inference_pass(tape);
+  TextLoss result;
+  for (size_t first = 0; first + 1 < tokens.size(); first += window) {
+    const auto length = static_cast<int64_t>(std::min(window, tokens.size() - 1 - first));
+    int32_t* at = const_cast<int32_t*>(tokens.data()) + first;
+    model::Batch batch;
+    batch.inputs = tensor::Tensor::over(at, {1, length}, DType::i32);
+    batch.targets = tensor::Tensor::over(at + 1, {1, length}, DType::i32);
+    const autograd::Loss loss = loaded.model->forward(pass, batch, 0);
+    for (int64_t i = 0; i < length; ++i) result.token_losses.push_back(tensor::item(loss.losses, i));
+    tape.clear();
+  }
+  result.loss = std::accumulate(result.token_losses.begin(), result.token_losses.end(), 0.0) /
+                static_cast<double>(result.token_losses.size());
+  return result;
+}
+
+}  // namespace esp::train

@@ -1,0 +1,35 @@
+// Choosing the next token from logits: greedy, temperature, top-k, nucleus. A choice is a function of the logits and
+// (seed, position) alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "esp/train/loaded.h"
+
+namespace esp::train {
+
+struct SamplingOptions {
+  double temperature = 1;  // 0: the likeliest, ties to the smaller id
+  int64_t top_k = 0;       // 0: all
+  double top_p = 1;        // the fewest likeliest whose probabilities reach it
+  uint64_t seed = 1;
+};
+
+int32_t choose_token(std::span<const double> logits, const SamplingOptions& options, uint64_t position);
+
+// Extends `prompt` by up to `count` tokens, calling `emit` for each; stops at end of text, or when emit says false.
+// Longer texts than the model's context go on from its last half. Returns the new tokens.
+std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> prompt, int64_t count,
+                              const SamplingOptions& options, const std::function<bool(int32_t)>& emit);
+
+// Mean and per-token losses of a text under the model, in windows of its context.
+struct TextLoss {
+  double loss = 0;
+  std::vector<double> token_losses;  // of each predicted token
+};
+TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens);
+
+}  // namespace esp::train

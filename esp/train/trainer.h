@@ -1,0 +1,21 @@
+// A run from beginning to end: set up or resume, step, evaluate, checkpoint, report, stop when asked.
+#pragma once
+
+#include <string>
+
+#include "esp/base/log.h"
+#include "esp/train/progress.h"
+#include "esp/train/run_config.h"
+
+namespace esp::train {
+
+struct TrainOutcome {
+  enum class Why { done, signal, time } why = Why::done;
+  std::string folder, checkpoint;  // checkpoint: the last one written, empty when none was
+  int64_t steps = 0;
+  double final_loss = 0;
+};
+
+TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress);
+
+}  // namespace esp::train
