@@ -9,6 +9,7 @@ constexpr Command kCommands[] = {
     {"eval", "loss and perplexity of a text", define_eval},
     {"bench", "measure: collectives against the link and against other libraries", define_bench},
     {"tokenizer", "text to ids and back, and vocabularies of one's own", define_tokenizer},
+    {"data", "tokenise text into files; what a file of data holds", define_data},
     {"lab", "run a lecture experiment for real and draw it", define_lab},
     {"doctor", "what this machine has, and what is wrong with it", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},

@@ -27,10 +27,10 @@ struct Items {
 };
 
 struct ItemOptions {
-  std::vector<std::string> paths;   // jsonl, .gz, .zst; files or globs
-  std::string text_key = "text";    // pairs: "source"
-  std::string target_key;           // pairs: "target"; empty: labelled texts
-  std::string label_key = "label";  // an integer from 0, a boolean, or a word
+  std::vector<std::string> paths = {};  // jsonl, .gz, .zst; files or globs
+  std::string text_key = "text";        // pairs: "source"
+  std::string target_key = {};          // pairs: "target"; empty: labelled texts
+  std::string label_key = "label";      // an integer from 0, a boolean, or a word
   size_t max_line_bytes = size_t{16} << 20;
   uint64_t max_memory_bytes = uint64_t{1} << 30;
 };

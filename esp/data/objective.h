@@ -48,9 +48,9 @@ struct MaskedTokenOptions {
   Order order = Order::shuffled;
   bool shift = false;
   double rate = 0.15, mask_share = 0.8, random_share = 0.1;
-  int32_t vocab = 0;                     // random ids are below
-  std::optional<int32_t> mask;           // required
-  std::optional<int32_t> cls, sep, pad;  // pad fills short rows, 0 where absent
+  int32_t vocab = 0;                                    // random ids are below
+  std::optional<int32_t> mask = {};                     // required
+  std::optional<int32_t> cls = {}, sep = {}, pad = {};  // pad fills short rows, 0 where absent
 };
 std::unique_ptr<Objective> make_masked_token(const TokenSource& source, const MaskedTokenOptions& options);
 
@@ -64,7 +64,7 @@ struct SpanCorruptionOptions {
   double rate = 0.15, mean_span = 3.0;
   int32_t vocab = 0;       // of the model, sentinels included
   int32_t text_vocab = 0;  // of the text
-  std::optional<int32_t> eos;
+  std::optional<int32_t> eos = {};
   int32_t pad = 0, decoder_start = 0;
 };
 std::unique_ptr<Objective> make_span_corruption(const TokenSource& source, const SpanCorruptionOptions& options);
@@ -74,7 +74,7 @@ struct PairOptions {
   int64_t T = 0, T_decoder = 0;
   uint64_t seed = 0;
   Order order = Order::shuffled;
-  std::optional<int32_t> eos;
+  std::optional<int32_t> eos = {};
   int32_t pad = 0, decoder_start = 0;
 };
 std::unique_ptr<Objective> make_pairs(const Items& items, const PairOptions& options);
@@ -84,7 +84,7 @@ struct ClassificationOptions {
   int64_t T = 0;
   uint64_t seed = 0;
   Order order = Order::shuffled;
-  std::optional<int32_t> cls, sep;
+  std::optional<int32_t> cls = {}, sep = {};
   int32_t pad = 0;
 };
 class Classification : public Objective {

@@ -25,7 +25,7 @@ bool is_text(const Input& input) {
 TokenSource open_tokens(const Input& input, const SourceOptions& options) {
   switch (input.kind) {
     case InputKind::bin:
-      return open_raw(input.path, options.bin_type);
+      return open_raw(input.path, options.bin_type ? *options.bin_type : raw_type(input.path));
     case InputKind::llmc:
       return open_llmc(input.path);
     default:

@@ -24,20 +24,20 @@ enum class Separator { none, between, after };  // the end-of-text id: between d
 struct Prepared {
   uint64_t tokens = 0, documents = 0, text_bytes = 0;
   int64_t max_id = -1;
-  std::vector<std::string> outputs;
+  std::vector<std::string> outputs = {};
   bool was_there = false;
 };
 
 struct PrepareOptions {
-  std::vector<Input> inputs;  // text and jsonl
-  TextReaderOptions reader;
+  std::vector<Input> inputs = {};  // text and jsonl
+  TextReaderOptions reader = {};
   Separator separator = Separator::after;
   bool allow_special = false;
   int threads = 1;
-  uint64_t batch_bytes = uint64_t{8} << 20;          // text that is tokenised at a time
-  uint64_t checkpoint_bytes = uint64_t{256} << 20;   // text between two records of progress
-  Duration lock_timeout = Duration::zero();          // for another process that makes the same output
-  std::function<void(const Prepared&)> on_progress;  // after each batch, from the calling thread
+  uint64_t batch_bytes = uint64_t{8} << 20;               // text that is tokenised at a time
+  uint64_t checkpoint_bytes = uint64_t{256} << 20;        // text between two records of progress
+  Duration lock_timeout = Duration::zero();               // for another process that makes the same output
+  std::function<void(const Prepared&)> on_progress = {};  // after each batch, from the calling thread
 };
 
 // Documents into a writer; nothing is kept beside it.

@@ -14,14 +14,14 @@ namespace esp::data {
 namespace {
 
 struct TypeRow {
-  std::string_view name;
+  std::string_view name, short_name;
   TokenType type;
   size_t bytes;
 };
 constexpr TypeRow kTypes[] = {
-    {"uint8", TokenType::u8, 1},  {"uint16", TokenType::u16, 2}, {"uint32", TokenType::u32, 4},
-    {"int8", TokenType::i8, 1},   {"int16", TokenType::i16, 2},  {"int32", TokenType::i32, 4},
-    {"int64", TokenType::i64, 8},
+    {"uint8", "u8", TokenType::u8, 1},   {"uint16", "u16", TokenType::u16, 2}, {"uint32", "u32", TokenType::u32, 4},
+    {"int8", "i8", TokenType::i8, 1},    {"int16", "i16", TokenType::i16, 2},  {"int32", "i32", TokenType::i32, 4},
+    {"int64", "i64", TokenType::i64, 8},
 };
 
 // Files need not align what they hold, so elements are copied out one by one; compilers make vector loads of it. The
@@ -85,6 +85,8 @@ std::string_view name_of(TokenType type) {
 }
 
 TokenType parse_token_type(std::string_view name) {
+  for (const TypeRow& row : kTypes)
+    if (row.short_name == name) return row.type;
   return find_row("token type", kTypes, name).type;
 }
 
@@ -142,6 +144,13 @@ void TokenSource::append(TokenSource&& more, std::optional<int32_t> separator) {
   std::move(more.arrays_.begin(), more.arrays_.end(), std::back_inserter(arrays_));
   std::move(more.names_.begin(), more.names_.end(), std::back_inserter(names_));
   more = TokenSource();
+}
+
+void TokenSource::shorten(uint64_t size) {
+  ESP_CHECK(size <= size_);
+  while (!pieces_.empty() && pieces_.back().begin >= size) pieces_.pop_back();
+  size_ = size;
+  documents_.reset();
 }
 
 size_t TokenSource::piece_of(uint64_t index) const {

@@ -67,7 +67,7 @@ class TokenSource {
   void set_documents(std::vector<uint64_t> starts);
   void append(TokenSource&& more, std::optional<int32_t> separator);
   // Only the first `size` tokens from now on: the rest is held out.
-  void shorten(uint64_t size) { size_ = size < size_ ? size : size_; }
+  void shorten(uint64_t size);
 
  private:
   struct Piece {
@@ -91,15 +91,15 @@ class TokenSource {
 };
 
 struct SourceOptions {
-  std::vector<std::string> paths = {};  // files, folders (all text below them) or globs; taken in this order
-  std::string format = "auto";          // auto, text, jsonl, bin, llmc, megatron; auto goes by name and magic number
-  std::string text_key = "text";        // of a jsonl object
-  TokenType bin_type = TokenType::u16;  // of a raw .bin
-  bool separate = true;                 // end-of-text id between documents
-  bool allow_special = false;           // "<|endoftext|>" written in a text is that one id, not its letters
-  int32_t vocab = 0;                    // ids must be below; 0: the tokenizer's
-  std::string cache_dir = {};           // where token caches are kept; empty: small texts are tokenised into memory
-  int threads = 1;                      // that tokenise
+  std::vector<std::string> paths = {};     // files, folders (all text below them) or globs; taken in this order
+  std::string format = "auto";             // auto, text, jsonl, bin, llmc, megatron; auto goes by name and magic number
+  std::string text_key = "text";           // of a jsonl object
+  std::optional<TokenType> bin_type = {};  // of a raw .bin; absent: what stands beside it, else uint16
+  bool separate = true;                    // end-of-text id between documents
+  bool allow_special = false;              // "<|endoftext|>" written in a text is that one id, not its letters
+  int32_t vocab = 0;                       // ids must be below; 0: the tokenizer's
+  std::string cache_dir = {};              // where token caches are kept; empty: small texts are tokenised into memory
+  int threads = 1;                         // that tokenise
   size_t max_line_bytes = size_t{64} << 20;         // of a jsonl line
   uint64_t max_memory_bytes = uint64_t{1} << 30;    // of tokens kept in memory when there is no cache
   Duration cache_timeout = std::chrono::hours(24);  // for another process to finish the same cache

@@ -2,11 +2,15 @@
 
 #include <bit>
 #include <cstring>
+#include <filesystem>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/base/json.h"
+#include "esp/obs/file.h"
 
 namespace esp::data {
 namespace {
@@ -72,6 +76,14 @@ std::vector<std::byte> llmc_header(TokenType type, uint64_t count) {
     return header;
   }
   throw UsageError(fmt::format("llm.c shards hold uint16 or uint32, not {}", name_of(type)));
+}
+
+TokenType raw_type(const std::string& path) {
+  const std::string beside = path + ".json";
+  if (!std::filesystem::exists(beside)) return TokenType::u16;
+  Json made = parse_json(obs::read_whole_file(beside, size_t{16} << 20), beside);
+  if (!made.is_object() || !made.contains("type") || !made["type"].is_string()) return TokenType::u16;
+  return parse_token_type(made["type"].get<std::string>());
 }
 
 TokenSource open_raw(const std::string& path, TokenType type) {

@@ -54,6 +54,8 @@ class MegatronIndex {
 std::vector<std::byte> megatron_header(TokenType type, uint64_t sequences, uint64_t entries);
 uint8_t megatron_code(TokenType type);
 
+// A raw file does not say how wide its tokens are, but what we write beside it (NAME.json) does; else uint16.
+TokenType raw_type(const std::string& path);
 TokenSource open_raw(const std::string& path, TokenType type);
 TokenSource open_llmc(const std::string& path);
 TokenSource open_megatron(const std::string& path);  // of either file, or their name without extension

@@ -19,7 +19,7 @@ namespace esp::data {
 struct WriterOptions {
   std::string format = "bin";  // bin, llmc, megatron
   // bin: the file. llmc: NAME or NAME.bin becomes NAME_000000.bin, …. megatron: NAME becomes NAME.bin and NAME.idx.
-  std::string output;
+  std::string output = {};
   TokenType type = TokenType::u16;
   uint64_t shard_tokens = 100'000'000;  // of an llm.c shard
 };

@@ -8,7 +8,8 @@ import unittest
 
 from driving import ESPALIER, run
 
-COMMANDS = [[], ["bench"], ["bench", "comm"], ["lab"], ["lab", "allreduce"], ["doctor"], ["completion"]]
+COMMANDS = [[], ["bench"], ["bench", "comm"], ["lab"], ["lab", "allreduce"], ["doctor"], ["completion"],
+            ["data"], ["data", "prepare"], ["data", "info"]]
 
 
 def on_terminal(*arguments, env=None):

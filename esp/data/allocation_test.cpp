@@ -1,0 +1,60 @@
+// After the first batch of a shape nothing allocates, whatever the objective.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+#include <numeric>
+
+#include "esp/data/objective.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
+#else
+#define ESP_COUNTS_ALLOCATIONS 1
+
+namespace {
+thread_local uint64_t num_allocations = 0;
+}
+
+void* operator new(size_t bytes) {
+  ++num_allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+#endif
+
+namespace esp::data {
+namespace {
+
+TEST(Allocation, HappensOnlyInTheFirstBatch) {
+#if ESP_COUNTS_ALLOCATIONS
+  std::vector<int32_t> tokens(10'000);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  TokenSource source;
+  source.add(std::move(tokens), "counting");
+  std::unique_ptr<Objective> objectives[] = {
+      make_next_token(source, {.T = 32}),
+      make_masked_token(source, {.T = 32, .vocab = 10'000, .mask = 3}),
+      make_span_corruption(source, {.T = 32, .vocab = 10'100, .text_vocab = 10'000}),
+      make_synthetic_classification({}),
+  };
+  for (const auto& objective : objectives) {
+    Batch batch;
+    fill_batch(*objective, 0, 8, batch);
+    uint64_t before = num_allocations;
+    for (uint64_t step = 1; step < 50; ++step) fill_batch(*objective, step * 8, 8, batch);
+    EXPECT_EQ(num_allocations, before);
+  }
+#else
+  GTEST_SKIP() << "the sanitizers bring an allocator of their own";
+#endif
+}
+
+}  // namespace
+}  // namespace esp::data

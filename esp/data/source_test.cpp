@@ -1,0 +1,305 @@
+#include "esp/data/source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "esp/base/error.h"
+#include "esp/data/token_file.h"
+#include "esp/data/token_writer.h"
+#include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
+
+namespace esp::data {
+namespace {
+
+using obs::TemporaryFolder;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<int32_t> all(const TokenSource& source) {
+  std::vector<int32_t> tokens(source.size());
+  source.read(0, tokens);
+  return tokens;
+}
+
+std::vector<int32_t> counting(int32_t from, int32_t count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), from);
+  return tokens;
+}
+
+template <typename Call>
+std::string io_error(Call call) {
+  try {
+    call();
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "no IoError";
+}
+
+void write_tokens(const WriterOptions& options, const std::vector<std::vector<int32_t>>& documents) {
+  auto writer = make_writer(options);
+  for (const auto& document : documents) {
+    writer->append(document);
+    writer->end_document();
+  }
+  writer->finish();
+}
+
+TEST(TokenSource, ReadsAcrossPieces) {
+  TokenSource source;
+  source.add(counting(0, 5), "a");
+  TokenSource more;
+  more.add(counting(100, 3), "b");
+  source.append(std::move(more), 7);
+  EXPECT_THAT(all(source), ElementsAre(0, 1, 2, 3, 4, 7, 100, 101, 102));
+  std::vector<int32_t> part(4);
+  source.read(4, part);
+  EXPECT_THAT(part, ElementsAre(4, 7, 100, 101));
+  EXPECT_EQ(source.at(8), 102);
+  EXPECT_EQ(source.where(7), "b, token 1");
+  EXPECT_EQ(source.max_id(), 102);
+  EXPECT_THROW(source.read(8, part), InternalError);
+}
+
+TEST(TokenSource, CanBeShortened) {
+  TokenSource source;
+  source.add(counting(0, 5), "a");
+  TokenSource more;
+  more.add(counting(100, 3), "b");
+  source.append(std::move(more), std::nullopt);
+  source.shorten(6);
+  EXPECT_THAT(all(source), ElementsAre(0, 1, 2, 3, 4, 100));
+  source.shorten(5);
+  source.shorten(2);
+  EXPECT_THAT(all(source), ElementsAre(0, 1));
+}
+
+TEST(TokenType, HasALongAndAShortName) {
+  EXPECT_EQ(parse_token_type("uint16"), TokenType::u16);
+  EXPECT_EQ(parse_token_type("u32"), TokenType::u32);
+  EXPECT_THROW(parse_token_type("float"), UsageError);
+}
+
+TEST(TokenSource, NamesFileAndTokenOfAnIdOutsideTheVocabulary) {
+  TemporaryFolder folder;
+  write_tokens({.output = folder / "a.bin"}, {counting(0, 300)});
+  TokenSource source = open_raw(folder / "a.bin", TokenType::u16);
+  source.set_vocab(256);
+  std::vector<int32_t> part(100);
+  EXPECT_NO_THROW(source.read(156, part));
+  EXPECT_THAT(io_error([&] { source.read(200, part); }), HasSubstr("a.bin, token 256 is id 256"));
+}
+
+TEST(TokenSource, RefusesNegativeIdsOfSignedFiles) {
+  TemporaryFolder folder;
+  const int32_t words[] = {1, -2, 3};
+  obs::write_whole_file(folder / "a.bin", {reinterpret_cast<const char*>(words), sizeof words});
+  TokenSource source = open_raw(folder / "a.bin", TokenType::i32);
+  EXPECT_THAT(io_error([&] { all(source); }), HasSubstr("token 1 is id -2"));
+  const int64_t wide[] = {1, int64_t{1} << 40};
+  obs::write_whole_file(folder / "b.bin", {reinterpret_cast<const char*>(wide), sizeof wide});
+  TokenSource wider = open_raw(folder / "b.bin", TokenType::i64);
+  EXPECT_THAT(io_error([&] { all(wider); }), HasSubstr("token 1 is id 1099511627776"));
+}
+
+TEST(RawFile, RoundTripsBothWidths) {
+  TemporaryFolder folder;
+  write_tokens({.output = folder / "a.bin", .type = TokenType::u16}, {{0, 1, 65535}, {7}});
+  EXPECT_THAT(all(open_raw(folder / "a.bin", TokenType::u16)), ElementsAre(0, 1, 65535, 7));
+  write_tokens({.output = folder / "b.bin", .type = TokenType::u32}, {{0, 70000, 2000000000}});
+  EXPECT_THAT(all(open_raw(folder / "b.bin", TokenType::u32)), ElementsAre(0, 70000, 2000000000));
+  EXPECT_THAT(io_error([&] { write_tokens({.output = folder / "c.bin"}, {{65536}}); }), HasSubstr("65536"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "c.bin"));
+}
+
+TEST(RawFile, RefusesPartsOfTokens) {
+  EXPECT_THAT(io_error([] { raw_layout(7, TokenType::u16, "x.bin"); }), HasSubstr("x.bin has 7 bytes"));
+  EXPECT_THAT(io_error([] { raw_layout(0, TokenType::u16, "x.bin"); }), HasSubstr("empty"));
+}
+
+TEST(LlmcShards, AreCutAtTheirSizeAndReadBack) {
+  TemporaryFolder folder;
+  for (TokenType type : {TokenType::u16, TokenType::u32}) {
+    write_tokens({"llmc", folder / "s.bin", type, 1000}, {counting(0, 1500), counting(1500, 1000)});
+    auto shard = [&](int i) { return open_llmc(folder / ("s_00000" + std::to_string(i) + ".bin")); };
+    EXPECT_EQ(all(shard(0)), counting(0, 1000));
+    EXPECT_EQ(all(shard(1)), counting(1000, 1000));
+    EXPECT_EQ(all(shard(2)), counting(2000, 500));
+    EXPECT_FALSE(std::filesystem::exists(folder / "s_000003.bin"));
+  }
+}
+
+TEST(LlmcShards, RefuseWhatDoesNotAddUp) {
+  auto with = [](std::vector<int32_t> words, size_t tokens) {
+    words.resize(256);
+    std::string bytes(reinterpret_cast<const char*>(words.data()), 1024);
+    bytes.resize(1024 + 2 * tokens);
+    return io_error([&] { read_llmc_header(std::as_bytes(std::span(bytes)), "s.bin"); });
+  };
+  EXPECT_EQ(with({20240520, 1, 3}, 3), "no IoError");
+  EXPECT_THAT(with({20240520, 2, 3}, 3), HasSubstr("version 2"));
+  EXPECT_THAT(with({20240520, 1, 4}, 3), HasSubstr("1032 bytes, but has 1030"));
+  EXPECT_THAT(with({20240520, 1, 2}, 3), HasSubstr("but has"));
+  EXPECT_THAT(with({20240520, 1, -1}, 3), HasSubstr("-1 tokens"));
+  EXPECT_THAT(with({20240521, 1, 3}, 3), HasSubstr("no llm.c shard"));
+  EXPECT_THAT(with({20240801, 7, 3}, 3), HasSubstr("1036 bytes"));
+  EXPECT_THAT(io_error([] { read_llmc_header({}, "s.bin"); }), HasSubstr("0 bytes"));
+}
+
+TEST(Megatron, RoundTripsDocuments) {
+  TemporaryFolder folder;
+  for (TokenType type : {TokenType::u16, TokenType::i32}) {
+    write_tokens({"megatron", folder / "m", type}, {counting(0, 5), {}, counting(50, 3)});
+    TokenSource source = open_megatron(folder / "m.bin");
+    EXPECT_THAT(all(source), ElementsAre(0, 1, 2, 3, 4, 50, 51, 52));
+    ASSERT_EQ(source.num_documents(), 3u);
+    EXPECT_EQ(source.document(1).count, 0u);
+    EXPECT_EQ(source.document(2).first, 5u);
+    EXPECT_EQ(source.document(2).count, 3u);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "m.lengths.partial"));
+}
+
+TEST(Megatron, FollowsPointersThatJump) {
+  TemporaryFolder folder;
+  write_tokens({"megatron", folder / "m"}, {counting(0, 4), counting(10, 2)});
+  std::string idx = obs::read_whole_file(folder / "m.idx", 1000);
+  const int64_t pointers[] = {4, 0};  // bytes: the first sequence now begins at token 2
+  idx.replace(34 + 8, 16, reinterpret_cast<const char*>(pointers), 16);
+  obs::write_whole_file(folder / "m.idx", idx);
+  TokenSource source = open_megatron(folder / "m");
+  EXPECT_THAT(all(source), ElementsAre(2, 3, 10, 11, 0, 1));
+  EXPECT_EQ(source.document(1).first, 4u);
+}
+
+TEST(Megatron, RefusesIndicesThatReachOutside) {
+  TemporaryFolder folder;
+  write_tokens({"megatron", folder / "m"}, {counting(0, 4), counting(10, 2)});
+  const std::string good = obs::read_whole_file(folder / "m.idx", 1000);
+  auto with = [&](size_t at, auto value) {
+    std::string idx = good;
+    idx.replace(at, sizeof value, reinterpret_cast<const char*>(&value), sizeof value);
+    return io_error([&] { MegatronIndex(std::as_bytes(std::span(idx)), 12, "m.idx"); });
+  };
+  EXPECT_EQ(with(9, int64_t{1}), "no IoError");
+  EXPECT_THAT(with(0, 'X'), HasSubstr("MMIDIDX"));
+  EXPECT_THAT(with(9, int64_t{2}), HasSubstr("version 2"));
+  EXPECT_THAT(with(17, uint8_t{7}), HasSubstr("type code 7"));
+  EXPECT_THAT(with(18, uint64_t{1} << 62), HasSubstr("too few"));
+  EXPECT_THAT(with(26, uint64_t{0}), HasSubstr("too few"));
+  EXPECT_THAT(with(26, uint64_t{2}), HasSubstr("after its header"));
+  EXPECT_THAT(with(34, int32_t{-1}), HasSubstr("sequence 0 is -1 tokens"));
+  EXPECT_THAT(with(34, int32_t{7}), HasSubstr("sequence 0 is 7 tokens"));
+  EXPECT_THAT(with(42 + 8, int64_t{10}), HasSubstr("sequence 1"));
+  EXPECT_THAT(with(42 + 8, int64_t{-2}), HasSubstr("at byte -2"));
+  EXPECT_THAT(with(58, int64_t{1}), HasSubstr("document entry 0"));
+  EXPECT_THAT(with(58 + 8, int64_t{3}), HasSubstr("document entry 1"));
+  EXPECT_THAT(with(58 + 16, int64_t{1}), HasSubstr("document entry 2"));
+  EXPECT_THAT(io_error([&] { MegatronIndex(std::as_bytes(std::span(good)), 11, "m.idx"); }), HasSubstr("sequence 1"));
+}
+
+struct Opened : testing::Test {
+  TemporaryFolder folder;
+  std::unique_ptr<Tokenizer> bytes = make_byte_tokenizer();
+  std::string decoded(const SourceOptions& options) { return bytes->decode(all(open_source(options, *bytes))); }
+};
+
+TEST_F(Opened, BytesOfTextAreMappedAsTheyAre) {
+  obs::write_whole_file(folder / "a.txt", "ab");
+  obs::write_whole_file(folder / "b.txt", "");
+  obs::write_whole_file(folder / "c.txt", "\xFFz");
+  EXPECT_EQ(decoded({.paths = {folder / "*.txt"}}), "ab<|endoftext|>\xFFz");
+  EXPECT_EQ(decoded({.paths = {folder / "*.txt"}, .separate = false}), "ab\xFFz");
+  EXPECT_EQ(decoded({.paths = {folder / "a.txt"}}), "ab");
+}
+
+TEST_F(Opened, FoldersAreReadInOrderWithoutHiddenAndBinaryFiles) {
+  std::filesystem::create_directories(folder / "t/sub");
+  std::filesystem::create_directories(folder / "t/.git");
+  obs::write_whole_file(folder / "t/sub/b.md", "B");
+  obs::write_whole_file(folder / "t/a.cpp", "A");
+  obs::write_whole_file(folder / "t/z.txt", "Z");
+  obs::write_whole_file(folder / "t/.hidden", "H");
+  obs::write_whole_file(folder / "t/.git/x", "G");
+  obs::write_whole_file(folder / "t/image", std::string("\x89PNG\0", 5));
+  EXPECT_EQ(decoded({.paths = {folder / "t"}, .separate = false}), "ABZ");
+}
+
+TEST_F(Opened, JsonLinesBecomeDocuments) {
+  obs::write_whole_file(folder / "a.jsonl", "{\"text\": \"one\"}\n\n{\"n\": 1, \"text\": \"two\"}\n");
+  EXPECT_EQ(decoded({.paths = {folder / "a.jsonl"}}), "one<|endoftext|>two");
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "a.jsonl"}, .text_key = "txt"}); }),
+              HasSubstr("a.jsonl, line 1 has no \"txt\"; its keys are: text"));
+}
+
+TEST_F(Opened, CachesAreMadeOnceAndAgainWhenTheTextChanges) {
+  const std::string cache = folder / "cache";
+  SourceOptions options{.paths = {folder / "a.jsonl", folder / "b.txt"}, .cache_dir = cache};
+  obs::write_whole_file(folder / "a.jsonl", "{\"text\": \"one\"}\n");
+  obs::write_whole_file(folder / "b.txt", "two");
+  EXPECT_EQ(decoded(options), "one<|endoftext|>two");
+  auto files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(cache)) names.push_back(entry.path().string());
+    return names;
+  };
+  auto before = files();
+  EXPECT_EQ(before.size(), 2u);  // tokens and what they were made from
+  EXPECT_EQ(decoded(options), "one<|endoftext|>two");
+  EXPECT_EQ(files(), before);
+  obs::write_whole_file(folder / "b.txt", "three");
+  EXPECT_EQ(decoded(options), "one<|endoftext|>three");
+  EXPECT_EQ(files().size(), 4u);
+}
+
+TEST_F(Opened, SeveralAtOnceMakeOneCache) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += "{\"text\": \"line " + std::to_string(i) + "\"}\n";
+  obs::write_whole_file(folder / "a.jsonl", lines);
+  SourceOptions options{.paths = {folder / "a.jsonl"}, .cache_dir = folder / "cache"};
+  std::vector<std::string> texts(4);
+  std::vector<std::thread> threads;
+  for (std::string& text : texts) threads.emplace_back([&] { text = decoded(options); });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "cache"), {}), 2);
+}
+
+TEST_F(Opened, TokenFilesAreToldApart) {
+  write_tokens({.output = folder / "raw.bin"}, {{1, 2}});
+  write_tokens({"llmc", folder / "shard"}, {{3, 4}});
+  write_tokens({"megatron", folder / "pair"}, {{5}, {6}});
+  TokenSource source = open_source(
+      {.paths = {folder / "raw.bin", folder / "shard_*.bin", folder / "pair.bin", folder / "pair"}}, *bytes);
+  EXPECT_THAT(all(source), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST_F(Opened, IdsOutsideTheVocabularyFailAtOnce) {
+  write_tokens({.output = folder / "raw.bin"}, {{1, 2, 300}});
+  EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "raw.bin"}}, *bytes); }),
+              HasSubstr("raw.bin, token 2 is id 300, outside the vocabulary of 257"));
+  EXPECT_NO_THROW(open_source({.paths = {folder / "raw.bin"}, .vocab = 301}, *bytes));
+}
+
+TEST_F(Opened, SaysWhatIsMissing) {
+  EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "none.txt"}}, *bytes); }), HasSubstr("none.txt"));
+  EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "*.txt"}}, *bytes); }), HasSubstr("no file matches"));
+  EXPECT_THROW(open_source({}, *bytes), UsageError);
+  EXPECT_THROW(open_source({.paths = {folder / "x"}, .format = "parquet"}, *bytes), UsageError);
+}
+
+TEST_F(Opened, TextTooLargeForMemoryAsksForACache) {
+  obs::write_whole_file(folder / "a.jsonl", "{\"text\": \"" + std::string(1000, 'x') + "\"}\n");
+  EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "a.jsonl"}, .max_memory_bytes = 999}, *bytes); }),
+              HasSubstr("cache folder"));
+}
+
+}  // namespace
+}  // namespace esp::data
