@@ -18,18 +18,19 @@ void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype
 void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
                      const device::Stream& stream);
 
-// Σ x², summed per fixed block of 4096 elements from `first` (the global index of x[0]) and block sums added in block
-// order in fp64: any split at block boundaries gives the same bits. Not finite when any element is not.
+// Σ x² in fp64, summed per block of 4096 elements counted from x[0], block sums added in block order: the same bits for
+// any number of threads. Not finite when any element is not.
 double sum_of_squares(const void* x, int64_t count, DType dtype, const device::Stream& stream);
 bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream& stream);
 // Σ of accumulation-typed values (float, double for f64) in index order, in fp64.
 double sum(const void* x, int64_t count, DType dtype, const device::Stream& stream);
 
-// The y of `layout` seen as [batch, rows, cols] transposed to [batch, cols, rows].
+// x [batch, rows, cols] to y [batch, cols, rows]; y may not overlap x.
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
                const device::Stream& stream);
 
-// x[i] = mean + std·normal(seed, purpose, first + i): Box–Muller on counter-based bits, a function of the global index.
+// x[i] = mean + std·normal(seed, purpose, first + i): Box–Muller on counter-based bits, a function of the global index
+// and the same on every instruction set. uniform: in [low, high] with 24 random bits.
 void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                  DType dtype, const device::Stream& stream);
 void fill_uniform(void* x, double low, double high, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,

@@ -1,6 +1,7 @@
 // The floating element types of the training kernels: from a run-time dtype to a compile-time one, and to an address.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -32,6 +33,14 @@ void with_floating(DType dtype, F&& f) {
 // The type sums and statistics of `dtype` are kept in.
 inline DType accumulator_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
+// Pieces of a pass over elements: large enough to be worth a thread.
+inline constexpr int64_t kElementGrain = 8192;
+
+// The same for a pass over rows of `width` elements.
+inline int64_t row_grain(int64_t width) {
+  return width >= kElementGrain ? 1 : (kElementGrain + width - 1) / std::max<int64_t>(width, 1);
 }
 
 // Element `index` of an array of `dtype`; null stays null.

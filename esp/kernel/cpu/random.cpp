@@ -48,7 +48,7 @@ HWY_INLINE void cos_sin_turn(Words v, Floats& c, Floats& s) {
   const hn::RebindToSigned<F32> di;
   const auto quarter = hn::ShiftRight<30>(hn::Add(v, hn::Set(du, 0x20000000u)));
   const auto rest = hn::ConvertTo(d, hn::BitCast(di, hn::ShiftLeft<2>(v)));  // ±½ quarter turn is ±2^31
-  const auto angle = hn::Mul(rest, hn::Set(d, 3.65731452e-10f));             // π/2 · 2^-32
+  const auto angle = hn::Mul(rest, hn::Set(d, 1.57079633f * 0x1p-32f));
   const auto square = hn::Mul(angle, angle);
   const auto sine = hn::Mul(angle, series(square, 1.0f, -1.0f / 6, 1.0f / 120, -1.0f / 5040, 1.0f / 362880));
   const auto cosine = series(square, 1.0f, -0.5f, 1.0f / 24, -1.0f / 720, 1.0f / 40320);

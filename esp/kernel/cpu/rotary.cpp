@@ -29,8 +29,8 @@ HWY_INLINE void cos_sin(Doubles angle, Doubles& c, Doubles& s) {
   const hn::RebindToUnsigned<Tag<double>> du;
   const auto turns = hn::Round(hn::Mul(angle, hn::Set(d, 0.63661977236758134)));
   auto x = hn::NegMulAdd(turns, hn::Set(d, 0x1.921fb4p+0), angle);
-  x = hn::NegMulAdd(turns, hn::Set(d, 0x1.54442dp-24), x);
-  x = hn::NegMulAdd(turns, hn::Set(d, 0x1.8469898cc517p-52), x);
+  x = hn::NegMulAdd(turns, hn::Set(d, 0x1.4442dp-24), x);
+  x = hn::NegMulAdd(turns, hn::Set(d, 0x1.8469898cc517p-48), x);
   const auto square = hn::Mul(x, x);
   const auto sine = hn::Mul(
       x, series(square, 1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800));
