@@ -9,6 +9,7 @@
 
 #include "esp/comm/algo/table.h"
 #include "esp/comm/group_calls.h"
+#include "esp/comm/over.h"
 #include "esp/comm/schedule_file.h"
 #include "esp/net/inproc/threads.h"
 
@@ -16,14 +17,6 @@ namespace esp::comm {
 namespace {
 
 using namespace std::chrono_literals;
-
-CommOptions over(std::string transport, size_t slice_bytes = 256) {
-  CommOptions options;
-  options.transport = std::move(transport);
-  options.timeout = 60s;
-  options.slice_bytes = slice_bytes;  // small, so that modest buffers are cut
-  return options;
-}
 
 TEST(Communicator, KeepsSeveralCallsInFlight) {
   net::run_threads(4, [](net::World& world) {
@@ -233,6 +226,11 @@ TEST(Communicator, CountsWhatTheRingSends) {
     EXPECT_EQ(stats[0].bytes_sent, 3u * 2 * 3 * 1000);  // 2(N-1)/N·S
     EXPECT_EQ(stats[0].messages, 3u * 6);
     EXPECT_EQ(stats[0].rounds, 3u * 6);
+    EXPECT_EQ(stats[0].transport, "inproc");
+    // Memory that all ranks share carries the fused path.
+    auto fused = make_communicator(world, world.everyone(), over("auto"));
+    fused->barrier();
+    EXPECT_EQ(fused->stats().at(0).transport, "shm");
   });
 }
 

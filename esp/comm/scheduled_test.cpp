@@ -11,6 +11,7 @@
 #include "esp/base/rng.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
+#include "esp/comm/over.h"
 #include "esp/comm/replay.h"
 #include "esp/comm/validate.h"
 #include "esp/net/inproc/threads.h"
@@ -19,14 +20,6 @@ namespace esp::comm {
 namespace {
 
 using namespace std::chrono_literals;
-
-CommOptions over(std::string transport, size_t slice_bytes = 256) {
-  CommOptions options;
-  options.transport = std::move(transport);
-  options.timeout = 60s;
-  options.slice_bytes = slice_bytes;  // small, so that modest buffers are cut
-  return options;
-}
 
 // Values whose sums round, and products stay finite.
 Bytes random_input(DType dtype, size_t count, uint64_t seed) {

@@ -62,17 +62,16 @@ void be_rank(net::Forked& parent, int rank, const JobOptions& options, const std
 }  // namespace
 
 Job::Job(const JobOptions& options, const std::function<void(Rank&)>& body) {
-  std::string port;
   if (!options.hub_in_rank_0) {
     hub_ = std::make_unique<net::Forked>([&](net::Forked& parent) { host_hub(parent, options.size); });
-    port = hub_->hear();
+    port_ = hub_->hear();
   } else {
     net::Forked scout([](net::Forked& parent) { parent.say(std::to_string(free_port())); });
-    port = scout.hear();
+    port_ = scout.hear();
   }
   for (int r = 0; r < options.size; ++r)
     ranks_.emplace_back([&, r](net::Forked& parent) { be_rank(parent, r, options, body); });
-  tell_all(port);
+  tell_all(port_);
 }
 
 void Job::tell_all(const std::string& line) {

@@ -34,11 +34,13 @@ class Job {
 
   net::Forked& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
   int size() const { return static_cast<int>(ranks_.size()); }
+  int hub_port() const { return std::stoi(port_); }
   // Waits until every child has said `line`.
   void expect_all(const std::string& line);
   void tell_all(const std::string& line);
 
  private:
+  std::string port_;
   std::unique_ptr<net::Forked> hub_;
   std::vector<net::Forked> ranks_;
 };
