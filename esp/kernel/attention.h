@@ -3,8 +3,9 @@
 //
 // Element (b, t, h, d) of q lies at b·q.batch + t·q.token + h·D + d, and so for k, v, o; packed projections are read in
 // place. Query head h reads key/value head h / (heads / kv_heads). Query i of a sequence sees keys j < key_lengths[b]
-// (all, when null) and, when causal, j ≤ i + causal_offset. A query that sees no key gives zeros. lse is [B, heads,
-// num_queries] in the accumulation type. Gradients are overwritten; dk and dv sum over the heads that share them.
+// (all, when null) and, when causal, j ≤ i + causal_offset. A query that sees no key gives zeros, and lse −∞. lse is
+// [B, heads, num_queries] in the accumulation type. Gradients are overwritten; dk and dv sum over the heads that share
+// them.
 #pragma once
 
 #include <cstdint>

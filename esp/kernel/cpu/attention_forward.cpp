@@ -33,9 +33,9 @@ class Forward {
   Forward(T* o, A* lse, const T* q, const T* k, const T* v, const AttentionShape& shape)
       : o_(o), lse_(lse), q_(q), k_(k), v_(v), s_(shape), dropout_(shape) {
     const int64_t width = padded<A>(s_.head_dim), tiles = num_tiles(s_.num_keys);
-    const int64_t counts[] = {
-        tiles * s_.head_dim * kTile, tiles * kTile * width, kTile * width, kTile * width, kTile * kTile, kTile,
-        kTile + kLanes<A>,           kTile * kLanes<A>};
+    const int64_t counts[] = {tiles * width * kTile, tiles * kTile * width, kTile * width,
+                              kTile * width,         kTile * kTile,         kTile,
+                              kTile + kLanes<A>,     kTile * kLanes<A>};
     int64_t total = 0;
     for (int64_t count : counts) total += Parts<A>::rounded(count);
     Parts<A> parts(static_cast<A*>(attention_scratch(static_cast<size_t>(total) * sizeof(A))));
@@ -70,13 +70,13 @@ class Forward {
     const int64_t column = group * s_.head_dim;
     A* values = values_ + t * kTile * width;
     load_tile(values, k_ + b * s_.k.batch + t * kTile * s_.k.token + column, s_.k.token, rows, s_.head_dim, A{1});
-    transpose_tile(keys_ + t * kTile * s_.head_dim, values, s_.head_dim);
+    transpose_tile(keys_ + t * kTile * width, values, s_.head_dim);
     load_tile(values, v_ + b * s_.v.batch + t * kTile * s_.v.token + column, s_.v.token, rows, s_.head_dim, A{1});
   }
 
   void add_key_tile(int64_t b, int64_t h, int64_t first, int64_t rows, int64_t t) {
     const int64_t width = padded<A>(s_.head_dim);
-    const A* keys = keys_ + t * kTile * s_.head_dim;
+    const A* keys = keys_ + t * kTile * width;
     const A* values = values_ + t * kTile * width;
     // All scores, then all outputs: one of the two key-side operands at a time lives in the first-level cache.
     for (int64_t r = 0; r < rows; r += kStripRows) {
@@ -189,6 +189,7 @@ HWY_EXPORT(attention_forward_tiles);
 void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
                        DType dtype, const device::Stream& stream) {
   check_attention(shape);
+  if (shape.num_queries <= kFewQueries) return attention_decode(o, lse, q, k, v, shape, dtype, stream);
   HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(o, lse, q, k, v, shape, dtype, stream);
 }
 

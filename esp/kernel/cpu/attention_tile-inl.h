@@ -120,12 +120,40 @@ void load_tile(Accumulator<T>* to, const T* from, int64_t stride, int64_t rows, 
   std::fill(to + rows * width, to + kAttentionTile * width, Accumulator<T>{0});
 }
 
-// The same tile as [head_dim][kAttentionTile].
+// Four rows of four (two of two, in f64) become columns.
+#if HWY_TARGET != HWY_SCALAR
+HWY_INLINE void transpose_square(float* to, int64_t to_stride, const float* from, int64_t stride) {
+  const hn::FixedTag<float, 4> d;
+  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + stride);
+  const auto e = hn::LoadU(d, from + 2 * stride), f = hn::LoadU(d, from + 3 * stride);
+  const auto low0 = hn::InterleaveLower(d, a, b), low1 = hn::InterleaveLower(d, e, f);
+  const auto high0 = hn::InterleaveUpper(d, a, b), high1 = hn::InterleaveUpper(d, e, f);
+  hn::StoreU(hn::ConcatLowerLower(d, low1, low0), d, to);
+  hn::StoreU(hn::ConcatUpperUpper(d, low1, low0), d, to + to_stride);
+  hn::StoreU(hn::ConcatLowerLower(d, high1, high0), d, to + 2 * to_stride);
+  hn::StoreU(hn::ConcatUpperUpper(d, high1, high0), d, to + 3 * to_stride);
+}
+HWY_INLINE void transpose_square(double* to, int64_t to_stride, const double* from, int64_t stride) {
+  const hn::FixedTag<double, 2> d;
+  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + stride);
+  hn::StoreU(hn::InterleaveLower(d, a, b), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, a, b), d, to + to_stride);
+}
+#endif
+
+// The same tile as [padded][kAttentionTile].
 template <typename A>
 void transpose_tile(A* to, const A* tile, int64_t head_dim) {
   const int64_t width = padded<A>(head_dim);
-  for (int64_t d = 0; d < head_dim; ++d)
-    for (int64_t r = 0; r < kAttentionTile; ++r) to[d * kAttentionTile + r] = tile[r * width + d];
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t c = 0; c < width; ++c)
+    for (int64_t r = 0; r < kAttentionTile; ++r) to[c * kAttentionTile + r] = tile[r * width + c];
+#else
+  constexpr int64_t n = 16 / sizeof(A);
+  for (int64_t c = 0; c < width; c += n)
+    for (int64_t r = 0; r < kAttentionTile; r += n)
+      transpose_square(to + c * kAttentionTile + r, kAttentionTile, tile + r * width + c, width);
+#endif
 }
 
 // --- 2^x ---

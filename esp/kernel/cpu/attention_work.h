@@ -34,6 +34,11 @@ inline int64_t first_query(const AttentionShape& s, int64_t j) {
 
 void check_attention(const AttentionShape& shape);
 
+// Up to this many queries, forward reads keys and values in place.
+constexpr int64_t kFewQueries = 4;
+void attention_decode(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
+                      DType dtype, const device::Stream& stream);
+
 // This thread's scratch, kept for the next call and grown when a call needs more.
 void* attention_scratch(size_t bytes);
 
