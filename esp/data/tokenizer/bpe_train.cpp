@@ -201,7 +201,7 @@ void BpeTrainer::add_file(const std::string& path) {
   }
 }
 
-std::unique_ptr<Tokenizer> BpeTrainer::train(const std::function<void(int32_t)>& progress) {
+std::unique_ptr<ByteBpe> BpeTrainer::train(const std::function<void(int32_t)>& progress) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   std::unordered_map<std::string, int32_t> ids;
   auto id_for = [&](std::string bytes) {

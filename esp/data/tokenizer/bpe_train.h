@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "esp/data/tokenizer/byte_bpe.h"
 #include "esp/data/tokenizer/split.h"
-#include "esp/data/tokenizer/tokenizer.h"
 #include "esp/data/tokenizer/word_counts.h"
 
 namespace esp::data {
@@ -36,7 +36,7 @@ class BpeTrainer {
   void add(std::string_view text);         // one text, all of it
   void add_file(const std::string& path);  // read piece by piece, cut between lines; IoError
   // `progress` hears the vocabulary as it grows, from this thread.
-  std::unique_ptr<Tokenizer> train(const std::function<void(int32_t)>& progress = {});
+  std::unique_ptr<ByteBpe> train(const std::function<void(int32_t)>& progress = {});
 
   uint64_t bytes() const { return counts_.bytes(); }
   uint64_t forgotten_words() const { return counts_.forgotten(); }

@@ -113,12 +113,12 @@ std::optional<int32_t> ByteBpe::id_of(std::string_view token) const {
   return parts_.tokens.find(token);
 }
 
+std::string ByteBpe::to_json() const {
+  return parts_.source.empty() ? compose_tokenizer_json(parts_, added_.all()) : parts_.source;
+}
+
 void ByteBpe::save(const std::string& folder) const {
-  std::string path = folder + "/tokenizer.json";
-  if (!parts_.source.empty())
-    obs::write_whole_file(path, parts_.source);
-  else
-    obs::write_whole_file(path, compose_tokenizer_json(parts_, added_.all()));
+  obs::write_whole_file(folder + "/tokenizer.json", to_json());
 }
 
 SpecialTokens guess_special(const Tokenizer& tokenizer) {

@@ -39,6 +39,7 @@ class ByteBpe : public Tokenizer {
   std::string_view kind() const override { return "bpe"; }
   void save(const std::string& folder) const override;
 
+  std::string to_json() const;  // a tokenizer.json
   const BpeParts& parts() const { return parts_; }
 
  private:

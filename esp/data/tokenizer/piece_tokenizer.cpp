@@ -144,7 +144,7 @@ std::string PieceTokenizer::normalize(std::string_view text) const {
         break;
       }
       case TextStep::Kind::strip_right:
-        while (!now.empty() && is_white(now, last_char(now))) now.resize(last_char(now));
+        while (!now.empty() && is_white(now, last_char(now))) now.erase(last_char(now));
         break;
     }
   }
@@ -178,7 +178,7 @@ std::string PieceTokenizer::sentencepiece_normalize(std::string_view text) const
     text.remove_prefix(bytes);
   }
   if (parts_.remove_extra_spaces)
-    while (out.ends_with(space)) out.resize(out.size() - space.size());
+    while (out.ends_with(space)) out.erase(out.size() - space.size());
   return out;
 }
 
