@@ -118,7 +118,7 @@ void Fused::run(const Call& call, const net::Tag& tag, Deadline deadline) {
 }
 
 void Fused::run_large(const Call& call, const net::Tag& tag, Deadline deadline) {
-  choose_way();
+  choose_way(call);
   bool may_be_direct = publish_places(call);
   if (call.op == Op::all_to_all_v) publish_parcels(call);
   // Without a buffer that peers could address, staging is certain: the first block travels along with the tag.

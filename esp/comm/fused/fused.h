@@ -79,7 +79,7 @@ class Fused {
   bool addressable(const Call& call);
 
   // way.cpp
-  void choose_way();
+  void choose_way(const Call& call);
   void follow_choice(Deadline deadline);
 
   // parcels.cpp

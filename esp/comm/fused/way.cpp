@@ -13,12 +13,36 @@ namespace {
 constexpr uint32_t kFarChoice = 1, kPartnerShift = 8;
 // A hand-over is about 60 ns inside a cache and above 200 across; beyond a microsecond the ranks took turns.
 constexpr double kFarNs = 130, kSharedCoreNs = 1000;
+// So little stays in its writer's own cache, and fetching it from there costs more than from memory: copies of less go
+// past the cache between near cores too. Reductions read their own block again and want it close.
+constexpr size_t kHotBytes = size_t{256} << 10;
+// Ranks that take turns on the cores seldom see how far these are. In a large exchange a wrong guess costs a third one
+// way and nearly threefold the other, so there the milder one is made.
+constexpr size_t kGuessFrom = size_t{8} << 20;
 constexpr auto kLookEvery = std::chrono::milliseconds(20), kRetryAfter = std::chrono::milliseconds(10);
+
+// Whether the call only copies, and all ranks together put down little for each other.
+bool is_hot_copy(const Call& call, int size) {
+  size_t all = call.count * size_of(call.dtype);
+  switch (call.op) {
+    case Op::broadcast:
+    case Op::all_gather:
+    case Op::gather:
+    case Op::scatter:
+      return all <= kHotBytes;
+    case Op::all_to_all:
+      return all * static_cast<size_t>(size - 1) <= kHotBytes;
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
-void Fused::choose_way() {
-  past_cache_ = tuning_.way == Way::streamed || (tuning_.way == Way::automatic && far_);
+void Fused::choose_way(const Call& call) {
+  const bool hedges = gate_.crowded() && call.op == Op::all_to_all && call.count * size_of(call.dtype) >= kGuessFrom;
+  past_cache_ =
+      tuning_.way == Way::streamed || (tuning_.way == Way::automatic && (far_ || is_hot_copy(call, size()) || hedges));
   if (rank() != 0 || tuning_.way != Way::automatic) return;
   uint32_t choice = far_ ? kFarChoice : 0;
   if (Clock::now() >= look_again_) choice |= static_cast<uint32_t>(partner_) << kPartnerShift;
