@@ -65,6 +65,9 @@ std::vector<std::string> below(const std::string& folder) {
   } catch (const fs::filesystem_error& error) {
     throw IoError(fmt::format("cannot look through {}: {}", folder, error.what()));
   }
+  // What stands beside token files (their .json, a tokenizer) is about them, not part of the corpus.
+  if (std::any_of(found.begin(), found.end(), is_token_file))
+    std::erase_if(found, [](const std::string& path) { return !is_token_file(path); });
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -19,7 +19,8 @@ struct Input {
 
 // `format` is auto or the name of a kind. By itself a name decides: .jsonl .ndjson .json.gz .json.zst are jsonl; .bin
 // and .idx are token files, told apart by a sibling .idx and the magic number; the rest is text. Below a folder hidden
-// files and binary ones (a zero byte early on) are passed over. Nothing found is an IoError.
+// files and binary ones (a zero byte early on) are passed over; a folder with token files is taken for those alone.
+// Nothing found is an IoError.
 std::vector<Input> find_inputs(const std::vector<std::string>& paths, std::string_view format);
 
 }  // namespace esp::data

@@ -22,7 +22,7 @@ bool is_text(const Input& input) {
   return input.kind == InputKind::text || input.kind == InputKind::jsonl;
 }
 
-TokenSource open_tokens(const Input& input, const SourceOptions& options) {
+TokenSource open_token_file(const Input& input, const SourceOptions& options) {
   switch (input.kind) {
     case InputKind::bin:
       return open_raw(input.path, options.bin_type ? *options.bin_type : raw_type(input.path));
@@ -31,6 +31,12 @@ TokenSource open_tokens(const Input& input, const SourceOptions& options) {
     default:
       return open_megatron(input.path);
   }
+}
+
+TokenSource checked(TokenSource source, int32_t vocab) {
+  source.set_vocab(vocab);
+  if (source.size() <= kTokensCheckedAtOpen) (void)source.max_id();
+  return source;
 }
 
 bool bytes_are_tokens(std::span<const Input> inputs, const SourceOptions& options, const Tokenizer& tokenizer) {
@@ -55,7 +61,7 @@ TokenSource map_bytes(std::span<const Input> inputs, std::optional<int32_t> sepa
 }
 
 TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& options, const Tokenizer& tokenizer,
-                      const Log& log) {
+                      int32_t vocab, const Log& log) {
   PrepareOptions how;
   how.inputs.assign(inputs.begin(), inputs.end());
   how.reader.text_key = options.text_key;
@@ -64,10 +70,15 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
   how.allow_special = options.allow_special;
   how.threads = options.threads;
   how.lock_timeout = options.cache_timeout;
+  auto check = [&](const Prepared& prepared) {
+    if (prepared.max_id >= vocab)
+      throw UsageError(
+          fmt::format("the tokenizer gives ids up to {}, the model has a vocabulary of {}", prepared.max_id, vocab));
+  };
   TokenSource source;
   if (options.cache_dir.empty()) {
     std::vector<int32_t> tokens;
-    (void)tokenize(how, tokenizer, *make_memory_writer(tokens, options.max_memory_bytes));
+    check(tokenize(how, tokenizer, *make_memory_writer(tokens, options.max_memory_bytes)));
     source.add(std::move(tokens), inputs.size() == 1 ? inputs[0].path : fmt::format("{} texts", inputs.size()));
     return source;
   }
@@ -76,10 +87,12 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
   if (failed) throw IoError(fmt::format("cannot make the cache folder {}: {}", options.cache_dir, failed.message()));
   WriterOptions writer;
   writer.type = token_type_for(tokenizer.vocab_size(), writer.format);
-  writer.output = fmt::format("{}/tokens-{}.bin", options.cache_dir, prepare_key(how, writer, tokenizer));
-  Prepared prepared = prepare(how, writer, tokenizer);
+  const std::string key = prepare_key(how, writer, tokenizer);
+  writer.output = fmt::format("{}/tokens-{}.bin", options.cache_dir, key);
+  Prepared prepared = prepare(how, writer, tokenizer, key);
   log.info("{} tokens of {} documents {} {}", prepared.tokens, prepared.documents,
            prepared.was_there ? "found in" : "written to", writer.output);
+  check(prepared);
   if (prepared.tokens == 0) return source;
   return open_raw(writer.output, writer.type);
 }
@@ -93,20 +106,19 @@ TokenSource open_source(const SourceOptions& options, const Tokenizer& tokenizer
   TokenSource source;
   for (size_t at = 0; at < inputs.size();) {
     if (!is_text(inputs[at])) {  // a token file holds its own separators, and may end within a document
-      source.append(open_tokens(inputs[at++], options), std::nullopt);
+      source.append(checked(open_token_file(inputs[at++], options), vocab), std::nullopt);
       continue;
     }
     size_t end = at;
     while (end < inputs.size() && is_text(inputs[end])) ++end;
     auto texts = std::span(inputs).subspan(at, end - at);
-    source.append(bytes_are_tokens(texts, options, tokenizer) ? map_bytes(texts, separator)
-                                                              : tokenized(texts, options, tokenizer, log),
+    source.append(bytes_are_tokens(texts, options, tokenizer) ? checked(map_bytes(texts, separator), vocab)
+                                                              : tokenized(texts, options, tokenizer, vocab, log),
                   separator);
     at = end;
   }
   if (source.size() == 0) throw IoError(fmt::format("no tokens in {}", fmt::join(options.paths, ", ")));
   source.set_vocab(vocab);
-  if (source.size() <= kTokensCheckedAtOpen) (void)source.max_id();
   return source;
 }
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@
 namespace esp::data {
 namespace {
 
+constexpr size_t kMaxPieces = 65536;  // of a batch: tiny documents cost more in bookkeeping than in text
 constexpr size_t kMaxStateBytes = size_t{16} << 20;
 
 struct TextBatch {
@@ -44,7 +46,11 @@ class Encoding {
       : batch_(batch), tokenizer_(tokenizer), special_(options.allow_special) {
     batch.tokens.resize(batch.pieces.size());
     size_t wanted = std::min<size_t>(static_cast<size_t>(std::max(options.threads, 1)), batch.pieces.size());
-    for (size_t i = 0; i < wanted; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (size_t i = 0; i < wanted; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;  // fewer than asked for will do
+    }
   }
   ~Encoding() { join(); }
   void wait() {
@@ -85,7 +91,7 @@ class Encoding {
 bool read_batch(TextReader& reader, uint64_t batch_bytes, TextBatch& batch) {
   size_t used = 0;
   batch.bytes = 0;
-  for (; batch.bytes < batch_bytes; ++used) {
+  for (; batch.bytes < batch_bytes && used < kMaxPieces; ++used) {
     if (used == batch.pieces.size()) batch.pieces.emplace_back();
     if (!reader.next(batch.pieces[used])) break;
     batch.bytes += batch.pieces[used].text.size();
@@ -203,12 +209,14 @@ Prepared tokenize(const PrepareOptions& options, const Tokenizer& tokenizer, Tok
   Progress progress;
   run(options, tokenizer, writer, progress, nullptr);
   writer.finish();
+  writer.clean_up();
   progress.so_far.outputs = writer.outputs();
   return progress.so_far;
 }
 
-Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_options, const Tokenizer& tokenizer) {
-  const std::string key = prepare_key(options, writer_options, tokenizer);
+Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_options, const Tokenizer& tokenizer,
+                 std::string key) {
+  if (key.empty()) key = prepare_key(options, writer_options, tokenizer);
   const std::string state_path = writer_options.output + ".progress.json", done_path = writer_options.output + ".json";
   try {
     if (std::optional<Prepared> found = find_prepared(done_path, key)) return *found;
@@ -237,6 +245,7 @@ Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_opti
     done["outputs"] = progress.so_far.outputs;
     obs::write_whole_file(done_path, done.dump(1) + "\n");
     std::filesystem::remove(state_path);
+    writer->clean_up();
     return progress.so_far;
   } catch (const Json::exception& error) {
     throw IoError(

@@ -42,8 +42,10 @@ struct PrepareOptions {
 
 // Documents into a writer; nothing is kept beside it.
 Prepared tokenize(const PrepareOptions& options, const Tokenizer& tokenizer, TokenWriter& writer);
-// Into files, with progress. A tokenizer without an end-of-text id separates nothing.
-Prepared prepare(const PrepareOptions& options, const WriterOptions& writer, const Tokenizer& tokenizer);
+// Into files, with progress. A tokenizer without an end-of-text id separates nothing. `key` is prepare_key() of the
+// same where the caller has it already.
+Prepared prepare(const PrepareOptions& options, const WriterOptions& writer, const Tokenizer& tokenizer,
+                 std::string key = {});
 
 // A name for (inputs, tokenizer, options): path, size and time of each input, and the tokenizer's own files.
 std::string prepare_key(const PrepareOptions& options, const WriterOptions& writer, const Tokenizer& tokenizer);

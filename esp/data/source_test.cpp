@@ -50,6 +50,7 @@ void write_tokens(const WriterOptions& options, const std::vector<std::vector<in
     writer->end_document();
   }
   writer->finish();
+  writer->clean_up();
 }
 
 TEST(TokenSource, ReadsAcrossPieces) {
@@ -230,6 +231,21 @@ TEST_F(Opened, FoldersAreReadInOrderWithoutHiddenAndBinaryFiles) {
   obs::write_whole_file(folder / "t/.git/x", "G");
   obs::write_whole_file(folder / "t/image", std::string("\x89PNG\0", 5));
   EXPECT_EQ(decoded({.paths = {folder / "t"}, .separate = false}), "ABZ");
+}
+
+TEST_F(Opened, AFolderOfTokenFilesIsThoseAlone) {
+  std::filesystem::create_directories(folder / "t");
+  write_tokens({"llmc", folder / "t/s", TokenType::u16, 2}, {{1, 2, 3}});
+  obs::write_whole_file(folder / "t/s.json", "{}");
+  EXPECT_THAT(all(open_source({.paths = {folder / "t"}}, *bytes)), ElementsAre(1, 2, 3));
+}
+
+TEST_F(Opened, ARawFileIsAsWideAsWhatStandsBesideItSays) {
+  write_tokens({.output = folder / "a.bin", .type = TokenType::u32}, {{1, 2}});
+  obs::write_whole_file(folder / "a.bin.json", R"({"type": "uint32"})");
+  EXPECT_THAT(all(open_source({.paths = {folder / "a.bin"}}, *bytes)), ElementsAre(1, 2));
+  EXPECT_THAT(all(open_source({.paths = {folder / "a.bin"}, .bin_type = TokenType::u16}, *bytes)),
+              ElementsAre(1, 0, 2, 0));
 }
 
 TEST_F(Opened, JsonLinesBecomeDocuments) {

@@ -151,8 +151,8 @@ class MegatronWriter : public TokenWriter {
     GrowingFile::publish(stem_ + ".bin");
     GrowingFile::publish(stem_ + ".idx");
     sync_folder_of(stem_);
-    unlink(GrowingFile::partial(stem_ + ".lengths").c_str());
   }
+  void clean_up() override { unlink(GrowingFile::partial(stem_ + ".lengths").c_str()); }
   std::vector<std::string> outputs() const override { return {stem_ + ".bin", stem_ + ".idx"}; }
 
  private:

@@ -32,6 +32,8 @@ class TokenWriter {
   virtual Json checkpoint() = 0;
   // Durable and under its own name.
   virtual void finish() = 0;
+  // Removes what only a resumed writer could need; after this no checkpoint() is good any more.
+  virtual void clean_up() {}
   // Files that finish() leaves.
   virtual std::vector<std::string> outputs() const = 0;
 };
