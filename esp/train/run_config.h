@@ -33,7 +33,9 @@ struct ModelSection {
   std::string activation = "gelu", norm = "layer", positions = "learned";
   bool gated = false, post_norm = false, bias = true, tie_embeddings = true, pooler = false;
   double norm_eps = 1e-5, rope_theta = 10000;
+  double init_std = 0.02;
   int64_t type_vocab = 0, classes = 0;
+  bool embedding_norm = true, zero_positions = false, headless = false;
 };
 
 struct DataSection {

@@ -34,6 +34,10 @@ std::vector<Field> fields(RunConfig& c) {
       {"model", "type_vocab", "segment embeddings (bert)", &c.model.type_vocab},
       {"model", "classes", "a classification head of this many classes", &c.model.classes},
       {"model", "pooler", "a tanh layer before the classifier (bert)", &c.model.pooler},
+      {"model", "embedding_norm", "a norm after the embeddings (bert)", &c.model.embedding_norm},
+      {"model", "zero_positions", "learned positions begin at zero", &c.model.zero_positions},
+      {"model", "headless", "hidden states only (bert)", &c.model.headless},
+      {"model", "init_std", "standard deviation of the initial weights", &c.model.init_std},
 
       {"data", "train", "files, folders or globs", &c.data.train},
       {"data", "val", "held-out files", &c.data.val},

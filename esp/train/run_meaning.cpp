@@ -68,6 +68,10 @@ model::ModelConfig model_config(const ModelSection& s) {
   c.type_vocab = s.type_vocab;
   c.num_classes = s.classes;
   c.pooler = s.pooler;
+  c.embedding_norm = s.embedding_norm;
+  c.zero_positions = s.zero_positions;
+  c.headless = s.headless;
+  c.init_std = s.init_std;
   return c;
 }
 
@@ -94,6 +98,10 @@ ModelSection model_section(const model::ModelConfig& c) {
   s.type_vocab = c.type_vocab;
   s.classes = c.num_classes;
   s.pooler = c.pooler;
+  s.embedding_norm = c.embedding_norm;
+  s.zero_positions = c.zero_positions;
+  s.headless = c.headless;
+  s.init_std = c.init_std;
   return s;
 }
 

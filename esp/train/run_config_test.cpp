@@ -1,0 +1,112 @@
+#include "esp/train/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/base/rng.h"
+#include "esp/base/table.h"
+#include "esp/model/model.h"
+
+namespace esp::train {
+namespace {
+
+std::string refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_run_config(text, "run.toml", overrides);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(RunFile, DefaultsAreAValidRun) {
+  const RunConfig config = parse_run_config("", "run.toml", {});
+  EXPECT_EQ(config.train.optimizer, "adamw");
+  EXPECT_EQ(run_folder_of(config), "runs/run");
+}
+
+TEST(RunFile, IsWrittenBackAsItWasRead) {
+  const RunConfig config = parse_run_config(R"(
+[run]
+name = "a \"quoted\" name"
+[data]
+train = ["a.txt", "b*.jsonl"]
+[train]
+lr = 0.00060000000000000006
+steps = 123456789012
+)",
+                                            "run.toml", {"model.preset=gpt2-124m", "model.layers=3"});
+  EXPECT_EQ(config.model.dim, 768);
+  EXPECT_EQ(config.model.layers, 3);
+  const std::string text = to_toml(config);
+  const RunConfig again = parse_run_config(text, "again", {});
+  EXPECT_EQ(to_toml(again), text);
+  EXPECT_EQ(again.data.train, (std::vector<std::string>{"a.txt", "b*.jsonl"}));
+  EXPECT_EQ(again.train.lr, config.train.lr);
+}
+
+TEST(RunFile, AnOverrideBeatsTheFileAndAPresetBeatsNeither) {
+  const RunConfig config =
+      parse_run_config("[model]\npreset = \"gpt2-124m\"\nheads = 6\n", "f", {"model.dim=384", "run.name=7"});
+  EXPECT_EQ(config.model.heads, 6);
+  EXPECT_EQ(config.model.dim, 384);
+  EXPECT_EQ(config.model.layers, 12);
+  EXPECT_EQ(config.run.name, "7");
+}
+
+TEST(RunFile, WrongTypesAndPlacesAreSaidWithLineAndColumn) {
+  EXPECT_NE(refusal("[train]\nsteps = \"ten\"\n").find("run.toml:2:9: train.steps wants a whole number"),
+            std::string::npos)
+      << refusal("[train]\nsteps = \"ten\"\n");
+  EXPECT_NE(refusal("[train]\nsteps = 1.5\n").find("whole number"), std::string::npos);
+  EXPECT_NE(refusal("[run]\ndeterministic = 1\n").find("true or false"), std::string::npos);
+  EXPECT_NE(refusal("steps = 3\n").find("section"), std::string::npos);
+  EXPECT_NE(refusal("", {"train.lr"}).find("section.key=value"), std::string::npos);
+  EXPECT_NE(refusal("[data]\ntrain = [1]\n").find("list of strings"), std::string::npos);
+}
+
+// Every key with one random edit is refused, and the right key is the one suggested, at least 95 times in 100.
+TEST(RunFile, OneWrongLetterInAnyKeyIsCaughtAndTheRightKeySuggested) {
+  RunConfig config;
+  int tried = 0, suggested = 0;
+  for (const Field& field : fields(config)) {
+    for (uint64_t trial = 0; trial < 8; ++trial) {
+      std::string key(field.key);
+      const uint64_t bits = random_bits(11, trial, static_cast<uint64_t>(tried));
+      const size_t at = (bits >> 8) % key.size();
+      const char letter = static_cast<char>('a' + (bits >> 40) % 26);
+      switch (bits % 4) {
+        case 0:
+          key[at] = letter;
+          break;
+        case 1:
+          key.insert(at, 1, letter);
+          break;
+        case 2:
+          if (key.size() > 2) key.erase(at, 1);
+          break;
+        default:
+          if (at + 1 < key.size()) std::swap(key[at], key[at + 1]);
+      }
+      bool known = false;
+      for (const Field& other : fields(config)) known = known || (other.section == field.section && other.key == key);
+      if (known) continue;
+      const std::string answer = refusal(fmt::format("[{}]\n{} = 1\n", field.section, key));
+      EXPECT_NE(answer.find("unknown key"), std::string::npos) << key << ": " << answer;
+      ++tried;
+      if (answer.find(fmt::format("did you mean \"{}\"", field.key)) != std::string::npos) ++suggested;
+    }
+  }
+  EXPECT_GT(tried, 400);
+  EXPECT_GE(suggested, tried * 95 / 100) << tried;
+}
+
+TEST(RunFile, PresetsSurviveTheTripThroughTheSection) {
+  for (const model::Preset& preset : model::presets()) {
+    const RunConfig config = parse_run_config(fmt::format("[model]\npreset = \"{}\"\n", preset.name), "f", {});
+    EXPECT_TRUE(model_config(config.model) == preset.config) << preset.name;
+  }
+}
+
+}  // namespace
+}  // namespace esp::train

@@ -1,0 +1,328 @@
+"""espalier train, generate and eval on a small model: learning, resuming bit for bit, stopping on signals, what the run
+folder holds, and what wrong input is answered with."""
+import json
+import math
+import os
+import shutil
+import signal
+import struct
+import tempfile
+import time
+import unittest
+
+from driving import run, start
+
+RUN = """
+[run]
+name = "tiny"
+dir = "{folder}/run"
+seed = 3
+threads = 2
+[model]
+arch = "gpt"
+layers = 2
+heads = 2
+dim = 32
+seq_len = 32
+dropout = {dropout}
+[data]
+train = "{folder}/text.txt"
+val_fraction = 0.1
+[train]
+steps = {steps}
+global_batch = 8
+lr = 1e-2
+warmup = 2
+"""
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="espalier-train-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        with open(self.path("text.txt"), "w") as file:
+            file.write("the quick brown fox jumps over the lazy dog. " * 400)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_file(self, steps=20, dropout=0.0):
+        with open(self.path("run.toml"), "w") as file:
+            file.write(RUN.format(folder=self.folder, steps=steps, dropout=dropout))
+        return self.path("run.toml")
+
+    def train(self, *arguments, steps=20, dropout=0.0, code=0):
+        answer = run("train", self.run_file(steps, dropout), *arguments)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        return answer
+
+    def metrics(self, run_dir="run"):
+        with open(self.path(run_dir + "/metrics.jsonl")) as file:
+            return [json.loads(line) for line in file]
+
+    def manifest(self, step, run_dir="run"):
+        with open(self.path(f"{run_dir}/checkpoints/step-{step}/manifest.json")) as file:
+            return json.load(file)
+
+    def same_checkpoint(self, step, one, other):
+        a, b = self.manifest(step, one), self.manifest(step, other)
+        self.assertEqual(a["files"], b["files"])  # sizes and checksums of parameters and optimizer state
+        self.assertEqual({k: v for k, v in a["state"].items() if k not in ("run", "restarts")},
+                         {k: v for k, v in b["state"].items() if k not in ("run", "restarts")})
+
+
+class Learning(InFolder):
+    def test_the_loss_falls_from_ln_v(self):
+        self.train(steps=60)
+        losses = [m["loss"] for m in self.metrics()]
+        self.assertLess(abs(losses[0] - math.log(257)), 0.3)
+        self.assertLess(losses[-1], losses[0] - 2)
+        self.assertLess(self.metrics()[-1]["val_loss"], losses[0] - 2)
+
+    def test_micro_batches_do_not_show(self):
+        self.train("--run-dir", self.path("whole"), "--set", "train.precision=fp64")
+        self.train("--run-dir", self.path("split"), "--set", "train.precision=fp64", "--set", "train.micro_batch=2")
+        for a, b in zip(self.metrics("whole"), self.metrics("split")):
+            self.assertLess(abs(a["loss"] - b["loss"]), 1e-11)
+            self.assertLess(abs(a["grad_norm"] - b["grad_norm"]), 1e-10)
+
+    def test_threads_and_recomputation_change_no_bit(self):
+        self.train("--run-dir", self.path("a"), dropout=0.1)
+        self.train("--run-dir", self.path("b"), "--set", "run.threads=1", dropout=0.1)
+        self.train("--run-dir", self.path("c"), "--set", "train.recompute=full", dropout=0.1)
+        self.train("--run-dir", self.path("d"), "--set", "train.recompute=selective", dropout=0.1)
+        for other in "bcd":
+            self.same_checkpoint(20, "a", other)
+
+
+class Resume(InFolder):
+    def test_stopping_and_resuming_equals_not_stopping(self):
+        self.train("--run-dir", self.path("whole"), dropout=0.1)
+        # The same schedule, cut by a step limit that the run file does not know of: a copy of the state at step 8.
+        self.train("--run-dir", self.path("cut"), "--set", "checkpoint.every=8", "--set", "checkpoint.keep=0", dropout=0.1)
+        for step in (16, 20):
+            shutil.rmtree(self.path(f"cut/checkpoints/step-{step}"))
+        answer = self.train("--run-dir", self.path("cut"), dropout=0.1)
+        self.assertIn("resumed from", answer.stderr)
+        self.same_checkpoint(20, "whole", "cut")
+        steps = [m["step"] for m in self.metrics("cut")]
+        self.assertEqual(steps, list(range(1, 21)))
+        whole = {m["step"]: m["loss"] for m in self.metrics("whole")}
+        self.assertEqual([m["loss"] for m in self.metrics("cut")], [whole[s] for s in steps])
+
+    def test_an_incomplete_checkpoint_is_passed_over(self):
+        self.train("--set", "checkpoint.every=10")
+        os.remove(self.path("run/checkpoints/step-20/manifest.json"))
+        answer = self.train()
+        self.assertIn("step-10", answer.stderr)
+        self.assertIn("passed over", answer.stderr)
+
+    def test_a_damaged_checkpoint_is_an_error_not_a_guess(self):
+        self.train()
+        path = self.path("run/checkpoints/step-20/model-00001-of-00001.safetensors")
+        with open(path, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 1]))
+        answer = run("train", self.run_file(30))
+        self.assertEqual(answer.returncode, 4)
+        self.assertIn("damaged", answer.stderr)
+
+    def test_another_optimizer_is_refused(self):
+        self.train()
+        answer = run("train", self.run_file(30), "--set", "train.optimizer=sgd")
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("adamw", answer.stderr)
+
+
+class Signals(InFolder):
+    def stop_with(self, number):
+        process = start("train", self.run_file(100000), "--set", "log.every=1000000")
+        metrics = self.path("run/run.toml")
+        deadline = time.monotonic() + 60
+        while not os.path.exists(metrics) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)  # a few steps
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        return process.returncode, errors
+
+    def test_sigterm_checkpoints_and_asks_to_be_requeued(self):
+        code, errors = self.stop_with(signal.SIGTERM)
+        self.assertEqual(code, 75, errors)
+        steps = os.listdir(self.path("run/checkpoints"))
+        self.assertEqual(len(steps), 1)
+        at = int(steps[0].split("-")[1])
+        answer = run("train", self.path("run.toml"), "--set", f"train.steps={at + 2}")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn(f"at step {at}", answer.stderr)
+
+    def test_sigint_does_too(self):
+        self.assertEqual(self.stop_with(signal.SIGINT)[0], 75)
+
+    def test_a_run_that_is_killed_leaves_no_half_checkpoint_in_use(self):
+        process = start("train", self.run_file(100000), "--set", "checkpoint.every=1", "--set", "log.every=1000000")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            folder = self.path("run/checkpoints")
+            if os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder)):
+                break
+            time.sleep(0.01)
+        process.kill()
+        process.communicate(timeout=60)
+        answer = run("train", self.path("run.toml"), "--set", "train.max_minutes=0.001")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("resumed from", answer.stderr)
+        self.assertFalse([n for n in os.listdir(folder) if n.startswith(".partial")])
+
+
+class Folder(InFolder):
+    def test_it_holds_what_was_promised(self):
+        self.train("--set", "log.trace=true", "--set", "train.eval_every=10")
+        for line in self.metrics():
+            for key in "step loss grad_norm lr tokens tokens_per_s step_ms mfu".split():
+                self.assertIn(key, line)
+        self.assertIn("val_loss", self.metrics()[9])
+        with open(self.path("run/summary.json")) as file:
+            summary = json.load(file)
+        self.assertEqual(set("world steps final_loss parameters tokens_per_s peak_bytes restarts wall_s".split()), set(summary))
+        # V·h + s·h + L(12h² + 13h) + 2h
+        self.assertEqual(summary["parameters"], 257 * 32 + 32 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32)
+        with open(self.path("run/ranks/rank-0.json")) as file:
+            rank = json.load(file)
+        memory = rank["memory"]
+        self.assertEqual(memory["parameter"]["peak"], 4 * summary["parameters"])
+        self.assertEqual(memory["gradient"]["peak"], 4 * summary["parameters"])
+        self.assertEqual(memory["optimizer"]["peak"], 8 * summary["parameters"])
+        self.assertGreater(memory["activation"]["peak"], 0)
+        with open(self.path("run/trace.json")) as file:
+            names = {event.get("name") for event in json.load(file)["traceEvents"]}
+        self.assertTrue({"forward", "backward", "optimizer"} <= names)
+        answer = run("train", self.path("run/run.toml"), "--resume", "none", "--run-dir", self.path("again"))
+        self.assertEqual(answer.returncode, 0, answer.stderr)  # the resolved file is a run file
+        self.same_checkpoint(20, "run", "again")
+
+    def test_tensorboard_events_are_well_formed(self):
+        self.train()
+        name, = os.listdir(self.path("run/events"))
+        with open(self.path("run/events/" + name), "rb") as file:
+            data = file.read()
+        table = []
+        for i in range(256):
+            for _ in range(8):
+                i = (i >> 1) ^ (0x82F63B78 if i & 1 else 0)
+            table.append(i)
+
+        def masked_crc(chunk):
+            crc = 0xFFFFFFFF
+            for byte in chunk:
+                crc = table[(crc ^ byte) & 255] ^ (crc >> 8)
+            crc ^= 0xFFFFFFFF
+            return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+        at = records = 0
+        while at < len(data):
+            length, crc = struct.unpack_from("<QI", data, at)
+            self.assertEqual(crc, masked_crc(data[at:at + 8]))
+            event = data[at + 12:at + 12 + length]
+            self.assertEqual(struct.unpack_from("<I", data, at + 12 + length)[0], masked_crc(event))
+            at += 16 + length
+            records += 1
+        self.assertGreater(records, 20 * 5)
+
+
+class Errors(InFolder):
+    def refused(self, code, *words, arguments=()):
+        answer = run("train", self.path("run.toml"), *arguments)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        for word in words:
+            self.assertIn(word, answer.stderr)
+
+    def test_typos_name_the_nearest_key(self):
+        self.run_file()
+        self.refused(2, "steps", arguments=["--set", "train.setps=5"])
+        self.refused(2, "train", arguments=["--set", "trian.steps=5"])
+        with open(self.path("run.toml"), "a") as file:
+            file.write("weight_dacay = 1.0\n")
+        self.refused(2, "weight_decay", "run.toml:")
+
+    def test_values_that_do_not_fit_say_what_would(self):
+        self.run_file()
+        self.refused(2, "divide", arguments=["--set", "train.micro_batch=3"])
+        self.refused(2, "whole number", arguments=["--set", "train.steps=many"])
+        self.refused(2, "cosine", arguments=["--set", "train.schedule=cosinus"])
+        self.refused(2, "heads", arguments=["--set", "model.heads=5"])
+        self.refused(2, "gpt2-124m", arguments=["--set", "model.preset=gpt2-124"])
+
+    def test_missing_files_are_named(self):
+        self.run_file()
+        self.refused(4, "nowhere.txt", arguments=["--set", "data.train=" + self.path("nowhere.txt")])
+        answer = run("train", self.path("absent.toml"))
+        self.assertEqual(answer.returncode, 4)
+        self.assertIn("absent.toml", answer.stderr)
+
+    def test_a_text_shorter_than_a_sequence_is_refused(self):
+        self.run_file()
+        with open(self.path("short.txt"), "w") as file:
+            file.write("short")
+        answer = run("train", self.path("run.toml"), "--set", "data.train=" + self.path("short.txt"),
+                     "--set", "data.val_fraction=0")
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+
+    def test_broken_toml_has_line_and_column(self):
+        with open(self.path("run.toml"), "w") as file:
+            file.write("[run\n")
+        self.refused(2, "run.toml:1:")
+
+
+class Generation(InFolder):
+    def test_a_trained_model_says_what_it_learned(self):
+        self.train(steps=150)
+        answer = run("generate", "--checkpoint", self.path("run"), "--prompt", "the quick ", "--tokens", "20",
+                     "--temperature", "0")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("the quick brown fox", answer.stdout)
+
+    def test_choices_depend_on_the_seed_alone(self):
+        self.train(steps=5)
+        said = [run("generate", "--checkpoint", self.path("run"), "--tokens", "100", "--seed", seed, "--top-k", "50",
+                    "--threads", threads).stdout for seed, threads in (("1", "1"), ("1", "2"), ("2", "1"))]
+        self.assertEqual(said[0], said[1])
+        self.assertNotEqual(said[0], said[2])
+
+    def test_eval_reports_every_token(self):
+        self.train(steps=30)
+        answer = run("eval", "--checkpoint", self.path("run"), "--text", self.path("text.txt"), "--json",
+                     self.path("eval.json"))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        with open(self.path("eval.json")) as file:
+            result = json.load(file)
+        self.assertEqual(result["tokens"], len(result["token_losses"]))
+        self.assertEqual(result["tokens"], os.path.getsize(self.path("text.txt")) - 1)
+        self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]))
+        self.assertLess(result["loss"], math.log(257))
+
+    def test_a_folder_without_checkpoint_is_an_error(self):
+        answer = run("generate", "--checkpoint", self.folder)
+        self.assertEqual(answer.returncode, 4)
+        self.assertIn("no complete checkpoint", answer.stderr)
+
+
+class Precision(InFolder):
+    def test_sixteen_bits_follow_fp32(self):
+        self.train("--run-dir", self.path("fp32"), steps=40)
+        for precision in ("bf16", "fp16"):
+            self.train("--run-dir", self.path(precision), "--set", "train.precision=" + precision, steps=40)
+            a, b = self.metrics("fp32")[-1]["loss"], self.metrics(precision)[-1]["loss"]
+            self.assertLess(abs(a - b) / a, 0.02, precision)
+            with open(self.path(precision + "/ranks/rank-0.json")) as file:
+                memory = json.load(file)["memory"]
+            with open(self.path(precision + "/summary.json")) as file:
+                parameters = json.load(file)["parameters"]
+            self.assertEqual([memory[k]["peak"] for k in ("parameter", "gradient", "optimizer")],
+                             [2 * parameters, 2 * parameters, 12 * parameters])
+
+
+if __name__ == "__main__":
+    unittest.main()
