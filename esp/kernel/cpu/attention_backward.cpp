@@ -85,25 +85,26 @@ class Backward {
     take_tiles(parts);
     std::fill(dk, dk + (end - begin) * kTile * width_, A{0});
     std::fill(dv, dv + (end - begin) * kTile * width_, A{0});
-    const int64_t first = first_query(s_, begin * kTile) / kTile, tiles = num_tiles(s_.num_queries);
-    for (int64_t h = group * group_size(); h < (group + 1) * group_size(); ++h) {
-      for (int64_t i = first; i < tiles; ++i) load_queries(at(whole, i), b, h, i);
+    const int64_t tiles = num_tiles(s_.num_queries), last_head = (group + 1) * group_size() - 1;
+    for (int64_t h = group * group_size(); h <= last_head; ++h) {
       if (with_dq) std::fill(whole.dq, whole.dq + sizes.rows_q * width_, A{0});
-      for (int64_t j = begin; j < end && j * kTile < visible_keys(s_, b, s_.num_queries - 1); ++j) {
+      for (int64_t j = begin; j < end; ++j) {
         keys.dk = dk + (j - begin) * kTile * width_;
         keys.dv = dv + (j - begin) * kTile * width_;
-        load_keys(keys, b, group, j);
-        for (int64_t i = first_query(s_, j * kTile) / kTile; i < tiles; ++i) {
+        const bool is_seen = j * kTile < visible_keys(s_, b, s_.num_queries - 1);
+        if (is_seen) load_keys(keys, b, group, j);
+        for (int64_t i = first_query(s_, j * kTile) / kTile; is_seen && i < tiles; ++i) {
           QueryTile<A> queries = at(whole, i);
           if (!with_dq) queries.dq = nullptr;
+          if (j == begin) load_queries(queries, b, h, i);
+          look_ahead(b, h, i, j, j == begin, i == tiles - 1 && j == end - 1);
           pair(queries, keys, b, h, i, j);
+          if (with_dq && j + 1 == num_seen(b, i)) store_dq(queries.dq, b, h, i);
         }
+        if (h == last_head) store_dk_dv(keys.dk, keys.dv, b, group, j);
       }
-      if (with_dq)
-        for (int64_t i = 0; i < tiles; ++i) store_dq(at(whole, i).dq, b, h, i);
+      for (int64_t i = 0; with_dq && i < tiles && num_seen(b, i) == 0; ++i) store_dq(at(whole, i).dq, b, h, i);
     }
-    for (int64_t j = begin; j < end; ++j)
-      store_dk_dv(dk + (j - begin) * kTile * width_, dv + (j - begin) * kTile * width_, b, group, j);
   }
 
   // Query tiles [begin, end) of head h of sequence b: their dq.
@@ -119,11 +120,11 @@ class Backward {
     for (int64_t i = begin; i < end; ++i) {
       load_queries(queries, b, h, i);
       std::fill(queries.dq, queries.dq + kTile * width_, A{0});
-      const int64_t last = std::min(s_.num_queries, (i + 1) * kTile) - 1;
-      for (int64_t j = 0; j * kTile < visible_keys(s_, b, last); ++j) {
+      for (int64_t j = 0; j < num_seen(b, i); ++j) {
         const KeyTile<A> keys{whole.keys_t + j * kTile * width_, whole.values_t + j * kTile * width_,
                               whole.keys + j * kTile * width_, nullptr, nullptr};
         if (j == num_loaded) load_keys(keys, b, h / group_size(), num_loaded++);
+        look_ahead(b, h, i, j, j == 0, false);
         pair(queries, keys, b, h, i, j);
       }
       store_dq(queries.dq, b, h, i);
@@ -132,6 +133,11 @@ class Backward {
 
  private:
   int64_t group_size() const { return s_.heads / s_.kv_heads; }
+
+  // Key tiles that query tile i sees.
+  int64_t num_seen(int64_t b, int64_t i) const {
+    return num_tiles(visible_keys(s_, b, std::min(s_.num_queries, (i + 1) * kTile) - 1));
+  }
 
   QueryTile<A> at(const QueryTile<A>& whole, int64_t i) const {
     const int64_t rows = i * kTile;
@@ -146,23 +152,26 @@ class Backward {
   }
 
   void load_queries(const QueryTile<A>& to, int64_t b, int64_t h, int64_t i) {
-    const Tag<A> d;
     const int64_t first = i * kTile, rows = std::min(kTile, s_.num_queries - first), column = h * s_.head_dim;
     load_tile(to.q, g_.q + b * s_.q.batch + first * s_.q.token + column, s_.q.token, rows, s_.head_dim,
               static_cast<A>(s_.scale * kLog2E));
     const int64_t start = b * s_.o.batch + first * s_.o.token + column;
-    load_tile(to.d_o, g_.o + start, s_.o.token, rows, s_.head_dim, A{1});
-    std::copy(to.d_o, to.d_o + rows * width_, to.dq);  // o for a moment: its product with dO is all that is needed
     load_tile(to.d_o, g_.d_o + start, s_.o.token, rows, s_.head_dim, A{1});
     const A* lse = g_.lse + (b * s_.heads + h) * s_.num_queries + first;
     for (int64_t r = 0; r < kTile; ++r) {
-      auto sum = hn::Zero(d);
-      if (r < rows)
-        for (int64_t c = 0; c < width_; c += kLanes<A>)
-          sum = hn::MulAdd(hn::Load(d, to.d_o + r * width_ + c), hn::Load(d, to.dq + r * width_ + c), sum);
-      to.mean[r] = hn::GetLane(hn::SumOfLanes(d, sum));
-      to.lse[r] = r < rows && std::isfinite(lse[r]) ? lse[r] * static_cast<A>(kLog2E) : A{0};
+      to.mean[r] = r < rows ? dot(to.d_o + r * width_, g_.o + start + r * s_.o.token) : A{0};
+      to.lse[r] = r < rows && visible_keys(s_, b, first + r) > 0 ? lse[r] * static_cast<A>(kLog2E) : A{0};
     }
+  }
+
+  HWY_INLINE A dot(const A* x, const T* y) const {
+    auto sums = hn::Zero(Tag<A>());
+    int64_t c = 0;
+    for (; c + kLanes<A> <= s_.head_dim; c += kLanes<A>)
+      sums = hn::MulAdd(hn::Load(Tag<A>(), x + c), load_lanes(y + c), sums);
+    A sum = hn::GetLane(hn::SumOfLanes(Tag<A>(), sums));
+    for (; c < s_.head_dim; ++c) sum += x[c] * static_cast<A>(y[c]);
+    return sum;
   }
 
   void load_keys(const KeyTile<A>& to, int64_t b, int64_t group, int64_t j) {
@@ -173,17 +182,54 @@ class Backward {
     transpose_tile(to.keys_t, to.keys, s_.head_dim);
   }
 
+  // While tiles i and j meet: the next query tile (on the first pass over them), the next key tile and what is written
+  // soon; at the end of a head, the first tiles of the next.
+  void look_ahead(int64_t b, int64_t h, int64_t i, int64_t j, bool first_pass, bool last_pair) {
+    const int64_t D = s_.head_dim, Tq = s_.num_queries, Tk = s_.num_keys, group = h / group_size();
+    for (Ahead& ahead : ahead_) ahead = {};
+    if (last_pair && b * s_.heads + h + 1 < s_.batch * s_.heads) {
+      const int64_t next_b = b + (h + 1) / s_.heads, next_h = (h + 1) % s_.heads;
+      read_ahead(next_b, next_h, 0);
+      ahead_[3] = Ahead::tile(g_.k, s_.k, next_b, next_h / group_size(), Tk, D, 0);
+      ahead_[4] = Ahead::tile(g_.v, s_.v, next_b, next_h / group_size(), Tk, D, 0);
+    } else if (first_pass) {
+      read_ahead(b, h, i + 1);
+    }
+    if (i == first_query(s_, j * kTile) / kTile && !last_pair) {
+      ahead_[3] = Ahead::tile(g_.k, s_.k, b, group, Tk, D, j + 1);
+      ahead_[4] = Ahead::tile(g_.v, s_.v, b, group, Tk, D, j + 1);
+      ahead_[5] = Ahead::tile(g_.dk, s_.k, b, group, Tk, D, j);
+      ahead_[6] = Ahead::tile(g_.dv, s_.v, b, group, Tk, D, j);
+    }
+    if (j + 1 == num_seen(b, i)) ahead_[7] = Ahead::tile(g_.dq, s_.q, b, h, Tq, D, i);
+  }
+
+  void read_ahead(int64_t b, int64_t h, int64_t i) {
+    ahead_[0] = Ahead::tile(g_.q, s_.q, b, h, s_.num_queries, s_.head_dim, i);
+    ahead_[1] = Ahead::tile(g_.o, s_.o, b, h, s_.num_queries, s_.head_dim, i);
+    ahead_[2] = Ahead::tile(g_.d_o, s_.o, b, h, s_.num_queries, s_.head_dim, i);
+  }
+
+  // A strip's share of two of them.
+  HWY_INLINE void fetch(int which, int64_t r) const {
+    ahead_[which].fetch(r, r + kStripRows);
+    ahead_[which + 1].fetch(r, r + kStripRows);
+  }
+
   // What query tile i and key tile j give each other.
   void pair(const QueryTile<A>& queries, const KeyTile<A>& keys, int64_t b, int64_t h, int64_t i, int64_t j) {
     const int64_t rows = std::min(kTile, s_.num_queries - i * kTile), first = i * kTile;
     for (int64_t r = 0; r < kTile; ++r)
       seen_[r] = visible_keys(s_, b, std::min(first + r, s_.num_queries - 1)) - j * kTile;
     // Product by product, so that one key-side operand at a time lives in the first-level cache.
-    for (int64_t r = 0; r < rows; r += kStripRows)
+    for (int64_t r = 0; r < rows; r += kStripRows) {
+      fetch(0, r);
       if (columns(r) > 0)
         multiply_strip<Begin::zero, false>(p_ + r * kTile, kTile, queries.q + r * width_, width_, keys.keys_t, kTile,
                                            columns(r), s_.head_dim);
+    }
     for (int64_t r = 0; r < rows; r += kStripRows) {
+      fetch(2, r);
       if (columns(r) == 0) continue;
       multiply_strip<Begin::zero, false>(ds_ + r * kTile, kTile, queries.d_o + r * width_, width_, keys.values_t, kTile,
                                          columns(r), s_.head_dim);
@@ -192,11 +238,13 @@ class Backward {
         slope(p_ + k * kTile, ds_ + k * kTile, columns(r), seen_[k], queries.lse[k], queries.mean[k]);
       }
     }
-    if (queries.dq)
-      for (int64_t r = 0; r < rows; r += kStripRows)
-        if (columns(r) > 0)
-          multiply_strip<Begin::sum, false>(queries.dq + r * width_, width_, ds_ + r * kTile, kTile, keys.keys, width_,
-                                            width_, std::min(kTile, seen_[r + kStripRows - 1]));
+    for (int64_t r = 0; r < rows; r += kStripRows) {
+      fetch(4, r);
+      fetch(6, r);
+      if (queries.dq && columns(r) > 0)
+        multiply_strip<Begin::sum, false>(queries.dq + r * width_, width_, ds_ + r * kTile, kTile, keys.keys, width_,
+                                          width_, std::min(kTile, seen_[r + kStripRows - 1]));
+    }
     if (!keys.dk) return;
     const int64_t most = std::min(kTile, seen_[kTile - 1]);
     gather(keys.dv, p_, queries.d_o, first, rows, most, j);
@@ -264,6 +312,7 @@ class Backward {
   A* const memory_;
   A *p_ = nullptr, *ds_ = nullptr, *keep_ = nullptr;
   int64_t seen_[kTile];
+  Ahead ahead_[8];
 };
 
 }  // namespace attend

@@ -43,8 +43,10 @@ class Forward {
     for (int i = 0; i < 8; ++i) *to[i] = parts.take(counts[i]);
   }
 
-  // Query tile `tile` of head h of sequence b.
-  void run(int64_t b, int64_t h, int64_t tile) {
+  // Block b·heads·tiles + h·tiles + tile: query tile `tile` of head h of sequence b.
+  void run(int64_t block) {
+    const int64_t tiles = num_tiles(s_.num_queries);
+    const int64_t b = block / tiles / s_.heads, h = block / tiles % s_.heads, tile = block % tiles;
     const int64_t group = h / (s_.heads / s_.kv_heads), first = tile * kTile;
     const int64_t rows = std::min(kTile, s_.num_queries - first), width = padded<A>(s_.head_dim);
     if (b != packed_batch_ || group != packed_group_) packed_batch_ = b, packed_group_ = group, num_packed_ = 0;
@@ -56,7 +58,9 @@ class Forward {
     for (int64_t r = 0; r < kTile; ++r) visible_[r] = visible_keys(s_, b, std::min(first + r, s_.num_queries - 1));
     for (int64_t t = 0; t * kTile < visible_[rows - 1]; ++t) {
       if (t == num_packed_) pack(b, group, num_packed_++);
-      add_key_tile(b, h, first, rows, t);
+      const bool is_last = (t + 1) * kTile >= visible_[rows - 1];
+      if (is_last) look_ahead(block);
+      add_key_tile(b, h, first, rows, t, is_last);
     }
     store(b, h, first, rows);
   }
@@ -74,13 +78,29 @@ class Forward {
     load_tile(values, v_ + b * s_.v.batch + t * kTile * s_.v.token + column, s_.v.token, rows, s_.head_dim, A{1});
   }
 
-  void add_key_tile(int64_t b, int64_t h, int64_t first, int64_t rows, int64_t t) {
+  // What the next block reads that this one has not, and what this one writes.
+  void look_ahead(int64_t block) {
+    const int64_t tiles = num_tiles(s_.num_queries), D = s_.head_dim, next = block + 1;
+    const int64_t b = next / tiles / s_.heads, h = next / tiles % s_.heads, group = h / (s_.heads / s_.kv_heads);
+    const int64_t key_tile = b == packed_batch_ && group == packed_group_ ? num_packed_ : 0;
+    for (Ahead& ahead : ahead_) ahead = {};
+    if (b < s_.batch) {
+      ahead_[0] = Ahead::tile(q_, s_.q, b, h, s_.num_queries, D, next % tiles);
+      ahead_[1] = Ahead::tile(k_, s_.k, b, group, s_.num_keys, D, key_tile);
+      ahead_[2] = Ahead::tile(v_, s_.v, b, group, s_.num_keys, D, key_tile);
+    }
+    ahead_[3] =
+        Ahead::tile(o_, s_.o, block / tiles / s_.heads, block / tiles % s_.heads, s_.num_queries, D, block % tiles);
+  }
+
+  void add_key_tile(int64_t b, int64_t h, int64_t first, int64_t rows, int64_t t, bool is_last) {
     const int64_t width = padded<A>(s_.head_dim);
     const A* keys = keys_ + t * kTile * width;
     const A* values = values_ + t * kTile * width;
     // All scores, then all outputs: one of the two key-side operands at a time lives in the first-level cache.
     for (int64_t r = 0; r < rows; r += kStripRows) {
       const int64_t seen = std::min(kTile, visible_[r + kStripRows - 1] - t * kTile);
+      if (is_last) ahead_[0].fetch(r, r + kStripRows), ahead_[1].fetch(r, r + kStripRows);
       if (seen <= 0) continue;
       multiply_strip<Begin::zero, false>(p_ + r * kTile, kTile, queries_ + r * width, width, keys, kTile,
                                          covering<A>(seen), s_.head_dim);
@@ -91,6 +111,7 @@ class Forward {
     }
     for (int64_t r = 0; r < rows; r += kStripRows) {
       const int64_t seen = std::min(kTile, visible_[r + kStripRows - 1] - t * kTile);
+      if (is_last) ahead_[2].fetch(r, r + kStripRows), ahead_[3].fetch(r, r + kStripRows);
       if (seen > 0)
         multiply_strip<Begin::scaled, false>(sum_ + r * width, width, p_ + r * kTile, kTile, values, width, width, seen,
                                              factors_ + r);
@@ -156,6 +177,7 @@ class Forward {
   RowDropout dropout_;
   int64_t packed_batch_ = -1, packed_group_ = -1, num_packed_ = 0;
   int64_t visible_[kTile];
+  Ahead ahead_[4];
   A *keys_, *values_, *queries_, *sum_, *p_, *highest_, *factors_, *totals_;
 };
 
@@ -172,8 +194,7 @@ void attention_forward_tiles(void* o, void* lse, const void* q, const void* k, c
     split_by_cost(stream, s.batch * s.heads * tiles, cost, [&](int64_t, int64_t begin, int64_t end) {
       attend::Forward<T> forward(static_cast<T*>(o), static_cast<Accumulator<T>*>(lse), static_cast<const T*>(q),
                                  static_cast<const T*>(k), static_cast<const T*>(v), s);
-      for (int64_t block = begin; block < end; ++block)
-        forward.run(block / tiles / s.heads, block / tiles % s.heads, block % tiles);
+      for (int64_t block = begin; block < end; ++block) forward.run(block);
     });
   });
 }

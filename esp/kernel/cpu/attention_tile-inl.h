@@ -120,6 +120,29 @@ void load_tile(Accumulator<T>* to, const T* from, int64_t stride, int64_t rows, 
   std::fill(to + rows * width, to + kAttentionTile * width, Accumulator<T>{0});
 }
 
+// Rows of a tile that will be wanted soon, wherever they lie: tokens are too far apart for the processor to guess. They
+// are fetched into the second-level cache a strip at a time, between products.
+struct Ahead {
+  const void* data = nullptr;  // null: nothing
+  int64_t stride_bytes = 0, row_bytes = 0, rows = 0;
+
+  template <typename T>
+  static Ahead tile(const T* tensor, const AttentionStride& stride, int64_t b, int64_t head, int64_t tokens,
+                    int64_t head_dim, int64_t tile) {
+    constexpr int64_t size = sizeof(T);
+    const int64_t first = tile * kAttentionTile;
+    if (first >= tokens) return {};
+    return {tensor + b * stride.batch + first * stride.token + head * head_dim, stride.token * size, head_dim * size,
+            std::min(kAttentionTile, tokens - first)};
+  }
+  HWY_INLINE void fetch(int64_t begin, int64_t end) const {
+    if (!data) return;
+    for (int64_t r = begin; r < std::min(end, rows); ++r)
+      for (int64_t c = 0; c < row_bytes; c += 64)
+        __builtin_prefetch(static_cast<const char*>(data) + r * stride_bytes + c, 0, 2);
+  }
+};
+
 // Four rows of four (two of two, in f64) become columns.
 #if HWY_TARGET != HWY_SCALAR
 HWY_INLINE void transpose_square(float* to, int64_t to_stride, const float* from, int64_t stride) {
