@@ -1,5 +1,5 @@
-// tokenizer_bench TOKENIZER PATTERN|- REPEATS FILE…: encodes the lines of the files on one thread, REPEATS times, and prints
-// one line per round: bytes, ids, seconds. tokenizer_speed.py runs it beside other packages.
+// tokenizer_bench TOKENIZER PATTERN|- REPEATS FILE…: encodes the lines of the files on one thread, REPEATS times, and
+// prints one line per round: bytes, ids, seconds. tokenizer_speed.py runs it beside other packages.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     for (int round = 0; round < std::atoi(argv[3]); ++round) {
       ids.clear();
       auto begun = std::chrono::steady_clock::now();
-      for (const std::string& line : lines) tokenizer->encode(line, ids);
+      for (const std::string& line : lines) tokenizer->encode_ordinary(line, ids);
       double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
       std::printf("%zu %zu %.6f\n", bytes, ids.size(), seconds);
     }

@@ -65,19 +65,11 @@ def stumbles(rng):
     return "".join(rng.choice(STUMBLES) for _ in range(rng.randint(1, 16)))
 
 
-def texts(count, seed=1):
-    """A generator of `count` texts."""
+def texts(count, seed=1, kinds=("prose", "code", "scripts", "random", "stumbles")):
+    """A generator of `count` texts, the kinds in turn."""
     rng = random.Random(seed)
     english, blocks = prose(), code()
+    make = {"prose": lambda: rng.choice(english), "code": lambda: rng.choice(blocks), "scripts": lambda: mixed_scripts(rng),
+            "random": lambda: random_utf8(rng), "stumbles": lambda: stumbles(rng)}
     for i in range(count):
-        kind = i % 5
-        if kind == 0:
-            yield rng.choice(english)
-        elif kind == 1:
-            yield rng.choice(blocks)
-        elif kind == 2:
-            yield mixed_scripts(rng)
-        elif kind == 3:
-            yield random_utf8(rng)
-        else:
-            yield stumbles(rng)
+        yield make[kinds[i % len(kinds)]]()

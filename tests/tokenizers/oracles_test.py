@@ -20,6 +20,7 @@ SOME = 200_000 if LONG else 20_000
 BATCH = 50_000
 LIMIT_S = 600
 
+FEW_LETTERS = ("prose", "code", "stumbles")  # to train on: vocabularies that must hold every letter stay small
 SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 LLAMA3 = (r"(?i:" + SUFFIXES + r")|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
@@ -240,8 +241,7 @@ class Bert(Oracle):
     def test_every_character(self):
         tokenizers = package("tokenizers")
         points = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
-        # A vocabulary of every character shows what each one becomes.
-        seen = {}
+        # A vocabulary of what every character becomes shows it.
         for options in ({"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True},
                         {"lowercase": True, "strip_accents": False, "handle_chinese_chars": False},
                         {"lowercase": False, "clean_text": False}):
@@ -259,14 +259,13 @@ class Bert(Oracle):
                 self.compare(path, self.hugging_face(tokenizer), ["a" + chr(c) + "b" for c in points])
             if not LONG:
                 break
-        self.assertIsNotNone(seen)
 
 
 class SentencePiece(Oracle):
     def model(self, **options):
         sentencepiece = package("sentencepiece")
         text = self.folder / "text"
-        lines = [line for t in corpus.texts(12_000, seed=13) for line in t.splitlines() if line.strip() and len(line.encode()) < 4000]
+        lines = [line for t in corpus.texts(12_000, 13, FEW_LETTERS) for line in t.splitlines() if line.strip() and len(line.encode()) < 4000]
         text.write_text("\n".join(lines), encoding="utf-8")
         sentencepiece.SentencePieceTrainer.train(input=str(text), model_prefix=str(self.folder / "m"), minloglevel=2,
                                                  hard_vocab_limit=False, num_threads=2, **options)
@@ -328,7 +327,7 @@ class PieceJson(Oracle):
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
         trainer = tokenizers.trainers.UnigramTrainer(vocab_size=4000, show_progress=False, special_tokens=["<pad>", "<unk>"],
                                                      unk_token="<unk>")
-        tokenizer.train_from_iterator([t for t in corpus.texts(10_000, seed=17) if len(t) < 2000], trainer)
+        tokenizer.train_from_iterator([t for t in corpus.texts(10_000, 17, FEW_LETTERS) if len(t) < 2000], trainer)
         path = self.folder / "tokenizer.json"
         for split in (False, True):
             if split:

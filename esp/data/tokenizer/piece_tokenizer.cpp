@@ -80,7 +80,10 @@ PieceTokenizer::PieceTokenizer(PieceParts parts) : parts_(std::move(parts)) {
     if (token.normalized) token.content = normalize(token.content);
   added_ = AddedTokens(std::move(parts_.added));
   vocab_size_ = std::max(static_cast<int32_t>(pieces.size()), added_.size());
-  words_apart_ = std::none_of(pieces.begin(), pieces.end(), [](const Piece& p) { return crosses_space(p.text); });
+  // Unigram sums scores along the whole text, and in a tie its rounding decides: words one by one would round
+  // otherwise.
+  words_apart_ = !parts_.unigram && std::none_of(pieces.begin(), pieces.end(),
+                                                 [](const Piece& piece) { return crosses_space(piece.text); });
   special_ = parts_.special;
   SpecialTokens guess = guess_special(*this);
   for (auto role : {&SpecialTokens::bos, &SpecialTokens::eos, &SpecialTokens::pad, &SpecialTokens::mask,
@@ -224,7 +227,7 @@ void PieceTokenizer::encode_words(std::string_view text, std::vector<int32_t>& o
 }
 
 void PieceTokenizer::encode_word(std::string_view word, size_t readable, std::vector<int32_t>& ids) const {
-  if (word.size() > WordCache::kMaxBytes) return model_->encode(word, ids);
+  if (word.size() > WordCache::kMaxBytes) return model_->encode(word, ids);  // fuses with what is there by itself
   WordCache::Key key = WordCache::key_of(word, readable);
   int32_t known[WordCache::kMaxIds];
   int count = cache_.find(key, word.size(), known);

@@ -1,8 +1,8 @@
 // Remembers the ids of short words. A fixed table, one cache line per entry, a newer word replaces an older one.
 //
 // Any thread may read and write at once without a lock: an entry carries a sequence number that is odd while somebody
-// writes it (Boehm 2012). A reader that meets a writer misses; a writer that meets a writer lets go. All words of an
-// entry are relaxed atomics, so a torn read is seen by the sequence number and is no data race.
+// writes it (Boehm 2012). A reader that meets a writer misses; a writer that meets a writer lets go. Every word of an
+// entry is written with release and read with acquire: who sees any of a newer entry also sees that its number moved.
 #pragma once
 
 #include <array>
@@ -52,14 +52,13 @@ class WordCache {
     uint64_t head = entry.head.load(std::memory_order_acquire);
     if (((head >> 8) & 0xFF) != bytes || (head & kWriting)) return -1;
     for (size_t i = 0; i < 3; ++i)
-      if (entry.key[i].load(std::memory_order_relaxed) != key.words[i]) return -1;
+      if (entry.key[i].load(std::memory_order_acquire) != key.words[i]) return -1;
     int count = static_cast<int>(head & 0xF);
     // Whole words, all four: no branch per id.
     for (size_t i = 0; i < kMaxIds / 2; ++i) {
-      uint64_t two = entry.ids[i].load(std::memory_order_relaxed);
+      uint64_t two = entry.ids[i].load(std::memory_order_acquire);
       std::memcpy(ids + 2 * i, &two, 8);
     }
-    std::atomic_thread_fence(std::memory_order_acquire);
     return entry.head.load(std::memory_order_relaxed) == head ? count : -1;
   }
 
@@ -69,11 +68,10 @@ class WordCache {
     uint64_t head = entry.head.load(std::memory_order_relaxed);
     if ((head & kWriting) || !entry.head.compare_exchange_strong(head, head | kWriting, std::memory_order_acquire))
       return;
-    std::atomic_thread_fence(std::memory_order_release);
-    for (size_t i = 0; i < 3; ++i) entry.key[i].store(key.words[i], std::memory_order_relaxed);
+    for (size_t i = 0; i < 3; ++i) entry.key[i].store(key.words[i], std::memory_order_release);
     std::array<uint64_t, kMaxIds / 2> packed{};
-    std::memcpy(packed.data(), ids.data(), ids.size_bytes());
-    for (size_t i = 0; i < packed.size(); ++i) entry.ids[i].store(packed[i], std::memory_order_relaxed);
+    if (!ids.empty()) std::memcpy(packed.data(), ids.data(), ids.size_bytes());
+    for (size_t i = 0; i < packed.size(); ++i) entry.ids[i].store(packed[i], std::memory_order_release);
     uint64_t sequence = (head >> 16) + 1;
     entry.head.store(sequence << 16 | uint64_t{bytes} << 8 | ids.size(), std::memory_order_release);
   }
