@@ -23,11 +23,11 @@ class RecomputeNode final : public Node {
     std::array<Variable, N> x;
     for (size_t i = 0; i < N; ++i)
       x[i] = inputs_[i].needs_grad() ? inner_->leaf(inputs_[i].value()) : Variable(inputs_[i].value());
-    inner_->seed(f_(*inner_, x), tape.gradient_of(output_));
+    inner_->seed(f_(*inner_, x), tape.take_gradient(output_));
+    // What has gathered for the inputs so far moves in and is added to there, as it would be without recomputation.
+    for (size_t i = 0; i < N; ++i) hand_over(tape, inputs_[i], *inner_, x[i]);
     inner_->backward_inputs();
-    for (size_t i = 0; i < N; ++i)
-      if (x[i].needs_grad())
-        if (tensor::Tensor dx = inner_->take_gradient(x[i]); dx.defined()) tape.give_gradient(inputs_[i].slot(), dx);
+    for (size_t i = 0; i < N; ++i) hand_over(*inner_, x[i], tape, inputs_[i]);
     inputs_ = {};
     if (weights().empty()) tape.return_tape(std::move(inner_));
   }
@@ -39,6 +39,12 @@ class RecomputeNode final : public Node {
   std::span<Weight* const> weights() const override { return tape_.noted(uses_); }
 
  private:
+  static void hand_over(Tape& from, const Variable& source, Tape& to, const Variable& target) {
+    if (!source.needs_grad()) return;
+    if (tensor::Tensor gradient = from.take_gradient(source); gradient.defined())
+      to.give_gradient(target.slot(), std::move(gradient));
+  }
+
   const Tape& tape_;
   std::array<Variable, N> inputs_;
   int output_;

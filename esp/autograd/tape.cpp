@@ -42,7 +42,7 @@ bool Tape::wants(std::initializer_list<const Variable*> inputs, std::initializer
 
 void Tape::seed(const Variable& output, Tensor gradient) {
   ESP_CHECK(output.needs_grad(), "the output depends on nothing that needs a gradient");
-  give_gradient(output.slot(), gradient);
+  give_gradient(output.slot(), std::move(gradient));
 }
 
 GradientTarget Tape::gradient_into(const Variable& input) {
@@ -60,7 +60,7 @@ GradientTarget Tape::gradient_into(int index) {
   return {slot.gradient, true};
 }
 
-void Tape::give_gradient(int index, const Tensor& gradient) {
+void Tape::give_gradient(int index, Tensor gradient) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   ESP_CHECK(gradient.shape().count() == slot.shape.count() && gradient.dtype() == slot.dtype, "gradient {} for {}",
             gradient.shape().text(), slot.shape.text());

@@ -89,7 +89,7 @@ class Tape {
   GradientTarget gradient_into(int slot);
   tensor::Tensor take_gradient(int slot);  // moved out of the slot
   // Hands over a ready gradient: adopted where it is the first (it may be shared), else added.
-  void give_gradient(int slot, const tensor::Tensor& gradient);
+  void give_gradient(int slot, tensor::Tensor gradient);
   tensor::Tensor scratch(const tensor::Shape& shape, DType dtype) const;  // released with its last handle
 
   // --- for recomputation ---

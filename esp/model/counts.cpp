@@ -38,7 +38,7 @@ int64_t parameter_count(const ModelConfig& c) {
   const int64_t table = c.vocab * c.dim;
   if (c.arch == "bert")
     return table + positions(c) + c.type_vocab * c.dim + (c.embedding_norm ? norm(c) : 0) + c.layers * block(c) +
-           bert_head(c);
+           (c.post_norm ? 0 : norm(c)) + bert_head(c);
   if (c.arch == "t5") {
     const int64_t decoder_block = block(c) + attention(c) + norm(c);
     return table + 2 * positions(c) + c.layers * (block(c) + decoder_block) + (c.post_norm ? 0 : 2 * norm(c));

@@ -69,10 +69,13 @@ class Model {
   tensor::Tensor logits_of(nn::Pass& pass, const Batch& batch);              // or the logits
 };
 
+struct HfFormat;  // hf_format.h
+
 struct ModelRow {
   std::string_view name, help;
   ModelConfig (*defaults)();  // what the architecture usually has: norm, positions, activation, biases; no sizes
   std::unique_ptr<Model> (*make)(const ModelConfig&);
+  const HfFormat* hf;  // null: transformers has no such model
 };
 std::span<const ModelRow> models();
 ModelConfig default_config(std::string_view arch);             // UsageError lists the known archs

@@ -1,17 +1,23 @@
 #include <array>
 
 #include "esp/base/table.h"
+#include "esp/model/bert/bert.h"
 #include "esp/model/gpt/gpt.h"
+#include "esp/model/hf_format.h"
 #include "esp/model/llama/llama.h"
 #include "esp/model/model.h"
+#include "esp/model/t5/t5.h"
 
 namespace esp::model {
 namespace {
 
 constexpr std::array kModels = {
-    ModelRow{"gpt", "decoder: learned positions, LayerNorm, gelu, tied head", gpt_defaults, make_gpt},
+    ModelRow{"gpt", "decoder: learned positions, LayerNorm, gelu, tied head", gpt_defaults, make_gpt, &kGptHf},
     ModelRow{"llama", "decoder: rotary positions, RMSNorm, SwiGLU, grouped heads, untied head", llama_defaults,
-             make_llama},
+             make_llama, &kLlamaHf},
+    ModelRow{"bert", "encoder: post-norm, masked-token head or a classifier on the first token", bert_defaults,
+             make_bert, &kBertHf},
+    ModelRow{"t5", "encoder and decoder with cross attention, one table of tokens", t5_defaults, make_t5, nullptr},
 };
 
 }  // namespace

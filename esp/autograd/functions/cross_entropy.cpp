@@ -13,9 +13,18 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-// Logits of one block: large enough for the products to run at full rate, small beside the activations.
-constexpr int64_t kBlockBytes = int64_t{48} << 20;
+// Logits of one block. Each block passes over all of W and its gradient, so a vocabulary of 50 thousand wants hundreds
+// of rows in one; half a thousand of them are still small beside the activations.
+constexpr int64_t kBlockBytes = int64_t{112} << 20;
 constexpr int64_t kLeastRows = 64;
+
+// Blocks of equal size, as few as fit.
+int64_t rows_of_block(int64_t rows, int64_t row_bytes) {
+  const int64_t most = std::max(kLeastRows, kBlockBytes / row_bytes);
+  const int64_t num_blocks = std::max<int64_t>(1, (rows + most - 1) / most),
+                even = (rows + num_blocks - 1) / num_blocks;
+  return std::min(rows, (even + kLeastRows - 1) / kLeastRows * kLeastRows);
+}
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
   Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
@@ -93,8 +102,7 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
   Tensor dx;
   if (records && x.needs_grad()) dx = tensor::empty(context, x.shape(), type, MemoryCategory::activation);
 
-  const int64_t row_bytes = classes * static_cast<int64_t>(size_of(type));
-  const int64_t block = std::min(rows, std::max(kLeastRows, kBlockBytes / row_bytes / kLeastRows * kLeastRows));
+  const int64_t block = rows_of_block(rows, classes * static_cast<int64_t>(size_of(type)));
   const Tensor logits = tape.scratch({block, classes}, type);
   const size_t element = size_of(type), loss_bytes = size_of(losses.dtype());
   for (int64_t first = 0; first < rows; first += block) {

@@ -1,0 +1,16 @@
+// BERT (Devlin et al. 2019): word, position and segment embeddings with a norm, post-norm blocks that see both ways,
+// and a masked-token head (dense, activation, norm, tied decoder with a bias) or a classifier on the first token.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "esp/model/model.h"
+
+namespace esp::model {
+
+ModelConfig bert_defaults();
+std::unique_ptr<Model> make_bert(const ModelConfig& config);
+std::vector<Preset> bert_presets();
+
+}  // namespace esp::model

@@ -1,0 +1,82 @@
+#include "esp/model/bert/encoder_only.h"
+
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/base/error.h"
+#include "esp/model/blocks/options.h"
+
+namespace esp::model {
+
+using autograd::Variable;
+using tensor::Tensor;
+
+EncoderOnly::EncoderOnly(const ModelConfig& config) : config_(config) {
+  const nn::Init init = nn::Init::normal(config.init_std);
+  list_.begin_unit("stem");
+  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init);
+  if (config.positions == Positions::learned)
+    positions_.emplace(list_, "positions", config.seq_len, config.dim,
+                       config.zero_positions ? nn::Init::zeros() : init);
+  if (config.type_vocab > 0) segments_.emplace(list_, "segments", config.type_vocab, config.dim, init);
+  if (config.embedding_norm) embedding_norm_.emplace(list_, "embedding_norm", config.dim, norm_options(config));
+  for (int64_t i = 0; i < config.layers; ++i)
+    stack_.add(list_, Stack::begin(list_, i), block_options(config, i, false, false, !config.post_norm));
+  list_.begin_unit("head");
+  if (!config.post_norm) norm_.emplace(list_, "norm", config.dim, norm_options(config));
+  make_head(init);
+}
+
+void EncoderOnly::make_head(nn::Init init) {
+  const ModelConfig& c = config_;
+  if (c.pooler) pooler_.emplace(list_, "pooler", c.dim, c.dim, true, init);
+  if (c.headless) return;
+  if (c.num_classes > 0) {
+    head_.emplace(list_, "classifier", c.dim, c.num_classes, true, init);
+    return;
+  }
+  transform_.emplace(list_, "transform", c.dim, c.dim, true, init);
+  transform_norm_.emplace(list_, "transform_norm", c.dim, norm_options(c));
+  head_.emplace(list_, "head", c.dim, c.vocab, true, init, c.tie_embeddings ? &tokens_->parameter() : nullptr);
+}
+
+State EncoderOnly::stem(nn::Pass& pass, const Batch& batch) {
+  nn::Stream sum{(*tokens_)(pass, batch.inputs, positions_ ? &*positions_ : nullptr), {}};
+  if (segments_) {
+    const bool given = batch.segments.defined();
+    sum.branch = (*segments_)(pass, given ? batch.segments
+                                          : tensor::zeros(pass.tape->context(), batch.inputs.shape(), DType::i32,
+                                                          device::MemoryCategory::activation));
+  }
+  const Variable x = embedding_norm_ ? (*embedding_norm_)(pass, sum).y : nn::close(pass, sum);
+  // Without its norm the embedding has no dropout either: the blocks' own is all there is.
+  return {embedding_norm_ ? nn::DropoutSite{config_.dropout, kStemSite}(pass, x) : x, {}};
+}
+
+State EncoderOnly::blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) {
+  nn::BlockInputs inputs;
+  inputs.lengths = batch.lengths;
+  return {stack_.run(first, last, pass, state.x, inputs), {}};
+}
+
+Variable EncoderOnly::features(nn::Pass& pass, const State& state) const {
+  if (!head_) throw UsageError("this bert was made headless: it has hidden states, no loss and no logits");
+  autograd::Tape& tape = *pass.tape;
+  const Variable x = norm_ ? (*norm_)(pass, state.x) : state.x;
+  if (config_.num_classes == 0)
+    return (*transform_norm_)(pass, autograd::activation(tape, (*transform_)(pass, x), config_.activation));
+  const Variable first = autograd::pick_token(tape, x, 0);
+  if (!pooler_) return first;
+  const Variable pooled = autograd::activation(tape, (*pooler_)(pass, first), kernel::Activation::tanh);
+  return nn::DropoutSite{config_.dropout, kHeadSite}(pass, pooled);
+}
+
+autograd::Loss EncoderOnly::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
+  const Variable x = features(pass, state);
+  return head_->loss(pass, x, batch.targets, scale);
+}
+
+Tensor EncoderOnly::logits(nn::Pass& pass, const State& state) {
+  const Variable x = features(pass, state);
+  return head_->logits(pass, x.value());
+}
+
+}  // namespace esp::model

@@ -1,0 +1,125 @@
+// What may not change a bit: recomputation, the number of threads, running the parts apart, splitting the batch.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "esp/model/testing.h"
+
+namespace esp::model {
+namespace {
+
+constexpr const char* kTiny[] = {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"};
+
+ModelConfig with_dropout(const char* name) {
+  ModelConfig config = preset(name).config;
+  config.dropout = 0.25;
+  return config;
+}
+
+struct Result {
+  std::vector<char> loss, gradients;
+  bool operator==(const Result&) const = default;
+};
+
+std::vector<char> bytes_of(const tensor::Tensor& x) {
+  const auto* data = static_cast<const char*>(x.data());
+  return {data, data + x.bytes()};
+}
+
+Result run(TestModel& t, nn::Recompute recompute, bool in_parts = false, bool split = false) {
+  nn::Pass pass = t.pass();
+  pass.training = true;
+  pass.step = 12;
+  pass.recompute = recompute;
+  const Batch batch = t.random_batch(3, 24);
+  autograd::Loss loss;
+  if (in_parts) {
+    State state = t.model->stem(pass, batch);
+    for (int i = 0; i < t.model->num_blocks(); ++i) state = t.model->blocks(i, i + 1, pass, state, batch);
+    loss = t.model->loss(pass, state, batch, 0.01);
+  } else {
+    loss = t.model->forward(pass, batch, 0.01);
+  }
+  if (split) {
+    autograd::seed(t.tape, loss);
+    t.tape.backward_inputs();
+    t.tape.backward_weights();
+  } else {
+    autograd::backward(t.tape, loss);
+  }
+  t.tape.clear();
+  Result result;
+  result.loss = bytes_of(loss.losses);
+  for (const auto& unit : t.model->parameters().units()) {
+    const auto bytes = bytes_of(unit.grads);
+    result.gradients.insert(result.gradients.end(), bytes.begin(), bytes.end());
+  }
+  return result;
+}
+
+TEST(EqualBits, RecomputedAsKept) {
+  for (const char* name : kTiny)
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+      TestModel kept(with_dropout(name), dtype), selective(with_dropout(name), dtype), full(with_dropout(name), dtype);
+      const Result result = run(kept, nn::Recompute::none);
+      EXPECT_EQ(result, run(selective, nn::Recompute::selective)) << name << name_of(dtype);
+      EXPECT_EQ(result, run(full, nn::Recompute::full)) << name << name_of(dtype);
+    }
+}
+
+TEST(EqualBits, InPartsAsWhole) {
+  for (const char* name : kTiny)
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      TestModel whole(with_dropout(name), dtype), parts(with_dropout(name), dtype), split(with_dropout(name), dtype);
+      const Result result = run(whole, nn::Recompute::none);
+      EXPECT_EQ(result, run(parts, nn::Recompute::none, true)) << name << name_of(dtype);
+      EXPECT_EQ(result, run(split, nn::Recompute::none, false, true)) << name << name_of(dtype);
+    }
+}
+
+TEST(EqualBits, WithTwoThreadsAsWithOne) {
+  for (const char* name : kTiny)
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      TestModel one(with_dropout(name), dtype, 1), two(with_dropout(name), dtype, 2);
+      EXPECT_EQ(run(one, nn::Recompute::none), run(two, nn::Recompute::none)) << name << name_of(dtype);
+    }
+}
+
+// Sequence 2 of a batch of 3, alone: the same masks, so the same losses.
+TEST(EqualBits, OfASequenceWhateverBatchItComesIn) {
+  for (const char* name : kTiny) {
+    TestModel t(with_dropout(name), DType::f32);
+    const Batch batch = t.random_batch(3, 24);
+    nn::Pass pass = t.pass();
+    pass.training = true;
+    const auto together = bytes_of(t.model->forward(pass, batch, 1).losses);
+    Batch last;
+    last.inputs = batch.inputs.slice(2, 3);
+    last.targets = batch.targets.slice(2, 3);
+    if (batch.decoder_inputs.defined()) last.decoder_inputs = batch.decoder_inputs.slice(2, 3);
+    if (batch.segments.defined()) last.segments = batch.segments.slice(2, 3);
+    pass.first_sequence = 2;
+    const auto alone = bytes_of(t.model->forward(pass, last, 1).losses);
+    ASSERT_EQ(alone.size() * 3, together.size());
+    EXPECT_EQ(std::memcmp(alone.data(), together.data() + 2 * alone.size(), alone.size()), 0) << name;
+    t.tape.clear();
+  }
+}
+
+// The masks do differ from site to site and from step to step, else the tests above would show nothing.
+TEST(EqualBits, NotFromStepToStep) {
+  TestModel t(with_dropout("gpt-tiny"), DType::f32);
+  const Batch batch = t.random_batch(3, 24);
+  nn::Pass pass = t.pass();
+  const auto plain = bytes_of(t.model->forward(pass, batch, 1).losses);
+  pass.training = true;
+  const auto first = bytes_of(t.model->forward(pass, batch, 1).losses);
+  pass.step = 1;
+  const auto second = bytes_of(t.model->forward(pass, batch, 1).losses);
+  EXPECT_NE(plain, first);
+  EXPECT_NE(first, second);
+  t.tape.clear();
+}
+
+}  // namespace
+}  // namespace esp::model

@@ -1,0 +1,71 @@
+// Whole tiny models against central differences in fp64: every parameter, some of its elements.
+#include <gtest/gtest.h>
+
+#include "esp/autograd/testing.h"
+#include "esp/model/testing.h"
+
+namespace esp::model {
+namespace {
+
+ModelConfig small(const char* preset_name) {
+  ModelConfig config = preset(preset_name).config;
+  config.dim = 8;
+  config.ffn = 12;
+  config.vocab = 11;
+  config.seq_len = 6;
+  config.init_std = 0.4;  // far from where things are nearly linear
+  config.norm_eps = 1e-5;
+  config.dropout = 0.2;
+  return config;
+}
+
+class ModelGradients : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModelGradients, AreThoseOfDifferences) {
+  TestModel t(small(GetParam()), DType::f64);
+  // Norms and biases, too, away from their beginning.
+  uint64_t stream = 0;
+  for (nn::Parameter& p : t.model->parameters().all())
+    if (p.init.kind != nn::Init::Kind::normal)
+      kernel::fill_normal(p.weight.value.data(), p.init.kind == nn::Init::Kind::one ? 1 : 0, 0.3, 77, stream++, 0,
+                          p.count(), DType::f64, t.context.stream);
+  Batch batch = t.random_batch(2, 5);
+  batch.lengths = t.ids({2}, 1, 0);
+  batch.lengths.as<int32_t>()[0] = 5;
+  batch.lengths.as<int32_t>()[1] = 3;
+  batch.targets.as<int32_t>()[1] = -1;
+  nn::Pass pass = t.pass();
+  pass.training = true;
+  const double scale = 0.125;
+  const auto value = [&] {
+    const autograd::NoRecording quiet(t.tape);
+    return scale * tensor::item(t.model->forward(pass, batch, scale).total.value());
+  };
+  autograd::backward(t.tape, t.model->forward(pass, batch, scale));
+  t.tape.clear();
+
+  for (nn::Parameter& p : t.model->parameters().all()) {
+    std::vector<double> slopes, gradient;
+    for (int64_t sample = 0; sample < std::min<int64_t>(p.count(), 24); ++sample) {
+      const auto at = static_cast<int64_t>(random_bits(5, stream, static_cast<uint64_t>(sample)) %
+                                           static_cast<uint64_t>(p.count()));
+      const tensor::Tensor one = tensor::Tensor::over(p.weight.value.as<double>() + at, {1}, DType::f64);
+      slopes.push_back(autograd::differences(one, value)[0]);
+      gradient.push_back(p.weight.grad.as<double>()[at]);
+    }
+    ++stream;
+    EXPECT_LT(autograd::distance(gradient, slopes), 1e-6) << p.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Archs, ModelGradients,
+                         testing::Values("gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"),
+                         [](const auto& arch) {
+                           std::string name = arch.param;
+                           for (char& c : name)
+                             if (c == '-') c = '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace esp::model

@@ -1,0 +1,100 @@
+// What a step keeps and what it allocates.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "esp/model/testing.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
+#else
+#define ESP_COUNTS_ALLOCATIONS 1
+
+namespace {
+std::atomic<uint64_t> num_allocations{0};
+}
+
+void* operator new(size_t bytes) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+#endif
+
+namespace esp::model {
+namespace {
+
+constexpr int64_t B = 2, T = 32;
+
+uint64_t kept_bytes(ModelConfig config, int64_t layers, nn::Recompute recompute, DType dtype = DType::f32) {
+  config.layers = layers;
+  TestModel t(config, dtype);
+  nn::Pass pass = t.pass();
+  pass.recompute = recompute;
+  const Batch batch = t.random_batch(B, T);
+  State state = t.model->hidden(pass, batch);
+  state = {};  // what is left is what the tape holds
+  const uint64_t kept = t.account.use(device::MemoryCategory::activation).current;
+  t.tape.clear();
+  return kept;
+}
+
+TEST(Memory, FullRecomputationKeepsOneInputPerLayer) {
+  const uint64_t stream = static_cast<uint64_t>(B * T * 32 * 4);
+  for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
+    const ModelConfig config = preset(name).config;
+    const auto per_layer = [&](nn::Recompute r) { return (kept_bytes(config, 6, r) - kept_bytes(config, 2, r)) / 4; };
+    EXPECT_EQ(per_layer(nn::Recompute::full), stream) << name;
+    EXPECT_GT(per_layer(nn::Recompute::none), per_layer(nn::Recompute::selective)) << name;
+    EXPECT_GT(per_layer(nn::Recompute::selective), stream) << name;
+  }
+}
+
+// Two norm outputs, two sums, qkv, attention output (12 widths of the stream with the two of the MLP's four-fold ones)
+// and the statistics: nothing quadratic in T, nothing twice.
+TEST(Memory, KeepsWhatBackwardReadsAndNoMore) {
+  const ModelConfig config = preset("gpt-tiny").config;
+  const uint64_t rows = B * T, C = 32, H = 2;
+  const uint64_t per_layer =
+      (kept_bytes(config, 6, nn::Recompute::none) - kept_bytes(config, 2, nn::Recompute::none)) / 4;
+  const uint64_t widths = 2 /*sums*/ + 2 /*normed*/ + 3 /*qkv*/ + 1 /*attention*/ + 4 + 4 /*mlp*/;
+  EXPECT_EQ(per_layer, rows * C * widths * 4 + rows * (2 * 2 + H) * 4);
+}
+
+TEST(Memory, NothingIsAllocatedAfterTheFirstStep) {
+#if ESP_COUNTS_ALLOCATIONS
+  for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"})
+    for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+      ModelConfig config = preset(name).config;
+      config.dropout = 0.1;
+      TestModel t(config, DType::f32, 2);
+      const Batch batch = t.random_batch(B, T);
+      const auto step = [&] {
+        nn::Pass pass = t.pass();
+        pass.training = true;
+        pass.recompute = recompute;
+        t.model->parameters().zero_gradients(t.context.stream);
+        autograd::backward(t.tape, t.model->forward(pass, batch, 0.1));
+        t.tape.clear();
+      };
+      for (int i = 0; i < 2; ++i) step();
+      const uint64_t before = num_allocations, reserved = t.pool.reserved_bytes();
+      for (int i = 0; i < 3; ++i) step();
+      EXPECT_EQ(num_allocations - before, 0) << name << static_cast<int>(recompute);
+      EXPECT_EQ(t.pool.reserved_bytes(), reserved);
+    }
+#else
+  GTEST_SKIP() << "under a sanitizer allocations are not ours to count";
+#endif
+}
+
+}  // namespace
+}  // namespace esp::model

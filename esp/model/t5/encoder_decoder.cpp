@@ -1,0 +1,73 @@
+#include "esp/model/t5/encoder_decoder.h"
+
+#include <algorithm>
+
+#include "esp/model/blocks/options.h"
+
+namespace esp::model {
+
+using autograd::Variable;
+using tensor::Tensor;
+
+EncoderDecoder::EncoderDecoder(const ModelConfig& config) : config_(config) {
+  const nn::Init init = nn::Init::normal(config.init_std);
+  const nn::Init position_init = config.zero_positions ? nn::Init::zeros() : init;
+  const bool learned = config.positions == Positions::learned, pre_norm = !config.post_norm;
+  list_.begin_unit("stem");
+  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init);
+  if (learned) positions_.emplace(list_, "positions", config.seq_len, config.dim, position_init);
+  for (int64_t i = 0; i < 2 * config.layers; ++i) {
+    const bool decoder = i >= config.layers;
+    const std::string name = Stack::begin(list_, i);
+    if (i == config.layers) {  // what the crossing needs belongs to the decoder's first block
+      if (pre_norm) encoder_norm_.emplace(list_, "encoder_norm", config.dim, norm_options(config));
+      if (learned) decoder_positions_.emplace(list_, "decoder_positions", config.seq_len, config.dim, position_init);
+    }
+    stack_.add(list_, name, block_options(config, i, decoder, decoder, pre_norm));
+  }
+  list_.begin_unit("head");
+  if (pre_norm) norm_.emplace(list_, "norm", config.dim, norm_options(config));
+  head_.emplace(list_, "head", config.dim, config.vocab, false, init, &tokens_->parameter());
+}
+
+State EncoderDecoder::stem(nn::Pass& pass, const Batch& batch) {
+  const Variable x = (*tokens_)(pass, batch.inputs, positions_ ? &*positions_ : nullptr);
+  return {nn::DropoutSite{config_.dropout, kStemSite}(pass, x), {}};
+}
+
+State EncoderDecoder::cross_over(nn::Pass& pass, const State& encoded, const Batch& batch) const {
+  const Variable memory = encoder_norm_ ? (*encoder_norm_)(pass, encoded.x) : encoded.x;
+  const Variable x = (*tokens_)(pass, batch.decoder_inputs, decoder_positions_ ? &*decoder_positions_ : nullptr);
+  return {nn::DropoutSite{config_.dropout, kDecoderStemSite}(pass, x), memory};
+}
+
+State EncoderDecoder::blocks(int first, int last, nn::Pass& pass, const State& in, const Batch& batch) {
+  const int border = static_cast<int>(config_.layers);
+  State state = in;
+  nn::BlockInputs inputs;
+  if (first < border) {
+    inputs.lengths = batch.lengths;
+    state.x = stack_.run(first, std::min(last, border), pass, state.x, inputs);
+  }
+  if (last <= border) return state;
+  if (first <= border) state = cross_over(pass, state, batch);
+  inputs.lengths = {};  // the target's padding comes last, where causal attention does not look
+  inputs.memory = state.memory;
+  inputs.memory_lengths = batch.lengths;
+  state.x = stack_.run(std::max(first, border), last, pass, state.x, inputs);
+  return state;
+}
+
+Variable EncoderDecoder::last_norm(nn::Pass& pass, const State& state) const {
+  return norm_ ? (*norm_)(pass, state.x) : state.x;
+}
+
+autograd::Loss EncoderDecoder::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
+  return head_->loss(pass, last_norm(pass, state), batch.targets, scale);
+}
+
+Tensor EncoderDecoder::logits(nn::Pass& pass, const State& state) {
+  return head_->logits(pass, last_norm(pass, state).value());
+}
+
+}  // namespace esp::model

@@ -1,0 +1,148 @@
+// parity_model DIR: runs one of our models on what DIR holds and leaves the results there, for comparison with others.
+//
+// Read: case.json ({dtype, model{…}, tensors{name: shape}, steps, lr, weight_decay}), and as raw little-endian files
+// weight.<parameter> and the i32 batch tensors named in `tensors` (inputs, targets, lengths, decoder_inputs, segments).
+// Written: logits, grad.<parameter>, and result.json with the loss and the losses before each of `steps` AdamW steps.
+#include <fstream>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/kernel/optimizer_step.h"
+#include "esp/model/model.h"
+
+namespace {
+
+using namespace esp;  // a program of one file
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw IoError("cannot read " + path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void read(const std::string& path, const tensor::Tensor& into) {
+  const std::string bytes = text_of(path);
+  if (bytes.size() != into.bytes())
+    throw IoError(fmt::format("{} has {} bytes, {} expected", path, bytes.size(), into.bytes()));
+  std::copy(bytes.begin(), bytes.end(), into.as<char>());
+}
+
+void write(const std::string& path, const tensor::Tensor& from) {
+  std::ofstream(path, std::ios::binary).write(from.as<char>(), static_cast<std::streamsize>(from.bytes()));
+}
+
+model::ModelConfig config_of(const Json& json) {
+  model::ModelConfig c = model::default_config(json.at("arch").get<std::string>());
+  for (const auto& [key, value] : json.items()) {
+    if (key == "layers") c.layers = value;
+    if (key == "heads") c.heads = value;
+    if (key == "kv_heads") c.kv_heads = value;
+    if (key == "dim") c.dim = value;
+    if (key == "ffn") c.ffn = value;
+    if (key == "vocab") c.vocab = value;
+    if (key == "seq_len") c.seq_len = value;
+    if (key == "norm_eps") c.norm_eps = value;
+    if (key == "activation") c.activation = kernel::parse_activation(value.get<std::string>());
+    if (key == "type_vocab") c.type_vocab = value;
+    if (key == "embedding_norm") c.embedding_norm = value;
+    if (key == "num_classes") c.num_classes = value;
+    if (key == "pooler") c.pooler = value;
+  }
+  return c;
+}
+
+struct Run {
+  std::string dir;
+  Json spec = Json::parse(text_of(dir + "/case.json"));
+  DType dtype = parse_dtype(spec.at("dtype").get<std::string>());
+  device::MemoryAccount account;
+  device::Pool pool{account};
+  device::ThreadPool threads{2};
+  tensor::Context context{{{}, &threads, nullptr}, &pool};
+  autograd::Tape tape{context};
+  std::unique_ptr<model::Model> model = model::make_model(config_of(spec.at("model")));
+  model::Batch batch;
+  int64_t counted = 0;
+
+  void load() {
+    nn::ParameterList& list = model->parameters();
+    list.materialize(context, dtype, true);
+    for (nn::Parameter& p : list.all()) read(dir + "/weight." + p.name, p.weight.value);
+    const std::pair<const char*, tensor::Tensor*> inputs[] = {{"inputs", &batch.inputs},
+                                                              {"targets", &batch.targets},
+                                                              {"lengths", &batch.lengths},
+                                                              {"decoder_inputs", &batch.decoder_inputs},
+                                                              {"segments", &batch.segments}};
+    for (const auto& [name, to] : inputs) {
+      if (!spec.at("tensors").contains(name)) continue;
+      const auto dims = spec["tensors"][name].get<std::vector<int64_t>>();
+      const tensor::Shape shape = dims.size() == 1 ? tensor::Shape{dims[0]} : tensor::Shape{dims[0], dims[1]};
+      *to = tensor::empty(context, shape, DType::i32, device::MemoryCategory::other);
+      read(dir + "/" + name, *to);
+    }
+    for (const int32_t target : batch.targets.span<int32_t>()) counted += target >= 0;
+  }
+
+  double step_gradients() {
+    nn::Pass pass;
+    pass.tape = &tape;
+    model->parameters().zero_gradients(context.stream);
+    const autograd::Loss loss = model->forward(pass, batch, 1.0 / static_cast<double>(counted));
+    autograd::backward(tape, loss);
+    tape.clear();
+    return tensor::item(loss.total.value()) / static_cast<double>(counted);
+  }
+
+  void train(Json& result) {
+    std::vector<std::pair<tensor::Tensor, tensor::Tensor>> moments;
+    for (auto& unit : model->parameters().units())
+      moments.emplace_back(tensor::zeros(context, {unit.count}, dtype, device::MemoryCategory::optimizer),
+                           tensor::zeros(context, {unit.count}, dtype, device::MemoryCategory::optimizer));
+    kernel::AdamStep step;
+    step.lr = spec.at("lr");
+    step.weight_decay = spec.at("weight_decay");
+    for (int64_t t = 1; t <= spec.at("steps"); ++t) {
+      result["curve"].push_back(step_gradients());
+      step.t = t;
+      size_t i = 0;
+      for (auto& unit : model->parameters().units()) {
+        kernel::StepBuffers buffers;
+        buffers.master = unit.values.data();
+        buffers.grad = unit.grads.data();
+        buffers.m = moments[i].first.data();
+        buffers.v = moments[i++].second.data();
+        buffers.count = unit.count;
+        buffers.grad_type = dtype;
+        kernel::adam_step(buffers, step, context.stream);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: parity_model DIR\n";
+    return 2;
+  }
+  try {
+    Run run{argv[1]};
+    run.load();
+    nn::Pass pass;
+    pass.tape = &run.tape;
+    write(run.dir + "/logits", run.model->logits_of(pass, run.batch));
+    Json result;
+    result["parameters"] = run.model->parameters().count();
+    result["loss"] = run.step_gradients();
+    for (const nn::Parameter& p : run.model->parameters().all()) write(run.dir + "/grad." + p.name, p.weight.grad);
+    run.train(result);
+    std::ofstream(run.dir + "/result.json") << result;
+  } catch (const std::exception& error) {
+    std::cerr << "parity_model: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
