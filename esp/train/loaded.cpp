@@ -7,35 +7,131 @@
 
 #include "esp/base/error.h"
 #include "esp/ckpt/checkpoint.h"
+#include "esp/model/hf_config.h"
+#include "esp/obs/file.h"
+#include "esp/train/convert_tokenizer.h"
+#include "esp/train/convert_weights.h"
 #include "esp/train/engine.h"
 #include "esp/train/snapshot.h"
 
 namespace esp::train {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+
+RunConfig config_of(const ckpt::Checkpoint& checkpoint, const std::string& path) {
+  const Json& state = checkpoint.state();
+  if (!state.contains("run") || !state["run"].is_string())
+    throw IoError(fmt::format("{}: the manifest holds no run file", path));
+  RunConfig config = parse_run_config(state["run"].get<std::string>(), path + "/manifest.json", {});
+  if (config.data.tokenizer != "byte") config.data.tokenizer = has_tokenizer_files(path) ? path : "";
+  return config;
+}
+
+RunConfig config_of_hf(const std::string& path) {
+  const std::string file = path + "/" + ckpt::kHfConfigName;
+  const Json json = parse_json(obs::read_whole_file(file, kMaxConfigBytes), file);
+  RunConfig config;
+  try {
+    config.model = model_section(model::config_from_hf(json));
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("{}: {}", path, error.what()));
+  }
+  config.run.name = fs::path(path).filename().empty() ? "converted" : fs::path(path).filename().string();
+  config.data.tokenizer = has_tokenizer_files(path) ? path : "";
+  return config;
+}
+
+void make_model(LoadedModel& loaded, DType dtype) {
+  const model::ModelConfig shape = model_config(loaded.config.model);
+  shape.check();
+  loaded.model = model::make_model(shape);
+  loaded.model->parameters().materialize(loaded.context, dtype, false);
+  loaded.config.train.precision = precision_name(dtype);
+}
+
+void load_hf(LoadedModel& loaded, std::optional<DType> dtype) {
+  loaded.config = config_of_hf(loaded.path);
+  const model::ModelConfig shape = model_config(loaded.config.model);
+  ckpt::HfFolder folder = open_hf_folder(loaded.path, shape);
+  make_model(loaded, dtype.value_or(hf_storage_type(folder, shape)));
+  loaded.unknown = read_hf_weights(*loaded.model, folder, HeadMayBe::there, loaded.context.stream).unknown;
+}
+
+// A parameter's piece of the checkpoint; of its master copy, where there is one and it is what was asked for.
+ckpt::Piece best_piece(const nn::Parameter& parameter, const ckpt::Checkpoint& checkpoint) {
+  ckpt::Piece piece = piece_of(parameter);
+  const std::string master = "optimizer.master." + parameter.name;
+  if (piece.values.dtype() == DType::f32 && checkpoint.has(master)) piece.name = master;
+  return piece;
+}
+
+void load_checkpoint(LoadedModel& loaded, std::optional<DType> dtype) {
+  const auto checkpoint = ckpt::open_checkpoint(loaded.path);
+  loaded.step = checkpoint->step();
+  loaded.config = config_of(*checkpoint, loaded.path);
+  make_model(loaded, dtype.value_or(storage_type(loaded.config.train.precision)));
+  for (const nn::Parameter& p : loaded.model->parameters().all()) checkpoint->read(best_piece(p, *checkpoint));
+}
+
+}  // namespace
 
 std::string checkpoint_at(const std::string& path) {
-  namespace fs = std::filesystem;
   if (fs::exists(path + "/manifest.json")) return path;
   for (const std::string& dir : {path + "/checkpoints", path})
     if (auto found = ckpt::newest_complete(dir)) return *found;
-  throw IoError(fmt::format("{}: no complete checkpoint there; give a run folder, or checkpoints/step-N of one", path));
+  throw IoError(fmt::format(
+      "{}: no complete checkpoint there; give a run folder, checkpoints/step-N of one, or a Hugging Face folder "
+      "(config.json and model.safetensors)",
+      path));
 }
 
-std::unique_ptr<LoadedModel> load_model(const std::string& path, int threads) {
-  auto loaded = std::make_unique<LoadedModel>(threads > 0 ? threads : available_cores());
-  loaded->path = checkpoint_at(path);
-  const auto checkpoint = ckpt::open_checkpoint(loaded->path);
-  loaded->step = checkpoint->step();
-  const Json& state = checkpoint->state();
-  if (!state.contains("run") || !state["run"].is_string())
-    throw IoError(fmt::format("{}: the manifest holds no run file", loaded->path));
-  loaded->config = parse_run_config(state["run"].get<std::string>(), loaded->path + "/manifest.json", {});
-  loaded->tokenizer = data::load_tokenizer(loaded->config.data.tokenizer == "byte" ? "byte" : loaded->path);
-  const model::ModelConfig shape = model_config(loaded->config.model);
-  shape.check();
-  loaded->model = model::make_model(shape);
-  loaded->model->parameters().materialize(loaded->context, storage_type(loaded->config.train.precision), false);
-  load_parameters(loaded->model->parameters(), *checkpoint);
+RunConfig config_at(const std::string& path) {
+  if (ckpt::is_hf_folder(path)) return config_of_hf(path);
+  const std::string at = checkpoint_at(path);
+  return config_of(*ckpt::open_checkpoint(at), at);
+}
+
+std::unique_ptr<LoadedModel> load_model(const std::string& path, const LoadOptions& options) {
+  auto loaded = std::make_unique<LoadedModel>(options.threads > 0 ? options.threads : available_cores());
+  const bool hf = ckpt::is_hf_folder(path);
+  loaded->path = hf ? path : checkpoint_at(path);
+  hf ? load_hf(*loaded, options.dtype) : load_checkpoint(*loaded, options.dtype);
+  if (const std::string& where = loaded->config.data.tokenizer; !where.empty())
+    loaded->tokenizer = data::load_tokenizer(where);
   return loaded;
+}
+
+const data::Tokenizer& tokenizer_of(const LoadedModel& loaded) {
+  if (!loaded.tokenizer)
+    throw UsageError(
+        fmt::format("{}: there is no tokenizer; put its tokenizer.json there, or give token ids", loaded.path));
+  return *loaded.tokenizer;
+}
+
+std::vector<std::string> load_initial(model::Model& model, const std::string& path, const device::Stream& stream) {
+  if (ckpt::is_hf_folder(path)) {
+    ckpt::HfFolder folder = open_hf_folder(path, model.config());
+    return read_hf_weights(model, folder, HeadMayBe::new_too, stream).fresh;
+  }
+  std::vector<std::string> fresh;
+  const auto checkpoint = ckpt::open_checkpoint(checkpoint_at(path));
+  for (const nn::Parameter& parameter : model.parameters().all()) {
+    if (!checkpoint->has(parameter.name) && is_of_head(model, parameter)) {
+      fresh.push_back(parameter.name);
+      continue;
+    }
+    ckpt::Piece piece = best_piece(parameter, *checkpoint);
+    if (parameter.name == kPositionsName) {
+      piece.global_shape = checkpoint->shape_of(parameter.name);
+      if (piece.global_shape.rows() < parameter.shape.rows())
+        throw IoError(fmt::format("{}: {} is {}; {} wanted: model.seq_len may be less, not more", path, parameter.name,
+                                  piece.global_shape.text(), parameter.shape.text()));
+    }
+    checkpoint->read(piece);  // a whole-tensor piece of fewer elements: the first ones
+  }
+  return fresh;
 }
 
 }  // namespace esp::train

@@ -1,8 +1,11 @@
-// A trained model for use: opened from a checkpoint, a run folder (its newest checkpoint) or a checkpoints folder.
+// A trained model for use: opened from a checkpoint, a run folder (its newest checkpoint), a checkpoints folder, or a
+// Hugging Face folder.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "esp/data/tokenizer/tokenizer.h"
 #include "esp/device/pool.h"
@@ -16,20 +19,32 @@ struct LoadedModel {
   explicit LoadedModel(int num_threads) : threads(num_threads), context{{{}, &threads, nullptr}, &pool} {}
 
   RunConfig config;
-  std::string path;  // of the checkpoint
+  std::string path;  // of the checkpoint or the Hugging Face folder
   int64_t step = 0;
   device::MemoryAccount account;
   device::ThreadPool threads;
   device::Pool pool{account};
   tensor::Context context;
-  std::unique_ptr<data::Tokenizer> tokenizer;
+  std::unique_ptr<data::Tokenizer> tokenizer;  // null: a Hugging Face folder without one
   std::unique_ptr<model::Model> model;
+  std::vector<std::string> unknown;  // tensors of a Hugging Face folder that were not used
 };
 
-// threads 0: the cores there are. IoError when nothing complete is there.
-std::unique_ptr<LoadedModel> load_model(const std::string& path, int threads = 0);
+struct LoadOptions {
+  int threads = 0;             // 0: the cores there are
+  std::optional<DType> dtype;  // of the parameters; as they were trained or stored without it
+};
+
+// IoError when nothing complete is there.
+std::unique_ptr<LoadedModel> load_model(const std::string& path, const LoadOptions& options = {});
+const data::Tokenizer& tokenizer_of(const LoadedModel& loaded);  // UsageError where there is none
 
 // The checkpoint a path means: itself, or the newest complete one below it.
 std::string checkpoint_at(const std::string& path);
+// The run file that made what lies at a path, or one that would have; data.tokenizer is where its tokenizer is.
+RunConfig config_at(const std::string& path);
+
+// Fills the model of a run about to begin. The head may be new: returns the parameters that `path` does not have.
+std::vector<std::string> load_initial(model::Model& model, const std::string& path, const device::Stream& stream);
 
 }  // namespace esp::train

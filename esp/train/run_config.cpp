@@ -12,6 +12,8 @@
 #include "esp/base/table.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
+#include "esp/train/feed.h"
+#include "esp/train/loaded.h"
 
 namespace esp::train {
 namespace {
@@ -115,7 +117,7 @@ class Reader {
  private:
   // What decides the defaults of the rest of [model], and is read first.
   static bool is_preset(const Field& field) {
-    return field.section == "model" && (field.key == "preset" || field.key == "arch");
+    return field.section == "model" && (field.key == "preset" || field.key == "init" || field.key == "arch");
   }
 
   std::vector<std::string_view> sections() const {
@@ -149,19 +151,33 @@ ModelSection default_model(const ModelSection& given) {
     section = model_section(model::preset(given.preset).config);
   } else {
     const ModelSection sizes;
-    section = model_section(model::default_config(given.arch));
+    section = model_section(model::default_config(given.arch.empty() ? sizes.arch : given.arch));
     section.layers = sizes.layers;
     section.heads = sizes.heads;
     section.dim = sizes.dim;
     section.seq_len = sizes.seq_len;
   }
   section.preset = given.preset;
+  section.init = given.init;
   return section;
 }
 
-}  // namespace
+// The shape and the tokenizer of what model.init names; a run trains, so there is to be a head.
+void begin_with(RunConfig& config, const ModelSection& given) {
+  const RunConfig source = config_at(given.init);
+  if (!given.arch.empty() && given.arch != source.model.arch)
+    throw UsageError(
+        fmt::format("model.arch = {}: model.init = {} is a {}", given.arch, given.init, source.model.arch));
+  config.data.tokenizer = source.data.tokenizer;
+  if (!given.preset.empty()) return;
+  config.model = source.model;
+  config.model.preset.clear();
+  config.model.init = given.init;
+  config.model.headless = false;
+}
 
-RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
+RunConfig parse(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
+                bool open_init) {
   toml::table file;
   try {
     file = toml::parse(text, name);
@@ -170,18 +186,29 @@ RunConfig parse_run_config(std::string_view text, std::string_view name, const s
         fmt::format("{}:{}:{}: {}", name, error.source().begin.line, error.source().begin.column, error.description()));
   }
   RunConfig config;
+  config.model.arch.clear();  // to tell whether one is named
   Reader reader(config);
   reader.read(file, name, true);
   for (const std::string& one : overrides) reader.override_one(one, true);
-  config.model = default_model(config.model);
+  const ModelSection given = config.model;
+  config.model = default_model(given);
+  if (open_init && !given.init.empty()) begin_with(config, given);
   reader.read(file, name, false);
   for (const std::string& one : overrides) reader.override_one(one, false);
+  // The pooler of a pretrained encoder goes with a classifier only.
+  if (open_init && !given.init.empty() && objective_name(config) != "classification") config.model.pooler = false;
   config.check();
   return config;
 }
 
+}  // namespace
+
+RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
+  return parse(text, name, overrides, false);
+}
+
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_run_config(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides);
+  return parse(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides, true);
 }
 
 std::string to_toml(const RunConfig& config) {

@@ -25,6 +25,7 @@ struct RunSection {
 
 struct ModelSection {
   std::string preset;
+  std::string init;  // a checkpoint or a Hugging Face folder whose shape and parameters the run begins with
   std::string arch = "gpt";
   int64_t layers = 2, heads = 2, kv_heads = 0, dim = 64, ffn = 0;
   int64_t vocab = 0;  // 0: the tokenizer's
@@ -106,7 +107,8 @@ struct RunConfig {
   CheckpointSection checkpoint;
   LogSection log;
 
-  void check() const;  // UsageError: what does not fit together, and what would
+  void check() const;                 // UsageError: what does not fit together, and what would
+  void check_world(int world) const;  // UsageError: a layout that so many ranks do not make
 };
 
 // One key: where it lives and what it is for. The one description that reading, overriding, writing and help share.
@@ -117,8 +119,10 @@ struct Field {
 std::vector<Field> fields(RunConfig& config);
 
 // `text` is TOML, `name` its file for messages (UsageError with line and column); overrides are section.key=value in
-// the order given. A preset fills [model] first, whatever else stands there overrides it.
+// the order given. A preset fills [model] first, whatever else stands there overrides it. Opens no other file.
 RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides);
+// The run file of a run about to begin: model.init, where given, is opened and fills [model] like a preset, and the
+// tokenizer with it.
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides);
 std::string to_toml(const RunConfig& config);
 
@@ -126,6 +130,7 @@ std::string to_toml(const RunConfig& config);
 model::ModelConfig model_config(const ModelSection& section);
 ModelSection model_section(const model::ModelConfig& config);
 DType storage_type(std::string_view precision);
+std::string precision_name(DType storage);
 nn::Recompute parse_recompute(std::string_view name);
 std::string run_folder_of(const RunConfig& config);
 

@@ -13,6 +13,7 @@ std::vector<Field> fields(RunConfig& c) {
       {"run", "threads", "compute threads per rank; 0: the cores divided by the ranks here", &c.run.threads},
 
       {"model", "preset", "a ready shape; other keys override it", &c.model.preset},
+      {"model", "init", "a checkpoint or Hugging Face folder to begin with; gives the shape too", &c.model.init},
       {"model", "arch", "gpt, llama, bert or t5", &c.model.arch},
       {"model", "layers", "blocks", &c.model.layers},
       {"model", "heads", "attention heads", &c.model.heads},

@@ -1,4 +1,6 @@
 // What the run file's words and numbers mean, and whether they fit together.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
@@ -39,6 +41,10 @@ void want(bool holds, std::string_view key, const auto& given, std::string_view 
 
 DType storage_type(std::string_view precision) {
   return find_row("precision", kPrecisions, precision).value;
+}
+
+std::string precision_name(DType storage) {
+  return name_in(kPrecisions, storage);
 }
 
 nn::Recompute parse_recompute(std::string_view name) {
@@ -134,6 +140,32 @@ void RunConfig::check() const {
        "at least 0 and below 1");
   want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
   want(checkpoint.every >= 0 && checkpoint.keep >= 0, "checkpoint.every", checkpoint.every, "0 or more is wanted");
+}
+
+void RunConfig::check_world(int world) const {
+  const struct {
+    std::string_view key;
+    int64_t value;
+  } axes[] = {{"tp", parallel.tp}, {"pp", parallel.pp}, {"cp", parallel.cp}, {"ep", parallel.ep}};
+  int64_t ranks = 1;
+  for (const auto& axis : axes) {
+    want(axis.value >= 1, fmt::format("parallel.{}", axis.key), axis.value, "at least 1 is wanted");
+    ranks *= axis.value;
+  }
+  ranks *= std::max<int64_t>(1, parallel.dp);
+  want(ranks == world || (parallel.dp == 0 && world % ranks == 0), "[parallel]",
+       fmt::format("dp {} × tp {} × pp {} × cp {} × ep {}", parallel.dp, parallel.tp, parallel.pp, parallel.cp,
+                   parallel.ep),
+       fmt::format("the sizes multiply to {} ranks, this run has {}", ranks, world));
+  static constexpr Named<int> kMethods[] = {{"allreduce", 0}};
+  static constexpr Named<int> kNone[] = {{"none", 0}};
+  find_row("sync.method", kMethods, sync.method);
+  find_row("sync.offload", kNone, sync.offload);
+  find_row("sync.compress", kNone, sync.compress);
+  find_row("sync.feedback", kNone, sync.feedback);
+  want(!parallel.sequence, "parallel.sequence", parallel.sequence,
+       "it splits what tp shares; with tp = 1 leave it out");
+  want(parallel.layout.empty(), "parallel.layout", parallel.layout, "one rank has one layout; leave it out");
 }
 
 }  // namespace esp::train

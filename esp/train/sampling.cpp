@@ -65,13 +65,20 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
   model::Model& model = *loaded.model;
   if (!model.can_generate())
     throw UsageError(fmt::format("a {} model does not generate text; gpt and llama do", model.config().arch));
-  if (text.empty()) text.push_back(loaded.tokenizer->special().eos.value_or(0));
+  const data::SpecialTokens special = loaded.tokenizer ? loaded.tokenizer->special() : data::SpecialTokens();
+  if (text.empty()) text.push_back(special.eos.value_or(0));
+  for (int32_t id : text)
+    if (id < 0 || id >= model.config().vocab)
+      throw UsageError(fmt::format("token id {} is outside the model's vocabulary of {}", id, model.config().vocab));
+  // A padded vocabulary has ids that are no text.
+  const int64_t ids_of_text =
+      loaded.tokenizer ? std::min<int64_t>(loaded.tokenizer->vocab_size(), model.config().vocab) : model.config().vocab;
   const int64_t context_length = model.config().seq_len;
   autograd::Tape tape(loaded.context);
   nn::Pass pass = inference_pass(tape);
   model::KvCache cache = model.make_cache(loaded.context, 1, context_length);
   const size_t prompt = text.size();
-  const auto eos = loaded.tokenizer->special().eos;
+  const auto eos = special.eos;
   size_t cached = 0;  // tokens of `text` the cache holds the end of
   while (static_cast<int64_t>(text.size() - prompt) < count) {
     int64_t fresh = static_cast<int64_t>(text.size() - cached);
@@ -84,8 +91,7 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
     const std::vector<double> logits = values_of(model.extend(pass, ids, cache));
     tape.clear();
     cached = text.size();
-    text.push_back(choose_token(std::span(logits).first(static_cast<size_t>(loaded.tokenizer->vocab_size())), options,
-                                text.size()));
+    text.push_back(choose_token(std::span(logits).first(static_cast<size_t>(ids_of_text)), options, text.size()));
     if (eos && text.back() == *eos) break;
     if (emit && !emit(text.back())) break;
   }

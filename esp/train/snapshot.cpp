@@ -27,6 +27,8 @@ void for_each_parameter_state(Engine& engine, F&& f) {
   }
 }
 
+}  // namespace
+
 ckpt::Piece piece_of(const nn::Parameter& parameter) {
   ckpt::Piece piece;
   piece.name = parameter.name;
@@ -34,8 +36,6 @@ ckpt::Piece piece_of(const nn::Parameter& parameter) {
   piece.values = parameter.weight.value;
   return piece;
 }
-
-}  // namespace
 
 ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
   ckpt::Snapshot snapshot;
@@ -60,6 +60,12 @@ void load_parameters(nn::ParameterList& parameters, const ckpt::Checkpoint& chec
 
 void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {
   const Json& state = checkpoint.state();
+  if (!state.contains("optimizer")) {
+    load_parameters(engine.model().parameters(), checkpoint);
+    engine.optimizer().refresh_master();
+    engine.resume_at(checkpoint.step());
+    return;
+  }
   if (const auto made_with = state.value("optimizer", std::string()); made_with != config.train.optimizer)
     throw UsageError(fmt::format("train.optimizer = {}: the checkpoint was made with {}; use that, or --resume none",
                                  config.train.optimizer, made_with));

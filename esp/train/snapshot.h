@@ -9,11 +9,14 @@ namespace esp::train {
 
 ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config);
 
-// Restores everything, so that going on equals never having stopped, bit for bit. IoError when the checkpoint is of
-// another model; UsageError when the run file asks for another optimizer.
+// Restores everything, so that going on equals never having stopped, bit for bit. A converted checkpoint has no
+// optimizer state: moments begin anew. IoError when the checkpoint is of another model; UsageError when the run file
+// asks for another optimizer.
 void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint);
 
 // Parameters only, from a checkpoint of the same architecture.
 void load_parameters(nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint);
+
+ckpt::Piece piece_of(const nn::Parameter& parameter);  // the whole of it
 
 }  // namespace esp::train

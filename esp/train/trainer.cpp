@@ -4,12 +4,16 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
+#include "esp/ckpt/hf_folder.h"
 #include "esp/kernel/peak.h"
 #include "esp/obs/file.h"
+#include "esp/train/loaded.h"
 #include "esp/train/reports.h"
+#include "esp/train/saver.h"
 #include "esp/train/signals.h"
 #include "esp/train/snapshot.h"
 
@@ -59,7 +63,8 @@ class Run {
       outcome_.final_loss = report.result.loss;
       if (config_.checkpoint.every > 0 && report.step % config_.checkpoint.every == 0 && !last) checkpoint();
     }
-    if (engine_.num_steps() > resumed_at_ || outcome_.checkpoint.empty()) checkpoint();
+    if (engine_.num_steps() > resumed_at_) checkpoint();
+    if (std::string written = saver_.finish(); !written.empty()) outcome_.checkpoint = written;
     reports.finish(engine_, seconds_since(started_), restarts);
     if (config_.log.trace) obs::write_trace(folder_ + "/trace.json", tracer_.trace());
     outcome_.folder = folder_;
@@ -88,9 +93,17 @@ class Run {
       from = ckpt::newest_complete(checkpoints_, &skipped);
       for (const std::string& one : skipped) log_.warn("passed over incomplete checkpoint {}", one);
     } else if (wish != "none") {
-      from = wish;
+      if (ckpt::is_hf_folder(wish))
+        throw UsageError(
+            fmt::format("{} is no checkpoint to resume but a Hugging Face folder; model.init = \"{}\" begins "
+                        "with its parameters",
+                        wish, wish));
+      from = checkpoint_at(wish);
     }
-    if (!from) return 0;
+    if (!from) {
+      begin();
+      return 0;
+    }
     const auto checkpoint = ckpt::open_checkpoint(*from);
     restore(engine_, config_, *checkpoint);
     resumed_at_ = engine_.num_steps();
@@ -98,6 +111,15 @@ class Run {
     restarts_ = checkpoint->state().value("restarts", 0) + 1;
     progress_.note(fmt::format("resumed from {} at step {}", *from, engine_.num_steps()));
     return restarts_;
+  }
+
+  void begin() {
+    const std::string& init = config_.model.init;
+    if (init.empty()) return;
+    const std::vector<std::string> fresh = load_initial(engine_.model(), init, engine_.context().stream);
+    engine_.optimizer().refresh_master();
+    progress_.note(fmt::format("parameters from {}{}", init,
+                               fresh.empty() ? "" : fmt::format("; new: {}", fmt::join(fresh, ", "))));
   }
 
   void introduce() {
@@ -127,16 +149,20 @@ class Run {
                       num_skipped_, engine_.num_steps()));
   }
 
-  void checkpoint() {
-    ckpt::Snapshot snapshot = snapshot_of(engine_, config_);
-    snapshot.state["restarts"] = restarts_;
+  ckpt::SaveOptions save_options() {
     ckpt::SaveOptions options;
     options.keep = static_cast<int>(config_.checkpoint.keep);
     options.add_files = [this](const std::string& folder) {
       if (engine_.feed().tokenizer && config_.data.tokenizer != "byte") engine_.feed().tokenizer->save(folder);
     };
-    outcome_.checkpoint = ckpt::save(checkpoints_, snapshot, options);
-    progress_.note("checkpoint " + outcome_.checkpoint);
+    return options;
+  }
+
+  void checkpoint() {
+    ckpt::Snapshot snapshot = snapshot_of(engine_, config_);
+    snapshot.state["restarts"] = restarts_;
+    saver_.save(std::move(snapshot));
+    progress_.note(fmt::format("checkpoint {}/step-{}", checkpoints_, engine_.num_steps()));
   }
 
   RunConfig& config_;
@@ -147,6 +173,7 @@ class Run {
   obs::Tracer tracer_;
   StopSignals signals_;
   Engine engine_;
+  Saver saver_{checkpoints_, save_options(), config_.checkpoint.async, engine_.account()};
   TrainOutcome outcome_;
   int64_t resumed_at_ = -1;
   int restarts_ = 0, num_skipped_ = 0;
@@ -155,6 +182,7 @@ class Run {
 }  // namespace
 
 TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress) {
+  config.check_world(1);
   return Run(config, log, progress).go();
 }
 

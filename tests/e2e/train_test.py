@@ -110,6 +110,12 @@ class Resume(InFolder):
         whole = {m["step"]: m["loss"] for m in self.metrics("whole")}
         self.assertEqual([m["loss"] for m in self.metrics("cut")], [whole[s] for s in steps])
 
+    def test_checkpoints_written_in_the_background_are_the_same(self):
+        self.train("--set", "checkpoint.every=5", "--run-dir", self.path("plain"))
+        self.train("--set", "checkpoint.every=5", "--set", "checkpoint.async=true", "--run-dir", self.path("behind"))
+        for step in (10, 15, 20):
+            self.same_checkpoint(step, "plain", "behind")
+
     def test_an_incomplete_checkpoint_is_passed_over(self):
         self.train("--set", "checkpoint.every=10")
         os.remove(self.path("run/checkpoints/step-20/manifest.json"))
@@ -254,6 +260,11 @@ class Errors(InFolder):
         self.refused(2, "cosine", arguments=["--set", "train.schedule=cosinus"])
         self.refused(2, "heads", arguments=["--set", "model.heads=5"])
         self.refused(2, "gpt2-124m", arguments=["--set", "model.preset=gpt2-124"])
+
+    def test_layouts_that_the_ranks_do_not_make_are_refused(self):
+        self.run_file()
+        self.refused(2, "2 ranks", "has 1", arguments=["--set", "parallel.tp=2"])
+        self.refused(2, "allreduce", arguments=["--set", "sync.method=zero9"])
 
     def test_missing_files_are_named(self):
         self.run_file()

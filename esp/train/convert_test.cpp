@@ -1,0 +1,362 @@
+// Espalier → Hugging Face → Espalier and back, bit for bit; what is cut, kept, refused; and beginning with a folder.
+#include "esp/train/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "esp/base/error.h"
+#include "esp/ckpt/checkpoint.h"
+#include "esp/ckpt/hf_folder.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/model/testing.h"
+#include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
+#include "esp/train/engine.h"
+#include "esp/train/loaded.h"
+#include "esp/train/snapshot.h"
+
+namespace esp::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+template <typename E = UsageError, typename F>
+std::string refusal(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::vector<char> bytes_of(const tensor::Tensor& x) {
+  const auto* data = static_cast<const char*>(x.data());
+  return {data, data + x.bytes()};
+}
+
+std::map<std::string, std::vector<char>> parameters_of(LoadedModel& loaded) {
+  std::map<std::string, std::vector<char>> all;
+  for (const nn::Parameter& p : loaded.model->parameters().all()) all[p.name] = bytes_of(p.weight.value);
+  return all;
+}
+
+struct ConvertTest : testing::Test {
+  obs::TemporaryFolder folder;
+
+  // A checkpoint of a random model, every parameter away from its beginning.
+  std::string checkpoint(model::ModelConfig config, DType dtype = DType::f32, const std::string& tokenizer = "byte") {
+    model::TestModel t(config, dtype);
+    uint64_t stream = 0;
+    for (nn::Parameter& p : t.model->parameters().all())
+      kernel::fill_normal(p.weight.value.data(), 0, 0.3, 5, stream++, 0, p.count(), dtype, t.context.stream);
+    RunConfig run;
+    run.model = model_section(config);
+    run.data.tokenizer = tokenizer;
+    run.train.precision = precision_name(dtype);
+    ckpt::Snapshot snapshot;
+    snapshot.step = 12;
+    for (const nn::Parameter& p : t.model->parameters().all()) snapshot.model.push_back(piece_of(p));
+    snapshot.state = {{"step", 12}, {"run", to_toml(run)}};
+    return ckpt::save(folder / "made", snapshot);
+  }
+};
+
+model::ModelConfig tied_llama() {
+  model::ModelConfig config = model::preset("llama-tiny").config;
+  config.tie_embeddings = true;
+  config.kv_heads = 0;
+  config.bias = true;
+  return config;
+}
+model::ModelConfig untied_gpt() {
+  model::ModelConfig config = model::preset("gpt-tiny").config;
+  config.tie_embeddings = false;
+  config.ffn = 80;
+  return config;
+}
+model::ModelConfig hidden_bert() {
+  model::ModelConfig config = model::preset("bert-tiny").config;
+  config.headless = config.pooler = true;
+  return config;
+}
+
+// A width that is 4·dim may be said or left to be so.
+model::ModelConfig spelt_out(model::ModelConfig config) {
+  config.ffn = config.ffn_or_default();
+  return config;
+}
+
+struct RoundTrip : ConvertTest, testing::WithParamInterface<std::pair<const char*, model::ModelConfig>> {};
+
+TEST_P(RoundTrip, KeepsEveryBit) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const std::string source = checkpoint(GetParam().second, dtype);
+    const std::string tag(name_of(dtype));
+    convert(source, folder / ("hf" + tag));
+    convert(folder / ("hf" + tag), folder / ("back" + tag));
+    const auto first = load_model(source, {1, {}}), direct = load_model(folder / ("hf" + tag), {1, {}}),
+               back = load_model(folder / ("back" + tag), {1, {}});
+    EXPECT_EQ(parameters_of(*first), parameters_of(*back)) << tag;
+    EXPECT_EQ(parameters_of(*first), parameters_of(*direct)) << tag;
+    EXPECT_EQ(spelt_out(first->model->config()), spelt_out(back->model->config())) << tag;
+    EXPECT_EQ(back->config.train.precision, first->config.train.precision);
+    EXPECT_TRUE(direct->unknown.empty());
+    // And the folder itself comes back as it was.
+    convert(folder / ("back" + tag), folder / ("hf2" + tag));
+    for (const char* file : {"model.safetensors", "config.json", "tokenizer.json"})
+      EXPECT_EQ(obs::read_whole_file(folder / ("hf" + tag) + "/" + file, 1 << 24),
+                obs::read_whole_file(folder / ("hf2" + tag) + "/" + file, 1 << 24))
+          << file;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Archs, RoundTrip,
+                         testing::Values(std::pair{"gpt2", model::preset("gpt-tiny").config},
+                                         std::pair{"gpt2_untied", untied_gpt()},
+                                         std::pair{"llama_grouped", model::preset("llama-tiny").config},
+                                         std::pair{"llama_tied", tied_llama()},
+                                         std::pair{"bert", model::preset("bert-tiny").config},
+                                         std::pair{"bert_classes", model::preset("bert-tiny-classifier").config},
+                                         std::pair{"bert_hidden", hidden_bert()}),
+                         [](const auto& row) { return std::string(row.param.first); });
+
+TEST_F(ConvertTest, LargeModelsAreCutIntoShards) {
+  const std::string source = checkpoint(model::preset("llama-tiny").config);
+  ConvertOptions options;
+  options.shard_bytes = 40000;
+  convert(source, folder / "hf", options);
+  EXPECT_TRUE(fs::exists(folder / "hf/model.safetensors.index.json"));
+  EXPECT_FALSE(fs::exists(folder / "hf/model.safetensors"));
+  const auto first = load_model(source, {1, {}}), read = load_model(folder / "hf", {1, {}});
+  EXPECT_EQ(parameters_of(*first), parameters_of(*read));
+}
+
+TEST_F(ConvertTest, ATiedHeadIsLeftOutAndGptIsStoredInOut) {
+  convert(checkpoint(model::preset("gpt-tiny").config), folder / "hf");
+  const ckpt::HfFolder hf(folder / "hf");
+  EXPECT_FALSE(hf.find("lm_head.weight"));
+  EXPECT_EQ(hf.find("transformer.h.0.attn.c_attn.weight")->entry->shape, (std::vector<int64_t>{32, 96}));
+  convert(checkpoint(model::preset("llama-tiny").config), folder / "llama");
+  const ckpt::HfFolder llama(folder / "llama");
+  EXPECT_TRUE(llama.find("lm_head.weight"));
+  EXPECT_EQ(llama.find("model.layers.0.self_attn.k_proj.weight")->entry->shape, (std::vector<int64_t>{16, 32}));
+  EXPECT_EQ(llama.find("model.layers.0.mlp.up_proj.weight")->entry->shape, (std::vector<int64_t>{88, 32}));
+}
+
+TEST_F(ConvertTest, APaddedVocabularyIsCutToTheTokenizers) {
+  for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
+    model::ModelConfig config = model::preset(name).config;
+    config.vocab = 320;
+    const std::string source = checkpoint(config), hf = folder / name;
+    const Conversion done = convert(source, hf);
+    EXPECT_THAT(done.notes, Contains(HasSubstr("from 320 rows to the 257")));
+    const auto first = load_model(source, {1, {}}), read = load_model(hf, {1, {}});
+    EXPECT_EQ(read->config.model.vocab, 257);
+    auto& padded = first->model->parameters();
+    for (const nn::Parameter& p : read->model->parameters().all()) {
+      const std::vector<char> ours = bytes_of(p.weight.value);
+      EXPECT_EQ(std::memcmp(ours.data(), padded.find(p.name).weight.value.data(), ours.size()), 0) << p.name;
+    }
+  }
+}
+
+TEST_F(ConvertTest, DtypeIsKeptUnlessAsked) {
+  const std::string source = checkpoint(model::preset("gpt-tiny").config, DType::bf16);
+  convert(source, folder / "as_stored");
+  EXPECT_EQ(ckpt::HfFolder(folder / "as_stored").find("transformer.wte.weight")->entry->dtype, DType::bf16);
+  EXPECT_THAT(obs::read_whole_file(folder / "as_stored/config.json", 1 << 20),
+              HasSubstr(R"("torch_dtype": "bfloat16")"));
+  convert(source, folder / "wide", {"hf", "fp32", 1 << 30, 1});
+  EXPECT_EQ(ckpt::HfFolder(folder / "wide").find("transformer.wte.weight")->entry->dtype, DType::f32);
+  // To fp32 and back loses nothing.
+  convert(folder / "wide", folder / "narrow", {"hf", "bf16", 1 << 30, 1});
+  EXPECT_EQ(obs::read_whole_file(folder / "narrow/model.safetensors", 1 << 24),
+            obs::read_whole_file(folder / "as_stored/model.safetensors", 1 << 24));
+}
+
+TEST_F(ConvertTest, NothingIsOverwrittenAndNothingHalfDoneIsLeft) {
+  const std::string source = checkpoint(model::preset("gpt-tiny").config);
+  fs::create_directory(folder / "full");
+  obs::write_whole_file(folder / "full/mine", "x");
+  EXPECT_THAT(refusal([&] { convert(source, folder / "full"); }), HasSubstr("not empty"));
+  EXPECT_THAT(refusal([&] { convert(source, folder / "full/mine"); }), HasSubstr("is a file"));
+  fs::create_directory(folder / "empty");
+  convert(source, folder / "empty/");
+  EXPECT_TRUE(fs::exists(folder / "empty/config.json"));
+
+  model::ModelConfig no_form = model::preset("gpt-tiny").config;
+  no_form.bias = false;
+  EXPECT_THAT(refusal([&] { convert(checkpoint(no_form), folder / "never"); }), HasSubstr("biases"));
+  for (const auto& entry : fs::directory_iterator(folder.path()))
+    EXPECT_THAT(entry.path().filename().string(), testing::Not(testing::StartsWith("never")));
+  EXPECT_THAT(refusal([&] { convert(source, folder / "x", {"hg", "", 1, 1}); }), HasSubstr("hf, espalier"));
+  EXPECT_THAT(refusal([&] { convert(source, folder / "x", {"", "fp8", 1, 1}); }), HasSubstr("fp32, bf16"));
+  EXPECT_THAT(refusal<IoError>([&] { convert(folder / "nothing", folder / "x"); }),
+              HasSubstr("no complete checkpoint"));
+}
+
+// Rewrites the tensors of a folder.
+void edit(const std::string& path, const std::function<void(std::vector<ckpt::TensorToMake>&)>& change) {
+  std::vector<ckpt::TensorToMake> tensors;
+  {
+    const ckpt::HfFolder hf(path);
+    for (const std::string& name : hf.names()) {
+      const auto found = *hf.find(name);
+      const std::vector<std::byte> bytes(found.bytes().begin(), found.bytes().end());
+      tensors.push_back({name, found.entry->dtype, found.entry->shape,
+                         [bytes](std::byte* to) { std::copy(bytes.begin(), bytes.end(), to); }});
+    }
+  }
+  change(tensors);
+  fs::remove(path + "/model.safetensors");
+  ckpt::write_hf_tensors(path, tensors, 1 << 30);
+}
+
+TEST_F(ConvertTest, PrefixesMayBeMissingOrThere) {
+  for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
+    const std::string source = checkpoint(model::preset(name).config), hf = folder / name;
+    convert(source, hf);
+    edit(hf, [](auto& tensors) {
+      for (auto& tensor : tensors)
+        for (const std::string prefix : {"transformer.", "model.", "bert."})
+          if (tensor.name.starts_with(prefix)) tensor.name = tensor.name.substr(prefix.size());
+    });
+    EXPECT_FALSE(ckpt::HfFolder(hf).find("transformer.wte.weight"));
+    const auto first = load_model(source, {1, {}}), read = load_model(hf, {1, {}});
+    EXPECT_EQ(parameters_of(*first), parameters_of(*read)) << name;
+  }
+}
+
+TEST_F(ConvertTest, MissingTensorsAreErrorsByNameAndStrangersAreTold) {
+  convert(checkpoint(model::preset("llama-tiny").config), folder / "hf");
+  const auto stranger = [](const std::string& name) {
+    return ckpt::TensorToMake{name, DType::f32, {1}, [](std::byte* to) { std::memset(to, 0, 4); }};
+  };
+  edit(folder / "hf", [&](auto& tensors) {
+    tensors.push_back(stranger("model.layers.0.adapter.weight"));
+    tensors.push_back(stranger("model.layers.0.self_attn.rotary_emb.inv_freq"));  // every old folder has it
+  });
+  EXPECT_EQ(load_model(folder / "hf", {1, {}})->unknown, std::vector<std::string>{"model.layers.0.adapter.weight"});
+  const Conversion done = convert(folder / "hf", folder / "c");
+  EXPECT_THAT(done.notes, Contains(HasSubstr("model.layers.0.adapter.weight")));
+
+  edit(folder / "hf", [](auto& tensors) {
+    std::erase_if(tensors, [](const auto& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; });
+  });
+  EXPECT_THAT(refusal<IoError>([&] {
+                load_model(folder / "hf", {1, {}});
+              }),
+              HasSubstr("no tensor model.layers.1.mlp.up_proj.weight"));
+}
+
+TEST_F(ConvertTest, AnotherShapeIsRefusedByName) {
+  convert(checkpoint(model::preset("gpt-tiny").config), folder / "hf");
+  std::string config = obs::read_whole_file(folder / "hf/config.json", 1 << 20);
+  const std::string was = R"("n_positions": 32)";
+  config.replace(config.find(was), was.size(), R"("n_positions": 31)");
+  obs::write_whole_file(folder / "hf/config.json", config);
+  EXPECT_THAT(refusal<IoError>([&] {
+                load_model(folder / "hf", {1, {}});
+              }),
+              AllOf(HasSubstr("transformer.wpe.weight is [32, 32]"), HasSubstr("[31, 32]")));
+}
+
+struct BeginningTest : ConvertTest {
+  std::string run_file(const std::string& model, const std::string& more = "") {
+    obs::write_whole_file(folder / "text.txt", std::string(4000, 'a') + std::string(4000, 'b'));
+    const std::string path = folder / "run.toml";
+    obs::write_whole_file(path, fmt::format("[run]\ndir = \"{0}/run\"\nthreads = 1\n[model]\n{1}\n[data]\ntrain = "
+                                            "\"{0}/text.txt\"\n[train]\nsteps = 3\nglobal_batch = 2\n{2}\n",
+                                            folder.path(), model, more));
+    return path;
+  }
+  const Log quiet{LogLevel::off, -1};
+};
+
+TEST_F(BeginningTest, ARunFileTakesTheShapeAndTheTokenizerOfItsInit) {
+  convert(checkpoint(model::preset("llama-tiny").config), folder / "hf");
+  const RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\ndropout = 0.1"), {});
+  EXPECT_EQ(config.model.arch, "llama");
+  EXPECT_EQ(config.model.ffn, 88);
+  EXPECT_EQ(config.model.dropout, 0.1);
+  EXPECT_EQ(config.data.tokenizer, folder / "hf");
+  EXPECT_THAT(refusal([&] { read_run_config(run_file("arch = \"gpt\"\ninit = \"" + folder / "hf" + "\""), {}); }),
+              HasSubstr("is a llama"));
+  // The resolved file can be read where the folder is gone.
+  fs::remove_all(folder / "hf");
+  EXPECT_EQ(parse_run_config(to_toml(config), "again", {}).model.ffn, 88);
+}
+
+std::map<std::string, std::vector<char>> parameters_of(Engine& engine) {
+  std::map<std::string, std::vector<char>> all;
+  for (const nn::Parameter& p : engine.model().parameters().all()) all[p.name] = bytes_of(p.weight.value);
+  return all;
+}
+
+TEST_F(BeginningTest, AConvertedCheckpointIsResumedWithNewMoments) {
+  convert(checkpoint(model::preset("gpt-tiny").config), folder / "hf");
+  convert(folder / "hf", folder / "start", {"", "bf16", 1 << 30, 1});
+  RunConfig config = read_run_config(run_file("init = \"" + folder / "start" + "\"", "precision = \"bf16\""), {});
+  Engine engine(config, quiet);
+  const auto loaded = load_model(folder / "start", {1, {}});
+  EXPECT_NE(parameters_of(engine), parameters_of(*loaded));
+  restore(engine, config, *ckpt::open_checkpoint(folder / "start"));
+  EXPECT_EQ(parameters_of(engine), parameters_of(*loaded));
+  EXPECT_EQ(engine.num_steps(), 0);
+  for (const optim::State& state : engine.optimizer().states()) {
+    const double first = tensor::item(state.values);
+    if (state.slot != "master") {
+      EXPECT_EQ(first, 0) << state.slot;
+    } else if (state.range.unit == 0) {
+      EXPECT_EQ(first, tensor::item(loaded->model->parameters().all().front().weight.value));
+    }
+  }
+  EXPECT_TRUE(std::isfinite(engine.step().loss));
+}
+
+TEST_F(BeginningTest, AnEncoderWithoutAHeadGetsANewOne) {
+  convert(checkpoint(hidden_bert()), folder / "hf");
+  RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\nseq_len = 20"), {});
+  EXPECT_FALSE(config.model.headless || config.model.pooler);
+  Engine engine(config, quiet);
+  const auto fresh = load_initial(engine.model(), folder / "hf", engine.context().stream);
+  EXPECT_EQ(fresh, (std::vector<std::string>{"transform.weight", "transform.bias", "transform_norm.weight",
+                                             "transform_norm.bias", "head.bias"}));
+  const auto source = load_model(folder / "hf", {1, {}});
+  auto theirs = parameters_of(*source), ours = parameters_of(engine);
+  EXPECT_EQ(ours.at("blocks.1.mlp.down.weight"), theirs.at("blocks.1.mlp.down.weight"));
+  theirs.at("positions.weight").resize(20 * 32 * 4);  // a shorter run knows the first positions
+  EXPECT_EQ(ours.at("positions.weight"), theirs.at("positions.weight"));
+  EXPECT_TRUE(std::isfinite(engine.step().loss));
+
+  // The same from a checkpoint.
+  convert(folder / "hf", folder / "checkpoint");
+  Engine other(config, quiet);
+  EXPECT_EQ(load_initial(other.model(), folder / "checkpoint", other.context().stream), fresh);
+  Engine direct(config, quiet);
+  load_initial(direct.model(), folder / "hf", direct.context().stream);
+  EXPECT_EQ(parameters_of(other), parameters_of(direct));
+}
+
+TEST_F(BeginningTest, AClassifierKeepsThePooler) {
+  convert(checkpoint(hidden_bert()), folder / "hf");
+  obs::write_whole_file(folder / "items.jsonl", "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\n");
+  RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\nclasses = 2"),
+                                     {"data.train=" + folder / "items.jsonl"});
+  Engine engine(config, quiet);
+  EXPECT_EQ(load_initial(engine.model(), folder / "hf", engine.context().stream),
+            (std::vector<std::string>{"classifier.weight", "classifier.bias"}));
+  EXPECT_TRUE(std::isfinite(engine.step().loss));
+}
+
+}  // namespace
+}  // namespace esp::train

@@ -1,0 +1,18 @@
+// The tokenizer of a model folder: its files, copied as they are, and the two small ones beside them that
+// `transformers` wants.
+#pragma once
+
+#include <string>
+
+#include "esp/data/tokenizer/tokenizer.h"
+
+namespace esp::train {
+
+bool has_tokenizer_files(const std::string& folder);
+void copy_tokenizer_files(const std::string& from, const std::string& to);
+
+// tokenizer_config.json and special_tokens_map.json, where the folder lacks them; and first a tokenizer.json where the
+// tokenizer is "byte", which has no file.
+void complete_hf_tokenizer(const data::Tokenizer& tokenizer, const std::string& folder, int64_t seq_len);
+
+}  // namespace esp::train

@@ -1,0 +1,159 @@
+#include "esp/train/convert_weights.h"
+
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/model/hf_names.h"
+
+namespace esp::train {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+constexpr std::array<std::string_view, 3> kTokenTables = {"embedding.weight", "head.weight", "head.bias"};
+
+// One part of a parameter as a matrix: `rows` of `width` columns, from `column` on, of `stride` ones.
+struct Block {
+  int64_t rows, stride, column, width;
+  bool transposed;
+  int rank;
+
+  Block(const tensor::Shape& shape, const model::HfPart& part)
+      : rows(shape.rank() == 1 ? 1 : shape.rows()),
+        stride(shape.dim(-1)),
+        column(part.first_column),
+        width(part.num_columns ? part.num_columns : stride),
+        transposed(part.transposed),
+        rank(shape.rank()) {}
+
+  int64_t count() const { return rows * width; }
+  std::vector<int64_t> theirs() const {
+    if (rank == 1) return {width};
+    return transposed ? std::vector{width, rows} : std::vector{rows, width};
+  }
+};
+
+// A mapped tensor begins wherever its file puts it; kernels want whole elements.
+const void* aligned(std::span<const std::byte> bytes, DType dtype, Bytes& copy) {
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % size_of(dtype) == 0) return bytes.data();
+  copy.assign(bytes.begin(), bytes.end());
+  return copy.data();
+}
+
+void check_shape(const ckpt::HfFolder& folder, const nn::Parameter& parameter, const ckpt::HfFolder::Found& found,
+                 const Block& block, bool first_rows) {
+  const std::vector<int64_t>& shape = found.entry->shape;
+  const std::vector<int64_t> wanted = block.theirs();
+  const bool longer = first_rows && shape.size() == 2 && shape[0] > wanted[0] && shape[1] == wanted[1];
+  if (shape != wanted && !longer)
+    throw IoError(fmt::format("{}: {} is [{}]; {} of this model wants [{}]", folder.path(), found.entry->name,
+                              fmt::join(shape, ", "), parameter.name, fmt::join(wanted, ", ")));
+  if (!is_floating(found.entry->dtype))
+    throw IoError(fmt::format("{}: {} is of type {}; a floating type is wanted", folder.path(), found.entry->name,
+                              name_of(found.entry->dtype)));
+}
+
+void read_part(const tensor::Tensor& values, const Block& block, const ckpt::HfFolder::Found& found,
+               const device::Stream& stream) {
+  const DType dtype = values.dtype();
+  const size_t size = size_of(dtype);
+  Bytes copy, cast(static_cast<size_t>(block.count()) * size), turned;
+  kernel::cast(cast.data(), dtype, aligned(found.bytes(), found.entry->dtype, copy), found.entry->dtype, block.count(),
+               stream);
+  if (block.transposed) {
+    turned.resize(cast.size());
+    kernel::transpose(turned.data(), cast.data(), 1, block.width, block.rows, dtype, stream);
+    cast.swap(turned);
+  }
+  auto* to = static_cast<std::byte*>(values.data());
+  const auto width = static_cast<size_t>(block.width) * size;
+  for (int64_t r = 0; r < block.rows; ++r)
+    std::memcpy(to + static_cast<size_t>(r * block.stride + block.column) * size,
+                cast.data() + static_cast<size_t>(r) * width, width);
+}
+
+// The reverse, into `to`, which has room for the block in `dtype`.
+void write_part(std::byte* to, DType dtype, const tensor::Tensor& values, const Block& block,
+                const device::Stream& stream) {
+  const size_t size = size_of(values.dtype()), width = static_cast<size_t>(block.width) * size;
+  Bytes gathered(static_cast<size_t>(block.count()) * size), turned;
+  const auto* from = static_cast<const std::byte*>(values.data());
+  for (int64_t r = 0; r < block.rows; ++r)
+    std::memcpy(gathered.data() + static_cast<size_t>(r) * width,
+                from + static_cast<size_t>(r * block.stride + block.column) * size, width);
+  if (block.transposed) {
+    turned.resize(gathered.size());
+    kernel::transpose(turned.data(), gathered.data(), 1, block.rows, block.width, values.dtype(), stream);
+    gathered.swap(turned);
+  }
+  kernel::cast(to, dtype, gathered.data(), values.dtype(), block.count(), stream);
+}
+
+}  // namespace
+
+bool is_of_head(model::Model& model, const nn::Parameter& parameter) {
+  return model.parameters().units()[static_cast<size_t>(parameter.unit)].name == "head";
+}
+
+ckpt::HfFolder open_hf_folder(const std::string& path, const model::ModelConfig& config) {
+  ckpt::HfFolder folder(path);
+  folder.rename([&](const std::string& name) { return model::hf_canonical_name(config, name); });
+  return folder;
+}
+
+DType hf_storage_type(const ckpt::HfFolder& folder, const model::ModelConfig& config) {
+  std::optional<DType> widest;
+  for (const auto& row : model::hf_names(config))
+    for (const auto& part : row.parts) {
+      const auto found = folder.find(part.name);
+      if (!found || !is_floating(found->entry->dtype)) continue;  // reading says so by name
+      const DType dtype = found->entry->dtype;
+      if (!widest || size_of(dtype) > size_of(*widest)) widest = dtype;
+      // Neither 16-bit type holds the other.
+      if (size_of(dtype) == size_of(*widest) && dtype != *widest) widest = DType::f32;
+    }
+  return widest.value_or(DType::f32);
+}
+
+HfReading read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadMayBe head, const device::Stream& stream) {
+  HfReading reading;
+  const bool lenient = head == HeadMayBe::new_too;
+  for (const model::HfTensor& row : model::hf_names(model.config())) {
+    const nn::Parameter& parameter = model.parameters().find(row.name);
+    if (lenient && is_of_head(model, parameter) && !folder.find(row.parts.front().name)) {
+      reading.fresh.push_back(parameter.name);
+      continue;
+    }
+    for (const model::HfPart& part : row.parts) {
+      const Block block(parameter.shape, part);
+      const auto found = folder.take(part.name);
+      check_shape(folder, parameter, found, block, lenient && parameter.name == kPositionsName);
+      read_part(parameter.weight.value, block, found, stream);
+    }
+  }
+  for (const std::string& name : folder.not_taken())
+    if (!model::hf_is_ignored(model.config(), name)) reading.unknown.push_back(name);
+  return reading;
+}
+
+std::vector<ckpt::TensorToMake> hf_tensors(model::Model& model, DType dtype, int64_t vocab,
+                                           const device::Stream& stream) {
+  std::vector<ckpt::TensorToMake> tensors;
+  for (const model::HfTensor& row : model::hf_names(model.config())) {
+    const nn::Parameter& parameter = model.parameters().find(row.name);
+    const bool of_tokens = std::find(kTokenTables.begin(), kTokenTables.end(), row.name) != kTokenTables.end();
+    const tensor::Tensor values = of_tokens ? parameter.weight.value.slice(0, vocab) : parameter.weight.value;
+    for (const model::HfPart& part : row.parts) {
+      const Block block(values.shape(), part);
+      tensors.push_back({part.name, dtype, block.theirs(),
+                         [=, &stream](std::byte* to) { write_part(to, dtype, values, block, stream); }});
+    }
+  }
+  return tensors;
+}
+
+}  // namespace esp::train

@@ -1,0 +1,65 @@
+#include "esp/train/saver.h"
+
+#include <pthread.h>
+
+#include <memory>
+#include <utility>
+
+#include "esp/kernel/copy.h"
+
+namespace esp::train {
+namespace {
+
+// The snapshot over memory of its own; the buffers live as long as the result's second half.
+struct HostCopy {
+  ckpt::Snapshot snapshot;
+  std::vector<device::HostBuffer> buffers;
+};
+
+std::unique_ptr<HostCopy> copy_to_host(ckpt::Snapshot snapshot, device::MemoryAccount& account) {
+  auto copy = std::make_unique<HostCopy>();
+  copy->snapshot = std::move(snapshot);
+  for (auto* pieces : {&copy->snapshot.model, &copy->snapshot.optimizer})
+    for (ckpt::Piece& piece : *pieces) {
+      device::AllocateOptions options;
+      options.category = device::MemoryCategory::buffer;
+      device::HostBuffer& buffer = copy->buffers.emplace_back(account, piece.values.bytes(), options);
+      kernel::copy(buffer.data(), piece.values.data(), piece.values.bytes());
+      piece.values = tensor::Tensor::over(buffer.data(), piece.values.shape(), piece.values.dtype());
+    }
+  return copy;
+}
+
+}  // namespace
+
+Saver::~Saver() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Saver::join() {
+  if (thread_.joinable()) thread_.join();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Saver::save(ckpt::Snapshot snapshot) {
+  join();
+  if (!in_background_) {
+    last_path_ = ckpt::save(dir_, snapshot, options_);
+    return;
+  }
+  thread_ = std::thread([this, copy = copy_to_host(std::move(snapshot), account_)] {
+    try {
+      last_path_ = ckpt::save(dir_, copy->snapshot, options_);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  });
+  pthread_setname_np(thread_.native_handle(), "esp-checkpoint");
+}
+
+std::string Saver::finish() {
+  join();
+  return last_path_;
+}
+
+}  // namespace esp::train

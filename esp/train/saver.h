@@ -1,0 +1,40 @@
+// Writes checkpoints, at once or behind the training's back.
+//
+// Behind its back means: the state is copied to host memory (on the account's tier `host`), a thread of the saver's own
+// writes the copy, and training goes on. One write at a time: the next waits for the one before. An error of the thread
+// is thrown by the next call.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "esp/ckpt/checkpoint.h"
+
+namespace esp::train {
+
+class Saver {
+ public:
+  Saver(std::string dir, ckpt::SaveOptions options, bool in_background, device::MemoryAccount& account)
+      : dir_(std::move(dir)), options_(std::move(options)), in_background_(in_background), account_(account) {}
+  ~Saver();
+
+  void save(ckpt::Snapshot snapshot);
+  // The path of the last checkpoint written, when everything handed over is on the disk; empty when there was none.
+  std::string finish();
+
+ private:
+  void join();
+
+  std::string dir_;
+  ckpt::SaveOptions options_;
+  bool in_background_;
+  device::MemoryAccount& account_;
+  std::thread thread_;
+  // Written by the thread, read after it was joined.
+  std::string last_path_;
+  std::exception_ptr error_;
+};
+
+}  // namespace esp::train
