@@ -40,6 +40,7 @@ void define_bench(CLI::App& app, Chosen& chosen);
 void define_bench_comm(CLI::App& app, Chosen& chosen);
 void define_bench_rank(CLI::App& app, Chosen& chosen);
 void define_completion(CLI::App& app, Chosen& chosen);
+void define_convert(CLI::App& app, Chosen& chosen);
 void define_data(CLI::App& app, Chosen& chosen);
 void define_doctor(CLI::App& app, Chosen& chosen);
 void define_eval(CLI::App& app, Chosen& chosen);

@@ -7,6 +7,7 @@ constexpr Command kCommands[] = {
     {"train", "train a model as a run file says", define_train},
     {"generate", "sample text from a trained model", define_generate},
     {"eval", "loss and perplexity of a text", define_eval},
+    {"convert", "between Espalier checkpoints and Hugging Face folders", define_convert},
     {"bench", "measure: collectives against the link and against other libraries", define_bench},
     {"tokenizer", "text to ids and back, and vocabularies of one's own", define_tokenizer},
     {"data", "tokenise text into files; what a file of data holds", define_data},

@@ -26,8 +26,8 @@ struct GenerateOptions {
 };
 
 int run_generate(const GenerateOptions& options) {
-  auto loaded = train::load_model(options.checkpoint, options.threads);
-  std::vector<int32_t> text = data::encode(*loaded->tokenizer, options.prompt);
+  auto loaded = train::load_model(options.checkpoint, {options.threads, {}});
+  std::vector<int32_t> text = data::encode(train::tokenizer_of(*loaded), options.prompt);
   std::fputs(options.prompt.c_str(), stdout);
   // A character may take several tokens: what is complete is printed, the rest waits.
   std::vector<int32_t> all;
@@ -65,10 +65,11 @@ std::vector<int32_t> read_ids(const std::string& path) {
 
 int run_eval(const EvalOptions& options) {
   if (options.text.empty() == options.ids.empty()) throw UsageError("give either --text FILE or --ids FILE");
-  auto loaded = train::load_model(options.checkpoint, options.threads);
+  auto loaded = train::load_model(options.checkpoint, {options.threads, {}});
   const std::vector<int32_t> tokens =
-      options.text.empty() ? read_ids(options.ids)
-                           : data::encode(*loaded->tokenizer, obs::read_whole_file(options.text, kMaxTextBytes));
+      options.text.empty()
+          ? read_ids(options.ids)
+          : data::encode(train::tokenizer_of(*loaded), obs::read_whole_file(options.text, kMaxTextBytes));
   for (int32_t id : tokens)
     if (id < 0 || id >= loaded->config.model.vocab)
       throw UsageError(
@@ -90,7 +91,9 @@ int run_eval(const EvalOptions& options) {
 
 void define_generate(CLI::App& app, Chosen& chosen) {
   auto o = keep<GenerateOptions>(app, chosen, run_generate);
-  app.add_option("--checkpoint", o->checkpoint, "a checkpoint or a run folder")->required()->type_name("DIR");
+  app.add_option("--checkpoint", o->checkpoint, "a checkpoint, a run folder or a Hugging Face folder")
+      ->required()
+      ->type_name("DIR");
   app.add_option("--prompt", o->prompt, "what the text begins with");
   app.add_option("--tokens", o->tokens, "how many to add")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--temperature", o->sampling.temperature, "0: always the likeliest")
@@ -110,7 +113,9 @@ void define_generate(CLI::App& app, Chosen& chosen) {
 
 void define_eval(CLI::App& app, Chosen& chosen) {
   auto o = keep<EvalOptions>(app, chosen, run_eval);
-  app.add_option("--checkpoint", o->checkpoint, "a checkpoint or a run folder")->required()->type_name("DIR");
+  app.add_option("--checkpoint", o->checkpoint, "a checkpoint, a run folder or a Hugging Face folder")
+      ->required()
+      ->type_name("DIR");
   app.add_option("--text", o->text, "a text file")->type_name("FILE");
   app.add_option("--ids", o->ids, "a file of token ids")->type_name("FILE");
   app.add_option("--json", o->json, "loss, perplexity, tokens, token_losses")->type_name("FILE");

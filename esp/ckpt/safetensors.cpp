@@ -25,9 +25,9 @@ struct TypeName {
   std::string_view name;
   DType dtype;
 };
-constexpr TypeName kTypes[] = {{"F64", DType::f64}, {"F32", DType::f32}, {"BF16", DType::bf16},
-                               {"F16", DType::f16}, {"I64", DType::i64}, {"I32", DType::i32},
-                               {"I16", DType::i16}, {"I8", DType::i8},   {"U8", DType::u8}};
+constexpr TypeName kTypes[] = {{"F64", DType::f64}, {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16},
+                               {"I64", DType::i64}, {"I32", DType::i32}, {"I16", DType::i16},   {"I8", DType::i8},
+                               {"U8", DType::u8},   {"BOOL", DType::u8}};  // read only: masks that some folders carry
 
 std::optional<DType> type_named(std::string_view name) {
   for (const TypeName& row : kTypes)

@@ -7,6 +7,7 @@
 
 #include "esp/base/error.h"
 #include "esp/ckpt/checkpoint.h"
+#include "esp/model/counts.h"
 #include "esp/model/hf_config.h"
 #include "esp/obs/file.h"
 #include "esp/train/convert_tokenizer.h"
@@ -51,10 +52,32 @@ void make_model(LoadedModel& loaded, DType dtype) {
   loaded.config.train.precision = precision_name(dtype);
 }
 
+// config.json may ask for any size; what is made is bounded by what the folder holds. A tensor too few is told by name
+// later, so there is some room.
+void check_sizes(const ckpt::HfFolder& folder, const model::ModelConfig& c) {
+  constexpr int64_t kRoom = 4;
+  int64_t elements = 0;
+  const auto names = folder.names();
+  for (const std::string& name : names) elements += static_cast<int64_t>(folder.find(name)->entry->count());
+  const auto fits = [&](int64_t a, int64_t b) {
+    int64_t product = 0;
+    return !__builtin_mul_overflow(a, b, &product) && product / kRoom <= elements;
+  };
+  const bool sound = c.layers <= kRoom * static_cast<int64_t>(names.size()) && fits(c.vocab, c.dim) &&
+                     fits(c.dim, c.dim) && fits(c.dim, c.ffn_or_default()) && fits(c.dim, c.num_classes) &&
+                     fits(c.dim, c.type_vocab) && (c.positions != model::Positions::learned || fits(c.seq_len, c.dim));
+  if (!sound || model::parameter_count(c) / kRoom > elements)
+    throw IoError(
+        fmt::format("{}: config.json tells of {} layers, hidden_size {}, a vocabulary of {} and {} positions, "
+                    "but all {} tensors together have {} elements",
+                    folder.path(), c.layers, c.dim, c.vocab, c.seq_len, names.size(), elements));
+}
+
 void load_hf(LoadedModel& loaded, std::optional<DType> dtype) {
   loaded.config = config_of_hf(loaded.path);
   const model::ModelConfig shape = model_config(loaded.config.model);
   ckpt::HfFolder folder = open_hf_folder(loaded.path, shape);
+  check_sizes(folder, shape);
   make_model(loaded, dtype.value_or(hf_storage_type(folder, shape)));
   loaded.unknown = read_hf_weights(*loaded.model, folder, HeadMayBe::there, loaded.context.stream).unknown;
 }

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Conversion in both directions against the transformers of the machine this runs on: one PASS or FAIL line per model.
+#   tests/convert/run_on_device.sh [BIN_FOLDER]        espalier and convert_probe lie there; build/bin otherwise
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+bin=${1:-$here/../../build/bin}
+for program in "$bin/espalier" "$bin/convert_probe"; do
+  if [ ! -x "$program" ]; then echo "FAIL  $program is not there"; exit 1; fi
+  if missing=$(ldd "$program" | grep 'not found'); then echo "FAIL  $program: $missing"; exit 1; fi
+done
+exec python3 "$here/transformers_check.py" "$bin/espalier" "$bin/convert_probe"
