@@ -1,9 +1,20 @@
 #include "esp/model/model.h"
 
 #include "esp/base/check.h"
+#include "esp/base/error.h"
 #include "esp/model/counts.h"
 
 namespace esp::model {
+
+void check_ids(const tensor::Tensor& ids, int32_t least, int64_t below, std::string_view what) {
+  if (!ids.defined()) return;
+  for (int64_t i = 0; i < ids.count(); ++i)
+    if (const int32_t id = ids.as<int32_t>()[i]; id < least || id >= below)
+      throw UsageError(
+          fmt::format("{} {} at place {} of a batch {}: the model knows 0 to {}; does the tokenizer's "
+                      "vocabulary fit the model's?",
+                      what, id, i, ids.shape().text(), below - 1));
+}
 
 KvCache Model::make_cache(const tensor::Context& context, int64_t batch, int64_t capacity) {
   ESP_CHECK(can_generate(), "{} does not generate", config().arch);
@@ -25,10 +36,15 @@ double Model::flops_per_token(int64_t seq_len) const {
 }
 
 State Model::hidden(nn::Pass& pass, const Batch& batch) {
+  check_ids(batch.inputs, 0, config().vocab, "token");
+  check_ids(batch.decoder_inputs, 0, config().vocab, "token");
+  check_ids(batch.segments, 0, config().type_vocab, "segment");
   return blocks(0, num_blocks(), pass, stem(pass, batch), batch);
 }
 
 autograd::Loss Model::forward(nn::Pass& pass, const Batch& batch, double scale) {
+  const int64_t classes = config().num_classes > 0 ? config().num_classes : config().vocab;
+  check_ids(batch.targets, INT32_MIN, classes, "target");
   return loss(pass, hidden(pass, batch), batch, scale);
 }
 

@@ -64,10 +64,14 @@ class Model {
   // counts.h for what is counted.
   double flops_per_token(int64_t seq_len) const;
 
+  // Whole, after a look at the batch: UsageError names an id beyond the vocabulary, where kernels would read astray.
   State hidden(nn::Pass& pass, const Batch& batch);                          // stem and all blocks
   autograd::Loss forward(nn::Pass& pass, const Batch& batch, double scale);  // and the loss
   tensor::Tensor logits_of(nn::Pass& pass, const Batch& batch);              // or the logits
 };
+
+// Host ids i32 within [least, below), or a UsageError that says which is not.
+void check_ids(const tensor::Tensor& ids, int32_t least, int64_t below, std::string_view what);
 
 struct HfFormat;  // hf_format.h
 

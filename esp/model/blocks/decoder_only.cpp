@@ -47,6 +47,7 @@ Tensor DecoderOnly::logits(nn::Pass& pass, const State& state) {
 }
 
 Tensor DecoderOnly::extend(nn::Pass& pass, const Tensor& ids, KvCache& cache) {
+  check_ids(ids, 0, config_.vocab, "token");
   const autograd::NoRecording quiet(*pass.tape);
   nn::Stream stream{embed(pass, ids, cache.length), {}};
   for (int i = 0; i < num_blocks(); ++i)

@@ -149,6 +149,27 @@ TEST(Layers, EmbeddingIsTheOneHotProduct) {
   EXPECT_EQ(std::memcmp(a.value().data(), b.value().data(), a.value().bytes()), 0);
 }
 
+// Y = X·[W₁ | W₂] block by block has the bits of the whole: what splitting a layer by its outputs rests on.
+TEST(Layers, ProductByBlocksOfColumnsHasTheBitsOfTheWhole) {
+  Rig rig;
+  ParameterList list;
+  const Linear whole(list, "w", 40, 96, false, Init::normal(1));
+  const Linear left(list, "l", 40, 48, false, Init::normal(1)), right(list, "r", 40, 48, false, Init::normal(1));
+  list.materialize(rig.context, DType::f32, false);
+  list.initialise(1, rig.context.stream);
+  for (int64_t i = 0; i < 40; ++i)
+    for (int64_t j = 0; j < 96; ++j)
+      (j < 48 ? left : right).weight().value.as<float>()[i * 48 + j % 48] =
+          whole.weight().value.as<float>()[i * 96 + j];
+  Pass pass;
+  pass.tape = &rig.tape;
+  const Variable x = rig.random({30, 40}, 3, 1, DType::f32);
+  const Variable y = whole(pass, x), a = left(pass, x), b = right(pass, x);
+  for (int64_t i = 0; i < 30; ++i)
+    for (int64_t j = 0; j < 96; ++j)
+      EXPECT_EQ(y.value().as<float>()[i * 96 + j], (j < 48 ? a : b).value().as<float>()[i * 48 + j % 48]);
+}
+
 TEST(Layers, LogitsOfTheHeadAreWhatItsLossIsOf) {
   Rig rig;
   ParameterList list;
