@@ -18,7 +18,7 @@
 namespace esp::data {
 namespace {
 
-constexpr size_t kInputBytes = size_t{1} << 18;
+constexpr size_t kInputBytes = size_t{1} << 17;
 
 class PlainFile : public ByteStream {
  public:

@@ -12,7 +12,7 @@
 namespace esp::data {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kChunkBytes = size_t{1} << 17;
 constexpr size_t kKeysInMessages = 12;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 

@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const esp::IoError&) {
     return 0;
   }
-  for (size_t i = 0; i + 1 < places.size() && i < 8; ++i) {
+  for (size_t i = 0; i + 1 < places.size() && i < 3; ++i) {
     LineReader again = lines_of(bytes, compression);
     again.seek(places[i].offset, places[i].number + 1);
     std::string_view line;
