@@ -124,6 +124,12 @@ TEST(CrossEntropy, RowsNotCountedCostNothing) {
   for (int64_t c = 30; c < 40; ++c) EXPECT_EQ(it.logits[c], 0);
 }
 
+TEST(CrossEntropy, ATargetPastTheClassesIsRefusedOnTheCaller) {
+  Case it(3, 10, 10, DType::f32);
+  it.targets[2] = 10;
+  EXPECT_ANY_THROW(it.forward(Threads(2)));
+}
+
 TEST(CrossEntropy, GradientRowsSumToZero) {
   const Threads alone(1);
   Case it(3, 1000, 1000, DType::f32);

@@ -1,7 +1,8 @@
 // Table look-ups: rows of a table by id, and the scatter-add back. Rotary positions.
 //
 // forward overwrites y [count, dim]; ids outside [0, num_rows) give zero rows (a vocabulary shard asks for the rows
-// it holds). backward adds to dtable, ids in order, so repeated ids accumulate the same way every time.
+// it holds). backward adds to dtable, ids in order, so repeated ids accumulate the same way every time; what a call
+// adds to a row of a 16-bit table is summed in fp32 and rounded once.
 #pragma once
 
 #include <cstdint>

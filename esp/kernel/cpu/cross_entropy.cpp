@@ -92,7 +92,6 @@ void cross_entropy_forward_piece(void* losses, void* lse, const void* logits, co
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
-      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
       const T* row = static_cast<const T*>(logits) + r * row_stride;
       const double all = row_total(row, num_classes).log();
       if (lse) static_cast<A*>(lse)[r] = static_cast<A>(all);
@@ -106,7 +105,6 @@ void cross_entropy_backward_piece(void* logits, const void* lse, const int32_t* 
                                   int64_t num_classes, int64_t row_stride, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (int64_t r = 0; r < rows; ++r) {
-      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
       const double all = static_cast<double>(static_cast<const Accumulator<T>*>(lse)[r]);
       row_gradient(static_cast<T*>(logits) + r * row_stride, num_classes, targets[r], all, scale, scale);
     }
@@ -118,7 +116,6 @@ void cross_entropy_fused_piece(void* losses, void* logits, const int32_t* target
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
-      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
       T* row = static_cast<T*>(logits) + r * row_stride;
       RowTotal<T> total;
       double loss = 0;
@@ -153,8 +150,19 @@ HWY_EXPORT(cross_entropy_backward_piece);
 HWY_EXPORT(cross_entropy_fused_piece);
 HWY_EXPORT(softmax_piece);
 
+namespace {
+
+// On the caller: an exception may not leave a worker.
+void check_targets(const int32_t* targets, int64_t rows, int64_t num_classes) {
+  for (int64_t r = 0; r < rows; ++r)
+    ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+}
+
+}  // namespace
+
 void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_forward_piece);
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
@@ -165,6 +173,7 @@ void cross_entropy_forward(void* losses, void* lse, const void* logits, const in
 
 void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
                             int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_backward_piece);
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
@@ -175,6 +184,7 @@ void cross_entropy_backward(void* logits, const void* lse, const int32_t* target
 
 void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
                          int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_fused_piece);
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {

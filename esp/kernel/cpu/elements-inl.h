@@ -51,19 +51,25 @@ HWY_INLINE Vec<float> load_lanes(const BFloat16* from) {
   const auto bits = hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const uint16_t*>(from)));
   return hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(bits));
 }
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void store_lanes(Vec<float> v, BFloat16* to) {
+  *to = static_cast<BFloat16>(hn::GetLane(v));
+}
+#else
 // As BFloat16(float) does; the processor's own conversion would flush subnormals.
 HWY_INLINE void store_lanes(Vec<float> v, BFloat16* to) {
   const hn::Rebind<uint16_t, Tag<float>> narrow;
   const hn::RebindToUnsigned<Tag<float>> wide;
-  const hn::RebindToSigned<Tag<float>> wide_signed;
+  const hn::Repartition<uint16_t, Tag<float>> halves;
   const auto x = hn::BitCast(wide, v);
   const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(wide, 1u));
   const auto nearest = hn::Add(x, hn::Add(odd, hn::Set(wide, 0x7fffu)));
   const auto is_nan = hn::RebindMask(wide, hn::IsNaN(v));
-  const auto rounded = hn::IfThenElse(is_nan, hn::Or(x, hn::Set(wide, 0x400000u)), nearest);
-  const auto upper = hn::BitCast(wide_signed, hn::ShiftRight<16>(rounded));
-  hn::StoreU(hn::DemoteTo(narrow, upper), narrow, reinterpret_cast<uint16_t*>(to));
+  const auto rounded = hn::BitCast(halves, hn::IfThenElse(is_nan, hn::Or(x, hn::Set(wide, 0x400000u)), nearest));
+  const auto upper = hn::LowerHalf(hn::ConcatOdd(halves, rounded, rounded));  // the upper 16 bits of every lane
+  hn::StoreU(upper, narrow, reinterpret_cast<uint16_t*>(to));
 }
+#endif
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 HWY_INLINE Vec<float> load_lanes(const Float16* from) {

@@ -2,6 +2,7 @@
 #include "esp/kernel/elementwise.h"
 
 #include <algorithm>
+#include <bit>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/elementwise.cpp"
@@ -60,9 +61,10 @@ HWY_EXPORT(scale_piece);
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
-    const T filler = static_cast<T>(static_cast<Accumulator<T>>(value));
+    using Bits = std::conditional_t<is_half<T>, uint16_t, T>;  // a type the compiler has vectors of
+    const Bits filler = std::bit_cast<Bits>(static_cast<T>(static_cast<Accumulator<T>>(value)));
     device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
-      std::fill(static_cast<T*>(y) + begin, static_cast<T*>(y) + end, filler);
+      std::fill(static_cast<Bits*>(y) + begin, static_cast<Bits*>(y) + end, filler);
     });
   });
 }
@@ -101,20 +103,34 @@ void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype
   });
 }
 
-// Tiles small enough that the rows read and the rows written stay in the first-level cache.
+namespace {
+
+// By tiles, through a copy on the stack: rows of either matrix are often a power of two apart, and would throw each
+// other out of the cache.
+template <typename T>
+void transpose_band(T* to, const T* from, int64_t rows, int64_t cols, int64_t first, int64_t last) {
+  constexpr int64_t kTile = 32;
+  T tile[kTile][kTile + 1];
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    const int64_t n = std::min(kTile, rows - r0);
+    for (int64_t r = 0; r < n; ++r)
+      for (int64_t c = first; c < last; ++c) tile[c - first][r] = from[(r0 + r) * cols + c];
+    for (int64_t c = first; c < last; ++c) std::copy_n(tile[c - first], n, to + c * rows + r0);
+  }
+}
+
+}  // namespace
+
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
                const device::Stream& stream) {
-  constexpr int64_t kTile = 32;
+  constexpr int64_t kBand = 32;
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
-    const int64_t bands = (cols + kTile - 1) / kTile;  // of the result's rows
-    device::parallel_for(stream, batch * bands, row_grain(rows * kTile), [&](int64_t begin, int64_t end) {
+    const int64_t bands = (cols + kBand - 1) / kBand;  // of the result's rows
+    device::parallel_for(stream, batch * bands, row_grain(rows * kBand), [&](int64_t begin, int64_t end) {
       for (int64_t band = begin; band < end; ++band) {
-        const int64_t c0 = band % bands * kTile, c1 = std::min(c0 + kTile, cols);
-        const T* from = static_cast<const T*>(x) + band / bands * rows * cols;
-        T* to = static_cast<T*>(y) + band / bands * rows * cols;
-        for (int64_t r0 = 0; r0 < rows; r0 += kTile)
-          for (int64_t c = c0; c < c1; ++c)
-            for (int64_t r = r0; r < std::min(r0 + kTile, rows); ++r) to[c * rows + r] = from[r * cols + c];
+        const int64_t first = band % bands * kBand, origin = band / bands * rows * cols;
+        transpose_band(static_cast<T*>(y) + origin, static_cast<const T*>(x) + origin, rows, cols, first,
+                       std::min(first + kBand, cols));
       }
     });
   });

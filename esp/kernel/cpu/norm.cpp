@@ -145,6 +145,7 @@ HWY_EXPORT(norm_backward_input_piece);
 
 void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual, const void* gamma,
                   const void* beta, const NormShape& shape, DType dtype, const device::Stream& stream) {
+  ESP_CHECK(!residual || sum, "a residual needs somewhere to put the sum");
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(norm_forward_piece);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim), [&](int64_t begin, int64_t end) {

@@ -35,37 +35,48 @@ HWY_INLINE PhiloxWords philox_words(uint64_t seed, uint64_t purpose, uint64_t fi
   return {hn::Set(d, words[0]), hn::Set(d, words[1]), hn::Set(d, words[2]), hn::Set(d, words[3])};
 }
 #else
-// Both halves of the 64-bit products: even lanes multiply as they are, odd ones after a shift.
-HWY_INLINE void multiply(Words a, Words b, Words& low, Words& high) {
+// Counters lie in the low halves of 64-bit lanes, where a product leaves its low and its high word at once; what is in
+// the upper halves does not matter, since multiplication does not look there.
+struct PhiloxState {
+  using Lanes = hn::Vec<hn::ScalableTag<uint64_t>>;
+  Lanes c0, c1, c2, c3;
+  HWY_INLINE PhiloxState(Lanes blocks, uint64_t purpose) {
+    const hn::ScalableTag<uint64_t> d;
+    c0 = blocks;
+    c1 = hn::ShiftRight<32>(blocks);
+    c2 = hn::Set(d, purpose);
+    c3 = hn::Set(d, purpose >> 32);
+  }
+  HWY_INLINE void round(uint32_t k0, uint32_t k1) {
+    const hn::ScalableTag<uint64_t> d;
+    const hn::ScalableTag<uint32_t> words;
+    const auto a = hn::MulEven(hn::BitCast(words, c0), hn::Set(words, 0xD2511F53u));
+    const auto b = hn::MulEven(hn::BitCast(words, c2), hn::Set(words, 0xCD9E8D57u));
+    c0 = hn::Xor3(hn::ShiftRight<32>(b), c1, hn::Set(d, uint64_t{k0}));
+    c1 = b;
+    c2 = hn::Xor3(hn::ShiftRight<32>(a), c3, hn::Set(d, uint64_t{k1}));
+    c3 = a;
+  }
+};
+
+HWY_INLINE Words side_by_side(PhiloxState::Lanes even, PhiloxState::Lanes odd) {
   const hn::ScalableTag<uint32_t> d;
-  const hn::RepartitionToWide<hn::ScalableTag<uint32_t>> wide;
-  const auto even = hn::MulEven(a, b);
-  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), b);
-  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-  high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+  return hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
 
 HWY_INLINE PhiloxWords philox_words(uint64_t seed, uint64_t purpose, uint64_t first) {
-  const hn::ScalableTag<uint32_t> d;
-  const auto base = hn::Set(d, static_cast<uint32_t>(first));
-  auto c0 = hn::Add(base, hn::Iota(d, 0u));
-  const auto carry = hn::IfThenElseZero(hn::Lt(c0, base), hn::Set(d, 1u));
-  auto c1 = hn::Add(hn::Set(d, static_cast<uint32_t>(first >> 32)), carry);
-  auto c2 = hn::Set(d, static_cast<uint32_t>(purpose)), c3 = hn::Set(d, static_cast<uint32_t>(purpose >> 32));
+  const hn::ScalableTag<uint64_t> d;
+  const auto blocks = hn::Add(hn::Set(d, first), hn::ShiftLeft<1>(hn::Iota(d, 0)));
+  PhiloxState even(blocks, purpose), odd(hn::Add(blocks, hn::Set(d, 1)), purpose);
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  const auto m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
   for (int round = 0; round < 10; ++round) {
-    Words low0, high0, low1, high1;
-    multiply(c0, m0, low0, high0);
-    multiply(c2, m1, low1, high1);
-    c0 = hn::Xor(high1, hn::Xor(c1, hn::Set(d, k0)));
-    c1 = low1;
-    c2 = hn::Xor(high0, hn::Xor(c3, hn::Set(d, k1)));
-    c3 = low0;
+    even.round(k0, k1);
+    odd.round(k0, k1);
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {c0, c1, c2, c3};
+  return {side_by_side(even.c0, odd.c0), side_by_side(even.c1, odd.c1), side_by_side(even.c2, odd.c2),
+          side_by_side(even.c3, odd.c3)};
 }
 #endif
 
