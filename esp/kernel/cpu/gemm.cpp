@@ -17,6 +17,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "esp/kernel/cpu/gemm_few_rows-inl.h"
 #include "esp/kernel/cpu/gemm_pack-inl.h"
 #include "esp/kernel/cpu/gemm_tile-inl.h"
 
@@ -32,6 +33,12 @@ struct Product {
   const GemmOptions* options;
 };
 
+// Sums of the pieces of K so far are kept in C, unless it has 16 bits or its old values are needed at the end.
+template <typename T>
+bool keeps_partial_in_c(const Product<T>& x) {
+  return !is_half<T> && !(x.options->pre_activation_in && x.options->beta != 0);
+}
+
 // The threads that share one packed block of B, and this one's place among them.
 struct Team {
   int index, size;
@@ -46,41 +53,52 @@ struct Blocks {
   A *packed_a, *packed_b[2], *partial;
 };
 
-// One block of A against one block of B: the panel of B stays near while the panels of A pass.
+template <typename T>
+auto finisher(bool last, Activation activation) {
+  auto chosen = &finish_tile<Activation::none, T>;
+  if (last) with_activation(activation, [&](auto which) { chosen = &finish_tile<which(), T>; });
+  return chosen;
+}
+
+// One block of A against one block of B, in strips of B that stay in the second-level cache while every panel of A,
+// in turn, stays in the first.
 template <typename T>
 void multiply_block(const Accumulator<T>* packed_a, const Accumulator<T>* packed_b, int64_t depth, int64_t rows,
                     int64_t columns, const Finish<T>& finish, Activation activation) {
   using A = Accumulator<T>;
-  auto finish_with = &finish_tile<Activation::none, T>;
-  if (finish.last) with_activation(activation, [&](auto which) { finish_with = &finish_tile<which(), T>; });
-  HWY_ALIGN A tile[kTileRows * kTileColumns<A>];
-  for (int64_t j = 0; j < columns; j += kTileColumns<A>)
-    for (int64_t i = 0; i < rows; i += kTileRows) {
-      const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - i);
-      const int64_t tile_columns = std::min(kTileColumns<A>, columns - j);
-      Finish<T> at = finish;
-      at.c += i * at.c_stride + j;
-      if (at.partial) at.partial += i * at.partial_stride + j;
-      if (at.bias) at.bias += j;
-      if (at.pre_activation) at.pre_activation += i * at.c_stride + j;
-      if (at.pre_activation_in) at.pre_activation_in += i * at.c_stride + j;
-      for (int64_t row = 0; row < tile_rows; ++row)
-        for (int64_t column = 0; column < tile_columns; column += 64 / sizeof(T))
-          __builtin_prefetch(at.c + row * at.c_stride + column, 1);
-      multiply_tile(packed_a + i * depth, packed_b + j * depth, depth, tile_rows, tile_columns, tile);
-      finish_with(at, tile, kTileColumns<A>, tile_rows, tile_columns);
-    }
+  constexpr int64_t kWidth = kTileColumns<A>;
+  const auto finish_with = finisher<T>(finish.last, activation);
+  const int64_t strip =
+      std::max<int64_t>(1, kStripBytes / static_cast<int64_t>(sizeof(A)) / std::max<int64_t>(depth, 1) / kWidth) *
+      kWidth;
+  HWY_ALIGN A tile[kTileRows * kWidth];
+  for (int64_t left = 0; left < columns; left += strip)
+    for (int64_t i = 0; i < rows; i += kTileRows)
+      for (int64_t j = left; j < std::min(left + strip, columns); j += kWidth) {
+        const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - i), tile_columns = std::min(kWidth, columns - j);
+        const Finish<T> at = moved(finish, i, j);
+        for (int64_t row = 0; row < tile_rows; ++row)
+          for (int64_t column = 0; column < tile_columns; column += 64 / static_cast<int64_t>(sizeof(T)))
+            hwy::Prefetch(at.c + row * at.c_stride + column);
+        multiply_tile(packed_a + i * depth, packed_b + j * depth, depth, tile_rows, tile_columns, tile);
+        finish_with(at, tile, kWidth, tile_rows, tile_columns);
+      }
+}
+
+// Lines of op(A) or op(B): `line_stride` apart from each other, `depth_stride` from depth to depth.
+template <int64_t kWidth, typename T>
+void pack(Accumulator<T>* to, const T* from, int64_t line_stride, int64_t depth_stride, int64_t lines, int64_t extent,
+          int64_t depth) {
+  if (line_stride == 1)
+    pack_along<kWidth>(to, from, depth_stride, lines, extent, depth);
+  else
+    pack_across<kWidth>(to, from, line_stride, lines, extent, depth);
 }
 
 template <typename T>
 void pack_a(Accumulator<T>* to, const Product<T>& x, int64_t row, int64_t rows, int64_t p, int64_t depth) {
-  for (int64_t i = 0; i < rows; i += kTileRows, to += kTileRows * depth) {
-    const T* from = x.a + (row + i) * x.stride.a_row + p * x.stride.a_col;
-    if (x.stride.a_col == 1)
-      pack_across(to, kTileRows, from, x.stride.a_row, x.m - row - i, depth);
-    else
-      pack_along(to, kTileRows, from, x.stride.a_col, x.m - row - i, depth);
-  }
+  const GemmStrides& s = x.stride;
+  pack<kTileRows>(to, x.a + row * s.a_row + p * s.a_col, s.a_row, s.a_col, rows, x.m - row, depth);
 }
 
 // This member's share of the panels of B's columns [column, column + columns).
@@ -88,19 +106,17 @@ template <typename T>
 void pack_b(Accumulator<T>* to, const Product<T>& x, int64_t column, int64_t columns, int64_t p, int64_t depth,
             const Team& team) {
   constexpr int64_t kWidth = kTileColumns<Accumulator<T>>;
+  const GemmStrides& s = x.stride;
   const int64_t panels = divided_up(columns, kWidth);
-  for (int64_t j = panels * team.index / team.size; j < panels * (team.index + 1) / team.size; ++j) {
-    const int64_t at = column + j * kWidth;
-    const T* from = x.b + p * x.stride.b_row + at * x.stride.b_col;
-    if (x.stride.b_col == 1)
-      pack_along(to + j * kWidth * depth, kWidth, from, x.stride.b_row, x.n - at, depth);
-    else
-      pack_across(to + j * kWidth * depth, kWidth, from, x.stride.b_col, x.n - at, depth);
-  }
+  const int64_t begin = panels * team.index / team.size * kWidth;
+  const int64_t end = std::min(columns, panels * (team.index + 1) / team.size * kWidth), at = column + begin;
+  if (begin < end)
+    pack<kWidth>(to + begin * depth, x.b + p * s.b_row + at * s.b_col, s.b_col, s.b_row, end - begin, x.n - at, depth);
 }
 
+// How tiles of the piece of K at p are finished, at C's (0, 0). Partial sums are kept in C where `partial` is null.
 template <typename T>
-Finish<T> finish_of(const Product<T>& x, int64_t p, int64_t depth) {
+Finish<T> finish_of(const Product<T>& x, int64_t p, int64_t depth, Accumulator<T>* partial, int64_t partial_stride) {
   using A = Accumulator<T>;
   const GemmOptions& o = *x.options;
   Finish<T> finish{};
@@ -108,30 +124,20 @@ Finish<T> finish_of(const Product<T>& x, int64_t p, int64_t depth) {
   finish.beta = static_cast<A>(o.beta);
   finish.first = p == 0;
   finish.last = p + depth >= x.k;
-  finish.partial_in_c = !is_half<T> && !(o.pre_activation_in && o.beta != 0);
+  finish.beta_first = keeps_partial_in_c(x);
+  finish.c = x.c;
   finish.c_stride = x.stride.c_row;
-  return finish;
-}
-
-// `finish` for the tile whose corner is (row, column) of C. Rows of scratch count from `scratch_row`.
-template <typename T>
-Finish<T> moved(Finish<T> finish, const Product<T>& x, const Blocks<Accumulator<T>>& blocks, int64_t scratch_row,
-                int64_t row, int64_t column) {
-  const GemmOptions& o = *x.options;
-  const int64_t at = row * x.stride.c_row + column;
-  finish.c = x.c + at;
-  if (o.bias) finish.bias = static_cast<const T*>(o.bias) + column;
-  if (o.pre_activation) finish.pre_activation = static_cast<T*>(o.pre_activation) + at;
-  if (o.pre_activation_in) finish.pre_activation_in = static_cast<const T*>(o.pre_activation_in) + at;
+  finish.partial = partial;
+  finish.partial_stride = partial_stride;
   if constexpr (!is_half<T>) {
-    if (finish.partial_in_c) {
-      finish.partial = finish.c;
+    if (!partial) {
+      finish.partial = x.c;
       finish.partial_stride = x.stride.c_row;
-      return finish;
     }
   }
-  finish.partial = blocks.partial + (row - scratch_row) * blocks.columns;
-  finish.partial_stride = blocks.columns;
+  finish.bias = static_cast<const T*>(o.bias);
+  finish.pre_activation = static_cast<T*>(o.pre_activation);
+  finish.pre_activation_in = static_cast<const T*>(o.pre_activation_in);
   return finish;
 }
 
@@ -150,24 +156,45 @@ void multiply_columns(const Product<T>& x, const Blocks<Accumulator<T>>& blocks,
         const int64_t depth = std::min(blocks.depth, x.k - p);
         if (depth > 0) pack_b(blocks.packed_b[turn], x, column, columns, p, depth, team);
         team.barrier->wait();
-        const Finish<T> finish = finish_of(x, p, depth);
+        const Finish<T> finish = finish_of(x, p, depth, blocks.partial, blocks.columns);
         for (int64_t row = first_row; row < last_row; row += blocks.rows) {
           const int64_t rows = std::min(blocks.rows, last_row - row);
           if (depth > 0) pack_a(blocks.packed_a, x, row, rows, p, depth);
-          multiply_block(blocks.packed_a, blocks.packed_b[turn], depth, rows, columns,
-                         moved(finish, x, blocks, top, row, column), x.options->activation);
+          Finish<T> at = moved(finish, row, column);
+          if (blocks.partial) at.partial = blocks.partial + (row - top) * blocks.columns;
+          multiply_block(blocks.packed_a, blocks.packed_b[turn], depth, rows, columns, at, x.options->activation);
         }
       }
     }
   }
 }
 
-// Sizes that keep a block of A in the second-level cache and a block of B in the third, evened out over n.
+// The same for a handful of rows, without packing: the pieces of K of a few columns stay in buffers of our own.
+template <typename T>
+void multiply_columns_of_few_rows(const Product<T>& x, int64_t begin, int64_t end) {
+  using A = Accumulator<T>;
+  const int64_t piece = depth_of<A>(x.k);
+  HWY_ALIGN A sums[kFewRows * kFewColumns], partial[kFewRows * kFewColumns];
+  for (int64_t column = begin; column < end; column += kFewColumns) {
+    const int64_t columns = std::min(kFewColumns, end - column);
+    for (int64_t p = 0; p == 0 || p < x.k; p += piece) {
+      const int64_t depth = std::min(piece, x.k - p);
+      const T* a = depth ? x.a + p * x.stride.a_col : x.a;
+      const T* b = depth ? x.b + p * x.stride.b_row + column : x.b;
+      multiply_few_rows(sums, a, b, x.stride, x.m, columns, depth);
+      Finish<T> finish = moved(finish_of(x, p, depth, partial, kFewColumns), 0, column);
+      finish.partial = partial;
+      finisher<T>(finish.last, x.options->activation)(finish, sums, kFewColumns, x.m, columns);
+    }
+  }
+}
+
+// Sizes of the blocks, those of B evened out over n.
 template <typename A>
 Blocks<A> sizes_of(int64_t m, int64_t n, int64_t k, bool keeps_partial) {
   Blocks<A> blocks{};
   blocks.depth = std::min(depth_of<A>(k), std::max<int64_t>(k, 1));
-  const int64_t a_elements = (int64_t{384} << 10) / sizeof(A), b_elements = (int64_t{4} << 20) / sizeof(A);
+  const int64_t a_elements = kBlockABytes / sizeof(A), b_elements = kBlockBBytes / sizeof(A);
   blocks.rows = std::max<int64_t>(1, a_elements / blocks.depth / kTileRows) * kTileRows;
   blocks.rows = std::min(blocks.rows, divided_up(m, kTileRows) * kTileRows);
   const int64_t widest = std::max<int64_t>(1, b_elements / blocks.depth / kTileColumns<A>) * kTileColumns<A>;
@@ -180,47 +207,86 @@ Blocks<A> sizes_of(int64_t m, int64_t n, int64_t k, bool keeps_partial) {
   return blocks;
 }
 
+// Who works on what: all threads on the same columns, or each on columns of its own.
+struct Split {
+  int num_workers;
+  bool by_rows;
+  int64_t share;  // columns of one worker where they are shared out, all of them otherwise
+};
+
+template <typename T>
+Split split_of(const Product<T>& x, const device::Stream& stream) {
+  constexpr int64_t kWidth = kTileColumns<Accumulator<T>>;
+  constexpr double kWorthAThread = 64.0 * 64 * 64;  // multiply-adds: a few µs
+  const bool small = static_cast<double>(x.m) * static_cast<double>(x.n) * static_cast<double>(x.k) < kWorthAThread;
+  Split split{small ? 1 : stream.num_threads(), true, x.n};
+  const bool many_rows = x.m >= 4 * split.num_workers * kTileRows, few_columns = x.n < split.num_workers * kWidth;
+  if (split.num_workers > 1 && !many_rows && !few_columns) {
+    split.by_rows = false;
+    split.share = divided_up(divided_up(x.n, split.num_workers), kWidth) * kWidth;
+  }
+  return split;
+}
+
+// One allocation for everybody: each worker's block of A, each team's two blocks of B and partial sums.
+template <typename A>
+struct Workspace {
+  size_t a_size, b_size, partial_size;
+  A* memory;
+
+  Workspace(const Blocks<A>& blocks, bool keeps_partial, int num_workers, int num_teams)
+      : a_size(rounded(blocks.rows * blocks.depth + kPanelSlack)),
+        b_size(rounded(blocks.columns * blocks.depth)),
+        partial_size(keeps_partial ? rounded(blocks.partial_rows * blocks.columns) : 0) {
+    const size_t elements = a_size * static_cast<size_t>(num_workers) + team_size() * static_cast<size_t>(num_teams);
+    memory = static_cast<A*>(GemmScratch::of_this_thread().reserve(sizeof(A) * elements));
+  }
+  Blocks<A> part_of(Blocks<A> blocks, int worker, int num_workers, int team) const {
+    blocks.packed_a = memory + a_size * static_cast<size_t>(worker);
+    blocks.packed_b[0] = memory + a_size * static_cast<size_t>(num_workers) + team_size() * static_cast<size_t>(team);
+    blocks.packed_b[1] = blocks.packed_b[0] + b_size;
+    blocks.partial = partial_size ? blocks.packed_b[1] + b_size : nullptr;
+    return blocks;
+  }
+
+ private:
+  size_t team_size() const { return 2 * b_size + partial_size; }
+  static size_t rounded(int64_t elements) { return static_cast<size_t>(divided_up(elements, 64) * 64); }
+};
+
 template <typename T>
 void multiply(const Product<T>& x, const device::Stream& stream) {
   using A = Accumulator<T>;
-  constexpr double kWorthAThread = 64.0 * 64 * 64;  // multiply-adds: a few µs
-  const bool alone = static_cast<double>(x.m) * static_cast<double>(x.n) * static_cast<double>(x.k) < kWorthAThread;
-  const int num_workers = alone ? 1 : stream.num_threads();
-  const bool by_rows = num_workers == 1 || x.m >= 4 * num_workers * kTileRows || x.n < num_workers * kTileColumns<A>;
-  const int64_t num_teams = by_rows ? 1 : num_workers;
-  const int64_t share = divided_up(divided_up(x.n, num_teams), kTileColumns<A>) * kTileColumns<A>;
-
-  const Finish<T> kind = finish_of(x, 0, x.k);
-  const bool keeps_partial = !kind.partial_in_c && x.k > depth_of<A>(x.k);
-  Blocks<A> blocks = sizes_of<A>(x.m, share, x.k, keeps_partial);
-  const size_t a_size = static_cast<size_t>(blocks.rows * blocks.depth + kPanelSlack) / 64 * 64 + 64;
-  const size_t b_size = static_cast<size_t>(blocks.columns * blocks.depth) / 64 * 64 + 64;
-  const size_t partial_size =
-      keeps_partial ? static_cast<size_t>(blocks.partial_rows * blocks.columns) / 64 * 64 + 64 : 0;
-  const size_t team_size = 2 * b_size + partial_size;
-  auto* scratch = static_cast<A*>(GemmScratch::of_this_thread().reserve(
-      sizeof(A) * (a_size * static_cast<size_t>(num_workers) + team_size * static_cast<size_t>(num_teams))));
-
-  device::Barrier together(by_rows ? num_workers : 1);
-  auto work = [&](int worker) {
-    const auto team = static_cast<size_t>(by_rows ? 0 : worker);
-    Blocks<A> mine = blocks;
-    mine.packed_a = scratch + a_size * static_cast<size_t>(worker);
-    mine.packed_b[0] = scratch + a_size * static_cast<size_t>(num_workers) + team_size * team;
-    mine.packed_b[1] = mine.packed_b[0] + b_size;
-    mine.partial = mine.packed_b[1] + b_size;
-    device::Barrier nobody(1);
-    if (by_rows) {
-      multiply_columns(x, mine, Team{worker, num_workers, &together}, 0, x.n);
-    } else {
-      const int64_t begin = share * worker, end = std::min(x.n, share * (worker + 1));
-      multiply_columns(x, mine, Team{0, 1, &nobody}, begin, end);
-    }
+  const Split split = split_of(x, stream);
+  auto on_all_workers = [&](auto&& work) {
+    if (split.num_workers == 1)
+      work(0);
+    else
+      stream.pool->run(work);
   };
-  if (num_workers == 1)
-    work(0);
-  else
-    stream.pool->run(work);
+  auto own_columns = [&](int worker, int64_t& begin, int64_t& end) {
+    begin = std::min(x.n, split.by_rows ? 0 : split.share * worker);
+    end = std::min(x.n, begin + split.share);
+  };
+  if (x.m <= kFewRows && x.stride.b_col == 1) {
+    on_all_workers([&](int worker) {
+      int64_t begin, end;
+      own_columns(worker, begin, end);
+      if (worker == 0 || !split.by_rows) multiply_columns_of_few_rows(x, begin, end);
+    });
+    return;
+  }
+  const bool keeps_partial = !keeps_partial_in_c(x) && x.k > depth_of<A>(x.k);
+  const Blocks<A> blocks = sizes_of<A>(x.m, split.share, x.k, keeps_partial);
+  const Workspace<A> workspace(blocks, keeps_partial, split.num_workers, split.by_rows ? 1 : split.num_workers);
+  device::Barrier together(split.num_workers), nobody(1);
+  on_all_workers([&](int worker) {
+    int64_t begin, end;
+    own_columns(worker, begin, end);
+    const Team team = split.by_rows ? Team{worker, split.num_workers, &together} : Team{0, 1, &nobody};
+    multiply_columns(x, workspace.part_of(blocks, worker, split.num_workers, split.by_rows ? 0 : worker), team, begin,
+                     end);
+  });
 }
 
 void gemm_any(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k, const GemmOptions& options,

@@ -1,8 +1,8 @@
-// Packing for gemm: a panel is `width` neighbouring rows of op(A), or columns of op(B), depth by depth:
-// panel[p·width + line]. 16-bit elements are widened here, transposes happen here, and lines past the end are zero.
+// Packing for gemm: a panel is kWidth neighbouring rows of op(A), or columns of op(B), depth by depth:
+// panel[p·kWidth + line]. 16-bit elements are widened here, transposes happen here, and lines past the end are zero.
 //
-// A panel may be written up to a vector past its end, so panels of one buffer are packed in ascending order and the
-// buffer has slack (kPanelSlack). B's panels are whole vectors wide and stay inside, so threads may share them out.
+// Panels follow each other, kWidth·depth apart. Packing across lines may write up to a vector past a panel's end where
+// its width is no multiple of a 128-bit block: panels are packed in ascending order and the buffer has slack.
 #if defined(ESP_KERNEL_CPU_GEMM_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_GEMM_PACK_INL_H
 #undef ESP_KERNEL_CPU_GEMM_PACK_INL_H
@@ -11,6 +11,9 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
+
+#include <hwy/cache_control.h>
 
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/cpu/gemm_blocks.h"
@@ -21,27 +24,47 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int64_t kPanelSlack = HWY_MAX_BYTES / 4;
 
-// Lines are neighbours in memory: from[p·stride + line]. `extent` elements of each row may be read.
-template <typename T>
-void pack_along(Accumulator<T>* to, int64_t width, const T* from, int64_t stride, int64_t extent, int64_t depth) {
-  const int64_t n = lanes_of<T>();
-  for (int64_t p = 0; p < depth; ++p, to += width, from += stride)
-    for (int64_t i = 0; i < width; i += n) {
-      if (i + n <= extent) {
-        store_lanes(load_lanes(from + i), to + i);
-      } else {
-        store_lanes(Part{static_cast<size_t>(std::max<int64_t>(0, extent - i))}.load(from + i), to + i);
-      }
+template <int64_t kWidth, typename T>
+HWY_INLINE void copy_lines(Accumulator<T>* to, const T* from, int64_t extent) {
+  using A = Accumulator<T>;
+  constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>())),
+                    kReads = (kWidth + kLanes - 1) / kLanes * kLanes;
+  if (extent < (std::is_same_v<T, A> ? kWidth : kReads)) {
+    for (int64_t i = 0; i < kWidth; ++i) to[i] = i < extent ? static_cast<A>(from[i]) : A{0};
+  } else if constexpr (kReads == kWidth) {
+    for (int64_t i = 0; i < kWidth; i += kLanes) store_lanes(load_lanes(from + i), to + i);
+  } else if constexpr (std::is_same_v<T, A>) {
+    std::memcpy(to, from, sizeof(A) * kWidth);
+  } else {
+    HWY_ALIGN A wide[kReads];
+    for (int64_t i = 0; i < kWidth; i += kLanes) store_lanes(load_lanes(from + i), wide + i);
+    std::memcpy(to, wide, sizeof(A) * kWidth);
+  }
+}
+
+// Lines are neighbours in memory: from[p·stride + line]; `extent` of each row may be read. Rows of memory are read
+// through, a few at a time, so that what a panel gets at once is whole cache lines.
+template <int64_t kWidth, typename T>
+void pack_along(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
+  constexpr int64_t kRows = 4;
+  for (int64_t p = 0; p < depth; p += kRows) {
+    const int64_t rows = std::min(kRows, depth - p);
+    for (int64_t line = 0; line < lines; line += kWidth) {
+      Accumulator<T>* panel = to + line * depth + p * kWidth;
+      for (int64_t row = 0; row < rows; ++row)
+        copy_lines<kWidth>(panel + row * kWidth, from + (p + row) * stride + line, extent - line);
     }
+  }
 }
 
 #if HWY_TARGET == HWY_SCALAR
-// Lines are rows of memory: from[line·stride + p].
-template <typename T>
-void pack_across(Accumulator<T>* to, int64_t width, const T* from, int64_t stride, int64_t lines, int64_t depth) {
-  for (int64_t p = 0; p < depth; ++p)
-    for (int64_t line = 0; line < width; ++line)
-      to[p * width + line] = line < lines ? static_cast<Accumulator<T>>(from[line * stride + p]) : Accumulator<T>{0};
+// Lines are rows of memory: from[line·stride + p]; `extent` lines may be read.
+template <int64_t kWidth, typename T>
+void pack_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
+  for (int64_t line = 0; line < divided_up(lines, kWidth) * kWidth; ++line)
+    for (int64_t p = 0; p < depth; ++p)
+      to[line / kWidth * kWidth * depth + p * kWidth + line % kWidth] =
+          line < extent ? static_cast<Accumulator<T>>(from[line * stride + p]) : Accumulator<T>{0};
 }
 #else
 // Stores the 128-bit blocks of v, `step` apart, the first `count` of them.
@@ -80,30 +103,38 @@ HWY_INLINE void transpose_lines(LoadLine line, A* to, int64_t width, int64_t dep
   }
 }
 
-// Lines are rows of memory: from[line·stride + p]. The last group of lines comes first: where the width is no multiple
-// of a group it spills into the next depth, whose own lines are written after it.
-template <typename T>
-void pack_across(Accumulator<T>* to, int64_t width, const T* from, int64_t stride, int64_t lines, int64_t depth) {
-  using A = Accumulator<T>;
-  constexpr int64_t kGroup = 16 / sizeof(A);
+// One panel. The last group of lines comes first: where the width is no multiple of a group it spills into the next
+// depth, whose own lines are written after it.
+template <int64_t kWidth, typename T>
+void pack_panel_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t extent, int64_t depth) {
+  constexpr int64_t kGroup = 16 / sizeof(Accumulator<T>), kGroups = (kWidth + kGroup - 1) / kGroup;
   const int64_t n = lanes_of<T>();
-  for (int64_t group = divided_up(width, kGroup) * kGroup - kGroup; group >= 0; group -= kGroup) {
-    const T* rows = from + group * stride;
-    const int64_t present = lines - group;
-    int64_t p = 0;
-    if (present >= kGroup)
-      for (; p + n <= depth; p += n) {
-        auto line = [&](int i) HWY_ATTR { return load_lanes(rows + i * stride + p); };
-        transpose_lines(line, to + p * width + group, width, n);
+  for (int64_t p = 0; p < depth; p += n) {
+    const int64_t here = std::min(n, depth - p);
+    for (int64_t group = (kGroups - 1) * kGroup; group >= 0; group -= kGroup) {
+      const T* rows = from + group * stride + p;
+      if (here == n && extent - group >= kGroup) {
+        auto line = [&](int i) HWY_ATTR {
+          hwy::Prefetch(rows + i * stride + 4 * n);  // of so many lines at once the processor foresees none
+          return load_lanes(rows + i * stride);
+        };
+        transpose_lines(line, to + p * kWidth + group, kWidth, n);
+      } else {
+        auto line = [&](int i) HWY_ATTR {
+          if (i >= extent - group) return hn::Zero(Tag<T>());
+          return Part{static_cast<size_t>(here)}.load(rows + i * stride);
+        };
+        transpose_lines(line, to + p * kWidth + group, kWidth, here);
       }
-    for (; p < depth; p += n) {
-      const int64_t rest = std::min(n, depth - p);
-      auto line = [&](int i) HWY_ATTR {
-        return i < present ? Part{static_cast<size_t>(rest)}.load(rows + i * stride + p) : hn::Zero(Tag<T>());
-      };
-      transpose_lines(line, to + p * width + group, width, rest);
     }
   }
+}
+
+// Lines are rows of memory: from[line·stride + p]; `extent` lines may be read.
+template <int64_t kWidth, typename T>
+void pack_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
+  for (int64_t line = 0; line < lines; line += kWidth)
+    pack_panel_across<kWidth>(to + line * depth, from + line * stride, stride, extent - line, depth);
 }
 #endif
 

@@ -78,21 +78,33 @@ HWY_INLINE void multiply_tile(const A* a, const A* b, int64_t depth, int64_t row
   multiply_some_columns<A, 1>(a, b, depth, columns, tile);
 }
 
-// What becomes of a tile. Sums of the depths so far are kept in `partial` between the first and the last piece: C
-// itself where it can hold them, scratch otherwise (16-bit C; a slope that may not touch beta·C).
+// What becomes of a tile. Sums of the depths so far are kept in `partial` between the first and the last piece of K: C
+// itself, or scratch where C cannot hold them (16 bits) or is still needed (a slope that may not touch beta·C).
 template <typename T>
 struct Finish {
   using A = Accumulator<T>;
   A alpha, beta;
   bool first, last;         // of the pieces of K
-  bool partial_in_c;        // then beta·C joins with the first piece
-  T* c;                     // as are the pointers below, at the tile's (0, 0)
+  bool beta_first;          // beta·C joins with the first piece, as it must where C holds the partial sums
+  T* c;                     // like the pointers below, at the tile's (0, 0)
   A* partial;               // null where there is one piece only
   const T* bias = nullptr;  // at the tile's column
   T* pre_activation = nullptr;
   const T* pre_activation_in = nullptr;
   int64_t c_stride, partial_stride;
 };
+
+// `finish` for the tile `row` rows and `column` columns away.
+template <typename T>
+HWY_INLINE Finish<T> moved(Finish<T> finish, int64_t row, int64_t column) {
+  const int64_t by = row * finish.c_stride + column;
+  finish.c += by;
+  if (finish.partial) finish.partial += row * finish.partial_stride + column;
+  if (finish.bias) finish.bias += column;
+  if (finish.pre_activation) finish.pre_activation += by;
+  if (finish.pre_activation_in) finish.pre_activation_in += by;
+  return finish;
+}
 
 template <Activation activation, typename T, class L>
 HWY_INLINE void finish_vector(const Finish<T>& f, L lanes, Vec<T> sum, int64_t at_c, int64_t at_partial, int64_t j) {
@@ -101,8 +113,8 @@ HWY_INLINE void finish_vector(const Finish<T>& f, L lanes, Vec<T> sum, int64_t a
   auto with_c = [&](Vec<T> v)
                     HWY_ATTR { return f.beta == 0 ? v : hn::MulAdd(hn::Set(d, f.beta), lanes.load(f.c + at_c), v); };
   if (!f.first) value = hn::Add(lanes.load(f.partial + at_partial), value);
-  if (!f.last) return lanes.store(f.first && f.partial_in_c ? with_c(value) : value, f.partial + at_partial);
-  const bool c_is_due = !f.partial_in_c || f.first;
+  if (!f.last) return lanes.store(f.first && f.beta_first ? with_c(value) : value, f.partial + at_partial);
+  const bool c_is_due = !f.beta_first || f.first;
   if (f.pre_activation_in) {
     value = hn::Mul(value, activation_slope_lanes<activation>(d, lanes.load(f.pre_activation_in + at_c)));
     return lanes.store(c_is_due ? with_c(value) : value, f.c + at_c);
