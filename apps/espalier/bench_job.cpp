@@ -24,6 +24,8 @@ void set_read_timeout(int fd, Deadline deadline) {
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
 }
 
+}  // namespace
+
 std::vector<double> parse_times(const std::string& text) {
   std::vector<double> times;
   for (size_t at = 0; at < text.size();) {
@@ -33,8 +35,6 @@ std::vector<double> parse_times(const std::string& text) {
   }
   return times;
 }
-
-}  // namespace
 
 std::string own_path() {
   char path[PATH_MAX];
@@ -111,18 +111,26 @@ void BenchJob::lost(int rank, const std::string& how) {
   throw CommError(CommError::Kind::lost, rank, text);
 }
 
-Answer BenchJob::ask(const bench::Request& request, Deadline deadline) {
-  std::string line = bench::to_line(request);
+std::vector<BenchJob::Reply> BenchJob::exchange(const std::string& line, Deadline deadline) {
   for (size_t rank = 0; rank < callers_.size(); ++rank)
     if (!callers_[rank].channel->write_line(line)) lost(static_cast<int>(rank), "is gone");
-  Answer answer;
-  std::string failed;
+  std::vector<Reply> replies(callers_.size());
   for (size_t rank = 0; rank < callers_.size(); ++rank) {
     set_read_timeout(callers_[rank].socket.fd(), deadline);
-    std::string verb;
-    if (!callers_[rank].channel->read_line(line))
-      lost(static_cast<int>(rank), deadline.passed() ? "did not answer in time" : "ended during " + request.op);
-    bench::Words words = bench::split_words(line, verb);
+    std::string answer;
+    if (!callers_[rank].channel->read_line(answer))
+      lost(static_cast<int>(rank), deadline.passed() ? "did not answer in time" : "ended during: " + line);
+    replies[rank].words = bench::split_words(answer, replies[rank].verb);
+  }
+  return replies;
+}
+
+Answer BenchJob::ask(const bench::Request& request, Deadline deadline) {
+  std::vector<Reply> replies = exchange(bench::to_line(request), deadline);
+  Answer answer;
+  std::string failed;
+  for (size_t rank = 0; rank < replies.size(); ++rank) {
+    auto& [verb, words] = replies[rank];
     if (verb == "failed" && failed.empty()) failed = fmt::format("rank {}: {}", rank, words["why"]);
     if (verb == "no") answer.why = words["why"];
     if (verb != "done") continue;

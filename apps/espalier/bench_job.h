@@ -54,7 +54,13 @@ class BenchJob {
   const bench::Words& hello(int rank) const { return callers_[static_cast<size_t>(rank)].hello; }
   launch::LocalJob& processes() { return *job_; }
 
-  // Throws CommError when a rank failed, ended or stayed silent beyond the deadline.
+  struct Reply {
+    std::string verb;
+    bench::Words words;
+  };
+  // One line to every rank and one back, by rank. Throws CommError when one ended or stayed silent beyond the deadline.
+  std::vector<Reply> exchange(const std::string& line, Deadline deadline);
+  // The same for a collective; also throws when a rank failed.
   Answer ask(const bench::Request& request, Deadline deadline);
 
  private:
@@ -64,6 +70,9 @@ class BenchJob {
   std::unique_ptr<launch::LocalJob> job_;
   std::vector<Switchboard::Caller> callers_;  // by rank
 };
+
+// "120,130" as numbers.
+std::vector<double> parse_times(const std::string& text);
 
 // Where this program lies on disk.
 std::string own_path();

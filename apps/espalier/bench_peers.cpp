@@ -4,10 +4,7 @@
 // visited in turn, round after round, each time in another order, so that whatever the machine does meanwhile it does
 // to all. Before and after each visit the cores are probed; a visit during which their state changed is thrown away,
 // and only visits in one state are compared.
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -19,6 +16,7 @@
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/rivals.h"
+#include "apps/espalier/temporary_folder.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
@@ -46,23 +44,6 @@ struct Comparison {
   size_t bytes = 0;
   int ranks = 0;
   std::vector<Cell> cells;  // by contender
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "espalier-bench-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) throw IoError("cannot make a temporary folder: " + errno_text(errno));
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 void visit(const CommBench& bench, Contender& contender, bench::Request request, Cell& cell) {

@@ -38,6 +38,9 @@ std::shared_ptr<Options> keep(CLI::App& app, Chosen& chosen, int (*run)(const Op
 // One per file.
 void define_bench(CLI::App& app, Chosen& chosen);
 void define_bench_comm(CLI::App& app, Chosen& chosen);
+void define_bench_kernel(CLI::App& app, Chosen& chosen);
+void define_bench_train(CLI::App& app, Chosen& chosen);
+void define_bench_train_worker(CLI::App& app, Chosen& chosen);
 void define_bench_rank(CLI::App& app, Chosen& chosen);
 void define_completion(CLI::App& app, Chosen& chosen);
 void define_convert(CLI::App& app, Chosen& chosen);

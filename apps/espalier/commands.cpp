@@ -8,13 +8,14 @@ constexpr Command kCommands[] = {
     {"generate", "sample text from a trained model", define_generate},
     {"eval", "loss and perplexity of a text", define_eval},
     {"convert", "between Espalier checkpoints and Hugging Face folders", define_convert},
-    {"bench", "measure: collectives against the link and against other libraries", define_bench},
+    {"bench", "measure: collectives and kernels, against the machine and against other libraries", define_bench},
     {"tokenizer", "text to ids and back, and vocabularies of one's own", define_tokenizer},
     {"data", "tokenise text into files; what a file of data holds", define_data},
     {"lab", "run a lecture experiment for real and draw it", define_lab},
     {"doctor", "what this machine has, and what is wrong with it", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},
     {"bench-rank", "one rank of bench comm", define_bench_rank, true},
+    {"bench-train-worker", "one process of bench train", define_bench_train_worker, true},
 };
 
 }  // namespace

@@ -83,19 +83,8 @@ const RivalRow kRivals[] = {
     {"gloo", "gloo", "halving", "tcp", "espalier-peer-gloo", "", {"halving"}, true},
 };
 
-// Beside the binary in a build tree, in libexec once installed.
-std::string program_path(std::string_view name) {
-  std::string own = own_path();
-  std::string folder = own.substr(0, own.rfind('/'));
-  for (const std::string& path :
-       {fmt::format("{}/{}", folder, name), fmt::format("{}/../libexec/espalier/{}", folder, name)})
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  return "";
-}
-
 bool available(const RivalRow& row) {
-  return !program_path(row.program).empty() &&
-         (row.launcher.empty() || !find_program(std::string(row.launcher)).empty());
+  return !peer_path(row.program).empty() && (row.launcher.empty() || !find_program(std::string(row.launcher)).empty());
 }
 
 Arguments launcher_command(const RivalRow& row, int num_ranks) {
@@ -112,6 +101,15 @@ Arguments launcher_command(const RivalRow& row, int num_ranks) {
 
 std::span<const RivalRow> rivals() {
   return kRivals;
+}
+
+std::string peer_path(std::string_view name) {
+  std::string own = own_path();
+  std::string folder = own.substr(0, own.rfind('/'));
+  for (const std::string& path :
+       {fmt::format("{}/{}", folder, name), fmt::format("{}/../libexec/espalier/{}", folder, name)})
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  return "";
 }
 
 std::vector<std::string> built_rivals() {
@@ -143,7 +141,7 @@ std::unique_ptr<BenchJob> start_rival(const RivalRow& row, int num_ranks, Switch
   std::string label = fmt::format("{}/{}", row.library, row.variant);
   launch::LocalOptions options;
   options.output = launch::LocalOptions::Output::last_words;
-  std::vector<std::string> worker = {program_path(row.program), board.name(), label};
+  std::vector<std::string> worker = {peer_path(row.program), board.name(), label};
   if (row.launcher.empty()) {
     std::string store = fmt::format("{}/{}-{}-{}", folder, row.library, row.variant, num_ranks);
     if (::mkdir(store.c_str(), 0700) != 0) throw IoError("cannot make " + store);

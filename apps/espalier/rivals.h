@@ -28,6 +28,8 @@ std::span<const RivalRow> rivals();
 
 // "all", or names separated by commas. UsageError for one that is unknown, or was not built and was asked for by name.
 std::vector<const RivalRow*> choose_rivals(const std::vector<std::string>& names);
+// Full path of a rival's program: beside the binary in a build tree, in libexec once installed; empty: not there.
+std::string peer_path(std::string_view name);
 // Names of those whose programs are there.
 std::vector<std::string> built_rivals();
 

@@ -1,0 +1,148 @@
+// The trainers we are compared with, and how each is started at its best.
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "apps/espalier/bench_train.h"
+#include "apps/espalier/machine.h"
+#include "apps/espalier/rivals.h"
+#include "esp/base/error.h"
+#include "esp/launch/spawn.h"
+#include "esp/obs/file.h"
+
+namespace esp::app {
+namespace {
+
+constexpr const char* kOpenMpBlasFolder = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
+
+// An interpreter that finds the package; importing it would take a second each time.
+bool has_torch(const std::string& python) {
+  if (python.empty()) return false;
+  launch::LocalOptions options;
+  options.output = launch::LocalOptions::Output::last_words;
+  options.command = {python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
+  launch::LocalJob job(options);
+  return job.wait(Deadline::after(std::chrono::seconds(20))) && !job.failure();
+}
+
+std::string find_python(const TrainBench& bench) {
+  if (!bench.python.empty()) {
+    if (!has_torch(bench.python)) throw UsageError(fmt::format("--python {}: no torch there", bench.python));
+    return bench.python;
+  }
+  for (const std::string& python : {find_program("python3"), std::string("/usr/bin/python3")})
+    if (has_torch(python)) return python;
+  throw UsageError("peer torch: no python3 with torch is there; install python3-torch or name one with --python");
+}
+
+launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& it, const Switchboard& board,
+                                      const std::string& label, const std::string& blas) {
+  const model::ModelConfig& m = it.model;
+  if (m.arch != "gpt" || it.precision != "fp32" || it.recompute != "none" || m.dropout != 0 ||
+      m.ffn_or_default() != 4 * m.dim)
+    throw UsageError(
+        fmt::format("peer {}: it has GPT-2 style models in fp32, without dropout or recomputation", label));
+  const std::string script = peer_path("torch_train.py");
+  if (script.empty()) throw UsageError("peer torch: torch_train.py is not beside the program");
+  launch::LocalOptions options;
+  options.output = launch::LocalOptions::Output::last_words;
+  options.command = {find_python(bench), script, "--socket", board.name(), "--label", label, "--tokens", it.tokens};
+  const std::pair<const char*, int64_t> numbers[] = {
+      {"--layers", m.layers}, {"--heads", m.heads},  {"--dim", m.dim},         {"--vocab", m.vocab},
+      {"--seq", it.seq},      {"--batch", it.batch}, {"--threads", it.threads}};
+  for (const auto& [name, value] : numbers) {
+    options.command.emplace_back(name);
+    options.command.push_back(std::to_string(value));
+  }
+  options.environment["OMP_NUM_THREADS"] = std::to_string(it.threads);
+  if (!blas.empty()) {
+    const launch::Environment ours = launch::process_environment();
+    const auto path = ours.find("LD_LIBRARY_PATH");
+    options.environment["LD_LIBRARY_PATH"] = path == ours.end() ? blas : blas + ":" + path->second;
+  }
+  return options;
+}
+
+// Its own threads are OpenMP's; a BLAS with threads of another kind fights them for the cores.
+launch::LocalOptions start_torch(const TrainBench& bench, const TrainCase& it, const Switchboard& board) {
+  return start_torch_with(bench, it, board, "torch", openmp_blas_folder());
+}
+
+launch::LocalOptions start_torch_as_installed(const TrainBench& bench, const TrainCase& it, const Switchboard& board) {
+  return start_torch_with(bench, it, board, "torch-as-installed", "");
+}
+
+constexpr TrainRival kRivals[] = {
+    {"torch", "PyTorch with the OpenMP build of OpenBLAS, where there is one", start_torch},
+    {"torch-as-installed", "PyTorch with the BLAS the system gives it", start_torch_as_installed},
+};
+
+}  // namespace
+
+std::span<const TrainRival> train_rivals() {
+  return kRivals;
+}
+
+std::string openmp_blas_folder() {
+  return ::access((std::string(kOpenMpBlasFolder) + "/libopenblas.so.0").c_str(), R_OK) == 0 ? kOpenMpBlasFolder : "";
+}
+
+uint64_t peak_resident_bytes(int pid) {
+  std::string status;
+  try {
+    status = obs::read_whole_file(fmt::format("/proc/{}/status", pid), size_t{1} << 20);
+  } catch (const IoError&) {
+    return 0;
+  }
+  const size_t at = status.find("VmHWM:");
+  return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + 6, nullptr, 10) * 1024;
+}
+
+bool parse_llmc_step(const std::string& line, double& seconds) {
+  int step = 0;
+  float loss = 0;
+  double ms = 0;
+  if (std::sscanf(line.c_str(), "step %d: train loss %f (took %lf ms)", &step, &loss, &ms) != 3) return false;
+  seconds = ms * 1e-3;
+  return true;
+}
+
+LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline deadline) {
+  if (::access(program.c_str(), X_OK) != 0) throw UsageError(fmt::format("--llmc {}: no such program", program));
+  const std::string path = std::filesystem::absolute(program).string();
+  launch::SpawnOptions options;
+  // It looks for weights and tokens from where it stands.
+  options.command = {"/bin/sh", "-c", "cd \"$(dirname \"$0\")\" && exec stdbuf -oL \"$0\"", path};
+  options.environment = launch::process_environment();
+  options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
+  options.capture_stderr = false;
+  launch::Child child = launch::spawn(options);
+  LlmcResult result;
+  std::string text;
+  while (static_cast<int>(result.step_s.size()) < steps && !deadline.passed()) {
+    pollfd waiting{child.out.fd(), POLLIN, 0};
+    if (::poll(&waiting, 1, deadline.left_ms()) <= 0) continue;
+    char bytes[4096];
+    const ssize_t got = ::read(child.out.fd(), bytes, sizeof bytes);
+    if (got <= 0) break;
+    text.append(bytes, static_cast<size_t>(got));
+    for (size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
+      if (double seconds; parse_llmc_step(text.substr(0, end), seconds)) result.step_s.push_back(seconds);
+    result.peak_bytes = std::max(result.peak_bytes, peak_resident_bytes(child.pid));
+  }
+  ::kill(-child.pid, SIGKILL);  // a group of its own
+  ::waitpid(child.pid, nullptr, 0);
+  if (result.step_s.size() < 2)
+    throw IoError(fmt::format("{}: {} lines \"step N: train loss X (took Y ms)\"", program, result.step_s.size()));
+  result.step_s.erase(result.step_s.begin());  // the first step warms up
+  return result;
+}
+
+}  // namespace esp::app

@@ -1,0 +1,52 @@
+#include "apps/espalier/bench_train.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/model/model.h"
+
+namespace esp::app {
+namespace {
+
+TEST(BenchTrain, ReadsTheStepLinesOfLlmC) {
+  double seconds = 0;
+  EXPECT_TRUE(parse_llmc_step("step 3: train loss 4.062500 (took 812.500000 ms)", seconds));
+  EXPECT_DOUBLE_EQ(seconds, 0.8125);
+  EXPECT_FALSE(parse_llmc_step("val loss 5.325", seconds));
+  EXPECT_FALSE(parse_llmc_step("step 3: train loss nothing", seconds));
+}
+
+TEST(BenchTrain, RowsHaveTheNamesOthersRead) {
+  const Json row = to_json(TrainRow{});
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : row.items()) keys.push_back(key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"library", "model", "device", "precision", "tokens_per_s", "step_ms_median",
+                                            "tflops", "mfu", "peak_bytes", "parameters", "threads", "ranks"}));
+}
+
+TEST(BenchTrain, PeakResidentBytesGrowWithWhatIsTouched) {
+  const uint64_t before = peak_resident_bytes(::getpid());
+  const std::vector<char> memory(size_t{256} << 20, 'x');
+  EXPECT_GE(peak_resident_bytes(::getpid()), std::max<uint64_t>(before, memory.size()));
+  EXPECT_EQ(peak_resident_bytes(-1), 0u);
+}
+
+TEST(BenchTrain, MeasuresTheUsualShapes) {
+  TrainCase large{.name = "gpt2-124m", .model = model::preset("gpt2-124m").config};
+  set_usual_shape(large);
+  EXPECT_EQ(large.batch, 2);
+  EXPECT_EQ(large.seq, 512);
+  TrainCase small{.name = "gpt-6x384", .model = model::preset("gpt-6x384").config};
+  set_usual_shape(small);
+  EXPECT_EQ(small.tokens_per_step(), 8 * 256);
+}
+
+TEST(BenchTrain, RefusesAnLlmCThatIsNotThere) {
+  EXPECT_THROW(run_llmc("/nowhere/train_gpt2", 1, 2, Deadline::after_ms(1000)), UsageError);
+}
+
+}  // namespace
+}  // namespace esp::app

@@ -1,0 +1,164 @@
+// espalier bench-train-worker: one process of `bench train`, started by it. It trains, or multiplies square matrices
+// (ours or OpenBLAS's) to learn what the machine gives; each has a process of its own so that its memory is its own.
+//
+// It speaks the lines of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`.
+#include <dlfcn.h>
+
+#include <functional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "apps/espalier/bench_train.h"
+#include "apps/espalier/command.h"
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/gemm.h"
+#include "esp/kernel/peak.h"
+#include "esp/train/engine.h"
+
+namespace esp::app {
+namespace {
+
+struct WorkerOptions {
+  std::string socket, label, role = "train", model, precision = "fp32", recompute = "none", tokens, blas;
+  int64_t batch = 1, seq = 1;
+  int threads = 1;
+};
+
+using Step = std::function<void()>;
+
+// Answers until told to quit. `more` is asked after the steps of a request.
+int serve_steps(const WorkerOptions& o, const std::string& about, const Step& step,
+                const std::function<std::string()>& more) {
+  const net::Socket socket(bench::connect_coordinator(o.socket));
+  bench::LineChannel channel(socket.fd());
+  channel.write_line(fmt::format("hello label={} rank=0 size=1 {}", o.label, about));
+  std::string line, verb;
+  while (channel.read_line(line)) {
+    bench::Words words = bench::split_words(line, verb);
+    if (verb == "quit") break;
+    std::vector<int64_t> times;
+    try {
+      for (int i = std::atoi(words["steps"].c_str()); i > 0; --i) {
+        const int64_t begin = now_ns();
+        step();
+        times.push_back(now_ns() - begin);
+      }
+    } catch (const std::exception& error) {
+      channel.write_line(fmt::format("failed why={}", error.what()));
+      continue;
+    }
+    channel.write_line(fmt::format("done ns={} {}", fmt::join(times, ","), more()));
+  }
+  return static_cast<int>(ExitCode::done);
+}
+
+int serve_training(const WorkerOptions& o) {
+  train::RunConfig config = train::parse_run_config(
+      "", "bench train",
+      {"model.preset=" + o.model, fmt::format("model.seq_len={}", o.seq), fmt::format("train.global_batch={}", o.batch),
+       "train.precision=" + o.precision, "train.recompute=" + o.recompute, fmt::format("run.threads={}", o.threads),
+       "train.schedule=constant", "data.objective=next_token", "data.bin_type=u16"});
+  config.data.train = {o.tokens};
+  config.data.cache = o.tokens + ".cache";  // never made: the tokens are there
+  train::Engine engine(config, Log());
+  double loss = 0;
+  return serve_steps(
+      o, fmt::format("parameters={}", engine.model().parameters().count()), [&] { loss = engine.step().loss; },
+      [&] { return fmt::format("loss={:.6f} pool={}", loss, engine.account().use(device::MemoryTier::device).peak); });
+}
+
+// cblas_sgemm of a library opened by path.
+class OpenBlas {
+ public:
+  explicit OpenBlas(const std::string& path) : library_(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (!library_) throw IoError(fmt::format("{}: {}", path, ::dlerror()));
+    gemm_ = reinterpret_cast<Gemm>(::dlsym(library_, "cblas_sgemm"));
+    set_threads_ = reinterpret_cast<SetThreads>(::dlsym(library_, "openblas_set_num_threads"));
+    core_ = reinterpret_cast<CoreName>(::dlsym(library_, "openblas_get_corename"));
+    if (!gemm_ || !set_threads_ || !core_) throw IoError(path + ": not OpenBLAS");
+  }
+  void set_threads(int threads) const { set_threads_(threads); }
+  std::string core() const { return core_(); }
+  void multiply(float* c, const float* a, const float* b, int n) const {
+    constexpr int kRowMajor = 101, kAsIs = 111;
+    gemm_(kRowMajor, kAsIs, kAsIs, n, n, n, 1, a, n, b, n, 0, c, n);
+  }
+
+ private:
+  using Gemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+  using SetThreads = void (*)(int);
+  using CoreName = char* (*)();
+  void* library_;  // kept to the end of the process: its threads may not lose their code
+  Gemm gemm_;
+  SetThreads set_threads_;
+  CoreName core_;
+};
+
+int serve_products(const WorkerOptions& o) {
+  const int64_t n = kProductSize;
+  std::vector<float> a(static_cast<size_t>(n * n)), b(a.size()), c(a.size());
+  kernel::fill_uniform(a.data(), -1, 1, 1, 0, 0, n * n, DType::f32, {});
+  kernel::fill_uniform(b.data(), -1, 1, 2, 0, 0, n * n, DType::f32, {});
+  if (!o.blas.empty()) {
+    const OpenBlas blas(o.blas);
+    blas.set_threads(o.threads);
+    return serve_steps(
+        o, "core=" + blas.core(), [&] { blas.multiply(c.data(), a.data(), b.data(), static_cast<int>(n)); },
+        [] { return std::string(); });
+  }
+  device::ThreadPool pool(o.threads);
+  device::Stream stream;
+  stream.pool = &pool;
+  return serve_steps(
+      o, "core=own", [&] { kernel::gemm(c.data(), a.data(), b.data(), n, n, n, {}, DType::f32, stream); },
+      [&] { return fmt::format("peak={:.0f}", kernel::fma_peak(DType::f32, stream)); });
+}
+
+int run_worker(const WorkerOptions& options) {
+  return options.role == "train" ? serve_training(options) : serve_products(options);
+}
+
+launch::LocalOptions ourselves(const std::string& label, std::vector<std::string> arguments, const Switchboard& board) {
+  launch::LocalOptions options;
+  options.output = launch::LocalOptions::Output::last_words;
+  options.command = {own_path(), "bench-train-worker", "--socket", board.name(), "--label", label};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  return options;
+}
+
+}  // namespace
+
+launch::LocalOptions our_trainer(const TrainCase& it, const Switchboard& board) {
+  return ourselves("espalier",
+                   {"--role", "train", "--model", it.name, "--batch", std::to_string(it.batch), "--seq",
+                    std::to_string(it.seq), "--threads", std::to_string(it.threads), "--precision", it.precision,
+                    "--recompute", it.recompute, "--tokens", it.tokens},
+                   board);
+}
+
+launch::LocalOptions our_products(int threads, const std::string& blas, const Switchboard& board) {
+  std::vector<std::string> arguments = {"--role", "products", "--threads", std::to_string(threads)};
+  if (!blas.empty()) arguments.insert(arguments.end(), {"--blas", blas});
+  launch::LocalOptions options = ourselves(blas.empty() ? "sgemm" : "openblas", arguments, board);
+  options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
+  return options;
+}
+
+void define_bench_train_worker(CLI::App& app, Chosen& chosen) {
+  auto o = keep<WorkerOptions>(app, chosen, run_worker);
+  app.add_option("--socket", o->socket, "the coordinator's switchboard")->required();
+  app.add_option("--label", o->label, "how to call ourselves")->required();
+  app.add_option("--role", o->role, "train or products")->check(CLI::IsMember({"train", "products"}));
+  app.add_option("--model", o->model, "preset");
+  app.add_option("--batch", o->batch, "sequences per step");
+  app.add_option("--seq", o->seq, "tokens per sequence");
+  app.add_option("--threads", o->threads, "compute threads");
+  app.add_option("--precision", o->precision, "storage type");
+  app.add_option("--recompute", o->recompute, "what backward computes again");
+  app.add_option("--tokens", o->tokens, "file of u16 tokens");
+  app.add_option("--blas", o->blas, "path of an OpenBLAS");
+}
+
+}  // namespace esp::app

@@ -1,0 +1,77 @@
+"""bench train with a tiny model: the rows, the rivals, and what is refused."""
+import json
+import os
+import stat
+import tempfile
+import unittest
+
+from driving import run
+
+KEYS = ["library", "model", "device", "precision", "tokens_per_s", "step_ms_median", "tflops", "mfu", "peak_bytes",
+        "parameters", "threads", "ranks"]
+QUICK = ("bench", "train", "--model", "gpt-tiny", "--steps", "2", "--rounds", "2", "--warmup", "1")
+
+
+def rows_of(*arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rows.json")
+        answer = run(*arguments, "--json", path)
+        if answer.returncode != 0:
+            return answer, None
+        with open(path) as file:
+            return answer, json.load(file)
+
+
+class Json(unittest.TestCase):
+    def test_rows(self):
+        answer, rows = rows_of(*QUICK, "--threads", "1,2")
+        self.assertIsNotNone(rows, answer.stderr)
+        self.assertEqual([list(row) for row in rows], [KEYS, KEYS])
+        self.assertEqual([row["threads"] for row in rows], [1, 2])
+        for row in rows:
+            self.assertEqual((row["library"], row["model"], row["device"], row["precision"]),
+                             ("espalier", "gpt-tiny", "cpu", "fp32"))
+            self.assertAlmostEqual(row["tokens_per_s"] * row["step_ms_median"] / 1e3, 8 * 32, places=3)
+            self.assertGreater(row["peak_bytes"], 4 * 4 * row["parameters"])
+        self.assertIn("square products", answer.stdout)
+
+    def test_refusals(self):
+        for arguments, word in ((("--peers", "jax"), "torch"), (("--model", "gpt-nano"), "gpt-tiny"),
+                                (("--threads", "0"), "--threads")):
+            answer = run("bench", "train", *arguments)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn(word, answer.stderr)
+
+
+class Peers(unittest.TestCase):
+    def test_torch_runs_the_same_model(self):
+        answer, rows = rows_of(*QUICK, "--threads", "1", "--peers", "torch")
+        if rows is None and "no python3 with torch" in answer.stderr:
+            self.skipTest("python3-torch is not installed")
+        self.assertIsNotNone(rows, answer.stderr)
+        self.assertEqual([row["library"] for row in rows], ["espalier", "torch"])
+        self.assertEqual(rows[0]["parameters"], rows[1]["parameters"])
+        self.assertGreater(rows[1]["peak_bytes"], 0)
+        # Both begin near the loss of guessing among 256 tokens.
+        losses = [float(line.split("loss ")[1].split()[0]) for line in answer.stdout.splitlines() if ": loss " in line]
+        self.assertEqual(len(losses), 2, answer.stdout)
+        for loss in losses:
+            self.assertLess(abs(loss - 5.55), 0.2)
+
+    def test_llm_c_is_read_from_its_own_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "train_gpt2")
+            with open(program, "w") as file:
+                file.write("#!/bin/sh\necho '[GPT-2]'\nfor i in 0 1 2 3 4; do\n"
+                           "echo \"step $i: train loss 5.0 (took 2000.000000 ms)\"\ndone\n")
+            os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
+            answer, rows = rows_of("bench", "train", "--model", "gpt2-124m", "--batch", "1", "--seq", "16", "--steps",
+                                   "1", "--rounds", "1", "--warmup", "0", "--peers", "llm.c", "--llmc", program)
+        self.assertIsNotNone(rows, answer.stderr)
+        self.assertEqual([row["library"] for row in rows], ["espalier", "llm.c"])
+        self.assertAlmostEqual(rows[1]["step_ms_median"], 2000)
+        self.assertAlmostEqual(rows[1]["tokens_per_s"], 8)
+
+
+if __name__ == "__main__":
+    unittest.main()
