@@ -3,6 +3,7 @@
 
 #include "apps/espalier/command.h"
 #include "esp/train/convert.h"
+#include "esp/train/run_config.h"
 
 namespace esp::app {
 namespace {
@@ -19,7 +20,7 @@ int run_convert(const ConvertOptions& options) {
   const train::Conversion done = train::convert(options.source, options.destination, convert);
   for (const std::string& note : done.notes) fmt::print(stderr, "{}\n", note);
   fmt::print(stderr, "{} with {} parameters in {}: {} ({}) → {} ({})\n", done.arch, done.num_parameters,
-             name_of(done.dtype), options.source, done.from_layout, options.destination, done.to_layout);
+             train::precision_name(done.dtype), options.source, done.from_layout, options.destination, done.to_layout);
   return 0;
 }
 

@@ -33,7 +33,9 @@ struct Precision {
   std::string_view name;
   DType dtype;
 };
-constexpr Precision kDTypes[] = {{"fp32", DType::f32}, {"bf16", DType::bf16}};
+constexpr Precision kDTypes[] = {{"fp32", DType::f32}, {"bf16", DType::bf16}};  // that can be asked for
+constexpr Precision kTorchNames[] = {
+    {"float64", DType::f64}, {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
 
 void check_destination(const std::string& path) {
   std::error_code error;
@@ -98,7 +100,8 @@ Json config_json(const LoadedModel& loaded, int64_t vocab, DType dtype) {
   for (const auto& row : kTokenIds)
     if (loaded.tokenizer)
       if (const auto id = loaded.tokenizer->special().*row.id; id && *id < vocab) json[row.key] = *id;
-  json["torch_dtype"] = dtype == DType::bf16 ? "bfloat16" : name_of(dtype);
+  for (const Precision& row : kTorchNames)
+    if (row.dtype == dtype) json["torch_dtype"] = row.name;
   return json;
 }
 
@@ -155,7 +158,7 @@ Conversion convert(const std::string& source, const std::string& destination, co
   done.to_layout = !options.layout.empty() ? options.layout : done.from_layout == "hf" ? "espalier" : "hf";
   const auto loaded = load_model(source, loading);
   done.arch = loaded->config.model.arch;
-  done.dtype = loaded->model->parameters().all().front().weight.value.dtype();
+  done.dtype = storage_type(loaded->config.train.precision);
   if (!loaded->unknown.empty())
     done.notes.push_back(fmt::format("left out, unknown to a {}: {}", done.arch, fmt::join(loaded->unknown, ", ")));
   if (!loaded->tokenizer) done.notes.push_back(fmt::format("{} has no tokenizer", source));

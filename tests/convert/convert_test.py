@@ -75,7 +75,7 @@ class Commands(InFolder):
         source = self.trained()
         there = self.espalier("convert", source, self.path("hf"))
         self.assertIn("vocabulary cut from 264 rows to the 257 ids", there.stderr)
-        self.assertRegex(there.stderr, r"llama with \d+ parameters in float32: .*\(espalier\) → .*\(hf\)")
+        self.assertRegex(there.stderr, r"llama with \d+ parameters in fp32: .*\(espalier\) → .*\(hf\)")
         self.assertEqual(there.stdout, "")
         self.assertEqual(sorted(os.listdir(self.path("hf"))),
                          ["config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",

@@ -8,4 +8,5 @@ for program in "$bin/espalier" "$bin/convert_probe"; do
   if [ ! -x "$program" ]; then echo "FAIL  $program is not there"; exit 1; fi
   if missing=$(ldd "$program" | grep 'not found'); then echo "FAIL  $program: $missing"; exit 1; fi
 done
+export HF_HUB_OFFLINE=1
 exec python3 "$here/transformers_check.py" "$bin/espalier" "$bin/convert_probe"
