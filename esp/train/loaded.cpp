@@ -30,28 +30,6 @@ RunConfig config_of(const ckpt::Checkpoint& checkpoint, const std::string& path)
   return config;
 }
 
-RunConfig config_of_hf(const std::string& path) {
-  const std::string file = path + "/" + ckpt::kHfConfigName;
-  const Json json = parse_json(obs::read_whole_file(file, kMaxConfigBytes), file);
-  RunConfig config;
-  try {
-    config.model = model_section(model::config_from_hf(json));
-  } catch (const IoError& error) {
-    throw IoError(fmt::format("{}: {}", path, error.what()));
-  }
-  config.run.name = fs::path(path).filename().empty() ? "converted" : fs::path(path).filename().string();
-  config.data.tokenizer = has_tokenizer_files(path) ? path : "";
-  return config;
-}
-
-void make_model(LoadedModel& loaded, DType dtype) {
-  const model::ModelConfig shape = model_config(loaded.config.model);
-  shape.check();
-  loaded.model = model::make_model(shape);
-  loaded.model->parameters().materialize(loaded.context, dtype, false);
-  loaded.config.train.precision = precision_name(dtype);
-}
-
 // config.json may ask for any size; what is made is bounded by what the folder holds. A tensor too few is told by name
 // later, so there is some room.
 void check_sizes(const ckpt::HfFolder& folder, const model::ModelConfig& c) {
@@ -73,11 +51,35 @@ void check_sizes(const ckpt::HfFolder& folder, const model::ModelConfig& c) {
                     folder.path(), c.layers, c.dim, c.vocab, c.seq_len, names.size(), elements));
 }
 
+RunConfig config_of_hf(const std::string& path) {
+  const std::string file = path + "/" + ckpt::kHfConfigName;
+  const Json json = parse_json(obs::read_whole_file(file, kMaxConfigBytes), file);
+  model::ModelConfig shape;
+  try {
+    shape = model::config_from_hf(json);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("{}: {}", path, error.what()));
+  }
+  check_sizes(ckpt::HfFolder(path), shape);
+  RunConfig config;
+  config.model = model_section(shape);
+  config.run.name = fs::path(path).filename().empty() ? "converted" : fs::path(path).filename().string();
+  config.data.tokenizer = has_tokenizer_files(path) ? path : "";
+  return config;
+}
+
+void make_model(LoadedModel& loaded, DType dtype) {
+  const model::ModelConfig shape = model_config(loaded.config.model);
+  shape.check();
+  loaded.model = model::make_model(shape);
+  loaded.model->parameters().materialize(loaded.context, dtype, false);
+  loaded.config.train.precision = precision_name(dtype);
+}
+
 void load_hf(LoadedModel& loaded, std::optional<DType> dtype) {
   loaded.config = config_of_hf(loaded.path);
   const model::ModelConfig shape = model_config(loaded.config.model);
   ckpt::HfFolder folder = open_hf_folder(loaded.path, shape);
-  check_sizes(folder, shape);
   make_model(loaded, dtype.value_or(hf_storage_type(folder, shape)));
   loaded.unknown = read_hf_weights(*loaded.model, folder, HeadMayBe::there, loaded.context.stream).unknown;
 }
