@@ -13,6 +13,7 @@ namespace esp::data {
 namespace {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+constexpr size_t kLongText = size_t{1} << 16;
 
 bool crosses_space(std::string_view piece) {
   for (size_t at = piece.find(kSpaceMark, 1); at != piece.npos; at = piece.find(kSpaceMark, at + 1))
@@ -212,11 +213,17 @@ void PieceTokenizer::encode_words(std::string_view text, std::vector<int32_t>& o
   auto word_end = [&](size_t at) {
     if (!parts_.cut_at_spaces && !words_apart_) return text.size();
     size_t next = at;
-    if (!parts_.cut_at_spaces)  // a run of spaces may be one piece: only the last begins the word
+    if (parts_.cut_at_spaces) {
+      if (text.substr(next).starts_with(kSpaceMark)) next += kSpaceMark.size();
+      return std::min(text.find(kSpaceMark, next), text.size());
+    }
+    // Unigram sums scores along the text and in a tie its rounding decides, so that only what is very long is cut.
+    if (parts_.unigram) next = std::min(at + kLongText, text.size());
+    for (;;) {  // a run of spaces may be one piece: only its first begins a word
       while (text.substr(next).starts_with(kSpaceMark)) next += kSpaceMark.size();
-    else if (text.substr(next).starts_with(kSpaceMark))
-      next += kSpaceMark.size();
-    return std::min(text.find(kSpaceMark, next), text.size());
+      next = std::min(text.find(kSpaceMark, next), text.size());
+      if (next == text.size() || !text.substr(0, next).ends_with(kSpaceMark)) return next;
+    }
   };
   for (size_t at = 0; at < text.size();) {
     size_t end = word_end(at);
