@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "esp/autograd/functions/weights.h"
 #include "esp/base/check.h"
 #include "esp/kernel/elementwise.h"
 
@@ -85,7 +86,9 @@ bool Tape::any_gradient(const Entry& entry) const {
 void Tape::finish(const Entry& entry) {
   for (Weight* weight : entry.node->weights()) {
     ESP_CHECK(weight->pending > 0, "a gradient was delivered that nobody expected");
-    if (--weight->pending == 0 && weight->on_ready) weight->on_ready();
+    if (--weight->pending > 0) continue;
+    clear_if_stale(*weight, context_.stream);  // nobody had anything to add
+    if (weight->on_ready) weight->on_ready();
   }
   entry.node->~Node();
   for (int i = 0; i < entry.num_slots; ++i) slots_[static_cast<size_t>(entry.first_slot + i)].gradient = {};

@@ -14,6 +14,9 @@ namespace esp::autograd {
 struct Weight {
   tensor::Tensor value;
   tensor::Tensor grad;  // undefined: not trained; gradients are added to it, in the type of value
+  // The gradient counts as zero whatever its memory holds: the first to add overwrites (functions/weights.h), which
+  // spares a large matrix being cleared and read again.
+  bool stale = false;
   int pending = 0;
   std::function<void()> on_ready;
 

@@ -126,10 +126,11 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
     if (w.grad.defined()) {
       kernel::GemmOptions weight;
       weight.transpose_a = true;
-      weight.beta = 1;
+      weight.beta = beta_for(w);
       kernel::gemm(w.grad.data(), logits.data(), x_block, classes, in, count, weight, type, stream);
     }
-    if (b && b->grad.defined()) kernel::add_column_sums(b->grad.data(), logits.data(), count, classes, type, stream);
+    if (b && b->grad.defined())
+      kernel::add_column_sums(gradient_to_add_to(b, stream), logits.data(), count, classes, type, stream);
   }
   Tensor total = total_of(context, losses);
   if (!records) return {std::move(total), std::move(losses)};

@@ -23,11 +23,11 @@ class EmbeddingNode final : public Node {
     const Tensor& dy = tape.gradient_of(y_);
     const device::Stream& stream = tape.context().stream;
     if (table_.grad.defined())
-      kernel::embedding_backward(table_.grad.data(), ids_.as<const int32_t>(), dy.data(), dy.rows(), dy.dim(-1),
-                                 table_.grad.dim(0), dy.dtype(), stream);
+      kernel::embedding_backward(gradient_to_add_to(&table_, stream), ids_.as<const int32_t>(), dy.data(), dy.rows(),
+                                 dy.dim(-1), table_.grad.dim(0), dy.dtype(), stream);
     if (positions_ && positions_->grad.defined())
-      kernel::position_backward(positions_->grad.data(), dy.data(), dy.rows(), dy.dim(-1), ids_.dim(1), first_position_,
-                                dy.dtype(), stream);
+      kernel::position_backward(gradient_to_add_to(positions_, stream), dy.data(), dy.rows(), dy.dim(-1), ids_.dim(1),
+                                first_position_, dy.dtype(), stream);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 

@@ -97,17 +97,24 @@ Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activ
                     Weight* b2, bool keep) {
   const tensor::Context& context = tape.context();
   const bool records = tape.wants({&x}, {&w1, b1, &w2, b2});
-  kernel::GemmOptions first;
+  kernel::GemmOptions first, second;
   first.bias = data_of(b1);
-  first.activation = activation;
-  Tensor pre;
-  if (records) {
-    pre = tensor::empty(context, x.shape().with_last(w1.value.dim(1)), x.dtype(), device::MemoryCategory::activation);
-    first.pre_activation = pre.data();
-  }
-  Tensor hidden = forward_product(context, x.value(), w1.value, first);
-  kernel::GemmOptions second;
   second.bias = data_of(b2);
+  Tensor pre, hidden;
+  if (x.dtype() == tensor::accumulation_type(x.dtype())) {
+    first.activation = activation;
+    if (records) {
+      pre = tensor::empty(context, x.shape().with_last(w1.value.dim(1)), x.dtype(), device::MemoryCategory::activation);
+      first.pre_activation = pre.data();
+    }
+    hidden = forward_product(context, x.value(), w1.value, first);
+  } else {
+    // In 16 bits the activation is of the rounded argument, which is what its derivative and recomputation see; on the
+    // product it would be of the sum before rounding.
+    pre = forward_product(context, x.value(), w1.value, first);
+    hidden = records ? tensor::empty(context, pre.shape(), pre.dtype(), device::MemoryCategory::activation) : pre;
+    kernel::activation_forward(hidden.data(), pre.data(), pre.count(), activation, pre.dtype(), context.stream);
+  }
   Variable y = forward_product(context, hidden, w2.value, second);
   if (!records) return y;
   y = tape.output(y.value());

@@ -9,8 +9,8 @@ namespace esp::autograd {
 // x [.., in] → [.., out]. `b` may be null.
 Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b);
 
-// act(x·W1 + b1)·W2 + b2, one node: the activation and its derivative ride on the products. With `keep` false the
-// activation's output is computed again for backward instead of being kept.
+// act(x·W1 + b1)·W2 + b2, one node: the activation (from 32 bits up) and its derivative ride on the products. With
+// `keep` false the activation's output is computed again for backward instead of being kept; the bits are the same.
 Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, kernel::Activation activation, Weight& w2,
                     Weight* b2, bool keep = true);
 

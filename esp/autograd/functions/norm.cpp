@@ -52,9 +52,10 @@ class NormNode final : public Node {
 
   void backward_weight(Tape& tape) override {
     if (const Tensor& dy = tape.gradient_of(y_); dy.defined())
-      kernel::norm_backward_weight(gamma_.grad.data(), beta_ ? beta_->grad.data() : nullptr, dy.data(),
-                                   normalised_.data(), statistics_.mean.data(), statistics_.rstd.data(), shape_,
-                                   dy.dtype(), tape.context().stream);
+      kernel::norm_backward_weight(gradient_to_add_to(&gamma_, tape.context().stream),
+                                   gradient_to_add_to(beta_, tape.context().stream), dy.data(), normalised_.data(),
+                                   statistics_.mean.data(), statistics_.rstd.data(), shape_, dy.dtype(),
+                                   tape.context().stream);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 

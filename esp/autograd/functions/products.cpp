@@ -1,6 +1,6 @@
 #include "esp/autograd/functions/products.h"
 
-#include "esp/kernel/elementwise.h"
+#include "esp/autograd/functions/weights.h"
 
 namespace esp::autograd {
 
@@ -28,12 +28,13 @@ void weight_product(const tensor::Context& context, Weight& w, Weight* b, const 
   if (w.grad.defined()) {
     kernel::GemmOptions options;
     options.transpose_a = true;
-    options.beta = 1;
+    options.beta = beta_for(w);
     kernel::gemm(w.grad.data(), x.data(), dy.data(), x.dim(-1), dy.dim(-1), x.rows(), options, x.dtype(),
                  context.stream);
   }
   if (b && b->grad.defined())
-    kernel::add_column_sums(b->grad.data(), dy.data(), dy.rows(), dy.dim(-1), dy.dtype(), context.stream);
+    kernel::add_column_sums(gradient_to_add_to(b, context.stream), dy.data(), dy.rows(), dy.dim(-1), dy.dtype(),
+                            context.stream);
 }
 
 }  // namespace esp::autograd
