@@ -1,0 +1,39 @@
+#include "apps/espalier/bench_blas.h"
+
+#include <dlfcn.h>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::app {
+
+// The library stays open: its threads may outlive any handle.
+Blas::Blas(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (!library) throw UsageError(fmt::format("--against {}: {}", path, dlerror()));
+  cblas_ = reinterpret_cast<Cblas>(dlsym(library, "cblas_sgemm"));
+  dnnl_ = reinterpret_cast<Dnnl>(dlsym(library, "dnnl_sgemm"));
+  if (!cblas_ && !dnnl_) throw UsageError(fmt::format("--against {}: it has neither cblas_sgemm nor dnnl_sgemm", path));
+}
+
+void Blas::sgemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k,
+                 const kernel::GemmOptions& options) const {
+  constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
+  const kernel::GemmStrides stride = kernel::strides_of(m, n, k, options);
+  const int64_t lda = options.transpose_a ? stride.a_col : stride.a_row;
+  const int64_t ldb = options.transpose_b ? stride.b_col : stride.b_row;
+  const auto alpha = static_cast<float>(options.alpha), beta = static_cast<float>(options.beta);
+  if (dnnl_) {
+    dnnl_(options.transpose_a ? 'T' : 'N', options.transpose_b ? 'T' : 'N', m, n, k, alpha,
+          static_cast<const float*>(a), lda, static_cast<const float*>(b), ldb, beta, static_cast<float*>(c),
+          stride.c_row);
+  } else {
+    cblas_(kRowMajor, options.transpose_a ? kTransposed : kPlain, options.transpose_b ? kTransposed : kPlain,
+           static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), alpha, static_cast<const float*>(a),
+           static_cast<int>(lda), static_cast<const float*>(b), static_cast<int>(ldb), beta, static_cast<float*>(c),
+           static_cast<int>(stride.c_row));
+  }
+}
+
+}  // namespace esp::app
