@@ -14,9 +14,15 @@ struct TrainOptions {
   std::string run_file, run_dir, resume;
   std::vector<std::string> overrides;
   int nproc = 1;
+  bool keys = false;
 };
 
 int run_train(const TrainOptions& options) {
+  if (options.keys) {
+    fmt::print("{}", train::describe_keys());
+    return 0;
+  }
+  if (options.run_file.empty()) throw UsageError("train: a run file is wanted; configs/ has ready ones");
   std::vector<std::string> overrides = options.overrides;
   if (!options.run_dir.empty()) overrides.push_back("run.dir=" + options.run_dir);
   if (!options.resume.empty()) overrides.push_back("checkpoint.resume=" + options.resume);
@@ -40,12 +46,13 @@ int run_train(const TrainOptions& options) {
 
 void define_train(CLI::App& app, Chosen& chosen) {
   auto options = keep<TrainOptions>(app, chosen, run_train);
-  app.add_option("run_file", options->run_file, "the run file (TOML)")->required()->type_name("RUN.toml");
+  app.add_option("run_file", options->run_file, "the run file (TOML)")->type_name("RUN.toml");
   app.add_option("--nproc", options->nproc, "ranks to start on this machine")->capture_default_str();
   app.add_option("--set", options->overrides, "section.key=value, over the run file; may be given often")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--run-dir", options->run_dir, "the run folder, over run.dir")->type_name("DIR");
+  app.add_flag("--keys", options->keys, "print every key of the run file, and stop");
   app.add_option("--resume", options->resume, "auto, none or a checkpoint's path, over checkpoint.resume");
 }
 

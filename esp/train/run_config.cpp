@@ -211,6 +211,27 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
   return parse(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides, true);
 }
 
+namespace {
+
+std::string value_text(const Field& field) {
+  std::ostringstream value;
+  std::visit(
+      [&](auto* from) {
+        using T = std::remove_pointer_t<decltype(from)>;
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          toml::array list;
+          for (const std::string& one : *from) list.push_back(one);
+          value << list;
+        } else {
+          value << toml::value<T>(*from);
+        }
+      },
+      field.value);
+  return value.str();
+}
+
+}  // namespace
+
 std::string to_toml(const RunConfig& config) {
   RunConfig copy = config;
   std::string text;
@@ -220,20 +241,27 @@ std::string to_toml(const RunConfig& config) {
       section = field.section;
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
     }
-    std::ostringstream value;
-    std::visit(
-        [&](auto* from) {
-          using T = std::remove_pointer_t<decltype(from)>;
-          if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-            toml::array list;
-            for (const std::string& one : *from) list.push_back(one);
-            value << list;
-          } else {
-            value << toml::value<T>(*from);
-          }
-        },
-        field.value);
-    text += fmt::format("{} = {}\n", field.key, value.str());
+    text += fmt::format("{} = {}\n", field.key, value_text(field));
+  }
+  return text;
+}
+
+std::string describe_keys() {
+  RunConfig defaults;
+  std::string text =
+      "# The run file\n\nTOML; `--set section.key=value` overrides any key, and an unknown key is an error that names "
+      "the "
+      "nearest\none. With `model.preset` the defaults of `[model]` are the preset's, with `model.arch` that "
+      "architecture's. The\nresolved file is written into the run folder as `run.toml`. This page is what `espalier "
+      "train "
+      "--keys` prints.\n";
+  std::string_view section;
+  for (const Field& field : fields(defaults)) {
+    if (field.section != section) {
+      section = field.section;
+      text += fmt::format("\n## [{}]\n\n| key | default | what it is |\n|---|---|---|\n", section);
+    }
+    text += fmt::format("| `{}` | `{}` | {} |\n", field.key, value_text(field), field.help);
   }
   return text;
 }

@@ -125,6 +125,8 @@ RunConfig parse_run_config(std::string_view text, std::string_view name, const s
 // tokenizer with it.
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides);
 std::string to_toml(const RunConfig& config);
+// Every key with its default and what it is for, as Markdown: docs/run_file.md is this.
+std::string describe_keys();
 
 // What the strings mean; UsageError lists the known names.
 model::ModelConfig model_config(const ModelSection& section);
