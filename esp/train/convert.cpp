@@ -118,7 +118,7 @@ void write_hf(LoadedModel& loaded, const Workplace& place, const ConvertOptions&
   ckpt::write_hf_tensors(folder, tensors, options.shard_bytes);
   if (loaded.tokenizer) {
     if (loaded.tokenizer->kind() != "byte") copy_tokenizer_files(loaded.path, folder);
-    complete_hf_tokenizer(*loaded.tokenizer, folder, loaded.config.model.seq_len);
+    complete_hf_tokenizer(*loaded.tokenizer, folder, vocab, loaded.config.model.seq_len);
   }
   place.move_to_destination(folder);
 }

@@ -41,14 +41,14 @@ void copy(const std::string& from, const std::string& to) {
   if (error) throw IoError(fmt::format("{} cannot be copied to {}: {}", from, to, error.message()));
 }
 
-// Bytes as a byte-level BPE without merges: id = byte, as "byte" has it.
-std::string byte_tokenizer_json(const data::Tokenizer& bytes) {
+// Bytes as a byte-level BPE without merges: id = byte, as "byte" has it. A model of 256 ids has no end of text.
+std::string byte_tokenizer_json(const data::Tokenizer& bytes, int64_t vocab) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (int32_t byte = 0; byte < 256; ++byte) tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);
   data::BpeParts parts;
   parts.tokens = data::TokenTable(std::move(tokens), "the bytes");
   const int32_t end = bytes.special().eos.value();
-  parts.added.push_back({bytes.decode({&end, 1}), end});
+  if (end < vocab) parts.added.push_back({bytes.decode({&end, 1}), end});
   return data::ByteBpe(std::move(parts)).to_json();
 }
 
@@ -74,14 +74,15 @@ void copy_tokenizer_files(const std::string& from, const std::string& to) {
     if (entry.path().extension() == ".tiktoken") copy_one(entry.path().filename().string());
 }
 
-void complete_hf_tokenizer(const data::Tokenizer& tokenizer, const std::string& folder, int64_t seq_len) {
+void complete_hf_tokenizer(const data::Tokenizer& tokenizer, const std::string& folder, int64_t vocab,
+                           int64_t seq_len) {
   const auto write_new = [&](const char* name, const std::string& text) {
     if (!fs::exists(folder + "/" + name)) obs::write_whole_file(folder + "/" + name, text);
   };
-  if (tokenizer.kind() == "byte") write_new("tokenizer.json", byte_tokenizer_json(tokenizer));
+  if (tokenizer.kind() == "byte") write_new("tokenizer.json", byte_tokenizer_json(tokenizer, vocab));
   Json special = Json::object();
   for (const Role& role : kRoles)
-    if (const std::optional<int32_t> id = tokenizer.special().*role.id)
+    if (const std::optional<int32_t> id = tokenizer.special().*role.id; id && *id < vocab)
       special[role.name] = tokenizer.decode(std::span(&*id, 1));
   Json config = special;
   for (const TokenizerFile& file : kFiles)

@@ -106,6 +106,17 @@ class Commands(InFolder):
         own = self.espalier("generate", "--checkpoint", source, "--prompt", "the ", "--tokens", "20", "--temperature", "0")
         self.assertEqual({own.stdout}, said)
 
+    def test_without_a_tokenizer_ids_will_do(self):
+        self.espalier("convert", self.trained(), self.path("hf"))
+        os.remove(self.path("hf/tokenizer.json"))
+        answer = self.espalier("convert", self.path("hf"), self.path("back"))
+        self.assertIn("has no tokenizer", answer.stderr)
+        with open(self.path("ids"), "w") as file:
+            file.write("116 104 101 32 113 117")
+        for folder in [self.path("hf"), self.path("back")]:
+            self.assertIn("no tokenizer", self.espalier("generate", "--checkpoint", folder, "--prompt", "x", code=2).stderr)
+            self.assertIn("tokens 5", self.espalier("eval", "--checkpoint", folder, "--ids", self.path("ids")).stdout)
+
     def test_dtype_and_shards(self):
         source = self.trained()
         self.espalier("convert", source, self.path("half"), "--dtype", "bf16", "--shard-gib", "0.00001")
