@@ -142,7 +142,7 @@ StepResult Engine::step() {
     batch = loader_->next();
   }
   ESP_CHECK(batch, "the training data ended");
-  model_->parameters().zero_gradients(context_.stream);
+  model_->parameters().forget_gradients(context_.stream);
   StepResult result;
   result.lr = rate_at(config_.train, step_);
   result.tokens = tokens_per_step();
@@ -151,6 +151,7 @@ StepResult Engine::step() {
   result.loss = run_micro_batches(*batch, true, scale / counted) / counted;
 
   obs::Span span(trace_, "optimizer", "compute");
+  model_->parameters().settle_gradients(context_.stream);
   result.grad_norm = std::sqrt(optim::sum_of_squares(model_->parameters(), context_.stream)) / scale;
   result.skipped = !std::isfinite(result.grad_norm);
   loss_scale_.update(result.skipped);

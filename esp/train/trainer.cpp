@@ -46,7 +46,7 @@ class Run {
     const double peak = kernel::fma_peak(storage_type(config_.train.precision), engine_.context().stream);
     const double flops =
         engine_.model().flops_per_token(config_.model.seq_len) * static_cast<double>(engine_.tokens_per_step());
-    while (engine_.num_steps() < config_.train.steps && !stopping()) {
+    while (engine_.num_steps() < config_.train.steps && outcome_.why == TrainOutcome::Why::done) {
       StepReport report;
       const int64_t begun = now_ns();
       report.result = engine_.step();
@@ -56,8 +56,9 @@ class Run {
       report.flops_per_s = flops / report.seconds;
       report.mfu = peak > 0 ? report.flops_per_s / peak : 0;
       report.memory_bytes = engine_.account().use(device::MemoryTier::device).peak;
-      const bool last = report.step == config_.train.steps;
-      if (last || (config_.train.eval_every > 0 && report.step % config_.train.eval_every == 0))
+      const bool last = report.step == config_.train.steps || stopping();
+      if ((last && outcome_.why != TrainOutcome::Why::signal) ||
+          (config_.train.eval_every > 0 && report.step % config_.train.eval_every == 0))
         if (const double loss = engine_.evaluate(config_.train.eval_batches); !std::isnan(loss)) report.val_loss = loss;
       reports.step(report, last || report.step % config_.log.every == 0 || report.val_loss);
       outcome_.final_loss = report.result.loss;
