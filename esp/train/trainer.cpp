@@ -64,6 +64,7 @@ class Run {
       outcome_.final_loss = report.result.loss;
       if (config_.checkpoint.every > 0 && report.step % config_.checkpoint.every == 0 && !last) checkpoint();
     }
+    if (engine_.num_steps() >= config_.train.steps) outcome_.why = TrainOutcome::Why::done;
     if (engine_.num_steps() > resumed_at_) checkpoint();
     if (std::string written = saver_.finish(); !written.empty()) outcome_.checkpoint = written;
     reports.finish(engine_, seconds_since(started_), restarts);
