@@ -323,6 +323,22 @@ TEST_F(BeginningTest, AConvertedCheckpointIsResumedWithNewMoments) {
   EXPECT_TRUE(std::isfinite(engine.step().loss));
 }
 
+TEST_F(BeginningTest, Fp32OfAMixedPrecisionRunIsItsMasterCopy) {
+  RunConfig config = read_run_config(run_file("preset = \"gpt-tiny\"\nvocab = 257", "precision = \"bf16\""), {});
+  Engine engine(config, quiet);
+  engine.step();
+  const std::string path = ckpt::save(folder / "made", snapshot_of(engine, config));
+  const auto wide = load_model(path, {1, DType::f32});
+  int num_masters = 0;
+  for (const optim::State& state : engine.optimizer().states()) {
+    if (state.slot != "master") continue;
+    ++num_masters;
+    const auto& unit = wide->model->parameters().units()[static_cast<size_t>(state.range.unit)];
+    EXPECT_EQ(bytes_of(unit.values), bytes_of(state.values)) << unit.name;
+  }
+  EXPECT_EQ(num_masters, 4);  // stem, two blocks, head
+}
+
 TEST_F(BeginningTest, AnEncoderWithoutAHeadGetsANewOne) {
   convert(checkpoint(hidden_bert()), folder / "hf");
   RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\nseq_len = 20"), {});
