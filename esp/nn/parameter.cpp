@@ -1,5 +1,6 @@
 #include "esp/nn/parameter.h"
 
+#include "esp/autograd/functions/weights.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/kernel/elementwise.h"
@@ -71,6 +72,20 @@ void ParameterList::initialise(uint64_t seed, const device::Stream& stream) {
 void ParameterList::zero_gradients(const device::Stream& stream) {
   for (Unit& unit : units_)
     if (unit.grads.defined()) kernel::fill(unit.grads.data(), 0, unit.count, unit.grads.dtype(), stream);
+  for (Parameter& p : parameters_) p.weight.stale = false;
+}
+
+void ParameterList::forget_gradients(const device::Stream& stream) {
+  for (Parameter& p : parameters_) {
+    if (!p.weight.grad.defined()) continue;
+    p.weight.stale = true;
+    if (p.shape.rank() < 2) autograd::clear_if_stale(p.weight, stream);
+  }
+}
+
+void ParameterList::settle_gradients(const device::Stream& stream) {
+  for (Parameter& p : parameters_)
+    if (p.weight.grad.defined()) autograd::clear_if_stale(p.weight, stream);
 }
 
 int64_t ParameterList::count() const {

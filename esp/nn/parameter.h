@@ -55,6 +55,10 @@ class ParameterList {
   void materialize(const tensor::Context& context, DType dtype, bool gradients);
   void initialise(uint64_t seed, const device::Stream& stream);
   void zero_gradients(const device::Stream& stream);
+  // The same for a step that is about to add to them: matrices are only marked (Weight::stale), the rest is cleared.
+  // Whoever reads `grads` calls `settle_gradients` first, which clears what nobody has added to.
+  void forget_gradients(const device::Stream& stream);
+  void settle_gradients(const device::Stream& stream);
 
   int64_t count() const;                   // elements of all
   Parameter& find(std::string_view name);  // UsageError naming the nearest

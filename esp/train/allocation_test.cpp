@@ -18,27 +18,16 @@ namespace {
 thread_local uint64_t num_allocations = 0;
 }
 
-void* operator new(size_t bytes) {
+// Not inlined: seeing through one of a pair and not the other, the compiler takes them for mismatched.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++num_allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(size_t bytes, std::align_val_t alignment) {
-  ++num_allocations;
-  const auto grain = static_cast<size_t>(alignment);
-  if (void* memory = std::aligned_alloc(grain, (bytes + grain - 1) / grain * grain)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 #endif
