@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
 
@@ -15,7 +16,6 @@
 #include "apps/espalier/rivals.h"
 #include "esp/base/error.h"
 #include "esp/launch/spawn.h"
-#include "esp/obs/file.h"
 
 namespace esp::app {
 namespace {
@@ -95,14 +95,10 @@ std::string openmp_blas_folder() {
 }
 
 uint64_t peak_resident_bytes(int pid) {
-  std::string status;
-  try {
-    status = obs::read_whole_file(fmt::format("/proc/{}/status", pid), size_t{1} << 20);
-  } catch (const IoError&) {
-    return 0;
-  }
-  const size_t at = status.find("VmHWM:");
-  return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + 6, nullptr, 10) * 1024;
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
+  return 0;
 }
 
 bool parse_llmc_step(const std::string& line, double& seconds) {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "apps/espalier/bench_blas.h"
 #include "apps/espalier/bench_train.h"
 #include "apps/espalier/command.h"
 #include "esp/base/error.h"
@@ -69,32 +70,12 @@ int serve_training(const WorkerOptions& o) {
       [&] { return fmt::format("loss={:.6f} pool={}", loss, engine.account().use(device::MemoryTier::device).peak); });
 }
 
-// cblas_sgemm of a library opened by path.
-class OpenBlas {
- public:
-  explicit OpenBlas(const std::string& path) : library_(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (!library_) throw IoError(fmt::format("{}: {}", path, ::dlerror()));
-    gemm_ = reinterpret_cast<Gemm>(::dlsym(library_, "cblas_sgemm"));
-    set_threads_ = reinterpret_cast<SetThreads>(::dlsym(library_, "openblas_set_num_threads"));
-    core_ = reinterpret_cast<CoreName>(::dlsym(library_, "openblas_get_corename"));
-    if (!gemm_ || !set_threads_ || !core_) throw IoError(path + ": not OpenBLAS");
-  }
-  void set_threads(int threads) const { set_threads_(threads); }
-  std::string core() const { return core_(); }
-  void multiply(float* c, const float* a, const float* b, int n) const {
-    constexpr int kRowMajor = 101, kAsIs = 111;
-    gemm_(kRowMajor, kAsIs, kAsIs, n, n, n, 1, a, n, b, n, 0, c, n);
-  }
-
- private:
-  using Gemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
-  using SetThreads = void (*)(int);
+// The machine that an opened OpenBLAS took this one for; other libraries do not say.
+std::string blas_core() {
   using CoreName = char* (*)();
-  void* library_;  // kept to the end of the process: its threads may not lose their code
-  Gemm gemm_;
-  SetThreads set_threads_;
-  CoreName core_;
-};
+  const auto name = reinterpret_cast<CoreName>(::dlsym(RTLD_DEFAULT, "openblas_get_corename"));
+  return name ? name() : "unknown";
+}
 
 int serve_products(const WorkerOptions& o) {
   const int64_t n = kProductSize;
@@ -102,10 +83,9 @@ int serve_products(const WorkerOptions& o) {
   kernel::fill_uniform(a.data(), -1, 1, 1, 0, 0, n * n, DType::f32, {});
   kernel::fill_uniform(b.data(), -1, 1, 2, 0, 0, n * n, DType::f32, {});
   if (!o.blas.empty()) {
-    const OpenBlas blas(o.blas);
-    blas.set_threads(o.threads);
+    const Blas blas(o.blas);  // as many threads as OMP_NUM_THREADS says
     return serve_steps(
-        o, "core=" + blas.core(), [&] { blas.multiply(c.data(), a.data(), b.data(), static_cast<int>(n)); },
+        o, "core=" + blas_core(), [&] { blas.sgemm(c.data(), a.data(), b.data(), n, n, n, {}); },
         [] { return std::string(); });
   }
   device::ThreadPool pool(o.threads);
