@@ -15,6 +15,7 @@
 #include "apps/espalier/bench_comm.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/core_state.h"
+#include "apps/espalier/cpu_load.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/temporary_folder.h"
@@ -78,6 +79,7 @@ struct CaseResult {
   TrainCase it;
   Ceilings ceilings;
   std::vector<Measured> rows;  // ours first
+  CpuLoad::Shares disturbed;
 };
 
 class CaseBench {
@@ -103,6 +105,7 @@ class CaseBench {
     for (size_t i = 0; i < num_trainers_; ++i) result.rows.push_back(measured(contenders_[i], result.ceilings));
     contenders_.clear();  // so that llm.c has the machine to itself
     add_llmc(result);
+    result.disturbed = load_.so_far();
     return result;
   }
 
@@ -185,6 +188,7 @@ class CaseBench {
 
   const TrainBench& bench_;
   const TrainCase& it_;
+  CpuLoad load_;
   Switchboard board_;
   std::vector<Contender> contenders_;
   size_t num_trainers_ = 0;
@@ -232,6 +236,8 @@ std::string notes_of(const CaseResult& result) {
                   c.openblas > 0 ? fmt::format("{:.1f} OpenBLAS ({})", c.openblas * 1e-9, c.openblas_core)
                                  : std::string("no OpenBLAS with OpenMP here"),
                   c.peak * 1e-9);
+  text += fmt::format("Meanwhile other programs took {:.1f} % of the cores' time, the host {:.1f} %\n",
+                      100 * result.disturbed.others, 100 * result.disturbed.host);
   for (const Measured& one : result.rows) {
     text += fmt::format("{}: loss {:.3f} at the last step", one.row.library, one.loss);
     if (one.pool_bytes) text += fmt::format(", tensors {}", human_bytes(one.pool_bytes));
