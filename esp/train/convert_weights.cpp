@@ -1,5 +1,6 @@
 #include "esp/train/convert_weights.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 

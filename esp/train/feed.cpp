@@ -93,7 +93,7 @@ data::TokenSource open_tokens(const RunConfig& c, const std::vector<std::string>
   data::SourceOptions o;
   o.paths = paths;
   o.text_key = c.data.text_key;
-  o.bin_type = data::parse_token_type(c.data.bin_type);
+  if (!c.data.bin_type.empty()) o.bin_type = data::parse_token_type(c.data.bin_type);
   o.cache_dir = c.data.cache;
   o.vocab = static_cast<int32_t>(c.model.vocab);
   return data::open_source(o, *feed.tokenizer, log);

@@ -43,8 +43,9 @@ struct DataSection {
   std::vector<std::string> train, val;
   std::string tokenizer = "byte";
   std::string objective;  // empty: what the architecture is made for
-  std::string order = "shuffled", text_key = "text", target_key = "target", label_key = "label", bin_type = "u16";
-  std::string cache;  // folder of token caches; empty: beside the run
+  std::string order = "shuffled", text_key = "text", target_key = "target", label_key = "label";
+  std::string bin_type;  // of a raw .bin; empty: as its sidecar says, else u16
+  std::string cache;     // folder of token caches; empty: beside the run
   double mask_rate = 0.15;
   double val_fraction = 0;  // with no val: this part of the train tokens, from the end
 };

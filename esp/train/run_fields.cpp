@@ -50,7 +50,8 @@ std::vector<Field> fields(RunConfig& c) {
       {"data", "text_key", "of a jsonl object", &c.data.text_key},
       {"data", "target_key", "of a jsonl pair", &c.data.target_key},
       {"data", "label_key", "of a jsonl label", &c.data.label_key},
-      {"data", "bin_type", "tokens of a raw .bin: u16 or u32", &c.data.bin_type},
+      {"data", "bin_type", "tokens of a raw .bin: u16 or u32; empty: as NAME.bin.json says, else u16",
+       &c.data.bin_type},
       {"data", "cache", "folder of token caches; empty: in the run folder", &c.data.cache},
       {"data", "mask_rate", "of masked_token", &c.data.mask_rate},
 
