@@ -1,9 +1,10 @@
 // gemm with vectors, compiled once per instruction set and chosen at run time.
 //
-// The loops are those of Goto and van de Geijn (2008): a block of B is packed once for all threads, each thread packs
-// blocks of its own rows of A, and tiles of C grow in registers from a panel of each. Threads meet once per block of B,
-// which has two buffers: one is multiplied while the next is packed. With few rows the threads share out the columns
-// instead, and nobody waits for anybody.
+// The loops are a turn of those of Goto and van de Geijn (2008). All threads pack a block of A together, and meet; then
+// each packs strips of its own columns of B into its second-level cache, where they stay while every panel of A, in
+// turn, stays in the first, and tiles of C grow in registers. A has two buffers, so that one is packed while another
+// thread still reads the other: one meeting per piece of K. Neither matrix is packed twice, unless A is too tall for a
+// block. With few columns the threads share out the rows instead, and nobody waits for anybody.
 #include "esp/kernel/gemm.h"
 
 #include "esp/device/barrier.h"
@@ -39,18 +40,31 @@ bool keeps_partial_in_c(const Product<T>& x) {
   return !is_half<T> && !(x.options->pre_activation_in && x.options->beta != 0);
 }
 
-// The threads that share one packed block of B, and this one's place among them.
+// The threads that share packed blocks of A, and this one's place among them.
 struct Team {
   int index, size;
   device::Barrier* barrier;
 };
 
+// A range of rows or columns.
+struct Range {
+  int64_t begin, end;
+};
+// The part of `all` that falls to the member `index` of `size`, cut at multiples of `grain`.
+inline Range share_of(Range all, int64_t grain, int index, int size) {
+  const int64_t grains = divided_up(all.end - all.begin, grain);
+  return {std::min(all.end, all.begin + grains * index / size * grain),
+          std::min(all.end, all.begin + grains * (index + 1) / size * grain)};
+}
+
 // Sizes of the blocks, in elements, and where they are packed.
 template <typename A>
 struct Blocks {
-  int64_t depth, rows, columns;  // of a piece of K, a block of A, a block of B
-  int64_t partial_rows;          // rows of C worked on at a time, where partial sums are kept aside; otherwise all
-  A *packed_a, *packed_b[2], *partial;
+  int64_t depth, rows;    // of a piece of K, a block of A
+  int64_t columns;        // of C worked on at a time, where partial sums are kept aside; otherwise all
+  int64_t strip;          // columns of B packed at a time
+  A* packed_a[2];         // the team's
+  A *packed_b, *partial;  // the member's; partial may be null
 };
 
 template <typename T>
@@ -60,29 +74,24 @@ auto finisher(bool last, Activation activation) {
   return chosen;
 }
 
-// One block of A against one block of B, in strips of B that stay in the second-level cache while every panel of A,
-// in turn, stays in the first.
+// A block of A against a strip of B.
 template <typename T>
-void multiply_block(const Accumulator<T>* packed_a, const Accumulator<T>* packed_b, int64_t depth, int64_t rows,
+void multiply_strip(const Accumulator<T>* packed_a, const Accumulator<T>* packed_b, int64_t depth, int64_t rows,
                     int64_t columns, const Finish<T>& finish, Activation activation) {
   using A = Accumulator<T>;
-  constexpr int64_t kWidth = kTileColumns<A>;
+  constexpr int64_t kWidth = kTileColumns<A>, kLine = 64 / static_cast<int64_t>(sizeof(T));
   const auto finish_with = finisher<T>(finish.last, activation);
-  const int64_t strip =
-      std::max<int64_t>(1, kStripBytes / static_cast<int64_t>(sizeof(A)) / std::max<int64_t>(depth, 1) / kWidth) *
-      kWidth;
   HWY_ALIGN A tile[kTileRows * kWidth];
-  for (int64_t left = 0; left < columns; left += strip)
-    for (int64_t i = 0; i < rows; i += kTileRows)
-      for (int64_t j = left; j < std::min(left + strip, columns); j += kWidth) {
-        const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - i), tile_columns = std::min(kWidth, columns - j);
-        const Finish<T> at = moved(finish, i, j);
-        for (int64_t row = 0; row < tile_rows; ++row)
-          for (int64_t column = 0; column < tile_columns; column += 64 / static_cast<int64_t>(sizeof(T)))
-            hwy::Prefetch(at.c + row * at.c_stride + column);
-        multiply_tile(packed_a + i * depth, packed_b + j * depth, depth, tile_rows, tile_columns, tile);
-        finish_with(at, tile, kWidth, tile_rows, tile_columns);
-      }
+  for (int64_t i = 0; i < rows; i += kTileRows)
+    for (int64_t j = 0; j < columns; j += kWidth) {
+      const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - i), tile_columns = std::min(kWidth, columns - j);
+      const Finish<T> at = moved(finish, i, j);
+      for (int64_t row = 0; row < tile_rows; ++row)
+        for (int64_t column = 0; column < tile_columns; column += kLine)
+          hwy::Prefetch(at.c + row * at.c_stride + column);
+      multiply_tile(packed_a + i * depth, packed_b + j * depth, depth, tile_rows, tile_columns, tile);
+      finish_with(at, tile, kWidth, tile_rows, tile_columns);
+    }
 }
 
 // Lines of op(A) or op(B): `line_stride` apart from each other, `depth_stride` from depth to depth.
@@ -96,22 +105,19 @@ void pack(Accumulator<T>* to, const T* from, int64_t line_stride, int64_t depth_
 }
 
 template <typename T>
-void pack_a(Accumulator<T>* to, const Product<T>& x, int64_t row, int64_t rows, int64_t p, int64_t depth) {
+void pack_a(Accumulator<T>* to, const Product<T>& x, Range rows, int64_t p, int64_t depth) {
   const GemmStrides& s = x.stride;
-  pack<kTileRows>(to, x.a + row * s.a_row + p * s.a_col, s.a_row, s.a_col, rows, x.m - row, depth);
+  if (depth > 0 && rows.begin < rows.end)
+    pack<kTileRows>(to, x.a + rows.begin * s.a_row + p * s.a_col, s.a_row, s.a_col, rows.end - rows.begin,
+                    x.m - rows.begin, depth);
 }
 
-// This member's share of the panels of B's columns [column, column + columns).
 template <typename T>
-void pack_b(Accumulator<T>* to, const Product<T>& x, int64_t column, int64_t columns, int64_t p, int64_t depth,
-            const Team& team) {
-  constexpr int64_t kWidth = kTileColumns<Accumulator<T>>;
+void pack_b(Accumulator<T>* to, const Product<T>& x, Range columns, int64_t p, int64_t depth) {
   const GemmStrides& s = x.stride;
-  const int64_t panels = divided_up(columns, kWidth);
-  const int64_t begin = panels * team.index / team.size * kWidth;
-  const int64_t end = std::min(columns, panels * (team.index + 1) / team.size * kWidth), at = column + begin;
-  if (begin < end)
-    pack<kWidth>(to + begin * depth, x.b + p * s.b_row + at * s.b_col, s.b_col, s.b_row, end - begin, x.n - at, depth);
+  if (depth > 0)
+    pack<kTileColumns<Accumulator<T>>>(to, x.b + p * s.b_row + columns.begin * s.b_col, s.b_col, s.b_row,
+                                       columns.end - columns.begin, x.n - columns.begin, depth);
 }
 
 // How tiles of the piece of K at p are finished, at C's (0, 0). Partial sums are kept in C where `partial` is null.
@@ -141,29 +147,37 @@ Finish<T> finish_of(const Product<T>& x, int64_t p, int64_t depth, Accumulator<T
   return finish;
 }
 
-// Columns [begin, end) of C, the rows shared out among the team.
+// One member's columns of C, strip by strip, for one block of A at (row, p).
 template <typename T>
-void multiply_columns(const Product<T>& x, const Blocks<Accumulator<T>>& blocks, const Team& team, int64_t begin,
-                      int64_t end) {
+void multiply_own_columns(const Product<T>& x, const Blocks<Accumulator<T>>& blocks, const Accumulator<T>* packed_a,
+                          Range rows, Range columns, int64_t p, int64_t depth) {
+  const int64_t width = columns.end - columns.begin;
+  const Finish<T> finish = finish_of(x, p, depth, blocks.partial, width);
+  for (int64_t column = columns.begin; column < columns.end; column += blocks.strip) {
+    const Range strip{column, std::min(column + blocks.strip, columns.end)};
+    pack_b(blocks.packed_b, x, strip, p, depth);
+    Finish<T> at = moved(finish, rows.begin, column);
+    if (blocks.partial) at.partial = blocks.partial + (column - columns.begin);
+    multiply_strip(packed_a, blocks.packed_b, depth, rows.end - rows.begin, strip.end - strip.begin, at,
+                   x.options->activation);
+  }
+}
+
+// `rows` of C, the columns shared out among the team.
+template <typename T>
+void multiply_rows_together(const Product<T>& x, const Blocks<Accumulator<T>>& blocks, const Team& team, Range rows) {
+  constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
   int turn = 0;
-  for (int64_t top = 0; top < x.m; top += blocks.partial_rows) {
-    const int64_t height = std::min(blocks.partial_rows, x.m - top), panels = divided_up(height, kTileRows);
-    const int64_t first_row = top + panels * team.index / team.size * kTileRows;
-    const int64_t last_row = std::min(top + panels * (team.index + 1) / team.size * kTileRows, top + height);
-    for (int64_t column = begin; column < end; column += blocks.columns) {
-      const int64_t columns = std::min(blocks.columns, end - column);
+  for (int64_t column = 0; column < x.n; column += blocks.columns) {
+    const Range mine = share_of({column, std::min(column + blocks.columns, x.n)}, kLanes, team.index, team.size);
+    for (int64_t row = rows.begin; row < rows.end; row += blocks.rows) {
+      const Range block{row, std::min(row + blocks.rows, rows.end)};
+      const Range share = share_of(block, kTileRows, team.index, team.size);
       for (int64_t p = 0; p == 0 || p < x.k; p += blocks.depth, turn ^= 1) {
         const int64_t depth = std::min(blocks.depth, x.k - p);
-        if (depth > 0) pack_b(blocks.packed_b[turn], x, column, columns, p, depth, team);
+        pack_a(blocks.packed_a[turn] + (share.begin - row) * depth, x, share, p, depth);
         team.barrier->wait();
-        const Finish<T> finish = finish_of(x, p, depth, blocks.partial, blocks.columns);
-        for (int64_t row = first_row; row < last_row; row += blocks.rows) {
-          const int64_t rows = std::min(blocks.rows, last_row - row);
-          if (depth > 0) pack_a(blocks.packed_a, x, row, rows, p, depth);
-          Finish<T> at = moved(finish, row, column);
-          if (blocks.partial) at.partial = blocks.partial + (row - top) * blocks.columns;
-          multiply_block(blocks.packed_a, blocks.packed_b[turn], depth, rows, columns, at, x.options->activation);
-        }
+        multiply_own_columns(x, blocks, blocks.packed_a[turn], block, mine, p, depth);
       }
     }
   }
@@ -171,12 +185,12 @@ void multiply_columns(const Product<T>& x, const Blocks<Accumulator<T>>& blocks,
 
 // The same for a handful of rows, without packing: the pieces of K of a few columns stay in buffers of our own.
 template <typename T>
-void multiply_columns_of_few_rows(const Product<T>& x, int64_t begin, int64_t end) {
+void multiply_columns_of_few_rows(const Product<T>& x, Range all) {
   using A = Accumulator<T>;
   const int64_t piece = depth_of<A>(x.k);
   HWY_ALIGN A sums[kFewRows * kFewColumns], partial[kFewRows * kFewColumns];
-  for (int64_t column = begin; column < end; column += kFewColumns) {
-    const int64_t columns = std::min(kFewColumns, end - column);
+  for (int64_t column = all.begin; column < all.end; column += kFewColumns) {
+    const int64_t columns = std::min(kFewColumns, all.end - column);
     for (int64_t p = 0; p == 0 || p < x.k; p += piece) {
       const int64_t depth = std::min(piece, x.k - p);
       const T* a = depth ? x.a + p * x.stride.a_col : x.a;
@@ -189,103 +203,74 @@ void multiply_columns_of_few_rows(const Product<T>& x, int64_t begin, int64_t en
   }
 }
 
-// Sizes of the blocks, those of B evened out over n.
+// Blocks evened out over the rows: the last one is as tall as the others.
 template <typename A>
-Blocks<A> sizes_of(int64_t m, int64_t n, int64_t k, bool keeps_partial) {
+Blocks<A> sizes_of(int64_t rows, int64_t n, int64_t k, bool keeps_partial) {
+  constexpr int64_t kElement = sizeof(A), kWidth = kTileColumns<A>;
   Blocks<A> blocks{};
   blocks.depth = std::min(depth_of<A>(k), std::max<int64_t>(k, 1));
-  const int64_t a_elements = kBlockABytes / sizeof(A), b_elements = kBlockBBytes / sizeof(A);
-  blocks.rows = std::max<int64_t>(1, a_elements / blocks.depth / kTileRows) * kTileRows;
-  blocks.rows = std::min(blocks.rows, divided_up(m, kTileRows) * kTileRows);
-  const int64_t widest = std::max<int64_t>(1, b_elements / blocks.depth / kTileColumns<A>) * kTileColumns<A>;
-  const int64_t num_blocks = divided_up(n, widest);
-  blocks.columns = divided_up(divided_up(n, num_blocks), kTileColumns<A>) * kTileColumns<A>;
-  constexpr int64_t kPartialElements = int64_t{4} << 20;
-  blocks.partial_rows =
-      keeps_partial ? std::max<int64_t>(1, kPartialElements / blocks.columns / kTileRows) * kTileRows : m;
-  blocks.partial_rows = std::min(blocks.partial_rows, m);
+  const int64_t tallest = std::max<int64_t>(1, kBlockBytes / kElement / blocks.depth / kTileRows) * kTileRows;
+  blocks.rows = divided_up(divided_up(rows, divided_up(rows, tallest)), kTileRows) * kTileRows;
+  blocks.strip = std::max<int64_t>(1, kStripBytes / kElement / blocks.depth / kWidth) * kWidth;
+  blocks.strip = std::min(blocks.strip, divided_up(n, kWidth) * kWidth);
+  blocks.columns = keeps_partial ? std::max(kWidth, kPartialBytes / kElement / blocks.rows / kWidth * kWidth) : n;
   return blocks;
 }
 
-// Who works on what: all threads on the same columns, or each on columns of its own.
-struct Split {
-  int num_workers;
-  bool by_rows;
-  int64_t share;  // columns of one worker where they are shared out, all of them otherwise
-};
-
-template <typename T>
-Split split_of(const Product<T>& x, const device::Stream& stream) {
-  constexpr int64_t kWidth = kTileColumns<Accumulator<T>>;
-  constexpr double kWorthAThread = 64.0 * 64 * 64;  // multiply-adds: a few µs
-  const bool small = static_cast<double>(x.m) * static_cast<double>(x.n) * static_cast<double>(x.k) < kWorthAThread;
-  Split split{small ? 1 : stream.num_threads(), true, x.n};
-  const bool many_rows = x.m >= 4 * split.num_workers * kTileRows, few_columns = x.n < split.num_workers * kWidth;
-  if (split.num_workers > 1 && !many_rows && !few_columns) {
-    split.by_rows = false;
-    split.share = divided_up(divided_up(x.n, split.num_workers), kWidth) * kWidth;
-  }
-  return split;
-}
-
-// One allocation for everybody: each worker's block of A, each team's two blocks of B and partial sums.
+// One allocation for everybody: two blocks of A per team, a strip of B and partial sums per worker.
 template <typename A>
-struct Workspace {
-  size_t a_size, b_size, partial_size;
-  A* memory;
-
-  Workspace(const Blocks<A>& blocks, bool keeps_partial, int num_workers, int num_teams)
-      : a_size(rounded(blocks.rows * blocks.depth + kPanelSlack)),
-        b_size(rounded(blocks.columns * blocks.depth)),
-        partial_size(keeps_partial ? rounded(blocks.partial_rows * blocks.columns) : 0) {
-    const size_t elements = a_size * static_cast<size_t>(num_workers) + team_size() * static_cast<size_t>(num_teams);
-    memory = static_cast<A*>(GemmScratch::of_this_thread().reserve(sizeof(A) * elements));
+class Workspace {
+ public:
+  Workspace(const Blocks<A>& blocks, bool keeps_partial, int num_teams, int num_workers)
+      : num_teams_(num_teams),
+        a_size_(rounded(blocks.rows * blocks.depth)),
+        b_size_(rounded(blocks.strip * blocks.depth)),
+        partial_size_(keeps_partial ? rounded(blocks.rows * blocks.columns) : 0) {
+    const int64_t elements = 2 * a_size_ * num_teams + (b_size_ + partial_size_) * num_workers;
+    memory_ = static_cast<A*>(GemmScratch::of_this_thread().reserve(sizeof(A) * static_cast<size_t>(elements)));
   }
-  Blocks<A> part_of(Blocks<A> blocks, int worker, int num_workers, int team) const {
-    blocks.packed_a = memory + a_size * static_cast<size_t>(worker);
-    blocks.packed_b[0] = memory + a_size * static_cast<size_t>(num_workers) + team_size() * static_cast<size_t>(team);
-    blocks.packed_b[1] = blocks.packed_b[0] + b_size;
-    blocks.partial = partial_size ? blocks.packed_b[1] + b_size : nullptr;
+  Blocks<A> part_of(Blocks<A> blocks, int team, int worker) const {
+    blocks.packed_a[0] = memory_ + 2 * a_size_ * team;
+    blocks.packed_a[1] = blocks.packed_a[0] + a_size_;
+    blocks.packed_b = memory_ + 2 * a_size_ * num_teams_ + (b_size_ + partial_size_) * worker;
+    blocks.partial = partial_size_ ? blocks.packed_b + b_size_ : nullptr;
     return blocks;
   }
 
  private:
-  size_t team_size() const { return 2 * b_size + partial_size; }
-  static size_t rounded(int64_t elements) { return static_cast<size_t>(divided_up(elements, 64) * 64); }
+  static int64_t rounded(int64_t elements) { return divided_up(elements, 64) * 64; }
+  int64_t num_teams_, a_size_, b_size_, partial_size_;
+  A* memory_;
 };
 
 template <typename T>
 void multiply(const Product<T>& x, const device::Stream& stream) {
   using A = Accumulator<T>;
-  const Split split = split_of(x, stream);
+  constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
+  constexpr double kWorthAThread = 64.0 * 64 * 64;  // multiply-adds: a few µs
+  const bool small = static_cast<double>(x.m) * static_cast<double>(x.n) * static_cast<double>(x.k) < kWorthAThread;
+  const int num_workers = small ? 1 : stream.num_threads();
   auto on_all_workers = [&](auto&& work) {
-    if (split.num_workers == 1)
+    if (num_workers == 1)
       work(0);
     else
       stream.pool->run(work);
   };
-  auto own_columns = [&](int worker, int64_t& begin, int64_t& end) {
-    begin = std::min(x.n, split.by_rows ? 0 : split.share * worker);
-    end = std::min(x.n, begin + split.share);
-  };
-  if (x.m <= kFewRows && x.stride.b_col == 1) {
-    on_all_workers([&](int worker) {
-      int64_t begin, end;
-      own_columns(worker, begin, end);
-      if (worker == 0 || !split.by_rows) multiply_columns_of_few_rows(x, begin, end);
+  if (x.m <= kFewRows && x.stride.b_col == 1)
+    return on_all_workers([&](int worker) {
+      multiply_columns_of_few_rows(x, share_of({0, x.n}, kTileColumns<A>, worker, num_workers));
     });
-    return;
-  }
+
+  const bool together = x.n >= 4 * kLanes * num_workers || x.m < kTileRows * num_workers;
+  const int team_size = together ? num_workers : 1, num_teams = num_workers / team_size;
   const bool keeps_partial = !keeps_partial_in_c(x) && x.k > depth_of<A>(x.k);
-  const Blocks<A> blocks = sizes_of<A>(x.m, split.share, x.k, keeps_partial);
-  const Workspace<A> workspace(blocks, keeps_partial, split.num_workers, split.by_rows ? 1 : split.num_workers);
-  device::Barrier together(split.num_workers), nobody(1);
+  const Blocks<A> blocks = sizes_of<A>(divided_up(x.m, num_teams), x.n, x.k, keeps_partial);
+  const Workspace<A> workspace(blocks, keeps_partial, num_teams, num_workers);
+  device::Barrier barrier(team_size);
   on_all_workers([&](int worker) {
-    int64_t begin, end;
-    own_columns(worker, begin, end);
-    const Team team = split.by_rows ? Team{worker, split.num_workers, &together} : Team{0, 1, &nobody};
-    multiply_columns(x, workspace.part_of(blocks, worker, split.num_workers, split.by_rows ? 0 : worker), team, begin,
-                     end);
+    const Range rows = together ? Range{0, x.m} : share_of({0, x.m}, kTileRows, worker, num_workers);
+    multiply_rows_together(x, workspace.part_of(blocks, together ? 0 : worker, worker),
+                           Team{together ? worker : 0, team_size, &barrier}, rows);
   });
 }
 

@@ -14,9 +14,9 @@ namespace esp::kernel {
 // Elements of K packed at a time: a panel of A of this depth stays in the first-level cache.
 template <typename A>
 inline constexpr int64_t kMaxDepth = sizeof(A) == 8 ? 384 : 768;
-// A strip of B stays in the second-level cache; blocks of A and B in the third.
-inline constexpr int64_t kStripBytes = int64_t{448} << 10, kBlockABytes = int64_t{1536} << 10,
-                         kBlockBBytes = int64_t{4} << 20;
+// A strip of B stays in the second-level cache, a block of A in the third, partial sums of one thread somewhere near.
+inline constexpr int64_t kStripBytes = int64_t{448} << 10, kBlockBytes = int64_t{3} << 20,
+                         kPartialBytes = int64_t{4} << 20;
 
 inline int64_t divided_up(int64_t count, int64_t by) {
   return (count + by - 1) / by;

@@ -1,8 +1,6 @@
 // Packing for gemm: a panel is kWidth neighbouring rows of op(A), or columns of op(B), depth by depth:
-// panel[p·kWidth + line]. 16-bit elements are widened here, transposes happen here, and lines past the end are zero.
-//
-// Panels follow each other, kWidth·depth apart. Packing across lines may write up to a vector past a panel's end where
-// its width is no multiple of a 128-bit block: panels are packed in ascending order and the buffer has slack.
+// panel[p·kWidth + line]. Panels follow each other, kWidth·depth apart. 16-bit elements are widened here, transposes
+// happen here, and lines past the end are zero. Nothing is written outside the panels: threads may share them out.
 #if defined(ESP_KERNEL_CPU_GEMM_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_GEMM_PACK_INL_H
 #undef ESP_KERNEL_CPU_GEMM_PACK_INL_H
@@ -21,8 +19,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-inline constexpr int64_t kPanelSlack = HWY_MAX_BYTES / 4;
 
 template <int64_t kWidth, typename T>
 HWY_INLINE void copy_lines(Accumulator<T>* to, const T* from, int64_t extent) {
@@ -51,8 +47,12 @@ void pack_along(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines
     const int64_t rows = std::min(kRows, depth - p);
     for (int64_t line = 0; line < lines; line += kWidth) {
       Accumulator<T>* panel = to + line * depth + p * kWidth;
-      for (int64_t row = 0; row < rows; ++row)
-        copy_lines<kWidth>(panel + row * kWidth, from + (p + row) * stride + line, extent - line);
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* here = from + (p + row) * stride + line;
+        for (int64_t i = 0; i < kWidth; i += 64 / static_cast<int64_t>(sizeof(T)))
+          hwy::Prefetch(here + 2 * kRows * stride + i);
+        copy_lines<kWidth>(panel + row * kWidth, here, extent - line);
+      }
     }
   }
 }
@@ -67,65 +67,111 @@ void pack_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t line
           line < extent ? static_cast<Accumulator<T>>(from[line * stride + p]) : Accumulator<T>{0};
 }
 #else
-// Stores the 128-bit blocks of v, `step` apart, the first `count` of them.
-template <class D, class V, typename A>
+// Stores the 128-bit blocks of v, or their lower halves, `step` apart, the first `count` of them.
+template <bool kHalves, class D, class V, typename A>
 HWY_INLINE void store_blocks(D d, V v, A* to, int64_t step, int64_t count) {
   if constexpr (hn::MaxLanes(D()) * sizeof(A) == 16) {
-    if (count > 0) hn::StoreU(v, d, to);
+    const hn::Half<D> half;
+    if (count <= 0) return;
+    if constexpr (kHalves)
+      hn::StoreU(hn::LowerHalf(half, v), half, to);
+    else
+      hn::StoreU(v, d, to);
   } else {
     const hn::Half<D> half;
-    const int64_t below = static_cast<int64_t>(hn::Lanes(half) * sizeof(A) / 16);
-    store_blocks(half, hn::LowerHalf(half, v), to, step, count);
-    store_blocks(half, hn::UpperHalf(half, v), to + below * step, step, count - below);
+    constexpr int64_t kBelow = static_cast<int64_t>(hn::MaxLanes(D()) * sizeof(A) / 32);
+    store_blocks<kHalves>(half, hn::LowerHalf(half, v), to, step, count);
+    store_blocks<kHalves>(half, hn::UpperHalf(half, v), to + kBelow * step, step, count - kBelow);
   }
 }
 
-// One vector of depths of as many lines as a 128-bit block holds: transposed block by block.
-template <class LoadLine, typename A>
-HWY_INLINE void transpose_lines(LoadLine line, A* to, int64_t width, int64_t depth) {
-  const hn::ScalableTag<A> d;
-  const auto v0 = line(0), v1 = line(1);
-  if constexpr (sizeof(A) == 8) {
-    store_blocks(d, hn::InterleaveLower(d, v0, v1), to, 2 * width, (depth + 1) / 2);
-    store_blocks(d, hn::InterleaveUpper(d, v0, v1), to + width, 2 * width, depth / 2);
+// Stores the 128-bit blocks of two vectors side by side, `step` apart.
+template <class D, class V, typename A>
+HWY_INLINE void store_block_pairs(D d, V left, V right, A* to, int64_t step) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(A) == 32) {
+    hn::StoreU(hn::ConcatLowerLower(d, right, left), d, to);
+    hn::StoreU(hn::ConcatUpperUpper(d, right, left), d, to + step);
   } else {
-    const hn::RepartitionToWide<decltype(d)> pairs;
+    const hn::Half<D> half;
+    constexpr int64_t kBelow = static_cast<int64_t>(hn::MaxLanes(D()) * sizeof(A) / 32);
+    store_block_pairs(half, hn::LowerHalf(half, left), hn::LowerHalf(half, right), to, step);
+    store_block_pairs(half, hn::UpperHalf(half, left), hn::UpperHalf(half, right), to + kBelow * step, step);
+  }
+}
+
+// As many lines as a 128-bit block holds elements, transposed block by block: block b of v[i] is depth b·kGroup + i.
+template <typename A>
+inline constexpr int64_t kGroup = 16 / sizeof(A);
+template <typename T>
+struct Transposed {
+  Vec<T> v[kGroup<Accumulator<T>>];
+};
+template <typename T, class LoadLine>
+HWY_INLINE Transposed<T> transposed(LoadLine line) {
+  const Tag<T> d;
+  const auto v0 = line(0), v1 = line(1);
+  if constexpr (sizeof(Accumulator<T>) == 8) {
+    return {{hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1)}};
+  } else {
+    const hn::RepartitionToWide<Tag<T>> pairs;
     const auto v2 = line(2), v3 = line(3);
     const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v0, v1));
     const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v0, v1));
     const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v2, v3));
     const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v2, v3));
-    const int64_t step = 4 * width;
-    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), to, step, (depth + 3) / 4);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), to + width, step, (depth + 2) / 4);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), to + 2 * width, step, (depth + 1) / 4);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), to + 3 * width, step, depth / 4);
+    return {{hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)),
+             hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)),
+             hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)),
+             hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23))}};
   }
 }
 
-// One panel. The last group of lines comes first: where the width is no multiple of a group it spills into the next
-// depth, whose own lines are written after it.
+// Two whole groups of lines over one vector of depths.
+template <int64_t kWidth, typename T>
+HWY_INLINE void pack_two_groups(Accumulator<T>* to, const T* rows, int64_t stride) {
+  constexpr int64_t kLines = kGroup<Accumulator<T>>;
+  auto line = [&](int64_t i) HWY_ATTR {
+    hwy::Prefetch(rows + i * stride + 4 * lanes_of<T>());  // of so many lines at once the processor foresees none
+    return load_lanes(rows + i * stride);
+  };
+  const auto left = transposed<T>(line);
+  const auto right = transposed<T>([&](int64_t i) HWY_ATTR { return line(kLines + i); });
+  for (int64_t i = 0; i < kLines; ++i)
+    store_block_pairs(Tag<T>(), left.v[i], right.v[i], to + i * kWidth, kLines * kWidth);
+}
+
+// One group of lines, or half a group, over `depth` depths, a vector of them or fewer; `extent` lines may be read.
+template <int64_t kWidth, bool kHalf, typename T>
+HWY_INLINE void pack_group(Accumulator<T>* to, const T* rows, int64_t stride, int64_t extent, int64_t depth) {
+  constexpr int64_t kLines = kGroup<Accumulator<T>>;
+  const bool whole = depth == lanes_of<T>();
+  const auto block = transposed<T>([&](int64_t i) HWY_ATTR {
+    if (i >= extent) return hn::Zero(Tag<T>());
+    return whole ? load_lanes(rows + i * stride) : Part{static_cast<size_t>(depth)}.load(rows + i * stride);
+  });
+  for (int64_t i = 0; i < kLines; ++i)
+    store_blocks<kHalf>(Tag<T>(), block.v[i], to + i * kWidth, kLines * kWidth, (depth + kLines - 1 - i) / kLines);
+}
+
 template <int64_t kWidth, typename T>
 void pack_panel_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t extent, int64_t depth) {
-  constexpr int64_t kGroup = 16 / sizeof(Accumulator<T>), kGroups = (kWidth + kGroup - 1) / kGroup;
-  const int64_t n = lanes_of<T>();
-  for (int64_t p = 0; p < depth; p += n) {
-    const int64_t here = std::min(n, depth - p);
-    for (int64_t group = (kGroups - 1) * kGroup; group >= 0; group -= kGroup) {
-      const T* rows = from + group * stride + p;
-      if (here == n && extent - group >= kGroup) {
-        auto line = [&](int i) HWY_ATTR {
-          hwy::Prefetch(rows + i * stride + 4 * n);  // of so many lines at once the processor foresees none
-          return load_lanes(rows + i * stride);
-        };
-        transpose_lines(line, to + p * kWidth + group, kWidth, n);
-      } else {
-        auto line = [&](int i) HWY_ATTR {
-          if (i >= extent - group) return hn::Zero(Tag<T>());
-          return Part{static_cast<size_t>(here)}.load(rows + i * stride);
-        };
-        transpose_lines(line, to + p * kWidth + group, kWidth, here);
+  constexpr int64_t kLines = kGroup<Accumulator<T>>, kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
+  constexpr bool kInPairs = kWidth % (2 * kLines) == 0 && kLanes >= 2 * kLines;
+  for (int64_t p = 0; p < depth; p += kLanes) {
+    const int64_t here = std::min(kLanes, depth - p);
+    if constexpr (kInPairs) {
+      if (here == kLanes && extent >= kWidth) {
+        for (int64_t group = 0; group < kWidth; group += 2 * kLines)
+          pack_two_groups<kWidth>(to + p * kWidth + group, from + group * stride + p, stride);
+        continue;
       }
+    }
+    int64_t group = 0;
+    for (; group + kLines <= kWidth; group += kLines)
+      pack_group<kWidth, false>(to + p * kWidth + group, from + group * stride + p, stride, extent - group, here);
+    if constexpr (kWidth % kLines != 0) {
+      static_assert(kWidth % kLines * 2 == kLines);
+      pack_group<kWidth, true>(to + p * kWidth + group, from + group * stride + p, stride, extent - group, here);
     }
   }
 }
