@@ -320,7 +320,7 @@ class Backward {
 void attention_backward_tiles(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q,
                               const void* k, const void* v, const void* lse, void* workspace, const AttentionShape& s,
                               DType dtype, const device::Stream& stream) {
-  with_attention_type(dtype, [&]<typename T>(std::type_identity<T>) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     const attend::Gradients<T> g{static_cast<T*>(dq),        static_cast<T*>(dk),      static_cast<T*>(dv),
                                  static_cast<const T*>(d_o), static_cast<const T*>(o), static_cast<const T*>(q),

@@ -169,7 +169,7 @@ class Decode {
 
 void attention_decode_heads(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& s,
                             DType dtype, const device::Stream& stream) {
-  with_attention_type(dtype, [&]<typename T>(std::type_identity<T>) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     auto cost = [&](int64_t unit) { return 1 + visible_keys(s, unit / s.kv_heads, s.num_queries - 1); };
     split_by_cost(stream, s.batch * s.kv_heads, cost, [&](int64_t, int64_t begin, int64_t end) {
       attend::Decode<T> decode(static_cast<T*>(o), static_cast<Accumulator<T>*>(lse), static_cast<const T*>(q),

@@ -10,8 +10,8 @@
 
 #include <hwy/highway.h>
 
-#include "esp/base/rng.h"
 #include "esp/kernel/cpu/attention_work.h"
+#include "esp/kernel/cpu/philox-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -46,54 +46,14 @@ class RowDropout {
     const int64_t index = row * shape_.num_keys + j;
     const auto first = static_cast<uint64_t>(index >> 2);
     const int64_t num_groups = ((index & 3) + count + 3) / 4;
-    for (int64_t g = 0; g < num_groups; g += kGroups) draw_groups(words_ + 4 * g, first + static_cast<uint64_t>(g));
+    for (int64_t g = 0; g < num_groups; g += kGroups) {
+      const PhiloxWords w = philox_words(shape_.key.seed, shape_.key.purpose, first + static_cast<uint64_t>(g));
+      hn::StoreInterleaved4(w.w0, w.w1, w.w2, w.w3, hn::ScalableTag<uint32_t>(), words_ + 4 * g);
+    }
     return words_ + (index & 3);
   }
 
-#if HWY_TARGET == HWY_SCALAR
-  static constexpr int64_t kGroups = 1;
-  HWY_INLINE void draw_groups(uint32_t* to, uint64_t group) const {
-    const DropoutKey& key = shape_.key;
-    const auto words = philox({static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32),
-                               static_cast<uint32_t>(key.purpose), static_cast<uint32_t>(key.purpose >> 32)},
-                              {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
-    std::copy(words.begin(), words.end(), to);
-  }
-#else
-  static constexpr hn::ScalableTag<uint32_t> d{};
-  using Words = hn::Vec<hn::ScalableTag<uint32_t>>;
   static constexpr int64_t kGroups = hn::MaxLanes(hn::ScalableTag<uint32_t>());
-
-  static HWY_INLINE void multiply_wide(Words a, uint32_t by, Words& high, Words& low) {
-    const hn::RepartitionToWide<hn::ScalableTag<uint32_t>> wide;
-    const auto even = hn::MulEven(a, hn::Set(d, by));
-    const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), hn::Set(d, by));
-    high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-    low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-  }
-
-  // Philox of kGroups consecutive counters, four words each.
-  HWY_INLINE void draw_groups(uint32_t* to, uint64_t group) const {
-    const DropoutKey& key = shape_.key;
-    const auto low = static_cast<uint32_t>(group), high = static_cast<uint32_t>(group >> 32);
-    Words c0 = hn::Iota(d, low);
-    Words c1 = hn::Set(d, high);
-    c1 = hn::IfThenElse(hn::Lt(c0, hn::Set(d, low)), hn::Set(d, high + 1), c1);  // the lanes that carried
-    Words c2 = hn::Set(d, static_cast<uint32_t>(key.purpose)),
-          c3 = hn::Set(d, static_cast<uint32_t>(key.purpose >> 32));
-    auto k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
-    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-      Words a_high, a_low, b_high, b_low;
-      multiply_wide(c0, 0xD2511F53u, a_high, a_low);
-      multiply_wide(c2, 0xCD9E8D57u, b_high, b_low);
-      c0 = hn::Xor(hn::Xor(b_high, c1), hn::Set(d, k0));
-      c2 = hn::Xor(hn::Xor(a_high, c3), hn::Set(d, k1));
-      c1 = b_low;
-      c3 = a_low;
-    }
-    hn::StoreInterleaved4(c0, c1, c2, c3, d, to);
-  }
-#endif
 
   const AttentionShape& shape_;
   const uint32_t threshold_;

@@ -185,7 +185,7 @@ class Forward {
 
 void attention_forward_tiles(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& s,
                              DType dtype, const device::Stream& stream) {
-  with_attention_type(dtype, [&]<typename T>(std::type_identity<T>) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     const int64_t tiles = num_tiles(s.num_queries);
     auto cost = [&](int64_t block) {
       const int64_t last = std::min(s.num_queries, (block % tiles + 1) * kAttentionTile) - 1;

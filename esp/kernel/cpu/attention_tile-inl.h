@@ -1,4 +1,4 @@
-// The vector parts of attention: rows between storage and fp32 (fp64), 2^x, and the products of small tiles.
+// The vector parts of attention: tiles between storage and fp32 (fp64), 2^x, and the products of small tiles.
 //
 // A tile product goes strip by strip: kStripRows rows of C stay in registers for the whole depth, an element of A is
 // broadcast, a row of B is loaded. On AVX-512 that is 8 rows × 2 vectors, which keeps the multipliers busy from the
@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include "esp/kernel/cpu/attention_work.h"
+#include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -27,8 +28,6 @@ constexpr int kStripRows = 4;  // sixteen registers
 constexpr int kStripVectors = 2;
 
 template <typename A>
-using Tag = hn::ScalableTag<A>;
-template <typename A>
 inline constexpr int64_t kLanes = hn::MaxLanes(Tag<A>());
 
 template <typename A>
@@ -37,59 +36,6 @@ HWY_INLINE int64_t padded(int64_t head_dim) {
 }
 
 // --- storage ---
-
-template <typename T>
-HWY_INLINE auto load_lanes(const T* from) {
-  const Tag<Accumulator<T>> d;
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    const hn::Rebind<uint16_t, decltype(d)> half;
-    const hn::RebindToUnsigned<decltype(d)> whole;
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, &from->bits))));
-  } else
-#endif
-      if constexpr (is_half<T>) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-    const hn::Rebind<hwy::float16_t, decltype(d)> half;
-    return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
-#else
-    HWY_ALIGN float lanes[kLanes<float>];
-    for (int64_t i = 0; i < kLanes<float>; ++i) lanes[i] = static_cast<float>(from[i]);
-    return hn::Load(d, lanes);
-#endif
-  } else {
-    return hn::LoadU(d, from);
-  }
-}
-
-template <typename T, class V>
-HWY_INLINE void store_lanes(V v, T* to) {
-  const Tag<Accumulator<T>> d;
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, BFloat16>) {  // nearest even, as BFloat16(float) does
-    const hn::RebindToUnsigned<decltype(d)> du;
-    const hn::RebindToSigned<decltype(d)> di;
-    const hn::Rebind<uint16_t, decltype(d)> half;
-    const auto x = hn::BitCast(du, v);
-    const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(du, 1u));
-    const auto up = hn::Add(x, hn::Add(odd, hn::Set(du, 0x7fffu)));
-    const auto bits = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), hn::Or(x, hn::Set(du, 0x400000u)), up);
-    hn::StoreU(hn::DemoteTo(half, hn::BitCast(di, hn::ShiftRight<16>(bits))), half, &to->bits);
-  } else
-#endif
-      if constexpr (is_half<T>) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-    const hn::Rebind<hwy::float16_t, decltype(d)> half;
-    hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(to));
-#else
-    HWY_ALIGN float lanes[kLanes<float>];
-    hn::Store(v, d, lanes);
-    for (int64_t i = 0; i < kLanes<float>; ++i) to[i] = static_cast<T>(lanes[i]);
-#endif
-  } else {
-    hn::StoreU(v, d, to);
-  }
-}
 
 // to[0, padded) = factor·from[0, head_dim), then zeros.
 template <typename T>

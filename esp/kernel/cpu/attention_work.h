@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "esp/kernel/attention.h"
-#include "esp/kernel/elements.h"
+#include "esp/kernel/floating.h"
 
 namespace esp::kernel {
 
@@ -82,16 +81,6 @@ void split_by_cost(const device::Stream& stream, int64_t count, Cost&& cost, F&&
       }
       if (begin < end) f(worker, begin, end);
     }
-  });
-}
-
-template <typename F>
-void with_attention_type(DType dtype, F&& f) {
-  with_element(dtype, [&]<typename T>(std::type_identity<T> type) {
-    if constexpr (std::is_integral_v<T>)
-      ESP_CHECK(false, "attention of {}", name_of(dtype));
-    else
-      f(type);
   });
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "esp/base/rng.h"
-#include "esp/kernel/elements.h"
+#include "esp/kernel/floating.h"
 
 namespace esp::kernel::ref {
 namespace {
@@ -107,16 +107,6 @@ void backward(T* dq, T* dk, T* dv, const T* d_out, const T* out, const T* querie
           Heads<T>{dk, s.k, D}(b, j, g, d) = static_cast<T>(acc_k(b, j, g, d));
           Heads<T>{dv, s.v, D}(b, j, g, d) = static_cast<T>(acc_v(b, j, g, d));
         }
-}
-
-template <typename F>
-void with_floating(DType dtype, F&& f) {
-  with_element(dtype, [&]<typename T>(std::type_identity<T> type) {
-    if constexpr (std::is_integral_v<T>)
-      ESP_CHECK(false, "attention of {}", name_of(dtype));
-    else
-      f(type);
-  });
 }
 
 }  // namespace
