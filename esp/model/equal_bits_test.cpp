@@ -26,12 +26,12 @@ std::vector<char> bytes_of(const tensor::Tensor& x) {
   return {data, data + x.bytes()};
 }
 
-Result run(TestModel& t, nn::Recompute recompute, bool in_parts = false, bool split = false) {
+Result run(TestModel& t, nn::Recompute recompute, bool in_parts = false, bool split = false, int64_t T = 24) {
   nn::Pass pass = t.pass();
   pass.training = true;
   pass.step = 12;
   pass.recompute = recompute;
-  const Batch batch = t.random_batch(3, 24);
+  const Batch batch = t.random_batch(3, T);
   autograd::Loss loss;
   if (in_parts) {
     State state = t.model->stem(pass, batch);
@@ -83,6 +83,25 @@ TEST(EqualBits, WithTwoThreadsAsWithOne) {
       TestModel one(with_dropout(name), dtype, 1), two(with_dropout(name), dtype, 2);
       EXPECT_EQ(run(one, nn::Recompute::none), run(two, nn::Recompute::none)) << name << name_of(dtype);
     }
+}
+
+// At sizes where every kernel has several tiles and ragged ends to share out.
+TEST(EqualBits, WithTwoThreadsAtLargerSizes) {
+  for (const char* name : {"gpt-6x384", "llama-1.1b"}) {
+    ModelConfig config = preset(name).config;
+    config.layers = 1;
+    config.dim = 192;
+    config.heads = 6;
+    config.kv_heads = config.kv_heads ? 2 : 0;
+    config.ffn = 500;
+    config.vocab = 1003;
+    config.seq_len = 256;
+    config.dropout = 0.1;
+    TestModel one(config, DType::f32, 1), two(config, DType::f32, 2), again(config, DType::f32, 2);
+    const Result result = run(one, nn::Recompute::none, false, false, 201);
+    EXPECT_EQ(result, run(two, nn::Recompute::none, false, false, 201)) << name;
+    EXPECT_EQ(result, run(again, nn::Recompute::full, true, true, 201)) << name;
+  }
 }
 
 // Sequence 2 of a batch of 3, alone: the same masks, so the same losses.

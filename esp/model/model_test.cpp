@@ -7,7 +7,6 @@
 
 #include "esp/autograd/testing.h"
 #include "esp/base/error.h"
-#include "esp/kernel/optimizer_step.h"
 #include "esp/model/testing.h"
 
 namespace esp::model {
@@ -40,25 +39,8 @@ TEST(Models, LearnABatchByHeart) {
     TestModel t(preset(name).config, DType::f32);
     const Batch batch = t.random_batch(2, 12);
     const double before = mean_loss(t, batch);
-    std::vector<tensor::Tensor> m, v;
-    for (const auto& unit : t.model->parameters().units())
-      for (auto* list : {&m, &v})
-        list->push_back(tensor::zeros(t.context, {unit.count}, DType::f32, device::MemoryCategory::optimizer));
-    for (int64_t step = 1; step <= 30; ++step) {
-      nn::Pass pass = t.pass();
-      t.model->parameters().zero_gradients(t.context.stream);
-      autograd::backward(t.tape, t.model->forward(pass, batch, 1.0 / static_cast<double>(counted(batch))));
-      t.tape.clear();
-      kernel::AdamStep adam;
-      adam.lr = 3e-3;
-      adam.t = step;
-      for (size_t i = 0; i < m.size(); ++i) {
-        const auto& unit = t.model->parameters().units()[i];
-        kernel::adam_step(
-            {unit.values.data(), nullptr, unit.grads.data(), m[i].data(), v[i].data(), unit.count, DType::f32}, adam,
-            t.context.stream);
-      }
-    }
+    TestAdam adam(t);
+    for (int step = 0; step < 30; ++step) adam.step(batch, 3e-3);
     EXPECT_LT(mean_loss(t, batch), 0.6 * before) << name;
   }
 }
@@ -147,6 +129,17 @@ TEST(Models, EncodersDoNotSeePadding) {
     batch.inputs.as<int32_t>()[8] ^= 1;
     EXPECT_NE(losses_of(t, batch)[0], after[0]) << name;
   }
+}
+
+TEST(Models, WithoutAHeadHaveHiddenStatesOnly) {
+  ModelConfig config = preset("bert-tiny").config;
+  config.headless = config.pooler = true;
+  TestModel t(config, DType::f32);
+  nn::Pass pass = t.pass();
+  const Batch batch = t.random_batch(2, 8);
+  EXPECT_EQ(t.model->hidden(pass, batch).x.shape(), (tensor::Shape{2, 8, 32}));
+  EXPECT_THROW(t.model->logits_of(pass, batch), UsageError);
+  t.tape.clear();
 }
 
 TEST(Models, RefuseIdsTheyHaveNoRowFor) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "esp/base/rng.h"
+#include "esp/kernel/optimizer_step.h"
 #include "esp/model/model.h"
 
 namespace esp::model {
@@ -47,6 +48,39 @@ struct TestModel {
     if (c.type_vocab > 0) batch.segments = ids({B, T}, c.type_vocab, seed + 3);
     return batch;
   }
+};
+
+// Adam over a test model's units, fp32.
+class TestAdam {
+ public:
+  explicit TestAdam(TestModel& t) : t_(t) {
+    for (const auto& unit : t.model->parameters().units())
+      for (auto* list : {&m_, &v_})
+        list->push_back(tensor::zeros(t.context, {unit.count}, DType::f32, device::MemoryCategory::optimizer));
+  }
+
+  void step(const Batch& batch, double lr) {
+    int64_t counted = 0;
+    for (const int32_t target : batch.targets.span<int32_t>()) counted += target >= 0;
+    nn::Pass pass = t_.pass();
+    t_.model->parameters().zero_gradients(t_.context.stream);
+    autograd::backward(t_.tape, t_.model->forward(pass, batch, 1.0 / static_cast<double>(counted)));
+    t_.tape.clear();
+    kernel::AdamStep adam;
+    adam.lr = lr;
+    adam.t = ++steps_;
+    for (size_t i = 0; i < m_.size(); ++i) {
+      const auto& unit = t_.model->parameters().units()[i];
+      kernel::adam_step(
+          {unit.values.data(), nullptr, unit.grads.data(), m_[i].data(), v_[i].data(), unit.count, DType::f32}, adam,
+          t_.context.stream);
+    }
+  }
+
+ private:
+  TestModel& t_;
+  std::vector<tensor::Tensor> m_, v_;
+  int64_t steps_ = 0;
 };
 
 }  // namespace esp::model
