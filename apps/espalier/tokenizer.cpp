@@ -214,7 +214,7 @@ void define_train(CLI::App& app, Chosen& chosen) {
   app.add_option("--pattern", o->pattern, "how text is split first [gpt2]")->type_name(pattern_names());
   app.add_option("--special", o->special, "special tokens, first in the vocabulary [<|endoftext|>]")->type_name("NAME");
   app.add_option("--min-count", o->bpe.min_count, "a pair must occur so often to be merged [2]")->type_name("N");
-  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [16777216]")->type_name("N");
+  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [4194304]")->type_name("N");
   o->bpe.threads = 0;
   app.add_option("--threads", o->bpe.threads, "threads [all cores]")->type_name("N");
   app.footer("The result depends on the text and these options, not on the threads. `tokenizers` reads it.");

@@ -24,7 +24,7 @@ class Folder(unittest.TestCase):
         self.json = self.folder / "tokenizer.json"
 
     def train(self, *arguments):
-        return run("tokenizer", "train", str(self.text), "--vocab", "300", "-o", str(self.json), *arguments)
+        return run("tokenizer", "train", str(self.text), "--vocab", "280", "-o", str(self.json), *arguments)
 
 
 class Train(Folder):
@@ -33,8 +33,8 @@ class Train(Folder):
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertEqual(answer.stdout, "")
         parts = json.loads(self.json.read_text())
-        self.assertEqual(len(parts["model"]["vocab"]), 300)
-        self.assertEqual(len(parts["model"]["merges"]), 300 - 257)
+        self.assertEqual(len(parts["model"]["vocab"]), 280)
+        self.assertEqual(len(parts["model"]["merges"]), 280 - 257)
         self.assertEqual(parts["added_tokens"][0]["content"], "<|endoftext|>")
 
     def test_threads_change_nothing_and_options_do(self):

@@ -53,8 +53,11 @@ std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, size_
   if (group.rows.empty()) return std::nullopt;
   bool one_byte = group.first_bytes.size() == 1;
   for (size_t at = from;; ++at) {
-    at = one_byte ? text.find(group.first_bytes[0], at) : text.find_first_of(group.first_bytes, at);
-    if (at == text.npos) return std::nullopt;
+    if (one_byte)
+      at = text.find(group.first_bytes[0], at);
+    else
+      while (at < text.size() && group.lengths[static_cast<uint8_t>(text[at])].empty()) ++at;
+    if (at >= text.size()) return std::nullopt;
     for (uint32_t length : group.lengths[static_cast<uint8_t>(text[at])]) {
       if (at + length > text.size()) continue;
       auto row = group.rows.find(text.substr(at, length));

@@ -19,6 +19,7 @@ namespace esp::data {
 namespace {
 
 constexpr size_t kReadBytes = size_t{4} << 20;
+constexpr size_t kWordsAtOnce = size_t{1} << 16;
 constexpr size_t kWorthThreads = 4096;  // words to rewrite before threads are worth starting
 
 uint64_t pair_of(int32_t left, int32_t right) {
@@ -44,14 +45,18 @@ class Words {
       rows_.push_back({pool_.size(), static_cast<uint32_t>(word.size()), count});
       for (char byte : word) pool_.push_back(byte_ids[static_cast<uint8_t>(byte)]);
     }
+    // Block by block: the list of changes stays small however many words there are.
     size_t parts = static_cast<size_t>(threads);
-    std::vector<std::vector<Change>> changes(parts);
-    for_each_part(parts, threads, [&](size_t part) {
-      for (size_t w = rows_.size() * part / parts; w < rows_.size() * (part + 1) / parts; ++w)
-        for (uint32_t i = 0; i + 1 < rows_[w].size; ++i)
-          changes[part].push_back({pair_of(at(w)[i], at(w)[i + 1]), static_cast<uint32_t>(w), rows_[w].count});
-    });
-    for (const auto& part : changes) apply(part);
+    for (size_t first = 0; first < rows_.size(); first += kWordsAtOnce) {
+      size_t count = std::min(kWordsAtOnce, rows_.size() - first);
+      std::vector<std::vector<Change>> changes(parts);
+      for_each_part(parts, threads, [&](size_t part) {
+        for (size_t w = first + count * part / parts; w < first + count * (part + 1) / parts; ++w)
+          for (uint32_t i = 0; i + 1 < rows_[w].size; ++i)
+            changes[part].push_back({pair_of(at(w)[i], at(w)[i + 1]), static_cast<uint32_t>(w), rows_[w].count});
+      });
+      for (const auto& part : changes) apply(part);
+    }
     flush();
   }
 

@@ -25,7 +25,7 @@ struct BpeTrainOptions {
   std::vector<std::string> special = {"<|endoftext|>"};
   int64_t min_count = 2;  // a pair that occurs less often is not merged
   int threads = 1;
-  size_t max_words = size_t{16} << 20;  // distinct words kept in memory
+  size_t max_words = size_t{4} << 20;  // distinct words kept in memory
 };
 
 class BpeTrainer {

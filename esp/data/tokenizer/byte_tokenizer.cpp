@@ -1,10 +1,8 @@
 // Every byte is its own id; 256 ends a text. Saved as a tokenizer.json of a BPE without merges, so others read it too.
-#include <nlohmann/json.hpp>
-
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/data/tokenizer/tokenizer.h"
+#include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/obs/file.h"
 
 namespace esp::data {
@@ -54,11 +52,27 @@ class ByteTokenizer : public Tokenizer {
   }
   std::string_view kind() const override { return "byte"; }
   void save(const std::string& folder) const override {
-    obs::write_whole_file(folder + "/tokenizer.json", R"({"espalier":"byte"})");
+    std::vector<std::pair<std::string, int32_t>> bytes;
+    for (int32_t byte = 0; byte < kEndId; ++byte) bytes.emplace_back(std::string(1, static_cast<char>(byte)), byte);
+    BpeParts parts;
+    parts.tokens = TokenTable(std::move(bytes), "bytes");
+    parts.pattern = SplitPattern::none;
+    obs::write_whole_file(folder + "/tokenizer.json",
+                          compose_tokenizer_json(parts, {AddedToken{std::string(kEndOfText), kEndId}}));
   }
 };
 
 }  // namespace
+
+bool is_byte_tokenizer(const BpeParts& parts) {
+  if (!parts.merges.empty() || parts.pattern != SplitPattern::none || parts.add_prefix_space ||
+      parts.added.size() != 1 || parts.added[0].content != kEndOfText || parts.added[0].id != kEndId ||
+      parts.tokens.size() != kEndId + 1)
+    return false;
+  for (int32_t byte = 0; byte < kEndId; ++byte)
+    if (parts.tokens.bytes(byte) != std::string_view(std::string(1, static_cast<char>(byte)))) return false;
+  return true;
+}
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();

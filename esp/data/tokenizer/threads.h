@@ -1,6 +1,8 @@
 // Runs parts of a job on threads that end with it.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -27,7 +29,10 @@ void for_each_part(size_t parts, int threads, const Work& work) {
     }
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < threads && static_cast<size_t>(i) < parts; ++i) helpers.emplace_back(loop);
+  for (int i = 1; i < threads && static_cast<size_t>(i) < parts; ++i) {
+    helpers.emplace_back(loop);
+    pthread_setname_np(helpers.back().native_handle(), "esp-tokens");
+  }
   loop();
   for (std::thread& helper : helpers) helper.join();
   if (problem) std::rethrow_exception(problem);

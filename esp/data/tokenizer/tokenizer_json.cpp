@@ -80,6 +80,7 @@ std::unique_ptr<Tokenizer> read_byte_bpe(TokenizerFile& file, std::string_view t
     for (const auto& [spelled, id] : file.vocab)
       if (spelled == model["unk_token"].get_ref<const std::string&>()) parts.unknown = id;
   set_spelled_vocab(parts, std::move(file.vocab), file.merges, what);
+  if (is_byte_tokenizer(parts)) return make_byte_tokenizer();
   return std::make_unique<ByteBpe>(std::move(parts));
 }
 
@@ -127,7 +128,6 @@ std::vector<AddedToken> read_added_tokens(const Json& rest, std::string_view wha
 
 std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::string_view what) {
   TokenizerFile file = parse_tokenizer_file(text, what);
-  if (file.rest.contains("espalier") && file.rest["espalier"] == "byte") return make_byte_tokenizer();
   if (!file.rest.contains("model") || !file.rest["model"].is_object())
     throw IoError(fmt::format("{} has no model; a tokenizer.json has one", what));
   const Json& model = file.rest["model"];

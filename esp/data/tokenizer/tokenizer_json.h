@@ -36,6 +36,8 @@ void set_spelled_vocab(BpeParts& parts, std::vector<std::pair<std::string, int32
                        const std::vector<std::pair<std::string, std::string>>& merges, std::string_view what);
 std::vector<AddedToken> read_added_tokens(const Json& rest, std::string_view what);
 
+// Whether it does to every text what the byte tokenizer does.
+bool is_byte_tokenizer(const BpeParts& parts);
 std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<AddedToken>& added);
 std::string quote_json(std::string_view text);
 

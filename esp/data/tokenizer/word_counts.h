@@ -22,7 +22,7 @@ class WordCounts {
   struct Options {
     SplitPattern pattern = SplitPattern::gpt2;
     int threads = 1;
-    size_t max_words = size_t{16} << 20;
+    size_t max_words = size_t{4} << 20;
     size_t batch_bytes = size_t{32} << 20;
   };
   explicit WordCounts(const Options& options);
