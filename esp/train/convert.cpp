@@ -117,7 +117,7 @@ void write_hf(LoadedModel& loaded, const Workplace& place, const ConvertOptions&
     done.num_parameters += static_cast<int64_t>(tensor.bytes() / size_of(tensor.dtype));
   ckpt::write_hf_tensors(folder, tensors, options.shard_bytes);
   if (loaded.tokenizer) {
-    if (loaded.tokenizer->kind() != "byte") copy_tokenizer_files(loaded.path, folder);
+    copy_tokenizer_files(loaded.path, folder);
     complete_hf_tokenizer(*loaded.tokenizer, folder, vocab, loaded.config.model.seq_len);
   }
   place.move_to_destination(folder);
@@ -139,7 +139,7 @@ void write_checkpoint(LoadedModel& loaded, const Workplace& place, const Convert
   ckpt::SaveOptions saving;
   saving.shard_bytes = static_cast<int64_t>(options.shard_bytes);
   saving.add_files = [&](const std::string& folder) {
-    if (loaded.tokenizer && loaded.tokenizer->kind() != "byte") copy_tokenizer_files(loaded.path, folder);
+    if (loaded.tokenizer) copy_tokenizer_files(loaded.path, folder);
   };
   place.move_to_destination(ckpt::save(place.path(), snapshot, saving));
 }

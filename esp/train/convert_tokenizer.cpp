@@ -47,6 +47,7 @@ std::string byte_tokenizer_json(const data::Tokenizer& bytes, int64_t vocab) {
   for (int32_t byte = 0; byte < 256; ++byte) tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);
   data::BpeParts parts;
   parts.tokens = data::TokenTable(std::move(tokens), "the bytes");
+  parts.pattern = data::SplitPattern::none;
   const int32_t end = bytes.special().eos.value();
   if (end < vocab) parts.added.push_back({bytes.decode({&end, 1}), end});
   return data::ByteBpe(std::move(parts)).to_json();
