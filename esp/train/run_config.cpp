@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
@@ -14,6 +13,8 @@
 #include "esp/obs/file.h"
 #include "esp/train/feed.h"
 #include "esp/train/loaded.h"
+#include "esp/train/toml.h"
+#include "esp/train/toml_text.h"
 
 namespace esp::train {
 namespace {
@@ -73,8 +74,9 @@ std::string where_of(std::string_view name, const toml::node& node) {
 // The value of an override is TOML where it parses as such, and a bare string otherwise: name=abc needs no quotes.
 toml::table parse_override(std::string_view value) {
   try {
+    check_toml_text(value, "value");
     return toml::parse(fmt::format("value = {}", value));
-  } catch (const toml::parse_error&) {
+  } catch (const std::exception&) {  // a syntax error of one kind or another
     toml::table table;
     table.insert("value", std::string(value));
     return table;
@@ -179,8 +181,11 @@ void begin_with(RunConfig& config, const ModelSection& given) {
 RunConfig parse(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
                 bool open_init) {
   toml::table file;
+  check_toml_text(text, name);
   try {
     file = toml::parse(text, name);
+  } catch (const TomlAssumption&) {
+    throw UsageError(fmt::format("{}: a table or key begins with a character that no key may have", name));
   } catch (const toml::parse_error& error) {
     throw UsageError(
         fmt::format("{}:{}:{}: {}", name, error.source().begin.line, error.source().begin.column, error.description()));

@@ -62,6 +62,9 @@ TEST(RunFile, WrongTypesAndPlacesAreSaidWithLineAndColumn) {
   EXPECT_NE(refusal("[run]\ndeterministic = 1\n").find("true or false"), std::string::npos);
   EXPECT_NE(refusal("steps = 3\n").find("section"), std::string::npos);
   EXPECT_NE(refusal("", {"train.lr"}).find("section.key=value"), std::string::npos);
+  EXPECT_NE(refusal("[{train]\nsteps = 3\n").find("no key may have"), std::string::npos);
+  EXPECT_NE(refusal("[train]\nstéps = 3\n").find("run.toml:2:3: a letter beyond ASCII"), std::string::npos);
+  EXPECT_EQ(parse_run_config("# é\n[run]\nname = \"é\\\"é\"", "f", {"run.name=ö"}).run.name, "ö");
   EXPECT_NE(refusal("[data]\ntrain = [1]\n").find("list of strings"), std::string::npos);
 }
 
