@@ -1,0 +1,137 @@
+"""train_ddp_bert_ring as people start it: what it prints, and that its copies stay equal. ESPALIER_TEST_LONG trains the
+whole of it."""
+import os
+import re
+import socket
+import subprocess
+import unittest
+
+PROGRAM = os.environ.get("TRAIN_DDP_BERT_RING", "build/bin/train_ddp_bert_ring")
+LONG = bool(os.environ.get("ESPALIER_TEST_LONG"))
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def environment(**more):
+    return {k: v for k, v in os.environ.items() if k not in LAUNCHERS} | more
+
+
+def start(*arguments, **more):
+    return subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment(**more))
+
+
+def finish(process, limit):
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError("still running after %d s:\n%s" % (limit, err)) from None
+    return process.returncode, out, err
+
+
+class Bert(unittest.TestCase):
+    def run_all(self, num_ranks, *arguments, limit=120):
+        code, out, err = finish(start("--world_size", num_ranks, "--spawn", "--port", free_port(), *arguments), limit)
+        self.assertEqual(code, 0, err)
+        return out, err
+
+    def losses(self, out, epochs):
+        lines = out.splitlines()
+        self.assertEqual(len(lines), epochs, out)
+        for i, line in enumerate(lines):
+            self.assertRegex(line, r"^\[Epoch %d/%d\] Loss: \d\.\d{4}$" % (i + 1, epochs))
+        return [float(line.split()[-1]) for line in lines]
+
+
+class Counts(Bert):
+    def test_two_ranks_take_157_steps_an_epoch(self):
+        out, err = self.run_all(2, "--epochs", 0)
+        self.assertEqual(out, "")
+        self.assertIn("10,477,058 parameters, 10000 items, 157 steps per epoch", err)
+
+    def test_two_machines_of_four_take_40(self):
+        _, err = self.run_all(8, "--epochs", 0, "--nodes", 2)
+        self.assertIn("10,477,058 parameters, 10000 items, 40 steps per epoch", err)
+        ranks = re.findall(r"^rank (\d) of 8: process (\d+) on (node-\d)$", err, re.M)
+        self.assertEqual(sorted(int(r) for r, _, _ in ranks), list(range(8)))
+        self.assertEqual(len({process for _, process, _ in ranks}), 8)
+        self.assertEqual(sorted(node for _, _, node in ranks), ["node-0"] * 4 + ["node-1"] * 4)
+
+
+class Training(Bert):
+    def test_processes_started_one_by_one(self):
+        port = free_port()
+        common = ["--world_size", 2, "--port", port, "--items", 60, "--batch_size", 8, "--epochs", 3, "--check"]
+        ranks = [start("--rank", r, *common) for r in range(2)]
+        results = [finish(p, 120) for p in ranks]
+        for code, _, err in results:
+            self.assertEqual(code, 0, err)
+        losses = self.losses(results[0][1], 3)
+        self.assertEqual(losses, sorted(losses, reverse=True))
+        self.assertEqual(results[1][1], "")  # rank 0 speaks for all
+        self.assertIn("4 steps per epoch", results[0][2])
+
+    def test_a_launcher_s_environment_will_do(self):
+        port = free_port()
+        ranks = [start("--items", 8, "--batch_size", 4, "--epochs", 1, "--check", RANK=str(r), WORLD_SIZE="2",
+                       LOCAL_RANK=str(r), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+                 for r in range(2)]
+        results = [finish(p, 120) for p in ranks]
+        for code, _, err in results:
+            self.assertEqual(code, 0, err)
+        self.losses(results[0][1], 1)
+
+    def test_two_nodes_with_an_uneven_end_print_what_one_rank_prints(self):
+        steps = ["--items", 40, "--epochs", 1, "--dropout", 0, "--check"]
+        several, _ = self.run_all(4, "--nodes", 2, "--batch_size", 4, *steps)
+        one, _ = self.run_all(1, "--batch_size", 16, *steps)
+        self.assertAlmostEqual(self.losses(several, 1)[0], self.losses(one, 1)[0], delta=1.01e-4)  # one in the last digit
+
+    @unittest.skipUnless(LONG, "minutes long: ESPALIER_TEST_LONG=1 runs it")
+    def test_the_whole_run_ends_below_a_twentieth(self):
+        out, _ = self.run_all(2, "--check", limit=3000)
+        losses = self.losses(out, 3)
+        for before, after in zip(losses, losses[1:]):
+            self.assertLess(after, before)
+        self.assertLess(losses[-1], 0.05)
+
+
+class Errors(Bert):
+    def refused(self, code, word, *arguments, limit=60):
+        got, out, err = finish(start(*arguments), limit)
+        self.assertEqual(got, code, err)
+        self.assertIn(word, err)
+        self.assertEqual(out, "")
+
+    def test_what_cannot_be_is_refused(self):
+        self.refused(2, "--spawn", "--world_size", 2)
+        self.refused(2, "rank 2 of 2", "--world_size", 2, "--rank", 2)
+        self.refused(2, "3 ranks", "--world_size", 3, "--nodes", 2, "--spawn")
+        self.refused(2, "ESPALIER_SECRET_FILE", "--world_size", 2, "--rank", 0, "--master_addr", "192.0.2.1")
+
+    def test_a_rank_that_dies_ends_the_others(self):
+        process = start("--world_size", 3, "--spawn", "--port", free_port(), "--epochs", 1000)
+        self.addCleanup(process.kill)
+        victim, ready = None, False
+        for line in process.stderr:
+            if found := re.match(r"rank 2 of 3: process (\d+)$", line.strip()):
+                victim = int(found[1])
+            ready = ready or "parameters" in line
+            if victim and ready:
+                break
+        self.assertTrue(victim and ready)
+        os.kill(victim, 9)
+        code, _, err = finish(process, 60)
+        self.assertEqual(code, 3, err)
+        self.assertIn("rank 2", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
