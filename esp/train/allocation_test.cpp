@@ -43,7 +43,7 @@ struct Variant {
 
 const Variant kVariants[] = {
     {"gpt", {"model.arch=gpt"}},
-    {"gpt in micro-batches", {"model.arch=gpt", "train.micro_batch=3"}},
+    {"gpt in micro-batches", {"model.arch=gpt", "train.micro_batch=2"}},
     {"gpt with dropout", {"model.arch=gpt", "model.dropout=0.1"}},
     {"gpt, selective", {"model.arch=gpt", "train.recompute=selective"}},
     {"gpt, full", {"model.arch=gpt", "train.recompute=full"}},
