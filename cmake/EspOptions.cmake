@@ -43,13 +43,15 @@ endif()
 # One rounding everywhere: an FMA fused in one build and not in another would break bit-equality between ranks.
 target_compile_options(esp_flags INTERFACE -ffp-contract=off)
 
+if(ESP_SANITIZE)
+  # Instrumented code hides from the compiler that a value was set, or checked, before it was read.
+  target_compile_options(esp_flags INTERFACE -Wno-maybe-uninitialized)
+endif()
 if(ESP_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=address,undefined)
 elseif(ESP_SANITIZE STREQUAL "thread")
-  # Instrumented code hides from the compiler that an optional was checked before it was read.
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g1)
-  target_compile_options(esp_flags INTERFACE -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=thread)
 else()
   add_compile_options(-fstack-protector-strong)
