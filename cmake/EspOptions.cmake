@@ -43,7 +43,7 @@ endif()
 # One rounding everywhere: an FMA fused in one build and not in another would break bit-equality between ranks.
 target_compile_options(esp_flags INTERFACE -ffp-contract=off)
 
-if(ESP_SANITIZE)
+if(ESP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Instrumented code hides from the compiler that a value was set, or checked, before it was read.
   target_compile_options(esp_flags INTERFACE -Wno-maybe-uninitialized)
 endif()
