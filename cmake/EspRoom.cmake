@@ -35,7 +35,9 @@ function(esp_room name)
   endforeach()
   if(name STREQUAL "kernel")
     target_link_libraries(esp_${name} PRIVATE PkgConfig::HWY)
-    if(ESP_SANITIZE)  # two instruction sets are enough to find a fault, and sanitized vector code compiles slowly
+    if(ESP_FUZZ)  # parsers are fuzzed, not arithmetic: one instruction set will do
+      target_compile_definitions(esp_${name} PRIVATE HWY_COMPILE_ONLY_STATIC)
+    elseif(ESP_SANITIZE)  # two instruction sets are enough to find a fault, and sanitized vector code compiles slowly
       target_compile_definitions(esp_${name} PRIVATE
         "HWY_DISABLED_TARGETS=(HWY_AVX3|HWY_AVX3_DL|HWY_SSE4|HWY_SSSE3)")
     endif()
