@@ -210,6 +210,11 @@ class Folder(InFolder):
         self.assertEqual(answer.returncode, 0, answer.stderr)  # the resolved file is a run file
         self.same_checkpoint(20, "run", "again")
 
+    def test_the_page_of_keys_is_what_the_binary_prints(self):
+        page = os.path.join(os.path.dirname(__file__), "../../docs/run_file.md")
+        with open(page) as file:
+            self.assertEqual(run("train", "--keys").stdout, file.read(), "espalier train --keys > docs/run_file.md")
+
     def test_tensorboard_events_are_well_formed(self):
         self.train()
         name, = os.listdir(self.path("run/events"))
