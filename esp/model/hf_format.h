@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -34,6 +35,9 @@ T hf_value(const Json& config, const char* key, T otherwise) {
   const auto at = config.find(key);
   if (at == config.end() || at->is_null()) return otherwise;
   try {
+    if constexpr (std::is_same_v<T, int64_t>) {  // 1e99 fits no integer, and the library does not look
+      if (!at->is_number_integer()) throw IoError(fmt::format("config.json: {} must be a whole number", key));
+    }
     return at->get<T>();
   } catch (const Json::exception&) {
     throw IoError(fmt::format("config.json: {} = {} is not of the kind expected, such as {}", key, at->dump(),
