@@ -38,8 +38,13 @@ std::unique_ptr<data::Objective> masked_token(const RunConfig& c, const data::To
   o.rate = c.data.mask_rate;
   o.vocab = tokenizer.vocab_size();
   const data::SpecialTokens& special = tokenizer.special();
-  // A tokenizer without [MASK] (bytes) lends its last id, which a byte text never holds.
-  o.mask = special.mask ? special.mask : std::optional<int32_t>(tokenizer.vocab_size() - 1);
+  o.mask = special.mask;
+  if (!o.mask) {
+    if (tokenizer.kind() != "byte")
+      throw UsageError(
+          fmt::format("data.tokenizer = {}: it has no [MASK] token, which masked_token needs", c.data.tokenizer));
+    o.mask = tokenizer.vocab_size() - 1;  // the end-of-text id of bytes, which no text holds
+  }
   o.cls = special.cls;
   o.sep = special.sep;
   o.pad = special.pad;
@@ -163,6 +168,9 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
   if (config.data.cache.empty()) config.data.cache = run_folder_of(config) + "/cache";
 
   if (name == "pairs" || name == "classification") {
+    if (config.data.val.empty() && config.data.val_fraction > 0)
+      throw UsageError(fmt::format("data.val_fraction = {}: {} holds out whole files; name them in data.val",
+                                   config.data.val_fraction, name));
     feed->train_items = open_items(config, config.data.train, name, *feed);
     if (name == "classification" && config.model.classes == 0) config.model.classes = feed->train_items.num_classes;
     feed->train = of_items(config, name, *feed, feed->train_items, training);
