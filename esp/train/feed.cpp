@@ -38,13 +38,8 @@ std::unique_ptr<data::Objective> masked_token(const RunConfig& c, const data::To
   o.rate = c.data.mask_rate;
   o.vocab = tokenizer.vocab_size();
   const data::SpecialTokens& special = tokenizer.special();
-  o.mask = special.mask;
-  if (!o.mask) {
-    if (tokenizer.kind() != "byte")
-      throw UsageError(
-          fmt::format("data.tokenizer = {}: it has no [MASK] token, which masked_token needs", c.data.tokenizer));
-    o.mask = tokenizer.vocab_size() - 1;  // the end-of-text id of bytes, which no text holds
-  }
+  // A tokenizer without [MASK] lends its last id. For bytes that is the end of text, or 0xFF, which UTF-8 never holds.
+  o.mask = special.mask ? special.mask : std::optional<int32_t>(tokenizer.vocab_size() - 1);
   o.cls = special.cls;
   o.sep = special.sep;
   o.pad = special.pad;
