@@ -31,7 +31,7 @@ Variable Tape::output(Tensor value) {
 }
 
 bool Tape::wants(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights) {
-  const auto trained = [](const Weight* weight) { return weight && weight->grad.defined(); };
+  const auto trained = [](const Weight* weight) { return weight && weight->trained; };
   if (noting_)
     for (Weight* weight : weights)
       if (trained(weight)) noted_.push_back(weight);
@@ -87,6 +87,7 @@ void Tape::finish(const Entry& entry) {
   for (Weight* weight : entry.node->weights()) {
     ESP_CHECK(weight->pending > 0, "a gradient was delivered that nobody expected");
     if (--weight->pending > 0) continue;
+    weight->gradient();
     clear_if_stale(*weight, context_.stream);  // nobody had anything to add
     if (weight->on_ready) weight->on_ready();
   }

@@ -28,6 +28,7 @@ struct Rig {
   }
   void fill(Weight& weight, const tensor::Shape& shape, uint64_t seed, double scale = 1, DType dtype = DType::f64) {
     weight.value = random(shape, seed, scale, dtype);
+    weight.trained = true;
     weight.grad = tensor::zeros(context, shape, dtype, device::MemoryCategory::gradient);
   }
   tensor::Tensor ids(const tensor::Shape& shape, std::vector<int32_t> values) {

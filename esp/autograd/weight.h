@@ -3,6 +3,10 @@
 //
 // `pending` counts the recorded uses whose gradient has not been added yet; the tape keeps it. `on_ready` is called on
 // the thread that runs backward, once per backward pass, when it falls to zero: the one callback that climbs.
+//
+// Neither value nor gradient need be there all the time: whoever keeps them elsewhere (shards, other memory) sets
+// `on_use` and `on_gradient`, which are called before the value is read and before the gradient is added to, and must
+// leave it in place. Functions read through `used_value` and `gradient`.
 #pragma once
 
 #include <functional>
@@ -13,12 +17,22 @@ namespace esp::autograd {
 
 struct Weight {
   tensor::Tensor value;
-  tensor::Tensor grad;  // undefined: not trained; gradients are added to it, in the type of value
+  tensor::Tensor grad;   // gradients are added to it, in the type of value
+  bool trained = false;  // whether it has a gradient at all
   // The gradient counts as zero whatever its memory holds: the first to add overwrites (functions/weights.h), which
   // spares a large matrix being cleared and read again.
   bool stale = false;
   int pending = 0;
-  std::function<void()> on_ready;
+  std::function<void()> on_ready, on_use, on_gradient;
+
+  const tensor::Tensor& used_value() const {
+    if (on_use) on_use();
+    return value;
+  }
+  const tensor::Tensor& gradient() const {
+    if (on_gradient) on_gradient();
+    return grad;
+  }
 
   Weight() = default;
   Weight(const Weight&) = delete;  // tapes point at it

@@ -22,7 +22,7 @@ KvCache Model::make_cache(const tensor::Context& context, int64_t batch, int64_t
   KvCache cache;
   for (int64_t i = 0; i < c.layers; ++i)
     cache.layers.push_back(tensor::empty(context, {batch, capacity, 2 * c.kv_heads_or_all() * c.head_dim()},
-                                         parameters().all().front().weight.value.dtype(),
+                                         parameters().all().front().weight.used_value().dtype(),
                                          device::MemoryCategory::buffer));
   return cache;
 }

@@ -18,7 +18,7 @@ uint64_t purpose_of(std::string_view name) {
 }  // namespace
 
 void ParameterList::begin_unit(std::string name) {
-  units_.push_back({std::move(name), {}, 0, {}, {}});
+  units_.push_back({std::move(name), {}, count(), 0, {}, {}});
 }
 
 Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay) {
@@ -38,18 +38,38 @@ Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init
 }
 
 void ParameterList::materialize(const tensor::Context& context, DType dtype, bool gradients) {
+  const tensor::Tensor values = tensor::empty(context, {count()}, dtype, device::MemoryCategory::parameter);
+  const tensor::Tensor grads =
+      gradients ? tensor::zeros(context, {count()}, dtype, device::MemoryCategory::gradient) : tensor::Tensor();
   for (Unit& unit : units_) {
-    unit.values = tensor::empty(context, {unit.count}, dtype, device::MemoryCategory::parameter);
-    if (gradients) unit.grads = tensor::zeros(context, {unit.count}, dtype, device::MemoryCategory::gradient);
-    for (Parameter* p : unit.parameters) {
-      p->weight.value = unit.values.slice(p->offset, p->offset + p->count()).reshape(p->shape);
-      if (gradients) p->weight.grad = unit.grads.slice(p->offset, p->offset + p->count()).reshape(p->shape);
-    }
+    place_values(unit, values.slice(unit.first, unit.first + unit.count));
+    if (!gradients) continue;
+    place_gradients(unit, grads.slice(unit.first, unit.first + unit.count));
+    for (Parameter* p : unit.parameters) p->weight.trained = true;
   }
 }
 
+void ParameterList::place_values(Unit& unit, tensor::Tensor flat) {
+  for (Parameter* p : unit.parameters)
+    p->weight.value =
+        flat.defined() ? flat.slice(p->offset, p->offset + p->count()).reshape(p->shape) : tensor::Tensor();
+  unit.values = std::move(flat);
+}
+
+void ParameterList::place_gradients(Unit& unit, tensor::Tensor flat) {
+  for (Parameter* p : unit.parameters)
+    p->weight.grad =
+        flat.defined() ? flat.slice(p->offset, p->offset + p->count()).reshape(p->shape) : tensor::Tensor();
+  unit.grads = std::move(flat);
+}
+
 void ParameterList::initialise(uint64_t seed, const device::Stream& stream) {
-  for (Parameter& p : parameters_) {
+  for (Unit& unit : units_) initialise(unit, seed, stream);
+}
+
+void ParameterList::initialise(Unit& unit, uint64_t seed, const device::Stream& stream) {
+  for (Parameter* each : unit.parameters) {
+    Parameter& p = *each;
     void* data = p.weight.value.data();
     const DType type = p.weight.value.dtype();
     switch (p.init.kind) {

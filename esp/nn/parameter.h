@@ -45,15 +45,20 @@ class ParameterList {
   struct Unit {
     std::string name;
     std::vector<Parameter*> parameters;
-    int64_t count = 0;             // elements
+    int64_t first = 0, count = 0;  // elements: where it begins among those of all units, and how many
     tensor::Tensor values, grads;  // flat [count]; undefined before materialize (grads: without gradients)
   };
 
   void begin_unit(std::string name);  // parameters made from here on belong to it
   Parameter& add(std::string name, const tensor::Shape& shape, Init init, bool decay);
 
+  // Memory for everything: the units' values in order in one run, and their gradients likewise.
   void materialize(const tensor::Context& context, DType dtype, bool gradients);
+  // The same piecemeal, for whoever keeps only parts: `flat` [count] becomes the unit's (an undefined one: it has none).
+  void place_values(Unit& unit, tensor::Tensor flat);
+  void place_gradients(Unit& unit, tensor::Tensor flat);
   void initialise(uint64_t seed, const device::Stream& stream);
+  void initialise(Unit& unit, uint64_t seed, const device::Stream& stream);
   void zero_gradients(const device::Stream& stream);
   // The same for a step that is about to add to them: matrices are only marked (Weight::stale), the rest is cleared.
   // Whoever reads `grads` calls `settle_gradients` first, which clears what nobody has added to.

@@ -17,75 +17,78 @@ bool needs_master(DType type) {
 
 }  // namespace
 
-FlatOptimizer::FlatOptimizer(const OptimizerOptions& options, nn::ParameterList& parameters,
-                             const tensor::Context& context, std::vector<Range> ranges,
-                             std::span<const std::string_view> slots)
-    : options_(options), context_(context), parameters_(parameters), ranges_(std::move(ranges)) {
-  if (ranges_.empty())
-    for (size_t unit = 0; unit < parameters.units().size(); ++unit)
-      ranges_.push_back({static_cast<int>(unit), 0, parameters.units()[unit].count});
-  for (size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    const nn::ParameterList::Unit& unit = parameters.units()[static_cast<size_t>(range.unit)];
-    ESP_CHECK(unit.grads.defined() && 0 <= range.begin && range.end <= unit.count, "[{}, {}) of unit {}", range.begin,
-              range.end, unit.name);
-    const DType type = tensor::accumulation_type(unit.values.dtype());
-    const tensor::Shape shape{range.end - range.begin};
-    if (needs_master(unit.values.dtype()))
-      states_.push_back({"master", range, tensor::empty(context, shape, type, device::MemoryCategory::optimizer)});
-    for (std::string_view slot : slots)
-      states_.push_back({slot, range, tensor::zeros(context, shape, type, device::MemoryCategory::optimizer)});
-    add_runs(range, i);
+std::vector<Owned> everything(const nn::ParameterList& parameters) {
+  std::vector<Owned> all;
+  for (const auto& unit : parameters.units())
+    all.push_back({{static_cast<int>(all.size()), 0, unit.count}, unit.values, unit.grads});
+  return all;
+}
+
+std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const Range& range) {
+  std::vector<DecayRun> runs;
+  for (const nn::Parameter* p : parameters.units()[static_cast<size_t>(range.unit)].parameters) {
+    const int64_t begin = std::max(range.begin, p->offset), end = std::min(range.end, p->offset + p->count());
+    if (begin >= end) continue;
+    if (!runs.empty() && runs.back().decay == p->decay) {
+      runs.back().end = end;
+    } else {
+      runs.push_back({begin, end, p->decay});
+    }
+  }
+  return runs;
+}
+
+FlatOptimizer::FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList& parameters,
+                             const tensor::Context& context, std::vector<Owned> owned)
+    : rule_(std::move(rule)), context_(context) {
+  for (Owned& one : owned) {
+    const int64_t count = one.range.end - one.range.begin;
+    ESP_CHECK(one.values.count() == count && one.grads.count() == count, "[{}, {}) of unit {}", one.range.begin,
+              one.range.end, one.range.unit);
+    const DType type = tensor::accumulation_type(one.values.dtype());
+    const size_t first = states_.size();
+    if (needs_master(one.values.dtype()))
+      states_.push_back(
+          {"master", one.range, tensor::empty(context, {count}, type, device::MemoryCategory::optimizer)});
+    for (std::string_view slot : rule_->slots())
+      states_.push_back({slot, one.range, tensor::zeros(context, {count}, type, device::MemoryCategory::optimizer)});
+    std::vector<DecayRun> runs = decay_runs(parameters, one.range);
+    parts_.push_back({std::move(one), std::move(runs), first, states_.size() - first});
   }
   refresh_master();
 }
 
-void FlatOptimizer::add_runs(const Range& range, size_t index) {
-  const auto& unit = parameters_.units()[static_cast<size_t>(range.unit)];
-  for (const nn::Parameter* p : unit.parameters) {
-    const int64_t begin = std::max(range.begin, p->offset), end = std::min(range.end, p->offset + p->count());
-    if (begin >= end) continue;
-    Run* last = runs_.empty() ? nullptr : &runs_.back();
-    if (last && last->range == index && last->decay == p->decay && last->end == begin) {
-      last->end = end;
-    } else {
-      runs_.push_back({range.unit, begin, end, p->decay, index});
-    }
-  }
-}
-
-void* FlatOptimizer::state_at(std::string_view slot, const Run& run) {
-  for (State& state : states_)
-    if (state.slot == slot && state.range == ranges_[run.range])
-      return element(state.values, run.begin - state.range.begin);
+void* FlatOptimizer::state_at(const Part& part, std::string_view slot, int64_t at) {
+  for (size_t i = part.first_state; i < part.first_state + part.num_states; ++i)
+    if (states_[i].slot == slot) return element(states_[i].values, at);
   return nullptr;
 }
 
 void FlatOptimizer::step(double lr, double grad_scale) {
   ++num_steps_;
-  for (const Run& run : runs_) {
-    const auto& unit = parameters_.units()[static_cast<size_t>(run.unit)];
-    kernel::StepBuffers buffers;
-    const bool mixed = needs_master(unit.values.dtype());
-    void* values = element(unit.values, run.begin);
-    buffers.master = mixed ? state_at("master", run) : values;
-    buffers.weights = mixed ? values : nullptr;
-    buffers.grad = element(unit.grads, run.begin);
-    buffers.m = state_at("m", run);
-    buffers.v = state_at("v", run);
-    buffers.count = run.end - run.begin;
-    buffers.grad_type = unit.grads.dtype();
-    update(buffers, lr, run.decay ? options_.weight_decay : 0, grad_scale, num_steps_);
+  for (const Part& part : parts_) {
+    const bool mixed = needs_master(part.owned.values.dtype());
+    for (const DecayRun& run : part.runs) {
+      const int64_t at = run.begin - part.owned.range.begin;
+      void* values = element(part.owned.values, at);
+      kernel::StepBuffers buffers;
+      buffers.master = mixed ? state_at(part, "master", at) : values;
+      buffers.weights = mixed ? values : nullptr;
+      buffers.grad = element(part.owned.grads, at);
+      buffers.m = state_at(part, "m", at);
+      buffers.v = state_at(part, "v", at);
+      buffers.count = run.end - run.begin;
+      buffers.grad_type = part.owned.grads.dtype();
+      rule_->update(buffers, {lr, grad_scale, num_steps_, run.decay}, context_.stream);
+    }
   }
 }
 
 void FlatOptimizer::refresh_master() {
-  for (State& state : states_) {
-    if (state.slot != "master") continue;
-    const auto& unit = parameters_.units()[static_cast<size_t>(state.range.unit)];
-    kernel::cast(state.values.data(), state.values.dtype(), element(unit.values, state.range.begin),
-                 unit.values.dtype(), state.values.count(), context_.stream);
-  }
+  for (const Part& part : parts_)
+    if (void* master = state_at(part, "master", 0))
+      kernel::cast(master, tensor::accumulation_type(part.owned.values.dtype()), part.owned.values.data(),
+                   part.owned.values.dtype(), part.owned.values.count(), context_.stream);
 }
 
 }  // namespace esp::optim

@@ -1,43 +1,32 @@
-// What optimizers share: owned ranges cut into runs of equal weight decay, master copies, and state in flat tensors.
+// The optimizer whose state lies in memory, flat beside the elements it belongs to.
 #pragma once
 
-#include "esp/kernel/optimizer_step.h"
-#include "esp/optim/optimizer.h"
+#include "esp/optim/rule.h"
 
 namespace esp::optim {
 
-class FlatOptimizer : public Optimizer {
+class FlatOptimizer final : public Optimizer {
  public:
-  // `slots`: the state each element has, of "m" and "v".
-  FlatOptimizer(const OptimizerOptions& options, nn::ParameterList& parameters, const tensor::Context& context,
-                std::vector<Range> ranges, std::span<const std::string_view> slots);
+  FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList& parameters, const tensor::Context& context,
+                std::vector<Owned> owned);
 
-  void step(double lr, double grad_scale) final;
-  std::span<State> states() final { return states_; }
-  int64_t num_steps() const final { return num_steps_; }
-  void set_num_steps(int64_t steps) final { num_steps_ = steps; }
-  void refresh_master() final;
-
- protected:
-  // One run of elements: `t` counts from 1, `decay` is 0 where decay does not apply.
-  virtual void update(const kernel::StepBuffers& buffers, double lr, double decay, double grad_scale, int64_t t) = 0;
-
-  const OptimizerOptions options_;
-  const tensor::Context context_;
+  void step(double lr, double grad_scale) override;
+  std::span<State> states() override { return states_; }
+  int64_t num_steps() const override { return num_steps_; }
+  void set_num_steps(int64_t steps) override { num_steps_ = steps; }
+  void refresh_master() override;
 
  private:
-  struct Run {
-    int unit;
-    int64_t begin, end;  // in the unit
-    bool decay;
-    size_t range;
+  struct Part {
+    Owned owned;
+    std::vector<DecayRun> runs;
+    size_t first_state, num_states;  // in states_
   };
-  void add_runs(const Range& range, size_t index);
-  void* state_at(std::string_view slot, const Run& run);
+  void* state_at(const Part& part, std::string_view slot, int64_t at);  // null: it has none
 
-  nn::ParameterList& parameters_;
-  std::vector<Range> ranges_;
-  std::vector<Run> runs_;
+  const std::unique_ptr<Rule> rule_;
+  const tensor::Context context_;
+  std::vector<Part> parts_;
   std::vector<State> states_;
   int64_t num_steps_ = 0;
 };

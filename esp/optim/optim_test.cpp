@@ -76,6 +76,11 @@ TEST_F(OptimTest, AdamWFollowsItsDefinitionOverAHundredSteps) {
   EXPECT_EQ(optimizer->num_steps(), 100);
 }
 
+Owned part(const nn::ParameterList& list, int unit, int64_t begin, int64_t end) {
+  const auto& of = list.units()[static_cast<size_t>(unit)];
+  return {{unit, begin, end}, of.values.slice(begin, end), of.grads.slice(begin, end)};
+}
+
 TEST_F(OptimTest, ARangeOfAUnitIsUpdatedAsPartOfTheWholeBitForBit) {
   for (const char* name : {"adamw", "adam", "sgd"}) {
     nn::ParameterList whole, split;
@@ -85,8 +90,8 @@ TEST_F(OptimTest, ARangeOfAUnitIsUpdatedAsPartOfTheWholeBitForBit) {
     options.name = name;
     options.weight_decay = 0.01;
     auto one = make_optimizer(options, whole, context);
-    auto left = make_optimizer(options, split, context, {{0, 0, 7}, {1, 0, 16}});
-    auto right = make_optimizer(options, split, context, {{0, 7, 20}, {1, 16, 20}});
+    auto left = make_optimizer(options, split, context, {part(split, 0, 0, 7), part(split, 1, 0, 16)});
+    auto right = make_optimizer(options, split, context, {part(split, 0, 7, 20), part(split, 1, 16, 20)});
     for (int64_t t = 1; t <= 5; ++t) {
       set_gradients(whole, t);
       set_gradients(split, t);

@@ -31,6 +31,17 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// Elements of a unit and where they lie: flat [end − begin].
+struct Held {
+  Range range;
+  tensor::Tensor values;
+};
+// And those of their gradients: what one optimizer updates. Memory the optimizer does not own.
+struct Owned {
+  Range range;
+  tensor::Tensor values, grads;
+};
+
 // One kind of state over one range: "m", "v", "master".
 struct State {
   std::string_view slot;
@@ -50,9 +61,15 @@ class Optimizer {
   virtual void refresh_master() = 0;
 };
 
-// Ranges empty: everything. Both the list and the context outlive the optimizer.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, nn::ParameterList& parameters,
-                                          const tensor::Context& context, std::vector<Range> ranges = {});
+// The whole of a materialised list, unit by unit.
+std::vector<Owned> everything(const nn::ParameterList& parameters);
+
+// State is made on the context's pool. The list (whose shapes and decay count, not its memory) and the context outlive
+// the optimizer.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
+                                          const tensor::Context& context, std::vector<Owned> owned);
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
+                                          const tensor::Context& context);  // over everything
 std::vector<std::string_view> optimizer_names();
 
 }  // namespace esp::optim

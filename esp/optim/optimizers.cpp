@@ -8,71 +8,76 @@ namespace {
 constexpr std::string_view kMoments[] = {"m", "v"};
 constexpr std::string_view kMomentum[] = {"m"};
 
-class Adam final : public FlatOptimizer {
+class Adam final : public Rule {
  public:
-  Adam(const OptimizerOptions& options, nn::ParameterList& parameters, const tensor::Context& context,
-       std::vector<Range> ranges, bool decoupled)
-      : FlatOptimizer(options, parameters, context, std::move(ranges), kMoments), decoupled_(decoupled) {}
-
- private:
-  void update(const kernel::StepBuffers& buffers, double lr, double decay, double grad_scale, int64_t t) override {
+  Adam(const OptimizerOptions& options, bool decoupled) : options_(options), decoupled_(decoupled) {}
+  std::span<const std::string_view> slots() const override { return kMoments; }
+  void update(const kernel::StepBuffers& buffers, const UpdateStep& at, const device::Stream& stream) const override {
     kernel::AdamStep step;
-    step.lr = lr;
+    step.lr = at.lr;
     step.beta1 = options_.beta1;
     step.beta2 = options_.beta2;
     step.eps = options_.eps;
-    step.weight_decay = decay;
-    step.t = t;
+    step.weight_decay = at.decay ? options_.weight_decay : 0;
+    step.t = at.t;
     step.decoupled = decoupled_;
-    step.grad_scale = grad_scale;
-    kernel::adam_step(buffers, step, context_.stream);
+    step.grad_scale = at.grad_scale;
+    kernel::adam_step(buffers, step, stream);
   }
+
+ private:
+  const OptimizerOptions options_;
   const bool decoupled_;
 };
 
-class Sgd final : public FlatOptimizer {
+class Sgd final : public Rule {
  public:
-  Sgd(const OptimizerOptions& options, nn::ParameterList& parameters, const tensor::Context& context,
-      std::vector<Range> ranges)
-      : FlatOptimizer(options, parameters, context, std::move(ranges),
-                      options.momentum != 0 ? std::span<const std::string_view>(kMomentum)
-                                            : std::span<const std::string_view>()) {}
-
- private:
-  void update(const kernel::StepBuffers& buffers, double lr, double decay, double grad_scale, int64_t) override {
+  explicit Sgd(const OptimizerOptions& options) : options_(options) {}
+  std::span<const std::string_view> slots() const override {
+    return options_.momentum != 0 ? std::span<const std::string_view>(kMomentum) : std::span<const std::string_view>();
+  }
+  void update(const kernel::StepBuffers& buffers, const UpdateStep& at, const device::Stream& stream) const override {
     kernel::SgdStep step;
-    step.lr = lr;
+    step.lr = at.lr;
     step.momentum = options_.momentum;
     step.nesterov = options_.nesterov;
-    step.weight_decay = decay;
-    step.grad_scale = grad_scale;
-    kernel::sgd_step(buffers, step, context_.stream);
+    step.weight_decay = at.decay ? options_.weight_decay : 0;
+    step.grad_scale = at.grad_scale;
+    kernel::sgd_step(buffers, step, stream);
   }
+
+ private:
+  const OptimizerOptions options_;
 };
 
 struct Row {
   std::string_view name, help;
-  std::unique_ptr<Optimizer> (*make)(const OptimizerOptions&, nn::ParameterList&, const tensor::Context&,
-                                     std::vector<Range>);
+  std::unique_ptr<Rule> (*make)(const OptimizerOptions&);
 };
 
 constexpr Row kOptimizers[] = {
     {"adamw", "Adam with decoupled weight decay",
-     [](const OptimizerOptions& o, nn::ParameterList& p, const tensor::Context& c, std::vector<Range> r)
-         -> std::unique_ptr<Optimizer> { return std::make_unique<Adam>(o, p, c, std::move(r), true); }},
+     [](const OptimizerOptions& o) -> std::unique_ptr<Rule> { return std::make_unique<Adam>(o, true); }},
     {"adam", "Adam; weight decay is added to the gradient",
-     [](const OptimizerOptions& o, nn::ParameterList& p, const tensor::Context& c, std::vector<Range> r)
-         -> std::unique_ptr<Optimizer> { return std::make_unique<Adam>(o, p, c, std::move(r), false); }},
+     [](const OptimizerOptions& o) -> std::unique_ptr<Rule> { return std::make_unique<Adam>(o, false); }},
     {"sgd", "gradient descent with momentum, Nesterov's by choice",
-     [](const OptimizerOptions& o, nn::ParameterList& p, const tensor::Context& c,
-        std::vector<Range> r) -> std::unique_ptr<Optimizer> { return std::make_unique<Sgd>(o, p, c, std::move(r)); }},
+     [](const OptimizerOptions& o) -> std::unique_ptr<Rule> { return std::make_unique<Sgd>(o); }},
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, nn::ParameterList& parameters,
-                                          const tensor::Context& context, std::vector<Range> ranges) {
-  return find_row("optimizer", kOptimizers, options.name).make(options, parameters, context, std::move(ranges));
+std::unique_ptr<Rule> make_rule(const OptimizerOptions& options) {
+  return find_row("optimizer", kOptimizers, options.name).make(options);
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
+                                          const tensor::Context& context, std::vector<Owned> owned) {
+  return std::make_unique<FlatOptimizer>(make_rule(options), parameters, context, std::move(owned));
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
+                                          const tensor::Context& context) {
+  return make_optimizer(options, parameters, context, everything(parameters));
 }
 
 std::vector<std::string_view> optimizer_names() {

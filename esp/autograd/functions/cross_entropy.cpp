@@ -94,9 +94,11 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
   const tensor::Context& context = tape.context();
   const device::Stream& stream = context.stream;
   const DType type = x.dtype();
-  const int64_t rows = x.value().rows(), in = x.value().dim(-1), classes = w.value.dim(0);
-  ESP_CHECK(w.value.dim(1) == in && targets.count() == rows && targets.dtype() == DType::i32, "x {}, W {}, {} targets",
-            x.shape().text(), w.value.shape().text(), targets.count());
+  // Held, not lent: where units come and go, the bias (of another unit than a tied table) may send the table away.
+  const Tensor table = w.used_value(), bias = b ? b->used_value() : Tensor();
+  const int64_t rows = x.value().rows(), in = x.value().dim(-1), classes = table.dim(0);
+  ESP_CHECK(table.dim(1) == in && targets.count() == rows && targets.dtype() == DType::i32, "x {}, W {}, {} targets",
+            x.shape().text(), table.shape().text(), targets.count());
   const bool records = tape.wants({&x}, {&w, b});
   Tensor losses = make_losses(context, rows, type);
   Tensor dx;
@@ -112,8 +114,8 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
     void* loss_block = losses.as<std::byte>() + static_cast<size_t>(first) * loss_bytes;
     kernel::GemmOptions product;
     product.transpose_b = true;
-    product.bias = b ? b->value.data() : nullptr;
-    kernel::gemm(logits.data(), x_block, w.value.data(), count, classes, in, product, type, stream);
+    product.bias = bias.data();
+    kernel::gemm(logits.data(), x_block, table.data(), count, classes, in, product, type, stream);
     if (!records) {
       kernel::cross_entropy_forward(loss_block, nullptr, logits.data(), target_block, count, classes, classes, type,
                                     stream);
@@ -121,15 +123,15 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
     }
     kernel::cross_entropy_fused(loss_block, logits.data(), target_block, scale, count, classes, classes, type, stream);
     if (dx.defined())
-      kernel::gemm(dx.as<std::byte>() + static_cast<size_t>(first * in) * element, logits.data(), w.value.data(), count,
+      kernel::gemm(dx.as<std::byte>() + static_cast<size_t>(first * in) * element, logits.data(), table.data(), count,
                    in, classes, {}, type, stream);
-    if (w.grad.defined()) {
+    if (w.trained) {
       kernel::GemmOptions weight;
       weight.transpose_a = true;
       weight.beta = beta_for(w);
       kernel::gemm(w.grad.data(), logits.data(), x_block, classes, in, count, weight, type, stream);
     }
-    if (b && b->grad.defined())
+    if (b && b->trained)
       kernel::add_column_sums(gradient_to_add_to(b, stream), logits.data(), count, classes, type, stream);
   }
   Tensor total = total_of(context, losses);

@@ -22,10 +22,10 @@ class EmbeddingNode final : public Node {
   void backward_weight(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     const device::Stream& stream = tape.context().stream;
-    if (table_.grad.defined())
+    if (table_.trained)
       kernel::embedding_backward(gradient_to_add_to(&table_, stream), ids_.as<const int32_t>(), dy.data(), dy.rows(),
                                  dy.dim(-1), table_.grad.dim(0), dy.dtype(), stream);
-    if (positions_ && positions_->grad.defined())
+    if (positions_ && positions_->trained)
       kernel::position_backward(gradient_to_add_to(positions_, stream), dy.data(), dy.rows(), dy.dim(-1), ids_.dim(1),
                                 first_position_, dy.dtype(), stream);
   }
@@ -44,13 +44,15 @@ class EmbeddingNode final : public Node {
 
 Variable embedding(Tape& tape, const Tensor& ids, Weight& table, Weight* positions, int64_t first_position) {
   ESP_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "ids {}", ids.shape().text());
+  const Tensor& rows = table.used_value();
+  if (positions) positions->used_value();
   ESP_CHECK(!positions || first_position + ids.dim(1) <= positions->value.dim(0), "{} positions for tokens {} to {}",
             positions->value.dim(0), first_position, first_position + ids.dim(1));
-  const int64_t dim = table.value.dim(1);
-  Variable y = tensor::empty(tape.context(), {ids.dim(0), ids.dim(1), dim}, table.value.dtype(),
+  const int64_t dim = rows.dim(1);
+  Variable y = tensor::empty(tape.context(), {ids.dim(0), ids.dim(1), dim}, rows.dtype(),
                              device::MemoryCategory::activation);
-  kernel::embedding_forward(y.value().data(), ids.as<const int32_t>(), table.value.data(),
-                            positions ? positions->value.data() : nullptr, ids.count(), dim, table.value.dim(0),
+  kernel::embedding_forward(y.value().data(), ids.as<const int32_t>(), rows.data(),
+                            positions ? positions->value.data() : nullptr, ids.count(), dim, rows.dim(0),
                             ids.dim(1), first_position, y.dtype(), tape.context().stream);
   if (!tape.wants({}, {&table, positions})) return y;
   y = tape.output(y.value());

@@ -9,7 +9,7 @@ using device::MemoryCategory;
 using tensor::Tensor;
 
 const void* data_of(const Weight* weight) {
-  return weight ? weight->value.data() : nullptr;
+  return weight ? weight->used_value().data() : nullptr;
 }
 
 Tensor gate(const tensor::Context& context, const Tensor& pre) {
@@ -36,16 +36,16 @@ class GatedPerceptronNode final : public Node {
   void backward_input(Tape& tape) override {
     const tensor::Context& context = tape.context();
     const Tensor& dy = tape.gradient_of(y_);
-    if (!hidden_.defined() && w2_.grad.defined()) hidden_ = gate(context, pre_);  // before pre_ goes
+    if (!hidden_.defined() && w2_.trained) hidden_ = gate(context, pre_);  // before pre_ goes
     {
       const Tensor d_hidden = tape.scratch(pre_.shape().with_last(pre_.dim(-1) / 2), pre_.dtype());
-      input_product(context, {d_hidden, false}, dy, w2_.value);
+      input_product(context, {d_hidden, false}, dy, w2_.used_value());
       d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), MemoryCategory::activation);
       kernel::swiglu_backward(d_pre_.data(), d_hidden.data(), pre_.data(), pre_.rows(), d_hidden.dim(-1), pre_.dtype(),
                               context.stream);
     }
     pre_ = {};
-    input_product(context, tape.gradient_into(x_), d_pre_, w1_.value);
+    input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
     weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_));
@@ -68,15 +68,15 @@ class GatedPerceptronNode final : public Node {
 }  // namespace
 
 Variable gated_perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2, bool keep) {
-  ESP_CHECK(w1.value.dim(1) == 2 * w2.value.dim(0), "gate and up {}, down {}", w1.value.shape().text(),
+  ESP_CHECK(w1.used_value().dim(1) == 2 * w2.used_value().dim(0), "gate and up {}, down {}", w1.value.shape().text(),
             w2.value.shape().text());
   const tensor::Context& context = tape.context();
   kernel::GemmOptions first, second;
   first.bias = data_of(b1);
   second.bias = data_of(b2);
-  Tensor pre = forward_product(context, x.value(), w1.value, first);
+  Tensor pre = forward_product(context, x.value(), w1.used_value(), first);
   Tensor hidden = gate(context, pre);
-  Variable y = forward_product(context, hidden, w2.value, second);
+  Variable y = forward_product(context, hidden, w2.used_value(), second);
   if (!tape.wants({&x}, {&w1, b1, &w2, b2})) return y;
   y = tape.output(y.value());
   if (!keep) hidden = {};

@@ -10,7 +10,7 @@ using kernel::Activation;
 using tensor::Tensor;
 
 const void* data_of(const Weight* weight) {
-  return weight ? weight->value.data() : nullptr;
+  return weight ? weight->used_value().data() : nullptr;
 }
 
 class LinearNode final : public Node {
@@ -18,7 +18,7 @@ class LinearNode final : public Node {
   LinearNode(const Variable& x, int y, Weight& w, Weight* b) : x_(x), y_(y), w_(w), b_(b), trained_{&w, b} {}
 
   void backward_input(Tape& tape) override {
-    input_product(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.value);
+    input_product(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.used_value());
   }
   void backward_weight(Tape& tape) override {
     weight_product(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_));
@@ -49,7 +49,7 @@ class PerceptronNode final : public Node {
         trained_{&w1, b1, &w2, b2} {}
 
   void backward_input(Tape& tape) override {
-    if (!hidden_.defined() && w2_.grad.defined()) {  // before pre_ goes
+    if (!hidden_.defined() && w2_.trained) {  // before pre_ goes
       hidden_ = tensor::empty(tape.context(), pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
       kernel::activation_forward(hidden_.data(), pre_.data(), pre_.count(), activation_, pre_.dtype(),
                                  tape.context().stream);
@@ -58,9 +58,9 @@ class PerceptronNode final : public Node {
     kernel::GemmOptions derivative;
     derivative.activation = activation_;
     derivative.pre_activation_in = pre_.data();
-    input_product(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.value, derivative);
+    input_product(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.used_value(), derivative);
     pre_ = {};
-    input_product(tape.context(), tape.gradient_into(x_), d_pre_, w1_.value);
+    input_product(tape.context(), tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
     weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_));
@@ -86,7 +86,7 @@ class PerceptronNode final : public Node {
 Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
   kernel::GemmOptions options;
   options.bias = data_of(b);
-  Variable y = forward_product(tape.context(), x.value(), w.value, options);
+  Variable y = forward_product(tape.context(), x.value(), w.used_value(), options);
   if (!tape.wants({&x}, {&w, b})) return y;
   y = tape.output(y.value());
   tape.record<LinearNode>(1, x, y.slot(), w, b);
@@ -104,18 +104,18 @@ Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activ
   if (x.dtype() == tensor::accumulation_type(x.dtype())) {
     first.activation = activation;
     if (records) {
-      pre = tensor::empty(context, x.shape().with_last(w1.value.dim(1)), x.dtype(), device::MemoryCategory::activation);
+      pre = tensor::empty(context, x.shape().with_last(w1.used_value().dim(1)), x.dtype(), device::MemoryCategory::activation);
       first.pre_activation = pre.data();
     }
-    hidden = forward_product(context, x.value(), w1.value, first);
+    hidden = forward_product(context, x.value(), w1.used_value(), first);
   } else {
     // In 16 bits the activation is of the rounded argument, which is what its derivative and recomputation see; on the
     // product it would be of the sum before rounding.
-    pre = forward_product(context, x.value(), w1.value, first);
+    pre = forward_product(context, x.value(), w1.used_value(), first);
     hidden = records ? tensor::empty(context, pre.shape(), pre.dtype(), device::MemoryCategory::activation) : pre;
     kernel::activation_forward(hidden.data(), pre.data(), pre.count(), activation, pre.dtype(), context.stream);
   }
-  Variable y = forward_product(context, hidden, w2.value, second);
+  Variable y = forward_product(context, hidden, w2.used_value(), second);
   if (!records) return y;
   y = tape.output(y.value());
   if (!keep) hidden = {};

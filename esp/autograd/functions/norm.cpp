@@ -63,7 +63,7 @@ class NormNode final : public Node {
   void add_input_gradient(Tape& tape, const GradientTarget& into) {
     const Tensor& dy = tape.gradient_of(y_);
     kernel::norm_backward_input(into.tensor.data(), dy.data(), normalised_.data(), statistics_.mean.data(),
-                                statistics_.rstd.data(), gamma_.value.data(), shape_, into.accumulate, dy.dtype(),
+                                statistics_.rstd.data(), gamma_.used_value().data(), shape_, into.accumulate, dy.dtype(),
                                 tape.context().stream);
   }
 
@@ -85,7 +85,7 @@ Variable norm(Tape& tape, const Variable& x, Weight& gamma, Weight* beta, NormKi
   Statistics statistics = make_statistics(context, x.value(), kind);
   Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), nullptr, x.value().data(),
-                       nullptr, gamma.value.data(), beta ? beta->value.data() : nullptr, shape, x.dtype(),
+                       nullptr, gamma.used_value().data(), beta ? beta->used_value().data() : nullptr, shape, x.dtype(),
                        context.stream);
   if (!tape.wants({&x}, {&gamma, beta})) return y;
   y = tape.output(y.value());
@@ -102,7 +102,7 @@ ResidualNorm residual_norm(Tape& tape, const Variable& x, const Variable& branch
   Variable sum = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), sum.value().data(),
-                       x.value().data(), branch.value().data(), gamma.value.data(), beta ? beta->value.data() : nullptr,
+                       x.value().data(), branch.value().data(), gamma.used_value().data(), beta ? beta->used_value().data() : nullptr,
                        shape, x.dtype(), context.stream);
   if (!tape.wants({&x, &branch}, {&gamma, beta})) return {sum, y};
   sum = tape.output(sum.value());

@@ -25,14 +25,14 @@ void input_product(const tensor::Context& context, const GradientTarget& into, c
 }
 
 void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy) {
-  if (w.grad.defined()) {
+  if (w.trained) {
     kernel::GemmOptions options;
     options.transpose_a = true;
     options.beta = beta_for(w);
     kernel::gemm(w.grad.data(), x.data(), dy.data(), x.dim(-1), dy.dim(-1), x.rows(), options, x.dtype(),
                  context.stream);
   }
-  if (b && b->grad.defined())
+  if (b && b->trained)
     kernel::add_column_sums(gradient_to_add_to(b, context.stream), dy.data(), dy.rows(), dy.dim(-1), dy.dtype(),
                             context.stream);
 }

@@ -14,9 +14,11 @@ namespace esp::autograd {
 
 // What a product multiplies the gradient by before it adds.
 inline double beta_for(Weight& weight) {
+  weight.gradient();  // stale or not is known once it is there
   return std::exchange(weight.stale, false) ? 0 : 1;
 }
 
+// For a gradient that is there.
 inline void clear_if_stale(Weight& weight, const device::Stream& stream) {
   if (std::exchange(weight.stale, false))
     kernel::fill(weight.grad.data(), 0, weight.grad.count(), weight.grad.dtype(), stream);
@@ -25,6 +27,7 @@ inline void clear_if_stale(Weight& weight, const device::Stream& stream) {
 // Where a kernel that can only add may add; null without a weight.
 inline void* gradient_to_add_to(Weight* weight, const device::Stream& stream) {
   if (!weight) return nullptr;
+  weight->gradient();
   clear_if_stale(*weight, stream);
   return weight->grad.data();
 }
@@ -33,7 +36,7 @@ class TrainedWeights {
  public:
   TrainedWeights(std::initializer_list<Weight*> weights) {
     for (Weight* weight : weights)
-      if (weight && weight->grad.defined()) weights_[count_++] = weight;
+      if (weight && weight->trained) weights_[count_++] = weight;
   }
   std::span<Weight* const> span() const { return {weights_.data(), count_}; }
 

@@ -17,12 +17,13 @@ autograd::Loss Head::loss(Pass& pass, const autograd::Variable& x, const tensor:
 
 tensor::Tensor Head::logits(Pass& pass, const tensor::Tensor& x) const {
   const tensor::Context& context = pass.tape->context();
-  const tensor::Tensor& w = weight_.weight.value;
+  const tensor::Tensor w = weight_.weight.used_value();  // held: the bias may be of another unit
+  const tensor::Tensor bias = bias_ ? bias_->weight.used_value() : tensor::Tensor();
   tensor::Tensor y =
       tensor::empty(context, x.shape().with_last(w.dim(0)), x.dtype(), device::MemoryCategory::activation);
   kernel::GemmOptions options;
   options.transpose_b = true;
-  options.bias = bias_ ? bias_->weight.value.data() : nullptr;
+  options.bias = bias.data();
   kernel::gemm(y.data(), x.data(), w.data(), x.rows(), w.dim(0), w.dim(1), options, x.dtype(), context.stream);
   return y;
 }

@@ -1,0 +1,38 @@
+// The arithmetic of an optimizer, apart from where its state lies: which state each element has, and one update of a
+// run of elements. Elementwise: any cut of the elements into runs gives the same bits. Any thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "esp/kernel/optimizer_step.h"
+#include "esp/optim/optimizer.h"
+
+namespace esp::optim {
+
+struct UpdateStep {
+  double lr = 0, grad_scale = 1;
+  int64_t t = 1;       // from 1
+  bool decay = false;  // whether weight decay applies to this run
+};
+
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual std::span<const std::string_view> slots() const = 0;  // of "m" and "v"
+  virtual void update(const kernel::StepBuffers& buffers, const UpdateStep& step,
+                      const device::Stream& stream) const = 0;
+};
+
+std::unique_ptr<Rule> make_rule(const OptimizerOptions& options);  // UsageError lists the known names
+
+// A run of one owned range over which weight decay applies, or not, throughout.
+struct DecayRun {
+  int64_t begin = 0, end = 0;  // in the unit
+  bool decay = false;
+};
+std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const Range& range);
+
+}  // namespace esp::optim

@@ -1,0 +1,96 @@
+#include "esp/sync/norm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "esp/kernel/elementwise.h"
+
+namespace esp::sync {
+
+using optim::Owned;
+using optim::Range;
+using tensor::Tensor;
+
+SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context,
+                         std::vector<Owned> owned, std::vector<int64_t> cuts, bool ordered)
+    : parameters_(parameters),
+      context_(context),
+      owned_(std::move(owned)),
+      ordered_(ordered),
+      shared_(!cuts.empty()) {
+  if (!ordered_) return;
+  first_block_.push_back(0);
+  for (const auto& unit : parameters.units())
+    first_block_.push_back(first_block_.back() + (unit.count + kBlock - 1) / kBlock);
+  std::sort(cuts.begin(), cuts.end());
+  for (size_t u = 0; u < parameters.units().size(); ++u) {
+    const auto& unit = parameters.units()[u];
+    for (int64_t cut : cuts) {
+      const int64_t at = cut - unit.first;
+      if (at <= 0 || at >= unit.count || at % kBlock == 0) continue;
+      const int64_t block = first_block_[u] + at / kBlock;
+      if (!cut_blocks_.empty() && cut_blocks_.back() == block) continue;
+      cut_blocks_.push_back(block);
+      cut_counts_.push_back(std::min(kBlock, unit.count - at / kBlock * kBlock));
+    }
+  }
+  const DType type = owned_.empty() ? DType::f32 : owned_.front().grads.dtype();
+  sums_ = tensor::zeros(context, {first_block_.back()}, DType::f64, device::MemoryCategory::buffer);
+  if (!cut_blocks_.empty())
+    edges_ = tensor::zeros(context, {static_cast<int64_t>(cut_blocks_.size()) * kBlock}, type,
+                           device::MemoryCategory::buffer);
+}
+
+int64_t SquaredNorm::block_of(const Range& range, int64_t at) const {
+  return first_block_[static_cast<size_t>(range.unit)] + at / kBlock;
+}
+
+int64_t SquaredNorm::slot_of(int64_t block) const {
+  const auto found = std::lower_bound(cut_blocks_.begin(), cut_blocks_.end(), block);
+  return found != cut_blocks_.end() && *found == block ? found - cut_blocks_.begin() : -1;
+}
+
+double SquaredNorm::sum(Ranks& ranks) {
+  if (ordered_) return sum_ordered(ranks);
+  double sum = 0;
+  for (const Owned& one : owned_)
+    sum += kernel::sum_of_squares(one.grads.data(), one.grads.count(), one.grads.dtype(), context_.stream);
+  if (shared_) ranks.wait(ranks.start_all_reduce(Tensor::over(&sum, {1}, DType::f64)), "norm");
+  return sum;
+}
+
+double SquaredNorm::sum_ordered(Ranks& ranks) {
+  const device::Stream alone;
+  double* sums = sums_.as<double>();
+  std::memset(sums, 0, sums_.bytes());
+  if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
+  for (const Owned& one : owned_) {
+    const size_t element = size_of(one.grads.dtype());
+    for (int64_t at = one.range.begin; at < one.range.end;) {
+      const int64_t end = std::min((at / kBlock + 1) * kBlock, one.range.end);
+      const int64_t block = block_of(one.range, at), slot = slot_of(block);
+      const std::byte* from = one.grads.as<std::byte>() + static_cast<size_t>(at - one.range.begin) * element;
+      if (slot < 0) {
+        sums[block] = kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
+      } else {
+        std::memcpy(edges_.as<std::byte>() + static_cast<size_t>(slot * kBlock + at % kBlock) * element, from,
+                    static_cast<size_t>(end - at) * element);
+      }
+      at = end;
+    }
+  }
+  if (shared_) {
+    const Work summing = ranks.start_all_reduce(sums_);  // one rank has each block, the others add zeros
+    if (edges_.defined()) ranks.wait(ranks.start_all_reduce(edges_), "norm");
+    ranks.wait(summing, "norm");
+  }
+  for (size_t i = 0; i < cut_blocks_.size(); ++i) {
+    const Tensor block = edges_.slice(static_cast<int64_t>(i) * kBlock, static_cast<int64_t>(i + 1) * kBlock);
+    sums[cut_blocks_[i]] = kernel::sum_of_squares(block.data(), cut_counts_[i], block.dtype(), alone);
+  }
+  double sum = 0;
+  for (int64_t block = 0; block < sums_.count(); ++block) sum += sums[block];
+  return sum;
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,40 @@
+// Σ g² over all parameters when ranks own parts of them.
+//
+// Ordered: the sum of blocks of 4096 elements of each unit, added block by block, which no cut of the elements over
+// ranks changes. A block that a cut goes through is brought together first. Otherwise each rank sums what it owns and
+// the sums are added, which is the same number up to rounding.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "esp/sync/ranks.h"
+#include "esp/optim/optimizer.h"
+
+namespace esp::sync {
+
+class SquaredNorm {
+ public:
+  // `owned` of all ranks together cover every element once, or each rank owns everything. `cuts` are the elements (over
+  // all units) at which another rank's part begins: the same list on every rank.
+  SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<optim::Owned> owned,
+              std::vector<int64_t> cuts, bool ordered);
+  double sum(Ranks& ranks);
+
+ private:
+  static constexpr int64_t kBlock = 4096;
+  double sum_ordered(Ranks& ranks);
+  int64_t block_of(const optim::Range& range, int64_t at) const;  // numbered over all units
+  int64_t slot_of(int64_t block) const;                           // among those cut through; -1: it is whole
+
+  const nn::ParameterList& parameters_;
+  const tensor::Context context_;
+  const std::vector<optim::Owned> owned_;
+  const bool ordered_, shared_;
+  std::vector<int64_t> first_block_;  // of each unit, and the end
+  std::vector<int64_t> cut_blocks_;   // in order
+  std::vector<int64_t> cut_counts_;   // elements of each
+  tensor::Tensor sums_, edges_;       // [blocks] f64, [cut blocks · kBlock] as gradients are stored
+};
+
+}  // namespace esp::sync

@@ -1,0 +1,55 @@
+#include "esp/sync/ranks.h"
+
+#include <cstring>
+
+#include "esp/base/clock.h"
+
+namespace esp::sync {
+
+using tensor::Tensor;
+
+Work Ranks::start(comm::Op op, const void* in, void* out, const Tensor& all) {
+  comm::Call call;
+  call.op = op;
+  call.in = in;
+  call.out = out;
+  call.count = static_cast<size_t>(all.count());
+  call.dtype = all.dtype();
+  if (options_.ordered && op != comm::Op::all_gather) call.algorithm = "direct";
+  return comm_->start(call);
+}
+
+Work Ranks::start_all_reduce(const Tensor& all) {
+  return comm_ ? start(comm::Op::all_reduce, all.data(), all.data(), all) : Work();
+}
+
+Work Ranks::start_reduce_scatter(const Tensor& all) {
+  if (!comm_) return {};
+  return start(comm::Op::reduce_scatter, all.data(),
+               all.as<std::byte>() + chunk(all.count()).offset * size_of(all.dtype()), all);
+}
+
+Work Ranks::start_all_gather(const Tensor& all) {
+  if (!comm_) return {};
+  return start(comm::Op::all_gather, all.as<std::byte>() + chunk(all.count()).offset * size_of(all.dtype()),
+               all.data(), all);
+}
+
+Work Ranks::start_all_gather(const Tensor& chunk, const Tensor& all) {
+  if (comm_) return start(comm::Op::all_gather, chunk.data(), all.data(), all);
+  std::memcpy(all.data(), chunk.data(), all.bytes());
+  return {};
+}
+
+void Ranks::wait(const Work& work, const char* what) {
+  if (work.done()) {
+    work.wait(Deadline::after_ms(0));  // throws what went wrong
+    return;
+  }
+  obs::Span span(options_.trace, what, "communication");
+  const int64_t begun = now_ns();
+  work.wait(Deadline::after(options_.timeout));
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,34 @@
+// The table of strategies.
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/sync/all_reduce.h"
+#include "esp/sync/strategy.h"
+#include "esp/sync/zero/zero.h"
+
+namespace esp::sync {
+namespace {
+
+constexpr StrategyRow kStrategies[] = {
+    {"allreduce", "whole copies that sum their gradients (DDP)", make_all_reduce},
+    {"zero1", "each rank keeps its share of the optimizer's state", make_zero1},
+    {"zero2", "and of the gradients", make_zero2},
+    {"zero3", "and of the values (FSDP)", make_zero3},
+};
+
+struct Accumulation {
+  std::string_view name;
+};
+constexpr Accumulation kAccumulations[] = {{"auto"}, {"local"}, {"reduced"}};
+
+}  // namespace
+
+std::span<const StrategyRow> strategies() {
+  return kStrategies;
+}
+
+std::unique_ptr<Strategy> make_strategy(const Setup& setup) {
+  find_row("sync.accumulate", kAccumulations, setup.options.accumulate);
+  return find_row("sync.method", kStrategies, setup.options.method).make(setup);
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,95 @@
+// How the copies of a model agree: the seam between one rank's training and the others.
+//
+// A strategy decides where a model's values and gradients lie on this rank, hears through Weight::on_ready when a
+// gradient is complete, and sees to it that after `finish` every owned gradient is the sum over the ranks and after
+// `after_step` every rank computes with the same values. Behind it: all-reduce, ZeRO 1 to 3 (more in strategies.cpp).
+//
+// The order of one step, the same on every rank:
+//   begin_step, then per micro-batch begin_pass … forward, backward … end_pass, then finish, sum_of_squares,
+//   the optimizer's step over owned(), after_step.
+// Losses are scaled by the count over all ranks before backward, so gradients are summed, not averaged.
+//
+// One thread calls; the communicator, the list and the context outlive the strategy.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/comm/communicator.h"
+#include "esp/nn/parameter.h"
+#include "esp/obs/spans.h"
+#include "esp/optim/optimizer.h"
+
+namespace esp::sync {
+
+// [sync] of a run file, and what else a strategy must know of the run.
+struct Options {
+  std::string method = "allreduce";
+  double bucket_mb = 25, first_bucket_mb = 1;  // MiB
+  std::string wire = "auto";                   // what gradients travel as: auto (as they are), fp32, bf16, fp16
+  std::string accumulate = "auto";             // over micro-batches: local (before reducing), reduced (after), auto
+  int64_t prefetch = 1;                        // zero3: units gathered ahead
+  bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward
+  int64_t group = 0;                           // zero1-3: ranks that share one set of shards; 0: all
+  std::string quantise = "none";               // zero3: of qwz, qgz, hpz, joined by commas
+  int64_t quantise_block = 2048;
+  bool deterministic = false;  // sums in rank order, whatever the layout
+};
+
+struct Setup {
+  comm::Communicator* ranks = nullptr;  // null: this rank is alone
+  nn::ParameterList* parameters = nullptr;
+  tensor::Context context;
+  DType storage = DType::f32;
+  Options options;
+  Duration timeout = std::chrono::minutes(10);  // of one wait for the others
+  obs::TraceRow* trace = nullptr;  // waiting for others is drawn here
+};
+
+struct Pass {
+  bool training = true;
+  bool last = true;  // of the step's micro-batches: gradients accumulated so far leave with it
+};
+
+// Since begin_step.
+struct StepTimes {
+  double exposed_ms = 0;  // waited for communication
+};
+
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+
+  // Calls f for each unit in turn while its values are whole; what f leaves there becomes the unit's value. For
+  // initialising and loading: every rank fills alike. Nothing is sent.
+  virtual void fill(const std::function<void(nn::ParameterList::Unit&)>& f) = 0;
+  // What this rank updates, and where it lies; the same tensors for the strategy's life.
+  virtual std::vector<optim::Owned> owned() = 0;
+  // What this rank writes into a checkpoint, so that all ranks together write each value once.
+  virtual std::vector<optim::Held> held() = 0;
+
+  virtual void begin_step() = 0;
+  virtual void begin_pass(const Pass& pass) = 0;
+  virtual void begin_backward() {}  // the pass's forward is over; not called where nothing is trained
+  virtual void end_pass() = 0;
+  virtual void finish() = 0;
+  // Σ g² over every parameter once, whoever owns it; the same bits on every rank. After finish.
+  virtual double sum_of_squares() = 0;
+  virtual void after_step() = 0;
+
+  virtual StepTimes times() const = 0;
+};
+
+struct StrategyRow {
+  std::string_view name, help;
+  std::unique_ptr<Strategy> (*make)(const Setup& setup);
+};
+std::span<const StrategyRow> strategies();
+// UsageError lists the known methods, or says which options do not go together and what would.
+std::unique_ptr<Strategy> make_strategy(const Setup& setup);
+
+}  // namespace esp::sync

@@ -1,0 +1,44 @@
+#include "esp/sync/zero/shard_group.h"
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::sync {
+namespace {
+
+int group_of(const Setup& setup) {
+  const int size = setup.ranks ? setup.ranks->size() : 1;
+  const auto group = static_cast<int>(setup.options.group == 0 ? size : setup.options.group);
+  if (group < 1 || size % group != 0)
+    throw UsageError(fmt::format("sync.group = {}: it must divide the {} ranks", setup.options.group, size));
+  return group;
+}
+
+std::unique_ptr<comm::Communicator> split_inside(const Setup& setup) {
+  const int group = group_of(setup);
+  if (!setup.ranks || group == setup.ranks->size()) return nullptr;
+  return setup.ranks->split(setup.ranks->rank() / group, setup.ranks->rank());
+}
+
+std::unique_ptr<comm::Communicator> split_across(const Setup& setup) {
+  const int group = group_of(setup);
+  if (!setup.ranks || group == setup.ranks->size()) return nullptr;
+  return setup.ranks->split(setup.ranks->rank() % group, setup.ranks->rank());
+}
+
+}  // namespace
+
+ShardGroup::ShardGroup(const Setup& setup)
+    : inside_comm_(split_inside(setup)),
+      across_comm_(split_across(setup)),
+      inside_(inside_comm_ ? inside_comm_.get() : setup.ranks,
+              {setup.options.deterministic, setup.timeout, setup.trace}),
+      across_(across_comm_.get(), {setup.options.deterministic, setup.timeout, setup.trace}) {}
+
+void ShardGroup::forget_times() {
+  inside_.forget_times();
+  across_.forget_times();
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,182 @@
+// Stages 1 and 2: whole values on every rank, shares of the rest.
+#include "esp/autograd/functions/weights.h"
+#include "esp/sync/norm.h"
+#include "esp/sync/wire.h"
+#include "esp/sync/zero/cuts.h"
+#include "esp/sync/zero/scatter.h"
+#include "esp/sync/zero/zero.h"
+
+namespace esp::sync {
+namespace {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+std::vector<Bucket> buckets_of(const Setup& setup) {
+  const auto bytes = [](double mb) { return static_cast<int64_t>(mb * (1 << 20)); };
+  return make_buckets(*setup.parameters, bytes(setup.options.first_bucket_mb), bytes(setup.options.bucket_mb),
+                      setup.storage);
+}
+
+// What both stages do: all values in one run, of which each rank updates its chunk of every bucket.
+class WholeValues : public Strategy {
+ public:
+  explicit WholeValues(const Setup& setup)
+      : setup_(setup),
+        parameters_(*setup.parameters),
+        group_(setup),
+        wire_(wire_type(setup.options.wire, setup.storage)),
+        values_(tensor::empty(setup.context, {parameters_.count()}, setup.storage, MemoryCategory::parameter)) {
+    for (auto& unit : parameters_.units())
+      parameters_.place_values(unit, values_.slice(unit.first, unit.first + unit.count));
+  }
+
+  void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
+    for (auto& unit : parameters_.units()) f(unit);
+  }
+  std::vector<optim::Held> held() override {
+    std::vector<optim::Held> all;
+    if (group_.first_group() && group_.inside().rank() == 0)
+      for (const auto& unit : parameters_.units())
+        all.push_back({{static_cast<int>(all.size()), 0, unit.count}, unit.values});
+    return all;
+  }
+  double sum_of_squares() override { return norm_->sum(group_.inside()); }
+  void after_step() override {
+    std::vector<Work> works;
+    const auto& all = buckets();
+    for (auto bucket = all.rbegin(); bucket != all.rend(); ++bucket)  // as forward will want them
+      works.push_back(group_.inside().start_all_gather(values_.slice(bucket->begin, bucket->end)));
+    for (const Work& work : works) group_.inside().wait(work, "values");
+  }
+  StepTimes times() const override { return {group_.exposed_ms()}; }
+
+ protected:
+  virtual const std::vector<Bucket>& buckets() const = 0;
+  // Elements [begin, end) of this rank's chunk of a bucket: where their gradients lie.
+  virtual Tensor gradients(size_t bucket, int64_t begin, int64_t end) const = 0;
+
+  std::vector<optim::Owned> owned() override {
+    std::vector<optim::Owned> all;
+    for (size_t b = 0; b < buckets().size(); ++b) {
+      const comm::Chunk chunk = group_.inside().chunk(buckets()[b].count());
+      const int64_t first = buckets()[b].begin + static_cast<int64_t>(chunk.offset);
+      for (const optim::Range& range : ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count))) {
+        const int64_t at = parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
+        const int64_t count = range.end - range.begin;
+        all.push_back({range, values_.slice(at, at + count), gradients(b, at - first, at - first + count)});
+      }
+    }
+    return all;
+  }
+  void make_norm() {
+    norm_.emplace(parameters_, setup_.context, owned(), cuts_between(buckets(), group_.inside().size()),
+                  setup_.options.deterministic);
+  }
+
+  const Setup setup_;
+  nn::ParameterList& parameters_;
+  ShardGroup group_;
+  const DType wire_;
+  const Tensor values_;
+  std::optional<SquaredNorm> norm_;
+};
+
+class Zero1 final : public WholeValues {
+ public:
+  explicit Zero1(const Setup& setup)
+      : WholeValues(setup),
+        gradients_(tensor::zeros(setup.context, {parameters_.count()}, setup.storage, MemoryCategory::gradient)),
+        queue_(buckets_of(setup), [this](size_t bucket) { launch(bucket); }) {
+    for (auto& unit : parameters_.units()) {
+      parameters_.place_gradients(unit, gradients_.slice(unit.first, unit.first + unit.count));
+      for (nn::Parameter* p : unit.parameters) p->weight.trained = true;
+    }
+    make_norm();
+  }
+
+  void begin_step() override {
+    group_.forget_times();
+    parameters_.forget_gradients(setup_.context.stream);
+  }
+  void begin_pass(const Pass& pass) override {
+    if (pass.training && pass.last) queue_.arm();
+  }
+  void end_pass() override {
+    queue_.flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
+  }
+  void finish() override {
+    for (Flight& flight : in_flight_) {
+      group_.inside().wait(flight.work, "gradients");
+      const comm::Chunk chunk = group_.inside().chunk(flight.travelling.count());
+      const auto begin = static_cast<int64_t>(chunk.offset), end = static_cast<int64_t>(chunk.offset + chunk.count);
+      const Tensor sum = flight.travelling.slice(begin, end);
+      if (group_.has_others()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
+      from_wire(setup_.context, sum, flight.bucket.slice(begin, end));
+    }
+    in_flight_.clear();
+  }
+
+ private:
+  struct Flight {
+    Tensor bucket, travelling;
+    Work work;
+  };
+  const std::vector<Bucket>& buckets() const override { return queue_.buckets(); }
+  Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
+    const Bucket& of = queue_.buckets()[bucket];
+    const int64_t first = of.begin + static_cast<int64_t>(group_.inside().chunk(of.count()).offset);
+    return gradients_.slice(first + begin, first + end);
+  }
+  void launch(size_t index) {
+    const Bucket& bucket = queue_.buckets()[index];
+    Flight flight;
+    flight.bucket = gradients_.slice(bucket.begin, bucket.end);
+    flight.travelling = to_wire(setup_.context, flight.bucket, wire_);
+    flight.work = group_.inside().start_reduce_scatter(flight.travelling);
+    in_flight_.push_back(std::move(flight));
+  }
+
+  const Tensor gradients_;
+  BucketQueue queue_;
+  std::vector<Flight> in_flight_;
+};
+
+class Zero2 final : public WholeValues {
+ public:
+  explicit Zero2(const Setup& setup)
+      : WholeValues(setup),
+        scatter_(parameters_, buckets_of(setup), setup.context, group_,
+                 {setup.storage, wire_, setup.options.accumulate == "local"}) {
+    make_norm();
+  }
+
+  void begin_step() override { group_.forget_times(); }
+  void begin_pass(const Pass& pass) override { scatter_.begin_pass(pass); }
+  void end_pass() override { scatter_.end_pass(); }
+  void finish() override { scatter_.finish(); }
+
+ private:
+  const std::vector<Bucket>& buckets() const override { return scatter_.buckets(); }
+  Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
+    return scatter_.shard(bucket).slice(begin, end);
+  }
+
+  GradientScatter scatter_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_zero1(const Setup& setup) {
+  if (setup.options.accumulate == "reduced")
+    throw UsageError(
+        "sync.accumulate = reduced: stage 1 keeps whole gradients and adds up micro-batches in them (local); zero2 and "
+        "zero3 can do so after reducing");
+  return std::make_unique<Zero1>(setup);
+}
+
+std::unique_ptr<Strategy> make_zero2(const Setup& setup) {
+  return std::make_unique<Zero2>(setup);
+}
+
+}  // namespace esp::sync
