@@ -1,0 +1,102 @@
+#include "esp/sync/quantised/all_gather.h"
+
+#include "esp/kernel/floating.h"
+
+namespace esp::sync {
+
+using tensor::Tensor;
+
+QuantisedGather::QuantisedGather(const Nodes& nodes, const tensor::Context& context, int64_t count, DType storage,
+                                 const Encoding& encoding)
+    : nodes_(nodes),
+      context_(context),
+      count_(static_cast<size_t>(count)),
+      storage_(storage),
+      encoding_(encoding),
+      across_(nodes.across.get()),
+      inside_(nodes.inside.get()) {
+  check(encoding);
+  size_t at = 0;
+  for (int node = 0; node < nodes.num_nodes(); ++node) {
+    const size_t theirs = bytes_of(nodes.rank_of(node, nodes.local()));
+    across_.set_send(node, 0, bytes_of(nodes.rank()));
+    across_.set_receive(node, at, theirs);
+    at += theirs;
+  }
+  at = 0;
+  for (int local = 0; local < nodes.ranks_per_node(); ++local) {
+    if (local == nodes.local()) continue;  // what is here already
+    inside_.set_send(local, 0, column_bytes(nodes.local()));
+    inside_.set_receive(local, at, column_bytes(local));
+    at += column_bytes(local);
+  }
+}
+
+comm::Chunk QuantisedGather::chunk(int rank) const {
+  return comm::chunk_of(count_, nodes_.size(), rank);
+}
+
+size_t QuantisedGather::bytes_of(int rank) const {
+  return encoded_bytes(chunk(rank).count, storage_, encoding_);
+}
+
+size_t QuantisedGather::column_bytes(int local) const {
+  size_t bytes = 0;
+  for (int node = 0; node < nodes_.num_nodes(); ++node) bytes += bytes_of(nodes_.rank_of(node, local));
+  return bytes;
+}
+
+void QuantisedGather::start(const Tensor& values) {
+  ESP_CHECK(!under_way(), "a gather of this unit is under way");
+  const comm::Chunk own = chunk(nodes_.rank());
+  ESP_CHECK(values.count() == static_cast<int64_t>(own.count), "{} values for a chunk of {}", values.count(),
+            own.count);
+  mine_ = staging(context_, bytes_of(nodes_.rank()));
+  encode(mine_.data(), storage_, values.data(), values.dtype(), own.count, encoding_, context_.stream);
+  advanced_ = false;
+  if (across_.alone()) return advance(Deadline::after(Duration::zero()));
+  column_ = staging(context_, column_bytes(nodes_.local()));
+  across_.start(mine_.data(), column_.data());
+}
+
+void QuantisedGather::advance(Deadline deadline) {
+  ESP_CHECK(under_way(), "no gather of this unit is under way");
+  if (advanced_) return;
+  if (across_.alone()) {
+    column_ = mine_;
+  } else {
+    across_.wait(deadline);
+  }
+  advanced_ = true;
+  if (inside_.alone()) return;
+  size_t bytes = 0;
+  for (int local = 0; local < nodes_.ranks_per_node(); ++local)
+    if (local != nodes_.local()) bytes += column_bytes(local);
+  others_ = staging(context_, bytes);
+  inside_.start(column_.data(), others_.data());
+}
+
+void QuantisedGather::finish(const Tensor& whole, Deadline deadline) {
+  ESP_CHECK(whole.count() == static_cast<int64_t>(count_), "{} elements for a unit of {}", whole.count(), count_);
+  advance(deadline);
+  inside_.wait(deadline);
+  const std::byte* from = others_.as<std::byte>();
+  for (int local = 0; local < nodes_.ranks_per_node(); ++local) {
+    const bool own = local == nodes_.local();
+    decode_column(whole, local, own ? column_.as<std::byte>() : from);
+    if (!own) from += column_bytes(local);
+  }
+  mine_ = column_ = others_ = {};
+}
+
+void QuantisedGather::decode_column(const Tensor& whole, int local, const std::byte* from) const {
+  for (int node = 0; node < nodes_.num_nodes(); ++node) {
+    const int rank = nodes_.rank_of(node, local);
+    const comm::Chunk to = chunk(rank);
+    decode(kernel::at(whole.data(), static_cast<int64_t>(to.offset), whole.dtype()), whole.dtype(), from, storage_,
+           to.count, encoding_, context_.stream);
+    from += bytes_of(rank);
+  }
+}
+
+}  // namespace esp::sync
