@@ -54,7 +54,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
   // Updates every owned element from its gradient times `grad_scale`.
   virtual void step(double lr, double grad_scale) = 0;
-  virtual std::span<State> states() = 0;  // for checkpoints; writing to `values` restores
+  virtual std::span<State> states() = 0;  // for checkpoints; writing to `values` restores, and
+  virtual void states_restored() {}       // says so, once the model's values are loaded too: state may lie elsewhere
   virtual int64_t num_steps() const = 0;
   virtual void set_num_steps(int64_t steps) = 0;
   // After values were loaded or initialised: makes the master copies anew.

@@ -1,0 +1,42 @@
+// The way between a device's memory and the host's: every copy that crosses goes through here and is counted, exactly.
+// On a CPU both ends are the machine's own memory and a copy is memcpy on the stream's threads.
+//
+// Owned by the rank; any thread may copy, each with a stream that is its own at that moment. Returns when copied.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "esp/device/stream.h"
+
+namespace esp::device {
+
+class HostLink {
+ public:
+  void down(void* host, const void* device, size_t bytes, const Stream& stream) {
+    copy(host, device, bytes, stream);
+    bytes_down_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void up(void* device, const void* host, size_t bytes, const Stream& stream) {
+    copy(device, host, bytes, stream);
+    bytes_up_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  uint64_t bytes_down() const { return bytes_down_.load(std::memory_order_relaxed); }
+  uint64_t bytes_up() const { return bytes_up_.load(std::memory_order_relaxed); }
+
+ private:
+  static void copy(void* to, const void* from, size_t bytes, const Stream& stream) {
+    constexpr int64_t kGrain = 256 << 10;  // below it a second thread costs more than it brings
+    parallel_for(stream, static_cast<int64_t>(bytes), kGrain, [=](int64_t begin, int64_t end) {
+      std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                  static_cast<size_t>(end - begin));
+    });
+  }
+
+  std::atomic<uint64_t> bytes_down_{0}, bytes_up_{0};
+};
+
+}  // namespace esp::device

@@ -1,0 +1,91 @@
+// Bytes that live in a file because memory is short: blocks are read and written while the caller computes.
+//
+// A transfer is asked for with `read` or `write` and is over when `wait` on its ticket returns; until then its memory
+// is the store's. Offsets, lengths and addresses are multiples of kBlockBytes. Transfers under way at the same time may
+// not touch the same blocks when one of them writes. A checksum of every block is kept in memory and compared when the
+// block is read: what the disk gives back is what was written, or an IoError that names file and block. A fresh store
+// is all zeros.
+//
+// One thread at a time calls. The account outlives the store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/device/memory.h"
+#include "esp/sync/tier/file_io.h"
+#include "esp/sync/tier/reserved_file.h"
+
+namespace esp::sync {
+
+class FileStore {
+ public:
+  using Ticket = size_t;
+
+  // Reserves the room and charges the account's file tier; see ReservedFile for what is thrown.
+  FileStore(device::MemoryAccount& account, const FileOptions& options, const std::string& name, uint64_t bytes);
+  ~FileStore();  // waits for what is under way
+  FileStore(const FileStore&) = delete;
+  FileStore& operator=(const FileStore&) = delete;
+
+  Ticket read(uint64_t offset, std::span<std::byte> into);
+  Ticket write(uint64_t offset, std::span<const std::byte> from);
+  // IoError: the disk failed or is full, a block is damaged, or the time is over. Once for every ticket.
+  void wait(Ticket ticket);
+
+  uint64_t bytes() const { return file_.bytes(); }
+  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_written() const { return bytes_written_; }
+  const std::string& path() const { return file_.path(); }
+  std::string_view io_name() const { return io_->name(); }
+  bool direct() const { return file_.direct(); }
+  const std::vector<std::string>& notes() const { return notes_; }  // what was not to be had; for the log
+
+ private:
+  struct Transfer {
+    bool writes = false;
+    uint64_t offset = 0;
+    std::span<std::byte> data;
+    size_t chunks_left = 0;
+    int error = 0;  // errno of the first chunk that failed
+  };
+  struct Chunk {
+    Ticket ticket = 0;
+    uint64_t offset = 0;
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+  struct Charge {  // of the file tier
+    Charge(device::MemoryAccount& account, uint64_t bytes);
+    ~Charge();
+    device::MemoryAccount& account;
+    const uint64_t bytes;
+  };
+
+  Ticket begin(bool writes, uint64_t offset, std::span<std::byte> data);
+  void submit_waiting();
+  bool take_answer(Deadline deadline);
+  void verify(const Transfer& transfer) const;
+
+  const FileOptions options_;
+  ReservedFile file_;
+  const Charge charge_;
+  std::vector<std::string> notes_;
+  std::vector<uint64_t> checksums_;  // by block
+  std::vector<Transfer> transfers_;
+  std::vector<Ticket> free_tickets_;
+  std::deque<Chunk> waiting_;  // for a place under way
+  std::vector<Chunk> chunks_;  // under way, by request id
+  std::vector<size_t> free_chunks_;
+  std::vector<FileRequest> batch_;
+  uint64_t bytes_read_ = 0, bytes_written_ = 0;
+  std::unique_ptr<FileIo> io_;  // last: its threads end before what they touch
+};
+
+}  // namespace esp::sync

@@ -1,0 +1,110 @@
+// An optimizer whose state lies beyond the device (ZeRO-Offload, Ren 2021; ZeRO-Infinity, Rajbhandari 2021): gradients
+// come down to the host, the update runs there tile by tile, and the new values go up, each once over the HostLink.
+//
+// Gradients arrive in `take_gradient` while backward runs, or are taken whole from Owned::grads at `step`. The host
+// keeps them in storage type; an update writes the new values over them (both are read and written at the same element
+// only), so the host needs no third buffer: 2 + 12 bytes per element in mixed precision. The up-copy of a tile overlaps
+// the update of the next. The bits are those of the optimizer on the device, whatever the tiles and the placement.
+//
+// Delayed update (delay_after = W > 0): steps are numbered from 0; from step W on, `step` hands the gradients to a
+// thread of the host and returns, and the values they lead to are installed by the next `step`: the device computes
+// step k while the gradients of k − 1 are applied, w[k+1] = update(w[k], gradient at w[k−1]). Step W installs nothing.
+// Two buffers of gradients then (2 bytes more). The state is one update ahead of the values on the device; a checkpoint
+// keeps both, and resuming goes on from there bit for bit.
+//
+// One thread calls; list, stream, pool and link outlive the optimizer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "esp/device/host_link.h"
+#include "esp/optim/rule.h"
+#include "esp/sync/tier/lane.h"
+#include "esp/sync/tier/state_tier.h"
+
+namespace esp::sync {
+
+struct TierOptions {
+  std::string placement = "host";  // of the optimizer's state: host, file
+  int64_t tile = 4 << 20;          // elements updated, copied and streamed at once
+  int64_t delay_after = 0;         // steps before the delayed update begins; 0: never
+  int64_t host_threads = 1;        // of the delayed update, beside the device's own
+  int64_t timeout_s = 600;         // longest wait for an update
+  FileOptions file;
+};
+
+class OffloadedOptimizer final : public optim::Optimizer {
+ public:
+  // `owned`: one storage type; `grads` may be undefined where take_gradient will bring every element. `host` is a pool
+  // of the host tier.
+  OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const nn::ParameterList& parameters,
+                     const device::Stream& stream, device::Pool& host, device::HostLink& link,
+                     std::vector<optim::Owned> owned, const TierOptions& options);
+
+  // Elements [first, first + piece.count()) of an owned range; overwrites what came before.
+  void take_gradient(size_t range, int64_t first, const tensor::Tensor& piece);
+  // What was taken, on the host: for norms. Valid until the next step.
+  tensor::Tensor gradient(size_t range) const;
+  // Forgets what was taken, for a step that is not to be.
+  void drop_gradients();
+  // Waits for a delayed update under way and throws what it threw. Installs nothing.
+  void settle();
+
+  void step(double lr, double grad_scale) override;
+  // Copies where the state lies in a file: memory of the host until the next step or `states_restored`.
+  std::span<optim::State> states() override;
+  void states_restored() override;
+  int64_t num_steps() const override { return num_steps_; }
+  void set_num_steps(int64_t steps) override { num_steps_ = steps; }
+  void refresh_master() override;
+
+  FileTraffic file_traffic() const { return state_->traffic(); }
+  std::vector<std::string> notes() const { return state_->notes(); }  // for the log
+
+ private:
+  struct Span {
+    int64_t begin, end;
+  };
+  enum class Ahead { none, buffer, master };  // where values lie that the device does not have yet
+
+  std::byte* at(const tensor::Tensor& flat, int64_t element) const;
+  size_t bytes(int64_t count) const { return static_cast<size_t>(count) * size_of(type_); }
+  bool shows_master() const;
+  void collect();
+  void update(const optim::UpdateStep& step, const device::Stream& stream, bool install);
+  void update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, optim::UpdateStep step,
+                   const device::Stream& stream);
+  void send_up(const TilePlan::Tile& tile, const device::Stream& stream);
+  void install_ahead();
+  void fill_master(StateTier::Access access);
+  void release_states();
+
+  const std::unique_ptr<optim::Rule> rule_;
+  const device::Stream stream_;
+  device::HostLink& link_;
+  const TierOptions options_;
+  const std::vector<optim::Owned> owned_;
+  const DType type_;
+  const TilePlan plan_;
+  tensor::Tensor taken_;                    // gradients of the step under way, flat [count]
+  tensor::Tensor updating_;                 // gradients that become values; the same memory as taken_ without delay
+  std::vector<std::vector<Span>> covered_;  // by range: which elements were taken, in order, apart
+  std::unique_ptr<StateTier> state_;
+  std::vector<tensor::Tensor> gathered_;
+  std::vector<optim::State> states_;
+  int64_t num_steps_ = 0;
+  Ahead ahead_ = Ahead::none;
+  std::unique_ptr<device::ThreadPool> host_threads_;  // last, with the lanes: they end before what they touch
+  Lane copies_;
+  std::unique_ptr<Lane> updates_;
+};
+
+std::unique_ptr<OffloadedOptimizer> make_offloaded_optimizer(const optim::OptimizerOptions& options,
+                                                             const nn::ParameterList& parameters,
+                                                             const device::Stream& stream, device::Pool& host,
+                                                             device::HostLink& link, std::vector<optim::Owned> owned,
+                                                             const TierOptions& tier);
+
+}  // namespace esp::sync

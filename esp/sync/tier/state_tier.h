@@ -1,0 +1,58 @@
+// Where an optimizer's state lies when it does not lie on the device: the master copy and the moments of every owned
+// element, in the host's memory or in a file, met tile by tile.
+//
+// Slot 0 is the master copy, the others are the rule's, in its order. One thread at a time calls; pool and plan outlive
+// the tier.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/sync/tier/reserved_file.h"
+#include "esp/sync/tier/tile_plan.h"
+#include "esp/tensor/tensor.h"
+
+namespace esp::sync {
+
+// What went between the file and memory; padding is what whole blocks add to it. Zero where there is no file.
+struct FileTraffic {
+  uint64_t read = 0, written = 0;
+  uint64_t padding_read = 0, padding_written = 0;
+};
+
+class StateTier {
+ public:
+  enum class Access { read, write, update };
+  // The state of one tile: an array [tile.count()] for each slot.
+  using Visit = std::function<void(const TilePlan::Tile& tile, std::span<std::byte* const> slots)>;
+
+  virtual ~StateTier() = default;
+  // Visits every tile in order. read: what the visitor leaves is not kept. write: what it finds is not defined.
+  virtual void sweep(Access access, const Visit& visit) = 0;
+  // Every slot whole, flat [count], on the host. Where the state does not lie so, a copy made now.
+  virtual std::vector<tensor::Tensor> gather() = 0;
+  virtual void scatter(std::span<const tensor::Tensor> slots) = 0;  // what gather gave, changed
+  virtual FileTraffic traffic() const { return {}; }
+  virtual std::vector<std::string> notes() const { return {}; }
+};
+
+struct StateShape {
+  const TilePlan* plan = nullptr;
+  size_t num_slots = 1;
+  DType type = DType::f32;
+  device::Pool* host = nullptr;  // of the host tier
+};
+
+std::unique_ptr<StateTier> make_host_state(const StateShape& shape, const FileOptions& options);
+// IoError when the disk is too small: bytes wanted, bytes free, and the elements that would fit.
+std::unique_ptr<StateTier> make_file_state(const StateShape& shape, const FileOptions& options);
+// "host" or "file"; UsageError lists them.
+std::unique_ptr<StateTier> make_state_tier(std::string_view placement, const StateShape& shape,
+                                           const FileOptions& options);
+
+}  // namespace esp::sync

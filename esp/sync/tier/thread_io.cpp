@@ -1,0 +1,99 @@
+// A few threads with pread and pwrite, for machines without io_uring.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "esp/sync/tier/file_io.h"
+
+namespace esp::sync {
+namespace {
+
+constexpr size_t kCapacity = 64;
+
+class ThreadIo final : public FileIo {
+ public:
+  ThreadIo(int file, int num_threads) : file_(file) {
+    for (int i = 0; i < num_threads; ++i) {
+      threads_.emplace_back([this] { serve(); });
+      pthread_setname_np(threads_.back().native_handle(), fmt::format("esp-file-{}", i).c_str());
+    }
+  }
+
+  ~ThreadIo() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    asked_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  std::string_view name() const override { return "threads"; }
+  size_t capacity() const override { return kCapacity; }
+
+  void submit(std::span<const FileRequest> requests) override {
+    {
+      std::lock_guard lock(mutex_);
+      requests_.insert(requests_.end(), requests.begin(), requests.end());
+    }
+    asked_.notify_all();
+  }
+
+  bool next(FileAnswer& answer, Deadline deadline) override {
+    std::unique_lock lock(mutex_);
+    if (!answered_.wait_until(lock, deadline.when(), [this] { return !answers_.empty(); })) return false;
+    answer = answers_.front();
+    answers_.pop_front();
+    return true;
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      asked_.wait(lock, [this] { return stopping_ || !requests_.empty(); });
+      if (stopping_) return;
+      const FileRequest request = requests_.front();
+      requests_.pop_front();
+      lock.unlock();
+      const int64_t result = carry_out(request);
+      lock.lock();
+      answers_.push_back({request.id, result});
+      answered_.notify_one();
+    }
+  }
+
+  int64_t carry_out(const FileRequest& request) const {
+    for (;;) {
+      const auto at = static_cast<off_t>(request.offset);
+      const ssize_t moved = request.writes ? pwrite(file_, request.data, request.bytes, at)
+                                           : pread(file_, request.data, request.bytes, at);
+      if (moved >= 0) return moved;
+      if (errno != EINTR) return -errno;
+    }
+  }
+
+  const int file_;
+  std::mutex mutex_;  // guards what is below, but for threads_
+  std::condition_variable asked_, answered_;
+  std::deque<FileRequest> requests_;
+  std::deque<FileAnswer> answers_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileIo> make_thread_io(int file, int num_threads) {
+  return std::make_unique<ThreadIo>(file, num_threads);
+}
+
+}  // namespace esp::sync
