@@ -1,10 +1,16 @@
-// espalier train RUN.toml: trains on this machine.
-#include <fmt/format.h>
+// espalier train RUN.toml: trains. Starts the ranks itself on this machine (--nproc), or joins those that a launcher
+// (torchrun, srun, mpirun, our own) has started.
 #include <unistd.h>
 
+#include <fmt/format.h>
+
+#include "apps/espalier/bench_job.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
+#include "esp/comm/communicator.h"
+#include "esp/launch/world.h"
+#include "esp/train/signals.h"
 #include "esp/train/trainer.h"
 
 namespace esp::app {
@@ -14,8 +20,76 @@ struct TrainOptions {
   std::string run_file, run_dir, resume;
   std::vector<std::string> overrides;
   int nproc = 1;
+  int live_columns = 0;  // told to ranks by the process that holds the terminal
   bool keys = false;
+
+  std::vector<std::string> all_overrides() const {
+    std::vector<std::string> all = overrides;
+    if (!run_dir.empty()) all.push_back("run.dir=" + run_dir);
+    if (!resume.empty()) all.push_back("checkpoint.resume=" + resume);
+    return all;
+  }
 };
+
+train::Progress::Options progress_options(const TrainOptions& options) {
+  train::Progress::Options progress;
+  progress.live = options.live_columns > 0 || isatty(STDERR_FILENO) != 0;
+  progress.columns = options.live_columns > 0 ? options.live_columns : terminal_columns(stderr);
+  return progress;
+}
+
+comm::CommOptions comm_options(const train::CommSection& section) {
+  comm::CommOptions options;
+  options.transport = section.transport;
+  if (section.all_reduce != "auto") options.algorithms = "all_reduce=" + section.all_reduce;
+  options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(section.timeout_s));
+  return options;
+}
+
+int train_here(const train::RunConfig& config, const TrainOptions& options, const train::Standing& standing) {
+  const train::TrainOutcome outcome =
+      train::train(config, make_log().with_rank(standing.rank()), progress_options(options), standing);
+  using Why = train::TrainOutcome::Why;
+  if (standing.rank() == 0)
+    fmt::print(stderr, "{} after {} steps, loss {:.4f}\n  run folder  {}\n  checkpoint  {}\n",
+               outcome.why == Why::done     ? "done"
+               : outcome.why == Why::signal ? "stopped by a signal"
+                                            : "stopped at train.max_minutes",
+               outcome.steps, outcome.final_loss, outcome.folder, outcome.checkpoint);
+  return static_cast<int>(outcome.why == Why::signal ? ExitCode::requeue : ExitCode::done);
+}
+
+int join(const train::RunConfig& config, const TrainOptions& options, const launch::Environment& environment) {
+  const net::RendezvousOptions meeting = launch::join_options(environment);
+  const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.connect_timeout));
+  const auto ranks = comm::make_communicator(*world, world->everyone(), comm_options(config.comm));
+  return train_here(config, options, {ranks.get(), std::max(1, meeting.local_size)});
+}
+
+// This process starts the ranks, passes their words and our signals on, and tells what became of them.
+int start_ranks(const TrainOptions& options) {
+  launch::LocalOptions job;
+  job.num_ranks = options.nproc;
+  job.command = {own_path(), "train", options.run_file, "--nproc", std::to_string(options.nproc)};
+  for (const std::string& one : options.all_overrides()) job.command.insert(job.command.end(), {"--set", one});
+  if (isatty(STDERR_FILENO) != 0)
+    job.command.insert(job.command.end(), {"--live-columns", std::to_string(terminal_columns(stderr))});
+  job.plain_rank = 0;
+  const train::StopSignals signals;
+  const launch::LocalWorld world = launch::start_local_world(job, make_log());
+  bool passed_on = false;
+  while (!world.job->wait(Deadline::after(std::chrono::milliseconds(100)))) {
+    if (signals.received() == 0 || passed_on) continue;
+    world.job->signal(signals.received());
+    passed_on = true;
+  }
+  if (const auto failure = world.job->failure()) {
+    const bool killed = failure->exit_code > 128;
+    throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(failure->exit_code),
+                launch::describe(*failure));
+  }
+  return static_cast<int>(world.job->wants_requeue() ? ExitCode::requeue : ExitCode::done);
+}
 
 int run_train(const TrainOptions& options) {
   if (options.keys) {
@@ -23,23 +97,14 @@ int run_train(const TrainOptions& options) {
     return 0;
   }
   if (options.run_file.empty()) throw UsageError("train: a run file is wanted; configs/ has ready ones");
-  std::vector<std::string> overrides = options.overrides;
-  if (!options.run_dir.empty()) overrides.push_back("run.dir=" + options.run_dir);
-  if (!options.resume.empty()) overrides.push_back("checkpoint.resume=" + options.resume);
-  if (options.nproc != 1)
-    throw UsageError(
-        fmt::format("--nproc {}: this build trains on one process, with threads (run.threads)", options.nproc));
-  const train::RunConfig config = train::read_run_config(options.run_file, overrides);
-  train::Progress::Options progress;
-  progress.live = isatty(STDERR_FILENO) != 0;
-  progress.columns = terminal_columns(stderr);
-  const train::TrainOutcome outcome = train::train(config, make_log(), progress);
-  fmt::print(stderr, "{} after {} steps, loss {:.4f}\n  run folder  {}\n  checkpoint  {}\n",
-             outcome.why == train::TrainOutcome::Why::done     ? "done"
-             : outcome.why == train::TrainOutcome::Why::signal ? "stopped by a signal"
-                                                               : "stopped at train.max_minutes",
-             outcome.steps, outcome.final_loss, outcome.folder, outcome.checkpoint);
-  return static_cast<int>(outcome.why == train::TrainOutcome::Why::signal ? ExitCode::requeue : ExitCode::done);
+  if (options.nproc < 1) throw UsageError(fmt::format("--nproc {}: at least one rank is wanted", options.nproc));
+  const train::RunConfig config = train::read_run_config(options.run_file, options.all_overrides());
+  const launch::Environment environment = launch::process_environment();
+  const launch::Placement place = launch::read_environment(environment);
+  if (place.launcher != "none" && place.size > 1) return join(config, options, environment);
+  if (options.nproc == 1) return train_here(config, options, {});
+  config.check_world(options.nproc);
+  return start_ranks(options);
 }
 
 }  // namespace
@@ -54,6 +119,7 @@ void define_train(CLI::App& app, Chosen& chosen) {
   app.add_option("--run-dir", options->run_dir, "the run folder, over run.dir")->type_name("DIR");
   app.add_flag("--keys", options->keys, "print every key of the run file, and stop");
   app.add_option("--resume", options->resume, "auto, none or a checkpoint's path, over checkpoint.resume");
+  app.add_option("--live-columns", options->live_columns, "")->group("");
 }
 
 }  // namespace esp::app

@@ -75,7 +75,7 @@ struct LocalJob::Impl {
   mutable std::mutex mutex;  // guards what follows; `ranks` belongs to the thread once it runs
   std::condition_variable changed;
   std::optional<Failure> failure;
-  bool ended = false;
+  bool ended = false, requeue = false;
   std::atomic<bool> stop{false}, kill_now{false};
   std::thread thread;
 
@@ -135,7 +135,12 @@ void LocalJob::Impl::forward(Rank& rank, int index, bool is_out, Clock::time_poi
       rank.last_words += bytes;
       if (rank.last_words.size() > kLastWordsBytes) rank.last_words.erase(0, rank.last_words.size() - kLastWordsBytes);
     }
-    if (options.output == LocalOptions::Output::forward) merger.feed(index, bytes, now);
+    if (options.output != LocalOptions::Output::forward) continue;
+    if (!is_out && index == options.plain_rank) {
+      write_all(2, std::string(bytes));
+    } else {
+      merger.feed(index, bytes, now);
+    }
   }
 }
 
@@ -154,6 +159,11 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
   rank.running = false;
   rank.child.pidfd.close();
   if (status == 0) return;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ExitCode::requeue)) {
+    std::lock_guard lock(mutex);
+    requeue = true;
+    return;
+  }
   Failure seen{index, 1, "", rank.last_words};
   if (WIFSIGNALED(status)) {
     seen.exit_code = 128 + WTERMSIG(status);
@@ -245,6 +255,15 @@ bool LocalJob::wait(Deadline deadline) {
 std::optional<Failure> LocalJob::failure() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->failure;
+}
+
+bool LocalJob::wants_requeue() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->requeue;
+}
+
+void LocalJob::signal(int number) {
+  if (impl_->group > 0) ::kill(-impl_->group, number);
 }
 
 void LocalJob::terminate() {

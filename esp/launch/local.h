@@ -29,6 +29,9 @@ struct LocalOptions {
   // Whether ranks get the terminal's stdout and stderr through us, line by line with their rank, or their stdout is
   // dropped (stderr is kept for last words either way).
   enum class Output { forward, last_words } output = Output::forward;
+  // This rank's stderr is passed on as it comes, without prefix and without waiting for line ends: it draws a live line
+  // on the terminal. -1: none.
+  int plain_rank = -1;
 };
 
 struct Failure {
@@ -52,6 +55,8 @@ class LocalJob {
   // True once every rank has ended and been reaped, false at the deadline.
   bool wait(Deadline deadline);
   std::optional<Failure> failure() const;
+  bool wants_requeue() const;  // a rank stopped in good order before its work was done (exit code 75)
+  void signal(int number);     // to every rank that still lives; what they make of it is theirs
   // SIGTERM to all, SIGKILL after the grace.
   void terminate();
 

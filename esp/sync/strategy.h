@@ -60,6 +60,12 @@ struct StepTimes {
   double exposed_ms = 0;  // waited for communication
 };
 
+// A communicator of the strategy's own, for reports.
+struct Group {
+  std::string_view name;
+  const comm::Communicator* comm;
+};
+
 class Strategy {
  public:
   virtual ~Strategy() = default;
@@ -82,6 +88,7 @@ class Strategy {
   virtual void after_step() = 0;
 
   virtual StepTimes times() const = 0;
+  virtual std::vector<Group> groups() const { return {}; }
 };
 
 struct StrategyRow {

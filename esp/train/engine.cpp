@@ -16,8 +16,33 @@ namespace {
 
 using tensor::Tensor;
 
-int threads_of(const RunConfig& config) {
-  return config.run.threads > 0 ? static_cast<int>(config.run.threads) : available_cores();
+constexpr size_t kNumWords = 3;
+
+int threads_of(const RunConfig& config, const Standing& standing) {
+  if (config.run.threads > 0) return static_cast<int>(config.run.threads);
+  return std::max(1, available_cores() / standing.local_size);
+}
+
+sync::Options sync_options(const RunConfig& config) {
+  sync::Options o;
+  o.method = config.sync.method;
+  o.bucket_mb = config.sync.bucket_mb;
+  o.first_bucket_mb = config.sync.first_bucket_mb;
+  o.wire = config.sync.wire;
+  o.accumulate = config.sync.accumulate;
+  o.prefetch = config.sync.prefetch;
+  o.keep_gathered = config.sync.keep_gathered;
+  o.group = config.sync.group;
+  o.deterministic = config.run.deterministic;
+  return o;
+}
+
+// The first rank reads, tokenises and caches the data; the others then find what it made.
+std::unique_ptr<Feed> make_feed_in_turn(RunConfig& config, const Log& log, const Standing& standing) {
+  if (standing.rank() != 0) standing.ranks->barrier();
+  auto feed = make_feed(config, log);
+  if (standing.rank() == 0 && standing.ranks) standing.ranks->barrier();
+  return feed;
 }
 
 optim::OptimizerOptions optimizer_options(const TrainSection& t) {
@@ -71,26 +96,41 @@ int available_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-Engine::Engine(RunConfig& config, const Log& log, obs::TraceRow* trace)
+Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs::TraceRow* trace)
     : config_(config),
-      threads_(threads_of(config)),
+      standing_(standing),
+      threads_(threads_of(config, standing)),
       pool_(account_),
       context_{{device::parse_device(config.run.device), &threads_, nullptr}, &pool_},
-      feed_(make_feed(config, log)),
+      feed_(make_feed_in_turn(config, log, standing)),
       loss_scale_(config.train.precision == "fp16" ? optim::LossScale::dynamic() : optim::LossScale::fixed()),
       tape_(context_),
       trace_(trace) {
   if (config.run.device != "cpu")
     throw UsageError(fmt::format("run.device = {}: this build has cpu only", config.run.device));
-  if (config.train.micro_batch == 0) config.train.micro_batch = config.train.global_batch;
+  if (config.train.micro_batch == 0) config.train.micro_batch = share();
   const model::ModelConfig shape = model_config(config.model);
   shape.check();
   model_ = model::make_model(shape);
-  model_->parameters().materialize(context_, storage_type(config.train.precision), true);
-  model_->parameters().initialise(static_cast<uint64_t>(config.run.seed), context_.stream);
-  optimizer_ = optim::make_optimizer(optimizer_options(config.train), model_->parameters(), context_);
+  sync::Setup setup;
+  setup.ranks = standing.ranks;
+  setup.parameters = &model_->parameters();
+  setup.context = context_;
+  setup.storage = storage_type(config.train.precision);
+  setup.options = sync_options(config);
+  setup.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(2 * config.comm.timeout_s));
+  setup.trace = trace;
+  strategy_ = sync::make_strategy(setup);
+  strategy_->fill([&](nn::ParameterList::Unit& unit) {
+    model_->parameters().initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
+  });
+  optimizer_ =
+      optim::make_optimizer(optimizer_options(config.train), model_->parameters(), context_, strategy_->owned());
+  words_.resize(static_cast<size_t>(standing.size()) * kNumWords);
   data::LoaderOptions loading;
-  loading.B = config.train.global_batch;
+  loading.B = share();
+  loading.world = standing.size();
+  loading.rank = standing.rank();
   loader_ = std::make_unique<data::Loader>(*feed_->train, loading);
 }
 
@@ -106,17 +146,26 @@ void Engine::resume_at(int64_t step) {
   loader_->seek(next_sample());
 }
 
-double Engine::run_micro_batches(const data::Batch& batch, bool training, double scale) {
+double Engine::summed_over_ranks(double value) {
+  if (standing_.ranks) standing_.ranks->all_reduce(&value, &value, 1, DType::f64, comm::ReduceOp::sum);
+  return value;
+}
+
+double Engine::run_micro_batches(const data::Batch& batch, const Rows& of, bool training, double scale) {
   double sum = 0;
-  for (int64_t first = 0; first < batch.B; first += config_.train.micro_batch) {
-    const int64_t count = std::min(config_.train.micro_batch, batch.B - first);
+  for (int64_t index = 0; index < of.num_passes; ++index) {
+    // A rank without rows of its own (evaluation) goes along with the others on the first, whose loss is not counted.
+    const bool extra = index * config_.train.micro_batch >= batch.B;
+    const int64_t first = extra ? 0 : index * config_.train.micro_batch;
+    const int64_t count = extra ? 1 : std::min(config_.train.micro_batch, batch.B - first);
     const model::Batch rows = rows_of(batch, first, count);
+    strategy_->begin_pass({training, index + 1 == of.num_passes});
     nn::Pass pass;
     pass.tape = &tape_;
     pass.training = training;
     pass.seed = static_cast<uint64_t>(config_.run.seed);
     pass.step = step_;
-    pass.first_sequence = first;
+    pass.first_sequence = of.first + first;
     pass.recompute = training ? parse_recompute(config_.train.recompute) : nn::Recompute::none;
     tape_.set_recording(training);
     autograd::Loss loss;
@@ -124,38 +173,70 @@ double Engine::run_micro_batches(const data::Batch& batch, bool training, double
       obs::Span span(trace_, "forward", "compute");
       loss = model_->forward(pass, rows, scale);
     }
-    sum += tensor::item(loss.total.value());
+    if (!extra) sum += tensor::item(loss.total.value());
     if (training) {
       obs::Span span(trace_, "backward", "compute");
+      strategy_->begin_backward();
       autograd::backward(tape_, loss);
     }
     loss = {};
     tape_.clear();
+    strategy_->end_pass();
   }
   return sum;
 }
 
-StepResult Engine::step() {
+// What every rank tells the others at the end of a step, as doubles.
+void Engine::exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop) {
+  const double mine[kNumWords] = {loss, busy_ms, wants_to_stop ? 1.0 : 0.0};
+  if (standing_.ranks) {
+    standing_.ranks->all_gather(mine, words_.data(), kNumWords, DType::f64);
+  } else {
+    std::copy(std::begin(mine), std::end(mine), words_.begin());
+  }
+  double longest = 0, busy = 0;
+  for (size_t rank = 0; rank < words_.size() / kNumWords; ++rank) {
+    const double* words = words_.data() + rank * kNumWords;
+    result.loss += words[0];
+    busy += words[1];
+    if (words[1] > longest) {
+      longest = words[1];
+      result.slowest_rank = static_cast<int>(rank);
+    }
+    result.stop = result.stop || words[2] != 0;
+  }
+  const int others = standing_.size() - 1;
+  if (others > 0) result.waited_ms = (longest * standing_.size() - busy) / others;
+}
+
+StepResult Engine::step(bool wants_to_stop) {
   const data::Batch* batch;
   {
     obs::Span span(trace_, "data", "host");
     batch = loader_->next();
   }
   ESP_CHECK(batch, "the training data ended");
-  model_->parameters().forget_gradients(context_.stream);
+  const double counted = std::max(1.0, summed_over_ranks(static_cast<double>(batch->counted)));
+  const int64_t begun = now_ns();
+  strategy_->begin_step();
   StepResult result;
   result.lr = rate_at(config_.train, step_);
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();
-  const auto counted = static_cast<double>(std::max<int64_t>(1, batch->counted));
-  result.loss = run_micro_batches(*batch, true, scale / counted) / counted;
+  const Rows rows{standing_.rank() * share(), share() / config_.train.micro_batch};
+  const double loss = run_micro_batches(*batch, rows, true, scale / counted);
+  const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - strategy_->times().exposed_ms;
 
+  strategy_->finish();
+  exchange(result, loss, busy_ms, wants_to_stop);
+  result.loss /= counted;
   obs::Span span(trace_, "optimizer", "compute");
-  model_->parameters().settle_gradients(context_.stream);
-  result.grad_norm = std::sqrt(optim::sum_of_squares(model_->parameters(), context_.stream)) / scale;
+  result.grad_norm = std::sqrt(strategy_->sum_of_squares()) / scale;
   result.skipped = !std::isfinite(result.grad_norm);
   loss_scale_.update(result.skipped);
   if (!result.skipped) optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, config_.train.clip) / scale);
+  strategy_->after_step();
+  result.exposed_ms = strategy_->times().exposed_ms;
   ++step_;
   return result;
 }
@@ -163,16 +244,25 @@ StepResult Engine::step() {
 double Engine::evaluate(int64_t batches) {
   if (!feed_->val) return std::numeric_limits<double>::quiet_NaN();
   obs::Span span(trace_, "evaluate", "compute");
-  const int64_t rows = config_.train.global_batch;
   const auto available = static_cast<int64_t>(feed_->val->samples_per_epoch());
-  double sum = 0;
-  int64_t counted = 0;
-  for (int64_t first = 0; first < std::min(batches * rows, available); first += rows) {
-    data::fill_batch(*feed_->val, static_cast<uint64_t>(first), std::min(rows, available - first), eval_batch_);
-    sum += run_micro_batches(eval_batch_, false, 0);
-    counted += eval_batch_.counted;
+  double sum = 0, counted = 0;
+  for (int64_t first = 0; first < std::min(batches * config_.train.global_batch, available);
+       first += config_.train.global_batch) {
+    const int64_t rows = std::min(config_.train.global_batch, available - first);
+    const comm::Chunk mine = comm::chunk_of(static_cast<size_t>(rows), standing_.size(), standing_.rank());
+    const auto at = std::min(static_cast<int64_t>(mine.offset), rows - 1);
+    data::fill_batch(*feed_->val, static_cast<uint64_t>(first + at), std::max<int64_t>(1, static_cast<int64_t>(mine.count)),
+                     eval_batch_);
+    const auto most = static_cast<int64_t>(comm::chunk_of(static_cast<size_t>(rows), standing_.size(), 0).count);
+    const int64_t num_passes = (most + config_.train.micro_batch - 1) / config_.train.micro_batch;
+    const double loss = run_micro_batches(eval_batch_, {at, num_passes}, false, 0);
+    if (mine.count == 0) continue;
+    sum += loss;
+    counted += static_cast<double>(eval_batch_.counted);
   }
-  return counted > 0 ? sum / static_cast<double>(counted) : std::numeric_limits<double>::quiet_NaN();
+  sum = summed_over_ranks(sum);
+  counted = summed_over_ranks(counted);
+  return counted > 0 ? sum / counted : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace esp::train

@@ -1,8 +1,9 @@
 // One rank's training: the model, its memory and threads, its optimizer and its data, and the step that joins them.
 //
-// Owned by one thread. `step` reads one global batch, runs its micro-batches forward and backward, and updates; losses
-// and gradients are normalised by the tokens counted over the whole batch, so the split into micro-batches does not
-// show. After the first step nothing allocates.
+// Owned by one thread. `step` reads this rank's rows of one global batch, runs its micro-batches forward and backward,
+// and updates; losses and gradients are normalised by the tokens counted over the whole batch, so neither the split
+// into micro-batches nor that over ranks shows. What ranks say to each other is the strategy's (esp/sync), but for the
+// count at the beginning of a step and a few words at its end. After the first step nothing allocates.
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@
 #include "esp/obs/spans.h"
 #include "esp/optim/gradients.h"
 #include "esp/optim/optimizer.h"
+#include "esp/sync/strategy.h"
 #include "esp/train/feed.h"
 #include "esp/train/run_config.h"
 
@@ -25,26 +27,40 @@ struct StepResult {
   double lr = 0;
   int64_t tokens = 0;    // read, padding included
   bool skipped = false;  // a gradient was not finite: nothing was updated
+  double exposed_ms = 0;  // this rank waited for communication
+  int slowest_rank = 0;   // the one that computed longest
+  double waited_ms = 0;   // the other ranks waited for it, on average
+  bool stop = false;      // some rank asked to stop after this step
+};
+
+// Where this rank stands among those of the run; the communicator is lent and may be null for one alone.
+struct Standing {
+  comm::Communicator* ranks = nullptr;
+  int local_size = 1;  // ranks on this host
+  int rank() const { return ranks ? ranks->rank() : 0; }
+  int size() const { return ranks ? ranks->size() : 1; }
 };
 
 class Engine {
  public:
   // Settles the config's open values (vocab, batch, threads) in place. The tracer, where given, outlives the engine.
-  Engine(RunConfig& config, const Log& log, obs::TraceRow* trace = nullptr);
+  Engine(RunConfig& config, const Log& log, const Standing& standing = {}, obs::TraceRow* trace = nullptr);
   ~Engine();
 
-  StepResult step();
+  StepResult step(bool wants_to_stop = false);
   // Mean loss over `batches` batches of held-out data from its beginning; NaN when there is none.
   double evaluate(int64_t batches);
 
   int64_t num_steps() const { return step_; }
   model::Model& model() { return *model_; }
+  sync::Strategy& strategy() { return *strategy_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScale& loss_scale() { return loss_scale_; }
   const tensor::Context& context() const { return context_; }
   device::MemoryAccount& account() { return account_; }
   const device::Pool& pool() const { return pool_; }
   const Feed& feed() const { return *feed_; }
+  const Standing& standing() const { return standing_; }
   uint64_t next_sample() const {
     return static_cast<uint64_t>(step_) * static_cast<uint64_t>(config_.train.global_batch);
   }
@@ -52,19 +68,29 @@ class Engine {
   void resume_at(int64_t step);  // the next step is this one, and its data follow
 
  private:
-  double run_micro_batches(const data::Batch& batch, bool training, double scale);
+  struct Rows {
+    int64_t first = 0;       // of the global batch: keys of dropout
+    int64_t num_passes = 1;  // the same on every rank, whatever rows it has
+  };
+  int64_t share() const { return config_.train.global_batch / standing_.size(); }
+  double run_micro_batches(const data::Batch& batch, const Rows& rows, bool training, double scale);
+  double summed_over_ranks(double value);
+  void exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop);
 
   const RunConfig& config_;
+  const Standing standing_;
   device::MemoryAccount account_;
   device::ThreadPool threads_;
   device::Pool pool_;
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<sync::Strategy> strategy_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LossScale loss_scale_;
   std::unique_ptr<data::Loader> loader_;
   data::Batch eval_batch_;
+  std::vector<double> words_;  // of all ranks, at the end of a step
   autograd::Tape tape_;
   obs::TraceRow* trace_;
   int64_t step_ = 0;

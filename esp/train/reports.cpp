@@ -28,14 +28,33 @@ std::string without_future(const std::string& path, int64_t last_step) {
   return path;
 }
 
+Json comm_rows(Engine& engine) {
+  Json rows = Json::array();
+  const auto add = [&](std::string_view group, const comm::Communicator& of) {
+    for (const comm::CallStats& s : of.stats())
+      rows.push_back({{"group", group},
+                      {"op", comm::name_of(s.op)},
+                      {"algo", s.algorithm},
+                      {"transport", s.transport},
+                      {"calls", s.calls},
+                      {"bytes_sent", s.bytes_sent},
+                      {"bytes_received", s.bytes_received},
+                      {"messages", s.messages},
+                      {"ms", s.ms}});
+  };
+  if (engine.standing().ranks) add("world", *engine.standing().ranks);
+  for (const sync::Group& group : engine.strategy().groups()) add(group.name, *group.comm);
+  return rows;
+}
+
 }  // namespace
 
-Reports::Reports(const std::string& folder, const RunConfig& config, int64_t resumed_step, Progress& progress)
-    : folder_(folder),
-      config_(config),
-      progress_(progress),
-      metrics_(without_future(folder + "/metrics.jsonl", resumed_step),
-               {.lines_per_write = 1, .sync = false, .stamp = true}) {
+Reports::Reports(const std::string& folder, const RunConfig& config, Engine& engine, Progress& progress)
+    : folder_(folder), config_(config), engine_(engine), progress_(progress) {
+  if (engine.standing().rank() != 0) return;
+  metrics_ = std::make_unique<obs::EventLog>(
+      without_future(folder + "/metrics.jsonl", engine.num_steps()),
+      obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
   if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events");
 }
 
@@ -46,7 +65,11 @@ void Reports::step(const StepReport& r, bool logged) {
   if (r.step > 1 || tokens_ == 0) {
     tokens_ += static_cast<double>(r.result.tokens);
     seconds_ += r.seconds;
+    exposed_ms_ += r.result.exposed_ms;
+    waited_ms_ += r.result.waited_ms;
+    ++num_steps_;
   }
+  if (!metrics_) return;
   progress_.step(r, logged);
   if (!logged) return;
   const double rate = static_cast<double>(r.result.tokens) / r.seconds;
@@ -60,9 +83,12 @@ void Reports::step(const StepReport& r, bool logged) {
                {"mfu", r.mfu},
                {"memory_bytes", r.memory_bytes},
                {"skipped", r.result.skipped},
+               {"exposed_ms", r.result.exposed_ms},
+               {"slowest_rank", r.result.slowest_rank},
+               {"waited_ms", r.result.waited_ms},
                {"version", 1}};
   if (r.val_loss) line["val_loss"] = *r.val_loss;
-  metrics_.append(std::move(line));
+  metrics_->append(std::move(line));
   if (!tensorboard_) return;
   tensorboard_->scalar("loss_metrics/global_avg_loss", r.result.loss, r.step);
   if (r.val_loss) tensorboard_->scalar("validation_metrics/loss", *r.val_loss, r.step);
@@ -74,24 +100,32 @@ void Reports::step(const StepReport& r, bool logged) {
   tensorboard_->flush();
 }
 
-void Reports::finish(Engine& engine, double wall_s, int restarts) {
-  const auto peak = engine.account().use(device::MemoryTier::device).peak;
-  const Json summary = {{"world", 1},
-                        {"steps", engine.num_steps()},
+void Reports::finish(double wall_s, int restarts) {
+  const Standing& standing = engine_.standing();
+  std::filesystem::create_directories(folder_ + "/ranks");
+  const Json rank = {{"rank", standing.rank()},
+                     {"coords", {{"dp", standing.rank()}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
+                     {"memory", engine_.account().snapshot()},
+                     {"reserved_bytes", engine_.pool().reserved_bytes()},
+                     {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
+                     {"comm", comm_rows(engine_)}};
+  obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, standing.rank()), rank.dump(2) + "\n");
+
+  auto peak = static_cast<int64_t>(engine_.account().use(device::MemoryTier::device).peak);
+  if (standing.ranks) standing.ranks->all_reduce(&peak, &peak, 1, DType::i64, comm::ReduceOp::max);
+  if (standing.rank() != 0) return;
+  const Json summary = {{"world", standing.size()},
+                        {"steps", engine_.num_steps()},
                         {"final_loss", last_.result.loss},
-                        {"parameters", engine.model().parameters().count()},
+                        {"parameters", engine_.model().parameters().count()},
                         {"tokens_per_s", seconds_ > 0 ? tokens_ / seconds_ : 0},
                         {"peak_bytes", peak},
                         {"restarts", restarts},
+                        {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
+                        {"waited_ms_per_step", num_steps_ > 0 ? waited_ms_ / static_cast<double>(num_steps_) : 0},
+                        {"sync", config_.sync.method},
                         {"wall_s", wall_s}};
   obs::write_whole_file(folder_ + "/summary.json", summary.dump(2) + "\n");
-  std::filesystem::create_directories(folder_ + "/ranks");
-  const Json rank = {{"rank", 0},
-                     {"coords", {{"dp", 0}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
-                     {"memory", engine.account().snapshot()},
-                     {"reserved_bytes", engine.pool().reserved_bytes()},
-                     {"comm", Json::array()}};
-  obs::write_whole_file(folder_ + "/ranks/rank-0.json", rank.dump(2) + "\n");
 }
 
 }  // namespace esp::train

@@ -26,22 +26,24 @@ struct StepReport {
 
 class Reports {
  public:
-  // `folder` exists. Lines of metrics.jsonl beyond `resumed_step` are of a future that did not happen and are dropped.
-  Reports(const std::string& folder, const RunConfig& config, int64_t resumed_step, Progress& progress);
+  // `folder` exists. Lines of metrics.jsonl beyond the engine's present step are of a future that did not happen and are dropped.
+  Reports(const std::string& folder, const RunConfig& config, Engine& engine, Progress& progress);
   ~Reports();
 
   void step(const StepReport& report, bool logged);
-  // summary.json and ranks/rank-0.json.
-  void finish(Engine& engine, double wall_s, int restarts);
+  // summary.json by the first rank, ranks/rank-K.json by each. Collective.
+  void finish(double wall_s, int restarts);
 
  private:
   std::string folder_;
   const RunConfig& config_;
+  Engine& engine_;
   Progress& progress_;
-  obs::EventLog metrics_;
+  std::unique_ptr<obs::EventLog> metrics_;  // null on ranks but the first
   std::unique_ptr<TensorBoard> tensorboard_;
   StepReport last_;
-  double tokens_ = 0, seconds_ = 0;
+  double tokens_ = 0, seconds_ = 0, exposed_ms_ = 0, waited_ms_ = 0;
+  int64_t num_steps_ = 0;
 };
 
 }  // namespace esp::train

@@ -74,7 +74,11 @@ struct ParallelSection {
 
 struct SyncSection {
   std::string method = "allreduce";
-  double bucket_mb = 25;
+  double bucket_mb = 25, first_bucket_mb = 1;
+  std::string wire = "auto", accumulate = "auto";
+  int64_t prefetch = 1;
+  bool keep_gathered = false;
+  int64_t group = 0;
   std::string offload = "none", compress = "none", feedback = "none";
 };
 

@@ -7,6 +7,7 @@
 #include "esp/base/table.h"
 #include "esp/optim/optimizer.h"
 #include "esp/optim/schedule.h"
+#include "esp/sync/strategy.h"
 #include "esp/train/run_config.h"
 
 namespace esp::train {
@@ -157,9 +158,23 @@ void RunConfig::check_world(int world) const {
        fmt::format("dp {} × tp {} × pp {} × cp {} × ep {}", parallel.dp, parallel.tp, parallel.pp, parallel.cp,
                    parallel.ep),
        fmt::format("the sizes multiply to {} ranks, this run has {}", ranks, world));
-  static constexpr Named<int> kMethods[] = {{"allreduce", 0}};
   static constexpr Named<int> kNone[] = {{"none", 0}};
-  find_row("sync.method", kMethods, sync.method);
+  for (const auto& axis : axes)
+    want(axis.value == 1, fmt::format("parallel.{}", axis.key), axis.value, "this build splits the batch (dp) only");
+  const int64_t dp = world;
+  want(train.global_batch % dp == 0, "train.global_batch", train.global_batch,
+       fmt::format("the {} ranks share it evenly: a multiple of {} is wanted", dp, dp));
+  if (train.micro_batch > 0)
+    want(train.global_batch / dp % train.micro_batch == 0, "train.micro_batch", train.micro_batch,
+         fmt::format("it must divide a rank's share of {} sequences ({} over {} ranks)", train.global_batch / dp,
+                     train.global_batch, dp));
+  find_row("sync.method", sync::strategies(), sync.method);
+  want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
+  want(sync.prefetch >= 0, "sync.prefetch", sync.prefetch, "0 or more is wanted");
+  want(sync.group >= 0 && (sync.group == 0 || dp % sync.group == 0), "sync.group", sync.group,
+       fmt::format("0 (all) or what divides the {} ranks", dp));
+  want(sync.group == 0 || sync.method != "allreduce", "sync.group", sync.group,
+       "it is of zero1, zero2 and zero3; allreduce keeps whole copies everywhere");
   find_row("sync.offload", kNone, sync.offload);
   find_row("sync.compress", kNone, sync.compress);
   find_row("sync.feedback", kNone, sync.feedback);

@@ -11,6 +11,7 @@
 #include "esp/ckpt/hf_folder.h"
 #include "esp/kernel/peak.h"
 #include "esp/obs/file.h"
+#include "esp/train/gather_texts.h"
 #include "esp/train/loaded.h"
 #include "esp/train/reports.h"
 #include "esp/train/saver.h"
@@ -29,34 +30,37 @@ double seconds_since(int64_t begun_ns) {
 
 class Run {
  public:
-  Run(RunConfig& config, const Log& log, const Progress::Options& options)
+  Run(RunConfig& config, const Log& log, const Progress::Options& options, const Standing& standing)
       : config_(config),
         log_(log),
+        standing_(standing),
         folder_(run_folder_of(config)),
         checkpoints_(config.checkpoint.dir.empty() ? folder_ + "/checkpoints" : config.checkpoint.dir),
         progress_(with_steps(options, config.train.steps)),
-        tracer_(0),
-        engine_(make_folder(config, folder_), log, config.log.trace ? tracer_.add_row("compute") : nullptr) {}
+        tracer_(standing.rank()),
+        engine_(make_folder(config, folder_), log, standing, config.log.trace ? tracer_.add_row("compute") : nullptr) {}
 
   TrainOutcome go() {
     const int restarts = resume();
-    obs::write_whole_file(folder_ + "/run.toml", to_toml(config_));
-    Reports reports(folder_, config_, engine_.num_steps(), progress_);
+    if (first()) obs::write_whole_file(folder_ + "/run.toml", to_toml(config_));
+    Reports reports(folder_, config_, engine_, progress_);
     introduce();
     const double peak = kernel::fma_peak(storage_type(config_.train.precision), engine_.context().stream);
-    const double flops =
-        engine_.model().flops_per_token(config_.model.seq_len) * static_cast<double>(engine_.tokens_per_step());
+    // Of one rank: figures of speed are per rank, as its peak is.
+    const double flops = engine_.model().flops_per_token(config_.model.seq_len) *
+                         static_cast<double>(engine_.tokens_per_step()) / standing_.size();
     while (engine_.num_steps() < config_.train.steps && outcome_.why == TrainOutcome::Why::done) {
       StepReport report;
       const int64_t begun = now_ns();
-      report.result = engine_.step();
+      report.result = engine_.step(asked_to_stop());
       report.seconds = seconds_since(begun);
       report.step = engine_.num_steps();
       count_skipped(report.result.skipped);
       report.flops_per_s = flops / report.seconds;
       report.mfu = peak > 0 ? report.flops_per_s / peak : 0;
       report.memory_bytes = engine_.account().use(device::MemoryTier::device).peak;
-      const bool last = report.step == config_.train.steps || stopping();
+      const bool last = report.step == config_.train.steps || report.result.stop;
+      if (report.result.stop) outcome_.why = asked_to_stop_by();
       if ((last && outcome_.why != TrainOutcome::Why::signal) ||
           (config_.train.eval_every > 0 && report.step % config_.train.eval_every == 0))
         if (const double loss = engine_.evaluate(config_.train.eval_batches); !std::isnan(loss)) report.val_loss = loss;
@@ -67,8 +71,8 @@ class Run {
     if (engine_.num_steps() >= config_.train.steps) outcome_.why = TrainOutcome::Why::done;
     if (engine_.num_steps() > resumed_at_) checkpoint();
     if (std::string written = saver_.finish(); !written.empty()) outcome_.checkpoint = written;
-    reports.finish(engine_, seconds_since(started_), restarts);
-    if (config_.log.trace) obs::write_trace(folder_ + "/trace.json", tracer_.trace());
+    reports.finish(seconds_since(started_), restarts);
+    if (config_.log.trace) write_traces();
     outcome_.folder = folder_;
     outcome_.steps = engine_.num_steps();
     return outcome_;
@@ -92,8 +96,11 @@ class Run {
     std::optional<std::string> from;
     if (wish == "auto") {
       std::vector<std::string> skipped;
-      from = ckpt::newest_complete(checkpoints_, &skipped);
+      if (first()) from = ckpt::newest_complete(checkpoints_, &skipped);
       for (const std::string& one : skipped) log_.warn("passed over incomplete checkpoint {}", one);
+      // One rank looks: two that look at different moments could see different ones.
+      const std::string agreed = broadcast_text(standing_.ranks, from.value_or(""));
+      from = agreed.empty() ? std::nullopt : std::optional(agreed);
     } else if (wish != "none") {
       if (ckpt::is_hf_folder(wish))
         throw UsageError(
@@ -111,7 +118,7 @@ class Run {
     resumed_at_ = engine_.num_steps();
     outcome_.checkpoint = *from;
     restarts_ = checkpoint->state().value("restarts", 0) + 1;
-    progress_.note(fmt::format("resumed from {} at step {}", *from, engine_.num_steps()));
+    note(fmt::format("resumed from {} at step {}", *from, engine_.num_steps()));
     return restarts_;
   }
 
@@ -120,25 +127,43 @@ class Run {
     if (init.empty()) return;
     const std::vector<std::string> fresh = load_initial(engine_.model(), init, engine_.context().stream);
     engine_.optimizer().refresh_master();
-    progress_.note(fmt::format("parameters from {}{}", init,
-                               fresh.empty() ? "" : fmt::format("; new: {}", fmt::join(fresh, ", "))));
+    note(fmt::format("parameters from {}{}", init,
+                     fresh.empty() ? "" : fmt::format("; new: {}", fmt::join(fresh, ", "))));
   }
 
   void introduce() {
-    const int64_t micro = config_.train.global_batch / config_.train.micro_batch;
-    progress_.note(fmt::format(
-        "{}: {} with {} parameters, {} on {} thread(s); {} steps of {} sequences × {} tokens ({} micro-batch{} of {})",
-        config_.run.name, config_.model.preset.empty() ? config_.model.arch : config_.model.preset,
-        engine_.model().parameters().count(), config_.train.precision, engine_.context().stream.num_threads(),
-        config_.train.steps, config_.train.global_batch, config_.model.seq_len, micro, micro == 1 ? "" : "es",
-        config_.train.micro_batch));
+    const int64_t micro = config_.train.global_batch / standing_.size() / config_.train.micro_batch;
+    const std::string ranks =
+        standing_.size() == 1 ? "" : fmt::format("{} ranks ({}) of ", standing_.size(), config_.sync.method);
+    note(fmt::format("{}: {} with {} parameters, {} on {}{} thread(s); {} steps of {} sequences × {} tokens ({} "
+                     "micro-batch{} of {})",
+                     config_.run.name, config_.model.preset.empty() ? config_.model.arch : config_.model.preset,
+                     engine_.model().parameters().count(), config_.train.precision, ranks,
+                     engine_.context().stream.num_threads(), config_.train.steps, config_.train.global_batch,
+                     config_.model.seq_len, micro, micro == 1 ? "" : "es", config_.train.micro_batch));
   }
 
-  bool stopping() {
-    if (signals_.received() != 0) outcome_.why = TrainOutcome::Why::signal;
-    if (config_.train.max_minutes > 0 && seconds_since(started_) > config_.train.max_minutes * 60)
-      outcome_.why = TrainOutcome::Why::time;
-    return outcome_.why != TrainOutcome::Why::done;
+  bool first() const { return standing_.rank() == 0; }
+  void note(const std::string& line) {
+    if (first()) progress_.note(line);
+  }
+
+  // One rank's wish is everybody's: the step carries it to the others.
+  bool out_of_time() const {
+    return config_.train.max_minutes > 0 && seconds_since(started_) > config_.train.max_minutes * 60;
+  }
+  bool asked_to_stop() const { return signals_.received() != 0 || out_of_time(); }
+  TrainOutcome::Why asked_to_stop_by() const {
+    return signals_.received() == 0 && out_of_time() ? TrainOutcome::Why::time : TrainOutcome::Why::signal;
+  }
+
+  // The first rank's file has everybody's rows; ranks of one host share a clock.
+  void write_traces() {
+    const std::vector<std::string> texts = gather_texts(standing_.ranks, tracer_.trace().dump());
+    if (!first()) return;
+    std::vector<Json> traces;
+    for (const std::string& text : texts) traces.push_back(Json::parse(text));
+    obs::write_trace(folder_ + "/trace.json", obs::merge_traces(traces, std::vector<int64_t>(traces.size())));
   }
 
   void count_skipped(bool skipped) {
@@ -164,11 +189,12 @@ class Run {
     ckpt::Snapshot snapshot = snapshot_of(engine_, config_);
     snapshot.state["restarts"] = restarts_;
     saver_.save(std::move(snapshot));
-    progress_.note(fmt::format("checkpoint {}/step-{}", checkpoints_, engine_.num_steps()));
+    note(fmt::format("checkpoint {}/step-{}", checkpoints_, engine_.num_steps()));
   }
 
   RunConfig& config_;
   Log log_;
+  const Standing standing_;
   const int64_t started_ = now_ns();
   std::string folder_, checkpoints_;
   Progress progress_;
@@ -183,9 +209,9 @@ class Run {
 
 }  // namespace
 
-TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress) {
-  config.check_world(1);
-  return Run(config, log, progress).go();
+TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress, const Standing& standing) {
+  config.check_world(standing.size());
+  return Run(config, log, progress, standing).go();
 }
 
 }  // namespace esp::train

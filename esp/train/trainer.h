@@ -4,6 +4,7 @@
 #include <string>
 
 #include "esp/base/log.h"
+#include "esp/train/engine.h"
 #include "esp/train/progress.h"
 #include "esp/train/run_config.h"
 
@@ -16,6 +17,7 @@ struct TrainOutcome {
   double final_loss = 0;
 };
 
-TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress);
+// Every rank of the run calls it; the first one speaks and writes what is of the whole run.
+TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress, const Standing& standing = {});
 
 }  // namespace esp::train

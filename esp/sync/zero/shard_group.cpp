@@ -36,6 +36,13 @@ ShardGroup::ShardGroup(const Setup& setup)
               {setup.options.deterministic, setup.timeout, setup.trace}),
       across_(across_comm_.get(), {setup.options.deterministic, setup.timeout, setup.trace}) {}
 
+std::vector<Group> ShardGroup::groups() const {
+  std::vector<Group> groups;
+  if (inside_comm_) groups.push_back({"shards", inside_comm_.get()});
+  if (across_comm_) groups.push_back({"replicas", across_comm_.get()});
+  return groups;
+}
+
 void ShardGroup::forget_times() {
   inside_.forget_times();
   across_.forget_times();

@@ -20,6 +20,7 @@ class ShardGroup {
   Ranks& across() { return across_; }
   bool first_group() const { return across_.rank() == 0; }
 
+  std::vector<Group> groups() const;
   double exposed_ms() const { return inside_.exposed_ms() + across_.exposed_ms(); }
   void forget_times();
 

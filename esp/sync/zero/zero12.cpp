@@ -50,6 +50,7 @@ class WholeValues : public Strategy {
     for (const Work& work : works) group_.inside().wait(work, "values");
   }
   StepTimes times() const override { return {group_.exposed_ms()}; }
+  std::vector<Group> groups() const override { return group_.groups(); }
 
  protected:
   virtual const std::vector<Bucket>& buckets() const = 0;

@@ -101,6 +101,11 @@ class Zero3 final : public Strategy {
   double sum_of_squares() override { return norm_.sum(group_.inside()); }
   void after_step() override {}
   StepTimes times() const override { return {group_.exposed_ms() + gathering_.exposed_ms()}; }
+  std::vector<Group> groups() const override {
+    std::vector<Group> groups = group_.groups();
+    if (gather_comm_) groups.push_back({"gather", gather_comm_.get()});
+    return groups;
+  }
 
  private:
   size_t bucket_of(size_t unit) const { return parameters_.units().size() - 1 - unit; }
