@@ -6,9 +6,12 @@
 //            manifest.json                          written last: complete only once it is there
 //
 // Everything is written into a folder with a temporary name, synced, and renamed; the manifest carries a checksum and
-// the size of every file. A reader verifies what it reads. One thread; ranks write disjoint files.
+// the size of every file. A reader verifies what it reads. One thread per rank; ranks share the folder (a file system
+// all of them see) and nothing else: attempt.h tells how they agree.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +22,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "esp/base/clock.h"
 #include "esp/base/json.h"
 #include "esp/tensor/tensor.h"
 
@@ -37,17 +41,28 @@ struct Piece {
 struct Snapshot {
   int64_t step = 0;
   std::vector<Piece> model, optimizer;
-  Json state;  // step counters, random seeds, data cursor, loss scale, the run file: whatever the trainer resumes from
+  Json state;  // step counters, random seeds, data cursor, loss scale, the run file: whatever the trainer resumes from.
+               // Of several ranks, rank 0's is written.
 };
 
 struct SaveOptions {
   int keep = 0;  // complete checkpoints to keep, newest first; 0: all
   int64_t shard_bytes = int64_t{4} << 30;
-  // Adds files of the caller's own (a tokenizer) to the folder before the manifest is written.
+  // Adds files of the caller's own (a tokenizer) to the folder before the manifest is written. Called on rank 0.
   std::function<void(const std::string& folder)> add_files;
+
+  // Who writes. With more than one rank, every one calls `save` for the same step with pieces that no other has.
+  int rank = 0, world = 1;
+  // Names this attempt: the same on all ranks, and never the same twice in one folder, so that nobody takes what a
+  // crashed attempt left for his own. Letters, digits, '.', '_' and '-'; one rank needs none.
+  std::string token = {};
+  Duration timeout = std::chrono::minutes(10);  // for the other ranks, once this rank's own files are written
+  const std::atomic<bool>* leaving = nullptr;   // once true, the others get a few seconds more: the caller has to go
 };
 
 // Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.
+// Of several ranks all return, or all throw with the same message: that of the first failure. A rank that did not come
+// in time is named.
 std::string save(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options = {});
 
 // The newest complete checkpoint under `dir`; incomplete and damaged ones (manifest missing or unreadable, a file of

@@ -75,6 +75,8 @@ TensorRecord tensor_from(const Json& json) {
 
 std::string to_json(const Manifest& manifest) {
   Json json = {{"format", "espalier"}, {"version", kVersion}, {"step", manifest.step}, {"state", manifest.state}};
+  if (!manifest.attempt.empty()) json["attempt"] = manifest.attempt;
+  json["files"] = Json::object();
   for (const auto& [name, file] : manifest.files)
     json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.checksum}};
   json["tensors"] = Json::object();
@@ -96,6 +98,7 @@ Manifest parse_manifest(std::string_view text, std::string_view name) {
     manifest.step = json.at("step").get<int64_t>();
     manifest.state = json.at("state");
     if (!manifest.state.is_object()) throw IoError("state is no object");
+    if (json.contains("attempt")) manifest.attempt = json.at("attempt").get<std::string>();
     for (const auto& [file, record] : json.at("files").items()) {
       check_file_name(file);
       manifest.files[file] = {record.at("bytes").get<uint64_t>(), record.at("xxh3_128").get<std::string>()};

@@ -33,6 +33,7 @@ struct FileRecord {
 
 struct Manifest {
   int64_t step = 0;
+  std::string attempt;  // by which ranks that wrote together know theirs; empty when one rank wrote
   std::map<std::string, FileRecord> files;
   std::map<std::string, TensorRecord, std::less<>> tensors;
   Json state;

@@ -14,8 +14,6 @@
 namespace esp::ckpt {
 namespace {
 
-constexpr size_t kMaxManifestBytes = size_t{100} << 20;
-
 // A flat run of a box, walked as runs that are contiguous in the global tensor too.
 struct Box {
   std::vector<int64_t> shape, begin, extent;  // of the tensor, and of the box in it
@@ -65,7 +63,7 @@ class ReadCheckpoint final : public Checkpoint {
  public:
   explicit ReadCheckpoint(const std::string& path)
       : path_(path),
-        manifest_(parse_manifest(obs::read_whole_file(path + "/" + kManifestName, kMaxManifestBytes),
+        manifest_(parse_manifest(obs::read_whole_file(path + "/" + kManifestName, kMaxJsonBytes),
                                  path + "/" + kManifestName)) {
     for (const auto& [name, record] : manifest_.files) {
       auto file = std::make_unique<SafetensorsFile>(path + "/" + name);

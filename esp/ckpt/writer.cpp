@@ -1,30 +1,26 @@
-// Writing: files into a folder with a temporary name, the manifest last, then one rename.
+// Writing: files into a folder with a temporary name, the manifest last, then one rename. One rank does so by itself;
+// several share the folder, and rank 0 makes one manifest of what they wrote.
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
+#include <cstdio>
 #include <filesystem>
 
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/ckpt/attempt.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
+#include "esp/ckpt/part.h"
 #include "esp/ckpt/safetensors.h"
+#include "esp/ckpt/steps.h"
 #include "esp/obs/file.h"
 
 namespace esp::ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kTemporary = ".partial-";
-constexpr size_t kMaxManifestBytes = size_t{100} << 20;
-
-void sync_folder(const std::string& path) {
-  obs::File(path, O_RDONLY | O_DIRECTORY).sync();
-}
 
 // Consecutive pieces, no file larger than the limit unless one piece is.
 std::vector<std::span<const Piece>> cut(std::span<const Piece> pieces, int64_t limit) {
@@ -52,11 +48,12 @@ bool whole(const Piece& piece) {
   return piece.begin.empty() && piece.first == 0 && piece.values.count() == piece.global_shape.count();
 }
 
-void write_kind(const std::string& folder, std::string_view kind, std::span<const Piece> pieces, int64_t limit,
-                Manifest& manifest) {
+// name(i, n) of the i-th of n files, from 1.
+template <typename F>
+void write_kind(const std::string& folder, std::span<const Piece> pieces, int64_t limit, Manifest& manifest, F&& name) {
   const auto shards = cut(pieces, limit);
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string file = fmt::format("{}-{:05}-of-{:05}.safetensors", kind, i + 1, shards.size());
+    const std::string file = name(i + 1, shards.size());
     std::vector<TensorToWrite> tensors;
     for (const Piece& piece : shards[i]) {
       // A whole tensor keeps its name and shape, so that any safetensors tool reads it; a part is a flat run.
@@ -75,94 +72,91 @@ void write_kind(const std::string& folder, std::string_view kind, std::span<cons
   }
 }
 
-std::optional<int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+void write_manifest(const std::string& folder, const Manifest& manifest) {
+  const std::string path = folder + "/" + kManifestName;
+  obs::write_whole_file(path, to_json(manifest));
+  obs::File(path, O_RDONLY).sync();
 }
 
-// Newest first.
-std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir) {
-  std::vector<std::pair<int64_t, std::string>> found;
+std::string save_alone(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {
+  clear_for_writing(dir);
+  const std::string name = step_name(snapshot.step), path = dir + "/" + name;
+  const std::string temporary = fmt::format("{}/{}{}.{}", dir, kPartialPrefix, name, getpid());
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error))
-    if (const auto step = step_of(entry.path().filename().string())) found.emplace_back(*step, entry.path().string());
-  std::sort(found.rbegin(), found.rend());
-  return found;
-}
-
-bool complete(const std::string& path) {
-  try {
-    const std::string manifest_path = path + "/" + kManifestName;
-    const Manifest manifest = parse_manifest(obs::read_whole_file(manifest_path, kMaxManifestBytes), manifest_path);
-    for (const auto& [name, record] : manifest.files) {
-      std::error_code error;
-      if (fs::file_size(path + "/" + name, error) != record.bytes || error) return false;
-    }
-    return true;
-  } catch (const IoError&) {
-    return false;
-  }
-}
-
-void remove_old(const std::string& dir, int keep) {
-  if (keep == 0) return;
-  int kept = 0;
-  for (const auto& [step, path] : steps_under(dir)) {
-    if (complete(path) && ++kept > keep) {
-      std::error_code error;
-      fs::remove(path + "/" + kManifestName, error);  // first: from now on it is incomplete
-      fs::remove_all(path, error);
-    }
-  }
-}
-
-}  // namespace
-
-std::string save(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {
-  std::error_code error;
-  fs::create_directories(dir, error);
-  if (error) throw IoError(fmt::format("checkpoint folder {}: {}", dir, error.message()));
-  // What an earlier attempt left half done.
-  for (const auto& entry : fs::directory_iterator(dir, error))
-    if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path(), error);
-
-  const std::string name = fmt::format("{}{}", kPrefix, snapshot.step), path = dir + "/" + name;
-  const std::string temporary = fmt::format("{}/{}{}.{}", dir, kTemporary, name, getpid());
   fs::create_directory(temporary, error);
   if (error) throw IoError(fmt::format("checkpoint folder {}: {}", temporary, error.message()));
   try {
     Manifest manifest;
     manifest.step = snapshot.step;
     manifest.state = snapshot.state;
-    write_kind(temporary, "model", snapshot.model, options.shard_bytes, manifest);
-    write_kind(temporary, "optimizer", snapshot.optimizer, options.shard_bytes, manifest);
+    const auto write = [&](std::string_view kind, std::span<const Piece> pieces) {
+      write_kind(temporary, pieces, options.shard_bytes, manifest,
+                 [&](size_t i, size_t n) { return fmt::format("{}-{:05}-of-{:05}.safetensors", kind, i, n); });
+    };
+    write("model", snapshot.model);
+    write("optimizer", snapshot.optimizer);
     if (options.add_files) options.add_files(temporary);
-    obs::write_whole_file(temporary + "/" + kManifestName, to_json(manifest));
-    obs::File(temporary + "/" + kManifestName, O_RDONLY).sync();
-    sync_folder(temporary);
-    fs::remove_all(path, error);  // the same step once more, after a resume
-    fs::rename(temporary, path);
-    sync_folder(dir);
-  } catch (const fs::filesystem_error& failure) {
-    fs::remove_all(temporary, error);
-    throw IoError(fmt::format("checkpoint {}: {}", path, failure.what()));
+    write_manifest(temporary, manifest);
+    put_in_place(dir, temporary, path);
   } catch (...) {
     fs::remove_all(temporary, error);
     throw;
   }
-  remove_old(dir, options.keep);
   return path;
 }
 
-std::optional<std::string> newest_complete(const std::string& dir, std::vector<std::string>* skipped) {
-  for (const auto& [step, path] : steps_under(dir)) {
-    if (complete(path)) return path;
-    if (skipped) skipped->push_back(path);
+Part write_part(const std::string& folder, const Snapshot& snapshot, const SaveOptions& options) {
+  Part part{options.rank, options.world, {}};
+  part.manifest.step = snapshot.step;
+  part.manifest.attempt = options.token;
+  part.manifest.state = snapshot.state;
+  const auto write = [&](std::string_view kind, std::span<const Piece> pieces) {
+    write_kind(folder, pieces, options.shard_bytes, part.manifest,
+               [&](size_t i, size_t) { return fmt::format("{}{:05}.safetensors", own_prefix(kind, options.rank), i); });
+  };
+  write("model", snapshot.model);
+  write("optimizer", snapshot.optimizer);
+  return part;
+}
+
+// Rank 0, with everybody's part in hand.
+void make_one(const std::string& folder, const std::vector<Part>& parts) {
+  const Merged merged = merge(parts);
+  for (const auto& [from, to] : merged.renamed)
+    if (std::rename((folder + "/" + from).c_str(), (folder + "/" + to).c_str()) != 0)
+      throw IoError(fmt::format("{}/{} cannot become {}: {}", folder, from, to, errno_text(errno)));
+  write_manifest(folder, merged.manifest);
+}
+
+std::string save_together(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {
+  Attempt attempt(dir, snapshot.step, options);
+  try {
+    attempt.begin();
+    Part part = write_part(attempt.folder(), snapshot, options);
+    if (options.rank != 0) {
+      attempt.hand_in(part);
+      attempt.await_end();
+    } else {
+      if (options.add_files) options.add_files(attempt.folder());
+      make_one(attempt.folder(), attempt.collect(std::move(part)));
+      attempt.complete();
+    }
+  } catch (const std::exception& error) {
+    throw IoError(attempt.give_up(error.what()));
   }
-  return std::nullopt;
+  return attempt.path();
+}
+
+}  // namespace
+
+std::string save(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {
+  const std::string path =
+      options.world == 1 ? save_alone(dir, snapshot, options) : save_together(dir, snapshot, options);
+  if (options.rank == 0) {
+    remove_failed(dir);
+    remove_old(dir, options.keep, path);
+  }
+  return path;
 }
 
 }  // namespace esp::ckpt
