@@ -67,6 +67,7 @@ uint64_t ReservedFile::free_bytes() const {
   struct statvfs disk {};
   if (::statvfs(options_.folder.c_str(), &disk) != 0)
     throw IoError(fmt::format("{}: {}", options_.folder, errno_text(errno)));
+  if (disk.f_blocks == 0) return UINT64_MAX;  // a file system that does not know its size
   return static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
 }
 

@@ -1,0 +1,322 @@
+#include "esp/sync/tier/offloaded_optimizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <tuple>
+
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/obs/temporary_folder.h"
+#include "esp/sync/tier/testing.h"
+
+namespace esp::sync {
+namespace {
+
+using device::MemoryCategory;
+using device::MemoryTier;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr int64_t kCount = 2 * (37 * 19 + 19 + 5);  // of the list below
+
+struct OffloadTest : testing::Test {
+  device::MemoryAccount account;
+  device::Pool device_pool{account}, host{account, MemoryTier::host};
+  device::ThreadPool threads{2};
+  tensor::Context context{{.device = {}, .pool = &threads, .queue = nullptr}, &device_pool};
+  device::HostLink link;
+  obs::TemporaryFolder folder;
+
+  // Odd sizes, decay on and off.
+  void build(nn::ParameterList& list, DType type) {
+    for (const char* unit : {"a", "b"}) {
+      list.begin_unit(unit);
+      list.add(std::string(unit) + ".weight", {37, 19}, nn::Init::normal(0.5), true);
+      list.add(std::string(unit) + ".bias", {19}, nn::Init::normal(0.5), false);
+      list.add(std::string(unit) + ".more", {5}, nn::Init::normal(0.5), true);
+    }
+    list.materialize(context, type, true);
+    list.initialise(1, context.stream);
+  }
+  void set_gradients(nn::ParameterList& list, int64_t step) {
+    for (auto& unit : list.units())
+      kernel::fill_normal(unit.grads.data(), 0, 0.1, 7, static_cast<uint64_t>(step), unit.first, unit.count,
+                          unit.grads.dtype(), context.stream);
+  }
+  TierOptions tier(const std::string& placement, int64_t tile = 100) {
+    TierOptions options;
+    options.placement = placement;
+    options.tile = tile;
+    options.file.folder = folder.path();
+    return options;
+  }
+  std::unique_ptr<OffloadedOptimizer> offloaded(const nn::ParameterList& list, const TierOptions& options,
+                                                const std::string& name = "adamw") {
+    return make_offloaded_optimizer(rule(name), list, context.stream, host, link, optim::everything(list), options);
+  }
+  static optim::OptimizerOptions rule(const std::string& name) {
+    optim::OptimizerOptions options;
+    options.name = name;
+    options.weight_decay = 0.1;
+    return options;
+  }
+};
+
+std::vector<char> bytes_of(const tensor::Tensor& x) {
+  const auto* data = static_cast<const char*>(x.data());
+  return {data, data + x.bytes()};
+}
+std::vector<std::vector<char>> values_of(const nn::ParameterList& list) {
+  std::vector<std::vector<char>> all;
+  for (const auto& unit : list.units()) all.push_back(bytes_of(unit.values));
+  return all;
+}
+// By slot and range, so that optimizers with other orders compare.
+std::map<std::tuple<std::string, int, int64_t>, std::vector<char>> states_of(optim::Optimizer& optimizer) {
+  std::map<std::tuple<std::string, int, int64_t>, std::vector<char>> all;
+  for (const optim::State& state : optimizer.states())
+    all[{std::string(state.slot), state.range.unit, state.range.begin}] = bytes_of(state.values);
+  return all;
+}
+void copy_states(optim::Optimizer& from, optim::Optimizer& to) {
+  const auto source = states_of(from);
+  for (const optim::State& state : to.states()) {
+    const auto& bytes = source.at({std::string(state.slot), state.range.unit, state.range.begin});
+    std::memcpy(state.values.data(), bytes.data(), bytes.size());
+  }
+  to.set_num_steps(from.num_steps());
+  to.states_restored();
+}
+
+struct Placed : OffloadTest, testing::WithParamInterface<const char*> {};
+
+TEST_P(Placed, EveryBitIsThatOfTheOptimizerOnTheDevice) {
+  for (const char* name : {"adamw", "adam", "sgd"})
+    for (const DType type : {DType::bf16, DType::f16, DType::f32, DType::f64})
+      for (const int64_t tile : {64, 731, 1 << 20}) {
+        nn::ParameterList here, there;
+        build(here, type);
+        build(there, type);
+        auto flat = optim::make_optimizer(rule(name), here, context);
+        auto far = offloaded(there, tier(GetParam(), tile), name);
+        for (int64_t step = 1; step <= 4; ++step) {
+          set_gradients(here, step);
+          set_gradients(there, step);
+          flat->step(1e-2, 0.5);
+          far->step(1e-2, 0.5);
+          ASSERT_EQ(values_of(here), values_of(there)) << name << name_of(type) << tile;
+        }
+        EXPECT_EQ(states_of(*flat), states_of(*far)) << name << name_of(type) << tile;
+        EXPECT_EQ(far->num_steps(), 4);
+      }
+}
+
+TEST_P(Placed, PiecesOfShardsComeInAnyOrderAndOverwriteEachOther) {
+  nn::ParameterList here, there;
+  build(here, DType::bf16);
+  build(there, DType::bf16);
+  auto flat = optim::make_optimizer(rule("adamw"), here, context);
+  // A shard: the end of one unit and the beginning of the next; its gradients lie nowhere on the device.
+  const auto& units = there.units();
+  const int64_t n = units[0].count;
+  std::vector<optim::Owned> owned{{{0, 300, n}, units[0].values.slice(300, n), {}},
+                                  {{1, 0, 201}, units[1].values.slice(0, 201), {}}};
+  auto far = make_offloaded_optimizer(rule("adamw"), there, context.stream, host, link, owned, tier(GetParam()));
+  for (int64_t step = 1; step <= 3; ++step) {
+    set_gradients(there, step + 10);  // of a step that is not to be
+    far->take_gradient(1, 0, units[1].grads.slice(0, 201));
+    if (step == 2) far->drop_gradients();
+    set_gradients(here, step);
+    set_gradients(there, step);
+    flat->step(1e-2, 1);
+    far->take_gradient(1, 100, units[1].grads.slice(100, 201));
+    far->take_gradient(0, 200, units[0].grads.slice(500, n));
+    far->take_gradient(1, 0, units[1].grads.slice(0, 150));
+    far->take_gradient(0, 0, units[0].grads.slice(300, 500));
+    EXPECT_EQ(bytes_of(far->gradient(1)), bytes_of(units[1].grads.slice(0, 201)));
+    far->step(1e-2, 1);
+  }
+  const auto& whole = here.units();
+  EXPECT_EQ(bytes_of(units[0].values.slice(300, n)), bytes_of(whole[0].values.slice(300, n)));
+  EXPECT_EQ(bytes_of(units[1].values.slice(0, 201)), bytes_of(whole[1].values.slice(0, 201)));
+  nn::ParameterList untouched;
+  build(untouched, DType::bf16);
+  EXPECT_EQ(bytes_of(units[0].values.slice(0, 300)), bytes_of(untouched.units()[0].values.slice(0, 300)));
+  far->take_gradient(0, 0, units[0].grads.slice(300, 500));
+  EXPECT_THROW(far->step(1e-2, 1), InternalError);  // a gradient that never came
+}
+
+TEST_P(Placed, EveryByteOverTheLinkAndTheFileIsCounted) {
+  for (const auto& [type, name, slots] :
+       {std::tuple{DType::bf16, "adamw", 3}, {DType::f32, "adamw", 3}, {DType::f16, "sgd", 2}}) {
+    nn::ParameterList list;
+    build(list, type);
+    auto optimizer = offloaded(list, tier(GetParam(), 500), name);
+    const uint64_t down = link.bytes_down(), up = link.bytes_up();
+    const FileTraffic before = optimizer->file_traffic();
+    for (int64_t step = 1; step <= 3; ++step) {
+      set_gradients(list, step);
+      optimizer->step(1e-2, 1);
+    }
+    EXPECT_EQ(link.bytes_down() - down, 3u * kCount * size_of(type));
+    EXPECT_EQ(link.bytes_up() - up, 3u * kCount * size_of(type));
+    const FileTraffic after = optimizer->file_traffic();
+    const uint64_t file = GetParam() == std::string("file") ? 3u * kCount * 4 * static_cast<uint64_t>(slots) : 0;
+    EXPECT_EQ(after.read - before.read, file);
+    EXPECT_EQ(after.written - before.written, file);
+    EXPECT_EQ(after.padding_read - before.padding_read, after.padding_written - before.padding_written);
+  }
+}
+
+TEST_P(Placed, StateIsNotOnTheDeviceAndIsAccountedWhereItLies) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  const uint64_t on_device = account.use(MemoryTier::device).current;
+  account.set_budget(MemoryTier::device, on_device);  // not one byte more
+  auto optimizer = offloaded(list, tier(GetParam(), 500));
+  for (int64_t step = 1; step <= 2; ++step) {
+    set_gradients(list, step);
+    optimizer->step(1e-2, 1);
+  }
+  EXPECT_EQ(account.use(MemoryTier::device).peak, on_device);
+  EXPECT_EQ(account.use(MemoryCategory::gradient, MemoryTier::host).current, 2u * kCount);
+  const bool in_file = GetParam() == std::string("file");
+  EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::host).current, in_file ? 0u : 12u * kCount);
+  const uint64_t file = account.use(MemoryCategory::optimizer, MemoryTier::file).current;
+  if (in_file) {
+    EXPECT_GE(file, 12u * kCount);
+    EXPECT_LT(file, 12u * kCount + 4 * 4096);  // three tiles, each rounded to a block
+  } else {
+    EXPECT_EQ(file, 0u);
+  }
+  optimizer->states();
+  EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::host).current, 12u * kCount);
+  set_gradients(list, 3);
+  optimizer->step(1e-2, 1);
+  EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::host).current, in_file ? 0u : 12u * kCount);
+  optimizer.reset();
+  EXPECT_EQ(account.use(MemoryTier::host).current, 0u);
+  EXPECT_EQ(account.use(MemoryTier::file).current, 0u);
+}
+
+TEST_P(Placed, StatesTravelBetweenPlacementsAndTheDevice) {
+  for (const DType type : {DType::bf16, DType::f32}) {
+    nn::ParameterList here, there, back;
+    build(here, type);
+    build(there, type);
+    build(back, type);
+    auto flat = optim::make_optimizer(rule("adamw"), here, context);
+    auto far = offloaded(there, tier(GetParam()));
+    auto again = optim::make_optimizer(rule("adamw"), back, context);
+    const auto run = [&](nn::ParameterList& list, optim::Optimizer& optimizer, int64_t first, int64_t last) {
+      for (int64_t step = first; step <= last; ++step) {
+        set_gradients(list, step);
+        optimizer.step(1e-2, 1);
+      }
+    };
+    const auto move = [](const nn::ParameterList& from, nn::ParameterList& to) {
+      for (size_t u = 0; u < from.units().size(); ++u)
+        std::memcpy(to.units()[u].values.data(), from.units()[u].values.data(), from.units()[u].values.bytes());
+    };
+    run(here, *flat, 1, 3);
+    move(here, there);
+    copy_states(*flat, *far);
+    EXPECT_EQ(states_of(*flat), states_of(*far));
+    run(there, *far, 4, 5);
+    move(there, back);
+    copy_states(*far, *again);
+    run(back, *again, 6, 7);
+    run(here, *flat, 4, 7);
+    EXPECT_EQ(values_of(here), values_of(back)) << name_of(type);
+  }
+}
+
+TEST_P(Placed, RefreshingTheMasterKeepsTheMoments) {
+  nn::ParameterList here, there;
+  build(here, DType::bf16);
+  build(there, DType::bf16);
+  auto flat = optim::make_optimizer(rule("adamw"), here, context);
+  auto far = offloaded(there, tier(GetParam()));
+  for (int64_t step = 1; step <= 4; ++step) {
+    for (auto [list, optimizer] :
+         {std::pair<nn::ParameterList*, optim::Optimizer*>{&here, flat.get()}, {&there, far.get()}}) {
+      if (step == 3) {
+        list->initialise(2, context.stream);
+        optimizer->refresh_master();
+      }
+      set_gradients(*list, step);
+      optimizer->step(1e-2, 1);
+    }
+  }
+  EXPECT_EQ(values_of(here), values_of(there));
+  EXPECT_EQ(states_of(*flat), states_of(*far));
+}
+
+TEST_P(Placed, ARankThatOwnsNothingSteps) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  auto optimizer = make_offloaded_optimizer(rule("adamw"), list, context.stream, host, link, {}, tier(GetParam()));
+  optimizer->step(1e-2, 1);
+  EXPECT_TRUE(optimizer->states().empty());
+  EXPECT_EQ(optimizer->num_steps(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Placement, Placed, testing::Values("host", "file"),
+                         [](const auto& row) { return std::string(row.param); });
+
+TEST_F(OffloadTest, DamageInTheFileEndsTheStepWithItsName) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  TierOptions options = tier("file");
+  options.file.keep = true;
+  auto optimizer = offloaded(list, options);
+  set_gradients(list, 1);
+  optimizer->step(1e-2, 1);
+  const std::string path = std::filesystem::directory_iterator(folder.path())->path();
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(3 * 4096 + 5);
+    const int was = file.get();
+    file.seekp(3 * 4096 + 5);
+    file.put(static_cast<char>(was ^ 1));
+  }
+  EXPECT_THAT(outcome_of([&] {
+                optimizer->step(1e-2, 1);
+                return std::string("stepped");
+              }),
+              AllOf(StartsWith("4 "), HasSubstr(path), HasSubstr("block 3 ")));
+}
+
+TEST_F(OffloadTest, ADiskTooSmallSaysWhatItIsFor) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  const std::string told = in_child([&]() -> std::string {
+    if (!mount_privately("tmpfs", folder.path(), "size=8k")) return "skip";
+    offloaded(list, tier("file"));
+    return "made";
+  });
+  if (told == "skip") GTEST_SKIP() << "no leave to mount";
+  EXPECT_THAT(told, AllOf(StartsWith("4 "), HasSubstr("bytes wanted, 8192 free"),
+                          HasSubstr(fmt::format("{} elements, 12 bytes each", kCount))));
+}
+
+TEST_F(OffloadTest, WrongOptionsAreRefused) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  EXPECT_THAT(outcome_of([&] {
+                offloaded(list, tier("disk"));
+                return std::string("made");
+              }),
+              AllOf(StartsWith("2 "), HasSubstr("host, file")));
+  EXPECT_THROW(offloaded(list, tier("host", 0)), UsageError);
+}
+
+}  // namespace
+}  // namespace esp::sync

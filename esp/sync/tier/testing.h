@@ -1,0 +1,74 @@
+// For tests of the file tier: a child process with a small disk of its own, or without io_uring, or with short files.
+// What the child's function returns comes back as text; an Error's text comes back after "<exit code> ".
+#pragma once
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+
+namespace esp::sync {
+
+template <typename F>
+std::string outcome_of(F&& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    return fmt::format("{} {}", static_cast<int>(error.exit_code()), error.what());
+  }
+}
+
+inline std::string in_child(const std::function<std::string()>& f) {
+  int ends[2];
+  ESP_CHECK(pipe2(ends, O_CLOEXEC) == 0);
+  const pid_t child = fork();
+  ESP_CHECK(child >= 0);
+  if (child == 0) {
+    alarm(60);  // a child that hangs ends itself
+    const std::string text = outcome_of(f);
+    const bool told = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    _exit(told ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? text : fmt::format("child ended with {}", status);
+}
+
+// In a child: a file system of its own over `folder`. False when this machine does not let us.
+inline bool mount_privately(const char* type, const std::string& folder, const std::string& options) {
+  if (unshare(CLONE_NEWNS) != 0) return false;
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  return mount("none", folder.c_str(), type, 0, options.c_str()) == 0;
+}
+
+// In a child: from here on the kernel refuses to make rings, as many containers have it.
+inline bool forbid_io_uring() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+}  // namespace esp::sync
