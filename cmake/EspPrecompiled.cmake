@@ -1,15 +1,17 @@
 # Two headers are precompiled, one for the rooms and one for the tests; every target of a kind takes the same.
-# Clang keeps times in its precompiled headers, so a cache never hits; its one build here (fuzz) is small and does without,
-# which also shows a file that forgot an include.
+# Clang keeps times in its precompiled headers unless told otherwise, and a compiler cache would never hit.
 option(ESP_PRECOMPILED "Precompile the common headers" ON)
 
 function(esp_holds_precompiled name header)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/precompiled/holder.cpp)
   target_link_libraries(${name} PRIVATE esp_flags fmt::fmt Threads::Threads nlohmann_json::nlohmann_json ${ARGN})
   target_precompile_headers(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/precompiled/${header})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(${name} PRIVATE -Xclang -fno-pch-timestamp)
+  endif()
 endfunction()
 
-if(ESP_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(ESP_PRECOMPILED)
   esp_holds_precompiled(esp_precompiled common.h)
   if(ESP_TESTS)
     # A test is a program: it must be compiled as one (-fPIE, not -fPIC) to share anything with another.

@@ -5,7 +5,7 @@
 # A subfolder with a CMakeLists.txt of its own (a plug-in, CUDA) is added after the room and skipped by the pattern.
 include(GoogleTest)
 
-# What the sanitizer presets build and run (label `sanitized`), and what the fuzz preset builds.
+# What the sanitizer presets build and run (label `sanitized`) and fuzz.
 add_custom_target(sanitized_tests)
 add_custom_target(fuzzers)
 
@@ -31,11 +31,11 @@ function(esp_room name)
   endif()
 
   add_library(esp_${name} STATIC ${sources})
-  if(ESP_FUZZ AND name STREQUAL "kernel")
-    # Parsers are fuzzed, not arithmetic: instrumented vector code takes clang minutes a file.
-    target_compile_options(esp_${name} PRIVATE -fno-sanitize=all)
-  elseif(ESP_FUZZ)  # coverage feedback from the code under test; the runner itself is linked into the targets below
-    target_compile_options(esp_${name} PRIVATE -fsanitize=fuzzer-no-link)
+  if(ESP_SANITIZE STREQUAL "address" AND name STREQUAL "kernel")
+    # Addresses only, and no coverage: more of it and vector code takes minutes a file. Parsers are fuzzed, not arithmetic.
+    target_compile_options(esp_${name} PRIVATE -fno-sanitize=undefined,fuzzer-no-link)
+  else()
+    esp_use_precompiled(esp_${name} esp_precompiled)
   endif()
   target_link_libraries(esp_${name} PUBLIC esp_flags fmt::fmt Threads::Threads nlohmann_json::nlohmann_json)
   foreach(dep ${ROOM_DEPENDS})
@@ -43,11 +43,8 @@ function(esp_room name)
   endforeach()
   if(name STREQUAL "kernel")
     target_link_libraries(esp_${name} PRIVATE PkgConfig::HWY)
-    if(ESP_FUZZ)  # one instruction set will do
+    if(ESP_SANITIZE)  # one instruction set will do: sanitized vector code compiles slowly
       target_compile_definitions(esp_${name} PRIVATE HWY_COMPILE_ONLY_STATIC)
-    elseif(ESP_SANITIZE)  # two instruction sets are enough to find a fault, and sanitized vector code compiles slowly
-      target_compile_definitions(esp_${name} PRIVATE
-        "HWY_DISABLED_TARGETS=(HWY_AVX3|HWY_AVX3_DL|HWY_SSE4|HWY_SSSE3)")
     endif()
   elseif(name STREQUAL "net")
     target_link_libraries(esp_${name} PRIVATE OpenSSL::Crypto ${CMAKE_DL_LIBS})
@@ -66,12 +63,10 @@ function(esp_room name)
     target_include_directories(esp_${name} SYSTEM PRIVATE ${TOML_INCLUDE_DIRS})
   endif()
 
-  esp_use_precompiled(esp_${name} esp_precompiled)
-
   if(ESP_TESTS AND tests)
     # Under the thread sanitizer only the rooms whose threads meet: the others have none of their own.
     set(sanitized SANITIZED)
-    if(ESP_SANITIZE STREQUAL "thread" AND NOT name MATCHES "^(obs|device|net|comm|data|launch|capi|train)$")
+    if(ESP_SANITIZE STREQUAL "thread" AND NOT name MATCHES "^(obs|device|net|comm|sync|data|launch)$")
       set(sanitized "")
     endif()
     esp_test(${name}_tests ${sanitized} SOURCES ${tests} DEPENDS ${name})

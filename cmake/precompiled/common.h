@@ -1,5 +1,5 @@
-// What nearly every file of every room includes. Precompiled once per build; a file still includes what it uses, and
-// the fuzz preset, which precompiles nothing, keeps it honest. The json header is left out: few files need it, and it
+// What nearly every file of every room includes. Precompiled once per build; a file still includes what it uses, which
+// -DESP_PRECOMPILED=OFF shows. The json header is left out: few files need it, and it
 // makes the rest slower to load than it was to read.
 #pragma once
 
