@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "esp/kernel/copy.h"
 
 namespace esp::train {
@@ -33,6 +35,7 @@ std::unique_ptr<HostCopy> copy_to_host(ckpt::Snapshot snapshot, device::MemoryAc
 }  // namespace
 
 Saver::~Saver() {
+  leaving_ = true;  // whoever wanted the last one has called finish
   if (thread_.joinable()) thread_.join();
 }
 
@@ -41,15 +44,23 @@ void Saver::join() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
+// A token names one attempt, and a saver makes many.
+ckpt::SaveOptions Saver::next_options() {
+  ckpt::SaveOptions options = options_;
+  if (options.world > 1) options.token = fmt::format("{}-{}", options_.token, ++num_saves_);
+  options.leaving = &leaving_;
+  return options;
+}
+
 void Saver::save(ckpt::Snapshot snapshot) {
   join();
   if (!in_background_) {
-    last_path_ = ckpt::save(dir_, snapshot, options_);
+    last_path_ = ckpt::save(dir_, snapshot, next_options());
     return;
   }
-  thread_ = std::thread([this, copy = copy_to_host(std::move(snapshot), account_)] {
+  thread_ = std::thread([this, options = next_options(), copy = copy_to_host(std::move(snapshot), account_)] {
     try {
-      last_path_ = ckpt::save(dir_, copy->snapshot, options_);
+      last_path_ = ckpt::save(dir_, copy->snapshot, options);
     } catch (...) {
       error_ = std::current_exception();
     }

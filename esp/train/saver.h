@@ -3,8 +3,12 @@
 // Behind its back means: the state is copied to host memory (on the account's tier `host`), a thread of the saver's own
 // writes the copy, and training goes on. One write at a time: the next waits for the one before. An error of the thread
 // is thrown by the next call.
+//
+// Of several ranks each has one, made with the same token; they save the same steps, and a failure of any is thrown by
+// the next call on all.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <string>
@@ -20,17 +24,20 @@ class Saver {
       : dir_(std::move(dir)), options_(std::move(options)), in_background_(in_background), account_(account) {}
   ~Saver();
 
-  void save(ckpt::Snapshot snapshot);
+  void save(ckpt::Snapshot snapshot);  // one rank's pieces
   // The path of the last checkpoint written, when everything handed over is on the disk; empty when there was none.
   std::string finish();
 
  private:
   void join();
+  ckpt::SaveOptions next_options();
 
   std::string dir_;
   ckpt::SaveOptions options_;
   bool in_background_;
   device::MemoryAccount& account_;
+  int64_t num_saves_ = 0;  // the same on all ranks
+  std::atomic<bool> leaving_{false};
   std::thread thread_;
   // Written by the thread, read after it was joined.
   std::string last_path_;

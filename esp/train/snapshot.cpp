@@ -1,30 +1,36 @@
 #include "esp/train/snapshot.h"
 
+#include <algorithm>
+#include <map>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "esp/base/check.h"
 #include "esp/base/error.h"
 
 namespace esp::train {
 namespace {
 
-// Calls f(parameter, state, values) for each parameter a flat state covers, with the slice of the state it owns.
+// Calls f(piece) for each parameter that `range` meets; `values` lie flat over the range.
 template <typename F>
-void for_each_parameter_state(Engine& engine, F&& f) {
-  auto& units = engine.model().parameters().units();
-  for (optim::State& state : engine.optimizer().states()) {
-    for (nn::Parameter* p : units[static_cast<size_t>(state.range.unit)].parameters) {
-      const int64_t begin = std::max(state.range.begin, p->offset);
-      const int64_t end = std::min(state.range.end, p->offset + p->count());
-      if (begin >= end) continue;
-      ckpt::Piece piece;
-      piece.name = fmt::format("optimizer.{}.{}", state.slot, p->name);
-      piece.global_shape = p->shape;
-      piece.first = begin - p->offset;
-      piece.values = state.values.slice(begin - state.range.begin, end - state.range.begin);
-      f(piece);
-    }
+void for_each_piece(const nn::ParameterList& parameters, const optim::Range& range, const tensor::Tensor& values,
+                    std::string_view prefix, F&& f) {
+  for (const nn::Parameter* p : parameters.units()[static_cast<size_t>(range.unit)].parameters) {
+    const int64_t begin = std::max(range.begin, p->offset);
+    const int64_t end = std::min(range.end, p->offset + p->count());
+    if (begin >= end) continue;
+    ckpt::Piece piece;
+    piece.name = fmt::format("{}{}", prefix, p->name);
+    piece.global_shape = p->shape;
+    piece.first = begin - p->offset;
+    piece.values = values.slice(begin - range.begin, end - range.begin);
+    f(piece);
   }
+}
+
+std::string prefix_of(const optim::State& state) {
+  return fmt::format("optimizer.{}.", state.slot);
 }
 
 }  // namespace
@@ -37,11 +43,43 @@ ckpt::Piece piece_of(const nn::Parameter& parameter) {
   return piece;
 }
 
+std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held) {
+  std::vector<ckpt::Piece> pieces;
+  for (const optim::Held& one : held)
+    for_each_piece(parameters, one.range, one.values, "", [&](ckpt::Piece& piece) { pieces.push_back(piece); });
+  return pieces;
+}
+
+std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
+                                          std::span<const optim::Held> held) {
+  std::vector<ckpt::Piece> pieces;
+  std::map<std::string_view, int64_t> covered;  // elements, by slot
+  int64_t num_held = 0;
+  for (const optim::Held& one : held) num_held += one.range.end - one.range.begin;
+  for (const optim::State& state : optimizer.states()) {
+    int64_t& num_covered = covered[state.slot];
+    for (const optim::Held& one : held) {
+      const optim::Range both{state.range.unit, std::max(state.range.begin, one.range.begin),
+                              std::min(state.range.end, one.range.end)};
+      if (one.range.unit != both.unit || both.begin >= both.end) continue;
+      num_covered += both.end - both.begin;
+      for_each_piece(parameters, both, state.values.slice(both.begin - state.range.begin, both.end - state.range.begin),
+                     prefix_of(state), [&](ckpt::Piece& piece) { pieces.push_back(piece); });
+    }
+  }
+  // Otherwise state would be missing from the checkpoint, and nobody would know before it is needed.
+  for (const auto& [slot, count] : covered)
+    ESP_CHECK(count == num_held, "of {} elements that this rank writes it keeps the {} of {}", num_held, slot, count);
+  return pieces;
+}
+
 ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
   ckpt::Snapshot snapshot;
+  const nn::ParameterList& parameters = engine.model().parameters();
+  const std::vector<optim::Held> held = engine.strategy().held();
   snapshot.step = engine.num_steps();
-  for (const nn::Parameter& p : engine.model().parameters().all()) snapshot.model.push_back(piece_of(p));
-  for_each_parameter_state(engine, [&](ckpt::Piece& piece) { snapshot.optimizer.push_back(std::move(piece)); });
+  snapshot.model = model_pieces(parameters, held);
+  snapshot.optimizer = optimizer_pieces(engine.optimizer(), parameters, held);
   snapshot.state = {{"step", engine.num_steps()},
                     {"optimizer", config.train.optimizer},
                     {"optimizer_steps", engine.optimizer().num_steps()},
@@ -54,23 +92,35 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
   return snapshot;
 }
 
-void load_parameters(nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint) {
-  for (const nn::Parameter& p : parameters.all()) checkpoint.read(piece_of(p));
+void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoint) {
+  strategy.fill([&](nn::ParameterList::Unit& unit) {
+    for (const nn::Parameter* p : unit.parameters) {
+      ckpt::Piece piece = piece_of(*p);
+      piece.values = unit.values.slice(p->offset, p->offset + p->count());
+      checkpoint.read(piece);
+    }
+  });
+}
+
+void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint) {
+  for (const optim::State& state : optimizer.states())
+    for_each_piece(parameters, state.range, state.values, prefix_of(state),
+                   [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
 }
 
 void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {
   const Json& state = checkpoint.state();
-  if (!state.contains("optimizer")) {
-    load_parameters(engine.model().parameters(), checkpoint);
+  const bool has_states = state.contains("optimizer");
+  if (const auto made_with = state.value("optimizer", std::string()); has_states && made_with != config.train.optimizer)
+    throw UsageError(fmt::format("train.optimizer = {}: the checkpoint was made with {}; use that, or --resume none",
+                                 config.train.optimizer, made_with));
+  load_parameters(engine.strategy(), checkpoint);
+  if (!has_states) {
     engine.optimizer().refresh_master();
     engine.resume_at(checkpoint.step());
     return;
   }
-  if (const auto made_with = state.value("optimizer", std::string()); made_with != config.train.optimizer)
-    throw UsageError(fmt::format("train.optimizer = {}: the checkpoint was made with {}; use that, or --resume none",
-                                 config.train.optimizer, made_with));
-  load_parameters(engine.model().parameters(), checkpoint);
-  for_each_parameter_state(engine, [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
+  load_states(engine.optimizer(), engine.model().parameters(), checkpoint);
   engine.optimizer().set_num_steps(state.at("optimizer_steps").get<int64_t>());
   engine.loss_scale().restore(state.at("loss_scale").get<double>(), state.at("good_steps").get<int64_t>());
   engine.resume_at(state.at("step").get<int64_t>());

@@ -1,8 +1,15 @@
 // The engine's state as a checkpoint, and back: parameters, optimizer state by parameter, counters, loss scale, and the
 // run file it was made with. The data cursor is the step: sample order is a function of it.
+//
+// Of several ranks each makes the snapshot of what its strategy holds, and all write together; pieces carry global
+// names and places, so that any number of ranks, sharing in any way, restores it.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "esp/ckpt/checkpoint.h"
+#include "esp/sync/strategy.h"
 #include "esp/train/engine.h"
 
 namespace esp::train {
@@ -14,9 +21,17 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config);
 // asks for another optimizer.
 void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint);
 
-// Parameters only, from a checkpoint of the same architecture.
-void load_parameters(nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint);
+// Parameters only, from a checkpoint of the same architecture, a unit at a time.
+void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoint);
+// The state of what this rank updates, by the optimizer's own ranges.
+void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint);
 
 ckpt::Piece piece_of(const nn::Parameter& parameter);  // the whole of it
+// What is held, parameter by parameter: the whole of one, or the run of its elements that the range meets.
+std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held);
+// The state of the held elements, so that a state that several ranks keep is written once. What is held must be
+// updated here.
+std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
+                                          std::span<const optim::Held> held);
 
 }  // namespace esp::train
