@@ -3,7 +3,8 @@
 //
 // `master` holds the weights the update acts on (fp32, fp64 for f64); `weights`, where not null, is the storage copy
 // (16-bit) written from it. `grad` is in storage type and is multiplied by grad_scale (clipping and the inverse of the
-// loss scale together) before use. State is in master's type.
+// loss scale together) before use; `weights` may lie over it, an element is read before it is written. State is in
+// master's type.
 #pragma once
 
 #include <cstdint>

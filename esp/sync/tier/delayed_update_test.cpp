@@ -3,45 +3,94 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 
 #include "esp/kernel/elementwise.h"
+#include "esp/nn/layers/head.h"
+#include "esp/nn/layers/mlp.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/sync/tier/offloaded_optimizer.h"
 
 namespace esp::sync {
 namespace {
 
-constexpr int64_t kRows = 61, kCols = 7, kCount = kRows * kCols + kCols;
-
 std::vector<char> bytes_of(const tensor::Tensor& x) {
   const auto* data = static_cast<const char*>(x.data());
   return {data, data + x.bytes()};
 }
 
-// Values, gradients and what computes the second from the first.
-struct Machine {
-  explicit Machine(const tensor::Context& c, DType type) : context(c) {
-    list.begin_unit("u");
-    list.add("w", {kRows, kCols}, nn::Init::normal(1), true);
-    list.add("b", {kCols}, nn::Init::normal(1), false);
+// Values, gradients, and what computes the second from the first; no two steps alike.
+struct Problem {
+  explicit Problem(const tensor::Context& c) : context(c) {}
+  virtual ~Problem() = default;
+  virtual void backward(int64_t step) = 0;
+
+  void make(DType type) {
     list.materialize(context, type, true);
     list.initialise(3, context.stream);
   }
-  tensor::Tensor& values() { return list.units()[0].values; }
-  tensor::Tensor& grads() { return list.units()[0].grads; }
-
-  // F = Σ a[i]·(w[i] − c[i])² / 2, with noise of the step's own: no two steps have the same gradients.
-  void backward(int64_t step) {
-    const tensor::Tensor w = tensor::cast_to(context, values(), DType::f64, device::MemoryCategory::other);
-    tensor::Tensor g = tensor::empty(context, {kCount}, DType::f64, device::MemoryCategory::other);
-    kernel::fill_normal(g.data(), 0, 0.05, 11, static_cast<uint64_t>(step), 0, kCount, DType::f64, context.stream);
-    for (int64_t i = 0; i < kCount; ++i)
-      g.as<double>()[i] += (0.5 + static_cast<double>(i % 13) / 13) * (w.as<double>()[i] - static_cast<double>(i % 5));
-    kernel::cast(grads().data(), grads().dtype(), g.data(), DType::f64, kCount, context.stream);
+  std::vector<std::vector<char>> values() const {
+    std::vector<std::vector<char>> all;
+    for (const auto& unit : list.units()) all.push_back(bytes_of(unit.values));
+    return all;
+  }
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const auto& unit : list.units()) sum += unit.values.bytes();
+    return sum;
   }
 
   const tensor::Context context;
   nn::ParameterList list;
+};
+
+// Σ a[i]·(w[i] − c[i])² / 2, and noise.
+struct Quadratic final : Problem {
+  Quadratic(const tensor::Context& c, DType type) : Problem(c) {
+    list.begin_unit("u");
+    list.add("w", {61, 7}, nn::Init::normal(1), true);
+    list.add("b", {7}, nn::Init::normal(1), false);
+    make(type);
+  }
+  void backward(int64_t step) override {
+    auto& unit = list.units()[0];
+    const tensor::Tensor w = tensor::cast_to(context, unit.values, DType::f64, device::MemoryCategory::other);
+    tensor::Tensor g = tensor::empty(context, {unit.count}, DType::f64, device::MemoryCategory::other);
+    kernel::fill_normal(g.data(), 0, 0.05, 11, static_cast<uint64_t>(step), 0, unit.count, DType::f64, context.stream);
+    for (int64_t i = 0; i < unit.count; ++i)
+      g.as<double>()[i] += (0.5 + static_cast<double>(i % 13) / 13) * (w.as<double>()[i] - static_cast<double>(i % 5));
+    kernel::cast(unit.grads.data(), unit.grads.dtype(), g.data(), DType::f64, unit.count, context.stream);
+  }
+};
+
+// A gated perceptron and a classifier on it, other inputs every step.
+struct SmallModel final : Problem {
+  SmallModel(const tensor::Context& c, DType type) : Problem(c), tape(c) {
+    list.begin_unit("block");
+    nn::MlpOptions options;
+    options.dim = 6;
+    options.ffn = 11;
+    options.gated = true;
+    options.init = options.out_init = nn::Init::normal(0.5);
+    block.emplace(list, "mlp", options);
+    list.begin_unit("head");
+    head.emplace(list, "head", 6, 5, true, nn::Init::normal(0.5));
+    make(type);
+  }
+  void backward(int64_t step) override {
+    tensor::Tensor x = tensor::empty(context, {4, 6}, list.units()[0].values.dtype(), device::MemoryCategory::other);
+    kernel::fill_normal(x.data(), 0, 1, 13, static_cast<uint64_t>(step), 0, x.count(), x.dtype(), context.stream);
+    tensor::Tensor targets = tensor::empty(context, {4}, DType::i32, device::MemoryCategory::other);
+    for (int32_t i = 0; i < 4; ++i) targets.as<int32_t>()[i] = static_cast<int32_t>(i + step) % 5;
+    list.zero_gradients(context.stream);
+    nn::Pass pass;
+    pass.tape = &tape;
+    autograd::backward(tape, head->loss(pass, (*block)(pass, tape.leaf(x)), targets, 0.25));
+    tape.clear();
+  }
+  autograd::Tape tape;
+  std::optional<nn::Mlp> block;
+  std::optional<nn::Head> head;
 };
 
 double rate(int64_t step) {
@@ -51,7 +100,7 @@ double scale(int64_t step) {
   return step % 2 ? 1 : 0.5;
 }
 
-struct DelayedTest : testing::TestWithParam<std::tuple<const char*, DType>> {
+struct DelayedTest : testing::TestWithParam<std::tuple<const char*, const char*, DType>> {
   device::MemoryAccount account;
   device::Pool pool{account}, host{account, device::MemoryTier::host};
   tensor::Context context{{}, &pool};
@@ -59,37 +108,42 @@ struct DelayedTest : testing::TestWithParam<std::tuple<const char*, DType>> {
   obs::TemporaryFolder folder;
   optim::OptimizerOptions rule{.name = "adamw", .weight_decay = 0.1};
 
-  std::unique_ptr<OffloadedOptimizer> offloaded(Machine& machine, int64_t delay_after) {
+  std::unique_ptr<OffloadedOptimizer> offloaded(Problem& problem, int64_t delay_after) {
     TierOptions options;
-    options.placement = std::get<0>(GetParam());
+    options.placement = std::get<1>(GetParam());
     options.tile = 100;
     options.delay_after = delay_after;
     options.host_threads = 2;
     options.file.folder = folder.path();
-    return make_offloaded_optimizer(rule, machine.list, context.stream, host, link, optim::everything(machine.list),
+    return make_offloaded_optimizer(rule, problem.list, context.stream, host, link, optim::everything(problem.list),
                                     options);
   }
-  DType type() const { return std::get<1>(GetParam()); }
+  std::unique_ptr<Problem> problem() {
+    const DType type = std::get<2>(GetParam());
+    if (std::get<0>(GetParam()) == std::string("quadratic")) return std::make_unique<Quadratic>(context, type);
+    return std::make_unique<SmallModel>(context, type);
+  }
 
-  // The values after every step, by the recurrence and by nothing else of ours than the optimizer on the device.
-  std::vector<std::vector<char>> recurrence(int64_t delay_after, int64_t steps) {
-    Machine machine(context, type());
-    auto optimizer = optim::make_optimizer(rule, machine.list, context);
-    std::vector<std::vector<char>> trajectory;
-    tensor::Tensor kept = tensor::copy_of(context, machine.grads(), device::MemoryCategory::other);
+  // The values after every step, by the recurrence and nothing else of ours than the optimizer on the device.
+  using Values = std::vector<std::vector<char>>;
+  std::vector<Values> recurrence(int64_t delay_after, int64_t steps) {
+    const auto p = problem();
+    auto optimizer = optim::make_optimizer(rule, p->list, context);
+    std::vector<Values> trajectory;
+    Values kept;
     for (int64_t k = 0; k < steps; ++k) {
-      machine.backward(k);  // at w[k]
+      p->backward(k);  // at w[k]
       if (k < delay_after) {
         optimizer->step(rate(k), scale(k));
       } else {
-        const tensor::Tensor fresh = tensor::copy_of(context, machine.grads(), device::MemoryCategory::other);
-        if (k > delay_after) {
-          std::memcpy(machine.grads().data(), kept.data(), kept.bytes());
-          optimizer->step(rate(k - 1), scale(k - 1));
-        }
+        Values fresh;
+        for (auto& unit : p->list.units()) fresh.push_back(bytes_of(unit.grads));
+        for (size_t u = 0; u < kept.size(); ++u)
+          std::memcpy(p->list.units()[u].grads.data(), kept[u].data(), kept[u].size());
+        if (k > delay_after) optimizer->step(rate(k - 1), scale(k - 1));
         kept = fresh;
       }
-      trajectory.push_back(bytes_of(machine.values()));
+      trajectory.push_back(p->values());
     }
     return trajectory;
   }
@@ -97,48 +151,55 @@ struct DelayedTest : testing::TestWithParam<std::tuple<const char*, DType>> {
 
 TEST_P(DelayedTest, FollowsItsRecurrenceBitForBit) {
   for (const int64_t delay_after : {1, 4}) {
-    Machine machine(context, type());
-    auto optimizer = offloaded(machine, delay_after);
+    const auto p = problem();
+    auto optimizer = offloaded(*p, delay_after);
     const auto expected = recurrence(delay_after, 12);
     for (int64_t k = 0; k < 12; ++k) {
-      machine.backward(k);
+      p->backward(k);
       optimizer->step(rate(k), scale(k));
-      EXPECT_EQ(bytes_of(machine.values()), expected[static_cast<size_t>(k)]) << delay_after << " " << k;
+      EXPECT_EQ(p->values(), expected[static_cast<size_t>(k)]) << delay_after << " " << k;
     }
-    EXPECT_EQ(expected[static_cast<size_t>(delay_after)], expected[static_cast<size_t>(delay_after) - 1]);
+    const auto first = static_cast<size_t>(delay_after);
+    EXPECT_EQ(expected[first], expected[first - 1]);
+    EXPECT_NE(expected[first + 1], expected[first]);
     EXPECT_EQ(optimizer->num_steps(), 12);
   }
 }
 
 TEST_P(DelayedTest, PiecesTakenDuringBackwardMeetAnUpdateUnderWay) {
-  Machine machine(context, type());
-  auto optimizer = offloaded(machine, 2);
+  const auto p = problem();
+  auto optimizer = offloaded(*p, 2);
   const auto expected = recurrence(2, 10);
   for (int64_t k = 0; k < 10; ++k) {
-    machine.backward(k);
-    for (int64_t end = kCount; end > 0; end -= 50) {
-      const int64_t begin = std::max<int64_t>(0, end - 50);
-      optimizer->take_gradient(0, begin, machine.grads().slice(begin, end));
+    p->backward(k);
+    for (size_t u = p->list.units().size(); u-- > 0;) {
+      auto& unit = p->list.units()[u];
+      for (int64_t end = unit.count; end > 0; end -= 50) {
+        const int64_t begin = std::max<int64_t>(0, end - 50);
+        optimizer->take_gradient(u, begin, unit.grads.slice(begin, end));
+      }
+      // What was taken is what counts.
+      kernel::fill(unit.grads.data(), 1e4, unit.count, unit.grads.dtype(), context.stream);
     }
-    kernel::fill(machine.grads().data(), 1e9, kCount, type(), context.stream);  // what was taken is what counts
     optimizer->step(rate(k), scale(k));
-    EXPECT_EQ(bytes_of(machine.values()), expected[static_cast<size_t>(k)]) << k;
+    EXPECT_EQ(p->values(), expected[static_cast<size_t>(k)]) << k;
   }
 }
 
 TEST_P(DelayedTest, StoppingAndResumingIsNotStopping) {
-  for (const int64_t stop : {2, 3, 7}) {  // before the delay begins, at its first step, within it
-    Machine first(context, type()), second(context, type());
-    auto before = offloaded(first, 3);
+  for (const int64_t stop : {2, 4, 7}) {  // before the delay begins, after its first step, within it
+    const auto first = problem(), second = problem();
+    auto before = offloaded(*first, 3);
     const auto expected = recurrence(3, 12);
     for (int64_t k = 0; k < stop; ++k) {
-      first.backward(k);
+      first->backward(k);
       before->step(rate(k), scale(k));
     }
-    auto after = offloaded(second, 3);
-    std::memcpy(second.values().data(), first.values().data(), first.values().bytes());
+    auto after = offloaded(*second, 3);
+    for (size_t u = 0; u < first->list.units().size(); ++u)
+      std::memcpy(second->list.units()[u].values.data(), first->values()[u].data(), first->values()[u].size());
     const auto from = before->states(), to = after->states();
-    ASSERT_EQ(from.size(), 3u);
+    ASSERT_EQ(from.size(), 3 * first->list.units().size());
     for (size_t i = 0; i < from.size(); ++i) {
       ASSERT_EQ(from[i].slot, to[i].slot);
       std::memcpy(to[i].values.data(), from[i].values.data(), from[i].values.bytes());
@@ -146,30 +207,32 @@ TEST_P(DelayedTest, StoppingAndResumingIsNotStopping) {
     after->set_num_steps(before->num_steps());
     after->states_restored();
     for (int64_t k = stop; k < 12; ++k) {
-      second.backward(k);
+      second->backward(k);
       after->step(rate(k), scale(k));
-      EXPECT_EQ(bytes_of(second.values()), expected[static_cast<size_t>(k)]) << stop << " " << k;
+      EXPECT_EQ(second->values(), expected[static_cast<size_t>(k)]) << stop << " " << k;
     }
   }
 }
 
 TEST_P(DelayedTest, EveryStepButTheFirstDelayedMovesAllUpAndAllDown) {
-  Machine machine(context, type());
-  auto optimizer = offloaded(machine, 2);
-  const uint64_t bytes = machine.values().bytes(), down = link.bytes_down(), up = link.bytes_up();
+  const auto p = problem();
+  auto optimizer = offloaded(*p, 2);
+  const uint64_t down = link.bytes_down(), up = link.bytes_up();
   for (int64_t k = 0; k < 6; ++k) {
-    machine.backward(k);
+    p->backward(k);
     optimizer->step(rate(k), scale(k));
   }
-  EXPECT_EQ(link.bytes_down() - down, 6 * bytes);
-  EXPECT_EQ(link.bytes_up() - up, 5 * bytes);
-  EXPECT_EQ(account.use(device::MemoryCategory::gradient, device::MemoryTier::host).current, 2 * bytes);
+  EXPECT_EQ(link.bytes_down() - down, 6 * p->bytes());
+  EXPECT_EQ(link.bytes_up() - up, 5 * p->bytes());
+  EXPECT_EQ(account.use(device::MemoryCategory::gradient, device::MemoryTier::host).current, 2 * p->bytes());
 }
 
-INSTANTIATE_TEST_SUITE_P(Placement, DelayedTest,
-                         testing::Combine(testing::Values("host", "file"), testing::Values(DType::bf16, DType::f32)),
+INSTANTIATE_TEST_SUITE_P(Problem, DelayedTest,
+                         testing::Combine(testing::Values("quadratic", "model"), testing::Values("host", "file"),
+                                          testing::Values(DType::bf16, DType::f32)),
                          [](const auto& row) {
-                           return fmt::format("{}_{}", std::get<0>(row.param), name_of(std::get<1>(row.param)));
+                           return fmt::format("{}_{}_{}", std::get<0>(row.param), std::get<1>(row.param),
+                                              name_of(std::get<2>(row.param)));
                          });
 
 }  // namespace

@@ -37,6 +37,7 @@ OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const 
                                        std::vector<optim::Owned> owned, const TierOptions& options)
     : rule_(std::move(rule)),
       stream_(stream),
+      host_(host),
       link_(link),
       options_(checked(options)),
       owned_(std::move(owned)),
@@ -61,12 +62,19 @@ std::byte* OffloadedOptimizer::at(const tensor::Tensor& flat, int64_t element) c
   return flat.as<std::byte>() + bytes(element);
 }
 
-void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor::Tensor& piece) {
+void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor::Tensor& piece, bool add) {
   const optim::Range& of = owned_[range].range;
   const Span span{first, first + piece.count()};
   ESP_CHECK(piece.dtype() == type_ && first >= 0 && span.end <= of.end - of.begin, "[{}, {}) of [{}, {})", first,
             span.end, of.begin, of.end);
-  link_.down(at(taken_, plan_.begins[range] + first), piece.data(), piece.bytes(), stream_);
+  std::byte* const place = at(taken_, plan_.begins[range] + first);
+  if (add) {
+    const tensor::Tensor term(host_, {piece.count()}, type_, device::MemoryCategory::buffer);
+    link_.down(term.data(), piece.data(), piece.bytes(), stream_);
+    kernel::add_to(place, term.data(), piece.count(), type_, stream_);
+  } else {
+    link_.down(place, piece.data(), piece.bytes(), stream_);
+  }
   // Keeps the spans in order and joins those that touch.
   std::vector<Span>& spans = covered_[range];
   auto from = std::find_if(spans.begin(), spans.end(), [&](const Span& s) { return s.end >= span.begin; });

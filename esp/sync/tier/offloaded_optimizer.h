@@ -43,8 +43,8 @@ class OffloadedOptimizer final : public optim::Optimizer {
                      const device::Stream& stream, device::Pool& host, device::HostLink& link,
                      std::vector<optim::Owned> owned, const TierOptions& options);
 
-  // Elements [first, first + piece.count()) of an owned range; overwrites what came before.
-  void take_gradient(size_t range, int64_t first, const tensor::Tensor& piece);
+  // Elements [first, first + piece.count()) of an owned range; overwrites what came before, or is added to it.
+  void take_gradient(size_t range, int64_t first, const tensor::Tensor& piece, bool add = false);
   // What was taken, on the host: for norms. Valid until the next step.
   tensor::Tensor gradient(size_t range) const;
   // Forgets what was taken, for a step that is not to be.
@@ -83,6 +83,7 @@ class OffloadedOptimizer final : public optim::Optimizer {
 
   const std::unique_ptr<optim::Rule> rule_;
   const device::Stream stream_;
+  device::Pool& host_;
   device::HostLink& link_;
   const TierOptions options_;
   const std::vector<optim::Owned> owned_;

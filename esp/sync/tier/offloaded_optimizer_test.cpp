@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -259,6 +260,28 @@ TEST_P(Placed, RefreshingTheMasterKeepsTheMoments) {
   EXPECT_EQ(states_of(*flat), states_of(*far));
 }
 
+TEST_P(Placed, ElementsBeyondTheParametersStayAsTheyAre) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  const int64_t count = list.units()[0].count, padded = count + 37;
+  const auto shard = [&] {
+    optim::Owned one{{0, 0, padded}, tensor::empty(context, {padded}, DType::bf16, MemoryCategory::parameter), {}};
+    kernel::fill(one.values.data(), 0.3, padded, DType::bf16, context.stream);
+    one.grads = tensor::empty(context, {padded}, DType::bf16, MemoryCategory::gradient);
+    kernel::fill(one.grads.data(), 0.7, padded, DType::bf16, context.stream);
+    return one;
+  };
+  const optim::Owned here = shard(), there = shard();
+  auto flat = optim::make_optimizer(rule("adamw"), list, context, {here});
+  auto far = make_offloaded_optimizer(rule("adamw"), list, context.stream, host, link, {there}, tier(GetParam()));
+  for (int64_t step = 0; step < 3; ++step) {
+    flat->step(1e-2, 1);
+    far->step(1e-2, 1);
+  }
+  EXPECT_EQ(bytes_of(here.values), bytes_of(there.values));
+  EXPECT_EQ(bytes_of(there.values.slice(count, padded)), bytes_of(shard().values.slice(count, padded)));
+}
+
 TEST_P(Placed, ARankThatOwnsNothingSteps) {
   nn::ParameterList list;
   build(list, DType::bf16);
@@ -294,12 +317,37 @@ TEST_F(OffloadTest, DamageInTheFileEndsTheStepWithItsName) {
               AllOf(StartsWith("4 "), HasSubstr(path), HasSubstr("block 3 ")));
 }
 
+TEST_F(OffloadTest, AWriteThatFailsMidRunEndsTheStepAndTheValuesAreStillThere) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  set_gradients(list, 1);
+  const std::string told = in_child([&]() -> std::string {
+    device::MemoryAccount own;
+    device::Pool memory(own, MemoryTier::host);
+    tensor::Context alone{{}, &device_pool};  // the threads stayed with the parent
+    auto optimizer = make_offloaded_optimizer(rule("adamw"), list, alone.stream, memory, link, optim::everything(list),
+                                              tier("file"));
+    optimizer->step(1e-2, 1);
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{8192, 8192};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string error = outcome_of([&]() -> std::string {
+      optimizer->step(1e-2, 1);
+      return "stepped";
+    });
+    optimizer.reset();
+    return fmt::format("{}|{}", error,
+                       kernel::all_finite(list.units()[0].values.data(), list.units()[0].count, DType::bf16, {}));
+  });
+  EXPECT_THAT(told, AllOf(StartsWith("4 "), HasSubstr("bytes wanted"), HasSubstr("free in"), HasSubstr("|true")));
+}
+
 TEST_F(OffloadTest, ADiskTooSmallSaysWhatItIsFor) {
   nn::ParameterList list;
   build(list, DType::bf16);
   const std::string told = in_child([&]() -> std::string {
     if (!mount_privately("tmpfs", folder.path(), "size=8k")) return "skip";
-    offloaded(list, tier("file"));
+    offloaded(list, tier("file"));  // refused before the threads, which stayed with the parent, are needed
     return "made";
   });
   if (told == "skip") GTEST_SKIP() << "no leave to mount";

@@ -1,0 +1,34 @@
+#include "esp/device/host_link.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+namespace esp::device {
+namespace {
+
+TEST(HostLinkTest, CopiesOnAnyNumberOfThreadsAndCountsEachWay) {
+  for (const int num_threads : {1, 3}) {
+    ThreadPool threads(num_threads);
+    const Stream stream{.device = {}, .pool = &threads, .queue = nullptr};
+    HostLink link;
+    uint64_t down = 0, up = 0;
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{3'000'001}}) {
+      std::vector<unsigned char> from(count), to(count + 1, 255), back(count);
+      std::iota(from.begin(), from.end(), static_cast<unsigned char>(count));
+      link.down(to.data(), from.data(), count, stream);
+      link.up(back.data(), to.data(), count, stream);
+      link.up(back.data(), to.data(), count / 2, stream);
+      EXPECT_EQ(back, from);
+      EXPECT_EQ(to.back(), 255);
+      down += count;
+      up += count + count / 2;
+    }
+    EXPECT_EQ(link.bytes_down(), down);
+    EXPECT_EQ(link.bytes_up(), up);
+  }
+}
+
+}  // namespace
+}  // namespace esp::device

@@ -1,0 +1,22 @@
+#include "esp/sync/tier/offload.h"
+
+namespace esp::sync {
+
+std::unique_ptr<OffloadedOptimizer> Offload::make_optimizer(const optim::OptimizerOptions& options,
+                                                            const nn::ParameterList& parameters,
+                                                            const device::Stream& stream,
+                                                            std::vector<optim::Owned> owned, const TierOptions& tier) {
+  auto made = make_offloaded_optimizer(options, parameters, stream, host_, link_, std::move(owned), tier);
+  optimizer_ = made.get();
+  return made;
+}
+
+void Offload::take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) {
+  optimizer_->take_gradient(owned, first, piece, add);
+}
+
+tensor::Tensor Offload::taken(size_t owned) {
+  return optimizer_->gradient(owned);
+}
+
+}  // namespace esp::sync
