@@ -102,6 +102,19 @@ Json MemoryAccount::snapshot() const {
   return all;
 }
 
+Json MemoryAccount::tiers_snapshot() const {
+  std::lock_guard lock(mutex_);
+  const auto text = [](const MemoryUse& use) { return Json{{"current", use.current}, {"peak", use.peak}}; };
+  Json all = Json::object();
+  for (MemoryTier tier : kAllTiers) {
+    Json& one = all[std::string(name_of(tier))];
+    for (MemoryCategory category : kAllCategories)
+      one[std::string(name_of(category))] = text(uses_[at(category)][at(tier)]);
+    one["total"] = text(tiers_[at(tier)]);
+  }
+  return all;
+}
+
 HostBuffer::HostBuffer(MemoryAccount& account, size_t bytes, AllocateOptions options)
     : bytes_(bytes), options_(options) {
   if (bytes == 0) return;

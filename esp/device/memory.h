@@ -47,6 +47,8 @@ class MemoryAccount {
 
   // {"parameter": {"current": …, "peak": …}, …} over all tiers, in the order of kAllCategories.
   Json snapshot() const;
+  // The same by tier: {"device": {"parameter": …, "total": …}, "host": …, "file": …}.
+  Json tiers_snapshot() const;
 
  private:
   mutable std::mutex mutex_;  // guards everything below

@@ -34,7 +34,7 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
       cut_counts_.push_back(std::min(kBlock, unit.count - at / kBlock * kBlock));
     }
   }
-  const DType type = owned_.empty() ? DType::f32 : owned_.front().grads.dtype();
+  const DType type = owned_.empty() ? DType::f32 : owned_.front().values.dtype();
   sums_ = tensor::zeros(context, {first_block_.back()}, DType::f64, device::MemoryCategory::buffer);
   if (!cut_blocks_.empty())
     edges_ = tensor::zeros(context, {static_cast<int64_t>(cut_blocks_.size()) * kBlock}, type,

@@ -20,6 +20,8 @@ class SquaredNorm {
   SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<optim::Owned> owned,
               std::vector<int64_t> cuts, bool ordered);
   double sum(Ranks& ranks);
+  // The gradients of owned range `index`, where they were not known at the beginning or have moved.
+  void set_gradients(size_t index, tensor::Tensor grads) { owned_[index].grads = std::move(grads); }
 
  private:
   static constexpr int64_t kBlock = 4096;
@@ -29,7 +31,7 @@ class SquaredNorm {
 
   const nn::ParameterList& parameters_;
   const tensor::Context context_;
-  const std::vector<optim::Owned> owned_;
+  std::vector<optim::Owned> owned_;
   const bool ordered_, shared_;
   std::vector<int64_t> first_block_;  // of each unit, and the end
   std::vector<int64_t> cut_blocks_;   // in order

@@ -35,18 +35,30 @@ struct Options {
   int64_t prefetch = 1;                        // zero3: units gathered ahead
   bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward
   int64_t group = 0;                           // zero1-3: ranks that share one set of shards; 0: all
-  std::string quantise = "none";               // zero3: of qwz, qgz, hpz, joined by commas
+  std::string quantise = "none";               // zero3: of qwz, hpz, qgz, joined by commas
   int64_t quantise_block = 2048;
   bool deterministic = false;  // sums in rank order, whatever the layout
 };
 
+// Where reduced gradients go that this rank does not keep on the device.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  // Elements [first, first + piece.count()) of owned()[owned]: over what is there, or added to it.
+  virtual void take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) = 0;
+  virtual tensor::Tensor taken(size_t owned) = 0;  // all of them, when all have come
+};
+
 struct Setup {
   comm::Communicator* ranks = nullptr;  // null: this rank is alone
+  int ranks_per_node = 1;
   nn::ParameterList* parameters = nullptr;
   tensor::Context context;
   DType storage = DType::f32;
   Options options;
   Duration timeout = std::chrono::minutes(10);  // of one wait for the others
+  // Reduced gradients go to the sink (zero2, zero3): Owned::grads are then undefined, and set_sink is called.
+  bool gradients_leave = false;
   obs::TraceRow* trace = nullptr;  // waiting for others is drawn here
 };
 
@@ -77,6 +89,8 @@ class Strategy {
   virtual std::vector<optim::Owned> owned() = 0;
   // What this rank writes into a checkpoint, so that all ranks together write each value once.
   virtual std::vector<optim::Held> held() = 0;
+
+  virtual void set_sink(GradientSink*) {}
 
   virtual void begin_step() = 0;
   virtual void begin_pass(const Pass& pass) = 0;

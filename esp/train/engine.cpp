@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include <fmt/format.h>
@@ -33,8 +34,15 @@ sync::Options sync_options(const RunConfig& config) {
   o.prefetch = config.sync.prefetch;
   o.keep_gathered = config.sync.keep_gathered;
   o.group = config.sync.group;
+  o.quantise = config.sync.quantise;
+  o.quantise_block = config.sync.quantise_block;
   o.deterministic = config.run.deterministic;
   return o;
+}
+
+// Stages that keep a share of the gradients only send it to the host as it comes.
+bool gradients_can_leave(const std::string& method) {
+  return method == "zero2" || method == "zero3";
 }
 
 // The first rank reads, tokenises and caches the data; the others then find what it made.
@@ -112,8 +120,12 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   const model::ModelConfig shape = model_config(config.model);
   shape.check();
   model_ = model::make_model(shape);
+  account_.set_budget(device::MemoryTier::device, static_cast<uint64_t>(config.run.device_memory_mb * (1 << 20)));
   sync::Setup setup;
   setup.ranks = standing.ranks;
+  setup.ranks_per_node =
+      config.comm.nodes > 0 ? standing.size() / static_cast<int>(config.comm.nodes) : standing.local_size;
+  setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
   setup.parameters = &model_->parameters();
   setup.context = context_;
   setup.storage = storage_type(config.train.precision);
@@ -124,8 +136,7 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   strategy_->fill([&](nn::ParameterList::Unit& unit) {
     model_->parameters().initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
   });
-  optimizer_ =
-      optim::make_optimizer(optimizer_options(config.train), model_->parameters(), context_, strategy_->owned());
+  make_optimizer();
   words_.resize(static_cast<size_t>(standing.size()) * kNumWords);
   data::LoaderOptions loading;
   loading.B = share();
@@ -135,6 +146,25 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
 }
 
 Engine::~Engine() = default;
+
+void Engine::make_optimizer() {
+  const optim::OptimizerOptions options = optimizer_options(config_.train);
+  if (config_.sync.offload == "none") {
+    optimizer_ = optim::make_optimizer(options, model_->parameters(), context_, strategy_->owned());
+    return;
+  }
+  sync::TierOptions tier;
+  tier.placement = config_.sync.offload;
+  tier.tile = config_.sync.offload_tile;
+  tier.delay_after = config_.sync.delay_update;
+  tier.file.folder =
+      config_.sync.offload_dir.empty() ? run_folder_of(config_) + "/offload" : config_.sync.offload_dir;
+  tier.file.io = config_.sync.offload_io;
+  if (tier.placement == "file") std::filesystem::create_directories(tier.file.folder);
+  offload_ = std::make_unique<sync::Offload>(account_);
+  optimizer_ = offload_->make_optimizer(options, model_->parameters(), context_.stream, strategy_->owned(), tier);
+  strategy_->set_sink(offload_.get());
+}
 
 int64_t Engine::tokens_per_step() const {
   const data::BatchShape shape = feed_->train->shape();

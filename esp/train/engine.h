@@ -16,6 +16,7 @@
 #include "esp/optim/gradients.h"
 #include "esp/optim/optimizer.h"
 #include "esp/sync/strategy.h"
+#include "esp/sync/tier/offload.h"
 #include "esp/train/feed.h"
 #include "esp/train/run_config.h"
 
@@ -54,6 +55,7 @@ class Engine {
   int64_t num_steps() const { return step_; }
   model::Model& model() { return *model_; }
   sync::Strategy& strategy() { return *strategy_; }
+  sync::Offload* offload() { return offload_.get(); }
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScale& loss_scale() { return loss_scale_; }
   const tensor::Context& context() const { return context_; }
@@ -75,6 +77,7 @@ class Engine {
   int64_t share() const { return config_.train.global_batch / standing_.size(); }
   double run_micro_batches(const data::Batch& batch, const Rows& rows, bool training, double scale);
   double summed_over_ranks(double value);
+  void make_optimizer();
   void exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop);
 
   const RunConfig& config_;
@@ -85,6 +88,7 @@ class Engine {
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<sync::Offload> offload_;  // null: everything is on the device
   std::unique_ptr<sync::Strategy> strategy_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LossScale loss_scale_;

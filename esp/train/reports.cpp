@@ -103,12 +103,15 @@ void Reports::step(const StepReport& r, bool logged) {
 void Reports::finish(double wall_s, int restarts) {
   const Standing& standing = engine_.standing();
   std::filesystem::create_directories(folder_ + "/ranks");
-  const Json rank = {{"rank", standing.rank()},
+  Json rank = {{"rank", standing.rank()},
                      {"coords", {{"dp", standing.rank()}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
                      {"memory", engine_.account().snapshot()},
                      {"reserved_bytes", engine_.pool().reserved_bytes()},
                      {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
+                     {"tiers", engine_.account().tiers_snapshot()},
                      {"comm", comm_rows(engine_)}};
+  if (sync::Offload* offload = engine_.offload())
+    rank["host_link"] = {{"bytes_down", offload->link().bytes_down()}, {"bytes_up", offload->link().bytes_up()}};
   obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, standing.rank()), rank.dump(2) + "\n");
 
   auto peak = static_cast<int64_t>(engine_.account().use(device::MemoryTier::device).peak);

@@ -20,6 +20,7 @@ struct RunSection {
   int64_t seed = 1;
   std::string device = "cpu";
   bool deterministic = false;  // fixed orders everywhere; the CPU path always has them
+  double device_memory_mb = 0;  // the device tier's budget; 0: none
   int64_t threads = 0;         // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
 };
 
@@ -79,7 +80,12 @@ struct SyncSection {
   int64_t prefetch = 1;
   bool keep_gathered = false;
   int64_t group = 0;
-  std::string offload = "none", compress = "none", feedback = "none";
+  std::string quantise = "none";
+  int64_t quantise_block = 2048;
+  std::string offload = "none", offload_dir, offload_io = "auto";
+  int64_t offload_tile = 4 << 20;
+  int64_t delay_update = 0;
+  std::string compress = "none", feedback = "none";
 };
 
 struct CommSection {

@@ -175,7 +175,20 @@ void RunConfig::check_world(int world) const {
        fmt::format("0 (all) or what divides the {} ranks", dp));
   want(sync.group == 0 || sync.method != "allreduce", "sync.group", sync.group,
        "it is of zero1, zero2 and zero3; allreduce keeps whole copies everywhere");
-  find_row("sync.offload", kNone, sync.offload);
+  static constexpr Named<int> kOffloads[] = {{"none", 0}, {"host", 1}, {"file", 2}};
+  static constexpr Named<int> kIo[] = {{"auto", 0}, {"uring", 1}, {"threads", 2}};
+  find_row("sync.offload", kOffloads, sync.offload);
+  find_row("sync.offload_io", kIo, sync.offload_io);
+  want(sync.delay_update >= 0, "sync.delay_update", sync.delay_update, "0 (never) or a number of steps");
+  want(sync.delay_update == 0 || sync.offload != "none", "sync.delay_update", sync.delay_update,
+       "it delays the host's update; sync.offload = \"host\" or \"file\" is wanted with it");
+  want(sync.offload_tile >= 1024, "sync.offload_tile", sync.offload_tile, "at least 1024 elements");
+  want(sync.quantise == "none" || sync.method == "zero3", "sync.quantise", sync.quantise,
+       "ZeRO++ is of stage 3; sync.method = \"zero3\" is wanted with it");
+  want(sync.quantise_block >= 1, "sync.quantise_block", sync.quantise_block, "at least 1 element");
+  want(run.device_memory_mb >= 0, "run.device_memory_mb", run.device_memory_mb, "0 (no limit) or more");
+  want(comm.nodes >= 0 && (comm.nodes == 0 || dp % comm.nodes == 0), "comm.nodes", comm.nodes,
+       fmt::format("0 (as the hosts are) or what divides the {} ranks", dp));
   find_row("sync.compress", kNone, sync.compress);
   find_row("sync.feedback", kNone, sync.feedback);
   want(!parallel.sequence, "parallel.sequence", parallel.sequence,

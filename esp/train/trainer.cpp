@@ -1,7 +1,9 @@
 #include "esp/train/trainer.h"
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <random>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -125,10 +127,33 @@ class Run {
   void begin() {
     const std::string& init = config_.model.init;
     if (init.empty()) return;
-    const std::vector<std::string> fresh = load_initial(engine_.model(), init, engine_.context().stream);
+    const std::vector<std::string> fresh = load_into_shards(init);
     engine_.optimizer().refresh_master();
     note(fmt::format("parameters from {}{}", init,
                      fresh.empty() ? "" : fmt::format("; new: {}", fmt::join(fresh, ", "))));
+  }
+
+  // Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.
+  std::vector<std::string> load_into_shards(const std::string& path) {
+    nn::ParameterList& list = engine_.model().parameters();
+    const device::Stream& stream = engine_.context().stream;
+    if (list.units().front().values.defined()) return load_initial(engine_.model(), path, stream);
+    device::Pool host(engine_.account(), device::MemoryTier::host);
+    const tensor::Context context{stream, &host};
+    std::vector<std::string> fresh;
+    {
+      const tensor::Tensor all = tensor::empty(context, {list.count()}, storage_type(config_.train.precision),
+                                               device::MemoryCategory::parameter);
+      for (auto& unit : list.units()) {
+        list.place_values(unit, all.slice(unit.first, unit.first + unit.count));
+        list.initialise(unit, static_cast<uint64_t>(config_.run.seed), stream);
+      }
+      fresh = load_initial(engine_.model(), path, stream);
+      engine_.strategy().fill([&](nn::ParameterList::Unit& unit) {
+        std::memcpy(unit.values.data(), all.slice(unit.first, unit.first + unit.count).data(), unit.values.bytes());
+      });
+    }
+    return fresh;
   }
 
   void introduce() {
@@ -179,6 +204,9 @@ class Run {
   ckpt::SaveOptions save_options() {
     ckpt::SaveOptions options;
     options.keep = static_cast<int>(config_.checkpoint.keep);
+    options.rank = standing_.rank();
+    options.world = standing_.size();
+    options.token = broadcast_text(standing_.ranks, fmt::format("{:08x}{:08x}", random_(), random_()));
     options.add_files = [this](const std::string& folder) {
       if (engine_.feed().tokenizer && config_.data.tokenizer != "byte") engine_.feed().tokenizer->save(folder);
     };
@@ -200,6 +228,7 @@ class Run {
   Progress progress_;
   obs::Tracer tracer_;
   StopSignals signals_;
+  std::random_device random_;
   Engine engine_;
   Saver saver_{checkpoints_, save_options(), config_.checkpoint.async, engine_.account()};
   TrainOutcome outcome_;

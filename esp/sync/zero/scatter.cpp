@@ -1,31 +1,34 @@
 #include "esp/sync/zero/scatter.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/kernel/elementwise.h"
-#include "esp/sync/wire.h"
 
 namespace esp::sync {
 
 using device::MemoryCategory;
 using tensor::Tensor;
 
-GradientScatter::GradientScatter(nn::ParameterList& parameters, std::vector<Bucket> buckets,
-                                 const tensor::Context& context, ShardGroup& group, const Options& options)
+GradientScatter::GradientScatter(std::vector<Bucket> buckets, const tensor::Context& context,
+                                 std::vector<comm::Chunk> chunks, std::unique_ptr<BucketScatter> scatter,
+                                 const Options& options)
     : context_(context),
-      group_(group),
+      chunks_(std::move(chunks)),
+      scatter_(std::move(scatter)),
       options_(options),
+      shards_(buckets.size()),
       attached_(buckets.size()),
       landed_(buckets.size()),
       queue_(std::move(buckets), [this](size_t bucket) { launch(bucket); }) {
   int64_t total = 0;
-  for (size_t b = 0; b < this->buckets().size(); ++b) total += static_cast<int64_t>(chunk(b).count);
-  const Tensor all = tensor::zeros(context, {total}, options.storage, MemoryCategory::gradient);
+  for (const comm::Chunk& chunk : chunks_) total += static_cast<int64_t>(chunk.count);
+  const Tensor all =
+      options.leave ? Tensor() : tensor::zeros(context, {total}, options.storage, MemoryCategory::gradient);
   int64_t at = 0;
   for (size_t b = 0; b < this->buckets().size(); ++b) {
     const auto count = static_cast<int64_t>(chunk(b).count);
-    shards_.push_back(all.slice(at, at + count));
+    if (all.defined()) shards_[b] = all.slice(at, at + count);
     at += count;
     for (nn::Parameter* p : this->buckets()[b].parameters) {
       p->weight.trained = true;
@@ -34,7 +37,6 @@ GradientScatter::GradientScatter(nn::ParameterList& parameters, std::vector<Buck
       };
     }
   }
-  ESP_CHECK(at == total && parameters.count() > 0);
 }
 
 void GradientScatter::begin_pass(const Pass& pass) {
@@ -54,34 +56,34 @@ void GradientScatter::attach(size_t b) {
 }
 
 void GradientScatter::launch(size_t b) {
-  while (in_flight_.size() >= options_.most_in_flight) {
+  // The same bucket may still be under way from the micro-batch before.
+  while (in_flight_.size() >= options_.most_in_flight || std::count(in_flight_.begin(), in_flight_.end(), b) > 0) {
     land(in_flight_.front());
     in_flight_.pop_front();
   }
-  Flight flight{b, {}, {}};
-  flight.travelling = to_wire(context_, attached_[b], options_.wire);
+  scatter_->start(b, attached_[b]);
   for (nn::Parameter* p : buckets()[b].parameters) p->weight.grad = {};
   attached_[b] = {};
-  flight.work = group_.inside().start_reduce_scatter(flight.travelling);
-  in_flight_.push_back(std::move(flight));
+  in_flight_.push_back(b);
 }
 
-void GradientScatter::land(Flight& flight) {
-  group_.inside().wait(flight.work, "gradients");
-  const comm::Chunk mine = chunk(flight.bucket);
-  const auto begin = static_cast<int64_t>(mine.offset), end = static_cast<int64_t>(mine.offset + mine.count);
-  const Tensor sum = flight.travelling.slice(begin, end), shard = shards_[flight.bucket];
-  if (group_.has_others()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
-  if (!landed_[flight.bucket]) {
+Tensor GradientScatter::as_stored(const Tensor& sum) const {
+  return sum.dtype() == options_.storage ? sum
+                                         : tensor::cast_to(context_, sum, options_.storage, MemoryCategory::buffer);
+}
+
+void GradientScatter::land(size_t b) {
+  const Tensor sum = scatter_->finish(b), &shard = shards_[b];
+  const bool add = landed_[b];
+  landed_[b] = true;
+  if (options_.leave) {
+    sink_(b, as_stored(sum), add);
+  } else if (!add) {
     kernel::cast(shard.data(), shard.dtype(), sum.data(), sum.dtype(), shard.count(), context_.stream);
-  } else if (sum.dtype() == shard.dtype()) {
-    kernel::add_to(shard.data(), sum.data(), shard.count(), shard.dtype(), context_.stream);
   } else {
-    const Tensor cast = tensor::cast_to(context_, sum, shard.dtype(), MemoryCategory::buffer);
-    kernel::add_to(shard.data(), cast.data(), shard.count(), shard.dtype(), context_.stream);
+    const Tensor term = as_stored(sum);
+    kernel::add_to(shard.data(), term.data(), shard.count(), shard.dtype(), context_.stream);
   }
-  landed_[flight.bucket] = true;
-  flight.travelling = {};
 }
 
 void GradientScatter::end_pass() {
@@ -94,7 +96,7 @@ void GradientScatter::end_pass() {
 }
 
 void GradientScatter::finish() {
-  for (Flight& flight : in_flight_) land(flight);
+  for (size_t bucket : in_flight_) land(bucket);
   in_flight_.clear();
   landed_.assign(landed_.size(), false);
 }

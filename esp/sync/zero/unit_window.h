@@ -22,6 +22,8 @@ class UnitGather {
   virtual ~UnitGather() = default;
   virtual void start(size_t unit, const tensor::Tensor& whole) = 0;
   virtual void finish(size_t unit, const tensor::Tensor& whole) = 0;  // of one started; waits
+  virtual void values_changed() {}                                    // by a step: copies of them are old
+  virtual double exposed_ms() const = 0;                              // waited, since it was made
 };
 
 class UnitWindow {

@@ -36,12 +36,16 @@ class WholeValues : public Strategy {
   }
   std::vector<optim::Held> held() override {
     std::vector<optim::Held> all;
-    if (group_.first_group() && group_.inside().rank() == 0)
-      for (const auto& unit : parameters_.units())
-        all.push_back({{static_cast<int>(all.size()), 0, unit.count}, unit.values});
+    if (group_.first_group())
+      for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
     return all;
   }
-  double sum_of_squares() override { return norm_->sum(group_.inside()); }
+  void set_sink(GradientSink* sink) override { sink_ = sink; }
+  double sum_of_squares() override {
+    if (setup_.gradients_leave)
+      for (size_t i = 0; i < num_owned_; ++i) norm_->set_gradients(i, sink_->taken(i));
+    return norm_->sum(group_.inside());
+  }
   void after_step() override {
     std::vector<Work> works;
     const auto& all = buckets();
@@ -71,8 +75,15 @@ class WholeValues : public Strategy {
     return all;
   }
   void make_norm() {
-    norm_.emplace(parameters_, setup_.context, owned(), cuts_between(buckets(), group_.inside().size()),
+    std::vector<optim::Owned> mine = owned();
+    num_owned_ = mine.size();
+    norm_.emplace(parameters_, setup_.context, std::move(mine), cuts_between(buckets(), group_.inside().size()),
                   setup_.options.deterministic);
+  }
+  std::vector<comm::Chunk> chunks_of(const std::vector<Bucket>& all) const {
+    std::vector<comm::Chunk> chunks;
+    for (const Bucket& bucket : all) chunks.push_back(group_.inside().chunk(bucket.count()));
+    return chunks;
   }
 
   const Setup setup_;
@@ -81,6 +92,8 @@ class WholeValues : public Strategy {
   const DType wire_;
   const Tensor values_;
   std::optional<SquaredNorm> norm_;
+  size_t num_owned_ = 0;
+  GradientSink* sink_ = nullptr;
 };
 
 class Zero1 final : public WholeValues {
@@ -147,9 +160,11 @@ class Zero2 final : public WholeValues {
  public:
   explicit Zero2(const Setup& setup)
       : WholeValues(setup),
-        scatter_(parameters_, buckets_of(setup), setup.context, group_,
-                 {setup.storage, wire_, setup.options.accumulate == "local"}) {
+        scatter_(buckets_of(setup), setup.context, chunks_of(buckets_of(setup)),
+                 std::make_unique<PlainScatter>(group_, setup.context, buckets_of(setup).size(), wire_),
+                 {setup.storage, setup.options.accumulate == "local", setup.gradients_leave}) {
     make_norm();
+    scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) { send(bucket, sum, add); });
   }
 
   void begin_step() override { group_.forget_times(); }
@@ -160,7 +175,23 @@ class Zero2 final : public WholeValues {
  private:
   const std::vector<Bucket>& buckets() const override { return scatter_.buckets(); }
   Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
-    return scatter_.shard(bucket).slice(begin, end);
+    return setup_.gradients_leave ? Tensor() : scatter_.shard(bucket).slice(begin, end);
+  }
+  // A chunk may lie in several units: owned ranges follow each other bucket by bucket, as owned() lists them.
+  void send(size_t bucket, const Tensor& sum, bool add) {
+    size_t index = 0;
+    for (size_t b = 0; b < bucket; ++b) index += ranges_in(b).size();
+    int64_t at = 0;
+    for (const optim::Range& range : ranges_in(bucket)) {
+      const int64_t count = range.end - range.begin;
+      sink_->take(index++, 0, sum.slice(at, at + count), add);
+      at += count;
+    }
+  }
+  std::vector<optim::Range> ranges_in(size_t bucket) const {
+    const comm::Chunk chunk = scatter_.chunk(bucket);
+    const int64_t first = buckets()[bucket].begin + static_cast<int64_t>(chunk.offset);
+    return ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count));
   }
 
   GradientScatter scatter_;
@@ -169,6 +200,7 @@ class Zero2 final : public WholeValues {
 }  // namespace
 
 std::unique_ptr<Strategy> make_zero1(const Setup& setup) {
+  ESP_CHECK(!setup.gradients_leave, "stage 1 keeps gradients");
   if (setup.options.accumulate == "reduced")
     throw UsageError(
         "sync.accumulate = reduced: stage 1 keeps whole gradients and adds up micro-batches in them (local); zero2 and "

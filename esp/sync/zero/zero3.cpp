@@ -1,11 +1,14 @@
 // Stage 3: nothing is whole on any rank but the units in the window.
 #include <cstring>
 
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
 #include "esp/sync/norm.h"
 #include "esp/sync/wire.h"
 #include "esp/sync/zero/cuts.h"
 #include "esp/sync/zero/scatter.h"
-#include "esp/sync/zero/unit_window.h"
+#include "esp/sync/zero/unit_gathers.h"
 #include "esp/sync/zero/zero.h"
 
 namespace esp::sync {
@@ -26,35 +29,52 @@ std::vector<Bucket> units_as_buckets(ParameterList& parameters) {
   return buckets;
 }
 
-class PlainGather final : public UnitGather {
- public:
-  PlainGather(Ranks& ranks, const std::vector<Tensor>& shards) : ranks_(ranks), shards_(shards), works_(shards.size()) {}
-  void start(size_t unit, const Tensor& whole) override { works_[unit] = ranks_.start_all_gather(shards_[unit], whole); }
-  void finish(size_t unit, const Tensor&) override { ranks_.wait(works_[unit], "values"); }
-
- private:
-  Ranks& ranks_;
-  const std::vector<Tensor>& shards_;
-  std::vector<Work> works_;
+// Which parts of ZeRO++ are on.
+struct PlusPlus {
+  bool qwz = false, hpz = false, qgz = false;
+  bool any() const { return qwz || hpz || qgz; }
 };
+
+PlusPlus parse_plus_plus(const std::string& names) {
+  PlusPlus on;
+  for (size_t at = 0; at < names.size();) {
+    const size_t comma = std::min(names.find(',', at), names.size());
+    const std::string name = names.substr(at, comma - at);
+    at = comma + 1;
+    if (name == "qwz") on.qwz = true;
+    else if (name == "hpz") on.hpz = true;
+    else if (name == "qgz") on.qgz = true;
+    else if (name != "none")
+      throw UsageError(fmt::format("sync.quantise has \"{}\": none, or of qwz, hpz, qgz, joined by commas", name));
+  }
+  return on;
+}
 
 class Zero3 final : public Strategy {
  public:
   explicit Zero3(const Setup& setup)
       : setup_(setup),
+        plus_(parse_plus_plus(setup.options.quantise)),
         parameters_(*setup.parameters),
         group_(setup),
+        nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : Nodes{}),
         // Gathers have a line of their own: a rank whose gradients come in another order still gathers alike.
-        gather_comm_(group_.inside().comm() ? group_.inside().comm()->split(0, group_.inside().rank()) : nullptr),
+        gather_comm_(group_.inside().comm() && !plus_.any() ? group_.inside().comm()->split(0, group_.inside().rank())
+                                                            : nullptr),
         gathering_(gather_comm_.get(), {setup.options.deterministic, setup.timeout, setup.trace}),
-        scatter_(parameters_, units_as_buckets(parameters_), setup.context, group_,
-                 {setup.storage, wire_type(setup.options.wire, setup.storage), setup.options.accumulate == "local"}),
+        gather_nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : Nodes{}),
+        scatter_(units_as_buckets(parameters_), setup.context, chunks(), make_scatter(),
+                 {setup.storage, setup.options.accumulate == "local", setup.gradients_leave}),
         shards_(make_shards()),
-        gather_(gathering_, shards_),
-        window_(parameters_, setup.context, gather_,
+        gather_(make_gather()),
+        window_(parameters_, setup.context, *gather_,
                 {setup.storage, setup.options.prefetch, setup.options.keep_gathered}),
         norm_(parameters_, setup.context, owned(), cuts_between(scatter_.buckets(), group_.inside().size()),
-              setup.options.deterministic) {}
+              setup.options.deterministic) {
+    scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) {
+      if (sum.count() > 0) sink_->take(owned_of_[unit_of(bucket)], 0, sum, add);
+    });
+  }
 
   void fill(const std::function<void(ParameterList::Unit&)>& f) override {
     for (size_t unit = 0; unit < parameters_.units().size(); ++unit) {
@@ -66,14 +86,17 @@ class Zero3 final : public Strategy {
                   shards_[unit].bytes());
       window_.drop(unit);
     }
+    gather_->values_changed();
   }
   std::vector<optim::Owned> owned() override {
     std::vector<optim::Owned> all;
+    owned_of_.assign(shards_.size(), 0);
     for (size_t unit = 0; unit < shards_.size(); ++unit) {
       const comm::Chunk chunk = group_.inside().chunk(parameters_.units()[unit].count);
       const auto begin = static_cast<int64_t>(chunk.offset), end = static_cast<int64_t>(chunk.offset + chunk.count);
-      if (begin < end)
-        all.push_back({{static_cast<int>(unit), begin, end}, shards_[unit], scatter_.shard(bucket_of(unit))});
+      if (begin == end) continue;
+      owned_of_[unit] = all.size();
+      all.push_back({{static_cast<int>(unit), begin, end}, shards_[unit], scatter_.shard(bucket_of(unit))});
     }
     return all;
   }
@@ -83,10 +106,12 @@ class Zero3 final : public Strategy {
       for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
     return all;
   }
+  void set_sink(GradientSink* sink) override { sink_ = sink; }
 
   void begin_step() override {
     group_.forget_times();
     gathering_.forget_times();
+    waited_before_ms_ = waited_elsewhere_ms();
   }
   void begin_pass(const Pass& pass) override {
     window_.begin_pass(pass.training);
@@ -98,18 +123,37 @@ class Zero3 final : public Strategy {
     scatter_.end_pass();
   }
   void finish() override { scatter_.finish(); }
-  double sum_of_squares() override { return norm_.sum(group_.inside()); }
-  void after_step() override {}
-  StepTimes times() const override { return {group_.exposed_ms() + gathering_.exposed_ms()}; }
+  double sum_of_squares() override {
+    if (setup_.gradients_leave)
+      for (size_t unit = 0; unit < shards_.size(); ++unit)
+        if (shards_[unit].count() > 0) norm_.set_gradients(owned_of_[unit], sink_->taken(owned_of_[unit]));
+    return norm_.sum(group_.inside());
+  }
+  void after_step() override { gather_->values_changed(); }
+  StepTimes times() const override {
+    return {group_.exposed_ms() + gathering_.exposed_ms() + waited_elsewhere_ms() - waited_before_ms_};
+  }
   std::vector<Group> groups() const override {
     std::vector<Group> groups = group_.groups();
     if (gather_comm_) groups.push_back({"gather", gather_comm_.get()});
+    for (const Nodes* nodes : {&nodes_, &gather_nodes_}) {
+      if (nodes->inside) groups.push_back({"node", nodes->inside.get()});
+      if (nodes->across) groups.push_back({"across_nodes", nodes->across.get()});
+    }
     return groups;
   }
 
  private:
   size_t bucket_of(size_t unit) const { return parameters_.units().size() - 1 - unit; }
+  size_t unit_of(size_t bucket) const { return parameters_.units().size() - 1 - bucket; }
+  // The quantised ways count their own waiting.
+  double waited_elsewhere_ms() const { return plus_.any() ? gather_->exposed_ms() + scatter_.exposed_ms() : 0; }
 
+  std::vector<comm::Chunk> chunks() {
+    std::vector<comm::Chunk> all;
+    for (const Bucket& bucket : units_as_buckets(parameters_)) all.push_back(group_.inside().chunk(bucket.count()));
+    return all;
+  }
   std::vector<Tensor> make_shards() {
     std::vector<Tensor> shards;
     for (const auto& unit : parameters_.units())
@@ -117,22 +161,50 @@ class Zero3 final : public Strategy {
                                      setup_.storage, MemoryCategory::parameter));
     return shards;
   }
+  std::unique_ptr<UnitGather> make_gather() {
+    if (!plus_.any()) return std::make_unique<PlainGather>(gathering_, shards_);
+    NodeGather::Options options;
+    options.encoding = {plus_.qwz ? 8 : 0, setup_.options.quantise_block};
+    options.secondary = plus_.hpz;
+    options.timeout = setup_.timeout;
+    return std::make_unique<NodeGather>(gather_nodes_, setup_.context, parameters_, shards_, setup_.storage, options);
+  }
+  std::unique_ptr<BucketScatter> make_scatter() {
+    std::vector<int64_t> counts;
+    for (const Bucket& bucket : units_as_buckets(parameters_)) counts.push_back(bucket.count());
+    if (!plus_.any())
+      return std::make_unique<PlainScatter>(group_, setup_.context, counts.size(),
+                                            wire_type(setup_.options.wire, setup_.storage));
+    return std::make_unique<NodeScatter>(nodes_, setup_.context, counts, setup_.storage,
+                                         Encoding{plus_.qgz ? 4 : 0, setup_.options.quantise_block}, setup_.timeout);
+  }
 
   const Setup setup_;
+  const PlusPlus plus_;
   ParameterList& parameters_;
   ShardGroup group_;
+  const Nodes nodes_;
   const std::unique_ptr<comm::Communicator> gather_comm_;
   Ranks gathering_;
+  const Nodes gather_nodes_;
   GradientScatter scatter_;
   const std::vector<Tensor> shards_;  // by unit
-  PlainGather gather_;
+  const std::unique_ptr<UnitGather> gather_;
   UnitWindow window_;
+  std::vector<size_t> owned_of_;  // by unit, in owned()
   SquaredNorm norm_;
+  GradientSink* sink_ = nullptr;
+  double waited_before_ms_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Strategy> make_zero3(const Setup& setup) {
+  const PlusPlus plus = parse_plus_plus(setup.options.quantise);
+  if (plus.any() && setup.options.group != 0)
+    throw UsageError("sync.group and sync.quantise: ZeRO++ cuts shards over all ranks; leave one of them out");
+  if (plus.any() && setup.options.wire != "auto")
+    throw UsageError("sync.wire and sync.quantise: qgz decides what gradients travel as; leave sync.wire out");
   return std::make_unique<Zero3>(setup);
 }
 

@@ -1,0 +1,268 @@
+// Every strategy on a list made by hand: what comes out of gradients that come in any order, twice, or not at all.
+#include "esp/sync/strategy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "esp/base/error.h"
+#include "esp/base/rng.h"
+#include "esp/sync/testing.h"
+
+namespace esp::sync {
+namespace {
+
+const std::vector<std::vector<int64_t>> kUnits = {{7, 3, 11}, {5}, {1, 1, 13, 2}, {4, 9}};
+
+Options options_of(const std::string& method) {
+  Options options;
+  options.method = method;
+  options.first_bucket_mb = 8 * 4.0 / (1 << 20);  // eight elements
+  options.bucket_mb = 16 * 4.0 / (1 << 20);
+  return options;
+}
+
+// Small whole numbers: their sums are exact in any order.
+double gradient(int rank, int64_t element, int64_t pass) {
+  return static_cast<double>(rank + 1) * static_cast<double>(element % 7 + 1) + static_cast<double>(pass);
+}
+
+class Strategies : public testing::TestWithParam<const char*> {
+ protected:
+  Options options() const { return options_of(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Methods, Strategies, testing::Values("allreduce", "zero1", "zero2", "zero3"),
+                         [](const auto& row) { return std::string(row.param); });
+
+// One pass in which this rank delivers `order` only, and in that order.
+void run_pass(HandMade& made, const Pass& pass, const std::vector<nn::Parameter*>& order, int rank, int64_t number) {
+  made.strategy->begin_pass(pass);
+  for (nn::Parameter* p : order) p->weight.used_value();
+  made.strategy->begin_backward();
+  for (nn::Parameter* p : order)
+    made.deliver<float>(*p, [&](int64_t i) { return gradient(rank, made.first(*p) + i, number); });
+  made.strategy->end_pass();
+}
+
+std::vector<nn::Parameter*> all_of(HandMade& made) {
+  std::vector<nn::Parameter*> all;
+  for (nn::Parameter& p : made.list.all()) all.push_back(&p);
+  return all;
+}
+
+// Every gradient this rank owns, by element over all units.
+void expect_gradients(HandMade& made, const std::function<double(int64_t)>& wanted) {
+  for (const optim::Owned& one : made.strategy->owned()) {
+    const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
+    for (int64_t i = 0; i < one.grads.count(); ++i)
+      EXPECT_EQ(one.grads.as<float>()[i], wanted(first + i)) << "element " << first + i;
+  }
+}
+
+double sum_over(int size, int64_t element, int64_t pass) {
+  double sum = 0;
+  for (int r = 0; r < size; ++r) sum += gradient(r, element, pass);
+  return sum;
+}
+
+TEST_P(Strategies, SumInWhateverOrderGradientsCome) {
+  for (const int size : {1, 2, 3, 5, 8})
+    with_ranks(size, [&](comm::Communicator* comm) {
+      HandMade made(kUnits, comm, options(), DType::f32);
+      for (int64_t step = 0; step < 3; ++step) {
+        auto order = all_of(made);
+        for (size_t i = order.size(); i > 1; --i)  // each rank's own
+          std::swap(
+              order[i - 1],
+              order[random_bits(static_cast<uint64_t>(comm->rank()), 4, i + 100 * static_cast<uint64_t>(step)) % i]);
+        // Stage 3 gathers as values are used, which ranks do alike.
+        if (std::string(GetParam()) == "zero3") std::sort(order.begin(), order.end());
+        made.strategy->begin_step();
+        run_pass(made, {}, order, comm->rank(), step);
+        made.strategy->finish();
+        expect_gradients(made, [&](int64_t i) { return sum_over(size, i, step); });
+        made.strategy->after_step();
+      }
+    });
+}
+
+TEST_P(Strategies, CountWhatARankDidNotUseAsZero) {
+  with_ranks(3, [&](comm::Communicator* comm) {
+    HandMade made(kUnits, comm, options(), DType::f32);
+    const auto skips = [&](int rank, size_t index, int64_t step) {
+      return index == 4 || (step > 0 && (index + static_cast<size_t>(rank)) % 3 == 0);
+    };
+    std::vector<size_t> parameter_of(static_cast<size_t>(made.list.count()));
+    const auto all = all_of(made);
+    for (size_t index = 0; index < all.size(); ++index)
+      for (int64_t i = 0; i < all[index]->count(); ++i)
+        parameter_of[static_cast<size_t>(made.first(*all[index]) + i)] = index;
+    for (int64_t step = 0; step < 3; ++step) {  // the first fills memory that later ones must not show
+      std::vector<nn::Parameter*> order;
+      for (size_t index = all.size(); index-- > 0;)
+        if (!skips(comm->rank(), index, step)) order.push_back(all[index]);
+      made.strategy->begin_step();
+      made.strategy->begin_pass({});
+      for (nn::Parameter* p : all) p->weight.used_value();
+      made.strategy->begin_backward();
+      for (nn::Parameter* p : order)
+        made.deliver<float>(*p, [&](int64_t i) { return gradient(comm->rank(), made.first(*p) + i, step); });
+      made.strategy->end_pass();
+      made.strategy->finish();
+      double squares = 0;
+      const auto wanted = [&](int64_t i) {
+        double sum = 0;
+        for (int r = 0; r < 3; ++r)
+          sum += skips(r, parameter_of[static_cast<size_t>(i)], step) ? 0 : gradient(r, i, step);
+        return sum;
+      };
+      expect_gradients(made, wanted);
+      for (int64_t i = 0; i < made.list.count(); ++i) squares += wanted(i) * wanted(i);
+      EXPECT_EQ(made.strategy->sum_of_squares(), squares);
+      made.strategy->after_step();
+    }
+  });
+}
+
+// A parameter may have its part in the first micro-batch only.
+TEST_P(Strategies, AddUpMicroBatches) {
+  for (const char* accumulate : {"local", "reduced"}) {
+    Options options = this->options();
+    options.accumulate = accumulate;
+    if (options.accumulate == "reduced" && (options.method == "allreduce" || options.method == "zero1")) continue;
+    with_ranks(2, [&](comm::Communicator* comm) {
+      HandMade made(kUnits, comm, options, DType::f32);
+      auto all = all_of(made);
+      std::reverse(all.begin(), all.end());
+      auto fewer = all;
+      fewer.erase(fewer.begin() + 2);
+      const nn::Parameter* left_out = all[2];
+      for (int step = 0; step < 2; ++step) {
+        made.strategy->begin_step();
+        run_pass(made, {true, false}, all, comm->rank(), 1);
+        run_pass(made, {true, false}, all, comm->rank(), 2);
+        run_pass(made, {true, true}, fewer, comm->rank(), 3);
+        made.strategy->finish();
+        expect_gradients(made, [&](int64_t i) {
+          const bool out = i >= made.first(*left_out) && i < made.first(*left_out) + left_out->count();
+          return sum_over(2, i, 1) + sum_over(2, i, 2) + (out ? 0 : sum_over(2, i, 3));
+        });
+        made.strategy->after_step();
+      }
+    });
+  }
+}
+
+TEST_P(Strategies, ShowUpdatedValuesToTheNextPass) {
+  with_ranks(3, [&](comm::Communicator* comm) {
+    HandMade made(kUnits, comm, options(), DType::f32);
+    made.strategy->fill([&](nn::ParameterList::Unit& unit) {
+      for (int64_t i = 0; i < unit.count; ++i) unit.values.as<float>()[i] = static_cast<float>(unit.first + i);
+    });
+    for (int step = 0; step < 3; ++step) {
+      made.strategy->begin_step();
+      made.strategy->begin_pass({});
+      for (nn::Parameter& p : made.list.all()) {
+        const tensor::Tensor& values = p.weight.used_value();
+        for (int64_t i = 0; i < p.count(); ++i)
+          EXPECT_EQ(values.as<float>()[i], static_cast<float>(made.first(p) + i + 1000 * step)) << p.name;
+      }
+      made.strategy->begin_backward();
+      for (auto p = made.list.all().rbegin(); p != made.list.all().rend(); ++p)
+        made.deliver<float>(*p, [](int64_t) { return 1; });
+      made.strategy->end_pass();
+      made.strategy->finish();
+      for (const optim::Owned& one : made.strategy->owned())
+        for (int64_t i = 0; i < one.values.count(); ++i) one.values.as<float>()[i] += 1000;
+      made.strategy->after_step();
+    }
+  });
+}
+
+// More ranks than elements: some own nothing, and still take part in everything.
+TEST_P(Strategies, TakeRanksThatOwnNothing) {
+  for (const bool deterministic : {false, true})
+    for (const DType storage : {DType::f32, DType::bf16})
+      with_ranks(5, [&](comm::Communicator* comm) {
+        Options options = this->options();
+        options.deterministic = deterministic;
+        HandMade made({{2}, {1}}, comm, options, storage);
+        made.strategy->begin_step();
+        made.strategy->begin_pass({});
+        for (nn::Parameter& p : made.list.all()) p.weight.used_value();
+        made.strategy->begin_backward();
+        for (auto p = made.list.all().rbegin(); p != made.list.all().rend(); ++p) {
+          if (storage == DType::f32) {
+            made.deliver<float>(*p, [](int64_t) { return 2; });
+          } else {
+            void* at = autograd::gradient_to_add_to(&p->weight, made.context.stream);
+            kernel::fill(at, 2, p->count(), storage, made.context.stream);
+            p->weight.on_ready();
+          }
+        }
+        made.strategy->end_pass();
+        made.strategy->finish();
+        EXPECT_EQ(made.strategy->sum_of_squares(), 3 * 100.0);
+        made.strategy->after_step();
+      });
+}
+
+TEST(Strategy, SaysWhichMethodsThereAre) {
+  try {
+    HandMade made(kUnits, nullptr, options_of("zero7"), DType::f32);
+    FAIL();
+  } catch (const UsageError& error) {
+    const std::string said = error.what();
+    for (const char* word : {"sync.method", "zero7", "allreduce", "zero3"})
+      EXPECT_NE(said.find(word), std::string::npos) << said;
+  }
+}
+
+// x ← x − (γ/n)·Σ(a·x + noise) settles at E[x²] = γσ²/(n·a·(2 − γa)): n workers make the noise of one n times smaller.
+TEST(Strategy, MakesNoiseSmallerByTheNumberOfRanks) {
+  constexpr double kRate = 0.1, kCurvature = 0.8, kNoise = 1.5;
+  constexpr int64_t kCount = 1024;  // scalars, each a walk of its own
+  constexpr int kWarmUp = 100, kSteps = 700;
+  for (const int size : {1, 2, 4, 8}) {
+    double measured = 0;
+    with_ranks(size, [&](comm::Communicator* comm) {
+      Options options = options_of("allreduce");
+      options.deterministic = true;
+      HandMade made({{kCount}}, comm, options, DType::f64);
+      made.strategy->fill(
+          [](nn::ParameterList::Unit& unit) { std::fill_n(unit.values.as<double>(), unit.count, 0.0); });
+      nn::Parameter& x = made.list.all().front();
+      optim::OptimizerOptions sgd;
+      sgd.name = "sgd";
+      sgd.momentum = 0;
+      const auto optimizer = optim::make_optimizer(sgd, made.list, made.context, made.strategy->owned());
+      double sum = 0;
+      for (int step = 0; step < kSteps; ++step) {
+        made.strategy->begin_step();
+        made.strategy->begin_pass({});
+        const double* at = x.weight.used_value().as<double>();
+        made.strategy->begin_backward();
+        made.deliver<double>(x, [&](int64_t i) {
+          const double unit =
+              random_unit(static_cast<uint64_t>(comm->rank()), static_cast<uint64_t>(step), static_cast<uint64_t>(i));
+          const double noise = kNoise * std::sqrt(12.0) * (unit - 0.5);  // of variance kNoise²
+          return (kCurvature * at[i] + noise) / size;
+        });
+        made.strategy->end_pass();
+        made.strategy->finish();
+        optimizer->step(kRate, 1);
+        made.strategy->after_step();
+        if (step >= kWarmUp)
+          for (int64_t i = 0; i < kCount; ++i) sum += at[i] * at[i];
+      }
+      if (comm->rank() == 0) measured = sum / static_cast<double>(kCount * (kSteps - kWarmUp));
+    });
+    const double wanted = kRate * kNoise * kNoise / (size * kCurvature * (2 - kRate * kCurvature));
+    EXPECT_NEAR(measured, wanted, 0.05 * wanted) << size << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace esp::sync

@@ -1,0 +1,59 @@
+// A list of parameters without a model, and ranks that train it by hand: what a strategy sees, gradient by gradient.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/comm/over.h"
+#include "esp/net/inproc/threads.h"
+#include "esp/sync/strategy.h"
+
+namespace esp::sync {
+
+// Units of parameters of the sizes given; every strategy of the table takes them.
+struct HandMade {
+  device::MemoryAccount account;
+  device::Pool pool{account};
+  device::ThreadPool threads{1};
+  tensor::Context context{{{}, &threads, nullptr}, &pool};
+  nn::ParameterList list;
+  std::unique_ptr<Strategy> strategy;
+
+  HandMade(const std::vector<std::vector<int64_t>>& units, comm::Communicator* ranks, const Options& options,
+           DType storage) {
+    for (size_t u = 0; u < units.size(); ++u) {
+      list.begin_unit("unit" + std::to_string(u));
+      for (size_t p = 0; p < units[u].size(); ++p)
+        list.add("p" + std::to_string(u) + "." + std::to_string(p), {units[u][p]}, nn::Init::zeros(), false);
+    }
+    Setup setup;
+    setup.ranks = ranks;
+    setup.parameters = &list;
+    setup.context = context;
+    setup.storage = storage;
+    setup.options = options;
+    setup.timeout = std::chrono::seconds(60);
+    strategy = make_strategy(setup);
+  }
+
+  // As backward does: `value(i)` is added to element i, and the gradient is complete.
+  template <typename T>
+  void deliver(nn::Parameter& p, const std::function<double(int64_t)>& value) {
+    T* at = static_cast<T*>(autograd::gradient_to_add_to(&p.weight, context.stream));
+    for (int64_t i = 0; i < p.count(); ++i) at[i] += static_cast<T>(value(i));
+    if (p.weight.on_ready) p.weight.on_ready();
+  }
+  int64_t first(const nn::Parameter& p) const { return list.units()[static_cast<size_t>(p.unit)].first + p.offset; }
+};
+
+inline void with_ranks(int size, const std::function<void(comm::Communicator*)>& body) {
+  net::run_threads(size, [&](net::World& world) {
+    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    body(comm.get());
+  });
+}
+
+}  // namespace esp::sync

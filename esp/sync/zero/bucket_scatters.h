@@ -1,0 +1,56 @@
+// How a bucket's gradients are summed over the ranks, each keeping its chunk: a reduce-scatter in the wire's type, with
+// an all-reduce of the chunk across groups where there are several; or the two quantised all-to-alls of ZeRO++ (qgz).
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "esp/sync/quantised/reduce_scatter.h"
+#include "esp/sync/zero/shard_group.h"
+
+namespace esp::sync {
+
+class BucketScatter {
+ public:
+  virtual ~BucketScatter() = default;
+  virtual void start(size_t bucket, const tensor::Tensor& all) = 0;
+  // This rank's chunk of the sum, of one started; waits. The memory may be that of `all`.
+  virtual tensor::Tensor finish(size_t bucket) = 0;
+  virtual double exposed_ms() const { return 0; }  // beyond what Ranks count
+};
+
+class PlainScatter final : public BucketScatter {
+ public:
+  PlainScatter(ShardGroup& group, const tensor::Context& context, size_t num_buckets, DType wire)
+      : group_(group), context_(context), wire_(wire), flights_(num_buckets) {}
+  void start(size_t bucket, const tensor::Tensor& all) override;
+  tensor::Tensor finish(size_t bucket) override;
+
+ private:
+  struct Flight {
+    tensor::Tensor travelling;
+    Work work;
+  };
+  ShardGroup& group_;
+  const tensor::Context context_;
+  const DType wire_;
+  std::vector<Flight> flights_;
+};
+
+class NodeScatter final : public BucketScatter {
+ public:
+  NodeScatter(const Nodes& nodes, const tensor::Context& context, const std::vector<int64_t>& counts, DType storage,
+              const Encoding& encoding, Duration timeout);
+  void start(size_t bucket, const tensor::Tensor& all) override;
+  tensor::Tensor finish(size_t bucket) override;
+  double exposed_ms() const override;
+
+ private:
+  const tensor::Context context_;
+  const DType storage_;
+  const Duration timeout_;
+  std::deque<QuantisedScatter> scatters_;
+  std::vector<int64_t> chunk_counts_;
+};
+
+}  // namespace esp::sync
