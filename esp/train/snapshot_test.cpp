@@ -1,0 +1,228 @@
+// Snapshots of shards: what several ranks hold in parts is written together and read by others that share differently.
+#include "esp/train/snapshot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/obs/temporary_folder.h"
+#include "esp/train/saver.h"
+
+namespace esp::train {
+namespace {
+
+using testing::HasSubstr;
+
+// Keeps every value, but updates and writes only its ranges.
+class Shards final : public sync::Strategy {
+ public:
+  Shards(nn::ParameterList& parameters, std::vector<optim::Range> ranges)
+      : parameters_(parameters), ranges_(std::move(ranges)) {}
+
+  void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
+    for (auto& unit : parameters_.units()) f(unit);
+  }
+  std::vector<optim::Owned> owned() override {
+    std::vector<optim::Owned> all;
+    for (const optim::Range& range : ranges_) {
+      const auto& unit = parameters_.units()[static_cast<size_t>(range.unit)];
+      all.push_back({range, unit.values.slice(range.begin, range.end), unit.grads.slice(range.begin, range.end)});
+    }
+    return all;
+  }
+  std::vector<optim::Held> held() override {
+    std::vector<optim::Held> all;
+    for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+    return all;
+  }
+  void begin_step() override {}
+  void begin_pass(const sync::Pass&) override {}
+  void end_pass() override {}
+  void finish() override {}
+  double sum_of_squares() override { return 0; }
+  void after_step() override {}
+  sync::StepTimes times() const override { return {}; }
+
+ private:
+  nn::ParameterList& parameters_;
+  std::vector<optim::Range> ranges_;
+};
+
+struct Rank {
+  nn::ParameterList parameters;
+  std::unique_ptr<Shards> strategy;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+using Ranks = std::vector<std::unique_ptr<Rank>>;
+
+struct SnapshotTest : testing::Test {
+  obs::TemporaryFolder folder;
+  device::MemoryAccount account;
+  device::Pool pool{account};
+  tensor::Context context{{}, &pool};
+  const std::string dir = folder / "checkpoints";
+
+  // Uneven shares of each unit: rank i of n has those from i²/n² to (i+1)²/n².
+  Ranks make_ranks(int64_t n, uint64_t seed) {
+    Ranks ranks;
+    for (int64_t i = 0; i < n; ++i) {
+      auto rank = std::make_unique<Rank>();
+      for (const char* unit : {"a", "b"}) {
+        rank->parameters.begin_unit(unit);
+        rank->parameters.add(std::string(unit) + ".weight", {13, 5}, nn::Init::normal(0.5), true);
+        rank->parameters.add(std::string(unit) + ".bias", {7}, nn::Init::normal(0.5), false);
+      }
+      rank->parameters.materialize(context, DType::bf16, true);
+      rank->parameters.initialise(seed, context.stream);
+      std::vector<optim::Range> ranges;
+      for (const auto& unit : rank->parameters.units())
+        if (const int64_t begin = unit.count * i * i / (n * n), end = unit.count * (i + 1) * (i + 1) / (n * n);
+            begin < end)
+          ranges.push_back({static_cast<int>(&unit - rank->parameters.units().data()), begin, end});
+      rank->strategy = std::make_unique<Shards>(rank->parameters, ranges);
+      rank->optimizer = optim::make_optimizer({}, rank->parameters, context, rank->strategy->owned());
+      ranks.push_back(std::move(rank));
+    }
+    return ranks;
+  }
+
+  void step(Ranks& ranks, int64_t number) {
+    for (auto& rank : ranks) {
+      for (auto& unit : rank->parameters.units()) {
+        std::vector<float> grads;
+        for (int64_t i = 0; i < unit.count; ++i)
+          grads.push_back(std::sin(static_cast<float>(unit.first + i + 31 * number)));
+        kernel::cast(unit.grads.data(), unit.grads.dtype(), grads.data(), DType::f32, unit.count, context.stream);
+      }
+      rank->optimizer->step(0.01, 1);
+    }
+  }
+
+  static ckpt::Snapshot snapshot(Rank& rank, int64_t step) {
+    const auto held = rank.strategy->held();
+    ckpt::Snapshot made;
+    made.step = step;
+    made.model = model_pieces(rank.parameters, held);
+    made.optimizer = optimizer_pieces(*rank.optimizer, rank.parameters, held);
+    made.state = {{"optimizer_steps", rank.optimizer->num_steps()}};
+    return made;
+  }
+  ckpt::SaveOptions options_of(size_t rank, size_t world) {
+    ckpt::SaveOptions options;
+    options.rank = static_cast<int>(rank);
+    options.world = static_cast<int>(world);
+    options.token = "run";
+    options.timeout = std::chrono::seconds(60);
+    return options;
+  }
+  std::string save(Ranks& ranks, int64_t step) {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i)
+      threads.emplace_back([this, i, world = ranks.size(), made = snapshot(*ranks[i], step)] {
+        EXPECT_NO_THROW(ckpt::save(dir, made, options_of(i, world)));
+      });
+    threads.clear();
+    return fmt::format("{}/step-{}", dir, step);
+  }
+  Ranks loaded(int64_t n, const std::string& path) {
+    Ranks ranks = make_ranks(n, 99);
+    const auto checkpoint = ckpt::open_checkpoint(path);
+    for (auto& rank : ranks) {
+      load_parameters(*rank->strategy, *checkpoint);
+      load_states(*rank->optimizer, rank->parameters, *checkpoint);
+      rank->optimizer->set_num_steps(checkpoint->state().at("optimizer_steps").get<int64_t>());
+    }
+    return ranks;
+  }
+};
+
+std::string bytes_of(const tensor::Tensor& x) {
+  return {x.as<char>(), x.bytes()};
+}
+
+TEST_F(SnapshotTest, ReshardingFourToThreeToOneEqualsNeverHavingStopped) {
+  Ranks alone = make_ranks(1, 1), four = make_ranks(4, 1);
+  for (int64_t i = 0; i < 4; ++i) step(alone, i);
+  for (int64_t i : {0, 1}) step(four, i);
+  Ranks three = loaded(3, save(four, 2));
+  step(three, 2);
+  Ranks one = loaded(1, save(three, 3));
+  step(one, 3);
+  for (size_t u = 0; u < 2; ++u)
+    EXPECT_EQ(bytes_of(one[0]->parameters.units()[u].values), bytes_of(alone[0]->parameters.units()[u].values)) << u;
+  const auto states = one[0]->optimizer->states(), expected = alone[0]->optimizer->states();
+  ASSERT_EQ(states.size(), expected.size());
+  ASSERT_EQ(states.size(), 6u);  // master, m and v of two units
+  for (size_t i = 0; i < states.size(); ++i) EXPECT_EQ(bytes_of(states[i].values), bytes_of(expected[i].values)) << i;
+}
+
+TEST_F(SnapshotTest, WholeParametersAreWholePiecesAndOthersAreRuns) {
+  Ranks alone = make_ranks(1, 1);
+  const auto whole = model_pieces(alone[0]->parameters, alone[0]->strategy->held());
+  ASSERT_EQ(whole.size(), 4u);
+  for (const ckpt::Piece& piece : whole) {
+    EXPECT_EQ(piece.first, 0);
+    EXPECT_EQ(piece.values.count(), piece.global_shape.count());
+  }
+  auto& unit = alone[0]->parameters.units()[1];
+  const std::vector<optim::Held> held = {{{1, 60, 70}, unit.values.slice(60, 70)}};
+  const auto pieces = model_pieces(alone[0]->parameters, held);
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].name, "b.weight");
+  EXPECT_EQ(pieces[0].first, 60);
+  EXPECT_EQ(pieces[0].values.count(), 5);
+  EXPECT_EQ(pieces[1].name, "b.bias");
+  EXPECT_EQ(pieces[1].first, 0);
+  EXPECT_EQ(pieces[1].values.data(), unit.values.slice(65, 70).data());
+}
+
+TEST_F(SnapshotTest, StateIsWrittenWithTheValuesItBelongsTo) {
+  Ranks alone = make_ranks(1, 1), two = make_ranks(2, 1);
+  // A copy that writes no values writes no state either.
+  EXPECT_TRUE(optimizer_pieces(*alone[0]->optimizer, alone[0]->parameters, {}).empty());
+  int64_t count = 0;
+  const std::vector<optim::Held> some = {{{0, 60, 70}, alone[0]->parameters.units()[0].values.slice(60, 70)}};
+  for (const auto& piece : optimizer_pieces(*alone[0]->optimizer, alone[0]->parameters, some))
+    count += piece.values.count();
+  EXPECT_EQ(count, 3 * 10);
+  // Values whose state is elsewhere: a checkpoint would lack it.
+  EXPECT_THROW(optimizer_pieces(*two[0]->optimizer, two[0]->parameters, alone[0]->strategy->held()), InternalError);
+}
+
+TEST_F(SnapshotTest, AFailureOfOneRanksSaverIsThrownByTheNextCallOnAll) {
+  Ranks ranks = make_ranks(2, 1);
+  Saver first(dir, options_of(0, 2), true, account), second(dir, options_of(1, 2), true, account);
+  const auto both = [&](int64_t step, bool damaged) {
+    ckpt::Snapshot half = snapshot(*ranks[1], step);
+    if (damaged) half.model.erase(half.model.begin());  // its share of a.weight
+    first.save(snapshot(*ranks[0], step));
+    second.save(std::move(half));
+  };
+  both(1, false);
+  both(2, false);  // one write at a time: the savers wait for their first
+  EXPECT_EQ(first.finish(), dir + "/step-2");
+  EXPECT_EQ(second.finish(), dir + "/step-2");
+  both(3, true);
+  std::string messages[2];
+  for (int i : {0, 1}) try {
+      (i == 0 ? first : second).finish();
+      ADD_FAILURE() << i;
+    } catch (const IoError& error) {
+      messages[i] = error.what();
+    }
+  EXPECT_THAT(messages[0], HasSubstr("every element of a.weight"));
+  EXPECT_EQ(messages[0], messages[1]);
+  EXPECT_EQ(ckpt::newest_complete(dir), dir + "/step-2");
+  both(3, false);
+  EXPECT_EQ(first.finish(), dir + "/step-3");
+  EXPECT_EQ(second.finish(), dir + "/step-3");
+  EXPECT_FALSE(std::filesystem::exists(dir + "/.failed-step-3.run-3"));
+}
+
+}  // namespace
+}  // namespace esp::train
