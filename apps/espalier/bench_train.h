@@ -19,19 +19,23 @@ struct TrainBench {
   std::vector<std::string> models = {"gpt-6x384"};
   int64_t batch = 0, seq = 0;  // 0: what the model is usually measured with
   std::string precision = "fp32", recompute = "none";
-  std::vector<int> threads;  // empty: all usable cores
+  std::vector<int> threads;  // of a rank; empty: all usable cores, shared out among the ranks
+  std::vector<int> nproc = {1};
+  std::vector<std::string> sync = {"allreduce"};  // with several ranks: the methods compared, the first against rivals
   int steps = 5, rounds = 3, warmup = 2;
   std::vector<std::string> peers;
   std::string llmc, python, json, markdown;
 };
 
-// One model at one batch and thread count: what every contender runs.
+// One model at one batch on so many ranks and threads: what a contender runs.
 struct TrainCase {
   std::string name;  // the preset's
   model::ModelConfig model;
-  int64_t batch = 0, seq = 0;
-  int threads = 1;
-  std::string precision, recompute, tokens;  // tokens: a file of u16
+  int64_t batch = 0, seq = 0;                                  // batch: of all ranks together
+  int threads = 1, ranks = 1;                                  // threads: of each rank
+  std::string precision = "fp32", recompute = "none", tokens;  // tokens: a file of u16
+  std::string sync = "allreduce";
+  std::vector<std::string> settings;  // of our own runs: further section.key=value
   int64_t tokens_per_step() const { return batch * seq; }
 };
 
@@ -39,13 +43,13 @@ struct TrainCase {
 struct TrainRow {
   std::string library, model, precision;
   double tokens_per_s = 0, step_ms = 0, tflops = 0, mfu = 0;
-  uint64_t peak_bytes = 0;  // resident, of the whole process
+  uint64_t peak_bytes = 0;  // resident, of whole processes, summed over the ranks
   int64_t parameters = 0;
-  int threads = 1;
+  int threads = 1, ranks = 1;
 };
 Json to_json(const TrainRow& row);
 
-// A rival: how its process is started for a case.
+// A rival: how its processes are started for a case.
 struct TrainRival {
   std::string_view name, help;
   // Throws UsageError where it is not there or cannot run the case.
@@ -69,6 +73,8 @@ uint64_t peak_resident_bytes(int pid);
 std::string openmp_blas_folder();
 // How the shapes most often compared are run: sequences and tokens in each.
 void set_usual_shape(TrainCase& it);
+// A file of random tokens for the model, at least `least` of them, in a folder; the path.
+std::string write_tokens(const std::string& folder, const model::ModelConfig& model, int64_t least);
 // One per line: the processes that `bench train` starts of this same program.
 launch::LocalOptions our_trainer(const TrainCase& it, const Switchboard& board);
 launch::LocalOptions our_products(int threads, const std::string& blas, const Switchboard& board);

@@ -55,11 +55,16 @@ launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& 
   options.output = launch::LocalOptions::Output::last_words;
   options.command = {find_python(bench), script, "--socket", board.name(), "--label", label, "--tokens", it.tokens};
   const std::pair<const char*, int64_t> numbers[] = {
-      {"--layers", m.layers}, {"--heads", m.heads},  {"--dim", m.dim},         {"--vocab", m.vocab},
-      {"--seq", it.seq},      {"--batch", it.batch}, {"--threads", it.threads}};
+      {"--layers", m.layers}, {"--heads", m.heads},  {"--dim", m.dim},          {"--vocab", m.vocab},
+      {"--seq", it.seq},      {"--batch", it.batch}, {"--threads", it.threads}, {"--ranks", it.ranks}};
   for (const auto& [name, value] : numbers) {
     options.command.emplace_back(name);
     options.command.push_back(std::to_string(value));
+  }
+  options.num_ranks = it.ranks;
+  if (it.ranks > 1) {
+    options.command.insert(options.command.end(), {"--meet", fmt::format("{}.{}", it.tokens, board.name())});
+    options.environment["GLOO_SOCKET_IFNAME"] = "lo";
   }
   options.environment["OMP_NUM_THREADS"] = std::to_string(it.threads);
   if (!blas.empty()) {
@@ -80,7 +85,9 @@ launch::LocalOptions start_torch_as_installed(const TrainBench& bench, const Tra
 }
 
 constexpr TrainRival kRivals[] = {
-    {"torch", "PyTorch with the OpenMP build of OpenBLAS, where there is one", start_torch},
+    {"torch",
+     "PyTorch (several ranks: DistributedDataParallel over gloo) with the OpenMP build of OpenBLAS, where there is one",
+     start_torch},
     {"torch-as-installed", "PyTorch with the BLAS the system gives it", start_torch_as_installed},
 };
 

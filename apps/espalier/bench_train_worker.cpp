@@ -1,7 +1,9 @@
 // espalier bench-train-worker: one process of `bench train`, started by it. It trains, or multiplies square matrices
 // (ours or OpenBLAS's) to learn what the machine gives; each has a process of its own so that its memory is its own.
 //
-// It speaks the lines of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`.
+// It speaks the lines of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`. Trainers of several
+// ranks join the world their environment describes; they also tell how long they waited for communication, who was
+// slowest in each step, and what lies in their memory.
 #include <dlfcn.h>
 
 #include <functional>
@@ -13,9 +15,11 @@
 #include "apps/espalier/bench_train.h"
 #include "apps/espalier/command.h"
 #include "esp/base/error.h"
+#include "esp/comm/communicator.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/gemm.h"
 #include "esp/kernel/peak.h"
+#include "esp/launch/world.h"
 #include "esp/train/engine.h"
 
 namespace esp::app {
@@ -23,8 +27,9 @@ namespace {
 
 struct WorkerOptions {
   std::string socket, label, role = "train", model, precision = "fp32", recompute = "none", tokens, blas;
+  std::vector<std::string> settings;
   int64_t batch = 1, seq = 1;
-  int threads = 1;
+  int threads = 1, rank = 0, ranks = 1;
 };
 
 using Step = std::function<void()>;
@@ -34,7 +39,7 @@ int serve_steps(const WorkerOptions& o, const std::string& about, const Step& st
                 const std::function<std::string()>& more) {
   const net::Socket socket(bench::connect_coordinator(o.socket));
   bench::LineChannel channel(socket.fd());
-  channel.write_line(fmt::format("hello label={} rank=0 size=1 {}", o.label, about));
+  channel.write_line(fmt::format("hello label={} rank={} size={} {}", o.label, o.rank, o.ranks, about));
   std::string line, verb;
   while (channel.read_line(line)) {
     bench::Words words = bench::split_words(line, verb);
@@ -55,19 +60,66 @@ int serve_steps(const WorkerOptions& o, const std::string& about, const Step& st
   return static_cast<int>(ExitCode::done);
 }
 
-int serve_training(const WorkerOptions& o) {
-  train::RunConfig config = train::parse_run_config(
-      "", "bench train",
-      {"model.preset=" + o.model, fmt::format("model.seq_len={}", o.seq), fmt::format("train.global_batch={}", o.batch),
-       "train.precision=" + o.precision, "train.recompute=" + o.recompute, fmt::format("run.threads={}", o.threads),
-       "train.schedule=constant", "data.objective=next_token", "data.bin_type=u16"});
+train::RunConfig run_config(const WorkerOptions& o) {
+  std::vector<std::string> settings = {"model.preset=" + o.model,
+                                       fmt::format("model.seq_len={}", o.seq),
+                                       fmt::format("train.global_batch={}", o.batch),
+                                       "train.precision=" + o.precision,
+                                       "train.recompute=" + o.recompute,
+                                       fmt::format("run.threads={}", o.threads),
+                                       "train.schedule=constant",
+                                       "data.objective=next_token",
+                                       "data.bin_type=u16"};
+  settings.insert(settings.end(), o.settings.begin(), o.settings.end());
+  train::RunConfig config = train::parse_run_config("", "bench train", settings);
   config.data.train = {o.tokens};
   config.data.cache = o.tokens + ".cache";  // never made: the tokens are there
-  train::Engine engine(config, Log());
-  double loss = 0;
+  return config;
+}
+
+// What an answer says of its steps beside their times, and of memory: tier.category:present:peak,…
+struct StepNotes {
+  double loss = 0, exposed_ms = 0, waited_ms = 0;
+  std::vector<int> slowest;
+
+  void add(const train::StepResult& result) {
+    loss = result.loss;
+    exposed_ms += result.exposed_ms;
+    waited_ms += result.waited_ms;
+    slowest.push_back(result.slowest_rank);
+  }
+  std::string take(train::Engine& engine) {
+    const double steps = std::max<double>(1, static_cast<double>(slowest.size()));
+    std::vector<std::string> memory;
+    for (device::MemoryTier tier : device::kAllTiers)
+      for (device::MemoryCategory category : device::kAllCategories) {
+        const device::MemoryUse use = engine.account().use(category, tier);
+        memory.push_back(fmt::format("{}.{}:{}:{}", name_of(tier), name_of(category), use.current, use.peak));
+      }
+    std::string text = fmt::format("loss={:.6f} pool={} exposed={:.4f} waited={:.4f} slowest={} memory={}", loss,
+                                   engine.account().use(device::MemoryTier::device).peak, exposed_ms / steps,
+                                   waited_ms / steps, fmt::join(slowest, ","), fmt::join(memory, ","));
+    *this = {};
+    return text;
+  }
+};
+
+int serve_engine(const WorkerOptions& o, const train::Standing& standing) {
+  train::RunConfig config = run_config(o);
+  train::Engine engine(config, Log(), standing);
+  StepNotes notes;
   return serve_steps(
-      o, fmt::format("parameters={}", engine.model().parameters().count()), [&] { loss = engine.step().loss; },
-      [&] { return fmt::format("loss={:.6f} pool={}", loss, engine.account().use(device::MemoryTier::device).peak); });
+      o, fmt::format("parameters={}", engine.model().parameters().count()), [&] { notes.add(engine.step()); },
+      [&] { return notes.take(engine); });
+}
+
+int serve_training(WorkerOptions o) {
+  if (o.ranks == 1) return serve_engine(o, {});
+  const net::RendezvousOptions joining = launch::join_options(launch::process_environment());
+  const auto world = net::rendezvous(joining, Deadline::after(std::chrono::seconds(60)));
+  const auto ranks = comm::make_communicator(*world, world->everyone(), {});
+  o.rank = ranks->rank();
+  return serve_engine(o, {ranks.get(), ranks->size()});
 }
 
 // The machine that an opened OpenBLAS took this one for; other libraries do not say.
@@ -111,11 +163,20 @@ launch::LocalOptions ourselves(const std::string& label, std::vector<std::string
 }  // namespace
 
 launch::LocalOptions our_trainer(const TrainCase& it, const Switchboard& board) {
-  return ourselves("espalier",
-                   {"--role", "train", "--model", it.name, "--batch", std::to_string(it.batch), "--seq",
-                    std::to_string(it.seq), "--threads", std::to_string(it.threads), "--precision", it.precision,
-                    "--recompute", it.recompute, "--tokens", it.tokens},
-                   board);
+  launch::LocalOptions options = ourselves("espalier", {"--role",      "train",
+                                                        "--model",     it.name,
+                                                        "--batch",     std::to_string(it.batch),
+                                                        "--seq",       std::to_string(it.seq),
+                                                        "--threads",   std::to_string(it.threads),
+                                                        "--ranks",     std::to_string(it.ranks),
+                                                        "--precision", it.precision,
+                                                        "--recompute", it.recompute,
+                                                        "--tokens",    it.tokens,
+                                                        "--set",       "sync.method=" + it.sync},
+                                           board);
+  for (const std::string& one : it.settings) options.command.insert(options.command.end(), {"--set", one});
+  options.num_ranks = it.ranks;
+  return options;
 }
 
 launch::LocalOptions our_products(int threads, const std::string& blas, const Switchboard& board) {
@@ -135,6 +196,8 @@ void define_bench_train_worker(CLI::App& app, Chosen& chosen) {
   app.add_option("--batch", o->batch, "sequences per step");
   app.add_option("--seq", o->seq, "tokens per sequence");
   app.add_option("--threads", o->threads, "compute threads");
+  app.add_option("--ranks", o->ranks, "of this job");
+  app.add_option("--set", o->settings, "section.key=value")->allow_extra_args(false);
   app.add_option("--precision", o->precision, "storage type");
   app.add_option("--recompute", o->recompute, "what backward computes again");
   app.add_option("--tokens", o->tokens, "file of u16 tokens");

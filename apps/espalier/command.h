@@ -50,6 +50,8 @@ void define_eval(CLI::App& app, Chosen& chosen);
 void define_generate(CLI::App& app, Chosen& chosen);
 void define_lab(CLI::App& app, Chosen& chosen);
 void define_lab_allreduce(CLI::App& app, Chosen& chosen);
+void define_lab_ddp(CLI::App& app, Chosen& chosen);
+void define_lab_zero(CLI::App& app, Chosen& chosen);
 void define_tokenizer(CLI::App& app, Chosen& chosen);
 void define_train(CLI::App& app, Chosen& chosen);
 

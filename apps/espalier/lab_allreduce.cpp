@@ -1,7 +1,6 @@
 // espalier lab allreduce: the lecture's comparison of all-reduce algorithms, corrected, modelled and measured.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -13,9 +12,9 @@
 #include "apps/espalier/command.h"
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/lab_frames.h"
+#include "apps/espalier/lab_output.h"
 #include "apps/espalier/lab_picture.h"
 #include "apps/espalier/machine.h"
-#include "apps/espalier/output_file.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
@@ -278,16 +277,7 @@ int run_lab_allreduce(const LabOptions& options) {
                             {"slide_printed", book.printed}});
   for (const comm::Frame& frame : frames)
     out["frames"].push_back({{"title", frame.title}, {"cells", frame.cells}, {"moving", frame.moving}});
-  if (!options.json.empty()) write_file(options.json, out.dump(1) + "\n");
-  if (!options.out.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.out, error);
-    if (error) throw IoError(fmt::format("cannot make {}: {}", options.out, error.message()));
-    write_file(options.out + "/allreduce.txt", text);
-    write_file(options.out + "/allreduce.json", out.dump(1) + "\n");
-    write_file(options.out + "/allreduce.svg", picture(lines, sizes, options.nproc));
-    fmt::print("Wrote {0}/allreduce.txt, .json and .svg\n", options.out);
-  }
+  write_lab({options.json, options.out}, "allreduce", text, out, picture(lines, sizes, options.nproc));
   return static_cast<int>(wrong.empty() ? ExitCode::done : ExitCode::internal);
 }
 

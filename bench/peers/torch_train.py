@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """PyTorch's side of `bench train`: the same decoder, data, batch and optimizer, as one writes it for this version.
 
+Several ranks are DistributedDataParallel over gloo, each with its part of the batch, in its quickest settings: gradients
+are views of the buckets, and unused parameters are not looked for.
+
 Told over a socket what to run, like the other rivals (serve.h): `run steps=N` is answered with
 `done ns=t1,t2,… loss=L`, one time per step. Between commands it blocks in recv and takes no core.
 """
@@ -11,6 +14,7 @@ import socket
 import time
 
 import torch
+import torch.distributed
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -21,8 +25,8 @@ class Attention(nn.Module):
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
-        mask = torch.ones(positions, positions, dtype=torch.bool).triu(1)
-        self.register_buffer("above", mask, persistent=False)
+        # Not a buffer: those are sent to other ranks, and gloo cannot send truth values.
+        self.above = torch.ones(positions, positions, dtype=torch.bool).triu(1)
 
     def forward(self, x):
         B, T, C = x.shape
@@ -86,13 +90,18 @@ class Run:
         # u16 tokens, read as they are needed so that the file counts little in our memory.
         self.tokens = torch.from_file(o.tokens, dtype=torch.int16, size=os.path.getsize(o.tokens) // 2)
         self.model = Gpt(o)
+        if o.ranks > 1:
+            torch.distributed.init_process_group("gloo", init_method="file://" + o.meet, rank=o.rank, world_size=o.ranks)
+            self.model = nn.parallel.DistributedDataParallel(
+                self.model, find_unused_parameters=False, gradient_as_bucket_view=True)
+            torch.manual_seed(1 + o.rank)  # the same model, other samples
         matrices = [p for p in self.model.parameters() if p.dim() >= 2]
         rest = [p for p in self.model.parameters() if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), eps=1e-8)
 
     def batch(self):
-        B, T = self.options.batch, self.options.seq
+        B, T = self.options.batch // self.options.ranks, self.options.seq
         starts = torch.randint(len(self.tokens) - T - 1, (B,))
         rows = torch.stack([self.tokens[s:s + T + 1] for s in starts.tolist()]).long() & 0xFFFF
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
@@ -121,9 +130,11 @@ def main():
     parser.add_argument("--socket", required=True)
     parser.add_argument("--label", required=True)
     parser.add_argument("--tokens", required=True)
-    for name in ("layers", "heads", "dim", "vocab", "seq", "batch", "threads"):
+    for name in ("layers", "heads", "dim", "vocab", "seq", "batch", "threads", "ranks"):
         parser.add_argument("--" + name, type=int, required=True)
+    parser.add_argument("--meet", help="a file that is not there yet")
     o = parser.parse_args()
+    o.rank = int(os.environ.get("RANK", "0")) if o.ranks > 1 else 0
 
     run = Run(o)
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -135,7 +146,7 @@ def main():
         lines.flush()
 
     parameters = sum(p.numel() for p in run.model.parameters())
-    say(f"hello label={o.label} rank=0 size=1 parameters={parameters} version={torch.__version__} "
+    say(f"hello label={o.label} rank={o.rank} size={o.ranks} parameters={parameters} version={torch.__version__} "
         f"threads={torch.get_num_threads()} blas={blas_in_use()}")
     for line in lines:
         words = line.split()

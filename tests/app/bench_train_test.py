@@ -35,8 +35,25 @@ class Json(unittest.TestCase):
             self.assertGreater(row["peak_bytes"], 4 * 4 * row["parameters"])
         self.assertIn("square products", answer.stdout)
 
+    def test_ranks_share_the_batch(self):
+        answer, rows = rows_of(*QUICK, "--nproc", "2", "--threads", "1", "--sync", "allreduce,zero1,zero2,zero3")
+        self.assertIsNotNone(rows, answer.stderr)
+        self.assertEqual([list(row) for row in rows], [KEYS] * 5)
+        self.assertEqual([(row["library"], row["ranks"]) for row in rows],
+                         [("espalier", 2), ("espalier-zero1", 2), ("espalier-zero2", 2), ("espalier-zero3", 2), ("espalier", 1)])
+        for row in rows:
+            # One rank alone has its share of the eight sequences.
+            tokens = 4 * row["ranks"] * 32
+            self.assertAlmostEqual(row["tokens_per_s"] * row["step_ms_median"] / 1e3, tokens, places=3)
+        self.assertIn("Scaling from 1 to 2 ranks with 4 sequences each: ", answer.stdout)
+        self.assertIn("espalier-zero3: waited ", answer.stdout)
+        # The four methods are one computation.
+        losses = [line.split("loss ")[1].split()[0] for line in answer.stdout.splitlines() if ": loss " in line]
+        self.assertEqual(len(set(losses[:4])), 1, losses)
+
     def test_refusals(self):
-        for arguments, word in ((("--peers", "jax"), "torch"), (("--model", "gpt-nano"), "gpt-tiny"),
+        for arguments, word in ((("--nproc", "3"), "--batch"), (("--nproc", "2", "--sync", "gossip9"), "zero1"),
+                                (("--nproc", "0"), "--nproc"), (("--peers", "jax"), "torch"), (("--model", "gpt-nano"), "gpt-tiny"),
                                 (("--threads", "0"), "--threads")):
             answer = run("bench", "train", *arguments)
             self.assertEqual(answer.returncode, 2, answer.stderr)
@@ -57,6 +74,17 @@ class Peers(unittest.TestCase):
         self.assertEqual(len(losses), 2, answer.stdout)
         for loss in losses:
             self.assertLess(abs(loss - 5.55), 0.2)
+
+    def test_torch_ranks_are_distributed_data_parallel(self):
+        answer, rows = rows_of(*QUICK, "--nproc", "2", "--threads", "1", "--peers", "torch")
+        if rows is None and "no python3 with torch" in answer.stderr:
+            self.skipTest("python3-torch is not installed")
+        self.assertIsNotNone(rows, answer.stderr)
+        self.assertEqual([(row["library"], row["ranks"]) for row in rows], [("espalier", 2), ("espalier", 1), ("torch", 2)])
+        self.assertEqual(rows[0]["parameters"], rows[2]["parameters"])
+        # Memory is that of both ranks together.
+        self.assertGreater(rows[2]["peak_bytes"], rows[0]["peak_bytes"])
+        self.assertGreater(rows[0]["peak_bytes"], 1.5 * rows[1]["peak_bytes"])
 
     def test_llm_c_is_read_from_its_own_lines(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,18 @@
+// What a lab leaves behind: its report as JSON where asked, and a folder with text, JSON and picture.
+#pragma once
+
+#include <string>
+
+#include "esp/base/json.h"
+
+namespace esp::app {
+
+struct LabFiles {
+  std::string json, out;  // a file and a folder; empty: not wanted
+};
+
+// Writes what is wanted and says on stdout where the folder's files are.
+void write_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
+               const std::string& svg);
+
+}  // namespace esp::app

@@ -1,0 +1,17 @@
+// The pieces all pictures of the labs are made of: plain SVG that reads on light and dark pages.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace esp::app {
+
+// The opening tag, the styles (`grid` for thin lines) and the background; "</svg>" closes it.
+std::string svg_open(double width, double height);
+std::string svg_escaped(const std::string& text);
+// `anchor` is start, middle or end; `more` is further attributes.
+std::string svg_text(double x, double y, const char* anchor, const std::string& text, const std::string& more = "");
+// One of a few hues that differ; they repeat.
+const char* svg_colour(size_t index);
+
+}  // namespace esp::app

@@ -1,0 +1,87 @@
+"""lab zero and lab ddp: small models, real ranks."""
+import json
+import os
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+from driving import run
+
+
+def lab(test, name, *arguments):
+    """What it printed, its report, and the words of its picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "new", "deep")
+        answer = run("lab", name, *arguments, "--out", out)
+        test.assertEqual(answer.returncode, 0, answer.stderr)
+        with open(os.path.join(out, name + ".json")) as file:
+            report = json.load(file)
+        with open(os.path.join(out, name + ".txt")) as file:
+            test.assertTrue(answer.stdout.startswith(file.read()))
+        svg = xml.etree.ElementTree.parse(os.path.join(out, name + ".svg")).getroot()
+        return answer.stdout, report, [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+
+
+class Zero(unittest.TestCase):
+    def test_memory_is_what_the_formulas_say(self):
+        text, report, words = lab(self, "zero", "--model", "gpt-tiny", "--nproc", "4")
+        rows = [row for row in report["rows"] if row["tier"] == "device"]
+        self.assertEqual([row["formula"] for row in rows[:4]], ["16Φ", "4Φ + 12Φ/N", "2Φ + 14Φ/N", "16Φ/N"])
+        count = report["parameters"]
+        expected = [16 * count, 4 * count + 12 * count / 4, 2 * count + 14 * count / 4, 16 * count / 4]
+        for row, bytes in zip(rows, expected):
+            self.assertEqual(row["formula_bytes"], bytes)
+            self.assertLess(abs(row["measured_bytes"] / bytes - 1), 0.01, row)
+            self.assertEqual(len(row["ranks"]), 4)
+            states = [sum(rank[state]["current"] for state in ("parameter", "gradient", "optimizer")) for rank in row["ranks"]]
+            self.assertEqual(max(states), row["measured_bytes"])
+        # What is shared out is there once in all.
+        for row, state, each in ((rows[1], "optimizer", 12), (rows[2], "gradient", 2), (rows[3], "parameter", 2)):
+            total = sum(rank[state]["current"] for rank in row["ranks"])
+            self.assertLess(abs(total / (each * count) - 1), 0.01, row)
+        for word in ("stage 0", "stage 3", "optimizer", "formula"):
+            self.assertIn(word, words)
+            self.assertIn(word, text)
+
+    def test_fp32_has_other_formulas(self):
+        text, report, _ = lab(self, "zero", "--model", "gpt-tiny", "--nproc", "2", "--precision", "fp32")
+        rows = [row for row in report["rows"] if row["tier"] == "device"]
+        self.assertEqual([row["formula"] for row in rows[:4]], ["16Φ", "8Φ + 8Φ/N", "4Φ + 12Φ/N", "16Φ/N"])
+        for row in rows:
+            self.assertLess(abs(row["difference"]), 0.01, row)
+
+    def test_refusals(self):
+        for arguments, word in ((("--nproc", "0"), "--nproc"), (("--model", "gpt-nano"), "gpt-tiny"),
+                                (("--precision", "int3"), "--precision"), (("--steps", "0"), "--steps")):
+            answer = run("lab", "zero", *arguments)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn(word, answer.stderr)
+
+
+class Ddp(unittest.TestCase):
+    def test_scales_waits_and_names_stragglers(self):
+        text, report, words = lab(self, "ddp", "--model", "gpt-tiny", "--ranks", "4,2", "--steps", "2", "--rounds", "2")
+        rows = report["rows"]
+        self.assertEqual([row["ranks"] for row in rows], [1, 2, 4])  # one is always there to compare with
+        self.assertEqual((rows[0]["efficiency"], rows[0]["exposed_ms"]), (1, 0))
+        for row in rows:
+            self.assertAlmostEqual(row["tokens_per_s"] * row["step_ms_median"] / 1e3, 32 * row["ranks"], places=3)
+            at_once = min(row["ranks"], report["cores"])
+            self.assertAlmostEqual(row["efficiency"] * row["ranks"], row["efficiency_of_cores"] * at_once, places=6)
+        for row in rows[1:]:
+            self.assertGreater(row["exposed_ms"], 0)
+            self.assertIn(row["slowest_rank"], range(row["ranks"]))
+            self.assertIn(f"{row['ranks']} ranks: rank ", text)
+        self.assertEqual("take turns" in text, report["cores"] < 4)
+        for word in ("1 rank", "4 ranks", "waiting for communication"):
+            self.assertIn(word, words)
+
+    def test_refusals(self):
+        for arguments, word in ((("--ranks", "0"), "--ranks"), (("--sync", "zero9"), "zero3"), (("--batch", "0"), "--batch")):
+            answer = run("lab", "ddp", *arguments)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn(word, answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
