@@ -62,8 +62,11 @@ int train_here(const train::RunConfig& config, const TrainOptions& options, cons
 int join(const train::RunConfig& config, const TrainOptions& options, const launch::Environment& environment) {
   const net::RendezvousOptions meeting = launch::join_options(environment);
   const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.connect_timeout));
-  const auto ranks = comm::make_communicator(*world, world->everyone(), comm_options(config.comm));
-  return train_here(config, options, {ranks.get(), std::max(1, meeting.local_size)});
+  comm::CommOptions communicating = comm_options(config.comm);
+  communicating.flight = std::make_shared<obs::FlightRecorder>(
+      obs::FlightOptions{.path = "", .rank = meeting.rank, .world = meeting.size});
+  const auto ranks = comm::make_communicator(*world, world->everyone(), communicating);
+  return train_here(config, options, {ranks.get(), std::max(1, meeting.local_size), communicating.flight.get()});
 }
 
 // This process starts the ranks, passes their words and our signals on, and tells what became of them.

@@ -162,7 +162,6 @@ void Scheduled::run_fused(const Call& call) {
   tag_.sequence = ++sequence_;
   standings_.mine().enter(tag_);
   note(call, sequence_, kFusedAlgorithm);
-  uint64_t before = fused_->bytes_moved();
   try {
     fused_->run(call, tag_, *deadline_);
   } catch (const CommError& error) {
@@ -174,7 +173,9 @@ void Scheduled::run_fused(const Call& call) {
   if (index < 0) index = static_cast<int>(&counter(call.op, kFusedAlgorithm) - counters_.data());
   Counter& c = counters_[static_cast<size_t>(index)];
   c.calls++;
-  c.bytes_received += fused_->bytes_moved() - before;
+  const Crossing crossing = crossing_of(call, rank(), size());
+  c.bytes_sent += crossing.sent;
+  c.bytes_received += crossing.received;
   c.ns += ns_since_begin();
 }
 

@@ -12,6 +12,7 @@
 #include "esp/data/loader.h"
 #include "esp/device/pool.h"
 #include "esp/model/model.h"
+#include "esp/obs/flight_recorder.h"
 #include "esp/obs/spans.h"
 #include "esp/optim/gradients.h"
 #include "esp/optim/optimizer.h"
@@ -38,6 +39,7 @@ struct StepResult {
 struct Standing {
   comm::Communicator* ranks = nullptr;
   int local_size = 1;  // ranks on this host
+  obs::FlightRecorder* flight = nullptr;  // what the communicators noted, for traces; may be null
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }
 };

@@ -13,6 +13,7 @@
 #include "esp/ckpt/hf_folder.h"
 #include "esp/kernel/peak.h"
 #include "esp/obs/file.h"
+#include "esp/train/collective_spans.h"
 #include "esp/train/gather_texts.h"
 #include "esp/train/loaded.h"
 #include "esp/train/reports.h"
@@ -184,6 +185,7 @@ class Run {
 
   // The first rank's file has everybody's rows; ranks of one host share a clock.
   void write_traces() {
+    if (standing_.flight) draw_collectives(*standing_.flight, tracer_);
     const std::vector<std::string> texts = gather_texts(standing_.ranks, tracer_.trace().dump());
     if (!first()) return;
     std::vector<Json> traces;

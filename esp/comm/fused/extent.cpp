@@ -46,6 +46,41 @@ Extent extent_of(const Call& call, int rank, int size) {
   }
 }
 
+Crossing crossing_of(const Call& call, int rank, int size) {
+  const uint64_t all = call.count * size_of(call.dtype), own = chunk_span(call, size, rank).bytes();
+  const auto others = static_cast<uint64_t>(size - 1);
+  const bool is_root = rank == call.root;
+  switch (call.op) {
+    case Op::broadcast:
+      return {is_root ? others * all : 0, is_root ? 0 : all};
+    case Op::reduce:
+      return {is_root ? 0 : all, is_root ? others * all : 0};
+    case Op::all_reduce:  // a reduce-scatter and an all-gather
+      return {all - own + others * own, others * own + all - own};
+    case Op::reduce_scatter:
+      return {all - own, others * own};
+    case Op::all_gather:
+      return {others * own, all - own};
+    case Op::all_to_all:
+      return {all - own, all - own};
+    case Op::gather:
+      return {is_root ? 0 : own, is_root ? all - own : 0};
+    case Op::scatter:
+      return {is_root ? all - own : 0, is_root ? 0 : own};
+    case Op::all_to_all_v: {
+      Crossing crossing;
+      for (size_t peer = 0; peer < call.send_counts.size(); ++peer) {
+        if (peer == static_cast<size_t>(rank)) continue;
+        crossing.sent += call.send_counts[peer] * size_of(call.dtype);
+        crossing.received += call.recv_counts[peer] * size_of(call.dtype);
+      }
+      return crossing;
+    }
+    default:
+      return {};
+  }
+}
+
 bool needs_staging(const Call& call, int rank, int size) {
   Extent extent = extent_of(call, rank, size);
   const std::byte *in = bytes_in(call), *out = bytes_out(call);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "esp/comm/call.h"
 
@@ -11,6 +12,13 @@ struct Extent {
   size_t in_bytes = 0, out_bytes = 0;
 };
 Extent extent_of(const Call& call, int rank, int size);
+
+// What of a rank's data others must have seen when the call is over, and it of theirs, each byte once: what the direct
+// algorithms send, however memory is shared.
+struct Crossing {
+  uint64_t sent = 0, received = 0;  // bytes
+};
+Crossing crossing_of(const Call& call, int rank, int size);
 
 // Bytes [begin, end) of a buffer.
 struct Span {

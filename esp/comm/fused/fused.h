@@ -55,7 +55,6 @@ class Fused {
   double hand_over_ns(Deadline deadline);
 
   // Bytes this rank copied or reduced out of peers' memory, and how often it had to wait for a peer.
-  uint64_t bytes_moved() const { return bytes_moved_; }
   uint64_t num_waits() const { return gate_.num_waits(); }
 
  private:
@@ -137,7 +136,6 @@ class Fused {
   int partner_ = 1;          // rank 0: with whom to look
   bool past_cache_ = false;  // how this call puts blocks down
   Clock::time_point look_again_{};
-  uint64_t bytes_moved_ = 0;
   Views views_;
   std::vector<const void*> sources_;
   std::vector<std::byte> scratch_;

@@ -42,7 +42,6 @@ void Fused::take_small(const Call& call, size_t slot) {
   auto from = [&](int member) { return gate_.at(member, slot); };
   auto take = [&](std::byte* to, const std::byte* at, size_t bytes) {
     kernel::copy(to, at, bytes);
-    bytes_moved_ += bytes;
   };
   switch (call.op) {
     case Op::all_reduce:
@@ -82,7 +81,6 @@ void Fused::combine(std::byte* out, const Call& call, size_t bytes) {
   size_t count = bytes / size_of(call.dtype);
   kernel::reduce_ordered(out, sources_.data(), size(), count, call.dtype, call.reduce);
   if (call.reduce == ReduceOp::avg) kernel::divide(out, count, call.dtype, size());
-  bytes_moved_ += bytes * static_cast<size_t>(size() - 1);
 }
 
 }  // namespace esp::comm

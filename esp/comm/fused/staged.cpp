@@ -133,7 +133,6 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
       size_t k = (me + i) % n;
       Span span = range(k, block);
       move(out + span.begin, piece_slot(k, block), span.bytes(), streams);
-      bytes_moved_ += span.bytes();
     }
   };
   pipeline({blocks, scatters ? 1u : 2u, -1}, tag, deadline, produce, middle, collect);
@@ -178,7 +177,6 @@ void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadlin
   };
   auto pick = [&](std::byte* to, const std::byte* from, size_t bytes) {
     move(to, from, bytes, streams);
-    bytes_moved_ += bytes;
   };
   auto middle = [&](uint32_t block) {
     if (gathers && is_root) {
@@ -247,7 +245,6 @@ void Fused::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadl
       size_t k = (me + i) % n;
       Span span = cut(received(k), block * piece, piece);
       move(out + span.begin, slot(k, block) + (same ? 0 : me * piece), span.bytes(), streams);
-      bytes_moved_ += span.bytes();
     }
   };
   pipeline({blocks, 1, -1}, tag, deadline, produce, middle, [](uint32_t) {});
