@@ -1,0 +1,162 @@
+"""espalier train on several ranks with the real binary: the same bits whatever the method, checkpoints of any layout,
+signals, a rank that dies, joining what somebody else started, and what wrong input is answered with."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from driving import ESPALIER, children, run, running, start
+from train_test import InFolder
+
+METHODS = ("allreduce", "zero1", "zero2", "zero3")
+
+
+class OnRanks(InFolder):
+    def train_ranks(self, ranks, name, *settings, steps=6, code=0):
+        words = ["--nproc", str(ranks), "--run-dir", self.path(name)]
+        for setting in ("run.threads=1",) + settings:
+            words += ["--set", setting]
+        return self.train(*words, steps=steps, dropout=0.1, code=code)
+
+    def losses(self, name):
+        return [(m["loss"], m["grad_norm"]) for m in self.metrics(name)]
+
+    def rank_file(self, name, rank):
+        with open(self.path(f"{name}/ranks/rank-{rank}.json")) as file:
+            return json.load(file)
+
+
+class Equal(OnRanks):
+    def test_all_methods_give_the_same_bits(self):
+        for method in METHODS:
+            self.train_ranks(2, method, f"sync.method={method}", "run.deterministic=true")
+            self.assertEqual(self.losses(method), self.losses("allreduce"), method)
+
+    def test_two_ranks_learn_what_one_learns(self):
+        self.train_ranks(1, "one")
+        self.train_ranks(2, "two")
+        for one, two in zip(self.losses("one"), self.losses("two")):
+            self.assertAlmostEqual(one[0], two[0], delta=1e-5)
+
+    def test_offload_changes_no_bit(self):
+        self.train_ranks(2, "plain", "sync.method=zero3", "train.precision=bf16")
+        for place in ("host", "file"):
+            self.train_ranks(2, place, "sync.method=zero3", "train.precision=bf16", f"sync.offload={place}")
+            self.assertEqual(self.losses(place), self.losses("plain"), place)
+
+    def test_what_is_sent_and_kept_is_in_the_rank_files(self):
+        self.train_ranks(2, "z3", "sync.method=zero3", steps=3)
+        with open(self.path("z3/summary.json")) as file:
+            summary = json.load(file)
+        self.assertEqual(summary["world"], 2)
+        count = summary["parameters"]
+        for rank in (0, 1):
+            report = self.rank_file("z3", rank)
+            self.assertEqual(report["coords"]["dp"], rank)
+            self.assertLess(abs(report["memory"]["parameter"]["peak"] - 4 * count / 2), 4 * 16)
+            sent = sum(row["bytes_sent"] for row in report["comm"] if row["op"] == "reduce_scatter")
+            self.assertLess(abs(sent - 3 * 4 * count / 2), 3 * 4 * 16)  # units of an odd count are not halved evenly
+
+
+class Checkpoints(OnRanks):
+    def test_any_layout_goes_on_from_any_other(self):
+        settings = ("run.deterministic=true",)
+        self.train_ranks(1, "whole", "checkpoint.every=3", *settings)
+        for method in METHODS:
+            self.train_ranks(2, method, f"sync.method={method}", "checkpoint.every=3", steps=3, *settings)
+            resume = f"checkpoint.resume={self.path(method)}/checkpoints/step-3"
+            self.train_ranks(1, f"{method}-1", resume, *settings)
+            self.train_ranks(4, f"{method}-4", "sync.method=zero2", resume, *settings)
+            for name in (f"{method}-1", f"{method}-4"):
+                self.assertEqual([m["step"] for m in self.metrics(name)], [4, 5, 6])
+                self.assertAlmostEqual(self.metrics(name)[-1]["loss"], self.metrics("whole")[-1]["loss"], delta=1e-4)
+
+    def test_stopping_and_going_on_equals_never_having_stopped(self):
+        self.train_ranks(2, "through", "sync.method=zero3", "checkpoint.every=3")
+        self.train_ranks(2, "halves", "sync.method=zero3", "checkpoint.every=3", steps=3)
+        self.train_ranks(2, "halves", "sync.method=zero3", "checkpoint.every=3", "train.warmup=2")
+        self.assertEqual(self.losses("through")[3:], self.losses("halves")[3:])
+
+
+class Ending(OnRanks):
+    def start_long(self, name, *settings):
+        words = ["train", self.run_file(100000), "--nproc", "2", "--run-dir", self.path(name)]
+        for setting in ("run.threads=1", "train.eval_every=0") + settings:
+            words += ["--set", setting]
+        process = start(*words)
+        deadline = time.monotonic() + 60
+        while not os.path.exists(self.path(name + "/metrics.jsonl")) or len(self.metrics(name)) < 3:
+            self.assertLess(time.monotonic(), deadline, "no step was made")
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        return process
+
+    def test_a_signal_reaches_all_ranks_and_leaves_a_checkpoint(self):
+        process = self.start_long("signalled", "sync.method=zero3")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, errors)
+        steps = [int(name.split("-")[1]) for name in os.listdir(self.path("signalled/checkpoints"))
+                 if name.startswith("step-")]
+        self.assertEqual(steps, [self.metrics("signalled")[-1]["step"]])
+
+    def test_a_rank_that_dies_is_named_and_ends_the_run_with_3(self):
+        process = self.start_long("killed")
+        ranks = children(process.pid)
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 3, errors)
+        self.assertIn("rank 1 was killed by SIGKILL", errors)
+        for pid in ranks:
+            self.assertFalse(running(pid), "a rank stayed behind")
+
+
+class Joining(OnRanks):
+    def test_ranks_started_by_somebody_else_meet(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        secret = self.path("secret")
+        with open(secret, "w") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        os.chmod(secret, 0o600)
+        processes = []
+        for rank in (0, 1):
+            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ESPALIER_SECRET_FILE=secret)
+            processes.append(subprocess.Popen(
+                [ESPALIER, "train", self.run_file(4), "--run-dir", self.path("joined"), "--set", "sync.method=zero1"],
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(len(self.metrics("joined")), 4)
+
+
+class Refused(OnRanks):
+    def refuse(self, ranks, *settings, says):
+        answer = self.train_ranks(ranks, "refused", *settings, code=2)
+        for words in says:
+            self.assertIn(words, answer.stderr)
+
+    def test_what_makes_no_sense_together(self):
+        self.refuse(3, says=["train.global_batch = 8", "a multiple of 3"])
+        self.refuse(2, "sync.method=zero4", says=["zero4", "zero3"])
+        self.refuse(2, "sync.quantise=qwz", says=["sync.quantise", "zero3"])
+        self.refuse(2, "sync.delay_update=5", says=["sync.offload"])
+        self.refuse(2, "sync.group=2", says=["sync.group", "zero1"])
+        self.refuse(2, "sync.offload=disk", says=["disk", "host", "file"])
+        self.refuse(2, "train.micro_batch=3", says=["train.micro_batch = 3"])
+
+    def test_a_device_without_room_says_what_there_is(self):
+        answer = run("train", self.run_file(4), "--run-dir", self.path("small"), "--set", "run.device_memory_mb=0.05")
+        self.assertNotEqual(answer.returncode, 0)
+        self.assertIn("budget", answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
