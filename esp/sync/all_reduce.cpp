@@ -23,7 +23,8 @@ class AllReduce final : public Strategy {
         queue_(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
                             setup.storage),
                [this](size_t bucket) { launch(bucket); }),
-        norm_(parameters_, setup.context, optim::everything(parameters_), {}, setup.options.deterministic) {}
+        norm_(parameters_, setup.context, optim::everything(parameters_), {}, setup.storage,
+              setup.options.deterministic) {}
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);

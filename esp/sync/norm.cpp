@@ -11,13 +11,9 @@ using optim::Owned;
 using optim::Range;
 using tensor::Tensor;
 
-SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context,
-                         std::vector<Owned> owned, std::vector<int64_t> cuts, bool ordered)
-    : parameters_(parameters),
-      context_(context),
-      owned_(std::move(owned)),
-      ordered_(ordered),
-      shared_(!cuts.empty()) {
+SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<Owned> owned,
+                         std::vector<int64_t> cuts, DType storage, bool ordered)
+    : parameters_(parameters), context_(context), owned_(std::move(owned)), ordered_(ordered), shared_(!cuts.empty()) {
   if (!ordered_) return;
   first_block_.push_back(0);
   for (const auto& unit : parameters.units())
@@ -34,10 +30,9 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
       cut_counts_.push_back(std::min(kBlock, unit.count - at / kBlock * kBlock));
     }
   }
-  const DType type = owned_.empty() ? DType::f32 : owned_.front().values.dtype();
   sums_ = tensor::zeros(context, {first_block_.back()}, DType::f64, device::MemoryCategory::buffer);
   if (!cut_blocks_.empty())
-    edges_ = tensor::zeros(context, {static_cast<int64_t>(cut_blocks_.size()) * kBlock}, type,
+    edges_ = tensor::zeros(context, {static_cast<int64_t>(cut_blocks_.size()) * kBlock}, storage,
                            device::MemoryCategory::buffer);
 }
 

@@ -16,9 +16,9 @@ namespace esp::sync {
 class SquaredNorm {
  public:
   // `owned` of all ranks together cover every element once, or each rank owns everything. `cuts` are the elements (over
-  // all units) at which another rank's part begins: the same list on every rank.
+  // all units) at which another part begins: the same list on every rank. A rank may own nothing.
   SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<optim::Owned> owned,
-              std::vector<int64_t> cuts, bool ordered);
+              std::vector<int64_t> cuts, DType storage, bool ordered);
   double sum(Ranks& ranks);
   // The gradients of owned range `index`, where they were not known at the beginning or have moved.
   void set_gradients(size_t index, tensor::Tensor grads) { owned_[index].grads = std::move(grads); }

@@ -22,9 +22,11 @@ class EmbeddingNode final : public Node {
   void backward_weight(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     const device::Stream& stream = tape.context().stream;
-    if (table_.trained)
-      kernel::embedding_backward(gradient_to_add_to(&table_, stream), ids_.as<const int32_t>(), dy.data(), dy.rows(),
-                                 dy.dim(-1), table_.grad.dim(0), dy.dtype(), stream);
+    if (table_.trained) {
+      void* into = gradient_to_add_to(&table_, stream);  // from here on the gradient has a shape
+      kernel::embedding_backward(into, ids_.as<const int32_t>(), dy.data(), dy.rows(), dy.dim(-1), table_.grad.dim(0),
+                                 dy.dtype(), stream);
+    }
     if (positions_ && positions_->trained)
       kernel::position_backward(gradient_to_add_to(positions_, stream), dy.data(), dy.rows(), dy.dim(-1), ids_.dim(1),
                                 first_position_, dy.dtype(), stream);
@@ -44,16 +46,15 @@ class EmbeddingNode final : public Node {
 
 Variable embedding(Tape& tape, const Tensor& ids, Weight& table, Weight* positions, int64_t first_position) {
   ESP_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "ids {}", ids.shape().text());
-  const Tensor& rows = table.used_value();
-  if (positions) positions->used_value();
-  ESP_CHECK(!positions || first_position + ids.dim(1) <= positions->value.dim(0), "{} positions for tokens {} to {}",
-            positions->value.dim(0), first_position, first_position + ids.dim(1));
+  // Held, not lent: where units come and go, positions of another unit (a decoder's) may send the table away.
+  const Tensor rows = table.used_value(), places = positions ? positions->used_value() : Tensor();
+  ESP_CHECK(!positions || first_position + ids.dim(1) <= places.dim(0), "{} positions for tokens {} to {}",
+            places.dim(0), first_position, first_position + ids.dim(1));
   const int64_t dim = rows.dim(1);
-  Variable y = tensor::empty(tape.context(), {ids.dim(0), ids.dim(1), dim}, rows.dtype(),
-                             device::MemoryCategory::activation);
-  kernel::embedding_forward(y.value().data(), ids.as<const int32_t>(), rows.data(),
-                            positions ? positions->value.data() : nullptr, ids.count(), dim, rows.dim(0),
-                            ids.dim(1), first_position, y.dtype(), tape.context().stream);
+  Variable y =
+      tensor::empty(tape.context(), {ids.dim(0), ids.dim(1), dim}, rows.dtype(), device::MemoryCategory::activation);
+  kernel::embedding_forward(y.value().data(), ids.as<const int32_t>(), rows.data(), places.data(), ids.count(), dim,
+                            rows.dim(0), ids.dim(1), first_position, y.dtype(), tape.context().stream);
   if (!tape.wants({}, {&table, positions})) return y;
   y = tape.output(y.value());
   tape.record<EmbeddingNode>(1, ids, y.slot(), table, positions, first_position);

@@ -8,7 +8,7 @@ using tensor::Tensor;
 
 void PlainScatter::start(size_t bucket, const Tensor& all) {
   Flight& flight = flights_[bucket];
-  flight.travelling = to_wire(context_, all, wire_);
+  flight.travelling = group_.alone() ? all : to_wire(context_, all, wire_);
   flight.work = group_.inside().start_reduce_scatter(flight.travelling);
 }
 

@@ -6,10 +6,10 @@
 
 namespace esp::sync {
 
-// Over all buckets, each cut into `size` chunks.
+// Over all buckets, each cut into `size` chunks. Buckets of one rank alone are cuts too: what it owns is listed by
+// bucket.
 inline std::vector<int64_t> cuts_between(const std::vector<Bucket>& buckets, int size) {
   std::vector<int64_t> cuts;
-  if (size == 1) return cuts;
   for (const Bucket& bucket : buckets)
     for (int k = 0; k < size; ++k)
       cuts.push_back(bucket.begin +

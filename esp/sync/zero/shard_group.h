@@ -17,6 +17,7 @@ class ShardGroup {
   Ranks& inside() { return inside_; }
   const Ranks& inside() const { return inside_; }
   bool has_others() const { return across_.size() > 1; }
+  bool alone() const { return inside_.size() == 1 && !has_others(); }
   Ranks& across() { return across_; }
   bool first_group() const { return across_.rank() == 0; }
 

@@ -78,7 +78,7 @@ class WholeValues : public Strategy {
     std::vector<optim::Owned> mine = owned();
     num_owned_ = mine.size();
     norm_.emplace(parameters_, setup_.context, std::move(mine), cuts_between(buckets(), group_.inside().size()),
-                  setup_.options.deterministic);
+                  setup_.storage, setup_.options.deterministic);
   }
   std::vector<comm::Chunk> chunks_of(const std::vector<Bucket>& all) const {
     std::vector<comm::Chunk> chunks;
@@ -146,7 +146,7 @@ class Zero1 final : public WholeValues {
     const Bucket& bucket = queue_.buckets()[index];
     Flight flight;
     flight.bucket = gradients_.slice(bucket.begin, bucket.end);
-    flight.travelling = to_wire(setup_.context, flight.bucket, wire_);
+    flight.travelling = group_.alone() ? flight.bucket : to_wire(setup_.context, flight.bucket, wire_);
     flight.work = group_.inside().start_reduce_scatter(flight.travelling);
     in_flight_.push_back(std::move(flight));
   }

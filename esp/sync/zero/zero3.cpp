@@ -70,7 +70,7 @@ class Zero3 final : public Strategy {
         window_(parameters_, setup.context, *gather_,
                 {setup.storage, setup.options.prefetch, setup.options.keep_gathered}),
         norm_(parameters_, setup.context, owned(), cuts_between(scatter_.buckets(), group_.inside().size()),
-              setup.options.deterministic) {
+              setup.storage, setup.options.deterministic) {
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) {
       if (sum.count() > 0) sink_->take(owned_of_[unit_of(bucket)], 0, sum, add);
     });
