@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Strategies, testing::Values("allreduce", "zero
 // One pass in which this rank delivers `order` only, and in that order.
 void run_pass(HandMade& made, const Pass& pass, const std::vector<nn::Parameter*>& order, int rank, int64_t number) {
   made.strategy->begin_pass(pass);
-  for (nn::Parameter* p : order) p->weight.used_value();
+  for (nn::Parameter& p : made.list.all()) p.weight.used_value();  // as ranks do alike
   made.strategy->begin_backward();
   for (nn::Parameter* p : order)
     made.deliver<float>(*p, [&](int64_t i) { return gradient(rank, made.first(*p) + i, number); });
@@ -77,8 +77,6 @@ TEST_P(Strategies, SumInWhateverOrderGradientsCome) {
           std::swap(
               order[i - 1],
               order[random_bits(static_cast<uint64_t>(comm->rank()), 4, i + 100 * static_cast<uint64_t>(step)) % i]);
-        // Stage 3 gathers as values are used, which ranks do alike.
-        if (std::string(GetParam()) == "zero3") std::sort(order.begin(), order.end());
         made.strategy->begin_step();
         run_pass(made, {}, order, comm->rank(), step);
         made.strategy->finish();
