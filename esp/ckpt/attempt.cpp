@@ -218,7 +218,7 @@ std::string Attempt::give_up(const std::string& why) {
   bool mine = false;
   if (!begun_) {
     // There is no folder to rename yet: one with nothing but the reason will do.
-    const std::string empty = fmt::format("{}.r{}", folder_, rank_);
+    const std::string empty = fmt::format("{}.r{}", failed_, rank_);  // rank 0 clears away .partial-
     fs::create_directory(empty, error);
     leave_reason(empty);
     std::rename(empty.c_str(), failed_.c_str());
