@@ -27,6 +27,7 @@ Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init
   Unit& unit = units_.back();
   Parameter& parameter = parameters_.emplace_back();
   parameter.name = std::move(name);
+  parameter.index = static_cast<int>(parameters_.size()) - 1;
   parameter.shape = shape;
   parameter.init = init;
   parameter.decay = decay;

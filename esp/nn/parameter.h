@@ -33,6 +33,7 @@ struct Parameter {
   tensor::Shape shape;
   Init init;
   bool decay = false;  // whether weight decay applies: matrices yes, vectors no
+  int index = 0;  // in the list
   int unit = 0;
   int64_t offset = 0;  // elements from the start of its unit
   autograd::Weight weight;

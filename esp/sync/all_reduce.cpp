@@ -2,9 +2,11 @@
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/kernel/elementwise.h"
 #include "esp/sync/bucket_queue.h"
-#include "esp/sync/norm.h"
-#include "esp/sync/ranks.h"
+#include "esp/sync/fusion.h"
+#include "esp/sync/whole_copies.h"
 #include "esp/sync/wire.h"
 
 namespace esp::sync {
@@ -12,84 +14,99 @@ namespace {
 
 using tensor::Tensor;
 
-class AllReduce final : public Strategy {
+int64_t to_bytes(double mb) {
+  return static_cast<int64_t>(mb * (1 << 20));
+}
+
+class AllReduce final : public WholeCopies {
  public:
-  explicit AllReduce(const Setup& setup)
-      : setup_(setup),
-        parameters_(*setup.parameters),
-        ranks_(setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}),
-        wire_(wire_type(setup.options.wire, setup.storage)),
-        gradients_(materialize()),
-        queue_(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
-                            setup.storage),
-               [this](size_t bucket) { launch(bucket); }),
-        norm_(parameters_, setup.context, optim::everything(parameters_), {}, setup.storage,
-              setup.options.deterministic) {}
-
-  void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
-    for (auto& unit : parameters_.units()) f(unit);
-  }
-  std::vector<optim::Owned> owned() override { return optim::everything(parameters_); }
-  std::vector<optim::Held> held() override {
-    std::vector<optim::Held> all;
-    if (ranks_.rank() == 0)
-      for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
-    return all;
+  explicit AllReduce(const Setup& setup) : WholeCopies(setup), observing_(setup.options.buckets == "observed") {
+    use(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
+                     setup.storage));
   }
 
-  void begin_step() override {
-    ranks_.forget_times();
-    parameters_.forget_gradients(setup_.context.stream);
-  }
   void begin_pass(const Pass& pass) override {
-    if (pass.training && pass.last) queue_.arm();
+    if (pass.training && pass.last) queue_->arm();
   }
   void end_pass() override {
-    queue_.flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
+    queue_->flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
   }
   void finish() override {
     for (Flight& flight : in_flight_) {
       ranks_.wait(flight.work, "gradients");
-      from_wire(setup_.context, flight.travelling, flight.bucket);
+      unpack(flight);
     }
     in_flight_.clear();
   }
-  double sum_of_squares() override { return norm_.sum(ranks_); }
-  void after_step() override {}
-  StepTimes times() const override { return {ranks_.exposed_ms()}; }
+  void after_step() override {
+    if (std::exchange(observing_, false)) follow_observed_order();
+  }
 
  private:
   struct Flight {
-    Tensor bucket, travelling;
+    size_t bucket;
+    Tensor travelling;
     Work work;
   };
 
-  static int64_t to_bytes(double mb) { return static_cast<int64_t>(mb * (1 << 20)); }
-
-  // The gradients of all units lie in one run, which buckets are parts of.
-  Tensor materialize() {
-    parameters_.materialize(setup_.context, setup_.storage, true);
-    return Tensor::over(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
+  void use(std::vector<Bucket> buckets) {
+    queue_ = std::make_unique<BucketQueue>(std::move(buckets), [this](size_t bucket) { launch(bucket); });
   }
 
   void launch(size_t index) {
-    const Bucket& bucket = queue_.buckets()[index];
-    Flight flight;
-    flight.bucket = gradients_.slice(bucket.begin, bucket.end);
-    flight.travelling = ranks_.size() > 1 ? to_wire(setup_.context, flight.bucket, wire_) : flight.bucket;
+    const Bucket& bucket = queue_->buckets()[index];
+    Flight flight{index, {}, {}};
+    if (packed_) {
+      flight.travelling = tensor::empty(setup_.context, {bucket.count()}, wire_, device::MemoryCategory::buffer);
+      each_part(bucket, flight.travelling, [&](const Tensor& grad, const Tensor& part) {
+        kernel::cast(part.data(), wire_, grad.data(), grad.dtype(), part.count(), setup_.context.stream);
+      });
+    } else {
+      const Tensor view = gradients(bucket.begin, bucket.end);
+      flight.travelling = ranks_.size() > 1 ? to_wire(setup_.context, view, wire_) : view;
+    }
     flight.work = ranks_.start_all_reduce(flight.travelling);
     in_flight_.push_back(std::move(flight));
   }
 
-  const Setup setup_;
-  nn::ParameterList& parameters_;
-  Ranks ranks_;
-  const DType wire_;
-  const Tensor gradients_;
-  BucketQueue queue_;
-  SquaredNorm norm_;
+  void unpack(const Flight& flight) {
+    const Bucket& bucket = queue_->buckets()[flight.bucket];
+    if (!packed_) return from_wire(setup_.context, flight.travelling, gradients(bucket.begin, bucket.end));
+    each_part(bucket, flight.travelling, [&](const Tensor& grad, const Tensor& part) {
+      kernel::cast(grad.data(), grad.dtype(), part.data(), wire_, part.count(), setup_.context.stream);
+    });
+  }
+
+  template <typename F>  // f(gradient, its part of the packed bucket)
+  void each_part(const Bucket& bucket, const Tensor& packed, F&& f) {
+    int64_t at = 0;
+    for (nn::Parameter* p : bucket.parameters) {
+      f(p->weight.grad, packed.slice(at, at + p->count()));
+      at += p->count();
+    }
+  }
+
+  // The order in which the first rank's gradients came. Buckets cut from it are no views any more: they are packed.
+  void follow_observed_order() {
+    std::vector<int32_t> order = queue_->observed();
+    if (setup_.ranks) setup_.ranks->broadcast(order.data(), order.size(), DType::i32, 0);
+    std::vector<int32_t> expected(order.size());
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<int32_t>(expected.size() - 1 - i);
+    if (order == expected) return;  // as they are
+    use(make_buckets(parameters_, order, to_bytes(setup_.options.first_bucket_mb), to_bytes(setup_.options.bucket_mb),
+                     setup_.storage));
+    packed_ = true;
+  }
+
+  std::unique_ptr<BucketQueue> queue_;
   std::vector<Flight> in_flight_;
+  bool observing_, packed_ = false;
 };
+
+struct Way {
+  std::string_view name;
+};
+constexpr Way kWays[] = {{"fixed"}, {"observed"}, {"cycle"}};
 
 }  // namespace
 
@@ -98,6 +115,7 @@ std::unique_ptr<Strategy> make_all_reduce(const Setup& setup) {
     throw UsageError(
         "sync.accumulate = reduced: all-reduce adds up micro-batches before it reduces them (local); zero2 and zero3 "
         "can do so after");
+  if (find_row("sync.buckets", kWays, setup.options.buckets).name == "cycle") return make_fusion(setup);
   return std::make_unique<AllReduce>(setup);
 }
 

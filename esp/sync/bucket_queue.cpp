@@ -13,11 +13,18 @@ BucketQueue::BucketQueue(std::vector<Bucket> buckets, Launch launch)
   }
 }
 
+std::vector<int32_t> BucketQueue::observed() const {
+  std::vector<int32_t> places;
+  for (const nn::Parameter* p : order_) places.push_back(p->index);
+  return places;
+}
+
 void BucketQueue::arm() {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     arrived_[b].assign(arrived_[b].size(), false);
     missing_[b] = arrived_[b].size();
   }
+  order_.clear();
   next_ = 0;
   armed_ = true;
 }
@@ -26,6 +33,7 @@ void BucketQueue::ready(size_t bucket, size_t place) {
   if (!armed_) return;
   ESP_CHECK(!arrived_[bucket][place], "the gradient of {} came twice", buckets_[bucket].parameters[place]->name);
   arrived_[bucket][place] = true;
+  order_.push_back(buckets_[bucket].parameters[place]);
   --missing_[bucket];
   launch_ready();
 }
@@ -39,7 +47,10 @@ void BucketQueue::flush(const std::function<void(nn::Parameter&)>& untouched) {
   armed_ = false;
   for (size_t b = next_; b < buckets_.size(); ++b) {
     for (size_t place = 0; place < arrived_[b].size(); ++place)
-      if (!arrived_[b][place]) untouched(*buckets_[b].parameters[place]);
+      if (!arrived_[b][place]) {
+        untouched(*buckets_[b].parameters[place]);
+        order_.push_back(buckets_[b].parameters[place]);
+      }
     missing_[b] = 0;
   }
   launch_ready();

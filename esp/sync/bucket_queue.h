@@ -18,6 +18,8 @@ class BucketQueue {
   BucketQueue(std::vector<Bucket> buckets, Launch launch);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // Places in the list of the parameters, in the order in which the last backward finished them; the untouched last.
+  std::vector<int32_t> observed() const;
   void arm();  // the gradients of the backward to come leave when they are ready
   // After backward: calls `untouched` for each parameter that had no part in it, then launches what is left.
   void flush(const std::function<void(nn::Parameter&)>& untouched);
@@ -30,6 +32,7 @@ class BucketQueue {
   Launch launch_;
   std::vector<std::vector<bool>> arrived_;  // by bucket and place in it
   std::vector<size_t> missing_;
+  std::vector<const nn::Parameter*> order_;  // as they came
   size_t next_ = 0;  // the first bucket not launched
   bool armed_ = false;
 };

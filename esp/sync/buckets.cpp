@@ -20,6 +20,22 @@ std::vector<Bucket> make_buckets(nn::ParameterList& parameters, int64_t first_by
   return buckets;
 }
 
+std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const int32_t> order, int64_t first_bytes,
+                                 int64_t bytes, DType dtype) {
+  const auto element = static_cast<int64_t>(size_of(dtype));
+  std::vector<Bucket> buckets;
+  int64_t at = 0;
+  for (int32_t index : order) {
+    nn::Parameter& p = parameters.all()[static_cast<size_t>(index)];
+    const int64_t limit = buckets.size() <= 1 ? first_bytes : bytes;
+    if (buckets.empty() || (buckets.back().count() + p.count()) * element > limit) buckets.push_back({at, at, {}});
+    at += p.count();
+    buckets.back().end = at;
+    buckets.back().parameters.push_back(&p);
+  }
+  return buckets;
+}
+
 std::vector<optim::Range> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end) {
   std::vector<optim::Range> ranges;
   for (size_t i = 0; i < parameters.units().size(); ++i) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "esp/nn/parameter.h"
@@ -21,6 +22,10 @@ struct Bucket {
 };
 
 std::vector<Bucket> make_buckets(nn::ParameterList& parameters, int64_t first_bytes, int64_t bytes, DType dtype);
+// In another order of the parameters (by their place in the list): buckets are sets then, numbered through in that
+// order, and no runs of the parameters' elements.
+std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const int32_t> order, int64_t first_bytes,
+                                 int64_t bytes, DType dtype);
 
 // Elements [begin, end) over all units, unit by unit.
 std::vector<optim::Range> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end);

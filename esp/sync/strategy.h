@@ -30,15 +30,21 @@ namespace esp::sync {
 struct Options {
   std::string method = "allreduce";
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
+  std::string buckets = "fixed";               // allreduce: cut beforehand, as observed, or fused every cycle
+  double fusion_mb = 64, cycle_ms = 3;         // cycle: at most so much together, so often
   std::string wire = "auto";                   // what gradients travel as: auto (as they are), fp32, bf16, fp16
   std::string accumulate = "auto";             // over micro-batches: local (before reducing), reduced (after), auto
-  int64_t prefetch = 1;                        // zero3: units gathered ahead
+  int64_t prefetch = 1;                        // zero3: units gathered ahead; -1: as measured (with offload_params)
   bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward
   int64_t group = 0;                           // zero1-3: ranks that share one set of shards; 0: all
   std::string quantise = "none";               // zero3: of qwz, hpz, qgz, joined by commas
   int64_t quantise_block = 2048;
+  std::string offload_params = "none";  // zero3: where shards of values lie: none (the device), host, file
+  bool direct_access = false;           // with offload_params: look-ups take the rows they touch, not the table
   bool deterministic = false;  // sums in rank order, whatever the layout
 };
+
+class Offload;
 
 // Where reduced gradients go that this rank does not keep on the device.
 class GradientSink {
@@ -59,6 +65,7 @@ struct Setup {
   Duration timeout = std::chrono::minutes(10);  // of one wait for the others
   // Reduced gradients go to the sink (zero2, zero3): Owned::grads are then undefined, and set_sink is called.
   bool gradients_leave = false;
+  Offload* offload = nullptr;      // the host's memory and the link to it, for offload_params; outlives the strategy
   obs::TraceRow* trace = nullptr;  // waiting for others is drawn here
 };
 
@@ -102,6 +109,7 @@ class Strategy {
   virtual void after_step() = 0;
 
   virtual StepTimes times() const = 0;
+  virtual std::vector<std::string> take_notes() { return {}; }  // what it decided since asked last, for the log
   virtual std::vector<Group> groups() const { return {}; }
 };
 

@@ -29,6 +29,9 @@ sync::Options sync_options(const RunConfig& config) {
   o.method = config.sync.method;
   o.bucket_mb = config.sync.bucket_mb;
   o.first_bucket_mb = config.sync.first_bucket_mb;
+  o.buckets = config.sync.buckets;
+  o.fusion_mb = config.sync.fusion_mb;
+  o.cycle_ms = config.sync.cycle_ms;
   o.wire = config.sync.wire;
   o.accumulate = config.sync.accumulate;
   o.prefetch = config.sync.prefetch;
@@ -36,6 +39,8 @@ sync::Options sync_options(const RunConfig& config) {
   o.group = config.sync.group;
   o.quantise = config.sync.quantise;
   o.quantise_block = config.sync.quantise_block;
+  o.offload_params = config.sync.offload_params;
+  o.direct_access = config.sync.direct_access;
   o.deterministic = config.run.deterministic;
   return o;
 }
@@ -43,6 +48,15 @@ sync::Options sync_options(const RunConfig& config) {
 // Stages that keep a share of the gradients only send it to the host as it comes.
 bool gradients_can_leave(const std::string& method) {
   return method == "zero2" || method == "zero3";
+}
+
+sync::FileOptions file_options(const RunConfig& config) {
+  sync::FileOptions files;
+  files.folder = config.sync.offload_dir.empty() ? run_folder_of(config) + "/offload" : config.sync.offload_dir;
+  files.io = config.sync.offload_io;
+  if (config.sync.offload == "file" || config.sync.offload_params == "file")
+    std::filesystem::create_directories(files.folder);
+  return files;
 }
 
 // The first rank reads, tokenises and caches the data; the others then find what it made.
@@ -132,6 +146,8 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   setup.options = sync_options(config);
   setup.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(2 * config.comm.timeout_s));
   setup.trace = trace;
+  if (config.sync.offload != "none") offload_ = std::make_unique<sync::Offload>(account_, file_options(config));
+  setup.offload = offload_.get();
   strategy_ = sync::make_strategy(setup);
   strategy_->fill([&](nn::ParameterList::Unit& unit) {
     model_->parameters().initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
@@ -157,11 +173,7 @@ void Engine::make_optimizer() {
   tier.placement = config_.sync.offload;
   tier.tile = config_.sync.offload_tile;
   tier.delay_after = config_.sync.delay_update;
-  tier.file.folder =
-      config_.sync.offload_dir.empty() ? run_folder_of(config_) + "/offload" : config_.sync.offload_dir;
-  tier.file.io = config_.sync.offload_io;
-  if (tier.placement == "file") std::filesystem::create_directories(tier.file.folder);
-  offload_ = std::make_unique<sync::Offload>(account_);
+  tier.file = offload_->files();
   optimizer_ = offload_->make_optimizer(options, model_->parameters(), context_.stream, strategy_->owned(), tier);
   strategy_->set_sink(offload_.get());
 }

@@ -76,13 +76,16 @@ struct ParallelSection {
 struct SyncSection {
   std::string method = "allreduce";
   double bucket_mb = 25, first_bucket_mb = 1;
+  std::string buckets = "fixed";
+  double fusion_mb = 64, cycle_ms = 3;
   std::string wire = "auto", accumulate = "auto";
   int64_t prefetch = 1;
   bool keep_gathered = false;
   int64_t group = 0;
   std::string quantise = "none";
   int64_t quantise_block = 2048;
-  std::string offload = "none", offload_dir, offload_io = "auto";
+  std::string offload = "none", offload_params = "none", offload_dir, offload_io = "auto";
+  bool direct_access = false;
   int64_t offload_tile = 4 << 20;
   int64_t delay_update = 0;
   std::string compress = "none", feedback = "none";

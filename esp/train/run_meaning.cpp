@@ -170,7 +170,13 @@ void RunConfig::check_world(int world) const {
                      train.global_batch, dp));
   find_row("sync.method", sync::strategies(), sync.method);
   want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
-  want(sync.prefetch >= 0, "sync.prefetch", sync.prefetch, "0 or more is wanted");
+  static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};
+  find_row("sync.buckets", kBuckets, sync.buckets);
+  want(sync.buckets == "fixed" || sync.method == "allreduce", "sync.buckets", sync.buckets,
+       "it is of sync.method = \"allreduce\"; shards are cut beforehand");
+  want(sync.fusion_mb > 0 && sync.cycle_ms > 0, "sync.fusion_mb", sync.fusion_mb, "more than 0, as sync.cycle_ms");
+  want(sync.prefetch >= (sync.offload_params == "none" ? 0 : -1), "sync.prefetch", sync.prefetch,
+       "0 or more is wanted; -1 (as measured) with sync.offload_params = \"host\" or \"file\"");
   want(sync.group >= 0 && (sync.group == 0 || dp % sync.group == 0), "sync.group", sync.group,
        fmt::format("0 (all) or what divides the {} ranks", dp));
   want(sync.group == 0 || sync.method != "allreduce", "sync.group", sync.group,
@@ -178,7 +184,17 @@ void RunConfig::check_world(int world) const {
   static constexpr Named<int> kOffloads[] = {{"none", 0}, {"host", 1}, {"file", 2}};
   static constexpr Named<int> kIo[] = {{"auto", 0}, {"uring", 1}, {"threads", 2}};
   find_row("sync.offload", kOffloads, sync.offload);
+  find_row("sync.offload_params", kOffloads, sync.offload_params);
   find_row("sync.offload_io", kIo, sync.offload_io);
+  want(sync.offload_params == "none" || (sync.method == "zero3" && sync.offload != "none"), "sync.offload_params",
+       sync.offload_params,
+       fmt::format("values leave the device with sync.method = \"zero3\" and sync.offload = \"host\" or \"file\"; "
+                   "these are {} and {}",
+                   sync.method, sync.offload));
+  want(sync.offload_params == "none" || sync.quantise == "none", "sync.offload_params", sync.offload_params,
+       "ZeRO++ (sync.quantise) gathers from the device; leave one of them out");
+  want(!sync.direct_access || (sync.offload_params != "none" && dp == 1), "sync.direct_access", sync.direct_access,
+       "one rank whose values lie beyond the device: sync.offload_params = \"host\" or \"file\"");
   want(sync.delay_update >= 0, "sync.delay_update", sync.delay_update, "0 (never) or a number of steps");
   want(sync.delay_update == 0 || sync.offload != "none", "sync.delay_update", sync.delay_update,
        "it delays the host's update; sync.offload = \"host\" or \"file\" is wanted with it");

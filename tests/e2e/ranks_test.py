@@ -35,6 +35,13 @@ class Equal(OnRanks):
             self.train_ranks(2, method, f"sync.method={method}", "run.deterministic=true")
             self.assertEqual(self.losses(method), self.losses("allreduce"), method)
 
+    def test_how_buckets_are_made_changes_no_bit(self):
+        self.train_ranks(2, "fixed", "run.deterministic=true")
+        for way in ("observed", "cycle"):
+            self.train_ranks(2, way, f"sync.buckets={way}", "sync.first_bucket_mb=0.01", "sync.bucket_mb=0.05",
+                             "sync.fusion_mb=0.05", "sync.cycle_ms=0.5", "run.deterministic=true")
+            self.assertEqual(self.losses(way), self.losses("fixed"), way)
+
     def test_two_ranks_learn_what_one_learns(self):
         self.train_ranks(1, "one")
         self.train_ranks(2, "two")

@@ -1,0 +1,191 @@
+#include "esp/sync/fusion.h"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/base/error.h"
+#include "esp/sync/wire.h"
+#include "esp/sync/whole_copies.h"
+
+namespace esp::sync {
+namespace {
+
+using tensor::Tensor;
+
+class Fusion final : public WholeCopies {
+ public:
+  explicit Fusion(const Setup& setup)
+      : WholeCopies(setup),
+        limit_(std::max<int64_t>(1, static_cast<int64_t>(setup.options.fusion_mb * (1 << 20)) /
+                                        static_cast<int64_t>(size_of(wire_)))),
+        cycle_(std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(setup.options.cycle_ms))),
+        agreeing_(setup.ranks ? setup.ranks->split(0, setup.ranks->rank()) : nullptr),
+        ready_(parameters_.all().size()) {
+    size_t index = 0;
+    int64_t largest = 0;
+    for (nn::Parameter& p : parameters_.all()) {
+      p.weight.on_ready = [this, index] { ready(index); };
+      order_.push_back(&p);
+      largest = std::max(largest, p.count());
+      ++index;
+    }
+    buffer_ = tensor::empty(setup.context, {std::max(largest, std::min(limit_, parameters_.count()))}, wire_,
+                            device::MemoryCategory::buffer);
+    if (setup.ranks) thread_ = std::thread([this] { serve(); });
+  }
+  ~Fusion() override {
+    {
+      std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void begin_pass(const Pass& pass) override {
+    if (!pass.training || !pass.last || !setup_.ranks) return;
+    std::lock_guard lock(mutex_);
+    ready_.assign(ready_.size(), 0);
+    armed_ = working_ = true;
+    changed_.notify_all();
+  }
+  void end_pass() override {
+    if (!armed_) return;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (ready_[i]) continue;  // only this thread sets it
+      autograd::clear_if_stale(order_[i]->weight, setup_.context.stream);
+      ready(i);
+    }
+    armed_ = false;
+  }
+  void finish() override {
+    std::unique_lock lock(mutex_);
+    const int64_t begun = now_ns();
+    {
+      obs::Span span(setup_.trace, "gradients", "communication");
+      if (!changed_.wait_for(lock, setup_.timeout, [this] { return !working_; }))
+        throw CommError(CommError::Kind::timeout, -1, "gradients were not summed in time");
+    }
+    waited_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+    if (error_) std::rethrow_exception(error_);
+  }
+  void begin_step() override {
+    WholeCopies::begin_step();
+    waited_ms_ = 0;
+  }
+  StepTimes times() const override { return {WholeCopies::times().exposed_ms + waited_ms_}; }
+  std::vector<Group> groups() const override {
+    return agreeing_ ? std::vector<Group>{{"agreement", agreeing_.get()}} : std::vector<Group>();
+  }
+
+ private:
+  void ready(size_t index) {
+    if (!armed_) return;
+    std::lock_guard lock(mutex_);
+    ready_[index] = 1;
+  }
+
+  void serve() {
+    pthread_setname_np(pthread_self(), "esp-fusion");
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return working_ || leaving_; });
+      if (leaving_) return;
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        sum_a_step();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      error_ = error;
+      working_ = false;
+      changed_.notify_all();
+      if (error) return;
+    }
+  }
+
+  // Rounds until every gradient has travelled. All ranks make the same number of them.
+  void sum_a_step() {
+    std::vector<int8_t> agreed(order_.size()), done(order_.size());
+    for (size_t left = order_.size(); left > 0;) {
+      const auto next = Clock::now() + cycle_;
+      {
+        std::lock_guard lock(mutex_);
+        agreed.assign(ready_.begin(), ready_.end());
+      }
+      agreeing_->all_reduce(agreed.data(), agreed.data(), agreed.size(), DType::i8, comm::ReduceOp::min);
+      std::vector<nn::Parameter*> together;
+      int64_t count = 0;
+      bool any = false;
+      for (size_t i = order_.size(); i-- > 0;) {  // the last parameters are ready first
+        if (!agreed[i] || done[i]) continue;
+        if (!together.empty() && count + order_[i]->count() > limit_) {
+          travel(together, count);
+          together.clear();
+          count = 0;
+        }
+        together.push_back(order_[i]);
+        count += order_[i]->count();
+        done[i] = 1;
+        --left;
+        any = true;
+      }
+      if (!together.empty()) travel(together, count);
+      if (!any && left > 0) std::this_thread::sleep_until(next);
+    }
+  }
+
+  void travel(const std::vector<nn::Parameter*>& together, int64_t count) {
+    const device::Stream alone;
+    const auto each = [&](auto&& f) {
+      int64_t at = 0;
+      for (nn::Parameter* p : together) {
+        f(p->weight.grad, buffer_.slice(at, at + p->count()));
+        at += p->count();
+      }
+    };
+    each([&](const Tensor& grad, const Tensor& place) {
+      kernel::cast(place.data(), place.dtype(), grad.data(), grad.dtype(), place.count(), alone);
+    });
+    comm::Call call;
+    call.op = comm::Op::all_reduce;
+    call.in = call.out = buffer_.data();
+    call.count = static_cast<size_t>(count);
+    call.dtype = wire_;
+    if (setup_.options.deterministic) call.algorithm = "direct";
+    setup_.ranks->run(call);
+    each([&](const Tensor& grad, const Tensor& place) {
+      kernel::cast(grad.data(), grad.dtype(), place.data(), place.dtype(), place.count(), alone);
+    });
+  }
+
+  const int64_t limit_;  // elements that travel together
+  const Duration cycle_;
+  const std::unique_ptr<comm::Communicator> agreeing_;
+  std::vector<nn::Parameter*> order_;
+  Tensor buffer_;
+  bool armed_ = false;    // of the computing thread
+  double waited_ms_ = 0;  // likewise
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<int8_t> ready_;
+  bool working_ = false, leaving_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;  // last: it ends before what it touches
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_fusion(const Setup& setup) {
+  return std::make_unique<Fusion>(setup);
+}
+
+}  // namespace esp::sync
