@@ -6,7 +6,9 @@ std::unique_ptr<OffloadedOptimizer> Offload::make_optimizer(const optim::Optimiz
                                                             const nn::ParameterList& parameters,
                                                             const device::Stream& stream,
                                                             std::vector<optim::Owned> owned, const TierOptions& tier) {
-  auto made = make_offloaded_optimizer(options, parameters, stream, host_, link_, std::move(owned), tier);
+  TierOptions placed = tier;
+  placed.values = values_;
+  auto made = make_offloaded_optimizer(options, parameters, stream, host_, link_, std::move(owned), placed);
   optimizer_ = made.get();
   return made;
 }

@@ -1,5 +1,6 @@
 // What is offloaded in a run: the optimizer's state to the host or a file, and with zero2 and zero3 the gradients to
-// the host as soon as they are reduced. Owns the host's memory and the link to it.
+// the host as soon as they are reduced; with zero3 the values too, where asked for. Owns the host's memory and the link
+// to it.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,13 @@ namespace esp::sync {
 
 class Offload final : public GradientSink {
  public:
-  explicit Offload(device::MemoryAccount& account) : host_(account, device::MemoryTier::host) {}
+  // `files`: where what goes to a file goes.
+  explicit Offload(device::MemoryAccount& account, const FileOptions& files = {})
+      : files_(files), host_(account, device::MemoryTier::host) {}
 
+  // Where the strategy keeps values beyond the device; before the optimizer is made. Lent.
+  void set_values(ValueTier* values) { values_ = values; }
+  ValueTier* values() const { return values_; }
   // Once. The optimizer is the caller's and must not outlive this.
   std::unique_ptr<OffloadedOptimizer> make_optimizer(const optim::OptimizerOptions& options,
                                                      const nn::ParameterList& parameters, const device::Stream& stream,
@@ -21,12 +27,15 @@ class Offload final : public GradientSink {
   void take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) override;
   tensor::Tensor taken(size_t owned) override;
 
+  const FileOptions& files() const { return files_; }
   device::Pool& host() { return host_; }
   device::HostLink& link() { return link_; }
 
  private:
+  const FileOptions files_;
   device::Pool host_;
   device::HostLink link_;
+  ValueTier* values_ = nullptr;  // null: the values are on the device
   OffloadedOptimizer* optimizer_ = nullptr;
 };
 

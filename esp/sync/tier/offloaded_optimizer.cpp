@@ -159,9 +159,26 @@ void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::
 }
 
 void OffloadedOptimizer::send_up(const TilePlan::Tile& tile, const device::Stream& stream) {
-  for (const TilePlan::Segment& segment : tile.segments)
-    link_.up(at(owned_[segment.range].values, segment.first), at(updating_, segment.begin),
-             bytes(segment.end - segment.begin), stream);
+  for (const TilePlan::Segment& segment : tile.segments) {
+    std::byte* const from = at(updating_, segment.begin);
+    const size_t size = bytes(segment.end - segment.begin);
+    if (options_.values) {
+      options_.values->write(static_cast<size_t>(owned_[segment.range].range.unit), segment.first, {from, size});
+    } else {
+      link_.up(at(owned_[segment.range].values, segment.first), from, size, stream);
+    }
+  }
+}
+
+// The values as they are, over what updating_ holds.
+void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment) {
+  std::byte* const to = at(updating_, segment.begin);
+  const int64_t count = segment.end - segment.begin;
+  const optim::Owned& owned = owned_[segment.range];
+  if (!options_.values) return link_.down(to, at(owned.values, segment.first), bytes(count), stream_);
+  const auto unit = static_cast<size_t>(owned.range.unit);
+  std::memcpy(to, options_.values->bring(unit) + bytes(segment.first), bytes(count));
+  if (segment.first + count == owned.range.end - owned.range.begin) options_.values->release(unit);
 }
 
 // The values of the last delayed update, which the device may have now that it has computed with the old ones.
@@ -177,9 +194,7 @@ void OffloadedOptimizer::install_ahead() {
 void OffloadedOptimizer::fill_master(StateTier::Access access) {
   const size_t element = size_of(tensor::accumulation_type(type_));
   state_->sweep(access, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-    for (const TilePlan::Segment& segment : tile.segments)
-      link_.down(at(updating_, segment.begin), at(owned_[segment.range].values, segment.first),
-                 bytes(segment.end - segment.begin), stream_);
+    for (const TilePlan::Segment& segment : tile.segments) fetch_values(segment);
     kernel::cast(slots[0], tensor::accumulation_type(type_), at(updating_, tile.begin), type_, tile.count(), stream_);
     if (access == StateTier::Access::write)
       for (std::byte* slot : slots.subspan(1)) std::memset(slot, 0, static_cast<size_t>(tile.count()) * element);

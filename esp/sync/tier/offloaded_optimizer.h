@@ -23,6 +23,7 @@
 #include "esp/optim/rule.h"
 #include "esp/sync/tier/lane.h"
 #include "esp/sync/tier/state_tier.h"
+#include "esp/sync/tier/value_tier.h"
 
 namespace esp::sync {
 
@@ -33,6 +34,8 @@ struct TierOptions {
   int64_t host_threads = 1;        // of the delayed update, beside the device's own
   int64_t timeout_s = 600;         // longest wait for an update
   FileOptions file;
+  // Where the values lie, when not on the device: Owned::values are its shards, and nothing goes up. Lent.
+  ValueTier* values = nullptr;
 };
 
 class OffloadedOptimizer final : public optim::Optimizer {
@@ -77,6 +80,7 @@ class OffloadedOptimizer final : public optim::Optimizer {
   void update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, optim::UpdateStep step,
                    const device::Stream& stream);
   void send_up(const TilePlan::Tile& tile, const device::Stream& stream);
+  void fetch_values(const TilePlan::Segment& segment);
   void install_ahead();
   void fill_master(StateTier::Access access);
   void release_states();

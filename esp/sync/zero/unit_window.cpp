@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "esp/base/clock.h"
+
 namespace esp::sync {
 
 using tensor::Tensor;
@@ -13,7 +15,8 @@ UnitWindow::UnitWindow(nn::ParameterList& parameters, const tensor::Context& con
       gather_(gather),
       options_(options),
       at_(parameters.units().size(), At::shards),
-      whole_(parameters.units().size()) {
+      whole_(parameters.units().size()),
+      computed_(parameters.units().size()) {
   for (nn::Parameter& p : parameters.all())
     p.weight.on_use = [this, unit = static_cast<size_t>(p.unit)] {
       if (unit != current_) use(unit);
@@ -25,18 +28,41 @@ void UnitWindow::begin_pass(bool training) {
   known_ = !order_->empty();
   next_ = 0;
   current_ = kNone;
+  training_ = training;
+  in_backward_ = false;
+  if (training) computed_.assign(computed_.size(), {});
 }
 
 void UnitWindow::begin_backward() {
-  if (!options_.keep) drop_all();
+  stop_clock();
+  turn_ = next_;
+  in_backward_ = true;
+  if (!options_.keep && !options_.stay) drop_all();
   current_ = kNone;
 }
 
 void UnitWindow::end_pass() {
+  stop_clock();
   if (order_ && known_ && next_ < order_->size()) order_->resize(next_);  // the walk was shorter this time
-  drop_all();
   current_ = kNone;
+  next_ = 0;
+  in_backward_ = false;
+  known_ = options_.stay && order_ && !order_->empty();
+  if (order_) look_ahead();
+  for (size_t unit = 0; unit < at_.size(); ++unit)
+    if (at_[unit] != At::shards && !wanted_soon(unit)) drop(unit);
   order_ = nullptr;
+}
+
+void UnitWindow::values_changed() {
+  drop_all();
+  gather_.values_changed();
+}
+
+void UnitWindow::stop_clock() {
+  if (current_ == kNone || !training_) return;
+  Computed& of = computed_[current_];
+  (in_backward_ ? of.backward_ms : of.forward_ms) += static_cast<double>(now_ns() - began_ns_) * 1e-6;
 }
 
 void UnitWindow::note(size_t unit) {
@@ -50,28 +76,45 @@ void UnitWindow::note(size_t unit) {
   ++next_;
 }
 
+// Where nothing stays at the turn, forward does not look beyond it.
+void UnitWindow::look_ahead() {
+  soon_.clear();
+  if (!known_) return;
+  const bool to_the_turn = training_ && !in_backward_ && !options_.keep && !options_.stay;
+  const size_t end = to_the_turn ? std::min(turn_, order_->size()) : order_->size();
+  for (size_t i = next_; i < end && static_cast<int64_t>(soon_.size()) < options_.ahead + 2; ++i) {
+    const size_t unit = (*order_)[i];
+    if (unit != current_ && std::find(soon_.begin(), soon_.end(), unit) == soon_.end()) soon_.push_back(unit);
+  }
+}
+
 bool UnitWindow::wanted_soon(size_t unit) const {
-  if (!known_) return false;
-  const size_t end = std::min(order_->size(), next_ + static_cast<size_t>(options_.ahead));
-  return std::find(order_->begin() + static_cast<std::ptrdiff_t>(next_),
-                   order_->begin() + static_cast<std::ptrdiff_t>(end), unit) !=
-         order_->begin() + static_cast<std::ptrdiff_t>(end);
+  const auto end = soon_.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(soon_.size()), options_.ahead);
+  return std::find(soon_.begin(), end, unit) != end;
 }
 
 void UnitWindow::use(size_t unit) {
   ESP_CHECK(order_, "unit {} is used outside a pass", parameters_.units()[unit].name);
+  stop_clock();
   current_ = unit;
   note(unit);
+  look_ahead();
   if (!options_.keep) drop_unless_wanted();
   fetch(unit);
-  if (known_)
-    for (size_t i = next_; i < std::min(order_->size(), next_ + static_cast<size_t>(options_.ahead)); ++i)
-      fetch((*order_)[i]);
+  for (size_t i = 0; i < soon_.size(); ++i) {
+    const int beyond = static_cast<int>(static_cast<int64_t>(i) - options_.ahead) + 1;
+    if (beyond <= 0) {
+      fetch(soon_[i]);
+    } else if (at_[soon_[i]] == At::shards) {
+      gather_.hint(soon_[i], beyond);
+    }
+  }
   if (at_[unit] == At::coming) {
     gather_.finish(unit, whole_[unit]);
     parameters_.place_values(parameters_.units()[unit], whole_[unit]);
     at_[unit] = At::here;
   }
+  began_ns_ = now_ns();
 }
 
 void UnitWindow::fetch(size_t unit) {

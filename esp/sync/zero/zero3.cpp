@@ -5,6 +5,8 @@
 
 #include "esp/base/error.h"
 #include "esp/sync/norm.h"
+#include "esp/sync/tier/offload.h"
+#include "esp/sync/tier/tiered_gather.h"
 #include "esp/sync/wire.h"
 #include "esp/sync/zero/cuts.h"
 #include "esp/sync/zero/scatter.h"
@@ -65,10 +67,12 @@ class Zero3 final : public Strategy {
         gather_nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : Nodes{}),
         scatter_(units_as_buckets(parameters_), setup.context, chunks(), make_scatter(),
                  {setup.storage, setup.options.accumulate == "local", setup.gradients_leave}),
+        values_(make_values()),
         shards_(make_shards()),
         gather_(make_gather()),
         window_(parameters_, setup.context, *gather_,
-                {setup.storage, setup.options.prefetch, setup.options.keep_gathered}),
+                {setup.storage, std::max<int64_t>(setup.options.prefetch, setup.options.prefetch < 0 ? 1 : 0),
+                 setup.options.keep_gathered, values_ != nullptr}),
         norm_(parameters_, setup.context, owned(), cuts_between(scatter_.buckets(), group_.inside().size()),
               setup.storage, setup.options.deterministic) {
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) {
@@ -77,13 +81,18 @@ class Zero3 final : public Strategy {
   }
 
   void fill(const std::function<void(ParameterList::Unit&)>& f) override {
+    window_.values_changed();
     for (size_t unit = 0; unit < parameters_.units().size(); ++unit) {
       ParameterList::Unit& of = parameters_.units()[unit];
       window_.open(unit);
       f(of);
       const comm::Chunk chunk = group_.inside().chunk(of.count);
-      std::memcpy(shards_[unit].data(), of.values.as<std::byte>() + chunk.offset * size_of(setup_.storage),
-                  shards_[unit].bytes());
+      const std::byte* const mine = of.values.as<std::byte>() + chunk.offset * size_of(setup_.storage);
+      if (values_) {
+        values_->write(unit, 0, {mine, shards_[unit].bytes()});
+      } else {
+        std::memcpy(shards_[unit].data(), mine, shards_[unit].bytes());
+      }
       window_.drop(unit);
     }
     gather_->values_changed();
@@ -103,7 +112,7 @@ class Zero3 final : public Strategy {
   std::vector<optim::Held> held() override {
     std::vector<optim::Held> all;
     if (group_.first_group())
-      for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+      for (const optim::Owned& one : owned()) all.push_back({one.range, in_memory(one)});
     return all;
   }
   void set_sink(GradientSink* sink) override { sink_ = sink; }
@@ -122,7 +131,10 @@ class Zero3 final : public Strategy {
     window_.end_pass();
     scatter_.end_pass();
   }
-  void finish() override { scatter_.finish(); }
+  void finish() override {
+    scatter_.finish();
+    if (values_) window_.values_changed();  // the optimizer is about to write them where they lie
+  }
   double sum_of_squares() override {
     if (setup_.gradients_leave)
       for (size_t unit = 0; unit < shards_.size(); ++unit)
@@ -147,21 +159,47 @@ class Zero3 final : public Strategy {
   size_t bucket_of(size_t unit) const { return parameters_.units().size() - 1 - unit; }
   size_t unit_of(size_t bucket) const { return parameters_.units().size() - 1 - bucket; }
   // The quantised ways count their own waiting.
-  double waited_elsewhere_ms() const { return plus_.any() ? gather_->exposed_ms() + scatter_.exposed_ms() : 0; }
+  double waited_elsewhere_ms() const {
+    if (values_) return gather_->exposed_ms();
+    return plus_.any() ? gather_->exposed_ms() + scatter_.exposed_ms() : 0;
+  }
 
   std::vector<comm::Chunk> chunks() {
     std::vector<comm::Chunk> all;
     for (const Bucket& bucket : units_as_buckets(parameters_)) all.push_back(group_.inside().chunk(bucket.count()));
     return all;
   }
+  std::unique_ptr<ValueTier> make_values() {
+    if (setup_.options.offload_params == "none") return nullptr;
+    ValueShape shape{{}, setup_.storage, &setup_.offload->host()};
+    for (const auto& unit : parameters_.units())
+      shape.counts.push_back(static_cast<int64_t>(group_.inside().chunk(unit.count).count));
+    auto values = make_value_tier(setup_.options.offload_params, shape, setup_.offload->files());
+    setup_.offload->set_values(values.get());
+    return values;
+  }
+  // A copy where the values lie in a file.
+  Tensor in_memory(const optim::Owned& one) {
+    if (one.values.defined()) return one.values;
+    const auto unit = static_cast<size_t>(one.range.unit);
+    const Tensor copy(setup_.offload->host(), one.values.shape(), setup_.storage, MemoryCategory::buffer);
+    std::memcpy(copy.data(), values_->bring(unit), copy.bytes());
+    values_->release(unit);
+    return copy;
+  }
   std::vector<Tensor> make_shards() {
     std::vector<Tensor> shards;
+    for (size_t unit = 0; values_ && unit < parameters_.units().size(); ++unit) shards.push_back(values_->shard(unit));
+    if (values_) return shards;
     for (const auto& unit : parameters_.units())
       shards.push_back(tensor::empty(setup_.context, {static_cast<int64_t>(group_.inside().chunk(unit.count).count)},
                                      setup_.storage, MemoryCategory::parameter));
     return shards;
   }
   std::unique_ptr<UnitGather> make_gather() {
+    if (values_)
+      return std::make_unique<TieredGather>(gathering_, setup_.context, *values_, setup_.offload->link(),
+                                            parameters_.units().size(), setup_.timeout);
     if (!plus_.any()) return std::make_unique<PlainGather>(gathering_, shards_);
     NodeGather::Options options;
     options.encoding = {plus_.qwz ? 8 : 0, setup_.options.quantise_block};
@@ -188,7 +226,8 @@ class Zero3 final : public Strategy {
   Ranks gathering_;
   const Nodes gather_nodes_;
   GradientScatter scatter_;
-  const std::vector<Tensor> shards_;  // by unit
+  const std::unique_ptr<ValueTier> values_;  // null: they lie on the device
+  const std::vector<Tensor> shards_;         // by unit
   const std::unique_ptr<UnitGather> gather_;
   UnitWindow window_;
   std::vector<size_t> owned_of_;  // by unit, in owned()
@@ -205,6 +244,14 @@ std::unique_ptr<Strategy> make_zero3(const Setup& setup) {
     throw UsageError("sync.group and sync.quantise: ZeRO++ cuts shards over all ranks; leave one of them out");
   if (plus.any() && setup.options.wire != "auto")
     throw UsageError("sync.wire and sync.quantise: qgz decides what gradients travel as; leave sync.wire out");
+  if (setup.options.offload_params != "none") {
+    if (!setup.offload || !setup.gradients_leave)
+      throw UsageError(fmt::format("sync.offload_params = {}: the optimizer updates values where they lie; sync.offload "
+                                   "= \"host\" or \"file\" is wanted with it",
+                                   setup.options.offload_params));
+    if (plus.any())
+      throw UsageError("sync.offload_params and sync.quantise: ZeRO++ gathers from the device; leave one of them out");
+  }
   return std::make_unique<Zero3>(setup);
 }
 

@@ -1,0 +1,194 @@
+// Values in a file: each unit's shard begins at a block of its own. One thread serves the file, in the order asked, so
+// reading ahead costs the asking thread nothing; shards pass through buffers of the host's memory that are used again.
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/work.h"
+#include "esp/sync/tier/file_store.h"
+#include "esp/sync/tier/lane.h"
+#include "esp/sync/tier/value_tier.h"
+
+namespace esp::sync {
+namespace {
+
+constexpr int kMostWriting = 2;  // shards on their way to the file, beside the one being put together
+constexpr auto kLongestWait = std::chrono::minutes(10);
+
+size_t whole_blocks(size_t bytes) {
+  return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+}
+
+class FileValues final : public ValueTier {
+ public:
+  FileValues(const ValueShape& shape, const FileOptions& options)
+      : shape_(shape), account_(shape.host->account()), coming_(shape.counts.size()), lane_("esp-values") {
+    uint64_t total = 0;
+    for (const int64_t count : shape.counts) {
+      offsets_.push_back(total);
+      total += whole_blocks(bytes_of(count));
+      largest_ = std::max(largest_, whole_blocks(bytes_of(count)));
+    }
+    store_ = make_store(options, std::max<uint64_t>(total, kBlockBytes));
+  }
+
+  tensor::Tensor shard(size_t unit) const override {
+    return tensor::Tensor::over(nullptr, {shape_.counts[unit]}, shape_.type);
+  }
+  void expect(size_t unit) override;
+  const std::byte* bring(size_t unit) override;
+  void release(size_t unit) override;
+  void write(size_t unit, int64_t first, std::span<const std::byte> from) override;
+  void settle() override;
+  FileTraffic traffic() const override {
+    std::lock_guard lock(mutex_);
+    return traffic_;
+  }
+
+ private:
+  // Block-aligned inside memory that is not.
+  struct Buffer {
+    device::HostBuffer memory;
+    std::byte* first = nullptr;
+  };
+  struct Coming {
+    Buffer* buffer = nullptr;  // null: not asked for
+    Work work;
+  };
+  size_t bytes_of(int64_t count) const { return static_cast<size_t>(count) * size_of(shape_.type); }
+  size_t bytes(size_t unit) const { return bytes_of(shape_.counts[unit]); }
+  std::unique_ptr<FileStore> make_store(const FileOptions& options, uint64_t bytes) const;
+  Buffer* take();
+  void give(Buffer* buffer);
+  void read_into(size_t unit, Buffer* buffer, const Work& work);
+
+  const ValueShape shape_;
+  device::MemoryAccount& account_;
+  std::vector<uint64_t> offsets_;
+  size_t largest_ = 0;
+  std::unique_ptr<FileStore> store_;  // the lane's
+  mutable std::mutex mutex_;          // guards what follows, but for the lane
+  std::deque<Buffer> buffers_;
+  std::vector<Buffer*> free_;
+  std::vector<Coming> coming_;  // by unit
+  FileTraffic traffic_;
+  Buffer* filling_ = nullptr;  // the writer's: a shard being put together, and how much of it
+  size_t filled_ = 0;
+  std::atomic<int> num_writing_{0};
+  Lane lane_;  // last: it ends before what it touches
+};
+
+std::unique_ptr<FileStore> FileValues::make_store(const FileOptions& options, uint64_t bytes) const {
+  try {
+    return std::make_unique<FileStore>(account_, options, "values", bytes);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("{} (values of {} bytes; more ranks, a larger disk or sync.offload_params = \"host\")",
+                              error.what(), bytes));
+  }
+}
+
+FileValues::Buffer* FileValues::take() {
+  if (!free_.empty()) {
+    Buffer* const buffer = free_.back();
+    free_.pop_back();
+    return buffer;
+  }
+  Buffer& made = buffers_.emplace_back();
+  made.memory = device::HostBuffer(account_, largest_ + kBlockBytes,
+                                   {.category = device::MemoryCategory::buffer, .huge_pages = true});
+  const auto at = reinterpret_cast<uintptr_t>(made.memory.data());
+  made.first = made.memory.data() + (whole_blocks(at) - at);
+  return &made;
+}
+
+void FileValues::give(Buffer* buffer) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(buffer);
+}
+
+void FileValues::expect(size_t unit) {
+  if (bytes(unit) == 0) return;
+  std::lock_guard lock(mutex_);
+  Coming& coming = coming_[unit];
+  if (coming.buffer) return;
+  coming = {take(), Work::pending()};
+  lane_.post([this, unit, buffer = coming.buffer, work = coming.work] { read_into(unit, buffer, work); });
+}
+
+// On the lane. An error belongs to whoever waits for this shard, not to the lane.
+void FileValues::read_into(size_t unit, Buffer* buffer, const Work& work) {
+  try {
+    const size_t blocks = whole_blocks(bytes(unit));
+    store_->wait(store_->read(offsets_[unit], {buffer->first, blocks}));
+    {
+      std::lock_guard lock(mutex_);
+      traffic_.read += bytes(unit);
+      traffic_.padding_read += blocks - bytes(unit);
+    }
+    work.complete();
+  } catch (...) {
+    work.fail(std::current_exception());
+  }
+}
+
+const std::byte* FileValues::bring(size_t unit) {
+  if (bytes(unit) == 0) return nullptr;
+  expect(unit);
+  Coming coming;
+  {
+    std::lock_guard lock(mutex_);
+    coming = coming_[unit];
+  }
+  coming.work.wait(Deadline::after(kLongestWait));
+  return coming.buffer->first;
+}
+
+void FileValues::release(size_t unit) {
+  std::lock_guard lock(mutex_);
+  if (Buffer* const buffer = std::exchange(coming_[unit], {}).buffer) free_.push_back(buffer);
+}
+
+void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> from) {
+  if (first == 0) {
+    if (num_writing_ >= kMostWriting) lane_.wait(Deadline::after(kLongestWait));  // the disk is slower than the writer
+    std::lock_guard lock(mutex_);
+    if (!filling_) filling_ = take();
+    filled_ = 0;
+  }
+  ESP_CHECK(bytes_of(first) == filled_ && filled_ + from.size() <= bytes(unit), "elements from {} on of unit {}", first,
+            unit);
+  if (from.empty()) return;
+  std::memcpy(filling_->first + filled_, from.data(), from.size());
+  filled_ += from.size();
+  if (filled_ < bytes(unit)) return;
+  const size_t blocks = whole_blocks(filled_);
+  std::memset(filling_->first + filled_, 0, blocks - filled_);
+  ++num_writing_;
+  lane_.post([this, unit, blocks, buffer = std::exchange(filling_, nullptr)] {
+    store_->wait(store_->write(offsets_[unit], {buffer->first, blocks}));
+    --num_writing_;
+    give(buffer);
+    std::lock_guard lock(mutex_);
+    traffic_.written += bytes(unit);
+    traffic_.padding_written += blocks - bytes(unit);
+  });
+}
+
+void FileValues::settle() {
+  lane_.wait(Deadline::after(kLongestWait));
+  std::lock_guard lock(mutex_);
+  for (Coming& coming : coming_)
+    if (Buffer* const buffer = std::exchange(coming, {}).buffer) free_.push_back(buffer);
+}
+
+}  // namespace
+
+std::unique_ptr<ValueTier> make_file_values(const ValueShape& shape, const FileOptions& options) {
+  return std::make_unique<FileValues>(shape, options);
+}
+
+}  // namespace esp::sync

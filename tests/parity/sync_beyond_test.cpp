@@ -1,0 +1,138 @@
+// Values that lie beyond the device, on the host or in a file: the bits of plain stage 3, the bytes that cross, and a
+// device whose budget is a quarter of the model's states.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/comm/call.h"
+#include "esp/sync/tier/value_tier.h"
+#include "tests/parity/sync_runs.h"
+
+namespace esp::parity {
+namespace {
+
+using device::MemoryTier;
+
+Overrides beyond(const char* optimizer, const char* values) {
+  return {"sync.method=zero3", fmt::format("sync.offload={}", optimizer),
+          fmt::format("sync.offload_params={}", values)};
+}
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Seen run(int ranks, const Overrides& overrides) {
+  Plan plan;
+  plan.ranks = ranks;
+  plan.steps = 3;
+  plan.overrides = tiny(overrides);
+  return train_ranks(plan);
+}
+
+class Beyond : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Values, Beyond, testing::Values("host", "file"),
+                         [](const auto& row) { return std::string(row.param); });
+
+TEST_P(Beyond, AreTheBitsOfStage3) {
+  for (const int ranks : {1, 2, 3})
+    for (const char* precision : {"fp32", "bf16"})
+      for (const int prefetch : {0, 1, 3}) {
+        const Overrides same = {fmt::format("train.precision={}", precision), fmt::format("sync.prefetch={}", prefetch),
+                                "model.layers=4", "data.val_fraction=0.2", "run.deterministic=true"};
+        const Seen plain = run(ranks, joined({"sync.method=zero3"}, same));
+        const Seen tiered = run(ranks, joined(beyond("host", GetParam()), same));
+        const std::string what = fmt::format("{} ranks, {}, prefetch {}", ranks, precision, prefetch);
+        expect_same_bits(tiered, plain, what);
+        EXPECT_EQ(tiered.evaluated, plain.evaluated) << what;
+      }
+}
+
+TEST_P(Beyond, AreTheBitsOfStage3WithMicroBatchesRecomputationAndStateInAFile) {
+  const Overrides same = {"train.precision=bf16", "train.micro_batch=4",        "train.recompute=full",
+                          "model.layers=3",       "model.tie_embeddings=false", "sync.offload_tile=1024"};
+  for (const int ranks : {1, 2}) {
+    const Seen plain = run(ranks, joined({"sync.method=zero3"}, same));
+    expect_same_bits(run(ranks, joined(beyond("file", GetParam()), same)), plain, fmt::format("{} ranks", ranks));
+  }
+}
+
+TEST_P(Beyond, AreTheBitsOfTheDelayedUpdate) {
+  const Overrides same = {"train.precision=bf16", "sync.delay_update=1"};
+  const Seen plain = run(2, joined({"sync.method=zero3", "sync.offload=host"}, same));
+  expect_same_bits(run(2, joined(beyond("host", GetParam()), same)), plain, "delayed");
+}
+
+struct Crossed {
+  uint64_t down = 0, up = 0;
+  sync::FileTraffic file;
+};
+
+// Every unit goes up once for forward; the last prefetch + 1 stay at the turn, and backward has no use for the stem.
+// Every gradient comes down once. The update writes values where they lie: nothing crosses for it.
+TEST_P(Beyond, CrossTheLinkOnceForForwardAndOnceForBackward) {
+  for (const int ranks : {1, 2})
+    for (const int prefetch : {1, 2}) {
+      std::vector<Crossed> before(2), after(2);
+      Plan plan;
+      plan.ranks = ranks;
+      plan.steps = 4;
+      plan.overrides =
+          tiny(joined(beyond("host", GetParam()), {"train.precision=bf16", "model.tie_embeddings=false",
+                                                   "model.layers=6", fmt::format("sync.prefetch={}", prefetch)}));
+      plan.after = [&](int rank, int step, train::Engine& engine) {
+        if (step < 2) return;
+        Crossed& seen = (step == 2 ? before : after)[static_cast<size_t>(rank)];
+        seen = {engine.offload()->link().bytes_down(), engine.offload()->link().bytes_up(),
+                engine.offload()->values()->traffic()};
+      };
+      const Seen seen = train_ranks(plan);
+      for (int rank = 0; rank < ranks; ++rank) {
+        std::vector<uint64_t> bytes;
+        for (const int64_t count : seen.units)
+          bytes.push_back(2 * comm::chunk_of(static_cast<size_t>(count), ranks, rank).count);
+        const uint64_t all = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+        const uint64_t again = std::accumulate(bytes.begin() + 1, bytes.end() - prefetch - 1, uint64_t{0});
+        const Crossed &x = before[static_cast<size_t>(rank)], &y = after[static_cast<size_t>(rank)];
+        EXPECT_EQ(y.down - x.down, all) << ranks << " ranks, prefetch " << prefetch;
+        EXPECT_EQ(y.up - x.up, all + again) << ranks << " ranks, prefetch " << prefetch;
+        const bool file = std::string(GetParam()) == "file";
+        // The harness looks at the values after every step, which reads each once more.
+        EXPECT_EQ(y.file.read - x.file.read, file ? 2 * all + again : 0) << ranks << " ranks, prefetch " << prefetch;
+        EXPECT_EQ(y.file.written - x.file.written, file ? all : 0);
+      }
+    }
+}
+
+const Overrides kLarge = {"train.precision=bf16", "model.layers=24",  "model.dim=64",
+                          "model.heads=4",        "model.ffn=256",    "train.global_batch=4",
+                          "train.micro_batch=1",  "model.seq_len=16", "model.tie_embeddings=false"};
+
+TEST_P(Beyond, TrainAModelWhoseStatesAreFourTimesTheBudget) {
+  for (const int ranks : {1, 2})
+    for (const char* optimizer : {"host", "file"}) {
+      const Seen free = run(ranks, joined({"sync.method=zero3"}, kLarge));
+      const double states = 16.0 * static_cast<double>(free.count());
+      const double budget = states / 4;
+      Plan plan;
+      plan.ranks = ranks;
+      plan.steps = 3;
+      plan.overrides = tiny(joined(joined(beyond(optimizer, GetParam()), kLarge),
+                                   {fmt::format("run.device_memory_mb={:.9f}", budget / (1 << 20))}));
+      plan.after = [&](int rank, int, train::Engine& engine) {
+        const auto peak = static_cast<double>(engine.account().use(MemoryTier::device).peak);
+        EXPECT_LE(peak, budget + 1);
+        RecordProperty(fmt::format("peak_{}_{}_of_{}", optimizer, rank, ranks),
+                       fmt::format("{:.3f} of {:.3f} MB", peak * 1e-6, budget * 1e-6));
+      };
+      expect_same_bits(train_ranks(plan), free, fmt::format("{} ranks, state on {}", ranks, optimizer));
+    }
+}
+
+}  // namespace
+}  // namespace esp::parity
