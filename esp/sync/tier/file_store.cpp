@@ -98,9 +98,9 @@ FileStore::Ticket FileStore::begin(bool writes, uint64_t offset, std::span<std::
   }
   const Ticket ticket = free_tickets_.back();
   free_tickets_.pop_back();
-  transfers_[ticket] = {writes, offset, data, 0, 0};
+  transfers_[ticket] = {writes, offset, data, 0, 0, {}};
   for (size_t at = 0; at < data.size(); at += kChunkBytes) {
-    waiting_.push_back({ticket, offset + at, data.data() + at, std::min(kChunkBytes, data.size() - at)});
+    waiting_.push_back({ticket, offset + at, data.data() + at, std::min(kChunkBytes, data.size() - at), 0});
     ++transfers_[ticket].chunks_left;
   }
   submit_waiting();
@@ -114,7 +114,8 @@ void FileStore::submit_waiting() {
     free_chunks_.pop_back();
     const Chunk& chunk = chunks_[id] = waiting_.front();
     waiting_.pop_front();
-    batch_.push_back({id, transfers_[chunk.ticket].writes, chunk.offset, chunk.data, chunk.bytes});
+    batch_.push_back({id, transfers_[chunk.ticket].writes, chunk.offset + chunk.moved, chunk.data + chunk.moved,
+                      chunk.bytes - chunk.moved});
   }
   if (!batch_.empty()) io_->submit(batch_);
 }
@@ -132,14 +133,13 @@ bool FileStore::take_answer(Deadline deadline) {
   }
   const auto moved = static_cast<size_t>(answer.result);
   (transfer.writes ? bytes_written_ : bytes_read_) += moved;
-  if (moved < chunk.bytes) {
-    chunk.offset += moved;
-    chunk.data += moved;
-    chunk.bytes -= moved;
+  chunk.moved += moved;
+  if (chunk.moved < chunk.bytes) {
     waiting_.push_front(chunk);
-  } else {
-    --transfer.chunks_left;
+    return true;
   }
+  if (!transfer.writes) verify(chunk, transfer);
+  --transfer.chunks_left;
   return true;
 }
 
@@ -159,15 +159,17 @@ void FileStore::wait(Ticket ticket) {
   if (done.error)
     throw IoError(fmt::format("{}: {} {} bytes at {}: {}", file_.path(), done.writes ? "writing" : "reading",
                               done.data.size(), done.offset, errno_text(done.error)));
-  if (!done.writes) verify(done);
+  if (const auto block = done.damaged_block)
+    throw IoError(fmt::format("{}: block {} (bytes {} to {}) is damaged: it is not what was written there",
+                              file_.path(), *block, *block * kBlockBytes, (*block + 1) * kBlockBytes));
 }
 
-void FileStore::verify(const Transfer& transfer) const {
-  for (size_t at = 0; at < transfer.data.size(); at += kBlockBytes) {
-    const uint64_t block = (transfer.offset + at) / kBlockBytes;
-    if (checksum(transfer.data.data() + at) != checksums_[block])
-      throw IoError(fmt::format("{}: block {} (bytes {} to {}) is damaged: it is not what was written there",
-                                file_.path(), block, block * kBlockBytes, (block + 1) * kBlockBytes));
+// Chunk by chunk as they come, while the disk brings the next.
+void FileStore::verify(const Chunk& chunk, Transfer& transfer) const {
+  for (size_t at = 0; at < chunk.bytes; at += kBlockBytes) {
+    const uint64_t block = (chunk.offset + at) / kBlockBytes;
+    if (checksum(chunk.data + at) != checksums_[block])
+      transfer.damaged_block = std::min(block, transfer.damaged_block.value_or(block));
   }
 }
 

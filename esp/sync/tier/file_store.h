@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,13 +54,15 @@ class FileStore {
     uint64_t offset = 0;
     std::span<std::byte> data;
     size_t chunks_left = 0;
-    int error = 0;  // errno of the first chunk that failed
+    int error = 0;                          // errno of the first chunk that failed
+    std::optional<uint64_t> damaged_block;  // the first found
   };
   struct Chunk {
     Ticket ticket = 0;
     uint64_t offset = 0;
     std::byte* data = nullptr;
     size_t bytes = 0;
+    size_t moved = 0;  // of them
   };
   struct Charge {  // of the file tier
     Charge(device::MemoryAccount& account, uint64_t bytes);
@@ -71,7 +74,7 @@ class FileStore {
   Ticket begin(bool writes, uint64_t offset, std::span<std::byte> data);
   void submit_waiting();
   bool take_answer(Deadline deadline);
-  void verify(const Transfer& transfer) const;
+  void verify(const Chunk& chunk, Transfer& transfer) const;
 
   const FileOptions options_;
   ReservedFile file_;
