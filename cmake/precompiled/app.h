@@ -1,0 +1,6 @@
+// What every file of the binary includes, on top of what the rooms do.
+#pragma once
+
+#include "cmake/precompiled/common.h"
+
+#include <CLI/CLI.hpp>
