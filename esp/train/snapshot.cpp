@@ -122,6 +122,7 @@ void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& ch
   }
   load_states(engine.optimizer(), engine.model().parameters(), checkpoint);
   engine.optimizer().set_num_steps(state.at("optimizer_steps").get<int64_t>());
+  engine.optimizer().states_restored();
   engine.loss_scale().restore(state.at("loss_scale").get<double>(), state.at("good_steps").get<int64_t>());
   engine.resume_at(state.at("step").get<int64_t>());
 }

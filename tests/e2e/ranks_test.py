@@ -82,10 +82,14 @@ class Checkpoints(OnRanks):
                 self.assertAlmostEqual(self.metrics(name)[-1]["loss"], self.metrics("whole")[-1]["loss"], delta=1e-4)
 
     def test_stopping_and_going_on_equals_never_having_stopped(self):
-        self.train_ranks(2, "through", "sync.method=zero3", "checkpoint.every=3")
-        self.train_ranks(2, "halves", "sync.method=zero3", "checkpoint.every=3", steps=3)
-        self.train_ranks(2, "halves", "sync.method=zero3", "checkpoint.every=3", "train.warmup=2")
-        self.assertEqual(self.losses("through")[3:], self.losses("halves")[3:])
+        for place in ("none", "host", "file"):
+            settings = ("sync.method=zero3", "checkpoint.every=3", "train.precision=bf16", f"sync.offload={place}")
+            through, halves = "through-" + place, "halves-" + place
+            self.train_ranks(2, through, *settings)
+            self.train_ranks(2, halves, *settings, steps=3)
+            self.train_ranks(2, halves, *settings)
+            self.assertEqual(len(self.losses(halves)), 6)
+            self.assertEqual(self.losses(through), self.losses(halves), place)
 
 
 class Ending(OnRanks):
