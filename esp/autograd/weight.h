@@ -6,7 +6,8 @@
 //
 // Neither value nor gradient need be there all the time: whoever keeps them elsewhere (shards, other memory) sets
 // `on_use` and `on_gradient`, which are called before the value is read and before the gradient is added to, and must
-// leave it in place. Functions read through `used_value` and `gradient`.
+// leave it in place. Functions read through `used_value` and `gradient`. A look-up may ask `on_rows`, where set, for the
+// rows of the value it needs instead: ids i32 → [ids.count(), dim]; an undefined answer says to use the value.
 #pragma once
 
 #include <functional>
@@ -24,6 +25,7 @@ struct Weight {
   bool stale = false;
   int pending = 0;
   std::function<void()> on_ready, on_use, on_gradient;
+  std::function<tensor::Tensor(const tensor::Tensor& ids)> on_rows;
 
   const tensor::Tensor& used_value() const {
     if (on_use) on_use();

@@ -48,6 +48,11 @@ void MemoryAccount::set_budget(MemoryTier tier, uint64_t bytes) {
   budgets_[at(tier)] = bytes;
 }
 
+uint64_t MemoryAccount::budget(MemoryTier tier) const {
+  std::lock_guard lock(mutex_);
+  return budgets_[at(tier)];
+}
+
 void MemoryAccount::add(MemoryCategory category, MemoryTier tier, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   const uint64_t budget = budgets_[at(tier)], current = tiers_[at(tier)].current;

@@ -35,6 +35,7 @@ class MemoryAccount {
  public:
   // Takes effect for later allocations; 0 is no limit.
   void set_budget(MemoryTier tier, uint64_t bytes);
+  uint64_t budget(MemoryTier tier) const;
 
   // DeviceError naming category, bytes asked, present bytes and the budget when they would not fit.
   void add(MemoryCategory category, MemoryTier tier, uint64_t bytes);

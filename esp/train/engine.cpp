@@ -11,6 +11,7 @@
 
 #include "esp/base/error.h"
 #include "esp/optim/schedule.h"
+#include "esp/train/budget.h"
 
 namespace esp::train {
 namespace {
@@ -135,6 +136,26 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   shape.check();
   model_ = model::make_model(shape);
   account_.set_budget(device::MemoryTier::device, static_cast<uint64_t>(config.run.device_memory_mb * (1 << 20)));
+  check_budget(config, model_->parameters(), standing.size());
+  try {
+    set_up(config, trace);
+  } catch (const DeviceError& error) {
+    throw_if_over_budget(config, model_->parameters(), account_, error, 0);
+    throw;
+  }
+  words_.resize(static_cast<size_t>(standing.size()) * kNumWords);
+  data::LoaderOptions loading;
+  loading.B = share();
+  loading.world = standing.size();
+  loading.rank = standing.rank();
+  loader_ = std::make_unique<data::Loader>(*feed_->train, loading);
+}
+
+Engine::~Engine() = default;
+
+// What takes the device's memory for good.
+void Engine::set_up(RunConfig& config, obs::TraceRow* trace) {
+  const Standing& standing = standing_;
   sync::Setup setup;
   setup.ranks = standing.ranks;
   setup.ranks_per_node =
@@ -153,15 +174,7 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
     model_->parameters().initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
   });
   make_optimizer();
-  words_.resize(static_cast<size_t>(standing.size()) * kNumWords);
-  data::LoaderOptions loading;
-  loading.B = share();
-  loading.world = standing.size();
-  loading.rank = standing.rank();
-  loader_ = std::make_unique<data::Loader>(*feed_->train, loading);
 }
-
-Engine::~Engine() = default;
 
 void Engine::make_optimizer() {
   const optim::OptimizerOptions options = optimizer_options(config_.train);
@@ -251,7 +264,35 @@ void Engine::exchange(StepResult& result, double loss, double busy_ms, bool want
   if (others > 0) result.waited_ms = (longest * standing_.size() - busy) / others;
 }
 
+// Every step needs what the first two need: one that notes the order of uses, one that fetches ahead by it.
 StepResult Engine::step(bool wants_to_stop) {
+  try {
+    StepResult result = train_step(wants_to_stop);
+    ++steps_done_;
+    return result;
+  } catch (const DeviceError& error) {
+    if (steps_done_ < 2) throw_if_over_budget(config_, model_->parameters(), account_, error, measured_need());
+    throw;
+  }
+}
+
+// The device's memory that two steps take where nothing limits them; 0 where it is not to be known: other ranks would
+// have to take part, or this is no run with a limit.
+uint64_t Engine::measured_need() const {
+  if (standing_.size() > 1 || config_.run.device_memory_mb == 0) return 0;
+  RunConfig config = config_;
+  config.run.device_memory_mb = 0;
+  try {
+    Engine unlimited(config, Log());
+    unlimited.resume_at(step_);
+    for (int i = 0; i < 2; ++i) unlimited.step();
+    return unlimited.account_.use(device::MemoryTier::device).peak;
+  } catch (const Error&) {
+    return 0;  // what is wrong with the run will be said without this number
+  }
+}
+
+StepResult Engine::train_step(bool wants_to_stop) {
   const data::Batch* batch;
   {
     obs::Span span(trace_, "data", "host");
@@ -278,6 +319,7 @@ StepResult Engine::step(bool wants_to_stop) {
   loss_scale_.update(result.skipped);
   if (!result.skipped) optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, config_.train.clip) / scale);
   strategy_->after_step();
+  result.notes = strategy_->take_notes();
   result.exposed_ms = strategy_->times().exposed_ms;
   ++step_;
   return result;

@@ -33,6 +33,7 @@ struct StepResult {
   int slowest_rank = 0;   // the one that computed longest
   double waited_ms = 0;   // the other ranks waited for it, on average
   bool stop = false;      // some rank asked to stop after this step
+  std::vector<std::string> notes;  // what the strategy decided, for the log
 };
 
 // Where this rank stands among those of the run; the communicator is lent and may be null for one alone.
@@ -79,7 +80,10 @@ class Engine {
   int64_t share() const { return config_.train.global_batch / standing_.size(); }
   double run_micro_batches(const data::Batch& batch, const Rows& rows, bool training, double scale);
   double summed_over_ranks(double value);
+  void set_up(RunConfig& config, obs::TraceRow* trace);
   void make_optimizer();
+  StepResult train_step(bool wants_to_stop);
+  uint64_t measured_need() const;
   void exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop);
 
   const RunConfig& config_;
@@ -100,6 +104,7 @@ class Engine {
   autograd::Tape tape_;
   obs::TraceRow* trace_;
   int64_t step_ = 0;
+  int steps_done_ = 0;  // by this engine
 };
 
 // The cores this process may use.

@@ -59,6 +59,7 @@ class Run {
       report.seconds = seconds_since(begun);
       report.step = engine_.num_steps();
       count_skipped(report.result.skipped);
+      for (const std::string& line : report.result.notes) note(line);
       report.flops_per_s = flops / report.seconds;
       report.mfu = peak > 0 ? report.flops_per_s / peak : 0;
       report.memory_bytes = engine_.account().use(device::MemoryTier::device).peak;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -132,6 +133,101 @@ TEST_P(Beyond, TrainAModelWhoseStatesAreFourTimesTheBudget) {
       };
       expect_same_bits(train_ranks(plan), free, fmt::format("{} ranks, state on {}", ranks, optimizer));
     }
+}
+
+// Of the stem only the rows that the batch names cross, and those of the positions; its backward needs no values.
+TEST_P(Beyond, ReadATableInPlaceRowByRow) {
+  constexpr uint64_t kTokens = 24 * 9, kPlaces = 9, kRow = 21 * 2;
+  const Overrides same = {"train.precision=bf16", "model.tie_embeddings=false", "model.vocab=4001", "model.layers=6",
+                          "data.val_fraction=0.2"};
+  std::vector<uint64_t> up;
+  Plan plan;
+  plan.steps = 4;
+  plan.overrides = tiny(joined(joined(beyond("host", GetParam()), same), {"sync.direct_access=true"}));
+  plan.after = [&](int, int, train::Engine& engine) { up.push_back(engine.offload()->link().bytes_up()); };
+  const Seen seen = train_ranks(plan);
+  uint64_t staged = 0;
+  for (size_t unit = 1; unit < seen.units.size(); ++unit)  // forward's, and backward's but for the two that stay
+    staged += static_cast<uint64_t>(seen.units[unit]) * 2 * (unit + 2 < seen.units.size() ? 2 : 1);
+  EXPECT_EQ(up[3] - up[2], staged + (kTokens + kPlaces) * kRow);
+  Plan fetched = plan;
+  fetched.overrides = tiny(joined({"sync.method=zero3"}, same));
+  fetched.after = nullptr;
+  const Seen plain = train_ranks(fetched);
+  expect_same_bits(seen, plain, "rows in place");
+  EXPECT_EQ(seen.evaluated, plain.evaluated);
+}
+
+TEST_P(Beyond, FetchATiedTableForTheHeadOnly) {
+  const Overrides same = {"train.precision=bf16", "model.vocab=4001"};
+  const Seen direct = run(1, joined(joined(beyond("host", GetParam()), same), {"sync.direct_access=true"}));
+  expect_same_bits(direct, run(1, joined({"sync.method=zero3"}, same)), "tied");
+}
+
+TEST_P(Beyond, ChooseTheWindowByWhatTheyMeasure) {
+  for (const int ranks : {1, 2}) {
+    std::vector<std::string> notes;
+    Plan plan;
+    plan.ranks = ranks;
+    plan.steps = 4;
+    const Overrides same = {"train.precision=bf16", "model.layers=6"};
+    plan.overrides = tiny(joined(joined(beyond("host", GetParam()), same), {"sync.prefetch=-1"}));
+    std::mutex mutex;
+    plan.noted = [&](const std::string& line) {
+      std::lock_guard lock(mutex);
+      notes.push_back(line);
+    };
+    Plan plain = plan;
+    plain.overrides = tiny(joined({"sync.method=zero3"}, same));
+    expect_same_bits(train_ranks(plan), train_ranks(plain), "measured");
+    ASSERT_EQ(notes.size(), static_cast<size_t>(ranks));
+    for (const std::string& line : notes) {
+      EXPECT_THAT(line, testing::HasSubstr("sync.prefetch = "));
+      EXPECT_THAT(line, testing::HasSubstr("to fetch"));
+    }
+  }
+}
+
+std::string refusal(int ranks, const Overrides& overrides) {
+  try {
+    run(ranks, overrides);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "(trained)";
+}
+
+TEST(BeyondRefused, WhatDoesNotGoTogether) {
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal(2, {"sync.offload_params=host"}), HasSubstr("zero3"));
+  EXPECT_THAT(refusal(2, {"sync.method=zero3", "sync.offload_params=host"}), HasSubstr("sync.offload = \"host\""));
+  EXPECT_THAT(refusal(1, beyond("host", "tape")), HasSubstr("file"));
+  EXPECT_THAT(refusal(2, joined(beyond("host", "host"), {"sync.direct_access=true"})), HasSubstr("one rank"));
+  EXPECT_THAT(refusal(2, joined(beyond("host", "host"), {"sync.quantise=qwz"})), HasSubstr("sync.quantise"));
+}
+
+// Not even one layer; one layer but not the batch's activations: the numbers, and one that does.
+TEST(BeyondRefused, BudgetsThatAreTooSmall) {
+  using testing::HasSubstr;
+  for (const int ranks : {1, 2}) {
+    const std::string layer =
+        refusal(ranks, joined(joined(beyond("host", "host"), kLarge), {"run.device_memory_mb=0.1"}));
+    EXPECT_THAT(layer, HasSubstr("run.device_memory_mb = 0.10"));
+    EXPECT_THAT(layer, HasSubstr("blocks.0, has 0.10 MiB of values"));
+    const std::string batch =
+        refusal(ranks, joined(joined(beyond("host", "host"), kLarge), {"run.device_memory_mb=0.6"}));
+    EXPECT_THAT(batch, HasSubstr("of activations"));
+    EXPECT_THAT(batch, HasSubstr("at least"));
+  }
+  // What it says would do, does.
+  const std::string said = refusal(1, joined(joined(beyond("host", "host"), kLarge), {"run.device_memory_mb=0.6"}));
+  const std::string mark = "at least ";
+  ASSERT_NE(said.find(mark), std::string::npos) << said;
+  const double enough = std::stod(said.substr(said.rfind(mark) + mark.size()));
+  EXPECT_GT(enough, 0.6);
+  EXPECT_EQ(
+      refusal(1, joined(joined(beyond("host", "host"), kLarge), {fmt::format("run.device_memory_mb={:.2f}", enough)})),
+      "(trained)");
 }
 
 }  // namespace

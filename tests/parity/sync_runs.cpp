@@ -185,6 +185,8 @@ Seen train_ranks(const Plan& plan) {
       const train::StepResult result = engine.step();
       shown[static_cast<size_t>(step)][r] = show(engine, result);
       if (plan.after) plan.after(world.rank, step, engine);
+      if (plan.noted)
+        for (const std::string& line : result.notes) plan.noted(line);
     }
     mine.traffic = comm.traffic().since(before);
     for (const auto category : device::kAllCategories)

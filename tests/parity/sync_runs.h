@@ -33,6 +33,7 @@ struct Plan {
   bool apart = false;  // scalars and data travel by different algorithms, so that their bytes can be told apart
   std::function<void(int rank, train::Engine&)> prepare;          // once the engine is made
   std::function<void(int rank, int step, train::Engine&)> after;  // each step
+  std::function<void(const std::string&)> noted;                  // by a rank's strategy; any rank's thread
   std::function<void(int rank, CallLog&)> listen;                 // before the first call
 };
 

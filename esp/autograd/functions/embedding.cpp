@@ -42,19 +42,40 @@ class EmbeddingNode final : public Node {
   TrainedWeights trained_;
 };
 
+Tensor counting(Tape& tape, int64_t first, int64_t count) {
+  Tensor ids = tensor::empty(tape.context(), {count}, DType::i32, device::MemoryCategory::activation);
+  for (int64_t i = 0; i < count; ++i) ids.as<int32_t>()[i] = static_cast<int32_t>(first + i);
+  return ids;
+}
+
+// What a look-up reads: a table by ids, or only the rows they name, one after the other. Held, not lent: where units
+// come and go, positions of another unit (a decoder's) may send the table away.
+struct Looked {
+  Tensor rows;
+  bool picked = false;
+};
+Looked look_in(Weight& weight, const Tensor& ids) {
+  if (weight.on_rows)
+    if (Tensor rows = weight.on_rows(ids); rows.defined()) return {rows, true};
+  return {weight.used_value(), false};
+}
+
 }  // namespace
 
 Variable embedding(Tape& tape, const Tensor& ids, Weight& table, Weight* positions, int64_t first_position) {
   ESP_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "ids {}", ids.shape().text());
-  // Held, not lent: where units come and go, positions of another unit (a decoder's) may send the table away.
-  const Tensor rows = table.used_value(), places = positions ? positions->used_value() : Tensor();
-  ESP_CHECK(!positions || first_position + ids.dim(1) <= places.dim(0), "{} positions for tokens {} to {}",
-            places.dim(0), first_position, first_position + ids.dim(1));
+  const auto [rows, picked] = look_in(table, ids);
+  const auto [places, places_picked] =
+      positions ? look_in(*positions, counting(tape, first_position, ids.dim(1))) : Looked{};
+  const int64_t first_place = places_picked ? 0 : first_position;
+  ESP_CHECK(!positions || first_place + ids.dim(1) <= places.dim(0), "{} positions for tokens {} to {}", places.dim(0),
+            first_position, first_position + ids.dim(1));
+  const Tensor at = picked ? counting(tape, 0, ids.count()) : ids;
   const int64_t dim = rows.dim(1);
   Variable y =
       tensor::empty(tape.context(), {ids.dim(0), ids.dim(1), dim}, rows.dtype(), device::MemoryCategory::activation);
-  kernel::embedding_forward(y.value().data(), ids.as<const int32_t>(), rows.data(), places.data(), ids.count(), dim,
-                            rows.dim(0), ids.dim(1), first_position, y.dtype(), tape.context().stream);
+  kernel::embedding_forward(y.value().data(), at.as<const int32_t>(), rows.data(), places.data(), ids.count(), dim,
+                            rows.dim(0), ids.dim(1), first_place, y.dtype(), tape.context().stream);
   if (!tape.wants({}, {&table, positions})) return y;
   y = tape.output(y.value());
   tape.record<EmbeddingNode>(1, ids, y.slot(), table, positions, first_position);

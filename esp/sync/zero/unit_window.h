@@ -53,7 +53,7 @@ class UnitWindow {
   void drop(size_t unit);
 
   int64_t num_gathers() const { return num_gathers_; }
-  bool here(size_t unit) const { return at_[unit] == At::here; }
+  bool away(size_t unit) const { return at_[unit] == At::shards; }
   // By unit, what the last training pass computed with it until the next was used; waiting for values is not in it.
   struct Computed {
     double forward_ms = 0, backward_ms = 0;

@@ -5,6 +5,8 @@
 
 #include "esp/base/error.h"
 #include "esp/sync/norm.h"
+#include "esp/sync/stronghold/access_plan.h"
+#include "esp/sync/stronghold/window_plan.h"
 #include "esp/sync/tier/offload.h"
 #include "esp/sync/tier/tiered_gather.h"
 #include "esp/sync/wire.h"
@@ -78,6 +80,9 @@ class Zero3 final : public Strategy {
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) {
       if (sum.count() > 0) sink_->take(owned_of_[unit_of(bucket)], 0, sum, add);
     });
+    if (values_ && setup.options.direct_access)
+      for (nn::Parameter& p : parameters_.all())
+        p.weight.on_rows = [this, &p](const Tensor& ids) { return rows_in_place(p, ids); };
   }
 
   void fill(const std::function<void(ParameterList::Unit&)>& f) override {
@@ -141,7 +146,12 @@ class Zero3 final : public Strategy {
         if (shards_[unit].count() > 0) norm_.set_gradients(owned_of_[unit], sink_->taken(owned_of_[unit]));
     return norm_.sum(group_.inside());
   }
-  void after_step() override { gather_->values_changed(); }
+  void after_step() override {
+    gather_->values_changed();
+    // The first step notes the order of uses, the second fetches by it and is measured.
+    if (setup_.options.prefetch < 0 && ++num_steps_ == 2) choose_window();
+  }
+  std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
   StepTimes times() const override {
     return {group_.exposed_ms() + gathering_.exposed_ms() + waited_elsewhere_ms() - waited_before_ms_};
   }
@@ -156,6 +166,9 @@ class Zero3 final : public Strategy {
   }
 
  private:
+  Tensor rows_in_place(const nn::Parameter& table, const Tensor& ids);
+  void choose_window();
+
   size_t bucket_of(size_t unit) const { return parameters_.units().size() - 1 - unit; }
   size_t unit_of(size_t bucket) const { return parameters_.units().size() - 1 - bucket; }
   // The quantised ways count their own waiting.
@@ -234,7 +247,67 @@ class Zero3 final : public Strategy {
   SquaredNorm norm_;
   GradientSink* sink_ = nullptr;
   double waited_before_ms_ = 0;
+  int64_t num_steps_ = 0;
+  std::vector<std::string> notes_;
 };
+
+// The rows a look-up touches, read where the table lies, without the rest of its unit; undefined where that is no gain
+// or the table is on the device anyway.
+Tensor Zero3::rows_in_place(const nn::Parameter& table, const Tensor& ids) {
+  const auto unit = static_cast<size_t>(table.unit);
+  const size_t element = size_of(setup_.storage);
+  const int64_t dim = table.shape.dim(1);
+  const AccessedLayer layer{shards_[unit].bytes(), touched_by_lookup(ids.count(), dim, element), 0};
+  if (!window_.away(unit) || !read_in_place(layer, {})) return {};
+  const Tensor rows = tensor::empty(setup_.context, {ids.count(), dim}, setup_.storage, MemoryCategory::activation);
+  const size_t row_bytes = static_cast<size_t>(dim) * element;
+  const std::byte* const from = values_->bring(unit) + static_cast<size_t>(table.offset) * element;
+  for (int64_t i = 0; i < ids.count(); ++i) {
+    const int32_t id = ids.as<const int32_t>()[i];
+    std::byte* const to = rows.as<std::byte>() + static_cast<size_t>(i) * row_bytes;
+    if (id >= 0 && id < table.shape.dim(0)) {
+      setup_.offload->link().up(to, from + static_cast<size_t>(id) * row_bytes, row_bytes, {});
+    } else {
+      std::memset(to, 0, row_bytes);  // as the kernel has it for ids outside the table
+    }
+  }
+  values_->release(unit);
+  return rows;
+}
+
+// Gradients go down on the computing thread, so their time is in what backward took.
+void Zero3::choose_window() {
+  std::vector<LayerTimes> layers;
+  uint64_t largest = 0;
+  for (const auto& unit : parameters_.units())
+    largest = std::max(largest, static_cast<uint64_t>(unit.count) * size_of(setup_.storage));
+  double fetching = 0, computing = 0;
+  for (size_t unit = 0; unit < parameters_.units().size(); ++unit) {
+    const UnitWindow::Computed& took = window_.computed()[unit];
+    layers.push_back({gather_->fetch_ms(unit), took.forward_ms, took.backward_ms, 0, largest});
+    fetching += layers.back().fetch_ms;
+    computing += took.forward_ms + took.backward_ms;
+  }
+  // The window so far was one ahead: two units. What else the step needed is left alone.
+  const device::MemoryAccount& account = setup_.context.pool->account();
+  const uint64_t budget = account.budget(device::MemoryTier::device);
+  const uint64_t peak = account.use(device::MemoryTier::device).peak;
+  const WindowPlan plan = least_window(layers, budget == 0 ? 0 : 2 * largest + budget - std::min(budget, peak));
+  // Ranks fetch alike: as far ahead as the one that needs most, and no further than the one that has least room.
+  auto ahead = plan.window, most = plan.short_of_memory ? plan.window : static_cast<int64_t>(layers.size());
+  if (setup_.ranks) {
+    setup_.ranks->all_reduce(&ahead, &ahead, 1, DType::i64, comm::ReduceOp::max);
+    setup_.ranks->all_reduce(&most, &most, 1, DType::i64, comm::ReduceOp::min);
+  }
+  ahead = std::min(ahead, most);
+  window_.set_ahead(ahead);
+  const auto num = static_cast<double>(layers.size());
+  notes_.push_back(fmt::format(
+      "sync.prefetch = {} as measured: a unit takes {:.2f} ms to fetch and {:.2f} ms to compute; {}", ahead,
+      fetching / num, computing / num,
+      plan.short_of_memory ? fmt::format("memory for no more: {:.2f} ms of a step are waited for", plan.stall_ms)
+                           : std::string("the least without waiting")));
+}
 
 }  // namespace
 

@@ -1,0 +1,143 @@
+// Both placements of values: what is written is what is brought, whatever the runs; and the gather that lifts it.
+#include "esp/sync/tier/value_tier.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "esp/base/error.h"
+#include "esp/obs/temporary_folder.h"
+#include "esp/sync/testing.h"
+#include "esp/sync/tier/tiered_gather.h"
+
+namespace esp::sync {
+namespace {
+
+const std::vector<int64_t> kCounts = {5, 0, 3000, 1024, 1};
+
+struct Place {
+  explicit Place(const char* placement, const std::vector<int64_t>& counts = kCounts) {
+    FileOptions options;
+    options.folder = folder.path();
+    values = make_value_tier(placement, {counts, DType::f32, &host}, options);
+  }
+  // Unit u's element i is 1000·u + i + change, written `run` elements at a time.
+  void fill(float change, int64_t run) {
+    for (size_t unit = 0; unit < kCounts.size(); ++unit) {
+      std::vector<float> all(static_cast<size_t>(kCounts[unit]));
+      std::iota(all.begin(), all.end(), static_cast<float>(1000 * unit) + change);
+      for (int64_t first = 0; first < kCounts[unit] || first == 0; first += run)
+        values->write(unit, first,
+                      std::as_bytes(std::span(all).subspan(static_cast<size_t>(first),
+                                                           static_cast<size_t>(std::min(run, kCounts[unit] - first)))));
+    }
+    values->settle();
+  }
+  void expect(float change) {
+    for (size_t unit = 0; unit < kCounts.size(); ++unit) {
+      const auto* at = reinterpret_cast<const float*>(values->bring(unit));
+      for (int64_t i = 0; i < kCounts[unit]; ++i)
+        ASSERT_EQ(at[i], static_cast<float>(1000 * unit) + change + static_cast<float>(i)) << unit << " " << i;
+      values->release(unit);
+    }
+  }
+
+  obs::TemporaryFolder folder;
+  device::MemoryAccount account;
+  device::Pool host{account, device::MemoryTier::host};
+  std::unique_ptr<ValueTier> values;
+};
+
+class ValueTiers : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Placements, ValueTiers, testing::Values("host", "file"),
+                         [](const auto& row) { return std::string(row.param); });
+
+TEST_P(ValueTiers, GiveBackWhatWasWritten) {
+  Place place(GetParam());
+  for (const int64_t run : {int64_t{1} << 20, int64_t{1000}, int64_t{7}}) {
+    place.fill(static_cast<float>(run % 100), run);
+    place.expect(static_cast<float>(run % 100));
+    place.expect(static_cast<float>(run % 100));
+  }
+}
+
+TEST_P(ValueTiers, ForgetWhatWasReadBeforeAWrite) {
+  Place place(GetParam());
+  place.fill(0, 100);
+  place.values->expect(2);  // read ahead, and then overtaken
+  place.values->settle();
+  place.fill(0.5F, 100);
+  place.expect(0.5F);
+}
+
+TEST_P(ValueTiers, TellShapeAndTypeOfEveryShard) {
+  Place place(GetParam());
+  for (size_t unit = 0; unit < kCounts.size(); ++unit) {
+    const tensor::Tensor shard = place.values->shard(unit);
+    EXPECT_EQ(shard.count(), kCounts[unit]);
+    EXPECT_EQ(shard.dtype(), DType::f32);
+  }
+  EXPECT_EQ(place.account.use(device::MemoryTier::device).peak, 0u);
+}
+
+TEST(FileValues, CountWhatGoesToTheFileAndBack) {
+  Place place("file");
+  place.fill(0, 100);
+  place.expect(0);
+  uint64_t bytes = 0;
+  for (const int64_t count : kCounts) bytes += static_cast<uint64_t>(count) * 4;
+  const FileTraffic traffic = place.values->traffic();
+  EXPECT_EQ(traffic.written, bytes);
+  EXPECT_EQ(traffic.read, bytes);
+  EXPECT_EQ((traffic.read + traffic.padding_read) % kBlockBytes, 0u);
+  // No more of the host's memory than the shards under way.
+  EXPECT_LE(place.account.use(device::MemoryTier::host).peak, 4 * (12288u + kBlockBytes));
+}
+
+TEST(FileValues, AreRefusedByADiskThatIsTooSmall) {
+  try {
+    Place place("file", {int64_t{1} << 50});
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("sync.offload_params"), std::string::npos) << error.what();
+  }
+}
+
+// A shard that is hinted at goes up once, whether the hint came or not, and again after the values have changed.
+TEST_P(ValueTiers, AreLiftedOnceForEveryGather) {
+  for (const int size : {1, 2})
+    with_ranks(size, [&](comm::Communicator* comm) {
+      Place place(GetParam());
+      device::Pool pool(place.account);
+      device::ThreadPool threads(1);
+      const tensor::Context context{{{}, &threads, nullptr}, &pool};
+      device::HostLink link;
+      Ranks ranks(comm, {});
+      TieredGather gather(ranks, context, *place.values, link, kCounts.size(), std::chrono::seconds(30));
+      uint64_t wanted = 0;
+      for (const float change : {0.0F, 0.5F}) {
+        place.fill(change, 100);
+        for (const bool hinted : {false, true}) {
+          if (hinted) {
+            gather.hint(2, 2);
+            gather.hint(2, 1);
+          }
+          const tensor::Tensor whole =
+              tensor::empty(context, {kCounts[2] * size}, DType::f32, device::MemoryCategory::buffer);
+          gather.start(2, whole);
+          gather.finish(2, whole);
+          wanted += static_cast<uint64_t>(kCounts[2]) * 4;
+          EXPECT_EQ(link.bytes_up(), wanted);
+          for (int64_t i = 0; i < whole.count(); ++i)
+            ASSERT_EQ(whole.as<float>()[i], 2000 + change + static_cast<float>(i % kCounts[2]));
+        }
+        gather.hint(3, 1);  // which will be old
+        gather.values_changed();
+        if (size > 1) wanted += static_cast<uint64_t>(kCounts[3]) * 4;
+        EXPECT_EQ(place.account.use(device::MemoryTier::device).current, 0u);
+      }
+    });
+}
+
+}  // namespace
+}  // namespace esp::sync
