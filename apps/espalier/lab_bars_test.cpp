@@ -19,7 +19,7 @@ TEST(Bars, ShadeTheirPartsToScale) {
 
 TEST(Bars, PartsThatAreSmallerThanAColumnDoNotAddUp) {
   BarChart chart{"t", {"a", "b", "c"}, "", {{"x", {0.4, 0.4, 0.4}, 0, ""}, {"y", {10, 0, 0}, 0, ""}}};
-  EXPECT_NE(bars_text(chart, 10).find("  x ▓          \n"), std::string::npos) << bars_text(chart, 10);
+  EXPECT_NE(bars_text(chart, 10).find("  x ▓           \n"), std::string::npos) << bars_text(chart, 10);
 }
 
 TEST(Bars, NothingToDrawIsStillAPicture) {

@@ -42,15 +42,15 @@ struct Stage {
   std::string_view name, method;
   std::string_view settings;     // further section.key=value, separated by spaces
   std::array<Placed, 3> states;  // as kStates
-  std::string_view help;
 };
 
-constexpr Placed kWhole{false}, kShared{true};
+constexpr Placed kWhole{false}, kShared{true}, kOnHost{true, MemoryTier::host};
 constexpr Stage kStages[] = {
-    {"stage 0", "allreduce", "", {kWhole, kWhole, kWhole}, "whole copies"},
-    {"stage 1", "zero1", "", {kWhole, kWhole, kShared}, "the optimizer's state is shared out"},
-    {"stage 2", "zero2", "", {kWhole, kShared, kShared}, "and the gradients"},
-    {"stage 3", "zero3", "", {kShared, kShared, kShared}, "and the values"},
+    {"stage 0", "allreduce", "", {kWhole, kWhole, kWhole}},
+    {"stage 1", "zero1", "", {kWhole, kWhole, kShared}},
+    {"stage 2", "zero2", "", {kWhole, kShared, kShared}},
+    {"stage 3", "zero3", "", {kShared, kShared, kShared}},
+    {"offload", "zero2", "sync.offload=host", {kWhole, kOnHost, kOnHost}},
 };
 
 struct LabOptions {
@@ -65,10 +65,11 @@ struct Use {
 };
 using RankMemory = std::map<std::string, Use>;  // "device.parameter" and so on
 
-// Bytes per parameter of each state.
-std::array<int64_t, 3> bytes_of(const std::string& precision) {
-  if (precision == "fp32") return {4, 4, 8};
-  return {2, 2, 12};  // the optimizer keeps values in fp32 too
+// Bytes per parameter of each state. The optimizer keeps a copy of the values in fp32 where they are shorter, or where
+// it lies away from them.
+std::array<int64_t, 3> bytes_of(const Stage& stage, const std::string& precision) {
+  if (precision != "fp32") return {2, 2, 12};
+  return {4, 4, stage.states[2].tier == MemoryTier::device ? 8 : 12};
 }
 
 struct Formula {
@@ -79,7 +80,8 @@ struct Formula {
 Formula formula_of(const Stage& stage, MemoryTier tier, const LabOptions& options, int64_t parameters) {
   int64_t whole = 0, shared = 0;
   for (size_t i = 0; i < std::size(kStates); ++i)
-    if (stage.states[i].tier == tier) (stage.states[i].shared ? shared : whole) += bytes_of(options.precision)[i];
+    if (stage.states[i].tier == tier)
+      (stage.states[i].shared ? shared : whole) += bytes_of(stage, options.precision)[i];
   Formula formula;
   if (whole > 0) formula.text = fmt::format("{}Φ", whole);
   if (shared > 0) formula.text += fmt::format("{}{}Φ/N", whole > 0 ? " + " : "", shared);

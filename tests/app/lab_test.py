@@ -39,7 +39,12 @@ class Zero(unittest.TestCase):
         for row, state, each in ((rows[1], "optimizer", 12), (rows[2], "gradient", 2), (rows[3], "parameter", 2)):
             total = sum(rank[state]["current"] for rank in row["ranks"])
             self.assertLess(abs(total / (each * count) - 1), 0.01, row)
-        for word in ("stage 0", "stage 3", "optimizer", "formula"):
+        # Offload leaves the values where they are computed with, and the rest is the host's.
+        offload = {row["tier"]: row for row in report["rows"] if row["stage"] == "offload"}
+        self.assertEqual({tier: row["formula"] for tier, row in offload.items()}, {"device": "2Φ", "host": "14Φ/N"})
+        for row in offload.values():
+            self.assertLess(abs(row["difference"]), 0.01, row)
+        for word in ("stage 0", "stage 3", "offload, host", "optimizer", "formula"):
             self.assertIn(word, words)
             self.assertIn(word, text)
 
@@ -47,7 +52,7 @@ class Zero(unittest.TestCase):
         text, report, _ = lab(self, "zero", "--model", "gpt-tiny", "--nproc", "2", "--precision", "fp32")
         rows = [row for row in report["rows"] if row["tier"] == "device"]
         self.assertEqual([row["formula"] for row in rows[:4]], ["16Φ", "8Φ + 8Φ/N", "4Φ + 12Φ/N", "16Φ/N"])
-        for row in rows:
+        for row in report["rows"]:
             self.assertLess(abs(row["difference"]), 0.01, row)
 
     def test_refusals(self):
