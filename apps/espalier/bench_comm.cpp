@@ -257,7 +257,8 @@ void define_bench(CLI::App& app, Chosen& chosen) {
   static constexpr Command kBenches[] = {
       {"comm", "collectives, as nccl-tests prints them; --peers compares", define_bench_comm},
       {"kernel", "the kernels of a training step against what the machine can do", define_bench_kernel},
-      {"train", "steps of a whole model against the machine and against other libraries", define_bench_train}};
+      {"train", "steps of a whole model against the machine and against other libraries", define_bench_train},
+      {"offload", "the optimizer step with its state in a file, against the disk", define_bench_offload}};
   define_commands(app, kBenches, chosen);
   app.require_subcommand(0, 1);
 }

@@ -41,6 +41,7 @@ void define_bench_comm(CLI::App& app, Chosen& chosen);
 void define_bench_kernel(CLI::App& app, Chosen& chosen);
 void define_bench_train(CLI::App& app, Chosen& chosen);
 void define_bench_train_worker(CLI::App& app, Chosen& chosen);
+void define_bench_offload(CLI::App& app, Chosen& chosen);
 void define_bench_rank(CLI::App& app, Chosen& chosen);
 void define_completion(CLI::App& app, Chosen& chosen);
 void define_convert(CLI::App& app, Chosen& chosen);

@@ -15,7 +15,7 @@
 namespace esp::sync {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{1} << 20;  // large enough for the disk's best rate, small enough to be many
+constexpr size_t kChunkBytes = size_t{4} << 20;  // large enough for the disk's best rate, small enough to be many
 constexpr size_t kUringDepth = 256;
 
 struct IoRow {
