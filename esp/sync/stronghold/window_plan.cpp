@@ -50,13 +50,21 @@ struct Walk {
 bool window_rule(std::span<const LayerTimes> layers, int64_t m) {
   const auto num = static_cast<int64_t>(layers.size());
   const auto at = [&](int64_t i) -> const LayerTimes& { return layers[static_cast<size_t>(i)]; };
-  for (int64_t i = 0; i < num; ++i) {
-    double forward = 0, backward = 0;
-    for (int64_t j = i; j < std::min(num, i + m); ++j) forward += at(j).forward_ms;
-    for (int64_t j = i; j > std::max<int64_t>(-1, i - m); --j) backward += at(j).backward_ms;
-    if (i + m < num && at(i + m).fetch_ms > forward) return false;
-    if (i - m >= 0 && std::max(at(i - m).fetch_ms, at(i).offload_ms) > backward) return false;
-  }
+  const auto forward = [&](int64_t i) {  // of m layers from i on
+    double sum = 0;
+    for (int64_t j = i; j < i + m; ++j) sum += at(j).forward_ms;
+    return sum;
+  };
+  const auto backward = [&](int64_t i) {  // of m layers from i back
+    double sum = 0;
+    for (int64_t j = i; j > i - m; --j) sum += at(j).backward_ms;
+    return sum;
+  };
+  // The first m + 1 are there when forward begins, and the last m + 1 when backward does.
+  for (int64_t i = 1; i + m < num; ++i)
+    if (at(i + m).fetch_ms > forward(i)) return false;
+  for (int64_t i = num - 2; i - m >= 0; --i)
+    if (at(i - m).fetch_ms > backward(i) || at(i + 1).offload_ms > backward(i)) return false;
   return true;
 }
 

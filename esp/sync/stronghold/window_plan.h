@@ -19,9 +19,10 @@ struct LayerTimes {
   uint64_t bytes = 0;                      // on the device
 };
 
-// Whether every fetch is covered by the computing of the m layers before it, each looked at by itself:
-// fetch(i + m) ≤ Σ forward(i … i + m − 1), and fetch(i − m), offload(i) ≤ Σ backward over the window. Necessary for no
-// stall; where fetches queue on one link, not enough.
+// Whether every fetch is covered by the computing of the m layers before it, and every layer's gradients leave while
+// the m layers after it compute, each looked at by itself: fetch(i + m) ≤ Σ forward(i … i + m − 1) in forward,
+// fetch(i − m) ≤ Σ backward(i … i − m + 1) and offload(i) ≤ Σ backward(i − 1 … i − m) in backward, of layers that are
+// fetched and rooms that are used again. Necessary for no stall; where fetches queue on one link, not enough.
 bool window_rule(std::span<const LayerTimes> layers, int64_t m);
 
 struct WindowWalk {

@@ -76,16 +76,22 @@ void UnitWindow::note(size_t unit) {
   ++next_;
 }
 
-// Where nothing stays at the turn, forward does not look beyond it.
+// Where nothing stays at the turn, forward does not look beyond it. Where units stay, the next pass may begin with what
+// this one ends with: that is kept, but not fetched before it is known that it comes.
 void UnitWindow::look_ahead() {
   soon_.clear();
+  num_to_fetch_ = 0;
   if (!known_) return;
+  const auto see = [this](size_t begin, size_t end) {
+    for (size_t i = begin; i < end && static_cast<int64_t>(soon_.size()) < options_.ahead + 2; ++i) {
+      const size_t unit = (*order_)[i];
+      if (unit != current_ && std::find(soon_.begin(), soon_.end(), unit) == soon_.end()) soon_.push_back(unit);
+    }
+  };
   const bool to_the_turn = training_ && !in_backward_ && !options_.keep && !options_.stay;
-  const size_t end = to_the_turn ? std::min(turn_, order_->size()) : order_->size();
-  for (size_t i = next_; i < end && static_cast<int64_t>(soon_.size()) < options_.ahead + 2; ++i) {
-    const size_t unit = (*order_)[i];
-    if (unit != current_ && std::find(soon_.begin(), soon_.end(), unit) == soon_.end()) soon_.push_back(unit);
-  }
+  see(next_, to_the_turn ? std::min(turn_, order_->size()) : order_->size());
+  num_to_fetch_ = soon_.size();
+  if (options_.stay) see(0, next_);
 }
 
 bool UnitWindow::wanted_soon(size_t unit) const {
@@ -101,7 +107,7 @@ void UnitWindow::use(size_t unit) {
   look_ahead();
   if (!options_.keep) drop_unless_wanted();
   fetch(unit);
-  for (size_t i = 0; i < soon_.size(); ++i) {
+  for (size_t i = 0; i < num_to_fetch_; ++i) {
     const int beyond = static_cast<int>(static_cast<int64_t>(i) - options_.ahead) + 1;
     if (beyond <= 0) {
       fetch(soon_[i]);

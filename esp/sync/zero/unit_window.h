@@ -83,6 +83,7 @@ class UnitWindow {
   size_t next_ = 0;                                   // place in the order
   size_t current_ = kNone;
   std::vector<size_t> soon_;  // units of the order from next_ on, other than current_, each once: ahead + 2 at most
+  size_t num_to_fetch_ = 0;   // of soon_; the rest is of the next pass
   bool training_ = false, in_backward_ = false;
   std::vector<Computed> computed_;  // by unit
   int64_t began_ns_ = 0;            // the present unit's computing
