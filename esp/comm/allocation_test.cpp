@@ -1,33 +1,9 @@
 // After the first call of a shape nothing allocates, whichever way the call takes.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
+#include "esp/base/counted_allocations.h"
 #include "esp/comm/communicator.h"
 #include "esp/net/inproc/threads.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
-#else
-#define ESP_COUNTS_ALLOCATIONS 1
-
-namespace {
-thread_local uint64_t num_allocations = 0;
-}
-
-void* operator new(size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace esp::comm {
 namespace {
@@ -58,9 +34,9 @@ TEST(Allocation, HappensOnlyInTheFirstCallOfAShape) {
         comm->run(ring);
       };
       for (int i = 0; i < 3; ++i) calls();
-      uint64_t before = num_allocations;
+      uint64_t before = allocations_here;
       for (int i = 0; i < 10; ++i) calls();
-      EXPECT_EQ(num_allocations - before, 0u) << transport;
+      EXPECT_EQ(allocations_here - before, 0u) << transport;
     }
   });
 #else

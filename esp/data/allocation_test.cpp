@@ -1,33 +1,10 @@
 // After the first batch of a shape nothing allocates, whatever the objective.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
 #include <numeric>
 
+#include "esp/base/counted_allocations.h"
 #include "esp/data/objective.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
-#else
-#define ESP_COUNTS_ALLOCATIONS 1
-
-namespace {
-thread_local uint64_t num_allocations = 0;
-}
-
-void* operator new(size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace esp::data {
 namespace {
@@ -47,9 +24,9 @@ TEST(Allocation, HappensOnlyInTheFirstBatch) {
   for (const auto& objective : objectives) {
     Batch batch;
     fill_batch(*objective, 0, 8, batch);
-    uint64_t before = num_allocations;
+    uint64_t before = allocations_here;
     for (uint64_t step = 1; step < 50; ++step) fill_batch(*objective, step * 8, 8, batch);
-    EXPECT_EQ(num_allocations, before);
+    EXPECT_EQ(allocations_here, before);
   }
 #else
   GTEST_SKIP() << "the sanitizers bring an allocator of their own";

@@ -1,33 +1,8 @@
 // What a step keeps and what it allocates.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "esp/base/counted_allocations.h"
 #include "esp/model/testing.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
-#else
-#define ESP_COUNTS_ALLOCATIONS 1
-
-namespace {
-std::atomic<uint64_t> num_allocations{0};
-}
-
-void* operator new(size_t bytes) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace esp::model {
 namespace {
@@ -86,9 +61,9 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstStep) {
         t.tape.clear();
       };
       for (int i = 0; i < 2; ++i) step();
-      const uint64_t before = num_allocations, reserved = t.pool.reserved_bytes();
+      const uint64_t before = allocations_everywhere, reserved = t.pool.reserved_bytes();
       for (int i = 0; i < 3; ++i) step();
-      EXPECT_EQ(num_allocations - before, 0) << name << static_cast<int>(recompute);
+      EXPECT_EQ(allocations_everywhere - before, 0) << name << static_cast<int>(recompute);
       EXPECT_EQ(t.pool.reserved_bytes(), reserved);
     }
 #else

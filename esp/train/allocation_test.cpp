@@ -2,35 +2,11 @@
 // recomputed.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
-#include <new>
 
+#include "esp/base/counted_allocations.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/train/engine.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ESP_COUNTS_ALLOCATIONS 0  // the sanitizers bring an allocator of their own
-#else
-#define ESP_COUNTS_ALLOCATIONS 1
-
-namespace {
-thread_local uint64_t num_allocations = 0;
-}
-
-// Not inlined: seeing through one of a pair and not the other, the compiler takes them for mismatched.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace esp::train {
 namespace {
@@ -69,9 +45,9 @@ TEST(Allocation, HappensOnlyInTheFirstSteps) {
     config.data.train = {folder / "text.txt"};
     Engine engine(config, Log());
     for (int step = 0; step < 2; ++step) engine.step();
-    const uint64_t before = num_allocations, reserved = engine.pool().reserved_bytes();
+    const uint64_t before = allocations_here, reserved = engine.pool().reserved_bytes();
     for (int step = 0; step < 4; ++step) engine.step();
-    EXPECT_EQ(num_allocations - before, 0u) << variant.name;
+    EXPECT_EQ(allocations_here - before, 0u) << variant.name;
     EXPECT_EQ(engine.pool().reserved_bytes(), reserved) << variant.name;
   }
 #else
