@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 #include <numeric>
 
@@ -185,6 +186,37 @@ TEST_P(Beyond, ChooseTheWindowByWhatTheyMeasure) {
       EXPECT_THAT(line, testing::HasSubstr("sync.prefetch = "));
       EXPECT_THAT(line, testing::HasSubstr("to fetch"));
     }
+  }
+}
+
+// STRONGHOLD's bound: values and gradients of m + 1 layers, beside activations and the buffers of the model itself.
+TEST_P(Beyond, TakeAWindowOfLayersOnTheDevice) {
+  struct Most {
+    uint64_t buffers = 0, states = 0, unit = 0;
+  };
+  const auto train = [](const Overrides& overrides) {
+    Most most;
+    Plan plan;
+    plan.steps = 4;
+    plan.overrides = tiny(joined(kLarge, overrides));
+    plan.after = [&](int, int, train::Engine& engine) {
+      const auto peak = [&](device::MemoryCategory category) {
+        return engine.account().use(category, MemoryTier::device).peak;
+      };
+      most.buffers = peak(device::MemoryCategory::buffer);
+      most.states = peak(device::MemoryCategory::parameter) + peak(device::MemoryCategory::gradient) +
+                    peak(device::MemoryCategory::optimizer);
+    };
+    const Seen seen = train_ranks(plan);
+    most.unit = 2 * static_cast<uint64_t>(*std::max_element(seen.units.begin(), seen.units.end()));
+    return most;
+  };
+  const uint64_t model = train({}).buffers;  // whole copies: buckets are views, so these are the model's own
+  for (const uint64_t m : {1, 2, 5}) {
+    const Most seen = train(joined(beyond("host", GetParam()), {fmt::format("sync.prefetch={}", m)}));
+    EXPECT_EQ(seen.states, 0u);
+    EXPECT_LE(seen.buffers, model + (m + 1) * 2 * seen.unit) << "m = " << m;
+    EXPECT_GT(seen.buffers, (m + 1) * seen.unit) << "m = " << m;
   }
 }
 

@@ -139,5 +139,60 @@ TEST_P(ValueTiers, AreLiftedOnceForEveryGather) {
     });
 }
 
+// Values that do not come before the test lets them.
+class SlowValues final : public ValueTier {
+ public:
+  explicit SlowValues(device::Pool& host)
+      : shard_(host, {4}, DType::f32, device::MemoryCategory::parameter), let_(Work::pending()) {
+    std::fill_n(shard_.as<float>(), 4, 7.0F);
+  }
+  tensor::Tensor shard(size_t) const override { return shard_; }
+  const std::byte* bring(size_t) override {
+    let_.wait(Deadline::after(std::chrono::seconds(30)));
+    return shard_.as<std::byte>();
+  }
+  void write(size_t, int64_t, std::span<const std::byte>) override {}
+  void let() { let_.complete(); }
+
+ private:
+  tensor::Tensor shard_;
+  Work let_;
+};
+
+// Were the computing thread to wait here, nobody would let the values come, and waiting would end in an error.
+TEST(TieredGather, DoesNotHoldUpTheComputingThread) {
+  for (const int size : {1, 2})
+    with_ranks(size, [&](comm::Communicator* comm) {
+      device::MemoryAccount account;
+      device::Pool host(account, device::MemoryTier::host), pool(account);
+      const tensor::Context context{{}, &pool};
+      SlowValues values(host);
+      device::HostLink link;
+      Ranks ranks(comm, {});
+      TieredGather gather(ranks, context, values, link, 2, std::chrono::seconds(30));
+      const tensor::Tensor whole = tensor::empty(context, {4 * size}, DType::f32, device::MemoryCategory::buffer);
+      gather.hint(1, 2);
+      gather.hint(0, 1);
+      if (size == 1) gather.start(0, whole);
+      EXPECT_EQ(link.bytes_up(), 0u);
+      values.let();
+      if (size > 1) gather.start(0, whole);
+      gather.finish(0, whole);
+      for (int i = 0; i < 4 * size; ++i) EXPECT_EQ(whole.as<float>()[i], 7);
+      EXPECT_EQ(link.bytes_up(), 16u);
+      EXPECT_GT(gather.fetch_ms(0), 0);
+    });
+}
+
+TEST(FileValues, AreReadAheadWhenExpected) {
+  Place place("file");
+  place.fill(0, 100);
+  const uint64_t before = place.values->traffic().read;
+  place.values->expect(2);
+  place.values->expect(2);
+  place.values->settle();  // nobody brought it
+  EXPECT_EQ(place.values->traffic().read - before, 3000u * 4);
+}
+
 }  // namespace
 }  // namespace esp::sync

@@ -68,7 +68,7 @@ class Zero3 final : public Strategy {
         gathering_(gather_comm_.get(), {setup.options.deterministic, setup.timeout, setup.trace}),
         gather_nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : Nodes{}),
         scatter_(units_as_buckets(parameters_), setup.context, chunks(), make_scatter(),
-                 {setup.storage, setup.options.accumulate == "local", setup.gradients_leave}),
+                 {setup.storage, setup.options.accumulate == "local", setup.gradients_leave, gradients_under_way()}),
         values_(make_values()),
         shards_(make_shards()),
         gather_(make_gather()),
@@ -177,6 +177,8 @@ class Zero3 final : public Strategy {
     return plus_.any() ? gather_->exposed_ms() + scatter_.exposed_ms() : 0;
   }
 
+  // Alone, nothing travels, and a unit's gradients can leave the device as soon as the next one's come.
+  size_t gradients_under_way() const { return group_.inside().size() == 1 ? 1 : 2; }
   std::vector<comm::Chunk> chunks() {
     std::vector<comm::Chunk> all;
     for (const Bucket& bucket : units_as_buckets(parameters_)) all.push_back(group_.inside().chunk(bucket.count()));
