@@ -15,6 +15,11 @@ double mib(uint64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
+// Rounded up to what the message shows.
+std::string at_least(uint64_t bytes) {
+  return fmt::format("at least {:.2f}", mib(bytes) + 0.01);
+}
+
 const nn::ParameterList::Unit& largest_unit(const nn::ParameterList& parameters) {
   return *std::max_element(parameters.units().begin(), parameters.units().end(),
                            [](const auto& a, const auto& b) { return a.count < b.count; });
@@ -44,11 +49,10 @@ std::string about(const RunConfig& config, const nn::ParameterList& parameters) 
   return text;
 }
 
-[[noreturn]] void refuse(const RunConfig& config, const std::string& why, uint64_t at_least) {
+[[noreturn]] void refuse(const RunConfig& config, const std::string& why, const std::string& wanted) {
   const std::vector<std::string> ways = ways_out(config);
-  throw UsageError(fmt::format("run.device_memory_mb = {:.2f}: {}; at least {:.2f} is wanted{}",
-                               config.run.device_memory_mb, why, mib(at_least) + 0.01,
-                               ways.empty() ? "" : fmt::format(", or {}", fmt::join(ways, ", or "))));
+  throw UsageError(fmt::format("run.device_memory_mb = {:.2f}: {}; {} is wanted{}", config.run.device_memory_mb, why,
+                               wanted, ways.empty() ? "" : fmt::format(", or {}", fmt::join(ways, ", or "))));
 }
 
 }  // namespace
@@ -72,7 +76,7 @@ void check_budget(const RunConfig& config, const nn::ParameterList& parameters, 
   refuse(config,
          fmt::format("values and gradients alone take {:.2f} MiB of a rank's device, activations come on top; {}",
                      mib(least), about(config, parameters)),
-         least);
+         at_least(least));
 }
 
 void throw_if_over_budget(const RunConfig& config, const nn::ParameterList& parameters,
@@ -86,7 +90,7 @@ void throw_if_over_budget(const RunConfig& config, const nn::ParameterList& para
                      error.what(), peak(MemoryCategory::parameter), peak(MemoryCategory::gradient),
                      peak(MemoryCategory::optimizer), peak(MemoryCategory::activation), peak(MemoryCategory::buffer),
                      about(config, parameters)),
-         std::max(need_bytes, budget));
+         need_bytes > budget ? at_least(need_bytes) : "more");
 }
 
 }  // namespace esp::train

@@ -46,6 +46,8 @@ class Beyond(OnRanks):
         answer = self.train_ranks(1, "batch", "run.device_memory_mb=0.5", *LARGE, *HOST, steps=3, code=2)
         self.assertIn("of activations", answer.stderr)
         enough = re.search(r"at least ([0-9.]+) is wanted", answer.stderr).group(1)
+        answer = self.train_ranks(2, "batch2", "run.device_memory_mb=0.5", *LARGE, *HOST, steps=3, code=2)
+        self.assertIn("run.device_memory_mb = 0.50", answer.stderr)
         self.train_ranks(1, "enough", f"run.device_memory_mb={enough}", *LARGE, *HOST, steps=3)
 
     def test_values_leave_with_the_optimizer_and_stage_3_only(self):
