@@ -13,7 +13,7 @@ using tensor::Tensor;
 
 SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<Owned> owned,
                          std::vector<int64_t> cuts, DType storage, bool ordered)
-    : parameters_(parameters), context_(context), owned_(std::move(owned)), ordered_(ordered), shared_(!cuts.empty()) {
+    : context_(context), owned_(std::move(owned)), ordered_(ordered), shared_(!cuts.empty()) {
   if (!ordered_) return;
   first_block_.push_back(0);
   for (const auto& unit : parameters.units())

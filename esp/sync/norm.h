@@ -29,7 +29,6 @@ class SquaredNorm {
   int64_t block_of(const optim::Range& range, int64_t at) const;  // numbered over all units
   int64_t slot_of(int64_t block) const;                           // among those cut through; -1: it is whole
 
-  const nn::ParameterList& parameters_;
   const tensor::Context context_;
   std::vector<optim::Owned> owned_;
   const bool ordered_, shared_;
