@@ -104,5 +104,7 @@ function(esp_test name)
     set(label sanitized)
     add_dependencies(sanitized_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${TEST_FILTER}" PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS ${label})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${TEST_FILTER}" PROPERTIES
+    TIMEOUT ${TEST_TIMEOUT} LABELS ${label}
+    ENVIRONMENT "TSAN_OPTIONS=die_after_fork=0")  # some tests fork, and their children start threads
 endfunction()
