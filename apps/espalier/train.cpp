@@ -88,8 +88,7 @@ int start_ranks(const TrainOptions& options) {
   }
   if (const auto failure = world.job->failure()) {
     const bool killed = failure->exit_code > 128;
-    throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(failure->exit_code),
-                launch::describe(*failure));
+    throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(failure->exit_code), launch::describe(*failure));
   }
   return static_cast<int>(world.job->wants_requeue() ? ExitCode::requeue : ExitCode::done);
 }

@@ -6,8 +6,8 @@
 //
 // Neither value nor gradient need be there all the time: whoever keeps them elsewhere (shards, other memory) sets
 // `on_use` and `on_gradient`, which are called before the value is read and before the gradient is added to, and must
-// leave it in place. Functions read through `used_value` and `gradient`. A look-up may ask `on_rows`, where set, for the
-// rows of the value it needs instead: ids i32 → [ids.count(), dim]; an undefined answer says to use the value.
+// leave it in place. Functions read through `used_value` and `gradient`. A look-up may ask `on_rows`, where set, for
+// the rows of the value it needs instead: ids i32 → [ids.count(), dim]; an undefined answer says to use the value.
 #pragma once
 
 #include <functional>

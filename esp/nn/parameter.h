@@ -33,7 +33,7 @@ struct Parameter {
   tensor::Shape shape;
   Init init;
   bool decay = false;  // whether weight decay applies: matrices yes, vectors no
-  int index = 0;  // in the list
+  int index = 0;       // in the list
   int unit = 0;
   int64_t offset = 0;  // elements from the start of its unit
   autograd::Weight weight;
@@ -55,7 +55,8 @@ class ParameterList {
 
   // Memory for everything: the units' values in order in one run, and their gradients likewise.
   void materialize(const tensor::Context& context, DType dtype, bool gradients);
-  // The same piecemeal, for whoever keeps only parts: `flat` [count] becomes the unit's (an undefined one: it has none).
+  // The same piecemeal, for whoever keeps only parts: `flat` [count] becomes the unit's (an undefined one: it has
+  // none).
   void place_values(Unit& unit, tensor::Tensor flat);
   void place_gradients(Unit& unit, tensor::Tensor flat);
   void initialise(uint64_t seed, const device::Stream& stream);

@@ -33,7 +33,7 @@ class BucketQueue {
   std::vector<std::vector<bool>> arrived_;  // by bucket and place in it
   std::vector<size_t> missing_;
   std::vector<const nn::Parameter*> order_;  // as they came
-  size_t next_ = 0;  // the first bucket not launched
+  size_t next_ = 0;                          // the first bucket not launched
   bool armed_ = false;
 };
 

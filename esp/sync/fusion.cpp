@@ -9,8 +9,8 @@
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/error.h"
-#include "esp/sync/wire.h"
 #include "esp/sync/whole_copies.h"
+#include "esp/sync/wire.h"
 
 namespace esp::sync {
 namespace {
@@ -21,8 +21,8 @@ class Fusion final : public WholeCopies {
  public:
   explicit Fusion(const Setup& setup)
       : WholeCopies(setup),
-        limit_(std::max<int64_t>(1, static_cast<int64_t>(setup.options.fusion_mb * (1 << 20)) /
-                                        static_cast<int64_t>(size_of(wire_)))),
+        limit_(std::max<int64_t>(
+            1, static_cast<int64_t>(setup.options.fusion_mb * (1 << 20)) / static_cast<int64_t>(size_of(wire_)))),
         cycle_(std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(setup.options.cycle_ms))),
         agreeing_(setup.ranks ? setup.ranks->split(0, setup.ranks->rank()) : nullptr),
         ready_(parameters_.all().size()) {

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "esp/sync/ranks.h"
 #include "esp/optim/optimizer.h"
+#include "esp/sync/ranks.h"
 
 namespace esp::sync {
 

@@ -31,8 +31,8 @@ Work Ranks::start_reduce_scatter(const Tensor& all) {
 
 Work Ranks::start_all_gather(const Tensor& all) {
   if (!comm_) return {};
-  return start(comm::Op::all_gather, all.as<std::byte>() + chunk(all.count()).offset * size_of(all.dtype()),
-               all.data(), all);
+  return start(comm::Op::all_gather, all.as<std::byte>() + chunk(all.count()).offset * size_of(all.dtype()), all.data(),
+               all);
 }
 
 Work Ranks::start_all_gather(const Tensor& chunk, const Tensor& all) {

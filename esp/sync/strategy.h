@@ -41,7 +41,7 @@ struct Options {
   int64_t quantise_block = 2048;
   std::string offload_params = "none";  // zero3: where shards of values lie: none (the device), host, file
   bool direct_access = false;           // with offload_params: look-ups take the rows they touch, not the table
-  bool deterministic = false;  // sums in rank order, whatever the layout
+  bool deterministic = false;           // sums in rank order, whatever the layout
 };
 
 class Offload;

@@ -11,7 +11,7 @@ namespace esp::train {
 
 void draw_collectives(obs::FlightRecorder& flight, obs::Tracer& tracer) {
   const obs::FlightLog log = obs::parse_flight_log(flight.snapshot(), "flight recorder");
-  std::map<uint64_t, obs::TraceRow*> rows;                                 // by group
+  std::map<uint64_t, obs::TraceRow*> rows;                                  // by group
   std::map<std::pair<uint64_t, uint64_t>, const obs::FlightRecord*> begun;  // by group and number of the call
   for (const obs::FlightRecord& record : log.records) {
     if (record.kind != obs::FlightKind::collective) continue;
@@ -23,8 +23,7 @@ void draw_collectives(obs::FlightRecorder& flight, obs::Tracer& tracer) {
     const auto start = begun.find(key);
     if (start == begun.end()) continue;
     obs::TraceRow*& row = rows[record.group];
-    if (!row)
-      row = tracer.add_row(rows.size() == 1 ? "communication" : fmt::format("communication {}", rows.size()));
+    if (!row) row = tracer.add_row(rows.size() == 1 ? "communication" : fmt::format("communication {}", rows.size()));
     obs::SpanRecord span;
     const std::string& name = start->second->text;
     std::copy_n(name.begin(), std::min(name.size(), sizeof span.name - 1), span.name);

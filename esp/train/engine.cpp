@@ -335,8 +335,8 @@ double Engine::evaluate(int64_t batches) {
     const int64_t rows = std::min(config_.train.global_batch, available - first);
     const comm::Chunk mine = comm::chunk_of(static_cast<size_t>(rows), standing_.size(), standing_.rank());
     const auto at = std::min(static_cast<int64_t>(mine.offset), rows - 1);
-    data::fill_batch(*feed_->val, static_cast<uint64_t>(first + at), std::max<int64_t>(1, static_cast<int64_t>(mine.count)),
-                     eval_batch_);
+    data::fill_batch(*feed_->val, static_cast<uint64_t>(first + at),
+                     std::max<int64_t>(1, static_cast<int64_t>(mine.count)), eval_batch_);
     const auto most = static_cast<int64_t>(comm::chunk_of(static_cast<size_t>(rows), standing_.size(), 0).count);
     const int64_t num_passes = (most + config_.train.micro_batch - 1) / config_.train.micro_batch;
     const double loss = run_micro_batches(eval_batch_, {at, num_passes}, false, 0);

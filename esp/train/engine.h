@@ -27,19 +27,19 @@ struct StepResult {
   double loss = 0;       // mean over counted tokens
   double grad_norm = 0;  // before clipping, of the mean loss
   double lr = 0;
-  int64_t tokens = 0;    // read, padding included
-  bool skipped = false;  // a gradient was not finite: nothing was updated
-  double exposed_ms = 0;  // this rank waited for communication
-  int slowest_rank = 0;   // the one that computed longest
-  double waited_ms = 0;   // the other ranks waited for it, on average
-  bool stop = false;      // some rank asked to stop after this step
+  int64_t tokens = 0;              // read, padding included
+  bool skipped = false;            // a gradient was not finite: nothing was updated
+  double exposed_ms = 0;           // this rank waited for communication
+  int slowest_rank = 0;            // the one that computed longest
+  double waited_ms = 0;            // the other ranks waited for it, on average
+  bool stop = false;               // some rank asked to stop after this step
   std::vector<std::string> notes;  // what the strategy decided, for the log
 };
 
 // Where this rank stands among those of the run; the communicator is lent and may be null for one alone.
 struct Standing {
   comm::Communicator* ranks = nullptr;
-  int local_size = 1;  // ranks on this host
+  int local_size = 1;                     // ranks on this host
   obs::FlightRecorder* flight = nullptr;  // what the communicators noted, for traces; may be null
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }

@@ -52,9 +52,8 @@ Json comm_rows(Engine& engine) {
 Reports::Reports(const std::string& folder, const RunConfig& config, Engine& engine, Progress& progress)
     : folder_(folder), config_(config), engine_(engine), progress_(progress) {
   if (engine.standing().rank() != 0) return;
-  metrics_ = std::make_unique<obs::EventLog>(
-      without_future(folder + "/metrics.jsonl", engine.num_steps()),
-      obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
+  metrics_ = std::make_unique<obs::EventLog>(without_future(folder + "/metrics.jsonl", engine.num_steps()),
+                                             obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
   if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events");
 }
 
@@ -104,12 +103,12 @@ void Reports::finish(double wall_s, int restarts) {
   const Standing& standing = engine_.standing();
   std::filesystem::create_directories(folder_ + "/ranks");
   Json rank = {{"rank", standing.rank()},
-                     {"coords", {{"dp", standing.rank()}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
-                     {"memory", engine_.account().snapshot()},
-                     {"reserved_bytes", engine_.pool().reserved_bytes()},
-                     {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
-                     {"tiers", engine_.account().tiers_snapshot()},
-                     {"comm", comm_rows(engine_)}};
+               {"coords", {{"dp", standing.rank()}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
+               {"memory", engine_.account().snapshot()},
+               {"reserved_bytes", engine_.pool().reserved_bytes()},
+               {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
+               {"tiers", engine_.account().tiers_snapshot()},
+               {"comm", comm_rows(engine_)}};
   if (sync::Offload* offload = engine_.offload())
     rank["host_link"] = {{"bytes_down", offload->link().bytes_down()}, {"bytes_up", offload->link().bytes_up()}};
   obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, standing.rank()), rank.dump(2) + "\n");

@@ -26,7 +26,8 @@ struct StepReport {
 
 class Reports {
  public:
-  // `folder` exists. Lines of metrics.jsonl beyond the engine's present step are of a future that did not happen and are dropped.
+  // `folder` exists. Lines of metrics.jsonl beyond the engine's present step are of a future that did not happen and
+  // are dropped.
   Reports(const std::string& folder, const RunConfig& config, Engine& engine, Progress& progress);
   ~Reports();
 

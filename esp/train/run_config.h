@@ -19,9 +19,9 @@ struct RunSection {
   std::string dir;  // empty: runs/<name>
   int64_t seed = 1;
   std::string device = "cpu";
-  bool deterministic = false;  // fixed orders everywhere; the CPU path always has them
+  bool deterministic = false;   // fixed orders everywhere; the CPU path always has them
   double device_memory_mb = 0;  // the device tier's budget; 0: none
-  int64_t threads = 0;         // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
+  int64_t threads = 0;  // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
 };
 
 struct ModelSection {

@@ -162,12 +162,13 @@ class Run {
     const int64_t micro = config_.train.global_batch / standing_.size() / config_.train.micro_batch;
     const std::string ranks =
         standing_.size() == 1 ? "" : fmt::format("{} ranks ({}) of ", standing_.size(), config_.sync.method);
-    note(fmt::format("{}: {} with {} parameters, {} on {}{} thread(s); {} steps of {} sequences × {} tokens ({} "
-                     "micro-batch{} of {})",
-                     config_.run.name, config_.model.preset.empty() ? config_.model.arch : config_.model.preset,
-                     engine_.model().parameters().count(), config_.train.precision, ranks,
-                     engine_.context().stream.num_threads(), config_.train.steps, config_.train.global_batch,
-                     config_.model.seq_len, micro, micro == 1 ? "" : "es", config_.train.micro_batch));
+    note(
+        fmt::format("{}: {} with {} parameters, {} on {}{} thread(s); {} steps of {} sequences × {} tokens ({} "
+                    "micro-batch{} of {})",
+                    config_.run.name, config_.model.preset.empty() ? config_.model.arch : config_.model.preset,
+                    engine_.model().parameters().count(), config_.train.precision, ranks,
+                    engine_.context().stream.num_threads(), config_.train.steps, config_.train.global_batch,
+                    config_.model.seq_len, micro, micro == 1 ? "" : "es", config_.train.micro_batch));
   }
 
   bool first() const { return standing_.rank() == 0; }

@@ -104,7 +104,8 @@ Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activ
   if (x.dtype() == tensor::accumulation_type(x.dtype())) {
     first.activation = activation;
     if (records) {
-      pre = tensor::empty(context, x.shape().with_last(w1.used_value().dim(1)), x.dtype(), device::MemoryCategory::activation);
+      pre = tensor::empty(context, x.shape().with_last(w1.used_value().dim(1)), x.dtype(),
+                          device::MemoryCategory::activation);
       first.pre_activation = pre.data();
     }
     hidden = forward_product(context, x.value(), w1.used_value(), first);

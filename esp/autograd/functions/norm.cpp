@@ -63,8 +63,8 @@ class NormNode final : public Node {
   void add_input_gradient(Tape& tape, const GradientTarget& into) {
     const Tensor& dy = tape.gradient_of(y_);
     kernel::norm_backward_input(into.tensor.data(), dy.data(), normalised_.data(), statistics_.mean.data(),
-                                statistics_.rstd.data(), gamma_.used_value().data(), shape_, into.accumulate, dy.dtype(),
-                                tape.context().stream);
+                                statistics_.rstd.data(), gamma_.used_value().data(), shape_, into.accumulate,
+                                dy.dtype(), tape.context().stream);
   }
 
   int x_, branch_;
@@ -102,8 +102,8 @@ ResidualNorm residual_norm(Tape& tape, const Variable& x, const Variable& branch
   Variable sum = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), sum.value().data(),
-                       x.value().data(), branch.value().data(), gamma.used_value().data(), beta ? beta->used_value().data() : nullptr,
-                       shape, x.dtype(), context.stream);
+                       x.value().data(), branch.value().data(), gamma.used_value().data(),
+                       beta ? beta->used_value().data() : nullptr, shape, x.dtype(), context.stream);
   if (!tape.wants({&x, &branch}, {&gamma, beta})) return {sum, y};
   sum = tape.output(sum.value());
   y = tape.output(y.value());

@@ -40,9 +40,7 @@ void Fused::take_small(const Call& call, size_t slot) {
   bool is_root = rank() == call.root;
   Span own = chunk_span(call, size(), rank());
   auto from = [&](int member) { return gate_.at(member, slot); };
-  auto take = [&](std::byte* to, const std::byte* at, size_t bytes) {
-    kernel::copy(to, at, bytes);
-  };
+  auto take = [&](std::byte* to, const std::byte* at, size_t bytes) { kernel::copy(to, at, bytes); };
   switch (call.op) {
     case Op::all_reduce:
     case Op::reduce:

@@ -175,9 +175,7 @@ void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadlin
       if (!scatters) keep(out + span.begin, in + span.begin, span.bytes());
     }
   };
-  auto pick = [&](std::byte* to, const std::byte* from, size_t bytes) {
-    move(to, from, bytes, streams);
-  };
+  auto pick = [&](std::byte* to, const std::byte* from, size_t bytes) { move(to, from, bytes, streams); };
   auto middle = [&](uint32_t block) {
     if (gathers && is_root) {
       for (int k = 0; k < size(); ++k) {

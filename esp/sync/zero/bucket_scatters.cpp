@@ -16,8 +16,8 @@ Tensor PlainScatter::finish(size_t bucket) {
   Flight& flight = flights_[bucket];
   group_.inside().wait(flight.work, "gradients");
   const comm::Chunk mine = group_.inside().chunk(flight.travelling.count());
-  const Tensor sum = flight.travelling.slice(static_cast<int64_t>(mine.offset),
-                                             static_cast<int64_t>(mine.offset + mine.count));
+  const Tensor sum =
+      flight.travelling.slice(static_cast<int64_t>(mine.offset), static_cast<int64_t>(mine.offset + mine.count));
   flight = {};
   if (group_.has_others()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
   return sum;
@@ -38,8 +38,7 @@ void NodeScatter::start(size_t bucket, const Tensor& all) {
 }
 
 Tensor NodeScatter::finish(size_t bucket) {
-  const Tensor sum =
-      tensor::empty(context_, {chunk_counts_[bucket]}, storage_, device::MemoryCategory::buffer);
+  const Tensor sum = tensor::empty(context_, {chunk_counts_[bucket]}, storage_, device::MemoryCategory::buffer);
   scatters_[bucket].finish(sum, Deadline::after(timeout_));
   return sum;
 }

@@ -45,9 +45,12 @@ PlusPlus parse_plus_plus(const std::string& names) {
     const size_t comma = std::min(names.find(',', at), names.size());
     const std::string name = names.substr(at, comma - at);
     at = comma + 1;
-    if (name == "qwz") on.qwz = true;
-    else if (name == "hpz") on.hpz = true;
-    else if (name == "qgz") on.qgz = true;
+    if (name == "qwz")
+      on.qwz = true;
+    else if (name == "hpz")
+      on.hpz = true;
+    else if (name == "qgz")
+      on.qgz = true;
     else if (name != "none")
       throw UsageError(fmt::format("sync.quantise has \"{}\": none, or of qwz, hpz, qgz, joined by commas", name));
   }
@@ -321,9 +324,10 @@ std::unique_ptr<Strategy> make_zero3(const Setup& setup) {
     throw UsageError("sync.wire and sync.quantise: qgz decides what gradients travel as; leave sync.wire out");
   if (setup.options.offload_params != "none") {
     if (!setup.offload || !setup.gradients_leave)
-      throw UsageError(fmt::format("sync.offload_params = {}: the optimizer updates values where they lie; sync.offload "
-                                   "= \"host\" or \"file\" is wanted with it",
-                                   setup.options.offload_params));
+      throw UsageError(
+          fmt::format("sync.offload_params = {}: the optimizer updates values where they lie; sync.offload "
+                      "= \"host\" or \"file\" is wanted with it",
+                      setup.options.offload_params));
     if (plus.any())
       throw UsageError("sync.offload_params and sync.quantise: ZeRO++ gathers from the device; leave one of them out");
   }
