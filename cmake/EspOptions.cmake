@@ -4,6 +4,7 @@ option(ESP_WERROR "Warnings are errors" ON)
 option(ESP_FUZZ "Build the fuzz targets too (needs clang)" OFF)
 option(ESP_CUDA "Compile the CUDA parts" OFF)
 set(ESP_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
+option(ESP_SANITIZE_ALL "Sanitize the tests of every room, not only of those that need it most" OFF)
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)

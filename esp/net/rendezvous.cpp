@@ -24,8 +24,9 @@ namespace {
 
 // With one address before we look again where the hub is; growing, so that a far one is reached too.
 constexpr Duration kFirstAttempt = std::chrono::milliseconds(300), kLastAttempt = std::chrono::seconds(5);
-constexpr auto kPause = std::chrono::milliseconds(20);  // before a name that does not resolve is tried again
-constexpr const char* kNowhere = "192.0.2.1";           // an address that exists nowhere, to ask for the default route
+constexpr Duration kStaleAddress = std::chrono::seconds(3);  // until the hub has left its present one
+constexpr auto kPause = std::chrono::milliseconds(20);       // before a name that does not resolve is tried again
+constexpr const char* kNowhere = "192.0.2.1";  // an address that exists nowhere, to ask for the default route
 constexpr std::string_view kFileScheme = "file://";
 
 struct Choice {
@@ -145,12 +146,14 @@ Socket connect_to_hub(const RendezvousOptions& options, std::optional<Board>& bo
                       Deadline deadline) {
   std::string fault = board ? "no hub has left its address in the directory" : "the name does not resolve";
   Duration attempt = kFirstAttempt;
+  const Deadline patience = deadline.earlier(kStaleAddress);
   while (!deadline.passed()) {
     for (const SocketAddress& at : hub_addresses(options, board, own)) {
       try {
         return call_hub(options, at, Role::store, deadline.earlier(attempt));
       } catch (const CommError& error) {
-        if (error.kind() == CommError::Kind::refused) throw;
+        // An address in a directory may be of a hub that has gone, and its port a stranger's by now.
+        if (error.kind() == CommError::Kind::refused && (!board || patience.passed())) throw;
         fault = error.what();
         attempt = std::min(2 * attempt, kLastAttempt);
       }

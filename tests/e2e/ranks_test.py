@@ -165,8 +165,9 @@ class Refused(OnRanks):
 
     def test_a_device_without_room_says_what_there_is(self):
         answer = run("train", self.run_file(4), "--run-dir", self.path("small"), "--set", "run.device_memory_mb=0.05")
-        self.assertNotEqual(answer.returncode, 0)
-        self.assertIn("budget", answer.stderr)
+        self.assertEqual(answer.returncode, 2)
+        for words in ("run.device_memory_mb = 0.05", "MiB", "is wanted", "sync.offload"):
+            self.assertIn(words, answer.stderr)
 
 
 if __name__ == "__main__":
