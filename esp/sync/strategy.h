@@ -38,10 +38,11 @@ struct Options {
   bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward
   int64_t group = 0;                           // zero1-3: ranks that share one set of shards; 0: all
   std::string quantise = "none";               // zero3: of qwz, hpz, qgz, joined by commas
-  int64_t quantise_block = 2048;
-  std::string offload_params = "none";  // zero3: where shards of values lie: none (the device), host, file
-  bool direct_access = false;           // with offload_params: look-ups take the rows they touch, not the table
-  bool deterministic = false;           // sums in rank order, whatever the layout
+  int64_t quantise_block = 2048;               // values that share a scale in qwz
+  int64_t quantise_grad_block = 128;           // gradients in qgz: four bits want a scale that fits more closely
+  std::string offload_params = "none";         // zero3: where shards of values lie: none (the device), host, file
+  bool direct_access = false;                  // with offload_params: look-ups take the rows they touch, not the table
+  bool deterministic = false;                  // sums in rank order, whatever the layout
 };
 
 class Offload;

@@ -40,6 +40,7 @@ sync::Options sync_options(const RunConfig& config) {
   o.group = config.sync.group;
   o.quantise = config.sync.quantise;
   o.quantise_block = config.sync.quantise_block;
+  o.quantise_grad_block = config.sync.quantise_grad_block;
   o.offload_params = config.sync.offload_params;
   o.direct_access = config.sync.direct_access;
   o.deterministic = config.run.deterministic;

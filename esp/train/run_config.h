@@ -83,7 +83,7 @@ struct SyncSection {
   bool keep_gathered = false;
   int64_t group = 0;
   std::string quantise = "none";
-  int64_t quantise_block = 2048;
+  int64_t quantise_block = 2048, quantise_grad_block = 128;
   std::string offload = "none", offload_params = "none", offload_dir, offload_io = "auto";
   bool direct_access = false;
   int64_t offload_tile = 4 << 20;

@@ -202,6 +202,7 @@ void RunConfig::check_world(int world) const {
   want(sync.quantise == "none" || sync.method == "zero3", "sync.quantise", sync.quantise,
        "ZeRO++ is of stage 3; sync.method = \"zero3\" is wanted with it");
   want(sync.quantise_block >= 1, "sync.quantise_block", sync.quantise_block, "at least 1 element");
+  want(sync.quantise_grad_block >= 1, "sync.quantise_grad_block", sync.quantise_grad_block, "at least 1 element");
   want(run.device_memory_mb >= 0, "run.device_memory_mb", run.device_memory_mb, "0 (no limit) or more");
   want(comm.nodes >= 0 && (comm.nodes == 0 || dp % comm.nodes == 0), "comm.nodes", comm.nodes,
        fmt::format("0 (as the hosts are) or what divides the {} ranks", dp));

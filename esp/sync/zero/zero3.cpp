@@ -232,7 +232,8 @@ class Zero3 final : public Strategy {
       return std::make_unique<PlainScatter>(group_, setup_.context, counts.size(),
                                             wire_type(setup_.options.wire, setup_.storage));
     return std::make_unique<NodeScatter>(nodes_, setup_.context, counts, setup_.storage,
-                                         Encoding{plus_.qgz ? 4 : 0, setup_.options.quantise_block}, setup_.timeout);
+                                         Encoding{plus_.qgz ? 4 : 0, setup_.options.quantise_grad_block},
+                                         setup_.timeout);
   }
 
   const Setup setup_;
