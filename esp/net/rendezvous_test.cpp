@@ -264,6 +264,7 @@ TEST(Watch, AKilledRankIsNamedByAllSurvivors) {
 TEST(Watch, AKilledHubDoomsEveryGroup) {
   Directory directory;
   auto ranks = fork_ranks(directory, 3, [](World& world, Forked& parent) {
+    parent.say("here");
     std::string named = first_fault(world);
     try {
       world.fate->check(5, {1, 2});
@@ -272,6 +273,7 @@ TEST(Watch, AKilledHubDoomsEveryGroup) {
       parent.say(fmt::format("{} | {}", named, error.what()));
     }
   });
+  for (Forked& rank : ranks) ASSERT_EQ(rank.hear(), "here");
   ranks[0].kill(SIGKILL);
   for (int rank : {1, 2}) {
     std::string text = ranks[static_cast<size_t>(rank)].hear();

@@ -28,11 +28,17 @@ size_t Lanes::segment_bytes(int size, size_t left) {
   return fixed_bytes(n) + n * n * kCells * slot;
 }
 
-Lanes::Lanes(std::byte* segment, size_t bytes, int size)
-    : segment_(segment), size_(static_cast<size_t>(size)), slots_(segment + fixed_bytes(size_)) {
-  size_t fixed = fixed_bytes(size_), num_slots = size_ * size_ * kCells;
+size_t Lanes::slot_bytes_in(size_t bytes, int size) {
+  auto n = static_cast<size_t>(size);
+  size_t fixed = fixed_bytes(n), num_slots = n * n * kCells;
   ESP_CHECK(bytes > fixed && (bytes - fixed) % num_slots == 0, "{} bytes for {} members", bytes, size);
-  slot_bytes_ = (bytes - fixed) / num_slots;
+  return (bytes - fixed) / num_slots;
 }
+
+Lanes::Lanes(std::byte* segment, size_t bytes, int size)
+    : segment_(segment),
+      size_(static_cast<size_t>(size)),
+      slots_(segment + fixed_bytes(size_)),
+      slot_bytes_(slot_bytes_in(bytes, size)) {}
 
 }  // namespace esp::net

@@ -37,6 +37,7 @@ class Lanes {
   static size_t segment_bytes(int size, size_t left);
   Lanes(std::byte* segment, size_t bytes, int size);
 
+  static size_t slot_bytes_in(size_t bytes, int size);  // of a segment of so many bytes
   size_t slot_bytes() const { return slot_bytes_; }
   Doorbell& bell(int rank) const { return reinterpret_cast<Doorbell*>(segment_)[rank]; }
   Cell* cells(int from, int to) const {

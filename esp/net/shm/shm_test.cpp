@@ -128,13 +128,13 @@ TEST(SharedSegment, OfAKilledCreatorIsSweptByTheNextRun) {
 TEST(ShmLanes, StayWithinTheirBudgetAtEverySize) {
   for (int size = 1; size <= 256; ++size) {
     size_t bytes = Lanes::segment_bytes(size, size_t{24} << 30);
-    Lanes lanes(nullptr, bytes, size);
-    EXPECT_EQ(lanes.slot_bytes() % 64, 0u);
-    EXPECT_GE(lanes.slot_bytes(), kMinSlotBytes);
-    EXPECT_LE(lanes.slot_bytes(), kMaxSlotBytes);
+    const size_t slot = Lanes::slot_bytes_in(bytes, size);
+    EXPECT_EQ(slot % 64, 0u);
+    EXPECT_GE(slot, kMinSlotBytes);
+    EXPECT_LE(slot, kMaxSlotBytes);
     EXPECT_TRUE(size > 64 || bytes <= kBulkBytes + 32 * kMiB) << size;
   }
-  EXPECT_EQ(Lanes(nullptr, Lanes::segment_bytes(2, size_t{24} << 30), 2).slot_bytes(), kMaxSlotBytes);
+  EXPECT_EQ(Lanes::slot_bytes_in(Lanes::segment_bytes(2, size_t{24} << 30), 2), kMaxSlotBytes);
   // A container's 64 MiB: smaller slots, not a crash.
   EXPECT_LE(Lanes::segment_bytes(8, 64 * kMiB), 32 * kMiB);
 }
