@@ -42,6 +42,10 @@ class Fusion final : public WholeCopies {
     {
       std::lock_guard lock(mutex_);
       leaving_ = true;
+      if (working_ && setup_.ranks) {  // an error in mid-step: the thread waits for what will not come
+        agreeing_->abort("this rank left in the middle of a step");
+        setup_.ranks->abort("this rank left in the middle of a step");
+      }
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();

@@ -5,8 +5,26 @@
 #include "esp/base/clock.h"
 
 namespace esp::sync {
+namespace {
+
+constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+
+}  // namespace
 
 using tensor::Tensor;
+
+Ranks::~Ranks() {
+  std::erase_if(started_, [](const Work& work) { return work.done(); });
+  if (started_.empty()) return;
+  comm_->abort("this rank left in the middle of a step");
+  for (const Work& work : started_) {
+    try {
+      work.wait(Deadline::after(kLongestGoodbye));
+    } catch (const std::exception&) {
+      // what made the rank leave has been told already
+    }
+  }
+}
 
 Work Ranks::start(comm::Op op, const void* in, void* out, const Tensor& all) {
   comm::Call call;
@@ -16,7 +34,8 @@ Work Ranks::start(comm::Op op, const void* in, void* out, const Tensor& all) {
   call.count = static_cast<size_t>(all.count());
   call.dtype = all.dtype();
   if (options_.ordered && op != comm::Op::all_gather) call.algorithm = "direct";
-  return comm_->start(call);
+  std::erase_if(started_, [](const Work& work) { return work.done(); });
+  return started_.emplace_back(comm_->start(call));
 }
 
 Work Ranks::start_all_reduce(const Tensor& all) {

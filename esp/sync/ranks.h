@@ -1,10 +1,12 @@
 // The other copies, as a strategy talks to them: collectives that may be started and waited for, in one order, with the
 // time spent waiting counted. A rank that is alone has nobody to wait for: every call is then done at once, in place.
 //
-// One thread. The communicator is lent.
+// One thread. The communicator is lent. Who goes while something is under way (an error in mid-step) ends the group:
+// the memory it works on is about to go too.
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "esp/comm/communicator.h"
 #include "esp/obs/spans.h"
@@ -20,6 +22,9 @@ class Ranks {
     obs::TraceRow* trace = nullptr;
   };
   Ranks(comm::Communicator* comm, const Options& options) : comm_(comm), options_(options) {}
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
 
   int rank() const { return comm_ ? comm_->rank() : 0; }
   int size() const { return comm_ ? comm_->size() : 1; }
@@ -42,6 +47,7 @@ class Ranks {
 
   comm::Communicator* comm_;
   Options options_;
+  std::vector<Work> started_;  // those that may be under way
   double exposed_ms_ = 0;
 };
 
