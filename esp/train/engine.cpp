@@ -56,8 +56,13 @@ sync::FileOptions file_options(const RunConfig& config) {
   sync::FileOptions files;
   files.folder = config.sync.offload_dir.empty() ? run_folder_of(config) + "/offload" : config.sync.offload_dir;
   files.io = config.sync.offload_io;
-  if (config.sync.offload == "file" || config.sync.offload_params == "file")
-    std::filesystem::create_directories(files.folder);
+  if (config.sync.offload == "file" || config.sync.offload_params == "file") {
+    std::error_code error;
+    std::filesystem::create_directories(files.folder, error);
+    if (error)
+      throw IoError(fmt::format("sync.offload_dir: {} cannot be made: {}; name a folder on the disk that is to hold it",
+                                files.folder, error.message()));
+  }
   return files;
 }
 

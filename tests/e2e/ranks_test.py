@@ -163,6 +163,10 @@ class Refused(OnRanks):
         self.refuse(2, "sync.offload=disk", says=["disk", "host", "file"])
         self.refuse(2, "train.micro_batch=3", says=["train.micro_batch = 3"])
 
+    def test_a_folder_that_cannot_be_made_is_named(self):
+        answer = self.train_ranks(1, "nowhere", "sync.offload=file", f"sync.offload_dir={self.path('text.txt')}/tier", code=4)
+        self.assertIn("sync.offload_dir", answer.stderr)
+
     def test_a_device_without_room_says_what_there_is(self):
         answer = run("train", self.run_file(4), "--run-dir", self.path("small"), "--set", "run.device_memory_mb=0.05")
         self.assertEqual(answer.returncode, 2)
