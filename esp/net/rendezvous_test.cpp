@@ -310,6 +310,7 @@ TEST(Watch, ARankThatLeavesIsNotLostButMissed) {
     } catch (const CommError& error) {
       parent.say(fmt::format("{} {}", world.fate->lost(2), error.what()));
     }
+    parent.hear();  // who goes before the other has looked is missed too
   });
   EXPECT_EQ(ranks[2].wait(), 0);
   for (int rank : {0, 1}) ranks[static_cast<size_t>(rank)].say("it has ended");
