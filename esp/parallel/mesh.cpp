@@ -1,0 +1,95 @@
+#include "esp/parallel/mesh.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/base/check.h"
+
+namespace esp::parallel {
+namespace {
+
+// Ranks are in one group of `axis` where these are equal; the second number orders them within it.
+struct Place {
+  int group = 0, order = 0;
+};
+
+Place place_of(const MeshShape& s, Axis axis, const Coordinates& c) {
+  const auto without = [&](bool tp, bool cp, bool dp, bool pp) {
+    return s.rank_of({tp ? 0 : c.tp, cp ? 0 : c.cp, dp ? 0 : c.dp, pp ? 0 : c.pp});
+  };
+  const int copy = s.copy_of(c);
+  switch (axis) {
+    case Axis::tensor:
+      return {without(true, false, false, false), c.tp};
+    case Axis::context:
+      return {without(false, true, false, false), c.cp};
+    case Axis::data:
+      return {without(false, false, true, false), c.dp};
+    case Axis::copies:
+      return {without(false, true, true, false), copy};
+    case Axis::pipe:
+      return {without(false, false, false, true), c.pp};
+    case Axis::model:
+      return {without(true, false, false, true), c.tp + s.tp * c.pp};
+    case Axis::expert:  // ep copies in a row
+      return {without(false, true, true, false) * s.copies() + copy / s.ep, copy % s.ep};
+    case Axis::expert_data:
+      break;
+  }
+  return {without(false, true, true, false) * s.copies() + copy % s.ep, copy / s.ep};
+}
+
+}  // namespace
+
+Coordinates MeshShape::at(int rank) const {
+  ESP_CHECK(rank >= 0 && rank < size(), "rank {} of {}", rank, text());
+  return {rank % tp, rank / tp % cp, rank / (tp * cp) % dp, rank / (tp * cp * dp)};
+}
+
+std::string MeshShape::text() const {
+  return fmt::format("tp {} × cp {} × dp {} × pp {}", tp, cp, dp, pp) + (ep == 1 ? "" : fmt::format(", ep {}", ep));
+}
+
+std::string_view name_of(Axis axis) {
+  constexpr std::string_view kNames[] = {"tensor", "context", "data",   "copies",
+                                         "pipe",   "model",   "expert", "expert_data"};
+  return kNames[static_cast<size_t>(axis)];
+}
+
+std::vector<int> members(const MeshShape& shape, Axis axis, int rank) {
+  const int group = place_of(shape, axis, shape.at(rank)).group;
+  std::vector<std::pair<int, int>> found;
+  for (int other = 0; other < shape.size(); ++other)
+    if (const Place place = place_of(shape, axis, shape.at(other)); place.group == group)
+      found.emplace_back(place.order, other);
+  std::sort(found.begin(), found.end());
+  std::vector<int> ranks;
+  for (const auto& [order, other] : found) ranks.push_back(other);
+  return ranks;
+}
+
+Mesh::Mesh(const MeshShape& shape, comm::Communicator* world)
+    : shape_(shape), world_(world), here_(shape.at(world ? world->rank() : 0)) {
+  ESP_CHECK(shape.size() == (world ? world->size() : 1), "{} for {} ranks", shape.text(), world ? world->size() : 1);
+  ESP_CHECK(shape.copies() % shape.ep == 0, "{}: ep divides dp·cp", shape.text());
+  for (Axis axis : kAxes) groups_[static_cast<size_t>(axis)] = another(axis);
+}
+
+int Mesh::index(Axis axis) const {
+  const comm::Communicator* comm = group(axis);
+  return comm ? comm->rank() : 0;
+}
+
+int Mesh::size(Axis axis) const {
+  const comm::Communicator* comm = group(axis);
+  return comm ? comm->size() : 1;
+}
+
+std::unique_ptr<comm::Communicator> Mesh::another(Axis axis) const {
+  if (members(shape_, axis, rank()).size() == 1) return nullptr;
+  const Place place = place_of(shape_, axis, here_);
+  return world_->split(place.group, place.order);
+}
+
+}  // namespace esp::parallel
