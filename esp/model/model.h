@@ -13,6 +13,7 @@
 #include "esp/autograd/functions/cross_entropy.h"
 #include "esp/model/config.h"
 #include "esp/model/counts.h"
+#include "esp/model/part.h"
 #include "esp/nn/parameter.h"
 #include "esp/nn/pass.h"
 
@@ -44,9 +45,9 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  virtual nn::ParameterList& parameters() = 0;
+  virtual nn::ParameterList& parameters() = 0;  // of the part that is here
 
-  virtual int num_blocks() const = 0;
+  virtual int num_blocks() const = 0;  // of the whole model
   virtual State stem(nn::Pass& pass, const Batch& batch) = 0;
   // Blocks [first, last), recomputed as the pass says.
   virtual State blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) = 0;
@@ -78,12 +79,14 @@ struct HfFormat;  // hf_format.h
 struct ModelRow {
   std::string_view name, help;
   ModelConfig (*defaults)();  // what the architecture usually has: norm, positions, activation, biases; no sizes
-  std::unique_ptr<Model> (*make)(const ModelConfig&);
+  std::unique_ptr<Model> (*make)(const ModelConfig&, const Part&);
   const HfFormat* hf;  // null: transformers has no such model
 };
 std::span<const ModelRow> models();
-ModelConfig default_config(std::string_view arch);             // UsageError lists the known archs
-std::unique_ptr<Model> make_model(const ModelConfig& config);  // UsageError: unknown arch, or what check() finds
+ModelConfig default_config(std::string_view arch);  // UsageError lists the known archs
+// UsageError: unknown arch, or what check() finds. Of a part, only those pieces may be run that are here; a tied table
+// that head and stem share stands with both when they are apart.
+std::unique_ptr<Model> make_model(const ModelConfig& config, const Part& part = {});
 
 struct Preset {
   std::string_view name, help;

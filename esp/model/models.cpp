@@ -30,10 +30,10 @@ ModelConfig default_config(std::string_view arch) {
   return find_row("model architecture", kModels, arch).defaults();
 }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config) {
+std::unique_ptr<Model> make_model(const ModelConfig& config, const Part& part) {
   const ModelRow& row = find_row("model architecture", kModels, config.arch);
   config.check();
-  return row.make(config);
+  return row.make(config, part);
 }
 
 }  // namespace esp::model

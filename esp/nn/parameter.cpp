@@ -15,25 +15,68 @@ uint64_t purpose_of(std::string_view name) {
   return hash;
 }
 
+// The part of a dimension, section by section.
+std::vector<Interval> sections_of(const Share& share, const Cut& cut, int64_t extent, const std::string& name) {
+  std::vector<Interval> parts;
+  int64_t at = 0;
+  for (int64_t section : cut.sections.empty() ? std::vector<int64_t>{extent} : cut.sections) {
+    ESP_CHECK(section % cut.grain == 0, "{}: a section of {} in grains of {}", name, section, cut.grain);
+    const Interval grains = share.of(section / cut.grain);
+    parts.push_back({at + grains.begin * cut.grain, at + grains.end * cut.grain});
+    at += section;
+  }
+  ESP_CHECK(at == extent, "{}: sections of {} in all, the dimension has {}", name, at, extent);
+  return parts;
+}
+
+// Calls f(first, at, count) for every run of elements that lie together both in the whole, at `first`, and here, at
+// `at`.
+template <typename F>
+void for_each_run(const Parameter& p, F&& f) {
+  if (p.cut_dim < 0) return f(0, 0, p.count());
+  int64_t outer = 1, inner = 1;
+  for (int i = 0; i < p.shape.rank(); ++i) (i < p.cut_dim ? outer : inner) *= i == p.cut_dim ? 1 : p.shape.dim(i);
+  const int64_t whole = p.global_shape.dim(p.cut_dim);
+  int64_t at = 0;
+  for (int64_t o = 0; o < outer; ++o)
+    for (const Interval& section : p.sections) {
+      f((o * whole + section.begin) * inner, at, section.count() * inner);
+      at += section.count() * inner;
+    }
+}
+
 }  // namespace
 
 void ParameterList::begin_unit(std::string name) {
+  whole_tokens_ = false;
   units_.push_back({std::move(name), {}, count(), 0, {}, {}});
 }
 
-Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay) {
+Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay, const Cut& cut) {
   ESP_CHECK(!find_or_null(name), "parameter {} twice", name);
   if (units_.empty()) begin_unit("model");
   Unit& unit = units_.back();
   Parameter& parameter = parameters_.emplace_back();
   parameter.name = std::move(name);
   parameter.index = static_cast<int>(parameters_.size()) - 1;
-  parameter.shape = shape;
+  parameter.shape = parameter.global_shape = shape;
+  if (cut.dim >= 0 && !shares_.tensor.whole()) {
+    parameter.cut_dim = cut.dim;
+    parameter.sections = sections_of(shares_.tensor, cut, shape.dim(cut.dim), parameter.name);
+    int64_t held = 0;
+    for (const Interval& section : parameter.sections) held += section.count();
+    std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
+    dims[static_cast<size_t>(cut.dim)] = held;
+    parameter.shape = tensor::Shape(dims);
+  } else {
+    parameter.counted = shares_.tensor.index == 0;
+    parameter.partial = !whole_tokens_;
+  }
   parameter.init = init;
   parameter.decay = decay;
   parameter.unit = static_cast<int>(units_.size()) - 1;
   parameter.offset = unit.count;
-  unit.count += shape.count();
+  unit.count += parameter.count();
   unit.parameters.push_back(&parameter);
   return parameter;
 }
@@ -71,7 +114,7 @@ void ParameterList::initialise(uint64_t seed, const device::Stream& stream) {
 void ParameterList::initialise(Unit& unit, uint64_t seed, const device::Stream& stream) {
   for (Parameter* each : unit.parameters) {
     Parameter& p = *each;
-    void* data = p.weight.value.data();
+    std::byte* const data = p.weight.value.as<std::byte>();
     const DType type = p.weight.value.dtype();
     switch (p.init.kind) {
       case Init::Kind::zero:
@@ -81,10 +124,16 @@ void ParameterList::initialise(Unit& unit, uint64_t seed, const device::Stream& 
         kernel::fill(data, 1, p.count(), type, stream);
         break;
       case Init::Kind::normal:
-        kernel::fill_normal(data, 0, p.init.scale, seed, purpose_of(p.name), 0, p.count(), type, stream);
+        for_each_run(p, [&](int64_t first, int64_t at, int64_t count) {
+          kernel::fill_normal(data + static_cast<size_t>(at) * size_of(type), 0, p.init.scale, seed, purpose_of(p.name),
+                              first, count, type, stream);
+        });
         break;
       case Init::Kind::uniform:
-        kernel::fill_uniform(data, -p.init.scale, p.init.scale, seed, purpose_of(p.name), 0, p.count(), type, stream);
+        for_each_run(p, [&](int64_t first, int64_t at, int64_t count) {
+          kernel::fill_uniform(data + static_cast<size_t>(at) * size_of(type), -p.init.scale, p.init.scale, seed,
+                               purpose_of(p.name), first, count, type, stream);
+        });
         break;
     }
   }

@@ -4,6 +4,9 @@
 // grouped in units (stem, each block, head) whose values lie contiguously, in order and without gaps, in one tensor,
 // and whose gradients lie likewise in another: what an optimizer, a bucket or a shard works on. Values begin as a
 // function of (seed, name, element index), so they do not depend on who makes them or in what order.
+//
+// Where several hold one model, each list has its holder's part of every divided parameter (share.h). Names, element
+// indices and checkpoints are those of the whole.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "esp/autograd/weight.h"
+#include "esp/nn/share.h"
 #include "esp/tensor/tensor.h"
 
 namespace esp::nn {
@@ -29,8 +33,14 @@ struct Init {
 };
 
 struct Parameter {
-  std::string name;  // "blocks.3.attention.qkv.weight"
-  tensor::Shape shape;
+  std::string name;                // "blocks.3.attention.qkv.weight"
+  tensor::Shape shape;             // of what is held here
+  tensor::Shape global_shape;      // of the whole
+  int cut_dim = -1;                // the dimension that is divided; -1: none, the whole is here
+  std::vector<Interval> sections;  // of the whole, along cut_dim, in the order in which they lie here; else empty
+  bool counted = true;  // in sums over all parameters of the model: of copies along the tensor axis, the first
+  // Where holders divide the tokens of the stream, what is not divided itself gets the gradient of its own tokens only.
+  bool partial = false;
   Init init;
   bool decay = false;  // whether weight decay applies: matrices yes, vectors no
   int index = 0;       // in the list
@@ -50,8 +60,14 @@ class ParameterList {
     tensor::Tensor values, grads;  // flat [count]; undefined before materialize (grads: without gradients)
   };
 
+  explicit ParameterList(const Shares& shares = {}) : shares_(shares) {}
+  const Shares& shares() const { return shares_; }
+
   void begin_unit(std::string name);  // parameters made from here on belong to it
-  Parameter& add(std::string name, const tensor::Shape& shape, Init init, bool decay);
+  // Parameters made from here on, in this unit, read streams that have all their tokens wherever they are held.
+  void see_whole_tokens() { whole_tokens_ = true; }
+  // `shape` is that of the whole.
+  Parameter& add(std::string name, const tensor::Shape& shape, Init init, bool decay, const Cut& cut = {});
 
   // Memory for everything: the units' values in order in one run, and their gradients likewise.
   void materialize(const tensor::Context& context, DType dtype, bool gradients);
@@ -76,6 +92,8 @@ class ParameterList {
   const std::vector<Unit>& units() const { return units_; }
 
  private:
+  Shares shares_;
+  bool whole_tokens_ = false;
   std::deque<Parameter> parameters_;  // stable addresses: layers and tapes point here
   std::vector<Unit> units_;
 };

@@ -6,8 +6,12 @@
 #include "esp/autograd/tape.h"
 #include "esp/base/rng.h"
 #include "esp/kernel/dropout.h"
+#include "esp/nn/share.h"
 
 namespace esp::nn {
+
+class Regions;            // regions.h
+const Regions& on_one();  // the regions of a model that one holder has whole
 
 enum class Recompute : uint8_t { none, selective, full };
 
@@ -16,7 +20,10 @@ struct Pass {
   bool training = false;  // dropout is on
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t first_sequence = 0;  // global index, within the step's batch, of this micro-batch's first sequence
+  int64_t first_sequence = 0;        // global index, within the step's batch, of this micro-batch's first sequence
+  int64_t num_sequences = 0;         // in this micro-batch; needed where the stream is divided by its rows
+  const TokenMap* tokens = nullptr;  // which of each sequence are held; null: all
+  const Regions* regions = &on_one();
   Recompute recompute = Recompute::none;
 
   // The stream of random numbers of one dropout site: a function of seed, step and site, never of the split.

@@ -12,7 +12,9 @@ struct AttentionOptions {
   tensor::Tensor key_lengths;  // i32 [B]; undefined: no padding
   double dropout = 0;
   kernel::DropoutKey key;
-  int64_t first_sequence = 0;  // global index of the first of the batch: dropout is numbered over the whole batch
+  // Dropout is numbered over the whole batch and all heads: the global index of the first sequence and of the first
+  // head here, and how many heads there are in all (0: these).
+  int64_t first_sequence = 0, first_head = 0, all_heads = 0;
 };
 
 // qkv [B, T, (heads + 2·kv_heads)·head_dim], laid out [q | k | v] → [B, T, heads·head_dim].

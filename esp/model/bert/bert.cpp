@@ -55,8 +55,8 @@ ModelConfig bert_defaults() {
   return config;
 }
 
-std::unique_ptr<Model> make_bert(const ModelConfig& config) {
-  return std::make_unique<EncoderOnly>(config);
+std::unique_ptr<Model> make_bert(const ModelConfig& config, const Part& part) {
+  return std::make_unique<EncoderOnly>(config, part);
 }
 
 std::vector<Preset> bert_presets() {

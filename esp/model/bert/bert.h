@@ -10,7 +10,7 @@
 namespace esp::model {
 
 ModelConfig bert_defaults();
-std::unique_ptr<Model> make_bert(const ModelConfig& config);
+std::unique_ptr<Model> make_bert(const ModelConfig& config, const Part& part);
 std::vector<Preset> bert_presets();
 
 }  // namespace esp::model

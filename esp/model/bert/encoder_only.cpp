@@ -3,23 +3,31 @@
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/base/error.h"
 #include "esp/model/blocks/options.h"
+#include "esp/nn/regions.h"
 
 namespace esp::model {
 
 using autograd::Variable;
 using tensor::Tensor;
 
-EncoderOnly::EncoderOnly(const ModelConfig& config) : config_(config) {
+EncoderOnly::EncoderOnly(const ModelConfig& config, const Part& part) : config_(config), list_(part.shares) {
   const nn::Init init = nn::Init::normal(config.init_std);
-  list_.begin_unit("stem");
-  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init);
-  if (config.positions == Positions::learned)
-    positions_.emplace(list_, "positions", config.seq_len, config.dim,
-                       config.zero_positions ? nn::Init::zeros() : init);
-  if (config.type_vocab > 0) segments_.emplace(list_, "segments", config.type_vocab, config.dim, init);
-  if (config.embedding_norm) embedding_norm_.emplace(list_, "embedding_norm", config.dim, norm_options(config));
-  for (int64_t i = 0; i < config.layers; ++i)
-    stack_.add(list_, Stack::begin(list_, i), block_options(config, i, false, false, !config.post_norm));
+  if (part.stem) {
+    list_.begin_unit("stem");
+    tokens_.emplace(list_, "embedding", config.vocab, config.dim, init, true);
+    if (config.positions == Positions::learned)
+      positions_.emplace(list_, "positions", config.seq_len, config.dim,
+                         config.zero_positions ? nn::Init::zeros() : init);
+    if (config.type_vocab > 0) segments_.emplace(list_, "segments", config.type_vocab, config.dim, init);
+    if (config.embedding_norm) embedding_norm_.emplace(list_, "embedding_norm", config.dim, norm_options(config));
+  }
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if (part.has_block(i))
+      stack_.add(list_, Stack::begin(list_, i), block_options(config, i, false, false, !config.post_norm));
+    else
+      stack_.skip();
+  }
+  if (!part.head) return;
   list_.begin_unit("head");
   if (!config.post_norm) norm_.emplace(list_, "norm", config.dim, norm_options(config));
   make_head(init);
@@ -27,6 +35,7 @@ EncoderOnly::EncoderOnly(const ModelConfig& config) : config_(config) {
 
 void EncoderOnly::make_head(nn::Init init) {
   const ModelConfig& c = config_;
+  if (c.num_classes > 0 || c.headless) list_.see_whole_tokens();
   if (c.pooler) pooler_.emplace(list_, "pooler", c.dim, c.dim, true, init);
   if (c.headless) return;
   if (c.num_classes > 0) {
@@ -35,7 +44,7 @@ void EncoderOnly::make_head(nn::Init init) {
   }
   transform_.emplace(list_, "transform", c.dim, c.dim, true, init);
   transform_norm_.emplace(list_, "transform_norm", c.dim, norm_options(c));
-  head_.emplace(list_, "head", c.dim, c.vocab, true, init, c.tie_embeddings ? &tokens_->parameter() : nullptr);
+  head_.emplace(vocabulary_head(list_, c, true, tokens_ ? &tokens_->parameter() : nullptr));
 }
 
 State EncoderOnly::stem(nn::Pass& pass, const Batch& batch) {
@@ -63,7 +72,7 @@ Variable EncoderOnly::features(nn::Pass& pass, const State& state) const {
   const Variable x = norm_ ? (*norm_)(pass, state.x) : state.x;
   if (config_.num_classes == 0)
     return (*transform_norm_)(pass, autograd::activation(tape, (*transform_)(pass, x), config_.activation));
-  const Variable first = autograd::pick_token(tape, x, 0);
+  const Variable first = autograd::pick_token(tape, pass.regions->whole(pass, x), 0);
   if (!pooler_) return first;
   const Variable pooled = autograd::activation(tape, (*pooler_)(pass, first), kernel::Activation::tanh);
   return nn::DropoutSite{config_.dropout, kHeadSite}(pass, pooled);

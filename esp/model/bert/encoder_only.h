@@ -12,7 +12,7 @@ namespace esp::model {
 
 class EncoderOnly final : public Model {
  public:
-  explicit EncoderOnly(const ModelConfig& config);
+  EncoderOnly(const ModelConfig& config, const Part& part);
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }

@@ -8,19 +8,25 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-DecoderOnly::DecoderOnly(const ModelConfig& config) : config_(config) {
+DecoderOnly::DecoderOnly(const ModelConfig& config, const Part& part) : config_(config), list_(part.shares) {
   const nn::Init init = nn::Init::normal(config.init_std);
-  list_.begin_unit("stem");
-  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init);
-  if (config.positions == Positions::learned)
-    positions_.emplace(list_, "positions", config.seq_len, config.dim,
-                       config.zero_positions ? nn::Init::zeros() : init);
-  for (int64_t i = 0; i < config.layers; ++i)
-    stack_.add(list_, Stack::begin(list_, i), block_options(config, i, true, false, true));
+  if (part.stem) {
+    list_.begin_unit("stem");
+    tokens_.emplace(list_, "embedding", config.vocab, config.dim, init, true);
+    if (config.positions == Positions::learned)
+      positions_.emplace(list_, "positions", config.seq_len, config.dim,
+                         config.zero_positions ? nn::Init::zeros() : init);
+  }
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if (part.has_block(i))
+      stack_.add(list_, Stack::begin(list_, i), block_options(config, i, true, false, true));
+    else
+      stack_.skip();
+  }
+  if (!part.head) return;
   list_.begin_unit("head");
   norm_.emplace(list_, "norm", config.dim, norm_options(config));
-  head_.emplace(list_, "head", config.dim, config.vocab, false, init,
-                config.tie_embeddings ? &tokens_->parameter() : nullptr);
+  head_.emplace(vocabulary_head(list_, config, false, tokens_ ? &tokens_->parameter() : nullptr));
 }
 
 Variable DecoderOnly::embed(nn::Pass& pass, const Tensor& ids, int64_t first_position) const {

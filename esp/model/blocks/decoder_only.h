@@ -12,7 +12,7 @@ namespace esp::model {
 
 class DecoderOnly final : public Model {
  public:
-  explicit DecoderOnly(const ModelConfig& config);
+  DecoderOnly(const ModelConfig& config, const Part& part);
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }

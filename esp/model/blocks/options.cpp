@@ -8,6 +8,16 @@ nn::NormOptions norm_options(const ModelConfig& c) {
   return {c.norm, c.norm_eps, c.bias};
 }
 
+nn::Head vocabulary_head(nn::ParameterList& list, const ModelConfig& c, bool bias, nn::Parameter* tokens) {
+  const nn::Init init = nn::Init::normal(c.init_std);
+  if (!c.tie_embeddings) return {list, "head", c.dim, c.vocab, bias, init, nullptr, true};
+  if (!tokens) {
+    tokens = &list.add("embedding.weight", {c.vocab, c.dim}, init, true, nn::Cut::along(0));
+    tokens->counted = false;  // the stem's counts
+  }
+  return {list, "head", c.dim, c.vocab, bias, init, tokens, true};
+}
+
 nn::BlockOptions block_options(const ModelConfig& c, int64_t index, bool causal, bool cross, bool scaled_residual) {
   const nn::Init init = nn::Init::normal(c.init_std);
   const double shrink = scaled_residual ? 1 / std::sqrt(2.0 * static_cast<double>(c.layers)) : 1;

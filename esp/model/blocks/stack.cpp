@@ -14,7 +14,12 @@ std::string Stack::begin(nn::ParameterList& list, int64_t index) {
 }
 
 void Stack::add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options) {
-  blocks_.emplace_back(list, name, options);
+  blocks_.emplace_back(std::in_place, list, name, options);
+}
+
+const nn::Block& Stack::operator[](int i) const {
+  ESP_CHECK(blocks_[static_cast<size_t>(i)], "block {} is not held here", i);
+  return *blocks_[static_cast<size_t>(i)];
 }
 
 Variable Stack::run(int first, int last, nn::Pass& pass, const Variable& x, const nn::BlockInputs& inputs) const {

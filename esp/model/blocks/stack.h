@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 
 #include "esp/model/model.h"
 #include "esp/nn/layers/block.h"
@@ -13,9 +14,10 @@ class Stack {
   // Begins the unit "blocks.<n>" for the next block; parameters added before `add` belong to it too.
   static std::string begin(nn::ParameterList& list, int64_t index);
   void add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options);
+  void skip() { blocks_.emplace_back(); }  // the next block is held elsewhere
 
   int size() const { return static_cast<int>(blocks_.size()); }
-  const nn::Block& operator[](int i) const { return blocks_[static_cast<size_t>(i)]; }
+  const nn::Block& operator[](int i) const;
 
   // x through blocks [first, last). Inputs are the same for all of them.
   autograd::Variable run(int first, int last, nn::Pass& pass, const autograd::Variable& x,
@@ -25,7 +27,7 @@ class Stack {
   autograd::Variable run_again(const nn::Block& block, nn::Pass& pass, const autograd::Variable& x,
                                const nn::BlockInputs& inputs) const;
 
-  std::deque<nn::Block> blocks_;
+  std::deque<std::optional<nn::Block>> blocks_;  // empty where they are held elsewhere
 };
 
 }  // namespace esp::model

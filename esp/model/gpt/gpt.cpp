@@ -29,8 +29,8 @@ ModelConfig gpt_defaults() {
   return {};  // the defaults of ModelConfig are GPT-2's
 }
 
-std::unique_ptr<Model> make_gpt(const ModelConfig& config) {
-  return std::make_unique<DecoderOnly>(config);
+std::unique_ptr<Model> make_gpt(const ModelConfig& config, const Part& part) {
+  return std::make_unique<DecoderOnly>(config, part);
 }
 
 // The GPT-3 rows are table 2.1 of its paper with heads·head size = width restored: XL has 16 heads of 128, 13B is 5120

@@ -33,8 +33,8 @@ ModelConfig llama_defaults() {
   return config;
 }
 
-std::unique_ptr<Model> make_llama(const ModelConfig& config) {
-  return std::make_unique<DecoderOnly>(config);
+std::unique_ptr<Model> make_llama(const ModelConfig& config, const Part& part) {
+  return std::make_unique<DecoderOnly>(config, part);
 }
 
 std::vector<Preset> llama_presets() {

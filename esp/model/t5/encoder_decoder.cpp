@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "esp/base/error.h"
 #include "esp/model/blocks/options.h"
 
 namespace esp::model {
@@ -9,12 +10,15 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-EncoderDecoder::EncoderDecoder(const ModelConfig& config) : config_(config) {
+EncoderDecoder::EncoderDecoder(const ModelConfig& config, const Part& part) : config_(config), list_(part.shares) {
+  if (!part.stem || !part.head || !part.all_blocks)
+    throw UsageError(
+        "a t5 is held whole: encoder, decoder and head look up one table; pipelines are for the other archs");
   const nn::Init init = nn::Init::normal(config.init_std);
   const nn::Init position_init = config.zero_positions ? nn::Init::zeros() : init;
   const bool learned = config.positions == Positions::learned, pre_norm = !config.post_norm;
   list_.begin_unit("stem");
-  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init);
+  tokens_.emplace(list_, "embedding", config.vocab, config.dim, init, true);
   if (learned) positions_.emplace(list_, "positions", config.seq_len, config.dim, position_init);
   for (int64_t i = 0; i < 2 * config.layers; ++i) {
     const bool decoder = i >= config.layers;
@@ -27,7 +31,7 @@ EncoderDecoder::EncoderDecoder(const ModelConfig& config) : config_(config) {
   }
   list_.begin_unit("head");
   if (pre_norm) norm_.emplace(list_, "norm", config.dim, norm_options(config));
-  head_.emplace(list_, "head", config.dim, config.vocab, false, init, &tokens_->parameter());
+  head_.emplace(list_, "head", config.dim, config.vocab, false, init, &tokens_->parameter(), true);
 }
 
 State EncoderDecoder::stem(nn::Pass& pass, const Batch& batch) {

@@ -13,7 +13,7 @@ namespace esp::model {
 
 class EncoderDecoder final : public Model {
  public:
-  explicit EncoderDecoder(const ModelConfig& config);
+  EncoderDecoder(const ModelConfig& config, const Part& part);
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }

@@ -24,8 +24,8 @@ ModelConfig t5_defaults() {
   return config;
 }
 
-std::unique_ptr<Model> make_t5(const ModelConfig& config) {
-  return std::make_unique<EncoderDecoder>(config);
+std::unique_ptr<Model> make_t5(const ModelConfig& config, const Part& part) {
+  return std::make_unique<EncoderDecoder>(config, part);
 }
 
 std::vector<Preset> t5_presets() {

@@ -10,7 +10,7 @@
 namespace esp::model {
 
 ModelConfig t5_defaults();
-std::unique_ptr<Model> make_t5(const ModelConfig& config);
+std::unique_ptr<Model> make_t5(const ModelConfig& config, const Part& part);
 std::vector<Preset> t5_presets();
 
 }  // namespace esp::model

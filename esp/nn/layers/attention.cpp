@@ -5,6 +5,7 @@
 #include "esp/autograd/functions/attention.h"
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/kernel/copy.h"
+#include "esp/nn/regions.h"
 
 namespace esp::nn {
 
@@ -13,11 +14,21 @@ using tensor::Tensor;
 
 namespace {
 
-autograd::AttentionOptions core_of(const Pass& pass, const AttentionOptions& o, const Tensor& lengths) {
+// The options of the heads held.
+AttentionOptions held(const ParameterList& list, AttentionOptions options) {
+  options.heads = list.shares().tensor.of(options.heads).count();
+  options.kv_heads = list.shares().tensor.of(options.kv_heads).count();
+  return options;
+}
+
+autograd::AttentionOptions core_of(const Pass& pass, const AttentionOptions& o, const Tensor& lengths,
+                                   int64_t first_head, int64_t all_heads) {
   autograd::AttentionOptions core;
   core.heads = o.heads;
   core.kv_heads = o.kv_heads;
   core.head_dim = o.head_dim;
+  core.first_head = first_head;
+  core.all_heads = all_heads;
   core.causal = o.causal;
   core.key_lengths = lengths;
   core.dropout = o.dropout.rate_in(pass);
@@ -43,15 +54,18 @@ void append(const Tensor& cache, int64_t length, const Tensor& qkv, const Attent
 }  // namespace
 
 SelfAttention::SelfAttention(ParameterList& list, const std::string& name, const AttentionOptions& options)
-    : options_(options),
-      qkv_(list, name + ".qkv", options.dim, options.q_width() + 2 * options.kv_width(), options.bias, options.init),
-      out_(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init) {}
+    : options_(held(list, options)),
+      first_head_(list.shares().tensor.of(options.heads).begin),
+      all_heads_(options.heads),
+      qkv_(Linear::by_columns(list, name + ".qkv", options.dim, options.q_width() + 2 * options.kv_width(),
+                              options.bias, options.init, {options.q_width(), options.kv_width(), options.kv_width()},
+                              options.head_dim)),
+      out_(Linear::by_rows(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init,
+                           options.head_dim)) {}
 
 Variable SelfAttention::operator()(Pass& pass, const Variable& x, const Tensor& lengths) const {
-  const AttentionOptions& o = options_;
-  Variable qkv = qkv_(pass, x);
-  if (o.rope_theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, 0, o.rope_theta);
-  return out_(pass, autograd::self_attention(*pass.tape, qkv, core_of(pass, o, lengths)));
+  const autograd::AttentionOptions core = core_of(pass, options_, lengths, first_head_, all_heads_);
+  return out_(pass, pass.regions->attention(pass, qkv_(pass, x), core, options_.rope_theta));
 }
 
 Variable SelfAttention::extend(Pass& pass, const Variable& x, const Tensor& cache, int64_t length) const {
@@ -84,15 +98,21 @@ Variable SelfAttention::extend(Pass& pass, const Variable& x, const Tensor& cach
 }
 
 CrossAttention::CrossAttention(ParameterList& list, const std::string& name, const AttentionOptions& options)
-    : options_(options),
-      q_(list, name + ".q", options.dim, options.q_width(), options.bias, options.init),
-      kv_(list, name + ".kv", options.dim, 2 * options.kv_width(), options.bias, options.init),
-      out_(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init) {}
+    : options_(held(list, options)),
+      first_head_(list.shares().tensor.of(options.heads).begin),
+      all_heads_(options.heads),
+      q_(Linear::by_columns(list, name + ".q", options.dim, options.q_width(), options.bias, options.init, {},
+                            options.head_dim)),
+      kv_(Linear::by_columns(list, name + ".kv", options.dim, 2 * options.kv_width(), options.bias, options.init,
+                             {options.kv_width(), options.kv_width()}, options.head_dim)),
+      out_(Linear::by_rows(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init,
+                           options.head_dim)) {}
 
 Variable CrossAttention::operator()(Pass& pass, const Variable& x, const Variable& memory,
                                     const Tensor& lengths) const {
   const Variable q = q_(pass, x), kv = kv_(pass, memory);
-  return out_(pass, autograd::cross_attention(*pass.tape, q, kv, core_of(pass, options_, lengths)));
+  return out_(pass,
+              autograd::cross_attention(*pass.tape, q, kv, core_of(pass, options_, lengths, first_head_, all_heads_)));
 }
 
 }  // namespace esp::nn

@@ -2,7 +2,7 @@
 // sequence over another. Heads may share keys and values in groups.
 //
 // Self attention owns `<name>.qkv` [dim, (heads + 2·kv_heads)·head_dim] laid out [q | k | v] and `<name>.out`; cross
-// attention `<name>.q`, `<name>.kv` [k | v] and `<name>.out`.
+// attention `<name>.q`, `<name>.kv` [k | v] and `<name>.out`. Whole heads are divided among those who hold the model.
 #pragma once
 
 #include "esp/nn/layers/dropout.h"
@@ -33,7 +33,8 @@ class SelfAttention {
   autograd::Variable extend(Pass& pass, const autograd::Variable& x, const tensor::Tensor& cache, int64_t length) const;
 
  private:
-  AttentionOptions options_;
+  AttentionOptions options_;  // of the heads held
+  int64_t first_head_, all_heads_;
   Linear qkv_, out_;
 };
 
@@ -47,6 +48,7 @@ class CrossAttention {
 
  private:
   AttentionOptions options_;
+  int64_t first_head_, all_heads_;
   Linear q_, kv_, out_;
 };
 

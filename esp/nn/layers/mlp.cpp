@@ -1,21 +1,20 @@
 #include "esp/nn/layers/mlp.h"
 
-#include "esp/autograd/functions/linear.h"
+#include "esp/nn/regions.h"
 
 namespace esp::nn {
 
 Mlp::Mlp(ParameterList& list, const std::string& name, const MlpOptions& options)
     : options_(options),
-      up_(list, name + (options.gated ? ".gate_up" : ".up"), options.dim, options.gated ? 2 * options.ffn : options.ffn,
-          options.bias, options.init),
-      down_(list, name + ".down", options.ffn, options.dim, options.bias, options.out_init) {}
+      up_(options.gated ? Linear::by_columns(list, name + ".gate_up", options.dim, 2 * options.ffn, options.bias,
+                                             options.init, {options.ffn, options.ffn})
+                        : Linear::by_columns(list, name + ".up", options.dim, options.ffn, options.bias, options.init)),
+      down_(Linear::by_rows(list, name + ".down", options.ffn, options.dim, options.bias, options.out_init)) {}
 
 autograd::Variable Mlp::operator()(Pass& pass, const autograd::Variable& x) const {
-  const bool keep = pass.recompute == Recompute::none;
-  if (options_.gated)
-    return autograd::gated_perceptron(*pass.tape, x, up_.weight(), up_.bias(), down_.weight(), down_.bias(), keep);
-  return autograd::perceptron(*pass.tape, x, up_.weight(), up_.bias(), options_.activation, down_.weight(),
-                              down_.bias(), keep);
+  const PerceptronWeights weights{up_.weight(), up_.bias(),          down_.weight(),
+                                  down_.bias(), options_.activation, options_.gated};
+  return pass.regions->perceptron(pass, x, weights, pass.recompute == Recompute::none);
 }
 
 }  // namespace esp::nn

@@ -24,7 +24,7 @@ class Mlp {
 
  private:
   MlpOptions options_;
-  Linear up_, down_;
+  Linear up_, down_;  // by columns, by rows
 };
 
 }  // namespace esp::nn
