@@ -26,9 +26,12 @@ void position_backward(void* dpositions, const void* dy, int64_t count, int64_t 
 // `row_stride` elements; its first heads·head_dim are rotated. inverse rotates back (the gradient).
 struct RotaryShape {
   int64_t rows = 0, row_stride = 0, heads = 0, head_dim = 0;
-  int64_t period = 0, first_position = 0;  // row r stands at first_position + r mod period
+  int64_t period = 0, first_position = 0;  // row r stands at first_position + r mod period − begin
+  int64_t begin = 0, end = 0;              // of each period, the rows that are rotated; end 0: all
   double theta = 10000;
   bool inverse = false;
+
+  int64_t last() const { return end ? end : period; }
 };
 void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream& stream);
 

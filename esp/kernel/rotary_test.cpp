@@ -1,3 +1,6 @@
+#include <array>
+#include <vector>
+
 #include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/embedding.h"
 
@@ -24,6 +27,39 @@ TEST(Rotary, IsThatOfRefAndLeavesTheRestOfARowAlone) {
             expect_near(x, want, 2, 1, fmt::format("{} {} {} {}", target, name_of(dtype), rows, head_dim));
           }
   });
+}
+
+// Two runs, one after the other, are the rows of a longer sequence that stand there, to the bit.
+TEST(Rotary, RunsStandWhereTheySay) {
+  const Threads pair(2);
+  constexpr int64_t kWidth = 12, kLong = 40, kBatch = 3;
+  for (DType dtype : kFloating) {
+    RotaryShape shape{.rows = kBatch * kLong, .row_stride = kWidth, .heads = 2, .head_dim = 6, .period = kLong};
+    Array whole = Array::random(kBatch * kLong * kWidth, dtype, 1);
+    // Tokens 5..11 and 31..34 of every sequence.
+    Array pieces(kBatch * 11 * kWidth, dtype);
+    auto source = [](int64_t t) { return t < 7 ? 5 + t : 24 + t; };
+    auto each = [&](auto&& f) {
+      for (int64_t b = 0; b < kBatch; ++b)
+        for (int64_t t = 0; t < 11; ++t)
+          for (int64_t i = 0; i < kWidth; ++i) f((b * 11 + t) * kWidth + i, (b * kLong + source(t)) * kWidth + i);
+    };
+    pieces.fill([](int64_t) { return 0.0; });
+    std::vector<double> values(kBatch * 11 * kWidth);
+    each([&](int64_t to, int64_t from) { values[static_cast<size_t>(to)] = whole[from]; });
+    pieces.fill([&](int64_t i) { return values[static_cast<size_t>(i)]; });
+    Array by_ref = pieces;
+    rotary(whole.data(), shape, dtype, pair);
+    shape.rows = kBatch * 11;
+    shape.period = 11;
+    for (const auto& [begin, end, first] : {std::array{0, 7, 5}, std::array{7, 11, 31}}) {
+      shape.begin = begin, shape.end = end, shape.first_position = first;
+      rotary(pieces.data(), shape, dtype, pair);
+      ref::rotary(by_ref.data(), shape, dtype);
+    }
+    expect_near(pieces, by_ref, 2, 1, std::string(name_of(dtype)));
+    each([&](int64_t to, int64_t from) { EXPECT_EQ(pieces[to], whole[from]) << name_of(dtype) << " " << to; });
+  }
 }
 
 // Angles of up to a million radians, against the library's cosine of the same double.

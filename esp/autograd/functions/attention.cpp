@@ -43,6 +43,8 @@ Layout layout_of(const Tensor& q, const Tensor& kv, bool packed, const Attention
   s.dropout = o.dropout;
   s.key = o.key;
   s.first_batch = o.first_sequence;
+  s.first_head = o.first_head;
+  s.all_heads = o.all_heads;
   layout.k_at = packed ? q_width : 0;
   layout.v_at = layout.k_at + kv_width;
   return layout;

@@ -168,6 +168,11 @@ Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey 
 }
 
 Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position, double theta) {
+  return rotary_run(tape, x, heads, head_dim, 0, x.value().dim(1), first_position, theta);
+}
+
+Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
+                    int64_t first_position, double theta) {
   ESP_CHECK(x.shape().rank() == 3, "[B, T, C] expected, {} given", x.shape().text());
   kernel::RotaryShape shape;
   shape.rows = x.value().rows();
@@ -176,6 +181,8 @@ Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, 
   shape.head_dim = head_dim;
   shape.period = x.value().dim(1);
   shape.first_position = first_position;
+  shape.begin = begin;
+  shape.end = end;
   shape.theta = theta;
   kernel::rotary(x.value().data(), shape, x.dtype(), tape.context().stream);
   if (!tape.wants({&x})) return x;

@@ -46,9 +46,50 @@ HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace attend {
 
+// Rows of a gradient: written over in storage type, or (a block's part) over or onto sums.
+template <typename T>
+struct Target {
+  using A = Accumulator<T>;
+  AttentionStride stride;
+  T* storage = nullptr;
+  A* sums = nullptr;
+  bool add = false;
+
+  Target(void* to, const AttentionStride& s) : stride(s), storage(static_cast<T*>(to)) {}
+  Target(void* to, const AttentionStride& s, bool onto) : stride(s), sums(static_cast<A*>(to)), add(onto) {}
+
+  // `rows` rows of token `first` on, from tile rows of `width`.
+  void store(const A* from, int64_t width, int64_t b, int64_t first, int64_t head, int64_t rows, int64_t head_dim,
+             A factor) const {
+    const int64_t start = b * stride.batch + first * stride.token + head * head_dim;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t to = start + r * stride.token;
+      if (storage)
+        store_row(storage + to, from + r * width, head_dim, factor);
+      else if (add)
+        add_row(sums + to, from + r * width, head_dim, factor);
+      else
+        store_row(sums + to, from + r * width, head_dim, factor);
+    }
+  }
+  Ahead ahead(int64_t b, int64_t head, int64_t tokens, int64_t head_dim, int64_t tile) const {
+    return storage ? Ahead::tile(storage, stride, b, head, tokens, head_dim, tile)
+                   : Ahead::tile(sums, stride, b, head, tokens, head_dim, tile);
+  }
+
+ private:
+  static HWY_INLINE void add_row(A* to, const A* from, int64_t head_dim, A factor) {
+    const Tag<A> d;
+    int64_t i = 0;
+    for (; i + kLanes<A> <= head_dim; i += kLanes<A>)
+      hn::StoreU(hn::MulAdd(hn::LoadU(d, from + i), hn::Set(d, factor), hn::LoadU(d, to + i)), d, to + i);
+    for (; i < head_dim; ++i) to[i] += from[i] * factor;
+  }
+};
+
 template <typename T>
 struct Gradients {
-  T *dq, *dk, *dv;
+  Target<T> dq, dk, dv;
   const T *d_o, *o, *q, *k, *v;
   const Accumulator<T>* lse;
 };
@@ -157,7 +198,7 @@ class Backward {
               static_cast<A>(s_.scale * kLog2E));
     const int64_t start = b * s_.o.batch + first * s_.o.token + column;
     load_tile(to.d_o, g_.d_o + start, s_.o.token, rows, s_.head_dim, A{1});
-    const A* lse = g_.lse + (b * s_.heads + h) * s_.num_queries + first;
+    const A* lse = g_.lse + (b * s_.heads + h) * s_.lse_stride() + first;
     for (int64_t r = 0; r < kTile; ++r) {
       to.mean[r] = r < rows ? dot(to.d_o + r * width_, g_.o + start + r * s_.o.token) : A{0};
       to.lse[r] = r < rows && visible_keys(s_, b, first + r) > 0 ? lse[r] * static_cast<A>(kLog2E) : A{0};
@@ -198,10 +239,10 @@ class Backward {
     if (i == first_query(s_, j * kTile) / kTile && !last_pair) {
       ahead_[3] = Ahead::tile(g_.k, s_.k, b, group, Tk, D, j + 1);
       ahead_[4] = Ahead::tile(g_.v, s_.v, b, group, Tk, D, j + 1);
-      ahead_[5] = Ahead::tile(g_.dk, s_.k, b, group, Tk, D, j);
-      ahead_[6] = Ahead::tile(g_.dv, s_.v, b, group, Tk, D, j);
+      ahead_[5] = g_.dk.ahead(b, group, Tk, D, j);
+      ahead_[6] = g_.dv.ahead(b, group, Tk, D, j);
     }
-    if (j + 1 == num_seen(b, i)) ahead_[7] = Ahead::tile(g_.dq, s_.q, b, h, Tq, D, i);
+    if (j + 1 == num_seen(b, i)) ahead_[7] = g_.dq.ahead(b, h, Tq, D, i);
   }
 
   void read_ahead(int64_t b, int64_t h, int64_t i) {
@@ -290,19 +331,16 @@ class Backward {
   }
 
   void store_dq(const A* dq, int64_t b, int64_t h, int64_t i) const {
-    T* to = g_.dq + b * s_.q.batch + i * kTile * s_.q.token + h * s_.head_dim;
-    for (int64_t r = 0; r < std::min(kTile, s_.num_queries - i * kTile); ++r)
-      store_row(to + r * s_.q.token, dq + r * width_, s_.head_dim, static_cast<A>(s_.scale));
+    const int64_t first = i * kTile;
+    g_.dq.store(dq, width_, b, first, h, std::min(kTile, s_.num_queries - first), s_.head_dim,
+                static_cast<A>(s_.scale));
   }
 
   void store_dk_dv(const A* dk, const A* dv, int64_t b, int64_t group, int64_t j) const {
-    T* to_k = g_.dk + b * s_.k.batch + j * kTile * s_.k.token + group * s_.head_dim;
-    T* to_v = g_.dv + b * s_.v.batch + j * kTile * s_.v.token + group * s_.head_dim;
-    for (int64_t r = 0; r < std::min(kTile, s_.num_keys - j * kTile); ++r) {
-      // The queries carry scale·log₂e.
-      store_row(to_k + r * s_.k.token, dk + r * width_, s_.head_dim, static_cast<A>(kLn2));
-      store_row(to_v + r * s_.v.token, dv + r * width_, s_.head_dim, A{1});
-    }
+    const int64_t first = j * kTile, rows = std::min(kTile, s_.num_keys - first);
+    // The queries carry scale·log₂e.
+    g_.dk.store(dk, width_, b, first, group, rows, s_.head_dim, static_cast<A>(kLn2));
+    g_.dv.store(dv, width_, b, first, group, rows, s_.head_dim, A{1});
   }
 
   const Gradients<T>& g_;
@@ -317,14 +355,18 @@ class Backward {
 
 }  // namespace attend
 
-void attention_backward_tiles(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q,
+void attention_backward_tiles(const AttentionSums& to, bool is_block, const void* d_o, const void* o, const void* q,
                               const void* k, const void* v, const void* lse, void* workspace, const AttentionShape& s,
                               DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
-    const attend::Gradients<T> g{static_cast<T*>(dq),        static_cast<T*>(dk),      static_cast<T*>(dv),
-                                 static_cast<const T*>(d_o), static_cast<const T*>(o), static_cast<const T*>(q),
-                                 static_cast<const T*>(k),   static_cast<const T*>(v), static_cast<const A*>(lse)};
+    auto target = [&](void* gradient, const AttentionStride& stride, bool add) {
+      return is_block ? attend::Target<T>(gradient, stride, add) : attend::Target<T>(gradient, stride);
+    };
+    const attend::Gradients<T> g{
+        target(to.dq, to.q, to.add_q), target(to.dk, to.k, to.add_kv), target(to.dv, to.v, to.add_kv),
+        static_cast<const T*>(d_o),    static_cast<const T*>(o),       static_cast<const T*>(q),
+        static_cast<const T*>(k),      static_cast<const T*>(v),       static_cast<const A*>(lse)};
     const int64_t tiles_q = num_tiles(s.num_queries), tiles_k = num_tiles(s.num_keys);
     const int64_t units = s.batch * s.kv_heads, threads = stream.num_threads();
     auto memory = [&](int64_t worker) {
@@ -380,8 +422,15 @@ void attention_backward(void* dq, void* dk, void* dv, const void* d_o, const voi
                         const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
                         const device::Stream& stream) {
   check_attention(shape);
-  HWY_DYNAMIC_DISPATCH(attention_backward_tiles)
-  (dq, dk, dv, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
+  const AttentionSums to{dq, dk, dv, shape.q, shape.k, shape.v};
+  HWY_DYNAMIC_DISPATCH(attention_backward_tiles)(to, false, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
+}
+
+void attention_backward_block(const AttentionSums& sums, const void* d_o, const void* o, const void* q, const void* k,
+                              const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
+                              const device::Stream& stream) {
+  check_attention(shape);
+  HWY_DYNAMIC_DISPATCH(attention_backward_tiles)(sums, true, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
 }
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int num_threads) {

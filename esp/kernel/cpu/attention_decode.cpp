@@ -148,7 +148,7 @@ class Decode {
     const A kept = static_cast<A>(1 / (1 - s_.dropout));
     store_row(o_ + b * s_.o.batch + i * s_.o.token + h * s_.head_dim, sums_ + r * width_, s_.head_dim,
               any ? kept / totals_[r] : A{0});
-    lse_[(b * s_.heads + h) * s_.num_queries + i] =
+    lse_[(b * s_.heads + h) * s_.lse_stride() + i] =
         any ? (highest_[r] + std::log2(totals_[r])) * static_cast<A>(kLn2) : -std::numeric_limits<A>::infinity();
   }
 

@@ -42,8 +42,7 @@ class RowDropout {
 
  private:
   const uint32_t* draw(int64_t b, int64_t h, int64_t i, int64_t j, int64_t count) {
-    const int64_t row = ((shape_.first_batch + b) * shape_.heads + h) * shape_.num_queries + i;
-    const int64_t index = row * shape_.num_keys + j;
+    const int64_t index = shape_.dropout_index(b, h, i, j);
     const auto first = static_cast<uint64_t>(index >> 2);
     const int64_t num_groups = ((index & 3) + count + 3) / 4;
     for (int64_t g = 0; g < num_groups; g += kGroups) {

@@ -4,6 +4,8 @@
 // Scores are kept in units of log 2 (the factor is folded into the queries), so 2^x serves. Keys are packed transposed
 // and values padded once per head and thread. A strip of queries stops at the last key its last query sees. How a row
 // is computed depends on the shape alone.
+//
+// A block of keys goes on from an earlier finish: o there is a sum whose total is 1 at the height of its log-sum-exp.
 #include "esp/kernel/attention.h"
 
 #include <cmath>
@@ -30,8 +32,9 @@ class Forward {
   static constexpr int64_t kTile = kAttentionTile;
 
  public:
-  Forward(T* o, A* lse, const T* q, const T* k, const T* v, const AttentionShape& shape)
-      : o_(o), lse_(lse), q_(q), k_(k), v_(v), s_(shape), dropout_(shape) {
+  // One of o and running is null: the output of a whole row, or what the blocks so far gave.
+  Forward(T* o, A* running, A* lse, const T* q, const T* k, const T* v, const AttentionShape& shape)
+      : o_(o), running_(running), lse_(lse), q_(q), k_(k), v_(v), s_(shape), dropout_(shape) {
     const int64_t width = padded<A>(s_.head_dim), tiles = num_tiles(s_.num_keys);
     const int64_t counts[] = {tiles * width * kTile, tiles * kTile * width, kTile * width,
                               kTile * width,         kTile * kTile,         kTile,
@@ -55,6 +58,7 @@ class Forward {
     std::fill(sum_, sum_ + kTile * width, A{0});
     std::fill(totals_, totals_ + kTile * kLanes<A>, A{0});
     std::fill(highest_, highest_ + kTile, kLowest);
+    if (running_) go_on(b, h, first, rows);
     for (int64_t r = 0; r < kTile; ++r) visible_[r] = visible_keys(s_, b, std::min(first + r, s_.num_queries - 1));
     for (int64_t t = 0; t * kTile < visible_[rows - 1]; ++t) {
       if (t == num_packed_) pack(b, group, num_packed_++);
@@ -68,6 +72,19 @@ class Forward {
  private:
   // Below every score, yet finite: the difference of two is a number.
   static constexpr A kLowest = std::numeric_limits<A>::lowest() / 4;
+
+  // The rows begin where the blocks before left them.
+  void go_on(int64_t b, int64_t h, int64_t first, int64_t rows) {
+    const int64_t width = padded<A>(s_.head_dim);
+    const A* from = running_ + b * s_.o.batch + first * s_.o.token + h * s_.head_dim;
+    const A* lse = lse_ + (b * s_.heads + h) * s_.lse_stride() + first;
+    for (int64_t r = 0; r < rows; ++r) {
+      if (lse[r] == -std::numeric_limits<A>::infinity()) continue;
+      highest_[r] = lse[r] * static_cast<A>(kLog2E);
+      totals_[r * kLanes<A>] = 1;
+      load_row(sum_ + r * width, from + r * s_.o.token, s_.head_dim, static_cast<A>(1 - s_.dropout));
+    }
+  }
 
   void pack(int64_t b, int64_t group, int64_t t) {
     const int64_t width = padded<A>(s_.head_dim), rows = std::min(kTile, s_.num_keys - t * kTile);
@@ -89,8 +106,9 @@ class Forward {
       ahead_[1] = Ahead::tile(k_, s_.k, b, group, s_.num_keys, D, key_tile);
       ahead_[2] = Ahead::tile(v_, s_.v, b, group, s_.num_keys, D, key_tile);
     }
-    ahead_[3] =
-        Ahead::tile(o_, s_.o, block / tiles / s_.heads, block / tiles % s_.heads, s_.num_queries, D, block % tiles);
+    const int64_t own_b = block / tiles / s_.heads, own_h = block / tiles % s_.heads;
+    ahead_[3] = running_ ? Ahead::tile(running_, s_.o, b, h, b < s_.batch ? s_.num_queries : 0, D, next % tiles)
+                         : Ahead::tile(o_, s_.o, own_b, own_h, s_.num_queries, D, block % tiles);
   }
 
   void add_key_tile(int64_t b, int64_t h, int64_t first, int64_t rows, int64_t t, bool is_last) {
@@ -159,19 +177,23 @@ class Forward {
   void store(int64_t b, int64_t h, int64_t first, int64_t rows) {
     const Tag<A> d;
     const int64_t width = padded<A>(s_.head_dim);
-    T* o = o_ + b * s_.o.batch + first * s_.o.token + h * s_.head_dim;
-    A* lse = lse_ + (b * s_.heads + h) * s_.num_queries + first;
+    const int64_t start = b * s_.o.batch + first * s_.o.token + h * s_.head_dim;
+    A* lse = lse_ + (b * s_.heads + h) * s_.lse_stride() + first;
     const A kept = static_cast<A>(1 / (1 - s_.dropout));
     for (int64_t r = 0; r < rows; ++r) {
       const A total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, totals_ + r * kLanes<A>)));
-      const bool any = visible_[r] > 0;
-      store_row(o + r * s_.o.token, sum_ + r * width, s_.head_dim, any ? kept / total : A{0});
+      const bool any = visible_[r] > 0 || highest_[r] > kLowest;
+      const A factor = any ? kept / total : A{0};
+      if (running_)
+        store_row(running_ + start + r * s_.o.token, sum_ + r * width, s_.head_dim, factor);
+      else
+        store_row(o_ + start + r * s_.o.token, sum_ + r * width, s_.head_dim, factor);
       lse[r] = any ? (highest_[r] + std::log2(total)) * static_cast<A>(kLn2) : -std::numeric_limits<A>::infinity();
     }
   }
 
   T* const o_;
-  A* const lse_;
+  A *const running_, *const lse_;
   const T *const q_, *const k_, *const v_;
   const AttentionShape& s_;
   RowDropout dropout_;
@@ -183,8 +205,8 @@ class Forward {
 
 }  // namespace attend
 
-void attention_forward_tiles(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& s,
-                             DType dtype, const device::Stream& stream) {
+void attention_forward_tiles(void* o, void* running, void* lse, const void* q, const void* k, const void* v,
+                             const AttentionShape& s, DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     const int64_t tiles = num_tiles(s.num_queries);
     auto cost = [&](int64_t block) {
@@ -192,8 +214,9 @@ void attention_forward_tiles(void* o, void* lse, const void* q, const void* k, c
       return 1 + num_tiles(visible_keys(s, block / tiles / s.heads, last));
     };
     split_by_cost(stream, s.batch * s.heads * tiles, cost, [&](int64_t, int64_t begin, int64_t end) {
-      attend::Forward<T> forward(static_cast<T*>(o), static_cast<Accumulator<T>*>(lse), static_cast<const T*>(q),
-                                 static_cast<const T*>(k), static_cast<const T*>(v), s);
+      using A = Accumulator<T>;
+      attend::Forward<T> forward(static_cast<T*>(o), static_cast<A*>(running), static_cast<A*>(lse),
+                                 static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v), s);
       for (int64_t block = begin; block < end; ++block) forward.run(block);
     });
   });
@@ -211,7 +234,13 @@ void attention_forward(void* o, void* lse, const void* q, const void* k, const v
                        DType dtype, const device::Stream& stream) {
   check_attention(shape);
   if (shape.num_queries <= kFewQueries) return attention_decode(o, lse, q, k, v, shape, dtype, stream);
-  HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(o, lse, q, k, v, shape, dtype, stream);
+  HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(o, nullptr, lse, q, k, v, shape, dtype, stream);
+}
+
+void attention_forward_block(void* o, void* lse, const void* q, const void* k, const void* v,
+                             const AttentionShape& shape, DType dtype, const device::Stream& stream) {
+  check_attention(shape);
+  HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(nullptr, o, lse, q, k, v, shape, dtype, stream);
 }
 
 }  // namespace esp::kernel

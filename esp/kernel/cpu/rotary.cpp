@@ -80,7 +80,7 @@ void rotate_positions(T* x, const RotaryShape& shape, int64_t begin, int64_t end
   for (int64_t p = begin; p < end; ++p) {
     angles_of(cosines, sines, frequencies, static_cast<double>(shape.first_position + p), shape.inverse ? -1.0 : 1.0,
               half);
-    for (int64_t r = p; r < shape.rows; r += shape.period)
+    for (int64_t r = shape.begin + p; r < shape.rows; r += shape.period)
       for (int64_t h = 0; h < shape.heads; ++h) {
         T* low = x + r * shape.row_stride + h * shape.head_dim;
         T* high = low + half;
@@ -111,9 +111,11 @@ void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream
   constexpr int64_t kMostHeadDim = 1024;
   ESP_CHECK(shape.head_dim % 2 == 0 && shape.head_dim <= kMostHeadDim, "head_dim {}", shape.head_dim);
   ESP_CHECK(shape.period >= 1 || shape.rows == 0, "period {}", shape.period);
+  ESP_CHECK(shape.begin >= 0 && shape.end <= shape.period, "rows {} to {} of {}", shape.begin, shape.end, shape.period);
   const auto piece = HWY_DYNAMIC_DISPATCH(rotary_piece);
-  const int64_t positions = std::min(shape.rows, shape.period);
-  const int64_t rows_each = positions ? (shape.rows + positions - 1) / positions : 1;
+  const int64_t period = std::min(shape.rows, shape.period);
+  const int64_t rows_each = period ? (shape.rows + period - 1) / period : 1;
+  const int64_t positions = std::max<int64_t>(0, std::min(period, shape.last()) - shape.begin);
   device::parallel_for(stream, positions, row_grain(rows_each * shape.heads * shape.head_dim),
                        [&](int64_t begin, int64_t end) { piece(x, shape, begin, end, dtype); });
 }

@@ -9,9 +9,11 @@ void rotary(void* x, const RotaryShape& shape, DType dtype) {
   const int64_t half = shape.head_dim / 2;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
-    for (int64_t r = 0; r < shape.rows; ++r)
+    for (int64_t r = 0; r < shape.rows; ++r) {
+      const int64_t row = r % shape.period;
+      if (row < shape.begin || row >= shape.last()) continue;
       for (int64_t d = 0; d < half; ++d) {
-        const double position = static_cast<double>(shape.first_position + r % shape.period);
+        const double position = static_cast<double>(shape.first_position + row - shape.begin);
         const double exponent = -2 * static_cast<double>(d) / static_cast<double>(shape.head_dim);
         const double angle = position * std::pow(shape.theta, exponent);
         const A c = static_cast<A>(std::cos(angle));
@@ -23,6 +25,7 @@ void rotary(void* x, const RotaryShape& shape, DType dtype) {
           low[half] = static_cast<T>(b * c + a * s);
         }
       }
+    }
   });
 }
 
