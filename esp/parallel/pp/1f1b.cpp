@@ -1,0 +1,22 @@
+// 1F1B (PipeDream-Flush, Narayanan et al. 2021): as many forwards as it takes the first gradient to come back, then
+// one backward for every forward. The step takes as long as GPipe's, but stage k never holds more than P − k
+// micro-batches.
+#include <algorithm>
+
+#include "esp/parallel/pp/stage_actions.h"
+
+namespace esp::parallel {
+
+std::vector<Action> one_f_one_b_actions(const ScheduleShape& shape, int stage) {
+  const int m = shape.micro_batches, warm_up = std::min(shape.stages - stage - 1, m);
+  std::vector<Action> actions;
+  for (int i = 0; i < warm_up; ++i) actions.push_back(forward_of(i));
+  for (int i = 0; i < m - warm_up; ++i) {
+    actions.push_back(forward_of(warm_up + i));
+    actions.push_back(backward_of(i));
+  }
+  for (int i = m - warm_up; i < m; ++i) actions.push_back(backward_of(i));
+  return actions;
+}
+
+}  // namespace esp::parallel

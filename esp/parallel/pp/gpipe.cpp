@@ -1,0 +1,13 @@
+// GPipe (Huang et al. 2019): all forwards, then all backwards. Every micro-batch's activations are alive in between.
+#include "esp/parallel/pp/stage_actions.h"
+
+namespace esp::parallel {
+
+std::vector<Action> gpipe_actions(const ScheduleShape& shape, int) {
+  std::vector<Action> actions;
+  for (int i = 0; i < shape.micro_batches; ++i) actions.push_back(forward_of(i));
+  for (int i = 0; i < shape.micro_batches; ++i) actions.push_back(backward_of(i));
+  return actions;
+}
+
+}  // namespace esp::parallel

@@ -1,0 +1,30 @@
+// Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM): every stage holds v chunks, and micro-batches go round the
+// stages v times, P at a time. A chunk takes 1/v of a stage's time, so filling and draining take 1/v of it too, for v
+// times the traffic.
+//
+// Work item q is micro-batch (q div Pv)·P + q mod P of chunk (q mod Pv) div P, backward of chunk v − 1 − that.
+#include <algorithm>
+
+#include "esp/parallel/pp/stage_actions.h"
+
+namespace esp::parallel {
+
+std::vector<Action> interleaved_actions(const ScheduleShape& shape, int stage) {
+  const int P = shape.stages, v = shape.chunks, items = shape.micro_batches * v;
+  const auto chunk = [&](int q) { return q % (P * v) / P; };
+  const auto micro_batch = [&](int q) { return q / (P * v) * P + q % P; };
+  const auto forward_item = [&](int q) { return forward_of(micro_batch(q), chunk(q)); };
+  const auto backward_item = [&](int q) { return backward_of(micro_batch(q), v - 1 - chunk(q)); };
+
+  const int warm_up = std::min(items, 2 * (P - stage - 1) + (v - 1) * P);
+  std::vector<Action> actions;
+  for (int q = 0; q < warm_up; ++q) actions.push_back(forward_item(q));
+  for (int q = 0; q < items - warm_up; ++q) {
+    actions.push_back(forward_item(warm_up + q));
+    actions.push_back(backward_item(q));
+  }
+  for (int q = items - warm_up; q < items; ++q) actions.push_back(backward_item(q));
+  return actions;
+}
+
+}  // namespace esp::parallel

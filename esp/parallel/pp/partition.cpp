@@ -1,0 +1,69 @@
+// best[j][q] = min over i of max(best[i][q−1], cost(i..j)) gives what the dearest piece must cost. A second walk of the
+// same shape then picks, among the cuts that reach it, the evenest: the recurrence alone would as soon leave the last
+// piece nearly empty.
+#include "esp/parallel/pp/partition.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::parallel {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+using Table = std::vector<std::vector<double>>;  // [first units][in so many pieces]
+
+// `join(before, piece)`: the worth of a cut whose first pieces are worth `before` and whose last costs `piece`.
+template <typename Join>
+Table walk(const std::vector<double>& sums, int pieces, const Join& join) {
+  const auto n = sums.size() - 1, last = static_cast<size_t>(pieces);
+  Table best(n + 1, std::vector<double>(last + 1, kInfinite));
+  best[0][0] = 0;
+  for (size_t q = 1; q <= last; ++q)
+    for (size_t j = q; j <= n; ++j)
+      for (size_t i = q - 1; i < j; ++i) best[j][q] = std::min(best[j][q], join(best[i][q - 1], sums[j] - sums[i]));
+  return best;
+}
+
+}  // namespace
+
+std::vector<int> linear_partition(std::span<const double> costs, int pieces) {
+  if (pieces < 1 || static_cast<size_t>(pieces) > costs.size())
+    throw UsageError(
+        fmt::format("{} pipeline pieces of a model with {} units (stem, blocks and head): between 1 and {} "
+                    "would work",
+                    pieces, costs.size(), costs.size()));
+  std::vector<double> sums(costs.size() + 1, 0);
+  for (size_t i = 0; i < costs.size(); ++i) sums[i + 1] = sums[i] + costs[i];
+
+  const Table dearest = walk(sums, pieces, [](double before, double piece) { return std::max(before, piece); });
+  const double limit = dearest.back().back();
+  const auto squares = [&](double before, double piece) { return piece > limit ? kInfinite : before + piece * piece; };
+  const Table evenest = walk(sums, pieces, squares);
+
+  std::vector<int> cuts(static_cast<size_t>(pieces) + 1, 0);
+  size_t j = costs.size();
+  for (auto q = static_cast<size_t>(pieces); q > 0; --q) {
+    cuts[q] = static_cast<int>(j);
+    size_t i = q - 1;
+    while (squares(evenest[i][q - 1], sums[j] - sums[i]) != evenest[j][q]) ++i;
+    j = i;
+  }
+  return cuts;
+}
+
+double dearest_piece(std::span<const double> costs, std::span<const int> cuts) {
+  double most = 0;
+  for (size_t q = 0; q + 1 < cuts.size(); ++q) {
+    double sum = 0;
+    for (int i = cuts[q]; i < cuts[q + 1]; ++i) sum += costs[static_cast<size_t>(i)];
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+}  // namespace esp::parallel

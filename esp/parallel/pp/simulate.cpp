@@ -1,0 +1,129 @@
+#include "esp/parallel/pp/simulate.h"
+
+#include <algorithm>
+
+#include "esp/base/check.h"
+#include "esp/parallel/pp/steps.h"
+
+namespace esp::parallel {
+namespace {
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const PipelineCosts& costs)
+      : schedule_(schedule),
+        costs_(costs),
+        forward_free_(schedule.stages.size(), 0),
+        backward_free_(schedule.stages.size(), 0) {
+    const auto entries = static_cast<size_t>(schedule.shape.pieces() * schedule.shape.micro_batches);
+    forward_arrival_.assign(entries, kNever);
+    backward_arrival_.assign(entries, kNever);
+    timeline_.stages.resize(schedule.stages.size());
+  }
+
+  Timeline run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int stage = 0; stage < schedule_.shape.stages; ++stage)
+        while (advance(stage)) moved = true;
+    }
+    for (int stage = 0; stage < schedule_.shape.stages; ++stage) {
+      StageTimeline& row = timeline_.stages[static_cast<size_t>(stage)];
+      ESP_CHECK(row.actions.size() == schedule_.stages[static_cast<size_t>(stage)].size(),
+                "stage {} of an unchecked schedule waits forever", stage);
+      row.idle = timeline_.makespan - row.busy;
+      row.peak_live = peak_live(schedule_, stage);
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  static constexpr double kNever = -1;
+
+  size_t piece(const Place& place) const {
+    return static_cast<size_t>(place.chunk * schedule_.shape.stages + place.stage);
+  }
+  // When what the action needs from elsewhere is there; noted by the receiver's piece.
+  double& arrival(const Place& at, const Action& action) {
+    auto& table = action.kind == ActionKind::forward ? forward_arrival_ : backward_arrival_;
+    return table[piece(at) * static_cast<size_t>(schedule_.shape.micro_batches) +
+                 static_cast<size_t>(action.micro_batch)];
+  }
+
+  double time_of(const Place& at, ActionKind kind) const {
+    const StageTimes& times = costs_.pieces[piece(at)];
+    if (kind == ActionKind::forward) return times.forward;
+    if (kind == ActionKind::weights) return times.weights;
+    return schedule_.backward == Backward::split ? times.backward : times.backward + times.weights;
+  }
+
+  // One message at a time and direction: edge k leads from stage k to the next.
+  double delivered(int from, const Place& to, ActionKind kind, double ready) {
+    if (costs_.transfers.empty() || to.stage == from) return ready;
+    const auto edge = static_cast<size_t>(edge_of(kind, from, to.stage));
+    double& free = kind == ActionKind::forward ? forward_free_[edge] : backward_free_[edge];
+    return free = std::max(free, ready) + costs_.transfers[edge];
+  }
+
+  bool advance(int stage) {
+    StageTimeline& row = timeline_.stages[static_cast<size_t>(stage)];
+    const std::vector<Action>& actions = schedule_.stages[static_cast<size_t>(stage)];
+    if (row.actions.size() == actions.size()) return false;
+    const Action& action = actions[row.actions.size()];
+    const Place here{stage, action.chunk};
+    double begin = row.actions.empty() ? 0 : row.actions.back().end;
+    if (source_of(schedule_.shape, stage, action)) {
+      const double there = arrival(here, action);
+      if (there == kNever) return false;
+      begin = std::max(begin, there);
+    }
+    const double end = begin + time_of(here, action.kind);
+    row.actions.push_back({action, begin, end});
+    row.busy += end - begin;
+    timeline_.makespan = std::max(timeline_.makespan, end);
+    if (const auto to = destination_of(schedule_.shape, stage, action))
+      arrival(*to, action) = delivered(stage, *to, action.kind, end);
+    return true;
+  }
+
+  const Schedule& schedule_;
+  const PipelineCosts& costs_;
+  std::vector<double> forward_free_, backward_free_;  // by edge
+  std::vector<double> forward_arrival_, backward_arrival_;
+  Timeline timeline_;
+};
+
+}  // namespace
+
+PipelineCosts equal_costs(const ScheduleShape& shape, const StageTimes& stage, double transfer) {
+  const double v = shape.chunks;
+  PipelineCosts costs;
+  costs.pieces.assign(static_cast<size_t>(shape.pieces()), {stage.forward / v, stage.backward / v, stage.weights / v});
+  if (transfer > 0) costs.transfers.assign(static_cast<size_t>(shape.stages), transfer);
+  return costs;
+}
+
+double Timeline::bubble_of_ideal() const {
+  double idle = 0, busy = 0;
+  for (const StageTimeline& stage : stages) idle += stage.idle, busy += stage.busy;
+  return busy > 0 ? idle / busy : 0;
+}
+
+double Timeline::bubble_of_total() const {
+  double idle = 0;
+  for (const StageTimeline& stage : stages) idle += stage.idle;
+  return makespan > 0 ? idle / (makespan * static_cast<double>(stages.size())) : 0;
+}
+
+Timeline simulate(const Schedule& schedule, const PipelineCosts& costs) {
+  ESP_CHECK(costs.pieces.size() == static_cast<size_t>(schedule.shape.pieces()), "{} costs for {} pieces",
+            costs.pieces.size(), schedule.shape.pieces());
+  ESP_CHECK(costs.transfers.empty() || costs.transfers.size() == schedule.stages.size());
+  return Simulation(schedule, costs).run();
+}
+
+double exposed_transfer(const Schedule& schedule, const PipelineCosts& costs) {
+  return simulate(schedule, costs).makespan - simulate(schedule, {costs.pieces, {}}).makespan;
+}
+
+}  // namespace esp::parallel
