@@ -1,0 +1,284 @@
+#include "esp/parallel/pp/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "esp/base/check.h"
+#include "esp/base/clock.h"
+#include "esp/parallel/pp/hold.h"
+
+namespace esp::parallel {
+namespace {
+
+using autograd::Variable;
+using device::MemoryCategory;
+using tensor::Tensor;
+
+constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+
+// The variable without its value: enough to be given a gradient.
+Variable slot_of(const Variable& variable) {
+  return {Tensor(), variable.slot()};
+}
+
+}  // namespace
+
+void Stage::begin_backward(int, int) {}
+
+Runner::Runner(Stage& stage, const tensor::Context& context, const StageEdges& edges, const Options& options)
+    : stage_(stage), context_(context), edges_(edges), options_(options) {}
+
+Runner::~Runner() {
+  std::vector<Work> under_way;
+  for (const Sending& one : sending_)
+    if (!one.work.done()) under_way.push_back(one.work);
+  for (const Work& work : receiving_)
+    if (!work.done()) under_way.push_back(work);
+  if (under_way.empty()) return;
+  for (comm::Communicator* edge :
+       {edges_.activations_in, edges_.gradients_out, edges_.activations_out, edges_.gradients_in})
+    if (edge) edge->abort("this stage left in the middle of a step");
+  for (const Work& work : under_way) {
+    try {
+      work.wait(Deadline::after(kLongestGoodbye));
+    } catch (const std::exception&) {
+      // what made the stage leave has been told already
+    }
+  }
+}
+
+size_t Runner::index_of(const Action& action) const {
+  return static_cast<size_t>(action.chunk * shape_.micro_batches + action.micro_batch);
+}
+
+Runner::Parcel& Runner::parcel_for(const Action& action) {
+  return (action.kind == ActionKind::forward ? inputs_ : gradients_)[index_of(action)];
+}
+
+Runner::Live*& Runner::live_of(const Action& action) {
+  return live_[index_of(action)];
+}
+
+void Runner::run(const StagePlan& plan) {
+  ESP_CHECK(!broken_, "a pipeline runner was used after an error");
+  prepare(plan);
+  try {
+    if (plan.backward != Backward::none) hold_all(plan.shape.chunks);
+    for (const Step& step : plan.steps) take(plan, step);
+    for (const Sending& one : sending_) wait(one.work, "send", plan.steps.back().action);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  sending_.clear();
+  receiving_.clear();
+  ESP_CHECK(num_live_ == 0, "{} activations are alive after the step", num_live_);
+}
+
+void Runner::prepare(const StagePlan& plan) {
+  const auto count = static_cast<size_t>(plan.shape.chunks * plan.shape.micro_batches);
+  if (live_.size() < count) {
+    live_.resize(count, nullptr);
+    inputs_.resize(count);
+    gradients_.resize(count);
+  }
+  held_.resize(static_cast<size_t>(plan.shape.chunks), false);
+  shape_ = plan.shape;
+  peak_live_ = 0;
+}
+
+void Runner::take(const StagePlan& plan, const Step& step) {
+  switch (step.kind) {
+    case StepKind::receive:
+      return start_receive(step.action);
+    case StepKind::send:
+      return start_send(step.action);
+    case StepKind::compute:
+      break;
+  }
+  compute(plan, step.action);
+  // A stage that is its own neighbour keeps what others would be sent.
+  const auto to = destination_of(plan.shape, plan.stage, step.action);
+  if (to && to->stage == plan.stage)
+    parcel_for({step.action.kind, to->chunk, step.action.micro_batch}) = std::exchange(outgoing_, {});
+}
+
+void Runner::start_receive(const Action& action) {
+  const bool forward = action.kind == ActionKind::forward;
+  comm::Communicator* from = forward ? edges_.activations_in : edges_.gradients_in;
+  ESP_CHECK(from, "nobody to receive from");
+  const CarriedShape shape = forward ? stage_.input_shape(action.chunk, action.micro_batch)
+                                     : stage_.output_shape(action.chunk, action.micro_batch);
+  std::erase_if(receiving_, [](const Work& work) { return work.done(); });
+  const auto start = [&](const tensor::Shape& of, Tensor& tensor, Work& arrived) {
+    tensor = tensor::empty(context_, of, shape.dtype, MemoryCategory::buffer);
+    comm::Call call;
+    call.op = comm::Op::recv;
+    call.out = tensor.data();
+    call.count = static_cast<size_t>(tensor.count());
+    call.dtype = tensor.dtype();
+    call.root = 1 - from->rank();
+    arrived = from->start(call);
+    receiving_.push_back(arrived);
+  };
+  Parcel& parcel = parcel_for(action);
+  start(shape.x, parcel.x, parcel.x_arrived);
+  if (shape.memory.rank() > 0) start(shape.memory, parcel.memory, parcel.memory_arrived);
+}
+
+void Runner::start_send(const Action& action) {
+  comm::Communicator* to = action.kind == ActionKind::forward ? edges_.activations_out : edges_.gradients_out;
+  ESP_CHECK(to, "nobody to send to");
+  const Parcel parcel = std::exchange(outgoing_, {});
+  for (const Sending& one : sending_)
+    if (one.work.done()) one.work.wait(Deadline::after_ms(0));  // throws what went wrong
+  std::erase_if(sending_, [](const Sending& one) { return one.work.done(); });
+  send(to, parcel.x);
+  if (parcel.memory.defined()) send(to, parcel.memory);
+}
+
+void Runner::send(comm::Communicator* to, const Tensor& tensor) {
+  comm::Call call;
+  call.op = comm::Op::send;
+  call.in = tensor.data();
+  call.count = static_cast<size_t>(tensor.count());
+  call.dtype = tensor.dtype();
+  call.root = 1 - to->rank();
+  sending_.push_back({tensor, to->start(call)});
+}
+
+Runner::Parcel Runner::arrived(const Action& action) {
+  Parcel& parcel = parcel_for(action);  // stays there while it is waited for: its memory is being written
+  wait(parcel.x_arrived, "wait", action);
+  wait(parcel.memory_arrived, "wait", action);
+  return std::exchange(parcel, {});
+}
+
+void Runner::wait(const Work& work, const char* what, const Action& action) {
+  if (work.done()) {
+    work.wait(Deadline::after_ms(0));  // throws what went wrong
+    return;
+  }
+  obs::Span span(options_.trace, what, "communication");
+  span.arg("micro_batch", action.micro_batch);
+  span.arg("chunk", action.chunk);
+  const int64_t begun = now_ns();
+  work.wait(Deadline::after(options_.timeout));
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+}
+
+void Runner::compute(const StagePlan& plan, const Action& action) {
+  switch (action.kind) {
+    case ActionKind::forward:
+      return forward(plan, action);
+    case ActionKind::backward:
+      return backward(plan, action);
+    case ActionKind::weights:
+      break;
+  }
+  obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
+  live_of(action)->tape.backward_weights();
+  finish(action);
+}
+
+void Runner::forward(const StagePlan& plan, const Action& action) {
+  const bool training = plan.backward != Backward::none;
+  Parcel parcel = arrived(action);
+  obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
+  if (spare_.empty()) spare_.push_back(all_.emplace_back(std::make_unique<Live>(context_)).get());
+  Live& live = *(live_of(action) = spare_.back());
+  spare_.pop_back();
+  peak_live_ = std::max(peak_live_, ++num_live_);
+
+  live.tape.set_recording(training);
+  const auto input = [&](Tensor& value) {
+    if (!value.defined()) return Variable();
+    return training ? live.tape.leaf(std::exchange(value, {})) : Variable(std::exchange(value, {}));
+  };
+  live.input = {input(parcel.x), input(parcel.memory)};
+  Stage::Output output = stage_.forward(action.chunk, action.micro_batch, live.tape, live.input);
+  if (destination_of(plan.shape, plan.stage, action))
+    outgoing_ = {output.carried.x.value(), output.carried.memory.value(), {}, {}};
+  live.input = {slot_of(live.input.x), slot_of(live.input.memory)};  // nodes keep what they need of it
+  live.output = {slot_of(output.carried.x), slot_of(output.carried.memory)};
+  live.loss = slot_of(output.loss.total);
+  if (!training) finish(action);
+}
+
+void Runner::seed(Live& live, Parcel gradients) {
+  const auto give = [&](const Variable& output, Tensor& gradient) {
+    if (output.needs_grad() && gradient.defined()) live.tape.seed(output, std::exchange(gradient, {}));
+  };
+  give(live.output.x, gradients.x);
+  give(live.output.memory, gradients.memory);
+  if (!live.loss.needs_grad()) return;
+  autograd::Loss loss;
+  loss.total = live.loss;
+  autograd::seed(live.tape, loss);
+}
+
+void Runner::backward(const StagePlan& plan, const Action& action) {
+  Parcel gradients = arrived(action);
+  obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
+  Live& live = *live_of(action);
+  if (action.micro_batch + 1 == shape_.micro_batches) let_go_of(action.chunk);
+  stage_.begin_backward(action.chunk, action.micro_batch);
+  seed(live, std::move(gradients));
+  const bool split = plan.backward == Backward::split;
+  if (split)
+    live.tape.backward_inputs();
+  else
+    live.tape.backward();
+  if (destination_of(plan.shape, plan.stage, action)) {
+    const CarriedShape shape = stage_.input_shape(action.chunk, action.micro_batch);
+    outgoing_.x = gradient_of(live, live.input.x, shape.x, shape.dtype);
+    outgoing_.memory = gradient_of(live, live.input.memory, shape.memory, shape.dtype);
+  }
+  if (!split) finish(action);
+}
+
+// The piece before waits for it: one that did not come about is zeros.
+Tensor Runner::gradient_of(Live& live, const Variable& leaf, const tensor::Shape& shape, DType dtype) const {
+  if (!leaf.needs_grad()) return {};
+  Tensor gradient = live.tape.take_gradient(leaf);
+  return gradient.defined() ? gradient : tensor::zeros(context_, shape, dtype, MemoryCategory::activation);
+}
+
+void Runner::finish(const Action& action) {
+  Live*& live = live_of(action);
+  live->tape.clear();
+  live->input = live->output = {};
+  live->loss = {};
+  spare_.push_back(std::exchange(live, nullptr));
+  --num_live_;
+}
+
+void Runner::hold_all(int num_chunks) {
+  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    for (autograd::Weight* weight : stage_.weights(chunk)) hold(*weight);
+    held_[static_cast<size_t>(chunk)] = true;
+  }
+}
+
+void Runner::let_go_of(int chunk) {
+  held_[static_cast<size_t>(chunk)] = false;
+  for (autograd::Weight* weight : stage_.weights(chunk)) let_go(*weight, context_.stream);
+}
+
+// Tapes point at weights, which may not outlive the runner by much: nothing of the step stays on them. What is under
+// way keeps its memory until the runner goes.
+void Runner::abandon() noexcept {
+  broken_ = true;
+  for (const auto& live : all_) live->tape.clear();
+  for (size_t chunk = 0; chunk < held_.size(); ++chunk)
+    if (held_[chunk])
+      for (autograd::Weight* weight : stage_.weights(static_cast<int>(chunk))) drop_hold(*weight);
+}
+
+uint64_t Runner::bytes_being_sent() const {
+  uint64_t bytes = 0;
+  for (const Sending& one : sending_) bytes += one.tensor.bytes();
+  return bytes;
+}
+
+}  // namespace esp::parallel
