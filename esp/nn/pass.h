@@ -11,6 +11,7 @@
 namespace esp::nn {
 
 class Regions;            // regions.h
+struct RoutingReport;     // moe/report.h
 const Regions& on_one();  // the regions of a model that one holder has whole
 
 enum class Recompute : uint8_t { none, selective, full };
@@ -25,6 +26,8 @@ struct Pass {
   const TokenMap* tokens = nullptr;  // which of each sequence are held; null: all
   const Regions* regions = &on_one();
   Recompute recompute = Recompute::none;
+  double router_scale = 0;           // of routers' own losses per token: the loss scale / tokens of the whole batch
+  RoutingReport* routing = nullptr;  // where routers say what they did; may be null
 
   // The stream of random numbers of one dropout site: a function of seed, step and site, never of the split.
   kernel::DropoutKey dropout_key(uint64_t site) const {

@@ -9,6 +9,7 @@
 #include "esp/autograd/functions/attention.h"
 #include "esp/autograd/functions/cross_entropy.h"
 #include "esp/kernel/activation.h"
+#include "esp/nn/moe/exchange.h"
 #include "esp/nn/parameter.h"
 #include "esp/nn/pass.h"
 
@@ -58,6 +59,8 @@ class Regions {
                                      const kernel::DropoutKey& key) const;
   // The stream as [B, T, dim] with all its tokens.
   virtual autograd::Variable whole(Pass& pass, const autograd::Variable& x) const;
+  // The way of rows to the experts and back.
+  virtual const ExpertExchange& experts() const;
 };
 
 }  // namespace esp::nn

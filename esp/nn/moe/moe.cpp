@@ -1,0 +1,144 @@
+#include "esp/nn/moe/moe.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/autograd/functions/routing.h"
+#include "esp/nn/moe/report.h"
+#include "esp/nn/regions.h"
+
+namespace esp::nn {
+
+using autograd::Variable;
+using device::MemoryCategory;
+using tensor::Tensor;
+
+namespace {
+
+MlpOptions shared_options(const MoeOptions& options) {
+  MlpOptions mlp = options.expert;
+  mlp.ffn = options.shared_ffn;
+  return mlp;
+}
+
+// As Mlp names and begins them. Experts are not divided along the tensor axis.
+autograd::ExpertWeights add_expert(ParameterList& list, const std::string& name, const MlpOptions& o) {
+  const auto add = [&](const char* which, int64_t in, int64_t out, const Init& init, autograd::Weight*& weight,
+                       autograd::Weight*& bias) {
+    weight = &list.add(name + which + ".weight", {in, out}, init, true).weight;
+    if (o.bias) bias = &list.add(name + which + ".bias", {out}, Init::zeros(), false).weight;
+  };
+  autograd::ExpertWeights w;
+  add(o.gated ? ".gate_up" : ".up", o.dim, o.gated ? 2 * o.ffn : o.ffn, o.init, w.up, w.up_bias);
+  add(".down", o.ffn, o.dim, o.out_init, w.down, w.down_bias);
+  return w;
+}
+
+// Rows of `whole` [tokens, width] with these numbers.
+Tensor picked(const tensor::Context& context, const Tensor& whole, const Tensor& numbers, const Tensor& like) {
+  const Tensor here = tensor::empty(context, like.shape(), DType::i32, MemoryCategory::activation);
+  const int64_t width = like.dim(-1);
+  for (int64_t r = 0; r < like.rows(); ++r)
+    std::copy_n(whole.as<int32_t>() + numbers.as<int32_t>()[r] * width, width, here.as<int32_t>() + r * width);
+  return here;
+}
+
+// The choices of whole sequences, from those of all who hold some of their tokens.
+Tensor together(Pass& pass, const ExpertExchange& exchange, const Tensor& choices, const autograd::Rows& rows) {
+  if (!rows.numbers.defined()) return choices;
+  const int64_t width = choices.dim(-1);
+  const Tensor whole =
+      tensor::zeros(pass.tape->context(), {rows.sequences * rows.length, width}, DType::i32, MemoryCategory::buffer);
+  for (int64_t r = 0; r < choices.rows(); ++r)
+    std::copy_n(choices.as<int32_t>() + r * width, width, whole.as<int32_t>() + rows.numbers.as<int32_t>()[r] * width);
+  exchange.add_up(pass, whole);
+  return whole;
+}
+
+void note(Pass& pass, const MoeOptions& o, const Tensor& choices, const Tensor& kept, const kernel::RouteSums& sums) {
+  if (!pass.routing) return;
+  std::vector<RoutingReport::Layer>& layers = pass.routing->layers;
+  if (layers.size() <= static_cast<size_t>(o.layer)) layers.resize(static_cast<size_t>(o.layer) + 1);
+  RoutingReport::Layer& layer = layers[static_cast<size_t>(o.layer)];
+  layer.loads.resize(static_cast<size_t>(o.num_experts));
+  kernel::count_choices(layer.loads.data(), choices.as<const int32_t>(), 1, choices.count(), o.num_experts);
+  layer.tokens = choices.rows();
+  layer.dropped = std::count(kept.as<int32_t>(), kept.as<int32_t>() + kept.count(), -1);
+  layer.aux = sums.balance;
+  layer.z = sums.z;
+}
+
+}  // namespace
+
+Moe::Moe(ParameterList& list, ParameterList& experts, const std::string& name, const MoeOptions& options)
+    : options_(options),
+      router_(list.add(name + ".router.weight", {options.expert.dim, options.num_experts}, options.expert.init, true)),
+      held_(experts.shares().experts.of(options.num_experts)) {
+  ESP_CHECK(options.num_chosen >= 1 && options.num_chosen <= options.num_experts, "{} of {} experts",
+            options.num_chosen, options.num_experts);
+  if (options.shared_ffn > 0) shared_.emplace(list, name + ".shared", shared_options(options));
+  experts_.activation = options.expert.activation;
+  experts_.gated = options.expert.gated;
+  for (int64_t e = held_.begin; e < held_.end; ++e)
+    experts_.add(add_expert(experts, fmt::format("{}.experts.{}", name, e), options.expert));
+}
+
+int64_t Moe::capacity(int64_t tokens) const {
+  const double share = static_cast<double>(options_.num_chosen * tokens) / static_cast<double>(options_.num_experts);
+  return options_.capacity > 0 ? static_cast<int64_t>(std::ceil(options_.capacity * share)) : tokens;
+}
+
+Variable Moe::operator()(Pass& pass, const Variable& x) const {
+  return run(pass, x, options_.capacity > 0);
+}
+
+Variable Moe::extend(Pass& pass, const Variable& x) const {
+  return run(pass, x, false);
+}
+
+Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
+  autograd::Tape& tape = *pass.tape;
+  const tensor::Context& context = tape.context();
+  const ExpertExchange& exchange = pass.regions->experts();
+  const int64_t E = options_.num_experts, k = options_.num_chosen;
+  ESP_CHECK(!pass.training || pass.router_scale > 0 || (options_.aux_weight == 0 && options_.z_weight == 0),
+            "losses of the router without a scale");
+
+  autograd::Rows rows;
+  rows.numbers = exchange.numbers(pass, x.value().rows());
+  rows.sequences = rows.numbers.defined() ? pass.num_sequences : x.value().dim(0);
+  rows.length = rows.numbers.defined() ? pass.tokens->length : x.value().rows() / rows.sequences;
+
+  const autograd::RouterOptions router{
+      E, k, options_.normalises(), options_.aux_weight, options_.z_weight, pass.router_scale};
+  const autograd::Routed routed = autograd::route(tape, x, router_.weight, rows, router);
+  const Tensor whole = together(pass, exchange, routed.choices, rows);
+  const Tensor loads = tensor::empty(context, {rows.sequences, E}, DType::i64, MemoryCategory::buffer);
+  kernel::count_choices(loads.as<int64_t>(), whole.as<const int32_t>(), rows.sequences, rows.length * k, E);
+  const kernel::RouteSums sums = autograd::balance(routed, rows, loads, router);
+
+  Tensor kept = routed.choices;
+  if (may_drop) {
+    const Tensor all = tensor::empty(context, whole.shape(), DType::i32, MemoryCategory::activation);
+    kernel::drop_overflow(all.as<int32_t>(), whole.as<const int32_t>(), rows.sequences, rows.length, k, E,
+                          capacity(rows.length));
+    kept = rows.numbers.defined() ? picked(context, all, rows.numbers, routed.choices) : all;
+  }
+  note(pass, options_, routed.choices, kept, sums);
+
+  const autograd::Placement placement = autograd::place(context, kept, E);
+  ExpertExchange::Parcel parcel = exchange.send(pass, autograd::take_rows(tape, x, placement), placement.counts);
+  Variable shared;
+  if (shared_) shared = (*shared_)(pass, x);  // while the rows travel
+  const Variable arrived = exchange.receive(pass, parcel);
+  const bool keep = pass.recompute == Recompute::none;
+  const Variable said = autograd::expert_rows(tape, arrived, parcel.counts, experts_, keep);
+  const Variable back = exchange.send_back(pass, parcel, said);
+  const Variable y = autograd::combine(tape, back, routed.gates, placement, x.shape());
+  return shared_ ? autograd::add(tape, y, shared) : y;
+}
+
+}  // namespace esp::nn
