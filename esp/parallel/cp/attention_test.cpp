@@ -1,0 +1,198 @@
+// Ring and Ulysses attention on 1 to 4 ranks against self attention on one device.
+#include <cstring>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/autograd/recompute.h"
+#include "esp/base/error.h"
+#include "esp/parallel/cp/ring.h"
+#include "esp/parallel/cp/testing.h"
+#include "esp/parallel/cp/ulysses.h"
+
+namespace esp::parallel {
+namespace {
+
+using autograd::distance;
+using autograd::Tape;
+using autograd::Variable;
+
+Outcome on_one(const Problem& p) {
+  return attend(p, 0, nullptr, ContextLayout::contiguous);
+}
+
+void expect_near(const Outcome& got, const Outcome& want, double tolerance, const std::string& where) {
+  EXPECT_LE(distance(got.o, want.o), tolerance) << "o, " << where;
+  EXPECT_LE(distance(got.dqkv, want.dqkv), tolerance) << "gradient of qkv, " << where;
+}
+
+std::string name(const Problem& p, int c) {
+  return fmt::format("{} {} tokens, {}/{} heads, causal {}, {} padded, dropout {}, {} ranks", name_of(p.dtype), p.T,
+                     p.options.heads, p.options.kv_heads, p.options.causal, p.lengths.size(), p.options.dropout, c);
+}
+
+// Lengths that divide and that do not, padding (also of whole sequences), groups of heads, dropout.
+std::vector<Problem> problems(DType dtype) {
+  std::vector<Problem> all;
+  for (bool causal : {false, true}) {
+    all.push_back(problem(48, 4, 4, causal, dtype));
+    all.push_back(problem(37, 4, 2, causal, dtype));
+    all.push_back(problem(5, 2, 1, causal, dtype));
+    all.push_back(problem(37, 4, 1, causal, dtype));
+    all.back().lengths = {9, 30};
+    all.push_back(problem(24, 2, 2, causal, dtype));
+    all.back().lengths = {0, 24};
+    all.push_back(problem(37, 4, 2, causal, dtype));
+    all.back().options.dropout = 0.3;
+    all.back().options.first_sequence = 6;
+    all.back().options.first_head = 2;
+    all.back().options.all_heads = 8;
+    all.push_back(problem(30, 4, 4, causal, dtype));
+    all.back().options.dropout = 0.2;
+    all.back().lengths = {30, 11};
+    all.push_back(problem(150, 2, 1, causal, dtype));
+    all.back().B = 1;
+  }
+  return all;
+}
+
+TEST(RingAttention, IsSelfAttentionOfTheWholeSequence) {
+  for (const Problem& p : problems(DType::f64)) {
+    const Outcome want = on_one(p);
+    for (int c : {1, 2, 3, 4})
+      for (ContextLayout layout : {ContextLayout::zigzag, ContextLayout::contiguous})
+        expect_near(attend(p, c, ring_attention, layout), want, 1e-12, name(p, c));
+  }
+}
+
+TEST(RingAttention, IsCloseInEveryType) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const Problem& p : problems(dtype)) {
+      const double tolerance = dtype == DType::f32 ? 1e-6 : dtype == DType::bf16 ? 1e-2 : 1e-3;
+      const Outcome want = on_one(p);
+      for (int c : {2, 3})
+        expect_near(attend(p, c, ring_attention, ContextLayout::zigzag), want, tolerance, name(p, c));
+    }
+}
+
+TEST(RingAttention, LargeScoresStayFinite) {
+  Problem p = problem(64, 2, 2, true);
+  p.scale = 30;  // scores of thousands: whole blocks weigh nothing
+  expect_near(attend(p, 4, ring_attention, ContextLayout::zigzag), on_one(p), 1e-9, name(p, 4));
+}
+
+TEST(UlyssesAttention, HasTheBitsOfOneDevice) {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const Problem& p : problems(dtype)) {
+      const Outcome want = on_one(p);
+      for (int c : {1, 2, 4}) {
+        if (!ulysses_obstacle(p.options.heads, p.options.kv_heads, c).empty()) continue;
+        const Outcome got = attend(p, c, ulysses_attention, ContextLayout::contiguous);
+        EXPECT_EQ(got.o, want.o) << name(p, c);
+        if (p.options.kv_heads % c == 0) {
+          EXPECT_EQ(got.dqkv, want.dqkv) << name(p, c);
+        } else {  // the copies of a key/value head give a sum of sums
+          const double places = dtype == DType::f64 ? 1e-15 : dtype == DType::f32 ? 1e-6 : 2e-2;
+          EXPECT_LE(distance(got.dqkv, want.dqkv), places) << name(p, c);
+        }
+      }
+    }
+}
+
+TEST(UlyssesAttention, NamesTheHeadsThatDoNotDivide) {
+  EXPECT_EQ(ulysses_obstacle(12, 4, 2), "");
+  EXPECT_EQ(ulysses_obstacle(12, 2, 4), "");
+  EXPECT_EQ(ulysses_obstacle(10, 10, 4), "10 heads do not divide over 4 ranks");
+  EXPECT_NE(ulysses_obstacle(12, 3, 4), "");
+  EXPECT_THROW(attend(problem(20, 3, 3, true), 2, ulysses_attention, ContextLayout::contiguous), UsageError);
+}
+
+TEST(ContextParallel, RecomputationRunsTheRingAgain) {
+  const Problem p = problem(26, 4, 2, true);
+  for (Attention attention : {ring_attention, ulysses_attention}) {
+    const ContextLayout layout = attention == ring_attention ? ContextLayout::zigzag : ContextLayout::contiguous;
+    const Outcome want = attend(p, 2, attention, layout);
+    const auto again = [&](Tape& tape, const Variable& x, const autograd::AttentionOptions& options,
+                           const ContextGroup& group) {
+      return autograd::recompute(tape, x, [=](Tape& t, const Variable& v) { return attention(t, v, options, group); });
+    };
+    const Outcome got = attend(p, 2, nullptr, layout, nullptr, again);
+    EXPECT_EQ(got.o, want.o);
+    EXPECT_EQ(got.dqkv, want.dqkv);
+  }
+}
+
+// qkv is used twice: the gradient of the second use is there when the ring's is added.
+TEST(ContextParallel, GradientsAreAddedToWhatIsThere) {
+  const Problem p = problem(26, 4, 2, true);
+  const Outcome once = attend(p, 2, ring_attention, ContextLayout::zigzag);
+  const auto twice = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& options,
+                        const ContextGroup& group) {
+    return autograd::add(tape, ring_attention(tape, x, options, group), ring_attention(tape, x, options, group));
+  };
+  const Outcome got = attend(p, 2, nullptr, ContextLayout::zigzag, nullptr, twice);
+  for (size_t i = 0; i < got.dqkv.size(); ++i) ASSERT_EQ(got.dqkv[i], 2 * once.dqkv[i]);
+}
+
+TEST(ContextParallel, RotaryPositionsFollowThePieces) {
+  const Problem p = problem(29, 4, 2, true);
+  const auto turned = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& o,
+                         const ContextGroup& group) {
+    const nn::TokenMap tokens = group.tokens(group.rank());
+    const Variable y = rotary(tape, x, o.heads + o.kv_heads, o.head_dim, tokens, 100);
+    return ring_attention(tape, y, o, group);
+  };
+  // One rank holds one run from position 0: today's rotary, then self attention.
+  const Outcome want = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, turned);
+  const auto plain = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& o, const ContextGroup&) {
+    return autograd::self_attention(tape, autograd::rotary(tape, x, o.heads + o.kv_heads, o.head_dim, 0, 100), o);
+  };
+  const Outcome one = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, plain);
+  EXPECT_EQ(want.o, one.o);
+  EXPECT_EQ(want.dqkv, one.dqkv);
+  EXPECT_GT(distance(want.o, on_one(p).o), 1e-3);  // it does turn something
+  for (int c : {2, 3, 4})
+    expect_near(attend(p, c, nullptr, ContextLayout::zigzag, nullptr, turned), want, 1e-12, name(p, c));
+}
+
+TEST(ContextParallel, ATooShortSequenceIsRefusedBeforeAnyMessage) {
+  EXPECT_THROW(attend(problem(3, 4, 4, true), 4, ring_attention, ContextLayout::zigzag), std::exception);
+}
+
+// q = 2·b·(s/c)·h_kv elements: forward (c−1)·q, backward (c−1)·q and c·q of sums.
+TEST(RingAttention, SendsWhatTheFormulaSays) {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (int c : {2, 3, 4}) {
+      const Problem p = problem(24, 4, 2, true, dtype);
+      std::vector<Trace> traces;
+      attend(p, c, ring_attention, ContextLayout::zigzag, &traces);
+      const uint64_t elements = static_cast<uint64_t>(2 * p.B * p.T / c * p.options.kv_heads * p.options.head_dim);
+      const uint64_t q = elements * size_of(dtype), sums = elements * size_of(tensor::accumulation_type(dtype));
+      const auto ranks = static_cast<uint64_t>(c);
+      for (const Trace& trace : traces) {
+        EXPECT_EQ(sent(trace.forward), (ranks - 1) * q) << name(p, c);
+        EXPECT_EQ(sent(trace.both) - sent(trace.forward), (ranks - 1) * q + ranks * sums) << name(p, c);
+      }
+    }
+}
+
+// Four all-to-alls of b·(s/c)·h elements each way.
+TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
+  for (DType dtype : {DType::f64, DType::bf16})
+    for (int c : {2, 4}) {
+      const Problem p = problem(24, 4, 4, true, dtype);
+      std::vector<Trace> traces;
+      attend(p, c, ulysses_attention, ContextLayout::contiguous, &traces);
+      const auto ranks = static_cast<uint64_t>(c);
+      const uint64_t bytes =
+          4 * (ranks - 1) * static_cast<uint64_t>(p.B * p.T * p.q_width()) / ranks / ranks * size_of(dtype);
+      for (const Trace& trace : traces) {
+        EXPECT_EQ(sent(trace.forward), bytes) << name(p, c);
+        EXPECT_EQ(sent(trace.both) - sent(trace.forward), bytes) << name(p, c);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace esp::parallel

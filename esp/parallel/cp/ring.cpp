@@ -1,0 +1,271 @@
+#include "esp/parallel/cp/ring.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/floating.h"
+#include "esp/parallel/cp/rows.h"
+
+namespace esp::parallel {
+namespace {
+
+using autograd::GradientTarget;
+using autograd::Tape;
+using autograd::Variable;
+using device::MemoryCategory;
+using kernel::AttentionShape;
+using nn::TokenMap;
+using tensor::Tensor;
+
+void* at(const Tensor& x, int64_t element) {
+  return kernel::at(x.data(), element, x.dtype());
+}
+
+// Who holds what, and the shapes of the blocks that meet on this rank.
+class Ring {
+ public:
+  Ring(const Tensor& qkv, const autograd::AttentionOptions& options, const ContextGroup& group)
+      : options_(options),
+        B(qkv.dim(0)),
+        row(qkv.dim(2)),
+        q_width(options.heads * options.head_dim),
+        kv_width(2 * options.kv_heads * options.head_dim),
+        rank(group.rank()),
+        size(group.size()) {
+    ESP_CHECK(group.length >= size, "{} tokens over {} ranks", group.length, size);
+    for (int r = 0; r < size; ++r) tokens.push_back(group.tokens(r));
+    for (const TokenMap& map : tokens) most = std::max(most, map.count());
+    T = tokens[static_cast<size_t>(rank)].count();
+    ESP_CHECK(qkv.shape().rank() == 3 && qkv.dim(1) == T && row == q_width + kv_width,
+              "qkv {} for {} heads and {} key/value heads of {}, {} of {} tokens", qkv.shape().text(), options.heads,
+              options.kv_heads, options.head_dim, T, group.length);
+    lengths_.resize(options.key_lengths.defined() ? static_cast<size_t>(B) : 0);
+  }
+
+  const autograd::AttentionOptions& options_;
+  const int64_t B, row, q_width, kv_width;
+  const int rank, size;
+  int64_t T = 0, most = 0;  // tokens held here, and by the one who holds most
+  std::vector<TokenMap> tokens;
+
+  // Whose keys are here at step j, and how many elements they and their values are.
+  const TokenMap& visitor(int step) const { return tokens[static_cast<size_t>((rank + 2 * size - step) % size)]; }
+  int64_t kv_count(int step) const { return B * visitor(step).count() * kv_width; }
+  std::vector<AttentionBlock> blocks(int step) const {
+    return attention_blocks(visitor(0), visitor(step), options_.causal, options_.dropout > 0);
+  }
+
+  // Keys and values of `step` are packed [B, tokens, k | v]; q in place in qkv, o in rows of its own.
+  AttentionShape shape(int step, const AttentionBlock& block) {
+    const TokenMap& keys = visitor(step);
+    AttentionShape s;
+    s.batch = B;
+    s.num_queries = block.num_queries;
+    s.num_keys = block.num_keys;
+    s.heads = options_.heads;
+    s.kv_heads = options_.kv_heads;
+    s.head_dim = options_.head_dim;
+    s.q = {T * row, row};
+    s.k = s.v = {keys.count() * kv_width, kv_width};
+    s.o = {T * q_width, q_width};
+    s.causal = block.causal;
+    s.causal_offset = block.causal_offset;
+    s.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim));
+    s.lse_row = T;
+    s.dropout = options_.dropout;
+    s.key = options_.key;
+    s.first_batch = options_.first_sequence;
+    s.first_head = options_.first_head;
+    s.all_heads = options_.all_heads;
+    s.first_query = block.first_query;
+    s.first_key = block.first_key;
+    s.all_queries = s.all_keys = keys.length;
+    for (size_t b = 0; b < lengths_.size(); ++b)
+      lengths_[b] = static_cast<int32_t>(num_before(keys, options_.key_lengths.as<const int32_t>()[b]) - block.key);
+    s.key_lengths = lengths_.empty() ? nullptr : lengths_.data();
+    return s;
+  }
+
+  // Scratch for keys and values, or their gradients, of any rank; this rank's own packed for the journey.
+  Tensor kv_buffer(const Tape& tape, DType type) const { return tape.scratch({B * most * kv_width}, type); }
+  void pack(const Tensor& to, const Tensor& qkv, const device::Stream& stream) const {
+    copy_rows({to, 0, kv_width}, {qkv, q_width, row}, B * T, kv_width, stream);
+  }
+
+ private:
+  std::vector<int32_t> lengths_;  // of the keys of a block
+};
+
+// --- forward ---
+
+// o in the accumulation type, and lse, both of all keys.
+void forward(const Tape& tape, const Tensor& qkv, Ring& ring, const ContextGroup& group, const Tensor& o,
+             const Tensor& lse) {
+  const device::Stream& stream = tape.context().stream;
+  kernel::fill(lse.data(), -std::numeric_limits<double>::infinity(), lse.count(), lse.dtype(), stream);
+  Tensor here = ring.kv_buffer(tape, qkv.dtype()), next = ring.kv_buffer(tape, qkv.dtype());
+  UnderWay under_way(group);
+  ring.pack(here, qkv, stream);
+  for (int step = 0; step < ring.size; ++step) {
+    Work moved;
+    if (step + 1 < ring.size)
+      moved =
+          under_way.start_exchange(here.data(), ring.kv_count(step), next.data(), ring.kv_count(step + 1), qkv.dtype());
+    for (const AttentionBlock& block : ring.blocks(step)) {
+      const AttentionShape shape = ring.shape(step, block);
+      const int64_t key = block.key * ring.kv_width;
+      kernel::attention_forward_block(at(o, block.query * ring.q_width), at(lse, block.query),
+                                      at(qkv, block.query * ring.row), at(here, key), at(here, key + ring.kv_width / 2),
+                                      shape, qkv.dtype(), stream);
+    }
+    under_way.wait(moved, "keys and values");
+    std::swap(here, next);
+  }
+}
+
+// --- backward ---
+
+// Gradients in the accumulation type: dq in rows of `dq_row`, dkv packed.
+class Backward {
+ public:
+  Backward(Tape& tape, Ring& ring, const Tensor& qkv, const Tensor& d_o, const Tensor& o, const Tensor& lse,
+           const Tensor& dq, int64_t dq_row)
+      : tape_(tape), ring_(ring), qkv_(qkv), d_o_(d_o), o_(o), lse_(lse), dq_(dq), dq_row_(dq_row) {}
+
+  // The sums for this rank's own keys and values, gathered from all who saw them.
+  Tensor run(const ContextGroup& group) {
+    const device::Stream& stream = tape_.context().stream;
+    const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
+    Tensor here = ring_.kv_buffer(tape_, type), next = ring_.kv_buffer(tape_, type);
+    Tensor mine = ring_.kv_buffer(tape_, sums), leaving = ring_.kv_buffer(tape_, sums),
+           coming = ring_.kv_buffer(tape_, sums);
+    Work moved, sums_moved;
+    UnderWay under_way(group);
+    ring_.pack(here, qkv_, stream);
+    for (int step = 0; step < ring_.size; ++step) {
+      if (step + 1 < ring_.size)
+        moved =
+            under_way.start_exchange(here.data(), ring_.kv_count(step), next.data(), ring_.kv_count(step + 1), type);
+      meet(step, here, mine);
+      // The sums of those who had this block before arrive while we compute ours.
+      under_way.wait(sums_moved, "sums of keys and values");
+      if (step > 0) kernel::add_to(mine.data(), coming.data(), ring_.kv_count(step), sums, stream);
+      std::swap(mine, leaving);
+      sums_moved =
+          under_way.start_exchange(leaving.data(), ring_.kv_count(step), coming.data(), ring_.kv_count(step + 1), sums);
+      under_way.wait(moved, "keys and values");
+      std::swap(here, next);
+    }
+    under_way.wait(sums_moved, "sums of keys and values");
+    return coming;
+  }
+
+ private:
+  // dq and the visitor's dk and dv of what meets at `step`.
+  void meet(int step, const Tensor& kv, const Tensor& dkv) {
+    const device::Stream& stream = tape_.context().stream;
+    const std::vector<AttentionBlock> blocks = ring_.blocks(step);
+    clear_unseen(step, blocks, dkv);
+    for (const AttentionBlock& block : blocks) {
+      const AttentionShape shape = ring_.shape(step, block);
+      const int64_t key = block.key * ring_.kv_width, value = key + ring_.kv_width / 2;
+      const Tensor workspace =
+          tape_.scratch({kernel::attention_workspace_bytes(shape, qkv_.dtype(), stream.num_threads())}, DType::u8);
+      kernel::AttentionSums to{at(dq_, block.query * dq_row_), at(dkv, key), at(dkv, value),
+                               {ring_.T * dq_row_, dq_row_},   shape.k,      shape.v};
+      to.add_q = step > 0 || !block.is_first_of_queries;  // at step 0 every query meets itself
+      to.add_kv = !block.is_first_of_keys;
+      kernel::attention_backward_block(to, at(d_o_, block.query * ring_.q_width), at(o_, block.query * ring_.q_width),
+                                       at(qkv_, block.query * ring_.row), at(kv, key), at(kv, value),
+                                       at(lse_, block.query), workspace.data(), shape, qkv_.dtype(), stream);
+    }
+  }
+
+  // Runs of keys that no query here sees have no block that writes their sums.
+  void clear_unseen(int step, const std::vector<AttentionBlock>& blocks, const Tensor& dkv) {
+    const TokenMap& keys = ring_.visitor(step);
+    int64_t key = 0;
+    for (const nn::TokenRun& run : keys.runs) {
+      const bool is_seen = std::any_of(blocks.begin(), blocks.end(), [&](const AttentionBlock& block) {
+        return block.key <= key && key < block.key + block.num_keys;
+      });
+      for (int64_t b = 0; b < ring_.B && !is_seen; ++b)
+        kernel::fill(at(dkv, (b * keys.count() + key) * ring_.kv_width), 0, run.count * ring_.kv_width, dkv.dtype(),
+                     tape_.context().stream);
+      key += run.count;
+    }
+  }
+
+  Tape& tape_;
+  Ring& ring_;
+  const Tensor &qkv_, &d_o_, &o_, &lse_, &dq_;
+  const int64_t dq_row_;
+};
+
+class RingNode final : public autograd::Node {
+ public:
+  RingNode(const Variable& qkv, int y, Tensor o, Tensor lse, const autograd::AttentionOptions& options,
+           const ContextGroup& group)
+      : qkv_(qkv), y_(y), o_(std::move(o)), lse_(std::move(lse)), options_(options), group_(group) {}
+
+  void backward_input(Tape& tape) override {
+    const device::Stream& stream = tape.context().stream;
+    const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
+    Ring ring(qkv_.value(), options_, group_);
+    // Written over, so a gradient that is already there is added to afterwards.
+    const bool is_first = qkv_.needs_grad() && !tape.gradient_of(qkv_.slot()).defined();
+    const GradientTarget into =
+        is_first ? tape.gradient_into(qkv_) : GradientTarget{tape.scratch(qkv_.shape(), type), true};
+    const bool in_place = type == sums;
+    const Tensor dq = in_place ? into.tensor : tape.scratch({ring.B, ring.T, ring.q_width}, sums);
+    const Tensor dkv =
+        Backward(tape, ring, qkv_.value(), tape.gradient_of(y_), o_, lse_, dq, in_place ? ring.row : ring.q_width)
+            .run(group_);
+    const int64_t rows = ring.B * ring.T;
+    if (!in_place) copy_rows({into.tensor, 0, ring.row}, {dq, 0, ring.q_width}, rows, ring.q_width, stream);
+    copy_rows({into.tensor, ring.q_width, ring.row}, {dkv, 0, ring.kv_width}, rows, ring.kv_width, stream);
+    if (!is_first && qkv_.needs_grad()) tape.give_gradient(qkv_.slot(), into.tensor);
+  }
+
+ private:
+  Variable qkv_;
+  int y_;
+  Tensor o_, lse_;
+  autograd::AttentionOptions options_;
+  ContextGroup group_;
+};
+
+}  // namespace
+
+Variable ring_attention(Tape& tape, const Variable& qkv, const autograd::AttentionOptions& options,
+                        const ContextGroup& group) {
+  if (group.size() == 1) return autograd::self_attention(tape, qkv, options);
+  const tensor::Context& context = tape.context();
+  const DType type = qkv.dtype(), sums = tensor::accumulation_type(type);
+  Ring ring(qkv.value(), options, group);
+  const tensor::Shape shape{ring.B, ring.T, ring.q_width};
+  Tensor o = tensor::empty(context, shape, type, MemoryCategory::activation);
+  Tensor lse = tensor::empty(context, {ring.B, options.heads, ring.T}, sums, MemoryCategory::activation);
+  const Tensor running = type == sums ? o : tape.scratch(shape, sums);
+  forward(tape, qkv.value(), ring, group, running, lse);
+  if (type != sums) kernel::cast(o.data(), type, running.data(), sums, o.count(), context.stream);
+  if (!tape.wants({&qkv})) return o;
+  Variable y = tape.output(o);
+  tape.record<RingNode>(1, qkv, y.slot(), std::move(o), std::move(lse), options, group);
+  return y;
+}
+
+Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, const TokenMap& tokens, double theta) {
+  Variable y = x;
+  int64_t token = 0;
+  for (const nn::TokenRun& run : tokens.runs) {
+    y = autograd::rotary_run(tape, y, heads, head_dim, token, token + run.count, run.first, theta);
+    token += run.count;
+  }
+  return y;
+}
+
+}  // namespace esp::parallel
