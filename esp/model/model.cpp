@@ -35,16 +35,23 @@ double Model::flops_per_token(int64_t seq_len) const {
   return model::flops_per_token(config(), seq_len);
 }
 
+void check_inputs(const ModelConfig& config, const Batch& batch) {
+  check_ids(batch.inputs, 0, config.vocab, "token");
+  check_ids(batch.decoder_inputs, 0, config.vocab, "token");
+  check_ids(batch.segments, 0, config.type_vocab, "segment");
+}
+
+void check_targets(const ModelConfig& config, const Batch& batch) {
+  check_ids(batch.targets, INT32_MIN, config.num_classes > 0 ? config.num_classes : config.vocab, "target");
+}
+
 State Model::hidden(nn::Pass& pass, const Batch& batch) {
-  check_ids(batch.inputs, 0, config().vocab, "token");
-  check_ids(batch.decoder_inputs, 0, config().vocab, "token");
-  check_ids(batch.segments, 0, config().type_vocab, "segment");
+  check_inputs(config(), batch);
   return blocks(0, num_blocks(), pass, stem(pass, batch), batch);
 }
 
 autograd::Loss Model::forward(nn::Pass& pass, const Batch& batch, double scale) {
-  const int64_t classes = config().num_classes > 0 ? config().num_classes : config().vocab;
-  check_ids(batch.targets, INT32_MIN, classes, "target");
+  check_targets(config(), batch);
   return loss(pass, hidden(pass, batch), batch, scale);
 }
 

@@ -74,6 +74,10 @@ class Model {
 // Host ids i32 within [least, below), or a UsageError that says which is not.
 void check_ids(const tensor::Tensor& ids, int32_t least, int64_t below, std::string_view what);
 
+// The same for all ids of a batch that are looked up, and for its targets: for whoever runs the parts himself.
+void check_inputs(const ModelConfig& config, const Batch& batch);
+void check_targets(const ModelConfig& config, const Batch& batch);
+
 struct HfFormat;  // hf_format.h
 
 struct ModelRow {

@@ -73,7 +73,14 @@ Mesh::Mesh(const MeshShape& shape, comm::Communicator* world)
     : shape_(shape), world_(world), here_(shape.at(world ? world->rank() : 0)) {
   ESP_CHECK(shape.size() == (world ? world->size() : 1), "{} for {} ranks", shape.text(), world ? world->size() : 1);
   ESP_CHECK(shape.copies() % shape.ep == 0, "{}: ep divides dp·cp", shape.text());
-  for (Axis axis : kAxes) groups_[static_cast<size_t>(axis)] = another(axis);
+  for (Axis axis : kAxes) {
+    // Copies of a model that nobody divides are the world itself; they need no second line.
+    const bool of_copies = axis == Axis::data || axis == Axis::copies || axis == Axis::expert_data;
+    const bool everyone = world && static_cast<int>(members(shape, axis, rank()).size()) == world->size();
+    const auto at = static_cast<size_t>(axis);
+    if (!of_copies || !everyone) made_[at] = another(axis);
+    groups_[at] = of_copies && everyone && world->size() > 1 ? world : made_[at].get();
+  }
 }
 
 int Mesh::index(Axis axis) const {

@@ -41,7 +41,8 @@ std::string_view name_of(Axis axis);
 // The group of `axis` that `rank` is in, in the order of the axis; the first of them tells groups apart.
 std::vector<int> members(const MeshShape& shape, Axis axis, int rank);
 
-// The communicators of one rank: null where the group has one member. Making one is collective over the world.
+// The communicators of one rank: null where the group has one member; the world's own where all ranks are copies.
+// Making one is collective over the world.
 class Mesh {
  public:
   Mesh(const MeshShape& shape, comm::Communicator* world);
@@ -50,7 +51,7 @@ class Mesh {
   const Coordinates& here() const { return here_; }
   int rank() const { return world_ ? world_->rank() : 0; }
   comm::Communicator* world() const { return world_; }
-  comm::Communicator* group(Axis axis) const { return groups_[static_cast<size_t>(axis)].get(); }
+  comm::Communicator* group(Axis axis) const { return groups_[static_cast<size_t>(axis)]; }
   // Its place and their number in a group, also where it is alone.
   int index(Axis axis) const;
   int size(Axis axis) const;
@@ -61,7 +62,8 @@ class Mesh {
   const MeshShape shape_;
   comm::Communicator* const world_;
   const Coordinates here_;
-  std::unique_ptr<comm::Communicator> groups_[std::size(kAxes)];
+  std::unique_ptr<comm::Communicator> made_[std::size(kAxes)];
+  comm::Communicator* groups_[std::size(kAxes)] = {};
 };
 
 }  // namespace esp::parallel

@@ -13,11 +13,22 @@ using tensor::Tensor;
 
 SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<Owned> owned,
                          std::vector<int64_t> cuts, DType storage, bool ordered)
-    : context_(context), owned_(std::move(owned)), ordered_(ordered), shared_(!cuts.empty()) {
+    : parameters_(parameters),
+      context_(context),
+      owned_(std::move(owned)),
+      ordered_(ordered),
+      shared_(!cuts.empty()),
+      of_units_(parameters.units().size()) {
   if (!ordered_) return;
   first_block_.push_back(0);
   for (const auto& unit : parameters.units())
     first_block_.push_back(first_block_.back() + (unit.count + kBlock - 1) / kBlock);
+  // Where what counts begins or ends is a cut like another.
+  for (const nn::Parameter& p : parameters.all()) {
+    if (p.counted) continue;
+    const int64_t at = parameters.units()[static_cast<size_t>(p.unit)].first + p.offset;
+    cuts.insert(cuts.end(), {at, at + p.count()});
+  }
   std::sort(cuts.begin(), cuts.end());
   for (size_t u = 0; u < parameters.units().size(); ++u) {
     const auto& unit = parameters.units()[u];
@@ -45,34 +56,59 @@ int64_t SquaredNorm::slot_of(int64_t block) const {
   return found != cut_blocks_.end() && *found == block ? found - cut_blocks_.begin() : -1;
 }
 
-double SquaredNorm::sum(Ranks& ranks) {
-  if (ordered_) return sum_ordered(ranks);
-  double sum = 0;
-  for (const Owned& one : owned_)
-    sum += kernel::sum_of_squares(one.grads.data(), one.grads.count(), one.grads.dtype(), context_.stream);
-  if (shared_) ranks.wait(ranks.start_all_reduce(Tensor::over(&sum, {1}, DType::f64)), "norm");
-  return sum;
+// Neighbours that count are one run: nothing is cut where everything counts.
+template <typename F>
+void SquaredNorm::for_each_counted(const Range& range, F&& f) const {
+  int64_t begin = range.begin;
+  for (const nn::Parameter* p : parameters_.units()[static_cast<size_t>(range.unit)].parameters) {
+    if (p->counted) continue;
+    const int64_t end = std::min(p->offset, range.end);
+    if (begin < end) f(begin, end);
+    begin = std::max(begin, p->offset + p->count());
+  }
+  if (begin < range.end) f(begin, range.end);
 }
 
-double SquaredNorm::sum_ordered(Ranks& ranks) {
+const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
+  std::fill(of_units_.begin(), of_units_.end(), 0);
+  if (ordered_) {
+    sum_ordered(ranks);
+    return of_units_;
+  }
+  for (const Owned& one : owned_)
+    for_each_counted(one.range, [&](int64_t begin, int64_t end) {
+      const Tensor run = one.grads.slice(begin - one.range.begin, end - one.range.begin);
+      of_units_[static_cast<size_t>(one.range.unit)] +=
+          kernel::sum_of_squares(run.data(), run.count(), run.dtype(), context_.stream);
+    });
+  if (shared_) {
+    const auto num_units = static_cast<int64_t>(of_units_.size());
+    ranks.wait(ranks.start_all_reduce(Tensor::over(of_units_.data(), {num_units}, DType::f64)), "norm");
+  }
+  return of_units_;
+}
+
+void SquaredNorm::sum_ordered(Ranks& ranks) {
   const device::Stream alone;
   double* sums = sums_.as<double>();
   std::memset(sums, 0, sums_.bytes());
   if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
   for (const Owned& one : owned_) {
     const size_t element = size_of(one.grads.dtype());
-    for (int64_t at = one.range.begin; at < one.range.end;) {
-      const int64_t end = std::min((at / kBlock + 1) * kBlock, one.range.end);
-      const int64_t block = block_of(one.range, at), slot = slot_of(block);
-      const std::byte* from = one.grads.as<std::byte>() + static_cast<size_t>(at - one.range.begin) * element;
-      if (slot < 0) {
-        sums[block] = kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
-      } else {
-        std::memcpy(edges_.as<std::byte>() + static_cast<size_t>(slot * kBlock + at % kBlock) * element, from,
-                    static_cast<size_t>(end - at) * element);
+    for_each_counted(one.range, [&](int64_t first, int64_t last) {
+      for (int64_t at = first; at < last;) {
+        const int64_t end = std::min((at / kBlock + 1) * kBlock, last);
+        const int64_t block = block_of(one.range, at), slot = slot_of(block);
+        const std::byte* from = one.grads.as<std::byte>() + static_cast<size_t>(at - one.range.begin) * element;
+        if (slot < 0) {
+          sums[block] = kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
+        } else {
+          std::memcpy(edges_.as<std::byte>() + static_cast<size_t>(slot * kBlock + at % kBlock) * element, from,
+                      static_cast<size_t>(end - at) * element);
+        }
+        at = end;
       }
-      at = end;
-    }
+    });
   }
   if (shared_) {
     const Work summing = ranks.start_all_reduce(sums_);  // one rank has each block, the others add zeros
@@ -83,9 +119,8 @@ double SquaredNorm::sum_ordered(Ranks& ranks) {
     const Tensor block = edges_.slice(static_cast<int64_t>(i) * kBlock, static_cast<int64_t>(i + 1) * kBlock);
     sums[cut_blocks_[i]] = kernel::sum_of_squares(block.data(), cut_counts_[i], block.dtype(), alone);
   }
-  double sum = 0;
-  for (int64_t block = 0; block < sums_.count(); ++block) sum += sums[block];
-  return sum;
+  for (size_t unit = 0; unit < of_units_.size(); ++unit)
+    for (int64_t block = first_block_[unit]; block < first_block_[unit + 1]; ++block) of_units_[unit] += sums[block];
 }
 
 }  // namespace esp::sync

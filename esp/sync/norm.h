@@ -1,8 +1,9 @@
-// Σ g² over all parameters when ranks own parts of them.
+// Σ g² of each unit, over the parameters that count, when ranks own parts of them.
 //
-// Ordered: the sum of blocks of 4096 elements of each unit, added block by block, which no cut of the elements over
-// ranks changes. A block that a cut goes through is brought together first. Otherwise each rank sums what it owns and
-// the sums are added, which is the same number up to rounding.
+// Ordered: the sum of blocks of 4096 elements of the unit, added block by block from zero, which no cut of the elements
+// over ranks changes. A block that a cut goes through is brought together first; so is one that holds elements that do
+// not count, which are zeros there. Otherwise each rank sums what it owns and the sums are added, which is the same
+// number up to rounding.
 #pragma once
 
 #include <span>
@@ -19,16 +20,20 @@ class SquaredNorm {
   // all units) at which another part begins: the same list on every rank. A rank may own nothing.
   SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<optim::Owned> owned,
               std::vector<int64_t> cuts, DType storage, bool ordered);
-  double sum(Ranks& ranks);
+  const std::vector<double>& sums(Ranks& ranks);  // by unit; lent until the next call
   // The gradients of owned range `index`, where they were not known at the beginning or have moved.
   void set_gradients(size_t index, tensor::Tensor grads) { owned_[index].grads = std::move(grads); }
 
  private:
   static constexpr int64_t kBlock = 4096;
-  double sum_ordered(Ranks& ranks);
+  void sum_ordered(Ranks& ranks);
+  // f(begin, end) for each run of elements of `range` whose parameters count.
+  template <typename F>
+  void for_each_counted(const optim::Range& range, F&& f) const;
   int64_t block_of(const optim::Range& range, int64_t at) const;  // numbered over all units
   int64_t slot_of(int64_t block) const;                           // among those cut through; -1: it is whole
 
+  const nn::ParameterList& parameters_;
   const tensor::Context context_;
   std::vector<optim::Owned> owned_;
   const bool ordered_, shared_;
@@ -36,6 +41,7 @@ class SquaredNorm {
   std::vector<int64_t> cut_blocks_;   // in order
   std::vector<int64_t> cut_counts_;   // elements of each
   tensor::Tensor sums_, edges_;       // [blocks] f64, [cut blocks · kBlock] as gradients are stored
+  std::vector<double> of_units_;
 };
 
 }  // namespace esp::sync

@@ -5,7 +5,7 @@
 // `after_step` every rank computes with the same values. Behind it: all-reduce, ZeRO 1 to 3 (more in strategies.cpp).
 //
 // The order of one step, the same on every rank:
-//   begin_step, then per micro-batch begin_pass … forward, backward … end_pass, then finish, sum_of_squares,
+//   begin_step, then per micro-batch begin_pass … forward, backward … end_pass, then finish, sums_of_squares,
 //   the optimizer's step over owned(), after_step.
 // Losses are scaled by the count over all ranks before backward, so gradients are summed, not averaged.
 //
@@ -105,8 +105,9 @@ class Strategy {
   virtual void begin_backward() {}  // the pass's forward is over; not called where nothing is trained
   virtual void end_pass() = 0;
   virtual void finish() = 0;
-  // Σ g² over every parameter once, whoever owns it; the same bits on every rank. After finish.
-  virtual double sum_of_squares() = 0;
+  // Σ g² of each unit, over those of its parameters that count (Parameter::counted), whoever owns them; the same bits on
+  // every rank. Lent until the next call. After finish.
+  virtual const std::vector<double>& sums_of_squares() = 0;
   virtual void after_step() = 0;
 
   virtual StepTimes times() const = 0;

@@ -15,7 +15,7 @@ class WholeCopies : public Strategy {
   std::vector<optim::Owned> owned() override { return optim::everything(parameters_); }
   std::vector<optim::Held> held() override;  // the first rank's: the others hold the same
   void begin_step() override;
-  double sum_of_squares() override { return norm_.sum(ranks_); }
+  const std::vector<double>& sums_of_squares() override { return norm_.sums(ranks_); }
   void after_step() override {}
   StepTimes times() const override { return {ranks_.exposed_ms()}; }
 

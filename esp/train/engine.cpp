@@ -16,7 +16,7 @@
 namespace esp::train {
 namespace {
 
-using tensor::Tensor;
+using parallel::Axis;
 
 constexpr size_t kNumWords = 3;
 
@@ -74,6 +74,13 @@ std::unique_ptr<Feed> make_feed_in_turn(RunConfig& config, const Log& log, const
   return feed;
 }
 
+// Copies of one part of the model that one host holds: what ZeRO++ calls a node.
+int copies_per_node(const RunConfig& config, const parallel::MeshShape& mesh, const Standing& standing) {
+  const int per_node =
+      config.comm.nodes > 0 ? standing.size() / static_cast<int>(config.comm.nodes) : standing.local_size;
+  return std::clamp(per_node / mesh.tp, 1, mesh.copies());
+}
+
 optim::OptimizerOptions optimizer_options(const TrainSection& t) {
   optim::OptimizerOptions o;
   o.name = t.optimizer;
@@ -97,25 +104,6 @@ double rate_at(const TrainSection& t, int64_t step) {
   return optim::learning_rate(o, step);
 }
 
-// Rows [first, first + count) of a host batch, lent to the model.
-model::Batch rows_of(const data::Batch& batch, int64_t first, int64_t count) {
-  const auto view = [&](const std::vector<int32_t>& values, int64_t width, bool flat) {
-    if (values.empty() || width == 0) return Tensor();
-    int32_t* at = const_cast<int32_t*>(values.data()) + first * width;
-    return Tensor::over(at, flat ? tensor::Shape{count} : tensor::Shape{count, width}, DType::i32);
-  };
-  model::Batch rows;
-  rows.inputs = view(batch.inputs, batch.shape.T, false);
-  rows.targets = view(batch.targets, batch.shape.num_targets, batch.shape.num_targets == 1);
-  rows.decoder_inputs = view(batch.decoder_inputs, batch.shape.T_decoder, false);
-  // Without padding the kernels need not look.
-  const auto begin = batch.lengths.begin() + first;
-  if (!batch.lengths.empty() &&
-      !std::all_of(begin, begin + count, [&](int32_t length) { return length == batch.shape.T; }))
-    rows.lengths = view(batch.lengths, 1, true);
-  return rows;
-}
-
 }  // namespace
 
 int available_cores() {
@@ -128,21 +116,21 @@ int available_cores() {
 Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs::TraceRow* trace)
     : config_(config),
       standing_(standing),
+      mesh_(layout_of(config, standing.size()).mesh, standing.ranks),
       threads_(threads_of(config, standing)),
       pool_(account_),
       context_{{device::parse_device(config.run.device), &threads_, nullptr}, &pool_},
       feed_(make_feed_in_turn(config, log, standing)),
       loss_scale_(config.train.precision == "fp16" ? optim::LossScale::dynamic() : optim::LossScale::fixed()),
-      tape_(context_),
       trace_(trace) {
   if (config.run.device != "cpu")
     throw UsageError(fmt::format("run.device = {}: this build has cpu only", config.run.device));
   if (config.train.micro_batch == 0) config.train.micro_batch = share();
   const model::ModelConfig shape = model_config(config.model);
   shape.check();
-  model_ = model::make_model(shape);
+  split(config, shape);
   account_.set_budget(device::MemoryTier::device, static_cast<uint64_t>(config.run.device_memory_mb * (1 << 20)));
-  check_budget(config, model_->parameters(), standing.size());
+  check_budget(config, model_->parameters(), mesh_.size(Axis::copies));
   try {
     set_up(config, trace);
   } catch (const DeviceError& error) {
@@ -152,20 +140,34 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   words_.resize(static_cast<size_t>(standing.size()) * kNumWords);
   data::LoaderOptions loading;
   loading.B = share();
-  loading.world = standing.size();
-  loading.rank = standing.rank();
+  loading.world = mesh_.shape().dp;  // holders of one copy read the same rows
+  loading.rank = mesh_.here().dp;
   loader_ = std::make_unique<data::Loader>(*feed_->train, loading);
 }
 
 Engine::~Engine() = default;
 
+// What this rank has of the model and of each sequence.
+void Engine::split(const RunConfig& config, const model::ModelConfig& shape) {
+  const parallel::MeshShape& mesh = mesh_.shape();
+  parallel::RegionOptions options = region_options(config);
+  options.trace = trace_;
+  if (mesh.tp > 1 || mesh.cp > 1 || mesh.ep > 1) regions_ = parallel::make_regions(mesh_, options);
+  const bool causal = shape.arch != "bert" && shape.arch != "t5";
+  tokens_ = std::make_unique<HeldTokens>(parallel::tokens_held(mesh, mesh_.here(), options, shape.seq_len, causal),
+                                         mesh_.here().cp == 0);
+  pieces_ =
+      stage_pieces(pieces_of(shape, mesh.pp * static_cast<int>(config.parallel.interleave)), mesh_.here().pp, mesh.pp);
+  model_ = model::make_model(
+      shape, part_of(pieces_, {{mesh_.here().tp, mesh.tp}, {mesh_.index(Axis::expert), mesh_.size(Axis::expert)}}));
+}
+
 // What takes the device's memory for good.
 void Engine::set_up(RunConfig& config, obs::TraceRow* trace) {
   const Standing& standing = standing_;
   sync::Setup setup;
-  setup.ranks = standing.ranks;
-  setup.ranks_per_node =
-      config.comm.nodes > 0 ? standing.size() / static_cast<int>(config.comm.nodes) : standing.local_size;
+  setup.ranks = mesh_.group(Axis::copies);
+  setup.ranks_per_node = copies_per_node(config, mesh_.shape(), standing);
   setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
   setup.parameters = &model_->parameters();
   setup.context = context_;
@@ -179,7 +181,23 @@ void Engine::set_up(RunConfig& config, obs::TraceRow* trace) {
   strategy_->fill([&](nn::ParameterList::Unit& unit) {
     model_->parameters().initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
   });
+  if (config.parallel.sequence)
+    partial_ = parallel::make_partial_gradients(mesh_, model_->parameters(), context_, setup.timeout);
   make_optimizer();
+  norm_ = std::make_unique<ModelNorm>(mesh_, model_->config(), model_->parameters());
+  MicroBatchSetup passes;
+  passes.config = &config_;
+  passes.mesh = &mesh_;
+  passes.model = model_.get();
+  passes.strategy = strategy_.get();
+  passes.regions = regions_ ? regions_.get() : &nn::on_one();
+  passes.partial = partial_.get();
+  passes.every_pass_leaves = gradients_can_leave(config.sync.method) && config.sync.accumulate != "local";
+  passes.tokens = tokens_->map();
+  passes.pieces = pieces_;
+  passes.context = context_;
+  passes.trace = trace;
+  micro_batches_ = make_micro_batches(passes);
 }
 
 void Engine::make_optimizer() {
@@ -207,44 +225,25 @@ void Engine::resume_at(int64_t step) {
   loader_->seek(next_sample());
 }
 
-double Engine::summed_over_ranks(double value) {
-  if (standing_.ranks) standing_.ranks->all_reduce(&value, &value, 1, DType::f64, comm::ReduceOp::sum);
+int64_t Engine::num_parameters() const {
+  return model::parameter_count(model_->config());
+}
+
+double Engine::summed_over(Axis axis, double value) const {
+  if (comm::Communicator* ranks = mesh_.group(axis))
+    ranks->all_reduce(&value, &value, 1, DType::f64, comm::ReduceOp::sum);
   return value;
 }
 
-double Engine::run_micro_batches(const data::Batch& batch, const Rows& of, bool training, double scale) {
-  double sum = 0;
-  for (int64_t index = 0; index < of.num_passes; ++index) {
-    // A rank without rows of its own (evaluation) goes along with the others on the first, whose loss is not counted.
-    const bool extra = index * config_.train.micro_batch >= batch.B;
-    const int64_t first = extra ? 0 : index * config_.train.micro_batch;
-    const int64_t count = extra ? 1 : std::min(config_.train.micro_batch, batch.B - first);
-    const model::Batch rows = rows_of(batch, first, count);
-    strategy_->begin_pass({training, index + 1 == of.num_passes});
-    nn::Pass pass;
-    pass.tape = &tape_;
-    pass.training = training;
-    pass.seed = static_cast<uint64_t>(config_.run.seed);
-    pass.step = step_;
-    pass.first_sequence = of.first + first;
-    pass.recompute = training ? parse_recompute(config_.train.recompute) : nn::Recompute::none;
-    tape_.set_recording(training);
-    autograd::Loss loss;
-    {
-      obs::Span span(trace_, "forward", "compute");
-      loss = model_->forward(pass, rows, scale);
-    }
-    if (!extra) sum += tensor::item(loss.total.value());
-    if (training) {
-      obs::Span span(trace_, "backward", "compute");
-      strategy_->begin_backward();
-      autograd::backward(tape_, loss);
-    }
-    loss = {};
-    tape_.clear();
-    strategy_->end_pass();
-  }
-  return sum;
+// Every target's loss is told once: by the last stage, and of those that share its head by the first.
+bool Engine::speaks_for_loss() const {
+  return mesh_.here().pp + 1 == mesh_.shape().pp && mesh_.here().tp == 0;
+}
+
+double Engine::run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale) {
+  const double sum =
+      micro_batches_->run(tokens_->of(batch), {first, num_passes, batch.shape.T, step_}, training, scale);
+  return speaks_for_loss() ? sum : 0;
 }
 
 // What every rank tells the others at the end of a step, as doubles.
@@ -305,30 +304,37 @@ StepResult Engine::train_step(bool wants_to_stop) {
     batch = loader_->next();
   }
   ESP_CHECK(batch, "the training data ended");
-  const double counted = std::max(1.0, summed_over_ranks(static_cast<double>(batch->counted)));
+  const double counted = std::max(1.0, summed_over(Axis::data, static_cast<double>(batch->counted)));
   const int64_t begun = now_ns();
   strategy_->begin_step();
+  micro_batches_->forget_times();
+  if (regions_) regions_->forget_times();
   StepResult result;
   result.lr = rate_at(config_.train, step_);
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();
-  const Rows rows{standing_.rank() * share(), share() / config_.train.micro_batch};
-  const double loss = run_micro_batches(*batch, rows, true, scale / counted);
-  const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - strategy_->times().exposed_ms;
+  const double loss =
+      run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true, scale / counted);
+  const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - exposed_ms();
 
   strategy_->finish();
   exchange(result, loss, busy_ms, wants_to_stop);
   result.loss /= counted;
   obs::Span span(trace_, "optimizer", "compute");
-  result.grad_norm = std::sqrt(strategy_->sum_of_squares()) / scale;
+  result.grad_norm = std::sqrt(norm_->sum(strategy_->sums_of_squares())) / scale;
   result.skipped = !std::isfinite(result.grad_norm);
   loss_scale_.update(result.skipped);
   if (!result.skipped) optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, config_.train.clip) / scale);
   strategy_->after_step();
   result.notes = strategy_->take_notes();
-  result.exposed_ms = strategy_->times().exposed_ms;
+  result.exposed_ms = exposed_ms();
   ++step_;
   return result;
+}
+
+// Waited for others in this step, whoever they were.
+double Engine::exposed_ms() const {
+  return strategy_->times().exposed_ms + micro_batches_->exposed_ms() + (regions_ ? regions_->exposed_ms() : 0);
 }
 
 double Engine::evaluate(int64_t batches) {
@@ -339,19 +345,20 @@ double Engine::evaluate(int64_t batches) {
   for (int64_t first = 0; first < std::min(batches * config_.train.global_batch, available);
        first += config_.train.global_batch) {
     const int64_t rows = std::min(config_.train.global_batch, available - first);
-    const comm::Chunk mine = comm::chunk_of(static_cast<size_t>(rows), standing_.size(), standing_.rank());
+    const int dp = mesh_.shape().dp;
+    const comm::Chunk mine = comm::chunk_of(static_cast<size_t>(rows), dp, mesh_.here().dp);
     const auto at = std::min(static_cast<int64_t>(mine.offset), rows - 1);
     data::fill_batch(*feed_->val, static_cast<uint64_t>(first + at),
                      std::max<int64_t>(1, static_cast<int64_t>(mine.count)), eval_batch_);
-    const auto most = static_cast<int64_t>(comm::chunk_of(static_cast<size_t>(rows), standing_.size(), 0).count);
+    const auto most = static_cast<int64_t>(comm::chunk_of(static_cast<size_t>(rows), dp, 0).count);
     const int64_t num_passes = (most + config_.train.micro_batch - 1) / config_.train.micro_batch;
-    const double loss = run_micro_batches(eval_batch_, {at, num_passes}, false, 0);
+    const double loss = run(eval_batch_, at, num_passes, false, 0);
     if (mine.count == 0) continue;
     sum += loss;
     counted += static_cast<double>(eval_batch_.counted);
   }
-  sum = summed_over_ranks(sum);
-  counted = summed_over_ranks(counted);
+  if (standing_.ranks) standing_.ranks->all_reduce(&sum, &sum, 1, DType::f64, comm::ReduceOp::sum);
+  counted = summed_over(Axis::data, counted);
   return counted > 0 ? sum / counted : std::numeric_limits<double>::quiet_NaN();
 }
 

@@ -1,9 +1,11 @@
-// One rank's training: the model, its memory and threads, its optimizer and its data, and the step that joins them.
+// One rank's training: its part of the model, its memory and threads, its optimizer and its data, and the step that
+// joins them.
 //
-// Owned by one thread. `step` reads this rank's rows of one global batch, runs its micro-batches forward and backward,
-// and updates; losses and gradients are normalised by the tokens counted over the whole batch, so neither the split
-// into micro-batches nor that over ranks shows. What ranks say to each other is the strategy's (esp/sync), but for the
-// count at the beginning of a step and a few words at its end. After the first step nothing allocates.
+// Owned by one thread. `step` reads the rows of its copy's share of one global batch, runs the micro-batches forward
+// and backward, and updates; losses and gradients are normalised by the tokens counted over the whole batch, so neither
+// the split into micro-batches nor that over ranks shows. What copies say to each other is the strategy's (esp/sync),
+// what holders of one copy say the regions' and the pipeline's (esp/parallel), but for the count at the beginning of a
+// step and a few words at its end. After the first step nothing allocates.
 #pragma once
 
 #include <memory>
@@ -19,7 +21,10 @@
 #include "esp/sync/strategy.h"
 #include "esp/sync/tier/offload.h"
 #include "esp/train/feed.h"
+#include "esp/train/micro_batches.h"
+#include "esp/train/model_norm.h"
 #include "esp/train/run_config.h"
+#include "esp/train/split.h"
 
 namespace esp::train {
 
@@ -66,6 +71,8 @@ class Engine {
   const device::Pool& pool() const { return pool_; }
   const Feed& feed() const { return *feed_; }
   const Standing& standing() const { return standing_; }
+  const parallel::Mesh& mesh() const { return mesh_; }
+  int64_t num_parameters() const;  // of the whole model
   uint64_t next_sample() const {
     return static_cast<uint64_t>(step_) * static_cast<uint64_t>(config_.train.global_batch);
   }
@@ -73,13 +80,12 @@ class Engine {
   void resume_at(int64_t step);  // the next step is this one, and its data follow
 
  private:
-  struct Rows {
-    int64_t first = 0;       // of the global batch: keys of dropout
-    int64_t num_passes = 1;  // the same on every rank, whatever rows it has
-  };
-  int64_t share() const { return config_.train.global_batch / standing_.size(); }
-  double run_micro_batches(const data::Batch& batch, const Rows& rows, bool training, double scale);
-  double summed_over_ranks(double value);
+  int64_t share() const { return config_.train.global_batch / mesh_.shape().dp; }
+  bool speaks_for_loss() const;
+  double run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale);
+  double summed_over(parallel::Axis axis, double value) const;
+  void split(const RunConfig& config, const model::ModelConfig& shape);
+  double exposed_ms() const;
   void set_up(RunConfig& config, obs::TraceRow* trace);
   void make_optimizer();
   StepResult train_step(bool wants_to_stop);
@@ -88,20 +94,26 @@ class Engine {
 
   const RunConfig& config_;
   const Standing standing_;
+  const parallel::Mesh mesh_;
   device::MemoryAccount account_;
   device::ThreadPool threads_;
   device::Pool pool_;
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;
+  std::unique_ptr<parallel::Regions> regions_;  // null: this rank has its model whole
+  std::unique_ptr<HeldTokens> tokens_;
+  std::vector<Piece> pieces_;  // of this stage
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<sync::Offload> offload_;  // null: everything is on the device
   std::unique_ptr<sync::Strategy> strategy_;
+  std::unique_ptr<parallel::PartialGradients> partial_;  // null: every gradient is whole
+  std::unique_ptr<MicroBatches> micro_batches_;
+  std::unique_ptr<ModelNorm> norm_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LossScale loss_scale_;
   std::unique_ptr<data::Loader> loader_;
   data::Batch eval_batch_;
   std::vector<double> words_;  // of all ranks, at the end of a step
-  autograd::Tape tape_;
   obs::TraceRow* trace_;
   int64_t step_ = 0;
   int steps_done_ = 0;  // by this engine

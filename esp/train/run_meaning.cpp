@@ -9,6 +9,7 @@
 #include "esp/optim/schedule.h"
 #include "esp/sync/strategy.h"
 #include "esp/train/run_config.h"
+#include "esp/train/split.h"
 
 namespace esp::train {
 namespace {
@@ -144,30 +145,13 @@ void RunConfig::check() const {
 }
 
 void RunConfig::check_world(int world) const {
-  const struct {
-    std::string_view key;
-    int64_t value;
-  } axes[] = {{"tp", parallel.tp}, {"pp", parallel.pp}, {"cp", parallel.cp}, {"ep", parallel.ep}};
-  int64_t ranks = 1;
-  for (const auto& axis : axes) {
-    want(axis.value >= 1, fmt::format("parallel.{}", axis.key), axis.value, "at least 1 is wanted");
-    ranks *= axis.value;
-  }
-  ranks *= std::max<int64_t>(1, parallel.dp);
-  want(ranks == world || (parallel.dp == 0 && world % ranks == 0), "[parallel]",
-       fmt::format("dp {} × tp {} × pp {} × cp {} × ep {}", parallel.dp, parallel.tp, parallel.pp, parallel.cp,
-                   parallel.ep),
-       fmt::format("the sizes multiply to {} ranks, this run has {}", ranks, world));
   static constexpr Named<int> kNone[] = {{"none", 0}};
-  for (const auto& axis : axes)
-    want(axis.value == 1, fmt::format("parallel.{}", axis.key), axis.value, "this build splits the batch (dp) only");
-  const int64_t dp = world;
-  want(train.global_batch % dp == 0, "train.global_batch", train.global_batch,
-       fmt::format("the {} ranks share it evenly: a multiple of {} is wanted", dp, dp));
-  if (train.micro_batch > 0)
-    want(train.global_batch / dp % train.micro_batch == 0, "train.micro_batch", train.micro_batch,
-         fmt::format("it must divide a rank's share of {} sequences ({} over {} ranks)", train.global_batch / dp,
-                     train.global_batch, dp));
+  const parallel::Layout layout = layout_of(*this, world);
+  parallel::check_layout(layout_sizes(*this), layout);
+  const int dp = layout.mesh.copies();
+  want(layout.mesh.pp == 1 || sync.accumulate != "reduced", "sync.accumulate", sync.accumulate,
+       fmt::format("the {} stages of a pipeline (pp) add up micro-batches before they reduce them; local is wanted",
+                   layout.mesh.pp));
   find_row("sync.method", sync::strategies(), sync.method);
   want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
   static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};
@@ -178,7 +162,7 @@ void RunConfig::check_world(int world) const {
   want(sync.prefetch >= (sync.offload_params == "none" ? 0 : -1), "sync.prefetch", sync.prefetch,
        "0 or more is wanted; -1 (as measured) with sync.offload_params = \"host\" or \"file\"");
   want(sync.group >= 0 && (sync.group == 0 || dp % sync.group == 0), "sync.group", sync.group,
-       fmt::format("0 (all) or what divides the {} ranks", dp));
+       fmt::format("0 (all) or what divides the {} ranks that hold copies", dp));
   want(sync.group == 0 || sync.method != "allreduce", "sync.group", sync.group,
        "it is of zero1, zero2 and zero3; allreduce keeps whole copies everywhere");
   static constexpr Named<int> kOffloads[] = {{"none", 0}, {"host", 1}, {"file", 2}};
@@ -194,7 +178,7 @@ void RunConfig::check_world(int world) const {
   want(sync.offload_params == "none" || sync.quantise == "none", "sync.offload_params", sync.offload_params,
        "ZeRO++ (sync.quantise) gathers from the device; leave one of them out");
   want(!sync.direct_access || (sync.offload_params != "none" && dp == 1), "sync.direct_access", sync.direct_access,
-       "one rank whose values lie beyond the device: sync.offload_params = \"host\" or \"file\"");
+       "one copy whose values lie beyond the device: sync.offload_params = \"host\" or \"file\"");
   want(sync.delay_update >= 0, "sync.delay_update", sync.delay_update, "0 (never) or a number of steps");
   want(sync.delay_update == 0 || sync.offload != "none", "sync.delay_update", sync.delay_update,
        "it delays the host's update; sync.offload = \"host\" or \"file\" is wanted with it");
@@ -204,12 +188,10 @@ void RunConfig::check_world(int world) const {
   want(sync.quantise_block >= 1, "sync.quantise_block", sync.quantise_block, "at least 1 element");
   want(sync.quantise_grad_block >= 1, "sync.quantise_grad_block", sync.quantise_grad_block, "at least 1 element");
   want(run.device_memory_mb >= 0, "run.device_memory_mb", run.device_memory_mb, "0 (no limit) or more");
-  want(comm.nodes >= 0 && (comm.nodes == 0 || dp % comm.nodes == 0), "comm.nodes", comm.nodes,
-       fmt::format("0 (as the hosts are) or what divides the {} ranks", dp));
+  want(comm.nodes >= 0 && (comm.nodes == 0 || world % comm.nodes == 0), "comm.nodes", comm.nodes,
+       fmt::format("0 (as the hosts are) or what divides the {} ranks", world));
   find_row("sync.compress", kNone, sync.compress);
   find_row("sync.feedback", kNone, sync.feedback);
-  want(!parallel.sequence, "parallel.sequence", parallel.sequence,
-       "it splits what tp shares; with tp = 1 leave it out");
   want(parallel.layout.empty(), "parallel.layout", parallel.layout, "one rank has one layout; leave it out");
 }
 

@@ -123,13 +123,16 @@ class Ordered {
     }
   }
 
-  // Blocks of 4096 of each unit, added in order.
+  // Blocks of 4096 of each unit, added in order; then the units.
   double sum_of_squares() const {
     double sum = 0;
-    for (const auto& unit : model_->parameters().units())
+    for (const auto& unit : model_->parameters().units()) {
+      double of_unit = 0;
       for (int64_t at = 0; at < unit.count; at += 4096)
-        sum += kernel::sum_of_squares(unit.grads.as<std::byte>() + static_cast<size_t>(at) * size_of(storage_),
-                                      std::min<int64_t>(4096, unit.count - at), storage_, device::Stream());
+        of_unit += kernel::sum_of_squares(unit.grads.as<std::byte>() + static_cast<size_t>(at) * size_of(storage_),
+                                          std::min<int64_t>(4096, unit.count - at), storage_, device::Stream());
+      sum += of_unit;
+    }
     return sum;
   }
 

@@ -41,10 +41,10 @@ class WholeValues : public Strategy {
     return all;
   }
   void set_sink(GradientSink* sink) override { sink_ = sink; }
-  double sum_of_squares() override {
+  const std::vector<double>& sums_of_squares() override {
     if (setup_.gradients_leave)
       for (size_t i = 0; i < num_owned_; ++i) norm_->set_gradients(i, sink_->taken(i));
-    return norm_->sum(group_.inside());
+    return norm_->sums(group_.inside());
   }
   void after_step() override {
     std::vector<Work> works;

@@ -143,11 +143,11 @@ class Zero3 final : public Strategy {
     scatter_.finish();
     if (values_) window_.values_changed();  // the optimizer is about to write them where they lie
   }
-  double sum_of_squares() override {
+  const std::vector<double>& sums_of_squares() override {
     if (setup_.gradients_leave)
       for (size_t unit = 0; unit < shards_.size(); ++unit)
         if (shards_[unit].count() > 0) norm_.set_gradients(owned_of_[unit], sink_->taken(owned_of_[unit]));
-    return norm_.sum(group_.inside());
+    return norm_.sums(group_.inside());
   }
   void after_step() override {
     gather_->values_changed();

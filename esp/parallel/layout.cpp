@@ -1,0 +1,233 @@
+#include "esp/parallel/layout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/parallel/pp/schedule.h"
+
+namespace esp::parallel {
+namespace {
+
+struct ContextMethod {
+  std::string_view name;
+};
+constexpr ContextMethod kContextMethods[] = {{"ring"}, {"ulysses"}};
+
+constexpr int64_t kMostRanks = 1 << 15;  // on one axis
+
+using Broken = std::optional<BrokenRule>;
+
+Broken rule(bool holds, std::string_view key, int64_t given, std::string text) {
+  if (holds) return std::nullopt;
+  return BrokenRule{std::string(key), fmt::format("{}", given), std::move(text)};
+}
+
+int64_t share_of(const LayoutSizes& s, const Layout& l) {
+  return s.global_batch / l.mesh.dp;
+}
+int64_t micro_batch_of(const LayoutSizes& s, const Layout& l) {
+  return s.micro_batch > 0 ? s.micro_batch : share_of(s, l);
+}
+
+Broken of_batch(const LayoutSizes& s, const Layout& l) {
+  const int dp = l.mesh.dp;
+  if (auto broken = rule(s.global_batch % dp == 0, "train.global_batch", s.global_batch,
+                         fmt::format("the {} copies (dp) share it evenly: a multiple of {} is wanted", dp, dp)))
+    return broken;
+  return rule(s.micro_batch == 0 || share_of(s, l) % s.micro_batch == 0, "train.micro_batch", s.micro_batch,
+              fmt::format("it must divide a copy's share of {} sequences ({} over dp = {})", share_of(s, l),
+                          s.global_batch, dp));
+}
+
+Broken of_tensor(const LayoutSizes& s, const Layout& l) {
+  const int tp = l.mesh.tp;
+  const struct {
+    bool holds;
+    std::string_view what;
+    int64_t number;
+  } rules[] = {{s.heads % tp == 0, "must divide the {} attention heads", s.heads},
+               {s.kv_heads % tp == 0, "must divide the {} key and value heads", s.kv_heads},
+               {s.ffn >= tp, "cannot be more than the feed-forward's {} columns", s.ffn},
+               {s.vocab == 0 || s.vocab >= tp, "cannot be more than the {} tokens of the vocabulary", s.vocab}};
+  for (const auto& one : rules)
+    if (!one.holds)
+      return BrokenRule{"parallel.tp", fmt::format("{}", tp), "it " + fmt::format(fmt::runtime(one.what), one.number)};
+  return std::nullopt;
+}
+
+Broken of_sequence(const LayoutSizes& s, const Layout& l) {
+  if (!l.sequence) return std::nullopt;
+  const MeshShape& m = l.mesh;
+  if (m.tp == 1) return BrokenRule{"parallel.sequence", "true", "it splits what tp shares; with tp = 1 leave it out"};
+  const int64_t rows = micro_batch_of(s, l) * s.seq_len;
+  if (rows % m.cp == 0 && s.seq_len % m.cp == 0 && rows / m.cp % m.tp == 0) return std::nullopt;
+  return BrokenRule{
+      "parallel.sequence", "true",
+      fmt::format("tp = {} must divide the {} rows of a micro-batch ({} sequences × {} tokens{})", m.tp, rows / m.cp,
+                  micro_batch_of(s, l), s.seq_len, m.cp == 1 ? "" : fmt::format(" over cp = {}", m.cp))};
+}
+
+Broken of_context(const LayoutSizes& s, const Layout& l) {
+  const int cp = l.mesh.cp;
+  if (cp == 1) return std::nullopt;
+  if (l.context == "ring")
+    return rule(
+        s.seq_len >= 2 * cp, "parallel.cp", cp,
+        fmt::format("ring attention cuts a sequence in 2·cp = {} pieces, this one has {} tokens", 2 * cp, s.seq_len));
+  if (auto broken = rule(s.seq_len >= cp, "parallel.cp", cp, fmt::format("a sequence has {} tokens", s.seq_len)))
+    return broken;
+  return rule(s.heads / l.mesh.tp % cp == 0, "parallel.cp", cp,
+              fmt::format("ulysses gives every rank whole heads: it must divide the {} heads here ({} over tp = {}); "
+                          "parallel.context = \"ring\" takes any",
+                          s.heads / l.mesh.tp, s.heads, l.mesh.tp));
+}
+
+Broken of_pipeline(const LayoutSizes& s, const Layout& l) {
+  const int64_t pp = l.mesh.pp, v = l.interleave;
+  if (pp == 1 && v == 1) return std::nullopt;
+  if (pp == 1)
+    return rule(false, "parallel.interleave", v, "a stage's chunks are of a pipeline; with pp = 1 leave it out");
+  if (auto broken =
+          rule(v == 1 || schedule_row(l.schedule).chunked, "parallel.interleave", v,
+               fmt::format("schedule {} has one chunk a stage; parallel.schedule = \"interleaved\" has several",
+                           l.schedule)))
+    return broken;
+  if (auto broken = rule(
+          s.layers >= pp * v, v > 1 ? "parallel.interleave" : "parallel.pp", v > 1 ? v : pp,
+          fmt::format("every {} has a layer at least, {} of {} layers", v > 1 ? "chunk" : "stage", pp * v, s.layers)))
+    return broken;
+  const int64_t num_micro = share_of(s, l) / micro_batch_of(s, l);
+  return rule(
+      !schedule_row(l.schedule).chunked || num_micro % pp == 0, "train.micro_batch", micro_batch_of(s, l),
+      fmt::format("schedule {} goes round the {} stages: {} micro-batches are no multiple of {}; 1f1b takes any "
+                  "number",
+                  l.schedule, pp, num_micro, pp));
+}
+
+Broken of_experts(const LayoutSizes& s, const Layout& l) {
+  const MeshShape& m = l.mesh;
+  if (m.ep == 1) return std::nullopt;
+  if (auto broken = rule(s.experts > 0, "parallel.ep", m.ep, "the model has no experts ([model] experts)"))
+    return broken;
+  if (auto broken =
+          rule(s.experts % m.ep == 0, "parallel.ep", m.ep, fmt::format("it must divide the {} experts", s.experts)))
+    return broken;
+  return rule(m.copies() % m.ep == 0, "parallel.ep", m.ep,
+              fmt::format("it must divide the {} copies (dp {} × cp {})", m.copies(), m.dp, m.cp));
+}
+
+Broken of_architecture(const LayoutSizes& s, const Layout& l) {
+  if (s.arch != "t5") return std::nullopt;
+  for (const auto& [key, value] : {std::pair("parallel.pp", l.mesh.pp), std::pair("parallel.cp", l.mesh.cp)})
+    if (value != 1)
+      return rule(false, key, value, "an encoder with a decoder (t5) is split by tp and dp; leave it out");
+  return rule(!l.sequence, "parallel.sequence", 1,
+              "an encoder with a decoder (t5) is split by tp and dp; leave it out");
+}
+
+double apart(const Layout& a, const Layout& b) {
+  const auto factor = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
+  return factor(a.mesh.tp, b.mesh.tp) + factor(a.mesh.cp, b.mesh.cp) + factor(a.mesh.dp, b.mesh.dp) +
+         factor(a.mesh.pp, b.mesh.pp) + factor(a.mesh.ep, b.mesh.ep) + (a.sequence != b.sequence) +
+         (a.context != b.context) + (a.schedule != b.schedule) +
+         factor(static_cast<int>(a.interleave), static_cast<int>(b.interleave));
+}
+
+// f(mesh) for every mesh of so many ranks.
+template <typename F>
+void for_each_mesh(int world, F&& f) {
+  for (int tp = 1; tp <= world; ++tp) {
+    if (world % tp) continue;
+    for (int cp = 1; cp <= world / tp; ++cp) {
+      if (world / tp % cp) continue;
+      for (int dp = 1; dp <= world / tp / cp; ++dp) {
+        if (world / tp / cp % dp) continue;
+        for (int ep = 1; ep <= dp * cp; ++ep)
+          if (dp * cp % ep == 0) f(MeshShape{tp, cp, dp, world / tp / cp / dp, ep});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string Layout::text() const {
+  std::string text = fmt::format("dp={}", mesh.dp);
+  const struct {
+    std::string_view key;
+    int64_t value;
+  } axes[] = {{"tp", mesh.tp}, {"pp", mesh.pp}, {"cp", mesh.cp}, {"ep", mesh.ep}, {"interleave", interleave}};
+  for (const auto& axis : axes)
+    if (axis.value > 1) text += fmt::format(" {}={}", axis.key, axis.value);
+  if (mesh.pp > 1) text += " schedule=" + schedule;
+  if (mesh.cp > 1) text += " context=" + context;
+  if (sequence) text += " sequence=true";
+  return text;
+}
+
+std::optional<BrokenRule> broken_rule(const LayoutSizes& sizes, const Layout& layout) {
+  schedule_row(layout.schedule);
+  find_row("parallel.context", kContextMethods, layout.context);
+  if (auto broken = rule(layout.interleave >= 1, "parallel.interleave", layout.interleave, "at least 1 is wanted"))
+    return broken;
+  for (auto check : {of_architecture, of_batch, of_tensor, of_context, of_pipeline, of_sequence, of_experts})
+    if (auto broken = check(sizes, layout)) return broken;
+  return std::nullopt;
+}
+
+std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layout, size_t most) {
+  std::vector<Layout> found;
+  for_each_mesh(layout.mesh.size(), [&](const MeshShape& mesh) {
+    for (const bool sequence : {layout.sequence, false})
+      for (const std::string& context : {layout.context, std::string("ring")})
+        for (const std::string& schedule : {layout.schedule, std::string("1f1b")})
+          for (const int64_t interleave : {layout.interleave, int64_t{1}}) {
+            Layout one{mesh, sequence, context, schedule, interleave};
+            if (mesh.cp == 1) one.context = layout.context;  // what is not used does not differ
+            if (mesh.pp == 1) one.schedule = layout.schedule;
+            if (std::find(found.begin(), found.end(), one) == found.end() && !broken_rule(sizes, one))
+              found.push_back(one);
+          }
+  });
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const Layout& a, const Layout& b) { return apart(a, layout) < apart(b, layout); });
+  if (found.size() > most) found.resize(most);
+  return found;
+}
+
+MeshShape mesh_shape(int64_t tp, int64_t cp, int64_t dp, int64_t pp, int64_t ep, int world) {
+  const struct {
+    std::string_view key;
+    int64_t value, least;
+  } axes[] = {{"tp", tp, 1}, {"pp", pp, 1}, {"cp", cp, 1}, {"ep", ep, 1}, {"dp", dp, 0}};
+  for (const auto& axis : axes)
+    if (axis.value < axis.least || axis.value > kMostRanks)
+      throw UsageError(
+          fmt::format("parallel.{} = {}: {} to {} is wanted", axis.key, axis.value, axis.least, kMostRanks));
+  const int64_t others = tp * cp * pp;
+  if (dp == 0 ? world % others != 0 : others * dp != world)
+    throw UsageError(
+        fmt::format("[parallel] = dp {} × tp {} × pp {} × cp {}: the sizes multiply to {} ranks, this run has {}{}", dp,
+                    tp, pp, cp, others * std::max<int64_t>(1, dp), world,
+                    world % others == 0 ? fmt::format("; dp = {} or 0 (what is left) would do", world / others) : ""));
+  return {static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(world / others), static_cast<int>(pp),
+          static_cast<int>(ep)};
+}
+
+void check_layout(const LayoutSizes& sizes, const Layout& layout) {
+  const Broken broken = broken_rule(sizes, layout);
+  if (!broken) return;
+  std::vector<std::string> others;
+  for (const Layout& one : nearest_layouts(sizes, layout)) others.push_back(one.text());
+  throw UsageError(fmt::format(
+      "{}; {}", broken->text(),
+      others.empty() ? fmt::format("no layout of {} ranks works", layout.mesh.size())
+                     : fmt::format("layouts of {} ranks that work: {}", layout.mesh.size(), fmt::join(others, " | "))));
+}
+
+}  // namespace esp::parallel

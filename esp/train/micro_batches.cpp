@@ -1,0 +1,94 @@
+#include "esp/train/micro_batches.h"
+
+#include <algorithm>
+
+#include "esp/autograd/functions/cross_entropy.h"
+#include "esp/train/pipelined.h"
+
+namespace esp::train {
+
+using tensor::Tensor;
+
+model::Batch rows_of(const data::Batch& batch, int64_t first, int64_t count, int64_t seq_len) {
+  const auto view = [&](const std::vector<int32_t>& values, int64_t width, bool flat) {
+    if (values.empty() || width == 0) return Tensor();
+    int32_t* at = const_cast<int32_t*>(values.data()) + first * width;
+    return Tensor::over(at, flat ? tensor::Shape{count} : tensor::Shape{count, width}, DType::i32);
+  };
+  model::Batch rows;
+  rows.inputs = view(batch.inputs, batch.shape.T, false);
+  rows.targets = view(batch.targets, batch.shape.num_targets, batch.shape.num_targets == 1);
+  rows.decoder_inputs = view(batch.decoder_inputs, batch.shape.T_decoder, false);
+  // Without padding the kernels need not look.
+  const auto begin = batch.lengths.begin() + first;
+  if (!batch.lengths.empty() && !std::all_of(begin, begin + count, [&](int32_t length) { return length == seq_len; }))
+    rows.lengths = view(batch.lengths, 1, true);
+  return rows;
+}
+
+MicroBatch micro_batch(const MicroBatchSetup& setup, const data::Batch& batch, const Rows& rows, int64_t index,
+                       bool training) {
+  const int64_t size = setup.config->train.micro_batch;
+  MicroBatch one;
+  one.extra = index * size >= batch.B;
+  const int64_t first = one.extra ? 0 : index * size;
+  const int64_t count = one.extra ? 1 : std::min(size, batch.B - first);
+  one.rows = rows_of(batch, first, count, rows.seq_len);
+  one.pass.training = training;
+  one.pass.seed = static_cast<uint64_t>(setup.config->run.seed);
+  one.pass.step = rows.step;
+  one.pass.first_sequence = rows.first + first;
+  one.pass.num_sequences = count;
+  one.pass.tokens = setup.tokens;
+  one.pass.regions = setup.regions;
+  one.pass.recompute = training ? parse_recompute(setup.config->train.recompute) : nn::Recompute::none;
+  return one;
+}
+
+namespace {
+
+class OneAfterAnother final : public MicroBatches {
+ public:
+  explicit OneAfterAnother(const MicroBatchSetup& setup) : setup_(setup), tape_(setup.context) {}
+
+  double run(const data::Batch& batch, const Rows& rows, bool training, double scale) override {
+    double sum = 0;
+    for (int64_t index = 0; index < rows.num_passes; ++index) {
+      MicroBatch one = micro_batch(setup_, batch, rows, index, training);
+      one.pass.tape = &tape_;
+      const bool last = index + 1 == rows.num_passes;
+      setup_.strategy->begin_pass({training, last});
+      if (setup_.partial) setup_.partial->begin_pass(training && (last || setup_.every_pass_leaves));
+      tape_.set_recording(training);
+      autograd::Loss loss;
+      {
+        obs::Span span(setup_.trace, "forward", "compute");
+        loss = setup_.model->forward(one.pass, one.rows, scale);
+      }
+      if (!one.extra) sum += tensor::item(loss.total.value());
+      if (training) {
+        obs::Span span(setup_.trace, "backward", "compute");
+        setup_.strategy->begin_backward();
+        autograd::backward(tape_, loss);
+      }
+      loss = {};
+      tape_.clear();
+      if (setup_.partial) setup_.partial->end_pass();
+      setup_.strategy->end_pass();
+    }
+    return sum;
+  }
+
+ private:
+  const MicroBatchSetup setup_;
+  autograd::Tape tape_;
+};
+
+}  // namespace
+
+std::unique_ptr<MicroBatches> make_micro_batches(const MicroBatchSetup& setup) {
+  if (setup.mesh->shape().pp > 1) return make_pipelined(setup);
+  return std::make_unique<OneAfterAnother>(setup);
+}
+
+}  // namespace esp::train

@@ -1,0 +1,147 @@
+#include "esp/train/pipelined.h"
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/base/clock.h"
+#include "esp/parallel/pp/edges.h"
+#include "esp/parallel/pp/hold.h"
+#include "esp/parallel/pp/runner.h"
+#include "esp/parallel/pp/schedule.h"
+
+namespace esp::train {
+namespace {
+
+using parallel::Axis;
+using parallel::StagePlan;
+
+class Pipelined final : public MicroBatches, private parallel::Stage {
+ public:
+  explicit Pipelined(const MicroBatchSetup& setup)
+      : setup_(setup),
+        edges_(setup.mesh->group(Axis::pipe), setup.pieces.size() > 1),
+        ends_(line_between_ends()),
+        tied_(ends_ ? setup.model->parameters().find_or_null("embedding.weight") : nullptr),
+        runner_(*this, setup.context, edges_.here(), {region_options(*setup.config).timeout, setup.trace}) {
+    for (const Piece& piece : setup.pieces) weights_.push_back(weights_of(piece));
+  }
+
+  double run(const data::Batch& batch, const Rows& rows, bool training, double scale) override {
+    scale_ = scale;
+    micro_batches_.clear();
+    for (int64_t index = 0; index < rows.num_passes; ++index)
+      micro_batches_.push_back(micro_batch(setup_, batch, rows, index, training));
+    losses_.assign(micro_batches_.size(), 0);
+    setup_.strategy->begin_pass({training, true});
+    if (setup_.partial) setup_.partial->begin_pass(training);
+    if (tied_ && training) parallel::hold(tied_->weight);
+    runner_.run(plan_for(static_cast<int>(rows.num_passes), training));
+    if (tied_ && training) add_tied();
+    if (setup_.partial) setup_.partial->end_pass();
+    setup_.strategy->end_pass();
+    double sum = 0;
+    for (const double loss : losses_) sum += loss;
+    return sum;
+  }
+  double exposed_ms() const override { return runner_.exposed_ms() + tied_ms_; }
+  void forget_times() override {
+    runner_.forget_times();
+    tied_ms_ = 0;
+  }
+
+ private:
+  // A tied table stands on the first stage and on the last, which need not be neighbours.
+  std::unique_ptr<comm::Communicator> line_between_ends() const {
+    if (!setup_.model->config().tie_embeddings || setup_.model->config().num_classes > 0) return nullptr;
+    const int here = setup_.mesh->index(Axis::pipe), last = setup_.mesh->size(Axis::pipe) - 1;
+    return setup_.mesh->group(Axis::pipe)->split(here == 0 || here == last ? 0 : -1, here);
+  }
+
+  std::vector<autograd::Weight*> weights_of(const Piece& piece) const {
+    std::vector<autograd::Weight*> weights;
+    for (auto& unit : setup_.model->parameters().units()) {
+      bool mine = (piece.stem && unit.name == "stem") || (piece.head && unit.name == "head");
+      for (int64_t i = piece.blocks.begin; i < piece.blocks.end; ++i)
+        mine = mine || unit.name == fmt::format("blocks.{}", i);
+      if (mine)
+        for (nn::Parameter* p : unit.parameters) weights.push_back(&p->weight);
+    }
+    return weights;
+  }
+
+  // Both ends have the gradient of their own use of the table; either gets the sum of the two, to the same bits.
+  void add_tied() {
+    autograd::Weight& weight = tied_->weight;
+    autograd::gradient_to_add_to(&weight, setup_.context.stream);
+    obs::Span span(setup_.trace, "tied table", "communication");
+    const int64_t begun = now_ns();
+    ends_->all_reduce(weight.grad.data(), weight.grad.data(), static_cast<size_t>(weight.grad.count()),
+                      weight.grad.dtype(), comm::ReduceOp::sum);
+    tied_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+    parallel::let_go(weight, setup_.context.stream);
+  }
+
+  // The last plan of either kind is kept: runs ask for the same again and again.
+  const StagePlan& plan_for(int num_micro_batches, bool training) {
+    StagePlan& plan = plans_[training ? 1 : 0];
+    if (plan.shape.micro_batches == num_micro_batches && !plan.steps.empty()) return plan;
+    const parallel::ScheduleShape shape{setup_.mesh->size(Axis::pipe), static_cast<int>(setup_.pieces.size()),
+                                        num_micro_batches};
+    plan = parallel::plan_of(
+        training ? parallel::make_schedule(setup_.config->parallel.schedule, shape) : parallel::forward_schedule(shape),
+        setup_.mesh->index(Axis::pipe));
+    return plan;
+  }
+
+  parallel::CarriedShape stream(int index) const {
+    const model::Batch& rows = micro_batches_[static_cast<size_t>(index)].rows;
+    const int64_t B = rows.inputs.dim(0), T = rows.inputs.dim(1), dim = setup_.model->config().dim;
+    const auto* divided = dynamic_cast<const parallel::Regions*>(setup_.regions);
+    return {divided ? divided->stream_shape(B, T, dim) : tensor::Shape{B, T, dim},
+            {},
+            storage_type(setup_.config->train.precision)};
+  }
+  parallel::CarriedShape input_shape(int, int micro_batch) const override { return stream(micro_batch); }
+  parallel::CarriedShape output_shape(int, int micro_batch) const override { return stream(micro_batch); }
+  std::span<autograd::Weight* const> weights(int chunk) const override { return weights_[static_cast<size_t>(chunk)]; }
+
+  Output forward(int chunk, int index, autograd::Tape& tape, const parallel::Carried& input) override {
+    const Piece& piece = setup_.pieces[static_cast<size_t>(chunk)];
+    MicroBatch& one = micro_batches_[static_cast<size_t>(index)];
+    one.pass.tape = &tape;
+    model::Model& model = *setup_.model;
+    model::State state{input.x, input.memory};
+    if (piece.stem) {
+      model::check_inputs(model.config(), one.rows);
+      state = model.stem(one.pass, one.rows);
+    }
+    state = model.blocks(static_cast<int>(piece.blocks.begin), static_cast<int>(piece.blocks.end), one.pass, state,
+                         one.rows);
+    if (!piece.head) return {{state.x, state.memory}, {}};
+    model::check_targets(model.config(), one.rows);
+    Output output{{}, model.loss(one.pass, state, one.rows, scale_)};
+    if (!one.extra) losses_[static_cast<size_t>(index)] = tensor::item(output.loss.total.value());
+    return output;
+  }
+
+  const MicroBatchSetup setup_;
+  const parallel::PipeEdges edges_;
+  const std::unique_ptr<comm::Communicator> ends_;  // null where nothing is tied, and between the ends
+  nn::Parameter* const tied_;
+  std::vector<std::vector<autograd::Weight*>> weights_;  // by chunk
+  parallel::Runner runner_;
+  std::array<StagePlan, 2> plans_;  // of evaluation, of training
+  std::vector<MicroBatch> micro_batches_;
+  std::vector<double> losses_;
+  double scale_ = 1, tied_ms_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<MicroBatches> make_pipelined(const MicroBatchSetup& setup) {
+  return std::make_unique<Pipelined>(setup);
+}
+
+}  // namespace esp::train

@@ -1,0 +1,111 @@
+#include "esp/train/split.h"
+
+#include <algorithm>
+
+#include "esp/base/check.h"
+#include "esp/parallel/pp/partition.h"
+
+namespace esp::train {
+
+parallel::LayoutSizes layout_sizes(const RunConfig& config) {
+  const model::ModelConfig model = model_config(config.model);
+  parallel::LayoutSizes s;
+  s.arch = model.arch;
+  s.layers = model.layers;
+  s.heads = model.heads;
+  s.kv_heads = model.kv_heads_or_all();
+  s.ffn = model.ffn_or_default();
+  s.vocab = model.vocab;
+  s.seq_len = model.seq_len;
+  s.global_batch = config.train.global_batch;
+  s.micro_batch = config.train.micro_batch;
+  return s;
+}
+
+parallel::Layout layout_of(const RunConfig& config, int world) {
+  const ParallelSection& p = config.parallel;
+  parallel::Layout layout;
+  layout.mesh = parallel::mesh_shape(p.tp, p.cp, p.dp, p.pp, p.ep, world);
+  layout.sequence = p.sequence;
+  layout.context = p.context;
+  layout.schedule = p.schedule;
+  layout.interleave = p.interleave;
+  return layout;
+}
+
+parallel::RegionOptions region_options(const RunConfig& config) {
+  parallel::RegionOptions options;
+  options.sequence = config.parallel.sequence;
+  options.context = config.parallel.context;
+  options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(2 * config.comm.timeout_s));
+  return options;
+}
+
+std::vector<Piece> pieces_of(const model::ModelConfig& config, int num_pieces) {
+  if (num_pieces == 1) return {{{0, config.layers}, true, true}};  // also where layers are of two stacks
+  // Multiplications per token: a block's matrices and its attention, the head's table. A look-up is next to nothing.
+  const auto dim = static_cast<double>(config.dim),
+             kv = static_cast<double>(config.kv_heads_or_all()) / static_cast<double>(config.heads);
+  const double block = dim * dim * (2 + 2 * kv) +
+                       dim * static_cast<double>(config.ffn_or_default()) * (config.gated ? 3 : 2) +
+                       2 * dim * static_cast<double>(config.seq_len);
+  std::vector<double> costs(static_cast<size_t>(config.layers), block);
+  costs.front() += dim;
+  costs.back() += dim * static_cast<double>(config.num_classes > 0 ? config.num_classes : config.vocab);
+  const std::vector<int> cuts = parallel::linear_partition(costs, num_pieces);
+  std::vector<Piece> pieces;
+  for (int i = 0; i < num_pieces; ++i)
+    pieces.push_back({{cuts[static_cast<size_t>(i)], cuts[static_cast<size_t>(i) + 1]}, i == 0, i + 1 == num_pieces});
+  return pieces;
+}
+
+std::vector<Piece> stage_pieces(const std::vector<Piece>& all, int stage, int num_stages) {
+  std::vector<Piece> mine;
+  for (size_t i = static_cast<size_t>(stage); i < all.size(); i += static_cast<size_t>(num_stages))
+    mine.push_back(all[i]);
+  return mine;
+}
+
+model::Part part_of(const std::vector<Piece>& mine, const nn::Shares& shares) {
+  model::Part part;
+  part.shares = shares;
+  part.stem = part.head = false;
+  for (const Piece& piece : mine) {
+    part.stem = part.stem || piece.stem;
+    part.head = part.head || piece.head;
+    part.blocks.push_back(piece.blocks);
+  }
+  part.all_blocks = mine.size() == 1 && mine[0].stem && mine[0].head;
+  if (part.all_blocks) part.blocks.clear();
+  return part;
+}
+
+HeldTokens::HeldTokens(nn::TokenMap tokens, bool first_place)
+    : tokens_(std::move(tokens)), all_(tokens_.count() == tokens_.length), first_place_(first_place) {}
+
+void HeldTokens::take(std::vector<int32_t>& to, const std::vector<int32_t>& from, int64_t rows) const {
+  to.resize(static_cast<size_t>(rows * tokens_.count()));
+  auto at = to.begin();
+  for (int64_t row = 0; row < rows; ++row)
+    for (const nn::TokenRun& run : tokens_.runs)
+      at = std::copy_n(from.begin() + row * tokens_.length + run.first, run.count, at);
+}
+
+const data::Batch& HeldTokens::of(const data::Batch& batch) {
+  if (all_) return batch;
+  ESP_CHECK(batch.shape.T == tokens_.length && batch.shape.T_decoder == 0, "rows of {} tokens", batch.shape.T);
+  held_.B = batch.B;
+  held_.shape = {tokens_.count(), 0, batch.shape.num_targets == batch.shape.T ? tokens_.count() : 1};
+  held_.lengths = batch.lengths;
+  held_.counted = batch.counted;
+  take(held_.inputs, batch.inputs, batch.B);
+  if (batch.shape.num_targets == batch.shape.T) {
+    take(held_.targets, batch.targets, batch.B);
+  } else {
+    held_.targets = batch.targets;
+    if (!first_place_) std::fill(held_.targets.begin(), held_.targets.end(), data::kIgnored);
+  }
+  return held_;
+}
+
+}  // namespace esp::train
