@@ -1,0 +1,42 @@
+// A stage is in two edges, so they are made in two rounds, even and odd ones; a ring of an odd number of stages has one
+// edge left, which takes a third.
+#include "esp/parallel/pp/edges.h"
+
+namespace esp::parallel {
+namespace {
+
+constexpr int kNobody = -1;
+
+int round_of(int edge, int stages) {
+  return edge == stages - 1 && stages % 2 == 1 ? 2 : edge % 2;
+}
+
+}  // namespace
+
+PipeEdges::PipeEdges(comm::Communicator* stages, bool ring) {
+  const int size = stages ? stages->size() : 1;
+  if (size == 1) return;
+  const int here = stages->rank(), last = ring ? size : size - 1;  // edges
+  const int after = here < last ? here : kNobody;
+  const int before = here > 0 ? here - 1 : ring ? size - 1 : kNobody;
+  for (int round = 0; round < (ring && size % 2 == 1 ? 3 : 2); ++round) {
+    const bool to_after = after != kNobody && round_of(after, size) == round;
+    const bool to_before = before != kNobody && round_of(before, size) == round;
+    const int edge = to_after ? after : to_before ? before : kNobody;
+    auto activations = stages->split(edge, to_after ? 0 : 1);
+    auto gradients = stages->split(edge, to_after ? 0 : 1);
+    if (to_after) {
+      activations_out_ = std::move(activations);
+      gradients_in_ = std::move(gradients);
+    } else if (to_before) {
+      activations_in_ = std::move(activations);
+      gradients_out_ = std::move(gradients);
+    }
+  }
+}
+
+StageEdges PipeEdges::here() const {
+  return {activations_in_.get(), gradients_out_.get(), activations_out_.get(), gradients_in_.get()};
+}
+
+}  // namespace esp::parallel
