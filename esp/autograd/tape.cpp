@@ -83,6 +83,10 @@ bool Tape::any_gradient(const Entry& entry) const {
   return false;
 }
 
+void Tape::prepare_next() {
+  if (!entries_.empty()) entries_.back().node->prepare(*this);
+}
+
 void Tape::finish(const Entry& entry) {
   for (Weight* weight : entry.node->weights()) {
     ESP_CHECK(weight->pending > 0, "a gradient was delivered that nobody expected");
@@ -102,7 +106,10 @@ void Tape::backward() {
     entries_.pop_back();
     if (any_gradient(entry)) {
       entry.node->backward_input(*this);
-      if (!entry.node->weights().empty()) entry.node->backward_weight(*this);
+      if (!entry.node->weights().empty()) {
+        prepare_next();
+        entry.node->backward_weight(*this);
+      }
     }
     finish(entry);
   }

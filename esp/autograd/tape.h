@@ -36,6 +36,9 @@ class Node {
   virtual void backward_input(Tape& tape) = 0;
   // Adds the gradients of its weights. After backward_input, at once or later; only called when there are weights.
   virtual void backward_weight(Tape& tape);
+  // The node recorded right after it has written its input gradients, its weight gradients are still to come: what
+  // takes time elsewhere may begin. Called before backward_input, or not at all.
+  virtual void prepare(Tape&) {}
   // The weights it will add gradients to; the tape counts them when the node is recorded and when it has run.
   virtual std::span<Weight* const> weights() const { return {}; }
 };
@@ -114,6 +117,7 @@ class Tape {
 
   void* room_for(size_t bytes);
   bool any_gradient(const Entry& entry) const;
+  void prepare_next();
   void finish(const Entry& entry);  // the node has run or never will: its weights hear of it, its memory goes
 
   tensor::Context context_;

@@ -18,14 +18,6 @@ using tensor::Tensor;
 constexpr int64_t kBlockBytes = int64_t{112} << 20;
 constexpr int64_t kLeastRows = 64;
 
-// Blocks of equal size, as few as fit.
-int64_t rows_of_block(int64_t rows, int64_t row_bytes) {
-  const int64_t most = std::max(kLeastRows, kBlockBytes / row_bytes);
-  const int64_t num_blocks = std::max<int64_t>(1, (rows + most - 1) / most),
-                even = (rows + num_blocks - 1) / num_blocks;
-  return std::min(rows, (even + kLeastRows - 1) / kLeastRows * kLeastRows);
-}
-
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
   Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
   *total.as<double>() = kernel::sum(losses.data(), losses.count(), losses.dtype(), context.stream);
@@ -72,6 +64,14 @@ class LinearCrossEntropyNode final : public Node {
 };
 
 }  // namespace
+
+// Blocks of equal size, as few as fit.
+int64_t rows_of_block(int64_t rows, int64_t row_bytes) {
+  const int64_t most = std::max(kLeastRows, kBlockBytes / row_bytes);
+  const int64_t num_blocks = std::max<int64_t>(1, (rows + most - 1) / most),
+                even = (rows + num_blocks - 1) / num_blocks;
+  return std::min(rows, (even + kLeastRows - 1) / kLeastRows * kLeastRows);
+}
 
 Loss cross_entropy(Tape& tape, const Variable& logits, const Tensor& targets, double scale) {
   const Tensor& z = logits.value();

@@ -21,6 +21,9 @@ Loss cross_entropy(Tape& tape, const Variable& logits, const tensor::Tensor& tar
 Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, const tensor::Tensor& targets,
                           double scale);
 
+// How many rows it takes at a time when those of one have `row_bytes` of logits.
+int64_t rows_of_block(int64_t rows, int64_t row_bytes);
+
 // Seeds the loss and runs the whole backward.
 void backward(Tape& tape, const Loss& loss);
 void seed(Tape& tape, const Loss& loss);

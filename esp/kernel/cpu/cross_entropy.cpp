@@ -5,6 +5,8 @@
 // its exponentials are added, and what was added before is rescaled when the largest so far grows.
 #include "esp/kernel/cross_entropy.h"
 
+#include "esp/kernel/cross_entropy_part.h"
+
 #include <cmath>
 #include <limits>
 
@@ -129,6 +131,40 @@ void cross_entropy_fused_piece(void* losses, void* logits, const int32_t* target
   });
 }
 
+void part_forward_piece(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets, int64_t rows,
+                        const ClassPart& part, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = static_cast<const T*>(logits) + r * part.row_stride;
+      const RowTotal<T> total = row_total(row, part.num_classes);
+      const int64_t own = targets[r] - part.first_class;
+      const bool here = targets[r] >= 0 && own >= 0 && own < part.num_classes;
+      static_cast<A*>(tops)[r] = total.top;
+      static_cast<A*>(sums)[r] = static_cast<A>(total.sum);
+      static_cast<A*>(picked)[r] = here ? static_cast<A>(row[own]) : A{0};
+    }
+  });
+}
+
+void part_backward_piece(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
+                         int64_t rows, const ClassPart& part, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      T* row = static_cast<T*>(logits) + r * part.row_stride;
+      const auto shift = static_cast<double>(static_cast<const A*>(tops)[r]);
+      const double factor = scale / static_cast<double>(static_cast<const A*>(sums)[r]);
+      const int64_t own = targets[r] - part.first_class;
+      if (targets[r] < 0 || (own >= 0 && own < part.num_classes)) {
+        row_gradient(row, part.num_classes, static_cast<int32_t>(targets[r] < 0 ? -1 : own), shift, factor, scale);
+      } else {
+        scaled_exp(row, row, part.num_classes, shift, factor);
+      }
+    }
+  });
+}
+
 void softmax_piece(void* y, const void* x, int64_t rows, int64_t cols, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -148,6 +184,8 @@ namespace esp::kernel {
 HWY_EXPORT(cross_entropy_forward_piece);
 HWY_EXPORT(cross_entropy_backward_piece);
 HWY_EXPORT(cross_entropy_fused_piece);
+HWY_EXPORT(part_forward_piece);
+HWY_EXPORT(part_backward_piece);
 HWY_EXPORT(softmax_piece);
 
 namespace {
@@ -190,6 +228,26 @@ void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, dou
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
     piece(at(losses, begin, stat), at(logits, begin * row_stride, dtype), targets + begin, scale, end - begin,
           num_classes, row_stride, dtype);
+  });
+}
+
+void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
+                                int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
+  const DType stat = accumulator_of(dtype);
+  const auto piece = HWY_DYNAMIC_DISPATCH(part_forward_piece);
+  device::parallel_for(stream, rows, row_grain(part.num_classes), [&](int64_t begin, int64_t end) {
+    piece(at(tops, begin, stat), at(sums, begin, stat), at(picked, begin, stat),
+          at(logits, begin * part.row_stride, dtype), targets + begin, end - begin, part, dtype);
+  });
+}
+
+void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
+                                 int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
+  const DType stat = accumulator_of(dtype);
+  const auto piece = HWY_DYNAMIC_DISPATCH(part_backward_piece);
+  device::parallel_for(stream, rows, row_grain(part.num_classes), [&](int64_t begin, int64_t end) {
+    piece(at(logits, begin * part.row_stride, dtype), at(tops, begin, stat), at(sums, begin, stat), targets + begin,
+          scale, end - begin, part, dtype);
   });
 }
 

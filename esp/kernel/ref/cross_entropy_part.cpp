@@ -1,0 +1,70 @@
+#include "esp/kernel/cross_entropy_part.h"
+
+#include <cmath>
+#include <limits>
+
+#include "esp/kernel/floating.h"
+
+namespace esp::kernel {
+namespace ref {
+
+void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
+                                int64_t rows, const ClassPart& part, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = static_cast<const T*>(logits) + r * part.row_stride;
+      A top = -std::numeric_limits<A>::infinity();
+      for (int64_t c = 0; c < part.num_classes; ++c) top = std::max(top, static_cast<A>(row[c]));
+      double sum = 0;
+      for (int64_t c = 0; c < part.num_classes; ++c) sum += std::exp(double{static_cast<A>(row[c])} - top);
+      const int64_t own = targets[r] - part.first_class;
+      const bool here = targets[r] >= 0 && own >= 0 && own < part.num_classes;
+      static_cast<A*>(tops)[r] = top;
+      static_cast<A*>(sums)[r] = static_cast<A>(sum);
+      static_cast<A*>(picked)[r] = here ? static_cast<A>(row[own]) : A{0};
+    }
+  });
+}
+
+void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
+                                 int64_t rows, const ClassPart& part, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < part.num_classes; ++c) {
+        T& logit = static_cast<T*>(logits)[r * part.row_stride + c];
+        const double probability = std::exp(double{static_cast<A>(logit)} - static_cast<const A*>(tops)[r]) /
+                                   double{static_cast<const A*>(sums)[r]};
+        const double gradient = (probability - (part.first_class + c == targets[r] ? 1 : 0)) * scale;
+        logit = static_cast<T>(targets[r] < 0 ? A{0} : static_cast<A>(gradient));
+      }
+  });
+}
+
+}  // namespace ref
+
+// A few numbers per row: one body serves all.
+
+void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      const double shift = double{static_cast<const A*>(own_tops)[r]} - static_cast<const A*>(tops)[r];
+      static_cast<A*>(sums)[r] = static_cast<A>(double{static_cast<A*>(sums)[r]} * std::exp(shift));
+    }
+  });
+}
+
+void cross_entropy_part_losses(void* losses, const void* tops, const void* sums, const void* picked,
+                               const int32_t* targets, int64_t rows, DType dtype) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    for (int64_t r = 0; r < rows; ++r) {
+      const double all = static_cast<const A*>(tops)[r] + std::log(double{static_cast<const A*>(sums)[r]});
+      static_cast<A*>(losses)[r] = targets[r] < 0 ? A{0} : static_cast<A>(all - static_cast<const A*>(picked)[r]);
+    }
+  });
+}
+
+}  // namespace esp::kernel

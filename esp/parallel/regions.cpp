@@ -1,0 +1,168 @@
+#include "esp/parallel/regions.h"
+
+#include <optional>
+
+#include "esp/autograd/functions/bias.h"
+#include "esp/autograd/functions/embedding.h"
+#include "esp/autograd/functions/linear.h"
+#include "esp/autograd/functions/pointwise.h"
+#include "esp/base/error.h"
+#include "esp/parallel/tp/dropout.h"
+#include "esp/parallel/tp/loss.h"
+#include "esp/parallel/tp/moves.h"
+
+namespace esp::parallel {
+
+using autograd::Tape;
+using autograd::Variable;
+using autograd::Weight;
+using device::MemoryCategory;
+using nn::Parameter;
+using nn::Pass;
+using tensor::Tensor;
+
+namespace {
+
+Weight& weight_of(const Parameter& parameter) {
+  return const_cast<Weight&>(parameter.weight);
+}
+
+class Divided final : public Regions {
+ public:
+  Divided(const Mesh& mesh, const RegionOptions& options) {
+    if (mesh.shape().cp > 1) throw UsageError("attention over a context axis is not part of these regions");
+    if (comm::Communicator* comm = mesh.group(Axis::tensor))
+      axis_ = {&line_.emplace(*comm, options.timeout, options.trace), options.sequence, options.overlap};
+  }
+
+  Variable columns(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
+    return autograd::linear(*pass.tape, enter(*pass.tape, axis_, x, pass.num_sequences), w, b);
+  }
+
+  Variable rows(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
+    if (axis_.alone()) return nn::Regions::rows(pass, x, w, b);
+    return with_bias(*pass.tape, leave(*pass.tape, axis_, autograd::linear(*pass.tape, x, w, nullptr)), b);
+  }
+
+  Variable perceptron(Pass& pass, const Variable& x, const nn::PerceptronWeights& p, bool keep) const override {
+    if (axis_.alone()) return nn::Regions::perceptron(pass, x, p, keep);
+    Tape& tape = *pass.tape;
+    const Variable in = enter(tape, axis_, x, pass.num_sequences);
+    const Variable y = p.gated ? autograd::gated_perceptron(tape, in, p.w1, p.b1, p.w2, nullptr, keep)
+                               : autograd::perceptron(tape, in, p.w1, p.b1, p.activation, p.w2, nullptr, keep);
+    return with_bias(tape, leave(tape, axis_, y), p.b2);
+  }
+
+  Variable lookup(Pass& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
+                  int64_t first_position) const override;
+  autograd::Loss loss(Pass& pass, const Variable& x, const Parameter& w, const Parameter* b, const Tensor& targets,
+                      double scale) const override {
+    if (w.cut_dim >= 0) return vocabulary_loss(*pass.tape, axis_, x, w, b, targets, scale, pass.num_sequences);
+    ESP_CHECK(!axis_.divides_rows() || x.shape().rank() == 2, "a head that all hold reads what all have, not {}",
+              x.shape().text());
+    return nn::Regions::loss(pass, x, w, b, targets, scale);
+  }
+
+  Tensor logits(Pass& pass, const Tensor& x, const Parameter& w, const Parameter* b) const override {
+    if (w.cut_dim < 0) return nn::Regions::logits(pass, x, w, b);
+    const Tensor all = x.shape().rank() == 2 ? x : all_rows(*pass.tape, axis_, Variable(x), pass.num_sequences).value();
+    return all_classes(pass.tape->context(), *axis_.line, nn::Regions::logits(pass, all, w, b), w.global_shape.dim(0));
+  }
+
+  Variable dropout(Pass& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
+    if (x.shape().rank() == 2 || (!axis_.divides_rows() && !pass.tokens))
+      return nn::Regions::dropout(pass, x, rate, key);
+    return parallel::dropout(*pass.tape, x, rate, key, rows_of(pass, x));
+  }
+
+  Variable whole(Pass& pass, const Variable& x) const override {
+    return all_rows(*pass.tape, axis_, x, pass.num_sequences);
+  }
+
+  tensor::Shape stream_shape(int64_t batch, int64_t tokens, int64_t dim) const override {
+    if (!axis_.divides_rows()) return {batch, tokens, dim};
+    return {1, batch * tokens / axis_.line->size(), dim};
+  }
+  double exposed_ms() const override { return line_ ? line_->exposed_ms() : 0; }
+  void forget_times() override {
+    if (line_) line_->forget_times();
+  }
+
+ private:
+  static Variable with_bias(Tape& tape, const Variable& x, Weight* b) {
+    return b ? autograd::add_bias(tape, x, *b) : x;
+  }
+
+  // The rows of a stream made of `batch` sequences of `tokens` held ones.
+  StreamRows rows_of(const Pass& pass, int64_t batch, int64_t tokens) const {
+    const int64_t all = batch * tokens, share = axis_.divides_rows() ? all / axis_.line->size() : all;
+    return {axis_.divides_rows() ? axis_.line->rank() * share : 0, share, tokens, pass.first_sequence, pass.tokens};
+  }
+  StreamRows rows_of(const Pass& pass, const Variable& x) const {
+    if (!axis_.divides_rows()) return rows_of(pass, x.value().dim(0), x.value().dim(1));
+    return rows_of(pass, pass.num_sequences, x.value().rows() * axis_.line->size() / pass.num_sequences);
+  }
+
+  mutable std::optional<Line> line_;  // waiting is counted
+  TensorAxis axis_;
+};
+
+// ids as a share of the table counts them: those of rows held elsewhere fall outside of it.
+Tensor shifted(const tensor::Context& context, const Tensor& ids, int64_t first) {
+  Tensor own = tensor::empty(context, ids.shape(), DType::i32, MemoryCategory::activation);
+  for (int64_t i = 0; i < ids.count(); ++i)
+    own.as<int32_t>()[i] = ids.as<const int32_t>()[i] - static_cast<int32_t>(first);
+  return own;
+}
+
+Tensor positions_of(const tensor::Context& context, const StreamRows& rows, const tensor::Shape& shape,
+                    int64_t first_position) {
+  Tensor at = tensor::empty(context, shape, DType::i32, MemoryCategory::activation);
+  rows.for_each_run([&](int64_t row, int64_t global, int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      at.as<int32_t>()[row + i] = static_cast<int32_t>(first_position + (global + i) % rows.length());
+  });
+  return at;
+}
+
+Variable Divided::lookup(Pass& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
+                         int64_t first_position) const {
+  if (!axis_.divides_rows() && table.cut_dim < 0 && !pass.tokens)
+    return nn::Regions::lookup(pass, ids, table, positions, first_position);
+  Tape& tape = *pass.tape;
+  const tensor::Context& context = tape.context();
+  const StreamRows rows = rows_of(pass, ids.dim(0), ids.dim(1));
+  const tensor::Shape here = axis_.divides_rows() ? tensor::Shape{1, rows.count} : ids.shape();
+  Variable x;
+  if (table.cut_dim >= 0) {
+    const Tensor own = shifted(context, ids, table.sections.front().begin);
+    x = leave(tape, axis_, autograd::embedding(tape, own, weight_of(table), nullptr));
+  } else {
+    const Tensor own = ids.reshape({ids.count()}).slice(rows.first, rows.first + rows.count).reshape(here);
+    x = autograd::embedding(tape, own, weight_of(table), nullptr);
+  }
+  if (!positions) return x;
+  const Tensor at = positions_of(context, rows, here, first_position);
+  return autograd::add(tape, x, autograd::embedding(tape, at, weight_of(*positions), nullptr));
+}
+
+}  // namespace
+
+std::unique_ptr<Regions> make_regions(const Mesh& mesh, const RegionOptions& options) {
+  return std::make_unique<Divided>(mesh, options);
+}
+
+nn::TokenMap tokens_held(const MeshShape& shape, const Coordinates& here, const RegionOptions& options, int64_t length,
+                         bool causal) {
+  if (options.context == "ring" && causal && shape.cp > 1) {
+    // The first of causal attention's tokens have little to look at and the last have much: everybody takes both.
+    const int pieces = 2 * shape.cp;
+    const nn::Interval early = nn::Share{here.cp, pieces}.of(length),
+                       late = nn::Share{pieces - 1 - here.cp, pieces}.of(length);
+    return {{{early.begin, early.count()}, {late.begin, late.count()}}, length};
+  }
+  const nn::Interval all = nn::Share{here.cp, shape.cp}.of(length);
+  return {{{all.begin, all.count()}}, length};
+}
+
+}  // namespace esp::parallel

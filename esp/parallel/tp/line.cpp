@@ -1,0 +1,86 @@
+#include "esp/parallel/tp/line.h"
+
+#include <algorithm>
+
+#include "esp/base/clock.h"
+
+namespace esp::parallel {
+
+using comm::Op;
+using comm::ReduceOp;
+using tensor::Tensor;
+
+namespace {
+
+constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+
+comm::Call call_of(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce, Duration timeout) {
+  comm::Call call;
+  call.op = op;
+  call.in = in.data();
+  call.out = out.data();
+  call.count = static_cast<size_t>(std::max(in.count(), out.count()));
+  call.dtype = in.dtype();
+  call.reduce = reduce;
+  call.timeout = timeout;
+  return call;
+}
+
+}  // namespace
+
+Line::~Line() {
+  std::erase_if(flights_, [](const Flight& flight) { return flight.work.done(); });
+  if (flights_.empty()) return;
+  comm_.abort("this rank left in the middle of a step");
+  for (const Flight& flight : flights_) {
+    try {
+      flight.work.wait(Deadline::after(kLongestGoodbye));
+    } catch (const std::exception&) {
+      // what made the rank leave has been told already
+    }
+  }
+}
+
+void Line::run(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce) {
+  const obs::Span span(trace_, comm::name_of(op).data(), "communication");
+  const int64_t begun = now_ns();
+  comm_.run(call_of(op, in, out, reduce, timeout_));
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+}
+
+Work Line::start(Op op, const Tensor& in, const Tensor& out) {
+  std::erase_if(flights_, [](const Flight& flight) { return flight.work.done(); });
+  return flights_.emplace_back(comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out).work;
+}
+
+void Line::run_all_reduce(const Tensor& x, ReduceOp reduce) {
+  run(Op::all_reduce, x, x, reduce);
+}
+Work Line::start_all_reduce(const Tensor& x) {
+  return start(Op::all_reduce, x, x);
+}
+void Line::run_gather(const Tensor& part, const Tensor& all) {
+  run(Op::all_gather, part, all, ReduceOp::sum);
+}
+Work Line::start_gather(const Tensor& part, const Tensor& all) {
+  return start(Op::all_gather, part, all);
+}
+void Line::run_scatter(const Tensor& all, const Tensor& part) {
+  run(Op::reduce_scatter, all, part, ReduceOp::sum);
+}
+Work Line::start_scatter(const Tensor& all, const Tensor& part) {
+  return start(Op::reduce_scatter, all, part);
+}
+
+void Line::wait(const Work& work, const char* what) {
+  if (work.done()) {
+    work.wait(Deadline::after_ms(0));  // throws what went wrong
+    return;
+  }
+  const obs::Span span(trace_, what, "communication");
+  const int64_t begun = now_ns();
+  work.wait(Deadline::after(timeout_));
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+}
+
+}  // namespace esp::parallel

@@ -1,0 +1,190 @@
+#include "esp/parallel/tp/loss.h"
+
+#include <algorithm>
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/kernel/copy.h"
+#include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/gemm.h"
+#include "esp/nn/share.h"
+
+namespace esp::parallel {
+
+using autograd::Tape;
+using autograd::Variable;
+using autograd::Weight;
+using device::MemoryCategory;
+using tensor::Tensor;
+
+namespace {
+
+Weight* weight_of(const nn::Parameter* parameter) {
+  return parameter ? const_cast<Weight*>(&parameter->weight) : nullptr;
+}
+
+// Everything was made in forward.
+class VocabularyLossNode final : public autograd::Node {
+ public:
+  VocabularyLossNode(int x, Tensor dx, Weight& w, Weight* b) : x_(x), dx_(std::move(dx)), trained_{&w, b} {}
+  void backward_input(Tape& tape) override {
+    if (x_ >= 0) tape.give_gradient(x_, std::exchange(dx_, {}));
+  }
+  void backward_weight(Tape&) override {}
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  int x_;
+  Tensor dx_;
+  autograd::TrainedWeights trained_;
+};
+
+// What one block of rows after another needs.
+struct Blocks {
+  const tensor::Context& context;
+  Line& line;
+  Tensor table, bias;
+  Weight& w;
+  Weight* b;
+  kernel::ClassPart part;
+  double scale;
+  bool records;
+  DType type;
+  Tensor logits;                        // of one block
+  Tensor own_tops, tops, sums, picked;  // likewise; sums and picked lie together
+
+  // Losses of rows x; their gradient goes to dx where it is defined.
+  void run(const Tensor& x, const int32_t* targets, void* losses, const Tensor& dx, Work& moving, bool overlap) {
+    const device::Stream& stream = context.stream;
+    const int64_t rows = x.dim(0), in = x.dim(1), classes = part.num_classes;
+    kernel::GemmOptions product;
+    product.transpose_b = true;
+    product.bias = bias.data();
+    kernel::gemm(logits.data(), x.data(), table.data(), rows, classes, in, product, type, stream);
+    agree(targets, rows);
+    kernel::cross_entropy_part_losses(losses, tops.data(), sums.data(), picked.data(), targets, rows, type);
+    if (!records) return;
+    kernel::cross_entropy_part_backward(logits.data(), tops.data(), sums.data(), targets, scale, rows, part, type,
+                                        stream);
+    if (dx.defined()) {
+      kernel::gemm(dx.data(), logits.data(), table.data(), rows, in, classes, {}, type, stream);
+      if (overlap) moving = line.start_all_reduce(dx);
+    }
+    if (w.trained) {
+      kernel::GemmOptions weight;
+      weight.transpose_a = true;
+      weight.beta = autograd::beta_for(w);
+      kernel::gemm(w.grad.data(), logits.data(), x.data(), classes, in, rows, weight, type, stream);
+    }
+    if (b && b->trained)
+      kernel::add_column_sums(autograd::gradient_to_add_to(b, stream), logits.data(), rows, classes, type, stream);
+  }
+
+ private:
+  // Top, sum and target's logit of every row, over all classes.
+  void agree(const int32_t* targets, int64_t rows) {
+    const DType stat = tops.dtype();
+    const Tensor both = Tensor::over(sums.data(), {2 * rows}, stat);
+    const Tensor top = tops.slice(0, rows);
+    picked = both.slice(rows, 2 * rows);
+    kernel::cross_entropy_part_forward(own_tops.data(), both.data(), picked.data(), logits.data(), targets, rows, part,
+                                       type, context.stream);
+    kernel::copy(top.data(), own_tops.data(), top.bytes());
+    line.run_all_reduce(top, comm::ReduceOp::max);
+    kernel::cross_entropy_part_rescale(sums.data(), own_tops.data(), top.data(), rows, type);
+    line.run_all_reduce(both);
+  }
+};
+
+Tensor total_of(const tensor::Context& context, const Tensor& losses) {
+  Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
+  *total.as<double>() = kernel::sum(losses.data(), losses.count(), losses.dtype(), context.stream);
+  return total;
+}
+
+// The gradient of the stream from everybody's summand.
+Tensor summed(const tensor::Context& context, const TensorAxis& axis, const Tensor& dx, const Variable& x) {
+  if (!axis.sequence) {
+    axis.line->run_all_reduce(dx);
+    return dx;
+  }
+  Tensor part = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
+  axis.line->run_scatter(dx, part);
+  return part;
+}
+
+}  // namespace
+
+autograd::Loss vocabulary_loss(Tape& tape, const TensorAxis& axis, const Variable& x, const nn::Parameter& w,
+                               const nn::Parameter* b, const Tensor& targets, double scale, int64_t batch) {
+  const tensor::Context& context = tape.context();
+  const DType type = x.dtype(), stat = tensor::accumulation_type(type);
+  Weight &weight = *weight_of(&w), *bias = weight_of(b);
+  const bool records = tape.wants({&x}, {&weight, bias});
+  const int64_t in = x.value().dim(-1);
+  const Tensor all = all_rows(tape, axis, Variable(x.value()), batch).value();
+  const int64_t rows = all.rows();
+  ESP_CHECK(targets.count() == rows && targets.dtype() == DType::i32, "x {}, {} targets", all.shape().text(),
+            targets.count());
+  const Tensor flat = all.reshape({rows, in});
+  Tensor losses = tensor::empty(context, {rows}, stat, MemoryCategory::activation);
+  Tensor dx;
+  if (records && x.needs_grad()) dx = tensor::empty(context, {rows, in}, type, MemoryCategory::activation);
+
+  const nn::Interval held = w.sections.front();
+  // As many rows as one holder's would have, so that the block's logits are divided like all else.
+  const int64_t block = autograd::rows_of_block(rows, w.global_shape.dim(0) * static_cast<int64_t>(size_of(type)));
+  const Tensor both = tape.scratch({2 * block}, stat);
+  Blocks blocks{context,
+                *axis.line,
+                weight.used_value(),
+                bias ? bias->used_value() : Tensor(),
+                weight,
+                bias,
+                {held.begin, held.count(), held.count()},
+                scale,
+                records,
+                type,
+                tape.scratch({block, held.count()}, type),
+                tape.scratch({block}, stat),
+                tape.scratch({block}, stat),
+                both,
+                {}};
+  const bool overlap = axis.overlap && !axis.sequence;
+  std::vector<Work> moving;
+  for (int64_t first = 0; first < rows; first += block) {
+    const int64_t last = std::min(first + block, rows);
+    blocks.run(flat.slice(first, last), targets.as<const int32_t>() + first,
+               losses.as<std::byte>() + static_cast<size_t>(first) * size_of(stat),
+               dx.defined() ? dx.slice(first, last) : Tensor(), moving.emplace_back(), overlap);
+  }
+  for (const Work& work : moving) axis.line->wait(work, "gradients of the head's input");
+  Tensor total = total_of(context, losses);
+  if (!records) return {std::move(total), std::move(losses)};
+  if (dx.defined() && !overlap) dx = summed(context, axis, dx, x);
+  Variable output = tape.output(std::move(total));
+  tape.record<VocabularyLossNode>(1, x.slot(), dx.defined() ? dx.reshape(x.shape()) : dx, weight, bias);
+  return {std::move(output), std::move(losses)};
+}
+
+// Chunks of unequal width travel padded to the widest, the first rank's.
+Tensor all_classes(const tensor::Context& context, Line& line, const Tensor& own, int64_t classes) {
+  const int64_t rows = own.rows(), widest = nn::Share{0, line.size()}.of(classes).count();
+  const size_t element = size_of(own.dtype());
+  const Tensor sent = tensor::zeros(context, {rows, widest}, own.dtype(), MemoryCategory::buffer);
+  const Tensor got = tensor::empty(context, {line.size(), rows, widest}, own.dtype(), MemoryCategory::buffer);
+  const auto row = [&](const Tensor& x, int64_t at) { return x.as<std::byte>() + static_cast<size_t>(at) * element; };
+  for (int64_t r = 0; r < rows; ++r)
+    kernel::copy(row(sent, r * widest), row(own, r * own.dim(-1)), static_cast<size_t>(own.dim(-1)) * element);
+  line.run_gather(sent, got);
+  Tensor y = tensor::empty(context, own.shape().with_last(classes), own.dtype(), MemoryCategory::activation);
+  for (int i = 0; i < line.size(); ++i) {
+    const nn::Interval held = nn::Share{i, line.size()}.of(classes);
+    for (int64_t r = 0; r < rows; ++r)
+      kernel::copy(row(y, r * classes + held.begin), row(got, (i * rows + r) * widest),
+                   static_cast<size_t>(held.count()) * element);
+  }
+  return y;
+}
+
+}  // namespace esp::parallel

@@ -1,0 +1,49 @@
+// Which rows of the whole batch the rows of a stream are. A holder of the context axis has runs of each sequence's
+// tokens (nn::TokenMap); where rows are divided over the tensor axis too, a piece of what those of all its sequences
+// make, laid end to end.
+#pragma once
+
+#include <algorithm>
+
+#include "esp/nn/pass.h"
+
+namespace esp::parallel {
+
+struct StreamRows {
+  int64_t first = 0, count = 0;       // rows here, among those of the micro-batch's sequences on this context place
+  int64_t tokens = 0;                 // of a sequence on this context place
+  int64_t first_sequence = 0;         // of the micro-batch, in the whole batch
+  const nn::TokenMap* map = nullptr;  // null: all tokens are here
+
+  int64_t length() const { return map ? map->length : tokens; }
+
+  // f(row, global_row, count) for runs that are neighbours both here and in the whole batch. Row (s, position) of the
+  // batch is s·length + position.
+  template <typename F>
+  void for_each_run(F&& f) const {
+    const nn::TokenRun all{0, tokens};
+    const nn::TokenRun* runs = map ? map->runs.data() : &all;
+    const size_t num_runs = map ? map->runs.size() : 1;
+    int64_t row = 0, global = 0, length_so_far = 0;  // the run being gathered
+    const int64_t last = first + count;
+    for (int64_t s = first / tokens; s * tokens < last; ++s) {
+      int64_t at = s * tokens;
+      for (size_t i = 0; i < num_runs; at += runs[i].count, ++i) {
+        const int64_t begin = std::max(at, first), end = std::min(at + runs[i].count, last);
+        if (begin >= end) continue;
+        const int64_t here = (first_sequence + s) * length() + runs[i].first + (begin - at);
+        if (length_so_far > 0 && global + length_so_far == here) {
+          length_so_far += end - begin;
+          continue;
+        }
+        if (length_so_far > 0) f(row, global, length_so_far);
+        row = begin - first;
+        global = here;
+        length_so_far = end - begin;
+      }
+    }
+    if (length_so_far > 0) f(row, global, length_so_far);
+  }
+};
+
+}  // namespace esp::parallel
