@@ -1,0 +1,96 @@
+// Whole models divided over the tensor axis, with the stream's rows divided or not, against one holder: losses, logits,
+// gathered gradients and values after steps in fp64.
+#include <gtest/gtest.h>
+
+#include "tests/parity/tensor_runs.h"
+
+namespace esp::parity {
+namespace {
+
+constexpr double kTolerance = 1e-12;
+
+// Of sizes that divide by nothing but where heads must.
+model::ModelConfig config_of(const std::string& arch, int tp) {
+  model::ModelConfig c = model::default_config(arch == "classifier" ? "bert" : arch);
+  c.layers = 2;
+  c.heads = 2 * tp;
+  c.dim = 8 * tp;
+  c.ffn = 37;
+  c.vocab = 29;
+  c.seq_len = 9;
+  c.dropout = 0.1;
+  if (arch == "llama") {
+    c.kv_heads = tp;
+    c.tie_embeddings = false;
+  }
+  if (arch == "bert" || arch == "classifier") c.type_vocab = 2;
+  if (arch == "classifier") {
+    c.num_classes = 5;
+    c.pooler = true;
+  }
+  return c;
+}
+
+void expect_near_one(TensorPlan plan, const std::string& what) {
+  const auto ranks = run_tensor(plan);
+  plan.tp = 1;
+  plan.sequence = false;
+  plan.recompute = nn::Recompute::none;
+  const TensorSeen one = run_tensor(plan).front();
+  EXPECT_LT(worst_distance(ranks, one), kTolerance) << what;
+  // Whoever has a copy of a parameter has the same one.
+  for (const TensorSeen& rank : ranks) {
+    EXPECT_EQ(rank.losses, ranks[0].losses) << what;
+    for (const auto& [name, held] : rank.parameters) {
+      if (held.divided) continue;
+      EXPECT_EQ(held.values, ranks[0].parameters.at(name).values) << what << ' ' << name;
+      EXPECT_EQ(held.gradients, ranks[0].parameters.at(name).gradients) << what << ' ' << name;
+    }
+  }
+}
+
+class TensorModels : public testing::TestWithParam<const char*> {};
+
+TEST_P(TensorModels, AreTheOneHoldersAtEverySize) {
+  for (const int tp : {2, 3, 4})
+    for (const bool sequence : {false, true}) {
+      TensorPlan plan;
+      plan.config = config_of(GetParam(), tp);
+      plan.tp = tp;
+      plan.sequence = sequence;
+      plan.steps = 3;
+      expect_near_one(plan, fmt::format("{} tp {} sequence {}", GetParam(), tp, sequence));
+    }
+}
+
+TEST_P(TensorModels, AreTheOneHoldersWithRecomputation) {
+  for (const auto recompute : {nn::Recompute::selective, nn::Recompute::full})
+    for (const bool sequence : {false, true}) {
+      TensorPlan plan;
+      plan.config = config_of(GetParam(), 2);
+      plan.tp = 2;
+      plan.sequence = sequence;
+      plan.recompute = recompute;
+      expect_near_one(plan, fmt::format("{} sequence {} recompute {}", GetParam(), sequence, int(recompute)));
+    }
+}
+
+TEST_P(TensorModels, AreTheOneHoldersWithMicroBatchesAndWithoutOverlap) {
+  for (const bool overlap : {false, true})
+    for (const bool sequence : {false, true}) {
+      TensorPlan plan;
+      plan.config = config_of(GetParam(), 2);
+      plan.tp = 2;
+      plan.sequence = sequence;
+      plan.overlap = overlap;
+      plan.micro_batches = 3;
+      plan.steps = 2;
+      expect_near_one(plan, fmt::format("{} sequence {} overlap {}", GetParam(), sequence, overlap));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Archs, TensorModels, testing::Values("gpt", "llama", "bert", "classifier", "t5"),
+                         [](const auto& about) { return std::string(about.param); });
+
+}  // namespace
+}  // namespace esp::parity
