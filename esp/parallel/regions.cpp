@@ -7,6 +7,8 @@
 #include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/base/error.h"
+#include "esp/parallel/cp/ring.h"
+#include "esp/parallel/cp/ulysses.h"
 #include "esp/parallel/tp/dropout.h"
 #include "esp/parallel/tp/loss.h"
 #include "esp/parallel/tp/moves.h"
@@ -27,10 +29,18 @@ Weight& weight_of(const Parameter& parameter) {
   return const_cast<Weight&>(parameter.weight);
 }
 
+ContextLayout layout_of(bool ulysses, bool causal) {
+  return !ulysses && causal ? ContextLayout::zigzag : ContextLayout::contiguous;
+}
+
 class Divided final : public Regions {
  public:
   Divided(const Mesh& mesh, const RegionOptions& options) {
-    if (mesh.shape().cp > 1) throw UsageError("attention over a context axis is not part of these regions");
+    context_.comm = mesh.group(Axis::context);
+    context_.timeout = options.timeout;
+    context_.trace = options.trace;
+    context_.waited_ms = &waited_for_context_ms_;
+    ulysses_ = options.context == "ulysses";
     if (comm::Communicator* comm = mesh.group(Axis::tensor))
       axis_ = {&line_.emplace(*comm, options.timeout, options.trace), options.sequence, options.overlap};
   }
@@ -69,6 +79,21 @@ class Divided final : public Regions {
     return all_classes(pass.tape->context(), *axis_.line, nn::Regions::logits(pass, all, w, b), w.global_shape.dim(0));
   }
 
+  Variable attention(Pass& pass, const Variable& qkv, const autograd::AttentionOptions& options,
+                     double rope_theta) const override {
+    if (!context_.comm) return nn::Regions::attention(pass, qkv, options, rope_theta);
+    ESP_CHECK(pass.tokens, "which tokens are held must be said where a context axis divides them");
+    Variable turned = qkv;
+    if (rope_theta > 0)
+      turned = parallel::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, *pass.tokens,
+                                rope_theta);
+    ContextGroup group = context_;
+    group.layout = layout_of(ulysses_, options.causal);
+    group.length = pass.tokens->length;
+    return ulysses_ ? ulysses_attention(*pass.tape, turned, options, group)
+                    : ring_attention(*pass.tape, turned, options, group);
+  }
+
   Variable dropout(Pass& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
     if (x.shape().rank() == 2 || (!axis_.divides_rows() && !pass.tokens))
       return nn::Regions::dropout(pass, x, rate, key);
@@ -76,6 +101,10 @@ class Divided final : public Regions {
   }
 
   Variable whole(Pass& pass, const Variable& x) const override {
+    if (context_.comm)
+      throw UsageError(
+          "a head that reads one token of a sequence cannot stand where a context axis divides its tokens: "
+          "parallel.cp = 1 would do");
     return all_rows(*pass.tape, axis_, x, pass.num_sequences);
   }
 
@@ -83,8 +112,9 @@ class Divided final : public Regions {
     if (!axis_.divides_rows()) return {batch, tokens, dim};
     return {1, batch * tokens / axis_.line->size(), dim};
   }
-  double exposed_ms() const override { return line_ ? line_->exposed_ms() : 0; }
+  double exposed_ms() const override { return waited_for_context_ms_ + (line_ ? line_->exposed_ms() : 0); }
   void forget_times() override {
+    waited_for_context_ms_ = 0;
     if (line_) line_->forget_times();
   }
 
@@ -105,6 +135,9 @@ class Divided final : public Regions {
 
   mutable std::optional<Line> line_;  // waiting is counted
   TensorAxis axis_;
+  ContextGroup context_;  // of no layout or length yet
+  bool ulysses_ = false;
+  double waited_for_context_ms_ = 0;
 };
 
 // ids as a share of the table counts them: those of rows held elsewhere fall outside of it.
@@ -154,15 +187,7 @@ std::unique_ptr<Regions> make_regions(const Mesh& mesh, const RegionOptions& opt
 
 nn::TokenMap tokens_held(const MeshShape& shape, const Coordinates& here, const RegionOptions& options, int64_t length,
                          bool causal) {
-  if (options.context == "ring" && causal && shape.cp > 1) {
-    // The first of causal attention's tokens have little to look at and the last have much: everybody takes both.
-    const int pieces = 2 * shape.cp;
-    const nn::Interval early = nn::Share{here.cp, pieces}.of(length),
-                       late = nn::Share{pieces - 1 - here.cp, pieces}.of(length);
-    return {{{early.begin, early.count()}, {late.begin, late.count()}}, length};
-  }
-  const nn::Interval all = nn::Share{here.cp, shape.cp}.of(length);
-  return {{{all.begin, all.count()}}, length};
+  return context_tokens(layout_of(options.context == "ulysses", causal), length, shape.cp, here.cp);
 }
 
 }  // namespace esp::parallel
