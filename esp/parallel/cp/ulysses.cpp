@@ -132,7 +132,7 @@ class Division {
   }
 
   std::array<Columns, 3> sections_;
-  std::array<int, 3> copies_{};  // ranks that have the same columns
+  std::array<int, 3> copies_{1, 1, 1};  // ranks that have the same columns
   int64_t head_dim_, row_ = 0, width_ = 0;
   ContextGroup group_;
 };
