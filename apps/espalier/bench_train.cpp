@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/bench_train_case.h"
+#include "apps/espalier/bench_train_layouts.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/machine.h"
@@ -156,6 +157,7 @@ void check(const TrainBench& bench) {
 int run_bench_train(const TrainBench& bench) {
   check(bench);
   const TemporaryFolder folder;
+  if (!bench.layouts.empty()) return run_bench_layouts(bench, folder.path());
   Json rows = Json::array();
   std::string markdown;
   if (std::find(bench.peers.begin(), bench.peers.end(), "llm.c") != bench.peers.end() && bench.llmc.empty())
@@ -233,6 +235,11 @@ void define_bench_train(CLI::App& app, Chosen& chosen) {
   app.add_option("--sync", o->sync, "how several ranks agree, as allreduce,zero1 [allreduce]")
       ->delimiter(',')
       ->type_name(methods);
+  app.add_option("--layout", o->layouts,
+                 "with several ranks: divide the model so, as tp=2 or pp=2,train.micro_batch=1, and compare with one "
+                 "process of as many threads; may be given again")
+      ->type_name("KEYS")
+      ->allow_extra_args(false);
   app.add_option("--steps", o->steps, "steps per round [5]")->type_name("N");
   app.add_option("--rounds", o->rounds, "visits to each contender [3]")->type_name("N");
   app.add_option("--warmup", o->warmup, "steps before the first round [2]")->type_name("N");

@@ -24,6 +24,7 @@ struct TrainBench {
   std::vector<std::string> sync = {"allreduce"};  // with several ranks: the methods compared, the first against rivals
   int steps = 5, rounds = 3, warmup = 2;
   std::vector<std::string> peers;
+  std::vector<std::string> layouts;  // one model divided: these against one process
   std::string llmc, python, json, markdown;
 };
 

@@ -1,4 +1,5 @@
 #include "apps/espalier/bench_train.h"
+#include "apps/espalier/bench_train_layouts.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -46,6 +47,13 @@ TEST(BenchTrain, MeasuresTheUsualShapes) {
 
 TEST(BenchTrain, RefusesAnLlmCThatIsNotThere) {
   EXPECT_THROW(run_llmc("/nowhere/train_gpt2", 1, 2, Deadline::after_ms(1000)), UsageError);
+}
+
+TEST(BenchLayouts, KeysWithoutASectionAreOfParallel) {
+  EXPECT_EQ(layout_settings("tp=2"), std::vector<std::string>{"parallel.tp=2"});
+  EXPECT_EQ(layout_settings("pp=2,train.micro_batch=1"),
+            (std::vector<std::string>{"parallel.pp=2", "train.micro_batch=1"}));
+  EXPECT_THROW(layout_settings("tp2"), UsageError);
 }
 
 }  // namespace
