@@ -6,7 +6,6 @@
 #include "esp/autograd/functions/embedding.h"
 #include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/pointwise.h"
-#include "esp/base/error.h"
 #include "esp/parallel/cp/ring.h"
 #include "esp/parallel/cp/ulysses.h"
 #include "esp/parallel/tp/dropout.h"
@@ -100,11 +99,9 @@ class Divided final : public Regions {
     return parallel::dropout(*pass.tape, x, rate, key, rows_of(pass, x));
   }
 
+  // Of the context axis, the tokens held: the first of the sequence is the first of the first place's, and whoever
+  // holds others has no target.
   Variable whole(Pass& pass, const Variable& x) const override {
-    if (context_.comm)
-      throw UsageError(
-          "a head that reads one token of a sequence cannot stand where a context axis divides its tokens: "
-          "parallel.cp = 1 would do");
     return all_rows(*pass.tape, axis_, x, pass.num_sequences);
   }
 
