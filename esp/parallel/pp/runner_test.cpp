@@ -4,13 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <atomic>
+#include <functional>
 #include <map>
+#include <mutex>
 
 #include "esp/base/error.h"
 #include "esp/comm/over.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/parallel/pp/edges.h"
+#include "esp/parallel/pp/hold.h"
 #include "esp/parallel/pp/partition.h"
 #include "esp/parallel/pp/schedule.h"
 #include "esp/parallel/pp/toy_stage.h"
@@ -142,6 +145,170 @@ TEST(PipelineRunner, MemoryTravelsBesideTheStream) {
     toy.memory = true;
     expect_as_alone(make_schedule(name, shape), toy);
   }
+}
+
+// After every forward the allocator holds what the live micro-batches' tapes keep, and the output just made.
+class Counted final : public Stage {
+ public:
+  Counted(ToyStage& stage, Memory& memory) : stage_(stage), memory_(memory) {}
+  CarriedShape input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
+  CarriedShape output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
+  std::span<autograd::Weight* const> weights(int chunk) const override { return stage_.weights(chunk); }
+  Output forward(int chunk, int i, autograd::Tape& tape, const Carried& input) override {
+    Output output = stage_.forward(chunk, i, tape, input);
+    const uint64_t bytes = memory_.account.use(MemoryCategory::activation).current - runner->bytes_being_sent();
+    most = std::max(most, bytes);
+    if (runner->num_live() == 1) alone = std::max(alone, bytes);
+    return output;
+  }
+
+  Runner* runner = nullptr;
+  uint64_t alone = 0, most = 0;  // bytes with one alive, and the most
+
+ private:
+  ToyStage& stage_;
+  Memory& memory_;
+};
+
+TEST(PipelineRunner, AllocatorHoldsAsManyActivationsAsTheTableSays) {
+  for (const ScheduleRow& row : schedules()) {
+    if (row.backward == Backward::split) continue;
+    const ScheduleShape shape{4, row.chunked ? 2 : 1, 8};
+    ToyOptions toy;
+    toy.units = 2 * shape.pieces();  // all pieces alike
+    toy.hidden = 32;
+    const Schedule schedule = make_schedule(row.name, shape);
+    net::run_threads(shape.stages, [&](net::World& world) {
+      auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+      const PipeEdges edges(comm.get(), shape.chunks > 1);
+      Memory memory;
+      ToyStage stage(memory.context, toy, shape, world.rank, cuts_of(toy, shape));
+      Counted counted(stage, memory);
+      Runner runner(counted, memory.context, edges.here(), {std::chrono::seconds(60), nullptr});
+      counted.runner = &runner;
+      runner.run(plan_of(schedule, world.rank));
+      // A stage that holds the last piece and others keeps more of the one with the loss.
+      if (row.chunked && world.rank == shape.stages - 1) return;
+      const uint64_t output = static_cast<uint64_t>(toy.rows * toy.width) * sizeof(double);
+      const auto live = static_cast<uint64_t>(row.live(shape, world.rank));
+      EXPECT_EQ(counted.most, live * (counted.alone - output) + output) << row.name << " stage " << world.rank;
+    });
+  }
+}
+
+TEST(PipelineRunner, BoundariesCarryOneStreamEachWay) {
+  for (const ScheduleRow& row : schedules()) {
+    const ScheduleShape shape{3, row.chunked ? 2 : 1, 3};
+    ToyOptions toy;
+    toy.units = shape.pieces();
+    const auto sent = [](comm::Communicator* edge) {
+      uint64_t bytes = 0;
+      if (edge)
+        for (const comm::CallStats& stats : edge->stats())
+          if (stats.op == comm::Op::send) bytes += stats.bytes_sent;
+      return bytes;
+    };
+    run_stages(make_schedule(row.name, shape), toy, 1, [&](int, const StageSeen& seen) {
+      const auto one = static_cast<uint64_t>(toy.rows * toy.width) * sizeof(double);
+      const auto [P, v, m] = shape;
+      const int after = seen.rank < P - 1 ? v : v - 1, before = seen.rank > 0 ? v : v - 1;  // boundaries on each side
+      EXPECT_EQ(sent(seen.edges.activations_out), one * static_cast<uint64_t>(m * after)) << row.name;
+      EXPECT_EQ(sent(seen.edges.gradients_out), one * static_cast<uint64_t>(m * before)) << row.name;
+    });
+  }
+}
+
+TEST(PipelineRunner, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
+  for (const ScheduleShape& shape : {ScheduleShape{1, 1, 2}, {3, 1, 5}, {2, 3, 5}}) {
+    const ToyOptions toy = toy_for(shape);
+    const Alone alone(toy, shape.micro_batches);
+    std::mutex mutex;
+    double loss = 0;
+    run_stages(forward_schedule(shape), toy, 2, [&](int step, const StageSeen& seen) {
+      const std::lock_guard lock(mutex);
+      for (ToyStage::Named& named : seen.stage.all()) {
+        EXPECT_EQ(named.num_ready, 0);
+        EXPECT_TRUE(named.weight.stale);
+      }
+      EXPECT_EQ(seen.runner.peak_live(), 1);
+      if (step == 1) loss += seen.stage.loss();
+    });
+    EXPECT_EQ(loss, alone.loss);
+  }
+}
+
+TEST(PipelineRunner, TracesItsActionsInOrder) {
+  const Schedule schedule = make_schedule("zb-h1", {1, 1, 3});
+  obs::Tracer tracer(0);
+  obs::TraceRow* row = tracer.add_row("compute");
+  Runner::Options options;
+  options.trace = row;
+  run_stages(
+      schedule, toy_for(schedule.shape), 1, [](int, const StageSeen&) {}, options);
+  std::string names;
+  for (const obs::SpanRecord& record : row->records()) names += std::string(" ") + record.name;
+  EXPECT_EQ(names, " F0 B0 W0 F1 B1 W1 F2 B2 W2");
+}
+
+// A stage whose second forward fails.
+class Failing final : public Stage {
+ public:
+  Failing(ToyStage& stage, bool fails) : stage_(stage), fails_(fails) {}
+  CarriedShape input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
+  CarriedShape output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
+  std::span<autograd::Weight* const> weights(int chunk) const override { return stage_.weights(chunk); }
+  Output forward(int chunk, int i, autograd::Tape& tape, const Carried& input) override {
+    Output output = stage_.forward(chunk, i, tape, input);
+    if (fails_ && i == 1) throw DeviceError("no memory left");
+    return output;
+  }
+
+ private:
+  ToyStage& stage_;
+  bool fails_;
+};
+
+TEST(PipelineRunner, OneThatLeavesInTheMiddleReleasesItsNeighboursAndItsWeights) {
+  const Schedule schedule = make_schedule("1f1b", {3, 1, 6});
+  const ToyOptions toy = toy_for(schedule.shape);
+  std::atomic<int> released = 0;
+  net::run_threads(3, [&](net::World& world) {
+    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    Memory memory;
+    ToyStage stage(memory.context, toy, schedule.shape, world.rank, cuts_of(toy, schedule.shape));
+    const PipeEdges edges(comm.get(), false);
+    Failing failing(stage, world.rank == 1);
+    {
+      Runner runner(failing, memory.context, edges.here(), {std::chrono::seconds(60), nullptr});
+      if (world.rank == 1) {
+        EXPECT_THROW(runner.run(plan_of(schedule, world.rank)), DeviceError);
+      } else {
+        EXPECT_THROW(runner.run(plan_of(schedule, world.rank)), CommError);
+      }
+    }
+    for (ToyStage::Named& named : stage.all()) EXPECT_EQ(named.weight.pending, 0);
+    ++released;
+  });
+  EXPECT_EQ(released, 3);
+}
+
+TEST(PipelineHold, OnlyTheLastToLetGoTellsTheOwner) {
+  Memory memory;
+  autograd::Weight weight;
+  weight.grad = tensor::zeros(memory.context, {3}, DType::f64, MemoryCategory::gradient);
+  weight.trained = weight.stale = true;
+  int ready = 0;
+  weight.on_ready = [&] { ++ready; };
+  hold(weight);
+  hold(weight);
+  let_go(weight, memory.context.stream);
+  EXPECT_EQ(ready, 0);
+  let_go(weight, memory.context.stream);
+  EXPECT_EQ(ready, 1);
+  EXPECT_FALSE(weight.stale);
+  weight.trained = false;
+  hold(weight);
+  EXPECT_EQ(weight.pending, 0);
 }
 
 }  // namespace

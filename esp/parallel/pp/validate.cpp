@@ -121,16 +121,17 @@ class Validator {
           received[channel(step.action.kind, step.peer, plan.stage)].push_back(step.action);
         }
       }
-    for (const StagePlan& plan : plans_)
-      for (const Step& step : plan.steps) {
-        if (step.kind != StepKind::receive) continue;
-        const size_t at = channel(step.action.kind, step.peer, plan.stage);
+    for (int edge = 0; edge < shape_.stages; ++edge)
+      for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
+        const int after = (edge + 1) % shape_.stages;
+        const int from = kind == ActionKind::forward ? edge : after, to = from == edge ? after : edge;
+        const size_t at = channel(kind, from, to);
         for (size_t i = 0; i < received[at].size(); ++i)
           if (received[at][i] != sent[at][i])
             fail(
                 "stage {} wants what {} needs as number {} from stage {}, which sends what {} needs then; neighbours "
                 "must take them in one order",
-                plan.stage, name(received[at][i]), i, step.peer, name(sent[at][i]));
+                to, name(received[at][i]), i, from, name(sent[at][i]));
       }
   }
 
