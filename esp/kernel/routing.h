@@ -45,6 +45,10 @@ RouteSums route_losses(void* slopes, const void* probabilities, const void* lse,
 // counts[g][e]: how often e was chosen in group g, of `per_group` choices. Negative choices do not count.
 void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts);
 
+// Rows of `width` among numbered ones: here[r] = all[numbers[r]], and the other way.
+void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width);
+void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width);
+
 // kept = choices, but −1 for those that find their expert full: an expert takes `capacity` rows of each group of
 // `tokens`, first choices of all tokens in their order, then second choices, and so on.
 void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_t tokens, int64_t num_chosen,

@@ -30,6 +30,14 @@ struct ModelConfig {
   bool bias = true;
   bool tie_embeddings = true;
   double init_std = 0.02;
+  // Mixture of experts (gpt, llama): the feed-forward of every expert_every-th block has `experts` of width ffn.
+  int64_t experts = 0;  // 0: none
+  int64_t experts_per_token = 2;
+  int64_t expert_every = 1;    // the last of every so many blocks
+  double expert_capacity = 0;  // times an equal share of a sequence's tokens; 0: none is dropped
+  double expert_aux = 0.01;    // weight of the balance loss
+  double expert_z = 0;         // weight of the z-loss
+  int64_t shared_expert = 0;   // width of one more expert that sees every token; 0: none
   // BERT
   int64_t type_vocab = 0;       // segment embeddings
   bool embedding_norm = true;   // norm (and dropout) after the sum of the embeddings
@@ -41,6 +49,7 @@ struct ModelConfig {
   int64_t head_dim() const { return dim / heads; }
   int64_t kv_heads_or_all() const { return kv_heads ? kv_heads : heads; }
   int64_t ffn_or_default() const { return ffn ? ffn : 4 * dim; }
+  bool has_experts(int64_t block) const { return experts > 0 && block % expert_every == expert_every - 1; }
 
   void check() const;  // UsageError: what was given and what would do
 

@@ -16,9 +16,22 @@ int64_t attention(const ModelConfig& c) {
   return linear(c.dim, c.dim, c.bias) + 2 * linear(c.dim, kv, c.bias) + linear(c.dim, c.dim, c.bias);
 }
 
+int64_t perceptron(const ModelConfig& c, int64_t ffn) {
+  return (c.gated ? 2 : 1) * linear(c.dim, ffn, c.bias) + linear(ffn, c.dim, c.bias);
+}
+
 int64_t block(const ModelConfig& c) {
-  const int64_t ffn = c.ffn_or_default();
-  return attention(c) + (c.gated ? 2 : 1) * linear(c.dim, ffn, c.bias) + linear(ffn, c.dim, c.bias) + 2 * norm(c);
+  return attention(c) + perceptron(c, c.ffn_or_default()) + 2 * norm(c);
+}
+
+// What experts have beyond the one feed-forward that `block` counts, all of them or those that see a token.
+int64_t more_in_experts(const ModelConfig& c, bool seen) {
+  int64_t more = 0;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.has_experts(i))
+      more += ((seen ? c.experts_per_token : c.experts) - 1) * perceptron(c, c.ffn_or_default()) + c.dim * c.experts +
+              (c.shared_expert > 0 ? perceptron(c, c.shared_expert) : 0);
+  return more;
 }
 
 int64_t positions(const ModelConfig& c) {
@@ -43,11 +56,16 @@ int64_t parameter_count(const ModelConfig& c) {
     const int64_t decoder_block = block(c) + attention(c) + norm(c);
     return table + 2 * positions(c) + c.layers * (block(c) + decoder_block) + (c.post_norm ? 0 : 2 * norm(c));
   }
-  return table + positions(c) + c.layers * block(c) + norm(c) + (c.tie_embeddings ? 0 : table);
+  return table + positions(c) + c.layers * block(c) + more_in_experts(c, false) + norm(c) +
+         (c.tie_embeddings ? 0 : table);
+}
+
+int64_t parameters_per_token(const ModelConfig& c) {
+  return parameter_count(c) - more_in_experts(c, false) + more_in_experts(c, true);
 }
 
 double flops_per_token(const ModelConfig& c, int64_t seq_len) {
-  const double parameters = 6.0 * static_cast<double>(parameter_count(c));
+  const double parameters = 6.0 * static_cast<double>(parameters_per_token(c));
   const double attention = static_cast<double>(c.layers) * static_cast<double>(c.dim) * static_cast<double>(seq_len);
   const double causal = 6, whole = 12;
   if (c.arch == "bert") return parameters + whole * attention;

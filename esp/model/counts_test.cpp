@@ -56,6 +56,8 @@ TEST(Counts, AreThePublishedOnes) {
   EXPECT_EQ(count("llama-13b"), 13'015'864'320);
   EXPECT_EQ(count("llama-33b"), 32'528'943'616);
   EXPECT_EQ(count("llama-65b"), 65'285'660'672);
+  EXPECT_EQ(count("mixtral-8x7b"), 46'702'792'704);
+  EXPECT_EQ(parameters_per_token(preset("mixtral-8x7b").config), 12'879'925'248);
   EXPECT_EQ(count("bert-base"), 109'514'298);
   EXPECT_EQ(count("bert-large"), 335'174'458);
   EXPECT_EQ(count("bert-lecture"), 10'477'058);

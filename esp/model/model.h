@@ -46,6 +46,9 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual nn::ParameterList& parameters() = 0;  // of the part that is here
+  // Experts that holders divide, in units named as the blocks they are of. Null where there are none or every holder
+  // has them all: they are then among `parameters`.
+  virtual nn::ParameterList* experts() { return nullptr; }
 
   virtual int num_blocks() const = 0;  // of the whole model
   virtual State stem(nn::Pass& pass, const Batch& batch) = 0;

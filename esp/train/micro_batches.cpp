@@ -41,6 +41,7 @@ MicroBatch micro_batch(const MicroBatchSetup& setup, const data::Batch& batch, c
   one.pass.num_sequences = count;
   one.pass.tokens = setup.tokens;
   one.pass.regions = setup.regions;
+  one.pass.router_scale = rows.router_scale;
   one.pass.recompute = training ? parse_recompute(setup.config->train.recompute) : nn::Recompute::none;
   return one;
 }

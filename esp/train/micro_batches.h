@@ -23,6 +23,7 @@ struct Rows {
   int64_t num_passes = 1;  // the same on every rank, whatever rows it has
   int64_t seq_len = 0;     // of whole sequences, whatever part of them is held
   int64_t step = 0;
+  double router_scale = 0;  // nn::Pass::router_scale
 };
 
 class MicroBatches {

@@ -36,6 +36,8 @@ struct ModelSection {
   bool gated = false, post_norm = false, bias = true, tie_embeddings = true, pooler = false;
   double norm_eps = 1e-5, rope_theta = 10000;
   double init_std = 0.02;
+  int64_t experts = 0, experts_per_token = 2, expert_every = 1, shared_expert = 0;
+  double expert_capacity = 0, expert_aux = 0.01, expert_z = 0;
   int64_t type_vocab = 0, classes = 0;
   bool embedding_norm = true, zero_positions = false, headless = false;
 };

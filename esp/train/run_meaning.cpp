@@ -73,6 +73,13 @@ model::ModelConfig model_config(const ModelSection& s) {
   c.rope_theta = s.rope_theta;
   c.bias = s.bias;
   c.tie_embeddings = s.tie_embeddings;
+  c.experts = s.experts;
+  c.experts_per_token = s.experts_per_token;
+  c.expert_every = s.expert_every;
+  c.expert_capacity = s.expert_capacity;
+  c.expert_aux = s.expert_aux;
+  c.expert_z = s.expert_z;
+  c.shared_expert = s.shared_expert;
   c.type_vocab = s.type_vocab;
   c.num_classes = s.classes;
   c.pooler = s.pooler;
@@ -103,6 +110,13 @@ ModelSection model_section(const model::ModelConfig& c) {
   s.rope_theta = c.rope_theta;
   s.bias = c.bias;
   s.tie_embeddings = c.tie_embeddings;
+  s.experts = c.experts;
+  s.experts_per_token = c.experts_per_token;
+  s.expert_every = c.expert_every;
+  s.expert_capacity = c.expert_capacity;
+  s.expert_aux = c.expert_aux;
+  s.expert_z = c.expert_z;
+  s.shared_expert = c.shared_expert;
   s.type_vocab = c.type_vocab;
   s.classes = c.num_classes;
   s.pooler = c.pooler;

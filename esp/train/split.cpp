@@ -17,6 +17,7 @@ parallel::LayoutSizes layout_sizes(const RunConfig& config) {
   s.ffn = model.ffn_or_default();
   s.vocab = model.vocab;
   s.seq_len = model.seq_len;
+  s.experts = model.experts;
   s.global_batch = config.train.global_batch;
   s.micro_batch = config.train.micro_batch;
   return s;
@@ -46,10 +47,13 @@ std::vector<Piece> pieces_of(const model::ModelConfig& config, int num_pieces) {
   // Multiplications per token: a block's matrices and its attention, the head's table. A look-up is next to nothing.
   const auto dim = static_cast<double>(config.dim),
              kv = static_cast<double>(config.kv_heads_or_all()) / static_cast<double>(config.heads);
-  const double block = dim * dim * (2 + 2 * kv) +
-                       dim * static_cast<double>(config.ffn_or_default()) * (config.gated ? 3 : 2) +
-                       2 * dim * static_cast<double>(config.seq_len);
-  std::vector<double> costs(static_cast<size_t>(config.layers), block);
+  const double attention = dim * dim * (2 + 2 * kv) + 2 * dim * static_cast<double>(config.seq_len);
+  std::vector<double> costs;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    int64_t ffn = config.ffn_or_default();  // what one token meets
+    if (config.has_experts(i)) ffn = config.experts_per_token * ffn + config.shared_expert;
+    costs.push_back(attention + dim * static_cast<double>(ffn) * (config.gated ? 3 : 2));
+  }
   costs.front() += dim;
   costs.back() += dim * static_cast<double>(config.num_classes > 0 ? config.num_classes : config.vocab);
   const std::vector<int> cuts = parallel::linear_partition(costs, num_pieces);

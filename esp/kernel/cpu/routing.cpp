@@ -130,6 +130,14 @@ void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int6
       if (const int32_t e = choices[g * per_group + i]; e >= 0) ++counts[g * num_experts + e];
 }
 
+void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(all + numbers[r] * width, width, here + r * width);
+}
+
+void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(here + r * width, width, all + numbers[r] * width);
+}
+
 void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_t tokens, int64_t num_chosen,
                    int64_t num_experts, int64_t capacity) {
   static thread_local std::vector<int64_t> taken;  // grows at the first step, then stays

@@ -8,7 +8,8 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-DecoderOnly::DecoderOnly(const ModelConfig& config, const Part& part) : config_(config), list_(part.shares) {
+DecoderOnly::DecoderOnly(const ModelConfig& config, const Part& part)
+    : config_(config), list_(part.shares), experts_(part.shares) {
   const nn::Init init = nn::Init::normal(config.init_std);
   if (part.stem) {
     list_.begin_unit("stem");
@@ -19,7 +20,8 @@ DecoderOnly::DecoderOnly(const ModelConfig& config, const Part& part) : config_(
   }
   for (int64_t i = 0; i < config.layers; ++i) {
     if (part.has_block(i))
-      stack_.add(list_, Stack::begin(list_, i), block_options(config, i, true, false, true));
+      stack_.add(list_, Stack::begin(list_, i), block_options(config, i, true, false, true),
+                 part.shares.experts.whole() ? nullptr : &experts_);
     else
       stack_.skip();
   }

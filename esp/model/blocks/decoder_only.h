@@ -16,6 +16,7 @@ class DecoderOnly final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }
+  nn::ParameterList* experts() override { return experts_.all().empty() ? nullptr : &experts_; }
 
   int num_blocks() const override { return stack_.size(); }
   State stem(nn::Pass& pass, const Batch& batch) override;
@@ -30,7 +31,7 @@ class DecoderOnly final : public Model {
   autograd::Variable embed(nn::Pass& pass, const tensor::Tensor& ids, int64_t first_position) const;
 
   ModelConfig config_;
-  nn::ParameterList list_;
+  nn::ParameterList list_, experts_;
   std::optional<nn::Embedding> tokens_, positions_;
   Stack stack_;
   std::optional<nn::Norm> norm_;

@@ -34,6 +34,16 @@ nn::BlockOptions block_options(const ModelConfig& c, int64_t index, bool causal,
   o.attention.init = init;
   o.attention.out_init = out_init;
   o.mlp = {c.dim, c.ffn_or_default(), c.activation, c.gated, c.bias, init, out_init};
+  if (c.has_experts(index)) {
+    o.moe.num_experts = c.experts;
+    o.moe.num_chosen = c.experts_per_token;
+    o.moe.capacity = c.expert_capacity;
+    o.moe.aux_weight = c.expert_aux;
+    o.moe.z_weight = c.expert_z;
+    o.moe.shared_ffn = c.shared_expert;
+    o.moe.layer = static_cast<int>(index);
+    o.moe.expert = o.mlp;
+  }
   o.norm = norm_options(c);
   o.post_norm = c.post_norm;
   o.cross = cross;

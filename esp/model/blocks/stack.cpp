@@ -13,8 +13,10 @@ std::string Stack::begin(nn::ParameterList& list, int64_t index) {
   return name;
 }
 
-void Stack::add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options) {
-  blocks_.emplace_back(std::in_place, list, name, options);
+void Stack::add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options,
+                nn::ParameterList* experts) {
+  if (experts && options.moe.num_experts > 0) experts->begin_unit(name);
+  blocks_.emplace_back(std::in_place, list, name, options, experts);
 }
 
 const nn::Block& Stack::operator[](int i) const {

@@ -13,7 +13,9 @@ class Stack {
  public:
   // Begins the unit "blocks.<n>" for the next block; parameters added before `add` belong to it too.
   static std::string begin(nn::ParameterList& list, int64_t index);
-  void add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options);
+  // Experts, where the block has any, go into `experts`, or into `list` too where that is null.
+  void add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options,
+           nn::ParameterList* experts = nullptr);
   void skip() { blocks_.emplace_back(); }  // the next block is held elsewhere
 
   int size() const { return static_cast<int>(blocks_.size()); }

@@ -23,6 +23,12 @@ ModelConfig gpt3(int64_t layers, int64_t heads, int64_t dim) {
   return shape(layers, heads, dim, 50257, 2048);
 }
 
+ModelConfig with_experts(ModelConfig config, int64_t experts, int64_t every) {
+  config.experts = experts;
+  config.expert_every = every;
+  return config;
+}
+
 }  // namespace
 
 ModelConfig gpt_defaults() {
@@ -38,6 +44,8 @@ std::unique_ptr<Model> make_gpt(const ModelConfig& config, const Part& part) {
 std::vector<Preset> gpt_presets() {
   return {
       {"gpt-tiny", "2 layers of 32, bytes, for tests", shape(2, 2, 32, 256, 32), 0, 0},
+      {"gpt-moe-tiny", "the same with 4 experts in the second layer", with_experts(shape(2, 2, 32, 256, 32), 4, 2), 0,
+       0},
       {"gpt-6x384", "6 layers of 384, bytes, 256 tokens", shape(6, 6, 384, 256, 256), 0, 0},
       {"shakespeare-char", "4 layers of 128, characters, 64 tokens: a laptop's CPU", shape(4, 4, 128, 65, 64), 768,
        1e-3},

@@ -35,9 +35,9 @@ bool is_ignored(const ModelConfig& c, std::string_view name) {
 
 Json to_json(const ModelConfig& c) {
   if (!c.bias || c.norm != kernel::NormKind::layer || c.positions != Positions::learned || c.gated ||
-      c.kv_heads_or_all() != c.heads)
+      c.kv_heads_or_all() != c.heads || c.experts > 0)
     throw UsageError(
-        "a gpt without biases, LayerNorm or learned positions, gated or with grouped heads is no GPT-2 that "
+        "a gpt without biases, LayerNorm or learned positions, gated, with grouped heads or experts is no GPT-2 that "
         "transformers knows; arch = \"llama\" may express it");
   const Json end = c.vocab == 50257 ? Json(50256) : Json(nullptr);
   return Json{{"architectures", {"GPT2LMHeadModel"}},

@@ -18,6 +18,16 @@ ModelConfig shape(int64_t layers, int64_t heads, int64_t kv_heads, int64_t dim, 
   return config;
 }
 
+// Mixtral (Jiang et al. 2024): every block has 8 experts, each token sees 2.
+ModelConfig mixtral_8x7b() {
+  ModelConfig config = shape(32, 32, 8, 4096, 14336, 32000, 32768);
+  config.norm_eps = 1e-5;
+  config.rope_theta = 1e6;
+  config.experts = 8;
+  config.expert_aux = 0.02;
+  return config;
+}
+
 }  // namespace
 
 ModelConfig llama_defaults() {
@@ -45,6 +55,7 @@ std::vector<Preset> llama_presets() {
       {"llama-13b", "LLaMA 13B", shape(40, 40, 0, 5120, 13824, 32000, 2048), 4e6, 3.0e-4},
       {"llama-33b", "LLaMA 33B", shape(60, 52, 0, 6656, 17920, 32000, 2048), 4e6, 1.5e-4},
       {"llama-65b", "LLaMA 65B", shape(80, 64, 0, 8192, 22016, 32000, 2048), 4e6, 1.5e-4},
+      {"mixtral-8x7b", "Mixtral 8x7B", mixtral_8x7b(), 0, 0},
   };
 }
 

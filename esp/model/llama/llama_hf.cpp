@@ -34,8 +34,9 @@ bool is_ignored(const ModelConfig& c, std::string_view name) {
 }
 
 Json to_json(const ModelConfig& c) {
-  if (c.norm != kernel::NormKind::rms || c.positions != Positions::rotary || !c.gated)
-    throw UsageError("a llama without RMSNorm, rotary positions or gate is none that transformers knows");
+  if (c.norm != kernel::NormKind::rms || c.positions != Positions::rotary || !c.gated || c.experts > 0)
+    throw UsageError(
+        "a llama without RMSNorm, rotary positions or gate, or with experts, is none that transformers knows");
   return Json{{"architectures", {"LlamaForCausalLM"}},
               {"model_type", "llama"},
               {"attention_bias", c.bias},

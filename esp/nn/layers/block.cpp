@@ -29,7 +29,7 @@ Stream branch(Pass& pass, const Stream& stream, const Norm& norm, bool post_norm
 
 }  // namespace
 
-Block::Block(ParameterList& list, const std::string& name, const BlockOptions& options)
+Block::Block(ParameterList& list, const std::string& name, const BlockOptions& options, ParameterList* experts)
     : options_(options),
       norm1_(list, name + ".norm1", options.attention.dim, options.norm),
       attention_(list, name + ".attention", attention_of(options, false)),
@@ -40,10 +40,15 @@ Block::Block(ParameterList& list, const std::string& name, const BlockOptions& o
                  ? std::optional<CrossAttention>(std::in_place, list, name + ".cross", attention_of(options, true))
                  : std::nullopt),
       norm2_(list, name + ".norm2", options.attention.dim, options.norm),
-      mlp_(list, name + ".mlp", options.mlp),
       after_attention_{options.dropout, options.first_site + 2},
       after_cross_{options.dropout, options.first_site + 3},
-      after_mlp_{options.dropout, options.first_site + 4} {}
+      after_mlp_{options.dropout, options.first_site + 4} {
+  if (options.moe.num_experts > 0) {
+    moe_.emplace(list, experts ? *experts : list, name + ".mlp", options.moe);
+  } else {
+    mlp_.emplace(list, name + ".mlp", options.mlp);
+  }
+}
 
 Stream Block::operator()(Pass& pass, const Stream& in, const BlockInputs& inputs) const {
   const bool post = options_.post_norm;
@@ -52,14 +57,16 @@ Stream Block::operator()(Pass& pass, const Stream& in, const BlockInputs& inputs
   if (cross_)
     stream = branch(pass, stream, *norm_cross_, post, after_cross_,
                     [&](const Variable& x) { return (*cross_)(pass, x, inputs.memory, inputs.memory_lengths); });
-  return branch(pass, stream, norm2_, post, after_mlp_, [&](const Variable& x) { return mlp_(pass, x); });
+  return branch(pass, stream, norm2_, post, after_mlp_,
+                [&](const Variable& x) { return moe_ ? (*moe_)(pass, x) : (*mlp_)(pass, x); });
 }
 
 Stream Block::extend(Pass& pass, const Stream& in, const tensor::Tensor& cache, int64_t length) const {
   const bool post = options_.post_norm;
   const Stream stream = branch(pass, in, norm1_, post, after_attention_,
                                [&](const Variable& x) { return attention_.extend(pass, x, cache, length); });
-  return branch(pass, stream, norm2_, post, after_mlp_, [&](const Variable& x) { return mlp_(pass, x); });
+  return branch(pass, stream, norm2_, post, after_mlp_,
+                [&](const Variable& x) { return moe_ ? moe_->extend(pass, x) : (*mlp_)(pass, x); });
 }
 
 }  // namespace esp::nn

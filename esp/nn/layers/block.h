@@ -1,7 +1,8 @@
 // A transformer block: self attention, cross attention where it looks at a memory, feed-forward, each in a residual
 // branch with its norm before (pre-norm, GPT-2 and LLaMA) or after the addition (post-norm, BERT).
 //
-// Parameters `<name>.norm1`, `.attention`, [`.norm_cross`, `.cross`,] `.norm2`, `.mlp`.
+// Parameters `<name>.norm1`, `.attention`, [`.norm_cross`, `.cross`,] `.norm2`, `.mlp`. The feed-forward may be a
+// mixture of experts (moe/moe.h), whose parameters then go into a list of their own where one is given.
 #pragma once
 
 #include <optional>
@@ -9,12 +10,14 @@
 #include "esp/nn/layers/attention.h"
 #include "esp/nn/layers/mlp.h"
 #include "esp/nn/layers/norm.h"
+#include "esp/nn/moe/moe.h"
 
 namespace esp::nn {
 
 struct BlockOptions {
   AttentionOptions attention;
   MlpOptions mlp;
+  MoeOptions moe;  // with experts: in place of mlp
   NormOptions norm;
   bool post_norm = false, cross = false;
   double dropout = 0;       // of attention probabilities and of every branch
@@ -31,7 +34,7 @@ struct BlockInputs {
 
 class Block {
  public:
-  Block(ParameterList& list, const std::string& name, const BlockOptions& options);
+  Block(ParameterList& list, const std::string& name, const BlockOptions& options, ParameterList* experts = nullptr);
 
   Stream operator()(Pass& pass, const Stream& stream, const BlockInputs& inputs) const;
 
@@ -45,7 +48,8 @@ class Block {
   std::optional<Norm> norm_cross_;
   std::optional<CrossAttention> cross_;
   Norm norm2_;
-  Mlp mlp_;
+  std::optional<Mlp> mlp_;
+  std::optional<Moe> moe_;
   DropoutSite after_attention_, after_cross_, after_mlp_;
 };
 

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "esp/autograd/tape.h"
+#include "esp/autograd/functions/routing.h"
 #include "esp/nn/pass.h"
 
 namespace esp::nn {
@@ -28,8 +28,8 @@ class ExpertExchange {
   // What the experts made of them, to those who sent them, in the order in which they were sent.
   virtual autograd::Variable send_back(Pass& pass, const Parcel& parcel, const autograd::Variable& rows) const;
 
-  // Of the `rows` rows of a stream held here: i32, sequence·length + token. Undefined: they are 0, 1, 2, ….
-  virtual tensor::Tensor numbers(Pass& pass, int64_t rows) const;
+  // Which tokens of which sequences the rows of a stream are.
+  virtual autograd::Rows rows(Pass& pass, const autograd::Variable& stream) const;
   // i32 `values` become their sums over all who hold tokens of the same sequences.
   virtual void add_up(Pass& pass, const tensor::Tensor& values) const;
 };

@@ -37,25 +37,30 @@ autograd::ExpertWeights add_expert(ParameterList& list, const std::string& name,
   return w;
 }
 
-// Rows of `whole` [tokens, width] with these numbers.
-Tensor picked(const tensor::Context& context, const Tensor& whole, const Tensor& numbers, const Tensor& like) {
-  const Tensor here = tensor::empty(context, like.shape(), DType::i32, MemoryCategory::activation);
-  const int64_t width = like.dim(-1);
-  for (int64_t r = 0; r < like.rows(); ++r)
-    std::copy_n(whole.as<int32_t>() + numbers.as<int32_t>()[r] * width, width, here.as<int32_t>() + r * width);
-  return here;
-}
-
 // The choices of whole sequences, from those of all who hold some of their tokens.
 Tensor together(Pass& pass, const ExpertExchange& exchange, const Tensor& choices, const autograd::Rows& rows) {
   if (!rows.numbers.defined()) return choices;
-  const int64_t width = choices.dim(-1);
-  const Tensor whole =
-      tensor::zeros(pass.tape->context(), {rows.sequences * rows.length, width}, DType::i32, MemoryCategory::buffer);
-  for (int64_t r = 0; r < choices.rows(); ++r)
-    std::copy_n(choices.as<int32_t>() + r * width, width, whole.as<int32_t>() + rows.numbers.as<int32_t>()[r] * width);
+  const Tensor whole = tensor::empty(pass.tape->context(), {rows.sequences * rows.length, choices.dim(-1)}, DType::i32,
+                                     MemoryCategory::buffer);
+  std::fill_n(whole.as<int32_t>(), whole.count(), 0);
+  kernel::put_choices(whole.as<int32_t>(), choices.as<const int32_t>(), rows.numbers.as<const int32_t>(),
+                      choices.rows(), choices.dim(-1));
   exchange.add_up(pass, whole);
   return whole;
+}
+
+// What of these choices an expert has room for; −1 for the others.
+Tensor within(const tensor::Context& context, const Tensor& whole, const Tensor& choices, const autograd::Rows& rows,
+              int64_t num_experts, int64_t capacity) {
+  const int64_t k = choices.dim(-1);
+  const Tensor all = tensor::empty(context, whole.shape(), DType::i32, MemoryCategory::activation);
+  kernel::drop_overflow(all.as<int32_t>(), whole.as<const int32_t>(), rows.sequences, rows.length, k, num_experts,
+                        capacity);
+  if (!rows.numbers.defined()) return all;
+  const Tensor here = tensor::empty(context, choices.shape(), DType::i32, MemoryCategory::activation);
+  kernel::pick_choices(here.as<int32_t>(), all.as<const int32_t>(), rows.numbers.as<const int32_t>(), choices.rows(),
+                       k);
+  return here;
 }
 
 void note(Pass& pass, const MoeOptions& o, const Tensor& choices, const Tensor& kept, const kernel::RouteSums& sums) {
@@ -107,11 +112,7 @@ Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
   ESP_CHECK(!pass.training || pass.router_scale > 0 || (options_.aux_weight == 0 && options_.z_weight == 0),
             "losses of the router without a scale");
 
-  autograd::Rows rows;
-  rows.numbers = exchange.numbers(pass, x.value().rows());
-  rows.sequences = rows.numbers.defined() ? pass.num_sequences : x.value().dim(0);
-  rows.length = rows.numbers.defined() ? pass.tokens->length : x.value().rows() / rows.sequences;
-
+  const autograd::Rows rows = exchange.rows(pass, x);
   const autograd::RouterOptions router{
       E, k, options_.normalises(), options_.aux_weight, options_.z_weight, pass.router_scale};
   const autograd::Routed routed = autograd::route(tape, x, router_.weight, rows, router);
@@ -120,13 +121,8 @@ Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
   kernel::count_choices(loads.as<int64_t>(), whole.as<const int32_t>(), rows.sequences, rows.length * k, E);
   const kernel::RouteSums sums = autograd::balance(routed, rows, loads, router);
 
-  Tensor kept = routed.choices;
-  if (may_drop) {
-    const Tensor all = tensor::empty(context, whole.shape(), DType::i32, MemoryCategory::activation);
-    kernel::drop_overflow(all.as<int32_t>(), whole.as<const int32_t>(), rows.sequences, rows.length, k, E,
-                          capacity(rows.length));
-    kept = rows.numbers.defined() ? picked(context, all, rows.numbers, routed.choices) : all;
-  }
+  const Tensor kept =
+      may_drop ? within(context, whole, routed.choices, rows, E, capacity(rows.length)) : routed.choices;
   note(pass, options_, routed.choices, kept, sums);
 
   const autograd::Placement placement = autograd::place(context, kept, E);
