@@ -8,6 +8,7 @@
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/parallel/cp/ring.h"
 #include "esp/parallel/cp/ulysses.h"
+#include "esp/parallel/ep/exchange.h"
 #include "esp/parallel/tp/dropout.h"
 #include "esp/parallel/tp/loss.h"
 #include "esp/parallel/tp/moves.h"
@@ -39,6 +40,9 @@ class Divided final : public Regions {
     context_.timeout = options.timeout;
     context_.trace = options.trace;
     context_.waited_ms = &waited_for_context_ms_;
+    experts_ = make_expert_exchange(
+        {mesh.group(Axis::expert), mesh.group(Axis::context), options.sequence ? mesh.group(Axis::tensor) : nullptr},
+        options.timeout, options.trace);
     ulysses_ = options.context == "ulysses";
     if (comm::Communicator* comm = mesh.group(Axis::tensor))
       axis_ = {&line_.emplace(*comm, options.timeout, options.trace), options.sequence, options.overlap};
@@ -105,13 +109,18 @@ class Divided final : public Regions {
     return all_rows(*pass.tape, axis_, x, pass.num_sequences);
   }
 
+  const nn::ExpertExchange& experts() const override { return *experts_; }
+
   tensor::Shape stream_shape(int64_t batch, int64_t tokens, int64_t dim) const override {
     if (!axis_.divides_rows()) return {batch, tokens, dim};
     return {1, batch * tokens / axis_.line->size(), dim};
   }
-  double exposed_ms() const override { return waited_for_context_ms_ + (line_ ? line_->exposed_ms() : 0); }
+  double exposed_ms() const override {
+    return waited_for_context_ms_ + experts_->exposed_ms() + (line_ ? line_->exposed_ms() : 0);
+  }
   void forget_times() override {
     waited_for_context_ms_ = 0;
+    experts_->forget_times();
     if (line_) line_->forget_times();
   }
 
@@ -135,6 +144,7 @@ class Divided final : public Regions {
   ContextGroup context_;  // of no layout or length yet
   bool ulysses_ = false;
   double waited_for_context_ms_ = 0;
+  std::unique_ptr<ExpertExchange> experts_;
 };
 
 // ids as a share of the table counts them: those of rows held elsewhere fall outside of it.

@@ -1,0 +1,224 @@
+#include "esp/parallel/ep/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "esp/autograd/testing.h"
+#include "esp/comm/over.h"
+#include "esp/net/inproc/threads.h"
+#include "esp/nn/moe/moe.h"
+#include "esp/nn/moe/report.h"
+#include "esp/nn/regions.h"
+
+namespace esp::parallel {
+namespace {
+
+using autograd::Rig;
+using autograd::Variable;
+using tensor::Tensor;
+
+constexpr int64_t kDim = 6, kLength = 8;
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+nn::MoeOptions options_of(int64_t experts, int64_t chosen) {
+  nn::MoeOptions o;
+  o.num_experts = experts;
+  o.num_chosen = chosen;
+  o.aux_weight = 0.3;
+  o.z_weight = 0.1;
+  o.shared_ffn = 5;
+  o.expert.dim = kDim;
+  o.expert.ffn = 10;
+  o.expert.init = o.expert.out_init = nn::Init::normal(0.7);
+  return o;
+}
+
+class Ways final : public nn::Regions {
+ public:
+  explicit Ways(const nn::ExpertExchange& exchange) : exchange_(exchange) {}
+  const nn::ExpertExchange& experts() const override { return exchange_; }
+
+ private:
+  const nn::ExpertExchange& exchange_;
+};
+
+// One holder: what it computes forward and backward for its part of the batch.
+struct Holder {
+  Rig rig;
+  nn::ParameterList list, experts;
+  nn::Moe moe;
+  nn::RoutingReport report;
+
+  Holder(const nn::MoeOptions& options, nn::Share share, DType dtype)
+      : experts(nn::Shares{{}, share}), moe(list, experts, "mlp", options) {
+    for (nn::ParameterList* l : {&list, &experts}) {
+      l->materialize(rig.context, dtype, true);
+      l->initialise(3, rig.context.stream);
+    }
+  }
+  struct Result {
+    Tensor y, dx;
+  };
+  Result run(const Tensor& x, const Tensor& dy, nn::Pass pass = {}) {
+    pass.tape = &rig.tape;
+    pass.training = true;
+    pass.router_scale = 0.05;
+    pass.routing = &report;
+    const Variable in = rig.tape.leaf(x);
+    const Variable y = moe(pass, in);
+    rig.tape.seed(y, dy);
+    rig.tape.backward();
+    Result result{y.value(), rig.tape.take_gradient(in)};
+    rig.tape.clear();
+    return result;
+  }
+};
+
+template <typename T>
+void expect_same_bits(const Tensor& got, const Tensor& want, const std::string& what) {
+  ASSERT_EQ(got.count(), want.count()) << what;
+  for (int64_t i = 0; i < got.count(); ++i) ASSERT_EQ(got.as<T>()[i], want.as<T>()[i]) << what << ", element " << i;
+}
+
+void expect_near(const std::vector<double>& sum, const Tensor& want, const std::string& what) {
+  EXPECT_LT(autograd::distance(sum, want.span<double>()), 1e-12) << what;
+}
+
+// p ranks with two sequences each against one process with all of them.
+template <typename T>
+void hold_to_one(int p, const nn::MoeOptions& options, DType dtype) {
+  Holder one(options, {}, dtype);
+  const Tensor x = one.rig.random({2 * p, kLength, kDim}, 5, 1, dtype), dy = one.rig.random(x.shape(), 6, 1, dtype);
+  const Holder::Result want = one.run(x, dy);
+  std::mutex mutex;
+  std::vector<double> router(static_cast<size_t>(one.list.count()));
+  net::run_threads(p, [&](net::World& world) {
+    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    const auto exchange = make_expert_exchange({comm.get(), nullptr, nullptr}, kPatience);
+    const Ways ways(*exchange);
+    Holder holder(options, {comm->rank(), p}, dtype);
+    nn::Pass pass;
+    pass.regions = &ways;
+    const int64_t first = 2 * comm->rank();
+    const Holder::Result got = holder.run(x.slice(first, first + 2), dy.slice(first, first + 2), pass);
+    const std::lock_guard lock(mutex);
+    expect_same_bits<T>(got.y, want.y.slice(first, first + 2), "output");
+    expect_same_bits<T>(got.dx, want.dx.slice(first, first + 2), "gradient of the input");
+    // Rows come in the order in which one process has them, so even sums over them are the same.
+    for (const nn::Parameter& q : holder.experts.all())
+      expect_same_bits<T>(q.weight.grad, one.experts.find(q.name).weight.grad, q.name);
+    for (size_t i = 0, u = 0; u < holder.list.units().size(); ++u)
+      for (int64_t j = 0; j < holder.list.units()[u].count; ++j, ++i)
+        router[i] += tensor::item(holder.list.units()[u].grads, j);
+  });
+  if (dtype == DType::f64) expect_near(router, one.list.units().front().grads, "router and shared expert");
+}
+
+TEST(ExpertParallel, IsOneProcessToTheBit) {
+  for (int p : {1, 2, 3, 4})
+    for (int64_t chosen : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} chosen", p, chosen));
+      hold_to_one<double>(p, options_of(p == 3 ? 5 : 8, chosen), DType::f64);
+    }
+  hold_to_one<float>(4, options_of(8, 2), DType::f32);
+}
+
+TEST(ExpertParallel, DropsWhatOneProcessDrops) {
+  nn::MoeOptions options = options_of(4, 2);
+  options.capacity = 0.7;
+  hold_to_one<double>(2, options, DType::f64);
+}
+
+TEST(ExpertParallel, RanksWithoutRowsTakePart) {
+  nn::MoeOptions options = options_of(4, 1);
+  options.expert.init = nn::Init::zeros();  // the router too: all choose the first expert, and rank 1 has no rows
+  hold_to_one<double>(2, options, DType::f64);
+}
+
+// Tokens of a sequence in two runs each, as causal attention over a context axis has them.
+TEST(ExpertParallel, TokensOfASequenceMayBeDivided) {
+  nn::MoeOptions options = options_of(4, 2);
+  options.capacity = 0.8;
+  constexpr int kRanks = 2;
+  Holder one(options, {}, DType::f64);
+  const Tensor x = one.rig.random({3, kLength, kDim}, 5), dy = one.rig.random(x.shape(), 6);
+  const Holder::Result want = one.run(x, dy);
+  ASSERT_GT(one.report.layers[0].dropped, 0);
+  std::mutex mutex;
+  std::vector<double> router(static_cast<size_t>(one.list.count()));
+  std::vector<double> experts(static_cast<size_t>(one.experts.count()));
+  double aux = 0, z = 0;
+  int64_t dropped = 0;
+  net::run_threads(kRanks, [&](net::World& world) {
+    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    const auto exchange = make_expert_exchange({nullptr, comm.get(), nullptr}, kPatience);
+    const Ways ways(*exchange);
+    Holder holder(options, {}, DType::f64);
+    const int64_t piece = kLength / (2 * kRanks);
+    const nn::TokenMap tokens{{{comm->rank() * piece, piece}, {(2 * kRanks - 1 - comm->rank()) * piece, piece}},
+                              kLength};
+    const auto held = [&](const Tensor& all) {
+      Tensor part = tensor::empty(holder.rig.context, {3, 2 * piece, kDim}, DType::f64, device::MemoryCategory::other);
+      double* to = part.as<double>();
+      for (int64_t s = 0; s < 3; ++s)
+        for (const nn::TokenRun& run : tokens.runs)
+          to = std::copy_n(all.as<double>() + (s * kLength + run.first) * kDim, run.count * kDim, to);
+      return part;
+    };
+    nn::Pass pass;
+    pass.regions = &ways;
+    pass.tokens = &tokens;
+    pass.num_sequences = 3;
+    const Holder::Result got = holder.run(held(x), held(dy), pass);
+    const std::lock_guard lock(mutex);
+    expect_same_bits<double>(got.y, held(want.y), "output");
+    expect_same_bits<double>(got.dx, held(want.dx), "gradient of the input");
+    for (int64_t i = 0; i < holder.list.count(); ++i)
+      router[static_cast<size_t>(i)] += tensor::item(holder.list.units().front().grads, i);
+    for (int64_t i = 0; i < holder.experts.count(); ++i)
+      experts[static_cast<size_t>(i)] += tensor::item(holder.experts.units().front().grads, i);
+    aux += holder.report.layers[0].aux;
+    z += holder.report.layers[0].z;
+    dropped += holder.report.layers[0].dropped;
+  });
+  expect_near(router, one.list.units().front().grads, "router");
+  expect_near(experts, one.experts.units().front().grads, "experts");
+  EXPECT_NEAR(aux, one.report.layers[0].aux, 1e-12);
+  EXPECT_NEAR(z, one.report.layers[0].z, 1e-12);
+  EXPECT_EQ(dropped, one.report.layers[0].dropped);
+}
+
+TEST(ExpertParallel, BalancedBytesAreThoseOfTheFormula) {
+  for (int p : {2, 4}) {
+    nn::MoeOptions options = options_of(4, 1);
+    net::run_threads(p, [&](net::World& world) {
+      auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+      const auto exchange = make_expert_exchange({comm.get(), nullptr, nullptr}, kPatience);
+      const Ways ways(*exchange);
+      Holder holder(options, {comm->rank(), p}, DType::f32);
+      // Token t chooses expert t mod 4.
+      Tensor& w = holder.list.find("mlp.router.weight").weight.value;
+      std::fill_n(w.as<float>(), w.count(), 0.0f);
+      for (int64_t e = 0; e < 4; ++e) w.as<float>()[e * 4 + e] = 1;
+      const Tensor x = tensor::zeros(holder.rig.context, {2, kLength, kDim}, DType::f32, device::MemoryCategory::other);
+      for (int64_t t = 0; t < 2 * kLength; ++t) x.as<float>()[t * kDim + t % 4] = 1;
+      nn::Pass pass;
+      pass.regions = &ways;
+      holder.run(x, x, pass);
+      const uint64_t rows = 1 * 2 * kLength;  // k·T here
+      uint64_t bytes = 0, calls = 0, counts = 0;
+      for (const comm::CallStats& s : comm->stats()) {
+        if (s.op == comm::Op::all_to_all_v) bytes += s.bytes_sent, calls += s.calls;
+        if (s.op == comm::Op::all_to_all) counts += s.bytes_sent;
+      }
+      EXPECT_EQ(calls, 4u);  // there and back, forward and backward
+      EXPECT_EQ(bytes, 4 * rows * kDim * sizeof(float) * static_cast<uint64_t>(p - 1) / static_cast<uint64_t>(p));
+      EXPECT_EQ(counts, 4 * sizeof(int64_t) * static_cast<uint64_t>(p - 1) / static_cast<uint64_t>(p));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace esp::parallel

@@ -1,0 +1,81 @@
+#include "esp/parallel/ep/post.h"
+
+#include "esp/base/clock.h"
+
+namespace esp::parallel {
+
+using tensor::Tensor;
+
+namespace {
+
+constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+
+// Elements, from rows; and where each rank's begin.
+void fill(std::vector<size_t>& counts, std::vector<size_t>& offsets, const std::vector<size_t>& rows, size_t width) {
+  size_t at = 0;
+  for (size_t count : rows) {
+    counts.push_back(count * width);
+    offsets.push_back(at);
+    at += count * width;
+  }
+}
+
+}  // namespace
+
+Post::~Post() {
+  std::erase_if(flights_, [](const auto& flight) { return flight->work.done(); });
+  if (flights_.empty()) return;
+  comm_.abort("this rank left in the middle of a step");
+  for (const auto& flight : flights_) {
+    try {
+      flight->work.wait(Deadline::after(kLongestGoodbye));
+    } catch (const std::exception&) {
+      // what made the rank leave has been told already
+    }
+  }
+}
+
+Work Post::start(const Tensor& in, const Tensor& out, const RowCounts& counts) {
+  std::erase_if(flights_, [](const auto& flight) { return flight->work.done(); });
+  Flight& flight = *flights_.emplace_back(std::make_unique<Flight>());
+  flight.in = in;
+  flight.out = out;
+  const auto width = static_cast<size_t>(in.dim(-1));
+  fill(flight.numbers[0], flight.numbers[1], counts.to, width);
+  fill(flight.numbers[2], flight.numbers[3], counts.from, width);
+  comm::Call call;
+  call.op = comm::Op::all_to_all_v;
+  call.in = in.data();
+  call.out = out.data();
+  call.dtype = in.dtype();
+  call.send_counts = flight.numbers[0];
+  call.send_offsets = flight.numbers[1];
+  call.recv_counts = flight.numbers[2];
+  call.recv_offsets = flight.numbers[3];
+  call.timeout = timeout_;
+  return flight.work = comm_.start(call);
+}
+
+void Post::trade(const Tensor& in, const Tensor& out) {
+  const obs::Span span(trace_, "counts of rows", "communication");
+  const int64_t begun = now_ns();
+  comm::Call call;
+  call.op = comm::Op::all_to_all;
+  call.in = in.data();
+  call.out = out.data();
+  call.count = static_cast<size_t>(in.count());
+  call.dtype = in.dtype();
+  call.timeout = timeout_;
+  comm_.run(call);
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+}
+
+void Post::wait(const Work& work, const char* what) {
+  if (work.done()) return work.wait(Deadline::after_ms(0));  // throws what went wrong
+  const obs::Span span(trace_, what, "communication");
+  const int64_t begun = now_ns();
+  work.wait(Deadline::after(timeout_));
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+}
+
+}  // namespace esp::parallel
