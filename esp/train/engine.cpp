@@ -241,8 +241,9 @@ bool Engine::speaks_for_loss() const {
 }
 
 double Engine::run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale) {
+  const double router_scale = training ? loss_scale_.scale() / static_cast<double>(tokens_per_step()) : 0;
   const double sum =
-      micro_batches_->run(tokens_->of(batch), {first, num_passes, batch.shape.T, step_}, training, scale);
+      micro_batches_->run(tokens_->of(batch), {first, num_passes, batch.shape.T, step_, router_scale}, training, scale);
   return speaks_for_loss() ? sum : 0;
 }
 
