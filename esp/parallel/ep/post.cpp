@@ -23,7 +23,7 @@ void fill(std::vector<size_t>& counts, std::vector<size_t>& offsets, const std::
 }  // namespace
 
 Post::~Post() {
-  std::erase_if(flights_, [](const auto& flight) { return flight->work.done(); });
+  forget_done();
   if (flights_.empty()) return;
   comm_.abort("this rank left in the middle of a step");
   for (const auto& flight : flights_) {
@@ -36,7 +36,6 @@ Post::~Post() {
 }
 
 Work Post::start(const Tensor& in, const Tensor& out, const RowCounts& counts) {
-  std::erase_if(flights_, [](const auto& flight) { return flight->work.done(); });
   Flight& flight = *flights_.emplace_back(std::make_unique<Flight>());
   flight.in = in;
   flight.out = out;
@@ -71,11 +70,18 @@ void Post::trade(const Tensor& in, const Tensor& out) {
 }
 
 void Post::wait(const Work& work, const char* what) {
-  if (work.done()) return work.wait(Deadline::after_ms(0));  // throws what went wrong
-  const obs::Span span(trace_, what, "communication");
-  const int64_t begun = now_ns();
-  work.wait(Deadline::after(timeout_));
-  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+  if (!work.done()) {
+    const obs::Span span(trace_, what, "communication");
+    const int64_t begun = now_ns();
+    work.wait(Deadline::after(timeout_));
+    exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+  }
+  forget_done();
+  work.wait(Deadline::after_ms(0));  // throws what went wrong
+}
+
+void Post::forget_done() {
+  std::erase_if(flights_, [](const auto& flight) { return flight->work.done(); });
 }
 
 }  // namespace esp::parallel

@@ -47,6 +47,7 @@ class Post {
     tensor::Tensor in, out;
     std::vector<size_t> numbers[4];  // what the call's spans point at: counts and offsets, out and in
   };
+  void forget_done();
 
   comm::Communicator& comm_;
   const Duration timeout_;
