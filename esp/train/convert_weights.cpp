@@ -10,6 +10,7 @@
 #include "esp/base/error.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/model/hf_names.h"
+#include "esp/train/sections.h"
 
 namespace esp::train {
 namespace {
@@ -94,6 +95,11 @@ void write_part(std::byte* to, DType dtype, const tensor::Tensor& values, const 
   kernel::cast(to, dtype, gathered.data(), values.dtype(), block.count(), stream);
 }
 
+bool is_whole(model::Model& model) {
+  const auto& units = model.parameters().units();
+  return units.front().name == "stem" && units.back().name == "head";
+}
+
 }  // namespace
 
 bool is_of_head(model::Model& model, const nn::Parameter& parameter) {
@@ -124,17 +130,31 @@ HfReading read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadMayBe
   HfReading reading;
   const bool lenient = head == HeadMayBe::new_too;
   for (const model::HfTensor& row : model::hf_names(model.config())) {
-    const nn::Parameter& parameter = model.parameters().find(row.name);
+    const nn::Parameter* found_here = model.parameters().find_or_null(row.name);
+    if (!found_here) {  // another stage's
+      ESP_CHECK(!is_whole(model), "the model has no {}", row.name);
+      for (const model::HfPart& part : row.parts)
+        if (folder.find(part.name)) folder.take(part.name);
+      continue;
+    }
+    const nn::Parameter& parameter = *found_here;
     if (lenient && is_of_head(model, parameter) && !folder.find(row.parts.front().name)) {
       reading.fresh.push_back(parameter.name);
       continue;
     }
+    // Of a divided one the whole is put together first: their tensors are packed and turned otherwise than ours.
+    const tensor::Tensor& values = parameter.weight.value;
+    Bytes all(parameter.cut_dim < 0 ? 0
+                                    : static_cast<size_t>(parameter.global_shape.count()) * size_of(values.dtype()));
+    const tensor::Tensor whole =
+        all.empty() ? values : tensor::Tensor::over(all.data(), parameter.global_shape, values.dtype());
     for (const model::HfPart& part : row.parts) {
-      const Block block(parameter.shape, part);
+      const Block block(parameter.global_shape, part);
       const auto found = folder.take(part.name);
       check_shape(folder, parameter, found, block, lenient && parameter.name == kPositionsName);
-      read_part(parameter.weight.value, block, found, stream);
+      read_part(whole, block, found, stream);
     }
+    if (!all.empty()) cut_out(parameter, whole, values);
   }
   for (const std::string& name : folder.not_taken())
     if (!model::hf_is_ignored(model.config(), name)) reading.unknown.push_back(name);

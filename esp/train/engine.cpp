@@ -119,6 +119,7 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
       mesh_(layout_of(config, standing.size()).mesh, standing.ranks),
       threads_(threads_of(config, standing)),
       pool_(account_),
+      host_pool_(account_, device::MemoryTier::host),
       context_{{device::parse_device(config.run.device), &threads_, nullptr}, &pool_},
       feed_(make_feed_in_turn(config, log, standing)),
       loss_scale_(config.train.precision == "fp16" ? optim::LossScale::dynamic() : optim::LossScale::fixed()),

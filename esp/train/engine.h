@@ -67,6 +67,7 @@ class Engine {
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScale& loss_scale() { return loss_scale_; }
   const tensor::Context& context() const { return context_; }
+  tensor::Context host() { return {context_.stream, &host_pool_}; }  // memory beside the device's
   device::MemoryAccount& account() { return account_; }
   const device::Pool& pool() const { return pool_; }
   const Feed& feed() const { return *feed_; }
@@ -97,7 +98,7 @@ class Engine {
   const parallel::Mesh mesh_;
   device::MemoryAccount account_;
   device::ThreadPool threads_;
-  device::Pool pool_;
+  device::Pool pool_, host_pool_;
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<parallel::Regions> regions_;  // null: this rank has its model whole

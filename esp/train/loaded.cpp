@@ -13,6 +13,7 @@
 #include "esp/train/convert_tokenizer.h"
 #include "esp/train/convert_weights.h"
 #include "esp/train/engine.h"
+#include "esp/train/sections.h"
 #include "esp/train/snapshot.h"
 
 namespace esp::train {
@@ -147,14 +148,17 @@ std::vector<std::string> load_initial(model::Model& model, const std::string& pa
       fresh.push_back(parameter.name);
       continue;
     }
-    ckpt::Piece piece = best_piece(parameter, *checkpoint);
-    if (parameter.name == kPositionsName) {
-      piece.global_shape = checkpoint->shape_of(parameter.name);
-      if (piece.global_shape.rows() < parameter.shape.rows())
-        throw IoError(fmt::format("{}: {} is {}; {} wanted: model.seq_len may be less, not more", path, parameter.name,
-                                  piece.global_shape.text(), parameter.shape.text()));
-    }
-    checkpoint->read(piece);  // a whole-tensor piece of fewer elements: the first ones
+    const ckpt::Piece best = best_piece(parameter, *checkpoint);
+    fill_pieces(parameter, best.name, 0, parameter.count(), best.values.reshape({parameter.count()}),
+                [&](ckpt::Piece piece) {
+                  if (parameter.name == kPositionsName) {
+                    piece.global_shape = checkpoint->shape_of(parameter.name);
+                    if (piece.global_shape.rows() < parameter.shape.rows())
+                      throw IoError(fmt::format("{}: {} is {}; {} wanted: model.seq_len may be less, not more", path,
+                                                parameter.name, piece.global_shape.text(), parameter.shape.text()));
+                  }
+                  checkpoint->read(piece);  // a whole-tensor piece of fewer elements: the first ones
+                });
   }
   return fresh;
 }

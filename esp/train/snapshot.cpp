@@ -8,25 +8,32 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/train/sections.h"
 
 namespace esp::train {
 namespace {
 
-// Calls f(piece) for each parameter that `range` meets; `values` lie flat over the range.
+// f(parameter, begin, end, values) for each parameter that `range` meets: its elements [begin, end), of the `values`
+// that lie flat over the range.
 template <typename F>
-void for_each_piece(const nn::ParameterList& parameters, const optim::Range& range, const tensor::Tensor& values,
-                    std::string_view prefix, F&& f) {
+void for_each_parameter(const nn::ParameterList& parameters, const optim::Range& range, const tensor::Tensor& values,
+                        F&& f) {
   for (const nn::Parameter* p : parameters.units()[static_cast<size_t>(range.unit)].parameters) {
     const int64_t begin = std::max(range.begin, p->offset);
     const int64_t end = std::min(range.end, p->offset + p->count());
-    if (begin >= end) continue;
-    ckpt::Piece piece;
-    piece.name = fmt::format("{}{}", prefix, p->name);
-    piece.global_shape = p->shape;
-    piece.first = begin - p->offset;
-    piece.values = values.slice(begin - range.begin, end - range.begin);
-    f(piece);
+    if (begin < end) f(*p, begin - p->offset, end - p->offset, values.slice(begin - range.begin, end - range.begin));
   }
+}
+
+// Of what several holders of the model have copies of, one writes.
+void add_pieces(std::vector<ckpt::Piece>& pieces, const nn::ParameterList& parameters, const optim::Range& range,
+                const tensor::Tensor& values, const std::string& prefix, const tensor::Context& packing) {
+  for_each_parameter(parameters, range, values,
+                     [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& of) {
+                       if (!p.counted) return;
+                       for (ckpt::Piece& piece : pieces_of(p, prefix + p.name, begin, end, of, packing))
+                         pieces.push_back(std::move(piece));
+                     });
 }
 
 std::string prefix_of(const optim::State& state) {
@@ -43,15 +50,15 @@ ckpt::Piece piece_of(const nn::Parameter& parameter) {
   return piece;
 }
 
-std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held) {
+std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held,
+                                      const tensor::Context& packing) {
   std::vector<ckpt::Piece> pieces;
-  for (const optim::Held& one : held)
-    for_each_piece(parameters, one.range, one.values, "", [&](ckpt::Piece& piece) { pieces.push_back(piece); });
+  for (const optim::Held& one : held) add_pieces(pieces, parameters, one.range, one.values, "", packing);
   return pieces;
 }
 
 std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
-                                          std::span<const optim::Held> held) {
+                                          std::span<const optim::Held> held, const tensor::Context& packing) {
   std::vector<ckpt::Piece> pieces;
   std::map<std::string_view, int64_t> covered;  // elements, by slot
   int64_t num_held = 0;
@@ -63,8 +70,9 @@ std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn:
                               std::min(state.range.end, one.range.end)};
       if (one.range.unit != both.unit || both.begin >= both.end) continue;
       num_covered += both.end - both.begin;
-      for_each_piece(parameters, both, state.values.slice(both.begin - state.range.begin, both.end - state.range.begin),
-                     prefix_of(state), [&](ckpt::Piece& piece) { pieces.push_back(piece); });
+      add_pieces(pieces, parameters, both,
+                 state.values.slice(both.begin - state.range.begin, both.end - state.range.begin), prefix_of(state),
+                 packing);
     }
   }
   // Otherwise state would be missing from the checkpoint, and nobody would know before it is needed.
@@ -78,8 +86,8 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
   const nn::ParameterList& parameters = engine.model().parameters();
   const std::vector<optim::Held> held = engine.strategy().held();
   snapshot.step = engine.num_steps();
-  snapshot.model = model_pieces(parameters, held);
-  snapshot.optimizer = optimizer_pieces(engine.optimizer(), parameters, held);
+  snapshot.model = model_pieces(parameters, held, engine.host());
+  snapshot.optimizer = optimizer_pieces(engine.optimizer(), parameters, held, engine.host());
   snapshot.state = {{"step", engine.num_steps()},
                     {"optimizer", config.train.optimizer},
                     {"optimizer_steps", engine.optimizer().num_steps()},
@@ -94,18 +102,19 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
 
 void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoint) {
   strategy.fill([&](nn::ParameterList::Unit& unit) {
-    for (const nn::Parameter* p : unit.parameters) {
-      ckpt::Piece piece = piece_of(*p);
-      piece.values = unit.values.slice(p->offset, p->offset + p->count());
-      checkpoint.read(piece);
-    }
+    for (const nn::Parameter* p : unit.parameters)
+      fill_pieces(*p, p->name, 0, p->count(), unit.values.slice(p->offset, p->offset + p->count()),
+                  [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
   });
 }
 
 void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint) {
   for (const optim::State& state : optimizer.states())
-    for_each_piece(parameters, state.range, state.values, prefix_of(state),
-                   [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
+    for_each_parameter(parameters, state.range, state.values,
+                       [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& values) {
+                         fill_pieces(p, prefix_of(state) + p.name, begin, end, values,
+                                     [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
+                       });
 }
 
 void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {

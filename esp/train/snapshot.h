@@ -2,7 +2,7 @@
 // run file it was made with. The data cursor is the step: sample order is a function of it.
 //
 // Of several ranks each makes the snapshot of what its strategy holds, and all write together; pieces carry global
-// names and places, so that any number of ranks, sharing in any way, restores it.
+// names and places, so that any number of ranks, dividing the model and sharing it in any way, restores it.
 #pragma once
 
 #include <span>
@@ -27,11 +27,13 @@ void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoin
 void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint);
 
 ckpt::Piece piece_of(const nn::Parameter& parameter);  // the whole of it
-// What is held, parameter by parameter: the whole of one, or the run of its elements that the range meets.
-std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held);
+// What is held, parameter by parameter and section by section: the whole of one, or the run of its elements that the
+// range meets. What does not lie together is copied into memory of `packing` (of divided models only).
+std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held,
+                                      const tensor::Context& packing = {});
 // The state of the held elements, so that a state that several ranks keep is written once. What is held must be
 // updated here.
 std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
-                                          std::span<const optim::Held> held);
+                                          std::span<const optim::Held> held, const tensor::Context& packing = {});
 
 }  // namespace esp::train

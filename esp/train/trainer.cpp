@@ -129,10 +129,20 @@ class Run {
   void begin() {
     const std::string& init = config_.model.init;
     if (init.empty()) return;
-    const std::vector<std::string> fresh = load_into_shards(init);
+    std::vector<std::string> fresh = load_into_shards(init);
     engine_.optimizer().refresh_master();
+    if (engine_.mesh().shape().pp > 1) fresh = told_by_any(fresh);
     note(fmt::format("parameters from {}{}", init,
                      fresh.empty() ? "" : fmt::format("; new: {}", fmt::join(fresh, ", "))));
+  }
+
+  // The head, which may be new, is the last stage's; the first rank speaks.
+  std::vector<std::string> told_by_any(const std::vector<std::string>& mine) {
+    std::vector<std::string> all;
+    for (const std::string& text : gather_texts(standing_.ranks, Json(mine).dump()))
+      for (const std::string& name : Json::parse(text).get<std::vector<std::string>>())
+        if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
+    return all;
   }
 
   // Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.
