@@ -24,6 +24,7 @@ Variable slot_of(const Variable& variable) {
 }  // namespace
 
 void Stage::begin_backward(int, int) {}
+void Stage::end_action(const Action&) {}
 
 Runner::Runner(Stage& stage, const tensor::Context& context, const StageEdges& edges, const Options& options)
     : stage_(stage), context_(context), edges_(edges), options_(options) {}
@@ -179,6 +180,7 @@ void Runner::compute(const StagePlan& plan, const Action& action) {
   obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
   live_of(action)->tape.backward_weights();
   finish(action);
+  stage_.end_action(action);
 }
 
 void Runner::forward(const StagePlan& plan, const Action& action) {
@@ -203,6 +205,7 @@ void Runner::forward(const StagePlan& plan, const Action& action) {
   live.output = {slot_of(output.carried.x), slot_of(output.carried.memory)};
   live.loss = slot_of(output.loss.total);
   if (!training) finish(action);
+  stage_.end_action(action);
 }
 
 void Runner::seed(Live& live, Parcel gradients) {
@@ -235,6 +238,7 @@ void Runner::backward(const StagePlan& plan, const Action& action) {
     outgoing_.memory = gradient_of(live, live.input.memory, shape.memory, shape.dtype);
   }
   if (!split) finish(action);
+  stage_.end_action(action);
 }
 
 // The piece before waits for it: one that did not come about is zeros.

@@ -50,7 +50,9 @@ class Stage {
   virtual CarriedShape output_shape(int chunk, int micro_batch) const = 0;
   // Records on the tape, which does not record where there is no backward. `input` is empty for the first piece.
   virtual Output forward(int chunk, int micro_batch, autograd::Tape& tape, const Carried& input) = 0;
-  virtual void begin_backward(int chunk, int micro_batch);  // before it; nothing unless overridden
+  // Word of what the runner does beside forward, for who wants it: before a B; after any action, within its span.
+  virtual void begin_backward(int chunk, int micro_batch);
+  virtual void end_action(const Action& action);
   // The chunk's weights: the same at every call. One that two chunks use is named by both.
   virtual std::span<autograd::Weight* const> weights(int chunk) const = 0;
 };

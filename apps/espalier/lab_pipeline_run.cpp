@@ -1,0 +1,154 @@
+#include "apps/espalier/lab_pipeline_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "esp/base/check.h"
+#include "esp/comm/communicator.h"
+#include "esp/net/inproc/threads.h"
+#include "esp/obs/spans.h"
+#include "esp/parallel/pp/edges.h"
+#include "esp/parallel/pp/partition.h"
+#include "esp/parallel/pp/runner.h"
+#include "esp/parallel/pp/toy_stage.h"
+
+namespace esp::app {
+namespace {
+
+using parallel::Action;
+using parallel::ActionKind;
+using parallel::Schedule;
+
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+// The toy, at a pace.
+class Paced final : public parallel::Stage {
+ public:
+  Paced(parallel::ToyStage& stage, const Schedule& schedule, double unit_ms)
+      : stage_(stage), whole_(schedule.backward != parallel::Backward::split), unit_ms_(unit_ms) {
+    unit_ms_ /= schedule.shape.chunks;
+  }
+  parallel::CarriedShape input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
+  parallel::CarriedShape output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
+  std::span<autograd::Weight* const> weights(int chunk) const override { return stage_.weights(chunk); }
+  Output forward(int chunk, int i, autograd::Tape& tape, const parallel::Carried& input) override {
+    begun_ = Clock::now();
+    return stage_.forward(chunk, i, tape, input);
+  }
+  void begin_backward(int, int) override { begun_ = Clock::now(); }
+  void end_action(const Action& action) override {
+    // Weight gradients begin where the action before ended: nothing is waited for in between.
+    const double units = action.kind == ActionKind::backward && whole_ ? 2 : 1;
+    const auto time = std::chrono::duration<double, std::milli>(units * unit_ms_);
+    std::this_thread::sleep_until(begun_ + std::chrono::duration_cast<Duration>(time));
+    begun_ = Clock::now();
+  }
+
+ private:
+  parallel::ToyStage& stage_;
+  const bool whole_;
+  double unit_ms_;
+  Clock::time_point begun_ = Clock::now();
+};
+
+uint64_t bytes_sent(const parallel::StageEdges& edges) {
+  uint64_t bytes = 0;
+  for (const comm::Communicator* edge : {edges.activations_out, edges.gradients_out})
+    if (edge)
+      for (const comm::CallStats& stats : edge->stats())
+        if (stats.op == comm::Op::send) bytes += stats.bytes_sent;
+  return bytes;
+}
+
+// The spans of a step's actions, which are in the order of the schedule's.
+std::vector<parallel::TimedAction> timed(const std::vector<Action>& actions, const obs::TraceRow& row) {
+  std::vector<parallel::TimedAction> all;
+  for (const obs::SpanRecord& record : row.records()) {
+    if (std::string_view(record.category) != "compute") continue;
+    ESP_CHECK(all.size() < actions.size(), "more spans than actions");
+    all.push_back(
+        {actions[all.size()], static_cast<double>(record.begin_ns) * 1e-6, static_cast<double>(record.end_ns) * 1e-6});
+  }
+  ESP_CHECK(all.size() == actions.size(), "{} spans of {} actions", all.size(), actions.size());
+  return all;
+}
+
+// Times from the first action on, and what they leave idle.
+void settle(parallel::Timeline& timeline) {
+  double begin = timeline.stages[0].actions[0].begin, end = begin;
+  for (const auto& stage : timeline.stages) {
+    begin = std::min(begin, stage.actions.front().begin);
+    end = std::max(end, stage.actions.back().end);
+  }
+  timeline.makespan = end - begin;
+  for (auto& stage : timeline.stages) {
+    for (auto& action : stage.actions) {
+      action.begin -= begin;
+      action.end -= begin;
+      stage.busy += action.end - action.begin;
+    }
+    stage.idle = timeline.makespan - stage.busy;
+  }
+}
+
+}  // namespace
+
+PipelineRun run_pipeline(const Schedule& schedule, int num_units, double unit_ms) {
+  const parallel::ScheduleShape shape = schedule.shape;
+  parallel::ToyOptions toy;
+  toy.units = num_units;
+  toy.rows = 16;
+  toy.width = 32;
+  toy.hidden = 64;
+  toy.dtype = DType::f32;
+  const std::vector<int> cuts =
+      parallel::linear_partition(std::vector<double>(static_cast<size_t>(num_units), 1), shape.pieces());
+
+  PipelineRun run;
+  std::mutex mutex;  // guards run; ranks write their own rows of what is sized here
+  run.timeline.stages.resize(static_cast<size_t>(shape.stages));
+  run.peak_live.resize(static_cast<size_t>(shape.stages));
+  run.waited_ms.resize(static_cast<size_t>(shape.stages));
+  run.message_bytes = static_cast<uint64_t>(toy.rows * toy.width) * size_of(toy.dtype);
+  net::run_threads(shape.stages, [&](net::World& world) {
+    comm::CommOptions options;
+    options.transport = "inproc";
+    options.timeout = kPatience;
+    auto comm = comm::make_communicator(world, world.everyone(), options);
+    const parallel::PipeEdges edges(comm.get(), shape.chunks > 1);
+    device::MemoryAccount account;
+    device::Pool pool(account);
+    device::ThreadPool threads(1);
+    const tensor::Context context{{{}, &threads, nullptr}, &pool};
+    parallel::ToyStage stage(context, toy, shape, world.rank, cuts);
+    Paced paced(stage, schedule, unit_ms);
+    obs::Tracer tracer(world.rank);
+    obs::TraceRow* trace = tracer.add_row("compute");
+    const parallel::StagePlan plan = parallel::plan_of(schedule, world.rank);
+    parallel::Runner first(stage, context, edges.here(), {kPatience, nullptr});
+    parallel::Runner second(paced, context, edges.here(), {kPatience, trace});
+    stage.begin_step();
+    first.run(plan);  // memory and connections are there afterwards
+    const uint64_t before = bytes_sent(edges.here());
+    stage.begin_step();
+    comm->barrier();
+    second.run(plan);
+
+    const std::lock_guard lock(mutex);
+    const auto here = static_cast<size_t>(world.rank);
+    run.timeline.stages[here].actions = timed(schedule.stages[here], *trace);
+    run.timeline.stages[here].peak_live = run.peak_live[here] = second.peak_live();
+    run.waited_ms[here] = second.exposed_ms();
+    run.boundary_bytes += bytes_sent(edges.here()) - before;
+    for (parallel::ToyStage::Named& named : stage.all()) {
+      const auto* data = named.weight.grad.as<std::byte>();
+      run.gradients[{named.unit, named.part}].assign(data, data + named.weight.grad.bytes());
+    }
+  });
+  settle(run.timeline);
+  return run;
+}
+
+}  // namespace esp::app
