@@ -91,9 +91,9 @@ Moe::Moe(ParameterList& list, ParameterList& experts, const std::string& name, c
     experts_.add(add_expert(experts, fmt::format("{}.experts.{}", name, e), options.expert));
 }
 
-int64_t Moe::capacity(int64_t tokens) const {
-  const double share = static_cast<double>(options_.num_chosen * tokens) / static_cast<double>(options_.num_experts);
-  return options_.capacity > 0 ? static_cast<int64_t>(std::ceil(options_.capacity * share)) : tokens;
+int64_t capacity_of(const MoeOptions& o, int64_t tokens) {
+  const double share = static_cast<double>(o.num_chosen * tokens) / static_cast<double>(o.num_experts);
+  return o.capacity > 0 ? static_cast<int64_t>(std::ceil(o.capacity * share)) : tokens;
 }
 
 Variable Moe::operator()(Pass& pass, const Variable& x) const {
@@ -122,7 +122,7 @@ Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
   const kernel::RouteSums sums = autograd::balance(routed, rows, loads, router);
 
   const Tensor kept =
-      may_drop ? within(context, whole, routed.choices, rows, E, capacity(rows.length)) : routed.choices;
+      may_drop ? within(context, whole, routed.choices, rows, E, capacity_of(options_, rows.length)) : routed.choices;
   note(pass, options_, routed.choices, kept, sums);
 
   const autograd::Placement placement = autograd::place(context, kept, E);

@@ -32,6 +32,9 @@ struct MoeOptions {
   bool normalises() const { return normalise.value_or(num_chosen > 1); }
 };
 
+// Rows that one expert takes of a sequence of so many tokens; where nothing is dropped, all.
+int64_t capacity_of(const MoeOptions& options, int64_t tokens);
+
 class Moe {
  public:
   // `experts` is where the experts' parameters go; it may be `list` itself. Its shares say which are held here.
@@ -40,8 +43,6 @@ class Moe {
   autograd::Variable operator()(Pass& pass, const autograd::Variable& x) const;
   // For tokens that follow others: later ones are not known yet, so none is dropped for them.
   autograd::Variable extend(Pass& pass, const autograd::Variable& x) const;
-
-  int64_t capacity(int64_t tokens) const;  // rows of one expert in a sequence of so many; those that do not drop: all
 
  private:
   autograd::Variable run(Pass& pass, const autograd::Variable& x, bool may_drop) const;

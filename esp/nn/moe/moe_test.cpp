@@ -104,7 +104,7 @@ TEST(Moe, WhatFindsAnExpertFullContributesNothing) {
   // All tokens are alike, so all choose the same expert, and it takes a quarter of them: the first.
   Tensor x = layer.rig.random({1, 8, 6}, 5);
   for (int64_t t = 1; t < 8; ++t) std::copy_n(x.as<double>(), 6, x.as<double>() + t * 6);
-  EXPECT_EQ(layer.moe.capacity(8), 2);
+  EXPECT_EQ(capacity_of(options, 8), 2);
   const Variable y = layer.moe(layer.pass, x);
   EXPECT_EQ(layer.seen().dropped, 6);
   for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(y.value().as<double>()[i] != 0, i < 12) << i;

@@ -1,0 +1,242 @@
+// espalier lab moe: what routers do. A small model with experts is trained with and without the balance loss and its
+// experts' loads are shown; its routers are held to capacities and what is dropped is counted; its experts are divided
+// over ranks and what their communicators sent is held against the formula.
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/command.h"
+#include "apps/espalier/lab_bars.h"
+#include "apps/espalier/lab_moe_runs.h"
+#include "apps/espalier/lab_output.h"
+#include "apps/espalier/lab_svg.h"
+#include "apps/espalier/machine.h"
+#include "apps/espalier/text_table.h"
+#include "esp/base/error.h"
+
+namespace esp::app {
+namespace {
+
+constexpr double kFactors[] = {0.5, 0.75, 1, 1.25, 1.5, 2, 4};
+
+struct LabOptions {
+  MoeLabOptions runs;
+  std::string json, out;
+};
+
+struct Run {
+  std::string name;
+  double loss = 0;
+  std::vector<ExpertLoads> layers;
+};
+
+struct Findings {
+  std::vector<Run> runs;  // untrained, trained alone, trained with the balance loss
+  std::vector<MoeTraining::Drops> alone, balanced;
+  std::vector<ExpertTraffic> traffic;
+};
+
+Run look(const std::string& name, MoeTraining& training) {
+  return {name, training.loss(), training.loads()};
+}
+
+Findings measure(const MoeLabOptions& o) {
+  Findings f;
+  MoeTraining alone(o, 0), balanced(o, o.aux);
+  f.runs.push_back(look("untrained", alone));
+  alone.train();
+  balanced.train();
+  f.runs.push_back(look("aux 0", alone));
+  f.runs.push_back(look(fmt::format("aux {}", o.aux), balanced));
+  for (double factor : kFactors) {
+    f.alone.push_back(alone.drops(factor));
+    f.balanced.push_back(balanced.drops(factor));
+  }
+  for (int ranks : o.ranks)
+    for (bool even : {true, false}) f.traffic.push_back(exchange_bytes(o, ranks, even));
+  return f;
+}
+
+double share(const ExpertLoads& layer, size_t e) {
+  const auto all = static_cast<double>(std::accumulate(layer.loads.begin(), layer.loads.end(), int64_t{0}));
+  return static_cast<double>(layer.loads[e]) / all;
+}
+
+double percent(const MoeTraining::Drops& d) {
+  return 100 * static_cast<double>(d.dropped) / static_cast<double>(d.choices);
+}
+
+// Of the last layer, whose tokens tell most.
+BarChart loads_chart(const MoeLabOptions& o, const Findings& f) {
+  BarChart chart{
+      fmt::format("Share of the choices of each expert, %, last layer ({} experts, {} per token)", o.experts, o.chosen),
+      {"share"},
+      "equal shares",
+      {}};
+  for (size_t i = 1; i < f.runs.size(); ++i)
+    for (size_t e = 0; e < static_cast<size_t>(o.experts); ++e) {
+      const ExpertLoads& layer = f.runs[i].layers.back();
+      chart.bars.push_back({fmt::format("{}, expert {}", f.runs[i].name, e),
+                            {100 * share(layer, e)},
+                            100.0 / static_cast<double>(o.experts),
+                            fmt::format("{} choices", layer.loads[e])});
+    }
+  return chart;
+}
+
+BarChart drops_chart(const Findings& f) {
+  BarChart chart{"Choices dropped against the capacity factor, %", {"dropped"}, "", {}};
+  for (const auto* drops : {&f.alone, &f.balanced})
+    for (const MoeTraining::Drops& d : *drops)
+      chart.bars.push_back({fmt::format("{}, factor {}", f.runs[drops == &f.alone ? 1 : 2].name, d.factor),
+                            {percent(d)},
+                            0,
+                            fmt::format("{:.1f} %: {} of {}", percent(d), d.dropped, d.choices)});
+  return chart;
+}
+
+BarChart traffic_chart(const Findings& f) {
+  BarChart chart{"Bytes sent in a layer's all-to-alls, forward and backward, all ranks", {"counted"}, "formula", {}};
+  for (const ExpertTraffic& t : f.traffic) {
+    if (t.ranks == 1) continue;
+    chart.bars.push_back({fmt::format("{} ranks, {}", t.ranks, t.balanced ? "balanced" : "random"),
+                          {static_cast<double>(t.counted_bytes)},
+                          t.formula_bytes,
+                          human_bytes(t.counted_bytes)});
+  }
+  return chart;
+}
+
+std::string tables(const MoeLabOptions& o, const Findings& f) {
+  std::vector<Cells> rows;
+  for (const Run& run : f.runs)
+    for (size_t l = 0; l < run.layers.size(); ++l) {
+      Cells row = {run.name, std::to_string(l), fmt::format("{:.3f}", run.loss),
+                   fmt::format("{:.3f}", run.layers[l].balance)};
+      for (size_t e = 0; e < run.layers[l].loads.size(); ++e)
+        row.push_back(fmt::format("{:.1f}", 100 * share(run.layers[l], e)));
+      rows.push_back(row);
+    }
+  Cells head = {"", "layer", "loss", "aux/λ"};
+  for (int64_t e = 0; e < o.experts; ++e) head.push_back(fmt::format("e{} %", e));
+  std::string text = text_table(head, rows) + "\n";
+
+  rows.clear();
+  for (size_t i = 0; i < f.alone.size(); ++i)
+    rows.push_back({fmt::format("{}", f.alone[i].factor), std::to_string(f.alone[i].capacity),
+                    fmt::format("{:.1f} %", percent(f.alone[i])), fmt::format("{:.1f} %", percent(f.balanced[i]))});
+  text += text_table({"capacity factor", "rows per expert and sequence", "dropped, " + f.runs[1].name,
+                      "dropped, " + f.runs[2].name},
+                     rows) +
+          "\n";
+
+  rows.clear();
+  for (const ExpertTraffic& t : f.traffic)
+    rows.push_back({std::to_string(t.ranks), t.balanced ? "balanced" : "random", std::to_string(t.calls),
+                    std::to_string(t.counted_bytes), fmt::format("{:.0f}", t.formula_bytes),
+                    t.formula_bytes > 0
+                        ? fmt::format("{:+.2f} %", 100 * (static_cast<double>(t.counted_bytes) / t.formula_bytes - 1))
+                        : "",
+                    std::to_string(t.integer_bytes)});
+  return text +
+         text_table({"ranks", "routing", "all-to-alls", "bytes counted", "formula", "difference", "counts' bytes"},
+                    rows);
+}
+
+Json report_of(const MoeLabOptions& o, const Findings& f) {
+  Json runs = Json::array(), drops = Json::array(), traffic = Json::array();
+  for (const Run& run : f.runs) {
+    Json layers = Json::array();
+    for (const ExpertLoads& layer : run.layers) layers.push_back({{"loads", layer.loads}, {"balance", layer.balance}});
+    runs.push_back({{"name", run.name}, {"loss", run.loss}, {"layers", std::move(layers)}});
+  }
+  for (size_t i = 0; i < f.alone.size(); ++i)
+    drops.push_back({{"factor", f.alone[i].factor},
+                     {"capacity", f.alone[i].capacity},
+                     {"choices", f.alone[i].choices},
+                     {"dropped_without_aux", f.alone[i].dropped},
+                     {"dropped_with_aux", f.balanced[i].dropped}});
+  for (const ExpertTraffic& t : f.traffic)
+    traffic.push_back({{"ranks", t.ranks},
+                       {"balanced", t.balanced},
+                       {"all_to_alls", t.calls},
+                       {"counted_bytes", t.counted_bytes},
+                       {"formula_bytes", t.formula_bytes},
+                       {"count_bytes", t.integer_bytes}});
+  return {{"experts", o.experts},
+          {"experts_per_token", o.chosen},
+          {"tokens", o.batch * o.seq},
+          {"steps", o.steps},
+          {"aux", o.aux},
+          {"runs", std::move(runs)},
+          {"capacity", std::move(drops)},
+          {"traffic", std::move(traffic)}};
+}
+
+// One picture above the other.
+std::string stacked(const std::vector<std::string>& pictures) {
+  std::string inner;
+  double y = 0, width = 0;
+  const auto number = [](const std::string& svg, const char* key) {
+    return std::strtod(svg.c_str() + svg.find(key) + std::string_view(key).size(), nullptr);
+  };
+  for (const std::string& svg : pictures) {
+    inner += fmt::format("<svg y=\"{}\" {}", y, svg.substr(svg.find(' ') + 1));
+    y += number(svg, " height=\"");
+    width = std::max(width, number(svg, " width=\""));
+  }
+  return svg_open(width, y) + inner + "</svg>\n";
+}
+
+void check(const MoeLabOptions& o) {
+  if (o.experts < 1 || o.experts > 64) throw UsageError(fmt::format("--experts {}: between 1 and 64", o.experts));
+  if (o.chosen < 1 || o.chosen > o.experts)
+    throw UsageError(fmt::format("--top-k {}: between 1 and the {} experts", o.chosen, o.experts));
+  if (o.dim < 4 || o.dim % 4 != 0) throw UsageError(fmt::format("--dim {}: a multiple of 4 (heads)", o.dim));
+  if (o.seq < 1 || o.batch < 1 || o.steps < 0) throw UsageError("--seq and --batch: at least 1; --steps: at least 0");
+  for (int ranks : o.ranks)
+    if (ranks < 1 || ranks > o.experts || ranks > 16)
+      throw UsageError(fmt::format("--ranks {}: between 1 and 16, and no more than the {} experts", ranks, o.experts));
+}
+
+int run_lab_moe(const LabOptions& options) {
+  const MoeLabOptions& o = options.runs;
+  check(o);
+  const Findings f = measure(o);
+  const BarChart loads = loads_chart(o, f), drops = drops_chart(f), traffic = traffic_chart(f);
+  const std::string text = fmt::format(
+      "A gpt of 2 layers of {} with {} experts of {}, {} per token, trained {} steps of {} × {} tokens, without and "
+      "with "
+      "the balance\nloss. aux/λ is 1 where all experts have equal shares.\n\n{}\n{}\n{}\n{}"
+      "Formula: 4·(ep − 1)/ep·k·T·h·e for each of the ep ranks, which is exact where every expert gets as many rows; a "
+      "random router\nsends some more or less to itself. Counts are an all-to-all of E integers.\n",
+      o.dim, o.experts, o.ffn, o.chosen, o.steps, o.batch, o.seq, bars_text(loads, 50), bars_text(drops, 50),
+      bars_text(traffic, 50), tables(o, f));
+  fmt::print("{}", text);
+  write_lab({options.json, options.out}, "moe", text, report_of(o, f),
+            stacked({bars_svg(loads), bars_svg(drops), bars_svg(traffic)}));
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+void define_lab_moe(CLI::App& app, Chosen& chosen) {
+  auto o = keep<LabOptions>(app, chosen, run_lab_moe);
+  app.add_option("--experts", o->runs.experts, "experts of a layer [8]")->type_name("E");
+  app.add_option("--top-k", o->runs.chosen, "experts of a token [2]")->type_name("K");
+  app.add_option("--dim", o->runs.dim, "width of the model [64]")->type_name("H");
+  app.add_option("--ffn", o->runs.ffn, "width of an expert [128]")->type_name("F");
+  app.add_option("--seq", o->runs.seq, "tokens per sequence [64]")->type_name("T");
+  app.add_option("--batch", o->runs.batch, "sequences per step, and of each rank [8]")->type_name("B");
+  app.add_option("--steps", o->runs.steps, "of training [150]")->type_name("N");
+  app.add_option("--aux", o->runs.aux, "weight of the balance loss [0.01]")->type_name("λ");
+  app.add_option("--ranks", o->runs.ranks, "that divide the experts, one after the other [1,2,4]")
+      ->delimiter(',')
+      ->type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+}
+
+}  // namespace esp::app
