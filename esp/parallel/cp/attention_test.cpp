@@ -160,6 +160,22 @@ TEST(ContextParallel, ATooShortSequenceIsRefusedBeforeAnyMessage) {
   EXPECT_THROW(attend(problem(3, 4, 4, true), 4, ring_attention, ContextLayout::zigzag), std::exception);
 }
 
+// A rank that leaves in the middle is known to the others at once: nobody waits out a deadline.
+TEST(ContextParallel, WhoLeavesInTheMiddleReleasesTheOthers) {
+  const Problem p = problem(24, 4, 4, true);
+  const auto leaving = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& options,
+                          const ContextGroup& group) {
+    if (group.rank() == 1) throw IoError("gone");
+    return ring_attention(tape, x, options, group);
+  };
+  try {
+    attend(p, 3, nullptr, ContextLayout::zigzag, nullptr, leaving);
+    FAIL() << "nobody noticed";
+  } catch (const IoError& error) {
+    EXPECT_STREQ(error.what(), "gone");
+  }
+}
+
 // q = 2·b·(s/c)·h_kv elements: forward (c−1)·q, backward (c−1)·q and c·q of sums.
 TEST(RingAttention, SendsWhatTheFormulaSays) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})

@@ -1,12 +1,12 @@
 #include "esp/parallel/cp/ring.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/floating.h"
+#include "esp/parallel/cp/ring_steps.h"
 #include "esp/parallel/cp/rows.h"
 
 namespace esp::parallel {
@@ -24,85 +24,20 @@ void* at(const Tensor& x, int64_t element) {
   return kernel::at(x.data(), element, x.dtype());
 }
 
-// Who holds what, and the shapes of the blocks that meet on this rank.
-class Ring {
- public:
-  Ring(const Tensor& qkv, const autograd::AttentionOptions& options, const ContextGroup& group)
-      : options_(options),
-        B(qkv.dim(0)),
-        row(qkv.dim(2)),
-        q_width(options.heads * options.head_dim),
-        kv_width(2 * options.kv_heads * options.head_dim),
-        rank(group.rank()),
-        size(group.size()) {
-    ESP_CHECK(group.length >= size, "{} tokens over {} ranks", group.length, size);
-    for (int r = 0; r < size; ++r) tokens.push_back(group.tokens(r));
-    for (const TokenMap& map : tokens) most = std::max(most, map.count());
-    T = tokens[static_cast<size_t>(rank)].count();
-    ESP_CHECK(qkv.shape().rank() == 3 && qkv.dim(1) == T && row == q_width + kv_width,
-              "qkv {} for {} heads and {} key/value heads of {}, {} of {} tokens", qkv.shape().text(), options.heads,
-              options.kv_heads, options.head_dim, T, group.length);
-    lengths_.resize(options.key_lengths.defined() ? static_cast<size_t>(B) : 0);
-  }
-
-  const autograd::AttentionOptions& options_;
-  const int64_t B, row, q_width, kv_width;
-  const int rank, size;
-  int64_t T = 0, most = 0;  // tokens held here, and by the one who holds most
-  std::vector<TokenMap> tokens;
-
-  // Whose keys are here at step j, and how many elements they and their values are.
-  const TokenMap& visitor(int step) const { return tokens[static_cast<size_t>((rank + 2 * size - step) % size)]; }
-  int64_t kv_count(int step) const { return B * visitor(step).count() * kv_width; }
-  std::vector<AttentionBlock> blocks(int step) const {
-    return attention_blocks(visitor(0), visitor(step), options_.causal, options_.dropout > 0);
-  }
-
-  // Keys and values of `step` are packed [B, tokens, k | v]; q in place in qkv, o in rows of its own.
-  AttentionShape shape(int step, const AttentionBlock& block) {
-    const TokenMap& keys = visitor(step);
-    AttentionShape s;
-    s.batch = B;
-    s.num_queries = block.num_queries;
-    s.num_keys = block.num_keys;
-    s.heads = options_.heads;
-    s.kv_heads = options_.kv_heads;
-    s.head_dim = options_.head_dim;
-    s.q = {T * row, row};
-    s.k = s.v = {keys.count() * kv_width, kv_width};
-    s.o = {T * q_width, q_width};
-    s.causal = block.causal;
-    s.causal_offset = block.causal_offset;
-    s.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim));
-    s.lse_row = T;
-    s.dropout = options_.dropout;
-    s.key = options_.key;
-    s.first_batch = options_.first_sequence;
-    s.first_head = options_.first_head;
-    s.all_heads = options_.all_heads;
-    s.first_query = block.first_query;
-    s.first_key = block.first_key;
-    s.all_queries = s.all_keys = keys.length;
-    for (size_t b = 0; b < lengths_.size(); ++b)
-      lengths_[b] = static_cast<int32_t>(num_before(keys, options_.key_lengths.as<const int32_t>()[b]) - block.key);
-    s.key_lengths = lengths_.empty() ? nullptr : lengths_.data();
-    return s;
-  }
-
-  // Scratch for keys and values, or their gradients, of any rank; this rank's own packed for the journey.
-  Tensor kv_buffer(const Tape& tape, DType type) const { return tape.scratch({B * most * kv_width}, type); }
-  void pack(const Tensor& to, const Tensor& qkv, const device::Stream& stream) const {
-    copy_rows({to, 0, kv_width}, {qkv, q_width, row}, B * T, kv_width, stream);
-  }
-
- private:
-  std::vector<int32_t> lengths_;  // of the keys of a block
-};
-
 // --- forward ---
 
-// o in the accumulation type, and lse, both of all keys.
-void forward(const Tape& tape, const Tensor& qkv, Ring& ring, const ContextGroup& group, const Tensor& o,
+// The queries of a block meet its keys; o, in the accumulation type, and lse go on from where they are.
+void go_on(RingSteps& ring, int step, const AttentionBlock& block, const Tensor& qkv, const Tensor& kv, const Tensor& o,
+           const Tensor& lse, const device::Stream& stream) {
+  const AttentionShape shape = ring.shape(step, block);
+  const int64_t key = block.key * ring.kv_width, value = key + ring.kv_width / 2;
+  kernel::attention_forward_block(at(o, block.query * ring.q_width), at(lse, block.query),
+                                  at(qkv, block.query * ring.row), at(kv, key), at(kv, value), shape, qkv.dtype(),
+                                  stream);
+}
+
+// o and lse of all keys.
+void forward(const Tape& tape, const Tensor& qkv, RingSteps& ring, const ContextGroup& group, const Tensor& o,
              const Tensor& lse) {
   const device::Stream& stream = tape.context().stream;
   kernel::fill(lse.data(), -std::numeric_limits<double>::infinity(), lse.count(), lse.dtype(), stream);
@@ -114,12 +49,10 @@ void forward(const Tape& tape, const Tensor& qkv, Ring& ring, const ContextGroup
     if (step + 1 < ring.size)
       moved =
           under_way.start_exchange(here.data(), ring.kv_count(step), next.data(), ring.kv_count(step + 1), qkv.dtype());
-    for (const AttentionBlock& block : ring.blocks(step)) {
-      const AttentionShape shape = ring.shape(step, block);
-      const int64_t key = block.key * ring.kv_width;
-      kernel::attention_forward_block(at(o, block.query * ring.q_width), at(lse, block.query),
-                                      at(qkv, block.query * ring.row), at(here, key), at(here, key + ring.kv_width / 2),
-                                      shape, qkv.dtype(), stream);
+    {
+      const std::vector<AttentionBlock> blocks = ring.blocks(step);
+      const StepSpan span(group, "attention", step, blocks);
+      for (const AttentionBlock& block : blocks) go_on(ring, step, block, qkv, here, o, lse, stream);
     }
     under_way.wait(moved, "keys and values");
     std::swap(here, next);
@@ -131,19 +64,19 @@ void forward(const Tape& tape, const Tensor& qkv, Ring& ring, const ContextGroup
 // Gradients in the accumulation type: dq in rows of `dq_row`, dkv packed.
 class Backward {
  public:
-  Backward(Tape& tape, Ring& ring, const Tensor& qkv, const Tensor& d_o, const Tensor& o, const Tensor& lse,
-           const Tensor& dq, int64_t dq_row)
-      : tape_(tape), ring_(ring), qkv_(qkv), d_o_(d_o), o_(o), lse_(lse), dq_(dq), dq_row_(dq_row) {}
+  Backward(Tape& tape, RingSteps& ring, const ContextGroup& group, const Tensor& qkv, const Tensor& d_o,
+           const Tensor& o, const Tensor& lse, const Tensor& dq, int64_t dq_row)
+      : tape_(tape), ring_(ring), group_(group), qkv_(qkv), d_o_(d_o), o_(o), lse_(lse), dq_(dq), dq_row_(dq_row) {}
 
   // The sums for this rank's own keys and values, gathered from all who saw them.
-  Tensor run(const ContextGroup& group) {
+  Tensor run() {
     const device::Stream& stream = tape_.context().stream;
     const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
     Tensor here = ring_.kv_buffer(tape_, type), next = ring_.kv_buffer(tape_, type);
     Tensor mine = ring_.kv_buffer(tape_, sums), leaving = ring_.kv_buffer(tape_, sums),
            coming = ring_.kv_buffer(tape_, sums);
     Work moved, sums_moved;
-    UnderWay under_way(group);
+    UnderWay under_way(group_);
     ring_.pack(here, qkv_, stream);
     for (int step = 0; step < ring_.size; ++step) {
       if (step + 1 < ring_.size)
@@ -168,6 +101,7 @@ class Backward {
   void meet(int step, const Tensor& kv, const Tensor& dkv) {
     const device::Stream& stream = tape_.context().stream;
     const std::vector<AttentionBlock> blocks = ring_.blocks(step);
+    const StepSpan span(group_, "attention, back", step, blocks);
     clear_unseen(step, blocks, dkv);
     for (const AttentionBlock& block : blocks) {
       const AttentionShape shape = ring_.shape(step, block);
@@ -200,7 +134,8 @@ class Backward {
   }
 
   Tape& tape_;
-  Ring& ring_;
+  RingSteps& ring_;
+  const ContextGroup& group_;
   const Tensor &qkv_, &d_o_, &o_, &lse_, &dq_;
   const int64_t dq_row_;
 };
@@ -214,16 +149,16 @@ class RingNode final : public autograd::Node {
   void backward_input(Tape& tape) override {
     const device::Stream& stream = tape.context().stream;
     const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
-    Ring ring(qkv_.value(), options_, group_);
+    RingSteps ring(qkv_.value(), options_, group_);
     // Written over, so a gradient that is already there is added to afterwards.
     const bool is_first = qkv_.needs_grad() && !tape.gradient_of(qkv_.slot()).defined();
     const GradientTarget into =
         is_first ? tape.gradient_into(qkv_) : GradientTarget{tape.scratch(qkv_.shape(), type), true};
     const bool in_place = type == sums;
     const Tensor dq = in_place ? into.tensor : tape.scratch({ring.B, ring.T, ring.q_width}, sums);
-    const Tensor dkv =
-        Backward(tape, ring, qkv_.value(), tape.gradient_of(y_), o_, lse_, dq, in_place ? ring.row : ring.q_width)
-            .run(group_);
+    const Tensor dkv = Backward(tape, ring, group_, qkv_.value(), tape.gradient_of(y_), o_, lse_, dq,
+                                in_place ? ring.row : ring.q_width)
+                           .run();
     const int64_t rows = ring.B * ring.T;
     if (!in_place) copy_rows({into.tensor, 0, ring.row}, {dq, 0, ring.q_width}, rows, ring.q_width, stream);
     copy_rows({into.tensor, ring.q_width, ring.row}, {dkv, 0, ring.kv_width}, rows, ring.kv_width, stream);
@@ -245,7 +180,7 @@ Variable ring_attention(Tape& tape, const Variable& qkv, const autograd::Attenti
   if (group.size() == 1) return autograd::self_attention(tape, qkv, options);
   const tensor::Context& context = tape.context();
   const DType type = qkv.dtype(), sums = tensor::accumulation_type(type);
-  Ring ring(qkv.value(), options, group);
+  RingSteps ring(qkv.value(), options, group);
   const tensor::Shape shape{ring.B, ring.T, ring.q_width};
   Tensor o = tensor::empty(context, shape, type, MemoryCategory::activation);
   Tensor lse = tensor::empty(context, {ring.B, options.heads, ring.T}, sums, MemoryCategory::activation);

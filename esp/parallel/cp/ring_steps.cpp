@@ -1,0 +1,84 @@
+#include "esp/parallel/cp/ring_steps.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "esp/parallel/cp/rows.h"
+
+namespace esp::parallel {
+
+RingSteps::RingSteps(const tensor::Tensor& qkv, const autograd::AttentionOptions& options, const ContextGroup& group)
+    : B(qkv.dim(0)),
+      row(qkv.dim(2)),
+      q_width(options.heads * options.head_dim),
+      kv_width(2 * options.kv_heads * options.head_dim),
+      rank(group.rank()),
+      size(group.size()),
+      options_(options) {
+  ESP_CHECK(group.length >= size, "{} tokens over {} ranks", group.length, size);
+  for (int r = 0; r < size; ++r) tokens_.push_back(group.tokens(r));
+  for (const nn::TokenMap& map : tokens_) most_ = std::max(most_, map.count());
+  T = tokens_[static_cast<size_t>(rank)].count();
+  ESP_CHECK(qkv.shape().rank() == 3 && qkv.dim(1) == T && row == q_width + kv_width,
+            "qkv {} for {} heads and {} key/value heads of {}, {} of {} tokens", qkv.shape().text(), options.heads,
+            options.kv_heads, options.head_dim, T, group.length);
+  lengths_.resize(options.key_lengths.defined() ? static_cast<size_t>(B) : 0);
+}
+
+const nn::TokenMap& RingSteps::visitor(int step) const {
+  return tokens_[static_cast<size_t>((rank + 2 * size - step) % size)];
+}
+
+std::vector<AttentionBlock> RingSteps::blocks(int step) const {
+  return attention_blocks(visitor(0), visitor(step), options_.causal, options_.dropout > 0);
+}
+
+kernel::AttentionShape RingSteps::shape(int step, const AttentionBlock& block) {
+  const nn::TokenMap& keys = visitor(step);
+  kernel::AttentionShape s;
+  s.batch = B;
+  s.num_queries = block.num_queries;
+  s.num_keys = block.num_keys;
+  s.heads = options_.heads;
+  s.kv_heads = options_.kv_heads;
+  s.head_dim = options_.head_dim;
+  s.q = {T * row, row};
+  s.k = s.v = {keys.count() * kv_width, kv_width};
+  s.o = {T * q_width, q_width};
+  s.causal = block.causal;
+  s.causal_offset = block.causal_offset;
+  s.scale = 1 / std::sqrt(static_cast<double>(options_.head_dim));
+  s.lse_row = T;
+  s.dropout = options_.dropout;
+  s.key = options_.key;
+  s.first_batch = options_.first_sequence;
+  s.first_head = options_.first_head;
+  s.all_heads = options_.all_heads;
+  s.first_query = block.first_query;
+  s.first_key = block.first_key;
+  s.all_queries = s.all_keys = keys.length;
+  // Padding is at the end of the sequence: what a holder has of it is at the end of what he holds.
+  for (size_t b = 0; b < lengths_.size(); ++b)
+    lengths_[b] = static_cast<int32_t>(num_before(keys, options_.key_lengths.as<const int32_t>()[b]) - block.key);
+  s.key_lengths = lengths_.empty() ? nullptr : lengths_.data();
+  return s;
+}
+
+tensor::Tensor RingSteps::kv_buffer(const autograd::Tape& tape, DType type) const {
+  return tape.scratch({B * most_ * kv_width}, type);
+}
+
+void RingSteps::pack(const tensor::Tensor& to, const tensor::Tensor& qkv, const device::Stream& stream) const {
+  copy_rows({to, 0, kv_width}, {qkv, q_width, row}, B * T, kv_width, stream);
+}
+
+StepSpan::StepSpan(const ContextGroup& group, const char* name, int step, const std::vector<AttentionBlock>& blocks)
+    : span_(group.trace, name, "compute") {
+  if (!group.trace) return;
+  int64_t pairs = 0;
+  for (const AttentionBlock& block : blocks) pairs += block.num_pairs();
+  span_.arg("step", step);
+  span_.arg("pairs", pairs);
+}
+
+}  // namespace esp::parallel
