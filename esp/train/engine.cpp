@@ -133,7 +133,7 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   account_.set_budget(device::MemoryTier::device, static_cast<uint64_t>(config.run.device_memory_mb * (1 << 20)));
   check_budget(config, model_->parameters(), mesh_.size(Axis::copies));
   try {
-    set_up(config, trace);
+    set_up(config);
   } catch (const DeviceError& error) {
     throw_if_over_budget(config, model_->parameters(), account_, error, 0);
     throw;
@@ -164,56 +164,63 @@ void Engine::split(const RunConfig& config, const model::ModelConfig& shape) {
 }
 
 // What takes the device's memory for good.
-void Engine::set_up(RunConfig& config, obs::TraceRow* trace) {
-  const Standing& standing = standing_;
-  sync::Setup setup;
-  setup.ranks = mesh_.group(Axis::copies);
-  setup.ranks_per_node = copies_per_node(config, mesh_.shape(), standing);
-  setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
-  setup.parameters = &model_->parameters();
-  setup.context = context_;
-  setup.storage = storage_type(config.train.precision);
-  setup.options = sync_options(config);
-  setup.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(2 * config.comm.timeout_s));
-  setup.trace = trace;
+void Engine::set_up(RunConfig& config) {
   if (config.sync.offload != "none") offload_ = std::make_unique<sync::Offload>(account_, file_options(config));
-  setup.offload = offload_.get();
-  strategy_ = sync::make_strategy(setup);
-  strategy_->fill([&](nn::ParameterList::Unit& unit) {
-    model_->parameters().initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
-  });
-  if (config.parallel.sequence)
-    partial_ = parallel::make_partial_gradients(mesh_, model_->parameters(), context_, setup.timeout);
-  make_optimizer();
-  norm_ = std::make_unique<ModelNorm>(mesh_, model_->config(), model_->parameters());
+  hold(config, model_->parameters(), Axis::copies);
+  if (model_->experts()) hold(config, *model_->experts(), Axis::expert_data);
+  norm_ = std::make_unique<ModelNorm>(mesh_, *model_);
   MicroBatchSetup passes;
   passes.config = &config_;
   passes.mesh = &mesh_;
   passes.model = model_.get();
-  passes.strategy = strategy_.get();
+  for (const Holding& holding : holdings_) {
+    passes.strategies.push_back(holding.strategy.get());
+    if (holding.partial) passes.partial.push_back(holding.partial.get());
+  }
   passes.regions = regions_ ? regions_.get() : &nn::on_one();
-  passes.partial = partial_.get();
   passes.every_pass_leaves = gradients_can_leave(config.sync.method) && config.sync.accumulate != "local";
   passes.tokens = tokens_->map();
   passes.pieces = pieces_;
   passes.context = context_;
-  passes.trace = trace;
+  passes.trace = trace_;
   micro_batches_ = make_micro_batches(passes);
 }
 
-void Engine::make_optimizer() {
+void Engine::hold(RunConfig& config, nn::ParameterList& parameters, Axis copies) {
+  sync::Setup setup;
+  setup.ranks = mesh_.group(copies);
+  setup.ranks_per_node = copies_per_node(config, mesh_.shape(), standing_);
+  setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
+  setup.parameters = &parameters;
+  setup.context = context_;
+  setup.storage = storage_type(config.train.precision);
+  setup.options = sync_options(config);
+  setup.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(2 * config.comm.timeout_s));
+  setup.trace = trace_;
+  setup.offload = offload_.get();
+  Holding holding;
+  holding.parameters = &parameters;
+  holding.strategy = sync::make_strategy(setup);
+  holding.strategy->fill([&](nn::ParameterList::Unit& unit) {
+    parameters.initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
+  });
+  if (config.parallel.sequence)
+    holding.partial = parallel::make_partial_gradients(mesh_, parameters, context_, setup.timeout);
+  holding.optimizer = make_optimizer(holding);
+  holdings_.push_back(std::move(holding));
+}
+
+std::unique_ptr<optim::Optimizer> Engine::make_optimizer(Holding& of) {
   const optim::OptimizerOptions options = optimizer_options(config_.train);
-  if (config_.sync.offload == "none") {
-    optimizer_ = optim::make_optimizer(options, model_->parameters(), context_, strategy_->owned());
-    return;
-  }
+  if (config_.sync.offload == "none")
+    return optim::make_optimizer(options, *of.parameters, context_, of.strategy->owned());
   sync::TierOptions tier;
   tier.placement = config_.sync.offload;
   tier.tile = config_.sync.offload_tile;
   tier.delay_after = config_.sync.delay_update;
   tier.file = offload_->files();
-  optimizer_ = offload_->make_optimizer(options, model_->parameters(), context_.stream, strategy_->owned(), tier);
-  strategy_->set_sink(offload_.get());
+  of.strategy->set_sink(offload_.get());
+  return offload_->make_optimizer(options, *of.parameters, context_.stream, of.strategy->owned(), tier);
 }
 
 int64_t Engine::tokens_per_step() const {
@@ -308,7 +315,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   ESP_CHECK(batch, "the training data ended");
   const double counted = std::max(1.0, summed_over(Axis::data, static_cast<double>(batch->counted)));
   const int64_t begun = now_ns();
-  strategy_->begin_step();
+  for (Holding& holding : holdings_) holding.strategy->begin_step();
   micro_batches_->forget_times();
   if (regions_) regions_->forget_times();
   StepResult result;
@@ -319,16 +326,19 @@ StepResult Engine::train_step(bool wants_to_stop) {
       run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true, scale / counted);
   const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - exposed_ms();
 
-  strategy_->finish();
+  for (Holding& holding : holdings_) holding.strategy->finish();
   exchange(result, loss, busy_ms, wants_to_stop);
   result.loss /= counted;
   obs::Span span(trace_, "optimizer", "compute");
-  result.grad_norm = std::sqrt(norm_->sum(strategy_->sums_of_squares())) / scale;
+  result.grad_norm = std::sqrt(sum_of_squares()) / scale;
   result.skipped = !std::isfinite(result.grad_norm);
   loss_scale_.update(result.skipped);
-  if (!result.skipped) optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, config_.train.clip) / scale);
-  strategy_->after_step();
-  result.notes = strategy_->take_notes();
+  const double factor = optim::clip_factor(result.grad_norm, config_.train.clip) / scale;
+  for (Holding& holding : holdings_) {
+    if (!result.skipped) holding.optimizer->step(result.lr, factor);
+    holding.strategy->after_step();
+    for (std::string& note : holding.strategy->take_notes()) result.notes.push_back(std::move(note));
+  }
   result.exposed_ms = exposed_ms();
   ++step_;
   return result;
@@ -336,7 +346,15 @@ StepResult Engine::train_step(bool wants_to_stop) {
 
 // Waited for others in this step, whoever they were.
 double Engine::exposed_ms() const {
-  return strategy_->times().exposed_ms + micro_batches_->exposed_ms() + (regions_ ? regions_->exposed_ms() : 0);
+  double sum = micro_batches_->exposed_ms() + (regions_ ? regions_->exposed_ms() : 0);
+  for (const Holding& holding : holdings_) sum += holding.strategy->times().exposed_ms;
+  return sum;
+}
+
+double Engine::sum_of_squares() {
+  const std::vector<double>* experts = nullptr;
+  if (holdings_.size() > 1) experts = &holdings_[1].strategy->sums_of_squares();
+  return norm_->sum(holdings_[0].strategy->sums_of_squares(), experts);
 }
 
 double Engine::evaluate(int64_t batches) {

@@ -50,6 +50,15 @@ struct Standing {
   int size() const { return ranks ? ranks->size() : 1; }
 };
 
+// Parameters that the same ranks hold copies of, and what becomes of them: those of the model, and where experts are
+// divided theirs, whose copies are fewer.
+struct Holding {
+  nn::ParameterList* parameters = nullptr;
+  std::unique_ptr<sync::Strategy> strategy;
+  std::unique_ptr<parallel::PartialGradients> partial;  // null: every gradient is whole
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
 class Engine {
  public:
   // Settles the config's open values (vocab, batch, threads) in place. The tracer, where given, outlives the engine.
@@ -62,9 +71,10 @@ class Engine {
 
   int64_t num_steps() const { return step_; }
   model::Model& model() { return *model_; }
-  sync::Strategy& strategy() { return *strategy_; }
+  std::span<Holding> holdings() { return holdings_; }  // the model's first
+  sync::Strategy& strategy() { return *holdings_.front().strategy; }
   sync::Offload* offload() { return offload_.get(); }
-  optim::Optimizer& optimizer() { return *optimizer_; }
+  optim::Optimizer& optimizer() { return *holdings_.front().optimizer; }
   optim::LossScale& loss_scale() { return loss_scale_; }
   const tensor::Context& context() const { return context_; }
   tensor::Context host() { return {context_.stream, &host_pool_}; }  // memory beside the device's
@@ -87,8 +97,10 @@ class Engine {
   double summed_over(parallel::Axis axis, double value) const;
   void split(const RunConfig& config, const model::ModelConfig& shape);
   double exposed_ms() const;
-  void set_up(RunConfig& config, obs::TraceRow* trace);
-  void make_optimizer();
+  double sum_of_squares();
+  void set_up(RunConfig& config);
+  void hold(RunConfig& config, nn::ParameterList& parameters, parallel::Axis copies);
+  std::unique_ptr<optim::Optimizer> make_optimizer(Holding& holding);
   StepResult train_step(bool wants_to_stop);
   uint64_t measured_need() const;
   void exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop);
@@ -106,11 +118,9 @@ class Engine {
   std::vector<Piece> pieces_;  // of this stage
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<sync::Offload> offload_;  // null: everything is on the device
-  std::unique_ptr<sync::Strategy> strategy_;
-  std::unique_ptr<parallel::PartialGradients> partial_;  // null: every gradient is whole
+  std::vector<Holding> holdings_;
   std::unique_ptr<MicroBatches> micro_batches_;
   std::unique_ptr<ModelNorm> norm_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LossScale loss_scale_;
   std::unique_ptr<data::Loader> loader_;
   data::Batch eval_batch_;

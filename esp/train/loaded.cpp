@@ -143,11 +143,7 @@ std::vector<std::string> load_initial(model::Model& model, const std::string& pa
   }
   std::vector<std::string> fresh;
   const auto checkpoint = ckpt::open_checkpoint(checkpoint_at(path));
-  for (const nn::Parameter& parameter : model.parameters().all()) {
-    if (!checkpoint->has(parameter.name) && is_of_head(model, parameter)) {
-      fresh.push_back(parameter.name);
-      continue;
-    }
+  const auto load = [&](const nn::Parameter& parameter) {
     const ckpt::Piece best = best_piece(parameter, *checkpoint);
     fill_pieces(parameter, best.name, 0, parameter.count(), best.values.reshape({parameter.count()}),
                 [&](ckpt::Piece piece) {
@@ -159,7 +155,16 @@ std::vector<std::string> load_initial(model::Model& model, const std::string& pa
                   }
                   checkpoint->read(piece);  // a whole-tensor piece of fewer elements: the first ones
                 });
+  };
+  for (const nn::Parameter& parameter : model.parameters().all()) {
+    if (!checkpoint->has(parameter.name) && is_of_head(model, parameter)) {
+      fresh.push_back(parameter.name);
+    } else {
+      load(parameter);
+    }
   }
+  if (model.experts())
+    for (const nn::Parameter& parameter : model.experts()->all()) load(parameter);
   return fresh;
 }
 

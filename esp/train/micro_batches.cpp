@@ -46,6 +46,17 @@ MicroBatch micro_batch(const MicroBatchSetup& setup, const data::Batch& batch, c
   return one;
 }
 
+void begin_pass(const MicroBatchSetup& setup, const sync::Pass& pass) {
+  for (sync::Strategy* strategy : setup.strategies) strategy->begin_pass(pass);
+  for (parallel::PartialGradients* partial : setup.partial)
+    partial->begin_pass(pass.training && (pass.last || setup.every_pass_leaves));
+}
+
+void end_pass(const MicroBatchSetup& setup) {
+  for (parallel::PartialGradients* partial : setup.partial) partial->end_pass();
+  for (sync::Strategy* strategy : setup.strategies) strategy->end_pass();
+}
+
 namespace {
 
 class OneAfterAnother final : public MicroBatches {
@@ -58,8 +69,7 @@ class OneAfterAnother final : public MicroBatches {
       MicroBatch one = micro_batch(setup_, batch, rows, index, training);
       one.pass.tape = &tape_;
       const bool last = index + 1 == rows.num_passes;
-      setup_.strategy->begin_pass({training, last});
-      if (setup_.partial) setup_.partial->begin_pass(training && (last || setup_.every_pass_leaves));
+      begin_pass(setup_, {training, last});
       tape_.set_recording(training);
       autograd::Loss loss;
       {
@@ -69,13 +79,12 @@ class OneAfterAnother final : public MicroBatches {
       if (!one.extra) sum += tensor::item(loss.total.value());
       if (training) {
         obs::Span span(setup_.trace, "backward", "compute");
-        setup_.strategy->begin_backward();
+        for (sync::Strategy* strategy : setup_.strategies) strategy->begin_backward();
         autograd::backward(tape_, loss);
       }
       loss = {};
       tape_.clear();
-      if (setup_.partial) setup_.partial->end_pass();
-      setup_.strategy->end_pass();
+      end_pass(setup_);
     }
     return sum;
   }

@@ -39,15 +39,19 @@ struct MicroBatchSetup {
   const RunConfig* config = nullptr;
   const parallel::Mesh* mesh = nullptr;
   model::Model* model = nullptr;
-  sync::Strategy* strategy = nullptr;
+  std::vector<sync::Strategy*> strategies;
   const nn::Regions* regions = nullptr;
-  parallel::PartialGradients* partial = nullptr;  // null: gradients are whole
-  bool every_pass_leaves = false;                 // gradients of every micro-batch are reduced, not of the last only
-  const nn::TokenMap* tokens = nullptr;           // null: all
-  std::vector<Piece> pieces;                      // of this stage
+  std::vector<parallel::PartialGradients*> partial;  // none: gradients are whole
+  bool every_pass_leaves = false;                    // gradients of every micro-batch are reduced, not of the last only
+  const nn::TokenMap* tokens = nullptr;              // null: all
+  std::vector<Piece> pieces;                         // of this stage
   tensor::Context context;
   obs::TraceRow* trace = nullptr;
 };
+// A pass of all strategies: what is between making and ending it. An error in between leaves it open.
+void begin_pass(const MicroBatchSetup& setup, const sync::Pass& pass);
+void end_pass(const MicroBatchSetup& setup);
+
 std::unique_ptr<MicroBatches> make_micro_batches(const MicroBatchSetup& setup);
 
 }  // namespace esp::train

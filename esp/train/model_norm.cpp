@@ -6,23 +6,41 @@
 
 namespace esp::train {
 
-ModelNorm::ModelNorm(const parallel::Mesh& mesh, const model::ModelConfig& config, const nn::ParameterList& held)
-    : ranks_(mesh.group(parallel::Axis::model)) {
-  const auto whole = model::make_model(config);  // names only: nothing is allocated
-  const auto& units = whole->parameters().units();
+namespace {
+
+std::vector<size_t> places_of(const nn::ParameterList& held, const std::vector<nn::ParameterList::Unit>& units) {
+  std::vector<size_t> places;
   for (const auto& unit : held.units()) {
     const auto same = [&](const nn::ParameterList::Unit& other) { return other.name == unit.name; };
     const auto found = std::find_if(units.begin(), units.end(), same);
     ESP_CHECK(found != units.end(), "unit {} is not the model's", unit.name);
-    place_.push_back(static_cast<size_t>(found - units.begin()));
+    places.push_back(static_cast<size_t>(found - units.begin()));
+  }
+  return places;
+}
+
+}  // namespace
+
+ModelNorm::ModelNorm(const parallel::Mesh& mesh, model::Model& held)
+    : ranks_(mesh.group(parallel::Axis::model)), expert_ranks_(mesh.group(parallel::Axis::expert)) {
+  const auto whole = model::make_model(held.config());  // names only: nothing is allocated
+  const auto& units = whole->parameters().units();
+  place_ = places_of(held.parameters(), units);
+  if (held.experts()) {
+    expert_place_ = places_of(*held.experts(), units);
+    experts_.resize(expert_place_.size() * static_cast<size_t>(mesh.size(parallel::Axis::expert)));
   }
   mine_.resize(units.size());
   all_.resize(units.size() * static_cast<size_t>(mesh.size(parallel::Axis::model)));
 }
 
-double ModelNorm::sum(const std::vector<double>& of_units) {
+double ModelNorm::sum(const std::vector<double>& of_units, const std::vector<double>* of_experts) {
   std::fill(mine_.begin(), mine_.end(), 0);
   for (size_t i = 0; i < of_units.size(); ++i) mine_[place_[i]] = of_units[i];
+  if (of_experts) {
+    expert_ranks_->all_gather(of_experts->data(), experts_.data(), of_experts->size(), DType::f64);
+    for (size_t at = 0; at < experts_.size(); ++at) mine_[expert_place_[at % of_experts->size()]] += experts_[at];
+  }
   if (ranks_) {
     ranks_->all_gather(mine_.data(), all_.data(), mine_.size(), DType::f64);
   } else {

@@ -34,13 +34,11 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
     for (int64_t index = 0; index < rows.num_passes; ++index)
       micro_batches_.push_back(micro_batch(setup_, batch, rows, index, training));
     losses_.assign(micro_batches_.size(), 0);
-    setup_.strategy->begin_pass({training, true});
-    if (setup_.partial) setup_.partial->begin_pass(training);
+    begin_pass(setup_, {training, true});
     if (tied_ && training) parallel::hold(tied_->weight);
     runner_.run(plan_for(static_cast<int>(rows.num_passes), training));
     if (tied_ && training) add_tied();
-    if (setup_.partial) setup_.partial->end_pass();
-    setup_.strategy->end_pass();
+    end_pass(setup_);
     double sum = 0;
     for (const double loss : losses_) sum += loss;
     return sum;
@@ -61,12 +59,15 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
 
   std::vector<autograd::Weight*> weights_of(const Piece& piece) const {
     std::vector<autograd::Weight*> weights;
-    for (auto& unit : setup_.model->parameters().units()) {
-      bool mine = (piece.stem && unit.name == "stem") || (piece.head && unit.name == "head");
-      for (int64_t i = piece.blocks.begin; i < piece.blocks.end; ++i)
-        mine = mine || unit.name == fmt::format("blocks.{}", i);
-      if (mine)
-        for (nn::Parameter* p : unit.parameters) weights.push_back(&p->weight);
+    for (nn::ParameterList* list : {&setup_.model->parameters(), setup_.model->experts()}) {
+      if (!list) continue;
+      for (auto& unit : list->units()) {
+        bool mine = (piece.stem && unit.name == "stem") || (piece.head && unit.name == "head");
+        for (int64_t i = piece.blocks.begin; i < piece.blocks.end; ++i)
+          mine = mine || unit.name == fmt::format("blocks.{}", i);
+        if (mine)
+          for (nn::Parameter* p : unit.parameters) weights.push_back(&p->weight);
+      }
     }
     return weights;
   }

@@ -166,6 +166,8 @@ void RunConfig::check_world(int world) const {
   want(layout.mesh.pp == 1 || sync.accumulate != "reduced", "sync.accumulate", sync.accumulate,
        fmt::format("the {} stages of a pipeline (pp) add up micro-batches before they reduce them; local is wanted",
                    layout.mesh.pp));
+  want(layout.mesh.ep == 1 || (sync.offload == "none" && sync.quantise == "none"), "parallel.ep", layout.mesh.ep,
+       "experts of which ranks hold their share stay on the device: no sync.offload and no sync.quantise with it");
   find_row("sync.method", sync::strategies(), sync.method);
   want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
   static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};

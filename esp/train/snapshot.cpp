@@ -1,6 +1,7 @@
 #include "esp/train/snapshot.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/train/loaded.h"
 #include "esp/train/sections.h"
 
 namespace esp::train {
@@ -83,11 +85,15 @@ std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn:
 
 ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
   ckpt::Snapshot snapshot;
-  const nn::ParameterList& parameters = engine.model().parameters();
-  const std::vector<optim::Held> held = engine.strategy().held();
   snapshot.step = engine.num_steps();
-  snapshot.model = model_pieces(parameters, held, engine.host());
-  snapshot.optimizer = optimizer_pieces(engine.optimizer(), parameters, held, engine.host());
+  for (Holding& holding : engine.holdings()) {
+    const std::vector<optim::Held> held = holding.strategy->held();
+    const auto add = [](std::vector<ckpt::Piece>& to, std::vector<ckpt::Piece> pieces) {
+      for (ckpt::Piece& piece : pieces) to.push_back(std::move(piece));
+    };
+    add(snapshot.model, model_pieces(*holding.parameters, held, engine.host()));
+    add(snapshot.optimizer, optimizer_pieces(*holding.optimizer, *holding.parameters, held, engine.host()));
+  }
   snapshot.state = {{"step", engine.num_steps()},
                     {"optimizer", config.train.optimizer},
                     {"optimizer_steps", engine.optimizer().num_steps()},
@@ -123,17 +129,46 @@ void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& ch
   if (const auto made_with = state.value("optimizer", std::string()); has_states && made_with != config.train.optimizer)
     throw UsageError(fmt::format("train.optimizer = {}: the checkpoint was made with {}; use that, or --resume none",
                                  config.train.optimizer, made_with));
-  load_parameters(engine.strategy(), checkpoint);
-  if (!has_states) {
-    engine.optimizer().refresh_master();
-    engine.resume_at(checkpoint.step());
-    return;
+  for (Holding& holding : engine.holdings()) {
+    load_parameters(*holding.strategy, checkpoint);
+    if (!has_states) {
+      holding.optimizer->refresh_master();
+      continue;
+    }
+    load_states(*holding.optimizer, *holding.parameters, checkpoint);
+    holding.optimizer->set_num_steps(state.at("optimizer_steps").get<int64_t>());
+    holding.optimizer->states_restored();
   }
-  load_states(engine.optimizer(), engine.model().parameters(), checkpoint);
-  engine.optimizer().set_num_steps(state.at("optimizer_steps").get<int64_t>());
-  engine.optimizer().states_restored();
+  if (!has_states) return engine.resume_at(checkpoint.step());
   engine.loss_scale().restore(state.at("loss_scale").get<double>(), state.at("good_steps").get<int64_t>());
   engine.resume_at(state.at("step").get<int64_t>());
+}
+
+// Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.
+std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path) {
+  std::vector<std::string> fresh;
+  {
+    std::vector<tensor::Tensor> whole;
+    for (Holding& holding : engine.holdings()) {
+      nn::ParameterList& list = *holding.parameters;
+      if (list.units().front().values.defined()) continue;
+      const tensor::Tensor& all = whole.emplace_back(tensor::empty(
+          engine.host(), {list.count()}, storage_type(config.train.precision), device::MemoryCategory::parameter));
+      for (auto& unit : list.units()) {
+        list.place_values(unit, all.slice(unit.first, unit.first + unit.count));
+        list.initialise(unit, static_cast<uint64_t>(config.run.seed), engine.context().stream);
+      }
+    }
+    fresh = load_initial(engine.model(), path, engine.context().stream);
+    for (size_t i = 0; i < whole.size(); ++i)  // all of them lie elsewhere, or none
+      engine.holdings()[i].strategy->fill([&](nn::ParameterList::Unit& unit) {
+        std::memcpy(unit.values.data(), whole[i].slice(unit.first, unit.first + unit.count).data(),
+                    unit.values.bytes());
+      });
+  }
+  engine.host().pool->trim();
+  for (Holding& holding : engine.holdings()) holding.optimizer->refresh_master();
+  return fresh;
 }
 
 }  // namespace esp::train

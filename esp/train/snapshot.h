@@ -21,6 +21,10 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config);
 // asks for another optimizer.
 void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint);
 
+// The parameters of a run about to begin, from a checkpoint or a Hugging Face folder. The head may be new: returns the
+// parameters held here that `path` does not have.
+std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path);
+
 // Parameters only, from a checkpoint of the same architecture, a unit at a time.
 void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoint);
 // The state of what this rank updates, by the optimizer's own ranges.

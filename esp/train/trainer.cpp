@@ -129,8 +129,7 @@ class Run {
   void begin() {
     const std::string& init = config_.model.init;
     if (init.empty()) return;
-    std::vector<std::string> fresh = load_into_shards(init);
-    engine_.optimizer().refresh_master();
+    std::vector<std::string> fresh = begin_with(engine_, config_, init);
     if (engine_.mesh().shape().pp > 1) fresh = told_by_any(fresh);
     note(fmt::format("parameters from {}{}", init,
                      fresh.empty() ? "" : fmt::format("; new: {}", fmt::join(fresh, ", "))));
@@ -143,29 +142,6 @@ class Run {
       for (const std::string& name : Json::parse(text).get<std::vector<std::string>>())
         if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
     return all;
-  }
-
-  // Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.
-  std::vector<std::string> load_into_shards(const std::string& path) {
-    nn::ParameterList& list = engine_.model().parameters();
-    const device::Stream& stream = engine_.context().stream;
-    if (list.units().front().values.defined()) return load_initial(engine_.model(), path, stream);
-    device::Pool host(engine_.account(), device::MemoryTier::host);
-    const tensor::Context context{stream, &host};
-    std::vector<std::string> fresh;
-    {
-      const tensor::Tensor all = tensor::empty(context, {list.count()}, storage_type(config_.train.precision),
-                                               device::MemoryCategory::parameter);
-      for (auto& unit : list.units()) {
-        list.place_values(unit, all.slice(unit.first, unit.first + unit.count));
-        list.initialise(unit, static_cast<uint64_t>(config_.run.seed), stream);
-      }
-      fresh = load_initial(engine_.model(), path, stream);
-      engine_.strategy().fill([&](nn::ParameterList::Unit& unit) {
-        std::memcpy(unit.values.data(), all.slice(unit.first, unit.first + unit.count).data(), unit.values.bytes());
-      });
-    }
-    return fresh;
   }
 
   void introduce() {

@@ -7,6 +7,9 @@ namespace {
 const Overrides kEven = {"model.seq_len=12"};
 const Overrides kOne = {"train.micro_batch=1"};
 
+const Overrides kExperts = {"model.experts=12", "model.expert_every=2", "model.expert_capacity=1.5"};
+const Overrides kExpertsOne = {"model.experts=4", "model.shared_expert=9", "train.micro_batch=1"};
+
 const LayoutRow kRows[] = {
     // every axis alone
     {"tp2", "gpt", 2, {"tp=2"}},
@@ -75,6 +78,23 @@ const LayoutRow kRows[] = {
     {"cp2_tp2_dp2", "gpt", 8, {"cp=2", "tp=2", "dp=2"}},
     {"cp2_tp2_sequence_dp2_ulysses", "llama", 8, {"cp=2", "context=ulysses", "tp=2", "sequence=true", "dp=2"}, kEven},
     {"cp2_tp2_pp2", "gpt", 8, {"cp=2", "tp=2", "pp=2"}},
+    // experts
+    {"ep2_dp2", "gpt", 2, {"dp=2", "ep=2"}, kExperts},
+    {"ep4_dp4", "gpt", 4, {"dp=4", "ep=4"}, kExpertsOne},
+    {"ep3_dp3", "llama", 3, {"dp=3", "ep=3"}, kExperts},
+    {"ep2_dp4", "gpt", 4, {"dp=4", "ep=2"}, kExpertsOne},
+    {"ep2_dp4_zero1", "llama", 4, {"dp=4", "ep=2", "sync.method=zero1"}, kExpertsOne},
+    {"ep2_dp4_zero3", "gpt", 4, {"dp=4", "ep=2", "sync.method=zero3"}, kExpertsOne},
+    {"ep2_cp2", "gpt", 2, {"cp=2", "ep=2"}, kExperts},
+    {"ep2_dp2_tp2", "gpt", 4, {"dp=2", "ep=2", "tp=2"}, kExperts},
+    {"ep2_dp2_tp2_sequence",
+     "llama",
+     4,
+     {"dp=2", "ep=2", "tp=2", "sequence=true"},
+     {"model.experts=6", "model.expert_every=2", "model.seq_len=12"}},
+    {"ep2_dp2_pp2", "gpt", 4, {"dp=2", "ep=2", "pp=2"}, kExperts},
+    {"tp2_experts", "gpt", 2, {"tp=2"}, kExperts},
+    {"pp2_experts", "gpt", 2, {"pp=2"}, kExperts},
     // with dropout and recomputation, which must not notice
     {"tp2_pp2_dropout", "gpt", 4, {"tp=2", "pp=2"}, {"model.dropout=0.1"}},
     {"tp2_sequence_dropout", "bert", 2, {"tp=2", "sequence=true"}, {"model.dropout=0.1", "model.seq_len=12"}},

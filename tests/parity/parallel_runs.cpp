@@ -106,11 +106,10 @@ Trained train_layout(const LayoutRun& run) {
     while (engine.num_steps() < run.steps) said[static_cast<size_t>(world.rank)].push_back(engine.step());
     const double evaluated = engine.evaluate(2);
     if (!run.save.empty()) save(engine, config, run.save);
-    const auto held = engine.strategy().held();
-    const auto pieces = train::model_pieces(engine.model().parameters(), held, engine.host());
+    const ckpt::Snapshot snapshot = train::snapshot_of(engine, config);
     std::lock_guard lock(mutex);
     if (world.rank == 0) trained.evaluated = evaluated;
-    for (const ckpt::Piece& piece : pieces) assembly.add(piece);
+    for (const ckpt::Piece& piece : snapshot.model) assembly.add(piece);
   });
   assembly.expect_each_once();
   for (size_t step = 0; step < said[0].size(); ++step) {
