@@ -8,9 +8,11 @@ namespace {
 
 constexpr Command kExperiments[] = {
     {"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
+    {"context", "one sequence over several ranks: ring steps, work, bytes, memory; contiguous, zig-zag, Ulysses",
+     define_lab_context},
     {"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
-    {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
     {"moe", "loads of experts, what a capacity drops, bytes of expert parallelism against the formula", define_lab_moe},
+    {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
     {"zero", "memory of a rank in the stages of ZeRO, measured against the formulas", define_lab_zero},
 };
 
