@@ -1,4 +1,4 @@
-"""lab zero and lab ddp: small models, real ranks."""
+"""lab zero, lab ddp and lab pipeline: small models, real ranks."""
 import json
 import os
 import tempfile
@@ -84,6 +84,70 @@ class Ddp(unittest.TestCase):
     def test_refusals(self):
         for arguments, word in ((("--ranks", "0"), "--ranks"), (("--sync", "zero9"), "zero3"), (("--batch", "0"), "--batch")):
             answer = run("lab", "ddp", *arguments)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn(word, answer.stderr)
+
+
+class Pipeline(unittest.TestCase):
+    NAMES = ["none", "gpipe", "1f1b", "interleaved", "zb-h1"]
+
+    def drawn(self, *arguments):
+        return lab(self, "pipeline", "--unit-ms", "1", *arguments)
+
+    def test_schedules_are_what_theory_says(self):
+        text, report, words = self.drawn("--stages", "3", "--micro-batches", "6", "--chunks", "2")
+        rows = {row["schedule"]: row for row in report["rows"]}
+        self.assertEqual(list(rows), self.NAMES)
+        expected = {"none": 6 * 3 * 3, "gpipe": 8 * 3, "1f1b": 8 * 3, "interleaved": 6 * 3 + 3, "zb-h1": 6 * 3 + 2}
+        for name, row in rows.items():
+            self.assertEqual((row["formula"], row["virtual"]["makespan"]), (expected[name], expected[name]))
+            self.assertAlmostEqual(row["virtual"]["bubble_of_ideal"], expected[name] / 18 - 1)
+            self.assertAlmostEqual(row["virtual"]["bubble_of_total"], 1 - 18 / expected[name])
+            self.assertTrue(any(word.startswith(name) and "executed" in word for word in words), words)
+            self.assertIn(f"\n{name}", text)
+        self.assertEqual([rows[name]["live"] for name in self.NAMES],
+                         [[1, 1, 1], [6, 6, 6], [3, 2, 1], [8, 6, 4], [3, 3, 3]])
+
+    def test_ranks_do_what_the_schedules_say(self):
+        _, report, _ = self.drawn("--stages", "3", "--micro-batches", "3", "--chunks", "2")
+        for row in report["rows"]:
+            stages = row["executed"]["stages"]
+            for planned, done in zip(row["virtual"]["stages"], stages):
+                self.assertEqual([a[0] for a in planned["actions"]], [a[0] for a in done["actions"]])
+            self.assertEqual(row["live"], row["live_executed"])
+            self.assertTrue(row["same_gradients"])
+            crossings = 2 * row["micro_batches"] * (row["stages"] * row["chunks"] - 1)
+            self.assertEqual(row["boundary_bytes"], crossings * row["message_bytes"])
+            # No action is shorter than its pace, and what one stage needs another has finished.
+            self.assertGreaterEqual(row["executed"]["makespan"], row["virtual"]["makespan"] * report["unit_ms"])
+            begun = [{name: begin for name, begin, _ in stage["actions"]} for stage in stages]
+            ended = [{name: end for name, _, end in stage["actions"]} for stage in stages]
+            for stage in range(row["stages"] - 1):
+                for name in begun[stage]:
+                    first, second = (stage, stage + 1) if name[0] == "F" else (stage + 1, stage)
+                    if name[0] != "W":
+                        self.assertGreater(begun[second][name], ended[first][name], (row["schedule"], name))
+
+    def test_a_schedule_of_ones_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "own.pipeline")
+            with open(path, "w") as file:
+                file.write("espalier pipeline 1\nstages 2\nmicro_batches 2\n"
+                           "stage 0: F0 F1 B0 W0 B1 W1\nstage 1: F0 B0 F1 B1 W0 W1\n")
+            _, report, _ = self.drawn("--stages", "2", "--micro-batches", "2", "--schedule", path)
+            own = report["rows"][-1]
+            self.assertEqual((own["schedule"], own["same_gradients"]), (path, True))
+            self.assertEqual(own["virtual"]["makespan"], 7)
+            with open(path, "a") as file:
+                file.write("stage 1: F7\n")
+            answer = run("lab", "pipeline", "--schedule", path)
+            self.assertEqual(answer.returncode, 4, answer.stderr)
+            self.assertIn("own.pipeline, line 6", answer.stderr)
+
+    def test_refusals(self):
+        for arguments, word in ((("--stages", "0"), "--stages"), (("--micro-batches", "6"), "4 or 8 would work"),
+                                (("--unit-ms", "0"), "--unit-ms"), (("--chunks", "99"), "--chunks")):
+            answer = run("lab", "pipeline", *arguments)
             self.assertEqual(answer.returncode, 2, answer.stderr)
             self.assertIn(word, answer.stderr)
 
