@@ -68,16 +68,22 @@ double percent(const MoeTraining::Drops& d) {
   return 100 * static_cast<double>(d.dropped) / static_cast<double>(d.choices);
 }
 
-// Of the last layer, whose tokens tell most.
+// The layer whose experts differ most when they are left alone.
+size_t most_uneven(const Run& run) {
+  const auto less = [](const ExpertLoads& a, const ExpertLoads& b) { return a.balance < b.balance; };
+  return static_cast<size_t>(std::max_element(run.layers.begin(), run.layers.end(), less) - run.layers.begin());
+}
+
 BarChart loads_chart(const MoeLabOptions& o, const Findings& f) {
-  BarChart chart{
-      fmt::format("Share of the choices of each expert, %, last layer ({} experts, {} per token)", o.experts, o.chosen),
-      {"share"},
-      "equal shares",
-      {}};
+  const size_t shown = most_uneven(f.runs[1]);
+  BarChart chart{fmt::format("Share of the choices of each expert, %, layer {} ({} experts, {} per token)", shown,
+                             o.experts, o.chosen),
+                 {"share"},
+                 "equal shares",
+                 {}};
   for (size_t i = 1; i < f.runs.size(); ++i)
     for (size_t e = 0; e < static_cast<size_t>(o.experts); ++e) {
-      const ExpertLoads& layer = f.runs[i].layers.back();
+      const ExpertLoads& layer = f.runs[i].layers[shown];
       chart.bars.push_back({fmt::format("{}, expert {}", f.runs[i].name, e),
                             {100 * share(layer, e)},
                             100.0 / static_cast<double>(o.experts),

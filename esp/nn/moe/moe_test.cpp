@@ -1,9 +1,12 @@
 #include "esp/nn/moe/moe.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "esp/autograd/testing.h"
 #include "esp/nn/moe/report.h"
+#include "esp/nn/regions.h"
 
 namespace esp::nn {
 namespace {
@@ -141,6 +144,38 @@ TEST(Moe, SequencesDoNotSeeEachOther) {
   const auto a = gradient({4}, together), b = gradient({1, 2, 1}, apart);
   EXPECT_EQ(together, apart);  // to the bit
   EXPECT_LT(autograd::distance(a, b), 1e-14);
+}
+
+class Watched final : public Regions, private ExpertExchange {
+ public:
+  explicit Watched(std::vector<std::string>& seen) : seen_(seen) {}
+  const ExpertExchange& experts() const override { return *this; }
+
+ private:
+  Parcel send(Pass& pass, const Variable& rows, const Tensor& counts) const override {
+    seen_.emplace_back("send");
+    return ExpertExchange::send(pass, rows, counts);
+  }
+  Variable receive(Pass& pass, Parcel& parcel) const override {
+    seen_.emplace_back("receive");
+    return ExpertExchange::receive(pass, parcel);
+  }
+  std::vector<std::string>& seen_;
+};
+
+TEST(Moe, SharedExpertComputesWhileRowsTravel) {
+  MoeOptions options = options_of(4, 2);
+  options.shared_ffn = 5;
+  Layer layer(options);
+  std::vector<std::string> seen;
+  const Watched regions(seen);
+  layer.pass.regions = &regions;
+  layer.list.find("mlp.shared.up.weight").weight.on_use = [&] { seen.emplace_back("shared"); };
+  layer.list.find("mlp.experts.0.up.weight").weight.on_use = [&] { seen.emplace_back("expert"); };
+  layer.moe(layer.pass, layer.rig.random({1, 8, 6}, 5));
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  EXPECT_EQ(seen, (std::vector<std::string>{"send", "shared", "receive", "expert"}));
+  layer.rig.tape.clear();
 }
 
 TEST(Moe, NamesItsPartsAndBuildsOnlyItsShare) {
