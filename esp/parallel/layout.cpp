@@ -9,6 +9,7 @@
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/parallel/pp/schedule.h"
+#include "esp/parallel/pp/schedule_text.h"
 
 namespace esp::parallel {
 namespace {
@@ -87,13 +88,21 @@ Broken of_context(const LayoutSizes& s, const Layout& l) {
                           s.heads / l.mesh.tp, s.heads, l.mesh.tp));
 }
 
+// A user's schedule says itself which shape it is for, once it is read.
+bool takes_chunks(const std::string& schedule) {
+  return names_schedule_file(schedule) || schedule_row(schedule).chunked;
+}
+bool goes_round(const std::string& schedule) {
+  return !names_schedule_file(schedule) && schedule_row(schedule).chunked;
+}
+
 Broken of_pipeline(const LayoutSizes& s, const Layout& l) {
   const int64_t pp = l.mesh.pp, v = l.interleave;
   if (pp == 1 && v == 1) return std::nullopt;
   if (pp == 1)
     return rule(false, "parallel.interleave", v, "a stage's chunks are of a pipeline; with pp = 1 leave it out");
   if (auto broken =
-          rule(v == 1 || schedule_row(l.schedule).chunked, "parallel.interleave", v,
+          rule(v == 1 || takes_chunks(l.schedule), "parallel.interleave", v,
                fmt::format("schedule {} has one chunk a stage; parallel.schedule = \"interleaved\" has several",
                            l.schedule)))
     return broken;
@@ -103,7 +112,7 @@ Broken of_pipeline(const LayoutSizes& s, const Layout& l) {
     return broken;
   const int64_t num_micro = share_of(s, l) / micro_batch_of(s, l);
   return rule(
-      !schedule_row(l.schedule).chunked || num_micro % pp == 0, "train.micro_batch", micro_batch_of(s, l),
+      !goes_round(l.schedule) || num_micro % pp == 0, "train.micro_batch", micro_batch_of(s, l),
       fmt::format("schedule {} goes round the {} stages: {} micro-batches are no multiple of {}; 1f1b takes any "
                   "number",
                   l.schedule, pp, num_micro, pp));
@@ -171,7 +180,7 @@ std::string Layout::text() const {
 }
 
 std::optional<BrokenRule> broken_rule(const LayoutSizes& sizes, const Layout& layout) {
-  schedule_row(layout.schedule);
+  if (!names_schedule_file(layout.schedule)) schedule_row(layout.schedule);
   find_row("parallel.context", kContextMethods, layout.context);
   if (auto broken = rule(layout.interleave >= 1, "parallel.interleave", layout.interleave, "at least 1 is wanted"))
     return broken;

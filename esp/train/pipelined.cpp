@@ -6,10 +6,12 @@
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/clock.h"
+#include "esp/obs/file.h"
 #include "esp/parallel/pp/edges.h"
 #include "esp/parallel/pp/hold.h"
 #include "esp/parallel/pp/runner.h"
 #include "esp/parallel/pp/schedule.h"
+#include "esp/parallel/pp/schedule_text.h"
 
 namespace esp::train {
 namespace {
@@ -90,10 +92,18 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
     if (plan.shape.micro_batches == num_micro_batches && !plan.steps.empty()) return plan;
     const parallel::ScheduleShape shape{setup_.mesh->size(Axis::pipe), static_cast<int>(setup_.pieces.size()),
                                         num_micro_batches};
-    plan = parallel::plan_of(
-        training ? parallel::make_schedule(setup_.config->parallel.schedule, shape) : parallel::forward_schedule(shape),
-        setup_.mesh->index(Axis::pipe));
+    plan = parallel::plan_of(training ? chosen_schedule(shape) : parallel::forward_schedule(shape),
+                             setup_.mesh->index(Axis::pipe));
     return plan;
+  }
+
+  parallel::Schedule chosen_schedule(const parallel::ScheduleShape& shape) const {
+    const std::string& name = setup_.config->parallel.schedule;
+    if (!parallel::names_schedule_file(name)) return parallel::make_schedule(name, shape);
+    parallel::Schedule own =
+        parallel::parse_schedule_text(obs::read_whole_file(name, parallel::kMaxScheduleTextBytes), name);
+    parallel::check_fits(own, shape);
+    return own;
   }
 
   parallel::CarriedShape stream(int index) const {

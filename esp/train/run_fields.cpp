@@ -95,7 +95,7 @@ std::vector<Field> fields(RunConfig& c) {
       {"parallel", "ep", "expert parallel", &c.parallel.ep},
       {"parallel", "sequence", "sequence parallel within tp", &c.parallel.sequence},
       {"parallel", "context", "ring or ulysses", &c.parallel.context},
-      {"parallel", "schedule", "gpipe, 1f1b, interleaved or zb-h1", &c.parallel.schedule},
+      {"parallel", "schedule", "none, gpipe, 1f1b, interleaved, zb-h1 or a .pipeline file", &c.parallel.schedule},
       {"parallel", "interleave", "model chunks per stage", &c.parallel.interleave},
       {"parallel", "layout", "auto asks the planner", &c.parallel.layout},
 
