@@ -109,7 +109,7 @@ int serve_engine(const WorkerOptions& o, const train::Standing& standing) {
   train::Engine engine(config, Log(), standing);
   StepNotes notes;
   return serve_steps(
-      o, fmt::format("parameters={}", engine.model().parameters().count()), [&] { notes.add(engine.step()); },
+      o, fmt::format("parameters={}", engine.num_parameters()), [&] { notes.add(engine.step()); },
       [&] { return notes.take(engine); });
 }
 

@@ -82,10 +82,18 @@ Broken of_context(const LayoutSizes& s, const Layout& l) {
         fmt::format("ring attention cuts a sequence in 2·cp = {} pieces, this one has {} tokens", 2 * cp, s.seq_len));
   if (auto broken = rule(s.seq_len >= cp, "parallel.cp", cp, fmt::format("a sequence has {} tokens", s.seq_len)))
     return broken;
-  return rule(s.heads / l.mesh.tp % cp == 0, "parallel.cp", cp,
-              fmt::format("ulysses gives every rank whole heads: it must divide the {} heads here ({} over tp = {}); "
-                          "parallel.context = \"ring\" takes any",
-                          s.heads / l.mesh.tp, s.heads, l.mesh.tp));
+  const int64_t heads = s.heads / l.mesh.tp, kv = s.kv_heads / l.mesh.tp;
+  if (auto broken =
+          rule(heads % cp == 0, "parallel.cp", cp,
+               fmt::format("ulysses gives every rank whole heads: it must divide the {} heads here ({} over tp = {}); "
+                           "parallel.context = \"ring\" takes any",
+                           heads, s.heads, l.mesh.tp)))
+    return broken;
+  return rule(
+      kv % cp == 0 || cp % kv == 0, "parallel.cp", cp,
+      fmt::format("ulysses gives every rank whole key and value heads: it and the {} here ({} over tp = {}) must "
+                  "divide one another; parallel.context = \"ring\" takes any",
+                  kv, s.kv_heads, l.mesh.tp));
 }
 
 // A user's schedule says itself which shape it is for, once it is read.

@@ -83,6 +83,10 @@ class Engine {
   const Feed& feed() const { return *feed_; }
   const Standing& standing() const { return standing_; }
   const parallel::Mesh& mesh() const { return mesh_; }
+  // Lines to the stages before and after, by name; none without a pipeline.
+  std::vector<std::pair<std::string_view, const comm::Communicator*>> pipe_lines() const {
+    return micro_batches_->lines();
+  }
   int64_t num_parameters() const;  // of the whole model
   uint64_t next_sample() const {
     return static_cast<uint64_t>(step_) * static_cast<uint64_t>(config_.train.global_batch);

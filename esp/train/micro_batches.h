@@ -33,6 +33,8 @@ class MicroBatches {
   virtual double run(const data::Batch& batch, const Rows& rows, bool training, double scale) = 0;
   virtual double exposed_ms() const { return 0; }  // waited for other stages, since forget_times
   virtual void forget_times() {}
+  // Communicators of its own, for reports.
+  virtual std::vector<std::pair<std::string_view, const comm::Communicator*>> lines() const { return {}; }
 };
 
 struct MicroBatchSetup {

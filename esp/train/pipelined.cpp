@@ -50,6 +50,17 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
     runner_.forget_times();
     tied_ms_ = 0;
   }
+  std::vector<std::pair<std::string_view, const comm::Communicator*>> lines() const override {
+    const parallel::StageEdges edges = edges_.here();
+    std::vector<std::pair<std::string_view, const comm::Communicator*>> all = {
+        {"pipe_activations_in", edges.activations_in},
+        {"pipe_activations_out", edges.activations_out},
+        {"pipe_gradients_in", edges.gradients_in},
+        {"pipe_gradients_out", edges.gradients_out},
+        {"tied_table", ends_.get()}};
+    std::erase_if(all, [](const auto& line) { return !line.second; });
+    return all;
+  }
 
  private:
   // A tied table stands on the first stage and on the last, which need not be neighbours.

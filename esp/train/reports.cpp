@@ -42,9 +42,26 @@ Json comm_rows(Engine& engine) {
                       {"messages", s.messages},
                       {"ms", s.ms}});
   };
-  if (engine.standing().ranks) add("world", *engine.standing().ranks);
-  for (const sync::Group& group : engine.strategy().groups()) add(group.name, *group.comm);
+  const comm::Communicator* world = engine.standing().ranks;
+  if (world) add("world", *world);
+  for (const parallel::Axis axis : parallel::kAxes)
+    if (const comm::Communicator* group = engine.mesh().group(axis); group && group != world)
+      add(parallel::name_of(axis), *group);
+  for (const Holding& holding : engine.holdings())
+    for (const sync::Group& group : holding.strategy->groups()) add(group.name, *group.comm);
+  for (const auto& [name, group] : engine.pipe_lines()) add(name, *group);
   return rows;
+}
+
+Json layout_json(const RunConfig& config, const parallel::MeshShape& mesh) {
+  Json layout = {{"dp", mesh.dp}, {"tp", mesh.tp}, {"pp", mesh.pp}, {"cp", mesh.cp}, {"ep", mesh.ep}};
+  if (mesh.tp > 1) layout["sequence"] = config.parallel.sequence;
+  if (mesh.cp > 1) layout["context"] = config.parallel.context;
+  if (mesh.pp > 1) {
+    layout["schedule"] = config.parallel.schedule;
+    layout["interleave"] = config.parallel.interleave;
+  }
+  return layout;
 }
 
 }  // namespace
@@ -85,6 +102,7 @@ void Reports::step(const StepReport& r, bool logged) {
                {"exposed_ms", r.result.exposed_ms},
                {"slowest_rank", r.result.slowest_rank},
                {"waited_ms", r.result.waited_ms},
+               {"layout", engine_.mesh().shape().text()},
                {"version", 1}};
   if (r.val_loss) line["val_loss"] = *r.val_loss;
   metrics_->append(std::move(line));
@@ -101,9 +119,15 @@ void Reports::step(const StepReport& r, bool logged) {
 
 void Reports::finish(double wall_s, int restarts) {
   const Standing& standing = engine_.standing();
+  const parallel::Mesh& mesh = engine_.mesh();
   std::filesystem::create_directories(folder_ + "/ranks");
   Json rank = {{"rank", standing.rank()},
-               {"coords", {{"dp", standing.rank()}, {"tp", 0}, {"pp", 0}, {"cp", 0}, {"ep", 0}}},
+               {"coords",
+                {{"dp", mesh.here().dp},
+                 {"tp", mesh.here().tp},
+                 {"pp", mesh.here().pp},
+                 {"cp", mesh.here().cp},
+                 {"ep", mesh.index(parallel::Axis::expert)}}},
                {"memory", engine_.account().snapshot()},
                {"reserved_bytes", engine_.pool().reserved_bytes()},
                {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
@@ -119,13 +143,14 @@ void Reports::finish(double wall_s, int restarts) {
   const Json summary = {{"world", standing.size()},
                         {"steps", engine_.num_steps()},
                         {"final_loss", last_.result.loss},
-                        {"parameters", engine_.model().parameters().count()},
+                        {"parameters", engine_.num_parameters()},
                         {"tokens_per_s", seconds_ > 0 ? tokens_ / seconds_ : 0},
                         {"peak_bytes", peak},
                         {"restarts", restarts},
                         {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
                         {"waited_ms_per_step", num_steps_ > 0 ? waited_ms_ / static_cast<double>(num_steps_) : 0},
                         {"sync", config_.sync.method},
+                        {"layout", layout_json(config_, mesh.shape())},
                         {"wall_s", wall_s}};
   obs::write_whole_file(folder_ + "/summary.json", summary.dump(2) + "\n");
 }

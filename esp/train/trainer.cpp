@@ -45,7 +45,7 @@ class Run {
 
   TrainOutcome go() {
     const int restarts = resume();
-    if (first()) obs::write_whole_file(folder_ + "/run.toml", to_toml(config_));
+    if (first()) obs::write_whole_file(folder_ + "/run.toml", to_toml(resolved()));
     Reports reports(folder_, config_, engine_, progress_);
     introduce();
     const double peak = kernel::fma_peak(storage_type(config_.train.precision), engine_.context().stream);
@@ -144,17 +144,26 @@ class Run {
     return all;
   }
 
+  // With the copies that dp = 0 stands for.
+  RunConfig resolved() const {
+    RunConfig config = config_;
+    config.parallel.dp = engine_.mesh().shape().dp;
+    return config;
+  }
+
   void introduce() {
-    const int64_t micro = config_.train.global_batch / standing_.size() / config_.train.micro_batch;
+    const parallel::MeshShape& mesh = engine_.mesh().shape();
+    const int64_t micro = config_.train.global_batch / mesh.dp / config_.train.micro_batch;
+    const std::string divided = mesh.dp == mesh.size() ? "" : ", " + layout_of(config_, standing_.size()).text();
     const std::string ranks =
-        standing_.size() == 1 ? "" : fmt::format("{} ranks ({}) of ", standing_.size(), config_.sync.method);
+        standing_.size() == 1 ? "" : fmt::format("{} ranks ({}{}) of ", standing_.size(), config_.sync.method, divided);
     note(
         fmt::format("{}: {} with {} parameters, {} on {}{} thread(s); {} steps of {} sequences × {} tokens ({} "
                     "micro-batch{} of {})",
                     config_.run.name, config_.model.preset.empty() ? config_.model.arch : config_.model.preset,
-                    engine_.model().parameters().count(), config_.train.precision, ranks,
-                    engine_.context().stream.num_threads(), config_.train.steps, config_.train.global_batch,
-                    config_.model.seq_len, micro, micro == 1 ? "" : "es", config_.train.micro_batch));
+                    engine_.num_parameters(), config_.train.precision, ranks, engine_.context().stream.num_threads(),
+                    config_.train.steps, config_.train.global_batch, config_.model.seq_len, micro,
+                    micro == 1 ? "" : "es", config_.train.micro_batch));
   }
 
   bool first() const { return standing_.rank() == 0; }

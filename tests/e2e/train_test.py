@@ -194,7 +194,7 @@ class Folder(InFolder):
         with open(self.path("run/summary.json")) as file:
             summary = json.load(file)
         self.assertEqual(set("world steps final_loss parameters tokens_per_s peak_bytes restarts wall_s sync "
-                             "exposed_ms_per_step waited_ms_per_step".split()), set(summary))
+                             "exposed_ms_per_step waited_ms_per_step layout".split()), set(summary))
         # V·h + s·h + L(12h² + 13h) + 2h
         self.assertEqual(summary["parameters"], 257 * 32 + 32 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32)
         with open(self.path("run/ranks/rank-0.json")) as file:

@@ -9,6 +9,7 @@
 #include "esp/ckpt/checkpoint.h"
 #include "esp/kernel/elements.h"
 #include "esp/net/inproc/threads.h"
+#include "esp/train/sections.h"
 #include "esp/train/snapshot.h"
 
 namespace esp::parity {
@@ -38,6 +39,17 @@ class Assembly {
                   element);
       ++covered[at];
     }
+  }
+  // A copy of what another holds: equal to the bit, now that all are here.
+  void expect_copy(const ckpt::Piece& piece, const Image& bytes, int rank) const {
+    const Gathered& whole = into_.at(piece.name);
+    const size_t element = size_of(whole.dtype);
+    bool same = true;
+    for (size_t i = 0; i < bytes.size() / element && same; ++i)
+      same =
+          std::memcmp(bytes.data() + i * element,
+                      whole.bytes.data() + place(piece, piece.first + static_cast<int64_t>(i)) * element, element) == 0;
+    EXPECT_TRUE(same) << "rank " << rank << "'s copy of " << piece.name << " differs";
   }
   void expect_each_once() const {
     for (const auto& [name, covered] : covered_)
@@ -73,6 +85,32 @@ void save(train::Engine& engine, const train::RunConfig& config, const std::stri
   ckpt::save(folder, train::snapshot_of(engine, config), options);
 }
 
+// What one rank updates, copies of others' included.
+struct Copy {
+  int rank;
+  ckpt::Piece place;  // without values
+  Image bytes;
+};
+std::vector<Copy> copies_of(train::Engine& engine) {
+  std::vector<Copy> copies;
+  for (train::Holding& holding : engine.holdings())
+    for (const optim::Owned& one : holding.strategy->owned())
+      for (const nn::Parameter* p : holding.parameters->units()[static_cast<size_t>(one.range.unit)].parameters) {
+        const int64_t begin = std::max(one.range.begin, p->offset),
+                      end = std::min(one.range.end, p->offset + p->count());
+        if (begin >= end) continue;
+        const tensor::Tensor values = one.values.slice(begin - one.range.begin, end - one.range.begin);
+        for (ckpt::Piece& piece :
+             train::pieces_of(*p, p->name, begin - p->offset, end - p->offset, values, engine.host())) {
+          const auto* bytes = piece.values.as<std::byte>();
+          Image image(bytes, bytes + piece.values.bytes());
+          piece.values = {};
+          copies.push_back({engine.standing().rank(), std::move(piece), std::move(image)});
+        }
+      }
+  return copies;
+}
+
 }  // namespace
 
 std::vector<double> Gathered::values() const {
@@ -91,6 +129,7 @@ Trained train_layout(const LayoutRun& run) {
   Trained trained;
   Assembly assembly(trained.parameters);
   std::mutex mutex;
+  std::vector<Copy> copies;
   std::vector<std::vector<train::StepResult>> said(static_cast<size_t>(run.ranks));
   net::run_threads(run.ranks, [&](net::World& world) {
     comm::CommOptions options;
@@ -102,16 +141,21 @@ Trained train_layout(const LayoutRun& run) {
     config.check_world(run.ranks);
     train::Engine engine(config, Log(), {comm.get(), run.ranks});
     if (run.prepare) run.prepare(world.rank, engine);
+    if (!run.init.empty()) train::begin_with(engine, config, run.init);
     if (!run.resume.empty()) train::restore(engine, config, *ckpt::open_checkpoint(run.resume));
     while (engine.num_steps() < run.steps) said[static_cast<size_t>(world.rank)].push_back(engine.step());
+    if (run.finish) run.finish(world.rank, engine);
     const double evaluated = engine.evaluate(2);
     if (!run.save.empty()) save(engine, config, run.save);
     const ckpt::Snapshot snapshot = train::snapshot_of(engine, config);
+    const std::vector<Copy> updated = copies_of(engine);
     std::lock_guard lock(mutex);
+    copies.insert(copies.end(), updated.begin(), updated.end());
     if (world.rank == 0) trained.evaluated = evaluated;
     for (const ckpt::Piece& piece : snapshot.model) assembly.add(piece);
   });
   assembly.expect_each_once();
+  for (const Copy& copy : copies) assembly.expect_copy(copy.place, copy.bytes, copy.rank);
   for (size_t step = 0; step < said[0].size(); ++step) {
     for (size_t r = 0; r < said.size(); ++r) {
       EXPECT_TRUE(same_bits(said[r][step].loss, said[0][step].loss)) << "rank " << r << ", step " << step;

@@ -27,12 +27,14 @@ struct Trained {
 struct LayoutRun {
   int ranks = 1, steps = 10;
   Overrides overrides;
+  std::string init;    // begins with this checkpoint's or Hugging Face folder's parameters
   std::string resume;  // begins with this checkpoint
   std::string save;    // and saves into this folder when it ends
-  std::function<void(int rank, train::Engine&)> prepare;
+  std::function<void(int rank, train::Engine&)> prepare, finish;  // before the first step, after the last
 };
 
-// Every rank must say the same of a step, and every element be held once, or this fails the test.
+// Every rank must say the same of a step, every element be written once, and every copy of it be equal to the bit, or
+// this fails the test.
 Trained train_layout(const LayoutRun& run);
 
 double loss_error(const Trained& a, const Trained& b);  // most of any step, absolute

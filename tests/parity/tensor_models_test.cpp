@@ -34,7 +34,7 @@ model::ModelConfig config_of(const std::string& arch, int tp) {
 void expect_near_one(TensorPlan plan, const std::string& what) {
   const auto ranks = run_tensor(plan);
   plan.tp = 1;
-  plan.sequence = false;
+  plan.sequence = plan.keep_gathered = false;
   plan.recompute = nn::Recompute::none;
   const TensorSeen one = run_tensor(plan).front();
   EXPECT_LT(worst_distance(ranks, one), kTolerance) << what;
@@ -83,6 +83,7 @@ TEST_P(TensorModels, AreTheOneHoldersWithMicroBatchesAndWithoutOverlap) {
       plan.tp = 2;
       plan.sequence = sequence;
       plan.overlap = overlap;
+      plan.keep_gathered = overlap;
       plan.micro_batches = 3;
       plan.steps = 2;
       expect_near_one(plan, fmt::format("{} sequence {} overlap {}", GetParam(), sequence, overlap));

@@ -15,7 +15,7 @@ namespace esp::parity {
 struct TensorPlan {
   model::ModelConfig config;
   int tp = 1;
-  bool sequence = false, overlap = true, training = true;
+  bool sequence = false, keep_gathered = false, overlap = true, training = true;
   nn::Recompute recompute = nn::Recompute::none;
   DType dtype = DType::f64;
   int64_t batch = 3, tokens = 8;

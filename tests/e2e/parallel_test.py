@@ -1,0 +1,124 @@
+"""espalier train with a model that its ranks divide, as processes: a mesh of eight, checkpoints that change the layout,
+the trace of a pipeline, and what layouts that cannot be are answered with."""
+import json
+import os
+import unittest
+
+from ranks_test import OnRanks
+
+MODEL = ("model.layers=5", "model.heads=4", "train.micro_batch=1", "run.deterministic=true")
+
+
+class Divided(OnRanks):
+    def divide(self, ranks, name, *settings, steps=4, code=0):
+        return self.train_ranks(ranks, name, *MODEL, *settings, steps=steps, code=code)
+
+    def summary(self, name):
+        with open(self.path(f"{name}/summary.json")) as file:
+            return json.load(file)
+
+
+class Mesh(Divided):
+    def test_eight_processes_learn_what_one_learns(self):
+        self.divide(1, "one")
+        answer = self.divide(8, "mesh", "parallel.tp=2", "parallel.pp=2", "sync.method=zero1")
+        for one, many in zip(self.losses("one"), self.losses("mesh")):
+            self.assertAlmostEqual(one[0], many[0], delta=1e-5)
+            self.assertAlmostEqual(one[1], many[1], delta=1e-4)
+        self.assertIn("8 ranks (zero1, dp=2 tp=2 pp=2 schedule=1f1b)", answer.stderr)
+        summary = self.summary("mesh")
+        self.assertEqual(summary["world"], 8)
+        self.assertEqual(summary["parameters"], self.summary("one")["parameters"])
+        self.assertEqual(summary["layout"], {"dp": 2, "tp": 2, "pp": 2, "cp": 1, "ep": 1, "sequence": False,
+                                             "schedule": "1f1b", "interleave": 1})
+        self.assertEqual(self.metrics("mesh")[0]["layout"], "tp 2 × cp 1 × dp 2 × pp 2")
+        with open(self.path("mesh/run.toml")) as file:
+            self.assertIn("dp = 2", file.read())
+        # rank = i_tp + tp·(i_cp + cp·(i_dp + dp·i_pp))
+        for rank in range(8):
+            report = self.rank_file("mesh", rank)
+            self.assertEqual(report["coords"],
+                             {"tp": rank % 2, "cp": 0, "dp": rank // 2 % 2, "pp": rank // 4, "ep": 0})
+            groups = {row["group"] for row in report["comm"]}
+            self.assertLessEqual({"world", "tensor", "copies", "model"}, groups)
+            self.assertTrue(any(group.startswith("pipe_") for group in groups), groups)
+        # A stage and a share of it: far less than half of the parameters on any rank.
+        whole = self.rank_file("one", 0)["memory"]["parameter"]["peak"]
+        self.assertLess(max(self.rank_file("mesh", rank)["memory"]["parameter"]["peak"] for rank in range(8)),
+                        0.45 * whole)
+
+    def test_tokens_of_a_sequence_on_several_processes(self):
+        self.divide(1, "one")
+        self.divide(4, "ring", "parallel.cp=2", "sync.method=zero3")
+        self.divide(2, "ulysses", "parallel.cp=2", "parallel.context=ulysses")
+        for name in ("ring", "ulysses"):
+            for one, many in zip(self.losses("one"), self.losses(name)):
+                self.assertAlmostEqual(one[0], many[0], delta=1e-5)
+
+    def test_experts_on_several_processes(self):
+        experts = ("model.experts=4", "model.expert_every=2")
+        self.divide(1, "one", *experts)
+        self.divide(4, "experts", "parallel.ep=2", *experts)
+        for one, many in zip(self.losses("one"), self.losses("experts")):
+            self.assertAlmostEqual(one[0], many[0], delta=1e-5)
+        self.assertEqual(self.rank_file("experts", 3)["coords"]["ep"], 1)
+
+
+class Resharding(Divided):
+    def test_any_layout_goes_on_from_any_other(self):
+        self.divide(1, "whole", steps=6)
+        self.divide(4, "first", "parallel.tp=2", "parallel.pp=2", "checkpoint.every=3", steps=3)
+        resume = f"checkpoint.resume={self.path('first')}/checkpoints/step-3"
+        for ranks, name, settings in ((4, "dp4", ()), (2, "cp2", ("parallel.cp=2",)), (3, "pp3", ("parallel.pp=3",)),
+                                      (4, "tp4", ("parallel.tp=4",)), (1, "one", ())):
+            self.divide(ranks, name, resume, *settings, steps=6)
+            self.assertEqual([m["step"] for m in self.metrics(name)], [4, 5, 6])
+            self.assertAlmostEqual(self.metrics(name)[-1]["loss"], self.metrics("whole")[-1]["loss"], delta=1e-4)
+
+    def test_a_run_begins_with_weights_of_any_layout(self):
+        self.divide(1, "pretrained", steps=3)
+        init = f"model.init={self.path('pretrained')}/checkpoints/step-3"
+        self.divide(1, "one", init, steps=3)
+        self.divide(4, "many", init, "parallel.tp=2", "parallel.pp=2", steps=3)
+        for one, many in zip(self.losses("one"), self.losses("many")):
+            self.assertAlmostEqual(one[0], many[0], delta=1e-5)
+
+
+class Trace(Divided):
+    def test_a_pipeline_of_four_shows_its_schedule(self):
+        self.divide(4, "traced", "parallel.pp=4", "log.trace=true", "train.micro_batch=2", "train.eval_every=0", steps=2)
+        with open(self.path("traced/trace.json")) as file:
+            events = json.load(file)["traceEvents"]
+        for stage in range(4):
+            mine = [e for e in events if e.get("ph") == "X" and e["pid"] == stage]
+            actions = [e["name"] for e in sorted(mine, key=lambda e: e["ts"]) if e["name"][0] in "FB" and
+                       e["name"][1:].isdigit()]
+            warm = min(3 - stage, 4)
+            expected = [f"F{i}" for i in range(warm)]
+            for i in range(4 - warm):
+                expected += [f"F{warm + i}", f"B{i}"]
+            expected += [f"B{i}" for i in range(4 - warm, 4)]
+            self.assertEqual(actions[:8], expected, f"stage {stage}")
+
+
+class Refused(Divided):
+    def refuse(self, ranks, *settings, says):
+        answer = self.divide(ranks, "refused", *settings, code=2)
+        for words in says:
+            self.assertIn(words, answer.stderr)
+
+    def test_layouts_that_cannot_be(self):
+        near = f"layouts of"
+        self.refuse(3, "parallel.tp=3", says=["parallel.tp = 3", "4 attention heads", near, "pp=3"])
+        self.refuse(6, "parallel.pp=6", says=["parallel.pp = 6", "5 layers", near])
+        self.refuse(4, "parallel.tp=3", says=["multiply to 3 ranks", "this run has 4"])
+        self.refuse(2, "parallel.cp=2", "model.seq_len=3", says=["parallel.cp = 2", "3 tokens", near])
+        self.refuse(2, "parallel.ep=2", says=["parallel.ep = 2", "no experts"])
+        self.refuse(2, "parallel.pp=2", "parallel.schedule=2f2b", says=["2f2b", "1f1b", "zb-h1"])
+        self.refuse(2, "parallel.pp=2", "sync.method=zero2", "sync.accumulate=reduced", says=["sync.accumulate", "local"])
+        self.refuse(2, "parallel.sequence=true", says=["parallel.sequence", "tp = 1"])
+        self.assertFalse(os.path.exists(self.path("refused/metrics.jsonl")))
+
+
+if __name__ == "__main__":
+    unittest.main()
