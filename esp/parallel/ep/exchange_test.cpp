@@ -58,6 +58,7 @@ struct Holder {
       l->initialise(3, rig.context.stream);
     }
   }
+  ~Holder() { rig.tape.clear(); }  // what it points at goes first
   struct Result {
     Tensor y, dx;
   };
@@ -188,6 +189,28 @@ TEST(ExpertParallel, TokensOfASequenceMayBeDivided) {
   EXPECT_NEAR(aux, one.report.layers[0].aux, 1e-12);
   EXPECT_NEAR(z, one.report.layers[0].z, 1e-12);
   EXPECT_EQ(dropped, one.report.layers[0].dropped);
+}
+
+TEST(ExpertParallel, OneThatLeavesHalfWayHoldsUpNobody) {
+  const nn::MoeOptions options = options_of(4, 2);
+  const auto half_way = [&](net::World& world) {
+    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    Holder holder(options, {comm->rank(), 2}, DType::f64);
+    const auto exchange = make_expert_exchange({comm.get(), nullptr, nullptr}, kPatience);
+    const Ways ways(*exchange);
+    nn::Pass pass;
+    pass.regions = &ways;
+    if (comm->rank() == 1)  // while its rows are under way
+      holder.list.find("mlp.shared.up.weight").weight.on_use = [] { throw std::runtime_error("out of here"); };
+    const Tensor x = holder.rig.random({2, kLength, kDim}, 5);
+    holder.run(x, x, pass);
+  };
+  try {
+    net::run_threads(2, half_way);
+    FAIL() << "nobody heard of it";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "out of here");
+  }
 }
 
 TEST(ExpertParallel, BalancedBytesAreThoseOfTheFormula) {
