@@ -58,15 +58,16 @@ int64_t SquaredNorm::slot_of(int64_t block) const {
 
 // Neighbours that count are one run: nothing is cut where everything counts.
 template <typename F>
-void SquaredNorm::for_each_counted(const Range& range, F&& f) const {
+void SquaredNorm::for_each_run(const Range& range, F&& f) const {
   int64_t begin = range.begin;
   for (const nn::Parameter* p : parameters_.units()[static_cast<size_t>(range.unit)].parameters) {
-    if (p->counted) continue;
-    const int64_t end = std::min(p->offset, range.end);
-    if (begin < end) f(begin, end);
-    begin = std::max(begin, p->offset + p->count());
+    if (p->counted || p->offset >= range.end || p->offset + p->count() <= range.begin) continue;
+    const int64_t first = std::max(begin, p->offset), end = std::min(p->offset + p->count(), range.end);
+    if (begin < first) f(begin, first, true);
+    f(first, end, false);
+    begin = end;
   }
-  if (begin < range.end) f(begin, range.end);
+  if (begin < range.end) f(begin, range.end, true);
 }
 
 const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
@@ -76,10 +77,10 @@ const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
     return of_units_;
   }
   for (const Owned& one : owned_)
-    for_each_counted(one.range, [&](int64_t begin, int64_t end) {
+    for_each_run(one.range, [&](int64_t begin, int64_t end, bool counted) {
       const Tensor run = one.grads.slice(begin - one.range.begin, end - one.range.begin);
-      of_units_[static_cast<size_t>(one.range.unit)] +=
-          kernel::sum_of_squares(run.data(), run.count(), run.dtype(), context_.stream);
+      const double sum = kernel::sum_of_squares(run.data(), run.count(), run.dtype(), context_.stream);
+      of_units_[static_cast<size_t>(one.range.unit)] += counted ? sum : 0 * sum;  // not a number, if it is none
     });
   if (shared_) {
     const auto num_units = static_cast<int64_t>(of_units_.size());
@@ -95,12 +96,14 @@ void SquaredNorm::sum_ordered(Ranks& ranks) {
   if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
   for (const Owned& one : owned_) {
     const size_t element = size_of(one.grads.dtype());
-    for_each_counted(one.range, [&](int64_t first, int64_t last) {
+    for_each_run(one.range, [&](int64_t first, int64_t last, bool counted) {
       for (int64_t at = first; at < last;) {
         const int64_t end = std::min((at / kBlock + 1) * kBlock, last);
         const int64_t block = block_of(one.range, at), slot = slot_of(block);
         const std::byte* from = one.grads.as<std::byte>() + static_cast<size_t>(at - one.range.begin) * element;
-        if (slot < 0) {
+        if (!counted) {
+          sums[block] += 0 * kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
+        } else if (slot < 0) {
           sums[block] = kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
         } else {
           std::memcpy(edges_.as<std::byte>() + static_cast<size_t>(slot * kBlock + at % kBlock) * element, from,
@@ -117,7 +120,7 @@ void SquaredNorm::sum_ordered(Ranks& ranks) {
   }
   for (size_t i = 0; i < cut_blocks_.size(); ++i) {
     const Tensor block = edges_.slice(static_cast<int64_t>(i) * kBlock, static_cast<int64_t>(i + 1) * kBlock);
-    sums[cut_blocks_[i]] = kernel::sum_of_squares(block.data(), cut_counts_[i], block.dtype(), alone);
+    sums[cut_blocks_[i]] += kernel::sum_of_squares(block.data(), cut_counts_[i], block.dtype(), alone);
   }
   for (size_t unit = 0; unit < of_units_.size(); ++unit)
     for (int64_t block = first_block_[unit]; block < first_block_[unit + 1]; ++block) of_units_[unit] += sums[block];

@@ -3,7 +3,7 @@
 // Ordered: the sum of blocks of 4096 elements of the unit, added block by block from zero, which no cut of the elements
 // over ranks changes. A block that a cut goes through is brought together first; so is one that holds elements that do
 // not count, which are zeros there. Otherwise each rank sums what it owns and the sums are added, which is the same
-// number up to rounding.
+// number up to rounding. A gradient that is not finite makes its unit's sum so, whether it counts or not.
 #pragma once
 
 #include <span>
@@ -27,9 +27,9 @@ class SquaredNorm {
  private:
   static constexpr int64_t kBlock = 4096;
   void sum_ordered(Ranks& ranks);
-  // f(begin, end) for each run of elements of `range` whose parameters count.
+  // f(begin, end, counted) for each run of elements of `range` whose parameters all count, or do not.
   template <typename F>
-  void for_each_counted(const optim::Range& range, F&& f) const;
+  void for_each_run(const optim::Range& range, F&& f) const;
   int64_t block_of(const optim::Range& range, int64_t at) const;  // numbered over all units
   int64_t slot_of(int64_t block) const;                           // among those cut through; -1: it is whole
 

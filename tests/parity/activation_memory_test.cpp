@@ -82,15 +82,17 @@ TEST_P(TextbookModels, HaveTheSameBitsRecomputed) {
   }
 }
 
-TEST_P(TextbookModels, AreNearTheOrdinaryOnesIn16Bits) {
+// In 16 bits scores are rounded before the softmax, as the textbook's are: further from exact, but not by much.
+TEST_P(TextbookModels, AreNearTheExactOnesIn16Bits) {
   ActivationPlan plan;
   plan.config = small(GetParam(), 2);
+  const ActivationSeen exact = run_pass(plan).front();
   plan.dtype = DType::bf16;
-  const ActivationSeen ordinary = run_pass(plan).front();
+  const auto ordinary = run_pass(plan);
   plan.textbook = true;
-  const ActivationSeen seen = run_pass(plan).front();
-  EXPECT_NEAR(seen.loss, ordinary.loss, 0.02 * std::abs(ordinary.loss));
-  EXPECT_LT(distance({seen}, ordinary), 0.1);
+  const auto textbook = run_pass(plan);
+  EXPECT_NEAR(textbook[0].loss, exact.loss, 0.02 * exact.loss);
+  EXPECT_LT(distance(textbook, exact), 2 * distance(ordinary, exact));
 }
 
 INSTANTIATE_TEST_SUITE_P(Archs, TextbookModels, testing::Values("gpt", "llama", "bert", "t5"),

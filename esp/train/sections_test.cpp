@@ -1,0 +1,107 @@
+#include "esp/train/sections.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "esp/device/pool.h"
+
+namespace esp::train {
+namespace {
+
+using tensor::Tensor;
+
+// What share `index` of `count` holds of a [3, 14] matrix with columns of sections 6, 4 and 4, and of other cuts.
+struct Held {
+  nn::ParameterList list;
+  const nn::Parameter& of(const tensor::Shape& shape, const nn::Cut& cut) {
+    return list.add("p", shape, nn::Init::zeros(), true, cut);
+  }
+  Held(int index, int count) : list(nn::Shares{{index, count}, {}}) {}
+};
+
+struct Case {
+  tensor::Shape shape;
+  nn::Cut cut;
+};
+const Case kCases[] = {{{3, 14}, {1, {6, 4, 4}, 2}},
+                       {{7, 5}, nn::Cut::along(0)},
+                       {{5, 7}, nn::Cut::along(1)},
+                       {{14}, {0, {6, 4, 4}, 1}},
+                       {{4, 3}, nn::Cut::none()}};
+
+std::vector<double> counting(int64_t count) {
+  std::vector<double> values(static_cast<size_t>(count));
+  std::iota(values.begin(), values.end(), 0);
+  return values;
+}
+
+// Every run of every share, as pieces: their elements are those of the whole at their places, each once.
+TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
+  device::MemoryAccount account;
+  device::Pool pool(account);
+  const tensor::Context context{{}, &pool};
+  for (const Case& one : kCases)
+    for (int count : {1, 2, 3}) {
+      std::vector<double> whole = counting(one.shape.count());
+      std::vector<int> seen(whole.size());
+      for (int index = 0; index < count; ++index) {
+        Held held(index, count);
+        const nn::Parameter& p = held.of(one.shape, one.cut);
+        std::vector<double> mine(static_cast<size_t>(p.count()));
+        cut_out(p, Tensor::over(whole.data(), one.shape, DType::f64), Tensor::over(mine.data(), p.shape, DType::f64));
+        const int64_t middle = p.count() / 2 - (p.count() > 3 ? 1 : 0);
+        for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, middle}, {middle, p.count()}}) {
+          if (begin == end) continue;
+          const Tensor run = Tensor::over(mine.data() + begin, {end - begin}, DType::f64);
+          std::vector<double> filled(static_cast<size_t>(end - begin));
+          for (const ckpt::Piece& piece : pieces_of(p, "p", begin, end, run, context)) {
+            for (int64_t i = 0; i < piece.values.count(); ++i) {
+              int64_t at = 0, stride = 1, rest = piece.first + i;
+              for (int d = one.shape.rank(); d-- > 0;) {
+                const auto k = static_cast<size_t>(d);
+                const int64_t extent = piece.begin.empty() ? one.shape.dim(d) : piece.extent[k];
+                at += (rest % extent + (piece.begin.empty() ? 0 : piece.begin[k])) * stride;
+                rest /= extent;
+                stride *= one.shape.dim(d);
+              }
+              EXPECT_EQ(piece.values.as<double>()[i], whole[static_cast<size_t>(at)]);
+              if (p.cut_dim >= 0 || index == 0) ++seen[static_cast<size_t>(at)];
+            }
+          }
+          // And back: what `read` puts into the pieces comes to where it was.
+          std::vector<ckpt::Piece> stored = pieces_of(p, "p", begin, end, run, context);
+          size_t next = 0;
+          fill_pieces(p, "p", begin, end, Tensor::over(filled.data(), {end - begin}, DType::f64),
+                      [&](const ckpt::Piece& piece) {
+                        const ckpt::Piece& from = stored[next++];
+                        EXPECT_EQ(piece.begin, from.begin);
+                        EXPECT_EQ(piece.first, from.first);
+                        ASSERT_EQ(piece.values.count(), from.values.count());
+                        std::copy_n(from.values.as<double>(), from.values.count(), piece.values.as<double>());
+                      });
+          EXPECT_TRUE(std::equal(filled.begin(), filled.end(), mine.begin() + begin));
+        }
+      }
+      EXPECT_EQ(seen, std::vector<int>(whole.size(), 1)) << one.shape.text() << " over " << count;
+    }
+}
+
+// The pieces of a section are one each: what a share holds of [q | k | v] is three pieces, not one per row.
+TEST(Sections, ASectionIsOnePiece) {
+  device::MemoryAccount account;
+  device::Pool pool(account);
+  const tensor::Context context{{}, &pool};
+  Held held(1, 2);
+  const nn::Parameter& p = held.of({3, 14}, {1, {6, 4, 4}, 2});
+  std::vector<double> mine(static_cast<size_t>(p.count()));
+  const Tensor all = Tensor::over(mine.data(), {p.count()}, DType::f64);
+  EXPECT_EQ(pieces_of(p, "p", 0, p.count(), all, context).size(), 3u);
+  // A run within one row of one section needs no copy.
+  const auto few = pieces_of(p, "p", 0, 2, all.slice(0, 2), context);
+  ASSERT_EQ(few.size(), 1u);
+  EXPECT_EQ(few[0].values.data(), mine.data());
+}
+
+}  // namespace
+}  // namespace esp::train
