@@ -43,7 +43,9 @@ TEST(Softmax, RowsSumToOneAndSeeNothingAhead) {
   for (int64_t r = 0; r < 8; ++r) {
     double sum = 0;
     for (int64_t j = 0; j < 4; ++j) {
-      if (j > r % 4 || j >= 3) EXPECT_EQ(p[r * 4 + j], 0) << r << ' ' << j;
+      if (j > r % 4 || j >= 3) {
+        EXPECT_EQ(p[r * 4 + j], 0) << r << ' ' << j;
+      }
       sum += p[r * 4 + j];
     }
     EXPECT_NEAR(sum, 1, 1e-14) << r;
