@@ -59,6 +59,9 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
   // Collective. Memory that every member maps where it can (one host), so collectives on it need no staging copy.
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
+  // Collective. A transport of its own among the same members, for whoever moves messages that are no collective; null
+  // where nothing moves: one member, the fake.
+  virtual std::unique_ptr<net::Transport> open_transport() = 0;
   virtual void abort(const std::string& why) = 0;
   // What `auto` would run for this call, and why.
   virtual std::string explain(const Call& call) const = 0;

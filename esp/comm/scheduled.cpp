@@ -218,6 +218,14 @@ std::unique_ptr<Communicator> Scheduled::split(int colour, int key) {
   return std::make_unique<Scheduled>(world_, child, options, tiers_);
 }
 
+std::unique_ptr<net::Transport> Scheduled::open_transport() {
+  const uint64_t which = num_splits_++;
+  if (size() == 1) return nullptr;
+  net::Group same = group_;
+  same.id = mix(mix(group_.id, which), ~uint64_t{0});
+  return net::open_transport(options_.transport, world_, same);
+}
+
 std::shared_ptr<void> Scheduled::allocate(size_t bytes) {
   settle_worker();
   if (fused_) {

@@ -37,6 +37,7 @@ class Scheduled final : public Communicator {
   Work start_group(std::span<const Call> calls) override;
   std::unique_ptr<Communicator> split(int colour, int key) override;
   std::shared_ptr<void> allocate(size_t bytes) override;
+  std::unique_ptr<net::Transport> open_transport() override;
   void abort(const std::string& why) override;
   std::string explain(const Call& call) const override;
   std::vector<CallStats> stats() const override;

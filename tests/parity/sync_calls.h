@@ -66,6 +66,7 @@ class Listener final : public comm::Communicator {
   Work start_group(std::span<const comm::Call> calls) override { return inner_->start_group(calls); }
   std::unique_ptr<comm::Communicator> split(int colour, int key) override;
   std::shared_ptr<void> allocate(size_t bytes) override { return inner_->allocate(bytes); }
+  std::unique_ptr<net::Transport> open_transport() override { return inner_->open_transport(); }
   void abort(const std::string& why) override { inner_->abort(why); }
   std::string explain(const comm::Call& call) const override { return inner_->explain(call); }
   std::vector<comm::CallStats> stats() const override { return inner_->stats(); }
