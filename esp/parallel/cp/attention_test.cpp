@@ -7,6 +7,8 @@
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/autograd/recompute.h"
 #include "esp/base/error.h"
+#include "esp/base/rng.h"
+#include "esp/comm/fake.h"
 #include "esp/parallel/cp/ring.h"
 #include "esp/parallel/cp/testing.h"
 #include "esp/parallel/cp/ulysses.h"
@@ -63,6 +65,29 @@ TEST(RingAttention, IsSelfAttentionOfTheWholeSequence) {
     for (int c : {1, 2, 3, 4})
       for (ContextLayout layout : {ContextLayout::zigzag, ContextLayout::contiguous})
         expect_near(attend(p, c, ring_attention, layout), want, 1e-12, name(p, c));
+  }
+}
+
+// Shapes drawn at random, from a fixed seed: what nobody thought of.
+TEST(RingAttention, IsSelfAttentionInAnyShape) {
+  for (uint64_t draw = 0; draw < 40; ++draw) {
+    uint64_t number = 0;
+    auto below = [&](int64_t n) {
+      return static_cast<int64_t>(random_bits(17, draw, number++) % static_cast<uint64_t>(n));
+    };
+    const int c = static_cast<int>(2 + below(4));
+    const int64_t groups = 1 + below(3);
+    Problem p = problem(c + below(90), groups * (1 + below(3)), groups, below(2) == 0);
+    p.B = 1 + below(3);
+    p.options.head_dim = 1 + below(20);
+    if (below(2) == 0) p.options.dropout = 0.4;
+    if (below(2) == 0)
+      for (int64_t b = 0; b < p.B; ++b) p.lengths.push_back(static_cast<int32_t>(below(p.T + 1)));
+    const ContextLayout layout = below(3) == 0 ? ContextLayout::contiguous : ContextLayout::zigzag;
+    const Outcome want = on_one(p);
+    expect_near(attend(p, c, ring_attention, layout), want, 1e-12, name(p, c) + fmt::format(", draw {}", draw));
+    if (ulysses_obstacle(p.options.heads, p.options.kv_heads, c).empty())
+      expect_near(attend(p, c, ulysses_attention, ContextLayout::contiguous), want, 1e-12, name(p, c));
   }
 }
 
@@ -191,6 +216,26 @@ TEST(RingAttention, SendsWhatTheFormulaSays) {
         EXPECT_EQ(sent(trace.both) - sent(trace.forward), (ranks - 1) * q + ranks * sums) << name(p, c);
       }
     }
+}
+
+// The planner's way to count: one rank of many, with a communicator that moves nothing.
+TEST(RingAttention, CountsTheSameWithoutMovingAnything) {
+  constexpr int kRanks = 64;
+  const Problem p = problem(2 * kRanks, 2, 1, true, DType::bf16);
+  for (int rank : {0, 5, kRanks - 1}) {
+    const auto comm = comm::make_fake(rank, kRanks);
+    ContextGroup group;
+    group.comm = comm.get();
+    group.length = p.T;
+    autograd::Rig rig;
+    const Variable leaf = rig.tape.leaf(rig.random({p.B, 2, p.row()}, 1, 1, p.dtype));
+    const Variable y = ring_attention(rig.tape, leaf, p.options, group);
+    const uint64_t q = static_cast<uint64_t>(2 * p.B * 2 * p.options.head_dim) * size_of(p.dtype);
+    EXPECT_EQ(sent(comm->stats()), (kRanks - 1) * q);
+    rig.tape.seed(y, rig.random(y.shape(), 2, 1, p.dtype));
+    rig.tape.backward();
+    EXPECT_EQ(sent(comm->stats()), 2 * (kRanks - 1) * q + kRanks * 2 * q);
+  }
 }
 
 // Four all-to-alls of b·(s/c)·h elements each way.
