@@ -4,14 +4,14 @@
 
 #include "esp/autograd/functions/bias.h"
 #include "esp/autograd/functions/embedding.h"
-#include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/parallel/cp/ring.h"
 #include "esp/parallel/cp/ulysses.h"
 #include "esp/parallel/ep/exchange.h"
 #include "esp/parallel/tp/dropout.h"
+#include "esp/parallel/tp/linear.h"
 #include "esp/parallel/tp/loss.h"
-#include "esp/parallel/tp/moves.h"
+#include "esp/parallel/tp/perceptron.h"
 
 namespace esp::parallel {
 
@@ -45,25 +45,23 @@ class Divided final : public Regions {
         options.timeout, options.trace);
     ulysses_ = options.context == "ulysses";
     if (comm::Communicator* comm = mesh.group(Axis::tensor))
-      axis_ = {&line_.emplace(*comm, options.timeout, options.trace), options.sequence, options.overlap};
+      axis_ = {&line_.emplace(*comm, options.timeout, options.trace), options.sequence, options.keep_gathered,
+               options.overlap, options.piece_bytes};
   }
 
   Variable columns(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
-    return autograd::linear(*pass.tape, enter(*pass.tape, axis_, x, pass.num_sequences), w, b);
+    if (axis_.alone()) return nn::Regions::columns(pass, x, w, b);
+    return linear_by_columns(*pass.tape, axis_, x, w, b, pass.num_sequences);
   }
 
   Variable rows(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
     if (axis_.alone()) return nn::Regions::rows(pass, x, w, b);
-    return with_bias(*pass.tape, leave(*pass.tape, axis_, autograd::linear(*pass.tape, x, w, nullptr)), b);
+    return with_bias(*pass.tape, linear_by_rows(*pass.tape, axis_, x, w), b);
   }
 
   Variable perceptron(Pass& pass, const Variable& x, const nn::PerceptronWeights& p, bool keep) const override {
     if (axis_.alone()) return nn::Regions::perceptron(pass, x, p, keep);
-    Tape& tape = *pass.tape;
-    const Variable in = enter(tape, axis_, x, pass.num_sequences);
-    const Variable y = p.gated ? autograd::gated_perceptron(tape, in, p.w1, p.b1, p.w2, nullptr, keep)
-                               : autograd::perceptron(tape, in, p.w1, p.b1, p.activation, p.w2, nullptr, keep);
-    return with_bias(tape, leave(tape, axis_, y), p.b2);
+    return with_bias(*pass.tape, parallel::perceptron(*pass.tape, axis_, x, p, keep, pass.num_sequences), p.b2);
   }
 
   Variable lookup(Pass& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,

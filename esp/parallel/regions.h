@@ -15,9 +15,13 @@
 namespace esp::parallel {
 
 struct RegionOptions {
-  bool sequence = false;         // rows of the stream divided over the tensor axis
+  bool sequence = false;  // rows of the stream divided over the tensor axis
+  // With `sequence`: what was gathered for a product stays for its weights' gradients, instead of being gathered again.
+  bool keep_gathered = false;
   std::string context = "ring";  // ring | ulysses
-  bool overlap = true;           // chunked gathers and scatters under the products they serve, where that wins
+  // Rows move under the products they serve: whole gathers, and sums in pieces of at least `piece_bytes`.
+  bool overlap = true;
+  int64_t piece_bytes = int64_t{1} << 20;
   Duration timeout = std::chrono::minutes(10);
   obs::TraceRow* trace = nullptr;  // waiting is drawn here
 };

@@ -144,6 +144,7 @@ std::vector<TensorSeen> run_tensor(const TensorPlan& plan) {
   parallel::RegionOptions options;
   options.sequence = plan.sequence;
   options.overlap = plan.overlap;
+  options.piece_bytes = plan.piece_bytes;
   options.keep_gathered = plan.keep_gathered;
   options.timeout = std::chrono::seconds(60);
   parallel::with_holders(plan.tp, [&](comm::Communicator* world) {

@@ -16,6 +16,7 @@ struct TensorPlan {
   model::ModelConfig config;
   int tp = 1;
   bool sequence = false, keep_gathered = false, overlap = true, training = true;
+  int64_t piece_bytes = 512;
   nn::Recompute recompute = nn::Recompute::none;
   DType dtype = DType::f64;
   int64_t batch = 3, tokens = 8;

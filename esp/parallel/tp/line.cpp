@@ -29,7 +29,7 @@ comm::Call call_of(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce, 
 }  // namespace
 
 Line::~Line() {
-  std::erase_if(flights_, [](const Flight& flight) { return flight.work.done(); });
+  forget_done();
   if (flights_.empty()) return;
   comm_.abort("this rank left in the middle of a step");
   for (const Flight& flight : flights_) {
@@ -49,7 +49,7 @@ void Line::run(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce) {
 }
 
 Work Line::start(Op op, const Tensor& in, const Tensor& out) {
-  std::erase_if(flights_, [](const Flight& flight) { return flight.work.done(); });
+  forget_done();
   return flights_.emplace_back(comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out).work;
 }
 
@@ -73,14 +73,19 @@ Work Line::start_scatter(const Tensor& all, const Tensor& part) {
 }
 
 void Line::wait(const Work& work, const char* what) {
-  if (work.done()) {
-    work.wait(Deadline::after_ms(0));  // throws what went wrong
-    return;
+  if (!work.done()) {
+    const obs::Span span(trace_, what, "communication");
+    const int64_t begun = now_ns();
+    work.wait(Deadline::after(timeout_));
+    exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
   }
-  const obs::Span span(trace_, what, "communication");
-  const int64_t begun = now_ns();
-  work.wait(Deadline::after(timeout_));
-  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+  work.wait(Deadline::after_ms(0));  // throws what went wrong
+  forget_done();
+}
+
+// At once, so that whoever asks whether a tensor is theirs alone is told so.
+void Line::forget_done() {
+  std::erase_if(flights_, [](const Flight& flight) { return flight.work.done(); });
 }
 
 }  // namespace esp::parallel

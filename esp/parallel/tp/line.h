@@ -45,6 +45,7 @@ class Line {
     Work work;
     tensor::Tensor in, out;
   };
+  void forget_done();
   void run(comm::Op op, const tensor::Tensor& in, const tensor::Tensor& out, comm::ReduceOp reduce);
   Work start(comm::Op op, const tensor::Tensor& in, const tensor::Tensor& out);
 

@@ -86,22 +86,21 @@ class AllRowsNode final : public Node {
   int x_, y_;
 };
 
-Shape whole_shape(const TensorAxis& axis, const Variable& x, int64_t batch) {
-  const int64_t rows = x.value().rows() * axis.line->size();
-  ESP_CHECK(batch > 0 && rows % batch == 0, "{} rows of {} sequences", rows, batch);
-  return {batch, rows / batch, x.value().dim(-1)};
-}
-
 }  // namespace
 
-Variable enter(Tape& tape, const TensorAxis& axis, const Variable& x, int64_t batch) {
-  if (axis.alone()) return x;
-  Variable y = axis.sequence ? Variable(gathered(tape.context(), *axis.line, x.value(), whole_shape(axis, x, batch)))
-                             : Variable(x.value());
-  if (!tape.wants({&x})) return y;
-  y = tape.output(y.value());
-  tape.record<EnterNode>(1, axis, x.slot(), y.slot());
-  return y;
+Shape shape_of_all(const TensorAxis& axis, const Tensor& x, int64_t batch) {
+  if (!axis.divides_rows()) return x.shape();
+  const int64_t rows = x.rows() * axis.line->size();
+  ESP_CHECK(batch > 0 && rows % batch == 0, "{} rows of {} sequences", rows, batch);
+  return {batch, rows / batch, x.dim(-1)};
+}
+
+int enter(Tape& tape, const TensorAxis& axis, const Variable& x, const Shape& all) {
+  if (axis.alone() || !tape.wants({&x})) return x.slot();
+  // A slot has a shape and a type; the value is nobody's.
+  const int slot = tape.output(Tensor::over(x.value().data(), all, x.dtype())).slot();
+  tape.record<EnterNode>(1, axis, x.slot(), slot);
+  return slot;
 }
 
 Variable leave(Tape& tape, const TensorAxis& axis, const Variable& x) {
@@ -121,7 +120,7 @@ Variable leave(Tape& tape, const TensorAxis& axis, const Variable& x) {
 
 Variable all_rows(Tape& tape, const TensorAxis& axis, const Variable& x, int64_t batch) {
   if (!axis.divides_rows()) return x;
-  Variable y = gathered(tape.context(), *axis.line, x.value(), whole_shape(axis, x, batch));
+  Variable y = gathered(tape.context(), *axis.line, x.value(), shape_of_all(axis, x.value(), batch));
   if (!tape.wants({&x})) return y;
   y = tape.output(y.value());
   tape.record<AllRowsNode>(1, *axis.line, x.slot(), y.slot());

@@ -13,14 +13,19 @@ namespace esp::parallel {
 struct TensorAxis {
   Line* line = nullptr;  // null: alone
   bool sequence = false;
+  bool keep_gathered = false;
   bool overlap = true;
+  int64_t piece_bytes = 0;
 
   bool alone() const { return !line; }
   bool divides_rows() const { return line && sequence; }
 };
 
-// The stream → what the product reads: the stream itself, or [batch, T, dim] with all rows.
-autograd::Variable enter(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x, int64_t batch);
+// The shape of a stream of `batch` sequences with all its rows: [batch, T, dim].
+tensor::Shape shape_of_all(const TensorAxis& axis, const tensor::Tensor& x, int64_t batch);
+// Before the node of a product of all rows of x is recorded: the slot for its input's gradient, which is summed while
+// the product's weights get theirs. -1 where x needs none.
+int enter(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x, const tensor::Shape& all);
 // What the product made, this rank's summand [B, T, dim] → the stream. x's memory is used up.
 autograd::Variable leave(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x);
 // All rows of a divided stream, for a computation that everybody does alike: its gradient is cut, not summed.

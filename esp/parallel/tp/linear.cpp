@@ -1,0 +1,87 @@
+#include "esp/parallel/tp/linear.h"
+
+#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/weights.h"
+#include "esp/parallel/tp/products.h"
+
+namespace esp::parallel {
+
+using autograd::GradientTarget;
+using autograd::Tape;
+using autograd::Variable;
+using autograd::Weight;
+using device::MemoryCategory;
+using tensor::Tensor;
+
+namespace {
+
+class ColumnsNode final : public autograd::Node {
+ public:
+  ColumnsNode(StreamInput x, int y, Weight& w, Weight* b) : x_(std::move(x)), y_(y), w_(w), b_(b), trained_{&w, b} {}
+
+  void backward_input(Tape& tape) override {
+    if (w_.trained) x_.start_again(tape.context());
+    const GradientTarget into = x_.slot() >= 0 ? tape.gradient_into(x_.slot()) : GradientTarget{};
+    autograd::input_product(tape.context(), into, tape.gradient_of(y_), w_.used_value());
+  }
+  void backward_weight(Tape& tape) override {
+    weight_product(tape.context(), w_, b_, w_.trained ? x_.again() : Tensor(), tape.gradient_of(y_));
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  StreamInput x_;
+  int y_;
+  Weight& w_;
+  Weight* b_;
+  autograd::TrainedWeights trained_;
+};
+
+class RowsNode final : public autograd::Node {
+ public:
+  RowsNode(const TensorAxis& axis, const Variable& h, int y, Weight& w)
+      : axis_(axis), h_(h), y_(y), w_(w), trained_{&w} {}
+
+  void backward_input(Tape& tape) override {
+    dy_ = product_from_stream(tape.context(), axis_, tape.gradient_into(h_), tape.gradient_of(y_), w_.used_value());
+  }
+  void backward_weight(Tape& tape) override {
+    weight_product(tape.context(), w_, nullptr, h_.value(), std::exchange(dy_, {}));
+  }
+  std::span<Weight* const> weights() const override { return trained_.span(); }
+
+ private:
+  TensorAxis axis_;
+  Variable h_;
+  int y_;
+  Weight& w_;
+  autograd::TrainedWeights trained_;
+  Tensor dy_;  // all rows, between backward_input and backward_weight
+};
+
+}  // namespace
+
+Variable linear_by_columns(Tape& tape, const TensorAxis& axis, const Variable& x, Weight& w, Weight* b, int64_t batch) {
+  const Tensor matrix = w.used_value(), bias = b ? b->used_value() : Tensor();
+  StreamInput in(axis, x, batch);
+  kernel::GemmOptions options;
+  options.bias = bias.data();
+  Variable y =
+      tensor::empty(tape.context(), in.shape().with_last(matrix.dim(1)), x.dtype(), MemoryCategory::activation);
+  in.product(tape.context(), y.value(), matrix, options);
+  if (!tape.wants({&x}, {&w, b})) return y;
+  in.record(tape);
+  y = tape.output(y.value());
+  tape.record<ColumnsNode>(1, std::move(in), y.slot(), w, b);
+  return y;
+}
+
+Variable linear_by_rows(Tape& tape, const TensorAxis& axis, const Variable& h, Weight& w) {
+  Variable y = product_to_stream(tape.context(), axis, h.value(), w.used_value());
+  if (!tape.wants({&h}, {&w})) return y;
+  y = tape.output(y.value());
+  tape.record<RowsNode>(1, axis, h, y.slot(), w);
+  return y;
+}
+
+}  // namespace esp::parallel
