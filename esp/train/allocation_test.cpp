@@ -23,6 +23,8 @@ const Variant kVariants[] = {
     {"gpt with dropout", {"model.arch=gpt", "model.dropout=0.1"}},
     {"gpt, selective", {"model.arch=gpt", "train.recompute=selective"}},
     {"gpt, full", {"model.arch=gpt", "train.recompute=full"}},
+    {"gpt, textbook", {"model.arch=gpt", "model.dropout=0.1", "train.activations=textbook"}},
+    {"gpt, textbook and selective", {"train.activations=textbook", "model.dropout=0.1", "train.recompute=selective"}},
     {"gpt in bf16", {"model.arch=gpt", "train.precision=bf16"}},
     {"gpt in fp16", {"model.arch=gpt", "train.precision=fp16"}},
     {"gpt by momentum", {"model.arch=gpt", "train.optimizer=sgd"}},

@@ -29,6 +29,7 @@ const nn::ParameterList::Unit& largest_unit(const nn::ParameterList& parameters)
 std::vector<std::string> ways_out(const RunConfig& config) {
   std::vector<std::string> ways;
   if (config.train.micro_batch > 1) ways.push_back("a smaller train.micro_batch");
+  if (config.train.activations != "lean") ways.push_back("train.activations = \"lean\"");
   if (config.train.recompute != "full") ways.push_back("train.recompute = \"full\"");
   if (config.sync.offload == "none") ways.push_back("sync.offload = \"host\"");
   if (config.sync.method != "zero3" || config.sync.offload_params == "none")

@@ -11,6 +11,7 @@
 
 #include "esp/base/error.h"
 #include "esp/optim/schedule.h"
+#include "esp/parallel/textbook.h"
 #include "esp/train/budget.h"
 
 namespace esp::train {
@@ -153,7 +154,10 @@ void Engine::split(const RunConfig& config, const model::ModelConfig& shape) {
   const parallel::MeshShape& mesh = mesh_.shape();
   parallel::RegionOptions options = region_options(config);
   options.trace = trace_;
-  if (mesh.tp > 1 || mesh.cp > 1 || mesh.ep > 1) regions_ = parallel::make_regions(mesh_, options);
+  if (config.train.activations == "textbook")
+    regions_ = parallel::make_textbook_regions(mesh_, options);
+  else if (mesh.tp > 1 || mesh.cp > 1 || mesh.ep > 1)
+    regions_ = parallel::make_regions(mesh_, options);
   const bool causal = shape.arch != "bert" && shape.arch != "t5";
   tokens_ = std::make_unique<HeldTokens>(parallel::tokens_held(mesh, mesh_.here(), options, shape.seq_len, causal),
                                          mesh_.here().cp == 0);

@@ -117,7 +117,7 @@ class Engine {
   device::Pool pool_, host_pool_;
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;
-  std::unique_ptr<parallel::Regions> regions_;  // null: this rank has its model whole
+  std::unique_ptr<parallel::Regions> regions_;  // null: nn::on_one
   std::unique_ptr<HeldTokens> tokens_;
   std::vector<Piece> pieces_;  // of this stage
   std::unique_ptr<model::Model> model_;

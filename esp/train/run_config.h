@@ -62,7 +62,7 @@ struct TrainSection {
   double lr_floor = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0.9;
   bool nesterov = false;
   double clip = 1;
-  std::string precision = "fp32", recompute = "none";
+  std::string precision = "fp32", recompute = "none", activations = "lean";
   int64_t eval_every = 0, eval_batches = 20;  // batches of global_batch sequences
   double max_minutes = 0;                     // stop, with a checkpoint, after this long; 0: no limit
 };

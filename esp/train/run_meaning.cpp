@@ -24,6 +24,7 @@ constexpr Named<DType> kPrecisions[] = {
     {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
 constexpr Named<nn::Recompute> kRecomputes[] = {
     {"none", nn::Recompute::none}, {"selective", nn::Recompute::selective}, {"full", nn::Recompute::full}};
+constexpr Named<bool> kActivations[] = {{"lean", false}, {"textbook", true}};
 constexpr Named<kernel::NormKind> kNorms[] = {{"layer", kernel::NormKind::layer}, {"rms", kernel::NormKind::rms}};
 constexpr Named<model::Positions> kPositions[] = {
     {"learned", model::Positions::learned}, {"rotary", model::Positions::rotary}, {"none", model::Positions::none}};
@@ -133,6 +134,7 @@ void RunConfig::check() const {
   want(run.threads >= 0 && run.threads <= 1024, "run.threads", run.threads, "0 (the cores there are) to 1024");
   storage_type(train.precision);
   parse_recompute(train.recompute);
+  find_row("activations", kActivations, train.activations);
   optim::ScheduleOptions schedule;
   schedule.name = train.schedule;
   optim::learning_rate(schedule, 0);
@@ -168,6 +170,8 @@ void RunConfig::check_world(int world) const {
                    layout.mesh.pp));
   want(layout.mesh.ep == 1 || (sync.offload == "none" && sync.quantise == "none"), "parallel.ep", layout.mesh.ep,
        "experts of which ranks hold their share stay on the device: no sync.offload and no sync.quantise with it");
+  want(train.activations == "lean" || layout.mesh.cp == 1, "train.activations", train.activations,
+       "stored attention has a sequence's tokens on one rank, parallel.cp divides them; lean is wanted");
   find_row("sync.method", sync::strategies(), sync.method);
   want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
   static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};
