@@ -110,6 +110,10 @@ constexpr Way kWays[] = {{"fixed"}, {"observed"}, {"cycle"}};
 
 }  // namespace
 
+std::unique_ptr<WholeCopies> make_bucketed(const Setup& setup) {
+  return std::make_unique<AllReduce>(setup);
+}
+
 std::unique_ptr<Strategy> make_all_reduce(const Setup& setup) {
   if (setup.options.accumulate == "reduced")
     throw UsageError(

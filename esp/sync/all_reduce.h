@@ -3,10 +3,11 @@
 // is wanted on the wire.
 #pragma once
 
-#include "esp/sync/strategy.h"
+#include "esp/sync/whole_copies.h"
 
 namespace esp::sync {
 
 std::unique_ptr<Strategy> make_all_reduce(const Setup& setup);
+std::unique_ptr<WholeCopies> make_bucketed(const Setup& setup);  // buckets cut beforehand, whoever is talked to
 
 }  // namespace esp::sync

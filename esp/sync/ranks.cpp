@@ -60,6 +60,11 @@ Work Ranks::start_all_gather(const Tensor& chunk, const Tensor& all) {
   return {};
 }
 
+Work Ranks::start_group(std::span<const comm::Call> calls) {
+  std::erase_if(started_, [](const Work& work) { return work.done(); });
+  return started_.emplace_back(comm_->start_group(calls));
+}
+
 void Ranks::wait(const Work& work, const char* what) {
   if (work.done()) {
     work.wait(Deadline::after_ms(0));  // throws what went wrong

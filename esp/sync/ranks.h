@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "esp/comm/communicator.h"
@@ -29,6 +30,7 @@ class Ranks {
   int rank() const { return comm_ ? comm_->rank() : 0; }
   int size() const { return comm_ ? comm_->size() : 1; }
   comm::Communicator* comm() const { return comm_; }
+  void talk_to(comm::Communicator* comm) { comm_ = comm; }  // from now on; nothing is under way
   comm::Chunk chunk(int64_t count) const { return comm::chunk_of(static_cast<size_t>(count), size(), rank()); }
 
   // In place, over the flat tensor `all`: sums of everything; of this rank's chunk; everybody's chunks everywhere.
@@ -37,6 +39,8 @@ class Ranks {
   Work start_all_gather(const tensor::Tensor& all);
   // This rank's chunk into a tensor of the whole.
   Work start_all_gather(const tensor::Tensor& chunk, const tensor::Tensor& all);
+
+  Work start_group(std::span<const comm::Call> calls);  // not where this rank is alone
 
   void wait(const Work& work, const char* what);  // counted as exposed
   double exposed_ms() const { return exposed_ms_; }

@@ -2,7 +2,8 @@
 //
 // A strategy decides where a model's values and gradients lie on this rank, hears through Weight::on_ready when a
 // gradient is complete, and sees to it that after `finish` every owned gradient is the sum over the ranks and after
-// `after_step` every rank computes with the same values. Behind it: all-reduce, ZeRO 1 to 3 (more in strategies.cpp).
+// `after_step` every rank computes with the same values, unless copies go their own ways (apart.h). Behind it:
+// all-reduce, ZeRO 1 to 3, gossip, local steps (strategies.cpp).
 //
 // The order of one step, the same on every rank:
 //   begin_step, then per micro-batch begin_pass … forward, backward … end_pass, then finish, sums_of_squares,
@@ -23,6 +24,7 @@
 #include "esp/nn/parameter.h"
 #include "esp/obs/spans.h"
 #include "esp/optim/optimizer.h"
+#include "esp/sync/apart.h"
 
 namespace esp::sync {
 
@@ -42,7 +44,20 @@ struct Options {
   int64_t quantise_grad_block = 128;           // gradients in qgz: four bits want a scale that fits more closely
   std::string offload_params = "none";         // zero3: where shards of values lie: none (the device), host, file
   bool direct_access = false;                  // with offload_params: look-ups take the rows they touch, not the table
-  bool deterministic = false;                  // sums in rank order, whatever the layout
+  std::string topology = "ring";               // gossip: who hears whom: a name of gossip/topology.h, or a file
+  std::string gossip_mode = "adapt_then_combine";  // or combine_then_adapt, adapt_with_combine
+  bool tracking = false;                           // gossip: neighbours average gradients too
+  int64_t period = 0;                           // gossip: steps between averages of all (0: never); diloco: inner steps
+  int64_t consensus_every = 0;                  // steps between measures of how far copies are apart; 0: none extra
+  bool hierarchical = false;                    // gossip, local: the copies of a node add their gradients every step
+  int64_t tau = 8;                              // local: steps between averages
+  int64_t local_after = 0;                      // local, diloco: before this step copies add their gradients
+  int64_t sample = 0;                           // local: copies whose work counts in a round; 0: all
+  std::string client_weights = "equal";         // local: or tokens, those a copy has read in the round
+  bool average_state = false;                   // local: the optimizer's state is averaged too
+  double outer_lr = 0.7, outer_momentum = 0.9;  // diloco
+  uint64_t seed = 1;                            // of what is drawn
+  bool deterministic = false;                   // sums in rank order, whatever the layout
 };
 
 class Offload;
@@ -105,10 +120,12 @@ class Strategy {
   virtual void begin_backward() {}  // the pass's forward is over; not called where nothing is trained
   virtual void end_pass() = 0;
   virtual void finish() = 0;
-  // Σ g² of each unit, over those of its parameters that count (Parameter::counted), whoever owns them; the same bits on
-  // every rank. Lent until the next call. After finish.
+  // Σ g² of each unit, over those of its parameters that count (Parameter::counted), whoever owns them; the same bits
+  // on every rank. Lent until the next call. After finish.
   virtual const std::vector<double>& sums_of_squares() = 0;
   virtual void after_step() = 0;
+
+  virtual Apart* apart() { return nullptr; }  // null: copies are the same after every step
 
   virtual StepTimes times() const = 0;
   virtual std::vector<std::string> take_notes() { return {}; }  // what it decided since asked last, for the log

@@ -18,6 +18,8 @@ class WholeCopies : public Strategy {
   const std::vector<double>& sums_of_squares() override { return norm_.sums(ranks_); }
   void after_step() override {}
   StepTimes times() const override { return {ranks_.exposed_ms()}; }
+  // Whose gradients add up from the next step on; null: nobody else's.
+  void talk_to(comm::Communicator* ranks) { ranks_.talk_to(ranks); }
 
  protected:
   // Elements [begin, end) over all units: the gradients of all units lie in one run.

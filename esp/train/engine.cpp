@@ -44,6 +44,20 @@ sync::Options sync_options(const RunConfig& config) {
   o.quantise_grad_block = config.sync.quantise_grad_block;
   o.offload_params = config.sync.offload_params;
   o.direct_access = config.sync.direct_access;
+  o.topology = config.sync.topology;
+  o.gossip_mode = config.sync.gossip_mode;
+  o.tracking = config.sync.tracking;
+  o.period = config.sync.period;
+  o.consensus_every = config.sync.consensus_every;
+  o.hierarchical = config.sync.hierarchical;
+  o.tau = config.sync.tau;
+  o.local_after = config.sync.local_after;
+  o.sample = config.sync.sample;
+  o.client_weights = config.sync.client_weights;
+  o.average_state = config.sync.average_state;
+  o.outer_lr = config.sync.outer_lr;
+  o.outer_momentum = config.sync.outer_momentum;
+  o.seed = static_cast<uint64_t>(config.run.seed);
   o.deterministic = config.run.deterministic;
   return o;
 }
@@ -211,6 +225,7 @@ void Engine::hold(RunConfig& config, nn::ParameterList& parameters, Axis copies)
   if (config.parallel.sequence)
     holding.partial = parallel::make_partial_gradients(mesh_, parameters, context_, setup.timeout);
   holding.optimizer = make_optimizer(holding);
+  if (sync::Apart* apart = holding.strategy->apart()) apart->attach(*holding.optimizer);
   holdings_.push_back(std::move(holding));
 }
 
@@ -235,6 +250,8 @@ int64_t Engine::tokens_per_step() const {
 void Engine::resume_at(int64_t step) {
   step_ = step;
   loader_->seek(next_sample());
+  for (Holding& holding : holdings_)
+    if (sync::Apart* apart = holding.strategy->apart()) apart->begin_at(step);
 }
 
 int64_t Engine::num_parameters() const {
@@ -253,7 +270,9 @@ bool Engine::speaks_for_loss() const {
 }
 
 double Engine::run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale) {
-  const double router_scale = training ? loss_scale_.scale() / static_cast<double>(tokens_per_step()) : 0;
+  const double copies = mesh_.shape().dp, together = copies_together();
+  const double router_scale =
+      training ? loss_scale_.scale() / static_cast<double>(tokens_per_step()) * (copies / together) : 0;
   const double sum =
       micro_batches_->run(tokens_->of(batch), {first, num_passes, batch.shape.T, step_, router_scale}, training, scale);
   return speaks_for_loss() ? sum : 0;
@@ -318,6 +337,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   }
   ESP_CHECK(batch, "the training data ended");
   const double counted = std::max(1.0, summed_over(Axis::data, static_cast<double>(batch->counted)));
+  const double counted_together = this->counted_together(static_cast<double>(batch->counted), counted);
   const int64_t begun = now_ns();
   for (Holding& holding : holdings_) holding.strategy->begin_step();
   micro_batches_->forget_times();
@@ -327,17 +347,19 @@ StepResult Engine::train_step(bool wants_to_stop) {
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();
   const double loss =
-      run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true, scale / counted);
+      run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true, scale / counted_together);
   const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - exposed_ms();
 
   for (Holding& holding : holdings_) holding.strategy->finish();
   exchange(result, loss, busy_ms, wants_to_stop);
   result.loss /= counted;
   obs::Span span(trace_, "optimizer", "compute");
-  result.grad_norm = std::sqrt(sum_of_squares()) / scale;
+  const double own_norm = std::sqrt(sum_of_squares()) / scale;
+  // Copies that go their own ways clip by their own norm; told is the mean of all, and one that cannot step keeps all.
+  result.grad_norm = together().all ? own_norm : summed_over(Axis::data, own_norm) / mesh_.shape().dp;
   result.skipped = !std::isfinite(result.grad_norm);
   loss_scale_.update(result.skipped);
-  const double factor = optim::clip_factor(result.grad_norm, config_.train.clip) / scale;
+  const double factor = optim::clip_factor(own_norm, config_.train.clip) / scale;
   for (Holding& holding : holdings_) {
     if (!result.skipped) holding.optimizer->step(result.lr, factor);
     holding.strategy->after_step();
@@ -346,6 +368,27 @@ StepResult Engine::train_step(bool wants_to_stop) {
   result.exposed_ms = exposed_ms();
   ++step_;
   return result;
+}
+
+sync::Together Engine::together() {
+  sync::Apart* apart = strategy().apart();
+  return apart ? apart->together() : sync::Together();
+}
+
+double Engine::copies_together() {
+  const sync::Together who = together();
+  return who.all ? mesh_.shape().dp : (who.some ? who.some->size() : 1);
+}
+
+// The tokens whose gradients add up: of all copies, of a node, or this copy's own.
+double Engine::counted_together(double own, double all) {
+  sync::Apart* apart = strategy().apart();
+  if (!apart) return all;
+  apart->counted(own);
+  const sync::Together who = apart->together();
+  if (who.all) return all;
+  if (who.some) who.some->all_reduce(&own, &own, 1, DType::f64, comm::ReduceOp::sum);
+  return std::max(1.0, own);
 }
 
 // Waited for others in this step, whoever they were.
@@ -364,6 +407,7 @@ double Engine::sum_of_squares() {
 double Engine::evaluate(int64_t batches) {
   if (!feed_->val) return std::numeric_limits<double>::quiet_NaN();
   obs::Span span(trace_, "evaluate", "compute");
+  const sync::MeanLent lent(strategy().apart());
   const auto available = static_cast<int64_t>(feed_->val->samples_per_epoch());
   double sum = 0, counted = 0;
   for (int64_t first = 0; first < std::min(batches * config_.train.global_batch, available);

@@ -73,6 +73,7 @@ class Engine {
   model::Model& model() { return *model_; }
   std::span<Holding> holdings() { return holdings_; }  // the model's first
   sync::Strategy& strategy() { return *holdings_.front().strategy; }
+  const std::string& method() const { return config_.sync.method; }
   sync::Offload* offload() { return offload_.get(); }
   optim::Optimizer& optimizer() { return *holdings_.front().optimizer; }
   optim::LossScale& loss_scale() { return loss_scale_; }
@@ -102,6 +103,9 @@ class Engine {
   void split(const RunConfig& config, const model::ModelConfig& shape);
   double exposed_ms() const;
   double sum_of_squares();
+  sync::Together together();
+  double copies_together();
+  double counted_together(double own, double all);
   void set_up(RunConfig& config);
   void hold(RunConfig& config, nn::ParameterList& parameters, parallel::Axis copies);
   std::unique_ptr<optim::Optimizer> make_optimizer(Holding& holding);

@@ -105,10 +105,13 @@ void Reports::step(const StepReport& r, bool logged) {
                {"layout", engine_.mesh().shape().text()},
                {"version", 1}};
   if (r.val_loss) line["val_loss"] = *r.val_loss;
+  for (const sync::Measure& measure : r.measures) line[std::string(measure.name)] = measure.value;
   metrics_->append(std::move(line));
   if (!tensorboard_) return;
   tensorboard_->scalar("loss_metrics/global_avg_loss", r.result.loss, r.step);
   if (r.val_loss) tensorboard_->scalar("validation_metrics/loss", *r.val_loss, r.step);
+  for (const sync::Measure& measure : r.measures)
+    tensorboard_->scalar("copies/" + std::string(measure.name), measure.value, r.step);
   tensorboard_->scalar("grad_norm", r.result.grad_norm, r.step);
   tensorboard_->scalar("lr", r.result.lr, r.step);
   tensorboard_->scalar("throughput(tps)", rate, r.step);

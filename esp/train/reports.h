@@ -20,6 +20,7 @@ struct StepReport {
   StepResult result;
   double seconds = 0;
   std::optional<double> val_loss;
+  std::vector<sync::Measure> measures;  // of copies that go their own ways
   double flops_per_s = 0, mfu = 0;
   uint64_t memory_bytes = 0;
 };

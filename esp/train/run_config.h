@@ -91,6 +91,11 @@ struct SyncSection {
   int64_t offload_tile = 4 << 20;
   int64_t delay_update = 0;
   std::string compress = "none", feedback = "none";
+  std::string topology = "ring", gossip_mode = "adapt_then_combine";
+  bool tracking = false, hierarchical = false, average_state = false;
+  int64_t period = 0, consensus_every = 0, tau = 8, local_after = 0, sample = 0;
+  std::string client_weights = "equal";
+  double outer_lr = 0.7, outer_momentum = 0.9;
 };
 
 struct CommSection {

@@ -183,8 +183,8 @@ void RunConfig::check_world(int world) const {
        "0 or more is wanted; -1 (as measured) with sync.offload_params = \"host\" or \"file\"");
   want(sync.group >= 0 && (sync.group == 0 || dp % sync.group == 0), "sync.group", sync.group,
        fmt::format("0 (all) or what divides the {} ranks that hold copies", dp));
-  want(sync.group == 0 || sync.method != "allreduce", "sync.group", sync.group,
-       "it is of zero1, zero2 and zero3; allreduce keeps whole copies everywhere");
+  want(sync.group == 0 || sync.method.starts_with("zero"), "sync.group", sync.group,
+       "it is of zero1, zero2 and zero3; others keep whole copies everywhere");
   static constexpr Named<int> kOffloads[] = {{"none", 0}, {"host", 1}, {"file", 2}};
   static constexpr Named<int> kIo[] = {{"auto", 0}, {"uring", 1}, {"threads", 2}};
   find_row("sync.offload", kOffloads, sync.offload);
@@ -210,6 +210,14 @@ void RunConfig::check_world(int world) const {
   want(run.device_memory_mb >= 0, "run.device_memory_mb", run.device_memory_mb, "0 (no limit) or more");
   want(comm.nodes >= 0 && (comm.nodes == 0 || world % comm.nodes == 0), "comm.nodes", comm.nodes,
        fmt::format("0 (as the hosts are) or what divides the {} ranks", world));
+  const bool apart = sync.method == "gossip" || sync.method == "local" || sync.method == "diloco";
+  want(!apart || (layout.mesh.cp == 1 && layout.mesh.ep == 1), "sync.method", sync.method,
+       "copies that go their own ways have their sequences and experts whole: no parallel.cp and no parallel.ep");
+  want(!apart || sync.offload == "none", "sync.offload", sync.offload,
+       "copies that go their own ways keep the optimizer's state with the values; none is wanted");
+  want(apart || !sync.hierarchical, "sync.hierarchical", sync.hierarchical, "it is of gossip, local and diloco");
+  want(sync.method == "gossip" || !sync.tracking, "sync.tracking", sync.tracking, "it is of sync.method = \"gossip\"");
+  want(sync.consensus_every >= 0, "sync.consensus_every", sync.consensus_every, "0 (none) or more steps");
   find_row("sync.compress", kNone, sync.compress);
   find_row("sync.feedback", kNone, sync.feedback);
   want(parallel.layout.empty(), "parallel.layout", parallel.layout, "one rank has one layout; leave it out");

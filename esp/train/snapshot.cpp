@@ -10,6 +10,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/train/loaded.h"
+#include "esp/train/own_state.h"
 #include "esp/train/sections.h"
 
 namespace esp::train {
@@ -103,6 +104,7 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
                     {"seed", config.run.seed},
                     {"tokenizer", config.data.tokenizer},
                     {"run", to_toml(config)}};
+  add_own_state(snapshot, engine);
   return snapshot;
 }
 
@@ -115,9 +117,11 @@ void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoin
 }
 
 void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint) {
+  const bool of_mean = checkpoint.state().contains("copies");  // it may have no master copy: the values make it anew
   for (const optim::State& state : optimizer.states())
     for_each_parameter(parameters, state.range, state.values,
                        [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& values) {
+                         if (of_mean && !checkpoint.has(prefix_of(state) + p.name)) return;
                          fill_pieces(p, prefix_of(state) + p.name, begin, end, values,
                                      [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
                        });
@@ -139,9 +143,12 @@ void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& ch
     holding.optimizer->set_num_steps(state.at("optimizer_steps").get<int64_t>());
     holding.optimizer->states_restored();
   }
+  if (state.contains("copies") && !state.at("copies").at("equal").get<bool>())
+    for (Holding& holding : engine.holdings()) holding.optimizer->refresh_master();
   if (!has_states) return engine.resume_at(checkpoint.step());
   engine.loss_scale().restore(state.at("loss_scale").get<double>(), state.at("good_steps").get<int64_t>());
   engine.resume_at(state.at("step").get<int64_t>());
+  load_own_state(engine, checkpoint);
 }
 
 // Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.

@@ -1,0 +1,27 @@
+// y[i] = w[0]·x[0][i] + w[1]·x[1][i] + …, the products added in exactly this order.
+//
+// Overwrites y, which may equal any x exactly and may not overlap one partly. Weights are rounded to the type that sums
+// are kept in (fp32; fp64 for f64), 16-bit results are rounded once at the end. At least one term.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+
+namespace esp::kernel {
+
+struct WeightedTerm {
+  const void* x = nullptr;
+  double weight = 1;
+};
+
+void weighted_sum(void* y, std::span<const WeightedTerm> terms, int64_t count, DType dtype,
+                  const device::Stream& stream);
+
+namespace ref {
+void weighted_sum(void* y, std::span<const WeightedTerm> terms, int64_t count, DType dtype);
+}
+
+}  // namespace esp::kernel

@@ -1,0 +1,48 @@
+#include "esp/sync/gossip/neighbours.h"
+
+#include "esp/kernel/weighted_sum.h"
+
+namespace esp::sync {
+
+using tensor::Tensor;
+
+Neighbours::Flight Neighbours::start(const Mixing& mixing, const Tensor& x) {
+  Flight flight{&mixing, x, {}, {}};
+  std::vector<comm::Call> calls;
+  const int here = copies_.rank();
+  comm::Call call;
+  call.count = static_cast<size_t>(x.count());
+  call.dtype = x.dtype();
+  for (const int to : listeners(mixing, here)) {
+    call.op = comm::Op::send;
+    call.in = x.data();
+    call.out = nullptr;
+    call.root = to;
+    calls.push_back(call);
+  }
+  for (const Heard& one : mixing[static_cast<size_t>(here)]) {
+    Tensor& heard = flight.heard.emplace_back();
+    if (one.from == here || one.weight == 0) continue;
+    heard = tensor::empty(context_, x.shape(), x.dtype(), device::MemoryCategory::buffer);
+    call.op = comm::Op::recv;
+    call.in = nullptr;
+    call.out = heard.data();
+    call.root = one.from;
+    calls.push_back(call);
+  }
+  if (!calls.empty()) flight.work = copies_.start_group(calls);
+  return flight;
+}
+
+void Neighbours::combine(Flight& flight) {
+  copies_.wait(flight.work, "neighbours");
+  std::vector<kernel::WeightedTerm> terms;
+  const auto& row = (*flight.mixing)[static_cast<size_t>(copies_.rank())];
+  for (size_t i = 0; i < row.size(); ++i)
+    if (row[i].weight > 0)
+      terms.push_back({flight.heard[i].defined() ? flight.heard[i].data() : flight.own.data(), row[i].weight});
+  kernel::weighted_sum(flight.own.data(), terms, flight.own.count(), flight.own.dtype(), context_.stream);
+  flight = {};
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,274 @@
+#include "esp/sync/local/own_copies.h"
+
+#include <cmath>
+#include <deque>
+
+#include <fmt/format.h>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/weighted_sum.h"
+#include "esp/sync/all_reduce.h"
+
+namespace esp::sync {
+namespace {
+
+using tensor::Tensor;
+
+constexpr size_t kAhead = 2;  // sums of units under way at once
+
+void check(const Setup& setup) {
+  const int size = setup.ranks ? setup.ranks->size() : 1;
+  if (setup.options.hierarchical && (setup.ranks_per_node < 1 || size % setup.ranks_per_node != 0))
+    throw UsageError(
+        fmt::format("sync.hierarchical = true: {} copies are not nodes of {} each; comm.nodes says how many nodes "
+                    "there are",
+                    size, setup.ranks_per_node));
+  if (setup.gradients_leave || setup.offload)
+    throw UsageError(
+        fmt::format("sync.method = {}: the optimizer's state stays with the values; sync.offload = none "
+                    "is wanted with it",
+                    setup.options.method));
+}
+
+std::unique_ptr<comm::Communicator> split_off(const Setup& setup, bool within) {
+  if (!setup.ranks || !setup.options.hierarchical) return nullptr;
+  const int rank = setup.ranks->rank(), node = rank / setup.ranks_per_node, place = rank % setup.ranks_per_node;
+  return setup.ranks->split(within ? node : place, rank);
+}
+
+Setup checked(const Setup& setup) {
+  check(setup);
+  return setup;
+}
+
+}  // namespace
+
+OwnCopies::OwnCopies(const Setup& setup)
+    : setup_(checked(setup)),
+      parameters_(*setup.parameters),
+      node_(split_off(setup, true)),
+      across_(split_off(setup, false)),
+      peers_(across_ ? across_.get() : setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}),
+      inner_(make_bucketed(setup)) {
+  for (const auto& unit : parameters_.units()) x_.push_back(unit.values);
+}
+
+std::vector<Group> OwnCopies::groups() const {
+  std::vector<Group> all;
+  if (node_) all.push_back({"node", node_.get()});
+  if (across_) all.push_back({"across nodes", across_.get()});
+  return all;
+}
+
+void OwnCopies::attach(optim::Optimizer& optimizer) {
+  optimizer_ = &optimizer;
+  for (const optim::State& state : optimizer.states())
+    if (state.slot == "master") x_[static_cast<size_t>(state.range.unit)] = state.values;
+}
+
+comm::Communicator* OwnCopies::gradient_group() const {
+  return all_together() ? setup_.ranks : node_.get();
+}
+
+Together OwnCopies::together() const {
+  if (all_together()) return {};
+  return {false, node_.get()};
+}
+
+void OwnCopies::begin_step() {
+  mean_.clear();
+  mean_made_ = false;
+  peers_.forget_times();
+  inner_->talk_to(gradient_group());
+  if (!all_together()) before_gradients();
+  inner_->begin_step();
+}
+
+void OwnCopies::finish() {
+  inner_->finish();
+  if (!all_together()) with_gradients();
+}
+
+void OwnCopies::after_step() {
+  if (!all_together()) {
+    equal_ = num_copies() == 1;
+    meet();
+    const int64_t every = setup_.options.consensus_every;
+    if (every > 0 && (step_ + 1) % every == 0 && !consensus_) measure_consensus();
+  }
+  ++step_;
+}
+
+void OwnCopies::changed(size_t unit) {
+  const Tensor& values = parameters_.units()[unit].values;
+  if (x_[unit].data() == values.data()) return;
+  kernel::cast(values.data(), values.dtype(), x_[unit].data(), x_[unit].dtype(), values.count(), setup_.context.stream);
+}
+
+Tensor OwnCopies::gradients() const {
+  return Tensor::over(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
+}
+
+Tensor OwnCopies::scratch(const Tensor& like) const {
+  return tensor::empty(setup_.context, like.shape(), like.dtype(), device::MemoryCategory::buffer);
+}
+
+void OwnCopies::sum_units(const PutUnit& put, const PutUnit& f) {
+  struct Flight {
+    size_t unit;
+    Tensor sum;
+    Work work;
+  };
+  std::deque<Flight> flights;
+  const auto land = [&] {
+    peers_.wait(flights.front().work, "average");
+    f(flights.front().unit, flights.front().sum);
+    flights.pop_front();
+  };
+  for (size_t unit = 0; unit < x_.size(); ++unit) {
+    if (flights.size() == kAhead) land();
+    Tensor sum = scratch(x_[unit]);
+    put(unit, sum);
+    Work work = peers_.start_all_reduce(sum);
+    flights.push_back({unit, std::move(sum), std::move(work)});
+  }
+  while (!flights.empty()) land();
+}
+
+double OwnCopies::mean_of(double value) {
+  peers_.wait(peers_.start_all_reduce(Tensor::over(&value, {1}, DType::f64)), "average");
+  return value / num_copies();
+}
+
+// What every copy put in is summed, times `factor`, and taken for x.
+void OwnCopies::apply_average(const PutUnit& put, double factor) {
+  if (num_copies() == 1) return;
+  double apart = 0;
+  const device::Stream& stream = setup_.context.stream;
+  sum_units(put, [&](size_t unit, const Tensor& sum) {
+    const Tensor& x = x_[unit];
+    if (factor != 1) kernel::scale(sum.data(), factor, sum.count(), sum.dtype(), stream);
+    const kernel::WeightedTerm difference[] = {{x.data(), 1}, {sum.data(), -1}};
+    kernel::weighted_sum(x.data(), difference, x.count(), x.dtype(), stream);
+    apart += kernel::sum_of_squares(x.data(), x.count(), x.dtype(), stream);
+    kernel::cast(x.data(), x.dtype(), sum.data(), sum.dtype(), x.count(), stream);
+    changed(unit);
+  });
+  consensus_ = mean_of(apart);
+  equal_ = true;
+}
+
+void OwnCopies::average() {
+  apply_average(
+      [this](size_t unit, const Tensor& sum) {
+        kernel::cast(sum.data(), sum.dtype(), x_[unit].data(), x_[unit].dtype(), sum.count(), setup_.context.stream);
+      },
+      1.0 / num_copies());
+}
+
+void OwnCopies::average(double weight) {
+  apply_average(
+      [&](size_t unit, const Tensor& sum) {
+        const kernel::WeightedTerm mine[] = {{x_[unit].data(), weight}};
+        // What does not count may be anything, also not finite.
+        if (weight == 0)
+          kernel::fill(sum.data(), 0, sum.count(), sum.dtype(), setup_.context.stream);
+        else
+          kernel::weighted_sum(sum.data(), mine, sum.count(), sum.dtype(), setup_.context.stream);
+      },
+      1);
+}
+
+void OwnCopies::average_states() {
+  ESP_CHECK(optimizer_, "no optimizer was attached");
+  if (num_copies() == 1) return;
+  for (const optim::State& state : optimizer_->states()) {
+    if (state.slot == "master") continue;
+    peers_.wait(peers_.start_all_reduce(state.values), "average");
+    kernel::scale(state.values.data(), 1.0 / num_copies(), state.values.count(), state.values.dtype(),
+                  setup_.context.stream);
+  }
+}
+
+void OwnCopies::measure_consensus() {
+  if (equal_) {
+    consensus_ = 0;
+    return;
+  }
+  lend_mean();
+  take_back();
+}
+
+// The mean is made of x and stands in the values; x itself is set aside where it is the values.
+void OwnCopies::lend_mean() {
+  ESP_CHECK(own_.empty(), "the mean is lent already");
+  if (equal_ || num_copies() == 1) return;
+  const device::Stream& stream = setup_.context.stream;
+  double apart = 0;
+  sum_units(
+      [&](size_t unit, const Tensor& sum) {
+        kernel::cast(sum.data(), sum.dtype(), x_[unit].data(), x_[unit].dtype(), sum.count(), stream);
+      },
+      [&](size_t unit, const Tensor& sum) {
+        const Tensor& values = parameters_.units()[unit].values;
+        own_.push_back(tensor::copy_of(setup_.context, values, device::MemoryCategory::buffer));
+        kernel::scale(sum.data(), 1.0 / num_copies(), sum.count(), sum.dtype(), stream);
+        const Tensor difference = scratch(sum);
+        const kernel::WeightedTerm terms[] = {{x_[unit].data(), 1}, {sum.data(), -1}};
+        kernel::weighted_sum(difference.data(), terms, sum.count(), sum.dtype(), stream);
+        apart += kernel::sum_of_squares(difference.data(), sum.count(), sum.dtype(), stream);
+        kernel::cast(values.data(), values.dtype(), sum.data(), sum.dtype(), sum.count(), stream);
+      });
+  consensus_ = mean_of(apart);
+}
+
+void OwnCopies::take_back() {
+  for (size_t unit = 0; unit < own_.size(); ++unit) {
+    const Tensor& values = parameters_.units()[unit].values;
+    kernel::cast(values.data(), values.dtype(), own_[unit].data(), own_[unit].dtype(), values.count(),
+                 setup_.context.stream);
+  }
+  own_.clear();
+}
+
+std::vector<optim::Held> OwnCopies::held() {
+  const bool first = !setup_.ranks || setup_.ranks->rank() == 0;
+  const bool whole = equal_ || num_copies() == 1;
+  if (!whole && !std::exchange(mean_made_, true)) {
+    lend_mean();
+    if (first)
+      for (const auto& unit : parameters_.units())
+        mean_.push_back(tensor::copy_of(setup_.context, unit.values, device::MemoryCategory::buffer));
+    take_back();
+  }
+  std::vector<optim::Held> all;
+  if (!first) return all;
+  for (const optim::Owned& one : owned())
+    all.push_back({one.range, whole ? one.values : mean_[static_cast<size_t>(one.range.unit)]});
+  return all;
+}
+
+std::vector<Remembered> OwnCopies::remembered() {
+  if (equal_) return {};
+  return {{"values", Tensor::over(parameters_.units().front().values.data(), {parameters_.count()}, setup_.storage)}};
+}
+
+std::vector<Measure> OwnCopies::take_measures() {
+  std::vector<Measure> all;
+  if (const auto taken = std::exchange(consensus_, std::nullopt)) all.push_back({"consensus", *taken});
+  return all;
+}
+
+void OwnCopies::begin_at(int64_t step) {
+  step_ = step;
+  equal_ = true;
+}
+
+void OwnCopies::go_on_at(int64_t step, bool equal) {
+  step_ = step;
+  equal_ = equal;
+}
+
+}  // namespace esp::sync
