@@ -1,0 +1,62 @@
+#include "esp/kernel/difference.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "esp/kernel/cpu/difference.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come first
+#include "esp/kernel/cpu/elements-inl.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/magnitude.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace esp::kernel::HWY_NAMESPACE {
+
+void subtract_piece(void* y, const void* a, const void* b, int64_t count, DType dtype) {
+  with_real(dtype, [&]<typename T>(std::type_identity<T>) {
+    each_vector<T>(count, [&](auto lanes, int64_t i) HWY_ATTR {
+      lanes.store(hn::Sub(lanes.load(static_cast<const T*>(a) + i), lanes.load(static_cast<const T*>(b) + i)),
+                  static_cast<T*>(y) + i);
+    });
+  });
+}
+
+void multiply_piece(void* y, const void* x, int64_t count, DType dtype) {
+  with_real(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* to = static_cast<T*>(y);
+    each_vector<T>(count, [&](auto lanes, int64_t i) HWY_ATTR {
+      lanes.store(hn::Mul(lanes.load(to + i), lanes.load(static_cast<const T*>(x) + i)), to + i);
+    });
+  });
+}
+
+}  // namespace esp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace esp::kernel {
+
+HWY_EXPORT(subtract_piece);
+HWY_EXPORT(multiply_piece);
+
+void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
+  const auto piece = HWY_DYNAMIC_DISPATCH(subtract_piece);
+  device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
+    piece(at(y, begin, dtype), at(a, begin, dtype), at(b, begin, dtype), end - begin, dtype);
+  });
+}
+
+void multiply(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  const auto piece = HWY_DYNAMIC_DISPATCH(multiply_piece);
+  device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
+    piece(at(y, begin, dtype), at(x, begin, dtype), end - begin, dtype);
+  });
+}
+
+void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (into == Into::overwrite) return cast(y, dtype, x, dtype, count, stream);
+  if (into == Into::add) return add_to(y, x, count, dtype, stream);
+  subtract(y, y, x, count, dtype, stream);
+}
+
+}  // namespace esp::kernel
+#endif

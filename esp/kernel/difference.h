@@ -1,0 +1,17 @@
+// y = a − b, y −= x, y *= x; f32 and f64. y may be an operand.
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+#include "esp/kernel/into.h"
+
+namespace esp::kernel {
+
+void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream);
+// y = x, y += x or y −= x.
+void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream);
+void multiply(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream);  // y *= x
+
+}  // namespace esp::kernel

@@ -1,0 +1,103 @@
+#include "esp/sync/compress/arguments.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::sync {
+namespace {
+
+template <typename T>
+std::optional<T> parsed(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
+std::vector<std::string> parts_of(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const size_t at = text.find(separator);
+    parts.emplace_back(text.substr(0, at));
+    if (at == text.npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+}  // namespace
+
+Arguments::Arguments(std::string_view name, std::string_view rest, std::string_view takes)
+    : name_(name), takes_(takes) {
+  if (!rest.empty()) given_ = parts_of(rest.substr(1), ':');
+}
+
+std::optional<std::string> Arguments::take() {
+  if (empty()) return {};
+  return given_[next_++];
+}
+
+void Arguments::refuse(std::string_view why) const {
+  throw UsageError(fmt::format("{}: {}; it is written {}{}", name_, why, name_, takes_));
+}
+
+int64_t Arguments::whole(std::string_view what, int64_t otherwise, int64_t least, int64_t most) {
+  const auto text = take();
+  if (!text) return otherwise;
+  const auto value = parsed<int64_t>(*text);
+  if (!value || *value < least || *value > most)
+    refuse(fmt::format("{} \"{}\" is no whole number from {} to {}", what, *text, least, most));
+  return *value;
+}
+
+double Arguments::number(std::string_view what, std::optional<double> otherwise, double least, double most) {
+  const auto text = take();
+  if (!text && !otherwise) refuse(fmt::format("{} is missing", what));
+  if (!text) return *otherwise;
+  const auto value = parsed<double>(*text);
+  if (!value || !(*value >= least && *value <= most))
+    refuse(fmt::format("{} \"{}\" is no number from {} to {}", what, *text, least, most));
+  return *value;
+}
+
+std::vector<double> Arguments::numbers(std::string_view what) {
+  const auto text = take();
+  if (!text) refuse(fmt::format("{} are missing", what));
+  std::vector<double> values;
+  for (const std::string& part : parts_of(*text, ',')) {
+    const auto value = parsed<double>(part);
+    if (!value || !std::isfinite(*value)) refuse(fmt::format("\"{}\" among {} is no number", part, what));
+    values.push_back(*value);
+  }
+  return values;
+}
+
+bool Arguments::flag(std::string_view word) {
+  if (empty() || given_[next_] != word) return false;
+  ++next_;
+  return true;
+}
+
+Arguments::Share Arguments::share(std::string_view what, double otherwise) {
+  const auto text = take();
+  if (!text) return {otherwise, 0};
+  if (const auto count = parsed<int64_t>(*text)) {
+    if (*count < 1) refuse(fmt::format("{} \"{}\": at least one is needed", what, *text));
+    return {0, *count};
+  }
+  const bool percent = text->ends_with('%');
+  const auto value = parsed<double>(std::string_view(*text).substr(0, text->size() - percent));
+  const double fraction = value ? *value / (percent ? 100 : 1) : 0;
+  if (!(fraction > 0 && fraction <= 1))
+    refuse(fmt::format("{} \"{}\" is neither a share above 0 and up to 1.0 (or 100%) nor a whole number", what, *text));
+  return {fraction, 0};
+}
+
+void Arguments::finish() const {
+  if (!empty()) refuse(fmt::format("\"{}\" is not among its options", given_[next_]));
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,178 @@
+#include "esp/sync/compress/feedback.h"
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/kernel/difference.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/sync/compress/arguments.h"
+
+namespace esp::sync {
+namespace {
+
+using tensor::Tensor;
+
+constexpr FeedbackRow kFeedbacks[] = {
+    {"none", "", "what is left out is lost; for unbiased compressors", true, true},
+    {"ef", "", "what is left out is sent later (MEM-SGD, EF-SGD)", false, false},
+    {"double_squeeze", "", "errors on the way up and on the way down", true, false},
+    {"ef21", "", "differences to a running estimate travel", false, false},
+    {"neolithic", "[:ROUNDS]", "double_squeeze with each compression in rounds [2] on the rest", true, false},
+};
+
+// What they share: the way, the factor, the count of events.
+class OverRanks : public Feedback {
+ public:
+  OverRanks(const FeedbackSetup& setup, Way way)
+      : setup_(setup.sum),
+        ranks_(make_aggregation(way, setup.sum)),
+        way_(way),
+        factor_(setup.factor.value_or(1.0 / size())) {}
+  std::vector<State> state() const override { return {}; }
+  uint64_t events() const override { return events_; }
+  void set_events(uint64_t events) override { events_ = events; }
+
+ protected:
+  int size() const { return setup_.ranks ? setup_.ranks->size() : 1; }
+  const device::Stream& stream() const { return setup_.context.stream; }
+  int64_t share() const { return static_cast<int64_t>(ranks_->share().count); }
+  uint64_t event() { return events_++; }
+  Tensor zeros(int64_t count) const {
+    return tensor::zeros(setup_.context, {count}, setup_.dtype, device::MemoryCategory::buffer);
+  }
+  void scale(void* x, int64_t count) const { kernel::scale(x, factor_, count, setup_.dtype, stream()); }
+  void add(const Tensor& y, const void* x) const { kernel::add_to(y.data(), x, y.count(), setup_.dtype, stream()); }
+
+  const AggregationSetup setup_;
+  const std::unique_ptr<Aggregation> ranks_;
+  const Way way_;
+
+ private:
+  const double factor_;
+  uint64_t events_ = 0;
+};
+
+class None final : public OverRanks {
+ public:
+  None(const FeedbackSetup& setup, Way way) : OverRanks(setup, way) {
+    if (way == Way::two_phase) sum_ = zeros(share());
+  }
+  void exchange(void* out, const void* g) override {
+    void* sum = sum_.defined() ? sum_.data() : out;
+    ranks_->collect(sum, Into::overwrite, g, nullptr, Into::overwrite, event());
+    scale(sum, share());
+    if (sum_.defined()) ranks_->spread(out, Into::overwrite, sum, nullptr, Into::overwrite, event());
+  }
+
+ private:
+  Tensor sum_;
+};
+
+class ErrorFeedback final : public OverRanks {
+ public:
+  ErrorFeedback(const FeedbackSetup& setup, Way way) : OverRanks(setup, way), error_(zeros(setup_.count)) {}
+  void exchange(void* out, const void* g) override {
+    add(error_, g);
+    ranks_->collect(out, Into::overwrite, error_.data(), error_.data(), Into::subtract, event());
+    scale(out, setup_.count);
+  }
+  std::vector<State> state() const override { return {{"error", error_}}; }
+
+ private:
+  const Tensor error_;
+};
+
+// DoubleSqueeze is one round of it.
+class Neolithic final : public OverRanks {
+ public:
+  Neolithic(const FeedbackSetup& setup, Way way, int64_t rounds)
+      : OverRanks(setup, way),
+        rounds_(rounds),
+        error_(zeros(setup_.count)),
+        sum_error_(zeros(share())),
+        sum_(zeros(share())) {}
+  void exchange(void* out, const void* g) override {
+    add(error_, g);
+    for (int64_t r = 0; r < rounds_; ++r)
+      ranks_->collect(sum_.data(), r ? Into::add : Into::overwrite, error_.data(), error_.data(), Into::subtract,
+                      event());
+    scale(sum_.data(), share());
+    add(sum_error_, sum_.data());
+    for (int64_t r = 0; r < rounds_; ++r)
+      ranks_->spread(out, r ? Into::add : Into::overwrite, sum_error_.data(), sum_error_.data(), Into::subtract,
+                     event());
+  }
+  std::vector<State> state() const override { return {{"error", error_}, {"sum_error", sum_error_}}; }
+
+ private:
+  const int64_t rounds_;
+  const Tensor error_, sum_error_, sum_;  // of this rank; of its share; the share's sum while it is made
+};
+
+class Ef21 final : public OverRanks {
+ public:
+  Ef21(const FeedbackSetup& setup, Way way)
+      : OverRanks(setup, way),
+        own_(zeros(setup_.count)),
+        mean_(zeros(setup_.count)),
+        change_(zeros(setup_.count)),
+        sum_(zeros(setup_.count)) {}
+  void exchange(void* out, const void* g) override {
+    kernel::subtract(change_.data(), g, own_.data(), setup_.count, setup_.dtype, stream());
+    ranks_->collect(sum_.data(), Into::overwrite, change_.data(), own_.data(), Into::add, event());
+    scale(sum_.data(), setup_.count);
+    add(mean_, sum_.data());
+    kernel::put_values(out, Into::overwrite, mean_.data(), setup_.count, setup_.dtype, stream());
+  }
+  std::vector<State> state() const override { return {{"estimate", own_}, {"mean_estimate", mean_}}; }
+
+ private:
+  const Tensor own_, mean_, change_, sum_;
+};
+
+}  // namespace
+
+std::span<const FeedbackRow> feedbacks() {
+  return kFeedbacks;
+}
+
+const FeedbackRow& find_feedback(std::string_view spec) {
+  return find_row("feedback", kFeedbacks, spec.substr(0, spec.find(':')));
+}
+
+std::unique_ptr<Feedback> make_feedback(std::string_view spec, const FeedbackSetup& setup) {
+  const FeedbackRow& row = find_feedback(spec);
+  Arguments arguments(row.name, spec.substr(row.name.size()), row.options);
+  const int64_t rounds = row.name == "neolithic" ? arguments.whole("rounds", 2, 1, 1000) : 1;
+  arguments.finish();
+  const AggregationSetup& sum = setup.sum;
+  sum.compressor->check(sum.count);
+  const Way way = setup.way ? *setup.way
+                            : cheapest_way(*sum.compressor, sum.count, sum.dtype, sum.ranks ? sum.ranks->size() : 1,
+                                           {row.two_phase});
+  if (way == Way::two_phase && !row.two_phase)
+    throw UsageError(fmt::format(
+        "{} keeps no error of the second compression of a two-phase way: take gather, sum or double_squeeze",
+        row.name));
+  if (row.name == "none") return std::make_unique<None>(setup, way);
+  if (row.name == "ef") return std::make_unique<ErrorFeedback>(setup, way);
+  if (row.name == "ef21") return std::make_unique<Ef21>(setup, way);
+  return std::make_unique<Neolithic>(setup, way, rounds);
+}
+
+std::string objection(const Compressor& compressor, std::string_view feedback, int64_t count) {
+  const auto [omega, delta] = compressor.guarantee(count);
+  if (find_feedback(feedback).plain) {
+    if (!omega && delta && *delta < 0.9)
+      return fmt::format("a biased compressor (delta {:.3g}) without feedback may diverge: take feedback ef", *delta);
+  } else if (!delta && omega && *omega >= 1) {
+    return fmt::format(
+        "feedback needs a contractive compressor, and this one is unbiased with omega {:.3g}: its errors would grow; "
+        "take feedback none, or randomk's unscaled",
+        *omega);
+  }
+  return {};
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,30 @@
+// Natural compression (Horváth et al. 2019): kernel/random_codes.h.
+#include "esp/kernel/random_codes.h"
+#include "esp/sync/compress/compressors_list.h"
+
+namespace esp::sync {
+namespace {
+
+class Natural final : public NarrowCompressor {
+ public:
+  Guarantee guarantee(int64_t) const override { return {0.125, {}}; }
+
+ protected:
+  size_t bytes_of(int64_t count) const override { return kernel::natural_bytes(count); }
+  void encode_floats(std::byte* code, const float* x, int64_t count, const Draw& draw,
+                     const device::Stream& stream) const override {
+    kernel::natural_encode(code, x, count, {draw.seed, draw.own()}, stream);
+  }
+  void decode_floats(float* y, Into into, const std::byte* code, int64_t count,
+                     const device::Stream& stream) const override {
+    kernel::natural_decode(y, into, code, count, stream);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_natural(Arguments&) {
+  return std::make_unique<Natural>();
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,38 @@
+// PowerSGD (Vogels et al. 2019): gradients of matrices travel as a product of two thin ones.
+//
+// For each a×b matrix M = gradient + error and a shared Q (b×r, from the step before; at first Gaussian from the shared
+// seed):  P = Σ M_i·Q over ranks, made orthonormal;  Q = factor·Σ M_iᵀ·P;  the result is P·Qᵀ, and rank i keeps
+// M_i − P·(M_iᵀP)ᵀ. Two all-reduces a step, of 4r·Σa and 4r·Σb bytes. What is no matrix, or has r(a + b)·2 ≥ ab, goes
+// whole with the first. f32. The same bits on every rank.
+#pragma once
+
+#include "esp/sync/compress/feedback.h"
+
+namespace esp::sync {
+
+// A run of the flat vector, row-major; rows 0: no matrix.
+struct MatrixPart {
+  int64_t offset = 0, rows = 0, cols = 0;
+};
+
+struct PowerSgdSetup {
+  comm::Communicator* ranks = nullptr;  // null: this rank is alone
+  tensor::Context context;
+  int64_t count = 0;              // of the flat vector
+  std::vector<MatrixPart> parts;  // what they do not cover goes whole
+  int64_t rank = 4;               // r
+  uint64_t seed = 0;
+  std::optional<double> factor;  // of the sum; none: 1/N
+  bool ordered = false;          // sums in rank order
+};
+
+// Elements of each all-reduce.
+struct PowerSgdCounts {
+  int64_t first = 0, second = 0;
+};
+PowerSgdCounts power_sgd_counts(int64_t count, const std::vector<MatrixPart>& parts, int64_t rank);
+
+// Its state is the error and all Q. UsageError for parts that overlap or reach past the end, and for r < 1.
+std::unique_ptr<Feedback> make_power_sgd(const PowerSgdSetup& setup);
+
+}  // namespace esp::sync
