@@ -137,7 +137,7 @@ const std::vector<Row>& rows() {
     std::vector<Row> all;
     for (const Division& division : kDivisions)
       for (const Recompute recompute : kRecomputes)
-        all.push_back({division, recompute, textbook_bytes(measured_plan(division, recompute, true)),
+        all.push_back({division, recompute, bytes_by_count(measured_plan(division, recompute, true)),
                        bytes_per_block(measured_plan(division, recompute, true)),
                        bytes_per_block(measured_plan(division, recompute, false))});
     return all;
@@ -159,10 +159,23 @@ TEST(ActivationBytes, OfTheTextbooksBlockAreItsFormula) {
   }
 }
 
-TEST(ActivationBytes, OfTheOrdinaryBlockAreNeverMoreWhereRowsAreNotDivided) {
+TEST(ActivationBytes, OfTheOrdinaryBlockAreTheirCountAndNeverMore) {
   for (const Row& row : rows()) {
-    if (row.division.sequence) continue;
+    const double count = bytes_by_count(measured_plan(row.division, row.recompute, false));
+    EXPECT_NEAR(static_cast<double>(row.ordinary.kept), count, 0.01 * count) << line_of(row);
     EXPECT_LE(row.ordinary.kept, row.textbook.kept) << line_of(row);
+  }
+}
+
+TEST(ActivationBytes, FollowTheFormulaAtOtherShapes) {
+  for (const int64_t tokens : {32, 192}) {
+    ActivationPlan plan = measured_plan({4, true}, Recompute::none, true);
+    plan.config.dim = 256;
+    plan.config.heads = 4;
+    plan.config.seq_len = plan.tokens = tokens;
+    plan.batch = 3;
+    const double count = bytes_by_count(plan);
+    EXPECT_NEAR(static_cast<double>(bytes_per_block(plan).kept), count, 0.01 * count) << tokens;
   }
 }
 

@@ -137,12 +137,15 @@ BlockBytes bytes_per_block(ActivationPlan plan) {
   return {(more.kept - few.kept) / kMore, (more.peak - few.peak) / kMore};
 }
 
-double textbook_bytes(const ActivationPlan& plan) {
+double bytes_by_count(const ActivationPlan& plan) {
   const double h = static_cast<double>(plan.config.dim), a = static_cast<double>(plan.config.heads);
   const double s = static_cast<double>(plan.tokens), sbh = s * static_cast<double>(plan.batch) * h, t = plan.tp;
-  const double scores = plan.recompute == nn::Recompute::none ? 5 * a * s / h : 0;
+  const bool selective = plan.recompute == nn::Recompute::selective;
+  // Of everybody's stream, and of heads and hidden units, which are divided.
+  const double whole = plan.textbook ? 10 : 8;
+  const double divided = plan.textbook ? 24 + (selective ? 0 : 5 * a * s / h) : selective ? 16 : 24;
   if (plan.recompute == nn::Recompute::full) return plan.sequence ? 2 * sbh / t : 2 * sbh;
-  return plan.sequence ? sbh / t * (34 + scores) : sbh * (10 + (24 + scores) / t);
+  return plan.sequence ? sbh / t * (whole + divided) : sbh * (whole + divided / t);
 }
 
 }  // namespace esp::parity

@@ -42,7 +42,7 @@ struct BlockBytes {
 };
 BlockBytes bytes_per_block(ActivationPlan plan);
 
-// The textbook's count for a GPT block in 16 bits.
-double textbook_bytes(const ActivationPlan& plan);
+// What a GPT block keeps in 16 bits by count: the textbook's, or ours.
+double bytes_by_count(const ActivationPlan& plan);
 
 }  // namespace esp::parity

@@ -10,6 +10,10 @@ const Overrides kOne = {"train.micro_batch=1"};
 const Overrides kExperts = {"model.experts=12", "model.expert_every=2", "model.expert_capacity=1.5"};
 const Overrides kExpertsOne = {"model.experts=4", "model.shared_expert=9", "train.micro_batch=1"};
 
+const Overrides kClass = {
+    "data.objective=classification", "data.train=PAIRS", "data.text_key=source", "data.label_key=target",
+    "data.val_fraction=0",           "model.seq_len=12", "model.pooler=true",    "model.post_norm=true"};
+
 const LayoutRow kRows[] = {
     // every axis alone
     {"tp2", "gpt", 2, {"tp=2"}},
@@ -99,6 +103,28 @@ const LayoutRow kRows[] = {
     {"ep2_dp2_pp2", "gpt", 4, {"dp=2", "ep=2", "pp=2"}, kExperts},
     {"tp2_experts", "gpt", 2, {"tp=2"}, kExperts},
     {"pp2_experts", "gpt", 2, {"pp=2"}, kExperts},
+    // other ways to share, send and keep
+    {"pp2_dp2_observed", "gpt", 4, {"pp=2", "dp=2", "sync.buckets=observed"}},
+    {"pp2_dp2_cycle", "llama", 4, {"pp=2", "dp=2", "sync.buckets=cycle", "sync.cycle_ms=0.2"}},
+    {"tp2_dp4_group2", "gpt", 8, {"tp=2", "dp=4", "sync.method=zero3", "sync.group=2"}, kOne},
+    {"pp2_dp2_kept", "llama", 4, {"pp=2", "dp=2", "sync.method=zero3", "sync.keep_gathered=true"}},
+    {"pp2_dp2_prefetch3", "gpt", 4, {"pp=2", "dp=2", "sync.method=zero3", "sync.prefetch=3", "schedule=zb-h1"}},
+    {"tp2_dp2_offload", "gpt", 4, {"tp=2", "dp=2", "sync.method=zero2", "sync.offload=host"}},
+    {"pp2_dp2_offload",
+     "llama",
+     4,
+     {"pp=2", "dp=2", "sync.method=zero3", "sync.offload=host", "sync.offload_params=host"}},
+    {"tp2_sequence_dp2_reduced",
+     "gpt",
+     4,
+     {"tp=2", "sequence=true", "dp=2", "sync.method=zero3", "sync.accumulate=reduced"},
+     kEven},
+    // a class per sequence, and sequences that end early
+    {"tp2_sequence_class", "bert", 2, {"tp=2", "sequence=true"}, kClass},
+    {"cp2_class", "bert", 2, {"cp=2"}, kClass},
+    {"cp2_ulysses_class", "bert", 2, {"cp=2", "context=ulysses"}, kClass},
+    {"pp2_class", "bert", 2, {"pp=2"}, kClass},
+    {"tp2_cp2_pp2_class", "bert", 8, {"tp=2", "cp=2", "pp=2"}, kClass},
     // with dropout and recomputation, which must not notice
     {"tp2_pp2_dropout", "gpt", 4, {"tp=2", "pp=2"}, {"model.dropout=0.1"}},
     {"tp2_sequence_dropout", "bert", 2, {"tp=2", "sequence=true"}, {"model.dropout=0.1", "model.seq_len=12"}},

@@ -28,6 +28,14 @@ Overrides with(Overrides all, const Overrides& more) {
   return all;
 }
 
+// The file of pairs is made by the tests.
+Overrides model_of(const LayoutRow& row) {
+  Overrides model = small_model(row.arch, row.model);
+  for (std::string& one : model)
+    if (one == "data.train=PAIRS") one = "data.train=" + pairs_file();
+  return model;
+}
+
 // A word without a dot is of [parallel].
 Overrides keys_of(const Overrides& layout) {
   Overrides keys;
@@ -37,7 +45,7 @@ Overrides keys_of(const Overrides& layout) {
 
 const Trained& one_process(const LayoutRow& row, const std::string& precision) {
   static std::map<std::string, Trained> known;
-  const Overrides model = with(small_model(row.arch, row.model), {"train.precision=" + precision});
+  const Overrides model = with(model_of(row), {"train.precision=" + precision});
   std::string key;
   for (const std::string& one : model) key += one + " ";
   const auto found = known.find(key);
@@ -52,7 +60,7 @@ TEST_P(Matrix, EqualsOneProcess) {
   const auto error_in = [&](const std::string& precision) {
     LayoutRun run;
     run.ranks = row.ranks;
-    run.overrides = with(with(small_model(row.arch, row.model), keys_of(row.layout)), {"train.precision=" + precision});
+    run.overrides = with(with(model_of(row), keys_of(row.layout)), {"train.precision=" + precision});
     const Trained many = train_layout(run), &one = one_process(row, precision);
     std::string worst;
     const Errors errors{loss_error(many, one), parameter_error(many, one, &worst)};

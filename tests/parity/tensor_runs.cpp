@@ -147,10 +147,13 @@ std::vector<TensorSeen> run_tensor(const TensorPlan& plan) {
   options.piece_bytes = plan.piece_bytes;
   options.keep_gathered = plan.keep_gathered;
   options.timeout = std::chrono::seconds(60);
-  parallel::with_holders(plan.tp, [&](comm::Communicator* world) {
-    Holder holder(world, shape, options);
-    seen[static_cast<size_t>(world->rank())] = run_one(holder, plan);
-  });
+  parallel::with_holders(
+      plan.tp,
+      [&](comm::Communicator* world) {
+        Holder holder(world, shape, options);
+        seen[static_cast<size_t>(world->rank())] = run_one(holder, plan);
+      },
+      plan.rings ? parallel::kRings : "");
   return seen;
 }
 

@@ -17,6 +17,7 @@ struct TensorPlan {
   int tp = 1;
   bool sequence = false, keep_gathered = false, overlap = true, training = true;
   int64_t piece_bytes = 512;
+  bool rings = false;  // collectives that send the least
   nn::Recompute recompute = nn::Recompute::none;
   DType dtype = DType::f64;
   int64_t batch = 3, tokens = 8;
