@@ -198,7 +198,7 @@ void RunConfig::check_world(int world) const {
   want(sync.offload_params == "none" || sync.quantise == "none", "sync.offload_params", sync.offload_params,
        "ZeRO++ (sync.quantise) gathers from the device; leave one of them out");
   want(!sync.direct_access || (sync.offload_params != "none" && dp == 1), "sync.direct_access", sync.direct_access,
-       "one copy whose values lie beyond the device: sync.offload_params = \"host\" or \"file\"");
+       "one rank whose values lie beyond the device: sync.offload_params = \"host\" or \"file\"");
   want(sync.delay_update >= 0, "sync.delay_update", sync.delay_update, "0 (never) or a number of steps");
   want(sync.delay_update == 0 || sync.offload != "none", "sync.delay_update", sync.delay_update,
        "it delays the host's update; sync.offload = \"host\" or \"file\" is wanted with it");
