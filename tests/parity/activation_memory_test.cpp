@@ -107,15 +107,15 @@ TEST(Textbook, IsRefusedWhereTheContextIsDivided) {
   });
 }
 
-// A block of s 256, b 2, h 512, a 8, in bf16 with dropout: the statistics of norms, which the textbook leaves out, are
-// 16 bytes of a row's 27 904.
+// A block of s 128, b 2, h 256, a 8, in bf16 with dropout: the statistics of norms, which the textbook leaves out, are
+// 16 bytes of a row's 13 824.
 ActivationPlan measured_plan(const Division& division, Recompute recompute, bool textbook) {
   ActivationPlan plan;
   plan.config = model::default_config("gpt");
   plan.config.heads = 8;
-  plan.config.dim = 512;
+  plan.config.dim = 256;
   plan.config.vocab = 64;
-  plan.config.seq_len = plan.tokens = 256;
+  plan.config.seq_len = plan.tokens = 128;
   plan.config.dropout = 0.1;
   plan.dtype = DType::bf16;
   plan.tp = division.tp;
@@ -170,8 +170,8 @@ TEST(ActivationBytes, OfTheOrdinaryBlockAreTheirCountAndNeverMore) {
 TEST(ActivationBytes, FollowTheFormulaAtOtherShapes) {
   for (const int64_t tokens : {32, 192}) {
     ActivationPlan plan = measured_plan({4, true}, Recompute::none, true);
-    plan.config.dim = 256;
-    plan.config.heads = 4;
+    plan.config.dim = 384;
+    plan.config.heads = 12;
     plan.config.seq_len = plan.tokens = tokens;
     plan.batch = 3;
     const double count = bytes_by_count(plan);
