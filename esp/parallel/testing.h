@@ -37,10 +37,15 @@ struct Holder {
   }
 };
 
-// Ranks as threads of this process.
-inline void with_holders(int size, const std::function<void(comm::Communicator*)>& body) {
+// Ranks as threads of this process. `algorithms` as in comm::CommOptions: bytes are counted where they are rings, which
+// send the least.
+inline constexpr const char* kRings = "all_reduce=ring,all_gather=ring,reduce_scatter=ring";
+inline void with_holders(int size, const std::function<void(comm::Communicator*)>& body,
+                         const std::string& algorithms = "") {
   net::run_threads(size, [&](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc", size_t{64} << 10));
+    comm::CommOptions options = comm::over("inproc", size_t{64} << 10);
+    options.algorithms = algorithms;
+    const auto comm = comm::make_communicator(world, world.everyone(), options);
     body(comm.get());
   });
 }

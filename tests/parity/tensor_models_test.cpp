@@ -2,6 +2,8 @@
 // gathered gradients and values after steps in fp64.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/parity/tensor_runs.h"
 
 namespace esp::parity {
@@ -87,6 +89,38 @@ TEST_P(TensorModels, AreTheOneHoldersWithMicroBatchesAndWithoutOverlap) {
       plan.micro_batches = 3;
       plan.steps = 2;
       expect_near_one(plan, fmt::format("{} sequence {} overlap {}", GetParam(), sequence, overlap));
+    }
+}
+
+// Sums over the axis are in the storage type, like the stream they make.
+TEST_P(TensorModels, StayNearTheOneHolderInShorterTypes) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const bool sequence : {false, true}) {
+      TensorPlan plan;
+      plan.config = config_of(GetParam(), 2);
+      plan.tp = 2;
+      plan.sequence = sequence;
+      plan.dtype = dtype;
+      plan.steps = 10;
+      const auto ranks = run_tensor(plan);
+      plan.tp = 1;
+      plan.sequence = false;
+      const TensorSeen one = run_tensor(plan).front();
+      for (size_t i = 0; i < one.losses.size(); ++i) {
+        const double apart = std::abs(ranks[0].losses[i] - one.losses[i]);
+        // Losses are sums of 22 tokens' or 3 sequences'.
+        EXPECT_LT(apart, dtype == DType::f32 ? 2e-4 : 0.02 * one.losses[i]) << name_of(dtype) << sequence;
+      }
+      if (dtype != DType::f32) continue;
+      for (const auto& [name, held] : ranks[1].parameters) {
+        double sum = 0, size = 0;
+        const std::vector<double> whole = held.part(one.parameters.at(name).values);
+        for (size_t i = 0; i < whole.size(); ++i) {
+          sum += (held.values[i] - whole[i]) * (held.values[i] - whole[i]);
+          size += whole[i] * whole[i];
+        }
+        EXPECT_LE(std::sqrt(sum), 1e-5 * std::sqrt(size) + 1e-7) << name << sequence;
+      }
     }
 }
 

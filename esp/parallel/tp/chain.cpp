@@ -1,0 +1,158 @@
+#include "esp/parallel/tp/chain.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/gemm.h"
+#include "esp/nn/share.h"
+
+namespace esp::parallel {
+
+using comm::Op;
+using device::MemoryCategory;
+using tensor::Tensor;
+
+namespace {
+
+enum class Lies : uint8_t { all, share, summand };
+
+Lies read_by(MatrixCut cut) {
+  return cut == MatrixCut::in ? Lies::share : Lies::all;
+}
+Lies made_by(MatrixCut cut) {
+  return cut == MatrixCut::out ? Lies::share : cut == MatrixCut::in ? Lies::summand : Lies::all;
+}
+
+std::string subscript(int64_t i) {
+  std::string text;
+  for (char digit : std::to_string(i))
+    text += std::string("\u2080").substr(0, 2) + static_cast<char>('\x80' + digit - '0');
+  return text;
+}
+
+int64_t weight(Op op) {
+  return op == Op::all_reduce ? 2 : 1;
+}
+
+// Its part of matrix i [rows, cols], element (r, c) a function of where it stands in the whole.
+Tensor matrix_of(const tensor::Context& context, const ChainPlan& plan, size_t i, const nn::Share& share) {
+  const int64_t rows = plan.widths[i + 1], cols = plan.widths[i];
+  const nn::Interval all_rows{0, rows}, all_cols{0, cols};
+  const nn::Interval r = plan.cuts[i] == MatrixCut::out ? share.of(rows) : all_rows;
+  const nn::Interval c = plan.cuts[i] == MatrixCut::in ? share.of(cols) : all_cols;
+  Tensor part = tensor::empty(context, {r.count(), c.count()}, DType::f64, MemoryCategory::parameter);
+  for (int64_t row = 0; row < r.count(); ++row)
+    kernel::fill_normal(part.as<double>() + row * c.count(), 0, 1, i + 1, 0, (r.begin + row) * cols + c.begin,
+                        c.count(), DType::f64, context.stream);
+  return part;
+}
+
+Tensor room(const tensor::Context& context, int64_t rows, int64_t cols) {
+  return tensor::empty(context, {rows, cols}, DType::f64, MemoryCategory::activation);
+}
+
+// What was made, as what is read.
+Tensor moved(const tensor::Context& context, Line* line, const Tensor& x, int64_t width, Lies from, Lies to) {
+  if (!line || from == to) return x;
+  const int64_t share = width / line->size(), columns = x.dim(1);
+  if (from == Lies::all) return x.slice(line->rank() * share, (line->rank() + 1) * share);
+  if (from == Lies::summand && to == Lies::all) {
+    line->run_all_reduce(x);
+    return x;
+  }
+  Tensor y = room(context, to == Lies::all ? width : share, columns);
+  from == Lies::share ? line->run_gather(x, y) : line->run_scatter(x, y);
+  return y;
+}
+
+}  // namespace
+
+std::string_view name_of(MatrixCut cut) {
+  constexpr std::string_view kNames[] = {"out", "in", "whole"};
+  return kNames[static_cast<size_t>(cut)];
+}
+
+int64_t ChainPlan::elements_sent() const {
+  int64_t sum = 0;
+  for (const ChainMove& move : moves) sum += weight(move.op) * (ranks - 1) * move.elements;
+  return sum;
+}
+
+int64_t ChainPlan::weights_held() const {
+  const nn::Share most{0, ranks};
+  int64_t sum = 0;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    const int64_t rows = widths[i + 1], cols = widths[i];
+    sum += cuts[i] == MatrixCut::out  ? most.of(rows).count() * cols
+           : cuts[i] == MatrixCut::in ? rows * most.of(cols).count()
+                                      : rows * cols;
+  }
+  return sum;
+}
+
+bool ChainPlan::divides_all() const {
+  return std::find(cuts.begin(), cuts.end(), MatrixCut::whole) == cuts.end();
+}
+
+std::string ChainPlan::text() const {
+  std::string text;
+  for (MatrixCut cut : cuts) text += fmt::format("{}{}", text.empty() ? "" : " ", name_of(cut));
+  return text;
+}
+
+std::string ChainPlan::cost_text() const {
+  std::string terms;
+  for (const ChainMove& move : moves)
+    terms += fmt::format("{}{}d{}", terms.empty() ? "" : " + ", weight(move.op) == 2 ? "2" : "", subscript(move.after));
+  return terms.empty() ? "0" : fmt::format("(t−1)/t·b·({})", terms);
+}
+
+ChainPlan plan_chain(std::span<const int64_t> widths, int64_t columns, int ranks, std::vector<MatrixCut> cuts) {
+  ESP_CHECK(widths.size() == cuts.size() + 1, "{} widths, {} matrices", widths.size(), cuts.size());
+  ChainPlan plan{{widths.begin(), widths.end()}, columns, ranks, std::move(cuts), {}};
+  for (size_t i = 0; i < plan.cuts.size(); ++i) {
+    const Lies from = made_by(plan.cuts[i]), to = i + 1 < plan.cuts.size() ? read_by(plan.cuts[i + 1]) : Lies::all;
+    if (from == to || from == Lies::all) continue;
+    const Op op = from == Lies::share ? Op::all_gather : to == Lies::all ? Op::all_reduce : Op::reduce_scatter;
+    plan.moves.push_back({static_cast<int>(i) + 1, op, widths[i + 1] * columns});
+  }
+  return plan;
+}
+
+std::vector<ChainPlan> all_chains(std::span<const int64_t> widths, int64_t columns, int ranks) {
+  const size_t num_matrices = widths.size() - 1;
+  size_t choices = 1;
+  for (size_t i = 0; i < num_matrices; ++i) choices *= 3;
+  std::vector<ChainPlan> plans;
+  for (size_t choice = 0; choice < choices; ++choice) {
+    std::vector<MatrixCut> cuts;
+    for (size_t i = 0, rest = choice; i < num_matrices; ++i, rest /= 3)
+      cuts.push_back(static_cast<MatrixCut>(rest % 3));
+    plans.push_back(plan_chain(widths, columns, ranks, std::move(cuts)));
+  }
+  std::stable_sort(plans.begin(), plans.end(), [](const ChainPlan& a, const ChainPlan& b) {
+    return std::pair(a.elements_sent(), a.weights_held()) < std::pair(b.elements_sent(), b.weights_held());
+  });
+  return plans;
+}
+
+Tensor run_chain(const tensor::Context& context, Line* line, const ChainPlan& plan) {
+  const nn::Share share{line ? line->rank() : 0, line ? line->size() : 1};
+  ESP_CHECK(share.count == plan.ranks, "a plan for {} ranks run by {}", plan.ranks, share.count);
+  for (int64_t width : plan.widths) ESP_CHECK(width % plan.ranks == 0, "width {} over {} ranks", width, plan.ranks);
+  Tensor x = room(context, plan.widths[0], plan.columns);
+  kernel::fill_normal(x.data(), 0, 1, 0, 0, 0, x.count(), DType::f64, context.stream);
+  x = moved(context, line, x, plan.widths[0], Lies::all, read_by(plan.cuts[0]));
+  for (size_t i = 0; i < plan.cuts.size(); ++i) {
+    const Tensor w = matrix_of(context, plan, i, share);
+    const Tensor y = room(context, w.dim(0), plan.columns);
+    kernel::gemm(y.data(), w.data(), x.data(), w.dim(0), plan.columns, w.dim(1), {}, DType::f64, context.stream);
+    x = moved(context, line, y, plan.widths[i + 1], made_by(plan.cuts[i]),
+              i + 1 < plan.cuts.size() ? read_by(plan.cuts[i + 1]) : Lies::all);
+  }
+  return x;
+}
+
+}  // namespace esp::parallel
