@@ -50,7 +50,8 @@ void Line::run(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce) {
 
 Work Line::start(Op op, const Tensor& in, const Tensor& out) {
   forget_done();
-  return flights_.emplace_back(comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out).work;
+  flights_.push_back({comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out});
+  return flights_.back().work;
 }
 
 void Line::run_all_reduce(const Tensor& x, ReduceOp reduce) {
