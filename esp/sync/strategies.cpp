@@ -4,6 +4,7 @@
 #include "esp/sync/all_reduce.h"
 #include "esp/sync/gossip/gossip.h"
 #include "esp/sync/local/local.h"
+#include "esp/sync/ps/ps.h"
 #include "esp/sync/strategy.h"
 #include "esp/sync/zero/zero.h"
 
@@ -15,6 +16,7 @@ constexpr StrategyRow kStrategies[] = {
     {"zero1", "each rank keeps its share of the optimizer's state", make_zero1},
     {"zero2", "and of the gradients", make_zero2},
     {"zero3", "and of the values (FSDP)", make_zero3},
+    {"ps", "workers push gradients to servers of shares of the model and pull its values (parameter server)", make_ps},
     {"gossip", "copies that average with their neighbours", make_gossip},
     {"local", "copies that take steps of their own and average now and then (Local SGD, FedAvg)", make_local},
     {"diloco", "and whose mean way is an outer step with momentum", make_diloco},

@@ -3,7 +3,7 @@
 // A strategy decides where a model's values and gradients lie on this rank, hears through Weight::on_ready when a
 // gradient is complete, and sees to it that after `finish` every owned gradient is the sum over the ranks and after
 // `after_step` every rank computes with the same values, unless copies go their own ways (apart.h). Behind it:
-// all-reduce, ZeRO 1 to 3, gossip, local steps (strategies.cpp).
+// all-reduce, ZeRO 1 to 3, parameter servers, gossip, local steps (strategies.cpp).
 //
 // The order of one step, the same on every rank:
 //   begin_step, then per micro-batch begin_pass … forward, backward … end_pass, then finish, sums_of_squares,
@@ -25,6 +25,8 @@
 #include "esp/obs/spans.h"
 #include "esp/optim/optimizer.h"
 #include "esp/sync/apart.h"
+#include "esp/sync/clocks.h"
+#include "esp/sync/ps/options.h"
 
 namespace esp::sync {
 
@@ -56,6 +58,7 @@ struct Options {
   std::string client_weights = "equal";         // local: or tokens, those a copy has read in the round
   bool average_state = false;                   // local: the optimizer's state is averaged too
   double outer_lr = 0.7, outer_momentum = 0.9;  // diloco
+  PsOptions ps;                                 // ps
   uint64_t seed = 1;                            // of what is drawn
   bool deterministic = false;                   // sums in rank order, whatever the layout
 };
@@ -125,7 +128,10 @@ class Strategy {
   virtual const std::vector<double>& sums_of_squares() = 0;
   virtual void after_step() = 0;
 
-  virtual Apart* apart() { return nullptr; }  // null: copies are the same after every step
+  // Where it is not for the trainer to make one over owned(): the optimizer to step with.
+  virtual std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions&) { return nullptr; }
+  virtual Clocks* clocks() { return nullptr; }  // null: every rank computes every step, together with the others
+  virtual Apart* apart() { return nullptr; }    // null: copies are the same after every step
 
   virtual StepTimes times() const = 0;
   virtual std::vector<std::string> take_notes() { return {}; }  // what it decided since asked last, for the log

@@ -57,6 +57,7 @@ sync::Options sync_options(const RunConfig& config) {
   o.average_state = config.sync.average_state;
   o.outer_lr = config.sync.outer_lr;
   o.outer_momentum = config.sync.outer_momentum;
+  o.ps = config.sync.ps;
   o.seed = static_cast<uint64_t>(config.run.seed);
   o.deterministic = config.run.deterministic;
   return o;
@@ -96,6 +97,23 @@ int copies_per_node(const RunConfig& config, const parallel::MeshShape& mesh, co
   return std::clamp(per_node / mesh.tp, 1, mesh.copies());
 }
 
+bool has_dedicated_servers(const RunConfig& config) {
+  return config.sync.method == "ps" && config.sync.ps.server_ranks == "dedicated";
+}
+
+// Those that compute, where not all do; null for the others, and where one is alone.
+std::unique_ptr<comm::Communicator> workers_of(const RunConfig& config, const Standing& standing) {
+  if (!has_dedicated_servers(config)) return nullptr;
+  const int workers = layout_of(config, standing.size()).mesh.size();
+  auto all = standing.ranks->split(standing.rank() < workers ? 0 : -1, standing.rank());
+  return workers > 1 ? std::move(all) : nullptr;
+}
+
+parallel::MeshShape mesh_of(const RunConfig& config, const Standing& standing) {
+  const parallel::MeshShape shape = layout_of(config, standing.size()).mesh;
+  return standing.rank() < shape.size() ? shape : parallel::MeshShape();
+}
+
 optim::OptimizerOptions optimizer_options(const TrainSection& t) {
   optim::OptimizerOptions o;
   o.name = t.optimizer;
@@ -131,7 +149,8 @@ int available_cores() {
 Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs::TraceRow* trace)
     : config_(config),
       standing_(standing),
-      mesh_(layout_of(config, standing.size()).mesh, standing.ranks),
+      workers_(workers_of(config, standing)),
+      mesh_(mesh_of(config, standing), has_dedicated_servers(config) ? workers_.get() : standing.ranks),
       threads_(threads_of(config, standing)),
       pool_(account_),
       host_pool_(account_, device::MemoryTier::host),
@@ -206,7 +225,7 @@ void Engine::set_up(RunConfig& config) {
 
 void Engine::hold(RunConfig& config, nn::ParameterList& parameters, Axis copies) {
   sync::Setup setup;
-  setup.ranks = mesh_.group(copies);
+  setup.ranks = has_dedicated_servers(config) ? standing_.ranks : mesh_.group(copies);
   setup.ranks_per_node = copies_per_node(config, mesh_.shape(), standing_);
   setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
   setup.parameters = &parameters;
@@ -231,6 +250,7 @@ void Engine::hold(RunConfig& config, nn::ParameterList& parameters, Axis copies)
 
 std::unique_ptr<optim::Optimizer> Engine::make_optimizer(Holding& of) {
   const optim::OptimizerOptions options = optimizer_options(config_.train);
+  if (auto own = of.strategy->make_optimizer(options)) return own;
   if (config_.sync.offload == "none")
     return optim::make_optimizer(options, *of.parameters, context_, of.strategy->owned());
   sync::TierOptions tier;
@@ -250,8 +270,10 @@ int64_t Engine::tokens_per_step() const {
 void Engine::resume_at(int64_t step) {
   step_ = step;
   loader_->seek(next_sample());
-  for (Holding& holding : holdings_)
+  for (Holding& holding : holdings_) {
     if (sync::Apart* apart = holding.strategy->apart()) apart->begin_at(step);
+    if (sync::Clocks* clocks = holding.strategy->clocks()) clocks->begin_at(step);
+  }
 }
 
 int64_t Engine::num_parameters() const {
@@ -330,14 +352,17 @@ uint64_t Engine::measured_need() const {
 }
 
 StepResult Engine::train_step(bool wants_to_stop) {
-  const data::Batch* batch;
-  {
+  sync::Clocks* const clocks = strategy().clocks();
+  const bool computes = !clocks || !clocks->serves_only(), lockstep = !clocks || clocks->lockstep();
+  const data::Batch* batch = nullptr;
+  if (computes) {
     obs::Span span(trace_, "data", "host");
     batch = loader_->next();
+    ESP_CHECK(batch, "the training data ended");
   }
-  ESP_CHECK(batch, "the training data ended");
-  const double counted = std::max(1.0, summed_over(Axis::data, static_cast<double>(batch->counted)));
-  const double counted_together = this->counted_together(static_cast<double>(batch->counted), counted);
+  const double own = batch ? static_cast<double>(batch->counted) : 0;
+  const double counted = std::max(1.0, lockstep ? summed_over(Axis::data, own) : own);
+  const double counted_together = this->counted_together(own, counted);
   const int64_t begun = now_ns();
   for (Holding& holding : holdings_) holding.strategy->begin_step();
   micro_batches_->forget_times();
@@ -346,12 +371,18 @@ StepResult Engine::train_step(bool wants_to_stop) {
   result.lr = rate_at(config_.train, step_);
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();
-  const double loss =
-      run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true, scale / counted_together);
+  const double loss = batch ? run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true,
+                                  scale / counted_together)
+                            : 0;
   const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - exposed_ms();
 
   for (Holding& holding : holdings_) holding.strategy->finish();
-  exchange(result, loss, busy_ms, wants_to_stop);
+  if (lockstep) {
+    exchange(result, loss, busy_ms, wants_to_stop);
+  } else {
+    result.loss = loss;
+    if (wants_to_stop) clocks->wish_stop();
+  }
   result.loss /= counted;
   obs::Span span(trace_, "optimizer", "compute");
   const double own_norm = std::sqrt(sum_of_squares()) / scale;
@@ -367,6 +398,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   }
   result.exposed_ms = exposed_ms();
   ++step_;
+  if (!lockstep) result.stop = clocks->stops_before(step_);
   return result;
 }
 
@@ -408,9 +440,12 @@ double Engine::evaluate(int64_t batches) {
   if (!feed_->val) return std::numeric_limits<double>::quiet_NaN();
   obs::Span span(trace_, "evaluate", "compute");
   const sync::MeanLent lent(strategy().apart());
+  sync::Clocks* const clocks = strategy().clocks();
+  if (clocks) clocks->meet();
   const auto available = static_cast<int64_t>(feed_->val->samples_per_epoch());
   double sum = 0, counted = 0;
-  for (int64_t first = 0; first < std::min(batches * config_.train.global_batch, available);
+  const bool computes = !clocks || !clocks->serves_only();
+  for (int64_t first = 0; computes && first < std::min(batches * config_.train.global_batch, available);
        first += config_.train.global_batch) {
     const int64_t rows = std::min(config_.train.global_batch, available - first);
     const int dp = mesh_.shape().dp;

@@ -115,7 +115,8 @@ class Engine {
 
   const RunConfig& config_;
   const Standing standing_;
-  const parallel::Mesh mesh_;
+  const std::unique_ptr<comm::Communicator> workers_;  // null: those of the run
+  const parallel::Mesh mesh_;                          // of those that compute
   device::MemoryAccount account_;
   device::ThreadPool threads_;
   device::Pool pool_, host_pool_;

@@ -11,6 +11,7 @@
 #include "esp/base/dtype.h"
 #include "esp/model/config.h"
 #include "esp/nn/pass.h"
+#include "esp/sync/ps/options.h"
 
 namespace esp::train {
 
@@ -96,6 +97,7 @@ struct SyncSection {
   int64_t period = 0, consensus_every = 0, tau = 8, local_after = 0, sample = 0;
   std::string client_weights = "equal";
   double outer_lr = 0.7, outer_momentum = 0.9;
+  sync::PsOptions ps;
 };
 
 struct CommSection {

@@ -218,6 +218,10 @@ void RunConfig::check_world(int world) const {
   want(apart || !sync.hierarchical, "sync.hierarchical", sync.hierarchical, "it is of gossip, local and diloco");
   want(sync.method == "gossip" || !sync.tracking, "sync.tracking", sync.tracking, "it is of sync.method = \"gossip\"");
   want(sync.consensus_every >= 0, "sync.consensus_every", sync.consensus_every, "0 (none) or more steps");
+  want(sync.method != "ps" || layout.mesh.size() == layout.mesh.dp, "sync.method", sync.method,
+       "workers hold the model whole: no parallel.tp, pp, cp or ep with it");
+  want(sync.method != "ps" || sync.offload == "none", "sync.offload", sync.offload,
+       "servers keep the optimizer's state; none is wanted");
   find_row("sync.compress", kNone, sync.compress);
   find_row("sync.feedback", kNone, sync.feedback);
   want(parallel.layout.empty(), "parallel.layout", parallel.layout, "one rank has one layout; leave it out");

@@ -4,6 +4,7 @@
 
 #include "esp/base/check.h"
 #include "esp/parallel/pp/partition.h"
+#include "esp/sync/ps/layout.h"
 
 namespace esp::train {
 
@@ -26,6 +27,7 @@ parallel::LayoutSizes layout_sizes(const RunConfig& config) {
 parallel::Layout layout_of(const RunConfig& config, int world) {
   const ParallelSection& p = config.parallel;
   parallel::Layout layout;
+  if (config.sync.method == "ps") world = sync::num_workers_of(world, config.sync.ps);
   layout.mesh = parallel::mesh_shape(p.tp, p.cp, p.dp, p.pp, p.ep, world);
   layout.sequence = p.sequence;
   layout.context = p.context;

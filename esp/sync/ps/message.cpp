@@ -1,0 +1,74 @@
+#include "esp/sync/ps/message.h"
+
+#include <bit>
+
+#include "esp/base/error.h"
+
+namespace esp::sync {
+namespace {
+
+constexpr uint32_t kMagic = 0x31537045;  // "EpS1"
+constexpr uint8_t kAllFlags = Message::kSkip | Message::kWantsStop | Message::kNow;
+
+template <typename Int>
+void put(std::byte*& at, Int value) {
+  for (size_t i = 0; i < sizeof(Int); ++i) *at++ = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
+}
+
+template <typename Int>
+Int get(const std::byte*& at) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(Int); ++i) value |= static_cast<uint64_t>(*at++) << (8 * i);
+  return static_cast<Int>(value);
+}
+
+void want(bool holds, const char* what) {
+  if (!holds) throw CommError(CommError::Kind::corrupt, -1, what);
+}
+
+}  // namespace
+
+MessageBytes encode(const Message& m) {
+  MessageBytes bytes;
+  std::byte* at = bytes.data();
+  put(at, kMagic);
+  put(at, static_cast<uint8_t>(m.kind));
+  put(at, m.flags);
+  put(at, uint16_t{0});
+  put(at, m.partition);
+  put(at, uint32_t{0});
+  put(at, m.step);
+  put(at, m.stop);
+  put(at, std::bit_cast<uint64_t>(m.lr));
+  put(at, std::bit_cast<uint64_t>(m.factor));
+  put(at, m.bytes);
+  return bytes;
+}
+
+Message decode_message(std::span<const std::byte> bytes) {
+  want(bytes.size() == kMessageBytes, "a message to or from a parameter server has another length");
+  const std::byte* at = bytes.data();
+  want(get<uint32_t>(at) == kMagic, "what came is no message to or from a parameter server");
+  Message m;
+  const auto kind = get<uint8_t>(at);
+  want(kind <= static_cast<uint8_t>(MessageKind::done), "a message to or from a parameter server is of no known kind");
+  m.kind = static_cast<MessageKind>(kind);
+  m.flags = get<uint8_t>(at);
+  const auto empty = get<uint16_t>(at);
+  m.partition = get<uint32_t>(at);
+  const auto also_empty = get<uint32_t>(at);
+  want((m.flags & ~kAllFlags) == 0 && empty == 0 && also_empty == 0,
+       "a message to or from a parameter server has fields of another version");
+  m.step = get<int64_t>(at);
+  m.stop = get<int64_t>(at);
+  m.lr = std::bit_cast<double>(get<uint64_t>(at));
+  m.factor = std::bit_cast<double>(get<uint64_t>(at));
+  m.bytes = get<uint64_t>(at);
+  want(m.step >= 0 && m.stop >= 0, "a message to or from a parameter server tells of a step below 0");
+  const bool has_payload = m.kind == MessageKind::push || m.kind == MessageKind::values;
+  want(has_payload == (m.bytes > 0) || m.kind == MessageKind::pushed,
+       "a message to or from a parameter server has a payload that its kind has not, or none");
+  return m;
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,329 @@
+#include "esp/sync/ps/ps.h"
+
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "esp/autograd/functions/weights.h"
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/sync/buckets.h"
+#include "esp/sync/norm.h"
+#include "esp/sync/ps/ready.h"
+#include "esp/sync/ps/station.h"
+#include "esp/sync/wire.h"
+
+namespace esp::sync {
+namespace {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+constexpr size_t kStalenessBins = 17;  // 0 … 15, and more
+
+Setup checked(Setup setup) {
+  if (setup.options.accumulate == "reduced")
+    throw UsageError(
+        "sync.accumulate = reduced: workers add up micro-batches before they push them (local); zero2 and zero3 can do "
+        "so after reducing");
+  PsOptions& ps = setup.options.ps;
+  // The slowest has finished what the fastest begins with: one step together.
+  if (ps.mode == "ssp" && ps.staleness == 0) ps.mode = "sync";
+  return setup;
+}
+
+std::byte* element(const Tensor& flat, int64_t at) {
+  return flat.as<std::byte>() + static_cast<size_t>(at) * size_of(flat.dtype());
+}
+
+class Ps final : public Strategy, public Clocks {
+ public:
+  explicit Ps(const Setup& setup)
+      : setup_(checked(setup)),
+        ps_(setup_.options.ps),
+        parameters_(*setup.parameters),
+        rank_(setup.ranks ? setup.ranks->rank() : 0),
+        layout_(make_server_layout(parameters_, setup.ranks ? setup.ranks->size() : 1, ps_, setup.storage)),
+        works_(layout_.works(rank_)),
+        wire_(wire_type(setup.options.wire, setup.storage)),
+        ranks_(setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}) {
+    if (works_) {
+      parameters_.materialize(setup_.context, setup_.storage, true);
+      gradients_ = Tensor::over(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
+      travelling_ = wire_ == setup_.storage
+                        ? gradients_
+                        : tensor::empty(setup_.context, {parameters_.count()}, wire_, MemoryCategory::buffer);
+      ready_.emplace(parameters_, layout_, [this](int partition) { push(partition); });
+      unit_in_.assign(parameters_.units().size(), true);
+      if (ps_.cross_barrier)
+        for (nn::Parameter& p : parameters_.all()) p.weight.on_use = [this, &p] { wait_unit(p.unit); };
+    }
+    station_ = std::make_unique<Station>(station_setup(), setup.ranks ? setup.ranks->open_transport() : nullptr);
+    station_->set_trace(setup.trace);
+    make_norm();
+  }
+
+  void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
+    for (auto& unit : parameters_.units()) {
+      if (!works_)
+        parameters_.place_values(
+            unit, tensor::empty(setup_.context, {unit.count}, setup_.storage, MemoryCategory::parameter));
+      f(unit);
+      serve_values_of(unit);
+      if (!works_) parameters_.place_values(unit, {});
+    }
+  }
+
+  std::vector<optim::Owned> owned() override {
+    std::vector<optim::Owned> all;
+    if (!servers_step()) return works_ ? optim::everything(parameters_) : all;
+    const ShardServer* server = station_->server();
+    if (!server) return all;
+    const int64_t first = server->first(), end = first + server->values().count();
+    for (const optim::Range& range : ranges_of(parameters_, first, end)) {
+      const int64_t at = first_of(range) - first, count = range.end - range.begin;
+      all.push_back({range, server->values().slice(at, at + count), server->grads().slice(at, at + count)});
+    }
+    return all;
+  }
+
+  std::vector<optim::Held> held() override {
+    meet();
+    std::vector<optim::Held> all;
+    if (servers_step() || rank_ == 0)
+      for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+    return all;
+  }
+
+  std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions& options) override;
+
+  void begin_step() override {
+    ranks_.forget_times();
+    station_->forget_times();
+    if (!works_) return;
+    if (!ps_.cross_barrier) station_->wait_values();
+    station_->wait_pushed();
+    parameters_.forget_gradients(setup_.context.stream);
+  }
+  void begin_pass(const Pass& pass) override {
+    if (pass.training && pass.last) ready_->arm();
+  }
+  void end_pass() override {
+    ready_->flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
+  }
+  void finish() override {
+    if (!one_by_one() && servers_step()) station_->wait_gathered();
+    if (servers_step()) return;
+    station_->next_step();  // the sums that come are of it
+    if (works_) station_->wait_values();
+  }
+  const std::vector<double>& sums_of_squares() override { return norm_->sums(ranks_); }
+
+  void after_step() override {
+    if (one_by_one()) {
+      if (works_) station_->end_step(lr_, factor_, !std::exchange(stepped_, false));
+      if (!works_) station_->wait_everyone();
+      station_->next_step();
+      if (works_) station_->pull(false, wants_stop_);
+    } else if (servers_step()) {
+      station_->publish();
+      station_->next_step();
+    }
+    if (!works_ || !servers_step()) return;
+    unit_in_.assign(unit_in_.size(), false);
+    if (!one_by_one() && !ps_.cross_barrier) station_->wait_values();
+  }
+
+  Clocks* clocks() override { return this; }
+  bool lockstep() const override { return !one_by_one(); }
+  bool serves_only() const override { return !works_; }
+  void begin_at(int64_t step) override { station_->begin_at(step); }
+  void wish_stop() override { wants_stop_ = true; }
+  bool stops_before(int64_t step) override {
+    const int64_t stop = station_->stop();
+    return stop > 0 && step >= stop;
+  }
+  void meet() override {
+    if (works_ && servers_step()) station_->wait_values();
+    if (!one_by_one()) return;
+    barrier();
+    gather_seen();
+    if (works_) {
+      station_->pull(true, wants_stop_);
+      station_->wait_values();
+    }
+    if (ShardServer* server = station_->server(); server && !ps_.record.empty())
+      save_order(ps_.record, server->index(), server->order());
+    barrier();
+  }
+
+  StepTimes times() const override { return {ranks_.exposed_ms() + station_->exposed_ms()}; }
+  std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
+
+ private:
+  friend class ServedOptimizer;
+  bool servers_step() const { return ps_.update == "server"; }
+  bool one_by_one() const { return ps_.mode != "sync"; }
+  int64_t first_of(const optim::Range& range) const {
+    return parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
+  }
+  void barrier() {
+    if (setup_.ranks) setup_.ranks->barrier();
+  }
+
+  Station::Setup station_setup() {
+    Station::Setup s;
+    s.layout = &layout_;
+    s.ps = ps_;
+    s.storage = setup_.storage;
+    s.wire = wire_;
+    s.context = {{setup_.context.stream.device, nullptr, nullptr}, setup_.context.pool};
+    s.rank = rank_;
+    s.timeout = setup_.timeout;
+    s.gradients = [this](int partition) { return element(travelling_, part(partition).begin); };
+    s.landing = [this](int partition) {
+      return servers_step() ? value_at(part(partition)) : element(travelling_, part(partition).begin);
+    };
+    s.landed = [this](int partition) {
+      if (servers_step() || wire_ == setup_.storage) return;
+      const Partition& p = part(partition);
+      kernel::cast(element(gradients_, p.begin), setup_.storage, element(travelling_, p.begin), wire_, p.count(), {});
+    };
+    return s;
+  }
+  const Partition& part(int partition) const { return layout_.partitions[static_cast<size_t>(partition)]; }
+  std::byte* value_at(const Partition& p) const {
+    const auto& unit = parameters_.units()[static_cast<size_t>(p.unit)];
+    return element(unit.values, p.begin - unit.first);
+  }
+
+  void push(int partition) {
+    const Partition& p = part(partition);
+    if (wire_ != setup_.storage)
+      kernel::cast(element(travelling_, p.begin), wire_, element(gradients_, p.begin), setup_.storage, p.count(),
+                   setup_.context.stream);
+    station_->push(partition);
+  }
+
+  void wait_unit(int unit) {
+    if (unit_in_[static_cast<size_t>(unit)]) return;
+    station_->wait_values(unit);
+    unit_in_[static_cast<size_t>(unit)] = true;
+  }
+
+  // The server's part of a unit whose values are whole here.
+  void serve_values_of(const nn::ParameterList::Unit& unit) {
+    const ShardServer* server = station_->server();
+    if (!server || !servers_step()) return;
+    const int64_t begin = std::max(unit.first, server->first());
+    const int64_t end = std::min(unit.first + unit.count, server->first() + server->values().count());
+    if (begin < end)
+      std::memcpy(element(server->values(), begin - server->first()), element(unit.values, begin - unit.first),
+                  static_cast<size_t>(end - begin) * size_of(setup_.storage));
+  }
+
+  // Servers that step share the norm of all; workers that clip their own push, or the sum they all have, need nobody.
+  void make_norm() {
+    if (servers_step() && !one_by_one()) {
+      std::vector<int64_t> cuts;
+      for (int k = 0; k < layout_.num_servers; ++k) cuts.push_back(static_cast<int64_t>(layout_.shard(k).offset));
+      norm_.emplace(parameters_, setup_.context, owned(), std::move(cuts), setup_.storage,
+                    setup_.options.deterministic);
+    } else {
+      norm_.emplace(parameters_, setup_.context, works_ ? optim::everything(parameters_) : std::vector<optim::Owned>(),
+                    std::vector<int64_t>(), setup_.storage, setup_.options.deterministic);
+    }
+  }
+
+  // What all servers saw. Every server has applied the same pushes, so one tells how many.
+  void gather_seen() {
+    double counts[kStalenessBins] = {}, largest[2] = {};
+    if (ShardServer* server = station_->server()) {
+      for (const auto& [stale, count] : server->staleness())
+        counts[std::min<size_t>(static_cast<size_t>(stale), kStalenessBins - 1)] += static_cast<double>(count);
+      largest[0] = static_cast<double>(server->largest_gap());
+      largest[1] = static_cast<double>(inner_ ? inner_->num_steps() : 0);
+    }
+    if (setup_.ranks) {
+      setup_.ranks->all_reduce(counts, counts, kStalenessBins, DType::f64, comm::ReduceOp::sum);
+      setup_.ranks->all_reduce(largest, largest, 2, DType::f64, comm::ReduceOp::max);
+    }
+    num_updates_ = static_cast<int64_t>(largest[1]);
+    std::string text;
+    for (size_t i = 0; i < kStalenessBins; ++i)
+      if (counts[i] > 0)
+        text += fmt::format("{}{}{}: {}", text.empty() ? "" : ", ", i, i + 1 == kStalenessBins ? "+" : "", counts[i]);
+    if (!text.empty())
+      notes_.push_back(
+          fmt::format("parameter servers: pushes by staleness {}; clocks at most {} apart", text, largest[0]));
+  }
+
+  const Setup setup_;
+  const PsOptions ps_;
+  nn::ParameterList& parameters_;
+  const int rank_;
+  const ServerLayout layout_;
+  const bool works_;
+  const DType wire_;
+  Ranks ranks_;
+  Tensor gradients_, travelling_;  // all in one run: as stored, and as pushed
+  std::optional<ReadyPartitions> ready_;
+  std::vector<bool> unit_in_;
+  std::optional<SquaredNorm> norm_;
+  std::vector<std::string> notes_;
+  std::unique_ptr<optim::Optimizer> inner_;  // of the server here
+  double lr_ = 0, factor_ = 1;
+  bool stepped_ = false, wants_stop_ = false;
+  int64_t num_updates_ = 0;           // by every server, when all met last
+  std::unique_ptr<Station> station_;  // last: its thread ends before what it works on
+};
+
+// The optimizer of a server, as the trainer of the rank it stands on sees it. One by one, a step is only told: the
+// server takes it when the push is its turn.
+class ServedOptimizer final : public optim::Optimizer {
+ public:
+  explicit ServedOptimizer(Ps& ps) : ps_(ps), inner_(ps.inner_.get()) {}
+
+  void step(double lr, double grad_scale) override {
+    if (!ps_.one_by_one()) return inner_->step(lr, grad_scale);
+    ps_.lr_ = lr;
+    ps_.factor_ = grad_scale;
+    ps_.stepped_ = true;
+  }
+  std::span<optim::State> states() override { return inner_->states(); }
+  int64_t num_steps() const override {
+    return ps_.one_by_one() ? std::max(ps_.num_updates_, inner_->num_steps()) : inner_->num_steps();
+  }
+  void set_num_steps(int64_t steps) override {
+    inner_->set_num_steps(steps);
+    ps_.num_updates_ = steps;
+  }
+  void refresh_master() override {
+    // Values may have been loaded into the model itself.
+    if (ps_.works_)
+      for (const auto& unit : ps_.parameters_.units()) ps_.serve_values_of(unit);
+    inner_->refresh_master();
+  }
+
+ private:
+  Ps& ps_;
+  optim::Optimizer* const inner_;
+};
+
+std::unique_ptr<optim::Optimizer> Ps::make_optimizer(const optim::OptimizerOptions& options) {
+  if (!servers_step()) return nullptr;
+  tensor::Context context = setup_.context;
+  if (one_by_one()) context.stream.pool = nullptr;  // the station's thread steps, while the worker's computes
+  inner_ = optim::make_optimizer(options, parameters_, context, owned());
+  if (ShardServer* server = station_->server()) server->set_optimizer(inner_.get());
+  return std::make_unique<ServedOptimizer>(*this);
+}
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_ps(const Setup& setup) {
+  return std::make_unique<Ps>(setup);
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,28 @@
+#include "esp/sync/ps/push_queue.h"
+
+#include <algorithm>
+
+#include "esp/base/check.h"
+
+namespace esp::sync {
+
+std::optional<ReadyPush> PushQueue::next() {
+  if (ready_.empty()) return {};
+  auto best = ready_.begin();
+  if (by_priority_)
+    best = std::min_element(ready_.begin(), ready_.end(), [](const ReadyPush& a, const ReadyPush& b) {
+      return a.priority != b.priority ? a.priority < b.priority : a.partition < b.partition;
+    });
+  if (under_way_ > 0 && under_way_ + best->bytes > credit_) return {};
+  const ReadyPush chosen = *best;
+  ready_.erase(best);
+  under_way_ += chosen.bytes;
+  return chosen;
+}
+
+void PushQueue::acknowledged(int64_t bytes) {
+  ESP_CHECK(bytes <= under_way_, "{} bytes acknowledged of {} under way", bytes, under_way_);
+  under_way_ -= bytes;
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,242 @@
+#include "esp/sync/ps/server.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+
+namespace esp::sync {
+namespace {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+constexpr int kUrgent = -1;  // words before payloads
+
+[[noreturn]] void refuse(int worker, const std::string& what) {
+  throw CommError(CommError::Kind::corrupt, worker, fmt::format("worker {} {}", worker, what));
+}
+
+}  // namespace
+
+ShardServer::ShardServer(const ServerLayout& layout, int index, const tensor::Context& context, const Options& options,
+                         Send send)
+    : layout_(layout),
+      index_(index),
+      context_(context),
+      options_(options),
+      aggregate_(parse_aggregate(options.ps.aggregate)),
+      send_(std::move(send)),
+      partitions_(layout.partitions_of(index)),
+      first_(static_cast<int64_t>(layout.shard(index).offset)),
+      num_pushes_(partitions_.size()) {
+  const auto count = static_cast<int64_t>(layout.shard(index).count);
+  const bool steps = options.ps.update == "server";
+  if (steps) {
+    values_ = tensor::zeros(context, {count}, options.storage, MemoryCategory::parameter);
+    grads_ = tensor::zeros(context, {count}, options.storage, MemoryCategory::gradient);
+  }
+  if (!steps || options.wire != options.storage)
+    sums_ = tensor::zeros(context, {count}, options.wire, MemoryCategory::buffer);
+  const DType widest = size_of(options.wire) > size_of(options.storage) ? options.wire : options.storage;
+  for (int w = 0; w < layout.num_workers; ++w) {
+    WorkerState& worker = workers_.emplace_back();
+    worker.range = tensor::zeros(context, {count}, widest, MemoryCategory::buffer);
+    worker.pushed.resize(partitions_.size());
+  }
+  if (!options.ps.replay.empty()) replay_ = load_order(options.ps.replay, index);
+}
+
+void ShardServer::begin_at(int64_t step) {
+  step_ = step;
+  for (WorkerState& worker : workers_) worker.clock = worker.granted = step;
+}
+
+int64_t ShardServer::slowest() const {
+  int64_t least = workers_.front().clock;
+  for (const WorkerState& worker : workers_) least = std::min(least, worker.clock);
+  return least;
+}
+
+size_t ShardServer::place_of(const Message& message) const {
+  const auto found = std::lower_bound(partitions_.begin(), partitions_.end(), static_cast<int>(message.partition));
+  if (found == partitions_.end() || *found != static_cast<int>(message.partition)) return partitions_.size();
+  return static_cast<size_t>(found - partitions_.begin());
+}
+
+std::byte* ShardServer::at(const Tensor& range, size_t place, DType type) const {
+  const Partition& partition = layout_.partitions[static_cast<size_t>(partitions_[place])];
+  return range.as<std::byte>() + static_cast<size_t>(partition.begin - first_) * size_of(type);
+}
+
+std::byte* ShardServer::landing(int worker, const Message& message) {
+  const size_t place = place_of(message);
+  if (place == partitions_.size())
+    refuse(worker, fmt::format("pushed partition {}, not of this server", message.partition));
+  const Partition& partition = layout_.partitions[message.partition];
+  if (message.bytes != static_cast<uint64_t>(partition.count()) * size_of(options_.wire))
+    refuse(worker, fmt::format("pushed {} bytes of partition {}, which has {} elements", message.bytes,
+                               message.partition, partition.count()));
+  WorkerState& state = workers_[static_cast<size_t>(worker)];
+  const int64_t due = one_by_one() ? state.clock : step_;
+  if (message.step != due || state.pushed[place])
+    refuse(worker,
+           fmt::format("pushed partition {} of step {} when step {} was due", message.partition, message.step, due));
+  return at(state.range, place, options_.wire);
+}
+
+void ShardServer::arrived(int worker, const Message& message) {
+  WorkerState& state = workers_[static_cast<size_t>(worker)];
+  if (message.stop > 0) stop_ = message.stop;
+  switch (message.kind) {
+    case MessageKind::push: {
+      const size_t place = place_of(message);
+      state.pushed[place] = true;
+      ++state.num_pushed;
+      Message word{MessageKind::pushed};
+      word.partition = message.partition;
+      word.step = message.step;
+      send_(worker, word, nullptr, kUrgent);
+      if (!one_by_one() && ++num_pushes_[place] == layout_.num_workers) combine_partition(place);
+      break;
+    }
+    case MessageKind::apply:
+      if (state.apply || message.step != state.clock || !one_by_one())
+        refuse(worker, fmt::format("ended step {} at clock {}", message.step, state.clock));
+      state.apply = message;
+      break;
+    case MessageKind::pull:
+      if (state.pull || !one_by_one()) refuse(worker, "pulled twice");
+      state.pull = message;
+      break;
+    default:
+      refuse(worker, "sent what only servers send");
+  }
+  if (one_by_one()) settle();
+}
+
+void ShardServer::combine_partition(size_t place) {
+  const Partition& partition = layout_.partitions[static_cast<size_t>(partitions_[place])];
+  std::vector<const void*> pushes;
+  for (const WorkerState& worker : workers_) pushes.push_back(at(worker.range, place, options_.wire));
+  std::byte* out = at(sums_.defined() ? sums_ : grads_, place, options_.wire);
+  combine(out, pushes, partition.count(), options_.wire, aggregate_, static_cast<int>(options_.ps.trim));
+  num_pushes_[place] = 0;
+  for (WorkerState& worker : workers_) worker.pushed[place] = false;
+  ++num_combined_;
+  if (options_.ps.update == "worker") {
+    Message word{MessageKind::values};
+    word.partition = static_cast<uint32_t>(partitions_[place]);
+    word.step = step_ + 1;
+    word.bytes = static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
+    for (int w = 0; w < layout_.num_workers; ++w) send_(w, word, out, partition.unit);
+    if (aggregated()) {
+      num_combined_ = 0;
+      ++step_;
+    }
+  } else if (sums_.defined()) {
+    kernel::cast(at(grads_, place, options_.storage), options_.storage, out, options_.wire, partition.count(),
+                 context_.stream);
+  }
+}
+
+void ShardServer::publish() {
+  ESP_CHECK(aggregated(), "{} of {} partitions are combined", num_combined_, partitions_.size());
+  num_combined_ = 0;
+  ++step_;
+  for (int w = 0; w < layout_.num_workers; ++w) send_values(w, values_.data(), options_.storage, step_);
+}
+
+void ShardServer::send_values(int worker, const void* from, DType type, int64_t version) {
+  for (size_t place = 0; place < partitions_.size(); ++place) {
+    const Partition& partition = layout_.partitions[static_cast<size_t>(partitions_[place])];
+    Message word{MessageKind::values};
+    word.partition = static_cast<uint32_t>(partitions_[place]);
+    word.step = version;
+    word.stop = stop_;
+    word.bytes = static_cast<uint64_t>(partition.count()) * size_of(type);
+    const auto skip = static_cast<size_t>(partition.begin - first_) * size_of(type);
+    send_(worker, word, static_cast<const std::byte*>(from) + skip, partition.unit);
+  }
+}
+
+bool ShardServer::may_answer(int worker) const {
+  const WorkerState& state = workers_[static_cast<size_t>(worker)];
+  if (!state.pull || state.apply || state.clock < state.pull->step) return false;  // its own push comes first
+  if (options_.ps.mode != "ssp" || (state.pull->flags & Message::kNow)) return true;
+  return state.pull->step - slowest() <= options_.ps.staleness;
+}
+
+// Everything that may happen now.
+void ShardServer::settle() {
+  const auto complete = [&](int w) {
+    const WorkerState& state = workers_[static_cast<size_t>(w)];
+    return state.apply && state.num_pushed == static_cast<int>(partitions_.size());
+  };
+  for (bool again = true; again;) {
+    again = false;
+    if (replayed_ < replay_.size()) {
+      const OrderEvent& next = replay_[replayed_];
+      if (next.worker >= layout_.num_workers)
+        throw UsageError(fmt::format("sync.replay: event {} is of worker {}, and there are {}", replayed_ + 1,
+                                     next.worker, layout_.num_workers));
+      const WorkerState& state = workers_[static_cast<size_t>(next.worker)];
+      if (next.kind == OrderEvent::Kind::push && complete(next.worker) && state.clock == next.step) {
+        apply_push(next.worker);
+        again = true;
+      } else if (next.kind == OrderEvent::Kind::pull && state.pull && state.pull->step == next.step) {
+        answer_pull(next.worker);
+        again = true;
+      }
+      replayed_ += again;
+      continue;
+    }
+    for (int w = 0; w < layout_.num_workers; ++w) {
+      if (complete(w)) {
+        apply_push(w);
+        again = true;
+      }
+      if (may_answer(w)) {
+        answer_pull(w);
+        again = true;
+      }
+    }
+  }
+}
+
+void ShardServer::apply_push(int worker) {
+  WorkerState& state = workers_[static_cast<size_t>(worker)];
+  if (!(state.apply->flags & Message::kSkip)) {
+    ESP_CHECK(optimizer_, "server {} has no optimizer", index_);
+    kernel::cast(grads_.data(), options_.storage, state.range.data(), options_.wire, grads_.count(), context_.stream);
+    optimizer_->step(state.apply->lr / layout_.num_workers, state.apply->factor);
+    ++staleness_[version_ - state.read_version];
+    ++version_;
+  }
+  order_.push_back({OrderEvent::Kind::push, worker, state.apply->step});
+  state.apply.reset();
+  ++state.clock;
+  state.num_pushed = 0;
+  state.pushed.assign(state.pushed.size(), false);
+}
+
+void ShardServer::answer_pull(int worker) {
+  WorkerState& state = workers_[static_cast<size_t>(worker)];
+  const Message pull = *state.pull;
+  state.pull.reset();
+  // Everybody hears of a stop in time: those who began the latest clock hear it with the next one.
+  state.granted = std::max(state.granted, pull.step);
+  if ((pull.flags & Message::kWantsStop) && stop_ == 0 && index_ == 0)
+    for (const WorkerState& other : workers_) stop_ = std::max(stop_, other.granted + 2);
+  largest_gap_ = std::max(largest_gap_, pull.step - slowest());
+  order_.push_back({OrderEvent::Kind::pull, worker, pull.step});
+  state.read_version = version_;
+  std::memcpy(state.range.data(), values_.data(), values_.bytes());
+  send_values(worker, state.range.data(), options_.storage, pull.step);
+}
+
+}  // namespace esp::sync

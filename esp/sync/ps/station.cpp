@@ -1,0 +1,338 @@
+#include "esp/sync/ps/station.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+
+namespace esp::sync {
+namespace {
+
+// How long an order may lie before it is seen while nothing comes from peers.
+constexpr Duration kNap = std::chrono::microseconds(200);
+constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr int kUrgent = -1;
+
+int64_t credit_bytes(const PsOptions& ps) {
+  return static_cast<int64_t>(static_cast<double>(ps.credit) * ps.partition_mb * (1 << 20));
+}
+
+}  // namespace
+
+Station::Station(const Setup& setup, std::unique_ptr<net::Transport> transport)
+    : setup_(setup),
+      works_(setup.layout->works(setup.rank)),
+      post_(std::make_unique<Post>(
+          std::move(transport),
+          [this](int peer, const Message& message) -> std::byte* {
+            if (message.kind == MessageKind::push && server_ && setup_.layout->works(peer))
+              return server_->landing(peer, message);
+            if (message.kind == MessageKind::push || !works_ || message.partition >= setup_.layout->partitions.size())
+              throw CommError(
+                  CommError::Kind::corrupt, peer,
+                  fmt::format("rank {} sent partition {}, which is not of this rank", peer, message.partition));
+            const Partition& partition = setup_.layout->partitions[message.partition];
+            const DType type = setup_.ps.update == "worker" ? setup_.wire : setup_.storage;
+            if (message.bytes != static_cast<uint64_t>(partition.count()) * size_of(type))
+              throw CommError(
+                  CommError::Kind::corrupt, peer,
+                  fmt::format("rank {} sent {} bytes of partition {}", peer, message.bytes, message.partition));
+            return setup_.landing(static_cast<int>(message.partition));
+          },
+          [this](int peer, const Message& message) { arrived(peer, message); })),
+      queue_(setup.ps.push_order == "priority", credit_bytes(setup.ps)),
+      versions_(setup.layout->partitions.size()) {
+  if (const int server = setup.layout->server_at(setup.rank); server >= 0)
+    server_ = std::make_unique<ShardServer>(
+        *setup.layout, server, setup.context, ShardServer::Options{setup.ps, setup.storage, setup.wire},
+        [this](int worker, const Message& message, const void* payload, int urgency) {
+          post_->send(worker, message, payload, setup_.ps.push_order == "priority" ? urgency : std::min(urgency, 0));
+        });
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "esp-ps");
+}
+
+Station::~Station() {
+  {
+    std::lock_guard lock(mutex_);
+    Order order{Order::Kind::leave, 0, {}};
+    order.message.flags = std::uncaught_exceptions() > 0 ? 1 : 0;  // at once
+    orders_.push_back(order);
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Station::give(const Order& order) {
+  std::lock_guard lock(mutex_);
+  if (failed_) std::rethrow_exception(failed_);
+  orders_.push_back(order);
+  changed_.notify_all();
+}
+
+void Station::push(int partition) {
+  Order order{Order::Kind::push, partition, {}};
+  order.message.step = step_;
+  give(order);
+}
+
+void Station::begin_at(int64_t step) {
+  step_ = step;
+  Order order{Order::Kind::begin_at, 0, {}};
+  order.message.step = step;
+  give(order);
+  wait(
+      "step", [&] { return orders_.empty() && taken_.empty(); }, [] { return std::string("this rank's own station"); });
+}
+
+void Station::end_step(double lr, double factor, bool skip) {
+  Order order{Order::Kind::end_step, 0, {MessageKind::apply}};
+  order.message.step = step_;
+  order.message.lr = lr;
+  order.message.factor = factor;
+  order.message.flags = skip ? Message::kSkip : 0;
+  give(order);
+}
+
+void Station::pull(bool now, bool wants_stop) {
+  Order order{Order::Kind::pull, 0, {MessageKind::pull}};
+  order.message.step = step_;
+  order.message.flags = static_cast<uint8_t>((now ? Message::kNow : 0) | (wants_stop ? Message::kWantsStop : 0));
+  {
+    std::lock_guard lock(mutex_);
+    if (now) std::fill(versions_.begin(), versions_.end(), -1);
+  }
+  give(order);
+}
+
+void Station::publish() {
+  give({Order::Kind::publish, 0, {}});
+}
+
+template <typename F>
+void Station::wait(const char* what, F&& holds, const std::function<std::string()>& missing) {
+  std::unique_lock lock(mutex_);
+  if (failed_) std::rethrow_exception(failed_);
+  if (holds()) return;
+  obs::Span span(trace_, what, "communication");
+  const int64_t begun = now_ns();
+  const bool came = changed_.wait_for(lock, setup_.timeout, [&] { return failed_ || holds(); });
+  exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
+  if (failed_) std::rethrow_exception(failed_);
+  if (!came)
+    throw CommError(
+        CommError::Kind::timeout, -1,
+        fmt::format("parameter server, step {}: waited {} s for {} of {}", step_,
+                    std::chrono::duration_cast<std::chrono::seconds>(setup_.timeout).count(), what, missing()));
+}
+
+void Station::wait_values(int unit) {
+  const auto& partitions = setup_.layout->partitions;
+  const auto late = [&](size_t i) { return (unit < 0 || partitions[i].unit == unit) && versions_[i] < step_; };
+  const auto first_late = [&] {
+    size_t i = 0;
+    while (i < partitions.size() && !late(i)) ++i;
+    return i;
+  };
+  wait(
+      "values", [&] { return first_late() == partitions.size(); },
+      [&] {
+        const int server = partitions[first_late()].server;
+        return fmt::format("server {} (rank {})", server, setup_.layout->rank_of(server));
+      });
+}
+
+void Station::wait_pushed() {
+  wait(
+      "pushes", [&] { return orders_.empty() && taken_.empty() && !pushing_; },
+      [] { return std::string("servers that take them"); });
+}
+
+void Station::wait_gathered() {
+  if (server_)
+    wait(
+        "gradients", [&] { return gathered_ > step_; }, [] { return std::string("all workers"); });
+}
+
+void Station::wait_everyone() {
+  if (server_)
+    wait(
+        "steps", [&] { return slowest_ > step_; }, [] { return std::string("all workers"); });
+}
+
+int64_t Station::stop() {
+  std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+Station::Counts Station::counts() {
+  std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void Station::run() {
+  try {
+    work_until_left();
+    return;
+  } catch (const CommError& error) {
+    const int server = error.peer() >= 0 ? setup_.layout->server_at(error.peer()) : -1;
+    std::lock_guard lock(mutex_);
+    failed_ = server < 0 ? std::current_exception()
+                         : std::make_exception_ptr(CommError(
+                               error.kind(), error.peer(),
+                               fmt::format("parameter server {} (rank {}): {}", server, error.peer(), error.what())));
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    failed_ = std::current_exception();
+  }
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+void Station::work_until_left() {
+  while (true) {
+    bool moved = obey();
+    push_ready();
+    moved = post_->poll() || moved;
+    push_ready();
+    tell();
+    if (leaving_ && !said_goodbye_ && post_->idle() && queue_.empty()) {
+      said_goodbye_ = true;
+      for (int peer = 0; peer < post_->size(); ++peer)
+        if (peer != setup_.rank) post_->send(peer, {MessageKind::done}, nullptr, kUrgent);
+    }
+    if (leaving_ && ((said_goodbye_ && num_goodbyes_ == post_->size() - 1 && post_->idle()) || Clock::now() > give_up_))
+      return;
+    if (moved) continue;
+    if (post_->size() > 1) {
+      post_->sleep(kNap);
+    } else {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return !orders_.empty(); });
+    }
+  }
+}
+
+bool Station::obey() {
+  {
+    std::lock_guard lock(mutex_);
+    taken_.swap(orders_);
+  }
+  const bool any = !taken_.empty();
+  for (const Order& order : taken_) obey(order);
+  if (any) {
+    std::lock_guard lock(mutex_);  // whoever waits for this looks at it
+    taken_.clear();
+    pushing_ = !queue_.empty() || queue_.under_way() > 0;
+    changed_.notify_all();
+  }
+  return any;
+}
+
+void Station::obey(const Order& order) {
+  const auto to_all_servers = [&] {
+    Message message = order.message;
+    {
+      std::lock_guard lock(mutex_);
+      message.stop = stop_;
+    }
+    for (int server = 0; server < setup_.layout->num_servers; ++server)
+      post_->send(setup_.layout->rank_of(server), message, nullptr, kUrgent);
+  };
+  switch (order.kind) {
+    case Order::Kind::push: {
+      const Partition& partition = setup_.layout->partitions[static_cast<size_t>(order.partition)];
+      if (pushing_step_ != order.message.step) {
+        pushing_step_ = order.message.step;  // nothing of the step before is left
+        std::lock_guard lock(mutex_);
+        counts_.pushed.clear();
+        counts_.landed.clear();
+      }
+      queue_.add({order.partition, partition.unit, partition.count() * static_cast<int64_t>(size_of(setup_.wire))});
+      break;
+    }
+    case Order::Kind::end_step:
+    case Order::Kind::pull:
+      to_all_servers();
+      break;
+    case Order::Kind::publish:
+      if (server_) server_->publish();
+      break;
+    case Order::Kind::begin_at: {
+      if (server_) server_->begin_at(order.message.step);
+      std::lock_guard lock(mutex_);
+      std::fill(versions_.begin(), versions_.end(), order.message.step);
+      gathered_ = slowest_ = order.message.step;
+      break;
+    }
+    case Order::Kind::leave:
+      leaving_ = true;
+      give_up_ = Clock::now() + (order.message.flags ? Duration::zero() : std::min(setup_.timeout, kLongestGoodbye));
+      break;
+  }
+}
+
+void Station::push_ready() {
+  while (const auto push = queue_.next()) {
+    const Partition& partition = setup_.layout->partitions[static_cast<size_t>(push->partition)];
+    Message message{MessageKind::push};
+    message.partition = static_cast<uint32_t>(push->partition);
+    message.step = pushing_step_;
+    message.bytes = static_cast<uint64_t>(push->bytes);
+    post_->send(setup_.layout->rank_of(partition.server), message, setup_.gradients(push->partition), push->priority);
+    std::lock_guard lock(mutex_);
+    counts_.pushed_bytes += message.bytes;
+    counts_.pushed.push_back(push->partition);
+  }
+}
+
+void Station::arrived(int peer, const Message& message) {
+  const auto& partitions = setup_.layout->partitions;
+  switch (message.kind) {
+    case MessageKind::done:
+      ++num_goodbyes_;
+      return;
+    case MessageKind::pushed:
+      if (message.partition >= partitions.size())
+        throw CommError(CommError::Kind::corrupt, peer, fmt::format("rank {} acknowledged no partition of ours", peer));
+      return queue_.acknowledged(partitions[message.partition].count() * static_cast<int64_t>(size_of(setup_.wire)));
+    case MessageKind::values: {
+      setup_.landed(static_cast<int>(message.partition));
+      std::lock_guard lock(mutex_);
+      versions_[message.partition] = message.step;
+      if (message.stop > 0) stop_ = message.stop;
+      counts_.pulled_bytes += message.bytes;
+      counts_.landed.push_back(static_cast<int>(message.partition));
+      changed_.notify_all();
+      return;
+    }
+    default:
+      if (!server_ || !setup_.layout->works(peer))
+        throw CommError(CommError::Kind::corrupt, peer, fmt::format("rank {} took this rank for a server", peer));
+      server_->arrived(peer, message);
+  }
+}
+
+void Station::tell() {
+  std::lock_guard lock(mutex_);
+  counts_.post = post_->counts();
+  counts_.traffic = post_->traffic();
+  if (const bool pushing = !queue_.empty() || queue_.under_way() > 0; pushing != pushing_) {
+    pushing_ = pushing;
+    changed_.notify_all();
+  }
+  if (!server_) return;
+  const int64_t gathered = server_->step() + (server_->aggregated() ? 1 : 0), slowest = server_->slowest();
+  if (gathered == gathered_ && slowest == slowest_ && (server_->stop() == 0 || stop_ > 0)) return;
+  gathered_ = gathered;
+  slowest_ = slowest;
+  if (server_->stop() > 0) stop_ = server_->stop();
+  changed_.notify_all();
+}
+
+}  // namespace esp::sync
