@@ -2,9 +2,11 @@
 the trace of a pipeline, and what layouts that cannot be are answered with."""
 import json
 import os
+import signal
 import unittest
 
-from ranks_test import OnRanks
+from driving import children, run, running
+from ranks_test import Ending, OnRanks
 
 MODEL = ("model.layers=5", "model.heads=4", "train.micro_batch=1", "run.deterministic=true")
 
@@ -76,12 +78,45 @@ class Resharding(Divided):
             self.assertAlmostEqual(self.metrics(name)[-1]["loss"], self.metrics("whole")[-1]["loss"], delta=1e-4)
 
     def test_a_run_begins_with_weights_of_any_layout(self):
-        self.divide(1, "pretrained", steps=3)
-        init = f"model.init={self.path('pretrained')}/checkpoints/step-3"
-        self.divide(1, "one", init, steps=3)
-        self.divide(4, "many", init, "parallel.tp=2", "parallel.pp=2", steps=3)
-        for one, many in zip(self.losses("one"), self.losses("many")):
-            self.assertAlmostEqual(one[0], many[0], delta=1e-5)
+        self.divide(2, "pretrained", "parallel.tp=2", steps=3)
+        source = self.path("pretrained") + "/checkpoints/step-3"
+        converted = run("convert", source, self.path("hf"))
+        self.assertEqual(converted.returncode, 0, converted.stderr)
+        losses = {}
+        for kind, init in (("own", source), ("hf", self.path("hf"))):
+            for ranks, method, settings in ((1, "allreduce", ()), (4, "allreduce", ("parallel.tp=2", "parallel.pp=2")),
+                                            (4, "zero3", ("parallel.tp=2",)), (3, "zero3", ("parallel.pp=3",))):
+                name = f"{kind}-{ranks}-{method}"
+                self.divide(ranks, name, f"model.init={init}", "data.tokenizer=byte", f"sync.method={method}", *settings,
+                            steps=3)
+                losses[name] = [loss for loss, _ in self.losses(name)]
+        for name in losses:
+            for one, many in zip(losses["own-1-allreduce"], losses[name]):
+                self.assertAlmostEqual(one, many, delta=1e-5, msg=name)
+        self.divide(1, "fresh", steps=3)
+        self.assertGreater(self.losses("fresh")[0][0] - losses["own-1-allreduce"][0], 0.1)
+
+
+class Endings(Ending):
+    def test_a_signal_reaches_all_ranks_and_leaves_a_checkpoint(self):
+        process = self.start_long("signalled", *MODEL, "parallel.pp=2")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, errors)
+        steps = [int(name.split("-")[1]) for name in os.listdir(self.path("signalled/checkpoints"))
+                 if name.startswith("step-")]
+        self.assertEqual(steps, [self.metrics("signalled")[-1]["step"]])
+
+    def test_a_rank_that_dies_is_named_and_ends_the_run_with_3(self):
+        for name, layout in (("stage", "parallel.pp=2"), ("share", "parallel.tp=2"), ("tokens", "parallel.cp=2")):
+            process = self.start_long(name, *MODEL, layout)
+            ranks = children(process.pid)
+            os.kill(ranks[1], signal.SIGKILL)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 3, errors)
+            self.assertIn("rank 1 was killed by SIGKILL", errors)
+            for pid in ranks:
+                self.assertFalse(running(pid), "a rank stayed behind")
 
 
 class Trace(Divided):
