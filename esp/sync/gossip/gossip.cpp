@@ -69,11 +69,10 @@ class Gossip final : public OwnCopies {
   // Every so many averages one is of all.
   bool of_all(int64_t step) const { return setup_.options.period > 0 && (step + 1) % setup_.options.period == 0; }
   bool tells() const { return !node_ || node_->rank() == 0; }  // of its node, to others
-  // Its last average came before this step's gradients, or comes with them.
-  int64_t average_before() const { return step() - 1; }
+  int64_t average_before() const { return step() - 1; }        // the step whose average this one begins with
 
   void before_gradients() override {
-    if (when_ == When::before) combine(average_before());
+    if (when_ == When::before && step() > 0) combine(average_before());  // they begin alike
     if (when_ == When::during && !of_all(step()) && tells())
       for (size_t unit = 0; unit < num_units(); ++unit)
         under_way_.push_back(neighbours_.start(topology_.at(step()), x(unit)));
@@ -97,7 +96,7 @@ class Gossip final : public OwnCopies {
 
   void combine(int64_t step) {
     if (of_all(step)) return average();
-    mix(topology_.at(step < 0 ? 0 : step), [this](size_t unit) { return x(unit); });
+    mix(topology_.at(step), [this](size_t unit) { return x(unit); });
     for (size_t unit = 0; unit < num_units(); ++unit) changed(unit);
   }
 

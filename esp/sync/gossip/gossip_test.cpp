@@ -1,0 +1,294 @@
+// Gossip by real ranks on problems whose answers are known.
+#include "esp/sync/gossip/gossip.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "esp/base/error.h"
+#include "esp/sync/problems/drive.h"
+#include "esp/sync/problems/one_process.h"
+
+namespace esp::sync {
+namespace {
+
+DriveOptions gossip(const std::string& topology, int64_t steps = 13) {
+  DriveOptions o;
+  o.sync.method = "gossip";
+  o.sync.topology = topology;
+  o.sync.deterministic = true;
+  o.steps = steps;
+  o.units = 3;
+  return o;
+}
+
+std::unique_ptr<Problem> unlike(int nodes, double noise = 0.3) {
+  ProblemOptions o;
+  o.nodes = nodes;
+  o.dim = 37;
+  o.heterogeneity = 1;
+  o.noise = noise;
+  o.most_curvature = 4;
+  return make_quadratic(o);
+}
+
+struct Driven {
+  std::vector<Vector> x;                  // by rank
+  std::vector<std::vector<Vector>> each;  // by rank, after every step
+  std::vector<uint64_t> sent, reduced;    // bytes to neighbours, and in sums of all
+};
+
+Driven run(const Problem& problem, int ranks, const DriveOptions& asked) {
+  Driven all{std::vector<Vector>(static_cast<size_t>(ranks)),
+             std::vector<std::vector<Vector>>(static_cast<size_t>(ranks)),
+             std::vector<uint64_t>(static_cast<size_t>(ranks)), std::vector<uint64_t>(static_cast<size_t>(ranks))};
+  on_ranks(ranks, [&](comm::Communicator* comm) {
+    const auto r = static_cast<size_t>(comm->rank());
+    DriveOptions options = asked;
+    options.seen = [&](int64_t, std::span<const double> x, Strategy&) { all.each[r].emplace_back(x.begin(), x.end()); };
+    all.x[r] = drive(problem, comm, options);
+    for (const comm::CallStats& s : comm->stats()) {
+      if (s.op == comm::Op::send) all.sent[r] += s.bytes_sent;
+      if (s.op == comm::Op::all_reduce) all.reduced[r] += s.bytes_sent;
+    }
+  });
+  return all;
+}
+
+void expect_copies(const Driven& ranks, const OneProcess& wanted, const std::string& what) {
+  for (size_t r = 0; r < ranks.x.size(); ++r) EXPECT_TRUE(same_bits(ranks.x[r], wanted.x[r])) << what << ", rank " << r;
+}
+
+double relative(const Vector& a, const Vector& b) {
+  double apart = 0, whole = 0;
+  for (size_t d = 0; d < a.size(); ++d) {
+    apart += (a[d] - b[d]) * (a[d] - b[d]);
+    whole += b[d] * b[d];
+  }
+  return std::sqrt(apart / whole);
+}
+
+TEST(Gossip, HasTheBitsOfOneProcessOnEveryTopologyAndInEveryMode) {
+  for (const TopologyRow& row : topologies())
+    for (const int n : {2, 3, 5, 8})
+      for (const int64_t period : {0, 4})
+        for (const char* mode : {"adapt_then_combine", "combine_then_adapt", "adapt_with_combine"}) {
+          DriveOptions options = gossip(std::string(row.name));
+          options.sync.gossip_mode = mode;
+          options.sync.period = period;
+          const auto problem = unlike(n);
+          OneProcess wanted(*problem, n, options.lr);
+          const Topology topology = row.make(n);
+          const auto combine = [&](int64_t k) {
+            if (period > 0 && (k + 1) % period == 0) return wanted.average();
+            wanted.combine(topology.at(k));
+          };
+          for (int64_t k = 0; k < options.steps; ++k) {
+            if (mode[0] == 'c' && k > 0) combine(k - 1);
+            wanted.gradients(k);
+            if (std::string(mode) == "adapt_with_combine") combine(k);
+            wanted.adapt();
+            if (std::string(mode) == "adapt_then_combine") combine(k);
+          }
+          expect_copies(run(*problem, n, options), wanted,
+                        std::string(row.name) + " of " + std::to_string(n) + ", " + mode);
+        }
+}
+
+TEST(Gossip, TrackingHasTheBitsOfOneProcessAndKeepsTheSumOfGradients) {
+  const int n = 6;
+  for (const char* name : {"ring", "one_peer"}) {
+    DriveOptions options = gossip(name);
+    options.sync.tracking = true;
+    const auto problem = unlike(n);
+    const Topology topology = make_topology(name, n);
+    OneProcess wanted(*problem, n, options.lr);
+    std::vector<Vector> y, before;
+    for (int64_t k = 0; k < options.steps; ++k) {
+      wanted.gradients(k);
+      const std::vector<Vector> g = wanted.g;
+      if (k == 0) {
+        y = g;
+      } else {
+        for (size_t i = 0; i < y.size(); ++i)
+          for (size_t d = 0; d < y[i].size(); ++d) y[i][d] = y[i][d] + g[i][d] + -before[i][d];
+        y = OneProcess::mixed(topology.at(k - 1), y);
+      }
+      before = g;
+      const Vector sum_y = OneProcess::mean(y), sum_g = OneProcess::mean(g);
+      for (size_t d = 0; d < sum_y.size(); ++d) EXPECT_NEAR(sum_y[d], sum_g[d], 1e-12);
+      wanted.g = y;
+      wanted.adapt();
+      wanted.combine(topology.at(k));
+    }
+    expect_copies(run(*problem, n, options), wanted, name);
+  }
+}
+
+TEST(Gossip, KeepsTheMeanButForTheMeanGradient) {
+  const int n = 7;
+  const auto problem = unlike(n);
+  const DriveOptions options = gossip("exponential");
+  const Driven seen = run(*problem, n, options);
+  std::vector<Vector> x(static_cast<size_t>(n), Vector(37));
+  for (int64_t k = 0; k < options.steps; ++k) {
+    std::vector<Vector> g = x, next;
+    for (size_t i = 0; i < x.size(); ++i) {
+      problem->noisy_gradient(static_cast<int>(i), k, x[i], g[i]);
+      next.push_back(seen.each[i][static_cast<size_t>(k)]);
+    }
+    const Vector before = OneProcess::mean(x), after = OneProcess::mean(next), slope = OneProcess::mean(g);
+    for (size_t d = 0; d < 37; ++d) EXPECT_NEAR(after[d], before[d] - options.lr * slope[d], 1e-13);
+    x = next;
+  }
+}
+
+// n = 8 on a ring, f_i = ½ h_i (x − i)², h_i = 1 + i mod 3, γ = 0.05.
+TEST(Gossip, UnlikeNodesLeaveABiasThatTrackingTakesAway) {
+  std::vector<std::vector<double>> h, c;
+  for (int i = 0; i < 8; ++i) {
+    h.push_back({static_cast<double>(1 + i % 3)});
+    c.push_back({static_cast<double>(i)});
+  }
+  const auto problem = make_quadratic(h, c);
+  const auto worst = [&](bool tracking) {
+    DriveOptions options = gossip("ring", 2500);
+    options.units = 1;
+    options.sync.tracking = tracking;
+    double most = 0;
+    for (const Vector& x : run(*problem, 8, options).x) most = std::max(most, std::abs(x[0] - problem->minimiser()[0]));
+    return most;
+  };
+  EXPECT_NEAR(worst(false), 0.745, 0.0005);
+  EXPECT_LE(worst(true), 5e-14);
+}
+
+TEST(Gossip, OfAllWithEqualStartsIsParallelSgd) {
+  const auto problem = unlike(5);
+  DriveOptions psgd = gossip("full");
+  psgd.sync.method = "allreduce";
+  const Driven wanted = run(*problem, 5, psgd);
+  DriveOptions every = gossip("ring");
+  every.sync.period = 1;
+  for (const DriveOptions& options : {gossip("full"), every}) {
+    const Driven seen = run(*problem, 5, options);
+    for (size_t r = 0; r < 5; ++r) EXPECT_LE(relative(seen.x[r], wanted.x[r]), 1e-11);
+  }
+}
+
+TEST(Gossip, SendsItsValuesToEachThatHearsItAndNothingElse) {
+  const int n = 8;
+  const auto problem = unlike(n);
+  const uint64_t S = 37 * sizeof(double), steps = 13;
+  const auto sent = [&](DriveOptions options) { return run(*problem, n, options); };
+  for (const uint64_t bytes : sent(gossip("ring")).sent) EXPECT_EQ(bytes, 2 * S * steps);
+  for (const uint64_t bytes : sent(gossip("exponential")).sent) EXPECT_EQ(bytes, 3 * S * steps);
+  for (const uint64_t bytes : sent(gossip("one_peer")).sent) EXPECT_EQ(bytes, S * steps);
+  for (const uint64_t bytes : sent(gossip("full")).sent) EXPECT_EQ(bytes, 7 * S * steps);
+  const Driven star = sent(gossip("star"));
+  EXPECT_EQ(star.sent[0], 7 * S * steps);
+  for (size_t r = 1; r < 8; ++r) EXPECT_EQ(star.sent[r], S * steps);
+  for (const uint64_t bytes : star.reduced) EXPECT_EQ(bytes, 0u);
+  DriveOptions tracking = gossip("ring");
+  tracking.sync.tracking = true;
+  for (const uint64_t bytes : sent(tracking).sent) EXPECT_EQ(bytes, 2 * S * (2 * steps - 1));  // y begins as g
+  DriveOptions pga = gossip("ring", 12);
+  pga.sync.period = 4;
+  for (const uint64_t bytes : sent(pga).sent) EXPECT_EQ(bytes, 2 * S * 9);
+}
+
+TEST(Gossip, NodesOfAHierarchyAreOneCopyEach) {
+  const int n = 6;
+  const auto problem = unlike(n);
+  DriveOptions options = gossip("ring");
+  options.sync.hierarchical = true;
+  options.ranks_per_node = 2;
+  OneProcess wanted(*problem, n, options.lr);
+  const Topology ring = make_topology("ring", 3);
+  for (int64_t k = 0; k < options.steps; ++k) {
+    wanted.gradients(k);
+    wanted.add_gradients(2);
+    wanted.adapt();
+    const std::vector<Vector> mixed = OneProcess::mixed(ring.at(k), {wanted.x[0], wanted.x[2], wanted.x[4]});
+    for (size_t i = 0; i < 6; ++i) wanted.x[i] = mixed[i / 2];
+  }
+  expect_copies(run(*problem, n, options), wanted, "three nodes of two");
+}
+
+TEST(Gossip, LendsTheMeanAndGivesItsOwnBack) {
+  const int n = 5;
+  const auto problem = unlike(n);
+  std::vector<double> told(static_cast<size_t>(n));
+  std::vector<Vector> lent(static_cast<size_t>(n)), held(static_cast<size_t>(n));
+  DriveOptions options = gossip("ring", 4);
+  std::vector<Vector> own(static_cast<size_t>(n));
+  on_ranks(n, [&](comm::Communicator* comm) {
+    const auto r = static_cast<size_t>(comm->rank());
+    DriveOptions mine = options;
+    mine.seen = [&](int64_t step, std::span<const double> x, Strategy& strategy) {
+      if (step != 3) return;
+      Apart& apart = *strategy.apart();
+      EXPECT_FALSE(apart.equal());
+      const auto values = [&] {
+        Vector all;
+        for (const optim::Owned& one : strategy.owned())
+          all.insert(all.end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
+        return all;
+      };
+      own[r].assign(x.begin(), x.end());
+      {
+        const MeanLent mean(&apart);
+        lent[r] = values();
+      }
+      EXPECT_TRUE(same_bits(values(), own[r]));
+      for (int again = 0; again < 2; ++again) {
+        held[r].clear();
+        for (const optim::Held& one : strategy.held())
+          held[r].insert(held[r].end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
+      }
+      for (const Measure& measure : apart.take_measures())
+        if (measure.name == "consensus") told[r] = measure.value;
+      EXPECT_TRUE(apart.take_measures().empty());
+    };
+    drive(*problem, comm, mine);
+  });
+  const Vector mean = OneProcess::mean(own);
+  double apart = 0;
+  for (const Vector& x : own)
+    for (size_t d = 0; d < x.size(); ++d) apart += (x[d] - mean[d]) * (x[d] - mean[d]) / n;
+  for (size_t r = 0; r < 5; ++r) {
+    EXPECT_TRUE(same_bits(lent[r], mean)) << r;
+    EXPECT_TRUE(r == 0 ? same_bits(held[r], mean) : held[r].empty()) << r;
+    EXPECT_NEAR(told[r], apart, 1e-12);
+  }
+}
+
+TEST(Gossip, RefusesWhatCannotBe) {
+  const auto problem = unlike(4);
+  const auto refused = [&](const std::function<void(DriveOptions&)>& change) -> std::string {
+    DriveOptions options = gossip("ring", 1);
+    change(options);
+    try {
+      run(*problem, 4, options);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_NE(refused([](DriveOptions& o) { o.sync.gossip_mode = "combine"; }).find("combine_then_adapt"),
+            std::string::npos);
+  EXPECT_NE(refused([](DriveOptions& o) { o.sync.period = -1; }).find("sync.period = -1"), std::string::npos);
+  EXPECT_NE(refused([](DriveOptions& o) {
+              o.sync.tracking = true;
+              o.storage = DType::bf16;
+            }).find("fp32 or fp64"),
+            std::string::npos);
+  EXPECT_NE(refused([](DriveOptions& o) {
+              o.sync.hierarchical = true;
+              o.ranks_per_node = 3;
+            }).find("4 copies are not nodes of 3 each"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace esp::sync
