@@ -51,5 +51,6 @@ struct KernelCase {
   void (*run)(KernelTimer& timer);
 };
 std::span<const KernelCase> kernel_cases();
+void time_compress(KernelTimer& timer);  // bench_kernel_compress.cpp
 
 }  // namespace esp::app

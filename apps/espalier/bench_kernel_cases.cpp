@@ -198,6 +198,7 @@ constexpr KernelCase kCases[] = {
     {"activation", "gelu and its gradient", time_activation},
     {"cross_entropy", "losses and gradients of logits in one pass", time_cross_entropy},
     {"optimizer", "one step of AdamW over all parameters", time_optimizer},
+    {"compress", "compressors of gradients, in GB/s of fp32", time_compress},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "esp/base/table.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/sync/bucket_queue.h"
+#include "esp/sync/compress/compressed_all_reduce.h"
 #include "esp/sync/fusion.h"
 #include "esp/sync/whole_copies.h"
 #include "esp/sync/wire.h"
@@ -119,6 +120,7 @@ std::unique_ptr<Strategy> make_all_reduce(const Setup& setup) {
     throw UsageError(
         "sync.accumulate = reduced: all-reduce adds up micro-batches before it reduces them (local); zero2 and zero3 "
         "can do so after");
+  if (setup.options.compress != "none") return make_compressed_all_reduce(setup);
   if (find_row("sync.buckets", kWays, setup.options.buckets).name == "cycle") return make_fusion(setup);
   return std::make_unique<AllReduce>(setup);
 }

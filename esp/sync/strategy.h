@@ -37,6 +37,8 @@ struct Options {
   std::string buckets = "fixed";               // allreduce: cut beforehand, as observed, or fused every cycle
   double fusion_mb = 64, cycle_ms = 3;         // cycle: at most so much together, so often
   std::string wire = "auto";                   // what gradients travel as: auto (as they are), fp32, bf16, fp16
+  std::string compress = "none";               // allreduce: what gradients travel as, "topk:0.01" (compress/)
+  std::string feedback = "none";               // and what becomes of what is left out: none, ef, …
   std::string accumulate = "auto";             // over micro-batches: local (before reducing), reduced (after), auto
   int64_t prefetch = 1;                        // zero3: units gathered ahead; -1: as measured (with offload_params)
   bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward

@@ -18,6 +18,8 @@ sync::Options sync_options(const RunConfig& config) {
   o.fusion_mb = config.sync.fusion_mb;
   o.cycle_ms = config.sync.cycle_ms;
   o.wire = config.sync.wire;
+  o.compress = config.sync.compress;
+  o.feedback = config.sync.feedback;
   o.accumulate = config.sync.accumulate;
   o.prefetch = config.sync.prefetch;
   o.keep_gathered = config.sync.keep_gathered;

@@ -31,6 +31,7 @@ struct Draw {
   uint64_t seed = 0, event = 0;
   uint32_t who = 0;                                // the rank that encodes
   static constexpr uint32_t kTogether = 0xffffff;  // what every rank does alike
+  Draw of_chunk(int k) const { return {seed + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(k + 1), event, who}; }
   uint64_t own() const { return event << 24 | who; }
   uint64_t shared() const { return event << 24 | kTogether; }
 };

@@ -30,13 +30,13 @@ class TwoPhase final : public Aggregation {
 
   void collect(void* sum, Into into, const void* x, void* own, Into own_into, uint64_t event) override {
     const Draw mine = draw(rank(), event);
-    for (int k = 0; k < size(); ++k) encode(code(k), x, chunk(k), chunk_draw(mine, k));
+    for (int k = 0; k < size(); ++k) encode(code(k), x, chunk(k), mine.of_chunk(k));
     if (own)
-      for (int k = 0; k < size(); ++k) decode(own, own_into, code(k), chunk(k).offset, k, chunk_draw(mine, k));
+      for (int k = 0; k < size(); ++k) decode(own, own_into, code(k), chunk(k).offset, k, mine.of_chunk(k));
     run(up_, codes_, parts_);
     const std::byte* part = parts_.as<std::byte>();
     for (int k = 0; k < size(); ++k, part += bytes_of(rank()))
-      decode(sum, k == 0 ? into : Into::add, part, 0, rank(), chunk_draw(draw(k, event), rank()));
+      decode(sum, k == 0 ? into : Into::add, part, 0, rank(), draw(k, event).of_chunk(rank()));
   }
 
   void spread(void* whole, Into into, const void* share, void* own, Into own_into, uint64_t event) override {
@@ -54,12 +54,6 @@ class TwoPhase final : public Aggregation {
   size_t bytes_of(int k) const { return compressor_.code_bytes(static_cast<int64_t>(chunk(k).count), setup_.dtype); }
   std::byte* code(int k) const { return codes_.as<std::byte>() + at_[static_cast<size_t>(k)]; }
   Draw draw(int who, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(who)}; }
-  // Chunks of one vector draw apart.
-  static Draw chunk_draw(Draw draw, int k) {
-    draw.seed += 0x9e3779b97f4a7c15u * static_cast<uint64_t>(k + 1);
-    return draw;
-  }
-
   void encode(std::byte* to, const void* x, const comm::Chunk& from, const Draw& draw) const {
     compressor_.encode(to, kernel::at(x, static_cast<int64_t>(from.offset), setup_.dtype),
                        static_cast<int64_t>(from.count), setup_.dtype, draw, setup_.context.stream);

@@ -1,0 +1,64 @@
+// Compressors at 64 M values, and PowerSGD of one large matrix. GB/s here are those of the fp32 vector that goes in (or
+// comes out), whatever the code's length: what a link must be slower than for the compressor to pay.
+#include <fmt/format.h>
+
+#include "apps/espalier/bench_kernel.h"
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/sync/compress/power_sgd.h"
+
+namespace esp::app {
+namespace {
+
+std::vector<float> normals(int64_t count) {
+  std::vector<float> x(static_cast<size_t>(count));
+  kernel::fill_normal(x.data(), 0, 1e-3, 1, 0, 0, count, DType::f32, {});
+  return x;
+}
+
+void time_power_sgd(KernelTimer& timer, int64_t rows, int64_t cols, int64_t rank) {
+  device::MemoryAccount account;
+  device::Pool pool{account};
+  sync::PowerSgdSetup setup;
+  setup.context = {timer.stream(), &pool};
+  setup.count = rows * cols;
+  setup.parts = {{0, rows, cols}};
+  setup.rank = rank;
+  const auto feedback = sync::make_power_sgd(setup);
+  const std::vector<float> g = normals(setup.count);
+  std::vector<float> out(g.size());
+  timer.bytes("compress", fmt::format("powersgd:{} {}x{} error, encode and decode", rank, rows, cols),
+              4 * static_cast<double>(setup.count), [&] { feedback->exchange(out.data(), g.data()); });
+}
+
+}  // namespace
+
+void time_compress(KernelTimer& timer) {
+  if (timer.dtype() != DType::f32) throw UsageError("compressors are timed in f32: leave out --dtype");
+  const int64_t n = int64_t{64} << 20;
+  const std::vector<float> x = normals(n);
+  std::vector<float> y(x.size());
+  std::vector<std::byte> code;
+  for (const char* spec : {"fp16", "bf16", "int8:256", "int8:256:stochastic", "int4:128", "qsgd:16", "natural", "sign",
+                           "onebit", "topk:0.01", "topk:0.05", "randomk:0.01", "threshold:0.0026"}) {
+    const auto compressor = sync::make_compressor(spec);
+    code.resize(compressor->code_bytes(n, DType::f32));
+    size_t length = 0;
+    const double bytes = 4 * static_cast<double>(n);
+    auto encode = [&] { length = compressor->encode(code.data(), x.data(), n, DType::f32, {1, 2, 3}, timer.stream()); };
+    auto decode = [&](sync::Into into) {
+      compressor->decode(y.data(), into, {code.data(), length}, n, DType::f32, {1, 2, 3}, timer.stream());
+    };
+    timer.bytes("compress", fmt::format("{} encode 64 Mi values", spec), bytes, encode);
+    timer.bytes("compress", fmt::format("{} decode", spec), bytes, [&] { decode(sync::Into::overwrite); });
+    timer.bytes("compress", fmt::format("{} decode and add", spec), bytes, [&] { decode(sync::Into::add); });
+    timer.bytes("compress", fmt::format("{} encode and decode", spec), bytes, [&] {
+      encode();
+      decode(sync::Into::overwrite);
+    });
+  }
+  time_power_sgd(timer, 4096, 4096, 4);
+  time_power_sgd(timer, 768, 3072, 4);
+}
+
+}  // namespace esp::app

@@ -1,0 +1,312 @@
+#include "esp/sync/compress/compressor.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/sync/compress/testing.h"
+
+namespace esp::sync {
+namespace {
+
+const std::vector<std::string> kEvery = {"identity",
+                                         "fp16",
+                                         "bf16",
+                                         "int8",
+                                         "int8:64:stochastic",
+                                         "int4",
+                                         "int4:16:stochastic",
+                                         "levels:-8,-4,-1,0,1,4,8",
+                                         "qsgd:16",
+                                         "qsgd:4:64",
+                                         "qsgd:255",
+                                         "natural",
+                                         "sign",
+                                         "onebit",
+                                         "topk:0.05",
+                                         "topk:3",
+                                         "randomk:0.1",
+                                         "randomk:3:unscaled",
+                                         "threshold:0.5"};
+
+// Vectors on which bounds are tight or sloppy code breaks.
+std::vector<std::pair<std::string, Values<float>>> hard_vectors(int64_t n) {
+  std::vector<std::pair<std::string, Values<float>>> all;
+  const auto size = static_cast<size_t>(n);
+  all.emplace_back("normal", normal_values(n, 1));
+  all.emplace_back("small", normal_values(n, 2, 1e-4));
+  all.emplace_back("zeros", Values<float>(size));
+  all.emplace_back("constant", Values<float>(size, -0.75f));
+  Values<float> spike(size), wide = normal_values(n, 3), ramp(size), half(size);
+  spike[size / 2] = 100;
+  for (size_t i = 0; i < size; ++i) {
+    wide[i] *= std::exp2(static_cast<float>(i % 24) - 12);
+    ramp[i] = static_cast<float>(i + 1);
+    half[i] = i == 0 ? 127.0f : (i % 2 ? 0.499f : -0.499f);  // just below the middle between two steps of int8
+  }
+  all.emplace_back("spike", spike);
+  all.emplace_back("wide", wide);
+  all.emplace_back("ramp", ramp);
+  all.emplace_back("half", half);
+  return all;
+}
+
+TEST(Compressors, HaveTheLengthsOfTheirFormats) {
+  struct Case {
+    std::string spec;
+    int64_t n;
+    size_t bytes;
+  };
+  const Case cases[] = {
+      {"identity", 1001, 4004},
+      {"fp16", 1001, 2002},
+      {"bf16", 1001, 2002},
+      {"int8:256", 1001, 1001 + 4 * 4},
+      {"int8:64:stochastic", 1001, 1001 + 4 * 16},
+      {"int4:128", 1001, 501 + 4 * 8},
+      {"int4:2:stochastic", 7, 4 + 4 * 4},
+      {"levels:0,1", 1001, 126},
+      {"levels:0,0.25,0.5,0.75,1", 1001, 376},
+      {"qsgd:16:512", 1001, 751 + 4 * 2},
+      {"qsgd:1:1024", 1001, 251 + 4},
+      {"qsgd:255:1024", 1001, 1127 + 4},
+      {"natural", 1001, 1127},
+      {"sign", 1001, 126 + 4},
+      {"onebit", 1001, 126 + 8},
+      {"topk:10", 1001, 80},
+      {"topk:0.01", 1000, 80},
+      {"topk:7%", 100, 56},
+      {"topk:1.0", 100, 800},
+      {"randomk:10", 1001, 40},
+      {"randomk:0.01:unscaled", 1000, 40},
+      {"topk:0.01", 1, 8},
+  };
+  for (const Case& it : cases) {
+    const auto compressor = make_compressor(it.spec);
+    EXPECT_EQ(compressor->code_bytes(it.n, DType::f32), it.bytes) << it.spec;
+    EXPECT_EQ(code_of(*compressor, normal_values(it.n, 4)).size(), it.bytes) << it.spec;
+  }
+  const auto threshold = make_compressor("threshold:2");
+  const Values<float> x = {1, -3, 2, 2.5f, 0};
+  EXPECT_EQ(code_of(*threshold, x).size(), 4u + 8 * 2);
+  EXPECT_EQ(compressed(*threshold, x), (Values<float>{0, -3, 0, 2.5f, 0}));
+}
+
+TEST(Compressors, DecodeTheirBytesTheSameEveryTimeAndEveryWay) {
+  for (const std::string& spec : kEvery)
+    for (int64_t n : {3, 8, 63, 64, 1000, 4097}) {
+      const auto compressor = make_compressor(spec);
+      const Values<float> x = normal_values(n, 11);
+      const Draw draw{7, 3, 1};
+      const auto code = code_of(*compressor, x, draw);
+      ASSERT_EQ(code, code_of(*compressor, x, draw)) << spec;
+      Values<float> y(x.size(), -1), added = normal_values(n, 12), subtracted = added, by_hand = added, minus = added;
+      compressor->decode(y.data(), Into::overwrite, code, n, DType::f32, draw, {});
+      compressor->decode(added.data(), Into::add, code, n, DType::f32, draw, {});
+      compressor->decode(subtracted.data(), Into::subtract, code, n, DType::f32, draw, {});
+      for (size_t i = 0; i < y.size(); ++i) {
+        by_hand[i] += y[i];
+        minus[i] -= y[i];
+      }
+      EXPECT_TRUE(same_bits(added, by_hand)) << spec << " of " << n;
+      EXPECT_TRUE(same_bits(subtracted, minus)) << spec << " of " << n;
+      // f64 in and out is the same numbers.
+      const Values<double> wide(x.begin(), x.end());
+      const Values<double> back = compressed(*compressor, wide, draw);
+      for (size_t i = 0; i < back.size(); ++i) {
+        const double slack = spec == "randomk:0.1" ? 2e-7 * std::abs(back[i]) : 0;  // its factor is rounded in f32
+        ASSERT_NEAR(back[i], static_cast<double>(y[i]), slack) << spec << " of " << n;
+      }
+    }
+}
+
+TEST(Compressors, TakeNothingAndOneValue) {
+  for (const std::string& spec : kEvery) {
+    if (spec == "topk:3" || spec.starts_with("randomk:3")) continue;
+    const auto compressor = make_compressor(spec);
+    EXPECT_TRUE(compressed(*compressor, Values<float>{}).empty()) << spec;
+    EXPECT_EQ(compressed(*compressor, Values<float>{1}).size(), 1u) << spec;
+  }
+}
+
+TEST(Compressors, ContractByTheirDeltaOnHardVectors) {
+  for (const std::string& spec : kEvery)
+    for (int64_t n : {1, 16, 100, 2000}) {
+      const auto compressor = make_compressor(spec);
+      if (spec == "topk:3" && n < 3) continue;
+      const auto delta = compressor->guarantee(n).delta;
+      if (!delta || spec.starts_with("randomk")) continue;  // that of randomk holds in the mean
+      EXPECT_GT(*delta, 0) << spec;
+      for (const auto& [name, x] : hard_vectors(n))
+        EXPECT_LE(distance2(compressed(*compressor, x), x), (1 - *delta) * norm2(x) * (1 + 1e-6))
+            << spec << ' ' << name;
+    }
+}
+
+// Mean and spread over many draws: each coordinate's mean within 4 standard errors for nearly all, and within 5.5 for
+// all; the mean square error within ω‖x‖² up to its own scatter.
+TEST(Compressors, AreUnbiasedWithinTheirOmega) {
+  constexpr int kDraws = 4000;
+  for (const std::string spec : {"int8:64:stochastic", "int4:16:stochastic", "qsgd:16", "qsgd:4:64", "qsgd:1:8",
+                                 "natural", "randomk:0.1", "randomk:3"}) {
+    const auto compressor = make_compressor(spec);
+    for (const auto& [name, x] : hard_vectors(96)) {
+      const double omega = compressor->guarantee(96).omega.value();
+      std::vector<double> sum(x.size()), squares(x.size());
+      double error = 0, error2 = 0;
+      for (int draw = 0; draw < kDraws; ++draw) {
+        const Values<float> y = compressed(*compressor, x, {99, static_cast<uint64_t>(draw), 2});
+        const double once = distance2(y, x);
+        error += once;
+        error2 += once * once;
+        for (size_t i = 0; i < y.size(); ++i) {
+          const double off = static_cast<double>(y[i]) - static_cast<double>(x[i]);
+          sum[i] += off;
+          squares[i] += off * off;
+        }
+      }
+      size_t beyond = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double standard = std::sqrt(squares[i] / kDraws / kDraws) + 2e-7 * std::abs(static_cast<double>(x[i]));
+        const double off = std::abs(sum[i] / kDraws);
+        beyond += off > 4 * standard;
+        // Rare events (a value far below a step) have no normal distribution after 4000 draws: one event in all is
+        // allowed.
+        const double one = std::sqrt(norm2(x)) * (omega + 1) / kDraws;
+        EXPECT_LE(off, 5.5 * standard + 2 * one) << spec << ' ' << name << ' ' << i;
+      }
+      if (name != "wide" && name != "half" && name != "spike") {
+        EXPECT_LE(beyond, 1u) << spec << ' ' << name;
+      }
+      const double mean = error / kDraws, scatter = std::sqrt(std::max(0.0, error2 / kDraws - mean * mean) / kDraws);
+      EXPECT_LE(mean, omega * norm2(x) + 4 * scatter + 1e-6 * (1 + omega) * norm2(x)) << spec << ' ' << name;
+    }
+  }
+}
+
+TEST(Compressors, ContractInTheMeanWhereCoordinatesAreDrawn) {
+  const auto compressor = make_compressor("randomk:0.25:unscaled");
+  for (const auto& [name, x] : hard_vectors(64)) {
+    double error = 0, error2 = 0;
+    constexpr int kDraws = 3000;
+    for (int draw = 0; draw < kDraws; ++draw) {
+      const double once = distance2(compressed(*compressor, x, {5, static_cast<uint64_t>(draw), 0}), x);
+      error += once;
+      error2 += once * once;
+    }
+    const double mean = error / kDraws, scatter = std::sqrt(std::max(0.0, error2 / kDraws - mean * mean) / kDraws);
+    EXPECT_NEAR(mean, 0.75 * norm2(x), 4 * scatter + 1e-9 * norm2(x)) << name;
+  }
+}
+
+TEST(RandomQuantiser, GoesToHalfOrThreeQuartersFromSixTenths) {
+  const auto compressor = make_compressor("levels:0,0.25,0.5,0.75,1");
+  constexpr int kDraws = 100000;
+  std::map<float, int> seen;
+  for (float v : compressed(*compressor, Values<float>(kDraws, 0.6f), {3, 1, 0})) ++seen[v];
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_NEAR(seen[0.5f] / double{kDraws}, 0.6, 4 * std::sqrt(0.24 / kDraws));
+  EXPECT_NEAR(seen[0.75f] / double{kDraws}, 0.4, 4 * std::sqrt(0.24 / kDraws));
+  EXPECT_EQ(compressed(*compressor, Values<float>{-3, 0, 0.25f, 1, 7}), (Values<float>{0, 0, 0.25f, 1, 1}));
+  // The rule itself, enumerated over every draw u = k/1000: exactly the mean.
+  int up = 0;
+  for (int k = 0; k < 1000; ++k) up += k / 1000.0 < (0.6 - 0.5) / 0.25 - 1e-12;
+  EXPECT_EQ(0.5 * (1000 - up) + 0.75 * up, 600);
+}
+
+TEST(TopK, TakesTiesAtLowerIndicesAndMeetsItsBoundOnConstants) {
+  const auto top2 = make_compressor("topk:2");
+  EXPECT_EQ(compressed(*top2, Values<float>{1, -2, 2, 2}), (Values<float>{0, -2, 2, 0}));
+  const Values<float> x(50, -3.0f);
+  EXPECT_DOUBLE_EQ(distance2(compressed(*make_compressor("topk:5"), x), x), (1 - 0.1) * norm2(x));
+}
+
+TEST(Sign, MeetsItsIdentityAndIsNoWorseWithTwoMeans) {
+  for (const auto& [name, x] : hard_vectors(200)) {
+    double l1 = 0;
+    for (float v : x) l1 += std::abs(static_cast<double>(v));
+    const double want = norm2(x) - l1 * l1 / 200;
+    const double one = distance2(compressed(*make_compressor("sign"), x), x);
+    EXPECT_NEAR(one, want, 1e-6 * norm2(x)) << name;
+    EXPECT_LE(distance2(compressed(*make_compressor("onebit"), x), x), one + 1e-6 * norm2(x)) << name;
+  }
+  EXPECT_EQ(compressed(*make_compressor("sign"), Values<float>{0, -0.0f, -3, 1}), (Values<float>{1, 1, -1, 1}));
+  EXPECT_EQ(compressed(*make_compressor("onebit"), Values<float>{0, 2, -3, -1}), (Values<float>{1, 1, -2, -2}));
+}
+
+TEST(RandomK, DrawsTheSameCoordinatesOnAllRanksAndOthersNextTime) {
+  const auto compressor = make_compressor("randomk:5");
+  const Values<float> x(40, 1.0f);
+  EXPECT_EQ(compressed(*compressor, x, {1, 2, 0}), compressed(*compressor, x, {1, 2, 3}));
+  EXPECT_NE(compressed(*compressor, x, {1, 2, 0}), compressed(*compressor, x, {1, 3, 0}));
+  const Values<float> y = compressed(*compressor, x);
+  EXPECT_EQ(std::count(y.begin(), y.end(), 8.0f), 5);
+}
+
+TEST(Compressors, LetWhatIsNotFiniteBeSeen) {
+  for (const std::string spec : {"identity", "fp16", "bf16", "int8", "int4:16:stochastic", "qsgd:16", "natural", "sign",
+                                 "onebit", "topk:3", "threshold:0.5"})
+    for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      Values<float> x = normal_values(100, 8);
+      x[60] = bad;
+      const Values<float> y = compressed(*make_compressor(spec), x);
+      EXPECT_TRUE(std::any_of(y.begin(), y.end(), [](float v) { return !std::isfinite(v); })) << spec;
+    }
+  EXPECT_THROW(compressed(*make_compressor("levels:0,1"), Values<float>{NAN}), UsageError);
+}
+
+TEST(Compressors, RefuseOptionsAndSayWhatWouldWork) {
+  auto message_of = [](const std::string& spec, int64_t n = 10) -> std::string {
+    try {
+      make_compressor(spec)->check(n);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message_of("topk:11"), testing::HasSubstr("give 1 to 10"));
+  EXPECT_THAT(message_of("randomk:11"), testing::HasSubstr("give 1 to 10"));
+  EXPECT_EQ(message_of("topk:10"), "no error");
+  EXPECT_THAT(message_of("topk:1.5"), testing::HasSubstr("topk[:SHARE or :K]"));
+  EXPECT_THAT(message_of("topk:0"), testing::HasSubstr("at least one"));
+  EXPECT_THAT(message_of("top"), testing::HasSubstr("topk"));
+  EXPECT_THAT(message_of("int8:0"), testing::HasSubstr("whole number from 1"));
+  EXPECT_THAT(message_of("int4:7"), testing::HasSubstr("even"));
+  EXPECT_THAT(message_of("qsgd:99999"), testing::HasSubstr("32767"));
+  EXPECT_THAT(message_of("qsgd:4:20"), testing::HasSubstr("multiple of 8"));
+  EXPECT_THAT(message_of("levels"), testing::HasSubstr("missing"));
+  EXPECT_THAT(message_of("levels:1,1"), testing::HasSubstr("above the one before"));
+  EXPECT_THAT(message_of("threshold"), testing::HasSubstr("missing"));
+  EXPECT_THAT(message_of("threshold:-1"), testing::HasSubstr("from 0"));
+  EXPECT_THAT(message_of("sign:3"), testing::HasSubstr("not among its options"));
+}
+
+TEST(Compressors, RefuseDamagedCodes) {
+  auto decoded = [](const std::string& spec, std::vector<std::byte> code, int64_t n) {
+    Values<float> y(static_cast<size_t>(n));
+    make_compressor(spec)->decode(y.data(), Into::overwrite, code, n, DType::f32, {}, {});
+  };
+  for (const std::string& spec : kEvery) {
+    auto code = code_of(*make_compressor(spec), normal_values(40, 6));
+    code.pop_back();
+    EXPECT_THROW(decoded(spec, code, 40), CommError) << spec;
+  }
+  auto top = code_of(*make_compressor("topk:2"), Values<float>{1, 2, 3});
+  top[0] = std::byte{200};
+  EXPECT_THROW(decoded("topk:2", top, 3), CommError);
+  top[0] = top[4];  // the same index twice
+  EXPECT_THROW(decoded("topk:2", top, 3), CommError);
+  auto levels = code_of(*make_compressor("levels:0,1,2"), Values<float>{1, 2});
+  levels[0] = std::byte{0xff};
+  EXPECT_THROW(decoded("levels:0,1,2", levels, 2), CommError);
+  auto qsgd = code_of(*make_compressor("qsgd:4"), Values<float>{1, 2});
+  qsgd[4] = std::byte{0xff};
+  EXPECT_THROW(decoded("qsgd:4", qsgd, 2), CommError);
+}
+
+}  // namespace
+}  // namespace esp::sync

@@ -1,0 +1,139 @@
+// The algorithms of feedback.h for all ranks at once in one process, as they are written in papers: loops over workers
+// and values, with a compressor as the function x → C(x). For tests: what ranks do must be this to the bit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "esp/comm/call.h"
+#include "esp/sync/compress/aggregation.h"
+#include "esp/sync/compress/testing.h"
+
+namespace esp::sync {
+
+template <typename T>
+class Emulation {
+ public:
+  using Vector = Values<T>;
+
+  Emulation(const Compressor& compressor, Way way, int num_workers, size_t count, uint64_t seed, double factor)
+      : errors(static_cast<size_t>(num_workers), Vector(count)),
+        estimates(errors),
+        server_error(count),
+        mean_estimate(count),
+        compressor_(compressor),
+        way_(way),
+        seed_(seed),
+        factor_(static_cast<T>(factor)) {}
+
+  Vector none(const std::vector<Vector>& g) {
+    Vector sum(count());
+    const uint64_t event = events_++;
+    for (size_t i = 0; i < g.size(); ++i) add(sum, up(g[i], event, i), i == 0);
+    scale(sum);
+    return way_ == Way::two_phase ? down(sum, events_++) : sum;
+  }
+
+  Vector ef(const std::vector<Vector>& g) {
+    const Vector sum = squeeze(g, 1);
+    return scaled(sum);
+  }
+
+  Vector neolithic(const std::vector<Vector>& g, int rounds) {
+    add(server_error, scaled(squeeze(g, rounds)), false);
+    Vector out(count());
+    for (int r = 0; r < rounds; ++r) {
+      const Vector sent = down(server_error, events_++);
+      subtract(server_error, sent);
+      add(out, sent, r == 0);
+    }
+    return out;
+  }
+
+  Vector ef21(const std::vector<Vector>& g) {
+    Vector sum(count());
+    const uint64_t event = events_++;
+    for (size_t i = 0; i < g.size(); ++i) {
+      Vector change = g[i];
+      subtract(change, estimates[i]);
+      const Vector sent = up(change, event, i);
+      add(estimates[i], sent, false);
+      add(sum, sent, i == 0);
+    }
+    add(mean_estimate, scaled(sum), false);
+    return mean_estimate;
+  }
+
+  Vector run(const std::string& feedback, const std::vector<Vector>& g) {
+    if (feedback == "none") return none(g);
+    if (feedback == "ef") return ef(g);
+    if (feedback == "ef21") return ef21(g);
+    if (feedback == "double_squeeze") return neolithic(g, 1);
+    return neolithic(g, std::stoi(feedback.substr(feedback.find(':') + 1)));
+  }
+
+  std::vector<Vector> errors, estimates;
+  Vector server_error, mean_estimate;
+
+ private:
+  size_t count() const { return server_error.size(); }
+
+  // Σ over rounds and workers of the codes of p_i = e_i + g_i; e_i keeps the rest.
+  Vector squeeze(const std::vector<Vector>& g, int rounds) {
+    Vector sum(count());
+    for (size_t i = 0; i < g.size(); ++i) add(errors[i], g[i], false);
+    for (int r = 0; r < rounds; ++r) {
+      const uint64_t event = events_++;
+      for (size_t i = 0; i < g.size(); ++i) {
+        const Vector sent = up(errors[i], event, i);
+        subtract(errors[i], sent);
+        add(sum, sent, r == 0 && i == 0);
+      }
+    }
+    return sum;
+  }
+
+  Vector up(const Vector& x, uint64_t event, size_t worker) const {
+    const Draw draw{seed_, event, static_cast<uint32_t>(worker)};
+    if (way_ != Way::two_phase) return compressed(compressor_, x, draw);
+    return chunk_by_chunk(x, [&](int k) { return draw.of_chunk(k); });
+  }
+  Vector down(const Vector& q, uint64_t event) const {
+    if (way_ != Way::two_phase) return compressed(compressor_, q, {seed_, event, Draw::kTogether});
+    return chunk_by_chunk(q, [&](int k) { return Draw{seed_, event, static_cast<uint32_t>(k)}; });
+  }
+  template <typename F>
+  Vector chunk_by_chunk(const Vector& x, F draw) const {
+    Vector all;
+    const int size = static_cast<int>(errors.size());
+    for (int k = 0; k < size; ++k) {
+      const comm::Chunk chunk = comm::chunk_of(x.size(), size, k);
+      const auto at = x.begin() + static_cast<std::ptrdiff_t>(chunk.offset);
+      const Vector part = compressed(compressor_, Vector(at, at + static_cast<std::ptrdiff_t>(chunk.count)), draw(k));
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+
+  static void add(Vector& y, const Vector& x, bool over) {
+    for (size_t j = 0; j < y.size(); ++j) y[j] = over ? x[j] : y[j] + x[j];
+  }
+  static void subtract(Vector& y, const Vector& x) {
+    for (size_t j = 0; j < y.size(); ++j) y[j] -= x[j];
+  }
+  void scale(Vector& x) const {
+    for (T& v : x) v *= factor_;
+  }
+  Vector scaled(Vector x) const {
+    scale(x);
+    return x;
+  }
+
+  const Compressor& compressor_;
+  const Way way_;
+  const uint64_t seed_;
+  const T factor_;
+  uint64_t events_ = 0;
+};
+
+}  // namespace esp::sync
