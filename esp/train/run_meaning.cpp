@@ -7,6 +7,7 @@
 #include "esp/base/table.h"
 #include "esp/optim/optimizer.h"
 #include "esp/optim/schedule.h"
+#include "esp/sync/compress/compressed_all_reduce.h"
 #include "esp/sync/strategy.h"
 #include "esp/train/run_config.h"
 #include "esp/train/split.h"
@@ -161,7 +162,6 @@ void RunConfig::check() const {
 }
 
 void RunConfig::check_world(int world) const {
-  static constexpr Named<int> kNone[] = {{"none", 0}};
   const parallel::Layout layout = layout_of(*this, world);
   parallel::check_layout(layout_sizes(*this), layout);
   const int dp = layout.mesh.copies();
@@ -222,8 +222,15 @@ void RunConfig::check_world(int world) const {
        "workers hold the model whole: no parallel.tp, pp, cp or ep with it");
   want(sync.method != "ps" || sync.offload == "none", "sync.offload", sync.offload,
        "servers keep the optimizer's state; none is wanted");
-  find_row("sync.compress", kNone, sync.compress);
-  find_row("sync.feedback", kNone, sync.feedback);
+  sync::Options compression;
+  compression.method = sync.method;
+  compression.buckets = sync.buckets;
+  compression.wire = sync.wire;
+  compression.compress = sync.compress;
+  compression.feedback = sync.feedback;
+  sync::check_compression(compression);
+  want(sync.compress == "none" || layout.mesh.size() == layout.mesh.dp, "sync.compress", sync.compress,
+       "copies of a divided model would compress shared parameters apart: no parallel.tp, pp, cp or ep with it");
   want(parallel.layout.empty(), "parallel.layout", parallel.layout, "name the axes instead: dp, tp, pp, cp and ep");
 }
 
