@@ -94,7 +94,7 @@ std::string layer_text(const LabOptions& o) {
                                  o.batch * o.seq, o.dim, o.ffn_or_default(), o.heads);
   for (const Drawn& m : matrices_of(o)) {
     text += fmt::format("  {:<2} {:<5} [{} × {}] by {}:", m.before, m.name, m.rows, m.cols,
-                        m.by_columns ? "columns" : "rows   ");
+                        m.by_columns ? "columns" : "rows");
     for (int r = 0; r < o.nproc; ++r) {
       const nn::Share share{r, o.nproc};
       const nn::Interval held = m.name == "Wqkv" ? share.of(o.heads) : share.of(m.by_columns ? m.cols : m.rows);
