@@ -55,6 +55,7 @@ void define_lab_context(CLI::App& app, Chosen& chosen);
 void define_lab_ddp(CLI::App& app, Chosen& chosen);
 void define_lab_moe(CLI::App& app, Chosen& chosen);
 void define_lab_pipeline(CLI::App& app, Chosen& chosen);
+void define_lab_ps(CLI::App& app, Chosen& chosen);
 void define_lab_tensor(CLI::App& app, Chosen& chosen);
 void define_lab_zero(CLI::App& app, Chosen& chosen);
 void define_tokenizer(CLI::App& app, Chosen& chosen);

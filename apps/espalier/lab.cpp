@@ -13,6 +13,7 @@ constexpr Command kExperiments[] = {
     {"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
     {"moe", "loads of experts, what a capacity drops, bytes of expert parallelism against the formula", define_lab_moe},
     {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
+    {"ps", "parameter servers with a straggler: sync, async, a bound between; priority against fifo", define_lab_ps},
     {"tensor", "a layer divided over ranks: what it sends and keeps; every partition of W₃W₂W₁x and its cost",
      define_lab_tensor},
     {"zero", "memory of a rank in the stages of ZeRO, measured against the formulas", define_lab_zero},

@@ -68,6 +68,7 @@ class Run {
       if ((last && outcome_.why != TrainOutcome::Why::signal) ||
           (config_.train.eval_every > 0 && report.step % config_.train.eval_every == 0))
         if (const double loss = engine_.evaluate(config_.train.eval_batches); !std::isnan(loss)) report.val_loss = loss;
+      for (const std::string& line : engine_.strategy().take_notes()) note(line);
       if (sync::Apart* apart = engine_.strategy().apart()) report.measures = apart->take_measures();
       reports.step(report, last || report.step % config_.log.every == 0 || report.val_loss);
       outcome_.final_loss = report.result.loss;

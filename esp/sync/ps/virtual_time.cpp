@@ -13,6 +13,7 @@ namespace esp::sync {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kGrown = 1e100;       // beyond all doubt
 constexpr int64_t kMicro = 1'000'000;  // queues count whole bytes: a millionth of a unit here
 
 int64_t micro(double time) {
@@ -152,6 +153,7 @@ double delayed_descent(double c, int delay, int64_t steps) {
   std::vector<double> x(static_cast<size_t>(delay) + 1, 1);
   for (int64_t k = 0; k < steps; ++k) {
     const double next = x.back() - c * x.front();
+    if (!(std::abs(next) < kGrown)) return kGrown;
     x.erase(x.begin());
     x.push_back(next);
   }

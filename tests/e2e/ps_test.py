@@ -1,0 +1,101 @@
+"""Parameter servers with the real binary: the same bits as all-reduce wherever they stand, a server that is killed,
+signals to ranks at their own pace, resuming with other servers, replaying, and refusals."""
+import os
+import signal
+import time
+import unittest
+
+from driving import children, running, start
+from ranks_test import OnRanks
+
+SMALL = "sync.partition_mb=0.02"
+
+
+class Servers(OnRanks):
+    def test_synchronous_servers_give_the_bits_of_allreduce(self):
+        self.train_ranks(2, "reduced", "run.deterministic=true")
+        for name, ranks, settings in (("beside", 2, ()), ("one", 2, ("sync.servers=1",)),
+                                      ("sums", 2, ("sync.update=worker",)),
+                                      ("early", 2, ("sync.cross_barrier=true",)),
+                                      ("dedicated", 4, ("sync.servers=2", "sync.server_ranks=dedicated"))):
+            self.train_ranks(ranks, name, "sync.method=ps", SMALL, "run.deterministic=true", *settings)
+            self.assertEqual(self.losses(name), self.losses("reduced"), name)
+
+    def test_four_ranks_of_processes_at_their_own_pace_learn(self):
+        for mode in ("async", "ssp"):
+            answer = self.train_ranks(4, mode, "sync.method=ps", f"sync.ps_mode={mode}", SMALL, steps=30)
+            losses = [one[0] for one in self.losses(mode)]
+            self.assertLess(sum(losses[-5:]) / 5, sum(losses[:5]) / 5 - 0.3)
+            self.assertIn("pushes by staleness", answer.stderr)
+
+    def test_a_replayed_run_is_the_same(self):
+        settings = ("sync.method=ps", "sync.ps_mode=async", SMALL)
+        self.train_ranks(3, "recorded", *settings, f"sync.record={self.path('orders')}", "train.global_batch=6")
+        self.train_ranks(3, "replayed", *settings, f"sync.replay={self.path('orders')}", "train.global_batch=6")
+        self.assertEqual(self.losses("recorded"), self.losses("replayed"))
+
+    def test_other_servers_go_on_from_a_checkpoint(self):
+        self.train_ranks(2, "whole", "run.deterministic=true", "checkpoint.every=3")
+        self.train_ranks(4, "half", "sync.method=ps", "sync.servers=2", "sync.server_ranks=dedicated", SMALL,
+                         "run.deterministic=true", "checkpoint.every=3", steps=3)
+        resume = f"checkpoint.resume={self.path('half')}/checkpoints/step-3"
+        for name, ranks, settings in (("beside", 2, ()), ("more", 5, ("sync.servers=3", "sync.server_ranks=dedicated"))):
+            self.train_ranks(ranks, name, "sync.method=ps", SMALL, "run.deterministic=true", resume, *settings)
+            self.assertEqual(self.losses(name), self.losses("whole")[3:], name)
+
+
+class Ending(OnRanks):
+    def start_long(self, name, ranks, *settings):
+        words = ["train", self.run_file(100000), "--nproc", str(ranks), "--run-dir", self.path(name)]
+        for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
+            words += ["--set", setting]
+        process = start(*words)
+        deadline = time.monotonic() + 60
+        while not os.path.exists(self.path(name + "/metrics.jsonl")) or len(self.metrics(name)) < 3:
+            self.assertLess(time.monotonic(), deadline, "no step was made")
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        return process
+
+    def test_a_killed_server_is_named_and_ends_the_run_with_3(self):
+        for mode in ("sync", "async"):
+            process = self.start_long(f"killed-{mode}", 3, f"sync.ps_mode={mode}", "sync.servers=1",
+                                      "sync.server_ranks=dedicated")
+            ranks = children(process.pid)
+            self.assertEqual(len(ranks), 3)
+            os.kill(ranks[2], signal.SIGKILL)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 3, errors)
+            self.assertIn("rank 2 was killed by SIGKILL", errors)
+            for pid in ranks:
+                self.assertFalse(running(pid), "a rank stayed behind")
+
+    def test_a_signal_stops_all_at_one_step_with_a_checkpoint(self):
+        for mode in ("sync", "async"):
+            name = f"signalled-{mode}"
+            process = self.start_long(name, 3, f"sync.ps_mode={mode}", "sync.servers=1", "sync.server_ranks=dedicated")
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 75, errors)
+            steps = [int(one.split("-")[1]) for one in os.listdir(self.path(name + "/checkpoints"))
+                     if one.startswith("step-")]
+            self.assertEqual(steps, [self.metrics(name)[-1]["step"]])
+
+
+class Refused(OnRanks):
+    def test_what_cannot_be_served(self):
+        for settings, words in ((("sync.servers=3",), "sync.servers"),
+                                (("sync.server_ranks=dedicated",), "dedicated"),
+                                (("sync.ps_mode=later",), "sync.ps_mode"),
+                                (("sync.ps_mode=async", "sync.update=worker"), "sync.update"),
+                                (("sync.ps_mode=async", "sync.aggregate=median"), "sync.aggregate"),
+                                (("sync.aggregate=trimmed_mean",), "sync.trim"),
+                                (("sync.replay=nowhere",), "sync.replay"),
+                                (("parallel.tp=2",), "parallel.tp"),
+                                (("sync.offload=host",), "sync.offload")):
+            answer = self.train_ranks(2, "refused", "sync.method=ps", *settings, code=2)
+            self.assertIn(words, answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
