@@ -50,7 +50,9 @@ OwnCopies::OwnCopies(const Setup& setup)
       parameters_(*setup.parameters),
       node_(split_off(setup, true)),
       across_(split_off(setup, false)),
-      peers_(across_ ? across_.get() : setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}),
+      // Several groups across nodes must come to the same bits, whatever each of them measures of its links.
+      peers_(across_ ? across_.get() : setup.ranks,
+             {setup.options.deterministic || setup.options.hierarchical, setup.timeout, setup.trace}),
       inner_(make_bucketed(setup)) {
   for (const auto& unit : parameters_.units()) x_.push_back(unit.values);
 }
