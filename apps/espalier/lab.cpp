@@ -11,11 +11,17 @@ constexpr Command kExperiments[] = {
     {"context", "one sequence over several ranks: ring steps, work, bytes, memory; contiguous, zig-zag, Ulysses",
      define_lab_context},
     {"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
+    {"gossip", "decentralised SGD graph by graph: bytes, spectral gaps, consensus, the bias of unlike nodes",
+     define_lab_gossip},
+    {"local", "local steps, FedAvg and DiLoCo beside parallel SGD: what averaging seldom saves and costs",
+     define_lab_local},
     {"moe", "loads of experts, what a capacity drops, bytes of expert parallelism against the formula", define_lab_moe},
     {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
     {"ps", "parameter servers with a straggler: sync, async, a bound between; priority against fifo", define_lab_ps},
     {"tensor", "a layer divided over ranks: what it sends and keeps; every partition of W₃W₂W₁x and its cost",
      define_lab_tensor},
+    {"speedup", "parallel SGD leaves an n-th of the noise on n ranks, and needs an n-th of the steps",
+     define_lab_speedup},
     {"zero", "memory of a rank in the stages of ZeRO, measured against the formulas", define_lab_zero},
 };
 

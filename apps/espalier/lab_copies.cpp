@@ -1,0 +1,168 @@
+#include "apps/espalier/lab_copies.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+
+namespace esp::app {
+namespace {
+
+struct ProblemRow {
+  std::string_view name;
+  std::unique_ptr<sync::Problem> (*make)(const sync::ProblemOptions&);
+};
+constexpr ProblemRow kProblems[] = {
+    {"quadratic", [](const sync::ProblemOptions& o) { return sync::make_quadratic(o); }},
+    {"logistic", sync::make_logistic},
+};
+
+std::vector<double> mean_of(const std::vector<std::vector<double>>& x) {
+  std::vector<double> mean(x[0].size());
+  for (const auto& one : x)
+    for (size_t d = 0; d < mean.size(); ++d) mean[d] += one[d] / static_cast<double>(x.size());
+  return mean;
+}
+
+// Of values: the number that says how far copies are apart is one element.
+uint64_t sent(const comm::Communicator& ranks) {
+  uint64_t bytes = 0;
+  for (const comm::CallStats& s : ranks.stats()) bytes += s.bytes_sent;
+  return bytes;
+}
+
+}  // namespace
+
+void define_copies_options(CLI::App& app, CopiesLab& o) {
+  app.add_option("--nproc", o.nproc, "ranks, each a node of the problem [8]")->type_name("N");
+  app.add_option("--problem", o.problem, "what they minimise [quadratic]")->type_name("quadratic|logistic");
+  app.add_option("--dim", o.dim, "its coordinates [64]")->type_name("D");
+  app.add_option("--heterogeneity", o.heterogeneity, "how far the nodes' answers are apart [1]")->type_name("Z");
+  app.add_option("--noise", o.noise, "of a gradient, standard deviation [0.5]")->type_name("S");
+  app.add_option("--steps", o.steps, "of each way [600]")->type_name("N");
+  app.add_option("--lr", o.lr, "step size [0.05]")->type_name("G");
+  app.add_option("--json", o.json, "write the figures as JSON")->type_name("FILE");
+  app.add_option("--out", o.out, "folder for text, JSON and picture")->type_name("DIR");
+}
+
+void check(const CopiesLab& o) {
+  if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", o.nproc));
+  if (o.steps < 10 || o.dim < 1 || o.dim > 1'000'000)
+    throw UsageError("--steps: at least 10; --dim: between 1 and 1000000");
+  if (!(o.lr > 0) || !(o.noise >= 0) || !(o.heterogeneity >= 0))
+    throw UsageError("--lr: more than 0; --noise and --heterogeneity: at least 0");
+  find_row("--problem", kProblems, o.problem);
+}
+
+std::unique_ptr<sync::Problem> problem_of(const CopiesLab& o) {
+  sync::ProblemOptions options;
+  options.nodes = o.nproc;
+  options.dim = o.dim;
+  options.heterogeneity = o.heterogeneity;
+  options.noise = o.noise;
+  options.most_curvature = 3;
+  return find_row("--problem", kProblems, o.problem).make(options);
+}
+
+std::string words_of(const CopiesLab& o, const sync::Problem& problem) {
+  return fmt::format(
+      "{} ranks, each a node of a {} problem in {} coordinates: L = {:.3f}, σ = {}, heterogeneity {}; SGD "
+      "with step {} for {} steps",
+      o.nproc, o.problem, o.dim, problem.smoothness(), o.noise, o.heterogeneity, o.lr, o.steps);
+}
+
+CopiesRun run_copies(const CopiesLab& o, const sync::Problem& problem, const CopiesCase& it) {
+  const auto ranks = static_cast<size_t>(o.nproc);
+  CopiesRun run{it, std::vector<double>(static_cast<size_t>(o.steps)), 0, 0, 0, 0};
+  std::vector<std::vector<std::vector<double>>> seen(ranks);  // by rank and step
+  std::vector<uint64_t> bytes(ranks);
+  sync::on_ranks(o.nproc, [&](comm::Communicator* comm) {
+    const auto r = static_cast<size_t>(comm->rank());
+    sync::DriveOptions options;
+    options.sync = it.sync;
+    options.lr = o.lr;
+    options.steps = o.steps;
+    options.seen = [&](int64_t, std::span<const double> x, sync::Strategy&) {
+      seen[r].emplace_back(x.begin(), x.end());
+    };
+    sync::drive(problem, comm, options);
+    bytes[r] = sent(*comm);
+  });
+  const auto dim = static_cast<double>(o.dim);
+  const double least = problem.loss(problem.minimiser());
+  const int64_t last = std::max<int64_t>(1, o.steps / 10);
+  for (size_t k = 0; k < run.error.size(); ++k) {
+    std::vector<std::vector<double>> x;
+    for (const auto& rank : seen) x.push_back(rank[k]);
+    for (const auto& one : x) run.error[k] += problem.squared_distance(one) / dim / static_cast<double>(ranks);
+    if (static_cast<int64_t>(k) < o.steps - last) continue;
+    const std::vector<double> mean = mean_of(x);
+    run.excess += (problem.loss(mean) - least) / static_cast<double>(last);
+    if (k + 1 < run.error.size()) continue;
+    for (const auto& one : x) {
+      run.worst = std::max(run.worst, std::sqrt(problem.squared_distance(one) / dim));
+      for (size_t d = 0; d < mean.size(); ++d)
+        run.consensus += (one[d] - mean[d]) * (one[d] - mean[d]) / dim / static_cast<double>(ranks);
+    }
+  }
+  run.bytes = *std::max_element(bytes.begin(), bytes.end());
+  return run;
+}
+
+Cells head_of_rows() {
+  return {"way", "bytes/step", "formula", "f(x̄) − f*", "worst rank off by", "consensus"};
+}
+
+Cells row_of(const CopiesLab& o, const CopiesRun& run) {
+  const auto steps = static_cast<double>(o.steps);
+  return {run.it.name,
+          fmt::format("{:.1f}", static_cast<double>(run.bytes) / steps),
+          run.it.formula_bytes < 0 ? "" : fmt::format("{:.1f}", run.it.formula_bytes / steps),
+          fmt::format("{:.3e}", run.excess),
+          fmt::format("{:.4f}", run.worst),
+          fmt::format("{:.2e}", run.consensus)};
+}
+
+Json report_of(const CopiesLab& o, const sync::Problem& problem, const std::vector<CopiesRun>& runs) {
+  Json rows = Json::array();
+  for (const CopiesRun& run : runs)
+    rows.push_back({{"name", run.it.name},
+                    {"method", run.it.sync.method},
+                    {"bytes", run.bytes},
+                    {"formula_bytes", run.it.formula_bytes},
+                    {"excess_loss", run.excess},
+                    {"worst", run.worst},
+                    {"consensus", run.consensus},
+                    {"error", run.error}});
+  return {{"ranks", o.nproc},
+          {"problem", o.problem},
+          {"dim", o.dim},
+          {"steps", o.steps},
+          {"lr", o.lr},
+          {"noise", o.noise},
+          {"heterogeneity", o.heterogeneity},
+          {"smoothness", problem.smoothness()},
+          {"rows", rows}};
+}
+
+std::vector<Series> error_series(const std::vector<CopiesRun>& runs) {
+  std::vector<Series> all;
+  for (const CopiesRun& run : runs) {
+    Series series{run.it.name, {}, false};
+    double next = 1;
+    for (size_t k = 0; k < run.error.size(); ++k) {
+      if (static_cast<double>(k + 1) < next) continue;
+      if (run.error[k] > 0) series.points.emplace_back(static_cast<double>(k + 1), run.error[k]);
+      next = std::max(next + 1, next * 1.03);
+    }
+    all.push_back(std::move(series));
+  }
+  return all;
+}
+
+}  // namespace esp::app
