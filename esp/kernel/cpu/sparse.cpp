@@ -29,12 +29,14 @@ int64_t gather_from(uint32_t* indices, float* values, const float* x, int64_t co
   const auto steps = hn::Iota(du, 0);
   int64_t chosen = 0, i = 0;
   auto bits_at = [&](int64_t at) HWY_ATTR { return hn::And(hn::BitCast(di, hn::LoadU(d, x + at)), magnitude); };
+  // Compressed in a register and stored whole: what lies behind is overwritten next. (Storing some lanes only is slow.)
   auto take = [&](int64_t at) HWY_ATTR {
     const auto wanted = hn::Gt(bits_at(at), below);
+    if (hn::AllFalse(di, wanted)) return;
     const auto index = hn::Add(steps, hn::Set(du, static_cast<uint32_t>(at)));
-    hn::CompressStore(index, hn::RebindMask(du, wanted), du, indices + chosen);
-    chosen +=
-        static_cast<int64_t>(hn::CompressStore(hn::LoadU(d, x + at), hn::RebindMask(d, wanted), d, values + chosen));
+    hn::StoreU(hn::Compress(index, hn::RebindMask(du, wanted)), du, indices + chosen);
+    hn::StoreU(hn::Compress(hn::LoadU(d, x + at), hn::RebindMask(d, wanted)), d, values + chosen);
+    chosen += static_cast<int64_t>(hn::CountTrue(di, wanted));
   };
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     const auto largest =
@@ -244,12 +246,32 @@ int64_t RandomCoordinates::operator[](int64_t j) const {
   return static_cast<int64_t>((at + offset_) % count_);
 }
 
+namespace {
+
+// f(j, coordinate) for every j below k. Coordinates are drawn some ahead, so that their elements are on their way.
+template <typename T, typename F>
+void each_coordinate(const RandomCoordinates& coordinates, const T* x, int64_t k, F f) {
+  constexpr int64_t kAhead = 256;
+  int64_t drawn[kAhead];
+  for (int64_t first = 0; first < k; first += kAhead) {
+    const int64_t n = std::min(kAhead, k - first);
+    for (int64_t j = 0; j < n; ++j) {
+      drawn[j] = coordinates[first + j];
+      __builtin_prefetch(x + drawn[j]);
+    }
+    for (int64_t j = 0; j < n; ++j) f(first + j, drawn[j]);
+  }
+}
+
+}  // namespace
+
 void take_at(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor, DType dtype) {
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
-    for (int64_t j = 0; j < k; ++j) {
-      const T value = static_cast<const T*>(x)[coordinates[j]] * static_cast<T>(factor);
+    const T* from = static_cast<const T*>(x);
+    each_coordinate(coordinates, from, k, [&](int64_t j, int64_t at) {
+      const T value = from[at] * static_cast<T>(factor);
       std::memcpy(static_cast<std::byte*>(values) + static_cast<int64_t>(sizeof(T)) * j, &value, sizeof(T));
-    }
+    });
   });
 }
 
@@ -257,11 +279,12 @@ void put_at(void* y, Into into, const void* values, const RandomCoordinates& coo
             DType dtype, const device::Stream& stream) {
   if (into == Into::overwrite) fill(y, 0, count, dtype, stream);
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
-    for (int64_t j = 0; j < k; ++j) {
+    T* to = static_cast<T*>(y);
+    each_coordinate(coordinates, to, k, [&](int64_t j, int64_t at) {
       T value;
       std::memcpy(&value, static_cast<const std::byte*>(values) + static_cast<int64_t>(sizeof(T)) * j, sizeof(T));
-      put(static_cast<T*>(y)[coordinates[j]], value, into);
-    }
+      put(to[at], value, into);
+    });
   });
 }
 
