@@ -170,6 +170,7 @@ std::vector<Field> fields(RunConfig& c) {
       {"sync", "aggregate", "ps, sync: mean, or against bad workers median or trimmed_mean", &c.sync.ps.aggregate},
       {"sync", "trim", "ps: pushes that trimmed_mean leaves out at either end", &c.sync.ps.trim},
       {"sync", "cross_barrier", "ps: forward begins with the values that are in", &c.sync.ps.cross_barrier},
+      {"sync", "exchange", "ps: messages, or collectives (push is a reduce, pull a broadcast)", &c.sync.ps.exchange},
       {"sync", "record", "ps, async and ssp: folder to write the servers' order of pushes and pulls to",
        &c.sync.ps.record},
       {"sync", "replay", "ps, async and ssp: folder of an order to follow", &c.sync.ps.replay},

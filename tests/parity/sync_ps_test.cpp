@@ -97,6 +97,22 @@ TEST(ParameterServer, SynchronousEqualsAllReduceToTheBit) {
   }
 }
 
+TEST(ParameterServer, OfCollectivesReducesAndBroadcastsEachRangeOnce) {
+  for (const int servers : {1, 3}) {
+    Plan plan;
+    plan.ranks = 3;
+    plan.overrides = tiny(with({"run.deterministic=true"}, ps({"sync.exchange=collectives"})));
+    plan.overrides.push_back(fmt::format("sync.servers={}", servers));
+    const Seen seen = train_ranks(plan);
+    expect_same_bits(seen, all_reduced(3), fmt::format("{} servers", servers));
+    for (const RankSeen& rank : seen.ranks)
+      for (const comm::Op op : {comm::Op::reduce, comm::Op::broadcast})
+        EXPECT_EQ(rank.traffic.calls(op), static_cast<uint64_t>(plan.steps * servers));
+  }
+  expect_same_bits(trained(3, ps({"sync.exchange=collectives", "train.precision=bf16", "train.clip=0.1"})),
+                   all_reduced(3, {"train.precision=bf16", "train.clip=0.1"}), "bf16");
+}
+
 TEST(ParameterServer, ClipsByTheNormOfAllServers) {
   const Overrides clip = {"train.clip=0.01"};
   expect_same_bits(trained(3, with(ps({"sync.servers=2"}), clip)), all_reduced(3, clip), "clipped");

@@ -16,6 +16,7 @@ struct Named {
 constexpr Named kModes[] = {{"sync"}, {"async"}, {"ssp"}};
 constexpr Named kServerRanks[] = {{"beside"}, {"dedicated"}};
 constexpr Named kUpdates[] = {{"server"}, {"worker"}};
+constexpr Named kExchanges[] = {{"messages"}, {"collectives"}};
 constexpr Named kOrders[] = {{"priority"}, {"fifo"}};
 constexpr Named kAggregates[] = {{"mean"}, {"median"}, {"trimmed_mean"}};
 
@@ -28,6 +29,12 @@ void check(const PsOptions& o, int num_workers) {
   find_row("sync.update", kUpdates, o.update);
   find_row("sync.push_order", kOrders, o.push_order);
   find_row("sync.aggregate", kAggregates, o.aggregate);
+  const bool collectives = find_row("sync.exchange", kExchanges, o.exchange).name == "collectives";
+  want(!collectives || (o.mode == "sync" && o.server_ranks == "beside" && o.update == "server" &&
+                        o.aggregate == "mean" && !o.cross_barrier),
+       "exchange", o.exchange,
+       "collectives are synchronous sums by ranks that compute: ps_mode = \"sync\", server_ranks = \"beside\", update "
+       "= \"server\", aggregate = \"mean\" and no cross_barrier are wanted with it");
   want(o.staleness >= 0, "staleness", o.staleness, "0 (like sync) or more clocks");
   want(o.partition_mb > 0, "partition_mb", o.partition_mb, "more than 0 is wanted");
   want(o.credit >= 1, "credit", o.credit, "at least one partition must be under way");

@@ -18,6 +18,7 @@ struct PsOptions {
   std::string aggregate = "mean";       // or median, trimmed_mean, coordinate by coordinate
   int64_t trim = 1;                     // trimmed_mean: pushes left out at either end
   bool cross_barrier = false;           // forward begins with the values that are in
+  std::string exchange = "messages";    // or collectives: push is a reduce, pull a broadcast
   std::string record, replay;           // folder of the orders in which servers applied pushes: written, or followed
 };
 

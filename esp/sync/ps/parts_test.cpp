@@ -79,6 +79,7 @@ TEST(ServerLayout, RefusesWhatCannotBeServed) {
   refused([](PsOptions& o) { o.staleness = -1; });
   refused([](PsOptions& o) { o.record = "there"; });
   refused([](PsOptions& o) { o.credit = 0; });
+  refused([](PsOptions& o) { o.exchange = "collectives", o.mode = "async"; });
   refused([](PsOptions& o) { o.update = "worker", o.cross_barrier = true; });
 }
 

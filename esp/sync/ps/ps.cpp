@@ -323,6 +323,7 @@ std::unique_ptr<optim::Optimizer> Ps::make_optimizer(const optim::OptimizerOptio
 }  // namespace
 
 std::unique_ptr<Strategy> make_ps(const Setup& setup) {
+  if (setup.options.ps.exchange == "collectives") return make_collective_ps(checked(setup));
   return std::make_unique<Ps>(setup);
 }
 

@@ -2,18 +2,11 @@
 // pull the values back. docs/parameter_server.md has the modes, the messages and what each is equal to.
 #pragma once
 
-#include <map>
-
 #include "esp/sync/strategy.h"
 
 namespace esp::sync {
 
-std::unique_ptr<Strategy> make_ps(const Setup& setup);
-
-// What servers saw, all of them together, when all ranks met last.
-struct PsSeen {
-  std::map<int64_t, int64_t> staleness;  // pushes by updates applied since their worker's pull; 16: and more
-  int64_t largest_gap = 0;               // clocks between a worker that began a step and the slowest
-};
+std::unique_ptr<Strategy> make_ps(const Setup& setup);             // either, as sync.exchange says
+std::unique_ptr<Strategy> make_collective_ps(const Setup& setup);  // push = reduce, pull = broadcast
 
 }  // namespace esp::sync
