@@ -101,6 +101,9 @@ class Ps final : public Strategy, public Clocks {
   void begin_step() override {
     ranks_.forget_times();
     station_->forget_times();
+    // Nobody pushes before every server has its values and its optimizer.
+    if (one_by_one() && !std::exchange(began_, true)) barrier();
+    if (std::exchange(holding_, false)) station_->hold(false);
     if (!works_) return;
     if (!ps_.cross_barrier) station_->wait_values();
     station_->wait_pushed();
@@ -153,9 +156,10 @@ class Ps final : public Strategy, public Clocks {
       station_->pull(true, wants_stop_);
       station_->wait_values();
     }
+    station_->hold(holding_ = true);
+    barrier();
     if (ShardServer* server = station_->server(); server && !ps_.record.empty())
       save_order(ps_.record, server->index(), server->order());
-    barrier();
   }
 
   StepTimes times() const override { return {ranks_.exposed_ms() + station_->exposed_ms()}; }
@@ -274,7 +278,8 @@ class Ps final : public Strategy, public Clocks {
   std::vector<std::string> notes_;
   std::unique_ptr<optim::Optimizer> inner_;  // of the server here
   double lr_ = 0, factor_ = 1;
-  bool stepped_ = false, wants_stop_ = false;
+  bool stepped_ = false, wants_stop_ = false, began_ = false;
+  bool holding_ = false;              // since all met: this rank may still read what it serves
   int64_t num_updates_ = 0;           // by every server, when all met last
   std::unique_ptr<Station> station_;  // last: its thread ends before what it works on
 };

@@ -144,7 +144,8 @@ TEST(Ps, OneProcessThatFollowsTheRecordedOrderGetsTheSameBits) {
         run.servers = servers;
         run.dedicated = dedicated;
         run.folder = folder.path();
-        EXPECT_EQ(run_ranks(run), emulate(run)) << mode << " on " << servers << " servers, dedicated " << dedicated;
+        const std::vector<float> ran = run_ranks(run);
+        EXPECT_EQ(ran, emulate(run)) << mode << " on " << servers << " servers, dedicated " << dedicated;
       }
 }
 

@@ -121,10 +121,10 @@ void ShardServer::arrived(int worker, const Message& message) {
 
 void ShardServer::combine_partition(size_t place) {
   const Partition& partition = layout_.partitions[static_cast<size_t>(partitions_[place])];
-  std::vector<const void*> pushes;
-  for (const WorkerState& worker : workers_) pushes.push_back(at(worker.range, place, options_.wire));
+  sources_.clear();
+  for (const WorkerState& worker : workers_) sources_.push_back(at(worker.range, place, options_.wire));
   std::byte* out = at(sums_.defined() ? sums_ : grads_, place, options_.wire);
-  combine(out, pushes, partition.count(), options_.wire, aggregate_, static_cast<int>(options_.ps.trim));
+  combine(out, sources_, partition.count(), options_.wire, aggregate_, static_cast<int>(options_.ps.trim));
   num_pushes_[place] = 0;
   for (WorkerState& worker : workers_) worker.pushed[place] = false;
   ++num_combined_;
@@ -142,6 +142,11 @@ void ShardServer::combine_partition(size_t place) {
     kernel::cast(at(grads_, place, options_.storage), options_.storage, out, options_.wire, partition.count(),
                  context_.stream);
   }
+}
+
+void ShardServer::hold(bool held) {
+  held_ = held;
+  if (one_by_one()) settle();
 }
 
 void ShardServer::publish() {
@@ -175,7 +180,7 @@ bool ShardServer::may_answer(int worker) const {
 void ShardServer::settle() {
   const auto complete = [&](int w) {
     const WorkerState& state = workers_[static_cast<size_t>(w)];
-    return state.apply && state.num_pushed == static_cast<int>(partitions_.size());
+    return !held_ && state.apply && state.num_pushed == static_cast<int>(partitions_.size());
   };
   for (bool again = true; again;) {
     again = false;

@@ -46,7 +46,8 @@ class ShardServer {
 
   std::byte* landing(int worker, const Message& message);  // of a push
   void arrived(int worker, const Message& message);
-  void publish();  // synchronous: the values as they are now are those of the next step
+  void hold(bool held);  // one by one: while held nothing is applied, and values and state may be read
+  void publish();        // synchronous: the values as they are now are those of the next step
 
   bool aggregated() const { return num_combined_ == static_cast<int>(partitions_.size()); }
   int64_t step() const { return step_; }  // synchronous: the one being gathered
@@ -89,7 +90,9 @@ class ShardServer {
   tensor::Tensor values_, grads_, sums_;  // sums: as they travel, where workers step or another type does
   std::vector<WorkerState> workers_;
   std::vector<int> num_pushes_;  // synchronous: by place
+  std::vector<const void*> sources_;
   int num_combined_ = 0;
+  bool held_ = false;
   optim::Optimizer* optimizer_ = nullptr;
   int64_t step_ = 0, version_ = 0, stop_ = 0, largest_gap_ = 0;
   std::map<int64_t, int64_t> staleness_;

@@ -13,8 +13,10 @@
 namespace esp::sync {
 namespace {
 
-// How long an order may lie before it is seen while nothing comes from peers.
-constexpr Duration kNap = std::chrono::microseconds(200);
+// How long an order may lie before it is seen while nothing comes from peers. One order is mostly followed by others: a
+// backward's pushes, the end of a step, its pull.
+constexpr Duration kShortNap = std::chrono::microseconds(50), kLongNap = std::chrono::microseconds(500);
+constexpr Duration kMoreToCome = std::chrono::milliseconds(2);
 constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
 constexpr int kUrgent = -1;
 
@@ -86,8 +88,20 @@ void Station::begin_at(int64_t step) {
   Order order{Order::Kind::begin_at, 0, {}};
   order.message.step = step;
   give(order);
+  wait_obeyed();
+}
+
+void Station::wait_obeyed() {
   wait(
-      "step", [&] { return orders_.empty() && taken_.empty(); }, [] { return std::string("this rank's own station"); });
+      "orders", [&] { return orders_.empty() && taken_.empty(); },
+      [] { return std::string("this rank's own station"); });
+}
+
+void Station::hold(bool held) {
+  Order order{Order::Kind::hold, 0, {}};
+  order.message.flags = held ? 1 : 0;
+  give(order);
+  if (held) wait_obeyed();
 }
 
 void Station::end_step(double lr, double factor, bool skip) {
@@ -210,7 +224,7 @@ void Station::work_until_left() {
       return;
     if (moved) continue;
     if (post_->size() > 1) {
-      post_->sleep(kNap);
+      post_->sleep(Clock::now() - last_order_ < kMoreToCome ? kShortNap : kLongNap);
     } else {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return !orders_.empty(); });
@@ -226,6 +240,7 @@ bool Station::obey() {
   const bool any = !taken_.empty();
   for (const Order& order : taken_) obey(order);
   if (any) {
+    last_order_ = Clock::now();
     std::lock_guard lock(mutex_);  // whoever waits for this looks at it
     taken_.clear();
     pushing_ = !queue_.empty() || queue_.under_way() > 0;
@@ -262,6 +277,9 @@ void Station::obey(const Order& order) {
       break;
     case Order::Kind::publish:
       if (server_) server_->publish();
+      break;
+    case Order::Kind::hold:
+      if (server_) server_->hold(order.message.flags != 0);
       break;
     case Order::Kind::begin_at: {
       if (server_) server_->begin_at(order.message.step);

@@ -44,6 +44,7 @@ class Station {
   void push(int partition);                            // its gradients are ready; they stay until the step is over
   void end_step(double lr, double factor, bool skip);  // one by one: what was pushed is to be applied
   void pull(bool now, bool wants_stop);                // one by one: the values for the next step
+  void hold(bool held);                                // one by one: the server here applies nothing from now on
   void publish();                                      // synchronous: the server here has stepped
   void next_step() { ++step_; }
 
@@ -68,11 +69,12 @@ class Station {
 
  private:
   struct Order {
-    enum class Kind : uint8_t { push, end_step, pull, publish, begin_at, leave } kind;
+    enum class Kind : uint8_t { push, end_step, pull, publish, hold, begin_at, leave } kind;
     int partition = 0;
     Message message;
   };
   void give(const Order& order);
+  void wait_obeyed();
   template <typename F>
   void wait(const char* what, F&& holds, const std::function<std::string()>& missing);
   void run();
@@ -93,7 +95,7 @@ class Station {
   int64_t pushing_step_ = -1;
   int num_goodbyes_ = 0;
   bool leaving_ = false, said_goodbye_ = false;
-  Clock::time_point give_up_;
+  Clock::time_point give_up_, last_order_;
   // The worker's thread:
   int64_t step_ = 0;
   double exposed_ms_ = 0;
