@@ -138,6 +138,7 @@ class Strategy {
   virtual StepTimes times() const = 0;
   virtual std::vector<std::string> take_notes() { return {}; }  // what it decided since asked last, for the log
   virtual std::vector<Group> groups() const { return {}; }
+  virtual std::vector<comm::CallStats> messages() const { return {}; }  // what it sends beside them, for reports
 };
 
 struct StrategyRow {

@@ -30,8 +30,8 @@ std::string without_future(const std::string& path, int64_t last_step) {
 
 Json comm_rows(Engine& engine) {
   Json rows = Json::array();
-  const auto add = [&](std::string_view group, const comm::Communicator& of) {
-    for (const comm::CallStats& s : of.stats())
+  const auto add_rows = [&](std::string_view group, const std::vector<comm::CallStats>& stats) {
+    for (const comm::CallStats& s : stats)
       rows.push_back({{"group", group},
                       {"op", comm::name_of(s.op)},
                       {"algo", s.algorithm},
@@ -42,6 +42,7 @@ Json comm_rows(Engine& engine) {
                       {"messages", s.messages},
                       {"ms", s.ms}});
   };
+  const auto add = [&](std::string_view group, const comm::Communicator& of) { add_rows(group, of.stats()); };
   const comm::Communicator* world = engine.standing().ranks;
   if (world) add("world", *world);
   for (const parallel::Axis axis : parallel::kAxes)
@@ -49,6 +50,7 @@ Json comm_rows(Engine& engine) {
       add(parallel::name_of(axis), *group);
   for (const Holding& holding : engine.holdings())
     for (const sync::Group& group : holding.strategy->groups()) add(group.name, *group.comm);
+  for (const Holding& holding : engine.holdings()) add_rows(engine.method(), holding.strategy->messages());
   for (const auto& [name, group] : engine.pipe_lines()) add(name, *group);
   return rows;
 }

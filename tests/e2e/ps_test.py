@@ -1,5 +1,6 @@
 """Parameter servers with the real binary: the same bits as all-reduce wherever they stand, a server that is killed,
 signals to ranks at their own pace, resuming with other servers, replaying, and refusals."""
+import json
 import os
 import signal
 import time
@@ -42,6 +43,18 @@ class Servers(OnRanks):
         for name, ranks, settings in (("beside", 2, ()), ("more", 5, ("sync.servers=3", "sync.server_ranks=dedicated"))):
             self.train_ranks(ranks, name, "sync.method=ps", SMALL, "run.deterministic=true", resume, *settings)
             self.assertEqual(self.losses(name), self.losses("whole")[3:], name)
+
+
+    def test_what_is_pushed_and_pulled_is_in_the_rank_files(self):
+        self.train_ranks(3, "bytes", "sync.method=ps", "sync.servers=1", "sync.server_ranks=dedicated", SMALL, steps=3)
+        with open(self.path("bytes/summary.json")) as file:
+            S = 4 * json.load(file)["parameters"]
+        for rank, sent, received in ((0, {"push": S, "pull": 0}, {"push": 0, "pull": S}),
+                                     (2, {"push": 0, "pull": 2 * S}, {"push": 2 * S, "pull": 0})):
+            rows = {row["algo"]: row for row in self.rank_file("bytes", rank)["comm"] if row["group"] == "ps"}
+            for way in ("push", "pull"):
+                self.assertEqual(rows[way]["bytes_sent"], 3 * sent[way], (rank, way))
+                self.assertEqual(rows[way]["bytes_received"], 3 * received[way], (rank, way))
 
 
 class Ending(OnRanks):

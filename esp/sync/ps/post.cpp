@@ -103,7 +103,9 @@ bool Post::send_next(int peer) {
     auto* data = static_cast<std::byte*>(const_cast<void*>(letter.payload));
     prepare(line.out_body, peer, data, letter.message.bytes, true);
     transport_->send(line.out_body);
-    counts_.payload_sent += letter.message.bytes;
+    Payloads& of = payloads_of(letter.message);
+    of.bytes_sent += letter.message.bytes;
+    ++of.messages;
   }
   ++counts_.messages_sent;
   return true;
@@ -126,7 +128,7 @@ bool Post::take_arrivals(int peer) {
         continue;
       }
     } else {
-      counts_.payload_received += line.coming.bytes;
+      payloads_of(line.coming).bytes_received += line.coming.bytes;
     }
     ++counts_.messages_received;
     const Message message = line.coming;

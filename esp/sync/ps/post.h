@@ -33,11 +33,18 @@ class Post {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // Payloads and headers since the beginning, over the transport only.
+  // Since the beginning, over the transport only; payloads apart from headers.
+  struct Payloads {
+    uint64_t bytes_sent = 0, bytes_received = 0, messages = 0;
+  };
   struct Counts {
-    uint64_t payload_sent = 0, payload_received = 0, messages_sent = 0, messages_received = 0;
+    Payloads pushes, values;
+    uint64_t messages_sent = 0, messages_received = 0;  // headers
+    uint64_t payload_sent() const { return pushes.bytes_sent + values.bytes_sent; }
+    uint64_t payload_received() const { return pushes.bytes_received + values.bytes_received; }
   };
   const Counts& counts() const { return counts_; }
+  std::string_view transport() const { return transport_ ? transport_->name() : "none"; }
   net::Traffic traffic() const { return transport_ ? transport_->total() : net::Traffic(); }
 
  private:
@@ -64,6 +71,9 @@ class Post {
   Arrived arrived_;
   std::vector<std::unique_ptr<Line>> peers_;  // stay put; none for oneself
   std::deque<Letter> to_self_;
+  Payloads& payloads_of(const Message& message) {
+    return message.kind == MessageKind::push ? counts_.pushes : counts_.values;
+  }
   Counts counts_;
 };
 

@@ -163,6 +163,20 @@ class Ps final : public Strategy, public Clocks {
   }
 
   StepTimes times() const override { return {ranks_.exposed_ms() + station_->exposed_ms()}; }
+  std::vector<comm::CallStats> messages() const override {
+    const Post::Counts counts = station_->counts().post;
+    std::vector<comm::CallStats> all;
+    for (const auto& [name, of] : {std::pair("push", counts.pushes), std::pair("pull", counts.values)}) {
+      comm::CallStats& row = all.emplace_back();
+      row.op = comm::Op::send;
+      row.algorithm = name;
+      row.transport = station_->transport();
+      row.calls = row.messages = of.messages;
+      row.bytes_sent = of.bytes_sent;
+      row.bytes_received = of.bytes_received;
+    }
+    return all;
+  }
   std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
 
  private:

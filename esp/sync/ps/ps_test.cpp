@@ -224,9 +224,9 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
   for (int rank = 0; rank < workers + servers; ++rank) {
     const Station::Counts& of = counts[static_cast<size_t>(rank)];
     const uint64_t due = rank < workers ? S : workers * comm::chunk_of(kCount, servers, rank - workers).count * 4;
-    EXPECT_EQ(of.post.payload_sent, steps * due) << rank;
-    EXPECT_EQ(of.post.payload_received, steps * due) << rank;
-    EXPECT_EQ(of.traffic.bytes_sent, of.post.payload_sent + kMessageBytes * of.post.messages_sent) << rank;
+    EXPECT_EQ(of.post.payload_sent(), steps * due) << rank;
+    EXPECT_EQ(of.post.payload_received(), steps * due) << rank;
+    EXPECT_EQ(of.traffic.bytes_sent, of.post.payload_sent() + kMessageBytes * of.post.messages_sent) << rank;
     if (rank >= workers) continue;
     EXPECT_EQ(of.pushed_bytes, steps * S);
     EXPECT_EQ(of.pulled_bytes, steps * S);

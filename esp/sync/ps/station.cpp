@@ -184,7 +184,7 @@ int64_t Station::stop() {
   return stop_;
 }
 
-Station::Counts Station::counts() {
+Station::Counts Station::counts() const {
   std::lock_guard lock(mutex_);
   return counts_;
 }

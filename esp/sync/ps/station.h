@@ -62,7 +62,8 @@ class Station {
     net::Traffic traffic;
     std::vector<int> pushed, landed;  // partitions in the order of the last step
   };
-  Counts counts();
+  Counts counts() const;
+  std::string_view transport() const { return post_->transport(); }
   double exposed_ms() const { return exposed_ms_; }
   void forget_times() { exposed_ms_ = 0; }
   void set_trace(obs::TraceRow* trace) { trace_ = trace; }
@@ -101,7 +102,7 @@ class Station {
   double exposed_ms_ = 0;
   obs::TraceRow* trace_ = nullptr;
 
-  std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::vector<Order> orders_;
   std::vector<int64_t> versions_;  // by partition: the step its values are for
