@@ -233,6 +233,49 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
   }
 }
 
+// What forward needs first comes back first, whatever backward yields first; without priorities the other way round.
+TEST(PsScheduling, TheFirstLayersSumIsBackBeforeTheLastOnes) {
+  for (const std::string order : {"priority", "fifo"}) {
+    std::vector<int> landed;
+    with_ranks(2, [&](comm::Communicator* comm) {
+      device::MemoryAccount account;
+      device::Pool pool{account};
+      nn::ParameterList list;
+      for (int layer = 0; layer < 5; ++layer) {
+        list.begin_unit("layer" + std::to_string(layer));
+        list.add("p" + std::to_string(layer), {100}, nn::Init::zeros(), false);
+      }
+      PsOptions options;
+      options.servers = 1;
+      options.server_ranks = "dedicated";
+      options.update = "worker";
+      options.push_order = order;
+      options.credit = 1;
+      options.partition_mb = 100.0 * 4 / (1 << 20);
+      const ServerLayout layout = make_server_layout(list, 2, options, DType::f32);
+      std::vector<float> memory(500);
+      Station::Setup setup;
+      setup.layout = &layout;
+      setup.ps = options;
+      setup.context = {{}, &pool};
+      setup.rank = comm->rank();
+      setup.timeout = std::chrono::seconds(60);
+      setup.gradients = [&](int p) { return memory.data() + p * 100; };
+      setup.landing = [&](int p) { return reinterpret_cast<std::byte*>(memory.data() + p * 100); };
+      setup.landed = [](int) {};
+      Station station(setup, comm->open_transport());
+      if (comm->rank() == 0) {
+        station.push(std::vector<int>{4, 3, 2, 1, 0});
+        station.next_step();
+        station.wait_values();
+        landed = station.counts().landed;
+      }
+      comm->barrier();
+    });
+    EXPECT_EQ(landed, order == "priority" ? (std::vector<int>{0, 1, 2, 3, 4}) : (std::vector<int>{4, 3, 2, 1, 0}));
+  }
+}
+
 TEST(Ps, AMedianSurvivesAWorkerGoneMad) {
   const auto value_after = [](const std::string& aggregate) {
     double seen = 0;

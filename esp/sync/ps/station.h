@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "esp/obs/spans.h"
@@ -42,6 +43,7 @@ class Station {
 
   void begin_at(int64_t step);                         // nothing is under way
   void push(int partition);                            // its gradients are ready; they stay until the step is over
+  void push(std::span<const int> partitions);          // all at once: none leaves before all are known
   void end_step(double lr, double factor, bool skip);  // one by one: what was pushed is to be applied
   void pull(bool now, bool wants_stop);                // one by one: the values for the next step
   void hold(bool held);                                // one by one: the server here applies nothing from now on
