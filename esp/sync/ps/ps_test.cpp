@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "esp/base/error.h"
 #include "esp/kernel/optimizer_step.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/sync/ps/order.h"
@@ -273,6 +274,46 @@ TEST(PsScheduling, TheFirstLayersSumIsBackBeforeTheLastOnes) {
       comm->barrier();
     });
     EXPECT_EQ(landed, order == "priority" ? (std::vector<int>{0, 1, 2, 3, 4}) : (std::vector<int>{4, 3, 2, 1, 0}));
+  }
+}
+
+TEST(Ps, ALostServerIsNamedByEveryWorker) {
+  for (const std::string mode : {"sync", "async"}) {
+    PsRun run;
+    run.workers = 3;
+    run.servers = 1;
+    run.dedicated = true;
+    run.mode = mode;
+    std::vector<std::string> said(3);
+    const auto body = [&](comm::Communicator* comm) {
+      HandMade made({{64}}, comm, run.options(), DType::f32);
+      const auto optimizer = made.strategy->make_optimizer({.name = "sgd", .momentum = 0});
+      const bool serves = made.strategy->clocks()->serves_only();
+      for (int step = 0; step < 1000; ++step) {
+        made.strategy->begin_step();
+        if (serves && step == 2) throw std::runtime_error("gone");
+        if (!serves) {
+          made.strategy->begin_pass({});
+          made.deliver<float>(made.list.all().front(), [](int64_t) { return 1.0; });
+          made.strategy->end_pass();
+        }
+        made.strategy->finish();
+        made.strategy->sums_of_squares();
+        optimizer->step(kRate, 1);
+        made.strategy->after_step();
+      }
+    };
+    EXPECT_THROW(with_ranks(4,
+                            [&](comm::Communicator* comm) {
+                              try {
+                                body(comm);
+                              } catch (const CommError& error) {
+                                said[static_cast<size_t>(comm->rank())] = error.what();
+                                throw;
+                              }
+                            }),
+                 std::runtime_error);
+    for (const std::string& words : said) EXPECT_NE(words.find("rank 3"), std::string::npos) << mode << ": " << words;
   }
 }
 
