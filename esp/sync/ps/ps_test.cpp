@@ -125,7 +125,7 @@ std::vector<float> emulate(const PsRun& run) {
         buffers.count = static_cast<int64_t>(shard.count);
         kernel::SgdStep step;
         step.lr = kRate / run.workers;
-        kernel::ref::sgd_step(buffers, step);
+        kernel::sgd_step(buffers, step, {});
       }
       ++at[k];
       moved = true;
