@@ -83,6 +83,20 @@ class Ending(OnRanks):
             for pid in ranks:
                 self.assertFalse(running(pid), "a rank stayed behind")
 
+    def test_a_run_whose_server_was_killed_goes_on_from_its_checkpoint(self):
+        settings = ("sync.servers=1", "sync.server_ranks=dedicated", "run.deterministic=true", "train.schedule=constant",
+                    "checkpoint.every=2")
+        process = self.start_long("whole", 3, *settings)
+        os.kill(children(process.pid)[2], signal.SIGKILL)
+        process.communicate(timeout=60)
+        kept = max(int(one.split("-")[1]) for one in os.listdir(self.path("whole/checkpoints")) if one.startswith("step-"))
+        words = ["--nproc", "3"]
+        for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
+            words += ["--set", setting]
+        self.train(*words, "--run-dir", self.path("whole"), steps=kept + 4)
+        self.train(*words, "--run-dir", self.path("straight"), steps=kept + 4)
+        self.assertEqual(self.losses("whole")[-4:], self.losses("straight")[-4:])
+
     def test_a_signal_stops_all_at_one_step_with_a_checkpoint(self):
         for mode in ("sync", "async"):
             name = f"signalled-{mode}"

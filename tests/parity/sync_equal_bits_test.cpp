@@ -9,7 +9,7 @@
 namespace esp::parity {
 namespace {
 
-const char* const kMethods[] = {"allreduce", "zero1", "zero2", "zero3"};
+const char* const kMethods[] = {"allreduce", "zero1", "zero2", "zero3", "ps"};
 
 struct Variant {
   const char* name;

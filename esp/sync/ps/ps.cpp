@@ -33,6 +33,12 @@ Setup checked(Setup setup) {
   return setup;
 }
 
+// One rank's pushes travel nowhere.
+DType travelling_type(const Setup& setup) {
+  const DType wire = wire_type(setup.options.wire, setup.storage);
+  return setup.ranks && setup.ranks->size() > 1 ? wire : setup.storage;
+}
+
 std::byte* element(const Tensor& flat, int64_t at) {
   return flat.as<std::byte>() + static_cast<size_t>(at) * size_of(flat.dtype());
 }
@@ -46,7 +52,7 @@ class Ps final : public Strategy, public Clocks {
         rank_(setup.ranks ? setup.ranks->rank() : 0),
         layout_(make_server_layout(parameters_, setup.ranks ? setup.ranks->size() : 1, ps_, setup.storage)),
         works_(layout_.works(rank_)),
-        wire_(wire_type(setup.options.wire, setup.storage)),
+        wire_(travelling_type(setup_)),
         ranks_(setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}) {
     if (works_) {
       parameters_.materialize(setup_.context, setup_.storage, true);
