@@ -94,6 +94,7 @@ class LayoutBench {
       if (std::abs(row.loss - rows[0].loss) > 1e-3 * std::abs(rows[0].loss))
         throw Error(ExitCode::internal,
                     fmt::format("{}: loss {:.6f}, one process has {:.6f}", row.name, row.loss, rows[0].loss));
+    contenders_.clear();  // what they took is theirs, not others', once they are gone
     return rows;
   }
 
