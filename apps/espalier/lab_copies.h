@@ -19,7 +19,7 @@ namespace esp::app {
 struct CopiesLab {
   std::string problem = "quadratic", json, out;
   int nproc = 8;
-  int64_t dim = 64, steps = 600;
+  int64_t dim = 64, steps = 640;
   double lr = 0.05, noise = 0.5, heterogeneity = 1;
 };
 void define_copies_options(CLI::App& app, CopiesLab& options);

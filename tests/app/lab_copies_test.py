@@ -21,12 +21,12 @@ def lab(test, name, *arguments):
 
 class Copies(unittest.TestCase):
     def test_graphs_send_what_their_degrees_say_and_tracking_has_no_bias(self):
-        text, report, words = lab(self, "gossip", "--nproc", "6", "--steps", "400", "--noise", "0", "--dim", "16")
+        text, report, words = lab(self, "gossip", "--nproc", "6", "--steps", "1000", "--noise", "0", "--dim", "16")
         rows = {row["name"]: row for row in report["rows"]}
         for name, told in (("full", 5), ("star", 5), ("ring", 2), ("exponential", 3), ("one_peer", 1)):
-            self.assertEqual(rows[name]["bytes"], told * 16 * 8 * 400, name)
+            self.assertEqual(rows[name]["bytes"], told * 16 * 8 * 1000, name)
             self.assertEqual(rows[name]["bytes"], rows[name]["formula_bytes"], name)
-        self.assertEqual(rows["ring, tracking"]["bytes"], 2 * 16 * 8 * 799)
+        self.assertEqual(rows["ring, tracking"]["bytes"], 2 * 16 * 8 * 1999)
         self.assertGreater(rows["ring"]["worst"], 0.01)
         self.assertLess(rows["ring, tracking"]["worst"], 1e-6)
         self.assertLess(rows["full"]["worst"], 1e-6)

@@ -5,13 +5,14 @@
 
 #include "esp/base/check.h"
 #include "esp/base/dtype.h"
+#include "esp/base/rng.h"
 #include "esp/kernel/elementwise.h"
 
 namespace esp::sync {
 namespace {
 
 // Purposes of the random numbers, so that none is drawn twice.
-enum Purpose : uint64_t { kCommon = 0x70726f62, kCentres, kExamples, kLabels, kNoise };
+enum Purpose : uint64_t { kCommon = 0x70726f62, kCentres, kExamples, kLabels, kNoise, kCurvatures };
 
 std::vector<double> normals(uint64_t seed, uint64_t purpose, uint64_t which, int64_t count) {
   std::vector<double> x(static_cast<size_t>(count));
@@ -184,13 +185,15 @@ double Problem::squared_distance(std::span<const double> x) const {
 
 std::unique_ptr<Problem> make_quadratic(const ProblemOptions& o) {
   const std::vector<double> common = normals(o.seed, kCommon, 0, o.dim);
+  const double unlike = o.heterogeneity / (1 + o.heterogeneity);  // curvatures stay within half and one and a half
   std::vector<std::vector<double>> curvatures, centres;
   for (int node = 0; node < o.nodes; ++node) {
     std::vector<double> h(static_cast<size_t>(o.dim)),
         c = normals(o.seed, kCentres, static_cast<uint64_t>(node), o.dim);
     for (size_t d = 0; d < c.size(); ++d) {
       const double part = c.size() == 1 ? 0 : static_cast<double>(d) / static_cast<double>(c.size() - 1);
-      h[d] = o.least_curvature + part * (o.most_curvature - o.least_curvature);
+      const double bend = random_unit(o.seed + (static_cast<uint64_t>(node) << 32), kCurvatures, d) - 0.5;
+      h[d] = (o.least_curvature + part * (o.most_curvature - o.least_curvature)) * (1 + unlike * bend);
       c[d] = common[d] + o.heterogeneity * c[d];
     }
     curvatures.push_back(std::move(h));

@@ -4,8 +4,9 @@
 //   quadratic  f_i(x) = ½ Σ_d h_id (x_d − c_id)²
 //   logistic   f_i(x) = (1/m) Σ_s log(1 + exp(−b_s a_s·x)) + ½ λ ‖x‖², m examples of its own
 //
-// Heterogeneity moves the nodes' answers apart: 0 gives all the same f_i. Noise has mean zero and E‖ξ‖² = σ²; it is a
-// function of (seed, node, step), so that whoever computes a gradient gets the same. Immutable once made: any thread.
+// Heterogeneity moves the nodes' answers (and curvatures) apart: 0 gives all the same f_i. Noise has mean zero and
+// E‖ξ‖² = σ²; it is a function of (seed, node, step), so that whoever computes a gradient gets the same. Immutable once
+// made: any thread.
 #pragma once
 
 #include <cstdint>
