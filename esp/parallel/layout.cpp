@@ -228,10 +228,12 @@ MeshShape mesh_shape(int64_t tp, int64_t cp, int64_t dp, int64_t pp, int64_t ep,
           fmt::format("parallel.{} = {}: {} to {} is wanted", axis.key, axis.value, axis.least, kMostRanks));
   const int64_t others = tp * cp * pp;
   if (dp == 0 ? world % others != 0 : others * dp != world)
-    throw UsageError(
-        fmt::format("[parallel] = dp {} × tp {} × pp {} × cp {}: the sizes multiply to {} ranks, this run has {}{}", dp,
-                    tp, pp, cp, others * std::max<int64_t>(1, dp), world,
-                    world % others == 0 ? fmt::format("; dp = {} or 0 (what is left) would do", world / others) : ""));
+    throw UsageError(fmt::format(
+        "[parallel] = dp {} × tp {} × pp {} × cp {}: the sizes multiply to {} ranks, this run has {}{}", dp, tp, pp, cp,
+        others * std::max<int64_t>(1, dp), world,
+        world % others == 0
+            ? fmt::format("; dp = {} or 0 (what is left) would do", world / others)
+            : fmt::format("; {} or {} ranks would do, or sizes that divide {}", others, 2 * others, world)));
   return {static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(world / others), static_cast<int>(pp),
           static_cast<int>(ep)};
 }
