@@ -317,7 +317,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   obs::Span span(trace_, "optimizer", "compute");
   const double own_norm = std::sqrt(sum_of_squares()) / scale;
   // Copies that go their own ways clip by their own norm; told is the mean of all, and one that cannot step keeps all.
-  result.grad_norm = together().all ? own_norm : summed_over(Axis::data, own_norm) / mesh_.shape().dp;
+  result.grad_norm = together().all ? own_norm : mean_of_copies(own_norm);
   result.skipped = !std::isfinite(result.grad_norm);
   loss_scale_.update(result.skipped);
   const double factor = optim::clip_factor(own_norm, config_.train.clip) / scale;
@@ -335,6 +335,16 @@ StepResult Engine::train_step(bool wants_to_stop) {
 sync::Together Engine::together() {
   sync::Apart* apart = strategy().apart();
   return apart ? apart->together() : sync::Together();
+}
+
+// Added in the order of the copies, whatever way they travel.
+double Engine::mean_of_copies(double own) {
+  comm::Communicator* ranks = mesh_.group(Axis::data);
+  if (!ranks) return own;
+  ranks->all_gather(&own, words_.data(), 1, DType::f64);
+  double sum = 0;
+  for (int copy = 0; copy < ranks->size(); ++copy) sum += words_[static_cast<size_t>(copy)];
+  return sum / ranks->size();
 }
 
 double Engine::copies_together() {

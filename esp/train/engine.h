@@ -105,6 +105,7 @@ class Engine {
   double sum_of_squares();
   sync::Together together();
   double copies_together();
+  double mean_of_copies(double own);
   double counted_together(double own, double all);
   void set_up(RunConfig& config);
   void hold(RunConfig& config, nn::ParameterList& parameters, parallel::Axis copies);
