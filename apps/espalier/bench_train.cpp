@@ -236,8 +236,7 @@ void define_bench_train(CLI::App& app, Chosen& chosen) {
       ->delimiter(',')
       ->type_name(methods);
   app.add_option("--layout", o->layouts,
-                 "with several ranks: divide the model so, as tp=2 or pp=2,train.micro_batch=1, and compare with one "
-                 "process of as many threads; may be given again")
+                 "divide the model among the ranks, as tp=2, against one process; may be given again")
       ->type_name("KEYS")
       ->allow_extra_args(false);
   app.add_option("--steps", o->steps, "steps per round [5]")->type_name("N");

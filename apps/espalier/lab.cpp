@@ -8,16 +8,14 @@ namespace {
 
 constexpr Command kExperiments[] = {
     {"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
-    {"context", "one sequence over several ranks: ring steps, work, bytes, memory; contiguous, zig-zag, Ulysses",
-     define_lab_context},
+    {"context", "one sequence over several ranks: ring steps, work, bytes and memory", define_lab_context},
     {"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
     {"gossip", "decentralised SGD by graph: bytes, gaps, consensus, bias of unlike nodes", define_lab_gossip},
     {"local", "local steps, FedAvg, DiLoCo beside parallel SGD: bytes saved, loss paid", define_lab_local},
-    {"moe", "loads of experts, what a capacity drops, bytes of expert parallelism against the formula", define_lab_moe},
+    {"moe", "loads of experts, what a capacity drops, bytes against the formula", define_lab_moe},
     {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
-    {"ps", "parameter servers with a straggler: sync, async, a bound between; priority against fifo", define_lab_ps},
-    {"tensor", "a layer divided over ranks: what it sends and keeps; every partition of W₃W₂W₁x and its cost",
-     define_lab_tensor},
+    {"ps", "parameter servers with a straggler; priority against fifo", define_lab_ps},
+    {"tensor", "a layer divided over ranks: what it sends and keeps", define_lab_tensor},
     {"speedup", "parallel SGD on n ranks: an n-th of the noise, an n-th of the steps", define_lab_speedup},
     {"zero", "memory of a rank in the stages of ZeRO, measured against the formulas", define_lab_zero},
 };
