@@ -31,7 +31,8 @@ class Ways : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
 // One collect and one spread of every way: sums of what the codes say in rank order, own parts, bytes.
 TEST_P(Ways, AddUpWhatTheCodesSayAndSendTheBytesOfTheFormula) {
-  const auto& [spec, size] = GetParam();
+  const std::string& spec = std::get<0>(GetParam());
+  const int size = std::get<1>(GetParam());
   const auto compressor = make_compressor(spec);
   for (int64_t n : {37, 1000})
     for (Way way : {Way::sum, Way::gather, Way::two_phase}) {

@@ -72,13 +72,14 @@ std::vector<Bucket> buckets_of(nn::ParameterList& list, const Options& options) 
 }
 
 TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
-  for (const auto& [compress, feedback] : {std::pair<std::string, std::string>{"topk:0.05", "ef"},
-                                           {"int8:64", "none"},
-                                           {"sign", "double_squeeze"},
-                                           {"qsgd:16:64", "none"},
-                                           {"topk:0.1", "neolithic:2"},
-                                           {"topk:0.1", "ef21"},
-                                           {"randomk:0.1", "none"}}) {
+  for (const auto& pair : {std::pair<std::string, std::string>{"topk:0.05", "ef"},
+                           {"int8:64", "none"},
+                           {"sign", "double_squeeze"},
+                           {"qsgd:16:64", "none"},
+                           {"topk:0.1", "neolithic:2"},
+                           {"topk:0.1", "ef21"},
+                           {"randomk:0.1", "none"}}) {
+    const std::string &compress = pair.first, &feedback = pair.second;
     const Options options = options_of(compress, feedback);
     const auto compressor = make_compressor(compress);
     // All ranks at once, bucket by bucket.
@@ -145,7 +146,6 @@ TEST(CompressedAllReduce, RefusesWhatDoesNotGoTogether) {
     Options options = options_of(compress, feedback);
     change(options);
     try {
-      device::MemoryAccount account;
       HandMade made(kUnits, nullptr, options, DType::f32);
     } catch (const UsageError&) {
       return true;
