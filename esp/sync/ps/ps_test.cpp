@@ -177,6 +177,10 @@ TEST(Ps, ClocksStayWithinTheBoundOfStaleSynchronousServers) {
 // Workers and servers apart, so that everything crosses a wire: S up and S down for a worker, W·S/K for a server.
 TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
   const int workers = 3, servers = 2, steps = 4;
+  const uint64_t S = kCount * 4;
+  const auto due = [&](int rank) {
+    return rank < workers ? S : workers * comm::chunk_of(kCount, servers, rank - workers).count * 4;
+  };
   std::vector<Station::Counts> counts(workers + servers);
   with_ranks(workers + servers, [&](comm::Communicator* comm) {
     const int rank = comm->rank();
@@ -218,15 +222,17 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
       station.wait_pushed();
     }
     comm->barrier();
+    // A station tells what it sent a moment after it has sent it.
+    for (const auto patience = Deadline::after(std::chrono::seconds(10));
+         station.counts().post.payload_sent() < steps * due(rank) && !patience.passed();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     counts[static_cast<size_t>(rank)] = station.counts();
     comm->barrier();
   });
-  const uint64_t S = kCount * 4;
   for (int rank = 0; rank < workers + servers; ++rank) {
     const Station::Counts& of = counts[static_cast<size_t>(rank)];
-    const uint64_t due = rank < workers ? S : workers * comm::chunk_of(kCount, servers, rank - workers).count * 4;
-    EXPECT_EQ(of.post.payload_sent(), steps * due) << rank;
-    EXPECT_EQ(of.post.payload_received(), steps * due) << rank;
+    EXPECT_EQ(of.post.payload_sent(), steps * due(rank)) << rank;
+    EXPECT_EQ(of.post.payload_received(), steps * due(rank)) << rank;
     EXPECT_EQ(of.traffic.bytes_sent, of.post.payload_sent() + kMessageBytes * of.post.messages_sent) << rank;
     if (rank >= workers) continue;
     EXPECT_EQ(of.pushed_bytes, steps * S);

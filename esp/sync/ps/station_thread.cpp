@@ -155,6 +155,8 @@ void Station::arrived(int peer, const Message& message) {
       versions_[message.partition] = message.step;
       if (message.stop > 0) stop_ = message.stop;
       counts_.pulled_bytes += message.bytes;
+      counts_.post = post_->counts();  // whoever waits for these values may ask next
+      counts_.traffic = post_->traffic();
       counts_.landed.push_back(static_cast<int>(message.partition));
       changed_.notify_all();
       return;
