@@ -84,7 +84,7 @@ function(esp_room name)
   if(ESP_TESTS AND tests)
     # Addresses: the rooms that parse, or lay out memory by hand. Threads: those whose threads meet. ./check --long has all.
     set(rooms_address "^(base|obs|device|kernel|data|net|comm|autograd|ckpt|sync|parallel)$")
-    set(rooms_thread "^(device|net|comm|sync|parallel)$")
+    set(rooms_thread "^(device|net|comm|sync)$")
     set(sanitized SANITIZED)
     if(ESP_SANITIZE AND NOT ESP_SANITIZE_ALL AND NOT name MATCHES "${rooms_${ESP_SANITIZE}}")
       set(sanitized "")

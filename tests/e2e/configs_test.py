@@ -14,7 +14,8 @@ SHORT = ["train.steps=2", "train.warmup=0", "train.global_batch=2", "train.micro
          "train.eval_batches=1", "train.max_minutes=0", "checkpoint.every=0", "checkpoint.resume=none",
          "log.every=1"]
 # What would take long or write gigabytes is made narrow; its keys are read all the same.
-NARROW = {"gpt2_124m": ["model.layers=1", "model.dim=96", "model.seq_len=64"]}
+NARROW = {"gpt2_124m": ["model.layers=1", "model.dim=96", "model.seq_len=64"],
+          "long_context": ["model.seq_len=2048"]}
 PARAMETERS = {"bert_lecture": 10_477_058}
 
 
