@@ -222,9 +222,13 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
       station.wait_pushed();
     }
     comm->barrier();
-    // A station tells what it sent a moment after it has sent it.
-    for (const auto patience = Deadline::after(std::chrono::seconds(10));
-         station.counts().post.payload_sent() < steps * due(rank) && !patience.passed();)
+    // A station tells what it moved a moment after it has moved it.
+    const auto told = [&] {
+      const Station::Counts of = station.counts();
+      return of.post.payload_sent() >= steps * due(rank) && of.post.payload_received() >= steps * due(rank) &&
+             of.traffic.bytes_sent >= of.post.payload_sent() + kMessageBytes * of.post.messages_sent;
+    };
+    for (const auto patience = Deadline::after(std::chrono::seconds(10)); !told() && !patience.passed();)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     counts[static_cast<size_t>(rank)] = station.counts();
     comm->barrier();
