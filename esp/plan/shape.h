@@ -1,0 +1,31 @@
+// What is to be trained: a model's sizes, and the counts that follow from them. Plain data; made from a preset, a run
+// file's [model], a Hugging Face config.json or a row of published results.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "esp/model/config.h"
+
+namespace esp::plan {
+
+struct Shape {
+  std::string name, arch = "gpt";  // gpt | llama | bert | t5 | any (parameters given only)
+  int64_t layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0, seq = 0;
+  bool gated = false, rms = false, bias = true, tied = true, learned_positions = true, causal = true;
+  // Experts: `dense_layers` first layers have none; of the others every `expert_every`-th does.
+  int64_t experts = 0, topk = 0, expert_ffn = 0, shared_experts = 0, dense_layers = 0, expert_every = 1;
+  // Latent attention (DeepSeek): ranks of the compressed queries and keys; 0: ordinary.
+  int64_t q_lora = 0, kv_lora = 0, rope_dim = 0, v_dim = 0;
+  double given_parameters = 0;  // where only a count is known (arch "any")
+
+  double parameters() const;  // all
+  double layer_parameters(int64_t layer) const;
+  double active_parameters() const;                              // met by one token
+  double embedding_parameters() const, head_parameters() const;  // head: 0 when tied
+  bool has_experts(int64_t layer) const;
+};
+
+Shape shape_of(const model::ModelConfig& config, const std::string& name);
+
+}  // namespace esp::plan
