@@ -4,6 +4,7 @@
 # edit. <something>_test.cpp files become one test binary per room, <name>_tests, registered test by test.
 # A subfolder with a CMakeLists.txt of its own (a plug-in, CUDA) is added after the room and skipped by the pattern.
 include(GoogleTest)
+include(EspEmbed)
 
 # What the sanitizer presets build and run (label `sanitized`) and fuzz.
 add_custom_target(sanitized_tests)
@@ -45,6 +46,9 @@ function(esp_room name)
   else()
     list(FILTER sources EXCLUDE REGEX "/uring_io\\.cpp$")
   endif()
+  if(ESP_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cpp$")
+  endif()
 
   add_library(esp_${name} STATIC ${sources})
   if(ESP_SANITIZE STREQUAL "address" AND name STREQUAL "kernel")
@@ -76,12 +80,16 @@ function(esp_room name)
   if(name MATCHES "^(data|ckpt|sync)$")
     target_compile_definitions(esp_${name} PRIVATE XXH_INLINE_ALL)
     target_include_directories(esp_${name} SYSTEM PRIVATE ${XXHASH_INCLUDE_DIRS})
-  elseif(name STREQUAL "train")
+  elseif(name MATCHES "^(train|plan)$")
     target_compile_definitions(esp_${name} PRIVATE TOML_HEADER_ONLY=1)
     if(ESP_SANITIZE)  # toml++ calls some letters outside of strings impossible before it refuses them
       target_compile_options(esp_${name} PRIVATE -fno-sanitize=unreachable)
     endif()
     target_include_directories(esp_${name} SYSTEM PRIVATE ${TOML_INCLUDE_DIRS})
+  endif()
+
+  if(name STREQUAL "plan")  # the shipped descriptions travel in the binary
+    esp_embed_texts(esp_${name} ${dir}/catalog)
   endif()
 
   if(ESP_TESTS AND tests)

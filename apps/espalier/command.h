@@ -60,8 +60,11 @@ void define_lab_pipeline(CLI::App& app, Chosen& chosen);
 void define_lab_ps(CLI::App& app, Chosen& chosen);
 void define_lab_tensor(CLI::App& app, Chosen& chosen);
 void define_lab_speedup(CLI::App& app, Chosen& chosen);
+void define_lab_numbers(CLI::App& app, Chosen& chosen);
 void define_lab_zero(CLI::App& app, Chosen& chosen);
+void define_plan(CLI::App& app, Chosen& chosen);
 void define_tokenizer(CLI::App& app, Chosen& chosen);
+void define_launch(CLI::App& app, Chosen& chosen);
 void define_train(CLI::App& app, Chosen& chosen);
 
 }  // namespace esp::app

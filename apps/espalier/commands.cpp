@@ -5,12 +5,14 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"train", "train a model as a run file says", define_train},
+    {"launch", "start this host's ranks of a job, and start them again when one fails", define_launch},
     {"generate", "sample text from a trained model", define_generate},
     {"eval", "loss and perplexity of a text", define_eval},
     {"convert", "between Espalier checkpoints and Hugging Face folders", define_convert},
     {"bench", "measure: collectives and kernels, against the machine and against other libraries", define_bench},
     {"tokenizer", "text to ids and back, and vocabularies of one's own", define_tokenizer},
     {"data", "tokenise text into files; what a file of data holds", define_data},
+    {"plan", "what a run will cost, and which layout is best", define_plan},
     {"lab", "run a lecture experiment for real and draw it", define_lab},
     {"doctor", "what this machine has, and what is wrong with it", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},

@@ -18,14 +18,24 @@ struct Shape {
   // Latent attention (DeepSeek): ranks of the compressed queries and keys; 0: ordinary.
   int64_t q_lora = 0, kv_lora = 0, rope_dim = 0, v_dim = 0;
   double given_parameters = 0;  // where only a count is known (arch "any")
+  int64_t positions = 0;        // learned ones; 0: seq
+  int64_t shared_ffn = 0;       // width of each shared expert; 0: expert_ffn
+  bool qkv_bias = false;        // of queries, keys and values alone
+  double other_parameters = 0;  // beyond blocks, tables and last norm: segments, poolers, norms of heads
 
   double parameters() const;  // all
   double layer_parameters(int64_t layer) const;
+  double attention_parameters() const;                // of one layer, its norm not counted
+  double perceptron_parameters(int64_t width) const;  // one feed-forward
+  double norm_parameters() const;
   double active_parameters() const;                              // met by one token
-  double embedding_parameters() const, head_parameters() const;  // head: 0 when tied
+  double embedding_parameters() const, head_parameters() const;  // head: 0 when tied; positions are embeddings
   bool has_experts(int64_t layer) const;
+  int64_t num_expert_layers() const;
+  int64_t expert_width() const { return expert_ffn > 0 ? expert_ffn : ffn; }
 };
 
+// Counts exactly as model::parameter_count does.
 Shape shape_of(const model::ModelConfig& config, const std::string& name);
 
 }  // namespace esp::plan

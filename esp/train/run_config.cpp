@@ -9,12 +9,12 @@
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/base/toml.h"
+#include "esp/base/toml_text.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
 #include "esp/train/feed.h"
 #include "esp/train/loaded.h"
-#include "esp/train/toml.h"
-#include "esp/train/toml_text.h"
 
 namespace esp::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "esp/train/toml_text.h"
+#include "esp/base/toml_text.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 #include "esp/base/error.h"
 
-namespace esp::train {
+namespace esp {
 namespace {
 
 // Where the string that begins at `at` ends: behind its closing quotes, or at the end of the text.
@@ -45,4 +45,4 @@ void check_toml_text(std::string_view text, std::string_view name) {
   }
 }
 
-}  // namespace esp::train
+}  // namespace esp

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-namespace esp::train {
+namespace esp {
 
 struct TomlAssumption : std::logic_error {
   using std::logic_error::logic_error;
@@ -14,10 +14,10 @@ struct TomlAssumption : std::logic_error {
   throw TomlAssumption(what);
 }
 
-}  // namespace esp::train
+}  // namespace esp
 
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
-#define TOML_ASSERT(expr) (static_cast<bool>(expr) ? void() : ::esp::train::broken_toml_assumption(#expr))
+#define TOML_ASSERT(expr) (static_cast<bool>(expr) ? void() : ::esp::broken_toml_assumption(#expr))
 #include <toml++/toml.h>
 #pragma pop_macro("NDEBUG")

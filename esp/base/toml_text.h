@@ -4,9 +4,9 @@
 
 #include <string_view>
 
-namespace esp::train {
+namespace esp {
 
 // UsageError with line and column.
 void check_toml_text(std::string_view text, std::string_view name);
 
-}  // namespace esp::train
+}  // namespace esp

@@ -1,0 +1,10 @@
+#include "apps/espalier/plan.h"
+#include "esp/base/error.h"
+
+namespace esp::app {
+
+void define_plan_simulate(CLI::App& app, Chosen& chosen) {
+  app.callback([&chosen] { chosen.run = []() -> int { throw UsageError("plan simulate is being built"); }; });
+}
+
+}  // namespace esp::app
