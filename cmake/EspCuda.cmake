@@ -46,7 +46,8 @@ esp_report("CUDA ${CUDAToolkit_VERSION}, sm_${ESP_CUDA_ARCHITECTURE}, cuDNN" ON)
 esp_report("NCCL" "${ESP_NCCL_LIBRARY}" "ranks on several GPUs are staged through the host")
 
 target_compile_definitions(esp_flags INTERFACE ESP_CUDA)
-target_compile_options(esp_flags INTERFACE
+# cudafe++ spells out consteval calls so that g++ takes them for ordinary ones, and refuses.
+target_compile_options(esp_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-fstack-protector-strong>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcudafe --display_error_number --expt-relaxed-constexpr --extended-lambda>")
 if(ESP_WERROR)

@@ -31,22 +31,26 @@ endif()
 add_library(esp_flags INTERFACE)
 target_include_directories(esp_flags INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
-target_compile_options(esp_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  -Wno-missing-field-initializers)
+function(esp_cxx_flags)  # for the C++ compiler; nvcc has its own words for things
+  foreach(flag ${ARGN})
+    target_compile_options(esp_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:${flag}>)
+  endforeach()
+endfunction()
+esp_cxx_flags(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 sees overruns in std::string that are not there, once its header comes precompiled and is no system header.
   target_compile_options(esp_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds -Wno-restrict
     -Wno-stringop-overflow -Wno-stringop-overread>)
 endif()
 if(ESP_WERROR)
-  target_compile_options(esp_flags INTERFACE -Werror)
+  esp_cxx_flags(-Werror)
 endif()
 # One rounding everywhere: an FMA fused in one build and not in another would break bit-equality between ranks.
-target_compile_options(esp_flags INTERFACE -ffp-contract=off)
+esp_cxx_flags(-ffp-contract=off)
 
 if(ESP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Instrumented code hides from the compiler that a value was set, or checked, before it was read.
-  target_compile_options(esp_flags INTERFACE -Wno-maybe-uninitialized)
+  esp_cxx_flags(-Wno-maybe-uninitialized)
 endif()
 if(ESP_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -58,7 +62,7 @@ elseif(ESP_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 else()
-  add_compile_options(-fstack-protector-strong)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
   add_compile_definitions($<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
   add_link_options(-Wl,-z,relro,-z,now)
 endif()

@@ -99,7 +99,7 @@ void time_attention(KernelTimer& timer) {
     auto qkv = numbers(3 * count, dtype, 1), d_qkv = qkv, o = numbers(count, dtype, 2), d_o = o;
     auto lse = numbers(model.batch * model.heads * model.tokens, dtype == DType::f64 ? dtype : DType::f32, 3);
     std::vector<std::byte> workspace(
-        static_cast<size_t>(kernel::attention_workspace_bytes(shape, dtype, timer.stream().num_threads())));
+        static_cast<size_t>(kernel::attention_workspace_bytes(shape, dtype, timer.stream())));
     auto part = [&](std::vector<std::byte>& of, int64_t which) {
       return of.data() + static_cast<size_t>(which * c) * size_of(dtype);
     };

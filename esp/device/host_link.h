@@ -7,9 +7,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include "esp/device/stream.h"
+#include "esp/device/gpu.h"
 
 namespace esp::device {
 
@@ -29,11 +28,8 @@ class HostLink {
 
  private:
   static void copy(void* to, const void* from, size_t bytes, const Stream& stream) {
-    constexpr int64_t kGrain = 256 << 10;  // below it a second thread costs more than it brings
-    parallel_for(stream, static_cast<int64_t>(bytes), kGrain, [=](int64_t begin, int64_t end) {
-      std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                  static_cast<size_t>(end - begin));
-    });
+    device::copy(to, from, bytes, stream);
+    finish(stream);
   }
 
   std::atomic<uint64_t> bytes_down_{0}, bytes_up_{0};

@@ -97,6 +97,15 @@ void MemoryAccount::reset_peaks() {
   for (MemoryUse& use : tiers_) use.peak = use.current;
 }
 
+std::string MemoryAccount::words(MemoryTier tier) const {
+  std::lock_guard lock(mutex_);
+  std::string text;
+  for (MemoryCategory category : kAllCategories)
+    if (const uint64_t bytes = uses_[at(category)][at(tier)].current)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(category), bytes);
+  return text.empty() ? "nothing in use" : text;
+}
+
 Json MemoryAccount::snapshot() const {
   std::lock_guard lock(mutex_);
   Json all = Json::object();

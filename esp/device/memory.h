@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <string_view>
 
 #include "esp/base/json.h"
@@ -46,6 +47,8 @@ class MemoryAccount {
   MemoryUse use(MemoryTier tier) const;          // over all categories; its peak is of the sum, at one instant
   void reset_peaks();                            // peaks begin again from the present
 
+  // "parameter 12, gradient 12, …": present bytes on a tier, of what has any.
+  std::string words(MemoryTier tier) const;
   // {"parameter": {"current": …, "peak": …}, …} over all tiers, in the order of kAllCategories.
   Json snapshot() const;
   // The same by tier: {"device": {"parameter": …, "total": …}, "host": …, "file": …}.

@@ -22,12 +22,31 @@ size_t round_up(size_t bytes, size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
+class HostMemory final : public SegmentSource {
+ public:
+  std::byte* take(size_t bytes) override {
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+    madvise(data, bytes, MADV_HUGEPAGE);  // advice only
+    return static_cast<std::byte*>(data);
+  }
+  void give(std::byte* data, size_t bytes) noexcept override { munmap(data, bytes); }
+  size_t grain() const override { return kGrain; }
+  std::string state() const override { return "the system gave no more"; }
+};
+
 }  // namespace
 
-Pool::Pool(MemoryAccount& account, MemoryTier tier) : account_(account), tier_(tier) {}
+SegmentSource& host_memory() {
+  static HostMemory memory;  // holds nothing
+  return memory;
+}
+
+Pool::Pool(MemoryAccount& account, MemoryTier tier, SegmentSource& source)
+    : account_(account), tier_(tier), source_(source) {}
 
 Pool::~Pool() {
-  for (const Segment& segment : segments_) munmap(segment.data, segment.bytes);
+  for (const Segment& segment : segments_) source_.give(segment.data, segment.bytes);
 }
 
 // Bins are a quarter of a power of two wide, so a piece of the next bin up always fits.
@@ -42,14 +61,15 @@ Pool::Piece* Pool::take(size_t bytes, MemoryCategory category) {
   ESP_CHECK(bytes < (size_t{1} << 46), "{} bytes", bytes);
   account_.add(category, tier_, bytes);
   std::lock_guard lock(mutex_);
-  const size_t room = round_up(std::max(bytes, size_t{1}), kGrain);
+  const size_t room = round_up(std::max(bytes, size_t{1}), source_.grain());
   Piece* piece = find(room);
   if (!piece) {
     piece = add_segment(room);
     if (!piece) {
       account_.remove(category, tier_, bytes);
-      throw DeviceError(fmt::format("{} memory: the system gave no {} bytes ({} reserved already)", name_of(category),
-                                    bytes, reserved_));
+      throw DeviceError(
+          fmt::format("out of memory: {} bytes of {} memory on tier {} asked, {} ({} reserved, {} lent: {})", bytes,
+                      name_of(category), name_of(tier_), source_.state(), reserved_, lent_, account_.words(tier_)));
     }
   }
   unlink(piece);
@@ -104,12 +124,11 @@ Pool::Piece* Pool::add_segment(size_t room) {
       std::clamp(std::bit_ceil(static_cast<size_t>(reserved_ / 2) + 1), kSmallestSegment, kLargestSharedSegment);
   if (room > bytes / 2) bytes = room;
   bytes = round_up(bytes, kHugePage);
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return nullptr;
-  madvise(data, bytes, MADV_HUGEPAGE);  // advice only
+  std::byte* data = source_.take(bytes);
+  if (!data) return nullptr;
   reserved_ += bytes;
   Piece* piece = fresh();
-  piece->data = static_cast<std::byte*>(data);
+  piece->data = data;
   piece->room = bytes;
   segments_.push_back({piece->data, bytes, piece});
   link(piece);
@@ -182,7 +201,7 @@ void Pool::trim() {
     if (segment.first->lent || segment.first->room != segment.bytes) return false;
     unlink(segment.first);
     retire(segment.first);
-    munmap(segment.data, segment.bytes);
+    source_.give(segment.data, segment.bytes);
     reserved_ -= segment.bytes;
     return true;
   });

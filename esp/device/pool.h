@@ -13,11 +13,23 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "esp/device/memory.h"
 
 namespace esp::device {
+
+// Where large runs of memory come from and go back to. Owned by its user's owner, outlives the Pool.
+class SegmentSource {
+ public:
+  virtual ~SegmentSource() = default;
+  virtual std::byte* take(size_t bytes) = 0;  // null when there is no more
+  virtual void give(std::byte* data, size_t bytes) noexcept = 0;
+  virtual size_t grain() const = 0;       // pieces begin at multiples of it
+  virtual std::string state() const = 0;  // what is left, in words, for the error
+};
+SegmentSource& host_memory();  // the system's, in huge pages where it has them
 
 class Pool {
  public:
@@ -37,7 +49,7 @@ class Pool {
     Piece *previous_free = nullptr, *next_free = nullptr;  // within a bin
   };
 
-  explicit Pool(MemoryAccount& account, MemoryTier tier = MemoryTier::device);
+  explicit Pool(MemoryAccount& account, MemoryTier tier = MemoryTier::device, SegmentSource& source = host_memory());
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -69,6 +81,7 @@ class Pool {
 
   MemoryAccount& account_;
   const MemoryTier tier_;
+  SegmentSource& source_;
   mutable std::mutex mutex_;  // guards everything below
   std::vector<Segment> segments_;
   std::array<Piece*, kNumBins> bins_{};

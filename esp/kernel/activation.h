@@ -33,4 +33,11 @@ void swiglu_forward(void* y, const void* x, int64_t rows, int64_t width, DType d
 void swiglu_backward(void* dx, const void* dy, const void* x, int64_t rows, int64_t width, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::activation_forward) activation_forward;
+decltype(kernel::activation_backward) activation_backward;
+decltype(kernel::swiglu_forward) swiglu_forward;
+decltype(kernel::swiglu_backward) swiglu_backward;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -50,11 +50,11 @@ struct AttentionShape {
 
 void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
                        DType dtype, const device::Stream& stream);
-// `workspace` holds attention_workspace_bytes(shape, dtype, threads) bytes and is scratch.
+// `workspace` holds attention_workspace_bytes(shape, dtype, stream) bytes and is scratch.
 void attention_backward(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q, const void* k,
                         const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
                         const device::Stream& stream);
-int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int num_threads);
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, const device::Stream& stream);
 
 // Forward over one more block of keys: o (in the accumulation type) and lse hold what the blocks so far gave, and then
 // what they gave together with this one. An lse of −∞ says that nothing has been seen: that row of o is not read.
@@ -83,5 +83,13 @@ void attention_forward_block(void* o, void* lse, const void* q, const void* k, c
 void attention_backward_block(const AttentionSums& sums, const void* d_o, const void* o, const void* q, const void* k,
                               const void* v, const void* lse, const AttentionShape& shape, DType dtype);
 }  // namespace ref
+
+namespace cuda {
+decltype(kernel::attention_forward) attention_forward;
+decltype(kernel::attention_backward) attention_backward;
+decltype(kernel::attention_workspace_bytes) attention_workspace_bytes;
+decltype(kernel::attention_forward_block) attention_forward_block;
+decltype(kernel::attention_backward_block) attention_backward_block;
+}  // namespace cuda
 
 }  // namespace esp::kernel

@@ -108,7 +108,7 @@ Result by_blocks(const Whole& w, const std::vector<Block>& blocks, bool by_ref, 
     const void *q = at(w.q.data(), query_at(b), w.dtype), *d_o = at(w.d_o.data(), query_at(b), w.dtype);
     const void *k = at(w.keys(), key_at(b), w.dtype), *v = at(w.values(), key_at(b), w.dtype);
     const void *out = at(o.data(), query_at(b), w.dtype), *lse = at(all_lse.data(), b.query, sums);
-    std::vector<std::byte> workspace(static_cast<size_t>(attention_workspace_bytes(s, w.dtype, num_threads)));
+    std::vector<std::byte> workspace(static_cast<size_t>(attention_workspace_bytes(s, w.dtype, threads)));
     if (by_ref)
       ref::attention_backward_block(to, d_o, out, q, k, v, lse, s, w.dtype);
     else
@@ -189,7 +189,7 @@ TEST(AttentionBlocks, GradientsGoWhereTheyAreSent) {
   for (Array* x : {&dq, &dk, &dv}) x->fill([](int64_t) { return 77.0; });
   AttentionSums to{dq.data(), dk.data(), dv.data(), {w.T * token, token}, {w.T * token, token}, {w.T * token, token}};
   to.add_q = to.add_kv = false;
-  std::vector<std::byte> workspace(static_cast<size_t>(attention_workspace_bytes(w.shape, DType::f32, 1)));
+  std::vector<std::byte> workspace(static_cast<size_t>(attention_workspace_bytes(w.shape, DType::f32, {})));
   attention_backward_block(to, w.d_o.data(), want.o.data(), w.q.data(), w.keys(), w.values(), want.lse.data(),
                            workspace.data(), w.shape, DType::f32, {});
   for (int64_t row = 0; row < w.B * w.T; ++row)

@@ -69,7 +69,7 @@ struct Problem {
   }
   void backward(int num_threads = 1) {
     device::ThreadPool pool(num_threads);
-    std::vector<std::byte> workspace(attention_workspace_bytes(shape, dtype(), num_threads) + 8, std::byte{0x5a});
+    std::vector<std::byte> workspace(attention_workspace_bytes(shape, dtype(), {.pool = &pool}) + 8, std::byte{0x5a});
     attention_backward(dq.data(), dk.data(), dv.data(), d_o.data(), o.data(), q.data(), k.data(), v.data(), lse.data(),
                        workspace.data(), shape, dtype(), {.pool = &pool});
     for (size_t i = workspace.size() - 8; i < workspace.size(); ++i) EXPECT_EQ(workspace[i], std::byte{0x5a});

@@ -31,4 +31,11 @@ void cross_entropy_backward(void* logits, const void* lse, const int32_t* target
 void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::cross_entropy_forward) cross_entropy_forward;
+decltype(kernel::cross_entropy_backward) cross_entropy_backward;
+decltype(kernel::cross_entropy_fused) cross_entropy_fused;
+void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream);
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -37,4 +37,9 @@ void cross_entropy_part_backward(void* logits, const void* tops, const void* sum
                                  int64_t rows, const ClassPart& part, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::cross_entropy_part_forward) cross_entropy_part_forward;
+decltype(kernel::cross_entropy_part_backward) cross_entropy_part_backward;
+}  // namespace cuda
+
 }  // namespace esp::kernel

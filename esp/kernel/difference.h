@@ -14,4 +14,10 @@ void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype,
 void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 void multiply(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream);  // y *= x
 
+namespace cuda {
+decltype(kernel::subtract) subtract;
+decltype(kernel::put_values) put_values;
+decltype(kernel::multiply) multiply;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -33,4 +33,8 @@ namespace ref {
 void dropout(void* y, const void* x, const void* residual, const DropoutShape& shape, DropoutKey key, DType dtype);
 }
 
+namespace cuda {
+decltype(kernel::dropout) dropout;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -36,4 +36,19 @@ void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpo
 void fill_uniform(void* x, double low, double high, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                   DType dtype, const device::Stream& stream);
 
+namespace cuda {
+decltype(kernel::fill) fill;
+decltype(kernel::cast) cast;
+decltype(kernel::add) add;
+decltype(kernel::scale) scale;
+decltype(kernel::add_bias) add_bias;
+decltype(kernel::add_column_sums) add_column_sums;
+decltype(kernel::sum_of_squares) sum_of_squares;
+decltype(kernel::all_finite) all_finite;
+decltype(kernel::sum) sum;
+decltype(kernel::transpose) transpose;
+decltype(kernel::fill_normal) fill_normal;
+decltype(kernel::fill_uniform) fill_uniform;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -45,4 +45,11 @@ void position_backward(void* dpositions, const void* dy, int64_t count, int64_t 
 void rotary(void* x, const RotaryShape& shape, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::embedding_forward) embedding_forward;
+decltype(kernel::embedding_backward) embedding_backward;
+decltype(kernel::position_backward) position_backward;
+decltype(kernel::rotary) rotary;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -51,4 +51,8 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
           DType dtype);
 }
 
+namespace cuda {
+decltype(kernel::gemm) gemm;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -38,4 +38,10 @@ void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void*
                           const NormShape& shape, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::norm_forward) norm_forward;
+decltype(kernel::norm_backward_input) norm_backward_input;
+decltype(kernel::norm_backward_weight) norm_backward_weight;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -44,4 +44,9 @@ void adam_step(const StepBuffers& buffers, const AdamStep& step);
 void sgd_step(const StepBuffers& buffers, const SgdStep& step);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::adam_step) adam_step;
+decltype(kernel::sgd_step) sgd_step;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -77,4 +77,11 @@ void combine_backward(void* dx, void* dgates, const void* dy, const void* x, con
                       const CombineShape& shape, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::route_forward) route_forward;
+decltype(kernel::route_backward) route_backward;
+decltype(kernel::combine_forward) combine_forward;
+decltype(kernel::combine_backward) combine_backward;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -41,4 +41,11 @@ void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype);
 void apply_mask(void* y, const void* x, const uint8_t* mask, double scale, int64_t count, DType dtype);
 }  // namespace ref
 
+namespace cuda {
+void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const device::Stream& stream);
+decltype(kernel::softmax_backward) softmax_backward;
+decltype(kernel::mask_of) mask_of;
+decltype(kernel::apply_mask) apply_mask;
+}  // namespace cuda
+
 }  // namespace esp::kernel

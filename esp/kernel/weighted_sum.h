@@ -24,4 +24,8 @@ namespace ref {
 void weighted_sum(void* y, std::span<const WeightedTerm> terms, int64_t count, DType dtype);
 }
 
+namespace cuda {
+decltype(kernel::weighted_sum) weighted_sum;
+}  // namespace cuda
+
 }  // namespace esp::kernel

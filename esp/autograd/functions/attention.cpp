@@ -70,7 +70,7 @@ class AttentionNode final : public Node {
     const Tensor& kv = packed ? q_.value() : kv_.value();
     const tensor::Context& context = tape.context();
     const DType type = dy.dtype();
-    const int64_t bytes = kernel::attention_workspace_bytes(layout_.shape, type, context.stream.num_threads());
+    const int64_t bytes = kernel::attention_workspace_bytes(layout_.shape, type, context.stream);
     const Tensor workspace = tape.scratch({bytes}, DType::u8);
     kernel::attention_backward(into_q.tensor.data(), at(into_kv.tensor, layout_.k_at), at(into_kv.tensor, layout_.v_at),
                                dy.data(), o_.data(), q_.value().data(), at(kv, layout_.k_at), at(kv, layout_.v_at),

@@ -1,5 +1,6 @@
 // Activations with vectors; each reads what it needs once and writes once.
 #include "esp/kernel/activation.h"
+#include "esp/kernel/on_cuda.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/activation.cpp"
@@ -83,6 +84,7 @@ HWY_EXPORT(swiglu_backward_piece);
 
 void activation_forward(void* y, const void* x, int64_t count, Activation activation, DType dtype,
                         const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::activation_forward(y, x, count, activation, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(activation_forward_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, dtype), at(x, begin, dtype), end - begin, activation, dtype);
@@ -91,6 +93,7 @@ void activation_forward(void* y, const void* x, int64_t count, Activation activa
 
 void activation_backward(void* dx, const void* dy, const void* x, int64_t count, Activation activation, bool accumulate,
                          DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::activation_backward(dx, dy, x, count, activation, accumulate, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(activation_backward_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(dx, begin, dtype), at(dy, begin, dtype), at(x, begin, dtype), end - begin, activation, accumulate, dtype);
@@ -98,6 +101,7 @@ void activation_backward(void* dx, const void* dy, const void* x, int64_t count,
 }
 
 void swiglu_forward(void* y, const void* x, int64_t rows, int64_t width, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::swiglu_forward(y, x, rows, width, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(swiglu_forward_piece);
   device::parallel_for(stream, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     piece(at(y, begin * width, dtype), at(x, begin * 2 * width, dtype), end - begin, width, dtype);
@@ -106,6 +110,7 @@ void swiglu_forward(void* y, const void* x, int64_t rows, int64_t width, DType d
 
 void swiglu_backward(void* dx, const void* dy, const void* x, int64_t rows, int64_t width, DType dtype,
                      const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::swiglu_backward(dx, dy, x, rows, width, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(swiglu_backward_piece);
   device::parallel_for(stream, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     piece(at(dx, begin * 2 * width, dtype), at(dy, begin * width, dtype), at(x, begin * 2 * width, dtype), end - begin,

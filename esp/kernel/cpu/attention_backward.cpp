@@ -10,6 +10,7 @@
 
 #include "esp/kernel/attention.h"
 #include "esp/kernel/cpu/attention_work.h"
+#include "esp/kernel/on_cuda.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/attention_backward.cpp"
@@ -422,6 +423,8 @@ void attention_backward(void* dq, void* dk, void* dv, const void* d_o, const voi
                         const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
                         const device::Stream& stream) {
   check_attention(shape);
+  if (on_cuda(stream))
+    return cuda::attention_backward(dq, dk, dv, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
   const AttentionSums to{dq, dk, dv, shape.q, shape.k, shape.v};
   HWY_DYNAMIC_DISPATCH(attention_backward_tiles)(to, false, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
 }
@@ -430,12 +433,15 @@ void attention_backward_block(const AttentionSums& sums, const void* d_o, const 
                               const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
                               const device::Stream& stream) {
   check_attention(shape);
+  if (on_cuda(stream))
+    return cuda::attention_backward_block(sums, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
   HWY_DYNAMIC_DISPATCH(attention_backward_tiles)(sums, true, d_o, o, q, k, v, lse, workspace, shape, dtype, stream);
 }
 
-int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int num_threads) {
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::attention_workspace_bytes(shape, dtype, stream);
   const int64_t element = dtype == DType::f64 ? 8 : 4;
-  return 64 + num_threads * ((BackwardSizes(shape).per_thread() + 15) / 16 * 16) * element;  // 64 to align
+  return 64 + stream.num_threads() * ((BackwardSizes(shape).per_thread() + 15) / 16 * 16) * element;  // 64 to align
 }
 
 }  // namespace esp::kernel

@@ -7,6 +7,7 @@
 //
 // A block of keys goes on from an earlier finish: o there is a sum whose total is 1 at the height of its log-sum-exp.
 #include "esp/kernel/attention.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <cmath>
 #include <limits>
@@ -233,6 +234,7 @@ HWY_EXPORT(attention_forward_tiles);
 void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
                        DType dtype, const device::Stream& stream) {
   check_attention(shape);
+  if (on_cuda(stream)) return cuda::attention_forward(o, lse, q, k, v, shape, dtype, stream);
   if (shape.num_queries <= kFewQueries) return attention_decode(o, lse, q, k, v, shape, dtype, stream);
   HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(o, nullptr, lse, q, k, v, shape, dtype, stream);
 }
@@ -240,6 +242,7 @@ void attention_forward(void* o, void* lse, const void* q, const void* k, const v
 void attention_forward_block(void* o, void* lse, const void* q, const void* k, const void* v,
                              const AttentionShape& shape, DType dtype, const device::Stream& stream) {
   check_attention(shape);
+  if (on_cuda(stream)) return cuda::attention_forward_block(o, lse, q, k, v, shape, dtype, stream);
   HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(nullptr, o, lse, q, k, v, shape, dtype, stream);
 }
 

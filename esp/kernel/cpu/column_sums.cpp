@@ -9,6 +9,7 @@
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/norm.h"
+#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -123,6 +124,7 @@ constexpr int64_t kColumnGrain = 64;
 
 void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
                      const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::add_column_sums(dbias, dy, rows, cols, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(column_sums_piece);
   device::parallel_for(stream, cols, std::max(kColumnGrain, row_grain(rows)),
                        [&](int64_t begin, int64_t end) { piece(dbias, dy, rows, cols, begin, end, dtype); });
@@ -130,6 +132,7 @@ void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DT
 
 void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,
                           const NormShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::norm_backward_weight(dgamma, dbeta, dy, x, mean, rstd, shape, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_weight_piece);
   const int64_t grain = std::max(kColumnGrain, row_grain(shape.rows));
   device::parallel_for(stream, shape.dim, grain, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,5 @@
 // Rows come back from the experts: a weighted sum per token, all its terms in registers, rounded once.
+#include "esp/kernel/on_cuda.h"
 #include "esp/kernel/routing.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -79,6 +80,7 @@ HWY_EXPORT(combine_back_piece);
 
 void combine_forward(void* y, const void* x, const void* gates, const int32_t* places, bool accumulate,
                      const CombineShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::combine_forward(y, x, gates, places, accumulate, shape, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(combine_piece);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim * shape.num_chosen), [&](int64_t begin, int64_t end) {
     piece(y, x, gates, places, accumulate, shape, begin, end, dtype);
@@ -87,6 +89,7 @@ void combine_forward(void* y, const void* x, const void* gates, const int32_t* p
 
 void combine_backward(void* dx, void* dgates, const void* dy, const void* x, const void* gates, const int32_t* places,
                       const CombineShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::combine_backward(dx, dgates, dy, x, gates, places, shape, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(combine_back_piece);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim * shape.num_chosen), [&](int64_t begin, int64_t end) {
     piece(dx, dgates, dy, x, gates, places, shape, begin, end, dtype);

@@ -4,6 +4,7 @@
 // The first reading goes by blocks that stay in the first-level cache: the largest element of a block is found before
 // its exponentials are added, and what was added before is rescaled when the largest so far grows.
 #include "esp/kernel/cross_entropy.h"
+#include "esp/kernel/on_cuda.h"
 
 #include "esp/kernel/cross_entropy_part.h"
 
@@ -200,6 +201,8 @@ void check_targets(const int32_t* targets, int64_t rows, int64_t num_classes) {
 
 void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::cross_entropy_forward(losses, lse, logits, targets, rows, num_classes, row_stride, dtype, stream);
   check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_forward_piece);
@@ -211,6 +214,8 @@ void cross_entropy_forward(void* losses, void* lse, const void* logits, const in
 
 void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
                             int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::cross_entropy_backward(logits, lse, targets, scale, rows, num_classes, row_stride, dtype, stream);
   check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_backward_piece);
@@ -222,6 +227,8 @@ void cross_entropy_backward(void* logits, const void* lse, const int32_t* target
 
 void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
                          int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::cross_entropy_fused(losses, logits, targets, scale, rows, num_classes, row_stride, dtype, stream);
   check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_fused_piece);
@@ -233,6 +240,8 @@ void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, dou
 
 void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
                                 int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::cross_entropy_part_forward(tops, sums, picked, logits, targets, rows, part, dtype, stream);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(part_forward_piece);
   device::parallel_for(stream, rows, row_grain(part.num_classes), [&](int64_t begin, int64_t end) {
@@ -243,6 +252,8 @@ void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void
 
 void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
                                  int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::cross_entropy_part_backward(logits, tops, sums, targets, scale, rows, part, dtype, stream);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(part_backward_piece);
   device::parallel_for(stream, rows, row_grain(part.num_classes), [&](int64_t begin, int64_t end) {
@@ -252,6 +263,7 @@ void cross_entropy_part_backward(void* logits, const void* tops, const void* sum
 }
 
 void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::softmax_forward(y, x, rows, cols, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(softmax_piece);
   device::parallel_for(stream, rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     piece(at(y, begin * cols, dtype), at(x, begin * cols, dtype), end - begin, cols, dtype);

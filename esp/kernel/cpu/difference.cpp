@@ -1,4 +1,5 @@
 #include "esp/kernel/difference.h"
+#include "esp/kernel/on_cuda.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/difference.cpp"
@@ -39,6 +40,7 @@ HWY_EXPORT(subtract_piece);
 HWY_EXPORT(multiply_piece);
 
 void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::subtract(y, a, b, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(subtract_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, dtype), at(a, begin, dtype), at(b, begin, dtype), end - begin, dtype);
@@ -46,6 +48,7 @@ void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype,
 }
 
 void multiply(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::multiply(y, x, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(multiply_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, dtype), at(x, begin, dtype), end - begin, dtype);
@@ -53,6 +56,7 @@ void multiply(void* y, const void* x, int64_t count, DType dtype, const device::
 }
 
 void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::put_values(y, into, x, count, dtype, stream);
   if (into == Into::overwrite) return cast(y, dtype, x, dtype, count, stream);
   if (into == Into::add) return add_to(y, x, count, dtype, stream);
   subtract(y, y, x, count, dtype, stream);

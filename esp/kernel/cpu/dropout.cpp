@@ -1,5 +1,6 @@
 // Dropout with vectors: masks are drawn a chunk at a time into the first-level cache, next to where they are used.
 #include "esp/kernel/dropout.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <cmath>
 
@@ -72,6 +73,7 @@ HWY_EXPORT(dropout_piece);
 
 void dropout(void* y, const void* x, const void* residual, const DropoutShape& shape, DropoutKey key, DType dtype,
              const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::dropout(y, x, residual, shape, key, dtype, stream);
   ESP_CHECK(shape.rate >= 0 && shape.rate < 1, "rate {}", shape.rate);
   const auto piece = HWY_DYNAMIC_DISPATCH(dropout_piece);
   const int64_t stride = shape.row_stride ? shape.row_stride : shape.cols;

@@ -1,5 +1,6 @@
 // Plain passes with vectors: every element is read once and written once.
 #include "esp/kernel/elementwise.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <bit>
@@ -60,6 +61,7 @@ HWY_EXPORT(add_piece);
 HWY_EXPORT(scale_piece);
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::fill(y, value, count, dtype, stream);
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
     using Bits = std::conditional_t<is_half<T>, uint16_t, T>;  // a type the compiler has vectors of
     const Bits filler = std::bit_cast<Bits>(static_cast<T>(static_cast<Accumulator<T>>(value)));
@@ -70,6 +72,7 @@ void fill(void* y, double value, int64_t count, DType dtype, const device::Strea
 }
 
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::cast(y, to, x, from, count, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(cast_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, to), to, at(x, begin, from), from, end - begin);
@@ -77,6 +80,7 @@ void cast(void* y, DType to, const void* x, DType from, int64_t count, const dev
 }
 
 void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::add(y, a, b, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(add_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, dtype), at(a, begin, dtype), at(b, begin, dtype), end - begin, dtype);
@@ -88,12 +92,14 @@ void add_to(void* y, const void* x, int64_t count, DType dtype, const device::St
 }
 
 void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::scale(y, factor, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(scale_piece);
   device::parallel_for(stream, count, kElementGrain,
                        [&](int64_t begin, int64_t end) { piece(at(y, begin, dtype), factor, end - begin, dtype); });
 }
 
 void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::add_bias(y, bias, rows, cols, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(add_piece);
   device::parallel_for(stream, rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -123,6 +129,7 @@ void transpose_band(T* to, const T* from, int64_t rows, int64_t cols, int64_t fi
 
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
                const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::transpose(y, x, batch, rows, cols, dtype, stream);
   constexpr int64_t kBand = 32;
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
     const int64_t bands = (cols + kBand - 1) / kBand;  // of the result's rows

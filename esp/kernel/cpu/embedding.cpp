@@ -3,6 +3,7 @@
 // 16-bit tables are summed in fp32 and rounded once a call: ids are sorted first, so that one row's gradients follow
 // each other. Rounding at every addition would lose the small ones, and a frequent token has thousands.
 #include "esp/kernel/embedding.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <vector>
 
@@ -112,6 +113,9 @@ HWY_EXPORT(position_piece);
 void embedding_forward(void* y, const int32_t* ids, const void* table, const void* positions, int64_t count,
                        int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype,
                        const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::embedding_forward(y, ids, table, positions, count, dim, num_rows, period, first_position, dtype,
+                                   stream);
   ESP_CHECK(!positions || period >= 1, "period {}", period);
   const auto piece = HWY_DYNAMIC_DISPATCH(look_up_piece);
   device::parallel_for(stream, count, row_grain(dim), [&](int64_t begin, int64_t end) {
@@ -121,6 +125,7 @@ void embedding_forward(void* y, const int32_t* ids, const void* table, const voi
 
 void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
                         DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::embedding_backward(dtable, ids, dy, count, dim, num_rows, dtype, stream);
   static thread_local std::vector<uint64_t> sorted;  // grows at the first step, then stays
   const bool sort = dtype == DType::bf16 || dtype == DType::f16;
   int64_t num_sorted = count;
@@ -141,6 +146,8 @@ void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_
 
 void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
                        int64_t first_position, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::position_backward(dpositions, dy, count, dim, period, first_position, dtype, stream);
   ESP_CHECK(period >= 1, "period {}", period);
   const auto piece = HWY_DYNAMIC_DISPATCH(position_piece);
   void* first = at(dpositions, first_position * dim, dtype);

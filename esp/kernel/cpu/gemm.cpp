@@ -6,6 +6,7 @@
 // thread still reads the other: one meeting per piece of K. Neither matrix is packed twice, unless A is too tall for a
 // block. With few columns the threads share out the rows instead, and nobody waits for anybody.
 #include "esp/kernel/gemm.h"
+#include "esp/kernel/on_cuda.h"
 
 #include "esp/device/barrier.h"
 #include "esp/kernel/cpu/gemm_blocks.h"
@@ -305,6 +306,7 @@ void check_gemm(const void* c, const void* a, const void* b, int64_t m, int64_t 
 void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k, const GemmOptions& options,
           DType dtype, const device::Stream& stream) {
   check_gemm(c, a, b, m, n, k, options, dtype);
+  if (on_cuda(stream)) return cuda::gemm(c, a, b, m, n, k, options, dtype, stream);
   if (m > 0 && n > 0) HWY_DYNAMIC_DISPATCH(gemm_any)(c, a, b, m, n, k, options, dtype, stream);
 }
 

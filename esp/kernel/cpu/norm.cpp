@@ -1,6 +1,7 @@
 // Normalisation, forward and the gradient of its input: a row is read from memory once and stays in the first-level
 // cache for the passes that follow (mean, spread, result).
 #include "esp/kernel/norm.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <cmath>
 
@@ -145,6 +146,7 @@ HWY_EXPORT(norm_backward_input_piece);
 
 void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual, const void* gamma,
                   const void* beta, const NormShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::norm_forward(y, mean, rstd, sum, x, residual, gamma, beta, shape, dtype, stream);
   ESP_CHECK(!residual || sum, "a residual needs somewhere to put the sum");
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(norm_forward_piece);
@@ -159,6 +161,7 @@ void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, con
 
 void norm_backward_input(void* dx, const void* dy, const void* x, const void* mean, const void* rstd, const void* gamma,
                          const NormShape& shape, bool accumulate, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::norm_backward_input(dx, dy, x, mean, rstd, gamma, shape, accumulate, dtype, stream);
   const DType stat = accumulator_of(dtype);
   const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_input_piece);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim), [&](int64_t begin, int64_t end) {

@@ -3,6 +3,7 @@
 // Moments move towards the gradient by (1 − β) of the difference. β·m + (1 − β)·g is the same in real numbers, but
 // there the rounding of β itself (0.999 in float is off by 1e-8) repeats every step and grows with their number.
 #include "esp/kernel/optimizer_step.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <cmath>
 
@@ -109,6 +110,7 @@ HWY_EXPORT(adam_piece);
 HWY_EXPORT(sgd_piece);
 
 void adam_step(const StepBuffers& buffers, const AdamStep& step, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::adam_step(buffers, step, stream);
   ESP_CHECK(step.t >= 1, "step {}", step.t);
   const auto piece = HWY_DYNAMIC_DISPATCH(adam_piece);
   device::parallel_for(stream, buffers.count, kElementGrain,
@@ -116,6 +118,7 @@ void adam_step(const StepBuffers& buffers, const AdamStep& step, const device::S
 }
 
 void sgd_step(const StepBuffers& buffers, const SgdStep& step, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::sgd_step(buffers, step, stream);
   ESP_CHECK(step.momentum == 0 || buffers.m, "momentum {} without a buffer for it", step.momentum);
   const auto piece = HWY_DYNAMIC_DISPATCH(sgd_piece);
   device::parallel_for(stream, buffers.count, kElementGrain,

@@ -1,4 +1,5 @@
 #include "esp/kernel/peak.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <atomic>
@@ -63,6 +64,7 @@ HWY_EXPORT(burst_f32);
 HWY_EXPORT(burst_f64);
 
 double fma_peak(DType dtype, const device::Stream& stream) {
+  refuse_cuda(stream, "fma_peak");
   constexpr int64_t kRounds = 200'000;
   double best = 0;
   for (int burst = 0; burst < 4; ++burst) {

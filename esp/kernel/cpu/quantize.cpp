@@ -1,6 +1,7 @@
 // Quantisation with vectors: one pass for a block's largest magnitude, one for its codes, both out of the first-level
 // cache for the usual block. Four-bit codes are made and read as bytes, a run on the stack at a time.
 #include "esp/kernel/quantize.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <bit>
@@ -219,6 +220,7 @@ size_t quantized_bytes(int64_t count, const BlockCode& code) {
 
 void quantize(void* encoded, const void* x, int64_t count, DType dtype, const BlockCode& code,
               const device::Stream& stream) {
+  refuse_cuda(stream, "quantize");
   const auto piece = HWY_DYNAMIC_DISPATCH(encode_piece);
   auto* bytes = static_cast<uint8_t*>(encoded);
   each_block(count, code, stream, [&](int64_t first, int64_t n, int64_t scale, int64_t codes) {
@@ -228,6 +230,7 @@ void quantize(void* encoded, const void* x, int64_t count, DType dtype, const Bl
 
 void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const BlockCode& code,
                 const device::Stream& stream) {
+  refuse_cuda(stream, "dequantize");
   const auto piece = HWY_DYNAMIC_DISPATCH(decode_piece);
   const auto* bytes = static_cast<const uint8_t*>(encoded);
   each_block(count, code, stream, [&](int64_t first, int64_t n, int64_t scale, int64_t codes) {
@@ -237,6 +240,7 @@ void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const 
 
 void dequantize_add(float* sums, const void* encoded, int64_t count, const BlockCode& code,
                     const device::Stream& stream) {
+  refuse_cuda(stream, "dequantize_add");
   const auto piece = HWY_DYNAMIC_DISPATCH(decode_add_piece);
   const auto* bytes = static_cast<const uint8_t*>(encoded);
   each_block(count, code, stream, [&](int64_t first, int64_t n, int64_t scale, int64_t codes) {

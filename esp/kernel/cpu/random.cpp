@@ -12,6 +12,7 @@
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/cpu/philox-inl.h"
 #include "esp/kernel/elementwise.h"
+#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -134,6 +135,7 @@ HWY_EXPORT(fill_uniform_piece);
 
 void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                  DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::fill_normal(x, mean, std, seed, purpose, first, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(fill_normal_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(x, begin, dtype), mean, std, seed, purpose, static_cast<uint64_t>(first + begin), end - begin, dtype);
@@ -142,6 +144,7 @@ void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpo
 
 void fill_uniform(void* x, double low, double high, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                   DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::fill_uniform(x, low, high, seed, purpose, first, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(fill_uniform_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(x, begin, dtype), low, high, seed, purpose, static_cast<uint64_t>(first + begin), end - begin, dtype);

@@ -1,6 +1,7 @@
 // Codes by chance, a run of values at a time: its draws, its codes as whole numbers, its bits, all in the nearest
 // cache.
 #include "esp/kernel/random_codes.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <atomic>
@@ -185,6 +186,7 @@ int64_t num_pieces(int64_t count, int64_t piece) {
 
 void quantize_randomly(void* encoded, const float* x, int64_t count, const BlockCode& code, const Chance& chance,
                        const device::Stream& stream) {
+  refuse_cuda(stream, "quantize_randomly");
   ESP_CHECK(code.bits == 8 || (code.bits == 4 && code.block % 2 == 0), "{} bits, blocks of {}", code.bits, code.block);
   const auto codes_of = HWY_DYNAMIC_DISPATCH(block_codes);
   const auto largest_of = HWY_DYNAMIC_DISPATCH(largest_bits);
@@ -229,6 +231,7 @@ size_t qsgd_bytes(int64_t count, const QsgdCode& code) {
 
 void qsgd_encode(void* encoded, const float* x, int64_t count, const QsgdCode& code, const Chance& chance,
                  const device::Stream& stream) {
+  refuse_cuda(stream, "qsgd_encode");
   ESP_CHECK(code.bucket % 8 == 0 && code.bits() <= 16, "buckets of {}, {} levels", code.bucket, code.levels);
   const auto codes_of = HWY_DYNAMIC_DISPATCH(qsgd_codes_run);
   const int64_t num_buckets = num_pieces(count, code.bucket);
@@ -257,6 +260,7 @@ void qsgd_encode(void* encoded, const float* x, int64_t count, const QsgdCode& c
 
 bool qsgd_decode(float* y, Into into, const void* encoded, int64_t count, const QsgdCode& code,
                  const device::Stream& stream) {
+  refuse_cuda(stream, "qsgd_decode");
   const auto values_of = HWY_DYNAMIC_DISPATCH(qsgd_values_run);
   const int64_t num_buckets = num_pieces(count, code.bucket);
   const auto* bytes = static_cast<const uint8_t*>(encoded);
@@ -282,6 +286,7 @@ size_t natural_bytes(int64_t count) {
 }
 
 void natural_encode(void* encoded, const float* x, int64_t count, const Chance& chance, const device::Stream& stream) {
+  refuse_cuda(stream, "natural_encode");
   const auto codes_of = HWY_DYNAMIC_DISPATCH(natural_codes_run);
   auto* exponents = static_cast<uint8_t*>(encoded);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
@@ -294,6 +299,7 @@ void natural_encode(void* encoded, const float* x, int64_t count, const Chance& 
 }
 
 void natural_decode(float* y, Into into, const void* encoded, int64_t count, const device::Stream& stream) {
+  refuse_cuda(stream, "natural_decode");
   const auto values_of = HWY_DYNAMIC_DISPATCH(natural_values_run);
   const auto* exponents = static_cast<const uint8_t*>(encoded);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {

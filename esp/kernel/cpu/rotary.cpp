@@ -9,6 +9,7 @@
 // foreach_target must come first
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/embedding.h"
+#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -108,6 +109,7 @@ namespace esp::kernel {
 HWY_EXPORT(rotary_piece);
 
 void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::rotary(x, shape, dtype, stream);
   constexpr int64_t kMostHeadDim = 1024;
   ESP_CHECK(shape.head_dim % 2 == 0 && shape.head_dim <= kMostHeadDim, "head_dim {}", shape.head_dim);
   ESP_CHECK(shape.period >= 1 || shape.rows == 0, "period {}", shape.period);

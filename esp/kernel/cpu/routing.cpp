@@ -1,5 +1,6 @@
 // Choices are few and experts are few: plain loops, a row at a time.
 #include "esp/kernel/routing.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -73,6 +74,7 @@ void route_row_back(A* dz, const A* dgates, const A* p, A lse, const int32_t* ch
 
 void route_forward(void* probabilities, void* lse, int32_t* choices, void* gates, const void* logits,
                    const RouteShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::route_forward(probabilities, lse, choices, gates, logits, shape, dtype, stream);
   const int64_t E = shape.num_experts, k = shape.num_chosen;
   ESP_CHECK(k >= 1 && k <= E, "{} of {} experts", k, E);
   with_accumulator(dtype, [&]<typename A>(std::type_identity<A>) {
@@ -87,6 +89,8 @@ void route_forward(void* probabilities, void* lse, int32_t* choices, void* gates
 void route_backward(void* dlogits, const void* dgates, const void* probabilities, const void* lse,
                     const int32_t* choices, const RouteLosses& losses, const RouteShape& shape, DType dtype,
                     const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::route_backward(dlogits, dgates, probabilities, lse, choices, losses, shape, dtype, stream);
   const int64_t E = shape.num_experts, k = shape.num_chosen;
   with_accumulator(dtype, [&]<typename A>(std::type_identity<A>) {
     device::parallel_for(stream, shape.rows, row_grain(16 * E), [&](int64_t begin, int64_t end) {

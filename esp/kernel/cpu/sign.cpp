@@ -1,5 +1,6 @@
 // Signs with vectors: a comparison is already the bits. Sums widen to fp64 as they are taken.
 #include "esp/kernel/sign.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -86,6 +87,7 @@ HWY_EXPORT(sign_bits_block);
 HWY_EXPORT(choose_piece);
 
 SignSums sign_bits(uint8_t* bits, const float* x, int64_t count, const device::Stream& stream) {
+  refuse_cuda(stream, "sign_bits");
   constexpr int64_t kBlock = 32768;
   const auto block = HWY_DYNAMIC_DISPATCH(sign_bits_block);
   thread_local std::vector<SignSums> kept;
@@ -106,6 +108,7 @@ SignSums sign_bits(uint8_t* bits, const float* x, int64_t count, const device::S
 
 void from_sign_bits(float* y, Into into, const uint8_t* bits, float not_negative, float negative, int64_t count,
                     const device::Stream& stream) {
+  refuse_cuda(stream, "from_sign_bits");
   const auto piece = HWY_DYNAMIC_DISPATCH(choose_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(y + begin, into, bits + begin / 8, not_negative, negative, end - begin);

@@ -1,5 +1,6 @@
 // Rows and runs over threads; each is left to the compiler's vectors. What is fast does not store its scores.
 #include "esp/kernel/softmax.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <cmath>
 
@@ -39,6 +40,7 @@ void each_row(const SoftmaxShape& shape, const device::Stream& stream, F&& f) {
 }  // namespace
 
 void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::softmax_forward(scores, shape, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     each_row(shape, stream, [&](int64_t r, int64_t first) {
       forward_row(static_cast<T*>(scores) + first, shape.num_visible(r), shape.cols);
@@ -47,6 +49,7 @@ void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const
 }
 
 void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::softmax_backward(d, p, shape, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     each_row(shape, stream, [&](int64_t r, int64_t first) {
       backward_row(static_cast<T*>(d) + first, static_cast<const T*>(p) + first, shape.num_visible(r), shape.cols);
@@ -55,6 +58,7 @@ void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType d
 }
 
 void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::mask_of(mask, x, count, dtype, stream);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     ref::mask_of(mask + begin, at(x, begin, dtype), end - begin, dtype);
   });
@@ -62,6 +66,7 @@ void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype, const dev
 
 void apply_mask(void* y, const void* x, const uint8_t* mask, double scale, int64_t count, DType dtype,
                 const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::apply_mask(y, x, mask, scale, count, dtype, stream);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     ref::apply_mask(at(y, begin, dtype), at(x, begin, dtype), mask + begin, scale, end - begin, dtype);
   });

@@ -1,6 +1,7 @@
 // Selection with vectors. Everything above a bound is gathered in one pass that mostly compares; the exact choice is
 // then made among what was gathered, by its magnitude's digits.
 #include "esp/kernel/sparse.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -150,7 +151,9 @@ uint32_t bound_by_sample(const float* x, int64_t count, int64_t k) {
 
 }  // namespace
 
-void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k, DType dtype, const device::Stream&) {
+void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k, DType dtype,
+           const device::Stream& stream) {
+  refuse_cuda(stream, "top_k");
   ESP_CHECK(0 <= k && k <= count && count < (int64_t{1} << 32), "{} of {}", k, count);
   if (k == 0) return;
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
@@ -172,7 +175,8 @@ void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k,
 }
 
 int64_t select_above(void* indices, void* values, const void* x, int64_t count, double threshold, DType dtype,
-                     const device::Stream&) {
+                     const device::Stream& stream) {
+  refuse_cuda(stream, "select_above");
   ESP_CHECK(threshold >= 0 && count < (int64_t{1} << 32), "threshold {} of {}", threshold, count);
   if (dtype == DType::f64) return ref::select_above(indices, values, x, count, threshold, dtype);
   ESP_CHECK(dtype == DType::f32, "{} is neither f32 nor f64", name_of(dtype));
@@ -196,6 +200,7 @@ int64_t select_above(void* indices, void* values, const void* x, int64_t count, 
 
 bool put_back(void* y, Into into, const void* indices, const void* values, int64_t k, int64_t count, DType dtype,
               const device::Stream& stream) {
+  refuse_cuda(stream, "put_back");
   if (into == Into::overwrite) fill(y, 0, count, dtype, stream);
   bool good = true;
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
@@ -277,6 +282,7 @@ void take_at(void* values, const void* x, const RandomCoordinates& coordinates, 
 
 void put_at(void* y, Into into, const void* values, const RandomCoordinates& coordinates, int64_t k, int64_t count,
             DType dtype, const device::Stream& stream) {
+  refuse_cuda(stream, "put_at");
   if (into == Into::overwrite) fill(y, 0, count, dtype, stream);
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);

@@ -11,6 +11,7 @@
 // foreach_target must come first
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/elementwise.h"
+#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -95,6 +96,7 @@ HWY_EXPORT(squares_piece);
 HWY_EXPORT(finite_piece);
 
 double sum_of_squares(const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::sum_of_squares(x, count, dtype, stream);
   constexpr int64_t kBlock = 4096, kBlocks = 2048;
   const auto piece = HWY_DYNAMIC_DISPATCH(squares_piece);
   double total = 0, sums[kBlocks];
@@ -110,6 +112,7 @@ double sum_of_squares(const void* x, int64_t count, DType dtype, const device::S
 }
 
 bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::all_finite(x, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(finite_piece);
   std::atomic<bool> finite{true};
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
@@ -118,7 +121,8 @@ bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream&
   return finite.load();
 }
 
-double sum(const void* x, int64_t count, DType dtype, const device::Stream&) {
+double sum(const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::sum(x, count, dtype, stream);
   double total = 0;
   for (int64_t i = 0; i < count; ++i)
     total += dtype == DType::f64 ? static_cast<const double*>(x)[i] : double{static_cast<const float*>(x)[i]};

@@ -1,5 +1,6 @@
 // All terms of a vector are combined in registers before it is stored: each streams once.
 #include "esp/kernel/weighted_sum.h"
+#include "esp/kernel/on_cuda.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/weighted_sum.cpp"
@@ -35,6 +36,7 @@ HWY_EXPORT(weighted_sum_piece);
 
 void weighted_sum(void* y, std::span<const WeightedTerm> terms, int64_t count, DType dtype,
                   const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::weighted_sum(y, terms, count, dtype, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(weighted_sum_piece);
   device::parallel_for(stream, count, kElementGrain,
                        [&](int64_t begin, int64_t end) { piece(y, terms, begin, end - begin, dtype); });

@@ -107,7 +107,7 @@ class Backward {
       const AttentionShape shape = ring_.shape(step, block);
       const int64_t key = block.key * ring_.kv_width, value = key + ring_.kv_width / 2;
       const Tensor workspace =
-          tape_.scratch({kernel::attention_workspace_bytes(shape, qkv_.dtype(), stream.num_threads())}, DType::u8);
+          tape_.scratch({kernel::attention_workspace_bytes(shape, qkv_.dtype(), stream)}, DType::u8);
       kernel::AttentionSums to{at(dq_, block.query * dq_row_), at(dkv, key), at(dkv, value),
                                {ring_.T * dq_row_, dq_row_},   shape.k,      shape.v};
       to.add_q = step > 0 || !block.is_first_of_queries;  // at step 0 every query meets itself

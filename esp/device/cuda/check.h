@@ -1,0 +1,18 @@
+// Every CUDA call's answer is looked at: ESP_CUDA_CHECK(cudaMalloc(…)) throws DeviceError with the call, the place and
+// the driver's words. ESP_CUDA_LAUNCHED() after a launch does the same for what a launch may report.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace esp::device {
+
+[[noreturn]] void cuda_failed(cudaError_t error, const char* call, const char* file, int line);
+
+}  // namespace esp::device
+
+#define ESP_CUDA_CHECK(call)                                            \
+  do {                                                                  \
+    if (const cudaError_t esp_error = (call); esp_error != cudaSuccess) \
+      ::esp::device::cuda_failed(esp_error, #call, __FILE__, __LINE__); \
+  } while (0)
+#define ESP_CUDA_LAUNCHED() ESP_CUDA_CHECK(cudaGetLastError())
