@@ -1,0 +1,77 @@
+// The activations and their slopes in fp32 (fp64 for f64), to about 2^-21 of the value.
+#pragma once
+
+#include "esp/kernel/activation.h"
+#include "esp/kernel/activation_math.h"
+#include "esp/kernel/cuda/types.cuh"
+
+namespace esp::kernel::cuda {
+
+__device__ __forceinline__ float reciprocal(float x) {
+  return __fdividef(1.0f, x);  // 0 from 2^126 up, which is what a sigmoid needs there
+}
+__device__ __forceinline__ double reciprocal(double x) {
+  return 1 / x;
+}
+__device__ __forceinline__ float exponential(float x) {
+  return expf(x);
+}
+__device__ __forceinline__ double exponential(double x) {
+  return exp(x);
+}
+
+template <typename A>
+__device__ __forceinline__ A sigmoid_of(A x) {
+  return reciprocal(1 + exponential(-x));
+}
+
+template <typename A>
+__device__ __forceinline__ A normal_share(A x) {  // of the normal law below x
+  constexpr A kHalfRoot = static_cast<A>(0.70710678118654752440);
+  if constexpr (sizeof(A) == 8) {
+    return 0.5 * erfc(-x * kHalfRoot);
+  } else {
+    return 0.5f * erfcf(-x * kHalfRoot);
+  }
+}
+
+template <Activation activation, typename A>
+__device__ __forceinline__ A activate(A x) {
+  if constexpr (activation == Activation::relu) {
+    return x < 0 ? A{0} : x;
+  } else if constexpr (activation == Activation::gelu) {
+    return x * sigmoid_of(x * (static_cast<A>(kGelu1) + static_cast<A>(kGelu3) * x * x));
+  } else if constexpr (activation == Activation::gelu_erf) {
+    return x * normal_share(x);
+  } else if constexpr (activation == Activation::silu) {
+    return x * sigmoid_of(x);
+  } else if constexpr (activation == Activation::tanh) {
+    return tanh(x);
+  } else {
+    return x;
+  }
+}
+
+template <Activation activation, typename A>
+__device__ __forceinline__ A slope_of(A x) {
+  if constexpr (activation == Activation::relu) {
+    return x <= 0 ? A{0} : A{1};
+  } else if constexpr (activation == Activation::gelu) {
+    constexpr A k1 = static_cast<A>(kGelu1), k3 = static_cast<A>(kGelu3);
+    const A v = x * (k1 + k3 * x * x), s = sigmoid_of(v);
+    return s + x * (k1 + 3 * k3 * x * x) * s * sigmoid_of(-v);
+  } else if constexpr (activation == Activation::gelu_erf) {
+    constexpr A kDensity = static_cast<A>(0.39894228040143267794);
+    return normal_share(x) + x * (kDensity * exponential(A(-0.5) * x * x));
+  } else if constexpr (activation == Activation::silu) {
+    const A s = sigmoid_of(x);
+    return s + x * s * sigmoid_of(-x);
+  } else if constexpr (activation == Activation::tanh) {
+    const A c = cosh(x);
+    return reciprocal(c * c);
+  } else {
+    return A{1};
+  }
+}
+
+}  // namespace esp::kernel::cuda

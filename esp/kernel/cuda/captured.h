@@ -1,0 +1,35 @@
+// Kernels whose numbers that change from step to step lie on the device, so that a recorded graph of the step stays
+// valid; and sums that stay there. All pointers are device pointers; nothing waits.
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+#include "esp/kernel/optimizer_step.h"
+
+namespace esp::kernel::cuda {
+
+// *total = or += Σ x², in fp64. A call per buffer makes the square of their common norm.
+void sum_of_squares_to(double* total, bool accumulate, const void* x, int64_t count, DType dtype,
+                       const device::Stream& stream);
+
+// lr and t replace those of the AdamStep, grad_scale multiplies its.
+struct StepScalars {
+  double lr = 0, grad_scale = 1;
+  int64_t t = 1;
+};
+void adam_step(const StepBuffers& buffers, const AdamStep& step, const StepScalars* scalars,
+               const device::Stream& stream);
+
+// scalars->grad_scale = inverse_loss_scale · min(1, max_norm/√*squares); max_norm 0: no clipping. A norm that is not
+// finite gives a NaN, which reaches every weight: to be looked for at the step's end.
+void set_grad_scale(StepScalars* scalars, const double* squares, double max_norm, double inverse_loss_scale,
+                    const device::Stream& stream);
+
+// Adam without a master copy: `weights` (16-bit, of grad_type) are what is updated, rounded up or down with the
+// probability that makes the mean right, by word i of the Philox stream (seed, purpose). Moments in fp32.
+void adam_step_stochastic(const StepBuffers& buffers, const AdamStep& step, uint64_t seed, uint64_t purpose,
+                          const device::Stream& stream);
+
+}  // namespace esp::kernel::cuda

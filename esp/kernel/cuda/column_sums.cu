@@ -1,0 +1,134 @@
+// Sums down the columns of a matrix: gradients of biases and of norm weights.
+//
+// Rows are divided into chunks; a block sums one chunk of up to 32 packs of columns, eight rows at a time, and leaves
+// the sums of its chunk in scratch. A second kernel adds the chunks. Which rows make a chunk depends on the shape and
+// the GPU alone and every sum has its order: no atomics, the same bits each time.
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/norm.h"
+
+#include "esp/kernel/cuda/elements.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+constexpr int kAcross = 32, kDown = 8;
+
+template <typename T>
+struct Columns {
+  const T *dy, *x;  // x, mean and rstd for the weights of a norm
+  const Accumulator<T>*mean, *rstd;
+  int64_t rows, cols, rows_per_chunk;
+  Accumulator<T>*sums, *dots;  // [chunks, cols]
+};
+
+// Σ dy and, for a norm, Σ dy·(x − mean)·rstd.
+template <typename T, int N, bool kNorm>
+__global__ void __launch_bounds__(kAcross* kDown) chunk_sums(Columns<T> a) {
+  using A = Accumulator<T>;
+  __shared__ A meet[kDown][kAcross * N];
+  const int64_t c = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * N;
+  const int64_t begin = blockIdx.y * a.rows_per_chunk, end = min(a.rows, begin + a.rows_per_chunk);
+  A sum[N] = {}, dot[N] = {};
+  if (c < a.cols) {
+#pragma unroll 4
+    for (int64_t r = begin + threadIdx.y; r < end; r += kDown) {
+      const auto dy = load_pack<N>(a.dy + r * a.cols + c);
+      if constexpr (kNorm) {
+        const auto x = load_pack<N>(a.x + r * a.cols + c);
+        const A middle = a.mean ? a.mean[r] : A{0}, scale = a.rstd[r];
+#pragma unroll
+        for (int k = 0; k < N; ++k) dot[k] += widen(dy.at[k]) * ((widen(x.at[k]) - middle) * scale);
+      }
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += widen(dy.at[k]);
+    }
+  }
+  auto finish = [&](A* to, const A(&mine)[N]) {
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < N; ++k) meet[threadIdx.y][threadIdx.x * N + k] = mine[k];
+    __syncthreads();
+    for (int i = threadIdx.y * kAcross + threadIdx.x; i < kAcross * N; i += kAcross * kDown) {
+      const int64_t column = int64_t{blockIdx.x} * kAcross * N + i;
+      if (column >= a.cols) continue;
+      A total = 0;
+#pragma unroll
+      for (int y = 0; y < kDown; ++y) total += meet[y][i];
+      to[blockIdx.y * a.cols + column] = total;
+    }
+  };
+  if (a.sums) finish(a.sums, sum);
+  if constexpr (kNorm) finish(a.dots, dot);
+}
+
+// to[c] += Σ_chunk sums[chunk][c], one warp of columns per block.
+template <typename T>
+__global__ void __launch_bounds__(1024) add_chunks(T* to, const Accumulator<T>* sums, int64_t chunks, int64_t cols) {
+  using A = Accumulator<T>;
+  __shared__ A meet[32][33];
+  const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
+  A total = 0;
+  if (c < cols)
+    for (int64_t k = threadIdx.y; k < chunks; k += 32) total += sums[k * cols + c];
+  meet[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= cols) return;
+  A all = widen(to[c]);
+  for (int y = 0; y < 32; ++y) all += meet[y][threadIdx.x];
+  to[c] = narrow<T>(all);
+}
+
+template <typename T, bool kNorm>
+void add_columns(T* to_sums, T* to_dots, Columns<T> a, const device::Stream& stream) {
+  using A = Accumulator<T>;
+  if (a.rows == 0 || a.cols == 0) return;
+  device::Queue& queue = queue_of(stream);
+  const bool packed = a.cols % kPack<T> == 0 && aligned(a.dy, a.x);
+  const int64_t tiles = ceil_div(a.cols, kAcross * (packed ? kPack<T> : 1));
+  const int64_t wanted = std::max<int64_t>(1, queue.multiprocessors * 8 / tiles);
+  a.rows_per_chunk = std::max<int64_t>(4 * kDown, ceil_div(ceil_div(a.rows, wanted), kDown) * kDown);
+  const int64_t chunks = ceil_div(a.rows, a.rows_per_chunk);
+  A* scratch = static_cast<A*>(queue.scratch(2 * chunks * a.cols * sizeof(A)));
+  a.sums = to_sums ? scratch : nullptr;
+  a.dots = scratch + chunks * a.cols;
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks)), block(kAcross, kDown);
+  if (packed)
+    chunk_sums<T, kPack<T>, kNorm><<<grid, block, 0, queue.handle>>>(a);
+  else
+    chunk_sums<T, 1, kNorm><<<grid, block, 0, queue.handle>>>(a);
+  ESP_CUDA_LAUNCHED();
+  const auto warps = static_cast<unsigned>(ceil_div(a.cols, 32));
+  if (to_sums) add_chunks<T><<<warps, dim3(32, 32), 0, queue.handle>>>(to_sums, a.sums, chunks, a.cols);
+  if (to_dots) add_chunks<T><<<warps, dim3(32, 32), 0, queue.handle>>>(to_dots, a.dots, chunks, a.cols);
+  ESP_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
+                     const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    Columns<T> a{};
+    a.dy = static_cast<const T*>(dy);
+    a.rows = rows;
+    a.cols = cols;
+    add_columns<T, false>(static_cast<T*>(dbias), nullptr, a, stream);
+  });
+}
+
+void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,
+                          const NormShape& shape, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    Columns<T> a{};
+    a.dy = static_cast<const T*>(dy);
+    a.x = static_cast<const T*>(x);
+    a.mean = static_cast<const A*>(mean);
+    a.rstd = static_cast<const A*>(rstd);
+    a.rows = shape.rows;
+    a.cols = shape.dim;
+    add_columns<T, true>(static_cast<T*>(dbeta), static_cast<T*>(dgamma), a, stream);
+  });
+}
+
+}  // namespace esp::kernel::cuda

@@ -1,0 +1,171 @@
+// Cross entropy: a block per row of logits. The row is read once for its largest element and the sum of exponentials;
+// the gradient reads it again, from the second-level cache where it still lies, and takes its place.
+#include "esp/kernel/cross_entropy.h"
+
+#include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/cuda/soft_row.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+constexpr int kBlock = 512;
+
+__device__ __forceinline__ float log_of(float x) {
+  return logf(x);
+}
+__device__ __forceinline__ double log_of(double x) {
+  return log(x);
+}
+
+template <typename T>
+struct Rows {
+  T* logits;
+  const int32_t* targets;
+  int64_t num_classes, row_stride, first_class;
+  Accumulator<T>*losses, *lse;          // whole rows
+  Accumulator<T>*tops, *sums, *picked;  // parts
+  Accumulator<T> scale;
+};
+
+enum class Do { forward, backward, fused, part_forward, part_backward, softmax };
+
+template <Do what, int N, typename T>
+__global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
+  using A = Accumulator<T>;
+  __shared__ A meet[2][kBlock / 32];
+  const int64_t r = blockIdx.x;
+  T* row = a.logits + r * a.row_stride;
+  const int64_t target = what == Do::softmax || a.targets[r] < 0 ? -1 : a.targets[r] - a.first_class;
+  const bool counts = what == Do::softmax || a.targets[r] >= 0, here = target >= 0 && target < a.num_classes;
+  A top = 0, inverse = 0;  // a probability is exp(x − top)·inverse
+  constexpr bool kReads = what == Do::forward || what == Do::fused || what == Do::part_forward || what == Do::softmax;
+  constexpr bool kWrites =
+      what == Do::backward || what == Do::fused || what == Do::part_backward || what == Do::softmax;
+  if constexpr (kReads) {
+    const A at_target = here ? widen(row[target]) : A{0};
+    SoftSum<A> mine;
+    walk_row<kBlock, N>(a.num_classes, [&](auto width, int64_t c) { mine.take(load_pack<width()>(row + c)); });
+    const SoftSum<A> all = merged<kBlock>(mine, meet);
+    top = all.top;
+    inverse = A{1} / all.sum;
+    if (threadIdx.x == 0) {
+      const A lse = all.top + log_of(all.sum);
+      // No class of that number: nothing sensible can be said, so something visible is.
+      if constexpr (what == Do::forward || what == Do::fused) {
+        a.losses[r] = !counts ? A{0} : here ? lse - at_target : A(NAN);
+        if (a.lse) a.lse[r] = lse;
+      } else if constexpr (what == Do::part_forward) {
+        a.tops[r] = all.top;
+        a.sums[r] = all.sum;
+        a.picked[r] = at_target;
+      }
+    }
+  } else if constexpr (what == Do::backward) {
+    top = a.lse[r];
+    inverse = 1;
+  } else {
+    top = a.tops[r];
+    inverse = A{1} / a.sums[r];
+  }
+  if constexpr (kWrites) {
+    const A scale = !counts ? A{0} : what == Do::softmax ? A{1} : a.scale;
+    walk_row<kBlock, N>(a.num_classes, [&](auto width, int64_t c) {
+      auto pack = load_pack<width()>(row + c);
+#pragma unroll
+      for (int k = 0; k < width(); ++k) {
+        A p = exp_of(widen(pack.at[k]) - top) * inverse;
+        if (c + k == target) p -= 1;
+        pack.at[k] = narrow<T>(counts ? p * scale : A{0});
+      }
+      store_pack<width()>(row + c, pack);
+    });
+  }
+}
+
+template <Do what, typename T>
+void launch_rows(const Rows<T>& a, int64_t rows, const device::Stream& stream) {
+  if (rows == 0) return;
+  const auto grid = static_cast<unsigned>(rows);
+  if (a.row_stride % kPack<T> == 0 && aligned(a.logits))
+    row_kernel<what, kPack<T>><<<grid, kBlock, 0, handle_of(stream)>>>(a);
+  else
+    row_kernel<what, 1><<<grid, kBlock, 0, handle_of(stream)>>>(a);
+  ESP_CUDA_LAUNCHED();
+}
+
+template <typename T>
+Rows<T> rows_of(void* logits, const int32_t* targets, int64_t num_classes, int64_t row_stride, double scale) {
+  Rows<T> a{};
+  a.logits = static_cast<T*>(logits);
+  a.targets = targets;
+  a.num_classes = num_classes;
+  a.row_stride = row_stride;
+  a.scale = static_cast<Accumulator<T>>(scale);
+  return a;
+}
+
+}  // namespace
+
+void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
+                           int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    auto a = rows_of<T>(const_cast<void*>(logits), targets, num_classes, row_stride, 1);
+    a.losses = static_cast<Accumulator<T>*>(losses);
+    a.lse = static_cast<Accumulator<T>*>(lse);
+    launch_rows<Do::forward>(a, rows, stream);
+  });
+}
+
+void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
+                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    auto a = rows_of<T>(logits, targets, num_classes, row_stride, scale);
+    a.lse = const_cast<Accumulator<T>*>(static_cast<const Accumulator<T>*>(lse));
+    launch_rows<Do::backward>(a, rows, stream);
+  });
+}
+
+void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
+                         int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    auto a = rows_of<T>(logits, targets, num_classes, row_stride, scale);
+    a.losses = static_cast<Accumulator<T>*>(losses);
+    launch_rows<Do::fused>(a, rows, stream);
+  });
+}
+
+void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
+  if (y != x)
+    ESP_CUDA_CHECK(cudaMemcpyAsync(y, x, static_cast<size_t>(rows * cols) * size_of(dtype), cudaMemcpyDeviceToDevice,
+                                   handle_of(stream)));
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    launch_rows<Do::softmax>(rows_of<T>(y, nullptr, cols, cols, 1), rows, stream);
+  });
+}
+
+void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
+                                int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    auto a = rows_of<T>(const_cast<void*>(logits), targets, part.num_classes, part.row_stride, 1);
+    a.first_class = part.first_class;
+    a.tops = static_cast<A*>(tops);
+    a.sums = static_cast<A*>(sums);
+    a.picked = static_cast<A*>(picked);
+    launch_rows<Do::part_forward>(a, rows, stream);
+  });
+}
+
+void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
+                                 int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    auto a = rows_of<T>(logits, targets, part.num_classes, part.row_stride, scale);
+    a.first_class = part.first_class;
+    a.tops = const_cast<A*>(static_cast<const A*>(tops));
+    a.sums = const_cast<A*>(static_cast<const A*>(sums));
+    launch_rows<Do::part_backward>(a, rows, stream);
+  });
+}
+
+}  // namespace esp::kernel::cuda

@@ -1,0 +1,77 @@
+// Dropout whose masks are drawn where they are used: the words of a pack are made in registers.
+#include "esp/kernel/dropout.h"
+
+#include <cmath>
+
+#include "esp/kernel/cuda/elements.cuh"
+#include "esp/kernel/cuda/philox.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+// Packs lie in one row each, and where N > 1 their global indices begin at a multiple of 4, a block of the stream.
+template <typename T, int N>
+struct Drop {
+  struct In {
+    Pack<T, N> x, residual;
+  };
+  T* y;
+  const T *x, *residual;
+  int64_t origin, per_row, row_stride;  // packs of a row; per_row 0: one long row
+  uint64_t seed, purpose;
+  uint32_t least;
+  Accumulator<T> scale;
+
+  __device__ In load(int64_t i) const {
+    In in;
+    in.x = load_pack<N>(x + i * N);
+    if (residual) in.residual = load_pack<N>(residual + i * N);
+    return in;
+  }
+  __device__ void apply(int64_t i, const In& in) const {
+    const int64_t index = origin + (per_row ? i / per_row * row_stride + i % per_row * N : i * N);
+    Pack<T, N> to;
+    uint4 words;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (k % 4 == 0) words = philox_block(seed, purpose, static_cast<uint64_t>(index + k) / 4);
+      const uint32_t word = word_of(words, N == 1 ? static_cast<int>(index % 4) : k % 4);
+      Accumulator<T> value = word < least ? Accumulator<T>{0} : widen(in.x.at[k]) * scale;
+      if (residual) value += widen(in.residual.at[k]);
+      to.at[k] = narrow<T>(value);
+    }
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+}  // namespace
+
+void dropout(void* y, const void* x, const void* residual, const DropoutShape& shape, DropoutKey key, DType dtype,
+             const device::Stream& stream) {
+  ESP_CHECK(shape.rate >= 0 && shape.rate < 1, "rate {}", shape.rate);
+  const int64_t stride = shape.row_stride ? shape.row_stride : shape.cols;
+  const int64_t origin = shape.first_row * stride + shape.first_col, count = shape.rows * shape.cols;
+  const bool flat = stride == shape.cols;
+  const auto least = static_cast<uint32_t>(std::min(std::ceil(shape.rate * 0x1p32), 4294967295.0));
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    auto run = [&](auto width, int64_t first, int64_t n) {
+      const int64_t per_row = flat ? 0 : shape.cols / width();
+      launch_pass<2>(
+          Drop<T, width()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
+                           residual ? static_cast<const T*>(residual) + first : nullptr, origin + first, per_row,
+                           stride, key.seed, key.purpose, least, static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
+          n / width(), handle_of(stream));
+    };
+    // A pack's words are whole blocks: four elements at least.
+    constexpr int kWidth = kPack<T> < 4 ? 4 : kPack<T>;
+    const bool whole = aligned(y, x, residual) && origin % 4 == 0;
+    if (flat)
+      in_packs<kWidth>(count, whole, run);
+    else if (whole && stride % 4 == 0 && shape.cols % kWidth == 0)
+      run(std::integral_constant<int, kWidth>{}, 0, count);
+    else
+      run(std::integral_constant<int, 1>{}, 0, count);
+  });
+}
+
+}  // namespace esp::kernel::cuda

@@ -1,0 +1,75 @@
+// Element types on the GPU, sixteen bytes of them at a time, and the passes over flat arrays built from that.
+//
+// Kernels here take their arithmetic as a small struct (an Op) with `load`, which only reads, and `apply`, which
+// computes and writes: a thread first loads several packs and only then uses the first, so that many reads are in
+// flight.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "esp/kernel/cuda/types.cuh"
+
+namespace esp::kernel::cuda {
+
+// N elements that travel together, in accesses of up to sixteen bytes.
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T at[N];
+};
+
+template <typename T>
+inline constexpr int kPack = 16 / sizeof(T);
+
+template <int N, typename T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <int N, typename T>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// Whether all of these may be accessed sixteen bytes at a time; null may.
+template <typename... P>
+bool aligned(const P*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) | ...) & 15) == 0;
+}
+
+inline constexpr int kThreads = 256;
+
+template <int kUnroll, class Op>
+__global__ void __launch_bounds__(kThreads) pass_kernel(Op op, int64_t count) {
+  const int64_t first = int64_t{blockIdx.x} * (kThreads * kUnroll) + threadIdx.x;
+  typename Op::In in[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u)
+    if (first + u * kThreads < count) in[u] = op.load(first + u * kThreads);
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u)
+    if (first + u * kThreads < count) op.apply(first + u * kThreads, in[u]);
+}
+
+// op.load(i), then op.apply(i, loaded), for i in [0, count), kUnroll of them per thread.
+template <int kUnroll, class Op>
+void launch_pass(const Op& op, int64_t count, cudaStream_t queue) {
+  if (count == 0) return;
+  constexpr int64_t kPerBlock = int64_t{kThreads} * kUnroll;
+  pass_kernel<kUnroll><<<static_cast<unsigned>((count + kPerBlock - 1) / kPerBlock), kThreads, 0, queue>>>(op, count);
+  ESP_CUDA_LAUNCHED();
+}
+
+// f(std::integral_constant<int, N>{}, first, count): the elements that come in whole packs of kWidth, then the rest one
+// by one.
+template <int kWidth, typename F>
+void in_packs(int64_t count, bool all_aligned, F&& f) {
+  const int64_t body = all_aligned ? count / kWidth * kWidth : 0;
+  if (body) f(std::integral_constant<int, kWidth>{}, int64_t{0}, body);
+  if (count > body) f(std::integral_constant<int, 1>{}, body, count - body);
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace esp::kernel::cuda

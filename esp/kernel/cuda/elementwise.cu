@@ -1,0 +1,178 @@
+// Plain passes over flat arrays.
+#include "esp/kernel/elementwise.h"
+
+#include "esp/kernel/cuda/elements.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+template <typename T, int N>
+struct Fill {
+  struct In {};
+  T* y;
+  T value;
+  __device__ In load(int64_t) const { return {}; }
+  __device__ void apply(int64_t i, const In&) const {
+    Pack<T, N> to;
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = value;
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+template <typename To, typename From, int N>
+struct Cast {
+  using In = Pack<From, N>;
+  To* y;
+  const From* x;
+  __device__ In load(int64_t i) const { return load_pack<N>(x + i * N); }
+  __device__ void apply(int64_t i, const In& in) const {
+    Pack<To, N> to;
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = narrow<To>(static_cast<Accumulator<To>>(widen(in.at[k])));
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+template <typename T, int N>
+struct Add {
+  struct In {
+    Pack<T, N> a, b;
+  };
+  T* y;
+  const T *a, *b;
+  __device__ In load(int64_t i) const { return {load_pack<N>(a + i * N), load_pack<N>(b + i * N)}; }
+  __device__ void apply(int64_t i, const In& in) const {
+    Pack<T, N> to;
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.a.at[k]) + widen(in.b.at[k]));
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+template <typename T, int N>
+struct Scale {
+  using In = Pack<T, N>;
+  T* y;
+  Accumulator<T> factor;
+  __device__ In load(int64_t i) const { return load_pack<N>(y + i * N); }
+  __device__ void apply(int64_t i, const In& in) const {
+    Pack<T, N> to;
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) * factor);
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+// Packs of a row of `per_row` packs; bias comes from the first-level cache.
+template <typename T, int N>
+struct AddBias {
+  using In = Pack<T, N>;
+  T* y;
+  const T* bias;
+  int64_t per_row;
+  __device__ In load(int64_t i) const { return load_pack<N>(y + i * N); }
+  __device__ void apply(int64_t i, const In& in) const {
+    const auto from = load_pack<N>(bias + i % per_row * N);
+    Pack<T, N> to;
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) + widen(from.at[k]));
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+// Tiles of 32×32 through shared memory, whose rows are one element longer so that columns lie in different banks.
+template <typename T>
+__global__ void transpose_kernel(T* y, const T* x, int64_t rows, int64_t cols, int64_t tiles_across,
+                                 int64_t tiles_down) {
+  __shared__ T tile[32][33];
+  const int64_t batch = blockIdx.x / (tiles_across * tiles_down), within = blockIdx.x % (tiles_across * tiles_down);
+  const int64_t row0 = within / tiles_across * 32, col0 = within % tiles_across * 32;
+  const T* from = x + batch * rows * cols;
+  T* to = y + batch * rows * cols;
+  for (int r = threadIdx.y; r < 32; r += blockDim.y)
+    if (row0 + r < rows && col0 + threadIdx.x < cols)
+      tile[r][threadIdx.x] = from[(row0 + r) * cols + col0 + threadIdx.x];
+  __syncthreads();
+  for (int c = threadIdx.y; c < 32; c += blockDim.y)
+    if (col0 + c < cols && row0 + threadIdx.x < rows) to[(col0 + c) * rows + row0 + threadIdx.x] = tile[threadIdx.x][c];
+}
+
+}  // namespace
+
+void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* to = static_cast<T*>(y);
+    in_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<4>(Fill<T, width()>{to + first, T(static_cast<Accumulator<T>>(value))}, n / width(),
+                     handle_of(stream));
+    });
+  });
+}
+
+void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {
+  with_floating(to, [&]<typename To>(std::type_identity<To>) {
+    with_floating(from, [&]<typename From>(std::type_identity<From>) {
+      constexpr int kWidth = kPack<std::conditional_t<sizeof(To) < sizeof(From), To, From>>;
+      in_packs<kWidth>(count, aligned(x, y), [&](auto width, int64_t first, int64_t n) {
+        launch_pass<2>(Cast<To, From, width()>{static_cast<To*>(y) + first, static_cast<const From*>(x) + first},
+                       n / width(), handle_of(stream));
+      });
+    });
+  });
+}
+
+void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    in_packs<kPack<T>>(count, aligned(y, a, b), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<2>(Add<T, width()>{static_cast<T*>(y) + first, static_cast<const T*>(a) + first,
+                                     static_cast<const T*>(b) + first},
+                     n / width(), handle_of(stream));
+    });
+  });
+}
+
+void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    in_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<4>(Scale<T, width()>{static_cast<T*>(y) + first, static_cast<Accumulator<T>>(factor)}, n / width(),
+                     handle_of(stream));
+    });
+  });
+}
+
+void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* to = static_cast<T*>(y);
+    const T* from = static_cast<const T*>(bias);
+    if (aligned(y, bias) && cols % kPack<T> == 0) {
+      launch_pass<4>(AddBias<T, kPack<T>>{to, from, cols / kPack<T>}, rows * cols / kPack<T>, handle_of(stream));
+    } else {
+      launch_pass<4>(AddBias<T, 1>{to, from, cols}, rows * cols, handle_of(stream));
+    }
+  });
+}
+
+void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
+               const device::Stream& stream) {
+  if (batch * rows * cols == 0) return;
+  const int64_t across = ceil_div(cols, 32), down = ceil_div(rows, 32);
+  const auto grid = static_cast<unsigned>(batch * across * down);
+  auto launch = [&]<typename T>(std::type_identity<T>) {
+    transpose_kernel<<<grid, dim3(32, 8), 0, handle_of(stream)>>>(static_cast<T*>(y), static_cast<const T*>(x), rows,
+                                                                  cols, across, down);
+    ESP_CUDA_LAUNCHED();
+  };
+  switch (size_of(dtype)) {  // moves bits: the width is all that matters
+    case 8:
+      return launch(std::type_identity<uint64_t>{});
+    case 4:
+      return launch(std::type_identity<uint32_t>{});
+    case 2:
+      return launch(std::type_identity<uint16_t>{});
+    default:
+      return launch(std::type_identity<uint8_t>{});
+  }
+}
+
+}  // namespace esp::kernel::cuda

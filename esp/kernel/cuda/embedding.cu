@@ -1,0 +1,237 @@
+// Look-ups copy rows. The gradient of a table is summed without atomics: ids are sorted (stably, so equal ids keep
+// their order), and the sorted list is cut into chunks of kChunk places. A block sums the runs of equal ids of its
+// chunk; a run inside the chunk goes to the table, one that crosses a border leaves its part in scratch, and the chunk
+// where the run began adds the parts up in a second kernel. The order of every sum is fixed by the ids.
+#include "esp/kernel/embedding.h"
+
+#include <bit>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "esp/kernel/cuda/elements.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+template <typename T, int N>
+struct LookUp {
+  using In = Pack<T, N>;
+  T* y;
+  const int32_t* ids;
+  const T *table, *positions;
+  int64_t per_row, num_rows, period, first_position;
+  __device__ In load(int64_t i) const {
+    const int32_t id = ids[i / per_row];
+    return id >= 0 && id < num_rows ? load_pack<N>(table + (id * per_row + i % per_row) * N) : In{};
+  }
+  __device__ void apply(int64_t i, const In& in) const {
+    In to = in;
+    if (positions) {
+      const int64_t position = first_position + i / per_row % period;
+      const auto other = load_pack<N>(positions + (position * per_row + i % per_row) * N);
+#pragma unroll
+      for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) + widen(other.at[k]));
+    }
+    store_pack<N>(y + i * N, to);
+  }
+};
+
+constexpr int kChunk = 32;  // sorted places per block
+
+struct Keys {
+  struct In {
+    int32_t id;
+  };
+  uint32_t *keys, *places;
+  const int32_t* ids;
+  uint32_t num_rows;
+  __device__ In load(int64_t i) const { return {ids[i]}; }
+  __device__ void apply(int64_t i, const In& in) const {
+    keys[i] = min(static_cast<uint32_t>(in.id), num_rows);  // what is outside goes to the end
+    places[i] = static_cast<uint32_t>(i);
+  }
+};
+
+template <typename T, int N>
+struct Scatter {
+  T* table;
+  const T* dy;
+  const uint32_t *keys, *places;
+  int64_t count, dim, num_rows;
+  Accumulator<T>*
+      parts;  // [2·chunks, dim]: of the run that enters a chunk from before, of the one that begins in it and leaves
+};
+
+// Threads of blockIdx.y take one pack of columns each.
+template <typename T, int N>
+__global__ void __launch_bounds__(128) sum_runs(Scatter<T, N> a) {
+  using A = Accumulator<T>;
+  __shared__ uint32_t keys[kChunk + 2], places[kChunk];
+  const int64_t first = int64_t{blockIdx.x} * kChunk;
+  const int n = static_cast<int>(min(int64_t{kChunk}, a.count - first));
+  const auto none = static_cast<uint32_t>(a.num_rows);
+  for (int i = threadIdx.x; i < n + 2; i += blockDim.x) {
+    const int64_t at = first + i - 1;
+    keys[i] = at >= 0 && at < a.count ? a.keys[at] : none;
+    if (i >= 1 && i <= n) places[i - 1] = a.places[at];
+  }
+  __syncthreads();
+  const int64_t c = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * N;
+  if (c >= a.dim) return;
+  for (int begin = 0; begin < n;) {
+    const uint32_t id = keys[begin + 1];
+    if (id == none) return;
+    int end = begin + 1;
+    while (end < n && keys[end + 1] == id) ++end;
+    A sum[N] = {};
+#pragma unroll 4
+    for (int i = begin; i < end; ++i) {
+      const auto in = load_pack<N>(a.dy + places[i] * a.dim + c);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += widen(in.at[k]);
+    }
+    const bool enters = begin == 0 && keys[0] == id, leaves = end == n && keys[n + 1] == id;
+    if (enters || leaves) {
+      A* to = a.parts + (int64_t{blockIdx.x} * 2 + (enters ? 0 : 1)) * a.dim + c;
+#pragma unroll
+      for (int k = 0; k < N; ++k) to[k] = sum[k];
+    } else {
+      T* row = a.table + id * a.dim + c;
+      Pack<T, N> to = load_pack<N>(row);
+#pragma unroll
+      for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(to.at[k]) + sum[k]);
+      store_pack<N>(row, to);
+    }
+    begin = end;
+  }
+}
+
+// A block per chunk: if a run begins in it and leaves it, its parts are added here.
+template <typename T, int N>
+__global__ void __launch_bounds__(128) join_runs(Scatter<T, N> a) {
+  using A = Accumulator<T>;
+  const int64_t first = int64_t{blockIdx.x} * kChunk, last = first + kChunk - 1;
+  if (last + 1 >= a.count) return;
+  const uint32_t id = a.keys[last];
+  if (id == a.num_rows || a.keys[last + 1] != id) return;
+  const bool enters = first > 0 && a.keys[first] == id && a.keys[first - 1] == id;  // began in an earlier chunk
+  if (enters) return;
+  const int64_t c = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * N;
+  if (c >= a.dim) return;
+  A sum[N];
+  T* row = a.table + id * a.dim + c;
+  Pack<T, N> to = load_pack<N>(row);
+  const A* from = a.parts + (int64_t{blockIdx.x} * 2 + 1) * a.dim + c;
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum[k] = widen(to.at[k]) + from[k];
+  for (int64_t chunk = blockIdx.x + 1; chunk * kChunk < a.count && a.keys[chunk * kChunk] == id; ++chunk) {
+    const A* more = a.parts + chunk * 2 * a.dim + c;
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum[k] += more[k];
+  }
+#pragma unroll
+  for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(sum[k]);
+  store_pack<N>(row, to);
+}
+
+// dpositions[p] += Σ_k dy[p + k·period], one thread per pack of the result.
+template <typename T, int N>
+struct Positions {
+  using In = Pack<T, N>;
+  T* to;
+  const T* dy;
+  int64_t per_row, period, count;
+  __device__ In load(int64_t i) const { return load_pack<N>(to + i * N); }
+  __device__ void apply(int64_t i, const In& in) const {
+    Accumulator<T> sum[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum[k] = widen(in.at[k]);
+    const int64_t col = i % per_row;
+#pragma unroll 4
+    for (int64_t r = i / per_row; r < count; r += period) {
+      const auto from = load_pack<N>(dy + (r * per_row + col) * N);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += widen(from.at[k]);
+    }
+    In out;
+#pragma unroll
+    for (int k = 0; k < N; ++k) out.at[k] = narrow<T>(sum[k]);
+    store_pack<N>(to + i * N, out);
+  }
+};
+
+int64_t padded(int64_t bytes) {
+  return ceil_div(bytes, 256) * 256;
+}
+
+// f(std::integral_constant<int, N>{}): whole packs where rows are made of them.
+template <typename T, typename F>
+void with_width(int64_t dim, bool all_aligned, F&& f) {
+  if (all_aligned && dim % kPack<T> == 0)
+    f(std::integral_constant<int, kPack<T>>{});
+  else
+    f(std::integral_constant<int, 1>{});
+}
+
+}  // namespace
+
+void embedding_forward(void* y, const int32_t* ids, const void* table, const void* positions, int64_t count,
+                       int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype,
+                       const device::Stream& stream) {
+  ESP_CHECK(!positions || period >= 1, "period {}", period);
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    with_width<T>(dim, aligned(y, table, positions), [&](auto width) {
+      launch_pass<4>(
+          LookUp<T, width()>{static_cast<T*>(y), ids, static_cast<const T*>(table), static_cast<const T*>(positions),
+                             dim / width(), num_rows, period, first_position},
+          count * dim / width(), handle_of(stream));
+    });
+  });
+}
+
+void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
+                        DType dtype, const device::Stream& stream) {
+  if (count == 0 || dim == 0) return;
+  device::Queue& queue = queue_of(stream);
+  const int bits = std::bit_width(static_cast<uint64_t>(num_rows)), n = static_cast<int>(count);
+  size_t sort_bytes = 0;
+  ESP_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, static_cast<const uint32_t*>(nullptr),
+                                                 static_cast<uint32_t*>(nullptr), static_cast<const uint32_t*>(nullptr),
+                                                 static_cast<uint32_t*>(nullptr), n, 0, bits, queue.handle));
+  const int64_t list = padded(count * 4), chunks = ceil_div(count, kChunk);
+  const int64_t parts = padded(2 * chunks * dim * static_cast<int64_t>((dtype == DType::f64 ? 8 : 4)));
+  auto* scratch = static_cast<std::byte*>(queue.scratch(static_cast<size_t>(4 * list + parts) + sort_bytes));
+  auto list_at = [&](int k) { return reinterpret_cast<uint32_t*>(scratch + k * list); };
+  launch_pass<2>(Keys{list_at(0), list_at(1), ids, static_cast<uint32_t>(num_rows)}, count, queue.handle);
+  ESP_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(scratch + 4 * list + parts, sort_bytes, list_at(0), list_at(2),
+                                                 list_at(1), list_at(3), n, 0, bits, queue.handle));
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    with_width<T>(dim, aligned(dtable, dy), [&](auto width) {
+      const Scatter<T, width()> a{static_cast<T*>(dtable),
+                                  static_cast<const T*>(dy),
+                                  list_at(2),
+                                  list_at(3),
+                                  count,
+                                  dim,
+                                  num_rows,
+                                  reinterpret_cast<Accumulator<T>*>(scratch + 4 * list)};
+      const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(ceil_div(dim, 128 * width())));
+      sum_runs<<<grid, 128, 0, queue.handle>>>(a);
+      join_runs<<<grid, 128, 0, queue.handle>>>(a);
+      ESP_CUDA_LAUNCHED();
+    });
+  });
+}
+
+void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
+                       int64_t first_position, DType dtype, const device::Stream& stream) {
+  ESP_CHECK(period >= 1, "period {}", period);
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    T* to = static_cast<T*>(dpositions) + first_position * dim;
+    with_width<T>(dim, aligned(to, dy), [&](auto width) {
+      launch_pass<1>(Positions<T, width()>{to, static_cast<const T*>(dy), dim / width(), period, count},
+                     std::min(count, period) * dim / width(), handle_of(stream));
+    });
+  });
+}
+
+}  // namespace esp::kernel::cuda

@@ -1,0 +1,112 @@
+// Matrix products through cuBLASLt. Bias, GELU (with the argument kept for backward) and GELU's slope are done by the
+// library while the tile is in registers; any other activation, a slope together with beta, and what the library has no
+// algorithm for (misaligned auxiliary matrices, fp64 epilogues) are a pass of ours after a plain product, which for
+// 16-bit types rounds once more in between.
+#include "esp/kernel/gemm.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "esp/kernel/cuda/gemm_finish.h"
+#include "esp/kernel/cuda/gemm_plan.h"
+#include "esp/kernel/cuda/gemm_settings.h"
+
+namespace esp::kernel::cuda {
+namespace {
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return CUDA_R_64F;
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_16F;
+  }
+}
+
+// The largest power of two, up to 16, that all addresses are multiples of.
+template <typename... P>
+int32_t alignment_of(const P*... pointers) {
+  const uintptr_t all = (reinterpret_cast<uintptr_t>(pointers) | ... | 16);
+  return int32_t{1} << std::countr_zero(all);
+}
+
+cublasLtEpilogue_t epilogue_of(const GemmOptions& o) {
+  const bool bias = o.bias != nullptr;
+  if (o.pre_activation_in) return CUBLASLT_EPILOGUE_DGELU;
+  if (o.activation == Activation::relu) return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+  if (o.activation == Activation::none) return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (o.pre_activation) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
+// Whether the meaning of the options is that of one of the library's epilogues.
+bool has_epilogue(const GemmOptions& o) {
+  if (o.pre_activation_in) return o.activation == Activation::gelu && o.beta == 0;
+  if (o.activation == Activation::gelu) return true;
+  return !o.pre_activation && (o.activation == Activation::none || o.activation == Activation::relu);
+}
+
+}  // namespace
+
+void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k, const GemmOptions& options,
+          DType dtype, const device::Stream& stream) {
+  check_gemm(c, a, b, m, n, k, options, dtype);
+  if (m == 0 || n == 0) return;
+  if (k == 0) return finish_gemm(c, nullptr, n, m, n, options, options.beta, dtype, stream);
+  device::Queue& queue = device::queue_of(stream);
+  auto& plans = queue.own<GemmPlans>();
+
+  GemmKey key;
+  key.m = m, key.n = n, key.k = k;
+  key.lda = options.lda ? options.lda : options.transpose_a ? m : k;
+  key.ldb = options.ldb ? options.ldb : options.transpose_b ? k : n;
+  key.ldc = options.ldc ? options.ldc : n;
+  key.type_a = key.type_b = key.type_c = type_of(dtype);
+  key.compute = dtype == DType::f64                 ? CUBLAS_COMPUTE_64F
+                : dtype == DType::f32 && plans.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                    : CUBLAS_COMPUTE_32F;
+  key.transpose_a = options.transpose_a, key.transpose_b = options.transpose_b;
+  key.beta = options.beta != 0;
+  void* aux = options.pre_activation_in ? const_cast<void*>(options.pre_activation_in) : options.pre_activation;
+  key.alignment = alignment_of(c, a, b);
+  GemmCall call{.d = c, .a = a, .b = b, .bias = options.bias, .aux = aux, .alpha = options.alpha, .beta = options.beta};
+
+  GemmKey fused = key;
+  fused.epilogue = epilogue_of(options);
+  const bool aux_fits = !aux || (alignment_of(aux) == 16 && key.ldc % 8 == 0);
+  const bool bias_fits = !options.bias || alignment_of(options.bias) == 16;
+  if (has_epilogue(options) && aux_fits && bias_fits && plans.can(fused))
+    return plans.run(fused, call, queue.scratch(GemmPlans::kWorkspaceBytes), queue);
+
+  // A plain product, then ours. With beta and a slope the product needs a place of its own.
+  const bool apart = options.pre_activation_in && options.beta != 0;
+  const size_t room = apart ? static_cast<size_t>(m * n) * size_of(dtype) : 0;
+  auto* scratch = static_cast<std::byte*>(queue.scratch(GemmPlans::kWorkspaceBytes + room));
+  if (apart) {
+    key.ldc = n, key.beta = 0, call.beta = 0;
+    call.d = scratch + GemmPlans::kWorkspaceBytes;
+    key.alignment = alignment_of(a, b);
+  }
+  plans.run(key, call, scratch, queue);
+  finish_gemm(c, call.d, key.ldc, m, n, options, apart ? options.beta : 0, dtype, stream);
+}
+
+void set_gemm(const GemmSettings& settings, const device::Stream& stream) {
+  auto& plans = device::queue_of(stream).own<GemmPlans>();
+  plans.tune = settings.tune;
+  plans.tf32 = settings.tf32;
+}
+
+std::string gemm_choices(const device::Stream& stream) {
+  return device::queue_of(stream).own<GemmPlans>().text();
+}
+
+void read_gemm_choices(std::string_view text, const device::Stream& stream) {
+  device::queue_of(stream).own<GemmPlans>().read(text);
+}
+
+}  // namespace esp::kernel::cuda

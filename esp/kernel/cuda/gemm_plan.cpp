@@ -1,0 +1,271 @@
+#include "esp/kernel/cuda/gemm_plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/device/cuda/check.h"
+
+namespace esp::kernel::cuda {
+
+void cublas_failed(cublasStatus_t status, const char* call, const char* file, int line) {
+  throw DeviceError(fmt::format("cuBLASLt: {} ({}) at {}:{}", cublasLtGetStatusString(status), call, file, line));
+}
+
+// Descriptors live as long as the plan. Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: the library's A is our B.
+struct GemmPlans::Plan {
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
+  std::vector<cublasLtMatmulHeuristicResult_t> offered;
+  bool chosen = false;
+  cublasLtMatmulAlgo_t algo{};
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  ~Plan() {
+    if (result) cublasLtMatrixLayoutDestroy(result);
+    if (second) cublasLtMatrixLayoutDestroy(second);
+    if (first) cublasLtMatrixLayoutDestroy(first);
+    if (product) cublasLtMatmulDescDestroy(product);
+  }
+};
+
+namespace {
+
+cudaDataType_t scale_type(const GemmKey& key) {
+  return key.type_c == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F;
+}
+
+template <typename V>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, V value) {
+  ESP_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value));
+}
+template <typename V>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, V value) {
+  ESP_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+}
+
+bool has_bias(cublasLtEpilogue_t e) {
+  return e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+         e == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
+bool has_aux(cublasLtEpilogue_t e) {
+  return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU;
+}
+
+class Timer {
+ public:
+  Timer() {
+    ESP_CUDA_CHECK(cudaEventCreate(&begin_));
+    ESP_CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  template <typename F>
+  float ms(cudaStream_t stream, F&& f) {
+    ESP_CUDA_CHECK(cudaEventRecord(begin_, stream));
+    f();
+    ESP_CUDA_CHECK(cudaEventRecord(end_, stream));
+    ESP_CUDA_CHECK(cudaEventSynchronize(end_));
+    float result = 0;
+    ESP_CUDA_CHECK(cudaEventElapsedTime(&result, begin_, end_));
+    return result;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+}  // namespace
+
+GemmPlans::GemmPlans() {
+  ESP_CUBLAS_CHECK(cublasLtCreate(&handle_));
+}
+
+GemmPlans::~GemmPlans() {
+  plans_.clear();
+  if (handle_) cublasLtDestroy(handle_);
+}
+
+GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
+  const auto [place, fresh] = plans_.try_emplace(key);
+  Plan& plan = place->second;
+  if (!fresh) return plan;
+  const cublasOperation_t first = key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  ESP_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.product, key.compute, scale_type(key)));
+  set(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, first);
+  set(plan.product, CUBLASLT_MATMUL_DESC_TRANSB, second);
+  set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, key.epilogue);
+  if (key.fast_sums) set(plan.product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  if (has_bias(key.epilogue)) set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.type_c);
+  if (has_aux(key.epilogue)) {
+    set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.ldc);
+    set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.type_c);
+    // The heuristic wants a pointer of the right alignment to be there.
+    set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+  }
+  if (has_bias(key.epilogue))
+    set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+  auto layout = [](cublasLtMatrixLayout_t& to, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
+    ESP_CUBLAS_CHECK(
+        cublasLtMatrixLayoutCreate(&to, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld));
+  };
+  layout(plan.first, key.type_b, key.transpose_b ? key.k : key.n, key.transpose_b ? key.n : key.k, key.ldb);
+  layout(plan.second, key.type_a, key.transpose_a ? key.m : key.k, key.transpose_a ? key.k : key.m, key.lda);
+  layout(plan.result, key.type_c, key.n, key.m, key.ldc);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  ESP_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
+  // Partial sums of a divided K meet in fp32: an element is rounded once.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  const auto alignment = static_cast<uint32_t>(key.alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+  constexpr int kCandidates = 16;
+  plan.offered.resize(kCandidates);
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, plan.product, plan.first, plan.second, plan.result, plan.result,
+                                     preference, kCandidates, plan.offered.data(), &found);
+  cublasLtMatmulPreferenceDestroy(preference);
+  plan.offered.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+  std::erase_if(plan.offered, [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; });
+  if (const auto known = remembered_.find(key); known != remembered_.end() && !plan.offered.empty()) {
+    static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(known->second));
+    std::memcpy(&plan.algo, known->second.data(), sizeof plan.algo);
+    cublasLtMatmulHeuristicResult_t fits{};
+    plan.chosen = cublasLtMatmulAlgoCheck(handle_, plan.product, plan.first, plan.second, plan.result, plan.result,
+                                          &plan.algo, &fits) == CUBLAS_STATUS_SUCCESS &&
+                  fits.workspaceSize <= kWorkspaceBytes;
+  }
+  return plan;
+}
+
+bool GemmPlans::can(const GemmKey& key) {
+  return !plan_of(key).offered.empty();
+}
+
+cublasStatus_t GemmPlans::launch(Plan& plan, const GemmKey& key, const GemmCall& call, const cublasLtMatmulAlgo_t& algo,
+                                 void* workspace, cudaStream_t stream) {
+  if (has_bias(key.epilogue)) set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
+  if (has_aux(key.epilogue)) set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.aux);
+  if (call.scale_b) set(plan.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.scale_b);
+  if (call.scale_a) set(plan.product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.scale_a);
+  const float narrow_alpha = static_cast<float>(call.alpha), narrow_beta = static_cast<float>(call.beta);
+  const bool wide = scale_type(key) == CUDA_R_64F;
+  const void* alpha = wide ? static_cast<const void*>(&call.alpha) : &narrow_alpha;
+  const void* beta = wide ? static_cast<const void*>(&call.beta) : &narrow_beta;
+  return cublasLtMatmul(handle_, plan.product, alpha, call.b, plan.first, call.a, plan.second, beta,
+                        call.c ? call.c : call.d, plan.result, call.d, plan.result, &algo, workspace, kWorkspaceBytes,
+                        stream);
+}
+
+void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+  plan.algo = plan.offered.front().algo;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  ESP_CUDA_CHECK(cudaStreamIsCapturing(queue.handle, &capture));
+  if (capture != cudaStreamCaptureStatusNone) return;  // not for good: tried again outside of a recording
+  plan.chosen = true;
+  if (!tune || plan.offered.size() == 1) return;
+  // What is accumulated into, or read and replaced, must survive the trials: they write somewhere else.
+  GemmCall trial = call;
+  void* elsewhere = nullptr;
+  const int64_t element = key.type_c == CUDA_R_64F ? 8 : key.type_c == CUDA_R_32F ? 4 : 2;
+  if (call.beta != 0) {
+    if (cudaMalloc(&elsewhere, static_cast<size_t>(key.m * key.ldc * element)) != cudaSuccess) {
+      cudaGetLastError();  // no room to try: the heuristic's first it is
+      return;
+    }
+    trial.c = call.c ? call.c : call.d;
+    trial.d = elsewhere;
+  }
+  Timer timer;
+  float best = 0;
+  for (const auto& one : plan.offered) {
+    auto once = [&] { return launch(plan, key, trial, one.algo, workspace, queue.handle); };
+    if (once() != CUBLAS_STATUS_SUCCESS) continue;
+    const float first = timer.ms(queue.handle, once);
+    if (best > 0 && first > 2 * best) continue;
+    const int rounds = std::clamp(static_cast<int>(4 / std::max(first, 0.01f)), 3, 30);
+    std::vector<float> times;
+    for (int i = 0; i < rounds; ++i) times.push_back(timer.ms(queue.handle, once));
+    std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
+    if (best == 0 || times[rounds / 2] < best) {
+      best = times[rounds / 2];
+      plan.algo = one.algo;
+    }
+  }
+  if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));
+}
+
+void GemmPlans::run(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+  Plan& plan = plan_of(key);
+  ESP_CHECK(!plan.offered.empty(), "cuBLASLt has no algorithm for {}×{}×{}", key.m, key.n, key.k);
+  if (!plan.chosen) choose(plan, key, call, workspace, queue);
+  ESP_CUBLAS_CHECK(launch(plan, key, call, plan.algo, workspace, queue.handle));
+}
+
+std::string GemmPlans::origin() const {
+  int device = 0;
+  cudaDeviceProp properties{};
+  ESP_CUDA_CHECK(cudaGetDevice(&device));
+  ESP_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  std::string name = properties.name;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return fmt::format("{}/{}", cublasLtGetVersion(), name);
+}
+
+// origin, then the key's sixteen numbers, then the algorithm's eight words.
+std::string GemmPlans::text() const {
+  std::string all;
+  const std::string from = origin();
+  auto line = [&](const GemmKey& k, const uint64_t* words) {
+    all += fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", from, k.m, k.n, k.k, k.lda, k.ldb,
+                       k.ldc, int{k.type_a}, int{k.type_b}, int{k.type_c}, int{k.compute}, int{k.epilogue},
+                       k.transpose_a, k.transpose_b, k.beta, k.aux, k.fast_sums, k.alignment);
+    for (int i = 0; i < 8; ++i) all += fmt::format(" {:x}", words[i]);
+    all += '\n';
+  };
+  for (const auto& [key, plan] : plans_)
+    if (plan.chosen) line(key, reinterpret_cast<const uint64_t*>(plan.algo.data));
+  for (const auto& [key, words] : remembered_)
+    if (!plans_.contains(key)) line(key, words.data());
+  return all;
+}
+
+void GemmPlans::read(std::string_view text) {
+  const std::string here = origin();
+  std::istringstream lines{std::string(text)};
+  for (std::string one; std::getline(lines, one);) {
+    std::istringstream words(one);
+    std::string from;
+    GemmKey k;
+    std::array<uint64_t, 8> algo{};
+    int a = 0, b = 0, c = 0, compute = 0, epilogue = 0;
+    words >> from >> k.m >> k.n >> k.k >> k.lda >> k.ldb >> k.ldc >> a >> b >> c >> compute >> epilogue >>
+        k.transpose_a >> k.transpose_b >> k.beta >> k.aux >> k.fast_sums >> k.alignment >> std::hex;
+    for (uint64_t& word : algo) words >> word;
+    if (!words) throw UsageError(fmt::format("a line of chosen matrix algorithms cannot be read: '{}'", one));
+    if (from != here) continue;
+    k.type_a = static_cast<cudaDataType_t>(a);
+    k.type_b = static_cast<cudaDataType_t>(b);
+    k.type_c = static_cast<cudaDataType_t>(c);
+    k.compute = static_cast<cublasComputeType_t>(compute);
+    k.epilogue = static_cast<cublasLtEpilogue_t>(epilogue);
+    remembered_[k] = algo;
+  }
+}
+
+}  // namespace esp::kernel::cuda

@@ -1,0 +1,250 @@
+// The optimizers: every buffer is read once and written once, all arithmetic between is in registers.
+//
+// Moments move towards the gradient by (1 − β) of the difference, as on the CPU.
+#include "esp/kernel/optimizer_step.h"
+
+#include <cmath>
+
+#include "esp/kernel/cuda/captured.h"
+#include "esp/kernel/cuda/elements.cuh"
+#include "esp/kernel/cuda/philox.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+__device__ __forceinline__ float divided(float a, float b) {
+  return __fdividef(a, b);
+}
+__device__ __forceinline__ double divided(double a, double b) {
+  return a / b;
+}
+__device__ __forceinline__ float root_of(float x) {
+  return __fsqrt_rn(x);
+}
+__device__ __forceinline__ double root_of(double x) {
+  return sqrt(x);
+}
+
+template <typename A>
+struct Rates {
+  A toward1, toward2, rate, root, eps, grad_scale, decay, l2;
+};
+
+template <typename A>
+__host__ __device__ Rates<A> rates_of(const AdamStep& s, double lr, double grad_scale, int64_t t) {
+  const double n = static_cast<double>(t);
+  return {static_cast<A>(1 - s.beta1),
+          static_cast<A>(1 - s.beta2),
+          static_cast<A>(lr / (1 - pow(s.beta1, n))),
+          static_cast<A>(1 / sqrt(1 - pow(s.beta2, n))),
+          static_cast<A>(s.eps),
+          static_cast<A>(grad_scale),
+          static_cast<A>(s.decoupled ? lr * s.weight_decay : 0),
+          static_cast<A>(s.decoupled ? 0 : s.weight_decay)};
+}
+
+template <typename A>
+__device__ __forceinline__ A adam_update(const Rates<A>& r, A w, A grad, A& m, A& v) {
+  const A g = r.l2 * w + grad * r.grad_scale;
+  m += r.toward1 * (g - m);
+  v += r.toward2 * (g * g - v);
+  return w - (r.decay * w + divided(r.rate * m, root_of(v) * r.root + r.eps));
+}
+
+template <typename T, int N>
+struct Adam {
+  using A = Accumulator<T>;
+  struct In {
+    Pack<A, N> w, m, v;
+    Pack<T, N> g;
+  };
+  A *master, *m, *v;
+  T* weights;
+  const T* grad;
+  Rates<A> rates;
+  __device__ In load(int64_t i) const {
+    return {load_pack<N>(master + i * N), load_pack<N>(m + i * N), load_pack<N>(v + i * N), load_pack<N>(grad + i * N)};
+  }
+  __device__ void apply(int64_t i, In& in) const {
+    Pack<T, N> stored;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      in.w.at[k] = adam_update(rates, in.w.at[k], widen(in.g.at[k]), in.m.at[k], in.v.at[k]);
+      stored.at[k] = narrow<T>(in.w.at[k]);
+    }
+    store_pack<N>(master + i * N, in.w);
+    store_pack<N>(m + i * N, in.m);
+    store_pack<N>(v + i * N, in.v);
+    if (weights) store_pack<N>(weights + i * N, stored);
+  }
+};
+
+// The same with rates made from numbers on the device, once per block.
+template <int kUnroll, class Op>
+__global__ void __launch_bounds__(kThreads)
+    captured_kernel(Op op, int64_t count, AdamStep step, const StepScalars* scalars) {
+  __shared__ decltype(op.rates) rates;
+  if (threadIdx.x == 0)
+    rates = rates_of<typename Op::A>(step, scalars->lr, step.grad_scale * scalars->grad_scale, scalars->t);
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  typename Op::In in;
+  if (i < count) in = op.load(i);
+  __syncthreads();
+  op.rates = rates;
+  if (i < count) op.apply(i, in);
+}
+
+// fp32 to a 16-bit type by chance: what is cut off, as a share of the last place, is the probability to round up.
+template <typename T>
+__device__ __forceinline__ T narrow_by_chance(float value, uint32_t word) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return narrow<T>(value);
+    return __ushort_as_bfloat16(static_cast<uint16_t>((bits + (word >> 16)) >> 16));
+  } else {
+    const T down = __float2half_rd(value), up = __float2half_ru(value);
+    const float low = __half2float(down), gap = __half2float(up) - low;
+    return gap > 0 && (value - low) > gap * (static_cast<float>(word >> 8) * 0x1p-24f) ? up : down;
+  }
+}
+
+template <typename T, int N>
+struct AdamByChance {
+  struct In {
+    Pack<float, N> m, v;
+    Pack<T, N> w, g;
+  };
+  float *m, *v;
+  T* weights;
+  const T* grad;
+  Rates<float> rates;
+  uint64_t seed, purpose;
+  int64_t first;
+  __device__ In load(int64_t i) const {
+    return {load_pack<N>(m + i * N), load_pack<N>(v + i * N), load_pack<N>(weights + i * N),
+            load_pack<N>(grad + i * N)};
+  }
+  __device__ void apply(int64_t i, In& in) const {
+    uint4 words;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const int64_t index = first + i * N + k;
+      if (k % 4 == 0) words = philox_block(seed, purpose, static_cast<uint64_t>(index) / 4);
+      const float w = adam_update(rates, widen(in.w.at[k]), widen(in.g.at[k]), in.m.at[k], in.v.at[k]);
+      in.w.at[k] = narrow_by_chance<T>(w, word_of(words, N == 1 ? static_cast<int>(index % 4) : k % 4));
+    }
+    store_pack<N>(weights + i * N, in.w);
+    store_pack<N>(m + i * N, in.m);
+    store_pack<N>(v + i * N, in.v);
+  }
+};
+
+template <typename T, int N>
+struct Sgd {
+  using A = Accumulator<T>;
+  struct In {
+    Pack<A, N> w, u;
+    Pack<T, N> g;
+  };
+  A *master, *u;
+  T* weights;
+  const T* grad;
+  A rate, momentum, decay, grad_scale;
+  bool nesterov;
+  __device__ In load(int64_t i) const {
+    In in;
+    in.w = load_pack<N>(master + i * N);
+    in.g = load_pack<N>(grad + i * N);
+    if (u) in.u = load_pack<N>(u + i * N);
+    return in;
+  }
+  __device__ void apply(int64_t i, In& in) const {
+    Pack<T, N> stored;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      A g = decay * in.w.at[k] + widen(in.g.at[k]) * grad_scale;
+      if (u) {
+        in.u.at[k] = momentum * in.u.at[k] + g;
+        g = nesterov ? momentum * in.u.at[k] + g : in.u.at[k];
+      }
+      in.w.at[k] -= rate * g;
+      stored.at[k] = narrow<T>(in.w.at[k]);
+    }
+    store_pack<N>(master + i * N, in.w);
+    if (u) store_pack<N>(u + i * N, in.u);
+    if (weights) store_pack<N>(weights + i * N, stored);
+  }
+};
+
+template <typename T, int N>
+Adam<T, N> adam_of(const StepBuffers& b, int64_t first) {
+  using A = Accumulator<T>;
+  Adam<T, N> op{};
+  op.master = static_cast<A*>(b.master) + first;
+  op.m = static_cast<A*>(b.m) + first;
+  op.v = static_cast<A*>(b.v) + first;
+  op.weights = b.weights ? static_cast<T*>(b.weights) + first : nullptr;
+  op.grad = static_cast<const T*>(b.grad) + first;
+  return op;
+}
+
+}  // namespace
+
+void adam_step(const StepBuffers& b, const AdamStep& step, const device::Stream& stream) {
+  ESP_CHECK(step.t >= 1, "step {}", step.t);
+  with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
+    in_packs<kPack<T>>(b.count, aligned(b.master, b.m, b.v, b.weights, b.grad),
+                       [&](auto width, int64_t first, int64_t n) {
+                         auto op = adam_of<T, width()>(b, first);
+                         op.rates = rates_of<Accumulator<T>>(step, step.lr, step.grad_scale, step.t);
+                         launch_pass<1>(op, n / width(), handle_of(stream));
+                       });
+  });
+}
+
+void adam_step(const StepBuffers& b, const AdamStep& step, const StepScalars* scalars, const device::Stream& stream) {
+  with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
+    in_packs<kPack<T>>(
+        b.count, aligned(b.master, b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
+          const int64_t packs = n / width();
+          captured_kernel<1><<<static_cast<unsigned>(ceil_div(packs, kThreads)), kThreads, 0, handle_of(stream)>>>(
+              adam_of<T, width()>(b, first), packs, step, scalars);
+          ESP_CUDA_LAUNCHED();
+        });
+  });
+}
+
+void adam_step_stochastic(const StepBuffers& b, const AdamStep& step, uint64_t seed, uint64_t purpose,
+                          const device::Stream& stream) {
+  ESP_CHECK(step.t >= 1, "step {}", step.t);
+  auto run = [&]<typename T>(std::type_identity<T>) {
+    in_packs<kPack<T>>(b.count, aligned(b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<1>(
+          AdamByChance<T, width()>{static_cast<float*>(b.m) + first, static_cast<float*>(b.v) + first,
+                                   static_cast<T*>(b.weights) + first, static_cast<const T*>(b.grad) + first,
+                                   rates_of<float>(step, step.lr, step.grad_scale, step.t), seed, purpose, first},
+          n / width(), handle_of(stream));
+    });
+  };
+  if (b.grad_type == DType::bf16) return run(std::type_identity<__nv_bfloat16>{});
+  ESP_CHECK(b.grad_type == DType::f16, "stochastic rounding of {}; it is for bf16 and f16", name_of(b.grad_type));
+  run(std::type_identity<__half>{});
+}
+
+void sgd_step(const StepBuffers& b, const SgdStep& step, const device::Stream& stream) {
+  ESP_CHECK(step.momentum == 0 || b.m, "momentum {} without a buffer for it", step.momentum);
+  with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
+    using A = Accumulator<T>;
+    in_packs<kPack<T>>(b.count, aligned(b.master, b.m, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<1>(
+          Sgd<T, width()>{static_cast<A*>(b.master) + first,
+                          step.momentum != 0 ? static_cast<A*>(b.m) + first : nullptr,
+                          b.weights ? static_cast<T*>(b.weights) + first : nullptr,
+                          static_cast<const T*>(b.grad) + first, static_cast<A>(step.lr), static_cast<A>(step.momentum),
+                          static_cast<A>(step.weight_decay), static_cast<A>(step.grad_scale), step.nesterov},
+          n / width(), handle_of(stream));
+    });
+  });
+}
+
+}  // namespace esp::kernel::cuda
