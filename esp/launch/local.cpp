@@ -80,7 +80,12 @@ struct LocalJob::Impl {
   std::thread thread;
 
   explicit Impl(const LocalOptions& given)
-      : options(given), kills_before(out_of_memory_kills()), out(given.num_ranks), err(given.num_ranks) {}
+      : options(given),
+        kills_before(out_of_memory_kills()),
+        out(given.num_ranks, given.first_rank),
+        err(given.num_ranks, given.first_rank) {
+    if (options.world == 0) options.world = options.num_ranks;
+  }
 
   void start();
   void run();
@@ -96,13 +101,15 @@ void LocalJob::Impl::start() {
   for (std::string_view name : placement_variables()) base.erase(std::string(name));
   base.erase("ESPALIER_SECRET_FILE");
   for (const auto& [name, value] : options.environment) base[name] = value;
-  base["WORLD_SIZE"] = base["LOCAL_WORLD_SIZE"] = std::to_string(options.num_ranks);
+  base["WORLD_SIZE"] = std::to_string(options.world);
+  base["LOCAL_WORLD_SIZE"] = std::to_string(options.num_ranks);
   base["MASTER_ADDR"] = options.master_address;
   base["MASTER_PORT"] = std::to_string(options.master_port);
   bool with_secret = !options.secret.bytes().empty();
   if (with_secret) base["ESPALIER_SECRET_FD"] = std::to_string(kSecretFd);
   for (int rank = 0; rank < options.num_ranks; ++rank) {
-    base["RANK"] = base["LOCAL_RANK"] = std::to_string(rank);
+    base["RANK"] = std::to_string(options.first_rank + rank);
+    base["LOCAL_RANK"] = std::to_string(rank);
     net::Socket secret(with_secret ? secret_pipe(options.secret) : -1);
     SpawnOptions spawning{options.command, base, group, secret.fd()};
     spawning.capture_stdout = options.output == LocalOptions::Output::forward;
@@ -164,7 +171,7 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
     requeue = true;
     return;
   }
-  Failure seen{index, 1, "", rank.last_words};
+  Failure seen{options.first_rank + index, 1, "", rank.last_words};
   if (WIFSIGNALED(status)) {
     seen.exit_code = 128 + WTERMSIG(status);
     seen.how = "was killed by " + signal_name(WTERMSIG(status));

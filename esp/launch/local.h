@@ -1,4 +1,4 @@
-// LocalJob: N ranks of one program on this machine, started together and ended together.
+// LocalJob: N ranks of one program on this machine, started together and ended together; all of a job, or one host's.
 //
 // Each rank is told who it is through RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT, gets the job
 // secret through a pipe, reads nothing from our stdin, and dies when the thread that made the job dies, however that
@@ -19,7 +19,8 @@
 namespace esp::launch {
 
 struct LocalOptions {
-  int num_ranks = 1;
+  int num_ranks = 1;                 // on this machine
+  int first_rank = 0, world = 0;     // number of the first of them in a job of `world`; 0: they are all
   std::vector<std::string> command;  // program path and arguments
   Environment environment;           // on top of what is inherited
   std::string master_address = "127.0.0.1";

@@ -24,7 +24,8 @@ void LineMerger::end(int rank, Clock::time_point now) {
   if (!partial.empty()) add(rank, std::exchange(partial, {}), now);
 }
 
-void LineMerger::add(int rank, std::string text, Clock::time_point now) {
+void LineMerger::add(int index, std::string text, Clock::time_point now) {
+  const int rank = first_rank_ + index;
   // Joining an earlier line may not overtake another line of this rank.
   for (auto line = lines_.rbegin(); line != lines_.rend() && !line->ranks.contains(rank); ++line)
     if (line->text == text) {

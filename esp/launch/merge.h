@@ -15,7 +15,9 @@ namespace esp::launch {
 
 class LineMerger {
  public:
-  explicit LineMerger(int num_ranks) : num_ranks_(num_ranks), partial_(static_cast<size_t>(num_ranks)) {}
+  // Streams are numbered from 0; in what is printed, from `first_rank`.
+  explicit LineMerger(int num_ranks, int first_rank = 0)
+      : num_ranks_(num_ranks), first_rank_(first_rank), partial_(static_cast<size_t>(num_ranks)) {}
 
   void feed(int rank, std::string_view bytes, Clock::time_point now);
   // Ends a rank's stream: a last line without a newline is a line.
@@ -32,9 +34,9 @@ class LineMerger {
     std::set<int> ranks;
     Clock::time_point since;
   };
-  void add(int rank, std::string text, Clock::time_point now);
+  void add(int index, std::string text, Clock::time_point now);
 
-  int num_ranks_;
+  int num_ranks_, first_rank_;
   std::vector<std::string> partial_;
   std::deque<Line> lines_;
 };

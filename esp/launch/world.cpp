@@ -40,6 +40,11 @@ net::RendezvousOptions join_options(const Environment& environment) {
   if (launched_by_us) options.job = environment.at("ESPALIER_JOB");
   // Our own launcher hosts the hub; under any other, rank 0 does.
   options.host_hub = !launched_by_us && place.rank == 0;
+  // Our launcher says apart from MASTER_PORT where its hub is: that port is left to programs with a store of their own.
+  if (auto store = environment.find("ESPALIER_STORE"); launched_by_us && store != environment.end()) {
+    options.endpoint = store->second;
+    return options;
+  }
   if (place.master_address.empty()) {
     if (place.size > 1)
       throw UsageError(

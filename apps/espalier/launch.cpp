@@ -1,0 +1,131 @@
+// espalier launch: this host's ranks of a job on one host or many, started together, restarted when one fails. The
+// flags and the variables exported are torchrun's, so that it starts `espalier train` as well as a PyTorch script.
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "apps/espalier/bench_job.h"
+#include "apps/espalier/command.h"
+#include "apps/espalier/terminal.h"
+#include "esp/base/error.h"
+#include "esp/launch/agent.h"
+#include "esp/launch/secret.h"
+#include "esp/net/address.h"
+#include "esp/net/secret.h"
+#include "esp/train/signals.h"
+
+namespace esp::app {
+namespace {
+
+struct LaunchOptions {
+  std::string nnodes = "1", nproc = "1", endpoint, job, secret_file, bind, master_address, module;
+  int node_rank = 0, max_restarts = 0, master_port = 29400, timeout_s = 300;
+  bool standalone = false, no_python = false;
+  CLI::App* app = nullptr;
+};
+
+constexpr int kDefaultPort = 29400;
+
+int count_of(const std::string& text, const char* flag) {
+  if (text == "auto" || text == "cpu") return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  size_t used = 0;
+  int value = 0;
+  try {
+    value = std::stoi(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || value < 1)
+    throw UsageError(fmt::format("{} {}: a whole number of at least 1 is wanted", flag, text));
+  return value;
+}
+
+bool is_own(const std::string& word) {
+  for (const Command& command : commands())
+    if (!command.hidden && command.name == word) return true;
+  return false;
+}
+
+// `train …` is ours; a .py file or -m goes to Python; anything else is a program.
+std::vector<std::string> command_of(const LaunchOptions& options) {
+  std::vector<std::string> words = options.app->remaining();
+  if (!words.empty() && words.front() == "--") words.erase(words.begin());
+  if (!options.module.empty()) words.insert(words.begin(), {"python3", "-u", "-m", options.module});
+  if (words.empty())
+    throw UsageError("launch: nothing to launch; for example `espalier launch --nproc-per-node 2 -- train RUN.toml`");
+  if (!options.module.empty()) return words;
+  if (is_own(words.front())) {
+    words.insert(words.begin(), own_path());
+  } else if (!options.no_python && std::filesystem::path(words.front()).extension() == ".py") {
+    words.insert(words.begin(), {"python3", "-u"});
+  }
+  return words;
+}
+
+std::string endpoint_of(const LaunchOptions& options) {
+  if (!options.endpoint.empty())
+    return options.endpoint.find(':') == std::string::npos ? fmt::format("{}:{}", options.endpoint, kDefaultPort)
+                                                           : options.endpoint;
+  if (options.master_address.empty()) return "";
+  return fmt::format("{}:{}", options.master_address, options.master_port);
+}
+
+int run_launch(const LaunchOptions& options) {
+  launch::AgentOptions agent;
+  agent.num_nodes = options.standalone ? 1 : count_of(options.nnodes, "--nnodes");
+  agent.per_node = count_of(options.nproc, "--nproc-per-node");
+  agent.node_rank = options.node_rank;
+  agent.endpoint = endpoint_of(options);
+  agent.job = options.job;
+  agent.max_restarts = options.max_restarts;
+  agent.command = command_of(options);
+  agent.meeting = std::chrono::seconds(options.timeout_s);
+  agent.log = make_log();
+  if (options.bind == "any") {
+    agent.net.bind_any = true;
+  } else {
+    agent.net.interface = options.bind;
+  }
+  const launch::Environment environment = launch::process_environment();
+  agent.secret = options.secret_file.empty() ? launch::read_secret(environment) : net::load_secret(options.secret_file);
+  // As torchrun does: ranks that share cores do not each take all of them, unless the user has said otherwise.
+  if (agent.per_node > 1 && !environment.contains("OMP_NUM_THREADS")) agent.environment["OMP_NUM_THREADS"] = "1";
+  const train::StopSignals signals;
+  agent.signal = [&signals] { return signals.received(); };
+  return launch::run_agent(agent);
+}
+
+}  // namespace
+
+void define_launch(CLI::App& app, Chosen& chosen) {
+  auto options = keep<LaunchOptions>(app, chosen, run_launch);
+  options->app = &app;
+  app.prefix_command();
+  app.add_option("--nnodes", options->nnodes, "hosts of the job")->capture_default_str();
+  app.add_option("--nproc-per-node,--nproc_per_node", options->nproc, "ranks on each host, or auto: one per core")
+      ->capture_default_str();
+  app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0")->capture_default_str();
+  app.add_option("--rdzv-endpoint,--rdzv_endpoint", options->endpoint, "where host 0 listens and the others call")
+      ->type_name("HOST:PORT");
+  app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two")->type_name("HOST");
+  app.add_option("--master-port,--master_port", options->master_port, "")->capture_default_str();
+  app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host")->type_name("NAME");
+  app.add_option("--secret-file", options->secret_file,
+                 "file of mode 0600 with the job's secret, the same on every host")
+      ->type_name("FILE");
+  app.add_option("--bind", options->bind, "interface, address or CIDR to listen on; any: all of them");
+  app.add_option("--max-restarts,--max_restarts", options->max_restarts, "starts again at most so often")
+      ->capture_default_str();
+  app.add_option("--rdzv-timeout", options->timeout_s, "seconds to wait for the other hosts")->capture_default_str();
+  app.add_flag("--standalone", options->standalone, "this host alone");
+  app.add_flag("--no-python,--no_python", options->no_python, "run a .py file as a program");
+  app.add_option("-m,--module", options->module, "a Python module instead of a program");
+  app.footer(
+      "Behind the options: -- train RUN.toml …, a Python script, or any program. Ranks find RANK WORLD_SIZE\n"
+      "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT in their environment.");
+}
+
+}  // namespace esp::app

@@ -1,0 +1,158 @@
+#include "esp/launch/agent.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/net/address.h"
+#include "esp/net/socket.h"
+
+namespace esp::launch {
+namespace {
+
+using testing::HasSubstr;
+
+class AgentTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string form = testing::TempDir() + "agent-XXXXXX";
+    folder_ = ::mkdtemp(form.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  AgentOptions shell(const std::string& script, int per_node = 2) const {
+    AgentOptions options;
+    options.per_node = per_node;
+    options.command = {"/bin/bash", "-c", script};
+    options.environment["FOLDER"] = folder_;
+    return options;
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(folder_ + "/" + name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // One agent per host, all on this machine.
+  std::vector<std::string> run_hosts(AgentOptions options, int num_nodes) const {
+    options.num_nodes = num_nodes;
+    options.job = "two-hosts";
+    options.secret = net::Secret(std::string(32, 's'));
+    options.endpoint = fmt::format("127.0.0.1:{}", free_port());
+    std::vector<std::string> said(static_cast<size_t>(num_nodes));
+    std::vector<std::thread> hosts;
+    for (int node = 0; node < num_nodes; ++node)
+      hosts.emplace_back([&said, node, mine = options]() mutable {
+        mine.node_rank = node;
+        try {
+          said[static_cast<size_t>(node)] = std::to_string(run_agent(mine));
+        } catch (const Error& error) {
+          said[static_cast<size_t>(node)] = error.what();
+        }
+      });
+    for (std::thread& host : hosts) host.join();
+    return said;
+  }
+  static int free_port() {
+    net::SocketAddress any = net::numeric_address("127.0.0.1", 0);
+    net::Socket probe(::socket(any.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(probe.fd(), any.get(), any.length) != 0) return 0;
+    return net::local_address(probe.fd()).port();
+  }
+
+  std::string folder_;
+};
+
+TEST_F(AgentTest, StartsAgainUntilAllEndWell) {
+  // Rank 1 fails in the first two rounds.
+  AgentOptions options = shell(
+      "echo $TORCHELASTIC_RESTART_COUNT >> $FOLDER/rounds-$RANK;"
+      "[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 1; exit 0");
+  options.max_restarts = 3;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_agent(options), 0);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("rank 1 exited with code 1"));
+  EXPECT_EQ(read("rounds-1"), "0\n1\n2\n");
+}
+
+TEST_F(AgentTest, GivesUpAfterTheLastRestart) {
+  AgentOptions options = shell("echo x >> $FOLDER/starts-$RANK; kill -9 $$", 1);
+  options.max_restarts = 1;
+  testing::internal::CaptureStderr();
+  try {
+    run_agent(options);
+    ADD_FAILURE() << "a job whose ranks are killed cannot end well";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::comm);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 was killed by SIGKILL"));
+  }
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(read("starts-0"), "x\nx\n");
+}
+
+TEST_F(AgentTest, DoesNotRepeatWhatWouldFailAgain) {
+  AgentOptions options = shell("echo x >> $FOLDER/starts; exit 2", 1);
+  options.max_restarts = 5;
+  EXPECT_THROW(run_agent(options), Error);
+  EXPECT_EQ(read("starts"), "x\n");
+  EXPECT_TRUE(worth_restarting(3));
+  EXPECT_TRUE(worth_restarting(137));
+  EXPECT_FALSE(worth_restarting(4));
+  EXPECT_FALSE(worth_restarting(127));
+}
+
+TEST_F(AgentTest, NumbersTheRanksOfAllHosts) {
+  const auto said = run_hosts(
+      shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK > $FOLDER/who-$RANK; exit 0"), 3);
+  EXPECT_EQ(said, (std::vector<std::string>{"0", "0", "0"}));
+  for (int rank = 0; rank < 6; ++rank)
+    EXPECT_EQ(read(fmt::format("who-{}", rank)), fmt::format("{}/6 {}/2 {}\n", rank, rank % 2, rank / 2));
+}
+
+TEST_F(AgentTest, AFailureOnOneHostEndsAndRestartsAll) {
+  // Rank 3 fails in the first round while the others would sleep on: they are ended, and the second round goes well.
+  AgentOptions options = shell(
+      "echo $TORCHELASTIC_RESTART_COUNT >> $FOLDER/rounds-$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0;"
+      "[ $RANK = 3 ] && exit 9; exec sleep 100");
+  options.max_restarts = 1;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_hosts(options, 2), (std::vector<std::string>{"0", "0"}));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("rank 3 exited with code 9"));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(read(fmt::format("rounds-{}", rank)), "0\n1\n");
+}
+
+TEST_F(AgentTest, SaysWhatSeveralHostsNeed) {
+  AgentOptions options = shell("true");
+  options.num_nodes = 2;
+  auto words = [&] {
+    try {
+      run_agent(options);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(words(), HasSubstr("--rdzv-endpoint"));
+  options.endpoint = "127.0.0.1:1";
+  EXPECT_THAT(words(), HasSubstr("--rdzv-id"));
+  options.job = "name";
+  EXPECT_THAT(words(), HasSubstr("--secret-file"));
+  options.node_rank = 2;
+  EXPECT_THAT(words(), HasSubstr("numbered 0 to 1"));
+}
+
+TEST(CauseOf, ASignalTellsMoreThanALostPeer) {
+  const std::vector<RoundEnd> ends = {{0, 3, {}}, {1, 137, {}}, {2, 1, {}}};
+  EXPECT_EQ(cause_of(ends).node, 1);
+  EXPECT_EQ(cause_of({{0, 0, {}}, {1, 75, {}}}).exit_code, 75);
+}
+
+}  // namespace
+}  // namespace esp::launch

@@ -1,0 +1,138 @@
+"""espalier launch with the real binary: one host and several agents, a rank killed and the run gone on to the same bits,
+programs of other kinds, nothing left behind, and what wrong flags are answered with."""
+import os
+import signal
+import socket
+import subprocess
+import unittest
+
+from driving import ESPALIER, children, run, running, start, wait_until
+from train_test import InFolder
+
+
+class OnAgents(InFolder):
+    def launch(self, name, *words, steps=40):
+        return ["launch", *words, "--", "train", self.run_file(steps), "--run-dir", self.path(name), "--set",
+                "run.threads=1", "--set", "checkpoint.every=5", "--set", "run.deterministic=true"]
+
+    def steps_made(self, name):
+        try:
+            return len(self.metrics(name))
+        except OSError:
+            return 0
+
+    def ended(self, process, code):
+        _, errors = process.communicate(timeout=90)
+        self.assertEqual(process.returncode, code, errors)
+        return errors
+
+
+class OneHost(OnAgents):
+    def test_a_killed_rank_costs_no_bit(self):
+        undisturbed = run(*self.launch("whole", "--nproc-per-node", "2"))
+        self.assertEqual(undisturbed.returncode, 0, undisturbed.stderr)
+        process = start(*self.launch("killed", "--nproc-per-node", "2", "--max-restarts", "2"))
+        self.assertTrue(wait_until(lambda: self.steps_made("killed") >= 12 or process.poll() is not None))
+        ranks = children(process.pid)
+        os.kill(ranks[-1], signal.SIGKILL)
+        errors = self.ended(process, 0)
+        self.assertIn("rank 1 was killed by SIGKILL", errors)
+        self.assertIn("starting again, 1 of at most 2 times", errors)
+        self.same_checkpoint(40, "whole", "killed")
+
+    def test_a_wrong_run_file_is_not_tried_again(self):
+        answer = run("launch", "--nproc-per-node", "2", "--max-restarts", "5", "--", "train", self.path("none.toml"))
+        self.assertIn(answer.returncode, (2, 4))
+        self.assertNotIn("starting again", answer.stderr)
+        self.assertIn("none.toml", answer.stderr)
+
+    def test_a_signal_ends_it_with_a_checkpoint(self):
+        process = start(*self.launch("signalled", "--nproc-per-node", "2", steps=100000))
+        self.assertTrue(wait_until(lambda: self.steps_made("signalled") >= 3))
+        process.send_signal(signal.SIGTERM)
+        self.ended(process, 75)
+        self.assertTrue(os.listdir(self.path("signalled/checkpoints")))
+
+    def test_nothing_outlives_a_killed_launcher(self):
+        process = start(*self.launch("orphans", "--nproc-per-node", "3", steps=100000))
+        self.assertTrue(wait_until(lambda: len(children(process.pid)) == 3))
+        ranks = children(process.pid)
+        process.kill()
+        process.communicate()
+        self.assertTrue(wait_until(lambda: not any(running(pid) for pid in ranks), limit=2))
+
+
+class Programs(OnAgents):
+    def test_a_script_finds_what_torchrun_would_tell_it(self):
+        script = self.path("who.py")
+        with open(script, "w") as file:
+            file.write("import os, sys\n"
+                       "names = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR'.split()\n"
+                       "print(*[os.environ[n] for n in names], int(os.environ['MASTER_PORT']) > 0, *sys.argv[1:])\n")
+        answer = run("launch", "--nproc_per_node=2", script, "--flag", "7")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        for rank in (0, 1):
+            self.assertIn(f"[rank {rank}] {rank} 2 {rank} 2 0 127.0.0.1 True --flag 7", answer.stdout)
+
+    def test_a_program_that_is_not_there_is_named(self):
+        answer = run("launch", "--max-restarts", "3", "--", "no-such-program")
+        self.assertNotEqual(answer.returncode, 0)
+        self.assertIn("cannot run no-such-program", answer.stderr)
+        self.assertNotIn("starting again", answer.stderr)
+
+
+class Hosts(OnAgents):
+    def agents(self, name, *words, num_hosts=2, steps=40):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        secret = self.path("secret")
+        if not os.path.exists(secret):
+            with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                file.write("0123456789abcdef0123456789abcdef")
+        return [subprocess.Popen(
+            [ESPALIER, *self.launch(name, "--nnodes", str(num_hosts), "--nproc-per-node", "2", "--node-rank", str(host),
+                                    "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", name, "--secret-file", secret,
+                                    *words, steps=steps)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for host in range(num_hosts)]
+
+    def test_two_hosts_train_as_one_and_survive_a_kill(self):
+        alone = run(*self.launch("whole", "--nproc-per-node", "4"))
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        processes = self.agents("two", "--max-restarts", "1")
+        self.assertTrue(wait_until(lambda: self.steps_made("two") >= 12))
+        os.kill(children(processes[1].pid)[0], signal.SIGKILL)
+        for process in processes:
+            self.assertIn("rank 2 was killed by SIGKILL", self.ended(process, 0))
+        self.same_checkpoint(40, "whole", "two")
+
+    def test_a_lost_host_ends_the_others_with_3(self):
+        processes = self.agents("lost", steps=100000)
+        self.assertTrue(wait_until(lambda: self.steps_made("lost") >= 3))
+        processes[1].kill()
+        processes[1].communicate()
+        self.assertIn("launcher of host 1", self.ended(processes[0], 3))
+
+
+class Refused(OnAgents):
+    def test_what_is_missing_is_named(self):
+        for words, says in ((["--nnodes", "2", "--", "true"], "--rdzv-endpoint"),
+                            (["--nnodes", "two", "--", "true"], "--nnodes two"),
+                            (["--nproc-per-node", "0", "--", "true"], "--nproc-per-node 0"),
+                            (["--node-rank", "1", "--", "true"], "--node-rank 1"),
+                            ([], "nothing to launch")):
+            answer = run("launch", *words)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn(says, answer.stderr)
+
+    def test_a_secret_that_others_can_read_is_refused(self):
+        with open(self.path("open"), "w") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        os.chmod(self.path("open"), 0o644)
+        answer = run("launch", "--secret-file", self.path("open"), "--", "true")
+        self.assertEqual(answer.returncode, 4)
+        self.assertIn("0600", answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
