@@ -1,0 +1,135 @@
+#include "esp/plan/simulate/collective.h"
+
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/comm/plan.h"
+
+namespace esp::plan {
+namespace {
+
+bool is_message(const comm::Step& step) {
+  return step.lane >= 0;
+}
+
+}  // namespace
+
+CollectiveShape::CollectiveShape(std::span<const comm::Schedule> schedules, size_t element_bytes)
+    : size_(static_cast<int>(schedules.size())), sent_(schedules.size()), received_(schedules.size()) {
+  std::vector<std::unique_ptr<comm::Plan>> plans;
+  std::vector<std::vector<uint32_t>> node_of(schedules.size());  // by rank and step
+  // The k-th message from a to b is one node, whichever end is seen first.
+  std::map<std::pair<int, int>, std::vector<uint32_t>> between;
+  for (int r = 0; r < size_; ++r) {
+    plans.push_back(comm::make_plan(schedules[static_cast<size_t>(r)], element_bytes, std::nullopt, 0));
+    const comm::Plan& plan = *plans.back();
+    auto& mine = node_of[static_cast<size_t>(r)];
+    for (const comm::Step& step : plan.steps) {
+      if (!is_message(step)) {
+        mine.push_back(static_cast<uint32_t>(nodes_.size()));
+        nodes_.push_back({r, -1, 0, {}});
+        continue;
+      }
+      const comm::Lane& lane = plan.lanes[static_cast<size_t>(step.lane)];
+      const int from = lane.sends ? r : lane.peer, to = lane.sends ? lane.peer : r;
+      auto& wire = between[{from, to}];
+      while (wire.size() <= step.message) {
+        wire.push_back(static_cast<uint32_t>(nodes_.size()));
+        nodes_.push_back({from, to, -1, {}});
+      }
+      Node& node = nodes_[wire[step.message]];
+      const auto bytes = static_cast<double>(step.bytes);
+      if (node.bytes >= 0 && node.bytes != bytes)
+        throw UsageError(fmt::format("message {} from rank {} to {} has {} bytes at one end and {} at the other",
+                                     step.message, from, to, node.bytes, bytes));
+      node.bytes = bytes;
+      (lane.sends ? sent_ : received_)[static_cast<size_t>(r)] += bytes;
+      mine.push_back(wire[step.message]);
+    }
+  }
+  for (int r = 0; r < size_; ++r) {
+    const comm::Plan& plan = *plans[static_cast<size_t>(r)];
+    const auto& mine = node_of[static_cast<size_t>(r)];
+    uint32_t last_out = kNone, last_in = kNone;
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const comm::Step& step = plan.steps[s];
+      Node& node = nodes_[mine[s]];
+      for (uint32_t b = 0; b < step.num_before; ++b) node.before.push_back(mine[plan.before[plan.first_before[s] + b]]);
+      if (!is_message(step)) continue;
+      uint32_t& last = plan.lanes[static_cast<size_t>(step.lane)].sends ? last_out : last_in;
+      if (last != kNone) node.before.push_back(last);
+      last = mine[s];
+    }
+  }
+  double out = 0, in = 0;
+  for (int r = 0; r < size_; ++r) out += bytes_sent(r), in += bytes_received(r);
+  if (out != in) throw UsageError(fmt::format("{} bytes are sent and {} are received", out, in));
+}
+
+std::vector<TaskId> add_collective(Engine& engine, const CollectiveShape& shape, const CollectivePorts& ports,
+                                   std::span<const TaskId> ready) {
+  const auto nodes = shape.nodes();
+  std::vector<TaskId> tasks, done(static_cast<size_t>(shape.size()));
+  tasks.reserve(nodes.size());
+  for (const CollectiveShape::Node& node : nodes) {
+    if (node.to < 0) {
+      tasks.push_back(engine.meet());
+      continue;
+    }
+    const CollectivePorts::Way way = ports.way(node.from, node.to);
+    const TaskId task = engine.transfer(way.route, way.alpha_s, node.bytes);
+    engine.uses(task, ports.out[static_cast<size_t>(node.from)]);
+    engine.uses(task, ports.in[static_cast<size_t>(node.to)]);
+    tasks.push_back(task);
+  }
+  for (int r = 0; r < shape.size(); ++r) {
+    done[static_cast<size_t>(r)] = engine.meet();
+    if (ready[static_cast<size_t>(r)] != kNone)
+      engine.after(done[static_cast<size_t>(r)], ready[static_cast<size_t>(r)]);
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const uint32_t before : nodes[i].before) engine.after(tasks[i], tasks[before]);
+    for (const int end : {nodes[i].from, nodes[i].to}) {
+      if (end < 0) continue;
+      if (ready[static_cast<size_t>(end)] != kNone) engine.after(tasks[i], ready[static_cast<size_t>(end)]);
+      engine.after(done[static_cast<size_t>(end)], tasks[i]);
+    }
+  }
+  return done;
+}
+
+std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const comm::Problem& problem) {
+  std::vector<comm::Schedule> all;
+  comm::Problem one = problem;
+  for (one.rank = 0; one.rank < problem.size; ++one.rank) all.push_back(row.build(one));
+  return all;
+}
+
+CollectiveTime time_collective(std::span<const comm::Schedule> schedules, size_t element_bytes, double alpha_s,
+                               double bytes_per_s) {
+  const CollectiveShape shape(schedules, element_bytes);
+  Engine engine;
+  CollectivePorts ports;
+  std::vector<LinkId> out, in;
+  for (int r = 0; r < shape.size(); ++r) {
+    ports.out.push_back(engine.add_stream());
+    ports.in.push_back(engine.add_stream());
+    out.push_back(engine.add_link(bytes_per_s));
+    in.push_back(engine.add_link(bytes_per_s));
+  }
+  std::map<std::pair<int, int>, RouteId> routes;
+  ports.way = [&](int from, int to) {
+    auto [at, fresh] = routes.try_emplace({from, to}, kNone);
+    if (fresh) at->second = engine.add_route({out[static_cast<size_t>(from)], in[static_cast<size_t>(to)]});
+    return CollectivePorts::Way{at->second, alpha_s};
+  };
+  const std::vector<TaskId> ready(static_cast<size_t>(shape.size()), kNone);
+  add_collective(engine, shape, ports, ready);
+  const double seconds = engine.run();
+  return {seconds, engine.num_events()};
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,301 @@
+#include "esp/plan/simulate/step.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/parallel/pp/steps.h"
+#include "esp/plan/simulate/engine.h"
+#include "esp/plan/simulate/timeline.h"
+
+namespace esp::plan {
+namespace {
+
+using parallel::ActionKind;
+
+// One stage of one class of equal copies.
+struct Device {
+  int copy = 0, stage = 0, folded = 1;
+  double slow = 1;
+  StreamId compute = 0, summing = 0;
+  LinkId inside_out = kNone, inside_in = kNone, across_out = kNone, across_in = kNone;
+  uint32_t memory = 0;
+  TaskId last_compute = kNone;
+  std::vector<TaskId> summed;  // the last of each chunk's sums
+};
+
+class Step {
+ public:
+  Step(const StepInput& input, Json* trace)
+      : input_(input), shape_(input.schedule.shape), trace_(trace), engine_(trace), timeline_(trace) {
+    ESP_CHECK(input.pieces.size() == static_cast<size_t>(shape_.pieces()), "{} times for {} pieces",
+              input.pieces.size(), shape_.pieces());
+    ESP_CHECK(input.stages.size() == static_cast<size_t>(shape_.stages));
+    fold();
+  }
+
+  StepSimulation run() {
+    gather();
+    compute();
+    receive();
+    sum();
+    update();
+    StepSimulation result;
+    result.step_s = engine_.run();
+    report(result);
+    return result;
+  }
+
+ private:
+  static constexpr size_t index(int i) { return static_cast<size_t>(i); }
+  Device& at(size_t copies, int stage) { return devices_[copies * index(shape_.stages) + index(stage)]; }
+  const StageInput& of(const Device& device) const { return input_.stages[index(device.stage)]; }
+
+  // Copies whose stages are equally slow are one.
+  void fold() {
+    std::map<std::vector<double>, std::pair<int, int>> seen;  // slowness → first copy, how many
+    const std::vector<double> even(index(shape_.stages), 1.0);
+    for (int copy = 0; copy < input_.copies; ++copy) {
+      const std::vector<double>& slow = input_.slowdown.empty() ? even : input_.slowdown[index(copy)];
+      auto [at, fresh] = seen.try_emplace(slow, copy, 0);
+      ++at->second.second;
+      if (input_.slowdown.empty()) {
+        at->second.second = input_.copies;
+        break;
+      }
+    }
+    for (const auto& [slow, who] : seen) {
+      for (int stage = 0; stage < shape_.stages; ++stage) add_device(who.first, stage, who.second, slow[index(stage)]);
+      ++num_classes_;
+    }
+    channels_.resize(num_classes_ * index(shape_.stages) * 2);
+    for (StreamId& channel : channels_) channel = engine_.add_stream();
+  }
+
+  void add_device(int copy, int stage, int folded, double slow) {
+    Device device;
+    device.copy = copy;
+    device.stage = stage;
+    device.folded = folded;
+    device.slow = slow;
+    device.compute = engine_.add_stream();
+    device.summing = engine_.add_stream();
+    if (input_.inside_bandwidth > 0) {
+      device.inside_out = engine_.add_link(input_.inside_bandwidth);
+      device.inside_in = engine_.add_link(input_.inside_bandwidth);
+    }
+    if (input_.across_bandwidth > 0) {
+      device.across_out = engine_.add_link(input_.across_bandwidth);
+      device.across_in = engine_.add_link(input_.across_bandwidth);
+    }
+    device.memory = engine_.add_place();
+    engine_.takes(engine_.meet(), device.memory, input_.stages[index(stage)].held_bytes);
+    timeline_.add_row(copy, stage);
+    devices_.push_back(std::move(device));
+  }
+
+  RouteId route(const Device& from, const Device& to, bool across) {
+    std::vector<LinkId> links;
+    for (const LinkId link : {across ? from.across_out : from.inside_out, across ? to.across_in : to.inside_in})
+      if (link != kNone) links.push_back(link);
+    return engine_.add_route(std::move(links));
+  }
+
+  double seconds(const Device& device, const parallel::Action& action) const {
+    const StageTime& t = input_.pieces[index(action.chunk * shape_.stages + device.stage)];
+    double s = t.weights;
+    if (action.kind == ActionKind::forward) s = t.forward;
+    if (action.kind == ActionKind::backward)
+      s = input_.schedule.backward == parallel::Backward::split ? t.backward : t.backward + t.weights;
+    return s * device.slow;
+  }
+
+  // The action that completes a chunk's gradients: the last of its kind.
+  bool completes(const parallel::Action& action) const {
+    const ActionKind kind =
+        input_.schedule.backward == parallel::Backward::split ? ActionKind::weights : ActionKind::backward;
+    return action.kind == kind && action.micro_batch == shape_.micro_batches - 1;
+  }
+
+  // A collective of all copies: begins when the last of them is ready, goes at each one's own port.
+  std::vector<TaskId> together(int stage, const Wire& wire, std::span<const TaskId> ready, const char* name) {
+    const TaskId all = engine_.meet();
+    for (const TaskId one : ready)
+      if (one != kNone) engine_.after(all, one);
+    std::vector<TaskId> parts;
+    for (size_t c = 0; c < num_classes_; ++c) {
+      Device& device = at(c, stage);
+      const TaskId part = engine_.transfer(route(device, device, wire.across), wire.alpha_s, wire.bytes);
+      engine_.on(part, device.summing);
+      engine_.after(part, all);
+      timeline_.name(part, device.copy, stage, Row::sums, name);
+      parts.push_back(part);
+    }
+    return parts;
+  }
+
+  void gather() {
+    const std::vector<TaskId> now(num_classes_, kNone);
+    for (int stage = 0; stage < shape_.stages; ++stage)
+      for (int chunk = 0; chunk < shape_.chunks; ++chunk)
+        for (const Wire& wire : input_.stages[index(stage)].gathers)
+          gathered_[{stage, chunk}].push_back(together(stage, wire, now, "gather"));
+  }
+
+  void compute() {
+    for (size_t c = 0; c < num_classes_; ++c)
+      for (int stage = 0; stage < shape_.stages; ++stage) {
+        const parallel::StagePlan plan = parallel::plan_of(input_.schedule, stage);
+        Device& device = at(c, stage);
+        for (const parallel::Step& step : plan.steps) {
+          if (step.kind == parallel::StepKind::compute) act(c, device, step.action);
+          if (step.kind == parallel::StepKind::send) send(c, device, step);
+        }
+      }
+  }
+
+  // The first forward of a chunk comes in as many parts as its values, the last backward as its gradients.
+  void act(size_t c, Device& device, const parallel::Action& action) {
+    const double all = seconds(device, action);
+    const auto& gathers = gathered_[{device.stage, action.chunk}];
+    const bool first = action.kind == ActionKind::forward && action.micro_batch == 0 && !gathers.empty();
+    const size_t sums = completes(action) ? of(device).sums.size() : 0;
+    const size_t parts = first ? gathers.size() : std::max<size_t>(1, input_.overlap_sums ? sums : 1);
+    TaskId begin = kNone, end = kNone;
+    for (size_t i = 0; i < parts; ++i) {
+      end = engine_.compute(device.compute, all / static_cast<double>(parts));
+      if (begin == kNone) begin = end;
+      if (first) engine_.after(end, gathers[i][c]);
+      timeline_.name(end, device.copy, device.stage, Row::compute, action, shape_.chunks);
+      if (sums > 0 && parts == sums) ready_[{device.stage, action.chunk, i}].push_back(end);
+    }
+    if (sums > 0 && parts != sums)
+      for (size_t i = 0; i < sums; ++i) ready_[{device.stage, action.chunk, i}].push_back(end);
+    starts_[{c, device.stage, action.kind, action.chunk, action.micro_batch}] = begin;
+    device.last_compute = end;
+    remember(device, action, begin, end);
+  }
+
+  void remember(const Device& device, const parallel::Action& action, TaskId begin, TaskId end) {
+    const ActionKind last =
+        input_.schedule.backward == parallel::Backward::split ? ActionKind::weights : ActionKind::backward;
+    if (action.kind == ActionKind::forward) engine_.takes(begin, device.memory, of(device).activation_bytes);
+    if (action.kind == last) engine_.gives(end, device.memory, of(device).activation_bytes);
+  }
+
+  void send(size_t c, Device& device, const parallel::Step& step) {
+    const auto to = parallel::destination_of(shape_, device.stage, step.action);
+    Device& there = at(c, to->stage);
+    const Wire& wire = input_.boundary;
+    const TaskId message = engine_.transfer(route(device, there, wire.across), wire.alpha_s, wire.bytes);
+    engine_.after(message, device.last_compute);
+    const auto edge = index(parallel::edge_of(step.action.kind, device.stage, to->stage));
+    const size_t direction = step.action.kind == ActionKind::forward ? 0 : 1;
+    engine_.on(message, channels_[(c * index(shape_.stages) + edge) * 2 + direction]);
+    if (!input_.overlap_sends) engine_.on(message, device.compute);
+    timeline_.name(message, device.copy, device.stage, Row::sends, step.action, shape_.chunks);
+    sent_.push_back({c, to->stage, step.action.kind, to->chunk, step.action.micro_batch, message});
+  }
+
+  void receive() {
+    for (const Sent& one : sent_) {
+      const auto start = starts_.find({one.copies, one.stage, one.kind, one.chunk, one.micro_batch});
+      ESP_CHECK(start != starts_.end(), "a message that no action takes");
+      engine_.after(start->second, one.message);
+    }
+  }
+
+  // In the order in which every device fills them: chunks from the last one down.
+  void sum() {
+    for (int stage = 0; stage < shape_.stages; ++stage)
+      for (int chunk = shape_.chunks - 1; chunk >= 0; --chunk)
+        for (size_t i = 0; i < input_.stages[index(stage)].sums.size(); ++i) {
+          const auto parts =
+              together(stage, input_.stages[index(stage)].sums[i], ready_[{stage, chunk, i}], "sum");
+          for (size_t c = 0; c < num_classes_; ++c) at(c, stage).summed.push_back(parts[c]);
+        }
+  }
+
+  // The norm is of all gradients: no one updates before everyone has summed.
+  void update() {
+    const TaskId all = engine_.meet();
+    for (Device& device : devices_) {
+      engine_.after(all, device.last_compute);
+      for (const TaskId one : device.summed) engine_.after(all, one);
+    }
+    for (Device& device : devices_) {
+      const TaskId one = engine_.compute(device.compute, of(device).update_s + input_.step_s);
+      engine_.after(one, all);
+      timeline_.name(one, device.copy, device.stage, Row::compute, "update");
+    }
+  }
+
+  void report(StepSimulation& result) {
+    double idle = 0, busy = 0;
+    for (Device& device : devices_) {
+      DeviceUse use{device.copy, device.stage, device.folded};
+      const double update = of(device).update_s + input_.step_s, computed = engine_.end_of(device.last_compute);
+      use.compute_s = engine_.busy_of(device.compute) - update;
+      if (!input_.overlap_sends) use.compute_s = pure_compute(device);
+      use.waiting_s = computed - use.compute_s;
+      use.after_s = std::max(0.0, result.step_s - computed - update);
+      use.summing_s = engine_.busy_of(device.summing);
+      use.peak_bytes = engine_.peak_of(device.memory);
+      const size_t at_channel = static_cast<size_t>(&device - devices_.data()) * 2;
+      use.sending_s = engine_.busy_of(channels_[at_channel]) + engine_.busy_of(channels_[at_channel + 1]);
+      idle += use.waiting_s * device.folded;
+      busy += use.compute_s * device.folded;
+      if (use.compute_s > result.compute_s) {
+        result.compute_s = use.compute_s;
+        result.bubble_s = use.waiting_s;
+        result.exposed_s = use.after_s;
+        result.update_s = update;
+      }
+      result.devices.push_back(use);
+    }
+    result.bubble = busy > 0 ? idle / busy : 0;
+    result.events = engine_.num_events();
+    result.tasks = engine_.num_tasks();
+    if (trace_) *trace_ = timeline_.trace(engine_);
+  }
+
+  double pure_compute(const Device& device) const {
+    double sum = 0;
+    for (const parallel::Action& action : input_.schedule.stages[index(device.stage)]) sum += seconds(device, action);
+    return sum;
+  }
+
+  struct Sent {
+    size_t copies;
+    int stage;
+    ActionKind kind;
+    int chunk, micro_batch;
+    TaskId message;
+  };
+  using ActionKey = std::tuple<size_t, int, ActionKind, int, int>;
+
+  const StepInput& input_;
+  const parallel::ScheduleShape shape_;
+  Json* const trace_;
+  Engine engine_;
+  StepTimeline timeline_;
+  std::vector<Device> devices_;  // by class of copies, then stage
+  size_t num_classes_ = 0;
+  std::vector<StreamId> channels_;  // by class, edge and direction
+  std::map<std::pair<int, int>, std::vector<std::vector<TaskId>>> gathered_;  // by stage and chunk: part, class
+  std::map<std::tuple<int, int, size_t>, std::vector<TaskId>> ready_;         // by stage, chunk and bucket
+  std::map<ActionKey, TaskId> starts_;
+  std::vector<Sent> sent_;
+};
+
+}  // namespace
+
+StepSimulation simulate_step(const StepInput& input, Json* trace) {
+  return Step(input, trace).run();
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,123 @@
+// A policy's step for the event simulation, from the cost model's own parts: times of pieces, groups and where they
+// sit, bytes of gradients and values.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/parallel/mesh.h"
+#include "esp/parallel/pp/steps.h"
+#include "esp/plan/layers.h"
+#include "esp/plan/network.h"
+#include "esp/plan/simulate/step.h"
+#include "esp/plan/states.h"
+
+namespace esp::plan {
+namespace {
+
+double port(const Link& link) {
+  return link.bandwidth * link.efficiency;
+}
+
+// What is not bytes at the port's rate is time before them: alone on its port, it takes the cost model's time.
+Wire wire_of(const Cluster& cluster, const Transfer& transfer, bool across) {
+  const double rate = port(across ? cluster.across : cluster.inside);
+  Wire wire{transfer.time_s, transfer.bytes, across};
+  if (rate > 0) {
+    wire.bytes = std::min(transfer.bytes, transfer.time_s * rate);
+    wire.alpha_s = std::max(0.0, transfer.time_s - wire.bytes / rate);
+  }
+  return wire;
+}
+
+// `bytes` of one chunk in buckets.
+template <typename Collective>
+std::vector<Wire> in_buckets(const Setting& s, Collective collective, const Group& group, double bytes) {
+  std::vector<Wire> wires;
+  if (bytes <= 0 || group.size <= 1) return wires;
+  const double limit = s.software.bucket_bytes > 0 ? s.software.bucket_bytes : bytes;
+  constexpr double kMost = 256;  // of one chunk: beyond that they overlap as if there were more
+  const double bucket = std::max(limit, bytes / kMost);
+  for (double left = bytes; left > 0; left -= bucket)
+    wires.push_back(wire_of(s.cluster, collective(s.cluster, group, std::min(left, bucket)), crosses(group)));
+  return wires;
+}
+
+double gradient_bytes(const Setting& s) {
+  if (s.policy.precision == "fp32" || s.policy.precision == "tf32") return 4;
+  return s.policy.gradients_fp32 ? s.software.gradient_bytes : 2;
+}
+
+StageInput stage_input(const Setting& s, const Held& held, const Memory& memory, int chunks, int live) {
+  const Policy& p = s.policy;
+  StageInput stage;
+  const double sharing = shard_ranks(p), copies = static_cast<double>(p.dp) * p.cp;
+  const Group all = group_of(s.cluster, copies, p.tp), shard = group_of(s.cluster, sharing, p.tp),
+              others = group_of(s.cluster, copies / sharing, p.tp * sharing);
+  const double grads = held.dense * gradient_bytes(s) / chunks, values = held.dense * 2 / chunks;
+  double updated = held.dense + held.expert;
+  if (p.zero == 0 || sharing <= 1) {
+    stage.sums = in_buckets(s, all_reduce, all, grads);
+  } else {
+    // Stage 3 scatters and gathers layer by layer, within the times of the pieces; only groups of copies are left.
+    if (p.zero < 3) stage.sums = in_buckets(s, all_gather, shard, grads);
+    const auto rest = in_buckets(s, all_reduce, others, grads / sharing);
+    stage.sums.insert(stage.sums.end(), rest.begin(), rest.end());
+    if (p.zero < 3) stage.gathers = in_buckets(s, all_gather, shard, values);
+    updated = held.dense / sharing + held.expert / expert_shard_ranks(p);
+  }
+  stage.update_s = updated * s.software.optimizer_bytes / s.rates.bandwidth;
+  stage.activation_bytes = memory.activation / std::max(1, live);
+  stage.held_bytes = memory.total() - memory.activation;
+  return stage;
+}
+
+std::vector<std::vector<double>> slowness(const Policy& p, const std::vector<Straggler>& stragglers) {
+  if (stragglers.empty()) return {};
+  std::vector<std::vector<double>> slow(static_cast<size_t>(p.dp), std::vector<double>(static_cast<size_t>(p.pp), 1.0));
+  const parallel::MeshShape mesh{p.tp, p.cp, p.dp, p.pp, 1};
+  for (const Straggler& one : stragglers) {
+    if (one.rank < 0 || one.rank >= mesh.size())
+      throw UsageError(fmt::format("straggler {}: the ranks are 0 to {}", one.rank, mesh.size() - 1));
+    if (!(one.factor >= 0.01 && one.factor <= 1e6))
+      throw UsageError(fmt::format("straggler {}: {} times as long; 1.5 would be half as slow again", one.rank, one.factor));
+    const parallel::Coordinates at = mesh.at(one.rank);
+    double& of = slow[static_cast<size_t>(at.dp)][static_cast<size_t>(at.pp)];
+    of = std::max(of, one.factor);  // its tensor and context group waits for it
+  }
+  return slow;
+}
+
+}  // namespace
+
+StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& policy,
+                     const std::vector<Straggler>& stragglers) {
+  const Setting s(shape, cluster, policy);
+  StepInput input;
+  const parallel::ScheduleShape pipe{policy.pp, policy.interleave, static_cast<int>(policy.num_micro_batches())};
+  input.schedule = parallel::make_schedule(policy.pp == 1 ? "1f1b" : policy.schedule, pipe);
+  input.pieces = stage_times(shape, cluster, policy);
+  if (policy.pp > 1) {
+    const double stride = static_cast<double>(policy.tp) * policy.cp * policy.dp;
+    const double divided = policy.sequence || s.software.divided_messages ? policy.tp : 1;
+    const double bytes = s.tokens() * static_cast<double>(shape.hidden) * s.rates.element_bytes / divided;
+    input.boundary = wire_of(cluster, send(cluster, stride, bytes), stride >= cluster.domain);
+  }
+  const std::vector<Held> held = held_by_stage(shape, policy);
+  const std::vector<Memory> memory = stage_memories(shape, cluster, policy);
+  for (int stage = 0; stage < policy.pp; ++stage) {
+    const auto k = static_cast<size_t>(stage);
+    input.stages.push_back(
+        stage_input(s, held[k], memory[k], policy.interleave, parallel::peak_live(input.schedule, stage)));
+  }
+  input.overlap_sums = policy.overlap_dp;
+  input.overlap_sends = policy.overlap_pp;
+  input.inside_bandwidth = port(cluster.inside);
+  input.across_bandwidth = port(cluster.across);
+  input.step_s = s.software.step_s;
+  input.copies = policy.dp;
+  input.slowdown = slowness(policy, stragglers);
+  return input;
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,134 @@
+#include "esp/plan/simulate/step.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "esp/parallel/pp/simulate.h"
+
+namespace esp::plan {
+namespace {
+
+StepInput pipeline(const char* schedule, int stages, int chunks, int micro_batches, const StageTime& stage) {
+  StepInput input;
+  input.schedule = parallel::make_schedule(schedule, {stages, chunks, micro_batches});
+  const double v = chunks;
+  input.pieces.assign(static_cast<size_t>(stages * chunks),
+                      {stage.forward / v, stage.backward / v, stage.weights / v, 0});
+  input.stages.resize(static_cast<size_t>(stages));
+  return input;
+}
+
+struct Case {
+  const char* schedule;
+  int chunks;
+};
+constexpr Case kCases[] = {{"none", 1}, {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"interleaved", 4}, {"zb-h1", 1}};
+
+// Powers of two divide exactly: the makespans of theory to the bit.
+TEST(StepEvents, TakeTheMakespansOfTheory) {
+  for (const Case& one : kCases)
+    for (const int stages : {2, 4, 8})
+      for (const int micro_batches : {8, 16}) {
+        const StageTime stage{4, 4, 4, 0};
+        const StepInput input = pipeline(one.schedule, stages, one.chunks, micro_batches, stage);
+        const double theory = parallel::schedule_row(one.schedule)
+                                  .makespan(input.schedule.shape, {stage.forward, stage.backward, stage.weights});
+        const StepSimulation step = simulate_step(input);
+        EXPECT_EQ(step.step_s, theory) << one.schedule << " " << stages << " " << micro_batches;
+        EXPECT_EQ(step.compute_s, micro_batches * 12);
+        EXPECT_NEAR(step.bubble, theory / (micro_batches * 12) - 1, 1e-12);
+      }
+}
+
+// The pipeline's own simulator, which shares no code with this one, on stages of all sizes with messages that take time.
+TEST(StepEvents, AgreeWithThePipelinesSimulatorOnUnequalStages) {
+  for (const Case& one : kCases) {
+    StepInput input = pipeline(one.schedule, 4, one.chunks, 8, {4, 4, 4, 0});
+    parallel::PipelineCosts costs;
+    for (size_t i = 0; i < input.pieces.size(); ++i) {
+      const double more = 1 + 0.25 * static_cast<double>(i * 7 % 5);
+      input.pieces[i].forward *= more;
+      input.pieces[i].backward *= 2 * more;
+      costs.pieces.push_back({input.pieces[i].forward, input.pieces[i].backward, input.pieces[i].weights});
+    }
+    input.boundary = {0.5, 0, false};
+    costs.transfers.assign(4, 0.5);
+    EXPECT_NEAR(simulate_step(input).step_s, parallel::simulate(input.schedule, costs).makespan, 1e-9) << one.schedule;
+  }
+}
+
+TEST(StepEvents, HoldTheActivationsTheScheduleHolds) {
+  StepInput input = pipeline("1f1b", 4, 1, 8, {1, 1, 1, 0});
+  for (StageInput& stage : input.stages) stage.held_bytes = 100, stage.activation_bytes = 10;
+  const StepSimulation step = simulate_step(input);
+  for (const DeviceUse& device : step.devices) EXPECT_EQ(device.peak_bytes, 100 + 10 * (4 - device.stage));
+}
+
+// Four sums of 1 in the last backward of 4: three are over by its end, the last shows.
+TEST(StepEvents, HideSumsBehindTheLastBackward) {
+  StepInput input = pipeline("1f1b", 1, 1, 2, {2, 2, 2, 0});
+  input.copies = 2;
+  input.stages[0].sums.assign(4, {1, 0, false});
+  input.stages[0].update_s = 0.5;
+  EXPECT_EQ(simulate_step(input).step_s, 12 + 1 + 0.5);
+  EXPECT_EQ(simulate_step(input).exposed_s, 1);
+  input.overlap_sums = false;
+  EXPECT_EQ(simulate_step(input).step_s, 12 + 4 + 0.5);
+  // Longer than backward: the link is the limit from the first bucket on.
+  input.overlap_sums = true;
+  input.stages[0].sums.assign(4, {3, 0, false});
+  EXPECT_EQ(simulate_step(input).step_s, 2 + 4 + 2 + 1 + 4 * 3 + 0.5);
+}
+
+TEST(StepEvents, GatherValuesWhileTheFirstForwardRuns) {
+  StepInput input = pipeline("1f1b", 1, 1, 2, {4, 2, 2, 0});
+  input.stages[0].gathers.assign(4, {0.5, 0, false});
+  EXPECT_EQ(simulate_step(input).step_s, 16 + 0.5);
+  input.stages[0].gathers.assign(4, {2, 0, false});
+  EXPECT_EQ(simulate_step(input).step_s, 8 + 1 + 4 + 8);
+}
+
+// Bytes of sums and of messages meet at one port.
+TEST(StepEvents, ShareAPortBetweenSumsAndMessages) {
+  StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
+  input.copies = 2;
+  input.across_bandwidth = 10;
+  input.boundary = {0, 5, true};
+  const double alone = simulate_step(input).step_s;
+  for (StageInput& stage : input.stages) stage.sums.assign(1, {0, 1, true});
+  EXPECT_NEAR(simulate_step(input).step_s, alone + 0.1, 1e-9);
+  for (StageInput& stage : input.stages) stage.sums.assign(50, {0, 5, true});
+  const double together = simulate_step(input).step_s;
+  EXPECT_GT(together, alone + 24);  // 25 s of sums, of which the last backward hides little
+}
+
+TEST(StepEvents, WaitForTheSlowCopyAndFoldTheOthers) {
+  StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
+  input.copies = 64;
+  for (StageInput& stage : input.stages) stage.sums.assign(2, {0.25, 0, true});
+  const StepSimulation even = simulate_step(input);
+  EXPECT_EQ(even.devices.size(), 2u);
+  EXPECT_EQ(even.devices[0].folded, 64);
+  input.slowdown.assign(64, {1, 1});
+  EXPECT_EQ(simulate_step(input).step_s, even.step_s);
+  input.slowdown[17] = {1, 2};
+  const StepSimulation slow = simulate_step(input);
+  EXPECT_EQ(slow.devices.size(), 4u);
+  EXPECT_GT(slow.step_s, even.step_s + 4 * 2);  // four micro-batches of 3 more, less what the bubble takes up
+  double most_waiting = 0;
+  for (const DeviceUse& device : slow.devices)
+    if (device.folded == 63) most_waiting = std::max(most_waiting, device.after_s);
+  EXPECT_GT(most_waiting, 8);
+}
+
+TEST(StepEvents, LeaveATraceOfEveryAction) {
+  Json trace;
+  simulate_step(pipeline("1f1b", 2, 1, 3, {1, 1, 1, 0}), &trace);
+  int spans = 0;
+  for (const Json& event : trace.at("traceEvents")) spans += event.at("ph") == "X" ? 1 : 0;
+  EXPECT_EQ(spans, 2 * 6);
+}
+
+}  // namespace
+}  // namespace esp::plan
