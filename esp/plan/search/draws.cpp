@@ -1,0 +1,74 @@
+#include "esp/plan/search/draws.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace esp::plan {
+namespace {
+
+constexpr double kTooLarge = 1e3, kBroken = 1e6;
+constexpr double kLeastBudget = 20000, kMostBudget = 200000;
+
+// Any allowed value of the axis, beginning at a random one; false: there is none.
+bool set_any(const Problem& problem, Choice& choice, size_t axis, Draws& draws) {
+  const size_t n = problem.axes()[axis].values.size(), first = draws.below(n);
+  for (size_t i = 0; i < n; ++i) {
+    choice[axis] = static_cast<uint8_t>((first + i) % n);
+    if (problem.allowed(choice, axis + 1)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool repair(const Problem& problem, Choice& choice, Draws& draws) {
+  for (size_t axis = 0; axis < problem.num_axes(); ++axis)
+    if (!problem.allowed(choice, axis + 1) && !set_any(problem, choice, axis, draws)) return false;
+  return true;
+}
+
+bool random_choice(const Problem& problem, Choice& choice, Draws& draws) {
+  constexpr int kTries = 100;  // a beginning may leave no value to a later axis
+  for (int i = 0; i < kTries; ++i) {
+    choice = {};
+    bool whole = true;
+    for (size_t axis = 0; axis < problem.num_axes() && whole; ++axis) whole = set_any(problem, choice, axis, draws);
+    if (whole) return true;
+  }
+  return false;
+}
+
+double height(const Answer& answer) {
+  if (answer.feasible()) return std::log(std::max(answer.value, 1e-300));
+  return answer.kind == Answer::Kind::too_large ? kTooLarge + answer.excess : kBroken;
+}
+
+double descend(Inquiry& inquiry, Choice& choice) {
+  const Problem& problem = inquiry.problem();
+  double best = height(inquiry.ask(choice));
+  for (bool moved = true; moved;) {
+    moved = false;
+    const Choice from = choice;
+    for (size_t a = 0; a < problem.num_axes(); ++a)
+      for (size_t b = a; b < problem.num_axes(); ++b)
+        for (size_t i = 0; i < problem.axes()[a].values.size(); ++i)
+          for (size_t j = 0; j < problem.axes()[b].values.size(); ++j) {
+            Choice near = from;
+            near[a] = static_cast<uint8_t>(i);
+            if (a != b) near[b] = static_cast<uint8_t>(j);
+            if (near == from || (a == b && j > 0)) continue;
+            const double there = height(inquiry.ask(near));
+            if (there < best) best = there, choice = near, moved = true;
+          }
+  }
+  return best;
+}
+
+int64_t budget(const Problem& problem, const SearchOptions& options) {
+  if (options.evaluations > 0) return options.evaluations;
+  double size = 1;
+  for (const Axis& axis : problem.axes()) size *= static_cast<double>(axis.values.size());
+  return static_cast<int64_t>(std::clamp(size / 20, kLeastBudget, kMostBudget));
+}
+
+}  // namespace esp::plan

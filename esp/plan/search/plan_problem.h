@@ -1,0 +1,77 @@
+// The planner's problem: a model on a cluster, the policies of a space, judged by the closed form of estimate.h.
+//
+// Axes in the order of a choice: gpus tp cp pp ep sequence context zero offload recompute micro_batch schedule
+// division. What decides memory comes early, so that a branch that cannot fit ends early. Choices that mean the same
+// policy are allowed in one form only (no schedule but the first without a pipeline, no ring or ulysses without cp, …).
+// dp is what is left of the processors.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "esp/plan/estimate.h"
+#include "esp/plan/search/objective.h"
+#include "esp/plan/search/problem.h"
+#include "esp/plan/search/space.h"
+
+namespace esp::plan {
+
+enum class PlanAxis : uint8_t {
+  gpus,
+  tp,
+  cp,
+  pp,
+  ep,
+  sequence,
+  context,
+  zero,
+  offload,
+  recompute,
+  micro_batch,
+  schedule,
+  division
+};
+
+class PlanProblem : public Problem {
+ public:
+  PlanProblem(Shape shape, Cluster cluster, Space space, const Objective& objective);
+
+  bool allowed(const Choice& choice, size_t num_set) const override;
+  Worth floor(const Choice& choice, size_t num_set, double memory_bytes) const override;
+  Weight weigh(const Choice& choice) const override;
+  Worth worth(const Choice& choice) const override;
+  bool too_heavy(const Choice& choice, size_t num_set) const override;
+  double divided_floor(const Choice& choice, double memory_bytes) const override;
+
+  // Axes beyond the first `num_set` are neutral: what breaks no rule that others do not.
+  Policy policy_at(const Choice& choice, size_t num_set) const;
+  Policy policy_at(const Choice& choice) const { return policy_at(choice, num_axes()); }
+  const Cluster& cluster_at(const Choice& choice) const { return clusters_[choice[0]]; }
+  Estimate estimate_at(const Choice& choice) const;
+  const Shape& shape() const { return shape_; }
+  const Space& space() const { return space_; }
+  const Objective& objective() const { return objective_; }
+  double capacity() const { return cluster_.processor.memory_bytes; }
+  std::string text_of(const Choice& choice) const;  // "tp=8 pp=4 dp=16 …", what is not neutral
+
+ private:
+  double work_floor_s(const Choice& choice, size_t num_set) const;
+  Terms terms(const Choice& choice, double time_s, double memory_bytes) const;
+  // Seconds of a micro-batch by layer, the stem with the first and the head with the last.
+  const std::vector<double>& layer_times(const Choice& choice) const;
+  std::vector<int> divided(const Choice& choice) const;
+
+  Shape shape_;
+  Cluster cluster_;
+  Space space_;
+  const Objective& objective_;
+  std::vector<Cluster> clusters_;  // by gpus
+  double best_rate_ = 0;           // flops/s of one processor that nothing beats; 0: not known
+  double work_ = 0;                // flops of a step
+  mutable std::mutex mutex_;       // guards what follows
+  mutable std::map<Choice, std::vector<double>> layer_times_;
+  mutable std::map<std::pair<Choice, int>, std::vector<int>> divisions_;
+};
+
+}  // namespace esp::plan

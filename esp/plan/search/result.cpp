@@ -1,0 +1,81 @@
+#include "esp/plan/search/result.h"
+
+#include <algorithm>
+
+namespace esp::plan {
+
+bool better(const Found& a, const Found& b) {
+  if (a.value != b.value) return a.value < b.value;
+  if (a.memory_bytes != b.memory_bytes) return a.memory_bytes < b.memory_bytes;
+  return a.choice < b.choice;
+}
+
+void Counts::add(const Counts& other) {
+  considered += other.considered;
+  broken += other.broken;
+  too_large += other.too_large;
+  pruned += other.pruned;
+  evaluated += other.evaluated;
+  subtrees += other.subtrees;
+}
+
+void Leaders::offer(const Found& found) {
+  if (options_.keep_seen > 0 && num_offered_++ % seen_every_ == 0) {
+    seen_.push_back(found);
+    if (seen_.size() >= 2 * options_.keep_seen) {  // every second of them goes, and henceforth every second is kept
+      for (size_t i = 0; i < options_.keep_seen; ++i) seen_[i] = seen_[2 * i];
+      seen_.resize(options_.keep_seen);
+      seen_every_ *= 2;
+    }
+  }
+  if (options_.pareto) offer_front(found);
+  if (top_.size() == options_.top && !better(found, top_.back())) return;
+  const auto at = std::lower_bound(top_.begin(), top_.end(), found, better);
+  if (at != top_.end() && at->choice == found.choice) return;
+  top_.insert(at, found);
+  if (top_.size() > options_.top) top_.pop_back();
+}
+
+void Leaders::offer_front(const Found& found) {
+  // The last that is no slower: it has the least memory of all those.
+  auto at = std::upper_bound(front_.begin(), front_.end(), found,
+                             [](const Found& a, const Found& b) { return a.time_s < b.time_s; });
+  if (at != front_.begin()) {
+    const Found& before = *(at - 1);
+    if (before.memory_bytes < found.memory_bytes) return;
+    if (before.memory_bytes == found.memory_bytes) {
+      if (before.time_s < found.time_s || !better(found, before)) return;
+    }
+  }
+  auto first = at;
+  while (first != front_.begin() && (first - 1)->time_s == found.time_s) --first;
+  auto last = at;
+  while (last != front_.end() && last->memory_bytes >= found.memory_bytes) ++last;
+  first = front_.erase(first, last);
+  front_.insert(first, found);
+}
+
+bool Leaders::hopeless(const Worth& floor, double memory_bytes) const {
+  if (top_.size() < options_.top || floor.value <= top_.back().value) return false;
+  if (!options_.pareto) return true;
+  const auto at = std::upper_bound(front_.begin(), front_.end(), floor.time_s,
+                                   [](double time, const Found& b) { return time < b.time_s; });
+  return at != front_.begin() && (at - 1)->memory_bytes <= memory_bytes;
+}
+
+void Leaders::take(Leaders&& other) {
+  const size_t keep = options_.keep_seen;
+  options_.keep_seen = 0;
+  for (const Found& one : other.top_) offer(one);
+  for (const Found& one : other.front_) offer(one);
+  options_.keep_seen = keep;
+  seen_.insert(seen_.end(), other.seen_.begin(), other.seen_.end());
+}
+
+void Leaders::move_to(SearchResult& result) {
+  result.top = std::move(top_);
+  result.front = std::move(front_);
+  result.seen = std::move(seen_);
+}
+
+}  // namespace esp::plan
