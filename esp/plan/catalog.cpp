@@ -1,0 +1,231 @@
+#include "esp/plan/catalog.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/plan/catalog_keys.h"
+#include "esp/plan/catalog_texts.h"
+
+namespace esp::plan {
+namespace {
+
+constexpr double kLargest = 1e7;  // processors of a cluster; beyond it a figure is a slip
+
+template <typename Row>
+Row* find_named(std::vector<Row>& rows, std::string_view name) {
+  for (Row& row : rows)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+template <typename Row>
+void put(std::vector<Row>& rows, Row row) {
+  if (Row* old = find_named(rows, row.name))
+    *old = std::move(row);
+  else
+    rows.push_back(std::move(row));
+}
+
+// Every table of that name, whether the file has one or a list of them.
+std::vector<const Json*> tables_of(const Json& file, const char* name) {
+  std::vector<const Json*> tables;
+  if (!file.contains(name)) return tables;
+  const Json& given = file.at(name);
+  if (given.is_array())
+    for (const Json& one : given) tables.push_back(&one);
+  else
+    tables.push_back(&given);
+  return tables;
+}
+
+std::string name_of(const Json& table, const std::string& file, const char* kind) {
+  if (!table.is_object() || !table.contains("name") || !table.at("name").is_string() || table.at("name").empty())
+    throw UsageError(fmt::format("{}: a [{}] has no name", file, kind));
+  return table.at("name").get<std::string>();
+}
+
+void want(bool holds, const std::string& where, std::string_view what) {
+  if (!holds) throw UsageError(fmt::format("{}: {}", where, what));
+}
+
+}  // namespace
+
+struct Catalog::Source {
+  std::string file;
+  Json tree;
+};
+
+Catalog::Catalog() {
+  std::vector<Source> sources;
+  for (const EmbeddedText& text : embedded_texts())
+    sources.push_back({std::string(text.name), parse_description(text.text, text.name)});
+  add_all(sources);
+}
+
+std::string Catalog::add(std::string_view text, const std::string& file) {
+  const std::vector<Source> sources = {{file, parse_description(text, file)}};
+  add_all(sources);
+  if (sources[0].tree.contains("cluster") && !clusters_.empty()) return clusters_.back().name;
+  return processors_.empty() ? "" : processors_.back().name;
+}
+
+// Links first, over all files: processors and clusters name them.
+void Catalog::add_all(const std::vector<Source>& sources) {
+  for (const Source& source : sources)
+    for (const auto& [name, value] : source.tree.items())
+      if (name != "processor" && name != "link" && name != "cluster")
+        unknown_name(fmt::format("table in {}", source.file), name, {"processor", "link", "cluster"});
+  const auto each = [&](const char* kind, auto add_one) {
+    for (const Source& source : sources)
+      for (const Json* table : tables_of(source.tree, kind)) add_one(*table, source.file);
+  };
+  each("link", [&](const Json& table, const std::string& file) { add_link(table, file); });
+  each("processor", [&](const Json& table, const std::string& file) { add_processor(table, file); });
+  each("cluster", [&](const Json& table, const std::string& file) { add_cluster(table, file); });
+}
+
+void Catalog::add_link(const Json& table, const std::string& file) {
+  LinkRow row;
+  row.name = name_of(table, file, "link");
+  std::vector<Key> keys = link_keys(row.link);
+  keys.push_back({"name", &row.link.name});
+  keys.push_back({"source", &row.source});
+  const std::string where = fmt::format("{}: link {}", file, row.name);
+  read_keys(table, where, keys);
+  want(row.link.bandwidth > 0, where, "bandwidth_gbs is wanted, more than 0");
+  put(links_, std::move(row));
+}
+
+Link Catalog::link_of(const Json& given, const std::string& where) const {
+  if (given.is_string()) return link(given.get<std::string>());
+  Link result;
+  if (given.is_object() && given.contains("like") && given.at("like").is_string())
+    result = link(given.at("like").get<std::string>());
+  std::vector<Key> keys = link_keys(result);
+  keys.push_back({"name", &result.name});
+  read_keys(given, where, keys, {"like"});
+  want(result.bandwidth > 0, where, "bandwidth_gbs is wanted, more than 0");
+  return result;
+}
+
+void Catalog::add_processor(const Json& table, const std::string& file) {
+  ProcessorRow row;
+  const std::string name = name_of(table, file, "processor"), where = fmt::format("{}: processor {}", file, name);
+  if (table.contains("like") && table.at("like").is_string()) {
+    row = processor(table.at("like").get<std::string>());
+    row.aliases.clear();
+  }
+  row.name = name;
+  read_keys(table, where, processor_row_keys(row), {"like", "efficiency", "sources"});
+  row.processor.name = name;
+  if (table.contains("efficiency"))
+    read_keys(table.at("efficiency"), where + ".efficiency", efficiency_keys(row.processor.efficiency));
+  if (table.contains("sources")) {
+    want(table.at("sources").is_object(), where, "sources is a table of strings");
+    for (const auto& [key, value] : table.at("sources").items()) {
+      want(value.is_string(), where, "sources is a table of strings");
+      row.processor.sources[key] = value.get<std::string>();
+    }
+  }
+  const Processor& p = row.processor;
+  want(p.memory_bytes > 0, where, "memory_gib is wanted, more than 0");
+  want(p.memory_bandwidth > 0, where, "memory_gbs is wanted, more than 0");
+  want(std::max({p.fp32_flops, p.tf32_flops, p.fp16_flops, p.bf16_flops}) > 0, where,
+       "a rate is wanted: bf16_tflops, fp16_tflops or fp32_tflops");
+  want(p.multiprocessors > 0, where, "multiprocessors is wanted, at least 1");
+  for (const std::string* one : {&row.inside, &row.host, &row.across})
+    if (!one->empty()) link(*one);
+  if (row.nominal_gb <= 0) row.nominal_gb = p.memory_bytes / double{1 << 30};
+  put(processors_, std::move(row));
+}
+
+void Catalog::add_cluster(const Json& table, const std::string& file) {
+  const std::string name = name_of(table, file, "cluster"), where = fmt::format("{}: cluster {}", file, name);
+  want(table.contains("processor") && table.at("processor").is_string(), where, "processor is wanted, the name of one");
+  const ProcessorRow& row = processor(table.at("processor").get<std::string>());
+  ClusterRow made;
+  made.name = name;
+  // What the file leaves out is what usually surrounds the processor.
+  made.cluster = make_cluster(*this, row, {row.per_node, row.per_node, 0, 0});
+  double across_gbps_per_node = 0;
+  std::vector<Key> keys = cluster_keys(made.cluster);
+  keys.push_back({"name", &made.cluster.name});
+  keys.push_back({"help", &made.help});
+  keys.push_back({"across_gbps_per_node", &across_gbps_per_node});
+  read_keys(table, where, keys, {"processor", "inside", "across", "host", "measured"});
+  Cluster& c = made.cluster;
+  for (const auto& [key, link] : {std::pair{"inside", &c.inside}, {"across", &c.across}, {"host", &c.host}})
+    if (table.contains(key)) *link = link_of(table.at(key), fmt::format("{}.{}", where, key));
+  want(c.num_nodes >= 1 && c.per_node >= 1 && double(c.num_nodes) * c.per_node <= kLargest, where,
+       fmt::format("nodes and per_node are at least 1, and together at most {:.0f} processors", kLargest));
+  want(c.domain >= 1, where, "domain is at least 1");
+  want(c.oversubscription >= 1, where, "oversubscription is at least 1 (none)");
+  if (across_gbps_per_node > 0) c.across.bandwidth = across_gbps_per_node * 1e9 / 8 / c.per_node;
+  if (table.contains("measured")) {
+    want(table.at("measured").is_object(), where, "measured is a table of numbers");
+    for (const auto& [key, value] : table.at("measured").items()) {
+      want(value.is_number(), where, "measured is a table of numbers");
+      c.measured[key] = value.get<double>();
+    }
+  }
+  if (c.fabric != "leaf-spine" && c.fabric != "rail" && c.fabric != "torus")
+    unknown_name(fmt::format("fabric in {}", where), c.fabric, {"leaf-spine", "rail", "torus"});
+  put(clusters_, std::move(made));
+  if (clusters_.back().name != name)  // one of that name was there: it is the file's last all the same
+    std::rotate(std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& r) { return r.name == name; }),
+                std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& r) { return r.name == name; }) + 1,
+                clusters_.end());
+}
+
+const Link& Catalog::link(std::string_view name) const {
+  return find_row("link", links_, name).link;
+}
+
+const Cluster& Catalog::cluster(std::string_view name) const {
+  return find_row("cluster", clusters_, name).cluster;
+}
+
+const Catalog& shipped_catalog() {
+  static const Catalog catalog;
+  return catalog;
+}
+
+Cluster make_cluster(const Catalog& catalog, const ProcessorRow& row, const ClusterRequest& request,
+                     std::vector<std::string>* assumed) {
+  const auto assume = [&](std::string text) {
+    if (assumed) assumed->push_back(std::move(text));
+  };
+  Cluster c;
+  c.processor = row.processor;
+  if (request.memory_gb > 0 && row.nominal_gb > 0 && std::abs(request.memory_gb / row.nominal_gb - 1) > 0.05) {
+    // Another size of the same chip: as much less than its name says as this one's.
+    c.processor.memory_bytes *= request.memory_gb / row.nominal_gb;
+    assume(fmt::format("{} with {} GB", row.name, request.memory_gb));
+  }
+  c.per_node = request.per_node > 0 ? request.per_node : std::max(1, row.per_node);
+  if (request.per_node <= 0 && request.gpus > 1) assume(fmt::format("{} processors per node", c.per_node));
+  c.per_node = std::min(c.per_node, std::max(1, request.gpus));
+  c.num_nodes = (std::max(1, request.gpus) + c.per_node - 1) / c.per_node;
+  // A domain is cut by the node unless the links reach beyond it (racks of 72), or are bridges within it.
+  c.domain = row.domain > row.per_node
+                 ? std::min(row.domain, std::max(1, request.gpus))
+                 : std::min(row.domain > 1 && row.domain < row.per_node ? row.domain : c.per_node, c.per_node);
+  if (!row.inside.empty()) c.inside = catalog.link(row.inside);
+  if (!row.host.empty()) c.host = catalog.link(row.host);
+  if (!row.across.empty()) c.across = catalog.link(row.across);
+  const double per_node_gbps =
+      request.net_gbps_per_node > 0 ? request.net_gbps_per_node : row.across_gbps * std::max(1, row.per_node);
+  if (request.net_gbps_per_node <= 0 && c.num_nodes > 1) assume(fmt::format("{} Gb/s per node", per_node_gbps));
+  // Cards are a node's; fewer processors share them where fewer are used.
+  const int sharing = request.per_node > 0 ? request.per_node : std::max(1, row.per_node);
+  if (per_node_gbps > 0) c.across.bandwidth = per_node_gbps * 1e9 / 8 / sharing;
+  c.name = fmt::format("{} x {}", request.gpus, row.name);
+  return c;
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,18 @@
+// The keys of descriptions, once: what a file calls them, where they go, and in which unit. A new member of a struct of
+// cluster.h that files should set is one line here.
+#pragma once
+
+#include <vector>
+
+#include "esp/plan/catalog.h"
+#include "esp/plan/description.h"
+
+namespace esp::plan {
+
+std::vector<Key> efficiency_keys(Efficiency& e);
+std::vector<Key> processor_keys(Processor& p);
+std::vector<Key> processor_row_keys(ProcessorRow& row);
+std::vector<Key> link_keys(Link& link);
+std::vector<Key> cluster_keys(Cluster& c);
+
+}  // namespace esp::plan

@@ -1,0 +1,127 @@
+#include "esp/plan/csv.h"
+
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::plan {
+namespace {
+
+std::string trimmed(std::string_view text) {
+  size_t begin = 0, end = text.size();
+  while (begin < end && std::isspace(static_cast<unsigned char>(text[begin]))) ++begin;
+  while (end > begin && std::isspace(static_cast<unsigned char>(text[end - 1]))) --end;
+  return std::string(text.substr(begin, end - begin));
+}
+
+bool says_nothing(const std::string& cell) {
+  const std::string word = lower_case(cell);
+  return word.empty() || word == "-" || word == "n/a" || word == "na" || word == "nan" || word == "null" ||
+         word == "unknown" || word == "?" || word == "not published";
+}
+
+}  // namespace
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::string_view name) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> row;
+  std::string cell;
+  bool quoted = false, begun = false;  // inside quotes; anything on this line
+  size_t line = 1, opened = 0;
+  const auto end_row = [&] {
+    if (begun || !row.empty()) {
+      row.push_back(std::move(cell));
+      if (rows.size() >= kMaxCsvRows) throw UsageError(fmt::format("{}: more than {} rows", name, kMaxCsvRows));
+      rows.push_back(std::move(row));
+    }
+    row.clear();
+    cell.clear();
+    begun = false;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') ++line;
+    if (quoted) {
+      if (c != '"') {
+        cell += c;
+      } else if (i + 1 < text.size() && text[i + 1] == '"') {
+        cell += '"';
+        ++i;
+      } else {
+        quoted = false;
+      }
+    } else if (c == '"' && cell.empty()) {
+      quoted = begun = true;
+      opened = line;
+    } else if (c == ',') {
+      row.push_back(std::move(cell));
+      cell.clear();
+      begun = true;
+    } else if (c == '\n' || c == '\r') {
+      end_row();
+    } else {
+      cell += c;
+      begun = true;
+    }
+  }
+  if (quoted) throw UsageError(fmt::format("{}:{}: a quote is opened here and never closed", name, opened));
+  end_row();
+  return rows;
+}
+
+CsvRow::CsvRow(const std::vector<std::string>& head, const std::vector<std::string>& cells) {
+  for (size_t i = 0; i < head.size() && i < cells.size(); ++i) {
+    std::string cell = trimmed(cells[i]);
+    if (!says_nothing(cell)) cells_.emplace(lower_case(trimmed(head[i])), std::move(cell));
+  }
+}
+
+std::string CsvRow::text(std::string_view column) const {
+  const auto found = cells_.find(column);
+  return found == cells_.end() ? "" : found->second;
+}
+
+std::string CsvRow::words(std::string_view column) const {
+  return lower_case(text(column));
+}
+
+std::optional<double> CsvRow::number(std::string_view column, double low, double high) const {
+  std::string digits;
+  bool begun = false;
+  char after = 0;
+  for (const char c : text(column)) {
+    const bool part = std::isdigit(static_cast<unsigned char>(c)) || c == '.' || (!begun && c == '-') ||
+                      (begun && (c == 'e' || c == 'E')) ||
+                      (begun && (c == '-' || c == '+') && (digits.back() == 'e' || digits.back() == 'E'));
+    if (part) {
+      digits += c;
+      begun = true;
+    } else if (begun && c == ',') {
+      continue;
+    } else if (begun) {
+      after = c;
+      break;
+    } else if (c != '~' && c != '<' && c != '>' && c != '=' && c != '$' && c != ' ') {
+      return std::nullopt;
+    }
+  }
+  char* end = nullptr;
+  double value = std::strtod(digits.c_str(), &end);
+  if (digits.empty() || end == digits.c_str()) return std::nullopt;
+  if (after == 'k' || after == 'K') value *= 1024;
+  if (!std::isfinite(value) || value < low || value > high) return std::nullopt;
+  return value;
+}
+
+}  // namespace esp::plan

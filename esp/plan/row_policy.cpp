@@ -1,0 +1,160 @@
+// The policy of a row: axes, batch, states, recomputation and overlap out of its columns.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/plan/rows.h"
+#include "esp/plan/software.h"
+
+namespace esp::plan {
+namespace {
+
+constexpr double kMostRanks = 1e6;
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+int axis(const CsvRow& cells, const char* name) {
+  return static_cast<int>(cells.number(name, 1, kMostRanks).value_or(1));
+}
+
+void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>& assumed) {
+  p.tp = axis(cells, "tp");
+  p.pp = axis(cells, "pp");
+  p.cp = axis(cells, "cp");
+  p.ep = axis(cells, "ep");
+  const auto told = cells.number("dp", 1, kMostRanks);
+  p.dp = static_cast<int>(told.value_or(0));
+  const int64_t within = int64_t{p.tp} * p.pp * p.cp;
+  if (told && within * p.dp == gpus) return;
+  if (told && int64_t{p.tp} * p.pp * p.dp == gpus && p.dp % p.cp == 0) {  // the table counts cp within dp
+    p.dp /= p.cp;
+    assumed.push_back(fmt::format("dp = {}, context groups counted apart", p.dp));
+    return;
+  }
+  const int left = std::max<int>(1, static_cast<int>(gpus / within));
+  if (told && within * left != gpus) return;  // neither fits: the axes are what ran
+  p.dp = left;
+  assumed.push_back(fmt::format("dp = {}, what is left of {} processors", p.dp, gpus));
+}
+
+void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open, std::vector<std::string>& assumed) {
+  const auto micro = cells.number("mbs", 1, 1 << 20), whole = cells.number("gbs", 1, 1e8),
+             steps = cells.number("grad_accum", 1, 1e7);
+  const auto replicas = static_cast<double>(p.dp);
+  if (whole) {
+    // A batch counted in tokens is far more sequences than anybody steps on.
+    double sequences = *whole;
+    if (sequences > 262144 && shape.seq > 0) {
+      sequences = std::max(1.0, sequences / static_cast<double>(shape.seq));
+      assumed.push_back(fmt::format("a batch of {:.0f} sequences (gbs counts tokens)", sequences));
+    }
+    p.global_batch = static_cast<int64_t>(sequences);
+  } else {
+    p.global_batch = static_cast<int64_t>(micro.value_or(1) * steps.value_or(1) * replicas);
+    if (!micro || !steps) assumed.push_back(fmt::format("a batch of {} sequences", p.global_batch));
+  }
+  const int64_t share = std::max<int64_t>(1, p.global_batch / p.dp);
+  if (micro) {
+    p.micro_batch = std::min(static_cast<int64_t>(*micro), share);
+  } else if (steps) {
+    p.micro_batch = std::max<int64_t>(1, share / static_cast<int64_t>(*steps));
+  } else {
+    p.micro_batch = 1;
+    open.micro_batch = share > 1;
+  }
+  p.global_batch = std::max(p.global_batch, p.micro_batch * p.dp);
+}
+
+void set_recompute(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open) {
+  const std::string words = cells.words("recompute");
+  open.recompute = words.empty();
+  if (words.empty() || words.starts_with("no") || words == "0" || words == "off" || words == "false") return;
+  const bool selective = has(words, "select") || has(words, "attn") || has(words, "attention") || has(words, "core") ||
+                         has(words, "mla") || has(words, "norm") || has(words, "act") || has(words, "sac") ||
+                         has(words, "mlp") || has(words, "module");
+  p.recompute = selective && !has(words, "full") ? Recompute::selective : Recompute::full;
+  // "full 12 layers", "block 4", "every 2nd layer": some of the layers only.
+  const size_t digit = words.find_first_of("0123456789");
+  if (digit == std::string::npos || !(has(words, "layer") || has(words, "block"))) return;
+  const int number = std::atoi(words.c_str() + digit);
+  if (number < 1) return;
+  const int mine = static_cast<int>(shape.layers) / std::max(1, p.pp);
+  p.recompute = Recompute::full;
+  p.recompute_layers = has(words, "every") ? mine / number : std::min(number, mine);
+}
+
+void set_states(const CsvRow& cells, const std::string& framework, Policy& p, std::vector<std::string>& assumed) {
+  const std::string words = cells.words("zero");
+  const size_t digit = words.find_first_of("0123");
+  if (digit != std::string::npos) {
+    p.zero = words[digit] - '0';
+  } else if (has(words, "fsdp") || has(words, "full") || has(words, "hsdp")) {
+    p.zero = 3;
+  } else if (has(words, "dist")) {
+    p.zero = 1;
+  } else if (words.empty() && has(framework, "fsdp")) {
+    p.zero = 3;
+    assumed.push_back("zero 3");
+  }
+  p.shard_group = static_cast<int>(cells.number("shard_group", 1, kMostRanks).value_or(0));
+  if (p.shard_group >= p.dp * p.cp) p.shard_group = 0;
+  const std::string offload = cells.words("offload");
+  if (offload.empty() || offload.starts_with("no") || offload == "0" || offload == "false") return;
+  p.offload = has(offload, "nvme") || has(offload, "ssd") || has(offload, "file") ? Offload::file : Offload::host;
+  const size_t percent = offload.find('%');
+  if (percent != std::string::npos) {
+    size_t begin = percent;
+    while (begin > 0 && std::isdigit(static_cast<unsigned char>(offload[begin - 1]))) --begin;
+    const int part = std::atoi(offload.substr(begin, percent - begin).c_str());
+    if (part >= 1 && part <= 100) p.offload_fraction = part / 100.0;
+  }
+}
+
+void set_overlap(const CsvRow& cells, Policy& p) {
+  const std::string words = cells.words("comm_overlap");
+  const bool old = p.software == "megatron-2021" || p.software == "megatron-2022";
+  p.overlap_dp = !old;
+  if (words.empty()) return;
+  const bool none = words.starts_with("none") || words.starts_with("no ") || words == "no" || words == "0" ||
+                    words.starts_with("off") || words.starts_with("false");
+  p.overlap_dp = !none && !has(words, "no dp") && !has(words, "no grad");
+  p.overlap_tp = !none && !has(words, "no tp") && (has(words, "tp") || has(words, "userbuf"));
+  p.overlap_ep = !none && (has(words, "ep ") || has(words, "a2a") || has(words, "all-to-all") || has(words, "moe"));
+}
+
+}  // namespace
+
+Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& processor, int gpus, Untold& open,
+                  std::vector<std::string>& assumed) {
+  Policy p;
+  const std::string framework = cells.words("framework"), flash = cells.words("flash_attn");
+  // Before 2022 nobody had it, and V100 never did.
+  p.flash = parse_flag(flash, processor.year == 0 || processor.year >= 2020);
+  p.software = software_of(framework, p.flash);
+  if (flash.empty() && shape.layers > 0)
+    assumed.push_back(p.flash ? "attention without stored scores" : "attention with stored scores");
+  if (framework.empty() && shape.layers > 0) assumed.push_back("software " + p.software);
+  set_axes(cells, p, gpus, assumed);
+  set_batch(cells, shape, p, open, assumed);
+  const auto chunks = cells.number("vpp", 1, 1024);
+  p.interleave = p.pp > 1 ? static_cast<int>(chunks.value_or(1)) : 1;
+  open.interleave = !chunks && p.pp > 1 && cells.words("schedule").empty();
+  const ScheduleWords schedule = parse_schedule(cells.words("schedule"), p.interleave, assumed);
+  p.schedule = schedule.schedule;
+  p.vocab_parallel_pipeline = schedule.vocabulary;
+  const bool modern = p.software == "megatron-core" || p.software == "nemo";
+  p.sequence = parse_flag(cells.words("seq_par"), modern && p.tp > 1) && p.tp > 1;
+  p.precision = parse_precision(cells.words("precision"), processor, assumed);
+  set_states(cells, framework, p, assumed);
+  set_recompute(cells, shape, p, open);
+  set_overlap(cells, p);
+  // GPT of the time before fused attention trained with dropout; nobody who came later did.
+  p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
+  const bool megatron = p.software.starts_with("megatron") || p.software == "nemo" || p.software == "fsdp";
+  p.gradients_fp32 = megatron;
+  return p;
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,114 @@
+// What people write in the columns of a table of results.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/plan/rows.h"
+
+namespace esp::plan {
+namespace {
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Letters and digits alone: "ZB-V", "zb_v" and "zbv" are one word.
+std::string plain(const std::string& words) {
+  std::string out;
+  for (const char c : words)
+    if (std::isalnum(static_cast<unsigned char>(c))) out += c;
+  return out;
+}
+
+struct Spelling {
+  std::string_view part, schedule;
+};
+// In this order: the more particular first.
+constexpr Spelling kSchedules[] = {
+    {"vhalf", "v-half"},
+    {"vmin", "v-min"},
+    {"dualpipe", "dualpipe"},
+    {"zbvpp", "zb-v"},
+    {"zbv", "zb-v"},
+    {"zerobubblev", "zb-v"},
+    {"zb2p", "zb-2p"},
+    {"zbh2", "zb-2p"},
+    {"zb1p", "zb-h1"},
+    {"zbh1", "zb-h1"},
+    {"zerobubble", "zb-h1"},
+    {"zb", "zb-h1"},
+    {"interleav", "interleaved"},
+    {"vpp", "interleaved"},
+    {"virtual", "interleaved"},
+    {"looped", "interleaved"},
+    {"circular", "interleaved"},
+    {"gpipe", "gpipe"},
+    {"afab", "gpipe"},
+    {"allforward", "gpipe"},
+    {"fthenb", "gpipe"},
+    {"1f1b", "1f1b"},
+    {"pipedream", "1f1b"},
+    {"dapple", "1f1b"},
+};
+
+struct Rate {
+  std::string_view name;
+  double Processor::*flops;
+};
+constexpr Rate kRates[] = {{"fp4", &Processor::fp4_flops},   {"fp8", &Processor::fp8_flops},
+                           {"bf16", &Processor::bf16_flops}, {"fp16", &Processor::fp16_flops},
+                           {"tf32", &Processor::tf32_flops}, {"fp32", &Processor::fp32_flops}};
+
+std::string precision_meant(const std::string& words) {
+  if (has(words, "fp4") || has(words, "nvfp4")) return "fp4";
+  if (has(words, "fp8") || has(words, "e4m3") || has(words, "float8")) return "fp8";
+  if (has(words, "bf16") || has(words, "bfloat")) return "bf16";
+  if (has(words, "fp16") || has(words, "half") || has(words, "float16") || has(words, "mixed") || has(words, "amp"))
+    return "fp16";
+  if (has(words, "tf32")) return "tf32";
+  if (has(words, "fp32") || has(words, "float32") || has(words, "single")) return "fp32";
+  return "";
+}
+
+}  // namespace
+
+ScheduleWords parse_schedule(const std::string& words, int interleave, std::vector<std::string>& assumed) {
+  ScheduleWords result;
+  const std::string given = plain(words);
+  result.vocabulary = has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab");
+  result.schedule = interleave > 1 ? "interleaved" : "1f1b";
+  if (given.empty() || given == "none") return result;
+  for (const Spelling& one : kSchedules)
+    if (has(given, one.part)) {
+      result.schedule = one.schedule;
+      // "Interleaved" with one chunk is the plain schedule, whatever it was called.
+      if (interleave > 1 && one.schedule == "1f1b") result.schedule = "interleaved";
+      return result;
+    }
+  assumed.push_back(fmt::format("schedule {} (\"{}\" is not known)", result.schedule, words));
+  return result;
+}
+
+std::string parse_precision(const std::string& words, const Processor& processor, std::vector<std::string>& assumed) {
+  std::string meant = precision_meant(words);
+  const bool told = !meant.empty();
+  if (!told) meant = processor.bf16_flops > 0 ? "bf16" : "fp16";
+  const auto* rate = std::find_if(std::begin(kRates), std::end(kRates), [&](const Rate& r) { return r.name == meant; });
+  std::string taken = meant;
+  if (processor.*rate->flops <= 0) {  // the next that the chip has
+    for (const Rate& other : kRates)
+      if (&other > rate && processor.*other.flops > 0) {
+        taken = other.name;
+        break;
+      }
+  }
+  if (!told || taken != meant) assumed.push_back(fmt::format("precision {}", taken));
+  return taken;
+}
+
+bool parse_flag(const std::string& words, bool otherwise) {
+  if (words.empty()) return otherwise;
+  return !(words[0] == '0' || words.starts_with("no") || words.starts_with("false") || words.starts_with("off"));
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,107 @@
+#include "esp/plan/rows.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::plan {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+RowKind kind_of(const CsvRow& cells) {
+  const std::string words = cells.words("kind");
+  if (has(words, "oom") || has(words, "memory_exceeded")) return RowKind::oom;
+  if (has(words, "layer")) return RowKind::layer_time;
+  if (has(words, "mem")) return RowKind::memory;
+  return RowKind::step;
+}
+
+MemoryKind memory_kind_of(const std::string& words) {
+  if (has(words, "state") || has(words, "optimizer")) return MemoryKind::states;
+  if (has(words, "activation") && !has(words, "+")) return MemoryKind::activations;
+  if (has(words, "reserved") || has(words, "cached")) return MemoryKind::reserved;
+  if (has(words, "alloc")) return MemoryKind::allocated;
+  return MemoryKind::total;
+}
+
+// Tools of processors count in binary units whatever they print; formulas in decimal ones.
+double unit_of(const std::string& words, MemoryKind kind) {
+  if (has(words, "1e9") || has(words, "10^9") || has(words, "decimal")) return 1e9;
+  if (has(words, "gib") || has(words, "2^30") || has(words, "1024")) return kGiB;
+  return kind == MemoryKind::states || kind == MemoryKind::activations ? 1e9 : kGiB;
+}
+
+// The step's time where it is printed, else from the rate of tokens.
+double measured_time(const CsvRow& cells, const Row& row) {
+  if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) return *time;
+  const auto rate = cells.number("tok_s_gpu", 1e-6, 1e12);
+  if (!rate || row.kind == RowKind::layer_time) return 0;
+  return static_cast<double>(row.policy.global_batch * row.shape.seq) / (*rate * row.policy.world());
+}
+
+}  // namespace
+
+Row read_row(const CsvRow& cells, const Catalog& catalog) {
+  Row row;
+  row.id = cells.text("row_id");
+  row.source = cells.text("source");
+  row.model = cells.text("model");
+  row.notes = cells.text("notes");
+  row.kind = kind_of(cells);
+  row.shape = row_shape(cells, row.assumed);
+  const double memory = cells.number("gpu_mem_gb", 0.1, 1e5).value_or(0);
+  const ProcessorRow* chip = catalog.recognise(cells.text("gpu"), memory);
+  if (!chip) {
+    chip = &catalog.processor("A100");
+    if (row.shape.layers > 0)
+      row.assumed.push_back(fmt::format("{} (gpu \"{}\" is not known)", chip->name, cells.text("gpu")));
+  }
+  double product = 1;
+  for (const char* axis : {"tp", "pp", "dp", "cp"}) product *= cells.number(axis, 1, 1e6).value_or(1);
+  const auto gpus = static_cast<int>(cells.number("gpus", 1, 1e6).value_or(std::min(product, 1e6)));
+  ClusterRequest request;
+  request.gpus = gpus;
+  request.per_node = static_cast<int>(cells.number("gpus_per_node", 1, 4096).value_or(0));
+  request.net_gbps_per_node = cells.number("net_gbps_per_node", 0.01, 1e6).value_or(0);
+  request.memory_gb = memory;
+  row.cluster = make_cluster(catalog, *chip, request, row.shape.layers > 0 ? &row.assumed : nullptr);
+  Untold open;
+  row.policy = row_policy(cells, row.shape, chip->processor, gpus, open, row.assumed);
+  const std::string memory_words = cells.words("mem_kind");
+  row.memory_kind = memory_kind_of(memory_words);
+  row.gb = unit_of(memory_words, row.memory_kind);
+  row.measured_gb = cells.number("mem_gb", 1e-6, 1e6).value_or(0);
+  if (row.shape.layers > 0) choose_untold(row, open);
+  row.measured_s = measured_time(cells, row);
+  return row;
+}
+
+std::vector<Row> read_rows(std::string_view text, std::string_view name, const Catalog& catalog) {
+  const auto table = parse_csv(text, name);
+  if (table.empty()) throw UsageError(fmt::format("{}: no rows; the first line names columns", name));
+  constexpr std::string_view kTelling[] = {"row_id", "source", "kind", "params_b", "layers", "gpu", "step_time_s"};
+  size_t known = 0;
+  for (const std::string& column : table[0])
+    known += static_cast<size_t>(std::count(std::begin(kTelling), std::end(kTelling), lower_case(column)));
+  if (known < 2)
+    throw UsageError(
+        fmt::format("{}: the first line names no columns of results; row_id, source, kind, layers, hidden, "
+                    "gpu, gpus, tp, pp, mbs, gbs, step_time_s … are known",
+                    name));
+  std::vector<Row> rows;
+  rows.reserve(table.size() - 1);
+  for (size_t i = 1; i < table.size(); ++i) {
+    rows.push_back(read_row(CsvRow(table[0], table[i]), catalog));
+    if (rows.back().id.empty()) rows.back().id = fmt::format("row {}", i);
+  }
+  return rows;
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,60 @@
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "esp/plan/rows.h"
+
+namespace esp::plan {
+namespace {
+
+std::string_view name_of(Recompute recompute) {
+  return recompute == Recompute::none ? "no" : recompute == Recompute::selective ? "selective" : "full";
+}
+
+std::vector<int> chunk_choices(const Row& row, bool open) {
+  std::vector<int> choices = {row.policy.interleave};
+  if (!open) return choices;
+  // Chunks of whole layers, and micro-batches in groups of the stages, as interleaving wants them.
+  for (int v = 2; v <= 8; ++v)
+    if (row.shape.layers % (int64_t{v} * row.policy.pp) == 0) choices.push_back(v);
+  return choices;
+}
+
+}  // namespace
+
+void choose_untold(Row& row, const Untold& open) {
+  if (!open.micro_batch && !open.interleave && !open.recompute) return;
+  const Policy given = row.policy;
+  const int64_t share = given.global_batch / given.dp;
+  std::vector<int64_t> micro = {given.micro_batch};
+  if (open.micro_batch)
+    for (int64_t b = 2; b <= 16 && b <= share; b *= 2)
+      if (share % b == 0) micro.push_back(b);
+  std::vector<Recompute> recomputes = {given.recompute};
+  if (open.recompute) recomputes = {Recompute::none, Recompute::selective, Recompute::full};
+  // What ran out of memory was nobody's choice: it stays as it is given.
+  const bool may_choose = row.kind != RowKind::oom;
+  double best = std::numeric_limits<double>::infinity();
+  for (const Recompute recompute : recomputes)
+    if (may_choose)
+      for (const int chunks : chunk_choices(row, open.interleave))
+        for (const int64_t b : micro) {
+          Policy p = given;
+          p.micro_batch = b;
+          p.recompute = recompute;
+          p.interleave = chunks;
+          if (chunks > 1) p.schedule = "interleaved";
+          if (chunks > 1 && p.num_micro_batches() % p.pp != 0) continue;
+          if (memory_of(row.shape, row.cluster, p).total() > row.cluster.processor.memory_bytes) continue;
+          const double time = estimate(row.shape, row.cluster, p).step_s;
+          if (time < best) {
+            best = time;
+            row.policy = p;
+          }
+        }
+  if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
+  if (open.interleave) row.assumed.push_back(fmt::format("{} chunks per stage", row.policy.interleave));
+  if (open.recompute) row.assumed.push_back(fmt::format("{} recomputation", name_of(row.policy.recompute)));
+}
+
+}  // namespace esp::plan
