@@ -20,6 +20,7 @@ struct Efficiency {
   double attention_forward = 0.60;  // fused attention, of the dense peak at long sequences
   double attention_backward = 0.45;
   double launch_us = 3;          // a kernel's fixed cost when the queue is not kept full
+  double sustained = 0.92;       // of a kernel's rate alone that it keeps in hours of training: clocks under power
   double collective_sms = 0.05;  // of the compute rate lost while a collective runs beside it
 };
 
@@ -48,6 +49,8 @@ struct Link {
   double latency = 0;    // α, seconds
   double efficiency = 0.8;
   double half_bytes = 0;
+  double setup = 0;             // of one collective call, seconds, whatever its size and group
+  double sum_gain = 1;          // an all-reduce's rate by the switches over the ring's, where in_network_sum
   bool in_network_sum = false;  // switches that reduce (NVLS, SHARP)
 };
 

@@ -1,0 +1,96 @@
+#include "esp/plan/activations.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "esp/plan/software.h"
+
+namespace esp::plan {
+namespace {
+
+double element_bytes(const Policy& p) {
+  return p.precision == "fp32" || p.precision == "tf32" ? 4 : 2;
+}
+
+}  // namespace
+
+Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
+  const Software& software = software_row(p.software);
+  const double t = p.tp, e = element_bytes(p), h = static_cast<double>(s.hidden);
+  const double seq = static_cast<double>(s.seq) / p.cp, tokens = static_cast<double>(p.micro_batch) * seq;
+  const double rows = p.sequence ? tokens / t : tokens;
+  const double heads = std::max(1.0, static_cast<double>(s.heads) / t);
+  const double kv_heads = std::max(1.0, static_cast<double>(s.kv_heads > 0 ? s.kv_heads : s.heads) / t);
+  const double width = static_cast<double>(s.head_dim > 0 ? s.head_dim : s.hidden / std::max<int64_t>(s.heads, 1));
+  const double mask = p.dropout ? 1 : 0;
+
+  Kept k;
+  k.input = e * h * (p.checkpoint_sharded ? tokens / t : rows);
+  // Attention: norm's input, the products' input, Q K V, the projection's input, the dropout mask.
+  double rest = 2 * e * h * rows + mask * h * rows;
+  double value = width;
+  if (s.kv_lora > 0) {
+    value = s.v_dim > 0 ? static_cast<double>(s.v_dim) : width;
+    const double qk = width + static_cast<double>(s.rope_dim);
+    rest += e * tokens * (static_cast<double>(s.q_lora + s.kv_lora) + heads * (2 * qk + value));
+  } else {
+    rest += e * tokens * (heads + 2 * kv_heads) * width;
+  }
+  rest += e * tokens * heads * value;
+  if (p.flash) {
+    rest += 4 * tokens * heads;  // row sums
+  } else {
+    // Softmax's output; with dropout its mask and what is left as well.
+    const double pairs = heads * tokens * static_cast<double>(s.seq);
+    k.scores = pairs * (p.dropout ? 2 * e + 1 : e);
+    if (!p.fused) k.scores += pairs * e;  // the scaled and masked scores too
+    k.working += 2 * e * pairs;           // gradients of scores, before and after softmax
+  }
+  // Feed-forward: norm's input, products' input, before and after the activation, the mask.
+  rest += 2 * e * h * rows + mask * h * rows;
+  const double in = s.gated ? 2 : 1, unfused = s.gated && !p.fused ? 1 : 0;
+  double hidden = tokens * static_cast<double>(s.ffn) / t;
+  if (experts) {
+    const double routed = tokens / t * static_cast<double>(s.topk) * p.expert_imbalance;
+    hidden = routed * static_cast<double>(s.expert_width()) * t / (expert_tensor(p) > 1 ? expert_tensor(p) : 1);
+    if (expert_tensor(p) <= 1) hidden = routed * static_cast<double>(s.expert_width());
+    rest += 2 * e * h * routed + 4 * rows * static_cast<double>(s.experts);  // permuted rows both ways, router
+    if (s.shared_experts > 0)
+      hidden += tokens / t * static_cast<double>(s.shared_experts * (s.shared_ffn > 0 ? s.shared_ffn : s.expert_width()));
+  }
+  rest += e * hidden * (in + 1 + unfused);
+  k.working += e * (hidden * (in + 1) + 2 * h * rows);
+  k.rest = rest * software.keep;
+  return k;
+}
+
+double kept_bytes(const Kept& kept, Recompute recompute) {
+  switch (recompute) {
+    case Recompute::full: return kept.input;
+    case Recompute::selective: return kept.rest;
+    case Recompute::none: break;
+  }
+  return kept.sum();
+}
+
+double head_bytes(const Shape& s, const Policy& p) {
+  const double tokens = static_cast<double>(p.micro_batch * s.seq) / p.cp;
+  const double spread = p.vocab_parallel_pipeline ? p.pp : 1;
+  return software_row(p.software).logit_bytes * tokens * static_cast<double>(s.vocab) / (p.tp * spread);
+}
+
+double live_micro_batches(const Policy& p, int stage) {
+  const double m = static_cast<double>(std::max<int64_t>(1, p.num_micro_batches())), P = p.pp, v = p.interleave;
+  if (p.pp <= 1) return 1;
+  const std::string& name = p.schedule;
+  if (name == "gpipe") return m;
+  if (name == "interleaved" && v > 1) return std::min(m * v, 2 * (P - stage - 1) + (v - 1) * P + 1) / v;
+  if (name == "zb-h1" || name == "zb-v" || name == "v-zb") return std::min(P, m);
+  if (name == "zb-2p" || name == "zb-h2") return std::min(2 * P - 1 - 2 * stage * (P - 1) / std::max(1.0, P - 1) * 0.5, m);
+  if (name == "v-half") return std::min(P / 2 + 1, m);
+  if (name == "v-min") return std::min(P / 3 + 1, m);
+  if (name == "dualpipe") return std::min(P + 1, m);
+  return std::min(P - stage, m);
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,168 @@
+#include "esp/plan/data_traffic.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace esp::plan {
+namespace {
+
+double wire_bytes(const Setting& s) {
+  if (s.policy.precision == "fp32" || s.policy.precision == "tf32") return 4;
+  return s.policy.gradients_fp32 ? s.software.gradient_bytes : 2;
+}
+
+// The group a dense parameter's copies form, and the part of it that shares one set of states.
+Group copies(const Setting& s) {
+  return group_of(s.cluster, static_cast<double>(s.policy.dp) * s.policy.cp, s.policy.tp);
+}
+Group sharers(const Setting& s) {
+  return group_of(s.cluster, shard_ranks(s.policy), s.policy.tp);
+}
+// Equal shards of different groups of sharers.
+Group replicas(const Setting& s) {
+  const double n = shard_ranks(s.policy);
+  return group_of(s.cluster, static_cast<double>(s.policy.dp) * s.policy.cp / n, s.policy.tp * n);
+}
+
+// One collective over `bytes` in buckets, each paying its own latency.
+template <typename Collective>
+Transfer in_buckets(const Setting& s, Collective collective, const Group& group, double bytes) {
+  if (bytes <= 0 || group.size <= 1) return {};
+  const double bucket = s.software.bucket_bytes > 0 ? std::min(bytes, s.software.bucket_bytes) : bytes;
+  const Transfer one = collective(s.cluster, group, bucket);
+  const double count = bytes / bucket;
+  return {count * one.bytes, count * one.time_s};
+}
+
+struct Sum {
+  Transfer reduce, gather;
+};
+
+Sum sums_of(const Setting& s, double parameters, const Group& all, const Group& shard, const Group& across) {
+  const double grads = parameters * wire_bytes(s), weights = parameters * 2;
+  Sum sum;
+  if (s.policy.zero == 0 || shard.size <= 1) {
+    sum.reduce = in_buckets(s, all_reduce, all, grads);
+    return sum;
+  }
+  if (s.software.shard_call_s > 0) {
+    // Whole tensors belong to owners: gradients are summed everywhere, then each owner broadcasts its share.
+    sum.reduce = in_buckets(s, all_reduce, all, grads);
+    const Transfer one = broadcast(s.cluster, shard, weights / shard.size);
+    sum.gather = {weights, shard.size * (one.time_s + s.software.shard_call_s)};
+    return sum;
+  }
+  sum.reduce = in_buckets(s, all_gather, shard, grads);
+  const Transfer rest = in_buckets(s, all_reduce, across, grads / shard.size);
+  sum.reduce.bytes += rest.bytes;
+  sum.reduce.time_s += rest.time_s;
+  sum.gather = in_buckets(s, all_gather, shard, weights);
+  return sum;
+}
+
+Traffic row_of(const char* op, const Group& group, const Transfer& t) {
+  return {"dp", op, crosses(group) ? "across" : "inside", t.bytes, t.time_s, 0};
+}
+
+}  // namespace
+
+Gathered gathered_layer(const Setting& s, const LayerTime& layer, Recompute recompute) {
+  Gathered g{layer.forward_s(), layer.backward_s(recompute)};
+  if (s.policy.zero < 3) return g;
+  const Group shard = sharers(s);
+  if (shard.size <= 1) return g;
+  const Held held = held_layer(s.shape, s.policy, s.shape.layers - 1);
+  const double weights = held.dense * 2 * (s.policy.quantised_weights ? 0.5 : 1);
+  const double grads = held.dense * wire_bytes(s) * (s.policy.quantised_gradients ? 0.25 : 1);
+  double gather = all_gather(s.cluster, shard, weights).time_s, scatter = all_gather(s.cluster, shard, grads).time_s;
+  double again = gather;
+  if (s.policy.secondary_shard) again = all_gather(s.cluster, group_of(s.cluster, std::min(8.0, shard.size), s.policy.tp), weights).time_s;
+  if (s.policy.keep_gathered) again = 0;
+  // The next unit's gather runs behind this unit's kernels, which it slows.
+  const double slow = s.cluster.processor.efficiency.collective_sms;
+  const auto beside = [&](double kernels, double traffic) {
+    return std::max(kernels, traffic) + slow * std::min(kernels, traffic);
+  };
+  if (!s.policy.overlap_dp) {
+    g.forward += gather;
+    g.backward += again + scatter;
+    return g;
+  }
+  g.forward = beside(g.forward, gather);
+  g.backward = beside(g.backward + layer.weights, again + scatter) - layer.weights;
+  return g;
+}
+
+DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks) {
+  DataTraffic d;
+  const Policy& p = s.policy;
+  const std::vector<Held> held = held_by_stage(s.shape, p);
+  Held most;
+  for (const Held& h : held)
+    if (h.dense + h.expert > most.dense + most.expert) most = h;
+  const double dense_shards = p.zero >= 1 ? shard_ranks(p) : 1, expert_shards = p.zero >= 1 ? expert_shard_ranks(p) : 1;
+  const double updated = most.dense / dense_shards + most.expert / expert_shards;
+  const double slow = s.cluster.processor.efficiency.collective_sms;
+
+  if (p.dp * p.cp > 1) {
+    const Group all = copies(s), shard = sharers(s), across = replicas(s);
+    if (p.zero >= 3) {
+      // Gathers and scatters are the layers' own; tables and the sums over replicas are left.
+      const double m = s.micro_batches();
+      const Transfer unit = in_buckets(s, all_gather, shard, most.dense * 2);
+      Traffic gather = row_of("all_gather", shard, {2 * m * unit.bytes, 2 * m * unit.time_s});
+      const Transfer rest = in_buckets(s, all_reduce, across, most.dense * wire_bytes(s) / shard.size);
+      const double window = (slowest.backward + slowest.weights) * chunks;
+      const double shown = p.overlap_dp ? std::max(0.0, rest.time_s - window) + slow * std::min(rest.time_s, window) : rest.time_s;
+      const double tables = 2.0 * static_cast<double>(s.shape.vocab * s.shape.hidden) / p.tp;
+      gather.exposed_s = all_gather(s.cluster, shard, tables).time_s * m;
+      d.rows.push_back(gather);
+      d.rows.push_back(row_of("reduce_scatter", shard, {m * unit.bytes, m * unit.time_s}));
+      if (rest.bytes > 0) {
+        d.rows.push_back(row_of("all_reduce", across, rest));
+        d.rows.back().exposed_s = shown;
+      }
+    } else {
+      const Sum sum = sums_of(s, most.dense, all, shard, across);
+      Traffic reduce = row_of(p.zero == 0 || s.software.shard_call_s > 0 ? "all_reduce" : "reduce_scatter", all, sum.reduce);
+      Traffic gather = row_of(s.software.shard_call_s > 0 ? "broadcast" : "all_gather", shard, sum.gather);
+      const double window = (slowest.backward + slowest.weights) * chunks, before = slowest.forward * chunks;
+      if (p.overlap_dp) {
+        const double hidden = std::min(sum.reduce.time_s, window);
+        // The last bucket is full only when backward is over.
+        const double bytes = most.dense * wire_bytes(s), last = std::min(1.0, s.software.bucket_bytes / std::max(bytes, 1.0));
+        reduce.exposed_s = std::max(sum.reduce.time_s - window, last * sum.reduce.time_s) + slow * hidden;
+        gather.exposed_s = p.zero >= 1 && s.software.shard_call_s == 0
+                               ? std::max(0.0, sum.gather.time_s - before) + slow * std::min(sum.gather.time_s, before)
+                               : sum.gather.time_s;
+      } else {
+        reduce.exposed_s = sum.reduce.time_s;
+        gather.exposed_s = sum.gather.time_s;
+      }
+      d.rows.push_back(reduce);
+      if (gather.bytes > 0) d.rows.push_back(gather);
+    }
+    if (most.expert > 0 && expert_copies(p) > 1) {
+      const Group group = group_of(s.cluster, expert_copies(p), static_cast<double>(p.ep) * expert_tensor(p));
+      const Group sharing = group_of(s.cluster, expert_shard_ranks(p), static_cast<double>(p.ep) * expert_tensor(p));
+      const Sum sum = sums_of(s, most.expert, group, sharing, group_of(s.cluster, 1, 1));
+      Traffic row = row_of("expert_sum", group, {sum.reduce.bytes + sum.gather.bytes, sum.reduce.time_s + sum.gather.time_s});
+      const double window = (slowest.backward + slowest.weights) * chunks * 0.5;
+      row.exposed_s = p.overlap_dp ? std::max(0.0, row.time_s - window) + slow * std::min(row.time_s, window) : row.time_s;
+      d.rows.push_back(row);
+    }
+  }
+  for (const Traffic& row : d.rows) d.exposed_s += row.exposed_s;
+  d.update_s = updated * s.software.optimizer_bytes / s.rates.bandwidth;
+  if (p.offload != Offload::none) {
+    const double moved = updated * 4 * p.offload_fraction;
+    const double host = s.cluster.host.bandwidth > 0 ? s.cluster.host.bandwidth * s.cluster.host.efficiency : 12e9;
+    d.offload_s = moved / host + updated * 28 * p.offload_fraction / host;
+    if (p.offload == Offload::file && s.cluster.disk_bandwidth > 0)
+      d.offload_s += updated * 24 * p.offload_fraction / s.cluster.disk_bandwidth;
+    d.update_s *= 1 - p.offload_fraction;
+  }
+  return d;
+}
+
+}  // namespace esp::plan

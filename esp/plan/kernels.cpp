@@ -1,0 +1,117 @@
+#include "esp/plan/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace esp::plan {
+namespace {
+
+// Tiles relative to the chip's best, and what share of its rate each reaches: smaller ones reuse less of what they load.
+struct Tile {
+  double m, n, rate;
+};
+constexpr Tile kTiles[] = {{2, 1, 1.0}, {1, 2, 1.0}, {1, 1, 0.94}, {1, 0.5, 0.80}, {0.5, 1, 0.80}, {0.5, 0.5, 0.62}};
+constexpr double kSplits[] = {1, 2, 4, 8};
+
+// Fewer queries than this leave the pipeline of loads inside fused attention unfilled half the time.
+constexpr double kHalfQueries = 384;
+constexpr double kBackwardFlops = 2.5;  // five products against two
+
+double quantised(double size, double tile) {
+  return std::ceil(size / tile);
+}
+
+}  // namespace
+
+Rates rates_of(const Processor& processor, const std::string& precision) {
+  const Efficiency& e = processor.efficiency;
+  Rates r;
+  const bool eight = precision == "fp8" || precision == "fp4";
+  const double peak = processor.flops(precision);
+  r.product = peak * (eight ? e.gemm_fp8_peak : e.gemm_peak) * e.sustained;
+  double wide = peak;
+  if (eight) wide = processor.bf16_flops > 0 ? processor.bf16_flops : processor.fp16_flops;
+  r.product16 = wide * e.gemm_peak * e.sustained;
+  r.attention_forward = wide * e.attention_forward * e.sustained;
+  r.attention_backward = wide * e.attention_backward * e.sustained;
+  r.bandwidth = processor.memory_bandwidth * e.memory;
+  r.launch_s = e.launch_us * 1e-6;
+  r.tile_m = e.tile_m;
+  r.tile_n = e.tile_n;
+  r.depth = e.gemm_depth;
+  r.multiprocessors = processor.kind == "gpu" ? processor.multiprocessors : 0;
+  r.input_bytes = eight ? 1 : precision == "fp32" || precision == "tf32" ? 4 : 2;
+  r.element_bytes = precision == "fp32" || precision == "tf32" ? 4 : 2;
+  return r;
+}
+
+double alignment(double elements) {
+  const auto n = static_cast<int64_t>(elements);
+  if (n % 64 == 0) return 1;
+  if (n % 32 == 0) return 0.96;
+  if (n % 16 == 0) return 0.90;
+  if (n % 8 == 0) return 0.82;
+  if (n % 2 == 0) return 0.60;
+  return 0.45;
+}
+
+double product_s(const Rates& r, const Product& p) {
+  if (p.m <= 0 || p.n <= 0 || p.k <= 0 || p.batch <= 0) return 0;
+  const double input = p.wide ? r.element_bytes : r.input_bytes;
+  const double bytes = p.batch * (input * (p.m * p.k + p.k * p.n) + p.out_bytes * p.m * p.n);
+  const double rate = p.wide ? r.product16 : r.product;
+  const double moving = bytes / r.bandwidth;
+  if (r.multiprocessors <= 0) return r.launch_s + std::max(moving, 2 * p.batch * p.m * p.n * p.k / rate);
+  const double each = rate / r.multiprocessors * alignment(p.n) * alignment(p.k);
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double tm = tile.m * r.tile_m, tn = tile.n * r.tile_n;
+    const double tiles = p.batch * quantised(p.m, tm) * quantised(p.n, tn);
+    const double one = 2 * tm * tn / (each * tile.rate);
+    for (const double split : kSplits) {
+      // Splitting the inner dimension fills an unfilled wave, for a pass over the partial results.
+      if (split > 1 && tiles * split > 2 * r.multiprocessors) break;
+      const double waves = std::ceil(tiles * split / r.multiprocessors);
+      double time = waves * one * (p.k / split + r.depth);
+      if (split > 1) time += 8 * p.batch * p.m * p.n * split / r.bandwidth;
+      if (best == 0 || time < best) best = time;
+    }
+  }
+  return r.launch_s + std::max(moving, best);
+}
+
+double stream_s(const Rates& r, double bytes, double kernels) {
+  return bytes / r.bandwidth + kernels * r.launch_s;
+}
+
+double attention_flops(const Attention& a) {
+  const double pairs = a.queries * a.keys * (a.causal ? 0.5 : 1.0);
+  return 2 * a.batch * a.heads * pairs * (a.qk_dim + a.v_dim);
+}
+
+namespace {
+
+// Blocks of 128 queries of one head go to multiprocessors; short sequences and narrow heads leave them waiting.
+double fill(const Rates& r, const Attention& a) {
+  const double length = a.queries / (a.queries + kHalfQueries);
+  const double width = std::min(1.0, 0.5 + 0.5 * std::min(a.qk_dim, a.v_dim) / 128);
+  if (r.multiprocessors <= 0) return length * width;
+  const double blocks = a.batch * a.heads * std::ceil(a.queries / 128);
+  const double waves = blocks / r.multiprocessors;
+  return length * width * std::min(1.0, waves / std::ceil(waves) + 0.15);
+}
+
+}  // namespace
+
+double flash_forward_s(const Rates& r, const Attention& a) {
+  const double bytes = 2 * a.batch * (a.queries * a.heads * (a.qk_dim + a.v_dim) + a.keys * a.kv_heads * (a.qk_dim + a.v_dim));
+  return r.launch_s + std::max(bytes / r.bandwidth, attention_flops(a) / (r.attention_forward * fill(r, a)));
+}
+
+double flash_backward_s(const Rates& r, const Attention& a) {
+  const double bytes = 4 * a.batch * (a.queries * a.heads + a.keys * a.kv_heads) * (a.qk_dim + a.v_dim);
+  return 2 * r.launch_s +
+         std::max(bytes / r.bandwidth, kBackwardFlops * attention_flops(a) / (r.attention_backward * fill(r, a)));
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,304 @@
+#include "esp/plan/layers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "esp/plan/states.h"
+
+namespace esp::plan {
+namespace {
+
+// Kernels of one layer's forward where each block of operations is one, and how many more the backward starts.
+constexpr double kKernels = 14, kBackwardKernels = 1.8;
+// Of traffic cut in pieces that run behind their product, what still shows: the first piece and slower products.
+constexpr double kPipelinedShown = 0.25;
+// Products over experts, each with its own few rows: groups start and end apart.
+constexpr double kGrouped = 0.85;
+
+struct Sizes {
+  double tokens, rows, h, heads, kv_heads, qk, v, e;
+  double batch, seq, queries;
+};
+
+Sizes sizes_of(const Setting& s) {
+  const Shape& shape = s.shape;
+  const double t = s.policy.tp;
+  Sizes z;
+  z.tokens = s.tokens();
+  z.rows = s.rows();
+  z.h = static_cast<double>(shape.hidden);
+  z.heads = std::max(1.0, static_cast<double>(shape.heads) / t);
+  z.kv_heads = std::max(1.0, static_cast<double>(shape.kv_heads > 0 ? shape.kv_heads : shape.heads) / t);
+  const double width =
+      static_cast<double>(shape.head_dim > 0 ? shape.head_dim : shape.hidden / std::max<int64_t>(shape.heads, 1));
+  z.qk = width + static_cast<double>(shape.kv_lora > 0 ? shape.rope_dim : 0);
+  z.v = shape.kv_lora > 0 && shape.v_dim > 0 ? static_cast<double>(shape.v_dim) : width;
+  z.e = s.rates.element_bytes;
+  z.batch = static_cast<double>(s.policy.micro_batch);
+  z.seq = static_cast<double>(shape.seq);
+  z.queries = z.seq / s.policy.cp;
+  return z;
+}
+
+// A product with weights in×out over `rows`, and both of its gradients.
+void linear(const Setting& s, LayerTime& to, double rows, double in, double out, double copies = 1, double rate = 1) {
+  const double e = s.rates.element_bytes;
+  // Into 32-bit gradients in place, or a 16-bit result that a second kernel adds.
+  const double sum_bytes = s.policy.gradients_fp32 ? 8 : 2 * e;
+  const double result = s.software.fused_gradients ? sum_bytes : e;
+  to.forward += product_s(s.rates, {rows, out, in, copies, e, false}) / rate;
+  to.backward += product_s(s.rates, {rows, in, out, copies, e, false}) / rate;
+  to.weights += product_s(s.rates, {in, out, rows, copies, result, false}) / rate;
+  if (!s.software.fused_gradients) to.weights += stream_s(s.rates, copies * in * out * (e + sum_bytes));
+  if (s.rates.input_bytes < 2) {  // 8-bit inputs are made from 16-bit ones, both ways round
+    to.forward += stream_s(s.rates, copies * (rows * in * 4 + in * out * 4 / s.micro_batches()));
+    to.backward += stream_s(s.rates, copies * rows * out * 4);
+  }
+}
+
+void unfused_attention(const Setting& s, const Sizes& z, LayerTime& to, double& core) {
+  const double heads = z.batch * z.heads, pairs = heads * z.queries * z.seq;
+  const Product scores{z.queries, z.seq, z.qk, heads, z.e, true}, values{z.queries, z.v, z.seq, heads, z.e, true};
+  const Product keys{z.seq, z.qk, z.queries, heads, z.e, true};
+  const double mask = s.policy.dropout ? 1 : 0, again = s.policy.fused ? 0 : 1;
+  // Scale, mask and softmax in one kernel or three; dropout reads, writes and keeps its mask.
+  const double softmax = pairs * (2 * z.e + again * 4 * z.e), dropped = pairs * (2 * z.e + 1) * mask;
+  core = product_s(s.rates, scores) + product_s(s.rates, values) +
+         stream_s(s.rates, softmax + dropped, 1 + mask + 2 * again);
+  to.forward += core;
+  to.backward += product_s(s.rates, scores) + 2 * product_s(s.rates, keys) + product_s(s.rates, values) +
+                 stream_s(s.rates, pairs * (3 * z.e + again * 4 * z.e) + dropped, 1 + mask + 2 * again);
+}
+
+void attention(const Setting& s, const Sizes& z, LayerTime& to) {
+  const Shape& shape = s.shape;
+  if (shape.kv_lora > 0) {
+    const auto ql = static_cast<double>(shape.q_lora), kl = static_cast<double>(shape.kv_lora);
+    if (ql > 0) linear(s, to, z.rows, z.h, ql);
+    linear(s, to, z.tokens, ql > 0 ? ql : z.h, z.heads * z.qk);
+    linear(s, to, z.rows, z.h, kl + static_cast<double>(shape.rope_dim));
+    linear(s, to, z.tokens, kl, z.heads * (z.qk - static_cast<double>(shape.rope_dim) + z.v));
+  } else {
+    linear(s, to, z.tokens, z.h, (z.heads + 2 * z.kv_heads) * z.qk);
+  }
+  double core = 0;
+  if (s.policy.flash) {
+    const Attention a{z.batch, z.heads, z.kv_heads, z.queries, z.seq, z.qk, z.v, shape.causal};
+    core = flash_forward_s(s.rates, a);
+    to.forward += core;
+    to.backward += flash_backward_s(s.rates, a);
+  } else {
+    unfused_attention(s, z, to, core);
+  }
+  to.core += core;
+  linear(s, to, z.tokens, z.heads * z.v, z.h);
+}
+
+// Norms, residuals with their dropout, rotation, biases: by bytes.
+void elementwise(const Setting& s, const Sizes& z, LayerTime& to) {
+  const double mask = s.policy.dropout ? 1 : 0, again = s.policy.fused ? 1 : 2;
+  const double stream = z.h * z.rows;
+  double forward = stream * 2 * (2 * z.e + again * (3 * z.e + mask));
+  double backward = stream * 2 * (3 * z.e + 3 * z.e + mask * (2 * z.e + 1));
+  if (!s.shape.learned_positions && s.shape.arch != "bert" && s.shape.arch != "t5") {
+    const double turned = again * 2 * z.e * z.tokens * (z.heads + z.kv_heads) * z.qk;
+    forward += turned;
+    backward += turned;
+  }
+  if (s.shape.bias) backward += z.e * z.tokens * ((z.heads + 2 * z.kv_heads) * z.qk + z.h);
+  to.forward += stream_s(s.rates, forward * s.software.passes, 5);
+  to.backward += stream_s(s.rates, backward * s.software.passes, 7);
+}
+
+void activation(const Setting& s, LayerTime& to, double elements) {
+  const double in = s.shape.gated ? 2 : 1, again = s.policy.fused ? 1 : 1.6, e = s.rates.element_bytes;
+  to.forward += stream_s(s.rates, e * elements * (in + 1) * again * s.software.passes);
+  to.backward += stream_s(s.rates, e * elements * (2 * in + 1) * again * s.software.passes);
+}
+
+void perceptron(const Setting& s, LayerTime& to, double rows, double width, double copies = 1, double rate = 1) {
+  const auto h = static_cast<double>(s.shape.hidden);
+  linear(s, to, rows, h, (s.shape.gated ? 2 : 1) * width, copies, rate);
+  activation(s, to, copies * rows * width);
+  linear(s, to, rows, width, h, copies, rate);
+}
+
+void expert_layer(const Setting& s, const Sizes& z, LayerTime& to) {
+  const Shape& shape = s.shape;
+  const int divided = expert_tensor(s.policy);
+  const double own = divided > 1 ? z.tokens : z.tokens / s.policy.tp;  // tokens this rank sends out
+  const double routed = own * static_cast<double>(shape.topk) * s.policy.expert_imbalance;
+  const double local = std::max(1.0, static_cast<double>(shape.experts) / s.policy.ep);
+  linear(s, to, own, z.h, static_cast<double>(shape.experts));
+  // Choosing, sorting rows by expert and putting them back weighted.
+  to.forward += stream_s(s.rates, routed * z.h * z.e * 4 + own * static_cast<double>(shape.experts) * 12, 8);
+  to.backward += stream_s(s.rates, routed * z.h * z.e * 5 + own * static_cast<double>(shape.experts) * 12, 8);
+  perceptron(s, to, routed / local, static_cast<double>(shape.expert_width()) / divided, local, kGrouped);
+  if (shape.shared_experts > 0)
+    perceptron(s, to, z.tokens,
+               static_cast<double>(shape.shared_experts * (shape.shared_ffn > 0 ? shape.shared_ffn : shape.expert_width())) /
+                   s.policy.tp);
+}
+
+// Two regions a layer, one where experts carry their own rows: all-reduces, or gathers and scatters of sequence
+// parallelism with one more gather for the weight gradients.
+void tensor_traffic(const Setting& s, const Sizes& z, LayerTime& to, double regions) {
+  if (s.policy.tp <= 1) return;
+  const double whole = z.e * z.tokens * z.h;
+  const Transfer reduce = all_reduce(s.cluster, s.tensor, whole), gather = all_gather(s.cluster, s.tensor, whole);
+  LayerTraffic& t = to.tensor;
+  const double shown = s.policy.overlap_tp ? kPipelinedShown : 1;
+  const double hidden = s.cluster.processor.efficiency.collective_sms;  // what runs beside slows down
+  if (s.policy.sequence) {
+    t.time = {regions * 2 * gather.time_s, regions * 3 * gather.time_s};
+    t.bytes = {regions * 2 * gather.bytes, regions * 3 * gather.bytes};
+    const double behind = s.software.tensor_async ? 2 * gather.time_s : 0;
+    t.exposed.forward = regions * 2 * gather.time_s * shown;
+    t.exposed.backward = regions * ((3 * gather.time_s - behind) * shown + behind * hidden);
+  } else {
+    t.time = {regions * reduce.time_s, regions * reduce.time_s};
+    t.bytes = {regions * reduce.bytes, regions * reduce.bytes};
+    t.exposed.forward = t.time.forward * shown;
+    t.exposed.backward = t.time.backward * (s.software.tensor_async ? hidden : shown);
+  }
+}
+
+void context_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
+  const double c = s.policy.cp;
+  if (c <= 1) return;
+  const double blocks = z.batch * z.queries * z.e * z.kv_heads * (z.qk + z.v);  // K and V of one rank
+  LayerTraffic& t = to.context;
+  if (s.policy.context == "ulysses") {
+    const double each = z.batch * z.queries * z.e * (z.heads + z.kv_heads) * (z.qk + z.v);
+    const Transfer one = all_to_all(s.cluster, s.context, each);
+    t.time = {one.time_s, one.time_s};
+    t.bytes = {one.bytes, one.bytes};
+    t.exposed = t.time;
+    return;
+  }
+  if (s.policy.context == "allgather") {
+    const Transfer one = all_gather(s.cluster, s.context, blocks * c);
+    t.time = {one.time_s, 2 * one.time_s};
+    t.bytes = {one.bytes, 2 * one.bytes};
+    t.exposed = t.time;
+    return;
+  }
+  const Transfer hop = send(s.cluster, crosses(s.context) ? s.cluster.domain : 1, blocks);
+  t.time = {(c - 1) * hop.time_s, 2 * (c - 1) * hop.time_s};
+  t.bytes = {(c - 1) * hop.bytes, (2 * c - 1) * hop.bytes};
+  // Each hop runs behind the attention on the block before it.
+  const double core = to.core / c;
+  const double over = s.policy.overlap_cp ? std::max(0.0, hop.time_s - core) : hop.time_s;
+  const double over_back = s.policy.overlap_cp ? std::max(0.0, 2 * hop.time_s - 2.5 * core) : 2 * hop.time_s;
+  t.exposed = {(c - 1) * over + hop.time_s * 0.1, (c - 1) * over_back + hop.time_s * 0.1};
+}
+
+void expert_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
+  if (s.policy.ep <= 1) return;
+  const double own = expert_tensor(s.policy) > 1 ? z.tokens : z.tokens / s.policy.tp;
+  const double bytes = own * static_cast<double>(s.shape.topk) * z.h * z.e * s.policy.expert_imbalance;
+  const Transfer one = all_to_all(s.cluster, s.expert, bytes);
+  to.expert.time = {2 * one.time_s, 2 * one.time_s};
+  to.expert.bytes = {2 * one.bytes, 2 * one.bytes};
+  const double shown = s.policy.overlap_ep ? kPipelinedShown : 1;
+  to.expert.exposed = {2 * one.time_s * shown, 2 * one.time_s * shown};
+}
+
+}  // namespace
+
+Setting::Setting(const Shape& a_shape, const Cluster& a_cluster, const Policy& a_policy)
+    : shape(a_shape),
+      cluster(a_cluster),
+      policy(a_policy),
+      software(software_row(a_policy.software)),
+      rates(rates_of(a_cluster.processor, a_policy.precision)),
+      tensor(group_of(a_cluster, a_policy.tp, 1)),
+      context(group_of(a_cluster, a_policy.cp, a_policy.tp)),
+      // With experts undivided their group takes in the tensor ranks: it is as dense as can be.
+      expert(group_of(a_cluster, a_policy.ep, expert_tensor(a_policy))) {
+  rates.attention_forward *= software.attention;
+  rates.attention_backward *= software.attention;
+}
+
+double Setting::tokens() const {
+  return static_cast<double>(policy.micro_batch * shape.seq) / policy.cp;
+}
+
+double Setting::rows() const {
+  return policy.sequence ? tokens() / policy.tp : tokens();
+}
+
+double Setting::micro_batches() const {
+  return static_cast<double>(std::max<int64_t>(1, policy.num_micro_batches()));
+}
+
+double LayerTime::forward_s() const {
+  return forward + tensor.exposed.forward + context.exposed.forward + expert.exposed.forward;
+}
+
+double LayerTime::backward_s(Recompute recompute) const {
+  const double own = backward + tensor.exposed.backward + context.exposed.backward + expert.exposed.backward;
+  if (recompute == Recompute::full) return own + forward_s();
+  if (recompute == Recompute::selective) return own + core + context.exposed.forward;
+  return own;
+}
+
+LayerTime layer_time(const Setting& s, bool experts, bool attends_across) {
+  const Sizes z = sizes_of(s);
+  LayerTime t;
+  attention(s, z, t);
+  if (attends_across) attention(s, z, t);
+  if (experts) {
+    expert_layer(s, z, t);
+    expert_traffic(s, z, t);
+  } else {
+    perceptron(s, t, z.tokens, static_cast<double>(s.shape.ffn) / s.policy.tp);
+  }
+  elementwise(s, z, t);
+  const double kernels = kKernels * s.software.passes + (experts ? 12 : 0), host = s.software.host_us * 1e-6;
+  t.forward = std::max(t.forward, kernels * host);
+  t.backward = std::max(t.backward, kernels * kBackwardKernels * 0.7 * host);
+  t.weights = std::max(t.weights, kernels * kBackwardKernels * 0.3 * host);
+  tensor_traffic(s, z, t, experts && s.policy.ep > 1 && expert_tensor(s.policy) == 1 ? 1 : attends_across ? 3 : 2);
+  context_traffic(s, z, t);
+  return t;
+}
+
+EndTime embedding_time(const Setting& s) {
+  const double bytes = s.tokens() * static_cast<double>(s.shape.hidden) * s.rates.element_bytes;
+  const double spread = s.policy.vocab_parallel_pipeline ? s.policy.pp : 1;
+  EndTime t;
+  t.forward = stream_s(s.rates, (2 + (s.policy.dropout ? 2 : 0) + (s.shape.learned_positions ? 3 : 0)) * bytes, 3) / spread;
+  t.weights = stream_s(s.rates, 4 * bytes, 3) / spread;
+  const Transfer sum = s.policy.sequence ? all_gather(s.cluster, s.tensor, bytes) : all_reduce(s.cluster, s.tensor, bytes);
+  t.forward += sum.time_s;
+  return t;
+}
+
+EndTime head_time(const Setting& s) {
+  const double spread = s.policy.vocab_parallel_pipeline ? s.policy.pp : 1;
+  const double tokens = s.tokens(), h = static_cast<double>(s.shape.hidden), e = s.rates.element_bytes;
+  const double columns = static_cast<double>(s.shape.vocab) / (s.policy.tp * spread);
+  EndTime t;
+  t.forward = product_s(s.rates, {tokens, columns, h, 1, e, true}) +
+              stream_s(s.rates, 0.6 * s.software.loss_bytes * tokens * columns + 2 * e * s.rows() * h, 6);
+  t.backward = product_s(s.rates, {tokens, h, columns, 1, e, true}) +
+               stream_s(s.rates, 0.4 * s.software.loss_bytes * tokens * columns + 3 * e * s.rows() * h, 4);
+  t.weights = product_s(s.rates, {h, columns, tokens, 1, s.policy.gradients_fp32 ? 8 : 2 * e, true});
+  if (s.policy.tp > 1) {
+    const double whole = e * tokens * h;
+    t.forward += s.policy.sequence ? all_gather(s.cluster, s.tensor, whole).time_s : 0;
+    t.forward += 3 * all_reduce(s.cluster, s.tensor, 4 * tokens).time_s;
+    t.backward += s.policy.sequence ? all_gather(s.cluster, s.tensor, whole).time_s
+                                    : all_reduce(s.cluster, s.tensor, whole).time_s;
+  }
+  if (spread > 1) {  // every stage sees every micro-batch: rows out to all, partial gradients back
+    const Transfer rows = broadcast(s.cluster, group_of(s.cluster, spread, static_cast<double>(s.policy.tp) * s.policy.cp * s.policy.dp),
+                                    e * s.rows() * h);
+    t.forward += 0.5 * rows.time_s;
+    t.backward += 0.5 * rows.time_s;
+  }
+  return t;
+}
+
+}  // namespace esp::plan

@@ -1,0 +1,109 @@
+#include "esp/plan/network.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace esp::plan {
+namespace {
+
+// Trees send every byte twice through inner members and pipeline worse than a ring; in exchange their depth is a
+// logarithm. NCCL's own model gives them about this share of the ring's rate.
+constexpr double kTreeRate = 0.8;
+// An all-to-all's many small messages against a ring's few.
+constexpr double kExchangeRate = 0.75;
+
+double inside_rate(const Cluster& c) {
+  return c.inside.bandwidth * c.inside.efficiency;
+}
+
+// Per processor, between domains: the spine divides what the leaves offer.
+double across_rate(const Cluster& c, double domains) {
+  double rate = c.across.bandwidth * c.across.efficiency;
+  const double nodes = domains * c.domain / std::max(c.per_node, 1);
+  if (c.leaf_nodes > 0 && nodes > c.leaf_nodes) rate /= std::max(1.0, c.oversubscription);
+  return rate;
+}
+
+double over(double bytes, double rate) {
+  return rate > 0 ? bytes / rate : 0;
+}
+
+// A step's fixed cost: the slowest hop in it, and what a short message loses.
+double step_s(const Cluster& c, const Group& g) {
+  const Link& link = crosses(g) ? c.across : c.inside;
+  return link.latency + over(link.half_bytes, link.bandwidth * link.efficiency);
+}
+
+double setup_s(const Cluster& c, const Group& g) {
+  return crosses(g) ? std::max(c.inside.setup, c.across.setup) : c.inside.setup;
+}
+
+// One pass of a ring over `bytes`: (n−1) steps of S/n.
+double ring_s(const Cluster& c, const Group& g, double bytes, double gain = 1) {
+  double moving = g.inside > 1 ? over((g.size - 1) / g.size * bytes, inside_rate(c) * gain) : 0;
+  if (crosses(g)) {
+    const double wire = (g.domains - 1) / g.domains * bytes / g.inside;
+    moving = std::max(moving, over(wire, across_rate(c, g.domains)));
+  }
+  return moving + (g.size - 1) * step_s(c, g);
+}
+
+double tree_s(const Cluster& c, const Group& g, double bytes) {
+  const double levels = std::log2(g.domains);
+  double moving = over((g.inside - 1) / g.inside * bytes, inside_rate(c));
+  moving = std::max(moving, over(bytes / g.inside, across_rate(c, g.domains) * kTreeRate));
+  return moving + 2 * levels * c.across.latency + (g.inside - 1) * c.inside.latency;
+}
+
+}  // namespace
+
+bool crosses(const Group& group) {
+  return group.domains > 1;
+}
+
+Group group_of(const Cluster& cluster, double size, double stride) {
+  Group g;
+  g.size = std::max(1.0, size);
+  const double room = std::max(1.0, std::floor(cluster.domain / std::max(1.0, stride)));
+  g.inside = std::min(g.size, room);
+  g.domains = std::ceil(g.size / g.inside);
+  return g;
+}
+
+Transfer all_reduce(const Cluster& c, const Group& g, double bytes) {
+  if (g.size <= 1 || bytes <= 0) return {};
+  const bool summed = c.inside.in_network_sum && !crosses(g) && g.size > 4;
+  double time = 2 * ring_s(c, g, bytes, summed ? c.inside.sum_gain : 1);
+  if (crosses(g)) time = std::min(time, 2 * tree_s(c, g, bytes));
+  return {2 * (g.size - 1) / g.size * bytes, setup_s(c, g) + time};
+}
+
+Transfer all_gather(const Cluster& c, const Group& g, double bytes) {
+  if (g.size <= 1 || bytes <= 0) return {};
+  return {(g.size - 1) / g.size * bytes, setup_s(c, g) + ring_s(c, g, bytes)};
+}
+
+Transfer all_to_all(const Cluster& c, const Group& g, double bytes) {
+  if (g.size <= 1 || bytes <= 0) return {};
+  double time = over((g.inside - 1) / g.size * bytes, inside_rate(c) * kExchangeRate);
+  if (crosses(g))
+    time = std::max(time, over((g.size - g.inside) / g.size * bytes, across_rate(c, g.domains) * kExchangeRate));
+  return {(g.size - 1) / g.size * bytes, setup_s(c, g) + time + std::log2(g.size) * step_s(c, g)};
+}
+
+Transfer broadcast(const Cluster& c, const Group& g, double bytes) {
+  if (g.size <= 1 || bytes <= 0) return {};
+  double time = over(bytes, inside_rate(c));
+  // The message enters each domain once, over all its cards.
+  if (crosses(g)) time = std::max(time, over(bytes / g.inside, across_rate(c, g.domains)));
+  return {bytes, setup_s(c, g) + time + std::log2(g.size) * step_s(c, g)};
+}
+
+Transfer send(const Cluster& c, double stride, double bytes) {
+  if (bytes <= 0) return {};
+  const bool inside = stride < c.domain;
+  const Link& link = inside ? c.inside : c.across;
+  return {bytes, link.latency + over(bytes, inside ? inside_rate(c) : across_rate(c, 2))};
+}
+
+}  // namespace esp::plan

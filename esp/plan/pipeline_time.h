@@ -1,0 +1,20 @@
+// A step of a pipeline in closed form, from the times of its pieces: exact for equal stages and free transfers, the
+// slowest stage's work plus everyone's filling and draining otherwise.
+#pragma once
+
+#include <vector>
+
+#include "esp/plan/estimate.h"
+#include "esp/plan/states.h"
+
+namespace esp::plan {
+
+struct PipelineTime {
+  double total = 0;    // of all micro-batches
+  double busy = 0;     // of the slowest stage
+  double bubble = 0;   // it waits
+  double sending = 0;  // it spends on messages that show
+};
+PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std::vector<StageTime>& times);
+
+}  // namespace esp::plan
