@@ -39,7 +39,7 @@ double unit_of(const std::string& words, MemoryKind kind) {
 }
 
 // The step's time where it is printed, else from the rate of tokens.
-double measured_time(const CsvRow& cells, const Row& row) {
+double measured_time(const CsvRow& cells, const MeasuredRow& row) {
   if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) return *time;
   const auto rate = cells.number("tok_s_gpu", 1e-6, 1e12);
   if (!rate || row.kind == RowKind::layer_time) return 0;
@@ -48,8 +48,8 @@ double measured_time(const CsvRow& cells, const Row& row) {
 
 }  // namespace
 
-Row read_row(const CsvRow& cells, const Catalog& catalog) {
-  Row row;
+MeasuredRow read_row(const CsvRow& cells, const Catalog& catalog) {
+  MeasuredRow row;
   row.id = cells.text("row_id");
   row.source = cells.text("source");
   row.model = cells.text("model");
@@ -83,7 +83,7 @@ Row read_row(const CsvRow& cells, const Catalog& catalog) {
   return row;
 }
 
-std::vector<Row> read_rows(std::string_view text, std::string_view name, const Catalog& catalog) {
+std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name, const Catalog& catalog) {
   const auto table = parse_csv(text, name);
   if (table.empty()) throw UsageError(fmt::format("{}: no rows; the first line names columns", name));
   constexpr std::string_view kTelling[] = {"row_id", "source", "kind", "params_b", "layers", "gpu", "step_time_s"};
@@ -95,7 +95,7 @@ std::vector<Row> read_rows(std::string_view text, std::string_view name, const C
         fmt::format("{}: the first line names no columns of results; row_id, source, kind, layers, hidden, "
                     "gpu, gpus, tp, pp, mbs, gbs, step_time_s … are known",
                     name));
-  std::vector<Row> rows;
+  std::vector<MeasuredRow> rows;
   rows.reserve(table.size() - 1);
   for (size_t i = 1; i < table.size(); ++i) {
     rows.push_back(read_row(CsvRow(table[0], table[i]), catalog));

@@ -19,7 +19,7 @@ enum class RowKind { step, layer_time, memory, oom };
 // What a row's memory counts.
 enum class MemoryKind { states, activations, allocated, reserved, total };
 
-struct Row {
+struct MeasuredRow {
   std::string id, source, model, notes;
   RowKind kind = RowKind::step;
   Shape shape;
@@ -32,8 +32,8 @@ struct Row {
 };
 
 // UsageError: no table, or none of its columns known.
-std::vector<Row> read_rows(std::string_view text, std::string_view name, const Catalog& catalog);
-Row read_row(const CsvRow& cells, const Catalog& catalog);
+std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name, const Catalog& catalog);
+MeasuredRow read_row(const CsvRow& cells, const Catalog& catalog);
 
 // Parts of it, each over the cells of one row.
 Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed);
@@ -45,7 +45,7 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
                   std::vector<std::string>& assumed);
 // Whoever publishes a result has tuned what he does not mention: of the micro-batches, chunks and recomputations left
 // open, those that fit and are predicted fastest.
-void choose_untold(Row& row, const Untold& open);
+void choose_untold(MeasuredRow& row, const Untold& open);
 
 // Words of the columns. What is not recognised is the default, and said.
 struct ScheduleWords {

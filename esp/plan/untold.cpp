@@ -11,7 +11,7 @@ std::string_view name_of(Recompute recompute) {
   return recompute == Recompute::none ? "no" : recompute == Recompute::selective ? "selective" : "full";
 }
 
-std::vector<int> chunk_choices(const Row& row, bool open) {
+std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
   std::vector<int> choices = {row.policy.interleave};
   if (!open) return choices;
   // Chunks of whole layers, and micro-batches in groups of the stages, as interleaving wants them.
@@ -22,7 +22,7 @@ std::vector<int> chunk_choices(const Row& row, bool open) {
 
 }  // namespace
 
-void choose_untold(Row& row, const Untold& open) {
+void choose_untold(MeasuredRow& row, const Untold& open) {
   if (!open.micro_batch && !open.interleave && !open.recompute) return;
   const Policy given = row.policy;
   const int64_t share = given.global_batch / given.dp;

@@ -31,7 +31,7 @@ double counted(const Memory& m, MemoryKind kind) {
 }
 
 // One layer's passes: two layers less one, so that tables and head fall out.
-double layer_time_s(const Row& row) {
+double layer_time_s(const MeasuredRow& row) {
   const auto stack = [&](int64_t layers) {
     Shape shape = row.shape;
     shape.layers = layers;
@@ -50,7 +50,7 @@ double layer_time_s(const Row& row) {
   return only_forward ? forward : only_backward ? backward : forward + backward;
 }
 
-std::string sweep_of(const Row& row) {
+std::string sweep_of(const MeasuredRow& row) {
   return fmt::format("{}|{}|{}|{}|{}|{}", row.source, row.model, row.cluster.processor.name, row.policy.world(),
                      row.shape.seq, row.policy.global_batch);
 }
@@ -165,7 +165,7 @@ std::optional<double> RowResult::memory_error() const {
   return *predicted_gb / *measured_gb - 1;
 }
 
-RowResult predict(const Row& row) {
+RowResult predict(const MeasuredRow& row) {
   RowResult r;
   r.id = row.id;
   r.source = row.source;
@@ -201,12 +201,12 @@ RowResult predict(const Row& row) {
   return r;
 }
 
-Validation validate(const std::vector<Row>& rows, int calibrate) {
+Validation validate(const std::vector<MeasuredRow>& rows, int calibrate) {
   Validation all;
   all.rows.reserve(rows.size());
   std::vector<std::string> order;
   std::map<std::string, std::vector<size_t>> by_source;
-  for (const Row& row : rows) {
+  for (const MeasuredRow& row : rows) {
     all.rows.push_back(predict(row));
     if (!by_source.contains(row.source)) order.push_back(row.source);
     by_source[row.source].push_back(all.rows.size() - 1);

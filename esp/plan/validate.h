@@ -45,8 +45,8 @@ struct Validation {
 
 // `calibrate` rows of every source, evenly spread over it, fit one scalar of its times; the others are then what
 // counts.
-Validation validate(const std::vector<Row>& rows, int calibrate);
-RowResult predict(const Row& row);
+Validation validate(const std::vector<MeasuredRow>& rows, int calibrate);
+RowResult predict(const MeasuredRow& row);
 
 Json to_json(const Validation& validation);
 
