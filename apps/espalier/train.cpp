@@ -21,12 +21,13 @@ struct TrainOptions {
   std::vector<std::string> overrides;
   int nproc = 1;
   int live_columns = 0;  // told to ranks by the process that holds the terminal
-  bool keys = false;
+  bool keys = false, force = false;
 
   std::vector<std::string> all_overrides() const {
     std::vector<std::string> all = overrides;
     if (!run_dir.empty()) all.push_back("run.dir=" + run_dir);
     if (!resume.empty()) all.push_back("checkpoint.resume=" + resume);
+    if (force) all.push_back("sync.force=true");
     return all;
   }
 };
@@ -120,6 +121,7 @@ void define_train(CLI::App& app, Chosen& chosen) {
       ->allow_extra_args(false);
   app.add_option("--run-dir", options->run_dir, "the run folder, over run.dir")->type_name("DIR");
   app.add_flag("--keys", options->keys, "print every key of the run file, and stop");
+  app.add_flag("--force", options->force, "train with a compressor that diverges by theory, with a warning");
   app.add_option("--resume", options->resume, "auto, none or a checkpoint's path, over checkpoint.resume");
   app.add_option("--live-columns", options->live_columns, "")->group("");
 }

@@ -12,7 +12,7 @@
 
 #include "esp/comm/communicator.h"
 #include "esp/optim/optimizer.h"
-#include "esp/tensor/tensor.h"
+#include "esp/sync/remembered.h"
 
 namespace esp::sync {
 
@@ -20,13 +20,6 @@ namespace esp::sync {
 struct Together {
   bool all = true;                     // those of all copies
   comm::Communicator* some = nullptr;  // else of these, a node; null: this copy is alone
-};
-
-// What a copy must have again so that going on equals never having stopped: flat, of any length.
-struct Remembered {
-  std::string_view name;
-  tensor::Tensor values;
-  bool shared = false;  // the same on every copy
 };
 
 struct Measure {

@@ -27,6 +27,7 @@
 #include "esp/sync/apart.h"
 #include "esp/sync/clocks.h"
 #include "esp/sync/ps/options.h"
+#include "esp/sync/remembered.h"
 
 namespace esp::sync {
 
@@ -37,8 +38,10 @@ struct Options {
   std::string buckets = "fixed";               // allreduce: cut beforehand, as observed, or fused every cycle
   double fusion_mb = 64, cycle_ms = 3;         // cycle: at most so much together, so often
   std::string wire = "auto";                   // what gradients travel as: auto (as they are), fp32, bf16, fp16
-  std::string compress = "none";               // allreduce: what gradients travel as, "topk:0.01" (compress/)
-  std::string feedback = "none";               // and what becomes of what is left out: none, ef, …
+  std::string compress = "none";               // what gradients, or moves, travel as, "topk:0.01" (compress/)
+  std::string feedback = "none";               // and what becomes of what is left out: none, ef, …, onebit_adam
+  bool force = false;                          // a pair that diverges by theory: a warning, no error
+  int64_t onebit_warmup = 100;                 // onebit_adam: steps of Adam before the variance is frozen
   std::string accumulate = "auto";             // over micro-batches: local (before reducing), reduced (after), auto
   int64_t prefetch = 1;                        // zero3: units gathered ahead; -1: as measured (with offload_params)
   bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward
@@ -51,6 +54,7 @@ struct Options {
   std::string topology = "ring";               // gossip: who hears whom: a name of gossip/topology.h, or a file
   std::string gossip_mode = "adapt_then_combine";  // or combine_then_adapt, adapt_with_combine
   bool tracking = false;                           // gossip: neighbours average gradients too
+  double gossip_step = 0.3;                        // gossip of codes: how far copies go to what they heard
   int64_t period = 0;                           // gossip: steps between averages of all (0: never); diloco: inner steps
   int64_t consensus_every = 0;                  // steps between measures of how far copies are apart; 0: none extra
   bool hierarchical = false;                    // gossip, local: the copies of a node add their gradients every step
@@ -59,6 +63,7 @@ struct Options {
   int64_t sample = 0;                           // local: copies whose work counts in a round; 0: all
   std::string client_weights = "equal";         // local: or tokens, those a copy has read in the round
   bool average_state = false;                   // local: the optimizer's state is averaged too
+  std::string average_over = "allreduce";       // local: or servers, to which only the copies drawn push
   double outer_lr = 0.7, outer_momentum = 0.9;  // diloco
   PsOptions ps;                                 // ps
   uint64_t seed = 1;                            // of what is drawn
@@ -134,6 +139,10 @@ class Strategy {
   virtual std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions&) { return nullptr; }
   virtual Clocks* clocks() { return nullptr; }  // null: every rank computes every step, together with the others
   virtual Apart* apart() { return nullptr; }    // null: copies are the same after every step
+
+  // What a checkpoint must hold of this rank beside held() and the optimizer's state; of copies that go their own ways
+  // it is Apart's.
+  virtual std::vector<Remembered> remembered() { return {}; }
 
   virtual StepTimes times() const = 0;
   virtual std::vector<std::string> take_notes() { return {}; }  // what it decided since asked last, for the log

@@ -20,6 +20,8 @@ sync::Options sync_options(const RunConfig& config) {
   o.wire = config.sync.wire;
   o.compress = config.sync.compress;
   o.feedback = config.sync.feedback;
+  o.force = config.sync.force;
+  o.onebit_warmup = config.sync.onebit_warmup;
   o.accumulate = config.sync.accumulate;
   o.prefetch = config.sync.prefetch;
   o.keep_gathered = config.sync.keep_gathered;
@@ -40,6 +42,8 @@ sync::Options sync_options(const RunConfig& config) {
   o.sample = config.sync.sample;
   o.client_weights = config.sync.client_weights;
   o.average_state = config.sync.average_state;
+  o.average_over = config.sync.average_over;
+  o.gossip_step = config.sync.gossip_step;
   o.outer_lr = config.sync.outer_lr;
   o.outer_momentum = config.sync.outer_momentum;
   o.ps = config.sync.ps;

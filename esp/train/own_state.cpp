@@ -10,7 +10,28 @@ namespace {
 
 using parallel::Axis;
 
-// f(piece) for everything this rank has to itself; of what copies share, the first writes and all read.
+// One thing that rank `row` of `rows` remembers; of what ranks share, the first writes and all read.
+template <typename F>
+void put_remembered(const sync::Remembered& one, std::string_view what, std::string_view part, int row, int rows,
+                    bool reading, F&& f) {
+  const int64_t count = one.values.count();
+  const std::string name = fmt::format("{}.{}.{}", what, one.name, part);
+  if (count == 0 || (one.shared && !reading && row != 0)) return;
+  if (one.whole > 0) return f(ckpt::Piece{name, {one.whole}, {one.first}, {count}, 0, one.values});
+  if (one.shared) return f(ckpt::Piece{name, {count}, {}, {}, 0, one.values});
+  f(ckpt::Piece{name, {rows, count}, {row, 0}, {1, count}, 0, one.values});
+}
+
+// What a strategy of equal copies remembers of exchanges: by rank, of which some may only serve.
+template <typename F>
+void for_each_memory(Engine& engine, bool reading, F&& f) {
+  for (size_t i = 0; i < engine.holdings().size(); ++i)
+    for (const sync::Remembered& one : engine.holdings()[i].strategy->remembered())
+      put_remembered(one, "exchange", fmt::format("part-{}", i), engine.standing().rank(), engine.standing().size(),
+                     reading, f);
+}
+
+// f(piece) for everything this rank has to itself.
 template <typename F>
 void for_each_own(Engine& engine, bool reading, F&& f) {
   const int copy = engine.mesh().index(Axis::copies), copies = engine.mesh().size(Axis::copies);
@@ -20,14 +41,8 @@ void for_each_own(Engine& engine, bool reading, F&& f) {
         fmt::format("copies.{}.{}", name, part), {copies, all}, {copy, first}, {1, count}, 0, std::move(values)});
   };
   Holding& holding = engine.holdings().front();
-  for (const sync::Remembered& one : holding.strategy->apart()->remembered()) {
-    const int64_t count = one.values.count();
-    if (!one.shared) {
-      row(std::string(one.name), 0, count, count, one.values);
-    } else if (reading || copy == 0) {
-      f(ckpt::Piece{fmt::format("copies.{}.{}", one.name, part), {count}, {}, {}, 0, one.values});
-    }
-  }
+  for (const sync::Remembered& one : holding.strategy->apart()->remembered())
+    put_remembered(one, "copies", part, copy, copies, reading, f);
   for (const optim::State& state : holding.optimizer->states()) {
     const auto& unit = holding.parameters->units()[static_cast<size_t>(state.range.unit)];
     row("optimizer." + std::string(state.slot), unit.first + state.range.begin, state.range.end - state.range.begin,
@@ -35,36 +50,66 @@ void for_each_own(Engine& engine, bool reading, F&& f) {
   }
 }
 
-Json description(Engine& engine, const std::string& method) {
-  return {{"count", engine.mesh().size(Axis::copies)},
-          {"layout", engine.mesh().shape().text()},
-          {"method", method},
-          {"equal", engine.strategy().apart()->equal()}};
+// Memories fit who exchanges the same in the same way.
+Json exchange_description(const Engine& engine, const SyncSection& sync) {
+  return {{"ranks", engine.standing().size()},
+          {"method", sync.method},
+          {"compress", sync.compress},
+          {"feedback", sync.feedback},
+          {"bucket_mb", sync.bucket_mb},
+          {"first_bucket_mb", sync.first_bucket_mb},
+          {"servers", sync.ps.servers},
+          {"server_ranks", sync.ps.server_ranks},
+          {"partition_mb", sync.ps.partition_mb},
+          {"update", sync.ps.update}};
+}
+
+Json description(Engine& engine, const SyncSection& sync) {
+  Json all = {{"count", engine.mesh().size(Axis::copies)},
+              {"layout", engine.mesh().shape().text()},
+              {"method", sync.method},
+              {"equal", engine.strategy().apart()->equal()}};
+  if (sync.compress != "none") all["exchange"] = exchange_description(engine, sync);
+  return all;
 }
 
 }  // namespace
 
-void add_own_state(ckpt::Snapshot& snapshot, Engine& engine) {
+void add_own_state(ckpt::Snapshot& snapshot, Engine& engine, const SyncSection& sync) {
   sync::Apart* apart = engine.strategy().apart();
-  if (!apart) return;
+  if (!apart) {
+    if (sync.compress == "none") return;
+    for_each_memory(engine, false, [&](ckpt::Piece piece) { snapshot.optimizer.push_back(std::move(piece)); });
+    snapshot.state["exchange"] = exchange_description(engine, sync);
+    return;
+  }
   // The model is the mean: a longer copy of one copy's values would be taken for it.
   if (!apart->equal())
     std::erase_if(snapshot.optimizer,
                   [](const ckpt::Piece& piece) { return piece.name.starts_with("optimizer.master."); });
   for_each_own(engine, false, [&](ckpt::Piece piece) { snapshot.optimizer.push_back(std::move(piece)); });
-  snapshot.state["copies"] = description(engine, engine.method());
+  snapshot.state["copies"] = description(engine, sync);
 }
 
-void load_own_state(Engine& engine, const ckpt::Checkpoint& checkpoint) {
+std::string load_own_state(Engine& engine, const SyncSection& sync, const ckpt::Checkpoint& checkpoint) {
   sync::Apart* apart = engine.strategy().apart();
   const Json& state = checkpoint.state();
-  if (!apart || !state.contains("copies")) return;
+  const auto read = [&](const ckpt::Piece& piece) { checkpoint.read(piece); };
+  const char* const anew = "the checkpoint has no errors of these exchanges: they begin at 0";
+  if (!apart) {
+    if (sync.compress == "none") return {};
+    if (!state.contains("exchange") || state.at("exchange") != exchange_description(engine, sync)) return anew;
+    for_each_memory(engine, true, read);
+    return {};
+  }
+  if (!state.contains("copies")) return sync.compress == "none" ? "" : anew;
   const Json& of = state.at("copies");
-  Json here = description(engine, engine.method());
+  Json here = description(engine, sync);
   here["equal"] = of.at("equal");
-  if (here != of) return;
+  if (here != of) return sync.compress == "none" ? "" : anew;
   apart->go_on_at(engine.num_steps(), of.at("equal").get<bool>());
-  for_each_own(engine, true, [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
+  for_each_own(engine, true, read);
+  return {};
 }
 
 }  // namespace esp::train

@@ -92,10 +92,13 @@ struct SyncSection {
   int64_t offload_tile = 4 << 20;
   int64_t delay_update = 0;
   std::string compress = "none", feedback = "none";
+  bool force = false;
+  int64_t onebit_warmup = 100;
   std::string topology = "ring", gossip_mode = "adapt_then_combine";
   bool tracking = false, hierarchical = false, average_state = false;
   int64_t period = 0, consensus_every = 0, tau = 8, local_after = 0, sample = 0;
-  std::string client_weights = "equal";
+  std::string client_weights = "equal", average_over = "allreduce";
+  double gossip_step = 0.3;
   double outer_lr = 0.7, outer_momentum = 0.9;
   sync::PsOptions ps;
 };

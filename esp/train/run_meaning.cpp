@@ -7,8 +7,8 @@
 #include "esp/base/table.h"
 #include "esp/optim/optimizer.h"
 #include "esp/optim/schedule.h"
-#include "esp/sync/compress/compressed_all_reduce.h"
-#include "esp/sync/strategy.h"
+#include "esp/sync/compress/compression.h"
+#include "esp/train/engine_options.h"
 #include "esp/train/run_config.h"
 #include "esp/train/split.h"
 
@@ -222,13 +222,11 @@ void RunConfig::check_world(int world) const {
        "workers hold the model whole: no parallel.tp, pp, cp or ep with it");
   want(sync.method != "ps" || sync.offload == "none", "sync.offload", sync.offload,
        "servers keep the optimizer's state; none is wanted");
-  sync::Options compression;
-  compression.method = sync.method;
-  compression.buckets = sync.buckets;
-  compression.wire = sync.wire;
-  compression.compress = sync.compress;
-  compression.feedback = sync.feedback;
-  sync::check_compression(compression);
+  sync::check_compression(sync_options(*this));
+  want(sync.compress == "none" || train.precision != "fp16", "train.precision", train.precision,
+       "a loss scale that changes would leave errors of another scale with sync.compress; bf16 is wanted");
+  want(sync.feedback != "onebit_adam" || (train.optimizer != "sgd" && sync.offload == "none"), "sync.feedback",
+       sync.feedback, "it is Adam's: train.optimizer = adamw or adam, and sync.offload = none");
   want(sync.compress == "none" || layout.mesh.size() == layout.mesh.dp, "sync.compress", sync.compress,
        "copies of a divided model would compress shared parameters apart: no parallel.tp, pp, cp or ep with it");
   want(parallel.layout.empty(), "parallel.layout", parallel.layout, "name the axes instead: dp, tp, pp, cp and ep");

@@ -104,7 +104,7 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
                     {"seed", config.run.seed},
                     {"tokenizer", config.data.tokenizer},
                     {"run", to_toml(config)}};
-  add_own_state(snapshot, engine);
+  add_own_state(snapshot, engine, config.sync);
   return snapshot;
 }
 
@@ -127,7 +127,7 @@ void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameter
                        });
 }
 
-void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {
+std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {
   const Json& state = checkpoint.state();
   const bool has_states = state.contains("optimizer");
   if (const auto made_with = state.value("optimizer", std::string()); has_states && made_with != config.train.optimizer)
@@ -145,10 +145,13 @@ void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& ch
   }
   if (state.contains("copies") && !state.at("copies").at("equal").get<bool>())
     for (Holding& holding : engine.holdings()) holding.optimizer->refresh_master();
-  if (!has_states) return engine.resume_at(checkpoint.step());
+  if (!has_states) {
+    engine.resume_at(checkpoint.step());
+    return {};
+  }
   engine.loss_scale().restore(state.at("loss_scale").get<double>(), state.at("good_steps").get<int64_t>());
   engine.resume_at(state.at("step").get<int64_t>());
-  load_own_state(engine, checkpoint);
+  return load_own_state(engine, config.sync, checkpoint);
 }
 
 // Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.

@@ -18,8 +18,8 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config);
 
 // Restores everything, so that going on equals never having stopped, bit for bit. A converted checkpoint has no
 // optimizer state: moments begin anew. IoError when the checkpoint is of another model; UsageError when the run file
-// asks for another optimizer.
-void restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint);
+// asks for another optimizer. Returns what could not be restored and begins anew, in a line; mostly nothing.
+std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint);
 
 // The parameters of a run about to begin, from a checkpoint or a Hugging Face folder. The head may be new: returns the
 // parameters held here that `path` does not have.

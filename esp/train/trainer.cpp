@@ -120,11 +120,12 @@ class Run {
       return 0;
     }
     const auto checkpoint = ckpt::open_checkpoint(*from);
-    restore(engine_, config_, *checkpoint);
+    const std::string said = restore(engine_, config_, *checkpoint);
     resumed_at_ = engine_.num_steps();
     outcome_.checkpoint = *from;
     restarts_ = checkpoint->state().value("restarts", 0) + 1;
     note(fmt::format("resumed from {} at step {}", *from, engine_.num_steps()));
+    if (!said.empty()) note(said);
     return restarts_;
   }
 

@@ -8,6 +8,8 @@
 //   ef21            sends C(g_i − h_i), h_i += C(…), H += mean C(…), result H = mean h_i (Richtárik et al. 2021)
 //   neolithic:R     double_squeeze with every compression R times on what is left (Huang et al. 2022)
 //
+// Scattered, each rank gets its chunk of the sum only (the first phase of a two-phase way): none, ef and ef21.
+//
 // Blocking; one thread. What the setup lends outlives it. Its state is what a checkpoint must hold.
 #pragma once
 
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "esp/sync/compress/aggregation.h"
+#include "esp/sync/remembered.h"
 
 namespace esp::sync {
 
@@ -26,21 +29,16 @@ struct FeedbackSetup {
   AggregationSetup sum;
   std::optional<double> factor;  // of the sum; none: 1/N, the mean
   std::optional<Way> way;        // none: the fewest bytes
+  bool scattered = false;        // `out` is this rank's chunk
 };
 
 class Feedback {
  public:
   virtual ~Feedback() = default;
   virtual void exchange(void* out, const void* g) = 0;  // out may not be g
-  // Vectors remembered from step to step, by name; writable, for restoring.
-  struct State {
-    std::string_view name;
-    tensor::Tensor values;
-  };
-  virtual std::vector<State> state() const = 0;
-  // Exchanges so far: what random numbers come next.
-  virtual uint64_t events() const = 0;
-  virtual void set_events(uint64_t events) = 0;
+  // Remembered from step to step, by name, the count of exchanges (what random numbers come next) included; writable,
+  // for restoring.
+  virtual std::vector<Remembered> state() = 0;
 };
 
 // "ef", "neolithic:2". UsageError lists the known ones, or says why the setup's way is none for it.
@@ -52,6 +50,7 @@ struct FeedbackRow {
 };
 std::span<const FeedbackRow> feedbacks();
 const FeedbackRow& find_feedback(std::string_view spec);
+int64_t rounds_of(std::string_view spec);  // compressions of one vector: neolithic's, 1 of others
 
 // Why theory says that the pair does not converge; empty: it does.
 std::string objection(const Compressor& compressor, std::string_view feedback, int64_t count);

@@ -29,15 +29,22 @@ class OverRanks : public Feedback {
         ranks_(make_aggregation(way, setup.sum)),
         way_(way),
         factor_(setup.factor.value_or(1.0 / size())) {}
-  std::vector<State> state() const override { return {}; }
-  uint64_t events() const override { return events_; }
-  void set_events(uint64_t events) override { events_ = events; }
+  std::vector<Remembered> state() override { return {{"events", Tensor::over(&events_, {1}, DType::f64), true}}; }
 
  protected:
   int size() const { return setup_.ranks ? setup_.ranks->size() : 1; }
   const device::Stream& stream() const { return setup_.context.stream; }
   int64_t share() const { return static_cast<int64_t>(ranks_->share().count); }
-  uint64_t event() { return events_++; }
+  uint64_t event() { return static_cast<uint64_t>(events_++); }
+  // What every rank has alike after `collect`, or its chunk of.
+  Remembered of_sum(std::string name, const Tensor& values) const {
+    if (way_ != Way::two_phase) return {std::move(name), values, true};
+    return {std::move(name), values, false, static_cast<int64_t>(ranks_->share().offset), setup_.count};
+  }
+  std::vector<Remembered> with_events(std::vector<Remembered> own) {
+    for (Remembered& one : OverRanks::state()) own.push_back(std::move(one));
+    return own;
+  }
   Tensor zeros(int64_t count) const {
     return tensor::zeros(setup_.context, {count}, setup_.dtype, device::MemoryCategory::buffer);
   }
@@ -50,13 +57,13 @@ class OverRanks : public Feedback {
 
  private:
   const double factor_;
-  uint64_t events_ = 0;
+  double events_ = 0;  // a whole number, of a type that checkpoints have
 };
 
 class None final : public OverRanks {
  public:
   None(const FeedbackSetup& setup, Way way) : OverRanks(setup, way) {
-    if (way == Way::two_phase) sum_ = zeros(share());
+    if (way == Way::two_phase && !setup.scattered) sum_ = zeros(share());
   }
   void exchange(void* out, const void* g) override {
     void* sum = sum_.defined() ? sum_.data() : out;
@@ -75,9 +82,9 @@ class ErrorFeedback final : public OverRanks {
   void exchange(void* out, const void* g) override {
     add(error_, g);
     ranks_->collect(out, Into::overwrite, error_.data(), error_.data(), Into::subtract, event());
-    scale(out, setup_.count);
+    scale(out, share());
   }
-  std::vector<State> state() const override { return {{"error", error_}}; }
+  std::vector<Remembered> state() override { return with_events({{"error", error_}}); }
 
  private:
   const Tensor error_;
@@ -103,7 +110,7 @@ class Neolithic final : public OverRanks {
       ranks_->spread(out, r ? Into::add : Into::overwrite, sum_error_.data(), sum_error_.data(), Into::subtract,
                      event());
   }
-  std::vector<State> state() const override { return {{"error", error_}, {"sum_error", sum_error_}}; }
+  std::vector<Remembered> state() override { return with_events({{"error", error_}, of_sum("sum_error", sum_error_)}); }
 
  private:
   const int64_t rounds_;
@@ -115,17 +122,17 @@ class Ef21 final : public OverRanks {
   Ef21(const FeedbackSetup& setup, Way way)
       : OverRanks(setup, way),
         own_(zeros(setup_.count)),
-        mean_(zeros(setup_.count)),
+        mean_(zeros(share())),
         change_(zeros(setup_.count)),
-        sum_(zeros(setup_.count)) {}
+        sum_(zeros(share())) {}
   void exchange(void* out, const void* g) override {
     kernel::subtract(change_.data(), g, own_.data(), setup_.count, setup_.dtype, stream());
     ranks_->collect(sum_.data(), Into::overwrite, change_.data(), own_.data(), Into::add, event());
-    scale(sum_.data(), setup_.count);
+    scale(sum_.data(), share());
     add(mean_, sum_.data());
-    kernel::put_values(out, Into::overwrite, mean_.data(), setup_.count, setup_.dtype, stream());
+    kernel::put_values(out, Into::overwrite, mean_.data(), share(), setup_.dtype, stream());
   }
-  std::vector<State> state() const override { return {{"estimate", own_}, {"mean_estimate", mean_}}; }
+  std::vector<Remembered> state() override { return with_events({{"estimate", own_}, of_sum("mean_estimate", mean_)}); }
 
  private:
   const Tensor own_, mean_, change_, sum_;
@@ -141,17 +148,28 @@ const FeedbackRow& find_feedback(std::string_view spec) {
   return find_row("feedback", kFeedbacks, spec.substr(0, spec.find(':')));
 }
 
-std::unique_ptr<Feedback> make_feedback(std::string_view spec, const FeedbackSetup& setup) {
+int64_t rounds_of(std::string_view spec) {
   const FeedbackRow& row = find_feedback(spec);
   Arguments arguments(row.name, spec.substr(row.name.size()), row.options);
   const int64_t rounds = row.name == "neolithic" ? arguments.whole("rounds", 2, 1, 1000) : 1;
   arguments.finish();
+  return rounds;
+}
+
+std::unique_ptr<Feedback> make_feedback(std::string_view spec, const FeedbackSetup& setup) {
+  const FeedbackRow& row = find_feedback(spec);
+  const int64_t rounds = rounds_of(spec);
   const AggregationSetup& sum = setup.sum;
   sum.compressor->check(sum.count);
-  const Way way = setup.way ? *setup.way
-                            : cheapest_way(*sum.compressor, sum.count, sum.dtype, sum.ranks ? sum.ranks->size() : 1,
-                                           {row.two_phase});
-  if (way == Way::two_phase && !row.two_phase)
+  if (setup.scattered && row.two_phase && !row.plain)
+    throw UsageError(fmt::format(
+        "{} compresses sums on their way down, and here each rank keeps the sum of its chunk: take ef, ef21 or none",
+        row.name));
+  const Way way = setup.scattered ? Way::two_phase
+                  : setup.way     ? *setup.way
+                              : cheapest_way(*sum.compressor, sum.count, sum.dtype, sum.ranks ? sum.ranks->size() : 1,
+                                             {row.two_phase});
+  if (way == Way::two_phase && !row.two_phase && !setup.scattered)
     throw UsageError(fmt::format(
         "{} keeps no error of the second compression of a two-phase way: take gather, sum or double_squeeze",
         row.name));

@@ -1,7 +1,7 @@
 // What 1-bit Adam (Tang et al. 2021) exchanges once its variance is frozen: the momentum, one bit a value.
 //
 // m_i = β₁·m + (1 − β₁)·g_i of the shared momentum m; m = two-phase all-reduce of m_i in signs, with errors on both
-// ways (feedback double_squeeze). Errors are not part of a checkpoint: they begin at 0 after a restart.
+// ways (feedback double_squeeze).
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class OneBitMomentum {
   // momentum: the shared one before and after. `mask` (count values 0 or 1, of the setup's type; null: all 1) says
   // where gradients can be other than 0 at all: a sign cannot say 0.
   void exchange(void* momentum, const void* gradient, double beta1, const void* mask);
-  const Feedback& errors() const { return *ranks_; }
+  Feedback& errors() { return *ranks_; }
 
  private:
   const AggregationSetup setup_;

@@ -10,6 +10,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/gemm.h"
 #include "esp/kernel/orthonormalise.h"
+#include "esp/sync/compress/arguments.h"
 
 namespace esp::sync {
 namespace {
@@ -80,9 +81,9 @@ class PowerSgd final : public Feedback {
     ++events_;
   }
 
-  std::vector<State> state() const override { return {{"error", error_}, {"q", q_}}; }
-  uint64_t events() const override { return events_; }
-  void set_events(uint64_t events) override { events_ = events; }
+  std::vector<Remembered> state() override {
+    return {{"error", error_}, {"q", q_, true}, {"events", Tensor::over(&events_, {1}, DType::f64), true}};
+  }
 
  private:
   // f(part, its run of the first buffer, its run of Q); Q of what goes whole is null.
@@ -108,8 +109,9 @@ class PowerSgd final : public Feedback {
       for (int64_t row = 0; row < setup_.rank; ++row) {
         float* at = q + row * m.cols;
         if (std::any_of(at, at + m.cols, [](float v) { return v != 0; })) continue;
-        kernel::fill_normal(at, 0, 1 / std::sqrt(static_cast<double>(m.cols)), setup_.seed, events_ << 24 | matrix,
-                            row * m.cols, m.cols, kType, setup_.context.stream);
+        kernel::fill_normal(at, 0, 1 / std::sqrt(static_cast<double>(m.cols)), setup_.seed,
+                            static_cast<uint64_t>(events_) << 24 | matrix, row * m.cols, m.cols, kType,
+                            setup_.context.stream);
       }
     });
   }
@@ -150,7 +152,7 @@ class PowerSgd final : public Feedback {
   const double factor_;
   // P of every matrix, transposed, between what goes whole; Q transposed; this rank's part of Q before it was added up.
   Tensor error_, p_, q_, own_q_;
-  uint64_t events_ = 0;
+  double events_ = 0;  // a whole number, of a type that checkpoints have
 };
 
 }  // namespace
@@ -162,6 +164,15 @@ PowerSgdCounts power_sgd_counts(int64_t count, const std::vector<MatrixPart>& pa
     counts.second += part.rows > 0 ? rank * part.cols : 0;
   }
   return counts;
+}
+
+int64_t power_sgd_rank(std::string_view spec) {
+  const std::string_view name = spec.substr(0, spec.find(':'));
+  if (name != "powersgd") return 0;
+  Arguments arguments(name, spec.substr(name.size()), "[:RANK]");
+  const int64_t rank = arguments.whole("the rank", 4, 1, 4096);
+  arguments.finish();
+  return rank;
 }
 
 std::unique_ptr<Feedback> make_power_sgd(const PowerSgdSetup& setup) {

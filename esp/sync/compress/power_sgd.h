@@ -32,6 +32,9 @@ struct PowerSgdCounts {
 };
 PowerSgdCounts power_sgd_counts(int64_t count, const std::vector<MatrixPart>& parts, int64_t rank);
 
+// The r of "powersgd:R"; 0: the name of another compressor. UsageError for an r that is none.
+int64_t power_sgd_rank(std::string_view spec);
+
 // Its state is the error and all Q. UsageError for parts that overlap or reach past the end, and for r < 1.
 std::unique_ptr<Feedback> make_power_sgd(const PowerSgdSetup& setup);
 

@@ -17,6 +17,10 @@ class BucketScatter {
   // This rank's chunk of the sum, of one started; waits. The memory may be that of `all`.
   virtual tensor::Tensor finish(size_t bucket) = 0;
   virtual double exposed_ms() const { return 0; }  // beyond what Ranks count
+  // As a strategy's.
+  virtual std::vector<Remembered> remembered() { return {}; }
+  virtual std::vector<std::string> take_notes() { return {}; }
+  virtual std::vector<Group> groups() const { return {}; }
 };
 
 class PlainScatter final : public BucketScatter {

@@ -34,6 +34,7 @@ class GradientScatter {
   // Takes element runs of a bucket's chunk: (bucket, sum of the chunk, whether to add to what it holds).
   using Sink = std::function<void(size_t bucket, const tensor::Tensor& sum, bool add)>;
   void set_sink(Sink sink) { sink_ = std::move(sink); }
+  BucketScatter& over_ranks() const { return *scatter_; }
   double exposed_ms() const { return scatter_->exposed_ms(); }
 
   void begin_pass(const Pass& pass);

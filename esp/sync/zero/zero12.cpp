@@ -1,7 +1,9 @@
 // Stages 1 and 2: whole values on every rank, shares of the rest.
 #include "esp/autograd/functions/weights.h"
+#include "esp/sync/compress/compression.h"
 #include "esp/sync/norm.h"
 #include "esp/sync/wire.h"
+#include "esp/sync/zero/compressed_scatter.h"
 #include "esp/sync/zero/cuts.h"
 #include "esp/sync/zero/scatter.h"
 #include "esp/sync/zero/zero.h"
@@ -54,10 +56,17 @@ class WholeValues : public Strategy {
     for (const Work& work : works) group_.inside().wait(work, "values");
   }
   StepTimes times() const override { return {group_.exposed_ms()}; }
-  std::vector<Group> groups() const override { return group_.groups(); }
+  std::vector<Group> groups() const override {
+    std::vector<Group> all = group_.groups();
+    for (const Group& group : over_ranks().groups()) all.push_back(group);
+    return all;
+  }
+  std::vector<Remembered> remembered() override { return over_ranks().remembered(); }
+  std::vector<std::string> take_notes() override { return over_ranks().take_notes(); }
 
  protected:
   virtual const std::vector<Bucket>& buckets() const = 0;
+  virtual BucketScatter& over_ranks() const = 0;
   // Elements [begin, end) of this rank's chunk of a bucket: where their gradients lie.
   virtual Tensor gradients(size_t bucket, int64_t begin, int64_t end) const = 0;
 
@@ -101,7 +110,12 @@ class Zero1 final : public WholeValues {
   explicit Zero1(const Setup& setup)
       : WholeValues(setup),
         gradients_(tensor::zeros(setup.context, {parameters_.count()}, setup.storage, MemoryCategory::gradient)),
-        queue_(buckets_of(setup), [this](size_t bucket) { launch(bucket); }) {
+        queue_(buckets_of(setup),
+               [this](size_t bucket) {
+                 scatter_->start(bucket, bucket_of(bucket));
+                 in_flight_.push_back(bucket);
+               }),
+        scatter_(make_bucket_scatter(setup, queue_.buckets(), group_, wire_)) {
     for (auto& unit : parameters_.units()) {
       parameters_.place_gradients(unit, gradients_.slice(unit.first, unit.first + unit.count));
       for (nn::Parameter* p : unit.parameters) p->weight.trained = true;
@@ -120,40 +134,32 @@ class Zero1 final : public WholeValues {
     queue_.flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
   }
   void finish() override {
-    for (Flight& flight : in_flight_) {
-      group_.inside().wait(flight.work, "gradients");
-      const comm::Chunk chunk = group_.inside().chunk(flight.travelling.count());
-      const auto begin = static_cast<int64_t>(chunk.offset), end = static_cast<int64_t>(chunk.offset + chunk.count);
-      const Tensor sum = flight.travelling.slice(begin, end);
-      if (group_.has_others()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
-      from_wire(setup_.context, sum, flight.bucket.slice(begin, end));
+    for (const size_t bucket : in_flight_) {
+      const Tensor all = bucket_of(bucket), sum = scatter_->finish(bucket);
+      const comm::Chunk chunk = group_.inside().chunk(all.count());
+      from_wire(setup_.context, sum,
+                all.slice(static_cast<int64_t>(chunk.offset), static_cast<int64_t>(chunk.offset + chunk.count)));
     }
     in_flight_.clear();
   }
 
  private:
-  struct Flight {
-    Tensor bucket, travelling;
-    Work work;
-  };
   const std::vector<Bucket>& buckets() const override { return queue_.buckets(); }
+  BucketScatter& over_ranks() const override { return *scatter_; }
+  Tensor bucket_of(size_t index) const {
+    const Bucket& bucket = queue_.buckets()[index];
+    return gradients_.slice(bucket.begin, bucket.end);
+  }
   Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
     const Bucket& of = queue_.buckets()[bucket];
     const int64_t first = of.begin + static_cast<int64_t>(group_.inside().chunk(of.count()).offset);
     return gradients_.slice(first + begin, first + end);
   }
-  void launch(size_t index) {
-    const Bucket& bucket = queue_.buckets()[index];
-    Flight flight;
-    flight.bucket = gradients_.slice(bucket.begin, bucket.end);
-    flight.travelling = group_.alone() ? flight.bucket : to_wire(setup_.context, flight.bucket, wire_);
-    flight.work = group_.inside().start_reduce_scatter(flight.travelling);
-    in_flight_.push_back(std::move(flight));
-  }
 
   const Tensor gradients_;
   BucketQueue queue_;
-  std::vector<Flight> in_flight_;
+  std::vector<size_t> in_flight_;
+  const std::unique_ptr<BucketScatter> scatter_;
 };
 
 class Zero2 final : public WholeValues {
@@ -161,8 +167,9 @@ class Zero2 final : public WholeValues {
   explicit Zero2(const Setup& setup)
       : WholeValues(setup),
         scatter_(buckets_of(setup), setup.context, chunks_of(buckets_of(setup)),
-                 std::make_unique<PlainScatter>(group_, setup.context, buckets_of(setup).size(), wire_),
-                 {setup.storage, setup.options.accumulate == "local", setup.gradients_leave}) {
+                 make_bucket_scatter(setup, buckets_of(setup), group_, wire_),
+                 {setup.storage, setup.options.accumulate == "local" || setup.options.compress != "none",
+                  setup.gradients_leave}) {
     make_norm();
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) { send(bucket, sum, add); });
   }
@@ -174,6 +181,7 @@ class Zero2 final : public WholeValues {
 
  private:
   const std::vector<Bucket>& buckets() const override { return scatter_.buckets(); }
+  BucketScatter& over_ranks() const override { return scatter_.over_ranks(); }
   Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
     return setup_.gradients_leave ? Tensor() : scatter_.shard(bucket).slice(begin, end);
   }
@@ -200,6 +208,7 @@ class Zero2 final : public WholeValues {
 }  // namespace
 
 std::unique_ptr<Strategy> make_zero1(const Setup& setup) {
+  check_compression(setup.options);
   ESP_CHECK(!setup.gradients_leave, "stage 1 keeps gradients");
   if (setup.options.accumulate == "reduced")
     throw UsageError(
@@ -209,6 +218,7 @@ std::unique_ptr<Strategy> make_zero1(const Setup& setup) {
 }
 
 std::unique_ptr<Strategy> make_zero2(const Setup& setup) {
+  check_compression(setup.options);
   return std::make_unique<Zero2>(setup);
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/device/gpu.h"
 #include "esp/sync/norm.h"
 #include "esp/sync/stronghold/access_plan.h"
 #include "esp/sync/stronghold/window_plan.h"
@@ -99,7 +100,7 @@ class Zero3 final : public Strategy {
       if (values_) {
         values_->write(unit, 0, {mine, shards_[unit].bytes()});
       } else {
-        std::memcpy(shards_[unit].data(), mine, shards_[unit].bytes());
+        device::transfer(shards_[unit].data(), mine, shards_[unit].bytes());
       }
       window_.drop(unit);
     }

@@ -1,0 +1,103 @@
+#include "esp/sync/compress/compression.h"
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/sync/compress/power_sgd.h"
+
+namespace esp::sync {
+namespace {
+
+std::vector<MatrixPart> matrices_in(const nn::ParameterList& parameters, int64_t begin, int64_t end) {
+  std::vector<MatrixPart> parts;
+  for (const auto& unit : parameters.units())
+    for (const nn::Parameter* p : unit.parameters) {
+      const int64_t first = unit.first + p->offset;
+      if (p->shape.rank() == 2 && first >= begin && first + p->count() <= end)
+        parts.push_back({first - begin, p->shape.dim(0), p->shape.dim(1)});
+    }
+  return parts;
+}
+
+}  // namespace
+
+Compression::Compression(const Setup& setup)
+    : setup_(setup),
+      compressor_(power_sgd_rank(setup.options.compress) > 0 ? nullptr : make_compressor(setup.options.compress)) {
+  check_compression(setup.options);
+}
+
+uint64_t Compression::seed(size_t index) const {
+  return setup_.options.seed + index * 0x9e3779b97f4a7c15u;
+}
+
+void Compression::check_pair(int64_t count) {
+  const Options& o = setup_.options;
+  const std::string objected = objection(*compressor_, o.feedback, count);
+  if (objected.empty()) return;
+  const std::string said =
+      fmt::format("sync.compress = \"{}\" with sync.feedback = \"{}\": {}", o.compress, o.feedback, objected);
+  if (!o.force) throw UsageError(said);
+  if (!std::exchange(warned_, true)) notes_.push_back("warning: " + said + " (used all the same: sync.force)");
+}
+
+AggregationSetup Compression::sum_of(const Vector& v, comm::Communicator* ranks, const tensor::Context& context) {
+  check_pair(v.end - v.begin);
+  AggregationSetup sum;
+  sum.ranks = ranks;
+  sum.context = context;
+  sum.compressor = compressor_.get();
+  sum.count = v.end - v.begin;
+  sum.dtype = v.dtype;
+  sum.seed = seed(v.index);
+  sum.ordered = setup_.options.deterministic;
+  return sum;
+}
+
+std::unique_ptr<Feedback> Compression::summed(const Vector& v, comm::Communicator* ranks,
+                                              const tensor::Context& context) {
+  const Options& o = setup_.options;
+  if (compressor_) return make_feedback(o.feedback, {sum_of(v, ranks, context), v.factor, {}});
+  PowerSgdSetup power;
+  power.ranks = ranks;
+  power.context = context;
+  power.count = v.end - v.begin;
+  power.parts = matrices_in(*setup_.parameters, v.begin, v.end);
+  power.rank = power_sgd_rank(o.compress);
+  power.seed = seed(v.index);
+  power.factor = v.factor;
+  power.ordered = o.deterministic;
+  return make_power_sgd(power);
+}
+
+std::unique_ptr<Feedback> Compression::scattered(const Vector& v, comm::Communicator* ranks,
+                                                 const tensor::Context& context) {
+  return make_feedback(setup_.options.feedback, {sum_of(v, ranks, context), v.factor, {}, true});
+}
+
+std::unique_ptr<OneWay> Compression::one_way(const Vector& v, const tensor::Context& context, std::string_view kind) {
+  check_pair(v.end - v.begin);
+  OneWaySetup setup;
+  setup.compressor = compressor_.get();
+  setup.feedback = kind.empty() ? setup_.options.feedback : std::string(kind);
+  setup.count = v.end - v.begin;
+  setup.dtype = v.dtype;
+  setup.seed = seed(v.index);
+  setup.context = context;
+  return std::make_unique<OneWay>(setup);
+}
+
+void add_numbered(std::vector<Remembered>& all, std::string_view prefix, size_t index, std::vector<Remembered> of) {
+  for (Remembered& one : of) {
+    one.name = fmt::format("{}.{}.{}", prefix, index, one.name);
+    all.push_back(std::move(one));
+  }
+}
+
+std::vector<Remembered> remembered_of(std::span<const std::unique_ptr<Feedback>> exchanges) {
+  std::vector<Remembered> all;
+  for (size_t i = 0; i < exchanges.size(); ++i) add_numbered(all, "feedback", i, exchanges[i]->state());
+  return all;
+}
+
+}  // namespace esp::sync

@@ -1,0 +1,59 @@
+#include "esp/sync/zero/compressed_scatter.h"
+
+#include <algorithm>
+
+#include "esp/kernel/elementwise.h"
+
+namespace esp::sync {
+
+using device::MemoryCategory;
+using tensor::Tensor;
+
+CompressedScatter::CompressedScatter(const Setup& setup, const std::vector<Bucket>& buckets, Ranks& ranks)
+    : ranks_(ranks),
+      context_(setup.context),
+      compression_(setup),
+      flights_(buckets.size()),
+      lane_(setup.ranks, setup.context) {
+  int64_t longest = 0;
+  for (const Bucket& bucket : buckets) {
+    exchanges_.push_back(
+        compression_.scattered({bucket.begin, bucket.end, exchanges_.size()}, lane_.ranks(), lane_.context()));
+    longest = std::max(longest, bucket.count());
+  }
+  if (setup.storage != DType::f32) wide_ = tensor::empty(context_, {longest}, DType::f32, MemoryCategory::buffer);
+}
+
+void CompressedScatter::start(size_t bucket, const Tensor& all) {
+  Flight& flight = flights_[bucket];
+  flight.all = all;
+  flight.sum = tensor::empty(context_, {static_cast<int64_t>(ranks_.chunk(all.count()).count)}, DType::f32,
+                             MemoryCategory::buffer);
+  flight.work = lane_.start([this, bucket, from = all, to = flight.sum] {
+    const void* x = from.data();
+    if (wide_.defined()) {
+      kernel::cast(wide_.data(), DType::f32, x, from.dtype(), from.count(), lane_.context().stream);
+      x = wide_.data();
+    }
+    exchanges_[bucket]->exchange(to.data(), x);
+  });
+}
+
+Tensor CompressedScatter::finish(size_t bucket) {
+  ranks_.wait(flights_[bucket].work, "gradients");
+  const Tensor sum = flights_[bucket].sum;
+  flights_[bucket] = {};
+  return sum;
+}
+
+std::vector<Group> CompressedScatter::groups() const {
+  return lane_.ranks() ? std::vector<Group>{{"codes", lane_.ranks()}} : std::vector<Group>();
+}
+
+std::unique_ptr<BucketScatter> make_bucket_scatter(const Setup& setup, const std::vector<Bucket>& buckets,
+                                                   ShardGroup& group, DType wire) {
+  if (setup.options.compress != "none") return std::make_unique<CompressedScatter>(setup, buckets, group.inside());
+  return std::make_unique<PlainScatter>(group, setup.context, buckets.size(), wire);
+}
+
+}  // namespace esp::sync
