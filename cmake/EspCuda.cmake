@@ -45,7 +45,7 @@ find_library(ESP_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 esp_report("CUDA ${CUDAToolkit_VERSION}, sm_${ESP_CUDA_ARCHITECTURE}, cuDNN" ON)
 esp_report("NCCL" "${ESP_NCCL_LIBRARY}" "ranks on several GPUs are staged through the host")
 
-target_compile_definitions(esp_flags INTERFACE ESP_CUDA)
+# Nothing but this file's own flags differs from a build without CUDA: a compiler cache serves both.
 # cudafe++ spells out consteval calls so that g++ takes them for ordinary ones, and refuses.
 target_compile_options(esp_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-fstack-protector-strong>"

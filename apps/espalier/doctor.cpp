@@ -25,6 +25,7 @@
 #include "esp/base/error.h"
 #include "esp/base/json.h"
 #include "esp/device/cpu/topology.h"
+#include "esp/device/gpu.h"
 #include "esp/net/socket.h"
 #include "esp/net/transport.h"
 
@@ -80,6 +81,19 @@ Finding check_memory(const device::Topology& topology) {
   bool little = available < (uint64_t{1} << 30);
   return {little ? State::care : State::good, "memory", text,
           little ? "less than 1 GiB is free: expect the kernel to kill" : ""};
+}
+
+std::vector<Finding> check_gpus() {
+  const device::GpuSurvey survey = device::survey_gpus();
+  if (survey.gpus.empty()) return {{State::absent, "cuda", survey.problem, ""}};
+  std::vector<Finding> all;
+  for (const device::GpuInfo& gpu : survey.gpus)
+    all.push_back(
+        {gpu.major == 9 ? State::good : State::care, fmt::format("cuda:{}", gpu.index),
+         fmt::format("{}, {}, compute capability {}.{}, driver for CUDA {}.{}", gpu.name, human_bytes(gpu.memory_bytes),
+                     gpu.major, gpu.minor, survey.driver / 1000, survey.driver % 1000 / 10),
+         gpu.major == 9 ? "" : "this build has code for compute capability 9.0"});
+  return all;
 }
 
 Finding check_shared_memory() {
@@ -201,6 +215,7 @@ std::vector<Finding> examine() {
        rivals.empty() ? "none built" : fmt::format("{}", fmt::join(rivals, " ")),
        rivals.empty() ? "apt-get install libopenmpi-dev libmpich-dev libgloo-dev, then build again" : ""});
   check_accelerators(findings);
+  for (Finding& finding : check_gpus()) findings.push_back(std::move(finding));
   return findings;
 }
 

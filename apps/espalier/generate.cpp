@@ -22,11 +22,12 @@ struct GenerateOptions {
   std::string checkpoint, prompt;
   int64_t tokens = 200;
   int threads = 0;
+  std::string device = "cpu";
   train::SamplingOptions sampling;
 };
 
 int run_generate(const GenerateOptions& options) {
-  auto loaded = train::load_model(options.checkpoint, {options.threads, {}});
+  auto loaded = train::load_model(options.checkpoint, {options.threads, {}, options.device});
   std::vector<int32_t> text = data::encode(train::tokenizer_of(*loaded), options.prompt);
   std::fputs(options.prompt.c_str(), stdout);
   // A character may take several tokens: what is complete is printed, the rest waits.
@@ -53,6 +54,7 @@ int run_generate(const GenerateOptions& options) {
 struct EvalOptions {
   std::string checkpoint, text, ids, json;
   int threads = 0;
+  std::string device = "cpu";
 };
 
 std::vector<int32_t> read_ids(const std::string& path) {
@@ -65,7 +67,7 @@ std::vector<int32_t> read_ids(const std::string& path) {
 
 int run_eval(const EvalOptions& options) {
   if (options.text.empty() == options.ids.empty()) throw UsageError("give either --text FILE or --ids FILE");
-  auto loaded = train::load_model(options.checkpoint, {options.threads, {}});
+  auto loaded = train::load_model(options.checkpoint, {options.threads, {}, options.device});
   const std::vector<int32_t> tokens =
       options.text.empty()
           ? read_ids(options.ids)
@@ -109,6 +111,7 @@ void define_generate(CLI::App& app, Chosen& chosen) {
   app.add_option("--threads", o->threads, "0: the cores there are")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--device", o->device, "cpu or cuda")->capture_default_str();
 }
 
 void define_eval(CLI::App& app, Chosen& chosen) {
@@ -122,6 +125,7 @@ void define_eval(CLI::App& app, Chosen& chosen) {
   app.add_option("--threads", o->threads, "0: the cores there are")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--device", o->device, "cpu or cuda")->capture_default_str();
 }
 
 }  // namespace esp::app

@@ -8,6 +8,7 @@
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
 #include "esp/ckpt/safetensors.h"
+#include "esp/device/gpu.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/obs/file.h"
 
@@ -141,7 +142,13 @@ class ReadCheckpoint final : public Checkpoint {
     const int64_t skip = global - run->global, done = std::min(count, run->count - skip);
     const std::byte* from = file.bytes(*entry).data() + static_cast<size_t>(run->local + skip) * size_of(tensor.dtype);
     std::byte* to = wanted.values.as<std::byte>() + static_cast<size_t>(local) * size_of(wanted.values.dtype());
-    kernel::cast(to, wanted.values.dtype(), from, tensor.dtype, done, {});
+    if (device::on_host(to)) {
+      kernel::cast(to, wanted.values.dtype(), from, tensor.dtype, done, {});
+    } else {
+      std::vector<std::byte> here(static_cast<size_t>(done) * size_of(wanted.values.dtype()));
+      kernel::cast(here.data(), wanted.values.dtype(), from, tensor.dtype, done, {});
+      device::transfer(to, here.data(), here.size());
+    }
     return done;
   }
 

@@ -57,7 +57,15 @@ void copy_on_host(void* to, const void* from, size_t bytes, const Stream& stream
 // Any direction between host and device, in the stream's order; on a CPU memcpy. From and to memory that is not pinned
 // the host waits.
 void copy(void* to, const void* from, size_t bytes, const Stream& stream);
-void finish(const Stream& stream);     // returns when all that was queued has been done; DeviceError if it failed
+void finish(const Stream& stream);  // returns when all that was queued has been done; DeviceError if it failed
+// Any memory to any memory, after all that was queued on its GPU, returning when copied: for what happens seldom
+// (checkpoints, a loss). On a CPU memcpy.
+void transfer(void* to, const void* from, size_t bytes);
+bool on_host(const void* data);  // whether the host may read it
+// The host's part of a stream: its threads.
+inline Stream host_side(const Stream& stream) {
+  return {{}, stream.pool, nullptr};
+}
 uint64_t free_bytes(Device device);    // of the GPU, as its driver counts
 bool capturing(const Stream& stream);  // a graph is being recorded: nothing may wait or allocate
 

@@ -1,4 +1,6 @@
 // Stands in for cuda/ where it was not compiled: there are no GPUs, and asking for one says why.
+#include <cstring>
+
 #include <fmt/format.h>
 
 #include "esp/base/check.h"
@@ -33,6 +35,12 @@ void copy(void* to, const void* from, size_t bytes, const Stream& stream) {
   copy_on_host(to, from, bytes, stream);
 }
 void finish(const Stream&) {}
+bool on_host(const void*) {
+  return true;
+}
+void transfer(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
 uint64_t free_bytes(Device) {
   return 0;
 }

@@ -1,19 +1,13 @@
-// Whether work goes to a GPU. Where the CUDA parts were not compiled it never does, and asking costs nothing: there is
-// then no way to make such a stream (device/gpu.h throws).
+// Whether work goes to a GPU: the one question each kernel asks. Where the CUDA parts were not compiled there is no way
+// to make such a stream (device/gpu.h throws), and what would be called then is a stub that throws too.
 #pragma once
 
 #include "esp/device/stream.h"
 
 namespace esp::device {
 
-#ifdef ESP_CUDA
-inline constexpr bool kCudaBuilt = true;
-#else
-inline constexpr bool kCudaBuilt = false;
-#endif
-
 inline bool on_cuda(const Device& device) {
-  return kCudaBuilt && device.kind == DeviceKind::cuda;
+  return device.kind == DeviceKind::cuda;
 }
 inline bool on_cuda(const Stream& stream) {
   return on_cuda(stream.device);

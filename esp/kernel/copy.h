@@ -7,11 +7,22 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+
+#include "esp/device/stream.h"
 
 namespace esp::kernel {
 
 void copy(void* dst, const void* src, size_t bytes);
 void copy_streaming(void* dst, const void* src, size_t bytes);
 void finish_streaming();
+
+// Rows of `bytes`, so far from each other in either matrix.
+void copy_rows(void* dst, size_t dst_stride, const void* src, size_t src_stride, size_t bytes, int64_t rows,
+               const device::Stream& stream);
+
+namespace cuda {
+decltype(kernel::copy_rows) copy_rows;
+}
 
 }  // namespace esp::kernel

@@ -24,6 +24,10 @@ double sum_of_squares(const void* x, int64_t count, DType dtype, const device::S
 bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream& stream);
 // Σ of accumulation-typed values (float, double for f64) in index order, in fp64.
 double sum(const void* x, int64_t count, DType dtype, const device::Stream& stream);
+// The same sums into *total, which lies where the stream's kernels write: on a GPU nothing waits.
+void sum_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream);
+void sum_of_squares_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream);
+void count_up(int32_t* y, int32_t first, int64_t count, const device::Stream& stream);  // first, first + 1, …
 
 // x [batch, rows, cols] to y [batch, cols, rows]; y may not overlap x.
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
@@ -46,6 +50,8 @@ decltype(kernel::add_column_sums) add_column_sums;
 decltype(kernel::sum_of_squares) sum_of_squares;
 decltype(kernel::all_finite) all_finite;
 decltype(kernel::sum) sum;
+decltype(kernel::sum_to) sum_to;
+decltype(kernel::count_up) count_up;
 decltype(kernel::transpose) transpose;
 decltype(kernel::fill_normal) fill_normal;
 decltype(kernel::fill_uniform) fill_uniform;

@@ -10,4 +10,8 @@ namespace esp::kernel {
 // (about 10 ms in all). 16-bit types compute in fp32 and have its rate.
 double fma_peak(DType dtype, const device::Stream& stream);
 
+namespace cuda {
+decltype(kernel::fma_peak) fma_peak;
+}
+
 }  // namespace esp::kernel

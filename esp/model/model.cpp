@@ -2,12 +2,13 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/device/gpu.h"
 #include "esp/model/counts.h"
 
 namespace esp::model {
 
 void check_ids(const tensor::Tensor& ids, int32_t least, int64_t below, std::string_view what) {
-  if (!ids.defined()) return;
+  if (!ids.defined() || !device::on_host(ids.data())) return;  // whoever put them on a device looked before
   for (int64_t i = 0; i < ids.count(); ++i)
     if (const int32_t id = ids.as<int32_t>()[i]; id < least || id >= below)
       throw UsageError(

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "esp/device/gpu.h"
+#include "esp/device/on_cuda.h"
 #include "esp/kernel/elementwise.h"
 
 namespace esp::sync {
@@ -76,17 +78,42 @@ const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
     sum_ordered(ranks);
     return of_units_;
   }
-  for (const Owned& one : owned_)
-    for_each_run(one.range, [&](int64_t begin, int64_t end, bool counted) {
-      const Tensor run = one.grads.slice(begin - one.range.begin, end - one.range.begin);
-      const double sum = kernel::sum_of_squares(run.data(), run.count(), run.dtype(), context_.stream);
-      of_units_[static_cast<size_t>(one.range.unit)] += counted ? sum : 0 * sum;  // not a number, if it is none
-    });
+  sum_runs();
   if (shared_) {
     const auto num_units = static_cast<int64_t>(of_units_.size());
     ranks.wait(ranks.start_all_reduce(Tensor::over(of_units_.data(), {num_units}, DType::f64)), "norm");
   }
   return of_units_;
+}
+
+// On a GPU the sums of all runs come to the host together.
+void SquaredNorm::sum_runs() {
+  const bool there = device::on_cuda(context_.stream);
+  std::vector<double>& sums = run_sums_;
+  sums.clear();
+  const auto each = [this](auto&& f) {
+    for (const Owned& one : owned_)
+      for_each_run(one.range, [&](int64_t begin, int64_t end, bool counted) {
+        f(one.grads.slice(begin - one.range.begin, end - one.range.begin), one.range.unit, counted);
+      });
+  };
+  each([&](const Tensor&, int, bool) { sums.push_back(0); });
+  const auto num_runs = static_cast<int64_t>(sums.size());
+  if (there && (!sums_.defined() || sums_.count() < num_runs))
+    sums_ = tensor::empty(context_, {num_runs}, DType::f64, device::MemoryCategory::buffer);
+  double* to = there ? sums_.as<double>() : sums.data();
+  each([&](const Tensor& run, int, bool) {
+    kernel::sum_of_squares_to(to++, run.data(), run.count(), run.dtype(), context_.stream);
+  });
+  if (there) {
+    device::copy(sums.data(), sums_.data(), sums.size() * sizeof(double), context_.stream);
+    device::finish(context_.stream);
+  }
+  const double* sum = sums.data();
+  each([&](const Tensor&, int unit, bool counted) {
+    of_units_[static_cast<size_t>(unit)] += counted ? *sum : 0 * *sum;  // not a number, if it is none
+    ++sum;
+  });
 }
 
 void SquaredNorm::sum_ordered(Ranks& ranks) {

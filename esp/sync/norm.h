@@ -27,6 +27,7 @@ class SquaredNorm {
  private:
   static constexpr int64_t kBlock = 4096;
   void sum_ordered(Ranks& ranks);
+  void sum_runs();
   // f(begin, end, counted) for each run of elements of `range` whose parameters all count, or do not.
   template <typename F>
   void for_each_run(const optim::Range& range, F&& f) const;
@@ -40,8 +41,8 @@ class SquaredNorm {
   std::vector<int64_t> first_block_;  // of each unit, and the end
   std::vector<int64_t> cut_blocks_;   // in order
   std::vector<int64_t> cut_counts_;   // elements of each
-  tensor::Tensor sums_, edges_;       // [blocks] f64, [cut blocks · kBlock] as gradients are stored
-  std::vector<double> of_units_;
+  tensor::Tensor sums_, edges_;       // [blocks, or runs on a GPU] f64, [cut blocks · kBlock] as gradients are stored
+  std::vector<double> of_units_, run_sums_;
 };
 
 }  // namespace esp::sync

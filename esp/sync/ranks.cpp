@@ -1,8 +1,7 @@
 #include "esp/sync/ranks.h"
 
-#include <cstring>
-
 #include "esp/base/clock.h"
+#include "esp/device/gpu.h"
 
 namespace esp::sync {
 namespace {
@@ -56,7 +55,7 @@ Work Ranks::start_all_gather(const Tensor& all) {
 
 Work Ranks::start_all_gather(const Tensor& chunk, const Tensor& all) {
   if (comm_) return start(comm::Op::all_gather, chunk.data(), all.data(), all);
-  std::memcpy(all.data(), chunk.data(), all.bytes());
+  device::transfer(all.data(), chunk.data(), all.bytes());
   return {};
 }
 

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "esp/base/half.h"
+#include "esp/device/gpu.h"
+#include "esp/device/on_cuda.h"
 #include "esp/kernel/elements.h"
 #include "esp/kernel/elementwise.h"
 
@@ -57,12 +59,20 @@ Tensor cast_to(const Context& context, const Tensor& x, DType dtype, device::Mem
   return y;
 }
 
+Tensor placed(const Context& context, const Tensor& x, device::MemoryCategory category) {
+  if (!device::on_cuda(context.stream) || !x.defined() || !device::on_host(x.data())) return x;
+  Tensor y = empty(context, x.shape(), x.dtype(), category);
+  device::copy(y.data(), x.data(), x.bytes(), context.stream);
+  return y;
+}
+
 double item(const Tensor& x, int64_t at) {
   ESP_CHECK(0 <= at && at < x.count(), "element {} of {}", at, x.shape().text());
   double value = 0;
   kernel::with_element(x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
-    const T element = x.as<const T>()[at];
+    T element;
+    device::transfer(&element, x.as<const T>() + at, sizeof(T));
     if constexpr (kernel::is_half<T>) {
       value = static_cast<float>(element);
     } else {

@@ -85,6 +85,8 @@ Tensor empty(const Context& context, const Shape& shape, DType dtype, device::Me
 Tensor zeros(const Context& context, const Shape& shape, DType dtype, device::MemoryCategory category);
 Tensor copy_of(const Context& context, const Tensor& x, device::MemoryCategory category);
 Tensor cast_to(const Context& context, const Tensor& x, DType dtype, device::MemoryCategory category);
+// Where the context's kernels can read it: x itself unless it lies with the host and they run on a GPU.
+Tensor placed(const Context& context, const Tensor& x, device::MemoryCategory category);
 double item(const Tensor& x, int64_t at = 0);  // one element as a double; for tests and losses
 
 }  // namespace esp::tensor

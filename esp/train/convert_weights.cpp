@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "esp/base/error.h"
+#include "esp/device/gpu.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/model/hf_names.h"
 #include "esp/train/sections.h"
@@ -74,8 +74,8 @@ void read_part(const tensor::Tensor& values, const Block& block, const ckpt::HfF
   auto* to = static_cast<std::byte*>(values.data());
   const auto width = static_cast<size_t>(block.width) * size;
   for (int64_t r = 0; r < block.rows; ++r)
-    std::memcpy(to + static_cast<size_t>(r * block.stride + block.column) * size,
-                cast.data() + static_cast<size_t>(r) * width, width);
+    device::transfer(to + static_cast<size_t>(r * block.stride + block.column) * size,
+                     cast.data() + static_cast<size_t>(r) * width, width);
 }
 
 // The reverse, into `to`, which has room for the block in `dtype`.
@@ -85,8 +85,8 @@ void write_part(std::byte* to, DType dtype, const tensor::Tensor& values, const 
   Bytes gathered(static_cast<size_t>(block.count()) * size), turned;
   const auto* from = static_cast<const std::byte*>(values.data());
   for (int64_t r = 0; r < block.rows; ++r)
-    std::memcpy(gathered.data() + static_cast<size_t>(r) * width,
-                from + static_cast<size_t>(r * block.stride + block.column) * size, width);
+    device::transfer(gathered.data() + static_cast<size_t>(r) * width,
+                     from + static_cast<size_t>(r * block.stride + block.column) * size, width);
   if (block.transposed) {
     turned.resize(gathered.size());
     kernel::transpose(turned.data(), gathered.data(), 1, block.rows, block.width, values.dtype(), stream);
@@ -142,17 +142,17 @@ HfReading read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadMayBe
       reading.fresh.push_back(parameter.name);
       continue;
     }
-    // Of a divided one the whole is put together first: their tensors are packed and turned otherwise than ours.
+    // Of a divided one, and on a GPU, the whole is put together first: their tensors are packed and turned otherwise.
     const tensor::Tensor& values = parameter.weight.value;
-    Bytes all(parameter.cut_dim < 0 ? 0
-                                    : static_cast<size_t>(parameter.global_shape.count()) * size_of(values.dtype()));
+    const bool in_place = parameter.cut_dim < 0 && device::on_host(values.data());
+    Bytes all(in_place ? 0 : static_cast<size_t>(parameter.global_shape.count()) * size_of(values.dtype()));
     const tensor::Tensor whole =
         all.empty() ? values : tensor::Tensor::over(all.data(), parameter.global_shape, values.dtype());
     for (const model::HfPart& part : row.parts) {
       const Block block(parameter.global_shape, part);
       const auto found = folder.take(part.name);
       check_shape(folder, parameter, found, block, lenient && parameter.name == kPositionsName);
-      read_part(whole, block, found, stream);
+      read_part(whole, block, found, device::host_side(stream));
     }
     if (!all.empty()) cut_out(parameter, whole, values);
   }
@@ -170,8 +170,9 @@ std::vector<ckpt::TensorToMake> hf_tensors(model::Model& model, DType dtype, int
     const tensor::Tensor values = of_tokens ? parameter.weight.value.slice(0, vocab) : parameter.weight.value;
     for (const model::HfPart& part : row.parts) {
       const Block block(values.shape(), part);
-      tensors.push_back({part.name, dtype, block.theirs(),
-                         [=, &stream](std::byte* to) { write_part(to, dtype, values, block, stream); }});
+      tensors.push_back({part.name, dtype, block.theirs(), [=, &stream](std::byte* to) {
+                           write_part(to, dtype, values, block, device::host_side(stream));
+                         }});
     }
   }
   return tensors;

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/comm/staged.h"
+#include "esp/device/on_cuda.h"
 #include "esp/optim/schedule.h"
 #include "esp/parallel/textbook.h"
 #include "esp/train/budget.h"
@@ -64,6 +66,18 @@ parallel::MeshShape mesh_of(const RunConfig& config, const Standing& standing) {
   return standing.rank() < shape.size() ? shape : parallel::MeshShape();
 }
 
+// Null where the ranks' communicator takes what this rank computes with.
+std::unique_ptr<comm::Communicator> staged(const Standing& standing, const device::Stream& stream,
+                                           device::MemoryAccount& account) {
+  if (!standing.ranks || !device::on_cuda(stream)) return nullptr;
+  return comm::make_staged(*standing.ranks, stream, account);
+}
+
+Standing with_ranks(Standing standing, comm::Communicator* ranks) {
+  if (ranks) standing.ranks = ranks;
+  return standing;
+}
+
 }  // namespace
 
 int available_cores() {
@@ -75,18 +89,18 @@ int available_cores() {
 
 Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs::TraceRow* trace)
     : config_(config),
-      standing_(standing),
-      workers_(workers_of(config, standing)),
-      mesh_(mesh_of(config, standing), has_dedicated_servers(config) ? workers_.get() : standing.ranks),
       threads_(threads_of(config, standing)),
-      pool_(account_),
-      host_pool_(account_, device::MemoryTier::host),
-      context_{{device::parse_device(config.run.device), &threads_, nullptr}, &pool_},
+      place_(config.run.device, account_, standing.rank()),
+      staged_(staged(standing, place_.stream(&threads_), account_)),
+      standing_(with_ranks(standing, staged_.get())),
+      workers_(workers_of(config, standing_)),
+      mesh_(mesh_of(config, standing_), has_dedicated_servers(config) ? workers_.get() : standing_.ranks),
+      pool_(account_, device::MemoryTier::device, place_.memory()),
+      host_pool_(account_, device::MemoryTier::host, place_.host_memory()),
+      context_{place_.stream(&threads_), &pool_},
       feed_(make_feed_in_turn(config, log, standing)),
       loss_scale_(config.train.precision == "fp16" ? optim::LossScale::dynamic() : optim::LossScale::fixed()),
       trace_(trace) {
-  if (config.run.device != "cpu")
-    throw UsageError(fmt::format("run.device = {}: this build has cpu only", config.run.device));
   if (config.train.micro_batch == 0) config.train.micro_batch = share();
   const model::ModelConfig shape = model_config(config.model);
   shape.check();

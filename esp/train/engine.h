@@ -23,6 +23,7 @@
 #include "esp/train/feed.h"
 #include "esp/train/micro_batches.h"
 #include "esp/train/model_norm.h"
+#include "esp/train/place.h"
 #include "esp/train/run_config.h"
 #include "esp/train/split.h"
 
@@ -78,7 +79,8 @@ class Engine {
   optim::Optimizer& optimizer() { return *holdings_.front().optimizer; }
   optim::LossScale& loss_scale() { return loss_scale_; }
   const tensor::Context& context() const { return context_; }
-  tensor::Context host() { return {context_.stream, &host_pool_}; }  // memory beside the device's
+  // Memory beside the device's, and who works on it.
+  tensor::Context host() { return {device::host_side(context_.stream), &host_pool_}; }
   device::MemoryAccount& account() { return account_; }
   const device::Pool& pool() const { return pool_; }
   const Feed& feed() const { return *feed_; }
@@ -115,11 +117,13 @@ class Engine {
   void exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop);
 
   const RunConfig& config_;
+  device::MemoryAccount account_;
+  device::ThreadPool threads_;
+  Place place_;
+  const std::unique_ptr<comm::Communicator> staged_;  // null: the standing's moves what we compute with
   const Standing standing_;
   const std::unique_ptr<comm::Communicator> workers_;  // null: those of the run
   const parallel::Mesh mesh_;                          // of those that compute
-  device::MemoryAccount account_;
-  device::ThreadPool threads_;
   device::Pool pool_, host_pool_;
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;

@@ -120,7 +120,8 @@ RunConfig config_at(const std::string& path) {
 }
 
 std::unique_ptr<LoadedModel> load_model(const std::string& path, const LoadOptions& options) {
-  auto loaded = std::make_unique<LoadedModel>(options.threads > 0 ? options.threads : available_cores());
+  auto loaded =
+      std::make_unique<LoadedModel>(options.threads > 0 ? options.threads : available_cores(), options.device);
   const bool hf = ckpt::is_hf_folder(path);
   loaded->path = hf ? path : checkpoint_at(path);
   hf ? load_hf(*loaded, options.dtype) : load_checkpoint(*loaded, options.dtype);

@@ -10,20 +10,23 @@
 #include "esp/data/tokenizer/tokenizer.h"
 #include "esp/device/pool.h"
 #include "esp/model/model.h"
+#include "esp/train/place.h"
 #include "esp/train/run_config.h"
 
 namespace esp::train {
 
 // Owns everything; not moved.
 struct LoadedModel {
-  explicit LoadedModel(int num_threads) : threads(num_threads), context{{{}, &threads, nullptr}, &pool} {}
+  explicit LoadedModel(int num_threads, const std::string& device = "cpu")
+      : threads(num_threads), place(device, account), context{place.stream(&threads), &pool} {}
 
   RunConfig config;
   std::string path;  // of the checkpoint or the Hugging Face folder
   int64_t step = 0;
   device::MemoryAccount account;
   device::ThreadPool threads;
-  device::Pool pool{account};
+  Place place;
+  device::Pool pool{account, device::MemoryTier::device, place.memory()};
   tensor::Context context;
   std::unique_ptr<data::Tokenizer> tokenizer;  // null: a Hugging Face folder without one
   std::unique_ptr<model::Model> model;
@@ -33,6 +36,7 @@ struct LoadedModel {
 struct LoadOptions {
   int threads = 0;             // 0: the cores there are
   std::optional<DType> dtype;  // of the parameters; as they were trained or stored without it
+  std::string device = "cpu";
 };
 
 // IoError when nothing complete is there.

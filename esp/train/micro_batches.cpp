@@ -7,33 +7,14 @@
 
 namespace esp::train {
 
-using tensor::Tensor;
-
-model::Batch rows_of(const data::Batch& batch, int64_t first, int64_t count, int64_t seq_len) {
-  const auto view = [&](const std::vector<int32_t>& values, int64_t width, bool flat) {
-    if (values.empty() || width == 0) return Tensor();
-    int32_t* at = const_cast<int32_t*>(values.data()) + first * width;
-    return Tensor::over(at, flat ? tensor::Shape{count} : tensor::Shape{count, width}, DType::i32);
-  };
-  model::Batch rows;
-  rows.inputs = view(batch.inputs, batch.shape.T, false);
-  rows.targets = view(batch.targets, batch.shape.num_targets, batch.shape.num_targets == 1);
-  rows.decoder_inputs = view(batch.decoder_inputs, batch.shape.T_decoder, false);
-  // Without padding the kernels need not look.
-  const auto begin = batch.lengths.begin() + first;
-  if (!batch.lengths.empty() && !std::all_of(begin, begin + count, [&](int32_t length) { return length == seq_len; }))
-    rows.lengths = view(batch.lengths, 1, true);
-  return rows;
-}
-
-MicroBatch micro_batch(const MicroBatchSetup& setup, const data::Batch& batch, const Rows& rows, int64_t index,
+MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const Rows& rows, int64_t index,
                        bool training) {
   const int64_t size = setup.config->train.micro_batch;
   MicroBatch one;
-  one.extra = index * size >= batch.B;
+  one.extra = index * size >= batch.num_rows();
   const int64_t first = one.extra ? 0 : index * size;
-  const int64_t count = one.extra ? 1 : std::min(size, batch.B - first);
-  one.rows = rows_of(batch, first, count, rows.seq_len);
+  const int64_t count = one.extra ? 1 : std::min(size, batch.num_rows() - first);
+  one.rows = batch.rows(first, count, rows.seq_len);
   one.pass.training = training;
   one.pass.seed = static_cast<uint64_t>(setup.config->run.seed);
   one.pass.step = rows.step;
@@ -61,12 +42,14 @@ namespace {
 
 class OneAfterAnother final : public MicroBatches {
  public:
-  explicit OneAfterAnother(const MicroBatchSetup& setup) : setup_(setup), tape_(setup.context) {}
+  explicit OneAfterAnother(const MicroBatchSetup& setup)
+      : setup_(setup), batch_(setup.context, setup.model->config()), tape_(setup.context) {}
 
   double run(const data::Batch& batch, const Rows& rows, bool training, double scale) override {
     double sum = 0;
+    batch_.put(batch);
     for (int64_t index = 0; index < rows.num_passes; ++index) {
-      MicroBatch one = micro_batch(setup_, batch, rows, index, training);
+      MicroBatch one = micro_batch(setup_, batch_, rows, index, training);
       one.pass.tape = &tape_;
       const bool last = index + 1 == rows.num_passes;
       begin_pass(setup_, {training, last});
@@ -91,6 +74,7 @@ class OneAfterAnother final : public MicroBatches {
 
  private:
   const MicroBatchSetup setup_;
+  Placed batch_;
   autograd::Tape tape_;
 };
 

@@ -23,6 +23,7 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
  public:
   explicit Pipelined(const MicroBatchSetup& setup)
       : setup_(setup),
+        batch_(setup.context, setup.model->config()),
         edges_(setup.mesh->group(Axis::pipe), setup.pieces.size() > 1),
         ends_(line_between_ends()),
         tied_(ends_ ? setup.model->parameters().find_or_null("embedding.weight") : nullptr),
@@ -33,8 +34,9 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
   double run(const data::Batch& batch, const Rows& rows, bool training, double scale) override {
     scale_ = scale;
     micro_batches_.clear();
+    batch_.put(batch);
     for (int64_t index = 0; index < rows.num_passes; ++index)
-      micro_batches_.push_back(micro_batch(setup_, batch, rows, index, training));
+      micro_batches_.push_back(micro_batch(setup_, batch_, rows, index, training));
     losses_.assign(micro_batches_.size(), 0);
     begin_pass(setup_, {training, true});
     if (tied_ && training) parallel::hold(tied_->weight);
@@ -149,6 +151,7 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
   }
 
   const MicroBatchSetup setup_;
+  Placed batch_;
   const parallel::PipeEdges edges_;
   const std::unique_ptr<comm::Communicator> ends_;  // null where nothing is tied, and between the ends
   nn::Parameter* const tied_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "esp/train/micro_batches.h"
+#include "esp/train/placed.h"
 
 namespace esp::train {
 
@@ -11,9 +12,7 @@ struct MicroBatch {
   // A rank without rows of its own (evaluation) goes along with the others on the first, whose loss is not counted.
   bool extra = false;
 };
-// Rows [first, first + count) of a host batch, lent to the model.
-model::Batch rows_of(const data::Batch& batch, int64_t first, int64_t count, int64_t seq_len);
-MicroBatch micro_batch(const MicroBatchSetup& setup, const data::Batch& batch, const Rows& rows, int64_t index,
+MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const Rows& rows, int64_t index,
                        bool training);
 
 std::unique_ptr<MicroBatches> make_pipelined(const MicroBatchSetup& setup);

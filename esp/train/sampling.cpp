@@ -8,6 +8,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/rng.h"
+#include "esp/device/gpu.h"
 
 namespace esp::train {
 namespace {
@@ -21,9 +22,16 @@ nn::Pass inference_pass(autograd::Tape& tape) {
   return pass;
 }
 
-std::vector<double> values_of(const tensor::Tensor& logits) {
-  std::vector<double> values(static_cast<size_t>(logits.count()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = tensor::item(logits, static_cast<int64_t>(i));
+std::vector<double> values_of(const tensor::Tensor& x) {
+  std::vector<std::byte> bytes;
+  tensor::Tensor here = x;
+  if (!device::on_host(x.data())) {  // one way down, not one per value
+    bytes.resize(x.bytes());
+    device::transfer(bytes.data(), x.data(), x.bytes());
+    here = tensor::Tensor::over(bytes.data(), x.shape(), x.dtype());
+  }
+  std::vector<double> values(static_cast<size_t>(x.count()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = tensor::item(here, static_cast<int64_t>(i));
   return values;
 }
 
@@ -87,7 +95,9 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
       fresh = std::min<int64_t>(static_cast<int64_t>(text.size()), context_length / 2 + 1);
     }
     const tensor::Tensor ids =
-        tensor::Tensor::over(text.data() + text.size() - static_cast<size_t>(fresh), {1, fresh}, DType::i32);
+        placed(loaded.context,
+               tensor::Tensor::over(text.data() + text.size() - static_cast<size_t>(fresh), {1, fresh}, DType::i32),
+               device::MemoryCategory::buffer);
     const std::vector<double> logits = values_of(model.extend(pass, ids, cache));
     tape.clear();
     cached = text.size();
@@ -110,8 +120,12 @@ TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
     model::Batch batch;
     batch.inputs = tensor::Tensor::over(at, {1, length}, DType::i32);
     batch.targets = tensor::Tensor::over(at + 1, {1, length}, DType::i32);
+    model::check_inputs(loaded.model->config(), batch);
+    model::check_targets(loaded.model->config(), batch);
+    for (tensor::Tensor* ids : {&batch.inputs, &batch.targets})
+      *ids = placed(loaded.context, *ids, device::MemoryCategory::buffer);
     const autograd::Loss loss = loaded.model->forward(pass, batch, 0);
-    for (int64_t i = 0; i < length; ++i) result.token_losses.push_back(tensor::item(loss.losses, i));
+    for (const double one : values_of(loss.losses)) result.token_losses.push_back(one);
     tape.clear();
   }
   result.loss = std::accumulate(result.token_losses.begin(), result.token_losses.end(), 0.0) /

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "esp/kernel/copy.h"
+#include "esp/device/gpu.h"
 
 namespace esp::train {
 namespace {
@@ -26,10 +26,18 @@ std::unique_ptr<HostCopy> copy_to_host(ckpt::Snapshot snapshot, device::MemoryAc
       device::AllocateOptions options;
       options.category = device::MemoryCategory::buffer;
       device::HostBuffer& buffer = copy->buffers.emplace_back(account, piece.values.bytes(), options);
-      kernel::copy(buffer.data(), piece.values.data(), piece.values.bytes());
+      device::transfer(buffer.data(), piece.values.data(), piece.values.bytes());
       piece.values = tensor::Tensor::over(buffer.data(), piece.values.shape(), piece.values.dtype());
     }
   return copy;
+}
+
+// On a GPU, where files cannot be written from.
+bool lies_elsewhere(const ckpt::Snapshot& snapshot) {
+  for (const auto* pieces : {&snapshot.model, &snapshot.optimizer})
+    for (const ckpt::Piece& piece : *pieces)
+      if (!device::on_host(piece.values.data())) return true;
+  return false;
 }
 
 }  // namespace
@@ -55,7 +63,8 @@ ckpt::SaveOptions Saver::next_options() {
 void Saver::save(ckpt::Snapshot snapshot) {
   join();
   if (!in_background_) {
-    last_path_ = ckpt::save(dir_, snapshot, next_options());
+    const auto copy = lies_elsewhere(snapshot) ? copy_to_host(std::move(snapshot), account_) : nullptr;
+    last_path_ = ckpt::save(dir_, copy ? copy->snapshot : snapshot, next_options());
     return;
   }
   thread_ = std::thread([this, options = next_options(), copy = copy_to_host(std::move(snapshot), account_)] {

@@ -1,7 +1,8 @@
 #include "esp/train/sections.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "esp/device/gpu.h"
 
 namespace esp::train {
 namespace {
@@ -20,7 +21,7 @@ void copy(const Section& section, int64_t i, int64_t j, const Tensor& packed, co
     std::byte* one = packed.as<std::byte>() + static_cast<size_t>(at - i) * element;
     std::byte* other = values.as<std::byte>() + static_cast<size_t>(section.place(at) - begin) * element;
     if (direction == Direction::unpack) std::swap(one, other);
-    std::memcpy(one, other, static_cast<size_t>(end - at) * element);
+    device::transfer(one, other, static_cast<size_t>(end - at) * element);
     at = end;
   }
 }
@@ -96,7 +97,7 @@ void fill_pieces(const nn::Parameter& parameter, const std::string& name, int64_
 
 void cut_out(const nn::Parameter& p, const Tensor& whole, const Tensor& values) {
   if (p.cut_dim < 0) {
-    std::memcpy(values.data(), whole.data(), values.bytes());
+    device::transfer(values.data(), whole.data(), values.bytes());
     return;
   }
   const auto size = [&](int64_t count) { return static_cast<size_t>(count) * size_of(values.dtype()); };
@@ -105,8 +106,8 @@ void cut_out(const nn::Parameter& p, const Tensor& whole, const Tensor& values) 
     const int64_t whole_row = p.global_shape.dim(p.cut_dim) * inner;
     const int64_t at = section.begin[static_cast<size_t>(p.cut_dim)] * inner;
     for (int64_t r = 0; r < p.count() / section.row; ++r)
-      std::memcpy(values.as<std::byte>() + size(r * section.row + section.first),
-                  whole.as<std::byte>() + size(r * whole_row + at), size(section.length));
+      device::transfer(values.as<std::byte>() + size(r * section.row + section.first),
+                       whole.as<std::byte>() + size(r * whole_row + at), size(section.length));
   }
 }
 

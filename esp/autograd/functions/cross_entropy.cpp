@@ -20,7 +20,7 @@ constexpr int64_t kLeastRows = 64;
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
   Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
-  *total.as<double>() = kernel::sum(losses.data(), losses.count(), losses.dtype(), context.stream);
+  kernel::sum_to(total.as<double>(), losses.data(), losses.count(), losses.dtype(), context.stream);
   return total;
 }
 
@@ -143,7 +143,7 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
 
 void seed(Tape& tape, const Loss& loss) {
   Tensor one = tensor::empty(tape.context(), {1}, DType::f64, MemoryCategory::other);
-  *one.as<double>() = 1;
+  kernel::fill(one.data(), 1, 1, DType::f64, tape.context().stream);
   tape.seed(loss.total, std::move(one));
 }
 

@@ -1,6 +1,7 @@
 #include "esp/autograd/functions/embedding.h"
 
 #include "esp/autograd/functions/weights.h"
+#include "esp/kernel/elementwise.h"
 #include "esp/kernel/embedding.h"
 
 namespace esp::autograd {
@@ -44,7 +45,7 @@ class EmbeddingNode final : public Node {
 
 Tensor counting(Tape& tape, int64_t first, int64_t count) {
   Tensor ids = tensor::empty(tape.context(), {count}, DType::i32, device::MemoryCategory::activation);
-  for (int64_t i = 0; i < count; ++i) ids.as<int32_t>()[i] = static_cast<int32_t>(first + i);
+  kernel::count_up(ids.as<int32_t>(), static_cast<int32_t>(first), count, tape.context().stream);
   return ids;
 }
 
@@ -54,9 +55,10 @@ struct Looked {
   Tensor rows;
   bool picked = false;
 };
-Looked look_in(Weight& weight, const Tensor& ids) {
+template <typename F>
+Looked look_in(Weight& weight, F&& ids) {
   if (weight.on_rows)
-    if (Tensor rows = weight.on_rows(ids); rows.defined()) return {rows, true};
+    if (Tensor rows = weight.on_rows(ids()); rows.defined()) return {rows, true};
   return {weight.used_value(), false};
 }
 
@@ -64,9 +66,9 @@ Looked look_in(Weight& weight, const Tensor& ids) {
 
 Variable embedding(Tape& tape, const Tensor& ids, Weight& table, Weight* positions, int64_t first_position) {
   ESP_CHECK(ids.shape().rank() == 2 && ids.dtype() == DType::i32, "ids {}", ids.shape().text());
-  const auto [rows, picked] = look_in(table, ids);
+  const auto [rows, picked] = look_in(table, [&] { return ids; });
   const auto [places, places_picked] =
-      positions ? look_in(*positions, counting(tape, first_position, ids.dim(1))) : Looked{};
+      positions ? look_in(*positions, [&] { return counting(tape, first_position, ids.dim(1)); }) : Looked{};
   const int64_t first_place = places_picked ? 0 : first_position;
   ESP_CHECK(!positions || first_place + ids.dim(1) <= places.dim(0), "{} positions for tokens {} to {}", places.dim(0),
             first_position, first_position + ids.dim(1));

@@ -92,13 +92,13 @@ class RotaryNode final : public Node {
 };
 
 // The rows of token t of every sequence: x [B, T, C] at (b·T + t)·C.
-void copy_tokens(const Tensor& tokens, const Tensor& x, int64_t token, bool scatter) {
-  const size_t row = static_cast<size_t>(x.dim(2)) * size_of(x.dtype());
-  for (int64_t b = 0; b < x.dim(0); ++b) {
-    std::byte* in_x = x.as<std::byte>() + static_cast<size_t>(b * x.dim(1) + token) * row;
-    std::byte* in_tokens = tokens.as<std::byte>() + static_cast<size_t>(b) * row;
-    kernel::copy(scatter ? in_x : in_tokens, scatter ? in_tokens : in_x, row);
-  }
+void copy_tokens(const Tensor& tokens, const Tensor& x, int64_t token, bool scatter, const device::Stream& stream) {
+  const size_t row = static_cast<size_t>(x.dim(2)) * size_of(x.dtype()), all = static_cast<size_t>(x.dim(1)) * row;
+  std::byte* in_x = x.as<std::byte>() + static_cast<size_t>(token) * row;
+  if (scatter)
+    kernel::copy_rows(in_x, all, tokens.data(), row, row, x.dim(0), stream);
+  else
+    kernel::copy_rows(tokens.data(), row, in_x, all, row, x.dim(0), stream);
 }
 
 class PickTokenNode final : public Node {
@@ -107,7 +107,7 @@ class PickTokenNode final : public Node {
   void backward_input(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     const Tensor dx = tensor::zeros(tape.context(), shape_, dy.dtype(), MemoryCategory::activation);
-    copy_tokens(dy, dx, token_, true);
+    copy_tokens(dy, dx, token_, true, tape.context().stream);
     tape.give_gradient(slot_, dx);
   }
 
@@ -195,7 +195,7 @@ Variable pick_token(Tape& tape, const Variable& x, int64_t token) {
   ESP_CHECK(x.shape().rank() == 3 && token < x.value().dim(1), "token {} of {}", token, x.shape().text());
   Variable y =
       tensor::empty(tape.context(), {x.value().dim(0), x.value().dim(2)}, x.dtype(), MemoryCategory::activation);
-  copy_tokens(y.value(), x.value(), token, false);
+  copy_tokens(y.value(), x.value(), token, false, tape.context().stream);
   if (!tape.wants({&x})) return y;
   y = tape.output(y.value());
   tape.record<PickTokenNode>(1, x, y.slot(), token);

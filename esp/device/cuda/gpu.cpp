@@ -1,6 +1,7 @@
 #include "esp/device/gpu.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -128,6 +129,23 @@ void copy(void* to, const void* from, size_t bytes, const Stream& stream) {
 
 void finish(const Stream& stream) {
   if (on_cuda(stream)) ESP_CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
+}
+
+bool on_host(const void* data) {
+  cudaPointerAttributes attributes;
+  if (cudaPointerGetAttributes(&attributes, data) == cudaSuccess) return attributes.type != cudaMemoryTypeDevice;
+  cudaGetLastError();  // without a driver all memory is the host's
+  return true;
+}
+
+void transfer(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  if (on_host(to) && on_host(from)) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  ESP_CUDA_CHECK(cudaDeviceSynchronize());
+  ESP_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 
 uint64_t free_bytes(Device device) {

@@ -1,4 +1,5 @@
 #include "esp/kernel/copy.h"
+#include "esp/kernel/on_cuda.h"
 
 #include <cstdint>
 #include <cstring>
@@ -31,6 +32,14 @@ HWY_EXPORT(stream_lines);
 
 void copy(void* dst, const void* src, size_t bytes) {
   if (bytes > 0) std::memcpy(dst, src, bytes);
+}
+
+void copy_rows(void* dst, size_t dst_stride, const void* src, size_t src_stride, size_t bytes, int64_t rows,
+               const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::copy_rows(dst, dst_stride, src, src_stride, bytes, rows, stream);
+  for (int64_t r = 0; r < rows; ++r)
+    copy(static_cast<std::byte*>(dst) + static_cast<size_t>(r) * dst_stride,
+         static_cast<const std::byte*>(src) + static_cast<size_t>(r) * src_stride, bytes);
 }
 
 void copy_streaming(void* dst, const void* src, size_t bytes) {

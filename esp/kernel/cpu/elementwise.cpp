@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/elementwise.cpp"
@@ -69,6 +70,11 @@ void fill(void* y, double value, int64_t count, DType dtype, const device::Strea
       std::fill(static_cast<Bits*>(y) + begin, static_cast<Bits*>(y) + end, filler);
     });
   });
+}
+
+void count_up(int32_t* y, int32_t first, int64_t count, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::count_up(y, first, count, stream);
+  std::iota(y, y + count, first);
 }
 
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {

@@ -64,7 +64,7 @@ HWY_EXPORT(burst_f32);
 HWY_EXPORT(burst_f64);
 
 double fma_peak(DType dtype, const device::Stream& stream) {
-  refuse_cuda(stream, "fma_peak");
+  if (on_cuda(stream)) return cuda::fma_peak(dtype, stream);
   constexpr int64_t kRounds = 200'000;
   double best = 0;
   for (int burst = 0; burst < 4; ++burst) {

@@ -10,6 +10,7 @@
 #include <hwy/foreach_target.h>
 // foreach_target must come first
 #include "esp/kernel/cpu/elements-inl.h"
+#include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/on_cuda.h"
 
@@ -119,6 +120,16 @@ bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream&
     if (!piece(at(x, begin, dtype), end - begin, dtype)) finite.store(false, std::memory_order_relaxed);
   });
   return finite.load();
+}
+
+void sum_of_squares_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::sum_of_squares_to(total, false, x, count, dtype, stream);
+  *total = sum_of_squares(x, count, dtype, stream);
+}
+
+void sum_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::sum_to(total, x, count, dtype, stream);
+  *total = sum(x, count, dtype, stream);
 }
 
 double sum(const void* x, int64_t count, DType dtype, const device::Stream& stream) {

@@ -116,6 +116,11 @@ double sum(const void* x, int64_t count, DType dtype, const device::Stream& stre
   return sum_of<Itself>(x, count, dtype == DType::f64 ? DType::f64 : DType::f32, stream);
 }
 
+void sum_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  double* scratch = static_cast<double*>(queue_of(stream).scratch((ceil_div(count, kChunk) + 1) * sizeof(double)));
+  sum_to<Itself>(total, scratch, false, x, count, dtype == DType::f64 ? DType::f64 : DType::f32, stream);
+}
+
 void sum_of_squares_to(double* total, bool accumulate, const void* x, int64_t count, DType dtype,
                        const device::Stream& stream) {
   double* scratch = static_cast<double*>(queue_of(stream).scratch((ceil_div(count, kChunk) + 1) * sizeof(double)));

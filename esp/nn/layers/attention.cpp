@@ -42,13 +42,14 @@ std::byte* at(const Tensor& x, int64_t element) {
 }
 
 // Keys and values of new tokens, the tail of every row of qkv, go behind the `length` ones held.
-void append(const Tensor& cache, int64_t length, const Tensor& qkv, const AttentionOptions& o) {
+void append(const Tensor& cache, int64_t length, const Tensor& qkv, const AttentionOptions& o,
+            const device::Stream& stream) {
   const int64_t width = 2 * o.kv_width(), row = qkv.dim(2);
   const size_t bytes = static_cast<size_t>(width) * size_of(qkv.dtype());
   for (int64_t b = 0; b < qkv.dim(0); ++b)
-    for (int64_t t = 0; t < qkv.dim(1); ++t)
-      kernel::copy(at(cache, (b * cache.dim(1) + length + t) * width),
-                   at(qkv, (b * qkv.dim(1) + t) * row + o.q_width()), bytes);
+    kernel::copy_rows(at(cache, (b * cache.dim(1) + length) * width), bytes,
+                      at(qkv, b * qkv.dim(1) * row + o.q_width()), static_cast<size_t>(row) * size_of(qkv.dtype()),
+                      bytes, qkv.dim(1), stream);
 }
 
 }  // namespace
@@ -75,7 +76,7 @@ Variable SelfAttention::extend(Pass& pass, const Variable& x, const Tensor& cach
   if (o.rope_theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, length, o.rope_theta);
   const int64_t B = qkv.value().dim(0), T = qkv.value().dim(1), row = qkv.value().dim(2);
   ESP_CHECK(length + T <= cache.dim(1), "{} tokens in a cache of {}", length + T, cache.dim(1));
-  append(cache, length, qkv.value(), o);
+  append(cache, length, qkv.value(), o, context.stream);
 
   kernel::AttentionShape shape;
   shape.batch = B;

@@ -98,7 +98,7 @@ struct Blocks {
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
   Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
-  *total.as<double>() = kernel::sum(losses.data(), losses.count(), losses.dtype(), context.stream);
+  kernel::sum_to(total.as<double>(), losses.data(), losses.count(), losses.dtype(), context.stream);
   return total;
 }
 

@@ -1,0 +1,178 @@
+// What needs a GPU says aloud that it is skipped where there is none.
+#include "esp/device/gpu.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/device/cuda/queue.h"
+
+namespace esp::device {
+namespace {
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (survey_gpus().gpus.empty()) GTEST_SKIP() << survey_gpus().problem;
+  }
+};
+
+TEST(GpuSurvey, SaysWhyThereIsNone) {
+  const GpuSurvey survey = survey_gpus();
+  EXPECT_EQ(survey.gpus.empty(), !survey.problem.empty());
+  if (survey.gpus.empty()) EXPECT_THROW(require_gpu(kGpu), DeviceError);
+}
+
+TEST_F(Gpu, OneThatIsNotThereIsNamed) {
+  try {
+    require_gpu({DeviceKind::cuda, 99});
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("cuda:99"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Gpu, LentMemoryIsOnTheAccountAndComesBack) {
+  MemoryAccount account;
+  const auto source = gpu_memory(kGpu);
+  Pool pool(account, MemoryTier::device, *source);
+  const uint64_t before = free_bytes(kGpu);
+  Pool::Piece* piece = pool.take(size_t{64} << 20, MemoryCategory::activation);
+  EXPECT_EQ(account.use(MemoryCategory::activation, MemoryTier::device).current, uint64_t{64} << 20);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(piece->data) % 512, 0u);
+  EXPECT_FALSE(on_host(piece->data));
+  EXPECT_LE(free_bytes(kGpu), before - (uint64_t{64} << 20));
+  pool.give(piece);
+  Pool::Piece* again = pool.take(size_t{32} << 20, MemoryCategory::buffer);
+  EXPECT_EQ(again->data, piece->data) << "the pool asked the driver anew";
+  pool.give(again);
+  pool.trim();
+  EXPECT_EQ(pool.reserved_bytes(), 0u);
+}
+
+TEST_F(Gpu, ABudgetStopsBeforeTheCardDoes) {
+  MemoryAccount account;
+  account.set_budget(MemoryTier::device, 1 << 20);
+  const auto source = gpu_memory(kGpu);
+  Pool pool(account, MemoryTier::device, *source);
+  EXPECT_THROW(pool.take(2 << 20, MemoryCategory::parameter), DeviceError);
+}
+
+TEST_F(Gpu, MoreThanTheCardHasIsToldByCategory) {
+  MemoryAccount account;
+  const auto source = gpu_memory(kGpu);
+  Pool pool(account, MemoryTier::device, *source);
+  Pool::Piece* some = pool.take(1 << 20, MemoryCategory::gradient);
+  try {
+    pool.take(size_t{1} << 42, MemoryCategory::activation);
+    FAIL();
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("activation"), std::string::npos) << text;
+    EXPECT_NE(text.find("gradient 1048576"), std::string::npos) << text;
+    EXPECT_NE(text.find("bytes free"), std::string::npos) << text;
+  }
+  EXPECT_EQ(account.use(MemoryCategory::activation).current, 0u);
+  pool.give(some);
+}
+
+// A run of numbers on the card.
+struct Numbers {
+  MemoryAccount account;
+  std::unique_ptr<SegmentSource> source = gpu_memory(kGpu), pinned_source = pinned_memory(kGpu);
+  Pool pool{account, MemoryTier::device, *source}, pinned{account, MemoryTier::host, *pinned_source};
+  GpuQueue queue{kGpu, &account};
+  Stream stream = queue.stream();
+  std::vector<int> host = std::vector<int>(100'003);
+  Pool::Piece* there = pool.take(host.size() * sizeof(int), MemoryCategory::other);
+
+  Numbers() { std::iota(host.begin(), host.end(), 7); }
+  ~Numbers() { pool.give(there); }
+  size_t bytes() const { return host.size() * sizeof(int); }
+};
+
+TEST_F(Gpu, CopiesGoBothWaysAndBetween) {
+  Numbers n;
+  Pool::Piece* other = n.pool.take(n.bytes(), MemoryCategory::other);
+  copy(n.there->data, n.host.data(), n.bytes(), n.stream);
+  copy(other->data, n.there->data, n.bytes(), n.stream);
+  std::vector<int> back(n.host.size());
+  copy(back.data(), other->data, n.bytes(), n.stream);
+  finish(n.stream);
+  EXPECT_EQ(back, n.host);
+  std::fill(back.begin(), back.end(), 0);
+  transfer(back.data(), n.there->data, n.bytes());
+  EXPECT_EQ(back, n.host);
+  n.pool.give(other);
+}
+
+TEST_F(Gpu, PinnedMemoryIsTheHosts) {
+  Numbers n;
+  Pool::Piece* piece = n.pinned.take(n.bytes(), MemoryCategory::buffer);
+  EXPECT_TRUE(on_host(piece->data));
+  std::memcpy(piece->data, n.host.data(), n.bytes());
+  copy(n.there->data, piece->data, n.bytes(), n.stream);
+  std::vector<int> back(n.host.size());
+  transfer(back.data(), n.there->data, n.bytes());
+  EXPECT_EQ(back, n.host);
+  EXPECT_EQ(n.account.use(MemoryCategory::buffer, MemoryTier::host).current, n.bytes());
+  n.pinned.give(piece);
+}
+
+TEST_F(Gpu, AnEventHoldsAnotherQueueBack) {
+  Numbers n;
+  GpuQueue second(kGpu);
+  GpuEvent event(kGpu), begun(kGpu, true), ended(kGpu, true);
+  begun.record(n.stream);
+  for (int i = 0; i < 50; ++i) copy(n.there->data, n.host.data(), n.bytes(), n.stream);
+  ended.record(n.stream);
+  event.record(n.stream);
+  event.hold_back(second.stream());
+  std::vector<int> back(n.host.size());
+  copy(back.data(), n.there->data, n.bytes(), second.stream());
+  finish(second.stream());
+  EXPECT_TRUE(event.passed());
+  EXPECT_EQ(back, n.host);
+  ended.finish();
+  EXPECT_GT(ended.ms_since(begun), 0);
+}
+
+TEST_F(Gpu, ARecordedGraphDoesItsWorkWhenReplayed) {
+  Numbers n;
+  Pool::Piece* other = n.pool.take(n.bytes(), MemoryCategory::other);
+  copy(n.there->data, n.host.data(), n.bytes(), n.stream);
+  ESP_CHECK(cudaMemsetAsync(other->data, 0, n.bytes(), handle_of(n.stream)) == cudaSuccess);
+  finish(n.stream);
+  GpuGraph graph;
+  graph.begin(n.stream);
+  EXPECT_TRUE(capturing(n.stream));
+  copy(other->data, n.there->data, n.bytes(), n.stream);
+  graph.end(n.stream);
+  EXPECT_FALSE(capturing(n.stream));
+  std::vector<int> back(n.host.size(), -1);
+  transfer(back.data(), other->data, n.bytes());
+  EXPECT_EQ(back[1], 0) << "recording alone did the work";
+  graph.replay(n.stream);
+  transfer(back.data(), other->data, n.bytes());
+  EXPECT_EQ(back, n.host);
+  n.pool.give(other);
+}
+
+TEST_F(Gpu, ScratchGrowsThenStays) {
+  MemoryAccount account;
+  GpuQueue queue(kGpu, &account);
+  Queue& own = queue_of(queue.stream());
+  void* small = own.scratch(1 << 20);
+  EXPECT_EQ(own.scratch(1 << 10), small);
+  own.scratch(4 << 20);
+  EXPECT_EQ(account.use(MemoryCategory::buffer, MemoryTier::device).current, uint64_t{4} << 20);
+}
+
+}  // namespace
+}  // namespace esp::device

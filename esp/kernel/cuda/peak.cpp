@@ -1,0 +1,19 @@
+// The arithmetic peak of a GPU by its clock and units, as its maker counts: matrix units for the types they take
+// (16-bit ones), the ordinary ones for fp32 and fp64.
+#include "esp/kernel/peak.h"
+
+#include "esp/device/cuda/check.h"
+#include "esp/device/cuda/queue.h"
+
+namespace esp::kernel::cuda {
+
+double fma_peak(DType dtype, const device::Stream& stream) {
+  const device::Queue& queue = device::queue_of(stream);
+  int khz = 0;
+  ESP_CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, queue.device.index));
+  // FLOP per cycle and multiprocessor of compute capability 9.0.
+  const double per_cycle = dtype == DType::bf16 || dtype == DType::f16 ? 4096 : dtype == DType::f32 ? 256 : 128;
+  return per_cycle * queue.multiprocessors * khz * 1e3;
+}
+
+}  // namespace esp::kernel::cuda

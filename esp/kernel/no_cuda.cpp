@@ -1,0 +1,206 @@
+// Stands in for cuda/ where it was not compiled. Nobody gets here: a stream on a GPU cannot be made then.
+#include "esp/kernel/activation.h"
+#include "esp/kernel/attention.h"
+#include "esp/kernel/copy.h"
+#include "esp/kernel/cross_entropy.h"
+#include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/cuda/captured.h"
+#include "esp/kernel/difference.h"
+#include "esp/kernel/dropout.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/embedding.h"
+#include "esp/kernel/gemm.h"
+#include "esp/kernel/norm.h"
+#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/optimizer_step.h"
+#include "esp/kernel/peak.h"
+#include "esp/kernel/routing.h"
+#include "esp/kernel/softmax.h"
+#include "esp/kernel/weighted_sum.h"
+
+namespace esp::kernel::cuda {
+
+void activation_forward(void*, const void*, int64_t, Activation, DType, const device::Stream&) {
+  no_cuda_body("activation_forward");
+}
+void activation_backward(void*, const void*, const void*, int64_t, Activation, bool, DType, const device::Stream&) {
+  no_cuda_body("activation_backward");
+}
+void swiglu_forward(void*, const void*, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("swiglu_forward");
+}
+void swiglu_backward(void*, const void*, const void*, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("swiglu_backward");
+}
+void attention_forward(void*, void*, const void*, const void*, const void*, const AttentionShape&, DType,
+                       const device::Stream&) {
+  no_cuda_body("attention_forward");
+}
+void attention_backward(void*, void*, void*, const void*, const void*, const void*, const void*, const void*,
+                        const void*, void*, const AttentionShape&, DType, const device::Stream&) {
+  no_cuda_body("attention_backward");
+}
+int64_t attention_workspace_bytes(const AttentionShape&, DType, const device::Stream&) {
+  no_cuda_body("attention_workspace_bytes");
+}
+void attention_forward_block(void*, void*, const void*, const void*, const void*, const AttentionShape&, DType,
+                             const device::Stream&) {
+  no_cuda_body("attention_forward_block");
+}
+void attention_backward_block(const AttentionSums&, const void*, const void*, const void*, const void*, const void*,
+                              const void*, void*, const AttentionShape&, DType, const device::Stream&) {
+  no_cuda_body("attention_backward_block");
+}
+void copy_rows(void*, size_t, const void*, size_t, size_t, int64_t, const device::Stream&) {
+  no_cuda_body("copy_rows");
+}
+void cross_entropy_forward(void*, void*, const void*, const int32_t*, int64_t, int64_t, int64_t, DType,
+                           const device::Stream&) {
+  no_cuda_body("cross_entropy_forward");
+}
+void cross_entropy_backward(void*, const void*, const int32_t*, double, int64_t, int64_t, int64_t, DType,
+                            const device::Stream&) {
+  no_cuda_body("cross_entropy_backward");
+}
+void cross_entropy_fused(void*, void*, const int32_t*, double, int64_t, int64_t, int64_t, DType,
+                         const device::Stream&) {
+  no_cuda_body("cross_entropy_fused");
+}
+void softmax_forward(void*, const void*, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("softmax_forward");
+}
+void cross_entropy_part_forward(void*, void*, void*, const void*, const int32_t*, int64_t, const ClassPart&, DType,
+                                const device::Stream&) {
+  no_cuda_body("cross_entropy_part_forward");
+}
+void cross_entropy_part_backward(void*, const void*, const void*, const int32_t*, double, int64_t, const ClassPart&,
+                                 DType, const device::Stream&) {
+  no_cuda_body("cross_entropy_part_backward");
+}
+void subtract(void*, const void*, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("subtract");
+}
+void put_values(void*, Into, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("put_values");
+}
+void multiply(void*, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("multiply");
+}
+void dropout(void*, const void*, const void*, const DropoutShape&, DropoutKey, DType, const device::Stream&) {
+  no_cuda_body("dropout");
+}
+void fill(void*, double, int64_t, DType, const device::Stream&) {
+  no_cuda_body("fill");
+}
+void cast(void*, DType, const void*, DType, int64_t, const device::Stream&) {
+  no_cuda_body("cast");
+}
+void add(void*, const void*, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("add");
+}
+void scale(void*, double, int64_t, DType, const device::Stream&) {
+  no_cuda_body("scale");
+}
+void add_bias(void*, const void*, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("add_bias");
+}
+void add_column_sums(void*, const void*, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("add_column_sums");
+}
+double sum_of_squares(const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("sum_of_squares");
+}
+bool all_finite(const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("all_finite");
+}
+double sum(const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("sum");
+}
+void sum_to(double*, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("sum_to");
+}
+void count_up(int32_t*, int32_t, int64_t, const device::Stream&) {
+  no_cuda_body("count_up");
+}
+void transpose(void*, const void*, int64_t, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("transpose");
+}
+void fill_normal(void*, double, double, uint64_t, uint64_t, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("fill_normal");
+}
+void fill_uniform(void*, double, double, uint64_t, uint64_t, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("fill_uniform");
+}
+void embedding_forward(void*, const int32_t*, const void*, const void*, int64_t, int64_t, int64_t, int64_t, int64_t,
+                       DType, const device::Stream&) {
+  no_cuda_body("embedding_forward");
+}
+void embedding_backward(void*, const int32_t*, const void*, int64_t, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("embedding_backward");
+}
+void position_backward(void*, const void*, int64_t, int64_t, int64_t, int64_t, DType, const device::Stream&) {
+  no_cuda_body("position_backward");
+}
+void rotary(void*, const RotaryShape&, DType, const device::Stream&) {
+  no_cuda_body("rotary");
+}
+void gemm(void*, const void*, const void*, int64_t, int64_t, int64_t, const GemmOptions&, DType,
+          const device::Stream&) {
+  no_cuda_body("gemm");
+}
+void norm_forward(void*, void*, void*, void*, const void*, const void*, const void*, const void*, const NormShape&,
+                  DType, const device::Stream&) {
+  no_cuda_body("norm_forward");
+}
+void norm_backward_input(void*, const void*, const void*, const void*, const void*, const void*, const NormShape&, bool,
+                         DType, const device::Stream&) {
+  no_cuda_body("norm_backward_input");
+}
+void norm_backward_weight(void*, void*, const void*, const void*, const void*, const void*, const NormShape&, DType,
+                          const device::Stream&) {
+  no_cuda_body("norm_backward_weight");
+}
+void adam_step(const StepBuffers&, const AdamStep&, const device::Stream&) {
+  no_cuda_body("adam_step");
+}
+void sgd_step(const StepBuffers&, const SgdStep&, const device::Stream&) {
+  no_cuda_body("sgd_step");
+}
+double fma_peak(DType, const device::Stream&) {
+  no_cuda_body("fma_peak");
+}
+void route_forward(void*, void*, int32_t*, void*, const void*, const RouteShape&, DType, const device::Stream&) {
+  no_cuda_body("route_forward");
+}
+void route_backward(void*, const void*, const void*, const void*, const int32_t*, const RouteLosses&, const RouteShape&,
+                    DType, const device::Stream&) {
+  no_cuda_body("route_backward");
+}
+void combine_forward(void*, const void*, const void*, const int32_t*, bool, const CombineShape&, DType,
+                     const device::Stream&) {
+  no_cuda_body("combine_forward");
+}
+void combine_backward(void*, void*, const void*, const void*, const void*, const int32_t*, const CombineShape&, DType,
+                      const device::Stream&) {
+  no_cuda_body("combine_backward");
+}
+void softmax_forward(void*, const SoftmaxShape&, DType, const device::Stream&) {
+  no_cuda_body("softmax_forward");
+}
+void softmax_backward(void*, const void*, const SoftmaxShape&, DType, const device::Stream&) {
+  no_cuda_body("softmax_backward");
+}
+void mask_of(uint8_t*, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("mask_of");
+}
+void apply_mask(void*, const void*, const uint8_t*, double, int64_t, DType, const device::Stream&) {
+  no_cuda_body("apply_mask");
+}
+void weighted_sum(void*, std::span<const WeightedTerm>, int64_t, DType, const device::Stream&) {
+  no_cuda_body("weighted_sum");
+}
+void sum_of_squares_to(double*, bool, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("sum_of_squares_to");
+}
+
+}  // namespace esp::kernel::cuda
