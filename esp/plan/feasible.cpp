@@ -1,0 +1,115 @@
+// Whether a policy can be at all: sizes, the processor's precisions, the layout's rules (parallel/layout.h, those of
+// this runtime; published systems differ in a few, said below).
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/parallel/layout.h"
+#include "esp/plan/estimate.h"
+#include "esp/plan/software.h"
+
+namespace esp::plan {
+namespace {
+
+using Reason = std::optional<std::string>;
+
+constexpr int64_t kMostRanks = 1 << 20, kMostSequences = int64_t{1} << 32;
+// Beyond what parallel/pp runs itself, these have closed forms here.
+constexpr std::string_view kFolded[] = {"zb-2p", "zb-h2", "zb-1p", "zb-v", "v-zb", "v-half", "v-min", "dualpipe"};
+
+Reason of_sizes(const Cluster& cluster, const Policy& p) {
+  const struct {
+    const char* key;
+    int64_t value;
+  } axes[] = {{"tp", p.tp}, {"pp", p.pp}, {"dp", p.dp}, {"cp", p.cp}, {"ep", p.ep}, {"interleave", p.interleave}};
+  double product = 1;
+  for (const auto& axis : axes) {
+    if (axis.value < 1 || axis.value > kMostRanks)
+      return fmt::format("{} = {}: from 1 to {}", axis.key, axis.value, kMostRanks);
+  }
+  for (const double axis : {p.tp, p.pp, p.dp, p.cp}) product *= axis;
+  if (product > static_cast<double>(cluster.size()))
+    return fmt::format("tp {} × pp {} × dp {} × cp {} wants {:.0f} processors, the cluster has {}: dp = {} would fit", p.tp,
+                       p.pp, p.dp, p.cp, product, cluster.size(),
+                       std::max<int64_t>(1, cluster.size() / (int64_t{p.tp} * p.pp * p.cp)));
+  if (p.micro_batch < 1 || p.global_batch < 1 || p.global_batch > kMostSequences)
+    return fmt::format("a batch of {} in micro-batches of {}: at least 1", p.global_batch, p.micro_batch);
+  if (p.zero < 0 || p.zero > 3) return fmt::format("zero = {}: 0, 1, 2 or 3", p.zero);
+  return std::nullopt;
+}
+
+Reason of_precision(const Cluster& cluster, const Policy& p) {
+  try {
+    (void)cluster.processor.flops(p.precision);
+    (void)software_row(p.software);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+Reason of_shape(const Shape& s, const Policy& p) {
+  if (s.layers == 0) return std::nullopt;  // a count alone divides by anything
+  if (s.hidden < 1 || s.seq < 1 || s.heads < 1)
+    return fmt::format("hidden {}, seq {}, heads {}: at least 1", s.hidden, s.seq, s.heads);
+  if (p.ep > 1 && s.experts > 0 && s.experts % p.ep != 0)
+    return fmt::format("ep = {}: it must divide the {} experts", p.ep, s.experts);
+  if (!p.stage_layers.empty()) {
+    int64_t sum = 0;
+    for (const int layers : p.stage_layers) sum += layers;
+    if (sum != s.layers) return fmt::format("stage_layers make {} layers, the model has {}", sum, s.layers);
+  }
+  return std::nullopt;
+}
+
+Reason of_layout(const Shape& s, const Policy& p) {
+  if (s.layers == 0) return std::nullopt;
+  const bool own = p.software == "espalier";
+  parallel::LayoutSizes sizes;
+  sizes.arch = s.arch;
+  sizes.layers = s.layers;
+  sizes.heads = s.heads;
+  sizes.kv_heads = s.kv_heads > 0 ? s.kv_heads : s.heads;
+  // Others repeat key and value heads where there are fewer than ranks.
+  if (!own && p.tp > sizes.kv_heads && p.tp % sizes.kv_heads == 0) sizes.kv_heads = p.tp;
+  sizes.ffn = s.ffn;
+  sizes.vocab = s.vocab;
+  sizes.seq_len = s.seq;
+  sizes.experts = s.experts;
+  sizes.global_batch = p.global_batch;
+  sizes.micro_batch = p.micro_batch;
+  parallel::Layout layout;
+  layout.mesh = {.tp = p.tp, .cp = p.cp, .dp = p.dp, .pp = p.pp, .ep = own ? p.ep : 1};
+  layout.sequence = p.sequence;
+  layout.context = p.context == "allgather" && !own ? "ring" : p.context;
+  layout.schedule = p.schedule;
+  layout.interleave = p.interleave;
+  if (!own && std::find(std::begin(kFolded), std::end(kFolded), p.schedule) != std::end(kFolded)) {
+    layout.schedule = "1f1b";
+    layout.interleave = 1;
+  }
+  if (!own && p.ep > 1 && (int64_t{p.dp} * p.cp * p.tp) % p.ep != 0)
+    return fmt::format("ep = {}: it must divide the {} ranks of a stage", p.ep, int64_t{p.dp} * p.cp * p.tp);
+  try {
+    if (const auto rule = parallel::broken_rule(sizes, layout)) return rule->text();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> broken(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+  if (auto reason = of_sizes(cluster, policy)) return reason;
+  if (auto reason = of_precision(cluster, policy)) return reason;
+  if (auto reason = of_shape(shape, policy)) return reason;
+  return of_layout(shape, policy);
+}
+
+void check(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+  if (const auto reason = broken(shape, cluster, policy)) throw UsageError(*reason);
+}
+
+}  // namespace esp::plan
