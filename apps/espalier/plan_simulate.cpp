@@ -1,10 +1,159 @@
+// espalier plan simulate: a step event by event, with its timeline; slow ranks; what failures leave of the time.
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/output_file.h"
 #include "apps/espalier/plan.h"
+#include "apps/espalier/plan_inputs.h"
+#include "apps/espalier/text_table.h"
+#include "esp/base/clock.h"
 #include "esp/base/error.h"
+#include "esp/base/json.h"
+#include "esp/obs/spans.h"
+#include "esp/plan/own_time.h"
+#include "esp/plan/simulate/failures.h"
+#include "esp/plan/simulate/step.h"
 
 namespace esp::app {
+namespace {
+
+struct Simulate {
+  PlanInputs inputs;
+  std::vector<std::string> stragglers;
+  std::string trace, json;
+  double mtbf_hours = 0, checkpoint_s = 60, restart_s = 300, interval_s = 0;
+  double days = 365;
+  uint64_t seed = 1;
+  bool bench = false;
+};
+
+std::vector<plan::Straggler> stragglers_of(const Simulate& o) {
+  std::vector<plan::Straggler> all;
+  for (const std::string& text : o.stragglers) {
+    plan::Straggler one;
+    const size_t colon = text.find(':');
+    char *end = nullptr, *last = nullptr;
+    one.rank = static_cast<int>(std::strtol(text.c_str(), &end, 10));
+    one.factor = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &last);
+    if (colon == std::string::npos || end != text.c_str() + colon || last != text.c_str() + text.size() ||
+        one.factor <= 0)
+      throw UsageError(
+          fmt::format("--straggler {}: a rank and how many times as long it takes are wanted, as 17:1.5", text));
+    all.push_back(one);
+  }
+  return all;
+}
+
+struct Losses {
+  plan::FailureModel model;
+  double interval_s = 0;
+  plan::Goodput drawn;
+  double expected = 1;
+};
+
+Losses losses_of(const Simulate& o, const plan::Cluster& cluster, int ranks) {
+  Losses l;
+  const double mtbf = o.mtbf_hours > 0 ? o.mtbf_hours : cluster.mtbf_hours;
+  if (mtbf <= 0) return l;
+  for (const double x : {o.checkpoint_s, o.restart_s, o.days})
+    if (!(x >= 0 && x < 1e9)) throw UsageError("--checkpoint-s, --restart-s, --days: not negative");
+  const double nodes = std::max(1.0, std::ceil(static_cast<double>(ranks) / cluster.per_node));
+  l.model = {mtbf * 3600 / nodes, o.checkpoint_s, o.restart_s};
+  l.interval_s = o.interval_s > 0 ? o.interval_s : std::max(1.0, plan::daly_interval_s(l.model));
+  l.drawn = plan::drawn_goodput(l.model, l.interval_s, o.days * 86400, o.seed);
+  l.expected = plan::expected_goodput(l.model, l.interval_s);
+  return l;
+}
+
+Json to_json(const plan::StepSimulation& step, const Losses& losses) {
+  Json out = {{"step_s", step.step_s}, {"compute_s", step.compute_s}, {"bubble_s", step.bubble_s},
+              {"bubble", step.bubble}, {"exposed_s", step.exposed_s}, {"update_s", step.update_s},
+              {"events", step.events}, {"tasks", step.tasks},         {"devices", Json::array()}};
+  for (const plan::DeviceUse& use : step.devices)
+    out["devices"].push_back({{"copy", use.copy},
+                              {"stage", use.stage},
+                              {"folded", use.folded},
+                              {"compute_s", use.compute_s},
+                              {"waiting_s", use.waiting_s},
+                              {"after_s", use.after_s},
+                              {"sending_s", use.sending_s},
+                              {"summing_s", use.summing_s},
+                              {"peak_bytes", use.peak_bytes}});
+  if (losses.model.mtbf_s > 0)
+    out["failures"] = {{"mtbf_s", losses.model.mtbf_s},    {"interval_s", losses.interval_s},
+                       {"goodput", losses.drawn.fraction}, {"expected_goodput", losses.expected},
+                       {"per_day", losses.drawn.failures}, {"checkpoint", losses.drawn.checkpoint},
+                       {"lost", losses.drawn.lost},        {"restart", losses.drawn.restart}};
+  return out;
+}
+
+void print(const Planned& planned, const plan::StepSimulation& step, const Losses& losses) {
+  const double tokens = static_cast<double>(planned.policy.global_batch * planned.shape.seq);
+  fmt::print(
+      "step {:.4g} s, {:.4g} tokens/s: compute {:.4g}, bubble {:.4g} ({:.1f} % of compute), sums that show {:.4g}, "
+      "update {:.4g}\n",
+      step.step_s, tokens / step.step_s, step.compute_s, step.bubble_s, 100 * step.bubble, step.exposed_s,
+      step.update_s);
+  std::vector<Cells> cells;
+  for (const plan::DeviceUse& use : step.devices)
+    cells.push_back({use.folded > 1 ? fmt::format("{} … ({})", use.copy, use.folded) : std::to_string(use.copy),
+                     std::to_string(use.stage), fmt::format("{:.4g}", use.compute_s),
+                     fmt::format("{:.4g}", use.waiting_s), fmt::format("{:.4g}", use.after_s),
+                     fmt::format("{:.4g}", use.sending_s), fmt::format("{:.4g}", use.summing_s),
+                     fmt::format("{:.2f}", use.peak_bytes / 1e9)});
+  fmt::print("{}", text_table({"copy", "stage", "compute s", "waits", "after", "messages", "sums", "peak GB"}, cells));
+  if (losses.model.mtbf_s > 0)
+    fmt::print(
+        "a failure every {:.1f} h, {:.2f} a day; checkpoints every {:.0f} s: {:.2f} % of the time is work kept "
+        "({:.2f} % expected), {:.2f} % checkpoints, {:.2f} % lost, {:.2f} % restarts; {:.4g} tokens/s\n",
+        losses.model.mtbf_s / 3600, losses.drawn.failures, losses.interval_s, 100 * losses.drawn.fraction,
+        100 * losses.expected, 100 * losses.drawn.checkpoint, 100 * losses.drawn.lost, 100 * losses.drawn.restart,
+        tokens / step.step_s * losses.drawn.fraction);
+}
+
+int run_simulate(const Simulate& o) {
+  const Planned planned = read_plan_inputs(o.inputs);
+  plan::check(planned.shape, planned.cluster, planned.policy);
+  const auto stragglers = stragglers_of(o);
+  const int64_t begun = now_ns();
+  const bool own = plan::is_own(planned.cluster, planned.policy);
+  if (own && !stragglers.empty())
+    throw UsageError(
+        "--straggler: not for ranks that share one machine's cores; a cluster of GPUs has ranks of its own");
+  const plan::StepInput input = own ? plan::own_step(planned.shape, planned.cluster, planned.policy)
+                                    : plan::step_input(planned.shape, planned.cluster, planned.policy, stragglers);
+  const int64_t made = now_ns();
+  Json trace;
+  const plan::StepSimulation step = plan::simulate_step(input, o.trace.empty() ? nullptr : &trace);
+  const double seconds = static_cast<double>(now_ns() - made) * 1e-9;
+  const Losses losses = losses_of(o, planned.cluster, planned.policy.world());
+  print(planned, step, losses);
+  if (o.bench)
+    fmt::print("{} events of {} tasks in {:.4f} s: {:.2f} million events/s; with reading {:.4f} s\n", step.events,
+               step.tasks, seconds, static_cast<double>(step.events) / seconds * 1e-6,
+               static_cast<double>(now_ns() - begun) * 1e-9);
+  if (!o.trace.empty()) obs::write_trace(o.trace, trace);
+  if (!o.json.empty()) write_file(o.json, to_json(step, losses).dump(1) + "\n");
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
 
 void define_plan_simulate(CLI::App& app, Chosen& chosen) {
-  app.callback([&chosen] { chosen.run = []() -> int { throw UsageError("plan simulate is being built"); }; });
+  auto o = keep<Simulate>(app, chosen, run_simulate);
+  add_plan_inputs(app, o->inputs);
+  app.add_option("--straggler", o->stragglers, "a slow rank and its factor; may be repeated")->type_name("RANK:FACTOR");
+  app.add_option("--mtbf", o->mtbf_hours, "hours between failures of one node [the cluster's]")->type_name("H");
+  app.add_option("--checkpoint-s", o->checkpoint_s, "the job stands while one is written [60]")->type_name("S");
+  app.add_option("--restart-s", o->restart_s, "from a failure until it works again [300]")->type_name("S");
+  app.add_option("--interval-s", o->interval_s, "of work between checkpoints [Daly's]")->type_name("S");
+  app.add_option("--days", o->days, "of work to draw failures for [365]")->type_name("D");
+  app.add_option("--seed", o->seed, "of the failures drawn [1]")->type_name("N");
+  app.add_flag("--bench", o->bench, "say how many events a second were simulated");
+  app.add_option("--trace", o->trace, "write the timeline for Perfetto")->type_name("FILE");
+  app.add_option("--json", o->json, "write the figures as JSON; - is stdout")->type_name("FILE");
 }
 
 }  // namespace esp::app

@@ -9,6 +9,7 @@
 #include "esp/parallel/layout.h"
 #include "esp/plan/data_traffic.h"
 #include "esp/plan/layers.h"
+#include "esp/plan/own_time.h"
 #include "esp/plan/pipeline_time.h"
 #include "esp/plan/software.h"
 #include "esp/plan/states.h"
@@ -142,6 +143,7 @@ std::vector<StageTime> stage_times(const Shape& shape, const Cluster& cluster, c
 }
 
 Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+  if (is_own(cluster, policy)) return own_estimate(shape, cluster, policy);
   const Setting s(shape, cluster, policy);
   Estimate e;
   e.parameters = shape.parameters();

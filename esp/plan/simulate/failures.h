@@ -22,7 +22,7 @@ double expected_goodput(const FailureModel& model, double interval_s);
 
 struct Goodput {
   double fraction = 1;
-  double failures = 0;              // per day
+  double failures = 0;                           // per day
   double checkpoint = 0, lost = 0, restart = 0;  // of all time: where the rest went
 };
 // Until `work_s` of work are kept. The same for the same seed.

@@ -23,6 +23,7 @@ struct Device {
   double slow = 1;
   StreamId compute = 0, summing = 0;
   LinkId inside_out = kNone, inside_in = kNone, across_out = kNone, across_in = kNone;
+  RouteId processor = kNone;
   uint32_t memory = 0;
   TaskId last_compute = kNone;
   std::vector<TaskId> summed;  // the last of each chunk's sums
@@ -92,6 +93,10 @@ class Step {
       device.across_out = engine_.add_link(input_.across_bandwidth);
       device.across_in = engine_.add_link(input_.across_bandwidth);
     }
+    if (input_.cores > 0) {
+      if (cores_ == kNone) cores_ = engine_.add_link(input_.cores);
+      device.processor = engine_.add_route({cores_, engine_.add_link(input_.ranks_of_device * input_.threads_of_rank)});
+    }
     device.memory = engine_.add_place();
     engine_.takes(engine_.meet(), device.memory, input_.stages[index(stage)].held_bytes);
     timeline_.add_row(copy, stage);
@@ -158,6 +163,16 @@ class Step {
       }
   }
 
+  // Seconds of compute: on a machine whose cores all devices share, a flow of core-seconds that no more than its ranks'
+  // threads can carry.
+  TaskId on_processor(const Device& device, double seconds) {
+    if (input_.cores == 0) return engine_.compute(device.compute, seconds);
+    const double wanted = input_.ranks_of_device * input_.threads_of_rank;
+    const TaskId task = engine_.transfer(device.processor, 0, seconds * wanted);
+    engine_.on(task, device.compute);
+    return task;
+  }
+
   // The first forward of a chunk comes in as many parts as its values, the last backward as its gradients.
   void act(size_t c, Device& device, const parallel::Action& action) {
     const double all = seconds(device, action);
@@ -167,7 +182,7 @@ class Step {
     const size_t parts = first ? gathers.size() : std::max<size_t>(1, input_.overlap_sums ? sums : 1);
     TaskId begin = kNone, end = kNone;
     for (size_t i = 0; i < parts; ++i) {
-      end = engine_.compute(device.compute, all / static_cast<double>(parts));
+      end = on_processor(device, all / static_cast<double>(parts));
       if (begin == kNone) begin = end;
       if (first) engine_.after(end, gathers[i][c]);
       timeline_.name(end, device.copy, device.stage, Row::compute, action, shape_.chunks);
@@ -214,8 +229,7 @@ class Step {
     for (int stage = 0; stage < shape_.stages; ++stage)
       for (int chunk = shape_.chunks - 1; chunk >= 0; --chunk)
         for (size_t i = 0; i < input_.stages[index(stage)].sums.size(); ++i) {
-          const auto parts =
-              together(stage, input_.stages[index(stage)].sums[i], ready_[{stage, chunk, i}], "sum");
+          const auto parts = together(stage, input_.stages[index(stage)].sums[i], ready_[{stage, chunk, i}], "sum");
           for (size_t c = 0; c < num_classes_; ++c) at(c, stage).summed.push_back(parts[c]);
         }
   }
@@ -228,7 +242,7 @@ class Step {
       for (const TaskId one : device.summed) engine_.after(all, one);
     }
     for (Device& device : devices_) {
-      const TaskId one = engine_.compute(device.compute, of(device).update_s + input_.step_s);
+      const TaskId one = on_processor(device, of(device).update_s + input_.step_s);
       engine_.after(one, all);
       timeline_.name(one, device.copy, device.stage, Row::compute, "update");
     }
@@ -236,9 +250,15 @@ class Step {
 
   void report(StepSimulation& result) {
     double idle = 0, busy = 0;
+    std::vector<double> computed_by(num_classes_, 0.0);  // when a copy's last stage has nothing more to compute
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      double& end = computed_by[i / index(shape_.stages)];
+      end = std::max(end, engine_.end_of(devices_[i].last_compute));
+    }
     for (Device& device : devices_) {
       DeviceUse use{device.copy, device.stage, device.folded};
-      const double update = of(device).update_s + input_.step_s, computed = engine_.end_of(device.last_compute);
+      const double update = of(device).update_s + input_.step_s,
+                   computed = computed_by[static_cast<size_t>(&device - devices_.data()) / index(shape_.stages)];
       use.compute_s = engine_.busy_of(device.compute) - update;
       if (!input_.overlap_sends) use.compute_s = pure_compute(device);
       use.waiting_s = computed - use.compute_s;
@@ -285,7 +305,8 @@ class Step {
   StepTimeline timeline_;
   std::vector<Device> devices_;  // by class of copies, then stage
   size_t num_classes_ = 0;
-  std::vector<StreamId> channels_;  // by class, edge and direction
+  LinkId cores_ = kNone;                                                      // of the machine they share
+  std::vector<StreamId> channels_;                                            // by class, edge and direction
   std::map<std::pair<int, int>, std::vector<std::vector<TaskId>>> gathered_;  // by stage and chunk: part, class
   std::map<std::tuple<int, int, size_t>, std::vector<TaskId>> ready_;         // by stage, chunk and bucket
   std::map<ActionKey, TaskId> starts_;

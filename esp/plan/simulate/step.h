@@ -40,17 +40,20 @@ struct StepInput {
   double inside_bandwidth = 0, across_bandwidth = 0;  // of one device's port, bytes/s; 0: boundless
   double step_s = 0;                                  // of the host, at the end
   int copies = 1;                                     // of the model
-  std::vector<std::vector<double>> slowdown;          // by copy and stage; empty: 1 everywhere
+  // Where devices are threads of one machine: its cores, how many ranks one device stands for, and how many threads
+  // each of them runs. 0: every device has a processor of its own.
+  double cores = 0, ranks_of_device = 1, threads_of_rank = 1;
+  std::vector<std::vector<double>> slowdown;  // by copy and stage; empty: 1 everywhere
 };
 
 struct DeviceUse {
-  int copy = 0, stage = 0;     // the first of the copies folded into it
-  int folded = 1;              // copies
-  double compute_s = 0;        // busy
-  double waiting_s = 0;        // idle before its last backward ended: the bubble, and messages that show
-  double after_s = 0;          // from there to the end but for the update: sums that show
-  double sending_s = 0;        // its port to other stages, both directions
-  double summing_s = 0;        // its part in sums and gathers
+  int copy = 0, stage = 0;  // the first of the copies folded into it
+  int folded = 1;           // copies
+  double compute_s = 0;     // busy
+  double waiting_s = 0;     // idle until its copy has computed all: the bubble, and messages that show
+  double after_s = 0;       // from there to the end but for the update: sums that show
+  double sending_s = 0;     // its port to other stages, both directions
+  double summing_s = 0;     // its part in sums and gathers
   double peak_bytes = 0;
 };
 

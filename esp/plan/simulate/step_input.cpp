@@ -80,7 +80,8 @@ std::vector<std::vector<double>> slowness(const Policy& p, const std::vector<Str
     if (one.rank < 0 || one.rank >= mesh.size())
       throw UsageError(fmt::format("straggler {}: the ranks are 0 to {}", one.rank, mesh.size() - 1));
     if (!(one.factor >= 0.01 && one.factor <= 1e6))
-      throw UsageError(fmt::format("straggler {}: {} times as long; 1.5 would be half as slow again", one.rank, one.factor));
+      throw UsageError(
+          fmt::format("straggler {}: {} times as long; 1.5 would be half as slow again", one.rank, one.factor));
     const parallel::Coordinates at = mesh.at(one.rank);
     double& of = slow[static_cast<size_t>(at.dp)][static_cast<size_t>(at.pp)];
     of = std::max(of, one.factor);  // its tensor and context group waits for it

@@ -44,8 +44,7 @@ Json StepTimeline::trace(const Engine& engine) const {
   std::vector<Json> traces;
   for (const auto& [who, device] : devices_) {
     size_t most = 1;
-    for (size_t r = 0; r < std::size(kRows); ++r)
-      most = std::max(most, rows[device * std::size(kRows) + r].size());
+    for (size_t r = 0; r < std::size(kRows); ++r) most = std::max(most, rows[device * std::size(kRows) + r].size());
     obs::Tracer tracer(static_cast<int>(device), most);
     for (size_t r = 0; r < std::size(kRows); ++r) {
       obs::TraceRow* row = tracer.add_row(kRows[r]);

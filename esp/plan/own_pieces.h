@@ -1,0 +1,17 @@
+// How our own runtime cuts a model into pieces of about equal work: the rule of its trainer, for a Shape.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "esp/plan/shape.h"
+
+namespace esp::plan {
+
+struct OwnPiece {
+  int64_t begin = 0, end = 0;  // blocks
+  bool stem = false, head = false;
+};
+std::vector<OwnPiece> own_pieces(const Shape& shape, int num_pieces);
+
+}  // namespace esp::plan

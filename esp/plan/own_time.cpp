@@ -1,0 +1,258 @@
+#include "esp/plan/own_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "esp/plan/own_pieces.h"
+#include "esp/plan/own_rates.h"
+
+namespace esp::plan {
+namespace {
+
+// What a rank computes and says for one micro-batch, kernel by kernel.
+class Kernels {
+ public:
+  Kernels(const Shape& shape, const Policy& policy, const OwnRates& rates)
+      : s_(shape), p_(policy), r_(rates), e_(policy.precision == "fp32" || policy.precision == "tf32" ? 4 : 2) {
+    rows_ = static_cast<double>(p_.micro_batch * s_.seq) / p_.cp;
+    own_rows_ = p_.sequence ? rows_ / p_.tp : rows_;
+    width_ = static_cast<double>(s_.hidden);
+    heads_ = static_cast<double>(s_.heads) / p_.tp;
+    kv_heads_ = static_cast<double>(s_.kv_heads > 0 ? s_.kv_heads : s_.heads) / p_.tp;
+    head_ = static_cast<double>(s_.head_dim > 0 ? s_.head_dim : s_.hidden / std::max<int64_t>(1, s_.heads));
+    ffn_ = static_cast<double>(s_.ffn) / p_.tp;
+  }
+
+  StageTime layer() const {
+    StageTime t;
+    norm(t, true);
+    linear(t, width_, (heads_ + 2 * kv_heads_) * head_, true);
+    if (!s_.learned_positions) stream(t, "add", 2 * rows_ * (heads_ + kv_heads_) * head_ * e_, 1, 1);
+    attention(t);
+    linear(t, heads_ * head_, width_, false);
+    norm(t, true);
+    linear(t, width_, ffn_ * (s_.gated ? 2 : 1), true);
+    // In 32 bits a plain activation rides on the product; its derivative does so always.
+    const double hidden = rows_ * ffn_ * e_;
+    if (s_.gated) {
+      stream(t, "activation", 3 * hidden, 1, 5.0 / 3);
+    } else if (e_ == 2) {
+      stream(t, "activation", 2 * hidden, 1, 0);
+    } else {
+      stream(t, "activation", 2 * hidden, 0.5, 0.5);
+    }
+    linear(t, ffn_, width_, false);
+    tensor_calls(t);
+    StageTime whole = t;
+    if (p_.recompute == Recompute::full) whole.backward += t.forward;
+    if (p_.recompute == Recompute::selective) whole.backward += r_.stream_s("activation", 2 * hidden);
+    return whole;
+  }
+
+  StageTime stem() const {
+    StageTime t;
+    stream(t, "add", 3 * own_rows_ * width_ * e_, 1, 0);
+    t.weights += r_.stream_s("add", 3 * rows_ * width_ * e_) + r_.kernel_s();
+    if (p_.tp > 1)
+      t.forward += r_.line(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp).time_s(rows_ * width_ * e_);
+    return t;
+  }
+
+  // Everything of the loss is made in forward: logits, their gradient, that of the stream and of the table.
+  StageTime head() const {
+    StageTime t;
+    norm(t, false);
+    const double classes = static_cast<double>(s_.vocab) / p_.tp;
+    t.forward += r_.product_s("input", rows_, classes, width_) + r_.product_s("forward", rows_, width_, classes) +
+                 r_.product_s("weight", classes, width_, rows_) + r_.stream_s("loss", 2 * rows_ * classes * e_) +
+                 4 * r_.kernel_s();
+    if (p_.tp > 1) {
+      t.forward += r_.line("all_reduce", p_.tp).time_s(rows_ * 4) + r_.line("all_reduce", p_.tp).time_s(rows_ * 8);
+      t.forward += r_.line(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp).time_s(rows_ * width_ * e_);
+      if (p_.sequence) t.forward += r_.line("all_gather", p_.tp).time_s(rows_ * width_ * e_);
+    }
+    return t;
+  }
+
+  double message_bytes() const { return own_rows_ * width_ * e_; }
+  double element() const { return e_; }
+
+ private:
+  void stream(StageTime& t, const char* kernel, double bytes, double forward, double backward) const {
+    const double s = r_.stream_s(kernel, bytes) + r_.kernel_s();
+    t.forward += s * forward;
+    t.backward += s * backward;
+  }
+  void norm(StageTime& t, bool residual) const {
+    const double one = own_rows_ * width_ * e_;
+    t.forward += r_.stream_s("norm", (residual ? 4 : 2) * one) + r_.kernel_s();
+    t.backward += r_.stream_s("norm_back", 4 * one) + r_.kernel_s();
+    t.weights += r_.stream_s("norm_back", 2 * one) + r_.kernel_s();
+  }
+  void linear(StageTime& t, double in, double out, bool by_columns) const {
+    t.forward += r_.product_s("forward", rows_, out, in) + r_.kernel_s();
+    t.backward += r_.product_s("input", rows_, in, out) + r_.kernel_s();
+    t.weights += r_.product_s("weight", in, out, rows_) + r_.kernel_s();
+    if (s_.bias) {
+      t.weights += r_.stream_s("add", rows_ * out * e_) + r_.kernel_s();
+      if (!by_columns && p_.tp > 1) t.forward += r_.stream_s("add", 2 * own_rows_ * out * e_) + r_.kernel_s();
+    }
+  }
+  void attention(StageTime& t) const {
+    const double seq = static_cast<double>(s_.seq);
+    double square = static_cast<double>(p_.micro_batch) * heads_ * head_ * seq * seq / p_.cp;
+    if (s_.causal) square *= 0.5 * (seq + 1) / seq;
+    const double tokens = seq / p_.cp;
+    t.forward += r_.attention_s("forward", 4 * square, tokens) + r_.kernel_s();
+    t.backward += r_.attention_s("backward", 10 * square, tokens) + r_.kernel_s();
+    if (p_.cp > 1) context_calls(t);
+  }
+  void context_calls(StageTime& t) const {
+    const double c = p_.cp, keys = rows_ * 2 * kv_heads_ * head_;
+    if (p_.context == "ulysses") {
+      const auto line = r_.line("all_to_all", p_.cp);
+      const double q = rows_ * (heads_ + 2 * kv_heads_) * head_ * e_, o = rows_ * heads_ * head_ * e_;
+      t.forward += line.time_s(q) + line.time_s(o) + r_.stream_s("add", 4 * (q + o));
+      t.backward += line.time_s(q) + line.time_s(o) + r_.stream_s("add", 4 * (q + o));
+      return;
+    }
+    // Exchanges run beside attention, but on cores that are all busy; sums travel in 32 bits.
+    const auto line = r_.line("sendrecv", p_.cp);
+    t.forward += (c - 1) * line.time_s(keys * e_) + r_.stream_s("add", 4 * keys * e_) + c * r_.kernel_s();
+    t.backward += (c - 1) * line.time_s(keys * e_) + c * line.time_s(keys * 4) + r_.stream_s("add", 8 * keys * 4) +
+                  c * r_.kernel_s();
+  }
+  // Two moves forward and two back; divided rows are gathered again for the weights' gradients.
+  void tensor_calls(StageTime& t) const {
+    if (p_.tp == 1) return;
+    const double bytes = rows_ * width_ * e_;
+    if (!p_.sequence) {
+      const double one = r_.line("all_reduce", p_.tp).time_s(bytes);
+      t.forward += 2 * one;
+      t.backward += 2 * one;
+      return;
+    }
+    const double gather = r_.line("all_gather", p_.tp).time_s(bytes),
+                 scatter = r_.line("reduce_scatter", p_.tp).time_s(bytes);
+    t.forward += 2 * (gather + scatter);
+    t.backward += 2 * (gather + scatter);
+    t.weights += 2 * gather;
+  }
+
+  const Shape& s_;
+  const Policy& p_;
+  const OwnRates& r_;
+  const double e_;
+  double rows_, own_rows_, width_, heads_, kv_heads_, head_, ffn_;
+};
+
+StageTime plus(StageTime a, const StageTime& b) {
+  a.forward += b.forward;
+  a.backward += b.backward;
+  a.weights += b.weights;
+  return a;
+}
+
+Wire wire_of(const OwnRates::Line& line, double bytes) {
+  return {line.time_s(bytes), 0, false};
+}
+
+// Buckets of the chunk that has most, and what they cost: begun in backward, on cores that backward uses too.
+void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, double parameters, double element) {
+  const int copies = p.dp * p.cp;
+  constexpr double kBucket = 25 << 20, kFirst = 1 << 20;
+  double updated = parameters;
+  if (copies > 1) {
+    const double bytes = parameters * element;
+    const char* op = p.zero == 0 ? "all_reduce" : "reduce_scatter";
+    const double passes = p.zero >= 2 ? static_cast<double>(p.num_micro_batches()) : 1;
+    const double calls = 1 + std::ceil(std::max(0.0, bytes - kFirst) / kBucket);
+    const auto line = rates.line(op, copies);
+    for (int i = 0; i < static_cast<int>(calls); ++i)
+      stage.sums.push_back({passes * (line.alpha_s + bytes / calls / line.bytes_per_s), 0, false});
+    if (p.zero > 0) {
+      updated = parameters / copies;
+      const double gathers = p.zero == 3 ? 2 * static_cast<double>(p.num_micro_batches()) : 1;
+      const auto gather = rates.line("all_gather", copies);
+      stage.update_s += gathers * wire_of(gather, bytes).alpha_s;
+    }
+  }
+  const double state = element == 4 ? 28 : 28;  // weights and moments read and written, gradients read
+  stage.update_s += rates.stream_s("update", updated * state) + rates.stream_s("add", updated * element);
+}
+
+}  // namespace
+
+bool is_own(const Cluster& cluster, const Policy& policy) {
+  return policy.software == "espalier" && cluster.processor.kind == "cpu" && OwnRates::known(cluster);
+}
+
+StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+  const std::string type = policy.precision == "fp32" || policy.precision == "tf32" ? "fp32" : "bf16";
+  const OwnRates rates(cluster, type, policy.world());
+  const Kernels kernels(shape, policy, rates);
+  StepInput input;
+  const int chunks = policy.pp > 1 ? policy.interleave : 1;
+  const parallel::ScheduleShape pipe{policy.pp, chunks, static_cast<int>(policy.num_micro_batches())};
+  input.schedule = parallel::make_schedule(policy.pp == 1 ? "1f1b" : policy.schedule, pipe);
+  const StageTime layer = kernels.layer();
+  input.stages.resize(static_cast<size_t>(policy.pp));
+  std::vector<double> parameters(input.stages.size(), 0.0);
+  const std::vector<OwnPiece> pieces = own_pieces(shape, policy.pp * chunks);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    StageTime t;
+    double& held = parameters[i % input.stages.size()];
+    for (int64_t l = pieces[i].begin; l < pieces[i].end; ++l) {
+      t = plus(t, layer);
+      held += shape.layer_parameters(l) / policy.tp;
+    }
+    if (pieces[i].stem) t = plus(t, kernels.stem()), held += shape.embedding_parameters() / policy.tp;
+    if (pieces[i].head) {
+      t = plus(t, kernels.head());
+      held += shape.tied && policy.pp > 1 ? static_cast<double>(shape.vocab * shape.hidden) / policy.tp
+                                          : shape.head_parameters() / policy.tp;
+    }
+    input.pieces.push_back(t);
+  }
+  for (size_t k = 0; k < input.stages.size(); ++k)
+    add_copies(input.stages[k], rates, policy, parameters[k], kernels.element());
+  if (policy.pp > 1) input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
+  input.copies = 1;  // they are alike, and share the cores alike
+  input.step_s = rates.step_s();
+  // Ranks of one stage and copy are threads of their own: all of them are on the cores at once.
+  const int ranks = policy.world();
+  input.cores = rates.cores();
+  input.ranks_of_device = static_cast<double>(ranks) / policy.pp;
+  input.threads_of_rank = rates.threads();
+  return input;
+}
+
+Estimate own_estimate(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+  const StepInput input = own_step(shape, cluster, policy);
+  const StepSimulation step = simulate_step(input);
+  Estimate e;
+  e.parameters = shape.parameters();
+  e.active_parameters = shape.active_parameters();
+  e.memory = memory_of(shape, cluster, policy);
+  e.step_s = step.step_s;
+  e.compute_s = step.compute_s;
+  e.bubble_s = step.bubble_s;
+  e.bubble = step.bubble;
+  e.exposed_s = step.exposed_s;
+  e.optimizer_s = step.update_s;
+  const double tokens = static_cast<double>(policy.global_batch * shape.seq);
+  const double attention = 12 * static_cast<double>(shape.layers * shape.seq * shape.hidden) * (shape.causal ? 0.5 : 1);
+  e.flops = tokens * (6 * shape.active_parameters() + attention);
+  e.hardware_flops = e.flops * (policy.recompute == Recompute::full ? 4.0 / 3 : 1);
+  e.tokens_per_s = tokens / e.step_s;
+  e.tflops_per_gpu = e.flops / e.step_s / policy.world() / 1e12;
+  const double peak = cluster.processor.fp32_flops;
+  if (peak > 0) e.mfu = e.flops / e.step_s / peak, e.hfu = e.hardware_flops / e.step_s / peak;
+  e.low_s = 0.85 * e.step_s;
+  e.high_s = 1.15 * e.step_s;
+  e.fits = e.memory.total() * policy.world() <= cluster.host_memory_bytes || cluster.host_memory_bytes == 0;
+  if (!e.fits) e.reasons.push_back("the ranks together need more than the machine's memory");
+  return e;
+}
+
+}  // namespace esp::plan
