@@ -25,7 +25,9 @@ Table walk(const std::vector<double>& sums, int pieces, const Join& join) {
   best[0][0] = 0;
   for (size_t q = 1; q <= last; ++q)
     for (size_t j = q; j <= n; ++j)
-      for (size_t i = q - 1; i < j; ++i) best[j][q] = std::min(best[j][q], join(best[i][q - 1], sums[j] - sums[i]));
+      // Short last pieces first: one that costs too much by itself ends it, longer ones cost no less.
+      for (size_t i = j; i-- > q - 1 && join(0, sums[j] - sums[i]) < best[j][q];)
+        best[j][q] = std::min(best[j][q], join(best[i][q - 1], sums[j] - sums[i]));
   return best;
 }
 

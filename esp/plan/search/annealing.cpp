@@ -13,10 +13,10 @@ constexpr int kBegun = 6;
 constexpr double kHot = 0.5, kCold = 0.005;
 constexpr double kTwoAxes = 0.3;  // of the steps change two
 
-void anneal(Inquiry& inquiry, Draws& draws, int64_t steps) {
+void anneal(Inquiry& inquiry, Rules& rules, Draws& draws, int64_t steps) {
   const Problem& problem = inquiry.problem();
   Choice here, best;
-  if (!random_choice(problem, here, draws)) return;
+  if (!random_choice(rules, here, draws)) return;
   double low = height(inquiry.ask(here)), lowest = low;
   best = here;
   const double cooling = std::pow(kCold / kHot, 1.0 / static_cast<double>(std::max<int64_t>(1, steps)));
@@ -27,7 +27,7 @@ void anneal(Inquiry& inquiry, Draws& draws, int64_t steps) {
       const size_t axis = draws.below(problem.num_axes());
       there[axis] = static_cast<uint8_t>(draws.below(problem.axes()[axis].values.size()));
     }
-    if (!repair(problem, there, draws)) continue;
+    if (!repair(rules, there, draws)) continue;
     const double at = height(inquiry.ask(there));
     if (at > low && draws.unit() >= std::exp((low - at) / temperature)) continue;
     here = there;
@@ -41,10 +41,11 @@ void anneal(Inquiry& inquiry, Draws& draws, int64_t steps) {
 
 SearchResult search_annealing(const Problem& problem, const SearchOptions& options) {
   Inquiry inquiry(problem, options, true);
+  Rules rules(problem);
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kBegun && inquiry.counts().considered < most; ++i) {
     Draws draws(options.seed, 100 + static_cast<uint64_t>(i));
-    anneal(inquiry, draws, most / (2 * kBegun));
+    anneal(inquiry, rules, draws, most / (2 * kBegun));
   }
   return inquiry.finish("annealing", false);
 }

@@ -7,32 +7,44 @@ namespace esp::plan {
 namespace {
 
 constexpr double kTooLarge = 1e3, kBroken = 1e6;
-constexpr double kLeastBudget = 20000, kMostBudget = 200000;
+constexpr double kLeastBudget = 20000, kMostBudget = 60000;
 
 // Any allowed value of the axis, beginning at a random one; false: there is none.
-bool set_any(const Problem& problem, Choice& choice, size_t axis, Draws& draws) {
-  const size_t n = problem.axes()[axis].values.size(), first = draws.below(n);
+bool set_any(Rules& rules, Choice& choice, size_t axis, Draws& draws) {
+  const size_t n = rules.problem().axes()[axis].values.size(), first = draws.below(n);
   for (size_t i = 0; i < n; ++i) {
     choice[axis] = static_cast<uint8_t>((first + i) % n);
-    if (problem.allowed(choice, axis + 1)) return true;
+    if (rules.allowed(choice, axis + 1)) return true;
   }
   return false;
 }
 
 }  // namespace
 
-bool repair(const Problem& problem, Choice& choice, Draws& draws) {
-  for (size_t axis = 0; axis < problem.num_axes(); ++axis)
-    if (!problem.allowed(choice, axis + 1) && !set_any(problem, choice, axis, draws)) return false;
+bool Rules::allowed(const Choice& choice, size_t num_set) {
+  Choice key{};
+  std::copy_n(choice.begin(), num_set, key.begin());
+  key[kMostAxes - 1] = static_cast<uint8_t>(num_set);
+  const auto at = known_.find(key);
+  if (at != known_.end()) return at->second;
+  const bool answer = problem_.allowed(choice, num_set);
+  known_.emplace(key, answer);
+  return answer;
+}
+
+bool repair(Rules& rules, Choice& choice, Draws& draws) {
+  for (size_t axis = 0; axis < rules.problem().num_axes(); ++axis)
+    if (!rules.allowed(choice, axis + 1) && !set_any(rules, choice, axis, draws)) return false;
   return true;
 }
 
-bool random_choice(const Problem& problem, Choice& choice, Draws& draws) {
+bool random_choice(Rules& rules, Choice& choice, Draws& draws) {
   constexpr int kTries = 100;  // a beginning may leave no value to a later axis
   for (int i = 0; i < kTries; ++i) {
     choice = {};
     bool whole = true;
-    for (size_t axis = 0; axis < problem.num_axes() && whole; ++axis) whole = set_any(problem, choice, axis, draws);
+    for (size_t axis = 0; axis < rules.problem().num_axes() && whole; ++axis)
+      whole = set_any(rules, choice, axis, draws);
     if (whole) return true;
   }
   return false;

@@ -19,9 +19,21 @@ class Draws {
   uint64_t seed_, purpose_, next_ = 0;
 };
 
-// The choice, its axes from `from` on replaced at random where they break a rule. False: none was found from there.
-bool repair(const Problem& problem, Choice& choice, Draws& draws);
-bool random_choice(const Problem& problem, Choice& choice, Draws& draws);
+// The problem's rules, each beginning asked about once: drawing comes back to the same ones.
+class Rules {
+ public:
+  explicit Rules(const Problem& problem) : problem_(problem) {}
+  const Problem& problem() const { return problem_; }
+  bool allowed(const Choice& choice, size_t num_set);
+
+ private:
+  const Problem& problem_;
+  std::unordered_map<Choice, bool, ChoiceHash> known_;  // by the beginning and, in the last place, its length
+};
+
+// The choice, its axes replaced at random where they break a rule. False: no value was found for one.
+bool repair(Rules& rules, Choice& choice, Draws& draws);
+bool random_choice(Rules& rules, Choice& choice, Draws& draws);
 
 // What a climber minimises: the value's logarithm, and beyond all of those how much too large a choice is.
 double height(const Answer& answer);

@@ -35,11 +35,11 @@ Choice child_of(const Problem& problem, const Member& a, const Member& b, Draws&
   return child;
 }
 
-void era(Inquiry& inquiry, Draws& draws, int64_t most) {
+void era(Inquiry& inquiry, Rules& rules, Draws& draws, int64_t most) {
   const Problem& problem = inquiry.problem();
   std::vector<Member> members;
   Choice choice;
-  while (members.size() < kPopulation && random_choice(problem, choice, draws))
+  while (members.size() < kPopulation && random_choice(rules, choice, draws))
     members.push_back({choice, height(inquiry.ask(choice))});
   if (members.size() < kPopulation) return;  // no choice keeps the rules
   const auto lower = [](const Member& a, const Member& b) { return a.height < b.height; };
@@ -50,7 +50,7 @@ void era(Inquiry& inquiry, Draws& draws, int64_t most) {
     std::vector<Member> next(members.begin(), members.begin() + kKept);
     while (next.size() < kPopulation) {
       choice = child_of(problem, parent(members, draws), parent(members, draws), draws);
-      if (repair(problem, choice, draws)) next.push_back({choice, height(inquiry.ask(choice))});
+      if (repair(rules, choice, draws)) next.push_back({choice, height(inquiry.ask(choice))});
     }
     members = std::move(next);
   }
@@ -62,10 +62,11 @@ void era(Inquiry& inquiry, Draws& draws, int64_t most) {
 
 SearchResult search_evolution(const Problem& problem, const SearchOptions& options) {
   Inquiry inquiry(problem, options, true);
+  Rules rules(problem);
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kEras && inquiry.counts().considered < most; ++i) {
     Draws draws(options.seed, static_cast<uint64_t>(i));
-    era(inquiry, draws, most);
+    era(inquiry, rules, draws, most);
   }
   return inquiry.finish("evolution", false);
 }

@@ -1,6 +1,7 @@
 // The reference. A tree of the axes is walked in their order; a rule broken by the first axes of a choice ends its
-// branch, and each choice that is left is weighed first. Threads take branches of the first axes in turn, each with its
-// own lists; the order of `better` makes the merged answer the same for any number of them.
+// branch, and so does a weight that nothing below it gets under; each choice that is left is weighed first. Threads
+// take branches of the first axes in turn, each with its own lists; the order of `better` makes the merged answer the
+// same for any number of them.
 #include <atomic>
 #include <thread>
 
@@ -19,7 +20,7 @@ void walk(Inquiry& inquiry, Choice& choice, size_t axis) {
   const size_t num_values = problem.axes()[axis].values.size();
   for (size_t value = 0; value < num_values; ++value) {
     choice[axis] = static_cast<uint8_t>(value);
-    if (problem.allowed(choice, axis + 1)) {
+    if (problem.allowed(choice, axis + 1) && !problem.too_heavy(choice, axis + 1)) {
       walk(inquiry, choice, axis + 1);
     } else {
       ++inquiry.counts().subtrees;

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "esp/parallel/pp/partition.h"
+#include "esp/plan/pipeline_time.h"
+#include "esp/plan/states.h"
 
 namespace esp::plan {
 namespace {
@@ -20,16 +22,6 @@ Axis axis_of(std::string name, const std::vector<T>& values, Name&& word) {
   return axis;
 }
 
-// Multiplications and additions of a step at least: every parameter a token meets thrice, and causal attention's half.
-double least_flops(const Shape& shape, int64_t global_batch) {
-  const double tokens = static_cast<double>(global_batch) * static_cast<double>(shape.seq);
-  double flops = 6 * (shape.active_parameters() - shape.embedding_parameters()) * tokens;
-  if (shape.arch != "any" && shape.kv_lora == 0)
-    flops +=
-        6 * static_cast<double>(shape.layers * shape.heads * shape.head_dim) * static_cast<double>(shape.seq) * tokens;
-  return flops;
-}
-
 std::vector<int> equal_layers(int64_t layers, int pieces) {
   std::vector<int> sizes(static_cast<size_t>(pieces), static_cast<int>(layers / pieces));
   for (int64_t i = 0; i < layers % pieces; ++i) ++sizes[static_cast<size_t>(i)];
@@ -39,7 +31,11 @@ std::vector<int> equal_layers(int64_t layers, int pieces) {
 }  // namespace
 
 PlanProblem::PlanProblem(Shape shape, Cluster cluster, Space space, const Objective& objective)
-    : shape_(std::move(shape)), cluster_(std::move(cluster)), space_(std::move(space)), objective_(objective) {
+    : shape_(std::move(shape)),
+      cluster_(std::move(cluster)),
+      space_(std::move(space)),
+      objective_(objective),
+      rates_(shape_, cluster_of(cluster_, *std::max_element(space_.gpus.begin(), space_.gpus.end())), space_) {
   const auto number = [](auto n) { return fmt::format("{}", n); };
   const auto yes_no = [](int n) { return std::string(n ? "true" : "false"); };
   const auto word = [](const std::string& s) { return s; };
@@ -51,17 +47,13 @@ PlanProblem::PlanProblem(Shape shape, Cluster cluster, Space space, const Object
            axis_of("ep", space_.ep, number),
            axis_of("sequence", space_.sequence, yes_no),
            axis_of("context", space_.context, word),
-           axis_of("zero", space_.zero, number),
-           axis_of("offload", space_.offload, named),
            axis_of("recompute", space_.recompute, named),
            axis_of("micro_batch", space_.micro_batch, number),
            axis_of("schedule", space_.schedule, named),
-           axis_of("division", space_.division, [](int n) { return std::string(n ? "balanced" : "equal"); })};
+           axis_of("division", space_.division, [](int n) { return std::string(n ? "balanced" : "equal"); }),
+           axis_of("zero", space_.zero, number),
+           axis_of("offload", space_.offload, named)};
   for (const int gpus : space_.gpus) clusters_.push_back(cluster_of(cluster_, gpus));
-  if (cluster_.processor.kind == "gpu") {
-    best_rate_ = cluster_.processor.flops(space_.base.precision);
-    work_ = least_flops(shape_, space_.base.global_batch);
-  }
 }
 
 Policy PlanProblem::policy_at(const Choice& choice, size_t num_set) const {
@@ -133,8 +125,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
       if (pp == 1) return space_.division.size() == 1;
       // Where both are the same, equal is its name.
       if (space_.division.size() > 1) {
-        const int pieces = pp * space_.schedule[index(PlanAxis::schedule)].interleave;
-        if (divided(choice) == equal_layers(shape_.layers, pieces)) return false;
+        if (divided(choice) == equal_layers(shape_.layers, pieces_at(choice))) return false;
       }
       break;
   }
@@ -145,26 +136,31 @@ Terms PlanProblem::terms(const Choice& choice, double time_s, double memory_byte
   return {time_s, memory_bytes, static_cast<double>(space_.gpus[choice[0]]), cluster_.processor.price_per_hour, 1};
 }
 
-double PlanProblem::work_floor_s(const Choice& choice, size_t num_set) const {
-  if (best_rate_ == 0 || num_set == 0) return 0;
-  double flops = work_;
-  if (num_set > at(PlanAxis::recompute) && space_.base.recompute_layers < 0 &&
-      space_.recompute[choice[at(PlanAxis::recompute)]] == Recompute::full)
-    flops *= 4.0 / 3 * 0.9;  // a forward more, of layers but not of the head
-  double bubble = 0;
-  if (num_set > at(PlanAxis::schedule)) {
-    const ScheduleChoice& schedule = space_.schedule[choice[at(PlanAxis::schedule)]];
-    const double pp = space_.pp[choice[at(PlanAxis::pp)]];
-    if (schedule.name == "1f1b" || schedule.name == "gpipe" || schedule.name == "interleaved") {
-      const Policy policy = policy_at(choice, at(PlanAxis::schedule));
-      bubble = (pp - 1) / (static_cast<double>(policy.num_micro_batches()) * schedule.interleave);
+double PlanProblem::pipeline_floor_s(const Choice& choice, double dearest) const {
+  const StageTime& sum = rates_.of(choice);
+  Policy policy = policy_at(choice, at(PlanAxis::schedule) + 1);
+  Pieces pieces = pieces_of(shape_, policy);
+  const auto n = static_cast<double>(pieces.count());
+  std::vector<StageTime> times(static_cast<size_t>(pieces.count()),
+                               {sum.forward / n, sum.backward / n, sum.weights / n, 0});
+  const double all = sum.forward + sum.backward + sum.weights;
+  if (dearest > all / n && pieces.count() > 1) {
+    const double first = dearest / all, rest = (1 - first) / (n - 1);
+    for (size_t i = 0; i < times.size(); ++i) {
+      const double share = i == 0 ? first : rest;
+      times[i] = {sum.forward * share, sum.backward * share, sum.weights * share, 0};
     }
   }
-  return flops / (best_rate_ * space_.gpus[choice[0]]) * (1 + bubble);
+  return pipeline_time(policy, pieces, times).total;
+}
+
+double PlanProblem::time_floor_s(const Choice& choice, size_t num_set) const {
+  if (num_set > at(PlanAxis::schedule)) return pipeline_floor_s(choice, 0);
+  return static_cast<double>(space_.base.global_batch) / space_.gpus[choice[0]] * rates_.least(choice, num_set);
 }
 
 Worth PlanProblem::floor(const Choice& choice, size_t num_set, double memory_bytes) const {
-  double time_s = work_floor_s(choice, num_set);
+  double time_s = time_floor_s(choice, num_set);
   if (num_set == num_axes()) time_s = std::max(time_s, lower_bound_s(shape_, cluster_at(choice), policy_at(choice)));
   return {objective_.value(terms(choice, time_s, memory_bytes)), time_s};
 }
@@ -175,12 +171,15 @@ Weight PlanProblem::weigh(const Choice& choice) const {
 }
 
 bool PlanProblem::too_heavy(const Choice& choice, size_t num_set) const {
-  // States are known once ZeRO and offload are; the mean over the stages is no more than the worst, however layers lie.
-  if (num_set != at(PlanAxis::offload) + 1 || capacity() == 0) return false;
-  const std::vector<Memory> stages = stage_memories(shape_, cluster_at(choice), policy_at(choice, num_set));
-  double sum = 0;
-  for (const Memory& stage : stages) sum += stage.states();
-  return !stages.empty() && sum / static_cast<double>(stages.size()) > capacity();
+  // Where every layer lies and what it leaves is known here; states are at least those of the most sparing ZeRO and
+  // offload, and buffers, which those may need more of, are left out.
+  if (num_set != at(PlanAxis::division) + 1 || capacity() == 0) return false;
+  Policy policy = policy_at(choice, num_set);
+  policy.zero = *std::max_element(space_.zero.begin(), space_.zero.end());
+  policy.offload = space_.offload.back();
+  for (const Memory& stage : stage_memories(shape_, cluster_at(choice), policy))
+    if (stage.states() + stage.activation > capacity()) return true;
+  return false;
 }
 
 Estimate PlanProblem::estimate_at(const Choice& choice) const {
@@ -216,27 +215,42 @@ const std::vector<double>& PlanProblem::layer_times(const Choice& choice) const 
   return layer_times_.emplace(key, std::move(times)).first->second;
 }
 
-std::vector<int> PlanProblem::divided(const Choice& choice) const {
-  const int pieces = space_.pp[choice[at(PlanAxis::pp)]] * space_.schedule[choice[at(PlanAxis::schedule)]].interleave;
-  const std::vector<double>& times = layer_times(choice);
-  if (static_cast<size_t>(pieces) > times.size()) return equal_layers(shape_.layers, pieces);
+const PlanProblem::Cut& PlanProblem::cut_of(const Choice& choice, int pieces) const {
   Choice key = choice;
   for (const PlanAxis axis : {PlanAxis::pp, PlanAxis::zero, PlanAxis::offload, PlanAxis::schedule, PlanAxis::division})
     key[at(axis)] = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto known = divisions_.find({key, pieces});
-    if (known != divisions_.end()) return known->second;
-  }
-  const std::vector<int> cuts = parallel::linear_partition(times, pieces);
-  std::vector<int> sizes;
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) sizes.push_back(cuts[i + 1] - cuts[i]);
+  const std::vector<double>& times = layer_times(choice);
   const std::lock_guard lock(mutex_);
-  return divisions_.emplace(std::pair(key, pieces), std::move(sizes)).first->second;
+  Cut& cut = cuts_[{key, pieces}];
+  if (!cut.layers.empty()) return cut;
+  const std::vector<int> places = parallel::linear_partition(times, pieces);
+  for (size_t i = 0; i + 1 < places.size(); ++i) cut.layers.push_back(places[i + 1] - places[i]);
+  cut.dearest_s = parallel::dearest_piece(times, places);
+  return cut;
+}
+
+int PlanProblem::pieces_at(const Choice& choice) const {
+  return pieces_of(shape_, policy_at(choice, at(PlanAxis::schedule) + 1)).count();
+}
+
+std::vector<int> PlanProblem::divided(const Choice& choice) const {
+  const int pieces = pieces_at(choice);
+  if (pieces > shape_.layers) return equal_layers(shape_.layers, pieces);
+  return cut_of(choice, pieces).layers;
+}
+
+double PlanProblem::dearest_of(const Choice& choice) const {
+  const int pieces = pieces_at(choice);
+  return pieces > shape_.layers ? 0 : cut_of(choice, pieces).dearest_s;
 }
 
 double PlanProblem::divided_floor(const Choice& choice, double memory_bytes) const {
-  return floor(choice, num_axes(), memory_bytes).value;
+  const Worth equal = floor(choice, num_axes(), memory_bytes);
+  const ScheduleChoice& schedule = space_.schedule[choice[at(PlanAxis::schedule)]];
+  if (space_.pp[choice[at(PlanAxis::pp)]] == 1 || (schedule.name != "1f1b" && schedule.name != "gpipe"))
+    return equal.value;
+  const double time_s = std::max(equal.time_s, pipeline_floor_s(choice, dearest_of(choice)));
+  return objective_.value(terms(choice, time_s, memory_bytes));
 }
 
 std::string PlanProblem::text_of(const Choice& choice) const {

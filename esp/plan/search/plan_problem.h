@@ -13,6 +13,7 @@
 #include "esp/plan/estimate.h"
 #include "esp/plan/search/objective.h"
 #include "esp/plan/search/problem.h"
+#include "esp/plan/search/rates.h"
 #include "esp/plan/search/space.h"
 
 namespace esp::plan {
@@ -25,12 +26,12 @@ enum class PlanAxis : uint8_t {
   ep,
   sequence,
   context,
-  zero,
-  offload,
   recompute,
   micro_batch,
   schedule,
-  division
+  division,
+  zero,
+  offload
 };
 
 class PlanProblem : public Problem {
@@ -56,22 +57,31 @@ class PlanProblem : public Problem {
   std::string text_of(const Choice& choice) const;  // "tp=8 pp=4 dp=16 …", what is not neutral
 
  private:
-  double work_floor_s(const Choice& choice, size_t num_set) const;
+  double time_floor_s(const Choice& choice, size_t num_set) const;
+  // Of the choice's schedule, its stages equal but for the first, which takes `dearest` (0: equal too).
+  double pipeline_floor_s(const Choice& choice, double dearest) const;
   Terms terms(const Choice& choice, double time_s, double memory_bytes) const;
   // Seconds of a micro-batch by layer, the stem with the first and the head with the last.
   const std::vector<double>& layer_times(const Choice& choice) const;
+  // The best cut in so many pieces, by the recurrence of the linear partition, and what its dearest piece takes.
+  struct Cut {
+    std::vector<int> layers;
+    double dearest_s = 0;
+  };
+  const Cut& cut_of(const Choice& choice, int pieces) const;
+  int pieces_at(const Choice& choice) const;
   std::vector<int> divided(const Choice& choice) const;
+  double dearest_of(const Choice& choice) const;
 
   Shape shape_;
   Cluster cluster_;
   Space space_;
   const Objective& objective_;
   std::vector<Cluster> clusters_;  // by gpus
-  double best_rate_ = 0;           // flops/s of one processor that nothing beats; 0: not known
-  double work_ = 0;                // flops of a step
-  mutable std::mutex mutex_;       // guards what follows
+  RateTable rates_;
+  mutable std::mutex mutex_;  // guards what follows
   mutable std::map<Choice, std::vector<double>> layer_times_;
-  mutable std::map<std::pair<Choice, int>, std::vector<int>> divisions_;
+  mutable std::map<std::pair<Choice, int>, Cut> cuts_;
 };
 
 }  // namespace esp::plan

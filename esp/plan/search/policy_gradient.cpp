@@ -17,7 +17,7 @@ constexpr double kRate = 0.5, kEvenly = 0.08, kTooLargeCost = 3;
 
 class Agent {
  public:
-  Agent(const Problem& problem, Draws draws) : problem_(problem), draws_(draws) {
+  Agent(const Problem& problem, Rules& rules, Draws draws) : problem_(problem), rules_(rules), draws_(draws) {
     size_t before = 1;
     for (const Axis& axis : problem.axes()) {
       logits_.emplace_back(before * axis.values.size(), 0.0);
@@ -67,7 +67,7 @@ class Agent {
     const double most = *std::max_element(row, row + odds.size());
     for (size_t value = 0; value < odds.size(); ++value) {
       choice[axis] = static_cast<uint8_t>(value);
-      if (!problem_.allowed(choice, axis + 1)) continue;
+      if (!rules_.allowed(choice, axis + 1)) continue;
       odds[value] = std::exp(std::max(-30.0, row[value] - most));
       sum += odds[value];
       ++num_allowed;
@@ -78,6 +78,7 @@ class Agent {
   }
 
   const Problem& problem_;
+  Rules& rules_;
   Draws draws_;
   std::vector<std::vector<double>> logits_;
 };
@@ -124,9 +125,10 @@ void live(Inquiry& inquiry, Agent& agent, int64_t episodes) {
 
 SearchResult search_policy_gradient(const Problem& problem, const SearchOptions& options) {
   Inquiry inquiry(problem, options, true);
+  Rules rules(problem);
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kAgents; ++i) {
-    Agent agent(problem, Draws(options.seed, 200 + static_cast<uint64_t>(i)));
+    Agent agent(problem, rules, Draws(options.seed, 200 + static_cast<uint64_t>(i)));
     live(inquiry, agent, most / kAgents);
   }
   return inquiry.finish("gradient", false);

@@ -14,7 +14,7 @@
 
 namespace esp::plan {
 
-inline constexpr size_t kMostAxes = 16;
+inline constexpr size_t kMostAxes = 16;  // one less than that for a problem: Rules keeps a length in the last
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // By axis, the index of its value; axes there are not are 0.
