@@ -112,7 +112,7 @@ across = {like = "roce-400", latency_us = 30}
   EXPECT_EQ(c.processor.memory_bytes, 120.0 * (1 << 30));
   EXPECT_EQ(c.processor.efficiency.gemm_peak, 0.7);
   EXPECT_EQ(c.inside.bandwidth, 100e9);
-  EXPECT_EQ(c.across.latency, 30e-6);
+  EXPECT_DOUBLE_EQ(c.across.latency, 30e-6);
   EXPECT_EQ(c.across.bandwidth, 50e9);
 }
 

@@ -59,7 +59,7 @@ const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) 
     if (has(given, std::to_string(size) + "g")) score += 20;
     if (memory_gb > 0) score -= std::min(20.0, 20 * std::abs(memory_gb / row.nominal_gb - 1));
     for (const std::string& alias : row.aliases)
-      if (plain(alias) == given) score += 15;
+      if (memory_gb <= 0 && plain(alias) == given) score += 15;
     if (!best || score > best_score) {
       best = &row;
       best_score = score;

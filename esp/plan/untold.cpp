@@ -7,7 +7,7 @@
 namespace esp::plan {
 namespace {
 
-std::string_view name_of(Recompute recompute) {
+std::string_view word_for(Recompute recompute) {
   return recompute == Recompute::none ? "no" : recompute == Recompute::selective ? "selective" : "full";
 }
 
@@ -54,7 +54,7 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
         }
   if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
   if (open.interleave) row.assumed.push_back(fmt::format("{} chunks per stage", row.policy.interleave));
-  if (open.recompute) row.assumed.push_back(fmt::format("{} recomputation", name_of(row.policy.recompute)));
+  if (open.recompute) row.assumed.push_back(fmt::format("{} recomputation", word_for(row.policy.recompute)));
 }
 
 }  // namespace esp::plan

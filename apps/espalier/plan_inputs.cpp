@@ -1,0 +1,281 @@
+#include "apps/espalier/plan_inputs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/model/model.h"
+#include "esp/obs/file.h"
+#include "esp/plan/hf_shape.h"
+#include "esp/plan/software.h"
+
+namespace esp::app {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr size_t kMaxDescriptionBytes = size_t{1} << 20;
+
+struct RecomputeName {
+  std::string_view name;
+  plan::Recompute value;
+};
+constexpr RecomputeName kRecomputes[] = {
+    {"none", plan::Recompute::none}, {"selective", plan::Recompute::selective}, {"full", plan::Recompute::full}};
+struct OffloadName {
+  std::string_view name;
+  plan::Offload value;
+};
+constexpr OffloadName kOffloads[] = {
+    {"none", plan::Offload::none}, {"host", plan::Offload::host}, {"file", plan::Offload::file}};
+
+void known(std::string_view what, const std::string& given, const std::vector<std::string_view>& names) {
+  if (std::find(names.begin(), names.end(), given) == names.end()) unknown_name(what, given, names);
+}
+
+template <typename T, typename U>
+void within(const char* option, const std::optional<T>& given, U low, U high, auto& to) {
+  if (!given) return;
+  if (*given < static_cast<T>(low) || *given > static_cast<T>(high))
+    throw UsageError(fmt::format("{} {}: {} to {} is wanted", option, *given, low, high));
+  to = *given;
+}
+
+// "8,8,7,9"
+std::vector<int> parse_list(const std::string& text) {
+  std::vector<int> list;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    int value = 0;
+    const auto [last, error] = std::from_chars(text.data() + at, text.data() + end, value);
+    if (error != std::errc() || last != text.data() + end || value < 0)
+      throw UsageError(fmt::format("--stage-layers {}: whole numbers with commas between them are wanted", text));
+    list.push_back(value);
+    at = end + 1;
+  }
+  return list;
+}
+
+plan::Shape shape_of_file(const std::string& path, std::vector<std::string>& assumed) {
+  const std::string file = fs::is_directory(path) ? path + "/config.json" : path;
+  const Json json = parse_json(obs::read_whole_file(file, kMaxDescriptionBytes), file);
+  return plan::shape_from_hf(json, fs::path(path).filename().string(), assumed);
+}
+
+train::RunConfig run_of(const PlanInputs& o) {
+  return train::read_run_config(o.run, o.overrides);
+}
+
+void set_axes(const PlanInputs& o, plan::Policy& p) {
+  constexpr int kMost = 1'000'000;
+  within("--tp", o.tp, 1, kMost, p.tp);
+  within("--pp", o.pp, 1, kMost, p.pp);
+  within("--cp", o.cp, 1, kMost, p.cp);
+  within("--ep", o.ep, 1, kMost, p.ep);
+  within("--dp", o.dp, 0, kMost, p.dp);
+  within("--interleave", o.interleave, 1, 1024, p.interleave);
+  within("--micro-batch", o.micro_batch, 1, 1 << 20, p.micro_batch);
+  within("--global-batch", o.global_batch, 1, 1 << 30, p.global_batch);
+  within("--zero", o.zero, 0, 3, p.zero);
+  within("--shard-group", o.shard_group, 0, kMost, p.shard_group);
+  within("--recompute-layers", o.recompute_layers, 0, 10'000, p.recompute_layers);
+  within("--threads", o.threads, 1, 4096, p.threads);
+}
+
+void set_words(const PlanInputs& o, plan::Policy& p) {
+  if (!o.schedule.empty()) {
+    known("--schedule", o.schedule,
+          {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "none"});
+    p.schedule = o.schedule == "none" ? "1f1b" : o.schedule;
+  }
+  if (p.interleave > 1 && p.schedule == "1f1b") p.schedule = "interleaved";
+  if (!o.context.empty()) {
+    known("--context", o.context, {"ring", "ulysses", "allgather"});
+    p.context = o.context;
+  }
+  if (!o.precision.empty()) {
+    known("--precision", o.precision, {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"});
+    p.precision = o.precision;
+  }
+  if (!o.recompute.empty()) p.recompute = find_row("--recompute", kRecomputes, o.recompute).value;
+  if (!o.offload.empty()) p.offload = find_row("--offload", kOffloads, o.offload).value;
+  if (!o.software.empty()) p.software = plan::software_row(o.software).name;
+  if (!o.optimizer.empty()) {
+    known("--optimizer", o.optimizer, {"adam", "adamw", "sgd"});
+    p.optimizer = o.optimizer;
+  }
+  if (!o.stage_layers.empty()) p.stage_layers = parse_list(o.stage_layers);
+  p.sequence = p.sequence || o.sequence;
+  if (o.no_flash) p.flash = false;
+  if (o.no_overlap) p.overlap_dp = p.overlap_pp = p.overlap_cp = false;
+  p.overlap_tp = p.overlap_tp || o.overlap_tp;
+  p.dropout = p.dropout || o.dropout;
+  p.keep_gathered = p.keep_gathered || o.keep_gathered;
+  if (o.quantised) p.quantised_weights = p.secondary_shard = p.quantised_gradients = true;
+  p.vocab_parallel_pipeline = o.vocab_parallel;
+}
+
+// The axes that are not given fill the cluster: dp is what is left.
+void settle(const PlanInputs& o, const plan::Cluster& cluster, plan::Policy& p, std::vector<std::string>& assumed) {
+  const int64_t within_copy = int64_t{p.tp} * p.pp * p.cp;
+  if (!o.dp || *o.dp == 0) {
+    if (within_copy > cluster.size() || cluster.size() % within_copy != 0) {
+      int64_t fitting = 1;  // the nearest tp that does
+      for (int64_t t = 1; t <= p.tp; ++t)
+        if (cluster.size() % (t * p.pp * p.cp) == 0) fitting = t;
+      throw UsageError(fmt::format("tp {} x pp {} x cp {} = {} does not divide the {} processors of {}; tp {} would{}",
+                                   p.tp, p.pp, p.cp, within_copy, cluster.size(), cluster.name, fitting,
+                                   cluster.size() % (int64_t{p.pp} * p.cp) != 0 ? " with pp 1 and cp 1" : ""));
+    }
+    p.dp = static_cast<int>(cluster.size() / within_copy);
+    if (p.dp > 1 || o.dp) assumed.push_back(fmt::format("dp = {}", p.dp));
+  } else if (within_copy * p.dp != cluster.size()) {
+    throw UsageError(
+        fmt::format("tp {} x pp {} x dp {} x cp {} = {} processors, and {} has {}; dp = {} would fill it, or "
+                    "--gpus {}",
+                    p.tp, p.pp, p.dp, p.cp, within_copy * p.dp, cluster.name, cluster.size(),
+                    std::max<int64_t>(1, cluster.size() / within_copy), within_copy * p.dp));
+  }
+}
+
+}  // namespace
+
+plan::Shape plan_shape(const PlanInputs& o, std::vector<std::string>& assumed) {
+  if (o.model.empty() && o.run.empty())
+    throw UsageError("--model is wanted: a preset, a config.json, or --run RUN.toml");
+  plan::Shape shape;
+  if (!o.model.empty() && fs::exists(o.model)) {
+    shape = shape_of_file(o.model, assumed);
+  } else if (!o.model.empty()) {
+    shape = plan::shape_of(model::preset(o.model).config, o.model);
+  } else {
+    shape = shape_of_run(run_of(o));
+  }
+  within("--seq", o.seq, 1, 1 << 26, shape.seq);
+  within("--vocab", o.vocab, 1, 1 << 24, shape.vocab);
+  return shape;
+}
+
+plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assumed) {
+  plan::Catalog catalog;
+  if (!o.catalog.empty()) catalog.add(obs::read_whole_file(o.catalog, kMaxDescriptionBytes), o.catalog);
+  int gpus = 0, per_node = 0;
+  double gbps = 0;
+  within("--gpus", o.gpus, 1, 1'000'000, gpus);
+  within("--per-node", o.per_node, 1, 4096, per_node);
+  within("--net-gbps", o.net_gbps, 0.001, 1e6, gbps);
+  if (!o.cluster.empty() && !o.processor.empty())
+    throw UsageError("--cluster and --processor: one of them describes the machines");
+  if (!o.processor.empty()) {
+    const plan::ProcessorRow* row = nullptr;
+    if (fs::exists(o.processor)) {
+      row = &catalog.processor(catalog.add(obs::read_whole_file(o.processor, kMaxDescriptionBytes), o.processor));
+    } else {
+      row = &catalog.processor(o.processor);
+    }
+    if (gpus == 0) gpus = row->per_node;
+    return plan::make_cluster(catalog, *row, {gpus, per_node, gbps, 0}, &assumed);
+  }
+  if (o.cluster.empty())
+    throw UsageError(
+        "--cluster NAME or FILE.toml, or --processor NAME --gpus N, is wanted; plan estimate --list names them");
+  std::string name = o.cluster;
+  if (fs::exists(name)) name = catalog.add(obs::read_whole_file(name, kMaxDescriptionBytes), name);
+  plan::Cluster cluster = catalog.cluster(name);
+  if (per_node > 0) cluster.per_node = per_node;
+  if (gbps > 0) cluster.across.bandwidth = gbps * 1e9 / 8 / cluster.per_node;
+  if (gpus > 0) {
+    if (gpus > cluster.size())
+      throw UsageError(fmt::format("--gpus {}: {} has {}", gpus, cluster.name, cluster.size()));
+    if (gpus > cluster.per_node && gpus % cluster.per_node != 0)
+      throw UsageError(fmt::format("--gpus {}: whole nodes of {} are wanted; {} or {}", gpus, cluster.per_node,
+                                   gpus / cluster.per_node * cluster.per_node,
+                                   (gpus / cluster.per_node + 1) * cluster.per_node));
+    // Part of a node keeps the node's cards.
+    if (gpus < cluster.per_node) cluster.across.bandwidth *= static_cast<double>(cluster.per_node) / gpus;
+    cluster.per_node = std::min(cluster.per_node, gpus);
+    cluster.num_nodes = gpus / cluster.per_node;
+    cluster.domain = std::min(cluster.domain, cluster.size());
+  }
+  return cluster;
+}
+
+Planned read_plan_inputs(const PlanInputs& o) {
+  Planned planned;
+  planned.shape = plan_shape(o, planned.assumed);
+  planned.cluster = plan_cluster(o, planned.assumed);
+  plan::Policy& p = planned.policy;
+  if (!o.run.empty()) {
+    // The file's own axes, unless options name others: then what is left over is theirs to fill.
+    train::RunConfig config = run_of(o);
+    for (const auto& [given, key] : {std::pair{o.tp, &config.parallel.tp},
+                                     {o.pp, &config.parallel.pp},
+                                     {o.cp, &config.parallel.cp},
+                                     {o.ep, &config.parallel.ep},
+                                     {o.dp, &config.parallel.dp}})
+      if (given) *key = *given;
+    p = policy_of_run(config, planned.cluster.size());
+  } else if (planned.cluster.processor.bf16_flops <= 0) {
+    p.precision = planned.cluster.processor.fp16_flops > 0 ? "fp16" : "fp32";
+  }
+  set_axes(o, p);
+  set_words(o, p);
+  settle(o, planned.cluster, p, planned.assumed);
+  if (o.run.empty() && !o.global_batch) {
+    p.global_batch = p.micro_batch * p.dp * std::max(1, 4 * (p.pp > 1 ? p.pp : 1));
+    planned.assumed.push_back(fmt::format("a batch of {} sequences", p.global_batch));
+  }
+  return planned;
+}
+
+void add_plan_inputs(CLI::App& app, PlanInputs& o, bool policy) {
+  app.add_option("--model", o.model, "a preset, a Hugging Face config.json or a folder with one")
+      ->type_name("NAME|FILE");
+  app.add_option("--run", o.run, "a run file: its model and policy")->type_name("RUN.toml");
+  app.add_option("--set", o.overrides, "override a key of the run file")->type_name("S.K=V");
+  app.add_option("--seq", o.seq, "tokens per sequence")->type_name("T");
+  app.add_option("--vocab", o.vocab, "token ids")->type_name("V");
+  app.add_option("--cluster", o.cluster, "a shipped cluster, or a file of one's own")->type_name("NAME|FILE.toml");
+  app.add_option("--processor", o.processor, "instead of a cluster: so many of these")->type_name("NAME|FILE.toml");
+  app.add_option("--gpus", o.gpus, "processors used; of a cluster, so many of them")->type_name("N");
+  app.add_option("--per-node", o.per_node, "processors per node")->type_name("N");
+  app.add_option("--net-gbps", o.net_gbps, "network of a node, Gb/s")->type_name("G");
+  app.add_option("--catalog", o.catalog, "more processors, links and clusters")->type_name("FILE.toml");
+  app.add_option("--global-batch", o.global_batch, "sequences per step")->type_name("B");
+  app.add_option("--precision", o.precision, "of products: fp32, tf32, fp16, bf16, fp8")->type_name("P");
+  app.add_option("--software", o.software, "whose runtime: megatron-core, fsdp, deepspeed, espalier …")
+      ->type_name("NAME");
+  app.add_option("--optimizer", o.optimizer, "adam, adamw or sgd")->type_name("NAME");
+  app.add_option("--threads", o.threads, "of a rank on a cpu")->type_name("N");
+  app.add_flag("--no-flash", o.no_flash, "attention stores its scores");
+  app.add_flag("--no-overlap", o.no_overlap, "nothing hides behind compute");
+  app.add_flag("--dropout", o.dropout, "masks are drawn and kept");
+  if (!policy) return;
+  app.add_option("--tp", o.tp, "tensor parallel")->type_name("N");
+  app.add_option("--pp", o.pp, "pipeline stages")->type_name("N");
+  app.add_option("--dp", o.dp, "copies; left out: what is left")->type_name("N");
+  app.add_option("--cp", o.cp, "context parallel")->type_name("N");
+  app.add_option("--ep", o.ep, "expert parallel")->type_name("N");
+  app.add_flag("--sequence", o.sequence, "sequence parallel within tp");
+  app.add_option("--context", o.context, "ring, ulysses or allgather")->type_name("NAME");
+  app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min or dualpipe")
+      ->type_name("NAME");
+  app.add_option("--interleave", o.interleave, "chunks per stage")->type_name("V");
+  app.add_option("--stage-layers", o.stage_layers, "layers of each piece")->type_name("N,N,…");
+  app.add_flag("--vocab-parallel", o.vocab_parallel, "the head's vocabulary spread over the stages");
+  app.add_option("--micro-batch", o.micro_batch, "sequences per forward pass")->type_name("B");
+  app.add_option("--zero", o.zero, "ZeRO's stage, 0 to 3")->type_name("Z");
+  app.add_option("--shard-group", o.shard_group, "ranks states are sharded over; 0: all copies")->type_name("N");
+  app.add_flag("--keep-gathered", o.keep_gathered, "zero 3: weights stay after forward");
+  app.add_flag("--quantised", o.quantised, "zero 3: ZeRO++, all three parts");
+  app.add_option("--offload", o.offload, "optimizer's states: none, host or file")->type_name("TIER");
+  app.add_option("--recompute", o.recompute, "none, selective or full")->type_name("NAME");
+  app.add_option("--recompute-layers", o.recompute_layers, "of a stage, with full")->type_name("N");
+  app.add_flag("--overlap-tp", o.overlap_tp, "tensor collectives hide behind products");
+}
+
+}  // namespace esp::app
