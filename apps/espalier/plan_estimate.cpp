@@ -1,10 +1,213 @@
+// espalier plan estimate: what one policy costs on one cluster.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/output_file.h"
 #include "apps/espalier/plan.h"
+#include "apps/espalier/plan_inputs.h"
+#include "apps/espalier/plan_page.h"
+#include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
+#include "esp/model/model.h"
+#include "esp/plan/report.h"
+#include "esp/plan/simulate/step.h"
+#include "esp/plan/software.h"
 
 namespace esp::app {
+namespace {
+
+using plan::gigabytes;
+using plan::seconds;
+
+struct EstimatePlan {
+  PlanInputs inputs;
+  std::string tokens, json, html;
+  bool list = false;
+};
+
+// "300e9", "1.4T", "15T", or "chinchilla": twenty tokens for every parameter (Hoffmann et al. 2022).
+double parse_tokens(const std::string& text, double parameters) {
+  if (text == "chinchilla") return 20 * parameters;
+  size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const std::string unit = text.substr(used);
+  for (const auto& [name, scale] : {std::pair{"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}, {"", 1.0}})
+    if (used > 0 && unit == name && value > 0 && value * scale < 1e18) return value * scale;
+  throw UsageError(fmt::format("--tokens {}: a number, 300B, 1.4T or chinchilla is wanted", text));
+}
+
+std::vector<Cells> memory_rows(const std::vector<plan::Memory>& stages, int worst) {
+  std::vector<Cells> rows;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const plan::Memory& m = stages[i];
+    const bool told = stages.size() <= 16 || i < 2 || i + 2 >= stages.size() || m.stage == worst;
+    if (!told) continue;
+    rows.push_back({fmt::format("stage {}{}", m.stage, m.stage == worst ? " (most)" : ""), gigabytes(m.parameter),
+                    gigabytes(m.gradient), gigabytes(m.optimizer), gigabytes(m.activation), gigabytes(m.buffer),
+                    gigabytes(m.slack), gigabytes(m.other), gigabytes(m.total())});
+    if (m.host + m.file > 0) rows.back().push_back(fmt::format("{} below", gigabytes(m.host + m.file)));
+  }
+  return rows;
+}
+
+const Cells kMemoryHead = {"memory of one processor",
+                           "parameters",
+                           "gradients",
+                           "optimizer",
+                           "activations",
+                           "buffers",
+                           "slack",
+                           "context",
+                           "total"};
+
+std::vector<Cells> time_rows(const plan::Estimate& e) {
+  std::vector<Cells> rows;
+  for (const auto& [name, time] : {std::pair{"compute", e.compute_s},
+                                   {"bubble", e.bubble_s},
+                                   {"communication that shows", e.exposed_s},
+                                   {"optimizer", e.optimizer_s},
+                                   {"offload", e.offload_s},
+                                   {"step", e.step_s}})
+    if (time > 0) rows.push_back({name, seconds(time), fmt::format("{:.1f} %", 100 * time / e.step_s)});
+  return rows;
+}
+
+std::vector<Cells> traffic_rows(const plan::Estimate& e) {
+  std::vector<Cells> rows;
+  for (const plan::Traffic& t : e.traffic)
+    rows.push_back({t.group, t.op, t.tier == "inside" ? "inside a node" : "across nodes", gigabytes(t.bytes),
+                    seconds(t.time_s), seconds(t.exposed_s)});
+  return rows;
+}
+
+const Cells kTrafficHead = {"traffic of a step", "as", "where", "sent by one", "takes", "shows"};
+
+std::vector<std::string> rates(const plan::Estimate& e, const Planned& p) {
+  return {
+      fmt::format("{} for a step, 80 % of such predictions within {} to {}", seconds(e.step_s), seconds(e.low_s),
+                  seconds(e.high_s)),
+      fmt::format("{:.0f} tokens/s, {:.1f} per processor", e.tokens_per_s, e.tokens_per_s / p.policy.world()),
+      fmt::format("{:.1f} TFLOP/s per processor; MFU {:.1f} %, HFU {:.1f} % (model FLOPs with the half of attention "
+                  "a causal mask leaves; hardware FLOPs with recomputation)",
+                  e.tflops_per_gpu, 100 * e.mfu, 100 * e.hfu)};
+}
+
+std::string cost_line(const plan::Cost& c, double tokens, const plan::Cluster& cluster) {
+  return fmt::format("{:.3g} tokens: {:.0f} steps, {:.1f} days, {:.0f} processor-hours{}{}{}", tokens, c.steps,
+                     c.hours / 24, c.gpu_hours, c.price > 0 ? fmt::format(", ${:.0f}", c.price) : "",
+                     c.energy_kwh > 0 ? fmt::format(", {:.0f} MWh", c.energy_kwh / 1e3) : "",
+                     cluster.mtbf_hours > 0 ? fmt::format(", goodput {:.3f}", c.goodput) : "");
+}
+
+std::string head_line(const Planned& p, const plan::Estimate& e) {
+  return fmt::format(
+      "{}: {:.3f} B parameters{} in sequences of {}, on {} ({} x {} {}); {}", p.shape.name, e.parameters / 1e9,
+      e.active_parameters < e.parameters ? fmt::format(" ({:.3f} B active)", e.active_parameters / 1e9) : "",
+      p.shape.seq, p.cluster.name, p.cluster.num_nodes, p.cluster.per_node, p.cluster.processor.name,
+      plan::describe(p.policy));
+}
+
+// The timeline is the simulator's; schedules it cannot execute have none.
+std::string timeline_of(const Planned& p) {
+  constexpr int64_t kMostActions = 2000;
+  if (p.policy.num_micro_batches() * p.policy.pp * p.policy.interleave * 2 > kMostActions)
+    return "<p>Too many micro-batches to draw; <code>plan simulate --trace</code> writes them for Perfetto.</p>";
+  try {
+    Json trace;
+    plan::simulate_step(plan::step_input(p.shape, p.cluster, p.policy), &trace);
+    return timeline_picture(trace);
+  } catch (const UsageError& error) {
+    return fmt::format("<p>No timeline: {}</p>", error.what());
+  }
+}
+
+std::string page_of(const Planned& p, const plan::Estimate& e, const std::vector<std::string>& summary) {
+  std::vector<PageSection> sections;
+  std::vector<std::string> verdict = e.reasons;
+  verdict.insert(verdict.begin(), e.fits ? "It fits." : "It does not fit.");
+  sections.push_back({"Summary", html_list(summary) + html_list(verdict)});
+  sections.push_back({"Memory", memory_picture(e.stages, p.cluster.processor.memory_bytes) +
+                                    html_table(kMemoryHead, memory_rows(e.stages, e.memory.stage))});
+  sections.push_back({"Time", time_picture(e) + html_table({"part", "time", "of the step"}, time_rows(e))});
+  sections.push_back({"Timeline of the pipeline", timeline_of(p)});
+  sections.push_back({"Traffic", html_table(kTrafficHead, traffic_rows(e))});
+  if (!e.assumed.empty()) sections.push_back({"Assumed", html_list(e.assumed)});
+  return html_page(fmt::format("{} on {}", p.shape.name, p.cluster.name), sections);
+}
+
+void list_all() {
+  std::vector<Cells> rows;
+  for (const plan::ClusterRow& row : plan::shipped_catalog().clusters())
+    rows.push_back({row.name, std::to_string(row.cluster.size()), row.help});
+  fmt::print("{}\n", text_table({"cluster", "processors", "what it is"}, rows));
+  rows.clear();
+  for (const plan::ProcessorRow& row : plan::shipped_catalog().processors()) {
+    const plan::Processor& p = row.processor;
+    rows.push_back({row.name, fmt::format("{:.1f}", std::max({p.bf16_flops, p.fp16_flops, p.fp32_flops}) / 1e12),
+                    fmt::format("{:.1f}", p.memory_bytes / (1 << 30)), fmt::format("{:.0f}", p.memory_bandwidth / 1e9),
+                    row.inside, fmt::format("{:.0f}", row.across_gbps)});
+  }
+  fmt::print("{}\n", text_table({"processor", "16-bit TFLOP/s", "GiB", "GB/s", "inside", "network Gb/s"}, rows));
+  rows.clear();
+  for (const plan::Software& row : plan::software()) rows.push_back({std::string(row.name), std::string(row.help)});
+  fmt::print("{}", text_table({"software", "what it is"}, rows));
+  std::vector<std::string_view> presets;
+  for (const model::Preset& row : model::presets()) presets.push_back(row.name);
+  fmt::print("\nmodels: {}\n", fmt::join(presets, ", "));
+}
+
+int run_plan_estimate(const EstimatePlan& o) {
+  if (o.list) {
+    list_all();
+    return static_cast<int>(ExitCode::done);
+  }
+  const Planned p = read_plan_inputs(o.inputs);
+  plan::check(p.shape, p.cluster, p.policy);
+  plan::Estimate e = plan::estimate(p.shape, p.cluster, p.policy);
+  e.stages = plan::stage_memories(p.shape, p.cluster, p.policy);
+  e.assumed.insert(e.assumed.begin(), p.assumed.begin(), p.assumed.end());
+  std::vector<std::string> summary = {head_line(p, e)};
+  for (const std::string& line : rates(e, p)) summary.push_back(line);
+  Json report = to_json(e);
+  report["layout"] = to_json(p.policy);
+  if (!o.tokens.empty()) {
+    const double tokens = parse_tokens(o.tokens, e.parameters);
+    const plan::Cost cost = plan::cost_of(e, p.cluster, p.policy, p.shape, tokens);
+    report["cost"] = to_json(cost);
+    report["cost"]["tokens"] = tokens;
+    summary.push_back(cost_line(cost, tokens, p.cluster));
+  }
+  if (!o.json.empty()) write_file(o.json, report.dump(1) + "\n");
+  if (!o.html.empty()) write_file(o.html, page_of(p, e, summary));
+  if (o.json == "-" || o.html == "-") return static_cast<int>(ExitCode::done);
+  fmt::print("{}\n\n{}\n", summary[0], text_table(kMemoryHead, memory_rows(e.stages, e.memory.stage)));
+  fmt::print("{}\n", text_table({"time", "", "of the step"}, time_rows(e)));
+  if (!e.traffic.empty()) fmt::print("{}\n", text_table(kTrafficHead, traffic_rows(e)));
+  for (size_t i = 1; i < summary.size(); ++i) fmt::print("{}\n", summary[i]);
+  fmt::print("{}: {} of {}\n", e.fits ? "it fits" : "it does not fit", gigabytes(e.memory.total()),
+             gigabytes(p.cluster.processor.memory_bytes));
+  for (const std::string& reason : e.reasons) fmt::print("  {}\n", reason);
+  if (!e.assumed.empty()) fmt::print("assumed: {}\n", fmt::join(e.assumed, "; "));
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
 
 void define_plan_estimate(CLI::App& app, Chosen& chosen) {
-  app.callback([&chosen] { chosen.run = []() -> int { throw UsageError("plan estimate is being built"); }; });
+  auto o = keep<EstimatePlan>(app, chosen, run_plan_estimate);
+  add_plan_inputs(app, o->inputs);
+  app.add_option("--tokens", o->tokens, "cost of a whole training: 300B, 1.4T or chinchilla")->type_name("N");
+  app.add_flag("--list", o->list, "the clusters, processors, software and models there are");
+  app.add_option("--json", o->json, "write everything as JSON; - is stdout")->type_name("FILE");
+  app.add_option("--html", o->html, "write a page: memory, timeline, traffic")->type_name("FILE");
 }
 
 }  // namespace esp::app
