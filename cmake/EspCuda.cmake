@@ -4,6 +4,7 @@
 # One architecture, machine code only: nothing is compiled at start, and the build stays short. The runtime is linked
 # in; cuBLASLt, cuDNN and NCCL are shared libraries.
 set(ESP_CUDA_ARCHITECTURE 90a CACHE STRING "What nvcc compiles for")
+
 # esp_cuda(room): adds this folder's .cu and .cpp to the room, and its _test.cpp and _test.cu to <room>_cuda_tests.
 function(esp_cuda room)
   if(NOT ESP_CUDA)
@@ -14,10 +15,14 @@ function(esp_cuda room)
   list(FILTER tests INCLUDE REGEX "_test\\.(cpp|cu)$")
   list(FILTER all EXCLUDE REGEX "_test\\.(cpp|cu)$")
   target_sources(esp_${room} PRIVATE ${all})
-  target_include_directories(esp_${room} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(esp_${room} PRIVATE CUDA::cudart_static)
+  # For these files alone: the room's others are compiled as without CUDA, and the compiler cache has them.
+  list(FILTER all INCLUDE REGEX "\\.cpp$")
+  set_source_files_properties(${all} TARGET_DIRECTORY esp_${room} PROPERTIES
+    COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}" SKIP_PRECOMPILE_HEADERS ON)
+  target_link_libraries(esp_${room} PRIVATE $<LINK_ONLY:CUDA::cudart_static>)
   if(ESP_TESTS AND tests)
-    esp_test(${room}_cuda_tests SOURCES ${tests} DEPENDS ${room} LIBRARIES CUDA::cudart_static)
+    esp_test(${room}_cuda_tests SOURCES ${tests} DEPENDS ${room} LIBRARIES CUDA::cudart_static LABEL gpu)
+    target_include_directories(${room}_cuda_tests SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   endif()
 endfunction()
 

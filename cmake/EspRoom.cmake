@@ -120,10 +120,10 @@ function(esp_room name)
   endforeach()
 endfunction()
 
-# esp_test(name [SANITIZED] SOURCES … DEPENDS rooms… [LIBRARIES …] [TIMEOUT s] [FILTER f]): one GoogleTest binary; each test case is
+# esp_test(name [SANITIZED] SOURCES … DEPENDS rooms… [LIBRARIES …] [TIMEOUT s] [FILTER f] [LABEL l]): one GoogleTest binary; each test case is
 # one ctest entry. SANITIZED ones also run under the sanitizer presets.
 function(esp_test name)
-  cmake_parse_arguments(TEST "SANITIZED" "TIMEOUT;FILTER" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "SANITIZED" "TIMEOUT;FILTER;LABEL" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
@@ -138,6 +138,9 @@ function(esp_test name)
   if(TEST_SANITIZED)
     set(label sanitized)
     add_dependencies(sanitized_tests ${name})
+  endif()
+  if(TEST_LABEL)
+    set(label ${TEST_LABEL})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${TEST_FILTER}" PROPERTIES
     TIMEOUT ${TEST_TIMEOUT} LABELS ${label}

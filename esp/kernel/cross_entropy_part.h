@@ -22,10 +22,11 @@ struct ClassPart {
 void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
                                 int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream);
 // sums[r] of a top of its own become those of the common one: sums[r]·exp(own_tops[r] − tops[r]).
-void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype);
+void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
+                                const device::Stream& stream);
 // losses[r] = tops[r] + log(sums[r]) − picked[r], all three of the whole row.
 void cross_entropy_part_losses(void* losses, const void* tops, const void* sums, const void* picked,
-                               const int32_t* targets, int64_t rows, DType dtype);
+                               const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream);
 // logits[r] ← (exp(logits[r] − tops[r])/sums[r] − onehot(targets[r]))·scale, in place.
 void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
                                  int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream);
@@ -38,6 +39,8 @@ void cross_entropy_part_backward(void* logits, const void* tops, const void* sum
 }  // namespace ref
 
 namespace cuda {
+decltype(kernel::cross_entropy_part_rescale) cross_entropy_part_rescale;
+decltype(kernel::cross_entropy_part_losses) cross_entropy_part_losses;
 decltype(kernel::cross_entropy_part_forward) cross_entropy_part_forward;
 decltype(kernel::cross_entropy_part_backward) cross_entropy_part_backward;
 }  // namespace cuda

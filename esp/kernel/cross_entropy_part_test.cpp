@@ -50,7 +50,7 @@ struct Parts {
       top.set(r, most);
     }
     for (size_t i = 0; i < logits.size(); ++i)
-      cross_entropy_part_rescale(sums[i].data(), tops[i].data(), top.data(), rows, dtype);
+      cross_entropy_part_rescale(sums[i].data(), tops[i].data(), top.data(), rows, dtype, {});
     for (int64_t r = 0; r < rows; ++r) {
       double all = 0, picks = 0;
       for (size_t i = 0; i < logits.size(); ++i) {
@@ -60,7 +60,7 @@ struct Parts {
       sum.set(r, all);
       target.set(r, picks);
     }
-    cross_entropy_part_losses(losses.data(), top.data(), sum.data(), target.data(), targets, rows, dtype);
+    cross_entropy_part_losses(losses.data(), top.data(), sum.data(), target.data(), targets, rows, dtype, {});
     for (size_t i = 0; i < logits.size(); ++i)
       cross_entropy_part_backward(logits[i].data(), top.data(), sum.data(), targets, kScale, rows, part(i), dtype,
                                   stream);

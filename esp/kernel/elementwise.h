@@ -10,6 +10,9 @@ namespace esp::kernel {
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream);
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream);
+// Rows of `width`, so many elements apart in either matrix.
+void cast_rows(void* y, DType to, int64_t y_stride, const void* x, DType from, int64_t x_stride, int64_t rows,
+               int64_t width, const device::Stream& stream);
 void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream);
 void add_to(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream);  // y += x
 void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream);   // y *= factor
@@ -28,6 +31,7 @@ double sum(const void* x, int64_t count, DType dtype, const device::Stream& stre
 void sum_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 void sum_of_squares_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 void count_up(int32_t* y, int32_t first, int64_t count, const device::Stream& stream);  // first, first + 1, …
+void shift(int32_t* y, const int32_t* x, int32_t by, int64_t count, const device::Stream& stream);  // y = x + by
 
 // x [batch, rows, cols] to y [batch, cols, rows]; y may not overlap x.
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
@@ -52,6 +56,8 @@ decltype(kernel::all_finite) all_finite;
 decltype(kernel::sum) sum;
 decltype(kernel::sum_to) sum_to;
 decltype(kernel::count_up) count_up;
+decltype(kernel::shift) shift;
+decltype(kernel::cast_rows) cast_rows;
 decltype(kernel::transpose) transpose;
 decltype(kernel::fill_normal) fill_normal;
 decltype(kernel::fill_uniform) fill_uniform;

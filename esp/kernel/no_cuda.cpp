@@ -119,6 +119,19 @@ double sum(const void*, int64_t, DType, const device::Stream&) {
 void sum_to(double*, const void*, int64_t, DType, const device::Stream&) {
   no_cuda_body("sum_to");
 }
+void shift(int32_t*, const int32_t*, int32_t, int64_t, const device::Stream&) {
+  no_cuda_body("shift");
+}
+void cast_rows(void*, DType, int64_t, const void*, DType, int64_t, int64_t, int64_t, const device::Stream&) {
+  no_cuda_body("cast_rows");
+}
+void cross_entropy_part_rescale(void*, const void*, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("cross_entropy_part_rescale");
+}
+void cross_entropy_part_losses(void*, const void*, const void*, const void*, const int32_t*, int64_t, DType,
+                               const device::Stream&) {
+  no_cuda_body("cross_entropy_part_losses");
+}
 void count_up(int32_t*, int32_t, int64_t, const device::Stream&) {
   no_cuda_body("count_up");
 }

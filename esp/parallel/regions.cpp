@@ -1,10 +1,12 @@
 #include "esp/parallel/regions.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "esp/autograd/functions/bias.h"
 #include "esp/autograd/functions/embedding.h"
 #include "esp/autograd/functions/pointwise.h"
+#include "esp/kernel/elementwise.h"
 #include "esp/parallel/cp/ring.h"
 #include "esp/parallel/cp/ulysses.h"
 #include "esp/parallel/ep/exchange.h"
@@ -148,8 +150,7 @@ class Divided final : public Regions {
 // ids as a share of the table counts them: those of rows held elsewhere fall outside of it.
 Tensor shifted(const tensor::Context& context, const Tensor& ids, int64_t first) {
   Tensor own = tensor::empty(context, ids.shape(), DType::i32, MemoryCategory::activation);
-  for (int64_t i = 0; i < ids.count(); ++i)
-    own.as<int32_t>()[i] = ids.as<const int32_t>()[i] - static_cast<int32_t>(first);
+  kernel::shift(own.as<int32_t>(), ids.as<const int32_t>(), static_cast<int32_t>(-first), ids.count(), context.stream);
   return own;
 }
 
@@ -157,8 +158,11 @@ Tensor positions_of(const tensor::Context& context, const StreamRows& rows, cons
                     int64_t first_position) {
   Tensor at = tensor::empty(context, shape, DType::i32, MemoryCategory::activation);
   rows.for_each_run([&](int64_t row, int64_t global, int64_t count) {
-    for (int64_t i = 0; i < count; ++i)
-      at.as<int32_t>()[row + i] = static_cast<int32_t>(first_position + (global + i) % rows.length());
+    for (int64_t i = 0; i < count;) {  // up to the end of each sequence
+      const int64_t place = (global + i) % rows.length(), n = std::min(count - i, rows.length() - place);
+      kernel::count_up(at.as<int32_t>() + row + i, static_cast<int32_t>(first_position + place), n, context.stream);
+      i += n;
+    }
   });
   return at;
 }

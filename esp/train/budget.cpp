@@ -39,6 +39,15 @@ std::vector<std::string> ways_out(const RunConfig& config) {
   return ways;
 }
 
+std::string peaks(const device::MemoryAccount& account) {
+  const auto peak = [&](MemoryCategory category) { return mib(account.use(category, MemoryTier::device).peak); };
+  return fmt::format(
+      "{:.2f} MiB of parameters, {:.2f} of gradients, {:.2f} of optimizer state, {:.2f} of activations, {:.2f} of "
+      "buffers",
+      peak(MemoryCategory::parameter), peak(MemoryCategory::gradient), peak(MemoryCategory::optimizer),
+      peak(MemoryCategory::activation), peak(MemoryCategory::buffer));
+}
+
 std::string about(const RunConfig& config, const nn::ParameterList& parameters) {
   const auto& unit = largest_unit(parameters);
   const auto bytes = static_cast<uint64_t>(unit.count) * size_of(storage_type(config.train.precision));
@@ -83,14 +92,12 @@ void check_budget(const RunConfig& config, const nn::ParameterList& parameters, 
 void throw_if_over_budget(const RunConfig& config, const nn::ParameterList& parameters,
                           const device::MemoryAccount& account, const DeviceError& error, uint64_t need_bytes) {
   const uint64_t budget = account.budget(MemoryTier::device);
-  if (budget == 0) return;
-  const auto peak = [&](MemoryCategory category) { return mib(account.use(category, MemoryTier::device).peak); };
-  refuse(config,
-         fmt::format("{} (up to here at most {:.2f} MiB of parameters, {:.2f} of gradients, {:.2f} of optimizer state, "
-                     "{:.2f} of activations, {:.2f} of buffers); {}",
-                     error.what(), peak(MemoryCategory::parameter), peak(MemoryCategory::gradient),
-                     peak(MemoryCategory::optimizer), peak(MemoryCategory::activation), peak(MemoryCategory::buffer),
-                     about(config, parameters)),
+  if (budget == 0) {
+    if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) return;
+    throw DeviceError(fmt::format("{}; at most there were {}; {} would take less", error.what(), peaks(account),
+                                  fmt::join(ways_out(config), ", or ")));
+  }
+  refuse(config, fmt::format("{} (up to here at most {}); {}", error.what(), peaks(account), about(config, parameters)),
          need_bytes > budget ? at_least(need_bytes) : "more");
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "esp/base/error.h"
 #include "esp/comm/staged.h"
@@ -143,7 +144,8 @@ void Engine::split(const RunConfig& config, const model::ModelConfig& shape) {
 
 // What takes the device's memory for good.
 void Engine::set_up(RunConfig& config) {
-  if (config.sync.offload != "none") offload_ = std::make_unique<sync::Offload>(account_, file_options(config));
+  if (config.sync.offload != "none")
+    offload_ = std::make_unique<sync::Offload>(account_, file_options(config), place_.host_memory());
   hold(config, model_->parameters(), Axis::copies);
   if (model_->experts()) hold(config, *model_->experts(), Axis::expert_data);
   norm_ = std::make_unique<ModelNorm>(mesh_, *model_);
@@ -333,6 +335,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   // Copies that go their own ways clip by their own norm; told is the mean of all, and one that cannot step keeps all.
   result.grad_norm = together().all ? own_norm : mean_of_copies(own_norm);
   result.skipped = !std::isfinite(result.grad_norm);
+  if (result.skipped) result.notes.push_back(units_not_finite());
   loss_scale_.update(result.skipped);
   const double factor = optim::clip_factor(own_norm, config_.train.clip) / scale;
   for (Holding& holding : holdings_) {
@@ -388,6 +391,20 @@ double Engine::sum_of_squares() {
   const std::vector<double>* experts = nullptr;
   if (holdings_.size() > 1) experts = &holdings_[1].strategy->sums_of_squares();
   return norm_->sum(holdings_[0].strategy->sums_of_squares(), experts);
+}
+
+// Of the last sums_of_squares.
+std::string Engine::units_not_finite() {
+  std::vector<std::string> names;
+  for (Holding& holding : holdings_) {
+    const std::vector<double>& sums = holding.strategy->sums_of_squares();
+    for (size_t unit = 0; unit < sums.size(); ++unit)
+      if (!std::isfinite(sums[unit])) names.push_back(holding.parameters->units()[unit].name);
+  }
+  if (names.empty()) return fmt::format("step {}: the norm of the gradients is not finite; it is skipped", step_ + 1);
+  return fmt::format("step {}: gradients are not finite in {}{}; it is skipped", step_ + 1,
+                     fmt::join(names.begin(), names.begin() + std::min<std::ptrdiff_t>(4, std::ssize(names)), ", "),
+                     names.size() > 4 ? fmt::format(" and {} more units", names.size() - 4) : "");
 }
 
 double Engine::evaluate(int64_t batches) {

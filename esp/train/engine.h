@@ -105,6 +105,7 @@ class Engine {
   void split(const RunConfig& config, const model::ModelConfig& shape);
   double exposed_ms() const;
   double sum_of_squares();
+  std::string units_not_finite();
   sync::Together together();
   double copies_together();
   double mean_of_copies(double own);

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/elementwise.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first
+#include "esp/kernel/copy.h"
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -82,6 +83,27 @@ void cast(void* y, DType to, const void* x, DType from, int64_t count, const dev
   const auto piece = HWY_DYNAMIC_DISPATCH(cast_piece);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, to), to, at(x, begin, from), from, end - begin);
+  });
+}
+
+void shift(int32_t* y, const int32_t* x, int32_t by, int64_t count, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::shift(y, x, by, count, stream);
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] + by;
+}
+
+void cast_rows(void* y, DType to, int64_t y_stride, const void* x, DType from, int64_t x_stride, int64_t rows,
+               int64_t width, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::cast_rows(y, to, y_stride, x, from, x_stride, rows, width, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cast_piece);
+  device::parallel_for(stream, rows, row_grain(width), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      void* into = at(y, r * y_stride, to);
+      const void* row = at(x, r * x_stride, from);
+      if (to == from)
+        copy(into, row, static_cast<size_t>(width) * size_of(to));
+      else
+        piece(into, to, row, from, width);
+    }
   });
 }
 

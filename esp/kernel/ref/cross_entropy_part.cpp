@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "esp/kernel/floating.h"
+#include "esp/kernel/on_cuda.h"
 
 namespace esp::kernel {
 namespace ref {
@@ -46,7 +47,9 @@ void cross_entropy_part_backward(void* logits, const void* tops, const void* sum
 
 // A few numbers per row: one body serves all.
 
-void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype) {
+void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
+                                const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::cross_entropy_part_rescale(sums, own_tops, tops, rows, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
@@ -57,7 +60,8 @@ void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* to
 }
 
 void cross_entropy_part_losses(void* losses, const void* tops, const void* sums, const void* picked,
-                               const int32_t* targets, int64_t rows, DType dtype) {
+                               const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::cross_entropy_part_losses(losses, tops, sums, picked, targets, rows, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "esp/device/gpu.h"
+#include "esp/kernel/on_cuda.h"
 #include "esp/parallel/cp/rows.h"
 
 namespace esp::parallel {
@@ -58,6 +60,7 @@ kernel::AttentionShape RingSteps::shape(int step, const AttentionBlock& block) {
   s.first_key = block.first_key;
   s.all_queries = s.all_keys = keys.length;
   // Padding is at the end of the sequence: what a holder has of it is at the end of what he holds.
+  if (!lengths_.empty() && !device::on_host(options_.key_lengths.data())) kernel::no_cuda_body("ring of padded rows");
   for (size_t b = 0; b < lengths_.size(); ++b)
     lengths_[b] = static_cast<int32_t>(num_before(keys, options_.key_lengths.as<const int32_t>()[b]) - block.key);
   s.key_lengths = lengths_.empty() ? nullptr : lengths_.data();

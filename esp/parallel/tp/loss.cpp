@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "esp/autograd/functions/weights.h"
+#include "esp/device/gpu.h"
 #include "esp/kernel/copy.h"
 #include "esp/kernel/cross_entropy_part.h"
 #include "esp/kernel/elementwise.h"
@@ -62,7 +63,7 @@ struct Blocks {
     product.bias = bias.data();
     kernel::gemm(logits.data(), x.data(), table.data(), rows, classes, in, product, type, stream);
     agree(targets, rows);
-    kernel::cross_entropy_part_losses(losses, tops.data(), sums.data(), picked.data(), targets, rows, type);
+    kernel::cross_entropy_part_losses(losses, tops.data(), sums.data(), picked.data(), targets, rows, type, stream);
     if (!records) return;
     kernel::cross_entropy_part_backward(logits.data(), tops.data(), sums.data(), targets, scale, rows, part, type,
                                         stream);
@@ -89,9 +90,9 @@ struct Blocks {
     picked = both.slice(rows, 2 * rows);
     kernel::cross_entropy_part_forward(own_tops.data(), both.data(), picked.data(), logits.data(), targets, rows, part,
                                        type, context.stream);
-    kernel::copy(top.data(), own_tops.data(), top.bytes());
+    device::copy(top.data(), own_tops.data(), top.bytes(), context.stream);
     line.run_all_reduce(top, comm::ReduceOp::max);
-    kernel::cross_entropy_part_rescale(sums.data(), own_tops.data(), top.data(), rows, type);
+    kernel::cross_entropy_part_rescale(sums.data(), own_tops.data(), top.data(), rows, type, context.stream);
     line.run_all_reduce(both);
   }
 };
@@ -174,15 +175,15 @@ Tensor all_classes(const tensor::Context& context, Line& line, const Tensor& own
   const Tensor sent = tensor::zeros(context, {rows, widest}, own.dtype(), MemoryCategory::buffer);
   const Tensor got = tensor::empty(context, {line.size(), rows, widest}, own.dtype(), MemoryCategory::buffer);
   const auto row = [&](const Tensor& x, int64_t at) { return x.as<std::byte>() + static_cast<size_t>(at) * element; };
-  for (int64_t r = 0; r < rows; ++r)
-    kernel::copy(row(sent, r * widest), row(own, r * own.dim(-1)), static_cast<size_t>(own.dim(-1)) * element);
+  const auto bytes = [&](int64_t count) { return static_cast<size_t>(count) * element; };
+  kernel::copy_rows(sent.data(), bytes(widest), own.data(), bytes(own.dim(-1)), bytes(own.dim(-1)), rows,
+                    context.stream);
   line.run_gather(sent, got);
   Tensor y = tensor::empty(context, own.shape().with_last(classes), own.dtype(), MemoryCategory::activation);
   for (int i = 0; i < line.size(); ++i) {
     const nn::Interval held = nn::Share{i, line.size()}.of(classes);
-    for (int64_t r = 0; r < rows; ++r)
-      kernel::copy(row(y, r * classes + held.begin), row(got, (i * rows + r) * widest),
-                   static_cast<size_t>(held.count()) * element);
+    kernel::copy_rows(row(y, held.begin), bytes(classes), row(got, i * rows * widest), bytes(widest),
+                      bytes(held.count()), rows, context.stream);
   }
   return y;
 }

@@ -1,7 +1,7 @@
 #include <functional>
 #include <vector>
 
-#include "esp/kernel/copy.h"
+#include "esp/device/gpu.h"
 #include "esp/parallel/regions.h"
 #include "esp/parallel/tp/line.h"
 
@@ -72,11 +72,13 @@ class SummedParts final : public PartialGradients {
       }
     if (count == 0) return;
     const Tensor packed = tensor::empty(context_, {count}, type, device::MemoryCategory::buffer);
-    each(unit, packed, [](Part& part, std::byte* at) { kernel::copy(at, part.weight->grad.data(), bytes(part)); });
+    each(unit, packed, [this](Part& part, std::byte* at) {
+      device::copy(at, part.weight->grad.data(), bytes(part), context_.stream);
+    });
     line_.run_all_reduce(packed);
-    each(unit, packed, [](Part& part, std::byte* at) {
+    each(unit, packed, [this](Part& part, std::byte* at) {
       part.weight->gradient();
-      kernel::copy(part.weight->grad.data(), at, bytes(part));
+      device::copy(part.weight->grad.data(), at, bytes(part), context_.stream);
     });
     for (Part& part : unit)
       if (std::exchange(part.arrived, false) && part.told) part.told();

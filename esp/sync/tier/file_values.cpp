@@ -9,6 +9,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/work.h"
+#include "esp/device/gpu.h"
 #include "esp/sync/tier/file_store.h"
 #include "esp/sync/tier/lane.h"
 #include "esp/sync/tier/value_tier.h"
@@ -162,7 +163,7 @@ void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> fr
   ESP_CHECK(bytes_of(first) == filled_ && filled_ + from.size() <= bytes(unit), "elements from {} on of unit {}", first,
             unit);
   if (from.empty()) return;
-  std::memcpy(filling_->first + filled_, from.data(), from.size());
+  device::transfer(filling_->first + filled_, from.data(), from.size());
   filled_ += from.size();
   if (filled_ < bytes(unit)) return;
   const size_t blocks = whole_blocks(filled_);

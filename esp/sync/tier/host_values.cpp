@@ -1,7 +1,6 @@
 // The table of placements of values, and the one in the host's memory.
-#include <cstring>
-
 #include "esp/base/table.h"
+#include "esp/device/gpu.h"
 #include "esp/sync/tier/value_tier.h"
 
 namespace esp::sync {
@@ -20,7 +19,7 @@ class HostValues final : public ValueTier {
     const tensor::Tensor& to = shards_[unit];
     const size_t skip = static_cast<size_t>(first) * size_of(to.dtype());
     ESP_CHECK(skip + from.size() <= to.bytes(), "{} bytes from {} on of {}", from.size(), skip, to.bytes());
-    if (!from.empty()) std::memcpy(to.as<std::byte>() + skip, from.data(), from.size());
+    device::transfer(to.as<std::byte>() + skip, from.data(), from.size());
   }
 
  private:

@@ -12,9 +12,10 @@ namespace esp::sync {
 
 class Offload final : public GradientSink {
  public:
-  // `files`: where what goes to a file goes.
-  explicit Offload(device::MemoryAccount& account, const FileOptions& files = {})
-      : files_(files), host_(account, device::MemoryTier::host) {}
+  // `files`: where what goes to a file goes. `memory`: of the host.
+  explicit Offload(device::MemoryAccount& account, const FileOptions& files = {},
+                   device::SegmentSource& memory = device::host_memory())
+      : files_(files), host_(account, device::MemoryTier::host, memory) {}
 
   // Where the strategy keeps values beyond the device; before the optimizer is made. Lent.
   void set_values(ValueTier* values) { values_ = values; }

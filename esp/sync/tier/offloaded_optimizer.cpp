@@ -71,7 +71,7 @@ void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor
   if (add) {
     const tensor::Tensor term(host_, {piece.count()}, type_, device::MemoryCategory::buffer);
     link_.down(term.data(), piece.data(), piece.bytes(), stream_);
-    kernel::add_to(place, term.data(), piece.count(), type_, stream_);
+    kernel::add_to(place, term.data(), piece.count(), type_, device::host_side(stream_));
   } else {
     link_.down(place, piece.data(), piece.bytes(), stream_);
   }
@@ -117,13 +117,12 @@ void OffloadedOptimizer::step(double lr, double grad_scale) {
   if (delayed) install_ahead();
   std::swap(taken_, updating_);
   if (!delayed) {
-    update(step, stream_, true);
+    update(step, device::host_side(stream_), true);
     ahead_ = Ahead::none;
     return;
   }
   ahead_ = Ahead::buffer;
-  updates_->post(
-      [this, step] { update(step, {.device = stream_.device, .pool = host_threads_.get(), .queue = nullptr}, false); });
+  updates_->post([this, step] { update(step, {.device = {}, .pool = host_threads_.get(), .queue = nullptr}, false); });
 }
 
 void OffloadedOptimizer::update(const optim::UpdateStep& step, const device::Stream& stream, bool install) {
@@ -185,7 +184,8 @@ void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment) {
 void OffloadedOptimizer::install_ahead() {
   if (ahead_ == Ahead::master)
     state_->sweep(StateTier::Access::read, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-      kernel::cast(at(updating_, tile.begin), type_, slots[0], tensor::accumulation_type(type_), tile.count(), stream_);
+      kernel::cast(at(updating_, tile.begin), type_, slots[0], tensor::accumulation_type(type_), tile.count(),
+                   device::host_side(stream_));
     });
   if (ahead_ != Ahead::none)
     for (const TilePlan::Tile& tile : plan_.tiles) send_up(tile, stream_);
@@ -195,7 +195,8 @@ void OffloadedOptimizer::fill_master(StateTier::Access access) {
   const size_t element = size_of(tensor::accumulation_type(type_));
   state_->sweep(access, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
     for (const TilePlan::Segment& segment : tile.segments) fetch_values(segment);
-    kernel::cast(slots[0], tensor::accumulation_type(type_), at(updating_, tile.begin), type_, tile.count(), stream_);
+    kernel::cast(slots[0], tensor::accumulation_type(type_), at(updating_, tile.begin), type_, tile.count(),
+                 device::host_side(stream_));
     if (access == StateTier::Access::write)
       for (std::byte* slot : slots.subspan(1)) std::memset(slot, 0, static_cast<size_t>(tile.count()) * element);
   });

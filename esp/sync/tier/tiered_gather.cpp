@@ -1,5 +1,7 @@
 #include "esp/sync/tier/tiered_gather.h"
 
+#include "esp/device/on_cuda.h"
+
 namespace esp::sync {
 
 using tensor::Tensor;
@@ -20,11 +22,18 @@ void TieredGather::lift(size_t unit, const Tensor& into) {
   leg.lifting = Work::pending();
   values_.expect(unit);
   // The tensor stays with the caller: were the lane to drop the last handle, memory would come back at any moment.
-  lane_.post([this, unit, to = into.data(), bytes = into.bytes(), &leg, work = leg.lifting] {
+  // Whoever had that memory before may still be reading it on a GPU.
+  std::shared_ptr<device::GpuEvent> left;
+  if (device::on_cuda(context_.stream)) {
+    left = std::make_shared<device::GpuEvent>(context_.stream.device);
+    left->record(context_.stream);
+  }
+  lane_.post([this, unit, to = into.data(), bytes = into.bytes(), &leg, left, work = leg.lifting] {
     try {
       const int64_t begun = now_ns();
       const std::byte* const from = values_.bring(unit);
-      if (bytes > 0) link_.up(to, from, bytes, {.device = context_.stream.device, .pool = nullptr, .queue = nullptr});
+      if (bytes > 0)
+        link_.up(to, from, bytes, {.device = context_.stream.device, .pool = nullptr, .queue = nullptr}, left.get());
       values_.release(unit);
       leg.fetch_ms = static_cast<double>(now_ns() - begun) * 1e-6;
       work.complete();
