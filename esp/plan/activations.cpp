@@ -28,11 +28,12 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
   k.input = e * h * (p.checkpoint_sharded ? tokens / t : rows);
   // Attention: norm's input, the products' input, Q K V, the projection's input, the dropout mask.
   double rest = 2 * e * h * rows + mask * h * rows;
-  double value = width;
+  double value = width, dropped = 0;  // the latter: what selective recomputation drops besides scores
   if (s.kv_lora > 0) {
     value = s.v_dim > 0 ? static_cast<double>(s.v_dim) : width;
     const double qk = width + static_cast<double>(s.rope_dim);
     rest += e * tokens * (static_cast<double>(s.q_lora + s.kv_lora) + heads * (2 * qk + value));
+    dropped += e * tokens * heads * (2 * qk + value);  // made again from the latents
   } else {
     rest += e * tokens * (heads + 2 * kv_heads) * width;
   }
@@ -56,19 +57,25 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
     if (expert_tensor(p) <= 1) hidden = routed * static_cast<double>(s.expert_width());
     rest += 2 * e * h * routed + 4 * rows * static_cast<double>(s.experts);  // permuted rows both ways, router
     if (s.shared_experts > 0)
-      hidden += tokens / t * static_cast<double>(s.shared_experts * (s.shared_ffn > 0 ? s.shared_ffn : s.expert_width()));
+      hidden +=
+          tokens / t * static_cast<double>(s.shared_experts * (s.shared_ffn > 0 ? s.shared_ffn : s.expert_width()));
   }
   rest += e * hidden * (in + 1 + unfused);
+  if (experts) dropped += e * hidden;  // the activation's result
   k.working += e * (hidden * (in + 1) + 2 * h * rows);
   k.rest = rest * software.keep;
+  k.selective = software.every_other ? k.input + 0.5 * (k.rest - k.input) : k.rest - dropped;
   return k;
 }
 
 double kept_bytes(const Kept& kept, Recompute recompute) {
   switch (recompute) {
-    case Recompute::full: return kept.input;
-    case Recompute::selective: return kept.rest;
-    case Recompute::none: break;
+    case Recompute::full:
+      return kept.input;
+    case Recompute::selective:
+      return kept.selective;
+    case Recompute::none:
+      break;
   }
   return kept.sum();
 }
@@ -86,7 +93,8 @@ double live_micro_batches(const Policy& p, int stage) {
   if (name == "gpipe") return m;
   if (name == "interleaved" && v > 1) return std::min(m * v, 2 * (P - stage - 1) + (v - 1) * P + 1) / v;
   if (name == "zb-h1" || name == "zb-v" || name == "v-zb") return std::min(P, m);
-  if (name == "zb-2p" || name == "zb-h2") return std::min(2 * P - 1 - 2 * stage * (P - 1) / std::max(1.0, P - 1) * 0.5, m);
+  if (name == "zb-2p" || name == "zb-h2")
+    return std::min(2 * P - 1 - 2 * stage * (P - 1) / std::max(1.0, P - 1) * 0.5, m);
   if (name == "v-half") return std::min(P / 2 + 1, m);
   if (name == "v-min") return std::min(P / 3 + 1, m);
   if (name == "dualpipe") return std::min(P + 1, m);

@@ -9,10 +9,11 @@ namespace esp::plan {
 
 // Bytes of one layer and one micro-batch on one rank.
 struct Kept {
-  double input = 0;    // its input: all that full recomputation keeps
-  double scores = 0;   // attention's s×s matrices, 0 when fused
-  double rest = 0;     // everything else, the input among it
-  double working = 0;  // made and freed within its backward
+  double input = 0;      // its input: all that full recomputation keeps
+  double scores = 0;     // attention's s×s matrices, 0 when fused
+  double rest = 0;       // everything else, the input among it
+  double selective = 0;  // what selective recomputation leaves of it
+  double working = 0;    // made and freed within its backward
   double sum() const { return scores + rest; }
 };
 Kept kept_by_layer(const Shape& shape, const Policy& policy, bool experts);

@@ -76,7 +76,8 @@ Gathered gathered_layer(const Setting& s, const LayerTime& layer, Recompute reco
   const double grads = held.dense * wire_bytes(s) * (s.policy.quantised_gradients ? 0.25 : 1);
   double gather = all_gather(s.cluster, shard, weights).time_s, scatter = all_gather(s.cluster, shard, grads).time_s;
   double again = gather;
-  if (s.policy.secondary_shard) again = all_gather(s.cluster, group_of(s.cluster, std::min(8.0, shard.size), s.policy.tp), weights).time_s;
+  if (s.policy.secondary_shard)
+    again = all_gather(s.cluster, group_of(s.cluster, std::min(8.0, shard.size), s.policy.tp), weights).time_s;
   if (s.policy.keep_gathered) again = 0;
   // The next unit's gather runs behind this unit's kernels, which it slows.
   const double slow = s.cluster.processor.efficiency.collective_sms;
@@ -113,7 +114,8 @@ DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks)
       Traffic gather = row_of("all_gather", shard, {2 * m * unit.bytes, 2 * m * unit.time_s});
       const Transfer rest = in_buckets(s, all_reduce, across, most.dense * wire_bytes(s) / shard.size);
       const double window = (slowest.backward + slowest.weights) * chunks;
-      const double shown = p.overlap_dp ? std::max(0.0, rest.time_s - window) + slow * std::min(rest.time_s, window) : rest.time_s;
+      const double shown =
+          p.overlap_dp ? std::max(0.0, rest.time_s - window) + slow * std::min(rest.time_s, window) : rest.time_s;
       const double tables = 2.0 * static_cast<double>(s.shape.vocab * s.shape.hidden) / p.tp;
       gather.exposed_s = all_gather(s.cluster, shard, tables).time_s * m;
       d.rows.push_back(gather);
@@ -124,13 +126,15 @@ DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks)
       }
     } else {
       const Sum sum = sums_of(s, most.dense, all, shard, across);
-      Traffic reduce = row_of(p.zero == 0 || s.software.shard_call_s > 0 ? "all_reduce" : "reduce_scatter", all, sum.reduce);
+      Traffic reduce =
+          row_of(p.zero == 0 || s.software.shard_call_s > 0 ? "all_reduce" : "reduce_scatter", all, sum.reduce);
       Traffic gather = row_of(s.software.shard_call_s > 0 ? "broadcast" : "all_gather", shard, sum.gather);
       const double window = (slowest.backward + slowest.weights) * chunks, before = slowest.forward * chunks;
       if (p.overlap_dp) {
         const double hidden = std::min(sum.reduce.time_s, window);
         // The last bucket is full only when backward is over.
-        const double bytes = most.dense * wire_bytes(s), last = std::min(1.0, s.software.bucket_bytes / std::max(bytes, 1.0));
+        const double bytes = most.dense * wire_bytes(s),
+                     last = std::min(1.0, s.software.bucket_bytes / std::max(bytes, 1.0));
         reduce.exposed_s = std::max(sum.reduce.time_s - window, last * sum.reduce.time_s) + slow * hidden;
         gather.exposed_s = p.zero >= 1 && s.software.shard_call_s == 0
                                ? std::max(0.0, sum.gather.time_s - before) + slow * std::min(sum.gather.time_s, before)
@@ -146,9 +150,11 @@ DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks)
       const Group group = group_of(s.cluster, expert_copies(p), static_cast<double>(p.ep) * expert_tensor(p));
       const Group sharing = group_of(s.cluster, expert_shard_ranks(p), static_cast<double>(p.ep) * expert_tensor(p));
       const Sum sum = sums_of(s, most.expert, group, sharing, group_of(s.cluster, 1, 1));
-      Traffic row = row_of("expert_sum", group, {sum.reduce.bytes + sum.gather.bytes, sum.reduce.time_s + sum.gather.time_s});
+      Traffic row =
+          row_of("expert_sum", group, {sum.reduce.bytes + sum.gather.bytes, sum.reduce.time_s + sum.gather.time_s});
       const double window = (slowest.backward + slowest.weights) * chunks * 0.5;
-      row.exposed_s = p.overlap_dp ? std::max(0.0, row.time_s - window) + slow * std::min(row.time_s, window) : row.time_s;
+      row.exposed_s =
+          p.overlap_dp ? std::max(0.0, row.time_s - window) + slow * std::min(row.time_s, window) : row.time_s;
       d.rows.push_back(row);
     }
   }

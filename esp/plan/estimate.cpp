@@ -59,13 +59,14 @@ std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const
     const int again = recomputed(p, size);
     for (int j = 0; j < size; ++j) {
       const LayerTime& layer = kind_of(s, kinds, begin + j);
-      const Gathered units = gathered_layer(s, layer, p.recompute == Recompute::full && j >= again ? Recompute::none : p.recompute);
+      const Gathered units =
+          gathered_layer(s, layer, p.recompute == Recompute::full && j >= again ? Recompute::none : p.recompute);
       t.forward += units.forward;
       t.backward += units.backward;
       t.weights += layer.weights;
     }
     const bool everywhere = p.vocab_parallel_pipeline;
-    if (i == 0 || everywhere) {
+    if (i == 0 || (everywhere && i < p.pp)) {
       t.forward += front.forward;
       t.weights += front.weights;
     }
@@ -93,7 +94,8 @@ void add_rows(std::vector<Traffic>& to, const char* group, const char* op, const
 double model_flops(const Shape& s, const Policy& p) {
   const double tokens = static_cast<double>(p.global_batch) * static_cast<double>(s.seq);
   if (s.layers == 0) return 6 * s.given_parameters * tokens;
-  const double products = s.active_parameters() - s.embedding_parameters() + (s.tied ? static_cast<double>(s.vocab * s.hidden) : 0);
+  const double products =
+      s.active_parameters() - s.embedding_parameters() + (s.tied ? static_cast<double>(s.vocab * s.hidden) : 0);
   const double width = static_cast<double>(s.head_dim > 0 ? s.head_dim * s.heads : s.hidden);
   return tokens * (6 * products + 12 * static_cast<double>(s.layers * s.seq) * width * (s.causal ? 0.5 : 1));
 }
@@ -113,18 +115,20 @@ void warn(const Setting& s, Estimate& e) {
   const double room = s.cluster.processor.memory_bytes;
   if (room > 0 && m.total() > room) {
     e.fits = false;
-    e.reasons.push_back(fmt::format("stage {} needs {:.1f} GB of {:.1f}: states {:.1f}, activations {:.1f}, buffers {:.1f}, "
-                                    "slack and context {:.1f}",
-                                    m.stage, m.total() / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9,
-                                    m.buffer / 1e9, (m.slack + m.other) / 1e9));
+    e.reasons.push_back(
+        fmt::format("stage {} needs {:.1f} GB of {:.1f}: states {:.1f}, activations {:.1f}, buffers {:.1f}, "
+                    "slack and context {:.1f}",
+                    m.stage, m.total() / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
+                    (m.slack + m.other) / 1e9));
   }
   if (crosses(s.tensor)) {
     double shown = 0;
     for (const Traffic& t : e.traffic)
       if (t.group == "tp") shown += t.exposed_s;
-    e.reasons.push_back(fmt::format("tensor groups of {} span {} nodes: {:.2f} s of the step's {:.2f} s go there; "
-                                    "tp = {} stays inside",
-                                    s.policy.tp, s.tensor.domains, shown, e.step_s, s.cluster.domain));
+    e.reasons.push_back(
+        fmt::format("tensor groups of {} span {} nodes: {:.2f} s of the step's {:.2f} s go there; "
+                    "tp = {} stays inside",
+                    s.policy.tp, s.tensor.domains, shown, e.step_s, s.cluster.domain));
   }
 }
 
@@ -164,13 +168,18 @@ Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& poli
     const LayerTime& typical = kinds.has_expert ? kinds.expert : kinds.dense;
     const bool again = policy.recompute == Recompute::full;
     add_rows(e.traffic, "tp", policy.sequence ? "all_gather" : "all_reduce", typical.tensor, s.tensor, count, again);
-    add_rows(e.traffic, "cp", policy.context == "ring" ? "send" : policy.context == "ulysses" ? "all_to_all" : "all_gather", typical.context, s.context, count, again);
+    add_rows(e.traffic, "cp",
+             policy.context == "ring"      ? "send"
+             : policy.context == "ulysses" ? "all_to_all"
+                                           : "all_gather",
+             typical.context, s.context, count, again);
     add_rows(e.traffic, "ep", "all_to_all", typical.expert, s.expert, count, again);
     if (policy.pp > 1) {
       const double stride = static_cast<double>(policy.tp) * policy.cp * policy.dp;
       const double divided = policy.sequence || s.software.divided_messages ? policy.tp : 1;
       const double bytes = s.tokens() * static_cast<double>(shape.hidden) * s.rates.element_bytes / divided;
-      Traffic row{"pp", "send", stride < cluster.domain ? "inside" : "across", 2 * m * pieces.chunks * bytes, 0, pipe.sending};
+      Traffic row{"pp", "send",      stride < cluster.domain ? "inside" : "across", 2 * m * pieces.chunks * bytes,
+                  0,    pipe.sending};
       row.time_s = 2 * m * pieces.chunks * times[0].send_s;
       e.traffic.push_back(row);
     }

@@ -30,8 +30,8 @@ Reason of_sizes(const Cluster& cluster, const Policy& p) {
   }
   for (const double axis : {p.tp, p.pp, p.dp, p.cp}) product *= axis;
   if (product > static_cast<double>(cluster.size()))
-    return fmt::format("tp {} × pp {} × dp {} × cp {} wants {:.0f} processors, the cluster has {}: dp = {} would fit", p.tp,
-                       p.pp, p.dp, p.cp, product, cluster.size(),
+    return fmt::format("tp {} × pp {} × dp {} × cp {} wants {:.0f} processors, the cluster has {}: dp = {} would fit",
+                       p.tp, p.pp, p.dp, p.cp, product, cluster.size(),
                        std::max<int64_t>(1, cluster.size() / (int64_t{p.tp} * p.pp * p.cp)));
   if (p.micro_batch < 1 || p.global_batch < 1 || p.global_batch > kMostSequences)
     return fmt::format("a batch of {} in micro-batches of {}: at least 1", p.global_batch, p.micro_batch);

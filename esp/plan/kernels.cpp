@@ -6,7 +6,8 @@
 namespace esp::plan {
 namespace {
 
-// Tiles relative to the chip's best, and what share of its rate each reaches: smaller ones reuse less of what they load.
+// Tiles relative to the chip's best, and what share of its rate each reaches: smaller ones reuse less of what they
+// load.
 struct Tile {
   double m, n, rate;
 };
@@ -14,7 +15,7 @@ constexpr Tile kTiles[] = {{2, 1, 1.0}, {1, 2, 1.0}, {1, 1, 0.94}, {1, 0.5, 0.80
 constexpr double kSplits[] = {1, 2, 4, 8};
 
 // Fewer queries than this leave the pipeline of loads inside fused attention unfilled half the time.
-constexpr double kHalfQueries = 384;
+constexpr double kHalfQueries = 600;
 constexpr double kBackwardFlops = 2.5;  // five products against two
 
 double quantised(double size, double tile) {
@@ -104,7 +105,8 @@ double fill(const Rates& r, const Attention& a) {
 }  // namespace
 
 double flash_forward_s(const Rates& r, const Attention& a) {
-  const double bytes = 2 * a.batch * (a.queries * a.heads * (a.qk_dim + a.v_dim) + a.keys * a.kv_heads * (a.qk_dim + a.v_dim));
+  const double bytes =
+      2 * a.batch * (a.queries * a.heads * (a.qk_dim + a.v_dim) + a.keys * a.kv_heads * (a.qk_dim + a.v_dim));
   return r.launch_s + std::max(bytes / r.bandwidth, attention_flops(a) / (r.attention_forward * fill(r, a)));
 }
 

@@ -29,8 +29,8 @@ Rates rates_of(const Processor& processor, const std::string& precision);
 struct Product {
   double m = 0, n = 0, k = 0;
   double batch = 1;
-  double out_bytes = 2;   // moved per element of the result; 8 where it is added to 32 bits in place
-  bool wide = false;      // stays in 16 bits when the precision is 8
+  double out_bytes = 2;  // moved per element of the result; 8 where it is added to 32 bits in place
+  bool wide = false;     // stays in 16 bits when the precision is 8
 };
 double product_s(const Rates& rates, const Product& product);
 // `bytes` streamed by `kernels` of them.

@@ -51,8 +51,9 @@ void linear(const Setting& s, LayerTime& to, double rows, double in, double out,
   to.weights += product_s(s.rates, {in, out, rows, copies, result, false}) / rate;
   if (!s.software.fused_gradients) to.weights += stream_s(s.rates, copies * in * out * (e + sum_bytes));
   if (s.rates.input_bytes < 2) {  // 8-bit inputs are made from 16-bit ones, both ways round
-    to.forward += stream_s(s.rates, copies * (rows * in * 4 + in * out * 4 / s.micro_batches()));
-    to.backward += stream_s(s.rates, copies * rows * out * 4);
+    // (norms and activations write theirs so already; gradients and results of attention take a pass)
+    to.forward += stream_s(s.rates, copies * (rows * in * 2 + in * out * 4 / s.micro_batches()));
+    to.backward += stream_s(s.rates, copies * rows * out * 3);
   }
 }
 
@@ -135,9 +136,10 @@ void expert_layer(const Setting& s, const Sizes& z, LayerTime& to) {
   to.backward += stream_s(s.rates, routed * z.h * z.e * 5 + own * static_cast<double>(shape.experts) * 12, 8);
   perceptron(s, to, routed / local, static_cast<double>(shape.expert_width()) / divided, local, kGrouped);
   if (shape.shared_experts > 0)
-    perceptron(s, to, z.tokens,
-               static_cast<double>(shape.shared_experts * (shape.shared_ffn > 0 ? shape.shared_ffn : shape.expert_width())) /
-                   s.policy.tp);
+    perceptron(
+        s, to, z.tokens,
+        static_cast<double>(shape.shared_experts * (shape.shared_ffn > 0 ? shape.shared_ffn : shape.expert_width())) /
+            s.policy.tp);
 }
 
 // Two regions a layer, one where experts carry their own rows: all-reduces, or gathers and scatters of sequence
@@ -147,7 +149,8 @@ void tensor_traffic(const Setting& s, const Sizes& z, LayerTime& to, double regi
   const double whole = z.e * z.tokens * z.h;
   const Transfer reduce = all_reduce(s.cluster, s.tensor, whole), gather = all_gather(s.cluster, s.tensor, whole);
   LayerTraffic& t = to.tensor;
-  const double shown = s.policy.overlap_tp ? kPipelinedShown : 1;
+  const bool pipelined = s.policy.overlap_tp || (s.policy.sequence && s.software.tensor_pipelined);
+  const double shown = pipelined ? kPipelinedShown : 1;
   const double hidden = s.cluster.processor.efficiency.collective_sms;  // what runs beside slows down
   if (s.policy.sequence) {
     t.time = {regions * 2 * gather.time_s, regions * 3 * gather.time_s};
@@ -239,7 +242,7 @@ double LayerTime::forward_s() const {
 double LayerTime::backward_s(Recompute recompute) const {
   const double own = backward + tensor.exposed.backward + context.exposed.backward + expert.exposed.backward;
   if (recompute == Recompute::full) return own + forward_s();
-  if (recompute == Recompute::selective) return own + core + context.exposed.forward;
+  if (recompute == Recompute::selective) return own + repeated;
   return own;
 }
 
@@ -259,8 +262,11 @@ LayerTime layer_time(const Setting& s, bool experts, bool attends_across) {
   t.forward = std::max(t.forward, kernels * host);
   t.backward = std::max(t.backward, kernels * kBackwardKernels * 0.7 * host);
   t.weights = std::max(t.weights, kernels * kBackwardKernels * 0.3 * host);
+  // Every other product, and what lies between; or attention's core alone.
+  t.repeated = s.software.every_other ? 0.5 * (t.forward - t.core) : t.core;
   tensor_traffic(s, z, t, experts && s.policy.ep > 1 && expert_tensor(s.policy) == 1 ? 1 : attends_across ? 3 : 2);
   context_traffic(s, z, t);
+  if (!s.software.every_other) t.repeated += t.context.exposed.forward;
   return t;
 }
 
@@ -268,9 +274,11 @@ EndTime embedding_time(const Setting& s) {
   const double bytes = s.tokens() * static_cast<double>(s.shape.hidden) * s.rates.element_bytes;
   const double spread = s.policy.vocab_parallel_pipeline ? s.policy.pp : 1;
   EndTime t;
-  t.forward = stream_s(s.rates, (2 + (s.policy.dropout ? 2 : 0) + (s.shape.learned_positions ? 3 : 0)) * bytes, 3) / spread;
+  t.forward =
+      stream_s(s.rates, (2 + (s.policy.dropout ? 2 : 0) + (s.shape.learned_positions ? 3 : 0)) * bytes, 3) / spread;
   t.weights = stream_s(s.rates, 4 * bytes, 3) / spread;
-  const Transfer sum = s.policy.sequence ? all_gather(s.cluster, s.tensor, bytes) : all_reduce(s.cluster, s.tensor, bytes);
+  const Transfer sum =
+      s.policy.sequence ? all_gather(s.cluster, s.tensor, bytes) : all_reduce(s.cluster, s.tensor, bytes);
   t.forward += sum.time_s;
   return t;
 }
@@ -293,8 +301,9 @@ EndTime head_time(const Setting& s) {
                                     : all_reduce(s.cluster, s.tensor, whole).time_s;
   }
   if (spread > 1) {  // every stage sees every micro-batch: rows out to all, partial gradients back
-    const Transfer rows = broadcast(s.cluster, group_of(s.cluster, spread, static_cast<double>(s.policy.tp) * s.policy.cp * s.policy.dp),
-                                    e * s.rows() * h);
+    const Transfer rows =
+        broadcast(s.cluster, group_of(s.cluster, spread, static_cast<double>(s.policy.tp) * s.policy.cp * s.policy.dp),
+                  e * s.rows() * h);
     t.forward += 0.5 * rows.time_s;
     t.backward += 0.5 * rows.time_s;
   }

@@ -39,7 +39,8 @@ struct LayerTraffic {
 
 struct LayerTime {
   double forward = 0, backward = 0, weights = 0;  // kernels: outputs, input gradients, weight gradients
-  double core = 0;                                // attention's part of forward: what selective recomputation repeats
+  double core = 0;                                // attention's part of forward
+  double repeated = 0;                            // of forward, by selective recomputation
   LayerTraffic tensor, context, expert;
 
   // With exposed traffic; backward with what recomputation repeats.

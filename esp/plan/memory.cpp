@@ -25,7 +25,8 @@ std::vector<Count> count_layers(const Shape& shape, const Policy& policy, const 
     if (shape.experts == 0) {
       count.dense += size;
     } else {
-      for (int layer = begin; layer < begin + size; ++layer) (shape.has_experts(layer) ? count.expert : count.dense) += 1;
+      for (int layer = begin; layer < begin + size; ++layer)
+        (shape.has_experts(layer) ? count.expert : count.dense) += 1;
     }
   }
   for (Count& count : counts)

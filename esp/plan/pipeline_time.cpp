@@ -5,6 +5,9 @@
 namespace esp::plan {
 namespace {
 
+// Of a message that runs beside kernels, what its slowing them costs.
+constexpr double kBeside = 0.2;
+
 // Filling and draining, from what one micro-batch takes the other stages in all (`others`) and each on average.
 double bubble_s(const Policy& policy, const StageTime& mean, double others, double stages) {
   const std::string& name = policy.schedule;
@@ -15,8 +18,7 @@ double bubble_s(const Policy& policy, const StageTime& mean, double others, doub
     return ends * std::max(0.0, mean.forward + mean.backward - 2 * mean.weights);
   if (name == "v-half") return others / 2;
   if (name == "v-min") return others * 2 / 3;
-  if (name == "dualpipe")
-    return std::max(0.0, stages / 2 - 1) * std::max(0.0, each + mean.backward - 2 * mean.weights);
+  if (name == "dualpipe") return std::max(0.0, stages / 2 - 1) * std::max(0.0, each + mean.backward - 2 * mean.weights);
   return others;
 }
 
@@ -43,8 +45,8 @@ PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std
   if (pieces.stages > 1) {
     const StageTime mean{sum.forward / P, sum.backward / P, sum.weights / P, 0};
     p.bubble = bubble_s(policy, mean, all - slowest, P);
-    // Both directions: while filling and draining always, in between where nothing hides them.
-    const double chunks = pieces.chunks, steady = policy.overlap_pp ? 0 : m * chunks;
+    // Both directions: while filling and draining always, in between as far as nothing hides them.
+    const double steady = (policy.overlap_pp ? kBeside : 1) * m * pieces.chunks;
     p.sending = 2 * send * (P - 1 + steady);
   }
   p.total = p.busy + p.bubble + p.sending;

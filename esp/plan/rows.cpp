@@ -24,7 +24,7 @@ RowKind kind_of(const CsvRow& cells) {
 }
 
 MemoryKind memory_kind_of(const std::string& words) {
-  if (has(words, "state") || has(words, "optimizer")) return MemoryKind::states;
+  if (has(words, "states") || has(words, "optimizer")) return MemoryKind::states;
   if (has(words, "activation") && !has(words, "+")) return MemoryKind::activations;
   if (has(words, "reserved") || has(words, "cached")) return MemoryKind::reserved;
   if (has(words, "alloc")) return MemoryKind::allocated;

@@ -10,23 +10,25 @@ namespace esp::plan {
 
 struct Software {
   std::string_view name, help;
-  double host_us;           // of the host per kernel it starts: a pass is never shorter than its kernels times this
-  double step_s;            // of the host per step: batch, norms read back, logging
-  double gradient_bytes;    // of a gradient on the wire
-  bool fused_gradients;     // weight gradients accumulate inside their product
-  double loss_bytes;        // moved per logit by the loss, both passes
-  double optimizer_bytes;   // moved per parameter by clipping, update and casts
-  double bucket_bytes;      // of one gradient collective
-  double shard_call_s;      // ZeRO 1 by one broadcast per owner: each call's cost; 0: one gather
-  bool divided_messages;    // pipeline messages divided over the tensor group
-  bool tensor_async;        // the backward all-reduce of a tensor group runs behind the weight gradient
-  double attention;         // fused attention's rate over the chip's best known
-  double passes;            // elementwise traffic over that of a kernel per block of operations
-  double slack;             // of what is allocated, reserved beyond it
-  double other_bytes;       // outside the allocator: context, libraries' workspaces, communication
-  double step_bytes;        // per parameter of a shard, temporary at the update
-  double keep;              // of activations kept over the count by tensor
-  double logit_bytes;       // per logit at the peak of the loss
+  double host_us;          // of the host per kernel it starts: a pass is never shorter than its kernels times this
+  double step_s;           // of the host per step: batch, norms read back, logging
+  double gradient_bytes;   // of a gradient on the wire
+  bool fused_gradients;    // weight gradients accumulate inside their product
+  double loss_bytes;       // moved per logit by the loss, both passes
+  double optimizer_bytes;  // moved per parameter by clipping, update and casts
+  double bucket_bytes;     // of one gradient collective
+  double shard_call_s;     // ZeRO 1 by one broadcast per owner: each call's cost; 0: one gather
+  bool divided_messages;   // pipeline messages divided over the tensor group
+  bool tensor_async;       // the backward all-reduce of a tensor group runs behind the weight gradient
+  bool tensor_pipelined;   // tensor traffic runs behind the products it belongs to, unless told otherwise
+  bool every_other;        // "selective" keeps every other product's result, rather than all but the scores
+  double attention;        // fused attention's rate over the chip's best known
+  double passes;           // elementwise traffic over that of a kernel per block of operations
+  double slack;            // of what is allocated, reserved beyond it
+  double other_bytes;      // outside the allocator: context, libraries' workspaces, communication
+  double step_bytes;       // per parameter of a shard, temporary at the update
+  double keep;             // of activations kept over the count by tensor
+  double logit_bytes;      // per logit at the peak of the loss
 };
 
 std::span<const Software> software();

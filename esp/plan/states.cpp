@@ -22,8 +22,7 @@ double held_attention(const Shape& s, int tp) {
     const double query = heads * (width + static_cast<double>(s.rope_dim)), ql = static_cast<double>(s.q_lora),
                  kl = static_cast<double>(s.kv_lora);
     const double queries = ql > 0 ? h * ql + ql + ql * query : h * query;
-    return queries + h * (kl + static_cast<double>(s.rope_dim)) + kl + kl * heads * (width + value) +
-           heads * value * h;
+    return queries + h * (kl + static_cast<double>(s.rope_dim)) + kl + kl * heads * (width + value) + heads * value * h;
   }
   const double q = local_heads(s.heads, tp) * width;
   const double kv = local_heads(s.kv_heads > 0 ? s.kv_heads : s.heads, tp) * width;
@@ -146,7 +145,9 @@ StateBytes state_bytes(const Policy& policy) {
 Memory states_of(const Held& held, const Policy& policy) {
   const StateBytes each = state_bytes(policy);
   const double n = shard_ranks(policy), e = expert_shard_ranks(policy);
-  const auto share = [&](int from) { return policy.zero >= from ? held.dense / n + held.expert / e : held.dense + held.expert; };
+  const auto share = [&](int from) {
+    return policy.zero >= from ? held.dense / n + held.expert / e : held.dense + held.expert;
+  };
   Memory m;
   m.optimizer = each.optimizer * share(1);
   m.gradient = each.gradient * share(2);

@@ -15,7 +15,7 @@ std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
   std::vector<int> choices = {row.policy.interleave};
   if (!open) return choices;
   // Chunks of whole layers, and micro-batches in groups of the stages, as interleaving wants them.
-  for (int v = 2; v <= 8; ++v)
+  for (int v = 2; v <= row.shape.layers / row.policy.pp; ++v)
     if (row.shape.layers % (int64_t{v} * row.policy.pp) == 0) choices.push_back(v);
   return choices;
 }
