@@ -8,11 +8,13 @@ namespace {
 
 constexpr Command kExperiments[] = {
     {"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
+    {"compression", "compressors measured; descent with and without feedback", define_lab_compression},
     {"context", "one sequence over several ranks: ring steps, work, bytes and memory", define_lab_context},
     {"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
     {"gossip", "decentralised SGD by graph: bytes, gaps, consensus, bias of unlike nodes", define_lab_gossip},
     {"local", "local steps, FedAvg, DiLoCo beside parallel SGD: bytes saved, loss paid", define_lab_local},
     {"moe", "loads of experts, what a capacity drops, bytes against the formula", define_lab_moe},
+    {"numbers", "figures of the lectures, ours beside them, and the corrections", define_lab_numbers},
     {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
     {"ps", "parameter servers with a straggler; priority against fifo", define_lab_ps},
     {"tensor", "a layer divided over ranks: what it sends and keeps", define_lab_tensor},

@@ -160,6 +160,7 @@ void list_all() {
   for (const plan::Software& row : plan::software()) rows.push_back({std::string(row.name), std::string(row.help)});
   fmt::print("{}", text_table({"software", "what it is"}, rows));
   std::vector<std::string_view> presets;
+  for (const plan::ModelRow& row : plan::shipped_catalog().models()) presets.push_back(row.name);
   for (const model::Preset& row : model::presets()) presets.push_back(row.name);
   fmt::print("\nmodels: {}\n", fmt::join(presets, ", "));
 }

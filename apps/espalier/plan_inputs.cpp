@@ -66,6 +66,25 @@ plan::Shape shape_of_file(const std::string& path, std::vector<std::string>& ass
   return plan::shape_from_hf(json, fs::path(path).filename().string(), assumed);
 }
 
+// A model's name, in the catalog or among the trainer's presets, or a file that has one.
+plan::Shape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) {
+  plan::Catalog catalog;
+  if (!o.catalog.empty()) catalog.add(obs::read_whole_file(o.catalog, kMaxDescriptionBytes), o.catalog);
+  std::string name = o.model;
+  if (fs::exists(name)) {
+    if (!name.ends_with(".toml")) return shape_of_file(name, assumed);
+    name = catalog.add(obs::read_whole_file(name, kMaxDescriptionBytes), o.model);
+    if (!catalog.find_model(name)) throw UsageError(fmt::format("{}: no [model] in it", o.model));
+  }
+  if (const plan::ModelRow* row = catalog.find_model(name)) return row->shape;
+  std::vector<std::string_view> names = names_of(catalog.models());
+  for (const model::Preset& row : model::presets()) {
+    if (row.name == name) return plan::shape_of(row.config, name);
+    names.push_back(row.name);
+  }
+  unknown_name("model", name, names);
+}
+
 train::RunConfig run_of(const PlanInputs& o) {
   return train::read_run_config(o.run, o.overrides);
 }
@@ -148,10 +167,8 @@ plan::Shape plan_shape(const PlanInputs& o, std::vector<std::string>& assumed) {
   if (o.model.empty() && o.run.empty())
     throw UsageError("--model is wanted: a preset, a config.json, or --run RUN.toml");
   plan::Shape shape;
-  if (!o.model.empty() && fs::exists(o.model)) {
-    shape = shape_of_file(o.model, assumed);
-  } else if (!o.model.empty()) {
-    shape = plan::shape_of(model::preset(o.model).config, o.model);
+  if (!o.model.empty()) {
+    shape = shape_named(o, assumed);
   } else {
     shape = shape_of_run(run_of(o));
   }

@@ -16,19 +16,11 @@ namespace {
 
 constexpr double kLargest = 1e7;  // processors of a cluster; beyond it a figure is a slip
 
-template <typename Row>
-Row* find_named(std::vector<Row>& rows, std::string_view name) {
-  for (Row& row : rows)
-    if (row.name == name) return &row;
-  return nullptr;
-}
-
+// Behind the others; one of that name goes.
 template <typename Row>
 void put(std::vector<Row>& rows, Row row) {
-  if (Row* old = find_named(rows, row.name))
-    *old = std::move(row);
-  else
-    rows.push_back(std::move(row));
+  std::erase_if(rows, [&](const Row& old) { return old.name == row.name; });
+  rows.push_back(std::move(row));
 }
 
 // Every table of that name, whether the file has one or a list of them.
@@ -70,16 +62,18 @@ Catalog::Catalog() {
 std::string Catalog::add(std::string_view text, const std::string& file) {
   const std::vector<Source> sources = {{file, parse_description(text, file)}};
   add_all(sources);
-  if (sources[0].tree.contains("cluster") && !clusters_.empty()) return clusters_.back().name;
-  return processors_.empty() ? "" : processors_.back().name;
+  const Json& tree = sources[0].tree;
+  if (tree.contains("cluster")) return clusters_.back().name;
+  if (tree.contains("processor")) return processors_.back().name;
+  return tree.contains("model") ? models_.back().name : "";
 }
 
 // Links first, over all files: processors and clusters name them.
 void Catalog::add_all(const std::vector<Source>& sources) {
   for (const Source& source : sources)
     for (const auto& [name, value] : source.tree.items())
-      if (name != "processor" && name != "link" && name != "cluster")
-        unknown_name(fmt::format("table in {}", source.file), name, {"processor", "link", "cluster"});
+      if (name != "processor" && name != "link" && name != "cluster" && name != "model")
+        unknown_name(fmt::format("table in {}", source.file), name, {"processor", "link", "cluster", "model"});
   const auto each = [&](const char* kind, auto add_one) {
     for (const Source& source : sources)
       for (const Json* table : tables_of(source.tree, kind)) add_one(*table, source.file);
@@ -87,6 +81,7 @@ void Catalog::add_all(const std::vector<Source>& sources) {
   each("link", [&](const Json& table, const std::string& file) { add_link(table, file); });
   each("processor", [&](const Json& table, const std::string& file) { add_processor(table, file); });
   each("cluster", [&](const Json& table, const std::string& file) { add_cluster(table, file); });
+  each("model", [&](const Json& table, const std::string& file) { add_model(table, file); });
 }
 
 void Catalog::add_link(const Json& table, const std::string& file) {
@@ -176,10 +171,39 @@ void Catalog::add_cluster(const Json& table, const std::string& file) {
   if (c.fabric != "leaf-spine" && c.fabric != "rail" && c.fabric != "torus")
     unknown_name(fmt::format("fabric in {}", where), c.fabric, {"leaf-spine", "rail", "torus"});
   put(clusters_, std::move(made));
-  if (clusters_.back().name != name)  // one of that name was there: it is the file's last all the same
-    std::rotate(std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& r) { return r.name == name; }),
-                std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& r) { return r.name == name; }) + 1,
-                clusters_.end());
+}
+
+// `like` sets a family's habits, gpt's or llama's; a table's own keys are read after it.
+void Catalog::add_model(const Json& table, const std::string& file) {
+  ModelRow row;
+  row.name = name_of(table, file, "model");
+  const std::string where = fmt::format("{}: model {}", file, row.name);
+  const std::string family =
+      table.contains("like") && table.at("like").is_string() ? table.at("like").get<std::string>() : "gpt";
+  if (family != "gpt" && family != "llama") unknown_name(fmt::format("like in {}", where), family, {"gpt", "llama"});
+  Shape& s = row.shape;
+  s.name = row.name;
+  s.arch = family;
+  s.gated = s.rms = family == "llama";
+  s.bias = s.tied = s.learned_positions = family == "gpt";
+  std::vector<Key> keys = shape_keys(s);
+  keys.push_back({"name", &row.name});
+  keys.push_back({"help", &row.help});
+  keys.push_back({"tokens", &row.tokens});
+  read_keys(table, where, keys, {"like"});
+  constexpr int64_t kMost = int64_t{1} << 31;
+  for (const Key& key : shape_keys(s))
+    if (const auto* size = std::get_if<int64_t*>(&key.value); size && (**size < 0 || **size > kMost))
+      throw UsageError(fmt::format("{}: {} = {}: 0 to {} is wanted", where, key.name, **size, kMost));
+  want(s.layers >= 1 && s.layers <= 10'000 && s.hidden >= 1 && s.heads >= 1 && s.vocab >= 1 && s.seq >= 1, where,
+       "layers (at most 10000), hidden, heads, vocab and seq are wanted, at least 1");
+  want(s.expert_every >= 1, where, "expert_every is at least 1");
+  if (s.ffn == 0) s.ffn = 4 * s.hidden;
+  if (s.kv_heads == 0) s.kv_heads = s.heads;
+  if (s.head_dim == 0) s.head_dim = std::max<int64_t>(1, s.hidden / s.heads);
+  if (s.experts > 0 && s.expert_ffn == 0) s.expert_ffn = s.ffn;
+  if (s.experts > 0 && s.topk == 0) s.topk = std::min<int64_t>(2, s.experts);
+  put(models_, std::move(row));
 }
 
 const Link& Catalog::link(std::string_view name) const {
@@ -188,6 +212,12 @@ const Link& Catalog::link(std::string_view name) const {
 
 const Cluster& Catalog::cluster(std::string_view name) const {
   return find_row("cluster", clusters_, name).cluster;
+}
+
+const ModelRow* Catalog::find_model(std::string_view name) const {
+  for (const ModelRow& row : models_)
+    if (row.name == name) return &row;
+  return nullptr;
 }
 
 const Catalog& shipped_catalog() {

@@ -1,5 +1,5 @@
-// Processors, links and clusters by name: the shipped ones (catalog/*.toml, in the binary) and those of a user's file,
-// which may stand on shipped ones ("like") and hide them. Immutable once made; any thread may read.
+// Processors, links, clusters and models by name: the shipped ones (catalog/*.toml, in the binary) and those of a
+// user's file, which may stand on shipped ones ("like") and hide them. Immutable once made; any thread may read.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "esp/base/json.h"
 #include "esp/plan/cluster.h"
+#include "esp/plan/shape.h"
 
 namespace esp::plan {
 
@@ -33,16 +34,24 @@ struct ClusterRow {
   Cluster cluster;
 };
 
+struct ModelRow {
+  std::string name, help;
+  Shape shape;
+  double tokens = 0;  // it was trained on; 0: not said
+};
+
 class Catalog {
  public:
   Catalog();  // the shipped one
-  // With what a file describes: [[processor]], [[link]] and [cluster] or [[cluster]] tables. UsageError says what is
-  // wrong with it. Returns the name of its last cluster, or of its last processor.
+  // With what a file describes: [[processor]], [[link]], [[model]] and [[cluster]] tables, or one each without the
+  // list. UsageError says what is wrong with it. Returns the name of its last cluster, processor or model, of the first
+  // of these kinds that it has.
   std::string add(std::string_view text, const std::string& file);
 
   const std::vector<ProcessorRow>& processors() const { return processors_; }
   const std::vector<LinkRow>& links() const { return links_; }
   const std::vector<ClusterRow>& clusters() const { return clusters_; }
+  const std::vector<ModelRow>& models() const { return models_; }
 
   // By name or alias, in any case and punctuation; UsageError names the nearest.
   const ProcessorRow& processor(std::string_view name) const;
@@ -51,6 +60,7 @@ class Catalog {
   const ProcessorRow* recognise(std::string_view text, double memory_gb) const;
   const Link& link(std::string_view name) const;
   const Cluster& cluster(std::string_view name) const;
+  const ModelRow* find_model(std::string_view name) const;  // null: none of that name
 
  private:
   struct Source;
@@ -58,11 +68,13 @@ class Catalog {
   void add_processor(const Json& table, const std::string& file);
   void add_link(const Json& table, const std::string& file);
   void add_cluster(const Json& table, const std::string& file);
+  void add_model(const Json& table, const std::string& file);
   Link link_of(const Json& given, const std::string& where) const;
 
   std::vector<ProcessorRow> processors_;
   std::vector<LinkRow> links_;
   std::vector<ClusterRow> clusters_;
+  std::vector<ModelRow> models_;
 };
 
 const Catalog& shipped_catalog();

@@ -82,6 +82,37 @@ std::vector<Key> cluster_keys(Cluster& c) {
   };
 }
 
+std::vector<Key> shape_keys(Shape& s) {
+  return {
+      {"layers", &s.layers},
+      {"hidden", &s.hidden},
+      {"ffn", &s.ffn},
+      {"heads", &s.heads},
+      {"kv_heads", &s.kv_heads},
+      {"head_dim", &s.head_dim},
+      {"vocab", &s.vocab},
+      {"seq", &s.seq},
+      {"gated", &s.gated},
+      {"rms", &s.rms},
+      {"bias", &s.bias},
+      {"qkv_bias", &s.qkv_bias},
+      {"tied", &s.tied},
+      {"learned_positions", &s.learned_positions},
+      {"causal", &s.causal},
+      {"experts", &s.experts},
+      {"topk", &s.topk},
+      {"expert_ffn", &s.expert_ffn},
+      {"shared_experts", &s.shared_experts},
+      {"shared_ffn", &s.shared_ffn},
+      {"dense_layers", &s.dense_layers},
+      {"expert_every", &s.expert_every},
+      {"q_lora", &s.q_lora},
+      {"kv_lora", &s.kv_lora},
+      {"rope_dim", &s.rope_dim},
+      {"v_dim", &s.v_dim},
+  };
+}
+
 std::string cluster_file(const Cluster& cluster) {
   Cluster c = cluster;
   Processor& p = c.processor;

@@ -14,5 +14,6 @@ std::vector<Key> processor_keys(Processor& p);
 std::vector<Key> processor_row_keys(ProcessorRow& row);
 std::vector<Key> link_keys(Link& link);
 std::vector<Key> cluster_keys(Cluster& c);
+std::vector<Key> shape_keys(Shape& s);
 
 }  // namespace esp::plan

@@ -127,6 +127,32 @@ TEST(Catalog, AClusterWrittenIsReadBackEqual) {
   EXPECT_EQ(catalog.cluster("copy").oversubscription, 7);
 }
 
+TEST(Catalog, ShippedModelsCountWhatTheirReleasesSay) {
+  const auto billions = [](const char* name) {
+    const ModelRow* row = shipped_catalog().find_model(name);
+    return row ? row->shape.parameters() / 1e9 : 0;
+  };
+  for (const auto& [name, count] : {std::pair{"llama2-7b", 6.738},
+                                    {"llama2-70b", 68.977},
+                                    {"llama3-8b", 8.030},
+                                    {"llama3-70b", 70.554},
+                                    {"llama3-405b", 405.853},
+                                    {"mistral-7b", 7.242},
+                                    {"mixtral-8x7b", 46.703},
+                                    {"mixtral-8x22b", 140.63},
+                                    {"qwen2.5-72b", 72.706},
+                                    {"qwen3-30b-a3b", 30.53},
+                                    {"qwen3-235b-a22b", 235.09},
+                                    {"deepseek-v2-lite", 15.706},
+                                    {"deepseek-v2", 235.74},
+                                    {"deepseek-v3", 671.03},
+                                    {"palm-540b", 540.35},
+                                    {"mt-nlg-530b", 529.6},
+                                    {"gpt-1t", 1008.0}})
+    EXPECT_NEAR(billions(name), count, 0.0005 * count) << name;
+  EXPECT_NEAR(shipped_catalog().find_model("mixtral-8x7b")->shape.active_parameters() / 1e9, 12.88, 0.01);
+}
+
 TEST(Catalog, RefusesWhatItDoesNotKnowNamingTheNearest) {
   EXPECT_THAT(refusal("[[processor]]\nname = \"x\"\nlike = \"H100\"\nmemory_gbi = 3\n"), HasSubstr("memory_gib"));
   EXPECT_THAT(refusal("[[procesor]]\nname = \"x\"\n"), HasSubstr("processor"));
