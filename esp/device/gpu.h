@@ -98,6 +98,7 @@ class GpuGraph {
 
   void begin(const Stream& stream);
   void end(const Stream& stream);
+  void abandon(const Stream& stream) noexcept;  // instead of end
   void replay(const Stream& stream);
   bool recorded() const { return exec_ != nullptr; }
 

@@ -69,6 +69,7 @@ void GpuGraph::begin(const Stream& stream) {
 void GpuGraph::end(const Stream& stream) {
   require_gpu(stream.device);
 }
+void GpuGraph::abandon(const Stream&) noexcept {}
 void GpuGraph::replay(const Stream& stream) {
   require_gpu(stream.device);
 }

@@ -3,9 +3,14 @@
 #include <algorithm>
 
 #include "esp/autograd/functions/cross_entropy.h"
+#include "esp/device/on_cuda.h"
+#include "esp/kernel/elementwise.h"
 #include "esp/train/pipelined.h"
+#include "esp/train/recorded.h"
 
 namespace esp::train {
+
+using tensor::Tensor;
 
 MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const Rows& rows, int64_t index,
                        bool training) {
@@ -43,11 +48,42 @@ namespace {
 class OneAfterAnother final : public MicroBatches {
  public:
   explicit OneAfterAnother(const MicroBatchSetup& setup)
-      : setup_(setup), batch_(setup.context, setup.model->config()), tape_(setup.context) {}
+      : setup_(setup), batch_(setup.context, setup.model->config()), tape_(setup.context), recorded_(setup) {}
 
   double run(const data::Batch& batch, const Rows& rows, bool training, double scale) override {
     double sum = 0;
     batch_.put(batch);
+    if (device::on_cuda(setup_.context.stream)) return run_queued(rows, training, scale);
+    run_passes(rows, training, scale, [&](int64_t, const Tensor& loss) { sum += tensor::item(loss); });
+    return sum;
+  }
+
+ private:
+  // On a GPU the losses come to the host once, when everything is queued.
+  double run_queued(const Rows& rows, bool training, double scale) {
+    const device::Stream& stream = setup_.context.stream;
+    losses_.assign(static_cast<size_t>(rows.num_passes), 0);
+    if (!queued_.defined() || queued_.count() < rows.num_passes)
+      queued_ = tensor::empty(setup_.context, {rows.num_passes}, DType::f64, device::MemoryCategory::buffer);
+    kernel::fill(queued_.data(), 0, rows.num_passes, DType::f64, stream);
+    const auto queue = [&] {
+      run_passes(rows, training, scale, [&](int64_t index, const Tensor& loss) {
+        device::copy(queued_.as<double>() + index, loss.data(), sizeof(double), stream);
+      });
+    };
+    if (training)
+      recorded_.run(rows, batch_.inputs(), scale, queue);
+    else
+      queue();
+    device::copy(losses_.data(), queued_.data(), losses_.size() * sizeof(double), stream);
+    device::finish(stream);
+    double sum = 0;
+    for (const double loss : losses_) sum += loss;
+    return sum;
+  }
+
+  template <typename F>
+  void run_passes(const Rows& rows, bool training, double scale, F&& note_loss) {
     for (int64_t index = 0; index < rows.num_passes; ++index) {
       MicroBatch one = micro_batch(setup_, batch_, rows, index, training);
       one.pass.tape = &tape_;
@@ -59,7 +95,7 @@ class OneAfterAnother final : public MicroBatches {
         obs::Span span(setup_.trace, "forward", "compute");
         loss = setup_.model->forward(one.pass, one.rows, scale);
       }
-      if (!one.extra) sum += tensor::item(loss.total.value());
+      if (!one.extra) note_loss(index, loss.total.value());
       if (training) {
         obs::Span span(setup_.trace, "backward", "compute");
         for (sync::Strategy* strategy : setup_.strategies) strategy->begin_backward();
@@ -69,13 +105,14 @@ class OneAfterAnother final : public MicroBatches {
       tape_.clear();
       end_pass(setup_);
     }
-    return sum;
   }
 
- private:
   const MicroBatchSetup setup_;
   Placed batch_;
   autograd::Tape tape_;
+  RecordedPasses recorded_;
+  Tensor queued_;  // losses of the passes, on a GPU
+  std::vector<double> losses_;
 };
 
 }  // namespace

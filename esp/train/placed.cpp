@@ -25,7 +25,7 @@ void Placed::put(const data::Batch& batch) {
       to = host;
       return;
     }
-    if (!to.defined() || to.count() != host.count())
+    if (!to.defined() || to.count() < host.count())
       to = tensor::empty(context_, host.shape(), DType::i32, device::MemoryCategory::buffer);
     device::copy(to.data(), host.data(), host.bytes(), context_.stream);
   };

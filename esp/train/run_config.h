@@ -22,6 +22,7 @@ struct RunSection {
   std::string device = "cpu";
   bool deterministic = false;   // fixed orders everywhere; the CPU path always has them
   double device_memory_mb = 0;  // the device tier's budget; 0: none
+  bool graph = true;            // on a GPU: record a step's work once and replay it
   int64_t threads = 0;  // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
 };
 

@@ -11,6 +11,7 @@ std::vector<Field> fields(RunConfig& c) {
       {"run", "device", "cpu or cuda", &c.run.device},
       {"run", "deterministic", "the same bits whatever the timing", &c.run.deterministic},
       {"run", "device_memory_mb", "most memory of the device tier, MiB; 0: no limit", &c.run.device_memory_mb},
+      {"run", "graph", "on a GPU: the work of a step is recorded once and replayed", &c.run.graph},
       {"run", "threads", "compute threads per rank; 0: the cores divided by the ranks here", &c.run.threads},
 
       {"model", "preset", "a ready shape; other keys override it", &c.model.preset},

@@ -81,6 +81,12 @@ void GpuGraph::end(const Stream& stream) {
   exec_ = exec;
 }
 
+void GpuGraph::abandon(const Stream& stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(handle_of(stream), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
 void GpuGraph::replay(const Stream& stream) {
   ESP_CHECK(exec_, "nothing was recorded");
   ESP_CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(exec_), handle_of(stream)));
