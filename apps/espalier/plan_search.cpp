@@ -1,10 +1,203 @@
+// espalier plan search: the best policy for a model on a cluster, by any of the methods, and why it is the best.
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/auto_layout.h"
+#include "apps/espalier/output_file.h"
 #include "apps/espalier/plan.h"
+#include "apps/espalier/plan_inputs.h"
+#include "apps/espalier/plan_landscape.h"
+#include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/plan/report.h"
+#include "esp/plan/search/explain.h"
+#include "esp/plan/search/methods.h"
+#include "esp/plan/search/nearest.h"
+#include "esp/plan/search/plan_problem.h"
 
 namespace esp::app {
+namespace {
+
+constexpr size_t kPointsOfPicture = 3000;
+
+struct SearchFlags {
+  PlanInputs inputs;
+  std::string method = "integer", objective = "time", json, html, out;
+  std::vector<std::string> axes;
+  std::vector<int> choices;  // of numbers of processors
+  size_t top = 10;
+  bool pareto = false, explain = false;
+  uint64_t seed = 1;
+  int64_t evaluations = 0;
+};
+
+plan::Space space_of(const SearchFlags& o, const Planned& planned) {
+  std::vector<int> gpus = o.choices;
+  for (const int n : gpus)
+    if (n < 1 || n > planned.cluster.size())
+      throw UsageError(fmt::format("--choose-gpus {}: 1 to the cluster's {}", n, planned.cluster.size()));
+  if (gpus.empty()) gpus = {planned.cluster.size()};
+  plan::Space space = o.inputs.run.empty() ? plan::whole_space(planned.shape, planned.cluster, planned.policy, gpus)
+                                           : space_of_run(train::read_run_config(o.inputs.run, o.inputs.overrides),
+                                                          planned.shape, planned.cluster, planned.policy, gpus);
+  for (const std::string& one : o.axes) plan::narrow(space, one);
+  return space;
+}
+
+Json found_json(const plan::PlanProblem& problem, const plan::Found& found) {
+  const plan::Policy policy = problem.policy_at(found.choice);
+  Json row = plan::to_json(problem.estimate_at(found.choice));
+  row["layout"] = plan::to_json(policy);
+  row["policy"] = problem.text_of(found.choice);
+  row["value"] = found.value;
+  return row;
+}
+
+Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& result, const SearchFlags& o) {
+  const plan::Counts& c = result.counts;
+  Json json = {{"method", result.method},
+               {"exact", result.exact},
+               {"objective", o.objective},
+               {"considered", c.considered},
+               {"evaluated", c.evaluated},
+               {"feasible", c.feasible()},
+               {"pruned", c.pruned},
+               {"too_large", c.too_large},
+               {"branches_cut", c.subtrees},
+               {"elapsed_s", result.elapsed_s},
+               {"best", nullptr},
+               {"top", Json::array()}};
+  if (result.found()) json["best"] = found_json(problem, result.best());
+  for (const plan::Found& one : result.top)
+    json["top"].push_back({{"policy", problem.text_of(one.choice)},
+                           {"layout", plan::to_json(problem.policy_at(one.choice))},
+                           {"step_s", one.time_s},
+                           {"memory_bytes", one.memory_bytes},
+                           {"value", one.value}});
+  if (o.pareto) {
+    json["pareto"] = Json::array();
+    for (const plan::Found& one : result.front)
+      json["pareto"].push_back(
+          {{"policy", problem.text_of(one.choice)}, {"step_s", one.time_s}, {"memory_bytes", one.memory_bytes}});
+  }
+  return json;
+}
+
+void print_list(const char* head, const plan::PlanProblem& problem, const std::vector<plan::Found>& list) {
+  std::vector<Cells> rows;
+  for (const plan::Found& one : list)
+    rows.push_back({problem.text_of(one.choice), plan::seconds(one.time_s), plan::gigabytes(one.memory_bytes)});
+  fmt::print("{}\n", text_table({head, "step", "memory"}, rows));
+}
+
+void print_methods(const plan::PlanProblem& problem, const std::vector<plan::SearchResult>& results) {
+  std::vector<Cells> rows;
+  for (const plan::SearchResult& one : results) {
+    const plan::Counts& c = one.counts;
+    rows.push_back({one.method, one.found() ? fmt::format("{:.6g}", one.best().value) : "none",
+                    std::to_string(c.considered), std::to_string(c.too_large), std::to_string(c.pruned),
+                    std::to_string(c.evaluated), std::to_string(c.subtrees), fmt::format("{:.3f} s", one.elapsed_s)});
+  }
+  fmt::print("{}\n", text_table({"method", std::string(problem.objective().name), "considered", "too large", "pruned",
+                                 "estimated", "branches cut", "took"},
+                                rows));
+}
+
+// Nothing fits: what comes nearest, and by how much it misses.
+[[noreturn]] void nothing_fits(const plan::PlanProblem& problem, const plan::SearchResult& result) {
+  const plan::NearestMiss miss = plan::nearest_miss(problem);
+  if (!miss.any)
+    throw UsageError(
+        fmt::format("no layout of {} on {} processors with a batch of {} keeps the rules ({} choices looked at); "
+                    "batches or processors with more divisors would",
+                    problem.shape().name, problem.space().gpus.back(), problem.space().base.global_batch,
+                    result.counts.considered));
+  throw UsageError(fmt::format(
+      "{} fits on {} processors of {} in no way: the most sparing, {}, needs {}; more processors or {} would do",
+      problem.shape().name, problem.space().gpus.back(), plan::gigabytes(problem.capacity(miss.choice)),
+      problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes),
+      problem.space().offload.size() > 1 ? "a smaller model" : "--axis offload=none,host where there is a host link"));
+}
+
+void print_results(const plan::PlanProblem& problem, const Planned& planned,
+                   const std::vector<plan::SearchResult>& results, const plan::SearchResult& best, bool pareto) {
+  fmt::print("{}, {:.2f} B parameters, on {} × {}; a batch of {} × {} tokens; {:.0f} choices of {} axes\n\n",
+             problem.shape().name, problem.shape().parameters() * 1e-9, problem.space().gpus.back(),
+             planned.cluster.processor.name, planned.policy.global_batch, problem.shape().seq, problem.space().size(),
+             problem.num_axes());
+  print_methods(problem, results);
+  print_list("best", problem, best.top);
+  if (pareto) print_list("front", problem, best.front);
+}
+
+int run_search(const SearchFlags& o) {
+  if (o.top < 1 || o.top > 10000) throw UsageError(fmt::format("--top {}: 1 to 10000", o.top));
+  const Planned planned = read_plan_inputs(o.inputs);
+  const plan::PlanProblem problem(planned.shape, planned.cluster, space_of(o, planned), plan::objective(o.objective));
+  plan::SearchOptions options;
+  options.top = o.top;
+  options.pareto = o.pareto || !o.html.empty();
+  options.keep_seen = o.html.empty() ? 0 : kPointsOfPicture;
+  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.seed = o.seed;
+  options.evaluations = o.evaluations;
+  std::vector<plan::SearchResult> results;
+  for (const plan::SearchMethod& method : plan::search_methods())
+    if (o.method == "all" || o.method == method.name) results.push_back(method.run(problem, options));
+  if (results.empty()) plan::search_method(o.method);  // says what there is
+  const auto best = std::min_element(results.begin(), results.end(), [](const auto& a, const auto& b) {
+    return a.found() && (!b.found() || a.best().value < b.best().value);
+  });
+  if (!best->found()) nothing_fits(problem, *best);
+
+  const bool spoken = o.json != "-";  // else stdout is the program's that reads it
+  if (spoken) print_results(problem, planned, results, *best, o.pareto);
+  plan::Explanation explanation;
+  if (o.explain) {
+    explanation = plan::explain(problem, best->best().choice);
+    if (spoken) fmt::print("{}", plan::to_text(explanation));
+  }
+  if (!o.json.empty()) {
+    Json json = result_json(problem, *best, o);
+    if (o.explain) json["explain"] = plan::to_json(explanation);
+    if (results.size() > 1) {
+      json["methods"] = Json::array();
+      for (const plan::SearchResult& one : results) json["methods"].push_back(result_json(problem, one, o));
+    }
+    write_file(o.json, json.dump(2) + "\n");
+  }
+  if (!o.html.empty()) write_file(o.html, landscape_page(problem, *best, o.explain ? plan::to_text(explanation) : ""));
+  if (!o.out.empty()) write_file(o.out, run_file_of(o.inputs, problem.policy_at(best->best().choice)));
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
 
 void define_plan_search(CLI::App& app, Chosen& chosen) {
-  app.callback([&chosen] { chosen.run = []() -> int { throw UsageError("plan search is being built"); }; });
+  auto o = keep<SearchFlags>(app, chosen, run_search);
+  add_plan_inputs(app, o->inputs, false);
+  app.add_option("--method", o->method,
+                 "exhaustive, dynamic, integer, evolution, annealing, gradient, or all [integer]")
+      ->type_name("NAME");
+  app.add_option("--objective", o->objective, "time, cost, memory or goodput [time]")->type_name("NAME");
+  app.add_option("--choose-gpus", o->choices, "numbers of processors to choose from, for cost")
+      ->type_name("N,N,…")
+      ->delimiter(',');
+  app.add_option("--axis", o->axes, "only these values of an axis: tp=4,8, schedule=1f1b,interleaved:2 …; may repeat")
+      ->type_name("AXIS=V,V")
+      ->allow_extra_args(false);
+  app.add_option("--top", o->top, "so many of the best [10]")->type_name("K");
+  app.add_flag("--pareto", o->pareto, "the front of time against memory as well");
+  app.add_flag("--explain", o->explain, "why the best is the best, and what binds it");
+  app.add_option("--seed", o->seed, "of methods that draw [1]")->type_name("S");
+  app.add_option("--evaluations", o->evaluations, "most that methods that draw ask about")->type_name("N");
+  app.add_option("--json", o->json, "results for programs; - is stdout")->type_name("FILE");
+  app.add_option("--html", o->html, "a page with the landscape of what was searched")->type_name("FILE");
+  app.add_option("--out", o->out, "the best as a run file")->type_name("RUN.toml");
 }
 
 }  // namespace esp::app

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/espalier/auto_layout.h"
 #include "apps/espalier/bench_job.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/terminal.h"
@@ -17,7 +18,7 @@ namespace esp::app {
 namespace {
 
 struct TrainOptions {
-  std::string run_file, run_dir, resume;
+  std::string run_file, run_dir, resume, cluster;
   std::vector<std::string> overrides;
   int nproc = 1;
   int live_columns = 0;  // told to ranks by the process that holds the terminal
@@ -60,6 +61,28 @@ int train_here(const train::RunConfig& config, const TrainOptions& options, cons
   return static_cast<int>(outcome.why == Why::signal ? ExitCode::requeue : ExitCode::done);
 }
 
+train::RunConfig with_layout(const TrainOptions& options, const std::vector<std::string>& layout) {
+  std::vector<std::string> all = options.all_overrides();
+  all.insert(all.end(), layout.begin(), layout.end());
+  return train::read_run_config(options.run_file, all);
+}
+
+// The first rank asks the planner and tells the others: all of them must build the same.
+train::RunConfig agree_on_layout(const train::RunConfig& config, const TrainOptions& options,
+                                 comm::Communicator& ranks) {
+  std::string text;
+  if (ranks.rank() == 0)
+    for (const std::string& one : choose_layout(config, ranks.size(), options.cluster)) text += one + "\n";
+  auto size = static_cast<int64_t>(text.size());
+  ranks.broadcast(&size, 1, DType::i64, 0);
+  text.resize(static_cast<size_t>(size));
+  ranks.broadcast(text.data(), text.size(), DType::u8, 0);
+  std::vector<std::string> layout;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    layout.push_back(text.substr(at, text.find('\n', at) - at));
+  return with_layout(options, layout);
+}
+
 int join(const train::RunConfig& config, const TrainOptions& options, const launch::Environment& environment) {
   const net::RendezvousOptions meeting = launch::join_options(environment);
   const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.connect_timeout));
@@ -67,15 +90,17 @@ int join(const train::RunConfig& config, const TrainOptions& options, const laun
   communicating.flight = std::make_shared<obs::FlightRecorder>(
       obs::FlightOptions{.path = "", .rank = meeting.rank, .world = meeting.size});
   const auto ranks = comm::make_communicator(*world, world->everyone(), communicating);
-  return train_here(config, options, {ranks.get(), std::max(1, meeting.local_size), communicating.flight.get()});
+  return train_here(asks_for_layout(config) ? agree_on_layout(config, options, *ranks) : config, options,
+                    {ranks.get(), std::max(1, meeting.local_size), communicating.flight.get()});
 }
 
 // This process starts the ranks, passes their words and our signals on, and tells what became of them.
-int start_ranks(const TrainOptions& options) {
+int start_ranks(const TrainOptions& options, const std::vector<std::string>& layout) {
   launch::LocalOptions job;
   job.num_ranks = options.nproc;
   job.command = {own_path(), "train", options.run_file, "--nproc", std::to_string(options.nproc)};
-  for (const std::string& one : options.all_overrides()) job.command.insert(job.command.end(), {"--set", one});
+  for (const auto& list : {options.all_overrides(), layout})
+    for (const std::string& one : list) job.command.insert(job.command.end(), {"--set", one});
   if (isatty(STDERR_FILENO) != 0)
     job.command.insert(job.command.end(), {"--live-columns", std::to_string(terminal_columns(stderr))});
   job.plain_rank = 0;
@@ -101,13 +126,18 @@ int run_train(const TrainOptions& options) {
   }
   if (options.run_file.empty()) throw UsageError("train: a run file is wanted; configs/ has ready ones");
   if (options.nproc < 1) throw UsageError(fmt::format("--nproc {}: at least one rank is wanted", options.nproc));
-  const train::RunConfig config = train::read_run_config(options.run_file, options.all_overrides());
+  train::RunConfig config = train::read_run_config(options.run_file, options.all_overrides());
   const launch::Environment environment = launch::process_environment();
   const launch::Placement place = launch::read_environment(environment);
   if (place.launcher != "none" && place.size > 1) return join(config, options, environment);
+  std::vector<std::string> layout;
+  if (asks_for_layout(config)) {
+    layout = choose_layout(config, options.nproc, options.cluster);
+    config = with_layout(options, layout);
+  }
   if (options.nproc == 1) return train_here(config, options, {});
   config.check_world(options.nproc);
-  return start_ranks(options);
+  return start_ranks(options, layout);
 }
 
 }  // namespace
@@ -123,6 +153,8 @@ void define_train(CLI::App& app, Chosen& chosen) {
   app.add_flag("--keys", options->keys, "print every key of the run file, and stop");
   app.add_flag("--force", options->force, "train with a compressor that diverges by theory, with a warning");
   app.add_option("--resume", options->resume, "auto, none or a checkpoint's path, over checkpoint.resume");
+  app.add_option("--cluster", options->cluster, "for parallel.layout = auto: the cluster, over this machine's")
+      ->type_name("NAME|FILE.toml");
   app.add_option("--live-columns", options->live_columns, "")->group("");
 }
 

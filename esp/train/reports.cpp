@@ -145,18 +145,24 @@ void Reports::finish(double wall_s, int restarts) {
   auto peak = static_cast<int64_t>(engine_.account().use(device::MemoryTier::device).peak);
   if (standing.ranks) standing.ranks->all_reduce(&peak, &peak, 1, DType::i64, comm::ReduceOp::max);
   if (standing.rank() != 0) return;
-  const Json summary = {{"world", standing.size()},
-                        {"steps", engine_.num_steps()},
-                        {"final_loss", last_.result.loss},
-                        {"parameters", engine_.num_parameters()},
-                        {"tokens_per_s", seconds_ > 0 ? tokens_ / seconds_ : 0},
-                        {"peak_bytes", peak},
-                        {"restarts", restarts},
-                        {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
-                        {"waited_ms_per_step", num_steps_ > 0 ? waited_ms_ / static_cast<double>(num_steps_) : 0},
-                        {"sync", config_.sync.method},
-                        {"layout", layout_json(config_, mesh.shape())},
-                        {"wall_s", wall_s}};
+  Json summary = {{"world", standing.size()},
+                  {"steps", engine_.num_steps()},
+                  {"final_loss", last_.result.loss},
+                  {"parameters", engine_.num_parameters()},
+                  {"tokens_per_s", seconds_ > 0 ? tokens_ / seconds_ : 0},
+                  {"peak_bytes", peak},
+                  {"restarts", restarts},
+                  {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
+                  {"waited_ms_per_step", num_steps_ > 0 ? waited_ms_ / static_cast<double>(num_steps_) : 0},
+                  {"sync", config_.sync.method},
+                  {"layout", layout_json(config_, mesh.shape())},
+                  {"wall_s", wall_s}};
+  if (config_.parallel.predicted_s > 0 && num_steps_ > 0) {
+    const double measured_s = seconds_ / static_cast<double>(num_steps_);
+    summary["predicted_step_s"] = config_.parallel.predicted_s;
+    summary["measured_step_s"] = measured_s;
+    summary["prediction_error"] = config_.parallel.predicted_s / measured_s - 1;
+  }
   obs::write_whole_file(folder_ + "/summary.json", summary.dump(2) + "\n");
 }
 

@@ -75,6 +75,7 @@ struct ParallelSection {
   std::string context = "ring", schedule = "1f1b";
   int64_t interleave = 1;
   std::string layout;
+  double predicted_s = 0;  // a step's time as the planner expects it; 0: it was not asked
 };
 
 struct SyncSection {

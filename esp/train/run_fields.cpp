@@ -101,7 +101,10 @@ std::vector<Field> fields(RunConfig& c) {
       {"parallel", "context", "ring or ulysses", &c.parallel.context},
       {"parallel", "schedule", "none, gpipe, 1f1b, interleaved, zb-h1 or a .pipeline file", &c.parallel.schedule},
       {"parallel", "interleave", "model chunks per stage", &c.parallel.interleave},
-      {"parallel", "layout", "auto asks the planner", &c.parallel.layout},
+      {"parallel", "layout", "auto: the planner chooses all of the above, and train.micro_batch where it is 0",
+       &c.parallel.layout},
+      {"parallel", "predicted_s", "written by auto: seconds it expects of a step, compared in summary.json",
+       &c.parallel.predicted_s},
 
       {"sync", "method", "how copies agree", &c.sync.method},
       {"sync", "bucket_mb", "gradients per collective, MiB", &c.sync.bucket_mb},

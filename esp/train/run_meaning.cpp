@@ -157,6 +157,8 @@ void RunConfig::check() const {
   want(model.dropout >= 0 && model.dropout < 1, "model.dropout", model.dropout, "at least 0 and below 1");
   want(data.val_fraction >= 0 && data.val_fraction < 1, "data.val_fraction", data.val_fraction,
        "at least 0 and below 1");
+  want(parallel.layout.empty() || parallel.layout == "auto", "parallel.layout", parallel.layout,
+       "auto is wanted, or nothing and the axes: dp, tp, pp, cp and ep");
   want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
   want(checkpoint.every >= 0 && checkpoint.keep >= 0, "checkpoint.every", checkpoint.every, "0 or more is wanted");
 }
@@ -229,7 +231,8 @@ void RunConfig::check_world(int world) const {
        sync.feedback, "it is Adam's: train.optimizer = adamw or adam, and sync.offload = none");
   want(sync.compress == "none" || layout.mesh.size() == layout.mesh.dp, "sync.compress", sync.compress,
        "copies of a divided model would compress shared parameters apart: no parallel.tp, pp, cp or ep with it");
-  want(parallel.layout.empty(), "parallel.layout", parallel.layout, "name the axes instead: dp, tp, pp, cp and ep");
+  want(parallel.layout.empty(), "parallel.layout", parallel.layout,
+       "espalier train asks the planner before ranks begin; elsewhere name the axes: dp, tp, pp, cp and ep");
 }
 
 }  // namespace esp::train

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "esp/parallel/pp/partition.h"
+#include "esp/plan/own_time.h"
 #include "esp/plan/pipeline_time.h"
 #include "esp/plan/states.h"
 
@@ -35,6 +36,7 @@ PlanProblem::PlanProblem(Shape shape, Cluster cluster, Space space, const Object
       cluster_(std::move(cluster)),
       space_(std::move(space)),
       objective_(objective),
+      own_(is_own(cluster_, space_.base)),
       rates_(shape_, cluster_of(cluster_, *std::max_element(space_.gpus.begin(), space_.gpus.end())), space_) {
   const auto number = [](auto n) { return fmt::format("{}", n); };
   const auto yes_no = [](int n) { return std::string(n ? "true" : "false"); };
@@ -118,7 +120,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
       break;
     }
     case PlanAxis::schedule:
-      if (pp == 1) return index(last) == 0;
+      if (pp == 1 && index(last) != 0) return false;
       break;
     case PlanAxis::division:
       if (space_.division[index(last)] == 0) return true;
@@ -129,7 +131,9 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
       }
       break;
   }
-  return !broken(shape_, cluster_at(choice), policy_at(choice, num_set));
+  const Policy policy = policy_at(choice, num_set);
+  if (broken(shape_, cluster_at(choice), policy)) return false;
+  return !space_.also || last != PlanAxis::schedule || space_.also(policy);
 }
 
 Terms PlanProblem::terms(const Choice& choice, double time_s, double memory_bytes) const {
@@ -155,30 +159,38 @@ double PlanProblem::pipeline_floor_s(const Choice& choice, double dearest) const
 }
 
 double PlanProblem::time_floor_s(const Choice& choice, size_t num_set) const {
+  if (own_) return 0;
   if (num_set > at(PlanAxis::schedule)) return pipeline_floor_s(choice, 0);
   return static_cast<double>(space_.base.global_batch) / space_.gpus[choice[0]] * rates_.least(choice, num_set);
 }
 
 Worth PlanProblem::floor(const Choice& choice, size_t num_set, double memory_bytes) const {
   double time_s = time_floor_s(choice, num_set);
-  if (num_set == num_axes()) time_s = std::max(time_s, lower_bound_s(shape_, cluster_at(choice), policy_at(choice)));
+  if (num_set == num_axes() && !own_)
+    time_s = std::max(time_s, lower_bound_s(shape_, cluster_at(choice), policy_at(choice)));
   return {objective_.value(terms(choice, time_s, memory_bytes)), time_s};
 }
 
+double PlanProblem::capacity(const Choice& choice) const {
+  const double whole = cluster_.processor.memory_bytes;
+  return cluster_.processor.kind == "cpu" ? whole / space_.gpus[choice[0]] * cluster_at(choice).num_nodes : whole;
+}
+
 Weight PlanProblem::weigh(const Choice& choice) const {
-  const double bytes = memory_of(shape_, cluster_at(choice), policy_at(choice)).total();
-  return {bytes, capacity() == 0 || bytes <= capacity(), capacity() == 0 ? 0 : bytes / capacity() - 1};
+  const double bytes = memory_of(shape_, cluster_at(choice), policy_at(choice)).total(), room = capacity(choice);
+  return {bytes, room == 0 || bytes <= room, room == 0 ? 0 : bytes / room - 1};
 }
 
 bool PlanProblem::too_heavy(const Choice& choice, size_t num_set) const {
+  const double room = capacity(choice);
   // Where every layer lies and what it leaves is known here; states are at least those of the most sparing ZeRO and
   // offload, and buffers, which those may need more of, are left out.
-  if (num_set != at(PlanAxis::division) + 1 || capacity() == 0) return false;
+  if (num_set != at(PlanAxis::division) + 1 || room == 0) return false;
   Policy policy = policy_at(choice, num_set);
   policy.zero = *std::max_element(space_.zero.begin(), space_.zero.end());
   policy.offload = space_.offload.back();
   for (const Memory& stage : stage_memories(shape_, cluster_at(choice), policy))
-    if (stage.states() + stage.activation > capacity()) return true;
+    if (stage.states() + stage.activation > room) return true;
   return false;
 }
 
@@ -247,7 +259,7 @@ double PlanProblem::dearest_of(const Choice& choice) const {
 double PlanProblem::divided_floor(const Choice& choice, double memory_bytes) const {
   const Worth equal = floor(choice, num_axes(), memory_bytes);
   const ScheduleChoice& schedule = space_.schedule[choice[at(PlanAxis::schedule)]];
-  if (space_.pp[choice[at(PlanAxis::pp)]] == 1 || (schedule.name != "1f1b" && schedule.name != "gpipe"))
+  if (own_ || space_.pp[choice[at(PlanAxis::pp)]] == 1 || (schedule.name != "1f1b" && schedule.name != "gpipe"))
     return equal.value;
   const double time_s = std::max(equal.time_s, pipeline_floor_s(choice, dearest_of(choice)));
   return objective_.value(terms(choice, time_s, memory_bytes));

@@ -53,7 +53,8 @@ class PlanProblem : public Problem {
   const Shape& shape() const { return shape_; }
   const Space& space() const { return space_; }
   const Objective& objective() const { return objective_; }
-  double capacity() const { return cluster_.processor.memory_bytes; }
+  // Bytes of one processor; ranks of our own on a cpu share the machine's. 0: no limit is known.
+  double capacity(const Choice& choice) const;
   std::string text_of(const Choice& choice) const;  // "tp=8 pp=4 dp=16 …", what is not neutral
 
  private:
@@ -78,6 +79,7 @@ class PlanProblem : public Problem {
   Space space_;
   const Objective& objective_;
   std::vector<Cluster> clusters_;  // by gpus
+  bool own_;  // our own runtime on a calibrated machine: timed event by event, and bounded by nothing cheaper
   RateTable rates_;
   mutable std::mutex mutex_;  // guards what follows
   mutable std::map<Choice, std::vector<double>> layer_times_;

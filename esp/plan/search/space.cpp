@@ -88,6 +88,7 @@ Cluster cluster_of(const Cluster& cluster, int gpus) {
   Cluster scaled = cluster;
   scaled.per_node = std::min(cluster.per_node, gpus);
   scaled.num_nodes = (gpus + scaled.per_node - 1) / scaled.per_node;
+  scaled.domain = std::min(cluster.domain, scaled.size());
   return scaled;
 }
 

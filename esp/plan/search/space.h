@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,8 @@ struct Space {
   std::vector<Recompute> recompute;
   std::vector<ScheduleChoice> schedule;
   std::vector<int> division;  // 0: equal stages, the rest to the first; 1: by dynamic programming
+  // A rule more, of a layout up to its schedule; empty: none. May be called from several threads.
+  std::function<bool(const Policy&)> also;
 
   double size() const;  // choices, rules or no
 };
