@@ -43,10 +43,16 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
       cut_counts_.push_back(std::min(kBlock, unit.count - at / kBlock * kBlock));
     }
   }
-  sums_ = tensor::zeros(context, {first_block_.back()}, DType::f64, device::MemoryCategory::buffer);
-  if (!cut_blocks_.empty())
-    edges_ = tensor::zeros(context, {static_cast<int64_t>(cut_blocks_.size()) * kBlock}, storage,
-                           device::MemoryCategory::buffer);
+  const tensor::Shape blocks{first_block_.back()}, edges{static_cast<int64_t>(cut_blocks_.size()) * kBlock};
+  if (device::on_cuda(context.stream)) {  // the order is the host's
+    on_host_.resize(static_cast<size_t>(blocks.count()) * sizeof(double) +
+                    static_cast<size_t>(edges.count()) * size_of(storage));
+    sums_ = Tensor::over(on_host_.data(), blocks, DType::f64);
+    if (!cut_blocks_.empty()) edges_ = Tensor::over(on_host_.data() + sums_.bytes(), edges, storage);
+    return;
+  }
+  sums_ = tensor::zeros(context, blocks, DType::f64, device::MemoryCategory::buffer);
+  if (!cut_blocks_.empty()) edges_ = tensor::zeros(context, edges, storage, device::MemoryCategory::buffer);
 }
 
 int64_t SquaredNorm::block_of(const Range& range, int64_t at) const {
@@ -121,13 +127,20 @@ void SquaredNorm::sum_ordered(Ranks& ranks) {
   double* sums = sums_.as<double>();
   std::memset(sums, 0, sums_.bytes());
   if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
+  std::vector<std::byte> copied;
   for (const Owned& one : owned_) {
     const size_t element = size_of(one.grads.dtype());
+    const std::byte* grads = one.grads.as<std::byte>();
+    if (!device::on_host(grads)) {
+      copied.resize(one.grads.bytes());
+      device::transfer(copied.data(), grads, copied.size());
+      grads = copied.data();
+    }
     for_each_run(one.range, [&](int64_t first, int64_t last, bool counted) {
       for (int64_t at = first; at < last;) {
         const int64_t end = std::min((at / kBlock + 1) * kBlock, last);
         const int64_t block = block_of(one.range, at), slot = slot_of(block);
-        const std::byte* from = one.grads.as<std::byte>() + static_cast<size_t>(at - one.range.begin) * element;
+        const std::byte* from = grads + static_cast<size_t>(at - one.range.begin) * element;
         if (!counted) {
           sums[block] += 0 * kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
         } else if (slot < 0) {

@@ -43,6 +43,7 @@ class SquaredNorm {
   std::vector<int64_t> cut_counts_;   // elements of each
   tensor::Tensor sums_, edges_;       // [blocks, or runs on a GPU] f64, [cut blocks · kBlock] as gradients are stored
   std::vector<double> of_units_, run_sums_;
+  std::vector<std::byte> on_host_;  // what sums_ and edges_ are over, where the context's memory is a GPU's
 };
 
 }  // namespace esp::sync

@@ -74,6 +74,21 @@ std::unique_ptr<comm::Communicator> staged(const Standing& standing, const devic
   return comm::make_staged(*standing.ranks, stream, account);
 }
 
+// What works on the host's memory alone.
+void check_runs_on(const device::Stream& stream, const RunConfig& config) {
+  if (!device::on_cuda(stream)) return;
+  const auto refuse = [](bool wrong, std::string_view what, std::string_view instead) {
+    if (wrong) throw UsageError(fmt::format("run.device = cuda: {} works on a processor only; {}", what, instead));
+  };
+  refuse(config.sync.compress != "none", "sync.compress", "leave it none");
+  refuse(config.sync.quantise != "none", "sync.quantise", "leave it none");
+  refuse(config.sync.method == "ps" || config.sync.average_over == "servers", "a parameter server",
+         "sync.method = \"allreduce\" or zero1 to zero3 do the same");
+  refuse(config.sync.buckets == "cycle", "sync.buckets = \"cycle\"", "fixed and observed do");
+  refuse(config.sync.direct_access, "sync.direct_access", "leave it false");
+  refuse(config.model.experts > 0, "a mixture of experts", "model.experts = 0 has dense blocks");
+}
+
 Standing with_ranks(Standing standing, comm::Communicator* ranks) {
   if (ranks) standing.ranks = ranks;
   return standing;
@@ -102,6 +117,7 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
       feed_(make_feed_in_turn(config, log, standing)),
       loss_scale_(config.train.precision == "fp16" ? optim::LossScale::dynamic() : optim::LossScale::fixed()),
       trace_(trace) {
+  check_runs_on(context_.stream, config);
   if (config.train.micro_batch == 0) config.train.micro_batch = share();
   const model::ModelConfig shape = model_config(config.model);
   shape.check();

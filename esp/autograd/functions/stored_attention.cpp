@@ -49,7 +49,7 @@ struct Sizes {
       }
   }
   kernel::SoftmaxShape rows_of(int64_t b) const {
-    const int64_t length = o.key_lengths.defined() ? o.key_lengths.as<const int32_t>()[b] : T;
+    const int64_t length = o.key_lengths.defined() ? static_cast<int64_t>(tensor::item(o.key_lengths, b)) : T;
     return {T, T, T, length, o.causal};
   }
   double kept_scale() const { return 1 / (1 - o.dropout); }
