@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "esp/plan/activations.h"
+#include "esp/plan/own_memory.h"
 #include "esp/plan/software.h"
 #include "esp/plan/states.h"
 
@@ -57,6 +58,7 @@ double gathered_bytes(const Shape& shape, const Policy& policy) {
 }  // namespace
 
 std::vector<Memory> stage_memories(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+  if (has_own_memory(shape, policy)) return own_memories(shape, policy);
   const Software& software = software_row(policy.software);
   const std::vector<Held> held = held_by_stage(shape, policy);
   std::vector<Memory> memories;

@@ -1,0 +1,133 @@
+// A training pass without numbers: what esp/autograd allocates, keeps and gives back, node by node in the order of its
+// tape. Buffers are byte counts with owners; the account notes the instant at which most is held.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "esp/device/memory.h"
+
+namespace esp::plan::ghost {
+
+using device::MemoryCategory;
+
+class Account {
+ public:
+  void add(MemoryCategory category, int64_t bytes);
+  void remove(MemoryCategory category, int64_t bytes);
+  int64_t now() const { return now_; }
+  int64_t peak() const { return peak_; }
+  int64_t at_peak(MemoryCategory category) const { return at_peak_[static_cast<size_t>(category)]; }
+  void reset_peak();
+
+ private:
+  std::array<int64_t, device::kNumCategories> of_{}, at_peak_{};
+  int64_t now_ = 0, peak_ = 0;
+};
+
+// Held by whoever has a copy of the handle, as a tensor's storage is.
+class Piece {
+ public:
+  Piece(Account& account, MemoryCategory category, int64_t bytes)
+      : account_(account), category_(category), bytes_(bytes) {
+    account_.add(category_, bytes_);
+  }
+  ~Piece() { account_.remove(category_, bytes_); }
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Account& account_;
+  const MemoryCategory category_;
+  const int64_t bytes_;
+};
+using Tensor = std::shared_ptr<Piece>;
+
+// A trained parameter, as the strategy sees it.
+struct Weight {
+  size_t unit = 0, bucket = 0;
+  int64_t count = 0;
+  int pending = 0;       // uses on tapes, and holds
+  bool partial = false;  // summed over the tensor axis before it counts as ready (sequence parallel)
+};
+
+// What becomes of values and gradients: WholeCopies does nothing, the stages of ZeRO take and give memory.
+class Holder {
+ public:
+  virtual ~Holder() = default;
+  virtual void use(Weight&) {}
+  virtual void gradient(Weight&) {}
+  virtual void ready(Weight&) {}
+  virtual void begin_pass() {}
+  virtual void begin_backward() {}
+  virtual void end_pass() {}
+  virtual void finish() {}
+};
+
+struct Variable {
+  Tensor value;
+  int slot = -1;
+};
+
+class Tape;
+class Node {
+ public:
+  virtual ~Node() = default;
+  virtual void backward_input(Tape&) {}
+  virtual void backward_weight(Tape&) {}
+  virtual void prepare(Tape&) {}
+  std::vector<Weight*> weights;
+  int first_slot = 0, num_slots = 1;
+};
+
+class Tape {
+ public:
+  Tape(Account& account, Holder& holder) : account_(account), holder_(holder) {}
+
+  Account& account() { return account_; }
+  Holder& holder() { return holder_; }
+  Tensor activation(int64_t bytes) { return std::make_shared<Piece>(account_, MemoryCategory::activation, bytes); }
+  Tensor scratch(int64_t bytes) { return std::make_shared<Piece>(account_, MemoryCategory::buffer, bytes); }
+  bool recording() const { return recording_; }
+  void set_recording(bool on) { recording_ = on; }
+
+  Variable output(Tensor value, int64_t bytes = -1);
+  Variable leaf(Tensor value) { return output(std::move(value)); }
+  void record(std::unique_ptr<Node> node, int num_slots = 1);
+  // While a function runs to be run again: its weights, noted.
+  std::vector<Weight*>* noting = nullptr;
+  bool wants(std::initializer_list<const Variable*> inputs, const std::vector<Weight*>& weights);
+
+  Tensor gradient_into(int slot);
+  void give_gradient(int slot, Tensor gradient);
+  Tensor take_gradient(int slot) { return std::exchange(slots_[static_cast<size_t>(slot)].gradient, {}); }
+  const Tensor& gradient_of(int slot) const { return slots_[static_cast<size_t>(slot)].gradient; }
+  void gradient(Weight* weight);
+
+  void backward();
+  void backward_inputs();
+  void backward_weights();
+  void clear();
+
+ private:
+  struct Slot {
+    int64_t bytes = 0;
+    Tensor gradient;
+  };
+  bool any_gradient(const Node& node) const;
+  void finish(std::unique_ptr<Node> node);
+
+  Account& account_;
+  Holder& holder_;
+  bool recording_ = true;
+  std::vector<Slot> slots_;
+  std::vector<std::unique_ptr<Node>> entries_, held_;
+};
+
+}  // namespace esp::plan::ghost
