@@ -5,18 +5,20 @@
 
 #include "esp/plan/rows.h"
 #include "esp/plan/software.h"
+#include "esp/plan/states.h"
 
 namespace esp::plan {
 namespace {
 
-constexpr double kMostRanks = 1e6;
+// Beyond these a figure is a slip.
+constexpr double kMostRanks = 1e6, kMostInGroup = 4096, kMostSequences = 1e8;
 
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
 int axis(const CsvRow& cells, const char* name) {
-  return static_cast<int>(cells.number(name, 1, kMostRanks).value_or(1));
+  return static_cast<int>(cells.number(name, 1, kMostInGroup).value_or(1));
 }
 
 void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>& assumed) {
@@ -24,7 +26,11 @@ void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>
   p.pp = axis(cells, "pp");
   p.cp = axis(cells, "cp");
   p.ep = axis(cells, "ep");
-  const auto told = cells.number("dp", 1, kMostRanks);
+  if (double{1} * p.tp * p.pp * p.cp > kMostRanks) {
+    p.tp = p.pp = p.cp = 1;
+    assumed.push_back("one processor a copy: its axes make more than there are anywhere");
+  }
+  const auto told = cells.number("dp", 1, kMostRanks / (double{1} * p.tp * p.pp * p.cp));
   p.dp = static_cast<int>(told.value_or(0));
   const int64_t within = int64_t{p.tp} * p.pp * p.cp;
   if (told && within * p.dp == gpus) return;
@@ -40,7 +46,7 @@ void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>
 }
 
 void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open, std::vector<std::string>& assumed) {
-  const auto micro = cells.number("mbs", 1, 1 << 20), whole = cells.number("gbs", 1, 1e8),
+  const auto micro = cells.number("mbs", 1, 1 << 20), whole = cells.number("gbs", 1, kMostSequences * 1e6),
              steps = cells.number("grad_accum", 1, 1e7);
   const auto replicas = static_cast<double>(p.dp);
   if (whole) {
@@ -50,9 +56,9 @@ void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open,
       sequences = std::max(1.0, sequences / static_cast<double>(shape.seq));
       assumed.push_back(fmt::format("a batch of {:.0f} sequences (gbs counts tokens)", sequences));
     }
-    p.global_batch = static_cast<int64_t>(sequences);
+    p.global_batch = static_cast<int64_t>(std::min(sequences, kMostSequences));
   } else {
-    p.global_batch = static_cast<int64_t>(micro.value_or(1) * steps.value_or(1) * replicas);
+    p.global_batch = static_cast<int64_t>(std::min(micro.value_or(1) * steps.value_or(1) * replicas, kMostSequences));
     if (!micro || !steps) assumed.push_back(fmt::format("a batch of {} sequences", p.global_batch));
   }
   const int64_t share = std::max<int64_t>(1, p.global_batch / p.dp);
@@ -140,10 +146,15 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   set_batch(cells, shape, p, open, assumed);
   const auto chunks = cells.number("vpp", 1, 1024);
   p.interleave = p.pp > 1 ? static_cast<int>(chunks.value_or(1)) : 1;
+  if (int64_t{p.interleave} * p.pp > std::max<int64_t>(shape.layers, p.pp)) {
+    p.interleave = std::max(1, static_cast<int>(shape.layers) / p.pp);
+    assumed.push_back(fmt::format("{} chunks per stage: there are not layers for more", p.interleave));
+  }
   open.interleave = !chunks && p.pp > 1 && cells.words("schedule").empty();
   const ScheduleWords schedule = parse_schedule(cells.words("schedule"), p.interleave, assumed);
   p.schedule = schedule.schedule;
   p.vocab_parallel_pipeline = schedule.vocabulary;
+  if (schedule.balanced && p.pp > 1 && shape.layers > 0) p.stage_layers = balanced_layers(shape, p);
   const bool modern = p.software == "megatron-core" || p.software == "nemo";
   p.sequence = parse_flag(cells.words("seq_par"), modern && p.tp > 1) && p.tp > 1;
   p.precision = parse_precision(cells.words("precision"), processor, assumed);

@@ -1,0 +1,23 @@
+// A file of processors, links, clusters and models from any bytes: refused with a reason, or read; and every cluster it
+// has, written out, is read back the same.
+#include <string>
+#include <string_view>
+
+#include "esp/base/error.h"
+#include "esp/plan/catalog.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const esp::plan::Catalog shipped;
+  esp::plan::Catalog catalog = shipped;
+  try {
+    catalog.add({reinterpret_cast<const char*>(data), size}, "fuzz.toml");
+  } catch (const esp::UsageError&) {
+    return 0;
+  }
+  const esp::plan::Cluster last = catalog.clusters().back().cluster;
+  esp::plan::Catalog again;
+  const std::string text = esp::plan::cluster_file(last);
+  again.add(text, "written.toml");
+  if (again.clusters().back().cluster.size() != last.size()) __builtin_trap();
+  return 0;
+}

@@ -1,0 +1,146 @@
+#include "esp/plan/rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/plan/validate.h"
+
+namespace esp::plan {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+MeasuredRow row_of(const std::string& head, const std::string& cells) {
+  const auto rows = read_rows(head + "\n" + cells + "\n", "test.csv", shipped_catalog());
+  return rows.at(0);
+}
+
+std::string told(const MeasuredRow& row) {
+  std::string all;
+  for (const std::string& one : row.assumed) all += one + "; ";
+  return all;
+}
+
+TEST(Csv, ReadsQuotesLineBreaksMarksAndEitherEnding) {
+  const auto rows = parse_csv(
+      "\xEF\xBB\xBF"
+      "a,b\r\n\"1,2\",\"say \"\"no\"\"\nnow\"\r\n\r\n3,\n,4",
+      "t");
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_THAT(rows[0], ElementsAre("a", "b"));
+  EXPECT_THAT(rows[1], ElementsAre("1,2", "say \"no\"\nnow"));
+  EXPECT_THAT(rows[2], ElementsAre("3", ""));
+  EXPECT_THAT(rows[3], ElementsAre("", "4"));
+  EXPECT_THROW(parse_csv("a\n\"open", "t"), UsageError);
+}
+
+TEST(Csv, NumbersAsPeopleWriteThem) {
+  const CsvRow row({"a", "b", "c", "d", "e", "f", "G "}, {"1,024", "~3.5", "2 (inferred)", "8k", "n/a", "many", "-1"});
+  EXPECT_EQ(row.number("a"), 1024);
+  EXPECT_EQ(row.number("b"), 3.5);
+  EXPECT_EQ(row.number("c"), 2);
+  EXPECT_EQ(row.number("d"), 8192);
+  EXPECT_FALSE(row.number("e"));
+  EXPECT_FALSE(row.number("f"));
+  EXPECT_FALSE(row.number("g"));  // below the bounds
+  EXPECT_EQ(row.number("g", -5), -1);
+}
+
+TEST(Rows, ACompleteRowAssumesNothing) {
+  const MeasuredRow row = row_of(
+      "row_id,kind,source,framework,model,arch,params_b,layers,hidden,ffn,heads,kv_heads,seq,vocab,gpu,gpu_mem_gb,gpus,"
+      "gpus_per_node,net_gbps_per_node,precision,tp,pp,dp,cp,ep,vpp,schedule,seq_par,zero,mbs,gbs,recompute,flash_attn,"
+      "offload,comm_overlap,step_time_s",
+      "r1,step,s,Megatron-LM (commit "
+      "6985e589),GPT-145.6B,gpt,145.6,80,12288,49152,96,96,2048,51200,A100-80GB-SXM,80,1536,"
+      "8,1600,fp16,8,8,24,1,1,2,interleaved-1f1b,0,0,2,2304,full,0,none,none (local DDP); PP scatter-gather on,24.82");
+  EXPECT_EQ(told(row), "");
+  EXPECT_EQ(row.policy.software, "megatron-2021");
+  EXPECT_EQ(row.policy.schedule, "interleaved");
+  EXPECT_EQ(row.policy.interleave, 2);
+  EXPECT_EQ(row.policy.world(), 1536);
+  EXPECT_EQ(row.policy.num_micro_batches(), 48);
+  EXPECT_EQ(row.policy.recompute, Recompute::full);
+  EXPECT_FALSE(row.policy.overlap_dp);
+  EXPECT_FALSE(row.policy.flash);
+  EXPECT_TRUE(row.shape.tied);
+  EXPECT_EQ(row.cluster.across.bandwidth, 25e9);
+  EXPECT_EQ(row.measured_s, 24.82);
+}
+
+TEST(Rows, WhatIsMissingIsAssumedAndSaid) {
+  const MeasuredRow row = row_of("source,layers,hidden,gpu,gpus,step_time_s", "s,32,4096,H100,64,1.5");
+  EXPECT_EQ(row.policy.dp, 64);
+  EXPECT_EQ(row.shape.heads, 32);
+  EXPECT_EQ(row.shape.ffn, 4 * 4096);
+  EXPECT_GT(row.shape.vocab, 0);
+  for (const char* word :
+       {"heads", "ffn", "vocab", "seq", "dp", "batch", "precision", "software", "Gb/s", "recomputation"})
+    EXPECT_THAT(told(row), HasSubstr(word));
+  EXPECT_EQ(row.id, "row 1");
+  EXPECT_GT(predict(row).predicted_s.value_or(0), 0);
+}
+
+TEST(Rows, ThePublishedCountDecidesBetweenVariants) {
+  const char* head = "source,arch,params_b,layers,hidden,ffn,heads,vocab,seq,experts,topk,moe_ffn,gpu";
+  EXPECT_TRUE(row_of(head, "s,gpt,1.7,24,2304,9216,24,51200,2048,,,,A100").shape.tied);
+  EXPECT_FALSE(row_of(head, "s,gpt,7.1,30,4096,16384,32,131072,4096,,,,H100").shape.tied);
+  EXPECT_TRUE(row_of(head, "s,gpt,6.7,32,4096,11008,32,32000,2048,,,,A100").shape.gated);
+  const Shape moe = row_of(head, "s,llama,46.7,32,4096,14336,32,32000,4096,8,2,14336,H100").shape;
+  EXPECT_EQ(moe.experts, 8);
+  EXPECT_EQ(moe.expert_every, 1);
+  EXPECT_EQ(moe.shared_experts, 0);
+}
+
+TEST(Rows, AxesFromWhateverIsGiven) {
+  const char* head = "source,layers,hidden,gpu,gpus,tp,pp,dp,cp,gbs,mbs,grad_accum";
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,64,8,2,,1,64,1,").policy.dp, 4);
+  const Policy within = row_of(head, "s,32,4096,H100,64,8,1,8,4,64,1,").policy;  // dp counts cp
+  EXPECT_EQ(within.dp, 2);
+  EXPECT_EQ(within.world(), 64);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,1,8,1,,2,4").policy.global_batch, 64);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,1,8,1,64,,4").policy.micro_batch, 2);
+  // Axes of nowhere are no reason to fail.
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,4000,4000,4000,4000,1e30,9999999,1e9").policy.tp, 1);
+}
+
+TEST(Rows, WordsOfSchedulesPrecisionsAndRecomputation) {
+  std::vector<std::string> assumed;
+  const auto schedule = [&](const char* words, int chunks = 1) {
+    return parse_schedule(words, chunks, assumed).schedule;
+  };
+  EXPECT_EQ(schedule("ZB-V"), "zb-v");
+  EXPECT_EQ(schedule("zero-bubble zb-2p"), "zb-2p");
+  EXPECT_EQ(schedule("zb-1p"), "zb-h1");
+  EXPECT_EQ(schedule("V-Half"), "v-half");
+  EXPECT_EQ(schedule("dualpipe"), "dualpipe");
+  EXPECT_EQ(schedule("interleaved-1f1b", 2), "interleaved");
+  EXPECT_EQ(schedule("1f1b", 4), "interleaved");
+  EXPECT_EQ(schedule("AFAB"), "gpipe");
+  EXPECT_TRUE(parse_schedule("1f1b-vocab-2", 1, assumed).vocabulary);
+  EXPECT_TRUE(assumed.empty());
+  EXPECT_EQ(schedule("lightning"), "1f1b");
+  EXPECT_EQ(assumed.size(), 1u);
+  const Processor& v100 = shipped_catalog().processor("V100").processor;
+  const Processor& h100 = shipped_catalog().processor("H100").processor;
+  EXPECT_EQ(parse_precision("mxfp8", h100, assumed), "fp8");
+  EXPECT_EQ(parse_precision("bf16", v100, assumed), "fp16");
+  EXPECT_EQ(parse_precision("nvfp4", h100, assumed), "fp8");
+  EXPECT_EQ(parse_precision("", h100, assumed), "bf16");
+  const char* head = "source,layers,hidden,gpu,gpus,pp,recompute";
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,attn").policy.recompute, Recompute::selective);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,selective (attention core)").policy.recompute, Recompute::selective);
+  const Policy some = row_of(head, "s,32,4096,H100,8,4,full 3 layers").policy;
+  EXPECT_EQ(some.recompute, Recompute::full);
+  EXPECT_EQ(some.recompute_layers, 3);
+}
+
+TEST(Rows, WhatIsNoTableIsRefused) {
+  EXPECT_THROW(read_rows("", "t", shipped_catalog()), UsageError);
+  EXPECT_THROW(read_rows("one,two\n1,2\n", "t", shipped_catalog()), UsageError);
+}
+
+}  // namespace
+}  // namespace esp::plan

@@ -1,0 +1,140 @@
+#include "esp/plan/validate.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace esp::plan {
+namespace {
+
+constexpr const char* kHead =
+    "row_id,kind,source,model,arch,params_b,layers,hidden,heads,seq,vocab,gpu,gpus,gpus_per_node,net_gbps_per_node,"
+    "precision,tp,pp,dp,zero,mbs,gbs,recompute,flash_attn,framework,step_time_s,mem_gb,mem_kind\n";
+
+std::vector<MeasuredRow> rows(const std::string& cells) {
+  return read_rows(kHead + cells, "test.csv", shipped_catalog());
+}
+
+// Rows whose times are our own predictions times a factor, so that errors are known.
+std::string layouts(const std::vector<double>& factors) {
+  const char* layout[] = {"1,1,8", "2,1,4", "4,1,2", "8,1,1"};
+  std::string cells, made;
+  for (size_t i = 0; i < 4; ++i)
+    cells += std::string("r,step,s,m,llama,,16,2048,16,2048,32000,H100,8,8,3200,bf16,") + layout[i] +
+             ",0,1,16,none,1,Megatron-Core,1,,\n";
+  size_t i = 0;
+  for (const MeasuredRow& row : rows(cells)) {
+    const double time = predict(row).predicted_s.value() * factors[i];
+    made += std::string("r,step,s,m,llama,,16,2048,16,2048,32000,H100,8,8,3200,bf16,") + layout[i++] +
+            ",0,1,16,none,1,Megatron-Core," + std::to_string(time) + ",,\n";
+  }
+  return made;
+}
+
+TEST(Validate, ErrorsAreRelativeAndSummedBySource) {
+  const Validation v = validate(rows(layouts({1, 1 / 1.1, 1 / 0.9, 1 / 1.2})), 0);
+  EXPECT_NEAR(*v.rows[1].error(), 0.1, 1e-3);
+  EXPECT_NEAR(*v.rows[2].error(), -0.1, 1e-3);
+  ASSERT_EQ(v.sources.size(), 1u);
+  const SourceResult& s = v.sources[0];
+  EXPECT_EQ(s.n, 4);
+  EXPECT_NEAR(s.mean, 0.1, 1e-3);
+  EXPECT_NEAR(s.median, 0.1, 1e-3);
+  EXPECT_NEAR(s.worst, 0.2, 1e-3);
+  EXPECT_NEAR(s.p90, 0.17, 1e-3);
+}
+
+TEST(Validate, RightOrderHasTauOneAndNoRegret) {
+  const Validation v = validate(rows(layouts({1, 1, 1, 1})), 0);
+  EXPECT_EQ(v.sources[0].sweeps, 1);
+  EXPECT_EQ(*v.sources[0].tau, 1);
+  EXPECT_NEAR(*v.sources[0].regret, 0, 1e-4);
+}
+
+TEST(Validate, AWrongPickIsRegretted) {
+  // The layout predicted best is measured half as fast as it should be.
+  std::vector<double> factors = {1, 1, 1, 1};
+  const auto all = rows(layouts(factors));
+  size_t best = 0;
+  for (size_t i = 1; i < 4; ++i)
+    if (*predict(all[i]).predicted_s < *predict(all[best]).predicted_s) best = i;
+  factors[best] = 3;
+  const Validation v = validate(rows(layouts(factors)), 0);
+  EXPECT_LT(*v.sources[0].tau, 1);
+  EXPECT_GT(*v.sources[0].regret, 0.05);
+}
+
+TEST(Validate, OneScalarIsFittedOnAFewRowsAndJudgedOnTheOthers) {
+  const Validation v = validate(rows(layouts({1.3, 1.3, 1.3, 1.3})), 2);
+  EXPECT_NEAR(v.sources[0].scale, 1.3, 1e-3);
+  EXPECT_EQ(v.sources[0].n, 2);
+  EXPECT_NEAR(v.sources[0].worst, 0, 1e-3);
+  EXPECT_TRUE(v.rows[0].fitted_on);
+  EXPECT_FALSE(v.rows[1].fitted_on);
+}
+
+TEST(Validate, TheFiftyFourValuesOfZeroToThePrintedDigit) {
+  std::string cells;
+  struct Printed {
+    const char *params, *gpus, *values[3];
+  };
+  const Printed table[] = {
+      {"7.5", "1", {"120", "120", "120"}},        {"7.5", "4", {"52.5", "41.3", "30"}},
+      {"7.5", "16", {"35.6", "21.6", "7.5"}},     {"7.5", "64", {"31.4", "16.6", "1.88"}},
+      {"7.5", "256", {"30.4", "15.4", "0.47"}},   {"7.5", "1024", {"30.1", "15.1", "0.12"}},
+      {"128", "1", {"2048", "2048", "2048"}},     {"128", "4", {"896", "704", "512"}},
+      {"128", "16", {"608", "368", "128"}},       {"128", "64", {"536", "284", "32"}},
+      {"128", "256", {"518", "263", "8"}},        {"128", "1024", {"513", "257", "2"}},
+      {"1000", "1", {"16000", "16000", "16000"}}, {"1000", "4", {"7000", "5500", "4000"}},
+      {"1000", "16", {"4750", "2875", "1000"}},   {"1000", "64", {"4187", "2218", "250"}},
+      {"1000", "256", {"4046", "2054", "62.5"}},  {"1000", "1024", {"4011", "2013", "15.6"}},
+  };
+  for (const Printed& row : table)
+    for (int stage = 1; stage <= 3; ++stage)
+      cells += std::string("z,memory,zero,") + row.params + "B,any," + row.params + ",,,,,,," + row.gpus +
+               ",,,fp16,1,1," + row.gpus + "," + std::to_string(stage) + ",,,,,analytic,," + row.values[stage - 1] +
+               ",\"model states only, GB=1e9\"\n";
+  const Validation v = validate(rows(cells), 0);
+  ASSERT_EQ(v.rows.size(), 54u);
+  for (const RowResult& row : v.rows) {
+    // Less than one unit of the last printed digit: the table cuts 4046.9 to 4046, and rounds 41.25 up.
+    const double measured = *row.measured_gb;
+    const double unit = measured >= 100 || measured == std::floor(measured) ? 1 : measured >= 2 ? 0.1 : 0.01;
+    EXPECT_LT(std::abs(*row.predicted_gb - measured), unit) << measured << " against " << *row.predicted_gb;
+  }
+  EXPECT_EQ(v.sources[0].n, 54);
+  EXPECT_LT(v.sources[0].worst, 0.03);
+}
+
+TEST(Validate, WhatRanOutOfMemoryIsRefusedAndCounted) {
+  const Validation v =
+      validate(rows("o1,oom,s,m,llama,,80,8192,64,8192,128000,A100,8,8,1600,bf16,8,1,1,0,8,8,none,1,Megatron-Core,,,\n"
+                    "o2,oom,s,m,llama,,2,256,4,128,1000,A100,8,8,1600,bf16,1,1,8,0,1,8,none,1,Megatron-Core,,,\n"),
+               0);
+  EXPECT_FALSE(v.rows[0].fits);
+  EXPECT_TRUE(v.rows[1].fits);
+  EXPECT_EQ(v.sources[0].oom, 2);
+  EXPECT_EQ(*v.sources[0].oom_right, 0.5);
+  EXPECT_EQ(v.sources[0].n, 0);
+}
+
+TEST(Validate, OneLayersTimeIsALayersOfTheStep) {
+  const std::string same = "s,m,llama,,16,4096,32,2048,32000,H100,8,8,3200,bf16,8,1,1,0,1,1,none,1,Megatron-Core,1,,\n";
+  const Validation v = validate(rows("a,step," + same + "b,layer_time," + same), 0);
+  EXPECT_GT(*v.rows[1].predicted_s, 0.02 * *v.rows[0].predicted_s);
+  EXPECT_LT(16 * *v.rows[1].predicted_s, *v.rows[0].predicted_s);
+}
+
+TEST(Validate, JsonHasThePromisedKeys) {
+  const Json json = to_json(validate(rows(layouts({1, 1.1, 1, 1})), 0));
+  for (const char* key : {"row_id", "source", "predicted_s", "measured_s", "error", "predicted_mem_gb",
+                          "measured_mem_gb", "fits", "interval_s", "assumed"})
+    EXPECT_TRUE(json["rows"][0].contains(key)) << key;
+  for (const char* key : {"source", "n", "mean", "median", "p90", "worst", "tau", "regret", "oom_right"})
+    EXPECT_TRUE(json["sources"][0].contains(key)) << key;
+  EXPECT_EQ(json["rows"][0]["interval_s"].size(), 2u);
+}
+
+}  // namespace
+}  // namespace esp::plan
