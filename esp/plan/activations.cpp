@@ -90,15 +90,17 @@ double live_micro_batches(const Policy& p, int stage) {
   const double m = static_cast<double>(std::max<int64_t>(1, p.num_micro_batches())), P = p.pp, v = p.interleave;
   if (p.pp <= 1) return 1;
   const std::string& name = p.schedule;
-  if (name == "gpipe") return m;
-  if (name == "interleaved" && v > 1) return std::min(m * v, 2 * (P - stage - 1) + (v - 1) * P + 1) / v;
-  if (name == "zb-h1" || name == "zb-v" || name == "v-zb") return std::min(P, m);
-  if (name == "zb-2p" || name == "zb-h2")
-    return std::min(2 * P - 1 - 2 * stage * (P - 1) / std::max(1.0, P - 1) * 0.5, m);
-  if (name == "v-half") return std::min(P / 2 + 1, m);
-  if (name == "v-min") return std::min(P / 3 + 1, m);
-  if (name == "dualpipe") return std::min(P + 1, m);
-  return std::min(P - stage, m);
+  // A head spread over the stages holds each micro-batch one step longer.
+  const double longer = p.vocab_parallel_pipeline ? 1 : 0;
+  double live = P - stage;
+  if (name == "gpipe") live = m;
+  if (name == "interleaved" && v > 1) live = std::min(m * v, 2 * (P - stage - 1) + (v - 1) * P + 1) / v;
+  if (name == "zb-h1" || name == "zb-1p" || name == "zb-v" || name == "v-zb") live = P;
+  if (name == "zb-2p" || name == "zb-h2") live = 2 * P - 1;
+  if (name == "v-half") live = P / 2 + 1;
+  if (name == "v-min") live = P / 3 + 1;
+  if (name == "dualpipe") live = P + 1;
+  return std::min(live + longer, m);
 }
 
 }  // namespace esp::plan

@@ -66,18 +66,23 @@ Traffic row_of(const char* op, const Group& group, const Transfer& t) {
 
 }  // namespace
 
-Gathered gathered_layer(const Setting& s, const LayerTime& layer, Recompute recompute) {
+Gathered gathered_layer(const Setting& s, const LayerTime& layer, const Held& held, Recompute recompute) {
   Gathered g{layer.forward_s(), layer.backward_s(recompute)};
   if (s.policy.zero < 3) return g;
   const Group shard = sharers(s);
   if (shard.size <= 1) return g;
-  const Held held = held_layer(s.shape, s.policy, s.shape.layers - 1);
-  const double weights = held.dense * 2 * (s.policy.quantised_weights ? 0.5 : 1);
-  const double grads = held.dense * wire_bytes(s) * (s.policy.quantised_gradients ? 0.25 : 1);
-  double gather = all_gather(s.cluster, shard, weights).time_s, scatter = all_gather(s.cluster, shard, grads).time_s;
+  const double narrow = s.policy.quantised_weights ? 1 : 2;
+  const double fine = wire_bytes(s) * (s.policy.quantised_gradients ? 0.25 : 1);
+  const Group experts =
+      group_of(s.cluster, expert_shard_ranks(s.policy), static_cast<double>(s.policy.ep) * expert_tensor(s.policy));
+  const auto gather_s = [&](double each, const Group& group) {
+    return all_gather(s.cluster, group, held.dense * each).time_s +
+           all_gather(s.cluster, experts, held.expert * each).time_s;
+  };
+  const double gather = gather_s(narrow, shard), scatter = gather_s(fine, shard);
   double again = gather;
   if (s.policy.secondary_shard)
-    again = all_gather(s.cluster, group_of(s.cluster, std::min(8.0, shard.size), s.policy.tp), weights).time_s;
+    again = gather_s(narrow, group_of(s.cluster, std::min<double>(s.cluster.domain, shard.size), s.policy.tp));
   if (s.policy.keep_gathered) again = 0;
   // The next unit's gather runs behind this unit's kernels, which it slows.
   const double slow = s.cluster.processor.efficiency.collective_sms;

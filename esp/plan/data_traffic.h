@@ -16,10 +16,10 @@ struct DataTraffic {
 // `slowest` is the piece that takes longest for one micro-batch: its backward is what sums hide behind.
 DataTraffic data_traffic(const Setting& setting, const StageTime& slowest, int chunks);
 
-// A layer's forward and input-gradient time with the gathers and scatters of ZeRO 3 beside it.
+// The forward and input-gradient time of a layer of these parameters with the gathers and scatters of ZeRO 3 beside it.
 struct Gathered {
   double forward = 0, backward = 0;
 };
-Gathered gathered_layer(const Setting& setting, const LayerTime& layer, Recompute recompute);
+Gathered gathered_layer(const Setting& setting, const LayerTime& layer, const Held& held, Recompute recompute);
 
 }  // namespace esp::plan

@@ -76,6 +76,8 @@ ScheduleWords parse_schedule(const std::string& words, int interleave, std::vect
   ScheduleWords result;
   const std::string given = plain(words);
   result.vocabulary = has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab");
+  result.vocabulary = result.vocabulary || has(given, "interlac");
+  result.balanced = has(given, "redis") || has(given, "balanc");
   result.schedule = interleave > 1 ? "interleaved" : "1f1b";
   if (given.empty() || given == "none") return result;
   for (const Spelling& one : kSchedules)

@@ -51,6 +51,7 @@ void choose_untold(MeasuredRow& row, const Untold& open);
 struct ScheduleWords {
   std::string schedule = "1f1b";
   bool vocabulary = false;
+  bool balanced = false;  // layers redistributed for the head's sake
 };
 ScheduleWords parse_schedule(const std::string& words, int interleave, std::vector<std::string>& assumed);
 std::string parse_precision(const std::string& words, const Processor& processor, std::vector<std::string>& assumed);

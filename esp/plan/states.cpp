@@ -58,6 +58,28 @@ Pieces pieces_of(const Shape& shape, const Policy& policy) {
   return p;
 }
 
+std::vector<int> balanced_layers(const Shape& s, const Policy& policy) {
+  Policy even = policy;
+  even.stage_layers.clear();
+  const int n = pieces_of(s, even).count();
+  // Products of one token: a layer's weights and its scores against the head's.
+  const double layer = s.active_parameters() > 0
+                           ? (s.active_parameters() - s.embedding_parameters() - s.head_parameters()) /
+                                 static_cast<double>(std::max<int64_t>(1, s.layers))
+                           : 1;
+  const double pairs = static_cast<double>(s.seq * s.hidden);
+  const double worth = static_cast<double>(s.vocab * s.hidden) / (layer + pairs);
+  std::vector<double> load(static_cast<size_t>(n), 0.0);
+  std::vector<int> layers(static_cast<size_t>(n), 0);
+  load.back() = worth;
+  for (int64_t i = 0; i < s.layers; ++i) {
+    const size_t least = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    ++layers[least];
+    load[least] += 1;
+  }
+  return layers;
+}
+
 int expert_tensor(const Policy& policy) {
   return policy.expert_tp > 0 ? policy.expert_tp : policy.ep > 1 ? 1 : policy.tp;
 }

@@ -22,6 +22,8 @@ struct Pieces {
   }
 };
 Pieces pieces_of(const Shape& shape, const Policy& policy);
+// Layers of each piece where the last gives up as many as its head is worth, by arithmetic: "redistributed" layers.
+std::vector<int> balanced_layers(const Shape& shape, const Policy& policy);
 
 // Parameters one rank holds of a thing, those every data-parallel rank has and those of its experts.
 struct Held {
