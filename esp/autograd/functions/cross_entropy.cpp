@@ -16,6 +16,8 @@ using tensor::Tensor;
 // Logits of one block. Each block passes over all of W and its gradient, so a vocabulary of 50 thousand wants hundreds
 // of rows in one; half a thousand of them are still small beside the activations.
 constexpr int64_t kBlockBytes = int64_t{112} << 20;
+// A GPU is busy with thousands of rows only, and its memory is read faster than products are made.
+constexpr int64_t kGpuBlockBytes = int64_t{1} << 30;
 constexpr int64_t kLeastRows = 64;
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
@@ -66,8 +68,9 @@ class LinearCrossEntropyNode final : public Node {
 }  // namespace
 
 // Blocks of equal size, as few as fit.
-int64_t rows_of_block(int64_t rows, int64_t row_bytes) {
-  const int64_t most = std::max(kLeastRows, kBlockBytes / row_bytes);
+int64_t rows_of_block(int64_t rows, int64_t row_bytes, device::DeviceKind kind) {
+  const int64_t bytes = kind == device::DeviceKind::cuda ? kGpuBlockBytes : kBlockBytes;
+  const int64_t most = std::max(kLeastRows, bytes / row_bytes);
   const int64_t num_blocks = std::max<int64_t>(1, (rows + most - 1) / most),
                 even = (rows + num_blocks - 1) / num_blocks;
   return std::min(rows, (even + kLeastRows - 1) / kLeastRows * kLeastRows);
@@ -104,7 +107,7 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
   Tensor dx;
   if (records && x.needs_grad()) dx = tensor::empty(context, x.shape(), type, MemoryCategory::activation);
 
-  const int64_t block = rows_of_block(rows, classes * static_cast<int64_t>(size_of(type)));
+  const int64_t block = rows_of_block(rows, classes * static_cast<int64_t>(size_of(type)), stream.device.kind);
   const Tensor logits = tape.scratch({block, classes}, type);
   const size_t element = size_of(type), loss_bytes = size_of(losses.dtype());
   for (int64_t first = 0; first < rows; first += block) {

@@ -22,7 +22,7 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
                           double scale);
 
 // How many rows it takes at a time when those of one have `row_bytes` of logits.
-int64_t rows_of_block(int64_t rows, int64_t row_bytes);
+int64_t rows_of_block(int64_t rows, int64_t row_bytes, device::DeviceKind kind = device::DeviceKind::cpu);
 
 // Seeds the loss and runs the whole backward.
 void backward(Tape& tape, const Loss& loss);

@@ -134,7 +134,8 @@ autograd::Loss vocabulary_loss(Tape& tape, const TensorAxis& axis, const Variabl
 
   const nn::Interval held = w.sections.front();
   // As many rows as one holder's would have, so that the block's logits are divided like all else.
-  const int64_t block = autograd::rows_of_block(rows, w.global_shape.dim(0) * static_cast<int64_t>(size_of(type)));
+  const int64_t block = autograd::rows_of_block(rows, w.global_shape.dim(0) * static_cast<int64_t>(size_of(type)),
+                                                context.stream.device.kind);
   const Tensor both = tape.scratch({2 * block}, stat);
   Blocks blocks{context,
                 *axis.line,
