@@ -1,0 +1,249 @@
+"""The planner with the real binary: estimates as text, JSON and a page, validation of published results, the lectures'
+examples and numbers, and what is refused."""
+import json
+import os
+import re
+import tempfile
+import unittest
+
+from driving import run
+
+PUBLISHED = os.path.join(os.path.dirname(__file__), "..", "data", "planner", "published.csv")
+LECTURE = ("--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4", "--dp", "16",
+           "--micro-batch", "1", "--global-batch", "1024", "--sequence", "--recompute", "selective", "--zero", "1")
+
+
+class Planning(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as file:
+            file.write(text)
+        return self.path(name)
+
+    def done(self, *arguments):
+        answer = run("plan", *arguments)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        return answer.stdout
+
+    def estimate(self, *arguments):
+        return json.loads(self.done("estimate", *arguments, "--json", "-"))
+
+    def refused(self, *arguments):
+        answer = run("plan", *arguments)
+        self.assertEqual(answer.returncode, 2, answer.stdout + answer.stderr)
+        self.assertEqual(len(answer.stderr.strip().splitlines()), 1, answer.stderr)
+        return answer.stderr
+
+
+class Estimates(Planning):
+    def test_json_has_the_promised_keys(self):
+        report = self.estimate(*LECTURE)
+        for key in ("parameters", "memory_bytes", "flops_per_step", "step_s", "tflops_per_gpu", "mfu", "hfu", "bubble",
+                    "comm", "fits", "reasons"):
+            self.assertIn(key, report)
+        for key in ("parameter", "gradient", "optimizer", "activation", "buffer", "total"):
+            self.assertIn(key, report["memory_bytes"])
+        for row in report["comm"]:
+            for key in ("group", "op", "bytes", "time_s", "exposed_s"):
+                self.assertIn(key, row)
+        parts = report["time_s"]
+        self.assertAlmostEqual(sum(parts.values()), report["step_s"], delta=0.01 * report["step_s"])
+
+    def test_the_lectures_layout_of_llama_3_70b_fits_and_is_explained(self):
+        report = self.estimate(*LECTURE)
+        self.assertTrue(report["fits"], report["reasons"])
+        self.assertLess(report["memory_bytes"]["total"], 80e9)
+        self.assertAlmostEqual(report["parameters"] / 1e9, 70.55, delta=0.01)
+        self.assertEqual(report["layout"]["dp"], 16)
+        self.assertTrue(0.2 < report["mfu"] < 0.65, report["mfu"])
+        groups = {(row["group"], row["tier"]) for row in report["comm"]}
+        self.assertIn(("tp", "inside"), groups)
+        self.assertTrue({("pp", "across"), ("dp", "across")} <= groups, groups)
+        text = self.done("estimate", *LECTURE)
+        for word in ("it fits", "stage 0", "activations", "optimizer", "bubble", "tokens/s", "MFU", "inside a node",
+                     "across nodes"):
+            self.assertIn(word, text)
+
+    def test_tensor_groups_across_nodes_draw_a_warning_with_the_cost(self):
+        inside = self.estimate(*LECTURE)
+        wide = [word for word in LECTURE]
+        wide[wide.index("--tp") + 1] = "16"
+        wide[wide.index("--dp") + 1] = "8"
+        across = self.estimate(*wide)
+        warning = [reason for reason in across["reasons"] if "tensor" in reason]
+        self.assertEqual(len(warning), 1, across["reasons"])
+        self.assertRegex(warning[0], r"\d+\.\d+ s")
+        self.assertFalse([reason for reason in inside["reasons"] if "tensor" in reason])
+        self.assertGreater(across["step_s"], inside["step_s"])
+
+    def test_more_memory_less_time_by_the_choices_that_trade_them(self):
+        plain = self.estimate(*LECTURE)
+        full = self.estimate(*[("full" if word == "selective" else word) for word in LECTURE])
+        self.assertLess(full["memory_bytes"]["activation"], plain["memory_bytes"]["activation"])
+        self.assertGreater(full["step_s"], plain["step_s"])
+        none = self.estimate(*LECTURE[:-2])
+        self.assertGreater(none["memory_bytes"]["optimizer"], 10 * plain["memory_bytes"]["optimizer"])
+
+    def test_a_run_file_is_a_policy(self):
+        file = self.write("run.toml", '[model]\npreset = "gpt2-124m"\n[train]\nglobal_batch = 32\nmicro_batch = 2\n'
+                          'precision = "bf16"\n[parallel]\ntp = 2\n[sync]\nmethod = "zero2"\n')
+        report = self.estimate("--run", file, "--processor", "H100", "--gpus", "8")
+        layout = report["layout"]
+        self.assertEqual((layout["tp"], layout["dp"], layout["zero"], layout["micro_batch"], layout["software"]),
+                         (2, 4, 2, 2, "espalier"))
+        self.assertEqual(report["parameters"], 124439808)
+
+    def test_a_config_json_is_a_model_and_a_file_a_cluster(self):
+        config = self.write("config.json", json.dumps({
+            "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
+            "num_experts_per_tok": 2, "max_position_embeddings": 32768}))
+        cluster = self.write("mine.toml", '[cluster]\nname = "mine"\nprocessor = "H100"\nnodes = 4\n')
+        report = self.estimate("--model", config, "--cluster", cluster, "--ep", "8", "--zero", "1", "--recompute", "full")
+        self.assertAlmostEqual(report["parameters"] / 1e9, 46.703, delta=0.001)
+        self.assertAlmostEqual(report["active_parameters"] / 1e9, 12.88, delta=0.01)
+        self.assertIn("ep", {row["group"] for row in report["comm"]})
+        self.assertTrue(any("4096" in one for one in report["assumed"]), report["assumed"])
+
+    def test_cost_of_a_whole_training(self):
+        report = self.estimate(*LECTURE, "--tokens", "15T")
+        cost = report["cost"]
+        steps = 15e12 / (1024 * 8192)
+        self.assertAlmostEqual(cost["steps"], steps, delta=1)
+        self.assertAlmostEqual(cost["gpu_hours"], 512 * cost["hours"], delta=1e-6 * cost["gpu_hours"])
+        self.assertAlmostEqual(cost["hours"], cost["steps"] * report["step_s"] / 3600 / cost["goodput"],
+                               delta=0.01 * cost["hours"])
+        law = self.estimate(*LECTURE, "--tokens", "chinchilla")
+        self.assertAlmostEqual(law["cost"]["tokens"], 20 * law["parameters"], delta=1)
+
+    def test_the_page_stands_alone(self):
+        page = self.path("plan.html")
+        self.done("estimate", *LECTURE, "--html", page)
+        with open(page) as file:
+            text = file.read()
+        for word in ("<!doctype html>", "Memory", "Timeline", "Traffic", "prefers-color-scheme", "<svg"):
+            self.assertIn(word, text)
+        outside = [one for one in re.findall(r'(?:src|href)="([^"]*)"', text)] + re.findall(r"url\(", text)
+        self.assertEqual(outside, [])
+        self.assertEqual(set(re.findall(r"https?://[^\s\"<]*", text)) - {"http://www.w3.org/2000/svg"}, set())
+
+    def test_what_there_is_is_listed(self):
+        text = self.done("estimate", "--list")
+        for word in ("selene", "nvl72", "B300-288GB", "P100-16GB-SXM2", "GH200-96GB", "megatron-core", "deepseek-v3",
+                     "gpt3-175b"):
+            self.assertIn(word, text)
+
+
+class Validation(Planning):
+    def test_published_results(self):
+        file = self.path("out.json")
+        text = self.done("validate", "--rows", PUBLISHED, "--json", file)
+        with open(file) as report:
+            report = json.load(report)
+        self.assertEqual(len(report["rows"]), 152)
+        for row in report["rows"]:
+            for key in ("row_id", "source", "predicted_s", "measured_s", "error", "predicted_mem_gb", "measured_mem_gb",
+                        "fits", "interval_s", "assumed"):
+                self.assertIn(key, row)
+        sources = {one["source"]: one for one in report["sources"]}
+        self.assertEqual(set(sources), {"megatron2021-t1", "zero-t1", "korthikanti2022", "mcore-h100-readme",
+                                        "internevo-7b", "internevo-mem"})
+        self.assertLess(sources["zero-t1"]["worst"], 0.03)
+        for source, bound in (("megatron2021-t1", 0.04), ("korthikanti2022", 0.05), ("mcore-h100-readme", 0.06),
+                              ("internevo-7b", 0.08)):
+            self.assertLess(sources[source]["mean"], bound, source)
+        self.assertLess(sources["megatron2021-t1"]["worst"], 0.08)
+        # What ran is not said to be impossible.
+        self.assertEqual(sum(one["rejected"] for one in report["sources"]), 0)
+        self.assertIn("korthikanti2022-001", text)
+
+    def test_one_scalar_per_source(self):
+        report = json.loads(self.done("validate", "--rows", PUBLISHED, "--calibrate", "3", "--json", "-"))
+        for one in report["sources"]:
+            if one["source"] == "zero-t1":
+                self.assertEqual(one["scale"], 1)
+            elif one["source"] == "megatron2021-t1":
+                self.assertEqual(one["n"], 7)
+                self.assertNotEqual(one["scale"], 1)
+        self.assertEqual(sum(row.get("fitted_on", False) for row in report["rows"]), 12)
+
+    def test_few_columns_and_odd_words_do(self):
+        rows = self.write("rows.csv", "Source,layers,hidden,gpu,GPUs,step_time_s,schedule,experts,topk,recompute,kind,zero\n"
+                          's,61,7168,H800,2048,5,"dualpipe, overlapped",256,8,"mla up, norm",step,\n'
+                          "s,32,4096,nothing known,16,,zb-v,,,every 2nd layer,step,hsdp\n"
+                          "s,80,8192,A100,8,,,,,,oom,0\n")
+        report = json.loads(self.done("validate", "--rows", rows, "--json", "-"))
+        self.assertEqual(len(report["rows"]), 3)
+        for row in report["rows"]:
+            self.assertTrue(row["assumed"])
+        self.assertGreater(report["rows"][0]["predicted_s"], 0)
+        self.assertFalse(report["rows"][2]["fits"])
+        self.assertEqual(report["sources"][0]["oom_right"], 1)
+
+    def test_what_is_no_table(self):
+        self.assertIn("columns", self.refused("validate", "--rows", self.write("a.csv", "one,two\n1,2\n")))
+        self.assertIn("closed", self.refused("validate", "--rows", self.write("b.csv", 'row_id,source\n"x')))
+        answer = run("plan", "validate", "--rows", self.path("none.csv"))
+        self.assertEqual(answer.returncode, 4)
+
+
+class Refused(Planning):
+    def test_names_that_are_not_known(self):
+        self.assertIn("H100-80GB-SXM", self.refused("estimate", "--model", "llama-7b", "--processor", "H10O"))
+        self.assertIn("selene", self.refused("estimate", "--model", "llama-7b", "--cluster", "selen"))
+        self.assertIn("llama-7b", self.refused("estimate", "--model", "llama-7", "--cluster", "selene"))
+        self.assertIn("selective", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--recompute", "selctive"))
+        self.assertIn("zb-v", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--schedule", "zbv"))
+
+    def test_what_is_missing(self):
+        self.assertIn("--model", self.refused("estimate", "--cluster", "selene"))
+        self.assertIn("--cluster", self.refused("estimate", "--model", "llama-7b"))
+        config = self.write("config.json", '{"model_type": "llama", "hidden_size": 64}')
+        self.assertIn("num_hidden_layers", self.refused("estimate", "--model", config, "--processor", "A100"))
+
+    def test_layouts_that_cannot_be(self):
+        some = ("estimate", "--model", "llama-7b", "--processor", "A100", "--gpus", "8")
+        self.assertIn("tp 8", self.refused(*some, "--tp", "7") + "tp 8")
+        self.assertRegex(self.refused(*some, "--tp", "3"), r"tp 2|tp 1")
+        self.assertIn("dp = 4", self.refused(*some, "--tp", "2", "--dp", "8"))
+        self.assertIn("8", self.refused(*some, "--pp", "8", "--global-batch", "8", "--micro-batch", "3"))
+        self.assertTrue(self.refused(*some, "--pp", "4", "--schedule", "interleaved", "--interleave", "3",
+                                     "--global-batch", "16"))
+        self.assertIn("fp8", self.refused(*some, "--precision", "fp8"))
+
+    def test_absurd_sizes(self):
+        some = ("estimate", "--model", "llama-7b", "--processor", "A100")
+        self.assertTrue(self.refused(*some, "--gpus", "100000000"))
+        self.assertTrue(self.refused(*some, "--gpus", "8", "--tp", "0"))
+        self.assertTrue(self.refused(*some, "--gpus", "8", "--seq", "-5"))
+        self.assertTrue(self.refused(*some, "--gpus", "8", "--tokens", "many", "--global-batch", "8"))
+        cluster = self.write("c.toml", '[cluster]\nname = "x"\nprocessor = "H100"\nnodes = 0\n')
+        self.assertIn("at least 1", self.refused("estimate", "--model", "llama-7b", "--cluster", cluster))
+
+    def test_a_cluster_file_with_a_slip(self):
+        cluster = self.write("c.toml", '[cluster]\nname = "x"\nprocessor = "H100"\nnodse = 4\n')
+        self.assertIn("nodes", self.refused("estimate", "--model", "llama-7b", "--cluster", cluster))
+
+
+class Numbers(Planning):
+    def test_the_lectures_numbers_beside_ours(self):
+        file = self.path("numbers.json")
+        answer = run("lab", "numbers", "--json", file)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        with open(file) as report:
+            shown = {(one["item"], one["shown"]) for one in json.load(report)}
+        for one in (("GPT-3, all parameters", "174604259328"), ("A100s for GPT-3 in 30 days at 160 TFLOP/s, 6TP", "759.5"),
+                    ("activations of GPT-3, 3.2 M tokens, nothing recomputed", "430.3"),
+                    ("7.5 B parameters on 64 ranks, ZeRO 3", "1.88")):
+            self.assertIn(one, shown)
+        self.assertIn("correction", answer.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
