@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/check.h"
+#include "esp/comm/algo/table.h"
 #include "esp/comm/call.h"
 #include "esp/model/model.h"
 #include "esp/parallel/pp/steps.h"
@@ -63,9 +64,18 @@ class Rank {
     hold();
   }
 
+  // Calls of one step, or of the next.
+  std::vector<ghost::Call> calls() {
+    account_.calls().clear();
+    const bool all = true;
+    p_.pp > 1 ? pipelined() : one_after_another(all);
+    copies_agree();
+    return account_.calls();
+  }
+
   Memory run() {
     // The first step notes the order of uses, the second fetches by it.
-    for (int i = 0; i < (p_.zero == 3 ? 2 : 1); ++i) p_.pp > 1 ? pipelined() : one_after_another();
+    for (int i = 0; i < (p_.zero == 3 ? 2 : 1); ++i) p_.pp > 1 ? pipelined() : one_after_another(false);
     Memory m;
     const auto at = [&](MemoryCategory category) { return static_cast<double>(account_.at_peak(category)); };
     m.parameter = at(MemoryCategory::parameter);
@@ -95,8 +105,10 @@ class Rank {
     const auto held = [&](int cp) {
       return parallel::tokens_held(mesh, {0, cp, 0, 0}, region, shape_.seq, shape_.causal).count();
     };
-    s.tokens = held(place_.copy % p_.cp);
-    for (int c = 0; c < p_.cp; ++c) s.most_tokens = std::max(s.most_tokens, held(c));
+    s.context_rank = place_.copy % p_.cp;
+    for (int c = 0; c < p_.cp; ++c) s.tokens_of.push_back(held(c));
+    s.tokens = s.tokens_of[static_cast<size_t>(s.context_rank)];
+    s.most_tokens = *std::max_element(s.tokens_of.begin(), s.tokens_of.end());
     s.length = shape_.seq;
     s.dim = shape_.hidden;
     s.heads = share.of(shape_.heads).count();
@@ -244,9 +256,10 @@ class Rank {
 
   ghost::Tensor one_number() { return std::make_shared<ghost::Piece>(account_, MemoryCategory::other, 8); }
 
-  void one_after_another() {
+  // Where gradients stay, one micro-batch takes what every one takes.
+  void one_after_another(bool all) {
     ghost::Tape tape(account_, *holder_);
-    const int64_t passes = p_.zero >= 2 ? p_.num_micro_batches() : 1;
+    const int64_t passes = all || p_.zero >= 2 ? p_.num_micro_batches() : 1;
     for (int64_t i = 0; i < passes; ++i) {
       if (scattered_) scattered_->last_pass = i + 1 == passes;
       holder_->begin_pass();
@@ -265,6 +278,20 @@ class Rank {
       holder_->end_pass();
     }
     holder_->finish();
+  }
+
+  // Buckets that are views of gradients kept, and values after the step; the two tables of a tied pair.
+  void copies_agree() {
+    const auto note = [&](comm::Op op, parallel::Axis axis, int64_t count) {
+      account_.note({axis, op, count, element_});
+    };
+    if (p_.pp > 1 && shape_.tied && (place_.stage == 0 || place_.stage + 1 == p_.pp))
+      note(comm::Op::all_reduce, parallel::Axis::pipe, find("embedding.weight")->count);
+    for (const int64_t count : division_.bucket_counts) {
+      if (p_.zero == 0) note(comm::Op::all_reduce, parallel::Axis::copies, count);
+      if (p_.zero == 1) note(comm::Op::reduce_scatter, parallel::Axis::copies, count);
+      if (p_.zero == 1 || p_.zero == 2) note(comm::Op::all_gather, parallel::Axis::copies, count);
+    }
   }
 
   struct Live {
@@ -290,6 +317,7 @@ class Rank {
         continue;
       }
       if (step.kind == parallel::StepKind::send) {
+        account_.note({parallel::Axis::pipe, comm::Op::send, sizes_.stream_bytes() / element_, element_});
         sending = {};  // the one before is over by now
         sending = std::exchange(outgoing, {});
         continue;
@@ -374,6 +402,39 @@ bool has_own_memory(const Shape& shape, const Policy& policy) {
 
 Memory own_memory(const Shape& shape, const Policy& policy, const OwnPlace& place, const OwnMemoryOptions& options) {
   return Rank(shape, policy, place, options).run();
+}
+
+std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, const OwnPlace& place,
+                                   const OwnMemoryOptions& options, bool first) {
+  Rank rank(shape, policy, place, options);
+  std::vector<ghost::Call> calls = rank.calls();
+  return first ? calls : rank.calls();
+}
+
+double bytes_sent(const ghost::Call& call, const Policy& p, const OwnPlace& place, const char* algorithm) {
+  const auto bytes = static_cast<double>(call.count * call.element);
+  if (call.op == comm::Op::send) return bytes;
+  comm::Problem problem;
+  problem.op = call.op;
+  problem.count = static_cast<size_t>(call.count);
+  switch (call.axis) {
+    case parallel::Axis::tensor:
+      problem.size = p.tp, problem.rank = place.tensor;
+      break;
+    case parallel::Axis::context:
+      problem.size = p.cp, problem.rank = place.copy % p.cp;
+      break;
+    case parallel::Axis::pipe:  // the two ends
+      problem.size = 2, problem.rank = place.stage == 0 ? 0 : 1;
+      break;
+    default:
+      problem.size = p.dp * p.cp, problem.rank = place.copy;
+  }
+  if (problem.size == 1) return 0;
+  double sent = 0;
+  for (const comm::Action& action : comm::find_algorithm(call.op, algorithm).build(problem).actions)
+    if (action.act == comm::Act::send) sent += static_cast<double>(action.region.count);
+  return sent * static_cast<double>(call.element);
 }
 
 std::vector<Memory> own_memories(const Shape& shape, const Policy& policy) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "esp/plan/estimate.h"
+#include "esp/plan/ghost/tape.h"
 
 namespace esp::plan {
 
@@ -23,6 +24,13 @@ struct OwnMemoryOptions {
 };
 Memory own_memory(const Shape& shape, const Policy& policy, const OwnPlace& place = {},
                   const OwnMemoryOptions& options = {});
+// What a rank asks of its communicators in one step, in order; messages of a handful of numbers (counts, norms, words
+// at the end of a step) left out. `first`: of a run's first step, in which stage 3 notes the order of uses.
+std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, const OwnPlace& place,
+                                   const OwnMemoryOptions& options, bool first);
+// Bytes the rank sends for it, by the schedule that its communicator executes.
+double bytes_sent(const ghost::Call& call, const Policy& policy, const OwnPlace& place, const char* algorithm);
+
 std::vector<Memory> own_memories(const Shape& shape, const Policy& policy);  // by stage
 
 }  // namespace esp::plan

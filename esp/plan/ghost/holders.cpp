@@ -35,6 +35,7 @@ void ScatteredGradients::launch(size_t bucket) {
   const auto same = [&](const Flight& flight) { return flight.bucket == bucket; };
   while (in_flight_.size() >= most_in_flight_ || std::any_of(in_flight_.begin(), in_flight_.end(), same))
     in_flight_.pop_front();
+  account_.note({kAxis, comm::Op::reduce_scatter, division_.bucket_counts[bucket], division_.element});
   in_flight_.push_back({bucket, std::move(attached_[bucket])});
   attached_[bucket] = {};
 }
@@ -52,6 +53,7 @@ void SummedParts::ready(Weight& weight) {
   for (const Weight* one : arrived) count += one->count;
   {
     const Piece packed(account_, MemoryCategory::buffer, count * element_);
+    account_.note({parallel::Axis::tensor, comm::Op::all_reduce, count, element_});
     for (Weight* one : std::exchange(arrived, {})) of_->ready(*one);
   }
 }

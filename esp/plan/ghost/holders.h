@@ -31,6 +31,7 @@ class ScatteredGradients : public Holder {
  protected:
   Account& account_;
   const Division& division_;
+  static constexpr parallel::Axis kAxis = parallel::Axis::copies;
 
  private:
   void launch(size_t bucket);

@@ -8,6 +8,8 @@
 namespace esp::plan::ghost {
 namespace {
 
+using comm::Op;
+
 constexpr int64_t kStatistic = 4;                  // bytes
 constexpr int64_t kPieceBytes = int64_t{1} << 20;  // parallel::RegionOptions::piece_bytes
 
@@ -171,6 +173,7 @@ struct EnterNode final : Node {
   void make_room(Tape& tape) {
     all = tape.gradient_into(y);
     dx = s.sequence ? tape.activation(s.stream_bytes()) : all;
+    tape.note(s.sequence ? Op::reduce_scatter : Op::all_reduce, s.rows() * s.dim, s.element);
   }
 };
 
@@ -184,7 +187,9 @@ struct StreamInput {
     if (!s.sequence) all = x.value;
   }
   void product(Tape& tape) const {
-    if (s.sequence) tape.scratch(s.all_bytes());
+    if (!s.sequence) return;
+    tape.scratch(s.all_bytes());
+    tape.note(Op::all_gather, s.rows() * s.dim, s.element);
   }
   void record(Tape& tape) {
     if (s.tp == 1 || !tape.wants({&x}, {})) return;
@@ -193,16 +198,24 @@ struct StreamInput {
     slot = entered;
   }
   void start_again(Tape& tape) {
-    if (!all) all = tape.scratch(s.all_bytes());
+    if (all) return;
+    all = tape.scratch(s.all_bytes());
+    tape.note(Op::all_gather, s.rows() * s.dim, s.element);
   }
 };
 
 Tensor product_to_stream(Tape& tape, const Sizes& s) {
   Tensor y = tape.activation(s.stream_bytes());
-  if (!s.sequence) return y;
+  if (s.tp == 1) return y;
   const int64_t share = s.own_rows();
-  const int64_t pieces =
-      std::clamp<int64_t>(share * s.dim * s.element * s.tp / kPieceBytes, 1, std::min<int64_t>(4, share));
+  const int64_t pieces = std::clamp<int64_t>(share * s.dim * s.element * (s.sequence ? s.tp : 1) / kPieceBytes, 1,
+                                             std::min<int64_t>(4, share));
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t rows_of_piece = share * (i + 1) / pieces - share * i / pieces;
+    tape.note(s.sequence ? Op::reduce_scatter : Op::all_reduce, rows_of_piece * (s.sequence ? s.tp : 1) * s.dim,
+              s.element);
+  }
+  if (!s.sequence) return y;
   // Sums of pieces are under way together at most: the last may be begun before the first is over.
   std::vector<Tensor> moving;
   for (int64_t i = 0; i < pieces; ++i)
@@ -212,7 +225,9 @@ Tensor product_to_stream(Tape& tape, const Sizes& s) {
 
 // dy with all its rows.
 Tensor product_from_stream(Tape& tape, const Sizes& s, const Tensor& dy) {
-  return s.sequence ? tape.scratch(s.all_bytes()) : dy;
+  if (!s.sequence) return dy;
+  tape.note(Op::all_gather, s.rows() * s.dim, s.element);
+  return tape.scratch(s.all_bytes());
 }
 
 // --- products ---
@@ -399,6 +414,14 @@ Variable self_attention(Tape& tape, const Sizes& s, const Variable& qkv, int64_t
   return y;
 }
 
+// Keys and values go round: at each step those that visit are passed on.
+void pass_on(Tape& tape, const Sizes& s, int steps, int64_t element) {
+  for (int step = 0; step < steps; ++step) {
+    const auto from = static_cast<size_t>((s.context_rank - step + s.cp) % s.cp);
+    tape.note(Op::send, s.batch * s.tokens_of[from] * 2 * s.kv_heads * s.head_dim, element, parallel::Axis::context);
+  }
+}
+
 struct RingNode final : Node {
   const Sizes& s;
   Variable qkv;
@@ -414,6 +437,8 @@ struct RingNode final : Node {
     for (int i = 0; i < 2; ++i) buffers.push_back(tape.scratch(keys * s.element));
     for (int i = 0; i < 3; ++i) buffers.push_back(tape.scratch(keys * kStatistic));
     tape.scratch(workspace(s, s.tokens, s.most_tokens, s.heads, s.kv_heads));
+    pass_on(tape, s, s.cp - 1, s.element);
+    pass_on(tape, s, s.cp, kStatistic);
     if (!first) tape.give_gradient(qkv.slot, into);
   }
 };
@@ -425,6 +450,7 @@ Variable ring_attention(Tape& tape, const Sizes& s, const Variable& qkv) {
     const Tensor running = s.element == 4 ? o : tape.scratch(count * kStatistic);
     const int64_t keys = s.batch * s.most_tokens * 2 * s.kv_heads * s.head_dim * s.element;
     const Tensor here = tape.scratch(keys), next = tape.scratch(keys);
+    pass_on(tape, s, s.cp - 1, s.element);
   }
   if (!tape.wants({&qkv}, {})) return {o};
   const Variable y = tape.output(o);
@@ -571,7 +597,10 @@ struct LeaveNode final : Node {
   LeaveNode(const Sizes& sizes, int of_x, int of_y) : s(sizes), x(of_x), y(of_y) {}
   void backward_input(Tape& tape) override {
     Tensor dy = tape.take_gradient(y);
-    if (s.sequence) dy = tape.activation(s.all_bytes());
+    if (s.sequence) {
+      dy = tape.activation(s.all_bytes());
+      tape.note(Op::all_gather, s.rows() * s.dim, s.element);
+    }
     tape.give_gradient(x, std::move(dy));
   }
 };
@@ -595,6 +624,7 @@ Variable stem(Tape& tape, const Sizes& s, const StemWeights& w) {
     const Variable looked = embedding(tape, s.all_bytes(), own, w.table, nullptr);
     x = looked;
     if (s.sequence) x = {tape.activation(s.stream_bytes())};
+    tape.note(s.sequence ? Op::reduce_scatter : Op::all_reduce, s.rows() * s.dim, s.element);
     x = tape.output(x.value);
     tape.record(std::make_unique<LeaveNode>(s, looked.slot, x.slot));
   } else {
@@ -623,6 +653,7 @@ Loss loss(Tape& tape, const Sizes& s, const HeadWeights& w, const Variable& stat
   const int64_t rows = s.rows(), in_bytes = s.all_bytes();
   const bool divided = s.tp > 1;
   const Tensor all = divided && s.sequence ? tape.activation(in_bytes) : x.value;
+  if (divided && s.sequence) tape.note(Op::all_gather, rows * s.dim, s.element);
   use(tape, w.table);
   use(tape, w.bias);
   Tensor losses = tape.activation(rows * kStatistic);
@@ -635,6 +666,13 @@ Loss loss(Tape& tape, const Sizes& s, const HeadWeights& w, const Variable& stat
                  tops = divided ? tape.scratch(block * kStatistic) : Tensor();
     tape.gradient(w.table);
     tape.gradient(w.bias);
+    for (int64_t first = 0; divided && first < rows; first += block) {
+      const int64_t count = std::min(block, rows - first);
+      tape.note(Op::all_reduce, count, kStatistic);
+      tape.note(Op::all_reduce, 2 * count, kStatistic);
+      if (!s.sequence) tape.note(Op::all_reduce, count * s.dim, s.element);
+    }
+    if (divided && s.sequence) tape.note(Op::reduce_scatter, rows * s.dim, s.element);
     Tensor total = std::make_shared<Piece>(tape.account(), MemoryCategory::other, 8);
     if (divided && s.sequence) dx = tape.activation(s.stream_bytes());
     Variable output = tape.output(std::move(total));

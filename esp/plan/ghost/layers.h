@@ -8,9 +8,11 @@ namespace esp::plan::ghost {
 
 // What one rank has of a micro-batch and of the matrices.
 struct Sizes {
-  int64_t batch = 1, tokens = 1;  // sequences, and tokens held of each
-  int64_t length = 1;             // of whole sequences
-  int64_t most_tokens = 1;        // that any rank of the context axis holds
+  int64_t batch = 1, tokens = 1;   // sequences, and tokens held of each
+  int64_t length = 1;              // of whole sequences
+  int64_t most_tokens = 1;         // that any rank of the context axis holds
+  std::vector<int64_t> tokens_of;  // by rank of the context axis
+  int context_rank = 0;
   int64_t dim = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, classes = 0, all_classes = 0;
   int64_t element = 4;  // bytes; statistics are of 4
   int tp = 1, cp = 1;

@@ -10,11 +10,20 @@
 #include <utility>
 #include <vector>
 
+#include "esp/comm/call.h"
 #include "esp/device/memory.h"
+#include "esp/parallel/mesh.h"
 
 namespace esp::plan::ghost {
 
 using device::MemoryCategory;
+
+// What a rank asks of a communicator: over which axis, and how many elements of the whole buffer (of a send, its own).
+struct Call {
+  parallel::Axis axis = parallel::Axis::copies;
+  comm::Op op = comm::Op::all_reduce;
+  int64_t count = 0, element = 4;
+};
 
 class Account {
  public:
@@ -24,8 +33,11 @@ class Account {
   int64_t peak() const { return peak_; }
   int64_t at_peak(MemoryCategory category) const { return at_peak_[static_cast<size_t>(category)]; }
   void reset_peak();
+  void note(const Call& call) { calls_.push_back(call); }
+  std::vector<Call>& calls() { return calls_; }
 
  private:
+  std::vector<Call> calls_;
   std::array<int64_t, device::kNumCategories> of_{}, at_peak_{};
   int64_t now_ = 0, peak_ = 0;
 };
@@ -91,6 +103,10 @@ class Tape {
   Tape(Account& account, Holder& holder) : account_(account), holder_(holder) {}
 
   Account& account() { return account_; }
+  // A call over the tensor axis, by default.
+  void note(comm::Op op, int64_t count, int64_t element, parallel::Axis axis = parallel::Axis::tensor) {
+    account_.note({axis, op, count, element});
+  }
   Holder& holder() { return holder_; }
   Tensor activation(int64_t bytes) { return std::make_shared<Piece>(account_, MemoryCategory::activation, bytes); }
   Tensor scratch(int64_t bytes) { return std::make_shared<Piece>(account_, MemoryCategory::buffer, bytes); }

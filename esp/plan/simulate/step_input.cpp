@@ -103,6 +103,9 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
     const double divided = policy.sequence || s.software.divided_messages ? policy.tp : 1;
     const double bytes = s.tokens() * static_cast<double>(shape.hidden) * s.rates.element_bytes / divided;
     input.boundary = wire_of(cluster, send(cluster, stride, bytes), stride >= cluster.domain);
+    // Whole leaves send to the next stage's at once: the spine has its part of their ports.
+    const double leaf = static_cast<double>(cluster.leaf_nodes) * cluster.per_node;
+    if (leaf > 0 && stride >= leaf) input.boundary.bytes *= std::max(1.0, cluster.oversubscription);
   }
   const std::vector<Held> held = held_by_stage(shape, policy);
   const std::vector<Memory> memory = stage_memories(shape, cluster, policy);
