@@ -1,5 +1,5 @@
 // A population of choices: parents by tournament, children by uniform crossing and mutation, the rules repaired, the
-// best kept. It is begun anew several times, and the best of each ends with a descent.
+// best kept. The best of each era ends with a descent; eras begin anew until several in a row bring nothing better.
 #include <algorithm>
 
 #include "esp/plan/search/draws.h"
@@ -9,7 +9,7 @@ namespace esp::plan {
 namespace {
 
 constexpr size_t kPopulation = 64, kTournament = 3, kKept = 4;
-constexpr int kEras = 4, kStaleGenerations = 20;
+constexpr int kStaleEras = 4, kStaleGenerations = 20;
 
 struct Member {
   Choice choice{};
@@ -35,13 +35,13 @@ Choice child_of(const Problem& problem, const Member& a, const Member& b, Draws&
   return child;
 }
 
-void era(Inquiry& inquiry, Rules& rules, Draws& draws, int64_t most) {
+double era(Inquiry& inquiry, Rules& rules, Draws& draws, int64_t most) {
   const Problem& problem = inquiry.problem();
   std::vector<Member> members;
   Choice choice;
   while (members.size() < kPopulation && random_choice(rules, choice, draws))
     members.push_back({choice, height(inquiry.ask(choice))});
-  if (members.size() < kPopulation) return;  // no choice keeps the rules
+  if (members.size() < kPopulation) return kNever;  // no choice keeps the rules
   const auto lower = [](const Member& a, const Member& b) { return a.height < b.height; };
   double best = kNever;
   for (int stale = 0; stale < kStaleGenerations && inquiry.counts().considered < most; ++stale) {
@@ -55,7 +55,7 @@ void era(Inquiry& inquiry, Rules& rules, Draws& draws, int64_t most) {
     members = std::move(next);
   }
   choice = std::min_element(members.begin(), members.end(), lower)->choice;
-  descend(inquiry, choice);
+  return descend(inquiry, choice);
 }
 
 }  // namespace
@@ -64,9 +64,12 @@ SearchResult search_evolution(const Problem& problem, const SearchOptions& optio
   Inquiry inquiry(problem, options, true);
   Rules rules(problem);
   const int64_t most = budget(problem, options);
-  for (int i = 0; i < kEras && inquiry.counts().considered < most; ++i) {
-    Draws draws(options.seed, static_cast<uint64_t>(i));
-    era(inquiry, rules, draws, most);
+  double best = kNever;
+  uint64_t begun = 0;
+  for (int stale = 0; stale < kStaleEras && inquiry.counts().considered < most; ++stale) {
+    Draws draws(options.seed, begun++);
+    const double reached = era(inquiry, rules, draws, most);
+    if (reached < best) best = reached, stale = -1;
   }
   return inquiry.finish("evolution", false);
 }

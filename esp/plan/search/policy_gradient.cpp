@@ -1,7 +1,9 @@
 // REINFORCE (Williams 1992) with a baseline. A choice is an episode: axis after axis, a value is drawn from a softmax
-// over what the rules still allow, its logits a table by the axis, the value before it and the value. The reward is the
-// negative logarithm of the choice's value (or how far it is too large); a batch's mean is the baseline and its spread
-// the unit. A little is always drawn evenly, so that no value is given up for good.
+// over what the rules still allow. Its logit is a sum of tables: one by the value, one for every axis before it by that
+// axis's value and its own, so that what suits a pipeline is learned apart from what suits none. The reward is the
+// negative logarithm of the choice's value (or how far it is too large). What counts is the best choice, not the mean
+// one, so the baseline is a high quantile of the batch and only what is above it teaches (the risk-seeking gradient of
+// Petersen et al. 2021). A little is always drawn evenly, so that no value is given up for good.
 #include <algorithm>
 #include <cmath>
 
@@ -13,66 +15,75 @@ namespace {
 
 constexpr size_t kBatch = 64;
 constexpr int kAgents = 4;
-constexpr double kRate = 0.5, kEvenly = 0.08, kTooLargeCost = 3;
+constexpr double kRate = 12, kEvenly = 0.1, kTooLargeCost = 3;
+constexpr double kQuantile = 0.85;
 
 class Agent {
  public:
   Agent(const Problem& problem, Rules& rules, Draws draws) : problem_(problem), rules_(rules), draws_(draws) {
-    size_t before = 1;
-    for (const Axis& axis : problem.axes()) {
-      logits_.emplace_back(before * axis.values.size(), 0.0);
-      before = axis.values.size();
+    const std::vector<Axis>& axes = problem.axes();
+    for (size_t axis = 0; axis < axes.size(); ++axis) {
+      tables_.emplace_back();
+      for (size_t before = 0; before <= axis; ++before)  // the last is the value's own
+        tables_[axis].emplace_back((before < axis ? axes[before].values.size() : 1) * axes[axis].values.size(), 0.0);
     }
   }
 
   bool draw(Choice& choice) {
     choice = {};
-    std::vector<double> odds;
     for (size_t axis = 0; axis < problem_.num_axes(); ++axis) {
-      if (!odds_of(choice, axis, odds)) return false;
+      if (!odds_of(choice, axis)) return false;
       double left = draws_.unit();
       size_t value = 0, last = 0;
-      for (; value < odds.size(); ++value) {
-        if (odds[value] > 0) last = value;
-        if ((left -= odds[value]) < 0) break;
+      for (; value < odds_.size(); ++value) {
+        if (odds_[value] > 0) last = value;
+        if ((left -= odds_[value]) < 0) break;
       }
-      choice[axis] = static_cast<uint8_t>(value < odds.size() ? value : last);
+      choice[axis] = static_cast<uint8_t>(value < odds_.size() ? value : last);
     }
     return true;
   }
 
-  // logits += rate · advantage · (1{value} − odds)
+  // Every table of an axis: += rate · advantage · (1{value} − odds).
   void learn(const Choice& choice, double advantage) {
-    std::vector<double> odds;
     for (size_t axis = 0; axis < problem_.num_axes(); ++axis) {
       Choice before = choice;
-      if (!odds_of(before, axis, odds)) return;
-      double* row = row_of(choice, axis);
-      for (size_t value = 0; value < odds.size(); ++value)
-        row[value] += kRate * advantage * ((value == choice[axis] ? 1.0 : 0.0) - odds[value]) / kBatch;
+      if (!odds_of(before, axis)) return;
+      const double step = kRate * advantage / kBatch / static_cast<double>(axis + 1);
+      for (size_t of = 0; of <= axis; ++of) {
+        double* row = row_of(choice, axis, of);
+        for (size_t value = 0; value < odds_.size(); ++value)
+          row[value] += step * ((value == choice[axis] ? 1.0 : 0.0) - odds_[value]);
+      }
     }
   }
 
  private:
-  double* row_of(const Choice& choice, size_t axis) {
-    const size_t before = axis == 0 ? 0 : choice[axis - 1];
-    return logits_[axis].data() + before * problem_.axes()[axis].values.size();
+  double* row_of(const Choice& choice, size_t axis, size_t of) {
+    const size_t row = of < axis ? choice[of] : 0;
+    return tables_[axis][of].data() + row * problem_.axes()[axis].values.size();
   }
 
-  // Of each value that the rules allow after the choice's axes before; the choice's own at `axis` is overwritten.
-  bool odds_of(Choice& choice, size_t axis, std::vector<double>& odds) {
-    const double* row = row_of(choice, axis);
-    odds.assign(problem_.axes()[axis].values.size(), 0);
+  // odds_: of each value that the rules allow after the choice's axes before; its own at `axis` is overwritten.
+  bool odds_of(Choice& choice, size_t axis) {
+    odds_.assign(problem_.axes()[axis].values.size(), 0);
+    for (size_t of = 0; of <= axis; ++of) {
+      const double* row = row_of(choice, axis, of);
+      for (size_t value = 0; value < odds_.size(); ++value) odds_[value] += row[value];
+    }
+    const double most = *std::max_element(odds_.begin(), odds_.end());
     double sum = 0, num_allowed = 0;
-    const double most = *std::max_element(row, row + odds.size());
-    for (size_t value = 0; value < odds.size(); ++value) {
+    for (size_t value = 0; value < odds_.size(); ++value) {
       choice[axis] = static_cast<uint8_t>(value);
-      if (!rules_.allowed(choice, axis + 1)) continue;
-      odds[value] = std::exp(std::max(-30.0, row[value] - most));
-      sum += odds[value];
+      if (!rules_.allowed(choice, axis + 1)) {
+        odds_[value] = 0;
+        continue;
+      }
+      odds_[value] = std::exp(std::max(-30.0, odds_[value] - most));
+      sum += odds_[value];
       ++num_allowed;
     }
-    for (double& one : odds)
+    for (double& one : odds_)
       if (one > 0) one = (1 - kEvenly) * one / sum + kEvenly / num_allowed;
     return num_allowed > 0;
   }
@@ -80,7 +91,8 @@ class Agent {
   const Problem& problem_;
   Rules& rules_;
   Draws draws_;
-  std::vector<std::vector<double>> logits_;
+  std::vector<std::vector<std::vector<double>>> tables_;  // [axis][axis before it, itself last][value there × value]
+  std::vector<double> odds_;
 };
 
 double reward_of(const Answer& answer, double worst) {
@@ -107,17 +119,14 @@ void live(Inquiry& inquiry, Agent& agent, int64_t episodes) {
       answers.push_back(answer);
     }
     if (batch.size() < 2) continue;
-    double mean = 0, square = 0;
     std::vector<double> rewards;
-    for (const Answer& answer : answers) {
-      rewards.push_back(reward_of(answer, worst));
-      mean += rewards.back();
-      square += rewards.back() * rewards.back();
-    }
-    const auto n = static_cast<double>(rewards.size());
-    mean /= n;
-    const double spread = std::sqrt(std::max(square / n - mean * mean, 1e-12));
-    for (size_t i = 0; i < batch.size(); ++i) agent.learn(batch[i], (rewards[i] - mean) / spread);
+    for (const Answer& answer : answers) rewards.push_back(reward_of(answer, worst));
+    std::vector<double> sorted = rewards;
+    std::sort(sorted.begin(), sorted.end());
+    const double baseline = sorted[static_cast<size_t>(kQuantile * static_cast<double>(sorted.size() - 1))];
+    const double spread = std::max(sorted.back() - baseline, 1e-9);
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (rewards[i] > baseline) agent.learn(batch[i], (rewards[i] - baseline) / spread);
   }
 }
 

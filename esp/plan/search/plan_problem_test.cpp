@@ -1,0 +1,244 @@
+#include "esp/plan/search/plan_problem.h"
+
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/parallel/pp/partition.h"
+#include "esp/plan/catalog.h"
+#include "esp/plan/search/draws.h"
+#include "esp/plan/search/explain.h"
+#include "esp/plan/search/methods.h"
+#include "esp/plan/search/nearest.h"
+
+namespace esp::plan {
+namespace {
+
+Shape gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq = 2048) {
+  Shape s;
+  s.name = "gpt";
+  s.layers = layers;
+  s.hidden = hidden;
+  s.ffn = 4 * hidden;
+  s.heads = s.kv_heads = heads;
+  s.head_dim = hidden / heads;
+  s.vocab = 51200;
+  s.seq = seq;
+  return s;
+}
+
+Shape llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t ffn, int64_t vocab, int64_t seq) {
+  Shape s = gpt(layers, hidden, heads, seq);
+  s.name = s.arch = "llama";
+  s.kv_heads = kv_heads;
+  s.ffn = ffn;
+  s.vocab = vocab;
+  s.gated = s.rms = true;
+  s.bias = s.tied = s.learned_positions = false;
+  return s;
+}
+
+Shape mixture() {
+  Shape s = llama(24, 2048, 16, 8, 5632, 32000, 4096);
+  s.experts = 8;
+  s.topk = 2;
+  s.expert_ffn = 5632;
+  return s;
+}
+
+// The spaces that every method is held to: a model, a cluster, so many processors and a batch.
+struct Reference {
+  const char* name;
+  Shape shape;
+  const char* cluster;
+  int gpus;
+  int64_t global_batch;
+  const char* objective;
+};
+
+std::vector<Reference> references() {
+  return {
+      {"gpt 1.3B on 16 A100", gpt(24, 2048, 16), "dgx-a100", 16, 64, "time"},
+      {"gpt 1.3B on 16 A100 by memory", gpt(24, 2048, 16), "dgx-a100", 16, 64, "memory"},
+      {"llama 7B on 32 H100", llama(32, 4096, 32, 32, 11008, 32000, 4096), "dgx-h100", 32, 128, "time"},
+      {"llama 8B of 128k words on 24 H100", llama(32, 4096, 32, 8, 14336, 128256, 8192), "dgx-h100", 24, 96, "time"},
+      {"llama 13B at 32k on 16 H200", llama(40, 5120, 40, 8, 13824, 32000, 32768), "dgx-h200", 16, 16, "time"},
+      {"gpt 18B on 64 V100, goodput", gpt(40, 6144, 48), "dgx-1", 64, 256, "goodput"},
+      {"mixture of 8 experts on 16 H100", mixture(), "dgx-h100", 16, 64, "time"},
+      {"gpt 175B on 96 A100: hardly fits", gpt(96, 12288, 96), "dgx-a100", 96, 96, "cost"}};
+}
+
+Space narrowed(const Reference& r, const Cluster& cluster) {
+  Policy base;
+  base.global_batch = r.global_batch;
+  if (cluster.processor.bf16_flops == 0) base.precision = "fp16";
+  Space space = whole_space(r.shape, cluster, base, {r.gpus});
+  // Enough of every axis to go wrong in, few enough to count through in a test.
+  std::erase_if(space.micro_batch, [](int64_t b) { return b > 4; });
+  std::erase_if(space.cp, [](int n) { return n > 4; });
+  narrow(space, "schedule=1f1b,interleaved:2,zb-h1,v-half");
+  narrow(space, "context=ring,ulysses");
+  return space;
+}
+
+PlanProblem problem_of(const Reference& r) {
+  const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+  return PlanProblem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
+}
+
+TEST(PlanSearch, AllMethodsReachTheExhaustiveOptimumOfTheReferenceSpaces) {
+  for (const Reference& r : references()) {
+    const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+    const PlanProblem problem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
+    const SearchResult all = search_exhaustive(problem, {});
+    ASSERT_TRUE(all.found()) << r.name;
+    for (const SearchMethod& method : search_methods()) {
+      const SearchResult result = method.run(problem, {});
+      ASSERT_TRUE(result.found()) << r.name << ' ' << method.name;
+      EXPECT_NEAR(result.best().value, all.best().value, 1e-9 * all.best().value)
+          << r.name << ' ' << method.name << ": " << problem.text_of(result.best().choice) << " against "
+          << problem.text_of(all.best().choice);
+      EXPECT_LE(result.counts.evaluated, result.counts.considered);
+      if (method.exact) {
+        EXPECT_EQ(result.best().choice, all.best().choice) << r.name << ' ' << method.name;
+      }
+    }
+  }
+}
+
+// What branch and bound rests on: of any choice, no beginning's floor is above its worth, and no beginning that is
+// called too heavy has a choice that fits.
+TEST(PlanSearch, FloorsAreBelowWhatTheyBound) {
+  for (const Reference& r : references()) {
+    const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+    const PlanProblem problem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
+    Rules rules(problem);
+    Draws draws(11, 0);
+    double tightest = 0;
+    for (int i = 0; i < 400; ++i) {
+      Choice choice;
+      ASSERT_TRUE(random_choice(rules, choice, draws));
+      const Weight weight = problem.weigh(choice);
+      const Worth worth = problem.worth(choice);
+      double before = 0;
+      for (size_t n = 1; n <= problem.num_axes(); ++n) {
+        const Worth floor = problem.floor(choice, n, n == problem.num_axes() ? weight.memory_bytes : 0);
+        EXPECT_LE(floor.value, worth.value * (1 + 1e-9)) << r.name << ' ' << problem.text_of(choice) << " axis " << n;
+        EXPECT_GE(floor.time_s, before * (1 - 1e-9)) << r.name << " axis " << n;
+        before = floor.time_s;
+        if (weight.fits) {
+          EXPECT_FALSE(problem.too_heavy(choice, n)) << problem.text_of(choice);
+        }
+      }
+      EXPECT_LE(problem.divided_floor(choice, weight.memory_bytes), worth.value * (1 + 1e-9))
+          << problem.text_of(choice);
+      tightest = std::max(tightest, before / worth.time_s);
+    }
+    EXPECT_GT(tightest, 0.5) << r.name;  // and they are worth asking
+  }
+}
+
+// A balanced cut is never dearer than the equal one, and is what counting through all cuts of few layers finds.
+TEST(PlanSearch, ABalancedDivisionIsTheBestCut) {
+  Reference r{"", llama(6, 2048, 16, 16, 5632, 256000, 2048), "dgx-a100", 8, 32, "time"};
+  const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+  Space space = narrowed(r, cluster);
+  for (const char* one :
+       {"pp=2,4", "tp=1", "cp=1", "schedule=1f1b", "micro_batch=1", "zero=1", "recompute=none", "offload=none"})
+    narrow(space, one);
+  const PlanProblem problem(r.shape, cluster, space, objective("time"));
+  const SearchResult result = search_exhaustive(problem, {});
+  ASSERT_TRUE(result.found());
+  Policy best = problem.policy_at(result.best().choice);
+  ASSERT_FALSE(best.stage_layers.empty());
+  double least = kNever;
+  for (const int pp : {2, 4}) {
+    Policy policy = best;
+    policy.pp = pp;
+    policy.dp = 8 / pp;
+    for (int a = 1; a <= 5; ++a)
+      for (int b = 1; b <= 5; ++b)
+        for (int c = 1; c <= 5; ++c) {
+          policy.stage_layers = pp == 2 ? std::vector<int>{a, 6 - a} : std::vector<int>{a, b, c, 6 - a - b - c};
+          if (pp == 4 && a + b + c >= 6) continue;
+          least = std::min(least, estimate(r.shape, cluster, policy).step_s);
+        }
+  }
+  EXPECT_NEAR(result.best().time_s, least, 1e-9 * least);
+}
+
+TEST(PlanSearch, FewerProcessorsAreCheaperWhereTheyScaleBadly) {
+  const Shape shape = gpt(24, 2048, 16);
+  const Cluster cluster = cluster_of(shipped_catalog().cluster("dgx-a100"), 64);
+  Policy base;
+  base.global_batch = 64;
+  Space space = whole_space(shape, cluster, base, {8, 16, 64});
+  narrow(space, "schedule=1f1b");
+  const PlanProblem by_time(shape, cluster, space, objective("time")),
+      by_cost(shape, cluster, space, objective("cost"));
+  const Choice fast = search_integer(by_time, {.top = 1}).best().choice,
+               cheap = search_integer(by_cost, {.top = 1}).best().choice;
+  EXPECT_EQ(by_time.policy_at(fast).world(), 64);
+  EXPECT_LT(by_cost.policy_at(cheap).world(), 64);
+}
+
+TEST(PlanSearch, ExplainsWhatBinds) {
+  const std::vector<Reference> all = references();
+  const Reference& tight = all.back();
+  const PlanProblem& problem = problem_of(tight);
+  const Choice best = search_integer(problem, {.top = 1}).best().choice;
+  const Explanation why = explain(problem, best);
+  double time = 0;
+  for (const Share& one : why.time) time += one.part;
+  EXPECT_NEAR(time, 1, 0.02);
+  EXPECT_FALSE(why.binds.empty());
+  // Nothing that changes one axis is better than the best.
+  bool too_large = false;
+  for (const Alternative& one : why.alternatives) {
+    EXPECT_FALSE(one.fits && one.change < -1e-9) << one.axis << ' ' << one.to;
+    too_large = too_large || !one.fits;
+  }
+  EXPECT_GE(why.alternatives.size(), 5u);
+  for (const Sensitivity& one : why.sensitivities)
+    if (one.figure == "arithmetic rate") {
+      EXPECT_LT(one.elasticity, -0.1);
+    }
+  EXPECT_NE(to_text(why).find("What binds it"), std::string::npos);
+}
+
+TEST(PlanSearch, SaysWhatComesNearestWhereNothingFits) {
+  const Cluster cluster = cluster_of(shipped_catalog().cluster("dgx-a100"), 8);
+  Policy base;
+  base.global_batch = 8;
+  Space space = whole_space(gpt(96, 12288, 96), cluster, base, {8});
+  narrow(space, "offload=none");
+  const PlanProblem problem(gpt(96, 12288, 96), cluster, space, objective("time"));
+  EXPECT_FALSE(search_integer(problem, {}).found());
+  const NearestMiss miss = nearest_miss(problem);
+  ASSERT_TRUE(miss.any);
+  EXPECT_GT(miss.memory_bytes, cluster.processor.memory_bytes);
+}
+
+TEST(PlanSpace, NarrowsAndSaysWhatThereIs) {
+  Policy base;
+  base.global_batch = 8;
+  Space space = whole_space(gpt(24, 2048, 16), cluster_of(shipped_catalog().cluster("dgx-a100"), 8), base, {8});
+  narrow(space, "tp=2,4");
+  EXPECT_EQ(space.tp, (std::vector<int>{2, 4}));
+  const auto message = [&](const char* text) -> std::string {
+    try {
+      narrow(space, text);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message("tp=3").find("2, 4"), std::string::npos);
+  EXPECT_NE(message("tpp=2").find("did you mean \"tp\""), std::string::npos);
+  EXPECT_NE(message("recompute=ful").find("full"), std::string::npos);
+  EXPECT_NE(message("tp").find("name=value"), std::string::npos);
+  EXPECT_THROW(whole_space(gpt(24, 2048, 16), {}, base, {}), UsageError);
+  EXPECT_THROW(whole_space(gpt(24, 2048, 16), {}, base, {0}), UsageError);
+}
+
+}  // namespace
+}  // namespace esp::plan
