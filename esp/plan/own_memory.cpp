@@ -309,6 +309,9 @@ class Rank {
     ghost::Tensor outgoing, sending;
     holder_->begin_pass();
     for (ghost::Weight& weight : weights_) ++weight.pending;  // until the last micro-batch's backward
+    // A tied table is summed over both ends before it counts.
+    ghost::Weight* tied = shape_.tied ? find("embedding.weight") : nullptr;
+    if (tied) ++tied->pending;
     for (const parallel::Step& step : plan.steps) {
       const parallel::Action& a = step.action;
       const auto key = std::make_tuple(a.kind, a.chunk, a.micro_batch);
@@ -339,8 +342,15 @@ class Rank {
         one.reset();
       }
     }
+    if (tied) release(*tied);
     holder_->end_pass();
     holder_->finish();
+  }
+
+  void release(ghost::Weight& weight) {
+    if (--weight.pending > 0) return;
+    holder_->gradient(weight);
+    holder_->ready(weight);
   }
 
   ghost::Tensor forward(Live& live, int chunk, ghost::Tensor input) {
@@ -368,9 +378,7 @@ class Rank {
                   (piece.head && (name.starts_with("norm.") || name.starts_with("head.") ||
                                   (!piece.stem && name.starts_with("embedding."))));
       for (int64_t b = piece.begin; b < piece.end && !mine; ++b) mine = name.starts_with(fmt::format("blocks.{}.", b));
-      if (!mine || --weight->pending > 0) continue;
-      holder_->gradient(*weight);
-      holder_->ready(*weight);
+      if (mine) release(*weight);
     }
   }
 

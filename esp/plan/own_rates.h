@@ -19,7 +19,7 @@ class OwnRates {
   // Sizes at which products are measured; between them rates are interpolated, beyond they stay.
   static constexpr std::array<int, 4> kRows = {32, 128, 512, 2048};
   static constexpr std::array<int, 4> kWidths = {32, 128, 512, 2048};
-  static constexpr std::array<int, 3> kDepths = {32, 256, 2048};
+  static constexpr std::array<int, 3> kDepths = {32, 256, 1024};
   // Streaming kernels at a size within the second-level cache and one beyond all.
   static constexpr std::array<double, 2> kStreamBytes = {256e3, 48e6};
 

@@ -217,7 +217,8 @@ StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& pol
   for (size_t k = 0; k < input.stages.size(); ++k)
     add_copies(input.stages[k], rates, policy, parameters[k], kernels.element());
   if (policy.pp > 1) input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
-  input.copies = 1;  // they are alike, and share the cores alike
+  input.copies = 1;            // they are alike, and share the cores alike
+  input.overlap_sums = false;  // what carries them needs the cores that backward has
   input.step_s = rates.step_s();
   // Ranks of one stage and copy are threads of their own: all of them are on the cores at once.
   const int ranks = policy.world();

@@ -42,7 +42,7 @@ const More kMore[] = {
     {"one_full_llama_bf16", "llama", 1, {"train.recompute=full", "train.precision=bf16"}},
     {"one_selective_llama", "llama", 1, {"train.recompute=selective"}},
     {"one_dropout", "gpt", 1, {"model.dropout=0.1"}},
-    {"one_sgd", "gpt", 1, {"train.optimizer=sgd"}},
+    {"one_sgd", "gpt", 1, {"train.optimizer=sgd", "train.momentum=0.9"}},
     {"dp2_zero1", "gpt", 2, {"dp=2", "sync.method=zero1"}},
     {"dp2_zero1_bf16", "llama", 2, {"dp=2", "sync.method=zero1", "train.precision=bf16"}},
     {"dp2_zero2", "gpt", 2, {"dp=2", "sync.method=zero2"}},

@@ -241,8 +241,8 @@ struct ColumnsNode final : Node {
   }
   void backward_input(Tape& tape) override {
     x.start_again(tape);
-    if (x.slot >= 0) tape.gradient_into(x.slot);
     use(tape, w);
+    if (x.slot >= 0) tape.gradient_into(x.slot);
   }
   void backward_weight(Tape& tape) override {
     tape.gradient(w);
@@ -274,8 +274,8 @@ struct RowsNode final : Node {
     weights = trained({w, b});
   }
   void backward_input(Tape& tape) override {
-    if (h.slot >= 0) tape.gradient_into(h.slot);
     use(tape, w);
+    if (h.slot >= 0) tape.gradient_into(h.slot);
     dy = product_from_stream(tape, s, tape.gradient_of(y));
   }
   void backward_weight(Tape& tape) override {

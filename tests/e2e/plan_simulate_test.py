@@ -1,0 +1,82 @@
+"""espalier plan simulate and calibrate, as a user runs them."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ["ESPALIER"]
+LARGE = ["--model", "gpt3-175b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "8", "--global-batch", "256"]
+
+
+def run(*words):
+    return subprocess.run([PROGRAM, "plan", *words], capture_output=True, text=True, timeout=100)
+
+
+class Simulation(unittest.TestCase):
+    def simulated(self, *words):
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "out.json")
+            done = run("simulate", *LARGE, *words, "--json", out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out) as file:
+                return json.load(file)
+
+    def test_copies_are_folded_and_devices_told(self):
+        step = self.simulated()
+        self.assertEqual(len(step["devices"]), 8)
+        self.assertTrue(all(device["folded"] == 8 for device in step["devices"]))
+        for device in step["devices"]:
+            self.assertLessEqual(device["compute_s"] + device["waiting_s"], step["step_s"] + 1e-9)
+            self.assertGreater(device["peak_bytes"], 1e9)
+
+    def test_a_straggler_slows_the_step(self):
+        even, slow = self.simulated(), self.simulated("--straggler", "3:1.5")
+        self.assertEqual(len(slow["devices"]), 16)
+        self.assertGreater(slow["step_s"], 1.2 * even["step_s"])
+
+    def test_the_trace_has_every_action(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            done = run("simulate", *LARGE, "--trace", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path) as file:
+                events = json.load(file)["traceEvents"]
+        names = {event["name"] for event in events if event["ph"] == "X" and event["cat"] == "compute"}
+        self.assertTrue({"F0", "B0", "F31", "B31", "update"} <= names, names)
+
+    def test_failures_leave_what_theory_says(self):
+        step = self.simulated("--mtbf", "5000", "--days", "2000")
+        self.assertAlmostEqual(step["failures"]["goodput"], step["failures"]["expected_goodput"], delta=0.01)
+
+    def test_wrong_words_are_refused(self):
+        for words, said in ((["--straggler", "x"], "17:1.5"), (["--straggler", "512:2"], "0 to 511"),
+                            (["--schedule", "dualpipe"], "known")):
+            done = run("simulate", *LARGE, *words)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr)
+
+
+class Calibration(unittest.TestCase):
+    def test_the_file_describes_this_machine_and_estimates_a_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cluster, out = os.path.join(folder, "here.toml"), os.path.join(folder, "out.json")
+            done = run("calibrate", "--seconds", "2", "--out", cluster)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            done = run("estimate", "--model", "gpt-6x384", "--cluster", cluster, "--gpus", "2", "--dp", "2",
+                       "--global-batch", "8", "--micro-batch", "4", "--precision", "fp32", "--software", "espalier",
+                       "--json", out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out) as file:
+                estimate = json.load(file)
+        self.assertGreater(estimate["step_s"], 0.001)
+        self.assertGreater(estimate["memory_bytes"]["total"], 16 * 10.6e6)
+
+    def test_it_wants_a_place_to_write(self):
+        done = run("calibrate")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--out", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
