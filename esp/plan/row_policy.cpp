@@ -108,6 +108,10 @@ void set_states(const CsvRow& cells, const std::string& framework, Policy& p, st
   if (p.shard_group >= p.dp * p.cp) p.shard_group = 0;
   const std::string offload = cells.words("offload");
   if (offload.empty() || offload.starts_with("no") || offload == "0" || offload == "false") return;
+  if (has(offload, "activ") && !has(offload, "optim") && !has(offload, "param")) {
+    assumed.push_back("activations stay: moving them out is not modelled");
+    return;
+  }
   p.offload = has(offload, "nvme") || has(offload, "ssd") || has(offload, "file") ? Offload::file : Offload::host;
   const size_t percent = offload.find('%');
   if (percent != std::string::npos) {
@@ -155,7 +159,7 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   p.schedule = schedule.schedule;
   p.vocab_parallel_pipeline = schedule.vocabulary;
   if (schedule.balanced && p.pp > 1 && shape.layers > 0) p.stage_layers = balanced_layers(shape, p);
-  const bool modern = p.software == "megatron-core" || p.software == "nemo";
+  const bool modern = p.software == "megatron-core" || p.software == "nemo" || p.software == "torchtitan";
   p.sequence = parse_flag(cells.words("seq_par"), modern && p.tp > 1) && p.tp > 1;
   p.precision = parse_precision(cells.words("precision"), processor, assumed);
   set_states(cells, framework, p, assumed);
@@ -163,7 +167,7 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   set_overlap(cells, p);
   // GPT of the time before fused attention trained with dropout; nobody who came later did.
   p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
-  const bool megatron = p.software.starts_with("megatron") || p.software == "nemo" || p.software == "fsdp";
+  const bool megatron = p.software.starts_with("megatron") || p.software == "fsdp" || p.software == "torchtitan";
   p.gradients_fp32 = megatron;
   return p;
 }

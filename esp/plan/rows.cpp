@@ -24,10 +24,12 @@ RowKind kind_of(const CsvRow& cells) {
 }
 
 MemoryKind memory_kind_of(const std::string& words) {
-  if (has(words, "states") || has(words, "optimizer")) return MemoryKind::states;
-  if (has(words, "activation") && !has(words, "+")) return MemoryKind::activations;
+  if (has(words, "states only") || has(words, "model states")) return MemoryKind::states;
   if (has(words, "reserved") || has(words, "cached")) return MemoryKind::reserved;
   if (has(words, "alloc")) return MemoryKind::allocated;
+  if (has(words, "smi") || has(words, "peak") || has(words, "total")) return MemoryKind::total;
+  if (has(words, "activation") && !has(words, "+")) return MemoryKind::activations;
+  if (has(words, "states") || has(words, "optimizer")) return MemoryKind::states;
   return MemoryKind::total;
 }
 
