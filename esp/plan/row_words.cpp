@@ -1,5 +1,6 @@
 // What people write in the columns of a table of results.
 #include <algorithm>
+#include <cctype>
 
 #include <fmt/format.h>
 
@@ -16,7 +17,8 @@ bool has(const std::string& text, std::string_view part) {
 std::string plain(const std::string& words) {
   std::string out;
   for (const char c : words)
-    if (std::isalnum(static_cast<unsigned char>(c))) out += c;
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
 }
 
