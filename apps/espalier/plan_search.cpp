@@ -10,6 +10,7 @@
 #include "apps/espalier/plan.h"
 #include "apps/espalier/plan_inputs.h"
 #include "apps/espalier/plan_landscape.h"
+#include "apps/espalier/plan_mixed.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
@@ -27,7 +28,7 @@ constexpr size_t kPointsOfPicture = 3000;
 struct SearchFlags {
   PlanInputs inputs;
   std::string method = "integer", objective = "time", json, html, out;
-  std::vector<std::string> axes;
+  std::vector<std::string> axes, also;
   std::vector<int> choices;  // of numbers of processors
   size_t top = 10;
   bool pareto = false, explain = false;
@@ -135,6 +136,7 @@ void print_results(const plan::PlanProblem& problem, const Planned& planned,
 }
 
 int run_search(const SearchFlags& o) {
+  if (!o.also.empty()) return run_mixed_search(o.inputs, o.also, o.json);
   if (o.top < 1 || o.top > 10000) throw UsageError(fmt::format("--top {}: 1 to 10000", o.top));
   const Planned planned = read_plan_inputs(o.inputs);
   const plan::PlanProblem problem(planned.shape, planned.cluster, space_of(o, planned), plan::objective(o.objective));
@@ -189,6 +191,9 @@ void define_plan_search(CLI::App& app, Chosen& chosen) {
       ->delimiter(',');
   app.add_option("--axis", o->axes, "only these values of an axis: tp=4,8, schedule=1f1b,interleaved:2 …; may repeat")
       ->type_name("AXIS=V,V")
+      ->allow_extra_args(false);
+  app.add_option("--also", o->also, "one pipeline over these processors too, as dgx-1:16; may repeat")
+      ->type_name("CLUSTER:N")
       ->allow_extra_args(false);
   app.add_option("--top", o->top, "so many of the best [10]")->type_name("K");
   app.add_flag("--pareto", o->pareto, "the front of time against memory as well");

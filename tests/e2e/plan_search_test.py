@@ -1,0 +1,163 @@
+"""espalier plan search with the real binary: five methods that agree, the front, explanations, pages and run files; and
+parallel.layout = auto, which trains what it chose."""
+import json
+import os
+import re
+import unittest
+
+from driving import run
+from ranks_test import OnRanks
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+TWO_CORES = os.path.join(ROOT, "tests", "data", "planner", "two_cores.toml")  # calibrated on a machine of two
+SMALL = ("--model", "gpt3-1.3b", "--cluster", "dgx-a100", "--gpus", "16", "--global-batch", "64",
+         "--axis", "micro_batch=1,2,4", "--axis", "schedule=1f1b,interleaved:2,zb-h1", "--axis", "cp=1,2")
+
+
+class Search(OnRanks):
+    def search(self, *words, code=0):
+        answer = run("plan", "search", *words)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        return answer
+
+    def found(self, *words):
+        self.search(*words, "--json", self.path("out.json"))
+        with open(self.path("out.json")) as file:
+            return json.load(file)
+
+    def test_all_methods_find_the_same_and_say_what_it_took(self):
+        found = self.found(*SMALL, "--method", "all")
+        names = [one["method"] for one in found["methods"]]
+        self.assertEqual(names, ["exhaustive", "dynamic", "integer", "evolution", "annealing", "gradient"])
+        values = [one["best"]["value"] for one in found["methods"]]
+        for name, value in zip(names, values):
+            self.assertAlmostEqual(value, values[0], delta=1e-9 * values[0], msg=name)
+        by_name = {one["method"]: one for one in found["methods"]}
+        self.assertGreater(by_name["exhaustive"]["considered"], 1000)
+        self.assertLess(by_name["integer"]["evaluated"], by_name["exhaustive"]["considered"] / 5)
+        for one in found["methods"]:
+            self.assertGreater(one["evaluated"], 0)
+            self.assertLessEqual(one["evaluated"], one["considered"])
+        self.assertLessEqual({"layout", "memory_bytes", "step_s", "fits"}, set(found["best"]))
+        self.assertTrue(found["best"]["fits"])
+        layout = found["best"]["layout"]
+        self.assertEqual(layout["tp"] * layout["pp"] * layout["dp"] * layout["cp"], 16)
+
+    def test_the_front_falls(self):
+        front = self.found(*SMALL, "--pareto")["pareto"]
+        self.assertGreater(len(front), 2)
+        for a, b in zip(front, front[1:]):
+            self.assertLess(a["step_s"], b["step_s"])
+            self.assertGreater(a["memory_bytes"], b["memory_bytes"])
+
+    def test_objectives_differ(self):
+        fast, small = self.found(*SMALL), self.found(*SMALL, "--objective", "memory")
+        self.assertLess(small["best"]["memory_bytes"]["total"], fast["best"]["memory_bytes"]["total"])
+        self.assertLess(fast["best"]["step_s"], small["best"]["step_s"])
+
+    def test_the_explanation_and_the_page(self):
+        answer = self.search(*SMALL, "--explain", "--html", self.path("page.html"))
+        for words in ("What binds it", "One change", "arithmetic rate", "Memory of the most loaded"):
+            self.assertIn(words, answer.stdout)
+        with open(self.path("page.html")) as file:
+            page = file.read()
+        self.assertGreater(page.count("<circle"), 20)
+        self.assertIn("<polyline", page)
+        self.assertIn("<title>dp=", page)
+
+    def test_a_run_file_of_the_best_is_read_back(self):
+        words = ("--model", "gpt-tiny", "--cluster", TWO_CORES, "--gpus", "2", "--global-batch", "8", "--software",
+                 "espalier", "--precision", "fp32")
+        found = self.found(*words, "--axis", "offload=none", "--out", self.path("best.toml"))
+        answer = run("plan", "estimate", "--run", self.path("best.toml"), "--cluster", TWO_CORES, "--gpus", "2", "--json",
+                     self.path("estimate.json"))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        with open(self.path("best.toml")) as file:
+            text = file.read()
+        for key in ("tp", "pp", "dp", "cp"):
+            self.assertRegex(text, rf"(?m)^{key} = {found['best']['layout'][key]}$")
+
+    def test_a_pipeline_over_two_kinds(self):
+        found = self.found("--model", "gpt3-1.3b", "--cluster", "dgx-a100", "--gpus", "4", "--also", "dgx-1:4",
+                           "--global-batch", "64", "--precision", "fp16")
+        self.assertEqual(sum(stage["layers"] for stage in found["stages"]), 24)
+        self.assertEqual(len({stage["processor"] for stage in found["stages"]}), 2)
+        self.assertGreater(found["step_s"], found["ideal_s"])
+
+    def test_a_trillion_parameters_on_3072_processors(self):
+        found = self.found("--model", "gpt-1t", "--cluster", "selene", "--gpus", "3072", "--global-batch", "3072")
+        self.assertTrue(found["exact"])
+        self.assertEqual(found["best"]["layout"]["tp"] * found["best"]["layout"]["pp"] * found["best"]["layout"]["dp"] *
+                         found["best"]["layout"]["cp"], 3072)
+
+
+class Refused(OnRanks):
+    def refused(self, *words):
+        answer = run("plan", "search", *words)
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        return answer.stderr
+
+    def test_what_there_is_not_is_named_with_the_nearest(self):
+        self.assertIn('"exhaustive"', self.refused(*SMALL, "--method", "exhaustve"))
+        self.assertIn('"goodput"', self.refused(*SMALL, "--objective", "godput"))
+        self.assertIn('"tp"', self.refused(*SMALL, "--axis", "tpp=2"))
+        self.assertIn("1, 2, 4, 8, 16", self.refused(*SMALL, "--axis", "tp=3"))
+        self.assertIn("dgx-1:16", self.refused(*SMALL, "--also", "dgx-1"))
+        self.assertIn("--top", self.refused(*SMALL, "--top", "0"))
+
+    def test_what_fits_in_no_way_says_how_much_is_missing(self):
+        words = self.refused("--model", "gpt-1t", "--cluster", "dgx-a100", "--gpus", "8", "--global-batch", "8")
+        self.assertRegex(words, r"fits on 8 processors .* in no way: the most sparing, .* needs [\d.]+ GB")
+
+
+class Auto(OnRanks):
+    def auto(self, ranks, name, *settings, steps=4):
+        words = ["--nproc", str(ranks), "--run-dir", self.path(name), "--cluster", TWO_CORES,
+                 "--set", "parallel.layout=auto"]
+        for setting in settings:
+            words += ["--set", setting]
+        return self.train(*words, steps=steps)
+
+    def test_it_trains_what_it_chose_and_compares(self):
+        answer = self.auto(4, "auto")
+        told = re.search(r"parallel\.layout = auto: (.*?), expected", answer.stderr)
+        self.assertTrue(told, answer.stderr)
+        with open(self.path("auto/summary.json")) as file:
+            summary = json.load(file)
+        layout = summary["layout"]
+        self.assertEqual(layout["dp"] * layout["tp"] * layout["pp"] * layout["cp"], 4)
+        self.assertIn(f"dp={layout['dp']}", told.group(1))
+        self.assertGreater(summary["predicted_step_s"], 0)
+        self.assertGreater(summary["measured_step_s"], 0)
+        self.assertAlmostEqual(summary["prediction_error"],
+                               summary["predicted_step_s"] / summary["measured_step_s"] - 1, places=6)
+        with open(self.path("auto/run.toml")) as file:
+            text = file.read()
+        self.assertRegex(text, rf"(?m)^tp = {layout['tp']}$")
+        self.assertRegex(text, r"(?m)^layout = ''$")
+        # The resolved file trains the same without asking.
+        again = run("train", self.path("auto/run.toml"), "--nproc", "4", "--run-dir", self.path("again"))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertNotIn("auto", again.stderr)
+        self.assertEqual([m["loss"] for m in self.metrics("again")], [m["loss"] for m in self.metrics("auto")])
+
+    def test_it_keeps_what_the_file_fixes(self):
+        self.auto(2, "zero", "sync.method=zero2", "train.micro_batch=2", "train.recompute=full")
+        with open(self.path("zero/run.toml")) as file:
+            text = file.read()
+        self.assertRegex(text, r"(?m)^method = 'zero2'$")
+        self.assertRegex(text, r"(?m)^micro_batch = 2$")
+
+    def test_a_way_of_agreeing_that_wants_whole_copies_gets_them(self):
+        self.auto(2, "gossip", "sync.method=local")
+        with open(self.path("gossip/summary.json")) as file:
+            layout = json.load(file)["layout"]
+        self.assertEqual(layout["cp"], 1)
+
+    def test_another_word_is_refused(self):
+        answer = self.train("--set", "parallel.layout=best", code=2)
+        self.assertIn("auto", answer.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
