@@ -122,6 +122,8 @@ TrainCase case_of(const TrainBench& bench, const std::string& name, int ranks, i
   it.recompute = bench.recompute;
   if (it.model.arch != "gpt" && it.model.arch != "llama")
     throw UsageError(fmt::format("--model {}: decoders only here (gpt, llama)", name));
+  it.power_rank = bench.power_rank;
+  if (it.power_rank > 0) it.settings.push_back(fmt::format("sync.compress=powersgd:{}", it.power_rank));
   if (it.batch % ranks != 0)
     throw UsageError(
         fmt::format("--nproc {}: {} sequences do not divide among them; --batch sets how many", ranks, it.batch));
@@ -235,6 +237,9 @@ void define_bench_train(CLI::App& app, Chosen& chosen) {
   app.add_option("--sync", o->sync, "how several ranks agree, as allreduce,zero1 [allreduce]")
       ->delimiter(',')
       ->type_name(methods);
+  app.add_option("--powersgd", o->power_rank, "gradients travel by PowerSGD of this rank, PyTorch's by its hook")
+      ->type_name("R")
+      ->check(CLI::Range(1, 4096));
   app.add_option("--layout", o->layouts,
                  "divide the model among the ranks, as tp=2, against one process; may be given again")
       ->type_name("KEYS")

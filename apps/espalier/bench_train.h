@@ -22,6 +22,7 @@ struct TrainBench {
   std::vector<int> threads;  // of a rank; empty: all usable cores, shared out among the ranks
   std::vector<int> nproc = {1};
   std::vector<std::string> sync = {"allreduce"};  // with several ranks: the methods compared, the first against rivals
+  int64_t power_rank = 0;                         // of PowerSGD, ours and a rival's; 0: gradients travel as they are
   int steps = 5, rounds = 3, warmup = 2;
   std::vector<std::string> peers;
   std::vector<std::string> layouts;  // one model divided: these against one process
@@ -36,6 +37,7 @@ struct TrainCase {
   int threads = 1, ranks = 1;                                  // threads: of each rank
   std::string precision = "fp32", recompute = "none", tokens;  // tokens: a file of u16
   std::string sync = "allreduce";
+  int64_t power_rank = 0;
   std::vector<std::string> settings;  // of our own runs: further section.key=value
   int64_t tokens_per_step() const { return batch * seq; }
 };

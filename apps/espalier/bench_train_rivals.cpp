@@ -61,6 +61,7 @@ launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& 
     options.command.emplace_back(name);
     options.command.push_back(std::to_string(value));
   }
+  if (it.power_rank > 0) options.command.insert(options.command.end(), {"--power-rank", std::to_string(it.power_rank)});
   options.num_ranks = it.ranks;
   if (it.ranks > 1) {
     options.command.insert(options.command.end(), {"--meet", fmt::format("{}.{}", it.tokens, board.name())});

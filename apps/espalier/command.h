@@ -51,6 +51,7 @@ void define_eval(CLI::App& app, Chosen& chosen);
 void define_generate(CLI::App& app, Chosen& chosen);
 void define_lab(CLI::App& app, Chosen& chosen);
 void define_lab_allreduce(CLI::App& app, Chosen& chosen);
+void define_lab_compression(CLI::App& app, Chosen& chosen);
 void define_lab_context(CLI::App& app, Chosen& chosen);
 void define_lab_ddp(CLI::App& app, Chosen& chosen);
 void define_lab_gossip(CLI::App& app, Chosen& chosen);

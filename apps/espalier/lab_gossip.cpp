@@ -91,7 +91,7 @@ int run_lab_gossip(const GossipLab& o) {
   fmt::print("{}", text);
   write_lab({o.copies.json, o.copies.out}, "gossip", text, report_of(o.copies, *problem, runs),
             draw_svg(fmt::format("Decentralised SGD, {} ranks", o.copies.nproc), "steps",
-                     "squared error per coordinate", error_series(runs)));
+                     "squared error per coordinate", error_series(runs), Axes::plain));
   return static_cast<int>(ExitCode::done);
 }
 

@@ -69,7 +69,7 @@ int run_lab_local(const LocalLab& o) {
   fmt::print("{}", text);
   write_lab({o.copies.json, o.copies.out}, "local", text, report_of(o.copies, *problem, runs),
             draw_svg(fmt::format("Local steps, {} ranks", o.copies.nproc), "steps", "squared error per coordinate",
-                     error_series(runs)));
+                     error_series(runs), Axes::plain));
   return static_cast<int>(ExitCode::done);
 }
 

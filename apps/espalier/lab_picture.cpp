@@ -27,10 +27,23 @@ std::string micro(double us) {
                      : fmt::format("{:g} µs", us);
 }
 
+std::string tick_x(double value, Axes axes) {
+  return axes == Axes::plain ? fmt::format("{:g}", value) : human_bytes(static_cast<uint64_t>(value));
+}
+
+std::string tick_y(double value, Axes axes) {
+  return axes == Axes::plain ? fmt::format("{:g}", value) : micro(value);
+}
+
+// Decades between grid lines, so that a tall picture has about eight of them.
+double decades(const Axis& axis) {
+  return std::max(1.0, std::ceil(std::log10(axis.high / axis.low) / 8));
+}
+
 }  // namespace
 
 std::string draw_svg(const std::string& title, const std::string& x_axis, const std::string& y_axis,
-                     const std::vector<Series>& series) {
+                     const std::vector<Series>& series, Axes axes) {
   Axis x{1e300, 0, kLeft, kWidth - kRight}, y{1e300, 0, kHeight - kBottom, kTop};
   for (const Series& line : series)
     for (auto [a, b] : line.points) {
@@ -41,12 +54,12 @@ std::string draw_svg(const std::string& title, const std::string& x_axis, const 
   svg += svg_text(kLeft, 28, "start", title, "font-weight=\"bold\"");
   for (double bytes = std::exp2(std::ceil(std::log2(x.low))); bytes <= x.high * 1.001; bytes *= 4) {
     svg += fmt::format("<path class=\"grid\" d=\"M{0:.1f} {1}V{2}\"/>\n", x.at(bytes), kTop, kHeight - kBottom);
-    svg += svg_text(x.at(bytes), kHeight - kBottom + 20, "middle", human_bytes(static_cast<uint64_t>(bytes)));
+    svg += svg_text(x.at(bytes), kHeight - kBottom + 20, "middle", tick_x(bytes, axes));
   }
-  for (double us = std::pow(10, std::floor(std::log10(y.low))); us <= y.high * 1.001; us *= 10) {
+  for (double us = std::pow(10, std::floor(std::log10(y.low))); us <= y.high * 1.001; us *= std::pow(10, decades(y))) {
     if (us < y.low) continue;
     svg += fmt::format("<path class=\"grid\" d=\"M{} {:.1f}H{}\"/>\n", kLeft, y.at(us), kWidth - kRight);
-    svg += svg_text(kLeft - 8, y.at(us) + 4, "end", micro(us));
+    svg += svg_text(kLeft - 8, y.at(us) + 4, "end", tick_y(us, axes));
   }
   svg += svg_text((kLeft + kWidth - kRight) / 2, kHeight - 16, "middle", x_axis);
   svg += fmt::format("<text transform=\"translate(18 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", kHeight / 2,

@@ -1,7 +1,8 @@
-// A picture of times against sizes: both axes logarithmic, one line per series, its name at its end. Plain SVG that
-// reads on light and dark pages.
+// A picture of times against sizes, or of plain numbers: both axes logarithmic, one line per series, its name at its
+// end. Plain SVG that reads on light and dark pages.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,9 @@ struct Series {
   bool dashed = false;
 };
 
+enum class Axes : uint8_t { time_of_bytes, plain };  // how ticks are written: 64 KiB and 3 ms, or 1000 and 10⁻³
+
 std::string draw_svg(const std::string& title, const std::string& x_axis, const std::string& y_axis,
-                     const std::vector<Series>& series);
+                     const std::vector<Series>& series, Axes axes = Axes::time_of_bytes);
 
 }  // namespace esp::app

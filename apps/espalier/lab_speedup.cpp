@@ -125,7 +125,7 @@ int run_lab_speedup(const SpeedupLab& asked) {
       text_table({"ranks", "E[x²]", "formula", "difference", "steps to the error", "speed-up"}, rows), o.lr, o.slow_lr);
   fmt::print("{}", text);
   write_lab({o.json, o.out}, "speedup", text, report(o, points),
-            draw_svg("Noise left by parallel SGD", "ranks", "E[x²]", {measured, formula}));
+            draw_svg("Noise left by parallel SGD", "ranks", "E[x²]", {measured, formula}, Axes::plain));
   return static_cast<int>(ExitCode::done);
 }
 

@@ -2,7 +2,7 @@
 """PyTorch's side of `bench train`: the same decoder, data, batch and optimizer, as one writes it for this version.
 
 Several ranks are DistributedDataParallel over gloo, each with its part of the batch, in its quickest settings: gradients
-are views of the buckets, and unused parameters are not looked for.
+are views of the buckets, and unused parameters are not looked for. With --power-rank they travel by its powerSGD_hook.
 
 Told over a socket what to run, like the other rivals (serve.h): `run steps=N` is answered with
 `done ns=t1,t2,… loss=L`, one time per step. Between commands it blocks in recv and takes no core.
@@ -17,6 +17,7 @@ import torch
 import torch.distributed
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 
 class Attention(nn.Module):
@@ -94,6 +95,12 @@ class Run:
             torch.distributed.init_process_group("gloo", init_method="file://" + o.meet, rank=o.rank, world_size=o.ranks)
             self.model = nn.parallel.DistributedDataParallel(
                 self.model, find_unused_parameters=False, gradient_as_bucket_view=True)
+            if o.power_rank:
+                # Its defaults: matrices of which half or more is saved, error feedback, warm start. It wants two plain
+                # steps first, which the warm-up takes.
+                self.model.register_comm_hook(
+                    powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=o.power_rank, start_powerSGD_iter=2),
+                    powerSGD_hook.powerSGD_hook)
             torch.manual_seed(1 + o.rank)  # the same model, other samples
         matrices = [p for p in self.model.parameters() if p.dim() >= 2]
         rest = [p for p in self.model.parameters() if p.dim() < 2]
@@ -132,6 +139,7 @@ def main():
     parser.add_argument("--tokens", required=True)
     for name in ("layers", "heads", "dim", "vocab", "seq", "batch", "threads", "ranks"):
         parser.add_argument("--" + name, type=int, required=True)
+    parser.add_argument("--power-rank", type=int, default=0, help="of PowerSGD; 0: gradients travel as they are")
     parser.add_argument("--meet", help="a file that is not there yet")
     o = parser.parse_args()
     o.rank = int(os.environ.get("RANK", "0")) if o.ranks > 1 else 0

@@ -1,0 +1,242 @@
+// espalier lab compression: what a compressor leaves of a vector, how fast, and what becomes of descent when gradients
+// travel that way, with and without feedback of what was left out.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/command.h"
+#include "apps/espalier/lab_descent.h"
+#include "apps/espalier/lab_output.h"
+#include "apps/espalier/lab_picture.h"
+#include "apps/espalier/lab_svg.h"
+#include "apps/espalier/text_table.h"
+#include "esp/base/clock.h"
+#include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
+
+namespace esp::app {
+namespace {
+
+struct CompressionLab {
+  int nproc = 8;
+  int64_t values = 1 << 20, dim = 64, steps = 4000;
+  int draws = 8;
+  double lr = 0.05, noise = 0, heterogeneity = 1;
+  std::string compress = "topk:0.0625", json, out;
+};
+
+// Of one compressor and normal values: what theory promises for every vector, and what it was for this one.
+struct Measured {
+  std::string spec;
+  int64_t bytes = 0;
+  sync::Guarantee promised;
+  double lost = 0;  // E‖C(x) − x‖² / ‖x‖²
+  double off = 0;   // ‖mean C(x) − x‖² / ‖x‖²: falls with the draws where C is unbiased
+  double encode_gbs = 0, decode_gbs = 0;
+};
+
+double squared(const std::vector<double>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
+}
+
+Measured measure(const CompressionLab& o, const std::string& spec, const std::vector<float>& x) {
+  const auto compressor = sync::make_compressor(spec);
+  compressor->check(o.values);
+  Measured it;
+  it.spec = spec;
+  it.promised = compressor->guarantee(o.values);
+  std::vector<std::byte> code(compressor->code_bytes(o.values, DType::f32));
+  std::vector<float> y(x.size());
+  std::vector<double> mean(x.size());
+  double norm = 0, encode_s = 1e30, decode_s = 1e30;
+  for (const float one : x) norm += static_cast<double>(one) * one;
+  for (int k = 0; k < o.draws; ++k) {
+    const sync::Draw draw{1, static_cast<uint64_t>(k), 0};
+    const int64_t begun = now_ns();
+    const size_t length = compressor->encode(code.data(), x.data(), o.values, DType::f32, draw, {});
+    const int64_t between = now_ns();
+    compressor->decode(y.data(), sync::Into::overwrite, {code.data(), length}, o.values, DType::f32, draw, {});
+    decode_s = std::min(decode_s, static_cast<double>(now_ns() - between) * 1e-9);
+    encode_s = std::min(encode_s, static_cast<double>(between - begun) * 1e-9);
+    it.bytes = static_cast<int64_t>(length);
+    double lost = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      lost += std::pow(static_cast<double>(y[i]) - x[i], 2);
+      mean[i] += y[i] / static_cast<double>(o.draws);
+    }
+    it.lost += lost / norm / o.draws;
+  }
+  it.off = squared(mean, x) / norm;
+  it.encode_gbs = 4e-9 * static_cast<double>(o.values) / encode_s;
+  it.decode_gbs = 4e-9 * static_cast<double>(o.values) / decode_s;
+  return it;
+}
+
+std::vector<Measured> measure_all(const CompressionLab& o) {
+  std::vector<float> x(static_cast<size_t>(o.values));
+  kernel::fill_normal(x.data(), 0, 1, 1, 0, 0, o.values, DType::f32, {});
+  std::vector<Measured> all;
+  for (const char* spec :
+       {"identity", "fp16", "bf16", "int8:256", "int8:256:stochastic", "int4:128", "qsgd:16:512", "natural", "sign",
+        "onebit", "topk:0.01", "topk:0.05", "randomk:0.01", "randomk:0.01:unscaled", "threshold:2.5"})
+    all.push_back(measure(o, spec, x));
+  return all;
+}
+
+std::string promise(const sync::Guarantee& promised) {
+  if (promised.omega) return fmt::format("ω ≤ {:.3g}", *promised.omega);
+  return promised.delta ? fmt::format("δ ≥ {:.3g}", *promised.delta) : "";
+}
+
+std::string compressors_text(const CompressionLab& o, const std::vector<Measured>& all) {
+  std::vector<Cells> rows;
+  for (const Measured& it : all)
+    rows.push_back({it.spec, fmt::format("{}", it.bytes),
+                    fmt::format("{:.1f}×", 4.0 * static_cast<double>(o.values) / static_cast<double>(it.bytes)),
+                    promise(it.promised),
+                    it.promised.omega ? fmt::format("ω = {:.3g}", it.lost) : fmt::format("δ = {:.3g}", 1 - it.lost),
+                    fmt::format("{:.1e}", it.off), fmt::format("{:.1f}", it.encode_gbs),
+                    fmt::format("{:.1f}", it.decode_gbs)});
+  return text_table({"compressor", "bytes", "fewer", "theory", "measured", "bias²", "encode GB/s", "decode GB/s"},
+                    rows);
+}
+
+std::vector<DescentCase> cases_of(const CompressionLab& o) {
+  return {{"parallel SGD", "identity", "none"},
+          {"no feedback", o.compress, "none"},
+          {"EF", o.compress, "ef"},
+          {"DoubleSqueeze", o.compress, "double_squeeze"},
+          {"EF21", o.compress, "ef21"},
+          {"NEOLITHIC, R = 2", o.compress, "neolithic:2"},
+          {"QSGD", "qsgd:16", "none"},
+          {"int8, EF", "int8:64", "ef"},
+          {"sign, EF", "sign", "ef"}};
+}
+
+std::string descents_text(const std::vector<Descent>& runs) {
+  std::vector<Cells> rows;
+  for (const Descent& run : runs)
+    rows.push_back({run.it.name, run.it.compress, std::string(sync::name_of(run.way)),
+                    fmt::format("{:.1f}", run.bytes_per_step), fmt::format("{:.1f}", run.formula_bytes),
+                    fmt::format("{:.2e}", run.error.back()), run.error.back() > run.error.front() ? "diverges" : ""});
+  return text_table({"way", "compressor", "added by", "bytes/step", "formula", "‖x − x*‖²/d", ""}, rows);
+}
+
+Json descents_json(const std::vector<Descent>& runs) {
+  Json rows = Json::array();
+  for (const Descent& run : runs)
+    rows.push_back({{"name", run.it.name},
+                    {"compress", run.it.compress},
+                    {"feedback", run.it.feedback},
+                    {"way", sync::name_of(run.way)},
+                    {"bytes_per_step", run.bytes_per_step},
+                    {"formula_bytes", run.formula_bytes},
+                    {"error", run.error}});
+  return rows;
+}
+
+Json report_of(const CompressionLab& o, const std::vector<Measured>& all, const std::vector<Descent>& example,
+               const std::vector<Descent>& runs) {
+  Json rows = Json::array();
+  for (const Measured& it : all) {
+    Json row = {{"compressor", it.spec}, {"bytes", it.bytes},           {"lost", it.lost},
+                {"bias", it.off},        {"encode_gbs", it.encode_gbs}, {"decode_gbs", it.decode_gbs}};
+    if (it.promised.omega) row["omega"] = *it.promised.omega;
+    if (it.promised.delta) row["delta"] = *it.promised.delta;
+    rows.push_back(row);
+  }
+  return {{"values", o.values},
+          {"draws", o.draws},
+          {"ranks", o.nproc},
+          {"steps", o.steps},
+          {"lr", o.lr},
+          {"noise", o.noise},
+          {"dim", o.dim},
+          {"compressors", rows},
+          {"heterogeneity", o.heterogeneity},
+          {"diverging", descents_json(example)},
+          {"descents", descents_json(runs)}};
+}
+
+std::vector<Series> series_of(const std::vector<Descent>& runs) {
+  std::vector<Series> all;
+  for (const Descent& run : runs) {
+    Series series{run.it.name, {}, run.it.feedback == "none" && run.it.name != "parallel SGD"};
+    double next = 1;
+    for (size_t k = 0; k < run.error.size(); ++k) {
+      if (static_cast<double>(k + 1) < next) continue;
+      // Below this it is rounding, above it a straight line that would press all others flat.
+      series.points.emplace_back(static_cast<double>(k + 1), std::clamp(run.error[k], 1e-16, 1e6));
+      next = std::max(next + 1, next * 1.03);
+    }
+    all.push_back(std::move(series));
+  }
+  return all;
+}
+
+// One picture above the other.
+std::string stacked(const std::string& above, const std::string& below, double width, double height) {
+  return svg_open(width, 2 * height) + above + fmt::format("<g transform=\"translate(0 {})\">\n", height) + below +
+         "</g>\n</svg>\n";
+}
+
+void check(const CompressionLab& o) {
+  if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", o.nproc));
+  if (o.values < 1024 || o.draws < 1 || o.steps < 10 || o.dim < 1 || o.dim > 1'000'000)
+    throw UsageError("--values: at least 1024; --draws: 1; --steps: 10; --dim: between 1 and 1000000");
+  if (!(o.lr > 0) || !(o.noise >= 0) || !(o.heterogeneity >= 0))
+    throw UsageError("--lr: more than 0; --noise and --heterogeneity: at least 0");
+  sync::make_compressor(o.compress)->check(o.dim);
+}
+
+int run_lab_compression(const CompressionLab& o) {
+  check(o);
+  const std::vector<Measured> all = measure_all(o);
+  std::vector<Descent> example, runs;
+  const DescentProblem spread = spread_problem();
+  for (const char* feedback : {"none", "ef", "double_squeeze", "ef21", "neolithic:2"})
+    example.push_back(descend(spread, {std::string("topk:1, ") + feedback, "topk:1", feedback}, 0.02, 1000));
+  const DescentProblem quadratic = quadratic_problem(o.nproc, o.dim, o.heterogeneity, o.noise);
+  for (const DescentCase& it : cases_of(o)) runs.push_back(descend(quadratic, it, o.lr, o.steps));
+  const std::string text = fmt::format(
+      "{} normal values, {} draws, one core. Theory holds for every vector, what was measured for this one.\n\n{}\n"
+      "Top-1 of 3 coordinates on 3 ranks, f_i = ⟨a_i, x⟩² + ¼‖x‖² (Beznosikov et al. 2020), step 0.02, 1000 steps: "
+      "what "
+      "ranks\nsend cancels what all of them want, so that without feedback every step leads away.\n\n{}\n"
+      "{} ranks with minimisers of their own, {} coordinates, heterogeneity {}, σ = {}, step {}, {} steps. Bytes are "
+      "of "
+      "the\nrank that sends most, from its communicator.\n\n{}",
+      o.values, o.draws, compressors_text(o, all), descents_text(example), o.nproc, o.dim, o.heterogeneity, o.noise,
+      o.lr, o.steps, descents_text(runs));
+  fmt::print("{}", text);
+  const auto picture = [](const std::string& title, const std::vector<Descent>& of) {
+    return draw_svg(title, "steps", "‖x − x*‖² / d", series_of(of), Axes::plain);
+  };
+  write_lab({o.json, o.out}, "compression", text, report_of(o, all, example, runs),
+            stacked(picture("Top-1 with and without feedback, 3 ranks", example),
+                    picture(fmt::format("{}, {} unlike ranks", o.compress, o.nproc), runs), 860, 520));
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+void define_lab_compression(CLI::App& app, Chosen& chosen) {
+  auto o = keep<CompressionLab>(app, chosen, run_lab_compression);
+  app.add_option("--values", o->values, "compressed in the first table [1048576]")->type_name("N");
+  app.add_option("--draws", o->draws, "of what is random there [8]")->type_name("N");
+  app.add_option("--nproc", o->nproc, "ranks that descend together [8]")->type_name("N");
+  app.add_option("--compress", o->compress, "what they send [topk:0.0625]")->type_name("SPEC");
+  app.add_option("--dim", o->dim, "coordinates of their problem [64]")->type_name("D");
+  app.add_option("--heterogeneity", o->heterogeneity, "how far their answers are apart [1]")->type_name("Z");
+  app.add_option("--noise", o->noise, "of a gradient, standard deviation [0]")->type_name("S");
+  app.add_option("--steps", o->steps, "of each way [4000]")->type_name("N");
+  app.add_option("--lr", o->lr, "step size [0.05]")->type_name("G");
+  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+}
+
+}  // namespace esp::app

@@ -1,0 +1,35 @@
+// Descent whose gradients travel through a compressor and its feedback, between real ranks (threads of this process).
+// No optimizer stands between: x ← x − γ·exchange(g_i), so that what theory says is what is seen.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "esp/sync/compress/aggregation.h"
+
+namespace esp::app {
+
+struct DescentProblem {
+  int nodes = 0;
+  std::vector<double> start, minimiser;
+  std::function<void(int node, int64_t step, std::span<const double> x, std::span<double> g)> gradient;
+};
+// Three nodes of f_i = ⟨a_i, x⟩² + ¼‖x‖² whose largest coordinates all point away from the minimum.
+DescentProblem spread_problem();
+DescentProblem quadratic_problem(int nodes, int64_t dim, double heterogeneity, double noise);
+
+struct DescentCase {
+  std::string name, compress, feedback;
+};
+
+struct Descent {
+  DescentCase it;
+  sync::Way way = sync::Way::gather;
+  std::vector<double> error;                     // ‖x − x*‖² / d, before the first step and after each
+  double bytes_per_step = 0, formula_bytes = 0;  // of the rank that sends most
+};
+Descent descend(const DescentProblem& problem, const DescentCase& it, double lr, int64_t steps);
+
+}  // namespace esp::app
