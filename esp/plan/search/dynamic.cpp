@@ -30,7 +30,7 @@ void gather(Inquiry& inquiry, Choice& choice, size_t axis, std::vector<Candidate
   }
   for (size_t value = 0; value < problem.axes()[axis].values.size(); ++value) {
     choice[axis] = static_cast<uint8_t>(value);
-    if (!problem.allowed(choice, axis + 1) || problem.too_heavy(choice, axis + 1)) {
+    if (!problem.allowed(choice, axis + 1) || !problem.lightest(choice, axis + 1).fits) {
       ++inquiry.counts().subtrees;
     } else {
       gather(inquiry, choice, axis + 1, found);

@@ -20,7 +20,7 @@ void walk(Inquiry& inquiry, Choice& choice, size_t axis) {
   const size_t num_values = problem.axes()[axis].values.size();
   for (size_t value = 0; value < num_values; ++value) {
     choice[axis] = static_cast<uint8_t>(value);
-    if (problem.allowed(choice, axis + 1) && !problem.too_heavy(choice, axis + 1)) {
+    if (problem.allowed(choice, axis + 1) && problem.lightest(choice, axis + 1).fits) {
       walk(inquiry, choice, axis + 1);
     } else {
       ++inquiry.counts().subtrees;

@@ -58,8 +58,8 @@ Answer Inquiry::ask_weighed(const Choice& choice, const Weight& weight) {
   return {Answer::Kind::estimated, worth.value, 0};
 }
 
-bool Inquiry::hopeless(const Choice& choice, size_t num_set) const {
-  return leaders_.hopeless(problem_.floor(choice, num_set, 0), 0);
+bool Inquiry::hopeless(const Choice& choice, size_t num_set, const Weight& lightest) const {
+  return leaders_.hopeless(problem_.floor(choice, num_set, lightest.memory_bytes), lightest.memory_bytes);
 }
 
 void Inquiry::take(Inquiry&& other) {

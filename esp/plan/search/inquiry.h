@@ -31,7 +31,8 @@ class Inquiry {
   Answer ask_allowed(const Choice& choice);
   // Only what comes after the weighing: `weight` is the choice's and fits.
   Answer ask_weighed(const Choice& choice, const Weight& weight);
-  bool hopeless(const Choice& choice, size_t num_set) const;
+  // Of all that begin so, none lighter than `lightest`.
+  bool hopeless(const Choice& choice, size_t num_set, const Weight& lightest) const;
   bool hopeless(const Worth& floor, const Weight& weight) const {
     return leaders_.hopeless(floor, weight.memory_bytes);
   }

@@ -13,6 +13,7 @@ namespace {
 struct Child {
   double floor;
   uint8_t value;
+  Weight lightest;
 };
 
 void branch(Inquiry& inquiry, Choice& choice, size_t axis) {
@@ -25,16 +26,18 @@ void branch(Inquiry& inquiry, Choice& choice, size_t axis) {
   for (size_t value = 0; value < problem.axes()[axis].values.size(); ++value) {
     choice[axis] = static_cast<uint8_t>(value);
     if (!problem.allowed(choice, axis + 1)) continue;
-    if (problem.too_heavy(choice, axis + 1)) {
+    const Weight lightest = problem.lightest(choice, axis + 1);
+    if (!lightest.fits) {
       ++inquiry.counts().subtrees;
       continue;
     }
-    children.push_back({problem.floor(choice, axis + 1, 0).value, static_cast<uint8_t>(value)});
+    children.push_back(
+        {problem.floor(choice, axis + 1, lightest.memory_bytes).value, static_cast<uint8_t>(value), lightest});
   }
   std::stable_sort(children.begin(), children.end(), [](const Child& a, const Child& b) { return a.floor < b.floor; });
   for (const Child& child : children) {
     choice[axis] = child.value;
-    if (inquiry.hopeless(choice, axis + 1)) {
+    if (inquiry.hopeless(choice, axis + 1, child.lightest)) {
       ++inquiry.counts().subtrees;
     } else {
       branch(inquiry, choice, axis + 1);

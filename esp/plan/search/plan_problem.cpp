@@ -176,22 +176,26 @@ double PlanProblem::capacity(const Choice& choice) const {
   return cluster_.processor.kind == "cpu" ? whole / space_.gpus[choice[0]] * cluster_at(choice).num_nodes : whole;
 }
 
-Weight PlanProblem::weigh(const Choice& choice) const {
-  const double bytes = memory_of(shape_, cluster_at(choice), policy_at(choice)).total(), room = capacity(choice);
+Weight PlanProblem::weight_of(const Choice& choice, double bytes) const {
+  const double room = capacity(choice);
   return {bytes, room == 0 || bytes <= room, room == 0 ? 0 : bytes / room - 1};
 }
 
-bool PlanProblem::too_heavy(const Choice& choice, size_t num_set) const {
-  const double room = capacity(choice);
+Weight PlanProblem::weigh(const Choice& choice) const {
+  return weight_of(choice, memory_of(shape_, cluster_at(choice), policy_at(choice)).total());
+}
+
+Weight PlanProblem::lightest(const Choice& choice, size_t num_set) const {
   // Where every layer lies and what it leaves is known here; states are at least those of the most sparing ZeRO and
   // offload, and buffers, which those may need more of, are left out.
-  if (num_set != at(PlanAxis::division) + 1 || room == 0) return false;
+  if (num_set != at(PlanAxis::division) + 1) return {};
   Policy policy = policy_at(choice, num_set);
   policy.zero = *std::max_element(space_.zero.begin(), space_.zero.end());
   policy.offload = space_.offload.back();
+  double bytes = 0;
   for (const Memory& stage : stage_memories(shape_, cluster_at(choice), policy))
-    if (stage.states() + stage.activation > room) return true;
-  return false;
+    bytes = std::max(bytes, stage.states() + stage.activation);
+  return weight_of(choice, bytes);
 }
 
 Estimate PlanProblem::estimate_at(const Choice& choice) const {

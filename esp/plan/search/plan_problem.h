@@ -42,7 +42,7 @@ class PlanProblem : public Problem {
   Worth floor(const Choice& choice, size_t num_set, double memory_bytes) const override;
   Weight weigh(const Choice& choice) const override;
   Worth worth(const Choice& choice) const override;
-  bool too_heavy(const Choice& choice, size_t num_set) const override;
+  Weight lightest(const Choice& choice, size_t num_set) const override;
   double divided_floor(const Choice& choice, double memory_bytes) const override;
 
   // Axes beyond the first `num_set` are neutral: what breaks no rule that others do not.
@@ -58,6 +58,7 @@ class PlanProblem : public Problem {
   std::string text_of(const Choice& choice) const;  // "tp=8 pp=4 dp=16 …", what is not neutral
 
  private:
+  Weight weight_of(const Choice& choice, double bytes) const;
   double time_floor_s(const Choice& choice, size_t num_set) const;
   // Of the choice's schedule, its stages equal but for the first, which takes `dearest` (0: equal too).
   double pipeline_floor_s(const Choice& choice, double dearest) const;

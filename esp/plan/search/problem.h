@@ -49,10 +49,10 @@ class Problem {
   virtual Weight weigh(const Choice& choice) const = 0;
   // Of a choice that is allowed and fits.
   virtual Worth worth(const Choice& choice) const = 0;
-  // Whether all that begin so, for any number of axes set, are too heavy: a relaxation; false where it is not known.
-  virtual bool too_heavy(const Choice& choice, size_t num_set) const {
+  // Nothing that begins so is lighter: a relaxation, of 0 bytes where none is known.
+  virtual Weight lightest(const Choice& choice, size_t num_set) const {
     (void)choice, (void)num_set;
-    return false;
+    return {};
   }
   // No division of the layers over the stages of this choice is worth less, by dynamic programming; of a problem
   // without layers, the floor.
