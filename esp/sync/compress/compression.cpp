@@ -58,6 +58,7 @@ std::unique_ptr<Feedback> Compression::summed(const Vector& v, comm::Communicato
                                               const tensor::Context& context) {
   const Options& o = setup_.options;
   if (compressor_) return make_feedback(o.feedback, {sum_of(v, ranks, context), v.factor, {}});
+  if (v.dtype != DType::f32) throw UsageError("sync.compress = powersgd: its products are of fp32, not of fp64");
   PowerSgdSetup power;
   power.ranks = ranks;
   power.context = context;
@@ -75,15 +76,16 @@ std::unique_ptr<Feedback> Compression::scattered(const Vector& v, comm::Communic
   return make_feedback(setup_.options.feedback, {sum_of(v, ranks, context), v.factor, {}, true});
 }
 
-std::unique_ptr<OneWay> Compression::one_way(const Vector& v, const tensor::Context& context, std::string_view kind) {
+std::unique_ptr<OneWay> Compression::one_way(const Vector& v, const tensor::Context& context, bool tells) {
   check_pair(v.end - v.begin);
   OneWaySetup setup;
   setup.compressor = compressor_.get();
-  setup.feedback = kind.empty() ? setup_.options.feedback : std::string(kind);
+  setup.feedback = setup_.options.feedback;
   setup.count = v.end - v.begin;
   setup.dtype = v.dtype;
   setup.seed = seed(v.index);
   setup.context = context;
+  setup.tells = tells;
   return std::make_unique<OneWay>(setup);
 }
 

@@ -35,8 +35,8 @@ class Compression {
   // Over ranks and with memory and threads that may be others than the setup's.
   std::unique_ptr<Feedback> summed(const Vector& vector, comm::Communicator* ranks, const tensor::Context& context);
   std::unique_ptr<Feedback> scattered(const Vector& vector, comm::Communicator* ranks, const tensor::Context& context);
-  // Of `kind` where it is not the feedback that the run file names.
-  std::unique_ptr<OneWay> one_way(const Vector& vector, const tensor::Context& context, std::string_view kind = {});
+  // A side that does not tell remembers nothing.
+  std::unique_ptr<OneWay> one_way(const Vector& vector, const tensor::Context& context, bool tells = true);
 
   const Compressor* compressor() const { return compressor_.get(); }  // null: PowerSGD
   // What was said of a pair that theory objects to, and is used all the same (sync.force).

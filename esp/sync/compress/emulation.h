@@ -34,6 +34,16 @@ class Emulation {
     return way_ == Way::two_phase ? down(sum, events_++) : sum;
   }
 
+  // The way up alone, with what was sent kept in mind or not.
+  Vector scattered(const std::string& feedback, const std::vector<Vector>& g) {
+    if (feedback == "ef") return ef(g);
+    if (feedback == "ef21") return ef21(g);
+    Vector sum(count());
+    const uint64_t event = events_++;
+    for (size_t i = 0; i < g.size(); ++i) add(sum, up(g[i], event, i), i == 0);
+    return scaled(sum);
+  }
+
   Vector ef(const std::vector<Vector>& g) {
     const Vector sum = squeeze(g, 1);
     return scaled(sum);

@@ -10,6 +10,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/weighted_sum.h"
 #include "esp/sync/gossip/neighbours.h"
+#include "esp/sync/gossip/told_moves.h"
 #include "esp/sync/local/own_copies.h"
 
 namespace esp::sync {
@@ -34,7 +35,13 @@ class Gossip final : public OwnCopies {
         when_(find_row("sync.gossip_mode", kModes, setup.options.gossip_mode).when),
         topology_(make_topology(setup.options.topology, num_copies())),
         gap_(spectral_gap(topology_)),
-        neighbours_(peers_, setup.context) {
+        neighbours_(peers_, setup.context),
+        compression_(compression()) {
+    if (compression_) {
+      if (topology_.turns.size() > 1)
+        throw UsageError("sync.compress with gossip: neighbours must stay the same, and in this graph they take turns");
+      moves_.emplace(peers_, setup.context, *compression_, setup.options.gossip_step);
+    }
     const Mixing& first = topology_.at(0);
     size_t most = 0;
     for (int i = 0; i < num_copies(); ++i) most = std::max(most, listeners(first, i).size());
@@ -54,15 +61,19 @@ class Gossip final : public OwnCopies {
       all.push_back({"tracked", y_});
       all.push_back({"gradient", before_});
     }
+    if (moves_)
+      for (Remembered& one : moves_->state()) all.push_back(std::move(one));
     return all;
   }
   void begin_at(int64_t step) override {
     OwnCopies::begin_at(step);
     y_ = before_ = {};
+    if (moves_) moves_->forget();
   }
   void go_on_at(int64_t step, bool equal) override {
     OwnCopies::go_on_at(step, equal);
     if (setup_.options.tracking && step > 0) make_tracked();
+    if (moves_ && step > 0) begin_moves();
   }
 
  private:
@@ -71,7 +82,15 @@ class Gossip final : public OwnCopies {
   bool tells() const { return !node_ || node_->rank() == 0; }  // of its node, to others
   int64_t average_before() const { return step() - 1; }        // the step whose average this one begins with
 
+  void begin_moves() {
+    std::vector<Tensor> all;
+    for (size_t unit = 0; unit < num_units(); ++unit) all.push_back(x(unit));
+    moves_->begin(all);
+    for (std::string& line : compression_->take_notes()) note(std::move(line));
+  }
+
   void before_gradients() override {
+    if (moves_ && !moves_->begun()) begin_moves();                       // they begin alike
     if (when_ == When::before && step() > 0) combine(average_before());  // they begin alike
     if (when_ == When::during && !of_all(step()) && tells())
       for (size_t unit = 0; unit < num_units(); ++unit)
@@ -96,7 +115,11 @@ class Gossip final : public OwnCopies {
 
   void combine(int64_t step) {
     if (of_all(step)) return average();
-    mix(topology_.at(step), [this](size_t unit) { return x(unit); });
+    if (moves_) {
+      for (size_t unit = 0; unit < num_units(); ++unit) moves_->mix(topology_.at(step), unit, x(unit), step);
+    } else {
+      mix(topology_.at(step), [this](size_t unit) { return x(unit); });
+    }
     for (size_t unit = 0; unit < num_units(); ++unit) changed(unit);
   }
 
@@ -162,7 +185,9 @@ class Gossip final : public OwnCopies {
   const double gap_;
   Neighbours neighbours_;
   std::vector<Neighbours::Flight> under_way_;
-  Tensor y_, before_;  // tracking: flat over all units
+  std::optional<Compression> compression_;
+  std::optional<ToldMoves> moves_;  // with codes
+  Tensor y_, before_;               // tracking: flat over all units
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 // With tracking the optimizer gets y in place of g, y ← W(y + g − g_before), which follows the mean gradient of all
 // copies and so takes away the bias of copies whose data differ (Di Lorenzo and Scutari 2016; Nedić et al. 2017).
 //
+// With sync.compress neighbours are told moves as codes (told_moves.h).
+//
 // In a hierarchy the first copies of the nodes gossip and tell theirs.
 #pragma once
 

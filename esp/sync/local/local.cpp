@@ -11,6 +11,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/weighted_sum.h"
 #include "esp/sync/local/own_copies.h"
+#include "esp/sync/local/server_mean.h"
 
 namespace esp::sync {
 namespace {
@@ -20,14 +21,112 @@ using tensor::Tensor;
 constexpr uint64_t kDrawing = 0x66656461;  // the purpose of these random numbers
 constexpr int64_t kInnerSteps = 500;
 
+// Rounds of own steps. Where ways back from θ, the beginning of the round, are what travels (DiLoCo, and codes), θ is
+// kept here.
 class LocalSteps : public OwnCopies {
  public:
-  LocalSteps(const Setup& setup, int64_t round) : OwnCopies(setup), round_(round) {}
+  LocalSteps(const Setup& setup, int64_t round, bool from_theta)
+      : OwnCopies(setup),
+        round_(round),
+        from_theta_(from_theta || setup.options.compress != "none"),
+        compression_(compression()) {}
+
+  std::vector<Remembered> remembered() override {
+    std::vector<Remembered> all = OwnCopies::remembered();
+    if (!theta_.defined()) return all;
+    all.push_back({"outer", theta_, true});
+    for (Remembered& one : remembered_of(exchanges_)) all.push_back(std::move(one));
+    return all;
+  }
+  void begin_at(int64_t step) override {
+    OwnCopies::begin_at(step);
+    theta_ = {};
+    exchanges_.clear();
+  }
+  void go_on_at(int64_t step, bool equal) override {
+    OwnCopies::go_on_at(step, equal);
+    if (from_theta_ && local_steps() > 0) make_theta();
+  }
 
  protected:
   int64_t local_steps() const { return step() - setup_.options.local_after; }
   bool ends_round() const { return (local_steps() + 1) % round_ == 0; }
+  bool has_codes() const { return compression_.has_value(); }
+  Tensor theta(size_t unit) const { return of_unit(theta_, unit); }
+  Tensor of_unit(const Tensor& all, size_t unit) const {
+    const auto& place = parameters_.units()[unit];
+    return all.slice(place.first, place.first + place.count);
+  }
+  Tensor outer_state() const {
+    return tensor::zeros(setup_.context, {parameters_.count()}, x(0).dtype(), device::MemoryCategory::optimizer);
+  }
+
+  // The first round begins where the copies are.
+  void before_gradients() override {
+    if (!from_theta_ || theta_.defined()) return;
+    make_theta();
+    for (size_t unit = 0; unit < num_units(); ++unit)
+      kernel::cast(theta(unit).data(), theta_.dtype(), x(unit).data(), x(unit).dtype(), x(unit).count(),
+                   setup_.context.stream);
+  }
+
+  // f(unit, Δ): Δ = Σ weight·(θ − x_i), as codes where they are asked for. Measures how far apart copies were, where
+  // Δ is the mean way back, and x is used up: f makes it anew.
+  template <typename F>
+  void with_ways_back(double weight, F&& f) {
+    const auto put = [&](size_t unit, const Tensor& sum) {
+      const kernel::WeightedTerm way_back[] = {{theta(unit).data(), 1}, {x(unit).data(), -1}};
+      kernel::weighted_sum(sum.data(), way_back, sum.count(), sum.dtype(), setup_.context.stream);
+      if (has_codes()) kernel::scale(sum.data(), weight, sum.count(), sum.dtype(), setup_.context.stream);
+    };
+    double apart = 0;
+    const auto use = [&](size_t unit, const Tensor& delta) {
+      if (!has_codes()) kernel::scale(delta.data(), weight, delta.count(), delta.dtype(), setup_.context.stream);
+      apart += distance(unit, delta);
+      f(unit, delta);
+      changed(unit);
+    };
+    if (!has_codes()) {
+      sum_units(put, use);
+    } else {
+      for (size_t unit = 0; unit < num_units(); ++unit) {
+        const Tensor own = scratch(x(unit)), delta = scratch(x(unit));
+        put(unit, own);
+        timed_exchange([&] { exchanges_[unit]->exchange(delta.data(), own.data()); });
+        use(unit, delta);
+      }
+      for (std::string& line : compression_->take_notes()) note(std::move(line));
+    }
+    measured(apart);
+    set_equal(true);
+  }
+
   const int64_t round_;  // steps
+
+ private:
+  void make_theta() {
+    theta_ = outer_state();
+    exchanges_.clear();
+    if (!has_codes()) return;
+    for (size_t unit = 0; unit < num_units(); ++unit) {
+      const auto& place = parameters_.units()[unit];
+      exchanges_.push_back(compression_->summed({place.first, place.first + place.count, unit, x(unit).dtype()},
+                                                num_copies() > 1 ? peers_.comm() : nullptr, setup_.context));
+    }
+  }
+
+  // ‖x_i − x̄‖², where x̄ = θ − Δ. Uses up x.
+  double distance(size_t unit, const Tensor& delta) {
+    const Tensor& mine = x(unit);
+    const kernel::WeightedTerm terms[] = {{mine.data(), 1}, {theta(unit).data(), -1}, {delta.data(), 1}};
+    kernel::weighted_sum(mine.data(), terms, mine.count(), mine.dtype(), setup_.context.stream);
+    return kernel::sum_of_squares(mine.data(), mine.count(), mine.dtype(), setup_.context.stream);
+  }
+
+  const bool from_theta_;
+  std::optional<Compression> compression_;
+  std::vector<std::unique_ptr<Feedback>> exchanges_;  // by unit
+  Tensor theta_;                                      // flat over all units
 };
 
 struct Weighing {
@@ -36,11 +135,19 @@ struct Weighing {
 };
 constexpr Weighing kWeighings[] = {{"equal", false}, {"tokens", true}};
 
+struct Averaging {
+  std::string_view name;
+  bool by_servers;
+};
+constexpr Averaging kAveragings[] = {{"allreduce", false}, {"servers", true}};
+
 class Local final : public LocalSteps {
  public:
   explicit Local(const Setup& setup)
-      : LocalSteps(setup, setup.options.tau),
-        by_tokens_(find_row("sync.client_weights", kWeighings, setup.options.client_weights).by_tokens) {
+      : LocalSteps(setup, setup.options.tau, false),
+        by_tokens_(find_row("sync.client_weights", kWeighings, setup.options.client_weights).by_tokens),
+        by_servers_(find_row("sync.average_over", kAveragings, setup.options.average_over).by_servers) {
+    if (by_servers_) check_servers();
     if (setup.options.sample < 0 || setup.options.sample > num_copies())
       throw UsageError(
           fmt::format("sync.sample = {}: 0 (all) to the {} copies that average", setup.options.sample, num_copies()));
@@ -48,7 +155,7 @@ class Local final : public LocalSteps {
 
   void counted(double tokens) override { tokens_ += tokens; }
   std::vector<Remembered> remembered() override {
-    std::vector<Remembered> all = OwnCopies::remembered();
+    std::vector<Remembered> all = LocalSteps::remembered();
     if (by_tokens_) all.push_back({"tokens", Tensor::over(&tokens_, {1}, DType::f64)});
     return all;
   }
@@ -56,7 +163,16 @@ class Local final : public LocalSteps {
  private:
   void meet() override {
     if (!ends_round()) return;
-    if (by_tokens_ || setup_.options.sample > 0) {
+    if (has_codes()) {
+      with_ways_back(by_tokens_ ? weight() : 1.0 / num_copies(), [&](size_t unit, const Tensor& delta) {
+        const Tensor from = theta(unit);
+        const kernel::WeightedTerm moved[] = {{from.data(), 1}, {delta.data(), -1}};
+        kernel::weighted_sum(from.data(), moved, from.count(), from.dtype(), setup_.context.stream);
+        kernel::cast(x(unit).data(), x(unit).dtype(), from.data(), from.dtype(), from.count(), setup_.context.stream);
+      });
+    } else if (by_servers_) {
+      average_at_servers();
+    } else if (by_tokens_ || setup_.options.sample > 0) {
       average(weight());
     } else {
       average();
@@ -78,93 +194,85 @@ class Local final : public LocalSteps {
     return all > 0 ? mine / all : (counts ? 1.0 / static_cast<double>(drawn.size()) : 0);
   }
 
-  const bool by_tokens_;
+  void check_servers() const {
+    const PsOptions& ps = setup_.options.ps;
+    if (ps.servers < 0 || ps.servers > num_copies() || ps.server_ranks != "beside")
+      throw UsageError(fmt::format(
+          "sync.average_over = \"servers\": sync.servers = 0 (all) to the {} copies, which serve beside their steps "
+          "(sync.server_ranks = \"beside\"); these are {} and {}",
+          num_copies(), ps.servers, ps.server_ranks));
+  }
+
+  // FedAvg as it was written: the drawn push their values, servers average them, all pull.
+  void average_at_servers() {
+    if (num_copies() == 1) return;
+    const std::vector<int> drawn =
+        drawn_clients(setup_.options.seed, local_steps() / round_, num_copies(), setup_.options.sample);
+    std::vector<double> counts(static_cast<size_t>(num_copies()), 1);
+    if (by_tokens_) {
+      double mine = tokens_;
+      if (node_) node_->all_reduce(&mine, &mine, 1, DType::f64, comm::ReduceOp::sum);
+      peers_.comm()->all_gather(&mine, counts.data(), 1, DType::f64);
+    }
+    std::vector<Client> clients;
+    double all = 0;
+    for (const int one : drawn) all += counts[static_cast<size_t>(one)];
+    for (const int one : drawn)
+      clients.push_back(
+          {one, all > 0 ? counts[static_cast<size_t>(one)] / all : 1.0 / static_cast<double>(drawn.size())});
+    const int64_t asked = setup_.options.ps.servers;
+    const int num_servers = asked > 0 ? static_cast<int>(asked) : num_copies();
+    take_means([&](size_t unit, const Tensor& mean) {
+      server_mean(peers_, setup_.context, mean, x(unit), clients, num_servers);
+    });
+  }
+
+  const bool by_tokens_, by_servers_;
   double tokens_ = 0;  // read in this round
 };
 
 class DiLoCo final : public LocalSteps {
  public:
   explicit DiLoCo(const Setup& setup)
-      : LocalSteps(setup, setup.options.period == 0 ? kInnerSteps : setup.options.period) {}
+      : LocalSteps(setup, setup.options.period == 0 ? kInnerSteps : setup.options.period, true) {}
 
   std::vector<Remembered> remembered() override {
-    std::vector<Remembered> all = OwnCopies::remembered();
-    if (theta_.defined()) {
-      all.push_back({"outer", theta_, true});
-      all.push_back({"velocity", velocity_, true});
-    }
+    std::vector<Remembered> all = LocalSteps::remembered();
+    if (velocity_.defined()) all.push_back({"velocity", velocity_, true});
     return all;
   }
   void begin_at(int64_t step) override {
-    OwnCopies::begin_at(step);
-    theta_ = velocity_ = {};
+    LocalSteps::begin_at(step);
+    velocity_ = {};
   }
   void go_on_at(int64_t step, bool equal) override {
-    OwnCopies::go_on_at(step, equal);
-    if (local_steps() > 0) make_outer();
+    LocalSteps::go_on_at(step, equal);
+    if (local_steps() > 0) velocity_ = outer_state();
   }
 
  private:
-  void make_outer() {
-    const auto made = [&] {
-      return tensor::zeros(setup_.context, {parameters_.count()}, x(0).dtype(), device::MemoryCategory::optimizer);
-    };
-    theta_ = made();
-    velocity_ = made();
-  }
-  Tensor of_unit(const Tensor& all, size_t unit) const {
-    const auto& place = parameters_.units()[unit];
-    return all.slice(place.first, place.first + place.count);
-  }
-
-  // The first round begins where the copies are.
   void before_gradients() override {
-    if (theta_.defined()) return;
-    make_outer();
-    for (size_t unit = 0; unit < num_units(); ++unit)
-      kernel::cast(of_unit(theta_, unit).data(), theta_.dtype(), x(unit).data(), x(unit).dtype(), x(unit).count(),
-                   setup_.context.stream);
+    LocalSteps::before_gradients();
+    if (!velocity_.defined()) velocity_ = outer_state();
   }
 
   void meet() override {
-    if (!ends_round()) return;
-    const device::Stream& stream = setup_.context.stream;
-    double apart = 0;
-    sum_units(
-        [&](size_t unit, const Tensor& sum) {
-          const kernel::WeightedTerm way_back[] = {{of_unit(theta_, unit).data(), 1}, {x(unit).data(), -1}};
-          kernel::weighted_sum(sum.data(), way_back, sum.count(), sum.dtype(), stream);
-        },
-        [&](size_t unit, const Tensor& sum) {
-          kernel::scale(sum.data(), 1.0 / num_copies(), sum.count(), sum.dtype(), stream);
-          apart += distance(unit, sum);
-          step_outer(unit, sum);
-        });
-    measured(apart);
-    set_equal(true);
-  }
-
-  // ‖x_i − x̄‖², where x̄ = θ − Δ. Uses up x, which is about to be θ.
-  double distance(size_t unit, const Tensor& delta) {
-    const Tensor& mine = x(unit);
-    const kernel::WeightedTerm terms[] = {{mine.data(), 1}, {of_unit(theta_, unit).data(), -1}, {delta.data(), 1}};
-    kernel::weighted_sum(mine.data(), terms, mine.count(), mine.dtype(), setup_.context.stream);
-    return kernel::sum_of_squares(mine.data(), mine.count(), mine.dtype(), setup_.context.stream);
+    if (ends_round())
+      with_ways_back(1.0 / num_copies(), [&](size_t unit, const Tensor& delta) { step_outer(unit, delta); });
   }
 
   void step_outer(size_t unit, const Tensor& delta) {
     const double lr = setup_.options.outer_lr, momentum = setup_.options.outer_momentum;
     const device::Stream& stream = setup_.context.stream;
-    const Tensor theta = of_unit(theta_, unit), u = of_unit(velocity_, unit);
+    const Tensor from = theta(unit), u = of_unit(velocity_, unit);
     const kernel::WeightedTerm velocity[] = {{u.data(), momentum}, {delta.data(), 1}};
     kernel::weighted_sum(u.data(), velocity, u.count(), u.dtype(), stream);
-    const kernel::WeightedTerm moved[] = {{theta.data(), 1}, {delta.data(), -lr}, {u.data(), -lr * momentum}};
-    kernel::weighted_sum(theta.data(), moved, theta.count(), theta.dtype(), stream);
-    kernel::cast(x(unit).data(), x(unit).dtype(), theta.data(), theta.dtype(), theta.count(), stream);
-    changed(unit);
+    const kernel::WeightedTerm moved[] = {{from.data(), 1}, {delta.data(), -lr}, {u.data(), -lr * momentum}};
+    kernel::weighted_sum(from.data(), moved, from.count(), from.dtype(), stream);
+    kernel::cast(x(unit).data(), x(unit).dtype(), from.data(), from.dtype(), from.count(), stream);
   }
 
-  Tensor theta_, velocity_;  // flat over all units
+  Tensor velocity_;  // flat over all units
 };
 
 void want(bool holds, std::string_view key, const auto& given, std::string_view wanted) {

@@ -40,6 +40,7 @@ std::unique_ptr<comm::Communicator> split_off(const Setup& setup, bool within) {
 
 Setup checked(const Setup& setup) {
   check(setup);
+  check_compression(setup.options);
   return setup;
 }
 
@@ -83,6 +84,7 @@ void OwnCopies::begin_step() {
   mean_.clear();
   mean_made_ = false;
   peers_.forget_times();
+  exchanging_ms_ = 0;
   inner_->talk_to(gradient_group());
   if (!all_together()) before_gradients();
   inner_->begin_step();
@@ -148,18 +150,42 @@ double OwnCopies::mean_of(double value) {
 void OwnCopies::apply_average(const PutUnit& put, double factor) {
   if (num_copies() == 1) return;
   double apart = 0;
-  const device::Stream& stream = setup_.context.stream;
   sum_units(put, [&](size_t unit, const Tensor& sum) {
-    const Tensor& x = x_[unit];
-    if (factor != 1) kernel::scale(sum.data(), factor, sum.count(), sum.dtype(), stream);
-    const kernel::WeightedTerm difference[] = {{x.data(), 1}, {sum.data(), -1}};
-    kernel::weighted_sum(x.data(), difference, x.count(), x.dtype(), stream);
-    apart += kernel::sum_of_squares(x.data(), x.count(), x.dtype(), stream);
-    kernel::cast(x.data(), x.dtype(), sum.data(), sum.dtype(), x.count(), stream);
-    changed(unit);
+    if (factor != 1) kernel::scale(sum.data(), factor, sum.count(), sum.dtype(), setup_.context.stream);
+    apart += take_mean(unit, sum);
   });
   consensus_ = mean_of(apart);
   equal_ = true;
+}
+
+double OwnCopies::take_mean(size_t unit, const Tensor& mean) {
+  const device::Stream& stream = setup_.context.stream;
+  const Tensor& x = x_[unit];
+  const kernel::WeightedTerm difference[] = {{x.data(), 1}, {mean.data(), -1}};
+  kernel::weighted_sum(x.data(), difference, x.count(), x.dtype(), stream);
+  const double apart = kernel::sum_of_squares(x.data(), x.count(), x.dtype(), stream);
+  kernel::cast(x.data(), x.dtype(), mean.data(), mean.dtype(), x.count(), stream);
+  changed(unit);
+  return apart;
+}
+
+void OwnCopies::take_means(const PutUnit& make) {
+  double apart = 0;
+  for (size_t unit = 0; unit < x_.size(); ++unit) {
+    const Tensor mean = scratch(x_[unit]);
+    make(unit, mean);
+    apart += take_mean(unit, mean);
+  }
+  consensus_ = mean_of(apart);
+  equal_ = true;
+}
+
+std::optional<Compression> OwnCopies::compression() {
+  if (setup_.options.compress == "none") return {};
+  Setup setup = setup_;
+  // Groups across nodes must come to the same bits, whatever each of them measures of its links.
+  setup.options.deterministic = setup.options.deterministic || setup.options.hierarchical;
+  return std::optional<Compression>(std::in_place, setup);
 }
 
 void OwnCopies::average() {

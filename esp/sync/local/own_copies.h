@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 
+#include "esp/sync/compress/compression.h"
 #include "esp/sync/ranks.h"
 #include "esp/sync/whole_copies.h"
 
@@ -33,7 +34,7 @@ class OwnCopies : public Strategy, public Apart {
   const std::vector<double>& sums_of_squares() override { return inner_->sums_of_squares(); }
   void after_step() override;
   Apart* apart() override { return this; }
-  StepTimes times() const override { return {inner_->times().exposed_ms + peers_.exposed_ms()}; }
+  StepTimes times() const override { return {inner_->times().exposed_ms + peers_.exposed_ms() + exchanging_ms_}; }
   std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
   std::vector<Group> groups() const override;
 
@@ -66,6 +67,16 @@ class OwnCopies : public Strategy, public Apart {
   // f(unit, sum): the sum over the copies of what `put` wrote into it, of x's shape and type; lent.
   using PutUnit = std::function<void(size_t unit, const tensor::Tensor& sum)>;
   void sum_units(const PutUnit& put, const PutUnit& f);
+  // Every copy's x becomes what `make` writes, the mean; measures how far apart they were.
+  void take_means(const PutUnit& make);
+  // Codes of units, where sync.compress asks for them: made when x is known to be what it will be.
+  std::optional<Compression> compression();
+  template <typename F>
+  void timed_exchange(F&& f) {  // counted as exposed
+    const auto begun = Clock::now();
+    f();
+    exchanging_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
+  }
   // Every copy's x becomes the mean of all, with weights that add up to one; measures how far apart they were.
   void average();
   void average(double weight);
@@ -85,6 +96,7 @@ class OwnCopies : public Strategy, public Apart {
   bool all_together() const { return step_ < setup_.options.local_after; }
   double mean_of(double value);  // over the copies
   void apply_average(const PutUnit& put, double factor);
+  double take_mean(size_t unit, const tensor::Tensor& mean);  // returns how far x was away, squared
 
   std::unique_ptr<WholeCopies> inner_;
   optim::Optimizer* optimizer_ = nullptr;
@@ -92,6 +104,7 @@ class OwnCopies : public Strategy, public Apart {
   int64_t step_ = 0;
   bool equal_ = true, mean_made_ = false;
   std::optional<double> consensus_;
+  double exchanging_ms_ = 0;
   std::vector<std::string> notes_;
 };
 

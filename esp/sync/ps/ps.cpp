@@ -27,6 +27,7 @@ Setup checked(Setup setup) {
     throw UsageError(
         "sync.accumulate = reduced: workers add up micro-batches before they push them (local); zero2 and zero3 can do "
         "so after reducing");
+  check_compression(setup.options);
   PsOptions& ps = setup.options.ps;
   // The slowest has finished what the fastest begins with: one step together.
   if (ps.mode == "ssp" && ps.staleness == 0) ps.mode = "sync";
@@ -35,6 +36,7 @@ Setup checked(Setup setup) {
 
 // One rank's pushes travel nowhere.
 DType travelling_type(const Setup& setup) {
+  if (setup.options.compress != "none") return DType::f32;
   const DType wire = wire_type(setup.options.wire, setup.storage);
   return setup.ranks && setup.ranks->size() > 1 ? wire : setup.storage;
 }
@@ -54,6 +56,10 @@ class Ps final : public Strategy, public Clocks {
         works_(layout_.works(rank_)),
         wire_(travelling_type(setup_)),
         ranks_(setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}) {
+    if (setup_.options.compress != "none") {
+      codes_ = std::make_unique<PsCodes>(setup_, layout_, rank_);
+      notes_ = codes_->take_notes();
+    }
     if (works_) {
       parameters_.materialize(setup_.context, setup_.storage, true);
       gradients_ = Tensor::over(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
@@ -109,6 +115,8 @@ class Ps final : public Strategy, public Clocks {
     station_->forget_times();
     // Nobody pushes before every server has its values and its optimizer.
     if (one_by_one() && !std::exchange(began_, true)) barrier();
+    // Nor before every rank has read what it remembers: pushes move it.
+    if (std::exchange(remembering_, false)) barrier();
     if (std::exchange(holding_, false)) station_->hold(false);
     if (!works_) return;
     if (!ps_.cross_barrier) station_->wait_values();
@@ -142,6 +150,17 @@ class Ps final : public Strategy, public Clocks {
     if (!works_ || !servers_step()) return;
     unit_in_.assign(unit_in_.size(), false);
     if (!one_by_one() && !ps_.cross_barrier) station_->wait_values();
+  }
+
+  std::vector<Remembered> remembered() override {
+    if (!codes_) return {};
+    remembering_ = true;
+    std::vector<Remembered> all = codes_->state();
+    if (const ShardServer* server = station_->server(); server && codes_->estimates())
+      for (int worker = 0; worker < layout_.num_workers; ++worker)
+        all.push_back(
+            {fmt::format("estimate-of-{}", worker), server->range(worker), false, server->first(), layout_.count});
+    return all;
   }
 
   Clocks* clocks() override { return this; }
@@ -205,7 +224,10 @@ class Ps final : public Strategy, public Clocks {
     s.context = {{setup_.context.stream.device, nullptr, nullptr}, setup_.context.pool};
     s.rank = rank_;
     s.timeout = setup_.timeout;
-    s.gradients = [this](int partition) { return element(travelling_, part(partition).begin); };
+    s.codes = codes_.get();
+    s.gradients = [this](int partition) -> const void* {
+      return codes_ ? codes_->push_code(partition) : element(travelling_, part(partition).begin);
+    };
     s.landing = [this](int partition) {
       return servers_step() ? value_at(part(partition)) : element(travelling_, part(partition).begin);
     };
@@ -227,6 +249,7 @@ class Ps final : public Strategy, public Clocks {
     if (wire_ != setup_.storage)
       kernel::cast(element(travelling_, p.begin), wire_, element(gradients_, p.begin), setup_.storage, p.count(),
                    setup_.context.stream);
+    if (codes_) codes_->encode_push(partition, element(travelling_, p.begin), station_->step());
     station_->push(partition);
   }
 
@@ -294,11 +317,13 @@ class Ps final : public Strategy, public Clocks {
   Tensor gradients_, travelling_;  // all in one run: as stored, and as pushed
   std::optional<ReadyPartitions> ready_;
   std::vector<bool> unit_in_;
+  std::unique_ptr<PsCodes> codes_;  // null: values travel
   std::optional<SquaredNorm> norm_;
   std::vector<std::string> notes_;
   std::unique_ptr<optim::Optimizer> inner_;  // of the server here
   double lr_ = 0, factor_ = 1;
   bool stepped_ = false, wants_stop_ = false, began_ = false;
+  bool remembering_ = false;          // since the last step
   bool holding_ = false;              // since all met: this rank may still read what it serves
   int64_t num_updates_ = 0;           // by every server, when all met last
   std::unique_ptr<Station> station_;  // last: its thread ends before what it works on

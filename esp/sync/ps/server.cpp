@@ -47,6 +47,18 @@ ShardServer::ShardServer(const ServerLayout& layout, int index, const tensor::Co
     WorkerState& worker = workers_.emplace_back();
     worker.range = tensor::zeros(context, {count}, widest, MemoryCategory::buffer);
     worker.pushed.resize(partitions_.size());
+    worker.leaving = worker.range;
+  }
+  if (options.codes) {
+    size_t bytes = 0;
+    for (const int partition : partitions_) {
+      code_at_.push_back(bytes);
+      bytes += options.codes->push_bytes(partition);
+    }
+    for (WorkerState& worker : workers_) {
+      worker.codes = tensor::empty(context, {static_cast<int64_t>(bytes)}, DType::u8, MemoryCategory::buffer);
+      if (one_by_one()) worker.leaving = tensor::zeros(context, {count}, options.storage, MemoryCategory::buffer);
+    }
   }
   if (!options.ps.replay.empty()) replay_ = load_order(options.ps.replay, index);
 }
@@ -78,7 +90,9 @@ std::byte* ShardServer::landing(int worker, const Message& message) {
   if (place == partitions_.size())
     refuse(worker, fmt::format("pushed partition {}, not of this server", message.partition));
   const Partition& partition = layout_.partitions[message.partition];
-  if (message.bytes != static_cast<uint64_t>(partition.count()) * size_of(options_.wire))
+  const uint64_t due_bytes = options_.codes ? options_.codes->push_bytes(static_cast<int>(message.partition))
+                                            : static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
+  if (message.bytes != due_bytes)
     refuse(worker, fmt::format("pushed {} bytes of partition {}, which has {} elements", message.bytes,
                                message.partition, partition.count()));
   WorkerState& state = workers_[static_cast<size_t>(worker)];
@@ -86,7 +100,7 @@ std::byte* ShardServer::landing(int worker, const Message& message) {
   if (message.step != due || state.pushed[place])
     refuse(worker,
            fmt::format("pushed partition {} of step {} when step {} was due", message.partition, message.step, due));
-  return at(state.range, place, options_.wire);
+  return options_.codes ? code_at(state, place) : at(state.range, place, options_.wire);
 }
 
 void ShardServer::arrived(int worker, const Message& message) {
@@ -95,6 +109,9 @@ void ShardServer::arrived(int worker, const Message& message) {
   switch (message.kind) {
     case MessageKind::push: {
       const size_t place = place_of(message);
+      if (options_.codes)
+        options_.codes->decode_push(at(state.range, place, options_.wire), partitions_[place], worker,
+                                    code_at(state, place), message.step);
       state.pushed[place] = true;
       ++state.num_pushed;
       Message word{MessageKind::pushed};
@@ -133,7 +150,12 @@ void ShardServer::combine_partition(size_t place) {
     word.partition = static_cast<uint32_t>(partitions_[place]);
     word.step = step_ + 1;
     word.bytes = static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
-    for (int w = 0; w < layout_.num_workers; ++w) send_(w, word, out, partition.unit);
+    const std::byte* leaving = out;
+    if (options_.codes && options_.codes->of_sums()) {
+      word.bytes = options_.codes->sum_bytes(partitions_[place]);
+      leaving = options_.codes->encode_sum(partitions_[place], out, step_);
+    }
+    for (int w = 0; w < layout_.num_workers; ++w) send_(w, word, leaving, partition.unit);
     if (aggregated()) {
       num_combined_ = 0;
       ++step_;
@@ -240,8 +262,8 @@ void ShardServer::answer_pull(int worker) {
   largest_gap_ = std::max(largest_gap_, pull.step - slowest());
   order_.push_back({OrderEvent::Kind::pull, worker, pull.step});
   state.read_version = version_;
-  std::memcpy(state.range.data(), values_.data(), values_.bytes());
-  send_values(worker, state.range.data(), options_.storage, pull.step);
+  std::memcpy(state.leaving.data(), values_.data(), values_.bytes());
+  send_values(worker, state.leaving.data(), options_.storage, pull.step);
 }
 
 }  // namespace esp::sync

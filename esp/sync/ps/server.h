@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "esp/optim/optimizer.h"
+#include "esp/sync/ps/codes.h"
 #include "esp/sync/ps/combine.h"
 #include "esp/sync/ps/layout.h"
 #include "esp/sync/ps/message.h"
@@ -31,6 +32,7 @@ class ShardServer {
   struct Options {
     PsOptions ps;  // mode ssp with staleness 0 is sync by then
     DType storage = DType::f32, wire = DType::f32;
+    PsCodes* codes = nullptr;  // lent; null: pushes and sums are values
   };
   // To the worker, with a payload that stays until the worker has acted on it.
   using Send = std::function<void(int worker, const Message& message, const void* payload, int urgency)>;
@@ -40,6 +42,8 @@ class ShardServer {
   const tensor::Tensor& grads() const { return grads_; }
   int64_t first() const { return first_; }  // its first element
   int index() const { return index_; }
+  // Where a worker's pushes land as values; with ef21, the estimate of it that codes move.
+  const tensor::Tensor& range(int worker) const { return workers_[static_cast<size_t>(worker)].range; }
   // Who applies pushes that come one by one; lent.
   void set_optimizer(optim::Optimizer* optimizer) { optimizer_ = optimizer; }
   void begin_at(int64_t step);  // workers and values are at this step
@@ -62,6 +66,8 @@ class ShardServer {
  private:
   struct WorkerState {
     tensor::Tensor range;
+    tensor::Tensor codes;      // pushes as they arrive, where they are codes
+    tensor::Tensor leaving;    // the values it pulls; `range` itself where pushes are not codes
     int num_pushed = 0;        // partitions of the step under way
     std::vector<bool> pushed;  // by place among the server's partitions
     int64_t clock = 0;         // steps applied
@@ -78,6 +84,9 @@ class ShardServer {
   void apply_push(int worker);
   void answer_pull(int worker);
   std::byte* at(const tensor::Tensor& range, size_t place, DType type) const;
+  std::byte* code_at(const WorkerState& worker, size_t place) const {
+    return worker.codes.as<std::byte>() + code_at_[place];
+  }
 
   const ServerLayout& layout_;
   const int index_;
@@ -89,6 +98,7 @@ class ShardServer {
   const int64_t first_;
   tensor::Tensor values_, grads_, sums_;  // sums: as they travel, where workers step or another type does
   std::vector<WorkerState> workers_;
+  std::vector<size_t> code_at_;  // by place
   std::vector<int> num_pushes_;  // synchronous: by place
   std::vector<const void*> sources_;
   int num_combined_ = 0;

@@ -33,18 +33,22 @@ Station::Station(const Setup& setup, std::unique_ptr<net::Transport> transport)
                   fmt::format("rank {} sent partition {}, which is not of this rank", peer, message.partition));
             const Partition& partition = setup_.layout->partitions[message.partition];
             const DType type = setup_.ps.update == "worker" ? setup_.wire : setup_.storage;
-            if (message.bytes != static_cast<uint64_t>(partition.count()) * size_of(type))
+            const int index = static_cast<int>(message.partition);
+            const bool code = setup_.codes && setup_.codes->of_sums();
+            const uint64_t due =
+                code ? setup_.codes->sum_bytes(index) : static_cast<uint64_t>(partition.count()) * size_of(type);
+            if (message.bytes != due)
               throw CommError(
                   CommError::Kind::corrupt, peer,
                   fmt::format("rank {} sent {} bytes of partition {}", peer, message.bytes, message.partition));
-            return setup_.landing(static_cast<int>(message.partition));
+            return code ? setup_.codes->sum_landing(index) : setup_.landing(index);
           },
           [this](int peer, const Message& message) { arrived(peer, message); })),
       queue_(setup.ps.push_order == "priority", credit_bytes(setup.ps)),
       versions_(setup.layout->partitions.size()) {
   if (const int server = setup.layout->server_at(setup.rank); server >= 0)
     server_ = std::make_unique<ShardServer>(
-        *setup.layout, server, setup.context, ShardServer::Options{setup.ps, setup.storage, setup.wire},
+        *setup.layout, server, setup.context, ShardServer::Options{setup.ps, setup.storage, setup.wire, setup.codes},
         [this](int worker, const Message& message, const void* payload, int urgency) {
           post_->send(worker, message, payload, setup_.ps.push_order == "priority" ? urgency : std::min(urgency, 0));
         });

@@ -34,6 +34,7 @@ class Station {
     std::function<const void*(int partition)> gradients;
     std::function<std::byte*(int partition)> landing;
     std::function<void(int partition)> landed;
+    PsCodes* codes = nullptr;  // lent; null: everything travels as values
   };
   Station(const Setup& setup, std::unique_ptr<net::Transport> transport);
   // In order: waits until all have said goodbye. While an exception is on its way: at once.
@@ -85,6 +86,7 @@ class Station {
   bool obey();
   void obey(const Order& order);
   void push_ready();
+  int64_t push_bytes(int partition) const;
   void arrived(int peer, const Message& message);
   void tell();
 

@@ -98,7 +98,7 @@ void Station::obey(const Order& order) {
         counts_.pushed.clear();
         counts_.landed.clear();
       }
-      queue_.add({order.partition, partition.unit, partition.count() * static_cast<int64_t>(size_of(setup_.wire))});
+      queue_.add({order.partition, partition.unit, push_bytes(order.partition)});
       break;
     }
     case Order::Kind::end_step:
@@ -125,6 +125,11 @@ void Station::obey(const Order& order) {
   }
 }
 
+int64_t Station::push_bytes(int partition) const {
+  if (setup_.codes) return static_cast<int64_t>(setup_.codes->push_bytes(partition));
+  return setup_.layout->partitions[static_cast<size_t>(partition)].count() * static_cast<int64_t>(size_of(setup_.wire));
+}
+
 void Station::push_ready() {
   while (const auto push = queue_.next()) {
     const Partition& partition = setup_.layout->partitions[static_cast<size_t>(push->partition)];
@@ -148,8 +153,11 @@ void Station::arrived(int peer, const Message& message) {
     case MessageKind::pushed:
       if (message.partition >= partitions.size())
         throw CommError(CommError::Kind::corrupt, peer, fmt::format("rank {} acknowledged no partition of ours", peer));
-      return queue_.acknowledged(partitions[message.partition].count() * static_cast<int64_t>(size_of(setup_.wire)));
+      return queue_.acknowledged(push_bytes(static_cast<int>(message.partition)));
     case MessageKind::values: {
+      if (setup_.codes && setup_.codes->of_sums())
+        setup_.codes->decode_sum(setup_.landing(static_cast<int>(message.partition)),
+                                 static_cast<int>(message.partition), message.step - 1);
       setup_.landed(static_cast<int>(message.partition));
       std::lock_guard lock(mutex_);
       versions_[message.partition] = message.step;
