@@ -1,11 +1,14 @@
 // The model of a row. Families differ in what columns cannot say (gates, norms, tables tied or not, shared experts);
 // the published count of parameters decides between the variants where it can.
 #include <algorithm>
-#include <array>
+#include <cctype>
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "esp/model/model.h"
 #include "esp/plan/rows.h"
 
 namespace esp::plan {
@@ -72,30 +75,71 @@ double off(const Shape& s, double wanted) {
   return std::abs(s.parameters() / wanted - 1);
 }
 
-// Takes `change` where the count comes at least two points nearer to what is published.
-template <typename Change>
-void where_nearer(Shape& s, double wanted, std::vector<std::string>& assumed, std::string_view what, Change change) {
-  Shape other = s;
-  change(other);
-  if (off(other, wanted) + 0.02 < off(s, wanted)) {
-    s = other;
-    assumed.push_back(fmt::format("{}, by the published count of parameters", what));
+struct Variant {
+  std::string what;
+  std::function<void(Shape&)> change;
+};
+
+// The variant whose count is nearest to what is published, where that is two points nearer at least.
+void take_nearest(Shape& s, double wanted, std::vector<std::string>& assumed, const std::vector<Variant>& variants) {
+  const Variant* best = nullptr;
+  Shape nearest = s;
+  for (const Variant& one : variants) {
+    Shape other = s;
+    one.change(other);
+    if (off(other, wanted) + 0.02 >= off(s, wanted) || (best && off(other, wanted) >= off(nearest, wanted))) continue;
+    best = &one;
+    nearest = other;
   }
+  if (!best) return;
+  s = nearest;
+  assumed.push_back(best->what + ", by the published count of parameters");
 }
 
 void fit_to_count(Shape& s, double wanted, std::vector<std::string>& assumed) {
   if (s.experts > 0) {
-    for (const int64_t dense : {1, 3})
-      where_nearer(s, wanted, assumed, fmt::format("{} first layers without experts", dense),
-                   [&](Shape& o) { o.dense_layers = std::min(dense, o.layers - 1); });
-    for (const int64_t shared : {1, 2, 4})
-      where_nearer(s, wanted, assumed, fmt::format("{} shared experts", shared),
-                   [&](Shape& o) { o.shared_experts = shared; });
-    where_nearer(s, wanted, assumed, "experts in every second layer", [](Shape& o) { o.expert_every = 2; });
+    std::vector<Variant> variants = {{"experts in every second layer", [](Shape& o) { o.expert_every = 2; }}};
+    for (const int64_t dense : {0, 1, 3})
+      for (const int64_t shared : {0, 1, 2, 4})
+        variants.push_back({fmt::format("{} shared experts, {} first layers without", shared, dense), [=](Shape& o) {
+                              o.dense_layers = std::min(dense, o.layers - 1);
+                              o.shared_experts = shared;
+                            }});
+    take_nearest(s, wanted, assumed, variants);
   }
-  where_nearer(s, wanted, assumed, s.tied ? "a head of its own" : "head and embedding tied",
-               [](Shape& o) { o.tied = !o.tied; });
-  where_nearer(s, wanted, assumed, s.gated ? "no gates" : "gated feed-forwards", [](Shape& o) { o.gated = !o.gated; });
+  take_nearest(s, wanted, assumed,
+               {{s.tied ? "a head of its own" : "head and embedding tied", [](Shape& o) { o.tied = !o.tied; }}});
+  take_nearest(s, wanted, assumed,
+               {{s.gated ? "no gates" : "gated feed-forwards", [](Shape& o) { o.gated = !o.gated; }}});
+}
+
+std::string plain(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// The model by its name alone, where it is one of those we know.
+std::optional<Shape> known_model(std::string name) {
+  if (const size_t at = name.find("3.1"); at != std::string::npos)
+    name.replace(at, 3, "3");  // Llama's sizes are the same
+  const std::string wanted = plain(name);
+  if (wanted.empty()) return std::nullopt;
+  for (const ModelRow& row : shipped_catalog().models())
+    if (plain(row.name) == wanted) return row.shape;
+  for (const model::Preset& row : model::presets())
+    if (plain(row.name) == wanted) return shape_of(row.config, std::string(row.name));
+  return std::nullopt;
+}
+
+// Layers and width as models of a size usually have: about a hundred times as wide as deep.
+void typical_sizes(Shape& s) {
+  const double width = std::cbrt(s.given_parameters * 100 / 12);
+  s.hidden = std::clamp<int64_t>(128 * std::llround(width / 128), 128, 1 << 20);
+  const double each = 12 * static_cast<double>(s.hidden) * static_cast<double>(s.hidden);
+  s.layers = std::clamp<int64_t>(std::llround(s.given_parameters / each), 1, 10'000);
 }
 
 }  // namespace
@@ -109,10 +153,21 @@ Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
   s.hidden = whole(cells, "hidden", 1 << 20);
   s.seq = whole(cells, "seq", 1 << 26);
   if (s.layers == 0 || s.hidden == 0) {
-    if (arch != "any") assumed.push_back("sizes not given: a count of parameters alone");
-    s.arch = "any";
     s.layers = s.hidden = 0;
-    return s;
+    if (arch == "any" || (s.given_parameters <= 0 && !known_model(s.name))) {
+      if (arch != "any") assumed.push_back("nothing known of the model");
+      s.arch = "any";
+      return s;
+    }
+    if (const std::optional<Shape> known = known_model(s.name)) {
+      Shape taken = *known;
+      if (s.seq > 0) taken.seq = s.seq;
+      taken.name = s.name;
+      assumed.push_back(fmt::format("sizes of {}", known->name));
+      return taken;
+    }
+    typical_sizes(s);
+    assumed.push_back(fmt::format("{} layers of {}, usual for so many parameters", s.layers, s.hidden));
   }
   set_family(s, arch, cells.words("model"));
   const auto assume = [&](int64_t& field, int64_t value, std::string_view name) {

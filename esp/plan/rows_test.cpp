@@ -94,6 +94,19 @@ TEST(Rows, ThePublishedCountDecidesBetweenVariants) {
   EXPECT_EQ(moe.shared_experts, 0);
 }
 
+TEST(Rows, AModelKnownByNameOrByItsCountAlone) {
+  const char* head = "source,model,arch,params_b,seq,gpu,gpus,step_time_s";
+  const MeasuredRow llama = row_of(head, "s,Llama-3.1-405B,llama,,,H100,1024,1");
+  EXPECT_EQ(llama.shape.layers, 126);
+  EXPECT_EQ(llama.shape.seq, 8192);
+  EXPECT_EQ(row_of(head, "s,LLaMA-7B,llama,6.7,512,A100,8,1").shape.seq, 512);
+  const MeasuredRow other = row_of(head, "s,house model,gpt,20,2048,A100,64,1");
+  EXPECT_NEAR(other.shape.parameters() / 20e9, 1, 0.1);
+  EXPECT_GT(predict(other).predicted_s.value_or(0), 0);
+  EXPECT_THAT(told(other), HasSubstr("usual"));
+  EXPECT_FALSE(predict(row_of(head, "s,nothing,gpt,,2048,A100,64,1")).predicted_s.has_value());
+}
+
 TEST(Rows, AxesFromWhateverIsGiven) {
   const char* head = "source,layers,hidden,gpu,gpus,tp,pp,dp,cp,gbs,mbs,grad_accum";
   EXPECT_EQ(row_of(head, "s,32,4096,H100,64,8,2,,1,64,1,").policy.dp, 4);

@@ -53,7 +53,9 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
           }
         }
   if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
-  if (open.interleave) row.assumed.push_back(fmt::format("{} chunks per stage", row.policy.interleave));
+  if (open.interleave)
+    row.assumed.push_back(
+        fmt::format("{} chunk{} per stage", row.policy.interleave, row.policy.interleave > 1 ? "s" : ""));
   if (open.recompute) row.assumed.push_back(fmt::format("{} recomputation", word_for(row.policy.recompute)));
 }
 
