@@ -49,11 +49,11 @@ Rates rates_of(const Processor& processor, const std::string& precision) {
 double alignment(double elements) {
   const auto n = static_cast<int64_t>(elements);
   if (n % 64 == 0) return 1;
-  if (n % 32 == 0) return 0.96;
-  if (n % 16 == 0) return 0.90;
-  if (n % 8 == 0) return 0.82;
-  if (n % 2 == 0) return 0.60;
-  return 0.45;
+  if (n % 32 == 0) return 0.85;
+  if (n % 16 == 0) return 0.78;
+  if (n % 8 == 0) return 0.70;
+  if (n % 2 == 0) return 0.50;
+  return 0.40;
 }
 
 double product_s(const Rates& r, const Product& p) {

@@ -19,6 +19,7 @@ struct Software {
   double bucket_bytes;     // of one gradient collective
   double shard_call_s;     // ZeRO 1 by one broadcast per owner: each call's cost; 0: one gather
   bool divided_messages;   // pipeline messages divided over the tensor group
+  bool spares_ends;        // layers left over by an even division go to inner stages first, not to the first
   bool tensor_async;       // the backward all-reduce of a tensor group runs behind the weight gradient
   bool tensor_pipelined;   // tensor traffic runs behind the products it belongs to, unless told otherwise
   bool every_other;        // "selective" keeps every other product's result, rather than all but the scores

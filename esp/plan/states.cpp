@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "esp/plan/software.h"
+
 namespace esp::plan {
 namespace {
 
@@ -50,7 +52,8 @@ Pieces pieces_of(const Shape& shape, const Policy& policy) {
   } else {
     const int each = static_cast<int>(shape.layers) / n, rest = static_cast<int>(shape.layers) % n;
     p.layers.assign(static_cast<size_t>(n), each);
-    for (int i = 0; i < rest; ++i) ++p.layers[static_cast<size_t>(i)];
+    const int skipped = n > 2 && rest > 0 && rest <= n - 2 && software_row(policy.software).spares_ends ? 1 : 0;
+    for (int i = 0; i < rest; ++i) ++p.layers[static_cast<size_t>(i + skipped)];
   }
   p.first.reserve(static_cast<size_t>(n));
   int at = 0;
@@ -161,6 +164,11 @@ StateBytes state_bytes(const Policy& policy) {
   b.parameter = wide ? 4 : 2;
   b.gradient = wide || policy.gradients_fp32 ? 4 : 2;
   b.optimizer = (wide ? 0 : policy.master_bytes) + policy.moment_bytes;
+  // Fully sharded with 32-bit gradients: the shard kept is the master copy, the 16-bit one lives while gathered.
+  if (!wide && policy.zero >= 3 && policy.gradients_fp32 && policy.master_bytes == 4) {
+    b.parameter = policy.master_bytes;
+    b.optimizer = policy.moment_bytes;
+  }
   return b;
 }
 

@@ -1,0 +1,291 @@
+#include "esp/plan/estimate.h"
+
+#include <cmath>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/parallel/pp/simulate.h"
+#include "esp/plan/catalog.h"
+#include "esp/plan/pipeline_time.h"
+#include "esp/plan/software.h"
+
+namespace esp::plan {
+namespace {
+
+Cluster cluster_of(const char* chip, int gpus, double gbps_per_node = 0) {
+  ClusterRequest request;
+  request.gpus = gpus;
+  request.net_gbps_per_node = gbps_per_node;
+  return make_cluster(shipped_catalog(), shipped_catalog().processor(chip), request);
+}
+
+Shape llama70b() {
+  Shape s;
+  s.name = "llama-3-70b";
+  s.arch = "llama";
+  s.layers = 80;
+  s.hidden = 8192;
+  s.ffn = 28672;
+  s.heads = 64;
+  s.kv_heads = 8;
+  s.head_dim = 128;
+  s.vocab = 128256;
+  s.seq = 8192;
+  s.gated = s.rms = true;
+  s.bias = s.tied = s.learned_positions = false;
+  return s;
+}
+
+Policy policy_512() {
+  Policy p;
+  p.tp = 8;
+  p.pp = 4;
+  p.dp = 16;
+  p.sequence = true;
+  p.zero = 1;
+  p.micro_batch = 1;
+  p.global_batch = 512;
+  return p;
+}
+
+double step(const Shape& s, const Cluster& c, const Policy& p) {
+  return estimate(s, c, p).step_s;
+}
+
+TEST(Estimate, Llama70bOn512FitsAndIsExplained) {
+  const Cluster c = cluster_of("A100-80GB-SXM", 512);
+  Policy p = policy_512();
+  p.recompute = Recompute::selective;
+  const Estimate e = estimate(llama70b(), c, p);
+  EXPECT_TRUE(e.fits);
+  EXPECT_GT(e.mfu, 0.3);
+  EXPECT_LT(e.mfu, 0.65);
+  EXPECT_NEAR(e.compute_s + e.bubble_s + e.exposed_s + e.optimizer_s + e.offload_s, e.step_s, 1e-9 * e.step_s);
+  EXPECT_LT(e.low_s, e.step_s);
+  EXPECT_GT(e.high_s, e.step_s);
+  EXPECT_GT(e.step_s, lower_bound_s(llama70b(), c, p));
+}
+
+TEST(Estimate, TensorGroupsAcrossNodesDrawAWarningWithTheCost) {
+  const Cluster c = cluster_of("A100-80GB-SXM", 512);
+  Policy p = policy_512();
+  const double inside = step(llama70b(), c, p);
+  p.tp = 16;
+  p.dp = 8;
+  const Estimate e = estimate(llama70b(), c, p);
+  EXPECT_GT(e.step_s, 1.5 * inside);
+  ASSERT_FALSE(e.reasons.empty());
+  EXPECT_NE(e.reasons.back().find("span 2 nodes"), std::string::npos);
+}
+
+TEST(Estimate, WhatDoesNotFitSaysWhichCategory) {
+  const Cluster c = cluster_of("A100-40GB-SXM", 8);
+  Policy p;
+  p.dp = 8;
+  p.global_batch = 8;
+  const Estimate e = estimate(llama70b(), c, p);
+  EXPECT_FALSE(e.fits);
+  ASSERT_FALSE(e.reasons.empty());
+  EXPECT_NE(e.reasons[0].find("states"), std::string::npos);
+}
+
+// A result that does not move when its input does is the complaint about simulators.
+TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
+  const Cluster c = cluster_of("H100-80GB-SXM", 512);
+  Shape s = llama70b();
+  s.experts = 8;
+  s.topk = 2;
+  s.expert_ffn = 7168;
+  Policy base = policy_512();
+  base.cp = 2;
+  base.dp = 8;
+  base.ep = 4;
+  base.schedule = "interleaved";
+  base.interleave = 2;
+  const std::pair<const char*, std::function<void(Policy&)>> changes[] = {
+      {"tp", [](Policy& p) { p.tp = 4; }},
+      {"pp", [](Policy& p) { p.pp = 8; }},
+      {"dp", [](Policy& p) { p.dp = 16; }},
+      {"cp", [](Policy& p) { p.cp = 4; }},
+      {"ep", [](Policy& p) { p.ep = 8; }},
+      {"expert_tp", [](Policy& p) { p.expert_tp = 2; }},
+      {"sequence", [](Policy& p) { p.sequence = false; }},
+      {"context", [](Policy& p) { p.context = "ulysses"; }},
+      {"schedule", [](Policy& p) { p.schedule = "1f1b", p.interleave = 1; }},
+      {"zb", [](Policy& p) { p.schedule = "zb-h1", p.interleave = 1; }},
+      {"interleave", [](Policy& p) { p.interleave = 5; }},
+      {"vocabulary", [](Policy& p) { p.vocab_parallel_pipeline = true; }},
+      {"micro_batch", [](Policy& p) { p.micro_batch = 2; }},
+      {"global_batch", [](Policy& p) { p.global_batch = 1024; }},
+      {"precision", [](Policy& p) { p.precision = "fp8"; }},
+      {"zero", [](Policy& p) { p.zero = 3; }},
+      {"shard_group", [](Policy& p) { p.shard_group = 4; }},
+      {"offload", [](Policy& p) { p.offload = Offload::host; }},
+      {"recompute", [](Policy& p) { p.recompute = Recompute::full; }},
+      {"recompute_layers", [](Policy& p) { p.recompute = Recompute::full, p.recompute_layers = 3; }},
+      {"flash", [](Policy& p) { p.flash = false; }},
+      {"dropout", [](Policy& p) { p.dropout = true; }},
+      {"fused", [](Policy& p) { p.fused = false; }},
+      {"gradients", [](Policy& p) { p.gradients_fp32 = false; }},
+      {"overlap_dp", [](Policy& p) { p.overlap_dp = false; }},
+      {"overlap_tp", [](Policy& p) { p.overlap_tp = true; }},
+      {"overlap_pp", [](Policy& p) { p.overlap_pp = false; }},
+      {"overlap_cp", [](Policy& p) { p.overlap_cp = false; }},
+      {"overlap_ep", [](Policy& p) { p.overlap_ep = true; }},
+      {"imbalance", [](Policy& p) { p.expert_imbalance = 1.5; }},
+      {"software", [](Policy& p) { p.software = "deepspeed"; }},
+  };
+  const double before = step(s, c, base);
+  for (const auto& [name, change] : changes) {
+    Policy p = base;
+    change(p);
+    const double after = step(s, c, p);
+    EXPECT_TRUE(std::isfinite(after)) << name;
+    EXPECT_NE(after, before) << name;
+  }
+}
+
+TEST(Estimate, BetterMachinesAreNeverSlower) {
+  const Shape s = llama70b();
+  Policy p = policy_512();
+  for (const int zero : {0, 1, 3}) {
+    p.zero = zero;
+    const Cluster c = cluster_of("A100-80GB-SXM", 512);
+    const double before = step(s, c, p);
+    const std::function<void(Cluster&)> better[] = {[](Cluster& k) { k.inside.bandwidth *= 2; },
+                                                    [](Cluster& k) { k.across.bandwidth *= 2; },
+                                                    [](Cluster& k) { k.inside.latency /= 2; },
+                                                    [](Cluster& k) { k.across.latency /= 2; },
+                                                    [](Cluster& k) { k.processor.memory_bandwidth *= 2; },
+                                                    [](Cluster& k) { k.processor.bf16_flops *= 2; }};
+    for (const auto& change : better) {
+      Cluster k = c;
+      change(k);
+      EXPECT_LE(step(s, k, p), before);
+    }
+  }
+}
+
+TEST(Estimate, RecomputationTradesTimeForMemory) {
+  const Cluster c = cluster_of("A100-80GB-SXM", 512);
+  Policy p = policy_512();
+  const Estimate none = estimate(llama70b(), c, p);
+  p.recompute = Recompute::full;
+  const Estimate full = estimate(llama70b(), c, p);
+  EXPECT_GT(full.step_s, 1.2 * none.step_s);
+  EXPECT_LT(full.step_s, 1.4 * none.step_s);
+  EXPECT_LT(full.memory.activation, 0.2 * none.memory.activation);
+  EXPECT_EQ(full.flops, none.flops);
+  EXPECT_GT(full.hardware_flops, none.hardware_flops);
+}
+
+// The closed form against the very schedules the trainer runs, in virtual time.
+TEST(Pipeline, EqualStagesTakeWhatTheEventsSay) {
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1"})
+    for (const int m : {8, 32}) {
+      Policy p;
+      p.pp = 4;
+      p.interleave = std::string(name) == "interleaved" ? 2 : 1;
+      p.schedule = name;
+      p.global_batch = m;
+      Shape s = llama70b();
+      const Pieces pieces = pieces_of(s, p);
+      const parallel::ScheduleShape shape{4, p.interleave, m};
+      const StageTime one{1.0 / p.interleave, 1.1 / p.interleave, 0.9 / p.interleave, 0};
+      const double closed =
+          pipeline_time(p, pieces, std::vector<StageTime>(static_cast<size_t>(pieces.count()), one)).total;
+      const auto events =
+          parallel::simulate(parallel::make_schedule(name, shape), parallel::equal_costs(shape, {1, 1.1, 0.9}));
+      EXPECT_NEAR(closed, events.makespan, 0.02 * events.makespan) << name << " of " << m;
+    }
+}
+
+TEST(Pipeline, AHeavyLastStageIsPaidByEveryMicroBatch) {
+  Policy p;
+  p.pp = 4;
+  p.global_batch = 16;
+  const Pieces pieces = pieces_of(llama70b(), p);
+  std::vector<StageTime> times(4, {1, 1, 1, 0});
+  times[3] = {2, 2, 2, 0};
+  const double closed = pipeline_time(p, pieces, times).total;
+  parallel::PipelineCosts costs;
+  for (const StageTime& t : times) costs.pieces.push_back({t.forward, t.backward, t.weights});
+  const auto events = parallel::simulate(parallel::make_schedule("1f1b", {4, 1, 16}), costs);
+  EXPECT_NEAR(closed, events.makespan, 0.02 * events.makespan);
+}
+
+// ZeRO 1 over all ranks against node-local groups, 8 to 1,024 A100 at 400 Gb/s a node: throughput lost 44 % and 11 %.
+TEST(Estimate, BroadcastsOfShardsGrowWithTheRanks) {
+  Shape s = llama70b();
+  s.layers = 32;
+  s.hidden = 4096;
+  s.ffn = 11008;
+  s.heads = s.kv_heads = 32;
+  s.vocab = 103168;
+  s.seq = 2048;
+  const auto rate = [&](int ranks, int group) {
+    Policy p;
+    p.dp = ranks;
+    p.zero = 1;
+    p.shard_group = group;
+    p.micro_batch = 2;
+    p.global_batch = 8 * ranks;
+    p.gradients_fp32 = false;
+    p.software = "internevo";
+    return 1 / step(s, cluster_of("A100-80GB-SXM", ranks, 400), p);
+  };
+  EXPECT_NEAR(1 - rate(1024, 1024) / rate(8, 8), 0.44, 0.05);
+  EXPECT_NEAR(1 - rate(1024, 8) / rate(8, 8), 0.11, 0.05);
+}
+
+TEST(Estimate, CostCountsFailures) {
+  Cluster c = cluster_of("A100-80GB-SXM", 512);
+  const Policy p = policy_512();
+  const Estimate e = estimate(llama70b(), c, p);
+  const Cost never = cost_of(e, c, p, llama70b(), 1e12);
+  EXPECT_EQ(never.goodput, 1);
+  EXPECT_NEAR(never.gpu_hours, 512 * never.hours, 1e-6 * never.gpu_hours);
+  EXPECT_NEAR(never.steps, 1e12 / (512 * 8192.0), 1);
+  c.mtbf_hours = 5000;
+  const Cost often = cost_of(e, c, p, llama70b(), 1e12);
+  EXPECT_LT(often.goodput, 1);
+  EXPECT_GT(often.hours, never.hours);
+}
+
+TEST(Feasible, ImpossibleOnesSayWhyAndWhatWouldDo) {
+  const Cluster c = cluster_of("A100-80GB-SXM", 512);
+  const Shape s = llama70b();
+  const auto why = [&](auto change) {
+    Policy p = policy_512();
+    change(p);
+    return broken(s, c, p).value_or("");
+  };
+  EXPECT_EQ(why([](Policy&) {}), "");
+  EXPECT_NE(why([](Policy& p) { p.dp = 64; }).find("512"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.tp = 0; }).find("tp"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.tp = 3; }).find("64 attention heads"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.precision = "fp8"; }).find("fp8"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.software = "nothing"; }).find("megatron-core"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.global_batch = 500; }).find("multiple of 16"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.stage_layers = {1, 2, 3, 4}; }).find("80"), std::string::npos);
+  EXPECT_EQ(why([](Policy& p) { p.schedule = "v-half"; }), "");
+  Policy p = policy_512();
+  p.micro_batch = 0;
+  EXPECT_THROW(check(s, c, p), UsageError);
+}
+
+TEST(Software, FrameworksAreRecognisedAsPeopleNameThem) {
+  EXPECT_EQ(software_of("Megatron-LM (commit 6985e589)", false), "megatron-2021");
+  EXPECT_EQ(software_of("Megatron-LM", false), "megatron-2022");
+  EXPECT_EQ(software_of("Megatron-LM", true), "megatron-core");
+  EXPECT_EQ(software_of("Megatron-DeepSpeed", false), "deepspeed");
+  EXPECT_EQ(software_of("InternEvo v0.2.1dev20231121", true), "internevo");
+  EXPECT_EQ(software_of("torchtitan 2024", true), "torchtitan");
+  EXPECT_EQ(software_of("something new", true), "megatron-core");
+  EXPECT_THROW(software_row("something new"), UsageError);
+}
+
+}  // namespace
+}  // namespace esp::plan
