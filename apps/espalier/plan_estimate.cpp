@@ -123,7 +123,8 @@ std::string timeline_of(const Planned& p) {
   try {
     Json trace;
     plan::simulate_step(plan::step_input(p.shape, p.cluster, p.policy), &trace);
-    return timeline_picture(trace);
+    return timeline_picture(trace) +
+           "<p>Forward blue, backward orange, messages and sums below them; a step as the simulator runs it.</p>";
   } catch (const UsageError& error) {
     return fmt::format("<p>No timeline: {}</p>", error.what());
   }

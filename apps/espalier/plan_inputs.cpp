@@ -282,7 +282,7 @@ void add_plan_inputs(CLI::App& app, PlanInputs& o, bool policy) {
   app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min or dualpipe")
       ->type_name("NAME");
   app.add_option("--interleave", o.interleave, "chunks per stage")->type_name("V");
-  app.add_option("--stage-layers", o.stage_layers, "layers of each piece")->type_name("N,N,…");
+  app.add_option("--stage-layers", o.stage_layers, "layers of each piece")->type_name("N,N,N");
   app.add_flag("--vocab-parallel", o.vocab_parallel, "the head's vocabulary spread over the stages");
   app.add_option("--micro-batch", o.micro_batch, "sequences per forward pass")->type_name("B");
   app.add_option("--zero", o.zero, "ZeRO's stage, 0 to 3")->type_name("Z");

@@ -99,7 +99,7 @@ std::string memory_picture(const std::vector<plan::Memory>& stages, double room_
   BarChart chart;
   chart.title = "Memory of one processor of each stage, GB";
   chart.parts = {"parameters", "gradients", "optimizer", "activations", "buffers", "slack", "context"};
-  chart.mark = "what the processor has";
+  chart.mark = "its memory";
   for (const size_t i : shown_stages(stages)) {
     const plan::Memory& m = stages[i];
     Bar bar;
