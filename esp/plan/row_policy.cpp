@@ -81,9 +81,10 @@ void set_recompute(const CsvRow& cells, const Shape& shape, Policy& p, Untold& o
                          has(words, "mla") || has(words, "norm") || has(words, "act") || has(words, "sac") ||
                          has(words, "mlp") || has(words, "module");
   p.recompute = selective && !has(words, "full") ? Recompute::selective : Recompute::full;
-  // "full 12 layers", "block 4", "every 2nd layer": some of the layers only.
+  p.checkpoint_sharded = has(words, "distribut") || has(words, "shard");
+  // "full 12 layers", "block 4", "every 2nd layer": some of the layers only; uniform ones are all, however grouped.
   const size_t digit = words.find_first_of("0123456789");
-  if (digit == std::string::npos || !(has(words, "layer") || has(words, "block"))) return;
+  if (digit == std::string::npos || !(has(words, "layer") || has(words, "block")) || has(words, "uniform")) return;
   const int number = std::atoi(words.c_str() + digit);
   if (number < 1) return;
   const int mine = static_cast<int>(shape.layers) / std::max(1, p.pp);
@@ -130,7 +131,7 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   const bool none = words.starts_with("none") || words.starts_with("no ") || words == "no" || words == "0" ||
                     words.starts_with("off") || words.starts_with("false");
   p.overlap_dp = !none && !has(words, "no dp") && !has(words, "no grad");
-  p.overlap_tp = !none && !has(words, "no tp") && (has(words, "tp") || has(words, "userbuf"));
+  p.overlap_tp = !none && !has(words, "no tp") && !has(words, "tp not") && (has(words, "tp") || has(words, "userbuf"));
   p.overlap_ep = !none && (has(words, "ep ") || has(words, "a2a") || has(words, "all-to-all") || has(words, "moe"));
 }
 

@@ -77,11 +77,13 @@ std::string precision_meant(const std::string& words) {
 ScheduleWords parse_schedule(const std::string& words, int interleave, std::vector<std::string>& assumed) {
   ScheduleWords result;
   const std::string given = plain(words);
-  result.vocabulary = has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab");
+  // "Interlaced": every stage has a share of the head, between its own layers.
+  result.vocabulary =
+      (has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab")) || has(given, "interlac");
   result.vocabulary = result.vocabulary || has(given, "interlac");
   result.balanced = has(given, "redis") || has(given, "balanc");
   result.schedule = interleave > 1 ? "interleaved" : "1f1b";
-  if (given.empty() || given == "none") return result;
+  if (given.empty() || given == "none" || given == "baseline" || given == "interlaced") return result;
   for (const Spelling& one : kSchedules)
     if (has(given, one.part)) {
       result.schedule = one.schedule;

@@ -133,6 +133,7 @@ TEST(Rows, WordsOfSchedulesPrecisionsAndRecomputation) {
   EXPECT_EQ(schedule("1f1b", 4), "interleaved");
   EXPECT_EQ(schedule("AFAB"), "gpipe");
   EXPECT_TRUE(parse_schedule("1f1b-vocab-2", 1, assumed).vocabulary);
+  EXPECT_TRUE(parse_schedule("interlaced", 1, assumed).vocabulary);
   EXPECT_TRUE(assumed.empty());
   EXPECT_EQ(schedule("lightning"), "1f1b");
   EXPECT_EQ(assumed.size(), 1u);
@@ -148,6 +149,7 @@ TEST(Rows, WordsOfSchedulesPrecisionsAndRecomputation) {
   const Policy some = row_of(head, "s,32,4096,H100,8,4,full 3 layers").policy;
   EXPECT_EQ(some.recompute, Recompute::full);
   EXPECT_EQ(some.recompute_layers, 3);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,4,\"full (uniform, 1 layer)\"").policy.recompute_layers, -1);
 }
 
 TEST(Rows, WhatIsNoTableIsRefused) {
