@@ -133,16 +133,20 @@ double spread(const Shape& shape, const Policy& policy) {
   return q;
 }
 
+constexpr double kFragmented = 1.02;
+
 void warn(const Setting& s, Estimate& e) {
   const Memory& m = e.memory;
   const double room = s.cluster.processor.memory_bytes;
-  if (room > 0 && m.total() > room) {
+  // The allocator gives back what it only reserves before it fails; what fragments beyond repair is little.
+  const double needed = kFragmented * m.allocated() + m.other;
+  if (room > 0 && needed > room) {
     e.fits = false;
     e.reasons.push_back(
         fmt::format("stage {} needs {:.1f} GB of {:.1f}: states {:.1f}, activations {:.1f}, buffers {:.1f}, "
-                    "slack and context {:.1f}",
-                    m.stage, m.total() / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
-                    (m.slack + m.other) / 1e9));
+                    "fragments and context {:.1f}",
+                    m.stage, needed / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
+                    (needed - m.allocated()) / 1e9));
   }
   if (crosses(s.tensor)) {
     double shown = 0;
