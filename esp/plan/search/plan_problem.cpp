@@ -188,7 +188,7 @@ Weight PlanProblem::weigh(const Choice& choice) const {
 Weight PlanProblem::lightest(const Choice& choice, size_t num_set) const {
   // Where every layer lies and what it leaves is known here; states are at least those of the most sparing ZeRO and
   // offload, and buffers, which those may need more of, are left out.
-  if (num_set != at(PlanAxis::division) + 1) return {};
+  if (num_set != at(PlanAxis::division) + 1 || own_) return {};
   Policy policy = policy_at(choice, num_set);
   policy.zero = *std::max_element(space_.zero.begin(), space_.zero.end());
   policy.offload = space_.offload.back();
