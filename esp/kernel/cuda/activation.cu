@@ -55,7 +55,8 @@ struct SwigluForward {
   const T* x;
   int64_t per_row;
   __device__ In load(int64_t i) const {
-    const int64_t row = i / per_row, at = (row * 2 * per_row + i % per_row) * N;
+    const auto [row, col] = divide(i, per_row);
+    const int64_t at = (row * 2 * per_row + col) * N;
     return {load_pack<N>(x + at), load_pack<N>(x + at + per_row * N)};
   }
   __device__ void apply(int64_t i, const In& in) const {
@@ -75,7 +76,10 @@ struct SwigluBackward {
   T* dx;
   const T *dy, *x;
   int64_t per_row;
-  __device__ int64_t at(int64_t i) const { return (i / per_row * 2 * per_row + i % per_row) * N; }
+  __device__ int64_t at(int64_t i) const {
+    const auto [row, col] = divide(i, per_row);
+    return (row * 2 * per_row + col) * N;
+  }
   __device__ In load(int64_t i) const {
     return {load_pack<N>(x + at(i)), load_pack<N>(x + at(i) + per_row * N), load_pack<N>(dy + i * N)};
   }

@@ -318,6 +318,14 @@ struct Arguments {
   }
 };
 
+// Zeros over a gradient of keys or values, whose rows lie `stride.token` apart. 16-bit types.
+void clear(void* gradient, const AttentionStride& stride, const AttentionShape& s, cudaStream_t stream) {
+  const auto pitch = static_cast<size_t>(stride.token * 2), width = static_cast<size_t>(s.kv_heads * s.head_dim * 2);
+  for (int64_t b = 0; b < s.batch; ++b)
+    ESP_CUDA_CHECK(cudaMemset2DAsync(static_cast<std::byte*>(gradient) + b * stride.batch * 2, pitch, 0, width,
+                                     static_cast<size_t>(s.num_keys), stream));
+}
+
 }  // namespace
 
 int64_t cudnn_forward_bytes(const AttentionShape& shape, DType dtype, device::Queue& queue) {
@@ -361,6 +369,10 @@ void cudnn_backward(void* dq, void* dk, void* dv, const void* d_o, const void* o
   arguments.add(kDq, dq);
   arguments.add(kDk, dk);
   arguments.add(kDv, dv);
+  if (shape.key_lengths) {  // the library leaves alone what a sequence of no keys has
+    clear(dk, shape.k, shape, queue.handle);
+    clear(dv, shape.v, shape, queue.handle);
+  }
   arguments.add(kOne, &arguments.one);
   arguments.add(kDots, rest);
   rest += dots_bytes(shape);

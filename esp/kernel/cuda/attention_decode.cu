@@ -1,16 +1,17 @@
 // Attention of few queries to many keys, as in generation with a cache: bound by reading keys and values once.
 //
 // Keys are divided among blocks; each takes the queries of all heads that share its keys, leaves a partial output and a
-// log-sum-exp, and a second kernel merges them. A thread makes the scores of one key, reading its row in packs; for the
-// outputs threads lie along a value's row.
+// log-sum-exp, and a second kernel merges them. L lanes read a key's row, a pack each, and then its value's; the 32/L
+// such groups of a warp walk different keys, each with a maximum and sums of its own, and meet only at the end.
 #include "esp/kernel/cuda/attention_tile.cuh"
 #include "esp/kernel/cuda/attention_tile.h"
+#include "esp/kernel/cuda/soft_row.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
 
-constexpr int kMaxRows = 8;      // query rows (queries × heads of a group) of a block
-constexpr int kKeys = kThreads;  // of a block's round
+constexpr int kMaxRows = 8;  // query rows (queries × heads of a group) of a block
+constexpr int kWarps = 4, kAhead = 4;
 
 template <typename T>
 struct Decode {
@@ -22,112 +23,117 @@ struct Decode {
   AttentionShape s;
 };
 
-template <typename T, int N>
-__global__ void __launch_bounds__(kThreads) part_kernel(Decode<T> a) {
+// What a group of lanes knows of one query row; powers of two, so q comes multiplied by log₂e.
+template <typename A, int N>
+struct Running {
+  A top = -INFINITY, sum = 0, out[N] = {};
+  __device__ __forceinline__ void merge(A other_top, A other_sum, const A (&other)[N]) {
+    const A highest = fmax(top, other_top);
+    if (highest == A(-INFINITY)) return;
+    const A mine = power_of_two(top - highest), theirs = power_of_two(other_top - highest);
+    sum = sum * mine + other_sum * theirs;
+#pragma unroll
+    for (int n = 0; n < N; ++n) out[n] = out[n] * mine + other[n] * theirs;
+    top = highest;
+  }
+};
+
+template <typename T, int L, int R>
+__global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
   using A = Accumulator<T>;
-  extern __shared__ double shared[];
+  constexpr int N = kPack<T>, D = L * N, kGroups = kWarps * (32 / L);
+  __shared__ A meet[kWarps][R][D], tops[kWarps][R], sums[kWarps][R];
   const AttentionShape& s = a.s;
-  const int D = static_cast<int>(s.head_dim), share = static_cast<int>(s.heads / s.kv_heads);
-  const int rows = share * static_cast<int>(s.num_queries), packs = D / N, groups = kThreads / packs;
-  A *q = reinterpret_cast<A*>(shared), *p = q + rows * D,
-    *meet = p + rows * kKeys;  // [rows, D], [rows, keys], [groups, D]
-  __shared__ A tops[kMaxRows], sums[kMaxRows], shrinks[kMaxRows];
-  const int64_t b = blockIdx.z, g = blockIdx.y;
-  for (int i = threadIdx.x; i < rows * D; i += kThreads) {
-    const int row = i / D;
-    const int64_t h = g * share + row / s.num_queries, query = row % s.num_queries;
-    q[i] = widen(a.q[b * s.q.batch + query * s.q.token + h * D + i % D]) * static_cast<A>(s.scale);
+  const int64_t b = blockIdx.z, g = blockIdx.y, share = s.heads / s.kv_heads, rows = share * s.num_queries;
+  const int lane = threadIdx.x % L, group = threadIdx.x / L, warp = threadIdx.x / 32;
+  A q[R][N];
+  int64_t seen[R];
+  Running<A, N> state[R];
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    const int64_t h = g * share + r / s.num_queries, query = r % s.num_queries;
+    seen[r] = r < rows ? keys_seen(s, b, query) : 0;
+    Pack<T, N> in{};
+    if (r < rows) in = load_pack<N>(a.q + b * s.q.batch + query * s.q.token + h * D + lane * N);
+#pragma unroll
+    for (int n = 0; n < N; ++n) q[r][n] = widen(in.at[n]) * static_cast<A>(s.scale) * kLog2E<A>;
   }
-  if (threadIdx.x < kMaxRows) {
-    tops[threadIdx.x] = A(-INFINITY);
-    sums[threadIdx.x] = 0;
-  }
-  A out[kMaxRows][N] = {};
-  const int pack = threadIdx.x % packs, group = threadIdx.x / packs;
   const int64_t begin = blockIdx.x * a.keys_per_split;
   const int64_t end = min(begin + a.keys_per_split, keys_seen(s, b, s.num_queries - 1));
-  __syncthreads();
-  for (int64_t j0 = begin; j0 < end; j0 += kKeys) {
-    const int64_t j = j0 + threadIdx.x;
-    A score[kMaxRows] = {};
-    if (j < end) {
-      const T* key = a.k + b * s.k.batch + j * s.k.token + g * D;
-      for (int d = 0; d < D; d += N) {
-        const auto in = load_pack<N>(key + d);
+  const T *keys = a.k + b * s.k.batch + g * D + lane * N, *values = a.v + b * s.v.batch + g * D + lane * N;
+  for (int64_t j0 = begin; j0 < end; j0 += kGroups * kAhead) {  // the same for all lanes: they shuffle
+    Pack<T, N> k[kAhead] = {}, v[kAhead] = {};
 #pragma unroll
-        for (int r = 0; r < kMaxRows; ++r) {
-          if (r >= rows) break;
+    for (int u = 0; u < kAhead; ++u) {
+      const int64_t j = j0 + u * kGroups + group;
+      if (j < end) k[u] = load_pack<N>(keys + j * s.k.token);
+    }
 #pragma unroll
-          for (int n = 0; n < N; ++n) score[r] += q[r * D + d + n] * widen(in.at[n]);
-        }
+    for (int u = 0; u < kAhead; ++u) {
+      const int64_t j = j0 + u * kGroups + group;
+      if (j < end) v[u] = load_pack<N>(values + j * s.v.token);
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      A score[kAhead], highest = state[r].top;
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        score[u] = 0;
+#pragma unroll
+        for (int n = 0; n < N; ++n) score[u] += q[r][n] * widen(k[u].at[n]);
+#pragma unroll
+        for (int offset = L / 2; offset > 0; offset /= 2) score[u] += __shfl_xor_sync(0xffffffffu, score[u], offset);
+        const int64_t j = j0 + u * kGroups + group;
+        if (j >= end || j >= seen[r]) score[u] = A(-INFINITY);
+        highest = fmax(highest, score[u]);
       }
-    }
+      if (highest == A(-INFINITY)) continue;
+      const A shrink = power_of_two(state[r].top - highest);
+      state[r].sum *= shrink;
 #pragma unroll
-    for (int r = 0; r < kMaxRows; ++r) {
-      if (r >= rows) break;
-      p[r * kKeys + threadIdx.x] = j < end && j < keys_seen(s, b, r % s.num_queries) ? score[r] : A(-INFINITY);
-    }
-    __syncthreads();
-    // A warp per row brings its maximum and sum up to date.
-    for (int r = threadIdx.x / 32; r < rows; r += kThreads / 32) {
-      A highest = tops[r];
-      for (int i = threadIdx.x % 32; i < kKeys; i += 32) highest = max(highest, p[r * kKeys + i]);
-      highest = warp_max(highest);
-      A sum = 0;
-      for (int i = threadIdx.x % 32; i < kKeys; i += 32) {
-        const A value = highest == A(-INFINITY) ? A{0} : exp_score(p[r * kKeys + i] - highest);
-        p[r * kKeys + i] = value;
-        sum += value;
+      for (int n = 0; n < N; ++n) state[r].out[n] *= shrink;
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        const A p = power_of_two(score[u] - highest);
+        state[r].sum += p;
+#pragma unroll
+        for (int n = 0; n < N; ++n) state[r].out[n] += p * widen(v[u].at[n]);
       }
-      sum = warp_sum(sum);
-      if (threadIdx.x % 32 == 0) {
-        shrinks[r] = tops[r] == A(-INFINITY) ? A{0} : exp_score(tops[r] - highest);
-        sums[r] = sums[r] * shrinks[r] + sum;
-        tops[r] = highest;
-      }
+      state[r].top = highest;
     }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < kMaxRows; ++r) {
-      if (r >= rows) break;
-#pragma unroll
-      for (int n = 0; n < N; ++n) out[r][n] *= shrinks[r];
-    }
-    const int count = static_cast<int>(min(int64_t{kKeys}, end - j0));
-    if (group < groups) {
-#pragma unroll 4
-      for (int i = group; i < count; i += groups) {
-        const auto in = load_pack<N>(a.v + b * s.v.batch + (j0 + i) * s.v.token + g * D + pack * N);
-#pragma unroll
-        for (int r = 0; r < kMaxRows; ++r) {
-          if (r >= rows) break;
-          const A weight = p[r * kKeys + i];
-#pragma unroll
-          for (int n = 0; n < N; ++n) out[r][n] += weight * widen(in.at[n]);
-        }
-      }
-    }
-    __syncthreads();
   }
-  // Groups of threads have sums over different keys.
 #pragma unroll
-  for (int r = 0; r < kMaxRows; ++r) {
-    if (r >= rows) break;
-    __syncthreads();
-    if (group < groups) {
+  for (int r = 0; r < R; ++r) {
 #pragma unroll
-      for (int n = 0; n < N; ++n) meet[group * D + pack * N + n] = out[r][n];
+    for (int offset = L; offset < 32; offset *= 2) {
+      A other[N];
+      const A top = __shfl_xor_sync(0xffffffffu, state[r].top, offset),
+              sum = __shfl_xor_sync(0xffffffffu, state[r].sum, offset);
+#pragma unroll
+      for (int n = 0; n < N; ++n) other[n] = __shfl_xor_sync(0xffffffffu, state[r].out[n], offset);
+      state[r].merge(top, sum, other);
     }
-    __syncthreads();
+    if (threadIdx.x % 32 < L) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) meet[warp][r][lane * N + n] = state[r].out[n];
+    }
+    if (threadIdx.x % 32 == 0) {
+      tops[warp][r] = state[r].top;
+      sums[warp][r] = state[r].sum;
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < rows * D; i += kWarps * 32) {
+    const int r = i / D, d = i % D;
+    Running<A, 1> all;
+    for (int w = 0; w < kWarps; ++w) {
+      const A other[1] = {meet[w][r][d]};
+      all.merge(tops[w][r], sums[w][r], other);
+    }
     const int64_t h = g * share + r / s.num_queries, query = r % s.num_queries;
     const int64_t row = blockIdx.x * s.batch * s.heads * s.num_queries + (b * s.heads + h) * s.num_queries + query;
-    const A inverse = sums[r] == 0 ? A{0} : A{1} / sums[r];
-    for (int d = threadIdx.x; d < D; d += kThreads) {
-      A total = 0;
-      for (int k = 0; k < groups; ++k) total += meet[k * D + d];
-      a.parts[row * D + d] = total * inverse;
-    }
-    if (threadIdx.x == 0) a.part_lse[row] = sums[r] == 0 ? A(-INFINITY) : tops[r] + log_sum(sums[r]);
+    a.parts[row * D + d] = all.sum == 0 ? A{0} : all.out[0] / all.sum;
+    if (d == 0) a.part_lse[row] = all.sum == 0 ? A(-INFINITY) : (all.top + log2(all.sum)) / kLog2E<A>;
   }
 }
 
@@ -141,12 +147,15 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Decode<T> a) {
   if (row >= rows) return;
   const int64_t query = row % s.num_queries, h = row / s.num_queries % s.heads, b = row / s.num_queries / s.heads;
   A highest = A(-INFINITY), sum = 0;
-  for (int64_t i = 0; i < a.splits; ++i) highest = max(highest, a.part_lse[i * rows + row]);
+  for (int64_t i = threadIdx.x % 32; i < a.splits; i += 32) highest = fmax(highest, a.part_lse[i * rows + row]);
+  highest = warp_max(highest);
   if (highest != A(-INFINITY))
-    for (int64_t i = 0; i < a.splits; ++i) sum += exp_score(a.part_lse[i * rows + row] - highest);
+    for (int64_t i = threadIdx.x % 32; i < a.splits; i += 32) sum += exp_score(a.part_lse[i * rows + row] - highest);
+  sum = warp_sum(sum);
   for (int64_t d = threadIdx.x % 32; d < s.head_dim; d += 32) {
     A total = 0;
     if (sum != 0)
+#pragma unroll 8
       for (int64_t i = 0; i < a.splits; ++i)
         total += exp_score(a.part_lse[i * rows + row] - highest) * a.parts[(i * rows + row) * s.head_dim + d];
     a.o[b * s.o.batch + query * s.o.token + h * s.head_dim + d] = narrow<T>(sum == 0 ? A{0} : total / sum);
@@ -158,20 +167,42 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Decode<T> a) {
 struct Split {
   int64_t splits = 0, keys = 0;
 };
-// Enough blocks to fill the GPU twice, none with less than a round of keys.
+// Enough blocks to fill the GPU several times, none with fewer keys than a few rounds take.
 Split split_of(const AttentionShape& s, const device::Queue& queue) {
-  const int64_t pairs = s.batch * s.kv_heads, wanted = ceil_div(int64_t{queue.multiprocessors} * 2, pairs);
-  const int64_t keys = std::max<int64_t>(kKeys, ceil_div(ceil_div(s.num_keys, wanted), kKeys) * kKeys);
+  constexpr int64_t kLeast = 128;
+  const int64_t pairs = s.batch * s.kv_heads, wanted = ceil_div(int64_t{queue.multiprocessors} * 6, pairs);
+  const int64_t keys = std::max(kLeast, ceil_div(ceil_div(s.num_keys, wanted), kLeast) * kLeast);
   return {ceil_div(s.num_keys, keys), keys};
+}
+
+// Lanes that read one key: a power of two.
+int64_t lanes_of(const AttentionShape& s, DType dtype) {
+  const auto width = static_cast<int64_t>(16 / size_of(dtype));
+  const int64_t lanes = s.head_dim % width == 0 ? s.head_dim / width : 0;
+  return lanes == 4 || lanes == 8 || lanes == 16 || lanes == 32 ? lanes : 0;
+}
+
+template <typename T, int L>
+void launch_parts(const Decode<T>& a, device::Queue& queue) {
+  const AttentionShape& s = a.s;
+  const dim3 grid(static_cast<unsigned>(a.splits), static_cast<unsigned>(s.kv_heads), static_cast<unsigned>(s.batch));
+  const int64_t rows = s.num_queries * (s.heads / s.kv_heads);
+  if (rows == 1)
+    part_kernel<T, L, 1><<<grid, kWarps * 32, 0, queue.handle>>>(a);
+  else if (rows <= 4)
+    part_kernel<T, L, 4><<<grid, kWarps * 32, 0, queue.handle>>>(a);
+  else
+    part_kernel<T, L, kMaxRows><<<grid, kWarps * 32, 0, queue.handle>>>(a);
+  ESP_CUDA_LAUNCHED();
 }
 
 }  // namespace
 
 int64_t decode_bytes(const AttentionShape& s, DType dtype, const device::Queue& queue) {
-  const int64_t width = static_cast<int64_t>(16 / size_of(dtype)), row = s.num_queries * (s.heads / s.kv_heads);
-  const int64_t strides = s.k.batch | s.k.token | s.v.batch | s.v.token;
-  if (row > kMaxRows || row == 0 || s.num_keys < 2 * kKeys || s.dropout != 0 || s.head_dim % width != 0 ||
-      strides % width != 0 || s.head_dim > 256)
+  const int64_t row = s.num_queries * (s.heads / s.kv_heads), width = static_cast<int64_t>(16 / size_of(dtype));
+  const int64_t strides = s.k.batch | s.k.token | s.v.batch | s.v.token | s.q.batch | s.q.token;
+  if (row > kMaxRows || row == 0 || s.num_keys < 256 || s.dropout != 0 || lanes_of(s, dtype) == 0 ||
+      strides % width != 0)
     return 0;
   return split_of(s, queue).splits * s.batch * s.heads * s.num_queries * (s.head_dim + 1) *
          (dtype == DType::f64 ? 8 : 4);
@@ -184,7 +215,7 @@ void decode_forward(void* o, void* lse, const void* q, const void* k, const void
     using A = Accumulator<T>;
     AttentionShape s = shape;
     s.lse_row = s.lse_stride();
-    const int64_t rows = s.batch * s.heads * s.num_queries, own = s.num_queries * (s.heads / s.kv_heads);
+    const int64_t rows = s.batch * s.heads * s.num_queries;
     A* parts = static_cast<A*>(scratch);
     const Decode<T> a{static_cast<T*>(o),
                       static_cast<A*>(lse),
@@ -196,14 +227,19 @@ void decode_forward(void* o, void* lse, const void* q, const void* k, const void
                       splits,
                       keys,
                       s};
-    const int64_t groups = kThreads / (s.head_dim / kPack<T>);
-    const auto bytes =
-        static_cast<int>(static_cast<size_t>(own * s.head_dim + own * kKeys + groups * s.head_dim) * sizeof(A));
-    auto* kernel = part_kernel<T, kPack<T>>;
-    ESP_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(s.kv_heads), static_cast<unsigned>(s.batch));
-    kernel<<<grid, kThreads, static_cast<size_t>(bytes), queue.handle>>>(a);
-    ESP_CUDA_LAUNCHED();
+    switch (lanes_of(s, dtype)) {
+      case 4:
+        launch_parts<T, 4>(a, queue);
+        break;
+      case 8:
+        launch_parts<T, 8>(a, queue);
+        break;
+      case 16:
+        launch_parts<T, 16>(a, queue);
+        break;
+      default:
+        launch_parts<T, 32>(a, queue);
+    }
     merge_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads / 32)), kThreads, 0, queue.handle>>>(a);
     ESP_CUDA_LAUNCHED();
   });

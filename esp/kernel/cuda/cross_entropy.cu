@@ -10,13 +10,6 @@ namespace {
 
 constexpr int kBlock = 512;
 
-__device__ __forceinline__ float log_of(float x) {
-  return logf(x);
-}
-__device__ __forceinline__ double log_of(double x) {
-  return log(x);
-}
-
 template <typename T>
 struct Rows {
   T* logits;
@@ -37,7 +30,7 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
   T* row = a.logits + r * a.row_stride;
   const int64_t target = what == Do::softmax || a.targets[r] < 0 ? -1 : a.targets[r] - a.first_class;
   const bool counts = what == Do::softmax || a.targets[r] >= 0, here = target >= 0 && target < a.num_classes;
-  A top = 0, inverse = 0;  // a probability is exp(x − top)·inverse
+  A top = 0, inverse = 0;  // of share_of
   constexpr bool kReads = what == Do::forward || what == Do::fused || what == Do::part_forward || what == Do::softmax;
   constexpr bool kWrites =
       what == Do::backward || what == Do::fused || what == Do::part_backward || what == Do::softmax;
@@ -46,10 +39,10 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
     SoftSum<A> mine;
     walk_row<kBlock, N>(a.num_classes, [&](auto width, int64_t c) { mine.take(load_pack<width()>(row + c)); });
     const SoftSum<A> all = merged<kBlock>(mine, meet);
-    top = all.top;
+    top = all.top * kLog2E<A>;
     inverse = A{1} / all.sum;
     if (threadIdx.x == 0) {
-      const A lse = all.top + log_of(all.sum);
+      const A lse = all.log_sum();
       // No class of that number: nothing sensible can be said, so something visible is.
       if constexpr (what == Do::forward || what == Do::fused) {
         a.losses[r] = !counts ? A{0} : here ? lse - at_target : A(NAN);
@@ -61,10 +54,10 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
       }
     }
   } else if constexpr (what == Do::backward) {
-    top = a.lse[r];
+    top = a.lse[r] * kLog2E<A>;
     inverse = 1;
   } else {
-    top = a.tops[r];
+    top = a.tops[r] * kLog2E<A>;
     inverse = A{1} / a.sums[r];
   }
   if constexpr (kWrites) {
@@ -73,7 +66,7 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
       auto pack = load_pack<width()>(row + c);
 #pragma unroll
       for (int k = 0; k < width(); ++k) {
-        A p = exp_of(widen(pack.at[k]) - top) * inverse;
+        A p = share_of(widen(pack.at[k]), top, inverse);
         if (c + k == target) p -= 1;
         pack.at[k] = narrow<T>(counts ? p * scale : A{0});
       }

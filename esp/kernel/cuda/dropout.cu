@@ -29,7 +29,11 @@ struct Drop {
     return in;
   }
   __device__ void apply(int64_t i, const In& in) const {
-    const int64_t index = origin + (per_row ? i / per_row * row_stride + i % per_row * N : i * N);
+    int64_t index = origin + i * N;
+    if (per_row) {
+      const auto [row, col] = divide(i, per_row);
+      index = origin + row * row_stride + col * N;
+    }
     Pack<T, N> to;
     uint4 words;
 #pragma unroll

@@ -73,7 +73,7 @@ struct AddBias {
   int64_t per_row;
   __device__ In load(int64_t i) const { return load_pack<N>(y + i * N); }
   __device__ void apply(int64_t i, const In& in) const {
-    const auto from = load_pack<N>(bias + i % per_row * N);
+    const auto from = load_pack<N>(bias + divide(i, per_row).rest * N);
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) + widen(from.at[k]));
@@ -98,6 +98,33 @@ __global__ void transpose_kernel(T* y, const T* x, int64_t rows, int64_t cols, i
     if (col0 + c < cols && row0 + threadIdx.x < rows) to[(col0 + c) * rows + row0 + threadIdx.x] = tile[threadIdx.x][c];
 }
 
+// 16-bit elements two at a time, in tiles of 64×64: both sides move four bytes per thread. Rows and columns are even.
+__global__ void __launch_bounds__(kThreads) transpose_pairs(uint32_t* y, const uint32_t* x, int64_t rows, int64_t cols,
+                                                            int64_t tiles_across, int64_t tiles_down) {
+  __shared__ uint32_t tile[64][33];
+  const auto [batch, within] = divide(blockIdx.x, tiles_across * tiles_down);
+  const auto [down, across] = divide(within, tiles_across);
+  const int64_t row0 = down * 64, col0 = across * 64;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t* from = x + batch * rows * cols / 2;
+  uint32_t* to = y + batch * rows * cols / 2;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int r = warp + 8 * k;
+    if (row0 + r < rows && col0 + 2 * lane < cols) tile[r][lane] = from[((row0 + r) * cols + col0) / 2 + lane];
+  }
+  __syncthreads();
+  // Row c of the result, elements 2·lane and 2·lane + 1: halves of two words of a column.
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int c = warp + 8 * k;
+    if (col0 + c >= cols || row0 + 2 * lane >= rows) continue;
+    const uint32_t first = tile[2 * lane][c / 2], second = tile[2 * lane + 1][c / 2];
+    to[((col0 + c) * rows + row0) / 2 + lane] =
+        c % 2 ? __byte_perm(first, second, 0x7632) : __byte_perm(first, second, 0x5410);
+  }
+}
+
 }  // namespace
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
@@ -113,7 +140,8 @@ void fill(void* y, double value, int64_t count, DType dtype, const device::Strea
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {
   with_floating(to, [&]<typename To>(std::type_identity<To>) {
     with_floating(from, [&]<typename From>(std::type_identity<From>) {
-      constexpr int kWidth = kPack<std::conditional_t<sizeof(To) < sizeof(From), To, From>>;
+      // Stores of sixteen bytes side by side; a wider pack would leave gaps between a warp's.
+      constexpr int kWidth = kPack<To>;
       in_packs<kWidth>(count, aligned(x, y), [&](auto width, int64_t first, int64_t n) {
         launch_pass<2>(Cast<To, From, width()>{static_cast<To*>(y) + first, static_cast<const From*>(x) + first},
                        n / width(), handle_of(stream));
@@ -163,6 +191,13 @@ void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols
                                                                   cols, across, down);
     ESP_CUDA_LAUNCHED();
   };
+  if (size_of(dtype) == 2 && rows % 2 == 0 && cols % 2 == 0 && aligned(y, x)) {
+    const int64_t tiles_across = ceil_div(cols, 64), tiles_down = ceil_div(rows, 64);
+    transpose_pairs<<<static_cast<unsigned>(batch * tiles_across * tiles_down), kThreads, 0, handle_of(stream)>>>(
+        static_cast<uint32_t*>(y), static_cast<const uint32_t*>(x), rows, cols, tiles_across, tiles_down);
+    ESP_CUDA_LAUNCHED();
+    return;
+  }
   switch (size_of(dtype)) {  // moves bits: the width is all that matters
     case 8:
       return launch(std::type_identity<uint64_t>{});

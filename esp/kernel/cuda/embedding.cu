@@ -20,14 +20,16 @@ struct LookUp {
   const T *table, *positions;
   int64_t per_row, num_rows, period, first_position;
   __device__ In load(int64_t i) const {
-    const int32_t id = ids[i / per_row];
-    return id >= 0 && id < num_rows ? load_pack<N>(table + (id * per_row + i % per_row) * N) : In{};
+    const auto [row, col] = divide(i, per_row);
+    const int32_t id = ids[row];
+    return id >= 0 && id < num_rows ? load_pack<N>(table + (id * per_row + col) * N) : In{};
   }
   __device__ void apply(int64_t i, const In& in) const {
     In to = in;
     if (positions) {
-      const int64_t position = first_position + i / per_row % period;
-      const auto other = load_pack<N>(positions + (position * per_row + i % per_row) * N);
+      const auto [row, col] = divide(i, per_row);
+      const int64_t position = first_position + divide(row, period).rest;
+      const auto other = load_pack<N>(positions + (position * per_row + col) * N);
 #pragma unroll
       for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) + widen(other.at[k]));
     }
@@ -145,9 +147,9 @@ struct Positions {
     Accumulator<T> sum[N];
 #pragma unroll
     for (int k = 0; k < N; ++k) sum[k] = widen(in.at[k]);
-    const int64_t col = i % per_row;
-#pragma unroll 4
-    for (int64_t r = i / per_row; r < count; r += period) {
+    const auto [first, col] = divide(i, per_row);
+#pragma unroll 8
+    for (int64_t r = first; r < count; r += period) {
       const auto from = load_pack<N>(dy + (r * per_row + col) * N);
 #pragma unroll
       for (int k = 0; k < N; ++k) sum[k] += widen(from.at[k]);

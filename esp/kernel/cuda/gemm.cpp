@@ -44,7 +44,9 @@ cublasLtEpilogue_t epilogue_of(const GemmOptions& o) {
 }
 
 // Whether the meaning of the options is that of one of the library's epilogues.
-bool has_epilogue(const GemmOptions& o) {
+bool has_epilogue(const GemmOptions& o, DType dtype) {
+  // The library's GELU is good to fp32.
+  if (dtype == DType::f64 && o.activation == Activation::gelu) return false;
   if (o.pre_activation_in) return o.activation == Activation::gelu && o.beta == 0;
   if (o.activation == Activation::gelu) return true;
   return !o.pre_activation && (o.activation == Activation::none || o.activation == Activation::relu);
@@ -79,7 +81,7 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
   fused.epilogue = epilogue_of(options);
   const bool aux_fits = !aux || (alignment_of(aux) == 16 && key.ldc % 8 == 0);
   const bool bias_fits = !options.bias || alignment_of(options.bias) == 16;
-  if (has_epilogue(options) && aux_fits && bias_fits && plans.can(fused))
+  if (has_epilogue(options, dtype) && aux_fits && bias_fits && plans.can(fused))
     return plans.run(fused, call, queue.scratch(GemmPlans::kWorkspaceBytes), queue);
 
   // A plain product, then ours. With beta and a slope the product needs a place of its own.

@@ -20,7 +20,10 @@ struct Finish {
   int64_t per_row, ld, ldc;
   A beta;
 
-  __device__ int64_t at(int64_t i, int64_t stride) const { return i / per_row * stride + i % per_row * N; }
+  __device__ int64_t at(int64_t i, int64_t stride) const {
+    const auto [row, col] = divide(i, per_row);
+    return row * stride + col * N;
+  }
   __device__ In load(int64_t i) const {
     In in{};
     if (product) in.product = load_pack<N>(product + at(i, ld));
@@ -30,7 +33,7 @@ struct Finish {
   }
   __device__ void apply(int64_t i, const In& in) const {
     Pack<T, N> to, kept, from{};
-    if (bias) from = load_pack<N>(bias + i % per_row * N);
+    if (bias) from = load_pack<N>(bias + divide(i, per_row).rest * N);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const A p = widen(in.product.at[k]), before = beta != A{0} ? beta * widen(in.before.at[k]) : A{0};

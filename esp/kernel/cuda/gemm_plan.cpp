@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -191,22 +192,27 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
     trial.c = call.c ? call.c : call.d;
     trial.d = elsewhere;
   }
+  // Twice around, several calls in a row each: one slow moment of the GPU decides nothing.
   Timer timer;
-  float best = 0;
-  for (const auto& one : plan.offered) {
-    auto once = [&] { return launch(plan, key, trial, one.algo, workspace, queue.handle); };
-    if (once() != CUBLAS_STATUS_SUCCESS) continue;
-    const float first = timer.ms(queue.handle, once);
-    if (best > 0 && first > 2 * best) continue;
-    const int rounds = std::clamp(static_cast<int>(4 / std::max(first, 0.01f)), 3, 30);
-    std::vector<float> times;
-    for (int i = 0; i < rounds; ++i) times.push_back(timer.ms(queue.handle, once));
-    std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-    if (best == 0 || times[rounds / 2] < best) {
-      best = times[rounds / 2];
-      plan.algo = one.algo;
+  std::vector<float> best(plan.offered.size(), std::numeric_limits<float>::infinity());
+  float fastest = best.front();
+  for (int round = 0; round < 3; ++round)
+    for (size_t i = 0; i < plan.offered.size(); ++i) {
+      auto once = [&] { return launch(plan, key, trial, plan.offered[i].algo, workspace, queue.handle); };
+      if (round == 0) {
+        if (once() != CUBLAS_STATUS_SUCCESS) continue;
+        best[i] = timer.ms(queue.handle, once);
+      } else if (best[i] < 1.3f * fastest) {
+        const int calls = std::clamp(static_cast<int>(1.5f / std::max(fastest, 0.01f)), 2, 20);
+        const float together = timer.ms(queue.handle, [&] {
+          for (int c = 0; c < calls; ++c) once();
+        });
+        best[i] =
+            round == 1 ? together / static_cast<float>(calls) : std::min(best[i], together / static_cast<float>(calls));
+      }
+      fastest = *std::min_element(best.begin(), best.end());
     }
-  }
+  plan.algo = plan.offered[static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin())].algo;
   if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));
 }
 

@@ -5,58 +5,68 @@
 
 namespace esp::kernel::cuda {
 
-__device__ __forceinline__ float exp_of(float x) {
-  return exp2f(x * 1.44269504088896341f);
+// Exponentials are powers of two of scaled scores: one fused multiply-add and one instruction of the special unit.
+template <typename A>
+inline constexpr A kLog2E = static_cast<A>(1.44269504088896340736);
+
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
-__device__ __forceinline__ double exp_of(double x) {
-  return exp(x);
+__device__ __forceinline__ double power_of_two(double x) {
+  return exp2(x);
 }
 
-// Σ exp(x − top) over what was seen; nothing seen: top −∞.
+// Σ exp(x − top) over what was seen, `top` the largest of it; nothing seen: top −∞. A NaN makes the sum a NaN.
 template <typename A>
 struct SoftSum {
   A top = -INFINITY, sum = 0;
 
-  __device__ __forceinline__ void merge(A other_top, A other_sum) {
-    if (other_top == A(-INFINITY)) {
-      sum += other_sum;  // nothing, unless it is a NaN, which stays
-    } else if (top >= other_top) {
-      sum += other_sum * exp_of(other_top - top);
-    } else {
-      sum = (top == A(-INFINITY) ? sum : sum * exp_of(top - other_top)) + other_sum;
-      top = other_top;
-    }
-  }
   // N elements at once: one rescaling for all.
   template <int N, typename T>
   __device__ __forceinline__ void take(const Pack<T, N>& in) {
-    A highest = top;
+    A highest = widen(in.at[0]);
 #pragma unroll
-    for (int k = 0; k < N; ++k) highest = widen(in.at[k]) > highest ? widen(in.at[k]) : highest;
+    for (int k = 1; k < N; ++k) highest = fmax(highest, widen(in.at[k]));
+    highest = fmax(top, highest);
+    if (highest == A(-INFINITY)) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum += A{0} * (widen(in.at[k]) == A(-INFINITY) ? A{0} : widen(in.at[k]));
+      return;
+    }
+    const A scaled = highest * kLog2E<A>;
     A more = 0;
 #pragma unroll
-    for (int k = 0; k < N; ++k)
-      more += highest == A(-INFINITY) ? A{0} * widen(in.at[k]) : exp_of(widen(in.at[k]) - highest);
-    sum = (top == highest || sum == 0 ? sum : sum * exp_of(top - highest)) + more;
+    for (int k = 0; k < N; ++k) more += power_of_two(fma(widen(in.at[k]), kLog2E<A>, -scaled));
+    sum = sum * power_of_two(top * kLog2E<A> - scaled) + more;
     top = highest;
   }
+  __device__ __forceinline__ A log_sum() const {
+    return top + log(sum);
+  }
 };
+
+// What probability an element has: exp(x − top)·inverse, with top·log₂e given.
+template <typename A>
+__device__ __forceinline__ A share_of(A x, A scaled_top, A inverse) {
+  return power_of_two(fma(x, kLog2E<A>, -scaled_top)) * inverse;
+}
 
 // Over all threads of the block; every thread gets the whole. `meet` has room for 2 values per warp.
 template <int kBlock, typename A>
 __device__ SoftSum<A> merged(SoftSum<A> mine, A (*meet)[kBlock / 32]) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const A top = __shfl_xor_sync(0xffffffffu, mine.top, offset), sum = __shfl_xor_sync(0xffffffffu, mine.sum, offset);
-    mine.merge(top, sum);
-  }
-  if (threadIdx.x % 32 == 0) {
-    meet[0][threadIdx.x / 32] = mine.top;
-    meet[1][threadIdx.x / 32] = mine.sum;
-  }
-  __syncthreads();
   SoftSum<A> all;
-  for (int w = 0; w < kBlock / 32; ++w) all.merge(meet[0][w], meet[1][w]);
+  const A highest = warp_max(mine.top);
+  if (threadIdx.x % 32 == 0) meet[0][threadIdx.x / 32] = highest;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kBlock / 32; ++w) all.top = fmax(all.top, meet[0][w]);
+  // A thread that saw nothing has 0 here, or a NaN that stays one.
+  A sum[1] = {mine.top == A(-INFINITY) ? mine.sum
+                                       : mine.sum * power_of_two(mine.top * kLog2E<A> - all.top * kLog2E<A>)};
+  row_sums<kBlock>(sum, meet[1]);
+  all.sum = sum[0];
   return all;
 }
 

@@ -23,12 +23,12 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(T* scores, SoftmaxShape
   SoftSum<A> mine;
   walk_row<kBlock, N>(n, [&](auto width, int64_t c) { mine.take(load_pack<width()>(row + c)); });
   const SoftSum<A> all = merged<kBlock>(mine, meet);
-  const A inverse = A{1} / all.sum;
+  const A inverse = A{1} / all.sum, scaled = all.top * kLog2E<A>;
   walk_row<kBlock, N>(shape.cols, [&](auto width, int64_t c) {
     auto pack = load_pack<width()>(row + c);
 #pragma unroll
     for (int k = 0; k < width(); ++k)
-      pack.at[k] = narrow<T>(c + k < n ? exp_of(widen(pack.at[k]) - all.top) * inverse : A{0});
+      pack.at[k] = narrow<T>(c + k < n ? share_of(widen(pack.at[k]), scaled, inverse) : A{0});
     store_pack<width()>(row + c, pack);
   });
 }
