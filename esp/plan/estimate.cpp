@@ -61,10 +61,10 @@ const Kind& kind_of(const Setting& s, const Kinds& kinds, int layer) {
   return kinds.dense;
 }
 
-// Of a piece's layers, how many are recomputed.
-int recomputed(const Policy& p, int layers) {
+// Of a piece's layers, how many are recomputed: a stage's number spread over its chunks.
+int recomputed(const Policy& p, int layers, int chunks) {
   if (p.recompute != Recompute::full) return 0;
-  return p.recompute_layers < 0 ? layers : std::min(layers, p.recompute_layers);
+  return p.recompute_layers < 0 ? layers : std::min(layers, (p.recompute_layers + chunks - 1) / chunks);
 }
 
 std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const Kinds& kinds) {
@@ -79,7 +79,7 @@ std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const
   for (int i = 0; i <= last; ++i) {
     StageTime& t = times[static_cast<size_t>(i)];
     const int begin = pieces.first[static_cast<size_t>(i)], size = pieces.layers[static_cast<size_t>(i)];
-    const int again = recomputed(p, size);
+    const int again = recomputed(p, size, pieces.chunks);
     for (int j = 0; j < size; ++j) {
       const Kind& kind = kind_of(s, kinds, begin + j);
       const Gathered& units = j < again ? kind.again : kind.plain;
@@ -239,9 +239,16 @@ Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& poli
 
 double lower_bound_s(const Shape& shape, const Cluster& cluster, const Policy& policy) {
   const Rates r = rates_of(cluster.processor, policy.precision);
-  const double again = policy.recompute == Recompute::full ? 4.0 / 3 : 1;
-  // Causal attention done in full runs no faster than its half; every product at the best rate.
-  return model_flops(shape, policy) * again / policy.world() / std::max({r.product, r.product16, r.attention_forward});
+  double flops = model_flops(shape, policy);
+  if (policy.recompute == Recompute::full && shape.layers > 0) {  // once more the layers, not the head
+    const double tokens = static_cast<double>(policy.global_batch) * static_cast<double>(shape.seq);
+    const double layers = flops - 6 * tokens * static_cast<double>(shape.vocab * shape.hidden);
+    const double share = policy.recompute_layers < 0 ? 1
+                                                     : std::min(1.0, static_cast<double>(policy.recompute_layers) *
+                                                                         policy.pp / static_cast<double>(shape.layers));
+    flops += layers / 3 * share;
+  }
+  return flops / policy.world() / std::max({r.product, r.product16, r.attention_forward});
 }
 
 }  // namespace esp::plan

@@ -168,6 +168,24 @@ TEST(Estimate, BetterMachinesAreNeverSlower) {
   }
 }
 
+TEST(Estimate, NothingBeatsTheBound) {
+  const Cluster c = cluster_of("H100-80GB-SXM", 512);
+  Shape s = llama70b();
+  for (const int64_t vocab : {1000, 128256, 2000000})
+    for (const int layers : {2, 80})
+      for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+        for (const char* precision : {"bf16", "fp8"}) {
+          s.vocab = vocab;
+          s.layers = layers;
+          Policy p = policy_512();
+          p.pp = 1;
+          p.dp = 64;
+          p.recompute = recompute;
+          p.precision = precision;
+          EXPECT_LT(lower_bound_s(s, c, p), step(s, c, p));
+        }
+}
+
 TEST(Estimate, RecomputationTradesTimeForMemory) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   Policy p = policy_512();

@@ -134,7 +134,8 @@ void expert_layer(const Setting& s, const Sizes& z, LayerTime& to) {
   // Choosing, sorting rows by expert and putting them back weighted.
   to.forward += stream_s(s.rates, routed * z.h * z.e * 4 + own * static_cast<double>(shape.experts) * 12, 8);
   to.backward += stream_s(s.rates, routed * z.h * z.e * 5 + own * static_cast<double>(shape.experts) * 12, 8);
-  perceptron(s, to, routed / local, static_cast<double>(shape.expert_width()) / divided, local, kGrouped);
+  perceptron(s, to, routed / local, static_cast<double>(shape.expert_width()) / divided, local,
+             local > 1 ? kGrouped : 1);
   if (shape.shared_experts > 0)
     perceptron(
         s, to, z.tokens,
