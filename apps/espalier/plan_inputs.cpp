@@ -11,6 +11,7 @@
 #include "esp/base/table.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
+#include "esp/plan/codes.h"
 #include "esp/plan/hf_shape.h"
 #include "esp/plan/software.h"
 
@@ -126,6 +127,10 @@ void set_words(const PlanInputs& o, plan::Policy& p) {
   if (!o.optimizer.empty()) {
     known("--optimizer", o.optimizer, {"adam", "adamw", "sgd"});
     p.optimizer = o.optimizer;
+  }
+  if (!o.compress.empty()) {
+    plan::code_bytes(o.compress, {}, 4);  // whether there is such a one
+    p.compress = o.compress;
   }
   if (!o.stage_layers.empty()) p.stage_layers = parse_list(o.stage_layers);
   p.sequence = p.sequence || o.sequence;
@@ -290,6 +295,7 @@ void add_plan_inputs(CLI::App& app, PlanInputs& o, bool policy) {
   app.add_flag("--keep-gathered", o.keep_gathered, "zero 3: weights stay after forward");
   app.add_flag("--quantised", o.quantised, "zero 3: ZeRO++, all three parts");
   app.add_option("--offload", o.offload, "optimizer's states: none, host or file")->type_name("TIER");
+  app.add_option("--compress", o.compress, "gradients between copies, as sync.compress")->type_name("NAME");
   app.add_option("--recompute", o.recompute, "none, selective or full")->type_name("NAME");
   app.add_option("--recompute-layers", o.recompute_layers, "of a stage, with full")->type_name("N");
   app.add_flag("--overlap-tp", o.overlap_tp, "tensor collectives hide behind products");

@@ -28,7 +28,7 @@ struct PlanInputs {
   // Policy.
   std::optional<int> tp, pp, dp, cp, ep, interleave, zero, shard_group, recompute_layers, threads;
   std::optional<int64_t> micro_batch, global_batch;
-  std::string schedule, context, precision, recompute, offload, software, optimizer, stage_layers;
+  std::string schedule, context, precision, recompute, offload, software, optimizer, stage_layers, compress;
   bool sequence = false, no_flash = false, no_overlap = false, overlap_tp = false, dropout = false,
        keep_gathered = false, quantised = false, vocab_parallel = false;
 };

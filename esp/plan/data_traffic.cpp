@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "esp/plan/codes.h"
+
 namespace esp::plan {
 namespace {
 
 double wire_bytes(const Setting& s) {
-  if (s.policy.precision == "fp32" || s.policy.precision == "tf32") return 4;
-  return s.policy.gradients_fp32 ? s.software.gradient_bytes : 2;
+  const bool wide = s.policy.precision == "fp32" || s.policy.precision == "tf32";
+  const double plain = wide ? 4 : s.policy.gradients_fp32 ? s.software.gradient_bytes : 2;
+  return s.policy.compress == "none" ? plain : code_bytes(s.policy.compress, s.shape, plain);
 }
 
 // The group a dense parameter's copies form, and the part of it that shares one set of states.

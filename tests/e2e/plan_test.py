@@ -199,6 +199,7 @@ class Refused(Planning):
         self.assertIn("selene", self.refused("estimate", "--model", "llama-7b", "--cluster", "selen"))
         self.assertIn("llama-7b", self.refused("estimate", "--model", "llama-7", "--cluster", "selene"))
         self.assertIn("selective", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--recompute", "selctive"))
+        self.assertIn("topk", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--compress", "topkk"))
         self.assertIn("zb-v", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--schedule", "zbv"))
 
     def test_what_is_missing(self):
