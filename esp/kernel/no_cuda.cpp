@@ -14,6 +14,7 @@
 #include "esp/kernel/on_cuda.h"
 #include "esp/kernel/optimizer_step.h"
 #include "esp/kernel/peak.h"
+#include "esp/kernel/quantize.h"
 #include "esp/kernel/routing.h"
 #include "esp/kernel/softmax.h"
 #include "esp/kernel/weighted_sum.h"
@@ -211,6 +212,15 @@ void apply_mask(void*, const void*, const uint8_t*, double, int64_t, DType, cons
 }
 void weighted_sum(void*, std::span<const WeightedTerm>, int64_t, DType, const device::Stream&) {
   no_cuda_body("weighted_sum");
+}
+void quantize(void*, const void*, int64_t, DType, const BlockCode&, const device::Stream&) {
+  no_cuda_body("quantize");
+}
+void dequantize(void*, const void*, int64_t, DType, const BlockCode&, const device::Stream&) {
+  no_cuda_body("dequantize");
+}
+void dequantize_add(float*, const void*, int64_t, const BlockCode&, const device::Stream&) {
+  no_cuda_body("dequantize_add");
 }
 void sum_of_squares_to(double*, bool, const void*, int64_t, DType, const device::Stream&) {
   no_cuda_body("sum_of_squares_to");

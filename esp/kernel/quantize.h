@@ -42,4 +42,10 @@ void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const 
 void dequantize_add(float* sums, const void* encoded, int64_t count, const BlockCode& code);
 }  // namespace ref
 
+namespace cuda {
+decltype(kernel::quantize) quantize;
+decltype(kernel::dequantize) dequantize;
+decltype(kernel::dequantize_add) dequantize_add;
+}  // namespace cuda
+
 }  // namespace esp::kernel

@@ -220,7 +220,7 @@ size_t quantized_bytes(int64_t count, const BlockCode& code) {
 
 void quantize(void* encoded, const void* x, int64_t count, DType dtype, const BlockCode& code,
               const device::Stream& stream) {
-  refuse_cuda(stream, "quantize");
+  if (on_cuda(stream)) return cuda::quantize(encoded, x, count, dtype, code, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(encode_piece);
   auto* bytes = static_cast<uint8_t*>(encoded);
   each_block(count, code, stream, [&](int64_t first, int64_t n, int64_t scale, int64_t codes) {
@@ -230,7 +230,7 @@ void quantize(void* encoded, const void* x, int64_t count, DType dtype, const Bl
 
 void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const BlockCode& code,
                 const device::Stream& stream) {
-  refuse_cuda(stream, "dequantize");
+  if (on_cuda(stream)) return cuda::dequantize(y, encoded, count, dtype, code, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(decode_piece);
   const auto* bytes = static_cast<const uint8_t*>(encoded);
   each_block(count, code, stream, [&](int64_t first, int64_t n, int64_t scale, int64_t codes) {
@@ -240,7 +240,7 @@ void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const 
 
 void dequantize_add(float* sums, const void* encoded, int64_t count, const BlockCode& code,
                     const device::Stream& stream) {
-  refuse_cuda(stream, "dequantize_add");
+  if (on_cuda(stream)) return cuda::dequantize_add(sums, encoded, count, code, stream);
   const auto piece = HWY_DYNAMIC_DISPATCH(decode_add_piece);
   const auto* bytes = static_cast<const uint8_t*>(encoded);
   each_block(count, code, stream, [&](int64_t first, int64_t n, int64_t scale, int64_t codes) {
