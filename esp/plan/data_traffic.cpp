@@ -8,6 +8,8 @@
 namespace esp::plan {
 namespace {
 
+constexpr double kHostMemory = 150e9;  // bytes/s of a node of two sockets, streamed
+
 double wire_bytes(const Setting& s) {
   const bool wide = s.policy.precision == "fp32" || s.policy.precision == "tf32";
   const double plain = wide ? 4 : s.policy.gradients_fp32 ? s.software.gradient_bytes : 2;
@@ -169,9 +171,12 @@ DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks)
   for (const Traffic& row : d.rows) d.exposed_s += row.exposed_s;
   d.update_s = updated * s.software.optimizer_bytes / s.rates.bandwidth;
   if (p.offload != Offload::none) {
+    // Gradients down and weights up over each processor's link; the update at the rate of the node's memory, which its
+    // processors share.
     const double moved = updated * 4 * p.offload_fraction;
     const double host = s.cluster.host.bandwidth > 0 ? s.cluster.host.bandwidth * s.cluster.host.efficiency : 12e9;
-    d.offload_s = moved / host + updated * 28 * p.offload_fraction / host;
+    const double sharing = std::max(1, std::min(s.cluster.per_node, p.world()));
+    d.offload_s = moved / host + updated * 28 * p.offload_fraction * sharing / kHostMemory;
     if (p.offload == Offload::file && s.cluster.disk_bandwidth > 0)
       d.offload_s += updated * 24 * p.offload_fraction / s.cluster.disk_bandwidth;
     d.update_s *= 1 - p.offload_fraction;

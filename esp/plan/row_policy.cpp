@@ -168,8 +168,10 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   set_overlap(cells, p);
   // GPT of the time before fused attention trained with dropout; nobody who came later did.
   p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
-  const bool megatron = p.software.starts_with("megatron") || p.software == "fsdp" || p.software == "torchtitan";
-  p.gradients_fp32 = megatron;
+  // Megatron sums gradients in 32 bits, and so does whoever keeps a 32-bit shard; the rest does in 16.
+  const bool megatron = p.software.starts_with("megatron") && (has(framework, "megatron") || has(framework, "mcore"));
+  const bool shards = (p.software == "fsdp" || p.software == "torchtitan") && p.zero >= 3;
+  p.gradients_fp32 = megatron || shards;
   return p;
 }
 

@@ -23,6 +23,15 @@ std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
 }  // namespace
 
 void choose_untold(MeasuredRow& row, const Untold& open) {
+  // What ran did fit: with gradients in 16 bits, where in 32 it could not have.
+  if (row.kind == RowKind::step && row.policy.gradients_fp32 && !estimate(row.shape, row.cluster, row.policy).fits) {
+    Policy narrow = row.policy;
+    narrow.gradients_fp32 = false;
+    if (estimate(row.shape, row.cluster, narrow).fits) {
+      row.policy = narrow;
+      row.assumed.push_back("gradients in 16 bits: in 32 it would not fit");
+    }
+  }
   if (!open.micro_batch && !open.interleave && !open.recompute) return;
   const Policy given = row.policy;
   const int64_t share = given.global_batch / given.dp;
@@ -45,10 +54,9 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
           p.interleave = chunks;
           if (chunks > 1) p.schedule = "interleaved";
           if (chunks > 1 && p.num_micro_batches() % p.pp != 0) continue;
-          if (memory_of(row.shape, row.cluster, p).total() > row.cluster.processor.memory_bytes) continue;
-          const double time = estimate(row.shape, row.cluster, p).step_s;
-          if (time < best) {
-            best = time;
+          const Estimate e = estimate(row.shape, row.cluster, p);
+          if (e.fits && e.step_s < best) {
+            best = e.step_s;
             row.policy = p;
           }
         }
