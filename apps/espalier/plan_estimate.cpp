@@ -12,6 +12,7 @@
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/model/model.h"
+#include "esp/plan/remedies.h"
 #include "esp/plan/report.h"
 #include "esp/plan/simulate/step.h"
 #include "esp/plan/software.h"
@@ -175,6 +176,10 @@ int run_plan_estimate(const EstimatePlan& o) {
   plan::check(p.shape, p.cluster, p.policy);
   plan::Estimate e = plan::estimate(p.shape, p.cluster, p.policy);
   e.stages = plan::stage_memories(p.shape, p.cluster, p.policy);
+  if (!e.fits)
+    for (const plan::Remedy& one : plan::remedies(p.shape, p.cluster, p.policy))
+      e.reasons.push_back(
+          fmt::format("{} would fit: {}, {} for a step", one.change, gigabytes(one.memory_bytes), seconds(one.step_s)));
   e.assumed.insert(e.assumed.begin(), p.assumed.begin(), p.assumed.end());
   std::vector<std::string> summary = {head_line(p, e)};
   for (const std::string& line : rates(e, p)) summary.push_back(line);

@@ -90,6 +90,14 @@ class Estimates(Planning):
         none = self.estimate(*LECTURE[:-2])
         self.assertGreater(none["memory_bytes"]["optimizer"], 10 * plain["memory_bytes"]["optimizer"])
 
+    def test_what_does_not_fit_is_an_answer_with_what_would(self):
+        report = self.estimate("--model", "llama2-7b", "--processor", "A100", "--gpus", "8", "--global-batch", "64")
+        self.assertFalse(report["fits"])
+        self.assertGreater(report["memory_bytes"]["total"], 85e9)
+        would = [one for one in report["reasons"] if "would fit" in one]
+        self.assertTrue(would, report["reasons"])
+        self.assertTrue(any("zero" in one or "tp =" in one for one in would), would)
+
     def test_a_run_file_is_a_policy(self):
         file = self.write("run.toml", '[model]\npreset = "gpt2-124m"\n[train]\nglobal_batch = 32\nmicro_batch = 2\n'
                           'precision = "bf16"\n[parallel]\ntp = 2\n[sync]\nmethod = "zero2"\n')
