@@ -199,8 +199,9 @@ int run_plan_estimate(const EstimatePlan& o) {
   fmt::print("{}\n", text_table({"time", "", "of the step"}, time_rows(e)));
   if (!e.traffic.empty()) fmt::print("{}\n", text_table(kTrafficHead, traffic_rows(e)));
   for (size_t i = 1; i < summary.size(); ++i) fmt::print("{}\n", summary[i]);
-  fmt::print("{}: {} of {}\n", e.fits ? "it fits" : "it does not fit", gigabytes(e.memory.total()),
-             gigabytes(p.cluster.processor.memory_bytes));
+  fmt::print("{}: {} of {}, {} with what an allocator reserves beyond it\n", e.fits ? "it fits" : "it does not fit",
+             gigabytes(e.memory.allocated() + e.memory.other), gigabytes(p.cluster.processor.memory_bytes),
+             gigabytes(e.memory.total()));
   for (const std::string& reason : e.reasons) fmt::print("  {}\n", reason);
   if (!e.assumed.empty()) fmt::print("assumed: {}\n", fmt::join(e.assumed, "; "));
   return static_cast<int>(ExitCode::done);
