@@ -42,24 +42,23 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
   std::vector<Recompute> recomputes = {given.recompute};
   if (open.recompute) recomputes = {Recompute::none, Recompute::selective, Recompute::full};
   // What ran out of memory was nobody's choice: it stays as it is given.
-  const bool may_choose = row.kind != RowKind::oom;
+  if (row.kind == RowKind::oom) recomputes.clear();
   double best = std::numeric_limits<double>::infinity();
   for (const Recompute recompute : recomputes)
-    if (may_choose)
-      for (const int chunks : chunk_choices(row, open.interleave))
-        for (const int64_t b : micro) {
-          Policy p = given;
-          p.micro_batch = b;
-          p.recompute = recompute;
-          p.interleave = chunks;
-          if (chunks > 1) p.schedule = "interleaved";
-          if (chunks > 1 && p.num_micro_batches() % p.pp != 0) continue;
-          const Estimate e = estimate(row.shape, row.cluster, p);
-          if (e.fits && e.step_s < best) {
-            best = e.step_s;
-            row.policy = p;
-          }
+    for (const int chunks : chunk_choices(row, open.interleave))
+      for (const int64_t b : micro) {
+        Policy p = given;
+        p.micro_batch = b;
+        p.recompute = recompute;
+        p.interleave = chunks;
+        if (chunks > 1) p.schedule = "interleaved";
+        if (chunks > 1 && p.num_micro_batches() % p.pp != 0) continue;
+        const Estimate e = estimate(row.shape, row.cluster, p);
+        if (e.fits && e.step_s < best) {
+          best = e.step_s;
+          row.policy = p;
         }
+      }
   if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
   if (open.interleave)
     row.assumed.push_back(
