@@ -254,6 +254,8 @@ Cluster make_cluster(const Catalog& catalog, const ProcessorRow& row, const Clus
   // Cards are a node's; fewer processors share them where fewer are used.
   const int sharing = request.per_node > 0 ? request.per_node : std::max(1, row.per_node);
   if (per_node_gbps > 0) c.across.bandwidth = per_node_gbps * 1e9 / 8 / sharing;
+  // Cards of one box that no bridge joins meet over its bus.
+  if (c.num_nodes == 1 && c.domain < c.per_node && c.host.bandwidth > 0) c.across = c.host;
   c.name = fmt::format("{} x {}", request.gpus, row.name);
   return c;
 }

@@ -81,7 +81,10 @@ TEST(Catalog, FewFiguresMakeACluster) {
   EXPECT_EQ(c.across.bandwidth, 25e9);
   EXPECT_EQ(assumed.size(), 2u);
   EXPECT_EQ(make_cluster(catalog, catalog.processor("GB200"), {144, 4, 0, 0}).domain, 72);
-  EXPECT_EQ(make_cluster(catalog, catalog.processor("A100-PCIe"), {8, 8, 0, 0}).domain, 2);
+  const Cluster box = make_cluster(catalog, catalog.processor("A100-PCIe"), {8, 8, 0, 0});
+  EXPECT_EQ(box.domain, 2);
+  EXPECT_EQ(box.across.bandwidth, catalog.link("pcie4-x16").bandwidth);
+  EXPECT_EQ(make_cluster(catalog, catalog.processor("A100-PCIe"), {16, 8, 200, 0}).across.bandwidth, 200e9 / 8 / 8);
   EXPECT_EQ(make_cluster(catalog, catalog.processor("H100"), {3, 8, 0, 0}).size(), 3);
 }
 
