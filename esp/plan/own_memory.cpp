@@ -9,6 +9,7 @@
 #include "esp/comm/algo/table.h"
 #include "esp/comm/call.h"
 #include "esp/model/model.h"
+#include "esp/parallel/pp/simulate.h"
 #include "esp/parallel/pp/steps.h"
 #include "esp/parallel/regions.h"
 #include "esp/plan/ghost/holders.h"
@@ -40,6 +41,46 @@ model::ModelConfig config_of(const Shape& s) {
 bool wide(const Policy& p) {
   return p.precision == "fp32" || p.precision == "tf32";
 }
+
+// When a stage's messages are taken, in a pipeline whose pieces take as long as their multiplications: a receiver is
+// ready one action before the one that needs it. A slower neighbour leaves messages waiting, and their memory.
+class Departures {
+ public:
+  Departures(const Shape& shape, const Policy& p, const parallel::ScheduleShape& pipe, int stage)
+      : schedule_(parallel::make_schedule(p.schedule, pipe)), stage_(stage) {
+    const auto dim = static_cast<double>(shape.hidden), classes = static_cast<double>(shape.vocab);
+    const double block = dim * dim * 4 + 2 * dim * static_cast<double>(shape.seq) +
+                         dim * static_cast<double>(shape.ffn) * (shape.gated ? 3 : 2);
+    parallel::PipelineCosts costs;
+    for (const OwnPiece& piece : own_pieces(shape, pipe.pieces())) {
+      const double blocks = block * static_cast<double>(piece.end - piece.begin);
+      // The loss makes its gradients in forward.
+      costs.pieces.push_back({blocks + (piece.head ? 3 * dim * classes : 0), blocks, blocks});
+    }
+    timeline_ = parallel::simulate(schedule_, costs);
+  }
+
+  double begun(const parallel::Action& action) const { return of(stage_, action).end; }
+  double taken(const parallel::Action& action) const {
+    const auto to = parallel::destination_of(schedule_.shape, stage_, action);
+    const auto& actions = timeline_.stages[static_cast<size_t>(to->stage)].actions;
+    const size_t at = index_of(to->stage, {action.kind, to->chunk, action.micro_batch});
+    return std::max(begun(action), at > 1 ? actions[at - 1].begin : 0.0);
+  }
+
+ private:
+  size_t index_of(int stage, const parallel::Action& action) const {
+    const auto& actions = schedule_.stages[static_cast<size_t>(stage)];
+    return static_cast<size_t>(std::find(actions.begin(), actions.end(), action) - actions.begin());
+  }
+  const parallel::TimedAction& of(int stage, const parallel::Action& action) const {
+    return timeline_.stages[static_cast<size_t>(stage)].actions[index_of(stage, action)];
+  }
+
+  const parallel::Schedule schedule_;
+  const int stage_;
+  parallel::Timeline timeline_;
+};
 
 // One rank, walking through its step.
 class Rank {
@@ -214,7 +255,9 @@ class Rank {
     if (!sizes_.sequence) return;
     std::vector<int> parts(division_.unit_counts.size());
     for (const ghost::Weight& weight : weights_) parts[weight.unit] += weight.partial ? 1 : 0;
-    holder_ = std::make_unique<ghost::SummedParts>(account_, std::move(holder_), std::move(parts), element_);
+    auto summed = std::make_unique<ghost::SummedParts>(account_, std::move(holder_), std::move(parts), element_);
+    summed_ = summed.get();
+    holder_ = std::move(summed);
   }
 
   // Sums of squares in blocks, so that stages that cut alike tables differently add alike: a sum per block, and the
@@ -231,6 +274,12 @@ class Rank {
           cuts.push_back(begin + static_cast<int64_t>(comm::chunk_of(static_cast<size_t>(one), copies(), k).offset));
         end = begin;
       }
+    }
+    // Where what counts begins or ends is a cut like another.
+    for (const nn::Parameter& p : model_->parameters().all()) {
+      if (p.counted) continue;
+      const int64_t at = model_->parameters().units()[static_cast<size_t>(p.unit)].first + p.offset;
+      cuts.insert(cuts.end(), {at, at + p.count()});
     }
     std::sort(cuts.begin(), cuts.end());
     for (const int64_t unit : division_.unit_counts) {
@@ -262,6 +311,7 @@ class Rank {
     const int64_t passes = all || p_.zero >= 2 ? p_.num_micro_batches() : 1;
     for (int64_t i = 0; i < passes; ++i) {
       if (scattered_) scattered_->last_pass = i + 1 == passes;
+      if (summed_) summed_->leaving = p_.zero >= 2 || i + 1 == passes;
       holder_->begin_pass();
       {
         ghost::Loss loss;
@@ -287,6 +337,8 @@ class Rank {
     };
     if (p_.pp > 1 && shape_.tied && (place_.stage == 0 || place_.stage + 1 == p_.pp))
       note(comm::Op::all_reduce, parallel::Axis::pipe, find("embedding.weight")->count);
+    if (p_.tp * p_.pp > 1)  // sums of squares of every unit
+      account_.note({parallel::Axis::model, comm::Op::all_gather, (shape_.layers + 2) * p_.tp * p_.pp, 8});
     for (const int64_t count : division_.bucket_counts) {
       if (p_.zero == 0) note(comm::Op::all_reduce, parallel::Axis::copies, count);
       if (p_.zero == 1) note(comm::Op::reduce_scatter, parallel::Axis::copies, count);
@@ -306,7 +358,9 @@ class Rank {
     const bool split = plan.backward == parallel::Backward::split;
     std::map<std::pair<int, int>, std::unique_ptr<Live>> live;
     std::map<std::tuple<parallel::ActionKind, int, int>, ghost::Tensor> arrived;
-    ghost::Tensor outgoing, sending;
+    const Departures departures(shape_, p_, pipe, place_.stage);
+    ghost::Tensor outgoing;
+    std::vector<std::pair<double, ghost::Tensor>> sending;  // with when each is taken
     holder_->begin_pass();
     for (ghost::Weight& weight : weights_) ++weight.pending;  // until the last micro-batch's backward
     // A tied table is summed over both ends before it counts.
@@ -321,8 +375,9 @@ class Rank {
       }
       if (step.kind == parallel::StepKind::send) {
         account_.note({parallel::Axis::pipe, comm::Op::send, sizes_.stream_bytes() / element_, element_});
-        sending = {};  // the one before is over by now
-        sending = std::exchange(outgoing, {});
+        const double now = departures.begun(a);
+        std::erase_if(sending, [&](const auto& one) { return one.first <= now; });
+        sending.emplace_back(departures.taken(a), std::exchange(outgoing, {}));
         continue;
       }
       auto& one = live[{a.chunk, a.micro_batch}];
@@ -397,6 +452,7 @@ class Rank {
   std::vector<std::vector<ghost::BlockWeights>> blocks_;  // by chunk
   std::vector<ghost::Tensor> kept_;
   std::unique_ptr<ghost::Holder> holder_;
+  ghost::SummedParts* summed_ = nullptr;
   ghost::ScatteredGradients* scattered_ = nullptr;  // within the holder, where there is one
 };
 
@@ -431,6 +487,9 @@ double bytes_sent(const ghost::Call& call, const Policy& p, const OwnPlace& plac
       break;
     case parallel::Axis::context:
       problem.size = p.cp, problem.rank = place.copy % p.cp;
+      break;
+    case parallel::Axis::model:
+      problem.size = p.tp * p.pp, problem.rank = place.tensor + p.tp * place.stage;
       break;
     case parallel::Axis::pipe:  // the two ends
       problem.size = 2, problem.rank = place.stage == 0 ? 0 : 1;

@@ -45,7 +45,7 @@ void ScatteredGradients::end_pass() {
 }
 
 void SummedParts::ready(Weight& weight) {
-  if (!weight.partial) return of_->ready(weight);
+  if (!weight.partial || !leaving) return of_->ready(weight);
   auto& arrived = arrived_[weight.unit];
   arrived.push_back(&weight);
   if (static_cast<int>(arrived.size()) < parts_[weight.unit]) return;
@@ -112,9 +112,10 @@ bool WindowedValues::wanted_soon(size_t unit) const {
 }
 
 void WindowedValues::fetch(size_t unit) {
-  if (!whole_[unit])
-    whole_[unit] =
-        std::make_shared<Piece>(account_, MemoryCategory::buffer, division_.unit_counts[unit] * division_.element);
+  if (whole_[unit]) return;
+  whole_[unit] =
+      std::make_shared<Piece>(account_, MemoryCategory::buffer, division_.unit_counts[unit] * division_.element);
+  account_.note({kAxis, comm::Op::all_gather, division_.unit_counts[unit], division_.element});
 }
 
 void WindowedValues::use(Weight& weight) {

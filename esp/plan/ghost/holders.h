@@ -64,6 +64,7 @@ class SummedParts final : public Holder {
   void begin_backward() override { of_->begin_backward(); }
   void end_pass() override { of_->end_pass(); }
   void finish() override { of_->finish(); }
+  bool leaving = true;  // gradients of this pass: the others stay as they are
 
  private:
   Account& account_;

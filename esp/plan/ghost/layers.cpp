@@ -463,15 +463,15 @@ Variable ring_attention(Tape& tape, const Sizes& s, const Variable& qkv) {
 
 // All-to-alls: x in one division becomes y in the other; back, the gradient goes the other way.
 struct ExchangeNode final : Node {
-  Variable x;
-  int y;
-  int64_t out_bytes, in_bytes;
-  ExchangeNode(const Variable& of, int of_y, int64_t out, int64_t in) : x(of), y(of_y), out_bytes(out), in_bytes(in) {}
+  int x;
+  int64_t x_bytes, out_bytes, in_bytes;
+  ExchangeNode(const Variable& of, int64_t out, int64_t in)
+      : x(of.slot), x_bytes(of.value->bytes()), out_bytes(out), in_bytes(in) {}
   void backward_input(Tape& tape) override {
-    const Tensor dx = tape.activation(x.value->bytes());
+    const Tensor dx = tape.activation(x_bytes);
     const Tensor out = out_bytes > 0 ? tape.scratch(out_bytes) : Tensor();
     const Tensor in = in_bytes > 0 ? tape.scratch(in_bytes) : Tensor();
-    tape.give_gradient(x.slot, dx);
+    tape.give_gradient(x, dx);
   }
 };
 
@@ -485,7 +485,7 @@ Variable exchange(Tape& tape, const Sizes& s, const Variable& x, int64_t bytes, 
   }
   if (!tape.wants({&x}, {})) return y;
   y = tape.output(y.value);
-  tape.record(std::make_unique<ExchangeNode>(x, y.slot, to_heads ? split : whole, to_heads ? whole : split));
+  tape.record(std::make_unique<ExchangeNode>(x, to_heads ? split : whole, to_heads ? whole : split));
   return y;
 }
 

@@ -8,7 +8,7 @@ namespace esp::plan {
 namespace {
 
 double rate(const Link& link) {
-  return std::max(1.0, link.bandwidth * link.efficiency);
+  return std::max(1e-9, link.bandwidth * link.efficiency);  // a tier that is not there carries nothing
 }
 
 // A hop of x bytes takes α + (x + half) / rate.
