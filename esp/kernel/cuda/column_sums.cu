@@ -85,17 +85,18 @@ void add_columns(T* to_sums, T* to_dots, Columns<T> a, const device::Stream& str
   device::Queue& queue = queue_of(stream);
   const bool packed = a.cols % kPack<T> == 0 && aligned(a.dy, a.x);
   const int64_t tiles = ceil_div(a.cols, kAcross * (packed ? kPack<T> : 1));
-  const int64_t wanted = std::max<int64_t>(1, queue.multiprocessors * 8 / tiles);
+  // As many blocks as run at once: a second, short round of them would leave most of the GPU idle.
+  auto* kernel = packed ? chunk_sums<T, kPack<T>, kNorm> : chunk_sums<T, 1, kNorm>;
+  int resident = 0;
+  ESP_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kAcross * kDown, 0));
+  const int64_t wanted = std::max<int64_t>(1, int64_t{queue.multiprocessors} * resident / tiles);
   a.rows_per_chunk = std::max<int64_t>(4 * kDown, ceil_div(ceil_div(a.rows, wanted), kDown) * kDown);
   const int64_t chunks = ceil_div(a.rows, a.rows_per_chunk);
   A* scratch = static_cast<A*>(queue.scratch(2 * chunks * a.cols * sizeof(A)));
   a.sums = to_sums ? scratch : nullptr;
   a.dots = scratch + chunks * a.cols;
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks)), block(kAcross, kDown);
-  if (packed)
-    chunk_sums<T, kPack<T>, kNorm><<<grid, block, 0, queue.handle>>>(a);
-  else
-    chunk_sums<T, 1, kNorm><<<grid, block, 0, queue.handle>>>(a);
+  kernel<<<grid, block, 0, queue.handle>>>(a);
   ESP_CUDA_LAUNCHED();
   const auto warps = static_cast<unsigned>(ceil_div(a.cols, 32));
   if (to_sums) add_chunks<T><<<warps, dim3(32, 32), 0, queue.handle>>>(to_sums, a.sums, chunks, a.cols);
