@@ -1,4 +1,6 @@
 // espalier lab numbers: the figures of the lectures, ours beside them, and what is to be corrected.
+#include <sstream>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -32,20 +34,33 @@ std::string picture(const std::vector<plan::ReferenceNumber>& numbers) {
   return bars_svg(chart);
 }
 
+// Remarks are sentences: they follow the columns, each line as long as it is.
+std::string table_of(const std::vector<plan::ReferenceNumber>& numbers) {
+  std::vector<Cells> rows;
+  for (const plan::ReferenceNumber& one : numbers)
+    rows.push_back({one.item, one.printed, one.shown + (one.unit.empty() ? "" : " " + one.unit)});
+  std::istringstream lines(text_table({"number", "lecture", "ours"}, rows));
+  std::string text, line;
+  std::getline(lines, line);
+  text = line + "  correction\n";
+  for (const plan::ReferenceNumber& one : numbers) {
+    std::getline(lines, line);
+    text += line + (one.remark.empty() ? "" : "  " + one.remark) + "\n";
+  }
+  return text;
+}
+
 int run_lab_numbers(const NumbersLab& o) {
   const std::vector<plan::ReferenceNumber> numbers = plan::reference_numbers();
-  std::vector<Cells> rows;
   Json report = Json::array();
-  for (const plan::ReferenceNumber& one : numbers) {
-    rows.push_back({one.item, one.printed, one.shown + (one.unit.empty() ? "" : " " + one.unit), one.remark});
+  for (const plan::ReferenceNumber& one : numbers)
     report.push_back({{"item", one.item},
                       {"printed", one.printed},
                       {"value", one.value},
                       {"unit", one.unit},
                       {"shown", one.shown},
                       {"remark", one.remark}});
-  }
-  const std::string text = text_table({"number", "lecture", "ours", "correction"}, rows);
+  const std::string text = table_of(numbers);
   fmt::print("{}", text);
   write_lab({o.json, o.out}, "numbers", text, report, picture(numbers));
   return static_cast<int>(ExitCode::done);
