@@ -21,6 +21,8 @@ class Kernels {
     kv_heads_ = static_cast<double>(s_.kv_heads > 0 ? s_.kv_heads : s_.heads) / p_.tp;
     head_ = static_cast<double>(s_.head_dim > 0 ? s_.head_dim : s_.hidden / std::max<int64_t>(1, s_.heads));
     ffn_ = static_cast<double>(s_.ffn) / p_.tp;
+    // Calls are timed with all ranks at it, taking turns on the cores; kernels by the turn.
+    turns_ = std::max(1.0, static_cast<double>(p_.world()) * rates.threads() / rates.cores());
   }
 
   StageTime layer() const {
@@ -53,8 +55,7 @@ class Kernels {
     StageTime t;
     stream(t, "add", 3 * own_rows_ * width_ * e_, 1, 0);
     t.weights += r_.stream_s("add", 3 * rows_ * width_ * e_) + r_.kernel_s();
-    if (p_.tp > 1)
-      t.forward += r_.line(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp).time_s(rows_ * width_ * e_);
+    if (p_.tp > 1) t.forward += call_s(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp, rows_ * width_ * e_);
     return t;
   }
 
@@ -67,13 +68,15 @@ class Kernels {
                  r_.product_s("weight", classes, width_, rows_) + r_.stream_s("loss", 2 * rows_ * classes * e_) +
                  4 * r_.kernel_s();
     if (p_.tp > 1) {
-      t.forward += r_.line("all_reduce", p_.tp).time_s(rows_ * 4) + r_.line("all_reduce", p_.tp).time_s(rows_ * 8);
-      t.forward += r_.line(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp).time_s(rows_ * width_ * e_);
-      if (p_.sequence) t.forward += r_.line("all_gather", p_.tp).time_s(rows_ * width_ * e_);
+      t.forward += call_s("all_reduce", p_.tp, rows_ * 4) + call_s("all_reduce", p_.tp, rows_ * 8);
+      t.forward += call_s(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp, rows_ * width_ * e_);
+      if (p_.sequence) t.forward += call_s("all_gather", p_.tp, rows_ * width_ * e_);
     }
     return t;
   }
 
+  double call_s(const char* op, int ranks, double bytes) const { return r_.line(op, ranks).time_s(bytes) / turns_; }
+  double turns() const { return turns_; }
   double message_bytes() const { return own_rows_ * width_ * e_; }
   double element() const { return e_; }
 
@@ -110,30 +113,27 @@ class Kernels {
   void context_calls(StageTime& t) const {
     const double c = p_.cp, keys = rows_ * 2 * kv_heads_ * head_;
     if (p_.context == "ulysses") {
-      const auto line = r_.line("all_to_all", p_.cp);
       const double q = rows_ * (heads_ + 2 * kv_heads_) * head_ * e_, o = rows_ * heads_ * head_ * e_;
-      t.forward += line.time_s(q) + line.time_s(o) + r_.stream_s("add", 4 * (q + o));
-      t.backward += line.time_s(q) + line.time_s(o) + r_.stream_s("add", 4 * (q + o));
+      t.forward += call_s("all_to_all", p_.cp, q) + call_s("all_to_all", p_.cp, o) + r_.stream_s("add", 4 * (q + o));
+      t.backward += call_s("all_to_all", p_.cp, q) + call_s("all_to_all", p_.cp, o) + r_.stream_s("add", 4 * (q + o));
       return;
     }
     // Exchanges run beside attention, but on cores that are all busy; sums travel in 32 bits.
-    const auto line = r_.line("sendrecv", p_.cp);
-    t.forward += (c - 1) * line.time_s(keys * e_) + r_.stream_s("add", 4 * keys * e_) + c * r_.kernel_s();
-    t.backward += (c - 1) * line.time_s(keys * e_) + c * line.time_s(keys * 4) + r_.stream_s("add", 8 * keys * 4) +
-                  c * r_.kernel_s();
+    t.forward += (c - 1) * call_s("sendrecv", p_.cp, keys * e_) + r_.stream_s("add", 4 * keys * e_) + c * r_.kernel_s();
+    t.backward += (c - 1) * call_s("sendrecv", p_.cp, keys * e_) + c * call_s("sendrecv", p_.cp, keys * 4) +
+                  r_.stream_s("add", 8 * keys * 4) + c * r_.kernel_s();
   }
   // Two moves forward and two back; divided rows are gathered again for the weights' gradients.
   void tensor_calls(StageTime& t) const {
     if (p_.tp == 1) return;
     const double bytes = rows_ * width_ * e_;
     if (!p_.sequence) {
-      const double one = r_.line("all_reduce", p_.tp).time_s(bytes);
+      const double one = call_s("all_reduce", p_.tp, bytes);
       t.forward += 2 * one;
       t.backward += 2 * one;
       return;
     }
-    const double gather = r_.line("all_gather", p_.tp).time_s(bytes),
-                 scatter = r_.line("reduce_scatter", p_.tp).time_s(bytes);
+    const double gather = call_s("all_gather", p_.tp, bytes), scatter = call_s("reduce_scatter", p_.tp, bytes);
     t.forward += 2 * (gather + scatter);
     t.backward += 2 * (gather + scatter);
     t.weights += 2 * gather;
@@ -143,7 +143,7 @@ class Kernels {
   const Policy& p_;
   const OwnRates& r_;
   const double e_;
-  double rows_, own_rows_, width_, heads_, kv_heads_, head_, ffn_;
+  double rows_, own_rows_, width_, heads_, kv_heads_, head_, ffn_, turns_;
 };
 
 StageTime plus(StageTime a, const StageTime& b) {
@@ -158,7 +158,8 @@ Wire wire_of(const OwnRates::Line& line, double bytes) {
 }
 
 // Buckets of the chunk that has most, and what they cost: begun in backward, on cores that backward uses too.
-void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, double parameters, double element) {
+void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, double parameters, double element,
+                double turns, double units) {
   const int copies = p.dp * p.cp;
   constexpr double kBucket = 25 << 20, kFirst = 1 << 20;
   double updated = parameters;
@@ -166,7 +167,7 @@ void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, doubl
     const double bytes = parameters * element;
     const char* op = p.zero == 0 ? "all_reduce" : "reduce_scatter";
     const double passes = p.zero >= 2 ? static_cast<double>(p.num_micro_batches()) : 1;
-    const double calls = 1 + std::ceil(std::max(0.0, bytes - kFirst) / kBucket);
+    const double calls = p.zero == 3 ? units : 1 + std::ceil(std::max(0.0, bytes - kFirst) / kBucket);
     const auto line = rates.line(op, copies);
     for (int i = 0; i < static_cast<int>(calls); ++i)
       stage.sums.push_back({passes * (line.alpha_s + bytes / calls / line.bytes_per_s), 0, false});
@@ -174,11 +175,11 @@ void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, doubl
       updated = parameters / copies;
       const double gathers = p.zero == 3 ? 2 * static_cast<double>(p.num_micro_batches()) : 1;
       const auto gather = rates.line("all_gather", copies);
-      stage.update_s += gathers * wire_of(gather, bytes).alpha_s;
+      stage.update_s += gathers * (calls * gather.alpha_s + bytes / gather.bytes_per_s) / turns;
     }
   }
-  const double state = element == 4 ? 28 : 28;  // weights and moments read and written, gradients read
-  stage.update_s += rates.stream_s("update", updated * state) + rates.stream_s("add", updated * element);
+  constexpr double kState = 28;  // weights and moments read and written, gradients read
+  stage.update_s += rates.stream_s("update", updated * kState) + rates.stream_s("add", updated * element);
 }
 
 }  // namespace
@@ -215,7 +216,8 @@ StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& pol
     input.pieces.push_back(t);
   }
   for (size_t k = 0; k < input.stages.size(); ++k)
-    add_copies(input.stages[k], rates, policy, parameters[k], kernels.element());
+    add_copies(input.stages[k], rates, policy, parameters[k], kernels.element(), kernels.turns(),
+               static_cast<double>(shape.layers) / policy.pp + 2);
   if (policy.pp > 1) input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
   input.copies = 1;            // they are alike, and share the cores alike
   input.overlap_sums = false;  // what carries them needs the cores that backward has
