@@ -187,7 +187,7 @@ TEST_F(AttentionOnGpu, BlocksOfKeysMeetInTheWhole) {
       const AttentionShape b = block(first, keys);
       const int64_t bytes = attention_workspace_bytes(b, dtype, stream);
       Copy workspace(*this, std::vector<std::byte>(static_cast<size_t>(bytes)).data(), static_cast<size_t>(bytes), 0);
-      auto sums = [&](void* base) {
+      auto sums = [&, first = first](void* base) {
         return AttentionSums{base,
                              at(base, s.heads * D + first * row, wide),
                              at(base, (s.heads + s.kv_heads) * D + first * row, wide),
