@@ -52,9 +52,9 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
   const double in = s.gated ? 2 : 1, unfused = s.gated && !p.fused ? 1 : 0;
   double hidden = tokens * static_cast<double>(s.ffn) / t;
   if (experts) {
-    const double routed = tokens / t * static_cast<double>(s.topk) * p.expert_imbalance;
-    hidden = routed * static_cast<double>(s.expert_width()) * t / (expert_tensor(p) > 1 ? expert_tensor(p) : 1);
-    if (expert_tensor(p) <= 1) hidden = routed * static_cast<double>(s.expert_width());
+    // With experts divided over ranks, those share the rows of all.
+    const double routed = tokens * expert_tensor(p) / t * static_cast<double>(s.topk) * p.expert_imbalance;
+    hidden = routed * static_cast<double>(s.expert_width()) / expert_tensor(p);
     rest += 2 * e * h * routed + 4 * rows * static_cast<double>(s.experts);  // permuted rows both ways, router
     if (s.shared_experts > 0)
       hidden +=

@@ -156,7 +156,8 @@ DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks)
       d.rows.push_back(reduce);
       if (gather.bytes > 0) d.rows.push_back(gather);
     }
-    if (most.expert > 0 && expert_copies(p) > 1) {
+    // Under ZeRO 3 the layers' own units have carried them.
+    if (most.expert > 0 && expert_copies(p) > 1 && p.zero < 3) {
       const Group group = group_of(s.cluster, expert_copies(p), static_cast<double>(p.ep) * expert_tensor(p));
       const Group sharing = group_of(s.cluster, expert_shard_ranks(p), static_cast<double>(p.ep) * expert_tensor(p));
       const Sum sum = sums_of(s, most.expert, group, sharing, group_of(s.cluster, 1, 1));

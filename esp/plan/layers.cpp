@@ -127,7 +127,7 @@ void perceptron(const Setting& s, LayerTime& to, double rows, double width, doub
 void expert_layer(const Setting& s, const Sizes& z, LayerTime& to) {
   const Shape& shape = s.shape;
   const int divided = expert_tensor(s.policy);
-  const double own = divided > 1 ? z.tokens : z.tokens / s.policy.tp;  // tokens this rank sends out
+  const double own = z.tokens * divided / s.policy.tp;  // tokens this rank's share of experts is given by its own
   const double routed = own * static_cast<double>(shape.topk) * s.policy.expert_imbalance;
   const double local = std::max(1.0, static_cast<double>(shape.experts) / s.policy.ep);
   linear(s, to, own, z.h, static_cast<double>(shape.experts));
@@ -199,7 +199,7 @@ void context_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
 
 void expert_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
   if (s.policy.ep <= 1) return;
-  const double own = expert_tensor(s.policy) > 1 ? z.tokens : z.tokens / s.policy.tp;
+  const double own = z.tokens * expert_tensor(s.policy) / s.policy.tp;
   const double bytes = own * static_cast<double>(s.shape.topk) * z.h * z.e * s.policy.expert_imbalance;
   const Transfer one = all_to_all(s.cluster, s.expert, bytes);
   to.expert.time = {2 * one.time_s, 2 * one.time_s};

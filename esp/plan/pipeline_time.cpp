@@ -38,9 +38,11 @@ PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std
     send = std::max(send, t.send_s);
   }
   const double P = pieces.stages;
-  const double slowest = *std::max_element(stage.begin(), stage.end());
+  const auto most = std::max_element(stage.begin(), stage.end());
+  const double slowest = *most;
   const double all = sum.forward + sum.backward + sum.weights;
   PipelineTime p;
+  p.slowest = static_cast<int>(most - stage.begin());
   p.busy = m * slowest;
   if (pieces.stages > 1) {
     const StageTime mean{sum.forward / P, sum.backward / P, sum.weights / P, 0};

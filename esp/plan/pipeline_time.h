@@ -14,6 +14,7 @@ struct PipelineTime {
   double busy = 0;     // of the slowest stage
   double bubble = 0;   // it waits
   double sending = 0;  // it spends on messages that show
+  int slowest = 0;
 };
 PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std::vector<StageTime>& times);
 

@@ -1,0 +1,147 @@
+#include "esp/plan/piece_time.h"
+
+#include <algorithm>
+
+namespace esp::plan {
+namespace {
+
+double stage_stride(const Policy& p) {
+  return static_cast<double>(p.tp) * p.cp * p.dp;
+}
+
+// What goes from stage to stage for one micro-batch.
+double message_bytes(const Setting& s) {
+  const double divided = s.policy.sequence || s.software.divided_messages ? s.policy.tp : 1;
+  return s.tokens() * static_cast<double>(s.shape.hidden) * s.rates.element_bytes / divided;
+}
+
+Kind kind_like(const Setting& s, int64_t layer, bool experts, bool attends_across) {
+  Kind k;
+  k.time = layer_time(s, experts, attends_across);
+  const Held held = held_layer(s.shape, s.policy, layer);
+  k.plain =
+      gathered_layer(s, k.time, held, s.policy.recompute == Recompute::full ? Recompute::none : s.policy.recompute);
+  k.again = gathered_layer(s, k.time, held, s.policy.recompute);
+  return k;
+}
+
+const Kind& kind_of(const Setting& s, const Kinds& kinds, int layer) {
+  if (kinds.has_expert && s.shape.has_experts(layer)) return kinds.expert;
+  if (s.shape.arch == "t5" && layer >= s.shape.layers / 2) return kinds.across;
+  return kinds.dense;
+}
+
+// Of a piece's layers, how many are recomputed: a stage's number spread over its chunks.
+int recomputed(const Policy& p, int layers, int chunks) {
+  if (p.recompute != Recompute::full) return 0;
+  return p.recompute_layers < 0 ? layers : std::min(layers, (p.recompute_layers + chunks - 1) / chunks);
+}
+
+void add(LayerTraffic& to, const LayerTraffic& one, double again) {
+  const auto both = [&](Pass& sum, const Pass& pass) {
+    sum.forward += pass.forward * (1 + again);
+    sum.backward += pass.backward;
+  };
+  both(to.time, one.time);
+  both(to.exposed, one.exposed);
+  both(to.bytes, one.bytes);
+}
+
+void add_row(std::vector<Traffic>& to, const char* group, const char* op, const LayerTraffic& t, const Group& where,
+             double times) {
+  const double bytes = t.bytes.forward + t.bytes.backward;
+  if (bytes <= 0) return;
+  to.push_back({group, op, crosses(where) ? "across" : "inside", bytes * times,
+                (t.time.forward + t.time.backward) * times, (t.exposed.forward + t.exposed.backward) * times});
+}
+
+}  // namespace
+
+Kinds kinds_of(const Setting& s) {
+  Kinds k;
+  const int64_t layers = s.shape.layers;
+  k.has_expert = s.shape.num_expert_layers() > 0;
+  if (s.shape.num_expert_layers() < layers) {
+    int64_t plain = 0;
+    while (plain + 1 < layers && s.shape.has_experts(plain)) ++plain;
+    k.dense = kind_like(s, plain, false, false);
+  }
+  if (k.has_expert) {
+    int64_t first = 0;
+    while (first + 1 < layers && !s.shape.has_experts(first)) ++first;
+    k.expert = kind_like(s, first, true, false);
+  }
+  if (s.shape.arch == "t5") k.across = kind_like(s, layers - 1, false, true);
+  return k;
+}
+
+std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const Kinds& kinds) {
+  const Policy& p = s.policy;
+  std::vector<StageTime> times(static_cast<size_t>(pieces.count()));
+  const double hop = p.pp > 1 ? send(s.cluster, stage_stride(p), message_bytes(s)).time_s : 0;
+  const EndTime front = embedding_time(s), back = head_time(s);
+  const int last = pieces.count() - 1;
+  for (int i = 0; i <= last; ++i) {
+    StageTime& t = times[static_cast<size_t>(i)];
+    const int begin = pieces.first[static_cast<size_t>(i)], size = pieces.layers[static_cast<size_t>(i)];
+    const int again = recomputed(p, size, pieces.chunks);
+    for (int j = 0; j < size; ++j) {
+      const Kind& kind = kind_of(s, kinds, begin + j);
+      const Gathered& units = j < again ? kind.again : kind.plain;
+      t.forward += units.forward;
+      t.backward += units.backward;
+      t.weights += kind.time.weights;
+    }
+    const bool everywhere = p.vocab_parallel_pipeline;
+    if (i == 0 || (everywhere && i < p.pp)) {
+      t.forward += front.forward;
+      t.weights += front.weights;
+    }
+    if (i == last || (everywhere && i >= last - p.pp + 1)) {
+      t.forward += back.forward;
+      t.backward += back.backward;
+      t.weights += back.weights;
+    }
+    t.send_s = hop;
+  }
+  return times;
+}
+
+StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const Kinds& kinds, int stage, double sending_s) {
+  const Policy& p = s.policy;
+  const double m = s.micro_batches();
+  StageTraffic result;
+  LayerTraffic tensor, context, expert;
+  for (int i = 0; i < pieces.count(); ++i) {
+    if (pieces.stage_of(i) != stage) continue;
+    const int begin = pieces.first[static_cast<size_t>(i)], size = pieces.layers[static_cast<size_t>(i)];
+    const int repeated = recomputed(p, size, pieces.chunks);
+    for (int j = 0; j < size; ++j) {
+      const Kind& kind = kind_of(s, kinds, begin + j);
+      const LayerTime& time = kind.time;
+      const bool again = j < repeated;
+      add(tensor, time.tensor, again ? 1 : 0);
+      add(context, time.context, again ? 1 : 0);
+      add(expert, time.expert, again ? 1 : 0);
+      if (p.zero < 3) continue;
+      const Gathered& units = again ? kind.again : kind.plain;
+      const Recompute how = again ? p.recompute : p.recompute == Recompute::full ? Recompute::none : p.recompute;
+      result.units_shown_s += m * (units.forward + units.backward - time.forward_s() - time.backward_s(how));
+    }
+  }
+  const char* ring = p.context == "ring" ? "send" : p.context == "ulysses" ? "all_to_all" : "all_gather";
+  add_row(result.rows, "tp", p.sequence ? "all_gather" : "all_reduce", tensor, s.tensor, m);
+  add_row(result.rows, "cp", ring, context, s.context, m);
+  add_row(result.rows, "ep", "all_to_all", expert, s.expert, m);
+  if (p.pp > 1) {
+    const double messages = 2 * m * pieces.chunks;
+    const Transfer one = send(s.cluster, stage_stride(p), message_bytes(s));
+    const char* tier = stage_stride(p) < s.cluster.domain ? "inside" : "across";
+    // Those that fill and drain are the other stages' too.
+    result.rows.push_back(
+        {"pp", "send", tier, messages * one.bytes, std::max(messages * one.time_s, sending_s), sending_s});
+  }
+  return result;
+}
+
+}  // namespace esp::plan
