@@ -54,6 +54,7 @@ std::vector<TaskId> add_collective(Engine& engine, const CollectiveShape& shape,
 struct CollectiveTime {
   double seconds = 0;
   uint64_t events = 0;
+  double took_s = 0;  // of this machine, for the events alone
 };
 CollectiveTime time_collective(std::span<const comm::Schedule> schedules, size_t element_bytes, double alpha_s,
                                double bytes_per_s);
