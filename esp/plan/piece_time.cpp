@@ -26,9 +26,9 @@ Kind kind_like(const Setting& s, int64_t layer, bool experts, bool attends_acros
 }
 
 const Kind& kind_of(const Setting& s, const Kinds& kinds, int layer) {
-  if (kinds.has_expert && s.shape.has_experts(layer)) return kinds.expert;
-  if (s.shape.arch == "t5" && layer >= s.shape.layers / 2) return kinds.across;
-  return kinds.dense;
+  const bool across = s.shape.arch == "t5" && layer >= s.shape.layers / 2;
+  if (kinds.has_expert && s.shape.has_experts(layer)) return across ? kinds.expert_across : kinds.expert;
+  return across ? kinds.across : kinds.dense;
 }
 
 // Of a piece's layers, how many are recomputed: a stage's number spread over its chunks.
@@ -72,6 +72,7 @@ Kinds kinds_of(const Setting& s) {
     k.expert = kind_like(s, first, true, false);
   }
   if (s.shape.arch == "t5") k.across = kind_like(s, layers - 1, false, true);
+  if (s.shape.arch == "t5" && k.has_expert) k.expert_across = kind_like(s, layers - 1, true, true);
   return k;
 }
 

@@ -16,7 +16,7 @@ struct Kind {
   Gathered plain, again;
 };
 struct Kinds {
-  Kind dense, expert, across;
+  Kind dense, expert, across, expert_across;  // the latter two attend to an encoder as well
   bool has_expert = false;
 };
 Kinds kinds_of(const Setting& setting);
