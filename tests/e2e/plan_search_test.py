@@ -10,7 +10,7 @@ from ranks_test import OnRanks
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 TWO_CORES = os.path.join(ROOT, "tests", "data", "planner", "two_cores.toml")  # calibrated on a machine of two
-SMALL = ("--model", "gpt3-1.3b", "--cluster", "dgx-a100", "--gpus", "16", "--global-batch", "64",
+SMALL = ("--model", "gpt3-1.3b", "--cluster", "selene", "--gpus", "16", "--global-batch", "64",
          "--axis", "micro_batch=1,2,4", "--axis", "schedule=1f1b,interleaved:2,zb-h1", "--axis", "cp=1,2")
 
 
