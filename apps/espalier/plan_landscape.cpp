@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -64,6 +65,22 @@ std::string axes(const Frame& frame, double capacity) {
   return svg;
 }
 
+// Colours are numbers of stages: those that were met.
+std::string legend(const plan::PlanProblem& problem, const plan::SearchResult& result) {
+  const auto pp = static_cast<size_t>(plan::PlanAxis::pp);
+  std::set<size_t> met;
+  for (const plan::Found& one : result.seen) met.insert(one.choice[pp]);
+  std::string svg;
+  double y = kTop + 24;
+  for (const size_t value : met) {
+    svg += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"5\" fill=\"{}\"/>\n", kWidth - kRight - 60, y - 4,
+                       svg_colour(value));
+    svg += svg_text(kWidth - kRight - 50, y, "start", "pp " + problem.axes()[pp].values[value]);
+    y += 18;
+  }
+  return svg;
+}
+
 }  // namespace
 
 std::string landscape_svg(const plan::PlanProblem& problem, const plan::SearchResult& result) {
@@ -81,6 +98,7 @@ std::string landscape_svg(const plan::PlanProblem& problem, const plan::SearchRe
   if (!line.empty()) svg += fmt::format("<polyline class=\"mark\" fill=\"none\" points=\"{}\"/>\n", line);
   for (const plan::Found& one : result.front) svg += point(problem, frame, one, "#888", 4);
   svg += point(problem, frame, result.best(), "#d6436e", 7);
+  svg += legend(problem, result);
   return svg + "</svg>\n";
 }
 
