@@ -248,11 +248,10 @@ Cluster make_cluster(const Catalog& catalog, const ProcessorRow& row, const Clus
   if (!row.inside.empty()) c.inside = catalog.link(row.inside);
   if (!row.host.empty()) c.host = catalog.link(row.host);
   if (!row.across.empty()) c.across = catalog.link(row.across);
-  const double per_node_gbps =
-      request.net_gbps_per_node > 0 ? request.net_gbps_per_node : row.across_gbps * std::max(1, row.per_node);
-  if (request.net_gbps_per_node <= 0 && c.num_nodes > 1) assume(fmt::format("{} Gb/s per node", per_node_gbps));
-  // Cards are a node's; fewer processors share them where fewer are used.
+  // Cards are a node's; fewer processors share them where fewer are used. Smaller nodes come with fewer cards.
   const int sharing = request.per_node > 0 ? request.per_node : std::max(1, row.per_node);
+  const double per_node_gbps = request.net_gbps_per_node > 0 ? request.net_gbps_per_node : row.across_gbps * sharing;
+  if (request.net_gbps_per_node <= 0 && c.num_nodes > 1) assume(fmt::format("{} Gb/s per node", per_node_gbps));
   if (per_node_gbps > 0) c.across.bandwidth = per_node_gbps * 1e9 / 8 / sharing;
   // Cards of one box that no bridge joins meet over its bus.
   if (c.num_nodes == 1 && c.domain < c.per_node && c.host.bandwidth > 0) c.across = c.host;

@@ -65,6 +65,11 @@ void warn(const Setting& s, Estimate& e) {
                     m.stage, needed / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
                     (needed - m.allocated()) / 1e9));
   }
+  const double host = s.cluster.host_memory_bytes, moved = m.host * std::min(s.cluster.per_node, s.policy.world());
+  if (host > 0 && moved > host) {
+    e.fits = false;
+    e.reasons.push_back(fmt::format("offloaded states need {:.0f} GB of a node's {:.0f}", moved / 1e9, host / 1e9));
+  }
   if (crosses(s.tensor)) {
     double shown = 0;
     for (const Traffic& t : e.traffic)

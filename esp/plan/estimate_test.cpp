@@ -91,6 +91,20 @@ TEST(Estimate, WhatDoesNotFitSaysWhichCategory) {
   EXPECT_NE(e.reasons[0].find("states"), std::string::npos);
 }
 
+TEST(Estimate, OffloadedStatesMustFitTheHost) {
+  Cluster c = cluster_of("A100-80GB-SXM", 8);
+  Policy p;
+  p.dp = 8;
+  p.zero = 3;
+  p.global_batch = 8;
+  p.recompute = Recompute::full;
+  p.offload = Offload::host;
+  c.host_memory_bytes = 2e12;
+  EXPECT_TRUE(estimate(llama70b(), c, p).fits);
+  c.host_memory_bytes = 2e11;
+  EXPECT_FALSE(estimate(llama70b(), c, p).fits);
+}
+
 // A result that does not move when its input does is the complaint about simulators.
 TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
   const Cluster c = cluster_of("H100-80GB-SXM", 512);
