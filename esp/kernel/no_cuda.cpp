@@ -4,7 +4,9 @@
 #include "esp/kernel/copy.h"
 #include "esp/kernel/cross_entropy.h"
 #include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/cuda/attention_settings.h"
 #include "esp/kernel/cuda/captured.h"
+#include "esp/kernel/cuda/gemm_settings.h"
 #include "esp/kernel/difference.h"
 #include "esp/kernel/dropout.h"
 #include "esp/kernel/elementwise.h"
@@ -224,6 +226,12 @@ void dequantize_add(float*, const void*, int64_t, const BlockCode&, const device
 }
 void sum_of_squares_to(double*, bool, const void*, int64_t, DType, const device::Stream&) {
   no_cuda_body("sum_of_squares_to");
+}
+void set_attention(const AttentionSettings&, const device::Stream&) {
+  no_cuda_body("set_attention");
+}
+void set_gemm(const GemmSettings&, const device::Stream&) {
+  no_cuda_body("set_gemm");
 }
 
 }  // namespace esp::kernel::cuda

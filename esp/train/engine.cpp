@@ -106,7 +106,7 @@ int available_cores() {
 Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs::TraceRow* trace)
     : config_(config),
       threads_(threads_of(config, standing)),
-      place_(config.run.device, account_, standing.rank()),
+      place_(config.run.device, account_, standing.rank(), config.run.deterministic),
       staged_(staged(standing, place_.stream(&threads_), account_)),
       standing_(with_ranks(standing, staged_.get())),
       workers_(workers_of(config, standing_)),

@@ -13,7 +13,8 @@ namespace esp::train {
 class Place {
  public:
   // `device` as in run.device; of several GPUs the one whose turn `number` is. DeviceError: why there is none.
-  Place(const std::string& device, device::MemoryAccount& account, int number = 0);
+  // `deterministic`: the same bits each time, for some time and memory more.
+  Place(const std::string& device, device::MemoryAccount& account, int number = 0, bool deterministic = false);
 
   device::Stream stream(device::ThreadPool* threads) const;
   device::SegmentSource& memory() { return memory_ ? *memory_ : device::host_memory(); }
