@@ -204,7 +204,8 @@ void expert_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
   const Transfer one = all_to_all(s.cluster, s.expert, bytes);
   to.expert.time = {2 * one.time_s, 2 * one.time_s};
   to.expert.bytes = {2 * one.bytes, 2 * one.bytes};
-  const double shown = s.policy.overlap_ep ? kPipelinedShown : 1;
+  // A pipeline of both directions runs one's exchanges behind the other's products.
+  const double shown = s.policy.overlap_ep || s.policy.schedule == "dualpipe" ? kPipelinedShown : 1;
   to.expert.exposed = {2 * one.time_s * shown, 2 * one.time_s * shown};
 }
 
