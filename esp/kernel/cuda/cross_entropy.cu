@@ -8,7 +8,10 @@
 namespace esp::kernel::cuda {
 namespace {
 
-constexpr int kBlock = 512;
+// Long rows take large blocks: the fewer rows are under way at a time, the surer a row is still in the second-level
+// cache when it is read again.
+constexpr int kLong = 1024, kShort = 256;
+constexpr int64_t kLongRow = 8192;
 
 template <typename T>
 struct Rows {
@@ -22,7 +25,7 @@ struct Rows {
 
 enum class Do { forward, backward, fused, part_forward, part_backward, softmax };
 
-template <Do what, int N, typename T>
+template <Do what, int kBlock, int N, typename T>
 __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
   using A = Accumulator<T>;
   __shared__ A meet[2][kBlock / 32];
@@ -79,10 +82,18 @@ template <Do what, typename T>
 void launch_rows(const Rows<T>& a, int64_t rows, const device::Stream& stream) {
   if (rows == 0) return;
   const auto grid = static_cast<unsigned>(rows);
-  if (a.row_stride % kPack<T> == 0 && aligned(a.logits))
-    row_kernel<what, kPack<T>><<<grid, kBlock, 0, handle_of(stream)>>>(a);
+  const bool packed = a.row_stride % kPack<T> == 0 && aligned(a.logits);
+  auto launch = [&](auto block, auto width) {
+    row_kernel<what, block(), width()><<<grid, block(), 0, handle_of(stream)>>>(a);
+  };
+  constexpr std::integral_constant<int, kLong> large;
+  constexpr std::integral_constant<int, kShort> small;
+  constexpr std::integral_constant<int, kPack<T>> pack;
+  constexpr std::integral_constant<int, 1> single;
+  if (a.num_classes >= kLongRow)
+    packed ? launch(large, pack) : launch(large, single);
   else
-    row_kernel<what, 1><<<grid, kBlock, 0, handle_of(stream)>>>(a);
+    packed ? launch(small, pack) : launch(small, single);
   ESP_CUDA_LAUNCHED();
 }
 

@@ -14,24 +14,27 @@ namespace {
 
 template <typename T, int N>
 struct LookUp {
-  using In = Pack<T, N>;
+  struct In {
+    Pack<T, N> row, position;
+  };
   T* y;
   const int32_t* ids;
   const T *table, *positions;
   int64_t per_row, num_rows, period, first_position;
   __device__ In load(int64_t i) const {
+    In in{};
     const auto [row, col] = divide(i, per_row);
     const int32_t id = ids[row];
-    return id >= 0 && id < num_rows ? load_pack<N>(table + (id * per_row + col) * N) : In{};
+    if (id >= 0 && id < num_rows) in.row = load_pack<N>(table + (id * per_row + col) * N);
+    if (positions)
+      in.position = load_pack<N>(positions + ((first_position + divide(row, period).rest) * per_row + col) * N);
+    return in;
   }
   __device__ void apply(int64_t i, const In& in) const {
-    In to = in;
+    Pack<T, N> to = in.row;
     if (positions) {
-      const auto [row, col] = divide(i, per_row);
-      const int64_t position = first_position + divide(row, period).rest;
-      const auto other = load_pack<N>(positions + (position * per_row + col) * N);
 #pragma unroll
-      for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) + widen(other.at[k]));
+      for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.row.at[k]) + widen(in.position.at[k]));
     }
     store_pack<N>(y + i * N, to);
   }

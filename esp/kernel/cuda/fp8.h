@@ -19,9 +19,11 @@ inline double largest_of(Fp8 kind) {
 }
 
 // What belongs to one tensor from step to step.
-struct Fp8Scale {
-  float scale = 1, inverse = 1;  // what values are multiplied by on the way in, and back
-  float amax = 0;                // the largest magnitude seen since the last update
+struct alignas(16) Fp8Scale {
+  // What codes are multiplied by; the library reads it, and wants it on sixteen bytes.
+  alignas(16) float inverse = 1;
+  alignas(16) float scale = 1;  // what values are multiplied by on the way in
+  float amax = 0;               // the largest magnitude seen since the last update
   static constexpr int kHistory = 16;
   float history[kHistory] = {};
   int32_t next = 0;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,6 +52,9 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   ESP_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
+bool is_fp8(cudaDataType_t type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
 bool has_bias(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
          e == CUBLASLT_EPILOGUE_RELU_BIAS;
@@ -116,6 +119,10 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
   }
   if (has_bias(key.epilogue))
     set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+  if (is_fp8(key.type_a)) {
+    set(plan.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+    set(plan.product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+  }
   auto layout = [](cublasLtMatrixLayout_t& to, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
     ESP_CUBLAS_CHECK(
         cublasLtMatrixLayoutCreate(&to, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld));
@@ -192,27 +199,27 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
     trial.c = call.c ? call.c : call.d;
     trial.d = elsewhere;
   }
-  // Twice around, several calls in a row each: one slow moment of the GPU decides nothing.
+  // One call of each tells the likely ones. These then take turns, several calls at a time: the GPU's clock falls as it
+  // warms, which would otherwise speak for whoever came first.
   Timer timer;
-  std::vector<float> best(plan.offered.size(), std::numeric_limits<float>::infinity());
-  float fastest = best.front();
-  for (int round = 0; round < 3; ++round)
-    for (size_t i = 0; i < plan.offered.size(); ++i) {
-      auto once = [&] { return launch(plan, key, trial, plan.offered[i].algo, workspace, queue.handle); };
-      if (round == 0) {
-        if (once() != CUBLAS_STATUS_SUCCESS) continue;
-        best[i] = timer.ms(queue.handle, once);
-      } else if (best[i] < 1.3f * fastest) {
-        const int calls = std::clamp(static_cast<int>(1.5f / std::max(fastest, 0.01f)), 2, 20);
-        const float together = timer.ms(queue.handle, [&] {
-          for (int c = 0; c < calls; ++c) once();
+  using Trial = std::pair<float, size_t>;  // milliseconds, candidate
+  std::vector<Trial> trials;
+  auto once = [&](size_t i) { return launch(plan, key, trial, plan.offered[i].algo, workspace, queue.handle); };
+  for (size_t i = 0; i < plan.offered.size(); ++i)
+    if (once(i) == CUBLAS_STATUS_SUCCESS) trials.emplace_back(timer.ms(queue.handle, [&] { once(i); }), i);
+  constexpr size_t kLikely = 5;
+  std::sort(trials.begin(), trials.end());
+  if (trials.size() > kLikely) trials.resize(kLikely);
+  if (!trials.empty()) {
+    const int calls = std::clamp(static_cast<int>(2 / std::max(trials.front().first, 0.01f)), 1, 50);
+    for (Trial& one : trials) one.first = 0;
+    for (int round = 0; round < 6; ++round)
+      for (Trial& one : trials)
+        one.first += timer.ms(queue.handle, [&] {
+          for (int c = 0; c < calls; ++c) once(one.second);
         });
-        best[i] =
-            round == 1 ? together / static_cast<float>(calls) : std::min(best[i], together / static_cast<float>(calls));
-      }
-      fastest = *std::min_element(best.begin(), best.end());
-    }
-  plan.algo = plan.offered[static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin())].algo;
+    plan.algo = plan.offered[std::min_element(trials.begin(), trials.end())->second].algo;
+  }
   if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));
 }
 
