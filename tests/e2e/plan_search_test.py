@@ -3,9 +3,11 @@ parallel.layout = auto, which trains what it chose."""
 import json
 import os
 import re
+import socket
+import subprocess
 import unittest
 
-from driving import run
+from driving import ESPALIER, run
 from ranks_test import OnRanks
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -153,6 +155,31 @@ class Auto(OnRanks):
         with open(self.path("gossip/summary.json")) as file:
             layout = json.load(file)["layout"]
         self.assertEqual(layout["cp"], 1)
+
+    def test_ranks_that_somebody_else_started_agree_on_the_first_ones_choice(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        secret = self.path("secret")
+        with open(secret, "w") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        os.chmod(secret, 0o600)
+        command = [ESPALIER, "train", self.run_file(3), "--run-dir", self.path("joined"), "--cluster", TWO_CORES, "--set",
+                   "parallel.layout=auto"]
+        processes = []
+        for rank in (0, 1):
+            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ESPALIER_SECRET_FILE=secret)
+            processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                              text=True))
+        told = 0
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+            told += errors.count("parallel.layout = auto:")
+        self.assertEqual(told, 1)
+        with open(self.path("joined/summary.json")) as file:
+            self.assertGreater(json.load(file)["predicted_step_s"], 0)
 
     def test_another_word_is_refused(self):
         answer = self.train("--set", "parallel.layout=best", code=2)
