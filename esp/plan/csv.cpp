@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
@@ -25,12 +26,6 @@ bool says_nothing(const std::string& cell) {
 }
 
 }  // namespace
-
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
 
 std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::string_view name) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);

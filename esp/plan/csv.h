@@ -29,6 +29,4 @@ class CsvRow {
   std::map<std::string, std::string, std::less<>> cells_;
 };
 
-std::string lower_case(std::string_view text);
-
 }  // namespace esp::plan

@@ -4,45 +4,33 @@
 
 #include "esp/base/table.h"
 #include "esp/plan/catalog.h"
+#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
 
-// Letters and digits, lower case: "NVIDIA A100-SXM4-80GB" → "nvidiaa100sxm480gb".
-std::string plain(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
-
 // "A100" of "A100-80GB-SXM".
 std::string family(const std::string& name) {
-  return plain(name.substr(0, name.find('-')));
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+  return bare_word(name.substr(0, name.find('-')));
 }
 
 }  // namespace
 
 const ProcessorRow& Catalog::processor(std::string_view name) const {
-  const std::string wanted = plain(name);
+  const std::string wanted = bare_word(name);
   for (const ProcessorRow& row : processors_) {
-    if (plain(row.name) == wanted) return row;
+    if (bare_word(row.name) == wanted) return row;
     for (const std::string& alias : row.aliases)
-      if (plain(alias) == wanted) return row;
+      if (bare_word(alias) == wanted) return row;
   }
   unknown_name("processor", name, names_of(processors_));
 }
 
 const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) const {
-  const std::string given = plain(text);
+  const std::string given = bare_word(text);
   if (given.empty()) return nullptr;
   for (const ProcessorRow& row : processors_)
-    if (plain(row.name) == given) return &row;
+    if (bare_word(row.name) == given) return &row;
   // The longest family named, so that "GH200" is not taken for "H200"; then form and size.
   const ProcessorRow* best = nullptr;
   double best_score = 0;
@@ -50,7 +38,7 @@ const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) 
     const std::string kin = family(row.name);
     if (!has(given, kin)) continue;
     double score = 100 * static_cast<double>(kin.size());
-    const std::string form = plain(row.name);
+    const std::string form = bare_word(row.name);
     for (const std::string_view part : {"pcie", "nvl", "sxm"})
       if (has(given, part)) score += has(form, part) ? 30 : -30;
     if (has(form, "pcie") && !has(given, "pcie")) score -= 10;
@@ -59,7 +47,7 @@ const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) 
     if (has(given, std::to_string(size) + "g")) score += 20;
     if (memory_gb > 0) score -= std::min(20.0, 20 * std::abs(memory_gb / row.nominal_gb - 1));
     for (const std::string& alias : row.aliases)
-      if (memory_gb <= 0 && plain(alias) == given) score += 15;
+      if (memory_gb <= 0 && bare_word(alias) == given) score += 15;
     if (!best || score > best_score) {
       best = &row;
       best_score = score;

@@ -6,16 +6,13 @@
 #include "esp/plan/rows.h"
 #include "esp/plan/software.h"
 #include "esp/plan/states.h"
+#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
 
 // Beyond these a figure is a slip.
 constexpr double kMostRanks = 1e6, kMostInGroup = 4096, kMostSequences = 1e8;
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 int axis(const CsvRow& cells, const char* name) {
   return static_cast<int>(cells.number(name, 1, kMostInGroup).value_or(1));

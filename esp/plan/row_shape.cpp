@@ -10,13 +10,10 @@
 
 #include "esp/model/model.h"
 #include "esp/plan/rows.h"
+#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 bool has_any(const std::string& text, std::initializer_list<std::string_view> parts) {
   return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return has(text, part); });
@@ -113,24 +110,16 @@ void fit_to_count(Shape& s, double wanted, std::vector<std::string>& assumed) {
                {{s.gated ? "no gates" : "gated feed-forwards", [](Shape& o) { o.gated = !o.gated; }}});
 }
 
-std::string plain(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
-
 // The model by its name alone, where it is one of those we know.
 std::optional<Shape> known_model(std::string name) {
   if (const size_t at = name.find("3.1"); at != std::string::npos)
     name.replace(at, 3, "3");  // Llama's sizes are the same
-  const std::string wanted = plain(name);
+  const std::string wanted = bare_word(name);
   if (wanted.empty()) return std::nullopt;
   for (const ModelRow& row : shipped_catalog().models())
-    if (plain(row.name) == wanted) return row.shape;
+    if (bare_word(row.name) == wanted) return row.shape;
   for (const model::Preset& row : model::presets())
-    if (plain(row.name) == wanted) return shape_of(row.config, std::string(row.name));
+    if (bare_word(row.name) == wanted) return shape_of(row.config, std::string(row.name));
   return std::nullopt;
 }
 

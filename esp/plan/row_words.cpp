@@ -5,22 +5,10 @@
 #include <fmt/format.h>
 
 #include "esp/plan/rows.h"
+#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-// Letters and digits alone: "ZB-V", "zb_v" and "zbv" are one word.
-std::string plain(const std::string& words) {
-  std::string out;
-  for (const char c : words)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
 
 struct Spelling {
   std::string_view part, schedule;
@@ -76,7 +64,7 @@ std::string precision_meant(const std::string& words) {
 
 ScheduleWords parse_schedule(const std::string& words, int interleave, std::vector<std::string>& assumed) {
   ScheduleWords result;
-  const std::string given = plain(words);
+  const std::string given = bare_word(words);
   // "Interlaced": every stage has a share of the head, between its own layers.
   result.vocabulary =
       (has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab")) || has(given, "interlac");

@@ -1,4 +1,5 @@
 #include "esp/plan/rows.h"
+#include "esp/plan/words.h"
 
 #include <algorithm>
 
@@ -10,10 +11,6 @@ namespace esp::plan {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 RowKind kind_of(const CsvRow& cells) {
   const std::string words = cells.words("kind");

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
@@ -45,8 +46,8 @@ double layer_time_s(const MeasuredRow& row) {
   const double forward = two.forward - one.forward;
   const double backward = two.backward + two.weights - one.backward - one.weights;
   const std::string words = lower_case(row.notes + " " + row.id);
-  const bool only_forward = words.find("forward") != std::string::npos && words.find("backward") == std::string::npos;
-  const bool only_backward = words.find("backward") != std::string::npos && words.find("forward") == std::string::npos;
+  const bool only_forward = has(words, "forward") && !has(words, "backward");
+  const bool only_backward = has(words, "backward") && !has(words, "forward");
   return only_forward ? forward : only_backward ? backward : forward + backward;
 }
 
