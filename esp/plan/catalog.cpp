@@ -191,7 +191,7 @@ void Catalog::add_model(const Json& table, const std::string& file) {
   keys.push_back({"help", &row.help});
   keys.push_back({"tokens", &row.tokens});
   read_keys(table, where, keys, {"like"});
-  constexpr int64_t kMost = int64_t{1} << 31;
+  constexpr int64_t kMost = int64_t{1} << 26;
   for (const Key& key : shape_keys(s))
     if (const auto* size = std::get_if<int64_t*>(&key.value); size && (**size < 0 || **size > kMost))
       throw UsageError(fmt::format("{}: {} = {}: 0 to {} is wanted", where, key.name, **size, kMost));

@@ -168,6 +168,10 @@ TEST(Catalog, RefusesWhatItDoesNotKnowNamingTheNearest) {
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nfabric = \"rails\"\n"), HasSubstr("rail"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\noversubscription = -1\n"),
               HasSubstr("0 or more"));
+  EXPECT_THAT(refusal("[model]\nname = \"m\"\nlayers = 2\nhidden = 999999999999\nheads = 1\nvocab = 9\nseq = 9\n"),
+              HasSubstr("hidden"));
+  EXPECT_THAT(refusal("[model]\nname = \"m\"\nhidden = 64\n"), HasSubstr("layers"));
+  EXPECT_THAT(refusal("[model]\nname = \"m\"\nlike = \"lama\"\n"), HasSubstr("llama"));
   EXPECT_THAT(refusal("[cluster\n"), HasSubstr("mine.toml:1"));
 }
 
