@@ -21,7 +21,7 @@ namespace {
 
 struct CompressionLab {
   int nproc = 8;
-  int64_t values = 1 << 20, dim = 64, steps = 4000;
+  int64_t values = 1 << 20, dim = 64, steps = 1500;
   int draws = 8;
   double lr = 0.05, noise = 0, heterogeneity = 1;
   std::string compress = "topk:0.0625", json, out;
@@ -233,7 +233,7 @@ void define_lab_compression(CLI::App& app, Chosen& chosen) {
   app.add_option("--dim", o->dim, "coordinates of their problem [64]")->type_name("D");
   app.add_option("--heterogeneity", o->heterogeneity, "how far their answers are apart [1]")->type_name("Z");
   app.add_option("--noise", o->noise, "of a gradient, standard deviation [0]")->type_name("S");
-  app.add_option("--steps", o->steps, "of each way [4000]")->type_name("N");
+  app.add_option("--steps", o->steps, "of each way [1500]")->type_name("N");
   app.add_option("--lr", o->lr, "step size [0.05]")->type_name("G");
   app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
   app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");

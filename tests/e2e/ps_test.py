@@ -3,10 +3,12 @@ signals to ranks at their own pace, resuming with other servers, replaying, and 
 import json
 import os
 import signal
+import socket
+import subprocess
 import time
 import unittest
 
-from driving import children, running, start
+from driving import ESPALIER, children, running, start
 from ranks_test import OnRanks
 
 SMALL = "sync.partition_mb=0.02"
@@ -63,12 +65,15 @@ class Ending(OnRanks):
         for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
             words += ["--set", setting]
         process = start(*words)
+        self.wait_for_steps(name, process)
+        return process
+
+    def wait_for_steps(self, name, process):
         deadline = time.monotonic() + 60
         while not os.path.exists(self.path(name + "/metrics.jsonl")) or len(self.metrics(name)) < 3:
             self.assertLess(time.monotonic(), deadline, "no step was made")
             self.assertIsNone(process.poll())
             time.sleep(0.05)
-        return process
 
     def test_a_killed_server_is_named_and_ends_the_run_with_3(self):
         for mode in ("sync", "async"):
@@ -83,19 +88,68 @@ class Ending(OnRanks):
             for pid in ranks:
                 self.assertFalse(running(pid), "a rank stayed behind")
 
+    def test_workers_that_nobody_launched_name_the_server_they_lost(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        secret = self.path("secret")
+        with open(secret, "w") as file:
+            file.write("0123456789abcdef0123456789abcdef")
+        os.chmod(secret, 0o600)
+        for mode in ("sync", "async"):
+            processes = []
+            for rank in range(3):
+                environment = dict(os.environ, RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3",
+                                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ESPALIER_SECRET_FILE=secret)
+                words = [ESPALIER, "train", self.run_file(100000), "--run-dir", self.path("lost-" + mode)]
+                for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL, f"sync.ps_mode={mode}",
+                                "sync.servers=1", "sync.server_ranks=dedicated"):
+                    words += ["--set", setting]
+                processes.append(subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL,
+                                                  stderr=subprocess.PIPE, text=True))
+            self.wait_for_steps("lost-" + mode, processes[0])
+            processes[2].kill()
+            processes[2].communicate(timeout=60)
+            for process in processes[:2]:
+                _, errors = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 3, errors)
+                self.assertIn("rank 2", errors)
+
+    # One worker and one server take turns whatever the mode, so that what the server remembers (values and momentum) shows
+    # in the bits of what follows also where several workers would mix.
     def test_a_run_whose_server_was_killed_goes_on_from_its_checkpoint(self):
-        settings = ("sync.servers=1", "sync.server_ranks=dedicated", "run.deterministic=true", "train.schedule=constant",
-                    "checkpoint.every=2")
-        process = self.start_long("whole", 3, *settings)
+        for mode, ranks in (("sync", 3), ("async", 2), ("ssp", 2)):
+            settings = ("sync.servers=1", "sync.server_ranks=dedicated", "run.deterministic=true", f"sync.ps_mode={mode}",
+                        "train.schedule=constant", "checkpoint.every=2")
+            whole = "whole-" + mode
+            process = self.start_long(whole, ranks, *settings)
+            os.kill(children(process.pid)[ranks - 1], signal.SIGKILL)
+            process.communicate(timeout=60)
+            kept = max(int(one.split("-")[1]) for one in os.listdir(self.path(whole + "/checkpoints"))
+                       if one.startswith("step-"))
+            words = ["--nproc", str(ranks)]
+            for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
+                words += ["--set", setting]
+            self.train(*words, "--run-dir", self.path(whole), steps=kept + 4)
+            self.train(*words, "--run-dir", self.path("straight-" + mode), steps=kept + 4)
+            self.assertEqual(self.losses(whole)[-4:], self.losses("straight-" + mode)[-4:], mode)
+
+    def test_several_workers_go_on_at_their_own_pace_after_their_server_was_killed(self):
+        settings = ("sync.servers=1", "sync.server_ranks=dedicated", "sync.ps_mode=async", "checkpoint.every=2",
+                    "train.schedule=constant")
+        process = self.start_long("apart", 3, *settings)
         os.kill(children(process.pid)[2], signal.SIGKILL)
         process.communicate(timeout=60)
-        kept = max(int(one.split("-")[1]) for one in os.listdir(self.path("whole/checkpoints")) if one.startswith("step-"))
-        words = ["--nproc", "3"]
+        kept = max(int(one.split("-")[1]) for one in os.listdir(self.path("apart/checkpoints")) if one.startswith("step-"))
+        before = [m["loss"] for m in self.metrics("apart") if m["step"] <= kept]
+        words = ["--nproc", "3", "--run-dir", self.path("apart")]
         for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
             words += ["--set", setting]
-        self.train(*words, "--run-dir", self.path("whole"), steps=kept + 4)
-        self.train(*words, "--run-dir", self.path("straight"), steps=kept + 4)
-        self.assertEqual(self.losses("whole")[-4:], self.losses("straight")[-4:])
+        self.train(*words, steps=kept + 20)
+        after = [m for m in self.metrics("apart") if m["step"] > kept][-20:]
+        self.assertEqual([m["step"] for m in after], list(range(kept + 1, kept + 21)))
+        # It did not begin anew: a fresh model's loss is higher than any of what follows.
+        self.assertLess(max(m["loss"] for m in after), before[0])
 
     def test_a_signal_stops_all_at_one_step_with_a_checkpoint(self):
         for mode in ("sync", "async"):
