@@ -241,6 +241,8 @@ Planned read_plan_inputs(const PlanInputs& o) {
                                      {o.dp, &config.parallel.dp}})
       if (given) *key = *given;
     p = policy_of_run(config, planned.cluster.size());
+    if (!config.parallel.layout.empty())
+      planned.assumed.push_back("the file's axes as they stand, though it asks for a layout: plan search finds it");
   } else if (planned.cluster.processor.bf16_flops <= 0) {
     p.precision = planned.cluster.processor.fp16_flops > 0 ? "fp16" : "fp32";
   }
