@@ -44,10 +44,11 @@ uint64_t planned_bytes(const PlannedLayout& layout, const plan::OwnPlace& place)
 }
 
 TEST(PlannedBytes, AreThoseTheTransportCounted) {
-  int checked = 0;
+  int checked = 0, seen_so_far = 0;
   for (const PlannedLayout& layout : planned_layouts()) {
     const plan::Policy& p = layout.policy;
     if (layout.ranks == 1) continue;
+    if (!long_tests() && ++seen_so_far % 2 == 0) continue;  // every other one; all with ESPALIER_TEST_LONG
     // An all-to-all's algorithm is chosen by measured links; ordered norms of a tied pair send blocks of their own.
     if (p.context == "ulysses" || (p.pp > 1 && layout.shape.tied && p.zero > 0)) continue;
     const parallel::MeshShape mesh{p.tp, p.cp, p.dp, p.pp, p.ep};
@@ -59,7 +60,7 @@ TEST(PlannedBytes, AreThoseTheTransportCounted) {
     }
     ++checked;
   }
-  EXPECT_GE(checked, 30);
+  EXPECT_GE(checked, long_tests() ? 40 : 20);
 }
 
 }  // namespace

@@ -173,6 +173,11 @@ class Step {
     return task;
   }
 
+  double beside(const Wire& wire, double kernels) const {
+    const double rate = wire.across ? input_.across_bandwidth : input_.inside_bandwidth;
+    return input_.beside * std::min(kernels, wire.alpha_s + (rate > 0 ? wire.bytes / rate : 0));
+  }
+
   // The first forward of a chunk comes in as many parts as its values, the last backward as its gradients.
   void act(size_t c, Device& device, const parallel::Action& action) {
     const double all = seconds(device, action);
@@ -182,7 +187,10 @@ class Step {
     const size_t parts = first ? gathers.size() : std::max<size_t>(1, input_.overlap_sums ? sums : 1);
     TaskId begin = kNone, end = kNone;
     for (size_t i = 0; i < parts; ++i) {
-      end = on_processor(device, all / static_cast<double>(parts));
+      double part = all / static_cast<double>(parts);
+      if (first) part += beside(of(device).gathers[i], part);
+      if (sums > 0 && parts == sums) part += beside(of(device).sums[i], part);
+      end = on_processor(device, part);
       if (begin == kNone) begin = end;
       if (first) engine_.after(end, gathers[i][c]);
       timeline_.name(end, device.copy, device.stage, Row::compute, action, shape_.chunks);

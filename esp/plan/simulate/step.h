@@ -37,6 +37,7 @@ struct StepInput {
   Wire boundary;                  // from stage to stage, either direction
   std::vector<StageInput> stages;
   bool overlap_sums = true, overlap_sends = true;
+  double beside = 0;  // of a collective's time, what it costs the kernels it runs beside
   double inside_bandwidth = 0, across_bandwidth = 0;  // of one device's port, bytes/s; 0: boundless
   double step_s = 0;                                  // of the host, at the end
   int copies = 1;                                     // of the model

@@ -9,6 +9,7 @@
 #include "esp/parallel/pp/steps.h"
 #include "esp/plan/layers.h"
 #include "esp/plan/network.h"
+#include "esp/plan/pipeline_time.h"
 #include "esp/plan/simulate/step.h"
 #include "esp/plan/states.h"
 
@@ -103,6 +104,14 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
     const double divided = policy.sequence || s.software.divided_messages ? policy.tp : 1;
     const double bytes = s.tokens() * static_cast<double>(shape.hidden) * s.rates.element_bytes / divided;
     input.boundary = wire_of(cluster, send(cluster, stride, bytes), stride >= cluster.domain);
+    // Messages beside kernels slow them as much as the closed form says.
+    const PipelineTime pipe_time = pipeline_time(policy, pieces_of(shape, policy), input.pieces);
+    double hop = 0;
+    for (const StageTime& t : input.pieces) hop = std::max(hop, t.send_s);
+    const double beside =
+        std::max(0.0, pipe_time.sending - 2 * hop * (policy.pp - 1)) / (2.0 * pipe.micro_batches * policy.interleave);
+    if (policy.overlap_pp)
+      for (StageTime& t : input.pieces) t.forward += beside, t.backward += beside;
     // Whole leaves send to the next stage's at once: the spine has its part of their ports.
     const double leaf = static_cast<double>(cluster.leaf_nodes) * cluster.per_node;
     if (leaf > 0 && stride >= leaf) input.boundary.bytes *= std::max(1.0, cluster.oversubscription);
@@ -115,6 +124,7 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
         stage_input(s, held[k], memory[k], policy.interleave, parallel::peak_live(input.schedule, stage)));
   }
   input.overlap_sums = policy.overlap_dp;
+  input.beside = policy.overlap_dp ? cluster.processor.efficiency.collective_sms : 0;
   input.overlap_sends = policy.overlap_pp;
   input.inside_bandwidth = port(cluster.inside);
   input.across_bandwidth = port(cluster.across);
