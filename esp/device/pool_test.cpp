@@ -4,6 +4,8 @@
 
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "esp/base/error.h"
 
@@ -25,6 +27,54 @@ TEST(Pool, CountsWhatItLendsUnderItsCategory) {
   EXPECT_EQ(account.use(kActivation).current, 0u);
   EXPECT_EQ(account.use(kActivation).peak, 100u);
   EXPECT_EQ(pool.lent_bytes(), 0u);
+}
+
+// Lends a little, then nothing.
+class SmallSource final : public SegmentSource {
+ public:
+  std::byte* take(size_t bytes) override {
+    if (bytes > memory_.size() - used_) return nullptr;
+    return memory_.data() + std::exchange(used_, used_ + bytes);
+  }
+  void give(std::byte*, size_t) noexcept override { ++num_given; }
+  size_t grain() const override { return 4096; }
+  std::string state() const override { return "the box is empty"; }
+  int num_given = 0;
+
+ private:
+  std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{5} << 20);
+  size_t used_ = 0;
+};
+
+TEST(Pool, TakesItsSegmentsFromASourceInItsGrainAndGivesThemBack) {
+  MemoryAccount account;
+  SmallSource source;
+  {
+    Pool pool(account, MemoryTier::device, source);
+    Pool::Piece* a = pool.take(1, kActivation);
+    Pool::Piece* b = pool.take(1, kActivation);
+    EXPECT_EQ(b->data - a->data, 4096);
+    EXPECT_EQ(account.use(kActivation, MemoryTier::device).current, 2u);
+    pool.give(a);
+    pool.give(b);
+  }
+  EXPECT_EQ(source.num_given, 1);
+}
+
+TEST(Pool, ASourceThatHasNoMoreIsToldWithWhatEveryCategoryHolds) {
+  MemoryAccount account;
+  SmallSource source;
+  Pool pool(account, MemoryTier::device, source);
+  Pool::Piece* some = pool.take(1000, MemoryCategory::gradient);
+  try {
+    pool.take(size_t{8} << 20, kActivation);
+    FAIL() << "more was lent than there is";
+  } catch (const DeviceError& error) {
+    for (const char* word : {"out of memory", "activation", "8388608", "gradient 1000", "the box is empty"})
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(account.use(kActivation).current, 0u);
+  pool.give(some);
 }
 
 TEST(Pool, RepeatedStepsAskTheSystemForNothingAndGetTheSameAddresses) {

@@ -164,6 +164,38 @@ TEST(Sum, AddsInOrderInDouble) {
   EXPECT_EQ(sum(y.data(), 2, DType::f64, alone), 2.25);
 }
 
+TEST(Sum, AlsoIntoMemory) {
+  const Threads alone(1);
+  const std::vector<float> x = {3, 4, -2};
+  double total = -1, squares = -1;
+  sum_to(&total, x.data(), 3, DType::f32, alone);
+  sum_of_squares_to(&squares, x.data(), 3, DType::f32, alone);
+  EXPECT_EQ(total, 5);
+  EXPECT_EQ(squares, 29);
+}
+
+TEST(WholeNumbers, CountUpAndShift) {
+  const Threads alone(1);
+  std::vector<int32_t> x(5, -7);
+  count_up(x.data(), 40, 4, alone);
+  EXPECT_EQ(x, (std::vector<int32_t>{40, 41, 42, 43, -7}));
+  shift(x.data(), x.data(), -41, 4, alone);
+  EXPECT_EQ(x, (std::vector<int32_t>{-1, 0, 1, 2, -7}));
+}
+
+TEST(CastRows, GoBetweenMatricesOfUnlikeWidth) {
+  const Threads pair(2);
+  const int64_t rows = 300, width = 37, from_stride = 40, to_stride = 53;
+  const Array x = Array::random(rows * from_stride, DType::f32, 1);
+  for (DType to : {DType::f32, DType::bf16}) {
+    Array y(rows * to_stride, to), want = y;
+    y.fill([](int64_t) { return 9.0; });
+    want.fill([&](int64_t i) { return i % to_stride < width ? x[i / to_stride * from_stride + i % to_stride] : 9.0; });
+    cast_rows(y.data(), to, to_stride, x.data(), DType::f32, from_stride, rows, width, pair);
+    EXPECT_TRUE(y.same_bits(want)) << name_of(to);
+  }
+}
+
 TEST(Transpose, SwapsRowsAndColumnsOfEveryBatch) {
   const Threads pair(2);
   for (DType dtype : kFloating)

@@ -18,7 +18,8 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
     : parameters_(parameters),
       context_(context),
       owned_(std::move(owned)),
-      ordered_(ordered),
+      // A GPU's sums have one order anyway; it is among several ranks that another is wanted.
+      ordered_(ordered && !(cuts.empty() && device::on_cuda(context.stream))),
       shared_(!cuts.empty()),
       of_units_(parameters.units().size()) {
   if (!ordered_) return;

@@ -1,0 +1,63 @@
+#include "esp/train/place.h"
+
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/device/on_cuda.h"
+#include "esp/train/placed.h"
+
+namespace esp::train {
+namespace {
+
+TEST(Place, OnTheProcessorHasThreadsAndNoQueue) {
+  device::MemoryAccount account;
+  device::ThreadPool threads(2);
+  Place place("cpu", account);
+  const device::Stream stream = place.stream(&threads);
+  EXPECT_FALSE(device::on_cuda(stream));
+  EXPECT_EQ(stream.num_threads(), 2);
+  EXPECT_EQ(&place.memory(), &device::host_memory());
+}
+
+TEST(Place, AGpuThatIsNotThereIsAskedForInVain) {
+  device::MemoryAccount account;
+  const device::GpuSurvey survey = device::survey_gpus();
+  if (!survey.gpus.empty()) GTEST_SKIP() << "there is a GPU here";
+  try {
+    Place place("cuda", account);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find(survey.problem), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(Place("tpu", account), UsageError);
+}
+
+data::Batch two_rows() {
+  data::Batch batch;
+  batch.B = 2;
+  batch.shape = {3, 0, 3};
+  batch.inputs = {1, 2, 3, 4, 5, 6};
+  batch.targets = {2, 3, 4, 5, 6, 7};
+  batch.lengths = {3, 2};
+  return batch;
+}
+
+TEST(Placed, RowsOfAHostsBatchAreTheBatchItself) {
+  device::MemoryAccount account;
+  device::Pool pool(account);
+  model::ModelConfig config;
+  Placed placed({{}, &pool}, config);
+  const data::Batch batch = two_rows();
+  placed.put(batch);
+  EXPECT_EQ(placed.num_rows(), 2);
+  const model::Batch second = placed.rows(1, 1, 3);
+  EXPECT_EQ(second.inputs.data(), batch.inputs.data() + 3);
+  EXPECT_EQ(second.inputs.shape().text(), "[1, 3]");
+  EXPECT_EQ(second.targets.as<int32_t>()[0], 5);
+  EXPECT_EQ(second.lengths.as<int32_t>()[0], 2);
+  EXPECT_FALSE(placed.rows(0, 1, 3).lengths.defined()) << "a full row needs none";
+  EXPECT_FALSE(second.decoder_inputs.defined());
+}
+
+}  // namespace
+}  // namespace esp::train
