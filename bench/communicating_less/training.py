@@ -86,6 +86,7 @@ class Table:
         self.folder, self.steps, self.start = folder, steps, start
         self.results_path = folder / "results.json"
         self.results = json.loads(self.results_path.read_text()) if self.results_path.exists() else {}
+        self.failed = []
         self.run_file = folder / "run.toml"
         if not (folder / "text.txt").exists():
             print(write_text(folder / "text.txt"), file=sys.stderr)
@@ -120,11 +121,17 @@ class Table:
         places = {"half": (self.steps + self.start) // 2, "start": self.start}
         values = {key: value.format(**places) if isinstance(value, str) else value for key, value in values.items()}
         path = self.folder / "".join(c if c.isalnum() else "-" for c in name)
-        self.take(name, path, {**self.common(optimizer), **values, "checkpoint.resume": start}, self.start)
+        try:
+            self.take(name, path, {**self.common(optimizer), **values, "checkpoint.resume": start}, self.start)
+        except RuntimeError as error:  # one that diverges is a row as well
+            print(error, file=sys.stderr, flush=True)
+            self.failed.append(name)
 
     def markdown(self):
         rows = []
         for name, (optimizer, _) in WAYS.items():
+            if name in self.failed:
+                rows.append([name, optimizer, "stopped", "", "", ""])
             if name not in self.results:
                 continue
             result = self.results[name]
