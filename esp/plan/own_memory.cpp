@@ -6,14 +6,13 @@
 #include <fmt/format.h>
 
 #include "esp/base/check.h"
-#include "esp/comm/algo/table.h"
 #include "esp/comm/call.h"
 #include "esp/model/model.h"
-#include "esp/parallel/pp/simulate.h"
 #include "esp/parallel/pp/steps.h"
 #include "esp/parallel/regions.h"
 #include "esp/plan/ghost/holders.h"
 #include "esp/plan/ghost/layers.h"
+#include "esp/plan/own_departures.h"
 #include "esp/plan/own_pieces.h"
 
 namespace esp::plan {
@@ -41,46 +40,6 @@ model::ModelConfig config_of(const Shape& s) {
 bool wide(const Policy& p) {
   return p.precision == "fp32" || p.precision == "tf32";
 }
-
-// When a stage's messages are taken, in a pipeline whose pieces take as long as their multiplications: a receiver is
-// ready one action before the one that needs it. A slower neighbour leaves messages waiting, and their memory.
-class Departures {
- public:
-  Departures(const Shape& shape, const Policy& p, const parallel::ScheduleShape& pipe, int stage)
-      : schedule_(parallel::make_schedule(p.schedule, pipe)), stage_(stage) {
-    const auto dim = static_cast<double>(shape.hidden), classes = static_cast<double>(shape.vocab);
-    const double block = dim * dim * 4 + 2 * dim * static_cast<double>(shape.seq) +
-                         dim * static_cast<double>(shape.ffn) * (shape.gated ? 3 : 2);
-    parallel::PipelineCosts costs;
-    for (const OwnPiece& piece : own_pieces(shape, pipe.pieces())) {
-      const double blocks = block * static_cast<double>(piece.end - piece.begin);
-      // The loss makes its gradients in forward.
-      costs.pieces.push_back({blocks + (piece.head ? 3 * dim * classes : 0), blocks, blocks});
-    }
-    timeline_ = parallel::simulate(schedule_, costs);
-  }
-
-  double begun(const parallel::Action& action) const { return of(stage_, action).end; }
-  double taken(const parallel::Action& action) const {
-    const auto to = parallel::destination_of(schedule_.shape, stage_, action);
-    const auto& actions = timeline_.stages[static_cast<size_t>(to->stage)].actions;
-    const size_t at = index_of(to->stage, {action.kind, to->chunk, action.micro_batch});
-    return std::max(begun(action), at > 1 ? actions[at - 1].begin : 0.0);
-  }
-
- private:
-  size_t index_of(int stage, const parallel::Action& action) const {
-    const auto& actions = schedule_.stages[static_cast<size_t>(stage)];
-    return static_cast<size_t>(std::find(actions.begin(), actions.end(), action) - actions.begin());
-  }
-  const parallel::TimedAction& of(int stage, const parallel::Action& action) const {
-    return timeline_.stages[static_cast<size_t>(stage)].actions[index_of(stage, action)];
-  }
-
-  const parallel::Schedule schedule_;
-  const int stage_;
-  parallel::Timeline timeline_;
-};
 
 // One rank, walking through its step.
 class Rank {
@@ -473,35 +432,6 @@ std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, con
   Rank rank(shape, policy, place, options);
   std::vector<ghost::Call> calls = rank.calls();
   return first ? calls : rank.calls();
-}
-
-double bytes_sent(const ghost::Call& call, const Policy& p, const OwnPlace& place, const char* algorithm) {
-  const auto bytes = static_cast<double>(call.count * call.element);
-  if (call.op == comm::Op::send) return bytes;
-  comm::Problem problem;
-  problem.op = call.op;
-  problem.count = static_cast<size_t>(call.count);
-  switch (call.axis) {
-    case parallel::Axis::tensor:
-      problem.size = p.tp, problem.rank = place.tensor;
-      break;
-    case parallel::Axis::context:
-      problem.size = p.cp, problem.rank = place.copy % p.cp;
-      break;
-    case parallel::Axis::model:
-      problem.size = p.tp * p.pp, problem.rank = place.tensor + p.tp * place.stage;
-      break;
-    case parallel::Axis::pipe:  // the two ends
-      problem.size = 2, problem.rank = place.stage == 0 ? 0 : 1;
-      break;
-    default:
-      problem.size = p.dp * p.cp, problem.rank = place.copy;
-  }
-  if (problem.size == 1) return 0;
-  double sent = 0;
-  for (const comm::Action& action : comm::find_algorithm(call.op, algorithm).build(problem).actions)
-    if (action.act == comm::Act::send) sent += static_cast<double>(action.region.count);
-  return sent * static_cast<double>(call.element);
 }
 
 std::vector<Memory> own_memories(const Shape& shape, const Policy& policy) {

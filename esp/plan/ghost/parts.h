@@ -1,0 +1,34 @@
+// What the parts of ghost layers share: each is the namesake of a function of esp/autograd, esp/parallel/tp or
+// esp/parallel/cp, and allocates and records as that does.
+#pragma once
+
+#include <vector>
+
+#include "esp/plan/ghost/layers.h"
+
+namespace esp::plan::ghost {
+
+inline constexpr int64_t kStatistic = 4;  // bytes
+
+std::vector<Weight*> trained(std::initializer_list<Weight*> weights);  // those that are there
+void use(Tape& tape, Weight* weight);
+
+Variable add(Tape& tape, const Variable& a, const Variable& b);
+Variable dropout(Tape& tape, const Sizes& s, const Variable& x);
+Variable add_bias(Tape& tape, const Variable& x, Weight* b);
+Variable rotary(Tape& tape, const Variable& x);
+
+struct Normed {
+  Variable sum, y;
+};
+// Without a branch the sum is x itself.
+Normed norm(Tape& tape, const Sizes& s, const Variable& x, const Variable& branch, Weight* gamma, Weight* beta);
+
+// Products with matrices divided over the tensor axis, by columns and by rows; whole ones where there is one holder.
+Variable columns(Tape& tape, const Sizes& s, const Variable& x, int64_t out, Weight* w, Weight* b);
+Variable rows(Tape& tape, const Sizes& s, const Variable& h, Weight* w, Weight* b);
+Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWeights& w);
+
+Variable attention(Tape& tape, const Sizes& s, const Variable& qkv);
+
+}  // namespace esp::plan::ghost
