@@ -233,5 +233,11 @@ void set_attention(const AttentionSettings&, const device::Stream&) {
 void set_gemm(const GemmSettings&, const device::Stream&) {
   no_cuda_body("set_gemm");
 }
+std::string gemm_choices(const device::Stream&) {
+  no_cuda_body("gemm_choices");
+}
+void read_gemm_choices(std::string_view, const device::Stream&) {
+  no_cuda_body("read_gemm_choices");
+}
 
 }  // namespace esp::kernel::cuda

@@ -67,6 +67,12 @@ parallel::MeshShape mesh_of(const RunConfig& config, const Standing& standing) {
   return standing.rank() < shape.size() ? shape : parallel::MeshShape();
 }
 
+// Ranks would write one file: the first one does.
+GpuHabits habits_of(const RunConfig& config, const Standing& standing) {
+  return {config.run.deterministic, config.train.precision == "tf32",
+          standing.rank() == 0 ? run_folder_of(config) + "/gemm_choices.txt" : ""};
+}
+
 // Null where the ranks' communicator takes what this rank computes with.
 std::unique_ptr<comm::Communicator> staged(const Standing& standing, const device::Stream& stream,
                                            device::MemoryAccount& account) {
@@ -106,7 +112,7 @@ int available_cores() {
 Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs::TraceRow* trace)
     : config_(config),
       threads_(threads_of(config, standing)),
-      place_(config.run.device, account_, standing.rank(), config.run.deterministic),
+      place_(config.run.device, account_, standing.rank(), habits_of(config, standing)),
       staged_(staged(standing, place_.stream(&threads_), account_)),
       standing_(with_ranks(standing, staged_.get())),
       workers_(workers_of(config, standing_)),

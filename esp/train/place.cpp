@@ -1,18 +1,41 @@
 #include "esp/train/place.h"
 
+#include <filesystem>
+
+#include "esp/base/error.h"
 #include "esp/kernel/cuda/attention_settings.h"
+#include "esp/kernel/cuda/gemm_settings.h"
+#include "esp/obs/file.h"
 
 namespace esp::train {
+namespace {
 
-Place::Place(const std::string& name, device::MemoryAccount& account, int number, bool deterministic) {
+constexpr size_t kMostChoiceBytes = size_t{1} << 20;
+
+}  // namespace
+
+Place::Place(const std::string& name, device::MemoryAccount& account, int number, const GpuHabits& habits)
+    : choices_(habits.choices) {
   device::Device device = device::parse_device(name);
   if (device.kind == device::DeviceKind::cpu) return;
   const auto num_gpus = static_cast<int>(device::survey_gpus().gpus.size());
   if (name.find(':') == std::string::npos && num_gpus > 0) device.index = number % num_gpus;
   queue_.emplace(device, &account);
-  kernel::cuda::set_attention({.cudnn = true, .deterministic = deterministic}, queue_->stream());
+  kernel::cuda::set_attention({.cudnn = true, .deterministic = habits.deterministic}, queue_->stream());
+  kernel::cuda::set_gemm({.tune = true, .tf32 = habits.tf32}, queue_->stream());
+  if (!choices_.empty() && std::filesystem::exists(choices_))
+    kernel::cuda::read_gemm_choices(obs::read_whole_file(choices_, kMostChoiceBytes), queue_->stream());
   memory_ = device::gpu_memory(device);
   host_memory_ = device::pinned_memory(device);
+}
+
+// Choices spare a later run a second; that they cannot be kept is no reason to fail.
+Place::~Place() {
+  if (!queue_ || choices_.empty()) return;
+  try {
+    obs::write_whole_file(choices_, kernel::cuda::gemm_choices(queue_->stream()));
+  } catch (const std::exception&) {
+  }
 }
 
 device::Stream Place::stream(device::ThreadPool* threads) const {

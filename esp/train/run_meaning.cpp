@@ -22,7 +22,7 @@ struct Named {
 };
 
 constexpr Named<DType> kPrecisions[] = {
-    {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+    {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"tf32", DType::f32}};
 constexpr Named<nn::Recompute> kRecomputes[] = {
     {"none", nn::Recompute::none}, {"selective", nn::Recompute::selective}, {"full", nn::Recompute::full}};
 constexpr Named<bool> kActivations[] = {{"lean", false}, {"textbook", true}};
@@ -134,6 +134,8 @@ void RunConfig::check() const {
   want(run.device == "cpu" || run.device == "cuda", "run.device", run.device, "cpu or cuda is wanted");
   want(run.threads >= 0 && run.threads <= 1024, "run.threads", run.threads, "0 (the cores there are) to 1024");
   storage_type(train.precision);
+  want(train.precision != "tf32" || run.device != "cpu", "train.precision", train.precision,
+       "tf32 is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
   parse_recompute(train.recompute);
   find_row("activations", kActivations, train.activations);
   optim::ScheduleOptions schedule;
