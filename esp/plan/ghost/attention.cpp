@@ -126,6 +126,8 @@ Variable exchange(Tape& tape, const Sizes& s, const Variable& x, int64_t bytes, 
   return y;
 }
 
+}  // namespace
+
 Variable attention(Tape& tape, const Sizes& s, const Variable& qkv) {
   Variable turned = qkv;
   const bool divided = s.cp > 1;
@@ -140,7 +142,5 @@ Variable attention(Tape& tape, const Sizes& s, const Variable& qkv) {
   const Variable o = self_attention(tape, s, whole, s.length, heads, kv_heads);
   return exchange(tape, s, o, s.rows() * s.heads * s.head_dim * s.element, false);
 }
-
-}  // namespace
 
 }  // namespace esp::plan::ghost
