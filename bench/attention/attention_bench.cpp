@@ -96,8 +96,7 @@ void bench(int64_t B, int64_t H, int64_t T, int64_t D, Gemm gemm, const esp::dev
   const int64_t count = B * T * H * D, part = H * D;
   auto qkv = numbers(3 * count), d_qkv = qkv, o = numbers(count), d_o = o, lse = numbers(B * H * T);
   const auto dtype = esp::DType::f32;
-  std::vector<char> workspace(
-      static_cast<size_t>(esp::kernel::attention_workspace_bytes(s, dtype, stream)));
+  std::vector<char> workspace(static_cast<size_t>(esp::kernel::attention_workspace_bytes(s, dtype, stream)));
   const float* x = qkv.data();
   float* dx = d_qkv.data();
   auto forward = [&] {
