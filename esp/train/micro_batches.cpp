@@ -63,8 +63,10 @@ class OneAfterAnother final : public MicroBatches {
   double run_queued(const Rows& rows, bool training, double scale) {
     const device::Stream& stream = setup_.context.stream;
     losses_.assign(static_cast<size_t>(rows.num_passes), 0);
-    if (!queued_.defined() || queued_.count() < rows.num_passes)
+    if (!queued_.defined() || queued_.count() < rows.num_passes) {
       queued_ = tensor::empty(setup_.context, {rows.num_passes}, DType::f64, device::MemoryCategory::buffer);
+      recorded_.forget();
+    }
     kernel::fill(queued_.data(), 0, rows.num_passes, DType::f64, stream);
     const auto queue = [&] {
       run_passes(rows, training, scale, [&](int64_t index, const Tensor& loss) {

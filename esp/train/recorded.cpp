@@ -19,6 +19,11 @@ bool serves(const MicroBatchSetup& setup) {
 RecordedPasses::RecordedPasses(const MicroBatchSetup& setup)
     : stream_(setup.context.stream), parameters_{&setup.model->parameters()}, allowed_(serves(setup)) {}
 
+void RecordedPasses::forget() {
+  graph_.reset();
+  passes_ = 0;
+}
+
 void RecordedPasses::run(const Rows& rows, const void* inputs, double scale, const std::function<void()>& queue) {
   if (!allowed_ || passes_ != rows.num_passes || inputs_ != inputs || scale_ != scale) {
     passes_ = rows.num_passes;

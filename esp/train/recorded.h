@@ -20,6 +20,8 @@ class RecordedPasses {
   // Does what `queue`, which runs forward and backward of all passes, would do.
   // `inputs` is where the rows lie.
   void run(const Rows& rows, const void* inputs, double scale, const std::function<void()>& queue);
+  // What was recorded writes to memory that is no longer there.
+  void forget();
 
  private:
   const device::Stream stream_;
