@@ -97,6 +97,8 @@ void set_axes(const PlanInputs& o, plan::Policy& p) {
   within("--cp", o.cp, 1, kMost, p.cp);
   within("--ep", o.ep, 1, kMost, p.ep);
   within("--dp", o.dp, 0, kMost, p.dp);
+  within("--expert-tp", o.expert_tp, 1, kMost, p.expert_tp);
+  within("--expert-nodes", o.expert_nodes, 0, kMost, p.expert_nodes);
   within("--interleave", o.interleave, 1, 1024, p.interleave);
   within("--micro-batch", o.micro_batch, 1, 1 << 20, p.micro_batch);
   within("--global-batch", o.global_batch, 1, 1 << 30, p.global_batch);
@@ -284,6 +286,8 @@ void add_plan_inputs(CLI::App& app, PlanInputs& o, bool policy) {
   app.add_option("--dp", o.dp, "copies; left out: what is left")->type_name("N");
   app.add_option("--cp", o.cp, "context parallel")->type_name("N");
   app.add_option("--ep", o.ep, "expert parallel")->type_name("N");
+  app.add_option("--expert-tp", o.expert_tp, "ranks an expert is divided over")->type_name("N");
+  app.add_option("--expert-nodes", o.expert_nodes, "nodes a token's experts lie in; 0: any")->type_name("N");
   app.add_flag("--sequence", o.sequence, "sequence parallel within tp");
   app.add_option("--context", o.context, "ring, ulysses or allgather")->type_name("NAME");
   app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min or dualpipe")

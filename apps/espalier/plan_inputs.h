@@ -26,7 +26,8 @@ struct PlanInputs {
   std::optional<int> gpus, per_node;
   std::optional<double> net_gbps;
   // Policy.
-  std::optional<int> tp, pp, dp, cp, ep, interleave, zero, shard_group, recompute_layers, threads;
+  std::optional<int> tp, pp, dp, cp, ep, interleave, zero, shard_group, recompute_layers, threads, expert_tp,
+      expert_nodes;
   std::optional<int64_t> micro_batch, global_batch;
   std::string schedule, context, precision, recompute, offload, software, optimizer, stage_layers, compress;
   bool sequence = false, no_flash = false, no_overlap = false, overlap_tp = false, dropout = false,

@@ -149,6 +149,7 @@ TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
       {"overlap_cp", [](Policy& p) { p.overlap_cp = false; }},
       {"overlap_ep", [](Policy& p) { p.overlap_ep = true; }},
       {"imbalance", [](Policy& p) { p.expert_imbalance = 1.5; }},
+      {"expert_nodes", [](Policy& p) { p.ep = 64, p.expert_tp = 1, p.expert_nodes = 1; }},
       {"software", [](Policy& p) { p.software = "deepspeed"; }},
   };
   const double before = step(s, c, base);
@@ -270,6 +271,23 @@ TEST(Estimate, BroadcastsOfShardsGrowWithTheRanks) {
   };
   EXPECT_NEAR(1 - rate(1024, 1024) / rate(8, 8), 0.44, 0.05);
   EXPECT_NEAR(1 - rate(1024, 8) / rate(8, 8), 0.11, 0.05);
+}
+
+TEST(Estimate, RowsSentOnceToEachNodeTakeLess) {
+  Shape s = llama70b();
+  s.experts = 64;
+  s.topk = 8;
+  s.expert_ffn = 2048;
+  Policy p;
+  p.dp = p.ep = 64;
+  p.global_batch = 64;
+  const Cluster c = cluster_of("H100-80GB-SXM", 64);
+  const double copies = step(s, c, p);
+  p.expert_nodes = 4;
+  const double once = step(s, c, p);
+  EXPECT_LT(once, copies);
+  p.expert_nodes = 2;
+  EXPECT_LT(step(s, c, p), once);
 }
 
 TEST(Estimate, CostCountsFailures) {

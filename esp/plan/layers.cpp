@@ -201,7 +201,14 @@ void expert_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
   if (s.policy.ep <= 1) return;
   const double own = z.tokens * expert_tensor(s.policy) / s.policy.tp;
   const double bytes = own * static_cast<double>(s.shape.topk) * z.h * z.e * s.policy.expert_imbalance;
-  const Transfer one = all_to_all(s.cluster, s.expert, bytes);
+  Transfer one = all_to_all(s.cluster, s.expert, bytes);
+  if (s.policy.expert_nodes > 0 && crosses(s.expert)) {
+    // Node-limited routing (DeepSeek-V2, 2024): once to each domain, there on to its experts.
+    const double once = std::min(1.0, static_cast<double>(s.policy.expert_nodes) / static_cast<double>(s.shape.topk));
+    const Transfer far = all_to_all(s.cluster, s.expert, bytes * once);
+    const Transfer near = all_to_all(s.cluster, {s.expert.inside, s.expert.inside, 1}, bytes);
+    one = {far.bytes + near.bytes, std::min(one.time_s, far.time_s + near.time_s)};
+  }
   to.expert.time = {2 * one.time_s, 2 * one.time_s};
   to.expert.bytes = {2 * one.bytes, 2 * one.bytes};
   // A pipeline of both directions runs one's exchanges behind the other's products.

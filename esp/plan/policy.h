@@ -40,8 +40,9 @@ struct Policy {
   std::string compress = "none";
   bool overlap_dp = true, overlap_tp = false, overlap_pp = true, overlap_cp = true, overlap_ep = false;
   double expert_imbalance = 1;  // most loaded expert's tokens over the mean
-  std::string software = "";    // row of the table of software generations; empty: the newest known
-  int threads = 1;              // of a cpu rank
+  int expert_nodes = 0;       // domains a token's experts lie in at most, sent once to each; 0: any, a copy per expert
+  std::string software = "";  // row of the table of software generations; empty: the newest known
+  int threads = 1;            // of a cpu rank
 
   int world() const { return tp * pp * dp * cp; }  // ep divides dp·cp
   int64_t num_micro_batches() const { return global_batch / (micro_batch * dp); }

@@ -163,11 +163,12 @@ StateBytes state_bytes(const Policy& policy) {
   const bool wide = policy.precision == "fp32" || policy.precision == "tf32";
   b.parameter = wide ? 4 : 2;
   b.gradient = wide || policy.gradients_fp32 ? 4 : 2;
-  b.optimizer = (wide ? 0 : policy.master_bytes) + policy.moment_bytes;
+  const double moments = policy.optimizer == "sgd" ? 0 : policy.moment_bytes;
+  b.optimizer = (wide ? 0 : policy.master_bytes) + moments;
   // Fully sharded with 32-bit gradients: the shard kept is the master copy, the 16-bit one lives while gathered.
   if (!wide && policy.zero >= 3 && policy.gradients_fp32 && policy.master_bytes == 4) {
     b.parameter = policy.master_bytes;
-    b.optimizer = policy.moment_bytes;
+    b.optimizer = moments;
   }
   return b;
 }

@@ -120,6 +120,9 @@ TEST(States, GradientsAndMastersCountAsTheirSoftwareKeepsThem) {
   p.shard_group = 4;
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9 / 4);
   p = Policy{};
+  p.optimizer = "sgd";
+  EXPECT_EQ(states_of({1e9, 0}, p).states(), 10e9);
+  p = Policy{};
   p.precision = "fp32";
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9);
 }
