@@ -137,6 +137,7 @@ int run_calibrate(const Calibrate& o) {
   p.kind = "cpu";
   say("arithmetic and memory");
   p.fp32_flops = p.bf16_flops = p.fp16_flops = measure_peak(cores);  // 16 bits compute in 32
+  p.multiprocessors = cores;
   p.memory_bandwidth = measure_memcpy(cores);
   p.memory_bytes = cluster.host_memory_bytes = static_cast<double>(available_memory());
   for (const char* field : {"fp32_tflops", "memory_bandwidth_gbs", "memory_gib"})

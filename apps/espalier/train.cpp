@@ -67,16 +67,24 @@ train::RunConfig with_layout(const TrainOptions& options, const std::vector<std:
   return train::read_run_config(options.run_file, all);
 }
 
-// The first rank asks the planner and tells the others: all of them must build the same.
+// The first rank asks the planner and tells the others, also when there is no answer: all of them build the same, or
+// none.
 train::RunConfig agree_on_layout(const train::RunConfig& config, const TrainOptions& options,
                                  comm::Communicator& ranks) {
+  constexpr char kRefused = '!';
   std::string text;
-  if (ranks.rank() == 0)
-    for (const std::string& one : choose_layout(config, ranks.size(), options.cluster)) text += one + "\n";
+  if (ranks.rank() == 0) {
+    try {
+      for (const std::string& one : choose_layout(config, ranks.size(), options.cluster)) text += one + "\n";
+    } catch (const Error& error) {
+      text = kRefused + std::string(error.what());
+    }
+  }
   auto size = static_cast<int64_t>(text.size());
   ranks.broadcast(&size, 1, DType::i64, 0);
   text.resize(static_cast<size_t>(size));
   ranks.broadcast(text.data(), text.size(), DType::u8, 0);
+  if (text.starts_with(kRefused)) throw UsageError(text.substr(1));
   std::vector<std::string> layout;
   for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
     layout.push_back(text.substr(at, text.find('\n', at) - at));
