@@ -11,7 +11,7 @@ namespace esp::kernel::cuda {
 namespace {
 
 constexpr int kMaxRows = 8;  // query rows (queries × heads of a group) of a block
-constexpr int kWarps = 4, kAhead = 4;
+constexpr int kWarps = 4;
 
 template <typename T>
 struct Decode {
@@ -42,6 +42,7 @@ template <typename T, int L, int R>
 __global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
   using A = Accumulator<T>;
   constexpr int N = kPack<T>, D = L * N, kGroups = kWarps * (32 / L);
+  constexpr int kAhead = R <= 2 ? 4 : 2;  // keys under way per group: more would cost warps
   __shared__ A meet[kWarps][R][D], tops[kWarps][R], sums[kWarps][R];
   const AttentionShape& s = a.s;
   const int64_t b = blockIdx.z, g = blockIdx.y, share = s.heads / s.kv_heads, rows = share * s.num_queries;
@@ -137,31 +138,44 @@ __global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
   }
 }
 
-// A warp per query row.
+// A block per query row: the splits' shares first, then the outputs, threads along the row and groups of them over
+// splits.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) merge_kernel(Decode<T> a) {
   using A = Accumulator<T>;
+  extern __shared__ double shared[];
+  __shared__ A meet[2][kThreads / 32];
   const AttentionShape& s = a.s;
-  const int64_t rows = s.batch * s.heads * s.num_queries,
-                row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= rows) return;
+  const int D = static_cast<int>(s.head_dim), groups = kThreads / D, group = threadIdx.x / D, d = threadIdx.x % D;
+  const int64_t rows = s.batch * s.heads * s.num_queries, row = blockIdx.x;
+  A *shares = reinterpret_cast<A*>(shared), *sums = shares + a.splits;
   const int64_t query = row % s.num_queries, h = row / s.num_queries % s.heads, b = row / s.num_queries / s.heads;
-  A highest = A(-INFINITY), sum = 0;
-  for (int64_t i = threadIdx.x % 32; i < a.splits; i += 32) highest = fmax(highest, a.part_lse[i * rows + row]);
+  A highest = A(-INFINITY), sum[1] = {};
+  for (int64_t i = threadIdx.x; i < a.splits; i += kThreads) highest = fmax(highest, a.part_lse[i * rows + row]);
   highest = warp_max(highest);
-  if (highest != A(-INFINITY))
-    for (int64_t i = threadIdx.x % 32; i < a.splits; i += 32) sum += exp_score(a.part_lse[i * rows + row] - highest);
-  sum = warp_sum(sum);
-  for (int64_t d = threadIdx.x % 32; d < s.head_dim; d += 32) {
-    A total = 0;
-    if (sum != 0)
-#pragma unroll 8
-      for (int64_t i = 0; i < a.splits; ++i)
-        total += exp_score(a.part_lse[i * rows + row] - highest) * a.parts[(i * rows + row) * s.head_dim + d];
-    a.o[b * s.o.batch + query * s.o.token + h * s.head_dim + d] = narrow<T>(sum == 0 ? A{0} : total / sum);
+  if (threadIdx.x % 32 == 0) meet[0][threadIdx.x / 32] = highest;
+  __syncthreads();
+  for (A other : meet[0]) highest = fmax(highest, other);
+  for (int64_t i = threadIdx.x; i < a.splits; i += kThreads) {
+    const A share = highest == A(-INFINITY) ? A{0} : exp_score(a.part_lse[i * rows + row] - highest);
+    shares[i] = share;
+    sum[0] += share;
   }
-  if (threadIdx.x % 32 == 0)
-    a.lse[(b * s.heads + h) * s.lse_row + query] = sum == 0 ? A(-INFINITY) : highest + log_sum(sum);
+  row_sums<kThreads>(sum, meet[1]);  // waits for all shares, too
+  A total = 0;
+  if (group < groups) {
+#pragma unroll 8
+    for (int64_t i = group; i < a.splits; i += groups) total += shares[i] * a.parts[(i * rows + row) * D + d];
+    sums[group * D + d] = total;
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) < D) {
+    total = 0;
+    for (int k = 0; k < groups; ++k) total += sums[k * D + d];
+    a.o[b * s.o.batch + query * s.o.token + h * D + d] = narrow<T>(sum[0] == 0 ? A{0} : total / sum[0]);
+  }
+  if (threadIdx.x == 0)
+    a.lse[(b * s.heads + h) * s.lse_row + query] = sum[0] == 0 ? A(-INFINITY) : highest + log_sum(sum[0]);
 }
 
 struct Split {
@@ -189,6 +203,8 @@ void launch_parts(const Decode<T>& a, device::Queue& queue) {
   const int64_t rows = s.num_queries * (s.heads / s.kv_heads);
   if (rows == 1)
     part_kernel<T, L, 1><<<grid, kWarps * 32, 0, queue.handle>>>(a);
+  else if (rows == 2)
+    part_kernel<T, L, 2><<<grid, kWarps * 32, 0, queue.handle>>>(a);
   else if (rows <= 4)
     part_kernel<T, L, 4><<<grid, kWarps * 32, 0, queue.handle>>>(a);
   else
@@ -240,7 +256,8 @@ void decode_forward(void* o, void* lse, const void* q, const void* k, const void
       default:
         launch_parts<T, 32>(a, queue);
     }
-    merge_kernel<<<static_cast<unsigned>(ceil_div(rows, kThreads / 32)), kThreads, 0, queue.handle>>>(a);
+    const size_t bytes = static_cast<size_t>(splits + kThreads) * sizeof(A);
+    merge_kernel<<<static_cast<unsigned>(rows), kThreads, bytes, queue.handle>>>(a);
     ESP_CUDA_LAUNCHED();
   });
 }

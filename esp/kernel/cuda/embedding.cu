@@ -185,7 +185,7 @@ void embedding_forward(void* y, const int32_t* ids, const void* table, const voi
   ESP_CHECK(!positions || period >= 1, "period {}", period);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     with_width<T>(dim, aligned(y, table, positions), [&](auto width) {
-      launch_pass<4>(
+      launch_pass<2>(
           LookUp<T, width()>{static_cast<T*>(y), ids, static_cast<const T*>(table), static_cast<const T*>(positions),
                              dim / width(), num_rows, period, first_position},
           count * dim / width(), handle_of(stream));

@@ -199,25 +199,31 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
     trial.c = call.c ? call.c : call.d;
     trial.d = elsewhere;
   }
-  // One call of each tells the likely ones. These then take turns, several calls at a time: the GPU's clock falls as it
-  // warms, which would otherwise speak for whoever came first.
+  // One call of each tells the likely ones. These then take turns, some milliseconds at a time: a GPU's clock falls
+  // under load, which would otherwise speak for whoever came first, and the load is what they will run under. The
+  // heuristic's first gives way only to what is clearly faster.
   Timer timer;
   using Trial = std::pair<float, size_t>;  // milliseconds, candidate
   std::vector<Trial> trials;
   auto once = [&](size_t i) { return launch(plan, key, trial, plan.offered[i].algo, workspace, queue.handle); };
   for (size_t i = 0; i < plan.offered.size(); ++i)
     if (once(i) == CUBLAS_STATUS_SUCCESS) trials.emplace_back(timer.ms(queue.handle, [&] { once(i); }), i);
-  constexpr size_t kLikely = 5;
-  std::sort(trials.begin(), trials.end());
+  constexpr size_t kLikely = 4;
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& x, const Trial& y) {
+    return (x.second == 0 ? 0 : x.first) < (y.second == 0 ? 0 : y.first);  // the first always stays
+  });
   if (trials.size() > kLikely) trials.resize(kLikely);
-  if (!trials.empty()) {
-    const int calls = std::clamp(static_cast<int>(2 / std::max(trials.front().first, 0.01f)), 1, 50);
+  if (trials.size() > 1) {
+    const int calls = std::clamp(static_cast<int>(5 / std::max(trials[1].first, 0.01f)), 1, 50);
     for (Trial& one : trials) one.first = 0;
-    for (int round = 0; round < 6; ++round)
-      for (Trial& one : trials)
-        one.first += timer.ms(queue.handle, [&] {
+    for (int round = 0; round < 5; ++round)
+      for (Trial& one : trials) {
+        const float took = timer.ms(queue.handle, [&] {
           for (int c = 0; c < calls; ++c) once(one.second);
         });
+        if (round > 0) one.first += took;  // the first round warms
+      }
+    if (trials.front().second == 0) trials.front().first *= 0.985f;
     plan.algo = plan.offered[std::min_element(trials.begin(), trials.end())->second].algo;
   }
   if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));

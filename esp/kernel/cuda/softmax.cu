@@ -1,4 +1,5 @@
-// Softmax over rows of stored scores, and its gradient: a block per row.
+// Softmax over rows of stored scores, and its gradient. Rows of up to 512 packs are held in registers by 32 or 128
+// threads each; others, and fp64, take a block per row and read it twice.
 #include "esp/kernel/softmax.h"
 
 #include "esp/kernel/cuda/soft_row.cuh"
@@ -12,6 +13,62 @@ __device__ __forceinline__ int64_t visible_of(const SoftmaxShape& shape, int64_t
   const int64_t i = shape.period ? row % shape.period : row;
   const int64_t seen = shape.causal && i + 1 < shape.length ? i + 1 : shape.length;
   return seen < shape.cols ? seen : shape.cols;
+}
+
+// The largest over the R threads of a row, for all of them.
+template <int R>
+__device__ __forceinline__ float row_max(float value, float* meet) {
+  value = warp_max(value);
+  if constexpr (R > 32) {
+    const int first = static_cast<int>(threadIdx.x) / R * (R / 32);
+    if (threadIdx.x % 32 == 0) meet[threadIdx.x / 32] = value;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < R / 32; ++w) value = fmaxf(value, meet[first + w]);
+  }
+  return value;
+}
+
+template <typename T, int R, int P>
+__global__ void __launch_bounds__(kRowThreads<R>) forward_rows(T* scores, SoftmaxShape shape) {
+  constexpr int N = kPack<T>;
+  __shared__ float meet[2][kRowThreads<R> / 32];
+  const int lane = threadIdx.x % R;
+  const int64_t r = int64_t{blockIdx.x} * kRowsPerBlock<R> + threadIdx.x / R;
+  const int64_t n = r < shape.rows ? visible_of(shape, r) : 0, cols = r < shape.rows ? shape.cols : 0;
+  T* row = scores + r * shape.cols;
+  Pack<T, N> in[P];
+  float x[P][N], highest = -INFINITY, sum[1] = {};
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if ((lane + p * R) * N < n) in[p] = load_pack<N>(row + (lane + p * R) * N);
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      x[p][k] = (lane + p * R) * N + k < n ? widen(in[p].at[k]) * kLog2E<float> : -INFINITY;
+      highest = fmaxf(highest, x[p][k]);
+    }
+  }
+  highest = row_max<R>(highest, meet[0]);
+  if (highest == -INFINITY) highest = 0;  // nothing is seen, or nothing but −∞ and NaN
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      x[p][k] = power_of_two(x[p][k] - highest);
+      sum[0] += x[p][k];
+    }
+  }
+  row_sums<R>(sum, meet[1]);
+  const float inverse = 1 / sum[0];
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if ((lane + p * R) * N < cols) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) in[p].at[k] = narrow<T>((lane + p * R) * N + k < n ? x[p][k] * inverse : 0.0f);
+      store_pack<N>(row + (lane + p * R) * N, in[p]);
+    }
 }
 
 template <int N, typename T>
@@ -63,7 +120,17 @@ void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const
   if (shape.rows == 0) return;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     const auto grid = static_cast<unsigned>(shape.rows);
-    if (shape.cols % kPack<T> == 0 && aligned(scores))
+    const bool packed = shape.cols % kPack<T> == 0 && aligned(scores);
+    if constexpr (sizeof(T) < 8) {
+      auto rows = [&](auto threads, auto packs) {
+        const auto blocks = static_cast<unsigned>(ceil_div(shape.rows, kRowsPerBlock<threads()>));
+        forward_rows<T, threads(), packs()>
+            <<<blocks, kRowThreads<threads()>, 0, handle_of(stream)>>>(static_cast<T*>(scores), shape);
+        ESP_CUDA_LAUNCHED();
+      };
+      if (packed && shape.cols / kPack<T> <= 512 && with_row_split(shape.cols / kPack<T>, rows)) return;
+    }
+    if (packed)
       forward_kernel<kPack<T>><<<grid, kBlock, 0, handle_of(stream)>>>(static_cast<T*>(scores), shape);
     else
       forward_kernel<1><<<grid, kBlock, 0, handle_of(stream)>>>(static_cast<T*>(scores), shape);
