@@ -69,6 +69,73 @@ Traffic row_of(const char* op, const Group& group, const Transfer& t) {
   return {"dp", op, crosses(group) ? "across" : "inside", t.bytes, t.time_s, 0};
 }
 
+// What backward and forward of the last and first micro-batch leave to hide behind.
+struct Window {
+  double backward = 0, forward = 0;
+  bool open = true;  // whether the policy overlaps at all
+  double slow = 0;   // of what is hidden, what it costs the kernels beside it
+
+  double shown(double time, double window) const {
+    return open ? std::max(0.0, time - window) + slow * std::min(time, window) : time;
+  }
+};
+
+// ZeRO 3: gathers and scatters are the layers' own; tables and the sums over replicas are left.
+void add_units(const Setting& s, double parameters, const Window& window, std::vector<Traffic>& rows) {
+  const Group shard = sharers(s), across = replicas(s);
+  const double m = s.micro_batches();
+  const Transfer unit = in_buckets(s, all_gather, shard, parameters * 2);
+  const double tables = 2.0 * static_cast<double>(s.shape.vocab * s.shape.hidden) / s.policy.tp;
+  rows.push_back(row_of("all_gather", shard, {2 * m * unit.bytes, 2 * m * unit.time_s}));
+  rows.back().exposed_s = all_gather(s.cluster, shard, tables).time_s * m;
+  rows.push_back(row_of("reduce_scatter", shard, {m * unit.bytes, m * unit.time_s}));
+  const Transfer rest = in_buckets(s, all_reduce, across, parameters * wire_bytes(s) / shard.size);
+  if (rest.bytes <= 0) return;
+  rows.push_back(row_of("all_reduce", across, rest));
+  rows.back().exposed_s = window.shown(rest.time_s, window.backward);
+}
+
+// Sums of gradients behind backward, gathers of weights behind the next forward.
+void add_sums(const Setting& s, double parameters, const Window& window, std::vector<Traffic>& rows) {
+  const Group all = copies(s), shard = sharers(s);
+  const bool by_owner = s.software.shard_call_s > 0;
+  const Sum sum = sums_of(s, parameters, all, shard, replicas(s));
+  Traffic reduce = row_of(s.policy.zero == 0 || by_owner ? "all_reduce" : "reduce_scatter", all, sum.reduce);
+  reduce.exposed_s = window.shown(reduce.time_s, window.backward);
+  if (window.open) {  // the last bucket is full only when backward is over
+    const double bytes = std::max(parameters * wire_bytes(s), 1.0);
+    const double last = std::min(1.0, s.software.bucket_bytes / bytes) * reduce.time_s;
+    reduce.exposed_s += std::max(0.0, last - std::max(0.0, reduce.time_s - window.backward));
+  }
+  rows.push_back(reduce);
+  if (sum.gather.bytes <= 0) return;
+  rows.push_back(row_of(by_owner ? "broadcast" : "all_gather", shard, sum.gather));
+  rows.back().exposed_s = by_owner ? sum.gather.time_s : window.shown(sum.gather.time_s, window.forward);
+}
+
+void add_expert_sums(const Setting& s, double parameters, const Window& window, std::vector<Traffic>& rows) {
+  const double stride = static_cast<double>(s.policy.ep) * expert_tensor(s.policy);
+  const Group group = group_of(s.cluster, expert_copies(s.policy), stride);
+  const Group sharing = group_of(s.cluster, expert_shard_ranks(s.policy), stride);
+  const Sum sum = sums_of(s, parameters, group, sharing, group_of(s.cluster, 1, 1));
+  rows.push_back(
+      row_of("expert_sum", group, {sum.reduce.bytes + sum.gather.bytes, sum.reduce.time_s + sum.gather.time_s}));
+  // The dense ones hide there as well.
+  rows.back().exposed_s = window.shown(rows.back().time_s, 0.5 * window.backward);
+}
+
+// Gradients down and weights up over each processor's link; the update at the rate of the node's memory, which its
+// processors share.
+double offload_s(const Setting& s, double updated) {
+  const Policy& p = s.policy;
+  const double moved = updated * p.offload_fraction;
+  const double host = s.cluster.host.bandwidth > 0 ? s.cluster.host.bandwidth * s.cluster.host.efficiency : 12e9;
+  const double sharing = std::max(1, std::min(s.cluster.per_node, p.world()));
+  double time = 4 * moved / host + 28 * moved * sharing / kHostMemory;
+  if (p.offload == Offload::file && s.cluster.disk_bandwidth > 0) time += 24 * moved / s.cluster.disk_bandwidth;
+  return time;
+}
+
 }  // namespace
 
 Gathered gathered_layer(const Setting& s, const LayerTime& layer, const Held& held, Recompute recompute) {
@@ -107,79 +174,22 @@ Gathered gathered_layer(const Setting& s, const LayerTime& layer, const Held& he
 DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks) {
   DataTraffic d;
   const Policy& p = s.policy;
-  const std::vector<Held> held = held_by_stage(s.shape, p);
   Held most;
-  for (const Held& h : held)
-    if (h.dense + h.expert > most.dense + most.expert) most = h;
-  const double dense_shards = p.zero >= 1 ? shard_ranks(p) : 1, expert_shards = p.zero >= 1 ? expert_shard_ranks(p) : 1;
-  const double updated = most.dense / dense_shards + most.expert / expert_shards;
-  const double slow = s.cluster.processor.efficiency.collective_sms;
-
+  for (const Held& held : held_by_stage(s.shape, p))
+    if (held.dense + held.expert > most.dense + most.expert) most = held;
   if (p.dp * p.cp > 1) {
-    const Group all = copies(s), shard = sharers(s), across = replicas(s);
-    if (p.zero >= 3) {
-      // Gathers and scatters are the layers' own; tables and the sums over replicas are left.
-      const double m = s.micro_batches();
-      const Transfer unit = in_buckets(s, all_gather, shard, most.dense * 2);
-      Traffic gather = row_of("all_gather", shard, {2 * m * unit.bytes, 2 * m * unit.time_s});
-      const Transfer rest = in_buckets(s, all_reduce, across, most.dense * wire_bytes(s) / shard.size);
-      const double window = (slowest.backward + slowest.weights) * chunks;
-      const double shown =
-          p.overlap_dp ? std::max(0.0, rest.time_s - window) + slow * std::min(rest.time_s, window) : rest.time_s;
-      const double tables = 2.0 * static_cast<double>(s.shape.vocab * s.shape.hidden) / p.tp;
-      gather.exposed_s = all_gather(s.cluster, shard, tables).time_s * m;
-      d.rows.push_back(gather);
-      d.rows.push_back(row_of("reduce_scatter", shard, {m * unit.bytes, m * unit.time_s}));
-      if (rest.bytes > 0) {
-        d.rows.push_back(row_of("all_reduce", across, rest));
-        d.rows.back().exposed_s = shown;
-      }
-    } else {
-      const Sum sum = sums_of(s, most.dense, all, shard, across);
-      Traffic reduce =
-          row_of(p.zero == 0 || s.software.shard_call_s > 0 ? "all_reduce" : "reduce_scatter", all, sum.reduce);
-      Traffic gather = row_of(s.software.shard_call_s > 0 ? "broadcast" : "all_gather", shard, sum.gather);
-      const double window = (slowest.backward + slowest.weights) * chunks, before = slowest.forward * chunks;
-      if (p.overlap_dp) {
-        const double hidden = std::min(sum.reduce.time_s, window);
-        // The last bucket is full only when backward is over.
-        const double bytes = most.dense * wire_bytes(s),
-                     last = std::min(1.0, s.software.bucket_bytes / std::max(bytes, 1.0));
-        reduce.exposed_s = std::max(sum.reduce.time_s - window, last * sum.reduce.time_s) + slow * hidden;
-        gather.exposed_s = p.zero >= 1 && s.software.shard_call_s == 0
-                               ? std::max(0.0, sum.gather.time_s - before) + slow * std::min(sum.gather.time_s, before)
-                               : sum.gather.time_s;
-      } else {
-        reduce.exposed_s = sum.reduce.time_s;
-        gather.exposed_s = sum.gather.time_s;
-      }
-      d.rows.push_back(reduce);
-      if (gather.bytes > 0) d.rows.push_back(gather);
-    }
+    const Window window{(slowest.backward + slowest.weights) * chunks, slowest.forward * chunks, p.overlap_dp,
+                        s.cluster.processor.efficiency.collective_sms};
+    p.zero >= 3 ? add_units(s, most.dense, window, d.rows) : add_sums(s, most.dense, window, d.rows);
     // Under ZeRO 3 the layers' own units have carried them.
-    if (most.expert > 0 && expert_copies(p) > 1 && p.zero < 3) {
-      const Group group = group_of(s.cluster, expert_copies(p), static_cast<double>(p.ep) * expert_tensor(p));
-      const Group sharing = group_of(s.cluster, expert_shard_ranks(p), static_cast<double>(p.ep) * expert_tensor(p));
-      const Sum sum = sums_of(s, most.expert, group, sharing, group_of(s.cluster, 1, 1));
-      Traffic row =
-          row_of("expert_sum", group, {sum.reduce.bytes + sum.gather.bytes, sum.reduce.time_s + sum.gather.time_s});
-      const double window = (slowest.backward + slowest.weights) * chunks * 0.5;
-      row.exposed_s =
-          p.overlap_dp ? std::max(0.0, row.time_s - window) + slow * std::min(row.time_s, window) : row.time_s;
-      d.rows.push_back(row);
-    }
+    if (most.expert > 0 && expert_copies(p) > 1 && p.zero < 3) add_expert_sums(s, most.expert, window, d.rows);
   }
   for (const Traffic& row : d.rows) d.exposed_s += row.exposed_s;
+  const double updated =
+      p.zero >= 1 ? most.dense / shard_ranks(p) + most.expert / expert_shard_ranks(p) : most.dense + most.expert;
   d.update_s = updated * s.software.optimizer_bytes / s.rates.bandwidth;
   if (p.offload != Offload::none) {
-    // Gradients down and weights up over each processor's link; the update at the rate of the node's memory, which its
-    // processors share.
-    const double moved = updated * 4 * p.offload_fraction;
-    const double host = s.cluster.host.bandwidth > 0 ? s.cluster.host.bandwidth * s.cluster.host.efficiency : 12e9;
-    const double sharing = std::max(1, std::min(s.cluster.per_node, p.world()));
-    d.offload_s = moved / host + updated * 28 * p.offload_fraction * sharing / kHostMemory;
-    if (p.offload == Offload::file && s.cluster.disk_bandwidth > 0)
-      d.offload_s += updated * 24 * p.offload_fraction / s.cluster.disk_bandwidth;
+    d.offload_s = offload_s(s, updated);
     d.update_s *= 1 - p.offload_fraction;
   }
   return d;
