@@ -17,9 +17,11 @@ function(esp_cuda room)
   target_sources(esp_${room} PRIVATE ${all})
   # For these files alone: the room's others are compiled as without CUDA, and the compiler cache has them.
   list(FILTER all INCLUDE REGEX "\\.cpp$")
-  set_source_files_properties(${all} TARGET_DIRECTORY esp_${room} PROPERTIES
-    COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}" SKIP_PRECOMPILE_HEADERS ON)
-  target_link_libraries(esp_${room} PRIVATE $<LINK_ONLY:CUDA::cudart_static>)
+  if(all)
+    set_source_files_properties(${all} TARGET_DIRECTORY esp_${room} PROPERTIES
+      COMPILE_OPTIONS "-isystem;${CUDAToolkit_INCLUDE_DIRS}" SKIP_PRECOMPILE_HEADERS ON)
+    target_link_libraries(esp_${room} PRIVATE $<LINK_ONLY:CUDA::cudart_static>)
+  endif()
   if(ESP_TESTS AND tests)
     esp_test(${room}_cuda_tests SOURCES ${tests} DEPENDS ${room} LIBRARIES CUDA::cudart_static LABEL gpu)
     target_include_directories(${room}_cuda_tests SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
