@@ -20,8 +20,6 @@ namespace esp::launch {
 namespace {
 
 constexpr Duration kLook = std::chrono::milliseconds(100);
-// Ranks hear of a lost peer through their own hub; those that have not ended by themselves after this are ended.
-constexpr Duration kToEndByThemselves = std::chrono::seconds(5);
 // Behind the last host's end: the others' agents then have long said theirs.
 constexpr Duration kLastWord = std::chrono::seconds(60);
 
@@ -163,7 +161,7 @@ class Agent {
         passed_on = true;
       }
       check_agents();
-      if (!patience && failed_elsewhere(round)) patience = Deadline::after(kToEndByThemselves);
+      if (!patience && failed_elsewhere(round)) patience = Deadline::after(options_.patience);
       if (patience && patience->passed()) job.terminate();
     }
     RoundEnd end{options_.node_rank, job.wants_requeue() ? static_cast<int>(ExitCode::requeue) : 0, {}};
@@ -197,7 +195,7 @@ class Agent {
       }
       check_agents();
       // A host whose ranks still work is waited for; once something failed, it must end soon.
-      if (!last && failed_elsewhere(round)) last = Deadline::after(kToEndByThemselves + kLastWord);
+      if (!last && failed_elsewhere(round)) last = Deadline::after(options_.patience + kLastWord);
       if (last && last->passed())
         throw CommError(CommError::Kind::timeout, -1, fmt::format("host {} does not end its ranks", node));
       ::usleep(20000);

@@ -27,6 +27,9 @@ struct AgentOptions {
   std::vector<std::string> command;
   Environment environment;                       // on top of what is inherited
   Duration meeting = std::chrono::seconds(300);  // for all hosts to come
+  // Ranks hear of a lost peer by themselves; those that have not ended this long after a failure on another host are
+  // ended.
+  Duration patience = std::chrono::seconds(5);
   Log log;
   std::function<int()> signal;  // the signal this process was asked to stop with, 0 so far
 };

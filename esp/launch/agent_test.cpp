@@ -34,6 +34,7 @@ class AgentTest : public testing::Test {
     options.per_node = per_node;
     options.command = {"/bin/bash", "-c", script};
     options.environment["FOLDER"] = folder_;
+    options.patience = std::chrono::milliseconds(50);
     return options;
   }
   std::string read(const std::string& name) const {
