@@ -26,7 +26,9 @@ class Gpu : public testing::Test {
 TEST(GpuSurvey, SaysWhyThereIsNone) {
   const GpuSurvey survey = survey_gpus();
   EXPECT_EQ(survey.gpus.empty(), !survey.problem.empty());
-  if (survey.gpus.empty()) EXPECT_THROW(require_gpu(kGpu), DeviceError);
+  if (survey.gpus.empty()) {
+    EXPECT_THROW(require_gpu(kGpu), DeviceError);
+  }
 }
 
 TEST_F(Gpu, OneThatIsNotThereIsNamed) {
