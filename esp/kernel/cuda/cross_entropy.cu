@@ -1,5 +1,5 @@
 // Cross entropy: a block per row of logits. The row is read once for its largest element and the sum of exponentials;
-// the gradient reads it again, from the second-level cache where it still lies, and takes its place.
+// the gradient reads it again, from cache, and takes its place.
 #include "esp/kernel/cross_entropy.h"
 
 #include "esp/kernel/cross_entropy_part.h"
@@ -8,9 +8,7 @@
 namespace esp::kernel::cuda {
 namespace {
 
-// Long rows take large blocks: the fewer rows are under way at a time, the surer a row is still in the second-level
-// cache when it is read again.
-constexpr int kLong = 1024, kShort = 256;
+constexpr int kShort = 256, kLong = 512, kWhole = 1024;
 constexpr int64_t kLongRow = 8192;
 
 template <typename T>
@@ -25,8 +23,10 @@ struct Rows {
 
 enum class Do { forward, backward, fused, part_forward, part_backward, softmax };
 
+// Where a long row is read twice its block is large: the fewer rows are under way at a time, the surer a row is still
+// in the second-level cache when it is read again.
 template <Do what, int kBlock, int N, typename T>
-__global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
+__global__ void __launch_bounds__(kBlock, kBlock == kWhole && sizeof(T) < 8 ? 2 : 1) row_kernel(Rows<T> a) {
   using A = Accumulator<T>;
   __shared__ A meet[2][kBlock / 32];
   const int64_t r = blockIdx.x;
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
   if constexpr (kReads) {
     const A at_target = here ? widen(row[target]) : A{0};
     SoftSum<A> mine;
-    walk_row<kBlock, N>(a.num_classes, [&](auto width, int64_t c) { mine.take(load_pack<width()>(row + c)); });
+    walk_row<kBlock, N>(static_cast<int>(a.num_classes),
+                        [&](auto width, int c) { mine.take(load_pack<width()>(row + c)); });
     const SoftSum<A> all = merged<kBlock>(mine, meet);
     top = all.top * kLog2E<A>;
     inverse = A{1} / all.sum;
@@ -64,16 +65,23 @@ __global__ void __launch_bounds__(kBlock) row_kernel(Rows<T> a) {
     inverse = A{1} / a.sums[r];
   }
   if constexpr (kWrites) {
-    const A scale = !counts ? A{0} : what == Do::softmax ? A{1} : a.scale;
-    walk_row<kBlock, N>(a.num_classes, [&](auto width, int64_t c) {
+    const A scale = what == Do::softmax ? A{1} : a.scale, factor = inverse * scale;
+    const int mine = here ? static_cast<int>(target) : -1;
+    walk_row<kBlock, N>(static_cast<int>(a.num_classes), [&](auto width, int c) {
       auto pack = load_pack<width()>(row + c);
+      A value[width()];
 #pragma unroll
-      for (int k = 0; k < width(); ++k) {
-        A p = share_of(widen(pack.at[k]), top, inverse);
-        if (c + k == target) p -= 1;
-        pack.at[k] = narrow<T>(counts ? p * scale : A{0});
+      for (int k = 0; k < width(); ++k) value[k] = share_of(widen(pack.at[k]), top, factor);
+      if (static_cast<unsigned>(mine - c) < static_cast<unsigned>(width())) {
+#pragma unroll
+        for (int k = 0; k < width(); ++k)
+          if (c + k == mine) value[k] -= scale;
       }
-      store_pack<width()>(row + c, pack);
+      if (!counts) {  // whatever the logits are
+#pragma unroll
+        for (int k = 0; k < width(); ++k) value[k] = 0;
+      }
+      store_pack<width()>(row + c, narrow_all<T>(value));
     });
   }
 }
@@ -83,17 +91,17 @@ void launch_rows(const Rows<T>& a, int64_t rows, const device::Stream& stream) {
   if (rows == 0) return;
   const auto grid = static_cast<unsigned>(rows);
   const bool packed = a.row_stride % kPack<T> == 0 && aligned(a.logits);
-  auto launch = [&](auto block, auto width) {
-    row_kernel<what, block(), width()><<<grid, block(), 0, handle_of(stream)>>>(a);
+  auto launch = [&](auto block) {
+    if (packed)
+      row_kernel<what, block(), kPack<T>><<<grid, block(), 0, handle_of(stream)>>>(a);
+    else
+      row_kernel<what, block(), 1><<<grid, block(), 0, handle_of(stream)>>>(a);
   };
-  constexpr std::integral_constant<int, kLong> large;
-  constexpr std::integral_constant<int, kShort> small;
-  constexpr std::integral_constant<int, kPack<T>> pack;
-  constexpr std::integral_constant<int, 1> single;
+  constexpr bool kTwice = what == Do::fused || what == Do::softmax;
   if (a.num_classes >= kLongRow)
-    packed ? launch(large, pack) : launch(large, single);
+    launch(std::integral_constant < int, kTwice ? kWhole : kLong > {});
   else
-    packed ? launch(small, pack) : launch(small, single);
+    launch(std::integral_constant<int, kShort>{});
   ESP_CUDA_LAUNCHED();
 }
 

@@ -18,6 +18,24 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T at[N];
 };
 
+// Rounded to nearest even; 16-bit types two at a time, which is one instruction.
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> narrow_all(const Accumulator<T> (&values)[N]) {
+  Pack<T, N> to;
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(values[k], values[k + 1]);
+      to.at[k] = pair.x;
+      to.at[k + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(values[k]);
+  }
+  return to;
+}
+
 template <typename T>
 inline constexpr int kPack = 16 / sizeof(T);
 

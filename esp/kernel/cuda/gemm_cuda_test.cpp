@@ -10,6 +10,11 @@ namespace {
 
 class GemmOnGpu : public GpuTest {
  protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped()) cuda::set_gemm({.tune = false}, stream);  // trials would take most of the time
+  }
+
   struct Size {
     int64_t m, n, k;
   };
@@ -57,6 +62,18 @@ TEST_F(GemmOnGpu, AllTransposesAndOddShapes) {
           o.alpha = -0.5, o.beta = 0.25, o.ldc = size.n + 3;
           check(size, o, dtype, 2);
         }
+}
+
+TEST_F(GemmOnGpu, TrialsLeaveNoTrace) {
+  cuda::set_gemm({.tune = true}, stream);
+  for (DType dtype : {DType::bf16, DType::f32})
+    for (double beta : {0.0, 1.0}) {
+      GemmOptions o;
+      o.beta = beta;
+      check({128, 256, 96}, o, dtype, 2);
+      o.transpose_a = true;
+      check({64, 72, 2000}, o, dtype, 3);
+    }
 }
 
 TEST_F(GemmOnGpu, AnyAlignment) {

@@ -199,9 +199,9 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
     trial.c = call.c ? call.c : call.d;
     trial.d = elsewhere;
   }
-  // One call of each tells the likely ones. These then take turns, some milliseconds at a time: a GPU's clock falls
-  // under load, which would otherwise speak for whoever came first, and the load is what they will run under. The
-  // heuristic's first gives way only to what is clearly faster.
+  // One call of each tells the likely ones. Each of these then runs for some 20 ms, of which the later part counts: a
+  // GPU's clock falls under load, by how much depends on the algorithm, and load is what it will be under. The
+  // heuristic's first is timed before and after the others and gives way only to what is clearly faster.
   Timer timer;
   using Trial = std::pair<float, size_t>;  // milliseconds, candidate
   std::vector<Trial> trials;
@@ -214,16 +214,15 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
   });
   if (trials.size() > kLikely) trials.resize(kLikely);
   if (trials.size() > 1) {
-    const int calls = std::clamp(static_cast<int>(5 / std::max(trials[1].first, 0.01f)), 1, 50);
-    for (Trial& one : trials) one.first = 0;
-    for (int round = 0; round < 5; ++round)
-      for (Trial& one : trials) {
-        const float took = timer.ms(queue.handle, [&] {
-          for (int c = 0; c < calls; ++c) once(one.second);
-        });
-        if (round > 0) one.first += took;  // the first round warms
-      }
-    if (trials.front().second == 0) trials.front().first *= 0.985f;
+    const int calls = std::clamp(static_cast<int>(10 / std::max(trials[1].first, 0.01f)), 1, 200);
+    auto run = [&](size_t i) {
+      return timer.ms(queue.handle, [&] {
+        for (int c = 0; c < calls; ++c) once(i);
+      });
+    };
+    auto under_load = [&](size_t i) { return run(i), run(i); };
+    for (Trial& one : trials) one.first = under_load(one.second);
+    if (trials.front().second == 0) trials.front().first = 0.95f * std::min(trials.front().first, under_load(0));
     plan.algo = plan.offered[std::min_element(trials.begin(), trials.end())->second].algo;
   }
   if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));

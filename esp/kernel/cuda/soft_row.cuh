@@ -72,13 +72,13 @@ __device__ SoftSum<A> merged(SoftSum<A> mine, A (*meet)[kBlock / 32]) {
 
 // A block's walk over a row of `count`: whole packs where the row begins on sixteen bytes, the rest one by one.
 // f(std::integral_constant<int, N>{}, first element).
-template <int kBlock, int N, typename F>
-__device__ __forceinline__ void walk_row(int64_t count, F&& f) {
-  const int64_t body = count / N * N;
+template <int kBlock, int N, typename I, typename F>
+__device__ __forceinline__ void walk_row(I count, F&& f) {
+  const I body = count / N * N, first = static_cast<I>(threadIdx.x);
 #pragma unroll 4
-  for (int64_t c = threadIdx.x * N; c < body; c += kBlock * N) f(std::integral_constant<int, N>{}, c);
+  for (I c = first * N; c < body; c += kBlock * N) f(std::integral_constant<int, N>{}, c);
   if constexpr (N > 1)
-    if (body + threadIdx.x < count) f(std::integral_constant<int, 1>{}, body + threadIdx.x);
+    if (body + first < count) f(std::integral_constant<int, 1>{}, body + first);
 }
 
 }  // namespace esp::kernel::cuda
