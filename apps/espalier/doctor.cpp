@@ -85,7 +85,7 @@ Finding check_memory(const device::Topology& topology) {
 
 std::vector<Finding> check_gpus() {
   const device::GpuSurvey survey = device::survey_gpus();
-  if (survey.gpus.empty()) return {{State::absent, "cuda", survey.problem, ""}};
+  if (survey.gpus.empty()) return {{State::absent, "cuda", survey.problem, "only needed for run.device = \"cuda\""}};
   std::vector<Finding> all;
   for (const device::GpuInfo& gpu : survey.gpus)
     all.push_back(

@@ -1,9 +1,11 @@
 """Help, version, colours, errors and exit codes of the binary."""
 import json
 import os
+import pathlib
 import pty
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 from driving import ESPALIER, run
@@ -110,6 +112,14 @@ class Errors(unittest.TestCase):
         self.refused(2, ["--nproc 0"], "bench", "comm", "--nproc", "0")
         self.refused(2, ["x"], "doctor", "x")
         self.refused(2, ["shell"], "completion")
+
+    def test_a_gpu_that_cannot_be_used_is_told_why(self):
+        if "cuda:0" in run("doctor").stdout:
+            self.skipTest("there is a GPU here")
+        with tempfile.TemporaryDirectory() as folder:
+            train = ["train", str(pathlib.Path(__file__).parents[2] / "configs/quickstart.toml"), "--run-dir", folder]
+            self.refused(1, ["cuda:0 cannot be used:"], *train, "--set", "run.device=cuda")
+            self.refused(2, ["tf32", "run.device"], *train, "--set", "train.precision=tf32")
 
     def test_a_file_that_cannot_be_written_is_code_four(self):
         answer = run("bench", "comm", "--nproc", "2", "-b", "1K", "-n", "1", "--json", "/nonexistent/folder/rows.json")
