@@ -96,6 +96,7 @@ Json to_json(const plan::StepSimulation& step, const Losses& losses) {
                               {"after_s", use.after_s},
                               {"sending_s", use.sending_s},
                               {"summing_s", use.summing_s},
+                              {"offload_s", use.offload_s},
                               {"peak_bytes", use.peak_bytes}});
   if (losses.model.mtbf_s > 0)
     out["failures"] = {{"mtbf_s", losses.model.mtbf_s},    {"interval_s", losses.interval_s},

@@ -21,7 +21,7 @@ using parallel::ActionKind;
 struct Device {
   int copy = 0, stage = 0, folded = 1;
   double slow = 1;
-  StreamId compute = 0, summing = 0;
+  StreamId compute = 0, summing = 0, host = 0;
   LinkId inside_out = kNone, inside_in = kNone, across_out = kNone, across_in = kNone;
   RouteId processor = kNone;
   uint32_t memory = 0;
@@ -85,6 +85,7 @@ class Step {
     device.slow = slow;
     device.compute = engine_.add_stream();
     device.summing = engine_.add_stream();
+    device.host = engine_.add_stream();
     if (input_.inside_bandwidth > 0) {
       device.inside_out = engine_.add_link(input_.inside_bandwidth);
       device.inside_in = engine_.add_link(input_.inside_bandwidth);
@@ -252,6 +253,12 @@ class Step {
     for (Device& device : devices_) {
       const TaskId one = on_processor(device, of(device).update_s + input_.step_s);
       engine_.after(one, all);
+      if (of(device).offload_s > 0) {
+        const TaskId moved = engine_.compute(device.host, of(device).offload_s);
+        engine_.after(moved, all);
+        engine_.after(one, moved);
+        timeline_.name(moved, device.copy, device.stage, Row::sends, "offload");
+      }
       timeline_.name(one, device.copy, device.stage, Row::compute, "update");
     }
   }
@@ -272,6 +279,7 @@ class Step {
       use.waiting_s = computed - use.compute_s;
       use.after_s = std::max(0.0, result.step_s - computed - update);
       use.summing_s = engine_.busy_of(device.summing);
+      use.offload_s = engine_.busy_of(device.host);
       use.peak_bytes = engine_.peak_of(device.memory);
       const size_t at_channel = static_cast<size_t>(&device - devices_.data()) * 2;
       use.sending_s = engine_.busy_of(channels_[at_channel]) + engine_.busy_of(channels_[at_channel + 1]);

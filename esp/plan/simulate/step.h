@@ -26,6 +26,7 @@ struct StageInput {
   std::vector<Wire> sums;     // of a chunk's gradients, bucket by bucket, in the order backward fills them
   std::vector<Wire> gathers;  // of a chunk's values before the first forward, in the order forward needs them
   double update_s = 0;
+  double offload_s = 0;         // over the links to the host and its files, before the update
   double held_bytes = 0;        // all the step long
   double activation_bytes = 0;  // of one chunk and micro-batch
 };
@@ -54,6 +55,7 @@ struct DeviceUse {
   double waiting_s = 0;     // idle until its copy has computed all: the bubble, and messages that show
   double after_s = 0;       // from there to the end but for the update: sums that show
   double sending_s = 0;     // its port to other stages, both directions
+  double offload_s = 0;     // its link to the host
   double summing_s = 0;     // its part in sums and gathers
   double peak_bytes = 0;
 };

@@ -7,6 +7,7 @@
 #include "esp/base/error.h"
 #include "esp/parallel/mesh.h"
 #include "esp/parallel/pp/steps.h"
+#include "esp/plan/data_traffic.h"
 #include "esp/plan/layers.h"
 #include "esp/plan/network.h"
 #include "esp/plan/pipeline_time.h"
@@ -122,6 +123,13 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
     const auto k = static_cast<size_t>(stage);
     input.stages.push_back(
         stage_input(s, held[k], memory[k], policy.interleave, parallel::peak_live(input.schedule, stage)));
+  }
+  if (policy.offload != Offload::none) {
+    StageTime slowest;
+    for (const StageTime& t : input.pieces)
+      if (t.backward + t.weights > slowest.backward + slowest.weights) slowest = t;
+    const DataTraffic data = data_traffic(s, slowest, policy.interleave);
+    for (StageInput& stage : input.stages) stage.offload_s = data.offload_s, stage.update_s = data.update_s;
   }
   input.overlap_sums = policy.overlap_dp;
   input.beside = policy.overlap_dp ? cluster.processor.efficiency.collective_sms : 0;

@@ -83,6 +83,15 @@ TEST(StepEvents, HideSumsBehindTheLastBackward) {
   EXPECT_EQ(simulate_step(input).step_s, 2 + 4 + 2 + 1 + 4 * 3 + 0.5);
 }
 
+TEST(StepEvents, MoveStatesOverTheHostsLinkBeforeTheUpdate) {
+  StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
+  const double without = simulate_step(input).step_s;
+  for (StageInput& stage : input.stages) stage.offload_s = 3, stage.update_s = 1;
+  const StepSimulation step = simulate_step(input);
+  EXPECT_EQ(step.step_s, without + 4);
+  EXPECT_EQ(step.devices[0].offload_s, 3);
+}
+
 TEST(StepEvents, GatherValuesWhileTheFirstForwardRuns) {
   StepInput input = pipeline("1f1b", 1, 1, 2, {4, 2, 2, 0});
   input.stages[0].gathers.assign(4, {0.5, 0, false});
