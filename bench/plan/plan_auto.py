@@ -11,6 +11,7 @@ among it: times are compared with that one's in the same batch.
 import argparse
 import json
 import os
+import re
 import subprocess
 import tempfile
 
@@ -55,7 +56,10 @@ def measure(arguments, names, folder):
         command += ["--seq", str(arguments.seq)]
     for name in names:
         command += ["--layout", name]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    taken = re.search(r"other programs took ([\d.]+) % of the cores' time", told)
+    if taken:
+        arguments.disturbed.append(float(taken.group(1)))
     with open(out) as file:
         rows = json.load(file)[1:]  # the first is one process
     return [row["step_ms_median"] for row in rows]
@@ -76,6 +80,7 @@ def main():
     parser.add_argument("--again", type=int, default=5, help="of the fastest, so many are measured once more together")
     parser.add_argument("--json")
     arguments = parser.parse_args()
+    arguments.disturbed = []  # of the cores' time, by others, in each batch
 
     with tempfile.TemporaryDirectory() as folder:
         rows = candidates(arguments, folder)
@@ -104,10 +109,11 @@ def main():
         print(f"  {row['ms']:8.1f} ms  {row['relative']:6.3f}  predicted {1e3 * row['step_s']:8.1f} ms  "
               f"{row['policy']}  {mark}")
     regret = 1 / ranked[0]["relative"] - 1
-    print(f"auto is {100 * regret:.1f} % slower than the best measured")
+    print(f"auto is {100 * regret:.1f} % slower than the best measured; meanwhile other programs took up to "
+          f"{max(arguments.disturbed, default=0):.0f} % of the cores' time")
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"model": arguments.model, "regret": regret, "rows": ranked}, file, indent=1)
+            json.dump({"model": arguments.model, "regret": regret, "disturbed": arguments.disturbed, "rows": ranked}, file, indent=1)
 
 
 if __name__ == "__main__":
