@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "esp/parallel/pp/partition.h"
 #include "esp/plan/own_time.h"
 #include "esp/plan/pipeline_time.h"
 #include "esp/plan/states.h"
@@ -21,12 +20,6 @@ Axis axis_of(std::string name, const std::vector<T>& values, Name&& word) {
   Axis axis{std::move(name), {}};
   for (const T& one : values) axis.values.push_back(word(one));
   return axis;
-}
-
-std::vector<int> equal_layers(int64_t layers, int pieces) {
-  std::vector<int> sizes(static_cast<size_t>(pieces), static_cast<int>(layers / pieces));
-  for (int64_t i = 0; i < layers % pieces; ++i) ++sizes[static_cast<size_t>(i)];
-  return sizes;
 }
 
 }  // namespace
@@ -127,7 +120,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
       if (pp == 1) return space_.division.size() == 1;
       // Where both are the same, equal is its name.
       if (space_.division.size() > 1) {
-        if (divided(choice) == equal_layers(shape_.layers, pieces_at(choice))) return false;
+        if (divided(choice) == equal_division(choice)) return false;
       }
       break;
   }
@@ -212,52 +205,6 @@ Worth PlanProblem::worth(const Choice& choice) const {
     of.goodput = cost_of(all, cluster, policy, shape_, tokens).goodput;
   }
   return {objective_.value(of), all.step_s};
-}
-
-const std::vector<double>& PlanProblem::layer_times(const Choice& choice) const {
-  Choice key = choice;  // what a layer's time does not depend on
-  for (const PlanAxis axis : {PlanAxis::pp, PlanAxis::zero, PlanAxis::offload, PlanAxis::schedule, PlanAxis::division})
-    key[at(axis)] = 0;
-  const std::lock_guard lock(mutex_);
-  const auto known = layer_times_.find(key);
-  if (known != layer_times_.end()) return known->second;
-  Policy policy = policy_at(choice, at(PlanAxis::schedule));
-  policy.pp = static_cast<int>(shape_.layers);
-  policy.zero = 0;
-  policy.offload = Offload::none;
-  std::vector<double> times;
-  for (const StageTime& one : stage_times(shape_, cluster_at(choice), policy))
-    times.push_back(one.forward + one.backward + one.weights);
-  return layer_times_.emplace(key, std::move(times)).first->second;
-}
-
-const PlanProblem::Cut& PlanProblem::cut_of(const Choice& choice, int pieces) const {
-  Choice key = choice;
-  for (const PlanAxis axis : {PlanAxis::pp, PlanAxis::zero, PlanAxis::offload, PlanAxis::schedule, PlanAxis::division})
-    key[at(axis)] = 0;
-  const std::vector<double>& times = layer_times(choice);
-  const std::lock_guard lock(mutex_);
-  Cut& cut = cuts_[{key, pieces}];
-  if (!cut.layers.empty()) return cut;
-  const std::vector<int> places = parallel::linear_partition(times, pieces);
-  for (size_t i = 0; i + 1 < places.size(); ++i) cut.layers.push_back(places[i + 1] - places[i]);
-  cut.dearest_s = parallel::dearest_piece(times, places);
-  return cut;
-}
-
-int PlanProblem::pieces_at(const Choice& choice) const {
-  return pieces_of(shape_, policy_at(choice, at(PlanAxis::schedule) + 1)).count();
-}
-
-std::vector<int> PlanProblem::divided(const Choice& choice) const {
-  const int pieces = pieces_at(choice);
-  if (pieces > shape_.layers) return equal_layers(shape_.layers, pieces);
-  return cut_of(choice, pieces).layers;
-}
-
-double PlanProblem::dearest_of(const Choice& choice) const {
-  const int pieces = pieces_at(choice);
-  return pieces > shape_.layers ? 0 : cut_of(choice, pieces).dearest_s;
 }
 
 double PlanProblem::divided_floor(const Choice& choice, double memory_bytes) const {

@@ -71,7 +71,7 @@ class PlanProblem : public Problem {
     double dearest_s = 0;
   };
   const Cut& cut_of(const Choice& choice, int pieces) const;
-  int pieces_at(const Choice& choice) const;
+  std::vector<int> equal_division(const Choice& choice) const;
   std::vector<int> divided(const Choice& choice) const;
   double dearest_of(const Choice& choice) const;
 

@@ -1,0 +1,72 @@
+// The divisions of layers over stages that a choice may have: equal, or cut by the layers' times. Both the times and
+// the cuts are asked for again and again by choices that differ in what they do not depend on, and are kept.
+#include "esp/parallel/pp/partition.h"
+#include "esp/plan/search/plan_problem.h"
+#include "esp/plan/states.h"
+
+namespace esp::plan {
+namespace {
+
+constexpr size_t at(PlanAxis axis) {
+  return static_cast<size_t>(axis);
+}
+
+// What a layer's time does not depend on.
+Choice key_of(Choice choice) {
+  for (const PlanAxis axis : {PlanAxis::pp, PlanAxis::zero, PlanAxis::offload, PlanAxis::schedule, PlanAxis::division})
+    choice[at(axis)] = 0;
+  return choice;
+}
+
+}  // namespace
+
+const std::vector<double>& PlanProblem::layer_times(const Choice& choice) const {
+  const Choice key = key_of(choice);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = layer_times_.find(key);
+    if (known != layer_times_.end()) return known->second;
+  }
+  Policy policy = policy_at(choice, at(PlanAxis::schedule));
+  policy.pp = static_cast<int>(shape_.layers);
+  policy.zero = 0;
+  policy.offload = Offload::none;
+  std::vector<double> times;
+  for (const StageTime& one : stage_times(shape_, cluster_at(choice), policy))
+    times.push_back(one.forward + one.backward + one.weights);
+  const std::lock_guard lock(mutex_);  // another thread may have been faster, with the same
+  return layer_times_.emplace(key, std::move(times)).first->second;
+}
+
+const PlanProblem::Cut& PlanProblem::cut_of(const Choice& choice, int pieces) const {
+  const Choice key = key_of(choice);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = cuts_.find({key, pieces});
+    if (known != cuts_.end()) return known->second;
+  }
+  const std::vector<double>& times = layer_times(choice);
+  Cut cut;
+  const std::vector<int> places = parallel::linear_partition(times, pieces);
+  for (size_t i = 0; i + 1 < places.size(); ++i) cut.layers.push_back(places[i + 1] - places[i]);
+  cut.dearest_s = parallel::dearest_piece(times, places);
+  const std::lock_guard lock(mutex_);
+  return cuts_.emplace(std::pair(key, pieces), std::move(cut)).first->second;
+}
+
+std::vector<int> PlanProblem::equal_division(const Choice& choice) const {
+  return pieces_of(shape_, policy_at(choice, at(PlanAxis::schedule) + 1)).layers;
+}
+
+std::vector<int> PlanProblem::divided(const Choice& choice) const {
+  std::vector<int> equal = equal_division(choice);
+  const auto pieces = static_cast<int>(equal.size());
+  return pieces > shape_.layers ? equal : cut_of(choice, pieces).layers;
+}
+
+double PlanProblem::dearest_of(const Choice& choice) const {
+  const auto pieces = static_cast<int>(equal_division(choice).size());
+  return pieces > shape_.layers ? 0 : cut_of(choice, pieces).dearest_s;
+}
+
+}  // namespace esp::plan
