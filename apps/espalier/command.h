@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -16,12 +18,14 @@ namespace esp::app {
 struct Chosen {
   std::function<int()> run;
   CLI::App* root = nullptr;
+  std::vector<std::string> behind;  // the words behind the options of a command that runs another
 };
 
 struct Command {
   std::string_view name, help;
   void (*define)(CLI::App& app, Chosen& chosen);
-  bool hidden = false;  // a role that only our own processes start
+  bool hidden = false;      // a role that only our own processes start
+  bool runs_other = false;  // words behind its options are another program's, not ours to read
 };
 
 std::span<const Command> commands();

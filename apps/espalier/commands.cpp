@@ -5,7 +5,7 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"train", "train a model as a run file says", define_train},
-    {"launch", "start this host's ranks of a job, and start them again when one fails", define_launch},
+    {"launch", "start this host's ranks of a job, and start them again when one fails", define_launch, false, true},
     {"generate", "sample text from a trained model", define_generate},
     {"eval", "loss and perplexity of a text", define_eval},
     {"convert", "between Espalier checkpoints and Hugging Face folders", define_convert},

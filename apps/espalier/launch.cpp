@@ -24,7 +24,7 @@ struct LaunchOptions {
   std::string nnodes = "1", nproc = "1", endpoint, job, secret_file, bind, master_address, module;
   int node_rank = 0, max_restarts = 0, master_port = 29400, timeout_s = 300;
   bool standalone = false, no_python = false;
-  CLI::App* app = nullptr;
+  const Chosen* chosen = nullptr;
 };
 
 constexpr int kDefaultPort = 29400;
@@ -51,8 +51,7 @@ bool is_own(const std::string& word) {
 
 // `train …` is ours; a .py file or -m goes to Python; anything else is a program.
 std::vector<std::string> command_of(const LaunchOptions& options) {
-  std::vector<std::string> words = options.app->remaining();
-  if (!words.empty() && words.front() == "--") words.erase(words.begin());
+  std::vector<std::string> words = options.chosen->behind;
   if (!options.module.empty()) words.insert(words.begin(), {"python3", "-u", "-m", options.module});
   if (words.empty())
     throw UsageError("launch: nothing to launch; for example `espalier launch --nproc-per-node 2 -- train RUN.toml`");
@@ -102,8 +101,7 @@ int run_launch(const LaunchOptions& options) {
 
 void define_launch(CLI::App& app, Chosen& chosen) {
   auto options = keep<LaunchOptions>(app, chosen, run_launch);
-  options->app = &app;
-  app.prefix_command();
+  options->chosen = &chosen;
   app.add_option("--nnodes", options->nnodes, "hosts of the job")->capture_default_str();
   app.add_option("--nproc-per-node,--nproc_per_node", options->nproc, "ranks on each host, or auto: one per core")
       ->capture_default_str();

@@ -72,6 +72,25 @@ CLI::App* walk(CLI::App& root, int argc, char** argv, std::string& stray) {
   throw UsageError(fmt::format("{}; see espalier{} --help", error.what(), path));
 }
 
+// Where a command that runs another begins to speak of that one: behind `--`, or at the first word that is neither an
+// option nor an option's value. What follows is taken off, unread.
+int take_other(const CLI::App& root, int argc, char** argv, std::vector<std::string>& behind) {
+  auto runs_other = [&](const Command& row) { return argc > 1 && row.runs_other && row.name == argv[1]; };
+  if (std::none_of(commands().begin(), commands().end(), runs_other)) return argc;
+  const CLI::App& command = *root.get_subcommand(argv[1]);
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool separator = word == "--";
+    if (separator || !word.starts_with("-")) {
+      behind.assign(argv + i + (separator ? 1 : 0), argv + argc);
+      return i;
+    }
+    const CLI::Option* option = command.get_option_no_throw(word);
+    if (option && option->get_type_size() > 0) ++i;  // its value
+  }
+  return argc;
+}
+
 int run(int argc, char** argv) {
   CLI::App root{"Espalier: distributed training of large models, and the collectives under it", "espalier"};
   root.set_version_flag(
@@ -81,6 +100,7 @@ int run(int argc, char** argv) {
   Chosen chosen;
   chosen.root = &root;
   define_commands(root, commands(), chosen);
+  argc = take_other(root, argc, argv, chosen.behind);
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -7,8 +7,7 @@ constexpr uint32_t kServers = 0x800000;  // who tells sums
 
 }  // namespace
 
-PsCodes::PsCodes(const Setup& setup, const ServerLayout& layout, int rank)
-    : compression_(setup), rank_(rank) {
+PsCodes::PsCodes(const Setup& setup, const ServerLayout& layout, int rank) : compression_(setup), rank_(rank) {
   const FeedbackRow& row = find_feedback(setup.options.feedback);
   const bool sums = row.two_phase && !row.plain;
   const tensor::Context context{{setup.context.stream.device, nullptr, nullptr}, setup.context.pool};
