@@ -4,6 +4,7 @@
 # One architecture, machine code only: nothing is compiled at start, and the build stays short. The runtime is linked
 # in; cuBLASLt, cuDNN and NCCL are shared libraries.
 set(ESP_CUDA_ARCHITECTURE 90a CACHE STRING "What nvcc compiles for")
+option(ESP_CUDA_QUICK "Compile for a GPU without optimising: a quarter of the time, to see that it compiles" OFF)
 
 # esp_cuda(room): adds this folder's .cu and .cpp to the room, and its _test.cpp and _test.cu to <room>_cuda_tests.
 function(esp_cuda room)
@@ -57,6 +58,9 @@ esp_report("NCCL" "${ESP_NCCL_LIBRARY}" "ranks on several GPUs are staged throug
 target_compile_options(esp_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-fstack-protector-strong>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcudafe --display_error_number --expt-relaxed-constexpr --extended-lambda>")
+if(ESP_CUDA_QUICK)
+  target_compile_options(esp_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xptxas=-O0 -Xcicc=-O0>")
+endif()
 if(ESP_WERROR)
   target_compile_options(esp_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()

@@ -13,6 +13,9 @@ endfunction()
 
 if(ESP_PRECOMPILED)
   esp_holds_precompiled(esp_precompiled common.h)
+  if(ESP_SANITIZE)
+    esp_holds_precompiled(esp_precompiled_quick common.h)  # for esp_compile_quickly
+  endif()
   if(ESP_TESTS)
     # A test is a program: it must be compiled as one (-fPIE, not -fPIC) to share anything with another.
     esp_holds_precompiled(esp_precompiled_tests tests.h GTest::gtest GTest::gmock)

@@ -118,10 +118,12 @@ TEST_F(AgentTest, NumbersTheRanksOfAllHosts) {
 }
 
 TEST_F(AgentTest, AFailureOnOneHostEndsAndRestartsAll) {
-  // Rank 3 fails in the first round while the others would sleep on: they are ended, and the second round goes well.
+  // Rank 3 fails in the first round, once all have begun, while the others would sleep on: they are ended, and the
+  // second round goes well.
   AgentOptions options = shell(
       "echo $TORCHELASTIC_RESTART_COUNT >> $FOLDER/rounds-$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0;"
-      "[ $RANK = 3 ] && exit 9; exec sleep 100");
+      "[ $RANK = 3 ] || exec sleep 100;"
+      "until [ $(ls $FOLDER | grep -c rounds) = 4 ]; do sleep 0.01; done; exit 9");
   options.max_restarts = 1;
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_hosts(options, 2), (std::vector<std::string>{"0", "0"}));
