@@ -1,7 +1,5 @@
 #include "esp/ckpt/attempt.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -121,9 +119,8 @@ void Attempt::begin() {
 
 void Attempt::hand_in(const Part& part) {
   sync_folder(folder_);
-  const std::string path = folder_ + kParts + "/" + part_name(rank_);
-  obs::write_whole_file(path, to_json(part));
-  obs::File(path, O_RDONLY).sync();
+  // Once it is seen rank 0 may complete the attempt, and the folder has another name.
+  obs::write_whole_file(folder_ + kParts + "/" + part_name(rank_), to_json(part), true);
 }
 
 Part Attempt::read_part(int rank) const {

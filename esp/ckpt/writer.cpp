@@ -1,6 +1,5 @@
 // Writing: files into a folder with a temporary name, the manifest last, then one rename. One rank does so by itself;
 // several share the folder, and rank 0 makes one manifest of what they wrote.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -73,9 +72,7 @@ void write_kind(const std::string& folder, std::span<const Piece> pieces, int64_
 }
 
 void write_manifest(const std::string& folder, const Manifest& manifest) {
-  const std::string path = folder + "/" + kManifestName;
-  obs::write_whole_file(path, to_json(manifest));
-  obs::File(path, O_RDONLY).sync();
+  obs::write_whole_file(folder + "/" + kManifestName, to_json(manifest), true);
 }
 
 std::string save_alone(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {

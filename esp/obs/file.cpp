@@ -70,11 +70,12 @@ std::string read_whole_file(const std::string& path, size_t max_bytes) {
   return file.read(0, bytes);
 }
 
-void write_whole_file(const std::string& path, std::string_view text) {
+void write_whole_file(const std::string& path, std::string_view text, bool synced) {
   std::string beside = fmt::format("{}.{}.tmp", path, getpid());
   try {
     File file(beside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
     file.write_all(text);
+    if (synced) file.sync();
   } catch (...) {
     unlink(beside.c_str());
     throw;

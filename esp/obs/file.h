@@ -36,7 +36,8 @@ class File {
 };
 
 std::string read_whole_file(const std::string& path, size_t max_bytes);
-// Beside the path first, then renamed over it: a reader sees the old file or the new one.
-void write_whole_file(const std::string& path, std::string_view text);
+// Beside the path first, then renamed over it: a reader sees the old file or the new one. `synced`: what it holds is on
+// disk before anybody sees it.
+void write_whole_file(const std::string& path, std::string_view text, bool synced = false);
 
 }  // namespace esp::obs
