@@ -1,5 +1,7 @@
 #include "esp/ckpt/attempt.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cctype>
 #include <chrono>
