@@ -32,7 +32,7 @@ struct GpuSurvey {
   int driver = 0, runtime = 0;  // 13000 is 13.0
 };
 GpuSurvey survey_gpus();
-Device require_gpu(Device device);  // DeviceError says why it cannot be used
+Device require_gpu(Device device);  // UsageError says why it cannot be used
 
 // A queue of work on a GPU, with the scratch memory and the library handles its kernels use (cuda/queue.h).
 class GpuQueue {

@@ -22,7 +22,7 @@ GpuSurvey survey_gpus() {
 }
 
 Device require_gpu(Device device) {
-  throw DeviceError(fmt::format("{} cannot be used: {}", name_of(device), kWhy));
+  throw UsageError(fmt::format("{} cannot be used: {}", name_of(device), kWhy));
 }
 
 GpuQueue::GpuQueue(Device device, MemoryAccount*, Priority) : device_(require_gpu(device)) {}

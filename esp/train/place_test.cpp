@@ -26,7 +26,7 @@ TEST(Place, AGpuThatIsNotThereIsAskedForInVain) {
   try {
     Place place("cuda", account);
     FAIL();
-  } catch (const DeviceError& error) {
+  } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find(survey.problem), std::string::npos) << error.what();
   }
   EXPECT_THROW(Place("tpu", account), UsageError);

@@ -118,7 +118,7 @@ class Errors(unittest.TestCase):
             self.skipTest("there is a GPU here")
         with tempfile.TemporaryDirectory() as folder:
             train = ["train", str(pathlib.Path(__file__).parents[2] / "configs/quickstart.toml"), "--run-dir", folder]
-            self.refused(1, ["cuda:0 cannot be used:"], *train, "--set", "run.device=cuda")
+            self.refused(2, ["cuda:0 cannot be used:"], *train, "--set", "run.device=cuda")
             self.refused(2, ["tf32", "run.device"], *train, "--set", "train.precision=tf32")
 
     def test_a_file_that_cannot_be_written_is_code_four(self):

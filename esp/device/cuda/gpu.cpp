@@ -57,17 +57,17 @@ GpuSurvey survey_gpus() {
 
 Device require_gpu(Device device) {
   const GpuSurvey survey = survey_gpus();
-  if (survey.gpus.empty()) throw DeviceError(fmt::format("{} cannot be used: {}", name_of(device), survey.problem));
+  if (survey.gpus.empty()) throw UsageError(fmt::format("{} cannot be used: {}", name_of(device), survey.problem));
   for (const GpuInfo& gpu : survey.gpus) {
     if (gpu.index != device.index) continue;
     if (gpu.major != 9)
-      throw DeviceError(
+      throw UsageError(
           fmt::format("{} is {} of compute capability {}.{}; this build has code for 9.0 alone (configure "
                       "with -DESP_CUDA_ARCHITECTURE={}{})",
                       name_of(device), gpu.name, gpu.major, gpu.minor, gpu.major, gpu.minor));
     return device;
   }
-  throw DeviceError(
+  throw UsageError(
       fmt::format("there is no {}: this machine has cuda:0 to cuda:{}", name_of(device), survey.gpus.size() - 1));
 }
 

@@ -27,7 +27,7 @@ TEST(GpuSurvey, SaysWhyThereIsNone) {
   const GpuSurvey survey = survey_gpus();
   EXPECT_EQ(survey.gpus.empty(), !survey.problem.empty());
   if (survey.gpus.empty()) {
-    EXPECT_THROW(require_gpu(kGpu), DeviceError);
+    EXPECT_THROW(require_gpu(kGpu), UsageError);
   }
 }
 
@@ -35,7 +35,7 @@ TEST_F(Gpu, OneThatIsNotThereIsNamed) {
   try {
     require_gpu({DeviceKind::cuda, 99});
     FAIL();
-  } catch (const DeviceError& error) {
+  } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("cuda:99"), std::string::npos) << error.what();
   }
 }
