@@ -99,7 +99,7 @@ class Ending(OnRanks):
             words += ["--set", setting]
         process = start(*words)
         deadline = time.monotonic() + 60
-        while not os.path.exists(self.path(name + "/metrics.jsonl")) or len(self.metrics(name)) < 3:
+        while self.steps_made(name) < 3:
             self.assertLess(time.monotonic(), deadline, "no step was made")
             self.assertIsNone(process.poll())
             time.sleep(0.05)

@@ -61,6 +61,14 @@ class InFolder(unittest.TestCase):
         with open(self.path(run_dir + "/metrics.jsonl")) as file:
             return [json.loads(line) for line in file]
 
+    def steps_made(self, run_dir):
+        """How many steps a run under way has told of; its last line may be half written."""
+        try:
+            with open(self.path(run_dir + "/metrics.jsonl"), "rb") as file:
+                return file.read().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
     def manifest(self, step, run_dir="run"):
         with open(self.path(f"{run_dir}/checkpoints/step-{step}/manifest.json")) as file:
             return json.load(file)
