@@ -1,38 +1,44 @@
-// espalier lab: experiments from the lectures, run for real. Without a name it lists them.
+// espalier lab: experiments from the lectures, run for real. Without a name it lists them, with --all it runs them.
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
+#include "apps/espalier/lab_all.h"
+#include "apps/espalier/lab_table.h"
+#include "esp/base/error.h"
 
 namespace esp::app {
 namespace {
 
-constexpr Command kExperiments[] = {
-    {"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
-    {"compression", "compressors measured; descent with and without feedback", define_lab_compression},
-    {"context", "one sequence over several ranks: ring steps, work, bytes and memory", define_lab_context},
-    {"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
-    {"gossip", "decentralised SGD by graph: bytes, gaps, consensus, bias of unlike nodes", define_lab_gossip},
-    {"local", "local steps, FedAvg, DiLoCo beside parallel SGD: bytes saved, loss paid", define_lab_local},
-    {"moe", "loads of experts, what a capacity drops, bytes against the formula", define_lab_moe},
-    {"numbers", "figures of the lectures, ours beside them, and the corrections", define_lab_numbers},
-    {"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
-    {"ps", "parameter servers with a straggler; priority against fifo", define_lab_ps},
-    {"tensor", "a layer divided over ranks: what it sends and keeps", define_lab_tensor},
-    {"speedup", "parallel SGD on n ranks: an n-th of the noise, an n-th of the steps", define_lab_speedup},
-    {"zero", "memory of a rank in the stages of ZeRO, measured against the formulas", define_lab_zero},
-};
+int list_experiments() {
+  for (const Chapter& chapter : chapters()) {
+    fmt::print("{}\n", chapter.title);
+    for (const Experiment& one : chapter.experiments)
+      if (!one.command.hidden) fmt::print("  {:<14}{}\n", one.command.name, one.command.help);
+  }
+  return static_cast<int>(ExitCode::done);
+}
 
 }  // namespace
 
 void define_lab(CLI::App& app, Chosen& chosen) {
-  define_commands(app, kExperiments, chosen);
+  std::vector<Command> rows;
+  for (const Chapter& chapter : chapters())
+    for (const Experiment& one : chapter.experiments) rows.push_back(one.command);
+  define_commands(app, rows, chosen);
   app.require_subcommand(0, 1);
-  app.callback([&app, &chosen] {
-    if (!app.get_subcommands().empty()) return;
-    chosen.run = [] {
-      for (const Command& row : kExperiments) fmt::print("{:<14}{}\n", row.name, row.help);
-      return 0;
-    };
+  auto o = std::make_shared<AllLabs>();
+  app.add_flag("--all", o->wanted, "run all of them and write a report: --out DIR/index.html");
+  app.add_option("--only", o->only, "with --all: these alone")->delimiter(',')->type_name("NAME,NAME");
+  app.add_option("--out", o->out, "with --all: folder of the report [lab]")->type_name("DIR");
+  app.callback([&app, &chosen, o] {
+    if (!app.get_subcommands().empty()) {
+      if (o->wanted || !o->only.empty() || !o->out.empty())
+        throw UsageError("espalier lab: --all, --only and --out before a name: leave out the name, or put --out behind it");
+      return;
+    }
+    if (!o->wanted && (!o->only.empty() || !o->out.empty()))
+      throw UsageError("espalier lab: --only and --out go with --all, or behind the name of a lab");
+    chosen.run = [o] { return o->wanted ? run_all_labs(*o) : list_experiments(); };
   });
 }
 

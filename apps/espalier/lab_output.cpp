@@ -1,5 +1,6 @@
 #include "apps/espalier/lab_output.h"
 
+#include <cstdio>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -22,6 +23,21 @@ void write_lab(const LabFiles& files, const std::string& name, const std::string
   write_file(fmt::format("{}/{}.json", files.out, name), json);
   write_file(fmt::format("{}/{}.svg", files.out, name), svg);
   fmt::print("Wrote {}/{}.txt, .json and .svg\n", files.out, name);
+}
+
+int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
+               const std::string& svg, const Findings& findings) {
+  std::string whole = text;
+  if (!findings.empty()) whole += fmt::format("\nSide by side:\n{}", findings.text());
+  fmt::print("{}", whole);
+  Json all = report;
+  if (all.is_object() && !findings.empty()) all["findings"] = findings.json();
+  write_lab(files, name, whole, all, svg);
+  if (!files.out.empty() && !findings.empty())
+    write_file(fmt::format("{}/{}.findings.json", files.out, name), findings.json().dump(1) + "\n");
+  if (findings.all_hold()) return static_cast<int>(ExitCode::done);
+  fmt::print(stderr, "espalier: lab {}: a figure is not what it must be; see WRONG above\n", name);
+  return static_cast<int>(ExitCode::internal);
 }
 
 }  // namespace esp::app

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "apps/espalier/lab_findings.h"
 #include "esp/base/json.h"
 
 namespace esp::app {
@@ -14,5 +15,10 @@ struct LabFiles {
 // Writes what is wanted and says on stdout where the folder's files are.
 void write_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
                const std::string& svg);
+
+// Prints text and findings, writes what is wanted and says on stdout where the folder's files are. The exit code: 1
+// when a figure that has one right value does not have it.
+int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
+               const std::string& svg, const Findings& findings);
 
 }  // namespace esp::app

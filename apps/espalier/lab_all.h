@@ -1,0 +1,18 @@
+// espalier lab --all: every experiment in a process of its own, and one page that shows what came of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace esp::app {
+
+struct AllLabs {
+  bool wanted = false;
+  std::vector<std::string> only;  // empty: all
+  std::string out;                // empty: lab
+};
+
+// Exit code 1 when a lab failed; the page is written in any case.
+int run_all_labs(const AllLabs& options);
+
+}  // namespace esp::app

@@ -1,0 +1,91 @@
+#include "apps/espalier/lab_child.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "esp/base/error.h"
+#include "esp/launch/spawn.h"
+
+namespace esp::app {
+namespace {
+
+// Reads what is there; false at the end of the stream.
+bool drain(int fd, std::string& to) {
+  char buffer[16384];
+  const ssize_t n = ::read(fd, buffer, sizeof buffer);
+  if (n > 0) to.append(buffer, static_cast<size_t>(n));
+  return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+struct Running {
+  launch::Child child;
+  bool out_open = true, err_open = true;
+};
+
+// One round of waiting; false when nothing is open any more.
+bool pump(std::vector<Running>& all, std::vector<Ended>& ended, const Deadline& deadline) {
+  std::vector<pollfd> waiting;
+  std::vector<std::pair<size_t, bool>> which;  // child, whether it is stderr
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].out_open) waiting.push_back({all[i].child.out.fd(), POLLIN, 0}), which.push_back({i, false});
+    if (all[i].err_open) waiting.push_back({all[i].child.err.fd(), POLLIN, 0}), which.push_back({i, true});
+  }
+  if (waiting.empty() || deadline.passed()) return false;
+  ::poll(waiting.data(), waiting.size(), deadline.left_ms());
+  for (size_t k = 0; k < waiting.size(); ++k) {
+    if (waiting[k].revents == 0) continue;
+    const auto [i, is_err] = which[k];
+    if (!drain(waiting[k].fd, is_err ? ended[i].err : ended[i].out))
+      (is_err ? all[i].err_open : all[i].out_open) = false;
+  }
+  return true;
+}
+
+// What has closed its output but not ended by the deadline is killed as well.
+int reap(const launch::Child& child, const Deadline& deadline) {
+  pollfd done{child.pidfd.fd(), POLLIN, 0};
+  while (::poll(&done, 1, deadline.left_ms()) <= 0 && !deadline.passed()) {
+  }
+  const bool late = done.revents == 0;
+  if (late) ::kill(-child.pid, SIGKILL);
+  int status = 0;
+  ::waitpid(child.pid, &status, 0);
+  if (late) return 124;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+std::vector<Ended> run_together(const std::vector<Order>& orders, Duration limit) {
+  const Deadline deadline = Deadline::after(limit);
+  std::vector<Running> all(orders.size());
+  std::vector<Ended> ended(orders.size());
+  for (size_t i = 0; i < orders.size(); ++i) {
+    launch::SpawnOptions options;
+    options.command = orders[i].command;
+    options.environment = launch::process_environment();
+    for (const auto& [name, value] : orders[i].environment) options.environment[name] = value;
+    all[i].child = launch::spawn(options);
+  }
+  while (pump(all, ended, deadline)) {
+  }
+  for (size_t i = 0; i < all.size(); ++i) ended[i].code = reap(all[i].child, deadline);
+  return ended;
+}
+
+std::string run_or_throw(const std::vector<std::string>& command, Duration limit) {
+  std::vector<Ended> ended = run_together({{command, {}}}, limit);
+  if (ended[0].code != 0)
+    throw IoError(fmt::format("{} ended with {}: {}", fmt::join(command, " "), ended[0].code,
+                              ended[0].err.empty() ? ended[0].out : ended[0].err));
+  return std::move(ended[0].out);
+}
+
+}  // namespace esp::app

@@ -1,0 +1,23 @@
+// The report of all labs as one page: pictures, figures side by side, texts. It needs nothing outside of itself, reads
+// on light and dark screens and down to the width of a phone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/espalier/lab_table.h"
+
+namespace esp::app {
+
+// What one lab left in the folder; empty where it failed before writing.
+struct LabResult {
+  const Experiment* lab = nullptr;
+  std::string chapter;
+  int exit_code = 0;
+  double seconds = 0;
+  std::string text, svg, findings_json, complaint;
+};
+
+std::string labs_page(const std::vector<LabResult>& results, const std::string& machine);
+
+}  // namespace esp::app

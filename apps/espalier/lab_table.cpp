@@ -1,0 +1,98 @@
+#include "apps/espalier/lab_table.h"
+
+namespace esp::app {
+namespace {
+
+constexpr Experiment kNumbers[] = {
+    {{"numbers", "figures of the lectures, ours beside them, and the corrections", define_lab_numbers},
+     "Adam, memory and time, in numbers",
+     "Sixteen bytes a parameter: mixed-precision Adam turns GPT-3's 175 billion parameters into 2.8 TB before a single "
+     "activation is stored. A real run on this machine pays the same sixteen, to the byte. Then compare the two "
+     "readings of utilisation (6TP and 8TP), and the figures that a slide printed and arithmetic does not give."},
+};
+
+constexpr Experiment kCollectives[] = {
+    {{"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
+     "All-reduce: which algorithm, when",
+     "Lines cross: the fewest rounds win for small buffers, the fewest bytes for large ones. `auto` should follow the "
+     "lowest line. The nine frames of the ring are taken from a real run and compared with the algorithm.",
+     "-e 4M --rounds 2"},
+};
+
+constexpr Experiment kCopies[] = {
+    {{"ddp", "more ranks on one model: tokens/s, efficiency, exposed communication, stragglers", define_lab_ddp},
+     "Data parallelism",
+     "Tokens per second should grow with ranks until the cores are used up; after that ranks take turns. The second "
+     "colour is time spent only waiting for communication: what overlap did not hide.",
+     "--model gpt-6x384 --batch 1 --seq 128 --ranks 1,2,4 --rounds 2"},
+    {{"ps", "parameter servers with a straggler; priority against fifo", define_lab_ps},
+     "A straggler, and the order of pushes",
+     "Synchronous servers run at the pace of the slowest worker. Bounded staleness hides it for a while, asynchronous "
+     "servers altogether, at a price in error. Sending what forward needs first ends the three-layer example after 8 "
+     "units instead of 10.",
+     "--seconds 1.5"},
+};
+
+constexpr Experiment kMemory[] = {
+    {{"zero", "memory of a rank in the stages of ZeRO, measured against the formulas", define_lab_zero},
+     "The stages of ZeRO",
+     "Each stage shares out one more kind of state. The mark is the formula; the bar is what the allocators of real "
+     "ranks hold. Stage 3 needs a window of gathered units on top, and stages 1 and 2 send no more than plain data "
+     "parallelism."},
+};
+
+constexpr Experiment kLess[] = {
+    {{"speedup", "parallel SGD on n ranks: an n-th of the noise, an n-th of the steps", define_lab_speedup},
+     "Linear speed-up",
+     "n ranks average their noise away: what is left is an n-th, and a given error is reached in an n-th of the steps. "
+     "Measured points should lie on the dashed formula."},
+    {{"gossip", "decentralised SGD by graph: bytes, gaps, consensus, bias of unlike nodes", define_lab_gossip},
+     "Gossip",
+     "The sparser the graph, the fewer bytes and the smaller the gap 1 − ρ. Unlike nodes leave a floor that sinks with "
+     "the gap, and gradient tracking has none. The exponential graphs talk to log₂ n neighbours and mix nearly as well "
+     "as everyone with everyone."},
+    {{"local", "local steps, FedAvg, DiLoCo beside parallel SGD: bytes saved, loss paid", define_lab_local},
+     "Local steps",
+     "Averaging every τ steps sends a τ-th of the bytes. Between averages copies drift apart, the more the less alike "
+     "their data, which shows as a floor."},
+    {{"compression", "compressors measured; descent with and without feedback", define_lab_compression},
+     "Compression",
+     "Bytes per value against the error a compressor makes. Biased ones (Top-K, sign) need feedback: without it descent "
+     "stalls or diverges, with it the curve comes back to the uncompressed one."},
+};
+
+constexpr Experiment kDivided[] = {
+    {{"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
+     "Pipelines and their bubbles",
+     "One row per stage. GPipe and 1F1B have the same bubble (P−1)/(m+P−1) but 1F1B holds P micro-batches instead of m; "
+     "interleaving divides the bubble by v, and ZB-H1 fills it with weight gradients."},
+    {{"tensor", "a layer divided over ranks: what it sends and keeps", define_lab_tensor},
+     "Tensor parallelism",
+     "Column then row: one all-reduce forward and one backward for each half of a layer, four in all. The chain "
+     "y = W₃W₂W₁x can be divided in many ways, and the two of the lecture differ in what they send."},
+    {{"context", "one sequence over several ranks: ring steps, work, bytes and memory", define_lab_context},
+     "One long sequence",
+     "Ring attention passes keys and values round; under a causal mask contiguous pieces leave the last rank with most "
+     "of the work, zig-zag pieces share it evenly. Ulysses exchanges heads for tokens instead."},
+    {{"moe", "loads of experts, what a capacity drops, bytes against the formula", define_lab_moe},
+     "Mixture of experts",
+     "Experts are loaded unevenly until the auxiliary loss evens them out; what exceeds the capacity is dropped. Two "
+     "all-to-alls forward and two backward, and their bytes are the formula's."},
+};
+
+constexpr Chapter kChapters[] = {
+    {"Numbers", kNumbers},
+    {"Collectives", kCollectives},
+    {"Copies of one model", kCopies},
+    {"Memory", kMemory},
+    {"Communicating less", kLess},
+    {"One model divided", kDivided},
+};
+
+}  // namespace
+
+std::span<const Chapter> chapters() {
+  return kChapters;
+}
+
+}  // namespace esp::app

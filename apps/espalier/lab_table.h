@@ -1,0 +1,35 @@
+// The experiments of `espalier lab`, by chapter: one row each, its options and body in lab_<name>.cpp.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "apps/espalier/command.h"
+
+namespace esp::app {
+
+struct Experiment {
+  Command command;         // name, a line of help, its options
+  std::string_view title;  // in the report
+  std::string_view look;   // what to look for: a few sentences
+  std::string_view in_all = "";  // arguments when all are run, separated by spaces
+};
+
+struct Chapter {
+  std::string_view title;
+  std::span<const Experiment> experiments;
+};
+
+std::span<const Chapter> chapters();
+
+void define_lab_activation(CLI::App& app, Chosen& chosen);
+void define_lab_collectives(CLI::App& app, Chosen& chosen);
+void define_lab_exchange(CLI::App& app, Chosen& chosen);
+void define_lab_hosts(CLI::App& app, Chosen& chosen);
+void define_lab_host_rank(CLI::App& app, Chosen& chosen);  // one rank of hosts
+void define_lab_offload(CLI::App& app, Chosen& chosen);
+void define_lab_policies(CLI::App& app, Chosen& chosen);
+void define_lab_staleness(CLI::App& app, Chosen& chosen);
+void define_lab_zeropp(CLI::App& app, Chosen& chosen);
+
+}  // namespace esp::app

@@ -1,0 +1,51 @@
+// A real run of `espalier train` for a lab: ranks of its own, a run folder, and what is written there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/espalier/temporary_folder.h"
+
+namespace esp::app {
+
+// Bytes of one category in a tier, of one rank.
+struct MemoryBytes {
+  uint64_t current = 0, peak = 0;
+};
+
+struct TrainedRank {
+  std::map<std::string, MemoryBytes> memory;  // "device.parameter" and so on
+  struct Calls {
+    std::string group, op;
+    uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
+  };
+  std::vector<Calls> comm;
+  uint64_t link_down = 0, link_up = 0;  // between device and host
+  uint64_t sent(const std::string& op = "", const std::string& group = "") const;  // empty: all
+};
+
+struct Trained {
+  std::string command;           // as one would type it
+  std::vector<double> loss, step_ms;  // by step
+  std::vector<TrainedRank> ranks;
+  int64_t parameters = 0;
+  double tokens_per_s = 0, mfu = 0;
+  double median_step_ms(size_t skip = 1) const;  // without the first steps
+};
+
+// The folder is removed with it.
+class LabTrainer {
+ public:
+  // Every run has the same random tokens of a vocabulary of 256.
+  LabTrainer();
+  // Settings are section.key=value; run.seed and data are set. IoError with the run's last words.
+  Trained run(const std::string& name, int nproc, const std::vector<std::string>& settings);
+
+ private:
+  TemporaryFolder folder_;
+  std::string tokens_;
+};
+
+}  // namespace esp::app
