@@ -100,6 +100,13 @@ std::vector<Standing> HubWatch::ask(const Group& group, Deadline deadline) {
   return standings;
 }
 
+std::vector<std::pair<uint64_t, Standing>> HubWatch::here() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<uint64_t, Standing>> all;
+  for (const auto& [group, standing] : enrolled_) all.emplace_back(group, standing->read());
+  return all;
+}
+
 void HubWatch::run() {
   std::optional<Deadline> goodbye;
   for (;;) {

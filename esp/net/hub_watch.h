@@ -31,6 +31,7 @@ class HubWatch final : public Watch {
   void enroll(uint64_t group, const LiveStanding* standing) override;
   void withdraw(uint64_t group) override;
   std::vector<Standing> ask(const Group& group, Deadline deadline) override;
+  std::vector<std::pair<uint64_t, Standing>> here() override;
 
  private:
   struct Ended {  // a process on this host has ended; whether in order, the Hub knows best

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "esp/base/clock.h"
@@ -23,6 +24,7 @@ struct Standing {
   bool answered = false;  // false: silent since the question was put (stopped, or its machine is gone)
   Tag entered;            // the call it is in, or the last one it finished
   bool inside = false;    // in that call now
+  uint32_t version = 0;   // another one: another call, though all else may be the same; known on this rank only
 };
 
 class Watch {
@@ -39,6 +41,9 @@ class Watch {
 
   // Asks all members of the group where they stand; waits until all answered or the deadline. By group rank.
   virtual std::vector<Standing> ask(const Group& group, Deadline deadline) = 0;
+
+  // Where this rank itself stands, in every group it has enrolled in, by the group's id.
+  virtual std::vector<std::pair<uint64_t, Standing>> here() = 0;
 };
 
 // Written by the thread that runs a communicator's calls, read by the watch thread: a sequence lock without a lock.
@@ -59,7 +64,7 @@ class LiveStanding {
   Standing read() const {
     for (;;) {
       uint32_t before = version_.load(std::memory_order_acquire);
-      Standing standing{true, {}, inside_.load(std::memory_order_acquire)};
+      Standing standing{true, {}, inside_.load(std::memory_order_acquire), before};
       standing.entered.sequence = sequence_.load(std::memory_order_acquire);
       standing.entered.what = what_.load(std::memory_order_acquire);
       standing.entered.count = count_.load(std::memory_order_acquire);

@@ -11,6 +11,7 @@
 #include "esp/device/barrier.h"
 #include "esp/kernel/cpu/gemm_blocks.h"
 #include "esp/kernel/floating.h"
+#include "esp/kernel/product_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/gemm.cpp"
@@ -308,6 +309,7 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
   check_gemm(c, a, b, m, n, k, options, dtype);
   if (on_cuda(stream)) return cuda::gemm(c, a, b, m, n, k, options, dtype, stream);
   if (m > 0 && n > 0) HWY_DYNAMIC_DISPATCH(gemm_any)(c, a, b, m, n, k, options, dtype, stream);
+  if (ProductCheck* check = ProductCheck::of_this_thread()) check->pass(c, a, b, m, n, k, options, dtype);
 }
 
 }  // namespace esp::kernel

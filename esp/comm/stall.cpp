@@ -1,0 +1,117 @@
+#include "esp/comm/stall.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "esp/comm/call.h"
+
+namespace esp::comm {
+namespace {
+
+double seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+std::string place_of(Phase phase, int64_t number) {
+  return phase == Phase::start ? "the start of the run" : fmt::format("{} {}", name_of(phase), number);
+}
+
+constexpr uint32_t kPhaseBits = 0xff;
+
+}  // namespace
+
+// A tag has room for a call, and its schedule's id, which only schedule files have, for the phase. One that waits for
+// nobody has no call to tell, but how long it has been where it is.
+net::Tag packed(const Whereabouts& at) {
+  net::Tag tag = at.call;
+  if (!at.waiting) {
+    tag = {};
+    tag.sequence = static_cast<uint64_t>(at.number);
+    tag.count = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(at.in_phase).count());
+  }
+  tag.schedule = static_cast<uint32_t>(at.phase);
+  return tag;
+}
+
+Whereabouts unpacked(const net::Standing& standing) {
+  Whereabouts at;
+  at.answers = standing.answered;
+  at.waiting = standing.answered && standing.inside;
+  at.phase = static_cast<Phase>(std::min<uint32_t>(standing.entered.schedule & kPhaseBits, kNumPhases - 1));
+  if (at.waiting) {
+    at.call = standing.entered;
+    at.call.schedule = 0;
+  } else {
+    at.number = static_cast<int64_t>(standing.entered.sequence);
+    at.in_phase = std::chrono::milliseconds(std::min<uint64_t>(standing.entered.count, 1u << 30));
+  }
+  return at;
+}
+
+std::optional<Stall> judge(int me, std::span<const Whereabouts> all) {
+  Stall stall;
+  std::vector<int> silent, busy;
+  int others = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    if (all[i].gone) continue;
+    others += rank != me;
+    if (!all[i].answers) {
+      silent.push_back(rank);
+    } else {
+      (all[i].waiting ? stall.waiting : busy).push_back(rank);
+    }
+  }
+  stall.silent = !silent.empty();
+  // When nobody answers it is the way to them that is blocked: the hub's host, which is rank 0 or the launcher.
+  if (me != 0 && std::ssize(silent) == others && others > 1) silent = {0};
+  stall.ranks = stall.silent ? silent : busy;
+  if (stall.ranks.empty() || (stall.waiting.empty() && !stall.silent)) return std::nullopt;
+  return stall;
+}
+
+std::string describe(const Stall& stall, std::span<const Whereabouts> all, const std::string& purpose) {
+  const bool one = stall.ranks.size() == 1;
+  std::string text = fmt::format("rank{} {} ", one ? "" : "s", name_ranks(stall.ranks));
+  if (stall.silent) {
+    text += fmt::format("{} not answer ({} stopped, or {} machine is gone)", one ? "does" : "do",
+                        one ? "it is" : "they are", one ? "its" : "their");
+  } else {
+    const Whereabouts& at = all[static_cast<size_t>(stall.ranks.front())];
+    text += fmt::format("{} not come: busy in {} for {:.1f} s", one ? "has" : "have", place_of(at.phase, at.number),
+                        seconds(at.in_phase));
+  }
+  if (stall.waiting.empty()) return text + fmt::format("; {} takes long", place_of(stall.phase, stall.number));
+  text += fmt::format("; rank{} {} wait{} in ", stall.waiting.size() == 1 ? "" : "s", name_ranks(stall.waiting),
+                      stall.waiting.size() == 1 ? "s" : "");
+  text += fmt::format("{} (call #{} of group {:x}{}{}) for {:.1f} s, in {}", describe(stall.call), stall.call.sequence,
+                      stall.group, purpose.empty() ? "" : ": ", purpose, seconds(stall.waited),
+                      place_of(stall.phase, stall.number));
+  // Where a model is divided, they need not all wait in one call.
+  std::map<std::string, std::vector<int>> elsewhere;
+  for (const int rank : stall.waiting) {
+    const net::Tag& call = all[static_cast<size_t>(rank)].call;
+    if (call.what != stall.call.what || call.count != stall.call.count || call.sequence != stall.call.sequence)
+      elsewhere[fmt::format("{} (call #{})", describe(call), call.sequence)].push_back(rank);
+  }
+  size_t told = 0;
+  for (const auto& [call, ranks] : elsewhere)
+    if (told++ < 3) text += fmt::format("; of them {} in {}", name_ranks(ranks), call);
+  return text;
+}
+
+std::string name_ranks(std::span<const int> ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace esp::comm

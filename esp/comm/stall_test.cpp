@@ -1,0 +1,119 @@
+#include "esp/comm/stall.h"
+
+#include <gtest/gtest.h>
+
+#include "esp/comm/call.h"
+#include "esp/comm/patience.h"
+
+namespace esp::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+net::Tag all_reduce_of(size_t count, uint64_t sequence) {
+  Call call;
+  call.op = Op::all_reduce;
+  call.count = count;
+  return tag_of(call, sequence, -1);
+}
+
+Whereabouts waits(uint64_t sequence) {
+  Whereabouts at;
+  at.answers = at.waiting = true;
+  at.phase = Phase::step;
+  at.call = all_reduce_of(1000, sequence);
+  return at;
+}
+
+Whereabouts busy(int64_t step) {
+  Whereabouts at;
+  at.answers = true;
+  at.phase = Phase::step;
+  at.number = step;
+  at.in_phase = milliseconds(2500);
+  return at;
+}
+
+TEST(Patience, IsFiveTimesTheNinetyNinthPercentileAndNeverBelowTwoSeconds) {
+  Patience patience;
+  EXPECT_EQ(patience.of(Phase::step), Patience::kAllowance);
+  for (int i = 0; i < 128; ++i) patience.learn(Phase::step, milliseconds(10));
+  EXPECT_EQ(patience.of(Phase::step), Patience::kFloor);
+  patience.learn(Phase::step, seconds(9));  // one of 128 is no habit
+  EXPECT_EQ(patience.of(Phase::step), Patience::kFloor);
+  for (int i = 0; i < 128; ++i) patience.learn(Phase::step, milliseconds(600));
+  EXPECT_EQ(patience.of(Phase::step), seconds(3));
+}
+
+TEST(Patience, PhasesAreLearnedApart) {
+  Patience patience;
+  for (int i = 0; i < 3; ++i) patience.learn(Phase::step, seconds(1));
+  EXPECT_EQ(patience.of(Phase::step), seconds(5));
+  EXPECT_EQ(patience.of(Phase::checkpoint), Patience::kAllowance);
+  EXPECT_EQ(patience.of(Phase::evaluation, 20), seconds(100));  // as long as 20 steps, until one was seen
+  patience.learn(Phase::evaluation, seconds(2));
+  patience.learn(Phase::checkpoint, seconds(4));
+  EXPECT_EQ(patience.of(Phase::evaluation, 20), seconds(10));
+  EXPECT_EQ(patience.of(Phase::checkpoint), seconds(20));
+  patience.learn(Phase::start, seconds(1));
+  EXPECT_EQ(patience.of(Phase::start), Patience::kAllowance);  // there is but one
+}
+
+TEST(Stall, ASilentRankIsBlamedBeforeABusyOne) {
+  std::vector<Whereabouts> all{waits(7), busy(3), Whereabouts(), waits(7)};
+  const auto stall = judge(0, all);
+  ASSERT_TRUE(stall);
+  EXPECT_TRUE(stall->silent);
+  EXPECT_EQ(stall->ranks, std::vector<int>{2});
+  EXPECT_EQ(stall->waiting, (std::vector<int>{0, 3}));
+}
+
+TEST(Stall, TheOneThatWaitsForNobodyIsNamedWithThePlaceItIsAt) {
+  std::vector<Whereabouts> all{waits(7), waits(7), busy(3), waits(9)};
+  auto stall = judge(0, all);
+  ASSERT_TRUE(stall);
+  EXPECT_FALSE(stall->silent);
+  EXPECT_EQ(stall->ranks, std::vector<int>{2});
+  stall->call = all[0].call;
+  stall->group = 0xab;
+  stall->number = 3;
+  stall->waited = milliseconds(2100);
+  EXPECT_EQ(describe(*stall, all, "gradients of head"),
+            "rank 2 has not come: busy in step 3 for 2.5 s; ranks 0-1,3 wait in all_reduce of 1000 f32, sum, algorithm "
+            "auto (call #7 of group ab: gradients of head) for 2.1 s, in step 3; of them 3 in all_reduce of 1000 f32, "
+            "sum, algorithm auto (call #9)");
+}
+
+TEST(Stall, NobodyIsBlamedWhenAllWaitOrNobodyDoes) {
+  EXPECT_FALSE(judge(0, std::vector<Whereabouts>{waits(1), waits(1)}));
+  EXPECT_FALSE(judge(0, std::vector<Whereabouts>{busy(1), busy(1)}));
+  Whereabouts left;
+  left.gone = true;
+  EXPECT_FALSE(judge(0, std::vector<Whereabouts>{waits(1), left}));
+}
+
+TEST(Stall, WhenNobodyAnswersTheHubIsToBlame) {
+  const auto stall = judge(2, std::vector<Whereabouts>{Whereabouts(), Whereabouts(), waits(4)});
+  ASSERT_TRUE(stall);
+  EXPECT_EQ(stall->ranks, std::vector<int>{0});
+}
+
+TEST(Stall, WhereaboutsTravelAsATag) {
+  for (const Whereabouts& at : {waits(12), busy(77)}) {
+    net::Standing standing;
+    standing.answered = true;
+    standing.inside = at.waiting;
+    standing.entered = packed(at);
+    const Whereabouts back = unpacked(standing);
+    EXPECT_TRUE(back.answers);
+    EXPECT_EQ(back.waiting, at.waiting);
+    EXPECT_EQ(back.phase, at.phase);
+    EXPECT_EQ(back.number, at.number);
+    EXPECT_EQ(back.call.sequence, at.call.sequence);
+    EXPECT_EQ(back.in_phase, at.in_phase);
+  }
+}
+
+}  // namespace
+}  // namespace esp::comm

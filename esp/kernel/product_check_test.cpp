@@ -1,0 +1,125 @@
+#include "esp/kernel/product_check.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "esp/kernel/elementwise.h"
+
+namespace esp::kernel {
+namespace {
+
+struct Matrices {
+  Matrices(int64_t m_, int64_t n_, int64_t k_) : m(m_), n(n_), k(k_) {
+    uint64_t state = 7;
+    const auto next = [&] {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      return static_cast<float>(static_cast<int64_t>(state >> 40)) * 0x1p-23f - 1.0f;
+    };
+    a.resize(static_cast<size_t>(m * k));
+    b.resize(static_cast<size_t>(k * n));
+    c.resize(static_cast<size_t>(m * n));
+    bias.resize(static_cast<size_t>(n));
+    for (auto* list : {&a, &b, &bias})
+      for (float& x : *list) x = next();
+  }
+  std::optional<ProductFault> checked(const GemmOptions& o) const {
+    return check_product(c.data(), a.data(), b.data(), m, n, k, o, DType::f32);
+  }
+  void multiply(const GemmOptions& o) { gemm(c.data(), a.data(), b.data(), m, n, k, o, DType::f32, {}); }
+  int64_t m, n, k;
+  std::vector<float> a, b, c, bias;
+};
+
+TEST(ProductCheck, RightProductsPassInEveryLayout) {
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true})
+      for (const bool with_bias : {false, true}) {
+        Matrices x(65, 130, 771);
+        GemmOptions o;
+        o.transpose_a = ta;
+        o.transpose_b = tb;
+        o.alpha = 0.3;
+        if (with_bias) o.bias = x.bias.data();
+        x.multiply(o);
+        EXPECT_FALSE(x.checked(o)) << ta << tb << with_bias;
+      }
+}
+
+TEST(ProductCheck, RoundingOfHalfTypesIsNoFault) {
+  for (const DType type : {DType::bf16, DType::f16}) {
+    Matrices x(48, 96, 200);
+    std::vector<uint16_t> a(x.a.size()), b(x.b.size()), c(x.c.size());
+    cast(a.data(), type, x.a.data(), DType::f32, static_cast<int64_t>(a.size()), {});
+    cast(b.data(), type, x.b.data(), DType::f32, static_cast<int64_t>(b.size()), {});
+    gemm(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type, {});
+    EXPECT_FALSE(check_product(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type));
+    c[100] ^= 0x4000;
+    EXPECT_TRUE(check_product(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type));
+  }
+}
+
+TEST(ProductCheck, FlippedBitsThatMatterAreFoundAndTheirColumnNamed) {
+  Matrices x(64, 64, 256);
+  x.multiply({});
+  for (const uint32_t bit : {30u, 29u, 28u, 27u, 26u, 25u, 24u, 22u})
+    for (const size_t at : {size_t{0}, size_t{777}, x.c.size() - 1}) {
+      auto& word = reinterpret_cast<uint32_t&>(x.c[at]);
+      word ^= 1u << bit;
+      const auto fault = x.checked({});
+      ASSERT_TRUE(fault) << "bit " << bit << " of element " << at;
+      EXPECT_EQ(fault->column, static_cast<int64_t>(at) % x.n);
+      word ^= 1u << bit;
+    }
+  EXPECT_FALSE(x.checked({}));
+}
+
+TEST(ProductCheck, WithAnActivationTheSumsBeforeItAreChecked) {
+  Matrices x(32, 40, 50);
+  std::vector<float> before(x.c.size());
+  GemmOptions o;
+  o.bias = x.bias.data();
+  o.activation = Activation::gelu;
+  o.pre_activation = before.data();
+  x.multiply(o);
+  EXPECT_FALSE(x.checked(o));
+  before[5] += 1;
+  EXPECT_TRUE(x.checked(o));
+}
+
+TEST(ProductCheck, OneProductOfARoundIsDrawnAndASpoiledOneFound) {
+  Matrices x(16, 16, 16);
+  ProductCheck check;
+  const ProductCheck::Scope scope(&check);
+  GemmOptions adding;
+  adding.beta = 1;
+  for (uint64_t round = 0; round < 4; ++round) {
+    check.begin(round);
+    for (int i = 0; i < 5; ++i) x.multiply({});
+    x.multiply(adding);
+  }
+  EXPECT_EQ(check.num_checked(), 3);  // the first round is only counted
+  EXPECT_FALSE(check.fault());
+  check.begin(9);
+  check.spoil_next();
+  for (int i = 0; i < 5; ++i) x.multiply({});
+  EXPECT_TRUE(check.fault());
+}
+
+TEST(ProductCheck, OtherThreadsAndTimesAreLeftAlone) {
+  Matrices x(8, 8, 8);
+  ProductCheck check;
+  {
+    const ProductCheck::Scope scope(&check);
+    const ProductCheck::Scope off(nullptr);
+    check.begin(0);
+    x.multiply({});
+  }
+  check.begin(0);
+  x.multiply({});
+  EXPECT_EQ(check.num_checked(), 0);
+  EXPECT_EQ(ProductCheck::of_this_thread(), nullptr);
+}
+
+}  // namespace
+}  // namespace esp::kernel
