@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
+#include "apps/espalier/hygiene.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/version.h"
 #include "esp/base/error.h"
@@ -125,6 +126,7 @@ int run_program(int argc, char** argv) {
     Style style(stderr);
     fmt::print(stderr, "{} {}\n", style.red("espalier:"), message);
   };
+  begin_with_little(argc > 1 && std::string_view(argv[1]) == "launch");
   try {
     return run(argc, argv);
   } catch (const Error& error) {

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/ckpt/own_file.h"
 #include "esp/ckpt/steps.h"
 #include "esp/obs/file.h"
 
@@ -39,7 +40,7 @@ std::set<std::string> names_in(const std::string& folder) {
 std::string attempt_of(const std::string& path) {
   try {
     const std::string manifest = path + "/" + kManifestName;
-    return parse_manifest(obs::read_whole_file(manifest, kMaxJsonBytes), manifest).attempt;
+    return parse_manifest(read_own_file(manifest, kMaxJsonBytes), manifest).attempt;
   } catch (const IoError&) {
     return {};
   }
@@ -73,7 +74,8 @@ Attempt::Attempt(const std::string& dir, int64_t step, const SaveOptions& option
       rank_(options.rank),
       world_(options.world),
       timeout_(options.timeout),
-      leaving_(options.leaving) {
+      leaving_(options.leaving),
+      forsaken_(options.forsaken) {
   if (rank_ < 0 || rank_ >= world_) throw UsageError(fmt::format("a checkpoint by rank {} of {}", rank_, world_));
   if (!plain_token(token_))
     throw UsageError(
@@ -88,6 +90,11 @@ bool Attempt::wait_until(const std::function<bool()>& ready, Duration timeout) c
   Duration pause = milliseconds(1);
   while (!ready()) {
     if (deadline.passed()) return false;
+    if (forsaken_ && forsaken_()) {
+      // It may have completed just before it went.
+      if (ready()) return true;
+      throw IoError("another rank was lost");
+    }
     if (!hurried && leaving_ && *leaving_) {
       deadline = deadline.earlier(kLastWait);
       hurried = true;
@@ -127,13 +134,12 @@ void Attempt::hand_in(const Part& part) {
 
 Part Attempt::read_part(int rank) const {
   const std::string path = folder_ + kParts + "/" + part_name(rank);
-  Part part = parse_part(obs::read_whole_file(path, kMaxJsonBytes), path);
+  Part part = parse_part(read_own_file(path, kMaxJsonBytes), path);
   if (part.rank != rank || part.world != world_ || part.manifest.step != step_ || part.manifest.attempt != token_)
     throw IoError(fmt::format("{} is of rank {} of {}, step {}, attempt {}", path, part.rank, part.world,
                               part.manifest.step, part.manifest.attempt));
   for (const auto& [file, record] : part.manifest.files) {
-    std::error_code error;
-    if (const auto bytes = fs::file_size(folder_ + "/" + file, error); error || bytes != record.bytes)
+    if (own_file_size(folder_ + "/" + file) != record.bytes)
       throw IoError(fmt::format("{} tells of {} with {} bytes, which is not what is there", path, file, record.bytes));
   }
   return part;

@@ -53,6 +53,7 @@ class Attempt {
   int rank_, world_;
   Duration timeout_;
   const std::atomic<bool>* leaving_;
+  std::function<bool()> forsaken_;
   bool begun_ = false;  // this rank has seen the folder
 };
 

@@ -58,6 +58,7 @@ struct SaveOptions {
   std::string token = {};
   Duration timeout = std::chrono::minutes(10);  // for the other ranks, once this rank's own files are written
   const std::atomic<bool>* leaving = nullptr;   // once true, the others get a few seconds more: the caller has to go
+  std::function<bool()> forsaken = {};          // once true, they are not waited for any longer: one of them is gone
 };
 
 // Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.
@@ -83,6 +84,15 @@ class Checkpoint {
   virtual void read(const Piece& piece) const = 0;
 };
 
-std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);  // verifies files against the manifest
+// Verifies every file against the manifest; IoError names a damaged one, and the tensors in it that are not as written.
+std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);
+
+// The newest checkpoint under `dir` that is what was written, to the bit. Incomplete and damaged ones are passed over,
+// each named in `skipped` with what is wrong. Nothing where there is none; IoError where there are and all are damaged.
+struct FoundCheckpoint {
+  std::string path;
+  std::unique_ptr<Checkpoint> checkpoint;
+};
+std::optional<FoundCheckpoint> newest_sound(const std::string& dir, std::vector<std::string>* skipped = nullptr);
 
 }  // namespace esp::ckpt

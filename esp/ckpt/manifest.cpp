@@ -1,13 +1,21 @@
 #include "esp/ckpt/manifest.h"
 
+#include <algorithm>
+#include <span>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/ckpt/safetensors.h"
 
 namespace esp::ckpt {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2, kOldest = 1;
+// The file begins so; the checksum is of every byte behind the second.
+constexpr std::string_view kBeforeChecksum = "{\n \"checksum\": \"", kBehindChecksum = "\",\n";
+constexpr size_t kChecksumLetters = 32;
 
 Json box_of(const PieceRecord& piece) {
   Json json = {{"file", piece.file}, {"key", piece.key}, {"first", piece.first}, {"count", piece.count}};
@@ -15,6 +23,7 @@ Json box_of(const PieceRecord& piece) {
     json["begin"] = piece.begin;
     json["extent"] = piece.extent;
   }
+  if (!piece.checksum.empty()) json["xxh3_64"] = piece.checksum;
   return json;
 }
 
@@ -35,6 +44,7 @@ PieceRecord piece_from(const Json& json) {
     piece.begin = json.at("begin").get<std::vector<int64_t>>();
     piece.extent = json.at("extent").get<std::vector<int64_t>>();
   }
+  if (json.contains("xxh3_64")) piece.checksum = json.at("xxh3_64").get<std::string>();
   return piece;
 }
 
@@ -51,6 +61,52 @@ void check_piece(const TensorRecord& tensor, const PieceRecord& piece) {
   }
   if (!fits || piece.first < 0 || piece.count < 0 || piece.first > count || piece.count > count - piece.first)
     throw IoError(fmt::format("piece {} of {} does not lie inside its tensor", piece.key, piece.file));
+}
+
+// Two pieces that tell of one element could tell two things. Flat runs are compared; boxes, which may interleave, are
+// counted.
+void check_told_once(const TensorRecord& tensor, const std::string& name) {
+  int64_t count = 1, held = 0;
+  bool once = true, flat = true;
+  for (int64_t dim : tensor.shape) once = once && !__builtin_mul_overflow(count, dim, &count);
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  for (const PieceRecord& piece : tensor.pieces) {
+    once = once && !__builtin_add_overflow(held, piece.count, &held);
+    flat = flat && piece.begin.empty();
+    if (piece.count > 0) runs.emplace_back(piece.first, piece.first + piece.count);
+  }
+  once = once && held <= count;
+  std::sort(runs.begin(), runs.end());
+  for (size_t i = 1; once && flat && i < runs.size(); ++i) once = runs[i - 1].second <= runs[i].first;
+  if (!once) throw IoError(fmt::format("elements of {} are told of more than once", name));
+}
+
+void read_files(const Json& json, std::map<std::string, FileRecord>& files) {
+  for (const auto& [file, record] : json.items()) {
+    check_file_name(file);
+    if (file == kManifestName) throw IoError("it lists itself");
+    files[file] = {record.at("bytes").get<uint64_t>(), record.at("xxh3_128").get<std::string>()};
+  }
+}
+
+Json json_of(const std::map<std::string, FileRecord>& files) {
+  Json json = Json::object();
+  for (const auto& [name, file] : files) json[name] = {{"bytes", file.bytes}, {"xxh3_128", file.checksum}};
+  return json;
+}
+
+std::string checksum_of_text(std::string_view text) {
+  return checksum_of(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+// Whether there is a checksum; IoError when it is not that of the text.
+bool checked(std::string_view text, std::string_view name) {
+  const size_t begin = kBeforeChecksum.size(), end = begin + kChecksumLetters;
+  if (!text.starts_with(kBeforeChecksum) || text.size() < end + kBehindChecksum.size()) return false;
+  const std::string_view told = text.substr(begin, kChecksumLetters), rest = text.substr(end);
+  if (!rest.starts_with(kBehindChecksum) || checksum_of_text(rest.substr(kBehindChecksum.size())) != told)
+    throw IoError(fmt::format("{}: damaged: its checksum is not that of its text", name));
+  return true;
 }
 
 TensorRecord tensor_from(const Json& json) {
@@ -76,38 +132,40 @@ TensorRecord tensor_from(const Json& json) {
 std::string to_json(const Manifest& manifest) {
   Json json = {{"format", "espalier"}, {"version", kVersion}, {"step", manifest.step}, {"state", manifest.state}};
   if (!manifest.attempt.empty()) json["attempt"] = manifest.attempt;
-  json["files"] = Json::object();
-  for (const auto& [name, file] : manifest.files)
-    json["files"][name] = {{"bytes", file.bytes}, {"xxh3_128", file.checksum}};
+  json["files"] = json_of(manifest.files);
+  if (!manifest.added.empty()) json["added"] = json_of(manifest.added);
   json["tensors"] = Json::object();
   for (const auto& [name, tensor] : manifest.tensors) {
     Json pieces = Json::array();
     for (const PieceRecord& piece : tensor.pieces) pieces.push_back(box_of(piece));
     json["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"pieces", pieces}};
   }
-  return json.dump(1) + "\n";
+  const std::string text = json.dump(1) + "\n", rest = text.substr(2);  // behind "{\n"
+  return fmt::format("{}{}{}{}", kBeforeChecksum, checksum_of_text(rest), kBehindChecksum, rest);
 }
 
 Manifest parse_manifest(std::string_view text, std::string_view name) {
+  const bool has_checksum = checked(text, name);
   const Json json = parse_json(text, name);
   try {
-    if (json.at("format") != "espalier" || json.at("version") != kVersion)
-      throw IoError(fmt::format("format {} version {} is not one this build reads (espalier {})",
-                                json.at("format").dump(), json.at("version").dump(), kVersion));
+    const Json& version = json.at("version");
+    if (json.at("format") != "espalier" || !version.is_number_integer() || version < kOldest || version > kVersion)
+      throw IoError(fmt::format("format {} version {} is not one this build reads (espalier {} to {})",
+                                json.at("format").dump(), version.dump(), kOldest, kVersion));
+    if (version >= 2 && !has_checksum) throw IoError("damaged: it does not begin with its checksum");
     Manifest manifest;
     manifest.step = json.at("step").get<int64_t>();
     manifest.state = json.at("state");
     if (!manifest.state.is_object()) throw IoError("state is no object");
     if (json.contains("attempt")) manifest.attempt = json.at("attempt").get<std::string>();
-    for (const auto& [file, record] : json.at("files").items()) {
-      check_file_name(file);
-      manifest.files[file] = {record.at("bytes").get<uint64_t>(), record.at("xxh3_128").get<std::string>()};
-    }
+    read_files(json.at("files"), manifest.files);
+    if (json.contains("added")) read_files(json.at("added"), manifest.added);
     for (const auto& [tensor, record] : json.at("tensors").items()) {
       manifest.tensors.emplace(tensor, tensor_from(record));
       for (const PieceRecord& piece : manifest.tensors.find(tensor)->second.pieces)
         if (!manifest.files.contains(piece.file))
           throw IoError(fmt::format("{} lies in {}, which is not listed", tensor, piece.file));
+      check_told_once(manifest.tensors.find(tensor)->second, tensor);
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {

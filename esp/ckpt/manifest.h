@@ -1,4 +1,7 @@
 // manifest.json: which pieces of which tensors lie in which files. Read with the same distrust as any file.
+//
+// Version 2 begins with a checksum of all that follows it in the file, so that a flipped bit in a counter or in the run
+// file is found like one in a tensor. Version 1, which had none, is still read.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,7 @@ struct PieceRecord {
   std::string file, key;               // tensor `key` of `file`, flat
   std::vector<int64_t> begin, extent;  // the box; empty: the whole tensor
   int64_t first = 0, count = 0;        // flat elements of the box
+  std::string checksum;                // XXH3-64 of its bytes: tells which tensor of a damaged file it is
 };
 
 struct TensorRecord {
@@ -33,8 +37,9 @@ struct FileRecord {
 
 struct Manifest {
   int64_t step = 0;
-  std::string attempt;  // by which ranks that wrote together know theirs; empty when one rank wrote
-  std::map<std::string, FileRecord> files;
+  std::string attempt;                      // by which ranks that wrote together know theirs; empty when one rank wrote
+  std::map<std::string, FileRecord> files;  // safetensors
+  std::map<std::string, FileRecord> added;  // of the caller's own: a tokenizer
   std::map<std::string, TensorRecord, std::less<>> tensors;
   Json state;
 };

@@ -97,6 +97,7 @@ Merged merge(const std::vector<Part>& parts) {
   merged.manifest.step = parts.front().manifest.step;
   merged.manifest.attempt = parts.front().manifest.attempt;
   merged.manifest.state = parts.front().manifest.state;
+  merged.manifest.added = parts.front().manifest.added;
   std::map<std::string_view, size_t> numbered;
   for (const Part& part : parts) {
     std::map<std::string, std::string> new_name;

@@ -7,6 +7,7 @@
 #include "esp/base/table.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
+#include "esp/ckpt/own_file.h"
 #include "esp/ckpt/safetensors.h"
 #include "esp/device/gpu.h"
 #include "esp/kernel/elementwise.h"
@@ -14,6 +15,8 @@
 
 namespace esp::ckpt {
 namespace {
+
+constexpr size_t kMostNamed = 3;  // damaged tensors in one message
 
 // A flat run of a box, walked as runs that are contiguous in the global tensor too.
 struct Box {
@@ -64,15 +67,16 @@ class ReadCheckpoint final : public Checkpoint {
  public:
   explicit ReadCheckpoint(const std::string& path)
       : path_(path),
-        manifest_(parse_manifest(obs::read_whole_file(path + "/" + kManifestName, kMaxJsonBytes),
-                                 path + "/" + kManifestName)) {
+        manifest_(
+            parse_manifest(read_own_file(path + "/" + kManifestName, kMaxJsonBytes), path + "/" + kManifestName)) {
     for (const auto& [name, record] : manifest_.files) {
-      auto file = std::make_unique<SafetensorsFile>(path + "/" + name);
+      auto file = open_tensors(path + "/" + name, record);
       if (file->file_bytes() != record.bytes || checksum_of(file->whole()) != record.checksum)
-        throw IoError(fmt::format("{}: damaged: the manifest tells of {} bytes with checksum {}", file->path(),
-                                  record.bytes, record.checksum));
+        throw IoError(fmt::format("{}: damaged in {}: the manifest tells of {} bytes with checksum {}", file->path(),
+                                  damaged_in(*file, name), record.bytes, record.checksum));
       files_[name] = std::move(file);
     }
+    for (const auto& [name, record] : manifest_.added) check_own_file(path + "/" + name, record);
   }
 
   int64_t step() const override { return manifest_.step; }
@@ -106,6 +110,35 @@ class ReadCheckpoint final : public Checkpoint {
   }
 
  private:
+  // A header that makes no sense is damage like any other.
+  static std::unique_ptr<SafetensorsFile> open_tensors(const std::string& path, const FileRecord& record) {
+    const obs::File file = open_own_file(path);
+    if (file.size() != record.bytes)
+      throw IoError(fmt::format("{}: damaged: {} bytes, the manifest tells of {}", path, file.size(), record.bytes));
+    try {
+      return std::make_unique<SafetensorsFile>(file);
+    } catch (const IoError& error) {
+      throw IoError(fmt::format("{}: damaged in its header: {}", path, error.what()));
+    }
+  }
+
+  // Which tensors of a file have other bytes than were written.
+  std::string damaged_in(const SafetensorsFile& file, const std::string& name) const {
+    std::vector<std::string> found;
+    for (const auto& [tensor, record] : manifest_.tensors)
+      for (const PieceRecord& piece : record.pieces) {
+        if (piece.file != name || piece.checksum.empty()) continue;
+        const TensorEntry* entry = file.find(piece.key);
+        if (entry && short_checksum_of(file.bytes(*entry)) != piece.checksum) found.push_back(tensor);
+      }
+    if (found.size() > kMostNamed) {
+      const size_t more = found.size() - kMostNamed;
+      found.resize(kMostNamed);
+      found.push_back(fmt::format("{} more", more));
+    }
+    return found.empty() ? "its header" : fmt::format("{}", fmt::join(found, ", "));
+  }
+
   const TensorRecord& find(std::string_view name) const {
     const auto at = manifest_.tensors.find(name);
     if (at != manifest_.tensors.end()) return at->second;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr uint64_t kAlignment = 64;
+constexpr size_t kChunkBytes = size_t{1} << 20;
 
 struct TypeName {
   std::string_view name;
@@ -125,15 +126,16 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, uint64_t fi
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const obs::File file(path, O_RDONLY);
+SafetensorsFile::SafetensorsFile(const std::string& path) : SafetensorsFile(obs::File(path, O_RDONLY)) {}
+
+SafetensorsFile::SafetensorsFile(const obs::File& file) : path_(file.path()) {
   size_ = file.size();
-  if (size_ < 8) refuse(path, fmt::format("{} bytes are no safetensors file", size_));
+  if (size_ < 8) refuse(path_, fmt::format("{} bytes are no safetensors file", size_));
   void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (data == MAP_FAILED) file.fail("cannot be mapped");
   data_ = static_cast<const std::byte*>(data);
   try {
-    header_ = parse_safetensors(whole(), size_, path);
+    header_ = parse_safetensors(whole(), size_, path_);
   } catch (...) {
     munmap(data, size_);
     throw;
@@ -170,6 +172,10 @@ std::string checksum_of(std::span<const std::byte> bytes) {
   return hexadecimal(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
+std::string short_checksum_of(std::span<const std::byte> bytes) {
+  return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+}
+
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                               const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
@@ -186,21 +192,34 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
   text.resize((8 + text.size() + kAlignment - 1) / kAlignment * kAlignment - 8, ' ');
   const uint64_t length = text.size();
 
+  WrittenFile written;
   obs::File file(path, O_WRONLY | O_CREAT | O_EXCL);
   const std::unique_ptr<XXH3_state_t, StateDeleter> hash(XXH3_createState());
   XXH3_128bits_reset(hash.get());
+  const std::unique_ptr<XXH3_state_t, StateDeleter> tensor_hash(XXH3_createState());
+  // By chunks: they are still in the cache when the second hash and the kernel read them.
   const auto write = [&](std::string_view bytes) {
-    file.write_all(bytes);
-    XXH3_128bits_update(hash.get(), bytes.data(), bytes.size());
+    while (!bytes.empty()) {
+      const std::string_view chunk = bytes.substr(0, kChunkBytes);
+      XXH3_128bits_update(hash.get(), chunk.data(), chunk.size());
+      XXH3_64bits_update(tensor_hash.get(), chunk.data(), chunk.size());
+      file.write_all(chunk);
+      bytes.remove_prefix(chunk.size());
+    }
   };
+  XXH3_64bits_reset(tensor_hash.get());
   write({reinterpret_cast<const char*>(&length), 8});
   write(text);
   for (const TensorToWrite& tensor : tensors) {
     const Json& offsets = header[tensor.name]["data_offsets"];
+    XXH3_64bits_reset(tensor_hash.get());
     write({static_cast<const char*>(tensor.data), offsets[1].get<uint64_t>() - offsets[0].get<uint64_t>()});
+    written.tensor_checksums.push_back(fmt::format("{:016x}", XXH3_64bits_digest(tensor_hash.get())));
   }
   file.sync();
-  return {8 + length + at, hexadecimal(XXH3_128bits_digest(hash.get()))};
+  written.bytes = 8 + length + at;
+  written.checksum = hexadecimal(XXH3_128bits_digest(hash.get()));
+  return written;
 }
 
 }  // namespace esp::ckpt

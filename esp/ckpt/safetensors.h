@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "esp/base/dtype.h"
+#include "esp/obs/file.h"
 
 namespace esp::ckpt {
 
@@ -39,6 +40,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, uint64_t fi
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
+  explicit SafetensorsFile(const obs::File& file);  // opened by the caller, and no longer needed afterwards
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
@@ -61,7 +63,8 @@ class SafetensorsFile {
 
 struct WrittenFile {
   uint64_t bytes = 0;
-  std::string checksum;  // XXH3-128 of the whole file, hexadecimal
+  std::string checksum;                       // XXH3-128 of the whole file, hexadecimal
+  std::vector<std::string> tensor_checksums;  // XXH3-64 of each tensor's bytes, in the order given
 };
 
 struct TensorToWrite {
@@ -75,6 +78,7 @@ struct TensorToWrite {
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                               const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-std::string checksum_of(std::span<const std::byte> bytes);
+std::string checksum_of(std::span<const std::byte> bytes);        // XXH3-128
+std::string short_checksum_of(std::span<const std::byte> bytes);  // XXH3-64
 
 }  // namespace esp::ckpt

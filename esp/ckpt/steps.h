@@ -1,6 +1,8 @@
 // The checkpoints of a folder: which there are, which are complete, which may go, and how one comes into place.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,6 +14,9 @@ namespace esp::ckpt {
 // Folders that begin with these are no checkpoints: one being written, one whose writing failed.
 inline constexpr std::string_view kPartialPrefix = ".partial-";
 inline constexpr std::string_view kFailedPrefix = ".failed-";
+
+// Folders down to `dir`, each on the disk before anything is in it; the last one with `mode`, where it is new. IoError.
+void make_folders(const std::string& dir, mode_t mode = 0777);
 
 std::string step_name(int64_t step);                                               // "step-7"
 std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir);  // paths, newest first

@@ -11,6 +11,7 @@
 #include "esp/ckpt/attempt.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
+#include "esp/ckpt/own_file.h"
 #include "esp/ckpt/part.h"
 #include "esp/ckpt/safetensors.h"
 #include "esp/ckpt/steps.h"
@@ -64,11 +65,38 @@ void write_kind(const std::string& folder, std::span<const Piece> pieces, int64_
       TensorRecord& record = manifest.tensors[piece.name];
       record.dtype = piece.values.dtype();
       record.shape = dims_of(piece.global_shape);
-      record.pieces.push_back({file, key, piece.begin, piece.extent, piece.first, piece.values.count()});
+      record.pieces.push_back({file, key, piece.begin, piece.extent, piece.first, piece.values.count(), {}});
     }
     const WrittenFile written = write_safetensors(folder + "/" + file, tensors);
+    for (size_t k = 0; k < tensors.size(); ++k)
+      for (PieceRecord& piece : manifest.tensors[shards[i][k].name].pieces)
+        if (piece.file == file && piece.key == tensors[k].name) piece.checksum = written.tensor_checksums[k];
     manifest.files[file] = {written.bytes, written.checksum};
   }
+}
+
+// The caller's own files, into a folder apart first: in this one other ranks are writing.
+void add_files(const std::string& folder, const SaveOptions& options, Manifest& manifest) {
+  if (!options.add_files) return;
+  const std::string apart = folder + "/added";
+  std::error_code error;
+  fs::create_directory(apart, error);
+  if (error) throw IoError(fmt::format("{}: {}", apart, error.message()));
+  options.add_files(apart);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(apart)) names.push_back(entry.path().filename().string());
+  for (const std::string& name : names) {
+    const std::string from = apart + "/" + name, to = folder + "/" + name;
+    {
+      obs::File file = open_own_file(from);
+      file.sync();
+      const std::string bytes = file.read(0, file.size());
+      manifest.added[name] = {bytes.size(), checksum_of(std::as_bytes(std::span(bytes)))};
+    }
+    if (std::rename(from.c_str(), to.c_str()) != 0)
+      throw IoError(fmt::format("{} cannot become {}: {}", from, to, errno_text(errno)));
+  }
+  fs::remove(apart, error);
 }
 
 void write_manifest(const std::string& folder, const Manifest& manifest) {
@@ -92,7 +120,7 @@ std::string save_alone(const std::string& dir, const Snapshot& snapshot, const S
     };
     write("model", snapshot.model);
     write("optimizer", snapshot.optimizer);
-    if (options.add_files) options.add_files(temporary);
+    add_files(temporary, options, manifest);
     write_manifest(temporary, manifest);
     put_in_place(dir, temporary, path);
   } catch (...) {
@@ -134,7 +162,7 @@ std::string save_together(const std::string& dir, const Snapshot& snapshot, cons
       attempt.hand_in(part);
       attempt.await_end();
     } else {
-      if (options.add_files) options.add_files(attempt.folder());
+      add_files(attempt.folder(), options, part.manifest);
       make_one(attempt.folder(), attempt.collect(std::move(part)));
       attempt.complete();
     }

@@ -142,6 +142,8 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   loading.world = mesh_.shape().dp;  // holders of one copy read the same rows
   loading.rank = mesh_.here().dp;
   loader_ = std::make_unique<data::Loader>(*feed_->train, loading);
+  if (config.log.samples)
+    sample_log_ = std::make_unique<SampleLog>(run_folder_of(config), standing.rank(), mesh_.here().dp);
 }
 
 Engine::~Engine() = default;
@@ -309,6 +311,7 @@ uint64_t Engine::measured_need() const {
   if (standing_.size() > 1 || config_.run.device_memory_mb == 0) return 0;
   RunConfig config = config_;
   config.run.device_memory_mb = 0;
+  config.log.samples = false;
   try {
     Engine unlimited(config, Log());
     unlimited.resume_at(step_);
@@ -327,6 +330,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
     obs::Span span(trace_, "data", "host");
     batch = loader_->next();
     ESP_CHECK(batch, "the training data ended");
+    if (sample_log_) sample_log_->note(step_ + 1, *batch);
   }
   const double own = batch ? static_cast<double>(batch->counted) : 0;
   const double counted = std::max(1.0, lockstep ? summed_over(Axis::data, own) : own);

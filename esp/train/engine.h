@@ -21,11 +21,17 @@
 #include "esp/sync/strategy.h"
 #include "esp/sync/tier/offload.h"
 #include "esp/train/feed.h"
+#include "esp/train/injected_fault.h"
 #include "esp/train/micro_batches.h"
 #include "esp/train/model_norm.h"
 #include "esp/train/place.h"
 #include "esp/train/run_config.h"
+#include "esp/train/sample_log.h"
 #include "esp/train/split.h"
+
+namespace esp::comm {
+class StallWatch;  // comm/stall_watch.h
+}
 
 namespace esp::train {
 
@@ -47,6 +53,8 @@ struct Standing {
   comm::Communicator* ranks = nullptr;
   int local_size = 1;                     // ranks on this host
   obs::FlightRecorder* flight = nullptr;  // what the communicators noted, for traces; may be null
+  comm::StallWatch* stalls = nullptr;     // is told what this rank is doing; may be null
+  InjectedFault fault;                    // for tests
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }
 };
@@ -138,6 +146,7 @@ class Engine {
   std::unique_ptr<ModelNorm> norm_;
   optim::LossScale loss_scale_;
   std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<SampleLog> sample_log_;  // null: nobody wants to know
   data::Batch eval_batch_;
   std::vector<double> words_;  // of all ranks, at the end of a step
   obs::TraceRow* trace_;

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,24 +11,10 @@
 namespace esp::train {
 namespace {
 
-// The snapshot over memory of its own; the buffers live as long as the result's second half.
-struct HostCopy {
-  ckpt::Snapshot snapshot;
-  std::vector<device::HostBuffer> buffers;
-};
+constexpr size_t kAlignment = 64;
 
-std::unique_ptr<HostCopy> copy_to_host(ckpt::Snapshot snapshot, device::MemoryAccount& account) {
-  auto copy = std::make_unique<HostCopy>();
-  copy->snapshot = std::move(snapshot);
-  for (auto* pieces : {&copy->snapshot.model, &copy->snapshot.optimizer})
-    for (ckpt::Piece& piece : *pieces) {
-      device::AllocateOptions options;
-      options.category = device::MemoryCategory::buffer;
-      device::HostBuffer& buffer = copy->buffers.emplace_back(account, piece.values.bytes(), options);
-      device::transfer(buffer.data(), piece.values.data(), piece.values.bytes());
-      piece.values = tensor::Tensor::over(buffer.data(), piece.values.shape(), piece.values.dtype());
-    }
-  return copy;
+size_t room_of(const ckpt::Piece& piece) {
+  return (piece.values.bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // On a GPU, where files cannot be written from.
@@ -60,16 +45,43 @@ ckpt::SaveOptions Saver::next_options() {
   return options;
 }
 
+// The snapshot over the saver's own memory.
+ckpt::Snapshot Saver::copied(ckpt::Snapshot snapshot) {
+  size_t bytes = 0;
+  for (const auto* pieces : {&snapshot.model, &snapshot.optimizer})
+    for (const ckpt::Piece& piece : *pieces) bytes += room_of(piece);
+  if (bytes > copy_.bytes()) {
+    device::AllocateOptions options;
+    options.category = device::MemoryCategory::buffer;
+    options.huge_pages = true;
+    copy_ = {};  // first: both at once might not fit
+    copy_ = device::HostBuffer(account_, bytes, options);
+  }
+  std::byte* at = copy_.data();
+  for (auto* pieces : {&snapshot.model, &snapshot.optimizer})
+    for (ckpt::Piece& piece : *pieces) {
+      if (device::on_host(piece.values.data())) {
+        device::copy_on_host(at, piece.values.data(), piece.values.bytes(), stream_);
+      } else {
+        device::transfer(at, piece.values.data(), piece.values.bytes());
+      }
+      const size_t room = room_of(piece);
+      piece.values = tensor::Tensor::over(at, piece.values.shape(), piece.values.dtype());
+      at += room;
+    }
+  return snapshot;
+}
+
 void Saver::save(ckpt::Snapshot snapshot) {
   join();
+  if (in_background_ || lies_elsewhere(snapshot)) snapshot = copied(std::move(snapshot));
   if (!in_background_) {
-    const auto copy = lies_elsewhere(snapshot) ? copy_to_host(std::move(snapshot), account_) : nullptr;
-    last_path_ = ckpt::save(dir_, copy ? copy->snapshot : snapshot, next_options());
+    last_path_ = ckpt::save(dir_, snapshot, next_options());
     return;
   }
-  thread_ = std::thread([this, options = next_options(), copy = copy_to_host(std::move(snapshot), account_)] {
+  thread_ = std::thread([this, options = next_options(), snapshot = std::move(snapshot)] {
     try {
-      last_path_ = ckpt::save(dir_, copy->snapshot, options);
+      last_path_ = ckpt::save(dir_, snapshot, options);
     } catch (...) {
       error_ = std::current_exception();
     }

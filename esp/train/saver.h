@@ -1,8 +1,9 @@
 // Writes checkpoints, at once or behind the training's back.
 //
-// Behind its back means: the state is copied to host memory (on the account's tier `host`), a thread of the saver's own
-// writes the copy, and training goes on. One write at a time: the next waits for the one before. An error of the thread
-// is thrown by the next call.
+// Behind its back means: the state is copied to host memory (on the account's tier `host`) by all compute threads, a
+// thread of the saver's own writes the copy, and training goes on. The copy's memory is kept for the next one: pages
+// that were touched once cost nothing the second time. One write at a time: the next waits for the one before. An error
+// of the thread is thrown by the next call.
 //
 // Of several ranks each has one, made with the same token; they save the same steps, and a failure of any is thrown by
 // the next call on all.
@@ -15,13 +16,20 @@
 #include <thread>
 
 #include "esp/ckpt/checkpoint.h"
+#include "esp/device/stream.h"
 
 namespace esp::train {
 
 class Saver {
  public:
-  Saver(std::string dir, ckpt::SaveOptions options, bool in_background, device::MemoryAccount& account)
-      : dir_(std::move(dir)), options_(std::move(options)), in_background_(in_background), account_(account) {}
+  // `stream`, on the host, lends its threads to the copy.
+  Saver(std::string dir, ckpt::SaveOptions options, bool in_background, device::MemoryAccount& account,
+        const device::Stream& stream = {})
+      : dir_(std::move(dir)),
+        options_(std::move(options)),
+        in_background_(in_background),
+        account_(account),
+        stream_(stream) {}
   ~Saver();
 
   void save(ckpt::Snapshot snapshot);  // one rank's pieces
@@ -31,12 +39,15 @@ class Saver {
  private:
   void join();
   ckpt::SaveOptions next_options();
+  ckpt::Snapshot copied(ckpt::Snapshot snapshot);
 
   std::string dir_;
   ckpt::SaveOptions options_;
   bool in_background_;
   device::MemoryAccount& account_;
-  int64_t num_saves_ = 0;  // the same on all ranks
+  device::Stream stream_;
+  device::HostBuffer copy_;  // read by the thread, written when it was joined
+  int64_t num_saves_ = 0;    // the same on all ranks
   std::atomic<bool> leaving_{false};
   std::thread thread_;
   // Written by the thread, read after it was joined.
