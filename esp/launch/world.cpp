@@ -6,8 +6,37 @@
 
 #include "esp/base/error.h"
 #include "esp/launch/secret.h"
+#include "esp/net/secret.h"
 
 namespace esp::launch {
+namespace {
+
+std::string value_of(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+// What was handed over; else, where all ranks are on this host, what this user keeps here, which others cannot read.
+net::Secret secret_of(const Environment& environment, const Placement& place) {
+  net::Secret given = read_secret(environment);
+  if (!given.bytes().empty() || place.size == 1) return given;
+  if (place.local_size == place.size) return net::local_secret(value_of(environment, "XDG_RUNTIME_DIR"));
+  throw UsageError(fmt::format(
+      "{} says there are {} ranks, {} of them on this host, and they share no secret to know each other by; "
+      "write one that all hosts see (head -c 32 /dev/urandom | base64 > secret; chmod 600 secret) and set "
+      "ESPALIER_SECRET_FILE to its path",
+      place.launcher, place.size, place.local_size));
+}
+
+// Ranks of another job of this user, who may have the same secret, are not let in.
+std::string job_of(const Environment& environment) {
+  if (environment.contains("ESPALIER_JOB")) return environment.at("ESPALIER_JOB");
+  if (environment.contains("SLURM_JOB_ID"))
+    return fmt::format("slurm-{}.{}", environment.at("SLURM_JOB_ID"), value_of(environment, "SLURM_STEP_ID"));
+  return {};
+}
+
+}  // namespace
 
 LocalWorld start_local_world(LocalOptions options, const Log& log) {
   std::random_device random;
@@ -33,11 +62,11 @@ net::RendezvousOptions join_options(const Environment& environment) {
   options.rank = place.rank;
   options.size = place.size;
   options.local_size = place.local_size;
-  options.secret = read_secret(environment);
+  options.secret = secret_of(environment, place);
   if (auto level = environment.find("ESPALIER_LOG"); level != environment.end())
     options.log = Log(parse_log_level(level->second), place.rank);
   bool launched_by_us = environment.contains("ESPALIER_JOB");
-  if (launched_by_us) options.job = environment.at("ESPALIER_JOB");
+  if (std::string job = job_of(environment); !job.empty()) options.job = job;
   // Our own launcher hosts the hub; under any other, rank 0 does.
   options.host_hub = !launched_by_us && place.rank == 0;
   // Our launcher says apart from MASTER_PORT where its hub is: that port is left to programs with a store of their own.
