@@ -33,7 +33,8 @@ void define_lab(CLI::App& app, Chosen& chosen) {
   app.callback([&app, &chosen, o] {
     if (!app.get_subcommands().empty()) {
       if (o->wanted || !o->only.empty() || !o->out.empty())
-        throw UsageError("espalier lab: --all, --only and --out before a name: leave out the name, or put --out behind it");
+        throw UsageError(
+            "espalier lab: --all, --only and --out before a name: leave out the name, or put --out behind it");
       return;
     }
     if (!o->wanted && (!o->only.empty() || !o->out.empty()))

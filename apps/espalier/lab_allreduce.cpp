@@ -225,6 +225,32 @@ std::string picture(const std::vector<Line>& lines, const std::vector<size_t>& s
                   "time per call", series);
 }
 
+// Rounds and bytes that have one right value for this N.
+Findings findings_of(const std::vector<Line>& lines, int nproc, const std::string& wrong,
+                     const std::vector<Crossover>& measured, const std::vector<Crossover>& modelled) {
+  Findings findings;
+  const bool power = (nproc & (nproc - 1)) == 0;
+  const double log2 = std::log2(nproc), share = 2.0 * (nproc - 1) / nproc;
+  for (const Line& line : lines) {
+    const auto both = [&](const char* rounds, const char* bytes, double r, double of_s) {
+      findings.exact(fmt::format("{}: rounds, N = {}", line.name, nproc), rounds, r, line.rounds);
+      findings.exact(fmt::format("{}: most that a rank sends, in S", line.name), bytes, of_s, line.traffic);
+    };
+    if (line.name == "ring") both("2(N−1)", "2S(N−1)/S", 2.0 * (nproc - 1), share);
+    if (line.name == "halving_doubling" && power) both("2·log₂N", "2S·log₂N", 2 * log2, share);
+    if (line.name == "recursive_doubling" && power) both("log₂N", "S·log₂N", log2, log2);
+  }
+  findings.holds("the ring on four workers, nine frames", "figure", "by the algorithm",
+                 wrong.empty() ? "every frame" : wrong, wrong.empty());
+  const auto first = [](const std::vector<Crossover>& found) {
+    return found.empty() ? std::string("none in this range")
+                         : fmt::format("{} below {}, {} above", found[0].first,
+                                       human_bytes(static_cast<uint64_t>(found[0].bytes / 16) * 16), found[0].second);
+  };
+  findings.show("first crossover", "", first(modelled), first(measured));
+  return findings;
+}
+
 int run_lab_allreduce(const LabOptions& options) {
   if (options.nproc < 2 || options.nproc > 64)
     throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", options.nproc));
@@ -255,7 +281,6 @@ int run_lab_allreduce(const LabOptions& options) {
   text += "\nThe ring on four workers, from a real run:\n";
   for (size_t i = 0; i < frames.size(); ++i) text += "\n" + to_text(frames[i], static_cast<int>(i) + 1);
   text += wrong.empty() ? "\nEvery frame is as the algorithm says.\n" : fmt::format("\nWRONG: {}\n", wrong);
-  fmt::print("{}", text);
 
   Json out = {{"ranks", options.nproc},
               {"cores", usable_cores()},
@@ -277,8 +302,8 @@ int run_lab_allreduce(const LabOptions& options) {
                             {"slide_printed", book.printed}});
   for (const comm::Frame& frame : frames)
     out["frames"].push_back({{"title", frame.title}, {"cells", frame.cells}, {"moving", frame.moving}});
-  write_lab({options.json, options.out}, "allreduce", text, out, picture(lines, sizes, options.nproc));
-  return static_cast<int>(wrong.empty() ? ExitCode::done : ExitCode::internal);
+  return finish_lab({options.json, options.out}, "allreduce", text, out, picture(lines, sizes, options.nproc),
+                    findings_of(lines, options.nproc, wrong, measured, modelled));
 }
 
 }  // namespace

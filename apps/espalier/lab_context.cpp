@@ -243,6 +243,26 @@ void check(const LabOptions& options, const ContextCase& it) {
                                  it.length, std::max(pieces, it.length / pieces * pieces)));
 }
 
+Findings findings_of(const ContextCase& it, const std::vector<ContextRun>& runs, const std::vector<Formula>& formulas) {
+  Findings findings;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (const int way : {0, 1}) {
+      uint64_t most = 0;
+      for (const ContextRank& rank : runs[i].ranks) most = std::max(most, rank.sent[way]);
+      findings.exact(fmt::format("{}, {}: bytes a rank sends", runs[i].name, way == 0 ? "forward" : "backward"),
+                     formulas[i].text[way], static_cast<double>(formulas[i].bytes[way]), static_cast<double>(most), "B");
+    }
+    findings.holds(fmt::format("{}: results are one device's", runs[i].name), "", "≤ 1e-5 apart",
+                   fmt::format("{:.1e} apart", runs[i].error), runs[i].error <= 1e-5 || it.dtype != DType::f32);
+  }
+  if (it.causal) {
+    findings.within("ring, contiguous: ranks compute, of the time", "", (it.num_ranks * 1.0) / (2 * it.num_ranks - 1),
+                    busy(runs[0]), 1e-2);
+    findings.within("ring, zig-zag: ranks compute, of the time", "", 1, busy(runs[1]), 1e-2);
+  }
+  return findings;
+}
+
 int run_lab_context(const LabOptions& options) {
   const ContextCase it = case_of(options);
   check(options, it);
@@ -273,9 +293,8 @@ int run_lab_context(const LabOptions& options) {
   if (it.num_ranks > usable_cores())
     text += fmt::format("{} ranks take turns on {} cores: their times are of the machine, not of the method.\n",
                         it.num_ranks, usable_cores());
-  fmt::print("{}", text);
-  write_lab({options.json, options.out}, "context", text, report_of(it, runs, formulas, one), draw(it, rings));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({options.json, options.out}, "context", text, report_of(it, runs, formulas, one), draw(it, rings),
+                    findings_of(it, runs, formulas));
 }
 
 }  // namespace

@@ -165,6 +165,15 @@ void check(LabOptions& options) {
   options.ranks.erase(std::unique(options.ranks.begin(), options.ranks.end()), options.ranks.end());
 }
 
+Findings findings_of(const std::vector<Point>& points) {
+  Findings findings;
+  for (const Point& p : points)
+    findings.show(fmt::format("{} rank{}: of N times one rank's tokens/s, of the cores'", p.ranks, p.ranks == 1 ? "" : "s"),
+                  p.ranks == 1 ? "" : "falls with communication", p.ranks <= usable_cores() ? "100 %" : "cores shared",
+                  fmt::format("{:.0f} %, {:.0f} %", 100 * p.efficiency, 100 * p.of_cores));
+  return findings;
+}
+
 int run_lab_ddp(const LabOptions& asked) {
   LabOptions options = asked;
   check(options);
@@ -184,9 +193,8 @@ int run_lab_ddp(const LabOptions& asked) {
   text += "Exposed is the time in which a rank only waited for communication, the mean over ranks.\n\n";
   text += bars_text(chart, 50);
   if (points.size() > 1) text += "\nStragglers:\n" + stragglers(points);
-  fmt::print("{}", text);
-  write_lab({options.json, options.out}, "ddp", text, report_of(options, points), bars_svg(chart));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({options.json, options.out}, "ddp", text, report_of(options, points), bars_svg(chart),
+                    findings_of(points));
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ std::string_view name_of(Finding::Held held) {
 }
 
 void Findings::show(std::string what, std::string lecture, std::string modelled, std::string measured) {
-  all_.push_back(
-      {std::move(what), std::move(lecture), std::move(modelled), std::move(measured), Finding::Held::shown});
+  all_.push_back({std::move(what), std::move(lecture), std::move(modelled), std::move(measured), Finding::Held::shown});
 }
 
 void Findings::holds(std::string what, std::string lecture, std::string modelled, std::string measured,

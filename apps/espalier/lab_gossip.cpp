@@ -1,6 +1,7 @@
 // espalier lab gossip: decentralised SGD by real ranks, graph by graph, beside parallel SGD: what a graph costs, how
 // well it mixes, and where unlike nodes end.
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -68,6 +69,30 @@ std::string gaps(const CopiesLab& o, const std::string& file) {
   return text_table({"graph", "told by a rank", "1 − ρ(W)", ""}, rows);
 }
 
+// Gaps that have a closed form: the ring's by its largest cosine, exponential graphs' by their degree.
+Findings findings_of(const CopiesLab& o, const std::vector<CopiesRun>& runs) {
+  Findings findings;
+  for (const CopiesRun& run : runs)
+    if (run.it.formula_bytes >= 0)
+      findings.exact(fmt::format("{}: bytes of the rank that sends most", run.it.name), "O(d_max)",
+                     run.it.formula_bytes, static_cast<double>(run.bytes), "B");
+  const double n = o.nproc;
+  if (o.nproc > 2)
+    findings.within("ring: 1 − ρ", "", 2.0 / 3 * (1 - std::cos(2 * 3.141592653589793 / n)), graph_of("ring", o.nproc).gap,
+                    1e-9);
+  if (o.nproc > 2 && (o.nproc & (o.nproc - 1)) == 0) {
+    findings.within("exponential: 1 − ρ", "", 2 / (1 + std::log2(n)), graph_of("exponential", o.nproc).gap, 1e-9);
+    findings.within("one-peer exponential: 1 − ρ after log₂ n steps", "", 1, graph_of("one_peer", o.nproc).gap, 1e-9);
+  }
+  for (const CopiesRun& run : runs)
+    if (run.it.name == "parallel SGD" || run.it.name == "exponential")
+      findings.show(fmt::format("{}: final excess loss", run.it.name),
+                    run.it.name == "exponential" ? "76.27 %, 1.5 h on 32 nodes" : "76.25 %, 2.2 h on 32 nodes", "",
+                    fmt::format("{:.1e}", run.excess));
+  findings.show("time of a full and a partial average, ResNet-50 on 256 GPUs", "278 ms, 150 ms", "", "not here");
+  return findings;
+}
+
 struct GossipLab {
   CopiesLab copies;
   std::string graph;
@@ -88,11 +113,10 @@ int run_lab_gossip(const GossipLab& o) {
       "bias that shrinks with\nthe gap; gradient tracking has none, for twice the bytes. f(x̄) is of the copies' "
       "mean.\n",
       words_of(o.copies, *problem), gaps(o.copies, o.graph), text_table(head_of_rows(), rows));
-  fmt::print("{}", text);
-  write_lab({o.copies.json, o.copies.out}, "gossip", text, report_of(o.copies, *problem, runs),
-            draw_svg(fmt::format("Decentralised SGD, {} ranks", o.copies.nproc), "steps",
-                     "squared error per coordinate", error_series(runs), Axes::plain));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({o.copies.json, o.copies.out}, "gossip", text, report_of(o.copies, *problem, runs),
+                    draw_svg(fmt::format("Decentralised SGD, {} ranks", o.copies.nproc), "steps",
+                             "squared error per coordinate", error_series(runs), Axes::plain),
+                    findings_of(o.copies, runs));
 }
 
 }  // namespace

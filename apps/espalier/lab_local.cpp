@@ -48,6 +48,20 @@ void expect_rounds(std::vector<CopiesRun>& runs, int64_t steps) {
   }
 }
 
+Findings findings_of(const std::vector<CopiesRun>& runs) {
+  Findings findings;
+  for (const CopiesRun& run : runs) {
+    if (run.it.formula_bytes >= 0)
+      findings.exact(fmt::format("{}: bytes of a run", run.it.name), "1/τ of parallel SGD's", run.it.formula_bytes,
+                     static_cast<double>(run.bytes), "B");
+    if (run.it.name == "local, τ = 1")
+      findings.within("local, τ = 1: excess loss is parallel SGD's", "", runs[0].excess, run.excess, 1e-9);
+    else
+      findings.show(fmt::format("{}: final excess loss", run.it.name), "", "", fmt::format("{:.1e}", run.excess));
+  }
+  return findings;
+}
+
 int run_lab_local(const LocalLab& o) {
   check(o.copies);
   for (const int64_t tau : o.periods)
@@ -66,11 +80,10 @@ int run_lab_local(const LocalLab& o) {
       "nodes; "
       "f(x̄) is of their mean.\n",
       words_of(o.copies, *problem), text_table(head_of_rows(), rows));
-  fmt::print("{}", text);
-  write_lab({o.copies.json, o.copies.out}, "local", text, report_of(o.copies, *problem, runs),
-            draw_svg(fmt::format("Local steps, {} ranks", o.copies.nproc), "steps", "squared error per coordinate",
-                     error_series(runs), Axes::plain));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({o.copies.json, o.copies.out}, "local", text, report_of(o.copies, *problem, runs),
+                    draw_svg(fmt::format("Local steps, {} ranks", o.copies.nproc), "steps",
+                             "squared error per coordinate", error_series(runs), Axes::plain),
+                    findings_of(runs));
 }
 
 }  // namespace

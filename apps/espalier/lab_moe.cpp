@@ -32,7 +32,7 @@ struct Run {
   std::vector<ExpertLoads> layers;
 };
 
-struct Findings {
+struct Seen {
   std::vector<Run> runs;  // untrained, trained alone, trained with the balance loss
   std::vector<MoeTraining::Drops> alone, balanced;
   std::vector<ExpertTraffic> traffic;
@@ -42,8 +42,8 @@ Run look(const std::string& name, MoeTraining& training) {
   return {name, training.loss(), training.loads()};
 }
 
-Findings measure(const MoeLabOptions& o) {
-  Findings f;
+Seen measure(const MoeLabOptions& o) {
+  Seen f;
   MoeTraining alone(o, 0), balanced(o, o.aux);
   f.runs.push_back(look("untrained", alone));
   alone.train();
@@ -74,7 +74,7 @@ size_t most_uneven(const Run& run) {
   return static_cast<size_t>(std::max_element(run.layers.begin(), run.layers.end(), less) - run.layers.begin());
 }
 
-BarChart loads_chart(const MoeLabOptions& o, const Findings& f) {
+BarChart loads_chart(const MoeLabOptions& o, const Seen& f) {
   const size_t shown = most_uneven(f.runs[1]);
   BarChart chart{fmt::format("Share of the choices of each expert, %, layer {} ({} experts, {} per token)", shown,
                              o.experts, o.chosen),
@@ -92,7 +92,7 @@ BarChart loads_chart(const MoeLabOptions& o, const Findings& f) {
   return chart;
 }
 
-BarChart drops_chart(const Findings& f) {
+BarChart drops_chart(const Seen& f) {
   BarChart chart{"Choices dropped against the capacity factor, %", {"dropped"}, "", {}};
   for (const auto* drops : {&f.alone, &f.balanced})
     for (const MoeTraining::Drops& d : *drops)
@@ -103,7 +103,7 @@ BarChart drops_chart(const Findings& f) {
   return chart;
 }
 
-BarChart traffic_chart(const Findings& f) {
+BarChart traffic_chart(const Seen& f) {
   BarChart chart{"Bytes sent in a layer's all-to-alls, forward and backward, all ranks", {"counted"}, "formula", {}};
   for (const ExpertTraffic& t : f.traffic) {
     if (t.ranks == 1) continue;
@@ -115,7 +115,7 @@ BarChart traffic_chart(const Findings& f) {
   return chart;
 }
 
-std::string tables(const MoeLabOptions& o, const Findings& f) {
+std::string tables(const MoeLabOptions& o, const Seen& f) {
   std::vector<Cells> rows;
   for (const Run& run : f.runs)
     for (size_t l = 0; l < run.layers.size(); ++l) {
@@ -151,7 +151,7 @@ std::string tables(const MoeLabOptions& o, const Findings& f) {
                     rows);
 }
 
-Json report_of(const MoeLabOptions& o, const Findings& f) {
+Json report_of(const MoeLabOptions& o, const Seen& f) {
   Json runs = Json::array(), drops = Json::array(), traffic = Json::array();
   for (const Run& run : f.runs) {
     Json layers = Json::array();
@@ -207,10 +207,31 @@ void check(const MoeLabOptions& o) {
       throw UsageError(fmt::format("--ranks {}: between 1 and 16, and no more than the {} experts", ranks, o.experts));
 }
 
+Findings findings_of(const MoeLabOptions& o, const Seen& f) {
+  Findings findings;
+  for (const ExpertTraffic& one : f.traffic) {
+    const std::string what = fmt::format("{} ranks, {}: bytes of a layer's all-to-alls", one.ranks,
+                                         one.balanced ? "balanced" : "random router");
+    if (one.ranks > 1 && one.balanced)
+      findings.exact(what, "4(ep−1)/ep·kTh·e each", one.formula_bytes, static_cast<double>(one.counted_bytes), "B");
+    else if (one.ranks > 1)
+      findings.show(what, "", fmt::format("{:.0f} B", one.formula_bytes), fmt::format("{} B", one.counted_bytes));
+  }
+  for (const Run& run : f.runs) {
+    int64_t choices = 0;
+    for (const int64_t load : run.layers.at(0).loads) choices += load;
+    findings.exact(fmt::format("{}: choices of all experts, layer 0", run.name), "k·T",
+                   static_cast<double>(o.chosen * o.batch * o.seq), static_cast<double>(choices));
+    findings.show(fmt::format("{}: aux/λ, layer 0", run.name), "1 when balanced", "1",
+                  fmt::format("{:.3f}", run.layers.at(0).balance));
+  }
+  return findings;
+}
+
 int run_lab_moe(const LabOptions& options) {
   const MoeLabOptions& o = options.runs;
   check(o);
-  const Findings f = measure(o);
+  const Seen f = measure(o);
   const BarChart loads = loads_chart(o, f), drops = drops_chart(f), traffic = traffic_chart(f);
   const std::string text = fmt::format(
       "A gpt of 2 layers of {} with {} experts of {}, {} per token, trained {} steps of {} × {} tokens, without and "
@@ -220,10 +241,8 @@ int run_lab_moe(const LabOptions& options) {
       "random router\nsends some more or less to itself. Counts are an all-to-all of E integers.\n",
       o.dim, o.experts, o.ffn, o.chosen, o.steps, o.batch, o.seq, bars_text(loads, 50), bars_text(drops, 50),
       bars_text(traffic, 50), tables(o, f));
-  fmt::print("{}", text);
-  write_lab({options.json, options.out}, "moe", text, report_of(o, f),
-            stacked({bars_svg(loads), bars_svg(drops), bars_svg(traffic)}));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({options.json, options.out}, "moe", text, report_of(o, f),
+                    stacked({bars_svg(loads), bars_svg(drops), bars_svg(traffic)}), findings_of(o, f));
 }
 
 }  // namespace

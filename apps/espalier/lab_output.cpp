@@ -10,6 +10,7 @@
 #include "esp/base/error.h"
 
 namespace esp::app {
+namespace {
 
 void write_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
                const std::string& svg) {
@@ -24,6 +25,8 @@ void write_lab(const LabFiles& files, const std::string& name, const std::string
   write_file(fmt::format("{}/{}.svg", files.out, name), svg);
   fmt::print("Wrote {}/{}.txt, .json and .svg\n", files.out, name);
 }
+
+}  // namespace
 
 int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
                const std::string& svg, const Findings& findings) {

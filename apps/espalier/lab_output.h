@@ -12,10 +12,6 @@ struct LabFiles {
   std::string json, out;  // a file and a folder; empty: not wanted
 };
 
-// Writes what is wanted and says on stdout where the folder's files are.
-void write_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
-               const std::string& svg);
-
 // Prints text and findings, writes what is wanted and says on stdout where the folder's files are. The exit code: 1
 // when a figure that has one right value does not have it.
 int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,

@@ -151,6 +151,30 @@ void check(const LabOptions& options) {
     throw UsageError(fmt::format("--unit-ms {}: between 0.1 and 1000", options.unit_ms));
 }
 
+Findings findings_of(const LabOptions& o, const std::vector<Drawn>& all) {
+  Findings findings;
+  const double p = o.stages, m = o.micro_batches;
+  for (const Drawn& one : all) {
+    const std::string& name = one.schedule.name;
+    if (one.formula > 0)
+      findings.exact(fmt::format("{}: units of a step; executed {:.1f}", name, one.run.timeline.makespan / o.unit_ms), "",
+                     one.formula, one.expected.makespan);
+    if (name == "gpipe" || name == "1f1b") {
+      findings.within(fmt::format("{}: bubble of the ideal", name), "(N−1)/m", (p - 1) / m,
+                      one.expected.bubble_of_ideal(), 1e-12);
+      findings.within(fmt::format("{}: bubble of the whole", name), "(P−1)/(m+P−1)", (p - 1) / (m + p - 1),
+                      one.expected.bubble_of_total(), 1e-12);
+    }
+    std::vector<int> live;
+    for (int stage = 0; stage < one.schedule.shape.stages; ++stage) live.push_back(peak_live(one.schedule, stage));
+    findings.same(fmt::format("{}: micro-batches live, by stage", name), name == "1f1b" ? "P − stage" : "",
+                  fmt::format("{}", fmt::join(live, " ")), fmt::format("{}", fmt::join(one.run.peak_live, " ")));
+    findings.holds(fmt::format("{}: gradients are one process's", name), "", "same bits",
+                   one.same_gradients ? "same bits" : "different", one.same_gradients);
+  }
+  return findings;
+}
+
 int run_lab_pipeline(const LabOptions& options) {
   check(options);
   const std::vector<Drawn> all = draw_all(options);
@@ -167,10 +191,9 @@ int run_lab_pipeline(const LabOptions& options) {
       "own. Live: the most\nmicro-batches (interleaved: chunks of one) a stage held at once. Messages: streams that "
       "crossed a boundary, both ways.\n",
       timeline_key(), table_of(options, all), options.unit_ms);
-  fmt::print("{}", text);
   const std::string title = fmt::format("Pipeline schedules, P = {}, m = {}", options.stages, options.micro_batches);
-  write_lab({options.json, options.out}, "pipeline", text, report_of(options, all), timelines_svg(title, pictures));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({options.json, options.out}, "pipeline", text, report_of(options, all),
+                    timelines_svg(title, pictures), findings_of(options, all));
 }
 
 }  // namespace

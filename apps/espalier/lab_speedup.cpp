@@ -123,10 +123,19 @@ int run_lab_speedup(const SpeedupLab& asked) {
       "left with,\nwith steps of {} · ranks.\n",
       kCurvature, o.sigma, o.dim,
       text_table({"ranks", "E[x²]", "formula", "difference", "steps to the error", "speed-up"}, rows), o.lr, o.slow_lr);
-  fmt::print("{}", text);
-  write_lab({o.json, o.out}, "speedup", text, report(o, points),
-            draw_svg("Noise left by parallel SGD", "ranks", "E[x²]", {measured, formula}, Axes::plain));
-  return static_cast<int>(ExitCode::done);
+  Findings findings;
+  // What is drawn scatters with the number of coordinates.
+  const double scatter = 0.05 * std::max(1.0, std::sqrt(2000 / static_cast<double>(o.dim)));
+  for (const Point& p : points) {
+    findings.within(fmt::format("{} rank{}: E[x²] that noise leaves", p.ranks, p.ranks == 1 ? "" : "s"),
+                    "O(σ/√(nT))", p.formula, p.settled, scatter);
+    if (p.ranks > 1)
+      findings.within(fmt::format("{} ranks: times fewer steps to the error", p.ranks), "n", p.ranks,
+                      static_cast<double>(points[0].steps) / static_cast<double>(p.steps), 3 * scatter);
+  }
+  return finish_lab({o.json, o.out}, "speedup", text, report(o, points),
+                    draw_svg("Noise left by parallel SGD", "ranks", "E[x²]", {measured, formula}, Axes::plain),
+                    findings);
 }
 
 }  // namespace

@@ -12,11 +12,23 @@ constexpr Experiment kNumbers[] = {
 };
 
 constexpr Experiment kCollectives[] = {
+    {{"collectives", "every collective on four ranks, before and after; broadcasts against their formulas",
+      define_lab_collectives},
+     "The collectives",
+     "Eight operations, each run by four real ranks: letters are the rank a value came from, sums are written as "
+     "several. All-reduce is reduce-scatter followed by all-gather. Below, a broadcast in a chain: cutting the "
+     "message in S segments turns (K−1)·N/B into (K−2+S)·N/(SB), and the virtual clock agrees to the picosecond."},
     {{"allreduce", "all-reduce algorithms: costs, times, crossovers, the ring frame by frame", define_lab_allreduce},
      "All-reduce: which algorithm, when",
      "Lines cross: the fewest rounds win for small buffers, the fewest bytes for large ones. `auto` should follow the "
      "lowest line. The nine frames of the ring are taken from a real run and compared with the algorithm.",
      "-e 4M --rounds 2"},
+    {{"hosts", "hierarchical, torus and ring between hosts on a shaped link (root)", define_lab_hosts},
+     "All-reduce between hosts",
+     "Two hosts joined by a slow link, each a network namespace. What counts is how many bytes leave a host: a ring "
+     "through ranks dealt out in turn sends them G times, one through ranks in order once, and hierarchical and torus "
+     "the least. Time follows those bytes and nothing else. The 3-ary 3-cube of 27 ranks needs 12 rounds."},
+    {{"host-rank", "one rank of lab hosts", define_lab_host_rank, true}, "", ""},
 };
 
 constexpr Experiment kCopies[] = {
@@ -25,12 +37,22 @@ constexpr Experiment kCopies[] = {
      "Tokens per second should grow with ranks until the cores are used up; after that ranks take turns. The second "
      "colour is time spent only waiting for communication: what overlap did not hide.",
      "--model gpt-6x384 --batch 1 --seq 128 --ranks 1,2,4 --rounds 2"},
+    {{"exchange", "a parameter server against all-reduce: bytes and time of a real run", define_lab_exchange},
+     "Parameter server or all-reduce",
+     "One server carries W·S bytes in and out while workers wait for it; dividing the model among K servers divides "
+     "that by K; a ring gives every rank the same 2(N−1)/N·S. Counters of real runs hold the formulas to the byte, and "
+     "the losses of all three are the same."},
     {{"ps", "parameter servers with a straggler; priority against fifo", define_lab_ps},
      "A straggler, and the order of pushes",
      "Synchronous servers run at the pace of the slowest worker. Bounded staleness hides it for a while, asynchronous "
      "servers altogether, at a price in error. Sending what forward needs first ends the three-layer example after 8 "
      "units instead of 10.",
      "--seconds 1.5"},
+    {{"staleness", "descent with old gradients: where it stops converging", define_lab_staleness},
+     "How old may a gradient be",
+     "A gradient that is τ steps old allows only a shorter step: 1, 0.618, 0.445 for τ = 1, 2, 3. Left of the "
+     "threshold curves fall, right of it they grow. Asynchronous ranks of this machine show how old theirs really "
+     "were."},
 };
 
 constexpr Experiment kMemory[] = {
@@ -39,6 +61,19 @@ constexpr Experiment kMemory[] = {
      "Each stage shares out one more kind of state. The mark is the formula; the bar is what the allocators of real "
      "ranks hold. Stage 3 needs a window of gathered units on top, and stages 1 and 2 send no more than plain data "
      "parallelism."},
+    {{"offload", "the optimizer on the host or in a file, and updates one step behind", define_lab_offload},
+     "Offload and the delayed update",
+     "With its optimizer on the host a rank keeps 2Φ bytes, and the loss does not change by a bit. The price is time in "
+     "which nothing is computed; updating one step behind hides it and does change the loss, by a step's delay."},
+    {{"zeropp", "ZeRO++: bytes of gathers and reductions, within a node and between", define_lab_zeropp},
+     "ZeRO++",
+     "qwZ halves what gathers send, hpZ keeps backward's gathers inside a node for 2Φ/G more bytes, qgZ sends gradients "
+     "as four bits. Together the bytes between nodes fall from 3Φ to 0.75Φ."},
+    {{"activation", "activations of a layer and recomputation, measured against 34sbh + 5as²b", define_lab_activation},
+     "Activations and recomputation",
+     "The textbook layer keeps 34sbh + 5as²b bytes. Recomputing attention removes the term that grows with s², and "
+     "recomputing everything leaves 2sbh for about a third more work. The lean layer that is the default keeps less "
+     "than either without computing anything twice."},
 };
 
 constexpr Experiment kLess[] = {
@@ -80,6 +115,13 @@ constexpr Experiment kDivided[] = {
      "all-to-alls forward and two backward, and their bytes are the formula's."},
 };
 
+constexpr Experiment kTogether[] = {
+    {{"policies", "3D layouts: searched by six methods, and 2×2×2 held to one process", define_lab_policies},
+     "Three dimensions, and the search for the best",
+     "Every point is a layout: time against memory. All methods end at the same best one and differ in how many they "
+     "had to look at. Below, a real 2×2×2 run on eight ranks: its losses are those of one process."},
+};
+
 constexpr Chapter kChapters[] = {
     {"Numbers", kNumbers},
     {"Collectives", kCollectives},
@@ -87,6 +129,7 @@ constexpr Chapter kChapters[] = {
     {"Memory", kMemory},
     {"Communicating less", kLess},
     {"One model divided", kDivided},
+    {"All together", kTogether},
 };
 
 }  // namespace

@@ -9,9 +9,9 @@
 namespace esp::app {
 
 struct Experiment {
-  Command command;         // name, a line of help, its options
-  std::string_view title;  // in the report
-  std::string_view look;   // what to look for: a few sentences
+  Command command;               // name, a line of help, its options
+  std::string_view title;        // in the report
+  std::string_view look;         // what to look for: a few sentences
   std::string_view in_all = "";  // arguments when all are run, separated by spaces
 };
 

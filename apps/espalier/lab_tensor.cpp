@@ -232,6 +232,30 @@ void check(const LabOptions& o) {
       throw UsageError(fmt::format("--widths {}: each must divide by --nproc {}", width, o.nproc));
 }
 
+Findings findings_of(const LabOptions& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen,
+                     const std::vector<Choice>& choices) {
+  Findings findings;
+  for (size_t i = 0; i < seen.size(); ++i)
+    findings.exact(fmt::format("{}: bytes a rank sends, a layer", methods[i].name), i == 1 ? "8(t−1)/t·bsh·e" : "",
+                   formula_bytes(o, methods[i]), seen[i].bytes_per_rank, "B");
+  const auto reduces = seen[1].calls.find(comm::Op::all_reduce);
+  findings.exact("tensor: all-reduces of a layer", "4", 4,
+                 reduces == seen[1].calls.end() ? 0 : static_cast<double>(reduces->second));
+  size_t right = 0;
+  for (const Choice& c : choices) {
+    const std::string text = c.plan.text();
+    const bool first = text == "out in in", second = text == "out out in";
+    if (first || second)
+      findings.exact(fmt::format("y = W₃W₂W₁x, partition {}: bytes, all ranks", first ? 1 : 2),
+                     first ? "(t−1)/t·b(d₂ + 2d₃)" : "(t−1)/t·b(d₁ + 2d₃)",
+                     static_cast<double>(c.plan.elements_sent() * 8), static_cast<double>(c.run.bytes), "B");
+    right += static_cast<uint64_t>(c.plan.elements_sent() * 8) == c.run.bytes && c.run.error < 1e-12 ? 1 : 0;
+  }
+  findings.exact("partitions whose bytes and product are right, of all", "", static_cast<double>(choices.size()),
+                 static_cast<double>(right));
+  return findings;
+}
+
 int run_lab_tensor(const LabOptions& options) {
   check(options);
   const std::vector<Method> methods = methods_of(options);
@@ -242,10 +266,8 @@ int run_lab_tensor(const LabOptions& options) {
       "{}\n{}\nPer layer and micro-batch, forward and backward, fp32, counted by the transports of ranks that ran it; "
       "kept is what a\nlayer's activations take from forward to backward.\n\n{}",
       layer_text(options), layer_table(options, methods, seen), chain_table(options, choices));
-  fmt::print("{}", text);
-  write_lab({options.json, options.out}, "tensor", text, report_of(options, methods, seen, choices),
-            picture(options, methods, seen));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({options.json, options.out}, "tensor", text, report_of(options, methods, seen, choices),
+                    picture(options, methods, seen), findings_of(options, methods, seen, choices));
 }
 
 }  // namespace

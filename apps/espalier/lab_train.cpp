@@ -74,15 +74,23 @@ LabTrainer::LabTrainer() {
   model::ModelConfig bytes;
   bytes.vocab = 256;
   tokens_ = write_tokens(folder_.path(), bytes, 0);
+  obs::write_whole_file(folder_.path() + "/empty.toml", "");
 }
 
 Trained LabTrainer::run(const std::string& name, int nproc, const std::vector<std::string>& settings) {
-  std::vector<std::string> all = {"data.train=[\"" + tokens_ + "\"]", "data.bin_type=u16", "data.objective=next_token",
-                                  "model.vocab=256", "log.every=1", "log.tensorboard=false", "checkpoint.every=0",
-                                  "train.schedule=constant", "run.seed=1"};
+  std::vector<std::string> all = {"data.train=[\"" + tokens_ + "\"]",
+                                  "data.bin_type=u16",
+                                  "data.objective=next_token",
+                                  "model.vocab=256",
+                                  "log.every=1",
+                                  "log.tensorboard=false",
+                                  "checkpoint.every=0",
+                                  "train.schedule=constant",
+                                  "run.seed=1"};
   all.insert(all.end(), settings.begin(), settings.end());
   const std::string folder = folder_.path() + "/" + name;
-  std::vector<std::string> command = {own_path(), "train", "--nproc", std::to_string(nproc), "--run-dir", folder};
+  std::vector<std::string> command = {own_path(),           "train",     folder_.path() + "/empty.toml", "--nproc",
+                                      std::to_string(nproc), "--run-dir", folder};
   for (const std::string& one : all) command.insert(command.end(), {"--set", one});
   run_or_throw(command, std::chrono::minutes(4));
   Trained run = read_run(folder, nproc);

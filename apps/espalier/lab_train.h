@@ -22,12 +22,12 @@ struct TrainedRank {
     uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
   };
   std::vector<Calls> comm;
-  uint64_t link_down = 0, link_up = 0;  // between device and host
+  uint64_t link_down = 0, link_up = 0;                                             // between device and host
   uint64_t sent(const std::string& op = "", const std::string& group = "") const;  // empty: all
 };
 
 struct Trained {
-  std::string command;           // as one would type it
+  std::string command;                // as one would type it
   std::vector<double> loss, step_ms;  // by step
   std::vector<TrainedRank> ranks;
   int64_t parameters = 0;

@@ -247,6 +247,14 @@ void check(const LabOptions& options) {
   if (options.seq < 1 || options.steps < 1) throw UsageError("--seq and --steps: at least 1");
 }
 
+Findings findings_of(const LabOptions& options, const std::vector<Measured>& all) {
+  Findings findings;
+  for (const Measured& one : all)
+    findings.within(fmt::format("{}: states of a rank, N = {}", name_of_row(one), options.nproc), one.formula.text,
+                    one.formula.bytes, one.sum(), 0.01, "B");
+  return findings;
+}
+
 int run_lab_zero(const LabOptions& options) {
   check(options);
   const std::vector<Measured> all = measure(options);
@@ -257,9 +265,8 @@ int run_lab_zero(const LabOptions& options) {
       "way, "
       "stage 3's\nwindow of gathered units) come on top of the formula for a while; activations depend on the batch.\n",
       bars_text(chart, 50), table_of(all), options.nproc, options.steps);
-  fmt::print("{}", text);
-  write_lab({options.json, options.out}, "zero", text, report_of(options, all, parameters), bars_svg(chart));
-  return static_cast<int>(ExitCode::done);
+  return finish_lab({options.json, options.out}, "zero", text, report_of(options, all, parameters), bars_svg(chart),
+                    findings_of(options, all));
 }
 
 }  // namespace

@@ -1,0 +1,206 @@
+// espalier lab hosts: all-reduce between hosts that a slow link joins. Hosts are network namespaces of this machine, so
+// the measured part needs root; without it the lab says so and shows what schedules and formulas say.
+//
+// With M hosts of G ranks, N = MG, what leaves a host in an all-reduce of S bytes is 2(M−1)/M·S at least (hierarchical,
+// torus), 2(N−1)/N·S for a ring through ranks in order, and G times that where ranks were dealt out in turn.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/bench_job.h"
+#include "apps/espalier/lab_bars.h"
+#include "apps/espalier/lab_namespaces.h"
+#include "apps/espalier/lab_output.h"
+#include "apps/espalier/lab_table.h"
+#include "apps/espalier/output_file.h"
+#include "apps/espalier/temporary_folder.h"
+#include "apps/espalier/text_table.h"
+#include "esp/base/error.h"
+#include "esp/base/json.h"
+#include "esp/base/rng.h"
+#include "esp/comm/algo/table.h"
+#include "esp/comm/simulate.h"
+
+namespace esp::app {
+namespace {
+
+struct HostsLab {
+  int hosts = 2, ranks = 2, mbit = 200, repeats = 3;
+  size_t bytes = size_t{3} << 20;
+  std::string json, out;
+};
+
+constexpr const char* kAlgorithms[] = {"ring_scattered", "ring", "hierarchical", "torus2d"};
+
+struct Crossed {
+  std::string algorithm;
+  double formula_bytes = 0;  // leaving each host, one call
+  double model_ms = 0;       // those bytes at the link's rate
+  double counted_bytes = -1, ms = -1;  // measured; negative: not here
+};
+
+double leaving(const HostsLab& o, const std::string& algorithm) {
+  const double hosts = o.hosts, size = o.hosts * o.ranks, bytes = static_cast<double>(o.bytes);
+  if (algorithm == "hierarchical" || algorithm == "torus2d") return 2 * (hosts - 1) / hosts * bytes;
+  return 2 * (size - 1) / size * bytes * (algorithm == "ring_scattered" ? o.ranks : 1);
+}
+
+std::vector<Crossed> modelled(const HostsLab& o) {
+  std::vector<Crossed> rows;
+  for (const char* algorithm : kAlgorithms) {
+    Crossed row{algorithm, leaving(o, algorithm), 0};
+    row.model_ms = row.formula_bytes * 8 / (o.mbit * 1e6) * 1e3;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void measure(const HostsLab& o, std::vector<Crossed>& rows) {
+  const TemporaryFolder folder;
+  const std::string secret = folder.path() + "/secret";
+  std::string hex;
+  for (uint64_t i = 0; i < 4; ++i) hex += fmt::format("{:016x}", random_bits(now_ns(), 1, i));
+  write_file(secret, hex);
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  const ShapedHosts hosts(o.hosts, fmt::format("{}mbit", o.mbit));
+  for (Crossed& row : rows) {
+    const std::vector<Ended> ended =
+        hosts.run({"env", "ESPALIER_SECRET_FILE=" + secret, own_path(), "lab", "host-rank", "--algorithm",
+                   row.algorithm, "--count", std::to_string(o.bytes / 4), "--repeats", std::to_string(o.repeats)},
+                  o.ranks, std::chrono::minutes(2));
+    std::vector<double> slowest(static_cast<size_t>(o.repeats));
+    std::vector<double> by_host(static_cast<size_t>(o.hosts));
+    for (size_t rank = 0; rank < ended.size(); ++rank) {
+      if (ended[rank].code != 0)
+        throw CommError(CommError::Kind::lost, static_cast<int>(rank),
+                        fmt::format("{} ended with {}: {}", row.algorithm, ended[rank].code, ended[rank].err));
+      const Json said = parse_json(ended[rank].out, "lab host-rank");
+      for (size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], said.at("ms")[i].get<double>());
+      const size_t host = rank / static_cast<size_t>(o.ranks);
+      for (size_t peer = 0; peer < ended.size(); ++peer)
+        if (peer / static_cast<size_t>(o.ranks) != host)
+          by_host[host] += said.at("sent")[peer].get<double>() / static_cast<double>(o.repeats);
+    }
+    std::sort(slowest.begin(), slowest.end());
+    row.ms = slowest[slowest.size() / 2];
+    row.counted_bytes = *std::max_element(by_host.begin(), by_host.end());
+  }
+}
+
+// Grids in virtual time: what any rank sends and how many rounds it takes, beside the formulas.
+struct Grid {
+  const char *algorithm, *words, *formula;
+  std::vector<int> dims;
+  double of_s;
+  int rounds;
+};
+
+const Grid kGrids[] = {
+    {"torus2d", "2D torus, 4 × 4", "2(N−1)/N·S", {4, 4}, 2.0 * 15 / 16, 12},
+    {"mesh2d", "2D mesh, 4 × 4", "2S[(C−1)/C + (R−1)/R]", {4, 4}, 2 * (3.0 / 4 + 3.0 / 4), 12},
+    {"torus3d", "3D torus, the 3-ary 3-cube", "2(N−1)/N·S", {3, 3, 3}, 2.0 * 26 / 27, 12},
+};
+
+comm::Simulated simulate(const Grid& grid, size_t count) {
+  int size = 1;
+  for (const int dim : grid.dims) size *= dim;
+  std::vector<comm::Schedule> schedules;
+  for (int rank = 0; rank < size; ++rank) {
+    comm::Problem problem;
+    problem.rank = rank, problem.size = size, problem.count = count, problem.shape.dims = grid.dims;
+    schedules.push_back(comm::find_algorithm(comm::Op::all_reduce, grid.algorithm).build(problem));
+  }
+  return comm::simulate(schedules, 4, net::LinkCost{1'000'000, 80});
+}
+
+void add_grids(Findings& findings, Json& json) {
+  constexpr size_t kCount = 16 * 27 * 64;  // divides by every grid
+  for (const Grid& grid : kGrids) {
+    const comm::Simulated seen = simulate(grid, kCount);
+    uint64_t most = 0;
+    for (const comm::SimulatedRank& rank : seen.ranks) most = std::max(most, rank.bytes_sent);
+    findings.exact(fmt::format("{}: sent by a rank of S = {} B", grid.words, 4 * kCount), grid.formula,
+                   std::round(grid.of_s * 4 * kCount), static_cast<double>(most), "B");
+    findings.exact(fmt::format("{}: rounds", grid.words), "", grid.rounds, seen.num_rounds);
+    json.push_back({{"algorithm", grid.algorithm}, {"dims", grid.dims}, {"sent", most}, {"rounds", seen.num_rounds}});
+  }
+}
+
+BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
+  const bool here = rows.front().ms >= 0;
+  BarChart chart{fmt::format("All-reduce of {:g} MB between {} hosts of {} ranks at {} Mbit/s, ms{}",
+                             static_cast<double>(o.bytes) / 1e6, o.hosts, o.ranks, o.mbit,
+                             here ? "" : " (by formula: not root)"),
+                 {here ? "measured" : "by formula"},
+                 here ? "bytes that leave a host, at the link's rate" : "",
+                 {}};
+  for (const Crossed& row : rows)
+    chart.bars.push_back({row.algorithm, {here ? row.ms : row.model_ms}, here ? row.model_ms : 0,
+                          fmt::format("{:.2f} S leave each host", row.formula_bytes / static_cast<double>(o.bytes))});
+  return chart;
+}
+
+void check(const HostsLab& o) {
+  if (o.hosts < 2 || o.hosts > 8 || o.ranks < 1 || o.ranks > 8)
+    throw UsageError("--hosts between 2 and 8, --ranks between 1 and 8");
+  if (o.mbit < 1 || o.mbit > 100000 || o.repeats < 1) throw UsageError("--mbit between 1 and 100000, --repeats at least 1");
+  if (o.bytes == 0 || o.bytes % (4 * static_cast<size_t>(o.hosts * o.ranks)) != 0)
+    throw UsageError(fmt::format("--bytes {}: a multiple of 4 times the {} ranks", o.bytes, o.hosts * o.ranks));
+}
+
+int run_lab_hosts(const HostsLab& o) {
+  check(o);
+  std::vector<Crossed> rows = modelled(o);
+  const std::string why_not = ShapedHosts::why_not();
+  if (why_not.empty()) measure(o, rows);
+  Findings findings;
+  std::vector<Cells> cells;
+  Json json = Json::array(), grids = Json::array();
+  for (const Crossed& row : rows) {
+    const bool here = row.ms >= 0;
+    cells.push_back({row.algorithm, fmt::format("{:.0f}", row.formula_bytes),
+                     here ? fmt::format("{:.0f}", row.counted_bytes) : "not root", fmt::format("{:.0f}", row.model_ms),
+                     here ? fmt::format("{:.0f}", row.ms) : "not root"});
+    const std::string what = fmt::format("{}: bytes that leave a host", row.algorithm);
+    if (here)
+      findings.exact(what, "", row.formula_bytes, row.counted_bytes, "B");
+    else
+      findings.show(what, "", fmt::format("{:.0f} B", row.formula_bytes), "not measured: not root");
+    findings.show(fmt::format("{}: time", row.algorithm), "", fmt::format("{:.0f} ms", row.model_ms),
+                  here ? fmt::format("{:.0f} ms", row.ms) : "not measured: not root");
+    json.push_back({{"algorithm", row.algorithm},
+                    {"formula_bytes", row.formula_bytes},
+                    {"counted_bytes", here ? Json(row.counted_bytes) : Json()},
+                    {"model_ms", row.model_ms},
+                    {"measured_ms", here ? Json(row.ms) : Json()}});
+  }
+  add_grids(findings, grids);
+  const BarChart chart = chart_of(o, rows);
+  std::string text = fmt::format("{} hosts of {} ranks, {} Mbit/s each way, all-reduce of {} bytes, median of {}\n\n{}\n",
+                                 o.hosts, o.ranks, o.mbit, o.bytes, o.repeats,
+                                 text_table({"algorithm", "leave a host, formula", "counted", "at the rate, ms", "ms"}, cells));
+  if (!why_not.empty())
+    text += fmt::format("NOT MEASURED: {}; run it as root. What stands here are formulas and schedules.\n\n", why_not);
+  text += bars_text(chart, 50);
+  const Json report = {{"hosts", o.hosts},   {"ranks_per_host", o.ranks},   {"mbit", o.mbit},
+                       {"bytes", o.bytes},   {"measured", why_not.empty()}, {"why_not", why_not},
+                       {"algorithms", json}, {"grids", grids}};
+  return finish_lab({o.json, o.out}, "hosts", text, report, bars_svg(chart), findings);
+}
+
+}  // namespace
+
+void define_lab_hosts(CLI::App& app, Chosen& chosen) {
+  auto o = keep<HostsLab>(app, chosen, run_lab_hosts);
+  app.add_option("--hosts", o->hosts, "namespaces [2]")->type_name("M");
+  app.add_option("--ranks", o->ranks, "of each [2]")->type_name("G");
+  app.add_option("--mbit", o->mbit, "Mbit/s of each link [200]")->type_name("R");
+  app.add_option("--bytes", o->bytes, "of the buffer [3145728]")->type_name("S");
+  app.add_option("--repeats", o->repeats, "calls of which the median is taken [3]")->type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+}
+
+}  // namespace esp::app
