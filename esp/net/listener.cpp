@@ -20,6 +20,8 @@ namespace esp::net {
 namespace {
 
 constexpr auto kHandshakeTime = std::chrono::seconds(2);
+// Who says nothing is not let through to us: peers speak first, at once. The kernel keeps the silent that long.
+constexpr int kSilentSeconds = 2;
 constexpr auto kRestWhenFull = std::chrono::milliseconds(50);  // no descriptor left: stop accepting for that long
 constexpr uint64_t kStopKey = ~uint64_t{0}, kListenKey = ~uint64_t{0} - 1;
 
@@ -30,6 +32,7 @@ Socket open_listening(const SocketAddress& at) {
   if (socket && at.family() == AF_INET6) setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   // What is accepted inherits it. Switching later would not do: bbr leaves its pacing behind (see net/tcp/dial.cpp).
   if (socket && is_loopback(at)) prefer_unpaced(socket.fd(), Log());
+  if (socket) setsockopt(socket.fd(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &kSilentSeconds, sizeof kSilentSeconds);
   if (!socket || bind(socket.fd(), at.get(), at.length) != 0 || listen(socket.fd(), SOMAXCONN) != 0)
     throw CommError(CommError::Kind::refused, -1,
                     fmt::format("cannot listen on {} port {}: {}", at.text(), at.port(), errno_text(errno)));

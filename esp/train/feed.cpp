@@ -88,6 +88,18 @@ std::unique_ptr<data::Objective> of_items(const RunConfig& c, const std::string&
   return data::make_classification(items, o);
 }
 
+// What is said of files says which key names them.
+template <typename F>
+auto naming(const std::string& keys, F&& f) {
+  try {
+    return f();
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("{}: {}", keys, error.what()));
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", keys, error.what()));
+  }
+}
+
 data::TokenSource open_tokens(const RunConfig& c, const std::vector<std::string>& paths, const Feed& feed,
                               const Log& log) {
   data::SourceOptions o;
@@ -150,7 +162,8 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
     feed->train = data::make_synthetic_classification(o);
     return feed;
   }
-  feed->tokenizer = data::load_tokenizer(config.data.tokenizer);
+  feed->tokenizer = naming("data.tokenizer (\"byte\", a tokenizer.json or a folder with one)",
+                           [&] { return data::load_tokenizer(config.data.tokenizer); });
   if (config.model.vocab == 0) {
     config.model.vocab = feed->tokenizer->vocab_size();
     if (name == "span_corruption") config.model.vocab += 100;  // sentinels
@@ -166,25 +179,29 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
     if (config.data.val.empty() && config.data.val_fraction > 0)
       throw UsageError(fmt::format("data.val_fraction = {}: {} holds out whole files; name them in data.val",
                                    config.data.val_fraction, name));
-    feed->train_items = open_items(config, config.data.train, name, *feed);
+    feed->train_items = naming("data.train", [&] { return open_items(config, config.data.train, name, *feed); });
     if (name == "classification" && config.model.classes == 0) config.model.classes = feed->train_items.num_classes;
     feed->train = of_items(config, name, *feed, feed->train_items, training);
     if (!config.data.val.empty()) {
-      feed->val_items = open_items(config, config.data.val, name, *feed);
+      feed->val_items = naming("data.val", [&] { return open_items(config, config.data.val, name, *feed); });
       feed->val = of_items(config, name, *feed, feed->val_items, evaluating);
     }
     return feed;
   }
-  feed->train_tokens = open_tokens(config, config.data.train, *feed, log);
+  feed->train_tokens = naming("data.train", [&] { return open_tokens(config, config.data.train, *feed, log); });
   if (!config.data.val.empty()) {
-    feed->val_tokens = open_tokens(config, config.data.val, *feed, log);
+    feed->val_tokens = naming("data.val", [&] { return open_tokens(config, config.data.val, *feed, log); });
   } else if (config.data.val_fraction > 0) {
     const auto count = static_cast<uint64_t>(static_cast<double>(feed->train_tokens.size()) * config.data.val_fraction);
     feed->val_tokens = hold_out(feed->train_tokens, count);
     feed->train_tokens.shorten(feed->train_tokens.size() - count);
   }
-  feed->train = of_tokens(config, name, *feed, feed->train_tokens, training);
-  if (feed->val_tokens.size() > 0) feed->val = of_tokens(config, name, *feed, feed->val_tokens, evaluating);
+  const std::string length = fmt::format("model.seq_len = {}", config.model.seq_len);
+  feed->train = naming(fmt::format("data.train = {}, {}", fmt::join(config.data.train, ", "), length),
+                       [&] { return of_tokens(config, name, *feed, feed->train_tokens, training); });
+  if (feed->val_tokens.size() > 0)
+    feed->val = naming(fmt::format("what is held out, {}", length),
+                       [&] { return of_tokens(config, name, *feed, feed->val_tokens, evaluating); });
   return feed;
 }
 

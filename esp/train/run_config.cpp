@@ -140,6 +140,10 @@ class Reader {
       if (field.key == key) return field;
       keys.push_back(field.key);
     }
+    for (const Field& field : fields_)
+      if (field.key == key && nearest_name(key, keys).empty())
+        throw UsageError(fmt::format("unknown key of [{}] in {} \"{}\"; there is {}.{}: {}", section, where, key,
+                                     field.section, field.key, field.help));
     unknown_name(fmt::format("key of [{}] in {}", section, where), key, keys);
   }
 
