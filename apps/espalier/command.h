@@ -69,6 +69,7 @@ void define_lab_numbers(CLI::App& app, Chosen& chosen);
 void define_lab_zero(CLI::App& app, Chosen& chosen);
 void define_plan(CLI::App& app, Chosen& chosen);
 void define_tokenizer(CLI::App& app, Chosen& chosen);
+void define_man(CLI::App& app, Chosen& chosen);
 void define_launch(CLI::App& app, Chosen& chosen);
 void define_train(CLI::App& app, Chosen& chosen);
 

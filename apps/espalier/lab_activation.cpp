@@ -25,8 +25,8 @@ struct ActivationLab {
 
 struct Kept {
   std::string activations, recompute, formula;
-  double sbh = 0, attention = 0;   // coefficients of sbh and of as²b
-  double row = 0;                  // further bytes a row of s·b
+  double sbh = 0, attention = 0;  // coefficients of sbh and of as²b
+  double row = 0;                 // further bytes a row of s·b
   Trained small, large;
   double bytes = 0;
   double measured() const {
@@ -66,7 +66,9 @@ BarChart chart_of(const ActivationLab& o, const std::vector<Kept>& rows) {
                  "formula",
                  {}};
   for (const Kept& one : rows)
-    chart.bars.push_back({fmt::format("{}, {}", one.activations, one.recompute), {one.measured()}, one.bytes,
+    chart.bars.push_back({fmt::format("{}, {}", one.activations, one.recompute),
+                          {one.measured()},
+                          one.bytes,
                           fmt::format("{} = {}", one.formula, human_bytes(static_cast<uint64_t>(one.measured())))});
   return chart;
 }
@@ -87,15 +89,16 @@ int run_lab_activation(const ActivationLab& o) {
     findings.within(fmt::format("{}, recompute {}: kept by a layer", one.activations, one.recompute),
                     one.activations == "textbook" ? one.formula : "", one.bytes, one.measured(), 0.01, "B");
     if (one.recompute != "none") {
-      findings.holds(fmt::format("{}, recompute {}: losses are those without, bit for bit", one.activations,
-                                 one.recompute),
-                     "", "same", fmt::format("{:.6f}", one.large.loss.back()),
-                     one.large.loss == rows[one.activations == "lean" ? 3 : 0].large.loss);
+      findings.holds(
+          fmt::format("{}, recompute {}: losses are those without, bit for bit", one.activations, one.recompute), "",
+          "same", fmt::format("{:.6f}", one.large.loss.back()),
+          one.large.loss == rows[one.activations == "lean" ? 3 : 0].large.loss);
       findings.show(fmt::format("{}, recompute {}: time of a step", one.activations, one.recompute), "",
                     one.recompute == "full" ? "4/3 at most" : "", fmt::format("{:.2f} ×", times));
     }
     cells.push_back({one.activations, one.recompute, one.formula, fmt::format("{:.0f}", one.bytes),
-                     fmt::format("{:.0f}", one.measured()), fmt::format("{:+.2f} %", 100 * (one.measured() / one.bytes - 1)),
+                     fmt::format("{:.0f}", one.measured()),
+                     fmt::format("{:+.2f} %", 100 * (one.measured() / one.bytes - 1)),
                      fmt::format("{:.1f}", one.large.median_step_ms()), fmt::format("{:.2f}", times)});
     json.push_back({{"activations", one.activations},
                     {"recompute", one.recompute},
@@ -107,7 +110,8 @@ int run_lab_activation(const ActivationLab& o) {
   const BarChart chart = chart_of(o, rows);
   const std::string text = fmt::format(
       "What one more layer of a gpt adds to the peak of activations: s {}, b {}, h {}, a {}, dropout, bf16\n\n{}\n{}\n"
-      "The formula's bytes count the rows of norms too (16 a row, lean 4a more). Times are of whole steps of {} layers.\n",
+      "The formula's bytes count the rows of norms too (16 a row, lean 4a more). Times are of whole steps of {} "
+      "layers.\n",
       o.seq, o.batch, o.dim, o.heads,
       text_table({"kept", "recompute", "formula", "bytes", "measured", "difference", "step ms", "times"}, cells),
       bars_text(chart, 50), o.layers + 1);

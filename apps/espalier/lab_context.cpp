@@ -250,7 +250,8 @@ Findings findings_of(const ContextCase& it, const std::vector<ContextRun>& runs,
       uint64_t most = 0;
       for (const ContextRank& rank : runs[i].ranks) most = std::max(most, rank.sent[way]);
       findings.exact(fmt::format("{}, {}: bytes a rank sends", runs[i].name, way == 0 ? "forward" : "backward"),
-                     formulas[i].text[way], static_cast<double>(formulas[i].bytes[way]), static_cast<double>(most), "B");
+                     formulas[i].text[way], static_cast<double>(formulas[i].bytes[way]), static_cast<double>(most),
+                     "B");
     }
     findings.holds(fmt::format("{}: results are one device's", runs[i].name), "", "≤ 1e-5 apart",
                    fmt::format("{:.1e} apart", runs[i].error), runs[i].error <= 1e-5 || it.dtype != DType::f32);

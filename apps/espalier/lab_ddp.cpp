@@ -168,9 +168,10 @@ void check(LabOptions& options) {
 Findings findings_of(const std::vector<Point>& points) {
   Findings findings;
   for (const Point& p : points)
-    findings.show(fmt::format("{} rank{}: of N times one rank's tokens/s, of the cores'", p.ranks, p.ranks == 1 ? "" : "s"),
-                  p.ranks == 1 ? "" : "falls with communication", p.ranks <= usable_cores() ? "100 %" : "cores shared",
-                  fmt::format("{:.0f} %, {:.0f} %", 100 * p.efficiency, 100 * p.of_cores));
+    findings.show(
+        fmt::format("{} rank{}: of N times one rank's tokens/s, of the cores'", p.ranks, p.ranks == 1 ? "" : "s"),
+        p.ranks == 1 ? "" : "falls with communication", p.ranks <= usable_cores() ? "100 %" : "cores shared",
+        fmt::format("{:.0f} %, {:.0f} %", 100 * p.efficiency, 100 * p.of_cores));
   return findings;
 }
 

@@ -1,5 +1,5 @@
-// espalier lab exchange: the same model trained by one parameter server, by as many as there are ranks, and by all-reduce;
-// what the busiest rank sends and receives, from counters of real runs, beside the formulas.
+// espalier lab exchange: the same model trained by one parameter server, by as many as there are ranks, and by
+// all-reduce; what the busiest rank sends and receives, from counters of real runs, beside the formulas.
 //
 // Ranks that serve are workers too, and what a rank hands to itself does not travel: one server takes in (W−1)·S and
 // gives out as much, K = W servers (W−1)/W·S each way, and a ring 2(N−1)/N·S.
@@ -44,11 +44,7 @@ std::vector<Way> ways_of(const ExchangeLab& o) {
            {"sync.method=ps", fmt::format("sync.servers={}", o.nproc)},
            2 * (n - 1) / n,
            {}},
-          {"all-reduce",
-           "2(N−1)/N·S",
-           {"sync.method=allreduce", "comm.all_reduce=ring"},
-           2 * (n - 1) / n,
-           {}}};
+          {"all-reduce", "2(N−1)/N·S", {"sync.method=allreduce", "comm.all_reduce=ring"}, 2 * (n - 1) / n, {}}};
 }
 
 // Gradients travel as stored; only the exchange of values is counted, not the few words about clocks and norms.
@@ -56,8 +52,8 @@ void count(Way& way, int64_t steps) {
   for (const TrainedRank& rank : way.run.ranks) {
     double sent = 0, received = 0;
     for (const TrainedRank::Calls& calls : rank.comm) {
-      const bool values = calls.group == "ps" || (way.settings[0] == "sync.method=allreduce" && calls.op == "all_reduce" &&
-                                                  calls.bytes_sent > 10000);
+      const bool values = calls.group == "ps" || (way.settings[0] == "sync.method=allreduce" &&
+                                                  calls.op == "all_reduce" && calls.bytes_sent > 10000);
       if (!values) continue;
       sent += static_cast<double>(calls.bytes_sent) / static_cast<double>(steps);
       received += static_cast<double>(calls.bytes_received) / static_cast<double>(steps);
@@ -71,11 +67,10 @@ std::vector<Way> measure(const ExchangeLab& o) {
   LabTrainer trainer;
   std::vector<Way> ways = ways_of(o);
   for (Way& way : ways) {
-    std::vector<std::string> settings = {"model.arch=gpt",      "model.layers=4",
-                                         "model.heads=4",       "model.dim=128",
-                                         "model.seq_len=64",    fmt::format("train.global_batch={}", o.nproc),
-                                         "train.optimizer=sgd", "run.deterministic=true",
-                                         fmt::format("train.steps={}", o.steps)};
+    std::vector<std::string> settings = {
+        "model.arch=gpt",      "model.layers=4",         "model.heads=4",
+        "model.dim=128",       "model.seq_len=64",       fmt::format("train.global_batch={}", o.nproc),
+        "train.optimizer=sgd", "run.deterministic=true", fmt::format("train.steps={}", o.steps)};
     settings.insert(settings.end(), way.settings.begin(), way.settings.end());
     way.run = trainer.run(fmt::format("way-{}", &way - ways.data()), o.nproc, settings);
     count(way, o.steps);
@@ -99,14 +94,15 @@ BarChart chart_of(const ExchangeLab& o, const std::vector<Way>& ways, double s) 
                  "",
                  {}};
   for (const Way& way : ways)
-    chart.bars.push_back({way.name, {way.sent / s, way.received / s}, 0,
+    chart.bars.push_back({way.name,
+                          {way.sent / s, way.received / s},
+                          0,
                           fmt::format("{}; {:.1f} ms a step", way.words, way.run.median_step_ms())});
   return chart;
 }
 
 int run_lab_exchange(const ExchangeLab& o) {
-  if (o.nproc < 2 || o.nproc > 16 || o.steps < 2)
-    throw UsageError("--nproc between 2 and 16, --steps at least 2");
+  if (o.nproc < 2 || o.nproc > 16 || o.steps < 2) throw UsageError("--nproc between 2 and 16, --steps at least 2");
   std::vector<Way> ways = measure(o);
   model_links(o, ways);
   const double s = 4.0 * static_cast<double>(ways[0].run.parameters);

@@ -78,8 +78,8 @@ Findings findings_of(const CopiesLab& o, const std::vector<CopiesRun>& runs) {
                      run.it.formula_bytes, static_cast<double>(run.bytes), "B");
   const double n = o.nproc;
   if (o.nproc > 2)
-    findings.within("ring: 1 − ρ", "", 2.0 / 3 * (1 - std::cos(2 * 3.141592653589793 / n)), graph_of("ring", o.nproc).gap,
-                    1e-9);
+    findings.within("ring: 1 − ρ", "", 2.0 / 3 * (1 - std::cos(2 * 3.141592653589793 / n)),
+                    graph_of("ring", o.nproc).gap, 1e-9);
   if (o.nproc > 2 && (o.nproc & (o.nproc - 1)) == 0) {
     findings.within("exponential: 1 − ρ", "", 2 / (1 + std::log2(n)), graph_of("exponential", o.nproc).gap, 1e-9);
     findings.within("one-peer exponential: 1 − ρ after log₂ n steps", "", 1, graph_of("one_peer", o.nproc).gap, 1e-9);

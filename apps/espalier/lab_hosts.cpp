@@ -36,8 +36,8 @@ constexpr const char* kAlgorithms[] = {"ring_scattered", "ring", "hierarchical",
 
 struct Crossed {
   std::string algorithm;
-  double formula_bytes = 0;  // leaving each host, one call
-  double model_ms = 0;       // those bytes at the link's rate
+  double formula_bytes = 0;            // leaving each host, one call
+  double model_ms = 0;                 // those bytes at the link's rate
   double counted_bytes = -1, ms = -1;  // measured; negative: not here
 };
 
@@ -130,14 +130,16 @@ void add_grids(Findings& findings, Json& json) {
 
 BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
   const bool here = rows.front().ms >= 0;
-  BarChart chart{fmt::format("All-reduce of {:g} MB between {} hosts of {} ranks at {} Mbit/s, ms{}",
-                             static_cast<double>(o.bytes) / 1e6, o.hosts, o.ranks, o.mbit,
-                             here ? "" : " (by formula: not root)"),
-                 {here ? "measured" : "by formula"},
-                 here ? "bytes that leave a host, at the link's rate" : "",
-                 {}};
+  BarChart chart{
+      fmt::format("All-reduce of {:g} MB between {} hosts of {} ranks at {} Mbit/s, ms{}",
+                  static_cast<double>(o.bytes) / 1e6, o.hosts, o.ranks, o.mbit, here ? "" : " (by formula: not root)"),
+      {here ? "measured" : "by formula"},
+      here ? "bytes that leave a host, at the link's rate" : "",
+      {}};
   for (const Crossed& row : rows)
-    chart.bars.push_back({row.algorithm, {here ? row.ms : row.model_ms}, here ? row.model_ms : 0,
+    chart.bars.push_back({row.algorithm,
+                          {here ? row.ms : row.model_ms},
+                          here ? row.model_ms : 0,
                           fmt::format("{:.2f} S leave each host", row.formula_bytes / static_cast<double>(o.bytes))});
   return chart;
 }
@@ -145,7 +147,8 @@ BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
 void check(const HostsLab& o) {
   if (o.hosts < 2 || o.hosts > 8 || o.ranks < 1 || o.ranks > 8)
     throw UsageError("--hosts between 2 and 8, --ranks between 1 and 8");
-  if (o.mbit < 1 || o.mbit > 100000 || o.repeats < 1) throw UsageError("--mbit between 1 and 100000, --repeats at least 1");
+  if (o.mbit < 1 || o.mbit > 100000 || o.repeats < 1)
+    throw UsageError("--mbit between 1 and 100000, --repeats at least 1");
   if (o.bytes == 0 || o.bytes % (4 * static_cast<size_t>(o.hosts * o.ranks)) != 0)
     throw UsageError(fmt::format("--bytes {}: a multiple of 4 times the {} ranks", o.bytes, o.hosts * o.ranks));
 }
@@ -178,15 +181,21 @@ int run_lab_hosts(const HostsLab& o) {
   }
   add_grids(findings, grids);
   const BarChart chart = chart_of(o, rows);
-  std::string text = fmt::format("{} hosts of {} ranks, {} Mbit/s each way, all-reduce of {} bytes, median of {}\n\n{}\n",
-                                 o.hosts, o.ranks, o.mbit, o.bytes, o.repeats,
-                                 text_table({"algorithm", "leave a host, formula", "counted", "at the rate, ms", "ms"}, cells));
+  std::string text =
+      fmt::format("{} hosts of {} ranks, {} Mbit/s each way, all-reduce of {} bytes, median of {}\n\n{}\n", o.hosts,
+                  o.ranks, o.mbit, o.bytes, o.repeats,
+                  text_table({"algorithm", "leave a host, formula", "counted", "at the rate, ms", "ms"}, cells));
   if (!why_not.empty())
     text += fmt::format("NOT MEASURED: {}; run it as root. What stands here are formulas and schedules.\n\n", why_not);
   text += bars_text(chart, 50);
-  const Json report = {{"hosts", o.hosts},   {"ranks_per_host", o.ranks},   {"mbit", o.mbit},
-                       {"bytes", o.bytes},   {"measured", why_not.empty()}, {"why_not", why_not},
-                       {"algorithms", json}, {"grids", grids}};
+  const Json report = {{"hosts", o.hosts},
+                       {"ranks_per_host", o.ranks},
+                       {"mbit", o.mbit},
+                       {"bytes", o.bytes},
+                       {"measured", why_not.empty()},
+                       {"why_not", why_not},
+                       {"algorithms", json},
+                       {"grids", grids}};
   return finish_lab({o.json, o.out}, "hosts", text, report, bars_svg(chart), findings);
 }
 

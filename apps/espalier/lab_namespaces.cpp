@@ -100,8 +100,7 @@ void ShapedHosts::remove() noexcept {
   made_.clear();
 }
 
-std::vector<Ended> ShapedHosts::run(const std::vector<std::string>& command, int ranks_per_host,
-                                    Duration limit) const {
+std::vector<Ended> ShapedHosts::run(const std::vector<std::string>& command, int ranks_per_host, Duration limit) const {
   std::vector<Order> orders;
   for (int rank = 0; rank < num_hosts_ * ranks_per_host; ++rank) {
     Order order{{"ip", "netns", "exec", name(rank / ranks_per_host)}, {}};

@@ -1,7 +1,7 @@
 // Several hosts on one machine: network namespaces joined by a bridge, every link shaped. Needs root and iproute2.
 //
-// Host i has 10.78.0.(i+1) on its eth0; the bridge stands in a namespace of its own, so that nothing outside is touched.
-// They are removed with the object; what a killed lab left behind is removed by the next one.
+// Host i has 10.78.0.(i+1) on its eth0; the bridge stands in a namespace of its own, so that nothing outside is
+// touched. They are removed with the object; what a killed lab left behind is removed by the next one.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// espalier lab numbers: the figures of the lectures, ours beside them, and what is to be corrected; and the bytes and the
-// rate of a real run on this machine.
+// espalier lab numbers: the figures of the lectures, ours beside them, and what is to be corrected; and the bytes and
+// the rate of a real run on this machine.
 #include <sstream>
 
 #include <fmt/format.h>
@@ -84,16 +84,17 @@ void add_exact(const std::vector<plan::ReferenceNumber>& numbers, Findings& find
   for (const auto& [item, right] : kExact)
     for (const plan::ReferenceNumber& one : numbers)
       if (one.item == item)
-        findings.holds(fmt::format("{}{}", one.item, one.unit.empty() ? "" : ", " + one.unit), one.printed, one.shown, "",
-                       one.shown == right);
+        findings.holds(fmt::format("{}{}", one.item, one.unit.empty() ? "" : ", " + one.unit), one.printed, one.shown,
+                       "", one.shown == right);
 }
 
 // A small gpt trained for real: what Adam in mixed precision keeps, and how much of the processor it uses.
 void add_run(Findings& findings) {
   LabTrainer trainer;
-  const Trained run = trainer.run("bf16", 1,
-                                  {"model.arch=gpt", "model.layers=4", "model.heads=4", "model.dim=256",
-                                   "model.seq_len=128", "train.global_batch=4", "train.precision=bf16", "train.steps=8"});
+  const Trained run =
+      trainer.run("bf16", 1,
+                  {"model.arch=gpt", "model.layers=4", "model.heads=4", "model.dim=256", "model.seq_len=128",
+                   "train.global_batch=4", "train.precision=bf16", "train.steps=8"});
   const auto bytes = [&](const char* category) {
     return static_cast<double>(run.ranks[0].memory.at(std::string("device.") + category).current) /
            static_cast<double>(run.parameters);

@@ -1,8 +1,8 @@
 // espalier lab offload: the optimizer's states on the host or in a file, and updates one step behind, by real runs of
 // ZeRO 2 in bf16.
 //
-// What must be so: on the device 2Φ bytes of values are left, the host holds 14Φ/N, every step moves 2Φ/N bytes down and
-// 2Φ/N up, and the losses are those without offload, bit for bit. One step behind they are another recurrence's.
+// What must be so: on the device 2Φ bytes of values are left, the host holds 14Φ/N, every step moves 2Φ/N bytes down
+// and 2Φ/N up, and the losses are those without offload, bit for bit. One step behind they are another recurrence's.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ struct OffloadLab {
 struct Place {
   std::string name;
   std::vector<std::string> settings;
-  std::string tier;     // where gradients and optimizer lie
+  std::string tier;             // where gradients and optimizer lie
   double device = 0, host = 0;  // bytes a parameter, by the formula: of values on the device, of the rest over N there
   bool delayed = false;
   Trained run;
@@ -54,16 +54,11 @@ std::vector<Place> measure(const OffloadLab& o) {
   LabTrainer trainer;
   std::vector<Place> places = places_of();
   for (Place& place : places) {
-    std::vector<std::string> settings = {"model.arch=gpt",
-                                         fmt::format("model.layers={}", o.layers),
-                                         "model.heads=4",
-                                         fmt::format("model.dim={}", o.dim),
-                                         "model.seq_len=64",
-                                         fmt::format("train.global_batch={}", 2 * o.nproc),
-                                         "train.precision=bf16",
-                                         "sync.method=zero2",
-                                         "run.deterministic=true",
-                                         fmt::format("train.steps={}", o.steps)};
+    std::vector<std::string> settings = {"model.arch=gpt",         fmt::format("model.layers={}", o.layers),
+                                         "model.heads=4",          fmt::format("model.dim={}", o.dim),
+                                         "model.seq_len=64",       fmt::format("train.global_batch={}", 2 * o.nproc),
+                                         "train.precision=bf16",   "sync.method=zero2",
+                                         "run.deterministic=true", fmt::format("train.steps={}", o.steps)};
     settings.insert(settings.end(), place.settings.begin(), place.settings.end());
     place.run = trainer.run(fmt::format("place-{}", &place - places.data()), o.nproc, settings);
   }
@@ -73,7 +68,9 @@ std::vector<Place> measure(const OffloadLab& o) {
 BarChart chart_of(const std::vector<Place>& places) {
   BarChart chart{"A step with the optimizer elsewhere, and what stays on the device", {"ms a step"}, "", {}};
   for (const Place& place : places)
-    chart.bars.push_back({place.name, {place.run.median_step_ms(3)}, 0,
+    chart.bars.push_back({place.name,
+                          {place.run.median_step_ms(3)},
+                          0,
                           fmt::format("{:.1f} ms, {} of states on the device", place.run.median_step_ms(3),
                                       human_bytes(static_cast<uint64_t>(states_in(place.run.ranks[0], "device"))))});
   return chart;
@@ -84,8 +81,8 @@ void check_memory(const OffloadLab& o, const std::vector<Place>& places, Finding
   for (const Place& place : places) {
     const TrainedRank& rank = place.run.ranks[0];
     if (place.tier != "host") continue;
-    findings.within(fmt::format("{}: states on the device", place.name), "2Φ", 2 * phi, states_in(rank, "device"), 0.001,
-                    "B");
+    findings.within(fmt::format("{}: states on the device", place.name), "2Φ", 2 * phi, states_in(rank, "device"),
+                    0.001, "B");
     if (!place.delayed)
       findings.within(fmt::format("{}: states there", place.name), "14Φ/N", 14 * phi / o.nproc, states_in(rank, "host"),
                       0.001, "B");
@@ -142,7 +139,8 @@ int run_lab_offload(const OffloadLab& o) {
   }
   const BarChart chart = chart_of(places);
   const std::string text = fmt::format(
-      "A gpt of Φ = {} parameters in bf16 on {} ranks, ZeRO 2, {} steps; of rank 0\n\n{}\n{}\nOn one machine the host is the "
+      "A gpt of Φ = {} parameters in bf16 on {} ranks, ZeRO 2, {} steps; of rank 0\n\n{}\n{}\nOn one machine the host "
+      "is the "
       "device: bytes and losses are what to read here; on a GPU the link is PCIe and the delay hides it.\n",
       places[0].run.parameters, o.nproc, o.steps,
       text_table({"optimizer", "step ms", "device", "host", "file", "last loss"}, cells), bars_text(chart, 40));

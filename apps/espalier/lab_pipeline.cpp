@@ -157,8 +157,8 @@ Findings findings_of(const LabOptions& o, const std::vector<Drawn>& all) {
   for (const Drawn& one : all) {
     const std::string& name = one.schedule.name;
     if (one.formula > 0)
-      findings.exact(fmt::format("{}: units of a step; executed {:.1f}", name, one.run.timeline.makespan / o.unit_ms), "",
-                     one.formula, one.expected.makespan);
+      findings.exact(fmt::format("{}: units of a step; executed {:.1f}", name, one.run.timeline.makespan / o.unit_ms),
+                     "", one.formula, one.expected.makespan);
     if (name == "gpipe" || name == "1f1b") {
       findings.within(fmt::format("{}: bubble of the ideal", name), "(N−1)/m", (p - 1) / m,
                       one.expected.bubble_of_ideal(), 1e-12);

@@ -43,8 +43,8 @@ void judge_example(Findings& findings, Json& json) {
   inputs.tp = 16;
   const Planned wide = read_plan_inputs(inputs);
   const plan::Estimate across = plan::estimate(wide.shape, wide.cluster, wide.policy);
-  findings.holds("… with TP 16, tensor groups across nodes", "TP needs NVLink", "slower",
-                 plan::seconds(across.step_s), across.step_s > found.step_s);
+  findings.holds("… with TP 16, tensor groups across nodes", "TP needs NVLink", "slower", plan::seconds(across.step_s),
+                 across.step_s > found.step_s);
   json = {{"dp", planned.policy.dp},
           {"fits", found.fits},
           {"memory_bytes", found.memory.total()},
@@ -67,9 +67,10 @@ std::vector<plan::SearchResult> search(const plan::PlanProblem& problem) {
 // What the model is when one process trains it, and when eight do. fp64: sums in another order stay within 1e-11.
 double train_both(const PoliciesLab& o, Findings& findings, Json& json) {
   LabTrainer trainer;
-  const std::vector<std::string> model = {"model.arch=gpt",       "model.layers=4",        "model.heads=4",
-                                          "model.dim=64",         "model.seq_len=32",      "train.global_batch=8",
-                                          "train.precision=fp64", "run.threads=1", fmt::format("train.steps={}", o.steps)};
+  const std::vector<std::string> model = {
+      "model.arch=gpt",       "model.layers=4",   "model.heads=4",
+      "model.dim=64",         "model.seq_len=32", "train.global_batch=8",
+      "train.precision=fp64", "run.threads=1",    fmt::format("train.steps={}", o.steps)};
   std::vector<std::string> divided = model;
   for (const char* one : {"parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "train.micro_batch=1"})
     divided.emplace_back(one);
@@ -78,7 +79,8 @@ double train_both(const PoliciesLab& o, Findings& findings, Json& json) {
   for (size_t i = 0; i < one.loss.size(); ++i)
     worst = std::max(worst, std::abs(eight.loss.at(i) - one.loss[i]) / one.loss[i]);
   findings.holds(fmt::format("2 × 2 × 2 on eight ranks: {} losses are one process's", one.loss.size()), "N = DP·TP·PP",
-                 "≤ 1e-11 apart", fmt::format("{:.1e} apart", worst), one.loss.size() == eight.loss.size() && worst <= 1e-11);
+                 "≤ 1e-11 apart", fmt::format("{:.1e} apart", worst),
+                 one.loss.size() == eight.loss.size() && worst <= 1e-11);
   json = {{"one", one.loss}, {"eight", eight.loss}, {"worst", worst}, {"command", eight.command}};
   return worst;
 }
@@ -116,8 +118,8 @@ int run_lab_policies(const PoliciesLab& o) {
     best.push_back({problem.text_of(one.choice), plan::seconds(one.time_s), plan::gigabytes(one.memory_bytes)});
   train_both(o, findings, runs);
   const std::string text = fmt::format(
-      "{} on {} × {}, a batch of {} sequences: {:.0f} choices\n\n{}\n{}\n", problem.shape().name, planned.cluster.size(),
-      planned.cluster.processor.name, planned.policy.global_batch, problem.space().size(),
+      "{} on {} × {}, a batch of {} sequences: {:.0f} choices\n\n{}\n{}\n", problem.shape().name,
+      planned.cluster.size(), planned.cluster.processor.name, planned.policy.global_batch, problem.space().size(),
       text_table({"method", "", "best step", "considered", "estimated", "took"}, cells),
       text_table({"the best", "step", "memory"}, best));
   const Json report = {{"example", example}, {"methods", methods}, {"runs", runs}};

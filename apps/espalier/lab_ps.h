@@ -1,5 +1,5 @@
-// Parameter servers over a quadratic whose minimum is known, run by ranks that are threads of this process: what labs of
-// servers share.
+// Parameter servers over a quadratic whose minimum is known, run by ranks that are threads of this process: what labs
+// of servers share.
 #pragma once
 
 #include <cstdint>

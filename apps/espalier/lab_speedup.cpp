@@ -127,8 +127,8 @@ int run_lab_speedup(const SpeedupLab& asked) {
   // What is drawn scatters with the number of coordinates.
   const double scatter = 0.05 * std::max(1.0, std::sqrt(2000 / static_cast<double>(o.dim)));
   for (const Point& p : points) {
-    findings.within(fmt::format("{} rank{}: E[x²] that noise leaves", p.ranks, p.ranks == 1 ? "" : "s"),
-                    "O(σ/√(nT))", p.formula, p.settled, scatter);
+    findings.within(fmt::format("{} rank{}: E[x²] that noise leaves", p.ranks, p.ranks == 1 ? "" : "s"), "O(σ/√(nT))",
+                    p.formula, p.settled, scatter);
     if (p.ranks > 1)
       findings.within(fmt::format("{} ranks: times fewer steps to the error", p.ranks), "n", p.ranks,
                       static_cast<double>(points[0].steps) / static_cast<double>(p.steps), 3 * scatter);

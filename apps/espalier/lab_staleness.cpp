@@ -1,7 +1,7 @@
 // espalier lab staleness: descent with gradients that are τ steps old, and how old those of asynchronous ranks are.
 //
-// x ← x − c·x with the x of τ steps before does not grow while c ≤ 2·sin(π/(2(2τ+1))): 2, 1, 0.618, 0.445 for τ = 0 to 3.
-// Servers that apply each of W workers' pushes as it comes take steps of γ/W with gradients about W−1 pushes old.
+// x ← x − c·x with the x of τ steps before does not grow while c ≤ 2·sin(π/(2(2τ+1))): 2, 1, 0.618, 0.445 for τ = 0
+// to 3. Servers that apply each of W workers' pushes as it comes take steps of γ/W with gradients about W−1 pushes old.
 #include <cmath>
 #include <sstream>
 
@@ -114,12 +114,13 @@ int run_lab_staleness(const StalenessLab& o) {
       "{} workers of equal pace push to one server, which applies each push as it comes; ½‖x − 1‖², {:g} s each\n\n{}"
       "The threshold is that of a constant delay of W − 1 = {}; the mean counts pushes between a pull and its push.\n",
       o.workers, o.seconds,
-      text_table({"γ", "of the threshold", "steps/s", "staleness, mean", "distance² at the end"}, cells), o.workers - 1);
+      text_table({"γ", "of the threshold", "steps/s", "staleness, mean", "distance² at the end"}, cells),
+      o.workers - 1);
   const Json report = {{"thresholds", thresholds}, {"workers", o.workers}, {"asynchronous", rows}};
-  return finish_lab({o.json, o.out}, "staleness", text, report,
-                    draw_svg("Descent with old gradients, either side of the threshold", "steps", "|x|",
-                             curves(o.most), Axes::plain),
-                    findings);
+  return finish_lab(
+      {o.json, o.out}, "staleness", text, report,
+      draw_svg("Descent with old gradients, either side of the threshold", "steps", "|x|", curves(o.most), Axes::plain),
+      findings);
 }
 
 }  // namespace

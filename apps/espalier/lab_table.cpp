@@ -63,11 +63,13 @@ constexpr Experiment kMemory[] = {
      "parallelism."},
     {{"offload", "the optimizer on the host or in a file, and updates one step behind", define_lab_offload},
      "Offload and the delayed update",
-     "With its optimizer on the host a rank keeps 2Φ bytes, and the loss does not change by a bit. The price is time in "
+     "With its optimizer on the host a rank keeps 2Φ bytes, and the loss does not change by a bit. The price is time "
+     "in "
      "which nothing is computed; updating one step behind hides it and does change the loss, by a step's delay."},
     {{"zeropp", "ZeRO++: bytes of gathers and reductions, within a node and between", define_lab_zeropp},
      "ZeRO++",
-     "qwZ halves what gathers send, hpZ keeps backward's gathers inside a node for 2Φ/G more bytes, qgZ sends gradients "
+     "qwZ halves what gathers send, hpZ keeps backward's gathers inside a node for 2Φ/G more bytes, qgZ sends "
+     "gradients "
      "as four bits. Together the bytes between nodes fall from 3Φ to 0.75Φ."},
     {{"activation", "activations of a layer and recomputation, measured against 34sbh + 5as²b", define_lab_activation},
      "Activations and recomputation",
@@ -92,14 +94,16 @@ constexpr Experiment kLess[] = {
      "their data, which shows as a floor."},
     {{"compression", "compressors measured; descent with and without feedback", define_lab_compression},
      "Compression",
-     "Bytes per value against the error a compressor makes. Biased ones (Top-K, sign) need feedback: without it descent "
+     "Bytes per value against the error a compressor makes. Biased ones (Top-K, sign) need feedback: without it "
+     "descent "
      "stalls or diverges, with it the curve comes back to the uncompressed one."},
 };
 
 constexpr Experiment kDivided[] = {
     {{"pipeline", "the schedules of a pipeline, executed and in virtual time, with their bubbles", define_lab_pipeline},
      "Pipelines and their bubbles",
-     "One row per stage. GPipe and 1F1B have the same bubble (P−1)/(m+P−1) but 1F1B holds P micro-batches instead of m; "
+     "One row per stage. GPipe and 1F1B have the same bubble (P−1)/(m+P−1) but 1F1B holds P micro-batches instead of "
+     "m; "
      "interleaving divides the bubble by v, and ZB-H1 fills it with weight gradients."},
     {{"tensor", "a layer divided over ranks: what it sends and keeps", define_lab_tensor},
      "Tensor parallelism",
@@ -123,12 +127,8 @@ constexpr Experiment kTogether[] = {
 };
 
 constexpr Chapter kChapters[] = {
-    {"Numbers", kNumbers},
-    {"Collectives", kCollectives},
-    {"Copies of one model", kCopies},
-    {"Memory", kMemory},
-    {"Communicating less", kLess},
-    {"One model divided", kDivided},
+    {"Numbers", kNumbers},       {"Collectives", kCollectives}, {"Copies of one model", kCopies},
+    {"Memory", kMemory},         {"Communicating less", kLess}, {"One model divided", kDivided},
     {"All together", kTogether},
 };
 

@@ -89,8 +89,8 @@ Trained LabTrainer::run(const std::string& name, int nproc, const std::vector<st
                                   "run.seed=1"};
   all.insert(all.end(), settings.begin(), settings.end());
   const std::string folder = folder_.path() + "/" + name;
-  std::vector<std::string> command = {own_path(),           "train",     folder_.path() + "/empty.toml", "--nproc",
-                                      std::to_string(nproc), "--run-dir", folder};
+  std::vector<std::string> command = {
+      own_path(), "train", folder_.path() + "/empty.toml", "--nproc", std::to_string(nproc), "--run-dir", folder};
   for (const std::string& one : all) command.insert(command.end(), {"--set", one});
   run_or_throw(command, std::chrono::minutes(4));
   Trained run = read_run(folder, nproc);

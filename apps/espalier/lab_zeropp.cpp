@@ -54,12 +54,14 @@ void count(Part& part, int64_t steps, double unit) {
 }
 
 BarChart chart_of(const std::vector<Part>& parts) {
-  BarChart chart{"Sent between nodes, per rank and step, in gathers of 16-bit values", {"gathers", "reduction"},
-                 "formula", {}};
+  BarChart chart{
+      "Sent between nodes, per rank and step, in gathers of 16-bit values", {"gathers", "reduction"}, "formula", {}};
   for (const Part& part : parts) {
     const bool counted = part.gathered >= 0;
     const double gathers = counted ? part.gathered : part.gathers, reduction = counted ? part.reduced : part.reduction;
-    chart.bars.push_back({part.name, {gathers, reduction}, part.gathers + part.reduction,
+    chart.bars.push_back({part.name,
+                          {gathers, reduction},
+                          part.gathers + part.reduction,
                           fmt::format("{:.3f}{}", gathers + reduction, counted ? "" : " by formula")});
   }
   return chart;
@@ -74,12 +76,12 @@ int run_lab_zeropp(const ZeroppLab& o) {
   Json rows = Json::array();
   double unit = 0, phi = 0;
   for (Part& part : parts) {
-    part.run = trainer.run(fmt::format("part-{}", &part - parts.data()), kRanks,
-                           {"model.arch=gpt", fmt::format("model.layers={}", o.layers), "model.heads=4",
-                            fmt::format("model.dim={}", o.dim), "model.seq_len=64",
-                            fmt::format("train.global_batch={}", kRanks), "train.precision=bf16",
-                            fmt::format("train.steps={}", o.steps), "sync.method=zero3",
-                            fmt::format("comm.nodes={}", kNodes), "sync.quantise=" + part.quantise});
+    part.run = trainer.run(
+        fmt::format("part-{}", &part - parts.data()), kRanks,
+        {"model.arch=gpt", fmt::format("model.layers={}", o.layers), "model.heads=4",
+         fmt::format("model.dim={}", o.dim), "model.seq_len=64", fmt::format("train.global_batch={}", kRanks),
+         "train.precision=bf16", fmt::format("train.steps={}", o.steps), "sync.method=zero3",
+         fmt::format("comm.nodes={}", kNodes), "sync.quantise=" + part.quantise});
     phi = static_cast<double>(part.run.parameters);
     unit = (kNodes - 1) * 2 * phi / kRanks;
     count(part, o.steps, unit);
@@ -93,14 +95,15 @@ int run_lab_zeropp(const ZeroppLab& o) {
   for (const Part& part : parts) {
     const bool counted = part.gathered >= 0;
     if (counted) {
-      findings.within(fmt::format("{}: gathers across nodes, in u", part.name),
-                      part.name == "all three" ? "0.5" : "", part.gathers, part.gathered, 0.005);
+      findings.within(fmt::format("{}: gathers across nodes, in u", part.name), part.name == "all three" ? "0.5" : "",
+                      part.gathers, part.gathered, 0.005);
       findings.within(fmt::format("{}: reduction across nodes, in u", part.name),
                       part.name == "all three" ? "0.25" : "", part.reduction, part.reduced, 0.005);
     }
-    cells.push_back({part.name, counted ? fmt::format("{:.4f}", part.gathered) : "–", fmt::format("{:.4f}", part.gathers),
-                     counted ? fmt::format("{:.4f}", part.reduced) : "–", fmt::format("{:.4f}", part.reduction),
-                     fmt::format("{:.0f}", parameter_bytes(part)), fmt::format("{:.6f}", part.run.loss.back())});
+    cells.push_back({part.name, counted ? fmt::format("{:.4f}", part.gathered) : "–",
+                     fmt::format("{:.4f}", part.gathers), counted ? fmt::format("{:.4f}", part.reduced) : "–",
+                     fmt::format("{:.4f}", part.reduction), fmt::format("{:.0f}", parameter_bytes(part)),
+                     fmt::format("{:.6f}", part.run.loss.back())});
     rows.push_back({{"part", part.name},
                     {"gathers", counted ? Json(part.gathered) : Json()},
                     {"gathers_formula", part.gathers},
@@ -116,13 +119,15 @@ int run_lab_zeropp(const ZeroppLab& o) {
                 fmt::format("{:.4f}", parts[4].gathered + parts[4].reduced));
   const BarChart chart = chart_of(parts);
   const std::string text = fmt::format(
-      "A gpt of Φ = {:.0f} parameters in bf16 on {} nodes of {} ranks; u = (M−1)·2Φ/N = {:.0f} bytes per rank\n\n{}\n{}\nPlain "
+      "A gpt of Φ = {:.0f} parameters in bf16 on {} nodes of {} ranks; u = (M−1)·2Φ/N = {:.0f} bytes per "
+      "rank\n\n{}\n{}\nPlain "
       "ZeRO 3 knows no nodes: its row is what a node-aware one would send.\n",
       phi, kNodes, kInside, unit,
       text_table({"", "gathers, counted", "formula", "reduction, counted", "formula", "values held, B", "last loss"},
                  cells),
       bars_text(chart, 50));
-  const Json report = {{"parameters", phi}, {"nodes", kNodes}, {"ranks", kRanks}, {"unit_bytes", unit}, {"parts", rows}};
+  const Json report = {
+      {"parameters", phi}, {"nodes", kNodes}, {"ranks", kRanks}, {"unit_bytes", unit}, {"parts", rows}};
   return finish_lab({o.json, o.out}, "zeropp", text, report, bars_svg(chart), findings);
 }
 
