@@ -1,11 +1,14 @@
-"""Espalier's collectives on NumPy arrays: one file, nothing to compile.
+"""Espalier's collectives on NumPy arrays, over the C library; nothing to compile.
 
     import numpy, espalier
     comm = espalier.init()                    # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT say who and where
     comm.all_reduce(array)                    # in place; comm.all_reduce(array, out) otherwise
     work = comm.all_reduce(array, op="avg", wait=False); work.wait()
 
-The library is found through ESPALIER_LIBRARY (a path), beside this file's prefix, or by the system's loader.
+`import espalier.torch` makes them a backend of torch.distributed.
+
+The library is found through ESPALIER_LIBRARY (a path), in this package or the prefix it is installed in, or by the
+system's loader.
 """
 import ctypes
 import os
@@ -30,7 +33,9 @@ def _load():
     name = "libespalier_collectives.so.1"
     here = pathlib.Path(__file__).resolve()
     tries = [os.environ.get("ESPALIER_LIBRARY")]
-    tries += [str(found) for parent in here.parents[:5] for found in parent.glob(f"lib*/**/{name}")][:1]
+    # A wheel has it in lib/ of the package; PREFIX/share/espalier/python/espalier/ has it in PREFIX/lib.
+    places = list(here.parents)[:5:4] if here.parts[-5:-2] == ("share", "espalier", "python") else [here.parent]
+    tries += [str(found) for place in places for found in place.glob(f"lib*/**/{name}")][:1]
     for path in [path for path in tries if path] + [name]:
         try:
             return ctypes.CDLL(path)
@@ -57,6 +62,7 @@ for _name, _types in {
     "esp_reduce_scatter": [_void, _void, _void, _size, _int, _int, _void],
     "esp_all_gather": [_void, _void, _void, _size, _int, _void],
     "esp_all_to_all": [_void, _void, _void, _size, _int, _void],
+    "esp_all_to_all_v": [_void, _void, _void, _void, _void, _void, _void, _int, _void],
     "esp_gather": [_void, _void, _void, _size, _int, _int, _void],
     "esp_scatter": [_void, _void, _void, _size, _int, _int, _void],
     "esp_send": [_void, _void, _size, _int, _int, _void],
@@ -147,6 +153,15 @@ class Communicator:
         _same(array, out)
         return self._call(_lib.esp_all_to_all, (array, out), array.ctypes.data, out.ctypes.data,
                           array.size // self.size, _dtype(array), wait=wait)
+
+    def gather(self, array, out=None, root=0, wait=True):
+        return self._call(_lib.esp_gather, (array, out), array.ctypes.data, None if out is None else out.ctypes.data,
+                          array.size, _dtype(array), root, wait=wait)
+
+    def scatter(self, array, out, root=0, wait=True):
+        """`array` is read on the root only and may be None elsewhere."""
+        return self._call(_lib.esp_scatter, (array, out), None if array is None else array.ctypes.data, out.ctypes.data,
+                          out.size, _dtype(out), root, wait=wait)
 
     def send(self, array, peer, wait=True):
         return self._call(_lib.esp_send, (array,), array.ctypes.data, array.size, _dtype(array), peer, wait=wait)

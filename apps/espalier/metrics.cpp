@@ -1,0 +1,29 @@
+// espalier metrics: how runs stand now, as Prometheus reads it.
+#include "apps/espalier/command.h"
+#include "apps/espalier/output_file.h"
+#include "esp/obs/prometheus.h"
+
+namespace esp::app {
+namespace {
+
+struct MetricsOptions {
+  std::vector<std::string> folders;
+  std::string out = "-";
+};
+
+int run_metrics(const MetricsOptions& options) {
+  write_file(options.out, obs::prometheus_text(options.folders));
+  return 0;
+}
+
+}  // namespace
+
+void define_metrics(CLI::App& app, Chosen& chosen) {
+  auto o = keep<MetricsOptions>(app, chosen, run_metrics);
+  app.add_option("folders", o->folders, "run folders")->required()->type_name("DIR…");
+  app.add_option("--out", o->out, "for node_exporter's textfile collector: written whole or not at all; - is stdout")
+      ->capture_default_str()
+      ->type_name("FILE");
+}
+
+}  // namespace esp::app

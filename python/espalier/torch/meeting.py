@@ -1,0 +1,68 @@
+"""How the ranks of a group find each other: rank 0 writes where it listens into torch's store.
+
+A store's blocking get keeps other threads of the process out of the store, and a thread that waits for a peer could so
+keep out the very thread the peer waits for. What is awaited is therefore asked for again and again.
+"""
+import ctypes
+import os
+import socket
+import time
+
+import espalier
+
+
+def put(store, key, text):
+    store.set(key, text)
+    store.add(key + "/there", 1)
+
+
+def await_key(store, key, deadline):
+    pause = 0.0005
+    while store.add(key + "/there", 0) == 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"espalier: nobody wrote \"{key}\" into the store in time: a rank did not come")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return store.get(key).decode()
+
+
+def _this_host():
+    """The same text on two ranks exactly when they can meet on loopback."""
+    with open("/proc/sys/kernel/random/boot_id") as boot:
+        return f"{boot.read().strip()} {os.stat('/proc/self/ns/net').st_ino} {os.getuid()}"
+
+
+def _address(store, key, size, deadline):
+    hosts = {await_key(store, f"{key}/host/{rank}", deadline) for rank in range(1, size)}
+    if hosts <= {_this_host()}:
+        return "127.0.0.1"
+    return os.environ.get("MASTER_ADDR") or socket.gethostbyname(socket.gethostname())
+
+
+def meet(store, key, rank, size, timeout_s, options):
+    """A communicator of the C library among `size` ranks that call this with one key."""
+    deadline = time.monotonic() + timeout_s
+    options = f"timeout_s={timeout_s:g};{options}"
+    handle = ctypes.c_void_p()
+
+    def join(address, port):
+        secret = os.environ.get("ESPALIER_SECRET_FILE") if address != "127.0.0.1" else None
+        espalier._check(espalier._lib.esp_init_rank(rank, size, address.encode(), port, secret and secret.encode(),
+                                                    options.encode(), ctypes.byref(handle)))
+
+    if size == 1:
+        join("127.0.0.1", 0)
+    elif rank == 0:
+        address = _address(store, key, size, deadline)
+        # The port stays ours, and nobody else's, until the library listens on it.
+        with socket.socket(socket.AF_INET) as ours:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            ours.bind(("127.0.0.1" if address == "127.0.0.1" else "", 0))
+            port = ours.getsockname()[1]
+            put(store, f"{key}/place", f"{address} {port}")
+            join(address, port)
+    else:
+        put(store, f"{key}/host/{rank}", _this_host())
+        address, port = await_key(store, f"{key}/place", deadline).split()
+        join(address, int(port))
+    return handle
