@@ -37,5 +37,5 @@ string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
 configure_file(cmake/espalier-collectives.pc.in ${CMAKE_BINARY_DIR}/package/espalier-collectives.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/package/espalier-collectives.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
   COMPONENT collectives)
-install(FILES examples/python/espalier.py DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier/python
-  COMPONENT collectives)
+install(DIRECTORY python/espalier DESTINATION ${CMAKE_INSTALL_DATADIR}/espalier/python
+  COMPONENT collectives FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)

@@ -109,7 +109,7 @@ def use_from_python(prefix, to):
     python = python_with_numpy()
     program = to / "all_reduce.py"  # away from the sources: only the installed module is there to import
     shutil.copy(source / "examples/python/all_reduce.py", program)
-    module = {"PYTHONPATH": str(next(prefix.rglob("espalier.py")).parent)}
+    module = {"PYTHONPATH": str(next(prefix.rglob("espalier/__init__.py")).parents[1])}
     for size in (1, 2, 4):
         outputs = run_ranks(size, python, program, env=module)
         assert all(f"rank {rank} of {size}" in text for rank, text in enumerate(outputs)), outputs
