@@ -1,0 +1,324 @@
+"""Somebody on the same machine who does not know the secret, against the ports of a job that trains: half-sent and
+repeated greetings, wrong secrets, nonsense, thousands of connections a second. Nothing changes, to the bit; nobody gets
+in. And what a process of ours shows and may do: sockets, arguments, environment, files, privileges, core dumps, how it
+was linked. Prints its figures."""
+import glob
+import hashlib
+import hmac
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from driving import ESPALIER, children, wait_until
+
+LONG = "ESPALIER_TEST_LONG" in os.environ
+HERE = os.path.dirname(os.path.abspath(__file__))
+HELLO_BYTES, CHALLENGE_BYTES, PROOF_BYTES = 96, 32, 32
+RUN = """
+[run]
+dir = "{folder}/{name}"
+threads = 1
+[model]
+layers = 2
+heads = 2
+dim = {dim}
+seq_len = 32
+[data]
+train = "{folder}/text.txt"
+[train]
+steps = {steps}
+global_batch = 8
+[comm]
+transport = "tcp"
+[log]
+tensorboard = false
+"""
+
+
+def listening(pid):
+    """[(address, port)] of a process's listening sockets, by /proc."""
+    inodes = set()
+    for link in glob.glob(f"/proc/{pid}/fd/*"):
+        try:
+            found = re.match(r"socket:\[(\d+)\]", os.readlink(link))
+        except OSError:
+            continue
+        if found:
+            inodes.add(found.group(1))
+    sockets = []
+    for table, family, length in (("tcp", socket.AF_INET, 4), ("tcp6", socket.AF_INET6, 16)):
+        with open(f"/proc/{pid}/net/{table}") as file:
+            for line in file.read().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] != "0A" or fields[9] not in inodes:
+                    continue
+                address, port = fields[1].split(":")
+                raw = b"".join(struct.pack("=I", int(address[i:i + 8], 16)) for i in range(0, length * 2, 8))
+                sockets.append((socket.inet_ntop(family, raw), int(port, 16)))
+    return sockets
+
+
+def hello(job=b"stranger", role=3, rank=0, nonce=None):
+    return (b"ESPALIER" + struct.pack("<HBxiQIxxxx", 1, role, rank, 0, 0) + hashlib.sha256(job).digest() +
+            (nonce or os.urandom(32)))
+
+
+def read_exactly(one, number):
+    got = b""
+    while len(got) < number:
+        more = one.recv(number - len(got))
+        if not more:
+            break
+        got += more
+    return got
+
+
+class WithJob(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="espalier-attack-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        with open(self.path("text.txt"), "w") as file:
+            file.write("the quick brown fox jumps over the lazy dog. " * 400)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def command(self, name, steps, dim=32):
+        with open(self.path(name + ".toml"), "w") as file:
+            file.write(RUN.format(folder=self.folder, name=name, steps=steps, dim=dim))
+        return [ESPALIER, "train", self.path(name + ".toml"), "--nproc", "2"]
+
+    def started(self, name, steps=10**6, dim=32, core=None, **more):
+        """A job under way; on one core where one is named."""
+        pin = (lambda: os.sched_setaffinity(0, {core})) if core is not None else None
+        process = subprocess.Popen(self.command(name, steps, dim), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True, preexec_fn=pin, **more)
+        self.addCleanup(self.end, process)
+        self.assertTrue(wait_until(lambda: self.steps_made(name) >= 2 or process.poll() is not None))
+        self.assertIsNone(process.poll())
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def steps_made(self, name):
+        try:
+            with open(self.path(name + "/metrics.jsonl"), "rb") as file:
+                return file.read().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+    def metrics(self, name):
+        with open(self.path(name + "/metrics.jsonl")) as file:
+            return [json.loads(line) for line in file.read().split("\n")[:-1]]
+
+    def ports(self, process):
+        pids = [process.pid, *children(process.pid)]
+        return sorted({port for pid in pids for _, port in listening(pid)})
+
+
+class Strangers(WithJob):
+    def call(self, port):
+        one = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.addCleanup(one.close)
+        return one
+
+    def proof(self, key, one, greeting):
+        """What a caller sends who believes that `key` is the secret."""
+        one.sendall(greeting)
+        challenge = read_exactly(one, CHALLENGE_BYTES)
+        self.assertEqual(len(challenge), CHALLENGE_BYTES)
+        one.sendall(hmac.new(key, greeting + challenge, hashlib.sha256).digest())
+        return read_exactly(one, 32)
+
+    def test_nobody_gets_in_and_nothing_changes(self):
+        steps = 2500 if LONG else 1000
+        whole = subprocess.run(self.command("whole", steps), capture_output=True, text=True, timeout=100)
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        ears = self.listen_in()
+        process = self.started("attacked", steps)
+        ports = self.ports(process)
+        self.assertGreaterEqual(len(ports), 3)  # the store's and each rank's
+        refused = 0
+        for port in ports:
+            for role in (1, 2, 3):
+                for key in (b"", b"\0" * 32, os.urandom(32)):
+                    verdict = self.proof(key, self.call(port), hello(role=role, rank=role - 2))
+                    self.assertEqual(verdict, b"\0" * 32)  # the same answer to all
+                    refused += 1
+            for greeting in (os.urandom(HELLO_BYTES), b"\0" * HELLO_BYTES, b"GET / HTTP/1.1\r\n" * 6, hello(rank=2**31 - 1)):
+                self.assertEqual(self.proof(b"x", self.call(port), greeting), b"\0" * 32)
+                refused += 1
+            half = [self.call(port) for _ in range(20)]
+            for i, one in enumerate(half):
+                one.sendall(hello()[:1 + 4 * i])
+        replays = self.replay(ears, ports)
+        flood = self.flood(ports, 3 if LONG else 0.3)
+        _, errors = process.communicate(timeout=90)
+        self.assertEqual(process.returncode, 0, errors)
+        for one, other in zip(self.metrics("whole"), self.metrics("attacked"), strict=True):
+            self.assertEqual((one["step"], one["loss"], one["grad_norm"]), (other["step"], other["loss"], other["grad_norm"]))
+        print(f"{len(ports)} ports: {refused} false proofs refused, {replays} recorded greetings repeated in vain, "
+              f"{flood} connections a second; {steps} steps with the bits of a run left in peace")
+
+    def listen_in(self):
+        """What goes over the loopback, for those who may listen; nothing else."""
+        try:
+            ears = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            ears.bind(("lo", 0))
+        except (OSError, AttributeError):
+            return None
+        ears.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+        ears.setblocking(False)
+        self.addCleanup(ears.close)
+        return ears
+
+    def replay(self, ears, ports):
+        """Every greeting and proof that was heard, said again to the port it was meant for."""
+        if not ears:
+            return 0
+        heard, number = {}, 0
+        for _ in range(200_000):
+            try:
+                packet = ears.recv(65536)[14:]
+            except BlockingIOError:
+                break
+            if len(packet) < 40 or packet[0] >> 4 != 4 or packet[9] != 6:
+                continue
+            tcp = packet[(packet[0] & 15) * 4:struct.unpack("!H", packet[2:4])[0]]
+            source, port = struct.unpack("!HH", tcp[:4])
+            payload = tcp[(tcp[12] >> 4) * 4:]
+            if port in ports and payload and len(heard.setdefault((source, port), b"")) < HELLO_BYTES + PROOF_BYTES:
+                if payload not in heard[source, port]:  # the loopback shows a packet twice
+                    heard[source, port] += payload
+        for (_, port), said in heard.items():
+            if not said.startswith(b"ESPALIER") or len(said) < HELLO_BYTES + PROOF_BYTES:
+                continue
+            one = self.call(port)
+            one.sendall(said[:HELLO_BYTES])
+            read_exactly(one, CHALLENGE_BYTES)
+            one.sendall(said[HELLO_BYTES:HELLO_BYTES + PROOF_BYTES])
+            self.assertEqual(read_exactly(one, 32), b"\0" * 32)
+            number += 1
+        self.assertGreaterEqual(number, 2)
+        return number
+
+    def flood(self, ports, seconds, core=None):
+        pin = (lambda: os.sched_setaffinity(0, {core})) if core is not None else None
+        answer = subprocess.run([sys.executable, os.path.join(HERE, "attack_flood.py"), ",".join(map(str, ports)),
+                                 str(seconds)], capture_output=True, text=True, timeout=60, preexec_fn=pin)
+        return int(answer.stdout)
+
+    def test_a_flood_slows_nobody_who_has_a_core(self):
+        # The job on one core, strangers on the other. A figure to read, not to pass by: other programs take time too.
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 2:
+            self.skipTest("one core")
+        process = self.started("timed", dim=64, core=cores[0])
+        ports = self.ports(process)
+        rates, peace, war = [], [], []
+        for _ in range(6 if LONG else 1):
+            for seconds, into in ((1.5 if LONG else 0.3, peace), (1.5 if LONG else 0.3, war)):
+                first = self.steps_made("timed")
+                if into is war:
+                    rates.append(self.flood(ports, seconds, cores[1]))
+                else:
+                    time.sleep(seconds)
+                into += [line["step_ms"] for line in self.metrics("timed")[first + 1:]]
+        slower = statistics.mean(war) / statistics.mean(peace) - 1
+        print(f"{statistics.mean(rates):.0f} connections a second: steps of {statistics.mean(peace):.3f} ms became "
+              f"{statistics.mean(war):.3f} ms, {100 * slower:+.2f} %")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, errors)
+
+
+class Shown(WithJob):
+    """What others on this machine can see of a job."""
+
+    def test_nothing_listens_beyond_the_loopback(self):
+        process = self.started("quiet")
+        found = [at for pid in [process.pid, *children(process.pid)] for at in listening(pid)]
+        self.assertTrue(found)
+        self.assertEqual({address for address, _ in found} - {"127.0.0.1", "::1"}, set())
+        print(f"{len(found)} listening sockets, all on the loopback")
+
+    def test_the_secret_is_in_no_list_log_or_file(self):
+        secret = os.urandom(24).hex()
+        with open(os.open(self.path("secret"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(secret)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        words = self.command("hidden", 10**6)
+        process = subprocess.Popen(
+            [ESPALIER, "launch", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--rdzv-endpoint",
+             f"127.0.0.1:{port}", "--rdzv-id", "hidden", "--secret-file", self.path("secret"), "--", *words[1:3]],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, ESPALIER_LOG="debug"))
+        self.addCleanup(self.end, process)
+        self.assertTrue(wait_until(lambda: self.steps_made("hidden") >= 2 or process.poll() is not None))
+        ranks = children(process.pid)
+        self.assertEqual(len(ranks), 2)
+        # As it is, and as the encodings it could hide in.
+        needles = [secret.encode(), secret.encode().hex().encode(), secret[:24].encode()]
+        places = {}
+        for pid in [process.pid, *ranks]:
+            for what in ("cmdline", "environ"):
+                with open(f"/proc/{pid}/{what}", "rb") as file:
+                    places[f"/proc/{pid}/{what}"] = file.read()
+        process.terminate()
+        places["output"], _ = process.communicate(timeout=60)
+        for at, _, files in os.walk(self.path("hidden")):
+            for name in files:
+                with open(os.path.join(at, name), "rb") as file:
+                    places[os.path.join(at, name)] = file.read()
+        for place, content in places.items():
+            for needle in needles:
+                self.assertNotIn(needle, content, place)
+        print(f"the secret is in none of {len(places)} places: arguments, environments, output at debug level, run folder")
+
+    def test_ranks_have_no_privileges_to_gain_and_leave_no_core(self):
+        process = self.started("modest")
+        for pid in [process.pid, *children(process.pid)]:
+            with open(f"/proc/{pid}/status") as file:
+                self.assertRegex(file.read(), r"NoNewPrivs:\s+1")
+            with open(f"/proc/{pid}/limits") as file:
+                self.assertRegex(file.read(), r"Max core file size\s+0 ")
+
+    def test_core_dumps_are_left_alone_where_asked(self):
+        process = self.started("asked", env=dict(os.environ, ESPALIER_CORE="1"))
+        with open(f"/proc/{process.pid}/limits") as ours, open("/proc/self/limits") as own:
+            line = r"Max core file size.*"
+            self.assertEqual(re.search(line, ours.read()).group(), re.search(line, own.read()).group())
+
+
+class Linked(unittest.TestCase):
+    def test_as_the_compiler_can_protect_it(self):
+        def told(*words):
+            return subprocess.run(["readelf", *words, ESPALIER], capture_output=True, text=True, check=True).stdout
+
+        if not shutil.which("readelf"):
+            self.skipTest("readelf is not installed")
+        self.assertRegex(told("-h"), r"Type:\s+DYN")  # at any address
+        self.assertIn("GNU_RELRO", told("-lW"))
+        self.assertRegex(told("-d"), r"BIND_NOW|FLAGS.*NOW")
+        self.assertNotRegex(told("-lW"), r"GNU_STACK.*RWE")
+        names = told("-W", "--dyn-syms")
+        self.assertIn("__stack_chk_fail", names)
+        self.assertRegex(names, r"__(memcpy|snprintf|vsnprintf|read|realpath|fdelt|memset|memmove|strcpy|pread)_chk")
+
+
+if __name__ == "__main__":
+    unittest.main()

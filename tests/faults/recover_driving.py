@@ -1,0 +1,152 @@
+"""How the recovery scripts drive a job: a small model on eight ranks under espalier launch, ranks killed as it goes, and
+what its event log and metrics tell of each recovery. Times are of the host's monotonic clock on both sides."""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+
+from driving import ESPALIER, children, wait_until
+
+LAYOUTS = {
+    "dp": [],
+    "zero3": ["sync.method=zero3"],
+    "tp_pp": ["parallel.tp=2", "parallel.pp=2", "train.micro_batch=4"],
+    "ps": ["sync.method=ps"],
+    "gossip": ["sync.method=gossip"],
+}
+
+RUN = """
+[run]
+name = "faults"
+seed = 3
+threads = 1
+deterministic = true
+[model]
+arch = "gpt"
+layers = 2
+heads = 2
+dim = 32
+seq_len = 32
+[data]
+train = "{folder}/text.txt"
+[train]
+steps = {steps}
+global_batch = 16
+lr = 1e-2
+warmup = 2
+eval_batches = 1
+[log]
+tensorboard = false
+"""
+
+
+def percentile(values, q):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q / 100 * len(ordered)))] if ordered else float("nan")
+
+
+class Job:
+    """One run of `steps` steps under the launcher."""
+
+    def __init__(self, folder, name, steps, settings, ranks=8, restarts=1000, flags=()):
+        self.dir = os.path.join(folder, name)
+        self.ranks = ranks
+        text = os.path.join(folder, "text.txt")
+        if not os.path.exists(text):
+            with open(text, "w") as file:
+                file.write("the quick brown fox jumps over the lazy dog. " * 400)
+        self.run_file = os.path.join(folder, name + ".toml")
+        with open(self.run_file, "w") as file:
+            file.write(RUN.format(folder=folder, steps=steps))
+        words = ["launch", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts), *flags, "--", "train",
+                 self.run_file, "--run-dir", self.dir]
+        for one in settings:
+            words += ["--set", one]
+        self.process = subprocess.Popen([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.said = []
+        self.reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+
+    def lines(self, name):
+        """Whole lines of an event log of the run; one may be half written."""
+        try:
+            with open(os.path.join(self.dir, name)) as file:
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n") and line.startswith("{")]
+
+    def tail(self, name):
+        """The last whole line, cheaply; None before there is one."""
+        try:
+            with open(os.path.join(self.dir, name), "rb") as file:
+                file.seek(max(0, os.path.getsize(file.name) - 4096))
+                lines = [line for line in file.read().split(b"\n")[:-1] if line.startswith(b"{")]
+                return json.loads(lines[-1]) if lines else None
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def step(self):
+        last = self.tail("metrics.jsonl")
+        return last["step"] if last else 0
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill_one(self, spare_first=False):
+        """Kills a random rank with signal 9 and waits for the first step after the recovery. None when the run ended
+        before; else a dictionary of what it cost."""
+        ranks = children(self.process.pid)
+        if len(ranks) < self.ranks:
+            return None
+        victim = random.choice(ranks[1:] if spare_first else ranks)
+        before = self.step()
+        recovered_before = len(self.lines("events.jsonl"))
+        began = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        event, found = None, {}
+
+        def went_on():
+            nonlocal event
+            if event is None:
+                events = self.lines("events.jsonl")[recovered_before:]
+                event = events[-1] if events else None
+            if event:
+                last = self.tail("metrics.jsonl")
+                if last and last["mono_s"] > event["mono_s"]:
+                    found["line"] = next(line for line in self.lines("metrics.jsonl")
+                                         if line["mono_s"] > event["mono_s"])
+                    return True
+            return not self.alive()
+
+        wait_until(went_on, limit=60)
+        if "line" not in found:
+            return None
+        return {"seconds": found["line"]["mono_s"] - began, "rung": event["rung"], "in_place": event["in_place"],
+                "lost": max(0, before - event["step"]), "noticed": event.get("seconds"), "step": event["step"]}
+
+    def finish(self, limit=100):
+        self.process.wait(timeout=limit)
+        self.reader.join(timeout=5)
+        return self.process.returncode
+
+    def end(self):
+        if self.alive():
+            self.process.kill()
+        self.process.wait()
+
+    def reform_seconds(self):
+        """How long the ranks took to be together again, and of that to meet, by the launcher's own words."""
+        text = "".join(self.said)
+        return [(float(all_of_it), float(meeting)) for all_of_it, meeting in
+                re.findall(r"together again after ([0-9.]+) s \(met in ([0-9.]+) s\)", text)]
+
+    def state(self, step):
+        """Sizes and checksums of all parameters and optimizer state."""
+        with open(os.path.join(self.dir, f"checkpoints/step-{step}/manifest.json")) as file:
+            manifest = json.load(file)
+        return manifest["files"]
