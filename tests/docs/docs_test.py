@@ -1,0 +1,257 @@
+"""The documentation, held to what it says: links lead somewhere, code blocks are classified, their commands are known,
+and those that can run here run; the generated references are what the program prints; help fits a screen.
+
+By hand:  ESPALIER=build/bin/espalier python3 tests/docs/docs_test.py -v Commands       (--long: ESPALIER_TEST_LONG=1)
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from pages import ROOT, pages
+
+ESPALIER = os.path.realpath(os.environ.get("ESPALIER", os.path.join(ROOT, "build/bin/espalier")))
+LONG = bool(os.environ.get("ESPALIER_TEST_LONG"))
+LIMIT_S = 1800 if LONG else 120  # of one block
+TINY = os.path.join(ROOT, "tests/docs/tiny.toml")
+
+
+def espalier(*arguments, limit=60):
+    return subprocess.run([ESPALIER, *arguments], capture_output=True, text=True, timeout=limit)
+
+
+class Links(unittest.TestCase):
+    def test_every_link_leads_somewhere(self):
+        all_pages = {page.path: page for page in pages()}
+        dead, checked, outside = [], 0, 0
+        for page in all_pages.values():
+            for line, target in page.links:
+                if re.match(r"[a-z]+:", target):
+                    outside += 1
+                    continue
+                checked += 1
+                path, _, anchor = target.partition("#")
+                full = os.path.normpath(os.path.join(os.path.dirname(page.path), path)) if path else page.path
+                if not os.path.exists(os.path.join(ROOT, full)):
+                    dead.append(f"{page.path}:{line}: {target} is not there")
+                elif anchor and full in all_pages and anchor not in all_pages[full].anchors():
+                    dead.append(f"{page.path}:{line}: {full} has no heading #{anchor}")
+        print(f"{checked} links checked in {len(all_pages)} pages, {outside} lead outside", file=sys.stderr)
+        self.assertEqual(dead, [])
+
+    def test_every_page_of_docs_is_in_the_index(self):
+        with open(os.path.join(ROOT, "docs/README.md"), encoding="utf-8") as file:
+            index = file.read()
+        missing = [page.path for page in pages()
+                   if page.path.startswith("docs/") and page.path != "docs/README.md"
+                   and f"({page.path[len('docs/'):]})" not in index]
+        self.assertEqual(missing, [])
+
+
+class Blocks(unittest.TestCase):
+    """Nothing is run here."""
+
+    def test_every_block_is_classified(self):
+        wrong, counts = [], {}
+        for page in pages():
+            wrong += [f"{page.path}:{line}: code that is not fenced" for line in page.indented]
+            for block in page.blocks:
+                if not block.kind:
+                    wrong.append(f"{block.where}: ```{block.info} says neither language nor run, long or elsewhere: REASON")
+                counts[block.kind] = counts.get(block.kind, 0) + 1
+        print(f"code blocks: {counts}", file=sys.stderr)
+        self.assertEqual(wrong, [])
+
+    def test_every_command_is_known(self):
+        """Also of blocks that do not run here: the subcommand is there, and every option it is given."""
+        known = options_by_command()
+        wrong, checked = [], 0
+        for page in pages():
+            for block in page.blocks:
+                if block.kind in ("", "text"):
+                    continue
+                for words in block.commands():
+                    checked += 1
+                    wrong += [f"{block.where}: {one}" for one in unknown_words(words, known)]
+        print(f"{checked} commands checked against the option table", file=sys.stderr)
+        self.assertEqual(wrong, [])
+
+    def test_short_forms_use_the_same_commands(self):
+        wrong = []
+        for page in pages():
+            for block in page.blocks:
+                if block.short is None:
+                    continue
+                whole = {subcommand(words) for words in block.commands()} - {""}
+                text, block.text = block.text, block.short
+                short = {subcommand(words) for words in block.commands()} - {""}
+                block.text = text
+                if not whole <= short:
+                    wrong.append(f"{block.where}: shows {sorted(whole)}, its short form runs {sorted(short)} alone")
+        self.assertEqual(wrong, [])
+
+
+def options_by_command():
+    """{"espalier plan search": {"--model", …}} from the reference the program prints."""
+    known, current = {}, None
+    for line in espalier("man", "--markdown").stdout.splitlines():
+        heading = re.match(r"##+ `(.*)`$", line)
+        if heading:
+            current = heading.group(1)
+            known[current] = {"--help", "-h"}
+        elif line.startswith("| `-") and current:
+            known[current] |= set(re.findall(r"`(--?[^`]+)`", line.split(" | ")[0]))
+    return known
+
+
+def of_ours(words):
+    """The words of an espalier command without what stands before it, or nothing."""
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    if words and words[0] in ("sudo", "time", "exec", "nohup"):
+        words = words[1:]
+    if words and words[0].split("/")[-1] == "espalier":
+        return ["espalier"] + words[1:]
+    return []
+
+
+def subcommand(words):
+    ours = of_ours(words)
+    return " ".join(word for word in ours[:3] if re.fullmatch(r"[a-z]+", word)) if ours else ""
+
+
+def unknown_words(words, known):
+    ours = of_ours(words)
+    if not ours:
+        return []
+    path = "espalier"
+    rest = ours[1:]
+    while rest and f"{path} {rest[0]}" in known:
+        path, rest = f"{path} {rest[0]}", rest[1:]
+    if path == "espalier" and rest and not rest[0].startswith("-"):
+        return [f"espalier has no command {rest[0]}"]
+    if path == "espalier launch":  # what it starts may be a command of ours, and has options of its own
+        behind = next((i for i, word in enumerate(rest) if word == "--" or not word.startswith("-") and i and
+                       not rest[i - 1].startswith("--")), len(rest))
+        started = [word for word in rest[behind:] if word != "--"]
+        rest = rest[:behind]
+        if started and f"espalier {started[0]}" in known:
+            return unknown_words(["espalier"] + started, known) + unknown_words(ours[:2] + rest, known)
+    return [f"{path} has no option {word}" for word in (one.split("=")[0] for one in rest)
+            if re.match(r"--?[a-zA-Z]", word) and word not in known[path]]
+
+
+class Scratch:
+    """A folder that looks like the repository's root, in which whatever a block writes is lost afterwards."""
+
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="espalier-docs-")
+        for name in os.listdir(ROOT):
+            if not name.startswith(("build", "runs", "lab", ".git")) and not name.endswith((".json", ".bin")):
+                os.symlink(os.path.join(ROOT, name), os.path.join(self.path, name))
+        os.makedirs(os.path.join(self.path, "build"))
+        os.symlink(os.path.dirname(ESPALIER), os.path.join(self.path, "build/bin"))
+        for name in ("RUN.toml", "run.toml"):
+            shutil.copy(TINY, os.path.join(self.path, name))
+        for folder in ("corpus", "text"):
+            os.makedirs(os.path.join(self.path, folder))
+            shutil.copy(os.path.join(ROOT, "docs/errors.md"), os.path.join(self.path, folder, "errors.txt"))
+            shutil.copy(os.path.join(ROOT, "docs/gotchas.md"), os.path.join(self.path, folder, "gotchas.txt"))
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def run(self, block):
+        text = block.text if block.short is None else block.short
+        environment = dict(os.environ, NO_COLOR="1", ESPALIER_LOG="warn")
+        environment["PATH"] = os.path.dirname(ESPALIER) + ":" + environment["PATH"]
+        begun = time.monotonic()
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=self.path, env=environment, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
+        return done, time.monotonic() - begun
+
+
+class Commands(unittest.TestCase):
+    def test_blocks_run(self):
+        """A page is a session: its blocks run in order in one folder."""
+        wanted = ("run", "long") if LONG else ("run",)
+        failed, counts, seconds = [], {"run": 0, "long": 0, "elsewhere": 0}, 0
+        only = os.environ.get("ESPALIER_DOCS_PAGE", "")
+        for page in pages():
+            blocks = [block for block in page.blocks if block.kind in wanted]
+            for block in page.blocks:
+                if block.kind in counts:
+                    counts[block.kind] += 1
+            if not blocks or only not in page.path:
+                continue
+            with Scratch() as scratch:
+                for block in blocks:
+                    done, took = scratch.run(block)
+                    seconds += took
+                    print(f"{took:6.1f} s  {block.where}", file=sys.stderr)
+                    if done.returncode != block.exit_code:
+                        failed.append(f"{block.where} ended with {done.returncode}\n{done.stdout[-800:]}{done.stderr[-1500:]}")
+        print(f"{counts} blocks, executed {wanted} in {seconds:.0f} s", file=sys.stderr)
+        self.assertEqual(failed, [], "\n".join(failed))
+
+
+class Reference(unittest.TestCase):
+    """Pages that the program writes are what it writes."""
+
+    def same(self, path, *command):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            text = file.read()
+        answer = espalier(*command)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual(text, answer.stdout, f"{path} is old: espalier {' '.join(command)} > {path}")
+
+    def test_commands(self):
+        self.same("docs/commands.md", "man", "--markdown")
+
+    def test_run_file(self):
+        self.same("docs/run_file.md", "train", "--keys")
+
+    def test_manual_pages(self):
+        with tempfile.TemporaryDirectory() as folder:
+            answer = espalier("man", "--out", folder)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            names = sorted(os.listdir(os.path.join(folder, "man1")))
+            self.assertIn("espalier.1", names)
+            self.assertIn("espalier-plan-search.1", names)
+            self.assertEqual(len(names), len(options_by_command()))
+            self.assertEqual(os.listdir(os.path.join(folder, "man5")), ["espalier-run.5"])
+            for name in names:
+                with open(os.path.join(folder, "man1", name), encoding="utf-8") as file:
+                    text = file.read()
+                for section in (".TH ", ".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH EXIT STATUS"):
+                    self.assertIn(section, text, name)
+                if shutil.which("mandoc"):
+                    lint = subprocess.run(["mandoc", "-Tlint", "-Werror", os.path.join(folder, "man1", name)],
+                                          capture_output=True, text=True)
+                    self.assertEqual(lint.returncode, 0, f"{name}: {lint.stdout}{lint.stderr}")
+
+    def test_a_page_that_is_not_there(self):
+        answer = espalier("man", "trian")
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("trian", answer.stderr)
+
+
+class Help(unittest.TestCase):
+    def test_fits_a_screen(self):
+        """At most 50 lines of 120 columns, for every command."""
+        for command in options_by_command():
+            answer = espalier(*command.split()[1:], "--help")
+            self.assertEqual(answer.returncode, 0, command)
+            lines = answer.stdout.rstrip("\n").split("\n")
+            self.assertLessEqual(len(lines), 50, command)
+            for line in lines:
+                self.assertLessEqual(len(line), 120, f"{command}: {line}")
+
+
+if __name__ == "__main__":
+    unittest.main()
