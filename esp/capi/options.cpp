@@ -27,7 +27,9 @@ struct OptionRow {
 constexpr OptionRow kOptions[] = {
     {"timeout_s",
      [](Options& options, std::string_view key, std::string_view value) {
+       constexpr double kYear = 365.0 * 24 * 3600;
        auto seconds = std::chrono::duration<double>(parse_number<double>(key, value));
+       if (!(seconds.count() <= kYear)) throw UsageError(fmt::format("option {}: {} s is beyond a year", key, value));
        options.net.timeout = options.comm.timeout = std::chrono::duration_cast<Duration>(seconds);
      }},
     {"transport", [](Options& options, std::string_view, std::string_view value) { options.comm.transport = value; }},

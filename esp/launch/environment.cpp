@@ -206,7 +206,8 @@ std::vector<std::string_view> placement_variables() {
 }
 
 std::vector<std::string> expand_hosts(std::string_view list) {
-  constexpr int kMaxHosts = 1 << 20;
+  constexpr int kMaxHosts = 1 << 17;
+  constexpr size_t kMaxNameBytes = 253;
   std::vector<std::string> hosts;
   auto bad = [&](std::string_view part) {
     return UsageError(fmt::format("cannot read the host list \"{}\" at \"{}\"", list, part));
@@ -219,7 +220,9 @@ std::vector<std::string> expand_hosts(std::string_view list) {
       auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
       return error == std::errc() && end == text.data() + text.size() && !text.empty();
     };
-    if (!parse(first, from) || !parse(last, to) || to < from || to - from >= kMaxHosts) throw bad(range);
+    if (!parse(first, from) || !parse(last, to) || to < from || first.size() > 10) throw bad(range);
+    if (prefix.size() > kMaxNameBytes) throw bad(prefix);
+    if (to - from >= kMaxHosts - static_cast<int>(hosts.size())) throw bad(range);
     for (int i = from; i <= to; ++i) hosts.push_back(fmt::format("{}{:0{}}", prefix, i, first.size()));
   };
   for (size_t at = 0; at < list.size();) {

@@ -73,7 +73,8 @@ Reports::Reports(const std::string& folder, const RunConfig& config, Engine& eng
   if (engine.standing().rank() != 0) return;
   metrics_ = std::make_unique<obs::EventLog>(without_future(folder + "/metrics.jsonl", engine.num_steps()),
                                              obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
-  if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events");
+  if (config.log.tensorboard)
+    tensorboard_ = std::make_unique<TensorBoard>(folder + "/events", engine.num_steps() + 1);
 }
 
 Reports::~Reports() = default;

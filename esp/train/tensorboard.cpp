@@ -69,10 +69,19 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-TensorBoard::TensorBoard(const std::string& folder) : file_(file_name(folder), O_WRONLY | O_CREAT | O_APPEND) {
-  std::string event = event_at(wall_seconds());
-  put_bytes(event, 3, "brain.Event:2");
-  record(event);
+TensorBoard::TensorBoard(const std::string& folder, int64_t first_step)
+    : file_(file_name(folder), O_WRONLY | O_CREAT | O_APPEND) {
+  std::string version = event_at(wall_seconds());  // Event: file_version = 3
+  put_bytes(version, 3, "brain.Event:2");
+  record(version);
+  std::string session;  // SessionLog: status = 1, of which 1 is START
+  put_key(session, 1, 0);
+  put_varint(session, 1);
+  std::string start = event_at(wall_seconds());  // Event: step = 2, session_log = 7
+  put_key(start, 2, 0);
+  put_varint(start, static_cast<uint64_t>(first_step));
+  put_bytes(start, 7, session);
+  record(start);
   flush();
 }
 

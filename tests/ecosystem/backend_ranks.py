@@ -52,13 +52,13 @@ def collectives():
     for r, part in enumerate(parts):
         same(part, values(r))
     flat = torch.empty(size * 5)
-    dist._all_gather_base(flat, values(rank, 5))
+    dist.all_gather_into_tensor(flat, values(rank, 5))
     same(flat, torch.cat([values(r, 5) for r in range(size)]))
 
     mine = torch.empty(7)
     dist.reduce_scatter(mine, [values(rank, 7) * (r + 1) for r in range(size)])
     same(mine, total(7) * (rank + 1))
-    dist._reduce_scatter_base(mine, values(rank, 7 * size))
+    dist.reduce_scatter_tensor(mine, values(rank, 7 * size))
     same(mine, total(7 * size)[7 * rank:7 * rank + 7])
 
     gathered = [torch.empty(3) for _ in range(size)] if rank == 0 else None

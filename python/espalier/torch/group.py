@@ -36,9 +36,9 @@ def _close_all():
             group._close(abandon=True)
 
 
-def _op(options):
+def _op(opts):
     for op, number in _OPS:
-        if options.reduceOp == op:
+        if opts.reduceOp == op:
             return number
     raise ValueError("espalier reduces by SUM, AVG, PRODUCT, MIN and MAX")
 
@@ -155,24 +155,24 @@ class ProcessGroup(TorchProcessGroup):
     def getBackendName(self):
         return "espalier"
 
-    def allreduce(self, tensors, options):
+    def allreduce(self, tensors, opts):
         tensor = _one(tensors)
-        return self._in_place(_lib.esp_all_reduce, tensor, tensor.numel(), _dtype(tensor), _op(options))
+        return self._in_place(_lib.esp_all_reduce, tensor, tensor.numel(), _dtype(tensor), _op(opts))
 
-    def allreduce_coalesced(self, tensors, options):
+    def allreduce_coalesced(self, tensors, opts):
         flat = _flat(tensors)
         return self._start(_lib.esp_all_reduce, (tensors, flat), tensors, flat.data_ptr(), flat.data_ptr(), flat.numel(),
-                           _dtype(flat), _op(options), finish=lambda: _spread(flat, tensors))
+                           _dtype(flat), _op(opts), finish=lambda: _spread(flat, tensors))
 
-    def broadcast(self, tensors, options):
+    def broadcast(self, tensors, opts):
         tensor = _one(tensors)
-        return self._in_place(_lib.esp_broadcast, tensor, _bytes(tensor), _BYTES, options.rootRank)
+        return self._in_place(_lib.esp_broadcast, tensor, _bytes(tensor), _BYTES, opts.rootRank)
 
-    def reduce(self, tensors, options):
+    def reduce(self, tensors, opts):
         tensor = _one(tensors)
-        return self._in_place(_lib.esp_reduce, tensor, tensor.numel(), _dtype(tensor), _op(options), options.rootRank)
+        return self._in_place(_lib.esp_reduce, tensor, tensor.numel(), _dtype(tensor), _op(opts), opts.rootRank)
 
-    def _allgather_base(self, output, tensor, options=None):
+    def _allgather_base(self, output, tensor, opts=None):
         used, flat = _checked(tensor).contiguous(), _checked(output).contiguous()
         if output.numel() != self.size() * tensor.numel():
             raise ValueError(f"{output.numel()} elements cannot take {tensor.numel()} of each of {self.size()} ranks")
@@ -180,7 +180,7 @@ class ProcessGroup(TorchProcessGroup):
         return self._start(_lib.esp_all_gather, (used, flat, output), [output], used.data_ptr(), flat.data_ptr(),
                            _bytes(used), _BYTES, finish=finish)
 
-    def allgather(self, outputs, tensors, options=None):
+    def allgather(self, outputs, tensors, opts=None):
         tensor, (parts,) = _one(tensors).contiguous(), outputs
         flat = _like(parts)
         if len(parts) != self.size() or flat.numel() != self.size() * tensor.numel():
@@ -188,7 +188,7 @@ class ProcessGroup(TorchProcessGroup):
         return self._start(_lib.esp_all_gather, (tensor, flat, parts), parts, tensor.data_ptr(), flat.data_ptr(),
                            _bytes(tensor), _BYTES, finish=lambda: _spread(flat, parts))
 
-    def allgather_coalesced(self, outputs, tensors, options=None):
+    def allgather_coalesced(self, outputs, tensors, opts=None):
         flat = _flat(tensors)
         all_of_them = torch.empty(self.size() * flat.numel(), dtype=flat.dtype)
 
@@ -198,39 +198,39 @@ class ProcessGroup(TorchProcessGroup):
         return self._start(_lib.esp_all_gather, (flat, all_of_them), outputs, flat.data_ptr(), all_of_them.data_ptr(),
                            _bytes(flat), _BYTES, finish=finish)
 
-    def _reduce_scatter_base(self, output, tensor, options):
+    def _reduce_scatter_base(self, output, tensor, opts):
         used, part = _checked(tensor).contiguous(), _checked(output).contiguous()
         if tensor.numel() != self.size() * output.numel():
             raise ValueError(f"{tensor.numel()} elements do not give {output.numel()} to each of {self.size()} ranks")
         finish = None if part is output else lambda: output.copy_(part)
         return self._start(_lib.esp_reduce_scatter, (used, part, output), [output], used.data_ptr(), part.data_ptr(),
-                           part.numel(), _dtype(part), _op(options), finish=finish)
+                           part.numel(), _dtype(part), _op(opts), finish=finish)
 
-    def reduce_scatter(self, outputs, inputs, options):
-        return self._reduce_scatter_base(_one(outputs), _flat(inputs[0]), options)
+    def reduce_scatter(self, outputs, inputs, opts):
+        return self._reduce_scatter_base(_one(outputs), _flat(inputs[0]), opts)
 
-    def gather(self, outputs, tensors, options):
-        tensor, root = _one(tensors).contiguous(), options.rootRank
+    def gather(self, outputs, tensors, opts):
+        tensor, root = _one(tensors).contiguous(), opts.rootRank
         parts = outputs[0] if root == self.rank() else []
         flat = _like(parts) if parts else None
         return self._start(_lib.esp_gather, (tensor, flat, parts), parts, tensor.data_ptr(),
                            flat.data_ptr() if parts else None, _bytes(tensor), _BYTES, root,
                            finish=lambda: parts and _spread(flat, parts))
 
-    def scatter(self, outputs, inputs, options):
-        output, root = _one(outputs), options.rootRank
+    def scatter(self, outputs, inputs, opts):
+        output, root = _one(outputs), opts.rootRank
         flat = _flat(inputs[0]) if root == self.rank() else None
         part = output.contiguous()
         finish = None if part is output else lambda: output.copy_(part)
         return self._start(_lib.esp_scatter, (flat, part, output), [output], None if flat is None else flat.data_ptr(),
                            part.data_ptr(), _bytes(part), _BYTES, root, finish=finish)
 
-    def alltoall(self, outputs, inputs, options=None):
+    def alltoall(self, outputs, inputs, opts=None):
         flat_in, flat_out = _flat(inputs), _like(outputs)
         return self._exchange(flat_in, [_bytes(t) for t in inputs], flat_out, [_bytes(t) for t in outputs], outputs,
                               lambda: _spread(flat_out, outputs))
 
-    def alltoall_base(self, output, tensor, output_splits, input_splits, options=None):
+    def alltoall_base(self, output, tensor, output_splits, input_splits, opts=None):
         used, out = _checked(tensor).contiguous(), _checked(output).contiguous()
 
         def counts(whole, splits):
@@ -248,7 +248,7 @@ class ProcessGroup(TorchProcessGroup):
         return self._start(_lib.esp_all_to_all_v, (tensor, out, arrays), result, tensor.data_ptr(), arrays[0], arrays[1],
                            out.data_ptr(), arrays[2], arrays[3], _BYTES, finish=finish)
 
-    def barrier(self, options=None):
+    def barrier(self, opts=None):
         return self._start(_lib.esp_barrier, (), [])
 
     # -- messages ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+// Any text is refused with an error or is a vocabulary: GPT-2's vocab.json + merges.txt, or a vocab.txt of BERT. The
+// first byte chooses; of the two files of GPT-2 the first ends at a byte 0. So that inputs need not spell 256 letters,
+// these may be put in front.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "esp/base/check.h"
+#include "esp/base/error.h"
+#include "esp/data/tokenizer/bpe_files.h"
+#include "esp/data/tokenizer/byte_letters.h"
+#include "esp/data/tokenizer/wordpiece.h"
+
+namespace {
+
+using namespace esp;
+
+// `{"Ā":0,…,` and what follows it in `rest`, which brings more tokens and the brace.
+std::string with_letters(std::string_view rest) {
+  std::string json = "{";
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const char one = static_cast<char>(byte);
+    const std::string letter = data::spell_bytes({&one, 1});
+    json += '"';
+    if (letter == "\"" || letter == "\\") json += '\\';
+    json += letter + "\":" + std::to_string(byte) + ",";
+  }
+  return json + std::string(rest);
+}
+
+void encode_some(const data::Tokenizer& tokenizer, std::string_view text, bool exact) {
+  std::vector<int32_t> ids;
+  tokenizer.encode_ordinary(text, ids);
+  for (int32_t id : ids) ESP_CHECK(id >= 0 && id < tokenizer.vocab_size());
+  const std::string back = tokenizer.decode(ids);
+  if (exact) ESP_CHECK(back == text);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0 || size > 65536) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::string_view first = text.substr(0, text.find('\0'));
+  const std::string_view second = text.substr(std::min(first.size() + 1, text.size()));
+  try {
+    switch (data[0] % 3) {
+      case 0:
+        encode_some(*data::read_gpt2_files(first, second, "fuzz input"), first, false);
+        break;
+      case 1:  // every byte has a token: what was encoded comes back
+        encode_some(*data::read_gpt2_files(with_letters(first), second, "fuzz input"), second, true);
+        break;
+      case 2:
+        encode_some(*data::read_vocab_txt(first, (data[0] & 4) != 0, "fuzz input"), second, false);
+        break;
+    }
+  } catch (const IoError&) {
+  }
+  return 0;
+}

@@ -1,0 +1,63 @@
+#include "esp/obs/prometheus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "esp/base/error.h"
+#include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
+
+namespace esp::obs {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Prometheus, EscapesWhatALabelMayNotHold) {
+  EXPECT_EQ(prometheus_label("a\\b\"c\nd"), "a\\\\b\\\"c\\nd");
+  EXPECT_EQ(prometheus_label("größe"), "größe");
+  EXPECT_EQ(prometheus_label("a\xff"
+                             "b"),
+            "a\xef\xbf\xbd"
+            "b");
+}
+
+TEST(Prometheus, SaysTheLastWholeLineOfALongFile) {
+  TemporaryFolder folder;
+  std::string lines;
+  for (int step = 1; step <= 5000; ++step)
+    lines += "{\"step\":" + std::to_string(step) + ",\"loss\":0.5,\"step_ms\":250}\n";
+  write_whole_file(folder.path() + "/metrics.jsonl", lines + "{\"step\":5001,\"lo");
+  const std::string text = prometheus_text({folder.path()});
+  const std::string run = "{run=\"" + std::filesystem::path(folder.path()).filename().string() + "\"} ";
+  EXPECT_THAT(text, HasSubstr("# HELP espalier_step Optimizer steps done.\n# TYPE espalier_step gauge\nespalier_step" +
+                              run + "5000\n"));
+  EXPECT_THAT(text, HasSubstr("espalier_step_seconds" + run + "0.25\n"));
+  EXPECT_THAT(text, Not(HasSubstr("espalier_val_loss")));
+}
+
+TEST(Prometheus, GroupsTheSamplesOfSeveralRunsUnderOneName) {
+  TemporaryFolder folder;
+  for (const char* name : {"a", "b"}) {
+    std::filesystem::create_directories(folder.path() + "/" + name + "/ranks");
+    write_whole_file(folder.path() + "/" + name + "/metrics.jsonl", "{\"step\":3,\"loss\":null}\n");
+  }
+  write_whole_file(folder.path() + "/b/ranks/rank-0.json",
+                   R"({"rank":0,"comm":[{"group":"dp","op":"all_reduce","algo":"ring","transport":"shm","calls":4}],)"
+                   R"("memory":{"parameter":{"current":1,"peak":2}}})");
+  const std::string text = prometheus_text({folder.path() + "/a", folder.path() + "/b/"});
+  EXPECT_THAT(text,
+              HasSubstr("# TYPE espalier_loss gauge\nespalier_loss{run=\"a\"} NaN\nespalier_loss{run=\"b\"} NaN\n"));
+  EXPECT_THAT(text, HasSubstr("espalier_collective_calls_total{run=\"b\",rank=\"0\",group=\"dp\",op=\"all_reduce\","
+                              "algorithm=\"ring\",transport=\"shm\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("espalier_memory_peak_bytes{run=\"b\",rank=\"0\",category=\"parameter\"} 2\n"));
+}
+
+TEST(Prometheus, SaysWhatIsNoRunFolder) {
+  EXPECT_THROW(prometheus_text({"/nowhere/at/all"}), IoError);
+}
+
+}  // namespace
+}  // namespace esp::obs

@@ -1,0 +1,119 @@
+"""Our backend of torch.distributed, with real processes: every call, DistributedDataParallel against gloo, and ends."""
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from ranks import LIMIT_S, PYTHON, SOURCE, environment, need_torch, run_ranks
+
+HERE = pathlib.Path(__file__).resolve().parent
+SCRIPT = SOURCE / "examples/python/train_ddp_bert.py"
+
+
+def setUpModule():
+    need_torch()
+
+
+class Backend(unittest.TestCase):
+    def test_two_ranks(self):
+        for rank, output in enumerate(run_ranks(self, 2, HERE / "backend_ranks.py")):
+            self.assertIn(f"rank {rank} good", output)
+
+    def test_three_ranks_over_tcp(self):
+        for rank, output in enumerate(run_ranks(self, 3, HERE / "backend_ranks.py", BACKEND_OPTIONS="transport=tcp")):
+            self.assertIn(f"rank {rank} good", output)
+
+    def test_one_rank(self):
+        self.assertIn("rank 0 good", run_ranks(self, 1, HERE / "backend_ranks.py", "strided", "asynchronous", "data_parallel")[0])
+
+
+class Bert(unittest.TestCase):
+    """The BERT script: only the name of the backend differs."""
+    STEPS = ["--epochs", 2, "--items", 24, "--batch_size", 4, "--workers", 0, "--threads", 1]
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def results(self, name):
+        return [json.loads((self.folder / f"{name}.{rank}").read_text()) for rank in range(2)]
+
+    def train(self, backend):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        outputs = run_ranks(self, 2, "-m", "espalier.torch", SCRIPT, "--backend", backend, "--port", port, "--json",
+                            self.folder / backend, *self.STEPS)
+        self.assertRegex(outputs[0], r"\[Epoch 2/2\] Loss: 0\.\d{4}\n")
+        return self.results(backend)
+
+    def test_losses_are_gloo_s_bit_for_bit(self):
+        ours, theirs = self.train("espalier"), self.train("gloo")
+        self.assertEqual([r["backend"] for r in ours + theirs], ["espalier"] * 2 + ["gloo"] * 2)
+        for rank in range(2):
+            self.assertEqual(len(ours[rank]["losses"]), 6)
+            # A sum of two has one rounding whatever its order.
+            self.assertEqual(ours[rank]["losses"], theirs[rank]["losses"])
+            self.assertEqual(ours[rank]["checksum"], theirs[rank]["checksum"])
+        self.assertEqual(ours[0]["checksum"], ours[1]["checksum"])
+        self.assertNotEqual(ours[0]["losses"], ours[1]["losses"])  # other data
+
+    def test_espalier_launch_starts_it(self):
+        command = [os.environ["ESPALIER"], "launch", "--nproc-per-node", "2", "--", PYTHON, "-m", "espalier.torch", SCRIPT,
+                   "--json", self.folder / "launched", *self.STEPS, "--epochs", 1]
+        answer = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LIMIT_S, env=environment())
+        self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
+        self.assertRegex(answer.stdout, r"\[Epoch 1/1\] Loss: 0\.\d{4}\n")
+        ours = self.results("launched")
+        self.assertEqual(ours[0]["checksum"], ours[1]["checksum"])
+
+
+class Endings(unittest.TestCase):
+    DIES = """
+import os, sys, torch, torch.distributed as dist, espalier.torch
+rank = int(os.environ["RANK"])
+dist.init_process_group("espalier", init_method="file://" + os.environ["MEET"], rank=rank, world_size=2)
+dist.barrier()
+if rank == 1:
+    os.kill(os.getpid(), 9)
+work = dist.all_reduce(torch.ones(1000), async_op=True)
+try:
+    work.wait()
+except RuntimeError as error:
+    print("told:", error, work.is_success(), flush=True)
+    sys.exit(5)
+"""
+
+    def test_a_rank_that_dies_is_told_of(self):
+        with tempfile.TemporaryDirectory() as folder:
+            meet = {"MEET": os.path.join(folder, "meet"), "WORLD_SIZE": "2"}
+            ranks = [subprocess.Popen([PYTHON, "-c", self.DIES], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env=environment(**meet, RANK=str(rank))) for rank in range(2)]
+            for process in ranks:
+                self.addCleanup(process.kill)
+            output = ranks[0].communicate(timeout=LIMIT_S)[0]
+            ranks[1].communicate(timeout=LIMIT_S)
+        self.assertEqual((ranks[0].returncode, ranks[1].returncode), (5, -9), output)
+        self.assertRegex(output, r"told: communication: .*rank 1.* False")
+
+    def test_a_process_may_end_with_calls_under_way(self):
+        """Rank 1 never makes the call that rank 0 leaves behind."""
+        leaves = ('import os, torch, torch.distributed as dist, espalier.torch\n'
+                  'rank = int(os.environ["RANK"])\n'
+                  'dist.init_process_group("espalier", init_method="file://" + os.environ["MEET"], rank=rank, world_size=2)\n'
+                  'dist.barrier()\n'
+                  'if rank == 0: dist.all_reduce(torch.ones(9), async_op=True); dist.isend(torch.ones(9), 1)\n'
+                  'print("last line", flush=True)\n')
+        begun = time.monotonic()
+        for output in run_ranks(self, 2, "-c", leaves):
+            self.assertIn("last line", output)
+        self.assertLess(time.monotonic() - begun, LIMIT_S / 2)  # the group's own limit is half an hour
+
+
+if __name__ == "__main__":
+    unittest.main()
