@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "esp/base/clock.h"
 #include "esp/kernel/floating.h"
 
 namespace esp::kernel {
@@ -138,7 +139,9 @@ void ProductCheck::pass(void* c, const void* a, const void* b, int64_t m, int64_
     *last ^= 0x40;
   }
   ++num_checked_;
+  const int64_t begun = now_ns();
   if (auto found = check_product(c, a, b, m, n, k, options, dtype); found && !fault_) fault_ = found;
+  last_ns_ = now_ns() - begun;
 }
 
 }  // namespace esp::kernel

@@ -40,6 +40,7 @@ class ProductCheck {
   // A new round; `seed` draws.
   void begin(uint64_t seed);
   int64_t num_checked() const { return num_checked_; }
+  int64_t last_ns() const { return last_ns_; }  // that the last check took
   const std::optional<ProductFault>& fault() const { return fault_; }
   // For tests of whoever listens: the next product drawn gets a wrong bit first.
   void spoil_next() { spoil_ = true; }
@@ -51,7 +52,7 @@ class ProductCheck {
 
  private:
   std::optional<int64_t> drawn_;
-  int64_t num_passed_ = 0, num_checked_ = 0;
+  int64_t num_passed_ = 0, num_checked_ = 0, last_ns_ = 0;
   bool spoil_ = false;
   std::optional<ProductFault> fault_;
 };

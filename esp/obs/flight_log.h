@@ -44,7 +44,12 @@ Json to_json(const FlightLog& log);
 std::string describe(const FlightRecord& record);  // «collective all_reduce #7 of group 3, 4096 bytes: begun»
 
 // One line per record of all ranks, by Unix time, and after them what every rank left unfinished. Offsets, when given,
-// are added to each rank's clock.
-std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int64_t> clock_offsets_ns = {});
+// are added to each rank's clock. `last`: of the lines only so many, the newest; 0: all.
+std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int64_t> clock_offsets_ns = {},
+                            size_t last = 0);
+
+// Where the ranks stood in each group when they wrote last, one line per group in which they differ or something was
+// unfinished: «group 0: ranks 0-1,3 were in all_reduce #57; rank 2 had ended #56». Empty: all ended alike.
+std::string whereabouts(std::span<const FlightLog> logs);
 
 }  // namespace esp::obs

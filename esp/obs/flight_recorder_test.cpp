@@ -203,6 +203,23 @@ TEST(FlightLog, MergesRanksByTheirClocks) {
   EXPECT_EQ(json["records"][0]["state"], "begun");
 }
 
+TEST(FlightLog, SaysWhereTheRanksStoodAndCutsTheTimelineToItsEnd) {
+  FlightRecorder zero({.capacity = 16, .rank = 0}), one({.capacity = 16, .rank = 1});
+  for (FlightRecorder* each : {&zero, &one}) {
+    each->record(collective(FlightState::begun, 6));
+    each->record(collective(FlightState::ended, 6));
+  }
+  FlightLog logs[] = {log_of(zero), log_of(one)};
+  EXPECT_EQ(whereabouts(logs), "");
+  zero.record(collective(FlightState::begun, 7));
+  logs[0] = log_of(zero);
+  const std::string places = whereabouts(logs);
+  EXPECT_NE(places.find("rank 1 had ended all_reduce #6"), std::string::npos) << places;
+  EXPECT_NE(places.find("rank 0 in all_reduce #7"), std::string::npos) << places;
+  const std::string last = merged_timeline(logs, {}, 2);
+  EXPECT_TRUE(last.starts_with("… 3 records before these\n")) << last;
+}
+
 TEST(FlightLog, RefusesWhatIsNoRecorderAndReadsACutOne) {
   FlightRecorder recorder({.capacity = 16});
   for (uint64_t i = 0; i < 10; ++i) recorder.record(collective(FlightState::ended, i));

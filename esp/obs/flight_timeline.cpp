@@ -1,8 +1,10 @@
 // Flight logs for people and tools: JSON of one rank, one timeline of many.
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "esp/base/check.h"
@@ -40,7 +42,7 @@ std::string describe(const FlightRecord& record) {
   return text + fmt::format(", {} bytes: {}", record.bytes, name_of(record.state));
 }
 
-std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int64_t> clock_offsets_ns) {
+std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int64_t> clock_offsets_ns, size_t last) {
   ESP_CHECK(clock_offsets_ns.empty() || clock_offsets_ns.size() == logs.size(), "{} logs, {} offsets", logs.size(),
             clock_offsets_ns.size());
   struct Line {
@@ -58,7 +60,9 @@ std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int
 
   fmt::memory_buffer text;
   auto out = std::back_inserter(text);
-  for (const Line& line : lines)
+  const size_t first = last > 0 && lines.size() > last ? lines.size() - last : 0;
+  if (first > 0) fmt::format_to(out, "… {} records before these\n", first);
+  for (const Line& line : std::span(lines).subspan(first))
     fmt::format_to(out, "{:+16.9f} s  rank {:<3} {}\n", static_cast<double>(line.at_ns - lines.front().at_ns) * 1e-9,
                    line.rank, describe(*line.record));
   for (const FlightLog& log : logs) {
@@ -66,6 +70,49 @@ std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int
     for (const FlightRecord& record : unfinished(log)) fmt::format_to(out, "  {}\n", describe(record));
   }
   return fmt::to_string(text);
+}
+
+namespace {
+
+// The last collective of one rank in a group.
+struct Last {
+  uint64_t sequence = 0;
+  bool open = false;
+  std::string text;
+};
+
+std::string in_words(const Last& last) {
+  if (last.sequence == 0) return "had made no call";
+  return last.open ? fmt::format("in {} #{}", last.text, last.sequence)
+                   : fmt::format("had ended {} #{}", last.text, last.sequence);
+}
+
+}  // namespace
+
+std::string whereabouts(std::span<const FlightLog> logs) {
+  std::map<uint64_t, std::map<int64_t, Last>> groups;  // by group, by rank
+  for (const FlightLog& log : logs)
+    for (const FlightRecord& record : log.records)
+      if (record.kind == FlightKind::collective && record.sequence > 0)
+        groups[record.group][log.rank] = {record.sequence, record.state == FlightState::begun, record.text};
+  std::string text;
+  for (const auto& [group, ranks] : groups) {
+    std::map<std::string, std::vector<int64_t>> places;
+    bool open = false;
+    for (const auto& [rank, last] : ranks) {
+      places[in_words(last)].push_back(rank);
+      open = open || last.open;
+    }
+    if (places.size() < 2 && !open) continue;
+    text += fmt::format("group {:x}:", group);
+    const char* before = " ";
+    for (const auto& [place, who] : places) {
+      text += fmt::format("{}rank{} {} {}", before, who.size() == 1 ? "" : "s", fmt::join(who, ", "), place);
+      before = "; ";
+    }
+    text += '\n';
+  }
+  return text;
 }
 
 }  // namespace esp::obs

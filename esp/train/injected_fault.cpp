@@ -18,7 +18,6 @@ struct KindRow {
   Kind kind;
 };
 constexpr KindRow kKinds[] = {{"loop", Kind::loop},
-                              {"slow", Kind::slow},
                               {"flip", Kind::flip},
                               {"product", Kind::product},
                               {"evaluate", Kind::evaluate}};

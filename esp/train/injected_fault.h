@@ -2,7 +2,6 @@
 // that what is tested is what runs. It says so aloud at the start of the run; a text it does not understand is refused.
 //
 //   loop      the rank computes for ever at the beginning of the step, and answers signals as usual
-//   slow      from that step on every step of the rank takes WHAT milliseconds longer
 //   flip      after the step bit WHAT of the rank's parameters and optimizer state, numbered through, is turned over
 //   product   in the step one product of matrices comes out wrong
 //   evaluate  like loop, at the beginning of the evaluation after that step
@@ -15,13 +14,13 @@
 namespace esp::train {
 
 struct InjectedFault {
-  enum class Kind { none, loop, slow, flip, product, evaluate } kind = Kind::none;
+  enum class Kind { none, loop, flip, product, evaluate } kind = Kind::none;
   int rank = 0;
   int64_t step = 0;  // from 1, as they are told
   uint64_t what = 0;
 
   bool is(Kind asked, int at_rank, int64_t at_step) const {
-    return kind == asked && rank == at_rank && (kind == Kind::slow ? at_step >= step : at_step == step);
+    return kind == asked && rank == at_rank && at_step == step;
   }
 };
 

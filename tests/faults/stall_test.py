@@ -1,0 +1,145 @@
+"""Ranks that stop or loop while the others wait for them: how soon the right one is named, with the call it keeps waiting,
+and whether anyone is named without cause. Prints its figures; ESPALIER_TEST_LONG=1 or TRIALS=n for the long form."""
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from driving import run
+from watched_run import LONG, Watched, spread, trials
+
+
+class Stalling(Watched):
+    def check_named(self, name, event, rank):
+        """The event blames the rank, and the call it tells is the one a waiting rank's recorder has open."""
+        self.assertEqual(event["ranks"], [rank], event)
+        self.assertNotIn(rank, event["waiting"])
+        waiting = event["waiting"][0]
+        records = [r for r in self.flight(name)[waiting] if r["kind"] == "collective"]
+        last = records[-1]
+        self.assertEqual((last["text"], last["sequence"], last["state"]), (event["op"], event["sequence"], "begun"))
+        self.assertEqual(f"{last['group']:x}", event["group"])
+        self.assertIn(f"rank {rank} ", self.said(name))
+
+
+class Stopped(Stalling):
+    def test_a_stopped_rank_is_named(self):
+        """SIGSTOP at a random moment, then SIGCONT; the same job goes on to the next."""
+        ranks, took = 4, []
+        process = self.begin("run", "--set", "train.eval_every=40", "--set", "checkpoint.every=50", ranks=ranks)
+        self.wait_for_steps("run", process, 8)
+        pids, draw = self.pids(process), random.Random(5)
+        for trial in range(trials(1, 50)):
+            rank = draw.randrange(ranks)
+            time.sleep(draw.uniform(0, 0.5))
+            os.kill(pids[rank], signal.SIGSTOP)
+            stopped = time.time()
+            event = self.wait_for_event("run", "stall", trial + 1)
+            took.append(event["wall_s"] - stopped)
+            self.check_named("run", event, rank)
+            self.assertFalse(event["answers"])
+            os.kill(pids[rank], signal.SIGCONT)
+            self.wait_for_event("run", "stall_over", trial + 1)
+            self.wait_for_steps("run", process, self.steps_made("run") + 5)
+        self.assertLess(max(took), 5)
+        print(f"SIGSTOP: {len(took)} of {len(took)} right, {spread(took)}")
+
+
+class Looping(Stalling):
+    def loops(self, kind, count, words=()):
+        took, draw = [], random.Random(6)
+        for trial in range(count):
+            name, rank, step = f"{kind}{trial}", draw.randrange(4), draw.randrange(6, 12)
+            process = self.begin(name, "--set", "train.eval_every=1", "--set", "train.eval_batches=1", *words,
+                                 fault=f"{kind}:{rank}:{step}")
+            # The step told last is the one before the loop, or the loop's own where it comes after it.
+            told = step - 1
+            self.wait_for_steps(name, process, told)
+            told_at = time.time()
+            event = self.wait_for_event(name, "stall")
+            took.append(event["wall_s"] - told_at)
+            self.check_named(name, event, rank)
+            self.assertTrue(event["answers"])
+            self.assertEqual(event["phase"], "step" if kind == "loop" else "evaluation")
+            process.kill()
+            process.wait()
+        self.assertLess(max(took), 5)
+        print(f"endless loop ({kind}): {len(took)} of {len(took)} right, {spread(took)}")
+
+    def test_a_rank_that_loops_in_a_step_is_named(self):
+        self.loops("loop", trials(1, 25))
+
+    @unittest.skipUnless(LONG, "long form")
+    def test_a_rank_that_loops_in_an_evaluation_is_named(self):
+        self.loops("evaluate", trials(1, 25))
+
+    @unittest.skipUnless(LONG, "long form")
+    def test_where_the_model_is_divided(self):
+        self.loops("loop", trials(1, 10), ("--set", "parallel.tp=2", "--set", "parallel.dp=2"))
+        self.loops("loop", trials(1, 10), ("--set", "parallel.pp=2", "--set", "train.micro_batch=2"))
+        self.loops("loop", trials(1, 10), ("--set", "sync.method=zero3"))
+
+
+class Ending(Stalling):
+    def test_after_the_timeout_the_run_ends_with_3(self):
+        process = self.begin("run", "--set", "comm.timeout_s=3", ranks=3, fault="loop:1:8")
+        self.assertEqual(self.wait_for_end(process), 3, self.said("run"))
+        self.assertEqual(self.events("run", "stall")[0]["ranks"], [1])
+        self.assertIn("rank 1 is behind", self.said("run"))
+
+    def test_a_fault_that_is_not_understood_is_refused(self):
+        answer = run("train", self.run_file(), "--nproc", "2", "--run-dir", self.path("refused"),
+                     env={"ESPALIER_FAULT": "lop:1:8"})
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertIn("loop", answer.stderr)
+
+
+class Quiet(Stalling):
+    def test_nobody_is_named_without_cause(self):
+        """8 ranks on the cores there are, evaluating and writing checkpoints all the time."""
+        seconds = int(os.environ.get("SECONDS", 1800 if LONG else 3))
+        cores = len(os.sched_getaffinity(0))
+        ranks = 4 * cores
+        process = self.begin("run", "--set", "train.eval_every=10", "--set", "checkpoint.every=25", "--set",
+                             f"train.global_batch={ranks}", ranks=ranks)
+        self.wait_for_steps("run", process, 1)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and process.poll() is None:
+            time.sleep(0.1)
+        self.assertIsNone(process.poll(), self.said("run"))
+        print(f"{ranks} ranks on {cores} cores for {seconds} s, {self.steps_made('run')} steps: "
+              f"{len(self.events('run'))} false alarms")
+        self.assertEqual(self.events("run"), [])
+
+
+class Straggling(Stalling):
+    def test_a_slower_rank_is_named(self):
+        process = self.begin("run", "--set", "model.dim=128", "--set", "model.seq_len=64", ranks=2)
+        self.wait_for_steps("run", process, 5)
+        pid, going = self.pids(process)[1], True
+
+        def hold_up():  # stopped a third of the time
+            while going:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.005)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.010)
+
+        thread = threading.Thread(target=hold_up)
+        first = self.steps_made("run")
+        thread.start()
+        try:
+            event = self.wait_for_event("run", "straggler")
+        finally:
+            going = False
+            thread.join()
+        self.assertEqual(event["ranks"], [1])
+        print(f"a rank stopped a third of the time: named {event['step'] - first} steps later, the other waited "
+              f"{event['waited_ms']:.1f} of {event['step_ms']:.1f} ms")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,97 @@
+"""A small run of several ranks that tests disturb: starting it, finding its ranks, waiting for its steps and events."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+from driving import ESPALIER, children, wait_until
+from train_test import InFolder
+
+LONG = os.environ.get("ESPALIER_TEST_LONG") == "1"
+
+
+def trials(short, long):
+    """How often to try: TRIALS says so, or the form of the test does."""
+    return int(os.environ.get("TRIALS", long if LONG else short))
+
+
+def rank_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        for word in file.read().split(b"\0"):
+            if word.startswith(b"RANK="):
+                return int(word[5:])
+    return None
+
+
+def spread(seconds):
+    """«p50 2.41 s, max 2.60 s»"""
+    ordered = sorted(seconds)
+    return f"p50 {ordered[len(ordered) // 2]:.2f} s, max {ordered[-1]:.2f} s"
+
+
+class Watched(InFolder):
+    def setUp(self):
+        super().setUp()
+        self.started = []
+        self.addCleanup(self.end_all)
+
+    def end_all(self):
+        for process in self.started:
+            if process.poll() is None:
+                for pid in children(process.pid):
+                    try:
+                        os.kill(pid, signal.SIGCONT)
+                    except ProcessLookupError:
+                        pass
+                process.kill()
+            process.communicate()
+
+    def begin(self, name, *words, ranks=4, steps=1000000, fault=None, launcher=("train",)):
+        command = [ESPALIER, *launcher, self.run_file(steps), "--run-dir", self.path(name), "--set", "run.threads=1",
+                   "--set", "log.tensorboard=false", *words]
+        if launcher == ("train",):
+            command += ["--nproc", str(ranks)]
+        environment = dict(os.environ, **({"ESPALIER_FAULT": fault} if fault else {}))
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=open(self.path(name + ".stderr"), "wb"),
+                                   env=environment, start_new_session=True)
+        self.started.append(process)
+        return process
+
+    def said(self, name):
+        with open(self.path(name + ".stderr"), errors="replace") as file:
+            return file.read()
+
+    def pids(self, process):
+        """Of the ranks, by rank."""
+        return {rank_of(pid): pid for pid in children(process.pid)}
+
+    def wait_for_steps(self, name, process, count, limit=60):
+        reached = wait_until(lambda: self.steps_made(name) >= count or process.poll() is not None, limit)
+        self.assertTrue(reached and process.poll() is None, self.said(name))
+
+    def events(self, name, kind=None):
+        try:
+            with open(self.path(name + "/events.jsonl")) as file:
+                lines = [json.loads(line) for line in file.read().split("\n")[:-1]]
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if kind is None or line["event"] == kind]
+
+    def wait_for_event(self, name, kind, count=1, limit=30):
+        self.assertTrue(wait_until(lambda: len(self.events(name, kind)) >= count, limit),
+                        f"no {kind}: {self.events(name)}\n{self.said(name)[-2000:]}")
+        return self.events(name, kind)[count - 1]
+
+    def wait_for_end(self, process, limit=60):
+        end = time.monotonic() + limit
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        return process.poll()
+
+    def flight(self, name):
+        """The records of all ranks, by rank."""
+        path = self.path(name + ".flight.json")
+        subprocess.run([ESPALIER, "flight", self.path(name), "--json", path], check=True, timeout=60)
+        with open(path) as file:
+            return {log["rank"]: log["records"] for log in json.load(file)}
