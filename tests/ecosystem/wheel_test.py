@@ -1,0 +1,43 @@
+"""A wheel of the bindings, installed as a user does, away from the sources."""
+import glob
+import os
+import subprocess
+import tempfile
+import unittest
+
+from ranks import PYTHON, SOURCE, environment, need_torch
+
+PROGRAM = """
+import numpy, espalier
+assert espalier._lib._name.startswith(espalier.__path__[0]), espalier._lib._name
+with espalier.init() as comm:
+    array = numpy.ones(3, dtype="float32")
+    comm.all_reduce(array)
+    print(comm.size, array.tolist())
+import importlib.metadata as metadata
+point, = [p for p in metadata.entry_points(group="torch.backends") if p.name == "espalier"]
+point.load()()
+import torch.distributed
+print(hasattr(torch.distributed.Backend, "ESPALIER"))
+"""
+
+
+class Wheel(unittest.TestCase):
+    def test_brings_its_library_and_says_it_is_a_backend(self):
+        need_torch()
+        build = os.path.dirname(os.path.dirname(os.environ["ESPALIER_LIBRARY"]))
+        clean = {k: v for k, v in environment().items() if k not in ("ESPALIER_LIBRARY", "PYTHONPATH")}
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([SOURCE / "python/make_wheel", build, folder], check=True, capture_output=True, timeout=60)
+            wheel, = glob.glob(folder + "/*.whl")
+            subprocess.run([PYTHON, "-m", "venv", "--system-site-packages", folder + "/venv"], check=True, timeout=60)
+            python = folder + "/venv/bin/python"
+            subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--disable-pip-version-check",
+                            wheel], check=True, timeout=60, env=clean)
+            answer = subprocess.run([python, "-c", PROGRAM], capture_output=True, text=True, timeout=60, cwd=folder, env=clean)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual(answer.stdout, "1 [1.0, 1.0, 1.0]\nTrue\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
