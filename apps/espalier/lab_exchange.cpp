@@ -20,6 +20,8 @@
 namespace esp::app {
 namespace {
 
+constexpr const char* kAllReduce = "all-reduce";
+
 struct ExchangeLab {
   int nproc = 4;
   int64_t steps = 6;
@@ -44,22 +46,21 @@ std::vector<Way> ways_of(const ExchangeLab& o) {
            {"sync.method=ps", fmt::format("sync.servers={}", o.nproc)},
            2 * (n - 1) / n,
            {}},
-          {"all-reduce", "2(N−1)/N·S", {"sync.method=allreduce", "comm.all_reduce=ring"}, 2 * (n - 1) / n, {}}};
+          {kAllReduce, "2(N−1)/N·S", {"sync.method=allreduce"}, 2 * (n - 1) / n, {}}};
 }
 
-// Gradients travel as stored; only the exchange of values is counted, not the few words about clocks and norms.
+// Only the exchange of values is counted: of all-reduces the one that moves most, the others are norms and flags.
 void count(Way& way, int64_t steps) {
   for (const TrainedRank& rank : way.run.ranks) {
     double sent = 0, received = 0;
     for (const TrainedRank::Calls& calls : rank.comm) {
-      const bool values = calls.group == "ps" || (way.settings[0] == "sync.method=allreduce" &&
-                                                  calls.op == "all_reduce" && calls.bytes_sent > 10000);
-      if (!values) continue;
-      sent += static_cast<double>(calls.bytes_sent) / static_cast<double>(steps);
-      received += static_cast<double>(calls.bytes_received) / static_cast<double>(steps);
+      const auto out = static_cast<double>(calls.bytes_sent), in = static_cast<double>(calls.bytes_received);
+      if (calls.group == "ps") sent += out, received += in;
+      if (way.name == kAllReduce && calls.op == "all_reduce")
+        sent = std::max(sent, out), received = std::max(received, in);
     }
-    way.sent = std::max(way.sent, sent);
-    way.received = std::max(way.received, received);
+    way.sent = std::max(way.sent, sent / static_cast<double>(steps));
+    way.received = std::max(way.received, received / static_cast<double>(steps));
   }
 }
 
@@ -106,12 +107,14 @@ int run_lab_exchange(const ExchangeLab& o) {
   std::vector<Way> ways = measure(o);
   model_links(o, ways);
   const double s = 4.0 * static_cast<double>(ways[0].run.parameters);
+  // Layers divide by powers of two; else chunks differ by an element.
+  const double uneven = (o.nproc & (o.nproc - 1)) == 0 ? 0 : 1e-3;
   Findings findings;
   std::vector<Cells> cells;
   Json rows = Json::array();
   for (const Way& way : ways) {
-    findings.exact(fmt::format("{}: sent by the busiest rank, a step", way.name), way.words, way.busiest_of_s * s,
-                   way.sent, "B");
+    findings.within(fmt::format("{}: sent by the busiest rank, a step", way.name), way.words, way.busiest_of_s * s,
+                    way.sent, uneven, "B");
     cells.push_back({way.name, fmt::format("{:.3f}", way.sent / s), fmt::format("{:.3f}", way.received / s),
                      fmt::format("{:.1f}", way.run.median_step_ms()), fmt::format("{:.6f}", way.run.loss.back()),
                      fmt::format("{:.2f}", way.link_s)});

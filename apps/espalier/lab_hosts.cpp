@@ -4,6 +4,9 @@
 // With M hosts of G ranks, N = MG, what leaves a host in an all-reduce of S bytes is 2(M−1)/M·S at least (hierarchical,
 // torus), 2(N−1)/N·S for a ring through ranks in order, and G times that where ranks were dealt out in turn.
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,7 +22,6 @@
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/base/json.h"
-#include "esp/base/rng.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/simulate.h"
 
@@ -57,12 +59,18 @@ std::vector<Crossed> modelled(const HostsLab& o) {
   return rows;
 }
 
+// 32 bytes that nobody can guess.
+std::string random_hex() {
+  std::ifstream source("/dev/urandom", std::ios::binary);
+  unsigned char bytes[32];
+  if (!source.read(reinterpret_cast<char*>(bytes), sizeof bytes)) throw IoError("cannot read /dev/urandom");
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
 void measure(const HostsLab& o, std::vector<Crossed>& rows) {
   const TemporaryFolder folder;
   const std::string secret = folder.path() + "/secret";
-  std::string hex;
-  for (uint64_t i = 0; i < 4; ++i) hex += fmt::format("{:016x}", random_bits(now_ns(), 1, i));
-  write_file(secret, hex);
+  write_file(secret, random_hex());
   std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   const ShapedHosts hosts(o.hosts, fmt::format("{}mbit", o.mbit));
   for (Crossed& row : rows) {

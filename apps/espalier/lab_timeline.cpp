@@ -63,9 +63,13 @@ std::string timeline_key() {
 
 std::string timelines_svg(const std::string& title, const std::vector<TimelinePicture>& pictures) {
   constexpr double kWidth = 1200, kLeft = 80, kRight = 30, kTop = 84, kRow = 18, kBox = 15, kHead = 26;
-  double longest = 0, height = kTop;
+  // One that is far longer than the shortest would squeeze all others: it goes on beyond the edge.
+  double longest = 0, shortest = 1e300, height = kTop;
+  for (const TimelinePicture& picture : pictures)
+    shortest = std::min(shortest, picture.timeline.makespan / picture.unit);
   for (const TimelinePicture& picture : pictures) {
-    longest = std::max(longest, picture.timeline.makespan / picture.unit);
+    const double units = picture.timeline.makespan / picture.unit;
+    if (units <= 2 * shortest) longest = std::max(longest, units);
     height += kHead + kRow * static_cast<double>(picture.timeline.stages.size()) + 10;
   }
   std::string svg = svg_open(kWidth, height + 10);
@@ -84,7 +88,9 @@ std::string timelines_svg(const std::string& title, const std::vector<TimelinePi
     for (size_t stage = 0; stage < picture.timeline.stages.size(); ++stage, y += kRow) {
       svg += svg_text(kLeft - 8, y + kBox * 0.8, "end", fmt::format("stage {}", stage), "style=\"font-size:11px\"");
       for (const parallel::TimedAction& timed : picture.timeline.stages[stage].actions)
-        svg += box_svg(timed, picture, kLeft, y, kBox, pixels);
+        if (kLeft + timed.end * pixels <= kWidth - kRight + 1) svg += box_svg(timed, picture, kLeft, y, kBox, pixels);
+      if (picture.timeline.makespan / picture.unit > longest * 1.001)
+        svg += svg_text(kWidth - kRight + 6, y + kBox * 0.8, "start", "…");
     }
     y += 10;
   }
