@@ -1,7 +1,7 @@
-# esp_embed_texts(target folder): every .toml of the folder as a constant of the target. The made file holds a table of
-# names and texts, esp::plan::embedded_texts() of catalog_texts.h, made anew whenever one of them changes.
+# esp_embed_texts(target room header pattern…): the files of the patterns as constants of the target. The made file holds a
+# table of names and texts, esp::<room>::embedded_texts() of the header, made anew whenever one of them changes.
 #
-# Run as a script (cmake -P) it writes that file: -DOUT=… -DFILES=a;b.
+# Run as a script (cmake -P) it writes that file: -DOUT=… -DROOM=… -DHEADER=… -DFILES=a;b.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(rows "")
   foreach(path ${FILES})
@@ -9,10 +9,10 @@ if(CMAKE_SCRIPT_MODE_FILE)
     file(READ ${path} text)
     string(APPEND rows "    {\"${name}\", R\"~~~(${text})~~~\"},\n")
   endforeach()
-  file(WRITE ${OUT} "// Made from the descriptions of esp/plan/catalog.
-#include \"esp/plan/catalog_texts.h\"
+  file(WRITE ${OUT} "// Made from the files it holds.
+#include \"${HEADER}\"
 
-namespace esp::plan {
+namespace esp::${ROOM} {
 namespace {
 
 constexpr EmbeddedText kTexts[] = {
@@ -24,18 +24,18 @@ std::span<const EmbeddedText> embedded_texts() {
   return kTexts;
 }
 
-}  // namespace esp::plan
+}  // namespace esp::${ROOM}
 ")
   return()
 endif()
 
 set(ESP_EMBED_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
 
-function(esp_embed_texts target folder)
-  file(GLOB files CONFIGURE_DEPENDS ${folder}/*.toml)
+function(esp_embed_texts target room header)
+  file(GLOB files CONFIGURE_DEPENDS ${ARGN})
   set(made ${CMAKE_CURRENT_BINARY_DIR}/${target}_texts.cpp)
   add_custom_command(OUTPUT ${made}
-    COMMAND ${CMAKE_COMMAND} "-DOUT=${made}" "-DFILES=${files}" -P ${ESP_EMBED_SCRIPT}
+    COMMAND ${CMAKE_COMMAND} "-DOUT=${made}" -DROOM=${room} -DHEADER=${header} "-DFILES=${files}" -P ${ESP_EMBED_SCRIPT}
     DEPENDS ${files} ${ESP_EMBED_SCRIPT} VERBATIM)
   target_sources(${target} PRIVATE ${made})
 endfunction()

@@ -97,7 +97,10 @@ function(esp_room name)
   endif()
 
   if(name STREQUAL "plan")  # the shipped descriptions travel in the binary
-    esp_embed_texts(esp_${name} ${dir}/catalog)
+    esp_embed_texts(esp_${name} plan esp/plan/catalog_texts.h ${dir}/catalog/*.toml)
+  elseif(name STREQUAL "dash")  # and the page
+    set(web ${CMAKE_SOURCE_DIR}/web)
+    esp_embed_texts(esp_${name} dash esp/dash/web_files.h ${web}/*.html ${web}/*.css ${web}/*.js)
   endif()
 
   if(ESP_TESTS AND tests)

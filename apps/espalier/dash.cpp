@@ -1,0 +1,51 @@
+// espalier dash: the web page over run folders.
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "apps/espalier/command.h"
+#include "apps/espalier/dash_knowledge.h"
+#include "esp/base/error.h"
+#include "esp/dash/dashboard.h"
+
+namespace esp::app {
+namespace {
+
+struct Dash {
+  std::string folder;
+  int port = 0;
+};
+
+int run_dash(const Dash& o) {
+  dash::Dashboard dashboard(o.folder, dash_knowledge());
+  dashboard.planner = dash_planner;
+  // Before threads start, so that the signal comes to us alone.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  dash::HttpServer server(o.port);
+  const dash::Gate gate(dash::random_token(), server.port());
+  server.start([&](const dash::Request& request) { return dashboard.serve(gate, request); });
+  fmt::print("http://127.0.0.1:{}/{}/\n", server.port(), gate.token());
+  fmt::print(stderr, "{} runs under {}; the address above is for this machine's users alone. Ctrl-C ends.\n",
+             dashboard.names().size(), o.folder);
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&ends, &signal);
+  server.stop();
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+void define_dash(CLI::App& app, Chosen& chosen) {
+  auto o = keep<Dash>(app, chosen, run_dash);
+  app.add_option("folder", o->folder, "a run folder, or one that holds run folders")->type_name("DIR")->required();
+  app.add_option("--port", o->port, "of 127.0.0.1 [any free one]")->type_name("P")->check(CLI::Range(0, 65535));
+}
+
+}  // namespace esp::app

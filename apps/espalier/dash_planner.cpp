@@ -1,0 +1,172 @@
+// The planner's page of the dashboard: a search small enough to answer while somebody waits.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/espalier/dash_knowledge.h"
+#include "apps/espalier/plan_inputs.h"
+#include "esp/base/error.h"
+#include "esp/dash/trace.h"
+#include "esp/model/model.h"
+#include "esp/plan/own_time.h"
+#include "esp/plan/report.h"
+#include "esp/plan/search/explain.h"
+#include "esp/plan/search/methods.h"
+#include "esp/plan/search/nearest.h"
+#include "esp/plan/search/plan_problem.h"
+#include "esp/plan/simulate/step.h"
+
+namespace esp::app {
+namespace {
+
+constexpr size_t kMostPoints = 1500, kTop = 10;
+constexpr int64_t kMostActions = 20000;  // of a timeline
+// What people run: without it a search takes seconds rather than a moment.
+constexpr const char* kUsual[] = {"schedule=1f1b,interleaved:2,interleaved:4,zb-h1", "offload=none", "division=equal"};
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string choices() {
+  Json models = Json::array(), clusters = Json::array();
+  for (const plan::ModelRow& row : plan::shipped_catalog().models())
+    models.push_back(
+        {{"name", row.name}, {"help", row.help}, {"parameters", row.shape.parameters()}, {"seq", row.shape.seq}});
+  for (const model::Preset& row : model::presets()) {
+    if (plan::shipped_catalog().find_model(row.name)) continue;
+    const plan::Shape shape = plan::shape_of(row.config, std::string(row.name));
+    models.push_back({{"name", row.name}, {"help", ""}, {"parameters", shape.parameters()}, {"seq", shape.seq}});
+  }
+  for (const plan::ClusterRow& row : plan::shipped_catalog().clusters())
+    clusters.push_back({{"name", row.name},
+                        {"help", row.help},
+                        {"gpus", row.cluster.size()},
+                        {"processor", row.cluster.processor.name},
+                        {"memory_bytes", row.cluster.processor.memory_bytes}});
+  return dumped({{"models", models}, {"clusters", clusters}});
+}
+
+PlanInputs inputs_of(const dash::Request& request) {
+  PlanInputs inputs;
+  inputs.model = request.parameter("model");
+  inputs.cluster = request.parameter("cluster");
+  // Names of the catalog only: a page has no business with files.
+  if (inputs.model.find_first_of("/\\") != std::string::npos || inputs.model.ends_with(".toml") ||
+      inputs.cluster.find_first_of("/\\") != std::string::npos || inputs.cluster.ends_with(".toml"))
+    throw UsageError("a model and a cluster of the catalog are wanted, by name");
+  const auto whole = [&](const char* name, double most) {
+    const double value = request.number(name, 0);
+    if (value < 0 || value > most || value != std::floor(value))
+      throw UsageError(fmt::format("{}: a whole number up to {} is wanted", name, most));
+    return value;
+  };
+  if (const double gpus = whole("gpus", 1e6); gpus > 0) inputs.gpus = static_cast<int>(gpus);
+  if (const double batch = whole("batch", 1e7); batch > 0) inputs.global_batch = static_cast<int64_t>(batch);
+  if (const double seq = whole("seq", 1e7); seq > 0) inputs.seq = static_cast<int64_t>(seq);
+  inputs.precision = request.parameter("precision");
+  return inputs;
+}
+
+Json point(const plan::PlanProblem& problem, const plan::Found& one) {
+  const auto pp = static_cast<size_t>(plan::PlanAxis::pp);
+  return {{"policy", problem.text_of(one.choice)},
+          {"step_s", one.time_s},
+          {"memory_bytes", one.memory_bytes},
+          {"pp", problem.axes()[pp].values[one.choice[pp]]}};
+}
+
+// With memory by category, for the few that are looked at closely.
+Json full_point(const plan::PlanProblem& problem, const plan::Found& one) {
+  Json json = point(problem, one);
+  const plan::Estimate estimate = problem.estimate_at(one.choice);
+  json["memory"] = plan::to_json(estimate.memory);
+  json["mfu"] = estimate.mfu;
+  json["bubble"] = estimate.bubble;
+  json["tokens_per_s"] = estimate.tokens_per_s;
+  for (const auto& [name, time] : {std::pair{"compute_s", estimate.compute_s},
+                                   {"bubble_s", estimate.bubble_s},
+                                   {"exposed_s", estimate.exposed_s},
+                                   {"optimizer_s", estimate.optimizer_s},
+                                   {"offload_s", estimate.offload_s}})
+    json[name] = time;
+  return json;
+}
+
+std::string timeline_of(const Planned& planned, const plan::PlanProblem& problem, const plan::Found& best) {
+  const plan::Policy policy = problem.policy_at(best.choice);
+  const plan::Cluster& cluster = problem.cluster_at(best.choice);
+  if (policy.num_micro_batches() * policy.pp * policy.interleave * 2 > kMostActions)
+    return "{\"error\":\"too many micro-batches to draw; espalier plan simulate --trace writes them for Perfetto\"}";
+  try {
+    Json trace;
+    plan::simulate_step(plan::is_own(cluster, policy) ? plan::own_step(planned.shape, cluster, policy)
+                                                      : plan::step_input(planned.shape, cluster, policy),
+                        &trace);
+    return dash::window_of(dash::parse_trace(trace.dump()), -1e300, 1e300, 4000);
+  } catch (const UsageError& error) {
+    return dumped({{"error", error.what()}});
+  }
+}
+
+std::string search(const dash::Request& request) {
+  const PlanInputs inputs = inputs_of(request);
+  const Planned planned = read_plan_inputs(inputs);
+  plan::Space space = plan::whole_space(planned.shape, planned.cluster, planned.policy, {planned.cluster.size()});
+  if (request.parameter("space") != "whole")
+    for (const char* axis : kUsual) plan::narrow(space, axis);
+  const plan::PlanProblem problem(planned.shape, planned.cluster, space, plan::objective("time"));
+  plan::SearchOptions options;
+  options.top = kTop;
+  options.pareto = true;
+  options.keep_seen = kMostPoints;
+  const plan::SearchResult result = plan::search_integer(problem, options);
+  const plan::Counts& counts = result.counts;
+  Json json = {{"model", planned.shape.name},
+               {"parameters", planned.shape.parameters()},
+               {"seq", planned.shape.seq},
+               {"batch", planned.policy.global_batch},
+               {"gpus", planned.cluster.size()},
+               {"cluster", planned.cluster.name},
+               {"processor", planned.cluster.processor.name},
+               {"considered", counts.considered},
+               {"too_large", counts.too_large},
+               {"evaluated", counts.evaluated},
+               {"feasible", counts.feasible()},
+               {"elapsed_s", result.elapsed_s},
+               {"assumed", planned.assumed},
+               {"points", Json::array()},
+               {"front", Json::array()},
+               {"top", Json::array()}};
+  if (!result.found()) {
+    const plan::NearestMiss miss = plan::nearest_miss(problem);
+    json["error"] = miss.any ? fmt::format("it fits in no way: the most sparing, {}, needs {} on each processor",
+                                           problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes))
+                             : "no layout keeps the rules; a batch or a number of processors with more divisors would";
+    return dumped(json);
+  }
+  json["capacity"] = problem.capacity(result.best().choice);
+  for (const plan::Found& one : result.seen) json["points"].push_back(point(problem, one));
+  for (const plan::Found& one : result.front) json["front"].push_back(full_point(problem, one));
+  for (const plan::Found& one : result.top) json["top"].push_back(full_point(problem, one));
+  json["explain"] = plan::to_json(plan::explain(problem, result.best().choice));
+  json["stages"] = Json::array();
+  const plan::Policy policy = problem.policy_at(result.best().choice);
+  json["describe"] = plan::describe(policy);
+  for (const plan::Memory& memory :
+       plan::stage_memories(planned.shape, problem.cluster_at(result.best().choice), policy))
+    json["stages"].push_back(plan::to_json(memory));
+  std::string text = dumped(json);
+  text.back() = ',';
+  return text + "\"timeline\":" + timeline_of(planned, problem, result.best()) + "}";
+}
+
+}  // namespace
+
+std::string dash_planner(const dash::Request& request) {
+  return request.path.ends_with("/choices") ? choices() : search(request);
+}
+
+}  // namespace esp::app

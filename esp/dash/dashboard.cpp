@@ -1,0 +1,125 @@
+#include "esp/dash/dashboard.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/dash/page.h"
+#include "esp/dash/plain_text.h"
+
+namespace esp::dash {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostRuns = 1000, kMostKeys = 16;
+
+// Scripts and styles are files of ours, data come from us, nothing else does anything.
+constexpr const char* kPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string error_json(const std::string& what) {
+  return "{\"error\":" + json_quoted(what) + "}";
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> all;
+  for (size_t at = 0; at <= text.size() && all.size() < kMostKeys;) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    if (end > at) all.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return all;
+}
+
+int buckets_of(const Request& request) {
+  return static_cast<int>(std::clamp(request.number("buckets", 800), 1.0, 8e3));
+}
+
+}  // namespace
+
+Dashboard::Dashboard(const std::string& folder, Knowledge knowledge)
+    : folder_(folder), knowledge_(std::move(knowledge)) {
+  while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
+  std::error_code error;
+  if (!fs::is_directory(folder_, error))
+    throw UsageError(fmt::format("{}: no folder; give a run folder, or one that holds run folders", folder));
+  look();
+}
+
+void Dashboard::look() {
+  std::error_code error;
+  const auto add = [&](const fs::path& path, const std::string& name) {
+    if (runs_.size() < kMostRuns && !runs_.contains(name) && is_run_folder(path))
+      runs_.emplace(name, std::make_unique<RunFolder>(path, name));
+  };
+  if (is_run_folder(folder_)) {
+    const std::string own = fs::absolute(folder_, error).lexically_normal().filename();
+    return add(folder_, own.empty() ? "run" : own);
+  }
+  for (auto at = fs::recursive_directory_iterator(folder_, fs::directory_options::skip_permission_denied, error);
+       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+    std::error_code ignored;
+    if (!at->is_directory(ignored) || at->is_symlink(ignored)) continue;
+    add(at->path(), at->path().lexically_relative(folder_));
+    if (at.depth() >= 1 || is_run_folder(at->path())) at.disable_recursion_pending();
+  }
+}
+
+std::vector<std::string> Dashboard::names() {
+  const std::lock_guard lock(mutex_);
+  look();
+  std::vector<std::string> all;
+  for (const auto& [name, run] : runs_) all.push_back(name);
+  return all;
+}
+
+RunFolder* Dashboard::find(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto at = runs_.find(name);
+  return at == runs_.end() ? nullptr : at->second.get();  // runs are never taken out
+}
+
+std::string Dashboard::api(const Request& request, const std::string& what) {
+  if (what == "runs") {
+    Json list = Json::array();
+    for (const std::string& name : names()) list.push_back(find(name)->brief());
+    return dumped({{"runs", list}, {"planner", planner != nullptr}});
+  }
+  if (what.starts_with("plan") && planner) return planner(request);
+  RunFolder* run = find(request.parameter("run"));
+  if (!run) throw UsageError("no such run");
+  if (what == "run") return run->detail(knowledge_);
+  const double from = request.number("from", -1e300), to = request.number("to", 1e300);
+  if (what == "series") return run->series(words(request.parameter("keys")), from, to, buckets_of(request));
+  if (what == "timeline") return run->timeline(from, to, buckets_of(request));
+  throw UsageError("no such question");
+}
+
+Response Dashboard::answer(const Request& request, const std::string& path) {
+  if (path == "/") return {200, "text/html", live_page(), kPolicy};
+  if (path == "/app.js") return {200, "text/javascript", page_script(), ""};
+  if (path == "/style.css") return {200, "text/css", page_style(), ""};
+  if (!path.starts_with("/api/")) return {404, "text/plain", "nothing here", ""};
+  try {
+    return {200, "application/json", api(request, path.substr(5)), ""};
+  } catch (const Error& error) {
+    return {error.exit_code() == ExitCode::usage ? 404 : 200, "application/json", error_json(error.what()), ""};
+  }
+}
+
+Response Dashboard::serve(const Gate& gate, const Request& request) {
+  std::string path;
+  if (const auto refusal = gate.refusal(request, path)) return {refusal->status, "text/plain", refusal->why, ""};
+  return answer(request, path);
+}
+
+}  // namespace esp::dash

@@ -1,0 +1,57 @@
+// One run folder, read as it grows. Files are opened read-only, never through a symbolic link, and only by the names
+// the trainer gives them; whatever is wrong with one is said in its place and spoils nothing else.
+//
+// Thread-safe: one mutex, held while the folder is read and while an answer is made.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "esp/base/json.h"
+#include "esp/dash/series.h"
+#include "esp/dash/trace.h"
+#include "esp/dash/traffic.h"
+
+namespace esp::dash {
+
+// What the app knows and this room does not: the planner's view of a run (from the text of its run file and its number
+// of ranks), and how algorithms share their bytes.
+struct Knowledge {
+  std::function<Json(const std::string& run_toml, int world)> plan_of_run;
+  PeerShares peer_shares;
+};
+
+class RunFolder {
+ public:
+  RunFolder(std::string path, std::string name);
+
+  const std::string& name() const { return name_; }
+  // A few words of the run, for the list: no more is read than what is new at the end of its log.
+  Json brief();
+  // Everything but curves and timeline.
+  std::string detail(const Knowledge& knowledge);
+  std::string series(const std::vector<std::string>& keys, double from, double to, int buckets);
+  std::string timeline(double from_us, double to_us, int buckets);  // IoError: no trace, or a bad one
+
+ private:
+  std::optional<std::string> text_of(const std::string& file, size_t max_bytes) const;
+  Json json_of(const std::string& file) const;  // null: not there; {"error": …}: bad
+  std::vector<Json> rank_files() const;
+  Json incidents() const;
+  Json known(const Knowledge& knowledge) const;
+  std::string stamp() const;  // changes when anything but the log does
+
+  std::string path_, name_;
+  std::mutex mutex_;  // guards what follows
+  SeriesFile metrics_;
+  std::string detail_stamp_, trace_stamp_;
+  std::string detail_;  // JSON, open at its end
+  std::optional<Trace> trace_;
+};
+
+bool is_run_folder(const std::string& path);
+
+}  // namespace esp::dash

@@ -1,0 +1,216 @@
+#include "esp/dash/trace.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "esp/base/error.h"
+#include "esp/dash/plain_text.h"
+
+namespace esp::dash {
+namespace {
+
+constexpr size_t kMaxRanks = 4096, kMaxLines = 64;
+
+struct RawSpan {
+  double begin = 0, end = 0;
+  SpanKind kind = SpanKind::other;
+  uint32_t name = 0;
+};
+
+// By what a span is called: whole passes of one device, or actions of a pipeline ("F3", "B3", "I3", "W3").
+SpanKind kind_of(std::string_view name, std::string_view category) {
+  if (category == "communication") return SpanKind::communication;
+  if (category == "host") return SpanKind::host;
+  if (name == "optimizer" || name == "update") return SpanKind::update;
+  if (name == "evaluate") return SpanKind::evaluate;
+  if (name.starts_with("F") || name == "forward") return SpanKind::forward;
+  if (name.starts_with("W")) return SpanKind::weights;
+  if (name.starts_with("B") || name.starts_with("I") || name == "backward") return SpanKind::backward;
+  return SpanKind::other;
+}
+
+struct Event {
+  std::string_view ph, name, category, arg_name;
+  double pid = -1, tid = 0, ts = -1, dur = -1;
+};
+
+Event event_of(std::string_view object) {
+  Event event;
+  for_each_field(object, [&](std::string_view key, std::string_view value) {
+    const auto text = [&] { return value.size() >= 2 && value[0] == '"' ? value.substr(1, value.size() - 2) : value; };
+    if (key == "ph")
+      event.ph = text();
+    else if (key == "name")
+      event.name = text();
+    else if (key == "cat")
+      event.category = text();
+    else if (key == "pid")
+      event.pid = number_of(value).value_or(-1);
+    else if (key == "tid")
+      event.tid = number_of(value).value_or(0);
+    else if (key == "ts")
+      event.ts = number_of(value).value_or(-1);
+    else if (key == "dur")
+      event.dur = number_of(value).value_or(-1);
+    else if (key == "args" && event.ph == "M")
+      for_each_field(value, [&](std::string_view arg, std::string_view given) {
+        if (arg == "name") event.arg_name = given;
+      });
+  });
+  return event;
+}
+
+class Reader {
+ public:
+  void take(std::string_view object) {
+    const Event e = event_of(object);
+    if (e.pid < 0 || e.pid > 1e6 || e.tid < 0 || e.tid > 1e6) return;
+    const std::pair key(static_cast<int64_t>(e.pid), static_cast<int64_t>(e.tid));
+    if (e.ph == "M" && e.name == "process_name") process_names_[key.first] = string_of(e.arg_name);
+    if (e.ph == "M" && e.name == "thread_name") line_names_[key] = string_of(e.arg_name);
+    if (e.ph != "X" || e.ts < 0 || e.dur < 0) return;
+    auto [at, fresh] = spans_.try_emplace(key);
+    if (fresh && (spans_.size() > kMaxRanks * kMaxLines)) throw IoError("trace.json: more rows than can be shown");
+    at->second.push_back({e.ts, e.ts + e.dur, kind_of(e.name, e.category), name_id(e.name)});
+    ++num_spans_;
+  }
+
+  Trace finish() {
+    Trace trace;
+    trace.num_spans = num_spans_;
+    trace.names = std::move(names_);
+    double begin = 1e300, end = 0;
+    for (auto& [key, spans] : spans_) {
+      // Outer spans first: of two that begin together the longer holds the other.
+      std::sort(spans.begin(), spans.end(), [](const RawSpan& a, const RawSpan& b) {
+        return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+      });
+      begin = std::min(begin, spans.front().begin);
+      for (const RawSpan& span : spans) end = std::max(end, span.end);
+    }
+    if (spans_.empty()) return trace;
+    trace.length_us = end - begin;
+    for (auto& [key, spans] : spans_) {
+      if (trace.ranks.empty() || trace.ranks.back().rank != key.first) {
+        const auto name = process_names_.find(key.first);
+        trace.ranks.push_back({key.first, name == process_names_.end() ? "" : name->second, {}});
+      }
+      const auto name = line_names_.find(key);
+      trace.ranks.back().lines.push_back({name == line_names_.end() ? "" : name->second, flattened(spans, begin)});
+      spans = {};
+    }
+    return trace;
+  }
+
+ private:
+  uint32_t name_id(std::string_view name) {
+    const auto at = ids_.find(std::string(name));
+    if (at != ids_.end()) return at->second;
+    const auto id = static_cast<uint32_t>(names_.size());
+    names_.push_back(std::string(name));
+    ids_.emplace(std::string(name), id);
+    return id;
+  }
+
+  static void push(std::vector<Segment>& out, double begin, double end, const RawSpan& of, double zero) {
+    if (end > begin) out.push_back({begin - zero, end - zero, of.kind, of.name});
+  }
+
+  static std::vector<Segment> flattened(const std::vector<RawSpan>& spans, double zero) {
+    std::vector<Segment> out;
+    out.reserve(spans.size());
+    std::vector<const RawSpan*> open;
+    double at = 0;  // all before is told
+    const auto close_until = [&](double time) {
+      while (!open.empty() && open.back()->end <= time) {
+        push(out, at, open.back()->end, *open.back(), zero);
+        at = std::max(at, open.back()->end);
+        open.pop_back();
+      }
+    };
+    for (const RawSpan& span : spans) {
+      close_until(span.begin);
+      if (!open.empty()) push(out, at, span.begin, *open.back(), zero);
+      at = std::max(at, span.begin);
+      open.push_back(&span);
+    }
+    close_until(1e300);
+    return out;
+  }
+
+  uint64_t num_spans_ = 0;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, uint32_t> ids_;
+  std::map<int64_t, std::string> process_names_;
+  std::map<std::pair<int64_t, int64_t>, std::string> line_names_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<RawSpan>> spans_;
+};
+
+bool computes(SpanKind kind) {
+  return kind == SpanKind::forward || kind == SpanKind::backward || kind == SpanKind::weights;
+}
+
+// A rank's step ends with its update. Steps are told apart by counting them; a window is that of all ranks.
+std::vector<TraceStep> steps_of(const Trace& trace) {
+  std::vector<TraceStep> steps;
+  size_t common = trace.ranks.empty() ? 0 : SIZE_MAX;
+  for (const TraceRank& rank : trace.ranks) {
+    size_t step = 0;
+    bool updating = false;
+    for (const Segment& s : rank.lines.empty() ? std::vector<Segment>() : rank.lines.front().segments) {
+      if (s.kind == SpanKind::update) updating = true;
+      if (!computes(s.kind)) continue;
+      if (updating) ++step;
+      updating = false;
+      if (steps.size() <= step) steps.push_back({s.begin_us, s.end_us, 0});
+      steps[step].begin_us = std::min(steps[step].begin_us, s.begin_us);
+      steps[step].end_us = std::max(steps[step].end_us, s.end_us);
+      steps[step].busy_us += s.end_us - s.begin_us;
+    }
+    common = std::min(common, updating ? step + 1 : step);
+  }
+  steps.resize(std::min(steps.size(), common));
+  return steps;
+}
+
+}  // namespace
+
+std::string_view name_of(SpanKind kind) {
+  constexpr std::array<std::string_view, kNumSpanKinds> kNames = {
+      "forward", "backward", "weight gradients", "update", "communication", "host", "evaluation", "other"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+double TraceStep::bubble(size_t num_ranks) const {
+  return busy_us > 0 ? (end_us - begin_us) * static_cast<double>(num_ranks) / busy_us - 1 : 0;
+}
+
+Trace parse_trace(std::string_view text) {
+  Reader reader;
+  uint64_t dropped = 0;
+  bool found = false;
+  const bool whole = for_each_field(text, [&](std::string_view key, std::string_view value) {
+    if (key == "otherData")
+      for_each_field(value, [&](std::string_view name, std::string_view number) {
+        if (name == "dropped_spans") dropped = static_cast<uint64_t>(std::max(0.0, number_of(number).value_or(0)));
+      });
+    if (key != "traceEvents" || value.empty() || value[0] != '[') return;
+    found = true;
+    for (size_t at = 1; at < value.size();) {
+      at = value.find('{', at);
+      if (at == std::string_view::npos) break;
+      const size_t end = value_end(value, at);
+      if (end == std::string_view::npos) break;
+      reader.take(value.substr(at, end - at));
+      at = end;
+    }
+  });
+  if (!whole || !found) throw IoError("trace.json: not a trace, or cut short");
+  Trace trace = reader.finish();
+  trace.dropped = dropped;
+  trace.steps = steps_of(trace);
+  return trace;
+}
+
+}  // namespace esp::dash

@@ -1,0 +1,119 @@
+// A window of a trace as the page draws it.
+#include <algorithm>
+
+#include "esp/dash/plain_text.h"
+#include "esp/dash/trace.h"
+
+namespace esp::dash {
+namespace {
+
+constexpr int kMaxBuckets = 8000;
+
+// Segments that share a pixel, drawn as one.
+struct Heap {
+  double begin = 0, end = 0, longest = -1;
+  std::array<double, kNumSpanKinds> by_kind{};
+  uint32_t name = 0;
+  int64_t count = 0;
+
+  void add(const Segment& s) {
+    if (count == 0) begin = s.begin_us;
+    end = s.end_us;
+    by_kind[static_cast<size_t>(s.kind)] += s.end_us - s.begin_us;
+    if (s.end_us - s.begin_us > longest) {
+      longest = s.end_us - s.begin_us;
+      name = s.name;
+    }
+    ++count;
+  }
+  size_t kind() const {
+    return static_cast<size_t>(std::max_element(by_kind.begin(), by_kind.end()) - by_kind.begin());
+  }
+};
+
+void append_segment(std::string& out, double begin, double end, size_t kind, uint32_t name, int64_t count) {
+  if (out.back() != '[') out += ',';
+  append_exact(out, static_cast<double>(static_cast<int64_t>(begin * 1000)) / 1000);
+  out += ',';
+  append_number(out, end - begin);
+  out += ',' + std::to_string(kind) + ',' + std::to_string(name) + ',' + std::to_string(count);
+}
+
+void append_line(std::string& out, const TraceLine& line, double from, double to, double pixel) {
+  out += "{\"name\":" + json_quoted(line.name) + ",\"segments\":[";
+  auto at = std::lower_bound(line.segments.begin(), line.segments.end(), from,
+                             [](const Segment& s, double time) { return s.end_us < time; });
+  Heap heap;
+  const auto flush = [&] {
+    if (heap.count > 0) append_segment(out, heap.begin, heap.end, heap.kind(), heap.name, heap.count);
+    heap = {};
+  };
+  for (; at != line.segments.end() && at->begin_us <= to; ++at) {
+    const bool wide = at->end_us - at->begin_us >= pixel;
+    if (heap.count > 0 && (wide || at->end_us - heap.begin > pixel || at->begin_us - heap.end > pixel)) flush();
+    if (wide)
+      append_segment(out, at->begin_us, at->end_us, static_cast<size_t>(at->kind), at->name, 1);
+    else
+      heap.add(*at);
+  }
+  flush();
+  out += "]}";
+}
+
+void append_times(std::string& out, const TraceRank& rank, double from, double to) {
+  std::array<double, kNumSpanKinds> times{};
+  if (!rank.lines.empty())
+    for (const Segment& s : rank.lines.front().segments)
+      times[static_cast<size_t>(s.kind)] += std::max(0.0, std::min(to, s.end_us) - std::max(from, s.begin_us));
+  out += ",\"times\":[";
+  for (size_t i = 0; i < kNumSpanKinds; ++i) {
+    if (i > 0) out += ',';
+    append_number(out, times[i]);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+std::string window_of(const Trace& trace, double from, double to, int buckets) {
+  from = std::clamp(from, 0.0, trace.length_us);
+  to = std::clamp(to, from, trace.length_us);
+  const double pixel = (to - from) / std::clamp(buckets, 50, kMaxBuckets);
+  std::string out = "{\"length_us\":";
+  append_number(out, trace.length_us);
+  for (const auto& [name, value] : {std::pair{"from", from}, {"to", to}}) {
+    out += std::string(",\"") + name + "\":";
+    append_exact(out, value);
+  }
+  out += ",\"spans\":" + std::to_string(trace.num_spans) + ",\"dropped\":" + std::to_string(trace.dropped);
+  out += ",\"kinds\":[";
+  for (size_t i = 0; i < kNumSpanKinds; ++i) out += (i ? "," : "") + json_quoted(name_of(static_cast<SpanKind>(i)));
+  out += "],\"names\":[";
+  for (size_t i = 0; i < trace.names.size(); ++i) out += (i ? "," : "") + json_quoted(trace.names[i]);
+  out += "],\"steps\":[";
+  for (size_t i = 0; i < trace.steps.size(); ++i) {
+    const TraceStep& s = trace.steps[i];
+    out += i ? ",[" : "[";
+    append_exact(out, s.begin_us);
+    out += ',';
+    append_exact(out, s.end_us);
+    out += ',';
+    append_number(out, s.bubble(trace.ranks.size()));
+    out += ']';
+  }
+  out += "],\"ranks\":[";
+  for (size_t i = 0; i < trace.ranks.size(); ++i) {
+    const TraceRank& rank = trace.ranks[i];
+    out += std::string(i ? "," : "") + "{\"rank\":" + std::to_string(rank.rank) + ",\"name\":" + json_quoted(rank.name);
+    append_times(out, rank, from, to);
+    out += ",\"lines\":[";
+    for (size_t j = 0; j < rank.lines.size(); ++j) {
+      if (j > 0) out += ',';
+      append_line(out, rank.lines[j], from, to, pixel);
+    }
+    out += "]}";
+  }
+  return out + "]}";
+}
+
+}  // namespace esp::dash

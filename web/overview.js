@@ -1,0 +1,55 @@
+// The figures at a glance, who was slowest, what went wrong.
+class Overview {
+  constructor() { this.element = h("dl", { class: "tiles" }); }
+  show(brief, detail, series) {
+    const summary = detail.summary || {}, last = (key) => { const d = series?.[key]; return d?.mean?.length ? d.mean[d.mean.length - 1] : null; };
+    const tile = (name, value, small, more) => h("div", { class: "tile" + (more ? " " + more : "") }, h("dt", {}, name), h("dd", {}, value, small ? h("small", {}, small) : null));
+    const done = detail.steps ? Math.min(1, brief.step / detail.steps) : 0, step_ms = last("step_ms");
+    const left = detail.steps && brief.state === "running" && step_ms ? `about ${seconds((detail.steps - brief.step) * step_ms / 1e3)} left` : brief.state;
+    const progress = tile("Step", `${brief.step.toLocaleString("en")}${detail.steps ? ` / ${detail.steps.toLocaleString("en")}` : ""}`, left, "progress");
+    if (detail.steps) {
+      const bar = h("i");
+      bar.style.setProperty("width", `${100 * done}%`);
+      progress.lastChild.append(h("div", { class: "bar", role: "progressbar", "aria-valuenow": Math.round(100 * done), "aria-label": "Steps done" }, bar));
+    }
+    const layout = Object.entries(summary.layout || {}).filter(([, size]) => typeof size === "number" && size > 1).map(([axis, size]) => `${axis} ${size}`).join(" × ");
+    const peak = Math.max(0, ...(detail.ranks || []).map((rank) => rank.peak_bytes || 0));
+    this.element.replaceChildren(progress, tile("Loss", number(last("loss")), last("val_loss") !== null ? `validation ${number(last("val_loss"))}` : null),
+      tile("Tokens per second", count(last("tokens_per_s")), summary.tokens_per_s ? `${count(summary.tokens_per_s)} over the run` : null),
+      tile("MFU", percent(last("mfu")), null), tile("Ranks", String((detail.ranks || []).length || summary.world || 1), [layout, summary.sync && summary.world > 1 ? summary.sync : ""].filter(Boolean).join(", ") || null),
+      tile("Peak memory of a rank", bytes(peak || summary.peak_bytes), summary.parameters ? `${count(summary.parameters)} parameters` : null),
+      tile("Restarts", String(summary.restarts ?? (detail.incidents || []).filter((one) => one.event === "recovered").length), summary.wall_s ? `${seconds(summary.wall_s)} in all` : null));
+  }
+}
+
+class SlowestPanel {
+  constructor(onZoom) {
+    this.charts = [new Chart({ title: "Communication that shows, per step", unit: (v) => seconds(v / 1e3), fromZero: true, onZoom, height: 140 }),
+      new Chart({ title: "Waiting for the slowest rank, per step", unit: (v) => seconds(v / 1e3), fromZero: true, onZoom, height: 140 })];
+    this.who = h("div");
+    this.element = card("Slowest rank and exposed communication", [], h("div", { class: "grid" }, this.charts.map((one) => one.element)), this.who);
+  }
+  show(detail, chosen, data, range) {
+    ["exposed_ms", "waited_ms"].forEach((key, i) => this.charts[i].set(chosen.filter((run) => data.get(run.name)).map((run) => ({ name: run.name, style: run.style, data: data.get(run.name)[key] })), range));
+    const slowest = detail.slowest || [], all = slowest.reduce((sum, one) => sum + one.steps, 0), ranks = detail.ranks || [];
+    if (ranks.length < 2 && slowest.length < 2) return void this.who.replaceChildren(h("p", { class: "quiet" }, "One rank waits for nobody."));
+    const ids = [...new Set([...ranks.map((rank) => rank.rank), ...slowest.map((one) => one.rank)])].sort((a, b) => a - b);
+    const rows = ids.map((id) => {
+      const times = slowest.find((one) => one.rank === id), rank = ranks.find((one) => one.rank === id);
+      return [`rank ${id}`, times ? percent(times.steps / all) : "0 %", times ? seconds(times.waited_ms / 1e3) : "–", rank ? seconds((rank.exposed_ms_per_step || 0) / 1e3) : "–"];
+    }).sort((a, b) => parseFloat(b[1]) - parseFloat(a[1]));
+    const worst = slowest.slice().sort((a, b) => b.steps - a.steps)[0];
+    this.who.replaceChildren(h("p", {}, worst && ids.length > 1 ? `Rank ${worst.rank} came last in ${percent(worst.steps / all, 0)} of the logged steps${worst.steps / all > 1.8 / ids.length ? ": more than its share; look at its machine." : "."}` : ""),
+      table(["rank", "came last", "others waited, mean", "its own exposed communication"], rows, "Which rank came last"));
+  }
+}
+
+class IncidentsPanel {
+  constructor() { this.body = h("div"); this.element = card("Restarts and faults", [], this.body); }
+  show(detail) {
+    const incidents = detail.incidents || [];
+    if (!incidents.length) return void this.body.replaceChildren(h("p", { class: "quiet" }, "None were noted."));
+    const rest = (one) => Object.entries(one).filter(([key]) => !["event", "step", "wall_s", "mono_s", "seconds"].includes(key)).map(([key, value]) => `${key}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+    this.body.replaceChildren(table(["what", "step", "when", "took", "more"], incidents.map((one) => [String(one.event || "event"), one.step ?? "–", clock(one.wall_s), one.seconds ? seconds(one.seconds) : "–", rest(one)]), "Restarts and faults"));
+  }
+}

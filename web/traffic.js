@@ -1,0 +1,96 @@
+// Who sent how much to whom: a map of rank by rank, for one tier of links or all.
+class TrafficPanel {
+  constructor() {
+    this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Bytes sent from rank to rank" });
+    this.said = h("p", { class: "quiet" });
+    this.choice = h("select", { "aria-label": "Tier of links", onchange: () => this.draw() });
+    this.rows = h("div");
+    this.map = h("div", {}, this.canvas, this.said);
+    this.nothing = h("p", { class: "quiet" }, "One rank talks to nobody.");
+    this.body = h("div", { class: "matrix" }, this.map, this.rows);
+    this.element = card("Communication", h("label", {}, "links ", this.choice), this.nothing, this.body);
+    this.canvas.addEventListener("pointermove", (event) => {
+      const box = this.canvas.getBoundingClientRect();
+      this.point(Math.floor(((event.clientY - box.top) / box.height * 100 - 8) / 92 * this.n), Math.floor(((event.clientX - box.left) / box.width * 100 - 8) / 92 * this.n));
+    });
+    this.canvas.addEventListener("pointerleave", () => this.point(-1, -1));
+    this.canvas.addEventListener("keydown", (event) => {
+      const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      const [from, to] = this.at || [0, -1], fit = (v) => Math.min(this.n - 1, Math.max(0, v));
+      this.point(fit(from + by[0]), fit(to + by[1]));
+      say(this.said.textContent);
+    });
+    darkness.addEventListener("change", () => this.draw());
+    onResize(this.map, () => this.draw());
+  }
+
+  show(detail) {
+    const traffic = detail.traffic || { ranks: 0, tiers: [], rows: [] };
+    this.traffic = traffic;
+    this.n = traffic.ranks;
+    const any = traffic.tiers.length > 0;
+    this.nothing.hidden = any || traffic.rows.length > 0;
+    if ((detail.ranks || []).length === 0) this.nothing.textContent = "Ranks write their counts (ranks/rank-K.json) every few seconds and at the end; nothing is there yet.";
+    else this.nothing.textContent = "One rank talks to nobody.";
+    this.body.hidden = !any && !traffic.rows.length;
+    this.map.hidden = !any;
+    const before = this.choice.value;
+    this.choice.replaceChildren(h("option", { value: "" }, "all"), ...traffic.tiers.map((tier) => h("option", { value: tier.name }, tier.name || "unnamed")));
+    if (traffic.tiers.some((tier) => tier.name === before)) this.choice.value = before;
+    this.rows.replaceChildren(table(["group", "operation", "algorithm", "links", "calls", "bytes", "time"],
+      traffic.rows.filter((row) => row.bytes > 0 || row.ms > 0).slice(0, 40).map((row) => [row.group, row.op, row.algo, row.transport, count(row.calls), bytes(row.bytes), seconds(row.ms / 1e3)]), "What was sent, by group and operation"));
+    this.at = null;
+    this.draw();
+  }
+
+  sums() {
+    const all = new Float64Array(this.n * this.n);
+    for (const tier of this.traffic.tiers)
+      if (!this.choice.value || this.choice.value === tier.name) tier.bytes.forEach((value, i) => { all[i] += value; });
+    return all;
+  }
+
+  draw() {
+    if (!this.traffic || !this.n || this.map.hidden || !this.map.clientWidth) return;
+    const size = Math.min(384, this.map.clientWidth), scale = devicePixelRatio || 1, margin = size * 0.08, cell = (size - margin) / this.n;
+    this.canvas.width = this.canvas.height = size * scale;
+    const c = this.canvas.getContext("2d");
+    c.scale(scale, scale);
+    this.values = this.sums();
+    const most = Math.max(...this.values, 1), least = Math.min(...this.values.filter((value) => value > 0), most);
+    const faint = colour("--faint"), accent = colour("--accent");
+    c.font = "11px system-ui, sans-serif";
+    for (let from = 0; from < this.n; ++from)
+      for (let to = 0; to < this.n; ++to) {
+        const value = this.values[from * this.n + to];
+        c.globalAlpha = 1;
+        c.fillStyle = faint;
+        c.fillRect(margin + to * cell, margin + from * cell, cell - (cell > 4 ? 1 : 0), cell - (cell > 4 ? 1 : 0));
+        if (!value) continue;
+        c.globalAlpha = 1 - 0.85 * Math.log(most / value) / Math.max(Math.log(most / least), Math.log(100));
+        c.fillStyle = accent;
+        c.fillRect(margin + to * cell, margin + from * cell, cell - (cell > 4 ? 1 : 0), cell - (cell > 4 ? 1 : 0));
+      }
+    c.globalAlpha = 1;
+    c.fillStyle = colour("--soft");
+    const every = Math.ceil(this.n / 16);
+    c.textAlign = "center";
+    for (let i = 0; i < this.n; i += every) {
+      c.fillText(i, margin + (i + 0.5) * cell, margin - 6);
+      c.fillText(i, margin / 2, margin + (i + 0.5) * cell + 4);
+    }
+    const total = this.values.reduce((a, b) => a + b, 0);
+    this.canvas.setAttribute("aria-label", `Bytes sent from rank to rank, ${bytes(total)} in all. Arrow keys read pairs.`);
+    this.point(...(this.at || [-1, -1]));
+  }
+
+  point(from, to) {
+    const inside = from >= 0 && to >= 0 && from < this.n && to < this.n;
+    this.at = inside ? [from, to] : null;
+    const total = (this.values || []).reduce((a, b) => a + b, 0);
+    this.said.textContent = inside ? `rank ${from} to rank ${to}: ${bytes(this.values[from * this.n + to])}`
+      : `Rows send, columns receive; ${bytes(total)} in all. Bytes are the ranks' counts, shared among peers as their algorithm shares them.`;
+  }
+}
