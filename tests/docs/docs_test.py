@@ -172,7 +172,7 @@ class Scratch:
         environment["PATH"] = os.path.dirname(ESPALIER) + ":" + environment["PATH"]
         begun = time.monotonic()
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=self.path, env=environment, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
+                              stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=LIMIT_S)
         return done, time.monotonic() - begun
 
 
@@ -197,7 +197,7 @@ class Commands(unittest.TestCase):
                     if done.returncode != block.exit_code:
                         failed.append(f"{block.where} ended with {done.returncode}\n{done.stdout[-800:]}{done.stderr[-1500:]}")
         print(f"{counts} blocks, executed {wanted} in {seconds:.0f} s", file=sys.stderr)
-        self.assertEqual(failed, [], "\n".join(failed))
+        self.assertFalse(failed, "\n".join(failed))
 
 
 class Reference(unittest.TestCase):
