@@ -99,6 +99,7 @@ int run(int argc, char** argv) {
   CLI::App root{"Espalier: distributed training of large models, and the collectives under it", "espalier"};
   root.set_version_flag(
       "--version,-V", [] { return version_text(); }, "version, compiler, and what was found");
+  root.formatter(std::make_shared<HelpText>());
   root.get_formatter()->column_width(36);
   root.footer(std::string(kFooter));
   Chosen chosen;
