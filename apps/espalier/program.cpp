@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
+#include "apps/espalier/help_text.h"
 #include "apps/espalier/hygiene.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/version.h"
