@@ -1,5 +1,5 @@
-// The flight recorders of a run: flight/rank-K.flight in its folder, which outlive their ranks however they end. Those of
-// the start before are kept as rank-K.previous.flight.
+// The flight recorders of a run: flight/rank-K.flight in its folder, which outlive their ranks however they end. Those
+// of the start before are kept as rank-K.previous.flight.
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ struct Whereabouts {
   bool waiting = false;  // inside a call, for a while now
   net::Tag call;         // waiting: that one
   Phase phase = Phase::start;
-  int64_t number = 0;                   // of the step
+  int64_t number = 0;                    // of the step
   Duration in_phase = Duration::zero();  // not waiting: how long
 };
 

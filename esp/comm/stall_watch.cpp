@@ -61,8 +61,8 @@ StallWatch::~StallWatch() {
 void StallWatch::begin(Phase phase, int64_t number, double steps_long) {
   const auto now = Clock::now();
   std::lock_guard lock(mutex_);
-  // One that lasted longer than anyone's patience teaches nothing, or the next stall would be noticed late; two in a row
-  // are the new way of things.
+  // One that lasted longer than anyone's patience teaches nothing, or the next stall would be noticed late; two in a
+  // row are the new way of things.
   const Duration took = now - phase_began_;
   const bool odd = std::exchange(disturbed_, false) || took > patience_.of(phase_, steps_long_);
   if (!odd || was_odd_) patience_.learn(phase_, took);
@@ -159,8 +159,9 @@ void StallWatch::consider(const std::optional<Wait>& wait, Clock::time_point now
   silent_before_ = std::move(silent);
   const auto asked = Clock::now();
   const Duration waited = wait ? asked - wait->since : in_phase;
-  next_question_ = asked + (silent_before_.empty() ? std::clamp<Duration>(waited / 2, kAskAgain, std::chrono::seconds(5))
-                                                   : Duration(kAskAgain / 3));
+  next_question_ =
+      asked + (silent_before_.empty() ? std::clamp<Duration>(waited / 2, kAskAgain, std::chrono::seconds(5))
+                                      : Duration(kAskAgain / 3));
   std::optional<Stall> stall = judge(world_.rank, all);
   if (!stall) return;
   if (world_.rank != speaker_of(*stall, all)) return;

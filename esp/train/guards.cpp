@@ -16,7 +16,8 @@ using Kind = InjectedFault::Kind;
 // Whoever finds something appends it; a disk that is full must not end a run that only wanted to warn.
 void append_event(const Log& log, const std::string& folder, Json event) {
   try {
-    obs::EventLog(folder + "/events.jsonl", {.lines_per_write = 1, .sync = false, .stamp = true}).append(std::move(event));
+    obs::EventLog(folder + "/events.jsonl", {.lines_per_write = 1, .sync = false, .stamp = true})
+        .append(std::move(event));
   } catch (const std::exception& error) {
     log.warn("events.jsonl: {}", error.what());
   }
@@ -82,9 +83,8 @@ void Guards::begin_step() {
   const int64_t step = engine_.num_steps() + 1;
   begin(comm::Phase::step);
   if (standing_.flight)
-    standing_.flight->record({.kind = obs::FlightKind::step,
-                              .state = obs::FlightState::begun,
-                              .sequence = static_cast<uint64_t>(step)});
+    standing_.flight->record(
+        {.kind = obs::FlightKind::step, .state = obs::FlightState::begun, .sequence = static_cast<uint64_t>(step)});
   if (is_injected(Kind::loop, step)) loop_forever();
   // The first step is counted, so that one product of a later one can be drawn among as many.
   const int64_t every = config_.run.check_products_every;
@@ -101,9 +101,8 @@ void Guards::end_step(const StepResult& result, double seconds) {
   if (standing_.flight && std::exchange(num_checked_, products_.num_checked()) != products_.num_checked())
     standing_.flight->record({.text = "product", .bytes = static_cast<uint64_t>(products_.last_ns())});
   if (standing_.flight)
-    standing_.flight->record({.kind = obs::FlightKind::step,
-                              .state = obs::FlightState::ended,
-                              .sequence = static_cast<uint64_t>(step)});
+    standing_.flight->record(
+        {.kind = obs::FlightKind::step, .state = obs::FlightState::ended, .sequence = static_cast<uint64_t>(step)});
   if (products_.fault()) report_product();
   if (is_injected(Kind::flip, step)) replicas_.flip(standing_.fault.what);
   if (config_.run.check_replicas_every > 0 && step % config_.run.check_replicas_every == 0) compare();
@@ -136,8 +135,7 @@ void Guards::before_checkpoint() {
 void Guards::compare() {
   if (!replicas_.applies() || std::exchange(compared_at_, engine_.num_steps()) == engine_.num_steps()) return;
   const auto mark = [this](obs::FlightState state) {
-    if (standing_.flight)
-      standing_.flight->record({.state = state, .text = "compare", .bytes = replicas_.bytes()});
+    if (standing_.flight) standing_.flight->record({.state = state, .text = "compare", .bytes = replicas_.bytes()});
   };
   try {
     mark(obs::FlightState::begun);
@@ -151,12 +149,13 @@ void Guards::compare() {
 
 void Guards::report_product() {
   const kernel::ProductFault& fault = *products_.fault();
-  condemn(CommError(CommError::Kind::corrupt, standing_.rank(),
-                    fmt::format("rank {} multiplied wrong in step {}: column {} of a {}x{} by {}x{} product sums to {:g} "
-                                "where {:g} ± {:g} is right; do not trust this machine's processor",
-                                standing_.rank(), engine_.num_steps(), fault.column, fault.m, fault.k, fault.k, fault.n,
-                                fault.got, fault.want, fault.allowed)),
-          "product_wrong");
+  condemn(
+      CommError(CommError::Kind::corrupt, standing_.rank(),
+                fmt::format("rank {} multiplied wrong in step {}: column {} of a {}x{} by {}x{} product sums to {:g} "
+                            "where {:g} ± {:g} is right; do not trust this machine's processor",
+                            standing_.rank(), engine_.num_steps(), fault.column, fault.m, fault.k, fault.k, fault.n,
+                            fault.got, fault.want, fault.allowed)),
+      "product_wrong");
 }
 
 // Found by one rank or by some: all are to hear the same cause.

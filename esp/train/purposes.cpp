@@ -1,5 +1,5 @@
-// What a call is for, told by its group and how many elements it moves: made beforehand, since the stall watch asks on a
-// thread of its own when the run stands still.
+// What a call is for, told by its group and how many elements it moves: made beforehand, since the stall watch asks on
+// a thread of its own when the run stands still.
 #include <map>
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace esp::train {
 namespace {
 
 struct Purposes {
-  std::map<uint64_t, std::string> groups;           // names by id
+  std::map<uint64_t, std::string> groups;  // names by id
   std::map<uint64_t, std::string> moved;   // by count: buckets and units are large, and no two of one size common
 };
 
@@ -40,10 +40,9 @@ comm::Purpose purposes_of(Engine& engine, const RunConfig& config) {
   for (const auto& [line, group] : engine.pipe_lines()) call_it(group, std::string(line));
 
   if (config.sync.method == "allreduce" && config.sync.buckets == "fixed")
-    for (const sync::Bucket& bucket : sync::make_buckets(*engine.holdings().front().parameters,
-                                                         to_bytes(config.sync.first_bucket_mb),
-                                                         to_bytes(config.sync.bucket_mb),
-                                                         storage_type(config.train.precision)))
+    for (const sync::Bucket& bucket :
+         sync::make_buckets(*engine.holdings().front().parameters, to_bytes(config.sync.first_bucket_mb),
+                            to_bytes(config.sync.bucket_mb), storage_type(config.train.precision)))
       known.moved.emplace(static_cast<uint64_t>(bucket.count()), "gradients of " + first_to_last(bucket.parameters));
   for (const auto& unit : engine.holdings().front().parameters->units())
     known.moved.emplace(static_cast<uint64_t>(unit.count), unit.name);

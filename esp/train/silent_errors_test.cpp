@@ -1,5 +1,5 @@
-// What finds silent errors, without processes: the vote, every kind of flipped bit among engines on threads, stragglers,
-// and the faults tests ask for.
+// What finds silent errors, without processes: the vote, every kind of flipped bit among engines on threads,
+// stragglers, and the faults tests ask for.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -102,7 +102,7 @@ TEST(ReplicaCheck, ComparesWhatEveryCopyHasAndNothingElse) {
   for (const char* method : {"zero1", "zero2"})
     with_copies({std::string("sync.method=") + method}, [&](ReplicaCheck& check, Engine&, int rank) {
       check.compare(1);
-      if (rank == 0) EXPECT_EQ(check.bytes(), whole / 3) << method;
+      EXPECT_TRUE(rank != 0 || check.bytes() == whole / 3) << method;
     });
   for (const char* method : {"zero3", "gossip", "local"})
     with_copies({std::string("sync.method=") + method},
