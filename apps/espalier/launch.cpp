@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
 #include "esp/launch/agent.h"
+#include "esp/launch/memory_folder.h"
 #include "esp/launch/secret.h"
 #include "esp/net/address.h"
 #include "esp/net/secret.h"
@@ -23,7 +25,7 @@ namespace {
 struct LaunchOptions {
   std::string nnodes = "1", nproc = "1", endpoint, job, secret_file, bind, master_address, module;
   int node_rank = 0, max_restarts = 0, master_port = 29400, timeout_s = 300;
-  bool standalone = false, no_python = false;
+  bool standalone = false, no_python = false, no_reform = false;
   const Chosen* chosen = nullptr;
 };
 
@@ -41,6 +43,16 @@ int count_of(const std::string& text, const char* flag) {
   if (used == 0 || used != text.size() || value < 1)
     throw UsageError(fmt::format("{} {}: a whole number of at least 1 is wanted", flag, text));
   return value;
+}
+
+// "4", or "2:4" of a job whose hosts may come and go.
+void count_hosts(const std::string& text, launch::AgentOptions& agent) {
+  const size_t colon = text.find(':');
+  agent.num_nodes = count_of(colon == std::string::npos ? text : text.substr(colon + 1), "--nnodes");
+  if (colon == std::string::npos) return;
+  agent.least_nodes = count_of(text.substr(0, colon), "--nnodes");
+  if (agent.least_nodes > agent.num_nodes)
+    throw UsageError(fmt::format("--nnodes {}: the least number of hosts comes first, then the most", text));
 }
 
 bool is_own(const std::string& word) {
@@ -72,9 +84,18 @@ std::string endpoint_of(const LaunchOptions& options) {
   return fmt::format("{}:{}", options.master_address, options.master_port);
 }
 
+// For snapshots; where there is no such place, runs do without.
+void lend_folder(launch::AgentOptions& agent, std::optional<launch::MemoryFolder>& folder) {
+  try {
+    agent.environment["ESPALIER_SNAPSHOTS"] = folder.emplace().path();
+  } catch (const IoError& error) {
+    agent.log.warn("{}; there will be no snapshots in memory", error.what());
+  }
+}
+
 int run_launch(const LaunchOptions& options) {
   launch::AgentOptions agent;
-  agent.num_nodes = options.standalone ? 1 : count_of(options.nnodes, "--nnodes");
+  if (!options.standalone) count_hosts(options.nnodes, agent);
   agent.per_node = count_of(options.nproc, "--nproc-per-node");
   agent.node_rank = options.node_rank;
   agent.endpoint = endpoint_of(options);
@@ -92,6 +113,13 @@ int run_launch(const LaunchOptions& options) {
   agent.secret = options.secret_file.empty() ? launch::read_secret(environment) : net::load_secret(options.secret_file);
   // As torchrun does: ranks that share cores do not each take all of them, unless the user has said otherwise.
   if (agent.per_node > 1 && !environment.contains("OMP_NUM_THREADS")) agent.environment["OMP_NUM_THREADS"] = "1";
+  // Our own ranks know how to go on without one that was lost; a program of another kind gets the time it is used to.
+  std::optional<launch::MemoryFolder> snapshots;
+  if (agent.max_restarts > 0 && is_own(options.chosen->behind.empty() ? "" : options.chosen->behind.front())) {
+    agent.in_place = !options.no_reform;
+    agent.grace = std::chrono::milliseconds(100);
+    lend_folder(agent, snapshots);
+  }
   const train::StopSignals signals;
   agent.signal = [&signals] { return signals.received(); };
   return launch::run_agent(agent);
@@ -102,7 +130,8 @@ int run_launch(const LaunchOptions& options) {
 void define_launch(CLI::App& app, Chosen& chosen) {
   auto options = keep<LaunchOptions>(app, chosen, run_launch);
   options->chosen = &chosen;
-  app.add_option("--nnodes", options->nnodes, "hosts of the job")->capture_default_str();
+  app.add_option("--nnodes", options->nnodes, "hosts of the job, or MIN:MAX: they may come and go")
+      ->capture_default_str();
   app.add_option("--nproc-per-node,--nproc_per_node", options->nproc, "ranks on each host, or auto: one per core")
       ->capture_default_str();
   app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0")->capture_default_str();
@@ -119,6 +148,7 @@ void define_launch(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   app.add_option("--rdzv-timeout", options->timeout_s, "seconds to wait for the other hosts")->capture_default_str();
   app.add_flag("--standalone", options->standalone, "this host alone");
+  app.add_flag("--no-reform", options->no_reform, "when a rank fails, all are started again");
   app.add_flag("--no-python,--no_python", options->no_python, "run a .py file as a program");
   app.add_option("-m,--module", options->module, "a Python module instead of a program");
   app.footer(

@@ -7,10 +7,13 @@
 #include "apps/espalier/auto_layout.h"
 #include "apps/espalier/bench_job.h"
 #include "apps/espalier/command.h"
+#include "apps/espalier/flight_files.h"
+#include "apps/espalier/joined.h"
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
 #include "esp/comm/communicator.h"
 #include "esp/launch/world.h"
+#include "esp/train/guards.h"
 #include "esp/train/signals.h"
 #include "esp/train/trainer.h"
 
@@ -48,11 +51,13 @@ comm::CommOptions comm_options(const train::CommSection& section) {
   return options;
 }
 
-int train_here(const train::RunConfig& config, const TrainOptions& options, const train::Standing& standing) {
+int train_here(const train::RunConfig& config, const TrainOptions& options, const train::Standing& standing,
+               const train::Recovery& recovery = {}) {
+  const int rank = standing.rank();  // what the standing lends may change with a recovery
   const train::TrainOutcome outcome =
-      train::train(config, make_log().with_rank(standing.rank()), progress_options(options), standing);
+      train::train(config, make_log().with_rank(rank), progress_options(options), standing, recovery);
   using Why = train::TrainOutcome::Why;
-  if (standing.rank() == 0)
+  if (rank == 0)
     fmt::print(stderr, "{} after {} steps, loss {:.4f}\n  run folder  {}\n  checkpoint  {}\n",
                outcome.why == Why::done     ? "done"
                : outcome.why == Why::signal ? "stopped by a signal"
@@ -92,18 +97,21 @@ train::RunConfig agree_on_layout(const train::RunConfig& config, const TrainOpti
 }
 
 int join(const train::RunConfig& config, const TrainOptions& options, const launch::Environment& environment) {
-  const net::RendezvousOptions meeting = launch::join_options(environment);
-  const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.connect_timeout));
   comm::CommOptions communicating = comm_options(config.comm);
-  communicating.flight = std::make_shared<obs::FlightRecorder>(
-      obs::FlightOptions{.path = "", .rank = meeting.rank, .world = meeting.size});
-  const auto ranks = comm::make_communicator(*world, world->everyone(), communicating);
-  return train_here(asks_for_layout(config) ? agree_on_layout(config, options, *ranks) : config, options,
-                    {ranks.get(), std::max(1, meeting.local_size), communicating.flight.get()});
+  const launch::Placement place = launch::read_environment(environment);
+  const Log log = make_log().with_rank(place.rank);
+  const std::string folder = train::run_folder_of(config);
+  communicating.flight = open_flight_recorder(folder, place.rank, place.size, log);
+  Joined joined(environment, communicating, train::stall_listener(log, folder, communicating.flight.get()));
+  if (!asks_for_layout(config)) return train_here(config, options, joined.standing(), joined.recovery());
+  // The planner's answer is agreed on once, among those that start: a newcomer to a run in place has not heard it.
+  train::Recovery recovery = joined.recovery();
+  recovery.reform = nullptr;
+  return train_here(agree_on_layout(config, options, joined.ranks()), options, joined.standing(), recovery);
 }
 
 // This process starts the ranks, passes their words and our signals on, and tells what became of them.
-int start_ranks(const TrainOptions& options, const std::vector<std::string>& layout) {
+int start_ranks(const TrainOptions& options, const std::vector<std::string>& layout, const std::string& folder) {
   launch::LocalOptions job;
   job.num_ranks = options.nproc;
   job.command = {own_path(), "train", options.run_file, "--nproc", std::to_string(options.nproc)};
@@ -122,7 +130,10 @@ int start_ranks(const TrainOptions& options, const std::vector<std::string>& lay
   }
   if (const auto failure = world.job->failure()) {
     const bool killed = failure->exit_code > 128;
-    throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(failure->exit_code), launch::describe(*failure));
+    const bool lost = killed || failure->exit_code == static_cast<int>(ExitCode::comm);
+    throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(failure->exit_code),
+                launch::describe(*failure) +
+                    (lost ? fmt::format("\n`espalier flight {}` tells where every rank stood", folder) : ""));
   }
   return static_cast<int>(world.job->wants_requeue() ? ExitCode::requeue : ExitCode::done);
 }
@@ -145,7 +156,7 @@ int run_train(const TrainOptions& options) {
   }
   if (options.nproc == 1) return train_here(config, options, {});
   config.check_world(options.nproc);
-  return start_ranks(options, layout);
+  return start_ranks(options, layout, train::run_folder_of(config));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <memory>
 #include <random>
 
@@ -11,6 +12,8 @@
 
 #include "esp/base/error.h"
 #include "esp/base/json.h"
+#include "esp/launch/elastic.h"
+#include "esp/launch/reform.h"
 #include "esp/net/address.h"
 #include "esp/net/rendezvous.h"
 #include "esp/net/socket.h"
@@ -72,7 +75,8 @@ RoundEnd round_end_of(const std::string& text) {
 
 class Agent {
  public:
-  explicit Agent(const AgentOptions& options) : options_(options) {
+  explicit Agent(const AgentOptions& options, std::function<bool()> change_is_due = {}, int num_restarts = 0)
+      : options_(options), change_is_due_(std::move(change_is_due)), num_restarts_(num_restarts) {
     if (options_.job.empty()) options_.job = random_name();
     if (options_.num_nodes == 1) {
       if (options_.secret.bytes().empty()) options_.secret = net::Secret::random();
@@ -91,18 +95,26 @@ class Agent {
   }
 
   int run() {
-    for (int round = 0;; ++round) {
-      const std::vector<RoundEnd> ends = one_round(round);
+    for (;; ++round_, ++num_restarts_) {
+      const std::vector<RoundEnd> ends = one_round();
       const RoundEnd& cause = cause_of(ends);
       if (cause.exit_code == 0 || cause.exit_code == static_cast<int>(ExitCode::requeue)) return cause.exit_code;
       const std::string told = describe(cause.failure);
       const bool killed = cause.exit_code > 128;
-      const bool stopping = options_.signal && options_.signal() != 0;
-      if (stopping || !worth_restarting(cause.exit_code) || round == options_.max_restarts)
+      if (stopping() || !worth_restarting(cause.exit_code) || num_restarts_ >= options_.max_restarts)
         throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(cause.exit_code), told);
-      fmt::print(stderr, "{}\nstarting again, {} of at most {} times\n", told, round + 1, options_.max_restarts);
+      fmt::print(stderr, "{}\nstarting again, {} of at most {} times\n", told, num_restarts_ + 1,
+                 options_.max_restarts);
     }
   }
+
+  std::vector<int> lost_nodes() const {
+    std::vector<int> lost;
+    for (int node = 0; agents_ && node < options_.num_nodes; ++node)
+      if (agents_->fate->lost(node)) lost.push_back(node);
+    return lost;
+  }
+  int num_restarts() const { return num_restarts_; }
 
  private:
   std::string key(const char* what, int round, int node) const { return fmt::format("{}/{}/{}", what, round, node); }
@@ -136,34 +148,97 @@ class Agent {
     local.master_port = meeting.port;
     local.secret = options_.secret;
     if (options_.node_rank == 0) local.plain_rank = 0;
+    local.grace = options_.grace;
+    local.outlast = in_place();
     local.environment = options_.environment;
-    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::string>>{
-             {"ESPALIER_JOB", round_name(round)},
-             {"ESPALIER_STORE", meeting.store},
-             {"GROUP_RANK", std::to_string(options_.node_rank)},
-             {"GROUP_WORLD_SIZE", std::to_string(options_.num_nodes)},
-             {"TORCHELASTIC_RUN_ID", options_.job},
-             {"TORCHELASTIC_RESTART_COUNT", std::to_string(round)},
-             {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)}})
-      local.environment[name] = value;
+    for (const auto& [name, value] : variables_of(round, meeting)) local.environment[name] = value;
     return local;
   }
 
-  std::vector<RoundEnd> one_round(int round) {
-    std::unique_ptr<net::Hub> hub;  // outlives the ranks
+  Environment variables_of(int round, const Meeting& meeting) const {
+    return {{"ESPALIER_JOB", round_name(round)},
+            {"ESPALIER_STORE", meeting.store},
+            {"ESPALIER_ROUND", std::to_string(round)},
+            {"MASTER_PORT", std::to_string(meeting.port)},
+            {"GROUP_RANK", std::to_string(options_.node_rank)},
+            {"GROUP_WORLD_SIZE", std::to_string(options_.num_nodes)},
+            {"TORCHELASTIC_RUN_ID", options_.job},
+            {"TORCHELASTIC_RESTART_COUNT", std::to_string(num_restarts_)},
+            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)}};
+  }
+
+  bool in_place() const { return options_.in_place && options_.num_nodes == 1 && options_.max_restarts > 0; }
+  bool stopping() const { return options_.signal && options_.signal() != 0; }
+
+  // What becomes of one rank's end: another in its place, or the end of all.
+  void mend(LocalJob& job, Reform& reform, bool& given_up) {
+    bool for_good = false;
+    if (given_up) return;
+    // Words first: one that died may have said before that it was there.
+    for (const auto& [rank, text] : job.take_words())
+      if (const auto word = word_of(text)) reform.heard(rank, *word);
+    for (const Failure& failure : job.take_failures()) {
+      if (stopping() || !worth_restarting(failure.exit_code)) for_good = true;
+      if (!for_good) reform.lost(failure);
+    }
+    reform.look();
+    given_up = for_good || reform.stuck();
+    if (!given_up) return;
+    // Whoever waits for a word ends by itself, with its own error; the rest are ended.
+    for (int rank = 0; rank < options_.per_node; ++rank) job.say(rank, text_of(NextRound{false, 0, "", ""}));
+    const bool again = !for_good && num_restarts_ < options_.max_restarts;
+    if (again) {
+      fmt::print(stderr, "going on in place does not work: {}\n", *reform.stuck());
+      job.kill();
+    } else {
+      job.terminate();
+    }
+  }
+
+  // The round's hub, and while ranks come together again the next one's: the former is left in order.
+  Reform reform_of(LocalJob& job, std::unique_ptr<net::Hub>& hub, std::unique_ptr<net::Hub>& next) {
+    Reform::Options options;
+    options.num_ranks = options_.per_node;
+    options.round = round_;
+    options.patience = options_.reform_patience;
+    options.open = [this, &next](int round) {
+      const Meeting meeting = meet(round, next);
+      return Reform::Opened{{true, round, round_name(round), meeting.store}, variables_of(round, meeting)};
+    };
+    options.may_begin = [this] { return num_restarts_ < options_.max_restarts && ++num_restarts_ > 0; };
+    options.tell = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+    options.formed = [&hub, &next] { hub = std::move(next); };
+    return Reform(job, options);
+  }
+
+  std::vector<RoundEnd> one_round() {
+    const int round = round_;
+    std::unique_ptr<net::Hub> hub, next;  // they outlive the ranks
     const Meeting meeting = meet(round, hub);
     LocalJob job(local_options(round, meeting));
-    bool passed_on = false;
+    Reform reform = reform_of(job, hub, next);
+    bool passed_on = false, given_up = false;
     std::optional<Deadline> patience;
-    while (!job.wait(Deadline::after(kLook))) {
+    while (!job.ended()) {
+      if (in_place()) {
+        job.wait_news(Deadline::after(kLook));
+        mend(job, reform, given_up);
+      } else {
+        job.wait(Deadline::after(kLook));
+      }
       if (const int asked = options_.signal ? options_.signal() : 0; asked != 0 && !passed_on) {
         job.signal(asked);
+        passed_on = true;
+      }
+      if (!passed_on && change_is_due_ && change_is_due_()) {
+        job.signal(SIGTERM);
         passed_on = true;
       }
       check_agents();
       if (!patience && failed_elsewhere(round)) patience = Deadline::after(options_.patience);
       if (patience && patience->passed()) job.terminate();
     }
+    if (in_place()) round_ = reform.round() + 1;  // which it may have opened
     RoundEnd end{options_.node_rank, job.wants_requeue() ? static_cast<int>(ExitCode::requeue) : 0, {}};
     if (auto failure = job.failure()) end = {options_.node_rank, failure->exit_code, *failure};
     if (!agents_) return {end};
@@ -204,7 +279,9 @@ class Agent {
   }
 
   AgentOptions options_;
-  std::unique_ptr<net::World> agents_;  // null on a single host
+  std::unique_ptr<net::World> agents_;   // null on a single host
+  std::function<bool()> change_is_due_;  // null: hosts are those that began
+  int round_ = 0, num_restarts_ = 0;     // the same on every host
 };
 
 // As among the ranks of one host: a signal tells more than an error, an error more than «a peer was lost».
@@ -230,6 +307,21 @@ const RoundEnd& cause_of(const std::vector<RoundEnd>& ends) {
   return *cause;
 }
 
+EpochEnd run_epoch(const AgentOptions& options, const std::function<bool()>& change_is_due, int& num_restarts) {
+  Agent agent(options, change_is_due, num_restarts);
+  try {
+    const int code = agent.run();
+    num_restarts = agent.num_restarts();
+    if (code == static_cast<int>(ExitCode::requeue) && change_is_due()) return {};
+    return {code, {}};
+  } catch (const CommError&) {
+    num_restarts = agent.num_restarts();
+    EpochEnd end{std::nullopt, agent.lost_nodes()};
+    if (end.lost.empty()) throw;
+    return end;
+  }
+}
+
 int run_agent(const AgentOptions& options) {
   if (options.num_nodes < 1 || options.per_node < 1)
     throw UsageError(
@@ -246,6 +338,7 @@ int run_agent(const AgentOptions& options) {
     throw UsageError(
         "several hosts need a shared secret: --secret-file FILE (or ESPALIER_SECRET_FILE), the same 0600 file on each; "
         "`head -c 32 /dev/urandom | base64` makes one");
+  if (options.least_nodes > 0) return run_elastic(options);
   return Agent(options).run();
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -61,21 +63,27 @@ int suspicion(const Failure& failure) {
 struct LocalJob::Impl {
   struct Rank {
     Child child;
+    net::Socket control;
     bool running = true;
     std::string last_words;
   };
 
   LocalOptions options;
-  std::vector<Rank> ranks;
+  Environment base;  // of every rank
   pid_t group = 0;
   long kills_before = 0;
-  LineMerger out, err;
   net::Socket wake;
 
-  mutable std::mutex mutex;  // guards what follows; `ranks` belongs to the thread once it runs
+  mutable std::mutex ranks_mutex;  // guards the ranks and their output; taken before `mutex`
+  std::vector<Rank> ranks;
+  LineMerger out, err;
+
+  mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::optional<Failure> failure;
-  bool ended = false, requeue = false;
+  std::vector<Failure> failures;                   // not yet taken
+  std::vector<std::pair<int, std::string>> words;  // not yet taken
+  bool ended = false, requeue = false, done = false;
   std::atomic<bool> stop{false}, kill_now{false};
   std::thread thread;
 
@@ -88,7 +96,11 @@ struct LocalJob::Impl {
   }
 
   void start();
+  Rank spawn_rank(int rank, const Environment& changed);
   void run();
+  void rouse();
+  void send(int number);
+  void listen(Rank& rank, int index);
   bool any_running() const;
   void forward(Rank& rank, int index, bool is_out, Clock::time_point now);
   void reap(Rank& rank, int index);
@@ -97,24 +109,66 @@ struct LocalJob::Impl {
 
 void LocalJob::Impl::start() {
   wake = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  Environment base = process_environment();
+  base = process_environment();
   for (std::string_view name : placement_variables()) base.erase(std::string(name));
-  base.erase("ESPALIER_SECRET_FILE");
+  for (const char* name : {"ESPALIER_SECRET_FILE", "ESPALIER_CONTROL_FD", "ESPALIER_SNAPSHOTS", "ESPALIER_ROUND"})
+    base.erase(name);
   for (const auto& [name, value] : options.environment) base[name] = value;
   base["WORLD_SIZE"] = std::to_string(options.world);
   base["LOCAL_WORLD_SIZE"] = std::to_string(options.num_ranks);
   base["MASTER_ADDR"] = options.master_address;
   base["MASTER_PORT"] = std::to_string(options.master_port);
-  bool with_secret = !options.secret.bytes().empty();
-  if (with_secret) base["ESPALIER_SECRET_FD"] = std::to_string(kSecretFd);
+  if (!options.secret.bytes().empty()) base["ESPALIER_SECRET_FD"] = std::to_string(kSecretFd);
   for (int rank = 0; rank < options.num_ranks; ++rank) {
-    base["RANK"] = std::to_string(options.first_rank + rank);
-    base["LOCAL_RANK"] = std::to_string(rank);
-    net::Socket secret(with_secret ? secret_pipe(options.secret) : -1);
-    SpawnOptions spawning{options.command, base, group, secret.fd()};
-    spawning.capture_stdout = options.output == LocalOptions::Output::forward;
-    ranks.push_back({spawn(spawning), true, {}});
+    ranks.push_back(spawn_rank(rank, {}));
     if (rank == 0) group = ranks[0].child.pid;
+  }
+}
+
+LocalJob::Impl::Rank LocalJob::Impl::spawn_rank(int rank, const Environment& changes) {
+  Environment environment = base;
+  for (const auto& [name, value] : changes) environment[name] = value;
+  environment["RANK"] = std::to_string(options.first_rank + rank);
+  environment["LOCAL_RANK"] = std::to_string(rank);
+  const net::Socket secret(options.secret.bytes().empty() ? -1 : secret_pipe(options.secret));
+  Rank made;
+  net::Socket theirs;
+  if (options.outlast) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+      throw IoError("cannot make a socket pair: " + errno_text(errno));
+    made.control = net::Socket(ends[0]);
+    theirs = net::Socket(ends[1]);
+    environment["ESPALIER_CONTROL_FD"] = std::to_string(kControlFd);
+  }
+  SpawnOptions spawning{options.command, std::move(environment), group, secret.fd(), theirs.fd()};
+  spawning.capture_stdout = options.output == LocalOptions::Output::forward;
+  made.child = spawn(spawning);
+  return made;
+}
+
+void LocalJob::Impl::rouse() {
+  uint64_t one = 1;
+  if (::write(wake.fd(), &one, sizeof one) < 0) return;  // full: the thread is awake anyway
+}
+
+// To each rank, and to what they started: a rank may have come too late for the group.
+void LocalJob::Impl::send(int number) {
+  if (group > 0) ::kill(-group, number);
+  for (const Rank& rank : ranks)
+    if (rank.running && ::getpgid(rank.child.pid) != group) ::kill(rank.child.pid, number);
+}
+
+void LocalJob::Impl::listen(Rank& rank, int index) {
+  char buffer[1024];
+  while (rank.control) {
+    const ssize_t got = ::recv(rank.control.fd(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) return rank.control.close();
+    std::lock_guard lock(mutex);
+    words.emplace_back(index, std::string(buffer, static_cast<size_t>(got)));
+    changed.notify_all();
   }
 }
 
@@ -165,7 +219,11 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
   forward(rank, index, false, now);
   rank.running = false;
   rank.child.pidfd.close();
-  if (status == 0) return;
+  if (status == 0) {
+    std::lock_guard lock(mutex);
+    done = true;
+    return;
+  }
   if (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ExitCode::requeue)) {
     std::lock_guard lock(mutex);
     requeue = true;
@@ -184,6 +242,8 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
   std::lock_guard lock(mutex);
   if (stop) return;  // what dies because we ended it is not news
   if (!failure || suspicion(seen) > suspicion(*failure)) failure = seen;
+  failures.push_back(std::move(seen));
+  changed.notify_all();
 }
 
 void LocalJob::Impl::run() {
@@ -191,18 +251,31 @@ void LocalJob::Impl::run() {
   std::optional<Clock::time_point> failed_at, terminated_at;
   bool killed = false;
   std::vector<pollfd> waiting;
-  while (any_running()) {
-    waiting.assign(1, {wake.fd(), POLLIN, 0});
-    for (const Rank& rank : ranks)
-      for (int fd : {rank.child.pidfd.fd(), rank.child.out.fd(), rank.child.err.fd()})
-        if (fd >= 0) waiting.push_back({fd, POLLIN, 0});
-    bool soon = failed_at || terminated_at || out.pending() || err.pending();
+  for (;;) {
+    bool soon = failed_at || terminated_at;
+    {
+      std::lock_guard ranks_lock(ranks_mutex);
+      if (!any_running()) {
+        flush(true);
+        std::lock_guard lock(mutex);
+        ended = true;
+        changed.notify_all();
+        return;
+      }
+      waiting.assign(1, {wake.fd(), POLLIN, 0});
+      for (const Rank& rank : ranks)
+        for (int fd : {rank.child.pidfd.fd(), rank.child.out.fd(), rank.child.err.fd(), rank.control.fd()})
+          if (fd >= 0) waiting.push_back({fd, POLLIN, 0});
+      soon = soon || out.pending() || err.pending();
+    }
     ::poll(waiting.data(), waiting.size(), soon ? 20 : 1000);
     uint64_t count = 0;
     if (::read(wake.fd(), &count, sizeof count) < 0) count = 0;  // emptied; EAGAIN is the usual answer
 
     auto now = Clock::now();
+    std::lock_guard ranks_lock(ranks_mutex);
     for (size_t i = 0; i < ranks.size(); ++i) {
+      listen(ranks[i], static_cast<int>(i));
       forward(ranks[i], static_cast<int>(i), true, now);
       forward(ranks[i], static_cast<int>(i), false, now);
       if (ranks[i].running) reap(ranks[i], static_cast<int>(i));
@@ -210,23 +283,19 @@ void LocalJob::Impl::run() {
     flush(false);
     {
       std::lock_guard lock(mutex);
-      if (failure && !failed_at) failed_at = now;
+      if (failure && !failed_at && !options.outlast) failed_at = now;
       bool settled = failed_at && (suspicion(*failure) > 0 || now - *failed_at > kCauseWindow);
       if ((settled || stop) && !terminated_at) {
         stop = true;
         terminated_at = now;
-        ::kill(-group, SIGTERM);
+        if (!kill_now) send(SIGTERM);
       }
     }
     if (!killed && terminated_at && (kill_now || now - *terminated_at > options.grace)) {
-      ::kill(-group, SIGKILL);
+      send(SIGKILL);
       killed = true;
     }
   }
-  flush(true);
-  std::lock_guard lock(mutex);
-  ended = true;
-  changed.notify_all();
 }
 
 LocalJob::LocalJob(const LocalOptions& options) : impl_(std::make_unique<Impl>(options)) {
@@ -270,7 +339,74 @@ bool LocalJob::wants_requeue() const {
 }
 
 void LocalJob::signal(int number) {
-  if (impl_->group > 0) ::kill(-impl_->group, number);
+  std::lock_guard lock(impl_->ranks_mutex);
+  impl_->send(number);
+}
+
+void LocalJob::kill() {
+  impl_->kill_now = true;
+  terminate();
+}
+
+bool LocalJob::wait_news(Deadline deadline) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->changed.wait_until(lock, deadline.when(),
+                                   [&] { return impl_->ended || !impl_->failures.empty() || !impl_->words.empty(); });
+}
+
+bool LocalJob::ended() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->ended;
+}
+
+bool LocalJob::any_done() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->done;
+}
+
+std::vector<Failure> LocalJob::take_failures() {
+  std::lock_guard lock(impl_->mutex);
+  return std::exchange(impl_->failures, {});
+}
+
+std::vector<std::pair<int, std::string>> LocalJob::take_words() {
+  std::lock_guard lock(impl_->mutex);
+  return std::exchange(impl_->words, {});
+}
+
+void LocalJob::say(int rank, const std::string& text) {
+  std::lock_guard lock(impl_->ranks_mutex);
+  const auto& to = impl_->ranks[static_cast<size_t>(rank)];
+  if (to.running && to.control) ::send(to.control.fd(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void LocalJob::kill(int rank) {
+  std::lock_guard lock(impl_->ranks_mutex);
+  const auto& one = impl_->ranks[static_cast<size_t>(rank)];
+  if (one.running) ::kill(one.child.pid, SIGKILL);
+}
+
+bool LocalJob::respawn(int rank, const Environment& changed) {
+  Impl::Rank made = impl_->spawn_rank(rank, changed);
+  {
+    std::lock_guard ranks_lock(impl_->ranks_mutex);
+    std::lock_guard lock(impl_->mutex);
+    Impl::Rank& place = impl_->ranks[static_cast<size_t>(rank)];
+    ESP_CHECK(!place.running, "rank {} has not ended", rank);
+    if (impl_->ended || impl_->stop) {
+      ::kill(made.child.pid, SIGKILL);
+      ::waitpid(made.child.pid, nullptr, 0);
+      return false;
+    }
+    place = std::move(made);
+  }
+  impl_->rouse();
+  return true;
+}
+
+void LocalJob::forgive() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->failure.reset();
 }
 
 void LocalJob::terminate() {
@@ -278,8 +414,7 @@ void LocalJob::terminate() {
     std::lock_guard lock(impl_->mutex);
     impl_->stop = true;
   }
-  uint64_t one = 1;
-  if (::write(impl_->wake.fd(), &one, sizeof one) < 0) return;  // full: the thread is awake anyway
+  impl_->rouse();
 }
 
 std::string signal_name(int signal) {

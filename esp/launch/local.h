@@ -2,9 +2,10 @@
 //
 // Each rank is told who it is through RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT, gets the job
 // secret through a pipe, reads nothing from our stdin, and dies when the thread that made the job dies, however that
-// happens (parent-death signal). The first rank to fail is reported with its last words; the rest are then ended. A
-// thread owned by the job forwards the ranks' output and reaps them. Any thread may call; the one that constructs it
-// must live as long as the job.
+// happens (parent-death signal). The first rank to fail is reported with its last words; the rest are then ended, or,
+// when they are to outlast it, left to the owner, who hears of it and may start another in its place. A thread owned by
+// the job forwards the ranks' output and reaps them. Any thread may call, but for `respawn`, which is for the one that
+// constructs the job and must live as long as it.
 #pragma once
 
 #include <memory>
@@ -33,6 +34,7 @@ struct LocalOptions {
   // This rank's stderr is passed on as it comes, without prefix and without waiting for line ends: it draws a live line
   // on the terminal. -1: none.
   int plain_rank = -1;
+  bool outlast = false;  // ranks get a line to us (control.h), and one's end is not that of the others
 };
 
 struct Failure {
@@ -60,6 +62,20 @@ class LocalJob {
   void signal(int number);     // to every rank that still lives; what they make of it is theirs
   // SIGTERM to all, SIGKILL after the grace.
   void terminate();
+  void kill();  // SIGKILL to all, at once
+
+  // Where ranks outlast each other; `rank` counts from 0 on this host.
+  // True when there is news or all have ended, false at the deadline.
+  bool wait_news(Deadline deadline);
+  bool ended() const;
+  bool any_done() const;                                  // a rank has ended well
+  std::vector<Failure> take_failures();                   // since asked last
+  std::vector<std::pair<int, std::string>> take_words();  // what ranks said: rank, text
+  void say(int rank, const std::string& text);            // nothing happens when it is gone
+  void kill(int rank);
+  // One in the place of a rank that has ended, with changes to the environment. False when all had ended meanwhile.
+  bool respawn(int rank, const Environment& changed);
+  void forgive();  // the failures so far are mended: the job has not failed
 
  private:
   struct Impl;

@@ -16,7 +16,7 @@ namespace {
 
 struct Prepared {
   std::vector<char*> argv, envp;
-  int out = -1, err = -1, null = -1, secret = -1;
+  int out = -1, err = -1, null = -1, secret = -1, control = -1;
   pid_t parent = 0, group = 0;
   int death_signal = 0;
 };
@@ -33,11 +33,12 @@ struct Prepared {
   ::dup2(prepared.null, 0);
   ::dup2(prepared.out, 1);
   ::dup2(prepared.err, 2);
-  if (prepared.secret == kSecretFd) {
-    ::fcntl(kSecretFd, F_SETFD, 0);
-  } else if (prepared.secret >= 0) {
-    ::dup2(prepared.secret, kSecretFd);
-  }
+  // Aside first: either may have the other's number.
+  constexpr int kAside = 10;
+  const int secret = prepared.secret < 0 ? -1 : ::fcntl(prepared.secret, F_DUPFD_CLOEXEC, kAside);
+  const int control = prepared.control < 0 ? -1 : ::fcntl(prepared.control, F_DUPFD_CLOEXEC, kAside);
+  if (secret >= 0) ::dup2(secret, kSecretFd);
+  if (control >= 0) ::dup2(control, kControlFd);
   ::execvpe(prepared.argv[0], prepared.argv.data(), prepared.envp.data());
   const char* why = ::strerrordesc_np(errno);
   for (const char* part : {"cannot run ", static_cast<const char*>(prepared.argv[0]), ": ", why, "\n"})
@@ -74,6 +75,7 @@ Child spawn(const SpawnOptions& options) {
   prepared.out = out_write ? out_write.fd() : null.fd();
   prepared.err = err_write ? err_write.fd() : null.fd();
   prepared.secret = options.secret_fd;
+  prepared.control = options.control_fd;
   prepared.parent = ::getpid();
   prepared.group = options.group;
   prepared.death_signal = options.death_signal;

@@ -17,6 +17,7 @@ struct SpawnOptions {
   Environment environment;                            // all of it
   pid_t group = 0;                                    // process group to join; 0: a new one led by the child
   int secret_fd = -1;                                 // becomes descriptor 3
+  int control_fd = -1;                                // becomes descriptor 4
   bool capture_stdout = true, capture_stderr = true;  // otherwise /dev/null
   int death_signal = 9;                               // sent to the child when the calling thread dies
 };
@@ -26,7 +27,7 @@ struct Child {
   net::Socket pidfd, out, err;  // read ends
 };
 
-inline constexpr int kSecretFd = 3;
+inline constexpr int kSecretFd = 3, kControlFd = 4;
 
 // Throws IoError; a program that cannot be run shows as a child that exits with 127 and says why on stderr.
 Child spawn(const SpawnOptions& options);

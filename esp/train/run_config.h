@@ -23,6 +23,8 @@ struct RunSection {
   bool deterministic = false;   // fixed orders everywhere; the CPU path always has them
   double device_memory_mb = 0;  // the device tier's budget; 0: none
   bool graph = true;            // on a GPU: record a step's work once and replay it
+  // Silent errors: steps between comparisons of the copies, and between checks of one matrix product; 0: never.
+  int64_t check_replicas_every = 100, check_products_every = 10;
   int64_t threads = 0;  // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
 };
 
@@ -117,11 +119,13 @@ struct CheckpointSection {
   int64_t keep = 3;
   bool async = false;
   std::string resume = "auto";  // auto | none | a checkpoint's path
+  int64_t snapshot_every = 0;   // steps between snapshots in the host's memory; 0: none
+  std::string snapshot_dir;     // empty: the launcher's
 };
 
 struct LogSection {
   int64_t every = 1;
-  bool tensorboard = true, trace = false;
+  bool tensorboard = true, trace = false, samples = false;
 };
 
 struct RunConfig {

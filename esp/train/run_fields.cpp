@@ -12,6 +12,10 @@ std::vector<Field> fields(RunConfig& c) {
       {"run", "deterministic", "the same bits whatever the timing", &c.run.deterministic},
       {"run", "device_memory_mb", "most memory of the device tier, MiB; 0: no limit", &c.run.device_memory_mb},
       {"run", "graph", "on a GPU: the work of a step is recorded once and replayed", &c.run.graph},
+      {"run", "check_replicas_every", "steps between comparisons of what all copies hold alike; 0: never",
+       &c.run.check_replicas_every},
+      {"run", "check_products_every", "steps between checks of one matrix product by its sums; 0: never",
+       &c.run.check_products_every},
       {"run", "threads", "compute threads per rank; 0: the cores divided by the ranks here", &c.run.threads},
 
       {"model", "preset", "a ready shape; other keys override it", &c.model.preset},
@@ -201,10 +205,15 @@ std::vector<Field> fields(RunConfig& c) {
       {"checkpoint", "keep", "how many; 0: all", &c.checkpoint.keep},
       {"checkpoint", "async", "write while training goes on", &c.checkpoint.async},
       {"checkpoint", "resume", "auto, none or a path", &c.checkpoint.resume},
+      {"checkpoint", "snapshot_every", "steps between snapshots to go on from when a rank is lost; 0: none",
+       &c.checkpoint.snapshot_every},
+      {"checkpoint", "snapshot_dir", "folder of snapshots; empty: in memory, lent by espalier launch",
+       &c.checkpoint.snapshot_dir},
 
       {"log", "every", "steps between lines", &c.log.every},
       {"log", "tensorboard", "write events/", &c.log.tensorboard},
       {"log", "trace", "write trace.json", &c.log.trace},
+      {"log", "samples", "write samples/: which samples each rank has read", &c.log.samples},
   };
 }
 

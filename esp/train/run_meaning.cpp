@@ -151,6 +151,8 @@ void RunConfig::check() const {
     want(train.global_batch % train.micro_batch == 0, "train.micro_batch", train.micro_batch,
          fmt::format("it must divide train.global_batch = {}", train.global_batch));
   want(train.lr > 0, "train.lr", train.lr, "more than 0 is wanted");
+  want(run.check_replicas_every >= 0, "run.check_replicas_every", run.check_replicas_every, "0 (never) or more");
+  want(run.check_products_every >= 0, "run.check_products_every", run.check_products_every, "0 (never) or more");
   want(train.clip >= 0, "train.clip", train.clip, "0 (none) or more is wanted");
   want(train.warmup >= 0 && train.warmup <= train.steps, "train.warmup", train.warmup,
        fmt::format("0 to train.steps = {}", train.steps));
@@ -163,6 +165,7 @@ void RunConfig::check() const {
        "auto is wanted, or nothing and the axes: dp, tp, pp, cp and ep");
   want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
   want(checkpoint.every >= 0 && checkpoint.keep >= 0, "checkpoint.every", checkpoint.every, "0 or more is wanted");
+  want(checkpoint.snapshot_every >= 0, "checkpoint.snapshot_every", checkpoint.snapshot_every, "0 or more is wanted");
 }
 
 void RunConfig::check_world(int world) const {

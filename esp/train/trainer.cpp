@@ -11,10 +11,13 @@
 
 #include "esp/base/error.h"
 #include "esp/ckpt/hf_folder.h"
+#include "esp/ckpt/steps.h"
 #include "esp/kernel/peak.h"
+#include "esp/obs/event_log.h"
 #include "esp/obs/file.h"
 #include "esp/train/collective_spans.h"
 #include "esp/train/gather_texts.h"
+#include "esp/train/guards.h"
 #include "esp/train/loaded.h"
 #include "esp/train/reports.h"
 #include "esp/train/saver.h"
@@ -26,15 +29,27 @@ namespace {
 
 // So many steps in a row without a finite gradient are no bad batch: the run is lost.
 constexpr int kMostSkippedSteps = 50;
+constexpr char kRefused = '!';  // begins what is told to all ranks instead of a path
 
 double seconds_since(int64_t begun_ns) {
   return static_cast<double>(now_ns() - begun_ns) * 1e-9;
 }
 
+// What a run keeps while ranks are lost and meet again.
+struct Life {
+  const Recovery& recovery;
+  const StopSignals signals = {};
+  const int64_t started = now_ns();
+  Replica kept = {};
+  int num_reforms = 0;
+  int64_t lost_at = 0;
+};
+
 class Run {
  public:
-  Run(RunConfig& config, const Log& log, const Progress::Options& options, const Standing& standing)
-      : config_(config),
+  Run(RunConfig& config, const Log& log, const Progress::Options& options, const Standing& standing, Life& life)
+      : life_(life),
+        config_(config),
         log_(log),
         standing_(standing),
         folder_(run_folder_of(config)),
@@ -44,7 +59,9 @@ class Run {
         engine_(make_folder(config, folder_), log, standing, config.log.trace ? tracer_.add_row("compute") : nullptr) {}
 
   TrainOutcome go() {
+    prepare_snapshots();
     const int restarts = resume();
+    settled_ = true;
     if (first()) obs::write_whole_file(folder_ + "/run.toml", to_toml(resolved()));
     Reports reports(folder_, config_, engine_, progress_);
     introduce();
@@ -53,11 +70,15 @@ class Run {
     const double flops = engine_.model().flops_per_token(config_.model.seq_len) *
                          static_cast<double>(engine_.tokens_per_step()) / standing_.size();
     while (engine_.num_steps() < config_.train.steps && outcome_.why == TrainOutcome::Why::done) {
+      // Copies that seldom hear of each other would go on alone for a while.
+      if (forsaken()) throw CommError(CommError::Kind::lost, -1, "another rank was lost");
       StepReport report;
+      guards_.begin_step();
       const int64_t begun = now_ns();
       report.result = engine_.step(asked_to_stop());
       report.seconds = seconds_since(begun);
       report.step = engine_.num_steps();
+      guards_.end_step(report.result, report.seconds);
       count_skipped(report.result.skipped);
       for (const std::string& line : report.result.notes) note(line);
       report.flops_per_s = flops / report.seconds;
@@ -66,22 +87,32 @@ class Run {
       const bool last = report.step == config_.train.steps || report.result.stop;
       if (report.result.stop) outcome_.why = asked_to_stop_by();
       if ((last && outcome_.why != TrainOutcome::Why::signal) ||
-          (config_.train.eval_every > 0 && report.step % config_.train.eval_every == 0))
+          (config_.train.eval_every > 0 && report.step % config_.train.eval_every == 0)) {
+        guards_.begin(comm::Phase::evaluation);
         if (const double loss = engine_.evaluate(config_.train.eval_batches); !std::isnan(loss)) report.val_loss = loss;
+      }
       for (const std::string& line : engine_.strategy().take_notes()) note(line);
       if (sync::Apart* apart = engine_.strategy().apart()) report.measures = apart->take_measures();
       reports.step(report, last || report.step % config_.log.every == 0 || report.val_loss);
       outcome_.final_loss = report.result.loss;
-      if (config_.checkpoint.every > 0 && report.step % config_.checkpoint.every == 0 && !last) checkpoint();
+      if (config_.checkpoint.every > 0 && report.step % config_.checkpoint.every == 0 && !last)
+        checkpoint(OnFailure::go_on);
+      else if (snapshots_ && !last && report.step % config_.checkpoint.snapshot_every == 0)
+        snapshot();
     }
     if (engine_.num_steps() >= config_.train.steps) outcome_.why = TrainOutcome::Why::done;
-    if (engine_.num_steps() > resumed_at_) checkpoint();
+    if (engine_.num_steps() > resumed_at_) checkpoint(OnFailure::stop);
     if (std::string written = saver_.finish(); !written.empty()) outcome_.checkpoint = written;
-    reports.finish(seconds_since(started_), restarts);
+    reports.finish(seconds_since(life_.started), restarts);
     if (config_.log.trace) write_traces();
     outcome_.folder = folder_;
     outcome_.steps = engine_.num_steps();
     return outcome_;
+  }
+
+  // What the ranks can go on from, should this one live on. A state that was not yet made good keeps the one before.
+  void keep_state() {
+    if (settled_ && copies_are_whole(engine_)) take_replica(engine_, restarts_, life_.kept);
   }
 
  private:
@@ -90,24 +121,31 @@ class Run {
     return options;
   }
   static RunConfig& make_folder(RunConfig& config, const std::string& folder) {
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) throw IoError(fmt::format("run folder {}: {}", folder, error.message()));
+    // What is learned from may be nobody else's business; a folder that is there already keeps its mode.
+    try {
+      ckpt::make_folders(folder, 0700);
+    } catch (const IoError& error) {
+      throw IoError(fmt::format("run folder {}: {}; run.dir or --run-dir names another", folder, error.what()));
+    }
     return config;
   }
 
   // Returns how often this run had been started before.
   int resume() {
+    const Healed healed = heal(engine_, life_.kept, life_.num_reforms > 0);
+    if (healed.source >= 0) {
+      restarts_ = static_cast<int>(life_.kept.restarts) + 1;
+      life_.kept.bytes = {};
+      tell_recovery("memory", fmt::format("rank {}'s memory", healed.source), healed);
+      return restarts_;
+    }
     const std::string& wish = config_.checkpoint.resume;
-    std::optional<std::string> from;
-    if (wish == "auto") {
-      std::vector<std::string> skipped;
-      if (first()) from = ckpt::newest_complete(checkpoints_, &skipped);
-      for (const std::string& one : skipped) log_.warn("passed over incomplete checkpoint {}", one);
-      // One rank looks: two that look at different moments could see different ones.
-      const std::string agreed = broadcast_text(standing_.ranks, from.value_or(""));
-      from = agreed.empty() ? std::nullopt : std::optional(agreed);
-    } else if (wish != "none") {
+    std::unique_ptr<ckpt::Checkpoint> checkpoint;
+    // One rank looks: two that look at different moments could see different ones.
+    std::string from = broadcast_text(standing_.ranks, first() ? newest(checkpoint) : "");
+    if (from.starts_with(kRefused)) throw IoError(from.substr(1));
+    const bool snapshot = !from.empty() && !snapshot_folder_.empty() && from.starts_with(snapshot_folder_ + "/");
+    if (from.empty() && wish != "auto" && wish != "none") {
       if (ckpt::is_hf_folder(wish))
         throw UsageError(
             fmt::format("{} is no checkpoint to resume but a Hugging Face folder; model.init = \"{}\" begins "
@@ -115,18 +153,54 @@ class Run {
                         wish, wish));
       from = checkpoint_at(wish);
     }
-    if (!from) {
+    if (from.empty()) {
       begin();
+      if (healed.num_survivors > 0) tell_recovery("anew", "the beginning", healed);
       return 0;
     }
-    const auto checkpoint = ckpt::open_checkpoint(*from);
+    if (!checkpoint) checkpoint = ckpt::open_checkpoint(from);
     const std::string said = restore(engine_, config_, *checkpoint);
-    resumed_at_ = engine_.num_steps();
-    outcome_.checkpoint = *from;
+    // A snapshot goes with the job: at the end there is a checkpoint, whatever it began with.
+    if (!snapshot) {
+      resumed_at_ = engine_.num_steps();
+      outcome_.checkpoint = from;
+    }
     restarts_ = checkpoint->state().value("restarts", 0) + 1;
-    note(fmt::format("resumed from {} at step {}", *from, engine_.num_steps()));
+    note(fmt::format("resumed from {} at step {}", from, engine_.num_steps()));
+    tell_recovery(snapshot ? "snapshot" : "disk", from, healed);
     if (!said.empty()) note(said);
     return restarts_;
+  }
+
+  // Which rung of the ladder was taken, for people and for events.jsonl.
+  void tell_recovery(const char* rung, const std::string& from, const Healed& healed) {
+    if (!first()) return;
+    const bool in_place = healed.num_survivors > 0;
+    if (in_place)
+      note(fmt::format("going on in place from {} at step {}; new: rank {}", from, engine_.num_steps(),
+                       fmt::join(healed.newcomers, ", ")));
+    Json event = {{"event", "recovered"},     {"rung", rung},
+                  {"in_place", in_place},     {"from", from},
+                  {"restarts", restarts_},    {"step", engine_.num_steps()},
+                  {"world", standing_.size()}};
+    if (in_place) event["newcomers"] = healed.newcomers;
+    if (life_.lost_at > 0) event["seconds"] = seconds_since(life_.lost_at);
+    obs::EventLog(folder_ + "/events.jsonl", {.lines_per_write = 1, .sync = false, .stamp = true})
+        .append(std::move(event));
+  }
+
+  // The path of the newest checkpoint that is as it was written, opened; nothing; or what is wrong with all of them.
+  std::string newest(std::unique_ptr<ckpt::Checkpoint>& opened) {
+    try {
+      std::vector<std::string> skipped;
+      auto origin = newest_origin(snapshot_folder_, config_.checkpoint.resume == "auto" ? checkpoints_ : "", skipped);
+      for (const std::string& one : skipped) log_.warn("passed over checkpoint {}", one);
+      if (!origin) return {};
+      opened = std::move(origin->found.checkpoint);
+      return origin->found.path;
+    } catch (const IoError& error) {
+      return kRefused + std::string(error.what());
+    }
   }
 
   void begin() {
@@ -176,11 +250,11 @@ class Run {
 
   // One rank's wish is everybody's: the step carries it to the others.
   bool out_of_time() const {
-    return config_.train.max_minutes > 0 && seconds_since(started_) > config_.train.max_minutes * 60;
+    return config_.train.max_minutes > 0 && seconds_since(life_.started) > config_.train.max_minutes * 60;
   }
-  bool asked_to_stop() const { return signals_.received() != 0 || out_of_time(); }
+  bool asked_to_stop() const { return life_.signals.received() != 0 || out_of_time(); }
   TrainOutcome::Why asked_to_stop_by() const {
-    return signals_.received() == 0 && out_of_time() ? TrainOutcome::Why::time : TrainOutcome::Why::signal;
+    return life_.signals.received() == 0 && out_of_time() ? TrainOutcome::Why::time : TrainOutcome::Why::signal;
   }
 
   // The first rank's file has everybody's rows; ranks of one host share a clock.
@@ -203,8 +277,38 @@ class Run {
                       num_skipped_, engine_.num_steps()));
   }
 
+  bool forsaken() const { return life_.recovery.peer_lost && life_.recovery.peer_lost(); }
+
+  // In this host's memory, so that going on without a lost rank costs few steps. Written behind the training's back.
+  void prepare_snapshots() {
+    if (config_.checkpoint.snapshot_every == 0) return;
+    snapshot_folder_ = agree_on_snapshots(standing_, config_.checkpoint.snapshot_dir, life_.recovery.snapshots);
+    if (snapshot_folder_.empty()) {
+      if (first())
+        log_.warn(
+            "checkpoint.snapshot_every = {}: no snapshots: `espalier launch --max-restarts` on one host lends a folder "
+            "for them, or checkpoint.snapshot_dir names one that all ranks see",
+            config_.checkpoint.snapshot_every);
+      return;
+    }
+    ckpt::SaveOptions options = save_options();
+    options.keep = 2;
+    options.add_files = nullptr;
+    snapshots_ = std::make_unique<Saver>(snapshot_folder_, options, true, engine_.account(), engine_.host().stream);
+  }
+
+  void snapshot() {
+    guards_.before_checkpoint();
+    ckpt::Snapshot state = snapshot_of(engine_, config_);
+    state.state["restarts"] = restarts_;
+    // Memory that is full costs the snapshot and not the run.
+    succeeds(OnFailure::go_on, [&] { snapshots_->finish(); });
+    succeeds(OnFailure::go_on, [&] { snapshots_->save(std::move(state)); });
+  }
+
   ckpt::SaveOptions save_options() {
     ckpt::SaveOptions options;
+    if (life_.recovery.peer_lost) options.forsaken = life_.recovery.peer_lost;
     options.keep = static_cast<int>(config_.checkpoint.keep);
     options.rank = standing_.rank();
     options.world = standing_.size();
@@ -215,34 +319,79 @@ class Run {
     return options;
   }
 
-  void checkpoint() {
+  // On the way a disk that is full, or a file server that is away, costs this checkpoint and not the run: the one
+  // before is untouched, and the next comes in its time. All ranks learn of it alike (ckpt::save).
+  enum class OnFailure { go_on, stop };
+  template <typename F>
+  bool succeeds(OnFailure on_failure, F&& write) {
+    try {
+      write();
+      return true;
+    } catch (const IoError& error) {
+      if (on_failure == OnFailure::stop) throw;
+      if (first()) log_.warn("{}; training goes on without this checkpoint", error.what());
+      return false;
+    }
+  }
+
+  void checkpoint(OnFailure on_failure) {
+    guards_.before_checkpoint();
+    succeeds(OnFailure::go_on, [&] { saver_.finish(); });  // the one before, where it was written meanwhile
     ckpt::Snapshot snapshot = snapshot_of(engine_, config_);
     snapshot.state["restarts"] = restarts_;
-    saver_.save(std::move(snapshot));
+    if (!succeeds(on_failure, [&] { saver_.save(std::move(snapshot)); })) return;
     note(fmt::format("checkpoint {}/step-{}", checkpoints_, engine_.num_steps()));
   }
 
+  Life& life_;
   RunConfig& config_;
   Log log_;
   const Standing standing_;
-  const int64_t started_ = now_ns();
   std::string folder_, checkpoints_;
   Progress progress_;
   obs::Tracer tracer_;
-  StopSignals signals_;
   std::random_device random_;
   Engine engine_;
-  Saver saver_{checkpoints_, save_options(), config_.checkpoint.async, engine_.account()};
+  Guards guards_{engine_, config_, log_, folder_};
+  Saver saver_{checkpoints_, save_options(), config_.checkpoint.async, engine_.account(), engine_.host().stream};
+  std::string snapshot_folder_;       // empty: none
+  std::unique_ptr<Saver> snapshots_;  // null: none
   TrainOutcome outcome_;
+  bool settled_ = false;  // the engine has the state the run goes on from
   int64_t resumed_at_ = -1;
   int restarts_ = 0, num_skipped_ = 0;
 };
 
 }  // namespace
 
-TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress, const Standing& standing) {
-  config.check_world(standing.size());
-  return Run(config, log, progress, standing).go();
+TrainOutcome train(const RunConfig& given, const Log& log, const Progress::Options& progress, Standing standing,
+                   const Recovery& recovery) {
+  Life life{recovery};
+  for (;;) {
+    given.check_world(standing.size());
+    RunConfig config = given;  // the run settles what it leaves open
+    std::unique_ptr<Run> run;
+    std::exception_ptr loss;
+    try {
+      run = std::make_unique<Run>(config, log, progress, standing, life);
+      return run->go();
+    } catch (const Error& error) {
+      if (!recovery.reform || !tells_of_loss(error, recovery)) throw;
+      log.warn("{}; waiting to go on in place", error.what());
+      life.lost_at = now_ns();
+      loss = std::current_exception();
+      if (!memory_is_good(error)) {
+        life.kept = {};
+      } else if (run) {
+        run->keep_state();
+      }
+    }
+    run.reset();  // with everything that uses the communicator
+    const std::optional<Standing> next = recovery.reform();
+    if (!next) std::rethrow_exception(loss);
+    standing = *next;
+    ++life.num_reforms;
+  }
 }
 
 }  // namespace esp::train

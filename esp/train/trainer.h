@@ -6,6 +6,7 @@
 #include "esp/base/log.h"
 #include "esp/train/engine.h"
 #include "esp/train/progress.h"
+#include "esp/train/recover.h"
 #include "esp/train/run_config.h"
 
 namespace esp::train {
@@ -18,6 +19,8 @@ struct TrainOutcome {
 };
 
 // Every rank of the run calls it; the first one speaks and writes what is of the whole run.
-TrainOutcome train(RunConfig config, const Log& log, const Progress::Options& progress, const Standing& standing = {});
+// When one is lost the others go on with what `recovery` offers; by default with nothing: the loss is thrown.
+TrainOutcome train(const RunConfig& config, const Log& log, const Progress::Options& progress, Standing standing = {},
+                   const Recovery& recovery = {});
 
 }  // namespace esp::train

@@ -90,6 +90,9 @@ class Job:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
 
+    def recoveries(self):
+        return [line for line in self.lines("events.jsonl") if line["event"] == "recovered"]
+
     def step(self):
         last = self.tail("metrics.jsonl")
         return last["step"] if last else 0
@@ -105,7 +108,7 @@ class Job:
             return None
         victim = random.choice(ranks[1:] if spare_first else ranks)
         before = self.step()
-        recovered_before = len(self.lines("events.jsonl"))
+        recovered_before = len(self.recoveries())
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         event, found = None, {}
@@ -113,7 +116,7 @@ class Job:
         def went_on():
             nonlocal event
             if event is None:
-                events = self.lines("events.jsonl")[recovered_before:]
+                events = self.recoveries()[recovered_before:]
                 event = events[-1] if events else None
             if event:
                 last = self.tail("metrics.jsonl")

@@ -1,0 +1,74 @@
+#include "apps/espalier/joined.h"
+
+#include "esp/base/error.h"
+#include "esp/launch/world.h"
+#include "esp/obs/flight_recorder.h"
+
+namespace esp::app {
+namespace {
+
+// Longer than the launcher's patience, which kills those that do not come: whoever does come waits for its word.
+constexpr Duration kWord = std::chrono::seconds(25);
+
+}  // namespace
+
+Joined::Joined(const launch::Environment& environment, comm::CommOptions communicating,
+               comm::StallWatch::Listener listener)
+    : meeting_(launch::join_options(environment)),
+      communicating_(std::move(communicating)),
+      control_(launch::Control::from(environment)),
+      listener_(std::move(listener)) {
+  // A sum made wrong on the way would be wrong for good; the check costs a few per cent of a message's time.
+  meeting_.net.payload_checksum = true;
+  if (const auto at = environment.find("ESPALIER_FAULT"); at != environment.end())
+    fault_ = train::parse_fault(at->second);
+  if (const auto at = environment.find("ESPALIER_SNAPSHOTS"); at != environment.end()) snapshots_ = at->second;
+  if (control_) control_->say(launch::Word::Kind::ready);
+  meet(Deadline::after(meeting_.net.connect_timeout));
+}
+
+void Joined::meet(Deadline deadline) {
+  world_ = net::rendezvous(meeting_, deadline);
+  stalls_ = std::make_unique<comm::StallWatch>(*world_, listener_);
+  ranks_ = comm::make_communicator(*world_, world_->everyone(), communicating_);
+  if (control_) control_->say(launch::Word::Kind::formed);
+}
+
+train::Standing Joined::standing() const {
+  return {ranks_.get(), std::max(1, meeting_.local_size), communicating_.flight.get(), stalls_.get(), fault_};
+}
+
+bool Joined::peer_lost() const {
+  for (int rank = 0; rank < world_->size; ++rank)
+    if (world_->fate->lost(rank)) return true;
+  return false;
+}
+
+std::optional<train::Standing> Joined::reform() {
+  for (;;) {
+    ranks_.reset();
+    stalls_.reset();
+    world_.reset();
+    const auto next = control_->await(Deadline::after(kWord));
+    if (!next) return std::nullopt;
+    meeting_.job = next->job;
+    meeting_.endpoint = next->store;
+    try {
+      meet(Deadline::after(meeting_.net.connect_timeout));
+      return standing();
+    } catch (const CommError& error) {
+      // One more was lost as they met: the launcher decides what comes next.
+      meeting_.log.warn("the ranks did not meet: {}", error.what());
+    }
+  }
+}
+
+train::Recovery Joined::recovery() {
+  train::Recovery recovery;
+  recovery.snapshots = snapshots_;
+  recovery.peer_lost = [this] { return world_ && peer_lost(); };
+  if (control_) recovery.reform = [this] { return reform(); };
+  return recovery;
+}
+
+}  // namespace esp::app

@@ -1,0 +1,119 @@
+#include "esp/launch/reform.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::launch {
+
+bool Reform::begin() {
+  if (job_.any_done()) {
+    stuck_ = "some ranks have ended already";
+    return false;
+  }
+  if (!options_.may_begin()) {
+    stuck_ = "no further restart is allowed";
+    return false;
+  }
+  state_ = State::gathering;
+  begun_ = Clock::now();
+  patience_ = Deadline::after(options_.patience);
+  killed_some_ = false;
+  waiting_.clear();
+  ready_.clear();
+  losses_.clear();
+  opened_ = options_.open(round_ + 1);
+  return true;
+}
+
+void Reform::lost(const Failure& failure) {
+  if (stuck_) return;
+  const int rank = failure.rank - options_.first_rank;
+  if (state_ == State::forming) {
+    stuck_ = fmt::format("rank {} {} while the ranks met", failure.rank, failure.how);
+    return;
+  }
+  if (state_ == State::whole && !begin()) return;
+  if (ready_.contains(rank)) {
+    // It may have joined already, and who has joined is waited for.
+    stuck_ = fmt::format("rank {} {} as soon as it was started", failure.rank, failure.how);
+    return;
+  }
+  waiting_.erase(rank);
+  losses_ += fmt::format("{}rank {} {}", losses_.empty() ? "" : ", ", failure.rank, failure.how);
+  if (!job_.respawn(rank, opened_.environment)) stuck_ = "all ranks have ended";
+}
+
+void Reform::heard(int rank, const Word& word) {
+  if (stuck_) return;
+  switch (word.kind) {
+    case Word::Kind::waiting:
+      if (word.round != round_) break;
+      if (state_ == State::whole && !begin()) return;
+      (state_ == State::forming ? early_ : waiting_).insert(rank);
+      break;
+    case Word::Kind::ready:
+      if (state_ == State::gathering && word.round == round_ + 1) ready_.insert(rank);
+      break;
+    case Word::Kind::formed:
+      if (state_ == State::forming && word.round == round_) formed_.insert(rank);
+      break;
+  }
+  settle();
+}
+
+void Reform::settle() {
+  const auto all = static_cast<size_t>(options_.num_ranks);
+  if (state_ == State::gathering && num_present() == all) announce();
+  if (state_ != State::forming || formed_.size() != all) return;
+  state_ = State::whole;
+  patience_.reset();
+  if (begun_) tell();
+  // Some have lost another before the last one said that it was there.
+  const std::set<int> early = std::exchange(early_, {});
+  if (early.empty() || !begin()) return;
+  waiting_ = early;
+  settle();
+}
+
+void Reform::tell() {
+  const size_t all = formed_.size();
+  const double seconds = std::chrono::duration<double>(Clock::now() - *begun_).count();
+  const double meeting = std::chrono::duration<double>(Clock::now() - announced_).count();
+  options_.tell(fmt::format("{}; all {} ranks are together again after {:.3f} s (met in {:.3f} s), {} as they were",
+                            losses_.empty() ? "ranks lost each other" : losses_, all, seconds, meeting,
+                            waiting_.size()));
+  job_.forgive();
+  options_.formed();
+}
+
+void Reform::announce() {
+  state_ = State::forming;
+  announced_ = Clock::now();
+  ++round_;
+  formed_.clear();
+  patience_ = Deadline::after(options_.patience);
+  const std::string text = text_of(opened_.next);
+  for (int rank : waiting_) job_.say(rank, text);
+}
+
+void Reform::look() {
+  if (stuck_ || !patience_ || !patience_->passed()) return;
+  const double seconds = std::chrono::duration<double>(options_.patience).count();
+  if (state_ == State::forming || killed_some_) {
+    stuck_ = fmt::format("the ranks did not meet within {} s", seconds);
+    return;
+  }
+  for (int rank = 0; rank < options_.num_ranks; ++rank) {
+    if (waiting_.contains(rank) || ready_.contains(rank)) continue;
+    options_.tell(fmt::format("rank {} has not noticed the loss of another within {} s: it is killed",
+                              options_.first_rank + rank, seconds));
+    job_.kill(rank);
+  }
+  killed_some_ = true;
+  patience_ = Deadline::after(options_.patience);
+}
+
+}  // namespace esp::launch

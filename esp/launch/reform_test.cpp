@@ -1,0 +1,146 @@
+// Ranks that are shell scripts: what they say on their line, and what becomes of them.
+#include "esp/launch/reform.h"
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "esp/base/error.h"
+#include "esp/launch/agent.h"
+
+namespace esp::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What every script can do. `word` reads one message of the launcher's, whole.
+constexpr const char* kHead = R"sh(
+say() { printf '%s %s' "$1" "$2" >&4; }
+word() { dd bs=4096 count=1 <&4 2>/dev/null; }
+note() { echo "$1" >> $FOLDER/notes; }
+R=$ESPALIER_ROUND
+say ready $R
+)sh";
+
+class Reforming : public testing::Test {
+ protected:
+  Reforming() {
+    std::string pattern = (fs::temp_directory_path() / "espalier-reform-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~Reforming() override { fs::remove_all(folder_); }
+
+  int run(const std::string& script, int ranks, int max_restarts = 3) {
+    AgentOptions options;
+    options.per_node = ranks;
+    options.max_restarts = max_restarts;
+    options.in_place = true;
+    options.reform_patience = std::chrono::milliseconds(700);
+    options.grace = std::chrono::milliseconds(100);
+    options.command = {"bash", "-c", kHead + script};
+    options.environment["FOLDER"] = folder_;
+    return run_agent(options);
+  }
+  // In no order: ranks write as they go.
+  std::multiset<std::string> notes() const {
+    std::ifstream file(folder_ + "/notes");
+    std::multiset<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.insert(line);
+    return lines;
+  }
+  std::string folder_;
+};
+
+TEST_F(Reforming, KeepsTheSurvivorsAndReplacesTheDead) {
+  const int code = run(R"sh(
+    say formed $R
+    if [ $R = 0 ] && [ $RANK = 1 ]; then sleep 0.1; kill -9 $$; fi
+    if [ $R = 0 ]; then
+      say waiting 0
+      case "$(word)" in *'"round":1'*) note "survivor $RANK";; esac
+      say formed 1
+    else
+      note "newcomer $RANK"
+    fi)sh",
+                       3);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(notes(), (std::multiset<std::string>{"newcomer 1", "survivor 0", "survivor 2"}));
+}
+
+TEST_F(Reforming, TwoThatDieTogetherAreBothReplaced) {
+  const int code = run(R"sh(
+    say formed $R
+    if [ $R = 0 ] && [ $RANK != 0 ]; then sleep 0.1; kill -9 $$; fi
+    if [ $R = 0 ]; then
+      say waiting 0; word > /dev/null; note "survivor $RANK"; say formed 1
+    else
+      note "newcomer $RANK"
+    fi)sh",
+                       3);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(notes(), (std::multiset<std::string>{"newcomer 1", "newcomer 2", "survivor 0"}));
+}
+
+TEST_F(Reforming, OneThatNeverNoticesIsKilledAndReplaced) {
+  const int code = run(R"sh(
+    say formed $R
+    if [ $R = 0 ] && [ $RANK = 1 ]; then sleep 0.1; kill -9 $$; fi
+    if [ $R = 0 ] && [ $RANK = 2 ]; then exec sleep 60; fi
+    if [ $R = 0 ]; then
+      say waiting 0; word > /dev/null; note "survivor $RANK"; say formed 1
+    else
+      note "newcomer $RANK"
+    fi)sh",
+                       3);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(notes(), (std::multiset<std::string>{"newcomer 1", "newcomer 2", "survivor 0"}));
+}
+
+TEST_F(Reforming, ADeathWhileTheyMeetStartsAllAgain) {
+  const int code = run(R"sh(
+    say formed $R
+    if [ $R = 0 ] && [ $RANK = 1 ]; then sleep 0.1; kill -9 $$; fi
+    if [ $R = 0 ]; then say waiting 0; word > /dev/null; sleep 0.1; kill -9 $$; fi
+    note "round $R rank $RANK")sh",
+                       2);
+  EXPECT_EQ(code, 0);
+  // The newcomer of the round that failed may have come so far; then both of the round after it.
+  std::multiset<std::string> all = notes();
+  all.erase("round 1 rank 1");
+  EXPECT_EQ(all.size(), 2u);
+}
+
+TEST_F(Reforming, NoMoreOftenThanAllowed) {
+  EXPECT_THROW(run(R"sh(
+    say formed $R
+    sleep 0.1
+    if [ $RANK = 1 ]; then kill -9 $$; fi
+    while :; do
+      say waiting $R
+      case "$(word)" in *'"go_on":false'*) exit 3;; esac
+      R=$((R + 1)); say formed $R
+    done)sh",
+                   2, 1),
+               Error);
+}
+
+TEST(ControlWords, SurviveTheWay) {
+  for (const auto kind : {Word::Kind::waiting, Word::Kind::ready, Word::Kind::formed}) {
+    const auto back = word_of(text_of(Word{kind, 12}));
+    ASSERT_TRUE(back);
+    EXPECT_EQ(back->kind, kind);
+    EXPECT_EQ(back->round, 12);
+  }
+  for (const char* text : {"", "waiting", "waiting ", "waiting x", "ready 1 2", "unknown 3"})
+    EXPECT_FALSE(word_of(text));
+  const NextRound next = next_round_of(text_of(NextRound{true, 4, "job", "tcp://127.0.0.1:5"}));
+  EXPECT_EQ(next.round, 4);
+  EXPECT_EQ(next.store, "tcp://127.0.0.1:5");
+  EXPECT_THROW(next_round_of("{}"), IoError);
+  EXPECT_THROW(next_round_of("no json"), IoError);
+}
+
+}  // namespace
+}  // namespace esp::launch

@@ -1,0 +1,12 @@
+# Killed ranks, and what the others do.
+function(esp_recovery_test name)
+  if(Python3_FOUND)
+    add_test(NAME faults.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/${ARGN})
+    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 240 LABELS e2e
+      ENVIRONMENT "ESPALIER=$<TARGET_FILE:espalier>;PYTHONPATH=${CMAKE_SOURCE_DIR}/tests/app")
+  endif()
+endfunction()
+esp_recovery_test(kill kill_test.py --trials 3 --ranks 4 --seed 1)
+esp_recovery_test(kill_zero3 kill_test.py --trials 1 --ranks 4 --seed 2 --layout zero3)
+esp_recovery_test(kill_snapshot kill_test.py --trials 1 --ranks 2 --seed 3 --rung snapshot)
+esp_recovery_test(recover_leak recover_leak_test.py --recoveries 6 --ranks 2)
