@@ -1,4 +1,6 @@
 // espalier metrics: how runs stand now, as Prometheus reads it.
+#include <filesystem>
+
 #include "apps/espalier/command.h"
 #include "apps/espalier/output_file.h"
 #include "esp/obs/prometheus.h"
@@ -12,7 +14,10 @@ struct MetricsOptions {
 };
 
 int run_metrics(const MetricsOptions& options) {
-  write_file(options.out, obs::prometheus_text(options.folders));
+  std::vector<obs::NamedRun> runs;
+  for (const std::string& folder : options.folders)
+    runs.push_back({std::filesystem::weakly_canonical(folder).filename().string(), folder});
+  write_file(options.out, obs::prometheus_text(runs));
   return 0;
 }
 

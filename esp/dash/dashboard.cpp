@@ -9,6 +9,7 @@
 #include "esp/base/error.h"
 #include "esp/dash/page.h"
 #include "esp/dash/plain_text.h"
+#include "esp/obs/prometheus.h"
 
 namespace esp::dash {
 namespace {
@@ -104,10 +105,20 @@ std::string Dashboard::api(const Request& request, const std::string& what) {
   throw UsageError("no such question");
 }
 
+std::string Dashboard::metrics() {
+  std::vector<obs::NamedRun> runs;
+  for (const std::string& name : names()) {
+    std::string folder = is_run_folder(folder_) ? folder_ : folder_ + "/" + name;
+    if (fs::is_directory(folder)) runs.push_back({name, std::move(folder)});
+  }
+  return obs::prometheus_text(runs);
+}
+
 Response Dashboard::answer(const Request& request, const std::string& path) {
   if (path == "/") return {200, "text/html", live_page(), kPolicy};
   if (path == "/app.js") return {200, "text/javascript", page_script(), ""};
   if (path == "/style.css") return {200, "text/css", page_style(), ""};
+  if (path == "/metrics") return {200, std::string(obs::kPrometheusType), metrics(), ""};
   if (!path.starts_with("/api/")) return {404, "text/plain", "nothing here", ""};
   try {
     return {200, "application/json", api(request, path.substr(5)), ""};

@@ -29,7 +29,7 @@ class Dashboard {
   std::vector<std::string> names();
   RunFolder* find(const std::string& name);  // null: none of that name
 
-  // What a page asks for, behind the gate: "/", "/app.js", "/style.css", "/api/…".
+  // What a page asks for, behind the gate: "/", "/app.js", "/style.css", "/metrics", "/api/…".
   Response answer(const Request& request, const std::string& path);
   // The gate and the answer.
   Response serve(const Gate& gate, const Request& request);
@@ -38,6 +38,7 @@ class Dashboard {
  private:
   void look();
   std::string api(const Request& request, const std::string& what);
+  std::string metrics();  // how all runs stand, for Prometheus
 
   std::string folder_;
   Knowledge knowledge_;

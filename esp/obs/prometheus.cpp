@@ -69,10 +69,12 @@ struct Sample {
   Json of;
 };
 
+// Never through a symbolic link, and never waiting for the other end of a pipe.
+constexpr int kOpenFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
+
 // The last whole line. Only the end of the file is read: runs grow long.
 Json last_line(const std::string& path) {
-  if (!std::filesystem::exists(path)) return {};
-  const File file(path, O_RDONLY);
+  const File file(path, kOpenFlags);
   const uint64_t size = file.size();
   const std::string tail = file.read(size > kTailBytes ? size - kTailBytes : 0, kTailBytes);
   const size_t end = tail.rfind('\n');
@@ -83,8 +85,20 @@ Json last_line(const std::string& path) {
 }
 
 Json whole(const std::string& path) {
-  if (!std::filesystem::exists(path)) return {};
-  return parse_json(read_whole_file(path, kMaxFileBytes), path);
+  const File file(path, kOpenFlags);
+  return parse_json(file.read(0, kMaxFileBytes), path);
+}
+
+// What a file holds; nothing where it is not there, and counted where it cannot be read.
+Json read(Json (*how)(const std::string&), const std::string& path, int& num_unreadable) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return {};
+  try {
+    return how(path);
+  } catch (const IoError&) {
+    ++num_unreadable;
+    return {};
+  }
 }
 
 std::string number(double value) {
@@ -117,14 +131,14 @@ std::string text_of(const Json& row, const char* key) {
 }
 
 void read_ranks(const std::string& folder, const std::string& run, std::vector<Sample>& comm,
-                std::vector<Sample>& memory) {
+                std::vector<Sample>& memory, int& num_unreadable) {
   if (!std::filesystem::is_directory(folder)) return;
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   for (const std::string& path : files) {
-    const Json rank = whole(path);
+    const Json rank = read(whole, path, num_unreadable);
     if (!rank.is_object() || !rank.contains("rank") || !rank["rank"].is_number_integer()) continue;
     const std::string labels = fmt::format("{},rank=\"{}\"", run, rank["rank"].get<int64_t>());
     if (const auto rows = rank.find("comm"); rows != rank.end() && rows->is_array())
@@ -143,6 +157,9 @@ void read_ranks(const std::string& folder, const std::string& run, std::vector<S
 
 constexpr Metric kMemory[] = {
     {"peak", "espalier_memory_peak_bytes", "gauge", "Most memory of a category on a rank."},
+};
+constexpr Metric kUnreadable[] = {
+    {"files", "espalier_unreadable_files", "gauge", "Files of the run folder that could not be read."},
 };
 
 }  // namespace
@@ -163,21 +180,23 @@ std::string prometheus_label(std::string_view value) {
   return text;
 }
 
-std::string prometheus_text(const std::vector<std::string>& run_folders) {
-  std::vector<Sample> steps, summaries, comm, memory;
-  for (const std::string& folder : run_folders) {
+std::string prometheus_text(const std::vector<NamedRun>& runs) {
+  std::vector<Sample> steps, summaries, comm, memory, unreadable;
+  for (const auto& [name, folder] : runs) {
     if (!std::filesystem::is_directory(folder)) throw IoError(fmt::format("{} is no run folder", folder));
-    const auto path = std::filesystem::weakly_canonical(folder);
-    const std::string run = fmt::format("run=\"{}\"", prometheus_label(path.filename().string()));
-    steps.push_back({run, last_line(folder + "/metrics.jsonl")});
-    summaries.push_back({run, whole(folder + "/summary.json")});
-    read_ranks(folder + "/ranks", run, comm, memory);
+    const std::string run = fmt::format("run=\"{}\"", prometheus_label(name));
+    int num_unreadable = 0;
+    steps.push_back({run, read(last_line, folder + "/metrics.jsonl", num_unreadable)});
+    summaries.push_back({run, read(whole, folder + "/summary.json", num_unreadable)});
+    read_ranks(folder + "/ranks", run, comm, memory, num_unreadable);
+    unreadable.push_back({run, Json{{"files", num_unreadable}}});
   }
   std::string text;
   add(text, kStep, steps);
   add(text, kSummary, summaries);
   add(text, kComm, comm);
   add(text, kMemory, memory);
+  add(text, kUnreadable, unreadable);
   return text;
 }
 

@@ -30,8 +30,8 @@ TEST(Prometheus, SaysTheLastWholeLineOfALongFile) {
   for (int step = 1; step <= 5000; ++step)
     lines += "{\"step\":" + std::to_string(step) + ",\"loss\":0.5,\"step_ms\":250}\n";
   write_whole_file(folder.path() + "/metrics.jsonl", lines + "{\"step\":5001,\"lo");
-  const std::string text = prometheus_text({folder.path()});
-  const std::string run = "{run=\"" + std::filesystem::path(folder.path()).filename().string() + "\"} ";
+  const std::string text = prometheus_text({{"one", folder.path()}});
+  const std::string run = "{run=\"one\"} ";
   EXPECT_THAT(text, HasSubstr("# HELP espalier_step Optimizer steps done.\n# TYPE espalier_step gauge\nespalier_step" +
                               run + "5000\n"));
   EXPECT_THAT(text, HasSubstr("espalier_step_seconds" + run + "0.25\n"));
@@ -47,7 +47,7 @@ TEST(Prometheus, GroupsTheSamplesOfSeveralRunsUnderOneName) {
   write_whole_file(folder.path() + "/b/ranks/rank-0.json",
                    R"({"rank":0,"comm":[{"group":"dp","op":"all_reduce","algo":"ring","transport":"shm","calls":4}],)"
                    R"("memory":{"parameter":{"current":1,"peak":2}}})");
-  const std::string text = prometheus_text({folder.path() + "/a", folder.path() + "/b/"});
+  const std::string text = prometheus_text({{"a", folder / "a"}, {"b", folder / "b"}});
   EXPECT_THAT(text,
               HasSubstr("# TYPE espalier_loss gauge\nespalier_loss{run=\"a\"} NaN\nespalier_loss{run=\"b\"} NaN\n"));
   EXPECT_THAT(text, HasSubstr("espalier_collective_calls_total{run=\"b\",rank=\"0\",group=\"dp\",op=\"all_reduce\","
@@ -55,8 +55,19 @@ TEST(Prometheus, GroupsTheSamplesOfSeveralRunsUnderOneName) {
   EXPECT_THAT(text, HasSubstr("espalier_memory_peak_bytes{run=\"b\",rank=\"0\",category=\"parameter\"} 2\n"));
 }
 
+TEST(Prometheus, CountsWhatItCannotRead) {
+  TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run");
+  write_whole_file(folder / "elsewhere", "{\"loss\":7}\n");
+  std::filesystem::create_symlink(folder / "elsewhere", folder / "run/metrics.jsonl");
+  write_whole_file(folder / "run/summary.json", "{\"world\":");
+  EXPECT_EQ(prometheus_text({{"r", folder / "run"}}),
+            "# HELP espalier_unreadable_files Files of the run folder that could not be read.\n"
+            "# TYPE espalier_unreadable_files gauge\nespalier_unreadable_files{run=\"r\"} 2\n");
+}
+
 TEST(Prometheus, SaysWhatIsNoRunFolder) {
-  EXPECT_THROW(prometheus_text({"/nowhere/at/all"}), IoError);
+  EXPECT_THROW(prometheus_text({{"none", "/nowhere/at/all"}}), IoError);
 }
 
 }  // namespace
