@@ -33,7 +33,7 @@ class Backend(unittest.TestCase):
 
 class Bert(unittest.TestCase):
     """The BERT script: only the name of the backend differs."""
-    STEPS = ["--epochs", 2, "--items", 24, "--batch_size", 4, "--workers", 0, "--threads", 1]
+    STEPS = ["--epochs", 2, "--items", 12, "--batch_size", 2, "--workers", 0, "--threads", 1]
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -25,15 +25,42 @@ _DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16:
 _BYTES = 8
 _OPS = [(ReduceOp.SUM, 0), (ReduceOp.PRODUCT, 1), (ReduceOp.MIN, 2), (ReduceOp.MAX, 3), (ReduceOp.AVG, 4)]
 _MOST_KEPT = 1024
-_open = weakref.WeakSet()
+_ending = []  # threads that end groups
+_groups = weakref.WeakSet()
 
 
 @atexit.register
-def _close_all():
+def _end_all():
     """A model may hold its group until the very end, when threads of the library must not run any more."""
-    for group in list(_open):
-        if group._comm:
-            group._close(abandon=True)
+    for group in list(_groups):
+        group._end(abandon=True)
+    for thread in _ending:
+        thread.join()
+
+
+class _Parts:
+    """What a group has open."""
+
+    def __init__(self, comm):
+        self.comm, self.links, self.completer = comm, {}, None
+        self.kept = {}  # works nobody has waited for
+
+    def end(self, abandon):
+        """Calls under way are waited for, or given up where the process ends anyway."""
+        if abandon and not all(work.is_completed() for work in list(self.kept.values())):
+            _lib.esp_abort(self.comm, b"the process ends with calls under way")
+            for link in self.links.values():
+                link.abandon()
+        for link in self.links.values():
+            link.stop()
+        for link in self.links.values():  # peers end theirs in another order
+            link.join()
+        if self.completer:
+            self.completer.stop()
+        for work in list(self.kept.values()):
+            if isinstance(work, Work):
+                work._end(None)  # its tensors are being written
+        _lib.esp_finalize(self.comm)
 
 
 def _op(opts):
@@ -92,54 +119,47 @@ class ProcessGroup(TorchProcessGroup):
     def __init__(self, store, rank, size, timeout, options):
         super().__init__(rank, size)
         self._store, self._options, self._timeout_s = store, options, timeout.total_seconds()
-        self._comm = meet(store, "world", rank, size, self._timeout_s, options)
-        self._lock = threading.Lock()  # guards what follows, and that one thread at a time calls
-        self._kept, self._links, self._completer, self._sequence = {}, {}, None, 0
-        _open.add(self)
+        self._parts = _Parts(meet(store, "world", rank, size, self._timeout_s, options))
+        self._lock = threading.Lock()  # guards the parts, and that one thread at a time calls
+        self._sequence = 0
+        _groups.add(self)
 
     def __del__(self):
-        if getattr(self, "_comm", None):
-            self._close()
+        self._end()
 
-    def _close(self, abandon=False):
-        """Ends the group's threads. Calls under way are waited for, or given up where the process ends anyway."""
-        if abandon and not all(work.is_completed() for work in list(self._kept.values())):
-            _lib.esp_abort(self._comm, b"the process ends with calls under way")
-            for link in self._links.values():
-                link.abandon()
-        for link in self._links.values():
-            link.stop()
-        if self._completer:
-            self._completer.stop()
-        for work in list(self._kept.values()):
-            if isinstance(work, Work):
-                work._end(None)  # its tensors are being written
-        comm, self._comm = self._comm, None
-        _lib.esp_finalize(comm)
+    def _end(self, abandon=False):
+        # Rank 0 stays until the others have left, which may be long after: not on a thread that is needed meanwhile.
+        parts, self._parts = getattr(self, "_parts", None), None
+        if parts:
+            _ending[:] = [thread for thread in _ending if thread.is_alive()]
+            _ending.append(threading.Thread(target=parts.end, args=(abandon,), name="espalier-end", daemon=True))
+            _ending[-1].start()
 
     # -- works ----------------------------------------------------------------------------------------------------
 
     def _keep(self, work):
-        self._kept[id(work)] = work
-        if len(self._kept) > _MOST_KEPT:  # somebody never waits; what ended long ago nobody will wait for
-            for other in list(self._kept.values())[:_MOST_KEPT // 2]:
+        kept = self._parts.kept
+        kept[id(work)] = work
+        if len(kept) > _MOST_KEPT:  # somebody never waits; what ended long ago nobody will wait for
+            for other in list(kept.values())[:_MOST_KEPT // 2]:
                 if other.is_completed():
-                    del self._kept[id(other)]
+                    del kept[id(other)]
         return work
 
     def _forget(self, work):
         with self._lock:
-            self._kept.pop(id(work), None)
+            if self._parts:
+                self._parts.kept.pop(id(work), None)
 
     def _complete(self, work):
         with self._lock:
-            self._completer = self._completer or Completer()
-            self._completer.add(work)
+            self._parts.completer = self._parts.completer or Completer()
+            self._parts.completer.add(work)
 
     def _start(self, function, keep, result, *arguments, finish=None):
         handle = ctypes.c_void_p()
         with self._lock:
-            espalier._check(function(self._comm, *arguments, ctypes.byref(handle)))
+            espalier._check(function(self._parts.comm, *arguments, ctypes.byref(handle)))
             self._sequence += 1
             return self._keep(Work(self, handle, keep, result, finish))
 
@@ -263,10 +283,11 @@ class ProcessGroup(TorchProcessGroup):
         def call(comm):
             return function(comm, used.data_ptr(), _bytes(used), _BYTES, 1 if sending else 0, None)
         with self._lock:
-            if ends not in self._links:
-                self._links[ends] = Link(self._store, *ends, sending, self._timeout_s, self._options)
+            links = self._parts.links
+            if ends not in links:
+                links[ends] = Link(self._store, *ends, sending, self._timeout_s, self._options)
             work = self._keep(MessageWork(self, tensor, call, finish, peer))
-            self._links[ends].add(work)
+            links[ends].add(work)
             return work
 
     def send(self, tensors, peer, tag=0):

@@ -81,6 +81,8 @@ class Link:
     def stop(self):
         """Messages that were started are still delivered, unless they are abandoned."""
         self._works.put(None)
+
+    def join(self):
         if threading.current_thread() is not self._thread and not (self._abandoned and self._comm is None):
             self._thread.join()
 
