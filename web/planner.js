@@ -77,7 +77,7 @@ class Planner {
     const share = (one) => h("div", { class: "share" }, h("span", {}, one.what), h("div", { class: "bar" }, fill(h("i"), { style: { width: `${100 * one.part}%` } }, [])), h("span", { class: "amount" }, seconds(one.seconds)));
     return [h("h3", {}, "Where a step's time goes"), ...(explain.time || []).slice(0, 7).map(share),
       explain.binds?.length ? [h("h3", {}, "What binds it"), h("ul", { class: "plain" }, explain.binds.map((text) => h("li", {}, text)))] : [],
-      explain.alternatives?.length ? [h("h3", {}, "One change"), table(["axis", "to", "step"], explain.alternatives.map((one) => [one.axis, `${one.from} → ${one.to}`, one.fits ? `${one.change >= 0 ? "+" : ""}${percent(one.change)}` : "no room"]), "What one change would cost")] : [],
+      explain.one_change?.length ? [h("h3", {}, "One change"), table(["axis", "to", "step"], explain.one_change.map((one) => [one.axis, `${one.from} → ${one.to}`, one.fits ? `${one.change >= 0 ? "+" : ""}${percent(one.change)}` : "no room"]), "What one change would cost")] : [],
       explain.warnings?.length ? h("ul", { class: "plain warn" }, explain.warnings.map((text) => h("li", {}, text))) : []];
   }
 

@@ -34,7 +34,7 @@ class Timeline {
   async show(description) {  // {ideal: text} of the schedule
     this.description = description || {};
     try {
-      this.window = await this.load(null, null, 3000);
+      this.window = await this.load(null, null, 1500);
     } catch (error) {
       this.window = null;
       this.legend.replaceChildren();
@@ -136,7 +136,7 @@ class Timeline {
     c.fillStyle = soft;
     this.window.ranks.forEach((rank, i) => {
       if (pitch < 12 && i % 4) return;
-      const text = /^rank \d+$/.test(rank.name) || !rank.name ? (g.left < 60 ? `r${rank.rank}` : `rank ${rank.rank}`) : rank.name.replace("copy ", "").replace(" stage ", "/");
+      const text = /^rank \d+$/.test(rank.name) || !rank.name ? (g.left < 60 ? `r${rank.rank}` : `rank ${rank.rank}`) : rank.name.replace(/^copy 0 /, "").replace(/^copy (\d+) stage /, "$1/");
       c.fillText(text, 2, g.top + i * pitch + Math.min(g.row, 16) / 2 + 5, g.left - 6);
     });
     c.fillStyle = line;

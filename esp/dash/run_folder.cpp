@@ -184,7 +184,8 @@ std::string RunFolder::detail(const Knowledge& knowledge) {
   Json slowest = Json::array();
   for (const Series::Slowest& one : metrics_.series().slowest())
     slowest.push_back({{"rank", one.rank}, {"steps", one.steps}, {"waited_ms", one.waited_ms}});
-  return detail_ + "\"slowest\":" + dumped(slowest) + ",\"incidents\":" + dumped(incidents()) + ",\"keys\":" + dumped(metrics_.series().keys()) + "}";
+  return detail_ + "\"slowest\":" + dumped(slowest) + ",\"incidents\":" + dumped(incidents()) +
+         ",\"keys\":" + dumped(metrics_.series().keys()) + "}";
 }
 
 std::string RunFolder::series(const std::vector<std::string>& keys, double from, double to, int buckets) {
@@ -199,7 +200,7 @@ std::string RunFolder::series(const std::vector<std::string>& keys, double from,
 }
 
 std::string RunFolder::timeline(double from_us, double to_us, int buckets) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(trace_mutex_);
   const std::string now = mark_of(path_ + "/trace.json");
   if (trace_stamp_ != now || !trace_) {
     const auto text = text_of("trace.json", kMaxTraceBytes);

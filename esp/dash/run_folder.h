@@ -1,7 +1,7 @@
 // One run folder, read as it grows. Files are opened read-only, never through a symbolic link, and only by the names
 // the trainer gives them; whatever is wrong with one is said in its place and spoils nothing else.
 //
-// Thread-safe: one mutex, held while the folder is read and while an answer is made.
+// Thread-safe. The trace has a mutex of its own, so that reading a long one does not hold up the curves.
 #pragma once
 
 #include <functional>
@@ -47,8 +47,10 @@ class RunFolder {
   std::string path_, name_;
   std::mutex mutex_;  // guards what follows
   SeriesFile metrics_;
-  std::string detail_stamp_, trace_stamp_;
-  std::string detail_;  // JSON, open at its end
+  std::string detail_stamp_;
+  std::string detail_;      // JSON, open at its end
+  std::mutex trace_mutex_;  // guards what follows; never taken together with the other
+  std::string trace_stamp_;
   std::optional<Trace> trace_;
 };
 

@@ -113,8 +113,13 @@ class Reader {
     return id;
   }
 
-  static void push(std::vector<Segment>& out, double begin, double end, const RawSpan& of, double zero) {
-    if (end > begin) out.push_back({begin - zero, end - zero, of.kind, of.name});
+  // Passes of an evaluation are no part of a step.
+  static void push(std::vector<Segment>& out, double begin, double end, const std::vector<const RawSpan*>& open,
+                   double zero) {
+    if (end <= begin) return;
+    const RawSpan& of = *open.back();
+    const bool evaluating = open.front()->kind == SpanKind::evaluate && of.kind != SpanKind::communication;
+    out.push_back({begin - zero, end - zero, evaluating ? SpanKind::evaluate : of.kind, of.name});
   }
 
   static std::vector<Segment> flattened(const std::vector<RawSpan>& spans, double zero) {
@@ -124,14 +129,14 @@ class Reader {
     double at = 0;  // all before is told
     const auto close_until = [&](double time) {
       while (!open.empty() && open.back()->end <= time) {
-        push(out, at, open.back()->end, *open.back(), zero);
+        push(out, at, open.back()->end, open, zero);
         at = std::max(at, open.back()->end);
         open.pop_back();
       }
     };
     for (const RawSpan& span : spans) {
       close_until(span.begin);
-      if (!open.empty()) push(out, at, span.begin, *open.back(), zero);
+      if (!open.empty()) push(out, at, span.begin, open, zero);
       at = std::max(at, span.begin);
       open.push_back(&span);
     }

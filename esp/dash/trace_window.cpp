@@ -8,6 +8,7 @@ namespace esp::dash {
 namespace {
 
 constexpr int kMaxBuckets = 8000;
+constexpr size_t kMostSegments = 120000;  // of a whole window: beyond, a browser labours
 
 // Segments that share a pixel, drawn as one.
 struct Heap {
@@ -78,7 +79,10 @@ void append_times(std::string& out, const TraceRank& rank, double from, double t
 std::string window_of(const Trace& trace, double from, double to, int buckets) {
   from = std::clamp(from, 0.0, trace.length_us);
   to = std::clamp(to, from, trace.length_us);
-  const double pixel = (to - from) / std::clamp(buckets, 50, kMaxBuckets);
+  size_t num_lines = 1;
+  for (const TraceRank& rank : trace.ranks) num_lines += rank.lines.size();
+  buckets = std::clamp(buckets, 50, std::min(kMaxBuckets, static_cast<int>(kMostSegments / num_lines) + 50));
+  const double pixel = (to - from) / buckets;
   std::string out = "{\"length_us\":";
   append_number(out, trace.length_us);
   for (const auto& [name, value] : {std::pair{"from", from}, {"to", to}}) {

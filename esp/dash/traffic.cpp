@@ -11,7 +11,23 @@ namespace esp::dash {
 namespace {
 
 constexpr size_t kMostMapped = 256;
-constexpr std::array<const char*, 4> kAxes = {"dp", "tp", "pp", "cp"};
+constexpr std::array<std::string_view, 4> kAxes = {"dp", "tp", "pp", "cp"};
+
+// The coordinates in which members of a group differ; those they share make it one group.
+struct Axes {
+  std::string_view group, free;
+  bool experts = false;
+};
+constexpr Axes kGroups[] = {{"world", "dp tp pp cp"}, {"tensor", "tp"},          {"context", "cp"},
+                            {"data", "dp"},           {"copies", "dp cp"},       {"pipe", "pp"},
+                            {"model", "tp pp"},       {"expert", "dp cp", true}, {"expert_data", "dp cp", true}};
+constexpr Axes kOther = {"", "dp cp"};  // shards, replicas and servers stand among the copies
+
+const Axes& axes_of(std::string_view group) {
+  for (const Axes& row : kGroups)
+    if (row.group == group) return row;
+  return kOther;
+}
 
 int coordinate(const Json& rank, const char* axis) {
   const auto coords = rank.find("coords");
@@ -32,7 +48,7 @@ std::string text(const Json& row, const char* key) {
 
 // Of a pipeline's lines: the next stage, the one before, or the other end.
 std::vector<int> pipe_peers(const std::vector<Json>& ranks, size_t of, const std::string& group) {
-  const std::vector<int> line = members_of(ranks, of, "pp");
+  const std::vector<int> line = members_of(ranks, of, "pipe");
   const auto here = std::find(line.begin(), line.end(), static_cast<int>(of));
   if (line.size() < 2 || here == line.end()) return {};
   const auto at = static_cast<size_t>(here - line.begin()), n = line.size();
@@ -68,21 +84,25 @@ std::vector<Target> targets(const std::vector<Json>& ranks, size_t of, const Jso
 }  // namespace
 
 std::vector<int> members_of(const std::vector<Json>& ranks, size_t of, const std::string& group) {
-  const bool world = group == "world";
-  const char* axis = "dp";  // shards, replicas and servers stand among the copies
-  for (const char* name : kAxes)
-    if (group == name) axis = name;
-  std::vector<std::pair<int, int>> found;  // place on the axis, rank
+  const Axes& axes = axes_of(group);
+  const auto most = [&](const char* axis) {
+    int size = 0;
+    for (const Json& rank : ranks) size = std::max(size, coordinate(rank, axis) + 1);
+    return size;
+  };
+  // Experts are spread over ep copies in a row.
+  const int cp = axes.experts ? most("cp") : 1, ep = axes.experts ? most("ep") : 1;
+  const auto copy = [&](size_t i) { return coordinate(ranks[i], "cp") + cp * coordinate(ranks[i], "dp"); };
+  std::vector<int> members;
   for (size_t i = 0; i < ranks.size(); ++i) {
     bool same = true;
-    for (const char* other : kAxes)
-      same = same && (other == axis || coordinate(ranks[i], other) == coordinate(ranks[of], other));
-    if (world || same)
-      found.emplace_back(world ? static_cast<int>(i) : coordinate(ranks[i], axis), static_cast<int>(i));
+    for (const std::string_view axis : kAxes)
+      same = same && (axes.free.find(axis) != std::string_view::npos ||
+                      coordinate(ranks[i], axis.data()) == coordinate(ranks[of], axis.data()));
+    if (group == "expert") same = same && copy(i) / ep == copy(of) / ep;
+    if (group == "expert_data") same = same && copy(i) % ep == copy(of) % ep;
+    if (same) members.push_back(static_cast<int>(i));
   }
-  std::sort(found.begin(), found.end());
-  std::vector<int> members;
-  for (const auto& one : found) members.push_back(one.second);
   return members;
 }
 

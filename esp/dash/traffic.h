@@ -34,7 +34,7 @@ struct TrafficMap {
   std::vector<TrafficRow> rows;  // most bytes first
 };
 
-// The members of a group by name, among ranks that differ in that axis alone, in the axis's order.
+// The members of a group by its name («tensor», «pipe», «copies» …, as the mesh calls them), in the group's order.
 std::vector<int> members_of(const std::vector<Json>& ranks, size_t of, const std::string& group);
 TrafficMap traffic_of(const std::vector<Json>& ranks, const PeerShares& shares);
 Json to_json(const TrafficMap& map);

@@ -1,0 +1,153 @@
+// The whole over real sockets: a folder of runs in, answers out, strangers refused.
+#include "esp/dash/dashboard.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+#include "esp/dash/page.h"
+#include "esp/obs/temporary_folder.h"
+
+namespace esp::dash {
+namespace {
+
+constexpr const char* kEvil = "<script>alert(1)</script>";
+
+class Served : public ::testing::Test {
+ protected:
+  Served() {
+    for (const std::string& run : {std::string("one"), std::string(kEvil).substr(0, 7) + "x"}) {
+      std::filesystem::create_directories(folder_ / run + "/ranks");
+      std::ofstream(folder_ / run + "/metrics.jsonl") << "{\"step\":1,\"loss\":3.5,\"wall_s\":1}\n";
+      std::ofstream(folder_ / run + "/run.toml") << "[run]\nname = \"" << kEvil << "\"\n\n[train]\nsteps = 7\n";
+      std::ofstream(folder_ / run + "/ranks/rank-0.json") << R"({"rank":0,"comm":[]})";
+    }
+    dashboard_ = std::make_unique<Dashboard>(folder_.path(), Knowledge{});
+    gate_ = std::make_unique<Gate>("token", server_.port());
+    server_.start([this](const Request& request) { return dashboard_->serve(*gate_, request); });
+  }
+
+  // The whole answer to these bytes.
+  std::string raw(const std::string& bytes) const {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    timeval limit{5, 0};
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(server_.port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    std::string all;
+    char buffer[4096];
+    for (ssize_t n; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;) all.append(buffer, static_cast<size_t>(n));
+    ::close(fd);
+    return all;
+  }
+  std::string get(const std::string& path, const std::string& headers = "") const {
+    return raw(fmt::format("GET {} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{}\r\n", path, server_.port(), headers));
+  }
+  static int status(const std::string& answer) { return answer.size() > 12 ? std::stoi(answer.substr(9, 3)) : 0; }
+  static nlohmann::json body(const std::string& answer) {
+    return nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4));
+  }
+
+  obs::TemporaryFolder folder_;
+  HttpServer server_{0};
+  std::unique_ptr<Dashboard> dashboard_;
+  std::unique_ptr<Gate> gate_;
+};
+
+TEST_F(Served, PrometheusIsToldOfAllRuns) {
+  const std::string answer = get("/token/metrics");
+  EXPECT_EQ(status(answer), 200);
+  EXPECT_NE(answer.find("Content-Type: text/plain; version=0.0.4; charset=utf-8"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("\nespalier_loss{run=\"one\"} 3.5\n"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("\nespalier_loss{run=\"<scriptx\"} 3.5\n"), std::string::npos) << answer;
+  EXPECT_EQ(status(get("/metrics")), 403);
+}
+
+TEST_F(Served, ThePageAndItsFilesUnderAStrictPolicy) {
+  const std::string page = get("/token/");
+  EXPECT_EQ(status(page), 200);
+  for (const char* wanted : {"Content-Security-Policy: default-src 'none'", "script-src 'self'",
+                             "frame-ancestors 'none'", "X-Content-Type-Options: nosniff",
+                             "Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin", "text/html"})
+    EXPECT_NE(page.find(wanted), std::string::npos) << wanted;
+  EXPECT_EQ(page.find("unsafe"), std::string::npos);
+  EXPECT_EQ(page.find("http://", page.find("<html")), std::string::npos);  // nothing from elsewhere
+  EXPECT_NE(get("/token/app.js").find("text/javascript"), std::string::npos);
+  EXPECT_NE(get("/token/style.css").find("text/css"), std::string::npos);
+  EXPECT_EQ(status(get("/token/nothing")), 404);
+}
+
+TEST_F(Served, RunsSeriesAndDetail) {
+  const auto runs = body(get("/token/api/runs"));
+  ASSERT_EQ(runs["runs"].size(), 2u);
+  EXPECT_EQ(runs["runs"][1]["name"], "one");
+  EXPECT_EQ(runs["runs"][1]["step"], 1);
+  EXPECT_EQ(body(get("/token/api/series?run=one&keys=loss"))["keys"]["loss"]["mean"], nlohmann::json({3.5}));
+  const auto detail = body(get("/token/api/run?run=one"));
+  EXPECT_EQ(detail["steps"], 7);
+  EXPECT_EQ(detail["ranks"].size(), 1u);
+  // It grows, and new runs are found.
+  std::ofstream(folder_ / "one/metrics.jsonl", std::ios::app) << "{\"step\":2,\"loss\":2.5}\n";
+  std::filesystem::create_directories(folder_ / "deeper/two");
+  std::ofstream(folder_ / "deeper/two/metrics.jsonl") << "{\"step\":1,\"loss\":1}\n";
+  EXPECT_EQ(body(get("/token/api/runs"))["runs"].size(), 3u);
+  EXPECT_EQ(body(get("/token/api/series?run=one&keys=loss"))["last_step"], 2);
+  EXPECT_EQ(status(get("/token/api/run?run=deeper%2Ftwo")), 200);
+}
+
+TEST_F(Served, NothingOutsideOfTheFolder) {
+  for (const char* run : {"..", "../..", "%2Fetc", "one/../..", ""})
+    EXPECT_EQ(status(get(std::string("/token/api/run?run=") + run)), 404) << run;
+  EXPECT_NE(get("/token/api/timeline?run=one").find("log.trace"), std::string::npos);
+}
+
+TEST_F(Served, StrangersAreRefused) {
+  EXPECT_EQ(status(get("/")), 403);
+  EXPECT_EQ(status(get("/wrong/api/runs")), 403);
+  EXPECT_EQ(status(get("/token/api/runs", "Origin: http://evil.example\r\n")), 403);
+  EXPECT_EQ(status(get("/token/api/runs", "Sec-Fetch-Site: cross-site\r\n")), 403);
+  EXPECT_EQ(status(raw("GET /token/ HTTP/1.1\r\nHost: evil.example\r\n\r\n")), 421);
+  EXPECT_EQ(status(raw("POST /token/ HTTP/1.1\r\nHost: evil.example\r\n\r\n")), 405);
+  EXPECT_EQ(status(raw("nonsense\r\n\r\n")), 400);
+  EXPECT_EQ(status(raw("GET /" + std::string(9000, 'a'))), 431);
+  EXPECT_EQ(get("/").find("token\""), std::string::npos);
+}
+
+TEST_F(Served, AHeadHasNoBody) {
+  const std::string answer = raw(fmt::format("HEAD /token/ HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", server_.port()));
+  EXPECT_EQ(status(answer), 200);
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n"));
+}
+
+// However a run is called, and whatever its run file says, the data of a report stay data.
+TEST_F(Served, NothingOfARunBecomesMarkupInAReport) {
+  RunFolder run(folder_ / "one", kEvil);
+  const std::string page = report_page({&run}, Knowledge{});
+  EXPECT_EQ(page.find(kEvil), std::string::npos);
+  EXPECT_NE(page.find("\\u003cscript"), std::string::npos);
+  EXPECT_NE(page.find("script-src 'nonce-"), std::string::npos);
+  const size_t begin = page.find("id=\"data\">") + 10;
+  const auto data = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_EQ(data["runs"][0]["brief"]["name"], kEvil);
+  EXPECT_NE(data["runs"][0]["detail"]["run_toml"].get<std::string>().find(kEvil), std::string::npos);
+}
+
+TEST(DashboardFolder, MustBeThere) {
+  EXPECT_THROW(Dashboard("/nowhere/at/all", {}), UsageError);
+}
+
+}  // namespace
+}  // namespace esp::dash

@@ -1,0 +1,89 @@
+#include "esp/dash/trace.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "esp/base/error.h"
+
+namespace esp::dash {
+namespace {
+
+using nlohmann::json;
+
+json span(int rank, const std::string& name, double at, double length, const char* category = "compute", int row = 0) {
+  return {{"ph", "X"},  {"name", name},    {"cat", category}, {"pid", rank},
+          {"tid", row}, {"ts", 1000 + at}, {"dur", length}};
+}
+
+std::string trace_of(const std::vector<json>& events) {
+  json all = {{"displayTimeUnit", "ms"}, {"otherData", {{"dropped_spans", 3}}}, {"traceEvents", events}};
+  return all.dump();
+}
+
+TEST(Trace, InnerSpansAreTakenOutOfOuterOnes) {
+  const Trace trace = parse_trace(trace_of(
+      {span(0, "forward", 0, 100), span(0, "all_reduce", 20, 30, "communication"), span(0, "backward", 150, 50)}));
+  ASSERT_EQ(trace.ranks.size(), 1u);
+  const auto& segments = trace.ranks[0].lines[0].segments;
+  ASSERT_EQ(segments.size(), 4u);
+  EXPECT_EQ(segments[0].end_us, 20);
+  EXPECT_EQ(segments[1].kind, SpanKind::communication);
+  EXPECT_EQ(segments[2].begin_us, 50);
+  EXPECT_EQ(segments[2].kind, SpanKind::forward);
+  EXPECT_EQ(segments[3].kind, SpanKind::backward);
+  EXPECT_EQ(trace.length_us, 200);
+  EXPECT_EQ(trace.dropped, 3u);
+  const json window = json::parse(window_of(trace, 0, 100, 1000));
+  EXPECT_EQ(window["ranks"][0]["times"], json({70, 0, 0, 0, 30, 0, 0, 0}));
+}
+
+// Two stages, one micro-batch: each computes half of the window, so idle equals busy.
+TEST(Trace, MeasuresTheBubbleOfAStep) {
+  std::vector<json> events;
+  for (const double at : {0.0, 100.0}) {
+    events.push_back(span(0, "F0", at, 10));
+    events.push_back(span(1, "F0", at + 10, 10));
+    events.push_back(span(1, "B0", at + 20, 20));
+    events.push_back(span(0, "B0", at + 40, 10));
+    events.push_back(span(0, "W0", at + 50, 10));
+    for (const int rank : {0, 1}) events.push_back(span(rank, "optimizer", at + 60, 5));
+  }
+  // An evaluation's passes are no part of it.
+  events.push_back(span(0, "evaluate", 70, 20));
+  events.push_back(span(0, "F0", 72, 10));
+  const Trace trace = parse_trace(trace_of(events));
+  ASSERT_EQ(trace.steps.size(), 2u);
+  EXPECT_EQ(trace.steps[1].begin_us, 100);
+  EXPECT_EQ(trace.steps[1].end_us, 160);
+  EXPECT_EQ(trace.steps[0].busy_us, 60);
+  EXPECT_DOUBLE_EQ(trace.steps[0].bubble(2), 1.0);
+  EXPECT_EQ(trace.ranks[0].lines[0].segments[2].kind, SpanKind::weights);
+}
+
+TEST(Trace, AWindowHasNoMoreThanTheScreenShows) {
+  std::vector<json> events;
+  for (int i = 0; i < 20000; ++i) events.push_back(span(0, i % 2 ? "forward" : "backward", i * 10, 6));
+  events.push_back(span(0, "optimizer", 300000, 100000));
+  const Trace trace = parse_trace(trace_of(events));
+  const json whole = json::parse(window_of(trace, -1e300, 1e300, 400));
+  const auto& flat = whole["ranks"][0]["lines"][0]["segments"];
+  EXPECT_LT(flat.size(), 5u * 900);
+  EXPECT_GT(flat.size(), 5u * 100);
+  double spans = 0;
+  for (size_t i = 4; i < flat.size(); i += 5) spans += flat[i].get<double>();
+  EXPECT_EQ(spans, 20001);  // none is lost, many are drawn as one
+  const json near = json::parse(window_of(trace, 1000, 1100, 400));
+  EXPECT_EQ(near["ranks"][0]["lines"][0]["segments"].size() / 5, 11u);
+}
+
+TEST(Trace, DamageIsSaid) {
+  for (const char* bad : {"", "[]", "{}", "{\"traceEvents\":[", "{\"traceEvents\":[{}]", "{\"traceEvents\":3"})
+    EXPECT_THROW(parse_trace(bad), IoError) << bad;
+  const Trace odd = parse_trace(
+      R"({"traceEvents":[{"ph":"X"},{"ph":"X","pid":-1,"ts":1,"dur":1},{"ph":"X","pid":0,"ts":1,"dur":-1},7,"x"]})");
+  EXPECT_TRUE(odd.ranks.empty());
+  EXPECT_TRUE(json::parse(window_of(odd, 0, 1, 10))["ranks"].empty());
+}
+
+}  // namespace
+}  // namespace esp::dash
