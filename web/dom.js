@@ -28,7 +28,7 @@ function card(title, tools, ...children) {
 
 // What a picture shows, as a table, for those who do not see it.
 function table(head, rows, caption) {
-  const cell = (tag, value, i) => h(tag, { class: typeof value === "string" && i > 0 && !/^[\d−+.<–-]/.test(value) ? "text" : null,
+  const cell = (tag, value, i) => h(tag, { class: value instanceof Node ? "text" : typeof value === "string" && i > 0 && !/^[\d−+.<–-]/.test(value) ? "text" : null,
     scope: tag === "th" ? "col" : null }, value instanceof Node ? value : String(value));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", {}, h("caption", { class: "hidden-text" }, caption),

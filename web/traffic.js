@@ -32,8 +32,7 @@ class TrafficPanel {
     this.n = traffic.ranks;
     const any = traffic.tiers.length > 0;
     this.nothing.hidden = any || traffic.rows.length > 0;
-    if ((detail.ranks || []).length === 0) this.nothing.textContent = "Ranks write their counts (ranks/rank-K.json) every few seconds and at the end; nothing is there yet.";
-    else this.nothing.textContent = "One rank talks to nobody.";
+    this.nothing.textContent = (detail.ranks || []).length === 1 ? "One rank talks to nobody." : "Ranks write what they sent (ranks/rank-K.json) when the run ends.";
     this.body.hidden = !any && !traffic.rows.length;
     this.map.hidden = !any;
     const before = this.choice.value;

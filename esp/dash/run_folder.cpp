@@ -20,7 +20,8 @@ namespace esp::dash {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{8} << 20, kMaxTraceBytes = size_t{2} << 30, kMaxRanks = 4096;
-constexpr double kAlive_s = 30;  // a log that grew so lately is of a run that goes on
+constexpr double kSettled_s = 2;  // a summary is written after the last step, but a copied folder keeps no order
+constexpr double kAlive_s = 30;   // a log that grew so lately is of a run that goes on
 
 double modified_s(const std::string& path) {
   struct stat now {};
@@ -127,10 +128,10 @@ Json RunFolder::brief() {
   const Series& series = metrics_.series();
   const double logged = modified_s(path_ + "/metrics.jsonl"), summed = modified_s(path_ + "/summary.json");
   const double idle = static_cast<double>(std::time(nullptr)) - logged;
-  const char* state = logged == 0        ? "no steps yet"
-                      : summed >= logged ? "finished"
-                      : idle < kAlive_s  ? "running"
-                                         : "stopped";
+  const char* state = logged == 0                     ? "no steps yet"
+                      : summed + kSettled_s >= logged ? "finished"
+                      : idle < kAlive_s               ? "running"
+                                                      : "stopped";
   return {{"name", name_},
           {"state", state},
           {"step", series.last_step()},

@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "esp/base/clock.h"
 #include "esp/obs/file.h"
 
 namespace esp::train {
 namespace {
 
 constexpr size_t kMaxMetricsBytes = size_t{4} << 30;
+constexpr int64_t kRankEvery_ns = 5'000'000'000;
 
 // Steps that a resumed run does again are forgotten, so that the file tells of each step once.
 std::string without_future(const std::string& path, int64_t last_step) {
@@ -73,8 +75,7 @@ Reports::Reports(const std::string& folder, const RunConfig& config, Engine& eng
   if (engine.standing().rank() != 0) return;
   metrics_ = std::make_unique<obs::EventLog>(without_future(folder + "/metrics.jsonl", engine.num_steps()),
                                              obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
-  if (config.log.tensorboard)
-    tensorboard_ = std::make_unique<TensorBoard>(folder + "/events", engine.num_steps() + 1);
+  if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events", engine.num_steps() + 1);
 }
 
 Reports::~Reports() = default;
@@ -88,6 +89,7 @@ void Reports::step(const StepReport& r, bool logged) {
     waited_ms_ += r.result.waited_ms;
     ++num_steps_;
   }
+  if (logged && now_ns() - rank_written_ns_ > kRankEvery_ns) write_rank(rank_json());
   if (!metrics_) return;
   progress_.step(r, logged);
   if (!logged) return;
@@ -123,25 +125,35 @@ void Reports::step(const StepReport& r, bool logged) {
   tensorboard_->flush();
 }
 
+Json Reports::rank_json() const {
+  const parallel::Mesh& mesh = engine_.mesh();
+  return {{"rank", engine_.standing().rank()},
+          {"coords",
+           {{"dp", mesh.here().dp},
+            {"tp", mesh.here().tp},
+            {"pp", mesh.here().pp},
+            {"cp", mesh.here().cp},
+            {"ep", mesh.index(parallel::Axis::expert)}}},
+          {"memory", engine_.account().snapshot()},
+          {"reserved_bytes", engine_.pool().reserved_bytes()},
+          {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
+          {"tiers", engine_.account().tiers_snapshot()}};
+}
+
+void Reports::write_rank(const Json& rank) {
+  rank_written_ns_ = now_ns();
+  std::filesystem::create_directories(folder_ + "/ranks");
+  obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, engine_.standing().rank()), rank.dump(2) + "\n");
+}
+
 void Reports::finish(double wall_s, int restarts) {
   const Standing& standing = engine_.standing();
   const parallel::Mesh& mesh = engine_.mesh();
-  std::filesystem::create_directories(folder_ + "/ranks");
-  Json rank = {{"rank", standing.rank()},
-               {"coords",
-                {{"dp", mesh.here().dp},
-                 {"tp", mesh.here().tp},
-                 {"pp", mesh.here().pp},
-                 {"cp", mesh.here().cp},
-                 {"ep", mesh.index(parallel::Axis::expert)}}},
-               {"memory", engine_.account().snapshot()},
-               {"reserved_bytes", engine_.pool().reserved_bytes()},
-               {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
-               {"tiers", engine_.account().tiers_snapshot()},
-               {"comm", comm_rows(engine_)}};
+  Json rank = rank_json();
+  rank["comm"] = comm_rows(engine_);
   if (sync::Offload* offload = engine_.offload())
     rank["host_link"] = {{"bytes_down", offload->link().bytes_down()}, {"bytes_up", offload->link().bytes_up()}};
-  obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, standing.rank()), rank.dump(2) + "\n");
+  write_rank(rank);
 
   auto peak = static_cast<int64_t>(engine_.account().use(device::MemoryTier::device).peak);
   if (standing.ranks) standing.ranks->all_reduce(&peak, &peak, 1, DType::i64, comm::ReduceOp::max);

@@ -1,5 +1,6 @@
 // What a run tells the world as it goes: the step line, metrics.jsonl, TensorBoard events, and at the end summary.json
-// and ranks/rank-K.json. Rank 0 speaks; every rank writes its own rank file.
+// and ranks/rank-K.json. Rank 0 speaks; every rank writes its own rank file: every few seconds its memory, for those
+// who watch, and at the end all of it.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,9 @@ class Reports {
   void finish(double wall_s, int restarts);
 
  private:
+  Json rank_json() const;  // memory and place; what only the end can tell is not in it
+  void write_rank(const Json& rank);
+
   std::string folder_;
   const RunConfig& config_;
   Engine& engine_;
@@ -45,7 +49,7 @@ class Reports {
   std::unique_ptr<TensorBoard> tensorboard_;
   StepReport last_;
   double tokens_ = 0, seconds_ = 0, exposed_ms_ = 0, waited_ms_ = 0;
-  int64_t num_steps_ = 0;
+  int64_t num_steps_ = 0, rank_written_ns_ = 0;
 };
 
 }  // namespace esp::train
