@@ -131,8 +131,9 @@ int run_lab_exchange(const ExchangeLab& o) {
                    fmt::format("{:.6f} and {:.6f}", ways[i].run.loss.back(), ways.back().run.loss.back()),
                    ways[i].run.loss == ways.back().run.loss);
   for (const Way& way : ways)
-    findings.show(fmt::format("{}: 124 M parameters, 16 workers at {:g} Gbit/s", way.name, o.gbit), "",
-                  fmt::format("{:.2f} s", way.link_s), "");
+    findings.show(fmt::format("{}: 124 M parameters, 16 workers at {:g} Gbit/s",
+                              &way == &ways[1] ? "16 servers" : way.name, o.gbit),
+                  "", fmt::format("{:.2f} s", way.link_s), "");
   const BarChart chart = chart_of(o, ways, s);
   const std::string text = fmt::format(
       "A gpt of {} parameters on {} ranks, fp32, S = {:.0f} bytes of gradients, {} steps of SGD\n\n{}\n{}",

@@ -139,7 +139,7 @@ void add_grids(Findings& findings, Json& json) {
 BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
   const bool here = rows.front().ms >= 0;
   BarChart chart{
-      fmt::format("All-reduce of {:g} MB between {} hosts of {} ranks at {} Mbit/s, ms{}",
+      fmt::format("All-reduce of {:.1f} MB between {} hosts of {} ranks at {} Mbit/s, ms{}",
                   static_cast<double>(o.bytes) / 1e6, o.hosts, o.ranks, o.mbit, here ? "" : " (by formula: not root)"),
       {here ? "measured" : "by formula"},
       here ? "bytes that leave a host, at the link's rate" : "",

@@ -62,6 +62,10 @@ double mean_staleness(const std::string& note) {
   return count > 0 ? sum / count : 0;
 }
 
+std::string distance(double error) {
+  return std::isfinite(error) ? fmt::format("{:.1e}", error) : "beyond all numbers";
+}
+
 struct Asynchronous {
   double lr = 0, of_threshold = 0, mean = 0;
   ModeRun run;
@@ -100,10 +104,10 @@ int run_lab_staleness(const StalenessLab& o) {
   for (const Asynchronous& one : run_asynchronous(o)) {
     cells.push_back({fmt::format("{:.2f}", one.lr), fmt::format("{:g}", one.of_threshold),
                      fmt::format("{:.0f}", one.run.steps_per_s()), fmt::format("{:.2f}", one.mean),
-                     fmt::format("{:.1e}", one.run.error)});
+                     distance(one.run.error)});
     findings.show(fmt::format("{} asynchronous workers at {:g} of the threshold: distance from the minimum", o.workers,
                               one.of_threshold),
-                  "", one.of_threshold < 1 ? "falls" : "grows", fmt::format("{:.1e} (began at 1)", one.run.error));
+                  "", one.of_threshold < 1 ? "falls" : "grows", distance(one.run.error) + " (began at 1)");
     rows.push_back({{"lr", one.lr},
                     {"of_threshold", one.of_threshold},
                     {"mean_staleness", one.mean},
