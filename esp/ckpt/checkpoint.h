@@ -48,7 +48,8 @@ struct Snapshot {
 struct SaveOptions {
   int keep = 0;  // complete checkpoints to keep, newest first; 0: all
   int64_t shard_bytes = int64_t{4} << 30;
-  // Adds files of the caller's own (a tokenizer) to the folder before the manifest is written. Called on rank 0.
+  // Writes files of the caller's own (a tokenizer) into the folder it is given; they are listed in the manifest and lie
+  // beside it. Called on rank 0.
   std::function<void(const std::string& folder)> add_files;
 
   // Who writes. With more than one rank, every one calls `save` for the same step with pieces that no other has.

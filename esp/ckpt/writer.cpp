@@ -84,7 +84,9 @@ void add_files(const std::string& folder, const SaveOptions& options, Manifest& 
   if (error) throw IoError(fmt::format("{}: {}", apart, error.message()));
   options.add_files(apart);
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(apart)) names.push_back(entry.path().filename().string());
+  for (auto at = fs::directory_iterator(apart, error); !error && at != fs::directory_iterator(); at.increment(error))
+    names.push_back(at->path().filename().string());
+  if (error) throw IoError(fmt::format("{}: {}", apart, error.message()));
   for (const std::string& name : names) {
     const std::string from = apart + "/" + name, to = folder + "/" + name;
     {
