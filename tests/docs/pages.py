@@ -49,7 +49,8 @@ class Block:
 
     def commands(self):
         """Its lines as words: continued lines joined, comments and prompts dropped, pipes cut apart."""
-        joined = re.sub(r"\\\n\s*", " ", self.text)
+        text = re.sub(r"<<'?(\w+)'?[^\n]*\n.*?\n\1(?=\n|$)", "", self.text, flags=re.S)  # what is written into files
+        joined = re.sub(r"\\\n\s*", " ", text)
         found = []
         for line in joined.splitlines():
             try:
