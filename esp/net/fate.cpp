@@ -40,8 +40,18 @@ void Fate::check_present(uint64_t group, const std::vector<int>& members) const 
   std::lock_guard lock(mutex_);
   check_locked(group, members);
   for (int member : members)
-    if (left_.contains(member))
-      throw CommError(CommError::Kind::lost, member, fmt::format("rank {} has left the job", member));
+    if (left_.contains(member)) throw gone_locked(member);
+}
+
+CommError Fate::gone(int rank) const {
+  std::lock_guard lock(mutex_);
+  return gone_locked(rank);
+}
+
+CommError Fate::gone_locked(int rank) const {
+  if (lost_.empty()) return CommError(CommError::Kind::lost, rank, fmt::format("rank {} has left the job", rank));
+  const auto& [lost, how] = *lost_.begin();
+  return CommError(CommError::Kind::lost, lost, fmt::format("rank {} has left the job: rank {} {}", rank, lost, how));
 }
 
 void Fate::check_locked(uint64_t group, const std::vector<int>& members) const {

@@ -40,6 +40,9 @@ class Fate {
   bool lost(int rank) const;
   // A receive from a rank that has left, with nothing of it left to read, can only end in an error.
   bool left(int rank) const;
+  // Why nothing more will come of a rank that has left: the rank lost before it did, if there is one, since a rank that
+  // ends because of another's death leaves in order.
+  CommError gone(int rank) const;
   // For the start of a call: like check, and throws as well if a member has left.
   void check_present(uint64_t group, const std::vector<int>& members) const;
 
@@ -50,6 +53,7 @@ class Fate {
 
  private:
   void announce();
+  CommError gone_locked(int rank) const;
   void check_locked(uint64_t group, const std::vector<int>& members) const;
 
   mutable std::mutex mutex_;  // guards all below; subscribers are called with it held, so they must not call back

@@ -144,8 +144,7 @@ void Posted::check_left() {
     if (left_[static_cast<size_t>(peer)] && !can_push(peer)) waits_for = peer;
   if (waits_for < 0) return;
   abandon();
-  int member = group_.members[static_cast<size_t>(waits_for)];
-  throw CommError(CommError::Kind::lost, member, fmt::format("rank {} has left the job", member));
+  throw world_.fate->gone(group_.members[static_cast<size_t>(waits_for)]);
 }
 
 void Posted::abandon() noexcept {

@@ -365,6 +365,29 @@ TEST(Fused, ALostRankEndsTheWait) {
   EXPECT_EQ(fork_ranks(3, body, 2), "");
 }
 
+// A rank that ends because of another's death leaves in order; who waits for it learns of that death.
+TEST(Fused, ARankThatHasLeftEndsTheWait) {
+  for (bool asleep : {false, true}) {
+    auto body = [asleep](net::World& world) -> std::string {
+      Checker checker(world, {});
+      checker.run({.op = Op::barrier});
+      if (world.rank == 1) return "";
+      std::thread watch([&] {
+        if (asleep) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        world.fate->lose(9, "was killed");  // in the world, not in this group
+        world.fate->leave(1);
+      });
+      if (!asleep) watch.join();
+      std::vector<float> data(100);
+      Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = data.size()};
+      auto said = expect_error(CommError::Kind::lost, "rank 1 has left", "rank 9 was killed", [&] { checker.run(call); });
+      if (asleep) watch.join();
+      return said;
+    };
+    EXPECT_EQ(fork_ranks(3, body), "") << asleep;
+  }
+}
+
 TEST(Fused, LeavesNothingInSharedMemory) {
   auto segments = [] {
     int count = 0;

@@ -68,10 +68,12 @@ void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
       pause();
     }
   }
-  // A fault wins over data that may still arrive: the group is doomed either way.
+  // A fault wins over data that may still arrive: the group is doomed either way. Every wait looks anew: who left while
+  // another was awaited matters now.
+  uint32_t seen_epoch = 0;
   auto sleep_from = Clock::time_point::max();
   for (int turn = 0;; ++turn) {
-    check_fate();
+    check_fate(peer, flag, value, seen_epoch);
     if (reached(flag, value)) return;
     if (turn % kYieldsPerLook == 0) {
       auto now = Clock::now();
@@ -82,7 +84,7 @@ void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
     sched_yield();
   }
   while (!reached(flag, value)) {
-    check_fate();
+    check_fate(peer, flag, value, seen_epoch);
     if (deadline.passed()) give_up(kind, value);
     sleep(peer, flag, value, deadline.earlier(kSlice));
   }
@@ -106,11 +108,13 @@ void Gate::wake(Flag& flag) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&flag), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-void Gate::check_fate() {
+void Gate::check_fate(int peer, const Flag& flag, uint32_t value, uint32_t& seen_epoch) {
   uint32_t epoch = world_.fate->epoch();
-  if (epoch == seen_epoch_) return;
+  if (epoch == seen_epoch) return;
   world_.fate->check(group_.id, group_.members);
-  seen_epoch_ = epoch;
+  // A peer that ended in order announced what it had to before it left: what is not here will not come.
+  if (world_.fate->left(world_rank(peer)) && !reached(flag, value)) throw world_.fate->gone(world_rank(peer));
+  seen_epoch = epoch;
 }
 
 void Gate::give_up(Kind kind, uint32_t value) const {
@@ -130,6 +134,7 @@ double Gate::hand_over_ns(int peer, uint32_t call_number, bool first, Deadline d
   constexpr uint32_t kGroups = 3, kRounds = 4;
   Flag &my = mine_->echo.value, &its = page(peer).echo.value;
   uint32_t round = call_number * kGroups * kRounds;
+  uint32_t seen_epoch = 0;
   double best = 1e9;  // a disturbed group counts for nothing
   for (uint32_t group = 0; group < kGroups; ++group) {
     auto start = Clock::now();
@@ -138,7 +143,7 @@ double Gate::hand_over_ns(int peer, uint32_t call_number, bool first, Deadline d
       if (first) my.store(round, std::memory_order_release);
       for (int polls = 0; !reached(its, round); ++polls) {
         if (polls < (crowded_ ? kCrowdedPolls : kSpinPolls)) continue;
-        check_fate();
+        check_fate(peer, its, round, seen_epoch);
         if (deadline.passed()) give_up(Kind::step, mine_->step.value.load(std::memory_order_relaxed) + 1);
         sched_yield();
       }

@@ -61,7 +61,7 @@ class Gate {
   void await_slow(int peer, Kind kind, uint32_t value, Deadline deadline);
   void sleep(int peer, Flag& flag, uint32_t value, Deadline deadline);
   void wake(Flag& flag);
-  void check_fate();
+  void check_fate(int peer, const Flag& flag, uint32_t value, uint32_t& seen_epoch);
   [[noreturn]] void give_up(Kind kind, uint32_t value) const;
 
   const net::World& world_;
@@ -69,7 +69,6 @@ class Gate {
   std::vector<BoardPage*> pages_;
   BoardPage* mine_;
   bool crowded_;
-  uint32_t seen_epoch_ = 0;
   uint64_t num_waits_ = 0;
 };
 
