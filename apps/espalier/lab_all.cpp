@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -62,7 +63,7 @@ std::vector<std::pair<const Experiment*, std::string_view>> wanted(const AllLabs
 }
 
 std::string machine_words() {
-  std::istringstream lines(read_if_there("/proc/cpuinfo"));
+  std::ifstream lines("/proc/cpuinfo");
   std::string model;
   for (std::string line; std::getline(lines, line) && model.empty();)
     if (line.starts_with("model name")) model = line.substr(line.find(':') + 2);

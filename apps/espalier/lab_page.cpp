@@ -34,6 +34,7 @@ article{background:var(--card);border:1px solid var(--line);border-radius:.6rem;
 .bad{color:var(--bad);font-weight:600}.good{color:var(--leaf)}
 .wide{overflow-x:auto;margin:1rem 0}
 .wide svg{display:block;min-width:40rem;max-width:100%;height:auto;border-radius:.4rem}
+.wide svg .bg{fill:transparent}
 table{border-collapse:collapse;font-size:.9rem;min-width:100%}
 th,td{text-align:right;padding:.3rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
 th:first-child,td:first-child{text-align:left;min-width:12rem}

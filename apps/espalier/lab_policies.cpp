@@ -58,7 +58,7 @@ std::vector<plan::SearchResult> search(const plan::PlanProblem& problem) {
   std::vector<plan::SearchResult> results;
   for (const plan::SearchMethod& method : plan::search_methods()) {
     options.pareto = results.empty();  // the first is exhaustive: it alone sees everything
-    options.keep_seen = results.empty() ? 3000 : 0;
+    options.keep_seen = results.empty() ? 1500 : 0;
     results.push_back(method.run(problem, options));
   }
   return results;
