@@ -110,6 +110,13 @@ int join(const train::RunConfig& config, const TrainOptions& options, const laun
   return train_here(agree_on_layout(config, options, joined.ranks()), options, joined.standing(), recovery);
 }
 
+// What a rank alone, started by our launcher, may come back to.
+train::Recovery alone(const launch::Environment& environment) {
+  train::Recovery recovery;
+  if (const auto at = environment.find("ESPALIER_SNAPSHOTS"); at != environment.end()) recovery.snapshots = at->second;
+  return recovery;
+}
+
 // This process starts the ranks, passes their words and our signals on, and tells what became of them.
 int start_ranks(const TrainOptions& options, const std::vector<std::string>& layout, const std::string& folder) {
   launch::LocalOptions job;
@@ -154,7 +161,7 @@ int run_train(const TrainOptions& options) {
     layout = choose_layout(config, options.nproc, options.cluster);
     config = with_layout(options, layout);
   }
-  if (options.nproc == 1) return train_here(config, options, {});
+  if (options.nproc == 1) return train_here(config, options, {}, alone(environment));
   config.check_world(options.nproc);
   return start_ranks(options, layout, train::run_folder_of(config));
 }

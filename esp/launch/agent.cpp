@@ -173,11 +173,13 @@ class Agent {
   // What becomes of one rank's end: another in its place, or the end of all.
   void mend(LocalJob& job, Reform& reform, bool& given_up) {
     bool for_good = false;
-    if (given_up) return;
     // Words first: one that died may have said before that it was there.
-    for (const auto& [rank, text] : job.take_words())
+    const auto words = job.take_words();
+    const auto failures = job.take_failures();
+    if (given_up) return;
+    for (const auto& [rank, text] : words)
       if (const auto word = word_of(text)) reform.heard(rank, *word);
-    for (const Failure& failure : job.take_failures()) {
+    for (const Failure& failure : failures) {
       if (stopping() || !worth_restarting(failure.exit_code)) for_good = true;
       if (!for_good) reform.lost(failure);
     }
@@ -241,6 +243,11 @@ class Agent {
     if (in_place()) round_ = reform.round() + 1;  // which it may have opened
     RoundEnd end{options_.node_rank, job.wants_requeue() ? static_cast<int>(ExitCode::requeue) : 0, {}};
     if (auto failure = job.failure()) end = {options_.node_rank, failure->exit_code, *failure};
+    // Ranks that lost each other, and none of them had failed by itself when they were ended.
+    if (end.exit_code == 0 && reform.stuck()) {
+      const int code = static_cast<int>(ExitCode::comm);
+      end = {options_.node_rank, code, {0, code, fmt::format("lost its peers: {}", *reform.stuck()), ""}};
+    }
     if (!agents_) return {end};
     agents_->store->set(key("end", round, options_.node_rank), text_of(end));
     if (end.exit_code != 0) agents_->store->set(key("failed", round, 0), "");

@@ -23,6 +23,7 @@ bool Reform::begin() {
   killed_some_ = false;
   waiting_.clear();
   ready_.clear();
+  formed_.clear();
   losses_.clear();
   opened_ = options_.open(round_ + 1);
   return true;
@@ -58,7 +59,7 @@ void Reform::heard(int rank, const Word& word) {
       if (state_ == State::gathering && word.round == round_ + 1) ready_.insert(rank);
       break;
     case Word::Kind::formed:
-      if (state_ == State::forming && word.round == round_) formed_.insert(rank);
+      if (word.round == round_ + (state_ == State::gathering ? 1 : 0)) formed_.insert(rank);
       break;
   }
   settle();
@@ -93,7 +94,6 @@ void Reform::announce() {
   state_ = State::forming;
   announced_ = Clock::now();
   ++round_;
-  formed_.clear();
   patience_ = Deadline::after(options_.patience);
   const std::string text = text_of(opened_.next);
   for (int rank : waiting_) job_.say(rank, text);
