@@ -1,5 +1,6 @@
 """Hosts that come and go: a job of 1 to 3 hosts (launchers on this machine) loses one, goes on with fewer, gains one,
-and ends with every step made once, of the losses of a job left in peace as far as sums of another order allow. Three hosts at first, two after the loss, three again.
+and ends with every step made once and the losses of a job left in peace, as far as sums of another order allow. Three
+hosts at first, two after the loss, three again.
 
     ESPALIER=build/bin/espalier python3 tests/faults/recover_elastic_test.py
 """
