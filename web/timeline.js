@@ -77,6 +77,7 @@ class Timeline {
       if (!got || from !== this.from || to !== this.to) return;
       this.window = got;
       this.draw();
+      this.summarise();
     }, 120);
   }
 
@@ -163,7 +164,8 @@ class Timeline {
 
   // In words: the step seen, its bubble, and where the window's time went.
   summarise() {
-    const whole = this.whole, steps = whole.steps.filter((step) => step[0] < this.to && step[1] > this.from);
+    const whole = this.whole, inside = (step) => (step[0] + step[1]) / 2 > this.from && (step[0] + step[1]) / 2 < this.to;
+    const steps = whole.steps.filter(inside);
     const bubbles = steps.map((step) => step[2]).sort((a, b) => a - b);
     const words = [`${seconds((this.to - this.from) / 1e6)} of ${seconds(this.length / 1e6)}`];
     if (steps.length === 1) words.push(`step ${whole.steps.indexOf(steps[0]) + 1} took ${seconds((steps[0][1] - steps[0][0]) / 1e6)}`);

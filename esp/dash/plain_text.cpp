@@ -41,11 +41,6 @@ void append_utf8(std::string& out, uint32_t c) {
   }
 }
 
-size_t skip_space(std::string_view text, size_t at) {
-  while (at < text.size() && (text[at] == ' ' || text[at] == '\t' || text[at] == '\n' || text[at] == '\r')) ++at;
-  return at;
-}
-
 // Behind the closing quote of the string that begins at `at`, or npos.
 size_t string_end(std::string_view text, size_t at) {
   for (size_t i = at + 1; i < text.size(); ++i) {
@@ -104,6 +99,11 @@ void append_exact(std::string& out, double value) {
     fmt::format_to(std::back_inserter(out), "{:.17g}", value);
 }
 
+size_t skip_space(std::string_view text, size_t at) {
+  while (at < text.size() && (text[at] == ' ' || text[at] == '\t' || text[at] == '\n' || text[at] == '\r')) ++at;
+  return at;
+}
+
 size_t value_end(std::string_view text, size_t at) {
   if (at >= text.size()) return std::string_view::npos;
   if (text[at] == '"') return string_end(text, at);
@@ -128,29 +128,35 @@ size_t value_end(std::string_view text, size_t at) {
   return end == at ? std::string_view::npos : end;
 }
 
+size_t walk_object(std::string_view text, size_t at,
+                   const std::function<void(std::string_view key, std::string_view value)>& f) {
+  constexpr size_t kBroken = std::string_view::npos;
+  if (at >= text.size() || text[at] != '{') return kBroken;
+  at = skip_space(text, at + 1);
+  if (at < text.size() && text[at] == '}') return at + 1;
+  while (at < text.size() && text[at] == '"') {
+    const size_t end = string_end(text, at);
+    if (end == kBroken) return kBroken;
+    const std::string_view key = text.substr(at + 1, end - at - 2);
+    at = skip_space(text, end);
+    if (at >= text.size() || text[at] != ':') return kBroken;
+    at = skip_space(text, at + 1);
+    const size_t value = value_end(text, at);
+    if (value == kBroken) return kBroken;
+    f(key, text.substr(at, value - at));
+    at = skip_space(text, value);
+    if (at >= text.size()) return kBroken;
+    if (text[at] == '}') return at + 1;
+    if (text[at] != ',') return kBroken;
+    at = skip_space(text, at + 1);
+  }
+  return kBroken;
+}
+
 bool for_each_field(std::string_view object,
                     const std::function<void(std::string_view key, std::string_view value)>& f) {
-  size_t at = skip_space(object, 0);
-  if (at >= object.size() || object[at] != '{') return false;
-  at = skip_space(object, at + 1);
-  if (at < object.size() && object[at] == '}') return skip_space(object, at + 1) == object.size();
-  while (at < object.size() && object[at] == '"') {
-    const size_t end = string_end(object, at);
-    if (end == std::string_view::npos) return false;
-    const std::string_view key = object.substr(at + 1, end - at - 2);
-    at = skip_space(object, end);
-    if (at >= object.size() || object[at] != ':') return false;
-    at = skip_space(object, at + 1);
-    const size_t value = value_end(object, at);
-    if (value == std::string_view::npos) return false;
-    f(key, object.substr(at, value - at));
-    at = skip_space(object, value);
-    if (at >= object.size()) return false;
-    if (object[at] == '}') return skip_space(object, at + 1) == object.size();
-    if (object[at] != ',') return false;
-    at = skip_space(object, at + 1);
-  }
-  return false;
+  const size_t end = walk_object(object, skip_space(object, 0), f);
+  return end != std::string_view::npos && skip_space(object, end) == object.size();
 }
 
 std::optional<double> number_of(std::string_view value) {

@@ -22,6 +22,10 @@ void append_exact(std::string& out, double value);  // seventeen
 // the text is not one object, or one nested deeper than 32; fields before the damage have been seen.
 bool for_each_field(std::string_view object,
                     const std::function<void(std::string_view key, std::string_view value)>& f);
+// The same for the object that begins at `at`: its end, or npos.
+size_t walk_object(std::string_view text, size_t at,
+                   const std::function<void(std::string_view key, std::string_view value)>& f);
+size_t skip_space(std::string_view text, size_t at);
 // The value from `at` on: its end, or npos.
 size_t value_end(std::string_view text, size_t at);
 

@@ -35,9 +35,10 @@ struct Event {
   double pid = -1, tid = 0, ts = -1, dur = -1;
 };
 
-Event event_of(std::string_view object) {
+// The event that begins at `at`, which becomes its end (npos: broken).
+Event event_of(std::string_view all, size_t& at) {
   Event event;
-  for_each_field(object, [&](std::string_view key, std::string_view value) {
+  at = walk_object(all, at, [&](std::string_view key, std::string_view value) {
     const auto text = [&] { return value.size() >= 2 && value[0] == '"' ? value.substr(1, value.size() - 2) : value; };
     if (key == "ph")
       event.ph = text();
@@ -63,8 +64,7 @@ Event event_of(std::string_view object) {
 
 class Reader {
  public:
-  void take(std::string_view object) {
-    const Event e = event_of(object);
+  void take(const Event& e) {
     if (e.pid < 0 || e.pid > 1e6 || e.tid < 0 || e.tid > 1e6) return;
     const std::pair key(static_cast<int64_t>(e.pid), static_cast<int64_t>(e.tid));
     if (e.ph == "M" && e.name == "process_name") process_names_[key.first] = string_of(e.arg_name);
@@ -152,6 +152,24 @@ class Reader {
   std::map<std::pair<int64_t, int64_t>, std::vector<RawSpan>> spans_;
 };
 
+// Behind the list's closing bracket, or npos.
+size_t take_events(Reader& reader, std::string_view text, size_t at) {
+  for (;;) {
+    at = skip_space(text, at);
+    if (at >= text.size()) return std::string_view::npos;
+    if (text[at] == ']') return at + 1;
+    if (text[at] == ',') {
+      ++at;
+    } else if (text[at] == '{') {
+      const Event event = event_of(text, at);
+      if (at == std::string_view::npos) return at;
+      reader.take(event);
+    } else {
+      at = value_end(text, at);
+    }
+  }
+}
+
 bool computes(SpanKind kind) {
   return kind == SpanKind::forward || kind == SpanKind::backward || kind == SpanKind::weights;
 }
@@ -192,25 +210,39 @@ double TraceStep::bubble(size_t num_ranks) const {
 }
 
 Trace parse_trace(std::string_view text) {
+  constexpr size_t kBroken = std::string_view::npos;
   Reader reader;
   uint64_t dropped = 0;
-  bool found = false;
-  const bool whole = for_each_field(text, [&](std::string_view key, std::string_view value) {
-    if (key == "otherData")
-      for_each_field(value, [&](std::string_view name, std::string_view number) {
-        if (name == "dropped_spans") dropped = static_cast<uint64_t>(std::max(0.0, number_of(number).value_or(0)));
-      });
-    if (key != "traceEvents" || value.empty() || value[0] != '[') return;
-    found = true;
-    for (size_t at = 1; at < value.size();) {
-      at = value.find('{', at);
-      if (at == std::string_view::npos) break;
-      const size_t end = value_end(value, at);
-      if (end == std::string_view::npos) break;
-      reader.take(value.substr(at, end - at));
-      at = end;
+  // The outermost object is walked here rather than by for_each_field: its events are most of a long file, and would be
+  // passed over twice.
+  bool found = false, whole = false;
+  size_t at = skip_space(text, 0);
+  if (at < text.size() && text[at] == '{') at = skip_space(text, at + 1);
+  while (at < text.size() && text[at] == '"') {
+    const size_t end = value_end(text, at);
+    if (end == kBroken) break;
+    const std::string_view key = text.substr(at, end - at);
+    at = skip_space(text, end);
+    if (at >= text.size() || text[at] != ':') break;
+    at = skip_space(text, at + 1);
+    if (key == "\"traceEvents\"" && at < text.size() && text[at] == '[') {
+      found = true;
+      at = take_events(reader, text, at + 1);
+    } else {
+      const size_t value = value_end(text, at);
+      if (key == "\"otherData\"" && value != kBroken)
+        for_each_field(text.substr(at, value - at), [&](std::string_view name, std::string_view number) {
+          if (name == "dropped_spans")
+            dropped = static_cast<uint64_t>(std::clamp(number_of(number).value_or(0), 0.0, 1e15));
+        });
+      at = value;
     }
-  });
+    if (at == kBroken) break;
+    at = skip_space(text, at);
+    whole = at < text.size() && text[at] == '}';
+    if (whole || at >= text.size() || text[at] != ',') break;
+    at = skip_space(text, at + 1);
+  }
   if (!whole || !found) throw IoError("trace.json: not a trace, or cut short");
   Trace trace = reader.finish();
   trace.dropped = dropped;
