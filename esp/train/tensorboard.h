@@ -1,6 +1,6 @@
 // TensorBoard event files: scalars over steps. The format is records of (length, masked CRC-32C of it, data, masked
-// CRC-32C of that), the data being the protobuf messages Event, Summary and SessionLog, of which seven fields are written
-// here.
+// CRC-32C of that), the data being the protobuf messages Event, Summary and SessionLog, of which seven fields are
+// written here.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace esp::train {
 
 class TensorBoard {
  public:
-  // A new file events.out.tfevents.<time>.<host>.<pid> in `folder`, which is made where it is missing. What earlier files
-  // say of `first_step` and later is of a run that went on elsewhere; TensorBoard is told to forget it.
+  // A new file events.out.tfevents.<time>.<host>.<pid> in `folder`, which is made where it is missing. What earlier
+  // files say of `first_step` and later is of a run that went on elsewhere; TensorBoard is told to forget it.
   TensorBoard(const std::string& folder, int64_t first_step);
   void scalar(std::string_view tag, double value, int64_t step);
   void flush();
