@@ -21,7 +21,7 @@ constexpr Command kCommands[] = {
     {"metrics", "how runs stand now, as Prometheus reads it", define_metrics},
     {"doctor", "what this machine has, and what is wrong with it", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},
-    {"man", "manual pages, and the reference of commands", define_man},
+    {"man", "manual pages, and the reference of commands", define_man, false, true},
     {"bench-rank", "one rank of bench comm", define_bench_rank, true},
     {"bench-train-worker", "one process of bench train", define_bench_train_worker, true},
 };

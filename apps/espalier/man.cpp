@@ -15,7 +15,6 @@ namespace esp::app {
 namespace {
 
 struct ManFlags {
-  std::vector<std::string> page;
   std::string out;
   bool markdown = false;
 };
@@ -141,7 +140,7 @@ std::string markdown(const CLI::App& root) {
   return text;
 }
 
-int run_man(const ManFlags& o, const CLI::App& root) {
+int run_man(const ManFlags& o, const CLI::App& root, const std::vector<std::string>& command) {
   if (o.markdown) {
     fmt::print("{}", markdown(root));
     return static_cast<int>(ExitCode::done);
@@ -159,7 +158,7 @@ int run_man(const ManFlags& o, const CLI::App& root) {
     return static_cast<int>(ExitCode::done);
   }
   std::string name = "espalier";
-  for (const std::string& word : o.page) name += "-" + word;
+  for (const std::string& word : command) name += "-" + word;
   auto found = pages.find(name + ".1");
   if (name == "espalier-run") found = pages.find("espalier-run.5");
   if (found == pages.end())
@@ -173,11 +172,12 @@ int run_man(const ManFlags& o, const CLI::App& root) {
 
 void define_man(CLI::App& app, Chosen& chosen) {
   auto o = std::make_shared<ManFlags>();
-  app.add_option("command", o->page, "whose page; `run` is the run file's; none: the program's")->type_name("WORDS");
   app.add_option("--out", o->out, "write all pages, as DIR/man1/… and DIR/man5/…")->type_name("DIR");
   app.add_flag("--markdown", o->markdown, "the reference of all commands as Markdown");
-  app.footer("To read one: espalier man plan search | man -l -");
-  app.callback([&chosen, o] { chosen.run = [&chosen, o] { return run_man(*o, *chosen.root); }; });
+  app.footer(
+      "espalier man [COMMAND…] prints a page, of the program where none is named; `run` is the run file's.\n"
+      "To read one: espalier man plan search | man -l -");
+  app.callback([&chosen, o] { chosen.run = [&chosen, o] { return run_man(*o, *chosen.root, chosen.behind); }; });
 }
 
 }  // namespace esp::app

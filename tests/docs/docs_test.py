@@ -243,6 +243,12 @@ class Reference(unittest.TestCase):
                                           capture_output=True, text=True)
                     self.assertEqual(lint.returncode, 0, f"{name}: {lint.stdout}{lint.stderr}")
 
+    def test_one_page(self):
+        for words, heading in ((["plan", "search"], "espalier\\-plan\\-search"), (["run"], "espalier\\-run"), ([], "espalier 1")):
+            answer = espalier("man", *words)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertTrue(answer.stdout.startswith(f".TH {heading}"), answer.stdout[:80])
+
     def test_a_page_that_is_not_there(self):
         answer = espalier("man", "trian")
         self.assertEqual(answer.returncode, 2)
