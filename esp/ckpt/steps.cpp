@@ -103,10 +103,19 @@ void make_folders(const std::string& dir, mode_t mode) {
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
     // Another rank may be doing the same.
     if (mkdir(made->c_str(), *made == missing.front() ? mode : 0777) != 0 && errno != EEXIST)
-      throw IoError(fmt::format("cannot make {}: {}", made->string(), errno_text(errno)));
+      throw IoError(fmt::format("cannot make folder {}: {}", made->string(), errno_text(errno)));
     sync_folder(made->parent_path().string());
   }
   if (!fs::is_directory(dir, error)) throw IoError(fmt::format("{} is no folder", dir));
+  if (missing.empty()) return;
+  // Others may have made those above just now and not have cared. What cannot be opened is older than we are.
+  for (; at.has_relative_path(); at = at.parent_path()) {
+    try {
+      sync_folder(at.parent_path().string());
+    } catch (const IoError&) {
+      return;
+    }
+  }
 }
 
 std::string step_name(int64_t step) {
@@ -142,7 +151,11 @@ void remove_old(const std::string& dir, int keep, const std::string& written) {
 }
 
 void clear_for_writing(const std::string& dir) {
-  make_folders(dir);
+  try {
+    make_folders(dir);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("checkpoint folder {}: {}; checkpoint.dir names another", dir, error.what()));
+  }
   remove_beginning_with(dir, kPartialPrefix);
   for (const auto& [step, path] : steps_under(dir))
     if (fs::path(path).filename().string().starts_with(kAsidePrefix))

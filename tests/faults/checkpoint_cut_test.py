@@ -83,8 +83,9 @@ class Recorded:
         os.mkdir(self.root)
         with open(os.path.join(folder, "text.txt"), "w") as file:
             file.write("the quick brown fox jumps over the lazy dog. " * 40)
-        subprocess.run([ESPALIER, "tokenizer", "train", "--vocab", "260", "--output", os.path.join(folder, "tokenizer.json"),
-                        os.path.join(folder, "text.txt")], check=True, capture_output=True, timeout=60)
+        subprocess.run([ESPALIER, "tokenizer", "train", "--vocab", "260", "--output",
+                        os.path.join(folder, "tokenizer.json"), os.path.join(folder, "text.txt")], check=True,
+                       capture_output=True, timeout=60)
         with open(os.path.join(folder, "run.toml"), "w") as file:
             file.write(RUN.format(root=self.root, folder=folder))
 
@@ -102,15 +103,16 @@ class PowerCut(unittest.TestCase):
         self.probe = Probe(self.folder)
         self.addCleanup(self.probe.close)
 
-    def enumerate(self, name, *words):
+    def enumerate(self, name, *words, **fault):
         recorded = Recorded(self.folder)
         for more in ((), ("--resume", os.path.join(recorded.root, recorded.checkpoints, "step-4")),
                      ("--set", "train.steps=8")):
-            answer = recorded.train(*words, *more)
+            answer = recorded.train(*words, *more, **fault)
             self.assertEqual(answer.returncode, 0, answer.stderr)
         calls = read_log(recorded.log, recorded.root)
         where = recorded.checkpoints
-        ours = [i for i, (_, path, _) in enumerate(calls) if path.startswith(where) or path in ("runs", "runs/tiny", ".")]
+        above = (".", "runs", "runs/tiny")
+        ours = [i for i, (_, path, _) in enumerate(calls) if path.startswith(where) or path in above]
         chooser = random.Random(1)
         cuts = set(ours if len(ours) <= MOST_CUTS else chooser.sample(ours, MOST_CUTS))
 
@@ -128,7 +130,8 @@ class PowerCut(unittest.TestCase):
                         file.pending.append(half)
                     for survives in self.choices(chooser):
                         num_states += 1
-                        self.check(self.below(disk.after_cut(survives), where), safe_step, bits, f"{name}: call {i}, {call} {path}")
+                        self.check(self.below(disk.after_cut(survives), where), safe_step, bits,
+                                   f"{name}: call {i}, {call} {path}")
                     if half:
                         file.pending.pop()
             disk.do(call, path, more)
@@ -170,6 +173,9 @@ class PowerCut(unittest.TestCase):
 
     def test_one_rank(self):
         self.enumerate("1 rank")
+
+    def test_a_file_system_that_exchanges_nothing(self):
+        self.enumerate("1 rank, no exchange", FAULT_NO_EXCHANGE="1")
 
     def test_two_ranks(self):
         self.enumerate("2 ranks", "--nproc", "2", "--set", "sync.method=zero1")

@@ -296,7 +296,8 @@ class Golden(WithRun):
                 shutil.copytree(os.path.join(GOLDEN, name), os.path.join(run, "checkpoints"))
                 answer = subprocess.run(
                     [ESPALIER, "train", os.path.join(GOLDEN, "run.toml"), "--run-dir", run, "--set",
-                     f"data.train={GOLDEN}/text.txt"], capture_output=True, text=True, timeout=100)
+                     f"data.train={GOLDEN}/text.txt", *(word.format(golden=GOLDEN) for word in expected["words"])],
+                    capture_output=True, text=True, timeout=100)
                 self.assertEqual(answer.returncode, 0, answer.stderr)
                 self.assertIsNotNone(re.search("resumed from .* at step 3", answer.stderr), answer.stderr)
                 with open(os.path.join(run, "metrics.jsonl")) as file:

@@ -16,7 +16,7 @@ namespace {
 
 using esp::Json;
 
-// Of names, shapes, types, elements and state; the run file tells of paths and is left out.
+// Of names, shapes, types, elements and state, without what tells of paths.
 std::string bits_of(const esp::ckpt::Checkpoint& checkpoint) {
   esp::device::MemoryAccount account;
   esp::device::Pool pool(account);
@@ -35,7 +35,7 @@ std::string bits_of(const esp::ckpt::Checkpoint& checkpoint) {
     all += fmt::format("{} {} {}\n", name, piece.values.shape().text(), esp::ckpt::checksum_of(bytes));
   }
   Json state = checkpoint.state();
-  for (const char* of_a_start : {"run", "restarts"}) state.erase(of_a_start);
+  for (const char* of_a_start : {"run", "restarts", "tokenizer"}) state.erase(of_a_start);
   all += state.dump();
   return esp::ckpt::checksum_of(std::as_bytes(std::span(all)));
 }
@@ -58,7 +58,8 @@ Json answer(const std::string& dir) {
 
 int main() {
   for (std::string dir; std::getline(std::cin, dir);) {
-    fmt::print("{}\n", answer(dir).dump());
+    // What is wrong with a file may be told in its own bytes.
+    fmt::print("{}\n", answer(dir).dump(-1, ' ', false, Json::error_handler_t::replace));
     std::fflush(stdout);
   }
   return 0;

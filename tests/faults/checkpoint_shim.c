@@ -5,7 +5,7 @@
  *   FAULT_KIND   kill (before the call), enospc, eio, short (half of a write is done), erofs
  *   FAULT_AT     the how-manieth call that this kind concerns, from 1     FAULT_STICKY=1   and all after it
  *   FAULT_RANK   only where RANK says so
- *   FAULT_UNDER  only calls on paths that contain this
+ *   FAULT_UNDER  only calls on paths that contain this          FAULT_NO_EXCHANGE=1  a file system without that
  *
  * A line of the log is: call TAB path [TAB more]; what a write wrote follows its line, as long as the line says. */
 #define _GNU_SOURCE
@@ -199,6 +199,10 @@ static int renamed(int from_dir, const char* from, int to_dir, const char* to, u
   char a[4096], b[4096];
   if (!inside(from_dir, from, a) || !inside(to_dir, to, b))
     return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+  if (flags && getenv("FAULT_NO_EXCHANGE")) {
+    errno = EINVAL;
+    return -1;
+  }
   lock();
   const int failure = fault(NAMES, a);
   int result = -1;

@@ -1,7 +1,6 @@
 """Flight recorders of all ranks, one timeline, after one of them was killed."""
 import os
 import signal
-import subprocess
 import unittest
 
 from driving import run

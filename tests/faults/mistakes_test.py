@@ -140,7 +140,7 @@ CASES = [
     call("a secret that others can read", "launch --secret-file {folder}/open -- true", "open", "chmod 600", code=(4,)),
     call("hosts without a meeting place", "launch --nnodes 2 -- true", "--rdzv-endpoint"),
     call("a dead port", "launch --nnodes 2 --node-rank 1 --rdzv-id x --rdzv-endpoint 127.0.0.1:9 --rdzv-timeout 1 --secret-file "
-         "{folder}/secret -- true", "127.0.0.1:9", "host 0", code=(3,)),
+         "{folder}/secret -- true", "127.0.0.1:9", "Connection refused", code=(3,)),
     call("a port that is taken", "launch --nnodes 2 --node-rank 0 --rdzv-id x --rdzv-endpoint 127.0.0.1:{taken} --rdzv-timeout 1 --secret-file "
          "{folder}/secret -- true", "{taken}", "in use", code=(2, 3)),
     call("nothing to launch", "launch --nproc-per-node 2", "nothing to launch"),

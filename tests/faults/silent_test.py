@@ -2,10 +2,8 @@
 neither is seen where nothing is wrong. Prints its figures; ESPALIER_TEST_LONG=1 or TRIALS=n for the long form."""
 import json
 import random
-import subprocess
 import unittest
 
-from driving import ESPALIER
 from watched_run import LONG, Watched, trials
 
 ALGORITHMS = ("ring ring_bidirectional naive direct recursive_doubling halving_doubling tree double_tree hierarchical "
