@@ -74,6 +74,7 @@ Attempt::Attempt(const std::string& dir, int64_t step, const SaveOptions& option
       rank_(options.rank),
       world_(options.world),
       timeout_(options.timeout),
+      begin_timeout_(std::min(options.timeout, options.begin_timeout)),
       leaving_(options.leaving),
       forsaken_(options.forsaken) {
   if (rank_ < 0 || rank_ >= world_) throw UsageError(fmt::format("a checkpoint by rank {} of {}", rank_, world_));
@@ -121,7 +122,8 @@ void Attempt::begin() {
     now = state();
     return now == State::failed || (now == State::open && exists(folder_ + kParts));
   };
-  if (!wait_until(made, timeout_)) throw IoError(fmt::format("rank 0 has not begun within {}", text_of(timeout_)));
+  if (!wait_until(made, begin_timeout_))
+    throw IoError(fmt::format("rank 0 has not begun within {}", text_of(begin_timeout_)));
   if (now == State::failed) throw IoError(reason());
   begun_ = true;
 }

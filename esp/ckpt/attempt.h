@@ -51,7 +51,7 @@ class Attempt {
   std::string dir_, token_, name_, path_, folder_, failed_;
   int64_t step_;
   int rank_, world_;
-  Duration timeout_;
+  Duration timeout_, begin_timeout_;
   const std::atomic<bool>* leaving_;
   std::function<bool()> forsaken_;
   bool begun_ = false;  // this rank has seen the folder

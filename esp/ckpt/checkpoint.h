@@ -58,8 +58,10 @@ struct SaveOptions {
   // crashed attempt left for his own. Letters, digits, '.', '_' and '-'; one rank needs none.
   std::string token = {};
   Duration timeout = std::chrono::minutes(10);  // for the other ranks, once this rank's own files are written
-  const std::atomic<bool>* leaving = nullptr;   // once true, the others get a few seconds more: the caller has to go
-  std::function<bool()> forsaken = {};          // once true, they are not waited for any longer: one of them is gone
+  // For rank 0 to begin, where that is less: on a disk that takes nothing at all it cannot even say that it failed.
+  Duration begin_timeout = std::chrono::seconds(30);
+  const std::atomic<bool>* leaving = nullptr;  // once true, the others get a few seconds more: the caller has to go
+  std::function<bool()> forsaken = {};         // once true, they are not waited for any longer: one of them is gone
 };
 
 // Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.

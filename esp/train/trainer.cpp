@@ -312,6 +312,9 @@ class Run {
     options.keep = static_cast<int>(config_.checkpoint.keep);
     options.rank = standing_.rank();
     options.world = standing_.size();
+    // Ranks that go at their own pace may come much later than others.
+    sync::Clocks* const clocks = engine_.strategy().clocks();
+    if ((clocks && !clocks->lockstep()) || engine_.strategy().apart()) options.begin_timeout = options.timeout;
     options.token = broadcast_text(standing_.ranks, fmt::format("{:08x}{:08x}", random_(), random_()));
     options.add_files = [this](const std::string& folder) {
       if (engine_.feed().tokenizer && config_.data.tokenizer != "byte") engine_.feed().tokenizer->save(folder);
