@@ -3,6 +3,8 @@ import html.parser
 import json
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree
@@ -58,6 +60,7 @@ class Small(unittest.TestCase):
             with open(os.path.join(folder, name + ".findings.json")) as file:
                 findings = json.load(file)
             svg = xml.etree.ElementTree.parse(os.path.join(folder, name + ".svg")).getroot()
+            self.renders(os.path.join(folder, name + ".svg"))
             with open(os.path.join(folder, name + ".json")) as file:
                 report = json.load(file)
         held = [finding["held"] for finding in findings]
@@ -66,6 +69,14 @@ class Small(unittest.TestCase):
         self.assertGreater(len(list(svg.iter("{http://www.w3.org/2000/svg}text"))), 3)
         self.assertIn("✓", answer.stdout)
         return report, {finding["what"]: finding for finding in findings}, answer.stdout
+
+    def renders(self, path):
+        """A real renderer draws it, and not an empty sheet."""
+        if not shutil.which("rsvg-convert"):
+            return
+        drawn = subprocess.run(["rsvg-convert", path], capture_output=True)
+        self.assertEqual(drawn.returncode, 0, drawn.stderr)
+        self.assertGreater(len(drawn.stdout), 3000)
 
     def test_collectives(self):
         report, findings, text = self.one("collectives")

@@ -243,6 +243,15 @@ class Reference(unittest.TestCase):
                                           capture_output=True, text=True)
                     self.assertEqual(lint.returncode, 0, f"{name}: {lint.stdout}{lint.stderr}")
 
+    def test_installing_brings_pages_and_completion(self):
+        script = os.path.join(os.path.dirname(ESPALIER), "../apps/espalier/cmake_install.cmake")
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={folder}", "-P", script], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for path in ("man/man1/espalier-train.1", "man/man5/espalier-run.5", "bash-completion/completions/espalier",
+                         "zsh/site-functions/_espalier", "fish/vendor_completions.d/espalier.fish"):
+                self.assertGreater(os.path.getsize(os.path.join(folder, "share", path)), 500, path)
+
     def test_one_page(self):
         for words, heading in ((["plan", "search"], "espalier\\-plan\\-search"), (["run"], "espalier\\-run"), ([], "espalier 1")):
             answer = espalier("man", *words)
