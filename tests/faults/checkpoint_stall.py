@@ -61,8 +61,8 @@ def main():
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 13
     folder = tempfile.mkdtemp(prefix="espalier-stall-", dir=sys.argv[2] if len(sys.argv) > 2 else None)
     try:
-        for behind in (False, True):
-            state, stalls, quiet, beside = measure(folder, steps, behind, 8)
+        for behind in [mode == "async" for mode in os.environ.get("STALL_MODES", "sync,async").split(",")]:
+            state, stalls, quiet, beside = measure(folder, steps, behind, int(os.environ.get("STALL_BATCH", "8")))
             print(f"{'async' if behind else 'sync '}  {state / 1e9:.2f} GB of state  step {quiet:.0f} ms  stall "
                   + ", ".join(f"{stall:.0f}" for stall in stalls) + f" ms (median {statistics.median(stalls):.0f} ms, "
                   f"{100 * statistics.median(stalls) / quiet:.1f} % of a step)  step beside the writing {beside:.0f} ms",
