@@ -160,7 +160,7 @@ void Guards::report_product() {
 
 // Found by one rank or by some: all are to hear the same cause.
 void Guards::condemn(const CommError& cause, const char* event) {
-  if (cause.peer() == standing_.rank() || standing_.rank() == 0)
+  if (cause.peer() == standing_.rank())
     append_event(log_, folder_,
                  {{"event", event}, {"ranks", {cause.peer()}}, {"step", engine_.num_steps()}, {"text", cause.what()}});
   if (standing_.ranks) standing_.ranks->abort(cause.what());

@@ -17,10 +17,8 @@ struct KindRow {
   std::string_view name;
   Kind kind;
 };
-constexpr KindRow kKinds[] = {{"loop", Kind::loop},
-                              {"flip", Kind::flip},
-                              {"product", Kind::product},
-                              {"evaluate", Kind::evaluate}};
+constexpr KindRow kKinds[] = {
+    {"loop", Kind::loop}, {"flip", Kind::flip}, {"product", Kind::product}, {"evaluate", Kind::evaluate}};
 
 template <typename T>
 T number_of(std::string_view text, std::string_view whole) {
