@@ -112,7 +112,7 @@ class Timeline {
     this.canvas.style.setProperty("height", `${height}px`);
     const c = this.canvas.getContext("2d");
     c.scale(scale, scale);
-    const kinds = this.window.kinds.map((_, i) => colour(`--k${i}`)), ink = colour("--ink"), soft = colour("--soft"), idle = colour("--idle"), line = colour("--line"), cardColour = colour("--card");
+    const kinds = this.window.kinds.map((_, i) => colour(`--k${i}`)), soft = colour("--soft"), idle = colour("--idle"), line = colour("--line");
     const x = (us) => g.left + (us - this.from) / (this.to - this.from) * (width - g.left);
     c.font = "11px system-ui, sans-serif";
     this.hits = [];
@@ -124,7 +124,7 @@ class Timeline {
       const y = g.top + i * pitch;
       c.fillStyle = idle;
       c.fillRect(g.left, y, width - g.left, g.row);
-      rank.lines.forEach((lines, j) => this.drawRow(c, lines.segments, j === 0 ? y : y + g.row + 1, j === 0 ? g.row : g.strip, x, width, kinds, cardColour, rank, lines.name));
+      rank.lines.forEach((lines, j) => this.drawRow(c, lines.segments, j === 0 ? y : y + g.row + 1, j === 0 ? g.row : g.strip, x, width, kinds, soft, rank, lines.name));
     });
     for (const [i, step] of this.window.steps.entries()) {
       const a = x(step[0]);
@@ -142,12 +142,11 @@ class Timeline {
     });
     c.fillStyle = line;
     c.fillRect(g.left - 1, g.top, 1, height - g.top - 4);
-    c.fillStyle = ink;
     const words = `Timeline of ${this.window.ranks.length} ranks, ${seconds((this.to - this.from) / 1e6)} from ${seconds(this.from / 1e6)} on. Arrow keys move, plus and minus zoom, N and P go to the next and previous step.`;
     this.canvas.setAttribute("aria-label", words);
   }
 
-  drawRow(c, flat, y, tall, x, width, kinds, cardColour, rank, lineName) {
+  drawRow(c, flat, y, tall, x, width, kinds, soft, rank, lineName) {
     for (let i = 0; i < flat.length; i += 5) {
       const begin = flat[i], end = begin + flat[i + 1];
       if (end < this.from || begin > this.to) continue;
@@ -156,7 +155,7 @@ class Timeline {
       c.fillRect(a, y, wide > 3 ? wide - 0.7 : wide, tall);
       if (wide > 22 && tall > 14 && flat[i + 4] === 1) {
         const text = this.window.names[flat[i + 3]];
-        if (c.measureText(text).width < wide - 6) { c.fillStyle = "#fff"; c.fillText(text, a + (wide - c.measureText(text).width) / 2, y + tall / 2 + 4); }
+        if (c.measureText(text).width < wide - 6) { c.fillStyle = flat[i + 2] === 5 ? soft : "#fff"; c.fillText(text, a + (wide - c.measureText(text).width) / 2, y + tall / 2 + 4); }
       }
       this.hits.push({ a, b: a + Math.max(wide, 2), y, tall, i, flat, rank, lineName });
     }

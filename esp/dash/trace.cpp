@@ -20,8 +20,8 @@ struct RawSpan {
 
 // By what a span is called: whole passes of one device, or actions of a pipeline ("F3", "B3", "I3", "W3").
 SpanKind kind_of(std::string_view name, std::string_view category) {
-  if (category == "communication") return SpanKind::communication;
-  if (category == "host") return SpanKind::host;
+  if (category == "communication") return name == "wait" ? SpanKind::waiting : SpanKind::communication;
+  if (category == "host") return SpanKind::other;
   if (name == "optimizer" || name == "update") return SpanKind::update;
   if (name == "evaluate") return SpanKind::evaluate;
   if (name.starts_with("F") || name == "forward") return SpanKind::forward;
@@ -118,7 +118,8 @@ class Reader {
                    double zero) {
     if (end <= begin) return;
     const RawSpan& of = *open.back();
-    const bool evaluating = open.front()->kind == SpanKind::evaluate && of.kind != SpanKind::communication;
+    const bool evaluating =
+        open.front()->kind == SpanKind::evaluate && of.kind != SpanKind::communication && of.kind != SpanKind::waiting;
     out.push_back({begin - zero, end - zero, evaluating ? SpanKind::evaluate : of.kind, of.name});
   }
 
@@ -201,7 +202,7 @@ std::vector<TraceStep> steps_of(const Trace& trace) {
 
 std::string_view name_of(SpanKind kind) {
   constexpr std::array<std::string_view, kNumSpanKinds> kNames = {
-      "forward", "backward", "weight gradients", "update", "communication", "host", "evaluation", "other"};
+      "forward", "backward", "weight gradients", "update", "communication", "waiting", "evaluation", "host and other"};
   return kNames[static_cast<size_t>(kind)];
 }
 

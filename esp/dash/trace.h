@@ -1,5 +1,5 @@
 // trace.json as rows of segments, ready to be looked at from any distance: per rank what its main thread did (forward,
-// backward, weight gradients, update, communication that shows, host) and what its communicators did meanwhile.
+// backward, weight gradients, update, communication that shows, waiting) and what its communicators did meanwhile.
 //
 // Spans of the main thread nest; they are flattened, the innermost counting, so that segments of a row never overlap
 // and their sums are times. Idle is what no segment covers. Reading is one pass over the text, without a tree: a trace
@@ -14,7 +14,8 @@
 
 namespace esp::dash {
 
-enum class SpanKind : uint8_t { forward, backward, weights, update, communication, host, evaluate, other };
+// Waiting is for a message of another stage: a pipeline's bubble. Communication is what else a rank stands still for.
+enum class SpanKind : uint8_t { forward, backward, weights, update, communication, waiting, evaluate, other };
 inline constexpr size_t kNumSpanKinds = 8;
 std::string_view name_of(SpanKind kind);
 

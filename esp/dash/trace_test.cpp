@@ -51,6 +51,7 @@ TEST(Trace, MeasuresTheBubbleOfAStep) {
   // An evaluation's passes are no part of it.
   events.push_back(span(0, "evaluate", 70, 20));
   events.push_back(span(0, "F0", 72, 10));
+  events.push_back(span(1, "wait", 0, 10, "communication"));
   const Trace trace = parse_trace(trace_of(events));
   ASSERT_EQ(trace.steps.size(), 2u);
   EXPECT_EQ(trace.steps[1].begin_us, 100);
@@ -58,6 +59,7 @@ TEST(Trace, MeasuresTheBubbleOfAStep) {
   EXPECT_EQ(trace.steps[0].busy_us, 60);
   EXPECT_DOUBLE_EQ(trace.steps[0].bubble(2), 1.0);
   EXPECT_EQ(trace.ranks[0].lines[0].segments[2].kind, SpanKind::weights);
+  EXPECT_EQ(trace.ranks[1].lines[0].segments[0].kind, SpanKind::waiting);
 }
 
 TEST(Trace, AWindowHasNoMoreThanTheScreenShows) {
