@@ -51,7 +51,11 @@ def rank_main(o):
     def row(name, times, unit):
         if o.rank == 0:
             ours, theirs = times["espalier"], times["gloo"]
-            print(f"| {name} | {ours * unit:.3g} | {theirs * unit:.3g} | {theirs / ours:.2f} |", flush=True)
+            print(f"| {name} | {rounded(ours * unit)} | {rounded(theirs * unit)} | {theirs / ours:.2f} |", flush=True)
+
+    def rounded(number):
+        """Three digits, written out."""
+        return f"{float(f'{number:.3g}'):g}"
 
     def heading(what, unit):
         if o.rank == 0:
@@ -74,7 +78,7 @@ def rank_main(o):
             return self.layers(x.float().expand(-1, 1536))[:, :2]
 
     heading("training step", "ms")
-    for name, make, batch in (("BERT, 10.5 M parameters, 8 × 128 tokens per rank", SmallBert, 8),
+    for name, make, batch in (("BERT, 10.5 M parameters, 1 × 128 tokens per rank", SmallBert, 1),
                               ("6 wide layers, 14.2 M parameters, 4 rows per rank", Wide, 4)):
         works = {}
         for backend, group in groups.items():
@@ -98,7 +102,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--meet", help=argparse.SUPPRESS)
     o = parser.parse_args()
