@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import packages
 from ranks import PYTHON, SOURCE, environment, need_torch
 
 PROGRAM = """
@@ -30,11 +31,10 @@ class Wheel(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([SOURCE / "python/make_wheel", build, folder], check=True, capture_output=True, timeout=60)
             wheel, = glob.glob(folder + "/*.whl")
-            subprocess.run([PYTHON, "-m", "venv", "--system-site-packages", folder + "/venv"], check=True, timeout=60)
-            python = folder + "/venv/bin/python"
-            subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--disable-pip-version-check",
-                            wheel], check=True, timeout=60, env=clean)
-            answer = subprocess.run([python, "-c", PROGRAM], capture_output=True, text=True, timeout=60, cwd=folder, env=clean)
+            subprocess.run([packages.python(), "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target",
+                            folder + "/site", "--disable-pip-version-check", wheel], check=True, timeout=60, env=clean)
+            answer = subprocess.run([PYTHON, "-c", PROGRAM], capture_output=True, text=True, timeout=60, cwd=folder,
+                                    env={**clean, "PYTHONPATH": folder + "/site"})
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertEqual(answer.stdout, "1 [1.0, 1.0, 1.0]\nTrue\n")
 
