@@ -16,7 +16,7 @@ from driving import ESPALIER
 SHIM = os.environ.get("CHECKPOINT_SHIM", "build/lib/libcheckpoint_shim.so")
 PROBE = os.environ.get("CHECKPOINT_PROBE", "build/bin/checkpoint_probe")
 LONG = "ESPALIER_TEST_LONG" in os.environ
-MOST_CUTS = 10**9 if LONG else 60  # of one scenario
+MOST_CUTS = 10**9 if LONG else 40  # of one scenario
 NUM_RANDOM = 12 if LONG else 1
 
 RUN = """

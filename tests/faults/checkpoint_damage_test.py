@@ -207,10 +207,19 @@ class Folders(WithRun):
                 os.chdir(at)
 
     def cases(self):
-        yield "a link to a file outside", lambda: self.instead(lambda path: os.symlink(self.path("outside"), path)), "link"
-        yield "a link to the very file", lambda: (os.rename(self.model, self.path("m")), os.symlink(self.path("m"), self.model)), "link"
-        yield "a link to an endless device", lambda: self.instead(lambda path: os.symlink("/dev/zero", path)), "link"
-        yield "a link to itself", lambda: self.instead(lambda path: os.symlink(path, path)), "link"
+        manifest = os.path.join(self.step, "manifest.json")
+
+        def as_link(path):
+            os.rename(path, self.path("moved"))
+            os.symlink(self.path("moved"), path)
+
+        def to(path):
+            return lambda: self.instead(lambda at: os.symlink(path, at))
+
+        yield "a link to a file outside", to(self.path("outside")), "link"
+        yield "a link to the very file", lambda: as_link(self.model), "link"
+        yield "a link to an endless device", to("/dev/zero"), "link"
+        yield "a link to itself", to(self.model), "link"
         yield "a pipe nobody writes to", lambda: self.instead(os.mkfifo), "pipe"
         yield "a socket", lambda: self.instead(self.bind), "socket"
         yield "a folder as a file", lambda: self.instead(os.mkdir), "folder"
@@ -218,11 +227,10 @@ class Folders(WithRun):
         yield "an empty file", lambda: self.instead(lambda path: open(path, "w").close()), "0 bytes"
         yield "a file cut short", lambda: os.truncate(self.model, 100), "100 bytes"
         yield "a file grown by holes", lambda: os.truncate(self.model, 1 << 40), "damaged"
-        yield "a manifest that is a link", lambda: (os.rename(os.path.join(self.step, "manifest.json"), self.path("m")),
-                                                    os.symlink(self.path("m"), os.path.join(self.step, "manifest.json"))), "link"
-        yield "a manifest that is a pipe", lambda: (os.remove(os.path.join(self.step, "manifest.json")),
-                                                    os.mkfifo(os.path.join(self.step, "manifest.json"))), "pipe"
-        for name in ("../outside", "/etc/passwd", "..", ".", "", "a/b", ".hidden", "../step-3/model-00001-of-00002.safetensors"):
+        yield "a manifest that is a link", lambda: as_link(manifest), "link"
+        yield "a manifest that is a pipe", lambda: (os.remove(manifest), os.mkfifo(manifest)), "pipe"
+        for name in ("../outside", "/etc/passwd", "..", ".", "", "a/b", ".hidden",
+                     "../step-3/model-00001-of-00002.safetensors"):
             yield f"file name {name!r}", self.renamed_file(name), "file name"
         yield "a file name with a zero", self.renamed_file("model\0x"), "model"
         yield "itself among its files", self.renamed_file("manifest.json"), "itself"
@@ -231,7 +239,8 @@ class Folders(WithRun):
         yield "a version to come", lambda: self.manifest(lambda m: m | {"version": 99}), "99"
         yield "a checksum left out", lambda: self.manifest(lambda m: m | {"version": 2}), "checksum"
         yield "a key twice", lambda: self.manifest(lambda m: json.dumps(m)[:-1] + ', "step": 4}'), "step"
-        yield "deep nesting", lambda: self.manifest(lambda m: json.dumps(m)[:-1] + ', "x": ' + "[" * 100000 + "]" * 100000 + "}"), "manifest.json"
+        deep = ', "x": ' + "[" * 100000 + "]" * 100000 + "}"
+        yield "deep nesting", lambda: self.manifest(lambda m: json.dumps(m)[:-1] + deep), "manifest.json"
         yield "a step that is a word", lambda: self.manifest(lambda m: m | {"step": "three"}), "manifest.json"
         yield "a state that is a list", lambda: self.manifest(lambda m: m | {"state": []}), "state"
         yield "no tensors", lambda: self.manifest(lambda m: {k: v for k, v in m.items() if k != "tensors"}), "tensors"
