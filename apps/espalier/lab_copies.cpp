@@ -150,6 +150,23 @@ Json report_of(const CopiesLab& o, const sync::Problem& problem, const std::vect
           {"rows", rows}};
 }
 
+namespace {
+
+// Copies that average now and then jump together each time: what is drawn is the mean over one such period.
+size_t period_of(const sync::Options& options) {
+  if (options.method == "local") return static_cast<size_t>(options.tau);
+  return options.method == "allreduce" ? 1 : static_cast<size_t>(std::max<int64_t>(1, options.period));
+}
+
+double mean_before(const std::vector<double>& error, size_t end, size_t period) {
+  const size_t begin = end > period ? end - period : 0;
+  double sum = 0;
+  for (size_t k = begin; k < end; ++k) sum += error[k];
+  return sum / static_cast<double>(end - begin);
+}
+
+}  // namespace
+
 std::vector<Series> error_series(const std::vector<CopiesRun>& runs) {
   std::vector<Series> all;
   for (const CopiesRun& run : runs) {
@@ -157,7 +174,8 @@ std::vector<Series> error_series(const std::vector<CopiesRun>& runs) {
     double next = 1;
     for (size_t k = 0; k < run.error.size(); ++k) {
       if (static_cast<double>(k + 1) < next) continue;
-      if (run.error[k] > 0) series.points.emplace_back(static_cast<double>(k + 1), run.error[k]);
+      const double error = mean_before(run.error, k + 1, period_of(run.it.sync));
+      if (error > 0) series.points.emplace_back(static_cast<double>(k + 1), error);
       next = std::max(next + 1, next * 1.03);
     }
     all.push_back(std::move(series));
