@@ -16,8 +16,6 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
 from recover_driving import LAYOUTS, Job, percentile  # noqa: E402
 
-STEPS_PER_KILL = 40
-
 
 def settings_of(options):
     rung = {"in_place": ["checkpoint.snapshot_every=%d" % options.every],
@@ -33,6 +31,7 @@ def main():
     parser.add_argument("--layout", choices=LAYOUTS, default="dp")
     parser.add_argument("--rung", choices=["in_place", "snapshot", "disk"], default="in_place")
     parser.add_argument("--every", type=int, default=2, help="steps between snapshots, or checkpoints")
+    parser.add_argument("--steps-per-kill", type=int, default=40, help="length of a run")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--set", action="append", default=[])
@@ -42,7 +41,7 @@ def main():
     folder = tempfile.mkdtemp(prefix="espalier-kill-")
     flags = [] if options.rung == "in_place" else ["--no-reform"]
     per_run = min(options.per_run, options.trials)
-    steps = STEPS_PER_KILL * (per_run + 1)
+    steps = options.steps_per_kill * (per_run + 1)
     trials, jobs, identical = [], [], 0
     reforms = []
     try:
