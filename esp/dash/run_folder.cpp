@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMaxFileBytes = size_t{8} << 20, kMaxTraceBytes = size_t{2} << 30, kMaxRanks = 4096;
 constexpr double kSettled_s = 2;  // a summary is written after the last step, but a copied folder keeps no order
-constexpr double kAlive_s = 30;   // a log that grew so lately is of a run that goes on
+constexpr double kAlive_s = 30, kAliveGaps = 5;  // a log that grew so lately is of a run that goes on
 
 double modified_s(const std::string& path) {
   struct stat now {};
@@ -124,13 +124,17 @@ std::string RunFolder::stamp() const {
 
 Json RunFolder::brief() {
   const std::lock_guard lock(mutex_);
-  metrics_.follow();
-  const Series& series = metrics_.series();
+  // A log that nobody looked at is not read through for a line in a list.
+  const bool known = metrics_.version() > 0;
+  if (known) metrics_.follow();
+  const Series tail = known ? Series() : last_lines(path_ + "/metrics.jsonl");
+  const Series& series = known ? metrics_.series() : tail;
   const double logged = modified_s(path_ + "/metrics.jsonl"), summed = modified_s(path_ + "/summary.json");
   const double idle = static_cast<double>(std::time(nullptr)) - logged;
+  const double alive = std::max(kAlive_s, kAliveGaps * series.last_gap_s());
   const char* state = logged == 0                     ? "no steps yet"
                       : summed + kSettled_s >= logged ? "finished"
-                      : idle < kAlive_s               ? "running"
+                      : idle < alive                  ? "running"
                                                       : "stopped";
   return {{"name", name_},
           {"state", state},
@@ -139,7 +143,7 @@ Json RunFolder::brief() {
           {"tokens_per_s", finite(series.last("tokens_per_s"))},
           {"changed_s", std::max(logged, summed)},
           {"trace", modified_s(path_ + "/trace.json") > 0},
-          {"version_log", metrics_.version()},
+          {"version_log", mark_of(path_ + "/metrics.jsonl")},
           {"version_trace", mark_of(path_ + "/trace.json")},
           {"version_rest", fmt::format("{:x}", std::hash<std::string>()(stamp()))}};
 }

@@ -15,7 +15,8 @@ namespace esp::dash {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kMaxColumns = 64, kReadBytes = size_t{8} << 20, kMaxLineBytes = size_t{1} << 20;
+constexpr size_t kMaxColumns = 64, kReadBytes = size_t{8} << 20, kMaxLineBytes = size_t{1} << 20,
+                 kTailBytes = size_t{16} << 10;
 constexpr int kMaxBuckets = 4000;
 constexpr double kPauseSteps = 20, kPauseLeast_s = 3;
 
@@ -86,6 +87,13 @@ const std::vector<double>* Series::column(const std::string& key) const {
 double Series::last(const std::string& key) const {
   const auto* values = column(key);
   return values && values->size() == steps_.size() && !values->empty() ? values->back() : kNone;
+}
+
+double Series::last_gap_s() const {
+  const auto* wall = column("wall_s");
+  if (!wall || wall->size() < 2 || wall->size() != steps_.size()) return 0;
+  const double gap = wall->back() - (*wall)[wall->size() - 2];
+  return std::isfinite(gap) ? gap : 0;
 }
 
 std::vector<std::string> Series::keys() const {
@@ -171,6 +179,19 @@ std::vector<Series::Slowest> Series::slowest() const {
     all.push_back(one);
   }
   return all;
+}
+
+Series last_lines(const std::string& path) {
+  Series series;
+  struct stat now {};
+  if (::lstat(path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) return series;
+  const obs::File file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  const uint64_t size = file.size(), from = size - std::min<uint64_t>(size, kTailBytes);
+  const std::string text = file.read(from, kTailBytes);
+  size_t at = from == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;  // the first may be cut
+  for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+    series.add_line(std::string_view(text).substr(at, end - at));
+  return series;
 }
 
 bool SeriesFile::follow() {

@@ -22,6 +22,7 @@ class Series {
   size_t size() const { return steps_.size(); }
   int64_t last_step() const { return steps_.empty() ? 0 : static_cast<int64_t>(steps_.back()); }
   double last(const std::string& key) const;  // NaN: none
+  double last_gap_s() const;                  // of the clock, between the last two lines; 0: not known
   std::vector<std::string> keys() const;
 
   // {"x":[…],"mean":[…],"min":[…],"max":[…]} of steps from ≤ x ≤ to; min and max are left out where every value stands
@@ -47,6 +48,9 @@ class Series {
   std::vector<double> steps_;
   std::map<std::string, std::vector<double>, std::less<>> columns_;  // NaN where a line has no such field
 };
+
+// The last few lines alone, for a list of many runs. A file that is not there has none.
+Series last_lines(const std::string& path);
 
 // Follows one file by its byte offset. A file that became shorter, or another one, is read anew.
 class SeriesFile {

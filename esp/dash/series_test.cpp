@@ -95,6 +95,21 @@ TEST(SeriesFile, ReadsOnFromWhereItWas) {
   EXPECT_EQ(file.series().size(), 1u);
 }
 
+TEST(SeriesFile, TheLastLinesAreReadAlone) {
+  const obs::TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  EXPECT_EQ(last_lines(path).size(), 0u);
+  std::ofstream file(path);
+  for (int i = 1; i <= 5000; ++i) file << line(i, 1, ",\"wall_s\":" + std::to_string(2 * i)) << "\n";
+  file << "{\"step\":5001";
+  file.close();
+  const Series last = last_lines(path);
+  EXPECT_EQ(last.last_step(), 5000);
+  EXPECT_LT(last.size(), 1000u);
+  EXPECT_GT(last.size(), 10u);
+  EXPECT_EQ(last.last_gap_s(), 2);
+}
+
 TEST(SeriesFile, FollowsNoLinks) {
   const obs::TemporaryFolder folder;
   std::ofstream(folder.path() + "/secret") << line(1, 3) << "\n";
