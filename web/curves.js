@@ -5,7 +5,7 @@ class Curves {
     this.data = new Map();  // run → series
     const chart = (title, key, unit, more) => {
       const made = new Chart({ title, unit, onZoom: (from, to) => this.zoom(from, to), ...more });
-      made.key = key;
+      made.of = key;
       return made;
     };
     this.charts = [
@@ -47,8 +47,8 @@ class Curves {
       for (const run of this.chosen || []) {
         const keys = this.data.get(run.name);
         if (!keys) continue;
-        lines.push({ name: run.name, style: run.style, data: keys[chart.key] });
-        if (chart.key === "loss" && keys.val_loss?.x.length) lines.push({ name: `${run.name} validation`, style: run.style, dashed: true, dots: true, data: keys.val_loss });
+        lines.push({ name: run.name, style: run.style, data: keys[chart.of] });
+        if (chart.of === "loss" && keys.val_loss?.x.length) lines.push({ name: `${run.name} validation`, style: run.style, dashed: true, dots: true, data: keys.val_loss });
       }
       chart.set(lines, this.range, this.marks);
     }
