@@ -31,7 +31,7 @@ def main():
     parser.add_argument("--layout", choices=LAYOUTS, default="dp")
     parser.add_argument("--rung", choices=["in_place", "snapshot", "disk"], default="in_place")
     parser.add_argument("--every", type=int, default=2, help="steps between snapshots, or checkpoints")
-    parser.add_argument("--steps-per-kill", type=int, default=40, help="length of a run")
+    parser.add_argument("--steps-per-kill", type=int, default=25, help="length of a run")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--set", action="append", default=[])
@@ -42,15 +42,13 @@ def main():
     flags = [] if options.rung == "in_place" else ["--no-reform"]
     per_run = min(options.per_run, options.trials)
     steps = options.steps_per_kill * (per_run + 1)
-    trials, jobs, identical = [], [], 0
-    reforms = []
+    trials, jobs, reforms, runs, identical = [], [], [], 0, 0
     try:
         peace = Job(folder, "peace", steps, settings_of(options), options.ranks)
         jobs.append(peace)
         if peace.finish() != 0:
             sys.exit("the run in peace failed:\n" + "".join(peace.said))
         wanted = peace.state(steps)
-        runs = 0
         while len(trials) < options.trials:
             runs += 1
             job = Job(folder, f"killed-{runs}", steps, settings_of(options), options.ranks, flags=flags)
@@ -80,6 +78,13 @@ def main():
         for job in jobs:
             job.end()
         shutil.rmtree(folder)
+        if trials:  # also of what was stopped on the way
+            tell(options, trials, reforms, runs, identical)
+    if options.rung == "in_place" and not any(trial["in_place"] for trial in trials):
+        sys.exit("no recovery went in place")
+
+
+def tell(options, trials, reforms, runs, identical):
     seconds = [trial["seconds"] for trial in trials]
     rungs = collections.Counter(("in place, " if trial["in_place"] else "") + trial["rung"] for trial in trials)
     print(f"layout {options.layout}, {options.ranks} ranks, {len(trials)} kills in {runs} runs, seed {options.seed}")
@@ -93,8 +98,6 @@ def main():
               f"p50 {percentile([r[1] for r in reforms], 50) * 1e3:.0f} ms  "
               f"p99 {percentile([r[1] for r in reforms], 99) * 1e3:.0f} ms")
     print(f"  bit-identical      {identical} of {runs} runs")
-    if options.rung == "in_place" and not any(trial["in_place"] for trial in trials):
-        sys.exit("no recovery went in place")
 
 
 if __name__ == "__main__":
