@@ -229,10 +229,10 @@ class Page(WithRun):
         self.quiet()
 
     def test_e_fits_phones_and_the_night(self):
-        for width, scheme in ((360, "dark"), (1300, "light")):
+        for width, scheme, pages in ((360, "dark", ("", "#planner")), (1300, "light", ("",))):
             self.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600})
             self.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-            for where in ("", "#planner"):
+            for where in pages:
                 self.open(where)
                 eventually(lambda: self.js("return document.querySelectorAll('.card').length") > 2, "cards")
                 eventually(lambda: self.js("return document.querySelectorAll('svg circle, svg polyline').length"), "pictures")
