@@ -20,7 +20,7 @@ namespace esp::dash {
 namespace {
 
 constexpr int kThreads = 12;
-constexpr int kRequestMs = 2000, kAnswerMs = 20000;
+constexpr int kRequestMs = 2000, kAnswerMs = 20000, kDrainMs = 500;
 
 const char* reason(int status) {
   switch (status) {
@@ -96,6 +96,14 @@ int receive_head(int fd, std::string& head) {
   return 0;
 }
 
+// What came and was not read would make closing a reset, and the client might lose the answer to it.
+void drain(int fd) {
+  const Deadline until = Deadline::after_ms(kDrainMs);
+  char buffer[4096];
+  for (int i = 0; i < 64 && wait_for(fd, POLLIN, until); ++i)
+    if (::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT) <= 0) return;
+}
+
 }  // namespace
 
 HttpServer::HttpServer(int port) {
@@ -154,6 +162,7 @@ void HttpServer::serve() {
     if (client < 0) continue;  // another thread took it
     answer(client);
     ::shutdown(client, SHUT_WR);
+    drain(client);
     ::close(client);
   }
 }
