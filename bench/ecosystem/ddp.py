@@ -78,7 +78,7 @@ def rank_main(o):
             return self.layers(x.float().expand(-1, 1536))[:, :2]
 
     heading("training step", "ms")
-    for name, make, batch in (("BERT, 10.5 M parameters, 1 × 128 tokens per rank", SmallBert, 1),
+    for name, make, batch in (("BERT, 10.5 M parameters, 8 × 128 tokens per rank", SmallBert, 8),
                               ("6 wide layers, 14.2 M parameters, 4 rows per rank", Wide, 4)):
         works = {}
         for backend, group in groups.items():
