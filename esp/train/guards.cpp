@@ -24,11 +24,13 @@ void append_event(const Log& log, const std::string& folder, Json event) {
 }
 
 Json event_of(const char* name, const comm::Stall& stall) {
+  // Without a call it is the phase that nobody gets through: a checkpoint's files are waited for, say.
+  const auto op = stall.waiting.empty() ? std::nullopt : comm::op_of(stall.call);
   return {{"event", name},
           {"ranks", stall.ranks},
           {"waiting", stall.waiting},
           {"answers", !stall.silent},
-          {"op", comm::op_of(stall.call) ? comm::name_of(*comm::op_of(stall.call)) : "unknown"},
+          {"op", op ? comm::name_of(*op) : comm::name_of(stall.phase)},
           {"sequence", stall.call.sequence},
           {"group", fmt::format("{:x}", stall.group)},
           {"phase", comm::name_of(stall.phase)},

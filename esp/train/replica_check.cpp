@@ -95,7 +95,14 @@ void ReplicaCheck::compare(int64_t step) {
     held.own[0] = static_cast<uint64_t>(engine_.standing().rank());
     for (size_t i = 0; i < held.entries.size(); ++i) held.own[i + 1] = fingerprint_of(held.entries[i].values);
     held.copies->all_gather(held.own.data(), held.all.data(), held.own.size(), DType::i64);
-    if (const auto difference = vote(held.all, held.entries.size())) blame(held, *difference, step);
+    const auto difference = vote(held.all, held.entries.size());
+    if (!difference) continue;
+    // Whoever knows first ends the run: not before all know why. What goes wrong here changes nothing of that.
+    try {
+      held.copies->barrier();
+    } catch (const CommError&) {
+    }
+    blame(held, *difference, step);
   }
 }
 

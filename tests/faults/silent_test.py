@@ -56,7 +56,11 @@ class Equal(Silent):
     def test_copies_are_equal_after_every_step(self):
         self.check("plain")
 
-    @unittest.skipUnless(LONG, "long form")
+
+@unittest.skipUnless(LONG, "long form")
+class EqualEverywhere(Equal):
+    test_copies_are_equal_after_every_step = None
+
     def test_by_every_algorithm_and_method(self):
         for algorithm in ALGORITHMS:
             with self.subTest(algorithm):

@@ -16,13 +16,15 @@ class Stalling(Watched):
         """The event blames the rank, and the call it tells is the one a waiting rank's recorder has open."""
         self.assertEqual(event["ranks"], [rank], event)
         self.assertNotIn(rank, event["waiting"])
+        self.assertIn(f"rank {rank} ", self.said(name))
+        if not event["waiting"]:  # for files of a checkpoint that it does not write: no call is open
+            return self.assertEqual((event["phase"], event["op"]), ("checkpoint", "checkpoint"), event)
         waiting = event["waiting"][0]
         calls = [r for r in self.flight(name)[waiting] if r["kind"] in ("collective", "send", "recv")]
         last = [r for r in calls if f"{r['group']:x}" == event["group"]][-1]
         self.assertEqual((last["text"], last["state"]), (event["op"], "begun"), event)
         if last["kind"] == "collective":  # messages between two ranks have numbers of their own
             self.assertEqual(last["sequence"], event["sequence"], event)
-        self.assertIn(f"rank {rank} ", self.said(name))
 
 
 class Stopped(Stalling):
@@ -72,11 +74,14 @@ class Looping(Stalling):
     def test_a_rank_that_loops_in_a_step_is_named(self):
         self.loops("loop", trials(1, 25))
 
-    @unittest.skipUnless(LONG, "long form")
+
+@unittest.skipUnless(LONG, "long form")
+class LoopingElsewhere(Looping):
+    test_a_rank_that_loops_in_a_step_is_named = None
+
     def test_a_rank_that_loops_in_an_evaluation_is_named(self):
         self.loops("evaluate", trials(1, 25))
 
-    @unittest.skipUnless(LONG, "long form")
     def test_where_the_model_is_divided(self):
         self.loops("loop", trials(1, 10), ("--set", "parallel.tp=2", "--set", "parallel.dp=2"))
         self.loops("loop", trials(1, 10), ("--set", "parallel.pp=2", "--set", "train.micro_batch=2"))
@@ -103,8 +108,7 @@ class Quiet(Stalling):
         seconds = int(os.environ.get("SECONDS", 1800 if LONG else 3))
         cores = len(os.sched_getaffinity(0))
         ranks = 4 * cores
-        process = self.begin("run", "--set", "train.eval_every=10", "--set", "checkpoint.every=25", "--set",
-                             f"train.global_batch={ranks}", ranks=ranks)
+        process = self.begin("run", "--set", "train.eval_every=10", "--set", "checkpoint.every=25", ranks=ranks)
         self.wait_for_steps("run", process, 1)
         end = time.monotonic() + seconds
         while time.monotonic() < end and process.poll() is None:
@@ -117,16 +121,16 @@ class Quiet(Stalling):
 
 class Straggling(Stalling):
     def test_a_slower_rank_is_named(self):
-        process = self.begin("run", "--set", "model.dim=256", "--set", "model.seq_len=128", ranks=2)
+        process = self.begin("run", "--set", "model.dim=128", "--set", "model.seq_len=128", ranks=2)
         self.wait_for_steps("run", process, 5)
         pid, going = self.pids(process)[1], True
 
-        def hold_up():  # stopped a third of the time
+        def hold_up():  # stopped two thirds of the time
             while going:
                 os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.005)
-                os.kill(pid, signal.SIGCONT)
                 time.sleep(0.010)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.005)
 
         thread = threading.Thread(target=hold_up)
         first = self.steps_made("run")
@@ -137,7 +141,7 @@ class Straggling(Stalling):
             going = False
             thread.join()
         self.assertEqual(event["ranks"], [1])
-        print(f"a rank stopped a third of the time: named {event['step'] - first} steps later, the other waited "
+        print(f"a rank stopped two thirds of the time: named {event['step'] - first} steps later, the other waited "
               f"{event['waited_ms']:.1f} of {event['step_ms']:.1f} ms")
 
 

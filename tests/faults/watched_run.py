@@ -33,7 +33,7 @@ def spread(seconds):
 class Watched(InFolder):
     def setUp(self):
         super().setUp()
-        self.started = []
+        self.started, self.run_files = [], {}
         self.addCleanup(self.end_all)
 
     def end_all(self):
@@ -45,18 +45,27 @@ class Watched(InFolder):
                     except ProcessLookupError:
                         pass
                 process.kill()
-            process.communicate()
+            process.wait()
 
     def begin(self, name, *words, ranks=4, steps=1000000, fault=None, launcher=("train",)):
-        command = [ESPALIER, *launcher, self.run_file(steps), "--run-dir", self.path(name), "--set", "run.threads=1",
-                   "--set", "log.tensorboard=false", *words]
+        command = [ESPALIER, *launcher, self.written_once(steps), "--run-dir", self.path(name), "--set", "run.threads=1",
+                   "--set", "log.tensorboard=false", "--set", f"train.global_batch={2 * ranks}", *words]
         if launcher == ("train",):
             command += ["--nproc", str(ranks)]
         environment = dict(os.environ, **({"ESPALIER_FAULT": fault} if fault else {}))
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=open(self.path(name + ".stderr"), "wb"),
-                                   env=environment, start_new_session=True)
+        with open(self.path(name + ".stderr"), "wb") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
+                                       start_new_session=True)
         self.started.append(process)
         return process
+
+    def written_once(self, steps):
+        """The run file, which jobs may be reading while the next is started."""
+        if steps not in self.run_files:
+            path = self.path(f"run-{steps}.toml")
+            os.rename(self.run_file(steps), path)
+            self.run_files[steps] = path
+        return self.run_files[steps]
 
     def said(self, name):
         with open(self.path(name + ".stderr"), errors="replace") as file:
