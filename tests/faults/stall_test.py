@@ -105,7 +105,7 @@ class Ending(Stalling):
 class Quiet(Stalling):
     def test_nobody_is_named_without_cause(self):
         """8 ranks on the cores there are, evaluating and writing checkpoints all the time."""
-        seconds = int(os.environ.get("SECONDS", 1800 if LONG else 3))
+        seconds = int(os.environ.get("SOAK_S", 1800 if LONG else 3))
         cores = len(os.sched_getaffinity(0))
         ranks = 4 * cores
         process = self.begin("run", "--set", "train.eval_every=10", "--set", "checkpoint.every=25", ranks=ranks)
