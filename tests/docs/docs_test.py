@@ -224,6 +224,12 @@ class Reference(unittest.TestCase):
     def test_run_file(self):
         self.same("docs/run_file.md", "train", "--keys")
 
+    def test_labs(self):
+        with open(os.path.join(ROOT, "docs/lab.md"), encoding="utf-8") as file:
+            page = file.read()
+        for name, help_line in re.findall(r"^  (\w+) +(.*)$", espalier("lab").stdout, re.M):
+            self.assertIn(f"| `{name}` | {help_line} |", page)
+
     def test_manual_pages(self):
         with tempfile.TemporaryDirectory() as folder:
             answer = espalier("man", "--out", folder)
