@@ -16,6 +16,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
 from recover_driving import LAYOUTS, Job, percentile  # noqa: E402
 
+MOST_MISSES = 5
+
 
 def settings_of(options):
     rung = {"in_place": ["checkpoint.snapshot_every=%d" % options.every],
@@ -42,7 +44,7 @@ def main():
     flags = [] if options.rung == "in_place" else ["--no-reform"]
     per_run = min(options.per_run, options.trials)
     steps = options.steps_per_kill * (per_run + 1)
-    trials, jobs, reforms, runs, identical = [], [], [], 0, 0
+    trials, jobs, reforms, runs, identical, misses = [], [], [], 0, 0, 0
     try:
         peace = Job(folder, "peace", steps, settings_of(options), options.ranks)
         jobs.append(peace)
@@ -53,15 +55,18 @@ def main():
             runs += 1
             job = Job(folder, f"killed-{runs}", steps, settings_of(options), options.ranks, flags=flags)
             jobs.append(job)
-            made = 0
+            made = reached = 0
             while made < min(per_run, options.trials - len(trials) + made):
-                while job.alive() and job.step() < 3:
-                    time.sleep(0.01)
-                time.sleep(random.uniform(0, 0.3))
+                # By steps, not by the clock: however fast the machine, the run is not over before its last kill.
+                target = reached + random.randint(3, options.steps_per_kill // 2)
+                while job.alive() and job.step() < target:
+                    time.sleep(0.002)
+                time.sleep(random.uniform(0, 0.01))
                 trial = job.kill_one()
                 if trial is None:
                     break
                 trials.append(trial)
+                reached = trial["step"]
                 made += 1
             code = job.finish()
             same = code == 0 and job.state(steps) == wanted
@@ -71,8 +76,9 @@ def main():
                 print("".join(job.said))
             if not same:
                 sys.exit(f"run {runs} (seed {options.seed}) ended with {code} and other parameters")
-            if made == 0:
-                sys.exit("the run ended before a rank was killed")
+            misses += made == 0  # on a machine that did not let us in between
+            if misses > MOST_MISSES:
+                sys.exit("the runs ended before a rank was killed")
             shutil.rmtree(job.dir)
     finally:
         for job in jobs:
