@@ -46,7 +46,7 @@ class Stopped(Stalling):
             os.kill(pids[rank], signal.SIGCONT)
             self.wait_for_event("run", "stall_over", trial + 1)
             self.wait_for_steps("run", process, self.steps_made("run") + 5)
-        self.assertLess(max(took), 5)
+        self.assertLess(max(took), 5 if LONG else 30)  # a machine that does other things too must not decide
         print(f"SIGSTOP: {len(took)} of {len(took)} right, {spread(took)}")
 
 
@@ -68,7 +68,7 @@ class Looping(Stalling):
             self.assertEqual(event["phase"], "step" if kind == "loop" else "evaluation")
             process.kill()
             process.wait()
-        self.assertLess(max(took), 5)
+        self.assertLess(max(took), 5 if LONG else 30)  # a machine that does other things too must not decide
         print(f"endless loop ({kind}): {len(took)} of {len(took)} right, {spread(took)}")
 
     def test_a_rank_that_loops_in_a_step_is_named(self):
