@@ -36,6 +36,19 @@ std::string job_of(const Environment& environment) {
   return {};
 }
 
+// Our launcher says apart from MASTER_PORT where its hub is: that port is left to programs with a store of their own.
+std::string meeting_place(const Environment& environment, const Placement& place) {
+  if (environment.contains("ESPALIER_JOB") && environment.contains("ESPALIER_STORE"))
+    return environment.at("ESPALIER_STORE");
+  if (place.master_address.empty()) {
+    if (place.size == 1) return "tcp://127.0.0.1:0";
+    throw UsageError(fmt::format("{} says there are {} ranks but not where they meet; set MASTER_ADDR and MASTER_PORT",
+                                 place.launcher, place.size));
+  }
+  const bool v6 = place.master_address.find(':') != std::string::npos;
+  return fmt::format("tcp://{}:{}", v6 ? "[" + place.master_address + "]" : place.master_address, place.master_port);
+}
+
 }  // namespace
 
 LocalWorld start_local_world(LocalOptions options, const Log& log) {
@@ -62,29 +75,14 @@ net::RendezvousOptions join_options(const Environment& environment) {
   options.rank = place.rank;
   options.size = place.size;
   options.local_size = place.local_size;
-  options.secret = secret_of(environment, place);
   if (auto level = environment.find("ESPALIER_LOG"); level != environment.end())
     options.log = Log(parse_log_level(level->second), place.rank);
   bool launched_by_us = environment.contains("ESPALIER_JOB");
   if (std::string job = job_of(environment); !job.empty()) options.job = job;
   // Our own launcher hosts the hub; under any other, rank 0 does.
   options.host_hub = !launched_by_us && place.rank == 0;
-  // Our launcher says apart from MASTER_PORT where its hub is: that port is left to programs with a store of their own.
-  if (auto store = environment.find("ESPALIER_STORE"); launched_by_us && store != environment.end()) {
-    options.endpoint = store->second;
-    return options;
-  }
-  if (place.master_address.empty()) {
-    if (place.size > 1)
-      throw UsageError(
-          fmt::format("{} says there are {} ranks but not where they meet; set MASTER_ADDR and MASTER_PORT",
-                      place.launcher, place.size));
-    options.endpoint = "tcp://127.0.0.1:0";
-    return options;
-  }
-  bool v6 = place.master_address.find(':') != std::string::npos;
-  std::string host = v6 ? "[" + place.master_address + "]" : place.master_address;
-  options.endpoint = fmt::format("tcp://{}:{}", host, place.master_port);
+  options.endpoint = meeting_place(environment, place);
+  options.secret = secret_of(environment, place);
   return options;
 }
 

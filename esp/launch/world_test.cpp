@@ -25,7 +25,8 @@ TEST(JoinOptions, OurOwnLauncherHostsTheHub) {
 }
 
 Environment torchrun(int rank) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}};
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},        {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}};
 }
 
 TEST(JoinOptions, UnderAnotherLauncherRankZeroHostsIt) {
@@ -41,6 +42,17 @@ TEST(JoinOptions, NoMeetingPlaceIsRefusedForMoreThanOne) {
     FAIL() << "accepted";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("MASTER_ADDR"));
+  }
+}
+
+TEST(JoinOptions, RanksOnSeveralHostsNeedASecret) {
+  Environment apart = torchrun(0);
+  apart["LOCAL_WORLD_SIZE"] = "1";
+  try {
+    join_options(apart);
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("ESPALIER_SECRET_FILE"));
   }
 }
 

@@ -380,7 +380,8 @@ TEST(Fused, ARankThatHasLeftEndsTheWait) {
       if (!asleep) watch.join();
       std::vector<float> data(100);
       Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = data.size()};
-      auto said = expect_error(CommError::Kind::lost, "rank 1 has left", "rank 9 was killed", [&] { checker.run(call); });
+      auto said =
+          expect_error(CommError::Kind::lost, "rank 1 has left", "rank 9 was killed", [&] { checker.run(call); });
       if (asleep) watch.join();
       return said;
     };
