@@ -33,8 +33,9 @@ std::array<std::byte, kChains * 8> padded(const std::byte* data, size_t bytes) {
 
 void take_line(std::array<uint64_t, kChains>& chains, const std::byte* line) {
   for (size_t lane = 0; lane < kChains; ++lane) {
-    const uint64_t next = (chains[lane] ^ word_at(line + lane * 8)) * kOdd;
-    chains[lane] = std::rotr(next, 29);  // a product keeps low bits low: turned, the next one mixes them too
+    uint64_t next = chains[lane] ^ word_at(line + lane * 8);
+    next ^= next >> 32;  // a product leaves a change of the top bit alone: it would look like one bit of the next line
+    chains[lane] = std::rotr(next * kOdd, 29);  // and keeps low bits low: turned, the next one mixes them too
   }
 }
 

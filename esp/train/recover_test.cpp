@@ -23,6 +23,7 @@ struct Ladder : testing::Test {
     std::iota(x.as<float>(), x.as<float>() + 8, static_cast<float>(step));
     ckpt::Snapshot snapshot;
     snapshot.step = step;
+    snapshot.state = {{"step", step}};
     snapshot.model = {{"a", {8}, {}, {}, 0, x}};
     return ckpt::save(dir, snapshot);
   }
