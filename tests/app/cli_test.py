@@ -55,7 +55,7 @@ class Help(unittest.TestCase):
     def test_lab_without_a_name_lists_the_experiments(self):
         answer = run("lab")
         self.assertEqual(answer.returncode, 0)
-        self.assertRegex(answer.stdout, r"(?m)^allreduce ")
+        self.assertRegex(answer.stdout, r"(?m)^ *allreduce ")
 
 
 class Version(unittest.TestCase):
