@@ -18,7 +18,7 @@ Joined::Joined(const launch::Environment& environment, comm::CommOptions communi
       communicating_(std::move(communicating)),
       control_(launch::Control::from(environment)),
       listener_(std::move(listener)) {
-  // A sum made wrong on the way would be wrong for good; the check costs a few per cent of a message's time.
+  // A sum made wrong on the way would be wrong for good.
   meeting_.net.payload_checksum = true;
   if (const auto at = environment.find("ESPALIER_FAULT"); at != environment.end())
     fault_ = train::parse_fault(at->second);
