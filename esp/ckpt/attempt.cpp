@@ -224,9 +224,10 @@ std::string Attempt::give_up(const std::string& why) {
   std::error_code error;
   bool mine = false;
   if (!begun_) {
-    // There is no folder to rename yet: one with nothing but the reason will do.
+    // There is no folder to rename yet: one with nothing but the reason will do. Before the first checkpoint not even
+    // the folder around it is there.
     const std::string empty = fmt::format("{}.r{}", failed_, rank_);  // rank 0 clears away .partial-
-    fs::create_directory(empty, error);
+    fs::create_directories(empty, error);
     leave_reason(empty);
     std::rename(empty.c_str(), failed_.c_str());
   } else {
