@@ -1,6 +1,7 @@
 #include "esp/ckpt/manifest.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -33,16 +34,23 @@ void check_file_name(const std::string& name) {
     throw IoError(fmt::format("file name \"{}\"", name));
 }
 
+std::vector<int64_t> whole_numbers(const Json& values) {
+  if (!values.is_array()) throw IoError(fmt::format("{} where numbers are wanted", values.dump()));
+  std::vector<int64_t> numbers;
+  for (const Json& value : values) numbers.push_back(whole_number(value));
+  return numbers;
+}
+
 PieceRecord piece_from(const Json& json) {
   PieceRecord piece;
   piece.file = json.at("file").get<std::string>();
   check_file_name(piece.file);
   piece.key = json.at("key").get<std::string>();
-  piece.first = json.at("first").get<int64_t>();
-  piece.count = json.at("count").get<int64_t>();
+  piece.first = whole_number(json.at("first"));
+  piece.count = whole_number(json.at("count"));
   if (json.contains("begin")) {
-    piece.begin = json.at("begin").get<std::vector<int64_t>>();
-    piece.extent = json.at("extent").get<std::vector<int64_t>>();
+    piece.begin = whole_numbers(json.at("begin"));
+    piece.extent = whole_numbers(json.at("extent"));
   }
   if (json.contains("xxh3_64")) piece.checksum = json.at("xxh3_64").get<std::string>();
   return piece;
@@ -85,7 +93,9 @@ void read_files(const Json& json, std::map<std::string, FileRecord>& files) {
   for (const auto& [file, record] : json.items()) {
     check_file_name(file);
     if (file == kManifestName) throw IoError("it lists itself");
-    files[file] = {record.at("bytes").get<uint64_t>(), record.at("xxh3_128").get<std::string>()};
+    const int64_t bytes = whole_number(record.at("bytes"));
+    if (bytes < 0) throw IoError(fmt::format("{} of {} bytes", file, bytes));
+    files[file] = {static_cast<uint64_t>(bytes), record.at("xxh3_128").get<std::string>()};
   }
 }
 
@@ -116,7 +126,7 @@ TensorRecord tensor_from(const Json& json) {
   } catch (const UsageError& error) {
     throw IoError(error.what());
   }
-  tensor.shape = json.at("shape").get<std::vector<int64_t>>();
+  tensor.shape = whole_numbers(json.at("shape"));
   if (tensor.shape.size() > 6) throw IoError("a tensor of more than 6 dimensions");
   for (int64_t dim : tensor.shape)
     if (dim < 0) throw IoError("a negative dimension");
@@ -144,6 +154,13 @@ std::string to_json(const Manifest& manifest) {
   return fmt::format("{}{}{}{}", kBeforeChecksum, checksum_of_text(rest), kBehindChecksum, rest);
 }
 
+int64_t whole_number(const Json& value) {
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<uint64_t>() <= std::numeric_limits<int64_t>::max());
+  if (!fits) throw IoError(fmt::format("{} where a whole number is wanted", value.dump()));
+  return value.get<int64_t>();
+}
+
 Manifest parse_manifest(std::string_view text, std::string_view name) {
   const bool has_checksum = checked(text, name);
   const Json json = parse_json(text, name);
@@ -154,7 +171,7 @@ Manifest parse_manifest(std::string_view text, std::string_view name) {
                                 json.at("format").dump(), version.dump(), kOldest, kVersion));
     if (version >= 2 && !has_checksum) throw IoError("damaged: it does not begin with its checksum");
     Manifest manifest;
-    manifest.step = json.at("step").get<int64_t>();
+    manifest.step = whole_number(json.at("step"));
     manifest.state = json.at("state");
     if (!manifest.state.is_object()) throw IoError("state is no object");
     if (json.contains("attempt")) manifest.attempt = json.at("attempt").get<std::string>();

@@ -46,6 +46,10 @@ struct Manifest {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
+// The whole number that a value of a manifest is; IoError for anything else, since what is past the range of an int64_t
+// has no conversion.
+int64_t whole_number(const Json& value);
+
 std::string to_json(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, std::string_view name);  // IoError says what is wrong
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -76,9 +77,12 @@ Part parse_part(std::string_view text, std::string_view name) {
   Part part;
   part.manifest = parse_manifest(text, name);
   try {
-    part.rank = part.manifest.state.at("rank").get<int>();
-    part.world = part.manifest.state.at("world").get<int>();
-    if (part.rank < 0 || part.rank >= part.world) throw IoError(fmt::format("rank {} of {}", part.rank, part.world));
+    const int64_t rank = whole_number(part.manifest.state.at("rank"));
+    const int64_t world = whole_number(part.manifest.state.at("world"));
+    if (rank < 0 || rank >= world || world > std::numeric_limits<int>::max())
+      throw IoError(fmt::format("rank {} of {}", rank, world));
+    part.rank = static_cast<int>(rank);
+    part.world = static_cast<int>(world);
     for (const auto& [file, record] : part.manifest.files) kind_of(file, part.rank);
   } catch (const nlohmann::json::exception& error) {
     throw IoError(fmt::format("{}: {}", name, error.what()));
