@@ -36,6 +36,7 @@ struct BoardPage {
   struct alignas(64) Places {
     Place in, out;
     uint32_t overlapping = 0;  // in and out share memory in a way that only staging can serve
+    int core = 0;              // where its rank ran when it entered the call
   };
   struct alignas(64) Line {
     Flag value{0};

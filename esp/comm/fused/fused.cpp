@@ -1,7 +1,5 @@
 #include "esp/comm/fused/fused.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,14 +9,16 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/comm/fused/extent.h"
+#include "esp/device/cpu/topology.h"
 #include "esp/kernel/copy.h"
 
 namespace esp::comm {
 namespace {
 
+// Of one core, as the kernel tells it: sysconf adds up the caches of a whole processor, most of which no rank here sees.
 size_t last_level_cache() {
-  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? static_cast<size_t>(bytes) : size_t{16} << 20;
+  static const size_t bytes = device::read_topology().l3_bytes;
+  return bytes > 0 ? bytes : size_t{16} << 20;
 }
 
 FusedTuning filled(FusedTuning tuning, int size) {

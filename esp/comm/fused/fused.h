@@ -80,6 +80,7 @@ class Fused {
   // way.cpp
   void choose_way(const Call& call);
   void follow_choice(Deadline deadline);
+  int on_another_core() const;
 
   // parcels.cpp
   Parcel* parcels_of(int member) const {
@@ -133,9 +134,9 @@ class Fused {
   uint32_t step_ = 0;        // steps finished in all pipelines so far
   uint32_t block_ = 0;       // blocks staged so far: the next slot is block_ modulo the depth
   bool far_ = true;          // cores do not share a cache, as last seen; until then what is never slow
-  int partner_ = 1;          // rank 0: with whom to look
+  bool unsure_ = true;       // they were not seen of late
   bool past_cache_ = false;  // how this call puts blocks down
-  Clock::time_point look_again_{};
+  Clock::time_point look_again_{}, seen_at_{};
   Views views_;
   std::vector<const void*> sources_;
   std::vector<std::byte> scratch_;

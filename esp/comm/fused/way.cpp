@@ -1,25 +1,25 @@
 // How blocks are put down: looked at now and then, since a virtual machine's cores move.
 //
-// Rank 0 hands a cache line to and fro with a partner, inside a large call that both are in anyway. Ranks that share a
-// core show scheduling instead, and rank 0 turns to the next partner.
-#include <algorithm>
+// Rank 0 hands a cache line to and fro with a rank that runs on another core, inside a large call that both are in
+// anyway. Ranks that take turns on the cores may show scheduling instead; then the last look counts for a while longer.
+#include <sched.h>
 
 #include "esp/comm/fused/fused.h"
 
 namespace esp::comm {
 namespace {
 
-// What rank 0's header carries: the verdict so far, and above it the partner of a look, if any.
-constexpr uint32_t kFarChoice = 1, kPartnerShift = 8;
+// What rank 0's header carries: the verdict so far, whether it is old, and whether this call takes a look.
+constexpr uint32_t kFarChoice = 1, kUnsureChoice = 2, kLookChoice = 4;
 // A hand-over is about 60 ns inside a cache and above 200 across; beyond a microsecond the ranks took turns.
 constexpr double kFarNs = 130, kSharedCoreNs = 1000;
 // So little stays in its writer's own cache, and fetching it from there costs more than from memory: copies of less go
 // past the cache between near cores too. Reductions read their own block again and want it close.
 constexpr size_t kHotBytes = size_t{256} << 10;
-// Ranks that take turns on the cores seldom see how far these are. In a large exchange a wrong guess costs a third one
-// way and nearly threefold the other, so there the milder one is made.
+// In a large exchange a wrong guess costs a third one way and nearly threefold the other: unsure, the milder is made.
 constexpr size_t kGuessFrom = size_t{8} << 20;
-constexpr auto kLookEvery = std::chrono::milliseconds(20), kRetryAfter = std::chrono::milliseconds(10);
+constexpr auto kLookEvery = std::chrono::milliseconds(20), kRetryAfter = std::chrono::milliseconds(5);
+constexpr auto kTrustFor = std::chrono::milliseconds(100);
 
 // Whether the call only copies, and all ranks together put down little for each other.
 bool is_hot_copy(const Call& call, int size) {
@@ -40,12 +40,14 @@ bool is_hot_copy(const Call& call, int size) {
 }  // namespace
 
 void Fused::choose_way(const Call& call) {
-  const bool hedges = gate_.crowded() && call.op == Op::all_to_all && call.count * size_of(call.dtype) >= kGuessFrom;
+  const bool hedges = unsure_ && call.op == Op::all_to_all && call.count * size_of(call.dtype) >= kGuessFrom;
   past_cache_ =
       tuning_.way == Way::streamed || (tuning_.way == Way::automatic && (far_ || is_hot_copy(call, size()) || hedges));
-  if (rank() != 0 || tuning_.way != Way::automatic) return;
-  uint32_t choice = far_ ? kFarChoice : 0;
-  if (Clock::now() >= look_again_) choice |= static_cast<uint32_t>(partner_) << kPartnerShift;
+  if (tuning_.way != Way::automatic) return;
+  gate_.mine().places[parity()].core = sched_getcpu();
+  if (rank() != 0) return;
+  uint32_t choice = (far_ ? kFarChoice : 0) | (unsure_ ? kUnsureChoice : 0);
+  if (Clock::now() >= look_again_) choice |= kLookChoice;
   gate_.mine().header[parity()].choice = choice;
 }
 
@@ -53,20 +55,33 @@ void Fused::choose_way(const Call& call) {
 void Fused::follow_choice(Deadline deadline) {
   if (tuning_.way != Way::automatic) return;
   uint32_t choice = gate_.page(0).header[parity()].choice;
-  int partner = static_cast<int>(choice >> kPartnerShift);
   if (rank() != 0) {
     far_ = (choice & kFarChoice) != 0;
+    unsure_ = (choice & kUnsureChoice) != 0;
+  }
+  if ((choice & kLookChoice) == 0) return;
+  int partner = on_another_core();
+  if (rank() != 0) {
     if (rank() == partner) gate_.hand_over_ns(0, call_number_, false, deadline);
     return;
   }
-  if (partner == 0) return;
-  double ns = gate_.hand_over_ns(partner, call_number_, true, deadline);
-  bool turns = ns > kSharedCoreNs;
-  if (turns)
-    partner_ = partner_ % (size() - 1) + 1;
-  else
+  double ns = partner > 0 ? gate_.hand_over_ns(partner, call_number_, true, deadline) : kSharedCoreNs + 1;
+  auto now = Clock::now();
+  bool seen = ns <= kSharedCoreNs;
+  if (seen) {
     far_ = ns > kFarNs;
-  look_again_ = Clock::now() + (turns ? kRetryAfter : kLookEvery);
+    seen_at_ = now;
+  }
+  unsure_ = now - seen_at_ > kTrustFor;
+  look_again_ = now + (seen ? kLookEvery : kRetryAfter);
+}
+
+// The first rank that was elsewhere than rank 0 when it entered the call, the same for all who ask; 0 if there is none.
+int Fused::on_another_core() const {
+  auto core = [&](int member) { return gate_.page(member).places[parity()].core; };
+  for (int member = 1; member < size(); ++member)
+    if (core(member) != core(0)) return member;
+  return 0;
 }
 
 double Fused::hand_over_ns(Deadline deadline) {
