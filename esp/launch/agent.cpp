@@ -98,11 +98,11 @@ class Agent {
     for (;; ++round_, ++num_restarts_) {
       const std::vector<RoundEnd> ends = one_round();
       const RoundEnd& cause = cause_of(ends);
-      if (cause.exit_code == 0 || cause.exit_code == static_cast<int>(ExitCode::requeue)) return cause.exit_code;
+      const Then then = after_round(cause, stopping(), num_restarts_, options_.max_restarts);
+      if (then == Then::ended) return cause.exit_code;
       const std::string told = describe(cause.failure);
       const bool killed = cause.exit_code > 128;
-      if (stopping() || !worth_restarting(cause.exit_code) || num_restarts_ >= options_.max_restarts)
-        throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(cause.exit_code), told);
+      if (then == Then::failed) throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(cause.exit_code), told);
       fmt::print(stderr, "{}\nstarting again, {} of at most {} times\n", told, num_restarts_ + 1,
                  options_.max_restarts);
     }
@@ -172,23 +172,15 @@ class Agent {
 
   // What becomes of one rank's end: another in its place, or the end of all.
   void mend(LocalJob& job, Reform& reform, bool& given_up) {
-    bool for_good = false;
-    // Words first: one that died may have said before that it was there.
     const auto words = job.take_words();
     const auto failures = job.take_failures();
     if (given_up) return;
-    for (const auto& [rank, text] : words)
-      if (const auto word = word_of(text)) reform.heard(rank, *word);
-    for (const Failure& failure : failures) {
-      if (stopping() || !worth_restarting(failure.exit_code)) for_good = true;
-      if (!for_good) reform.lost(failure);
-    }
-    reform.look();
-    given_up = for_good || reform.stuck();
+    const Reform::Verdict verdict = reform.attend(words, failures, stopping());
+    given_up = verdict != Reform::Verdict::go_on;
     if (!given_up) return;
     // Whoever waits for a word ends by itself, with its own error; the rest are ended.
     for (int rank = 0; rank < options_.per_node; ++rank) job.say(rank, text_of(NextRound{false, 0, "", ""}));
-    const bool again = !for_good && num_restarts_ < options_.max_restarts;
+    const bool again = verdict == Reform::Verdict::stuck && num_restarts_ < options_.max_restarts;
     if (again) {
       fmt::print(stderr, "going on in place does not work: {}\n", *reform.stuck());
       job.kill();
@@ -241,13 +233,8 @@ class Agent {
       if (patience && patience->passed()) job.terminate();
     }
     if (in_place()) round_ = reform.round() + 1;  // which it may have opened
-    RoundEnd end{options_.node_rank, job.wants_requeue() ? static_cast<int>(ExitCode::requeue) : 0, {}};
-    if (auto failure = job.failure()) end = {options_.node_rank, failure->exit_code, *failure};
-    // Ranks that lost each other, and none of them had failed by itself when they were ended.
-    if (end.exit_code == 0 && reform.stuck()) {
-      const int code = static_cast<int>(ExitCode::comm);
-      end = {options_.node_rank, code, {0, code, fmt::format("lost its peers: {}", *reform.stuck()), ""}};
-    }
+    const auto failure = job.failure() ? job.failure() : reform.condemned();
+    const RoundEnd end = end_of_round(options_.node_rank, job.wants_requeue(), failure, reform.stuck());
     if (!agents_) return {end};
     agents_->store->set(key("end", round, options_.node_rank), text_of(end));
     if (end.exit_code != 0) agents_->store->set(key("failed", round, 0), "");
@@ -305,6 +292,23 @@ bool worth_restarting(int exit_code) {
   constexpr int kCannotRun = 126, kNoSuchProgram = 127;
   return exit_code != static_cast<int>(ExitCode::usage) && exit_code != static_cast<int>(ExitCode::files) &&
          exit_code != kCannotRun && exit_code != kNoSuchProgram;
+}
+
+RoundEnd end_of_round(int node, bool wants_requeue, const std::optional<Failure>& failure,
+                      const std::optional<std::string>& stuck) {
+  RoundEnd end{node, wants_requeue ? static_cast<int>(ExitCode::requeue) : 0, {}};
+  if (failure) end = {node, failure->exit_code, *failure};
+  // Ranks that lost each other, and none of them had failed by itself when they were ended.
+  if (end.exit_code == 0 && stuck) {
+    const int code = static_cast<int>(ExitCode::comm);
+    end = {node, code, {0, code, fmt::format("lost its peers: {}", *stuck), ""}};
+  }
+  return end;
+}
+
+Then after_round(const RoundEnd& cause, bool stopping, int num_restarts, int max_restarts) {
+  if (cause.exit_code == 0 || cause.exit_code == static_cast<int>(ExitCode::requeue)) return Then::ended;
+  return stopping || !worth_restarting(cause.exit_code) || num_restarts >= max_restarts ? Then::failed : Then::again;
 }
 
 const RoundEnd& cause_of(const std::vector<RoundEnd>& ends) {

@@ -50,6 +50,12 @@ struct RoundEnd {
 
 // Whether starting again can help: not after what would fail the same way (usage, files, no such program).
 bool worth_restarting(int exit_code);
+// How a host's part of a round ended, from what its ranks left behind. `stuck`: why they could not go on in place.
+RoundEnd end_of_round(int node, bool wants_requeue, const std::optional<Failure>& failure,
+                      const std::optional<std::string>& stuck);
+// What follows a round with this cause: the job has ended (well, or to be queued again), has failed, or begins again.
+enum class Then { ended, failed, again };
+Then after_round(const RoundEnd& cause, bool stopping, int num_restarts, int max_restarts);
 // The end that explains the round: the likelier origin of a failure first, then the first host.
 const RoundEnd& cause_of(const std::vector<RoundEnd>& ends);
 

@@ -44,6 +44,11 @@ NextRound next_round_of(const std::string& text) {
   }
 }
 
+Meaning meaning_of(const NextRound& next, int round) {
+  if (!next.go_on) return Meaning::end;
+  return next.round <= round ? Meaning::old : Meaning::come;
+}
+
 std::string text_of(const Word& word) {
   return fmt::format("{} {}", kNames[static_cast<size_t>(word.kind)], word.round);
 }
@@ -85,8 +90,9 @@ std::optional<NextRound> Control::await(Deadline deadline) {
     if (got <= 0) return std::nullopt;
     text.resize(static_cast<size_t>(got));
     NextRound next = next_round_of(text);
-    if (!next.go_on) return std::nullopt;
-    if (next.round <= round_) continue;  // of a round this rank has seen end
+    const Meaning meaning = meaning_of(next, round_);
+    if (meaning == Meaning::end) return std::nullopt;
+    if (meaning == Meaning::old) continue;
     round_ = next.round;
     return next;
   }

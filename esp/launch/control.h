@@ -25,6 +25,10 @@ struct NextRound {
 std::string text_of(const NextRound& next);
 NextRound next_round_of(const std::string& text);  // IoError
 
+// What the launcher's word means to a rank of `round`: there is no next one, come, or it is of a round already seen.
+enum class Meaning { end, come, old };
+Meaning meaning_of(const NextRound& next, int round);
+
 // What a rank says, with the round it is in (waiting) or comes to (ready, formed).
 struct Word {
   enum class Kind { waiting, ready, formed } kind = Kind::waiting;

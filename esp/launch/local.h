@@ -15,6 +15,7 @@
 
 #include "esp/base/clock.h"
 #include "esp/launch/environment.h"
+#include "esp/launch/ranks.h"
 #include "esp/net/world.h"
 
 namespace esp::launch {
@@ -46,10 +47,10 @@ struct Failure {
 // «rank 3 was killed by SIGKILL; its last words: …»
 std::string describe(const Failure& failure);
 
-class LocalJob {
+class LocalJob final : public Ranks {
  public:
   explicit LocalJob(const LocalOptions& options);
-  ~LocalJob();  // ends what still lives
+  ~LocalJob() override;  // ends what still lives
   LocalJob(const LocalJob&) = delete;
   LocalJob& operator=(const LocalJob&) = delete;
 
@@ -68,14 +69,13 @@ class LocalJob {
   // True when there is news or all have ended, false at the deadline.
   bool wait_news(Deadline deadline);
   bool ended() const;
-  bool any_done() const;                                  // a rank has ended well
+  bool any_done() const override;
   std::vector<Failure> take_failures();                   // since asked last
   std::vector<std::pair<int, std::string>> take_words();  // what ranks said: rank, text
-  void say(int rank, const std::string& text);            // nothing happens when it is gone
-  void kill(int rank);
-  // One in the place of a rank that has ended, with changes to the environment. False when all had ended meanwhile.
-  bool respawn(int rank, const Environment& changed);
-  void forgive();  // the failures so far are mended: the job has not failed
+  void say(int rank, const std::string& text) override;
+  void kill(int rank) override;
+  bool respawn(int rank, const Environment& changed) override;
+  void forgive() override;
 
  private:
   struct Impl;

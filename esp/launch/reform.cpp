@@ -5,8 +5,27 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/launch/agent.h"
 
 namespace esp::launch {
+
+Reform::Verdict Reform::attend(const std::vector<std::pair<int, std::string>>& words,
+                               const std::vector<Failure>& failures, bool stopping) {
+  bool for_good = false;
+  // Words first: one that died may have said before that it was there.
+  for (const auto& [rank, text] : words)
+    if (const auto word = word_of(text)) heard(rank, *word);
+  for (const Failure& failure : failures) {
+    if (stopping || !worth_restarting(failure.exit_code)) {
+      for_good = true;
+      if (!condemned_) condemned_ = failure;
+    }
+    if (!for_good) lost(failure);
+  }
+  look();
+  if (for_good) return Verdict::for_good;
+  return stuck_ ? Verdict::stuck : Verdict::go_on;
+}
 
 bool Reform::begin() {
   if (job_.any_done()) {
@@ -18,8 +37,8 @@ bool Reform::begin() {
     return false;
   }
   state_ = State::gathering;
-  begun_ = Clock::now();
-  patience_ = Deadline::after(options_.patience);
+  begun_ = options_.now();
+  patience_ = options_.now() + options_.patience;
   killed_some_ = false;
   waiting_.clear();
   ready_.clear();
@@ -81,8 +100,8 @@ void Reform::settle() {
 
 void Reform::tell() {
   const size_t all = formed_.size();
-  const double seconds = std::chrono::duration<double>(Clock::now() - *begun_).count();
-  const double meeting = std::chrono::duration<double>(Clock::now() - announced_).count();
+  const double seconds = std::chrono::duration<double>(options_.now() - *begun_).count();
+  const double meeting = std::chrono::duration<double>(options_.now() - announced_).count();
   options_.tell(fmt::format("{}; all {} ranks are together again after {:.3f} s (met in {:.3f} s), {} as they were",
                             losses_.empty() ? "ranks lost each other" : losses_, all, seconds, meeting,
                             waiting_.size()));
@@ -92,15 +111,15 @@ void Reform::tell() {
 
 void Reform::announce() {
   state_ = State::forming;
-  announced_ = Clock::now();
+  announced_ = options_.now();
   ++round_;
-  patience_ = Deadline::after(options_.patience);
+  patience_ = options_.now() + options_.patience;
   const std::string text = text_of(opened_.next);
   for (int rank : waiting_) job_.say(rank, text);
 }
 
 void Reform::look() {
-  if (stuck_ || !patience_ || !patience_->passed()) return;
+  if (stuck_ || !patience_ || options_.now() < *patience_) return;
   const double seconds = std::chrono::duration<double>(options_.patience).count();
   if (state_ == State::forming || killed_some_) {
     stuck_ = fmt::format("the ranks did not meet within {} s", seconds);
@@ -113,7 +132,7 @@ void Reform::look() {
     job_.kill(rank);
   }
   killed_some_ = true;
-  patience_ = Deadline::after(options_.patience);
+  patience_ = options_.now() + options_.patience;
 }
 
 }  // namespace esp::launch

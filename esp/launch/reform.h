@@ -7,16 +7,20 @@
 // waits nor died when the patience is over hangs: it is killed, and another takes its place. What cannot be mended so
 // (a death while forming, patience over twice) makes it `stuck`: the owner ends all and starts them again.
 //
-// Driven by one thread, which constructed the job; the job outlives it.
+// The time comes from the options and the processes are behind an interface, so that the simulation of faults drives
+// the same code. One thread, which constructed the ranks; they outlive it.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "esp/launch/control.h"
 #include "esp/launch/local.h"
+#include "esp/launch/ranks.h"
 
 namespace esp::launch {
 
@@ -34,8 +38,15 @@ class Reform {
     std::function<bool()> may_begin;               // asked once for every round beyond the first
     std::function<void(const std::string&)> tell;  // a line for a person
     std::function<void()> formed = [] {};          // the round is whole: what the former one needed may go
+    std::function<Clock::time_point()> now = [] { return Clock::now(); };
   };
-  Reform(LocalJob& job, Options options) : job_(job), options_(std::move(options)), round_(options_.round) {}
+  Reform(Ranks& job, Options options) : job_(job), options_(std::move(options)), round_(options_.round) {}
+
+  // What ranks have said and which have failed since it was asked last, and what comes of it. `stuck`: all are to be
+  // ended and started again; `for_good`: a failure that would happen again, or the job is to stop.
+  enum class Verdict { go_on, stuck, for_good };
+  Verdict attend(const std::vector<std::pair<int, std::string>>& words, const std::vector<Failure>& failures,
+                 bool stopping);
 
   void lost(const Failure& failure);
   void heard(int rank, const Word& word);  // `rank` from 0 on this host
@@ -43,6 +54,9 @@ class Reform {
 
   // There is no going on in place: why, once it is so.
   const std::optional<std::string>& stuck() const { return stuck_; }
+  // The failure that ended it for good. The ranks' own memory of it may be gone: the round can have become whole, and
+  // what came before been forgiven, in the very moment it was heard of.
+  const std::optional<Failure>& condemned() const { return condemned_; }
   int round() const { return round_; }
 
  private:
@@ -53,7 +67,7 @@ class Reform {
   void announce();
   size_t num_present() const { return waiting_.size() + ready_.size(); }
 
-  LocalJob& job_;
+  Ranks& job_;
   Options options_;
   State state_ = State::forming;
   int round_;      // of the ranks that go on; the one to come while gathering is the next
@@ -62,9 +76,10 @@ class Reform {
   std::string losses_;                              // in words
   std::optional<Clock::time_point> begun_;
   Clock::time_point announced_;
-  std::optional<Deadline> patience_;
+  std::optional<Clock::time_point> patience_;
   bool killed_some_ = false;
   std::optional<std::string> stuck_;
+  std::optional<Failure> condemned_;
 };
 
 }  // namespace esp::launch

@@ -126,6 +126,40 @@ TEST_F(Reforming, NoMoreOftenThanAllowed) {
                Error);
 }
 
+// Ranks that only take note of what is asked of them.
+class Noted final : public Ranks {
+ public:
+  bool any_done() const override { return false; }
+  void say(int, const std::string&) override {}
+  void kill(int) override {}
+  bool respawn(int, const Environment&) override { return true; }
+  void forgive() override { forgiven = true; }
+  bool forgiven = false;
+};
+
+// Found by the simulation of faults: the launcher then ended with 0.
+TEST(Reform, RemembersAFailureForGoodThatComesWithTheLastOnesWord) {
+  Noted ranks;
+  Reform::Options options;
+  options.num_ranks = 2;
+  options.open = [](int round) { return Reform::Opened{{true, round, "job", "here"}, {}}; };
+  options.may_begin = [] { return true; };
+  options.tell = [](const std::string&) {};
+  Reform reform(ranks, options);
+  const auto word = [](int rank, Word::Kind kind, int round) { return std::pair(rank, text_of(Word{kind, round})); };
+  using Kind = Word::Kind;
+  EXPECT_EQ(reform.attend({word(0, Kind::formed, 0), word(1, Kind::formed, 0)}, {}, false), Reform::Verdict::go_on);
+  EXPECT_EQ(reform.attend({}, {{1, 137, "was killed", ""}}, false), Reform::Verdict::go_on);
+  EXPECT_EQ(reform.attend({word(0, Kind::waiting, 0), word(1, Kind::ready, 1)}, {}, false), Reform::Verdict::go_on);
+  // Rank 0 has met and fails for good before rank 1 says that it has met too; the launcher hears of both at once.
+  EXPECT_EQ(
+      reform.attend({word(0, Kind::formed, 1), word(1, Kind::formed, 1)}, {{0, 2, "exited with code 2", ""}}, false),
+      Reform::Verdict::for_good);
+  EXPECT_TRUE(ranks.forgiven);
+  ASSERT_TRUE(reform.condemned());
+  EXPECT_EQ(end_of_round(0, false, reform.condemned(), reform.stuck()).exit_code, 2);
+}
+
 TEST(ControlWords, SurviveTheWay) {
   for (const auto kind : {Word::Kind::waiting, Word::Kind::ready, Word::Kind::formed}) {
     const auto back = word_of(text_of(Word{kind, 12}));

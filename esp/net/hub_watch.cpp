@@ -15,24 +15,32 @@
 namespace esp::net {
 namespace {
 
-constexpr auto kWordFromHub = std::chrono::milliseconds(100);  // after a neighbour's end, before we judge ourselves
-constexpr auto kGoodbye = std::chrono::seconds(5);             // how long the Hub may take to hear a bye
+constexpr auto kGoodbye = std::chrono::seconds(5);  // how long the Hub may take to hear a bye
 
 }  // namespace
 
 HubWatch::HubWatch(Socket socket, const World& world, int hub_rank)
     : rank_(world.rank),
-      hub_rank_(hub_rank),
-      heartbeat_(world.options.heartbeat),
       log_(world.log),
       fate_(world.fate),
       socket_(std::move(socket)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      next_beat_(Clock::now() + world.options.heartbeat) {
+      core_(world.rank, hub_rank, world.options.heartbeat, world.fate, world.log, as_owner(), Clock::now()) {
   keep_alive(socket_.fd());
   watch_neighbours(world);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "esp-watch");
+}
+
+WatchCore::Owner HubWatch::as_owner() {
+  return {[this](Kind kind, std::string body) { post(kind, body); },
+          [this](uint64_t group) { return standing_in(group); },
+          [this](const Report& report) {
+            std::lock_guard lock(mutex_);
+            if (auto found = questions_.find(report.id); found != questions_.end())
+              found->second.answers[report.rank] = report.standing;
+            changed_.notify_all();
+          }};
 }
 
 HubWatch::~HubWatch() {
@@ -53,7 +61,7 @@ void HubWatch::watch_neighbours(const World& world) {
     if (pidfd) {
       neighbours_.emplace_back(peer, std::move(pidfd));
     } else if (errno == ESRCH) {
-      ended_.push_back({peer, Deadline::after(kWordFromHub)});
+      core_.neighbour_ended(peer, Clock::now(), true);
     } else {
       // Out of descriptors, or an old kernel: the Hub tells us of this one.
       log_.debug("rank {} (process {}) is not watched directly: {}", peer, pid, errno_text(errno));
@@ -118,40 +126,36 @@ void HubWatch::run() {
             }();
         stopping) {
       if (!goodbye) goodbye = Deadline::after(kGoodbye);
-      if (bye_heard_ || hub_gone_ || goodbye->passed()) return;
+      if (core_.bye_heard() || core_.hub_gone() || goodbye->passed()) return;
     }
     bool more;
     {
       std::lock_guard lock(mutex_);
       more = !out_.empty();
     }
-    std::vector<pollfd> items{{wake_.fd(), POLLIN, 0},
-                              {hub_gone_ ? -1 : socket_.fd(), static_cast<short>(POLLIN | (more ? POLLOUT : 0)), 0}};
+    std::vector<pollfd> items{
+        {wake_.fd(), POLLIN, 0},
+        {core_.hub_gone() ? -1 : socket_.fd(), static_cast<short>(POLLIN | (more ? POLLOUT : 0)), 0}};
     for (const auto& [rank, pidfd] : neighbours_) items.push_back({pidfd.fd(), POLLIN, 0});
-    int wait_ms = goodbye ? std::min(goodbye->left_ms(), next_wait_ms()) : next_wait_ms();
+    const Deadline tick = Deadline::at(core_.next_tick());
+    int wait_ms = goodbye ? std::min(goodbye->left_ms(), tick.left_ms()) : tick.left_ms();
     if (poll(items.data(), items.size(), wait_ms) < 0) continue;
     eventfd_t value;
     if (items[0].revents) eventfd_read(wake_.fd(), &value);
     if (items[1].revents & (POLLIN | POLLHUP | POLLERR)) read_hub();
-    for (size_t i = items.size(); i-- > 2;)
-      if (items[i].revents) neighbour_ended(i - 2);
-    judge_ended();
-    if (Clock::now() >= next_beat_) {
-      next_beat_ = Clock::now() + heartbeat_;
-      if (!hub_gone_) post(Kind::beat, {});
+    for (size_t i = items.size(); i-- > 2;) {
+      if (!items[i].revents) continue;
+      const int rank = neighbours_[i - 2].first;
+      neighbours_.erase(neighbours_.begin() + static_cast<ptrdiff_t>(i - 2));
+      core_.neighbour_ended(rank, Clock::now());
     }
+    core_.tick(Clock::now());
   }
-}
-
-int HubWatch::next_wait_ms() const {
-  auto soonest = next_beat_;
-  for (const Ended& each : ended_) soonest = std::min(soonest, each.word_by.when());
-  return Deadline::at(soonest).left_ms();
 }
 
 void HubWatch::flush() {
   std::lock_guard lock(mutex_);
-  while (!out_.empty() && !hub_gone_) {
+  while (!out_.empty() && !core_.hub_gone()) {
     ssize_t sent = send(socket_.fd(), out_.data(), out_.size(), MSG_NOSIGNAL);
     if (sent <= 0) return;  // a full buffer empties by itself; a closed connection shows when reading
     out_.erase(0, static_cast<size_t>(sent));
@@ -162,89 +166,26 @@ void HubWatch::read_hub() {
   char buffer[size_t{16} << 10];
   ssize_t got = recv(socket_.fd(), buffer, sizeof buffer, 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) return hub_gone("closed its connection");
-  try {
-    reader_.append({buffer, static_cast<size_t>(got)});
-    while (auto frame = reader_.next()) heed(*frame);
-  } catch (const CommError& error) {
-    hub_gone(fmt::format("sent what cannot be read: {}", error.what()));
+  if (got <= 0) {
+    core_.hub_closed("closed its connection");
+  } else {
+    core_.received({buffer, static_cast<size_t>(got)});
   }
+  if (core_.hub_gone()) deafen();
 }
 
-void HubWatch::heed(const Frame& frame) {
-  switch (frame.kind) {
-    case Kind::lost: {
-      Loss loss = decode_loss(frame.body);
-      log_.debug("the hub says: rank {} {}", loss.rank, loss.how);
-      return fate_->lose(loss.rank, loss.how);
-    }
-    case Kind::left: {
-      int rank = decode_rank(frame.body);
-      std::erase_if(ended_, [&](const Ended& each) { return each.rank == rank; });
-      return fate_->leave(rank);
-    }
-    case Kind::aborted: {
-      Abort abort = decode_abort(frame.body);
-      return fate_->abort(abort.group, abort.cause);
-    }
-    case Kind::question:
-      return answer(decode_report(frame.body));
-    case Kind::answer: {
-      Report report = decode_report(frame.body);
-      std::lock_guard lock(mutex_);
-      if (auto found = questions_.find(report.id); found != questions_.end())
-        found->second.answers[report.rank] = report.standing;
-      return changed_.notify_all();
-    }
-    case Kind::bye_heard:
-      bye_heard_ = true;
-      return;
-    case Kind::closing:
-      hub_closing_ = true;
-      return;
-    default:
-      throw CommError(CommError::Kind::corrupt, -1, "a frame that does not belong on a watch connection");
-  }
+// Here, and not in that group (yet, or any more), unless it has enrolled.
+Standing HubWatch::standing_in(uint64_t group) {
+  std::lock_guard lock(mutex_);
+  auto found = enrolled_.find(group);
+  return found == enrolled_.end() ? Standing{true, {}, false} : found->second->read();
 }
 
-void HubWatch::answer(const Report& question) {
-  Report report = question;
-  report.standing = {true, {}, false};  // here, and not in that group (yet, or any more)
-  {
-    std::lock_guard lock(mutex_);
-    auto found = enrolled_.find(question.group);
-    if (found != enrolled_.end()) report.standing = found->second->read();
-  }
-  post(Kind::standing, encode_report(report));
-}
-
-// The process has ended, and whether it had left in order the Hub knows: it told us before it answered the bye. Should
-// the Hub be slow or gone, we say so ourselves a little later.
-void HubWatch::neighbour_ended(size_t index) {
-  int rank = neighbours_[index].first;
-  neighbours_.erase(neighbours_.begin() + static_cast<ptrdiff_t>(index));
-  if (fate_->left(rank) || fate_->lost(rank)) return;
-  ended_.push_back({rank, Deadline::after(kWordFromHub)});
-  post(Kind::query, encode_number(static_cast<uint64_t>(rank)));
-}
-
-void HubWatch::judge_ended() {
-  for (const Ended& each : ended_)
-    if (each.word_by.passed() && !fate_->left(each.rank)) fate_->lose(each.rank, "was killed or ended early");
-  std::erase_if(ended_, [&](const Ended& each) { return each.word_by.passed() || fate_->lost(each.rank); });
-}
-
-void HubWatch::hub_gone(const std::string& how) {
-  hub_gone_ = true;
-  {
-    std::lock_guard lock(mutex_);
-    deaf_ = true;
-    out_.clear();
-    changed_.notify_all();
-  }
-  if (hub_closing_ || bye_heard_) return;
-  if (hub_rank_ >= 0 && hub_rank_ != rank_) fate_->lose(hub_rank_, fmt::format("(the hub) {}", how));
-  fate_->doom(CommError(CommError::Kind::lost, hub_rank_, fmt::format("the hub (rank 0 or the launcher) {}", how)));
+void HubWatch::deafen() {
+  std::lock_guard lock(mutex_);
+  deaf_ = true;
+  out_.clear();
+  changed_.notify_all();
 }
 
 }  // namespace esp::net

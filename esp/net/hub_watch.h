@@ -17,6 +17,7 @@
 #include "esp/net/store/frames.h"
 #include "esp/net/store/messages.h"
 #include "esp/net/watch.h"
+#include "esp/net/watch_core.h"
 
 namespace esp::net {
 
@@ -34,39 +35,27 @@ class HubWatch final : public Watch {
   std::vector<std::pair<uint64_t, Standing>> here() override;
 
  private:
-  struct Ended {  // a process on this host has ended; whether in order, the Hub knows best
-    int rank;
-    Deadline word_by;
-  };
   struct Question {
     std::map<int, Standing> answers;  // by world rank
   };
 
+  WatchCore::Owner as_owner();
   void watch_neighbours(const World& world);
   void post(Kind kind, std::string_view body);
   void run();
-  int next_wait_ms() const;
   void read_hub();
   void flush();
-  void heed(const Frame& frame);
-  void answer(const Report& question);
-  void neighbour_ended(size_t index);
-  void judge_ended();
-  void hub_gone(const std::string& how);
+  Standing standing_in(uint64_t group);
+  void deafen();
 
   const int rank_;
-  const int hub_rank_;
-  const Duration heartbeat_;
   const Log log_;
   const std::shared_ptr<Fate> fate_;
   Socket socket_, wake_;
 
   // The watch's thread only.
-  FrameReader reader_{kMaxAnswerBytes};
+  WatchCore core_;
   std::vector<std::pair<int, Socket>> neighbours_;  // rank and pidfd
-  std::vector<Ended> ended_;
-  bool hub_closing_ = false, hub_gone_ = false, bye_heard_ = false;
-  Clock::time_point next_beat_;
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;

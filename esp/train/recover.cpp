@@ -109,24 +109,13 @@ void take_replica(Engine& engine, int64_t restarts, Replica& replica) {
 
 Healed heal(Engine& engine, Replica& replica, bool survivor) {
   comm::Communicator* ranks = engine.standing().ranks;
-  Healed healed;
-  if (!ranks) return healed;
-  constexpr size_t kWords = 2;
-  const int64_t mine[kWords] = {replica.step, survivor ? 1 : 0};
-  std::vector<int64_t> words(kWords * static_cast<size_t>(ranks->size()));
-  ranks->all_gather(mine, words.data(), kWords, DType::i64);
-  int64_t newest = -1;
-  for (int rank = 0; rank < ranks->size(); ++rank) {
-    const int64_t* said = words.data() + kWords * static_cast<size_t>(rank);
-    if (said[0] > newest) {
-      newest = said[0];
-      healed.source = rank;
-    }
-    healed.num_survivors += static_cast<int>(said[1]);
-    if (said[1] == 0) healed.newcomers.push_back(rank);
-  }
+  if (!ranks) return {};
+  const int64_t mine[kHealWords] = {replica.step, survivor ? 1 : 0};
+  std::vector<int64_t> words(kHealWords * static_cast<size_t>(ranks->size()));
+  ranks->all_gather(mine, words.data(), kHealWords, DType::i64);
+  Healed healed = source_of(words);
   if (healed.source < 0) return healed;
-  receive(*ranks, healed.source, newest, replica);
+  receive(*ranks, healed.source, healed.step, replica);
   restore(engine, replica);
   return healed;
 }

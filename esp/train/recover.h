@@ -16,6 +16,7 @@
 
 #include "esp/ckpt/checkpoint.h"
 #include "esp/train/engine.h"
+#include "esp/train/heal_source.h"
 
 namespace esp::train {
 
@@ -47,11 +48,6 @@ struct Replica {
 bool copies_are_whole(Engine& engine);
 void take_replica(Engine& engine, int64_t restarts, Replica& replica);
 
-struct Healed {
-  int source = -1;             // the rank whose replica all have now; -1: there was none
-  std::vector<int> newcomers;  // ranks that were started again
-  int num_survivors = 0;
-};
 // Collective. Finds the rank with the newest replica, which all then restore, and with it the engine. The bytes are
 // given back when that is done; should it fail they are there for the next time. `survivor`: this rank has kept its
 // process.

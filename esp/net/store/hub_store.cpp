@@ -24,8 +24,8 @@ bool wait_for(int fd, short events, Deadline deadline) {
 HubStore::HubStore(Socket socket, Duration patience, Deadline deadline)
     : socket_(std::move(socket)), patience_(patience) {
   std::unique_lock lock(mutex_);
-  while (welcome_.job.empty()) {
-    if (broken_) hub_closed();
+  while (core_.welcome().job.empty()) {
+    if (core_.broken()) core_.throw_closed();
     if (deadline.passed())
       throw CommError(CommError::Kind::timeout, -1,
                       "the hub took the connection but did not greet before the deadline");
@@ -35,17 +35,7 @@ HubStore::HubStore(Socket socket, Duration patience, Deadline deadline)
 
 bool HubStore::broken() {
   std::lock_guard lock(mutex_);
-  return broken_;
-}
-
-// With the lock held.
-void HubStore::hub_closed() const {
-  int rank = welcome_.hub_rank;
-  if (!garbled_.empty())
-    throw CommError(CommError::Kind::corrupt, rank, fmt::format("what the hub sends cannot be read: {}", garbled_));
-  throw CommError(CommError::Kind::lost, rank,
-                  rank >= 0 ? fmt::format("rank {}, which hosts the hub, closed its connection", rank)
-                            : "the hub (rank 0 or the launcher) closed its connection");
+  return core_.broken();
 }
 
 uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline deadline) {
@@ -54,8 +44,8 @@ uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline d
   std::string bytes = writer_.encode(kind, body);
   {
     std::lock_guard lock(mutex_);
-    if (broken_) hub_closed();
-    if (slot) slots_[request] = slot;
+    if (core_.broken()) core_.throw_closed();
+    if (slot) core_.expect(request, slot);
   }
   size_t done = 0;
   while (done < bytes.size()) {
@@ -67,10 +57,10 @@ uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline d
     if (errno == EINTR || (errno == EAGAIN && wait_for(socket_.fd(), POLLOUT, deadline))) continue;
     // Half a frame is on its way and cannot be called back: nothing can follow it.
     std::lock_guard lock(mutex_);
-    broken_ = true;
-    slots_.erase(request);
+    core_.closed();
+    core_.forget(request);
     changed_.notify_all();
-    hub_closed();
+    core_.throw_closed();
   }
   return request;
 }
@@ -79,16 +69,16 @@ std::optional<HubStore::Slot> HubStore::call(Kind kind, std::string_view body, D
   Slot slot;
   uint64_t request = post(kind, body, &slot, deadline);
   std::unique_lock lock(mutex_);
-  while (!slot.done && !broken_ && !deadline.passed()) {
+  while (!slot.done && !core_.broken() && !deadline.passed()) {
     if (!reading_) {
       pump(lock, deadline);
     } else {
       changed_.wait_until(lock, deadline.when());
     }
   }
-  slots_.erase(request);
+  core_.forget(request);
   if (slot.done) return slot;
-  if (broken_) hub_closed();
+  if (core_.broken()) core_.throw_closed();
   lock.unlock();
   post(Kind::cancel, encode_number(request), nullptr, Deadline::after(patience_));
   return {};
@@ -105,36 +95,17 @@ void HubStore::pump(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   bool retry = !ready || (got < 0 && (errno == EAGAIN || errno == EINTR));
   lock.lock();
   reading_ = false;
-  try {
-    if (got > 0) {
-      reader_.append({buffer, static_cast<size_t>(got)});
-      while (auto frame = reader_.next()) deliver(*frame);
-    } else if (!retry) {
-      broken_ = true;
-    }
-  } catch (const CommError& error) {
-    broken_ = true;
-    garbled_ = error.what();
+  if (got > 0) {
+    core_.received({buffer, static_cast<size_t>(got)});
+  } else if (!retry) {
+    core_.closed();
   }
   changed_.notify_all();
 }
 
-void HubStore::deliver(const Frame& frame) {
-  if (frame.kind == Kind::welcome) {
-    welcome_ = decode_welcome(frame.body);
-    return;
-  }
-  Reply reply = decode_reply(frame.body);
-  auto found = slots_.find(reply.request);
-  if (found == slots_.end()) return;  // nobody waits for it any longer
-  found->second->kind = frame.kind;
-  found->second->rest = std::move(reply.rest);
-  found->second->done = true;
-}
-
 HubStore::Slot HubStore::ask(Kind kind, std::string_view body, Deadline deadline, std::string_view what) {
   auto slot = call(kind, body, deadline);
-  if (!slot) throw CommError(CommError::Kind::timeout, welcome_.hub_rank, std::string(what));
+  if (!slot) throw CommError(CommError::Kind::timeout, core_.welcome().hub_rank, std::string(what));
   if (slot->kind != Kind::refused) return std::move(*slot);
   Refusal refusal = decode_refusal(slot->rest);
   if (refusal.usage) throw UsageError(refusal.text);

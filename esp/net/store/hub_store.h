@@ -3,13 +3,13 @@
 #pragma once
 
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "esp/net/socket.h"
 #include "esp/net/store.h"
+#include "esp/net/store/client_core.h"
 #include "esp/net/store/frames.h"
 #include "esp/net/store/messages.h"
 
@@ -21,7 +21,7 @@ class HubStore final : public Store {
   // deadline.
   HubStore(Socket socket, Duration patience, Deadline deadline);
 
-  const Welcome& welcome() const { return welcome_; }
+  const Welcome& welcome() const { return core_.welcome(); }
   int fd() const { return socket_.fd(); }
   // The Hub has closed the connection, or what it sent could not be read.
   bool broken();
@@ -37,34 +37,24 @@ class HubStore final : public Store {
   std::vector<Peer> join(const Join& mine, Deadline deadline);
 
  private:
-  struct Slot {
-    bool done = false;
-    Kind kind = Kind::done;
-    std::string rest;
-  };
+  using Slot = ClientCore::Slot;
 
   // The answer to one request; nothing at the deadline.
   std::optional<Slot> call(Kind kind, std::string_view body, Deadline deadline);
   Slot ask(Kind kind, std::string_view body, Deadline deadline, std::string_view what);
   uint64_t post(Kind kind, std::string_view body, Slot* slot, Deadline deadline);
   void pump(std::unique_lock<std::mutex>& lock, Deadline deadline);
-  void deliver(const Frame& frame);
-  [[noreturn]] void hub_closed() const;
 
   Socket socket_;
   Duration patience_;
-  Welcome welcome_;
 
   std::mutex write_mutex_;  // guards the writer and what goes out on the socket; taken before mutex_
   FrameWriter writer_;
 
   std::mutex mutex_;  // guards all below, and what comes in
   std::condition_variable changed_;
-  FrameReader reader_{kMaxAnswerBytes};
-  std::map<uint64_t, Slot*> slots_;  // by request
-  bool reading_ = false;             // a thread is reading for all
-  bool broken_ = false;              // closed, or no longer to be trusted: nothing more is read or sent
-  std::string garbled_;              // why, when what came could not be read
+  ClientCore core_;
+  bool reading_ = false;  // a thread is reading for all
 };
 
 }  // namespace esp::net
