@@ -2,8 +2,9 @@
 //
 // Every rank owns one page of lines and its slots; it alone writes them, everybody reads them. A flag is a counter that
 // only grows (compared modulo 2^32) and is stored last, with release order: whoever sees it sees what it announces.
-// `call[p]` announces the header of a call with parity p, so two calls' headers never share a line; a rank that entered
-// call k has finished k-1, hence a header is free again two calls later. `step` counts the steps of pipelines.
+// Calls' headers take turns in a ring, which is as long as a rank may be ahead of the others (posted.cpp). Most calls
+// wait for everybody: a rank that entered the next of those has finished the one before, hence what only they use comes
+// in pairs. `step` counts the steps of pipelines.
 #pragma once
 
 #include <atomic>
@@ -42,7 +43,8 @@ struct BoardPage {
     Flag value{0};
   };
 
-  Header header[2];
+  static constexpr uint32_t kCalls = 32;  // headers in rotation
+  Header header[kCalls];
   Places places[2];
   Line step;
   Line sleepers;  // how many peers sleep on a flag of this page
@@ -54,12 +56,13 @@ struct Parcel {
   uint64_t send_bytes = 0, send_at = 0, receive_bytes = 0;
 };
 
-// Offsets inside what one rank owns, the same on every rank: the page, parcels by peer for both parities, the small
-// slots of both parities, then the slots of pipelines: blocks put down for peers, and reduced pieces.
+// Offsets inside what one rank owns, the same on every rank: the page, posted data by call, parcels by peer for both
+// parities, the small slots of both parities, then the slots of pipelines: blocks put down for peers, and reduced
+// pieces.
 struct BoardLayout {
   static constexpr size_t kPage = 4096;
   static constexpr size_t kDepth = 4;  // slots in rotation: at least twice the lag of a pipeline
-  static constexpr size_t kSmallBytes = 32 << 10;
+  static constexpr size_t kSmallBytes = 32 << 10, kPostBytes = 2 << 10;
 
   explicit BoardLayout(int size);
 
@@ -69,7 +72,8 @@ struct BoardLayout {
   size_t rank_bytes;   // all that one rank owns
   size_t bytes() const { return rank_bytes * num_ranks; }
 
-  size_t parcels_at(uint32_t parity) const { return kPage + parity * parcels_bytes(); }
+  static size_t post_at(uint32_t call) { return kPage + call % BoardPage::kCalls * kPostBytes; }
+  size_t parcels_at(uint32_t parity) const { return kPage + BoardPage::kCalls * kPostBytes + parity * parcels_bytes(); }
   size_t small_at(uint32_t parity) const { return parcels_at(2) + parity * kSmallBytes; }
   size_t block_at(size_t slot) const { return small_at(2) + slot * block_bytes; }
   size_t piece_at(size_t slot) const { return block_at(kDepth) + slot * piece_bytes; }

@@ -15,7 +15,8 @@
 namespace esp::comm {
 namespace {
 
-// Of one core, as the kernel tells it: sysconf adds up the caches of a whole processor, most of which no rank here sees.
+// Of one core, as the kernel tells it: sysconf adds up the caches of a whole processor, most of which no rank here
+// sees.
 size_t last_level_cache() {
   static const size_t bytes = device::read_topology().l3_bytes;
   return bytes > 0 ? bytes : size_t{16} << 20;
@@ -113,8 +114,16 @@ std::shared_ptr<void> Fused::allocate(size_t bytes, Deadline deadline) {
 void Fused::run(const Call& call, const net::Tag& tag, Deadline deadline) {
   if (size() == 1) return run_alone(call);
   ++call_number_;
-  if (is_small(call)) return run_small(call, tag, deadline);
-  run_large(call, tag, deadline);
+  try {
+    if (is_posted(call)) return run_posted(call, tag, deadline);
+    ++turn_;
+    if (is_small(call)) return run_small(call, tag, deadline);
+    run_large(call, tag, deadline);
+  } catch (const CommError& error) {
+    // A peer that left or did not come may have been told of a difference before this rank looked.
+    if (error.kind() != CommError::Kind::mismatch) check_what_was_entered();
+    throw;
+  }
 }
 
 void Fused::run_large(const Call& call, const net::Tag& tag, Deadline deadline) {
@@ -124,7 +133,7 @@ void Fused::run_large(const Call& call, const net::Tag& tag, Deadline deadline) 
   // Without a buffer that peers could address, staging is certain: the first block travels along with the tag.
   if (!may_be_direct && call.op != Op::all_to_all_v) return run_staged(call, &tag, deadline);
   announce(tag);
-  meet(tag, deadline);
+  meet(deadline);
   follow_choice(deadline);
   if (call.op == Op::all_to_all_v) check_parcels();
   if (addressable(call)) return run_direct(call, deadline);
@@ -132,19 +141,14 @@ void Fused::run_large(const Call& call, const net::Tag& tag, Deadline deadline) 
 }
 
 void Fused::announce(const net::Tag& tag) {
-  auto& header = gate_.mine().header[parity()];
+  auto& header = header_of(rank());
   header.tag = tag;
   gate_.announce(header.call, call_number_);
 }
 
-void Fused::meet(const net::Tag& tag, Deadline deadline) {
-  for (int i = 1; i < size(); ++i) {
-    int peer = (rank() + i) % size();
-    gate_.await(peer, Gate::call_kind(parity()), call_number_, deadline);
-    const net::Tag& theirs = gate_.page(peer).header[parity()].tag;
-    if (theirs != tag) [[unlikely]]
-      check_tag(tag, gate_.world_rank(rank()), theirs, gate_.world_rank(peer));
-  }
+void Fused::meet(Deadline deadline) {
+  for (int i = 1; i < size(); ++i) await_tags((rank() + i) % size(), call_number_, deadline);
+  checked_ = call_number_;
 }
 
 void Fused::count_step(uint32_t steps) {

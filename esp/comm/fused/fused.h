@@ -1,7 +1,8 @@
 // Fused: the collectives among ranks of one host, written against shared memory instead of messages.
 //
 // Every call begins the same way: each rank announces the call's tag on the board (board.h) and reads everybody else's,
-// so a call that differs is noticed by all before data is touched. Then one of three ways, the same on every rank:
+// so a call that differs is noticed by all before data is touched. Then one of these ways, the same on every rank:
+//   posted   a few bytes from or to a root: who only gives does not wait, and reads the others' tags some calls later
 //   small    the data travelled in the slot beside the tag: every rank takes what it needs, and there is no second wait
 //   direct   peers' buffers can be addressed (registered memory, or threads of one process): each rank reads its share
 //            from all, and writes it to all
@@ -67,13 +68,17 @@ class Fused {
 
   int rank() const { return gate_.rank(); }
   int size() const { return gate_.size(); }
-  uint32_t parity() const { return call_number_ % 2; }
+  uint32_t parity() const { return turn_ % 2; }
+  BoardPage::Header& header_of(int member) const { return header_of(member, call_number_); }
+  BoardPage::Header& header_of(int member, uint32_t call_number) const {
+    return gate_.page(member).header[call_number % BoardPage::kCalls];
+  }
 
   // fused.cpp
   void run_alone(const Call& call);
   void run_large(const Call& call, const net::Tag& tag, Deadline deadline);
   void announce(const net::Tag& tag);
-  void meet(const net::Tag& tag, Deadline deadline);
+  void meet(Deadline deadline);
   bool publish_places(const Call& call);
   bool addressable(const Call& call);
 
@@ -88,6 +93,14 @@ class Fused {
   }
   void publish_parcels(const Call& call);
   size_t check_parcels() const;
+
+  // posted.cpp
+  bool is_posted(const Call& call) const;
+  void run_posted(const Call& call, const net::Tag& tag, Deadline deadline);
+  void keep_up(Deadline deadline);
+  void await_tags(int peer, uint32_t until, Deadline deadline);
+  void compare_tags(int peer, uint32_t call_number) const;
+  void check_what_was_entered() const;
 
   // small.cpp
   bool is_small(const Call& call) const;
@@ -131,6 +144,8 @@ class Fused {
   Gate gate_;
   std::shared_ptr<Registry> registry_;
   uint32_t call_number_ = 0;
+  uint32_t turn_ = 0;        // calls so far in which all wait for all
+  uint32_t checked_ = 0;     // up to this call every peer's tag was like this rank's
   uint32_t step_ = 0;        // steps finished in all pipelines so far
   uint32_t block_ = 0;       // blocks staged so far: the next slot is block_ modulo the depth
   bool far_ = true;          // cores do not share a cache, as last seen; until then what is never slow

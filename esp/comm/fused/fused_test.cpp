@@ -3,6 +3,7 @@
 #include "esp/comm/fused/fused.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <csignal>
 #include <cstring>
@@ -312,6 +313,60 @@ TEST(Fused, ADifferentCountIsToldToEveryRank) {
     EXPECT_EQ(fork_ranks(2, body), "");
     EXPECT_EQ(thread_ranks(2, body), "");
   }
+}
+
+// Roots that take turns and run ahead, among ranks that dawdle now and then: nothing is overwritten before it is read.
+TEST(Fused, PostsArriveInOrderHoweverFarTheGiverIsAhead) {
+  auto body = [](net::World& world) -> std::string {
+    Checker checker(world, {});
+    constexpr Op kRooted[] = {Op::broadcast, Op::broadcast, Op::gather, Op::scatter, Op::reduce};
+    for (int i = 0; i < 400; ++i) {
+      if (random_bits(5, static_cast<uint64_t>(world.rank), static_cast<uint64_t>(i)) % 40 == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+      // Long runs of one root, then another's; a call that all wait for between some of them.
+      Op op = i % 97 == 96 ? Op::all_reduce : kRooted[i / 20 % 5];
+      auto wrong =
+          checker.check(op, DType::i32, ReduceOp::sum, static_cast<size_t>(i % 64), i / 40 % world.size, i % 2);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  };
+  for (int size : {2, 3, 5}) {
+    EXPECT_EQ(fork_ranks(size, body), "") << size;
+    EXPECT_EQ(thread_ranks(size, body), "") << size;
+  }
+}
+
+// The root of a broadcast does not wait, so it learns of a differing call from its next ones: when it has run ahead as
+// far as it may, or waits for all.
+TEST(Fused, ADifferentBroadcastIsToldToEveryRankInTime) {
+  for (Op next : {Op::broadcast, Op::barrier}) {
+    auto body = [&](net::World& world) {
+      Checker checker(world, {});
+      std::vector<float> data(64);
+      Call call{.op = Op::broadcast, .in = data.data(), .out = data.data(), .count = world.rank == 2 ? 11u : 10u};
+      return expect_error(CommError::Kind::mismatch, "rank 2", "11", [&] {
+        checker.run(call);
+        for (int k = 0; k < 100; ++k) checker.run(next == Op::barrier ? Call{.op = Op::barrier} : call);
+      });
+    };
+    EXPECT_EQ(fork_ranks(3, body), "");
+    EXPECT_EQ(thread_ranks(3, body), "");
+  }
+}
+
+// Whoever looks how far the cores are finds nobody on another one, and goes on.
+TEST(Fused, RanksOnOneCoreGetTheSameBits) {
+  auto body = [](net::World& world) -> std::string {
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return "no affinity";
+    for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core)
+      if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) return "cannot stay on one core";
+    return check_sizes(world, {}, false);
+  };
+  EXPECT_EQ(fork_ranks(3, body), "");
 }
 
 TEST(Fused, ParcelsThatDifferNameBothRanks) {

@@ -59,7 +59,7 @@ void Gate::await_all(Kind kind, uint32_t value, Deadline deadline) {
 
 void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
   ++num_waits_;
-  Flag& flag = flag_of(page(peer), kind);
+  Flag& flag = flag_of(page(peer), kind, value);
   if (!crowded_) {
     for (int poll = 0; poll < kBusyPolls; ++poll)
       if (reached(flag, value)) return;
@@ -121,7 +121,7 @@ void Gate::give_up(Kind kind, uint32_t value) const {
   std::string late;
   int first = -1;
   for (int member = 0; member < size(); ++member) {
-    if (reached(flag_of(page(member), kind), value) || member == rank()) continue;
+    if (reached(flag_of(page(member), kind, value), value) || member == rank()) continue;
     if (first < 0) first = world_rank(member);
     late += fmt::format("{}{}", late.empty() ? "" : ", ", world_rank(member));
   }

@@ -38,15 +38,17 @@ class Gate {
     if (mine_->sleepers.value.load(std::memory_order_relaxed) != 0) wake(flag);
   }
 
-  // Which flag of a page is awaited: one per parity of the call, and the step.
-  enum class Kind { call_even, call_odd, step };
-  static Kind call_kind(uint32_t parity) { return parity == 0 ? Kind::call_even : Kind::call_odd; }
-  static Flag& flag_of(BoardPage& page, Kind kind) {
-    return kind == Kind::step ? page.step.value : page.header[kind == Kind::call_odd ? 1 : 0].call;
+  // Which flag of a page is awaited: that a call was entered, or a step done.
+  enum class Kind { call, step };
+  static Flag& flag_of(BoardPage& page, Kind kind, uint32_t value) {
+    return kind == Kind::step ? page.step.value : page.header[value % BoardPage::kCalls].call;
+  }
+  bool has_entered(int peer, uint32_t call_number) const {
+    return reached(flag_of(page(peer), Kind::call, call_number), call_number);
   }
 
   void await(int peer, Kind kind, uint32_t value, Deadline deadline) {
-    if (!reached(flag_of(page(peer), kind), value)) [[unlikely]]
+    if (!reached(flag_of(page(peer), kind, value), value)) [[unlikely]]
       await_slow(peer, kind, value, deadline);
   }
   void await_all(Kind kind, uint32_t value, Deadline deadline);

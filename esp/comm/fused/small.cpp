@@ -30,7 +30,7 @@ void Fused::run_small(const Call& call, const net::Tag& tag, Deadline deadline) 
   bool gives = call.op != Op::barrier && (call.op != Op::broadcast || rank() == call.root);
   if (gives) kernel::copy(gate_.at(rank(), slot), call.in, extent_of(call, rank(), size()).in_bytes);
   announce(tag);
-  meet(tag, deadline);
+  meet(deadline);
   take_small(call, slot);
 }
 

@@ -38,7 +38,7 @@ void Fused::pipeline(const Staging& staging, const net::Tag* tag, Deadline deadl
     count_step(step_ + t + 1);
     if (t == 0 && tag) {
       announce(*tag);
-      meet(*tag, deadline);
+      meet(deadline);
       follow_choice(deadline);
     }
   }

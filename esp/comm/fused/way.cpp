@@ -48,13 +48,13 @@ void Fused::choose_way(const Call& call) {
   if (rank() != 0) return;
   uint32_t choice = (far_ ? kFarChoice : 0) | (unsure_ ? kUnsureChoice : 0);
   if (Clock::now() >= look_again_) choice |= kLookChoice;
-  gate_.mine().header[parity()].choice = choice;
+  header_of(rank()).choice = choice;
 }
 
 // After all have met. How a block is put down concerns the writer alone, so ranks need not change at the same call.
 void Fused::follow_choice(Deadline deadline) {
   if (tuning_.way != Way::automatic) return;
-  uint32_t choice = gate_.page(0).header[parity()].choice;
+  uint32_t choice = header_of(0).choice;
   if (rank() != 0) {
     far_ = (choice & kFarChoice) != 0;
     unsure_ = (choice & kUnsureChoice) != 0;
