@@ -23,12 +23,16 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
   const double kv_heads = std::max(1.0, static_cast<double>(s.kv_heads > 0 ? s.kv_heads : s.heads) / t);
   const double width = static_cast<double>(s.head_dim > 0 ? s.head_dim : s.hidden / std::max<int64_t>(s.heads, 1));
   const double mask = p.dropout ? 1 : 0;
+  // Inputs of products, which norms and activations write in 8 bits where products take them so.
+  const bool eight = p.precision == "fp8" || p.precision == "fp4";
+  const double in_bytes = eight && software.narrow_inputs ? 1 : e;
 
   Kept k;
   k.input = e * h * (p.checkpoint_sharded ? tokens / t : rows);
   // Attention: norm's input, the products' input, Q K V, the projection's input, the dropout mask.
-  double rest = 2 * e * h * rows + mask * h * rows;
+  double rest = (e + in_bytes) * h * rows + mask * h * rows;
   double value = width, dropped = 0;  // the latter: what selective recomputation drops besides scores
+  double returned = 0;                // rows that come back from experts, kept for the gradient of their weights
   if (s.kv_lora > 0) {
     value = s.v_dim > 0 ? static_cast<double>(s.v_dim) : width;
     const double qk = width + static_cast<double>(s.rope_dim);
@@ -38,6 +42,7 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
     rest += e * tokens * (heads + 2 * kv_heads) * width;
   }
   rest += e * tokens * heads * value;
+  if (in_bytes < e) rest += in_bytes * tokens * heads * value;  // attention keeps its own, in 16 bits
   if (p.flash) {
     rest += 4 * tokens * heads;  // row sums
   } else {
@@ -48,20 +53,23 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
     k.working += 2 * e * pairs;           // gradients of scores, before and after softmax
   }
   // Feed-forward: norm's input, products' input, before and after the activation, the mask.
-  rest += 2 * e * h * rows + mask * h * rows;
+  rest += (e + in_bytes) * h * rows + mask * h * rows;
   const double in = s.gated ? 2 : 1, unfused = s.gated && !p.fused ? 1 : 0;
   double hidden = tokens * static_cast<double>(s.ffn) / t;
   if (experts) {
     // With experts divided over ranks, those share the rows of all.
     const double routed = tokens * expert_tensor(p) / t * static_cast<double>(s.topk) * p.expert_imbalance;
     hidden = routed * static_cast<double>(s.expert_width()) / expert_tensor(p);
-    rest += 2 * e * h * routed + 4 * rows * static_cast<double>(s.experts);  // permuted rows both ways, router
+    returned = e * h * routed;
+    rest += returned + in_bytes * h * routed +
+            4 * rows * static_cast<double>(s.experts);  // permuted rows both ways, router
     if (s.shared_experts > 0)
       hidden +=
           tokens / t * static_cast<double>(s.shared_experts * (s.shared_ffn > 0 ? s.shared_ffn : s.expert_width()));
   }
-  rest += e * hidden * (in + 1 + unfused);
-  if (experts) dropped += e * hidden;  // the activation's result
+  rest += hidden * (e * (in + unfused) + in_bytes);
+  // The activation's result; rows come back weighted already where it is made again with their weights.
+  if (experts) dropped += in_bytes * hidden + returned;
   k.working += e * (hidden * (in + 1) + 2 * h * rows);
   k.rest = rest * software.keep;
   k.selective = software.every_other ? k.input + 0.5 * (k.rest - k.input) : k.rest - dropped;

@@ -46,6 +46,15 @@ Rates rates_of(const Processor& processor, const std::string& precision) {
   return r;
 }
 
+// FlashAttention 2's paper (2023) has 30 to 40 % of an A100's peak for the first, up to 73 % for the second and 35 % of
+// an H100's; that of FlashAttention 3 (2024) 75 % there.
+double attention_share(const Processor& processor, int generation) {
+  const bool blackwell = processor.fp4_flops > 0, hopper = !blackwell && processor.fp8_flops > 0;
+  if (generation >= 3 || processor.kind != "gpu") return 1;
+  if (generation == 2) return blackwell ? 0.35 : hopper ? 0.55 : 1;
+  return blackwell ? 0.25 : hopper ? 0.38 : 0.62;
+}
+
 double alignment(double elements) {
   const auto n = static_cast<int64_t>(elements);
   if (n % 64 == 0) return 1;
@@ -64,6 +73,8 @@ double product_s(const Rates& r, const Product& p) {
   const double moving = bytes / r.bandwidth;
   if (r.multiprocessors <= 0) return r.launch_s + std::max(moving, 2 * p.batch * p.m * p.n * p.k / rate);
   const double each = rate / r.multiprocessors * alignment(p.n) * alignment(p.k);
+  // Fetching the first operands and writing the result take their time, whatever the arithmetic's.
+  const double depth = r.depth * rate / r.product16;
   double best = 0;
   for (const Tile& tile : kTiles) {
     const double tm = tile.m * r.tile_m, tn = tile.n * r.tile_n;
@@ -73,7 +84,7 @@ double product_s(const Rates& r, const Product& p) {
       // Splitting the inner dimension fills an unfilled wave, for a pass over the partial results.
       if (split > 1 && tiles * split > 2 * r.multiprocessors) break;
       const double waves = std::ceil(tiles * split / r.multiprocessors);
-      double time = waves * one * (p.k / split + r.depth);
+      double time = waves * one * (p.k / split + depth);
       if (split > 1) time += 8 * p.batch * p.m * p.n * split / r.bandwidth;
       if (best == 0 || time < best) best = time;
     }

@@ -26,6 +26,11 @@ struct Rates {
 };
 Rates rates_of(const Processor& processor, const std::string& precision);
 
+// What fused attention of a generation reaches of the chip's best: 1 (of 2022: no overlap of its products and its
+// softmax), 2 (FlashAttention 2, 2023), 3 (the chip's own). Instructions that came with Hopper and Blackwell are left
+// unused by what was written before them.
+double attention_share(const Processor& processor, int generation);
+
 struct Product {
   double m = 0, n = 0, k = 0;
   double batch = 1;

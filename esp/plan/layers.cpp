@@ -228,8 +228,9 @@ Setting::Setting(const Shape& a_shape, const Cluster& a_cluster, const Policy& a
       context(group_of(a_cluster, a_policy.cp, a_policy.tp)),
       // With experts undivided their group takes in the tensor ranks: it is as dense as can be.
       expert(group_of(a_cluster, a_policy.ep, expert_tensor(a_policy))) {
-  rates.attention_forward *= software.attention;
-  rates.attention_backward *= software.attention;
+  const double attention = software.attention * attention_share(a_cluster.processor, software.kernels);
+  rates.attention_forward *= attention;
+  rates.attention_backward *= attention;
 }
 
 double Setting::tokens() const {

@@ -42,6 +42,13 @@ std::string OwnRates::collective_key(std::string_view op, int ranks, std::string
   return fmt::format("{}.{}.{}", op, ranks, what);
 }
 
+std::string OwnRates::company_key(int ranks) {
+  return fmt::format("company.{}", ranks > 2 ? 4 : 2);
+}
+std::string OwnRates::meet_key(int ranks) {
+  return fmt::format("meet_s.{}", ranks > 2 ? 4 : 2);
+}
+
 bool OwnRates::known(const Cluster& cluster) {
   return cluster.measured.contains("cores");
 }
@@ -53,6 +60,14 @@ OwnRates::OwnRates(const Cluster& cluster, std::string type, int ranks)
   way_ = threads_ > 1 ? "whole" : "shared";
   kernel_s_ = figure(way_ + ".kernel_s");
   step_s_ = figure("step_s");
+  if (ranks > 1) {
+    const auto found = [&](const std::string& key, double otherwise) {
+      const auto at = cluster.measured.find(key);
+      return at == cluster.measured.end() ? otherwise : at->second;
+    };
+    company_ = found(company_key(ranks), 1);
+    meet_s_ = found(meet_key(ranks), 0);
+  }
 }
 
 double OwnRates::figure(const std::string& key) const {
@@ -79,7 +94,7 @@ double OwnRates::product_s(std::string_view kind, double m, double n, double k) 
       rate += weight *
               std::log(figure(product_key(way_, type_, kind, kRows[index[0]], kWidths[index[1]], kDepths[index[2]])));
   }
-  return 2 * m * n * k / std::exp(rate);
+  return company_ * 2 * m * n * k / std::exp(rate);
 }
 
 double OwnRates::stream_s(std::string_view kernel, double bytes) const {
@@ -87,14 +102,14 @@ double OwnRates::stream_s(std::string_view kernel, double bytes) const {
   const Between at = between(kStreamBytes, bytes);
   const double low = figure(stream_key(way_, type_, kernel, kStreamBytes[at.low])),
                high = figure(stream_key(way_, type_, kernel, kStreamBytes[at.high]));
-  return bytes / std::exp(std::log(low) * (1 - at.weight) + std::log(high) * at.weight);
+  return company_ * bytes / std::exp(std::log(low) * (1 - at.weight) + std::log(high) * at.weight);
 }
 
 double OwnRates::attention_s(std::string_view pass, double flops, double tokens) const {
   const Between at = between(kTokens, tokens);
   const double low = figure(attention_key(way_, type_, pass, kTokens[at.low])),
                high = figure(attention_key(way_, type_, pass, kTokens[at.high]));
-  return flops / std::exp(std::log(low) * (1 - at.weight) + std::log(high) * at.weight);
+  return company_ * flops / std::exp(std::log(low) * (1 - at.weight) + std::log(high) * at.weight);
 }
 
 // Groups of one job call at once: two groups of two on two cores are as slow as the four ranks they are.

@@ -31,6 +31,11 @@ class OwnRates {
   static constexpr std::array<int, 3> kTokens = {32, 128, 512};
   static std::string collective_key(std::string_view op, int ranks, std::string_view what);  // alpha_s, bytes_per_s
 
+  // Of steps with so many ranks (two; more than that by four): kernels in a step over kernels timed one by one, and
+  // meet_s. Files written before these were measured have neither.
+  static std::string company_key(int ranks);
+  static std::string meet_key(int ranks);
+
   static bool known(const Cluster& cluster);  // whether it has been calibrated
 
   // UsageError names the figure that is missing.
@@ -41,6 +46,9 @@ class OwnRates {
   double product_s(std::string_view kind, double m, double n, double k) const;
   double stream_s(std::string_view kernel, double bytes) const;  // bytes read and written
   double attention_s(std::string_view pass, double flops, double tokens) const;
+  // A call of ranks that compute meanwhile, beyond one of ranks that do nothing else: partners must be woken and get a
+  // core.
+  double meet_s() const { return meet_s_; }
   double kernel_s() const { return kernel_s_; }  // of any kernel: its share of walking the tape
   double step_s() const { return step_s_; }
   // A call of `ranks` of the job's ranks over `bytes` of the whole buffer: seconds before bytes count, bytes/s.
@@ -58,7 +66,7 @@ class OwnRates {
   const int ranks_;
   int cores_ = 1, threads_ = 1;
   std::string way_;
-  double kernel_s_ = 0, step_s_ = 0;
+  double kernel_s_ = 0, step_s_ = 0, company_ = 1, meet_s_ = 0;
 };
 
 }  // namespace esp::plan

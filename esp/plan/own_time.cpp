@@ -75,7 +75,9 @@ class Kernels {
     return t;
   }
 
-  double call_s(const char* op, int ranks, double bytes) const { return r_.line(op, ranks).time_s(bytes) / turns_; }
+  double call_s(const char* op, int ranks, double bytes) const {
+    return (r_.line(op, ranks).time_s(bytes) + r_.meet_s()) / turns_;
+  }
   double turns() const { return turns_; }
   double message_bytes() const { return own_rows_ * width_ * e_; }
   double element() const { return e_; }
@@ -218,7 +220,10 @@ StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& pol
   for (size_t k = 0; k < input.stages.size(); ++k)
     add_copies(input.stages[k], rates, policy, parameters[k], kernels.element(), kernels.turns(),
                static_cast<double>(shape.layers) / policy.pp + 2);
-  if (policy.pp > 1) input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
+  if (policy.pp > 1) {
+    input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
+    input.boundary.alpha_s += rates.meet_s();
+  }
   input.copies = 1;            // they are alike, and share the cores alike
   input.overlap_sums = false;  // what carries them needs the cores that backward has
   input.step_s = rates.step_s();

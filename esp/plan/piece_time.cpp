@@ -5,10 +5,6 @@
 namespace esp::plan {
 namespace {
 
-double stage_stride(const Policy& p) {
-  return static_cast<double>(p.tp) * p.cp * p.dp;
-}
-
 // What goes from stage to stage for one micro-batch.
 double message_bytes(const Setting& s) {
   const double divided = s.policy.sequence || s.software.divided_messages ? s.policy.tp : 1;
@@ -57,6 +53,11 @@ void add_row(std::vector<Traffic>& to, const char* group, const char* op, const 
 
 }  // namespace
 
+double boundary_stride(const Cluster& cluster, const Policy& p) {
+  const double stride = static_cast<double>(p.tp) * p.cp * p.dp;
+  return stride * p.pp > cluster.domain ? std::max<double>(stride, cluster.domain) : stride;
+}
+
 Kinds kinds_of(const Setting& s) {
   Kinds k;
   const int64_t layers = s.shape.layers;
@@ -79,7 +80,7 @@ Kinds kinds_of(const Setting& s) {
 std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const Kinds& kinds) {
   const Policy& p = s.policy;
   std::vector<StageTime> times(static_cast<size_t>(pieces.count()));
-  const double hop = p.pp > 1 ? send(s.cluster, stage_stride(p), message_bytes(s)).time_s : 0;
+  const double hop = p.pp > 1 ? send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s)).time_s : 0;
   const EndTime front = embedding_time(s), back = head_time(s);
   const int last = pieces.count() - 1;
   for (int i = 0; i <= last; ++i) {
@@ -136,8 +137,8 @@ StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const Kinds& 
   add_row(result.rows, "ep", "all_to_all", expert, s.expert, m);
   if (p.pp > 1) {
     const double messages = 2 * m * pieces.chunks;
-    const Transfer one = send(s.cluster, stage_stride(p), message_bytes(s));
-    const char* tier = stage_stride(p) < s.cluster.domain ? "inside" : "across";
+    const Transfer one = send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s));
+    const char* tier = boundary_stride(s.cluster, p) < s.cluster.domain ? "inside" : "across";
     // Those that fill and drain are the other stages' too.
     result.rows.push_back(
         {"pp", "send", tier, messages * one.bytes, std::max(messages * one.time_s, sending_s), sending_s});

@@ -21,6 +21,10 @@ struct Kinds {
 };
 Kinds kinds_of(const Setting& setting);
 
+// How far apart the ranks of neighbouring stages are; a pipeline that does not fit in one domain of fast links has
+// boundaries between them, and goes at the pace of those.
+double boundary_stride(const Cluster& cluster, const Policy& policy);
+
 std::vector<StageTime> piece_times(const Setting& setting, const Pieces& pieces, const Kinds& kinds);
 // Tensor, context, expert and pipeline traffic of stage `stage` in a step, and what ZeRO 3's units show of theirs.
 struct StageTraffic {

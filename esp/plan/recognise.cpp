@@ -39,6 +39,7 @@ const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) 
     if (!has(given, kin)) continue;
     double score = 100 * static_cast<double>(kin.size());
     const std::string form = bare_word(row.name);
+    if (has(given, form)) score += 50;
     for (const std::string_view part : {"pcie", "nvl", "sxm"})
       if (has(given, part)) score += has(form, part) ? 30 : -30;
     if (has(form, "pcie") && !has(given, "pcie")) score -= 10;

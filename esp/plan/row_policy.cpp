@@ -90,19 +90,34 @@ void set_recompute(const CsvRow& cells, const Shape& shape, Policy& p, Untold& o
 }
 
 void set_states(const CsvRow& cells, const std::string& framework, Policy& p, std::vector<std::string>& assumed) {
+  const int per_node = static_cast<int>(cells.number("gpus_per_node", 1, 4096).value_or(8));
   const std::string words = cells.words("zero");
   const size_t digit = words.find_first_of("0123");
-  if (digit != std::string::npos) {
-    p.zero = words[digit] - '0';
-  } else if (has(words, "fsdp") || has(words, "full") || has(words, "hsdp")) {
+  const bool first = digit == 0;  // "3 (FSDP2)" is stage 3, and so is "FSDP2"
+  const bool hybrid = has(words, "hsdp") || has(words, "hybrid");
+  if (has(words, "grad_op") || has(words, "grad op")) {
+    p.zero = 2;
+  } else if (!first && (has(words, "fsdp") || has(words, "full") || hybrid)) {
     p.zero = 3;
-  } else if (has(words, "dist")) {
+  } else if (digit != std::string::npos) {
+    p.zero = words[digit] - '0';
+  } else if (has(words, "++")) {
+    p.zero = 3;
+  } else if (has(words, "dist") || has(words, "optim")) {
     p.zero = 1;
   } else if (words.empty() && has(framework, "fsdp")) {
     p.zero = 3;
     assumed.push_back("zero 3");
+  } else if (!words.empty() && !words.starts_with("no") && !has(words, "ddp")) {
+    assumed.push_back(fmt::format("zero 0 (\"{}\" is not known)", words));
   }
-  p.shard_group = static_cast<int>(cells.number("shard_group", 1, kMostRanks).value_or(0));
+  if (has(words, "++")) p.quantised_weights = p.secondary_shard = p.quantised_gradients = true;
+  const auto group = cells.number("shard_group", 1, kMostRanks);
+  p.shard_group = static_cast<int>(group.value_or(0));
+  if (hybrid && !group) {
+    p.shard_group = std::max(1, per_node / std::max(1, p.tp));
+    assumed.push_back(fmt::format("shards over the {} ranks of a node", p.shard_group));
+  }
   if (p.shard_group >= p.dp * p.cp) p.shard_group = 0;
   const std::string offload = cells.words("offload");
   if (offload.empty() || offload.starts_with("no") || offload == "0" || offload == "false") return;
@@ -124,11 +139,14 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   const std::string words = cells.words("comm_overlap");
   const bool old = p.software == "megatron-2021" || p.software == "megatron-2022";
   p.overlap_dp = !old;
+  // Plain schedules wait for what they send and receive; interleaved and zero-bubble ones have something to do.
+  p.overlap_pp = !software_row(p.software).blocking_sends || (p.schedule != "1f1b" && p.schedule != "gpipe");
   if (words.empty()) return;
   const bool none = words.starts_with("none") || words.starts_with("no ") || words == "no" || words == "0" ||
                     words.starts_with("off") || words.starts_with("false");
   p.overlap_dp = !none && !has(words, "no dp") && !has(words, "no grad");
   p.overlap_tp = !none && !has(words, "no tp") && !has(words, "tp not") && (has(words, "tp") || has(words, "userbuf"));
+  if (has(words, "pp overlap") || has(words, "p2p")) p.overlap_pp = !none && !has(words, "no p2p");
   p.overlap_ep = !none && (has(words, "ep ") || has(words, "a2a") || has(words, "all-to-all") || has(words, "moe"));
 }
 
@@ -141,6 +159,10 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   // Before 2022 nobody had it, and V100 never did.
   p.flash = parse_flag(flash, processor.year == 0 || processor.year >= 2020);
   p.software = software_of(framework, p.flash);
+  const std::string told = framework + " " + cells.words("notes");
+  if (p.software == "torchtitan" && (has(told, "eager") || has(told, "no compile") || has(told, "without compile") ||
+                                     has(told, "no torch.compile") || has(told, "compile off")))
+    p.software = "torchtitan-eager";
   if (flash.empty() && shape.layers > 0)
     assumed.push_back(p.flash ? "attention without stored scores" : "attention with stored scores");
   if (framework.empty() && shape.layers > 0) assumed.push_back("software " + p.software);
@@ -152,23 +174,27 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
     p.interleave = std::max(1, static_cast<int>(shape.layers) / p.pp);
     assumed.push_back(fmt::format("{} chunks per stage: there are not layers for more", p.interleave));
   }
-  open.interleave = !chunks && p.pp > 1 && cells.words("schedule").empty();
   const ScheduleWords schedule = parse_schedule(cells.words("schedule"), p.interleave, assumed);
+  open.interleave = !chunks && p.pp > 1 && (cells.words("schedule").empty() || schedule.schedule == "interleaved");
   p.schedule = schedule.schedule;
   p.vocab_parallel_pipeline = schedule.vocabulary;
   if (schedule.balanced && p.pp > 1 && shape.layers > 0) p.stage_layers = balanced_layers(shape, p);
-  const bool modern = p.software == "megatron-core" || p.software == "nemo" || p.software == "torchtitan";
+  const bool modern = p.software == "megatron-core" || p.software == "nemo" || p.software.starts_with("torchtitan");
   p.sequence = parse_flag(cells.words("seq_par"), modern && p.tp > 1) && p.tp > 1;
   p.precision = parse_precision(cells.words("precision"), processor, assumed);
   set_states(cells, framework, p, assumed);
+  if (p.zero == 3 && p.pp > 1 && software_row(p.software).whole_in_pipeline) {
+    p.zero = 1;  // whole values and gradients, the update's states divided
+    assumed.push_back("sharded units stay gathered through the pipeline's step, and are summed once");
+  }
   set_recompute(cells, shape, p, open);
   set_overlap(cells, p);
   // GPT of the time before fused attention trained with dropout; nobody who came later did.
   p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
   // Megatron sums gradients in 32 bits, and so does whoever keeps a 32-bit shard; the rest does in 16.
   const bool megatron = p.software.starts_with("megatron") && (has(framework, "megatron") || has(framework, "mcore"));
-  const bool shards = (p.software == "fsdp" || p.software == "torchtitan") && p.zero >= 3;
-  p.gradients_fp32 = megatron || shards;
+  const bool shards = p.software == "fsdp" || p.software == "llm-foundry" || p.software.starts_with("torchtitan");
+  p.gradients_fp32 = megatron || (shards && (p.zero >= 3 || software_row(p.software).whole_in_pipeline));
   return p;
 }
 

@@ -131,6 +131,21 @@ void typical_sizes(Shape& s) {
   s.layers = std::clamp<int64_t>(std::llround(s.given_parameters / each), 1, 10'000);
 }
 
+// "Qwen2.5-7B", "gpt 350m": the count its name tells. Not of "8x7B", where it is an expert's.
+double count_in_name(const std::string& name) {
+  for (size_t i = 1; i < name.size(); ++i) {
+    const char unit = static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
+    const bool ends = i + 1 == name.size() || !std::isalnum(static_cast<unsigned char>(name[i + 1]));
+    if ((unit != 'b' && unit != 'm') || !ends) continue;
+    size_t begin = i;
+    while (begin > 0 && (std::isdigit(static_cast<unsigned char>(name[begin - 1])) || name[begin - 1] == '.')) --begin;
+    if (begin == i || (begin > 0 && std::isalpha(static_cast<unsigned char>(name[begin - 1])))) continue;
+    const double number = std::atof(name.substr(begin, i - begin).c_str());
+    if (number > 0 && number < 1e5) return number * (unit == 'b' ? 1e9 : 1e6);
+  }
+  return 0;
+}
+
 }  // namespace
 
 Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
@@ -143,6 +158,11 @@ Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
   s.seq = whole(cells, "seq", 1 << 26);
   if (s.layers == 0 || s.hidden == 0) {
     s.layers = s.hidden = 0;
+    if (s.given_parameters <= 0 && arch != "any" && !known_model(s.name)) {
+      s.given_parameters = count_in_name(s.name);
+      if (s.given_parameters > 0)
+        assumed.push_back(fmt::format("{:.3g} B parameters, by its name", s.given_parameters * 1e-9));
+    }
     if (arch == "any" || (s.given_parameters <= 0 && !known_model(s.name))) {
       if (arch != "any") assumed.push_back("nothing known of the model");
       s.arch = "any";

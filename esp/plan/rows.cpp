@@ -37,12 +37,32 @@ double unit_of(const std::string& words, MemoryKind kind) {
   return kind == MemoryKind::states || kind == MemoryKind::activations ? 1e9 : kGiB;
 }
 
-// The step's time where it is printed, else from the rate of tokens.
-double measured_time(const CsvRow& cells, const MeasuredRow& row) {
+// A rate of arithmetic as seconds of a step. Sources count scores whole unless they say otherwise, and what is
+// recomputed where they speak of hardware.
+double time_of_rate(const CsvRow& cells, MeasuredRow& row) {
+  const auto tflops = cells.number("tflops_gpu", 1e-3, 1e5), used = cells.number("mfu_pct", 0.01, 100),
+             busy = cells.number("hfu_pct", 0.01, 100);
+  if (!tflops && !used && !busy) return 0;
+  const std::string kind = cells.words("tflops_kind");
+  Shape counted = row.shape;
+  counted.causal = counted.causal && has(kind, "causal") && !has(kind, "non-causal");
+  const Estimate e = estimate(counted, row.cluster, row.policy);
+  const bool executed = tflops ? has(kind, "hardware") || has(kind, "hfu") || has(kind, "executed") : !used;
+  const double peak = row.cluster.processor.flops(row.policy.precision);
+  const double rate = tflops ? *tflops * 1e12 : (used ? *used : *busy) / 100 * peak;
+  row.assumed.push_back(fmt::format("step time from {} per processor, {} arithmetic, scores counted {}",
+                                    tflops ? "TFLOP/s" : "utilisation", executed ? "executed" : "model",
+                                    counted.causal ? "once" : "whole"));
+  return (executed ? e.hardware_flops : e.flops) / (rate * row.policy.world());
+}
+
+// The step's time where it is printed, else from the rate of tokens, else of arithmetic.
+double measured_time(const CsvRow& cells, MeasuredRow& row) {
   if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) return *time;
-  const auto rate = cells.number("tok_s_gpu", 1e-6, 1e12);
-  if (!rate || row.kind == RowKind::layer_time) return 0;
-  return static_cast<double>(row.policy.global_batch * row.shape.seq) / (*rate * row.policy.world());
+  if (row.kind == RowKind::layer_time) return 0;
+  if (const auto rate = cells.number("tok_s_gpu", 1e-6, 1e12))
+    return static_cast<double>(row.policy.global_batch * row.shape.seq) / (*rate * row.policy.world());
+  return row.kind == RowKind::step && row.shape.layers > 0 ? time_of_rate(cells, row) : 0;
 }
 
 }  // namespace

@@ -23,8 +23,12 @@ struct Software {
   bool tensor_async;       // the backward all-reduce of a tensor group runs behind the weight gradient
   bool tensor_pipelined;   // tensor traffic runs behind the products it belongs to, unless told otherwise
   bool every_other;        // "selective" keeps every other product's result, rather than all but the scores
-  double attention;        // fused attention's rate over the chip's best known
+  int kernels;             // generation of its fused attention: 1 (2022), 2 (FlashAttention 2), 3 (the chip's own best)
+  double attention;        // its rate over that generation's
   double passes;           // elementwise traffic over that of a kernel per block of operations
+  bool narrow_inputs;      // 8-bit products keep their 8-bit inputs for backward, not the 16-bit ones
+  bool blocking_sends;     // plain pipelines wait for their messages
+  bool whole_in_pipeline;  // under ZeRO 3 a pipeline's stages stay gathered, and sum once a step
   double slack;            // of what is allocated, reserved beyond it
   double other_bytes;      // outside the allocator: context, libraries' workspaces, communication
   double step_bytes;       // per parameter of a shard, temporary at the update

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include <fmt/format.h>
@@ -11,12 +13,18 @@ std::string_view word_for(Recompute recompute) {
   return recompute == Recompute::none ? "no" : recompute == Recompute::selective ? "selective" : "full";
 }
 
+constexpr int64_t kLacking[] = {0, 1, 2};
+
 std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
   std::vector<int> choices = {row.policy.interleave};
   if (!open) return choices;
   // Chunks of whole layers, and micro-batches in groups of the stages, as interleaving wants them.
-  for (int v = 2; v <= row.shape.layers / row.policy.pp; ++v)
-    if (row.shape.layers % (int64_t{v} * row.policy.pp) == 0) choices.push_back(v);
+  // Where the layers do not divide, the ends may have one less each: there are the tables and the head.
+  const int64_t layers = row.shape.layers;
+  for (int v = 2; v <= (layers + 2) / row.policy.pp; ++v)
+    if (std::any_of(std::begin(kLacking), std::end(kLacking),
+                    [&](int64_t lacking) { return (layers + lacking) % (int64_t{v} * row.policy.pp) == 0; }))
+      choices.push_back(v);
   return choices;
 }
 
@@ -36,7 +44,8 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
   const Policy given = row.policy;
   const int64_t share = given.global_batch / given.dp;
   std::vector<int64_t> micro = {given.micro_batch};
-  if (open.micro_batch)
+  // A pipeline is filled best by single sequences, and is run so.
+  if (open.micro_batch && given.pp == 1)
     for (int64_t b = 2; b <= 16 && b <= share; b *= 2)
       if (share % b == 0) micro.push_back(b);
   std::vector<Recompute> recomputes = {given.recompute};

@@ -194,6 +194,8 @@ RowResult predict(const MeasuredRow& row) {
         r.high_s = e.high_s;
       }
     }
+    if (row.shape.layers == 0 && row.kind == RowKind::step)
+      r.reasons.push_back("no prediction: neither the model's sizes nor its count of parameters are told");
     if (row.memory_kind == MemoryKind::states && row.shape.layers == 0) r.fits = true;  // a formula's value ran nowhere
   } catch (const Error& error) {
     r.reasons.push_back(fmt::format("no prediction: {}", error.what()));

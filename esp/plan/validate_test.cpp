@@ -1,6 +1,7 @@
 #include "esp/plan/validate.h"
 
 #include <cmath>
+#include <iterator>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -117,6 +118,81 @@ TEST(Validate, WhatRanOutOfMemoryIsRefusedAndCounted) {
   EXPECT_EQ(v.sources[0].oom, 2);
   EXPECT_EQ(*v.sources[0].oom_right, 0.5);
   EXPECT_EQ(v.sources[0].n, 0);
+}
+
+// Each as it cannot be and, with one thing changed, as it can: by arithmetic on states, activations, scores and logits
+// anybody can follow.
+TEST(Validate, WhatCannotFitIsRefusedAndItsNeighbourIsNot) {
+  const std::string head =
+      "row_id,kind,source,arch,layers,hidden,ffn,heads,kv_heads,seq,vocab,experts,topk,gpu,gpus,precision,tp,pp,dp,cp,"
+      "ep,"
+      "schedule,seq_par,zero,mbs,gbs,recompute,flash_attn,framework\n";
+  struct Pair {
+    const char *why, *too_large, *fits;
+  };
+  const Pair pairs[] = {
+      {"7B: 16 bytes a parameter are 108 GB; over eight they are 13",
+       "llama,32,4096,11008,32,32,2048,32000,,,A100,8,bf16,1,1,8,1,1,,,0,1,8,full,1,DeepSpeed",
+       "llama,32,4096,11008,32,32,2048,32000,,,A100,8,bf16,1,1,8,1,1,,,3,1,8,full,1,DeepSpeed"},
+      {"13B: stage 2 keeps 26 GB of weights on each of 32; stage 3 on sixteen 13 GB of everything",
+       "llama,40,5120,13824,40,40,2048,32000,,,V100-32GB-SXM2,8,fp16,1,1,8,1,1,,,2,1,8,full,0,DeepSpeed",
+       "llama,40,5120,13824,40,40,2048,32000,,,V100-32GB-SXM2,16,fp16,1,1,16,1,1,,,3,1,16,full,0,DeepSpeed"},
+      {"70B sharded: 138 GB over eight, 34 over thirty-two",
+       "llama,80,8192,28672,64,8,2048,32000,,,A100,8,bf16,1,1,8,1,1,,,3,1,8,full,1,PyTorch FSDP",
+       "llama,80,8192,28672,64,8,2048,32000,,,A100,32,bf16,1,1,32,1,1,,,3,1,32,full,1,PyTorch FSDP"},
+      {"175B: 49 GB of states and 34 of activations with their scores; 10 without",
+       "gpt,96,12288,49152,96,96,2048,51200,,,A100,64,fp16,8,8,1,1,1,1f1b,1,0,1,64,none,0,Megatron-LM",
+       "gpt,96,12288,49152,96,96,2048,51200,,,A100,64,fp16,8,8,1,1,1,1f1b,1,0,1,64,selective,0,Megatron-LM"},
+      {"405B over 32: 228 GB of states; over 256, with what the update needs divided by two",
+       "llama,126,16384,53248,128,8,8192,128256,,,H100,32,bf16,8,4,1,1,1,1f1b,1,1,1,32,full,1,Megatron-Core",
+       "llama,126,16384,53248,128,8,8192,128256,,,H100,256,bf16,8,16,2,1,1,1f1b,1,1,1,64,full,1,Megatron-Core"},
+      {"131,072 tokens of an 8B: 700 GB of activations; an eighth of them on each rank, and only their inputs",
+       "llama,32,4096,14336,32,8,131072,128256,,,H100,8,bf16,1,1,8,1,1,,,3,1,8,none,1,torchtitan",
+       "llama,32,4096,14336,32,8,131072,128256,,,H100,8,bf16,1,1,1,8,1,,,3,1,1,full,1,torchtitan"},
+      {"stored scores of 8192 tokens: 344 GB; fused attention has none",
+       "gpt,32,2560,10240,32,32,8192,51200,,,A100,8,bf16,1,1,8,1,1,,,1,1,8,none,0,Megatron-LM",
+       "gpt,32,2560,10240,32,32,8192,51200,,,A100,8,bf16,1,1,8,1,1,,,1,1,8,none,1,Megatron-LM"},
+      {"all forwards first: 64 micro-batches alive, against two",
+       "llama,32,4096,11008,32,32,4096,32000,,,A100,8,bf16,4,2,1,1,1,gpipe,1,0,1,64,none,1,Megatron-Core",
+       "llama,32,4096,11008,32,32,4096,32000,,,A100,8,bf16,4,2,1,1,1,1f1b,1,0,1,64,none,1,Megatron-Core"},
+      {"logits of 256,000 words for 32,768 tokens: 84 GB; over eight tensor ranks 10",
+       "llama,16,2048,8192,16,16,4096,256000,,,A100,8,bf16,1,1,8,1,1,,,1,8,64,full,1,Megatron-Core",
+       "llama,16,2048,8192,16,16,4096,256000,,,A100,8,bf16,8,1,1,1,1,,1,1,8,8,full,1,Megatron-Core"},
+      {"47B of which 13B work: whole copies are 840 GB; experts over eight ranks, their states over more",
+       "moe,32,4096,14336,32,8,4096,32000,8,2,H100,64,bf16,1,1,64,1,1,,,0,1,64,full,1,Megatron-Core",
+       "moe,32,4096,14336,32,8,4096,32000,8,2,H100,64,bf16,1,1,64,1,8,,,1,1,64,full,1,Megatron-Core"},
+  };
+  std::string cells = head;
+  for (const Pair& pair : pairs) {
+    cells += std::string("o,oom,s,") + pair.too_large + "\n";
+    cells += std::string("r,step,s,") + pair.fits + "\n";
+  }
+  const Validation v = validate(read_rows(cells, "test.csv", shipped_catalog()), 0);
+  for (size_t i = 0; i < std::size(pairs); ++i) {
+    EXPECT_FALSE(v.rows[2 * i].fits) << pairs[i].why << ": " << v.rows[2 * i].predicted_gb.value_or(0);
+    EXPECT_TRUE(v.rows[2 * i + 1].fits) << pairs[i].why << ": " << v.rows[2 * i + 1].predicted_gb.value_or(0);
+  }
+  EXPECT_EQ(v.sources[0].oom, static_cast<int>(std::size(pairs)));
+  EXPECT_EQ(*v.sources[0].oom_right, 1);
+  EXPECT_EQ(v.sources[0].rejected, 0);
+}
+
+// A rate of arithmetic is a time as well; which arithmetic is said.
+TEST(Validate, ARateOfArithmeticStandsForTheStepsTime) {
+  const std::string columns =
+      "row_id,kind,source,arch,layers,hidden,heads,seq,vocab,gpu,gpus,precision,tp,pp,dp,mbs,gbs,recompute,flash_attn,"
+      "framework,tflops_gpu,tflops_kind,mfu_pct,hfu_pct\n";
+  const std::string row = "r,step,s,llama,32,4096,32,4096,32000,H100,8,bf16,1,1,8,1,64,full,1,Megatron-Core,";
+  const auto read = [&](const std::string& rest) {
+    return read_rows(columns + row + rest + "\n", "test.csv", shipped_catalog()).at(0);
+  };
+  const double model = read("400,model,,").measured_s;
+  EXPECT_GT(model, 0);
+  EXPECT_NEAR(read("400,hardware,,").measured_s / model, 4.0 / 3, 0.02);
+  EXPECT_LT(read("400,model (causal),,").measured_s, model);
+  EXPECT_NEAR(read(",,40.445,").measured_s, model, 0.001 * model);  // of 989
+  EXPECT_NEAR(read(",,,40.445").measured_s, read("400,hardware,,").measured_s, 0.001 * model);
+  EXPECT_NE(read(",,40,").assumed.back().find("utilisation"), std::string::npos);
 }
 
 TEST(Validate, OneLayersTimeIsALayersOfTheStep) {

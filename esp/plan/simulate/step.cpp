@@ -8,7 +8,6 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/parallel/pp/steps.h"
 #include "esp/plan/simulate/engine.h"
 #include "esp/plan/simulate/timeline.h"
 
@@ -25,16 +24,18 @@ struct Device {
   LinkId inside_out = kNone, inside_in = kNone, across_out = kNone, across_in = kNone;
   RouteId processor = kNone;
   uint32_t memory = 0;
-  TaskId last_compute = kNone;
-  std::vector<TaskId> summed;  // the last of each chunk's sums
+  TaskId first_compute = kNone, last_compute = kNone, updated = kNone;
+  std::vector<int> micro_batches;  // of each chunk
+  std::vector<TaskId> summed;      // the last of each chunk's sums
 };
 
 class Step {
  public:
   Step(const StepInput& input, Json* trace)
       : input_(input), shape_(input.schedule.shape), trace_(trace), engine_(trace), timeline_(trace) {
-    ESP_CHECK(input.pieces.size() == static_cast<size_t>(shape_.pieces()), "{} times for {} pieces",
-              input.pieces.size(), shape_.pieces());
+    const int pieces = input.placement == Placement::both ? shape_.stages : shape_.pieces();
+    ESP_CHECK(input.pieces.size() == static_cast<size_t>(pieces), "{} times for {} pieces", input.pieces.size(),
+              pieces);
     ESP_CHECK(input.stages.size() == static_cast<size_t>(shape_.stages));
     fold();
   }
@@ -47,6 +48,7 @@ class Step {
     update();
     StepSimulation result;
     result.step_s = engine_.run();
+    if (!input_.together) result.step_s = longest_span();
     report(result);
     return result;
   }
@@ -73,7 +75,7 @@ class Step {
       for (int stage = 0; stage < shape_.stages; ++stage) add_device(who.first, stage, who.second, slow[index(stage)]);
       ++num_classes_;
     }
-    channels_.resize(num_classes_ * index(shape_.stages) * 2);
+    channels_.resize(num_classes_ * index(shape_.stages) * kChannels);
     for (StreamId& channel : channels_) channel = engine_.add_stream();
   }
 
@@ -98,6 +100,9 @@ class Step {
       if (cores_ == kNone) cores_ = engine_.add_link(input_.cores);
       device.processor = engine_.add_route({cores_, engine_.add_link(input_.ranks_of_device * input_.threads_of_rank)});
     }
+    device.micro_batches.assign(index(shape_.chunks), 0);
+    for (const parallel::Action& action : input_.schedule.stages[index(stage)])
+      device.micro_batches[index(action.chunk)] += action.kind == ActionKind::forward ? 1 : 0;
     device.memory = engine_.add_place();
     engine_.takes(engine_.meet(), device.memory, input_.stages[index(stage)].held_bytes);
     timeline_.add_row(copy, stage);
@@ -112,7 +117,7 @@ class Step {
   }
 
   double seconds(const Device& device, const parallel::Action& action) const {
-    const StageTime& t = input_.pieces[index(action.chunk * shape_.stages + device.stage)];
+    const StageTime& t = input_.pieces[index(piece_at(input_.placement, shape_, device.stage, action.chunk))];
     double s = t.weights;
     if (action.kind == ActionKind::forward) s = t.forward;
     if (action.kind == ActionKind::backward)
@@ -121,10 +126,10 @@ class Step {
   }
 
   // The action that completes a chunk's gradients: the last of its kind.
-  bool completes(const parallel::Action& action) const {
+  bool completes(const Device& device, const parallel::Action& action) const {
     const ActionKind kind =
         input_.schedule.backward == parallel::Backward::split ? ActionKind::weights : ActionKind::backward;
-    return action.kind == kind && action.micro_batch == shape_.micro_batches - 1;
+    return action.kind == kind && action.micro_batch == device.micro_batches[index(action.chunk)] - 1;
   }
 
   // A collective of all copies: begins when the last of them is ready, goes at each one's own port.
@@ -155,11 +160,11 @@ class Step {
   void compute() {
     for (size_t c = 0; c < num_classes_; ++c)
       for (int stage = 0; stage < shape_.stages; ++stage) {
-        const parallel::StagePlan plan = parallel::plan_of(input_.schedule, stage);
         Device& device = at(c, stage);
-        for (const parallel::Step& step : plan.steps) {
-          if (step.kind == parallel::StepKind::compute) act(c, device, step.action);
-          if (step.kind == parallel::StepKind::send) send(c, device, step);
+        for (const parallel::Action& action : input_.schedule.stages[index(stage)]) {
+          act(c, device, action);
+          const auto to = goes_to(input_.placement, shape_, stage, action);
+          if (to && to->stage != stage) send(c, device, action, *to);
         }
       }
   }
@@ -184,7 +189,7 @@ class Step {
     const double all = seconds(device, action);
     const auto& gathers = gathered_[{device.stage, action.chunk}];
     const bool first = action.kind == ActionKind::forward && action.micro_batch == 0 && !gathers.empty();
-    const size_t sums = completes(action) ? of(device).sums.size() : 0;
+    const size_t sums = completes(device, action) ? of(device).sums.size() : 0;
     const size_t parts = first ? gathers.size() : std::max<size_t>(1, input_.overlap_sums ? sums : 1);
     TaskId begin = kNone, end = kNone;
     for (size_t i = 0; i < parts; ++i) {
@@ -200,6 +205,7 @@ class Step {
     if (sums > 0 && parts != sums)
       for (size_t i = 0; i < sums; ++i) ready_[{device.stage, action.chunk, i}].push_back(end);
     starts_[{c, device.stage, action.kind, action.chunk, action.micro_batch}] = begin;
+    if (device.first_compute == kNone) device.first_compute = begin;
     device.last_compute = end;
     remember(device, action, begin, end);
   }
@@ -211,18 +217,17 @@ class Step {
     if (action.kind == last) engine_.gives(end, device.memory, of(device).activation_bytes);
   }
 
-  void send(size_t c, Device& device, const parallel::Step& step) {
-    const auto to = parallel::destination_of(shape_, device.stage, step.action);
-    Device& there = at(c, to->stage);
+  void send(size_t c, Device& device, const parallel::Action& action, const parallel::Place& to) {
+    Device& there = at(c, to.stage);
     const Wire& wire = input_.boundary;
     const TaskId message = engine_.transfer(route(device, there, wire.across), wire.alpha_s, wire.bytes);
     engine_.after(message, device.last_compute);
-    const auto edge = index(parallel::edge_of(step.action.kind, device.stage, to->stage));
-    const size_t direction = step.action.kind == ActionKind::forward ? 0 : 1;
-    engine_.on(message, channels_[(c * index(shape_.stages) + edge) * 2 + direction]);
+    // Activations and gradients to either neighbour: each keeps its own order.
+    const size_t channel = (action.kind == ActionKind::forward ? 0 : 2) + (to.stage > device.stage ? 0 : 1);
+    engine_.on(message, channels_[(c * index(shape_.stages) + index(device.stage)) * kChannels + channel]);
     if (!input_.overlap_sends) engine_.on(message, device.compute);
-    timeline_.name(message, device.copy, device.stage, Row::sends, step.action, shape_.chunks);
-    sent_.push_back({c, to->stage, step.action.kind, to->chunk, step.action.micro_batch, message});
+    timeline_.name(message, device.copy, device.stage, Row::sends, action, shape_.chunks);
+    sent_.push_back({c, to.stage, action.kind, to.chunk, action.micro_batch, message});
   }
 
   void receive() {
@@ -243,24 +248,34 @@ class Step {
         }
   }
 
-  // The norm is of all gradients: no one updates before everyone has summed.
+  // The norm is of all gradients: no one updates before everyone has summed, unless its check is put off.
   void update() {
     const TaskId all = engine_.meet();
     for (Device& device : devices_) {
-      engine_.after(all, device.last_compute);
-      for (const TaskId one : device.summed) engine_.after(all, one);
-    }
-    for (Device& device : devices_) {
-      const TaskId one = on_processor(device, of(device).update_s + input_.step_s);
-      engine_.after(one, all);
+      const TaskId ready = input_.together ? all : engine_.meet();
+      engine_.after(ready, device.last_compute);
+      for (const TaskId one : device.summed) engine_.after(ready, one);
+      device.updated = on_processor(device, of(device).update_s + input_.step_s);
+      engine_.after(device.updated, ready);
       if (of(device).offload_s > 0) {
         const TaskId moved = engine_.compute(device.host, of(device).offload_s);
-        engine_.after(moved, all);
-        engine_.after(one, moved);
+        engine_.after(moved, ready);
+        engine_.after(device.updated, moved);
         timeline_.name(moved, device.copy, device.stage, Row::sends, "offload");
       }
-      timeline_.name(one, device.copy, device.stage, Row::compute, "update");
+      timeline_.name(device.updated, device.copy, device.stage, Row::compute, "update");
     }
+  }
+
+  // Steps that follow each other without a common end: what a stage takes from its begin on, and what the first one
+  // waits for before it (values that are gathered).
+  double longest_span() const {
+    double most = 0, lead = 0;
+    for (const Device& device : devices_) {
+      most = std::max(most, engine_.end_of(device.updated) - engine_.begin_of(device.first_compute));
+      if (device.stage == 0) lead = std::max(lead, engine_.begin_of(device.first_compute));
+    }
+    return most + lead;
   }
 
   void report(StepSimulation& result) {
@@ -272,8 +287,9 @@ class Step {
     }
     for (Device& device : devices_) {
       DeviceUse use{device.copy, device.stage, device.folded};
-      const double update = of(device).update_s + input_.step_s,
-                   computed = computed_by[static_cast<size_t>(&device - devices_.data()) / index(shape_.stages)];
+      const double update = of(device).update_s + input_.step_s;
+      double computed = computed_by[static_cast<size_t>(&device - devices_.data()) / index(shape_.stages)];
+      if (!input_.together) computed = engine_.end_of(device.last_compute) - engine_.begin_of(device.first_compute);
       use.compute_s = engine_.busy_of(device.compute) - update;
       if (!input_.overlap_sends) use.compute_s = pure_compute(device);
       use.waiting_s = computed - use.compute_s;
@@ -281,8 +297,8 @@ class Step {
       use.summing_s = engine_.busy_of(device.summing);
       use.offload_s = engine_.busy_of(device.host);
       use.peak_bytes = engine_.peak_of(device.memory);
-      const size_t at_channel = static_cast<size_t>(&device - devices_.data()) * 2;
-      use.sending_s = engine_.busy_of(channels_[at_channel]) + engine_.busy_of(channels_[at_channel + 1]);
+      const size_t first_channel = static_cast<size_t>(&device - devices_.data()) * kChannels;
+      for (size_t i = 0; i < kChannels; ++i) use.sending_s += engine_.busy_of(channels_[first_channel + i]);
       idle += use.waiting_s * device.folded;
       busy += use.compute_s * device.folded;
       if (use.compute_s > result.compute_s) {
@@ -321,8 +337,9 @@ class Step {
   StepTimeline timeline_;
   std::vector<Device> devices_;  // by class of copies, then stage
   size_t num_classes_ = 0;
-  LinkId cores_ = kNone;                                                      // of the machine they share
-  std::vector<StreamId> channels_;                                            // by class, edge and direction
+  LinkId cores_ = kNone;  // of the machine they share
+  static constexpr size_t kChannels = 4;
+  std::vector<StreamId> channels_;                                            // by class, sender, kind and direction
   std::map<std::pair<int, int>, std::vector<std::vector<TaskId>>> gathered_;  // by stage and chunk: part, class
   std::map<std::tuple<int, int, size_t>, std::vector<TaskId>> ready_;         // by stage, chunk and bucket
   std::map<ActionKey, TaskId> starts_;

@@ -13,6 +13,7 @@
 #include "esp/base/json.h"
 #include "esp/parallel/pp/schedule.h"
 #include "esp/plan/estimate.h"
+#include "esp/plan/simulate/schedules.h"
 
 namespace esp::plan {
 
@@ -34,7 +35,9 @@ struct StageInput {
 // Everything an event simulation needs to know of a step; what stands behind it need not be the cost model.
 struct StepInput {
   parallel::Schedule schedule;
-  std::vector<StageTime> pieces;  // by piece c·P + k
+  Placement placement = Placement::round;
+  bool together = true;           // schedules.h
+  std::vector<StageTime> pieces;  // by piece, in the model's order
   Wire boundary;                  // from stage to stage, either direction
   std::vector<StageInput> stages;
   bool overlap_sums = true, overlap_sends = true;
@@ -54,7 +57,7 @@ struct DeviceUse {
   double compute_s = 0;     // busy
   double waiting_s = 0;     // idle until its copy has computed all: the bubble, and messages that show
   double after_s = 0;       // from there to the end but for the update: sums that show
-  double sending_s = 0;     // its port to other stages, both directions
+  double sending_s = 0;     // what it sends to other stages, both directions
   double offload_s = 0;     // its link to the host
   double summing_s = 0;     // its part in sums and gathers
   double peak_bytes = 0;
@@ -76,8 +79,8 @@ struct Straggler {
   int rank = 0;
   double factor = 1;
 };
-// What the cost model says of a policy, as events. UsageError: a schedule that no runtime of ours executes, a rank out
-// of range.
+// What the cost model says of a policy, as events. UsageError: a schedule without a list of actions, a rank out of
+// range.
 StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& policy,
                      const std::vector<Straggler>& stragglers = {});
 

@@ -10,6 +10,7 @@
 #include "esp/plan/data_traffic.h"
 #include "esp/plan/layers.h"
 #include "esp/plan/network.h"
+#include "esp/plan/piece_time.h"
 #include "esp/plan/pipeline_time.h"
 #include "esp/plan/simulate/step.h"
 #include "esp/plan/states.h"
@@ -97,20 +98,24 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
                      const std::vector<Straggler>& stragglers) {
   const Setting s(shape, cluster, policy);
   StepInput input;
-  const parallel::ScheduleShape pipe{policy.pp, policy.interleave, static_cast<int>(policy.num_micro_batches())};
-  input.schedule = parallel::make_schedule(policy.pp == 1 ? "1f1b" : policy.schedule, pipe);
+  StepSchedule actions = step_schedule(policy);
+  input.schedule = std::move(actions.schedule);
+  input.placement = actions.placement;
+  input.together = actions.together;
+  const int chunks = input.schedule.shape.chunks;
   input.pieces = stage_times(shape, cluster, policy);
   if (policy.pp > 1) {
-    const double stride = static_cast<double>(policy.tp) * policy.cp * policy.dp;
+    const double stride = boundary_stride(cluster, policy);
     const double divided = policy.sequence || s.software.divided_messages ? policy.tp : 1;
     const double bytes = s.tokens() * static_cast<double>(shape.hidden) * s.rates.element_bytes / divided;
     input.boundary = wire_of(cluster, send(cluster, stride, bytes), stride >= cluster.domain);
     // Messages beside kernels slow them as much as the closed form says.
-    const PipelineTime pipe_time = pipeline_time(policy, pieces_of(shape, policy), input.pieces);
+    const Pieces pieces = pieces_of(shape, policy);
+    const PipelineTime pipe_time = pipeline_time(policy, pieces, input.pieces);
     double hop = 0;
     for (const StageTime& t : input.pieces) hop = std::max(hop, t.send_s);
-    const double beside =
-        std::max(0.0, pipe_time.sending - 2 * hop * (policy.pp - 1)) / (2.0 * pipe.micro_batches * policy.interleave);
+    const double beside = std::max(0.0, pipe_time.sending - 2 * hop * (policy.pp - 1)) /
+                          (2.0 * static_cast<double>(policy.num_micro_batches()) * pieces.chunks);
     if (policy.overlap_pp)
       for (StageTime& t : input.pieces) t.forward += beside, t.backward += beside;
     // Whole leaves send to the next stage's at once: the spine has its part of their ports.
@@ -121,14 +126,13 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
   const std::vector<Memory> memory = stage_memories(shape, cluster, policy);
   for (int stage = 0; stage < policy.pp; ++stage) {
     const auto k = static_cast<size_t>(stage);
-    input.stages.push_back(
-        stage_input(s, held[k], memory[k], policy.interleave, parallel::peak_live(input.schedule, stage)));
+    input.stages.push_back(stage_input(s, held[k], memory[k], chunks, parallel::peak_live(input.schedule, stage)));
   }
   if (policy.offload != Offload::none) {
     StageTime slowest;
     for (const StageTime& t : input.pieces)
       if (t.backward + t.weights > slowest.backward + slowest.weights) slowest = t;
-    const DataTraffic data = data_traffic(s, slowest, policy.interleave);
+    const DataTraffic data = data_traffic(s, slowest, chunks);
     for (StageInput& stage : input.stages) stage.offload_s = data.offload_s, stage.update_s = data.update_s;
   }
   input.overlap_sums = policy.overlap_dp;

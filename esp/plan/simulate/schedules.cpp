@@ -1,0 +1,220 @@
+#include "esp/plan/simulate/schedules.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+
+namespace esp::plan {
+namespace {
+
+using parallel::Action;
+using parallel::ActionKind;
+
+// A stage's list as it grows: the next micro-batch of a chunk each time. What is beyond the last one is left out, so
+// that a list for many serves few.
+class List {
+ public:
+  List(int first, int second) : most_{first, second} {}
+  void forward(int chunk) { add(ActionKind::forward, chunk); }
+  void backward(int chunk) { add(ActionKind::backward, chunk), owed_.push_back(chunk); }
+  void weights(int chunk) {
+    owed_.erase(std::find(owed_.begin(), owed_.end(), chunk));
+    add(ActionKind::weights, chunk);
+  }
+  void oldest_weights() { weights(owed_.front()); }
+  bool owes(int chunk) const { return std::find(owed_.begin(), owed_.end(), chunk) != owed_.end(); }
+  int num_forward(int chunk) const { return next_[0][at(chunk)]; }
+  std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  static size_t at(int chunk) { return static_cast<size_t>(chunk); }
+  void add(ActionKind kind, int chunk) {
+    const int micro_batch = next_[static_cast<size_t>(kind)][at(chunk)]++;
+    if (micro_batch < most_[at(chunk)]) actions_.push_back({kind, chunk, micro_batch});
+  }
+  std::array<int, 2> most_;
+  std::array<std::array<int, 2>, 3> next_{};  // by kind and chunk
+  std::deque<int> owed_;                      // chunks whose weights' gradients wait, oldest first
+  std::vector<Action> actions_;
+};
+
+// Stage k begins with 2(P − k) − 1 forwards and lets 2k weight gradients wait.
+std::vector<Action> twice_warmed_up(int P, int m, int k) {
+  List list(m, 0);
+  const int warm_up = std::min(m, 2 * (P - k) - 1);
+  for (int i = 0; i < warm_up; ++i) list.forward(0);
+  for (int i = 0; i < m; ++i) {
+    list.backward(0);
+    if (i >= 2 * k) list.weights(0);
+    if (warm_up + i < m) list.forward(0);
+  }
+  while (list.owes(0)) list.weights(0);
+  return list.take();
+}
+
+// ZB-V: as many forwards as reach the stage before the first comes back up, then one of each kind and chunk in turn.
+std::vector<Action> v_without_bubble(int P, int m, int k) {
+  const int n = std::max(2 * P - 1, m);
+  List list(m, m);
+  for (int i = 0; i < 2 * (P - k) - 1; ++i) list.forward(0);
+  for (int i = 0; i < k; ++i) list.forward(1), list.forward(0);
+  for (int i = 0; i < P - k; ++i) list.forward(1), list.backward(1), list.weights(1);
+  while (list.num_forward(1) < n) {
+    if (list.num_forward(0) < n) list.forward(0);
+    list.backward(0), list.weights(0);
+    list.forward(1), list.backward(1), list.weights(1);
+  }
+  for (int i = 0; i < k; ++i) list.backward(0), list.backward(1);
+  for (int i = 0; i < P - k; ++i) list.backward(0), list.weights(0);
+  for (const int chunk : {1, 0})
+    while (list.owes(chunk)) list.weights(chunk);
+  return list.take();
+}
+
+// A block of six units, one for each kind and chunk, repeated for every micro-batch. `down` and `up` are units from a
+// stage to the next one on the way down the V and back: what they add up to is what a stage holds.
+struct Block {
+  int down = 1, up = 1;
+  int turn = 0, loss = 0, back = 0;  // units put in at the foot, at the top and at the foot again
+
+  // When micro-batch 0's forwards and backwards of stage k begin: F0 F1 B1 B0.
+  std::array<int, 4> starts(int P, int k) const {
+    const int foot = down * (P - 1) + 1 + turn, top = foot + up * (P - 1) + 1 + loss;
+    const int again = top + down * (P - 1) + 1 + back;
+    return {down * k, foot + up * (P - 1 - k), top + down * k, again + up * (P - 1 - k)};
+  }
+  bool collides(int P) const {
+    for (int k = 0; k < P; ++k) {
+      std::array<bool, 6> taken{};
+      for (const int start : starts(P, k))
+        if (std::exchange(taken[static_cast<size_t>(start % 6)], true)) return true;
+    }
+    return false;
+  }
+};
+
+Block fitting_block(int down, int up, int P) {
+  for (int more = 0; more <= 15; ++more)
+    for (int turn = 0; turn <= std::min(5, more); ++turn)
+      for (int loss = 0; turn + loss <= more && loss <= 5; ++loss) {
+        const Block block{down, up, turn, loss, more - turn - loss};
+        if (block.back <= 5 && !block.collides(P)) return block;
+      }
+  throw UsageError(fmt::format("no repeating block for {} stages; zb-v has its actions for any number", P));
+}
+
+std::vector<Action> v_by_blocks(const Block& block, int P, int m, int k) {
+  const std::array<int, 4> starts = block.starts(P, k);
+  std::array<bool, 6> taken{};
+  for (const int start : starts) taken[static_cast<size_t>(start % 6)] = true;
+  // Weight gradients in the two units left, each after its backward.
+  const auto next_free = [&](int from) {
+    while (taken[static_cast<size_t>(from % 6)]) ++from;
+    taken[static_cast<size_t>(from % 6)] = true;
+    return from;
+  };
+  struct Timed {
+    int at;
+    Action action;
+  };
+  const int second = next_free(starts[2] + 1), first = next_free(starts[3] + 1);
+  const Timed one[] = {{starts[0], {ActionKind::forward, 0, 0}},  {starts[1], {ActionKind::forward, 1, 0}},
+                       {starts[2], {ActionKind::backward, 1, 0}}, {starts[3], {ActionKind::backward, 0, 0}},
+                       {second, {ActionKind::weights, 1, 0}},     {first, {ActionKind::weights, 0, 0}}};
+  std::vector<Timed> all;
+  for (int i = 0; i < m; ++i)
+    for (Timed timed : one) {
+      timed.at += 6 * i;
+      timed.action.micro_batch = i;
+      all.push_back(timed);
+    }
+  std::sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.at < b.at; });
+  std::vector<Action> actions;
+  for (const Timed& timed : all) actions.push_back(timed.action);
+  return actions;
+}
+
+// DualPipe: `near` is the direction that begins at this end, of which r stages lie before this one.
+std::vector<Action> both_ways(int P, int first, int second, int k) {
+  const int half = P / 2, r = std::min(k, P - 1 - k), near = k < half ? 0 : 1, far = 1 - near;
+  const int n = std::max({P, first, second}), inner = half - r - 1, outer = r + 1;
+  List list(first, second);
+  const auto whole = [&](int chunk) { list.backward(chunk), list.weights(chunk); };
+  for (int i = 0; i < 2 * inner; ++i) list.forward(near);
+  for (int i = 0; i < outer; ++i) list.forward(near), list.forward(far);
+  for (int i = 0; i < inner; ++i) list.backward(far), list.weights(far), list.forward(far);
+  for (int i = 0; i < n - P + outer; ++i) list.forward(near), whole(far), list.forward(far), whole(near);
+  for (int i = 0; i < inner; ++i) whole(far), list.forward(far), whole(near);
+  // The later half of these leave their weights for the end.
+  for (int i = 0; i < 2 * outer; ++i) {
+    const int chunk = i % 2 == 0 ? far : near;
+    list.backward(chunk);
+    if (i < outer) list.weights(chunk);
+  }
+  for (int i = 0; i < inner; ++i) list.oldest_weights(), list.backward(near);
+  for (int i = 0; i < outer; ++i) list.oldest_weights();
+  return list.take();
+}
+
+template <typename Actions>
+StepSchedule made(const Policy& policy, int chunks, int micro_batches, Placement placement, bool together,
+                  Actions&& actions) {
+  StepSchedule result;
+  result.schedule = {policy.schedule, {policy.pp, chunks, micro_batches}, parallel::Backward::split, {}};
+  for (int stage = 0; stage < policy.pp; ++stage) result.schedule.stages.push_back(actions(stage));
+  result.placement = placement;
+  result.together = together;
+  return result;
+}
+
+}  // namespace
+
+StepSchedule step_schedule(const Policy& policy) {
+  const std::string& name = policy.schedule;
+  const int P = policy.pp, m = static_cast<int>(std::max<int64_t>(1, policy.num_micro_batches()));
+  if (P == 1) return {parallel::make_schedule("1f1b", {1, 1, m})};
+  if (name == "zb-2p" || name == "zb-h2")
+    return made(policy, 1, m, Placement::round, false, [&](int k) { return twice_warmed_up(P, m, k); });
+  if (name == "zb-v" || name == "v-zb")
+    return made(policy, 2, m, Placement::folded, false, [&](int k) { return v_without_bubble(P, m, k); });
+  if (name == "v-half" || name == "v-min") {
+    const Block block = fitting_block(name == "v-half" ? 2 : 1, 1, P);
+    return made(policy, 2, m, Placement::folded, false, [&](int k) { return v_by_blocks(block, P, m, k); });
+  }
+  if (name == "dualpipe") {
+    if (P % 2 != 0)
+      throw UsageError(
+          fmt::format("schedule dualpipe of {} stages: both directions meet in the middle, so {} or {} would work", P,
+                      P - 1, P + 1));
+    const int first = (m + 1) / 2, second = m / 2;
+    return made(policy, 2, first, Placement::both, true, [&](int k) { return both_ways(P, first, second, k); });
+  }
+  return {parallel::make_schedule(name == "zb-1p" ? "zb-h1" : name, {P, policy.interleave, m})};
+}
+
+int piece_at(Placement placement, const parallel::ScheduleShape& shape, int stage, int chunk) {
+  if (placement == Placement::round || chunk == 0) return chunk * shape.stages + stage;
+  return (placement == Placement::folded ? 2 : 1) * shape.stages - 1 - stage;
+}
+
+std::optional<parallel::Place> goes_to(Placement placement, const parallel::ScheduleShape& shape, int stage,
+                                       const Action& action) {
+  if (placement == Placement::round) return parallel::destination_of(shape, stage, action);
+  if (action.kind == ActionKind::weights) return std::nullopt;
+  const int P = shape.stages, by = action.kind == ActionKind::forward ? 1 : -1;
+  if (placement == Placement::both) {
+    const int to = action.chunk == 0 ? stage + by : stage - by;
+    if (to < 0 || to >= P) return std::nullopt;
+    return parallel::Place{to, action.chunk};
+  }
+  const int piece = piece_at(placement, shape, stage, action.chunk) + by;
+  if (piece < 0 || piece >= 2 * P) return std::nullopt;
+  return piece < P ? parallel::Place{piece, 0} : parallel::Place{2 * P - 1 - piece, 1};
+}
+
+}  // namespace esp::plan
