@@ -49,6 +49,13 @@ std::string meeting_place(const Environment& environment, const Placement& place
   return fmt::format("tcp://{}:{}", v6 ? "[" + place.master_address + "]" : place.master_address, place.master_port);
 }
 
+bool encrypts(const Environment& environment) {
+  const std::string word = value_of(environment, "ESPALIER_ENCRYPT");
+  if (word.empty() || word == "0") return false;
+  if (word == "1") return true;
+  throw UsageError(fmt::format("ESPALIER_ENCRYPT is \"{}\"; 1 encrypts what goes between hosts, 0 does not", word));
+}
+
 }  // namespace
 
 LocalWorld start_local_world(LocalOptions options, const Log& log) {
@@ -83,6 +90,7 @@ net::RendezvousOptions join_options(const Environment& environment) {
   options.host_hub = !launched_by_us && place.rank == 0;
   options.endpoint = meeting_place(environment, place);
   options.secret = secret_of(environment, place);
+  options.encrypt = encrypts(environment);
   return options;
 }
 

@@ -65,6 +65,7 @@ struct Listener::Impl {
 
   Secret secret;
   std::string job;
+  bool sealed = false;
   Accepted on_accept;
   std::string address;
   int port = 0;
@@ -197,10 +198,13 @@ void Listener::Impl::deliver(Socket socket, const Hello& hello) {
   on_accept ? on_accept(std::move(socket), hello) : changed.notify_all();
 }
 
-Listener::Listener(const std::string& address, int port, Secret secret, std::string job, Accepted on_accept)
+Listener::Listener(const std::string& address, int port, Secret secret, std::string job, Accepted on_accept,
+                   bool sealed)
     : impl_(std::make_unique<Impl>()) {
   impl_->secret = std::move(secret);
-  impl_->job = std::move(job);
+  // So that ends of which one is sealed and one is not find out at the door.
+  impl_->job = sealed ? job + "/sealed" : std::move(job);
+  impl_->sealed = sealed;
   impl_->on_accept = std::move(on_accept);
   impl_->listening = open_listening(numeric_address(address, port));
   auto bound = local_address(impl_->listening.fd());
@@ -225,6 +229,12 @@ const std::string& Listener::address() const {
 }
 int Listener::port() const {
   return impl_->port;
+}
+bool Listener::sealed() const {
+  return impl_->sealed;
+}
+const std::string& Listener::job() const {
+  return impl_->job;
 }
 
 Socket Listener::take(uint64_t group, int peer, uint32_t stream, Deadline deadline) {

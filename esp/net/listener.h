@@ -24,14 +24,18 @@ class Listener {
 
   // Listens on a numeric address (port 0: any free one). With `on_accept` every connection goes there, on the
   // listener's thread; without, connections wait in a map for `take`. `secret` and `job` are what callers must prove.
-  // Throws CommError(refused) when the address cannot be had.
-  Listener(const std::string& address, int port, Secret secret, std::string job, Accepted on_accept = nullptr);
+  // `sealed`: what passes is encrypted, and only who means to do so too is let in. Throws CommError(refused) when the
+  // address cannot be had.
+  Listener(const std::string& address, int port, Secret secret, std::string job, Accepted on_accept = nullptr,
+           bool sealed = false);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   const std::string& address() const;
   int port() const;
+  bool sealed() const;
+  const std::string& job() const;  // what callers name
 
   // The connection that world rank `peer` made for (group, stream). CommError(timeout) names the peer.
   Socket take(uint64_t group, int peer, uint32_t stream, Deadline deadline);

@@ -206,7 +206,7 @@ std::shared_ptr<HubStore> join_hub(const RendezvousOptions& options, std::option
 
     // 2. A door for our peers.
     Choice choice = choose_listen_address(options, towards_hub);
-    world.listener = std::make_shared<Listener>(choice.address, 0, options.secret, world.job);
+    world.listener = std::make_shared<Listener>(choice.address, 0, options.secret, world.job, nullptr, options.encrypt);
     world.listener->refuse_if([fate = world.fate](const Hello& hello) { return fate->lost(hello.rank); });
     options.log.debug("listening for peers on {} port {}: {}", choice.address, world.listener->port(), choice.why);
 

@@ -26,6 +26,7 @@ struct RendezvousOptions {
   std::string host_name;  // sets this host apart from others that look the same; may be empty
   Secret secret;
   std::string job;
+  bool encrypt = false;  // what tcp carries between ranks (net/tcp/tls.h); the same on all ranks
   NetOptions net;
   Log log;
 };

@@ -1,7 +1,16 @@
-// Who holds up the others, step after step: one rank that was the slowest in each of twenty steps in a row, and for
-// which the others waited at least a twelfth of the time, is named, once until another is. Pure.
+// Who holds up the others, step after step. A step speaks for its slowest rank, by the part of it that the others
+// waited, and against whoever else is suspected. A rank is named when they waited for it at least a twelfth of the time
+// and chance does not do that, in one of two ways:
+//
+//   it became slow    of the last 16 steps at least 14 speak for it, evenly (a t-test), and by far more than the steps
+//                     before them differed: a step now and then that speaks for another costs little
+//   it always was     there is nothing to compare with; over up to 64 steps the sum of what they say is so large that
+//                     steps which take turns come to it less than once in a million such sums
+//
+// Once until another is. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -9,19 +18,35 @@ namespace esp::train {
 
 class Straggler {
  public:
-  static constexpr int kSteps = 20;
+  static constexpr int kSteps = 16, kKept = 64;
+  static constexpr int kLeast = 14;          // of kSteps
   static constexpr double kPart = 1.0 / 12;  // a rank 10 % slower costs an eleventh of its steps
+  static constexpr double kEven = 4.5, kFar = 5.5;
 
   struct Found {
     int rank = 0;
-    double waited_ms = 0, step_ms = 0;  // means over those steps
+    double waited_ms = 0, step_ms = 0;  // means over the last kSteps
   };
   // After each step; `waited_ms`: by the others, on average.
   std::optional<Found> step(int slowest_rank, double waited_ms, double step_ms);
 
  private:
-  int rank_ = -1, num_steps_ = 0;
-  double waited_ms_ = 0, step_ms_ = 0;
+  struct Seen {
+    int rank = -1;
+    double waited_ms = 0, step_ms = 0;
+  };
+  // What the steps from `newest` back to `oldest` (0: the last) say for a rank.
+  struct Sum {
+    int count = 0, num_for = 0;
+    double sum = 0, squares = 0;
+  };
+  const Seen& back(int64_t steps) const { return seen_[static_cast<size_t>((num_steps_ - 1 - steps) % kKept)]; }
+  Sum said(int rank, int64_t newest, int64_t oldest) const;
+  bool became_slow(int rank) const;
+  bool always_was(int rank) const;
+
+  std::array<Seen, kKept> seen_{};
+  int64_t num_steps_ = 0;
   int told_ = -1;
 };
 

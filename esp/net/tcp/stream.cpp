@@ -56,6 +56,7 @@ size_t Stream::frame_bytes(const Piece& piece) const {
 void Stream::abandon() {
   outgoing.clear();
   incoming.clear();
+  tls_.reset();
   socket_.close();
 }
 
@@ -93,7 +94,8 @@ bool Stream::push(Traffic& traffic) {
   }
 
   msghdr message = parts.message();
-  ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t sent = tls_ ? tls_->send({parts.parts.data(), parts.count})
+                      : sendmsg(socket_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     if (!try_again(errno)) out_closed_ = true;
     return false;
@@ -152,7 +154,7 @@ bool Stream::pull(Traffic& traffic, std::span<std::byte> staging) {
   }
 
   msghdr message = parts.message();
-  ssize_t got = recvmsg(socket_.fd(), &message, MSG_DONTWAIT);
+  ssize_t got = tls_ ? tls_->receive({parts.parts.data(), parts.count}) : recvmsg(socket_.fd(), &message, MSG_DONTWAIT);
   if (got > 0) return arrived(traffic, static_cast<size_t>(got));
   if (got == 0 || !try_again(errno)) in_closed_ = true;
   return false;

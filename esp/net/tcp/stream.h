@@ -11,11 +11,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "esp/net/socket.h"
 #include "esp/net/tcp/frame.h"
+#include "esp/net/tcp/tls.h"
 #include "esp/net/transport.h"
 
 namespace esp::net {
@@ -49,7 +51,11 @@ class Stream {
  public:
   Stream(int index, int peer, bool checked) : index_(index), peer_(peer), checked_(checked) {}
 
-  void attach(Socket socket) { socket_ = std::move(socket); }
+  // `tls`, where the job is encrypted: everything goes through it.
+  void attach(Socket socket, std::unique_ptr<Tls> tls = nullptr) {
+    socket_ = std::move(socket);
+    tls_ = std::move(tls);
+  }
   bool attached() const { return static_cast<bool>(socket_); }
   int fd() const { return socket_.fd(); }
   bool idle() const { return outgoing.empty() && incoming.empty(); }
@@ -79,6 +85,7 @@ class Stream {
   const int peer_;  // world rank, for messages
   const bool checked_;
   Socket socket_;
+  std::unique_ptr<Tls> tls_;  // before the socket goes
 
   std::array<std::byte, kBatch * kFrameHeaderBytes> out_headers_, in_headers_;
   std::array<std::byte, kBatch * kFrameTrailerBytes> out_trailers_, in_trailers_;

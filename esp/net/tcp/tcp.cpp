@@ -205,8 +205,8 @@ bool Tcp::connect(int peer, size_t k) {
   if (world_.rank < other) {
     auto& dial = link.dials[k];
     if (!dial)
-      dial = std::make_unique<Dial>(world_, other,
-                                    Hello{Role::data, world_.rank, world_.job, group_.id, static_cast<uint32_t>(k)});
+      dial = std::make_unique<Dial>(
+          world_, other, Hello{Role::data, world_.rank, world_.listener->job(), group_.id, static_cast<uint32_t>(k)});
     socket = dial->advance();
     if (socket) dial.reset();
   } else {
@@ -227,7 +227,14 @@ void Tcp::attach(int peer, size_t k, Socket socket) {
   epoll_event event{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.fd = fd}};
   if (epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event) != 0)
     throw CommError(CommError::Kind::refused, -1, fmt::format("epoll: {}", errno_text(errno)));
-  links_[static_cast<size_t>(peer)].streams[k].attach(std::move(socket));
+  std::unique_ptr<Tls> tls;
+  if (world_.listener->sealed()) {
+    const int other = world_rank(peer);
+    tls = std::make_unique<Tls>(fd, world_.rank < other, world_.secret,
+                                TlsPurpose{world_.job, std::min(world_.rank, other), std::max(world_.rank, other),
+                                           group_.id, static_cast<uint32_t>(k)});
+  }
+  links_[static_cast<size_t>(peer)].streams[k].attach(std::move(socket), std::move(tls));
 }
 
 void Tcp::sleep(Deadline deadline) {

@@ -21,11 +21,11 @@ using Body = std::function<void(World& world, Transport& transport)>;
 
 // Ranks as threads, each with a world, a listener and connections of its own. What a rank throws fails the test.
 void run_ranks(int size, const NetOptions& options, const Body& body, const std::string& address = "127.0.0.1",
-               bool one_host = false) {
+               bool one_host = false, bool sealed = false) {
   std::vector<std::unique_ptr<World>> worlds;
   std::vector<int> ports;
   for (int rank = 0; rank < size; ++rank) {
-    worlds.push_back(listening_world(rank, size, options, address));
+    worlds.push_back(listening_world(rank, size, options, address, sealed));
     ports.push_back(worlds.back()->listener->port());
   }
   std::vector<std::thread> threads;
@@ -144,6 +144,25 @@ TEST(Tcp, ExchangesWithChecksums) {
   NetOptions options;
   options.payload_checksum = true;
   run_ranks(2, options, exchange_everything);
+}
+
+TEST(Tcp, ExchangesSealed) {
+  NetOptions options;
+  options.payload_checksum = true;
+  run_ranks(3, options, exchange_everything, "127.0.0.1", true, true);
+}
+
+TEST(Tcp, WhoSealsAndWhoDoesNotDoNotMeet) {
+  NetOptions options;
+  options.connect_timeout = std::chrono::milliseconds(500);
+  std::vector<std::unique_ptr<World>> worlds;
+  for (int rank = 0; rank < 2; ++rank) worlds.push_back(listening_world(rank, 2, options, "127.0.0.1", rank == 0));
+  for (auto& world : worlds) introduce(*world, {worlds[0]->listener->port(), worlds[1]->listener->port()}, true);
+  auto transport = open_tcp(*worlds[0], worlds[0]->everyone());
+  std::vector<std::byte> data(10);
+  Transfer out = transfer_of(1, data, 1);
+  transport->send(out);
+  EXPECT_THROW(wait_all(*transport, {&out}), CommError);
 }
 
 TEST(Tcp, ExchangesOverIpv6) {

@@ -12,7 +12,7 @@
 namespace esp::net {
 
 inline std::unique_ptr<World> listening_world(int rank, int size, const NetOptions& options,
-                                              const std::string& address = "127.0.0.1") {
+                                              const std::string& address = "127.0.0.1", bool sealed = false) {
   auto world = std::make_unique<World>();
   world->rank = rank;
   world->size = size;
@@ -21,7 +21,7 @@ inline std::unique_ptr<World> listening_world(int rank, int size, const NetOptio
   world->options = options;
   world->log = Log(LogLevel::warn, rank);
   world->fate = std::make_shared<Fate>();
-  world->listener = std::make_shared<Listener>(address, 0, world->secret, world->job);
+  world->listener = std::make_shared<Listener>(address, 0, world->secret, world->job, nullptr, sealed);
   world->peers.resize(static_cast<size_t>(size));
   return world;
 }

@@ -17,8 +17,9 @@ void Truth::started(int rank, const ProcessPtr& process) {
   living = process;
 }
 
-void Truth::entered(const Process& process, int rank, int round, const std::string& world,
+void Truth::entered(const Process& process, int rank, int round, const std::string& meant, const std::string& world,
                     const std::vector<int>& pids) {
+  if (world != meant) broken("one world: rank {} was called to {} and enters {}", rank, meant, world);
   if (const auto [at, fresh] = worlds_.emplace(process.pid, world); !fresh)
     broken("one world: rank {} enters {} while it is in {}", rank, world, at->second);
   if (const auto at = rounds_.find(process.pid); at != rounds_.end() && at->second >= round)
@@ -56,10 +57,14 @@ void Truth::resumed(int rank, int round, int64_t step) {
   resumed_at_ = step;
 }
 
-void Truth::resumed_from_memory(int rank, int round, int64_t step, uint64_t state) {
+void Truth::resumed_from_memory(int rank, int round, const std::string& world, int64_t step, uint64_t state) {
   if (state != state_after(step)) broken("every step once: rank {} goes on from another state of step {}", rank, step);
   if (round > resumed_round_ && step < newest_here_ - 1)
     broken("little is lost: rank {} goes on from memory at step {}, and {} were made", rank, step, newest_here_);
+  for (int pid : tables_[world])
+    if (const auto at = kept_.find(pid); at != kept_.end() && at->second > step)
+      broken("little is lost: rank {} goes on from memory at step {}, and process {} has {}", rank, step, pid,
+             at->second);
   resumed(rank, round, step);
 }
 

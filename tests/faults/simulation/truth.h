@@ -6,8 +6,8 @@
 //   one table        who meet in a world hold the same table, and nobody the hub knew to be gone is in it
 //   one word         of a rank a hub says that it was lost or that it has left, never both
 //   every step once  the state after step s is the one of s steps, on every rank; nobody jumps ahead
-//   little is lost   from memory all go on from the newest state there is, at most a step behind; from a snapshot from
-//                    the newest whole one
+//   little is lost   from memory all go on from the newest state that one of them has, at most a step behind the newest
+//                    made; from a snapshot, from the newest whole one
 //   no end but this  the job ends by its deadline; it gives up only when its restarts are spent or a failure would
 //   happen
 //                    again; at its end no process of it lives
@@ -47,10 +47,13 @@ class Truth {
   const std::optional<std::string>& broken() const { return broken_; }
 
   void started(int rank, const ProcessPtr& process);
-  void entered(const Process& process, int rank, int round, const std::string& world, const std::vector<int>& pids);
+  // `meant`: the world it was told to come to.
+  void entered(const Process& process, int rank, int round, const std::string& meant, const std::string& world,
+               const std::vector<int>& pids);
+  void kept(const Process& process, int64_t step) { kept_[process.pid] = step; }
   void left(const Process& process);
   void made_step(int rank, int round, int64_t step, uint64_t state);
-  void resumed_from_memory(int rank, int round, int64_t step, uint64_t state);
+  void resumed_from_memory(int rank, int round, const std::string& world, int64_t step, uint64_t state);
 
   // Snapshots: every rank writes its part; one that is given up costs what lies between it and the next.
   void wrote_part(const std::string& world, int rank, int64_t step);
@@ -71,6 +74,7 @@ class Truth {
   std::map<int, ProcessPtr> living_;                // by rank
   std::map<int, std::string> worlds_;               // by process, those in one now
   std::map<int, int> rounds_;                       // by process, the last it was in
+  std::map<int, int64_t> kept_;                     // by process: the step of the state it has in memory
   std::map<std::string, std::vector<int>> tables_;  // by world: processes
   int newest_round_ = -1;                           // that a step was made in
   int64_t newest_step_ = 0, newest_snapshot_ = 0;

@@ -182,7 +182,7 @@ void VirtualRank::open_watch() {
     });
   }
   world.entered = true;
-  place_.truth.entered(*process_, rank_, round_, world.name, pids);
+  place_.truth.entered(*process_, rank_, round_, job_, world.name, pids);
   tick_watch();
   for (const Early& early : early_[world.name]) world.letters[early.tag][early.from] = early.letter;
   early_.clear();

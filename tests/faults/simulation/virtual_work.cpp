@@ -54,7 +54,7 @@ void VirtualRank::go_on_from(const std::vector<int64_t>& said) {
     value_ = value;
     settled_ = true;
     note(fmt::format("goes on at step {} from {}", step, from_memory ? "memory" : "a snapshot"));
-    from_memory ? place_.truth.resumed_from_memory(rank_, round_, step, value)
+    from_memory ? place_.truth.resumed_from_memory(rank_, round_, world_->name, step, value)
                 : place_.truth.resumed_from_snapshot(rank_, round_, step, place_.disk_is_slow);
     begin_step();
   };
@@ -183,6 +183,7 @@ void VirtualRank::lost(const std::string& why) {
   if (settled_) {
     kept_step_ = step_;
     kept_value_ = value_;
+    place_.truth.kept(*process_, step_);
   }
   settled_ = false;
   survivor_ = true;
