@@ -38,6 +38,23 @@ void set_layout(train::RunConfig& config, const plan::Policy& p) {
   config.train.micro_batch = p.micro_batch;
 }
 
+// A layout so many ranks can train by, as far as the run file's rules go.
+bool can_train(train::RunConfig run, const plan::Policy& policy) {
+  set_layout(run, policy);
+  try {
+    run.check_world(policy.world());
+  } catch (const UsageError&) {
+    return false;
+  }
+  return true;
+}
+
+void check_is_name(const PlanInputs& inputs) {
+  if (fs::exists(inputs.model))
+    throw UsageError(
+        fmt::format("--out: {} is a file; a preset's name or --run RUN.toml makes a run file", inputs.model));
+}
+
 std::string cache_file() {
   const launch::Environment environment = launch::process_environment();
   const auto of = [&](const char* name) {
@@ -82,17 +99,21 @@ plan::Space space_of_run(const train::RunConfig& config, const plan::Shape& shap
   space.offload = {base.offload};
   space.recompute = {base.recompute};
   if (config.train.micro_batch > 0) space.micro_batch = {config.train.micro_batch};
-  space.also = [config](const plan::Policy& policy) {
-    train::RunConfig run = config;
-    set_layout(run, policy);
-    try {
-      run.check_world(policy.world());
-    } catch (const UsageError&) {
-      return false;
-    }
-    return true;
-  };
+  space.also = [config](const plan::Policy& policy) { return can_train(config, policy); };
   return space;
+}
+
+void keep_trainable(plan::Space& space, const PlanInputs& inputs) {
+  check_is_name(inputs);
+  const auto known = parallel::schedules();
+  std::erase_if(space.schedule, [&](const plan::ScheduleChoice& one) {
+    return std::none_of(known.begin(), known.end(), [&](const auto& row) { return row.name == one.name; });
+  });
+  std::erase(space.context, "allgather");
+  space.division = {0};
+  const train::RunConfig config = train::parse_run_config(
+      "", "--out", {"model.preset=" + inputs.model, fmt::format("train.global_batch={}", space.base.global_batch)});
+  space.also = [config](const plan::Policy& policy) { return can_train(config, policy); };
 }
 
 std::vector<std::string> overrides_of(const plan::Policy& p, double predicted_s) {
@@ -118,11 +139,11 @@ std::string run_file_of(const PlanInputs& inputs, const plan::Policy& policy) {
   if (!inputs.run.empty()) {
     std::vector<std::string> all = inputs.overrides;
     all.insert(all.end(), overrides.begin(), overrides.end());
-    return train::to_toml(train::read_run_config(inputs.run, all));
+    const train::RunConfig config = train::read_run_config(inputs.run, all);
+    config.check_world(policy.world());
+    return train::to_toml(config);
   }
-  if (fs::exists(inputs.model))
-    throw UsageError(
-        fmt::format("--out: {} is a file; a preset's name or --run RUN.toml makes a run file", inputs.model));
+  check_is_name(inputs);
   const char* methods[] = {"allreduce", "zero1", "zero2", "zero3"};
   overrides.push_back("model.preset=" + inputs.model);
   overrides.push_back("run.name=" + inputs.model);
@@ -131,7 +152,9 @@ std::string run_file_of(const PlanInputs& inputs, const plan::Policy& policy) {
   overrides.push_back("train.recompute=" + plan::name_of(policy.recompute));
   overrides.push_back(fmt::format("sync.method={}", methods[policy.zero]));
   overrides.push_back("sync.offload=" + plan::name_of(policy.offload));
-  return train::to_toml(train::parse_run_config("", "--out", overrides));
+  const train::RunConfig config = train::parse_run_config("", "--out", overrides);
+  config.check_world(policy.world());
+  return train::to_toml(config);
 }
 
 std::vector<std::string> choose_layout(const train::RunConfig& config, int world, const std::string& given) {

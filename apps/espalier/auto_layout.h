@@ -16,11 +16,15 @@ namespace esp::app {
 plan::Space space_of_run(const train::RunConfig& config, const plan::Shape& shape, const plan::Cluster& cluster,
                          const plan::Policy& base, const std::vector<int>& ranks);
 
+// Of a space for any program what this one trains: its schedules and ways of context, stages cut by it, layouts that
+// keep its rules. UsageError: a model it cannot train.
+void keep_trainable(plan::Space& space, const PlanInputs& inputs);
+
 // What to set in the run file for a policy, section.key=value each, parallel.layout cleared and what the planner
 // expects noted. UsageError: what this runtime does not have.
 std::vector<std::string> overrides_of(const plan::Policy& policy, double predicted_s);
 
-// A run file that trains by the policy: the one of --run, or a new one of --model.
+// A run file that trains by the policy: the one of --run, or a new one of --model. UsageError: the trainer refuses it.
 std::string run_file_of(const PlanInputs& inputs, const plan::Policy& policy);
 
 // Whether the run asks; UsageError for any word but auto.

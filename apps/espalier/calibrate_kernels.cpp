@@ -45,15 +45,22 @@ double seconds_of(const Call& call, const device::Stream& stream, int times) {
   return static_cast<double>(now_ns() - begin) * 1e-9 / times;
 }
 
-// The best of a few samples, each long enough for the clock: others' work makes calls longer, never shorter.
-double time_call(const Call& call, const device::Stream& stream, double budget_s) {
-  double best = std::max(1e-7, std::min(seconds_of(call, stream, 1), seconds_of(call, stream, 1)));
-  const int times = std::max(1, static_cast<int>(200e-6 / best));
-  constexpr int kLeast = 4, kMost = 200;
+// A few samples, each long enough for the clock, in rising order.
+std::vector<double> samples_of(const Call& call, const device::Stream& stream, double budget_s) {
+  const double first = std::max(1e-7, std::min(seconds_of(call, stream, 1), seconds_of(call, stream, 1)));
+  const int times = std::max(1, static_cast<int>(200e-6 / first));
+  constexpr size_t kLeast = 5, kMost = 200;
   const int64_t end = now_ns() + static_cast<int64_t>(budget_s * 1e9);
-  for (int i = 0; i < kLeast || (i < kMost && now_ns() < end); ++i)
-    best = std::min(best, seconds_of(call, stream, times));
-  return best;
+  std::vector<double> samples;
+  while (samples.size() < kLeast || (samples.size() < kMost && now_ns() < end))
+    samples.push_back(std::max(1e-9, seconds_of(call, stream, times)));
+  std::sort(samples.begin(), samples.end());
+  return samples;
+}
+
+// The best: others' work makes calls longer, never shorter.
+double time_call(const Call& call, const device::Stream& stream, double budget_s) {
+  return samples_of(call, stream, budget_s).front();
 }
 
 // While the other cores do the same.
@@ -69,7 +76,9 @@ double time_in_company(const MakeCall& make, int cores, double budget_s) {
     });
   const Call mine = make();
   while (running.load() + 1 < cores) std::this_thread::yield();
-  const double seconds = time_call(mine, {}, budget_s);
+  // The company is what is measured here: the best sample would be one in which it paused.
+  const std::vector<double> samples = samples_of(mine, {}, budget_s);
+  const double seconds = samples[samples.size() / 2];
   over = true;
   for (std::thread& thread : others) thread.join();
   return seconds;

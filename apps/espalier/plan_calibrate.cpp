@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -121,6 +122,55 @@ void measure_overhead(plan::Cluster& cluster, const std::string& folder) {
   cluster.measured["step_s"] = std::max(0.0, measured - kernels);
 }
 
+// The figure at which the predicted step is the measured one: predictions are a line in it.
+double solved(plan::Cluster& cluster, const std::string& key, double low, double high, double measured,
+              const std::function<double()>& predicted) {
+  cluster.measured[key] = high;
+  const double at_high = predicted();
+  cluster.measured[key] = low;
+  const double at_low = predicted();
+  if (at_high <= at_low) return low;
+  return std::clamp(low + (high - low) * (measured - at_low) / (at_high - at_low), low, high);
+}
+
+// What several ranks' steps take beyond their kernels and calls one by one: caches, memory and cores are everyone's.
+// Copies of a model tell of kernels, a model divided by tensors of calls.
+void measure_company(plan::Cluster& cluster, const std::string& folder) {
+  constexpr const char* kModel = "gpt-6x384";
+  constexpr int kBatch = 4, kTokens = 128;
+  plan::Shape shape = plan::shape_of(model::preset(kModel).config, kModel);
+  shape.seq = kTokens;
+  for (const int ranks : {2, kMostRanks}) {
+    const std::string divided = ranks == 2 ? "tp=2" : "tp=2,dp=2";
+    const Json rows = ask_ourselves({"bench",    "train",
+                                     "--model",  kModel,
+                                     "--batch",  std::to_string(kBatch),
+                                     "--seq",    std::to_string(kTokens),
+                                     "--nproc",  std::to_string(ranks),
+                                     "--layout", fmt::format("dp={}", ranks),
+                                     "--layout", divided,
+                                     "--steps",  "4",
+                                     "--rounds", "4",
+                                     "--warmup", "2"},
+                                    folder + "/company.json", std::chrono::seconds(90));
+    plan::Policy policy;
+    policy.precision = "fp32";
+    policy.software = "espalier";
+    policy.global_batch = kBatch;
+    const auto predicted = [&] { return plan::simulate_step(plan::own_step(shape, cluster, policy)).step_s; };
+    const auto measured = [&](size_t row) { return rows.at(row).at("step_ms_median").get<double>() * 1e-3; };
+    policy.dp = ranks;
+    policy.micro_batch = kBatch / policy.dp;
+    const std::string company = plan::OwnRates::company_key(ranks), meet = plan::OwnRates::meet_key(ranks);
+    cluster.measured[meet] = 0;
+    cluster.measured[company] = solved(cluster, company, 1, 2, measured(1), predicted);
+    policy.tp = 2;
+    policy.dp = ranks / 2;
+    policy.micro_batch = kBatch / policy.dp;
+    cluster.measured[meet] = solved(cluster, meet, 0, 0.01, measured(2), predicted);
+  }
+}
+
 int run_calibrate(const Calibrate& o) {
   if (o.out.empty()) throw UsageError("--out FILE is wanted: where the cluster file goes");
   if (!(o.seconds >= 1 && o.seconds <= 600)) throw UsageError("--seconds: from 1 to 600");
@@ -160,6 +210,8 @@ int run_calibrate(const Calibrate& o) {
   measure_collectives(cluster, folder.path());
   say("a step");
   measure_overhead(cluster, folder.path());
+  say("steps of several ranks");
+  measure_company(cluster, folder.path());
   say("written");
   write_file(o.out, plan::cluster_file(cluster));
   fmt::print("{} cores, {:.0f} GFLOP/s, products {:.0f} % of it; memory {:.1f} GB/s; disk {:.2f} GB/s\n", cores,
@@ -170,6 +222,10 @@ int run_calibrate(const Calibrate& o) {
                1e6 * cluster.measured.at(plan::OwnRates::collective_key("all_reduce", ranks, "alpha_s")),
                1e-9 * cluster.measured.at(plan::OwnRates::collective_key("all_reduce", ranks, "bytes_per_s")));
   fmt::print("a step beyond its kernels: {:.0f} us\n", 1e6 * cluster.measured.at("step_s"));
+  for (const int ranks : {2, kMostRanks})
+    fmt::print("steps of {} ranks: kernels take {:.2f} times what they take one by one, a call waits {:.0f} us more\n",
+               ranks, cluster.measured.at(plan::OwnRates::company_key(ranks)),
+               1e6 * cluster.measured.at(plan::OwnRates::meet_key(ranks)));
   return static_cast<int>(ExitCode::done);
 }
 

@@ -45,6 +45,7 @@ plan::Space space_of(const SearchFlags& o, const Planned& planned) {
   plan::Space space = o.inputs.run.empty() ? plan::whole_space(planned.shape, planned.cluster, planned.policy, gpus)
                                            : space_of_run(train::read_run_config(o.inputs.run, o.inputs.overrides),
                                                           planned.shape, planned.cluster, planned.policy, gpus);
+  if (!o.out.empty() && o.inputs.run.empty()) keep_trainable(space, o.inputs);
   for (const std::string& one : o.axes) plan::narrow(space, one);
   return space;
 }
@@ -125,14 +126,35 @@ void print_methods(const plan::PlanProblem& problem, const std::vector<plan::Sea
 }
 
 void print_results(const plan::PlanProblem& problem, const Planned& planned,
-                   const std::vector<plan::SearchResult>& results, const plan::SearchResult& best, bool pareto) {
+                   const std::vector<plan::SearchResult>& results, const plan::SearchResult& best, bool pareto,
+                   bool for_run_file) {
   fmt::print("{}, {:.2f} B parameters, on {} × {}; a batch of {} × {} tokens; {:.0f} choices of {} axes\n\n",
              problem.shape().name, problem.shape().parameters() * 1e-9, problem.space().gpus.back(),
              planned.cluster.processor.name, planned.policy.global_batch, problem.shape().seq, problem.space().size(),
              problem.num_axes());
+  if (for_run_file) fmt::print("only what this program trains is searched, for --out\n\n");
   print_methods(problem, results);
   print_list("best", problem, best.top);
   if (pareto) print_list("front", problem, best.front);
+}
+
+// The best that the trainer takes: what its other rules refuse (of offload, of precision) is said and passed over.
+void write_run_file(const SearchFlags& o, const plan::PlanProblem& problem, const plan::SearchResult& result) {
+  std::string reason;
+  for (const plan::Found& one : result.top) {
+    try {
+      write_file(o.out, run_file_of(o.inputs, problem.policy_at(one.choice)));
+    } catch (const UsageError& error) {
+      if (reason.empty()) reason = error.what();
+      continue;
+    }
+    if (!reason.empty())
+      fmt::print(stderr, "{}: the best that this program trains is {}, {} a step; not the first: {}\n", o.out,
+                 problem.text_of(one.choice), plan::seconds(one.time_s), reason);
+    return;
+  }
+  throw UsageError(fmt::format("--out {}: none of the best {} is trained by this program (--top looks further): {}",
+                               o.out, result.top.size(), reason));
 }
 
 int run_search(const SearchFlags& o) {
@@ -157,7 +179,7 @@ int run_search(const SearchFlags& o) {
   if (!best->found()) nothing_fits(problem, *best);
 
   const bool spoken = o.json != "-";  // else stdout is the program's that reads it
-  if (spoken) print_results(problem, planned, results, *best, o.pareto);
+  if (spoken) print_results(problem, planned, results, *best, o.pareto, !o.out.empty());
   plan::Explanation explanation;
   if (o.explain) {
     explanation = plan::explain(problem, best->best().choice);
@@ -173,7 +195,7 @@ int run_search(const SearchFlags& o) {
     write_file(o.json, json.dump(2) + "\n");
   }
   if (!o.html.empty()) write_file(o.html, landscape_page(problem, *best, o.explain ? plan::to_text(explanation) : ""));
-  if (!o.out.empty()) write_file(o.out, run_file_of(o.inputs, problem.policy_at(best->best().choice)));
+  if (!o.out.empty()) write_run_file(o, problem, *best);
   return static_cast<int>(ExitCode::done);
 }
 

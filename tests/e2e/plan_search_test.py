@@ -67,6 +67,18 @@ class Search(OnRanks):
         self.assertIn("<polyline", page)
         self.assertIn("<title>dp=", page)
 
+    def test_a_run_file_is_of_what_the_trainer_has(self):
+        words = ("--model", "gpt3-1.3b", "--cluster", "selene", "--gpus", "16", "--global-batch", "64",
+                 "--axis", "pp=4", "--axis", "micro_batch=1", "--axis", "offload=none")
+        best = self.found(*words)["best"]["layout"]["schedule"]
+        self.assertIn(best, ("zb-2p", "zb-v", "dualpipe"))  # which it has not
+        answer = self.search(*words, "--out", self.path("best.toml"))
+        self.assertIn("only what this program trains", answer.stdout)
+        with open(self.path("best.toml")) as file:
+            self.assertRegex(file.read(), r"(?m)^schedule = .(1f1b|interleaved|zb-h1).$")
+        self.assertIn("the space has", self.search(*words, "--axis", "schedule=dualpipe", "--out", self.path("no.toml"),
+                                                   code=2).stderr)
+
     def test_a_run_file_of_the_best_is_read_back(self):
         words = ("--model", "gpt-tiny", "--cluster", TWO_CORES, "--gpus", "2", "--global-batch", "8", "--software",
                  "espalier", "--precision", "fp32")

@@ -30,6 +30,16 @@ class Simulation(unittest.TestCase):
             self.assertLessEqual(device["compute_s"] + device["waiting_s"], step["step_s"] + 1e-9)
             self.assertGreater(device["peak_bytes"], 1e9)
 
+    def test_schedules_of_others_are_simulated_too(self):
+        times = {name: self.simulated("--schedule", name)["step_s"]
+                 for name in ("1f1b", "zb-h1", "zb-2p", "zb-v", "v-half", "dualpipe")}
+        self.assertLess(times["zb-2p"], times["zb-h1"])
+        self.assertLess(times["zb-h1"], times["1f1b"])
+        self.assertLess(times["zb-v"], times["1f1b"])
+        self.assertLess(times["dualpipe"], times["1f1b"])
+        done = run("simulate", *LARGE[:-4], "--pp", "3", "--global-batch", "96", "--schedule", "dualpipe")
+        self.assertEqual(done.returncode, 2)
+
     def test_a_straggler_slows_the_step(self):
         even, slow = self.simulated(), self.simulated("--straggler", "3:1.5")
         self.assertEqual(len(slow["devices"]), 16)
@@ -51,7 +61,7 @@ class Simulation(unittest.TestCase):
 
     def test_wrong_words_are_refused(self):
         for words, said in ((["--straggler", "x"], "17:1.5"), (["--straggler", "512:2"], "0 to 511"),
-                            (["--schedule", "dualpipe"], "zb-h1")):
+                            (["--schedule", "zb-x"], "zb-h1")):
             done = run("simulate", *LARGE, *words)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(said, done.stderr)

@@ -167,6 +167,11 @@ class Validation(Planning):
                               ("internevo-7b", 0.08)):
             self.assertLess(sources[source]["mean"], bound, source)
         self.assertLess(sources["megatron2021-t1"]["worst"], 0.08)
+        # Four of five are inside an interval of four fifths.
+        timed = [row for row in report["rows"] if row["kind"] == "step" and row["interval_s"] and row["measured_s"]]
+        inside = sum(row["interval_s"][0] <= row["measured_s"] <= row["interval_s"][1] for row in timed)
+        self.assertGreater(inside, 0.75 * len(timed))
+        self.assertLess(inside, 0.88 * len(timed))
         # What ran is not said to be impossible.
         self.assertEqual(sum(one["rejected"] for one in report["sources"]), 0)
         self.assertIn("korthikanti2022-001", text)
