@@ -209,22 +209,22 @@ void check_names(CommBench& bench) {
 
 // "2,4,8" or "2x4": one word, so that it never swallows the words after it.
 template <typename Value>
-void add_list(CLI::App& app, const std::string& name, std::vector<Value>& list, const std::string& help,
+void add_list(const Arguments& app, const std::string& name, std::vector<Value>& list, const std::string& help,
               const std::string& type) {
-  app.add_option_function<std::string>(
+  app.add_option_function(
          name,
          [&list, name](const std::string& text) {
            list.clear();
            for (const std::string& part :
-                CLI::detail::split(text, text.find('x') != text.npos && type_is_number<Value> ? 'x' : ',')) {
+                split(text, text.find('x') != text.npos && type_is_number<Value> ? 'x' : ',')) {
              Value value{};
-             if (part.empty() || !CLI::detail::lexical_cast(part, value))
+             if (part.empty() || !read_value(part, value))
                throw UsageError(fmt::format("{} {}: \"{}\" is not understood", name, text, part));
              list.push_back(value);
            }
          },
          help)
-      ->type_name(type);
+      .type_name(type);
 }
 
 int run_bench_comm(const CommBench& asked) {
@@ -253,7 +253,7 @@ int run_bench_comm(const CommBench& asked) {
 
 }  // namespace
 
-void define_bench(CLI::App& app, Chosen& chosen) {
+void define_bench(const Arguments& app, Chosen& chosen) {
   static constexpr Command kBenches[] = {
       {"comm", "collectives, as nccl-tests prints them; --peers compares", define_bench_comm},
       {"kernel", "the kernels of a training step against what the machine can do", define_bench_kernel},
@@ -263,36 +263,36 @@ void define_bench(CLI::App& app, Chosen& chosen) {
   app.require_subcommand(0, 1);
 }
 
-void define_bench_comm(CLI::App& app, Chosen& chosen) {
+void define_bench_comm(const Arguments& app, Chosen& chosen) {
   auto o = keep<CommBench>(app, chosen, run_bench_comm);
   std::string ops = "all";
   for (const std::string& op : kBenchOps) ops += "|" + op;
-  app.add_option("op", o->ops, "what to measure [all_reduce]")->type_name(ops);
+  app.add_option("op", o->ops, "what to measure [all_reduce]").type_name(ops);
   add_list(app, "--nproc", o->nproc, "ranks on this machine; several worlds as 2,4,8", "N");
-  app.add_option("-b,--minbytes", o->min_bytes, "first size, [32M]")->type_name("BYTES");
-  app.add_option("-e,--maxbytes", o->max_bytes, "last size [the first]")->type_name("BYTES");
-  app.add_option("-i,--stepbytes", o->step_bytes, "added from size to size [1M]")->type_name("BYTES");
-  app.add_option("-f,--stepfactor", o->step_factor, "multiplied from size to size instead")->type_name("X");
-  app.add_option("-n,--iters", o->iterations, "samples per size [20]")->type_name("N");
-  app.add_option("-w,--warmup_iters", o->warmup, "calls before the first sample [5]")->type_name("N");
-  app.add_option("-m,--agg_iters", o->batch, "calls per sample [by size]")->type_name("N");
-  app.add_option("-c,--check", o->check, "verify every element [1]")->type_name("0|1");
+  app.add_option("-b,--minbytes", o->min_bytes, "first size, [32M]").type_name("BYTES");
+  app.add_option("-e,--maxbytes", o->max_bytes, "last size [the first]").type_name("BYTES");
+  app.add_option("-i,--stepbytes", o->step_bytes, "added from size to size [1M]").type_name("BYTES");
+  app.add_option("-f,--stepfactor", o->step_factor, "multiplied from size to size instead").type_name("X");
+  app.add_option("-n,--iters", o->iterations, "samples per size [20]").type_name("N");
+  app.add_option("-w,--warmup_iters", o->warmup, "calls before the first sample [5]").type_name("N");
+  app.add_option("-m,--agg_iters", o->batch, "calls per sample [by size]").type_name("N");
+  app.add_option("-c,--check", o->check, "verify every element [1]").type_name("0|1");
   add_list(app, "-o,--op", o->reduce_ops, "how to reduce, or all [sum]", "sum|prod|min|max|avg|all");
   add_list(app, "-d,--datatype", o->dtypes, "element type, or all [float]",
            "double|float|bfloat16|half|int64|int32|int8|uint8|all");
-  app.add_option("-r,--root", o->root, "root of broadcast, reduce, gather, scatter [0]")->type_name("RANK");
-  app.add_option("-t,--nthreads", o->threads, "with -g: ranks when --nproc is not given [1]")->type_name("N");
-  app.add_option("-g,--ngpus", o->devices, "with -t: ranks when --nproc is not given [1]")->type_name("N");
-  app.add_option("--transport", o->transport, "what carries it [auto]")->type_name("auto|shm|tcp");
-  app.add_option("--algo", o->algorithm, "algorithm, or fused [auto]")->type_name("NAME");
+  app.add_option("-r,--root", o->root, "root of broadcast, reduce, gather, scatter [0]").type_name("RANK");
+  app.add_option("-t,--nthreads", o->threads, "with -g: ranks when --nproc is not given [1]").type_name("N");
+  app.add_option("-g,--ngpus", o->devices, "with -t: ranks when --nproc is not given [1]").type_name("N");
+  app.add_option("--transport", o->transport, "what carries it [auto]").type_name("auto|shm|tcp");
+  app.add_option("--algo", o->algorithm, "algorithm, or fused [auto]").type_name("NAME");
   add_list(app, "--shape", o->shape, "grid for torus and hierarchical, fastest first: 2x4", "AxB");
   app.add_flag("--registered", o->registered, "buffers that the communicator hands out");
   add_list(app, "--peers", o->peers, "compare with these, or all", "all|openmpi|openmpi-tuned|openmpi-tcp|mpich|gloo");
-  app.add_option("--rounds", o->rounds, "with --peers: visits to each library per size [5]")->type_name("N");
+  app.add_option("--rounds", o->rounds, "with --peers: visits to each library per size [5]").type_name("N");
   app.add_flag("--startup", o->startup, "only start the ranks and say how long each phase took");
-  app.add_option("--json", o->json, "write the rows as JSON")->type_name("FILE");
-  app.add_option("--csv", o->csv, "write the rows as CSV")->type_name("FILE");
-  app.add_option("--markdown", o->markdown, "with --peers: write the table as Markdown")->type_name("FILE");
+  app.add_option("--json", o->json, "write the rows as JSON").type_name("FILE");
+  app.add_option("--csv", o->csv, "write the rows as CSV").type_name("FILE");
+  app.add_option("--markdown", o->markdown, "with --peers: write the table as Markdown").type_name("FILE");
   app.footer(std::string(kWhatIsTimed));
 }
 

@@ -133,17 +133,17 @@ void KernelTimer::time(KernelRow row, const std::function<void()>& call, const s
   report_(row);
 }
 
-void define_bench_kernel(CLI::App& app, Chosen& chosen) {
+void define_bench_kernel(const Arguments& app, Chosen& chosen) {
   auto o = keep<KernelBench>(app, chosen, run_bench_kernel);
   std::string names;
   for (const KernelCase& it : kernel_cases()) names += (names.empty() ? "" : "|") + std::string(it.name);
-  app.add_option("kernel", o->kernels, "what to measure [all]")->type_name(names);
-  app.add_option("--threads", o->threads, "compute threads [the usable cores]")->type_name("N");
-  app.add_option("--dtype", o->dtype, "element type [f32]")->type_name("f32|f64|bf16|f16");
-  app.add_option("--seconds", o->seconds, "time per row [0.3]")->type_name("S");
+  app.add_option("kernel", o->kernels, "what to measure [all]").type_name(names);
+  app.add_option("--threads", o->threads, "compute threads [the usable cores]").type_name("N");
+  app.add_option("--dtype", o->dtype, "element type [f32]").type_name("f32|f64|bf16|f16");
+  app.add_option("--seconds", o->seconds, "time per row [0.3]").type_name("S");
   app.add_option("--against", o->against, "a BLAS or oneDNN library: its sgemm, timed in turn with ours")
-      ->type_name("LIB.so");
-  app.add_option("--json", o->json, "write the rows as JSON")->type_name("FILE");
+      .type_name("LIB.so");
+  app.add_option("--json", o->json, "write the rows as JSON").type_name("FILE");
   app.footer(std::string(kWhatIsTimed));
 }
 

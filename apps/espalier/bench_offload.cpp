@@ -117,15 +117,15 @@ int run_bench_offload(const OffloadBench& bench) {
 
 }  // namespace
 
-void define_bench_offload(CLI::App& app, Chosen& chosen) {
+void define_bench_offload(const Arguments& app, Chosen& chosen) {
   auto o = keep<OffloadBench>(app, chosen, run_bench_offload);
-  app.add_option("--folder", o->folder, "where the file tier lies")->capture_default_str();
-  app.add_option("--elements", o->elements, "parameters whose Adam state is in the file")->capture_default_str();
-  app.add_option("--tile", o->tile, "elements streamed at once")->capture_default_str();
-  app.add_option("--io", o->io, "auto, uring or threads")->capture_default_str();
-  app.add_option("--rounds", o->rounds, "of which medians are taken")->capture_default_str();
-  app.add_option("--threads", o->threads, "that compute; 0: the cores there are")->capture_default_str();
-  app.add_option("--json", o->json, "also write the figures here")->type_name("FILE");
+  app.add_option("--folder", o->folder, "where the file tier lies").show_default();
+  app.add_option("--elements", o->elements, "parameters whose Adam state is in the file").show_default();
+  app.add_option("--tile", o->tile, "elements streamed at once").show_default();
+  app.add_option("--io", o->io, "auto, uring or threads").show_default();
+  app.add_option("--rounds", o->rounds, "of which medians are taken").show_default();
+  app.add_option("--threads", o->threads, "that compute; 0: the cores there are").show_default();
+  app.add_option("--json", o->json, "also write the figures here").type_name("FILE");
 }
 
 }  // namespace esp::app

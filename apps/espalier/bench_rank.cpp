@@ -103,8 +103,7 @@ int run_rank(const RankOptions& options) {
   comm::CommOptions comm_options;
   comm_options.transport = options.transport;
   if (!options.shape.empty())
-    for (const std::string& part : CLI::detail::split(options.shape, 'x'))
-      comm_options.shape.push_back(std::stoi(part));
+    for (const std::string& part : split(options.shape, 'x')) comm_options.shape.push_back(std::stoi(part));
   std::unique_ptr<comm::Communicator> comm = comm::make_communicator(*world, world->everyone(), comm_options);
   int64_t at_comm = now_ns();
   comm->barrier();
@@ -118,10 +117,10 @@ int run_rank(const RankOptions& options) {
 
 }  // namespace
 
-void define_bench_rank(CLI::App& app, Chosen& chosen) {
+void define_bench_rank(const Arguments& app, Chosen& chosen) {
   auto options = keep<RankOptions>(app, chosen, run_rank);
-  app.add_option("--socket", options->socket, "the coordinator's switchboard")->required();
-  app.add_option("--label", options->label, "how to call ourselves")->required();
+  app.add_option("--socket", options->socket, "the coordinator's switchboard").required();
+  app.add_option("--label", options->label, "how to call ourselves").required();
   app.add_option("--transport", options->transport, "transport");
   app.add_option("--shape", options->shape, "grid");
 }

@@ -216,42 +216,40 @@ Json to_json(const TrainRow& row) {
           {"ranks", row.ranks}};
 }
 
-void define_bench_train(CLI::App& app, Chosen& chosen) {
+void define_bench_train(const Arguments& app, Chosen& chosen) {
   auto o = keep<TrainBench>(app, chosen, run_bench_train);
   std::string peers = "llm.c";
   for (const TrainRival& it : train_rivals()) peers += "|" + std::string(it.name);
   std::string methods;
   for (const sync::StrategyRow& row : sync::strategies())
     methods += (methods.empty() ? "" : "|") + std::string(row.name);
-  app.add_option("--model", o->models, "presets, as gpt2-124m,gpt-6x384 [gpt-6x384]")
-      ->delimiter(',')
-      ->type_name("NAME");
-  app.add_option("--batch", o->batch, "sequences per step, of all ranks [gpt2: 2, others: 8]")->type_name("B");
-  app.add_option("--seq", o->seq, "tokens per sequence [gpt2: 512, others: the model's]")->type_name("T");
-  app.add_option("--precision", o->precision, "storage type [fp32]")->type_name("fp32|bf16|fp16");
-  app.add_option("--recompute", o->recompute, "what backward computes again [none]")->type_name("none|selective|full");
+  app.add_option("--model", o->models, "presets, as gpt2-124m,gpt-6x384 [gpt-6x384]").delimiter(',').type_name("NAME");
+  app.add_option("--batch", o->batch, "sequences per step, of all ranks [gpt2: 2, others: 8]").type_name("B");
+  app.add_option("--seq", o->seq, "tokens per sequence [gpt2: 512, others: the model's]").type_name("T");
+  app.add_option("--precision", o->precision, "storage type [fp32]").type_name("fp32|bf16|fp16");
+  app.add_option("--recompute", o->recompute, "what backward computes again [none]").type_name("none|selective|full");
   app.add_option("--threads", o->threads, "compute threads of a rank, as 1,2 [the usable cores, shared out]")
-      ->delimiter(',')
-      ->type_name("N");
-  app.add_option("--nproc", o->nproc, "ranks, as 1,2 [1]")->delimiter(',')->type_name("N");
+      .delimiter(',')
+      .type_name("N");
+  app.add_option("--nproc", o->nproc, "ranks, as 1,2 [1]").delimiter(',').type_name("N");
   app.add_option("--sync", o->sync, "how several ranks agree, as allreduce,zero1 [allreduce]")
-      ->delimiter(',')
-      ->type_name(methods);
+      .delimiter(',')
+      .type_name(methods);
   app.add_option("--powersgd", o->power_rank, "gradients travel by PowerSGD of this rank, PyTorch's by its hook")
-      ->type_name("R")
-      ->check(CLI::Range(1, 4096));
+      .type_name("R")
+      .within(1, 4096);
   app.add_option("--layout", o->layouts,
                  "divide the model among the ranks, as tp=2, against one process; may be given again")
-      ->type_name("KEYS")
-      ->allow_extra_args(false);
-  app.add_option("--steps", o->steps, "steps per round [5]")->type_name("N");
-  app.add_option("--rounds", o->rounds, "visits to each contender [3]")->type_name("N");
-  app.add_option("--warmup", o->warmup, "steps before the first round [2]")->type_name("N");
-  app.add_option("--peers", o->peers, "compare with these, separated by commas")->delimiter(',')->type_name(peers);
-  app.add_option("--llmc", o->llmc, "llm.c's train_gpt2, built for the same batch and length")->type_name("PATH");
-  app.add_option("--python", o->python, "interpreter with torch [the first found]")->type_name("PATH");
-  app.add_option("--json", o->json, "write the rows as JSON")->type_name("FILE");
-  app.add_option("--markdown", o->markdown, "write the tables as Markdown; - is stdout")->type_name("FILE");
+      .type_name("KEYS")
+      .one_word_each();
+  app.add_option("--steps", o->steps, "steps per round [5]").type_name("N");
+  app.add_option("--rounds", o->rounds, "visits to each contender [3]").type_name("N");
+  app.add_option("--warmup", o->warmup, "steps before the first round [2]").type_name("N");
+  app.add_option("--peers", o->peers, "compare with these, separated by commas").delimiter(',').type_name(peers);
+  app.add_option("--llmc", o->llmc, "llm.c's train_gpt2, built for the same batch and length").type_name("PATH");
+  app.add_option("--python", o->python, "interpreter with torch [the first found]").type_name("PATH");
+  app.add_option("--json", o->json, "write the rows as JSON").type_name("FILE");
+  app.add_option("--markdown", o->markdown, "write the tables as Markdown; - is stdout").type_name("FILE");
   app.footer(std::string(kWhatIsTimed));
 }
 

@@ -187,17 +187,17 @@ launch::LocalOptions our_products(int threads, const std::string& blas, const Sw
   return options;
 }
 
-void define_bench_train_worker(CLI::App& app, Chosen& chosen) {
+void define_bench_train_worker(const Arguments& app, Chosen& chosen) {
   auto o = keep<WorkerOptions>(app, chosen, run_worker);
-  app.add_option("--socket", o->socket, "the coordinator's switchboard")->required();
-  app.add_option("--label", o->label, "how to call ourselves")->required();
-  app.add_option("--role", o->role, "train or products")->check(CLI::IsMember({"train", "products"}));
+  app.add_option("--socket", o->socket, "the coordinator's switchboard").required();
+  app.add_option("--label", o->label, "how to call ourselves").required();
+  app.add_option("--role", o->role, "train or products").one_of({"train", "products"});
   app.add_option("--model", o->model, "preset");
   app.add_option("--batch", o->batch, "sequences per step");
   app.add_option("--seq", o->seq, "tokens per sequence");
   app.add_option("--threads", o->threads, "compute threads");
   app.add_option("--ranks", o->ranks, "of this job");
-  app.add_option("--set", o->settings, "section.key=value")->allow_extra_args(false);
+  app.add_option("--set", o->settings, "section.key=value").one_word_each();
   app.add_option("--precision", o->precision, "storage type");
   app.add_option("--recompute", o->recompute, "what backward computes again");
   app.add_option("--tokens", o->tokens, "file of u16 tokens");

@@ -32,12 +32,12 @@ std::span<const Command> commands() {
   return kCommands;
 }
 
-void define_commands(CLI::App& app, std::span<const Command> rows, Chosen& chosen) {
+void define_commands(const Arguments& app, std::span<const Command> rows, Chosen& chosen) {
   for (const Command& row : rows) {
-    CLI::App* sub = app.add_subcommand(std::string(row.name), std::string(row.help));
-    sub->footer("");  // the root's own is not inherited
-    if (row.hidden) sub->group("");
-    row.define(*sub, chosen);
+    const Arguments sub = app.add_subcommand(std::string(row.name), std::string(row.help));
+    sub.footer("");  // the root's own is not inherited
+    if (row.hidden) sub.hide();
+    row.define(sub, chosen);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "apps/espalier/command.h"
+#include "apps/espalier/option_table.h"
 #include "esp/base/table.h"
 
 namespace esp::app {
@@ -38,22 +39,20 @@ std::vector<std::string> alternatives(const std::string& type) {
   return words;
 }
 
-void collect(const CLI::App& app, const std::string& path, std::vector<Node>& nodes) {
-  Node node{path, {}, {}, {}};
-  std::vector<const CLI::App*> subs = app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); });
-  for (const CLI::App* sub : subs) node.subs.emplace_back(sub->get_name(), sub->get_description());
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    std::vector<std::string> values = alternatives(option->get_type_name());
-    if (option->get_positional() && !option->nonpositional()) {
+Node node_of(const CommandText& it) {
+  Node node{it.joined(" "), it.subs, {}, {}};
+  for (const OptionText& option : it.options) {
+    std::vector<std::string> values = alternatives(option.type);
+    if (option.positional) {
       node.words.insert(node.words.end(), values.begin(), values.end());
       continue;
     }
-    node.flags.push_back({option->get_lnames(), option->get_snames(), values, option->get_items_expected_max() > 0,
-                          option->get_description()});
+    Flag flag{{}, {}, values, option.takes_value, option.help};
+    for (const std::string& name : option.names)
+      (name.starts_with("--") ? flag.longs : flag.shorts).push_back(name.substr(name.starts_with("--") ? 2 : 1));
+    node.flags.push_back(std::move(flag));
   }
-  nodes.push_back(node);
-  for (const CLI::App* sub : subs) collect(*sub, path + " " + sub->get_name(), nodes);
+  return node;
 }
 
 std::vector<std::string> spellings(const Flag& flag) {
@@ -154,14 +153,14 @@ constexpr Shell kShells[] = {{"bash", bash_script}, {"zsh", zsh_script}, {"fish"
 
 }  // namespace
 
-void define_completion(CLI::App& app, Chosen& chosen) {
+void define_completion(const Arguments& app, Chosen& chosen) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("shell", *shell, "the shell to complete in")->type_name("bash|zsh|fish")->required();
+  app.add_option("shell", *shell, "the shell to complete in").type_name("bash|zsh|fish").required();
   app.footer("For this shell only: source <(espalier completion bash)");
   app.callback([&chosen, shell] {
     chosen.run = [&chosen, shell] {
       std::vector<Node> nodes;
-      collect(*chosen.root, "espalier", nodes);
+      for (const CommandText& it : command_texts(chosen.root)) nodes.push_back(node_of(it));
       fmt::print("{}", find_row("shell", kShells, *shell).script(nodes));
       return 0;
     };

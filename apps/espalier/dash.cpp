@@ -42,10 +42,10 @@ int run_dash(const Dash& o) {
 
 }  // namespace
 
-void define_dash(CLI::App& app, Chosen& chosen) {
+void define_dash(const Arguments& app, Chosen& chosen) {
   auto o = keep<Dash>(app, chosen, run_dash);
-  app.add_option("folder", o->folder, "a run folder, or one that holds run folders")->type_name("DIR")->required();
-  app.add_option("--port", o->port, "of 127.0.0.1 [any free one]")->type_name("P")->check(CLI::Range(0, 65535));
+  app.add_option("folder", o->folder, "a run folder, or one that holds run folders").type_name("DIR").required();
+  app.add_option("--port", o->port, "of 127.0.0.1 [any free one]").type_name("P").within(0, 65535);
 }
 
 }  // namespace esp::app

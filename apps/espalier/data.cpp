@@ -134,38 +134,38 @@ int run_info(const InfoCommand& command) {
   return 0;
 }
 
-void define_prepare(CLI::App& app, Chosen& chosen) {
+void define_prepare(const Arguments& app, Chosen& chosen) {
   auto o = keep<PrepareCommand>(app, chosen, run_prepare);
   app.add_option("input", o->inputs, "text or jsonl, also .gz and .zst; files, folders or globs")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("-o,--output", o->output, "file, or name the files begin with")->required()->type_name("PATH");
-  app.add_option("--tokenizer", o->tokenizer, "byte, or a tokenizer's file or folder [byte]")->type_name("PATH");
-  app.add_option("--format", o->format, "what to write [bin]")->type_name("bin|llmc|megatron");
-  app.add_option("--type", o->type, "of the tokens [what the vocabulary needs]")->type_name("uint16|uint32|int32");
-  app.add_option("--input-format", o->input_format, "what the inputs are [by name]")->type_name("auto|text|jsonl");
-  app.add_option("--text-key", o->text_key, "key of the text in a jsonl line [text]")->type_name("KEY");
-  app.add_option("--shard-tokens", o->shard_tokens, "tokens of an llm.c shard [100000000]")->type_name("N");
-  app.add_option("--threads", o->threads, "that tokenise [all cores]")->type_name("N");
-  app.add_option("--checkpoint-mib", o->checkpoint_mib, "text between two records of progress [256]")->type_name("N");
+      .required()
+      .type_name("PATH");
+  app.add_option("-o,--output", o->output, "file, or name the files begin with").required().type_name("PATH");
+  app.add_option("--tokenizer", o->tokenizer, "byte, or a tokenizer's file or folder [byte]").type_name("PATH");
+  app.add_option("--format", o->format, "what to write [bin]").type_name("bin|llmc|megatron");
+  app.add_option("--type", o->type, "of the tokens [what the vocabulary needs]").type_name("uint16|uint32|int32");
+  app.add_option("--input-format", o->input_format, "what the inputs are [by name]").type_name("auto|text|jsonl");
+  app.add_option("--text-key", o->text_key, "key of the text in a jsonl line [text]").type_name("KEY");
+  app.add_option("--shard-tokens", o->shard_tokens, "tokens of an llm.c shard [100000000]").type_name("N");
+  app.add_option("--threads", o->threads, "that tokenise [all cores]").type_name("N");
+  app.add_option("--checkpoint-mib", o->checkpoint_mib, "text between two records of progress [256]").type_name("N");
   app.add_flag("--no-eos", o->no_eos, "no end-of-text id after each document");
   app.add_flag("--allow-special", o->allow_special, "special tokens written in the text count as such");
-  app.add_option("--json", o->json, "write the result for other programs")->type_name("FILE");
+  app.add_option("--json", o->json, "write the result for other programs").type_name("FILE");
   app.footer("A run that was interrupted goes on where it was when started again, to the same bytes.");
 }
 
-void define_info(CLI::App& app, Chosen& chosen) {
+void define_info(const Arguments& app, Chosen& chosen) {
   auto o = keep<InfoCommand>(app, chosen, run_info);
-  app.add_option("input", o->inputs, "files, folders or globs")->required()->type_name("PATH");
+  app.add_option("input", o->inputs, "files, folders or globs").required().type_name("PATH");
   app.add_option("--type", o->type, "of raw .bin files [what stands beside them, else uint16]")
-      ->type_name("uint8|uint16|uint32|int32");
+      .type_name("uint8|uint16|uint32|int32");
   app.add_flag("--quick", o->quick, "read headers only: no largest id, no count of lines");
-  app.add_option("--json", o->json, "write the rows for other programs; - is stdout")->type_name("FILE");
+  app.add_option("--json", o->json, "write the rows for other programs; - is stdout").type_name("FILE");
 }
 
 }  // namespace
 
-void define_data(CLI::App& app, Chosen& chosen) {
+void define_data(const Arguments& app, Chosen& chosen) {
   static constexpr Command kVerbs[] = {
       {"prepare", "tokenise text into .bin, llm.c or Megatron files", define_prepare},
       {"info", "what files hold: format, type, tokens, documents, largest id", define_info}};

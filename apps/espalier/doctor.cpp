@@ -253,7 +253,7 @@ int run_doctor(const DoctorOptions& options) {
 
 }  // namespace
 
-void define_doctor(CLI::App& app, Chosen& chosen) {
+void define_doctor(const Arguments& app, Chosen& chosen) {
   auto options = keep<DoctorOptions>(app, chosen, run_doctor);
   app.add_flag("--json", options->json, "print one JSON object instead");
   app.footer("✓ fine   ! works, could be better   ✗ not there. Exit code 2 when something needed is broken.");

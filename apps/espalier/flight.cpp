@@ -90,12 +90,12 @@ std::vector<std::string> flight_files(const std::string& run_folder, bool previo
   return paths;
 }
 
-void define_flight(CLI::App& app, Chosen& chosen) {
+void define_flight(const Arguments& app, Chosen& chosen) {
   auto command = keep<FlightCommand>(app, chosen, run_flight);
-  app.add_option("folder", command->folder, "the run folder")->type_name("DIR")->required();
-  app.add_option("--last", command->last, "records to print, the newest; 0: all")->capture_default_str();
+  app.add_option("folder", command->folder, "the run folder").type_name("DIR").required();
+  app.add_option("--last", command->last, "records to print, the newest; 0: all").show_default();
   app.add_flag("--previous", command->previous, "of the start before, where the run was started again");
-  app.add_option("--json", command->json, "write all records there instead")->type_name("FILE");
+  app.add_option("--json", command->json, "write all records there instead").type_name("FILE");
 }
 
 }  // namespace esp::app

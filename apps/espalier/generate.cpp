@@ -91,41 +91,33 @@ int run_eval(const EvalOptions& options) {
 
 }  // namespace
 
-void define_generate(CLI::App& app, Chosen& chosen) {
+void define_generate(const Arguments& app, Chosen& chosen) {
   auto o = keep<GenerateOptions>(app, chosen, run_generate);
   app.add_option("--checkpoint", o->checkpoint, "a checkpoint, a run folder or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
+      .required()
+      .type_name("DIR");
   app.add_option("--prompt", o->prompt, "what the text begins with");
-  app.add_option("--tokens", o->tokens, "how many to add")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("--temperature", o->sampling.temperature, "0: always the likeliest")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--top-k", o->sampling.top_k, "only the K likeliest; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--tokens", o->tokens, "how many to add").show_default().non_negative();
+  app.add_option("--temperature", o->sampling.temperature, "0: always the likeliest").show_default().non_negative();
+  app.add_option("--top-k", o->sampling.top_k, "only the K likeliest; 0: all").show_default().non_negative();
   app.add_option("--top-p", o->sampling.top_p, "only the likeliest that reach this probability")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--seed", o->sampling.seed, "of the choices")->capture_default_str();
-  app.add_option("--threads", o->threads, "0: the cores there are")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--device", o->device, "cpu or cuda")->capture_default_str();
+      .show_default()
+      .within(0.0, 1.0);
+  app.add_option("--seed", o->sampling.seed, "of the choices").show_default();
+  app.add_option("--threads", o->threads, "0: the cores there are").show_default().non_negative();
+  app.add_option("--device", o->device, "cpu or cuda").show_default();
 }
 
-void define_eval(CLI::App& app, Chosen& chosen) {
+void define_eval(const Arguments& app, Chosen& chosen) {
   auto o = keep<EvalOptions>(app, chosen, run_eval);
   app.add_option("--checkpoint", o->checkpoint, "a checkpoint, a run folder or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--text", o->text, "a text file")->type_name("FILE");
-  app.add_option("--ids", o->ids, "a file of token ids")->type_name("FILE");
-  app.add_option("--json", o->json, "loss, perplexity, tokens, token_losses")->type_name("FILE");
-  app.add_option("--threads", o->threads, "0: the cores there are")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--device", o->device, "cpu or cuda")->capture_default_str();
+      .required()
+      .type_name("DIR");
+  app.add_option("--text", o->text, "a text file").type_name("FILE");
+  app.add_option("--ids", o->ids, "a file of token ids").type_name("FILE");
+  app.add_option("--json", o->json, "loss, perplexity, tokens, token_losses").type_name("FILE");
+  app.add_option("--threads", o->threads, "0: the cores there are").show_default().non_negative();
+  app.add_option("--device", o->device, "cpu or cuda").show_default();
 }
 
 }  // namespace esp::app

@@ -32,17 +32,16 @@ int run_import_deepspeed(const ImportOptions& options) {
   return 0;
 }
 
-void define_import_deepspeed(CLI::App& app, Chosen& chosen) {
+void define_import_deepspeed(const Arguments& app, Chosen& chosen) {
   auto o = keep<ImportOptions>(app, chosen, run_import_deepspeed);
   app.add_option("source", o->source, "the JSON file given to deepspeed --deepspeed_config")
-      ->required()
-      ->type_name("FILE");
+      .required()
+      .type_name("FILE");
   app.add_option("--ranks", o->ranks, "how many the batch sizes are for [not known]")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->type_name("N");
-  app.add_option("--base", o->base, "a run file to lay the keys over: its model, data and steps")
-      ->type_name("RUN.toml");
-  app.add_option("--out", o->out, "the run file; - is stdout")->capture_default_str()->type_name("RUN.toml");
+      .within(int64_t{1}, int64_t{1} << 20)
+      .type_name("N");
+  app.add_option("--base", o->base, "a run file to lay the keys over: its model, data and steps").type_name("RUN.toml");
+  app.add_option("--out", o->out, "the run file; - is stdout").show_default().type_name("RUN.toml");
   app.footer("What is not carried over is listed on stderr and, as comments, in the run file.");
 }
 
@@ -52,9 +51,9 @@ constexpr Command kImports[] = {
 
 }  // namespace
 
-void define_import(CLI::App& app, Chosen& chosen) {
+void define_import(const Arguments& app, Chosen& chosen) {
   define_commands(app, kImports, chosen);
-  app.require_subcommand(1);
+  app.require_subcommand(1, 1);
 }
 
 }  // namespace esp::app

@@ -20,7 +20,7 @@ int list_experiments() {
 
 }  // namespace
 
-void define_lab(CLI::App& app, Chosen& chosen) {
+void define_lab(const Arguments& app, Chosen& chosen) {
   std::vector<Command> rows;
   for (const Chapter& chapter : chapters())
     for (const Experiment& one : chapter.experiments) rows.push_back(one.command);
@@ -28,10 +28,10 @@ void define_lab(CLI::App& app, Chosen& chosen) {
   app.require_subcommand(0, 1);
   auto o = std::make_shared<AllLabs>();
   app.add_flag("--all", o->wanted, "run all of them and write a report: --out DIR/index.html");
-  app.add_option("--only", o->only, "with --all: these alone")->delimiter(',')->type_name("NAME,NAME");
-  app.add_option("--out", o->out, "with --all: folder of the report [lab]")->type_name("DIR");
-  app.callback([&app, &chosen, o] {
-    if (!app.get_subcommands().empty()) {
+  app.add_option("--only", o->only, "with --all: these alone").delimiter(',').type_name("NAME,NAME");
+  app.add_option("--out", o->out, "with --all: folder of the report [lab]").type_name("DIR");
+  app.callback([app, &chosen, o] {
+    if (app.has_chosen_subcommand()) {
       if (o->wanted || !o->only.empty() || !o->out.empty())
         throw UsageError(
             "espalier lab: --all, --only and --out before a name: leave out the name, or put --out behind it");

@@ -121,16 +121,16 @@ int run_lab_activation(const ActivationLab& o) {
 
 }  // namespace
 
-void define_lab_activation(CLI::App& app, Chosen& chosen) {
+void define_lab_activation(const Arguments& app, Chosen& chosen) {
   auto o = keep<ActivationLab>(app, chosen, run_lab_activation);
-  app.add_option("--seq", o->seq, "tokens of a sequence [128]")->type_name("S");
-  app.add_option("--batch", o->batch, "sequences [2]")->type_name("B");
-  app.add_option("--dim", o->dim, "width [256]")->type_name("H");
-  app.add_option("--heads", o->heads, "of attention [8]")->type_name("A");
-  app.add_option("--layers", o->layers, "of the smaller run [2]")->type_name("L");
-  app.add_option("--steps", o->steps, "of each run [6]")->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--seq", o->seq, "tokens of a sequence [128]").type_name("S");
+  app.add_option("--batch", o->batch, "sequences [2]").type_name("B");
+  app.add_option("--dim", o->dim, "width [256]").type_name("H");
+  app.add_option("--heads", o->heads, "of attention [8]").type_name("A");
+  app.add_option("--layers", o->layers, "of the smaller run [2]").type_name("L");
+  app.add_option("--steps", o->steps, "of each run [6]").type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -308,16 +308,16 @@ int run_lab_allreduce(const LabOptions& options) {
 
 }  // namespace
 
-void define_lab_allreduce(CLI::App& app, Chosen& chosen) {
+void define_lab_allreduce(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_allreduce);
-  app.add_option("--nproc", o->nproc, "ranks on this machine [4]")->type_name("N");
-  app.add_option("-b,--minbytes", o->min_bytes, "first size [1K]")->type_name("BYTES");
-  app.add_option("-e,--maxbytes", o->max_bytes, "last size [16M]")->type_name("BYTES");
-  app.add_option("-f,--stepfactor", o->factor, "from size to size [4]")->type_name("X");
-  app.add_option("--rounds", o->rounds, "turns of each algorithm [3]")->type_name("N");
-  app.add_option("--transport", o->transport, "what carries it [auto]")->type_name("auto|shm|tcp");
-  app.add_option("--json", o->json, "write everything as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "write text, JSON and an SVG picture into this folder")->type_name("DIR");
+  app.add_option("--nproc", o->nproc, "ranks on this machine [4]").type_name("N");
+  app.add_option("-b,--minbytes", o->min_bytes, "first size [1K]").type_name("BYTES");
+  app.add_option("-e,--maxbytes", o->max_bytes, "last size [16M]").type_name("BYTES");
+  app.add_option("-f,--stepfactor", o->factor, "from size to size [4]").type_name("X");
+  app.add_option("--rounds", o->rounds, "turns of each algorithm [3]").type_name("N");
+  app.add_option("--transport", o->transport, "what carries it [auto]").type_name("auto|shm|tcp");
+  app.add_option("--json", o->json, "write everything as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "write text, JSON and an SVG picture into this folder").type_name("DIR");
 }
 
 }  // namespace esp::app

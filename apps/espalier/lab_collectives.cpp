@@ -266,10 +266,10 @@ int run_lab_collectives(const CollectivesLab& o) {
 
 }  // namespace
 
-void define_lab_collectives(CLI::App& app, Chosen& chosen) {
+void define_lab_collectives(const Arguments& app, Chosen& chosen) {
   auto o = keep<CollectivesLab>(app, chosen, run_lab_collectives);
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -248,19 +248,19 @@ int run_lab_compression(const CompressionLab& o) {
 
 }  // namespace
 
-void define_lab_compression(CLI::App& app, Chosen& chosen) {
+void define_lab_compression(const Arguments& app, Chosen& chosen) {
   auto o = keep<CompressionLab>(app, chosen, run_lab_compression);
-  app.add_option("--values", o->values, "compressed in the first table [1048576]")->type_name("N");
-  app.add_option("--draws", o->draws, "of what is random there [8]")->type_name("N");
-  app.add_option("--nproc", o->nproc, "ranks that descend together [8]")->type_name("N");
-  app.add_option("--compress", o->compress, "what they send [topk:0.0625]")->type_name("SPEC");
-  app.add_option("--dim", o->dim, "coordinates of their problem [64]")->type_name("D");
-  app.add_option("--heterogeneity", o->heterogeneity, "how far their answers are apart [1]")->type_name("Z");
-  app.add_option("--noise", o->noise, "of a gradient, standard deviation [0]")->type_name("S");
-  app.add_option("--steps", o->steps, "of each way [1500]")->type_name("N");
-  app.add_option("--lr", o->lr, "step size [0.05]")->type_name("G");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--values", o->values, "compressed in the first table [1048576]").type_name("N");
+  app.add_option("--draws", o->draws, "of what is random there [8]").type_name("N");
+  app.add_option("--nproc", o->nproc, "ranks that descend together [8]").type_name("N");
+  app.add_option("--compress", o->compress, "what they send [topk:0.0625]").type_name("SPEC");
+  app.add_option("--dim", o->dim, "coordinates of their problem [64]").type_name("D");
+  app.add_option("--heterogeneity", o->heterogeneity, "how far their answers are apart [1]").type_name("Z");
+  app.add_option("--noise", o->noise, "of a gradient, standard deviation [0]").type_name("S");
+  app.add_option("--steps", o->steps, "of each way [1500]").type_name("N");
+  app.add_option("--lr", o->lr, "step size [0.05]").type_name("G");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -300,21 +300,21 @@ int run_lab_context(const LabOptions& options) {
 
 }  // namespace
 
-void define_lab_context(CLI::App& app, Chosen& chosen) {
+void define_lab_context(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_context);
-  app.add_option("--nproc", o->nproc, "ranks that share the sequence [4]")->type_name("N");
-  app.add_option("--seq", o->seq, "tokens of the sequence [2048]")->type_name("T");
-  app.add_option("--batch", o->batch, "sequences [1]")->type_name("B");
-  app.add_option("--heads", o->heads, "query heads [4]")->type_name("H");
-  app.add_option("--kv-heads", o->kv_heads, "key/value heads [as many]")->type_name("H");
-  app.add_option("--head-dim", o->head_dim, "size of a head [32]")->type_name("D");
+  app.add_option("--nproc", o->nproc, "ranks that share the sequence [4]").type_name("N");
+  app.add_option("--seq", o->seq, "tokens of the sequence [2048]").type_name("T");
+  app.add_option("--batch", o->batch, "sequences [1]").type_name("B");
+  app.add_option("--heads", o->heads, "query heads [4]").type_name("H");
+  app.add_option("--kv-heads", o->kv_heads, "key/value heads [as many]").type_name("H");
+  app.add_option("--head-dim", o->head_dim, "size of a head [32]").type_name("D");
   app.add_flag("--bidirectional", o->bidirectional, "every token sees every token, as in BERT");
   app.add_option("--precision", o->precision, "storage type [fp32]")
-      ->type_name("fp64|fp32|bf16|fp16")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}));
-  app.add_option("--rounds", o->rounds, "times each is run [3]")->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+      .type_name("fp64|fp32|bf16|fp16")
+      .one_of({"fp64", "fp32", "bf16", "fp16"});
+  app.add_option("--rounds", o->rounds, "times each is run [3]").type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -1,6 +1,5 @@
 #include "apps/espalier/lab_copies.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 
@@ -38,16 +37,16 @@ uint64_t sent(const comm::Communicator& ranks) {
 
 }  // namespace
 
-void define_copies_options(CLI::App& app, CopiesLab& o) {
-  app.add_option("--nproc", o.nproc, "ranks, each a node of the problem [8]")->type_name("N");
-  app.add_option("--problem", o.problem, "what they minimise [quadratic]")->type_name("quadratic|logistic");
-  app.add_option("--dim", o.dim, "its coordinates [64]")->type_name("D");
-  app.add_option("--heterogeneity", o.heterogeneity, "how far the nodes' answers are apart [1]")->type_name("Z");
-  app.add_option("--noise", o.noise, "of a gradient, standard deviation [0.5]")->type_name("S");
-  app.add_option("--steps", o.steps, "of each way [640]")->type_name("N");
-  app.add_option("--lr", o.lr, "step size [0.05]")->type_name("G");
-  app.add_option("--json", o.json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o.out, "folder for text, JSON and picture")->type_name("DIR");
+void define_copies_options(const Arguments& app, CopiesLab& o) {
+  app.add_option("--nproc", o.nproc, "ranks, each a node of the problem [8]").type_name("N");
+  app.add_option("--problem", o.problem, "what they minimise [quadratic]").type_name("quadratic|logistic");
+  app.add_option("--dim", o.dim, "its coordinates [64]").type_name("D");
+  app.add_option("--heterogeneity", o.heterogeneity, "how far the nodes' answers are apart [1]").type_name("Z");
+  app.add_option("--noise", o.noise, "of a gradient, standard deviation [0.5]").type_name("S");
+  app.add_option("--steps", o.steps, "of each way [640]").type_name("N");
+  app.add_option("--lr", o.lr, "step size [0.05]").type_name("G");
+  app.add_option("--json", o.json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o.out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 void check(const CopiesLab& o) {

@@ -5,14 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "apps/espalier/arguments.h"
 #include "apps/espalier/lab_picture.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/json.h"
 #include "esp/sync/problems/drive.h"
-
-namespace CLI {
-class App;
-}
 
 namespace esp::app {
 
@@ -22,7 +19,7 @@ struct CopiesLab {
   int64_t dim = 64, steps = 640;
   double lr = 0.05, noise = 0.5, heterogeneity = 1;
 };
-void define_copies_options(CLI::App& app, CopiesLab& options);
+void define_copies_options(const Arguments& app, CopiesLab& options);
 void check(const CopiesLab& options);  // UsageError
 std::unique_ptr<sync::Problem> problem_of(const CopiesLab& options);
 // The head of a report: what was run.

@@ -200,17 +200,17 @@ int run_lab_ddp(const LabOptions& asked) {
 
 }  // namespace
 
-void define_lab_ddp(CLI::App& app, Chosen& chosen) {
+void define_lab_ddp(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_ddp);
-  app.add_option("--ranks", o->ranks, "how many, one after the other [1,2,4,8]")->delimiter(',')->type_name("N");
-  app.add_option("--model", o->model, "preset [gpt-6x384]")->type_name("NAME");
-  app.add_option("--batch", o->batch, "sequences of each rank [1]")->type_name("B");
-  app.add_option("--seq", o->seq, "tokens per sequence [the model's]")->type_name("T");
-  app.add_option("--sync", o->sync, "how the ranks agree [allreduce]")->type_name("METHOD");
-  app.add_option("--steps", o->steps, "steps per round [3]")->type_name("N");
-  app.add_option("--rounds", o->rounds, "visits to each job [3]")->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--ranks", o->ranks, "how many, one after the other [1,2,4,8]").delimiter(',').type_name("N");
+  app.add_option("--model", o->model, "preset [gpt-6x384]").type_name("NAME");
+  app.add_option("--batch", o->batch, "sequences of each rank [1]").type_name("B");
+  app.add_option("--seq", o->seq, "tokens per sequence [the model's]").type_name("T");
+  app.add_option("--sync", o->sync, "how the ranks agree [allreduce]").type_name("METHOD");
+  app.add_option("--steps", o->steps, "steps per round [3]").type_name("N");
+  app.add_option("--rounds", o->rounds, "visits to each job [3]").type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

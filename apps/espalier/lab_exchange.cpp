@@ -146,13 +146,13 @@ int run_lab_exchange(const ExchangeLab& o) {
 
 }  // namespace
 
-void define_lab_exchange(CLI::App& app, Chosen& chosen) {
+void define_lab_exchange(const Arguments& app, Chosen& chosen) {
   auto o = keep<ExchangeLab>(app, chosen, run_lab_exchange);
-  app.add_option("--nproc", o->nproc, "ranks on this machine [4]")->type_name("N");
-  app.add_option("--steps", o->steps, "of each run [6]")->type_name("N");
-  app.add_option("--gbit", o->gbit, "of a link in the modelled table [10]")->type_name("G");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--nproc", o->nproc, "ranks on this machine [4]").type_name("N");
+  app.add_option("--steps", o->steps, "of each run [6]").type_name("N");
+  app.add_option("--gbit", o->gbit, "of a link in the modelled table [10]").type_name("G");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

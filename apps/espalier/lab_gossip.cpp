@@ -123,10 +123,10 @@ int run_lab_gossip(const GossipLab& o) {
 
 }  // namespace
 
-void define_lab_gossip(CLI::App& app, Chosen& chosen) {
+void define_lab_gossip(const Arguments& app, Chosen& chosen) {
   auto o = keep<GossipLab>(app, chosen, run_lab_gossip);
   define_copies_options(app, o->copies);
-  app.add_option("--graph", o->graph, "a graph file to run as well")->type_name("FILE");
+  app.add_option("--graph", o->graph, "a graph file to run as well").type_name("FILE");
 }
 
 }  // namespace esp::app

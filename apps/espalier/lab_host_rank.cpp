@@ -90,7 +90,7 @@ int run_host_rank(const HostRank& o) {
 
 }  // namespace
 
-void define_lab_host_rank(CLI::App& app, Chosen& chosen) {
+void define_lab_host_rank(const Arguments& app, Chosen& chosen) {
   auto o = keep<HostRank>(app, chosen, run_host_rank);
   app.add_option("--algorithm", o->algorithm, "row of the table, or ring_scattered");
   app.add_option("--count", o->count, "floats");

@@ -217,15 +217,15 @@ int run_lab_hosts(const HostsLab& o) {
 
 }  // namespace
 
-void define_lab_hosts(CLI::App& app, Chosen& chosen) {
+void define_lab_hosts(const Arguments& app, Chosen& chosen) {
   auto o = keep<HostsLab>(app, chosen, run_lab_hosts);
-  app.add_option("--hosts", o->hosts, "namespaces [2]")->type_name("M");
-  app.add_option("--ranks", o->ranks, "of each [2]")->type_name("G");
-  app.add_option("--mbit", o->mbit, "Mbit/s of each link [200]")->type_name("R");
-  app.add_option("--bytes", o->bytes, "of the buffer [3145728]")->type_name("S");
-  app.add_option("--repeats", o->repeats, "calls of which the median is taken [3]")->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--hosts", o->hosts, "namespaces [2]").type_name("M");
+  app.add_option("--ranks", o->ranks, "of each [2]").type_name("G");
+  app.add_option("--mbit", o->mbit, "Mbit/s of each link [200]").type_name("R");
+  app.add_option("--bytes", o->bytes, "of the buffer [3145728]").type_name("S");
+  app.add_option("--repeats", o->repeats, "calls of which the median is taken [3]").type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

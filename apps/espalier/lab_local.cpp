@@ -88,10 +88,10 @@ int run_lab_local(const LocalLab& o) {
 
 }  // namespace
 
-void define_lab_local(CLI::App& app, Chosen& chosen) {
+void define_lab_local(const Arguments& app, Chosen& chosen) {
   auto o = keep<LocalLab>(app, chosen, run_lab_local);
   define_copies_options(app, o->copies);
-  app.add_option("--tau", o->periods, "steps between averages [1,2,4,8,16,32]")->delimiter(',')->type_name("N");
+  app.add_option("--tau", o->periods, "steps between averages [1,2,4,8,16,32]").delimiter(',').type_name("N");
 }
 
 }  // namespace esp::app

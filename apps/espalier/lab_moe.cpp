@@ -247,21 +247,21 @@ int run_lab_moe(const LabOptions& options) {
 
 }  // namespace
 
-void define_lab_moe(CLI::App& app, Chosen& chosen) {
+void define_lab_moe(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_moe);
-  app.add_option("--experts", o->runs.experts, "experts of a layer [8]")->type_name("E");
-  app.add_option("--top-k", o->runs.chosen, "experts of a token [2]")->type_name("K");
-  app.add_option("--dim", o->runs.dim, "width of the model [64]")->type_name("H");
-  app.add_option("--ffn", o->runs.ffn, "width of an expert [128]")->type_name("F");
-  app.add_option("--seq", o->runs.seq, "tokens per sequence [64]")->type_name("T");
-  app.add_option("--batch", o->runs.batch, "sequences per step, and of each rank [8]")->type_name("B");
-  app.add_option("--steps", o->runs.steps, "of training [150]")->type_name("N");
-  app.add_option("--aux", o->runs.aux, "weight of the balance loss [0.01]")->type_name("λ");
+  app.add_option("--experts", o->runs.experts, "experts of a layer [8]").type_name("E");
+  app.add_option("--top-k", o->runs.chosen, "experts of a token [2]").type_name("K");
+  app.add_option("--dim", o->runs.dim, "width of the model [64]").type_name("H");
+  app.add_option("--ffn", o->runs.ffn, "width of an expert [128]").type_name("F");
+  app.add_option("--seq", o->runs.seq, "tokens per sequence [64]").type_name("T");
+  app.add_option("--batch", o->runs.batch, "sequences per step, and of each rank [8]").type_name("B");
+  app.add_option("--steps", o->runs.steps, "of training [150]").type_name("N");
+  app.add_option("--aux", o->runs.aux, "weight of the balance loss [0.01]").type_name("λ");
   app.add_option("--ranks", o->runs.ranks, "that divide the experts, one after the other [1,2,4]")
-      ->delimiter(',')
-      ->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+      .delimiter(',')
+      .type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -128,11 +128,11 @@ int run_lab_numbers(const NumbersLab& o) {
 
 }  // namespace
 
-void define_lab_numbers(CLI::App& app, Chosen& chosen) {
+void define_lab_numbers(const Arguments& app, Chosen& chosen) {
   auto o = keep<NumbersLab>(app, chosen, run_lab_numbers);
   app.add_flag("--no-run", o->no_run, "the figures alone, nothing trained");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -151,14 +151,14 @@ int run_lab_offload(const OffloadLab& o) {
 
 }  // namespace
 
-void define_lab_offload(CLI::App& app, Chosen& chosen) {
+void define_lab_offload(const Arguments& app, Chosen& chosen) {
   auto o = keep<OffloadLab>(app, chosen, run_lab_offload);
-  app.add_option("--nproc", o->nproc, "ranks on this machine [2]")->type_name("N");
-  app.add_option("--steps", o->steps, "of each run [12]")->type_name("N");
-  app.add_option("--dim", o->dim, "width of the model [256]")->type_name("D");
-  app.add_option("--layers", o->layers, "of the model [4]")->type_name("L");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--nproc", o->nproc, "ranks on this machine [2]").type_name("N");
+  app.add_option("--steps", o->steps, "of each run [12]").type_name("N");
+  app.add_option("--dim", o->dim, "width of the model [256]").type_name("D");
+  app.add_option("--layers", o->layers, "of the model [4]").type_name("L");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

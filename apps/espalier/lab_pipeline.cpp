@@ -198,15 +198,15 @@ int run_lab_pipeline(const LabOptions& options) {
 
 }  // namespace
 
-void define_lab_pipeline(CLI::App& app, Chosen& chosen) {
+void define_lab_pipeline(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_pipeline);
-  app.add_option("--stages", o->stages, "pipeline stages, a rank each [4]")->type_name("P");
-  app.add_option("--micro-batches", o->micro_batches, "micro-batches of a step [8]")->type_name("M");
-  app.add_option("--chunks", o->chunks, "chunks a stage, of interleaved [2]")->type_name("V");
-  app.add_option("--unit-ms", o->unit_ms, "time of a stage's forward, when executed [4]")->type_name("MS");
-  app.add_option("--schedule", o->files, "a schedule of your own, as text; may be given again")->type_name("FILE");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--stages", o->stages, "pipeline stages, a rank each [4]").type_name("P");
+  app.add_option("--micro-batches", o->micro_batches, "micro-batches of a step [8]").type_name("M");
+  app.add_option("--chunks", o->chunks, "chunks a stage, of interleaved [2]").type_name("V");
+  app.add_option("--unit-ms", o->unit_ms, "time of a stage's forward, when executed [4]").type_name("MS");
+  app.add_option("--schedule", o->files, "a schedule of your own, as text; may be given again").type_name("FILE");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

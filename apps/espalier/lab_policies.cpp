@@ -128,15 +128,15 @@ int run_lab_policies(const PoliciesLab& o) {
 
 }  // namespace
 
-void define_lab_policies(CLI::App& app, Chosen& chosen) {
+void define_lab_policies(const Arguments& app, Chosen& chosen) {
   auto o = keep<PoliciesLab>(app, chosen, run_lab_policies);
-  app.add_option("--model", o->model, "whose layouts are searched [gpt3-13b]")->type_name("NAME");
-  app.add_option("--cluster", o->cluster, "of the catalog [selene]")->type_name("NAME");
-  app.add_option("--gpus", o->gpus, "processors of it [64]")->type_name("N");
-  app.add_option("--global-batch", o->global_batch, "sequences [256]")->type_name("B");
-  app.add_option("--steps", o->steps, "of the real runs [6]")->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--model", o->model, "whose layouts are searched [gpt3-13b]").type_name("NAME");
+  app.add_option("--cluster", o->cluster, "of the catalog [selene]").type_name("NAME");
+  app.add_option("--gpus", o->gpus, "processors of it [64]").type_name("N");
+  app.add_option("--global-batch", o->global_batch, "sequences [256]").type_name("B");
+  app.add_option("--steps", o->steps, "of the real runs [6]").type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

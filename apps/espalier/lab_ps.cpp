@@ -145,16 +145,16 @@ int run_lab_ps(const PsLab& o) {
 
 }  // namespace
 
-void define_lab_ps(CLI::App& app, Chosen& chosen) {
+void define_lab_ps(const Arguments& app, Chosen& chosen) {
   auto o = keep<PsLab>(app, chosen, run_lab_ps);
-  app.add_option("--workers", o->workers, "how many [4]")->type_name("W");
-  app.add_option("--servers", o->servers, "of them, that serve too [2]")->type_name("K");
-  app.add_option("--step-ms", o->step_ms, "what a step takes to compute [10]")->type_name("MS");
-  app.add_option("--slow", o->slow, "times longer on the last worker [4]")->type_name("F");
-  app.add_option("--seconds", o->seconds, "of each mode [2]")->type_name("S");
-  app.add_option("--staleness", o->staleness, "bound of ssp [3]")->type_name("S");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--workers", o->workers, "how many [4]").type_name("W");
+  app.add_option("--servers", o->servers, "of them, that serve too [2]").type_name("K");
+  app.add_option("--step-ms", o->step_ms, "what a step takes to compute [10]").type_name("MS");
+  app.add_option("--slow", o->slow, "times longer on the last worker [4]").type_name("F");
+  app.add_option("--seconds", o->seconds, "of each mode [2]").type_name("S");
+  app.add_option("--staleness", o->staleness, "bound of ssp [3]").type_name("S");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

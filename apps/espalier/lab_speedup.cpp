@@ -140,13 +140,13 @@ int run_lab_speedup(const SpeedupLab& asked) {
 
 }  // namespace
 
-void define_lab_speedup(CLI::App& app, Chosen& chosen) {
+void define_lab_speedup(const Arguments& app, Chosen& chosen) {
   auto o = keep<SpeedupLab>(app, chosen, run_lab_speedup);
-  app.add_option("--ranks", o->ranks, "how many, one after the other [1,2,4,8]")->delimiter(',')->type_name("N");
-  app.add_option("--dim", o->dim, "coordinates, each a problem of its own [2000]")->type_name("D");
-  app.add_option("--lr", o->lr, "step whose noise is measured [0.2]")->type_name("G");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--ranks", o->ranks, "how many, one after the other [1,2,4,8]").delimiter(',').type_name("N");
+  app.add_option("--dim", o->dim, "coordinates, each a problem of its own [2000]").type_name("D");
+  app.add_option("--lr", o->lr, "step whose noise is measured [0.2]").type_name("G");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -129,14 +129,14 @@ int run_lab_staleness(const StalenessLab& o) {
 
 }  // namespace
 
-void define_lab_staleness(CLI::App& app, Chosen& chosen) {
+void define_lab_staleness(const Arguments& app, Chosen& chosen) {
   auto o = keep<StalenessLab>(app, chosen, run_lab_staleness);
-  app.add_option("--most", o->most, "oldest gradients, in steps [3]")->type_name("T");
-  app.add_option("--workers", o->workers, "of the asynchronous runs [4]")->type_name("W");
-  app.add_option("--seconds", o->seconds, "of each of them [1]")->type_name("S");
-  app.add_option("--step-ms", o->step_ms, "what a step takes to compute [4]")->type_name("MS");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--most", o->most, "oldest gradients, in steps [3]").type_name("T");
+  app.add_option("--workers", o->workers, "of the asynchronous runs [4]").type_name("W");
+  app.add_option("--seconds", o->seconds, "of each of them [1]").type_name("S");
+  app.add_option("--step-ms", o->step_ms, "what a step takes to compute [4]").type_name("MS");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

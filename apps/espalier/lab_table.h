@@ -22,14 +22,14 @@ struct Chapter {
 
 std::span<const Chapter> chapters();
 
-void define_lab_activation(CLI::App& app, Chosen& chosen);
-void define_lab_collectives(CLI::App& app, Chosen& chosen);
-void define_lab_exchange(CLI::App& app, Chosen& chosen);
-void define_lab_hosts(CLI::App& app, Chosen& chosen);
-void define_lab_host_rank(CLI::App& app, Chosen& chosen);  // one rank of hosts
-void define_lab_offload(CLI::App& app, Chosen& chosen);
-void define_lab_policies(CLI::App& app, Chosen& chosen);
-void define_lab_staleness(CLI::App& app, Chosen& chosen);
-void define_lab_zeropp(CLI::App& app, Chosen& chosen);
+void define_lab_activation(const Arguments& app, Chosen& chosen);
+void define_lab_collectives(const Arguments& app, Chosen& chosen);
+void define_lab_exchange(const Arguments& app, Chosen& chosen);
+void define_lab_hosts(const Arguments& app, Chosen& chosen);
+void define_lab_host_rank(const Arguments& app, Chosen& chosen);  // one rank of hosts
+void define_lab_offload(const Arguments& app, Chosen& chosen);
+void define_lab_policies(const Arguments& app, Chosen& chosen);
+void define_lab_staleness(const Arguments& app, Chosen& chosen);
+void define_lab_zeropp(const Arguments& app, Chosen& chosen);
 
 }  // namespace esp::app

@@ -272,21 +272,21 @@ int run_lab_tensor(const LabOptions& options) {
 
 }  // namespace
 
-void define_lab_tensor(CLI::App& app, Chosen& chosen) {
+void define_lab_tensor(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_tensor);
-  app.add_option("--nproc", o->nproc, "ranks, as threads of this process [2]")->type_name("T");
-  app.add_option("--batch", o->batch, "sequences [2]")->type_name("B");
-  app.add_option("--seq", o->seq, "tokens of each [64]")->type_name("S");
-  app.add_option("--dim", o->dim, "width of the stream [96]")->type_name("H");
-  app.add_option("--heads", o->heads, "attention heads [12]")->type_name("N");
-  app.add_option("--ffn", o->ffn, "inner width of the perceptron [4·dim]")->type_name("N");
-  app.add_option("--vocab", o->vocab, "classes [500]")->type_name("V");
+  app.add_option("--nproc", o->nproc, "ranks, as threads of this process [2]").type_name("T");
+  app.add_option("--batch", o->batch, "sequences [2]").type_name("B");
+  app.add_option("--seq", o->seq, "tokens of each [64]").type_name("S");
+  app.add_option("--dim", o->dim, "width of the stream [96]").type_name("H");
+  app.add_option("--heads", o->heads, "attention heads [12]").type_name("N");
+  app.add_option("--ffn", o->ffn, "inner width of the perceptron [4·dim]").type_name("N");
+  app.add_option("--vocab", o->vocab, "classes [500]").type_name("V");
   app.add_option("--widths", o->widths, "of the chain y = W₃W₂W₁x: d₀,d₁,d₂,d₃ [96,384,192,96]")
-      ->type_name("D,D,D,D")
-      ->delimiter(',');
-  app.add_option("--columns", o->columns, "of its x [32]")->type_name("B");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+      .type_name("D,D,D,D")
+      .delimiter(',');
+  app.add_option("--columns", o->columns, "of its x [32]").type_name("B");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

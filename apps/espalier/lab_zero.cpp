@@ -115,8 +115,8 @@ std::vector<RankMemory> parse_memory(const Contender& contender) {
   std::vector<RankMemory> ranks;
   for (const bench::Words& words : contender.answer) {
     RankMemory memory;
-    for (const std::string& one : CLI::detail::split(words.at("memory"), ',')) {
-      const std::vector<std::string> parts = CLI::detail::split(one, ':');
+    for (const std::string& one : split(words.at("memory"), ',')) {
+      const std::vector<std::string> parts = split(one, ':');
       memory[parts.at(0)] = {std::strtoull(parts.at(1).c_str(), nullptr, 10),
                              std::strtoull(parts.at(2).c_str(), nullptr, 10)};
     }
@@ -147,7 +147,7 @@ TrainCase case_of(const LabOptions& options, const Stage& stage) {
   it.ranks = options.nproc;
   it.precision = options.precision;
   it.sync = stage.method;
-  if (!stage.settings.empty()) it.settings = CLI::detail::split(std::string(stage.settings), ' ');
+  if (!stage.settings.empty()) it.settings = split(std::string(stage.settings), ' ');
   return it;
 }
 
@@ -271,17 +271,17 @@ int run_lab_zero(const LabOptions& options) {
 
 }  // namespace
 
-void define_lab_zero(CLI::App& app, Chosen& chosen) {
+void define_lab_zero(const Arguments& app, Chosen& chosen) {
   auto o = keep<LabOptions>(app, chosen, run_lab_zero);
-  app.add_option("--nproc", o->nproc, "ranks on this machine [4]")->type_name("N");
-  app.add_option("--model", o->model, "preset [gpt-6x384]")->type_name("NAME");
+  app.add_option("--nproc", o->nproc, "ranks on this machine [4]").type_name("N");
+  app.add_option("--model", o->model, "preset [gpt-6x384]").type_name("NAME");
   app.add_option("--precision", o->precision, "storage type [bf16]")
-      ->type_name("fp32|bf16|fp16")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("--seq", o->seq, "tokens of each rank's one sequence [32]")->type_name("T");
-  app.add_option("--steps", o->steps, "steps before looking [2]")->type_name("N");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+      .type_name("fp32|bf16|fp16")
+      .one_of({"fp32", "bf16", "fp16"});
+  app.add_option("--seq", o->seq, "tokens of each rank's one sequence [32]").type_name("T");
+  app.add_option("--steps", o->steps, "steps before looking [2]").type_name("N");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -133,13 +133,13 @@ int run_lab_zeropp(const ZeroppLab& o) {
 
 }  // namespace
 
-void define_lab_zeropp(CLI::App& app, Chosen& chosen) {
+void define_lab_zeropp(const Arguments& app, Chosen& chosen) {
   auto o = keep<ZeroppLab>(app, chosen, run_lab_zeropp);
-  app.add_option("--steps", o->steps, "of each run [4]")->type_name("N");
-  app.add_option("--dim", o->dim, "width of the model [128]")->type_name("D");
-  app.add_option("--layers", o->layers, "of the model [4]")->type_name("L");
-  app.add_option("--json", o->json, "write the figures as JSON")->type_name("FILE");
-  app.add_option("--out", o->out, "folder for text, JSON and picture")->type_name("DIR");
+  app.add_option("--steps", o->steps, "of each run [4]").type_name("N");
+  app.add_option("--dim", o->dim, "width of the model [128]").type_name("D");
+  app.add_option("--layers", o->layers, "of the model [4]").type_name("L");
+  app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
+  app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }
 
 }  // namespace esp::app

@@ -127,26 +127,25 @@ int run_launch(const LaunchOptions& options) {
 
 }  // namespace
 
-void define_launch(CLI::App& app, Chosen& chosen) {
+void define_launch(const Arguments& app, Chosen& chosen) {
   auto options = keep<LaunchOptions>(app, chosen, run_launch);
   options->chosen = &chosen;
-  app.add_option("--nnodes", options->nnodes, "hosts of the job, or MIN:MAX: they may come and go")
-      ->capture_default_str();
+  app.add_option("--nnodes", options->nnodes, "hosts of the job, or MIN:MAX: they may come and go").show_default();
   app.add_option("--nproc-per-node,--nproc_per_node", options->nproc, "ranks on each host, or auto: one per core")
-      ->capture_default_str();
-  app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0")->capture_default_str();
+      .show_default();
+  app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0").show_default();
   app.add_option("--rdzv-endpoint,--rdzv_endpoint", options->endpoint, "where host 0 listens and the others call")
-      ->type_name("HOST:PORT");
-  app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two")->type_name("HOST");
-  app.add_option("--master-port,--master_port", options->master_port, "")->capture_default_str();
-  app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host")->type_name("NAME");
+      .type_name("HOST:PORT");
+  app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two").type_name("HOST");
+  app.add_option("--master-port,--master_port", options->master_port, "").show_default();
+  app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host").type_name("NAME");
   app.add_option("--secret-file", options->secret_file,
                  "file of mode 0600 with the job's secret, the same on every host")
-      ->type_name("FILE");
+      .type_name("FILE");
   app.add_option("--bind", options->bind, "interface, address or CIDR to listen on; any: all of them");
   app.add_option("--max-restarts,--max_restarts", options->max_restarts, "starts again at most so often")
-      ->capture_default_str();
-  app.add_option("--rdzv-timeout", options->timeout_s, "seconds to wait for the other hosts")->capture_default_str();
+      .show_default();
+  app.add_option("--rdzv-timeout", options->timeout_s, "seconds to wait for the other hosts").show_default();
   app.add_flag("--standalone", options->standalone, "this host alone");
   app.add_flag("--no-reform", options->no_reform, "when a rank fails, all are started again");
   app.add_flag("--no-python,--no_python", options->no_python, "run a .py file as a program");

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/espalier/command.h"
 #include "apps/espalier/option_table.h"
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/version.h"
@@ -66,7 +67,7 @@ std::string option_entry(const OptionText& option) {
   std::string names;
   for (const std::string& name : option.names)
     names += fmt::format("{}\\fB{}\\fR", names.empty() ? "" : ", ", roff(name));
-  if (!option.value.empty()) names += fmt::format(" \\fI{}\\fR", roff(option.value));
+  if (!option.value().empty()) names += fmt::format(" \\fI{}\\fR", roff(option.value()));
   return fmt::format(".TP\n{}\n{}\n", names, roff(option.help.empty() ? "as its name says" : option.help));
 }
 
@@ -104,7 +105,7 @@ std::string run_page() {
   return page + ".SH SEE ALSO\n\\fBespalier\\-train\\fR(1)\n";
 }
 
-std::map<std::string, std::string> all_pages(const CLI::App& root) {
+std::map<std::string, std::string> all_pages(const Arguments& root) {
   std::map<std::string, std::string> pages = {{"espalier-run.5", run_page()}};
   for (const CommandText& it : command_texts(root)) pages[it.joined("-") + ".1"] = page_of(it);
   return pages;
@@ -115,7 +116,7 @@ std::string cell(std::string text) {
   return text;
 }
 
-std::string markdown(const CLI::App& root) {
+std::string markdown(const Arguments& root) {
   std::string text =
       "# Commands\n\nEvery command and every option, from the table that parses them: `espalier man --markdown` writes "
       "this "
@@ -129,7 +130,7 @@ std::string markdown(const CLI::App& root) {
       if (option.names.back() == "--help") continue;
       std::string names;
       for (const std::string& name : option.names) names += fmt::format("{}`{}`", names.empty() ? "" : ", ", name);
-      rows += fmt::format("| {}{} | {} |\n", names, option.value.empty() ? "" : " " + cell(option.value),
+      rows += fmt::format("| {}{} | {} |\n", names, option.value().empty() ? "" : " " + cell(option.value()),
                           cell(option.help));
     }
     if (!rows.empty()) text += "\n| option | what it does |\n|---|---|\n" + rows;
@@ -140,8 +141,9 @@ std::string markdown(const CLI::App& root) {
   return text;
 }
 
-int run_man(const ManFlags& o, const CLI::App& root, const std::vector<std::string>& command) {
+int run_man(const ManFlags& o, const Arguments& root, const std::vector<std::string>& command) {
   if (o.markdown) {
+    if (!command.empty()) throw UsageError(fmt::format("espalier man takes no argument \"{}\"", command.front()));
     fmt::print("{}", markdown(root));
     return static_cast<int>(ExitCode::done);
   }
@@ -170,14 +172,14 @@ int run_man(const ManFlags& o, const CLI::App& root, const std::vector<std::stri
 
 }  // namespace
 
-void define_man(CLI::App& app, Chosen& chosen) {
+void define_man(const Arguments& app, Chosen& chosen) {
   auto o = std::make_shared<ManFlags>();
-  app.add_option("--out", o->out, "write all pages, as DIR/man1/… and DIR/man5/…")->type_name("DIR");
+  app.add_option("--out", o->out, "write all pages, as DIR/man1/… and DIR/man5/…").type_name("DIR");
   app.add_flag("--markdown", o->markdown, "the reference of all commands as Markdown");
   app.footer(
       "espalier man [COMMAND…] prints a page, of the program where none is named; `run` is the run file's.\n"
       "To read one: espalier man plan search | man -l -");
-  app.callback([&chosen, o] { chosen.run = [&chosen, o] { return run_man(*o, *chosen.root, chosen.behind); }; });
+  app.callback([&chosen, o] { chosen.run = [&chosen, o] { return run_man(*o, chosen.root, chosen.behind); }; });
 }
 
 }  // namespace esp::app

@@ -14,9 +14,9 @@ constexpr Command kPlans[] = {
 
 }  // namespace
 
-void define_plan(CLI::App& app, Chosen& chosen) {
+void define_plan(const Arguments& app, Chosen& chosen) {
   define_commands(app, kPlans, chosen);
-  app.require_subcommand(1);
+  app.require_subcommand(1, 1);
 }
 
 }  // namespace esp::app

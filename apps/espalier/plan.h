@@ -5,10 +5,10 @@
 
 namespace esp::app {
 
-void define_plan_estimate(CLI::App& app, Chosen& chosen);
-void define_plan_search(CLI::App& app, Chosen& chosen);
-void define_plan_simulate(CLI::App& app, Chosen& chosen);
-void define_plan_calibrate(CLI::App& app, Chosen& chosen);
-void define_plan_validate(CLI::App& app, Chosen& chosen);
+void define_plan_estimate(const Arguments& app, Chosen& chosen);
+void define_plan_search(const Arguments& app, Chosen& chosen);
+void define_plan_simulate(const Arguments& app, Chosen& chosen);
+void define_plan_calibrate(const Arguments& app, Chosen& chosen);
+void define_plan_validate(const Arguments& app, Chosen& chosen);
 
 }  // namespace esp::app

@@ -231,11 +231,11 @@ int run_calibrate(const Calibrate& o) {
 
 }  // namespace
 
-void define_plan_calibrate(CLI::App& app, Chosen& chosen) {
+void define_plan_calibrate(const Arguments& app, Chosen& chosen) {
   auto o = keep<Calibrate>(app, chosen, run_calibrate);
-  app.add_option("--out", o->out, "the cluster file to write; - is stdout")->type_name("CLUSTER.toml");
-  app.add_option("--name", o->name, "what the cluster is called [this-machine]")->type_name("NAME");
-  app.add_option("--seconds", o->seconds, "spent on kernels [50]")->type_name("S");
+  app.add_option("--out", o->out, "the cluster file to write; - is stdout").type_name("CLUSTER.toml");
+  app.add_option("--name", o->name, "what the cluster is called [this-machine]").type_name("NAME");
+  app.add_option("--seconds", o->seconds, "spent on kernels [50]").type_name("S");
 }
 
 }  // namespace esp::app

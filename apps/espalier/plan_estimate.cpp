@@ -209,13 +209,13 @@ int run_plan_estimate(const EstimatePlan& o) {
 
 }  // namespace
 
-void define_plan_estimate(CLI::App& app, Chosen& chosen) {
+void define_plan_estimate(const Arguments& app, Chosen& chosen) {
   auto o = keep<EstimatePlan>(app, chosen, run_plan_estimate);
   add_plan_inputs(app, o->inputs);
-  app.add_option("--tokens", o->tokens, "cost of a whole training: 300B, 1.4T or chinchilla")->type_name("N");
+  app.add_option("--tokens", o->tokens, "cost of a whole training: 300B, 1.4T or chinchilla").type_name("N");
   app.add_flag("--list", o->list, "the clusters, processors, software and models there are");
-  app.add_option("--json", o->json, "write everything as JSON; - is stdout")->type_name("FILE");
-  app.add_option("--html", o->html, "write a page: memory, timeline, traffic")->type_name("FILE");
+  app.add_option("--json", o->json, "write everything as JSON; - is stdout").type_name("FILE");
+  app.add_option("--html", o->html, "write a page: memory, timeline, traffic").type_name("FILE");
 }
 
 }  // namespace esp::app

@@ -258,52 +258,52 @@ Planned read_plan_inputs(const PlanInputs& o) {
   return planned;
 }
 
-void add_plan_inputs(CLI::App& app, PlanInputs& o, bool policy) {
+void add_plan_inputs(const Arguments& app, PlanInputs& o, bool policy) {
   app.add_option("--model", o.model, "a preset, a Hugging Face config.json or a folder with one")
-      ->type_name("NAME|FILE");
-  app.add_option("--run", o.run, "a run file: its model and policy")->type_name("RUN.toml");
-  app.add_option("--set", o.overrides, "override a key of the run file")->type_name("S.K=V");
-  app.add_option("--seq", o.seq, "tokens per sequence")->type_name("T");
-  app.add_option("--vocab", o.vocab, "token ids")->type_name("V");
-  app.add_option("--cluster", o.cluster, "a shipped cluster, or a file of one's own")->type_name("NAME|FILE.toml");
-  app.add_option("--processor", o.processor, "instead of a cluster: so many of these")->type_name("NAME|FILE.toml");
-  app.add_option("--gpus", o.gpus, "processors used; of a cluster, so many of them")->type_name("N");
-  app.add_option("--per-node", o.per_node, "processors per node")->type_name("N");
-  app.add_option("--net-gbps", o.net_gbps, "network of a node, Gb/s")->type_name("G");
-  app.add_option("--catalog", o.catalog, "more processors, links and clusters")->type_name("FILE.toml");
-  app.add_option("--global-batch", o.global_batch, "sequences per step")->type_name("B");
-  app.add_option("--precision", o.precision, "of products: fp32, tf32, fp16, bf16, fp8")->type_name("P");
+      .type_name("NAME|FILE");
+  app.add_option("--run", o.run, "a run file: its model and policy").type_name("RUN.toml");
+  app.add_option("--set", o.overrides, "override a key of the run file").type_name("S.K=V");
+  app.add_option("--seq", o.seq, "tokens per sequence").type_name("T");
+  app.add_option("--vocab", o.vocab, "token ids").type_name("V");
+  app.add_option("--cluster", o.cluster, "a shipped cluster, or a file of one's own").type_name("NAME|FILE.toml");
+  app.add_option("--processor", o.processor, "instead of a cluster: so many of these").type_name("NAME|FILE.toml");
+  app.add_option("--gpus", o.gpus, "processors used; of a cluster, so many of them").type_name("N");
+  app.add_option("--per-node", o.per_node, "processors per node").type_name("N");
+  app.add_option("--net-gbps", o.net_gbps, "network of a node, Gb/s").type_name("G");
+  app.add_option("--catalog", o.catalog, "more processors, links and clusters").type_name("FILE.toml");
+  app.add_option("--global-batch", o.global_batch, "sequences per step").type_name("B");
+  app.add_option("--precision", o.precision, "of products: fp32, tf32, fp16, bf16, fp8").type_name("P");
   app.add_option("--software", o.software, "whose runtime: megatron-core, fsdp, deepspeed, espalier …")
-      ->type_name("NAME");
-  app.add_option("--optimizer", o.optimizer, "adam, adamw or sgd")->type_name("NAME");
-  app.add_option("--threads", o.threads, "of a rank on a cpu")->type_name("N");
+      .type_name("NAME");
+  app.add_option("--optimizer", o.optimizer, "adam, adamw or sgd").type_name("NAME");
+  app.add_option("--threads", o.threads, "of a rank on a cpu").type_name("N");
   app.add_flag("--no-flash", o.no_flash, "attention stores its scores");
   app.add_flag("--no-overlap", o.no_overlap, "nothing hides behind compute");
   app.add_flag("--dropout", o.dropout, "masks are drawn and kept");
   if (!policy) return;
-  app.add_option("--tp", o.tp, "tensor parallel")->type_name("N");
-  app.add_option("--pp", o.pp, "pipeline stages")->type_name("N");
-  app.add_option("--dp", o.dp, "copies; left out: what is left")->type_name("N");
-  app.add_option("--cp", o.cp, "context parallel")->type_name("N");
-  app.add_option("--ep", o.ep, "expert parallel")->type_name("N");
-  app.add_option("--expert-tp", o.expert_tp, "ranks an expert is divided over")->type_name("N");
-  app.add_option("--expert-nodes", o.expert_nodes, "nodes a token's experts lie in; 0: any")->type_name("N");
+  app.add_option("--tp", o.tp, "tensor parallel").type_name("N");
+  app.add_option("--pp", o.pp, "pipeline stages").type_name("N");
+  app.add_option("--dp", o.dp, "copies; left out: what is left").type_name("N");
+  app.add_option("--cp", o.cp, "context parallel").type_name("N");
+  app.add_option("--ep", o.ep, "expert parallel").type_name("N");
+  app.add_option("--expert-tp", o.expert_tp, "ranks an expert is divided over").type_name("N");
+  app.add_option("--expert-nodes", o.expert_nodes, "nodes a token's experts lie in; 0: any").type_name("N");
   app.add_flag("--sequence", o.sequence, "sequence parallel within tp");
-  app.add_option("--context", o.context, "ring, ulysses or allgather")->type_name("NAME");
+  app.add_option("--context", o.context, "ring, ulysses or allgather").type_name("NAME");
   app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min or dualpipe")
-      ->type_name("NAME");
-  app.add_option("--interleave", o.interleave, "chunks per stage")->type_name("V");
-  app.add_option("--stage-layers", o.stage_layers, "layers of each piece")->type_name("N,N,N");
+      .type_name("NAME");
+  app.add_option("--interleave", o.interleave, "chunks per stage").type_name("V");
+  app.add_option("--stage-layers", o.stage_layers, "layers of each piece").type_name("N,N,N");
   app.add_flag("--vocab-parallel", o.vocab_parallel, "the head's vocabulary spread over the stages");
-  app.add_option("--micro-batch", o.micro_batch, "sequences per forward pass")->type_name("B");
-  app.add_option("--zero", o.zero, "ZeRO's stage, 0 to 3")->type_name("Z");
-  app.add_option("--shard-group", o.shard_group, "ranks states are sharded over; 0: all copies")->type_name("N");
+  app.add_option("--micro-batch", o.micro_batch, "sequences per forward pass").type_name("B");
+  app.add_option("--zero", o.zero, "ZeRO's stage, 0 to 3").type_name("Z");
+  app.add_option("--shard-group", o.shard_group, "ranks states are sharded over; 0: all copies").type_name("N");
   app.add_flag("--keep-gathered", o.keep_gathered, "zero 3: weights stay after forward");
   app.add_flag("--quantised", o.quantised, "zero 3: ZeRO++, all three parts");
-  app.add_option("--offload", o.offload, "optimizer's states: none, host or file")->type_name("TIER");
-  app.add_option("--compress", o.compress, "gradients between copies, as sync.compress")->type_name("NAME");
-  app.add_option("--recompute", o.recompute, "none, selective or full")->type_name("NAME");
-  app.add_option("--recompute-layers", o.recompute_layers, "of a stage, with full")->type_name("N");
+  app.add_option("--offload", o.offload, "optimizer's states: none, host or file").type_name("TIER");
+  app.add_option("--compress", o.compress, "gradients between copies, as sync.compress").type_name("NAME");
+  app.add_option("--recompute", o.recompute, "none, selective or full").type_name("NAME");
+  app.add_option("--recompute-layers", o.recompute_layers, "of a stage, with full").type_name("N");
   app.add_flag("--overlap-tp", o.overlap_tp, "tensor collectives hide behind products");
 }
 

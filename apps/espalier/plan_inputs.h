@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "apps/espalier/arguments.h"
 #include "esp/plan/catalog.h"
 #include "esp/plan/cluster.h"
 #include "esp/plan/policy.h"
@@ -35,7 +34,7 @@ struct PlanInputs {
 };
 
 // `policy`: whether the layout can be given too (a search finds it).
-void add_plan_inputs(CLI::App& app, PlanInputs& inputs, bool policy = true);
+void add_plan_inputs(const Arguments& app, PlanInputs& inputs, bool policy = true);
 
 struct Planned {
   plan::Shape shape;

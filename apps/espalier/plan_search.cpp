@@ -201,30 +201,30 @@ int run_search(const SearchFlags& o) {
 
 }  // namespace
 
-void define_plan_search(CLI::App& app, Chosen& chosen) {
+void define_plan_search(const Arguments& app, Chosen& chosen) {
   auto o = keep<SearchFlags>(app, chosen, run_search);
   add_plan_inputs(app, o->inputs, false);
   app.add_option("--method", o->method,
                  "exhaustive, dynamic, integer, evolution, annealing, gradient, or all [integer]")
-      ->type_name("NAME");
-  app.add_option("--objective", o->objective, "time, cost, memory or goodput [time]")->type_name("NAME");
+      .type_name("NAME");
+  app.add_option("--objective", o->objective, "time, cost, memory or goodput [time]").type_name("NAME");
   app.add_option("--choose-gpus", o->choices, "numbers of processors to choose from, for cost")
-      ->type_name("N,N,…")
-      ->delimiter(',');
+      .type_name("N,N,…")
+      .delimiter(',');
   app.add_option("--axis", o->axes, "only these values of an axis: tp=4,8, schedule=1f1b,interleaved:2 …; may repeat")
-      ->type_name("AXIS=V,V")
-      ->allow_extra_args(false);
+      .type_name("AXIS=V,V")
+      .one_word_each();
   app.add_option("--also", o->also, "one pipeline over these processors too, as dgx-1:16; may repeat")
-      ->type_name("CLUSTER:N")
-      ->allow_extra_args(false);
-  app.add_option("--top", o->top, "so many of the best [10]")->type_name("K");
+      .type_name("CLUSTER:N")
+      .one_word_each();
+  app.add_option("--top", o->top, "so many of the best [10]").type_name("K");
   app.add_flag("--pareto", o->pareto, "the front of time against memory as well");
   app.add_flag("--explain", o->explain, "why the best is the best, and what binds it");
-  app.add_option("--seed", o->seed, "of methods that draw [1]")->type_name("S");
-  app.add_option("--evaluations", o->evaluations, "most that methods that draw ask about")->type_name("N");
-  app.add_option("--json", o->json, "results for programs; - is stdout")->type_name("FILE");
-  app.add_option("--html", o->html, "a page with the landscape of what was searched")->type_name("FILE");
-  app.add_option("--out", o->out, "the best as a run file")->type_name("RUN.toml");
+  app.add_option("--seed", o->seed, "of methods that draw [1]").type_name("S");
+  app.add_option("--evaluations", o->evaluations, "most that methods that draw ask about").type_name("N");
+  app.add_option("--json", o->json, "results for programs; - is stdout").type_name("FILE");
+  app.add_option("--html", o->html, "a page with the landscape of what was searched").type_name("FILE");
+  app.add_option("--out", o->out, "the best as a run file").type_name("RUN.toml");
 }
 
 }  // namespace esp::app

@@ -154,19 +154,19 @@ int run_simulate(const Simulate& o) {
 
 }  // namespace
 
-void define_plan_simulate(CLI::App& app, Chosen& chosen) {
+void define_plan_simulate(const Arguments& app, Chosen& chosen) {
   auto o = keep<Simulate>(app, chosen, run_simulate);
   add_plan_inputs(app, o->inputs);
-  app.add_option("--straggler", o->stragglers, "a slow rank and its factor; may be repeated")->type_name("RANK:FACTOR");
-  app.add_option("--mtbf", o->mtbf_hours, "hours between failures of one node [the cluster's]")->type_name("H");
-  app.add_option("--checkpoint-s", o->checkpoint_s, "the job stands while one is written [60]")->type_name("S");
-  app.add_option("--restart-s", o->restart_s, "from a failure until it works again [300]")->type_name("S");
-  app.add_option("--interval-s", o->interval_s, "of work between checkpoints [Daly's]")->type_name("S");
-  app.add_option("--days", o->days, "of work to draw failures for [365]")->type_name("D");
-  app.add_option("--seed", o->seed, "of the failures drawn [1]")->type_name("N");
+  app.add_option("--straggler", o->stragglers, "a slow rank and its factor; may be repeated").type_name("RANK:FACTOR");
+  app.add_option("--mtbf", o->mtbf_hours, "hours between failures of one node [the cluster's]").type_name("H");
+  app.add_option("--checkpoint-s", o->checkpoint_s, "the job stands while one is written [60]").type_name("S");
+  app.add_option("--restart-s", o->restart_s, "from a failure until it works again [300]").type_name("S");
+  app.add_option("--interval-s", o->interval_s, "of work between checkpoints [Daly's]").type_name("S");
+  app.add_option("--days", o->days, "of work to draw failures for [365]").type_name("D");
+  app.add_option("--seed", o->seed, "of the failures drawn [1]").type_name("N");
   app.add_flag("--bench", o->bench, "say how many events a second were simulated");
-  app.add_option("--trace", o->trace, "write the timeline for Perfetto")->type_name("FILE");
-  app.add_option("--json", o->json, "write the figures as JSON; - is stdout")->type_name("FILE");
+  app.add_option("--trace", o->trace, "write the timeline for Perfetto").type_name("FILE");
+  app.add_option("--json", o->json, "write the figures as JSON; - is stdout").type_name("FILE");
 }
 
 }  // namespace esp::app

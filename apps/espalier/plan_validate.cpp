@@ -70,13 +70,13 @@ int run_plan_validate(const ValidatePlan& o) {
 
 }  // namespace
 
-void define_plan_validate(CLI::App& app, Chosen& chosen) {
+void define_plan_validate(const Arguments& app, Chosen& chosen) {
   auto o = keep<ValidatePlan>(app, chosen, run_plan_validate);
-  app.add_option("--rows", o->rows, "table of results, comma-separated")->required()->type_name("FILE.csv");
-  app.add_option("--calibrate", o->calibrate, "fit one scalar per source on so many of its rows [0]")->type_name("K");
-  app.add_option("--catalog", o->cluster, "processors and links of one's own")->type_name("FILE.toml");
+  app.add_option("--rows", o->rows, "table of results, comma-separated").required().type_name("FILE.csv");
+  app.add_option("--calibrate", o->calibrate, "fit one scalar per source on so many of its rows [0]").type_name("K");
+  app.add_option("--catalog", o->cluster, "processors and links of one's own").type_name("FILE.toml");
   app.add_flag("--brief", o->brief, "sources only, not their rows");
-  app.add_option("--json", o->json, "write rows and sources as JSON; - is stdout")->type_name("FILE");
+  app.add_option("--json", o->json, "write rows and sources as JSON; - is stdout").type_name("FILE");
 }
 
 }  // namespace esp::app

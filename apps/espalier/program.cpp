@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
-#include "apps/espalier/help_text.h"
 #include "apps/espalier/hygiene.h"
+#include "apps/espalier/parser.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/version.h"
 #include "esp/base/error.h"
@@ -24,65 +24,68 @@ constexpr std::string_view kFooter =
     "Exit codes: 0 done, 1 internal error, 2 usage or configuration, 3 communication, 4 files or data,\n"
     "75 stopped after a checkpoint (requeue me), 128+n killed by signal n.";
 
-std::vector<std::string_view> visible_commands(const CLI::App& app, std::vector<std::string>& keep) {
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); }))
-    keep.push_back(sub->get_name());
+std::vector<std::string_view> visible_commands(const Arguments& at, std::vector<std::string>& keep) {
+  for (const Arguments& sub : at.subcommands())
+    if (!sub.hidden()) keep.push_back(sub.name());
   return {keep.begin(), keep.end()};
 }
 
-std::vector<std::string_view> known_options(const CLI::App& app, std::vector<std::string>& keep) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    for (const std::string& name : option->get_lnames()) keep.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) keep.push_back("-" + name);
-  }
+std::vector<std::string_view> known_options(const Arguments& at, std::vector<std::string>& keep) {
+  for (const OptionText& option : at.options())
+    if (!option.hidden && !option.positional) keep.insert(keep.end(), option.names.begin(), option.names.end());
   return {keep.begin(), keep.end()};
 }
 
-// The subcommand the words lead to, and the first word that leads nowhere.
-CLI::App* walk(CLI::App& root, int argc, char** argv, std::string& stray) {
-  CLI::App* at = &root;
+// The subcommand the words lead to, what it is called, and the first word that leads nowhere.
+Arguments walk(const Arguments& root, int argc, char** argv, std::string& path, std::string& stray) {
+  Arguments at = root;
   for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    auto subs = at->get_subcommands([](CLI::App*) { return true; });
+    const std::string word = argv[i];
+    const std::vector<Arguments> subs = at.subcommands();
     if (subs.empty() || word.starts_with("-")) break;
-    auto named = [&](CLI::App* sub) { return sub->get_name() == word; };
-    auto found = std::find_if(subs.begin(), subs.end(), named);
-    CLI::App* next = found == subs.end() ? nullptr : *found;
-    if (!next) {
+    const auto found = std::find_if(subs.begin(), subs.end(), [&](const Arguments& sub) { return sub.name() == word; });
+    if (found == subs.end()) {
       stray = word;
       break;
     }
-    at = next;
+    at = *found;
+    path += " " + word;
   }
   return at;
 }
 
-// CLI11 says what was wrong; we add what would have worked.
-[[noreturn]] void explain(CLI::App& root, int argc, char** argv, const CLI::ParseError& error) {
-  std::string stray;
-  CLI::App* at = walk(root, argc, argv, stray);
+// The parser says what was wrong; we add what would have worked.
+[[noreturn]] void explain(const Arguments& root, int argc, char** argv, const Parser::Outcome& outcome) {
+  std::string stray, path;
+  const Arguments at = walk(root, argc, argv, path, stray);
   std::vector<std::string> keep;
-  std::string path = at == &root ? "" : " " + at->get_name();
-  if (at->get_parent() && at->get_parent() != &root) path = " " + at->get_parent()->get_name() + path;
-  if (!stray.empty()) unknown_name("command", stray, visible_commands(*at, keep));
-  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
-    for (std::string word : at->remaining()) {
+  if (!stray.empty()) unknown_name("command", stray, visible_commands(at, keep));
+  if (outcome.strays) {
+    for (const std::string& word : at.strays()) {
       if (!word.starts_with("-")) throw UsageError(fmt::format("espalier{} takes no argument \"{}\"", path, word));
-      std::string_view near = nearest_name(word.substr(0, word.find('=')), known_options(*at, keep));
+      std::string_view near = nearest_name(word.substr(0, word.find('=')), known_options(at, keep));
       throw UsageError(fmt::format("espalier{} has no option {}{}; see espalier{} --help", path, word,
                                    near.empty() ? "" : fmt::format("; did you mean {}?", near), path));
     }
   }
-  throw UsageError(fmt::format("{}; see espalier{} --help", error.what(), path));
+  throw UsageError(fmt::format("{}; see espalier{} --help", outcome.complaint, path));
+}
+
+// Whether the word names an option whose value is the next word.
+bool wants_next(const Arguments& command, const std::string& word) {
+  for (const OptionText& option : command.options())
+    for (const std::string& name : option.names)
+      if (name == word && !option.positional) return option.takes_value;
+  return false;
 }
 
 // Where a command that runs another begins to speak of that one: behind `--`, or at the first word that is neither an
 // option nor an option's value. What follows is taken off, unread.
-int take_other(const CLI::App& root, int argc, char** argv, std::vector<std::string>& behind) {
+int take_other(const Arguments& root, int argc, char** argv, std::vector<std::string>& behind) {
   auto runs_other = [&](const Command& row) { return argc > 1 && row.runs_other && row.name == argv[1]; };
   if (std::none_of(commands().begin(), commands().end(), runs_other)) return argc;
-  const CLI::App& command = *root.get_subcommand(argv[1]);
+  std::string path, stray;
+  const Arguments command = walk(root, 2, argv, path, stray);
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     const bool separator = word == "--";
@@ -90,32 +93,23 @@ int take_other(const CLI::App& root, int argc, char** argv, std::vector<std::str
       behind.assign(argv + i + (separator ? 1 : 0), argv + argc);
       return i;
     }
-    const CLI::Option* option = command.get_option_no_throw(word);
-    if (option && option->get_type_size() > 0) ++i;  // its value
+    if (wants_next(command, word)) ++i;
   }
   return argc;
 }
 
 int run(int argc, char** argv) {
-  CLI::App root{"Espalier: distributed training of large models, and the collectives under it", "espalier"};
-  root.set_version_flag(
-      "--version,-V", [] { return version_text(); }, "version, compiler, and what was found");
-  root.formatter(std::make_shared<HelpText>());
-  root.get_formatter()->column_width(36);
-  root.footer(std::string(kFooter));
+  Parser parser({"espalier", "Espalier: distributed training of large models, and the collectives under it",
+                 std::string(kFooter), version_text, "version, compiler, and what was found"});
   Chosen chosen;
-  chosen.root = &root;
-  define_commands(root, commands(), chosen);
-  argc = take_other(root, argc, argv, chosen.behind);
-  try {
-    root.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help, --version
-    return root.exit(asked);
-  } catch (const CLI::ParseError& error) {
-    explain(root, argc, argv, error);
-  }
+  chosen.root = parser.root();
+  define_commands(chosen.root, commands(), chosen);
+  argc = take_other(chosen.root, argc, argv, chosen.behind);
+  const Parser::Outcome outcome = parser.parse(argc, argv);
+  if (outcome.kind == Parser::Outcome::Kind::answered) return outcome.exit_code;
+  if (outcome.kind == Parser::Outcome::Kind::refused) explain(chosen.root, argc, argv, outcome);
   if (!chosen.run) {
-    fmt::print("{}", root.help());
+    fmt::print("{}", parser.help());
     return 0;
   }
   return chosen.run();

@@ -38,10 +38,10 @@ int run_report(const Report& o) {
 
 }  // namespace
 
-void define_report(CLI::App& app, Chosen& chosen) {
+void define_report(const Arguments& app, Chosen& chosen) {
   auto o = keep<Report>(app, chosen, run_report);
-  app.add_option("folders", o->folders, "one run folder, or several to compare")->type_name("RUN_DIR")->required();
-  app.add_option("--out", o->out, "the page [RUN_DIR/report.html]; - is stdout")->type_name("FILE");
+  app.add_option("folders", o->folders, "one run folder, or several to compare").type_name("RUN_DIR").required();
+  app.add_option("--out", o->out, "the page [RUN_DIR/report.html]; - is stdout").type_name("FILE");
 }
 
 }  // namespace esp::app

@@ -202,46 +202,46 @@ constexpr std::string_view kWhich =
     "A tokenizer is \"byte\", a tokenizer.json, a .tiktoken or .model file, a vocab.txt, or a folder with one of them\n"
     "or with vocab.json and merges.txt.";
 
-void define_train(CLI::App& app, Chosen& chosen) {
+void define_train(const Arguments& app, Chosen& chosen) {
   auto o = keep<TrainOptions>(app, chosen, run_train);
-  app.add_option("files", o->files, "text to learn from")->type_name("FILE")->required();
+  app.add_option("files", o->files, "text to learn from").type_name("FILE").required();
   app.add_option("-v,--vocab", o->bpe.vocab_size, "tokens, special ones and the 256 bytes included")
-      ->type_name("N")
-      ->required();
+      .type_name("N")
+      .required();
   app.add_option("-o,--output", o->output, "where to write, - for standard output")
-      ->type_name("tokenizer.json")
-      ->required();
-  app.add_option("--pattern", o->pattern, "how text is split first [gpt2]")->type_name(pattern_names());
-  app.add_option("--special", o->special, "special tokens, first in the vocabulary [<|endoftext|>]")->type_name("NAME");
-  app.add_option("--min-count", o->bpe.min_count, "a pair must occur so often to be merged [2]")->type_name("N");
-  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [4194304]")->type_name("N");
+      .type_name("tokenizer.json")
+      .required();
+  app.add_option("--pattern", o->pattern, "how text is split first [gpt2]").type_name(pattern_names());
+  app.add_option("--special", o->special, "special tokens, first in the vocabulary [<|endoftext|>]").type_name("NAME");
+  app.add_option("--min-count", o->bpe.min_count, "a pair must occur so often to be merged [2]").type_name("N");
+  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [4194304]").type_name("N");
   o->bpe.threads = 0;
-  app.add_option("--threads", o->bpe.threads, "threads [all cores]")->type_name("N");
+  app.add_option("--threads", o->bpe.threads, "threads [all cores]").type_name("N");
   app.footer("The result depends on the text and these options, not on the threads. `tokenizers` reads it.");
 }
 
-void define_encode(CLI::App& app, Chosen& chosen) {
+void define_encode(const Arguments& app, Chosen& chosen) {
   auto o = keep<EncodeOptions>(app, chosen, run_encode);
-  app.add_option("files", o->files, "text [standard input]")->type_name("FILE");
-  app.add_option("-t,--tokenizer", o->tokenizer, "which tokenizer")->type_name("PATH")->required();
-  auto* ids = app.add_flag("--ids", o->ids, "print ids (as without any of these)");
-  auto* count = app.add_flag("--count", o->count, "print how many there are instead")->excludes(ids);
-  app.add_flag("--pieces", o->pieces, "print the text of each instead, | between")->excludes(ids)->excludes(count);
-  auto* lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
-  app.add_flag("-0,--null", o->null, "texts end with a zero byte")->excludes(lines);
+  app.add_option("files", o->files, "text [standard input]").type_name("FILE");
+  app.add_option("-t,--tokenizer", o->tokenizer, "which tokenizer").type_name("PATH").required();
+  const Argument ids = app.add_flag("--ids", o->ids, "print ids (as without any of these)");
+  const Argument count = app.add_flag("--count", o->count, "print how many there are instead").excludes(ids);
+  app.add_flag("--pieces", o->pieces, "print the text of each instead, | between").excludes(ids).excludes(count);
+  const Argument lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
+  app.add_flag("-0,--null", o->null, "texts end with a zero byte").excludes(lines);
   app.add_flag("--ordinary", o->ordinary, "special tokens in the text are plain text");
   app.add_option("--pattern", o->pattern, "how text is split, for a .tiktoken file that does not say")
-      ->type_name(pattern_names());
+      .type_name(pattern_names());
   app.footer(std::string(kWhich));
 }
 
-void define_decode(CLI::App& app, Chosen& chosen) {
+void define_decode(const Arguments& app, Chosen& chosen) {
   auto o = keep<DecodeOptions>(app, chosen, run_decode);
-  app.add_option("files", o->files, "ids [standard input]")->type_name("FILE");
-  app.add_option("-t,--tokenizer", o->tokenizer, "which tokenizer")->type_name("PATH")->required();
-  app.add_option("--ids", o->ids, "the ids themselves, commas or spaces between")->type_name("LIST");
-  auto* lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
-  app.add_flag("-0,--null", o->null, "each line is a text; end each with a zero byte")->excludes(lines);
+  app.add_option("files", o->files, "ids [standard input]").type_name("FILE");
+  app.add_option("-t,--tokenizer", o->tokenizer, "which tokenizer").type_name("PATH").required();
+  app.add_option("--ids", o->ids, "the ids themselves, commas or spaces between").type_name("LIST");
+  const Argument lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
+  app.add_flag("-0,--null", o->null, "each line is a text; end each with a zero byte").excludes(lines);
   app.footer(std::string(kWhich));
 }
 
@@ -253,9 +253,9 @@ constexpr Command kTokenizerCommands[] = {
 
 }  // namespace
 
-void define_tokenizer(CLI::App& app, Chosen& chosen) {
+void define_tokenizer(const Arguments& app, Chosen& chosen) {
   define_commands(app, kTokenizerCommands, chosen);
-  app.require_subcommand(1);
+  app.require_subcommand(1, 1);
 }
 
 }  // namespace esp::app

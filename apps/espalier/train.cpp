@@ -168,20 +168,20 @@ int run_train(const TrainOptions& options) {
 
 }  // namespace
 
-void define_train(CLI::App& app, Chosen& chosen) {
+void define_train(const Arguments& app, Chosen& chosen) {
   auto options = keep<TrainOptions>(app, chosen, run_train);
-  app.add_option("run_file", options->run_file, "the run file (TOML)")->type_name("RUN.toml");
-  app.add_option("--nproc", options->nproc, "ranks to start on this machine")->capture_default_str();
+  app.add_option("run_file", options->run_file, "the run file (TOML)").type_name("RUN.toml");
+  app.add_option("--nproc", options->nproc, "ranks to start on this machine").show_default();
   app.add_option("--set", options->overrides, "section.key=value, over the run file; may be given often")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--run-dir", options->run_dir, "the run folder, over run.dir")->type_name("DIR");
+      .type_name("KEY=VALUE")
+      .one_word_each();
+  app.add_option("--run-dir", options->run_dir, "the run folder, over run.dir").type_name("DIR");
   app.add_flag("--keys", options->keys, "print every key of the run file, and stop");
   app.add_flag("--force", options->force, "train with a compressor that diverges by theory, with a warning");
   app.add_option("--resume", options->resume, "auto, none or a checkpoint's path, over checkpoint.resume");
   app.add_option("--cluster", options->cluster, "for parallel.layout = auto: the cluster, over this machine's")
-      ->type_name("NAME|FILE.toml");
-  app.add_option("--live-columns", options->live_columns, "")->group("");
+      .type_name("NAME|FILE.toml");
+  app.add_option("--live-columns", options->live_columns, "").hide();
 }
 
 }  // namespace esp::app

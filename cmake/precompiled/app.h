@@ -3,5 +3,4 @@
 
 #include "cmake/precompiled/common.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

@@ -1,0 +1,182 @@
+#include "apps/espalier/arguments.h"
+
+#include <cstdint>
+#include <optional>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+namespace esp::app {
+
+Argument Argument::type_name(const std::string& name) const {
+  return Argument(option_->type_name(name));
+}
+
+Argument Argument::show_default() const {
+  return Argument(option_->capture_default_str());
+}
+
+Argument Argument::required() const {
+  return Argument(option_->required());
+}
+
+Argument Argument::delimiter(char between) const {
+  return Argument(option_->delimiter(between));
+}
+
+Argument Argument::one_word_each() const {
+  return Argument(option_->allow_extra_args(false));
+}
+
+Argument Argument::excludes(const Argument& other) const {
+  return Argument(option_->excludes(other.option_));
+}
+
+Argument Argument::hide() const {
+  return Argument(option_->group(""));
+}
+
+Argument Argument::one_of(std::initializer_list<const char*> words) const {
+  return Argument(option_->check(CLI::IsMember(std::vector<std::string>(words.begin(), words.end()))));
+}
+
+Argument Argument::positive() const {
+  return Argument(option_->check(CLI::PositiveNumber));
+}
+
+Argument Argument::non_negative() const {
+  return Argument(option_->check(CLI::NonNegativeNumber));
+}
+
+template <typename Number>
+Argument Argument::within(Number least, Number most) const {
+  return Argument(option_->check(CLI::Range(least, most)));
+}
+
+template Argument Argument::within(int, int) const;
+template Argument Argument::within(int64_t, int64_t) const;
+template Argument Argument::within(double, double) const;
+
+template <typename Value>
+Argument Arguments::add_option(const std::string& names, Value& value, const std::string& help) const {
+  return Argument(app_->add_option(names, value, help));
+}
+
+#define ESP_OPTION_TYPE(...) \
+  template Argument Arguments::add_option(const std::string&, __VA_ARGS__&, const std::string&) const
+ESP_OPTION_TYPE(std::string);
+ESP_OPTION_TYPE(std::vector<std::string>);
+ESP_OPTION_TYPE(bool);
+ESP_OPTION_TYPE(int);
+ESP_OPTION_TYPE(int64_t);
+ESP_OPTION_TYPE(uint16_t);
+ESP_OPTION_TYPE(uint32_t);
+ESP_OPTION_TYPE(uint64_t);
+ESP_OPTION_TYPE(float);
+ESP_OPTION_TYPE(double);
+ESP_OPTION_TYPE(std::vector<int>);
+ESP_OPTION_TYPE(std::vector<int64_t>);
+ESP_OPTION_TYPE(std::vector<double>);
+ESP_OPTION_TYPE(std::optional<int>);
+ESP_OPTION_TYPE(std::optional<int64_t>);
+ESP_OPTION_TYPE(std::optional<double>);
+#undef ESP_OPTION_TYPE
+
+Argument Arguments::add_option_function(const std::string& names, std::function<void(const std::string&)> read,
+                                        const std::string& help) const {
+  return Argument(app_->add_option_function<std::string>(names, read, help));
+}
+
+Argument Arguments::add_flag(const std::string& names, bool& value, const std::string& help) const {
+  return Argument(app_->add_flag(names, value, help));
+}
+
+Arguments Arguments::add_subcommand(const std::string& name, const std::string& help) const {
+  return Arguments(app_->add_subcommand(name, help));
+}
+
+void Arguments::require_subcommand(int least, int most) const {
+  app_->require_subcommand(static_cast<size_t>(least), static_cast<size_t>(most));
+}
+
+void Arguments::footer(const std::string& text) const {
+  app_->footer(text);
+}
+
+void Arguments::hide() const {
+  app_->group("");
+}
+
+void Arguments::callback(std::function<void()> after_parsing) const {
+  app_->callback(std::move(after_parsing));
+}
+
+std::string Arguments::name() const {
+  return app_->get_name();
+}
+
+std::string Arguments::help() const {
+  return app_->get_description();
+}
+
+std::string Arguments::footer() const {
+  return app_->get_footer();
+}
+
+bool Arguments::hidden() const {
+  return app_->get_group().empty();
+}
+
+bool Arguments::has_chosen_subcommand() const {
+  return !app_->get_subcommands().empty();
+}
+
+std::vector<std::string> Arguments::strays() const {
+  return app_->remaining();
+}
+
+std::vector<OptionText> Arguments::options() const {
+  std::vector<OptionText> texts;
+  for (const CLI::Option* option : std::as_const(*app_).get_options()) {
+    OptionText text;
+    text.positional = option->get_positional() && !option->nonpositional();
+    text.required = option->get_required();
+    text.hidden = option->get_group().empty();
+    text.takes_value = option->get_items_expected_max() > 0;
+    text.help = option->get_description();
+    text.type = option->get_type_name();
+    if (text.positional) {
+      text.names.push_back(option->get_name(true));
+    } else {
+      for (const std::string& name : option->get_snames()) text.names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) text.names.push_back("--" + name);
+    }
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+// A check adds what it accepts behind the type's name, which says it already.
+std::string OptionText::value() const {
+  return takes_value ? type.substr(0, type.find(":{")) : "";
+}
+
+std::vector<Arguments> Arguments::subcommands() const {
+  std::vector<Arguments> subs;
+  for (CLI::App* sub : app_->get_subcommands([](CLI::App*) { return true; })) subs.emplace_back(sub);
+  return subs;
+}
+
+template <typename Value>
+bool read_value(const std::string& text, Value& value) {
+  return CLI::detail::lexical_cast(text, value);
+}
+
+template bool read_value(const std::string&, int&);
+template bool read_value(const std::string&, std::string&);
+
+std::vector<std::string> split(const std::string& text, char between) {
+  return CLI::detail::split(text, between);
+}
+
+}  // namespace esp::app

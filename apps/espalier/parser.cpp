@@ -1,0 +1,78 @@
+#include "apps/espalier/parser.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+namespace esp::app {
+namespace {
+
+constexpr size_t kMany = 36;              // options, beyond which rows are shared
+constexpr size_t kName = 20, kHelp = 36;  // characters of an entry that can share a row
+constexpr size_t kColumn = 2 + kName + kHelp + 1;
+
+size_t shown_width(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+std::string padded(const std::string& text, size_t width) {
+  const size_t shown = shown_width(text);
+  return text + std::string(width > shown ? width - shown : 0, ' ');
+}
+
+// Help that fits a screen: where a command has very many options, short ones stand two in a row.
+class HelpText : public CLI::Formatter {
+ public:
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override {
+    if (options.size() <= kMany) return CLI::Formatter::make_group(group, is_positional, options);
+    std::string text = fmt::format("\n{}:\n", group), left;
+    for (const CLI::Option* option : options) {
+      const std::string name = make_option_name(option, is_positional) + make_option_opts(option);
+      const std::string help = make_option_desc(option);
+      if (shown_width(name) < kName && shown_width(help) <= kHelp) {
+        const std::string entry = fmt::format("  {}{}", padded(name, kName), help);
+        text += left.empty() ? "" : padded(left, kColumn) + entry + "\n";
+        left = left.empty() ? entry : "";
+        continue;
+      }
+      if (!left.empty()) text += left + "\n";
+      left.clear();
+      text += CLI::Formatter::make_option(option, is_positional);
+    }
+    return left.empty() ? text : text + left + "\n";
+  }
+};
+
+}  // namespace
+
+Parser::Parser(const About& about) : app_(std::make_unique<CLI::App>(about.help, about.name)) {
+  app_->set_version_flag("--version,-V", about.version, about.version_help);
+  app_->formatter(std::make_shared<HelpText>());
+  app_->get_formatter()->column_width(36);
+  app_->footer(about.footer);
+}
+
+Parser::~Parser() = default;
+
+Arguments Parser::root() const {
+  return Arguments(app_.get());
+}
+
+Parser::Outcome Parser::parse(int argc, char** argv) {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return {Outcome::Kind::answered, app_->exit(asked), "", false};
+  } catch (const CLI::ParseError& error) {
+    return {Outcome::Kind::refused, 0, error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr};
+  }
+  return {};
+}
+
+std::string Parser::help() const {
+  return app_->help();
+}
+
+}  // namespace esp::app
