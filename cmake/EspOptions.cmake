@@ -3,6 +3,7 @@ option(ESP_TESTS "Build the tests" ON)
 option(ESP_WERROR "Warnings are errors" ON)
 option(ESP_FUZZ "Build the fuzz targets too (needs clang)" OFF)
 option(ESP_CUDA "Compile the CUDA parts" OFF)
+option(ESP_NATIVE "Compile for this machine's processor alone: kernels once, not for each instruction set" OFF)
 set(ESP_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
 option(ESP_SANITIZE_ALL "Sanitize the tests of every room, not only of those that need it most" OFF)
 
@@ -47,6 +48,13 @@ if(ESP_WERROR)
 endif()
 # One rounding everywhere: an FMA fused in one build and not in another would break bit-equality between ranks.
 esp_cxx_flags(-ffp-contract=off)
+
+if(ESP_NATIVE)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-march=native>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # its own AVX-512 headers begin with what they call undefined
+    esp_cxx_flags(-Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
+endif()
 
 if(ESP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Instrumented code hides from the compiler that a value was set, or checked, before it was read.

@@ -71,7 +71,7 @@ function(esp_room name)
   endforeach()
   if(name STREQUAL "kernel")
     target_link_libraries(esp_${name} PRIVATE PkgConfig::HWY)
-    if(ESP_SANITIZE)  # one instruction set will do, for tests too: sanitized vector code compiles slowly
+    if(ESP_SANITIZE OR ESP_NATIVE)  # one instruction set will do, for tests too: sanitized vector code compiles slowly
       target_compile_definitions(esp_${name} PUBLIC HWY_COMPILE_ONLY_STATIC)
     else()  # AVX-512, AVX2 and plain code; what lies between is in no machine that trains, and costs two fifths of the time
       target_compile_definitions(esp_${name} PUBLIC "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4)")
@@ -102,6 +102,8 @@ function(esp_room name)
     set(web ${CMAKE_SOURCE_DIR}/web)
     esp_embed_texts(esp_${name} dash esp/dash/web_files.h ${web}/*.html ${web}/*.css ${web}/*.js)
   endif()
+
+  esp_unite(esp_${name} ${dir})
 
   if(ESP_TESTS AND tests)
     # Addresses: the rooms that parse, or lay out memory by hand. Threads: those whose threads meet. ./check --long has all.

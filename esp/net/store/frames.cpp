@@ -28,13 +28,13 @@ std::string FrameWriter::encode(Kind kind, std::string_view body) {
 
 std::optional<Frame> FrameReader::next() {
   std::string_view bytes = std::string_view(buffer_).substr(start_);
-  if (bytes.size() < kFrameHeaderBytes) return {};
+  if (bytes.size() < kStoreHeaderBytes) return {};
   ByteReader reader(bytes);
   auto body_bytes = reader.get<uint32_t>();
   // Before anything is kept for it: a length is believed only inside its limit.
   if (body_bytes > max_body_bytes_)
     corrupt(fmt::format("a frame of {} bytes; at most {} are taken", body_bytes, max_body_bytes_));
-  if (bytes.size() < kFrameHeaderBytes + body_bytes) return {};
+  if (bytes.size() < kStoreHeaderBytes + body_bytes) return {};
   auto crc = reader.get<uint32_t>();
   Frame frame;
   frame.sequence = reader.get<uint64_t>();
@@ -42,12 +42,12 @@ std::optional<Frame> FrameReader::next() {
   bool zeros = reader.get<uint8_t>() == 0;
   zeros &= reader.get<uint16_t>() == 0;
   std::string_view body = reader.raw(body_bytes);
-  if (crc != crc_of(bytes.substr(kCrcEnd, kFrameHeaderBytes - kCrcEnd), body)) corrupt("a frame with a wrong checksum");
+  if (crc != crc_of(bytes.substr(kCrcEnd, kStoreHeaderBytes - kCrcEnd), body)) corrupt("a frame with a wrong checksum");
   if (frame.sequence != expected_ || !zeros)
     corrupt(fmt::format("frame {} where frame {} was due", frame.sequence, expected_));
   ++expected_;
   frame.body = body;
-  start_ += kFrameHeaderBytes + body_bytes;
+  start_ += kStoreHeaderBytes + body_bytes;
   if (start_ == buffer_.size() || start_ >= (size_t{64} << 10)) {
     buffer_.erase(0, start_);
     start_ = 0;

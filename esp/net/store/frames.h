@@ -16,7 +16,7 @@
 
 namespace esp::net {
 
-inline constexpr size_t kFrameHeaderBytes = 20;
+inline constexpr size_t kStoreHeaderBytes = 20;
 // The Hub takes no request longer than this; its own answers may be as long as the table of a large job.
 inline constexpr size_t kMaxRequestBytes = kMaxValueBytes + kMaxKeyBytes + 64;
 inline constexpr size_t kMaxAnswerBytes = size_t{32} << 20;

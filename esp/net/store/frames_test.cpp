@@ -52,7 +52,7 @@ TEST(Frames, RefusesALengthBeforeItsBodyComes) {
   FrameWriter writer;
   std::string bytes = writer.encode(Kind::set, std::string(65, 'x'));
   FrameReader reader(64);
-  reader.append(std::string_view(bytes).substr(0, kFrameHeaderBytes));
+  reader.append(std::string_view(bytes).substr(0, kStoreHeaderBytes));
   EXPECT_THROW(reader.next(), CommError);
 }
 
