@@ -92,6 +92,8 @@ class RunsPage {
     const changed = version !== this.version || force;
     if (!changed) return;
     this.version = version;
+    const seen = of(this.focus), trace = `${this.focus} ${seen?.trace} ${seen?.version_trace}`;
+    if (seen?.trace && trace !== this.trace) this.timeline.begin();
     const [data, detail] = await Promise.all([this.curves.load(chosen), this.detailOf(this.focus)]);
     const brief = of(this.focus);
     document.title = `${brief.state === "running" ? "● " : ""}${this.focus} · Espalier`;
@@ -105,8 +107,12 @@ class RunsPage {
       this.traffic.show(detail);
       this.incidents.show(detail);
       this.diff.show(this.runs.map((run) => run.name).filter((name) => source.live || this.runs.length), this.focus);
-      const trace = `${this.focus} ${brief.trace} ${brief.version_trace}`;
-      if (trace !== this.trace) { this.trace = trace; await this.timeline.show(pipelineOf(detail)); }
+    }
+    if (trace !== this.trace) {
+      const grown = this.traced === this.focus;
+      this.trace = trace;
+      this.traced = this.focus;
+      await this.timeline.show(pipelineOf(detail), grown);
     }
   }
 }

@@ -14,7 +14,7 @@ class Timeline {
     this.below = h("div");
     const button = (text, label, act) => h("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.tools = h("span", { class: "tools" }, button("−", "Zoom out", () => this.zoom(2)), button("+", "Zoom in", () => this.zoom(0.5)),
-      button("‹", "Step before", () => this.toStep(-1)), button("›", "Next step", () => this.toStep(1)), button("All", "Whole trace", () => this.see(0, this.length)));
+      button("‹", "Step before", () => this.toStep(-1)), button("›", "Next step", () => this.toStep(1)), button("All", "Whole trace", () => { this.touched = true; this.see(0, this.length); }));
     this.holder = h("div", { class: "timeline" }, this.legend, this.strip, this.frame, this.tip, this.note, this.below);
     this.element = card(title, this.tools, this.holder);
     onResize(this.frame, () => { this.draw(); this.refine(); });
@@ -31,10 +31,19 @@ class Timeline {
     this.strip.addEventListener("pointermove", (event) => { if (event.buttons) this.jump(event); });
   }
 
-  async show(description) {  // {ideal: text} of the schedule
+  // Asks for the whole before it is to be shown: a long trace takes the server a while.
+  begin() {
+    this.coming = this.load(null, null, 1500);
+    this.coming.catch(() => {});  // told when it is shown
+  }
+
+  // {ideal: text} of the schedule. `grown`: the same run, further on; the view stays where its reader put it, or with the
+  // latest steps where nobody touched it.
+  async show(description, grown) {
     this.description = description || {};
+    const before = grown && this.window && { from: this.from, to: this.to, touched: this.touched };
     try {
-      this.window = await this.load(null, null, 1500);
+      this.window = await (this.coming || this.load(null, null, 1500));
     } catch (error) {
       this.window = null;
       this.legend.replaceChildren();
@@ -42,14 +51,18 @@ class Timeline {
       this.canvas.hidden = this.strip.hidden = this.tools.hidden = true;
       this.note.textContent = error.message;
       return;
+    } finally {
+      this.coming = null;
     }
     this.canvas.hidden = this.strip.hidden = this.tools.hidden = false;
     this.whole = this.window;
     this.length = this.window.length_us;
     this.at = null;
+    this.touched = before ? before.touched : false;
     const steps = this.window.steps;
-    // Two steps in the middle say more than a picture of all.
-    const middle = Math.min(steps.length - 1, Math.max(1, Math.floor(steps.length / 2)));
+    if (before?.touched) return this.see(before.from, before.to);
+    // Two steps in the middle say more than a picture of all; of a run that goes on, the latest.
+    const middle = grown ? Math.max(0, steps.length - 2) : Math.min(steps.length - 1, Math.max(1, Math.floor(steps.length / 2)));
     if (steps.length > 3) this.see(steps[middle][0] - (steps[middle][1] - steps[middle][0]) * 0.04, steps[Math.min(middle + 1, steps.length - 1)][1] * 1.0001);
     else this.see(0, this.length);
   }
@@ -82,10 +95,12 @@ class Timeline {
   }
 
   zoom(by, around) {
+    this.touched = true;
     const middle = around ?? (this.from + this.to) / 2;
     this.see(middle - (middle - this.from) * by, middle + (this.to - middle) * by);
   }
   toStep(by) {
+    this.touched = true;
     const steps = this.whole?.steps || [], middle = (this.from + this.to) / 2;
     if (!steps.length) return;
     let at = steps.findIndex((step) => step[1] >= middle);
@@ -200,6 +215,7 @@ class Timeline {
     return this.from + Math.max(0, event.clientX - box.left - left) / (box.width - left) * (this.to - this.from);
   }
   press(event) {
+    this.touched = true;
     this.pointers.set(event.pointerId, event.clientX);
     if (event.pointerType !== "touch" || this.pointers.size > 1) this.canvas.setPointerCapture(event.pointerId);
     this.canvas.classList.add("moving");
@@ -228,10 +244,12 @@ class Timeline {
     if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;  // the page scrolls
     event.preventDefault();
     this.at = null;
+    this.touched = true;
     if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * 0.004))), this.timeAt(event));
     else { const by = event.deltaX * (this.to - this.from) / 1000; this.see(this.from + by, this.to + by); }
   }
   jump(event) {
+    this.touched = true;
     const box = this.strip.getBoundingClientRect(), middle = (event.clientX - box.left) / box.width * this.length, half = (this.to - this.from) / 2;
     this.at = null;
     this.see(middle - half, middle + half);
@@ -250,6 +268,7 @@ class Timeline {
   key(event) {
     if (!this.window) return;
     const by = (this.to - this.from) * 0.2;
+    this.touched = true;
     if (event.key === "ArrowLeft") this.see(this.from - by, this.to - by);
     else if (event.key === "ArrowRight") this.see(this.from + by, this.to + by);
     else if (event.key === "+" || event.key === "=") this.zoom(0.5);

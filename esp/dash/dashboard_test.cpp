@@ -149,5 +149,24 @@ TEST(DashboardFolder, MustBeThere) {
   EXPECT_THROW(Dashboard("/nowhere/at/all", {}), UsageError);
 }
 
+TEST_F(Served, TheTimelineFollowsTheRanksAndThenShowsTheWhole) {
+  const auto write = [&](const std::string& file, int rank, int seconds_later) {
+    const std::string path = folder_ / "one/" + file;
+    std::ofstream(path) << fmt::format(
+        R"({{"traceEvents":[{{"ph":"X","name":"forward","cat":"compute","pid":{},"tid":0,"ts":1,"dur":2}}]}})", rank);
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(seconds_later));
+  };
+  const auto ranks = [&] { return body(get("/token/api/timeline?run=one"))["ranks"].size(); };
+  EXPECT_NE(get("/token/api/timeline?run=one").find("no trace"), std::string::npos);
+  write("ranks/trace-0.json", 0, 1);
+  write("ranks/trace-1.json", 1, 1);
+  EXPECT_EQ(ranks(), 2u);
+  write("trace.json", 0, 2);
+  EXPECT_EQ(ranks(), 1u);
+  write("ranks/trace-0.json", 0, 3);  // trained again in the same folder
+  EXPECT_EQ(ranks(), 2u);
+}
+
 }  // namespace
 }  // namespace esp::dash

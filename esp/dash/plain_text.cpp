@@ -41,17 +41,6 @@ void append_utf8(std::string& out, uint32_t c) {
   }
 }
 
-// Behind the closing quote of the string that begins at `at`, or npos.
-size_t string_end(std::string_view text, size_t at) {
-  for (size_t i = at + 1; i < text.size(); ++i) {
-    if (text[i] == '\\')
-      ++i;
-    else if (text[i] == '"')
-      return i + 1;
-  }
-  return std::string_view::npos;
-}
-
 }  // namespace
 
 bool is_utf8(std::string_view text) {
@@ -99,11 +88,6 @@ void append_exact(std::string& out, double value) {
     fmt::format_to(std::back_inserter(out), "{:.17g}", value);
 }
 
-size_t skip_space(std::string_view text, size_t at) {
-  while (at < text.size() && (text[at] == ' ' || text[at] == '\t' || text[at] == '\n' || text[at] == '\r')) ++at;
-  return at;
-}
-
 size_t value_end(std::string_view text, size_t at) {
   if (at >= text.size()) return std::string_view::npos;
   if (text[at] == '"') return string_end(text, at);
@@ -126,31 +110,6 @@ size_t value_end(std::string_view text, size_t at) {
          text[end] != '\n' && text[end] != '\r' && text[end] != '\t')
     ++end;
   return end == at ? std::string_view::npos : end;
-}
-
-size_t walk_object(std::string_view text, size_t at,
-                   const std::function<void(std::string_view key, std::string_view value)>& f) {
-  constexpr size_t kBroken = std::string_view::npos;
-  if (at >= text.size() || text[at] != '{') return kBroken;
-  at = skip_space(text, at + 1);
-  if (at < text.size() && text[at] == '}') return at + 1;
-  while (at < text.size() && text[at] == '"') {
-    const size_t end = string_end(text, at);
-    if (end == kBroken) return kBroken;
-    const std::string_view key = text.substr(at + 1, end - at - 2);
-    at = skip_space(text, end);
-    if (at >= text.size() || text[at] != ':') return kBroken;
-    at = skip_space(text, at + 1);
-    const size_t value = value_end(text, at);
-    if (value == kBroken) return kBroken;
-    f(key, text.substr(at, value - at));
-    at = skip_space(text, value);
-    if (at >= text.size()) return kBroken;
-    if (text[at] == '}') return at + 1;
-    if (text[at] != ',') return kBroken;
-    at = skip_space(text, at + 1);
-  }
-  return kBroken;
 }
 
 bool for_each_field(std::string_view object,

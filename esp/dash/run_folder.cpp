@@ -142,9 +142,9 @@ Json RunFolder::brief() {
           {"loss", finite(series.last("loss"))},
           {"tokens_per_s", finite(series.last("tokens_per_s"))},
           {"changed_s", std::max(logged, summed)},
-          {"trace", modified_s(path_ + "/trace.json") > 0},
+          {"trace", trace_goes_on() || modified_s(path_ + "/trace.json") > 0},
           {"version_log", mark_of(path_ + "/metrics.jsonl")},
-          {"version_trace", mark_of(path_ + "/trace.json")},
+          {"version_trace", trace_mark()},
           {"version_rest", fmt::format("{:x}", std::hash<std::string>()(stamp()))}};
 }
 
@@ -204,13 +204,40 @@ std::string RunFolder::series(const std::vector<std::string>& keys, double from,
   return out + "}}";
 }
 
+// Ranks take theirs away when the whole is written; those of a run that died are older than what came after it.
+bool RunFolder::trace_goes_on() const {
+  const double so_far = modified_s(path_ + "/ranks/trace-0.json");
+  return so_far > 0 && so_far > modified_s(path_ + "/trace.json");
+}
+
+std::string RunFolder::trace_mark() const {
+  return mark_of(path_ + (trace_goes_on() ? "/ranks/trace-0.json" : "/trace.json"));
+}
+
+Trace RunFolder::read_trace() const {
+  std::vector<std::string> texts;
+  if (trace_goes_on()) {
+    size_t bytes = 0;
+    for (size_t k = 0; k < kMaxRanks && bytes < kMaxTraceBytes; ++k) {
+      auto text = text_of(fmt::format("ranks/trace-{}.json", k), kMaxTraceBytes - bytes);
+      if (!text) break;
+      bytes += text->size();
+      texts.push_back(std::move(*text));
+    }
+  }
+  if (texts.empty()) {
+    auto text = text_of("trace.json", kMaxTraceBytes);
+    if (!text) throw IoError("no trace yet: a run writes one when its run file has log.trace = true");
+    texts.push_back(std::move(*text));
+  }
+  return parse_traces(std::vector<std::string_view>(texts.begin(), texts.end()));
+}
+
 std::string RunFolder::timeline(double from_us, double to_us, int buckets) {
   const std::lock_guard lock(trace_mutex_);
-  const std::string now = mark_of(path_ + "/trace.json");
+  const std::string now = trace_mark();
   if (trace_stamp_ != now || !trace_) {
-    const auto text = text_of("trace.json", kMaxTraceBytes);
-    if (!text) throw IoError("no trace.json: a run writes one at its end when its run file has log.trace = true");
-    trace_ = parse_trace(*text);
+    trace_ = read_trace();
     trace_stamp_ = now;
   }
   return window_of(*trace_, from_us, to_us, buckets);

@@ -42,7 +42,10 @@ class RunFolder {
   std::vector<Json> rank_files() const;
   Json incidents() const;
   Json known(const Knowledge& knowledge) const;
-  std::string stamp() const;  // changes when anything but the log does
+  std::string stamp() const;   // changes when anything but the log does
+  bool trace_goes_on() const;  // the run is under way, and each rank has written its own so far
+  std::string trace_mark() const;
+  Trace read_trace() const;
 
   std::string path_, name_;
   std::mutex mutex_;  // guards what follows

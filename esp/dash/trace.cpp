@@ -1,6 +1,7 @@
 #include "esp/dash/trace.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <unordered_map>
 
@@ -70,22 +71,21 @@ class Reader {
     if (e.ph == "M" && e.name == "process_name") process_names_[key.first] = string_of(e.arg_name);
     if (e.ph == "M" && e.name == "thread_name") line_names_[key] = string_of(e.arg_name);
     if (e.ph != "X" || e.ts < 0 || e.dur < 0) return;
-    auto [at, fresh] = spans_.try_emplace(key);
-    if (fresh && (spans_.size() > kMaxRanks * kMaxLines)) throw IoError("trace.json: more rows than can be shown");
-    at->second.push_back({e.ts, e.ts + e.dur, kind_of(e.name, e.category), name_id(e.name)});
+    row(key).push_back({e.ts, e.ts + e.dur, kind_of(e.name, e.category), name_id(e.name)});
     ++num_spans_;
   }
 
   Trace finish() {
     Trace trace;
     trace.num_spans = num_spans_;
-    trace.names = std::move(names_);
+    trace.names.assign(names_.begin(), names_.end());
     double begin = 1e300, end = 0;
     for (auto& [key, spans] : spans_) {
       // Outer spans first: of two that begin together the longer holds the other.
-      std::sort(spans.begin(), spans.end(), [](const RawSpan& a, const RawSpan& b) {
+      const auto outer_first = [](const RawSpan& a, const RawSpan& b) {
         return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-      });
+      };
+      if (!std::is_sorted(spans.begin(), spans.end(), outer_first)) std::sort(spans.begin(), spans.end(), outer_first);
       begin = std::min(begin, spans.front().begin);
       for (const RawSpan& span : spans) end = std::max(end, span.end);
     }
@@ -104,12 +104,24 @@ class Reader {
   }
 
  private:
+  using Key = std::pair<int64_t, int64_t>;  // rank, line
+
+  // Neighbours in the file are neighbours in the trace: mostly one of the last two is meant.
+  std::vector<RawSpan>& row(const Key& key) {
+    for (const auto& [of, spans] : last_rows_)
+      if (spans && of == key) return *spans;
+    auto [at, fresh] = spans_.try_emplace(key);
+    if (fresh && (spans_.size() > kMaxRanks * kMaxLines)) throw IoError("trace.json: more rows than can be shown");
+    last_rows_[next_row_++ % last_rows_.size()] = {key, &at->second};
+    return at->second;
+  }
+
+  // Views of names_, whose strings stay where they are.
   uint32_t name_id(std::string_view name) {
-    const auto at = ids_.find(std::string(name));
+    const auto at = ids_.find(name);
     if (at != ids_.end()) return at->second;
     const auto id = static_cast<uint32_t>(names_.size());
-    names_.push_back(std::string(name));
-    ids_.emplace(std::string(name), id);
+    ids_.emplace(names_.emplace_back(name), id);
     return id;
   }
 
@@ -146,11 +158,13 @@ class Reader {
   }
 
   uint64_t num_spans_ = 0;
-  std::vector<std::string> names_;
-  std::unordered_map<std::string, uint32_t> ids_;
+  std::deque<std::string> names_;
+  std::unordered_map<std::string_view, uint32_t> ids_;
   std::map<int64_t, std::string> process_names_;
-  std::map<std::pair<int64_t, int64_t>, std::string> line_names_;
-  std::map<std::pair<int64_t, int64_t>, std::vector<RawSpan>> spans_;
+  std::map<Key, std::string> line_names_;
+  std::map<Key, std::vector<RawSpan>> spans_;
+  std::array<std::pair<Key, std::vector<RawSpan>*>, 2> last_rows_ = {};
+  size_t next_row_ = 0;
 };
 
 // Behind the list's closing bracket, or npos.
@@ -182,7 +196,11 @@ std::vector<TraceStep> steps_of(const Trace& trace) {
   for (const TraceRank& rank : trace.ranks) {
     size_t step = 0;
     bool updating = false;
-    for (const Segment& s : rank.lines.empty() ? std::vector<Segment>() : rank.lines.front().segments) {
+    if (rank.lines.empty()) {
+      common = 0;
+      continue;
+    }
+    for (const Segment& s : rank.lines.front().segments) {
       if (s.kind == SpanKind::update) updating = true;
       if (!computes(s.kind)) continue;
       if (updating) ++step;
@@ -198,21 +216,9 @@ std::vector<TraceStep> steps_of(const Trace& trace) {
   return steps;
 }
 
-}  // namespace
-
-std::string_view name_of(SpanKind kind) {
-  constexpr std::array<std::string_view, kNumSpanKinds> kNames = {
-      "forward", "backward", "weight gradients", "update", "communication", "waiting", "evaluation", "host and other"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
-double TraceStep::bubble(size_t num_ranks) const {
-  return busy_us > 0 ? (end_us - begin_us) * static_cast<double>(num_ranks) / busy_us - 1 : 0;
-}
-
-Trace parse_trace(std::string_view text) {
+// One file's events to the reader; how many spans it says were dropped.
+uint64_t read_file(Reader& reader, std::string_view text) {
   constexpr size_t kBroken = std::string_view::npos;
-  Reader reader;
   uint64_t dropped = 0;
   // The outermost object is walked here rather than by for_each_field: its events are most of a long file, and would be
   // passed over twice.
@@ -245,10 +251,33 @@ Trace parse_trace(std::string_view text) {
     at = skip_space(text, at + 1);
   }
   if (!whole || !found) throw IoError("trace.json: not a trace, or cut short");
+  return dropped;
+}
+
+}  // namespace
+
+Trace parse_traces(std::span<const std::string_view> texts) {
+  Reader reader;
+  uint64_t dropped = 0;
+  for (const std::string_view text : texts) dropped += read_file(reader, text);
   Trace trace = reader.finish();
   trace.dropped = dropped;
   trace.steps = steps_of(trace);
   return trace;
+}
+
+Trace parse_trace(std::string_view text) {
+  return parse_traces({&text, 1});
+}
+
+std::string_view name_of(SpanKind kind) {
+  constexpr std::array<std::string_view, kNumSpanKinds> kNames = {
+      "forward", "backward", "weight gradients", "update", "communication", "waiting", "evaluation", "host and other"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+double TraceStep::bubble(size_t num_ranks) const {
+  return busy_us > 0 ? (end_us - begin_us) * static_cast<double>(num_ranks) / busy_us - 1 : 0;
 }
 
 }  // namespace esp::dash

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,7 @@ struct Trace {
 
 // IoError: not a trace. Spans that make no sense are left out.
 Trace parse_trace(std::string_view text);
+Trace parse_traces(std::span<const std::string_view> texts);  // one of several files, as each rank has its own
 
 // What lies between two times as JSON, at most about so many segments a row: neighbours too narrow to be seen apart are
 // drawn as one, named by what fills most of it. Also per rank the time by kind in this window.

@@ -87,5 +87,18 @@ TEST(Trace, DamageIsSaid) {
   EXPECT_TRUE(json::parse(window_of(odd, 0, 1, 10))["ranks"].empty());
 }
 
+TEST(Trace, RanksOfSeveralFilesStandSideBySide) {
+  const std::string first = trace_of({span(0, "forward", 0, 10), span(0, "optimizer", 10, 5)});
+  const std::string second = trace_of({span(1, "forward", 5, 10), span(1, "optimizer", 15, 5)});
+  const std::string_view both[] = {first, second};
+  const Trace trace = parse_traces(both);
+  ASSERT_EQ(trace.ranks.size(), 2u);
+  EXPECT_EQ(trace.ranks[1].lines[0].segments[0].begin_us, 5);
+  EXPECT_EQ(trace.length_us, 20);
+  EXPECT_EQ(trace.dropped, 6u);
+  const std::string_view broken[] = {first, std::string_view(second).substr(0, 30)};
+  EXPECT_THROW(parse_traces(broken), IoError);
+}
+
 }  // namespace
 }  // namespace esp::dash

@@ -29,6 +29,7 @@ namespace {
 
 // So many steps in a row without a finite gradient are no bad batch: the run is lost.
 constexpr int kMostSkippedSteps = 50;
+constexpr int64_t kTraceEvery_ns = 3'000'000'000;
 constexpr char kRefused = '!';  // begins what is told to all ranks instead of a path
 
 double seconds_since(int64_t begun_ns) {
@@ -94,6 +95,7 @@ class Run {
       for (const std::string& line : engine_.strategy().take_notes()) note(line);
       if (sync::Apart* apart = engine_.strategy().apart()) report.measures = apart->take_measures();
       reports.step(report, last || report.step % config_.log.every == 0 || report.val_loss);
+      if (config_.log.trace && !last) show_trace();
       outcome_.final_loss = report.result.loss;
       if (config_.checkpoint.every > 0 && report.step % config_.checkpoint.every == 0 && !last)
         checkpoint(OnFailure::go_on);
@@ -257,10 +259,23 @@ class Run {
     return life_.signals.received() == 0 && out_of_time() ? TrainOutcome::Why::time : TrainOutcome::Why::signal;
   }
 
+  std::string live_trace() const { return fmt::format("{}/ranks/trace-{}.json", folder_, standing_.rank()); }
+
+  // For those who watch: this rank's rows so far. The longer they are the longer the next time waits, so that it stays
+  // a small part of the whole.
+  void show_trace() {
+    if (now_ns() < trace_due_ns_) return;
+    ckpt::make_folders(folder_ + "/ranks", 0700);
+    obs::write_trace(live_trace(), tracer_.trace());
+    trace_due_ns_ = now_ns() + std::max(kTraceEvery_ns, (now_ns() - life_.started) / 4);
+  }
+
   // The first rank's file has everybody's rows; ranks of one host share a clock.
   void write_traces() {
     if (standing_.flight) draw_collectives(*standing_.flight, tracer_);
     const std::vector<std::string> texts = gather_texts(standing_.ranks, tracer_.trace().dump());
+    std::error_code gone;
+    std::filesystem::remove(live_trace(), gone);
     if (!first()) return;
     std::vector<Json> traces;
     for (const std::string& text : texts) traces.push_back(Json::parse(text));
@@ -353,6 +368,7 @@ class Run {
   std::string folder_, checkpoints_;
   Progress progress_;
   obs::Tracer tracer_;
+  int64_t trace_due_ns_ = now_ns() + kTraceEvery_ns;
   std::random_device random_;
   Engine engine_;
   Guards guards_{engine_, config_, log_, folder_};

@@ -203,7 +203,7 @@ class Page(WithRun):
         self.quiet()
 
     def test_c_lives(self):
-        live = subprocess.Popen(train_arguments(self.folder, "live", "--set", "train.steps=1000000", "--set", "log.trace=false"),
+        live = subprocess.Popen(train_arguments(self.folder, "live", "--set", "train.steps=1000000"),
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             eventually(lambda: (self.runs / "live/metrics.jsonl").exists(), "the first step")
@@ -214,6 +214,10 @@ class Page(WithRun):
             eventually(lambda: self.js(step) > first, "a later step, without loading again")
             points = "return document.querySelector('svg polyline.curve').getAttribute('points').length"
             self.assertGreater(self.js(points), 5)
+            words = "return document.querySelector('.timeline p.quiet').textContent"
+            seen = eventually(lambda: "bubble" in self.js(words) and self.js(words), "the timeline, while the run goes on")
+            self.assertFalse((self.runs / "live/trace.json").exists())
+            eventually(lambda: self.js(words) != seen, "a longer timeline, without loading again")
         finally:
             live.terminate()
             live.wait(timeout=60)
