@@ -25,7 +25,7 @@ namespace {
 struct LaunchOptions {
   std::string nnodes = "1", nproc = "1", endpoint, job, secret_file, bind, master_address, module;
   int node_rank = 0, max_restarts = 0, master_port = 29400, timeout_s = 300;
-  bool standalone = false, no_python = false, no_reform = false;
+  bool standalone = false, no_python = false, no_reform = false, encrypt = false;
   const Chosen* chosen = nullptr;
 };
 
@@ -111,6 +111,7 @@ int run_launch(const LaunchOptions& options) {
   }
   const launch::Environment environment = launch::process_environment();
   agent.secret = options.secret_file.empty() ? launch::read_secret(environment) : net::load_secret(options.secret_file);
+  if (options.encrypt) agent.environment["ESPALIER_ENCRYPT"] = "1";
   // As torchrun does: ranks that share cores do not each take all of them, unless the user has said otherwise.
   if (agent.per_node > 1 && !environment.contains("OMP_NUM_THREADS")) agent.environment["OMP_NUM_THREADS"] = "1";
   // Our own ranks know how to go on without one that was lost; a program of another kind gets the time it is used to.
@@ -142,6 +143,7 @@ void define_launch(const Arguments& app, Chosen& chosen) {
   app.add_option("--secret-file", options->secret_file,
                  "file of mode 0600 with the job's secret, the same on every host")
       .type_name("FILE");
+  app.add_flag("--encrypt", options->encrypt, "encrypt what ranks send each other over tcp");
   app.add_option("--bind", options->bind, "interface, address or CIDR to listen on; any: all of them");
   app.add_option("--max-restarts,--max_restarts", options->max_restarts, "starts again at most so often")
       .show_default();

@@ -125,6 +125,18 @@ class WithJob(unittest.TestCase):
         with open(self.path(name + "/metrics.jsonl")) as file:
             return [json.loads(line) for line in file.read().split("\n")[:-1]]
 
+    def listen_in(self):
+        """What goes over the loopback, for those who may listen; nothing else."""
+        try:
+            ears = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            ears.bind(("lo", 0))
+        except (OSError, AttributeError):
+            return None
+        ears.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+        ears.setblocking(False)
+        self.addCleanup(ears.close)
+        return ears
+
     def ports(self, process):
         pids = [process.pid, *children(process.pid)]
         return sorted({port for pid in pids for _, port in listening(pid)})
@@ -173,18 +185,6 @@ class Strangers(WithJob):
             self.assertEqual((one["step"], one["loss"], one["grad_norm"]), (other["step"], other["loss"], other["grad_norm"]))
         print(f"{len(ports)} ports: {refused} false proofs refused, {replays} recorded greetings repeated in vain, "
               f"{flood} connections a second; {steps} steps with the bits of a run left in peace")
-
-    def listen_in(self):
-        """What goes over the loopback, for those who may listen; nothing else."""
-        try:
-            ears = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-            ears.bind(("lo", 0))
-        except (OSError, AttributeError):
-            return None
-        ears.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
-        ears.setblocking(False)
-        self.addCleanup(ears.close)
-        return ears
 
     def replay(self, ears, ports):
         """Every greeting and proof that was heard, said again to the port it was meant for."""
@@ -302,6 +302,42 @@ class Shown(WithJob):
         with open(f"/proc/{process.pid}/limits") as ours, open("/proc/self/limits") as own:
             line = r"Max core file size.*"
             self.assertEqual(re.search(line, ours.read()).group(), re.search(line, own.read()).group())
+
+
+class Sealed(WithJob):
+    def heard(self, name, **more):
+        """What goes over the loopback while a job of two ranks over tcp runs, and its losses."""
+        ears, bytes_heard = self.listen_in(), []
+        process = subprocess.Popen(self.command(name, 30), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True, env=dict(os.environ, **more))
+        self.addCleanup(self.end, process)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            running = process.poll() is None
+            try:
+                while ears:
+                    bytes_heard.append(ears.recv(1 << 17))
+            except BlockingIOError:
+                pass
+            if not running:
+                break
+            time.sleep(0.002)
+        self.assertEqual(process.returncode, 0, process.stderr.read())
+        return b"".join(bytes_heard), [(line["loss"], line["grad_norm"]) for line in self.metrics(name)]
+
+    def test_what_ranks_send_cannot_be_read_where_asked(self):
+        plain, losses = self.heard("plain")
+        sealed, same = self.heard("sealed", ESPALIER_ENCRYPT="1")
+        self.assertEqual(losses, same)
+        self.assertEqual(len(losses), 30)
+        if not plain:
+            self.skipTest("nobody may listen here")
+        frame = b"ESPF"  # how every frame of data begins
+        self.assertGreater(plain.count(frame), 100)
+        self.assertEqual(sealed.count(frame), 0)
+        self.assertGreater(len(sealed), len(plain) // 2)
+        print(f"{plain.count(frame)} frames read on the wire of a plain job, none of {len(sealed) >> 10} KiB of an encrypted "
+              f"one; the losses of {len(losses)} steps are the same to the bit")
 
 
 class Linked(unittest.TestCase):

@@ -22,7 +22,7 @@ def how_many(short):
 
 class Jobs(unittest.TestCase):
     def test_every_rule_is_kept(self):
-        answer = simulate("--schedules", how_many(400), "--seed", SEED)
+        answer = simulate("--schedules", how_many(3000), "--seed", SEED)
         print(answer.stdout)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
         # A simulation in which nothing goes wrong, or nothing is mended, shows nothing.
@@ -60,9 +60,6 @@ class Mutants(unittest.TestCase):
 
     def test_replacing_a_rank_that_lives(self):
         self.check_found("forget_to_kill", "one world")
-
-    def test_letting_in_whoever_calls(self):
-        self.check_found("any_round", "")
 
     def test_a_store_that_answers_with_the_value_before(self):
         self.check_found("stale_reads", "no order")

@@ -22,7 +22,7 @@ struct Asked {
 [[noreturn]] void usage() {
   fmt::print(stderr,
              "control_simulation [--schedules N] [--seed S] [--told] [--store]\n"
-             "                   [--break slow_to_bury|oldest_replica|forget_to_kill|any_round|stale_reads]\n");
+             "                   [--break slow_to_bury|oldest_replica|forget_to_kill|stale_reads]\n");
   std::exit(2);
 }
 
@@ -41,8 +41,6 @@ void leave_out(Asked& asked, std::string_view rule) {
     asked.broken.oldest_replica = true;
   } else if (rule == "forget_to_kill") {
     asked.broken.forget_to_kill = true;
-  } else if (rule == "any_round") {
-    asked.broken.any_round = true;
   } else if (rule == "stale_reads") {
     asked.store = asked.stale_reads = true;
   } else {

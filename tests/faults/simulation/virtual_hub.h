@@ -18,7 +18,6 @@ struct Broken {
   bool slow_to_bury = false;    // the hub hears late that a connection has closed
   bool oldest_replica = false;  // ranks go on from the oldest state
   bool forget_to_kill = false;  // a rank that hangs is replaced without being killed
-  bool any_round = false;       // whoever calls is let in, of whatever round it is
 };
 
 class VirtualHub {

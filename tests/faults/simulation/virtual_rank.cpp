@@ -70,7 +70,7 @@ void VirtualRank::call(net::Role role, Time deadline, std::function<void(const L
     if (!process_->alive || life != life_) return;
     if (there == place_.hubs.end()) return simulation_.at(simulation_.now() + simulation_.delay(), process_, again);
     VirtualHub* const hub = there->second;
-    if (hub->job() != job_ && !place_.broken.any_round)
+    if (hub->job() != job_)
       return simulation_.at(simulation_.now() + simulation_.delay(), process_, [this, life] {
         if (life == life_) not_met();
       });
