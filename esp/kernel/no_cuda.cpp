@@ -6,7 +6,10 @@
 #include "esp/kernel/cross_entropy_part.h"
 #include "esp/kernel/cuda/attention_settings.h"
 #include "esp/kernel/cuda/captured.h"
+#include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/kernel/cuda/gemm_settings.h"
+#include "esp/kernel/cuda/norm_backward.h"
+#include "esp/kernel/cuda/weight_gemm.h"
 #include "esp/kernel/difference.h"
 #include "esp/kernel/dropout.h"
 #include "esp/kernel/elementwise.h"
@@ -175,6 +178,36 @@ void norm_backward_input(void*, const void*, const void*, const void*, const voi
 void norm_backward_weight(void*, void*, const void*, const void*, const void*, const void*, const NormShape&, DType,
                           const device::Stream&) {
   no_cuda_body("norm_backward_weight");
+}
+void adam_steps(std::span<const StepBuffers>, std::span<const AdamStep>, const device::Stream&) {
+  no_cuda_body("adam_steps");
+}
+void weight_gemm(const WeightGradients&, const void*, const void*, int64_t, int64_t, int64_t, DType,
+                 const device::Stream&) {
+  no_cuda_body("weight_gemm");
+}
+bool norm_backward(const NormGradients&, const void*, const void*, const void*, const void*, const void*,
+                   const NormShape&, DType, const device::Stream&) {
+  no_cuda_body("norm_backward");
+}
+void make_codes(const Fp8Codes&, const Fp8Source&, int64_t, int64_t, Fp8Scale*, Fp8, DType, const device::Stream&) {
+  no_cuda_body("make_codes");
+}
+void update_fp8_scales(Fp8Scale*, int64_t, Fp8, const device::Stream&) {
+  no_cuda_body("update_fp8_scales");
+}
+void gemm_fp8(void*, const void*, const Fp8Scale*, const void*, const Fp8Scale*, int64_t, int64_t, int64_t,
+              const Fp8GemmOptions&, DType, const device::Stream&) {
+  no_cuda_body("gemm_fp8");
+}
+KeptScale kept_scale(const void*, int, Fp8, const device::Stream&) {
+  no_cuda_body("kept_scale");
+}
+void advance_scales(const device::Stream&) {
+  no_cuda_body("advance_scales");
+}
+bool wants_fp8(const device::Stream&) {
+  no_cuda_body("wants_fp8");
 }
 void adam_step(const StepBuffers&, const AdamStep&, const device::Stream&) {
   no_cuda_body("adam_step");

@@ -66,6 +66,8 @@ void* FlatOptimizer::state_at(const Part& part, std::string_view slot, int64_t a
 
 void FlatOptimizer::step(double lr, double grad_scale) {
   ++num_steps_;
+  buffers_.clear();
+  steps_.clear();
   for (const Part& part : parts_) {
     const bool mixed = needs_master(part.owned.values.dtype());
     for (const DecayRun& run : part.runs) {
@@ -79,9 +81,11 @@ void FlatOptimizer::step(double lr, double grad_scale) {
       buffers.v = state_at(part, "v", at);
       buffers.count = run.end - run.begin;
       buffers.grad_type = part.owned.grads.dtype();
-      rule_->update(buffers, {lr, grad_scale, num_steps_, run.decay}, context_.stream);
+      buffers_.push_back(buffers);
+      steps_.push_back({lr, grad_scale, num_steps_, run.decay});
     }
   }
+  rule_->update_all(buffers_, steps_, context_.stream);
 }
 
 void FlatOptimizer::refresh_master() {

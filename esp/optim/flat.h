@@ -29,6 +29,8 @@ class FlatOptimizer final : public Optimizer {
   std::vector<Part> parts_;
   std::vector<State> states_;
   int64_t num_steps_ = 0;
+  std::vector<kernel::StepBuffers> buffers_;  // of one step, kept so that later ones allocate nothing
+  std::vector<UpdateStep> steps_;
 };
 
 }  // namespace esp::optim

@@ -1,5 +1,7 @@
 // The table of optimizers.
 #include "esp/base/table.h"
+#include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/captured.h"
 #include "esp/optim/flat.h"
 
 namespace esp::optim {
@@ -13,6 +15,18 @@ class Adam final : public Rule {
   Adam(const OptimizerOptions& options, bool decoupled) : options_(options), decoupled_(decoupled) {}
   std::span<const std::string_view> slots() const override { return kMoments; }
   void update(const kernel::StepBuffers& buffers, const UpdateStep& at, const device::Stream& stream) const override {
+    kernel::adam_step(buffers, step_of(at), stream);
+  }
+  void update_all(std::span<const kernel::StepBuffers> buffers, std::span<const UpdateStep> steps,
+                  const device::Stream& stream) const override {
+    if (!device::on_cuda(stream)) return Rule::update_all(buffers, steps, stream);
+    std::vector<kernel::AdamStep> all;
+    for (const UpdateStep& at : steps) all.push_back(step_of(at));
+    kernel::cuda::adam_steps(buffers, all, stream);
+  }
+
+ private:
+  kernel::AdamStep step_of(const UpdateStep& at) const {
     kernel::AdamStep step;
     step.lr = at.lr;
     step.beta1 = options_.beta1;
@@ -22,10 +36,9 @@ class Adam final : public Rule {
     step.t = at.t;
     step.decoupled = decoupled_;
     step.grad_scale = at.grad_scale;
-    kernel::adam_step(buffers, step, stream);
+    return step;
   }
 
- private:
   const OptimizerOptions options_;
   const bool decoupled_;
 };

@@ -24,6 +24,11 @@ class Rule {
   virtual std::span<const std::string_view> slots() const = 0;  // of "m" and "v"
   virtual void update(const kernel::StepBuffers& buffers, const UpdateStep& step,
                       const device::Stream& stream) const = 0;
+  // Many runs; where starting work costs more than a run is long, at once.
+  virtual void update_all(std::span<const kernel::StepBuffers> buffers, std::span<const UpdateStep> steps,
+                          const device::Stream& stream) const {
+    for (size_t i = 0; i < buffers.size(); ++i) update(buffers[i], steps[i], stream);
+  }
 };
 
 std::unique_ptr<Rule> make_rule(const OptimizerOptions& options);  // UsageError lists the known names

@@ -13,6 +13,7 @@
 #include "esp/base/error.h"
 #include "esp/comm/staged.h"
 #include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/optim/schedule.h"
 #include "esp/parallel/textbook.h"
 #include "esp/train/budget.h"
@@ -69,7 +70,7 @@ parallel::MeshShape mesh_of(const RunConfig& config, const Standing& standing) {
 
 // Ranks would write one file: the first one does.
 GpuHabits habits_of(const RunConfig& config, const Standing& standing) {
-  return {config.run.deterministic, config.train.precision == "tf32",
+  return {config.run.deterministic, config.train.precision == "tf32", config.train.precision == "fp8",
           standing.rank() == 0 ? run_folder_of(config) + "/gemm_choices.txt" : ""};
 }
 
@@ -343,6 +344,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   result.lr = rate_at(config_.train, step_);
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();
+  if (device::on_cuda(context_.stream)) kernel::cuda::advance_scales(context_.stream);
   const double loss = batch ? run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true,
                                   scale / counted_together)
                             : 0;

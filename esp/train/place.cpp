@@ -22,7 +22,8 @@ Place::Place(const std::string& name, device::MemoryAccount& account, int number
   if (name.find(':') == std::string::npos && num_gpus > 0) device.index = number % num_gpus;
   queue_.emplace(device, &account);
   kernel::cuda::set_attention({.cudnn = true, .deterministic = habits.deterministic}, queue_->stream());
-  kernel::cuda::set_gemm({.tune = true, .tf32 = habits.tf32}, queue_->stream());
+  // Which algorithm is fastest is a matter of timing, and two of them round differently.
+  kernel::cuda::set_gemm({.tune = !habits.deterministic, .tf32 = habits.tf32, .fp8 = habits.fp8}, queue_->stream());
   if (!choices_.empty() && std::filesystem::exists(choices_))
     kernel::cuda::read_gemm_choices(obs::read_whole_file(choices_, kMostChoiceBytes), queue_->stream());
   memory_ = device::gpu_memory(device);

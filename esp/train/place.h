@@ -13,6 +13,7 @@ namespace esp::train {
 struct GpuHabits {
   bool deterministic = false;  // the same bits each time, for some time and memory more
   bool tf32 = false;           // products of f32 with ten bits of mantissa
+  bool fp8 = false;            // linear maps of bf16 in 8 bits
   std::string choices;         // a file of the algorithms of products: read, and written at the end; empty: none
 };
 

@@ -87,7 +87,7 @@ std::vector<Field> fields(RunConfig& c) {
       {"train", "momentum", "sgd", &c.train.momentum},
       {"train", "nesterov", "sgd", &c.train.nesterov},
       {"train", "clip", "largest gradient norm; 0: none", &c.train.clip},
-      {"train", "precision", "fp64, fp32, bf16 or fp16; tf32 on a GPU", &c.train.precision},
+      {"train", "precision", "fp64, fp32, bf16 or fp16; tf32 and fp8 (linear maps) on a GPU", &c.train.precision},
       {"train", "recompute", "none, selective or full", &c.train.recompute},
       {"train", "activations",
        "what layers keep for backward: lean (flash attention, masks drawn again) or textbook (scores and masks stored)",

@@ -21,8 +21,8 @@ struct Named {
   T value;
 };
 
-constexpr Named<DType> kPrecisions[] = {
-    {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"tf32", DType::f32}};
+constexpr Named<DType> kPrecisions[] = {{"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16},
+                                        {"fp16", DType::f16}, {"tf32", DType::f32}, {"fp8", DType::bf16}};
 constexpr Named<nn::Recompute> kRecomputes[] = {
     {"none", nn::Recompute::none}, {"selective", nn::Recompute::selective}, {"full", nn::Recompute::full}};
 constexpr Named<bool> kActivations[] = {{"lean", false}, {"textbook", true}};
@@ -134,8 +134,8 @@ void RunConfig::check() const {
   want(run.device == "cpu" || run.device == "cuda", "run.device", run.device, "cpu or cuda is wanted");
   want(run.threads >= 0 && run.threads <= 1024, "run.threads", run.threads, "0 (the cores there are) to 1024");
   storage_type(train.precision);
-  want(train.precision != "tf32" || run.device != "cpu", "train.precision", train.precision,
-       "tf32 is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
+  want((train.precision != "tf32" && train.precision != "fp8") || run.device != "cpu", "train.precision",
+       train.precision, "it is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
   parse_recompute(train.recompute);
   find_row("activations", kActivations, train.activations);
   optim::ScheduleOptions schedule;
@@ -179,6 +179,8 @@ void RunConfig::check_world(int world) const {
        "experts of which ranks hold their share stay on the device: no sync.offload and no sync.quantise with it");
   want(train.activations == "lean" || layout.mesh.cp == 1, "train.activations", train.activations,
        "stored attention has a sequence's tokens on one rank, parallel.cp divides them; lean is wanted");
+  want(train.precision != "fp8" || layout.mesh.tp == 1, "train.precision", train.precision,
+       "linear maps divided among ranks (parallel.tp) are made of 16-bit products; bf16 is wanted with it");
   find_row("sync.method", sync::strategies(), sync.method);
   want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
   static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};

@@ -1,3 +1,4 @@
+#include "esp/autograd/functions/eight_bit.h"
 #include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
@@ -71,6 +72,8 @@ Variable gated_perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1,
   ESP_CHECK(w1.used_value().dim(1) == 2 * w2.used_value().dim(0), "gate and up {}, down {}", w1.value.shape().text(),
             w2.value.shape().text());
   const tensor::Context& context = tape.context();
+  if (fits_eight_bits(context, x, w1, b1) && fits_eight_bits(context, x, w2, b2))
+    return eight_bit_perceptron(tape, x, {w1, b1, w2, b2, kernel::Activation::silu, true, keep});
   kernel::GemmOptions first, second;
   first.bias = data_of(b1);
   second.bias = data_of(b2);

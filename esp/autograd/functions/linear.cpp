@@ -1,5 +1,6 @@
 #include "esp/autograd/functions/linear.h"
 
+#include "esp/autograd/functions/eight_bit.h"
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
@@ -85,6 +86,7 @@ class PerceptronNode final : public Node {
 }  // namespace
 
 Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
+  if (fits_eight_bits(tape.context(), x, w, b)) return eight_bit_linear(tape, x, w, b);
   kernel::GemmOptions options;
   options.bias = data_of(b);
   Variable y = forward_product(tape.context(), x.value(), w.used_value(), options);
@@ -97,6 +99,8 @@ Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
 Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activation activation, Weight& w2,
                     Weight* b2, bool keep) {
   const tensor::Context& context = tape.context();
+  if (fits_eight_bits(context, x, w1, b1) && fits_eight_bits(context, x, w2, b2))
+    return eight_bit_perceptron(tape, x, {w1, b1, w2, b2, activation, false, keep});
   const bool records = tape.wants({&x}, {&w1, b1, &w2, b2});
   kernel::GemmOptions first, second;
   first.bias = data_of(b1);

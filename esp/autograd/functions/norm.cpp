@@ -1,6 +1,8 @@
 #include "esp/autograd/functions/norm.h"
 
 #include "esp/autograd/functions/weights.h"
+#include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/norm_backward.h"
 
 namespace esp::autograd {
 namespace {
@@ -51,6 +53,7 @@ class NormNode final : public Node {
   }
 
   void backward_weight(Tape& tape) override {
+    if (std::exchange(weights_done_, false)) return;
     if (const Tensor& dy = tape.gradient_of(y_); dy.defined())
       kernel::norm_backward_weight(gradient_to_add_to(&gamma_, tape.context().stream),
                                    gradient_to_add_to(beta_, tape.context().stream), dy.data(), normalised_.data(),
@@ -62,12 +65,35 @@ class NormNode final : public Node {
  private:
   void add_input_gradient(Tape& tape, const GradientTarget& into) {
     const Tensor& dy = tape.gradient_of(y_);
+    if (device::on_cuda(tape.context().stream) && add_all_gradients(tape, into, dy)) return;
     kernel::norm_backward_input(into.tensor.data(), dy.data(), normalised_.data(), statistics_.mean.data(),
                                 statistics_.rstd.data(), gamma_.used_value().data(), shape_, into.accumulate,
                                 dy.dtype(), tape.context().stream);
   }
 
+  // On a GPU, where reading dy and x once more is what the weights' gradients cost.
+  bool add_all_gradients(Tape& tape, const GradientTarget& into, const Tensor& dy) {
+    if (!gamma_.trained || (beta_ && !beta_->trained)) return false;
+    kernel::cuda::NormGradients to;
+    to.dx = into.tensor.data();
+    to.add_to_dx = into.accumulate;
+    gamma_.gradient();
+    if (beta_) beta_->gradient();
+    to.dgamma = gamma_.grad.data();
+    to.add_to_dgamma = !gamma_.stale;
+    to.dbeta = beta_ ? beta_->grad.data() : nullptr;
+    to.add_to_dbeta = beta_ && !beta_->stale;
+    weights_done_ =
+        kernel::cuda::norm_backward(to, dy.data(), normalised_.data(), statistics_.mean.data(), statistics_.rstd.data(),
+                                    gamma_.used_value().data(), shape_, dy.dtype(), tape.context().stream);
+    if (!weights_done_) return false;
+    gamma_.stale = false;
+    if (beta_) beta_->stale = false;
+    return true;
+  }
+
   int x_, branch_;
+  bool weights_done_ = false;
   Tensor normalised_;
   int sum_, y_;
   Statistics statistics_;

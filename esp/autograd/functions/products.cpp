@@ -1,6 +1,8 @@
 #include "esp/autograd/functions/products.h"
 
 #include "esp/autograd/functions/weights.h"
+#include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/weight_gemm.h"
 
 namespace esp::autograd {
 
@@ -25,6 +27,13 @@ void input_product(const tensor::Context& context, const GradientTarget& into, c
 }
 
 void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy) {
+  if (device::on_cuda(context.stream)) {
+    kernel::cuda::WeightGradients to;
+    if (w.trained) to.add_to_dw = beta_for(w) != 0, to.dw = w.grad.data();
+    if (b && b->trained) to.add_to_db = beta_for(*b) != 0, to.db = b->grad.data();
+    return kernel::cuda::weight_gemm(to, x.data(), dy.data(), x.dim(-1), dy.dim(-1), x.rows(), x.dtype(),
+                                     context.stream);
+  }
   if (w.trained) {
     kernel::GemmOptions options;
     options.transpose_a = true;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "esp/base/dtype.h"
 #include "esp/device/stream.h"
@@ -21,6 +22,10 @@ struct StepScalars {
 };
 void adam_step(const StepBuffers& buffers, const AdamStep& step, const StepScalars* scalars,
                const device::Stream& stream);
+
+// adam_step of many buffers in one kernel; steps[i] is that of buffers[i], and all but their weight decay are alike.
+// The list of buffers is kept on the device until another comes.
+void adam_steps(std::span<const StepBuffers> buffers, std::span<const AdamStep> steps, const device::Stream& stream);
 
 // scalars->grad_scale = inverse_loss_scale · min(1, max_norm/√*squares); max_norm 0: no clipping. A norm that is not
 // finite gives a NaN, which reaches every weight: to be looked for at the step's end.

@@ -3,6 +3,8 @@
 // Rows are divided into chunks; a block sums one chunk of up to 32 packs of columns, eight rows at a time, and leaves
 // the sums of its chunk in scratch. A second kernel adds the chunks. Which rows make a chunk depends on the shape and
 // the GPU alone and every sum has its order: no atomics, the same bits each time.
+#include "esp/kernel/cuda/column_sums.h"
+
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/norm.h"
 
@@ -61,9 +63,10 @@ __global__ void __launch_bounds__(kAcross* kDown) chunk_sums(Columns<T> a) {
   if constexpr (kNorm) finish(a.dots, dot);
 }
 
-// to[c] += Σ_chunk sums[chunk][c], one warp of columns per block.
+// to[c] = or += Σ_chunk sums[chunk][c], one warp of columns per block.
 template <typename T>
-__global__ void __launch_bounds__(1024) add_chunks(T* to, const Accumulator<T>* sums, int64_t chunks, int64_t cols) {
+__global__ void __launch_bounds__(1024)
+    add_chunks(T* to, bool accumulate, const Accumulator<T>* sums, int64_t chunks, int64_t cols) {
   using A = Accumulator<T>;
   __shared__ A meet[32][33];
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
@@ -73,13 +76,20 @@ __global__ void __launch_bounds__(1024) add_chunks(T* to, const Accumulator<T>* 
   meet[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.y != 0 || c >= cols) return;
-  A all = widen(to[c]);
+  A all = accumulate ? widen(to[c]) : A{0};
   for (int y = 0; y < 32; ++y) all += meet[y][threadIdx.x];
   to[c] = narrow<T>(all);
 }
 
+template <typename T>
+void launch_add(T* to, bool accumulate, const Accumulator<T>* sums, int64_t chunks, int64_t cols, cudaStream_t queue) {
+  add_chunks<T>
+      <<<static_cast<unsigned>(ceil_div(cols, 32)), dim3(32, 32), 0, queue>>>(to, accumulate, sums, chunks, cols);
+  ESP_CUDA_LAUNCHED();
+}
+
 template <typename T, bool kNorm>
-void add_columns(T* to_sums, T* to_dots, Columns<T> a, const device::Stream& stream) {
+void add_columns(T* to_sums, T* to_dots, bool accumulate, Columns<T> a, const device::Stream& stream) {
   using A = Accumulator<T>;
   if (a.rows == 0 || a.cols == 0) return;
   device::Queue& queue = queue_of(stream);
@@ -98,23 +108,36 @@ void add_columns(T* to_sums, T* to_dots, Columns<T> a, const device::Stream& str
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks)), block(kAcross, kDown);
   kernel<<<grid, block, 0, queue.handle>>>(a);
   ESP_CUDA_LAUNCHED();
-  const auto warps = static_cast<unsigned>(ceil_div(a.cols, 32));
-  if (to_sums) add_chunks<T><<<warps, dim3(32, 32), 0, queue.handle>>>(to_sums, a.sums, chunks, a.cols);
-  if (to_dots) add_chunks<T><<<warps, dim3(32, 32), 0, queue.handle>>>(to_dots, a.dots, chunks, a.cols);
-  ESP_CUDA_LAUNCHED();
+  if (to_sums) launch_add(to_sums, accumulate, a.sums, chunks, a.cols, queue.handle);
+  if (to_dots) launch_add(to_dots, accumulate, a.dots, chunks, a.cols, queue.handle);
 }
 
 }  // namespace
 
-void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
-                     const device::Stream& stream) {
+void add_chunk_sums(void* to, bool accumulate, const void* sums, int64_t chunks, int64_t cols, DType dtype,
+                    const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    launch_add(static_cast<T*>(to), accumulate, static_cast<const Accumulator<T>*>(sums), chunks, cols,
+               handle_of(stream));
+  });
+}
+
+void column_sums_to(void* to, bool accumulate, const void* dy, int64_t rows, int64_t cols, DType dtype,
+                    const device::Stream& stream) {
+  if (rows == 0 && !accumulate)
+    ESP_CUDA_CHECK(cudaMemsetAsync(to, 0, static_cast<size_t>(cols) * size_of(dtype), handle_of(stream)));
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     Columns<T> a{};
     a.dy = static_cast<const T*>(dy);
     a.rows = rows;
     a.cols = cols;
-    add_columns<T, false>(static_cast<T*>(dbias), nullptr, a, stream);
+    add_columns<T, false>(static_cast<T*>(to), nullptr, accumulate, a, stream);
   });
+}
+
+void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
+                     const device::Stream& stream) {
+  column_sums_to(dbias, true, dy, rows, cols, dtype, stream);
 }
 
 void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,
@@ -128,7 +151,7 @@ void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void*
     a.rstd = static_cast<const A*>(rstd);
     a.rows = shape.rows;
     a.cols = shape.dim;
-    add_columns<T, true>(static_cast<T*>(dbeta), static_cast<T*>(dgamma), a, stream);
+    add_columns<T, true>(static_cast<T*>(dbeta), static_cast<T*>(dgamma), true, a, stream);
   });
 }
 

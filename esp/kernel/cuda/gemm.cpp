@@ -101,6 +101,7 @@ void set_gemm(const GemmSettings& settings, const device::Stream& stream) {
   auto& plans = device::queue_of(stream).own<GemmPlans>();
   plans.tune = settings.tune;
   plans.tf32 = settings.tf32;
+  plans.fp8 = settings.fp8;
 }
 
 std::string gemm_choices(const device::Stream& stream) {

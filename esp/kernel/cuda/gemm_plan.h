@@ -59,6 +59,7 @@ class GemmPlans {
   void read(std::string_view text);  // UsageError when a line cannot be read
   bool tune = true;
   bool tf32 = false;  // products of f32 in tf32
+  bool fp8 = false;   // linear maps in 8 bits
 
   static constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 

@@ -11,6 +11,7 @@ namespace esp::kernel::cuda {
 struct GemmSettings {
   bool tune = true;   // time the candidates when a shape is first seen
   bool tf32 = false;  // f32 products in tf32: eight times the rate, ten bits of mantissa
+  bool fp8 = false;   // linear maps of bf16 by products of 8-bit codes (fp8_codes.h)
 };
 void set_gemm(const GemmSettings& settings, const device::Stream& stream);
 

@@ -1,0 +1,18 @@
+// All gradients of a norm in one pass over its gradient and its input, instead of one for the input and one for the
+// weights. No CUDA types here.
+#pragma once
+
+#include "esp/kernel/norm.h"
+
+namespace esp::kernel::cuda {
+
+struct NormGradients {
+  void* dx = nullptr;
+  void *dgamma = nullptr, *dbeta = nullptr;                             // dbeta may be null
+  bool add_to_dx = false, add_to_dgamma = false, add_to_dbeta = false;  // else overwritten
+};
+// As norm_backward_input and norm_backward_weight; false, and nothing done, for rows this has no kernel for.
+bool norm_backward(const NormGradients& to, const void* dy, const void* x, const void* mean, const void* rstd,
+                   const void* gamma, const NormShape& shape, DType dtype, const device::Stream& stream);
+
+}  // namespace esp::kernel::cuda

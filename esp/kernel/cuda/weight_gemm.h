@@ -1,0 +1,19 @@
+// The gradients of a linear map's weights, dW [in, out] = xᵀ·dy and db = Σ_rows dy. No CUDA types here.
+#pragma once
+
+#include <cstdint>
+
+#include "esp/base/dtype.h"
+#include "esp/device/stream.h"
+
+namespace esp::kernel::cuda {
+
+// What is null is not wanted.
+struct WeightGradients {
+  void *dw = nullptr, *db = nullptr;
+  bool add_to_dw = false, add_to_db = false;  // else overwritten
+};
+void weight_gemm(const WeightGradients& to, const void* x, const void* dy, int64_t in, int64_t out, int64_t rows,
+                 DType dtype, const device::Stream& stream);
+
+}  // namespace esp::kernel::cuda
