@@ -96,19 +96,27 @@ class Bench {
     whole_.pool = &pool_;
   }
 
+  // Twice, each figure with a while between: what disturbs one visit is over by the other.
   void run() {
-    products();
-    streams();
-    attention();
+    for (int visit = 0; visit < kVisits; ++visit) {
+      products();
+      streams();
+      attention();
+    }
     smallest();
   }
+  static constexpr int kVisits = 2;
 
  private:
   // `work` over the time of a call, by either way of running.
   template <typename Key>
   void rate(const Key& key, double work, const MakeCall& make) {
-    figures_[key("whole")] = work / time_call(make(), whole_, budget_s_);
-    figures_[key("shared")] = work / time_in_company(make, cores_, budget_s_);
+    keep(key("whole"), work / time_call(make(), whole_, budget_s_));
+    keep(key("shared"), work / time_in_company(make, cores_, budget_s_));
+  }
+  void keep(const std::string& key, double rate) {
+    double& best = figures_[key];
+    best = std::max(best, rate);
   }
 
   void products() {
@@ -261,7 +269,7 @@ class Bench {
 }  // namespace
 
 void measure_kernels(Figures& figures, const std::string& type, int cores, double seconds) {
-  const double calls = 2.0 * (3 * 4 * 4 * 3 + 6 * 2 + 3 * 2 + 1);
+  const double calls = 2.0 * Bench::kVisits * (3 * 4 * 4 * 3 + 6 * 2 + 3 * 2 + 1);
   Bench(figures, type, cores, seconds / calls).run();
 }
 

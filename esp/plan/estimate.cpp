@@ -56,9 +56,9 @@ bool is_told(const Cluster& cluster, const Policy& policy) {
 }
 
 // How far four of five predictions of a kind are off at most, from residuals of published rows: dense models by
-// programs we know on their chips 4.5 %, by others 12; what has more mechanisms at once more.
+// programs we know on their chips 4.2 %, by others 12; what has more mechanisms at once more.
 double spread(const Shape& shape, const Cluster& cluster, const Policy& policy) {
-  double q = is_told(cluster, policy) ? 0.045 : 0.12;
+  double q = is_told(cluster, policy) ? 0.042 : 0.12;
   if (shape.experts > 0) q += 0.08;
   if (policy.cp > 1) q += 0.06;
   if (policy.schedule != "1f1b" && policy.schedule != "interleaved" && policy.pp > 1) q += 0.04;
