@@ -122,7 +122,7 @@ class Quiet(Stalling):
 class Straggling(Stalling):
     def test_a_slower_rank_is_named(self):
         process = self.begin("run", "--set", "model.dim=128", "--set", "model.seq_len=128", ranks=2)
-        self.wait_for_steps("run", process, 5)
+        self.wait_for_steps("run", process, 60)  # what it becomes slow against
         pid, going = self.pids(process)[1], True
 
         def hold_up():  # stopped two thirds of the time
