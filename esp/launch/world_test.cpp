@@ -56,6 +56,14 @@ TEST(JoinOptions, RanksOnSeveralHostsNeedASecret) {
   }
 }
 
+TEST(JoinOptions, EncryptionIsAskedForInOneWay) {
+  EXPECT_FALSE(join_options({}).encrypt);
+  EXPECT_FALSE(join_options({{"ESPALIER_ENCRYPT", "0"}}).encrypt);
+  EXPECT_TRUE(join_options({{"ESPALIER_ENCRYPT", "1"}}).encrypt);
+  // Whoever believes to have asked for it must not go without.
+  EXPECT_THROW(join_options({{"ESPALIER_ENCRYPT", "yes"}}), UsageError);
+}
+
 TEST(LocalWorld, RanksAreToldWhereTheHubIs) {
   LocalOptions options;
   options.num_ranks = 2;
