@@ -13,7 +13,7 @@ endfunction()
 
 if(ESP_PRECOMPILED)
   esp_holds_precompiled(esp_precompiled common.h)
-  if(ESP_SANITIZE)
+  if(ESP_SANITIZE OR ESP_UNITY)
     esp_holds_precompiled(esp_precompiled_quick common.h)  # for esp_compile_quickly
   endif()
   if(ESP_TESTS)
