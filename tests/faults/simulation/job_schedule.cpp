@@ -22,6 +22,7 @@ class Schedule {
                kSnapshotEvery, {},     {},     {},         false},
         launcher_(place_, static_cast<int>(simulation_.random.between(1, 8))) {
     if (told_) place_.note = [this](const std::string& what) { note("{}", what); };
+    place_.see_each_other_end = simulation_.random.chance(0.5);
     const int64_t num_faults = simulation_.random.below(6);
     const Time usual = 500 * kMs + place_.num_steps * 90 * kMs;  // what the job takes in peace
     Time last = 0;
@@ -70,11 +71,29 @@ class Schedule {
     if (const int alive = truth_.num_alive(); alive > 0)
       truth_.broken("no end but this: the job has ended and {} of its processes live", alive);
     if (!launcher_.process()->alive) return;
+    judge_rung();
     if (!launcher_.end()) return truth_.broken("no end but this: nothing happens any more");
     if (*launcher_.end() == launch::Then::ended && truth_.newest_step() != place_.num_steps)
       truth_.broken("no end but this: the job ended well after {} of {} steps", truth_.newest_step(), place_.num_steps);
     if (*launcher_.end() == launch::Then::failed && !launcher_.may_give_up())
       truth_.broken("no end but this: the job gave up with restarts left");
+  }
+
+  // One rank killed, or stopped for good, while all work, and nothing else: the others keep their processes, and soon.
+  void judge_rung() {
+    if (num_struck_ != 1 || lone_at_ < 0) return;
+    if (launcher_.num_starts() != 1)
+      truth_.broken("nearest rung: one rank was lost while all worked, and all were started again");
+    const Time most = lone_takes_ + 5 * kSecond + place_.num_steps * 150 * kMs;
+    if (simulation_.now() - lone_at_ > most)
+      truth_.broken("nearest rung: one rank was lost while all worked, and the job took {} ms more",
+                    (simulation_.now() - lone_at_) / kMs);
+  }
+  // The fault that strikes now; `takes`: until others can know of it.
+  void lone(Time takes) {
+    const bool all_work = truth_.newest_step() >= 1 && truth_.newest_step() + 2 < place_.num_steps;
+    lone_at_ = all_work ? simulation_.now() : -1;
+    lone_takes_ = takes;
   }
 
   template <typename... Args>
@@ -98,11 +117,14 @@ class Schedule {
     const int64_t draw = simulation_.random.below(100);
     if (draw < 30) {
       count("killed");
+      lone(0);
       note("rank {} is killed", index);
       simulation_.end(rank->process());
     } else if (draw < 45) {
       const Time takes = some_time();
       count("stopped");
+      // A minute until a collective gives up, ten seconds until the launcher does, and a bye that nobody hears.
+      if (takes > 90 * kSecond) lone(80 * kSecond);
       note("rank {} is stopped for {} ms", index, takes / kMs);
       simulation_.stop(rank->process(), takes);
       quiet_after(simulation_.now() + takes);
@@ -146,7 +168,10 @@ class Schedule {
       simulation_.end(launcher_.process());
     }
   }
-  void count(const char* kind) { ++outcome_.faults[kind]; }
+  void count(const char* kind) {
+    ++outcome_.faults[kind];
+    ++num_struck_;
+  }
 
   const bool told_;
   Outcome outcome_;
@@ -155,7 +180,8 @@ class Schedule {
   Truth truth_;
   Place place_;
   VirtualLauncher launcher_;
-  Time quiet_from_ = 0, died_at_ = 0;
+  Time quiet_from_ = 0, died_at_ = 0, lone_at_ = -1, lone_takes_ = 0;
+  int num_struck_ = 0;
 };
 
 }  // namespace

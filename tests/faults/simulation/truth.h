@@ -8,6 +8,7 @@
 //   every step once  the state after step s is the one of s steps, on every rank; nobody jumps ahead
 //   little is lost   from memory all go on from the newest state that one of them has, at most a step behind the newest
 //                    made; from a snapshot, from the newest whole one
+//   nearest rung     one rank lost while all work, and nothing else: the others keep their processes, and go on soon
 //   no end but this  the job ends by its deadline; it gives up only when its restarts are spent or a failure would
 //   happen
 //                    again; at its end no process of it lives

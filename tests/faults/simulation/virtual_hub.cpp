@@ -68,7 +68,7 @@ void VirtualHub::send(int id, const std::string& bytes) {
   if (kind == net::Kind::table && closed_.contains(id))
     truth_.broken("one table: {} is complete with one whose connection had closed before", job_);
   if (kind == net::Kind::lost || kind == net::Kind::left) {
-    const std::string_view body = std::string_view(bytes).substr(net::kFrameHeaderBytes);
+    const std::string_view body = std::string_view(bytes).substr(net::kStoreHeaderBytes);
     const int rank = kind == net::Kind::lost ? net::decode_loss(body).rank : net::decode_rank(body);
     const auto [told, fresh] = told_.emplace(std::pair(id, rank), kind);
     if (!fresh && told->second != kind)

@@ -28,6 +28,7 @@ class VirtualLauncher final : public launch::Ranks {
   bool may_give_up() const { return num_restarts_ >= max_restarts_ || unworthy_; }
   int num_restarts() const { return num_restarts_; }
   int num_reforms() const { return num_reforms_; }
+  uint64_t num_starts() const { return start_; }  // of all ranks
 
   bool any_done() const override { return done_; }
   void say(int rank, const std::string& text) override;

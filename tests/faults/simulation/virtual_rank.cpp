@@ -167,7 +167,7 @@ void VirtualRank::open_watch() {
     const int pid = world.peers[static_cast<size_t>(peer)].pid;
     pids.push_back(pid);
     const auto at = place_.ranks.find(pid);
-    if (peer == rank_ || at == place_.ranks.end()) continue;
+    if (peer == rank_ || at == place_.ranks.end() || !place_.see_each_other_end) continue;
     const ProcessPtr other = at->second->process();
     if (!other->alive) {
       world.watch->neighbour_ended(peer, simulation_.local(*process_), true);

@@ -34,6 +34,7 @@ struct Place {
   std::map<int, VirtualRank*> ranks;             // by process
   std::map<std::pair<int, int>, int> under_way;  // letters, by the processes they go from and to
   bool disk_is_slow = false;
+  bool see_each_other_end = true;  // as ranks of one host do; else only the hub tells
   std::function<void(const std::string&)> note = [](const std::string&) {};  // for whoever plays a seed again
 };
 
