@@ -57,6 +57,12 @@ class Help(unittest.TestCase):
         self.assertEqual(answer.returncode, 0)
         self.assertRegex(answer.stdout, r"(?m)^ *allreduce ")
 
+    def test_what_stands_behind_a_flag_is_another_programs(self):
+        done = run("launch", "--standalone", "/bin/echo", "--standalone", "said")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--standalone said", done.stdout + done.stderr)
+        self.assertEqual(run("man", "--markdown", "train").returncode, 2)
+
 
 class Version(unittest.TestCase):
     def test_says_what_it_is_and_what_it_found(self):
