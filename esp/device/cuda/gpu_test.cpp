@@ -166,6 +166,30 @@ TEST_F(Gpu, ARecordedGraphDoesItsWorkWhenReplayed) {
   n.pool.give(other);
 }
 
+TEST_F(Gpu, MemoryMayBeTakenWhileAGraphIsRecorded) {
+  const GpuQueue queue(kGpu);
+  const Stream stream = queue.stream();
+  const auto source = gpu_memory(kGpu);
+  std::byte* from = source->take(1 << 20);
+  ASSERT_NE(from, nullptr);
+  const std::vector<std::byte> values(1 << 20, std::byte{7});
+  copy(from, values.data(), values.size(), stream);
+  finish(stream);
+  GpuGraph graph;
+  graph.begin(stream);
+  std::byte* late = source->take(1 << 20);
+  ASSERT_NE(late, nullptr);
+  copy(late, from, 1 << 20, stream);
+  graph.end(stream);
+  graph.replay(stream);
+  std::vector<std::byte> got(1 << 20);
+  copy(got.data(), late, got.size(), stream);
+  finish(stream);
+  EXPECT_EQ(got, values);
+  source->give(late, 1 << 20);
+  source->give(from, 1 << 20);
+}
+
 TEST_F(Gpu, ScratchGrowsThenStays) {
   MemoryAccount account;
   GpuQueue queue(kGpu, &account);

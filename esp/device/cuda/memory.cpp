@@ -12,8 +12,14 @@ class GpuMemory final : public SegmentSource {
   explicit GpuMemory(Device device) : device_(device) {}
   std::byte* take(size_t bytes) override {
     ESP_CUDA_CHECK(cudaSetDevice(device_.index));
+    // While a graph is being recorded memory is given out in another order than in the step before, and a pool may want
+    // one run more; an allocation is no part of the graph.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    ESP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
     void* data = nullptr;
-    if (cudaMalloc(&data, bytes) == cudaSuccess) return static_cast<std::byte*>(data);
+    const cudaError_t error = cudaMalloc(&data, bytes);
+    ESP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
+    if (error == cudaSuccess) return static_cast<std::byte*>(data);
     cudaGetLastError();  // the caller tells of it
     return nullptr;
   }
