@@ -7,7 +7,7 @@ import threading
 import time
 import unittest
 
-from driving import run
+from driving import run, wait_until
 from watched_run import LONG, Watched, spread, trials
 
 
@@ -16,7 +16,8 @@ class Stalling(Watched):
         """The event blames the rank, and the call it tells is the one a waiting rank's recorder has open."""
         self.assertEqual(event["ranks"], [rank], event)
         self.assertNotIn(rank, event["waiting"])
-        self.assertIn(f"rank {rank} ", self.said(name))
+        # The launcher passes lines on in its own time.
+        self.assertTrue(wait_until(lambda: f"rank {rank} " in self.said(name), 10), self.said(name)[-2000:])
         if not event["waiting"]:  # for files of a checkpoint that it does not write: no call is open
             return self.assertEqual((event["phase"], event["op"]), ("checkpoint", "checkpoint"), event)
         waiting = event["waiting"][0]
