@@ -314,8 +314,10 @@ class Sealed(WithJob):
         end = time.monotonic() + 60
         while time.monotonic() < end:
             running = process.poll() is None
-            if running:
-                ports.update(self.ports(process))
+            try:
+                ports.update(self.ports(process) if running else [])
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # a rank that has just ended
             try:
                 while ears:
                     packets.append(ears.recv(1 << 17)[14:])
