@@ -11,7 +11,6 @@
 #include "esp/obs/temporary_folder.h"
 #include "esp/train/injected_fault.h"
 #include "esp/train/replica_check.h"
-#include "esp/train/straggler.h"
 
 namespace esp::train {
 namespace {
@@ -107,23 +106,6 @@ TEST(ReplicaCheck, ComparesWhatEveryCopyHasAndNothingElse) {
   for (const char* method : {"zero3", "gossip", "local"})
     with_copies({std::string("sync.method=") + method},
                 [&](ReplicaCheck& check, Engine&, int) { EXPECT_FALSE(check.applies()) << method; });
-}
-
-TEST(Straggler, IsNamedAfterTwentyStepsAndOnce) {
-  Straggler straggler;
-  for (int step = 1; step < Straggler::kSteps; ++step) EXPECT_FALSE(straggler.step(3, 10, 100));
-  const auto found = straggler.step(3, 10, 100);
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->rank, 3);
-  for (int step = 0; step < 100; ++step) EXPECT_FALSE(straggler.step(3, 10, 100));
-}
-
-TEST(Straggler, ALittleWaitOrASeldomOneIsNone) {
-  Straggler little, seldom;
-  for (int step = 0; step < 200; ++step) {
-    EXPECT_FALSE(little.step(1, 5, 100));
-    EXPECT_FALSE(seldom.step(step % 19 == 0 ? 0 : 1, 50, 100));
-  }
 }
 
 TEST(InjectedFault, IsReadAndWhatIsNotUnderstoodIsRefused) {

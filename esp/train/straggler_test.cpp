@@ -142,6 +142,11 @@ TEST(Stragglers, OneIsNamedOnceUntilAnotherIs) {
   EXPECT_EQ(first_named(straggler, 4, 1100, 1200, slow(2)).rank, 2);
 }
 
+TEST(Stragglers, AWaitThatIsLittleNamesNobody) {
+  Straggler straggler;
+  for (int step = 0; step < 200; ++step) EXPECT_FALSE(straggler.step(1, 5, 100));
+}
+
 TEST(Stragglers, OnePauseNamesNobody) {
   Straggler straggler;
   const Named named = first_named(straggler, 2, 0, 200, [](int rank, int64_t step) {

@@ -9,7 +9,7 @@
 namespace esp::plan {
 namespace {
 
-constexpr int kBegun = 6;
+constexpr int kBegun = 12;
 constexpr double kHot = 0.5, kCold = 0.005;
 constexpr double kTwoAxes = 0.3;  // of the steps change two
 
@@ -45,7 +45,7 @@ SearchResult search_annealing(const Problem& problem, const SearchOptions& optio
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kBegun && inquiry.counts().considered < most; ++i) {
     Draws draws(options.seed, 100 + static_cast<uint64_t>(i));
-    anneal(inquiry, rules, draws, most / (2 * kBegun));
+    anneal(inquiry, rules, draws, most / kBegun);
   }
   return inquiry.finish("annealing", false);
 }

@@ -8,8 +8,8 @@
 namespace esp::plan {
 namespace {
 
-constexpr size_t kPopulation = 64, kTournament = 3, kKept = 4;
-constexpr int kStaleEras = 4, kStaleGenerations = 20;
+constexpr size_t kPopulation = 128, kTournament = 3, kKept = 4;
+constexpr int kStaleEras = 8, kStaleGenerations = 20;
 
 struct Member {
   Choice choice{};
