@@ -77,7 +77,12 @@ def main():
         job.end()
         shutil.rmtree(folder)
     grown = {name: (first[name], last[name]) for name in first if last[name] > first[name]}
+    # Other programs on this host come and go meanwhile: what is ours would stay.
     left = (shared_memory() - before[0]) | (temporary_files() - before[1])
+    until = time.monotonic() + 60
+    while left and time.monotonic() < until:
+        time.sleep(0.1)
+        left &= shared_memory() | temporary_files()
     print(f"{options.recoveries} recoveries, layout {options.layout}: " +
           ", ".join(f"{name} {first[name]} to {last[name]}" for name in first))
     if code != 75:
