@@ -1,8 +1,9 @@
 // Fused: the collectives among ranks of one host, written against shared memory instead of messages.
 //
 // Every call begins the same way: each rank announces the call's tag on the board (board.h) and reads everybody else's,
-// so a call that differs is noticed by all before data is touched. Then one of these ways, the same on every rank:
-//   posted   a few bytes from or to a root: who only gives does not wait, and reads the others' tags some calls later
+// so a call that differs is noticed by all before data is touched (a posted one by who waits in it, by the others some
+// calls later). Then one of these ways, the same on every rank:
+//   posted   a few bytes from or to a root: who only gives does not wait
 //   small    the data travelled in the slot beside the tag: every rank takes what it needs, and there is no second wait
 //   direct   peers' buffers can be addressed (registered memory, or threads of one process): each rank reads its share
 //            from all, and writes it to all
