@@ -12,8 +12,9 @@ def run(*arguments, env=None, limit=LIMIT_S):
     return subprocess.run([ESPALIER, *arguments], capture_output=True, text=True, timeout=limit, env=environment)
 
 
-def start(*arguments):
-    return subprocess.Popen([ESPALIER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments, env=None):
+    return subprocess.Popen([ESPALIER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=dict(os.environ, **(env or {})))
 
 
 def children(pid):

@@ -143,7 +143,7 @@ class Page(unittest.TestCase):
     def test_every_lab_is_listed_and_has_help(self):
         listed = re.findall(r"^  ([a-z]+) ", run("lab").stdout, re.M)
         for name in ("numbers", "collectives", "allreduce", "hosts", "ddp", "exchange", "ps", "staleness", "zero", "offload",
-                     "zeropp", "activation", "speedup", "gossip", "local", "compression", "pipeline", "tensor", "context",
+                     "zeropp", "activation", "speedup", "throughput", "gossip", "local", "compression", "pipeline", "tensor", "context",
                      "moe", "policies"):
             self.assertIn(name, listed)
             self.assertEqual(run("lab", name, "--help").returncode, 0)

@@ -1,4 +1,4 @@
-"""lab gossip, lab local, lab speedup: ranks that really exchange, held to the formulas they print."""
+"""lab gossip, lab local, lab speedup, lab throughput: ranks that really exchange, held to the formulas they print."""
 import json
 import math
 import os
@@ -62,6 +62,20 @@ class Copies(unittest.TestCase):
         for row in report["rows"]:
             self.assertLess(abs(row["settled"] / row["formula"] - 1), 0.05, row)
             self.assertLess(abs(row["speedup"] / row["ranks"] - 1), 0.15, row)
+
+    def test_throughput_falls_with_the_ratio(self):
+        text, report, words = lab(self, "throughput", "--ratios", "0.2,2")
+        at = {(row["exchange"], row["ratio"], row["ranks"]): row["modelled"] for row in report["modelled"]}
+        seconds = lambda n: 2 * (n - 1) * 1e-5 + 2 * (n - 1) / n * report["bytes"] * 8e-10
+        compute = 2 * report["bytes"] * 8e-10
+        for n in (2, 8, 64):
+            for ratio in (0.2, 2):
+                c = compute / ratio
+                self.assertAlmostEqual(at["ring all-reduce", ratio, n], n * c / (c + seconds(n)), delta=1e-6)
+                self.assertGreater(at["one peer", ratio, n], at["ring all-reduce", ratio, n] if n > 2 else 0)
+        self.assertTrue(all(row["measured"] > 0 for row in report["real"]))
+        self.assertIn("ring all-reduce, 2", words)
+        self.assertEqual(run("lab", "throughput", "--ratios", "0").returncode, 2)
 
 
 if __name__ == "__main__":

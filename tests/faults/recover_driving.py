@@ -56,7 +56,7 @@ def percentile(values, q):
 class Job:
     """One run of `steps` steps under the launcher."""
 
-    def __init__(self, folder, name, steps, settings, ranks=8, restarts=1000, flags=()):
+    def __init__(self, folder, name, steps, settings, ranks=8, restarts=1000, flags=(), environment=None):
         self.dir = os.path.join(folder, name)
         self.ranks = ranks
         text = os.path.join(folder, "text.txt")
@@ -70,7 +70,8 @@ class Job:
                  self.run_file, "--run-dir", self.dir]
         for one in settings:
             words += ["--set", one]
-        self.process = subprocess.Popen([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                        env=dict(os.environ, **(environment or {})))
         self.said = []
         self.reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
         self.reader.start()

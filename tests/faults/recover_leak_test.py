@@ -17,35 +17,50 @@ from driving import children  # noqa: E402
 from recover_driving import LAYOUTS, Job  # noqa: E402
 
 
-def shared_memory():
-    return set(glob.glob("/dev/shm/espalier-*"))
+def shared_memory(pids):
+    """Segments that one of these processes made: their names begin with its id. Those of other programs on the host, which
+    come and go meanwhile, do not count."""
+    return {path for path in glob.glob("/dev/shm/espalier-[0-9]*-*")
+            if int(os.path.basename(path).split("-")[1]) in pids}
 
 
-def temporary_files():
-    return {path for path in glob.glob("/tmp/espalier*") if not path.startswith("/tmp/espalier-kill-")}
+def snapshot_folder(launcher):
+    """The launcher holds a lock on the folder of its ranks' snapshots, so it has it open."""
+    for name in os.listdir(f"/proc/{launcher}/fd"):
+        try:
+            path = os.readlink(f"/proc/{launcher}/fd/{name}")
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        if path.startswith("/dev/shm/espalier-snapshots-"):
+            return path
+    sys.exit("the launcher holds no folder of snapshots")
 
 
-def counts(job):
-    """Of the launcher and of rank 0, which is never killed."""
+def counts(job, pids, snapshots):
+    """Of the launcher, of rank 0, which is never killed, and of all that the job's processes made."""
     found = {}
     for who, pid in (("launcher", job.process.pid), ("rank 0", children(job.process.pid)[0])):
         found[who + " descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
         found[who + " threads"] = len(os.listdir(f"/proc/{pid}/task"))
         with open(f"/proc/{pid}/maps") as maps:
             found[who + " shared mappings"] = sum("/dev/shm/" in line for line in maps)
-    found["shared memory"] = len(shared_memory())
-    found["snapshot files"] = sum(len(names) for path in glob.glob("/dev/shm/espalier-snapshots-*")
-                                  for _, _, names in os.walk(path))
+    found["shared memory"] = len(shared_memory(pids))
+    found["snapshot files"] = sum(len(names) for _, _, names in os.walk(snapshots))
+    found["temporary files"] = sum(len(names) for _, _, names in os.walk(job.temporary))
     return found
 
 
-def settled(job):
-    """The least of several looks: connections and snapshots come and go as it works."""
-    looks = []
-    for _ in range(8):
+def settled(look, enough=None):
+    """The least of several looks: connections and snapshots come and go as it works. With `enough`, it looks until
+    nothing is above that, or for 20 s."""
+    least = look()
+    until = time.monotonic() + 20
+    for number in range(10**6):
         time.sleep(0.05)
-        looks.append(counts(job))
-    return {name: min(look[name] for look in looks) for name in looks[0]}
+        least = {name: min(value, least[name]) for name, value in look().items()}
+        if number >= 8 and (enough is None or all(least[name] <= enough[name] for name in least)
+                            or time.monotonic() > until):
+            return least
 
 
 def main():
@@ -56,33 +71,35 @@ def main():
     parser.add_argument("-v", action="store_true")
     options = parser.parse_args()
     random.seed(7)
-    before = shared_memory(), temporary_files()
     folder = tempfile.mkdtemp(prefix="espalier-kill-")
+    temporary = os.path.join(folder, "tmp")
+    os.mkdir(temporary)
     job = Job(folder, "leaks", 10**7, LAYOUTS[options.layout] + ["checkpoint.snapshot_every=5", "log.every=1"],
-              options.ranks)
+              options.ranks, environment={"TMPDIR": temporary})
+    job.temporary = temporary
+    pids = {job.process.pid}
     first = None
     try:
         while job.alive() and job.step() < 3:
             time.sleep(0.01)
+        snapshots = snapshot_folder(job.process.pid)
+        look = lambda: counts(job, pids, snapshots)  # noqa: E731
         for number in range(options.recoveries):
+            pids.update(children(job.process.pid))
             if job.kill_one(spare_first=True) is None:
                 job.end()
                 sys.exit("the job ended:\n" + "".join(job.said))
+            pids.update(children(job.process.pid))
             if number == 2:
-                first = settled(job)
-        last = settled(job)
+                first = settled(look)
+        last = settled(look, first)
         job.process.terminate()
         code = job.finish()
+        left = shared_memory(pids) | set(glob.glob(snapshots)) | set(glob.glob(temporary + "/*"))
     finally:
         job.end()
         shutil.rmtree(folder)
     grown = {name: (first[name], last[name]) for name in first if last[name] > first[name]}
-    # Other programs on this host come and go meanwhile: what is ours would stay.
-    left = (shared_memory() - before[0]) | (temporary_files() - before[1])
-    until = time.monotonic() + 60
-    while left and time.monotonic() < until:
-        time.sleep(0.1)
-        left &= shared_memory() | temporary_files()
     print(f"{options.recoveries} recoveries, layout {options.layout}: " +
           ", ".join(f"{name} {first[name]} to {last[name]}" for name in first))
     if code != 75:
