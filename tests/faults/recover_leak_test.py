@@ -13,8 +13,10 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import children  # noqa: E402
+from driving import children, wait_until  # noqa: E402
 from recover_driving import LAYOUTS, Job  # noqa: E402
+
+SNAPSHOT_EVERY = 5
 
 
 def shared_memory(pids):
@@ -74,7 +76,7 @@ def main():
     folder = tempfile.mkdtemp(prefix="espalier-kill-")
     temporary = os.path.join(folder, "tmp")
     os.mkdir(temporary)
-    job = Job(folder, "leaks", 10**7, LAYOUTS[options.layout] + ["checkpoint.snapshot_every=5", "log.every=1"],
+    job = Job(folder, "leaks", 10**7, LAYOUTS[options.layout] + [f"checkpoint.snapshot_every={SNAPSHOT_EVERY}", "log.every=1"],
               options.ranks, environment={"TMPDIR": temporary})
     job.temporary = temporary
     pids = {job.process.pid}
@@ -91,7 +93,10 @@ def main():
                 sys.exit("the job ended:\n" + "".join(job.said))
             pids.update(children(job.process.pid))
             if number == 2:
+                # So many snapshots that the old ones go as the new ones come.
+                wait_until(lambda since=job.step(): job.step() >= since + 4 * SNAPSHOT_EVERY or not job.alive())
                 first = settled(look)
+                first["snapshot files"] = max(look()["snapshot files"] for _ in range(200))
         last = settled(look, first)
         job.process.terminate()
         code = job.finish()
