@@ -68,10 +68,10 @@ train::RunConfig run_config(const WorkerOptions& o) {
                                        "train.recompute=" + o.recompute,
                                        fmt::format("run.threads={}", o.threads),
                                        "train.schedule=constant",
-                                       "data.objective=next_token",
                                        "data.bin_type=u16"};
   settings.insert(settings.end(), o.settings.begin(), o.settings.end());
   train::RunConfig config = train::parse_run_config("", "bench train", settings);
+  config.data.objective = config.model.arch == "t5" ? "span_corruption" : "next_token";
   config.data.train = {o.tokens};
   config.data.cache = o.tokens + ".cache";  // never made: the tokens are there
   return config;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
@@ -133,13 +134,31 @@ data::Items open_items(const RunConfig& c, const std::vector<std::string>& paths
   return data::read_items(o, *feed.tokenizer);
 }
 
+// What a model can be trained for: an encoder and decoder needs a row for each, only BERT looks both ways and
+// classifies.
+constexpr struct {
+  std::string_view name, archs;
+} kObjectives[] = {{"next_token", "gpt llama bert"}, {"masked_token", "bert"},
+                   {"span_corruption", "t5"},        {"pairs", "t5"},
+                   {"classification", "bert"},       {"synthetic", "bert"}};
+
+void check_objective(const ModelSection& model, std::string_view name) {
+  auto suits = [&](const auto& row) { return row.archs.find(model.arch) != std::string_view::npos; };
+  if (suits(find_row("objective", kObjectives, name))) {
+    if (name == "synthetic" && model.classes == 0)
+      throw UsageError("data.objective = \"synthetic\" makes rows of two classes: give model.classes = 2");
+    return;
+  }
+  std::vector<std::string_view> fitting;
+  for (const auto& row : kObjectives)
+    if (suits(row)) fitting.push_back(row.name);
+  throw UsageError(fmt::format("data.objective = \"{}\" is not for model.arch = \"{}\": it takes {}", name, model.arch,
+                               fmt::join(fitting, ", ")));
+}
+
 }  // namespace
 
 std::string objective_name(const RunConfig& config) {
-  static constexpr struct {
-    std::string_view name;
-  } kObjectives[] = {{"next_token"}, {"masked_token"},   {"span_corruption"},
-                     {"pairs"},      {"classification"}, {"synthetic"}};
   if (!config.data.objective.empty())
     return std::string(find_row("objective", kObjectives, config.data.objective).name);
   if (config.model.classes > 0) return "classification";
@@ -150,6 +169,7 @@ std::string objective_name(const RunConfig& config) {
 std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
   auto feed = std::make_unique<Feed>();
   const std::string name = objective_name(config);
+  check_objective(config.model, name);
   const auto seed = static_cast<uint64_t>(config.run.seed);
   const Split training{true, data::parse_order(config.data.order), seed};
   const Split evaluating{false, Order::sequential, seed};

@@ -64,6 +64,9 @@ CASES = [
     Case("a transport", [*TRAIN.split(), "--nproc", "2"], ("tpc", "tcp"), keys={"comm.transport": "tpc"}),
     key("a device", "run.device", "gpu", "gpu", "cuda", "cpu"),
     key("an objective", "data.objective", "next-token", "next-token", "next_token"),
+    key("an objective of other models", "data.objective", "pairs", "pairs", "gpt", "next_token"),
+    Case("a model of other objectives", None, ("next_token", "t5", "span_corruption"),
+         keys={"data.objective": "next_token", "model.arch": "t5"}),
     # values that cannot be
     key("a word for a number", "train.steps", "many", "train.steps", "many", "number"),
     key("a word for a rate", "train.lr", "big", "train.lr", "big", "number"),
