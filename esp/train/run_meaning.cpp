@@ -1,5 +1,6 @@
 // What the run file's words and numbers mean, and whether they fit together.
 #include <algorithm>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -132,7 +133,10 @@ ModelSection model_section(const model::ModelConfig& c) {
 void RunConfig::check() const {
   want(!run.name.empty(), "run.name", "\"\"", "a name is wanted");
   want(run.device == "cpu" || run.device == "cuda", "run.device", run.device, "cpu or cuda is wanted");
-  want(run.threads >= 0 && run.threads <= 1024, "run.threads", run.threads, "0 (the cores there are) to 1024");
+  // Threads wait for each other many times a step: far more than cores would hardly move.
+  const int64_t most_threads = std::max<int64_t>(64, 4 * std::thread::hardware_concurrency());
+  want(run.threads >= 0 && run.threads <= most_threads, "run.threads", run.threads,
+       fmt::format("0 (the cores there are) to {}", most_threads));
   storage_type(train.precision);
   want((train.precision != "tf32" && train.precision != "fp8") || run.device != "cpu", "train.precision",
        train.precision, "it is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
@@ -153,14 +157,27 @@ void RunConfig::check() const {
   want(train.lr > 0, "train.lr", train.lr, "more than 0 is wanted");
   want(run.check_replicas_every >= 0, "run.check_replicas_every", run.check_replicas_every, "0 (never) or more");
   want(run.check_products_every >= 0, "run.check_products_every", run.check_products_every, "0 (never) or more");
+  auto wants_part = [](double value, std::string_view key) {
+    want(value >= 0 && value < 1, key, value, "at least 0 and below 1");
+  };
+  wants_part(train.beta1, "train.beta1");
+  wants_part(train.beta2, "train.beta2");
+  wants_part(train.momentum, "train.momentum");
+  want(train.eps > 0, "train.eps", train.eps, "more than 0 is wanted");
+  want(train.weight_decay >= 0, "train.weight_decay", train.weight_decay, "0 (none) or more is wanted");
+  want(train.lr_floor >= 0 && train.lr_floor <= 1, "train.lr_floor", train.lr_floor, "a part of train.lr, 0 to 1");
+  want(train.decay_steps >= 0, "train.decay_steps", train.decay_steps, "0 (a tenth of the run) or more is wanted");
+  want(train.max_minutes >= 0, "train.max_minutes", train.max_minutes, "0 (no limit) or more is wanted");
   want(train.clip >= 0, "train.clip", train.clip, "0 (none) or more is wanted");
   want(train.warmup >= 0 && train.warmup <= train.steps, "train.warmup", train.warmup,
        fmt::format("0 to train.steps = {}", train.steps));
   want(train.eval_every >= 0 && train.eval_batches >= 1, "train.eval_batches", train.eval_batches,
        "at least one is wanted");
-  want(model.dropout >= 0 && model.dropout < 1, "model.dropout", model.dropout, "at least 0 and below 1");
-  want(data.val_fraction >= 0 && data.val_fraction < 1, "data.val_fraction", data.val_fraction,
-       "at least 0 and below 1");
+  wants_part(model.dropout, "model.dropout");
+  want(model.seq_len >= 1, "model.seq_len", model.seq_len, "at least one token is wanted");
+  wants_part(data.val_fraction, "data.val_fraction");
+  want(data.mask_rate > 0 && data.mask_rate < 1, "data.mask_rate", data.mask_rate, "more than 0 and below 1");
+  want(comm.timeout_s > 0, "comm.timeout_s", comm.timeout_s, "more than 0 seconds are wanted");
   want(parallel.layout.empty() || parallel.layout == "auto", "parallel.layout", parallel.layout,
        "auto is wanted, or nothing and the axes: dp, tp, pp, cp and ep");
   want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
