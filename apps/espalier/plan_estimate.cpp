@@ -54,7 +54,8 @@ std::vector<Cells> memory_rows(const std::vector<plan::Memory>& stages, int wors
     rows.push_back({fmt::format("stage {}{}", m.stage, m.stage == worst ? " (most)" : ""), gigabytes(m.parameter),
                     gigabytes(m.gradient), gigabytes(m.optimizer), gigabytes(m.activation), gigabytes(m.buffer),
                     gigabytes(m.slack), gigabytes(m.other), gigabytes(m.total())});
-    if (m.host + m.file > 0) rows.back().push_back(fmt::format("{} below", gigabytes(m.host + m.file)));
+    if (m.host + m.file > 0)
+      rows.back().push_back(fmt::format("{} on {}", gigabytes(m.host + m.file), m.file > 0 ? "disk" : "the host"));
   }
   return rows;
 }

@@ -28,9 +28,12 @@ std::string text_line(const Cells& cells, size_t width) {
 
 std::string text_table(const Cells& head, const std::vector<Cells>& rows) {
   std::vector<size_t> widths;
-  for (const std::string& cell : head) widths.push_back(shown_width(cell));
-  for (const Cells& row : rows)
-    for (size_t i = 0; i < row.size() && i < widths.size(); ++i) widths[i] = std::max(widths[i], shown_width(row[i]));
+  auto widen = [&](const Cells& row) {
+    widths.resize(std::max(widths.size(), row.size()));  // a row may have a remark behind its last column
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], shown_width(row[i]));
+  };
+  widen(head);
+  for (const Cells& row : rows) widen(row);
   std::string text;
   auto add = [&](const Cells& row) {
     std::string line;

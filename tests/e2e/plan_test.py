@@ -90,6 +90,11 @@ class Estimates(Planning):
         none = self.estimate(*LECTURE[:-2])
         self.assertGreater(none["memory_bytes"]["optimizer"], 10 * plain["memory_bytes"]["optimizer"])
 
+    def test_what_is_moved_out_is_told_with_the_memory(self):
+        small = ("estimate", "--model", "gpt2-124m", "--cluster", "dgx-a100", "--gpus", "1")
+        self.assertRegex(self.done(*small, "--offload", "host"), r"stage 0 .* GB on the host")
+        self.assertRegex(self.done(*small, "--offload", "file"), r"stage 0 .* GB on disk")
+
     def test_what_does_not_fit_is_an_answer_with_what_would(self):
         report = self.estimate("--model", "llama2-7b", "--processor", "A100", "--gpus", "8", "--global-batch", "64")
         self.assertFalse(report["fits"])
