@@ -73,11 +73,16 @@ void time_gemm(KernelTimer& timer) {
 // One row, as in generation: what counts is how fast the weights come from memory.
 void time_gemv(KernelTimer& timer) {
   const DType dtype = timer.dtype();
-  for (auto [in, out, transpose] : {std::tuple<int64_t, int64_t, bool>{768, 3072, false}, {768, 50257, true}}) {
+  struct Weights {
+    int64_t in, out;
+    bool transposed;
+  };
+  for (const Weights& of : {Weights{768, 3072, false}, Weights{768, 50257, true}}) {
+    const int64_t in = of.in, out = of.out;
     auto x = numbers(in, dtype, 1), w = numbers(in * out, dtype, 2), y = numbers(out, dtype, 3);
     kernel::GemmOptions options;
-    options.transpose_b = transpose;
-    timer.bytes("gemv", fmt::format("1x{}x{} N{}", out, in, transpose ? 'T' : 'N'),
+    options.transpose_b = of.transposed;
+    timer.bytes("gemv", fmt::format("1x{}x{} N{}", out, in, of.transposed ? 'T' : 'N'),
                 static_cast<double>(w.size() + x.size() + y.size()),
                 [&] { kernel::gemm(y.data(), x.data(), w.data(), 1, out, in, options, dtype, timer.stream()); });
   }

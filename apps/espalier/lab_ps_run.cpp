@@ -88,7 +88,6 @@ double ModeRun::steps_per_s() const {
 
 void run_mode(const PsLab& o, ModeRun& run) {
   run.steps.assign(static_cast<size_t>(o.workers), 0);
-  std::atomic<int64_t> last{0};  // all go on to this step once the time is over
   const int64_t begun = now_ns();
   const auto until = begun + static_cast<int64_t>(o.seconds * 1e9);
   std::vector<int64_t> in_time(run.steps.size());
