@@ -1,6 +1,5 @@
 #include "apps/espalier/lab_ps.h"
 
-#include <atomic>
 #include <cmath>
 #include <thread>
 
