@@ -4,6 +4,7 @@
 #include <optional>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 namespace esp::app {
@@ -40,17 +41,34 @@ Argument Argument::one_of(std::initializer_list<const char*> words) const {
   return Argument(option_->check(CLI::IsMember(std::vector<std::string>(words.begin(), words.end()))));
 }
 
+namespace {
+
+// As CLI11's ranges, whose help it takes; they would spell out the largest number there is.
+template <typename Number, typename Holds>
+CLI::Validator checked(const CLI::Validator& told, std::string wanted, Holds holds) {
+  auto judge = [wanted = std::move(wanted), holds](const std::string& text) -> std::string {
+    Number value{};
+    return CLI::detail::lexical_cast(text, value) && holds(value) ? "" : fmt::format("{}: {} is wanted", text, wanted);
+  };
+  return CLI::Validator(std::move(judge), told.get_description());
+}
+
+}  // namespace
+
 Argument Argument::positive() const {
-  return Argument(option_->check(CLI::PositiveNumber));
+  return Argument(
+      option_->check(checked<double>(CLI::PositiveNumber, "more than 0", [](double value) { return value > 0; })));
 }
 
 Argument Argument::non_negative() const {
-  return Argument(option_->check(CLI::NonNegativeNumber));
+  return Argument(
+      option_->check(checked<double>(CLI::NonNegativeNumber, "0 or more", [](double value) { return value >= 0; })));
 }
 
 template <typename Number>
 Argument Argument::within(Number least, Number most) const {
-  return Argument(option_->check(CLI::Range(least, most)));
+  return Argument(option_->check(checked<Number>(CLI::Range(least, most), fmt::format("{} to {}", least, most),
+                                                 [=](Number value) { return value >= least && value <= most; })));
 }
 
 template Argument Argument::within(int, int) const;

@@ -116,6 +116,8 @@ class Errors(unittest.TestCase):
         self.refused(2, ["root 2", "2 ranks"], "bench", "comm", "--nproc", "2", "-r", "2")
         self.refused(2, ["--nproc", '"two"'], "bench", "comm", "--nproc", "two")
         self.refused(2, ["--nproc 0"], "bench", "comm", "--nproc", "0")
+        self.refused(2, ["--tokens: -5: 0 or more"], "generate", "--checkpoint", "x", "--tokens", "-5")
+        self.refused(2, ["--top-p: 7: 0 to 1"], "generate", "--checkpoint", "x", "--top-p", "7")
         self.refused(2, ["x"], "doctor", "x")
         self.refused(2, ["shell"], "completion")
 
