@@ -50,10 +50,12 @@ void Doorkeeper::succeeded(int id) {
   forget(id);
 }
 
-void Doorkeeper::failed(int id, Clock::time_point now) {
+bool Doorkeeper::failed(int id, Clock::time_point now) {
   Source& entry = refill(ids_.at(id), now);
   entry.tokens = std::max(0.0, entry.tokens - 1);
+  const bool spent = entry.tokens < 1;
   forget(id);
+  return spent;
 }
 
 void Doorkeeper::forget(int id) {

@@ -26,7 +26,7 @@ class Doorkeeper {
   // The pending caller that must go before another one from `source` may begin, if any.
   std::optional<int> evict(const std::string& source);
   void succeeded(int id);
-  void failed(int id, Clock::time_point now);
+  bool failed(int id, Clock::time_point now);  // true when its source has failed more often than it may
   size_t pending() const { return ids_.size(); }
 
  private:

@@ -14,6 +14,7 @@
 
 #include "esp/net/address.h"
 #include "esp/net/doorkeeper.h"
+#include "esp/net/greeting_filter.h"
 #include "esp/net/tcp/dial.h"
 
 namespace esp::net {
@@ -23,6 +24,7 @@ constexpr auto kHandshakeTime = std::chrono::seconds(2);
 // Who says nothing is not let through to us: peers speak first, at once. The kernel keeps the silent that long.
 constexpr int kSilentSeconds = 2;
 constexpr auto kRestWhenFull = std::chrono::milliseconds(50);  // no descriptor left: stop accepting for that long
+constexpr auto kWary = std::chrono::seconds(1);                // after a flood was noticed; then we look again
 constexpr uint64_t kStopKey = ~uint64_t{0}, kListenKey = ~uint64_t{0} - 1;
 
 Socket open_listening(const SocketAddress& at) {
@@ -75,8 +77,8 @@ struct Listener::Impl {
   Doorkeeper door;
   std::map<int, Caller> callers;  // by id
   int next_id = 0;
-  bool resting = false;
-  Clock::time_point rest_until{};
+  bool resting = false, wary = false;
+  Clock::time_point rest_until{}, wary_until{};
 
   std::mutex mutex;                    // guards the two below
   std::multimap<Key, Socket> arrived;  // several of one key: in the order they came
@@ -92,6 +94,7 @@ struct Listener::Impl {
   void proceed(int id);
   void drop(int id, bool failed);
   void expire();
+  void be_wary();
   void deliver(Socket socket, const Hello& hello);
 };
 
@@ -100,6 +103,7 @@ int Listener::Impl::next_wait_ms() const {
   // Ids grow with time, so the first is the oldest.
   if (!callers.empty()) soonest = callers.begin()->second.until;
   if (resting) soonest = std::min(soonest, rest_until);
+  if (wary) soonest = std::min(soonest, wary_until);
   return soonest == Clock::time_point::max() ? -1 : Deadline::at(soonest).left_ms();
 }
 
@@ -142,6 +146,7 @@ void Listener::Impl::begin(Socket socket, const std::string& source) {
   while (auto victim = door.evict(source)) drop(*victim, true);
   int on = 1;
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  admit_all(socket.fd());  // it may have come while the port was wary
   int id = next_id++;
   if (!watch_input(epoll.fd(), socket.fd(), static_cast<uint64_t>(id))) return;  // it may call again
   callers.emplace(id, Caller{std::move(socket), Handshake::accepting(secret, job), Clock::now() + kHandshakeTime});
@@ -175,8 +180,20 @@ void Listener::Impl::proceed(int id) {
 }
 
 void Listener::Impl::drop(int id, bool failed) {
-  failed ? door.failed(id, Clock::now()) : door.succeeded(id);
+  if (!failed) {
+    door.succeeded(id);
+  } else if (door.failed(id, Clock::now())) {
+    be_wary();
+  }
   callers.erase(id);
+}
+
+// A source fails more often than it may, and it may be one that is never turned away: callers have to greet as those of
+// this job do to be accepted at all.
+void Listener::Impl::be_wary() {
+  if (wary) return;
+  wary = admit_only_like(listening.fd(), Handshake::connecting(secret, {Role::data, 0, job, 0, 0}).feed(""));
+  wary_until = Clock::now() + kWary;
 }
 
 void Listener::Impl::expire() {
@@ -185,6 +202,10 @@ void Listener::Impl::expire() {
   if (resting && rest_until <= now) {
     resting = !watch_input(epoll.fd(), listening.fd(), kListenKey);
     rest_until = now + kRestWhenFull;
+  }
+  if (wary && wary_until <= now) {
+    wary = false;
+    admit_all(listening.fd());
   }
 }
 

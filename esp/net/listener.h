@@ -3,7 +3,8 @@
 //
 // Before authentication a caller gets 2 s and 128 bytes. 64 may be pending at once; when more call, the oldest of the
 // source that holds most is dropped, so a flood pushes out itself. A source that keeps failing is closed at the door
-// for a while, unless it is this host or a peer has ever authenticated from there: those only get fewer places.
+// for a while, unless it is this host or a peer has ever authenticated from there: those only get fewer places. While
+// any source does so, the kernel drops greetings that are not of this job (net/greeting_filter.h).
 //
 // Sockets come out nonblocking, close-on-exec, without delay. Any thread may call.
 #pragma once

@@ -120,8 +120,7 @@ TEST(SharedSegment, OfAKilledCreatorIsSweptByTheNextRun) {
   EXPECT_EQ(names(), 1) << "its creator lives";
   creator.kill(SIGKILL);
   creator.wait();
-  EXPECT_EQ(names(), 1);
-  EXPECT_GE(sweep_segments(), 1);
+  sweep_segments();  // whatever else starts on this host meanwhile may have been quicker
   EXPECT_EQ(names(), 0);
 }
 
