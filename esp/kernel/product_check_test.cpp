@@ -59,6 +59,19 @@ TEST(ProductCheck, RoundingOfHalfTypesIsNoFault) {
   }
 }
 
+// Each is less than half of the large one's last place.
+TEST(ProductCheck, ManySmallTermsOfOneSignThatRoundingCutsOffAreNoFault) {
+  Matrices x(3, 2, 1024);
+  x.b.assign(x.b.size(), 1.0f);
+  for (size_t i = 0; i < x.a.size(); ++i) x.a[i] = i % 1024 == 0 ? 1.0f : 0x1.fcp-26f;
+  for (float& sum : x.c) {
+    sum = 0;
+    for (size_t p = 0; p < 1024; ++p) sum += x.a[p];
+    ASSERT_EQ(sum, 1.0f);
+  }
+  EXPECT_FALSE(x.checked({}));
+}
+
 TEST(ProductCheck, FlippedBitsThatMatterAreFoundAndTheirColumnNamed) {
   Matrices x(64, 64, 256);
   x.multiply({});
