@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -80,6 +81,7 @@ class Run {
       report.seconds = seconds_since(begun);
       report.step = engine_.num_steps();
       guards_.end_step(report.result, report.seconds);
+      settle_snapshot();
       count_skipped(report.result.skipped);
       for (const std::string& line : report.result.notes) note(line);
       report.flops_per_s = flops / report.seconds;
@@ -294,7 +296,7 @@ class Run {
 
   bool forsaken() const { return life_.recovery.peer_lost && life_.recovery.peer_lost(); }
 
-  // In this host's memory, so that going on without a lost rank costs few steps. Written behind the training's back.
+  // In this host's memory, so that going on without a lost rank costs few steps. Written while the next step computes.
   void prepare_snapshots() {
     if (config_.checkpoint.snapshot_every == 0) return;
     snapshot_folder_ = agree_on_snapshots(standing_, config_.checkpoint.snapshot_dir, life_.recovery.snapshots);
@@ -317,8 +319,16 @@ class Run {
     ckpt::Snapshot state = snapshot_of(engine_, config_);
     state.state["restarts"] = restarts_;
     // Memory that is full costs the snapshot and not the run.
-    succeeds(OnFailure::go_on, [&] { snapshots_->finish(); });
     succeeds(OnFailure::go_on, [&] { snapshots_->save(std::move(state)); });
+    snapshot_under_way_ = true;
+  }
+
+  // A step counts once the snapshot before it is whole: with a rank that is lost now no more than snapshot_every go.
+  void settle_snapshot() {
+    if (!std::exchange(snapshot_under_way_, false)) return;
+    guards_.begin(comm::Phase::checkpoint);
+    if (!succeeds(OnFailure::go_on, [&] { snapshots_->finish(); }) && forsaken())
+      throw CommError(CommError::Kind::lost, -1, "another rank was lost");
   }
 
   ckpt::SaveOptions save_options() {
@@ -375,6 +385,7 @@ class Run {
   Saver saver_{checkpoints_, save_options(), config_.checkpoint.async, engine_.account(), engine_.host().stream};
   std::string snapshot_folder_;       // empty: none
   std::unique_ptr<Saver> snapshots_;  // null: none
+  bool snapshot_under_way_ = false;
   TrainOutcome outcome_;
   bool settled_ = false;  // the engine has the state the run goes on from
   int64_t resumed_at_ = -1;

@@ -86,6 +86,10 @@ def main():
         shutil.rmtree(folder)
         if trials:  # also of what was stopped on the way
             tell(options, trials, reforms, runs, identical)
+    # From memory the step under way; else what was made since the last snapshot or checkpoint.
+    too_many = [trial for trial in trials if trial["lost"] > (1 if trial["rung"] == "memory" else options.every)]
+    if too_many:
+        sys.exit(f"more steps were lost than may be: {too_many}")
     if options.rung == "in_place" and not any(trial["in_place"] for trial in trials):
         sys.exit("no recovery went in place")
 
