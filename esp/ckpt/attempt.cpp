@@ -1,9 +1,11 @@
 #include "esp/ckpt/attempt.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -96,6 +98,9 @@ bool Attempt::wait_until(const std::function<bool()>& ready, Duration timeout) c
       if (ready()) return true;
       throw IoError("another rank was lost");
     }
+    // Then nobody can say how it ended, nor go on.
+    if (::access(dir_.c_str(), W_OK) != 0 && errno == EROFS)
+      throw IoError(fmt::format("{}: {}", dir_, errno_text(EROFS)));
     if (!hurried && leaving_ && *leaving_) {
       deadline = deadline.earlier(kLastWait);
       hurried = true;

@@ -92,7 +92,7 @@ class Recorded:
     def train(self, *words, **fault):
         environment = dict(os.environ, LD_PRELOAD=SHIM, FAULT_ROOT=self.root, FAULT_LOG=self.log, **fault)
         return subprocess.run([ESPALIER, "train", os.path.join(self.folder, "run.toml"), *words], env=environment,
-                              capture_output=True, text=True, timeout=100)
+                              capture_output=True, text=True, timeout=300 if LONG else 100)
 
 
 class PowerCut(unittest.TestCase):

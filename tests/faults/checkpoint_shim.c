@@ -3,7 +3,8 @@
  *
  *   FAULT_ROOT   the folder            FAULT_LOG   where calls are written down (optional)
  *   FAULT_KIND   kill (before the call), enospc, eio, short (half of a write is done), erofs
- *   FAULT_AT     the how-manieth call that this kind concerns, from 1     FAULT_STICKY=1   and all after it
+ *   FAULT_AT     the how-manieth call that this kind concerns, from 1     FAULT_STICKY=1   and all after it, of every
+ *                process: FAULT_MARK is a file, outside of the folder, that tells them
  *   FAULT_RANK   only where RANK says so
  *   FAULT_UNDER  only calls on paths that contain this          FAULT_NO_EXCHANGE=1  a file system without that
  *
@@ -25,7 +26,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1, num_seen = 0, at = 0, sticky = 0;
-static const char *root = NULL, *kind = NULL, *under = NULL;
+static const char *root = NULL, *kind = NULL, *under = NULL, *mark = NULL;
 
 enum { MAKES = 1, WRITES = 2, SYNCS = 4, NAMES = 8 };
 
@@ -39,6 +40,7 @@ __attribute__((constructor)) static void begin(void) {
   kind = getenv("FAULT_KIND");
   at = where ? atoi(where) : 0;
   sticky = getenv("FAULT_STICKY") != NULL;
+  mark = getenv("FAULT_MARK");
 }
 
 /* The absolute path of a name, or of a descriptor when name is NULL; 0 when it lies outside of the root. */
@@ -89,6 +91,11 @@ static void note(const void* data, size_t bytes, const char* format, ...) {
   errno = error;
 }
 
+/* A disk that is full is so for everybody. */
+static int marked(void) {
+  return sticky && mark && syscall(SYS_faccessat, AT_FDCWD, mark, F_OK) == 0;
+}
+
 /* Whether this call is to fail: its errno, -1 for half a write, or 0. Does not return when the process is to die. */
 static int fault(int what, const char* path) {
   if (!kind || !at || (under && !strstr(path, under))) return 0;
@@ -99,12 +106,22 @@ static int fault(int what, const char* path) {
                                                 : MAKES | NAMES;
   if (!(concerned & what)) return 0;
   ++num_seen;
-  if (sticky ? num_seen < at : num_seen != at) return 0;
+  if ((sticky ? num_seen < at : num_seen != at) && !marked()) return 0;
+  if (sticky && mark) close((int)syscall(SYS_openat, AT_FDCWD, mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   if (strcmp(kind, "kill") == 0) kill(getpid(), SIGKILL);
   return strcmp(kind, "enospc") == 0  ? ENOSPC
          : strcmp(kind, "eio") == 0   ? EIO
          : strcmp(kind, "short") == 0 ? -1
                                       : EROFS;
+}
+
+int access(const char* name, int mode) {
+  char path[4096];
+  const int denied = (mode & W_OK) && kind && strcmp(kind, "erofs") == 0 && marked() && inside(AT_FDCWD, name, path) &&
+                     (!under || strstr(path, under));
+  if (!denied) return (int)syscall(SYS_faccessat, AT_FDCWD, name, mode);
+  errno = EROFS;
+  return -1;
 }
 
 static int opened(int dir, const char* name, int flags, mode_t mode) {
