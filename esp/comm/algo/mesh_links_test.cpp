@@ -1,0 +1,36 @@
+// A mesh has no link from the end of a line to its beginning: what the ring closes with goes back along the line.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "esp/comm/algo/table.h"
+#include "esp/comm/validate.h"
+
+namespace esp::comm {
+namespace {
+
+TEST(Mesh2d, LoadsEveryLinkOfItsLinesAtMostOnceInEachDirectionAndRound) {
+  for (const auto& [columns, rows] : {std::pair{4, 3}, {3, 4}, {5, 2}, {2, 2}, {6, 5}}) {
+    Problem problem;
+    problem.op = Op::all_reduce;
+    problem.size = columns * rows;
+    problem.count = static_cast<size_t>(problem.size) * 10;
+    problem.shape.dims = {columns, rows};
+    const auto schedules = build_all(find_algorithm(Op::all_reduce, "mesh2d"), for_every_rank(problem));
+    std::map<std::tuple<int, int, int>, int> flows;  // round, from and to of neighbours
+    for (int rank = 0; rank < problem.size; ++rank)
+      for (const Action& action : schedules[static_cast<size_t>(rank)].actions) {
+        if (action.act != Act::send) continue;
+        const bool along_row = action.peer / columns == rank / columns;
+        ASSERT_TRUE(along_row || action.peer % columns == rank % columns) << "a diagonal";
+        const int stride = along_row ? 1 : columns, step = action.peer > rank ? stride : -stride;
+        for (int at = rank; at != action.peer; at += step) ++flows[{action.round, at, at + step}];
+      }
+    EXPECT_GT(flows.size(), 0u);
+    for (const auto& [link, count] : flows) EXPECT_EQ(count, 1) << columns << 'x' << rows;
+  }
+}
+
+}  // namespace
+}  // namespace esp::comm
