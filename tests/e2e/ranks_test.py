@@ -48,6 +48,17 @@ class Equal(OnRanks):
         for one, two in zip(self.losses("one"), self.losses("two")):
             self.assertAlmostEqual(one[0], two[0], delta=1e-5)
 
+    def test_two_ranks_say_what_one_says(self):
+        said = []
+        for ranks, name in ((1, "alone"), (2, "both")):
+            self.train_ranks(ranks, name, steps=120)
+            answer = run("generate", "--checkpoint", self.path(name), "--prompt", "the quick ", "--tokens", "9",
+                         "--temperature", "0")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            said.append(answer.stdout)
+        self.assertIn("the quick brown fox", said[0])
+        self.assertEqual(said[0], said[1])
+
     def test_offload_changes_no_bit(self):
         self.train_ranks(2, "plain", "sync.method=zero3", "train.precision=bf16")
         for place in ("host", "file"):
