@@ -10,6 +10,8 @@ import unittest
 from driving import run, wait_until
 from watched_run import LONG, Watched, spread, trials
 
+RANKS = 8 if LONG else 4
+
 
 class Stalling(Watched):
     def check_named(self, name, event, rank):
@@ -31,12 +33,12 @@ class Stalling(Watched):
 class Stopped(Stalling):
     def test_a_stopped_rank_is_named(self):
         """SIGSTOP at a random moment, then SIGCONT; the same job goes on to the next."""
-        ranks, took = 4, []
-        process = self.begin("run", "--set", "train.eval_every=40", "--set", "checkpoint.every=50", ranks=ranks)
+        took = []
+        process = self.begin("run", "--set", "train.eval_every=40", "--set", "checkpoint.every=50", ranks=RANKS)
         self.wait_for_steps("run", process, 8)
         pids, draw = self.pids(process), random.Random(5)
         for trial in range(trials(1, 50)):
-            rank = draw.randrange(ranks)
+            rank = draw.randrange(RANKS)
             time.sleep(draw.uniform(0, 0.5))
             os.kill(pids[rank], signal.SIGSTOP)
             stopped = time.time()
@@ -48,16 +50,16 @@ class Stopped(Stalling):
             self.wait_for_event("run", "stall_over", trial + 1)
             self.wait_for_steps("run", process, self.steps_made("run") + 5)
         self.assertLess(max(took), 5 if LONG else 30)  # a machine that does other things too must not decide
-        print(f"SIGSTOP: {len(took)} of {len(took)} right, {spread(took)}")
+        print(f"SIGSTOP, {RANKS} ranks: {len(took)} of {len(took)} right, {spread(took)}")
 
 
 class Looping(Stalling):
-    def loops(self, kind, count, words=()):
+    def loops(self, kind, count, words=(), ranks=RANKS):
         took, draw = [], random.Random(6)
         for trial in range(count):
-            name, rank, step = f"{kind}{trial}", draw.randrange(4), draw.randrange(6, 12)
+            name, rank, step = f"{kind}{len(self.started)}", draw.randrange(ranks), draw.randrange(6, 12)
             process = self.begin(name, "--set", "train.eval_every=1", "--set", "train.eval_batches=1", *words,
-                                 fault=f"{kind}:{rank}:{step}")
+                                 ranks=ranks, fault=f"{kind}:{rank}:{step}")
             # The step told last is the one before the loop, or the loop's own where it comes after it.
             told = step - 1
             self.wait_for_steps(name, process, told)
@@ -70,7 +72,7 @@ class Looping(Stalling):
             process.kill()
             process.wait()
         self.assertLess(max(took), 5 if LONG else 30)  # a machine that does other things too must not decide
-        print(f"endless loop ({kind}): {len(took)} of {len(took)} right, {spread(took)}")
+        print(f"endless loop ({kind}), {ranks} ranks: {len(took)} of {len(took)} right, {spread(took)}")
 
     def test_a_rank_that_loops_in_a_step_is_named(self):
         self.loops("loop", trials(1, 25))
@@ -84,9 +86,9 @@ class LoopingElsewhere(Looping):
         self.loops("evaluate", trials(1, 25))
 
     def test_where_the_model_is_divided(self):
-        self.loops("loop", trials(1, 10), ("--set", "parallel.tp=2", "--set", "parallel.dp=2"))
-        self.loops("loop", trials(1, 10), ("--set", "parallel.pp=2", "--set", "train.micro_batch=2"))
-        self.loops("loop", trials(1, 10), ("--set", "sync.method=zero3"))
+        self.loops("loop", trials(1, 10), ("--set", "parallel.tp=2", "--set", "parallel.dp=2"), ranks=4)
+        self.loops("loop", trials(1, 10), ("--set", "parallel.pp=2", "--set", "train.micro_batch=2"), ranks=4)
+        self.loops("loop", trials(1, 10), ("--set", "sync.method=zero3"), ranks=4)
 
 
 class Ending(Stalling):
