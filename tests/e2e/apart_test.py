@@ -41,6 +41,16 @@ class Apart(OnRanks):
                    dropout=0.1)
         self.assertEqual([m["step"] for m in self.metrics("on")], [7, 8])
 
+    def test_one_peer_sends_less_and_ends_where_parallel_sgd_ends(self):
+        same = ("train.optimizer=sgd", "train.lr=0.1", "train.eval_every=100", "run.deterministic=true")
+        for name, way in (("psgd", ()), ("dsgd", WAYS["gossip"])):
+            self.train_ranks(4, name, *same, *way, steps=100)
+        psgd, dsgd = (self.metrics(name)[-1]["val_loss"] for name in ("psgd", "dsgd"))
+        self.assertLess(psgd, 3)  # of ln 257 = 5.5
+        self.assertLess(dsgd, 1.02 * psgd)
+        sent = [sum(row["bytes_sent"] for row in self.rank_file(name, 0)["comm"]) for name in ("psgd", "dsgd")]
+        self.assertLess(sent[1], 0.75 * sent[0])
+
     def test_a_rank_sends_its_values_to_those_that_hear_it(self):
         self.train_ranks(4, "ring", "sync.method=gossip")
         with open(self.path("ring/summary.json")) as file:

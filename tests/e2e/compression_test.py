@@ -52,6 +52,16 @@ class Codes(OnRanks):
                 self.train_ranks(2, "learn-" + name, *way, steps=40)
                 self.assertLess(self.metrics("learn-" + name)[-1]["loss"], 3.5, name)
 
+    def test_eight_bits_send_a_quarter_and_lose_little(self):
+        same = ("train.optimizer=sgd", "train.lr=0.1", "train.eval_every=100", "run.deterministic=true")
+        self.train_ranks(2, "whole", *same, steps=100)
+        self.train_ranks(2, "eight", *same, "sync.compress=int8:256", "sync.feedback=double_squeeze", steps=100)
+        whole, eight = (self.metrics(name)[-1]["val_loss"] for name in ("whole", "eight"))
+        self.assertLess(whole, 3)  # of ln 257 = 5.5
+        self.assertLess(abs(eight / whole - 1), 0.02)
+        for long, short in zip(self.sent("whole"), self.sent("eight")):
+            self.assertGreater(long / short, 3.8)
+
     def sent(self, name, op=None):
         return [sum(row["bytes_sent"] for row in self.rank_file(name, rank)["comm"] if op in (None, row["op"]))
                 for rank in (0, 1)]

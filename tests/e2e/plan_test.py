@@ -259,7 +259,9 @@ class Numbers(Planning):
             shown = {(one["item"], one["shown"]) for one in json.load(report)}
         for one in (("GPT-3, all parameters", "174604259328"), ("A100s for GPT-3 in 30 days at 160 TFLOP/s, 6TP", "759.5"),
                     ("activations of GPT-3, 3.2 M tokens, nothing recomputed", "430.3"),
-                    ("7.5 B parameters on 64 ranks, ZeRO 3", "1.88")):
+                    ("7.5 B parameters on 64 ranks, ZeRO 3", "1.88"),
+                    ("Chinchilla's tokens for 70 B parameters", "1.4"),
+                    ("processor-hours of GPT-3 on 1024 A100 in 35 days", "860160"), ("… in dollars", "2.15")):
             self.assertIn(one, shown)
         self.assertIn("correction", answer.stdout)
 
