@@ -29,18 +29,21 @@ class TrafficPanel {
   show(detail) {
     const traffic = detail.traffic || { ranks: 0, tiers: [], rows: [] };
     this.traffic = traffic;
+    if (this.n !== traffic.ranks) this.at = null;  // a pair that is read stays in view while a run goes on
     this.n = traffic.ranks;
     const any = traffic.tiers.length > 0;
     this.nothing.hidden = any || traffic.rows.length > 0;
-    this.nothing.textContent = (detail.ranks || []).length === 1 ? "One rank talks to nobody." : "Ranks write what they sent (ranks/rank-K.json) when the run ends.";
+    this.nothing.textContent = (detail.ranks || []).length === 1 ? "One rank talks to nobody." : "Ranks write what they sent (ranks/rank-K.json) every few seconds.";
     this.body.hidden = !any && !traffic.rows.length;
     this.map.hidden = !any;
-    const before = this.choice.value;
-    this.choice.replaceChildren(h("option", { value: "" }, "all"), ...traffic.tiers.map((tier) => h("option", { value: tier.name }, tier.name || "unnamed")));
-    if (traffic.tiers.some((tier) => tier.name === before)) this.choice.value = before;
+    const before = this.choice.value, names = traffic.tiers.map((tier) => tier.name);
+    if (JSON.stringify(names) !== this.names) {  // an open list is left alone
+      this.names = JSON.stringify(names);
+      this.choice.replaceChildren(h("option", { value: "" }, "all"), ...names.map((name) => h("option", { value: name }, name || "unnamed")));
+      if (names.includes(before)) this.choice.value = before;
+    }
     this.rows.replaceChildren(table(["group", "operation", "algorithm", "links", "calls", "bytes", "time"],
       traffic.rows.filter((row) => row.bytes > 0 || row.ms > 0).slice(0, 40).map((row) => [row.group, row.op, row.algo, row.transport, count(row.calls), bytes(row.bytes), seconds(row.ms / 1e3)]), "What was sent, by group and operation"));
-    this.at = null;
     this.draw();
   }
 

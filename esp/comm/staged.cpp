@@ -68,7 +68,10 @@ class Staged final : public Communicator {
   }
   void abort(const std::string& why) override { host_.abort(why); }
   std::string explain(const Call& call) const override { return "staged through the host: " + host_.explain(call); }
-  std::vector<CallStats> stats() const override { return host_.stats(); }
+  std::vector<CallStats> stats() const override {
+    settle();
+    return host_.stats();
+  }
 
  private:
   static constexpr Duration kForever = std::chrono::hours(24);  // the host's calls have deadlines of their own
@@ -95,7 +98,7 @@ class Staged final : public Communicator {
   }
 
   // Nothing of ours is under way: the host's communicator may be called from this thread.
-  void settle() {
+  void settle() const {
     if (!worker_.idle()) worker_.post([] {}).wait(Deadline::after(kForever));
   }
 
@@ -179,7 +182,7 @@ class Staged final : public Communicator {
   const std::unique_ptr<device::SegmentSource> source_;
   device::Pool pinned_;
   device::Pool::Piece* buffer_ = nullptr;
-  Worker worker_{"esp-staged"};  // last: ends first
+  mutable Worker worker_{"esp-staged"};  // last: ends first
 };
 
 }  // namespace

@@ -52,9 +52,11 @@ struct Trace {
   std::vector<TraceStep> steps;
 };
 
-// IoError: not a trace. Spans that make no sense are left out.
-Trace parse_trace(std::string_view text);
-Trace parse_traces(std::span<const std::string_view> texts);  // one of several files, as each rank has its own
+// IoError: not a trace. Spans that make no sense are left out. A long text is read in parts, by a thread each; 0: as
+// its length and the processor's cores suggest.
+Trace parse_trace(std::string_view text, size_t num_parts = 0);
+// One of several files, as each rank has its own.
+Trace parse_traces(std::span<const std::string_view> texts, size_t num_parts = 0);
 
 // What lies between two times as JSON, at most about so many segments a row: neighbours too narrow to be seen apart are
 // drawn as one, named by what fills most of it. Also per rank the time by kind in this window.

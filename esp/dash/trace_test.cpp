@@ -100,5 +100,24 @@ TEST(Trace, RanksOfSeveralFilesStandSideBySide) {
   EXPECT_THROW(parse_traces(broken), IoError);
 }
 
+// Cuts fall where an event seems to begin: within names and arguments too, and then the whole is read as one.
+TEST(Trace, PartsGiveWhatTheWholeGives) {
+  for (const char* trap : {"plain", "a},{\"b", "nested"}) {
+    std::vector<json> events;
+    for (int i = 0; i < 60; ++i) {
+      events.push_back(span(i / 20, trap + std::to_string(i % 7), i * 10, 8));
+      events.push_back(span(i / 20, "all_reduce", i * 10 + 2, 3, "communication", 1));
+      if (std::string_view(trap) == "nested") events.back()["args"] = {{"of", {{{"a", 1}}, {{"ph", "X"}, {"pid", 9}}}}};
+    }
+    events.push_back({{"ph", "M"}, {"name", "thread_name"}, {"pid", 2}, {"tid", 0}, {"args", {{"name", "compute"}}}});
+    const std::string text = trace_of(events);
+    const std::string whole = window_of(parse_trace(text, 1), -1e300, 1e300, 500);
+    for (size_t parts = 2; parts < 40; ++parts)
+      ASSERT_EQ(window_of(parse_trace(text, parts), -1e300, 1e300, 500), whole) << trap << ", " << parts;
+    for (size_t end = text.size() - 1; end > text.size() - 60; --end)
+      ASSERT_THROW(parse_trace(std::string_view(text).substr(0, end), 5), IoError);
+  }
+}
+
 }  // namespace
 }  // namespace esp::dash

@@ -137,7 +137,8 @@ Json Reports::rank_json() const {
           {"memory", engine_.account().snapshot()},
           {"reserved_bytes", engine_.pool().reserved_bytes()},
           {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
-          {"tiers", engine_.account().tiers_snapshot()}};
+          {"tiers", engine_.account().tiers_snapshot()},
+          {"comm", comm_rows(engine_)}};
 }
 
 void Reports::write_rank(const Json& rank) {
@@ -150,7 +151,6 @@ void Reports::finish(double wall_s, int restarts) {
   const Standing& standing = engine_.standing();
   const parallel::Mesh& mesh = engine_.mesh();
   Json rank = rank_json();
-  rank["comm"] = comm_rows(engine_);
   if (sync::Offload* offload = engine_.offload())
     rank["host_link"] = {{"bytes_down", offload->link().bytes_down()}, {"bytes_up", offload->link().bytes_up()}};
   write_rank(rank);

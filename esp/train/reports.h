@@ -1,6 +1,6 @@
 // What a run tells the world as it goes: the step line, metrics.jsonl, TensorBoard events, and at the end summary.json
-// and ranks/rank-K.json. Rank 0 speaks; every rank writes its own rank file: every few seconds its memory, for those
-// who watch, and at the end all of it.
+// and ranks/rank-K.json. Rank 0 speaks; every rank writes its own rank file: every few seconds its memory and what it
+// sent, for those who watch, and at the end all of it.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class Reports {
   void finish(double wall_s, int restarts);
 
  private:
-  Json rank_json() const;  // memory and place; what only the end can tell is not in it
+  // Place, memory, traffic so far. Between steps: calls that were started are waited for before they are counted.
+  Json rank_json() const;
   void write_rank(const Json& rank);
 
   std::string folder_;

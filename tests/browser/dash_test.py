@@ -214,10 +214,14 @@ class Page(WithRun):
             eventually(lambda: self.js(step) > first, "a later step, without loading again")
             points = "return document.querySelector('svg polyline.curve').getAttribute('points').length"
             self.assertGreater(self.js(points), 5)
+            sent = "return document.querySelector('.matrix p.quiet').textContent"
+            sent_first = eventually(lambda: "in all" in self.js(sent) and self.js(sent), "the map of bytes, while the run goes on")
             words = "return document.querySelector('.timeline p.quiet').textContent"
             seen = eventually(lambda: "bubble" in self.js(words) and self.js(words), "the timeline, while the run goes on")
             self.assertFalse((self.runs / "live/trace.json").exists())
             eventually(lambda: self.js(words) != seen, "a longer timeline, without loading again")
+            eventually(lambda: self.js(sent) != sent_first, "more bytes sent, without loading again")
+            self.assertFalse((self.runs / "live/summary.json").exists())
         finally:
             live.terminate()
             live.wait(timeout=60)
