@@ -30,6 +30,7 @@ int run_generate(const GenerateOptions& options) {
   auto loaded = train::load_model(options.checkpoint, {options.threads, {}, options.device});
   std::vector<int32_t> text = data::encode(train::tokenizer_of(*loaded), options.prompt);
   std::fputs(options.prompt.c_str(), stdout);
+  if (loaded->model->has_encoder()) std::fputc('\n', stdout);  // what follows answers it
   // A character may take several tokens: what is complete is printed, the rest waits.
   std::vector<int32_t> all;
   size_t printed = 0;

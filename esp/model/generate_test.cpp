@@ -52,6 +52,45 @@ INSTANTIATE_TEST_SUITE_P(Archs, Generation, testing::Values("gpt-tiny", "llama-t
   return std::string(arch.param).substr(0, std::string(arch.param).find('-'));
 });
 
+TEST(Generation, ADecoderThatLooksAtASourceGivesTheLogitsOfTheWhole) {
+  for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, std::pair{DType::f32, 1e-4}}) {
+    ModelConfig config = preset("t5-tiny").config;
+    config.init_std = 0.2;
+    TestModel t(config, dtype);
+    constexpr int64_t B = 2, T = 12;
+    Batch batch;
+    batch.inputs = t.ids({B, 9}, config.vocab, 5);
+    batch.decoder_inputs = t.ids({B, T}, config.vocab, 6);
+    batch.lengths = t.ids({B}, 1, 0);
+    batch.lengths.as<int32_t>()[0] = 9;
+    batch.lengths.as<int32_t>()[1] = 4;
+    nn::Pass pass = t.pass();
+    const tensor::Tensor whole = t.model->logits_of(pass, batch);
+
+    ASSERT_TRUE(t.model->can_generate() && t.model->has_encoder());
+    KvCache cache = t.model->make_cache(t.context, B, T);
+    // Another source first: the second must leave nothing of it.
+    Batch other;
+    other.inputs = t.ids({B, 6}, config.vocab, 8);
+    t.model->read(pass, other, cache);
+    t.model->extend(pass, t.ids({B, 3}, config.vocab, 9), cache);
+    t.model->read(pass, batch, cache);
+    int64_t at = 0;
+    for (const int64_t piece : {1, 4, 1, 1, 5}) {
+      tensor::Tensor ids = t.ids({B, piece}, 1, 0);
+      for (int64_t b = 0; b < B; ++b)
+        for (int64_t i = 0; i < piece; ++i)
+          ids.as<int32_t>()[b * piece + i] = batch.decoder_inputs.as<int32_t>()[b * T + at + i];
+      const tensor::Tensor logits = t.model->extend(pass, ids, cache);
+      at += piece;
+      EXPECT_EQ(cache.length, at);
+      for (int64_t b = 0; b < B; ++b)
+        EXPECT_LT(autograd::distance(row(logits, b, 0, 1), row(whole, b, at - 1, T)), tolerance)
+            << name_of(dtype) << " token " << at;
+    }
+  }
+}
+
 TEST(Generation, IsNotForEncoders) {
   TestModel t(preset("bert-tiny").config, DType::f32);
   EXPECT_FALSE(t.model->can_generate());

@@ -32,6 +32,10 @@ tensor::Tensor Model::extend(nn::Pass&, const tensor::Tensor&, KvCache&) {
   ESP_CHECK(false, "{} does not generate", config().arch);
 }
 
+void Model::read(nn::Pass&, const Batch&, KvCache&) {
+  ESP_CHECK(false, "{} has no encoder", config().arch);
+}
+
 double Model::flops_per_token(int64_t seq_len) const {
   return model::flops_per_token(config(), seq_len);
 }

@@ -35,10 +35,12 @@ struct State {
   autograd::Variable memory;  // [B, Te, dim]; empty before the decoder and in models without one
 };
 
-// Keys and values of earlier tokens, for generation: per layer [B, capacity, 2·kv_heads·head_dim].
+// Keys and values of earlier tokens, for generation: per layer [B, capacity, 2·kv_heads·head_dim]. Behind an encoder
+// also those of what it read, [B, Te, 2·kv_heads·head_dim] per layer of the decoder.
 struct KvCache {
-  std::vector<tensor::Tensor> layers;
-  int64_t length = 0;  // tokens held
+  std::vector<tensor::Tensor> layers, memory;
+  tensor::Tensor memory_lengths;  // i32 [B]; undefined: no padding
+  int64_t length = 0;             // tokens held
 };
 
 class Model {
@@ -63,6 +65,9 @@ class Model {
   virtual bool can_generate() const { return false; }
   virtual KvCache make_cache(const tensor::Context& context, int64_t batch, int64_t capacity);
   virtual tensor::Tensor extend(nn::Pass& pass, const tensor::Tensor& ids, KvCache& cache);
+  // An encoder–decoder reads a source (inputs, lengths) once before it says the first token of its answer.
+  virtual bool has_encoder() const { return false; }
+  virtual void read(nn::Pass& pass, const Batch& source, KvCache& cache);
 
   // Model FLOPs of a training step per token, in sequences of length T: forward and backward, no recomputation. See
   // counts.h for what is counted.

@@ -8,6 +8,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/rng.h"
+#include "esp/data/objective.h"
 #include "esp/device/gpu.h"
 
 namespace esp::train {
@@ -33,6 +34,23 @@ std::vector<double> values_of(const tensor::Tensor& x) {
   std::vector<double> values(static_cast<size_t>(x.count()));
   for (size_t i = 0; i < values.size(); ++i) values[i] = tensor::item(here, static_cast<int64_t>(i));
   return values;
+}
+
+// Reads `text` as the pairs of training have it: cut so that the end of text, where there is one, ends it. Returns what
+// an answer begins with.
+std::vector<int32_t> read_source(LoadedModel& loaded, nn::Pass& pass, std::vector<int32_t> text,
+                                 std::optional<int32_t> eos, model::KvCache& cache) {
+  const auto most = static_cast<size_t>(loaded.model->config().seq_len);
+  if (eos && text.back() == *eos) text.pop_back();
+  text.resize(std::min(text.size(), most - (eos ? 1 : 0)));
+  if (eos) text.push_back(*eos);
+  model::Batch source;
+  source.inputs =
+      placed(loaded.context, tensor::Tensor::over(text.data(), {1, static_cast<int64_t>(text.size())}, DType::i32),
+             device::MemoryCategory::buffer);
+  loaded.model->read(pass, source, cache);
+  pass.tape->clear();
+  return {data::PairOptions().decoder_start};
 }
 
 }  // namespace
@@ -72,7 +90,7 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
                               const SamplingOptions& options, const std::function<bool(int32_t)>& emit) {
   model::Model& model = *loaded.model;
   if (!model.can_generate())
-    throw UsageError(fmt::format("a {} model does not generate text; gpt and llama do", model.config().arch));
+    throw UsageError(fmt::format("a {} model does not generate text; gpt, llama and t5 do", model.config().arch));
   const data::SpecialTokens special = loaded.tokenizer ? loaded.tokenizer->special() : data::SpecialTokens();
   if (text.empty()) text.push_back(special.eos.value_or(0));
   for (int32_t id : text)
@@ -85,8 +103,12 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
   autograd::Tape tape(loaded.context);
   nn::Pass pass = inference_pass(tape);
   model::KvCache cache = model.make_cache(loaded.context, 1, context_length);
-  const size_t prompt = text.size();
   const auto eos = special.eos;
+  if (model.has_encoder()) {
+    text = read_source(loaded, pass, std::move(text), eos, cache);
+    count = std::min(count, context_length);  // an answer has no earlier half to go on from
+  }
+  const size_t prompt = text.size();
   size_t cached = 0;  // tokens of `text` the cache holds the end of
   while (static_cast<int64_t>(text.size() - prompt) < count) {
     int64_t fresh = static_cast<int64_t>(text.size() - cached);

@@ -310,6 +310,35 @@ class Generation(InFolder):
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertIn("the quick brown fox", answer.stdout)
 
+    def test_an_encoder_and_decoder_answers_what_it_was_asked(self):
+        pairs = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
+        with open(self.path("pairs.jsonl"), "w") as file:
+            for source, target in pairs.items():
+                file.write(json.dumps({"source": source, "target": target}) + "\n")
+        with open(self.path("pairs.toml"), "w") as file:
+            file.write(f"""
+[model]
+preset = "t5-tiny"
+vocab = 0
+[data]
+train = "{self.path('pairs.jsonl')}"
+objective = "pairs"
+val_fraction = 0
+[train]
+steps = 150
+global_batch = 8
+lr = 5e-3
+warmup = 5
+weight_decay = 0
+eval_every = 0
+""")
+        done = run("train", self.path("pairs.toml"), "--run-dir", self.path("pairs"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for source, target in pairs.items():
+            answer = run("generate", "--checkpoint", self.path("pairs"), "--prompt", source, "--temperature", "0")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertEqual(answer.stdout, f"{source}\n{target}\n")
+
     def test_choices_depend_on_the_seed_alone(self):
         self.train(steps=5)
         said = [subprocess.run([ESPALIER, "generate", "--checkpoint", self.path("run"), "--tokens", "100", "--seed", seed,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "esp/autograd/functions/pointwise.h"
 #include "esp/base/error.h"
 #include "esp/model/blocks/options.h"
 
@@ -39,10 +40,18 @@ State EncoderDecoder::stem(nn::Pass& pass, const Batch& batch) {
   return {nn::DropoutSite{config_.dropout, kStemSite}(pass, x), {}};
 }
 
+Variable EncoderDecoder::memory_of(nn::Pass& pass, const Variable& encoded) const {
+  return encoder_norm_ ? (*encoder_norm_)(pass, encoded) : encoded;
+}
+
+Variable EncoderDecoder::embed_target(nn::Pass& pass, const Tensor& ids, int64_t first_position) const {
+  const Variable x = (*tokens_)(pass, ids, decoder_positions_ ? &*decoder_positions_ : nullptr, first_position);
+  return nn::DropoutSite{config_.dropout, kDecoderStemSite}(pass, x);
+}
+
 State EncoderDecoder::cross_over(nn::Pass& pass, const State& encoded, const Batch& batch) const {
-  const Variable memory = encoder_norm_ ? (*encoder_norm_)(pass, encoded.x) : encoded.x;
-  const Variable x = (*tokens_)(pass, batch.decoder_inputs, decoder_positions_ ? &*decoder_positions_ : nullptr);
-  return {nn::DropoutSite{config_.dropout, kDecoderStemSite}(pass, x), memory};
+  const Variable memory = memory_of(pass, encoded.x);
+  return {embed_target(pass, batch.decoder_inputs, 0), memory};
 }
 
 State EncoderDecoder::blocks(int first, int last, nn::Pass& pass, const State& in, const Batch& batch) {
@@ -62,16 +71,41 @@ State EncoderDecoder::blocks(int first, int last, nn::Pass& pass, const State& i
   return state;
 }
 
-Variable EncoderDecoder::last_norm(nn::Pass& pass, const State& state) const {
-  return norm_ ? (*norm_)(pass, state.x) : state.x;
+Variable EncoderDecoder::last_norm(nn::Pass& pass, const Variable& x) const {
+  return norm_ ? (*norm_)(pass, x) : x;
 }
 
 autograd::Loss EncoderDecoder::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
-  return head_->loss(pass, last_norm(pass, state), batch.targets, scale);
+  return head_->loss(pass, last_norm(pass, state.x), batch.targets, scale);
 }
 
 Tensor EncoderDecoder::logits(nn::Pass& pass, const State& state) {
-  return head_->logits(pass, last_norm(pass, state).value());
+  return head_->logits(pass, last_norm(pass, state.x).value());
+}
+
+void EncoderDecoder::read(nn::Pass& pass, const Batch& source, KvCache& cache) {
+  check_ids(source.inputs, 0, config_.vocab, "token");
+  const autograd::NoRecording quiet(*pass.tape);
+  const int border = static_cast<int>(config_.layers);
+  const Variable memory = memory_of(pass, blocks(0, border, pass, stem(pass, source), source).x);
+  cache.memory.clear();
+  for (int i = border; i < num_blocks(); ++i) cache.memory.push_back(stack_[i].keys_values(pass, memory));
+  cache.memory_lengths = source.lengths;
+  cache.length = 0;
+}
+
+Tensor EncoderDecoder::extend(nn::Pass& pass, const Tensor& ids, KvCache& cache) {
+  ESP_CHECK(!cache.memory.empty(), "a source is read first");
+  check_ids(ids, 0, config_.vocab, "token");
+  const autograd::NoRecording quiet(*pass.tape);
+  nn::Stream stream{embed_target(pass, ids, cache.length), {}};
+  for (size_t i = 0; i < cache.layers.size(); ++i)
+    stream = stack_[static_cast<int>(config_.layers) + static_cast<int>(i)].extend(
+        pass, stream, cache.layers[i], cache.length, cache.memory[i], cache.memory_lengths);
+  cache.length += ids.dim(1);
+  // The last token's row is all the head needs.
+  const Variable last = autograd::pick_token(*pass.tape, nn::close(pass, stream), ids.dim(1) - 1);
+  return head_->logits(pass, last_norm(pass, last).value());
 }
 
 }  // namespace esp::model

@@ -24,9 +24,16 @@ class EncoderDecoder final : public Model {
   autograd::Loss loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) override;
   tensor::Tensor logits(nn::Pass& pass, const State& state) override;
 
+  bool can_generate() const override { return true; }
+  bool has_encoder() const override { return true; }
+  void read(nn::Pass& pass, const Batch& source, KvCache& cache) override;
+  tensor::Tensor extend(nn::Pass& pass, const tensor::Tensor& ids, KvCache& cache) override;
+
  private:
+  autograd::Variable memory_of(nn::Pass& pass, const autograd::Variable& encoded) const;
+  autograd::Variable embed_target(nn::Pass& pass, const tensor::Tensor& ids, int64_t first_position) const;
   State cross_over(nn::Pass& pass, const State& encoded, const Batch& batch) const;
-  autograd::Variable last_norm(nn::Pass& pass, const State& state) const;
+  autograd::Variable last_norm(nn::Pass& pass, const autograd::Variable& x) const;
 
   ModelConfig config_;
   nn::ParameterList list_;

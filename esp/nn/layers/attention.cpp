@@ -112,6 +112,14 @@ CrossAttention::CrossAttention(ParameterList& list, const std::string& name, con
 Variable CrossAttention::operator()(Pass& pass, const Variable& x, const Variable& memory,
                                     const Tensor& lengths) const {
   const Variable q = q_(pass, x), kv = kv_(pass, memory);
+  return looked(pass, q, kv, lengths);
+}
+
+Variable CrossAttention::look(Pass& pass, const Variable& x, const Variable& kv, const Tensor& lengths) const {
+  return looked(pass, q_(pass, x), kv, lengths);
+}
+
+Variable CrossAttention::looked(Pass& pass, const Variable& q, const Variable& kv, const Tensor& lengths) const {
   return out_(pass,
               autograd::cross_attention(*pass.tape, q, kv, core_of(pass, options_, lengths, first_head_, all_heads_)));
 }

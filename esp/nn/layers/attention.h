@@ -46,7 +46,15 @@ class CrossAttention {
   autograd::Variable operator()(Pass& pass, const autograd::Variable& x, const autograd::Variable& memory,
                                 const tensor::Tensor& lengths) const;
 
+  // The same in two parts, for a memory that many calls look at: its keys and values [B, Tm, 2·kv_width], once.
+  autograd::Variable keys_values(Pass& pass, const autograd::Variable& memory) const { return kv_(pass, memory); }
+  autograd::Variable look(Pass& pass, const autograd::Variable& x, const autograd::Variable& kv,
+                          const tensor::Tensor& lengths) const;
+
  private:
+  autograd::Variable looked(Pass& pass, const autograd::Variable& q, const autograd::Variable& kv,
+                            const tensor::Tensor& lengths) const;
+
   AttentionOptions options_;
   int64_t first_head_, all_heads_;
   Linear q_, kv_, out_;

@@ -61,10 +61,18 @@ Stream Block::operator()(Pass& pass, const Stream& in, const BlockInputs& inputs
                 [&](const Variable& x) { return moe_ ? (*moe_)(pass, x) : (*mlp_)(pass, x); });
 }
 
-Stream Block::extend(Pass& pass, const Stream& in, const tensor::Tensor& cache, int64_t length) const {
+tensor::Tensor Block::keys_values(Pass& pass, const Variable& memory) const {
+  return cross_->keys_values(pass, memory).value();
+}
+
+Stream Block::extend(Pass& pass, const Stream& in, const tensor::Tensor& cache, int64_t length,
+                     const tensor::Tensor& memory, const tensor::Tensor& memory_lengths) const {
   const bool post = options_.post_norm;
-  const Stream stream = branch(pass, in, norm1_, post, after_attention_,
-                               [&](const Variable& x) { return attention_.extend(pass, x, cache, length); });
+  Stream stream = branch(pass, in, norm1_, post, after_attention_,
+                         [&](const Variable& x) { return attention_.extend(pass, x, cache, length); });
+  if (cross_)
+    stream = branch(pass, stream, *norm_cross_, post, after_cross_,
+                    [&](const Variable& x) { return cross_->look(pass, x, Variable(memory), memory_lengths); });
   return branch(pass, stream, norm2_, post, after_mlp_,
                 [&](const Variable& x) { return moe_ ? moe_->extend(pass, x) : (*mlp_)(pass, x); });
 }

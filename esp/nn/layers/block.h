@@ -38,8 +38,11 @@ class Block {
 
   Stream operator()(Pass& pass, const Stream& stream, const BlockInputs& inputs) const;
 
-  // New tokens after `length` cached ones; see SelfAttention::extend. Without cross attention.
-  Stream extend(Pass& pass, const Stream& stream, const tensor::Tensor& cache, int64_t length) const;
+  // New tokens after `length` cached ones; see SelfAttention::extend. With cross attention `memory` are the keys and
+  // values of what it looks at, as `keys_values` made them.
+  Stream extend(Pass& pass, const Stream& stream, const tensor::Tensor& cache, int64_t length,
+                const tensor::Tensor& memory = {}, const tensor::Tensor& memory_lengths = {}) const;
+  tensor::Tensor keys_values(Pass& pass, const autograd::Variable& memory) const;
 
  private:
   BlockOptions options_;
