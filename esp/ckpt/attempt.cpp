@@ -212,10 +212,11 @@ Attempt::State Attempt::state() const {
 
 std::string Attempt::reason() const {
   try {
-    return obs::read_whole_file(failed_ + kReason, kMaxReasonBytes);
+    // Empty, or not there, where the disk did not take it.
+    if (std::string text = obs::read_whole_file(failed_ + kReason, kMaxReasonBytes); !text.empty()) return text;
   } catch (const IoError&) {
-    return fmt::format("checkpoint {}: another rank gave up", path_);
   }
+  return fmt::format("checkpoint {}: another rank gave up, and the disk did not take its reason", path_);
 }
 
 std::string Attempt::give_up(const std::string& why) {
