@@ -41,7 +41,7 @@ constexpr Textbook kTextbook[] = {
 constexpr std::string_view kModelNote =
     "Model: a message of S bytes takes α + Sβ. The slide printed α + β·S/B, which counts the bandwidth twice.";
 
-struct LabOptions {
+struct AllReduceLab {
   int nproc = 4;
   std::string min_bytes = "1K", max_bytes = "16M", transport = "auto", json, out;
   double factor = 4;
@@ -97,7 +97,7 @@ comm::Link fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBench&
   return comm::fit_link(bytes, seconds);
 }
 
-std::vector<Line> measure(BenchJob& job, const LabOptions& options, const std::vector<size_t>& sizes,
+std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std::vector<size_t>& sizes,
                           const comm::Link& link, const CommBench& bench) {
   std::vector<Line> lines;
   net::LinkCost cost{static_cast<int64_t>(std::llround(link.alpha * 1e12)),
@@ -251,7 +251,7 @@ Findings findings_of(const std::vector<Line>& lines, int nproc, const std::strin
   return findings;
 }
 
-int run_lab_allreduce(const LabOptions& options) {
+int run_lab_allreduce(const AllReduceLab& options) {
   if (options.nproc < 2 || options.nproc > 64)
     throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", options.nproc));
   CommBench bench;
@@ -309,7 +309,7 @@ int run_lab_allreduce(const LabOptions& options) {
 }  // namespace
 
 void define_lab_allreduce(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_allreduce);
+  auto o = keep<AllReduceLab>(app, chosen, run_lab_allreduce);
   app.add_option("--nproc", o->nproc, "ranks on this machine [4]").type_name("N");
   app.add_option("-b,--minbytes", o->min_bytes, "first size [1K]").type_name("BYTES");
   app.add_option("-e,--maxbytes", o->max_bytes, "last size [16M]").type_name("BYTES");

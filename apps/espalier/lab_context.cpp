@@ -24,14 +24,14 @@ namespace {
 
 using parallel::ContextLayout;
 
-struct LabOptions {
+struct ContextLab {
   int nproc = 4, rounds = 3;
   int64_t batch = 1, seq = 2048, heads = 4, kv_heads = 0, head_dim = 32;
   bool bidirectional = false;
   std::string precision = "fp32", json, out;
 };
 
-ContextCase case_of(const LabOptions& o) {
+ContextCase case_of(const ContextLab& o) {
   const DType dtype = o.precision == "fp64"   ? DType::f64
                       : o.precision == "bf16" ? DType::bf16
                       : o.precision == "fp16" ? DType::f16
@@ -230,7 +230,7 @@ std::string draw(const ContextCase& it, const std::vector<ContextRun>& rings) {
   return svg + "</svg>\n";
 }
 
-void check(const LabOptions& options, const ContextCase& it) {
+void check(const ContextLab& options, const ContextCase& it) {
   if (options.nproc < 2 || options.nproc > 16)
     throw UsageError(fmt::format("--nproc {}: between 2 and 16 ranks", options.nproc));
   if (it.batch < 1 || it.heads < 1 || it.kv_heads < 1 || it.head_dim < 1 || options.rounds < 1)
@@ -264,7 +264,7 @@ Findings findings_of(const ContextCase& it, const std::vector<ContextRun>& runs,
   return findings;
 }
 
-int run_lab_context(const LabOptions& options) {
+int run_lab_context(const ContextLab& options) {
   const ContextCase it = case_of(options);
   check(options, it);
   std::vector<ContextRun> runs;
@@ -301,7 +301,7 @@ int run_lab_context(const LabOptions& options) {
 }  // namespace
 
 void define_lab_context(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_context);
+  auto o = keep<ContextLab>(app, chosen, run_lab_context);
   app.add_option("--nproc", o->nproc, "ranks that share the sequence [4]").type_name("N");
   app.add_option("--seq", o->seq, "tokens of the sequence [2048]").type_name("T");
   app.add_option("--batch", o->batch, "sequences [1]").type_name("B");

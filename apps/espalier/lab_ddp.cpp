@@ -26,7 +26,7 @@
 namespace esp::app {
 namespace {
 
-struct LabOptions {
+struct DdpLab {
   std::string model = "gpt-6x384", sync = "allreduce", json, out;
   std::vector<int> ranks = {1, 2, 4, 8};
   int64_t batch = 1, seq = 0;
@@ -49,7 +49,7 @@ struct Point {
   }
 };
 
-TrainCase case_of(const LabOptions& options, int ranks, const std::string& tokens) {
+TrainCase case_of(const DdpLab& options, int ranks, const std::string& tokens) {
   TrainCase it;
   it.name = options.model;
   it.model = model::preset(options.model).config;
@@ -68,7 +68,7 @@ void note_round(Point& point, const Contender& contender) {
   for (double rank : parse_times(contender.answer[0].at("slowest"))) ++point.slowest[static_cast<int>(rank)];
 }
 
-std::vector<Point> measure(const LabOptions& options) {
+std::vector<Point> measure(const DdpLab& options) {
   const TemporaryFolder folder;
   const TrainCase largest = case_of(options, options.ranks.back(), "");
   const std::string tokens = write_tokens(folder.path(), largest.model, largest.tokens_per_step());
@@ -121,7 +121,7 @@ std::string stragglers(const std::vector<Point>& points) {
   return text;
 }
 
-BarChart chart_of(const LabOptions& options, const std::vector<Point>& points) {
+BarChart chart_of(const DdpLab& options, const std::vector<Point>& points) {
   BarChart chart{fmt::format("A step of {} on N ranks of this machine, ms", options.model),
                  {"computing", "waiting for communication"},
                  "",
@@ -136,7 +136,7 @@ BarChart chart_of(const LabOptions& options, const std::vector<Point>& points) {
   return chart;
 }
 
-Json report_of(const LabOptions& options, const std::vector<Point>& points) {
+Json report_of(const DdpLab& options, const std::vector<Point>& points) {
   Json rows = Json::array();
   for (const Point& p : points)
     rows.push_back({{"ranks", p.ranks},
@@ -154,7 +154,7 @@ Json report_of(const LabOptions& options, const std::vector<Point>& points) {
           {"rows", rows}};
 }
 
-void check(LabOptions& options) {
+void check(DdpLab& options) {
   find_row("--sync", sync::strategies(), options.sync);
   if (options.batch < 1 || options.seq < 0 || options.steps < 1 || options.rounds < 1)
     throw UsageError("--batch, --seq, --steps and --rounds: at least 1");
@@ -175,8 +175,8 @@ Findings findings_of(const std::vector<Point>& points) {
   return findings;
 }
 
-int run_lab_ddp(const LabOptions& asked) {
-  LabOptions options = asked;
+int run_lab_ddp(const DdpLab& asked) {
+  DdpLab options = asked;
   check(options);
   const CoreState state = probe_cores();
   const std::vector<Point> points = measure(options);
@@ -201,7 +201,7 @@ int run_lab_ddp(const LabOptions& asked) {
 }  // namespace
 
 void define_lab_ddp(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_ddp);
+  auto o = keep<DdpLab>(app, chosen, run_lab_ddp);
   app.add_option("--ranks", o->ranks, "how many, one after the other [1,2,4,8]").delimiter(',').type_name("N");
   app.add_option("--model", o->model, "preset [gpt-6x384]").type_name("NAME");
   app.add_option("--batch", o->batch, "sequences of each rank [1]").type_name("B");

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kFactors[] = {0.5, 0.75, 1, 1.25, 1.5, 2, 4};
 
-struct LabOptions {
+struct MoeLab {
   MoeLabOptions runs;
   std::string json, out;
 };
@@ -228,7 +228,7 @@ Findings findings_of(const MoeLabOptions& o, const Seen& f) {
   return findings;
 }
 
-int run_lab_moe(const LabOptions& options) {
+int run_lab_moe(const MoeLab& options) {
   const MoeLabOptions& o = options.runs;
   check(o);
   const Seen f = measure(o);
@@ -248,7 +248,7 @@ int run_lab_moe(const LabOptions& options) {
 }  // namespace
 
 void define_lab_moe(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_moe);
+  auto o = keep<MoeLab>(app, chosen, run_lab_moe);
   app.add_option("--experts", o->runs.experts, "experts of a layer [8]").type_name("E");
   app.add_option("--top-k", o->runs.chosen, "experts of a token [2]").type_name("K");
   app.add_option("--dim", o->runs.dim, "width of the model [64]").type_name("H");

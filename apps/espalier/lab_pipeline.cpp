@@ -24,7 +24,7 @@ using parallel::Timeline;
 
 constexpr parallel::StageTimes kUnits{1, 1, 1};
 
-struct LabOptions {
+struct PipelineLab {
   int stages = 4, micro_batches = 8, chunks = 2;
   double unit_ms = 4;
   std::vector<std::string> files;
@@ -39,7 +39,7 @@ struct Drawn {
   bool same_gradients = false;
 };
 
-std::vector<Schedule> schedules_of(const LabOptions& options) {
+std::vector<Schedule> schedules_of(const PipelineLab& options) {
   std::vector<Schedule> all;
   for (const parallel::ScheduleRow& row : parallel::schedules())
     all.push_back(
@@ -49,7 +49,7 @@ std::vector<Schedule> schedules_of(const LabOptions& options) {
   return all;
 }
 
-std::vector<Drawn> draw_all(const LabOptions& options) {
+std::vector<Drawn> draw_all(const PipelineLab& options) {
   std::vector<Schedule> all = schedules_of(options);
   int num_units = 1;  // one model for all, with a unit for every piece
   for (const Schedule& schedule : all) num_units = std::max(num_units, schedule.shape.pieces());
@@ -74,7 +74,7 @@ std::string percent(double ratio) {
   return fmt::format("{:.1f} %", 100 * ratio);
 }
 
-std::string table_of(const LabOptions& options, const std::vector<Drawn>& all) {
+std::string table_of(const PipelineLab& options, const std::vector<Drawn>& all) {
   std::vector<Cells> rows;
   for (const Drawn& one : all)
     rows.push_back({one.schedule.name, one.formula > 0 ? fmt::format("{:g}", one.formula) : "–",
@@ -90,7 +90,7 @@ std::string table_of(const LabOptions& options, const std::vector<Drawn>& all) {
                     rows);
 }
 
-std::vector<TimelinePicture> pictures_of(const LabOptions& options, const Drawn& one) {
+std::vector<TimelinePicture> pictures_of(const PipelineLab& options, const Drawn& one) {
   const int chunks = one.schedule.shape.chunks;
   const std::string name =
       chunks > 1 ? fmt::format("{}, {} chunks a stage", one.schedule.name, chunks) : one.schedule.name;
@@ -116,7 +116,7 @@ Json json_of(const Timeline& timeline, int chunks) {
           {"stages", std::move(stages)}};
 }
 
-Json report_of(const LabOptions& options, const std::vector<Drawn>& all) {
+Json report_of(const PipelineLab& options, const std::vector<Drawn>& all) {
   Json rows = Json::array();
   for (const Drawn& one : all) {
     const parallel::ScheduleShape& shape = one.schedule.shape;
@@ -140,7 +140,7 @@ Json report_of(const LabOptions& options, const std::vector<Drawn>& all) {
   return {{"unit_ms", options.unit_ms}, {"rows", std::move(rows)}};
 }
 
-void check(const LabOptions& options) {
+void check(const PipelineLab& options) {
   const auto within = [](const char* name, int value, int most) {
     if (value < 1 || value > most) throw UsageError(fmt::format("{} {}: between 1 and {}", name, value, most));
   };
@@ -151,7 +151,7 @@ void check(const LabOptions& options) {
     throw UsageError(fmt::format("--unit-ms {}: between 0.1 and 1000", options.unit_ms));
 }
 
-Findings findings_of(const LabOptions& o, const std::vector<Drawn>& all) {
+Findings findings_of(const PipelineLab& o, const std::vector<Drawn>& all) {
   Findings findings;
   const double p = o.stages, m = o.micro_batches;
   for (const Drawn& one : all) {
@@ -175,7 +175,7 @@ Findings findings_of(const LabOptions& o, const std::vector<Drawn>& all) {
   return findings;
 }
 
-int run_lab_pipeline(const LabOptions& options) {
+int run_lab_pipeline(const PipelineLab& options) {
   check(options);
   const std::vector<Drawn> all = draw_all(options);
   std::string text;
@@ -199,7 +199,7 @@ int run_lab_pipeline(const LabOptions& options) {
 }  // namespace
 
 void define_lab_pipeline(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_pipeline);
+  auto o = keep<PipelineLab>(app, chosen, run_lab_pipeline);
   app.add_option("--stages", o->stages, "pipeline stages, a rank each [4]").type_name("P");
   app.add_option("--micro-batches", o->micro_batches, "micro-batches of a step [8]").type_name("M");
   app.add_option("--chunks", o->chunks, "chunks a stage, of interleaved [2]").type_name("V");

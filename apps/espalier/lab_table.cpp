@@ -83,6 +83,12 @@ constexpr Experiment kLess[] = {
      "Linear speed-up",
      "n ranks average their noise away: what is left is an n-th, and a given error is reached in an n-th of the steps. "
      "Measured points should lie on the dashed formula."},
+    {{"throughput", "parallel SGD against n times one rank, by the ratio of communication to compute",
+      define_lab_throughput},
+     "Throughput and the cost of agreeing",
+     "The line of n times one rank is never reached: every step ends with an exchange. With little communication for "
+     "its compute a ring stays near the line, with much it bends away; an exchange with one peer sends half and stays "
+     "closer. Real ranks of this machine follow the same arithmetic."},
     {{"gossip", "decentralised SGD by graph: bytes, gaps, consensus, bias of unlike nodes", define_lab_gossip},
      "Gossip",
      "The sparser the graph, the fewer bytes and the smaller the gap 1 − ρ. Unlike nodes leave a floor that sinks with "
@@ -122,8 +128,10 @@ constexpr Experiment kDivided[] = {
 constexpr Experiment kTogether[] = {
     {{"policies", "3D layouts: searched by six methods, and 2×2×2 held to one process", define_lab_policies},
      "Three dimensions, and the search for the best",
-     "Every point is a layout: time against memory. All methods end at the same best one and differ in how many they "
-     "had to look at. Below, a real 2×2×2 run on eight ranks: its losses are those of one process."},
+     "Every point is a layout: time against memory. Methods that prove their answer end at the same best one, those "
+     "that "
+     "draw at it or within a per cent, and all differ in how many they had to look at. Below, a real 2×2×2 run on "
+     "eight ranks: its losses are those of one process."},
 };
 
 constexpr Chapter kChapters[] = {

@@ -30,6 +30,7 @@ void define_lab_host_rank(const Arguments& app, Chosen& chosen);  // one rank of
 void define_lab_offload(const Arguments& app, Chosen& chosen);
 void define_lab_policies(const Arguments& app, Chosen& chosen);
 void define_lab_staleness(const Arguments& app, Chosen& chosen);
+void define_lab_throughput(const Arguments& app, Chosen& chosen);
 void define_lab_zeropp(const Arguments& app, Chosen& chosen);
 
 }  // namespace esp::app

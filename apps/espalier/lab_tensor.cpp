@@ -18,7 +18,7 @@
 namespace esp::app {
 namespace {
 
-struct LabOptions {
+struct TensorLab {
   int nproc = 2;
   int64_t batch = 2, seq = 64, dim = 96, heads = 12, ffn = 0, vocab = 500, columns = 32;
   std::vector<int64_t> widths = {96, 384, 192, 96};
@@ -35,7 +35,7 @@ struct Method {
   TensorCase it;
 };
 
-std::vector<Method> methods_of(const LabOptions& o) {
+std::vector<Method> methods_of(const TensorLab& o) {
   TensorCase it{o.nproc, o.batch, o.seq, model::default_config("gpt"), false, false};
   it.model.heads = o.heads;
   it.model.dim = o.dim;
@@ -52,7 +52,7 @@ std::vector<Method> methods_of(const LabOptions& o) {
           {"tensor, sequence", "10(t−1)/t·bsh·e", 10, again}};
 }
 
-double formula_bytes(const LabOptions& o, const Method& method) {
+double formula_bytes(const TensorLab& o, const Method& method) {
   const double stream = static_cast<double>(o.batch * o.seq * o.dim * 4);
   return static_cast<double>(method.times) * (o.nproc - 1) / o.nproc * stream;
 }
@@ -64,7 +64,7 @@ std::string calls_text(const TensorLayer& layer) {
   return text.empty() ? "none" : text;
 }
 
-std::string layer_table(const LabOptions& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen) {
+std::string layer_table(const TensorLab& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen) {
   std::vector<Cells> rows;
   for (size_t i = 0; i < methods.size(); ++i)
     rows.push_back(
@@ -82,14 +82,14 @@ struct Drawn {
   std::string before, after;  // the operators around it
 };
 
-std::vector<Drawn> matrices_of(const LabOptions& o) {
+std::vector<Drawn> matrices_of(const TensorLab& o) {
   return {{"Wqkv", o.dim, 3 * o.dim, true, "f", ""},
           {"Wout", o.dim, o.dim, false, "", "g"},
           {"W1", o.dim, o.ffn_or_default(), true, "f", ""},
           {"W2", o.ffn_or_default(), o.dim, false, "", "g"}};
 }
 
-std::string layer_text(const LabOptions& o) {
+std::string layer_text(const TensorLab& o) {
   std::string text = fmt::format("A layer over t = {} ranks; b·s = {}, h = {}, ffn = {}, {} heads\n\n", o.nproc,
                                  o.batch * o.seq, o.dim, o.ffn_or_default(), o.heads);
   for (const Drawn& m : matrices_of(o)) {
@@ -114,7 +114,7 @@ struct Choice {
   ChainRun run;
 };
 
-std::vector<Choice> run_choices(const LabOptions& o) {
+std::vector<Choice> run_choices(const TensorLab& o) {
   std::vector<Choice> choices;
   for (parallel::ChainPlan& plan : parallel::all_chains(o.widths, o.columns, o.nproc)) {
     const ChainRun run = measure_chain(plan);
@@ -136,7 +136,7 @@ const Choice& best_of(const std::vector<Choice>& choices) {
   return *std::find_if(choices.begin(), choices.end(), [](const Choice& c) { return c.plan.divides_all(); });
 }
 
-std::string chain_table(const LabOptions& o, const std::vector<Choice>& choices) {
+std::string chain_table(const TensorLab& o, const std::vector<Choice>& choices) {
   std::vector<Cells> rows;
   for (const Choice& c : choices)
     rows.push_back({c.plan.text(), c.plan.cost_text(), std::to_string(c.plan.elements_sent() * 8),
@@ -150,7 +150,7 @@ std::string chain_table(const LabOptions& o, const std::vector<Choice>& choices)
 
 // --- the picture ---
 
-std::string picture(const LabOptions& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen) {
+std::string picture(const TensorLab& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen) {
   constexpr double kScale = 150, kLeft = 20, kTop = 60;
   const double unit = kScale / static_cast<double>(std::max({3 * o.dim, o.ffn_or_default()}));
   std::string svg = svg_open(900, 420) +
@@ -189,7 +189,7 @@ std::string picture(const LabOptions& o, const std::vector<Method>& methods, con
   return svg + "</svg>\n";
 }
 
-Json report_of(const LabOptions& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen,
+Json report_of(const TensorLab& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen,
                const std::vector<Choice>& choices) {
   Json layers = Json::array(), chains = Json::array();
   for (size_t i = 0; i < seen.size(); ++i) {
@@ -214,7 +214,7 @@ Json report_of(const LabOptions& o, const std::vector<Method>& methods, const st
   return {{"ranks", o.nproc}, {"layers", std::move(layers)}, {"chains", std::move(chains)}};
 }
 
-void check(const LabOptions& o) {
+void check(const TensorLab& o) {
   if (o.nproc < 2 || o.nproc > 16) throw UsageError(fmt::format("--nproc {}: between 2 and 16 ranks", o.nproc));
   if (o.heads < 1 || o.heads % o.nproc != 0)
     throw UsageError(fmt::format("--heads {}: whole heads are divided over --nproc {} ranks; {} would do", o.heads,
@@ -232,7 +232,7 @@ void check(const LabOptions& o) {
       throw UsageError(fmt::format("--widths {}: each must divide by --nproc {}", width, o.nproc));
 }
 
-Findings findings_of(const LabOptions& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen,
+Findings findings_of(const TensorLab& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen,
                      const std::vector<Choice>& choices) {
   Findings findings;
   for (size_t i = 0; i < seen.size(); ++i)
@@ -256,7 +256,7 @@ Findings findings_of(const LabOptions& o, const std::vector<Method>& methods, co
   return findings;
 }
 
-int run_lab_tensor(const LabOptions& options) {
+int run_lab_tensor(const TensorLab& options) {
   check(options);
   const std::vector<Method> methods = methods_of(options);
   std::vector<TensorLayer> seen;
@@ -273,7 +273,7 @@ int run_lab_tensor(const LabOptions& options) {
 }  // namespace
 
 void define_lab_tensor(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_tensor);
+  auto o = keep<TensorLab>(app, chosen, run_lab_tensor);
   app.add_option("--nproc", o->nproc, "ranks, as threads of this process [2]").type_name("T");
   app.add_option("--batch", o->batch, "sequences [2]").type_name("B");
   app.add_option("--seq", o->seq, "tokens of each [64]").type_name("S");

@@ -53,7 +53,7 @@ constexpr Stage kStages[] = {
     {"offload", "zero2", "sync.offload=host", {kWhole, kOnHost, kOnHost}},
 };
 
-struct LabOptions {
+struct ZeroLab {
   int nproc = 4;
   std::string model = "gpt-6x384", precision = "bf16", json, out;
   int64_t seq = 32;
@@ -77,7 +77,7 @@ struct Formula {
   double bytes = 0;
 };
 
-Formula formula_of(const Stage& stage, MemoryTier tier, const LabOptions& options, int64_t parameters) {
+Formula formula_of(const Stage& stage, MemoryTier tier, const ZeroLab& options, int64_t parameters) {
   int64_t whole = 0, shared = 0;
   for (size_t i = 0; i < std::size(kStates); ++i)
     if (stage.states[i].tier == tier)
@@ -137,7 +137,7 @@ Measured fullest(const Stage& stage, MemoryTier tier, const Formula& formula, co
   return most;
 }
 
-TrainCase case_of(const LabOptions& options, const Stage& stage) {
+TrainCase case_of(const ZeroLab& options, const Stage& stage) {
   TrainCase it;
   it.name = options.model;
   it.model = model::preset(options.model).config;
@@ -152,7 +152,7 @@ TrainCase case_of(const LabOptions& options, const Stage& stage) {
 }
 
 // One stage after the other, each with processes of its own: a rank's memory is then that stage's alone.
-std::vector<Measured> measure(const LabOptions& options) {
+std::vector<Measured> measure(const ZeroLab& options) {
   const TemporaryFolder folder;
   std::vector<Measured> all;
   for (const Stage& stage : kStages) {
@@ -194,7 +194,7 @@ std::string table_of(const std::vector<Measured>& all) {
   return text_table(head, rows);
 }
 
-BarChart chart_of(const LabOptions& options, const std::vector<Measured>& all, int64_t parameters) {
+BarChart chart_of(const ZeroLab& options, const std::vector<Measured>& all, int64_t parameters) {
   BarChart chart{fmt::format("Memory of a rank, N = {}, {}: Φ = {} parameters, {}", options.nproc, options.model,
                              parameters, options.precision),
                  {},
@@ -213,7 +213,7 @@ BarChart chart_of(const LabOptions& options, const std::vector<Measured>& all, i
   return chart;
 }
 
-Json report_of(const LabOptions& options, const std::vector<Measured>& all, int64_t parameters) {
+Json report_of(const ZeroLab& options, const std::vector<Measured>& all, int64_t parameters) {
   Json rows = Json::array();
   for (const Measured& one : all) {
     Json ranks = Json::array();
@@ -241,13 +241,13 @@ Json report_of(const LabOptions& options, const std::vector<Measured>& all, int6
           {"rows", std::move(rows)}};
 }
 
-void check(const LabOptions& options) {
+void check(const ZeroLab& options) {
   if (options.nproc < 1 || options.nproc > 64)
     throw UsageError(fmt::format("--nproc {}: between 1 and 64 ranks", options.nproc));
   if (options.seq < 1 || options.steps < 1) throw UsageError("--seq and --steps: at least 1");
 }
 
-Findings findings_of(const LabOptions& options, const std::vector<Measured>& all) {
+Findings findings_of(const ZeroLab& options, const std::vector<Measured>& all) {
   Findings findings;
   for (const Measured& one : all)
     findings.within(fmt::format("{}: states of a rank, N = {}", name_of_row(one), options.nproc), one.formula.text,
@@ -255,7 +255,7 @@ Findings findings_of(const LabOptions& options, const std::vector<Measured>& all
   return findings;
 }
 
-int run_lab_zero(const LabOptions& options) {
+int run_lab_zero(const ZeroLab& options) {
   check(options);
   const std::vector<Measured> all = measure(options);
   const int64_t parameters = model::parameter_count(case_of(options, kStages[0]).model);
@@ -272,7 +272,7 @@ int run_lab_zero(const LabOptions& options) {
 }  // namespace
 
 void define_lab_zero(const Arguments& app, Chosen& chosen) {
-  auto o = keep<LabOptions>(app, chosen, run_lab_zero);
+  auto o = keep<ZeroLab>(app, chosen, run_lab_zero);
   app.add_option("--nproc", o->nproc, "ranks on this machine [4]").type_name("N");
   app.add_option("--model", o->model, "preset [gpt-6x384]").type_name("NAME");
   app.add_option("--precision", o->precision, "storage type [bf16]")

@@ -111,7 +111,7 @@ std::map<std::string, std::string> all_pages(const Arguments& root) {
   return pages;
 }
 
-std::string cell(std::string text) {
+std::string markdown_cell(std::string text) {
   for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, "\\");
   return text;
 }
@@ -130,8 +130,8 @@ std::string markdown(const Arguments& root) {
       if (option.names.back() == "--help") continue;
       std::string names;
       for (const std::string& name : option.names) names += fmt::format("{}`{}`", names.empty() ? "" : ", ", name);
-      rows += fmt::format("| {}{} | {} |\n", names, option.value().empty() ? "" : " " + cell(option.value()),
-                          cell(option.help));
+      rows += fmt::format("| {}{} | {} |\n", names, option.value().empty() ? "" : " " + markdown_cell(option.value()),
+                          markdown_cell(option.help));
     }
     if (!rows.empty()) text += "\n| option | what it does |\n|---|---|\n" + rows;
     if (!it.footer.empty() && !it.path.empty()) text += "\n" + it.footer + "\n";
