@@ -109,7 +109,8 @@ CASES = [
     key("a compressed file cut short", "data.train", "{folder}/cut.txt.gz", "cut.txt.gz", code=(2, 4)),
     key("ids beyond the vocabulary", "data.train", "{folder}/ids.bin", "ids.bin", "vocab", code=(2, 4)),
     key("half an id", "data.train", "{folder}/odd.bin", "odd.bin", "bytes", code=(2, 4)),
-    key("labels that are missing", "data.objective", "classification", "text.txt", "line 1", "JSON", code=(2, 4)),
+    Case("labels that are missing", None, ("text.txt", "line 1", "JSON"), code=(2, 4),
+         keys={"data.objective": "classification", "model.arch": "bert", "model.classes": 2}),
     # layouts
     call("a batch that ranks do not divide", TRAIN + " --nproc 3", "global_batch", "8", "3"),
     call("heads that ranks do not divide", TRAIN + " --nproc 3 --set parallel.tp=3", "tp", "heads", "2"),
