@@ -1,4 +1,4 @@
-# Two headers are precompiled, one for the rooms and one for the tests; every target of a kind takes the same.
+# Headers are precompiled, one for the rooms and one for the tests; every target of a kind takes the same.
 # Clang keeps times in its precompiled headers unless told otherwise, and a compiler cache would never hit.
 option(ESP_PRECOMPILED "Precompile the common headers" ON)
 
@@ -13,8 +13,10 @@ endfunction()
 
 if(ESP_PRECOMPILED)
   esp_holds_precompiled(esp_precompiled common.h)
-  if(ESP_SANITIZE OR ESP_UNITY)
-    esp_holds_precompiled(esp_precompiled_quick common.h)  # for esp_compile_quickly
+  if(ESP_UNITY)
+    esp_holds_precompiled(esp_precompiled_quick quick.h)  # for esp_compile_quickly
+  elseif(ESP_SANITIZE)
+    esp_holds_precompiled(esp_precompiled_quick common.h)
   endif()
   if(ESP_TESTS)
     # A test is a program: it must be compiled as one (-fPIE, not -fPIC) to share anything with another.

@@ -62,8 +62,8 @@ function(esp_room name)
     # Here for others to stand on, and for their parsers to be fuzzed.
     esp_use_precompiled(esp_${name} esp_precompiled_quick)
     esp_compile_quickly(esp_${name} esp_precompiled_quick)
-  elseif(ESP_UNITY AND NOT name MATCHES "^(kernel|tensor|net|comm|sync)$")
-    # For who builds once, and soon: where no loop over elements or bytes is, optimising takes a third of the time.
+  elseif(ESP_UNITY AND NOT name MATCHES "^(kernel|tensor)$")
+    # For who builds once, and soon: loops over elements are in kernels, and optimising the rest takes a third of the time.
     esp_use_precompiled(esp_${name} esp_precompiled_quick)
     esp_compile_quickly(esp_${name} esp_precompiled_quick)
   else()
