@@ -61,7 +61,7 @@ int run_plan_validate(const ValidatePlan& o) {
   if (!o.cluster.empty()) catalog.add(obs::read_whole_file(o.cluster, size_t{1} << 20), o.cluster);
   const auto rows = plan::read_rows(obs::read_whole_file(o.rows, kMaxTableBytes), o.rows, catalog);
   const plan::Validation all = plan::validate(rows, o.calibrate);
-  if (!o.json.empty()) write_file(o.json, to_json(all).dump(1) + "\n");
+  if (!o.json.empty()) write_file(o.json, to_json(all).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   if (o.json == "-") return static_cast<int>(ExitCode::done);
   if (!o.brief) fmt::print("{}\n", rows_table(all));
   fmt::print("{}", sources_table(all));

@@ -67,7 +67,7 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
       hidden +=
           tokens / t * static_cast<double>(s.shared_experts * (s.shared_ffn > 0 ? s.shared_ffn : s.expert_width()));
   }
-  rest += hidden * (e * (in + unfused) + in_bytes);
+  rest += hidden * ((software.narrow_gates ? in_bytes : e) * (in + unfused) + in_bytes);
   // The activation's result; rows come back weighted already where it is made again with their weights.
   if (experts) dropped += in_bytes * hidden + returned;
   k.working += e * (hidden * (in + 1) + 2 * h * rows);

@@ -59,9 +59,13 @@ std::vector<Key> processor_row_keys(ProcessorRow& row) {
 
 std::vector<Key> link_keys(Link& link) {
   return {
-      {"bandwidth_gbs", &link.bandwidth, kGiga}, {"latency_us", &link.latency, kMicro},
-      {"efficiency", &link.efficiency},          {"half_bytes", &link.half_bytes},
-      {"setup_us", &link.setup, kMicro},         {"sum_gain", &link.sum_gain},
+      {"bandwidth_gbs", &link.bandwidth, kGiga},
+      {"latency_us", &link.latency, kMicro},
+      {"efficiency", &link.efficiency},
+      {"half_bytes", &link.half_bytes},
+      {"bulk_us", &link.bulk, kMicro},
+      {"setup_us", &link.setup, kMicro},
+      {"sum_gain", &link.sum_gain},
       {"in_network_sum", &link.in_network_sum},
   };
 }

@@ -47,6 +47,7 @@ struct Link {
   std::string name;
   double bandwidth = 0;  // bytes/s per processor and direction
   double latency = 0;    // α, seconds
+  double bulk = 0;       // α of long messages at the full rate, where short ones go at half of it for less
   double efficiency = 0.8;
   double half_bytes = 0;
   double setup = 0;             // of one collective call, seconds, whatever its size and group

@@ -1,5 +1,6 @@
 #include "esp/plan/csv.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
@@ -25,10 +26,39 @@ bool says_nothing(const std::string& cell) {
          word == "unknown" || word == "?" || word == "not published";
 }
 
+// Commas, unless the first line has none and does have what other spreadsheets write.
+char divider_of(std::string_view text) {
+  const std::string_view head = text.substr(0, text.find_first_of("\r\n"));
+  if (has(head, ",")) return ',';
+  return has(head, ";") ? ';' : has(head, "\t") ? '\t' : ',';
+}
+
+// "Hidden size", "hidden-size" and "hidden_size" are one; and so are the longer names of some columns.
+struct Alias {
+  std::string_view given, column;
+};
+constexpr Alias kAliases[] = {{"num_layers", "layers"},     {"n_layers", "layers"},        {"hidden_size", "hidden"},
+                              {"d_model", "hidden"},        {"ffn_hidden_size", "ffn"},    {"intermediate_size", "ffn"},
+                              {"num_heads", "heads"},       {"attention_heads", "heads"},  {"num_kv_heads", "kv_heads"},
+                              {"seq_len", "seq"},           {"sequence_length", "seq"},    {"vocab_size", "vocab"},
+                              {"num_experts", "experts"},   {"num_gpus", "gpus"},          {"global_batch_size", "gbs"},
+                              {"global_batch", "gbs"},      {"micro_batch_size", "mbs"},   {"micro_batch", "mbs"},
+                              {"step_time", "step_time_s"}, {"tokens_s_gpu", "tok_s_gpu"}, {"mfu", "mfu_pct"}};
+
+std::string column_of(std::string_view head) {
+  std::string name = lower_case(trimmed(head));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == ' ' || c == '-'; }, '_');
+  for (const Alias& one : kAliases)
+    if (name == one.given) return std::string(one.column);
+  return name;
+}
+
 }  // namespace
 
 std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::string_view name) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  const char divider = divider_of(text);
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> row;
   std::string cell;
@@ -59,7 +89,7 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
     } else if (c == '"' && cell.empty()) {
       quoted = begun = true;
       opened = line;
-    } else if (c == ',') {
+    } else if (c == divider) {
       row.push_back(std::move(cell));
       cell.clear();
       begun = true;
@@ -78,7 +108,7 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
 CsvRow::CsvRow(const std::vector<std::string>& head, const std::vector<std::string>& cells) {
   for (size_t i = 0; i < head.size() && i < cells.size(); ++i) {
     std::string cell = trimmed(cells[i]);
-    if (!says_nothing(cell)) cells_.emplace(lower_case(trimmed(head[i])), std::move(cell));
+    if (!says_nothing(cell)) cells_.emplace(column_of(head[i]), std::move(cell));
   }
 }
 

@@ -60,11 +60,15 @@ Sum sums_of(const Setting& s, double parameters, const Group& all, const Group& 
     sum.gather = {weights, shard.size * (one.time_s + s.software.shard_call_s)};
     return sum;
   }
+  sum.gather = in_buckets(s, all_gather, shard, weights);
+  if (s.software.whole_sums && s.policy.zero == 1) {
+    sum.reduce = in_buckets(s, all_reduce, all, grads);
+    return sum;
+  }
   sum.reduce = in_buckets(s, all_gather, shard, grads);
   const Transfer rest = in_buckets(s, all_reduce, across, grads / shard.size);
   sum.reduce.bytes += rest.bytes;
   sum.reduce.time_s += rest.time_s;
-  sum.gather = in_buckets(s, all_gather, shard, weights);
   return sum;
 }
 
@@ -103,7 +107,8 @@ void add_sums(const Setting& s, double parameters, const Window& window, std::ve
   const Group all = copies(s), shard = sharers(s);
   const bool by_owner = s.software.shard_call_s > 0;
   const Sum sum = sums_of(s, parameters, all, shard, replicas(s));
-  Traffic reduce = row_of(s.policy.zero == 0 || by_owner ? "all_reduce" : "reduce_scatter", all, sum.reduce);
+  const bool whole = s.policy.zero == 0 || by_owner || (s.software.whole_sums && s.policy.zero == 1);
+  Traffic reduce = row_of(whole ? "all_reduce" : "reduce_scatter", all, sum.reduce);
   reduce.exposed_s = window.shown(reduce.time_s, window.backward);
   if (window.open) {  // the last bucket is full only when backward is over
     const double bytes = std::max(parameters * wire_bytes(s), 1.0);
@@ -181,7 +186,8 @@ DataTraffic data_traffic(const Setting& s, const StageTime& slowest, int chunks)
   for (const Held& held : held_by_stage(s.shape, p))
     if (held.dense + held.expert > most.dense + most.expert) most = held;
   if (p.dp * p.cp > 1) {
-    const Window window{(slowest.backward + slowest.weights) * chunks, slowest.forward * chunks, p.overlap_dp,
+    const bool beside = p.overlap_dp && !(s.software.late_sums && p.pp > 1);
+    const Window window{(slowest.backward + slowest.weights) * chunks, slowest.forward * chunks, beside,
                         s.cluster.processor.efficiency.collective_sms};
     p.zero >= 3 ? add_units(s, most.dense, window, d.rows) : add_sums(s, most.dense, window, d.rows);
     // Under ZeRO 3 the layers' own units have carried them.

@@ -36,6 +36,7 @@ struct Product {
   double batch = 1;
   double out_bytes = 2;  // moved per element of the result; 8 where it is added to 32 bits in place
   bool wide = false;     // stays in 16 bits when the precision is 8
+  bool grouped = false;  // of a batch with weights of their own: a group's loads hide only half behind arithmetic
 };
 double product_s(const Rates& rates, const Product& product);
 // `bytes` streamed by `kernels` of them.

@@ -45,6 +45,18 @@ TEST(Product, ThinOnesAreBoundByMemory) {
   EXPECT_LT(product_s(r, thin), before);
 }
 
+// Measured on a B200 (SimuMax's tables, 2026), of the peak, 64 experts' worth of rows at all widths.
+TEST(Product, GroupsOfFewRowsLoseByTheirWeights) {
+  const Processor& chip = shipped_catalog().processor("B200").processor;
+  const Rates r = rates_of(chip, "bf16");
+  const double counts[] = {256, 128, 64, 32}, rows[] = {128, 256, 512, 1024}, measured[] = {0.20, 0.30, 0.39, 0.44};
+  for (size_t i = 0; i < 4; ++i) {
+    const Product p{.m = rows[i], .n = 4096, .k = 7168, .batch = counts[i], .grouped = true};
+    EXPECT_NEAR(rate_of(r, p) / chip.bf16_flops, measured[i], 0.04) << rows[i];
+  }
+  EXPECT_NEAR(rate_of(r, {4096, 57344, 8192}) / chip.bf16_flops, 0.49, 0.02);
+}
+
 TEST(Product, NothingTakesNoTime) {
   EXPECT_EQ(product_s(a100(), {0, 128, 128}), 0);
 }
@@ -80,6 +92,21 @@ TEST(Attention, LongSequencesRunNearerTheRate) {
   };
   EXPECT_LT(rate(1024), rate(4096));
   EXPECT_LT(rate(4096), rate(32768));
+}
+
+// The same tables: one sequence of 4096 and of 131072 tokens with 64 and 16 heads of 128, causal.
+TEST(Attention, BlackwellReachesWhatWasMeasured) {
+  const Processor& chip = shipped_catalog().processor("B200").processor;
+  const Rates r = rates_of(chip, "bf16");
+  const Attention brief{1, 64, 8, 4096, 4096, 128, 128, true}, lasting{1, 16, 2, 131072, 131072, 128, 128, true};
+  const auto forward = [&](const Attention& a) { return attention_flops(a) / flash_forward_s(r, a) / chip.bf16_flops; };
+  const auto backward = [&](const Attention& a) {
+    return 2.5 * attention_flops(a) / flash_backward_s(r, a) / chip.bf16_flops;
+  };
+  EXPECT_NEAR(forward(brief), 0.435, 0.03);
+  EXPECT_NEAR(backward(brief), 0.365, 0.03);
+  EXPECT_NEAR(forward(lasting), 0.495, 0.03);
+  EXPECT_NEAR(backward(lasting), 0.413, 0.03);
 }
 
 TEST(Rates, EightBitsDoubleTheProducts) {

@@ -48,6 +48,9 @@ double ring_s(const Cluster& c, const Group& g, double bytes, double gain = 1) {
     const double wire = (g.domains - 1) / g.domains * bytes / g.inside;
     moving = std::max(moving, over(wire, across_rate(c, g.domains)));
   }
+  // Short messages go in flagged words at half the rate, long ones wait for whole chunks.
+  if (!crosses(g) && c.inside.bulk > 0)
+    return std::min(2 * moving + (g.size - 1) * step_s(c, g), moving + (g.size - 1) * c.inside.bulk);
   return moving + (g.size - 1) * step_s(c, g);
 }
 

@@ -61,6 +61,11 @@ void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open,
   const int64_t share = std::max<int64_t>(1, p.global_batch / p.dp);
   if (micro) {
     p.micro_batch = std::min(static_cast<int64_t>(*micro), share);
+    // A rank's batch, told as one, is cut in as many as there are stages: so PyTorch's own pipelines do.
+    if (p.pp > 1 && p.micro_batch == share && share % p.pp == 0 && software_row(p.software).whole_in_pipeline) {
+      p.micro_batch = share / p.pp;
+      assumed.push_back(fmt::format("micro-batches of {}: a rank's batch over {} stages", p.micro_batch, p.pp));
+    }
   } else if (steps) {
     p.micro_batch = std::max<int64_t>(1, share / static_cast<int64_t>(*steps));
   } else {
@@ -73,7 +78,9 @@ void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open,
 void set_recompute(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open) {
   const std::string words = cells.words("recompute");
   open.recompute = words.empty();
-  if (words.empty() || words.starts_with("no") || words == "0" || words == "off" || words == "false") return;
+  if (words.empty() || words.starts_with("no") || words == "0" || words == "off" || words == "false" ||
+      has(words, "disab"))
+    return;
   const bool selective = has(words, "select") || has(words, "attn") || has(words, "attention") || has(words, "core") ||
                          has(words, "mla") || has(words, "norm") || has(words, "act") || has(words, "sac") ||
                          has(words, "mlp") || has(words, "module");
@@ -137,7 +144,7 @@ void set_states(const CsvRow& cells, const std::string& framework, Policy& p, st
 
 void set_overlap(const CsvRow& cells, Policy& p) {
   const std::string words = cells.words("comm_overlap");
-  const bool old = p.software == "megatron-2021" || p.software == "megatron-2022";
+  const bool old = p.software.starts_with("megatron-20");
   p.overlap_dp = !old;
   // Plain schedules wait for what they send and receive; interleaved and zero-bubble ones have something to do.
   p.overlap_pp = !software_row(p.software).blocking_sends || (p.schedule != "1f1b" && p.schedule != "gpipe");
@@ -150,6 +157,18 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   p.overlap_ep = !none && (has(words, "ep ") || has(words, "a2a") || has(words, "all-to-all") || has(words, "moe"));
 }
 
+// How context and expert groups exchange, where words anywhere in the row tell.
+void set_exchanges(const std::string& told, const Shape& shape, Policy& p) {
+  const bool swaps = has(told, "a2a") || has(told, "all-to-all") || has(told, "alltoall");
+  if (has(told, "ulysses") || (swaps && shape.experts == 0)) p.context = "ulysses";
+  // Kernels that send a row once to a node, and there on to its experts (DeepEP, 2025).
+  if (shape.experts > 0 &&
+      (has(told, "deepep") || has(told, "hybridep") || has(told, "megatron-bridge") || has(told, "megatron bridge")))
+    p.expert_nodes = p.ep;
+  if (shape.experts > 0 && p.software == "hai-llm") p.expert_nodes = 4;  // by its routing
+  if (has(told, "bf16 moments") || has(told, "bf16 optimizer") || has(told, "precision-aware")) p.moment_bytes = 4;
+}
+
 }  // namespace
 
 Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& processor, int gpus, Untold& open,
@@ -157,9 +176,13 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   Policy p;
   const std::string framework = cells.words("framework"), flash = cells.words("flash_attn");
   // Before 2022 nobody had it, and V100 never did.
-  p.flash = parse_flag(flash, processor.year == 0 || processor.year >= 2020);
+  p.flash = parse_flag(flash, processor.year == 0 || processor.year >= 2020) && !has(flash, "unfused") &&
+            flash != "torch" && flash != "native" && flash != "megatron" && flash != "math";
   p.software = software_of(framework, p.flash);
-  const std::string told = framework + " " + cells.words("notes");
+  // On Hopper and later Megatron-LM runs over TransformerEngine, as Megatron-Core does.
+  if (p.software == "megatron-2023" && processor.fp8_flops > 0) p.software = "megatron-core";
+  p.moment_bytes = software_row(p.software).moment_bytes;
+  const std::string told = framework + " " + cells.words("notes") + " " + cells.words("comm_overlap");
   if (p.software == "torchtitan" && (has(told, "eager") || has(told, "no compile") || has(told, "without compile") ||
                                      has(told, "no torch.compile") || has(told, "compile off")))
     p.software = "torchtitan-eager";
@@ -189,12 +212,16 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   }
   set_recompute(cells, shape, p, open);
   set_overlap(cells, p);
+  set_exchanges(told, shape, p);
   // GPT of the time before fused attention trained with dropout; nobody who came later did.
   p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
   // Megatron sums gradients in 32 bits, and so does whoever keeps a 32-bit shard; the rest does in 16.
   const bool megatron = p.software.starts_with("megatron") && (has(framework, "megatron") || has(framework, "mcore"));
   const bool shards = p.software == "fsdp" || p.software == "llm-foundry" || p.software.starts_with("torchtitan");
-  p.gradients_fp32 = megatron || (shards && (p.zero >= 3 || software_row(p.software).whole_in_pipeline));
+  // DeepSpeed does with bf16, which it never adds up in 16 bits.
+  const bool brain = p.software == "deepspeed" && p.precision == "bf16" && p.zero <= 1;
+  p.gradients_fp32 = megatron || brain || p.software == "hai-llm" ||
+                     (shards && (p.zero >= 3 || software_row(p.software).whole_in_pipeline));
   return p;
 }
 

@@ -68,6 +68,14 @@ int64_t whole(const CsvRow& cells, std::string_view column, double high) {
   return static_cast<int64_t>(cells.number(column, 1, high).value_or(0));
 }
 
+// In billions, unless the cell says millions or trillions.
+double told_parameters(const CsvRow& cells) {
+  const std::string words = cells.words("params_b");
+  const size_t unit = words.find_first_not_of("~<>=$ 0123456789.,");
+  const double scale = unit == std::string::npos ? 1e9 : words[unit] == 'm' ? 1e6 : words[unit] == 't' ? 1e12 : 1e9;
+  return std::min(cells.number("params_b", 1e-6, 1e6).value_or(0) * scale, 1e15);
+}
+
 double off(const Shape& s, double wanted) {
   return std::abs(s.parameters() / wanted - 1);
 }
@@ -152,7 +160,7 @@ Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
   Shape s;
   const std::string arch = cells.words("arch"), words = arch + " " + cells.words("model");
   s.name = cells.text("model");
-  s.given_parameters = cells.number("params_b", 1e-6, 1e6).value_or(0) * 1e9;
+  s.given_parameters = told_parameters(cells);
   s.layers = whole(cells, "layers", 10'000);
   s.hidden = whole(cells, "hidden", 1 << 20);
   s.seq = whole(cells, "seq", 1 << 26);
@@ -201,8 +209,9 @@ Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
     assume(s.topk, 2, "topk");
     s.expert_ffn = whole(cells, "moe_ffn", 1 << 24);
     if (s.expert_ffn == 0) s.expert_ffn = s.ffn;
+    // The first three of 61; of a stack cut down, as many as that is, one at least.
     if (has_any(words, {"deepseek-v3", "deepseek v3", "deepseekv3", "deepseek-r1"}))
-      s.dense_layers = 3, s.shared_experts = 1;
+      s.dense_layers = std::clamp<int64_t>((3 * s.layers + 30) / 61, 1, 3), s.shared_experts = 1;
     if (has_any(words, {"deepseek-v2", "deepseek v2", "deepseekv2", "moonlight"}))
       s.dense_layers = 1, s.shared_experts = 2;
     if (has_any(words, {"kimi-k2", "kimi k2"})) s.dense_layers = 1, s.shared_experts = 1;

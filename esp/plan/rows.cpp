@@ -58,7 +58,12 @@ double time_of_rate(const CsvRow& cells, MeasuredRow& row) {
 
 // The step's time where it is printed, else from the rate of tokens, else of arithmetic.
 double measured_time(const CsvRow& cells, MeasuredRow& row) {
-  if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) return *time;
+  if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) {
+    const std::string words = cells.words("step_time_s");
+    const size_t unit = words.find_first_not_of("~<>= 0123456789.,");
+    const auto is = [&](const char* name) { return unit != std::string::npos && words.compare(unit, 2, name) == 0; };
+    return *time * (is("ms") ? 1e-3 : is("us") ? 1e-6 : 1);
+  }
   if (row.kind == RowKind::layer_time) return 0;
   if (const auto rate = cells.number("tok_s_gpu", 1e-6, 1e12))
     return static_cast<double>(row.policy.global_batch * row.shape.seq) / (*rate * row.policy.world());
@@ -106,9 +111,9 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name,
   const auto table = parse_csv(text, name);
   if (table.empty()) throw UsageError(fmt::format("{}: no rows; the first line names columns", name));
   constexpr std::string_view kTelling[] = {"row_id", "source", "kind", "params_b", "layers", "gpu", "step_time_s"};
-  size_t known = 0;
-  for (const std::string& column : table[0])
-    known += static_cast<size_t>(std::count(std::begin(kTelling), std::end(kTelling), lower_case(column)));
+  const CsvRow head(table[0], table[0]);
+  const auto known = std::count_if(std::begin(kTelling), std::end(kTelling),
+                                   [&](std::string_view column) { return !head.text(column).empty(); });
   if (known < 2)
     throw UsageError(
         fmt::format("{}: the first line names no columns of results; row_id, source, kind, layers, hidden, "
@@ -117,7 +122,18 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name,
   std::vector<MeasuredRow> rows;
   rows.reserve(table.size() - 1);
   for (size_t i = 1; i < table.size(); ++i) {
-    rows.push_back(read_row(CsvRow(table[0], table[i]), catalog));
+    const CsvRow cells(table[0], table[i]);
+    try {
+      rows.push_back(read_row(cells, catalog));
+    } catch (const Error& error) {  // one row's trouble is not the others'
+      MeasuredRow row;
+      row.id = cells.text("row_id");
+      row.source = cells.text("source");
+      row.model = cells.text("model");
+      row.kind = kind_of(cells);
+      row.unread = error.what();
+      rows.push_back(std::move(row));
+    }
     if (rows.back().id.empty()) rows.back().id = fmt::format("row {}", i);
   }
   return rows;

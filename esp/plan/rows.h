@@ -29,6 +29,7 @@ struct MeasuredRow {
   MemoryKind memory_kind = MemoryKind::total;
   double gb = 1e9;  // bytes of the row's unit
   std::vector<std::string> assumed;
+  std::string unread;  // why the row could not be made sense of; empty: it could
 };
 
 // UsageError: no table, or none of its columns known.

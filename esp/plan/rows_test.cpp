@@ -146,10 +146,77 @@ TEST(Rows, WordsOfSchedulesPrecisionsAndRecomputation) {
   const char* head = "source,layers,hidden,gpu,gpus,pp,recompute";
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,attn").policy.recompute, Recompute::selective);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,selective (attention core)").policy.recompute, Recompute::selective);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,disabled").policy.recompute, Recompute::none);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,every_layer").policy.recompute, Recompute::full);
   const Policy some = row_of(head, "s,32,4096,H100,8,4,full 3 layers").policy;
   EXPECT_EQ(some.recompute, Recompute::full);
   EXPECT_EQ(some.recompute_layers, 3);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,4,\"full (uniform, 1 layer)\"").policy.recompute_layers, -1);
+}
+
+TEST(Rows, UnitsDividersAndLongerNamesOfColumns) {
+  const MeasuredRow row = row_of("Source;Num Layers;hidden-size;vocab_size;gpu;gpus;global_batch_size;step_time",
+                                 "s;32;4096;32k;H100;8;64;850 ms");
+  EXPECT_EQ(row.shape.layers, 32);
+  EXPECT_EQ(row.shape.hidden, 4096);
+  EXPECT_EQ(row.shape.vocab, 32768);
+  EXPECT_EQ(row.policy.global_batch, 64);
+  EXPECT_DOUBLE_EQ(row.measured_s, 0.85);
+  const char* head = "source,model,params_b,gpu,gpus,step_time_s";
+  EXPECT_DOUBLE_EQ(row_of(head, "s,house,350M,A100,8,1").shape.given_parameters, 350e6);
+  EXPECT_DOUBLE_EQ(row_of(head, "s,house,1.2T,A100,8,1 s").shape.given_parameters, 1.2e12);
+  EXPECT_DOUBLE_EQ(row_of(head, "s,house,7,A100,8,2 measured").measured_s, 2);
+}
+
+TEST(Rows, MechanismsThatWordsTell) {
+  const char* head =
+      "source,framework,model,arch,layers,hidden,seq,experts,topk,gpu,gpus,precision,tp,pp,dp,cp,ep,mbs,gbs,notes";
+  const auto policy = [&](const std::string& cells) { return row_of(head, cells).policy; };
+  EXPECT_EQ(policy("s,Megatron-Core,m,llama,8,4096,32768,,,H100,8,bf16,1,1,1,8,1,1,4,cp a2a").context, "ulysses");
+  EXPECT_EQ(policy("s,Megatron-Core,m,llama,8,4096,32768,,,H100,8,bf16,1,1,1,8,1,1,4,").context, "ring");
+  EXPECT_EQ(policy("s,Megatron-Core,m,moe,8,4096,4096,64,8,H100,64,bf16,1,1,64,1,32,1,64,DeepEP").expert_nodes, 32);
+  EXPECT_EQ(policy("s,Megatron-Core,m,moe,8,4096,4096,64,8,H100,64,bf16,1,1,64,1,32,1,64,").expert_nodes, 0);
+  // A rank's batch of 32 in a pipeline of eight stages: eight micro-batches of four.
+  EXPECT_EQ(policy("s,torchtitan,m,llama,32,4096,8192,,,H100,64,bf16,1,8,8,1,1,32,256,").micro_batch, 4);
+  EXPECT_EQ(policy("s,Megatron-Core,m,llama,32,4096,8192,,,H100,64,bf16,1,8,8,1,1,32,256,").micro_batch, 32);
+  EXPECT_TRUE(policy("s,Megatron-DeepSpeed,m,gpt,32,4096,2048,,,A100,64,bf16,1,8,8,1,1,1,64,").gradients_fp32);
+  EXPECT_FALSE(policy("s,Megatron-DeepSpeed,m,gpt,32,4096,2048,,,A100,64,fp16,1,8,8,1,1,1,64,").gradients_fp32);
+  EXPECT_EQ(policy("s,HAI-LLM,m,moe,8,4096,4096,64,8,H800,64,fp8,1,1,64,1,32,1,64,").moment_bytes, 4);
+  const auto dense = [&](int layers) {
+    return row_of(head, "s,Megatron-Core,DeepSeek-V3,moe," + std::to_string(layers) +
+                            ",7168,4096,256,8,B200,8,bf16,1,1,8,1,8,1,32,")
+        .shape.dense_layers;
+  };
+  EXPECT_EQ(dense(61), 3);
+  EXPECT_EQ(dense(4), 1);
+}
+
+// What ran fitted: with chunks and recomputation left open, the fastest is taken even where none is said to fit.
+TEST(Rows, WhatWasTunedFittedSomehow) {
+  const char* head =
+      "source,framework,arch,layers,hidden,ffn,heads,seq,vocab,gpu,gpus,tp,pp,dp,schedule,mbs,gbs,recompute,step_time_"
+      "s";
+  const MeasuredRow row = row_of(
+      head, "s,Megatron-Core,llama,128,16384,53248,128,8192,128256,A100-40GB,128,8,16,1,interleaved,1,64,none,1");
+  ASSERT_FALSE(predict(row).fits);
+  EXPECT_GT(row.policy.interleave, 1);
+  EXPECT_THAT(told(row), HasSubstr("fitted"));
+}
+
+TEST(Rows, OneRowsTroubleIsNotTheOthers) {
+  const auto rows = read_rows(
+      "row_id,source,layers,hidden,heads,gpu,gpus,tp,pp,precision,step_time_s\n"
+      "a,s,32,4096,32,H100,8,1,1,bf16,1\n"
+      "b,s,-1,nan,0,Cray-1,0,1e9,minus one,fp7,soon\n"
+      ",,,,,,,,,,\n"
+      "\"c\"\"\",s,1e308,1e308,1e308,H100,1e308,1e308,1e308,bf16,1e308\n"
+      "d,s,32,4096,32,H100,8,1,1,bf16,1,too,many,cells\n"
+      "e\n",
+      "t", shipped_catalog());
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_GT(predict(rows[0]).predicted_s.value_or(0), 0);
+  EXPECT_GT(predict(rows[4]).predicted_s.value_or(0), 0);
+  for (const MeasuredRow& row : rows) EXPECT_NO_THROW(predict(row)) << row.id;
 }
 
 TEST(Rows, WhatIsNoTableIsRefused) {

@@ -34,6 +34,11 @@ struct Software {
   double step_bytes;       // per parameter of a shard, temporary at the update
   double keep;             // of activations kept over the count by tensor
   double logit_bytes;      // per logit at the peak of the loss
+  bool balanced = true;    // ranks of a context group have equal shares of the causal scores
+  bool late_sums = false;  // a pipeline's gradients are summed after its last micro-batch, beside nothing
+  bool whole_sums = false;    // under ZeRO 1 sums go to everybody, not to owners alone
+  bool narrow_gates = false;  // what an activation takes is kept in 8 bits too
+  double moment_bytes = 8;    // of Adam's two moments, per parameter
 };
 
 std::span<const Software> software();

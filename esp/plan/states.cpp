@@ -76,7 +76,9 @@ std::vector<int> balanced_layers(const Shape& s, const Policy& policy) {
   std::vector<int> layers(static_cast<size_t>(n), 0);
   load.back() = worth;
   for (int64_t i = 0; i < s.layers; ++i) {
-    const size_t least = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    // Of equals the last: later stages hold fewer micro-batches.
+    const auto found = std::min_element(load.rbegin(), load.rend());
+    const size_t least = static_cast<size_t>(load.rend() - found) - 1;
     ++layers[least];
     load[least] += 1;
   }

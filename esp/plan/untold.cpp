@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 
@@ -15,6 +16,23 @@ std::string_view word_for(Recompute recompute) {
 
 constexpr int64_t kLacking[] = {0, 1, 2};
 
+// How much is recomputed: nothing, scores, or the layers of a stage, some of them or all.
+struct Again {
+  Recompute what = Recompute::none;
+  int layers = -1;
+};
+
+std::vector<Again> again_choices(const MeasuredRow& row, bool open) {
+  const Policy& p = row.policy;
+  if (!open) return {{p.recompute, p.recompute_layers}};
+  std::vector<Again> choices = {{Recompute::none, -1}, {Recompute::selective, -1}};
+  const int mine = static_cast<int>(row.shape.layers) / std::max(1, p.pp);
+  for (const int eighths : {1, 2, 4, 6})
+    if (mine * eighths / 8 > 0) choices.push_back({Recompute::full, mine * eighths / 8});
+  choices.push_back({Recompute::full, -1});
+  return choices;
+}
+
 std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
   std::vector<int> choices = {row.policy.interleave};
   if (!open) return choices;
@@ -25,6 +43,8 @@ std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
     if (std::any_of(std::begin(kLacking), std::end(kLacking),
                     [&](int64_t lacking) { return (layers + lacking) % (int64_t{v} * row.policy.pp) == 0; }))
       choices.push_back(v);
+  // Who speaks of interleaving has more than one.
+  if (row.policy.schedule == "interleaved" && choices.size() > 1) choices.erase(choices.begin());
   return choices;
 }
 
@@ -48,17 +68,19 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
   if (open.micro_batch && given.pp == 1)
     for (int64_t b = 2; b <= 16 && b <= share; b *= 2)
       if (share % b == 0) micro.push_back(b);
-  std::vector<Recompute> recomputes = {given.recompute};
-  if (open.recompute) recomputes = {Recompute::none, Recompute::selective, Recompute::full};
+  std::vector<Again> recomputes = again_choices(row, open.recompute);
   // What ran out of memory was nobody's choice: it stays as it is given.
   if (row.kind == RowKind::oom) recomputes.clear();
-  double best = std::numeric_limits<double>::infinity();
-  for (const Recompute recompute : recomputes)
+  // Where nothing is said to fit, what ran fitted all the same, by means we are not told of: the fastest it is.
+  double best = std::numeric_limits<double>::infinity(), fastest = best;
+  Policy quick = given;
+  for (const Again& again : recomputes)
     for (const int chunks : chunk_choices(row, open.interleave))
       for (const int64_t b : micro) {
         Policy p = given;
         p.micro_batch = b;
-        p.recompute = recompute;
+        p.recompute = again.what;
+        p.recompute_layers = again.layers;
         p.interleave = chunks;
         if (chunks > 1) p.schedule = "interleaved";
         if (chunks > 1 && p.num_micro_batches() % p.pp != 0) continue;
@@ -67,12 +89,23 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
           best = e.step_s;
           row.policy = p;
         }
+        if (e.step_s < fastest) {
+          fastest = e.step_s;
+          quick = p;
+        }
       }
+  if (best > fastest && !std::isfinite(best)) {
+    row.policy = quick;
+    row.assumed.push_back("what was tuned fitted, though none of it is said to here");
+  }
   if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
   if (open.interleave)
     row.assumed.push_back(
         fmt::format("{} chunk{} per stage", row.policy.interleave, row.policy.interleave > 1 ? "s" : ""));
-  if (open.recompute) row.assumed.push_back(fmt::format("{} recomputation", word_for(row.policy.recompute)));
+  if (open.recompute)
+    row.assumed.push_back(row.policy.recompute_layers < 0
+                              ? fmt::format("{} recomputation", word_for(row.policy.recompute))
+                              : fmt::format("recomputation of {} layers a stage", row.policy.recompute_layers));
 }
 
 }  // namespace esp::plan

@@ -175,6 +175,10 @@ RowResult predict(const MeasuredRow& row) {
   r.assumed = row.assumed;
   if (row.measured_s > 0) r.measured_s = row.measured_s;
   if (row.measured_gb > 0) r.measured_gb = row.measured_gb;
+  if (!row.unread.empty()) {
+    r.reasons.push_back(fmt::format("no prediction: {}", row.unread));
+    return r;
+  }
   try {
     const Memory memory = memory_of(row.shape, row.cluster, row.policy);
     r.predicted_gb = counted(memory, row.memory_kind) / row.gb;
