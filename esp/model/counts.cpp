@@ -45,6 +45,15 @@ int64_t bert_head(const ModelConfig& c) {
   return linear(c.dim, c.dim, true) + norm(c) + c.vocab + (c.tie_embeddings ? 0 : c.vocab * c.dim);
 }
 
+// Scores and weighted values, forward and backward, of one token.
+double attention_flops(const ModelConfig& c, int64_t seq_len) {
+  const double each = static_cast<double>(c.layers) * static_cast<double>(c.dim) * static_cast<double>(seq_len);
+  const double causal = 6, whole = 12;
+  if (c.arch == "bert") return whole * each;
+  if (c.arch == "t5") return (whole + causal + whole) * each;
+  return causal * each;
+}
+
 }  // namespace
 
 int64_t parameter_count(const ModelConfig& c) {
@@ -65,12 +74,15 @@ int64_t parameters_per_token(const ModelConfig& c) {
 }
 
 double flops_per_token(const ModelConfig& c, int64_t seq_len) {
-  const double parameters = 6.0 * static_cast<double>(parameters_per_token(c));
-  const double attention = static_cast<double>(c.layers) * static_cast<double>(c.dim) * static_cast<double>(seq_len);
-  const double causal = 6, whole = 12;
-  if (c.arch == "bert") return parameters + whole * attention;
-  if (c.arch == "t5") return parameters + (whole + causal + whole) * attention;
-  return parameters + causal * attention;
+  return 6.0 * static_cast<double>(parameters_per_token(c)) + attention_flops(c, seq_len);
+}
+
+double recomputed_flops_per_token(const ModelConfig& c, int64_t seq_len, nn::Recompute recompute) {
+  if (recompute == nn::Recompute::none) return 0;
+  // Forward is a third of what a step does.
+  if (recompute == nn::Recompute::selective) return attention_flops(c, seq_len) / 3;
+  const double tables = 6.0 * static_cast<double>(c.vocab * c.dim) * (c.tie_embeddings ? 1 : 2);
+  return (flops_per_token(c, seq_len) - tables) / 3;
 }
 
 double megatron_flops_per_token(const ModelConfig& c, int64_t seq_len) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "esp/model/config.h"
+#include "esp/nn/pass.h"
 
 namespace esp::model {
 
@@ -17,6 +18,10 @@ int64_t parameters_per_token(const ModelConfig& config);
 // every token sees every token. For t5 per target token, with a source as long: each passes half of the model, and a is
 // 30 (encoder 12, decoder 6, across 12).
 double flops_per_token(const ModelConfig& config, int64_t seq_len);
+
+// What is computed again besides: with `full` the forward pass of every block, with `selective` that of the attention
+// between its projections.
+double recomputed_flops_per_token(const ModelConfig& config, int64_t seq_len, nn::Recompute recompute);
 
 // 72·L·h²·(1 + s/(6h) + V/(12Lh)) of Narayanan et al. 2021 per token: GPT's matrices with all of the attention counted.
 double megatron_flops_per_token(const ModelConfig& config, int64_t seq_len);

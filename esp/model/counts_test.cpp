@@ -79,6 +79,18 @@ TEST(Counts, OfGpt3ByTheFormulasInUse) {
   EXPECT_EQ(V * h + L * (12 * h * h + 5 * h), 174'569'631'744);
 }
 
+TEST(Counts, FlopsOfWhatIsComputedAgain) {
+  const ModelConfig gpt2 = preset("gpt2-124m").config;
+  const double attention = 6.0 * 12 * 768 * 1024, blocks = 124'439'808 - 50257.0 * 768;
+  EXPECT_EQ(recomputed_flops_per_token(gpt2, 1024, nn::Recompute::none), 0);
+  EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::Recompute::selective), attention / 3);
+  EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::Recompute::full), 2 * blocks + attention / 3);
+  // Of a model whose tables are small beside it, a third: 8·tokens·parameters where 6 are the model's.
+  const ModelConfig large = preset("gpt3-175b").config;
+  EXPECT_NEAR(recomputed_flops_per_token(large, 2048, nn::Recompute::full) / flops_per_token(large, 2048), 1.0 / 3,
+              2e-3);
+}
+
 TEST(Counts, FlopsPerToken) {
   const ModelConfig gpt2 = preset("gpt2-124m").config;
   EXPECT_DOUBLE_EQ(flops_per_token(gpt2, 1024), 6.0 * 124'439'808 + 6.0 * 12 * 768 * 1024);

@@ -37,6 +37,7 @@ std::string Progress::line_of(const StepReport& r) const {
   line += fmt::format("  lr {:.2e}  {:.0f} tok/s  {:.1f} GFLOP/s", r.result.lr,
                       static_cast<double>(r.result.tokens) / r.seconds, r.flops_per_s * 1e-9);
   if (r.mfu > 0) line += fmt::format("  mfu {:.1f}%", r.mfu * 100);
+  if (r.hfu > r.mfu) line += fmt::format("  hfu {:.1f}%", r.hfu * 100);
   line += fmt::format("  mem {}", format_bytes(r.memory_bytes));
   return line;
 }

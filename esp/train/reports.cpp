@@ -102,6 +102,7 @@ void Reports::step(const StepReport& r, bool logged) {
                {"tokens_per_s", rate},
                {"step_ms", r.seconds * 1e3},
                {"mfu", r.mfu},
+               {"hfu", r.hfu},
                {"memory_bytes", r.memory_bytes},
                {"skipped", r.result.skipped},
                {"exposed_ms", r.result.exposed_ms},
@@ -121,6 +122,7 @@ void Reports::step(const StepReport& r, bool logged) {
   tensorboard_->scalar("lr", r.result.lr, r.step);
   tensorboard_->scalar("throughput(tps)", rate, r.step);
   tensorboard_->scalar("mfu(%)", r.mfu * 100, r.step);
+  tensorboard_->scalar("hfu(%)", r.hfu * 100, r.step);
   tensorboard_->scalar("memory/max_active(GiB)", static_cast<double>(r.memory_bytes) / (1 << 30), r.step);
   tensorboard_->flush();
 }

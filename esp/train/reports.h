@@ -21,8 +21,8 @@ struct StepReport {
   StepResult result;
   double seconds = 0;
   std::optional<double> val_loss;
-  std::vector<sync::Measure> measures;  // of copies that go their own ways
-  double flops_per_s = 0, mfu = 0;
+  std::vector<sync::Measure> measures;       // of copies that go their own ways
+  double flops_per_s = 0, mfu = 0, hfu = 0;  // of the model; hfu: with what is computed again
   uint64_t memory_bytes = 0;
 };
 

@@ -14,6 +14,7 @@
 #include "esp/ckpt/hf_folder.h"
 #include "esp/ckpt/steps.h"
 #include "esp/kernel/peak.h"
+#include "esp/model/counts.h"
 #include "esp/obs/event_log.h"
 #include "esp/obs/file.h"
 #include "esp/train/collective_spans.h"
@@ -69,8 +70,10 @@ class Run {
     introduce();
     const double peak = kernel::fma_peak(storage_type(config_.train.precision), engine_.context().stream);
     // Of one rank: figures of speed are per rank, as its peak is.
-    const double flops = engine_.model().flops_per_token(config_.model.seq_len) *
-                         static_cast<double>(engine_.tokens_per_step()) / standing_.size();
+    const double tokens = static_cast<double>(engine_.tokens_per_step()) / standing_.size();
+    const double flops = engine_.model().flops_per_token(config_.model.seq_len) * tokens;
+    const double again = tokens * model::recomputed_flops_per_token(engine_.model().config(), config_.model.seq_len,
+                                                                    parse_recompute(config_.train.recompute));
     while (engine_.num_steps() < config_.train.steps && outcome_.why == TrainOutcome::Why::done) {
       // Copies that seldom hear of each other would go on alone for a while.
       if (forsaken()) throw CommError(CommError::Kind::lost, -1, "another rank was lost");
@@ -86,6 +89,7 @@ class Run {
       for (const std::string& line : report.result.notes) note(line);
       report.flops_per_s = flops / report.seconds;
       report.mfu = peak > 0 ? report.flops_per_s / peak : 0;
+      report.hfu = report.mfu * (1 + again / flops);
       report.memory_bytes = engine_.account().use(device::MemoryTier::device).peak;
       const bool last = report.step == config_.train.steps || report.result.stop;
       if (report.result.stop) outcome_.why = asked_to_stop_by();
