@@ -40,6 +40,8 @@ function(esp_cxx_flags)  # for the C++ compiler; nvcc has its own words for thin
 endfunction()
 if(NOT ESP_UNITY)  # who builds once does not look for them, and looking takes time
   esp_cxx_flags(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers)
+else()
+  esp_cxx_flags(-w)  # of files that include others it would say what holds for headers alone
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 sees overruns in std::string that are not there, once its header comes precompiled and is no system header.
