@@ -166,7 +166,11 @@ class Ps final : public Strategy, public Clocks {
   Clocks* clocks() override { return this; }
   bool lockstep() const override { return !one_by_one(); }
   bool serves_only() const override { return !works_; }
-  void begin_at(int64_t step) override { station_->begin_at(step); }
+  // Together: a worker's push must not come to a server that has yet to be told where it begins.
+  void begin_at(int64_t step) override {
+    station_->begin_at(step);
+    barrier();
+  }
   void wish_stop() override { wants_stop_ = true; }
   bool stops_before(int64_t step) override {
     const int64_t stop = station_->stop();
