@@ -111,7 +111,7 @@ void Guards::end_step(const StepResult& result, double seconds) {
   if (standing_.rank() != 0 || standing_.size() < 2) return;
   if (const auto found = straggler_.step(result.slowest_rank, result.waited_ms, seconds * 1e3)) {
     log_.warn("rank {} is slower than the others: in the last {} steps they waited {:.1f} of {:.1f} ms for it",
-              found->rank, Straggler::kSteps, found->waited_ms, found->step_ms);
+              found->rank, found->num_steps, found->waited_ms, found->step_ms);
     append_event(log_, folder_,
                  {{"event", "straggler"},
                   {"ranks", {found->rank}},

@@ -42,7 +42,7 @@ class Guards {
   ReplicaCheck replicas_;
   kernel::ProductCheck products_;
   std::unique_ptr<kernel::ProductCheck::Scope> scope_;  // while a step runs whose products are checked
-  Straggler straggler_;
+  Straggler straggler_{standing_.local_size > available_cores() ? Straggler::kCrowded_ms : 0};
   bool counted_ = false;
   int64_t num_checked_ = 0, compared_at_ = -1;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace esp::train {
 
@@ -34,16 +36,36 @@ bool Straggler::always_was(int rank) const {
   return all.sum >= kPart * all.count && all.sum >= kFar * std::sqrt(all.squares);
 }
 
+// They speak for the rank that was waited for most, by how much more than for all the others.
+Straggler::Seen Straggler::together() {
+  Seen all = std::exchange(under_way_, {});
+  const auto most = std::max_element(waited_for_.begin(), waited_for_.end());
+  const double others = std::accumulate(waited_for_.begin(), waited_for_.end(), -*most);
+  all.rank = static_cast<int>(most - waited_for_.begin());
+  all.waited_ms = std::max(0.0, *most - others);
+  std::fill(waited_for_.begin(), waited_for_.end(), 0);
+  return all;
+}
+
 std::optional<Straggler::Found> Straggler::step(int slowest_rank, double waited_ms, double step_ms) {
-  seen_[static_cast<size_t>(num_steps_++ % kKept)] = {slowest_rank, waited_ms, step_ms};
-  if (num_steps_ < kSteps || slowest_rank == told_) return std::nullopt;
-  if (!became_slow(slowest_rank) && !always_was(slowest_rank)) return std::nullopt;
-  told_ = slowest_rank;
-  Found found{slowest_rank, 0, 0};
+  const auto rank = static_cast<size_t>(slowest_rank);
+  if (waited_for_.size() <= rank) waited_for_.resize(rank + 1);
+  waited_for_[rank] += waited_ms;
+  under_way_.step_ms += step_ms;
+  ++under_way_.num_steps;
+  if (under_way_.step_ms < shortest_ms_) return std::nullopt;
+  const Seen& now = seen_[static_cast<size_t>(num_steps_++ % kKept)] = together();
+  if (num_steps_ < kSteps || now.rank == told_) return std::nullopt;
+  if (!became_slow(now.rank) && !always_was(now.rank)) return std::nullopt;
+  told_ = now.rank;
+  Found found{now.rank};
   for (int64_t at = 0; at < kSteps; ++at) {
-    found.waited_ms += back(at).rank == slowest_rank ? back(at).waited_ms / kSteps : 0;
-    found.step_ms += back(at).step_ms / kSteps;
+    found.num_steps += back(at).num_steps;
+    found.waited_ms += back(at).rank == now.rank ? back(at).waited_ms : 0;
+    found.step_ms += back(at).step_ms;
   }
+  found.waited_ms /= static_cast<double>(found.num_steps);
+  found.step_ms /= static_cast<double>(found.num_steps);
   return found;
 }
 

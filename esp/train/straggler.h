@@ -7,12 +7,14 @@
 //   it always was     there is nothing to compare with; over up to 64 steps the sum of what they say is so large that
 //                     steps which take turns come to it less than once in a million such sums
 //
-// Once until another is. Pure.
+// Where ranks outnumber the cores steps count together until they have lasted a while (`shortest_ms`): what a scheduler
+// does to a rank goes on for many short ones, and sixteen in a row would say nothing. Once until another is. Pure.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace esp::train {
 
@@ -22,10 +24,14 @@ class Straggler {
   static constexpr int kLeast = 14;          // of kSteps
   static constexpr double kPart = 1.0 / 12;  // a rank 10 % slower costs an eleventh of its steps
   static constexpr double kEven = 4.5, kFar = 5.5;
+  static constexpr double kCrowded_ms = 500;  // shortest_ms where ranks take turns on the cores
+
+  explicit Straggler(double shortest_ms = 0) : shortest_ms_(shortest_ms) {}
 
   struct Found {
     int rank = 0;
-    double waited_ms = 0, step_ms = 0;  // means over the last kSteps
+    int64_t num_steps = 0;              // that it was judged by
+    double waited_ms = 0, step_ms = 0;  // their means
   };
   // After each step; `waited_ms`: by the others, on average.
   std::optional<Found> step(int slowest_rank, double waited_ms, double step_ms);
@@ -34,6 +40,7 @@ class Straggler {
   struct Seen {
     int rank = -1;
     double waited_ms = 0, step_ms = 0;
+    int64_t num_steps = 0;
   };
   // What the steps from `newest` back to `oldest` (0: the last) say for a rank.
   struct Sum {
@@ -42,11 +49,15 @@ class Straggler {
   };
   const Seen& back(int64_t steps) const { return seen_[static_cast<size_t>((num_steps_ - 1 - steps) % kKept)]; }
   Sum said(int rank, int64_t newest, int64_t oldest) const;
+  Seen together();  // the steps of `under_way_`, which then has none
   bool became_slow(int rank) const;
   bool always_was(int rank) const;
 
+  const double shortest_ms_;
   std::array<Seen, kKept> seen_{};
   int64_t num_steps_ = 0;
+  Seen under_way_;
+  std::vector<double> waited_for_;  // of the steps under way, by rank
   int told_ = -1;
 };
 

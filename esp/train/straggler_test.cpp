@@ -131,6 +131,24 @@ TEST(Stragglers, NobodyIsNamedWhereRanksTakeTurns) {
     }
 }
 
+// One rank or another has its processor taken for 150 ms: of steps of 4 ms that is more than sixteen in a row.
+TEST(Stragglers, ShortStepsCountTogetherWhereRanksTakeTurnsOnTheCores) {
+  const Busy taken_for_moments = [](int rank, int64_t step) {
+    const auto at = static_cast<uint64_t>(step) / 37;
+    const bool taken = draw(200, at) < 0.3 && static_cast<int>(draw(201, at) * 8) == rank;
+    return usual(rank, step, 0.1) / 25 * (taken ? 1.6 : 1);
+  };
+  Straggler hasty, patient(Straggler::kCrowded_ms);
+  EXPECT_NE(first_named(hasty, 8, 0, 100'000, taken_for_moments).rank, -1);
+  EXPECT_EQ(first_named(patient, 8, 0, 1'000'000, taken_for_moments).rank, -1);
+  // One that is slow for good is named all the same, in seconds.
+  const Named slow = first_named(patient, 8, 0, 100'000, [](int rank, int64_t step) {
+    return usual(rank, step, 0.1) / 25 * (rank == 3 ? 1.6 : 1);
+  });
+  EXPECT_EQ(slow.rank, 3);
+  EXPECT_LE(slow.step * 4 * 1.6, 20 * Straggler::kCrowded_ms);
+}
+
 TEST(Stragglers, OneIsNamedOnceUntilAnotherIs) {
   Straggler straggler;
   const auto slow = [](int which) {
