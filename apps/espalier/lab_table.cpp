@@ -128,10 +128,8 @@ constexpr Experiment kDivided[] = {
 constexpr Experiment kTogether[] = {
     {{"policies", "3D layouts: searched by six methods, and 2×2×2 held to one process", define_lab_policies},
      "Three dimensions, and the search for the best",
-     "Every point is a layout: time against memory. Methods that prove their answer end at the same best one, those "
-     "that "
-     "draw at it or within a per cent, and all differ in how many they had to look at. Below, a real 2×2×2 run on "
-     "eight ranks: its losses are those of one process."},
+     "Every point is a layout: time against memory. All methods end at the same best one and differ in how many they "
+     "had to look at. Below, a real 2×2×2 run on eight ranks: its losses are those of one process."},
 };
 
 constexpr Chapter kChapters[] = {

@@ -116,10 +116,7 @@ class Small(unittest.TestCase):
 
     def test_policies(self):
         report, _, _ = self.one("policies")
-        best = min(row["step_s"] for row in report["methods"])
-        for row in report["methods"]:  # those that draw may end beside the best, those that prove it may not
-            self.assertLessEqual(row["step_s"], best if row["exact"] else best * 1.01, row)
-        self.assertGreaterEqual(sum(row["exact"] for row in report["methods"]), 2)
+        self.assertEqual(len({row["step_s"] for row in report["methods"]}), 1)
         self.assertEqual(report["example"]["dp"], 16)
 
     def test_numbers(self):

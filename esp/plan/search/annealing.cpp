@@ -9,7 +9,7 @@
 namespace esp::plan {
 namespace {
 
-constexpr int kBegun = 12;
+constexpr int kBegun = 24;
 constexpr double kHot = 0.5, kCold = 0.005;
 constexpr double kTwoAxes = 0.3;  // of the steps change two
 
