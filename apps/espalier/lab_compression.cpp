@@ -109,7 +109,7 @@ std::vector<DescentCase> cases_of(const CompressionLab& o) {
   return {{"parallel SGD", "identity", "none"},
           {"no feedback", o.compress, "none"},
           {"EF", o.compress, "ef"},
-          {"DoubleSqueeze", o.compress, "double_squeeze"},
+          {"DoubleSqueeze", o.compress, "doublesqueeze"},
           {"EF21", o.compress, "ef21"},
           {"NEOLITHIC, R = 2", o.compress, "neolithic:2"},
           {"QSGD", "qsgd:16", "none"},
@@ -223,7 +223,7 @@ int run_lab_compression(const CompressionLab& o) {
   const std::vector<Measured> all = measure_all(o);
   std::vector<Descent> example, runs;
   const DescentProblem spread = spread_problem();
-  for (const char* feedback : {"none", "ef", "double_squeeze", "ef21", "neolithic:2"})
+  for (const char* feedback : {"none", "ef", "doublesqueeze", "ef21", "neolithic:2"})
     example.push_back(descend(spread, {std::string("topk:1, ") + feedback, "topk:1", feedback}, 0.02, 1000));
   const DescentProblem quadratic = quadratic_problem(o.nproc, o.dim, o.heterogeneity, o.noise);
   for (const DescentCase& it : cases_of(o)) runs.push_back(descend(quadratic, it, o.lr, o.steps));

@@ -31,7 +31,7 @@ def metrics(folder):
         return [json.loads(line) for line in file if line.endswith("}\n")]
 
 
-def train(run_file, folder, ranks, values, limit_s=300):
+def train(run_file, folder, ranks, values, limit_s=3600):
     """One run on this machine; its lines of metrics, or RuntimeError with what it said."""
     done = subprocess.run([ESPALIER, "train", str(run_file), "--nproc", str(ranks), "--run-dir", str(folder),
                            *settings(values)], capture_output=True, text=True, timeout=limit_s)

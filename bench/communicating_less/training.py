@@ -66,7 +66,7 @@ WAYS = {
     "Local SGD, τ = 8": ("SGD", {"sync.method": "local", "sync.tau": 8, "sync.average_state": True, **OWN}),
     "MEM-SGD (EF), Top-K 1 %": ("SGD", compress("topk:0.01", "ef")),
     "MEM-SGD (EF), Top-K 5 %": ("SGD", compress("topk:0.05", "ef")),
-    "DoubleSqueeze, Top-K 5 %": ("SGD", compress("topk:0.05", "double_squeeze")),
+    "DoubleSqueeze, Top-K 5 %": ("SGD", compress("topk:0.05", "doublesqueeze")),
     "EF21, Top-K 5 %": ("SGD", compress("topk:0.05", "ef21")),
     "NEOLITHIC R = 2, Top-K 5 %": ("SGD", compress("topk:0.05", "neolithic:2")),
     "PowerSGD, r = 4": ("SGD", compress("powersgd:4")),

@@ -2,6 +2,7 @@
 // ones and suggests the nearest.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +23,15 @@ std::vector<std::string_view> names_of(const Table& table) {
   return names;
 }
 
+// `elsewhere`: names that are known too, though they are rows of no table.
 template <typename Table>
-auto& find_row(std::string_view what, const Table& table, std::string_view name) {
+auto& find_row(std::string_view what, const Table& table, std::string_view name,
+               std::initializer_list<std::string_view> elsewhere = {}) {
   for (const auto& row : table)
     if (row.name == name) return row;
-  unknown_name(what, name, names_of(table));
+  auto known = names_of(table);
+  known.insert(known.end(), elsewhere);
+  unknown_name(what, name, known);
 }
 
 }  // namespace esp

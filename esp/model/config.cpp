@@ -39,16 +39,16 @@ void ModelConfig::check() const {
   require(!gated || activation == kernel::Activation::silu, "gated needs activation = \"silu\", {} given",
           kernel::name_of(activation));
   require(experts >= 0 && (experts == 0 || (!bert && !t5)),
-          "experts = {}: gpt and llama have them, 0 or more; arch = \"{}\"", experts, arch);
+          "moe.experts = {}: gpt and llama have them, 0 or more; arch = \"{}\"", experts, arch);
   require(experts == 0 || (experts_per_token >= 1 && experts_per_token <= experts),
-          "experts_per_token = {} of experts = {}; 1 to as many as there are", experts_per_token, experts);
+          "moe.top_k = {} of moe.experts = {}; 1 to as many as there are", experts_per_token, experts);
   require(experts == 0 || (expert_every >= 1 && expert_every <= layers),
-          "expert_every = {}: 1 (every block has experts) to the number of layers, {}", expert_every, layers);
+          "moe.every = {}: 1 (every block has experts) to the number of layers, {}", expert_every, layers);
   require(expert_capacity >= 0 && expert_aux >= 0 && expert_z >= 0,
-          "expert_capacity = {}, expert_aux = {} and expert_z = {} may not be negative", expert_capacity, expert_aux,
-          expert_z);
+          "moe.capacity_factor = {}, moe.aux_loss = {} and moe.z_loss = {} may not be negative", expert_capacity,
+          expert_aux, expert_z);
   require(shared_expert >= 0 && (shared_expert == 0 || experts > 0),
-          "shared_expert = {}: a width, beside experts, of which there are {}", shared_expert, experts);
+          "moe.shared = {}: a width, beside experts, of which there are {}", shared_expert, experts);
   require(!t5 || tie_embeddings, "t5 shares one table between encoder, decoder and head: tie_embeddings = true");
 }
 

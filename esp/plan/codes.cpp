@@ -40,8 +40,9 @@ constexpr Code kCodes[] = {
     {"bf16", [](const std::string&, const Shape&, double) { return 2.0; }},
     {"int8", [](const std::string& spec, const Shape&, double) { return 1 + 4 / parameter(spec, 1, 256); }},
     {"int4", [](const std::string& spec, const Shape&, double) { return 0.5 + 4 / parameter(spec, 1, 128); }},
-    {"levels",
+    {"random",
      [](const std::string& spec, const Shape&, double) {
+       if (spec.find(':') == std::string::npos) return 1.5;  // 4095 levels
        return std::ceil(std::log2(static_cast<double>(std::count(spec.begin(), spec.end(), ',') + 1))) / 8;
      }},
     {"qsgd",

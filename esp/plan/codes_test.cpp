@@ -22,7 +22,8 @@ TEST(Codes, WeighWhatTheirTableSays) {
   EXPECT_DOUBLE_EQ(code_bytes("topk:0.05", shape, 4), 0.4);
   EXPECT_DOUBLE_EQ(code_bytes("randomk:2%", shape, 4), 0.08);
   EXPECT_EQ(code_bytes("qsgd:16:512", shape, 4), 0.75 + 4.0 / 512);
-  EXPECT_EQ(code_bytes("levels:-1,0,1", shape, 4), 0.25);
+  EXPECT_EQ(code_bytes("random:-1,0,1", shape, 4), 0.25);
+  EXPECT_EQ(code_bytes("random", shape, 4), 1.5);
   EXPECT_DOUBLE_EQ(code_bytes("powersgd:2", shape, 4), 8.0 * 5000 / 4e6);
   EXPECT_THROW(code_bytes("topkk", shape, 4), UsageError);
 }

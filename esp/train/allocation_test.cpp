@@ -31,8 +31,9 @@ const Variant kVariants[] = {
     {"llama",
      {"model.arch=llama", "model.norm=rms", "model.positions=rotary", "model.gated=true", "model.bias=false",
       "model.tie_embeddings=false", "model.kv_heads=1"}},
-    {"gpt with experts", {"model.experts=4", "model.expert_z=0.1", "model.shared_expert=16"}},
-    {"gpt with experts that may be full, full", {"model.experts=4", "model.expert_capacity=1", "train.recompute=full"}},
+    {"gpt with experts", {"model.moe.experts=4", "model.moe.z_loss=0.1", "model.moe.shared=16"}},
+    {"gpt with experts that may be full, full",
+     {"model.moe.experts=4", "model.moe.capacity_factor=1", "train.recompute=full"}},
     {"bert", {"model.arch=bert", "model.post_norm=true"}},
     {"t5", {"model.arch=t5"}},
 };

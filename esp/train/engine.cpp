@@ -93,7 +93,7 @@ void check_runs_on(const device::Stream& stream, const RunConfig& config) {
          "sync.method = \"allreduce\" or zero1 to zero3 do the same");
   refuse(config.sync.buckets == "cycle", "sync.buckets = \"cycle\"", "fixed and observed do");
   refuse(config.sync.direct_access, "sync.direct_access", "leave it false");
-  refuse(config.model.experts > 0, "a mixture of experts", "model.experts = 0 has dense blocks");
+  refuse(config.model.experts > 0, "a mixture of experts", "model.moe.experts = 0 has dense blocks");
 }
 
 Standing with_ranks(Standing standing, comm::Communicator* ranks) {

@@ -83,6 +83,17 @@ toml::table parse_override(std::string_view value) {
   }
 }
 
+// Keys under their names of before: run files and checkpoints written with those are read.
+struct Former {
+  std::string_view section, key, section_now, key_now;
+};
+constexpr Former kFormer[] = {
+    {"model", "experts", "model.moe", "experts"},      {"model", "experts_per_token", "model.moe", "top_k"},
+    {"model", "expert_every", "model.moe", "every"},   {"model", "expert_capacity", "model.moe", "capacity_factor"},
+    {"model", "expert_aux", "model.moe", "aux_loss"},  {"model", "expert_z", "model.moe", "z_loss"},
+    {"model", "shared_expert", "model.moe", "shared"},
+};
+
 class Reader {
  public:
   explicit Reader(RunConfig& config) : fields_(fields(config)) {}
@@ -92,16 +103,13 @@ class Reader {
       const toml::table* table = node.as_table();
       if (!known_section(section.str()) || !table)
         unknown_name(fmt::format("section in {}", where_of(name, node)), section.str(), sections());
-      for (const auto& [key, value] : *table) {
-        const Field& field = find(section.str(), key.str(), where_of(name, value));
-        if (is_preset(field) == preset_only) assign(field, value, where_of(name, value));
-      }
+      read_section(section.str(), *table, name, preset_only);
     }
   }
 
   void override_one(const std::string& text, bool preset_only) {
-    const size_t equals = text.find('='), dot = text.find('.');
-    if (equals == std::string::npos || dot == std::string::npos || dot > equals)
+    const size_t equals = text.find('='), dot = text.rfind('.', equals);
+    if (equals == std::string::npos || dot == std::string::npos)
       throw UsageError(fmt::format("--set {}: section.key=value is wanted, for example train.lr=1e-3", text));
     const std::string where = fmt::format("--set {}", text);
     const Field& field = find(text.substr(0, dot), text.substr(dot + 1, equals - dot - 1), where);
@@ -117,6 +125,18 @@ class Reader {
   }
 
  private:
+  void read_section(std::string_view section, const toml::table& table, std::string_view name, bool preset_only) {
+    for (const auto& [key, value] : table) {
+      const std::string within = fmt::format("{}.{}", section, key.str());
+      if (value.is_table() && known_section(within)) {
+        read_section(within, *value.as_table(), name, preset_only);
+        continue;
+      }
+      const Field& field = find(section, key.str(), where_of(name, value));
+      if (is_preset(field) == preset_only) assign(field, value, where_of(name, value));
+    }
+  }
+
   // What decides the defaults of the rest of [model], and is read first.
   static bool is_preset(const Field& field) {
     return field.section == "model" && (field.key == "preset" || field.key == "init" || field.key == "arch");
@@ -134,6 +154,8 @@ class Reader {
 
   const Field& find(std::string_view section, std::string_view key, const std::string& where) const {
     if (!known_section(section)) unknown_name(fmt::format("section in {}", where), section, sections());
+    for (const Former& former : kFormer)
+      if (former.section == section && former.key == key) return find(former.section_now, former.key_now, where);
     std::vector<std::string_view> keys;
     for (const Field& field : fields_) {
       if (field.section != section) continue;

@@ -54,6 +54,24 @@ TEST(RunFile, AnOverrideBeatsTheFileAndAPresetBeatsNeither) {
   EXPECT_EQ(config.run.name, "7");
 }
 
+TEST(RunFile, ASectionWithinASectionIsReadSetAndWritten) {
+  const auto config = parse_run_config("[model]\nlayers = 4\n[model.moe]\nexperts = 8\ntop_k = 1\n", "run.toml",
+                                       {"model.moe.capacity_factor=1.25", "model.moe.aux_loss=0.02"});
+  EXPECT_EQ(config.model.layers, 4);
+  EXPECT_EQ(config.model.experts, 8);
+  EXPECT_EQ(config.model.experts_per_token, 1);
+  EXPECT_EQ(config.model.expert_capacity, 1.25);
+  EXPECT_EQ(config.model.expert_aux, 0.02);
+  EXPECT_EQ(to_toml(parse_run_config(to_toml(config), "again", {})), to_toml(config));
+}
+
+TEST(RunFile, KeysAreReadUnderTheirNamesOfBefore) {
+  const auto config = parse_run_config("[model]\nexperts = 8\nexperts_per_token = 1\nshared_expert = 16\n", "run.toml",
+                                       {"model.expert_every=2"});
+  EXPECT_EQ(to_toml(config),
+            to_toml(parse_run_config("[model.moe]\nexperts = 8\ntop_k = 1\nshared = 16\nevery = 2\n", "run.toml", {})));
+}
+
 TEST(RunFile, WrongTypesAndPlacesAreSaidWithLineAndColumn) {
   EXPECT_NE(refusal("[train]\nsteps = \"ten\"\n").find("run.toml:2:9: train.steps wants a whole number"),
             std::string::npos)

@@ -27,9 +27,14 @@ constexpr Named<DType> kPrecisions[] = {{"fp64", DType::f64}, {"fp32", DType::f3
 constexpr Named<nn::Recompute> kRecomputes[] = {
     {"none", nn::Recompute::none}, {"selective", nn::Recompute::selective}, {"full", nn::Recompute::full}};
 constexpr Named<bool> kActivations[] = {{"lean", false}, {"textbook", true}};
-constexpr Named<kernel::NormKind> kNorms[] = {{"layer", kernel::NormKind::layer}, {"rms", kernel::NormKind::rms}};
-constexpr Named<model::Positions> kPositions[] = {
-    {"learned", model::Positions::learned}, {"rotary", model::Positions::rotary}, {"none", model::Positions::none}};
+constexpr Named<kernel::NormKind> kNorms[] = {{"layer", kernel::NormKind::layer},
+                                              {"rms", kernel::NormKind::rms},
+                                              {"layernorm", kernel::NormKind::layer},
+                                              {"rmsnorm", kernel::NormKind::rms}};
+constexpr Named<model::Positions> kPositions[] = {{"learned", model::Positions::learned},
+                                                  {"rotary", model::Positions::rotary},
+                                                  {"none", model::Positions::none},
+                                                  {"rope", model::Positions::rotary}};
 
 template <typename Table, typename T>
 std::string name_in(const Table& table, T value) {

@@ -28,7 +28,7 @@ class Compression(unittest.TestCase):
         example = {row["feedback"]: row["error"] for row in report["diverging"]}
         growth = (1 + 0.02 * 11 / 6) ** 2  # of the squared distance, in every step
         self.assertAlmostEqual(example["none"][10] / example["none"][0], growth ** 10, delta=1e-6 * growth ** 10)
-        for feedback in ("ef", "double_squeeze", "ef21", "neolithic:2"):
+        for feedback in ("ef", "doublesqueeze", "ef21", "neolithic:2"):
             self.assertLess(example[feedback][-1], 1e-3, feedback)
 
         runs = {row["name"]: row for row in report["descents"]}

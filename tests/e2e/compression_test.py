@@ -7,17 +7,17 @@ from ranks_test import OnRanks
 
 WAYS = {
     "topk": ("sync.compress=topk:0.05", "sync.feedback=ef"),
-    "squeeze": ("sync.compress=sign", "sync.feedback=double_squeeze"),
+    "squeeze": ("sync.compress=sign", "sync.feedback=doublesqueeze"),
     "ef21": ("sync.compress=topk:0.1", "sync.feedback=ef21"),
     "powersgd": ("sync.compress=powersgd:2",),
     "onebit": ("sync.compress=sign", "sync.feedback=onebit_adam", "sync.onebit_warmup=2"),
     "zero1": ("sync.method=zero1", "sync.compress=int8", "sync.feedback=ef"),
     "zero2": ("sync.method=zero2", "sync.compress=topk:0.1", "sync.feedback=ef21"),
     "ps": ("sync.method=ps", "sync.compress=topk:0.1", "sync.feedback=ef"),
-    "ps-both": ("sync.method=ps", "sync.update=worker", "sync.compress=sign", "sync.feedback=double_squeeze"),
+    "ps-both": ("sync.method=ps", "sync.update=worker", "sync.compress=sign", "sync.feedback=doublesqueeze"),
     "gossip": ("sync.method=gossip", "sync.compress=int8", "sync.feedback=ef21"),
     "local": ("sync.method=local", "sync.tau=2", "sync.compress=topk:0.1", "sync.feedback=ef"),
-    "diloco": ("sync.method=diloco", "sync.period=2", "sync.compress=sign", "sync.feedback=double_squeeze"),
+    "diloco": ("sync.method=diloco", "sync.period=2", "sync.compress=sign", "sync.feedback=doublesqueeze"),
 }
 
 
@@ -55,7 +55,7 @@ class Codes(OnRanks):
     def test_eight_bits_send_a_quarter_and_lose_little(self):
         same = ("train.optimizer=sgd", "train.lr=0.1", "train.eval_every=100", "run.deterministic=true")
         self.train_ranks(2, "whole", *same, steps=100)
-        self.train_ranks(2, "eight", *same, "sync.compress=int8:256", "sync.feedback=double_squeeze", steps=100)
+        self.train_ranks(2, "eight", *same, "sync.compress=int8:256", "sync.feedback=doublesqueeze", steps=100)
         whole, eight = (self.metrics(name)[-1]["val_loss"] for name in ("whole", "eight"))
         self.assertLess(whole, 3)  # of ln 257 = 5.5
         self.assertLess(abs(eight / whole - 1), 0.02)
@@ -99,9 +99,9 @@ class Refused(OnRanks):
         self.refused("who hears moves", "sync.method=gossip", "sync.topology=one_peer", "sync.compress=int8",
                      "sync.feedback=ef21")
         self.refused("each rank keeps the sum of its chunk", "sync.method=zero1", "sync.compress=sign",
-                     "sync.feedback=double_squeeze")
+                     "sync.feedback=doublesqueeze")
         self.refused("these servers send values", "sync.method=ps", "sync.compress=sign",
-                     "sync.feedback=double_squeeze")
+                     "sync.feedback=doublesqueeze")
         self.refused("train.optimizer = adamw or adam", "sync.compress=sign", "sync.feedback=onebit_adam",
                      "train.optimizer=sgd")
         self.refused("at least one step", "sync.compress=sign", "sync.feedback=onebit_adam", "sync.onebit_warmup=0")

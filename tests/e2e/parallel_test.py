@@ -58,7 +58,7 @@ class Mesh(Divided):
                 self.assertAlmostEqual(one[0], many[0], delta=1e-5)
 
     def test_experts_on_several_processes(self):
-        experts = ("model.experts=4", "model.expert_every=2")
+        experts = ("model.moe.experts=4", "model.moe.every=2")
         self.divide(1, "one", *experts)
         self.divide(4, "experts", "parallel.ep=2", *experts)
         for one, many in zip(self.losses("one"), self.losses("experts")):

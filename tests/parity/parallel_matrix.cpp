@@ -7,8 +7,8 @@ namespace {
 const Overrides kEven = {"model.seq_len=12"};
 const Overrides kOne = {"train.micro_batch=1"};
 
-const Overrides kExperts = {"model.experts=12", "model.expert_every=2", "model.expert_capacity=1.5"};
-const Overrides kExpertsOne = {"model.experts=4", "model.shared_expert=9", "train.micro_batch=1"};
+const Overrides kExperts = {"model.moe.experts=12", "model.moe.every=2", "model.moe.capacity_factor=1.5"};
+const Overrides kExpertsOne = {"model.moe.experts=4", "model.moe.shared=9", "train.micro_batch=1"};
 
 const Overrides kClass = {
     "data.objective=classification", "data.train=PAIRS", "data.text_key=source", "data.label_key=target",
@@ -99,7 +99,7 @@ const LayoutRow kRows[] = {
      "llama",
      4,
      {"dp=2", "ep=2", "tp=2", "sequence=true"},
-     {"model.experts=6", "model.expert_every=2", "model.seq_len=12"}},
+     {"model.moe.experts=6", "model.moe.every=2", "model.seq_len=12"}},
     {"ep2_dp2_pp2", "gpt", 4, {"dp=2", "ep=2", "pp=2"}, kExperts},
     {"tp2_experts", "gpt", 2, {"tp=2"}, kExperts},
     {"pp2_experts", "gpt", 2, {"pp=2"}, kExperts},

@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Reshard, testing::Values("gpt", "llama", "bert"
                          [](const auto& row) { return std::string(row.param); });
 
 TEST(Reshard, MovesExperts) {
-  const Overrides model = small_model("gpt", {"train.precision=fp64", "model.experts=4", "model.expert_every=2"});
+  const Overrides model = small_model("gpt", {"train.precision=fp64", "model.moe.experts=4", "model.moe.every=2"});
   const Trained whole = train_layout({.ranks = 1, .overrides = model});
   const Side sides[] = {{"ep2", 2, {"parallel.dp=2", "parallel.ep=2"}},
                         {"ep2_pp2", 4, {"parallel.dp=2", "parallel.ep=2", "parallel.pp=2"}},

@@ -97,7 +97,7 @@ TEST_P(Ways, AddUpWhatTheCodesSayAndSendTheBytesOfTheFormula) {
 
 INSTANTIATE_TEST_SUITE_P(Every, Ways,
                          testing::Combine(testing::Values("identity", "fp16", "bf16", "int8:64", "int8:64:stochastic",
-                                                          "int4:16", "levels:-4,-1,0,1,4", "qsgd:16:64", "natural",
+                                                          "int4:16", "random:-4,-1,0,1,4", "qsgd:16:64", "natural",
                                                           "sign", "onebit", "topk:0.1", "topk:3", "randomk:0.1",
                                                           "threshold:1"),
                                           testing::Values(1, 2, 3, 4)));

@@ -102,7 +102,7 @@ std::vector<Vector> emulate_rounds(const Problem& problem, int n, const DriveOpt
 TEST(CodesOfLocalSteps, AreThoseOfOneProcessToTheBit) {
   for (const char* method : {"local", "diloco"})
     for (const auto& pair : {std::pair<std::string, std::string>{"topk:0.1", "ef"},
-                             {"sign", "double_squeeze"},
+                             {"sign", "doublesqueeze"},
                              {"topk:0.2", "ef21"},
                              {"topk:0.1", "neolithic:2"},
                              {"qsgd:16:64", "none"}}) {

@@ -11,7 +11,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp;
-  static const std::array specs = {"identity",    "fp16",          "int8:16", "int4:6", "levels:0,1,2",
+  static const std::array specs = {"identity",    "fp16",          "int8:16", "int4:6", "random:0,1,2",
                                    "qsgd:5:16",   "natural",       "sign",    "onebit", "topk:0.2",
                                    "randomk:0.2", "threshold:0.5", "bf16"};
   if (size < 3) return 0;

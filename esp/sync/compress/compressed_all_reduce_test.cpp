@@ -74,7 +74,7 @@ std::vector<Bucket> buckets_of(nn::ParameterList& list, const Options& options) 
 TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
   for (const auto& pair : {std::pair<std::string, std::string>{"topk:0.05", "ef"},
                            {"int8:64", "none"},
-                           {"sign", "double_squeeze"},
+                           {"sign", "doublesqueeze"},
                            {"qsgd:16:64", "none"},
                            {"topk:0.1", "neolithic:2"},
                            {"topk:0.1", "ef21"},

@@ -10,14 +10,14 @@ constexpr CompressorRow kCompressors[] = {
     {"bf16", "", "16 bits with the range of fp32", make_bf16},
     {"int8", "[:BLOCK][:stochastic]", "whole numbers to ±127 times a scale per block [256]", make_int8},
     {"int4", "[:BLOCK][:stochastic]", "whole numbers to ±7 times a scale per block [128]", make_int4},
-    {"levels", ":L0,L1,…", "each value to a neighbouring level, by chance", make_levels},
+    {"random", "[:L0,L1,…]", "each value to a neighbouring level [4095 from −1 to 1], by chance", make_levels},
     {"qsgd", "[:LEVELS][:BUCKET]", "levels [16] of the norm of a bucket [512], by chance", make_qsgd},
     {"natural", "", "powers of two, by chance", make_natural},
     {"sign", "", "one bit each, times the mean magnitude", make_sign},
     {"onebit", "", "one bit each: the mean of the negative ones, the mean of the others", make_one_bit},
     {"topk", "[:SHARE or :K]", "the largest magnitudes [0.01]", make_top_k},
     {"randomk", "[:SHARE or :K][:unscaled]", "some coordinates [0.01], the same on all ranks", make_random_k},
-    {"threshold", ":LAMBDA", "magnitudes above lambda", make_threshold},
+    {"threshold", "[:LAMBDA]", "magnitudes above lambda [0.001]", make_threshold},
 };
 
 }  // namespace
@@ -28,7 +28,7 @@ std::span<const CompressorRow> compressors() {
 
 std::unique_ptr<Compressor> make_compressor(std::string_view spec) {
   const std::string_view name = spec.substr(0, spec.find(':'));
-  const CompressorRow& row = find_row("compressor", kCompressors, name);
+  const CompressorRow& row = find_row("compressor", kCompressors, name, {"powersgd"});
   Arguments arguments(name, spec.substr(name.size()), row.options);
   auto made = row.make(arguments);
   arguments.finish();

@@ -20,7 +20,7 @@ const std::vector<std::string> kEvery = {"identity",
                                          "int8:64:stochastic",
                                          "int4",
                                          "int4:16:stochastic",
-                                         "levels:-8,-4,-1,0,1,4,8",
+                                         "random:-8,-4,-1,0,1,4,8",
                                          "qsgd:16",
                                          "qsgd:4:64",
                                          "qsgd:255",
@@ -69,8 +69,9 @@ TEST(Compressors, HaveTheLengthsOfTheirFormats) {
       {"int8:64:stochastic", 1001, 1001 + 4 * 16},
       {"int4:128", 1001, 501 + 4 * 8},
       {"int4:2:stochastic", 7, 4 + 4 * 4},
-      {"levels:0,1", 1001, 126},
-      {"levels:0,0.25,0.5,0.75,1", 1001, 376},
+      {"random:0,1", 1001, 126},
+      {"random", 1001, 1502},
+      {"random:0,0.25,0.5,0.75,1", 1001, 376},
       {"qsgd:16:512", 1001, 751 + 4 * 2},
       {"qsgd:1:1024", 1001, 251 + 4},
       {"qsgd:255:1024", 1001, 1127 + 4},
@@ -216,7 +217,7 @@ TEST(Compressors, ContractInTheMeanWhereCoordinatesAreDrawn) {
 }
 
 TEST(RandomQuantiser, GoesToHalfOrThreeQuartersFromSixTenths) {
-  const auto compressor = make_compressor("levels:0,0.25,0.5,0.75,1");
+  const auto compressor = make_compressor("random:0,0.25,0.5,0.75,1");
   constexpr int kDraws = 100000;
   std::map<float, int> seen;
   for (float v : compressed(*compressor, Values<float>(kDraws, 0.6f), {3, 1, 0})) ++seen[v];
@@ -268,7 +269,7 @@ TEST(Compressors, LetWhatIsNotFiniteBeSeen) {
       const Values<float> y = compressed(*make_compressor(spec), x);
       EXPECT_TRUE(std::any_of(y.begin(), y.end(), [](float v) { return !std::isfinite(v); })) << spec;
     }
-  EXPECT_THROW(compressed(*make_compressor("levels:0,1"), Values<float>{NAN}), UsageError);
+  EXPECT_THROW(compressed(*make_compressor("random:0,1"), Values<float>{NAN}), UsageError);
 }
 
 TEST(Compressors, RefuseOptionsAndSayWhatWouldWork) {
@@ -290,9 +291,10 @@ TEST(Compressors, RefuseOptionsAndSayWhatWouldWork) {
   EXPECT_THAT(message_of("int4:7"), testing::HasSubstr("even"));
   EXPECT_THAT(message_of("qsgd:99999"), testing::HasSubstr("32767"));
   EXPECT_THAT(message_of("qsgd:4:20"), testing::HasSubstr("multiple of 8"));
-  EXPECT_THAT(message_of("levels"), testing::HasSubstr("missing"));
-  EXPECT_THAT(message_of("levels:1,1"), testing::HasSubstr("above the one before"));
-  EXPECT_THAT(message_of("threshold"), testing::HasSubstr("missing"));
+  EXPECT_EQ(message_of("random"), "no error");
+  EXPECT_THAT(message_of("random:1,1"), testing::HasSubstr("above the one before"));
+  EXPECT_EQ(message_of("threshold"), "no error");
+  EXPECT_THAT(message_of("power"), testing::HasSubstr("powersgd"));
   EXPECT_THAT(message_of("threshold:-1"), testing::HasSubstr("from 0"));
   EXPECT_THAT(message_of("sign:3"), testing::HasSubstr("not among its options"));
 }
@@ -312,9 +314,9 @@ TEST(Compressors, RefuseDamagedCodes) {
   EXPECT_THROW(decoded("topk:2", top, 3), CommError);
   top[0] = top[4];  // the same index twice
   EXPECT_THROW(decoded("topk:2", top, 3), CommError);
-  auto levels = code_of(*make_compressor("levels:0,1,2"), Values<float>{1, 2});
+  auto levels = code_of(*make_compressor("random:0,1,2"), Values<float>{1, 2});
   levels[0] = std::byte{0xff};
-  EXPECT_THROW(decoded("levels:0,1,2", levels, 2), CommError);
+  EXPECT_THROW(decoded("random:0,1,2", levels, 2), CommError);
   auto qsgd = code_of(*make_compressor("qsgd:4"), Values<float>{1, 2});
   qsgd[4] = std::byte{0xff};
   EXPECT_THROW(decoded("qsgd:4", qsgd, 2), CommError);

@@ -78,7 +78,7 @@ class Emulation {
     if (feedback == "none") return none(g);
     if (feedback == "ef") return ef(g);
     if (feedback == "ef21") return ef21(g);
-    if (feedback == "double_squeeze") return neolithic(g, 1);
+    if (feedback == "doublesqueeze") return neolithic(g, 1);
     return neolithic(g, std::stoi(feedback.substr(feedback.find(':') + 1)));
   }
 

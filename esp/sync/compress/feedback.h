@@ -4,9 +4,9 @@
 //   none            mean C(g_i); a second compression on a two-phase way. Unbiased compressors only
 //   ef              e_i += g_i; sends C(e_i), keeps the rest. MEM-SGD (Stich et al. 2018), EF-SGD (Karimireddy et al.
 //                   2019): give it γ·g_i and step by the result. Σ steps + mean e_i = Σ γ·mean g_i
-//   double_squeeze  the same, and the sum is compressed with an error E of its own (Tang et al. 2019)
+//   doublesqueeze  the same, and the sum is compressed with an error E of its own (Tang et al. 2019)
 //   ef21            sends C(g_i − h_i), h_i += C(…), H += mean C(…), result H = mean h_i (Richtárik et al. 2021)
-//   neolithic:R     double_squeeze with every compression R times on what is left (Huang et al. 2022)
+//   neolithic:R     doublesqueeze with every compression R times on what is left (Huang et al. 2022)
 //
 // Scattered, each rank gets its chunk of the sum only (the first phase of a two-phase way): none, ef and ef21.
 //

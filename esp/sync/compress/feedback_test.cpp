@@ -137,7 +137,7 @@ TEST(Divergence, PlainTopOneMultipliesByElevenSixthsOfTheStep) {
 }
 
 TEST(Divergence, FeedbackReachesTheMinimum) {
-  for (const char* feedback : {"ef", "double_squeeze", "ef21", "neolithic:2"}) {
+  for (const char* feedback : {"ef", "doublesqueeze", "ef21", "neolithic:2"}) {
     const Descent descent{"topk:1", feedback, Way::gather, 0.02, 1500};
     const Path path = emulated(divergence_problem(), descent);
     EXPECT_LT(std::sqrt(norm2(path.back())), 1e-12) << feedback;
@@ -154,7 +154,7 @@ double floor_of(const Path& path, const Problem& problem) {
 
 TEST(Heterogeneity, ErrorFeedbackStopsAtAFloorThatFollowsTheStepSize) {
   const Problem problem = heterogeneous_problem();
-  for (const char* feedback : {"ef", "double_squeeze"}) {
+  for (const char* feedback : {"ef", "doublesqueeze"}) {
     const double whole = floor_of(emulated(problem, {"topk:2", feedback, Way::gather, 0.01, 4000}), problem);
     const double half = floor_of(emulated(problem, {"topk:2", feedback, Way::gather, 0.005, 8000}), problem);
     EXPECT_GT(half, 1e-4) << feedback;
@@ -178,8 +178,8 @@ TEST(Feedback, OfRanksIsThatOfOneProcessToTheBit) {
   const Problem problem = heterogeneous_problem();
   for (const char* compressor :
        {"identity", "topk:2", "randomk:0.25:unscaled", "sign", "onebit", "int8:16", "int4:16:stochastic", "qsgd:4:8",
-        "natural", "levels:-9,-3,-1,0,1,3,9", "threshold:0.5"})
-    for (const char* feedback : {"none", "ef", "double_squeeze", "ef21", "neolithic:3"})
+        "natural", "random:-9,-3,-1,0,1,3,9", "threshold:0.5"})
+    for (const char* feedback : {"none", "ef", "doublesqueeze", "ef21", "neolithic:3"})
       for (Way way : {Way::sum, Way::gather, Way::two_phase}) {
         if (!can_go(way, *make_compressor(compressor), 16, DType::f64, 4)) continue;
         if (way == Way::two_phase && !find_feedback(feedback).two_phase) continue;
@@ -202,7 +202,7 @@ TEST(Feedback, WithTheIdentityIsPlainGradientDescent) {
     for (size_t j = 0; j < 16; ++j) plain.back()[j] -= 0.02 * (sum[j] * 0.25);
   }
   for (Way way : {Way::sum, Way::gather, Way::two_phase})
-    for (const char* feedback : {"none", "double_squeeze", "neolithic:1"})
+    for (const char* feedback : {"none", "doublesqueeze", "neolithic:1"})
       EXPECT_EQ(by_ranks(problem, {"identity", feedback, way, 0.02, 60}), plain) << feedback;
   for (const char* feedback : {"ef", "ef21"}) {
     const Path path = by_ranks(problem, {"identity", feedback, Way::gather, 0.02, 60});
@@ -213,14 +213,14 @@ TEST(Feedback, WithTheIdentityIsPlainGradientDescent) {
 TEST(Feedback, OneRoundOfNeolithicIsDoubleSqueeze) {
   const Problem problem = heterogeneous_problem();
   EXPECT_EQ(by_ranks(problem, {"topk:2", "neolithic:1", Way::two_phase, 0.02, 20}),
-            by_ranks(problem, {"topk:2", "double_squeeze", Way::two_phase, 0.02, 20}));
+            by_ranks(problem, {"topk:2", "doublesqueeze", Way::two_phase, 0.02, 20}));
 }
 
 // The point less what is still remembered descends by the exact mean gradients.
 TEST(Feedback, KeepsEverythingItDidNotSend) {
   const Problem problem = heterogeneous_problem();
   for (const char* compressor : {"topk:2", "sign", "int4:16"})
-    for (const char* feedback : {"ef", "double_squeeze", "neolithic:2"})
+    for (const char* feedback : {"ef", "doublesqueeze", "neolithic:2"})
       for (Way way : {Way::gather, Way::two_phase}) {
         if (way == Way::two_phase && !find_feedback(feedback).two_phase) continue;
         const Descent descent{compressor, feedback, way, 0.02, 40};
@@ -295,7 +295,7 @@ TEST(Neolithic, RoundsContractGeometrically) {
 
 TEST(Feedback, SendsTheBytesOfItsWay) {
   for (const char* spec : {"topk:0.1", "sign", "int8:64", "randomk:0.1:unscaled"})
-    for (const char* feedback : {"ef", "double_squeeze", "ef21", "neolithic:2"})
+    for (const char* feedback : {"ef", "doublesqueeze", "ef21", "neolithic:2"})
       with_ranks_of(4, [&](comm::Communicator& comm) {
         Place place;
         const auto compressor = make_compressor(spec);
@@ -342,7 +342,7 @@ TEST(Feedback, RefusesWhatCannotBeAndObjectsToWhatDiverges) {
   EXPECT_TRUE(objects("topk:0.01", "none"));
   EXPECT_TRUE(objects("sign", "none"));
   EXPECT_TRUE(objects("randomk:0.01", "ef"));
-  EXPECT_TRUE(objects("qsgd:1", "double_squeeze"));
+  EXPECT_TRUE(objects("qsgd:1", "doublesqueeze"));
   EXPECT_FALSE(objects("qsgd:1", "none"));
   EXPECT_FALSE(objects("qsgd:64", "ef"));
   EXPECT_FALSE(objects("int8", "none"));

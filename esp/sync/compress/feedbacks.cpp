@@ -16,9 +16,9 @@ using tensor::Tensor;
 constexpr FeedbackRow kFeedbacks[] = {
     {"none", "", "what is left out is lost; for unbiased compressors", true, true},
     {"ef", "", "what is left out is sent later (MEM-SGD, EF-SGD)", false, false},
-    {"double_squeeze", "", "errors on the way up and on the way down", true, false},
+    {"doublesqueeze", "", "errors on the way up and on the way down", true, false},
     {"ef21", "", "differences to a running estimate travel", false, false},
-    {"neolithic", "[:ROUNDS]", "double_squeeze with each compression in rounds [2] on the rest", true, false},
+    {"neolithic", "[:ROUNDS]", "doublesqueeze with each compression in rounds [2] on the rest", true, false},
 };
 
 // What they share: the way, the factor, the count of events.
@@ -145,7 +145,7 @@ std::span<const FeedbackRow> feedbacks() {
 }
 
 const FeedbackRow& find_feedback(std::string_view spec) {
-  return find_row("feedback", kFeedbacks, spec.substr(0, spec.find(':')));
+  return find_row("feedback", kFeedbacks, spec.substr(0, spec.find(':')), {"onebit_adam"});
 }
 
 int64_t rounds_of(std::string_view spec) {
@@ -171,8 +171,7 @@ std::unique_ptr<Feedback> make_feedback(std::string_view spec, const FeedbackSet
                                              {row.two_phase});
   if (way == Way::two_phase && !row.two_phase && !setup.scattered)
     throw UsageError(fmt::format(
-        "{} keeps no error of the second compression of a two-phase way: take gather, sum or double_squeeze",
-        row.name));
+        "{} keeps no error of the second compression of a two-phase way: take gather, sum or doublesqueeze", row.name));
   if (row.name == "none") return std::make_unique<None>(setup, way);
   if (row.name == "ef") return std::make_unique<ErrorFeedback>(setup, way);
   if (row.name == "ef21") return std::make_unique<Ef21>(setup, way);

@@ -22,7 +22,7 @@ class Levels final : public NarrowCompressor {
   void encode_floats(std::byte* code, const float* x, int64_t count, const Draw& draw,
                      const device::Stream&) const override {
     if (!kernel::levels_encode(code, x, count, levels_, {draw.seed, draw.own()}))
-      throw UsageError("levels: a value is not a number, and no level can stand for it");
+      throw UsageError("random: a value is not a number, and no level can stand for it");
   }
   void decode_floats(float* y, Into into, const std::byte* code, int64_t count, const device::Stream&) const override {
     if (!kernel::levels_decode(y, into, code, count, levels_)) damaged("the number of a level that does not exist");
@@ -36,7 +36,10 @@ class Levels final : public NarrowCompressor {
 
 std::unique_ptr<Compressor> make_levels(Arguments& arguments) {
   std::vector<float> levels;
-  for (double level : arguments.numbers("the levels")) levels.push_back(static_cast<float>(level));
+  if (arguments.empty())  // twelve bits for what clipping leaves between −1 and 1
+    for (int step = -2047; step <= 2047; ++step) levels.push_back(static_cast<float>(step) / 2047);
+  else
+    for (double level : arguments.numbers("the levels")) levels.push_back(static_cast<float>(level));
   if (levels.size() < 2 || levels.size() > 65536) arguments.refuse("between 2 and 65536 levels are needed");
   if (!std::is_sorted(levels.begin(), levels.end(), std::less_equal<>()))
     arguments.refuse("every level must be above the one before");

@@ -8,7 +8,7 @@ namespace esp::sync {
 OneBitMomentum::OneBitMomentum(AggregationSetup setup) : setup_(setup), sign_(make_compressor("sign")) {
   setup.compressor = sign_.get();
   FeedbackSetup feedback{setup, {}, Way::two_phase};
-  ranks_ = make_feedback("double_squeeze", feedback);
+  ranks_ = make_feedback("doublesqueeze", feedback);
   own_ = tensor::zeros(setup.context, {setup.count}, setup.dtype, device::MemoryCategory::buffer);
   part_ = tensor::zeros(setup.context, {setup.count}, setup.dtype, device::MemoryCategory::buffer);
 }

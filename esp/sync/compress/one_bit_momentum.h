@@ -1,7 +1,7 @@
 // What 1-bit Adam (Tang et al. 2021) exchanges once its variance is frozen: the momentum, one bit a value.
 //
 // m_i = β₁·m + (1 − β₁)·g_i of the shared momentum m; m = two-phase all-reduce of m_i in signs, with errors on both
-// ways (feedback double_squeeze).
+// ways (feedback doublesqueeze).
 #pragma once
 
 #include <memory>

@@ -5,7 +5,7 @@
 //   ef21           C(x − h); h += it, on both sides: what is told is how x moved (of gossip: CHOCO-SGD, Koloskova et
 //   al.
 //                  2019)
-//   double_squeeze, neolithic:R   as ef, each telling in 1 or R rounds on what is left
+//   doublesqueeze, neolithic:R   as ef, each telling in 1 or R rounds on what is left
 //
 // Codes have one length, known to both sides. One thread; the compressor is lent.
 #pragma once

@@ -45,7 +45,7 @@ class Threshold final : public Compressor {
 }  // namespace
 
 std::unique_ptr<Compressor> make_threshold(Arguments& arguments) {
-  return std::make_unique<Threshold>(arguments.number("the threshold", {}, 0, 3e38));
+  return std::make_unique<Threshold>(arguments.number("the threshold", 0.001, 0, 3e38));
 }
 
 }  // namespace esp::sync

@@ -2,7 +2,7 @@
 // on the side that tells.
 //
 // Up: a worker's gradients of a partition, in f32; the server decodes them into the worker's range. With ef21 that
-// range is the worker's estimate, which the code moves. Down, with double_squeeze and neolithic where workers step: the
+// range is the worker's estimate, which the code moves. Down, with doublesqueeze and neolithic where workers step: the
 // sum of all, whose error the server keeps; else sums and values travel as they are.
 //
 // A worker encodes on its own thread, everything else is the station's; both may go on at once.

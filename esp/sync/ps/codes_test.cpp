@@ -129,7 +129,7 @@ TEST(PsCodes, HaveTheBitsOfOneProcessAndSendTheirBytes) {
                          {"topk:0.2", "ef21", "server"},
                          {"int8:16:stochastic", "none", "server"},
                          {"sign", "ef", "worker"},
-                         {"sign", "double_squeeze", "worker"},
+                         {"sign", "doublesqueeze", "worker"},
                          {"topk:0.2", "neolithic:2", "worker"}})
     for (const bool dedicated : {false, true}) {
       const Options options = options_of(it.compress, it.feedback, it.update, dedicated);
@@ -137,7 +137,7 @@ TEST(PsCodes, HaveTheBitsOfOneProcessAndSendTheirBytes) {
       const ServerLayout layout = layout_of(options);
       const auto compressor = make_compressor(it.compress);
       uint64_t up = 0, down = 0;
-      const bool both_ways = it.feedback == "double_squeeze" || it.feedback == "neolithic:2";
+      const bool both_ways = it.feedback == "doublesqueeze" || it.feedback == "neolithic:2";
       for (const Partition& p : layout.partitions) {
         const uint64_t code = compressor->code_bytes(p.count(), DType::f32) * (it.feedback == "neolithic:2" ? 2 : 1);
         up += kSteps * code;
@@ -173,13 +173,13 @@ TEST(PsCodes, GoWithAsynchronousSteps) {
 }
 
 TEST(PsCodes, AreRefusedWhereServersCouldNotUseThem) {
-  EXPECT_THROW(check_compression(options_of("sign", "double_squeeze", "server", false)), UsageError);
+  EXPECT_THROW(check_compression(options_of("sign", "doublesqueeze", "server", false)), UsageError);
   EXPECT_THROW(check_compression(options_of("threshold:1", "ef", "server", false)), UsageError);
   EXPECT_THROW(check_compression(options_of("powersgd:2", "none", "server", false)), UsageError);
   Options collective = options_of("sign", "ef", "server", false);
   collective.ps.exchange = "collectives";
   EXPECT_THROW(check_compression(collective), UsageError);
-  EXPECT_NO_THROW(check_compression(options_of("sign", "double_squeeze", "worker", false)));
+  EXPECT_NO_THROW(check_compression(options_of("sign", "doublesqueeze", "worker", false)));
 }
 
 }  // namespace

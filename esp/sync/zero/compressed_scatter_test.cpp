@@ -98,7 +98,7 @@ TEST(CompressedScatter, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
 }
 
 TEST(CompressedScatter, RefusesWhatComesBackCompressed) {
-  for (const char* feedback : {"double_squeeze", "neolithic:2"})
+  for (const char* feedback : {"doublesqueeze", "neolithic:2"})
     EXPECT_THROW(check_compression(options_of("zero1", "sign", feedback)), UsageError);
   EXPECT_THROW(check_compression(options_of("zero2", "powersgd:2", "none")), UsageError);
   EXPECT_THROW(check_compression(options_of("zero3", "int8", "none")), UsageError);
