@@ -16,10 +16,12 @@
 #include "esp/kernel/activation.h"
 #include "esp/kernel/attention.h"
 #include "esp/kernel/cross_entropy.h"
+#include "esp/kernel/cuda/activation_again.h"
 #include "esp/kernel/cuda/attention_settings.h"
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/fp8.h"
 #include "esp/kernel/cuda/gemm_settings.h"
+#include "esp/kernel/cuda/norm_backward.h"
 #include "esp/kernel/dropout.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/embedding.h"
@@ -150,6 +152,18 @@ void memory_bound(Bench& b) {
         [&] { norm_backward_input(z, y, x, mean, rstd, gamma, layer, false, kHalf, s); });
     row("layer norm backward, weights", wide, 2 * M,
         [&] { norm_backward_weight(g, beta, y, x, mean, rstd, layer, kHalf, s); });
+    for (const int64_t dim : {int64_t{768}, int64_t{1024}, int64_t{1280}, int64_t{1600}, int64_t{2048}}) {
+      const int64_t some = dim == 768 ? rows : dim == 1024 ? rows / 2 : rows / 4;
+      const NormShape shape{NormKind::layer, some, dim, 1e-5};
+      void *all[3], *of_dim[4];
+      for (void*& one : all) one = b.floats(some * dim, kHalf);
+      for (void*& one : of_dim) one = b.floats(dim, kWide);
+      cuda::NormGradients into{.dx = all[0], .dgamma = of_dim[0], .dbeta = of_dim[1], .add_to_dx = true};
+      into.dx_sums = of_dim[2];
+      row("layer norm backward, all gradients, accumulating", fmt::format("{}×{} bf16", some, dim),
+          8.0 * static_cast<double>(some * dim),
+          [&] { cuda::norm_backward(into, all[1], all[2], mean, rstd, of_dim[3], shape, kHalf, s); });
+    }
     row("dropout + residual", wide, 3 * M, [&] { dropout(z, x, y, {rows, C, 0, 0, 0, 0.1}, {1, 2}, kHalf, s); });
     row("dropout", wide, 2 * M, [&] { dropout(z, x, nullptr, {rows, C, 0, 0, 0, 0.1}, {1, 2}, kHalf, s); });
     void *table = b.floats(V * C, kHalf), *positions = b.floats(1024 * C, kHalf);
@@ -174,11 +188,15 @@ void memory_bound(Bench& b) {
     const std::string shape = fmt::format("{}×{} bf16", rows, 4 * C);
     row("gelu", shape, 8 * M, [&] { activation_forward(y, x, m, Activation::gelu, kHalf, s); });
     row("gelu backward", shape, 12 * M, [&] { activation_backward(z, y, x, m, Activation::gelu, false, kHalf, s); });
+    row("gelu backward with output and sums", shape, 16 * M,
+        [&] { cuda::activation_again(z, x, rows, 4 * C, Activation::gelu, y, false, kHalf, s); });
     row("silu", shape, 8 * M, [&] { activation_forward(y, x, m, Activation::silu, kHalf, s); });
     const int64_t half = 2 * C;
     row("swiglu", fmt::format("{}×{} bf16", rows, half), 6 * M, [&] { swiglu_forward(y, x, rows, half, kHalf, s); });
     row("swiglu backward", fmt::format("{}×{} bf16", rows, half), 10 * M,
         [&] { swiglu_backward(z, y, x, rows, half, kHalf, s); });
+    row("swiglu backward with output", fmt::format("{}×{} bf16", rows, half), 12 * M,
+        [&] { cuda::swiglu_again(y, x, rows, half, kHalf, s); });
     RotaryShape turn;
     turn.rows = rows, turn.row_stride = 3 * C, turn.heads = 24, turn.head_dim = 64, turn.period = 1024;
     row("rotary (q and k)", fmt::format("{}×24×64 of ×36×64 bf16", rows), 4 * M, [&] { rotary(x, turn, kHalf, s); });
@@ -211,6 +229,7 @@ void memory_bound(Bench& b) {
     const StepBuffers buffers{master, weights, grad, m, v, params, kHalf};
     const AdamStep step{.lr = 1e-4, .weight_decay = 0.1, .t = 5};
     row("AdamW, bf16 + fp32 master", "124 M", 28 * P, [&] { adam_step(buffers, step, s); });
+    row("AdamW of all buffers", "124 M", 28 * P, [&] { cuda::adam_steps({&buffers, 1}, {&step, 1}, s); });
     auto* scalars = reinterpret_cast<cuda::StepScalars*>(b.raw(sizeof(cuda::StepScalars)));
     const cuda::StepScalars host{1e-4, 1, 5};
     device::copy(scalars, &host, sizeof host, s);

@@ -56,6 +56,7 @@ GradientTarget Tape::gradient_into(int index) {
     slot.gradient = tensor::empty(context_, slot.shape, slot.dtype, MemoryCategory::activation);
     return {slot.gradient, false};
   }
+  slot.column_sums = {};
   // Someone else still reads what was adopted (a residual branch, a weight gradient to come): add to a copy.
   if (!slot.gradient.unique()) slot.gradient = tensor::copy_of(context_, slot.gradient, MemoryCategory::activation);
   return {slot.gradient, true};
@@ -71,6 +72,10 @@ void Tape::give_gradient(int index, Tensor gradient) {
   }
   GradientTarget into = gradient_into(index);
   kernel::add_to(into.tensor.data(), gradient.data(), gradient.count(), slot.dtype, context_.stream);
+}
+
+void Tape::give_column_sums(int index, Tensor sums) {
+  slots_[static_cast<size_t>(index)].column_sums = std::move(sums);
 }
 
 Tensor Tape::scratch(const tensor::Shape& shape, DType dtype) const {
@@ -96,7 +101,7 @@ void Tape::finish(const Entry& entry) {
     if (weight->on_ready) weight->on_ready();
   }
   entry.node->~Node();
-  for (int i = 0; i < entry.num_slots; ++i) slots_[static_cast<size_t>(entry.first_slot + i)].gradient = {};
+  for (int i = 0; i < entry.num_slots; ++i) take_gradient(entry.first_slot + i);
 }
 
 // A node none of whose outputs got a gradient is finished without running.
@@ -143,6 +148,7 @@ Tensor Tape::take_gradient(const Variable& leaf) {
 }
 
 Tensor Tape::take_gradient(int slot) {
+  slots_[static_cast<size_t>(slot)].column_sums = {};
   return std::exchange(slots_[static_cast<size_t>(slot)].gradient, {});
 }
 

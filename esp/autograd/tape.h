@@ -93,6 +93,10 @@ class Tape {
   tensor::Tensor take_gradient(int slot);  // moved out of the slot
   // Hands over a ready gradient: adopted where it is the first (it may be shared), else added.
   void give_gradient(int slot, tensor::Tensor gradient);
+  // The sums of the columns of a slot's gradient, f32 [last dimension], where whoever made the gradient had them at
+  // hand (a bias wants them); undefined where nobody has, or once more was added. Given after the gradient.
+  void give_column_sums(int slot, tensor::Tensor sums);
+  const tensor::Tensor& column_sums_of(int slot) const { return slots_[static_cast<size_t>(slot)].column_sums; }
   tensor::Tensor scratch(const tensor::Shape& shape, DType dtype) const;  // released with its last handle
 
   // --- for recomputation ---
@@ -112,7 +116,7 @@ class Tape {
   struct Slot {
     tensor::Shape shape;
     DType dtype;
-    tensor::Tensor gradient;
+    tensor::Tensor gradient, column_sums;
   };
 
   void* room_for(size_t bytes);

@@ -183,5 +183,24 @@ TEST(Linear, GradientOfTheWeightIsTheOuterProduct) {
   rig.tape.clear();
 }
 
+TEST(Tape, SumsOfColumnsStandForTheGradientTheyCameWithAlone) {
+  Rig rig;
+  Tape& tape = rig.tape;
+  const Variable x = tape.leaf(rig.random({2, 3}, 2));
+  EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
+  tape.give_gradient(x.slot(), rig.random({2, 3}, 3));
+  tape.give_column_sums(x.slot(), rig.random({3}, 4));
+  EXPECT_TRUE(tape.column_sums_of(x.slot()).defined());
+  tape.give_gradient(x.slot(), rig.random({2, 3}, 5));  // more is added
+  EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
+  tape.give_column_sums(x.slot(), rig.random({3}, 6));
+  tape.gradient_into(x.slot());  // more will be
+  EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
+  tape.give_column_sums(x.slot(), rig.random({3}, 6));
+  tape.take_gradient(x.slot());
+  EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
+  tape.clear();
+}
+
 }  // namespace
 }  // namespace esp::autograd

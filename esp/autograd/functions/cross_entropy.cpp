@@ -17,7 +17,7 @@ using tensor::Tensor;
 // of rows in one; half a thousand of them are still small beside the activations.
 constexpr int64_t kBlockBytes = int64_t{112} << 20;
 // A GPU is busy with thousands of rows only, and its memory is read faster than products are made.
-constexpr int64_t kGpuBlockBytes = int64_t{512} << 20;
+constexpr int64_t kGpuBlockBytes = int64_t{480} << 20;
 constexpr int64_t kLeastRows = 64;
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {

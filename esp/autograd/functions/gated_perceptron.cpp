@@ -2,6 +2,8 @@
 #include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
+#include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/activation_again.h"
 
 namespace esp::autograd {
 namespace {
@@ -37,6 +39,10 @@ class GatedPerceptronNode final : public Node {
   void backward_input(Tape& tape) override {
     const tensor::Context& context = tape.context();
     const Tensor& dy = tape.gradient_of(y_);
+    if (device::on_cuda(context.stream)) {
+      make_in_place(tape);
+      return input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
+    }
     if (!hidden_.defined() && w2_.trained) hidden_ = gate(context, pre_);  // before pre_ goes
     {
       const Tensor d_hidden = tape.scratch(pre_.shape().with_last(pre_.dim(-1) / 2), pre_.dtype());
@@ -49,13 +55,29 @@ class GatedPerceptronNode final : public Node {
     input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_));
+    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
     hidden_ = {};
     weight_product(tape.context(), w1_, b1_, x_.value(), d_pre_);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
+  // On a GPU, where an element's gradients are made by whoever reads it: they take the place of what was kept, and the
+  // product, where it was not kept, that of its gradient.
+  void make_in_place(Tape& tape) {
+    const tensor::Context& context = tape.context();
+    const int64_t rows = pre_.rows(), width = pre_.dim(-1) / 2;
+    Tensor d_hidden = tensor::empty(context, pre_.shape().with_last(width), pre_.dtype(), MemoryCategory::activation);
+    input_product(context, {d_hidden, false}, tape.gradient_of(y_), w2_.used_value());
+    if (!hidden_.defined() && w2_.trained) {
+      kernel::cuda::swiglu_again(d_hidden.data(), pre_.data(), rows, width, pre_.dtype(), context.stream);
+      hidden_ = std::move(d_hidden);
+    } else {
+      kernel::swiglu_backward(pre_.data(), d_hidden.data(), pre_.data(), rows, width, pre_.dtype(), context.stream);
+    }
+    d_pre_ = std::exchange(pre_, {});
+  }
+
   Variable x_;
   int y_;
   Tensor pre_, hidden_, d_pre_;

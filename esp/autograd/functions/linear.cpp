@@ -4,6 +4,7 @@
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/activation_again.h"
 
 namespace esp::autograd {
 namespace {
@@ -23,7 +24,7 @@ class LinearNode final : public Node {
     input_product(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_));
+    weight_product(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_), tape.column_sums_of(y_));
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
@@ -51,6 +52,7 @@ class PerceptronNode final : public Node {
         trained_{&w1, b1, &w2, b2} {}
 
   void backward_input(Tape& tape) override {
+    if (!hidden_.defined() && w2_.trained && device::on_cuda(tape.context().stream)) return make_again(tape);
     if (!hidden_.defined() && w2_.trained) {  // before pre_ goes
       hidden_ = tensor::empty(tape.context(), pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
       kernel::activation_forward(hidden_.data(), pre_.data(), pre_.count(), activation_, pre_.dtype(),
@@ -65,16 +67,31 @@ class PerceptronNode final : public Node {
     input_product(tape.context(), tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_));
+    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
     hidden_ = {};
-    weight_product(tape.context(), w1_, b1_, x_.value(), d_pre_);
+    weight_product(tape.context(), w1_, b1_done_ ? nullptr : b1_, x_.value(), d_pre_);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
+  // On a GPU one pass after a plain product makes the gradient, its sums and the activation's output again, in the
+  // places of what it reads.
+  void make_again(Tape& tape) {
+    const tensor::Context& context = tape.context();
+    d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
+    input_product(context, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value());
+    b1_done_ = b1_ && b1_->trained;
+    const bool add = b1_done_ && beta_for(*b1_) != 0;
+    kernel::cuda::activation_again(d_pre_.data(), pre_.data(), pre_.rows(), pre_.dim(-1), activation_,
+                                   b1_done_ ? b1_->grad.data() : nullptr, add, pre_.dtype(), context.stream);
+    hidden_ = std::exchange(pre_, {});
+    input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
+  }
+
   Variable x_;
   int y_;
   Tensor pre_, hidden_, d_pre_;
+  bool b1_done_ = false;
   Weight& w1_;
   Weight* b1_;
   Activation activation_;

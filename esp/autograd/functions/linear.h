@@ -10,7 +10,8 @@ namespace esp::autograd {
 Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b);
 
 // act(x·W1 + b1)·W2 + b2, one node: the activation (from 32 bits up) and its derivative ride on the products. With
-// `keep` false the activation's output is computed again for backward instead of being kept; the bits are the same.
+// `keep` false the activation's output is computed again for backward instead of being kept; the bits are the same,
+// except on a GPU, where a product's GELU is of the argument before it is rounded.
 Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, kernel::Activation activation, Weight& w2,
                     Weight* b2, bool keep = true);
 

@@ -46,9 +46,14 @@ class NormNode final : public Node {
       return;
     }
     // The gradient of the sum is that of both terms; y's part is added to what came along the stream.
-    if (tape.gradient_of(y_).defined()) add_input_gradient(tape, tape.gradient_into(sum_));
+    Tensor sums;
+    if (tape.gradient_of(y_).defined()) sums = add_input_gradient(tape, tape.gradient_into(sum_));
     const Tensor d_sum = tape.take_gradient(sum_);
-    if (branch_ >= 0) tape.give_gradient(branch_, d_sum);
+    if (branch_ >= 0) {
+      const bool first = !tape.gradient_of(branch_).defined();
+      tape.give_gradient(branch_, d_sum);
+      if (first) tape.give_column_sums(branch_, std::move(sums));
+    }
     if (x_ >= 0) tape.give_gradient(x_, d_sum);
   }
 
@@ -63,20 +68,27 @@ class NormNode final : public Node {
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
-  void add_input_gradient(Tape& tape, const GradientTarget& into) {
+  // Gives the sums of the gradient's columns where they came along.
+  Tensor add_input_gradient(Tape& tape, const GradientTarget& into) {
     const Tensor& dy = tape.gradient_of(y_);
-    if (device::on_cuda(tape.context().stream) && add_all_gradients(tape, into, dy)) return;
+    if (device::on_cuda(tape.context().stream)) {
+      Tensor sums;  // a branch of a model with biases ends in one
+      if (branch_ >= 0 && beta_) sums = tape.scratch({shape_.dim}, DType::f32);
+      if (add_all_gradients(tape, into, dy, sums)) return sums;
+    }
     kernel::norm_backward_input(into.tensor.data(), dy.data(), normalised_.data(), statistics_.mean.data(),
                                 statistics_.rstd.data(), gamma_.used_value().data(), shape_, into.accumulate,
                                 dy.dtype(), tape.context().stream);
+    return {};
   }
 
   // On a GPU, where reading dy and x once more is what the weights' gradients cost.
-  bool add_all_gradients(Tape& tape, const GradientTarget& into, const Tensor& dy) {
+  bool add_all_gradients(Tape& tape, const GradientTarget& into, const Tensor& dy, const Tensor& sums) {
     if (!gamma_.trained || (beta_ && !beta_->trained)) return false;
     kernel::cuda::NormGradients to;
     to.dx = into.tensor.data();
     to.add_to_dx = into.accumulate;
+    to.dx_sums = sums.data();
     gamma_.gradient();
     if (beta_) beta_->gradient();
     to.dgamma = gamma_.grad.data();

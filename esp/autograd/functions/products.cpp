@@ -26,11 +26,13 @@ void input_product(const tensor::Context& context, const GradientTarget& into, c
   kernel::gemm(into.tensor.data(), dy.data(), w.data(), dy.rows(), w.dim(0), w.dim(1), all, dy.dtype(), context.stream);
 }
 
-void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy) {
+void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy,
+                    const Tensor& dy_sums) {
   if (device::on_cuda(context.stream)) {
     kernel::cuda::WeightGradients to;
     if (w.trained) to.add_to_dw = beta_for(w) != 0, to.dw = w.grad.data();
     if (b && b->trained) to.add_to_db = beta_for(*b) != 0, to.db = b->grad.data();
+    to.dy_sums = dy_sums.data();
     return kernel::cuda::weight_gemm(to, x.data(), dy.data(), x.dim(-1), dy.dim(-1), x.rows(), x.dtype(),
                                      context.stream);
   }

@@ -10,7 +10,10 @@ namespace esp::kernel::cuda {
 namespace {
 
 constexpr int kMostRates = 4;  // weight decays that differ
-constexpr int kTurns = 8;      // packs of a thread: what it takes to find the buffer is shared among them
+constexpr int kTurns = 16;     // packs of a thread: what it takes to find the buffer is shared among them
+// Elements of a pack: sixteen bytes of the moments, so that the threads of a warp write whole lines at a time.
+template <typename T>
+inline constexpr int kTogether = 16 / sizeof(Accumulator<T>);
 
 struct Entry {
   void *master, *m, *v, *weights;
@@ -28,7 +31,7 @@ struct RatesOf {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) many_kernel(const Entry* entries, const uint32_t* entry_of_block,
                                                         const __grid_constant__ RatesOf<Accumulator<T>> rates) {
-  constexpr int N = kPack<T>;
+  constexpr int N = kTogether<T>;
   using A = Accumulator<T>;
   const Entry entry = entries[entry_of_block[blockIdx.x]];
   const Rates<A> rate = rates.at[entry.rates];
@@ -109,7 +112,7 @@ void adam_steps(std::span<const StepBuffers> buffers, std::span<const AdamStep> 
   if (entries.empty()) return;
   auto& list = queue_of(stream).own<List>();
   with_floating(buffers[0].grad_type, [&]<typename T>(std::type_identity<T>) {
-    list.set(std::move(entries), int64_t{kThreads} * kTurns * kPack<T>, handle_of(stream));
+    list.set(std::move(entries), int64_t{kThreads} * kTurns * kTogether<T>, handle_of(stream));
     RatesOf<Accumulator<T>> rates{};
     for (size_t i = 0; i < decays.size(); ++i) {
       AdamStep step = steps[0];

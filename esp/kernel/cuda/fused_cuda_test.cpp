@@ -1,4 +1,5 @@
 // What does two things in one pass on a GPU, against ref doing one after the other.
+#include "esp/kernel/cuda/activation_again.h"
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/kernel/cuda/gpu_for_tests.h"
@@ -13,8 +14,8 @@ using FusedOnGpu = GpuTest;
 
 TEST_F(FusedOnGpu, AllGradientsOfANorm) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (int64_t dim : {64, 768, 1600, 2048})
-      for (int64_t rows : {1, 7, 1001})
+    for (int64_t dim : {64, 504, 768, 1280, 1600, 2048})
+      for (int64_t rows : {1, 7, 901})
         for (NormKind kind : {NormKind::layer, NormKind::rms})
           for (bool add : {false, true}) {
             const bool layer = kind == NormKind::layer;
@@ -29,6 +30,9 @@ TEST_F(FusedOnGpu, AllGradientsOfANorm) {
             cuda::NormGradients to{.dx = on_dx, .dgamma = on_dgamma, .dbeta = on_dbeta};
             to.add_to_dx = to.add_to_dgamma = to.add_to_dbeta = add;
             if (!layer) to.dbeta = nullptr;
+            Array sums(dim, wide);
+            Double on_sums(*this, sums);
+            if (layer) to.dx_sums = on_sums;
             ASSERT_TRUE(cuda::norm_backward(to, on_dy, on_x, layer ? static_cast<void*>(on_mean) : nullptr, on_rstd,
                                             on_gamma, shape, dtype, stream));
             if (!add) {
@@ -41,6 +45,15 @@ TEST_F(FusedOnGpu, AllGradientsOfANorm) {
                                       layer ? mean.data() : nullptr, rstd.data(), shape, dtype);
             const std::string where = fmt::format("{} {}x{} {} {}", name_of(dtype), rows, dim, layer, add);
             expect_close(on_dx.fetch(), dx, rounding(dtype), where + " dx");
+            if (layer) {
+              const Array made = on_dx.fetch();
+              for (int64_t c = 0; c < dim; ++c) {
+                double sum = 0;
+                for (int64_t r = 0; r < rows; ++r) sum += made[r * dim + c];
+                sums.set(c, sum);
+              }
+              expect_close(on_sums.fetch(), sums, 2e-6, where + " sums of dx");
+            }
             expect_close(on_dgamma.fetch(), dgamma, rounding(dtype), where + " dgamma");
             expect_close(on_dbeta.fetch(), dbeta, rounding(dtype), where + " dbeta");
           }
@@ -60,6 +73,19 @@ TEST_F(FusedOnGpu, GradientsOfALinearMap) {
           cuda::WeightGradients to{.dw = on_dw, .db = bias ? static_cast<void*>(on_db) : nullptr};
           to.add_to_dw = to.add_to_db = add;
           cuda::weight_gemm(to, on_x, on_dy, in, out, rows, dtype, stream);
+          if (bias) {  // the sums known already
+            Array known(out, DType::f32), db_known = db;
+            for (int64_t c = 0; c < out; ++c) {
+              double sum = 0;
+              for (int64_t r = 0; r < rows; ++r) sum += dy[r * out + c];
+              known.set(c, sum);
+              db_known.set(c, sum + (add ? db[c] : 0));
+            }
+            Double on_known(*this, known), on_db_known(*this, db);
+            cuda::WeightGradients only{.db = on_db_known, .add_to_db = add, .dy_sums = on_known};
+            cuda::weight_gemm(only, on_x, on_dy, in, out, rows, dtype, stream);
+            expect_close(on_db_known.fetch(), db_known, rounding(dtype), "db of known sums");
+          }
           GemmOptions options;
           options.transpose_a = true;
           options.beta = add ? 1 : 0;
@@ -77,6 +103,60 @@ TEST_F(FusedOnGpu, GradientsOfALinearMap) {
           expect_close(on_dw.fetch(), dw, bound, where + " dw");
           expect_close(on_db.fetch(), db, bound, where + " db");
         }
+}
+
+TEST_F(FusedOnGpu, AnActivationMadeAgainInBackward) {
+  for (DType dtype : kFloating)
+    for (Activation kind :
+         {Activation::gelu, Activation::gelu_erf, Activation::relu, Activation::silu, Activation::tanh})
+      for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 8}, {33, 13}, {517, 264}})
+        for (int sums : {0, 1, 2}) {  // not wanted, over, onto
+          Array d = Array::random(rows * cols, dtype, 1), pre = Array::random(rows * cols, dtype, 2, 3),
+                db = Array::random(cols, dtype, 3), slope(rows * cols, dtype), again(rows * cols, dtype);
+          pre.set(0, -40), pre.set(1, 40);  // where exponentials run over
+          Double on_d(*this, d), on_pre(*this, pre), on_db(*this, db);
+          cuda::activation_again(on_d, on_pre, rows, cols, kind, sums ? static_cast<void*>(on_db) : nullptr, sums == 2,
+                                 dtype, stream);
+          ref::activation_backward(slope.data(), d.data(), pre.data(), rows * cols, kind, false, dtype);
+          ref::activation_forward(again.data(), pre.data(), rows * cols, kind, dtype);
+          const std::string where = fmt::format("{} {} {}x{} {}", name_of(dtype), name_of(kind), rows, cols, sums);
+          const Array made = on_d.fetch();
+          expect_close(made, slope, rounding(dtype), where + " gradient");
+          expect_close(on_pre.fetch(), again, rounding(dtype), where + " output");
+          for (int64_t c = 0; sums && c < cols; ++c) {
+            double sum = sums == 2 ? db[c] : 0;
+            for (int64_t r = 0; r < rows; ++r) sum += made[r * cols + c];
+            db.set(c, sum);
+          }
+          expect_close(on_db.fetch(), db, rounding(dtype), where + " sums");
+        }
+}
+
+TEST_F(FusedOnGpu, AGateMadeAgainInBackward) {
+  for (DType dtype : kFloating)
+    for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 8}, {33, 13}, {257, 264}}) {
+      Array d = Array::random(rows * width, dtype, 1), pre = Array::random(rows * width * 2, dtype, 2, 3);
+      Array d_pre(rows * width * 2, dtype), product(rows * width, dtype);
+      Double on_d(*this, d), on_pre(*this, pre), on_x(*this, pre), on_product(*this, product), on_dy(*this, d),
+          on_dx(*this, pre), in_place(*this, pre);
+      cuda::swiglu_again(on_d, on_pre, rows, width, dtype, stream);
+      ref::swiglu_backward(d_pre.data(), d.data(), pre.data(), rows, width, dtype);
+      ref::swiglu_forward(product.data(), pre.data(), rows, width, dtype);
+      const std::string where = fmt::format("{} {}x{}", name_of(dtype), rows, width);
+      expect_close(on_pre.fetch(), d_pre, rounding(dtype), where + " gradients");
+      expect_close(on_d.fetch(), product, rounding(dtype), where + " product");
+      // To the bit what the two passes make, the second in place or not.
+      swiglu_forward(on_product, on_x, rows, width, dtype, stream);
+      swiglu_backward(on_dx, on_dy, on_x, rows, width, dtype, stream);
+      swiglu_backward(in_place, on_dy, in_place, rows, width, dtype, stream);
+      const Array passes = on_dx.fetch(), fused = on_pre.fetch(), placed = in_place.fetch(), made = on_d.fetch(),
+                  forward = on_product.fetch();
+      for (int64_t i = 0; i < passes.count(); ++i) {
+        ASSERT_EQ(passes[i], fused[i]) << where;
+        ASSERT_EQ(passes[i], placed[i]) << where;
+      }
+      for (int64_t i = 0; i < made.count(); ++i) ASSERT_EQ(made[i], forward[i]) << where;
+    }
 }
 
 TEST_F(FusedOnGpu, AdamOfManyBuffers) {

@@ -10,6 +10,7 @@ struct NormGradients {
   void* dx = nullptr;
   void *dgamma = nullptr, *dbeta = nullptr;                             // dbeta may be null
   bool add_to_dx = false, add_to_dgamma = false, add_to_dbeta = false;  // else overwritten
+  void* dx_sums = nullptr;  // where wanted: f32 [dim], the sums of dx's columns as it then is
 };
 // As norm_backward_input and norm_backward_weight; false, and nothing done, for rows this has no kernel for.
 bool norm_backward(const NormGradients& to, const void* dy, const void* x, const void* mean, const void* rstd,

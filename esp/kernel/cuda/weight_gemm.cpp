@@ -13,7 +13,11 @@ void weight_gemm(const WeightGradients& to, const void* x, const void* dy, int64
   options.transpose_a = true;
   options.beta = to.add_to_dw ? 1 : 0;
   if (to.dw) cuda::gemm(to.dw, x, dy, in, out, rows, options, dtype, stream);
-  if (to.db) column_sums_to(to.db, to.add_to_db, dy, rows, out, dtype, stream);
+  if (!to.db) return;
+  if (to.dy_sums)
+    add_chunk_sums(to.db, to.add_to_db, to.dy_sums, 1, out, dtype, stream);
+  else
+    column_sums_to(to.db, to.add_to_db, dy, rows, out, dtype, stream);
 }
 
 }  // namespace esp::kernel::cuda

@@ -1,0 +1,156 @@
+// A block has up to 32 packs of columns of a run of rows, eight threads down, as many blocks as run at once: the sums
+// of columns stay in registers and are added up by column_sums.h in one order.
+#include "esp/kernel/cuda/activation_again.h"
+
+#include "esp/kernel/cuda/activation.cuh"
+#include "esp/kernel/cuda/column_sums.h"
+#include "esp/kernel/cuda/elements.cuh"
+
+namespace esp::kernel::cuda {
+namespace {
+
+constexpr int kAcross = 32, kDown = 8, kAhead = 2;
+
+// Value and slope at once. For 16-bit results one exponential of the hardware's is enough: it is good to 2^-17.
+template <Activation kind, bool kShort, typename A>
+__device__ __forceinline__ void activate_both(A x, A& value, A& slope) {
+  if constexpr (kShort && (kind == Activation::gelu || kind == Activation::silu)) {
+    constexpr A k1 = static_cast<A>(kGelu1), k3 = static_cast<A>(kGelu3);
+    constexpr bool kGelu = kind == Activation::gelu;
+    const A square = x * x, v = kGelu ? x * (k1 + k3 * square) : x;
+    const A e = __expf(fminf(-v, 80.0f)), s = __fdividef(1.0f, 1.0f + e);  // e·s is the sigmoid of −v
+    value = x * s;
+    slope = s + (kGelu ? x * (k1 + 3 * k3 * square) : x) * s * (e * s);
+  } else {
+    value = activate<kind>(x);
+    slope = slope_of<kind>(x);
+  }
+}
+
+template <typename T>
+struct Again {
+  T *d, *pre;
+  int64_t rows, cols, rows_per_chunk;
+  Accumulator<T>* sums;  // [chunks, cols], or null
+};
+
+template <typename T, int N, Activation kind>
+__global__ void __launch_bounds__(kAcross* kDown, 4) again_kernel(Again<T> a) {
+  using A = Accumulator<T>;
+  __shared__ A meet[kDown][kAcross * N];
+  const int64_t c = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * N;
+  const int64_t begin = blockIdx.y * a.rows_per_chunk, end = min(a.rows, begin + a.rows_per_chunk);
+  A sum[N] = {};
+  if (c < a.cols)
+    for (int64_t first = begin + threadIdx.y; first < end; first += kDown * kAhead) {
+      Pack<T, N> d[kAhead], pre[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u)
+        if (const int64_t r = first + u * kDown; r < end) {
+          d[u] = load_pack<N>(a.d + r * a.cols + c);
+          pre[u] = load_pack<N>(a.pre + r * a.cols + c);
+        }
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u)
+        if (const int64_t r = first + u * kDown; r < end) {
+          A value[N], gradient[N];
+#pragma unroll
+          for (int k = 0; k < N; ++k) {
+            A slope;
+            activate_both<kind, sizeof(T) == 2>(widen(pre[u].at[k]), value[k], slope);
+            gradient[k] = widen(d[u].at[k]) * slope;
+          }
+          const auto rounded = narrow_all<T>(gradient);
+          store_pack<N>(a.d + r * a.cols + c, rounded);
+          store_pack<N>(a.pre + r * a.cols + c, narrow_all<T>(value));
+#pragma unroll
+          for (int k = 0; k < N; ++k) sum[k] += widen(rounded.at[k]);
+        }
+    }
+  if (!a.sums) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k) meet[threadIdx.y][threadIdx.x * N + k] = sum[k];
+  __syncthreads();
+  for (int i = threadIdx.y * kAcross + threadIdx.x; i < kAcross * N; i += kAcross * kDown) {
+    const int64_t column = int64_t{blockIdx.x} * kAcross * N + i;
+    if (column >= a.cols) continue;
+    A total = 0;
+#pragma unroll
+    for (int y = 0; y < kDown; ++y) total += meet[y][i];
+    a.sums[blockIdx.y * a.cols + column] = total;
+  }
+}
+
+// Packs of a row of `per_row`.
+template <typename T, int N>
+struct SwigluAgain {
+  struct In {
+    Pack<T, N> gate, up, d;
+  };
+  T *d, *pre;
+  int64_t per_row;
+  __device__ int64_t at(int64_t i) const {
+    const auto [row, col] = divide(i, per_row);
+    return (row * 2 * per_row + col) * N;
+  }
+  __device__ In load(int64_t i) const {
+    return {load_pack<N>(pre + at(i)), load_pack<N>(pre + at(i) + per_row * N), load_pack<N>(d + i * N)};
+  }
+  __device__ void apply(int64_t i, const In& in) const {
+    Pack<T, N> gate, up, product;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const auto g = widen(in.gate.at[k]), u = widen(in.up.at[k]), by = widen(in.d.at[k]);
+      const auto value = activate<Activation::silu>(g);
+      gate.at[k] = narrow<T>(by * u * slope_of<Activation::silu>(g));
+      up.at[k] = narrow<T>(by * value);
+      product.at[k] = narrow<T>(value * u);
+    }
+    store_pack<N>(pre + at(i), gate);
+    store_pack<N>(pre + at(i) + per_row * N, up);
+    store_pack<N>(d + i * N, product);
+  }
+};
+
+}  // namespace
+
+void activation_again(void* d, void* pre, int64_t rows, int64_t cols, Activation activation, void* db, bool add_to_db,
+                      DType dtype, const device::Stream& stream) {
+  if (rows == 0 || cols == 0) {
+    if (db) column_sums_to(db, add_to_db, d, rows, cols, dtype, stream);
+    return;
+  }
+  device::Queue& queue = queue_of(stream);
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    with_activation(activation, [&](auto kind) {
+      using A = Accumulator<T>;
+      const bool packed = cols % kPack<T> == 0 && aligned(d, pre);
+      auto* kernel = packed ? again_kernel<T, kPack<T>, kind()> : again_kernel<T, 1, kind()>;
+      const int64_t tiles = ceil_div(cols, kAcross * (packed ? kPack<T> : 1));
+      int resident = 0;
+      ESP_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kAcross * kDown, 0));
+      const int64_t wanted = std::max<int64_t>(1, int64_t{queue.multiprocessors} * resident / tiles);
+      Again<T> a{static_cast<T*>(d), static_cast<T*>(pre), rows, cols, 0, nullptr};
+      constexpr int64_t kStep = kDown * kAhead;
+      a.rows_per_chunk = std::max<int64_t>(2 * kStep, ceil_div(ceil_div(rows, wanted), kStep) * kStep);
+      const int64_t chunks = ceil_div(rows, a.rows_per_chunk);
+      if (db) a.sums = static_cast<A*>(queue.scratch(static_cast<size_t>(chunks * cols) * sizeof(A)));
+      kernel<<<dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks)), dim3(kAcross, kDown), 0,
+               queue.handle>>>(a);
+      ESP_CUDA_LAUNCHED();
+      if (db) add_chunk_sums(db, add_to_db, a.sums, chunks, cols, dtype, stream);
+    });
+  });
+}
+
+void swiglu_again(void* d, void* pre, int64_t rows, int64_t width, DType dtype, const device::Stream& stream) {
+  with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
+    T *by = static_cast<T*>(d), *both = static_cast<T*>(pre);
+    if (aligned(d, pre) && width % kPack<T> == 0)
+      launch_pass<1>(SwigluAgain<T, kPack<T>>{by, both, width / kPack<T>}, rows * width / kPack<T>, handle_of(stream));
+    else
+      launch_pass<1>(SwigluAgain<T, 1>{by, both, width}, rows * width, handle_of(stream));
+  });
+}
+
+}  // namespace esp::kernel::cuda
