@@ -128,6 +128,12 @@ int run_lab_offload(const OffloadLab& o) {
     }
     findings.show(fmt::format("{}: time of a step", place.name), "", "",
                   fmt::format("{:.1f} ms", place.run.median_step_ms(3)));
+    const Trained::Way &down = place.run.down, &up = place.run.up;
+    if (down.alone_gb_per_s > 0 && up.alone_gb_per_s > 0)
+      findings.show(fmt::format("{}: link while it copies, of a copy alone", place.name), "", "",
+                    fmt::format("{:.1f} GB/s down, {:.0f} % of {:.1f}; {:.1f} up, {:.0f} % of {:.1f}", down.gb_per_s,
+                                100 * down.gb_per_s / down.alone_gb_per_s, down.alone_gb_per_s, up.gb_per_s,
+                                100 * up.gb_per_s / up.alone_gb_per_s, up.alone_gb_per_s));
     rows.push_back({{"place", place.name},
                     {"step_ms", place.run.median_step_ms(3)},
                     {"device_bytes", states_in(rank, "device")},
@@ -135,6 +141,8 @@ int run_lab_offload(const OffloadLab& o) {
                     {"file_bytes", states_in(rank, "file")},
                     {"link_down", rank.link_down},
                     {"link_up", rank.link_up},
+                    {"down_gb_per_s", down.gb_per_s},
+                    {"up_gb_per_s", up.gb_per_s},
                     {"losses", place.run.loss}});
   }
   const BarChart chart = chart_of(places);

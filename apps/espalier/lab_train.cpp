@@ -47,6 +47,11 @@ Trained read_run(const std::string& folder, int nproc) {
   const Json summary = parse_json(obs::read_whole_file(folder + "/summary.json", kLargest), "summary.json");
   run.parameters = summary.at("parameters").get<int64_t>();
   run.tokens_per_s = summary.at("tokens_per_s").get<double>();
+  if (summary.contains("offloaded"))
+    for (const auto& [name, way] : {std::pair{"down", &run.down}, {"up", &run.up}}) {
+      const Json& of = summary["offloaded"].at(name);
+      *way = {of.at("gb_per_s").get<double>(), of.at("alone_gb_per_s").get<double>()};
+    }
   for (int rank = 0; rank < nproc; ++rank) {
     const std::string path = fmt::format("{}/ranks/rank-{}.json", folder, rank);
     run.ranks.push_back(rank_of(parse_json(obs::read_whole_file(path, kLargest), path)));

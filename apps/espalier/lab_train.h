@@ -32,6 +32,10 @@ struct Trained {
   std::vector<TrainedRank> ranks;
   int64_t parameters = 0;
   double tokens_per_s = 0, mfu = 0;
+  struct Way {
+    double gb_per_s = 0, alone_gb_per_s = 0;
+  };
+  Way down, up;  // of the first rank's link to the host: while it copied, and of a copy and nothing else
   double median_step_ms(size_t skip = 1) const;  // without the first steps
 };
 

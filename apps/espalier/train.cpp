@@ -58,11 +58,12 @@ int train_here(const train::RunConfig& config, const TrainOptions& options, cons
       train::train(config, make_log().with_rank(rank), progress_options(options), standing, recovery);
   using Why = train::TrainOutcome::Why;
   if (rank == 0)
-    fmt::print(stderr, "{} after {} steps, loss {:.4f}\n  run folder  {}\n  checkpoint  {}\n",
+    fmt::print(stderr, "{} after {} steps, loss {:.4f}\n  run folder  {}\n{}",
                outcome.why == Why::done     ? "done"
                : outcome.why == Why::signal ? "stopped by a signal"
                                             : "stopped at train.max_minutes",
-               outcome.steps, outcome.final_loss, outcome.folder, outcome.checkpoint);
+               outcome.steps, outcome.final_loss, outcome.folder,
+               outcome.checkpoint.empty() ? "" : fmt::format("  checkpoint  {}\n", outcome.checkpoint));
   return static_cast<int>(outcome.why == Why::signal ? ExitCode::requeue : ExitCode::done);
 }
 

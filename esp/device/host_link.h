@@ -1,9 +1,9 @@
-// The way between a device's memory and the host's: every copy that crosses goes through here and is counted, exactly.
-// On a CPU both ends are the machine's own memory and a copy is memcpy on the stream's threads.
+// The way between a device's memory and the host's: every copy that crosses goes through here and is counted, exactly,
+// and timed. On a CPU both ends are the machine's own memory and a copy is memcpy on the stream's threads.
 //
 // Owned by the rank; any thread may copy, each with a stream that is its own at that moment. Returns when copied. On a
-// GPU a stream without a queue means the link's own, beside the compute stream's work; `after` then says what of that
-// must have passed before.
+// GPU a stream without a queue means the link's own for that direction, beside the compute stream's work and beside
+// copies the other way; `after` then says what of that must have passed before.
 #pragma once
 
 #include <atomic>
@@ -16,27 +16,48 @@
 
 namespace esp::device {
 
+// What went one way, and how long copies took; those of several threads at once are each counted whole.
+struct LinkUse {
+  uint64_t bytes = 0;
+  double seconds = 0;
+  double gb_per_s() const { return seconds > 0 ? static_cast<double>(bytes) * 1e-9 / seconds : 0; }
+  LinkUse operator-(const LinkUse& earlier) const { return {bytes - earlier.bytes, seconds - earlier.seconds}; }
+};
+
 class HostLink {
  public:
   void down(void* host, const void* device, size_t bytes, const Stream& stream, const GpuEvent* after = nullptr) {
-    copy(host, device, bytes, stream, after);
-    bytes_down_.fetch_add(bytes, std::memory_order_relaxed);
+    copy(down_, host, device, bytes, stream, after);
   }
   void up(void* device, const void* host, size_t bytes, const Stream& stream, const GpuEvent* after = nullptr) {
-    copy(device, host, bytes, stream, after);
-    bytes_up_.fetch_add(bytes, std::memory_order_relaxed);
+    copy(up_, device, host, bytes, stream, after);
   }
 
-  uint64_t bytes_down() const { return bytes_down_.load(std::memory_order_relaxed); }
-  uint64_t bytes_up() const { return bytes_up_.load(std::memory_order_relaxed); }
+  uint64_t bytes_down() const { return down_.bytes.load(std::memory_order_relaxed); }
+  uint64_t bytes_up() const { return up_.bytes.load(std::memory_order_relaxed); }
+  LinkUse use_down() const { return down_.use(); }
+  LinkUse use_up() const { return up_.use(); }
 
  private:
-  void copy(void* to, const void* from, size_t bytes, const Stream& stream, const GpuEvent* after);
-  Stream beside(const Stream& stream);
+  struct Way {
+    std::unique_ptr<GpuQueue> queue;
+    std::atomic<uint64_t> bytes{0}, ns{0};
+    LinkUse use() const {
+      return {bytes.load(std::memory_order_relaxed), static_cast<double>(ns.load(std::memory_order_relaxed)) * 1e-9};
+    }
+  };
+  void copy(Way& way, void* to, const void* from, size_t bytes, const Stream& stream, const GpuEvent* after);
+  Stream beside(Way& way, const Stream& stream);
 
-  std::mutex mutex_;  // guards making the queue
-  std::unique_ptr<GpuQueue> queue_;
-  std::atomic<uint64_t> bytes_down_{0}, bytes_up_{0};
+  std::mutex mutex_;  // guards making the queues
+  Way down_, up_;
 };
+
+// What a copy of `bytes` and nothing else gets each way, the best of a few; memory is taken from the sources and given
+// back. Zeros where there is none.
+struct LinkRates {
+  double down_gb_per_s = 0, up_gb_per_s = 0;
+};
+LinkRates measure_link(const Stream& stream, SegmentSource& device, SegmentSource& host, size_t bytes);
 
 }  // namespace esp::device

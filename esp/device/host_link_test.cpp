@@ -30,5 +30,21 @@ TEST(HostLinkTest, CopiesOnAnyNumberOfThreadsAndCountsEachWay) {
   }
 }
 
+TEST(HostLinkTest, TimesItsCopiesAndKnowsWhatOneAloneGets) {
+  std::vector<char> from(8 << 20, 1), to(8 << 20);
+  HostLink link;
+  link.down(to.data(), from.data(), from.size(), {});
+  const LinkUse first = link.use_down();
+  EXPECT_EQ(first.bytes, from.size());
+  EXPECT_GT(first.seconds, 0);
+  EXPECT_DOUBLE_EQ(first.gb_per_s(), static_cast<double>(first.bytes) * 1e-9 / first.seconds);
+  EXPECT_EQ(link.use_up().gb_per_s(), 0);
+  link.down(to.data(), from.data(), 1000, {});
+  EXPECT_EQ((link.use_down() - first).bytes, 1000u);
+  const LinkRates alone = measure_link({}, host_memory(), host_memory(), 4 << 20);
+  EXPECT_GT(alone.down_gb_per_s, 0);
+  EXPECT_GT(alone.up_gb_per_s, 0);
+}
+
 }  // namespace
 }  // namespace esp::device

@@ -80,12 +80,17 @@ void SquaredNorm::for_each_run(const Range& range, F&& f) const {
 }
 
 const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
+  if (!added_) {
+    begin();
+    for (size_t index = 0; index < owned_.size(); ++index) add(index, owned_[index].grads);
+  }
+  added_ = false;
   std::fill(of_units_.begin(), of_units_.end(), 0);
   if (ordered_) {
-    sum_ordered(ranks);
+    finish_ordered(ranks);
     return of_units_;
   }
-  sum_runs();
+  finish_runs();
   if (shared_) {
     const auto num_units = static_cast<int64_t>(of_units_.size());
     ranks.wait(ranks.start_all_reduce(Tensor::over(of_units_.data(), {num_units}, DType::f64)), "norm");
@@ -93,67 +98,88 @@ const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
   return of_units_;
 }
 
-// On a GPU the sums of all runs come to the host together.
-void SquaredNorm::sum_runs() {
-  const bool there = device::on_cuda(context_.stream);
-  std::vector<double>& sums = run_sums_;
-  sums.clear();
-  const auto each = [this](auto&& f) {
-    for (const Owned& one : owned_)
-      for_each_run(one.range, [&](int64_t begin, int64_t end, bool counted) {
-        f(one.grads.slice(begin - one.range.begin, end - one.range.begin), one.range.unit, counted);
-      });
-  };
-  each([&](const Tensor&, int, bool) { sums.push_back(0); });
-  const auto num_runs = static_cast<int64_t>(sums.size());
-  if (there && (!sums_.defined() || sums_.count() < num_runs))
-    sums_ = tensor::empty(context_, {num_runs}, DType::f64, device::MemoryCategory::buffer);
-  double* to = there ? sums_.as<double>() : sums.data();
-  each([&](const Tensor& run, int, bool) {
-    kernel::sum_of_squares_to(to++, run.data(), run.count(), run.dtype(), context_.stream);
-  });
-  if (there) {
-    device::copy(sums.data(), sums_.data(), sums.size() * sizeof(double), context_.stream);
-    device::finish(context_.stream);
+void SquaredNorm::begin() {
+  added_ = true;
+  ordered_ ? clear_ordered() : clear_runs();
+}
+
+void SquaredNorm::add(size_t index, const Tensor& grads) {
+  ordered_ ? add_ordered(owned_[index].range, grads) : add_runs(index, grads);
+}
+
+void SquaredNorm::clear_runs() {
+  run_sums_.clear();
+  first_runs_.clear();
+  for (const Owned& one : owned_) {
+    first_runs_.push_back(run_sums_.size());
+    for_each_run(one.range, [&](int64_t, int64_t, bool) { run_sums_.push_back(0); });
   }
-  const double* sum = sums.data();
-  each([&](const Tensor&, int unit, bool counted) {
-    of_units_[static_cast<size_t>(unit)] += counted ? *sum : 0 * *sum;  // not a number, if it is none
-    ++sum;
+  const auto num_runs = static_cast<int64_t>(run_sums_.size());
+  if (device::on_cuda(context_.stream) && (!sums_.defined() || sums_.count() < num_runs))
+    sums_ = tensor::empty(context_, {num_runs}, DType::f64, device::MemoryCategory::buffer);
+}
+
+void SquaredNorm::add_runs(size_t index, const Tensor& grads) {
+  const Range& range = owned_[index].range;
+  double* to = (device::on_cuda(context_.stream) ? sums_.as<double>() : run_sums_.data()) + first_runs_[index];
+  for_each_run(range, [&](int64_t begin, int64_t end, bool) {
+    const Tensor run = grads.slice(begin - range.begin, end - range.begin);
+    kernel::sum_of_squares_to(to++, run.data(), run.count(), run.dtype(), context_.stream);
   });
 }
 
-void SquaredNorm::sum_ordered(Ranks& ranks) {
+// On a GPU the sums of all runs come to the host together.
+void SquaredNorm::finish_runs() {
+  if (device::on_cuda(context_.stream)) {
+    device::copy(run_sums_.data(), sums_.data(), run_sums_.size() * sizeof(double), context_.stream);
+    device::finish(context_.stream);
+  }
+  const double* sum = run_sums_.data();
+  for (const Owned& one : owned_)
+    for_each_run(one.range, [&](int64_t, int64_t, bool counted) {
+      // Not a number, if it is none.
+      of_units_[static_cast<size_t>(one.range.unit)] += counted ? *sum : 0 * *sum;
+      ++sum;
+    });
+}
+
+void SquaredNorm::clear_ordered() {
+  std::memset(sums_.data(), 0, sums_.bytes());
+  if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
+}
+
+void SquaredNorm::add_ordered(const Range& range, const Tensor& all) {
   const device::Stream alone;
   double* sums = sums_.as<double>();
-  std::memset(sums, 0, sums_.bytes());
-  if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
+  const size_t element = size_of(all.dtype());
+  const std::byte* grads = all.as<std::byte>();
   std::vector<std::byte> copied;
-  for (const Owned& one : owned_) {
-    const size_t element = size_of(one.grads.dtype());
-    const std::byte* grads = one.grads.as<std::byte>();
-    if (!device::on_host(grads)) {
-      copied.resize(one.grads.bytes());
-      device::transfer(copied.data(), grads, copied.size());
-      grads = copied.data();
-    }
-    for_each_run(one.range, [&](int64_t first, int64_t last, bool counted) {
-      for (int64_t at = first; at < last;) {
-        const int64_t end = std::min((at / kBlock + 1) * kBlock, last);
-        const int64_t block = block_of(one.range, at), slot = slot_of(block);
-        const std::byte* from = grads + static_cast<size_t>(at - one.range.begin) * element;
-        if (!counted) {
-          sums[block] += 0 * kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
-        } else if (slot < 0) {
-          sums[block] = kernel::sum_of_squares(from, end - at, one.grads.dtype(), alone);
-        } else {
-          std::memcpy(edges_.as<std::byte>() + static_cast<size_t>(slot * kBlock + at % kBlock) * element, from,
-                      static_cast<size_t>(end - at) * element);
-        }
-        at = end;
-      }
-    });
+  if (!device::on_host(grads)) {
+    copied.resize(all.bytes());
+    device::transfer(copied.data(), grads, copied.size());
+    grads = copied.data();
   }
+  for_each_run(range, [&](int64_t first, int64_t last, bool counted) {
+    for (int64_t at = first; at < last;) {
+      const int64_t end = std::min((at / kBlock + 1) * kBlock, last);
+      const int64_t block = block_of(range, at), slot = slot_of(block);
+      const std::byte* from = grads + static_cast<size_t>(at - range.begin) * element;
+      if (!counted) {
+        sums[block] += 0 * kernel::sum_of_squares(from, end - at, all.dtype(), alone);
+      } else if (slot < 0) {
+        sums[block] = kernel::sum_of_squares(from, end - at, all.dtype(), alone);
+      } else {
+        std::memcpy(edges_.as<std::byte>() + static_cast<size_t>(slot * kBlock + at % kBlock) * element, from,
+                    static_cast<size_t>(end - at) * element);
+      }
+      at = end;
+    }
+  });
+}
+
+void SquaredNorm::finish_ordered(Ranks& ranks) {
+  const device::Stream alone;
+  double* sums = sums_.as<double>();
   if (shared_) {
     const Work summing = ranks.start_all_reduce(sums_);  // one rank has each block, the others add zeros
     if (edges_.defined()) ranks.wait(ranks.start_all_reduce(edges_), "norm");

@@ -23,11 +23,18 @@ class SquaredNorm {
   const std::vector<double>& sums(Ranks& ranks);  // by unit; lent until the next call
   // The gradients of owned range `index`, where they were not known at the beginning or have moved.
   void set_gradients(size_t index, tensor::Tensor grads) { owned_[index].grads = std::move(grads); }
+  // Where gradients do not stay until all have come: `begin`, then each range once while it is there; `sums` adds up.
+  void begin();
+  void add(size_t index, const tensor::Tensor& grads);
 
  private:
   static constexpr int64_t kBlock = 4096;
-  void sum_ordered(Ranks& ranks);
-  void sum_runs();
+  void clear_ordered();
+  void add_ordered(const optim::Range& range, const tensor::Tensor& grads);
+  void finish_ordered(Ranks& ranks);
+  void clear_runs();
+  void add_runs(size_t index, const tensor::Tensor& grads);
+  void finish_runs();
   // f(begin, end, counted) for each run of elements of `range` whose parameters all count, or do not.
   template <typename F>
   void for_each_run(const optim::Range& range, F&& f) const;
@@ -43,6 +50,8 @@ class SquaredNorm {
   std::vector<int64_t> cut_counts_;   // elements of each
   tensor::Tensor sums_, edges_;       // [blocks, or runs on a GPU] f64, [cut blocks · kBlock] as gradients are stored
   std::vector<double> of_units_, run_sums_;
+  std::vector<size_t> first_runs_;  // of run_sums_, by owned range
+  bool added_ = false;              // one by one
   std::vector<std::byte> on_host_;  // what sums_ and edges_ are over, where the context's memory is a GPU's
 };
 

@@ -50,6 +50,7 @@ struct Options {
   int64_t quantise_block = 2048;               // values that share a scale in qwz
   int64_t quantise_grad_block = 128;           // gradients in qgz: four bits want a scale that fits more closely
   std::string offload_params = "none";         // zero3: where shards of values lie: none (the device), host, file
+  bool update_early = false;                   // zero3, the sink updates as gradients come and keeps none
   bool direct_access = false;                  // with offload_params: look-ups take the rows they touch, not the table
   std::string topology = "ring";               // gossip: who hears whom: a name of gossip/topology.h, or a file
   std::string gossip_mode = "adapt_then_combine";  // or combine_then_adapt, adapt_with_combine

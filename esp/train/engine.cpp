@@ -227,7 +227,12 @@ std::unique_ptr<optim::Optimizer> Engine::make_optimizer(Holding& of) {
   sync::TierOptions tier;
   tier.placement = config_.sync.offload;
   tier.tile = config_.sync.offload_tile;
+  tier.host_bytes = static_cast<uint64_t>(config_.sync.offload_host_mb * (1 << 20));
   tier.delay_after = config_.sync.delay_update;
+  tier.early = config_.sync.update_early;
+  tier.split_master = config_.sync.split_master;
+  // Beside a GPU the host's threads have nothing else to do; on a processor they compute.
+  if (device::on_cuda(context_.stream)) tier.host_threads = context_.stream.num_threads();
   tier.file = offload_->files();
   of.strategy->set_sink(offload_.get());
   return offload_->make_optimizer(options, *of.parameters, context_.stream, of.strategy->owned(), tier);
@@ -236,6 +241,11 @@ std::unique_ptr<optim::Optimizer> Engine::make_optimizer(Holding& of) {
 int64_t Engine::tokens_per_step() const {
   const data::BatchShape shape = feed_->train->shape();
   return config_.train.global_batch * (shape.T + shape.T_decoder);
+}
+
+device::LinkRates Engine::link_alone() {
+  const size_t bytes = (device::on_cuda(context_.stream) ? size_t{256} : size_t{16}) << 20;
+  return device::measure_link(context_.stream, place_.memory(), place_.host_memory(), bytes);
 }
 
 void Engine::resume_at(int64_t step) {
@@ -345,6 +355,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();
   if (device::on_cuda(context_.stream)) kernel::cuda::advance_scales(context_.stream);
+  if (config_.sync.update_early) offload_->open_step(result.lr, 1 / scale);
   const double loss = batch ? run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true,
                                   scale / counted_together)
                             : 0;
@@ -363,6 +374,10 @@ StepResult Engine::train_step(bool wants_to_stop) {
   // Copies that go their own ways clip by their own norm; told is the mean of all, and one that cannot step keeps all.
   result.grad_norm = together().all ? own_norm : mean_of_copies(own_norm);
   result.skipped = !std::isfinite(result.grad_norm);
+  if (result.skipped && config_.sync.update_early)
+    throw Error(ExitCode::internal,
+                fmt::format("{}: but sync.update_early has used them; resume a checkpoint, with a lower train.lr",
+                            units_not_finite()));
   if (result.skipped) result.notes.push_back(units_not_finite());
   loss_scale_.update(result.skipped);
   const double factor = optim::clip_factor(own_norm, config_.train.clip) / scale;

@@ -103,7 +103,8 @@ class Engine {
     return static_cast<uint64_t>(step_) * static_cast<uint64_t>(config_.train.global_batch);
   }
   int64_t tokens_per_step() const;
-  void resume_at(int64_t step);  // the next step is this one, and its data follow
+  device::LinkRates link_alone();  // what the host's link gives to a copy of pinned memory and nothing else, now
+  void resume_at(int64_t step);    // the next step is this one, and its data follow
 
  private:
   int64_t share() const { return config_.train.global_batch / mesh_.shape().dp; }

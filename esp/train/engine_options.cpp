@@ -30,6 +30,7 @@ sync::Options sync_options(const RunConfig& config) {
   o.quantise_block = config.sync.quantise_block;
   o.quantise_grad_block = config.sync.quantise_grad_block;
   o.offload_params = config.sync.offload_params;
+  o.update_early = config.sync.update_early;
   o.direct_access = config.sync.direct_access;
   o.topology = config.sync.topology;
   o.gossip_mode = config.sync.gossip_mode;

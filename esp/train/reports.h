@@ -34,13 +34,15 @@ class Reports {
   ~Reports();
 
   void step(const StepReport& report, bool logged);
-  // summary.json by the first rank, ranks/rank-K.json by each. Collective.
+  // summary.json by the first rank, ranks/rank-K.json by each, and what crossed the host's link in words. Collective.
   void finish(double wall_s, int restarts);
 
  private:
   // Place, memory, traffic so far. Between steps: calls that were started are waited for before they are counted.
   Json rank_json() const;
   void write_rank(const Json& rank);
+  // Of an offloaded run: bytes a step and rates of the host's link and of the file tier, since the first step.
+  Json offloaded();
 
   std::string folder_;
   const RunConfig& config_;
@@ -51,6 +53,9 @@ class Reports {
   StepReport last_;
   double tokens_ = 0, seconds_ = 0, exposed_ms_ = 0, waited_ms_ = 0;
   int64_t num_steps_ = 0, rank_written_ns_ = 0;
+  int64_t first_step_ = 0;  // before which nothing was done here
+  device::LinkUse down_before_, up_before_;
+  sync::FileTraffic file_before_;
 };
 
 }  // namespace esp::train

@@ -92,7 +92,8 @@ struct SyncSection {
   std::string quantise = "none";
   int64_t quantise_block = 2048, quantise_grad_block = 128;
   std::string offload = "none", offload_params = "none", offload_dir, offload_io = "auto";
-  bool direct_access = false;
+  bool direct_access = false, update_early = false, split_master = false;
+  double offload_host_mb = 0;
   int64_t offload_tile = 4 << 20;
   int64_t delay_update = 0;
   std::string compress = "none", feedback = "none";
@@ -118,6 +119,7 @@ struct CheckpointSection {
   int64_t every = 0;  // steps; 0: at the end and on a signal only
   int64_t keep = 3;
   bool async = false;
+  bool at_end = true;
   std::string resume = "auto";  // auto | none | a checkpoint's path
   int64_t snapshot_every = 0;   // steps between snapshots in the host's memory; 0: none
   std::string snapshot_dir;     // empty: the launcher's

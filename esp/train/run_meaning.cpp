@@ -233,6 +233,31 @@ void RunConfig::check_world(int world) const {
   want(sync.delay_update >= 0, "sync.delay_update", sync.delay_update, "0 (never) or a number of steps");
   want(sync.delay_update == 0 || sync.offload != "none", "sync.delay_update", sync.delay_update,
        "it delays the host's update; sync.offload = \"host\" or \"file\" is wanted with it");
+  want(sync.offload_host_mb >= 0, "sync.offload_host_mb", sync.offload_host_mb, "0 (none) or more");
+  want(sync.offload_host_mb == 0 || sync.offload == "file", "sync.offload_host_mb", sync.offload_host_mb,
+       "it is a part of what would lie in a file; sync.offload = \"file\" is wanted with it");
+  want(!sync.split_master || (sync.update_early && train.precision == "bf16"), "sync.split_master", sync.split_master,
+       "sync.update_early = true and train.precision = \"bf16\" are wanted with it");
+  if (sync.update_early) {
+    const auto early = [](bool fits, std::string_view key, const auto& value, std::string_view why) {
+      want(fits, key, value, fmt::format("{} with sync.update_early", why));
+    };
+    early(sync.method == "zero3" && sync.offload != "none", "sync.method", sync.method,
+          "zero3 and sync.offload = \"host\" or \"file\" are wanted");
+    early(sync.offload_params != "file", "sync.offload_params", sync.offload_params,
+          "values are written while others are read: none or host is wanted");
+    early(train.clip == 0, "train.clip", train.clip,
+          "gradients are used before the norm of all of them is known: 0 is wanted");
+    early(train.precision != "fp16", "train.precision", train.precision,
+          "a step cannot be left out once it has begun: bf16 is wanted");
+    early(sync.delay_update == 0, "sync.delay_update", sync.delay_update, "an update is early or late: 0 is wanted");
+    early(sync.quantise == "none", "sync.quantise", sync.quantise, "none is wanted");
+    early(layout.mesh.size() == layout.mesh.dp, "parallel.dp", layout.mesh.dp,
+          "whole copies (no tp, pp, cp, ep) are wanted");
+    early(sync.accumulate == "local" || train.micro_batch == 0 || train.micro_batch * dp == train.global_batch,
+          "train.micro_batch", train.micro_batch,
+          "one micro-batch, or sync.accumulate = \"local\" (gradients are added up on the device), is wanted");
+  }
   want(sync.offload_tile >= 1024, "sync.offload_tile", sync.offload_tile, "at least 1024 elements");
   want(sync.quantise == "none" || sync.method == "zero3", "sync.quantise", sync.quantise,
        "ZeRO++ is of stage 3; sync.method = \"zero3\" is wanted with it");

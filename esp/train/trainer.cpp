@@ -109,7 +109,7 @@ class Run {
         snapshot();
     }
     if (engine_.num_steps() >= config_.train.steps) outcome_.why = TrainOutcome::Why::done;
-    if (engine_.num_steps() > resumed_at_) checkpoint(OnFailure::stop);
+    if (engine_.num_steps() > resumed_at_ && config_.checkpoint.at_end) checkpoint(OnFailure::stop);
     if (std::string written = saver_.finish(); !written.empty()) outcome_.checkpoint = written;
     reports.finish(seconds_since(life_.started), restarts);
     if (config_.log.trace) write_traces();

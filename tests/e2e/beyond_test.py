@@ -1,6 +1,7 @@
 """espalier train with values beyond the device: a model four times its budget, going on from a checkpoint, and budgets
 that are too small."""
 import json
+import os
 import re
 import unittest
 
@@ -35,6 +36,25 @@ class Beyond(OnRanks):
             self.train_ranks(2, f"{name}-two", *where, "train.precision=bf16", "train.schedule=constant", steps=3)
             self.train_ranks(2, f"{name}-two", *where, "train.precision=bf16", "train.schedule=constant", steps=6)
             self.same_checkpoint(6, f"{name}-whole", f"{name}-two")
+
+    def test_going_on_equals_not_stopping_where_updates_are_early(self):
+        where = ("sync.method=zero3", "sync.offload=file", "sync.offload_host_mb=0.2", "sync.update_early=true",
+                 "train.clip=0", "train.precision=bf16", "train.schedule=constant", "sync.offload_tile=4096")
+        self.train_ranks(2, "early-whole", *where, steps=6)
+        self.train_ranks(2, "early-two", *where, steps=3)
+        self.train_ranks(2, "early-two", *where, steps=6)
+        self.same_checkpoint(6, "early-whole", "early-two")
+
+    def test_what_crosses_is_in_the_summary_and_no_checkpoint_is_written_where_none_is_wanted(self):
+        answer = self.train_ranks(1, "crossed", "sync.method=zero2", "sync.offload=file", "train.precision=bf16",
+                                  "checkpoint.at_end=false", steps=3)
+        crossed, summary = self.summary("crossed")["offloaded"], self.summary("crossed")
+        self.assertEqual(crossed["down"]["bytes_per_step"], 2 * summary["parameters"])
+        self.assertEqual(crossed["up"]["bytes_per_step"], 2 * summary["parameters"])
+        self.assertEqual(crossed["file"]["bytes_read_per_step"], 12 * summary["parameters"])
+        self.assertGreater(crossed["down"]["alone_gb_per_s"], 0)
+        self.assertRegex(answer.stdout + answer.stderr, r"host link, a step: .* GB down at .* GB/s \(.* % of .* alone\)")
+        self.assertFalse(os.path.exists(self.path("crossed/checkpoints")))
 
     def test_the_measured_window_is_in_the_log(self):
         answer = self.train_ranks(1, "auto", *HOST, "sync.prefetch=-1", steps=4)

@@ -85,6 +85,47 @@ TEST_P(Beyond, AreTheBitsOfTheDelayedUpdate) {
   expect_same_bits(run(2, joined(beyond("host", GetParam()), same)), plain, "delayed");
 }
 
+// Updated while backward goes on, from states in three places: the bits and the norms of the update at the end.
+TEST(UpdatedEarly, AreTheBitsOfStage3) {
+  const Overrides places[] = {{"sync.offload=host"},
+                              {"sync.offload=file"},
+                              {"sync.offload=file", "sync.offload_host_mb=0.03"},
+                              {"sync.offload=host", "sync.split_master=true"},
+                              {"sync.offload=host", "sync.offload_params=host"},
+                              {"sync.offload=file", "sync.offload_params=host", "sync.split_master=true"}};
+  for (const int ranks : {1, 2, 3})
+    for (const char* deterministic : {"true", "false"}) {
+      const Overrides same = {"sync.method=zero3", "train.precision=bf16", "train.clip=0", "model.layers=4",
+                              std::string("run.deterministic=") + deterministic};
+      const Seen plain = run(ranks, same);
+      for (const Overrides& place : places)
+        expect_same_bits(run(ranks, joined(joined(same, place), {"sync.update_early=true", "sync.offload_tile=1024"})),
+                         plain, fmt::format("{} ranks, {}, {}", ranks, place.back(), deterministic));
+    }
+}
+
+TEST(UpdatedEarly, AreTheBitsOfStage3WithMicroBatchesAddedUpAndRecomputation) {
+  const Overrides same = {"sync.method=zero3",   "train.precision=bf16",  "train.clip=0",
+                          "train.micro_batch=4", "sync.accumulate=local", "train.recompute=full"};
+  expect_same_bits(run(2, joined(same, {"sync.offload=host", "sync.update_early=true"})), run(2, same), "accumulated");
+}
+
+// Of a unit's size, not of the model's: beside the master copy and the moments the host has a few tiles.
+TEST(UpdatedEarly, KeepsNoGradientsOnTheHost) {
+  Plan plan;
+  plan.steps = 3;
+  plan.overrides = tiny({"sync.method=zero3", "train.precision=bf16", "train.clip=0", "sync.offload=host",
+                         "sync.update_early=true", "sync.offload_tile=1024"});
+  uint64_t gradients = 1, buffers = 0;
+  plan.after = [&](int, int, train::Engine& engine) {
+    gradients = engine.account().use(device::MemoryCategory::gradient, MemoryTier::host).peak;
+    buffers = engine.account().use(device::MemoryCategory::buffer, MemoryTier::host).peak;
+  };
+  train_ranks(plan);
+  EXPECT_EQ(gradients, 0u);
+  EXPECT_EQ(buffers, 4u * 1024 * 2);
+}
+
 struct Crossed {
   uint64_t down = 0, up = 0;
   sync::FileTraffic file;
@@ -251,6 +292,24 @@ TEST(BeyondRefused, WhatDoesNotGoTogether) {
   EXPECT_THAT(refusal(1, beyond("host", "tape")), HasSubstr("file"));
   EXPECT_THAT(refusal(2, joined(beyond("host", "host"), {"sync.direct_access=true"})), HasSubstr("one rank"));
   EXPECT_THAT(refusal(2, joined(beyond("host", "host"), {"sync.quantise=qwz"})), HasSubstr("sync.quantise"));
+}
+
+TEST(BeyondRefused, WhatAnEarlyUpdateCannotDo) {
+  using testing::HasSubstr;
+  const auto early = [](const Overrides& more) {
+    return refusal(1,
+                   joined({"sync.method=zero3", "sync.offload=host", "train.clip=0", "sync.update_early=true"}, more));
+  };
+  EXPECT_EQ(early({}), "(trained)");
+  EXPECT_THAT(early({"train.clip=1"}), HasSubstr("0 is wanted with sync.update_early"));
+  EXPECT_THAT(early({"sync.method=zero2"}), HasSubstr("zero3"));
+  EXPECT_THAT(early({"sync.offload=none"}), HasSubstr("zero3 and sync.offload"));
+  EXPECT_THAT(early({"sync.offload_params=file"}), HasSubstr("none or host"));
+  EXPECT_THAT(early({"train.precision=fp16"}), HasSubstr("bf16"));
+  EXPECT_THAT(early({"sync.delay_update=1"}), HasSubstr("early or late"));
+  EXPECT_THAT(early({"train.micro_batch=4"}), HasSubstr("sync.accumulate"));
+  EXPECT_THAT(early({"sync.split_master=true", "train.precision=fp32"}), HasSubstr("sync.split_master"));
+  EXPECT_THAT(refusal(1, {"sync.method=zero2", "sync.offload=host", "sync.offload_host_mb=1"}), HasSubstr("file"));
 }
 
 // Not even one layer; one layer but not the batch's activations: the numbers, and one that does.

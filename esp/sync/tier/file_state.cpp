@@ -1,6 +1,9 @@
-// State in a file, streamed through three tiles of the host's memory: while tile i is updated, i + 1 is being read and
-// i − 1 being written. In the file the slots of a tile lie one after the other, tile after tile, so that a tile is one
-// sequential transfer.
+// State in a file, streamed through three tiles of the host's memory: while one tile is updated, the next of the order
+// is being read and the one before being written. In the file the slots of a tile lie one after the other, tile after
+// tile, so that a tile is one sequential transfer.
+//
+// Where the host has memory for a part of the state, that many tiles stay in it for good, spread evenly among the
+// others: the disk works on while they are updated.
 #include <array>
 #include <cstring>
 #include <optional>
@@ -8,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/sync/tier/file_store.h"
 #include "esp/sync/tier/state_tier.h"
@@ -27,108 +31,182 @@ class FileState final : public StateTier {
   FileState(const StateShape& shape, const FileOptions& options)
       : shape_(shape),
         plan_(*shape.plan),
-        // Every tile but the last has the size of the largest.
-        tile_bytes_(bytes_of(plan_.largest)),
-        memory_(shape.host->account(), kNumBuffers * tile_bytes_ + kBlockBytes,
-                {.category = device::MemoryCategory::buffer, .huge_pages = true, .zero = true}) {
-    uint64_t bytes = kBlockBytes;  // a rank that owns nothing still has its file
-    if (!plan_.tiles.empty()) bytes = (plan_.tiles.size() - 1) * tile_bytes_ + bytes_of(plan_.tiles.back().count());
-    store_ = make_store(options, bytes);
+        buffer_bytes_(bytes_of(plan_.largest)),
+        memory_(shape.host->account(), kNumBuffers * buffer_bytes_ + kBlockBytes,
+                {.category = device::MemoryCategory::buffer, .huge_pages = true, .zero = true}),
+        resident_(place(shape)) {
     // The stride of the buffers is a whole number of blocks: aligning the first aligns all.
-    first_ = memory_.data() + (round_up(reinterpret_cast<uintptr_t>(memory_.data()), kBlockBytes) -
-                               reinterpret_cast<uintptr_t>(memory_.data()));
-    at_.resize(shape.num_slots);
+    first_ = aligned(memory_.data());
+    store_ = make_store(options, std::max<uint64_t>(file_bytes_, kBlockBytes));
+    at_.resize(shape.slots.size());
   }
+  ~FileState() override { abandon(); }
 
-  void sweep(Access access, const Visit& visit) override;
+  size_t num_tiles() const override { return plan_.tiles.size(); }
+  void begin(Access access, std::vector<size_t> order) override;
+  void visit_next(size_t num, const Visit& visit) override;
+  void end() override;
   std::vector<tensor::Tensor> gather() override;
   void scatter(std::span<const tensor::Tensor> slots) override;
   FileTraffic traffic() const override { return traffic_; }
   std::vector<std::string> notes() const override { return store_->notes(); }
 
  private:
-  size_t slot_bytes(int64_t count) const { return static_cast<size_t>(count) * size_of(shape_.type); }
-  size_t slot_stride(int64_t count) const { return round_up(slot_bytes(count), kSlotAlignment); }
-  size_t bytes_of(int64_t count) const { return round_up(shape_.num_slots * slot_stride(count), kBlockBytes); }
-  std::span<std::byte> buffer(size_t tile) const {
-    return {first_ + tile % kNumBuffers * tile_bytes_, bytes_of(plan_.tiles[tile].count())};
+  // Where a tile lies: in the file, or in memory.
+  struct Place {
+    bool resident = false;
+    uint64_t at = 0;  // bytes from the file's beginning, or from that of the memory
+  };
+  static std::byte* aligned(std::byte* data) {
+    const auto at = reinterpret_cast<uintptr_t>(data);
+    return data + (round_up(at, kBlockBytes) - at);
   }
+  size_t slot_bytes(size_t slot, int64_t count) const {
+    return static_cast<size_t>(count) * size_of(shape_.slots[slot]);
+  }
+  // Where a slot begins in its tile; of the one after the last: how long they are.
+  size_t slot_at(size_t slot, int64_t count) const {
+    size_t at = 0;
+    for (size_t i = 0; i < slot; ++i) at += round_up(slot_bytes(i, count), kSlotAlignment);
+    return at;
+  }
+  size_t bytes_of(int64_t count) const { return round_up(slot_at(shape_.slots.size(), count), kBlockBytes); }
+  uint64_t payload_of(size_t tile) const {
+    uint64_t sum = 0;
+    for (size_t slot = 0; slot < shape_.slots.size(); ++slot) sum += slot_bytes(slot, plan_.tiles[tile].count());
+    return sum;
+  }
+  size_t tile_bytes(size_t tile) const { return bytes_of(plan_.tiles[tile].count()); }
+  std::span<std::byte> buffer(size_t passing) const {  // of a tile of the file
+    return {first_ + passing % kNumBuffers * buffer_bytes_, tile_bytes(passing_[passing])};
+  }
+  device::HostBuffer place(const StateShape& shape);
   std::unique_ptr<FileStore> make_store(const FileOptions& options, uint64_t bytes) const;
-  void begin_read(size_t tile);
-  void begin_write(size_t tile);
-  void end(std::optional<FileStore::Ticket>& ticket);
+  void read_ahead();
+  void begin_write(size_t passing);
+  void finish(std::optional<FileStore::Ticket>& ticket);
   void abandon() noexcept;
 
   const StateShape shape_;
   const TilePlan& plan_;
-  const size_t tile_bytes_;
+  const size_t buffer_bytes_;
   const device::HostBuffer memory_;
+  std::vector<Place> places_;  // by tile
+  uint64_t file_bytes_ = 0;
+  const device::HostBuffer resident_;
   std::unique_ptr<FileStore> store_;
   std::byte* first_ = nullptr;
   std::vector<std::byte*> at_;
+  Access access_ = Access::read;
+  std::vector<size_t> order_, passing_;                // tiles to visit; those of them that lie in the file
+  size_t next_ = 0, next_passing_ = 0, num_read_ = 0;  // in order_, in passing_; of passing_, begun
   std::array<std::optional<FileStore::Ticket>, kNumBuffers> reads_, writes_;  // under way, by buffer
   FileTraffic traffic_;
 };
+
+// Of the bytes seen so far the host's share is always as large as it may be, so neither kind comes in long runs.
+device::HostBuffer FileState::place(const StateShape& shape) {
+  uint64_t total = 0, resident = 0;
+  for (size_t tile = 0; tile < plan_.tiles.size(); ++tile) total += tile_bytes(tile);
+  const uint64_t room = std::min(shape.host_bytes, total);
+  const double share = total > 0 ? static_cast<double>(room) / static_cast<double>(total) : 0;
+  uint64_t seen = 0;
+  for (size_t tile = 0; tile < plan_.tiles.size(); ++tile) {
+    const uint64_t bytes = tile_bytes(tile);
+    seen += bytes;
+    const bool stays = resident + bytes <= room && (room == total || static_cast<double>(resident + bytes) <=
+                                                                         share * static_cast<double>(seen) + 1);
+    places_.push_back({stays, stays ? resident : file_bytes_});
+    (stays ? resident : file_bytes_) += bytes;
+  }
+  return device::HostBuffer(shape.host->account(), resident,
+                            {.category = device::MemoryCategory::optimizer, .huge_pages = true});
+}
 
 std::unique_ptr<FileStore> FileState::make_store(const FileOptions& options, uint64_t bytes) const {
   try {
     return std::make_unique<FileStore>(shape_.host->account(), options, "optimizer", bytes);
   } catch (const IoError& error) {
-    const size_t each = shape_.num_slots * size_of(shape_.type);
+    size_t each = 0;
+    for (const DType type : shape_.slots) each += size_of(type);
     throw IoError(fmt::format("{} (optimizer state of {} elements, {} bytes each; more ranks or a larger disk)",
                               error.what(), plan_.count, each));
   }
 }
 
-void FileState::begin_read(size_t tile) {
-  const std::span<std::byte> into = buffer(tile);
-  reads_[tile % kNumBuffers] = store_->read(tile * tile_bytes_, into);
-  const uint64_t payload = shape_.num_slots * slot_bytes(plan_.tiles[tile].count());
-  traffic_.read += payload;
-  traffic_.padding_read += into.size() - payload;
+void FileState::begin(Access access, std::vector<size_t> order) {
+  abandon();
+  access_ = access;
+  order_ = std::move(order);
+  passing_.clear();
+  for (const size_t tile : order_)
+    if (!places_[tile].resident) passing_.push_back(tile);
+  next_ = next_passing_ = num_read_ = 0;
+  read_ahead();
 }
 
-void FileState::begin_write(size_t tile) {
-  const std::span<std::byte> from = buffer(tile);
-  writes_[tile % kNumBuffers] = store_->write(tile * tile_bytes_, from);
-  const uint64_t payload = shape_.num_slots * slot_bytes(plan_.tiles[tile].count());
+// The tile that is visited next and the one after it; the third buffer is being written meanwhile.
+void FileState::read_ahead() {
+  if (access_ == Access::write) return;
+  for (; num_read_ < std::min(next_passing_ + kNumBuffers - 1, passing_.size()); ++num_read_) {
+    const size_t mine = num_read_ % kNumBuffers, tile = passing_[num_read_];
+    finish(writes_[mine]);
+    const std::span<std::byte> into = buffer(num_read_);
+    reads_[mine] = store_->read(places_[tile].at, into);
+    const uint64_t payload = payload_of(tile);
+    traffic_.read += payload;
+    traffic_.padding_read += into.size() - payload;
+  }
+}
+
+void FileState::begin_write(size_t passing) {
+  const std::span<std::byte> from = buffer(passing);
+  const size_t tile = passing_[passing];
+  writes_[passing % kNumBuffers] = store_->write(places_[tile].at, from);
+  const uint64_t payload = payload_of(tile);
   traffic_.written += payload;
   traffic_.padding_written += from.size() - payload;
 }
 
-void FileState::end(std::optional<FileStore::Ticket>& ticket) {
+void FileState::finish(std::optional<FileStore::Ticket>& ticket) {
   if (ticket) store_->wait(*std::exchange(ticket, std::nullopt));
 }
 
-// After an error the buffers must be free of transfers before anyone touches them again.
+// Buffers must be free of transfers before anyone touches them again, after an error and where an order is given up.
 void FileState::abandon() noexcept {
   for (auto* tickets : {&reads_, &writes_})
     for (auto& ticket : *tickets) try {
-        end(ticket);
+        finish(ticket);
       } catch (const Error&) {
         // The first error is already on its way.
       }
 }
 
-void FileState::sweep(Access access, const Visit& visit) try {
-  const bool reads = access != Access::write, writes = access != Access::read;
-  const size_t num_tiles = plan_.tiles.size();
-  for (size_t tile = 0; reads && tile < std::min(num_tiles, kNumBuffers - 1); ++tile) begin_read(tile);
-  for (size_t tile = 0; tile < num_tiles; ++tile) {
-    const size_t mine = tile % kNumBuffers, next = (tile + kNumBuffers - 1) % kNumBuffers;
-    if (reads) end(reads_[mine]);
-    if (!reads) end(writes_[mine]);
-    for (size_t slot = 0; slot < at_.size(); ++slot)
-      at_[slot] = buffer(tile).data() + slot * slot_stride(plan_.tiles[tile].count());
-    visit(plan_.tiles[tile], at_);
-    if (writes) begin_write(tile);
-    // The buffer of the tile before this one takes the tile after the next.
-    if (reads && tile + kNumBuffers - 1 < num_tiles) {
-      end(writes_[next]);
-      begin_read(tile + kNumBuffers - 1);
+void FileState::visit_next(size_t num, const Visit& visit) try {
+  ESP_CHECK(next_ + num <= order_.size(), "{} tiles from {} on of {}", num, next_, order_.size());
+  for (const size_t end = next_ + num; next_ < end; ++next_) {
+    const size_t tile = order_[next_];
+    const bool resident = places_[tile].resident;
+    const size_t passing = next_passing_;
+    if (!resident) {
+      finish(reads_[passing % kNumBuffers]);
+      finish(writes_[passing % kNumBuffers]);  // where nothing is read
     }
+    std::byte* const data = resident ? resident_.data() + places_[tile].at : buffer(passing).data();
+    for (size_t slot = 0; slot < at_.size(); ++slot) at_[slot] = data + slot_at(slot, plan_.tiles[tile].count());
+    visit(plan_.tiles[tile], at_);
+    if (resident) continue;
+    if (access_ != Access::read) begin_write(passing);
+    ++next_passing_;
+    read_ahead();
   }
-  for (auto& ticket : writes_) end(ticket);
+} catch (...) {
+  abandon();
+  throw;
+}
+
+void FileState::end() try {
+  for (auto& ticket : writes_) finish(ticket);
 } catch (...) {
   abandon();
   throw;
@@ -136,11 +214,12 @@ void FileState::sweep(Access access, const Visit& visit) try {
 
 std::vector<tensor::Tensor> FileState::gather() {
   std::vector<tensor::Tensor> slots;
-  for (size_t slot = 0; slot < shape_.num_slots; ++slot)
-    slots.emplace_back(*shape_.host, tensor::Shape{plan_.count}, shape_.type, device::MemoryCategory::optimizer);
+  for (const DType type : shape_.slots)
+    slots.emplace_back(*shape_.host, tensor::Shape{plan_.count}, type, device::MemoryCategory::optimizer);
   sweep(Access::read, [&](const TilePlan::Tile& tile, std::span<std::byte* const> from) {
     for (size_t slot = 0; slot < slots.size(); ++slot)
-      std::memcpy(slots[slot].as<std::byte>() + slot_bytes(tile.begin), from[slot], slot_bytes(tile.count()));
+      std::memcpy(slots[slot].as<std::byte>() + slot_bytes(slot, tile.begin), from[slot],
+                  slot_bytes(slot, tile.count()));
   });
   return slots;
 }
@@ -148,7 +227,7 @@ std::vector<tensor::Tensor> FileState::gather() {
 void FileState::scatter(std::span<const tensor::Tensor> slots) {
   sweep(Access::write, [&](const TilePlan::Tile& tile, std::span<std::byte* const> to) {
     for (size_t slot = 0; slot < slots.size(); ++slot)
-      std::memcpy(to[slot], slots[slot].as<std::byte>() + slot_bytes(tile.begin), slot_bytes(tile.count()));
+      std::memcpy(to[slot], slots[slot].as<std::byte>() + slot_bytes(slot, tile.begin), slot_bytes(slot, tile.count()));
   });
 }
 

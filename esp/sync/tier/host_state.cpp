@@ -1,4 +1,9 @@
 // The table of placements, and the one in the host's memory.
+#include <deque>
+#include <numeric>
+#include <utility>
+
+#include "esp/base/check.h"
 #include "esp/base/table.h"
 #include "esp/sync/tier/state_tier.h"
 
@@ -7,27 +12,45 @@ namespace {
 
 class HostState final : public StateTier {
  public:
-  explicit HostState(const StateShape& shape) : plan_(*shape.plan), element_bytes_(size_of(shape.type)) {
-    for (size_t slot = 0; slot < shape.num_slots; ++slot)
-      slots_.emplace_back(*shape.host, tensor::Shape{plan_.count}, shape.type, device::MemoryCategory::optimizer);
-    at_.resize(shape.num_slots);
+  explicit HostState(const StateShape& shape) : plan_(*shape.plan) {
+    // The host's threads alone touch it: memory that no GPU copies from need not be pinned.
+    for (const DType type : shape.slots) {
+      const device::HostBuffer& memory =
+          memory_.emplace_back(shape.host->account(), static_cast<size_t>(plan_.count) * size_of(type),
+                               device::AllocateOptions{.category = device::MemoryCategory::optimizer,
+                                                       .tier = device::MemoryTier::host,
+                                                       .huge_pages = true,
+                                                       .zero = false});
+      slots_.push_back(tensor::Tensor::over(memory.data(), {plan_.count}, type));
+    }
+    at_.resize(shape.slots.size());
   }
 
-  void sweep(Access, const Visit& visit) override {
-    for (const TilePlan::Tile& tile : plan_.tiles) {
+  void begin(Access, std::vector<size_t> order) override {
+    order_ = std::move(order);
+    next_ = 0;
+  }
+  void visit_next(size_t num, const Visit& visit) override {
+    ESP_CHECK(next_ + num <= order_.size(), "{} tiles from {} on of {}", num, next_, order_.size());
+    for (const size_t end = next_ + num; next_ < end; ++next_) {
+      const TilePlan::Tile& tile = plan_.tiles[order_[next_]];
       for (size_t slot = 0; slot < slots_.size(); ++slot)
-        at_[slot] = slots_[slot].as<std::byte>() + static_cast<size_t>(tile.begin) * element_bytes_;
+        at_[slot] = slots_[slot].as<std::byte>() + static_cast<size_t>(tile.begin) * size_of(slots_[slot].dtype());
       visit(tile, at_);
     }
   }
+  void end() override {}
+  size_t num_tiles() const override { return plan_.tiles.size(); }
   std::vector<tensor::Tensor> gather() override { return slots_; }
   void scatter(std::span<const tensor::Tensor>) override {}  // they are the state itself
 
  private:
   const TilePlan& plan_;
-  const size_t element_bytes_;
+  std::deque<device::HostBuffer> memory_;
   std::vector<tensor::Tensor> slots_;
   std::vector<std::byte*> at_;
+  std::vector<size_t> order_;
+  size_t next_ = 0;
 };
 
 struct Row {
@@ -37,6 +60,15 @@ struct Row {
 constexpr Row kPlacements[] = {{"host", make_host_state}, {"file", make_file_state}};
 
 }  // namespace
+
+void StateTier::sweep(Access access, const Visit& visit) {
+  std::vector<size_t> order(num_tiles());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const size_t num = order.size();
+  begin(access, std::move(order));
+  visit_next(num, visit);
+  end();
+}
 
 std::unique_ptr<StateTier> make_host_state(const StateShape& shape, const FileOptions&) {
   return std::make_unique<HostState>(shape);

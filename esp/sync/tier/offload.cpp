@@ -17,6 +17,18 @@ void Offload::take(size_t owned, int64_t first, const tensor::Tensor& piece, boo
   optimizer_->take_gradient(owned, first, piece, add);
 }
 
+FileTraffic Offload::file_traffic() const {
+  FileTraffic sum = optimizer_ ? optimizer_->file_traffic() : FileTraffic();
+  if (values_) {
+    const FileTraffic values = values_->traffic();
+    sum.read += values.read;
+    sum.written += values.written;
+    sum.padding_read += values.padding_read;
+    sum.padding_written += values.padding_written;
+  }
+  return sum;
+}
+
 tensor::Tensor Offload::taken(size_t owned) {
   return optimizer_->gradient(owned);
 }

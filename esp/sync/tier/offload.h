@@ -25,9 +25,13 @@ class Offload final : public GradientSink {
                                                      const nn::ParameterList& parameters, const device::Stream& stream,
                                                      std::vector<optim::Owned> owned, const TierOptions& tier);
 
+  // Of an optimizer that updates as gradients come, before they do.
+  void open_step(double lr, double grad_scale) { optimizer_->open_step(lr, grad_scale); }
   void take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) override;
   tensor::Tensor taken(size_t owned) override;
 
+  // Between the files and memory, of states and values.
+  FileTraffic file_traffic() const;
   const FileOptions& files() const { return files_; }
   device::Pool& host() { return host_; }
   device::HostLink& link() { return link_; }

@@ -8,6 +8,7 @@
 
 #include "esp/base/error.h"
 #include "esp/kernel/elementwise.h"
+#include "esp/kernel/halves.h"
 
 namespace esp::sync {
 namespace {
@@ -27,6 +28,10 @@ const TierOptions& checked(const TierOptions& options) {
   if (options.tile < 1) throw UsageError(fmt::format("optimizer tiles of {} elements: 1 at least", options.tile));
   if (options.delay_after < 0) throw UsageError(fmt::format("delay_after = {}: 0 for never", options.delay_after));
   if (options.host_threads < 1) throw UsageError(fmt::format("host_threads = {}: 1 at least", options.host_threads));
+  if (options.early && options.delay_after > 0)
+    throw UsageError("an update is early or delayed: delay_after = 0 is wanted with early");
+  if (options.split_master && !options.early)
+    throw UsageError("a split master copy meets its values in an early update: early is wanted with it");
   return options;
 }
 
@@ -42,15 +47,34 @@ OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const 
       options_(checked(options)),
       owned_(std::move(owned)),
       type_(storage_of(owned_)),
-      plan_(plan_tiles(parameters, owned_, options.tile)),
-      taken_(host, {plan_.count}, type_, device::MemoryCategory::gradient),
+      plan_(plan_tiles(parameters, owned_, options.tile, options.early)),
+      taken_(options.early ? tensor::Tensor()
+                           : tensor::Tensor(host, {plan_.count}, type_, device::MemoryCategory::gradient)),
       updating_(taken_),
       covered_(owned_.size()),
       copies_("esp-up") {
-  state_ = make_state_tier(options.placement,
-                           {&plan_, 1 + rule_->slots().size(), tensor::accumulation_type(type_), &host}, options.file);
-  if (options.delay_after > 0) {
-    updating_ = tensor::Tensor(host, {plan_.count}, type_, device::MemoryCategory::gradient);
+  if (options.split_master && type_ != DType::bf16)
+    throw UsageError(fmt::format("values of {} are no half of a master copy: bf16 is wanted with it", name_of(type_)));
+  std::vector<DType> slots(1 + rule_->slots().size(), tensor::accumulation_type(type_));
+  if (options.split_master) slots[0] = DType::i16;
+  state_ = make_state_tier(options.placement, {&plan_, options.host_bytes, std::move(slots), &host}, options.file);
+  if (options.delay_after > 0) updating_ = tensor::Tensor(host, {plan_.count}, type_, device::MemoryCategory::gradient);
+  if (options.early) {
+    const int64_t arrays = options.split_master ? 2 : 1;
+    stages_ = tensor::Tensor(host, {arrays * static_cast<int64_t>(kNumStages) * plan_.largest}, type_,
+                             device::MemoryCategory::buffer);
+    if (options.split_master)
+      master_ = tensor::Tensor(host, {plan_.largest}, DType::f32, device::MemoryCategory::buffer);
+    size_t tile = 0;
+    for (size_t range = 0; range <= owned_.size(); ++range) {
+      const int64_t begin = range < owned_.size() ? plan_.begins[range] : plan_.count;
+      while (tile < plan_.tiles.size() && plan_.tiles[tile].begin < begin) ++tile;
+      first_tiles_.push_back(tile);
+    }
+    for (size_t range = owned_.size(); range-- > 0;) walk_.push_back(range);
+    downs_ = std::make_unique<Lane>("esp-down");
+  }
+  if (options.delay_after > 0 || options.early) {
     if (options.host_threads > 1)
       host_threads_ = std::make_unique<device::ThreadPool>(static_cast<int>(options.host_threads));
     updates_ = std::make_unique<Lane>("esp-update");
@@ -67,6 +91,11 @@ void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor
   const Span span{first, first + piece.count()};
   ESP_CHECK(piece.dtype() == type_ && first >= 0 && span.end <= of.end - of.begin, "[{}, {}) of [{}, {})", first,
             span.end, of.begin, of.end);
+  if (options_.early) {
+    ESP_CHECK(!add && piece.count() == of.end - of.begin, "[{}, {}) of [{}, {}) by itself, updated early", first,
+              span.end, of.begin, of.end);
+    return take_early(range, piece);
+  }
   std::byte* const place = at(taken_, plan_.begins[range] + first);
   if (add) {
     const tensor::Tensor term(host_, {piece.count()}, type_, device::MemoryCategory::buffer);
@@ -85,11 +114,13 @@ void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor
 }
 
 tensor::Tensor OffloadedOptimizer::gradient(size_t range) const {
+  ESP_CHECK(!options_.early, "gradients that are used as they come are kept nowhere");
   const optim::Range& of = owned_[range].range;
   return taken_.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin);
 }
 
 void OffloadedOptimizer::drop_gradients() {
+  ESP_CHECK(seen_.empty(), "gradients that are used as they come cannot be dropped");
   for (auto& spans : covered_) spans.clear();
 }
 
@@ -105,10 +136,145 @@ void OffloadedOptimizer::collect() {
 }
 
 void OffloadedOptimizer::settle() {
-  if (updates_) updates_->wait(Deadline::after_ms(options_.timeout_s * 1000));
+  if (updates_) updates_->wait(in_time());
+}
+
+void OffloadedOptimizer::open_step(double lr, double grad_scale) {
+  ESP_CHECK(options_.early && !open_, "a step is opened once, where updates are early");
+  settle();
+  release_states();
+  open_ = true;
+  now_ = {lr, grad_scale, num_steps_ + 1, false};
+  opened_ = Work::pending();
+  updates_->post([this, work = opened_] {
+    try {
+      state_->begin(StateTier::Access::update, tiles_of(walk_));
+      work.complete();
+    } catch (...) {
+      work.fail(std::current_exception());
+    }
+  });
+}
+
+std::vector<size_t> OffloadedOptimizer::tiles_of(std::span<const size_t> ranges) const {
+  std::vector<size_t> tiles;
+  for (const size_t range : ranges)
+    for (size_t tile = first_tiles_[range]; tile < first_tiles_[range + 1]; ++tile) tiles.push_back(tile);
+  return tiles;
+}
+
+// The piece stays with this thread until it was copied: were another to drop the last handle, memory would come back at
+// any moment.
+void OffloadedOptimizer::take_early(size_t range, const tensor::Tensor& piece) {
+  ESP_CHECK(open_, "no step was opened for range {}", range);
+  wait_for_coming(kMostComing);
+  auto there = std::make_shared<device::GpuEvent>(stream_.device);
+  there->record(stream_);
+  const Work done = Work::pending();
+  coming_.push_back(Coming{done, piece});
+  updates_->post([this, range, from = static_cast<const std::byte*>(piece.data()), there, done] {
+    try {
+      opened_.wait(Deadline::after_ms(0));
+      walk_to(range);
+      update_range(range, from, there);
+      done.complete();
+    } catch (...) {
+      done.fail(std::current_exception());
+    }
+  });
+}
+
+void OffloadedOptimizer::wait_for_coming(size_t most) {
+  while (coming_.size() > most) {
+    coming_.front().done.wait(in_time());
+    coming_.pop_front();
+  }
+}
+
+// Gradients that come in another order than before change the order of what is read ahead.
+void OffloadedOptimizer::walk_to(size_t range) {
+  const size_t at = seen_.size();
+  ESP_CHECK(std::find(seen_.begin(), seen_.end(), range) == seen_.end(), "range {} came twice in a step", range);
+  if (walk_[at] != range) {
+    const auto from = walk_.begin() + static_cast<std::ptrdiff_t>(at);
+    std::rotate(from, std::find(from, walk_.end(), range), std::find(from, walk_.end(), range) + 1);
+    state_->end();
+    state_->begin(StateTier::Access::update, tiles_of(std::span(walk_).subspan(at)));
+  }
+  seen_.push_back(range);
+}
+
+// On the update thread: tiles come down ahead of it, and their values go up behind it.
+void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
+                                      const std::shared_ptr<device::GpuEvent>& there) {
+  const size_t first = first_tiles_[range], num = first_tiles_[range + 1] - first, stage = next_stage_;
+  const auto place = [&](size_t i) {
+    return at(stages_, static_cast<int64_t>((stage + i) % kNumStages) * plan_.largest);
+  };
+  const auto values_place = [&](size_t i) {
+    return place(i) + bytes(static_cast<int64_t>(kNumStages) * plan_.largest);
+  };
+  std::vector<Work> falling(num);
+  const auto fall = [&](size_t i) {
+    const TilePlan::Tile& tile = plan_.tiles[first + i];
+    falling[i] = Work::pending();
+    downs_->post([this, &tile, to = place(i), values = values_place(i),
+                  from = piece + bytes(tile.begin - plan_.begins[range]), risen = rising_[(stage + i) % kNumStages],
+                  there, work = falling[i]] {
+      try {
+        risen.wait(in_time());
+        if (options_.split_master) fetch_values(tile.segments[0], values, beside());
+        link_.down(to, from, bytes(tile.count()), beside(), there.get());
+        work.complete();
+      } catch (...) {
+        work.fail(std::current_exception());
+      }
+    });
+  };
+  const device::Stream host{.device = {}, .pool = host_threads_.get(), .queue = nullptr};
+  size_t i = 0;
+  try {
+    for (size_t ahead = 0; ahead < std::min(num, kNumStages - 1); ++ahead) fall(ahead);
+    state_->visit_next(num, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
+      falling[i].wait(in_time());
+      update_tile(tile, slots, place(i), values_place(i), now_, host);
+      const Work risen = rising_[(stage + i) % kNumStages] = Work::pending();
+      copies_.post([this, &tile, values = place(i), risen] {
+        try {
+          send_up(tile, values, beside());
+          risen.complete();
+        } catch (...) {
+          risen.fail(std::current_exception());
+        }
+      });
+      if (i + kNumStages - 1 < num) fall(i + kNumStages - 1);
+      ++i;
+    });
+  } catch (...) {
+    // What is still coming down must be over before its memory is anyone else's.
+    try {
+      downs_->wait(in_time());
+    } catch (const Error&) {
+      // The first error is already on its way.
+    }
+    throw;
+  }
+  next_stage_ = (stage + num) % kNumStages;
 }
 
 void OffloadedOptimizer::step(double lr, double grad_scale) {
+  if (options_.early) {
+    ESP_CHECK(open_ && lr == now_.lr && grad_scale == now_.grad_scale, "a step of {} and {} was not opened", lr,
+              grad_scale);
+    wait_for_coming(0);
+    ESP_CHECK(seen_.size() == owned_.size(), "{} of {} ranges had gradients", seen_.size(), owned_.size());
+    for (const Work& risen : rising_) risen.wait(in_time());
+    state_->end();
+    seen_.clear();
+    open_ = false;
+    ++num_steps_;
+    return;
+  }
   collect();
   release_states();
   settle();
@@ -127,25 +293,27 @@ void OffloadedOptimizer::step(double lr, double grad_scale) {
 
 void OffloadedOptimizer::update(const optim::UpdateStep& step, const device::Stream& stream, bool install) {
   state_->sweep(StateTier::Access::update, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-    update_tile(tile, slots, step, stream);
-    if (install)
-      copies_.post([this, &tile] { send_up(tile, {.device = stream_.device, .pool = nullptr, .queue = nullptr}); });
+    update_tile(tile, slots, at(updating_, tile.begin), nullptr, step, stream);
+    if (install) copies_.post([this, &tile] { send_up(tile, at(updating_, tile.begin), beside()); });
   });
-  if (install) copies_.wait(Deadline::after_ms(options_.timeout_s * 1000));
+  if (install) copies_.wait(in_time());
 }
 
-void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots,
-                                     optim::UpdateStep step, const device::Stream& stream) {
+void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, std::byte* tile_at,
+                                     const std::byte* values, optim::UpdateStep step, const device::Stream& stream) {
   const DType master_type = tensor::accumulation_type(type_);
+  auto* const lower = reinterpret_cast<uint16_t*>(slots[0]);
+  std::byte* const master = options_.split_master ? master_.as<std::byte>() : slots[0];
+  if (options_.split_master) kernel::join_halves(master_.as<float>(), values, lower, tile.count(), stream);
   for (const TilePlan::Run& run : tile.runs) {
     const size_t skip = static_cast<size_t>(run.begin - tile.begin) * size_of(master_type);
-    std::byte* const both = at(updating_, run.begin);  // a gradient before, a value after
+    std::byte* const both = tile_at + bytes(run.begin - tile.begin);
     if (!run.updated) {
-      kernel::cast(both, type_, slots[0] + skip, master_type, run.end - run.begin, stream);
+      kernel::cast(both, type_, master + skip, master_type, run.end - run.begin, stream);
       continue;
     }
     kernel::StepBuffers buffers;
-    buffers.master = slots[0] + skip;
+    buffers.master = master + skip;
     buffers.weights = both;
     buffers.grad = both;
     for (size_t i = 0; i < rule_->slots().size(); ++i)
@@ -155,11 +323,12 @@ void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::
     step.decay = run.decay;
     rule_->update(buffers, step, stream);
   }
+  if (options_.split_master) kernel::split_halves(lower, master_.as<float>(), tile.count(), stream);
 }
 
-void OffloadedOptimizer::send_up(const TilePlan::Tile& tile, const device::Stream& stream) {
+void OffloadedOptimizer::send_up(const TilePlan::Tile& tile, std::byte* values, const device::Stream& stream) {
   for (const TilePlan::Segment& segment : tile.segments) {
-    std::byte* const from = at(updating_, segment.begin);
+    std::byte* const from = values + bytes(segment.begin - tile.begin);
     const size_t size = bytes(segment.end - segment.begin);
     if (options_.values) {
       options_.values->write(static_cast<size_t>(owned_[segment.range].range.unit), segment.first, {from, size});
@@ -169,12 +338,15 @@ void OffloadedOptimizer::send_up(const TilePlan::Tile& tile, const device::Strea
   }
 }
 
-// The values as they are, over what updating_ holds.
-void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment) {
-  std::byte* const to = at(updating_, segment.begin);
+std::byte* OffloadedOptimizer::place_of(const TilePlan::Tile& tile) const {
+  return options_.early ? at(stages_, 0) : at(updating_, tile.begin);
+}
+
+// The values as they are.
+void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment, std::byte* to, const device::Stream& stream) {
   const int64_t count = segment.end - segment.begin;
   const optim::Owned& owned = owned_[segment.range];
-  if (!options_.values) return link_.down(to, at(owned.values, segment.first), bytes(count), stream_);
+  if (!options_.values) return link_.down(to, at(owned.values, segment.first), bytes(count), stream);
   const auto unit = static_cast<size_t>(owned.range.unit);
   std::memcpy(to, options_.values->bring(unit) + bytes(segment.first), bytes(count));
   if (segment.first + count == owned.range.end - owned.range.begin) options_.values->release(unit);
@@ -182,23 +354,30 @@ void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment) {
 
 // The values of the last delayed update, which the device may have now that it has computed with the old ones.
 void OffloadedOptimizer::install_ahead() {
+  ESP_CHECK(!options_.early);
   if (ahead_ == Ahead::master)
     state_->sweep(StateTier::Access::read, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
       kernel::cast(at(updating_, tile.begin), type_, slots[0], tensor::accumulation_type(type_), tile.count(),
                    device::host_side(stream_));
     });
   if (ahead_ != Ahead::none)
-    for (const TilePlan::Tile& tile : plan_.tiles) send_up(tile, stream_);
+    for (const TilePlan::Tile& tile : plan_.tiles) send_up(tile, place_of(tile), stream_);
 }
 
 void OffloadedOptimizer::fill_master(StateTier::Access access) {
-  const size_t element = size_of(tensor::accumulation_type(type_));
+  const DType master_type = tensor::accumulation_type(type_);
   state_->sweep(access, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-    for (const TilePlan::Segment& segment : tile.segments) fetch_values(segment);
-    kernel::cast(slots[0], tensor::accumulation_type(type_), at(updating_, tile.begin), type_, tile.count(),
-                 device::host_side(stream_));
+    std::byte* const values = place_of(tile);
+    if (options_.split_master) {  // the values are all there is of it
+      kernel::fill(slots[0], 0, tile.count(), DType::bf16, device::host_side(stream_));
+    } else {
+      for (const TilePlan::Segment& segment : tile.segments)
+        fetch_values(segment, values + bytes(segment.begin - tile.begin), stream_);
+      kernel::cast(slots[0], master_type, values, type_, tile.count(), device::host_side(stream_));
+    }
     if (access == StateTier::Access::write)
-      for (std::byte* slot : slots.subspan(1)) std::memset(slot, 0, static_cast<size_t>(tile.count()) * element);
+      for (std::byte* slot : slots.subspan(1))
+        kernel::fill(slot, 0, tile.count(), master_type, device::host_side(stream_));
   });
 }
 
@@ -220,12 +399,13 @@ std::span<optim::State> OffloadedOptimizer::states() {
   settle();
   if (!states_.empty()) return states_;
   gathered_ = state_->gather();
+  if (options_.split_master) join_states();
   for (size_t range = 0; range < owned_.size(); ++range) {
     const optim::Range& of = owned_[range].range;
     const auto show = [&](std::string_view slot, const tensor::Tensor& flat) {
       states_.push_back({slot, of, flat.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin)});
     };
-    if (shows_master()) show("master", gathered_[0]);
+    if (shows_master()) show("master", options_.split_master ? gathered_.back() : gathered_[0]);
     for (size_t i = 0; i < rule_->slots().size(); ++i) show(rule_->slots()[i], gathered_[i + 1]);
   }
   return states_;
@@ -233,11 +413,38 @@ std::span<optim::State> OffloadedOptimizer::states() {
 
 void OffloadedOptimizer::states_restored() {
   settle();
+  if (!states_.empty() && options_.split_master) split_states();
   if (!states_.empty()) state_->scatter(gathered_);
   release_states();
   drop_gradients();
   if (!shows_master()) fill_master(StateTier::Access::update);
   ahead_ = shows_master() ? Ahead::master : Ahead::none;
+}
+
+// The master copy whole, after what is kept of it and the moments.
+void OffloadedOptimizer::join_states() {
+  const device::Stream host = device::host_side(stream_);
+  const tensor::Tensor whole(host_, {plan_.count}, DType::f32, device::MemoryCategory::optimizer);
+  for (const TilePlan::Tile& tile : plan_.tiles) {
+    fetch_values(tile.segments[0], place_of(tile), stream_);
+    kernel::join_halves(whole.as<float>() + tile.begin, place_of(tile),
+                        reinterpret_cast<const uint16_t*>(gathered_[0].as<int16_t>()) + tile.begin, tile.count(), host);
+  }
+  gathered_.push_back(whole);
+}
+
+// What was restored is what values must round to, wherever they came from: they are written anew.
+void OffloadedOptimizer::split_states() {
+  const device::Stream host = device::host_side(stream_);
+  const tensor::Tensor whole = gathered_.back();
+  gathered_.pop_back();
+  for (const TilePlan::Tile& tile : plan_.tiles) {
+    const float* const from = whole.as<float>() + tile.begin;
+    kernel::split_halves(reinterpret_cast<uint16_t*>(gathered_[0].as<int16_t>()) + tile.begin, from, tile.count(),
+                         host);
+    kernel::cast(place_of(tile), type_, from, DType::f32, tile.count(), host);
+    send_up(tile, place_of(tile), stream_);
+  }
 }
 
 void OffloadedOptimizer::release_states() {

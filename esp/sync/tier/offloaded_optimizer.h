@@ -12,13 +12,25 @@
 // Two buffers of gradients then (2 bytes more). The state is one update ahead of the values on the device; a checkpoint
 // keeps both, and resuming goes on from there bit for bit.
 //
+// Early update (early = true): `open_step` says how this step updates, and every range is updated by a thread of the
+// host as soon as its gradients are taken, while backward goes on. They come whole, a range at a time, pass through a
+// few tiles of the host's memory and are kept nowhere: 12 bytes per element in mixed precision, and no norm of all of
+// them before the first is used. `step` waits for the last. The state is met in the order in which gradients came the
+// step before (at first: the last range first), so that what lies in a file is read ahead.
+//
+// Split master (split_master = true, of bf16, early): of the master copy only the half that the values lack is kept
+// (kernel/halves.h), and the values come down with the gradients: 10 bytes per element.
+//
 // One thread calls; list, stream, pool and link outlive the optimizer.
 #pragma once
 
+#include <array>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "esp/base/work.h"
 #include "esp/device/host_link.h"
 #include "esp/optim/rule.h"
 #include "esp/sync/tier/lane.h"
@@ -30,8 +42,11 @@ namespace esp::sync {
 struct TierOptions {
   std::string placement = "host";  // of the optimizer's state: host, file
   int64_t tile = 4 << 20;          // elements updated, copied and streamed at once
+  uint64_t host_bytes = 0;         // placement file: so much of the state lies in the host's memory instead
   int64_t delay_after = 0;         // steps before the delayed update begins; 0: never
-  int64_t host_threads = 1;        // of the delayed update, beside the device's own
+  bool early = false;              // ranges are updated as their gradients come
+  bool split_master = false;       // early, bf16: the values are the upper half of the master copy
+  int64_t host_threads = 1;        // of the delayed and the early update, beside the device's own
   int64_t timeout_s = 600;         // longest wait for an update
   FileOptions file;
   // Where the values lie, when not on the device: Owned::values are its shards, and nothing goes up. Lent.
@@ -54,6 +69,8 @@ class OffloadedOptimizer final : public optim::Optimizer {
   void drop_gradients();
   // Waits for a delayed update under way and throws what it threw. Installs nothing.
   void settle();
+  // Early: before the first gradient of a step, with what `step` will be given.
+  void open_step(double lr, double grad_scale);
 
   void step(double lr, double grad_scale) override;
   // Copies where the state lies in a file: memory of the host until the next step or `states_restored`.
@@ -67,8 +84,14 @@ class OffloadedOptimizer final : public optim::Optimizer {
   std::vector<std::string> notes() const { return state_->notes(); }  // for the log
 
  private:
+  static constexpr size_t kNumStages = 4;   // tiles of gradients and values on the host, early
+  static constexpr size_t kMostComing = 1;  // ranges whose gradients wait on the device for their update
   struct Span {
     int64_t begin, end;
+  };
+  struct Coming {
+    Work done;
+    tensor::Tensor piece;
   };
   enum class Ahead { none, buffer, master };  // where values lie that the device does not have yet
 
@@ -77,10 +100,22 @@ class OffloadedOptimizer final : public optim::Optimizer {
   bool shows_master() const;
   void collect();
   void update(const optim::UpdateStep& step, const device::Stream& stream, bool install);
-  void update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, optim::UpdateStep step,
-                   const device::Stream& stream);
-  void send_up(const TilePlan::Tile& tile, const device::Stream& stream);
-  void fetch_values(const TilePlan::Segment& segment);
+  // `both` holds the tile's gradients before, its values after; `values` what they are before, where they are half of
+  // the master copy.
+  void update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, std::byte* both,
+                   const std::byte* values, optim::UpdateStep step, const device::Stream& stream);
+  void send_up(const TilePlan::Tile& tile, std::byte* values, const device::Stream& stream);
+  void fetch_values(const TilePlan::Segment& segment, std::byte* to, const device::Stream& stream);
+  void join_states();
+  void split_states();
+  std::byte* place_of(const TilePlan::Tile& tile) const;  // of gradients and values, where there is time
+  void take_early(size_t range, const tensor::Tensor& piece);
+  void update_range(size_t range, const std::byte* piece, const std::shared_ptr<device::GpuEvent>& there);
+  void walk_to(size_t range);
+  std::vector<size_t> tiles_of(std::span<const size_t> ranges) const;
+  void wait_for_coming(size_t most);
+  device::Stream beside() const { return {.device = stream_.device, .pool = nullptr, .queue = nullptr}; }
+  Deadline in_time() const { return Deadline::after_ms(options_.timeout_s * 1000); }
   void install_ahead();
   void fill_master(StateTier::Access access);
   void release_states();
@@ -101,9 +136,19 @@ class OffloadedOptimizer final : public optim::Optimizer {
   std::vector<optim::State> states_;
   int64_t num_steps_ = 0;
   Ahead ahead_ = Ahead::none;
+  tensor::Tensor stages_;                // early: [kNumStages · largest tile], twice with a split master
+  tensor::Tensor master_;                // split: a tile's, while it is updated
+  std::array<Work, kNumStages> rising_;  // values on their way up, by stage; the update thread's
+  size_t next_stage_ = 0;                // likewise
+  std::vector<size_t> first_tiles_;      // by range, and the end
+  std::vector<size_t> walk_, seen_;      // ranges in the order of the step before, and of this one
+  bool open_ = false;
+  optim::UpdateStep now_;
+  Work opened_;
+  std::deque<Coming> coming_;
   std::unique_ptr<device::ThreadPool> host_threads_;  // last, with the lanes: they end before what they touch
   Lane copies_;
-  std::unique_ptr<Lane> updates_;
+  std::unique_ptr<Lane> downs_, updates_;
 };
 
 std::unique_ptr<OffloadedOptimizer> make_offloaded_optimizer(const optim::OptimizerOptions& options,

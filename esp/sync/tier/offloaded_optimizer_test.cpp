@@ -357,6 +357,193 @@ TEST_F(ForkedOffloadTest, ADiskTooSmallSaysWhatItIsFor) {
                           HasSubstr(fmt::format("{} elements, 12 bytes each", kCount))));
 }
 
+// Half of the tiles, as nearly as tiles go, and they are spread among those of the file.
+TEST_F(OffloadTest, APartOfAStateInAFileLiesInTheHostsMemory) {
+  nn::ParameterList here, there;
+  build(here, DType::bf16);
+  build(there, DType::bf16);
+  auto flat = optim::make_optimizer(rule("adamw"), here, context);
+  TierOptions options = tier("file", 1024);  // whole blocks: two tiles, of which one fits
+  options.host_bytes = 12 * 1024 + 100;
+  auto far = offloaded(there, options);
+  EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::host).current,
+            12u * (kCount - 1024) / 4096 * 4096 + 4096);
+  const FileTraffic before = far->file_traffic();
+  for (int64_t step = 1; step <= 4; ++step) {
+    set_gradients(here, step);
+    set_gradients(there, step);
+    flat->step(1e-2, 0.5);
+    far->step(1e-2, 0.5);
+    ASSERT_EQ(values_of(here), values_of(there));
+  }
+  EXPECT_EQ(far->file_traffic().read - before.read, 4u * 12 * 1024);
+  EXPECT_EQ(far->file_traffic().written - before.written, 4u * 12 * 1024);
+  EXPECT_EQ(states_of(*flat), states_of(*far));
+  // With room for everything nothing passes through the file.
+  options.host_bytes = 1 << 20;
+  auto all = offloaded(there, options);
+  const uint64_t written = all->file_traffic().written;
+  set_gradients(there, 5);
+  all->step(1e-2, 1);
+  EXPECT_EQ(all->file_traffic().written, written);
+  EXPECT_EQ(written, 0u);
+}
+
+struct Early : OffloadTest, testing::WithParamInterface<const char*> {
+  TierOptions early(int64_t tile) {
+    const std::string name = GetParam();
+    TierOptions options = tier(name == "mixed" ? "file" : name, tile);
+    if (name == "mixed") options.host_bytes = 10 * 1024;
+    options.early = true;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Tiers, Early, testing::Values("host", "file", "mixed"),
+                         [](const auto& row) { return std::string(row.param); });
+
+TEST_P(Early, EveryBitIsThatOfTheOptimizerOnTheDeviceInWhateverOrderGradientsCome) {
+  for (const char* name : {"adamw", "sgd"})
+    for (const DType type : {DType::bf16, DType::f32})
+      for (const int64_t tile : {64, 300, 1 << 20}) {
+        nn::ParameterList here, there;
+        build(here, type);
+        build(there, type);
+        auto flat = optim::make_optimizer(rule(name), here, context);
+        const auto& units = there.units();
+        const int64_t n = units[0].count;
+        std::vector<optim::Owned> owned{{{0, 0, 300}, units[0].values.slice(0, 300), {}},
+                                        {{0, 300, n}, units[0].values.slice(300, n), {}},
+                                        {{1, 0, n}, units[1].values, {}}};
+        auto far = make_offloaded_optimizer(rule(name), there, context.stream, host, link, owned, early(tile));
+        const std::vector<std::vector<size_t>> orders{{2, 1, 0}, {2, 0, 1}, {2, 0, 1}, {0, 1, 2}, {1, 2, 0}};
+        int64_t step = 0;
+        for (const std::vector<size_t>& order : orders) {
+          set_gradients(here, ++step);
+          set_gradients(there, step);
+          flat->step(1e-2 / static_cast<double>(step), 0.5);
+          far->open_step(1e-2 / static_cast<double>(step), 0.5);
+          for (const size_t range : order) {
+            const optim::Range& of = owned[range].range;
+            // A copy, which is gone when the next one comes.
+            tensor::Tensor piece = tensor::empty(context, {of.end - of.begin}, type, MemoryCategory::buffer);
+            const tensor::Tensor from = units[static_cast<size_t>(of.unit)].grads.slice(of.begin, of.end);
+            std::memcpy(piece.data(), from.data(), piece.bytes());
+            far->take_gradient(range, 0, piece);
+          }
+          far->step(1e-2 / static_cast<double>(step), 0.5);
+          ASSERT_EQ(values_of(here), values_of(there)) << name << name_of(type) << tile << " step " << step;
+        }
+        EXPECT_EQ(far->num_steps(), step);
+      }
+}
+
+// 10 bytes instead of 12, and no number of these lies half way between two of bf16.
+TEST_P(Early, TheValuesAreHalfOfTheMasterCopy) {
+  nn::ParameterList here, there;
+  build(here, DType::bf16);
+  build(there, DType::bf16);
+  auto flat = optim::make_optimizer(rule("adamw"), here, context);
+  TierOptions options = early(256);
+  options.split_master = true;
+  auto far = offloaded(there, options);
+  if (GetParam() == std::string("host")) {
+    EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::host).current, 10u * kCount);
+  }
+  const auto step = [&](OffloadedOptimizer& optimizer, int64_t number) {
+    set_gradients(here, number);
+    set_gradients(there, number);
+    flat->step(1e-2, 0.5);
+    optimizer.open_step(1e-2, 0.5);
+    for (const size_t range : {1, 0}) optimizer.take_gradient(range, 0, there.units()[range].grads);
+    optimizer.step(1e-2, 0.5);
+    ASSERT_EQ(values_of(here), values_of(there)) << "step " << number;
+  };
+  for (int64_t number = 1; number <= 4; ++number) step(*far, number);
+  const auto states = states_of(*far);
+  EXPECT_EQ(states, states_of(*flat));
+  EXPECT_EQ(states.begin()->first, (std::tuple<std::string, int, int64_t>{"m", 0, 0}));
+  // Another goes on from them; what it finds as values is written anew.
+  auto next = offloaded(there, options);
+  for (auto& unit : there.units()) kernel::fill(unit.values.data(), 3, unit.count, DType::bf16, context.stream);
+  copy_states(*flat, *next);
+  EXPECT_EQ(values_of(here), values_of(there));
+  for (int64_t number = 5; number <= 7; ++number) step(*next, number);
+  EXPECT_EQ(states_of(*next), states_of(*flat));
+  options.early = false;
+  EXPECT_THROW(offloaded(there, options), UsageError);
+  nn::ParameterList exact;
+  build(exact, DType::f32);
+  options.early = true;
+  EXPECT_THROW(offloaded(exact, options), UsageError);
+}
+
+TEST_P(Early, KeepsNoGradients) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  const uint64_t down = link.bytes_down(), up = link.bytes_up();
+  auto optimizer = offloaded(list, early(100));
+  EXPECT_EQ(account.use(MemoryCategory::gradient, MemoryTier::host).current, 0u);
+  EXPECT_EQ(link.bytes_down() - down, 2u * kCount);  // the master copy
+  for (int64_t step = 1; step <= 2; ++step) {
+    set_gradients(list, step);
+    optimizer->open_step(1e-2, 1);
+    for (const size_t range : {1, 0}) optimizer->take_gradient(range, 0, list.units()[range].grads);
+    optimizer->step(1e-2, 1);
+  }
+  EXPECT_EQ(account.use(MemoryCategory::gradient, MemoryTier::host).peak, 0u);
+  EXPECT_EQ(link.bytes_down() - down, 3u * 2 * kCount);
+  EXPECT_EQ(link.bytes_up() - up, 2u * 2 * kCount);
+}
+
+TEST_P(Early, WantsEveryGradientOfAnOpenedStepOnce) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  set_gradients(list, 1);
+  const auto take = [&](OffloadedOptimizer& optimizer, size_t range) {
+    optimizer.take_gradient(range, 0, list.units()[range].grads);
+  };
+  auto unopened = offloaded(list, early(100));
+  EXPECT_THROW(take(*unopened, 0), InternalError);
+  auto partial = offloaded(list, early(100));
+  partial->open_step(1e-2, 1);
+  EXPECT_THROW(partial->take_gradient(0, 0, list.units()[0].grads.slice(0, 10)), InternalError);
+  take(*partial, 0);
+  EXPECT_THROW(partial->step(1e-2, 1), InternalError);
+  auto twice = offloaded(list, early(100));
+  twice->open_step(1e-2, 1);
+  take(*twice, 0);
+  take(*twice, 0);
+  EXPECT_THROW(twice->step(1e-2, 1), InternalError);
+  TierOptions late = early(100);
+  late.delay_after = 2;
+  EXPECT_THROW(offloaded(list, late), UsageError);
+}
+
+TEST_F(ForkedOffloadTest, ADiskThatFillsUpEndsAnEarlyStep) {
+  nn::ParameterList list;
+  build(list, DType::bf16);
+  set_gradients(list, 1);
+  const std::string told = in_child([&]() -> std::string {
+    TierOptions options = tier("file");
+    options.early = true;
+    auto optimizer = offloaded(list, options);
+    const auto step = [&] {
+      optimizer->open_step(1e-2, 1);
+      for (const size_t range : {1, 0}) optimizer->take_gradient(range, 0, list.units()[range].grads);
+      optimizer->step(1e-2, 1);
+    };
+    step();
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{8192, 8192};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    return outcome_of([&]() -> std::string {
+      step();
+      return "stepped";
+    });
+  });
+  EXPECT_THAT(told, AllOf(StartsWith("4 "), HasSubstr("bytes wanted"), HasSubstr("free in")));
+}
+
 TEST_F(OffloadTest, WrongOptionsAreRefused) {
   nn::ParameterList list;
   build(list, DType::bf16);

@@ -1,8 +1,9 @@
 // Where an optimizer's state lies when it does not lie on the device: the master copy and the moments of every owned
 // element, in the host's memory or in a file, met tile by tile.
 //
-// Slot 0 is the master copy, the others are the rule's, in its order. One thread at a time calls; pool and plan outlive
-// the tier.
+// Slot 0 is the master copy, or what of it the values lack; the others are the rule's, in its order. Tiles are met in
+// an order told beforehand, so that what lies in a file is read ahead. One thread at a time calls; pool and plan
+// outlive the tier.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,13 @@ class StateTier {
   using Visit = std::function<void(const TilePlan::Tile& tile, std::span<std::byte* const> slots)>;
 
   virtual ~StateTier() = default;
-  // Visits every tile in order. read: what the visitor leaves is not kept. write: what it finds is not defined.
-  virtual void sweep(Access access, const Visit& visit) = 0;
+  // The tiles that will be visited, each once. read: what the visitor leaves is not kept. write: what it finds is not
+  // defined. An order that was not walked to its end is given up.
+  virtual void begin(Access access, std::vector<size_t> order) = 0;
+  virtual void visit_next(size_t num, const Visit& visit) = 0;  // so many of the order
+  virtual void end() = 0;                                       // what was left lies where it belongs
+  virtual size_t num_tiles() const = 0;
+  void sweep(Access access, const Visit& visit);  // every tile in the plan's order
   // Every slot whole, flat [count], on the host. Where the state does not lie so, a copy made now.
   virtual std::vector<tensor::Tensor> gather() = 0;
   virtual void scatter(std::span<const tensor::Tensor> slots) = 0;  // what gather gave, changed
@@ -43,8 +49,8 @@ class StateTier {
 
 struct StateShape {
   const TilePlan* plan = nullptr;
-  size_t num_slots = 1;
-  DType type = DType::f32;
+  uint64_t host_bytes = 0;  // of a state in a file: so much of it lies in the host's memory instead
+  std::vector<DType> slots;
   device::Pool* host = nullptr;  // of the host tier
 };
 

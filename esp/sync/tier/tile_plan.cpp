@@ -36,14 +36,23 @@ std::vector<Run> all_runs(const nn::ParameterList& parameters, std::span<const o
 
 }  // namespace
 
-TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::Owned> owned, int64_t tile) {
+TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::Owned> owned, int64_t tile,
+                    bool apart) {
   TilePlan plan;
   for (const optim::Owned& one : owned) {
     plan.begins.push_back(plan.count);
     plan.count += one.range.end - one.range.begin;
   }
-  for (int64_t begin = 0; begin < plan.count; begin += tile)
-    plan.tiles.push_back({begin, std::min(begin + tile, plan.count), {}, {}});
+  const auto cut = [&](int64_t from, int64_t to) {
+    for (int64_t begin = from; begin < to; begin += tile)
+      plan.tiles.push_back({begin, std::min(begin + tile, to), {}, {}});
+  };
+  if (apart) {
+    for (size_t range = 0; range < owned.size(); ++range)
+      cut(plan.begins[range], plan.begins[range] + owned[range].range.end - owned[range].range.begin);
+  } else {
+    cut(0, plan.count);
+  }
   const std::vector<Run> runs = all_runs(parameters, owned);
   for (TilePlan::Tile& one : plan.tiles) {
     for (const Run& run : runs)

@@ -1,7 +1,7 @@
 // The elements an optimizer owns, laid end to end and cut into tiles: what is updated, copied and streamed at once.
 //
 // Element numbers here count over all owned ranges in their order. A tile may begin and end inside a range and hold
-// many: small ranges do not make small transfers. A pure function.
+// many: small ranges do not make small transfers. Unless `apart`: then no tile holds elements of two. A pure function.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,7 @@ struct TilePlan {
   int64_t largest = 0;  // elements of the largest tile
 };
 
-TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::Owned> owned, int64_t tile);
+TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::Owned> owned, int64_t tile,
+                    bool apart = false);
 
 }  // namespace esp::sync

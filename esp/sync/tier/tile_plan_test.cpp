@@ -48,6 +48,17 @@ TEST(TilePlanTest, ElementsOfNoParameterAreGaps) {
   EXPECT_EQ(text_of(plan_tiles(list, owned, 100)), "[0,8): 0-2 2-5gap 5-7decay 7-8gap r0+0@0-5 r1+0@5-8\n");
 }
 
+TEST(TilePlanTest, TilesApartHoldElementsOfOneRange) {
+  nn::ParameterList list;
+  build(list);
+  const std::vector<optim::Owned> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};
+  EXPECT_EQ(text_of(plan_tiles(list, owned, 7, true)),
+            "[0,7): 0-4decay 4-7 r0+0@0-7\n"
+            "[7,8): 7-8 r0+7@7-8\n"
+            "[8,13): 8-13decay r1+0@8-13\n"
+            "[13,16): 13-16decay r2+0@13-16\n");
+}
+
 TEST(TilePlanTest, NothingOwnedIsNoTile) {
   nn::ParameterList list;
   build(list);

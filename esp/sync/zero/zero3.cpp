@@ -82,7 +82,10 @@ class Zero3 final : public Strategy {
         norm_(parameters_, setup.context, owned(), cuts_between(scatter_.buckets(), group_.inside().size()),
               setup.storage, setup.options.deterministic) {
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) {
-      if (sum.count() > 0) sink_->take(owned_of_[unit_of(bucket)], 0, sum, add);
+      if (sum.count() == 0) return;
+      const size_t owned = owned_of_[unit_of(bucket)];
+      if (setup_.options.update_early) norm_.add(owned, sum);  // the last to see it
+      sink_->take(owned, 0, sum, add);
     });
     if (values_ && setup.options.direct_access)
       for (nn::Parameter& p : parameters_.all())
@@ -130,6 +133,8 @@ class Zero3 final : public Strategy {
     group_.forget_times();
     gathering_.forget_times();
     waited_before_ms_ = waited_elsewhere_ms();
+    if (setup_.options.update_early) norm_.begin();
+    summed_ = nullptr;
   }
   void begin_pass(const Pass& pass) override {
     window_.begin_pass(pass.training);
@@ -145,10 +150,12 @@ class Zero3 final : public Strategy {
     if (values_) window_.values_changed();  // the optimizer is about to write them where they lie
   }
   const std::vector<double>& sums_of_squares() override {
-    if (setup_.gradients_leave)
+    if (setup_.gradients_leave && !setup_.options.update_early)
       for (size_t unit = 0; unit < shards_.size(); ++unit)
         if (shards_[unit].count() > 0) norm_.set_gradients(owned_of_[unit], sink_->taken(owned_of_[unit]));
-    return norm_.sums(group_.inside());
+    // Gradients that were used as they came are added up once.
+    if (!summed_ || !setup_.options.update_early) summed_ = &norm_.sums(group_.inside());
+    return *summed_;
   }
   void after_step() override {
     gather_->values_changed();
@@ -252,6 +259,7 @@ class Zero3 final : public Strategy {
   UnitWindow window_;
   std::vector<size_t> owned_of_;  // by unit, in owned()
   SquaredNorm norm_;
+  const std::vector<double>* summed_ = nullptr;  // of this step
   GradientSink* sink_ = nullptr;
   double waited_before_ms_ = 0;
   int64_t num_steps_ = 0;
