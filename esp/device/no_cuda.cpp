@@ -6,6 +6,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/device/gpu.h"
+#include "esp/device/host_pool.h"
 #include "esp/device/on_cuda.h"
 
 namespace esp::device {
@@ -72,6 +73,10 @@ void GpuGraph::end(const Stream& stream) {
 void GpuGraph::abandon(const Stream&) noexcept {}
 void GpuGraph::replay(const Stream& stream) {
   require_gpu(stream.device);
+}
+
+Pool& host_pool(const Stream& stream) {
+  throw UsageError(fmt::format("{} cannot be used: {}", name_of(stream.device), kWhy));
 }
 
 std::unique_ptr<SegmentSource> gpu_memory(Device device) {

@@ -20,6 +20,8 @@ struct GemmOptions {
   bool transpose_b = false;           // B is stored N×K
   int64_t lda = 0, ldb = 0, ldc = 0;  // elements between rows; 0: packed
   double alpha = 1, beta = 0;         // beta 1 accumulates into C
+  // The rows (M, or K where A is stored K×M) differ from call to call: on a GPU no algorithm is timed for their number.
+  bool ragged = false;
   // Epilogue, forward: C = act(alpha·product + beta·C + bias). `pre_activation`, where given, keeps the argument of
   // act (M×N, rows ldc apart like C's).
   const void* bias = nullptr;  // N

@@ -213,6 +213,12 @@ KeptScale kept_scale(const void*, int, Fp8, const device::Stream&) {
 void advance_scales(const device::Stream&) {
   no_cuda_body("advance_scales");
 }
+void save_scales(float*, std::span<const ScaleOwner>, const device::Stream&) {
+  no_cuda_body("save_scales");
+}
+void load_scales(const float*, std::span<const ScaleOwner>, const device::Stream&) {
+  no_cuda_body("load_scales");
+}
 bool wants_fp8(const device::Stream&) {
   no_cuda_body("wants_fp8");
 }
@@ -231,6 +237,26 @@ void route_forward(void*, void*, int32_t*, void*, const void*, const RouteShape&
 void route_backward(void*, const void*, const void*, const void*, const int32_t*, const RouteLosses&, const RouteShape&,
                     DType, const device::Stream&) {
   no_cuda_body("route_backward");
+}
+void route_losses(void*, RouteSums*, const void*, const void*, const int64_t*, int64_t, double, const RouteLosses&,
+                  const RouteShape&, DType, const device::Stream&) {
+  no_cuda_body("route_losses");
+}
+void count_choices(int64_t*, const int32_t*, int64_t, int64_t, int64_t, const device::Stream&) {
+  no_cuda_body("count_choices");
+}
+void pick_choices(int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const device::Stream&) {
+  no_cuda_body("pick_choices");
+}
+void put_choices(int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const device::Stream&) {
+  no_cuda_body("put_choices");
+}
+void drop_overflow(int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t, int64_t, const device::Stream&) {
+  no_cuda_body("drop_overflow");
+}
+int64_t order_by_expert(int32_t*, int32_t*, int64_t*, const int32_t*, int64_t, int64_t, int64_t,
+                        const device::Stream&) {
+  no_cuda_body("order_by_expert");
 }
 void combine_forward(void*, const void*, const void*, const int32_t*, bool, const CombineShape&, DType,
                      const device::Stream&) {

@@ -34,30 +34,34 @@ void route_backward(void* dlogits, const void* dgates, const void* probabilities
                     const int32_t* choices, const RouteLosses& losses, const RouteShape& shape, DType dtype,
                     const device::Stream& stream);
 
-// Sums over the rows of E·Σ_e f_e·p_e and lse², f_e being e's share of the loads of the row's group; and
-// slopes[g][e] = scale·E·f_e. `losses` names the groups, of which there are `groups`.
+// slopes[g][e] = scale·E·f_e, f_e being e's share of the loads of group g, of which there are `groups`; and where
+// `sums` (the host's) are wanted, those over the rows of E·Σ_e f_e·p_e and lse². `losses` names the groups.
 struct RouteSums {
   double balance = 0, z = 0;
 };
-RouteSums route_losses(void* slopes, const void* probabilities, const void* lse, const int64_t* loads, int64_t groups,
-                       double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype);
+void route_losses(void* slopes, RouteSums* sums, const void* probabilities, const void* lse, const int64_t* loads,
+                  int64_t groups, double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype,
+                  const device::Stream& stream);
 
 // counts[g][e]: how often e was chosen in group g, of `per_group` choices. Negative choices do not count.
-void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts);
+void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts,
+                   const device::Stream& stream);
 
 // Rows of `width` among numbered ones: here[r] = all[numbers[r]], and the other way.
-void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width);
-void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width);
+void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width,
+                  const device::Stream& stream);
+void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width,
+                 const device::Stream& stream);
 
 // kept = choices, but −1 for those that find their expert full: an expert takes `capacity` rows of each group of
 // `tokens`, first choices of all tokens in their order, then second choices, and so on.
 void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_t tokens, int64_t num_chosen,
-                   int64_t num_experts, int64_t capacity);
+                   int64_t num_experts, int64_t capacity, const device::Stream& stream);
 
-// Places by (expert, row): places [rows, num_chosen], sources[place] = row, counts [num_experts]. Returns how many
-// places there are.
+// Places by (expert, row): places [rows, num_chosen], sources[place] = row, counts [num_experts], which lie with the
+// host: how large the experts' products are is for it to know, so it waits for them. Returns how many places there are.
 int64_t order_by_expert(int32_t* places, int32_t* sources, int64_t* counts, const int32_t* kept, int64_t rows,
-                        int64_t num_chosen, int64_t num_experts);
+                        int64_t num_chosen, int64_t num_experts, const device::Stream& stream);
 
 // y[r] = Σ_j gates[r][j]·x[places[r][j]] in the order of the choices, rounded once; without gates the plain sum. A row
 // all of whose choices were dropped is zero. With `accumulate` it is added to y.
@@ -80,6 +84,12 @@ void combine_backward(void* dx, void* dgates, const void* dy, const void* x, con
 namespace cuda {
 decltype(kernel::route_forward) route_forward;
 decltype(kernel::route_backward) route_backward;
+decltype(kernel::route_losses) route_losses;
+decltype(kernel::count_choices) count_choices;
+decltype(kernel::pick_choices) pick_choices;
+decltype(kernel::put_choices) put_choices;
+decltype(kernel::drop_overflow) drop_overflow;
+decltype(kernel::order_by_expert) order_by_expert;
 decltype(kernel::combine_forward) combine_forward;
 decltype(kernel::combine_backward) combine_backward;
 }  // namespace cuda

@@ -95,7 +95,7 @@ TEST(Routing, FirstChoicesTakeTheirPlacesBeforeSecondOnes) {
   // Two groups of three tokens with two choices each; an expert has room for two rows of a group.
   const std::vector<int32_t> choices = {0, 1, 1, 0, 0, 1, /**/ 2, 0, 2, 0, 2, 0};
   std::vector<int32_t> kept(choices.size());
-  drop_overflow(kept.data(), choices.data(), 2, 3, 2, 3, 2);
+  drop_overflow(kept.data(), choices.data(), 2, 3, 2, 3, 2, {});
   EXPECT_EQ(kept, (std::vector<int32_t>{0, 1, 1, -1, 0, -1, /**/ 2, 0, 2, 0, -1, -1}));
 }
 
@@ -103,7 +103,7 @@ TEST(Routing, PlacesAreByExpertThenToken) {
   const std::vector<int32_t> kept = {2, 0, -1, 2, 0, -1};
   std::vector<int32_t> places(6), sources(6, -7);
   std::vector<int64_t> counts(3);
-  EXPECT_EQ(order_by_expert(places.data(), sources.data(), counts.data(), kept.data(), 3, 2, 3), 4);
+  EXPECT_EQ(order_by_expert(places.data(), sources.data(), counts.data(), kept.data(), 3, 2, 3, {}), 4);
   EXPECT_EQ(places, (std::vector<int32_t>{2, 0, -1, 3, 1, -1}));
   EXPECT_EQ(sources, (std::vector<int32_t>{0, 2, 0, 1, -7, -7}));
   EXPECT_EQ(counts, (std::vector<int64_t>{2, 0, 2}));

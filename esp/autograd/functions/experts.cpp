@@ -28,6 +28,7 @@ void each_expert(const ExpertSet& set, const Tensor& counts, F f) {
 void product_rows(const tensor::Context& context, const Tensor& y, const Tensor& x, Weight& w, Weight* b,
                   kernel::GemmOptions options) {
   options.bias = data_of(b);
+  options.ragged = true;
   const Tensor& value = w.used_value();
   if (x.rows() == 0) return;
   kernel::gemm(y.data(), x.data(), value.data(), x.rows(), value.dim(1), value.dim(0), options, x.dtype(),
@@ -44,6 +45,12 @@ void activate(const tensor::Context& context, const Tensor& hidden, const Tensor
   } else {
     kernel::activation_forward(hidden.data(), pre.data(), pre.count(), set.activation, pre.dtype(), context.stream);
   }
+}
+
+kernel::GemmOptions ragged() {
+  kernel::GemmOptions options;
+  options.ragged = true;
+  return options;
 }
 
 class ExpertsNode final : public Node {
@@ -65,16 +72,17 @@ class ExpertsNode final : public Node {
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       const Tensor& w = expert.up->used_value();
       if (first == last || !into.tensor.defined()) return;
-      input_product(context, {into.tensor.slice(first, last), into.accumulate}, d_pre_.slice(first, last), w);
+      input_product(context, {into.tensor.slice(first, last), into.accumulate}, d_pre_.slice(first, last), w, ragged());
     });
   }
   void backward_weight(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       if (first == last) return;
-      weight_product(tape.context(), *expert.down, expert.down_bias, hidden_.slice(first, last), dy.slice(first, last));
+      weight_product(tape.context(), *expert.down, expert.down_bias, hidden_.slice(first, last), dy.slice(first, last), {},
+                     true);
       weight_product(tape.context(), *expert.up, expert.up_bias, x_.value().slice(first, last),
-                     d_pre_.slice(first, last));
+                     d_pre_.slice(first, last), {}, true);
     });
   }
   std::span<Weight* const> weights() const override {
@@ -87,7 +95,7 @@ class ExpertsNode final : public Node {
       const Tensor& w = expert.down->used_value();
       if (first == last) return;
       const Tensor pre = pre_.slice(first, last);
-      kernel::GemmOptions derivative;
+      kernel::GemmOptions derivative = ragged();
       derivative.activation = set_.activation;
       derivative.pre_activation_in = pre.data();
       input_product(tape.context(), {d_pre_.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
@@ -99,7 +107,8 @@ class ExpertsNode final : public Node {
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       const Tensor& w = expert.down->used_value();
       if (first == last) return;
-      input_product(tape.context(), {d_hidden.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w);
+      input_product(tape.context(), {d_hidden.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
+                    ragged());
     });
     kernel::swiglu_backward(d_pre_.data(), d_hidden.data(), pre_.data(), pre_.rows(), ffn, pre_.dtype(),
                             tape.context().stream);

@@ -27,9 +27,10 @@ void input_product(const tensor::Context& context, const GradientTarget& into, c
 }
 
 void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy,
-                    const Tensor& dy_sums) {
+                    const Tensor& dy_sums, bool ragged) {
   if (device::on_cuda(context.stream)) {
     kernel::cuda::WeightGradients to;
+    to.ragged = ragged;
     if (w.trained) to.add_to_dw = beta_for(w) != 0, to.dw = w.grad.data();
     if (b && b->trained) to.add_to_db = beta_for(*b) != 0, to.db = b->grad.data();
     to.dy_sums = dy_sums.data();

@@ -12,8 +12,9 @@ tensor::Tensor forward_product(const tensor::Context& context, const tensor::Ten
 // dx = dy·Wᵀ, over or onto `into`, with the epilogue of `options`.
 void input_product(const tensor::Context& context, const GradientTarget& into, const tensor::Tensor& dy,
                    const tensor::Tensor& w, const kernel::GemmOptions& options = {});
-// dW += xᵀ·dy and, where there is a bias, db += Σ_rows dy, which `dy_sums` may have (Tape::column_sums_of).
+// dW += xᵀ·dy and, where there is a bias, db += Σ_rows dy, which `dy_sums` may have (Tape::column_sums_of). `ragged` as
+// in GemmOptions.
 void weight_product(const tensor::Context& context, Weight& w, Weight* b, const tensor::Tensor& x,
-                    const tensor::Tensor& dy, const tensor::Tensor& dy_sums = {});
+                    const tensor::Tensor& dy, const tensor::Tensor& dy_sums = {}, bool ragged = false);
 
 }  // namespace esp::autograd

@@ -4,6 +4,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/embedding.h"
 #include "esp/kernel/gemm.h"
+#include "esp/tensor/on_host.h"
 
 namespace esp::autograd {
 namespace {
@@ -158,21 +159,22 @@ Routed route(Tape& tape, const Variable& x, Weight& w, const Rows& rows, const R
   return routed;
 }
 
-kernel::RouteSums balance(const Routed& routed, const Rows& rows, const Tensor& loads, const RouterOptions& options) {
+void balance(const tensor::Context& context, const Routed& routed, const Rows& rows, const Tensor& loads,
+             const RouterOptions& options, kernel::RouteSums* sums) {
   const Tensor& p = routed.probabilities;
-  return kernel::route_losses(routed.slopes.data(), p.data(), routed.lse.data(), loads.as<const int64_t>(),
-                              rows.sequences, options.scale * options.aux, losses_of(rows), shape_of(p, options),
-                              p.dtype());
+  kernel::route_losses(routed.slopes.data(), sums, p.data(), routed.lse.data(), loads.as<const int64_t>(),
+                       rows.sequences, options.scale * options.aux, losses_of(rows), shape_of(p, options), p.dtype(),
+                       context.stream);
 }
 
 Placement place(const tensor::Context& context, const Tensor& kept, int64_t num_experts) {
   const int64_t k = kept.dim(-1), rows = kept.rows();
   Placement p;
   p.places = tensor::empty(context, {rows, k}, DType::i32, MemoryCategory::activation);
-  p.counts = tensor::empty(context, {num_experts}, DType::i64, MemoryCategory::activation);
+  p.counts = tensor::empty_on_host(context, {num_experts}, DType::i64, MemoryCategory::activation);
   const Tensor sources = tensor::empty(context, {rows * k}, DType::i32, MemoryCategory::activation);
   const int64_t M = kernel::order_by_expert(p.places.as<int32_t>(), sources.as<int32_t>(), p.counts.as<int64_t>(),
-                                            kept.as<const int32_t>(), rows, k, num_experts);
+                                            kept.as<const int32_t>(), rows, k, num_experts, context.stream);
   p.sources = sources.slice(0, M);
   return p;
 }

@@ -36,15 +36,16 @@ Routed route(Tape& tape, const Variable& x, Weight& w, const Rows& rows, const R
 
 // Sums over the rows here, so over holders of a sequence they add up: E·Σ f_e·p_e and (log Σ exp)². Their means over
 // all tokens, times aux and z, are the losses; the first is 1 for a token where all experts have equal shares. `loads`
-// i64 [sequences, E] has all choices of the whole sequences, dropped ones included. Fills routed.slopes.
-kernel::RouteSums balance(const Routed& routed, const Rows& rows, const tensor::Tensor& loads,
-                          const RouterOptions& options);
+// i64 [sequences, E] has all choices of the whole sequences, dropped ones included. Fills routed.slopes, and the sums
+// where they are wanted.
+void balance(const tensor::Context& context, const Routed& routed, const Rows& rows, const tensor::Tensor& loads,
+             const RouterOptions& options, kernel::RouteSums* sums);
 
 // Where the rows of x go: ordered by expert, then token.
 struct Placement {
   tensor::Tensor places;   // i32 [rows, chosen]; -1: dropped
   tensor::Tensor sources;  // i32 [M]: the row of x at each place
-  tensor::Tensor counts;   // i64 [E]: rows of each expert; their sum is M
+  tensor::Tensor counts;   // i64 [E], with the host: rows of each expert; their sum is M
 };
 // `kept` i32 [.., chosen]: the choices, -1 where dropped.
 Placement place(const tensor::Context& context, const tensor::Tensor& kept, int64_t num_experts);

@@ -15,7 +15,7 @@ Tensor loads_of(const Rig& rig, const Tensor& choices, const Rows& rows, const R
   const Tensor loads =
       tensor::empty(rig.context, {rows.sequences, o.num_experts}, DType::i64, device::MemoryCategory::other);
   kernel::count_choices(loads.as<int64_t>(), choices.as<const int32_t>(), rows.sequences, rows.length * o.num_chosen,
-                        o.num_experts);
+                        o.num_experts, rig.context.stream);
   return loads;
 }
 
@@ -43,7 +43,8 @@ TEST(Route, GradientsOfItsOwnLossesAreThoseOfDifferences) {
   const RouterOptions options{5, 2, true, 0.7, 0.3, 0.1};
   const auto losses = [&](Tape& tape, const Variable& in, Variable* gates) {
     const Routed routed = route(tape, in, w, rows, options);
-    const kernel::RouteSums sums = balance(routed, rows, loads_of(rig, routed.choices, rows, options), options);
+    kernel::RouteSums sums;
+    balance(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
     if (gates) *gates = routed.gates;
     return options.scale * (options.aux * sums.balance + options.z * sums.z);
   };
@@ -71,7 +72,9 @@ TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
   Tensor x = rig.random({1, 8, 4}, 1);
   const auto of = [&] {
     const Routed routed = route(rig.tape, x, w, rows, options);
-    return balance(routed, rows, loads_of(rig, routed.choices, rows, options), options).balance / 8;
+    kernel::RouteSums sums;
+    balance(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
+    return sums.balance / 8;
   };
   EXPECT_DOUBLE_EQ(of(), 1);  // equal probabilities, whatever the loads
   for (int64_t i = 0; i < 4; ++i) w.value.as<double>()[i * 4 + i] = 50;

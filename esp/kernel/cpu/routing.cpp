@@ -105,45 +105,56 @@ void route_backward(void* dlogits, const void* dgates, const void* probabilities
   });
 }
 
-RouteSums route_losses(void* slopes, const void* probabilities, const void* lse, const int64_t* loads, int64_t groups,
-                       double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype) {
+void route_losses(void* slopes, RouteSums* sums, const void* probabilities, const void* lse, const int64_t* loads,
+                  int64_t groups, double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype,
+                  const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::route_losses(slopes, sums, probabilities, lse, loads, groups, scale, losses, shape, dtype, stream);
   const int64_t E = shape.num_experts;
   // Loads of a group add up to its choices, so E·f_e is the load times this.
   const double by = static_cast<double>(E) / static_cast<double>(losses.rows_per_group * shape.num_chosen);
-  RouteSums sums;
   with_accumulator(dtype, [&]<typename A>(std::type_identity<A>) {
     for (int64_t i = 0; i < groups * E; ++i)
       static_cast<A*>(slopes)[i] = static_cast<A>(scale * by * static_cast<double>(loads[i]));
+    if (!sums) return;
+    *sums = {};
     for (int64_t r = 0; r < shape.rows; ++r) {
       const int64_t* load = loads + (losses.numbers ? losses.numbers[r] : r) / losses.rows_per_group * E;
       const A* p = static_cast<const A*>(probabilities) + r * E;
       double here = 0;
       for (int64_t e = 0; e < E; ++e) here += static_cast<double>(load[e]) * static_cast<double>(p[e]);
       const double log = static_cast<double>(static_cast<const A*>(lse)[r]);
-      sums.balance += here * by;
-      sums.z += log * log;
+      sums->balance += here * by;
+      sums->z += log * log;
     }
   });
-  return sums;
 }
 
-void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts) {
+void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts,
+                   const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::count_choices(counts, choices, groups, per_group, num_experts, stream);
   std::fill(counts, counts + groups * num_experts, 0);
   for (int64_t g = 0; g < groups; ++g)
     for (int64_t i = 0; i < per_group; ++i)
       if (const int32_t e = choices[g * per_group + i]; e >= 0) ++counts[g * num_experts + e];
 }
 
-void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width) {
+void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width,
+                  const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::pick_choices(here, all, numbers, rows, width, stream);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(all + numbers[r] * width, width, here + r * width);
 }
 
-void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width) {
+void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width,
+                 const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::put_choices(all, here, numbers, rows, width, stream);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(here + r * width, width, all + numbers[r] * width);
 }
 
 void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_t tokens, int64_t num_chosen,
-                   int64_t num_experts, int64_t capacity) {
+                   int64_t num_experts, int64_t capacity, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::drop_overflow(kept, choices, groups, tokens, num_chosen, num_experts, capacity, stream);
   static thread_local std::vector<int64_t> taken;  // grows at the first step, then stays
   for (int64_t g = 0; g < groups; ++g) {
     taken.assign(static_cast<size_t>(num_experts), 0);
@@ -158,10 +169,12 @@ void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_
 }
 
 int64_t order_by_expert(int32_t* places, int32_t* sources, int64_t* counts, const int32_t* kept, int64_t rows,
-                        int64_t num_chosen, int64_t num_experts) {
+                        int64_t num_chosen, int64_t num_experts, const device::Stream& stream) {
+  if (on_cuda(stream))
+    return cuda::order_by_expert(places, sources, counts, kept, rows, num_chosen, num_experts, stream);
   static thread_local std::vector<int64_t> next;  // grows at the first step, then stays
   next.assign(static_cast<size_t>(num_experts), 0);
-  count_choices(counts, kept, 1, rows * num_chosen, num_experts);
+  count_choices(counts, kept, 1, rows * num_chosen, num_experts, stream);
   int64_t total = 0;
   for (int64_t e = 0; e < num_experts; ++e) {
     next[static_cast<size_t>(e)] = total;

@@ -128,6 +128,12 @@ __global__ void __launch_bounds__(kThreads) transpose_pairs(uint32_t* y, const u
 }  // namespace
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
+  if (!is_floating(dtype)) {
+    ESP_CHECK(value == 0, "{} everywhere in {}: zero alone is", value, name_of(dtype));
+    const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
+    if (bytes) ESP_CUDA_CHECK(cudaMemsetAsync(y, 0, bytes, handle_of(stream)));
+    return;
+  }
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);
     in_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {

@@ -73,6 +73,7 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
                                                     : CUBLAS_COMPUTE_32F;
   key.transpose_a = options.transpose_a, key.transpose_b = options.transpose_b;
   key.beta = options.beta != 0;
+  key.ragged = options.ragged;
   void* aux = options.pre_activation_in ? const_cast<void*>(options.pre_activation_in) : options.pre_activation;
   key.alignment = alignment_of(c, a, b);
   GemmCall call{.d = c, .a = a, .b = b, .bias = options.bias, .aux = aux, .alpha = options.alpha, .beta = options.beta};

@@ -64,6 +64,33 @@ TEST_F(GemmOnGpu, AllTransposesAndOddShapes) {
         }
 }
 
+TEST_F(GemmOnGpu, AnyNumberOfRowsWithOnePlan) {
+  cuda::set_gemm({.tune = true}, stream);
+  for (DType dtype : kFloating)
+    for (int64_t rows : {1, 2, 15, 16, 17, 100, 127, 128, 129, 1000})
+      for (bool weights : {false, true}) {
+        GemmOptions o;
+        o.ragged = true;
+        o.transpose_a = weights;
+        check(weights ? Size{64, 96, rows} : Size{rows, 96, 64}, o, dtype, 3);
+        o.beta = 1;
+        check(weights ? Size{64, 96, rows} : Size{rows, 96, 64}, o, dtype, 3);
+        if (weights) continue;
+        o.beta = 0;
+        o.transpose_b = true;
+        check({rows, 96, 64}, o, dtype, 3);
+        o.activation = Activation::gelu;
+        o.pre_activation_in = &kSome;
+        check({rows, 96, 64}, o, dtype, 8);
+        o.pre_activation_in = nullptr;
+        o.transpose_b = false;
+        o.bias = &kSome;
+        o.pre_activation = const_cast<char*>(&kSome);
+        check({rows, 96, 64}, o, dtype, 8);
+      }
+  EXPECT_EQ(cuda::gemm_choices(stream), "");  // nothing was timed, nothing is kept
+}
+
 TEST_F(GemmOnGpu, TrialsLeaveNoTrace) {
   cuda::set_gemm({.tune = true}, stream);
   for (DType dtype : {DType::bf16, DType::f32})

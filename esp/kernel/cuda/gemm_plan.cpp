@@ -1,6 +1,7 @@
 #include "esp/kernel/cuda/gemm_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <sstream>
 #include <utility>
@@ -88,6 +89,20 @@ class Timer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+// What a ragged product's plan is kept under: leading dimensions are of rows, so only the number of these changes.
+GemmKey rounded(GemmKey key) {
+  if (!key.ragged) return key;
+  int64_t& rows = key.transpose_a ? key.k : key.m;
+  constexpr int64_t kFewest = 16;
+  rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(rows, kFewest))));
+  return key;
+}
+
+void set_columns(cublasLtMatrixLayout_t layout, int64_t columns) {
+  const auto value = static_cast<uint64_t>(columns);
+  ESP_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &value, sizeof value));
+}
+
 }  // namespace
 
 GemmPlans::GemmPlans() {
@@ -162,7 +177,7 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
 }
 
 bool GemmPlans::can(const GemmKey& key) {
-  return !plan_of(key).offered.empty();
+  return !plan_of(rounded(key)).offered.empty();
 }
 
 cublasStatus_t GemmPlans::launch(Plan& plan, const GemmKey& key, const GemmCall& call, const cublasLtMatmulAlgo_t& algo,
@@ -229,7 +244,23 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
   if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));
 }
 
+// Rows are columns of the library's matrices: those of A and C, or of A and B where their sum is over them.
+void GemmPlans::run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+  Plan& plan = plan_of(rounded(key));
+  if (!plan.offered.empty()) {
+    set_columns(plan.second, key.transpose_a ? key.k : key.m);
+    set_columns(key.transpose_a ? plan.first : plan.result, key.transpose_a ? key.k : key.m);
+    if (launch(plan, key, call, plan.offered.front().algo, workspace, queue.handle) == CUBLAS_STATUS_SUCCESS) return;
+  }
+  GemmKey exact = key;  // an algorithm that will not have this number of rows: one that will
+  exact.ragged = 0;
+  Plan& own = plan_of(exact);
+  ESP_CHECK(!own.offered.empty(), "cuBLASLt has no algorithm for {}×{}×{}", key.m, key.n, key.k);
+  ESP_CUBLAS_CHECK(launch(own, exact, call, own.offered.front().algo, workspace, queue.handle));
+}
+
 void GemmPlans::run(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+  if (key.ragged) return run_ragged(key, call, workspace, queue);
   Plan& plan = plan_of(key);
   ESP_CHECK(!plan.offered.empty(), "cuBLASLt has no algorithm for {}×{}×{}", key.m, key.n, key.k);
   if (!plan.chosen) choose(plan, key, call, workspace, queue);

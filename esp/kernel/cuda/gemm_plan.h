@@ -1,8 +1,9 @@
 // How a matrix product of one shape is run through cuBLASLt: its descriptors and the algorithm chosen, kept per queue.
 //
 // The first product of a shape times what the library's heuristic offers and keeps the fastest; while a graph is being
-// recorded, or when `tune` is off, the heuristic's first is taken. Choices can be written down as text and read back in
-// a later run: they are of one library version and one GPU model, and lines of others are passed over.
+// recorded, or when `tune` is off, the heuristic's first is taken. Products whose number of rows is another each time
+// (`ragged`) share the heuristic's first for the next power of two of rows. Choices can be written down as text and
+// read back in a later run: they are of one library version and one GPU model, and lines of others are passed over.
 #pragma once
 
 #include <cublasLt.h>
@@ -26,6 +27,7 @@ struct GemmKey {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   int32_t transpose_a = 0, transpose_b = 0, beta = 0, aux = 0, fast_sums = 0;
   int32_t alignment = 16;  // bytes, of every pointer
+  int32_t ragged = 0;      // the rows, m or for a transposed A k, are of this call alone
   auto operator<=>(const GemmKey&) const = default;
 };
 
@@ -66,6 +68,7 @@ class GemmPlans {
  private:
   struct Plan;
   Plan& plan_of(const GemmKey& key);
+  void run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
   void choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
   cublasStatus_t launch(Plan& plan, const GemmKey& key, const GemmCall& call, const cublasLtMatmulAlgo_t& algo,
                         void* workspace, cudaStream_t stream);

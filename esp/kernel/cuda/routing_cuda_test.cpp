@@ -38,6 +38,89 @@ TEST_F(RoutingOnGpu, ChoosesWhatTheCpuChooses) {
       }
 }
 
+std::vector<int32_t> random_choices(int64_t rows, int64_t k, int64_t E) {
+  std::vector<int32_t> choices;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < k; ++j)  // different ones, some experts liked more
+      choices.push_back(static_cast<int32_t>((r * r / 7 + 2 * j) % E));
+  return choices;
+}
+
+TEST_F(RoutingOnGpu, PlacesChoicesAsTheCpuDoes) {
+  const device::Stream cpu;
+  for (auto [groups, tokens, E, k] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1},
+                                      {2, 3, 3, 2},
+                                      {3, 100, 8, 2},
+                                      {2, 1500, 5, 2},
+                                      {1, 5000, 64, 4}}) {
+    const int64_t rows = groups * tokens;
+    const auto choices = random_choices(rows, k, E);
+    Numbers<int32_t> on_choices(*this, choices);
+    std::vector<int64_t> loads(static_cast<size_t>(groups * E), -1), got_loads(loads);
+    Numbers<int64_t> on_loads(*this, loads);
+    count_choices(loads.data(), choices.data(), groups, tokens * k, E, cpu);
+    count_choices(on_loads, on_choices, groups, tokens * k, E, stream);
+    EXPECT_TRUE(on_loads.copy.fetch(got_loads.data()));
+    EXPECT_EQ(got_loads, loads);
+    for (int64_t capacity : {int64_t{0}, tokens * k / E / 2 + 1, tokens * k}) {
+      std::vector<int32_t> kept(choices.size(), -5), got(kept), places(kept), sources(kept);
+      Numbers<int32_t> on_kept(*this, kept), on_places(*this, kept), on_sources(*this, kept);
+      drop_overflow(kept.data(), choices.data(), groups, tokens, k, E, capacity, cpu);
+      drop_overflow(on_kept, on_choices, groups, tokens, k, E, capacity, stream);
+      EXPECT_TRUE(on_kept.copy.fetch(got.data()));
+      EXPECT_EQ(got, kept) << groups << " groups of " << tokens << ", room for " << capacity;
+      std::vector<int64_t> counts(static_cast<size_t>(E)), got_counts(counts);
+      const int64_t M = order_by_expert(places.data(), sources.data(), counts.data(), kept.data(), rows, k, E, cpu);
+      EXPECT_EQ(order_by_expert(on_places, on_sources, got_counts.data(), on_kept, rows, k, E, stream), M);
+      EXPECT_EQ(got_counts, counts);
+      EXPECT_TRUE(on_places.copy.fetch(got.data()));
+      EXPECT_EQ(got, places);
+      EXPECT_TRUE(on_sources.copy.fetch(got.data()));
+      EXPECT_EQ(got, sources);
+    }
+  }
+}
+
+TEST_F(RoutingOnGpu, PicksAndPutsNumberedRows) {
+  const device::Stream cpu;
+  const std::vector<int32_t> numbers = {4, 0, 7, 2}, all = random_choices(9, 3, 11);
+  std::vector<int32_t> here(12, -5), got(here), back(27, 0), got_back(back);
+  Numbers<int32_t> on_numbers(*this, numbers), on_all(*this, all), on_here(*this, here), on_back(*this, back);
+  pick_choices(here.data(), all.data(), numbers.data(), 4, 3, cpu);
+  pick_choices(on_here, on_all, on_numbers, 4, 3, stream);
+  EXPECT_TRUE(on_here.copy.fetch(got.data()));
+  EXPECT_EQ(got, here);
+  put_choices(back.data(), here.data(), numbers.data(), 4, 3, cpu);
+  put_choices(on_back, on_here, on_numbers, 4, 3, stream);
+  EXPECT_TRUE(on_back.copy.fetch(got_back.data()));
+  EXPECT_EQ(got_back, back);
+}
+
+TEST_F(RoutingOnGpu, LossesAreTheCpus) {
+  const device::Stream cpu;
+  for (DType dtype : {DType::f32, DType::f64})
+    for (bool numbered : {false, true}) {
+      const RouteShape shape{600, 8, 2, false};
+      std::vector<int64_t> loads;
+      for (int64_t i = 0; i < 3 * 8; ++i) loads.push_back(i * i % 70);
+      std::vector<int32_t> numbers;
+      for (int32_t r = 0; r < 600; ++r) numbers.push_back(599 - r);
+      const Array p = Array::random(600 * 8, dtype, 1), lse = Array::random(600, dtype, 2);
+      Array slopes(3 * 8, dtype);
+      Numbers<int64_t> on_loads(*this, loads);
+      Numbers<int32_t> on_numbers(*this, numbers);
+      Double on_p(*this, p), on_lse(*this, lse), on_slopes(*this, slopes);
+      RouteLosses losses{nullptr, 200, numbered ? numbers.data() : nullptr, 0}, on = losses;
+      if (numbered) on.numbers = on_numbers;
+      RouteSums want, got;
+      route_losses(slopes.data(), &want, p.data(), lse.data(), loads.data(), 3, 0.3, losses, shape, dtype, cpu);
+      route_losses(on_slopes, &got, on_p, on_lse, on_loads, 3, 0.3, on, shape, dtype, stream);
+      EXPECT_NEAR(got.balance, want.balance, 1e-9 * std::abs(want.balance) + 1e-9);
+      EXPECT_NEAR(got.z, want.z, 1e-9 * want.z);
+      expect_near(on_slopes.fetch(), slopes, 2, 1, "slopes");
+    }
+}
+
 TEST_F(RoutingOnGpu, CombinesRows) {
   for (DType dtype : kFloating)
     for (int64_t dim : {7, 64, 200})

@@ -12,6 +12,7 @@ void weight_gemm(const WeightGradients& to, const void* x, const void* dy, int64
   GemmOptions options;
   options.transpose_a = true;
   options.beta = to.add_to_dw ? 1 : 0;
+  options.ragged = to.ragged;
   if (to.dw) cuda::gemm(to.dw, x, dy, in, out, rows, options, dtype, stream);
   if (!to.db) return;
   if (to.dy_sums)

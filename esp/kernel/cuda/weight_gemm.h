@@ -13,6 +13,7 @@ struct WeightGradients {
   void *dw = nullptr, *db = nullptr;
   bool add_to_dw = false, add_to_db = false;  // else overwritten
   const void* dy_sums = nullptr;              // Σ_rows dy where it is known already, f32 (f64 for f64) [out]
+  bool ragged = false;                        // as in GemmOptions
 };
 void weight_gemm(const WeightGradients& to, const void* x, const void* dy, int64_t in, int64_t out, int64_t rows,
                  DType dtype, const device::Stream& stream);

@@ -1,12 +1,13 @@
 #include "esp/nn/moe/moe.h"
 
-#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/autograd/functions/routing.h"
+#include "esp/device/gpu.h"
 #include "esp/nn/moe/report.h"
 #include "esp/nn/regions.h"
 
@@ -40,11 +41,11 @@ autograd::ExpertWeights add_expert(ParameterList& list, const std::string& name,
 // The choices of whole sequences, from those of all who hold some of their tokens.
 Tensor together(Pass& pass, const ExpertExchange& exchange, const Tensor& choices, const autograd::Rows& rows) {
   if (!rows.numbers.defined()) return choices;
-  const Tensor whole = tensor::empty(pass.tape->context(), {rows.sequences * rows.length, choices.dim(-1)}, DType::i32,
-                                     MemoryCategory::buffer);
-  std::fill_n(whole.as<int32_t>(), whole.count(), 0);
+  const tensor::Context& context = pass.tape->context();
+  const Tensor whole =
+      tensor::zeros(context, {rows.sequences * rows.length, choices.dim(-1)}, DType::i32, MemoryCategory::buffer);
   kernel::put_choices(whole.as<int32_t>(), choices.as<const int32_t>(), rows.numbers.as<const int32_t>(),
-                      choices.rows(), choices.dim(-1));
+                      choices.rows(), choices.dim(-1), context.stream);
   exchange.add_up(pass, whole);
   return whole;
 }
@@ -55,23 +56,34 @@ Tensor within(const tensor::Context& context, const Tensor& whole, const Tensor&
   const int64_t k = choices.dim(-1);
   const Tensor all = tensor::empty(context, whole.shape(), DType::i32, MemoryCategory::activation);
   kernel::drop_overflow(all.as<int32_t>(), whole.as<const int32_t>(), rows.sequences, rows.length, k, num_experts,
-                        capacity);
+                        capacity, context.stream);
   if (!rows.numbers.defined()) return all;
   const Tensor here = tensor::empty(context, choices.shape(), DType::i32, MemoryCategory::activation);
-  kernel::pick_choices(here.as<int32_t>(), all.as<const int32_t>(), rows.numbers.as<const int32_t>(), choices.rows(),
-                       k);
+  kernel::pick_choices(here.as<int32_t>(), all.as<const int32_t>(), rows.numbers.as<const int32_t>(), choices.rows(), k,
+                       context.stream);
+  return here;
+}
+
+// How often each expert is there, as the host may read it.
+std::vector<int64_t> counted(const tensor::Context& context, const Tensor& choices, int64_t num_experts) {
+  const Tensor counts = tensor::empty(context, {num_experts}, DType::i64, MemoryCategory::buffer);
+  kernel::count_choices(counts.as<int64_t>(), choices.as<const int32_t>(), 1, choices.count(), num_experts,
+                        context.stream);
+  std::vector<int64_t> here(static_cast<size_t>(num_experts));
+  device::copy(here.data(), counts.data(), counts.bytes(), context.stream);
+  device::finish(context.stream);
   return here;
 }
 
 void note(Pass& pass, const MoeOptions& o, const Tensor& choices, const Tensor& kept, const kernel::RouteSums& sums) {
-  if (!pass.routing) return;
   std::vector<RoutingReport::Layer>& layers = pass.routing->layers;
   if (layers.size() <= static_cast<size_t>(o.layer)) layers.resize(static_cast<size_t>(o.layer) + 1);
   RoutingReport::Layer& layer = layers[static_cast<size_t>(o.layer)];
-  layer.loads.resize(static_cast<size_t>(o.num_experts));
-  kernel::count_choices(layer.loads.data(), choices.as<const int32_t>(), 1, choices.count(), o.num_experts);
+  const tensor::Context& context = pass.tape->context();
+  layer.loads = counted(context, choices, o.num_experts);
   layer.tokens = choices.rows();
-  layer.dropped = std::count(kept.as<int32_t>(), kept.as<int32_t>() + kept.count(), -1);
+  const std::vector<int64_t> stayed = counted(context, kept, o.num_experts);
+  layer.dropped = kept.count() - std::accumulate(stayed.begin(), stayed.end(), int64_t{0});
   layer.aux = sums.balance;
   layer.z = sums.z;
 }
@@ -118,12 +130,14 @@ Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
   const autograd::Routed routed = autograd::route(tape, x, router_.weight, rows, router);
   const Tensor whole = together(pass, exchange, routed.choices, rows);
   const Tensor loads = tensor::empty(context, {rows.sequences, E}, DType::i64, MemoryCategory::buffer);
-  kernel::count_choices(loads.as<int64_t>(), whole.as<const int32_t>(), rows.sequences, rows.length * k, E);
-  const kernel::RouteSums sums = autograd::balance(routed, rows, loads, router);
+  kernel::count_choices(loads.as<int64_t>(), whole.as<const int32_t>(), rows.sequences, rows.length * k, E,
+                        context.stream);
+  kernel::RouteSums sums;
+  autograd::balance(context, routed, rows, loads, router, pass.routing ? &sums : nullptr);
 
   const Tensor kept =
       may_drop ? within(context, whole, routed.choices, rows, E, capacity_of(options_, rows.length)) : routed.choices;
-  note(pass, options_, routed.choices, kept, sums);
+  if (pass.routing) note(pass, options_, routed.choices, kept, sums);
 
   const autograd::Placement placement = autograd::place(context, kept, E);
   ExpertExchange::Parcel parcel = exchange.send(pass, autograd::take_rows(tape, x, placement), placement.counts);

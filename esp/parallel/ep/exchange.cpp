@@ -7,6 +7,7 @@
 #include "esp/kernel/embedding.h"
 #include "esp/nn/share.h"
 #include "esp/parallel/ep/post.h"
+#include "esp/tensor/on_host.h"
 
 namespace esp::parallel {
 
@@ -121,8 +122,8 @@ class Divided final : public ExpertExchange {
 Tensor Divided::traded_counts(const tensor::Context& context, const Tensor& counts) const {
   const int p = post_->size();
   const int64_t E = counts.count(), block = (E + p - 1) / p;  // equal blocks, the last places of some unused
-  const Tensor to = tensor::empty(context, {p, block}, DType::i64, MemoryCategory::buffer),
-               from = tensor::empty(context, {p, block}, DType::i64, MemoryCategory::buffer);
+  const Tensor to = tensor::empty_on_host(context, {p, block}, DType::i64, MemoryCategory::buffer),
+               from = tensor::empty_on_host(context, {p, block}, DType::i64, MemoryCategory::buffer);
   std::fill_n(to.as<int64_t>(), to.count(), 0);
   for (int r = 0; r < p; ++r) {
     const nn::Interval held = nn::Share{r, p}.of(E);
@@ -130,7 +131,7 @@ Tensor Divided::traded_counts(const tensor::Context& context, const Tensor& coun
   }
   post_->trade(to, from);
   const int64_t mine = nn::Share{post_->rank(), p}.of(E).count();
-  Tensor table = tensor::empty(context, {p, mine}, DType::i64, MemoryCategory::activation);
+  Tensor table = tensor::empty_on_host(context, {p, mine}, DType::i64, MemoryCategory::activation);
   for (int r = 0; r < p; ++r) std::copy_n(from.as<int64_t>() + r * block, mine, table.as<int64_t>() + r * mine);
   return table;
 }
@@ -139,9 +140,9 @@ Tensor Divided::traded_counts(const tensor::Context& context, const Tensor& coun
 Tensor orders_of(const tensor::Context& context, const Tensor& table, Way& way) {
   const int64_t p = table.dim(0), mine = table.dim(1);
   const int64_t* rows = table.as<int64_t>();
-  Tensor counts = tensor::empty(context, {mine}, DType::i64, MemoryCategory::activation);
-  way.by_expert = tensor::empty(context, {way.there}, DType::i32, MemoryCategory::activation);
-  way.by_sender = tensor::empty(context, {way.there}, DType::i32, MemoryCategory::activation);
+  Tensor counts = tensor::empty_on_host(context, {mine}, DType::i64, MemoryCategory::activation);
+  const Tensor by_expert = tensor::empty_on_host(context, {way.there}, DType::i32, MemoryCategory::activation),
+               by_sender = tensor::empty_on_host(context, {way.there}, DType::i32, MemoryCategory::activation);
   std::vector<int64_t> begins(static_cast<size_t>(p * mine));  // of (sender, expert), as they arrive
   std::exclusive_scan(rows, rows + p * mine, begins.begin(), int64_t{0});
   int32_t place = 0;
@@ -150,11 +151,13 @@ Tensor orders_of(const tensor::Context& context, const Tensor& table, Way& way) 
     for (int64_t r = 0; r < p; ++r)
       for (int64_t i = 0; i < rows[r * mine + e]; ++i, ++place) {
         const auto arrived = static_cast<int32_t>(begins[static_cast<size_t>(r * mine + e)] + i);
-        way.by_expert.as<int32_t>()[place] = arrived;
-        way.by_sender.as<int32_t>()[arrived] = place;
+        by_expert.as<int32_t>()[place] = arrived;
+        by_sender.as<int32_t>()[arrived] = place;
       }
     counts.as<int64_t>()[e] = place - first;
   }
+  way.by_expert = tensor::placed(context, by_expert, MemoryCategory::activation);
+  way.by_sender = tensor::placed(context, by_sender, MemoryCategory::activation);
   return counts;
 }
 
@@ -212,16 +215,16 @@ autograd::Rows Divided::rows(Pass& pass, const Variable& stream) const {
   const int64_t all = stream_rows_ ? stream_rows_->size() * here : here;
   const int64_t sequences = stream_rows_ ? pass.num_sequences : stream.value().dim(0), held = all / sequences;
   const int64_t length = pass.tokens ? pass.tokens->length : held;
-  autograd::Rows rows{sequences, length,
-                      tensor::empty(pass.tape->context(), {here}, DType::i32, MemoryCategory::activation)};
+  const tensor::Context& context = pass.tape->context();
+  const Tensor numbers = tensor::empty_on_host(context, {here}, DType::i32, MemoryCategory::activation);
   int64_t row = 0;  // of all those
   const nn::TokenRun whole{0, held};
   for (int64_t s = 0; s < sequences; ++s)
     for (const nn::TokenRun& run : pass.tokens ? std::span(pass.tokens->runs) : std::span(&whole, 1))
       for (int64_t i = 0; i < run.count; ++i, ++row)
         if (row >= first && row < first + here)
-          rows.numbers.as<int32_t>()[row - first] = static_cast<int32_t>(s * length + run.first + i);
-  return rows;
+          numbers.as<int32_t>()[row - first] = static_cast<int32_t>(s * length + run.first + i);
+  return {sequences, length, tensor::placed(context, numbers, MemoryCategory::activation)};
 }
 
 void Divided::add_up(Pass&, const Tensor& values) const {
