@@ -146,6 +146,7 @@ void transfer(void* to, const void* from, size_t bytes) {
   }
   ESP_CUDA_CHECK(cudaDeviceSynchronize());
   ESP_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  ESP_CUDA_CHECK(cudaDeviceSynchronize());  // from ordinary memory it returns when read, which is before it is written
 }
 
 uint64_t free_bytes(Device device) {

@@ -1,6 +1,7 @@
 // Adam over many buffers in one kernel: a block has a run of one of them, found in a list.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <vector>
 
 #include "esp/kernel/cuda/adam.cuh"
@@ -56,6 +57,9 @@ __global__ void __launch_bounds__(kThreads) many_kernel(const Entry* entries, co
 
 class List {
  public:
+  List() = default;
+  List(const List&) = delete;
+  List& operator=(const List&) = delete;
   ~List() {
     cudaFree(entries_);
     cudaFree(entry_of_block_);
@@ -77,8 +81,11 @@ class List {
     entries_ = nullptr, entry_of_block_ = nullptr;
     ESP_CUDA_CHECK(cudaMalloc(&entries_, entries.size() * sizeof(Entry)));
     ESP_CUDA_CHECK(cudaMalloc(&entry_of_block_, map.size() * sizeof(uint32_t)));
-    ESP_CUDA_CHECK(cudaMemcpy(entries_, entries.data(), entries.size() * sizeof(Entry), cudaMemcpyHostToDevice));
-    ESP_CUDA_CHECK(cudaMemcpy(entry_of_block_, map.data(), map.size() * sizeof(uint32_t), cudaMemcpyHostToDevice));
+    // In the queue's order: a copy that does not say so may still be under way when the kernel reads.
+    ESP_CUDA_CHECK(
+        cudaMemcpyAsync(entries_, entries.data(), entries.size() * sizeof(Entry), cudaMemcpyHostToDevice, queue));
+    ESP_CUDA_CHECK(
+        cudaMemcpyAsync(entry_of_block_, map.data(), map.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, queue));
     host_ = std::move(entries);
     blocks_ = blocks;
   }
@@ -91,6 +98,11 @@ class List {
   Entry* entries_ = nullptr;
   uint32_t* entry_of_block_ = nullptr;
   uint32_t blocks_ = 0;
+};
+
+// By the first buffer: a queue may have several optimizers, each with the same buffers every step.
+struct Lists {
+  std::map<const void*, List> of;
 };
 
 }  // namespace
@@ -110,7 +122,7 @@ void adam_steps(std::span<const StepBuffers> buffers, std::span<const AdamStep> 
     entries.push_back({b.master, b.m, b.v, b.weights, b.grad, b.count, 0, static_cast<uint32_t>(rates)});
   }
   if (entries.empty()) return;
-  auto& list = queue_of(stream).own<List>();
+  List& list = queue_of(stream).own<Lists>().of[entries.front().master];
   with_floating(buffers[0].grad_type, [&]<typename T>(std::type_identity<T>) {
     list.set(std::move(entries), int64_t{kThreads} * kTurns * kTogether<T>, handle_of(stream));
     RatesOf<Accumulator<T>> rates{};

@@ -191,7 +191,12 @@ TEST_F(FusedOnGpu, AdamOfManyBuffers) {
       steps.push_back({.lr = 1e-2, .weight_decay = i % 2 ? 0.1 : 0, .t = 3, .grad_scale = 0.5});
     }
     for (int turn = 0; turn < 2; ++turn) {
-      cuda::adam_steps(gpu, steps, stream);
+      // All of them, then as two optimizers of one queue would have them.
+      const std::span all_gpu(gpu);
+      const std::span<const AdamStep> all_steps(steps);
+      const size_t first = turn == 0 ? gpu.size() : 2;
+      cuda::adam_steps(all_gpu.first(first), all_steps.first(first), stream);
+      cuda::adam_steps(all_gpu.subspan(first), all_steps.subspan(first), stream);
       for (size_t i = 0; i < all.size(); ++i) ref::adam_step(host[i], steps[i]);
     }
     size_t at = 0;
