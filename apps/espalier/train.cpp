@@ -45,7 +45,7 @@ train::Progress::Options progress_options(const TrainOptions& options) {
 
 comm::CommOptions comm_options(const train::CommSection& section) {
   comm::CommOptions options;
-  options.transport = section.transport;
+  options.transport = section.transport == "nccl" ? "auto" : section.transport;  // the host's words go another way
   if (section.all_reduce != "auto") options.algorithms = "all_reduce=" + section.all_reduce;
   options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(section.timeout_s));
   return options;

@@ -1,0 +1,25 @@
+// Stands in for nccl/ where it was not compiled.
+#include "esp/base/error.h"
+#include "esp/comm/nccl/nccl.h"
+
+namespace esp::comm {
+namespace {
+
+constexpr const char* kWhy = "this espalier was built without CUDA (configure with -DESP_CUDA=ON)";
+
+}  // namespace
+
+std::string nccl_version(std::string* problem) {
+  if (problem) *problem = kWhy;
+  return {};
+}
+
+std::string why_not_nccl(Communicator&, device::Device) {
+  return kWhy;
+}
+
+std::unique_ptr<Communicator> make_nccl(Communicator&, const device::Stream&, device::MemoryAccount&) {
+  throw UsageError(kWhy);
+}
+
+}  // namespace esp::comm
