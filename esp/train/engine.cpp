@@ -11,11 +11,13 @@
 #include <fmt/ranges.h>
 
 #include "esp/base/error.h"
+#include "esp/comm/nccl/nccl.h"
 #include "esp/comm/staged.h"
 #include "esp/device/on_cuda.h"
 #include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/optim/schedule.h"
 #include "esp/parallel/textbook.h"
+#include "esp/sync/on_host.h"
 #include "esp/train/budget.h"
 #include "esp/train/engine_options.h"
 
@@ -74,26 +76,45 @@ GpuHabits habits_of(const RunConfig& config, const Standing& standing) {
           standing.rank() == 0 ? run_folder_of(config) + "/gemm_choices.txt" : ""};
 }
 
-// Null where the ranks' communicator takes what this rank computes with.
-std::unique_ptr<comm::Communicator> staged(const Standing& standing, const device::Stream& stream,
-                                           device::MemoryAccount& account) {
+// Null where the ranks' communicator takes what this rank computes with. Between GPUs it is NCCL where each rank has
+// one of its own, else the host's communicator, staged.
+std::unique_ptr<comm::Communicator> between_gpus(const RunConfig& config, const Standing& standing,
+                                                 const device::Stream& stream, device::MemoryAccount& account,
+                                                 std::vector<std::string>& notes) {
+  const bool wished = config.comm.transport == "nccl";
+  if (wished && !device::on_cuda(stream))
+    throw UsageError("comm.transport = nccl carries between GPUs alone; with run.device = cpu leave it auto");
   if (!standing.ranks || !device::on_cuda(stream)) return nullptr;
+  std::string why = "comm.transport = " + config.comm.transport;
+  if (wished || config.comm.transport == "auto") why = comm::why_not_nccl(*standing.ranks, stream.device);
+  if (wished && !why.empty()) throw UsageError(fmt::format("comm.transport = nccl: {}; auto would do", why));
+  if (why.empty()) {
+    notes.push_back(fmt::format("between GPUs: NCCL {}", comm::nccl_version()));
+    return comm::make_nccl(*standing.ranks, stream, account);
+  }
+  notes.push_back(fmt::format("between GPUs: through the host's memory ({})", why));
   return comm::make_staged(*standing.ranks, stream, account);
 }
 
-// What works on the host's memory alone.
+// What is coded and sent from the host's memory alone, by the key that asks for it; empty: nothing is.
+std::string_view agrees_on_host(const device::Stream& stream, const RunConfig& config) {
+  if (!device::on_cuda(stream)) return {};
+  if (config.sync.compress != "none") return "sync.compress";
+  if (config.sync.quantise != "none") return "sync.quantise";
+  if (config.sync.method == "ps") return "sync.method = ps";
+  if (config.sync.method == "local" && config.sync.average_over == "servers") return "sync.average_over = servers";
+  if (config.sync.method == "allreduce" && config.sync.buckets == "cycle") return "sync.buckets = cycle";
+  return {};
+}
+
 void check_runs_on(const device::Stream& stream, const RunConfig& config) {
   if (!device::on_cuda(stream)) return;
-  const auto refuse = [](bool wrong, std::string_view what, std::string_view instead) {
-    if (wrong) throw UsageError(fmt::format("run.device = cuda: {} works on a processor only; {}", what, instead));
-  };
-  refuse(config.sync.compress != "none", "sync.compress", "leave it none");
-  refuse(config.sync.quantise != "none", "sync.quantise", "leave it none");
-  refuse(config.sync.method == "ps" || config.sync.average_over == "servers", "a parameter server",
-         "sync.method = \"allreduce\" or zero1 to zero3 do the same");
-  refuse(config.sync.buckets == "cycle", "sync.buckets = \"cycle\"", "fixed and observed do");
-  refuse(config.sync.direct_access, "sync.direct_access", "leave it false");
-  refuse(config.model.experts > 0, "a mixture of experts", "model.moe.experts = 0 has dense blocks");
+  if (config.sync.direct_access)
+    throw UsageError("run.device = cuda: sync.direct_access works on a processor only; leave it false");
+  const std::string_view on_host = agrees_on_host(stream, config);
+  if (!on_host.empty() && config.sync.offload != "none")
+    throw UsageError(fmt::format(
+        "run.device = cuda: with {} values and states are the host's already; leave sync.offload none", on_host));
 }
 
 Standing with_ranks(Standing standing, comm::Communicator* ranks) {
@@ -114,7 +135,7 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
     : config_(config),
       threads_(threads_of(config, standing)),
       place_(config.run.device, account_, standing.rank(), habits_of(config, standing)),
-      staged_(staged(standing, place_.stream(&threads_), account_)),
+      staged_(between_gpus(config, standing, place_.stream(&threads_), account_, notes_)),
       standing_(with_ranks(standing, staged_.get())),
       workers_(workers_of(config, standing_)),
       mesh_(mesh_of(config, standing_), has_dedicated_servers(config) ? workers_.get() : standing_.ranks),
@@ -163,16 +184,25 @@ void Engine::split(const RunConfig& config, const model::ModelConfig& shape) {
                                          mesh_.here().cp == 0);
   pieces_ =
       stage_pieces(pieces_of(shape, mesh.pp * static_cast<int>(config.parallel.interleave)), mesh_.here().pp, mesh.pp);
-  model_ = model::make_model(
-      shape, part_of(pieces_, {{mesh_.here().tp, mesh.tp}, {mesh_.index(Axis::expert), mesh_.size(Axis::expert)}}));
+  const auto make = [&] {
+    return model::make_model(
+        shape, part_of(pieces_, {{mesh_.here().tp, mesh.tp}, {mesh_.index(Axis::expert), mesh_.size(Axis::expert)}}));
+  };
+  model_ = make();
+  if (const std::string_view what = agrees_on_host(context_.stream, config); !what.empty()) {
+    host_model_ = make();
+    notes_.push_back(
+        fmt::format("{}: values, codes and the optimizer are the host's, the GPU computes with a copy", what));
+  }
 }
 
 // What takes the device's memory for good.
 void Engine::set_up(RunConfig& config) {
   if (config.sync.offload != "none")
     offload_ = std::make_unique<sync::Offload>(account_, file_options(config), place_.host_memory());
-  hold(config, model_->parameters(), Axis::copies);
-  if (model_->experts()) hold(config, *model_->experts(), Axis::expert_data);
+  model::Model& updated = host_model_ ? *host_model_ : *model_;
+  hold(config, updated.parameters(), model_->parameters(), Axis::copies);
+  if (model_->experts()) hold(config, *updated.experts(), *model_->experts(), Axis::expert_data);
   norm_ = std::make_unique<ModelNorm>(mesh_, *model_);
   MicroBatchSetup passes;
   passes.config = &config_;
@@ -183,7 +213,8 @@ void Engine::set_up(RunConfig& config) {
     if (holding.partial) passes.partial.push_back(holding.partial.get());
   }
   passes.regions = regions_ ? regions_.get() : &nn::on_one();
-  passes.every_pass_leaves = gradients_can_leave(config.sync.method) && config.sync.accumulate != "local";
+  passes.every_pass_leaves =
+      gradients_can_leave(config.sync.method) && config.sync.accumulate != "local" && !host_model_;
   passes.tokens = tokens_->map();
   passes.pieces = pieces_;
   passes.context = context_;
@@ -191,13 +222,16 @@ void Engine::set_up(RunConfig& config) {
   micro_batches_ = make_micro_batches(passes);
 }
 
-void Engine::hold(RunConfig& config, nn::ParameterList& parameters, Axis copies) {
+void Engine::hold(RunConfig& config, nn::ParameterList& parameters, nn::ParameterList& computed_with, Axis copies) {
+  Holding holding;
+  holding.parameters = &parameters;
+  holding.context = host_model_ ? host() : context_;
   sync::Setup setup;
   setup.ranks = has_dedicated_servers(config) ? standing_.ranks : mesh_.group(copies);
   setup.ranks_per_node = copies_per_node(config, mesh_.shape(), standing_);
   setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
   setup.parameters = &parameters;
-  setup.context = context_;
+  setup.context = holding.context;
   setup.storage = storage_type(config.train.precision);
   setup.options = sync_options(config);
   // A tied table stands on two stages, cut in buckets with other neighbours on each: sums in rank order, whatever the
@@ -206,14 +240,17 @@ void Engine::hold(RunConfig& config, nn::ParameterList& parameters, Axis copies)
   setup.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(2 * config.comm.timeout_s));
   setup.trace = trace_;
   setup.offload = offload_.get();
-  Holding holding;
-  holding.parameters = &parameters;
   holding.strategy = sync::make_strategy(setup);
+  if (&parameters != &computed_with) {
+    holding.on_device = &computed_with;
+    holding.strategy =
+        sync::make_on_host(std::move(holding.strategy), parameters, computed_with, context_, setup.storage);
+  }
   holding.strategy->fill([&](nn::ParameterList::Unit& unit) {
-    parameters.initialise(unit, static_cast<uint64_t>(config.run.seed), context_.stream);
+    parameters.initialise(unit, static_cast<uint64_t>(config.run.seed), holding.context.stream);
   });
   if (config.parallel.sequence)
-    holding.partial = parallel::make_partial_gradients(mesh_, parameters, context_, setup.timeout);
+    holding.partial = parallel::make_partial_gradients(mesh_, computed_with, context_, setup.timeout);
   holding.optimizer = make_optimizer(holding);
   if (sync::Apart* apart = holding.strategy->apart()) apart->attach(*holding.optimizer);
   holdings_.push_back(std::move(holding));
@@ -223,7 +260,7 @@ std::unique_ptr<optim::Optimizer> Engine::make_optimizer(Holding& of) {
   const optim::OptimizerOptions options = optimizer_options(config_.train);
   if (auto own = of.strategy->make_optimizer(options)) return own;
   if (config_.sync.offload == "none")
-    return optim::make_optimizer(options, *of.parameters, context_, of.strategy->owned());
+    return optim::make_optimizer(options, *of.parameters, of.context, of.strategy->owned());
   sync::TierOptions tier;
   tier.placement = config_.sync.offload;
   tier.tile = config_.sync.offload_tile;
@@ -351,6 +388,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
   micro_batches_->forget_times();
   if (regions_) regions_->forget_times();
   StepResult result;
+  result.notes = std::exchange(notes_, {});
   result.lr = rate_at(config_.train, step_);
   result.tokens = tokens_per_step();
   const double scale = loss_scale_.scale();

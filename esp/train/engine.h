@@ -62,7 +62,9 @@ struct Standing {
 // Parameters that the same ranks hold copies of, and what becomes of them: those of the model, and where experts are
 // divided theirs, whose copies are fewer.
 struct Holding {
-  nn::ParameterList* parameters = nullptr;
+  nn::ParameterList* parameters = nullptr;  // whose values are updated: the host's where copies agree there
+  nn::ParameterList* on_device = nullptr;   // what is computed with then; null: the same
+  tensor::Context context;                  // of the former
   std::unique_ptr<sync::Strategy> strategy;
   std::unique_ptr<parallel::PartialGradients> partial;  // null: every gradient is whole
   std::unique_ptr<optim::Optimizer> optimizer;
@@ -120,7 +122,8 @@ class Engine {
   double mean_of_copies(double own);
   double counted_together(double own, double all);
   void set_up(RunConfig& config);
-  void hold(RunConfig& config, nn::ParameterList& parameters, parallel::Axis copies);
+  // `parameters` are updated; `computed_with` are the same, or their copy on the device.
+  void hold(RunConfig& config, nn::ParameterList& parameters, nn::ParameterList& computed_with, parallel::Axis copies);
   std::unique_ptr<optim::Optimizer> make_optimizer(Holding& holding);
   StepResult train_step(bool wants_to_stop);
   uint64_t measured_need() const;
@@ -130,7 +133,8 @@ class Engine {
   device::MemoryAccount account_;
   device::ThreadPool threads_;
   Place place_;
-  const std::unique_ptr<comm::Communicator> staged_;  // null: the standing's moves what we compute with
+  std::vector<std::string> notes_;                    // for the log of the first step
+  const std::unique_ptr<comm::Communicator> staged_;  // between GPUs; null: the standing's moves what we compute with
   const Standing standing_;
   const std::unique_ptr<comm::Communicator> workers_;  // null: those of the run
   const parallel::Mesh mesh_;                          // of those that compute
@@ -139,9 +143,9 @@ class Engine {
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<parallel::Regions> regions_;  // null: nn::on_one
   std::unique_ptr<HeldTokens> tokens_;
-  std::vector<Piece> pieces_;  // of this stage
-  std::unique_ptr<model::Model> model_;
-  std::unique_ptr<sync::Offload> offload_;  // null: everything is on the device
+  std::vector<Piece> pieces_;                         // of this stage
+  std::unique_ptr<model::Model> model_, host_model_;  // the latter's parameters alone, where copies agree on the host
+  std::unique_ptr<sync::Offload> offload_;            // null: everything is on the device
   std::vector<Holding> holdings_;
   std::unique_ptr<MicroBatches> micro_batches_;
   std::unique_ptr<ModelNorm> norm_;

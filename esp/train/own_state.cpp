@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "esp/autograd/functions/eight_bit.h"
+#include "esp/device/on_cuda.h"
+#include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/parallel/mesh.h"
 
 namespace esp::train {
@@ -73,9 +76,48 @@ Json description(Engine& engine, const SyncSection& sync) {
   return all;
 }
 
+// Scales of 8-bit products are of what a rank saw: they fit who divides the model and the batch alike.
+class Scales {
+ public:
+  explicit Scales(Engine& engine) : stream_(engine.context().stream) {
+    if (!device::on_cuda(stream_) || !kernel::cuda::wants_fp8(stream_)) return;
+    for (nn::ParameterList* list : {&engine.model().parameters(), engine.model().experts()})
+      if (list)
+        for (const nn::Parameter& p : list->all()) weights_.push_back(&p.weight);
+    const int64_t count = std::ssize(weights_) * autograd::scale_numbers();
+    piece_ = {fmt::format("scales.rank-{}", engine.standing().rank()),
+              {count},
+              {},
+              {},
+              0,
+              tensor::empty(engine.host(), {count}, DType::f32, device::MemoryCategory::other)};
+    description_ = {{"ranks", engine.standing().size()}, {"layout", engine.mesh().shape().text()}};
+  }
+
+  void add_to(ckpt::Snapshot& snapshot) {
+    if (weights_.empty()) return;
+    autograd::save_scales(piece_.values.as<float>(), weights_, stream_);
+    snapshot.optimizer.push_back(piece_);
+    snapshot.state["scales"] = description_;
+  }
+  void restore(const ckpt::Checkpoint& checkpoint) {
+    if (weights_.empty() || !checkpoint.state().contains("scales") || checkpoint.state().at("scales") != description_)
+      return;  // they are looked for anew
+    checkpoint.read(piece_);
+    autograd::load_scales(piece_.values.as<float>(), weights_, stream_);
+  }
+
+ private:
+  const device::Stream stream_;
+  std::vector<const autograd::Weight*> weights_;  // none: no products in 8 bits
+  ckpt::Piece piece_;
+  Json description_;
+};
+
 }  // namespace
 
 void add_own_state(ckpt::Snapshot& snapshot, Engine& engine, const SyncSection& sync) {
+  Scales(engine).add_to(snapshot);
   sync::Apart* apart = engine.strategy().apart();
   if (!apart) {
     if (sync.compress == "none") return;
@@ -92,6 +134,7 @@ void add_own_state(ckpt::Snapshot& snapshot, Engine& engine, const SyncSection& 
 }
 
 std::string load_own_state(Engine& engine, const SyncSection& sync, const ckpt::Checkpoint& checkpoint) {
+  Scales(engine).restore(checkpoint);
   sync::Apart* apart = engine.strategy().apart();
   const Json& state = checkpoint.state();
   const auto read = [&](const ckpt::Piece& piece) { checkpoint.read(piece); };

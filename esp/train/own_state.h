@@ -3,6 +3,8 @@
 // Errors and estimates of compressed exchanges stand as `exchange.*` beside the rest: rows by rank, or one vector where
 // ranks have it together. The same exchanges among as many ranks find theirs; others begin at 0.
 //
+// Scales of 8-bit products stand as `scales.rank-N`; the same layout among as many ranks finds them.
+//
 // Of copies that go their own ways:
 // The model of such a checkpoint is the mean of the copies, and its optimizer state the first copy's: any number of
 // ranks, by any method, can begin with them. Beside them stands what each copy has to itself, values and optimizer

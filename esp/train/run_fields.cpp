@@ -206,7 +206,9 @@ std::vector<Field> fields(RunConfig& c) {
        &c.sync.ps.record},
       {"sync", "replay", "ps, async and ssp: folder of an order to follow", &c.sync.ps.replay},
 
-      {"comm", "transport", "auto, shm, tcp, mpi or nccl", &c.comm.transport},
+      {"comm", "transport",
+       "auto, shm, tcp, mpi, or nccl between GPUs of which every rank has its own (auto takes it there)",
+       &c.comm.transport},
       {"comm", "all_reduce", "auto or an algorithm", &c.comm.all_reduce},
       {"comm", "nodes", "hosts the topology-aware algorithms assume; 0: as they are", &c.comm.nodes},
       {"comm", "timeout_s", "deadline of one collective", &c.comm.timeout_s},

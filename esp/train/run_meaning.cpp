@@ -201,8 +201,6 @@ void RunConfig::check_world(int world) const {
        "experts of which ranks hold their share stay on the device: no sync.offload and no sync.quantise with it");
   want(train.activations == "lean" || layout.mesh.cp == 1, "train.activations", train.activations,
        "stored attention has a sequence's tokens on one rank, parallel.cp divides them; lean is wanted");
-  want(train.precision != "fp8" || layout.mesh.tp == 1, "train.precision", train.precision,
-       "linear maps divided among ranks (parallel.tp) are made of 16-bit products; bf16 is wanted with it");
   find_row("sync.method", sync::strategies(), sync.method);
   want(sync.bucket_mb > 0 && sync.first_bucket_mb > 0, "sync.bucket_mb", sync.bucket_mb, "more than 0 is wanted");
   static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};

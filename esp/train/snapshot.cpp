@@ -9,6 +9,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/device/gpu.h"
 #include "esp/train/loaded.h"
 #include "esp/train/own_state.h"
 #include "esp/train/sections.h"
@@ -161,7 +162,8 @@ std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, con
     std::vector<tensor::Tensor> whole;
     for (Holding& holding : engine.holdings()) {
       nn::ParameterList& list = *holding.parameters;
-      if (list.units().front().values.defined()) continue;
+      if (holding.on_device) holding.strategy->begin_pass({false, true});  // its values go up
+      if (holding.on_device || list.units().front().values.defined()) continue;
       const tensor::Tensor& all = whole.emplace_back(tensor::empty(
           engine.host(), {list.count()}, storage_type(config.train.precision), device::MemoryCategory::parameter));
       for (auto& unit : list.units()) {
@@ -177,7 +179,14 @@ std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, con
       });
   }
   engine.host().pool->trim();
-  for (Holding& holding : engine.holdings()) holding.optimizer->refresh_master();
+  for (Holding& holding : engine.holdings()) {
+    if (holding.on_device)  // the model was read to the device: what is updated is the host's
+      holding.strategy->fill([&](nn::ParameterList::Unit& unit) {
+        const auto at = static_cast<size_t>(&unit - holding.parameters->units().data());
+        device::transfer(unit.values.data(), holding.on_device->units()[at].values.data(), unit.values.bytes());
+      });
+    holding.optimizer->refresh_master();
+  }
   return fresh;
 }
 

@@ -1,5 +1,7 @@
 #include "esp/autograd/functions/eight_bit.h"
 
+#include <vector>
+
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
 #include "esp/kernel/cuda/fp8_codes.h"
@@ -26,6 +28,14 @@ enum class Make : uint8_t { rows, columns, both };
 
 Fp8 kind_of(Role role) {
   return role == kGradient ? Fp8::e5m2 : Fp8::e4m3;
+}
+
+constexpr Role kRoles[] = {kValue, kInput, kGradient};
+std::vector<kernel::cuda::ScaleOwner> owners_of(std::span<const Weight* const> weights) {
+  std::vector<kernel::cuda::ScaleOwner> owners;
+  for (const Weight* weight : weights)
+    for (Role role : kRoles) owners.push_back({weight, role, kind_of(role)});
+  return owners;
 }
 
 // The sums of the columns of a gradient are the bias' gradient.
@@ -171,8 +181,12 @@ class EightBitPerceptronNode final : public Node {
 
 }  // namespace
 
+bool wants_eight_bits(const tensor::Context& context) {
+  return device::on_cuda(context.stream) && kernel::cuda::wants_fp8(context.stream);
+}
+
 bool fits_eight_bits(const tensor::Context& context, const Variable& x, const Weight& w, const Weight* b) {
-  if (!device::on_cuda(context.stream) || !kernel::cuda::wants_fp8(context.stream)) return false;
+  if (!wants_eight_bits(context)) return false;
   const Tensor& value = w.used_value();
   const auto on_sixteen = [](const Tensor& t) {
     return !t.defined() || reinterpret_cast<uintptr_t>(t.data()) % 16 == 0;
@@ -180,6 +194,18 @@ bool fits_eight_bits(const tensor::Context& context, const Variable& x, const We
   return x.dtype() == DType::bf16 && value.dtype() == DType::bf16 && value.shape().rank() == 2 &&
          x.value().rows() % 16 == 0 && value.dim(0) % 16 == 0 && value.dim(1) % 32 == 0 && on_sixteen(value) &&
          on_sixteen(w.grad) && (!b || (on_sixteen(b->used_value()) && on_sixteen(b->grad)));
+}
+
+int64_t scale_numbers() {
+  return int64_t{kernel::cuda::kScaleNumbers} * std::ssize(kRoles);
+}
+
+void save_scales(float* numbers, std::span<const Weight* const> weights, const device::Stream& stream) {
+  kernel::cuda::save_scales(numbers, owners_of(weights), stream);
+}
+
+void load_scales(const float* numbers, std::span<const Weight* const> weights, const device::Stream& stream) {
+  kernel::cuda::load_scales(numbers, owners_of(weights), stream);
 }
 
 Variable eight_bit_linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {

@@ -10,12 +10,19 @@
 
 namespace esp::autograd {
 
-// Whether the run wants it (kernel::cuda::wants_fp8) and the tensors are such that there are products for them: bf16,
+bool wants_eight_bits(const tensor::Context& context);  // kernel::cuda::wants_fp8, on a GPU
+// Whether the run wants it and the tensors are such that there are products for them: bf16,
 // rows and both widths multiples of 16, addresses of 16 bytes. `x` need not be the map's own input, only of as many
 // rows.
 bool fits_eight_bits(const tensor::Context& context, const Variable& x, const Weight& w, const Weight* b);
 
 Variable eight_bit_linear(Tape& tape, const Variable& x, Weight& w, Weight* b);
+
+// The scales of these weights' maps, scale_numbers() to each: what a checkpoint needs so that going on has the bits of
+// not having stopped.
+int64_t scale_numbers();
+void save_scales(float* numbers, std::span<const Weight* const> weights, const device::Stream& stream);
+void load_scales(const float* numbers, std::span<const Weight* const> weights, const device::Stream& stream);
 
 struct EightBitPerceptron {
   Weight& w1;

@@ -2,6 +2,7 @@
 
 #include <cuda_fp8.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -193,6 +194,39 @@ class KeptScales {
     }
     return {scale, fresh};
   }
+  void save(float* numbers, std::span<const ScaleOwner> of, const device::Stream& stream) const {
+    ESP_CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
+    std::fill_n(numbers, of.size() * kScaleNumbers, 0.0f);
+    for (const ScaleOwner& one : of) {
+      const auto k = static_cast<size_t>(one.kind);
+      float* const to = std::exchange(numbers, numbers + kScaleNumbers);
+      const auto place = at_[k].find({one.owner, one.role});
+      if (place == at_[k].end()) continue;
+      Fp8Scale scale;
+      ESP_CUDA_CHECK(cudaMemcpy(&scale, rows_[k] + place->second, sizeof scale, cudaMemcpyDeviceToHost));
+      to[0] = 1;
+      to[1] = scale.inverse;
+      to[2] = scale.scale;
+      to[3] = scale.amax;
+      to[4] = static_cast<float>(scale.next);
+      std::copy_n(scale.history, Fp8Scale::kHistory, to + 5);
+    }
+  }
+  void load(const float* numbers, std::span<const ScaleOwner> of, const device::Stream& stream) {
+    for (const ScaleOwner& one : of) {
+      const float* const from = std::exchange(numbers, numbers + kScaleNumbers);
+      if (from[0] == 0) continue;
+      Fp8Scale scale;
+      scale.inverse = from[1];
+      scale.scale = from[2];
+      scale.amax = from[3];
+      scale.next = static_cast<int32_t>(from[4]);
+      std::copy_n(from + 5, Fp8Scale::kHistory, scale.history);
+      ESP_CUDA_CHECK(cudaMemcpyAsync(this->of(one.owner, one.role, one.kind, stream).scale, &scale, sizeof scale,
+                                     cudaMemcpyHostToDevice, handle_of(stream)));
+    }
+    ESP_CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
+  }
   void advance(const device::Stream& stream) {
     for (Fp8 kind : {Fp8::e4m3, Fp8::e5m2}) {
       const auto k = static_cast<size_t>(kind);
@@ -248,6 +282,14 @@ void quantize_fp8(void* q, void* transposed, const void* x, int64_t rows, int64_
 
 KeptScale kept_scale(const void* owner, int role, Fp8 kind, const device::Stream& stream) {
   return queue_of(stream).own<KeptScales>().of(owner, role, kind, stream);
+}
+
+void save_scales(float* numbers, std::span<const ScaleOwner> of, const device::Stream& stream) {
+  queue_of(stream).own<KeptScales>().save(numbers, of, stream);
+}
+
+void load_scales(const float* numbers, std::span<const ScaleOwner> of, const device::Stream& stream) {
+  queue_of(stream).own<KeptScales>().load(numbers, of, stream);
 }
 
 void advance_scales(const device::Stream& stream) {

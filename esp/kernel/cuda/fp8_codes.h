@@ -6,6 +6,8 @@
 // seen for the first time is fresh: its largest magnitude is looked for in a pass of its own before it is coded.
 #pragma once
 
+#include <span>
+
 #include "esp/kernel/activation.h"
 #include "esp/kernel/cuda/fp8.h"
 
@@ -40,6 +42,16 @@ struct KeptScale {
   bool fresh = false;  // no call before this one asked for it
 };
 KeptScale kept_scale(const void* owner, int role, Fp8 kind, const device::Stream& stream);
+// What is known of a scale, as numbers to be kept with a checkpoint; all zero of one nobody has asked for. And back:
+// one that was known is not fresh.
+inline constexpr int kScaleNumbers = 5 + Fp8Scale::kHistory;
+struct ScaleOwner {
+  const void* owner = nullptr;
+  int role = 0;
+  Fp8 kind = Fp8::e4m3;
+};
+void save_scales(float* numbers, std::span<const ScaleOwner> of, const device::Stream& stream);
+void load_scales(const float* numbers, std::span<const ScaleOwner> of, const device::Stream& stream);
 // Once a step: all scales of the queue follow what was seen since the last time.
 void advance_scales(const device::Stream& stream);
 

@@ -1,5 +1,7 @@
 #include "esp/parallel/tp/linear.h"
 
+#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/parallel/tp/products.h"
@@ -61,7 +63,10 @@ class RowsNode final : public autograd::Node {
 
 }  // namespace
 
+// In 8 bits the product is autograd's own, between moves that do not overlap with it. Whether this rank's part then
+// fits is its own affair: the moves are the same.
 Variable linear_by_columns(Tape& tape, const TensorAxis& axis, const Variable& x, Weight& w, Weight* b, int64_t batch) {
+  if (autograd::wants_eight_bits(tape.context())) return autograd::linear(tape, entered(tape, axis, x, batch), w, b);
   const Tensor matrix = w.used_value(), bias = b ? b->used_value() : Tensor();
   StreamInput in(axis, x, batch);
   kernel::GemmOptions options;
@@ -77,6 +82,7 @@ Variable linear_by_columns(Tape& tape, const TensorAxis& axis, const Variable& x
 }
 
 Variable linear_by_rows(Tape& tape, const TensorAxis& axis, const Variable& h, Weight& w) {
+  if (autograd::wants_eight_bits(tape.context())) return leave(tape, axis, autograd::linear(tape, h, w, nullptr));
   Variable y = product_to_stream(tape.context(), axis, h.value(), w.used_value());
   if (!tape.wants({&h}, {&w})) return y;
   y = tape.output(y.value());

@@ -103,6 +103,12 @@ int enter(Tape& tape, const TensorAxis& axis, const Variable& x, const Shape& al
   return slot;
 }
 
+Variable entered(Tape& tape, const TensorAxis& axis, const Variable& x, int64_t batch) {
+  const Shape all = shape_of_all(axis, x.value(), batch);
+  const Tensor rows = axis.divides_rows() ? gathered(tape.context(), *axis.line, x.value(), all) : x.value();
+  return {rows, enter(tape, axis, x, all)};
+}
+
 Variable leave(Tape& tape, const TensorAxis& axis, const Variable& x) {
   if (axis.alone()) return x;
   Variable y = x.value();

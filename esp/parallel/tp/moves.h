@@ -26,6 +26,9 @@ tensor::Shape shape_of_all(const TensorAxis& axis, const tensor::Tensor& x, int6
 // Before the node of a product of all rows of x is recorded: the slot for its input's gradient, which is summed while
 // the product's weights get theirs. -1 where x needs none.
 int enter(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x, const tensor::Shape& all);
+// The same for a computation that is itself a function on the tape, of one node, called next with what this returns:
+// all rows of x, whose gradient is summed.
+autograd::Variable entered(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x, int64_t batch);
 // What the product made, this rank's summand [B, T, dim] → the stream. x's memory is used up.
 autograd::Variable leave(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x);
 // All rows of a divided stream, for a computation that everybody does alike: its gradient is cut, not summed.

@@ -1,5 +1,7 @@
 #include "esp/parallel/tp/perceptron.h"
 
+#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/linear.h"
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/parallel/tp/products.h"
@@ -90,6 +92,12 @@ class DividedPerceptronNode final : public autograd::Node {
 Variable perceptron(Tape& tape, const TensorAxis& axis, const Variable& x, const nn::PerceptronWeights& p, bool keep,
                     int64_t batch) {
   const tensor::Context& context = tape.context();
+  if (autograd::wants_eight_bits(context)) {  // as in linear.cpp
+    const Variable all = entered(tape, axis, x, batch);
+    return leave(tape, axis,
+                 p.gated ? autograd::gated_perceptron(tape, all, p.w1, p.b1, p.w2, nullptr, keep)
+                         : autograd::perceptron(tape, all, p.w1, p.b1, p.activation, p.w2, nullptr, keep));
+  }
   const bool records = tape.wants({&x}, {&p.w1, p.b1, &p.w2});
   const Middle middle{p.activation, p.gated};
   const Tensor w1 = p.w1.used_value(), b1 = p.b1 ? p.b1->used_value() : Tensor();
