@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "esp/base/error.h"
 #include "esp/device/on_cuda.h"
+#include "esp/obs/temporary_folder.h"
+#include "esp/train/engine.h"
 #include "esp/train/placed.h"
 
 namespace esp::train {
@@ -30,6 +34,19 @@ TEST(Place, AGpuThatIsNotThereIsAskedForInVain) {
     EXPECT_NE(std::string(error.what()).find(survey.problem), std::string::npos) << error.what();
   }
   EXPECT_THROW(Place("tpu", account), UsageError);
+}
+
+TEST(Place, NcclIsForGpus) {
+  const obs::TemporaryFolder folder;
+  std::ofstream(folder / "text.txt") << std::string(20'000, 'a');
+  RunConfig config = parse_run_config("", "run.toml", {"run.dir=" + (folder / "run"), "comm.transport=nccl"});
+  config.data.train = {folder / "text.txt"};
+  try {
+    Engine engine(config, Log());
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("between GPUs alone"), std::string::npos) << error.what();
+  }
 }
 
 data::Batch two_rows() {
