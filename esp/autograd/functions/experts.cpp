@@ -79,8 +79,8 @@ class ExpertsNode final : public Node {
     const Tensor& dy = tape.gradient_of(y_);
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       if (first == last) return;
-      weight_product(tape.context(), *expert.down, expert.down_bias, hidden_.slice(first, last), dy.slice(first, last), {},
-                     true);
+      weight_product(tape.context(), *expert.down, expert.down_bias, hidden_.slice(first, last), dy.slice(first, last),
+                     {}, true);
       weight_product(tape.context(), *expert.up, expert.up_bias, x_.value().slice(first, last),
                      d_pre_.slice(first, last), {}, true);
     });
