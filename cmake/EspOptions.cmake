@@ -58,6 +58,20 @@ esp_cxx_flags(-ffp-contract=off)
 if(ESP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # it tidies its memory up seldom: a tenth of the time of large files
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:--param=ggc-min-heapsize=500000>)
 endif()
+if(ESP_UNITY)  # format strings are checked by whoever builds otherwise
+  add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:FMT_CONSTEVAL=>)
+endif()
+# What is left out of -O1 where a build should be over soon: inlining stays, and with it most of what code of many small
+# functions gains; passes that look at each function once more go, and with them a quarter of the time. Kernels keep theirs.
+set(ESP_UNITY_FLAGS "")
+if(ESP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  foreach(pass tree-pta tree-dominator-opts tree-sra tree-dse tree-sink tree-fre tree-bit-ccp tree-copy-prop tree-ch tree-slsr
+          tree-builtin-call-dce ssa-phiopt move-loop-invariants ipa-modref ipa-pure-const ipa-reference ipa-profile
+          shrink-wrap combine-stack-adjustments if-conversion if-conversion2 cprop-registers forward-propagate dce dse
+          split-wide-types branch-count-reg reorder-blocks)
+    list(APPEND ESP_UNITY_FLAGS -fno-${pass})
+  endforeach()
+endif()
 if(ESP_NATIVE)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-march=native>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # its own AVX-512 headers begin with what they call undefined
