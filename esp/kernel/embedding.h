@@ -9,6 +9,7 @@
 
 #include "esp/base/dtype.h"
 #include "esp/device/stream.h"
+#include "esp/kernel/rotary_angles.h"
 
 namespace esp::kernel {
 
@@ -22,13 +23,14 @@ void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_
 void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
                        int64_t first_position, DType dtype, const device::Stream& stream);
 
-// Rotates pairs (d, d + D/2) of every head in place by position·theta^(−2d/D), the half-split convention. x is rows of
-// `row_stride` elements; its first heads·head_dim are rotated. inverse rotates back (the gradient).
+// Rotates pairs (d, d + D/2) of every head in place by the angles of their positions, the half-split convention. x is
+// rows of `row_stride` elements; its first heads·head_dim are rotated. inverse rotates back (the gradient: where the
+// angles make pairs grow, they grow there too).
 struct RotaryShape {
   int64_t rows = 0, row_stride = 0, heads = 0, head_dim = 0;
   int64_t period = 0, first_position = 0;  // row r stands at first_position + r mod period − begin
   int64_t begin = 0, end = 0;              // of each period, the rows that are rotated; end 0: all
-  double theta = 10000;
+  RotaryAngles angles;
   bool inverse = false;
 
   int64_t last() const { return end ? end : period; }

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "esp/kernel/arrays_for_tests.h"
@@ -7,19 +10,30 @@
 namespace esp::kernel {
 namespace {
 
+// One of each kind, with ramps that end within a head.
+const std::array kAngles = {
+    RotaryAngles{}, RotaryAngles{.scaling = RopeScaling::linear, .factor = 2.5},
+    RotaryAngles{.scaling = RopeScaling::yarn, .factor = 4, .original_seq_len = 512},
+    RotaryAngles{.theta = 500000, .scaling = RopeScaling::llama3, .factor = 8, .original_seq_len = 8192}};
+
 TEST(Rotary, IsThatOfRefAndLeavesTheRestOfARowAlone) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t head_dim : {2, 6, 32, 64, 130})
         for (int64_t rows : {1, 9, 50})
-          for (bool inverse : {false, true}) {
+          for (const auto& [angles, inverse] : {std::pair{kAngles[0], false},
+                                                {kAngles[0], true},
+                                                {kAngles[1], false},
+                                                {kAngles[2], true},
+                                                {kAngles[3], false}}) {
             const RotaryShape shape{.rows = rows,
                                     .row_stride = 3 * head_dim + 5,
                                     .heads = 3,
                                     .head_dim = head_dim,
                                     .period = 13,
                                     .first_position = 1000,
+                                    .angles = angles,
                                     .inverse = inverse};
             Array x = Array::random(rows * shape.row_stride, dtype, 1), want = x;
             rotary(x.data(), shape, dtype, pair);
@@ -94,16 +108,73 @@ TEST(Rotary, RotatesByPositionTimesFrequency) {
 
 TEST(Rotary, InverseIsTheTranspose) {
   const Threads alone(1);
-  RotaryShape shape{.rows = 20, .row_stride = 96, .heads = 2, .head_dim = 48, .period = 7, .first_position = 3};
-  const Array x = Array::random(20 * 96, DType::f64, 1), y = Array::random(20 * 96, DType::f64, 2);
-  Array forward = x, back = y, both = x;
-  rotary(forward.data(), shape, DType::f64, alone);
-  rotary(both.data(), shape, DType::f64, alone);
-  shape.inverse = true;
-  rotary(back.data(), shape, DType::f64, alone);
-  rotary(both.data(), shape, DType::f64, alone);
-  EXPECT_NEAR(dot(forward, y), dot(x, back), 1e-12);  // ⟨Rx, y⟩ = ⟨x, Rᵀy⟩
-  expect_near(both, x, 4, 1, "there and back");
+  for (const RotaryAngles& angles : kAngles) {
+    RotaryShape shape{
+        .rows = 20, .row_stride = 96, .heads = 2, .head_dim = 48, .period = 7, .first_position = 3, .angles = angles};
+    const Array x = Array::random(20 * 96, DType::f64, 1), y = Array::random(20 * 96, DType::f64, 2);
+    Array forward = x, back = y, both = x;
+    rotary(forward.data(), shape, DType::f64, alone);
+    rotary(both.data(), shape, DType::f64, alone);
+    shape.inverse = true;
+    rotary(back.data(), shape, DType::f64, alone);
+    rotary(both.data(), shape, DType::f64, alone);
+    EXPECT_NEAR(dot(forward, y), dot(x, back), 1e-12);  // ⟨Rx, y⟩ = ⟨x, Rᵀy⟩
+    if (angles.scaling != RopeScaling::yarn) expect_near(both, x, 4, 1, "there and back");
+  }
+}
+
+// Frequencies of heads of `head_dim`, as the papers' authors speak of them: how many tokens a whole turn takes.
+std::vector<double> wavelengths(const RotaryAngles& angles, int64_t head_dim) {
+  const RotaryFrequencies f = rotary_frequencies(angles, head_dim);
+  std::vector<double> all;
+  for (int64_t d = 0; d < head_dim / 2; ++d)
+    all.push_back(2 * std::numbers::pi / f.scaled(plain_frequency(angles, d, head_dim), d));
+  return all;
+}
+
+TEST(RotaryAngles, LinearStretchesEveryWave) {
+  const auto plain = wavelengths(kAngles[0], 64), stretched = wavelengths(kAngles[1], 64);
+  for (size_t d = 0; d < plain.size(); ++d) EXPECT_NEAR(stretched[d] / plain[d], 2.5, 1e-12);
+}
+
+// Llama 3.1: waves shorter than 8192 / 4 stay, those longer than 8192 / 1 are stretched 8 times.
+TEST(RotaryAngles, Llama3KeepsShortWavesAndStretchesLongOnes) {
+  RotaryAngles angles = kAngles[3];
+  const auto stretched = wavelengths(angles, 128);
+  angles.scaling = RopeScaling::none;
+  const auto plain = wavelengths(angles, 128);
+  int kept = 0, between = 0, whole = 0;
+  for (size_t d = 0; d < plain.size(); ++d) {
+    const double by = stretched[d] / plain[d];
+    if (plain[d] < 2048) {
+      EXPECT_EQ(by, 1);
+      ++kept;
+    } else if (plain[d] > 8192) {
+      EXPECT_NEAR(by, 8, 1e-12);
+      ++whole;
+    } else {
+      const double smooth = (8192 / plain[d] - 1) / (4 - 1);
+      EXPECT_NEAR(1 / by, (1 - smooth) / 8 + smooth, 1e-12);
+      ++between;
+    }
+  }
+  EXPECT_EQ(kept, 29);  // ln(2048 / 2π) / ln(500000) of the 64 pairs is 28.2
+  EXPECT_EQ(between, 6);
+  EXPECT_EQ(whole, 29);
+}
+
+// LLaMA-2 stretched 16 times from 4096 (Peng et al. 2023): 32 turns and one turn fall on pairs 20.9 and 45.03.
+TEST(RotaryAngles, YarnRampsOverPairsAndGrows) {
+  const RotaryAngles angles{.scaling = RopeScaling::yarn, .factor = 16, .original_seq_len = 4096};
+  const auto plain = wavelengths(RotaryAngles{}, 128), stretched = wavelengths(angles, 128);
+  for (size_t d = 0; d < plain.size(); ++d) {
+    const double ramp = std::clamp((static_cast<double>(d) - 20) / (46 - 20), 0.0, 1.0);
+    EXPECT_NEAR(plain[d] / stretched[d], ramp / 16 + (1 - ramp), 1e-12) << d;
+  }
+  EXPECT_NEAR(rotary_frequencies(angles, 128).size, 1.2772588722239782, 1e-15);
+  RotaryAngles said = angles;
+  said.attention_factor = 1.5;
+  EXPECT_EQ(rotary_frequencies(said, 128).size, 1.5);
 }
 
 TEST(Rotary, ScoresDependOnTheDistanceAlone) {

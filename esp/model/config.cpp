@@ -1,5 +1,7 @@
 #include "esp/model/config.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
@@ -10,6 +12,29 @@ namespace {
 template <typename... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) throw UsageError("model: " + fmt::format(format, std::forward<Args>(args)...));
+}
+
+void check_scaling(const ModelConfig& c) {
+  using kernel::RopeScaling;
+  const kernel::RotaryAngles& r = c.rope;
+  if (r.scaling == RopeScaling::none) {
+    require(r.factor == 1, "rope_factor = {} has no effect without rope_scaling = \"linear\", \"yarn\" or \"llama3\"",
+            r.factor);
+    return;
+  }
+  require(c.positions == Positions::rotary, "rope_scaling needs positions = \"rotary\"");
+  require(r.factor >= 1 && std::isfinite(r.factor), "rope_factor = {}; 1 or more is wanted, such as 8", r.factor);
+  require(r.scaling == RopeScaling::linear || r.original_seq_len > 0,
+          "rope_original_seq_len = {}; yarn and llama3 need the length the model first learned from, such as 8192",
+          r.original_seq_len);
+  require(r.scaling != RopeScaling::llama3 || (r.low_freq_factor > 0 && r.high_freq_factor > r.low_freq_factor),
+          "rope_low_freq_factor = {} is not positive and less than rope_high_freq_factor = {}; 1 and 4 are usual",
+          r.low_freq_factor, r.high_freq_factor);
+  require(r.scaling != RopeScaling::yarn || (r.beta_slow > 0 && r.beta_fast > r.beta_slow),
+          "rope_beta_slow = {} is not positive and less than rope_beta_fast = {}; 1 and 32 are usual", r.beta_slow,
+          r.beta_fast);
+  require(r.attention_factor >= 0, "rope_attention_factor = {} is negative; 0 means 0.1·ln(rope_factor) + 1",
+          r.attention_factor);
 }
 
 }  // namespace
@@ -28,7 +53,8 @@ void ModelConfig::check() const {
   require(init_std >= 0, "init_std = {} is negative", init_std);
   require(positions != Positions::rotary || head_dim() % 2 == 0,
           "rotary positions turn pairs, but a head has {} dimensions (dim / heads)", head_dim());
-  require(positions != Positions::rotary || rope_theta > 1, "rope_theta = {} is not greater than 1", rope_theta);
+  require(positions != Positions::rotary || rope.theta > 1, "rope_theta = {} is not greater than 1", rope.theta);
+  check_scaling(*this);
   require(type_vocab >= 0 && num_classes >= 0, "type_vocab = {} and num_classes = {} may not be negative", type_vocab,
           num_classes);
   const bool bert = arch == "bert", t5 = arch == "t5";

@@ -6,6 +6,7 @@
 
 #include "esp/kernel/activation.h"
 #include "esp/kernel/norm.h"
+#include "esp/kernel/rotary_angles.h"
 
 namespace esp::model {
 
@@ -26,7 +27,7 @@ struct ModelConfig {
   bool post_norm = false;
   double norm_eps = 1e-5;
   Positions positions = Positions::learned;
-  double rope_theta = 10000;
+  kernel::RotaryAngles rope;
   bool bias = true;
   bool tie_embeddings = true;
   double init_std = 0.02;

@@ -15,12 +15,9 @@ std::vector<double> row(const tensor::Tensor& logits, int64_t b, int64_t t, int6
   return values;
 }
 
-class Generation : public testing::TestWithParam<const char*> {};
-
-TEST_P(Generation, ExtendingGivesTheLogitsOfTheWhole) {
+void expect_logits_of_the_whole(ModelConfig config) {
   for (const auto& [dtype, tolerance] :
        {std::pair{DType::f64, 1e-12}, std::pair{DType::f32, 1e-4}, std::pair{DType::bf16, 5e-2}}) {
-    ModelConfig config = preset(GetParam()).config;
     config.init_std = 0.2;
     TestModel t(config, dtype);
     constexpr int64_t B = 2, T = 20;
@@ -48,9 +45,21 @@ TEST_P(Generation, ExtendingGivesTheLogitsOfTheWhole) {
   }
 }
 
+class Generation : public testing::TestWithParam<const char*> {};
+
+TEST_P(Generation, ExtendingGivesTheLogitsOfTheWhole) {
+  expect_logits_of_the_whole(preset(GetParam()).config);
+}
+
 INSTANTIATE_TEST_SUITE_P(Archs, Generation, testing::Values("gpt-tiny", "llama-tiny"), [](const auto& arch) {
   return std::string(arch.param).substr(0, std::string(arch.param).find('-'));
 });
+
+TEST(Generation, ExtendingWithScaledAnglesGivesTheLogitsOfTheWhole) {
+  using kernel::RopeScaling;
+  for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3})
+    expect_logits_of_the_whole(scaled_llama(kind));
+}
 
 TEST(Generation, ADecoderThatLooksAtASourceGivesTheLogitsOfTheWhole) {
   for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, std::pair{DType::f32, 1e-4}}) {

@@ -7,8 +7,7 @@
 namespace esp::model {
 namespace {
 
-ModelConfig small(const char* preset_name) {
-  ModelConfig config = preset(preset_name).config;
+ModelConfig small(ModelConfig config) {
   config.dim = 8;
   config.ffn = 12;
   config.vocab = 11;
@@ -19,10 +18,8 @@ ModelConfig small(const char* preset_name) {
   return config;
 }
 
-class ModelGradients : public testing::TestWithParam<const char*> {};
-
-TEST_P(ModelGradients, AreThoseOfDifferences) {
-  TestModel t(small(GetParam()), DType::f64);
+void expect_gradients_of_differences(const ModelConfig& config) {
+  TestModel t(config, DType::f64);
   // Norms and biases, too, away from their beginning.
   uint64_t stream = 0;
   for (nn::Parameter& p : t.model->parameters().all())
@@ -58,6 +55,12 @@ TEST_P(ModelGradients, AreThoseOfDifferences) {
   }
 }
 
+class ModelGradients : public testing::TestWithParam<const char*> {};
+
+TEST_P(ModelGradients, AreThoseOfDifferences) {
+  expect_gradients_of_differences(small(preset(GetParam()).config));
+}
+
 INSTANTIATE_TEST_SUITE_P(Archs, ModelGradients,
                          testing::Values("gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"),
                          [](const auto& arch) {
@@ -66,6 +69,15 @@ INSTANTIATE_TEST_SUITE_P(Archs, ModelGradients,
                              if (c == '-') c = '_';
                            return name;
                          });
+
+TEST(ScaledRotary, GradientsAreThoseOfDifferences) {
+  using kernel::RopeScaling;
+  for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3}) {
+    ModelConfig config = small(scaled_llama(kind));
+    config.heads = config.kv_heads = 1;  // of 8: the ramp has somewhere to go
+    expect_gradients_of_differences(config);
+  }
+}
 
 }  // namespace
 }  // namespace esp::model

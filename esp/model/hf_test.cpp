@@ -9,6 +9,7 @@
 #include "esp/model/hf_config.h"
 #include "esp/model/hf_names.h"
 #include "esp/model/model.h"
+#include "esp/model/testing.h"
 
 namespace esp::model {
 namespace {
@@ -25,6 +26,13 @@ std::vector<ModelConfig> expressible() {
   biased.bias = biased.tie_embeddings = true;
   bare.headless = bare.pooler = true;
   list.insert(list.end(), {untied, biased, bare});
+  using kernel::RopeScaling;
+  for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3})
+    list.push_back(scaled_llama(kind));
+  list.back().rope.low_freq_factor = 1.5;
+  ModelConfig grown = scaled_llama(RopeScaling::yarn);
+  grown.rope.attention_factor = 1.25;
+  list.push_back(grown);
   return list;
 }
 
@@ -105,7 +113,55 @@ TEST(HfConfig, ReadsAPublishedFile) {
   EXPECT_EQ(c, expected);
 }
 
-std::string problem(const char* json) {
+// A llama's config.json with these lines more.
+Json llama_json(const std::string& more) {
+  return Json::parse(R"({"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8,
+      "intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 131072)" +
+                     (more.empty() ? "" : ", " + more) + "}");
+}
+
+TEST(HfConfig, ReadsScaledRotaryAnglesInEverySpelling) {
+  using kernel::RopeScaling, kernel::RotaryAngles;
+  const RotaryAngles llama31{.theta = 500000, .scaling = RopeScaling::llama3, .factor = 8, .original_seq_len = 8192};
+  // As Llama 3.1 was published, and as later releases of transformers write it.
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_theta": 500000.0, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+      "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"})"))
+                .rope,
+            llama31);
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_parameters": {"factor": 8, "low_freq_factor": 1, "rope_theta": 5e5,
+      "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"})"))
+                .rope,
+            llama31);
+  const RotaryAngles linear{.scaling = RopeScaling::linear, .factor = 2};
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"type": "linear", "factor": 2.0})")).rope, linear);
+  // yarn: without a factor it is how much longer texts became; without an original length that is the whole.
+  const RotaryAngles yarn{.scaling = RopeScaling::yarn, .factor = 16, .original_seq_len = 8192};
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"type": "yarn", "factor": 16.0, "finetuned": true,
+      "original_max_position_embeddings": 8192})"))
+                .rope,
+            yarn);
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"rope_type": "yarn", "truncate": true,
+      "original_max_position_embeddings": 8192})"))
+                .rope,
+            yarn);
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"rope_type": "yarn", "factor": 2})")).rope.original_seq_len,
+            131072);
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"rope_type": "default"})")).rope, RotaryAngles{});
+  EXPECT_EQ(config_from_hf(llama_json("")).rope, RotaryAngles{});
+}
+
+TEST(HfConfig, WritesScaledRotaryAnglesAsTransformersDoes) {
+  ModelConfig config = scaled_llama(kernel::RopeScaling::llama3);
+  config.rope.theta = 500000;
+  const Json json = hf_config(config),
+             scaling = Json::parse(R"({"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0,
+      "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64})");
+  EXPECT_EQ(json.at("rope_scaling"), scaling);
+  EXPECT_EQ(json.at("rope_parameters"), scaling);
+  EXPECT_TRUE(hf_config(preset("llama-tiny").config).at("rope_scaling").is_null());
+}
+
+std::string problem(const std::string& json) {
   try {
     config_from_hf(Json::parse(json));
   } catch (const IoError& error) {
@@ -122,9 +178,16 @@ TEST(HfConfig, SaysWhatItCannotRead) {
   const char* llama = R"({"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 3, "hidden_size": 8,
       "intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 8})";
   EXPECT_THAT(problem(llama), HasSubstr("multiple of heads"));
-  const char* scaled = R"({"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8,
-      "intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 8, "rope_scaling": {"type": "linear"}})";
-  EXPECT_THAT(problem(scaled), HasSubstr("rope_scaling is not supported"));
+  const auto scaled = [](const std::string& rope) { return problem(llama_json("\"rope_scaling\": " + rope).dump()); };
+  EXPECT_THAT(scaled(R"({"type": "dynamic", "factor": 2.0})"),
+              HasSubstr(R"(rope_type "dynamic" is not supported; these are: "default", "linear", "yarn", "llama3")"));
+  EXPECT_THAT(scaled(R"({"type": "linear"})"), HasSubstr(R"(rope_scaling of kind "linear" needs a factor)"));
+  EXPECT_THAT(scaled(R"({"type": "linear", "factor": 0.5})"), HasSubstr("1 or more"));
+  EXPECT_THAT(scaled(R"({"rope_type": "llama3", "factor": 8.0})"), HasSubstr("original_max_position_embeddings"));
+  EXPECT_THAT(scaled(R"({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7})"),
+              HasSubstr("rope_scaling.mscale = 0.7 is not supported"));
+  EXPECT_THAT(scaled(R"({"rope_type": "yarn", "factor": 8.0, "truncate": false})"), HasSubstr("truncate"));
+  EXPECT_THAT(scaled("8"), HasSubstr("rope_scaling = 8 is not an object"));
   EXPECT_THROW(hf_config(preset("bert-lecture").config), UsageError);
   EXPECT_THROW(hf_config(preset("t5-tiny").config), UsageError);
   EXPECT_THROW(hf_names(preset("t5-tiny").config), UsageError);

@@ -9,6 +9,16 @@
 
 namespace esp::model {
 
+// A tiny llama whose rotary angles are scaled so that the ramp of the kind begins and ends within its heads of 8.
+inline ModelConfig scaled_llama(kernel::RopeScaling kind) {
+  ModelConfig config = preset("llama-tiny").config;
+  config.rope.scaling = kind;
+  config.rope.factor = 4;
+  if (kind != kernel::RopeScaling::linear) config.rope.original_seq_len = 64;
+  if (kind == kernel::RopeScaling::yarn) config.rope.beta_fast = 8;
+  return config;
+}
+
 struct TestModel {
   device::MemoryAccount account;
   device::Pool pool{account};

@@ -61,10 +61,10 @@ Tensor Regions::logits(Pass& pass, const Tensor& x, const Parameter& w, const Pa
 }
 
 Variable Regions::attention(Pass& pass, const Variable& qkv, const autograd::AttentionOptions& options,
-                            double rope_theta) const {
+                            const kernel::RotaryAngles& rope) const {
   Variable turned = qkv;
-  if (rope_theta > 0)
-    turned = autograd::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, 0, rope_theta);
+  if (rope.theta > 0)
+    turned = autograd::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, 0, rope);
   return autograd::self_attention(*pass.tape, turned, options);
 }
 

@@ -9,6 +9,7 @@
 #include "esp/autograd/functions/attention.h"
 #include "esp/autograd/functions/cross_entropy.h"
 #include "esp/kernel/activation.h"
+#include "esp/kernel/rotary_angles.h"
 #include "esp/nn/moe/exchange.h"
 #include "esp/nn/parameter.h"
 #include "esp/nn/pass.h"
@@ -53,7 +54,8 @@ class Regions {
   // Rotary positions (theta > 0) and self attention of the heads held over the whole sequence:
   // [B, T, (heads + 2·kv_heads)·head_dim] of the tokens held → [B, T, heads·head_dim].
   virtual autograd::Variable attention(Pass& pass, const autograd::Variable& qkv,
-                                       const autograd::AttentionOptions& options, double rope_theta) const;
+                                       const autograd::AttentionOptions& options,
+                                       const kernel::RotaryAngles& rope) const;
   // Of the stream, or of [B, dim]; elements are numbered over the whole batch and all tokens.
   virtual autograd::Variable dropout(Pass& pass, const autograd::Variable& x, double rate,
                                      const kernel::DropoutKey& key) const;

@@ -83,13 +83,13 @@ class Divided final : public Regions {
   }
 
   Variable attention(Pass& pass, const Variable& qkv, const autograd::AttentionOptions& options,
-                     double rope_theta) const override {
-    if (!context_.comm) return nn::Regions::attention(pass, qkv, options, rope_theta);
+                     const kernel::RotaryAngles& rope) const override {
+    if (!context_.comm) return nn::Regions::attention(pass, qkv, options, rope);
     ESP_CHECK(pass.tokens, "which tokens are held must be said where a context axis divides them");
     Variable turned = qkv;
-    if (rope_theta > 0)
-      turned = parallel::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, *pass.tokens,
-                                rope_theta);
+    if (rope.theta > 0)
+      turned =
+          parallel::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, *pass.tokens, rope);
     ContextGroup group = context_;
     group.layout = layout_of(ulysses_, options.causal);
     group.length = pass.tokens->length;

@@ -34,10 +34,10 @@ class Textbook final : public Regions {
   }
 
   Variable attention(Pass& pass, const Variable& qkv, const autograd::AttentionOptions& options,
-                     double rope_theta) const override {
+                     const kernel::RotaryAngles& rope) const override {
     Variable turned = qkv;
-    if (rope_theta > 0)
-      turned = autograd::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, 0, rope_theta);
+    if (rope.theta > 0)
+      turned = autograd::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, 0, rope);
     if (pass.recompute != nn::Recompute::selective) return autograd::stored_attention(*pass.tape, turned, options);
     return autograd::recompute(*pass.tape, turned, [options](Tape& tape, const Variable& x) {
       return autograd::stored_attention(tape, x, options);

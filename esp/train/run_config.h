@@ -38,7 +38,9 @@ struct ModelSection {
   double dropout = 0;
   std::string activation = "gelu", norm = "layer", positions = "learned";
   bool gated = false, post_norm = false, bias = true, tie_embeddings = true, pooler = false;
-  double norm_eps = 1e-5, rope_theta = 10000;
+  double norm_eps = 1e-5;
+  std::string rope_scaling = "none";
+  kernel::RotaryAngles rope;  // its scaling is the word above
   double init_std = 0.02;
   int64_t experts = 0, experts_per_token = 2, expert_every = 1, shared_expert = 0;
   double expert_capacity = 0, expert_aux = 0.01, expert_z = 0;

@@ -1,5 +1,6 @@
 #include "esp/train/run_config.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
@@ -127,6 +128,35 @@ TEST(RunFile, PresetsSurviveTheTripThroughTheSection) {
     const RunConfig config = parse_run_config(fmt::format("[model]\npreset = \"{}\"\n", preset.name), "f", {});
     EXPECT_TRUE(model_config(config.model) == preset.config) << preset.name;
   }
+}
+
+TEST(RunFile, ScaledRotaryAnglesAreGivenByTheirNamesInConfigJson) {
+  const auto parse = [](const std::string& more) {
+    return model_config(parse_run_config("[model]\npreset = \"llama-tiny\"\n" + more, "f", {}).model);
+  };
+  const model::ModelConfig scaled = parse(R"(rope_theta = 500000.0
+rope_scaling = "llama3"
+rope_factor = 8
+rope_original_seq_len = 8192
+)");
+  EXPECT_EQ(scaled.rope,
+            (kernel::RotaryAngles{
+                .theta = 500000, .scaling = kernel::RopeScaling::llama3, .factor = 8, .original_seq_len = 8192}));
+  EXPECT_EQ(model_config(model_section(scaled)), scaled);
+  const auto problem = [&](const std::string& more) -> std::string {
+    try {
+      parse(more).check();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(problem("rope_scaling = \"dynamic\"\n"), HasSubstr("none, linear, yarn, llama3"));
+  EXPECT_THAT(problem("rope_factor = 8\n"), HasSubstr("no effect without rope_scaling"));
+  EXPECT_THAT(problem("rope_scaling = \"linear\"\nrope_factor = 0.5\n"), HasSubstr("1 or more"));
+  EXPECT_THAT(problem("rope_scaling = \"yarn\"\nrope_factor = 2\n"), HasSubstr("rope_original_seq_len = 0"));
+  EXPECT_THAT(problem("rope_scaling = \"linear\"\npositions = \"none\"\n"), HasSubstr("positions = \"rotary\""));
 }
 
 }  // namespace

@@ -35,6 +35,10 @@ constexpr Named<model::Positions> kPositions[] = {{"learned", model::Positions::
                                                   {"rotary", model::Positions::rotary},
                                                   {"none", model::Positions::none},
                                                   {"rope", model::Positions::rotary}};
+constexpr Named<kernel::RopeScaling> kRopeScalings[] = {{"none", kernel::RopeScaling::none},
+                                                        {"linear", kernel::RopeScaling::linear},
+                                                        {"yarn", kernel::RopeScaling::yarn},
+                                                        {"llama3", kernel::RopeScaling::llama3}};
 
 template <typename Table, typename T>
 std::string name_in(const Table& table, T value) {
@@ -78,7 +82,8 @@ model::ModelConfig model_config(const ModelSection& s) {
   c.post_norm = s.post_norm;
   c.norm_eps = s.norm_eps;
   c.positions = find_row("positions", kPositions, s.positions).value;
-  c.rope_theta = s.rope_theta;
+  c.rope = s.rope;
+  c.rope.scaling = find_row("rope_scaling", kRopeScalings, s.rope_scaling).value;
   c.bias = s.bias;
   c.tie_embeddings = s.tie_embeddings;
   c.experts = s.experts;
@@ -115,7 +120,8 @@ ModelSection model_section(const model::ModelConfig& c) {
   s.post_norm = c.post_norm;
   s.norm_eps = c.norm_eps;
   s.positions = name_in(kPositions, c.positions);
-  s.rope_theta = c.rope_theta;
+  s.rope = c.rope;
+  s.rope_scaling = name_in(kRopeScalings, c.rope.scaling);
   s.bias = c.bias;
   s.tie_embeddings = c.tie_embeddings;
   s.experts = c.experts;

@@ -33,6 +33,13 @@ void write(const std::string& path, const tensor::Tensor& from) {
   std::ofstream(path, std::ios::binary).write(from.as<char>(), static_cast<std::streamsize>(from.bytes()));
 }
 
+kernel::RopeScaling scaling_of(const std::string& name) {
+  if (name == "linear") return kernel::RopeScaling::linear;
+  if (name == "yarn") return kernel::RopeScaling::yarn;
+  if (name == "llama3") return kernel::RopeScaling::llama3;
+  throw UsageError("rope_scaling " + name);
+}
+
 model::ModelConfig config_of(const Json& json) {
   model::ModelConfig c = model::default_config(json.at("arch").get<std::string>());
   for (const auto& [key, value] : json.items()) {
@@ -49,6 +56,10 @@ model::ModelConfig config_of(const Json& json) {
     if (key == "embedding_norm") c.embedding_norm = value;
     if (key == "num_classes") c.num_classes = value;
     if (key == "pooler") c.pooler = value;
+    if (key == "rope_theta") c.rope.theta = value;
+    if (key == "rope_scaling") c.rope.scaling = scaling_of(value.get<std::string>());
+    if (key == "rope_factor") c.rope.factor = value;
+    if (key == "rope_original_seq_len") c.rope.original_seq_len = value;
   }
   return c;
 }

@@ -110,12 +110,40 @@ class RmsNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def rotate(x, heads, theta):
-    """Pairs (d, d + D/2) of each head turn by position * theta^(-2d/D)."""
+def rotary_angles(c, T, D):
+    """[T, D/2] angles, and what queries and keys are multiplied with, from the papers: Su et al. 2021; position
+    interpolation, Chen et al. 2023; YaRN, Peng et al. 2023, sections 3.2 to 3.4; Llama 3.1's released model code."""
+    theta, kind, s = c.get("rope_theta", 10000.0), c.get("rope_scaling"), c.get("rope_factor", 1.0)
+    position, L = torch.arange(T, dtype=torch.float64), c.get("rope_original_seq_len")
+    waves = [2 * math.pi * theta ** (2 * d / D) for d in range(D // 2)]  # tokens in a turn
+    grown = 1.0
+    if kind == "linear":  # positions shrink, the angles with them
+        position = position / s
+    elif kind == "llama3":
+        low, high = 1.0, 4.0
+        for d, wave in enumerate(waves):
+            if wave > L / low:
+                waves[d] = wave * s
+            elif wave > L / high:
+                smooth = (L / wave - low) / (high - low)
+                waves[d] = 1 / ((1 - smooth) / (s * wave) + smooth / wave)
+    elif kind == "yarn":
+        # The pair that turns `turns` times in L tokens, rounded away from the ramp between as the authors' code does.
+        pair = lambda turns: D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(theta))
+        begin, end = max(math.floor(pair(32)), 0), min(math.ceil(pair(1)), D - 1)
+        for d, wave in enumerate(waves):
+            gamma = 1 - min(max((d - begin) / (end - begin), 0), 1)
+            waves[d] = 1 / ((1 - gamma) / (s * wave) + gamma / wave)
+        grown = 0.1 * math.log(s) + 1
+    return position[:, None] * (2 * math.pi / torch.tensor(waves, dtype=torch.float64)), grown
+
+
+def rotate(x, heads, c):
+    """Pairs (d, d + D/2) of each head turn by the angle of their position."""
     B, T, C = x.shape
     D = C // heads
-    angle = torch.arange(T, dtype=torch.float64)[:, None] * theta ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
-    cos, sin = angle.cos().to(x.dtype)[:, None], angle.sin().to(x.dtype)[:, None]
+    angle, grown = rotary_angles(c, T, D)
+    cos, sin = (grown * part.to(x.dtype)[:, None] for part in (angle.cos(), angle.sin()))
     a, b = x.view(B, T, heads, D).chunk(2, -1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).view(B, T, C)
 
@@ -137,7 +165,7 @@ class Llama(nn.Module):
         mask, kv = causal_mask(x.shape[1], x.dtype), c["dim"] // c["heads"] * c["kv_heads"]
         for b in self.blocks:
             q, k, v = b["qkv"](b["n1"](x)).split((c["dim"], kv, kv), -1)
-            q, k = rotate(q, c["heads"], 10000.0), rotate(k, c["kv_heads"], 10000.0)
+            q, k = rotate(q, c["heads"], c), rotate(k, c["kv_heads"], c)
             x = x + b["out"](attend(q, k, v, c["heads"], mask))
             gate, up = b["gate_up"](b["n2"](x)).chunk(2, -1)
             x = x + b["down"](F.silu(gate) * up)

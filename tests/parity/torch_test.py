@@ -128,6 +128,23 @@ class Llama(Case):
     config = {"arch": "llama", "layers": 3, "heads": 6, "kv_heads": 2, "dim": 48, "ffn": 100, "vocab": 97, "seq_len": 32}
 
 
+class LlamaLinear(Case):
+    module = "Llama"
+    config = dict(Llama.config, heads=4, kv_heads=2, rope_scaling="linear", rope_factor=2.5)
+
+
+# Heads of 24, so that some of their 12 pairs lie before, on and behind the ramp.
+class LlamaYarn(Case):
+    module = "Llama"
+    config = dict(Llama.config, heads=2, kv_heads=1, rope_scaling="yarn", rope_factor=4.0, rope_original_seq_len=512)
+
+
+class LlamaLlama3(Case):
+    module = "Llama"
+    config = dict(Llama.config, heads=2, kv_heads=1, rope_theta=500.0, rope_scaling="llama3", rope_factor=8.0,
+                  rope_original_seq_len=64)
+
+
 class Bert(Case):
     module = "Bert"
     config = {"arch": "bert", "layers": 3, "heads": 4, "dim": 48, "ffn": 192, "vocab": 97, "seq_len": 32,

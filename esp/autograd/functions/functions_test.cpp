@@ -123,10 +123,17 @@ TEST(Rotary, HasTheGradientsOfDifferences) {
   Weight w;
   rig.fill(w, {4, 12}, 2);
   // Two heads of 4 turn, the third is left alone; positions begin at 3.
-  const Function f = [&](Tape& t, const Variables& x) {
-    return Variables{rotary(t, linear(t, x[0], w, nullptr), 2, 4, 3, 100)};
-  };
-  EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w}), kTolerance);
+  using kernel::RopeScaling;
+  for (const kernel::RotaryAngles& angles :
+       {kernel::RotaryAngles{.theta = 100},
+        {.theta = 100, .scaling = RopeScaling::linear, .factor = 3},
+        {.theta = 100, .scaling = RopeScaling::yarn, .factor = 3, .original_seq_len = 100},
+        {.theta = 100, .scaling = RopeScaling::llama3, .factor = 3, .original_seq_len = 100}}) {
+    const Function f = [&](Tape& t, const Variables& x) {
+      return Variables{rotary(t, linear(t, x[0], w, nullptr), 2, 4, 3, angles)};
+    };
+    EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w}), kTolerance) << static_cast<int>(angles.scaling);
+  }
 }
 
 TEST(Embedding, AddsTheGradientOfRepeatedIds) {

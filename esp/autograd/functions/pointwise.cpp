@@ -167,12 +167,13 @@ Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey 
   return y;
 }
 
-Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position, double theta) {
-  return rotary_run(tape, x, heads, head_dim, 0, x.value().dim(1), first_position, theta);
+Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position,
+                const kernel::RotaryAngles& angles) {
+  return rotary_run(tape, x, heads, head_dim, 0, x.value().dim(1), first_position, angles);
 }
 
 Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
-                    int64_t first_position, double theta) {
+                    int64_t first_position, const kernel::RotaryAngles& angles) {
   ESP_CHECK(x.shape().rank() == 3, "[B, T, C] expected, {} given", x.shape().text());
   kernel::RotaryShape shape;
   shape.rows = x.value().rows();
@@ -183,7 +184,7 @@ Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_d
   shape.first_position = first_position;
   shape.begin = begin;
   shape.end = end;
-  shape.theta = theta;
+  shape.angles = angles;
   kernel::rotary(x.value().data(), shape, x.dtype(), tape.context().stream);
   if (!tape.wants({&x})) return x;
   Variable y = tape.output(x.value());

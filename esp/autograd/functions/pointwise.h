@@ -17,10 +17,11 @@ Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey 
 
 // Rotates the first `heads` heads of every row in place: the result shares x's memory, and whoever made x must not
 // need its value for backward (a linear does not). `first_position` is that of the first token.
-Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position, double theta);
+Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position,
+                const kernel::RotaryAngles& angles);
 // The same of tokens [begin, end) of every sequence, the first of which stands at `first_position`.
 Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
-                    int64_t first_position, double theta);
+                    int64_t first_position, const kernel::RotaryAngles& angles);
 
 Variable pick_token(Tape& tape, const Variable& x, int64_t token);  // [B, T, C] → [B, C]
 

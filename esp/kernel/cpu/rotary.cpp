@@ -46,23 +46,24 @@ HWY_INLINE void cos_sin(Doubles angle, Doubles& c, Doubles& s) {
   s = hn::Xor(hn::IfThenElse(odd, cosine, sine), hn::BitCast(d, minus_sin));
 }
 
+// Times `size`, the sines times `direction` too.
 template <typename A>
-HWY_INLINE void angles_of(A* cosines, A* sines, const double* frequencies, double position, double direction,
-                          int64_t half) {
+HWY_INLINE void angles_of(A* cosines, A* sines, const double* frequencies, double position, double size,
+                          double direction, int64_t half) {
   if constexpr (sizeof(A) == 8) {  // f64 is for checking: the library's own
     for (int64_t i = 0; i < half; ++i) {
-      cosines[i] = std::cos(position * frequencies[i]);
-      sines[i] = direction * std::sin(position * frequencies[i]);
+      cosines[i] = size * std::cos(position * frequencies[i]);
+      sines[i] = direction * size * std::sin(position * frequencies[i]);
     }
   } else {
     const Tag<double> d;
     const hn::Rebind<float, Tag<double>> narrow;
-    const auto at_position = hn::Set(d, position), sign = hn::Set(d, direction);
+    const auto at_position = hn::Set(d, position), straight = hn::Set(d, size), across = hn::Set(d, direction * size);
     for (int64_t i = 0; i < half; i += lanes_of<double>()) {  // the arrays have room for whole vectors
       Doubles c, s;
       cos_sin(hn::Mul(hn::LoadU(d, frequencies + i), at_position), c, s);
-      hn::StoreU(hn::DemoteTo(narrow, c), narrow, cosines + i);
-      hn::StoreU(hn::DemoteTo(narrow, hn::Mul(s, sign)), narrow, sines + i);
+      hn::StoreU(hn::DemoteTo(narrow, hn::Mul(c, straight)), narrow, cosines + i);
+      hn::StoreU(hn::DemoteTo(narrow, hn::Mul(s, across)), narrow, sines + i);
     }
   }
 }
@@ -74,13 +75,14 @@ void rotate_positions(T* x, const RotaryShape& shape, int64_t begin, int64_t end
   using A = Accumulator<T>;
   const int64_t half = shape.head_dim / 2;
   double frequencies[kMostPairs + hn::MaxLanes(Tag<double>())] = {};
+  const RotaryFrequencies scaling = rotary_frequencies(shape.angles, shape.head_dim);
   for (int64_t i = 0; i < half; ++i)
-    frequencies[i] = std::pow(shape.theta, -2 * static_cast<double>(i) / static_cast<double>(shape.head_dim));
+    frequencies[i] = scaling.scaled(plain_frequency(shape.angles, i, shape.head_dim), i);
   A cosines[kMostPairs + hn::MaxLanes(Tag<double>())], sines[kMostPairs + hn::MaxLanes(Tag<double>())];
   const A *cosine = cosines, *sine = sines;
   for (int64_t p = begin; p < end; ++p) {
-    angles_of(cosines, sines, frequencies, static_cast<double>(shape.first_position + p), shape.inverse ? -1.0 : 1.0,
-              half);
+    angles_of(cosines, sines, frequencies, static_cast<double>(shape.first_position + p), scaling.size,
+              shape.inverse ? -1.0 : 1.0, half);
     for (int64_t r = shape.begin + p; r < shape.rows; r += shape.period)
       for (int64_t h = 0; h < shape.heads; ++h) {
         T* low = x + r * shape.row_stride + h * shape.head_dim;

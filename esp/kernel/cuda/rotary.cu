@@ -17,7 +17,8 @@ template <typename T>
 struct Turn {
   T* x;
   int64_t rows, row_stride, heads, half, period, first_position, begin, end;
-  double step;  // log2(theta)·2/D: frequency d is 2^(−d·step)
+  double step;  // log2(theta)·2/D: frequency d, unscaled, is 2^(−d·step)
+  RotaryFrequencies frequencies;
   bool inverse;
 };
 
@@ -37,11 +38,13 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(Turn<T> a) {
   for (int64_t i = threadIdx.x; i < kRows * a.half; i += kThreads) {
     const int64_t place = (first + i / a.half) % a.period;
     const auto position = static_cast<double>(a.first_position + place - a.begin);
-    const double half_turns = position * exp2(-static_cast<double>(i % a.half) * a.step) * 0.31830988618379067154;
+    const double plain = exp2(-static_cast<double>(i % a.half) * a.step);
+    const double half_turns = position * a.frequencies.scaled(plain, i % a.half) * 0.31830988618379067154;
     A c, s;
     turn_of(half_turns - 2 * rint(half_turns / 2), c, s);
-    cosines[i] = c;
-    sines[i] = a.inverse ? -s : s;
+    const A size = static_cast<A>(a.frequencies.size);
+    cosines[i] = size * c;
+    sines[i] = size * (a.inverse ? -s : s);
   }
   __syncthreads();
   const int64_t per_head = a.half / N, per_row = a.heads * per_head;
@@ -79,7 +82,8 @@ void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream
                     shape.first_position,
                     shape.begin,
                     shape.last(),
-                    std::log2(shape.theta) * 2 / static_cast<double>(shape.head_dim),
+                    std::log2(shape.angles.theta) * 2 / static_cast<double>(shape.head_dim),
+                    rotary_frequencies(shape.angles, shape.head_dim),
                     shape.inverse};
     const auto grid = static_cast<unsigned>(ceil_div(shape.rows, kRows));
     const size_t bytes = 2 * kRows * static_cast<size_t>(half) * sizeof(Accumulator<T>);

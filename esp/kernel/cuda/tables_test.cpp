@@ -72,10 +72,15 @@ TEST_F(TablesOnGpu, TurnsPairsByPosition) {
   for (DType dtype : kFloating)
     for (int64_t head_dim : {6, 64, 128})
       for (int64_t first : {0, 100000})
-        for (bool part : {false, true}) {
+        for (const auto& [angles, part] :
+             {std::pair{RotaryAngles{}, false},
+              {RotaryAngles{}, true},
+              {RotaryAngles{.scaling = RopeScaling::linear, .factor = 2.5}, false},
+              {RotaryAngles{.scaling = RopeScaling::yarn, .factor = 4, .original_seq_len = 512}, true},
+              {RotaryAngles{.scaling = RopeScaling::llama3, .factor = 8, .original_seq_len = 8192}, false}}) {
           RotaryShape shape;
           shape.rows = 21, shape.heads = 3, shape.head_dim = head_dim, shape.row_stride = 4 * head_dim;
-          shape.period = 9, shape.first_position = first, shape.theta = 10000;
+          shape.period = 9, shape.first_position = first, shape.angles = angles;
           if (part) shape.begin = 2, shape.end = 7, shape.inverse = true;
           Array x = Array::random(shape.rows * shape.row_stride, dtype, 7);
           Double on_x(*this, x);

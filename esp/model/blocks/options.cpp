@@ -30,7 +30,7 @@ nn::BlockOptions block_options(const ModelConfig& c, int64_t index, bool causal,
   o.attention.head_dim = c.head_dim();
   o.attention.causal = causal;
   o.attention.bias = c.bias;
-  o.attention.rope_theta = c.positions == Positions::rotary ? c.rope_theta : 0;
+  if (c.positions == Positions::rotary) o.attention.rope = c.rope;
   o.attention.init = init;
   o.attention.out_init = out_init;
   o.mlp = {c.dim, c.ffn_or_default(), c.activation, c.gated, c.bias, init, out_init};

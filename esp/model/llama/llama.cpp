@@ -22,7 +22,7 @@ ModelConfig shape(int64_t layers, int64_t heads, int64_t kv_heads, int64_t dim, 
 ModelConfig mixtral_8x7b() {
   ModelConfig config = shape(32, 32, 8, 4096, 14336, 32000, 32768);
   config.norm_eps = 1e-5;
-  config.rope_theta = 1e6;
+  config.rope.theta = 1e6;
   config.experts = 8;
   config.expert_aux = 0.02;
   return config;

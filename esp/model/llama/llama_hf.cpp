@@ -5,6 +5,9 @@
 namespace esp::model {
 namespace {
 
+using kernel::RopeScaling;
+using kernel::RotaryAngles;
+
 std::vector<std::string_view> roots() {
   return {"embed_tokens.", "layers.", "norm."};
 }
@@ -33,6 +36,100 @@ bool is_ignored(const ModelConfig& c, std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq") || (c.tie_embeddings && name == "lm_head.weight");
 }
 
+constexpr std::pair<std::string_view, RopeScaling> kRopeTypes[] = {{"default", RopeScaling::none},
+                                                                   {"linear", RopeScaling::linear},
+                                                                   {"yarn", RopeScaling::yarn},
+                                                                   {"llama3", RopeScaling::llama3}};
+
+// The numbers of config.json that each kind has; what is not in a row is none of its business.
+struct RopeNumber {
+  const char* key;
+  double RotaryAngles::*member;
+  RopeScaling kind;
+  bool needed;
+};
+constexpr RopeNumber kRopeNumbers[] = {
+    {"factor", &RotaryAngles::factor, RopeScaling::linear, true},
+    {"factor", &RotaryAngles::factor, RopeScaling::yarn, false},
+    {"beta_fast", &RotaryAngles::beta_fast, RopeScaling::yarn, false},
+    {"beta_slow", &RotaryAngles::beta_slow, RopeScaling::yarn, false},
+    {"attention_factor", &RotaryAngles::attention_factor, RopeScaling::yarn, false},
+    {"factor", &RotaryAngles::factor, RopeScaling::llama3, true},
+    {"low_freq_factor", &RotaryAngles::low_freq_factor, RopeScaling::llama3, true},
+    {"high_freq_factor", &RotaryAngles::high_freq_factor, RopeScaling::llama3, true}};
+constexpr const char* kOriginal = "original_max_position_embeddings";
+
+bool has_original(RopeScaling kind) {
+  return kind == RopeScaling::yarn || kind == RopeScaling::llama3;
+}
+
+std::string_view rope_name(RopeScaling kind) {
+  for (const auto& [name, value] : kRopeTypes)
+    if (value == kind) return name;
+  ESP_CHECK(false, "a kind of rotary scaling without a name");
+}
+
+Json rope_json(const RotaryAngles& rope) {
+  Json json{{"rope_type", rope_name(rope.scaling)}, {"rope_theta", rope.theta}};
+  for (const RopeNumber& n : kRopeNumbers)
+    if (n.kind == rope.scaling && (n.member != &RotaryAngles::attention_factor || rope.attention_factor > 0))
+      json[n.key] = rope.*n.member;
+  if (has_original(rope.scaling)) json[kOriginal] = rope.original_seq_len;
+  return json;
+}
+
+RopeScaling rope_kind(const Json& given) {
+  // Its first name was "type".
+  const auto type = hf_value<std::string>(given, "rope_type", hf_value<std::string>(given, "type", "default"));
+  std::string known;
+  for (const auto& [name, kind] : kRopeTypes) {
+    if (name == type) return kind;
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name);
+  }
+  throw IoError(fmt::format("config.json: rope_type \"{}\" is not supported; these are: {}", type, known));
+}
+
+// What is not understood would make another model of it.
+void refuse_unknown(const Json& given, RopeScaling kind, std::string_view where) {
+  for (const auto& [key, value] : given.items()) {
+    bool known = value.is_null() || key == "rope_type" || key == "type" || key == "rope_theta" || key == kOriginal ||
+                 key == "finetuned" || (key == "truncate" && value == true) || kind == RopeScaling::none;
+    for (const RopeNumber& n : kRopeNumbers) known = known || (n.kind == kind && key == n.key);
+    if (!known) throw IoError(fmt::format("config.json: {}.{} = {} is not supported", where, key, value.dump()));
+  }
+}
+
+// Older folders have rope_theta and rope_scaling, newer ones both in rope_parameters; where both are, transformers
+// takes the older.
+RotaryAngles rope_from(const Json& json, int64_t positions) {
+  RotaryAngles rope;
+  rope.theta = hf_value(json, "rope_theta", rope.theta);
+  std::string_view where;
+  for (std::string_view name : {"rope_parameters", "rope_scaling"}) {
+    const auto at = json.find(name);
+    if (at == json.end() || at->is_null()) continue;
+    if (!at->is_object()) throw IoError(fmt::format("config.json: {} = {} is not an object", name, at->dump()));
+    rope.theta = hf_value(*at, "rope_theta", rope.theta);
+    where = name;
+  }
+  if (where.empty()) return rope;
+  const Json& given = *json.find(where);
+  rope.scaling = rope_kind(given);
+  refuse_unknown(given, rope.scaling, where);
+  const bool yarn = rope.scaling == RopeScaling::yarn;
+  if (has_original(rope.scaling))
+    rope.original_seq_len = yarn ? hf_value(given, kOriginal, positions) : hf_size(given, kOriginal);
+  if (yarn && rope.original_seq_len > 0)
+    rope.factor = static_cast<double>(positions) / static_cast<double>(rope.original_seq_len);
+  for (const RopeNumber& n : kRopeNumbers) {
+    if (n.kind != rope.scaling) continue;
+    if (n.needed && !given.contains(n.key))
+      throw IoError(fmt::format("config.json: {} of kind \"{}\" needs a {}", where, rope_name(n.kind), n.key));
+    rope.*n.member = hf_value(given, n.key, rope.*n.member);
+  }
+  return rope;
+}
+
 Json to_json(const ModelConfig& c) {
   if (c.norm != kernel::NormKind::rms || c.positions != Positions::rotary || !c.gated || c.experts > 0)
     throw UsageError(
@@ -56,24 +153,12 @@ Json to_json(const ModelConfig& c) {
               {"pad_token_id", nullptr},
               {"pretraining_tp", 1},
               {"rms_norm_eps", c.norm_eps},
-              {"rope_scaling", nullptr},
-              {"rope_theta", c.rope_theta},
-              {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", c.rope_theta}}},
+              {"rope_scaling", c.rope.scaling == RopeScaling::none ? Json(nullptr) : rope_json(c.rope)},
+              {"rope_theta", c.rope.theta},
+              {"rope_parameters", rope_json(c.rope)},
               {"tie_word_embeddings", c.tie_embeddings},
               {"use_cache", true},
               {"vocab_size", c.vocab}};
-}
-
-// Older folders have rope_theta and rope_scaling, newer ones both in rope_parameters.
-double rope_theta(const Json& json) {
-  const auto scaling = json.find("rope_scaling");
-  if (scaling != json.end() && !scaling->is_null())
-    throw IoError("config.json: rope_scaling is not supported; only plain rotary positions are: " + scaling->dump());
-  const auto parameters = json.find("rope_parameters");
-  if (parameters == json.end() || !parameters->is_object()) return hf_value(json, "rope_theta", 10000.0);
-  if (const auto type = hf_value<std::string>(*parameters, "rope_type", "default"); type != "default")
-    throw IoError(fmt::format("config.json: rope_type \"{}\" is not supported; only \"default\" is", type));
-  return hf_value(*parameters, "rope_theta", hf_value(json, "rope_theta", 10000.0));
 }
 
 ModelConfig from_json(const Json& json) {
@@ -89,7 +174,7 @@ ModelConfig from_json(const Json& json) {
   c.dropout = hf_value(json, "attention_dropout", 0.0);
   c.activation = activation_from_hf(hf_value<std::string>(json, "hidden_act", "silu"));
   c.norm_eps = hf_value(json, "rms_norm_eps", 1e-6);
-  c.rope_theta = rope_theta(json);
+  c.rope = rope_from(json, c.seq_len);
   c.bias = hf_value(json, "attention_bias", false);
   c.tie_embeddings = hf_value(json, "tie_word_embeddings", false);
   c.init_std = hf_value(json, "initializer_range", 0.02);

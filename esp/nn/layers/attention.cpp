@@ -66,14 +66,14 @@ SelfAttention::SelfAttention(ParameterList& list, const std::string& name, const
 
 Variable SelfAttention::operator()(Pass& pass, const Variable& x, const Tensor& lengths) const {
   const autograd::AttentionOptions core = core_of(pass, options_, lengths, first_head_, all_heads_);
-  return out_(pass, pass.regions->attention(pass, qkv_(pass, x), core, options_.rope_theta));
+  return out_(pass, pass.regions->attention(pass, qkv_(pass, x), core, options_.rope));
 }
 
 Variable SelfAttention::extend(Pass& pass, const Variable& x, const Tensor& cache, int64_t length) const {
   const AttentionOptions& o = options_;
   const tensor::Context& context = pass.tape->context();
   Variable qkv = qkv_(pass, x);
-  if (o.rope_theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, length, o.rope_theta);
+  if (o.rope.theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, length, o.rope);
   const int64_t B = qkv.value().dim(0), T = qkv.value().dim(1), row = qkv.value().dim(2);
   ESP_CHECK(length + T <= cache.dim(1), "{} tokens in a cache of {}", length + T, cache.dim(1));
   append(cache, length, qkv.value(), o, context.stream);

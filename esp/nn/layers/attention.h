@@ -5,6 +5,7 @@
 // attention `<name>.q`, `<name>.kv` [k | v] and `<name>.out`. Whole heads are divided among those who hold the model.
 #pragma once
 
+#include "esp/kernel/rotary_angles.h"
 #include "esp/nn/layers/dropout.h"
 #include "esp/nn/layers/linear.h"
 
@@ -13,9 +14,9 @@ namespace esp::nn {
 struct AttentionOptions {
   int64_t dim = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false, bias = true;
-  double rope_theta = 0;  // 0: no rotary positions
-  DropoutSite dropout;    // of the probabilities
-  Init init, out_init;    // out_init: of the projection that feeds the residual stream
+  kernel::RotaryAngles rope{.theta = 0};
+  DropoutSite dropout;  // of the probabilities
+  Init init, out_init;  // out_init: of the projection that feeds the residual stream
 
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }

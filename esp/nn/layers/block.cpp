@@ -11,7 +11,7 @@ AttentionOptions attention_of(const BlockOptions& options, bool cross) {
   attention.dropout = {options.dropout, options.first_site + (cross ? 1 : 0)};
   if (cross) {
     attention.causal = false;
-    attention.rope_theta = 0;
+    attention.rope.theta = 0;
   }
   return attention;
 }

@@ -53,7 +53,7 @@ AttentionOptions attention(int64_t kv_heads, bool causal, double theta) {
   o.kv_heads = kv_heads;
   o.head_dim = 2;
   o.causal = causal;
-  o.rope_theta = theta;
+  o.rope.theta = theta;
   o.init = o.out_init = Init::normal(1);
   return o;
 }

@@ -162,16 +162,18 @@ TEST(ContextParallel, GradientsAreAddedToWhatIsThere) {
 
 TEST(ContextParallel, RotaryPositionsFollowThePieces) {
   const Problem p = problem(29, 4, 2, true);
+  static constexpr kernel::RotaryAngles kAngles{
+      .theta = 100, .scaling = kernel::RopeScaling::yarn, .factor = 2, .original_seq_len = 16};
   const auto turned = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& o,
                          const ContextGroup& group) {
     const nn::TokenMap tokens = group.tokens(group.rank());
-    const Variable y = rotary(tape, x, o.heads + o.kv_heads, o.head_dim, tokens, 100);
+    const Variable y = rotary(tape, x, o.heads + o.kv_heads, o.head_dim, tokens, kAngles);
     return ring_attention(tape, y, o, group);
   };
   // One rank holds one run from position 0: today's rotary, then self attention.
   const Outcome want = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, turned);
   const auto plain = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& o, const ContextGroup&) {
-    return autograd::self_attention(tape, autograd::rotary(tape, x, o.heads + o.kv_heads, o.head_dim, 0, 100), o);
+    return autograd::self_attention(tape, autograd::rotary(tape, x, o.heads + o.kv_heads, o.head_dim, 0, kAngles), o);
   };
   const Outcome one = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, plain);
   EXPECT_EQ(want.o, one.o);

@@ -193,11 +193,12 @@ Variable ring_attention(Tape& tape, const Variable& qkv, const autograd::Attenti
   return y;
 }
 
-Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, const TokenMap& tokens, double theta) {
+Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, const TokenMap& tokens,
+                const kernel::RotaryAngles& angles) {
   Variable y = x;
   int64_t token = 0;
   for (const nn::TokenRun& run : tokens.runs) {
-    y = autograd::rotary_run(tape, y, heads, head_dim, token, token + run.count, run.first, theta);
+    y = autograd::rotary_run(tape, y, heads, head_dim, token, token + run.count, run.first, angles);
     token += run.count;
   }
   return y;

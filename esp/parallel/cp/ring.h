@@ -11,6 +11,7 @@
 #pragma once
 
 #include "esp/autograd/functions/attention.h"
+#include "esp/kernel/rotary_angles.h"
 #include "esp/parallel/cp/group.h"
 
 namespace esp::parallel {
@@ -21,6 +22,6 @@ autograd::Variable ring_attention(autograd::Tape& tape, const autograd::Variable
 
 // Rotary positions of the tokens held: autograd::rotary run by run, in place as there.
 autograd::Variable rotary(autograd::Tape& tape, const autograd::Variable& x, int64_t heads, int64_t head_dim,
-                          const nn::TokenMap& tokens, double theta);
+                          const nn::TokenMap& tokens, const kernel::RotaryAngles& angles);
 
 }  // namespace esp::parallel
