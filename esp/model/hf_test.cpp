@@ -182,6 +182,8 @@ TEST(HfConfig, SaysWhatItCannotRead) {
   EXPECT_THAT(scaled(R"({"type": "dynamic", "factor": 2.0})"),
               HasSubstr(R"(rope_type "dynamic" is not supported; these are: "default", "linear", "yarn", "llama3")"));
   EXPECT_THAT(scaled(R"({"type": "linear"})"), HasSubstr(R"(rope_scaling of kind "linear" needs a factor)"));
+  EXPECT_THAT(scaled(R"({"type": "linear", "factor": null})"), HasSubstr("needs a factor"));
+  EXPECT_THAT(scaled(R"({"factor": 2.0})"), HasSubstr(R"(rope_type "" is not supported)"));
   EXPECT_THAT(scaled(R"({"type": "linear", "factor": 0.5})"), HasSubstr("1 or more"));
   EXPECT_THAT(scaled(R"({"rope_type": "llama3", "factor": 8.0})"), HasSubstr("original_max_position_embeddings"));
   EXPECT_THAT(scaled(R"({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7})"),

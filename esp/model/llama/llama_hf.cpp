@@ -79,8 +79,9 @@ Json rope_json(const RotaryAngles& rope) {
 }
 
 RopeScaling rope_kind(const Json& given) {
-  // Its first name was "type".
-  const auto type = hf_value<std::string>(given, "rope_type", hf_value<std::string>(given, "type", "default"));
+  // Its first name was "type". Without one nothing may be scaled.
+  const std::string otherwise = given.contains("factor") ? "" : "default";
+  const auto type = hf_value<std::string>(given, "rope_type", hf_value<std::string>(given, "type", otherwise));
   std::string known;
   for (const auto& [name, kind] : kRopeTypes) {
     if (name == type) return kind;
@@ -123,7 +124,7 @@ RotaryAngles rope_from(const Json& json, int64_t positions) {
     rope.factor = static_cast<double>(positions) / static_cast<double>(rope.original_seq_len);
   for (const RopeNumber& n : kRopeNumbers) {
     if (n.kind != rope.scaling) continue;
-    if (n.needed && !given.contains(n.key))
+    if (n.needed && given.value(n.key, Json()).is_null())
       throw IoError(fmt::format("config.json: {} of kind \"{}\" needs a {}", where, rope_name(n.kind), n.key));
     rope.*n.member = hf_value(given, n.key, rope.*n.member);
   }
