@@ -132,10 +132,10 @@ INSTANTIATE_TEST_SUITE_P(Archs, Experts, testing::Values("gpt-tiny", "llama-tiny
 
 TEST(ExpertSettings, ThatCannotBeAreRefused) {
   for (const auto& [change, word] : std::vector<std::pair<void (*)(ModelConfig&), const char*>>{
-           {[](ModelConfig& c) { c.experts_per_token = 5; }, "experts_per_token"},
-           {[](ModelConfig& c) { c.expert_every = 3; }, "expert_every"},
-           {[](ModelConfig& c) { c.expert_capacity = -1; }, "expert_capacity"},
-           {[](ModelConfig& c) { c.experts = 0; }, "shared_expert"}}) {
+           {[](ModelConfig& c) { c.experts_per_token = 5; }, "moe.top_k"},
+           {[](ModelConfig& c) { c.expert_every = 3; }, "moe.every"},
+           {[](ModelConfig& c) { c.expert_capacity = -1; }, "moe.capacity_factor"},
+           {[](ModelConfig& c) { c.experts = 0; }, "moe.shared"}}) {
     ModelConfig config = small("gpt-tiny");
     change(config);
     try {
