@@ -62,6 +62,16 @@ def causal_mask(T, dtype):
     return torch.full((T, T), float("-inf"), dtype=dtype).triu(1)
 
 
+class Kink:
+    """ReLU, and how near an argument came to where its slope jumps: nearer than rounding, two programs may part there."""
+    nearest = float("inf")
+
+    @classmethod
+    def relu(cls, x):
+        cls.nearest = min(cls.nearest, x.detach().abs().min().item())
+        return F.relu(x)
+
+
 def gelu(x):  # GPT-2's
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
 
@@ -205,7 +215,7 @@ class Bert(nn.Module):
         self.words, self.places = nn.Embedding(c["vocab"], C), nn.Embedding(c["seq_len"], C)
         self.segments = nn.Embedding(c["type_vocab"], C) if c["type_vocab"] else None
         self.embedding_norm = nn.LayerNorm(C, eps) if c["embedding_norm"] else None
-        act = F.gelu if c["activation"] == "gelu_erf" else F.relu
+        act = F.gelu if c["activation"] == "gelu_erf" else Kink.relu
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(C, c["heads"], c["ffn"], 0.0, act, eps, batch_first=True)
             for _ in range(c["layers"]))
@@ -260,7 +270,8 @@ class EncoderDecoder(nn.Module):
         C = c["dim"]
         self.tokens = nn.Embedding(c["vocab"], C)
         self.places, self.target_places = nn.Embedding(c["seq_len"], C), nn.Embedding(c["seq_len"], C)
-        options = dict(dropout=0.0, activation="relu", batch_first=True, norm_first=True)
+        smooth = c.get("activation") == "gelu_erf"
+        options = dict(dropout=0.0, activation=F.gelu if smooth else Kink.relu, batch_first=True, norm_first=True)
         self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(C, c["heads"], c["ffn"], **options)
                                      for _ in range(c["layers"]))
         self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(C, c["heads"], c["ffn"], **options)

@@ -97,17 +97,22 @@ class Case(unittest.TestCase):
                 gradient = names.tensor(name, gradient=True)
                 worst["grad." + name] = apart(read(f"grad.{name}", gradient), gradient.numpy())
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
-        curve = []
+        curve, kinks = [], []
         for _ in range(STEPS):
             optimizer.zero_grad()
+            torch_models.Kink.nearest = float("inf")
             loss, _ = self.loss(model, batch)
             loss.backward()
             optimizer.step()
             curve.append(loss.item())
+            kinks.append(torch_models.Kink.nearest)
+        # A gradient taken with an argument of ReLU within rounding of 0 may be either side's; losses count until then.
+        known = 1 + next((i for i, kink in enumerate(kinks) if kink < 8 * np.finfo(kind).eps), STEPS)
         self.assertLess(curve[-1], 0.9 * curve[0])  # it learns, so the curve says something
-        worst["curve"] = max(abs(a / b - 1) for a, b in zip(result["curve"], curve, strict=True))
+        apart_by = [abs(a / b - 1) for a, b in zip(result["curve"], curve, strict=True)]
+        worst["curve"] = max(apart_by[:known])
         most = max(worst, key=worst.get)
-        print(f"{self.module} {dtype}: worst {worst[most]:.1e} ({most}), curve {worst['curve']:.1e}")
+        print(f"{self.module} {dtype}: worst {worst[most]:.1e} ({most}), curve {worst['curve']:.1e} of {min(known, STEPS)} steps")
         for what, distance in worst.items():
             self.assertLess(distance, tolerance, what)
 
@@ -165,6 +170,12 @@ class BertLecture(Case):
 class EncoderDecoder(Case):
     module = "EncoderDecoder"
     config = {"arch": "t5", "layers": 2, "heads": 4, "dim": 48, "ffn": 192, "vocab": 97, "seq_len": 32}
+
+
+class EncoderDecoderSmooth(Case):
+    """With no slope that jumps: all steps of the curve count."""
+    module = "EncoderDecoder"
+    config = dict(EncoderDecoder.config, activation="gelu_erf")
 
 
 del Case  # or unittest would run it, too
