@@ -83,9 +83,19 @@ void multiply_strip(const Accumulator<T>* packed_a, const Accumulator<T>* packed
   using A = Accumulator<T>;
   constexpr int64_t kWidth = kTileColumns<A>, kLine = 64 / static_cast<int64_t>(sizeof(T));
   const auto finish_with = finisher<T>(finish.last, activation);
+  const bool plain = kGoesStraight && is_plain(finish, activation);
   HWY_ALIGN A tile[kTileRows * kWidth];
   for (int64_t i = 0; i < rows; i += kTileRows)
     for (int64_t j = 0; j < columns; j += kWidth) {
+      if constexpr (kGoesStraight && !is_half<T>) {
+        if (plain && i + kTileRows <= rows && j + kWidth <= columns) {
+          Straight<A> to = straight(finish);
+          to.c += i * to.c_stride + j;
+          if (to.bias) to.bias += j;
+          multiply_panels_into(packed_a + i * depth, packed_b + j * depth, depth, to);
+          continue;
+        }
+      }
       const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - i), tile_columns = std::min(kWidth, columns - j);
       const Finish<T> at = moved(finish, i, j);
       for (int64_t row = 0; row < tile_rows; ++row)

@@ -38,15 +38,31 @@ HWY_INLINE void copy_lines(Accumulator<T>* to, const T* from, int64_t extent) {
   }
 }
 
+// Eight rows of memory of a panel six lines wide, three cache lines: whole vectors, each stored over the end of the one
+// before. The panel's neighbours are far apart, and stores that wait for them cost more than the loads.
+template <typename T>
+HWY_INLINE void copy_eight_rows_of_six(Accumulator<T>* to, const T* from, int64_t stride, int64_t to_later_panel) {
+  for (int64_t i = 0; i < 48; i += 16) hwy::Prefetch(to + to_later_panel + i);
+  for (int64_t row = 0; row < 7; ++row) store_lanes(load_lanes(from + row * stride), to + row * 6);
+  copy_lines<6>(to + 7 * 6, from + 7 * stride, 8);
+}
+
 // Lines are neighbours in memory: from[p·stride + line]; `extent` of each row may be read. Rows of memory are read
 // through, a few at a time, so that what a panel gets at once is whole cache lines.
 template <int64_t kWidth, typename T>
 void pack_along(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
-  constexpr int64_t kRows = 4;
+  constexpr bool kInSixes = kWidth == 6 && hn::MaxLanes(Tag<T>()) == 8;
+  constexpr int64_t kRows = kInSixes ? 8 : 4, kPanelsAhead = 8;
   for (int64_t p = 0; p < depth; p += kRows) {
     const int64_t rows = std::min(kRows, depth - p);
     for (int64_t line = 0; line < lines; line += kWidth) {
       Accumulator<T>* panel = to + line * depth + p * kWidth;
+      if constexpr (kInSixes) {
+        if (rows == kRows && line + 8 <= extent) {
+          copy_eight_rows_of_six(panel, from + p * stride + line, stride, kPanelsAhead * kWidth * depth);
+          continue;
+        }
+      }
       for (int64_t row = 0; row < rows; ++row) {
         const T* here = from + (p + row) * stride + line;
         for (int64_t i = 0; i < kWidth; i += 64 / static_cast<int64_t>(sizeof(T)))
@@ -153,6 +169,37 @@ HWY_INLINE void pack_group(Accumulator<T>* to, const T* rows, int64_t stride, in
     store_blocks<kHalf>(Tag<T>(), block.v[i], to + i * kWidth, kLines * kWidth, (depth + kLines - 1 - i) / kLines);
 }
 
+// Six whole lines over eight depths: pairs of lines, then pairs of depths, make whole vectors.
+template <typename T>
+HWY_INLINE void pack_six_lines(Accumulator<T>* to, const T* rows, int64_t stride) {
+  const Tag<T> d;
+  const hn::RepartitionToWide<Tag<T>> pairs;
+  auto line = [&](int64_t i) HWY_ATTR {
+    hwy::Prefetch(rows + (6 + i) * stride);  // the next panel
+    return load_lanes(rows + i * stride);
+  };
+  const auto v0 = line(0), v1 = line(1), v2 = line(2), v3 = line(3), v4 = line(4), v5 = line(5);
+  // Two depths of six lines, three 128-bit blocks: in the lower halves depths 0 and 1, or 2 and 3, above them 4 later.
+  struct Blocks {
+    Vec<T> first, second, third;
+  };
+  auto blocks = [&](Vec<T> v01, Vec<T> v23, Vec<T> v45) HWY_ATTR {
+    const auto x01 = hn::BitCast(pairs, v01), x23 = hn::BitCast(pairs, v23), x45 = hn::BitCast(pairs, v45);
+    return Blocks{hn::BitCast(d, hn::InterleaveLower(pairs, x01, x23)), hn::BitCast(d, hn::OddEven(x01, x45)),
+                  hn::BitCast(d, hn::InterleaveUpper(pairs, x23, x45))};
+  };
+  const Blocks x =
+      blocks(hn::InterleaveLower(d, v0, v1), hn::InterleaveLower(d, v2, v3), hn::InterleaveLower(d, v4, v5));
+  const Blocks y =
+      blocks(hn::InterleaveUpper(d, v0, v1), hn::InterleaveUpper(d, v2, v3), hn::InterleaveUpper(d, v4, v5));
+  hn::StoreU(hn::ConcatLowerLower(d, x.second, x.first), d, to);
+  hn::StoreU(hn::ConcatLowerLower(d, y.first, x.third), d, to + 8);
+  hn::StoreU(hn::ConcatLowerLower(d, y.third, y.second), d, to + 16);
+  hn::StoreU(hn::ConcatUpperUpper(d, x.second, x.first), d, to + 24);
+  hn::StoreU(hn::ConcatUpperUpper(d, y.first, x.third), d, to + 32);
+  hn::StoreU(hn::ConcatUpperUpper(d, y.third, y.second), d, to + 40);
+}
+
 template <int64_t kWidth, typename T>
 void pack_panel_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t extent, int64_t depth) {
   constexpr int64_t kLines = kGroup<Accumulator<T>>, kLanes = static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
@@ -163,6 +210,12 @@ void pack_panel_across(Accumulator<T>* to, const T* from, int64_t stride, int64_
       if (here == kLanes && extent >= kWidth) {
         for (int64_t group = 0; group < kWidth; group += 2 * kLines)
           pack_two_groups<kWidth>(to + p * kWidth + group, from + group * stride + p, stride);
+        continue;
+      }
+    }
+    if constexpr (kWidth == 6 && kLanes == 8) {
+      if (here == kLanes && extent >= kWidth) {
+        pack_six_lines(to + p * kWidth, from + p, stride);
         continue;
       }
     }

@@ -1,4 +1,5 @@
-// The two ends of a gemm tile: multiply_panels fills it from packed panels, finish_tile brings it into C.
+// The two ends of a gemm tile: multiply_panels fills it from packed panels, finish_tile brings it into C;
+// multiply_panels_into does both for whole tiles of plain sums.
 //
 // A tile is kTileRows × kTileVectors vectors of sums that stay in registers over the whole depth: every element is
 // one chain of multiply-adds in the order of p. Then it passes through a small buffer, so that C's edges, the scaling
@@ -10,6 +11,8 @@
 #define ESP_KERNEL_CPU_GEMM_TILE_INL_H
 #endif
 
+#include <hwy/cache_control.h>
+
 #include "esp/kernel/cpu/activation-inl.h"
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/gemm.h"
@@ -17,8 +20,10 @@
 #ifndef ESP_UNROLLED
 #ifdef __clang__
 #define ESP_UNROLLED _Pragma("unroll")
+#define ESP_UNROLLED_BY_DEPTHS _Pragma("unroll(kDepthsAtOnce)")
 #else
 #define ESP_UNROLLED _Pragma("GCC unroll 16")
+#define ESP_UNROLLED_BY_DEPTHS _Pragma("GCC unroll kDepthsAtOnce")
 #endif
 #endif
 
@@ -29,11 +34,39 @@ namespace hn = hwy::HWY_NAMESPACE;
 // As many sums as the registers hold beside one row of B and one element of A.
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
 inline constexpr int kTileRows = 6, kTileVectors = 2;  // 16 registers
+inline constexpr int64_t kDepthsAtOnce = 4;            // the loop's own instructions are not free
+inline constexpr bool kGoesStraight = true;            // whole tiles pass the buffer by where C takes plain sums
 #else
 inline constexpr int kTileRows = 8, kTileVectors = 3;  // 32 registers
+inline constexpr int64_t kDepthsAtOnce = 1;
+inline constexpr bool kGoesStraight = false;
 #endif
+// A tile that goes straight asks for its part of C so many depths before it is due.
+inline constexpr int64_t kDepthsAhead = 160;
 template <typename A>
 inline constexpr int64_t kTileColumns = kTileVectors* static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<A>()));
+
+template <typename A, int kRows, int kVectors>
+struct TileSums {
+  hn::Vec<hn::ScalableTag<A>> at[kRows][kVectors];
+};
+// at[i][j] += Σp a[p·kTileRows + i] · b[p·kTileColumns + j·lanes…].
+template <typename A, int kRows, int kVectors>
+HWY_INLINE void add_products(TileSums<A, kRows, kVectors>& sums, const A* HWY_RESTRICT a, const A* HWY_RESTRICT b,
+                             int64_t depth) {
+  const hn::ScalableTag<A> d;
+  constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<A>()));
+  ESP_UNROLLED_BY_DEPTHS for (int64_t p = 0; p < depth; ++p) {
+    hn::Vec<decltype(d)> row[kVectors];
+    ESP_UNROLLED for (int j = 0; j < kVectors; ++j) row[j] = hn::Load(d, b + j * kLanes);
+    ESP_UNROLLED for (int i = 0; i < kRows; ++i) {
+      const auto element = hn::Set(d, a[i]);
+      ESP_UNROLLED for (int j = 0; j < kVectors; ++j) sums.at[i][j] = hn::MulAdd(element, row[j], sums.at[i][j]);
+    }
+    a += kTileRows;
+    b += kTileColumns<A>;
+  }
+}
 
 // tile[i·kTileColumns + j] = Σp a[p·kTileRows + i] · b[p·kTileColumns + j] for the first kRows rows and kVectors
 // vectors.
@@ -42,22 +75,61 @@ HWY_NOINLINE void multiply_panels(const A* HWY_RESTRICT a, const A* HWY_RESTRICT
                                   A* HWY_RESTRICT tile) {
   const hn::ScalableTag<A> d;
   constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<A>()));
-  hn::Vec<decltype(d)> sums[kRows][kVectors];
+  TileSums<A, kRows, kVectors> sums;
   ESP_UNROLLED for (int i = 0; i < kRows; ++i) {
-    ESP_UNROLLED for (int j = 0; j < kVectors; ++j) sums[i][j] = hn::Zero(d);
+    ESP_UNROLLED for (int j = 0; j < kVectors; ++j) sums.at[i][j] = hn::Zero(d);
   }
-  for (int64_t p = 0; p < depth; ++p) {
-    hn::Vec<decltype(d)> row[kVectors];
-    ESP_UNROLLED for (int j = 0; j < kVectors; ++j) row[j] = hn::Load(d, b + j * kLanes);
-    ESP_UNROLLED for (int i = 0; i < kRows; ++i) {
-      const auto element = hn::Set(d, a[i]);
-      ESP_UNROLLED for (int j = 0; j < kVectors; ++j) sums[i][j] = hn::MulAdd(element, row[j], sums[i][j]);
+  add_products(sums, a, b, depth);
+  ESP_UNROLLED for (int i = 0; i < kRows; ++i) {
+    ESP_UNROLLED for (int j = 0; j < kVectors; ++j)
+        hn::Store(sums.at[i][j], d, tile + i * kTileColumns<A> + j * kLanes);
+  }
+}
+
+// A whole tile straight from the registers into C: alpha·sums + factor·C + bias, where the bias may be null and C is
+// not read with a factor of 0.
+template <typename A>
+struct Straight {
+  A alpha, factor;
+  A* c;
+  int64_t c_stride;
+  const A* bias;
+};
+template <typename A>
+HWY_NOINLINE void multiply_panels_into(const A* HWY_RESTRICT a, const A* HWY_RESTRICT b, int64_t depth,
+                                       const Straight<A>& to) {
+  const hn::ScalableTag<A> d;
+  constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<A>()));
+  TileSums<A, kTileRows, kTileVectors> sums;
+  ESP_UNROLLED for (int i = 0; i < kTileRows; ++i) {
+    ESP_UNROLLED for (int j = 0; j < kTileVectors; ++j) sums.at[i][j] = hn::Zero(d);
+  }
+  const int64_t ahead = std::min<int64_t>(depth, kDepthsAhead);
+  add_products(sums, a, b, depth - ahead);
+  for (int i = 0; i < kTileRows; ++i) {
+    hwy::Prefetch(to.c + i * to.c_stride);
+    hwy::Prefetch(to.c + i * to.c_stride + kTileColumns<A> - 1);
+  }
+  add_products(sums, a + (depth - ahead) * kTileRows, b + (depth - ahead) * kTileColumns<A>, ahead);
+  const auto alpha = hn::Set(d, to.alpha), factor = hn::Set(d, to.factor);
+  ESP_UNROLLED for (int i = 0; i < kTileRows; ++i) {
+    ESP_UNROLLED for (int j = 0; j < kTileVectors; ++j) sums.at[i][j] = hn::Mul(alpha, sums.at[i][j]);
+  }
+  if (to.factor != 0) {
+    ESP_UNROLLED for (int i = 0; i < kTileRows; ++i) {
+      ESP_UNROLLED for (int j = 0; j < kTileVectors; ++j) sums.at[i][j] =
+          hn::MulAdd(factor, hn::LoadU(d, to.c + i * to.c_stride + j * kLanes), sums.at[i][j]);
     }
-    a += kTileRows;
-    b += kTileColumns<A>;
   }
-  ESP_UNROLLED for (int i = 0; i < kRows; ++i) {
-    ESP_UNROLLED for (int j = 0; j < kVectors; ++j) hn::Store(sums[i][j], d, tile + i * kTileColumns<A> + j * kLanes);
+  if (to.bias) {
+    ESP_UNROLLED for (int i = 0; i < kTileRows; ++i) {
+      ESP_UNROLLED for (int j = 0; j < kTileVectors; ++j) sums.at[i][j] =
+          hn::Add(sums.at[i][j], hn::LoadU(d, to.bias + j * kLanes));
+    }
+  }
+  ESP_UNROLLED for (int i = 0; i < kTileRows; ++i) {
+    ESP_UNROLLED for (int j = 0; j < kTileVectors; ++j)
+        hn::StoreU(sums.at[i][j], d, to.c + i * to.c_stride + j * kLanes);
   }
 }
 
@@ -104,6 +176,17 @@ HWY_INLINE Finish<T> moved(Finish<T> finish, int64_t row, int64_t column) {
   if (finish.pre_activation) finish.pre_activation += by;
   if (finish.pre_activation_in) finish.pre_activation_in += by;
   return finish;
+}
+
+// Whether a tile becomes alpha·sums + factor·C + bias, kept in C whichever piece of K it is.
+template <typename T>
+bool is_plain(const Finish<T>& f, Activation activation) {
+  if constexpr (is_half<T>) return false;
+  return f.beta_first && (!f.last || (activation == Activation::none && !f.pre_activation && !f.pre_activation_in));
+}
+template <typename T>
+HWY_INLINE Straight<T> straight(const Finish<T>& f) {
+  return {f.alpha, f.first ? f.beta : T{1}, f.c, f.c_stride, f.last ? f.bias : nullptr};
 }
 
 template <Activation activation, typename T, class L>
