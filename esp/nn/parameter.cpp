@@ -3,6 +3,7 @@
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/device/on_cuda.h"
 #include "esp/kernel/elementwise.h"
 
 namespace esp::nn {
@@ -149,7 +150,8 @@ void ParameterList::forget_gradients(const device::Stream& stream) {
   for (Parameter& p : parameters_) {
     if (!p.weight.grad.defined()) continue;
     p.weight.stale = true;
-    if (p.shape.rank() < 2) autograd::clear_if_stale(p.weight, stream);
+    // A processor's kernels add to vectors; a GPU's overwrite them too, and clearing one is a launch of its own there.
+    if (p.shape.rank() < 2 && !device::on_cuda(stream)) autograd::clear_if_stale(p.weight, stream);
   }
 }
 

@@ -123,7 +123,7 @@ Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activ
   first.bias = data_of(b1);
   second.bias = data_of(b2);
   Tensor pre, hidden;
-  if (x.dtype() == tensor::accumulation_type(x.dtype()) || device::on_cuda(context.stream)) {
+  if (x.dtype() == tensor::accumulation_type(x.dtype())) {
     first.activation = activation;
     if (records) {
       pre = tensor::empty(context, x.shape().with_last(w1.used_value().dim(1)), x.dtype(),
@@ -133,7 +133,7 @@ Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activ
     hidden = forward_product(context, x.value(), w1.used_value(), first);
   } else {
     // In 16 bits the activation is of the rounded argument, which is what its derivative and recomputation see; on the
-    // product it would be of the sum before rounding. On a GPU a pass over memory is worth more than that.
+    // product it would be of the sum before rounding. On a GPU a product that writes both is no faster than this.
     pre = forward_product(context, x.value(), w1.used_value(), first);
     hidden = records ? tensor::empty(context, pre.shape(), pre.dtype(), device::MemoryCategory::activation) : pre;
     kernel::activation_forward(hidden.data(), pre.data(), pre.count(), activation, pre.dtype(), context.stream);

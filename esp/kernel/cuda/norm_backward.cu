@@ -1,14 +1,16 @@
-// Blocks take rows in turns, several at a time, so that what is under way lies close together. Some warps share a row;
-// a thread has the same pack of columns in each, so the sums of the weights' gradients stay in its registers. What
-// blocks sum is added up by a second kernel in one order: no atomics.
+// Blocks take pairs of rows in turns, so that what is under way lies close together. Rows come to shared memory as bulk
+// copies, three pairs ahead; a thread has the same pack of columns in each, so the sums of the weights' gradients stay
+// in its registers. What blocks sum is added up by a second kernel in one order: no atomics.
 #include "esp/kernel/cuda/norm_backward.h"
 
-#include <cuda_pipeline.h>
+#include <cuda/ptx>
 
 #include "esp/kernel/cuda/rows.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
+
+namespace ptx = ::cuda::ptx;
 
 template <typename T>
 struct Walk {
@@ -21,51 +23,91 @@ struct Walk {
   bool layer, accumulate, sum_dx;
 };
 
-// Warps that share a row, and how many rows a block has under way: 24 warps of up to 85 registers a thread.
+constexpr int kPair = 2;    // rows that meet at one barrier
+constexpr int kStages = 3;  // pairs asked for ahead
+// Blocks of W warps that share a multiprocessor: up to 128 registers a thread.
 template <int W>
-inline constexpr int kRowsAtOnce = W == 1   ? 16
-                                   : W > 12 ? 1
-                                            : 24 / W;
-template <int W>
-inline constexpr int kWalkThreads = kRowsAtOnce<W>* W * 32;
-constexpr int kStages = 3;  // rows asked for ahead
+inline constexpr int kResident = W > 8 ? 1 : 16 / W;
 
-// A thread's packs of one row, on their way to it. Nobody else reads them, so no barrier is needed.
+// Pairs of rows on their way to shared memory: x, dy and, where it is added to, dx.
 template <typename T>
-struct alignas(16) Ahead {
-  Pack<T, kPack<T>> x, g, old;
+class Ahead {
+ public:
+  __device__ Ahead(const Walk<T>& a, unsigned char* room, uint64_t* full) : a_(a), room_(room), full_(full) {
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < kStages; ++s) ptx::mbarrier_init(full_ + s, 1);
+      ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+    }
+    __syncthreads();
+    for (int s = 0; s < kStages; ++s) ask(blockIdx.x + int64_t{s} * gridDim.x, s);
+  }
+
+  // One thread asks for all.
+  __device__ void ask(int64_t pair, int slot) {
+    const int64_t row = pair * kPair;
+    if (threadIdx.x != 0 || row >= a_.rows) return;
+    const auto bytes = static_cast<uint32_t>(min(int64_t{kPair}, a_.rows - row) * row_bytes());
+    const int64_t from = row * a_.dim;
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full_ + slot,
+                                   bytes * (a_.accumulate ? 3 : 2));
+    copy(slot, 0, a_.x + from, bytes);
+    copy(slot, 1, a_.dy + from, bytes);
+    if (a_.accumulate) copy(slot, 2, a_.dx + from, bytes);
+  }
+  __device__ void wait(int slot, uint32_t phase) const {
+    while (!ptx::mbarrier_try_wait_parity(full_ + slot, phase)) {
+    }
+  }
+  // which: 0 x, 1 dy, 2 dx
+  __device__ Pack<T, kPack<T>> pack(int slot, int which, int row, int column) const {
+    return load_pack<kPack<T>>(reinterpret_cast<const T*>(place(slot, which) + row * row_bytes()) + column);
+  }
+
+ private:
+  __device__ int64_t row_bytes() const { return a_.dim * int64_t{sizeof(T)}; }
+  __device__ unsigned char* place(int slot, int which) const {
+    return room_ + (slot * 3 + which) * kPair * row_bytes();
+  }
+  __device__ void copy(int slot, int which, const T* from, uint32_t bytes) {
+    ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, place(slot, which), from, bytes, full_ + slot);
+  }
+
+  const Walk<T>& a_;
+  unsigned char* room_;
+  uint64_t* full_;
 };
 
-// The warps of one row wait for each other and for nobody else.
-template <int W>
-__device__ __forceinline__ void meet_row(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(W * 32) : "memory");
+// Lane l < K gets the sum of values[l] over the warp; K is a power of two.
+template <int K, typename A>
+__device__ __forceinline__ A warp_sums(A (&values)[K]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int half = K / 2; half > 0; half /= 2) {
+    const bool upper = lane & half;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const A mine = upper ? values[i + half] : values[i], other = upper ? values[i] : values[i + half];
+      values[i] = mine + __shfl_xor_sync(0xffffffffu, other, half);
+    }
+  }
+#pragma unroll
+  for (int offset = K; offset < 32; offset *= 2) values[0] += __shfl_xor_sync(0xffffffffu, values[0], offset);
+  return values[0];
 }
 
 // With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), the first mean for layer only;
 // dγ = Σ dy·x̂, dβ = Σ dy.
 template <typename T, int W>
-__global__ void __launch_bounds__(kWalkThreads<W>, 1) walk_kernel(Walk<T> a) {
-  constexpr int N = kPack<T>, R = W * 32, kGroups = kRowsAtOnce<W>;
+__global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // older ones have no bulk copies; norm_backward leaves them alone
+  constexpr int N = kPack<T>;
   using A = Accumulator<T>;
-  extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ A meet[2][kGroups][W][2];  // turn by turn: one barrier a row is enough
-  auto* ring = reinterpret_cast<Ahead<T>*>(shared) + threadIdx.x;
-  const int lane = threadIdx.x % R, group = threadIdx.x / R, c = lane * N;
+  extern __shared__ __align__(128) unsigned char room[];
+  __shared__ uint64_t full[kStages];
+  __shared__ A meet[2][W][kPair][2];  // turn by turn: one barrier a pair is enough
+  Ahead<T> ahead(a, room, full);
+  const int c = static_cast<int>(threadIdx.x) * N;
   const bool mine = c < a.dim;
-  const int64_t begin = int64_t{blockIdx.x} * kGroups + group, step = int64_t{gridDim.x} * kGroups, end = a.rows;
-  const auto ask = [&](int64_t row, int slot) {
-    if (mine && row < end) {
-      Ahead<T>* to = ring + slot * kWalkThreads<W>;
-      const int64_t at = row * a.dim + c;
-      __pipeline_memcpy_async(&to->x, a.x + at, 16);
-      __pipeline_memcpy_async(&to->g, a.dy + at, 16);
-      if (a.accumulate) __pipeline_memcpy_async(&to->old, a.dx + at, 16);
-    }
-    __pipeline_commit();
-  };
-#pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) ask(begin + s * step, s);
   A dgamma[N] = {}, dbeta[N] = {}, total[N] = {}, gamma[N] = {};
   if (mine) {
     const auto pack = load_pack<N>(a.gamma + c);
@@ -73,84 +115,82 @@ __global__ void __launch_bounds__(kWalkThreads<W>, 1) walk_kernel(Walk<T> a) {
     for (int k = 0; k < N; ++k) gamma[k] = widen(pack.at[k]);
   }
   const A part = A{1} / static_cast<A>(a.dim);
-  A next_middle = 0, next_scale = 0;
-  const auto ask_statistics = [&](int64_t row) {
-    if (row >= end) return;
-    next_middle = a.mean ? a.mean[row] : A{0};
-    next_scale = a.rstd[row];
+  A next_middle[kPair], next_scale[kPair];
+  const auto ask_statistics = [&](int64_t pair) {
+#pragma unroll
+    for (int r = 0; r < kPair; ++r) {
+      const int64_t row = pair * kPair + r;
+      next_middle[r] = a.mean && row < a.rows ? a.mean[row] : A{0};
+      next_scale[r] = row < a.rows ? a.rstd[row] : A{0};
+    }
   };
-  ask_statistics(begin);
+  ask_statistics(blockIdx.x);
   int turn = 0, slot = 0;
-  for (int64_t row = begin; row < end; row += step, turn ^= 1) {
-    const int last = slot == 0 ? kStages - 1 : slot - 1;  // read in the turn before
-    ask(row + (kStages - 1) * step, last);
-    const A middle = next_middle, scale = next_scale;
-    ask_statistics(row + step);
-    __pipeline_wait_prior(kStages - 1);
-    const Ahead<T>& at = ring[slot * kWalkThreads<W>];
-    slot = slot == kStages - 1 ? 0 : slot + 1;
-    A sums[2] = {}, weighted[N], normal[N];
-    if (mine) {
-      const auto x = at.x, g = at.g;
+  uint32_t phase = 0;
+  for (int64_t pair = blockIdx.x; pair * kPair < a.rows; pair += gridDim.x, turn ^= 1) {
+    const int64_t row = pair * kPair;
+    const bool both = row + 1 < a.rows;
+    A middle[kPair], scale[kPair];
+#pragma unroll
+    for (int r = 0; r < kPair; ++r) middle[r] = next_middle[r], scale[r] = next_scale[r];
+    ask_statistics(pair + gridDim.x);
+    ahead.wait(slot, phase);
+    A sums[2 * kPair] = {}, weighted[kPair][N], normal[kPair][N];
+    Pack<T, N> old[kPair];
+#pragma unroll
+    for (int r = 0; r < kPair; ++r) {
+      if (!mine || (r > 0 && !both)) continue;
+      const auto x = ahead.pack(slot, 0, r, c), g = ahead.pack(slot, 1, r, c);
+      if (a.accumulate) old[r] = ahead.pack(slot, 2, r, c);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         const A dy = widen(g.at[k]);
-        normal[k] = (widen(x.at[k]) - middle) * scale;
-        weighted[k] = dy * gamma[k];
-        sums[0] += weighted[k];
-        sums[1] += weighted[k] * normal[k];
-        dgamma[k] += dy * normal[k];
+        normal[r][k] = (widen(x.at[k]) - middle[r]) * scale[r];
+        weighted[r][k] = dy * gamma[k];
+        sums[2 * r] += weighted[r][k];
+        sums[2 * r + 1] += weighted[r][k] * normal[r][k];
+        dgamma[k] += dy * normal[r][k];
         dbeta[k] += dy;
       }
     }
+    const A of_warp = warp_sums(sums);
+    if (const int lane = static_cast<int>(threadIdx.x) % 32; lane < 2 * kPair)
+      meet[turn][threadIdx.x / 32][lane / 2][lane % 2] = of_warp;
+    __syncthreads();
+    ahead.ask(pair + int64_t{kStages} * gridDim.x, slot);  // all have read it
+    if (++slot == kStages) slot = 0, phase ^= 1;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) sums[i] = warp_sum(sums[i]);
-    if constexpr (W > 1) {
-      if (threadIdx.x % 32 == 0) meet[turn][group][lane / 32][0] = sums[0], meet[turn][group][lane / 32][1] = sums[1];
-      meet_row<W>(group);
-      sums[0] = sums[1] = 0;
+    for (int r = 0; r < kPair; ++r) {
+      A sum_g = 0, sum_gx = 0;
 #pragma unroll
-      for (int w = 0; w < W; ++w) sums[0] += meet[turn][group][w][0], sums[1] += meet[turn][group][w][1];
-    }
-    if (mine) {
-      const A mean_g = a.layer ? sums[0] * part : A{0}, mean_gx = sums[1] * part;
+      for (int w = 0; w < W; ++w) sum_g += meet[turn][w][r][0], sum_gx += meet[turn][w][r][1];
+      if (!mine || (r > 0 && !both)) continue;
+      const A shift = a.layer ? -scale[r] * sum_g * part : A{0}, slope = -scale[r] * sum_gx * part;
       A value[N];
 #pragma unroll
-      for (int k = 0; k < N; ++k) value[k] = scale * (weighted[k] - mean_g - normal[k] * mean_gx);
-      if (a.accumulate) {
-        const auto old = at.old;
-#pragma unroll
-        for (int k = 0; k < N; ++k) value[k] += widen(old.at[k]);
+      for (int k = 0; k < N; ++k) {
+        value[k] = slope * normal[r][k] + (scale[r] * weighted[r][k] + shift);
+        if (a.accumulate) value[k] += widen(old[r].at[k]);
       }
       const auto to = narrow_all<T>(value);
-      store_pack<N>(a.dx + row * a.dim + c, to);
-      if (a.sum_dx) {
+      store_pack<N>(a.dx + (row + r) * a.dim + c, to);
+      if (!a.sum_dx) continue;
 #pragma unroll
-        for (int k = 0; k < N; ++k) total[k] += widen(to.at[k]);
-      }
+      for (int k = 0; k < N; ++k) total[k] += widen(to.at[k]);
     }
   }
-  // The groups of a block meet where rows were, the first of them writes.
-  A* join = reinterpret_cast<A*>(shared);
-  auto finish = [&](int which, const A(&sum)[N]) {
-    if constexpr (kGroups > 1) {
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < N; ++k) join[(group * N + k) * R + lane] = sum[k];
-      __syncthreads();
-    }
-    if (group != 0 || !mine) return;
+  if (!mine) return;
+  A* const to = a.sums + int64_t{blockIdx.x} * 3 * a.dim + c;
+  const auto finish = [&](int which, const A(&sum)[N]) {
     Pack<A, N> all;
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      all.at[k] = sum[k];
-      for (int other = 1; other < kGroups; ++other) all.at[k] += join[(other * N + k) * R + lane];
-    }
-    store_pack<N>(a.sums + (int64_t{blockIdx.x} * 3 + which) * a.dim + c, all);
+    for (int k = 0; k < N; ++k) all.at[k] = sum[k];
+    store_pack<N>(to + which * a.dim, all);
   };
   finish(0, dgamma);
   finish(1, dbeta);
   if (a.sum_dx) finish(2, total);
+#endif
 }
 
 template <typename T>
@@ -184,18 +224,17 @@ __global__ void __launch_bounds__(1024) add_blocks(Added<T> to, const Accumulato
   place[c] = narrow<T>(add ? widen(place[c]) + all : all);
 }
 
-// As many blocks as there are multiprocessors.
+// As many blocks as run at once.
 template <typename T, int W>
 void walk(const NormGradients& to, Walk<T> a, const device::Stream& stream) {
   using A = Accumulator<T>;
   device::Queue& queue = queue_of(stream);
-  constexpr int kThreadsOfBlock = kWalkThreads<W>;
-  constexpr size_t kShared = sizeof(Ahead<T>) * kStages * kThreadsOfBlock;
-  static_assert(kShared >= sizeof(A) * kPack<T> * kThreadsOfBlock);
-  ESP_CUDA_CHECK(cudaFuncSetAttribute(walk_kernel<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  const int64_t blocks = std::min<int64_t>(queue.multiprocessors, ceil_div(a.rows, kRowsAtOnce<W>));
+  const size_t room = sizeof(T) * 3 * kPair * kStages * static_cast<size_t>(a.dim);
+  ESP_CUDA_CHECK(
+      cudaFuncSetAttribute(walk_kernel<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(room)));
+  const int64_t blocks = std::min<int64_t>(queue.multiprocessors * kResident<W>, ceil_div(a.rows, kPair));
   a.sums = static_cast<A*>(queue.scratch(static_cast<size_t>(3 * blocks * a.dim) * sizeof(A)));
-  walk_kernel<T, W><<<static_cast<unsigned>(blocks), kThreadsOfBlock, kShared, queue.handle>>>(a);
+  walk_kernel<T, W><<<static_cast<unsigned>(blocks), W * 32, room, queue.handle>>>(a);
   ESP_CUDA_LAUNCHED();
   const Added<T> added{static_cast<T*>(to.dgamma), static_cast<T*>(to.dbeta), static_cast<A*>(to.dx_sums),
                        to.add_to_dgamma, to.add_to_dbeta};
@@ -209,6 +248,9 @@ void walk(const NormGradients& to, Walk<T> a, const device::Stream& stream) {
 bool norm_backward(const NormGradients& to, const void* dy, const void* x, const void* mean, const void* rstd,
                    const void* gamma, const NormShape& shape, DType dtype, const device::Stream& stream) {
   if (shape.rows == 0 || dtype == DType::f64 || !aligned(to.dx, dy, x, gamma)) return false;
+  int generation = 0;
+  ESP_CUDA_CHECK(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, stream.device.index));
+  if (generation < 9) return false;
   bool done = false;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     if constexpr (sizeof(T) < 8) {
