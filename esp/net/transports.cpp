@@ -74,9 +74,11 @@ std::unique_ptr<Transport> open_transport(std::string_view name, const World& wo
   const TransportRow& row = find_row("transport", kTransports, name);
   auto [a, b] = out_of_reach(row, world, group);
   if (a < 0) return row.open(world, group);
-  auto others = rows_reaching(world, a, b);
-  throw UsageError(fmt::format("transport \"{}\" does not reach from rank {} to rank {}; {}", name, a, b,
-                               others.empty() ? "nothing does" : fmt::format("{} would", fmt::join(others, ", "))));
+  const auto others = rows_reaching(world, a, b);
+  const std::string instead = others.empty() ? "nothing does" : fmt::format("{} would", fmt::join(others, ", "));
+  if (a == b)
+    throw UsageError(fmt::format("transport \"{}\" is for {}, and rank {} is none; {}", name, row.help, a, instead));
+  throw UsageError(fmt::format("transport \"{}\" does not reach from rank {} to rank {}; {}", name, a, b, instead));
 }
 
 }  // namespace esp::net

@@ -30,6 +30,13 @@ TEST(Transports, OneThatDoesNotReachSaysWhoAndWhichWould) {
   EXPECT_NE(text.find("inproc, shm would"), std::string::npos) << text;
 }
 
+TEST(Transports, OneThatIsNotHereSaysWhatItIsFor) {
+  auto worlds = thread_worlds(2);
+  const std::string text = message_of([&] { open_transport("mpi", worlds[0], worlds[0].everyone()); });
+  EXPECT_NE(text.find("is for processes an mpirun started"), std::string::npos) << text;
+  EXPECT_NE(text.find("inproc, shm would"), std::string::npos) << text;
+}
+
 TEST(Transports, AutoTakesTheFirstThatReachesAll) {
   auto worlds = thread_worlds(2);
   EXPECT_EQ(open_transport("auto", worlds[0], worlds[0].everyone())->name(), "inproc");
