@@ -293,6 +293,16 @@ class Page(WithRun):
         self.assertIsNone(self.js("return window.pwned || null"))
         self.quiet()
 
+    def test_h_a_run_without_a_trace_leaves_no_gap(self):
+        apart = self.folder / "untraced"
+        shutil.copytree(self.runs / "small", apart / "plain")
+        (apart / "plain" / "trace.json").unlink()
+        with Server(apart) as server:
+            self.chrome.get(server.url)
+            eventually(lambda: "no trace yet" in self.js("return document.querySelector('.timeline').innerText"), "what is missing")
+            for part in (".timeline canvas", ".timeline .strip"):
+                self.assertEqual(self.js("return document.querySelector(arguments[0]).clientHeight", part), 0, part)
+
 
 if __name__ == "__main__":
     unittest.main()
