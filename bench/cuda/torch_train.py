@@ -107,8 +107,7 @@ def run(name, steps, lock_path):
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
                                   lr=1e-4, betas=(0.9, 0.95), fused=True)
     compiled = torch.compile(model)
-    # Other windows of text at every step, as ours are: a batch learnt by heart has gradients of nearly zero, and
-    # products of those draw less power and run faster.
+    # Other windows of the same text at every step, as ours are.
     text = b"".join(page.read_bytes() for page in sorted((pathlib.Path(__file__).parents[2] / "docs").glob("*.md")))
     text = torch.frombuffer(bytearray(text), dtype=torch.uint8).cuda().long()
 

@@ -78,7 +78,7 @@ class ParameterList {
   void initialise(uint64_t seed, const device::Stream& stream);
   void initialise(Unit& unit, uint64_t seed, const device::Stream& stream);
   void zero_gradients(const device::Stream& stream);
-  // The same for a step that is about to add to them: matrices are only marked (Weight::stale), the rest is cleared.
+  // The same for a step that is about to add to them: only marked (Weight::stale), but for vectors of a processor.
   // Whoever reads `grads` calls `settle_gradients` first, which clears what nobody has added to.
   void forget_gradients(const device::Stream& stream);
   void settle_gradients(const device::Stream& stream);
