@@ -60,15 +60,18 @@ struct TrainRival {
 };
 std::span<const TrainRival> train_rivals();
 
-// llm.c's CPU program takes no orders: it is run once and its own step lines are read. Seconds per step, and the peak
-// of its resident memory.
+// llm.c's CPU program takes no orders: it is run once and its own lines are read. Seconds per step, the peak of its
+// resident memory, and how many activations it says it keeps (0: it did not say), which tells batch and length.
 struct LlmcResult {
   std::vector<double> step_s;
-  uint64_t peak_bytes = 0;
+  double loss = 0;  // of the last step
+  uint64_t peak_bytes = 0, activations = 0;
 };
 LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline deadline);
-// "step 3: train loss 4.1 (took 812.5 ms)" gives 0.8125; nothing for other lines.
-bool parse_llmc_step(const std::string& line, double& seconds);
+// "step 3: train loss 4.1 (took 812.5 ms)" adds 0.8125 s and the loss, "num_activations: 12" the number; other lines
+// nothing.
+void read_llmc_line(const std::string& line, LlmcResult& result);
+uint64_t llmc_activations(const TrainCase& it);
 
 // Highest resident bytes of a process so far, 0 when it is gone.
 uint64_t peak_resident_bytes(int pid);

@@ -128,10 +128,16 @@ class CaseBench {
     if (bench_.llmc.empty() || it_.name != "gpt2-124m" || it_.ranks > 1) return;
     const int steps = 1 + bench_.steps * bench_.rounds;
     const LlmcResult run = run_llmc(bench_.llmc, it_.threads, steps, Deadline::after(std::chrono::minutes(10)));
+    if (const uint64_t expected = llmc_activations(it_); run.activations && run.activations != expected)
+      throw UsageError(
+          fmt::format("--llmc {}: it keeps {} activations where {} × {} tokens have {}; set B and T in its "
+                      "main and build it anew",
+                      bench_.llmc, run.activations, it_.batch, it_.seq, expected));
     Measured out = rated("llm.c", it_, median(run.step_s), result.ceilings);
     out.our_speed = out.row.step_ms / result.rows[0].row.step_ms;  // no rounds in common
     out.row.peak_bytes = run.peak_bytes;
-    out.about = bench_.llmc + ", built for the same batch and length";
+    out.loss = run.loss;
+    out.about = fmt::format("{}, {} of its steps after ours", bench_.llmc, run.step_s.size());
     result.rows.push_back(std::move(out));
   }
 

@@ -109,27 +109,43 @@ uint64_t peak_resident_bytes(int pid) {
   return 0;
 }
 
-bool parse_llmc_step(const std::string& line, double& seconds) {
+void read_llmc_line(const std::string& line, LlmcResult& result) {
   int step = 0;
-  float loss = 0;
-  double ms = 0;
-  if (std::sscanf(line.c_str(), "step %d: train loss %f (took %lf ms)", &step, &loss, &ms) != 3) return false;
-  seconds = ms * 1e-3;
-  return true;
+  double loss = 0, ms = 0;
+  unsigned long long activations = 0;
+  if (std::sscanf(line.c_str(), "step %d: train loss %lf (took %lf ms)", &step, &loss, &ms) == 3) {
+    result.step_s.push_back(ms * 1e-3);
+    result.loss = loss;
+  } else if (std::sscanf(line.c_str(), "num_activations: %llu", &activations) == 1) {
+    result.activations = activations;
+  }
+}
+
+// Of a block: seven tensors of the width, qkv, two of the hidden layer, two matrices of scores, four statistics of
+// norms; around the blocks: embedding and last norm with its statistics, logits and probabilities of a vocabulary
+// padded to 128, losses.
+uint64_t llmc_activations(const TrainCase& it) {
+  const auto layers = static_cast<uint64_t>(it.model.layers), width = static_cast<uint64_t>(it.model.dim),
+             heads = static_cast<uint64_t>(it.model.heads), length = static_cast<uint64_t>(it.seq),
+             tokens = static_cast<uint64_t>(it.batch) * length,
+             vocabulary = (static_cast<uint64_t>(it.model.vocab) + 127) / 128 * 128;
+  const uint64_t block = tokens * (7 * width + 3 * width + 8 * width + 4) + 2 * heads * tokens * length;
+  return layers * block + tokens * (2 * width + 2 + 2 * vocabulary + 1);
 }
 
 LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline deadline) {
-  if (::access(program.c_str(), X_OK) != 0) throw UsageError(fmt::format("--llmc {}: no such program", program));
+  if (!std::filesystem::is_regular_file(program) || ::access(program.c_str(), X_OK) != 0)
+    throw UsageError(fmt::format("--llmc {}: no such program; name llm.c's train_gpt2 itself", program));
   const std::string path = std::filesystem::absolute(program).string();
   launch::SpawnOptions options;
-  // It looks for weights and tokens from where it stands.
-  options.command = {"/bin/sh", "-c", "cd \"$(dirname \"$0\")\" && exec stdbuf -oL \"$0\"", path};
+  // It looks for weights and tokens from where it stands, and says on stderr what it did not find.
+  options.command = {"/bin/sh", "-c", "cd \"$(dirname \"$0\")\" && exec stdbuf -oL \"$0\" 2>&1", path};
   options.environment = launch::process_environment();
   options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
   options.capture_stderr = false;
   launch::Child child = launch::spawn(options);
   LlmcResult result;
-  std::string text;
+  std::string text, last;
   while (static_cast<int>(result.step_s.size()) < steps && !deadline.passed()) {
     pollfd waiting{child.out.fd(), POLLIN, 0};
     if (::poll(&waiting, 1, deadline.left_ms()) <= 0) continue;
@@ -137,14 +153,17 @@ LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline
     const ssize_t got = ::read(child.out.fd(), bytes, sizeof bytes);
     if (got <= 0) break;
     text.append(bytes, static_cast<size_t>(got));
-    for (size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
-      if (double seconds; parse_llmc_step(text.substr(0, end), seconds)) result.step_s.push_back(seconds);
+    for (size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) {
+      last = text.substr(0, end);
+      read_llmc_line(last, result);
+    }
     result.peak_bytes = std::max(result.peak_bytes, peak_resident_bytes(child.pid));
   }
   ::kill(-child.pid, SIGKILL);  // a group of its own
   ::waitpid(child.pid, nullptr, 0);
   if (result.step_s.size() < 2)
-    throw IoError(fmt::format("{}: {} lines \"step N: train loss X (took Y ms)\"", program, result.step_s.size()));
+    throw IoError(fmt::format("{}: {} lines \"step N: train loss X (took Y ms)\"{}; the last it said: {}", program,
+                              result.step_s.size(), deadline.passed() ? " in the time it had" : "", last));
   result.step_s.erase(result.step_s.begin());  // the first step warms up
   return result;
 }

@@ -12,12 +12,22 @@
 namespace esp::app {
 namespace {
 
-TEST(BenchTrain, ReadsTheStepLinesOfLlmC) {
-  double seconds = 0;
-  EXPECT_TRUE(parse_llmc_step("step 3: train loss 4.062500 (took 812.500000 ms)", seconds));
-  EXPECT_DOUBLE_EQ(seconds, 0.8125);
-  EXPECT_FALSE(parse_llmc_step("val loss 5.325", seconds));
-  EXPECT_FALSE(parse_llmc_step("step 3: train loss nothing", seconds));
+TEST(BenchTrain, ReadsTheLinesOfLlmC) {
+  LlmcResult result;
+  for (const char* line : {"num_activations: 131430400", "step 3: train loss 4.062500 (took 812.500000 ms)",
+                           "val loss 5.325", "step 3: train loss nothing"})
+    read_llmc_line(line, result);
+  EXPECT_EQ(result.step_s, std::vector<double>{0.8125});
+  EXPECT_DOUBLE_EQ(result.loss, 4.0625);
+  EXPECT_EQ(result.activations, 131430400u);
+}
+
+// The number its CPU program prints.
+TEST(BenchTrain, KnowsBatchAndLengthOfLlmCByItsActivations) {
+  const TrainCase small{.name = "gpt2-124m", .model = model::preset("gpt2-124m").config, .batch = 4, .seq = 64};
+  EXPECT_EQ(llmc_activations(small), 73347840u);
+  const TrainCase usual{.name = "gpt2-124m", .model = model::preset("gpt2-124m").config, .batch = 2, .seq = 512};
+  EXPECT_EQ(llmc_activations(usual), 425511936u);
 }
 
 TEST(BenchTrain, RowsHaveTheNamesOthersRead) {
@@ -47,6 +57,7 @@ TEST(BenchTrain, MeasuresTheUsualShapes) {
 
 TEST(BenchTrain, RefusesAnLlmCThatIsNotThere) {
   EXPECT_THROW(run_llmc("/nowhere/train_gpt2", 1, 2, Deadline::after_ms(1000)), UsageError);
+  EXPECT_THROW(run_llmc("/tmp", 1, 2, Deadline::after_ms(1000)), UsageError);
 }
 
 TEST(BenchLayouts, KeysWithoutASectionAreOfParallel) {

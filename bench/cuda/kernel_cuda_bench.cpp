@@ -16,7 +16,7 @@
 #include "esp/kernel/activation.h"
 #include "esp/kernel/attention.h"
 #include "esp/kernel/cross_entropy.h"
-#include "esp/kernel/cuda/activation_again.h"
+#include "esp/kernel/cuda/activation_slope.h"
 #include "esp/kernel/cuda/attention_settings.h"
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/fp8.h"
@@ -188,8 +188,10 @@ void memory_bound(Bench& b) {
     const std::string shape = fmt::format("{}×{} bf16", rows, 4 * C);
     row("gelu", shape, 8 * M, [&] { activation_forward(y, x, m, Activation::gelu, kHalf, s); });
     row("gelu backward", shape, 12 * M, [&] { activation_backward(z, y, x, m, Activation::gelu, false, kHalf, s); });
+    row("gelu backward with sums", shape, 12 * M,
+        [&] { cuda::activation_slope(z, x, false, rows, 4 * C, Activation::gelu, y, false, kHalf, s); });
     row("gelu backward with output and sums", shape, 16 * M,
-        [&] { cuda::activation_again(z, x, rows, 4 * C, Activation::gelu, y, false, kHalf, s); });
+        [&] { cuda::activation_slope(z, x, true, rows, 4 * C, Activation::gelu, y, false, kHalf, s); });
     row("silu", shape, 8 * M, [&] { activation_forward(y, x, m, Activation::silu, kHalf, s); });
     const int64_t half = 2 * C;
     row("swiglu", fmt::format("{}×{} bf16", rows, half), 6 * M, [&] { swiglu_forward(y, x, rows, half, kHalf, s); });

@@ -4,7 +4,7 @@
 #include "esp/kernel/copy.h"
 #include "esp/kernel/cross_entropy.h"
 #include "esp/kernel/cross_entropy_part.h"
-#include "esp/kernel/cuda/activation_again.h"
+#include "esp/kernel/cuda/activation_slope.h"
 #include "esp/kernel/cuda/attention_settings.h"
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/fp8_codes.h"
@@ -183,8 +183,8 @@ void norm_backward_weight(void*, void*, const void*, const void*, const void*, c
 void adam_steps(std::span<const StepBuffers>, std::span<const AdamStep>, const device::Stream&) {
   no_cuda_body("adam_steps");
 }
-void activation_again(void*, void*, int64_t, int64_t, Activation, void*, bool, DType, const device::Stream&) {
-  no_cuda_body("activation_again");
+void activation_slope(void*, void*, bool, int64_t, int64_t, Activation, void*, bool, DType, const device::Stream&) {
+  no_cuda_body("activation_slope");
 }
 void swiglu_again(void*, void*, int64_t, int64_t, DType, const device::Stream&) {
   no_cuda_body("swiglu_again");

@@ -58,7 +58,11 @@ double gathered_bytes(const Shape& shape, const Policy& policy) {
 }  // namespace
 
 std::vector<Memory> stage_memories(const Shape& shape, const Cluster& cluster, const Policy& policy) {
-  if (has_own_memory(shape, policy)) return own_memories(shape, policy);
+  if (has_own_memory(shape, policy)) {
+    OwnMemoryOptions options;
+    if (cluster.processor.kind == "gpu") options.device = device::DeviceKind::cuda;
+    return own_memories(shape, policy, options);
+  }
   const Software& software = software_row(policy.software);
   const std::vector<Held> held = held_by_stage(shape, policy);
   std::vector<Memory> memories;

@@ -118,6 +118,7 @@ class Rank {
     s.all_classes = shape_.vocab;
     s.classes = share.of(shape_.vocab).count();
     s.element = element_;
+    s.device = options_.device;
     s.tp = p_.tp, s.cp = p_.cp, s.threads = std::max(1, p_.threads);
     s.sequence = p_.sequence && p_.tp > 1;
     s.ulysses = ulysses;
@@ -434,9 +435,9 @@ std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, con
   return first ? calls : rank.calls();
 }
 
-std::vector<Memory> own_memories(const Shape& shape, const Policy& policy) {
+std::vector<Memory> own_memories(const Shape& shape, const Policy& policy, const OwnMemoryOptions& options) {
   std::vector<Memory> all;
-  for (int stage = 0; stage < policy.pp; ++stage) all.push_back(own_memory(shape, policy, {stage, 0, 0}));
+  for (int stage = 0; stage < policy.pp; ++stage) all.push_back(own_memory(shape, policy, {stage, 0, 0}, options));
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "esp/device/device.h"
 #include "esp/plan/estimate.h"
 #include "esp/plan/ghost/tape.h"
 
@@ -21,6 +22,7 @@ struct OwnMemoryOptions {
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB, as [sync] has them
   int64_t prefetch = 1;
   bool local = false;  // zero2, zero3: micro-batches add up before they are scattered
+  device::DeviceKind device = device::DeviceKind::cpu;
 };
 Memory own_memory(const Shape& shape, const Policy& policy, const OwnPlace& place = {},
                   const OwnMemoryOptions& options = {});
@@ -31,6 +33,7 @@ std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, con
 // Bytes the rank sends for it, by the schedule that its communicator executes.
 double bytes_sent(const ghost::Call& call, const Policy& policy, const OwnPlace& place, const char* algorithm);
 
-std::vector<Memory> own_memories(const Shape& shape, const Policy& policy);  // by stage
+std::vector<Memory> own_memories(const Shape& shape, const Policy& policy,
+                                 const OwnMemoryOptions& options = {});  // by stage
 
 }  // namespace esp::plan

@@ -16,8 +16,9 @@ using tensor::Tensor;
 // Logits of one block. Each block passes over all of W and its gradient, so a vocabulary of 50 thousand wants hundreds
 // of rows in one; half a thousand of them are still small beside the activations.
 constexpr int64_t kBlockBytes = int64_t{112} << 20;
-// A GPU is busy with thousands of rows only, and its memory is read faster than products are made.
-constexpr int64_t kGpuBlockBytes = int64_t{480} << 20;
+// A GPU wants more: 16,384 rows at a time instead of 4,736 made a step of GPT-2 124M 1 % shorter. A quarter of all rows
+// is still little beside what else a large batch keeps.
+constexpr int64_t kGpuBlockBytes = int64_t{1600} << 20, kGpuRows = 4096;
 constexpr int64_t kLeastRows = 64;
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
@@ -69,8 +70,9 @@ class LinearCrossEntropyNode final : public Node {
 
 // Blocks of equal size, as few as fit.
 int64_t rows_of_block(int64_t rows, int64_t row_bytes, device::DeviceKind kind) {
-  const int64_t bytes = kind == device::DeviceKind::cuda ? kGpuBlockBytes : kBlockBytes;
-  const int64_t most = std::max(kLeastRows, bytes / row_bytes);
+  const bool gpu = kind == device::DeviceKind::cuda;
+  int64_t most = std::max(kLeastRows, (gpu ? kGpuBlockBytes : kBlockBytes) / row_bytes);
+  if (gpu) most = std::min(most, std::max(kGpuRows, rows / 4));
   const int64_t num_blocks = std::max<int64_t>(1, (rows + most - 1) / most),
                 even = (rows + num_blocks - 1) / num_blocks;
   return std::min(rows, (even + kLeastRows - 1) / kLeastRows * kLeastRows);

@@ -3,7 +3,7 @@
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
-#include "esp/kernel/cuda/activation_again.h"
+#include "esp/kernel/cuda/activation_slope.h"
 
 namespace esp::autograd {
 namespace {

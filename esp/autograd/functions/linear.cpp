@@ -4,7 +4,7 @@
 #include "esp/autograd/functions/products.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
-#include "esp/kernel/cuda/activation_again.h"
+#include "esp/kernel/cuda/activation_slope.h"
 
 namespace esp::autograd {
 namespace {
@@ -52,7 +52,8 @@ class PerceptronNode final : public Node {
         trained_{&w1, b1, &w2, b2} {}
 
   void backward_input(Tape& tape) override {
-    if (!hidden_.defined() && w2_.trained && device::on_cuda(tape.context().stream)) return make_again(tape);
+    const bool rounds = tensor::accumulation_type(pre_.dtype()) != pre_.dtype();
+    if (device::on_cuda(tape.context().stream) && (hidden_.defined() ? rounds : w2_.trained)) return in_a_pass(tape);
     if (!hidden_.defined() && w2_.trained) {  // before pre_ goes
       hidden_ = tensor::empty(tape.context(), pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
       kernel::activation_forward(hidden_.data(), pre_.data(), pre_.count(), activation_, pre_.dtype(),
@@ -74,17 +75,20 @@ class PerceptronNode final : public Node {
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
-  // On a GPU one pass after a plain product makes the gradient, its sums and the activation's output again, in the
-  // places of what it reads.
-  void make_again(Tape& tape) {
+  // On a GPU one pass after a plain product makes the gradient, its sums and, where it was not kept, the activation's
+  // output again, in the places of what it reads. In 16 bits this is also faster than a product that multiplies by the
+  // slope and a pass for the sums, and rounds as recomputation does.
+  void in_a_pass(Tape& tape) {
     const tensor::Context& context = tape.context();
     d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
     input_product(context, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value());
     b1_done_ = b1_ && b1_->trained;
     const bool add = b1_done_ && beta_for(*b1_) != 0;
-    kernel::cuda::activation_again(d_pre_.data(), pre_.data(), pre_.rows(), pre_.dim(-1), activation_,
+    const bool again = !hidden_.defined();
+    kernel::cuda::activation_slope(d_pre_.data(), pre_.data(), again, pre_.rows(), pre_.dim(-1), activation_,
                                    b1_done_ ? b1_->grad.data() : nullptr, add, pre_.dtype(), context.stream);
-    hidden_ = std::exchange(pre_, {});
+    if (again) hidden_ = std::move(pre_);
+    pre_ = {};
     input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
 

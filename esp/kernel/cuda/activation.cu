@@ -15,7 +15,11 @@ struct ActivationForward {
   __device__ void apply(int64_t i, const In& in) const {
     Pack<T, N> to;
 #pragma unroll
-    for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(activate<kind>(widen(in.at[k])));
+    for (int k = 0; k < N; ++k) {
+      Accumulator<T> value, slope;
+      activate_both<kind, sizeof(T) == 2>(widen(in.at[k]), value, slope);
+      to.at[k] = narrow<T>(value);
+    }
     store_pack<N>(y + i * N, to);
   }
 };

@@ -74,4 +74,21 @@ __device__ __forceinline__ A slope_of(A x) {
   }
 }
 
+// Value and slope at once. For 16-bit results one exponential of the hardware's is enough: it is good to 2^-17. All
+// that makes such results takes it, so that what is made again has the bits of what was made.
+template <Activation kind, bool kShort, typename A>
+__device__ __forceinline__ void activate_both(A x, A& value, A& slope) {
+  if constexpr (kShort && (kind == Activation::gelu || kind == Activation::silu)) {
+    constexpr A k1 = static_cast<A>(kGelu1), k3 = static_cast<A>(kGelu3);
+    constexpr bool kGelu = kind == Activation::gelu;
+    const A square = x * x, v = kGelu ? x * (k1 + k3 * square) : x;
+    const A e = __expf(fminf(-v, 80.0f)), s = __fdividef(1.0f, 1.0f + e);  // e·s is the sigmoid of −v
+    value = x * s;
+    slope = s + (kGelu ? x * (k1 + 3 * k3 * square) : x) * s * (e * s);
+  } else {
+    value = activate<kind>(x);
+    slope = slope_of<kind>(x);
+  }
+}
+
 }  // namespace esp::kernel::cuda

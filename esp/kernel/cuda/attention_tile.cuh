@@ -73,7 +73,7 @@ __device__ __forceinline__ A kept(const AttentionShape& s, int64_t b, int64_t h,
   const int64_t head = (s.first_batch + b) * (s.all_heads ? s.all_heads : s.heads) + s.first_head + h;
   const int64_t row = head * (s.all_queries ? s.all_queries : s.num_queries) + s.first_query + i;
   const int64_t index = row * (s.all_keys ? s.all_keys : s.num_keys) + s.first_key + j;
-  const uint4 words = philox_block(s.key.seed, s.key.purpose, static_cast<uint64_t>(index) / 4);
+  const uint4 words = Philox(s.key.seed, s.key.purpose).block(static_cast<uint64_t>(index) / 4);
   return word_of(words, static_cast<int>(index % 4)) >= s.dropout * 0x1p32 ? static_cast<A>(1 / (1 - s.dropout)) : A{0};
 }
 

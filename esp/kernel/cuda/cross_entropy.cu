@@ -1,5 +1,6 @@
 // Cross entropy: a block per row of logits. The row is read once for its largest element and the sum of exponentials;
-// the gradient reads it again, from cache, and takes its place.
+// the gradient reads it again, from cache, and takes its place. Where both are wanted and a row fits, it is held in
+// shared memory in between.
 #include "esp/kernel/cross_entropy.h"
 
 #include "esp/kernel/cross_entropy_part.h"
@@ -105,6 +106,108 @@ void launch_rows(const Rows<T>& a, int64_t rows, const device::Stream& stream) {
   ESP_CUDA_LAUNCHED();
 }
 
+// Sixteen bytes on their way to shared memory, for the thread that asks.
+__device__ __forceinline__ void ask(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n\tcp.async.commit_group;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+template <int kLater>
+__device__ __forceinline__ void wait_for_all_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+}
+
+// Loss and gradient. Every thread has packs of its own in shared memory and asks for one of the next row as soon as it
+// has used up this row's: reading, arithmetic and writing go on side by side, and nothing is read twice.
+template <int kBlock, typename T>
+__global__ void __launch_bounds__(kBlock, kWhole / kBlock) held_row_kernel(Rows<T> a, int64_t rows) {
+  using A = Accumulator<T>;
+  constexpr int N = kPack<T>;
+  constexpr int kLate = 4;  // packs of a thread that may still be on their way when the first is looked at
+  extern __shared__ __align__(16) unsigned char room[];
+  __shared__ A meet[2][kBlock / 32];
+  auto* const held = reinterpret_cast<Pack<T, N>*>(room);
+  const int classes = static_cast<int>(a.num_classes), first = static_cast<int>(threadIdx.x);
+  const int packs = (classes + N - 1) / N, mine = first < packs ? (packs - first + kBlock - 1) / kBlock : 0;
+  const auto ask_for = [&](int64_t r, int p) { ask(held + p, a.logits + r * a.row_stride + int64_t{p} * N); };
+  for (int p = first; p < packs; p += kBlock) ask_for(blockIdx.x, p);
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const int32_t target = a.targets[r];
+    const bool counts = target >= 0, here = counts && target < classes;
+    T* const row = a.logits + r * a.row_stride;
+    const A at_target = here && first == 0 ? widen(row[target]) : A{0};
+    SoftSum<A> seen;
+    const auto take = [&](int k) {
+      Pack<T, N> pack = held[first + k * kBlock];
+      if (const int left = classes - (first + k * kBlock) * N; left < N) {  // the last class is in it
+#pragma unroll
+        for (int i = 1; i < N; ++i)
+          if (i >= left) pack.at[i] = narrow<T>(A(-INFINITY));
+      }
+      seen.take(pack);
+    };
+    wait_for_all_but<kLate>();
+#pragma unroll 4
+    for (int k = 0; k < mine - kLate; ++k) take(k);
+    wait_for_all_but<0>();
+#pragma unroll
+    for (int k = max(0, mine - kLate); k < mine; ++k) take(k);
+    const SoftSum<A> all = merged<kBlock>(seen, meet);
+    if (first == 0) {
+      const A lse = all.log_sum();
+      a.losses[r] = !counts ? A{0} : here ? lse - at_target : A(NAN);
+    }
+    const A top = all.top * kLog2E<A>, factor = A{1} / all.sum * a.scale;
+    const int64_t next = r + gridDim.x;
+#pragma unroll 4
+    for (int p = first; p < packs; p += kBlock) {
+      const Pack<T, N> pack = held[p];
+      A value[N];
+#pragma unroll
+      for (int k = 0; k < N; ++k) value[k] = counts ? share_of(widen(pack.at[k]), top, factor) : A{0};
+      if (here && target / N == p) {
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+          if (p * N + k == target) value[k] -= a.scale;
+      }
+      auto to = narrow_all<T>(value);
+      if (const int left = classes - p * N; left < N) {  // what lies past the last class stays
+#pragma unroll
+        for (int k = 1; k < N; ++k)
+          if (k >= left) to.at[k] = pack.at[k];
+      }
+      store_pack<N>(row + int64_t{p} * N, to);
+      if (next < rows) ask_for(next, p);
+    }
+  }
+}
+
+// False where a row does not fit.
+template <typename T>
+bool hold_rows(const Rows<T>& a, int64_t rows, const device::Stream& stream) {
+  if constexpr (sizeof(T) != 2) return false;
+  const bool packed = a.row_stride % kPack<T> == 0 && aligned(a.logits);
+  if (!packed || a.num_classes < kLongRow || rows == 0) return false;
+  device::Queue& queue = queue_of(stream);
+  const size_t room = static_cast<size_t>(ceil_div(a.num_classes, kPack<T>)) * 16;
+  int most = 0;  // of a block that is alone
+  ESP_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index));
+  constexpr int kTaken = 2 << 10;  // by us and the system
+  auto launch = [&](auto block, int sharing) {
+    if (room + kTaken > static_cast<size_t>(most / sharing)) return false;
+    auto* kernel = held_row_kernel<block(), T>;
+    ESP_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(room)));
+    int resident = 0;
+    ESP_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block(), room));
+    const auto grid = std::min<int64_t>(rows, int64_t{queue.multiprocessors} * resident);
+    kernel<<<static_cast<unsigned>(grid), block(), room, queue.handle>>>(a, rows);
+    ESP_CUDA_LAUNCHED();
+    return true;
+  };
+  return launch(std::integral_constant<int, kLong>{}, 2) || launch(std::integral_constant<int, kWhole>{}, 1);
+}
+
 template <typename T>
 Rows<T> rows_of(void* logits, const int32_t* targets, int64_t num_classes, int64_t row_stride, double scale) {
   Rows<T> a{};
@@ -142,7 +245,7 @@ void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, dou
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     auto a = rows_of<T>(logits, targets, num_classes, row_stride, scale);
     a.losses = static_cast<Accumulator<T>*>(losses);
-    launch_rows<Do::fused>(a, rows, stream);
+    if (!hold_rows(a, rows, stream)) launch_rows<Do::fused>(a, rows, stream);
   });
 }
 

@@ -18,7 +18,7 @@ struct Drop {
   T* y;
   const T *x, *residual;
   int64_t origin, per_row, row_stride;  // packs of a row; per_row 0: one long row
-  uint64_t seed, purpose;
+  Philox words;
   uint32_t least;
   Accumulator<T> scale;
 
@@ -35,11 +35,11 @@ struct Drop {
       index = origin + row * row_stride + col * N;
     }
     Pack<T, N> to;
-    uint4 words;
+    uint4 block;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      if (k % 4 == 0) words = philox_block(seed, purpose, static_cast<uint64_t>(index + k) / 4);
-      const uint32_t word = word_of(words, N == 1 ? static_cast<int>(index % 4) : k % 4);
+      if (k % 4 == 0) block = words.block(static_cast<uint64_t>(index + k) / 4);
+      const uint32_t word = word_of(block, N == 1 ? static_cast<int>(index % 4) : k % 4);
       Accumulator<T> value = word < least ? Accumulator<T>{0} : widen(in.x.at[k]) * scale;
       if (residual) value += widen(in.residual.at[k]);
       to.at[k] = narrow<T>(value);
@@ -60,11 +60,11 @@ void dropout(void* y, const void* x, const void* residual, const DropoutShape& s
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     auto run = [&](auto width, int64_t first, int64_t n) {
       const int64_t per_row = flat ? 0 : shape.cols / width();
-      launch_pass<2>(
-          Drop<T, width()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
-                           residual ? static_cast<const T*>(residual) + first : nullptr, origin + first, per_row,
-                           stride, key.seed, key.purpose, least, static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
-          n / width(), handle_of(stream));
+      launch_pass<2>(Drop<T, width()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
+                                      residual ? static_cast<const T*>(residual) + first : nullptr, origin + first,
+                                      per_row, stride, Philox(key.seed, key.purpose), least,
+                                      static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
+                     n / width(), handle_of(stream));
     };
     // A pack's words are whole blocks: four elements at least.
     constexpr int kWidth = kPack<T> < 4 ? 4 : kPack<T>;

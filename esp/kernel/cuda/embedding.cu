@@ -128,41 +128,57 @@ __global__ void __launch_bounds__(128) join_runs(Scatter<T, N> a) {
   const A* from = a.parts + (int64_t{blockIdx.x} * 2 + 1) * a.dim + c;
 #pragma unroll
   for (int k = 0; k < N; ++k) sum[k] = widen(to.at[k]) + from[k];
-  for (int64_t chunk = blockIdx.x + 1; chunk * kChunk < a.count && a.keys[chunk * kChunk] == id; ++chunk) {
-    const A* more = a.parts + chunk * 2 * a.dim + c;
+  // The last chunk the run reaches, by bisection: its parts can then be asked for several at a time.
+  int64_t last_chunk = blockIdx.x + 1, beyond = (a.count + kChunk - 1) / kChunk;
+  while (last_chunk + 1 < beyond) {
+    const int64_t middle = (last_chunk + beyond) / 2;
+    if (a.keys[middle * kChunk] == id)
+      last_chunk = middle;
+    else
+      beyond = middle;
+  }
+#pragma unroll 8
+  for (int64_t chunk = blockIdx.x + 1; chunk <= last_chunk; ++chunk) {
+    const auto more = load_pack<N>(a.parts + chunk * 2 * a.dim + c);
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] += more[k];
+    for (int k = 0; k < N; ++k) sum[k] += more.at[k];
   }
 #pragma unroll
   for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(sum[k]);
   store_pack<N>(row, to);
 }
 
-// dpositions[p] += Σ_k dy[p + k·period], one thread per pack of the result.
+constexpr int kAcross = 32, kDown = 8;
+
+// dpositions[p] += Σ_k dy[p + k·period]: a block has up to 32 packs of one p, eight threads down.
 template <typename T, int N>
-struct Positions {
-  using In = Pack<T, N>;
-  T* to;
-  const T* dy;
-  int64_t per_row, period, count;
-  __device__ In load(int64_t i) const { return load_pack<N>(to + i * N); }
-  __device__ void apply(int64_t i, const In& in) const {
-    Accumulator<T> sum[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] = widen(in.at[k]);
-    const auto [first, col] = divide(i, per_row);
+__global__ void __launch_bounds__(kAcross* kDown)
+    sum_positions(T* to, const T* dy, int64_t dim, int64_t period, int64_t count) {
+  using A = Accumulator<T>;
+  __shared__ A meet[kDown][kAcross * N];
+  const int64_t c = (int64_t{blockIdx.y} * kAcross + threadIdx.x) * N;
+  A sum[N] = {};
+  if (c < dim) {
 #pragma unroll 8
-    for (int64_t r = first; r < count; r += period) {
-      const auto from = load_pack<N>(dy + (r * per_row + col) * N);
+    for (int64_t r = blockIdx.x + threadIdx.y * period; r < count; r += kDown * period) {
+      const auto from = load_pack<N>(dy + r * dim + c);
 #pragma unroll
       for (int k = 0; k < N; ++k) sum[k] += widen(from.at[k]);
     }
-    In out;
-#pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = narrow<T>(sum[k]);
-    store_pack<N>(to + i * N, out);
   }
-};
+#pragma unroll
+  for (int k = 0; k < N; ++k) meet[threadIdx.y][threadIdx.x * N + k] = sum[k];
+  __syncthreads();
+  for (int i = threadIdx.y * kAcross + threadIdx.x; i < kAcross * N; i += kAcross * kDown) {
+    const int64_t column = int64_t{blockIdx.y} * kAcross * N + i;
+    if (column >= dim) continue;
+    T& place = to[blockIdx.x * dim + column];
+    A total = widen(place);
+#pragma unroll
+    for (int y = 0; y < kDown; ++y) total += meet[y][i];
+    place = narrow<T>(total);
+  }
+}
 
 int64_t padded(int64_t bytes) {
   return ceil_div(bytes, 256) * 256;
@@ -230,11 +246,15 @@ void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_
 void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
                        int64_t first_position, DType dtype, const device::Stream& stream) {
   ESP_CHECK(period >= 1, "period {}", period);
+  if (count == 0 || dim == 0) return;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(dpositions) + first_position * dim;
     with_width<T>(dim, aligned(to, dy), [&](auto width) {
-      launch_pass<1>(Positions<T, width()>{to, static_cast<const T*>(dy), dim / width(), period, count},
-                     std::min(count, period) * dim / width(), handle_of(stream));
+      const dim3 grid(static_cast<unsigned>(std::min(count, period)),
+                      static_cast<unsigned>(ceil_div(dim, kAcross * width())));
+      sum_positions<T, width()>
+          <<<grid, dim3(kAcross, kDown), 0, handle_of(stream)>>>(to, static_cast<const T*>(dy), dim, period, count);
+      ESP_CUDA_LAUNCHED();
     });
   });
 }

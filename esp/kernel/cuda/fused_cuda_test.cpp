@@ -1,5 +1,5 @@
 // What does two things in one pass on a GPU, against ref doing one after the other.
-#include "esp/kernel/cuda/activation_again.h"
+#include "esp/kernel/cuda/activation_slope.h"
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/kernel/cuda/gpu_for_tests.h"
@@ -110,19 +110,21 @@ TEST_F(FusedOnGpu, AnActivationMadeAgainInBackward) {
     for (Activation kind :
          {Activation::gelu, Activation::gelu_erf, Activation::relu, Activation::silu, Activation::tanh})
       for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 8}, {33, 13}, {517, 264}})
-        for (int sums : {0, 1, 2}) {  // not wanted, over, onto
+        for (int way = 0; way < 6; ++way) {
+          const int sums = way % 3;  // not wanted, over, onto
+          const bool output = way < 3;
           Array d = Array::random(rows * cols, dtype, 1), pre = Array::random(rows * cols, dtype, 2, 3),
                 db = Array::random(cols, dtype, 3), slope(rows * cols, dtype), again(rows * cols, dtype);
           pre.set(0, -40), pre.set(1, 40);  // where exponentials run over
           Double on_d(*this, d), on_pre(*this, pre), on_db(*this, db);
-          cuda::activation_again(on_d, on_pre, rows, cols, kind, sums ? static_cast<void*>(on_db) : nullptr, sums == 2,
-                                 dtype, stream);
+          cuda::activation_slope(on_d, on_pre, output, rows, cols, kind, sums ? static_cast<void*>(on_db) : nullptr,
+                                 sums == 2, dtype, stream);
           ref::activation_backward(slope.data(), d.data(), pre.data(), rows * cols, kind, false, dtype);
           ref::activation_forward(again.data(), pre.data(), rows * cols, kind, dtype);
-          const std::string where = fmt::format("{} {} {}x{} {}", name_of(dtype), name_of(kind), rows, cols, sums);
+          const std::string where = fmt::format("{} {} {}x{} {}", name_of(dtype), name_of(kind), rows, cols, way);
           const Array made = on_d.fetch();
           expect_close(made, slope, rounding(dtype), where + " gradient");
-          expect_close(on_pre.fetch(), again, rounding(dtype), where + " output");
+          expect_close(on_pre.fetch(), output ? again : pre, rounding(dtype), where + " output");
           for (int64_t c = 0; sums && c < cols; ++c) {
             double sum = sums == 2 ? db[c] : 0;
             for (int64_t r = 0; r < rows; ++r) sum += made[r * cols + c];

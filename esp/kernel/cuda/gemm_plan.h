@@ -13,6 +13,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "esp/base/dtype.h"
 #include "esp/device/cuda/queue.h"
@@ -69,6 +70,7 @@ class GemmPlans {
   struct Plan;
   Plan& plan_of(const GemmKey& key);
   void run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
+  std::vector<cublasLtMatmulAlgo_t> candidates_of(const Plan& plan, int64_t length_of_sums);
   void choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
   cublasStatus_t launch(Plan& plan, const GemmKey& key, const GemmCall& call, const cublasLtMatmulAlgo_t& algo,
                         void* workspace, cudaStream_t stream);

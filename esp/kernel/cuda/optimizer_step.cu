@@ -51,20 +51,20 @@ struct AdamByChance {
   T* weights;
   const T* grad;
   Rates<float> rates;
-  uint64_t seed, purpose;
+  Philox words;
   int64_t first;
   __device__ In load(int64_t i) const {
     return {load_pack<N>(m + i * N), load_pack<N>(v + i * N), load_pack<N>(weights + i * N),
             load_pack<N>(grad + i * N)};
   }
   __device__ void apply(int64_t i, In& in) const {
-    uint4 words;
+    uint4 block;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const int64_t index = first + i * N + k;
-      if (k % 4 == 0) words = philox_block(seed, purpose, static_cast<uint64_t>(index) / 4);
+      if (k % 4 == 0) block = words.block(static_cast<uint64_t>(index) / 4);
       const float w = adam_update(rates, widen(in.w.at[k]), widen(in.g.at[k]), in.m.at[k], in.v.at[k]);
-      in.w.at[k] = narrow_by_chance<T>(w, word_of(words, N == 1 ? static_cast<int>(index % 4) : k % 4));
+      in.w.at[k] = narrow_by_chance<T>(w, word_of(block, N == 1 ? static_cast<int>(index % 4) : k % 4));
     }
     store_pack<N>(weights + i * N, in.w);
     store_pack<N>(m + i * N, in.m);
@@ -152,11 +152,11 @@ void adam_step_stochastic(const StepBuffers& b, const AdamStep& step, uint64_t s
   ESP_CHECK(step.t >= 1, "step {}", step.t);
   auto run = [&]<typename T>(std::type_identity<T>) {
     in_packs<kPack<T>>(b.count, aligned(b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
-      launch_pass<1>(
-          AdamByChance<T, width()>{static_cast<float*>(b.m) + first, static_cast<float*>(b.v) + first,
-                                   static_cast<T*>(b.weights) + first, static_cast<const T*>(b.grad) + first,
-                                   rates_of<float>(step, step.lr, step.grad_scale, step.t), seed, purpose, first},
-          n / width(), handle_of(stream));
+      launch_pass<1>(AdamByChance<T, width()>{static_cast<float*>(b.m) + first, static_cast<float*>(b.v) + first,
+                                              static_cast<T*>(b.weights) + first, static_cast<const T*>(b.grad) + first,
+                                              rates_of<float>(step, step.lr, step.grad_scale, step.t),
+                                              Philox(seed, purpose), first},
+                     n / width(), handle_of(stream));
     });
   };
   if (b.grad_type == DType::bf16) return run(std::type_identity<__nv_bfloat16>{});

@@ -65,12 +65,12 @@ __device__ __forceinline__ double placed(double offset, double factor, float dra
 
 // Thread i fills what block i of the stream, counted from that of `first`, has of x.
 template <typename T, class Draw>
-__global__ void __launch_bounds__(kThreads) fill_kernel(T* x, Accumulator<T> offset, Accumulator<T> factor,
-                                                        uint64_t seed, uint64_t purpose, int64_t first, int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    fill_kernel(T* x, Accumulator<T> offset, Accumulator<T> factor, Philox words, int64_t first, int64_t count) {
   const int64_t block = first / 4 + int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (block * 4 >= first + count) return;
   float drawn[4];
-  Draw()(philox_block(seed, purpose, static_cast<uint64_t>(block)), drawn);
+  Draw()(words.block(static_cast<uint64_t>(block)), drawn);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int64_t i = block * 4 + k - first;
@@ -86,7 +86,7 @@ void fill_by(void* x, double offset, double factor, uint64_t seed, uint64_t purp
     using A = Accumulator<T>;
     const int64_t blocks = ceil_div(first + count, 4) - first / 4;
     fill_kernel<T, Draw><<<static_cast<unsigned>(ceil_div(blocks, kThreads)), kThreads, 0, handle_of(stream)>>>(
-        static_cast<T*>(x), static_cast<A>(offset), static_cast<A>(factor), seed, purpose, first, count);
+        static_cast<T*>(x), static_cast<A>(offset), static_cast<A>(factor), Philox(seed, purpose), first, count);
     ESP_CUDA_LAUNCHED();
   });
 }

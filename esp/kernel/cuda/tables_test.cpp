@@ -58,7 +58,7 @@ TEST_F(TablesOnGpu, GradientsOfRepeatedIdsAreSummedOnceAndRepeat) {
 
 TEST_F(TablesOnGpu, GradientsOfPositions) {
   for (DType dtype : kFloating)
-    for (auto [count, period] : {std::pair<int64_t, int64_t>{10, 16}, {64, 16}, {70, 16}}) {
+    for (auto [count, period] : {std::pair<int64_t, int64_t>{10, 16}, {64, 16}, {70, 16}, {16 * 75 + 3, 16}}) {
       const int64_t dim = 24;
       Array dpositions = Array::random(20 * dim, dtype, 5), dy = Array::random(count * dim, dtype, 6);
       Double on_positions(*this, dpositions), on_dy(*this, dy);

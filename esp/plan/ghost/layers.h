@@ -2,6 +2,7 @@
 // esp/parallel/tp and esp/parallel/cp does.
 #pragma once
 
+#include "esp/device/device.h"
 #include "esp/plan/ghost/tape.h"
 
 namespace esp::plan::ghost {
@@ -15,6 +16,7 @@ struct Sizes {
   int context_rank = 0;
   int64_t dim = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, classes = 0, all_classes = 0;
   int64_t element = 4;  // bytes; statistics are of 4
+  device::DeviceKind device = device::DeviceKind::cpu;
   int tp = 1, cp = 1;
   int threads = 1;
   bool sequence = false, ulysses = false;

@@ -1,6 +1,6 @@
 // A block has up to 32 packs of columns of a run of rows, eight threads down, as many blocks as run at once: the sums
 // of columns stay in registers and are added up by column_sums.h in one order.
-#include "esp/kernel/cuda/activation_again.h"
+#include "esp/kernel/cuda/activation_slope.h"
 
 #include "esp/kernel/cuda/activation.cuh"
 #include "esp/kernel/cuda/column_sums.h"
@@ -11,31 +11,15 @@ namespace {
 
 constexpr int kAcross = 32, kDown = 8, kAhead = 2;
 
-// Value and slope at once. For 16-bit results one exponential of the hardware's is enough: it is good to 2^-17.
-template <Activation kind, bool kShort, typename A>
-__device__ __forceinline__ void activate_both(A x, A& value, A& slope) {
-  if constexpr (kShort && (kind == Activation::gelu || kind == Activation::silu)) {
-    constexpr A k1 = static_cast<A>(kGelu1), k3 = static_cast<A>(kGelu3);
-    constexpr bool kGelu = kind == Activation::gelu;
-    const A square = x * x, v = kGelu ? x * (k1 + k3 * square) : x;
-    const A e = __expf(fminf(-v, 80.0f)), s = __fdividef(1.0f, 1.0f + e);  // e·s is the sigmoid of −v
-    value = x * s;
-    slope = s + (kGelu ? x * (k1 + 3 * k3 * square) : x) * s * (e * s);
-  } else {
-    value = activate<kind>(x);
-    slope = slope_of<kind>(x);
-  }
-}
-
 template <typename T>
-struct Again {
+struct Slope {
   T *d, *pre;
   int64_t rows, cols, rows_per_chunk;
   Accumulator<T>* sums;  // [chunks, cols], or null
 };
 
-template <typename T, int N, Activation kind>
-__global__ void __launch_bounds__(kAcross* kDown, 4) again_kernel(Again<T> a) {
+template <typename T, int N, Activation kind, bool kAgain>
+__global__ void __launch_bounds__(kAcross* kDown, 4) slope_kernel(Slope<T> a) {
   using A = Accumulator<T>;
   __shared__ A meet[kDown][kAcross * N];
   const int64_t c = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * N;
@@ -62,7 +46,7 @@ __global__ void __launch_bounds__(kAcross* kDown, 4) again_kernel(Again<T> a) {
           }
           const auto rounded = narrow_all<T>(gradient);
           store_pack<N>(a.d + r * a.cols + c, rounded);
-          store_pack<N>(a.pre + r * a.cols + c, narrow_all<T>(value));
+          if constexpr (kAgain) store_pack<N>(a.pre + r * a.cols + c, narrow_all<T>(value));
 #pragma unroll
           for (int k = 0; k < N; ++k) sum[k] += widen(rounded.at[k]);
         }
@@ -114,8 +98,8 @@ struct SwigluAgain {
 
 }  // namespace
 
-void activation_again(void* d, void* pre, int64_t rows, int64_t cols, Activation activation, void* db, bool add_to_db,
-                      DType dtype, const device::Stream& stream) {
+void activation_slope(void* d, void* pre, bool output_again, int64_t rows, int64_t cols, Activation activation,
+                      void* db, bool add_to_db, DType dtype, const device::Stream& stream) {
   if (rows == 0 || cols == 0) {
     if (db) column_sums_to(db, add_to_db, d, rows, cols, dtype, stream);
     return;
@@ -125,12 +109,14 @@ void activation_again(void* d, void* pre, int64_t rows, int64_t cols, Activation
     with_activation(activation, [&](auto kind) {
       using A = Accumulator<T>;
       const bool packed = cols % kPack<T> == 0 && aligned(d, pre);
-      auto* kernel = packed ? again_kernel<T, kPack<T>, kind()> : again_kernel<T, 1, kind()>;
+      auto* kernel = output_again ? packed ? slope_kernel<T, kPack<T>, kind(), true> : slope_kernel<T, 1, kind(), true>
+                     : packed ? slope_kernel<T, kPack<T>, kind(), false>
+                                  : slope_kernel<T, 1, kind(), false>;
       const int64_t tiles = ceil_div(cols, kAcross * (packed ? kPack<T> : 1));
       int resident = 0;
       ESP_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kAcross * kDown, 0));
       const int64_t wanted = std::max<int64_t>(1, int64_t{queue.multiprocessors} * resident / tiles);
-      Again<T> a{static_cast<T*>(d), static_cast<T*>(pre), rows, cols, 0, nullptr};
+      Slope<T> a{static_cast<T*>(d), static_cast<T*>(pre), rows, cols, 0, nullptr};
       constexpr int64_t kStep = kDown * kAhead;
       a.rows_per_chunk = std::max<int64_t>(2 * kStep, ceil_div(ceil_div(rows, wanted), kStep) * kStep);
       const int64_t chunks = ceil_div(rows, a.rows_per_chunk);
