@@ -13,10 +13,10 @@ endfunction()
 
 if(ESP_PRECOMPILED)
   esp_holds_precompiled(esp_precompiled common.h)
-  if(ESP_UNITY)
-    esp_holds_precompiled(esp_precompiled_quick quick.h)  # for esp_compile_quickly
-  elseif(ESP_SANITIZE)
+  if(ESP_SANITIZE)  # for esp_compile_quickly
     esp_holds_precompiled(esp_precompiled_quick common.h)
+  elseif(ESP_UNITY)
+    esp_holds_precompiled(esp_precompiled_quick quick.h)
   endif()
   if(ESP_TESTS)
     # A test is a program: it must be compiled as one (-fPIE, not -fPIC) to share anything with another.

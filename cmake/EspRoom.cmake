@@ -52,7 +52,7 @@ function(esp_room name)
     list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cpp$")
   endif()
 
-  if(ESP_UNITY AND name STREQUAL "kernel")
+  if(ESP_UNITY AND NOT ESP_SANITIZE AND name STREQUAL "kernel")
     # Ref bodies are what others are held to, and finish their last elements: nobody waits for them.
     set(plain ${sources})
     list(FILTER plain INCLUDE REGEX "/kernel/ref/")
@@ -70,11 +70,13 @@ function(esp_room name)
     # In large functions checks are calls, not code in every place: a third of the time to compile.
     target_compile_options(esp_${name} PRIVATE -fno-sanitize=undefined,fuzzer-no-link
                            "SHELL:-mllvm -asan-instrumentation-with-call-threshold=1000")
-  elseif(ESP_SANITIZE AND NOT ESP_SANITIZE_ALL AND name MATCHES "^(tensor|nn|optim|parallel|model|train|plan|launch|capi)$")
+  elseif(ESP_SANITIZE STREQUAL "undefined" AND name STREQUAL "kernel")
+    target_compile_options(esp_${name} PRIVATE -fno-sanitize=undefined,fuzzer-no-link)
+  elseif(ESP_SANITIZE AND NOT ESP_SANITIZE_ALL AND NOT ESP_SANITIZE STREQUAL "undefined" AND name MATCHES "^(tensor|nn|optim|parallel|model|train|plan|launch|capi)$")
     # Here for others to stand on, and for their parsers to be fuzzed.
     esp_use_precompiled(esp_${name} esp_precompiled_quick)
     esp_compile_quickly(esp_${name} esp_precompiled_quick)
-  elseif(ESP_UNITY AND NOT name MATCHES "^(kernel|tensor)$")
+  elseif(ESP_UNITY AND NOT ESP_SANITIZE AND NOT name MATCHES "^(kernel|tensor)$")
     # For who builds once, and soon: loops over elements are in kernels, and optimising the rest takes a third of the time.
     esp_use_precompiled(esp_${name} esp_precompiled_quick)
     esp_compile_quickly(esp_${name} esp_precompiled_quick)

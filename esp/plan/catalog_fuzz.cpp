@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (!std::isfinite(catalog.models().back().shape.parameters())) __builtin_trap();
   const esp::plan::Cluster last = catalog.clusters().back().cluster;
-  esp::plan::Catalog again;
+  esp::plan::Catalog again = shipped;
   const std::string text = esp::plan::cluster_file(last);
   again.add(text, "written.toml");
   if (again.clusters().back().cluster.size() != last.size()) __builtin_trap();
