@@ -50,21 +50,23 @@ bool computes(SpanKind kind) {
   return kind == SpanKind::forward || kind == SpanKind::backward || kind == SpanKind::weights;
 }
 
-// A rank's step ends with its update. Steps are told apart by counting them; a window is that of all ranks.
+// A rank's step ends with its update. Steps are told apart by counting them; a window is that of all ranks. An update
+// with nothing computed before it is of a step that began before the trace did.
 std::vector<TraceStep> steps_of(const Trace& trace) {
   std::vector<TraceStep> steps;
   size_t common = trace.ranks.empty() ? 0 : SIZE_MAX;
   for (const TraceRank& rank : trace.ranks) {
     size_t step = 0;
-    bool updating = false;
+    bool computed = false, updating = false;
     if (rank.lines.empty()) {
       common = 0;
       continue;
     }
     for (const Segment& s : rank.lines.front().segments) {
-      if (s.kind == SpanKind::update) updating = true;
+      if (s.kind == SpanKind::update) updating = computed;
       if (!computes(s.kind)) continue;
       if (updating) ++step;
+      computed = true;
       updating = false;
       if (steps.size() <= step) steps.push_back({s.begin_us, s.end_us, 0});
       steps[step].begin_us = std::min(steps[step].begin_us, s.begin_us);

@@ -62,6 +62,16 @@ TEST(Trace, MeasuresTheBubbleOfAStep) {
   EXPECT_EQ(trace.ranks[1].lines[0].segments[0].kind, SpanKind::waiting);
 }
 
+// A trace that begins within a step has its update first.
+TEST(Trace, AnUpdateBeforeAnythingComputedEndsNoStep) {
+  const Trace trace = parse_trace(trace_of({span(0, "optimizer", 0, 5), span(0, "F0", 10, 10), span(0, "B0", 20, 10),
+                                            span(0, "optimizer", 30, 5), span(0, "F0", 40, 10)}));
+  ASSERT_EQ(trace.steps.size(), 1u);
+  EXPECT_EQ(trace.steps[0].begin_us, 10);
+  EXPECT_EQ(trace.steps[0].end_us, 30);
+  EXPECT_TRUE(parse_trace(trace_of({span(0, "optimizer", 0, 5)})).steps.empty());
+}
+
 TEST(Trace, AWindowHasNoMoreThanTheScreenShows) {
   std::vector<json> events;
   for (int i = 0; i < 8000; ++i) events.push_back(span(0, i % 2 ? "forward" : "backward", i * 10, 6));
