@@ -123,10 +123,12 @@ std::string Series::picture(const std::string& key, double from, double to, int 
     } else {
       std::vector<Bucket> buckets(static_cast<size_t>(num_buckets));
       const double scale = num_buckets / std::max(to - from, 1e-9);
+      const size_t last = buckets.size() - 1;
       for (size_t i = first; i < end; ++i)
-        if (!std::isnan((*values)[i]))
-          buckets[std::min(buckets.size() - 1, static_cast<size_t>((steps_[i] - from) * scale))].add(steps_[i],
-                                                                                                     (*values)[i]);
+        if (!std::isnan((*values)[i])) {
+          const double place = (steps_[i] - from) * scale;  // no number where steps are as far apart as numbers go
+          buckets[place < static_cast<double>(last) ? static_cast<size_t>(place) : last].add(steps_[i], (*values)[i]);
+        }
       for (const Bucket& b : buckets) {
         if (b.count == 0) continue;
         x.push_back(b.x_sum / static_cast<double>(b.count));

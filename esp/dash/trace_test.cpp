@@ -88,6 +88,14 @@ TEST(Trace, AWindowHasNoMoreThanTheScreenShows) {
   EXPECT_EQ(near["ranks"][0]["lines"][0]["segments"].size() / 5, 11u);
 }
 
+TEST(Trace, TimesMayBeFartherAwayThanAnyCounts) {
+  const Trace trace = parse_trace(trace_of({span(0, "F0", 0, 1e21), span(0, "B0", 3e21, 1e21)}));
+  const json window = json::parse(window_of(trace, -1e300, 1e300, 60));
+  const json& segments = window.at("ranks").at(0).at("lines").at(0).at("segments");
+  ASSERT_EQ(segments.size(), 10u);  // five numbers each
+  EXPECT_EQ(segments[5], 3e21);
+}
+
 TEST(Trace, DamageIsSaid) {
   for (const char* bad : {"", "[]", "{}", "{\"traceEvents\":[", "{\"traceEvents\":[{}]", "{\"traceEvents\":3"})
     EXPECT_THROW(parse_trace(bad), IoError) << bad;

@@ -1,5 +1,6 @@
 // A window of a trace as the page draws it.
 #include <algorithm>
+#include <cmath>
 
 #include "esp/dash/plain_text.h"
 #include "esp/dash/trace.h"
@@ -34,7 +35,8 @@ struct Heap {
 
 void append_segment(std::string& out, double begin, double end, size_t kind, uint32_t name, int64_t count) {
   if (out.back() != '[') out += ',';
-  append_exact(out, static_cast<double>(static_cast<int64_t>(begin * 1000)) / 1000);
+  constexpr double kNanosecondsEnd = 0x1p43;  // from here on a double has none
+  append_exact(out, begin < kNanosecondsEnd ? std::trunc(begin * 1000) / 1000 : begin);
   out += ',';
   append_number(out, end - begin);
   out += ',' + std::to_string(kind) + ',' + std::to_string(name) + ',' + std::to_string(count);
