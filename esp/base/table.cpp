@@ -31,7 +31,9 @@ std::string_view nearest_name(std::string_view name, const std::vector<std::stri
   std::string_view best;
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (std::string_view candidate : known) {
-    size_t distance = edit_distance(name, candidate);
+    const size_t longer = std::max(name.size(), candidate.size()), shorter = std::min(name.size(), candidate.size());
+    if (longer - shorter >= best_distance) continue;  // that many edits at least
+    const size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {
       best = candidate;
       best_distance = distance;
