@@ -1,6 +1,8 @@
 #include "esp/base/table.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,19 +12,26 @@
 namespace esp {
 namespace {
 
-// Edits with swapped neighbours counted as one, since that is how people mistype.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+// Edits with swapped neighbours counted as one, since that is how people mistype; `limit` where there are as many or
+// more.
+size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), cost(b.size() + 1);  // of a's prefixes, one longer each
+  std::iota(cost.begin(), cost.end(), size_t{0});
+  size_t least = 0;
   for (size_t i = 1; i <= a.size(); ++i) {
+    before.swap(last);
+    last.swap(cost);
+    cost[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      cost[j] = std::min({last[j] + 1, cost[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+        cost[j] = std::min(cost[j], before[j - 2] + 1);
     }
+    // Every way to the end passes this prefix or the one before it.
+    const size_t least_before = std::exchange(least, *std::min_element(cost.begin(), cost.end()));
+    if (std::min(least, least_before) >= limit) return limit;
   }
-  return cost[a.size()][b.size()];
+  return std::min(limit, cost[b.size()]);
 }
 
 }  // namespace
@@ -33,7 +42,7 @@ std::string_view nearest_name(std::string_view name, const std::vector<std::stri
   for (std::string_view candidate : known) {
     const size_t longer = std::max(name.size(), candidate.size()), shorter = std::min(name.size(), candidate.size());
     if (longer - shorter >= best_distance) continue;  // that many edits at least
-    const size_t distance = edit_distance(name, candidate);
+    const size_t distance = edit_distance(name, candidate, best_distance);
     if (distance < best_distance) {
       best = candidate;
       best_distance = distance;

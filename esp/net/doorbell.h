@@ -37,6 +37,18 @@ class alignas(64) Doorbell {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
+// Gives the core to others of its queue while that is the quickest way to a peer's answer. Where strangers compute,
+// whoever yields waits out their time slices, and whoever sleeps is run soon after being woken: so once a yield has
+// come back late, the next waits sleep at once.
+class Yield {
+ public:
+  // False: block instead.
+  bool give();
+
+ private:
+  int waits_to_skip_ = 0;
+};
+
 // Bounded spinning: how often a wait looks before it blocks, and what it does between two looks. More ranks than cores:
 // the core is worth more to a peer, so it is given away at once.
 class Spin {
@@ -48,6 +60,7 @@ class Spin {
 
  private:
   bool crowded_;
+  Yield yield_;
   int turns_ = 0;
 };
 

@@ -81,7 +81,7 @@ void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
       if (turn == 0) sleep_from = now + kYieldFor;
       if (now >= sleep_from) break;
     }
-    sched_yield();
+    if (!yield_.give()) break;
   }
   while (!reached(flag, value)) {
     check_fate(peer, flag, value, seen_epoch);

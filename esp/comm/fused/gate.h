@@ -1,6 +1,7 @@
 // The gate: how ranks of one host announce and wait.
 //
-// A wait spins briefly (not at all when ranks outnumber cores), then yields, then sleeps on a futex in short slices.
+// A wait spins briefly (not at all when ranks outnumber cores), then yields while that is quick, then sleeps on a futex
+// in short slices.
 // All along it watches Fate and, once past spinning, the deadline. A sleeper counts itself on the page of the rank it
 // waits for; the announcing side reads that count with a plain load after a plain store, which would miss a sleeper on
 // the point of falling asleep: the sleeper orders both sides with one expedited membarrier, so that announcing stays
@@ -12,6 +13,7 @@
 
 #include "esp/base/clock.h"
 #include "esp/comm/fused/board.h"
+#include "esp/net/doorbell.h"
 #include "esp/net/world.h"
 
 namespace esp::comm {
@@ -71,6 +73,7 @@ class Gate {
   std::vector<BoardPage*> pages_;
   BoardPage* mine_;
   bool crowded_;
+  net::Yield yield_;
   uint64_t num_waits_ = 0;
 };
 

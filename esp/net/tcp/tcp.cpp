@@ -15,6 +15,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/net/doorbell.h"
 #include "esp/net/listener.h"
 #include "esp/net/tcp/dial.h"
 #include "esp/net/tcp/stream.h"
@@ -77,6 +78,7 @@ class Tcp final : public Transport {
   Socket epoll_, wake_;
   int subscription_ = -1;
   const bool crowded_;
+  Yield yield_;
   bool fresh_ = false;   // posted or moved since the last look: sleeping would be wrong
   bool making_ = false;  // a connection is under way
   std::optional<Clock::time_point> barren_since_;
@@ -244,10 +246,8 @@ void Tcp::sleep(Deadline deadline) {
   }
   auto now = Clock::now();
   if (!barren_since_) barren_since_ = now;
-  if (now - *barren_since_ < (crowded_ ? kSpinCrowded : kSpin)) {
-    if (crowded_) sched_yield();  // with a core to itself, the system calls of the next look are pause enough
-    return;
-  }
+  // With a core to itself, the system calls of the next look are pause enough.
+  if (now - *barren_since_ < (crowded_ ? kSpinCrowded : kSpin) && (!crowded_ || yield_.give())) return;
   if (making_) deadline = deadline.earlier(std::chrono::milliseconds(1));
   for (int peer : active_)
     if (auto& suspected = links_[static_cast<size_t>(peer)].suspected)
