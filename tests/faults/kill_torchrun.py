@@ -71,8 +71,10 @@ def drive(trials, ranks, every):
     from driving import children
 
     folder = tempfile.mkdtemp(prefix="espalier-kill-")
+    # Where its output goes is said outright: PyTorch 1.13 under Python 3.11 does not read its own default of it.
+    output = ["--redirects", "1", "--tee", "2", "--log_dir", os.path.join(folder, "log")]
     job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks),
-                            "--max_restarts", "1000", __file__, "--worker", folder, "--every", str(every)],
+                            "--max_restarts", "1000", *output, __file__, "--worker", folder, "--every", str(every)],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
     seconds, lost = [], []
     try:
