@@ -244,6 +244,12 @@ RunConfig read_run_config(const std::string& path, const std::vector<std::string
 
 namespace {
 
+// In one line: the library's strings of several lines end at the first ''' within.
+void write(std::ostringstream& to, const toml::node& value) {
+  constexpr auto kFlags = toml::toml_formatter::default_flags & ~toml::format_flags::allow_multi_line_strings;
+  to << toml::toml_formatter(value, kFlags);
+}
+
 std::string value_text(const Field& field) {
   std::ostringstream value;
   std::visit(
@@ -252,9 +258,9 @@ std::string value_text(const Field& field) {
         if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           toml::array list;
           for (const std::string& one : *from) list.push_back(one);
-          value << list;
+          write(value, list);
         } else {
-          value << toml::value<T>(*from);
+          write(value, toml::value<T>(*from));
         }
       },
       field.value);

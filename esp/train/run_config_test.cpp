@@ -46,6 +46,15 @@ steps = 123456789012
   EXPECT_EQ(again.train.lr, config.train.lr);
 }
 
+TEST(RunFile, StringsOfAnyKindAreWrittenBack) {
+  for (const char* name :
+       {"two\nlines, ''' and \\ in them", "'", "\"", "'\"", "'''\n\"\"\"", "tab\t", "\x7f", "é\u05cc"}) {
+    RunConfig config;
+    config.run.name = name;
+    EXPECT_EQ(parse_run_config(to_toml(config), "again", {}).run.name, name);
+  }
+}
+
 TEST(RunFile, AnOverrideBeatsTheFileAndAPresetBeatsNeither) {
   const RunConfig config =
       parse_run_config("[model]\npreset = \"gpt2-124m\"\nheads = 6\n", "f", {"model.dim=384", "run.name=7"});
