@@ -12,6 +12,9 @@ from espalier.torch.meeting import meet
 from espalier.torch.work import _seconds
 
 
+_LEAVE_AFTER_S = 1
+
+
 class MessageWork(TorchWork):
     def __init__(self, group, tensor, call, finish, source):
         super().__init__()
@@ -70,8 +73,9 @@ class Link:
     """One direction between two ranks, on its thread. `sending`: this end is the sender."""
 
     def __init__(self, store, sender, receiver, sending, timeout_s, options):
-        self._meeting = (store, f"link/{sender}/{receiver}", 0 if sending else 1, 2, timeout_s, options)
-        self._works, self._comm, self._abandoned = queue.SimpleQueue(), None, False
+        self._abandoned = threading.Event()
+        self._meeting = (store, f"link/{sender}/{receiver}", 0 if sending else 1, 2, timeout_s, options, self._abandoned)
+        self._works, self._comm = queue.SimpleQueue(), None
         self._thread = threading.Thread(target=self._run, name=f"espalier-link-{sender}-{receiver}", daemon=True)
         self._thread.start()
 
@@ -83,11 +87,13 @@ class Link:
         self._works.put(None)
 
     def join(self):
-        if threading.current_thread() is not self._thread and not (self._abandoned and self._comm is None):
-            self._thread.join()
+        """A thread that is still in torch's store when the interpreter ends would take the process with it, so it is waited
+        for; one that the library has for a peer to come is left."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LEAVE_AFTER_S if self._abandoned.is_set() and self._comm is None else None)
 
     def abandon(self):
-        self._abandoned = True
+        self._abandoned.set()
         if self._comm:
             espalier._lib.esp_abort(self._comm, b"the process ends with messages under way")
 

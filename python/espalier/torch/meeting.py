@@ -6,9 +6,14 @@ keep out the very thread the peer waits for. What is awaited is therefore asked 
 import ctypes
 import os
 import socket
+import threading
 import time
 
 import espalier
+
+
+class GivenUp(Exception):
+    pass
 
 
 def put(store, key, text):
@@ -16,12 +21,13 @@ def put(store, key, text):
     store.add(key + "/there", 1)
 
 
-def await_key(store, key, deadline):
+def await_key(store, key, deadline, give_up):
     pause = 0.0005
     while store.add(key + "/there", 0) == 0:
         if time.monotonic() > deadline:
             raise TimeoutError(f"espalier: nobody wrote \"{key}\" into the store in time: a rank did not come")
-        time.sleep(pause)
+        if give_up.wait(pause):
+            raise GivenUp(f"espalier: \"{key}\" is not awaited any more")
         pause = min(2 * pause, 0.05)
     return store.get(key).decode()
 
@@ -32,15 +38,17 @@ def _this_host():
         return f"{boot.read().strip()} {os.stat('/proc/self/ns/net').st_ino} {os.getuid()}"
 
 
-def _address(store, key, size, deadline):
-    hosts = {await_key(store, f"{key}/host/{rank}", deadline) for rank in range(1, size)}
+def _address(store, key, size, deadline, give_up):
+    hosts = {await_key(store, f"{key}/host/{rank}", deadline, give_up) for rank in range(1, size)}
     if hosts <= {_this_host()}:
         return "127.0.0.1"
     return os.environ.get("MASTER_ADDR") or socket.gethostbyname(socket.gethostname())
 
 
-def meet(store, key, rank, size, timeout_s, options):
-    """A communicator of the C library among `size` ranks that call this with one key."""
+def meet(store, key, rank, size, timeout_s, options, give_up=None):
+    """A communicator of the C library among `size` ranks that call this with one key. Waiting for their words in the store
+    ends when the event `give_up` is set."""
+    give_up = give_up or threading.Event()
     deadline = time.monotonic() + timeout_s
     options = f"timeout_s={timeout_s:g};{options}"
     handle = ctypes.c_void_p()
@@ -53,7 +61,7 @@ def meet(store, key, rank, size, timeout_s, options):
     if size == 1:
         join("127.0.0.1", 0)
     elif rank == 0:
-        address = _address(store, key, size, deadline)
+        address = _address(store, key, size, deadline, give_up)
         # The port stays ours, and nobody else's, until the library listens on it.
         with socket.socket(socket.AF_INET) as ours:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,6 +71,6 @@ def meet(store, key, rank, size, timeout_s, options):
             join(address, port)
     else:
         put(store, f"{key}/host/{rank}", _this_host())
-        address, port = await_key(store, f"{key}/place", deadline).split()
+        address, port = await_key(store, f"{key}/place", deadline, give_up).split()
         join(address, int(port))
     return handle
