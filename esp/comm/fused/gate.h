@@ -1,11 +1,10 @@
 // The gate: how ranks of one host announce and wait.
 //
 // A wait spins briefly (not at all when ranks outnumber cores), then yields while that is quick, then sleeps on a futex
-// in short slices.
-// All along it watches Fate and, once past spinning, the deadline. A sleeper counts itself on the page of the rank it
-// waits for; the announcing side reads that count with a plain load after a plain store, which would miss a sleeper on
-// the point of falling asleep: the sleeper orders both sides with one expedited membarrier, so that announcing stays
-// cheap. Where the kernel has none, slices are what bounds the delay. One thread drives a gate.
+// in short slices. All along it watches Fate and, once past spinning, the deadline. A sleeper counts itself on the page
+// of the rank it waits for; the announcing side reads that count with a plain load after a plain store, which would
+// miss a sleeper on the point of falling asleep: the sleeper orders both sides with one expedited membarrier, so that
+// announcing stays cheap. Where the kernel has none, slices are what bounds the delay. One thread drives a gate.
 #pragma once
 
 #include <cstdint>
