@@ -19,11 +19,14 @@ void Fate::leave(int rank) {
   if (left_.insert(rank).second) announce();
 }
 
-void Fate::doom(CommError cause) {
+void Fate::doom(CommError cause, std::optional<int> lost, const std::string& how) {
   std::lock_guard lock(mutex_);
-  if (doomed_) return;
-  doomed_ = std::move(cause);
-  announce();
+  bool news = lost && lost_.emplace(*lost, how).second;
+  if (!doomed_) {
+    doomed_ = std::move(cause);
+    news = true;
+  }
+  if (news) announce();
 }
 
 void Fate::announce() {

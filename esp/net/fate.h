@@ -32,8 +32,9 @@ class Fate {
 
   // Records that world rank `rank` ended in order. Everything it sent was sent before.
   void leave(int rank);
-  // Records that no group can go on: nobody would hear of further losses.
-  void doom(CommError cause);
+  // Records that no group can go on: nobody would hear of further losses. Whoever's death it was is lost in the same
+  // breath, so that nobody who learns of the loss still finds a group that may go on.
+  void doom(CommError cause, std::optional<int> lost, const std::string& how);
 
   // Throws the cause if a member is lost or the group was aborted.
   void check(uint64_t group, const std::vector<int>& members) const;

@@ -1,6 +1,7 @@
 #include "esp/net/watch_core.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -90,8 +91,10 @@ Clock::time_point WatchCore::next_tick() const {
 void WatchCore::hub_closed(const std::string& how) {
   hub_gone_ = true;
   if (hub_closing_ || bye_heard_) return;
-  if (hub_rank_ >= 0 && hub_rank_ != rank_) fate_->lose(hub_rank_, fmt::format("(the hub) {}", how));
-  fate_->doom(CommError(CommError::Kind::lost, hub_rank_, fmt::format("the hub (rank 0 or the launcher) {}", how)));
+  std::optional<int> other;
+  if (hub_rank_ >= 0 && hub_rank_ != rank_) other = hub_rank_;
+  fate_->doom(CommError(CommError::Kind::lost, hub_rank_, fmt::format("the hub (rank 0 or the launcher) {}", how)),
+              other, fmt::format("(the hub) {}", how));
 }
 
 }  // namespace esp::net
