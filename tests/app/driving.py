@@ -1,5 +1,7 @@
 """How the tests run the binary: always with a time limit, never with a terminal unless they ask for one."""
 import os
+import random
+import socket
 import subprocess
 import time
 
@@ -16,6 +18,20 @@ def run(*arguments, env=None, limit=LIMIT_S):
 def start(*arguments, env=None):
     return subprocess.Popen([ESPALIER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=dict(os.environ, **(env or {})))
+
+
+def free_port():
+    """A port nobody listens on, below those of outgoing connections: none of them takes it before it is used."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        end = int(file.read().split()[0])
+    while True:
+        port = random.randrange(min(10000, end // 2), end)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def children(pid):

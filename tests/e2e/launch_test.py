@@ -2,11 +2,10 @@
 programs of other kinds, nothing left behind, and what wrong flags are answered with."""
 import os
 import signal
-import socket
 import subprocess
 import unittest
 
-from driving import ESPALIER, children, run, running, start, wait_until
+from driving import ESPALIER, children, free_port, run, running, start, wait_until
 from train_test import InFolder
 
 
@@ -96,9 +95,7 @@ class Programs(OnAgents):
 
 class Hosts(OnAgents):
     def agents(self, name, *words, num_hosts=2, steps=40):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         secret = self.path("secret")
         if not os.path.exists(secret):
             with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:

@@ -3,11 +3,10 @@ parallel.layout = auto, which trains what it chose."""
 import json
 import os
 import re
-import socket
 import subprocess
 import unittest
 
-from driving import ESPALIER, run
+from driving import ESPALIER, free_port, run
 from ranks_test import OnRanks
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -169,9 +168,7 @@ class Auto(OnRanks):
         self.assertEqual(layout["cp"], 1)
 
     def test_ranks_that_somebody_else_started_agree_on_the_first_ones_choice(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         secret = self.path("secret")
         with open(secret, "w") as file:
             file.write("0123456789abcdef0123456789abcdef")

@@ -3,12 +3,11 @@ signals to ranks at their own pace, resuming with other servers, replaying, and 
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import unittest
 
-from driving import ESPALIER, children, running, start
+from driving import ESPALIER, children, free_port, running, start
 from ranks_test import OnRanks
 
 SMALL = "sync.partition_mb=0.02"
@@ -89,9 +88,7 @@ class Ending(OnRanks):
                 self.assertFalse(running(pid), "a rank stayed behind")
 
     def test_workers_that_nobody_launched_name_the_server_they_lost(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         secret = self.path("secret")
         with open(secret, "w") as file:
             file.write("0123456789abcdef0123456789abcdef")

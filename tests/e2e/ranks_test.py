@@ -3,12 +3,11 @@ signals, a rank that dies, joining what somebody else started, and what wrong in
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import unittest
 
-from driving import ESPALIER, children, run, running, start
+from driving import ESPALIER, children, free_port, run, running, start
 from train_test import InFolder
 
 METHODS = ("allreduce", "zero1", "zero2", "zero3")
@@ -139,9 +138,7 @@ class Ending(OnRanks):
 
 class Joining(OnRanks):
     def test_ranks_started_by_somebody_else_meet(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         secret = self.path("secret")
         with open(secret, "w") as file:
             file.write("0123456789abcdef0123456789abcdef")

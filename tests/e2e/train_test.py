@@ -48,8 +48,10 @@ class InFolder(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_file(self, steps=20, dropout=0.0):
-        with open(self.path("run.toml"), "w") as file:
+        """Put in place whole: a rank started before may be reading it."""
+        with open(self.path("run.toml.new"), "w") as file:
             file.write(RUN.format(folder=self.folder, steps=steps, dropout=dropout))
+        os.replace(self.path("run.toml.new"), self.path("run.toml"))
         return self.path("run.toml")
 
     def train(self, *arguments, steps=20, dropout=0.0, code=0):

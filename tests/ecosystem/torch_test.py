@@ -2,12 +2,12 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import tempfile
 import time
 import unittest
 
+from driving import free_port
 from ranks import LIMIT_S, PYTHON, SOURCE, environment, need_torch, run_ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -45,9 +45,7 @@ class Bert(unittest.TestCase):
         return [json.loads((self.folder / f"{name}.{rank}").read_text()) for rank in range(2)]
 
     def train(self, backend):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         outputs = run_ranks(self, 2, "-m", "espalier.torch", SCRIPT, "--backend", backend, "--port", port, "--json",
                             self.folder / backend, *self.STEPS)
         self.assertRegex(outputs[0], r"\[Epoch 2/2\] Loss: 0\.\d{4}\n")

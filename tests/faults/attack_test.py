@@ -20,7 +20,7 @@ import threading
 import time
 import unittest
 
-from driving import ESPALIER, children, wait_until
+from driving import ESPALIER, children, free_port, wait_until
 
 LONG = "ESPALIER_TEST_LONG" in os.environ
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -293,8 +293,7 @@ class Shown(WithJob):
         secret = os.urandom(24).hex()
         with open(os.open(self.path("secret"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             file.write(secret)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         words = self.command("hidden", 10**6)
         process = subprocess.Popen(
             [ESPALIER, "launch", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--rdzv-endpoint",

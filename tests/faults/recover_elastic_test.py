@@ -9,13 +9,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import ESPALIER, wait_until  # noqa: E402
+from driving import ESPALIER, free_port, wait_until  # noqa: E402
 from recover_driving import RUN, Job  # noqa: E402
 
 STEPS = 1200
@@ -59,9 +58,7 @@ def main():
         secret = os.path.join(folder, "secret")
         with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write("0123456789abcdef0123456789abcdef")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         metrics = os.path.join(folder, "elastic/metrics.jsonl")
 
 
