@@ -20,18 +20,24 @@ def start(*arguments, env=None):
                             env=dict(os.environ, **(env or {})))
 
 
-def free_port():
-    """A port nobody listens on, below those of outgoing connections: none of them takes it before it is used."""
+def free_ports(number):
+    """Ports nobody listens on, below those of outgoing connections: none of them takes one before it is used."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         end = int(file.read().split()[0])
-    while True:
+    free = set()
+    while len(free) < number:
         port = random.randrange(min(10000, end // 2), end)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
-                return port
+                free.add(port)
             except OSError:
                 pass
+    return sorted(free)
+
+
+def free_port():
+    return free_ports(1)[0]
 
 
 def children(pid):

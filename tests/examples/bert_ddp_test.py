@@ -2,19 +2,16 @@
 whole of it."""
 import os
 import re
-import socket
 import subprocess
+import sys
 import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
+from driving import free_port  # noqa: E402
 
 PROGRAM = os.environ.get("TRAIN_DDP_BERT_RING", "build/bin/train_ddp_bert_ring")
 LONG = bool(os.environ.get("ESPALIER_TEST_LONG"))
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
 
 
 def environment(**more):
@@ -81,7 +78,7 @@ class Training(Bert):
     def test_a_launcher_s_environment_will_do(self):
         port = free_port()
         ranks = [start("--items", 8, "--batch_size", 4, "--epochs", 1, "--check", RANK=str(r), WORLD_SIZE="2",
-                       LOCAL_RANK=str(r), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+                       LOCAL_RANK=str(r), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
                  for r in range(2)]
         results = [finish(p, 120) for p in ranks]
         for code, _, err in results:

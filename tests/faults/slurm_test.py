@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from driving import ESPALIER, free_port, wait_until
+from driving import ESPALIER, free_ports, wait_until
 
 DAEMONS = ["munged", "slurmctld", "slurmd"]
 CONF = """
@@ -79,7 +79,7 @@ class Srun(unittest.TestCase):
         with open(os.open(self.path("key"), os.O_WRONLY | os.O_CREAT, 0o400), "wb") as file:
             file.write(os.urandom(128))
         with open(self.path("slurm.conf"), "w") as file:
-            file.write(CONF.format(host=host, folder=self.folder, ports=[free_port(), free_port()]))
+            file.write(CONF.format(host=host, folder=self.folder, ports=free_ports(2)))
         self.daemon("munged", "--foreground", "--force", "--key-file", self.path("key"), "--socket",
                     self.path("munge.socket"), "--pid-file", self.path("munged.pid"), "--log-file",
                     self.path("munged.log"), "--seed-file", self.path("munged.seed"), "--num-threads", "2")

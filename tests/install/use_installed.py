@@ -8,10 +8,12 @@ Exit code 77: there is no NumPy here to run the Python part with.
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
+from driving import free_port  # noqa: E402
 
 what, source, build, cmake, cc = sys.argv[1], *map(pathlib.Path, sys.argv[2:4]), *sys.argv[4:6]
 
@@ -22,12 +24,6 @@ def run(*command, env=None, cwd=None):
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))} gave {done.returncode}:\n{done.stdout}")
     return done.stdout
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def run_ranks(size, *command, env=None):
