@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "esp/base/futex.h"
+
 namespace esp::device {
 
 class Barrier {
@@ -19,8 +21,8 @@ class Barrier {
     const uint32_t round = round_.load(std::memory_order_relaxed);
     if (missing_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       missing_.store(num_threads_, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
-      round_.notify_all();
+      round_.store(round + 1, std::memory_order_seq_cst);
+      if (sleeping_.load(std::memory_order_seq_cst) > 0) wake_all(round_);
       return;
     }
     for (int spin = 0; spin < kSpins; ++spin) {
@@ -29,7 +31,9 @@ class Barrier {
       __builtin_ia32_pause();
 #endif
     }
-    round_.wait(round, std::memory_order_acquire);  // returns only when the value has changed
+    sleeping_.fetch_add(1, std::memory_order_seq_cst);
+    while (round_.load(std::memory_order_seq_cst) == round) sleep_on(round_, round);
+    sleeping_.fetch_sub(1, std::memory_order_relaxed);
   }
 
  private:
@@ -37,6 +41,7 @@ class Barrier {
   const int num_threads_;
   alignas(64) std::atomic<int32_t> missing_;
   alignas(64) std::atomic<uint32_t> round_{0};
+  std::atomic<int> sleeping_{0};
 };
 
 }  // namespace esp::device

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "esp/base/check.h"
+#include "esp/base/futex.h"
 
 namespace esp::device {
 namespace {
@@ -31,23 +32,27 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
 ThreadPool::~ThreadPool() {
   stopping_ = true;
   round_.fetch_add(1);
-  round_.notify_all();
+  wake_all(round_);
   for (auto& thread : workers_) thread.join();
 }
 
+// Who is about to sleep says so and then looks once more (the kernel does); who has news tells it and then asks whether
+// anybody sleeps. All four in one order, so that one of them sees the other.
 void ThreadPool::run_on_all(Call call, void* task) {
   call_ = call;
   task_ = task;
-  remaining_.store(num_threads_ - 1, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
+  remaining_.store(static_cast<uint32_t>(num_threads_ - 1), std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleeping_.load(std::memory_order_seq_cst) > 0) wake_all(round_);
   call(task, 0);
   for (int spin = 0; remaining_.load(std::memory_order_acquire) != 0; ++spin) {
     if (spin < kSpins) {
       relax();
-    } else if (int32_t left = remaining_.load(std::memory_order_acquire); left != 0) {
-      remaining_.wait(left, std::memory_order_acquire);
+      continue;
     }
+    caller_sleeps_.store(true, std::memory_order_seq_cst);
+    if (const uint32_t left = remaining_.load(std::memory_order_seq_cst); left != 0) sleep_on(remaining_, left);
+    caller_sleeps_.store(false, std::memory_order_relaxed);
   }
 }
 
@@ -57,14 +62,17 @@ void ThreadPool::serve(int worker) {
     for (int spin = 0; round_.load(std::memory_order_acquire) == seen; ++spin) {
       if (spin < kSpins) {
         relax();
-      } else {
-        round_.wait(seen, std::memory_order_acquire);
+        continue;
       }
+      sleeping_.fetch_add(1, std::memory_order_seq_cst);
+      sleep_on(round_, seen);
+      sleeping_.fetch_sub(1, std::memory_order_relaxed);
     }
     ++seen;
     if (stopping_) return;
     call_(task_, worker);
-    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining_.notify_one();
+    if (remaining_.fetch_sub(1, std::memory_order_seq_cst) == 1 && caller_sleeps_.load(std::memory_order_seq_cst))
+      wake_all(remaining_);
   }
 }
 

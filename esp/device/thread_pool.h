@@ -42,8 +42,10 @@ class ThreadPool {
   const int num_threads_;
   Call call_ = nullptr;
   void* task_ = nullptr;
-  alignas(64) std::atomic<uint32_t> round_{0};     // raised to start a task
-  alignas(64) std::atomic<int32_t> remaining_{0};  // workers still in it
+  alignas(64) std::atomic<uint32_t> round_{0};      // raised to start a task
+  alignas(64) std::atomic<uint32_t> remaining_{0};  // workers still in it
+  std::atomic<int> sleeping_{0};                    // workers that wait for a round, asleep or about to be
+  std::atomic<bool> caller_sleeps_{false};          // likewise, for the workers
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };

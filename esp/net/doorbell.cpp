@@ -1,12 +1,10 @@
 #include "esp/net/doorbell.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <climits>
 #include <thread>
+
+#include "esp/base/futex.h"
 
 namespace esp::net {
 namespace {
@@ -26,17 +24,13 @@ void pause() {
 
 }  // namespace
 
-// Not FUTEX_PRIVATE: the word may lie in memory shared by processes.
 void Doorbell::wake() {
   rings_.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&rings_), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  wake_all(rings_);
 }
 
 void Doorbell::wait(uint32_t ticket, Deadline deadline) {
-  auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
-  if (left <= 0 || rings_.load(std::memory_order_seq_cst) != ticket) return;
-  timespec timeout{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&rings_), FUTEX_WAIT, ticket, &timeout, nullptr, 0);
+  if (rings_.load(std::memory_order_seq_cst) == ticket) sleep_on(rings_, ticket, deadline);
 }
 
 bool Yield::give() {

@@ -1,18 +1,17 @@
 #include "esp/comm/fused/gate.h"
 
-#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/base/futex.h"
 
 namespace esp::comm {
 namespace {
@@ -95,17 +94,12 @@ void Gate::sleep(int peer, Flag& flag, uint32_t value, Deadline deadline) {
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
   uint32_t seen = flag.load(std::memory_order_acquire);
-  if (static_cast<int32_t>(seen - value) < 0) {
-    auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
-    timespec time{left / 1'000'000'000, left % 1'000'000'000};
-    // Shared, not private: the waker may be another process, or a thread that maps the segment elsewhere.
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&flag), FUTEX_WAIT, seen, &time, nullptr, 0);
-  }
+  if (static_cast<int32_t>(seen - value) < 0) sleep_on(flag, seen, deadline);
   sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void Gate::wake(Flag& flag) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&flag), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+  wake_all(flag);
 }
 
 void Gate::check_fate(int peer, const Flag& flag, uint32_t value, uint32_t& seen_epoch) {
