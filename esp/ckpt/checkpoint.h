@@ -35,7 +35,8 @@ struct Piece {
   tensor::Shape global_shape;
   std::vector<int64_t> begin, extent;
   int64_t first = 0;
-  tensor::Tensor values;
+  tensor::Tensor values;      // where they are to be written from beyond memory: shape and type alone, and
+  tensor::ReadRun read = {};  // how to read them, on the thread that saves
 };
 
 struct Snapshot {

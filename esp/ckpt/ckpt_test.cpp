@@ -75,6 +75,29 @@ TEST_F(CheckpointTest, PiecesOfOneLayoutAreReadInAnother) {
   expect({}, {}, 10, {10, 11, 12, 13});
 }
 
+// Read in parts, in order, each once: more than passes at one time, and a little.
+TEST_F(CheckpointTest, WhatLiesBeyondMemoryIsTheSameFile) {
+  constexpr int64_t kRows = 9, kColumns = (1 << 19) + 1;
+  Snapshot here, beyond;
+  here.model = {{"w", {kRows, kColumns}, {}, {}, 0, iota({kRows, kColumns})}, {"b", {3}, {}, {}, 0, iota({3}, 100)}};
+  beyond.model = here.model;
+  here.state = beyond.state = Json::object();
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  beyond.model[0].values = tensor::Tensor::over(nullptr, {kRows, kColumns}, DType::f32);
+  beyond.model[0].read = [&](int64_t first, const tensor::Tensor& to) {
+    parts.emplace_back(first, to.count());
+    std::copy_n(here.model[0].values.as<float>() + first, to.count(), to.as<float>());
+  };
+  const std::string one = save(folder.path() + "/here", here), other = save(folder.path() + "/beyond", beyond);
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path + "/model-00001-of-00001.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_TRUE(bytes(one) == bytes(other));
+  EXPECT_EQ(parts, (std::vector<std::pair<int64_t, int64_t>>{{0, 1 << 22}, {1 << 22, kRows * kColumns - (1 << 22)}}));
+  EXPECT_NO_THROW(open_checkpoint(other));
+}
+
 TEST_F(CheckpointTest, AMissingElementIsNamedNotInvented) {
   Snapshot s;
   s.model = {{"w", {8}, {}, {}, 0, iota({5})}};

@@ -71,7 +71,8 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  const void* data = nullptr;  // lent; row-major
+  const void* data = nullptr;  // lent; row-major. Null: what `read` puts into `to`, bytes from `first` on
+  std::function<void(uint64_t first, std::span<std::byte> to)> read = {};
 };
 
 // Writes and syncs `path`, which must not exist. IoError names path and cause.

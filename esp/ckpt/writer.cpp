@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -48,6 +49,16 @@ bool whole(const Piece& piece) {
   return piece.begin.empty() && piece.first == 0 && piece.values.count() == piece.global_shape.count();
 }
 
+std::function<void(uint64_t, std::span<std::byte>)> in_bytes(const Piece& piece) {
+  if (!piece.read) return {};
+  return [&piece](uint64_t first, std::span<std::byte> to) {
+    const DType type = piece.values.dtype();
+    const auto size = static_cast<int64_t>(size_of(type));
+    piece.read(static_cast<int64_t>(first) / size,
+               tensor::Tensor::over(to.data(), {static_cast<int64_t>(to.size()) / size}, type));
+  };
+}
+
 // name(i, n) of the i-th of n files, from 1.
 template <typename F>
 void write_kind(const std::string& folder, std::span<const Piece> pieces, int64_t limit, Manifest& manifest, F&& name) {
@@ -61,7 +72,7 @@ void write_kind(const std::string& folder, std::span<const Piece> pieces, int64_
       const std::string key = all ? piece.name : fmt::format("{}@{}", piece.name, tensors.size());
       tensors.push_back({key, piece.values.dtype(),
                          all ? dims_of(piece.global_shape) : std::vector<int64_t>{piece.values.count()},
-                         piece.values.data()});
+                         piece.values.data(), in_bytes(piece)});
       TensorRecord& record = manifest.tensors[piece.name];
       record.dtype = piece.values.dtype();
       record.shape = dims_of(piece.global_shape);

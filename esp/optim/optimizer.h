@@ -5,6 +5,7 @@
 // are the parameter list's, state is the optimizer's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,10 +32,12 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Elements of a unit and where they lie: flat [end − begin].
+// Elements of a unit and where they lie: flat [end − begin]. Beyond memory: shape and type alone, and a way to read
+// them until the next step.
 struct Held {
   Range range;
   tensor::Tensor values;
+  tensor::ReadRun read = {};
 };
 // And those of their gradients: what one optimizer updates. Memory the optimizer does not own.
 struct Owned {
@@ -42,11 +45,14 @@ struct Owned {
   tensor::Tensor values, grads;
 };
 
-// One kind of state over one range: "m", "v", "master".
+// One kind of state over one range: "m", "v", "master". Where it lies beyond memory `values` is shape and type alone;
+// it is read, best in the order of the states, until the next step, and written whole, every state in that order.
 struct State {
   std::string_view slot;
   Range range;
   tensor::Tensor values;  // flat [end − begin], in the master type
+  tensor::ReadRun read = {};
+  std::function<void(const tensor::Tensor& from)> write = {};
 };
 
 class Optimizer {
@@ -54,8 +60,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
   // Updates every owned element from its gradient times `grad_scale`.
   virtual void step(double lr, double grad_scale) = 0;
-  virtual std::span<State> states() = 0;  // for checkpoints; writing to `values` restores, and
-  virtual void states_restored() {}       // says so, once the model's values are loaded too: state may lie elsewhere
+  virtual std::span<State> states() = 0;  // for checkpoints; writing to `values`, or `write`, restores, and
+  virtual void states_restored() {}       // says so, once the model's values are loaded too
   virtual int64_t num_steps() const = 0;
   virtual void set_num_steps(int64_t steps) = 0;
   // After values were loaded or initialised: makes the master copies anew.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -77,6 +78,10 @@ class Tensor {
   Shape shape_;
   DType dtype_ = DType::f32;
 };
+
+// Copies elements [first, first + to.count()) of values that lie beyond memory, of which there is a Tensor of shape and
+// type alone, to `to` on the host.
+using ReadRun = std::function<void(int64_t first, const Tensor& to)>;
 
 // The type sums and statistics of `storage` are kept in: f64 for f64, else f32.
 DType accumulation_type(DType storage);

@@ -17,12 +17,25 @@ size_t room_of(const ckpt::Piece& piece) {
   return (piece.values.bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// On a GPU, where files cannot be written from.
-bool lies_elsewhere(const ckpt::Snapshot& snapshot) {
+// There is no memory for a copy of it.
+bool beyond_memory(const ckpt::Snapshot& snapshot) {
   for (const auto* pieces : {&snapshot.model, &snapshot.optimizer})
     for (const ckpt::Piece& piece : *pieces)
-      if (!device::on_host(piece.values.data())) return true;
+      if (piece.read) return true;
   return false;
+}
+
+// Files cannot be written from a GPU: its values pass through the host's memory.
+void pass_through_host(ckpt::Snapshot& snapshot) {
+  for (auto* pieces : {&snapshot.model, &snapshot.optimizer})
+    for (ckpt::Piece& piece : *pieces) {
+      if (piece.read || device::on_host(piece.values.data())) continue;
+      const tensor::Tensor there = piece.values.reshape({piece.values.count()});
+      piece.read = [there](int64_t first, const tensor::Tensor& to) {
+        device::transfer(to.data(), there.slice(first, first + to.count()).data(), to.bytes());
+      };
+      piece.values = tensor::Tensor::over(nullptr, there.shape(), there.dtype());
+    }
 }
 
 }  // namespace
@@ -60,25 +73,26 @@ ckpt::Snapshot Saver::copied(ckpt::Snapshot snapshot) {
   std::byte* at = copy_.data();
   for (auto* pieces : {&snapshot.model, &snapshot.optimizer})
     for (ckpt::Piece& piece : *pieces) {
+      const tensor::Tensor copy = tensor::Tensor::over(at, piece.values.shape(), piece.values.dtype());
       if (device::on_host(piece.values.data())) {
         device::copy_on_host(at, piece.values.data(), piece.values.bytes(), stream_);
       } else {
         device::transfer(at, piece.values.data(), piece.values.bytes());
       }
-      const size_t room = room_of(piece);
-      piece.values = tensor::Tensor::over(at, piece.values.shape(), piece.values.dtype());
-      at += room;
+      at += room_of(piece);
+      piece.values = copy;
     }
   return snapshot;
 }
 
 void Saver::save(ckpt::Snapshot snapshot) {
   join();
-  if (in_background_ || lies_elsewhere(snapshot)) snapshot = copied(std::move(snapshot));
-  if (!in_background_) {
+  if (!in_background_ || beyond_memory(snapshot)) {
+    pass_through_host(snapshot);
     last_path_ = ckpt::save(dir_, snapshot, next_options());
     return;
   }
+  snapshot = copied(std::move(snapshot));
   thread_ = std::thread([this, options = next_options(), snapshot = std::move(snapshot)] {
     try {
       last_path_ = ckpt::save(dir_, snapshot, options);

@@ -3,7 +3,8 @@
 // Behind its back means: the state is copied to host memory (on the account's tier `host`) by all compute threads, a
 // thread of the saver's own writes the copy, and training goes on. The copy's memory is kept for the next one: pages
 // that were touched once cost nothing the second time. One write at a time: the next waits for the one before. An error
-// of the thread is thrown by the next call.
+// of the thread is thrown by the next call. What lies beyond memory (Piece::read) is written at once: there is no room
+// for a copy of it.
 //
 // Of several ranks each has one, made with the same token; they save the same steps, and a failure of any is thrown by
 // the next call on all.

@@ -11,19 +11,36 @@ using tensor::Tensor;
 
 enum class Direction { pack, unpack };
 
+// f(at, end) for the runs of elements [i, j) of a section that lie together.
+template <typename F>
+void for_each_run(const Section& section, int64_t i, int64_t j, F&& f) {
+  for (int64_t at = i; at < j;) {
+    const int64_t end = std::min(j, (at / section.length + 1) * section.length);
+    f(at, end);
+    at = end;
+  }
+}
+
 // Elements [i, j) of a section between `packed`, where they lie together, and `values`, whose first is element `begin`
 // of the parameter.
 void copy(const Section& section, int64_t i, int64_t j, const Tensor& packed, const Tensor& values, int64_t begin,
           Direction direction) {
   const size_t element = size_of(values.dtype());
-  for (int64_t at = i; at < j;) {
-    const int64_t end = std::min(j, (at / section.length + 1) * section.length);
+  for_each_run(section, i, j, [&](int64_t at, int64_t end) {
     std::byte* one = packed.as<std::byte>() + static_cast<size_t>(at - i) * element;
     std::byte* other = values.as<std::byte>() + static_cast<size_t>(section.place(at) - begin) * element;
     if (direction == Direction::unpack) std::swap(one, other);
     device::transfer(one, other, static_cast<size_t>(end - at) * element);
-    at = end;
-  }
+  });
+}
+
+// Reads elements of a section, from `i` on, out of what `read` reads, whose first is element `begin` of the parameter.
+tensor::ReadRun of_section(const Section& section, int64_t i, int64_t begin, const tensor::ReadRun& read) {
+  return [section, i, begin, read](int64_t first, const Tensor& to) {
+    for_each_run(section, i + first, i + first + to.count(), [&](int64_t at, int64_t end) {
+      read(section.place(at) - begin, to.slice(at - i - first, end - i - first));
+    });
+  };
 }
 
 // f(section, i, j) for the sections that elements [begin, end) of the parameter meet: elements [i, j) of each.
@@ -66,17 +83,20 @@ std::vector<Section> sections_of(const nn::Parameter& p) {
 }
 
 std::vector<ckpt::Piece> pieces_of(const nn::Parameter& parameter, const std::string& name, int64_t begin, int64_t end,
-                                   const Tensor& values, const tensor::Context& packing) {
+                                   const Tensor& values, const tensor::Context& packing, const tensor::ReadRun& read) {
   std::vector<ckpt::Piece> pieces;
   for_each_section(parameter, begin, end, [&](const Section& section, int64_t i, int64_t j) {
-    Tensor of_section;
-    if (section.together(i, j)) {
-      of_section = values.slice(section.place(i) - begin, section.place(i) - begin + j - i);
+    Tensor elements;
+    if (read) {
+      elements = Tensor::over(nullptr, {j - i}, values.dtype());
+    } else if (section.together(i, j)) {
+      elements = values.slice(section.place(i) - begin, section.place(i) - begin + j - i);
     } else {
-      of_section = tensor::empty(packing, {j - i}, values.dtype(), device::MemoryCategory::buffer);
-      copy(section, i, j, of_section, values, begin, Direction::pack);
+      elements = tensor::empty(packing, {j - i}, values.dtype(), device::MemoryCategory::buffer);
+      copy(section, i, j, elements, values, begin, Direction::pack);
     }
-    pieces.push_back(piece_of(parameter, name, section, i, std::move(of_section)));
+    ckpt::Piece& piece = pieces.emplace_back(piece_of(parameter, name, section, i, std::move(elements)));
+    if (read) piece.read = of_section(section, i, begin, read);
   });
   return pieces;
 }

@@ -25,10 +25,12 @@ struct Section {
 };
 std::vector<Section> sections_of(const nn::Parameter& parameter);
 
-// Elements [begin, end) of what is here of a parameter, which lie at `values`, as pieces of the whole called `name`, in
-// the order of the sections. Those of a section that do not lie together are copied into memory of `packing`.
+// Elements [begin, end) of what is here of a parameter, which lie at `values` (or, beyond memory, are what `read`
+// reads), as pieces of the whole called `name`, in the order of the sections. Those of a section that do not lie
+// together are copied into memory of `packing`; or read one run after the other.
 std::vector<ckpt::Piece> pieces_of(const nn::Parameter& parameter, const std::string& name, int64_t begin, int64_t end,
-                                   const tensor::Tensor& values, const tensor::Context& packing);
+                                   const tensor::Tensor& values, const tensor::Context& packing,
+                                   const tensor::ReadRun& read = {});
 // The reverse: fills `values` by what `read` puts into each piece.
 void fill_pieces(const nn::Parameter& parameter, const std::string& name, int64_t begin, int64_t end,
                  const tensor::Tensor& values, const std::function<void(const ckpt::Piece&)>& read);

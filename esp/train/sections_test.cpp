@@ -69,6 +69,24 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
               if (p.cut_dim >= 0 || index == 0) ++seen[static_cast<size_t>(at)];
             }
           }
+          // The same out of what lies beyond memory, in two readings of each piece.
+          const tensor::ReadRun read = [&, begin = begin](int64_t first, const Tensor& to) {
+            std::copy_n(mine.data() + begin + first, to.count(), to.as<double>());
+          };
+          const auto here = pieces_of(p, "p", begin, end, run, context);
+          const auto beyond = pieces_of(p, "p", begin, end, Tensor::over(nullptr, {end - begin}, DType::f64), context, read);
+          ASSERT_EQ(beyond.size(), here.size());
+          for (size_t k = 0; k < here.size(); ++k) {
+            EXPECT_FALSE(beyond[k].values.defined());
+            EXPECT_EQ(beyond[k].first, here[k].first);
+            const int64_t n = here[k].values.count();
+            ASSERT_EQ(beyond[k].values.count(), n);
+            std::vector<double> got(static_cast<size_t>(n));
+            const Tensor all = Tensor::over(got.data(), {n}, DType::f64);
+            beyond[k].read(n / 2, all.slice(n / 2, n));
+            beyond[k].read(0, all.slice(0, n / 2));
+            EXPECT_TRUE(std::equal(got.begin(), got.end(), here[k].values.as<double>()));
+          }
           // And back: what `read` puts into the pieces comes to where it was.
           std::vector<ckpt::Piece> stored = pieces_of(p, "p", begin, end, run, context);
           size_t next = 0;

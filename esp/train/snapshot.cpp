@@ -29,13 +29,19 @@ void for_each_parameter(const nn::ParameterList& parameters, const optim::Range&
   }
 }
 
+tensor::ReadRun from(const tensor::ReadRun& read, int64_t begin) {
+  if (!read || begin == 0) return read;
+  return [read, begin](int64_t first, const tensor::Tensor& to) { read(begin + first, to); };
+}
+
 // Of what several holders of the model have copies of, one writes.
-void add_pieces(std::vector<ckpt::Piece>& pieces, const nn::ParameterList& parameters, const optim::Range& range,
-                const tensor::Tensor& values, const std::string& prefix, const tensor::Context& packing) {
-  for_each_parameter(parameters, range, values,
+void add_pieces(std::vector<ckpt::Piece>& pieces, const nn::ParameterList& parameters, const optim::Held& held,
+                const std::string& prefix, const tensor::Context& packing) {
+  for_each_parameter(parameters, held.range, held.values,
                      [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& of) {
                        if (!p.counted) return;
-                       for (ckpt::Piece& piece : pieces_of(p, prefix + p.name, begin, end, of, packing))
+                       const tensor::ReadRun read = from(held.read, p.offset + begin - held.range.begin);
+                       for (ckpt::Piece& piece : pieces_of(p, prefix + p.name, begin, end, of, packing, read))
                          pieces.push_back(std::move(piece));
                      });
 }
@@ -57,7 +63,7 @@ ckpt::Piece piece_of(const nn::Parameter& parameter) {
 std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held,
                                       const tensor::Context& packing) {
   std::vector<ckpt::Piece> pieces;
-  for (const optim::Held& one : held) add_pieces(pieces, parameters, one.range, one.values, "", packing);
+  for (const optim::Held& one : held) add_pieces(pieces, parameters, one, "", packing);
   return pieces;
 }
 
@@ -74,9 +80,10 @@ std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn:
                               std::min(state.range.end, one.range.end)};
       if (one.range.unit != both.unit || both.begin >= both.end) continue;
       num_covered += both.end - both.begin;
-      add_pieces(pieces, parameters, both,
-                 state.values.slice(both.begin - state.range.begin, both.end - state.range.begin), prefix_of(state),
-                 packing);
+      const int64_t skip = both.begin - state.range.begin;
+      add_pieces(pieces, parameters,
+                 {both, state.values.slice(skip, both.end - state.range.begin), from(state.read, skip)},
+                 prefix_of(state), packing);
     }
   }
   // Otherwise state would be missing from the checkpoint, and nobody would know before it is needed.
@@ -118,14 +125,23 @@ void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoin
 }
 
 void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint) {
-  const bool of_mean = checkpoint.state().contains("copies");  // it may have no master copy: the values make it anew
-  for (const optim::State& state : optimizer.states())
-    for_each_parameter(parameters, state.range, state.values,
+  const bool of_mean = checkpoint.state().contains("copies");  // it may have no master copy: the values are it
+  std::vector<std::byte> passing;
+  for (const optim::State& state : optimizer.states()) {
+    tensor::Tensor whole = state.values;
+    if (state.write) {
+      passing.assign(state.values.bytes(), std::byte{0});
+      whole = tensor::Tensor::over(passing.data(), state.values.shape(), state.values.dtype());
+    }
+    for_each_parameter(parameters, state.range, whole,
                        [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& values) {
-                         if (of_mean && !checkpoint.has(prefix_of(state) + p.name)) return;
-                         fill_pieces(p, prefix_of(state) + p.name, begin, end, values,
+                         std::string name = prefix_of(state) + p.name;
+                         if (of_mean && !checkpoint.has(name)) name = p.name;
+                         fill_pieces(p, name, begin, end, values,
                                      [&](const ckpt::Piece& piece) { checkpoint.read(piece); });
                        });
+    if (state.write) state.write(whole);
+  }
 }
 
 std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {

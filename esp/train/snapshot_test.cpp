@@ -11,6 +11,7 @@
 #include "esp/base/error.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/obs/temporary_folder.h"
+#include "esp/sync/tier/offloaded_optimizer.h"
 #include "esp/train/saver.h"
 
 namespace esp::train {
@@ -193,6 +194,54 @@ TEST_F(SnapshotTest, StateIsWrittenWithTheValuesItBelongsTo) {
   EXPECT_EQ(count, 3 * 10);
   // Values whose state is elsewhere: a checkpoint would lack it.
   EXPECT_THROW(optimizer_pieces(*two[0]->optimizer, two[0]->parameters, alone[0]->strategy->held()), InternalError);
+}
+
+// State in a file: what is written is what the optimizer in memory writes, and never more of it in memory than a tile,
+// also where checkpoints are written behind the training's back; and back again.
+TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
+  device::Pool host(account, device::MemoryTier::host);
+  device::HostLink link;
+  const auto offloaded = [&](Rank& rank) {
+    sync::TierOptions tier;
+    tier.placement = "file";
+    tier.tile = 16;
+    tier.file.folder = folder.path();
+    rank.optimizer = sync::make_offloaded_optimizer({}, rank.parameters, context.stream, host, link,
+                                                    rank.strategy->owned(), tier);
+  };
+  Ranks alone = make_ranks(1, 1), far = make_ranks(1, 1);
+  offloaded(*far[0]);
+  for (int64_t i : {0, 1}) {
+    step(alone, i);
+    step(far, i);
+  }
+  for (const bool in_background : {false, true}) {
+    const uint64_t before = account.use(device::MemoryTier::host).current;
+    account.reset_peaks();
+    const std::string at = folder / (in_background ? "behind" : "at-once");
+    Saver saver(at, options_of(0, 1), in_background, account);
+    saver.save(snapshot(*far[0], 2));
+    const std::string path = saver.finish();
+    EXPECT_LE(account.use(device::MemoryTier::host).peak, before + 3 * 64 + 3 * 64) << in_background;
+    // Into memory, and into a file.
+    for (const bool to_file : {false, true}) {
+      Ranks again = make_ranks(1, 99);
+      if (to_file) offloaded(*again[0]);
+      const auto checkpoint = ckpt::open_checkpoint(path);
+      load_parameters(*again[0]->strategy, *checkpoint);
+      load_states(*again[0]->optimizer, again[0]->parameters, *checkpoint);
+      again[0]->optimizer->set_num_steps(2);
+      again[0]->optimizer->states_restored();
+      Ranks expected = loaded(1, save(alone, 2));
+      for (int64_t i : {2, 3}) {
+        step(again, i);
+        step(expected, i);
+      }
+      for (size_t u = 0; u < 2; ++u)
+        EXPECT_EQ(bytes_of(again[0]->parameters.units()[u].values), bytes_of(expected[0]->parameters.units()[u].values))
+            << in_background << to_file << u;
+    }
+  }
 }
 
 TEST_F(SnapshotTest, AFailureOfOneRanksSaverIsThrownByTheNextCallOnAll) {

@@ -5,7 +5,6 @@
 // Where the host has memory for a part of the state, that many tiles stay in it for good, spread evenly among the
 // others: the disk works on while they are updated.
 #include <array>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -46,8 +45,6 @@ class FileState final : public StateTier {
   void begin(Access access, std::vector<size_t> order) override;
   void visit_next(size_t num, const Visit& visit) override;
   void end() override;
-  std::vector<tensor::Tensor> gather() override;
-  void scatter(std::span<const tensor::Tensor> slots) override;
   FileTraffic traffic() const override { return traffic_; }
   std::vector<std::string> notes() const override { return store_->notes(); }
 
@@ -210,25 +207,6 @@ void FileState::end() try {
 } catch (...) {
   abandon();
   throw;
-}
-
-std::vector<tensor::Tensor> FileState::gather() {
-  std::vector<tensor::Tensor> slots;
-  for (const DType type : shape_.slots)
-    slots.emplace_back(*shape_.host, tensor::Shape{plan_.count}, type, device::MemoryCategory::optimizer);
-  sweep(Access::read, [&](const TilePlan::Tile& tile, std::span<std::byte* const> from) {
-    for (size_t slot = 0; slot < slots.size(); ++slot)
-      std::memcpy(slots[slot].as<std::byte>() + slot_bytes(slot, tile.begin), from[slot],
-                  slot_bytes(slot, tile.count()));
-  });
-  return slots;
-}
-
-void FileState::scatter(std::span<const tensor::Tensor> slots) {
-  sweep(Access::write, [&](const TilePlan::Tile& tile, std::span<std::byte* const> to) {
-    for (size_t slot = 0; slot < slots.size(); ++slot)
-      std::memcpy(to[slot], slots[slot].as<std::byte>() + slot_bytes(slot, tile.begin), slot_bytes(slot, tile.count()));
-  });
 }
 
 }  // namespace

@@ -41,8 +41,7 @@ class HostState final : public StateTier {
   }
   void end() override {}
   size_t num_tiles() const override { return plan_.tiles.size(); }
-  std::vector<tensor::Tensor> gather() override { return slots_; }
-  void scatter(std::span<const tensor::Tensor>) override {}  // they are the state itself
+  std::span<const tensor::Tensor> whole() const override { return slots_; }
 
  private:
   const TilePlan& plan_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -398,58 +399,129 @@ bool OffloadedOptimizer::shows_master() const {
 std::span<optim::State> OffloadedOptimizer::states() {
   settle();
   if (!states_.empty()) return states_;
-  gathered_ = state_->gather();
-  if (options_.split_master) join_states();
+  if (state_->whole().empty() || options_.split_master) {
+    show_by_tiles();
+  } else {
+    show_whole();
+  }
+  return states_;
+}
+
+void OffloadedOptimizer::show_whole() {
+  const std::span<const tensor::Tensor> slots = state_->whole();
   for (size_t range = 0; range < owned_.size(); ++range) {
     const optim::Range& of = owned_[range].range;
     const auto show = [&](std::string_view slot, const tensor::Tensor& flat) {
       states_.push_back({slot, of, flat.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin)});
     };
-    if (shows_master()) show("master", options_.split_master ? gathered_.back() : gathered_[0]);
-    for (size_t i = 0; i < rule_->slots().size(); ++i) show(rule_->slots()[i], gathered_[i + 1]);
+    if (shows_master()) show("master", slots[0]);
+    for (size_t i = 0; i < rule_->slots().size(); ++i) show(rule_->slots()[i], slots[i + 1]);
   }
-  return states_;
+}
+
+// Every segment of every tile is a state of its own, met in the order in which they lie.
+void OffloadedOptimizer::show_by_tiles() {
+  shown_ = {};
+  const DType type = tensor::accumulation_type(type_);
+  std::vector<std::string_view> names;
+  if (shows_master()) names.push_back("master");
+  names.insert(names.end(), rule_->slots().begin(), rule_->slots().end());
+  for (size_t i = 0; i < names.size(); ++i)
+    shown_.slots.emplace_back(host_, tensor::Shape{plan_.largest}, type, device::MemoryCategory::buffer);
+  for (size_t tile = 0; tile < plan_.tiles.size(); ++tile)
+    for (size_t slot = 0; slot < names.size(); ++slot)
+      for (const TilePlan::Segment& segment : plan_.tiles[tile].segments) {
+        const optim::Range& of = owned_[segment.range].range;
+        const int64_t begin = of.begin + segment.first, count = segment.end - segment.begin;
+        const Place place{tile, slot, segment.begin - plan_.tiles[tile].begin};
+        states_.push_back({names[slot],
+                           {of.unit, begin, begin + count},
+                           tensor::Tensor::over(nullptr, {count}, type),
+                           [this, place](int64_t first, const tensor::Tensor& to) {
+                             bring_shown(place.tile);
+                             const int64_t from = place.first + first;
+                             std::memcpy(to.data(), shown_.slots[place.slot].slice(from, from + to.count()).data(),
+                                         to.bytes());
+                           },
+                           [this, state = states_.size()](const tensor::Tensor& from) { take_shown(state, from); }});
+        shown_.places.push_back(place);
+      }
+}
+
+// The master copy whole: of its halves the upper one are the values.
+void OffloadedOptimizer::bring_shown(size_t tile) {
+  if (shown_.tile == tile) return;
+  if (!shown_.tile || shown_.next != tile) {
+    std::vector<size_t> order(plan_.tiles.size() - tile);
+    std::iota(order.begin(), order.end(), tile);
+    state_->begin(StateTier::Access::read, std::move(order));
+  }
+  shown_.tile.reset();
+  state_->visit_next(1, [&](const TilePlan::Tile& of, std::span<std::byte* const> slots) {
+    const size_t hidden = shows_master() ? 0 : 1;
+    for (size_t i = 0; i < shown_.slots.size(); ++i) {
+      const tensor::Tensor to = shown_.slots[i].slice(0, of.count());
+      if (i > 0 || !options_.split_master) {
+        std::memcpy(to.data(), slots[i + hidden], to.bytes());
+        continue;
+      }
+      fetch_values(of.segments[0], place_of(of), stream_);
+      kernel::join_halves(to.as<float>(), place_of(of), reinterpret_cast<const uint16_t*>(slots[0]), of.count(),
+                          device::host_side(stream_));
+    }
+  });
+  shown_.tile = tile;
+  shown_.next = tile + 1;
+}
+
+void OffloadedOptimizer::take_shown(size_t state, const tensor::Tensor& values) {
+  ESP_CHECK(state == shown_.num_taken, "state {} of {} is written after {}", state, states_.size(), shown_.num_taken);
+  if (state == 0) {
+    shown_.tile.reset();
+    std::vector<size_t> order(plan_.tiles.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    state_->begin(StateTier::Access::write, std::move(order));
+  }
+  const Place& place = shown_.places[state];
+  const tensor::Tensor to = shown_.slots[place.slot].slice(place.first, place.first + values.count());
+  std::memcpy(to.data(), values.data(), to.bytes());
+  ++shown_.num_taken;
+  if (shown_.num_taken < states_.size() && shown_.places[shown_.num_taken].tile == place.tile) return;
+  state_->visit_next(1, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_shown(tile, slots); });
+}
+
+// What was restored of a split master copy is what values must round to, wherever they came from: they are written anew.
+void OffloadedOptimizer::write_shown(const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
+  const size_t hidden = shows_master() ? 0 : 1;
+  const device::Stream host = device::host_side(stream_);
+  if (hidden > 0) kernel::fill(slots[0], 0, tile.count(), tensor::accumulation_type(type_), host);
+  for (size_t i = 0; i < shown_.slots.size(); ++i) {
+    const tensor::Tensor from = shown_.slots[i].slice(0, tile.count());
+    if (i > 0 || !options_.split_master) {
+      std::memcpy(slots[i + hidden], from.data(), from.bytes());
+      continue;
+    }
+    kernel::split_halves(reinterpret_cast<uint16_t*>(slots[0]), from.as<float>(), tile.count(), host);
+    kernel::cast(place_of(tile), type_, from.data(), DType::f32, tile.count(), host);
+    send_up(tile, place_of(tile), stream_);
+  }
 }
 
 void OffloadedOptimizer::states_restored() {
   settle();
-  if (!states_.empty() && options_.split_master) split_states();
-  if (!states_.empty()) state_->scatter(gathered_);
+  if (shown_.num_taken > 0) {
+    ESP_CHECK(shown_.num_taken == states_.size(), "{} of {} states were restored", shown_.num_taken, states_.size());
+    state_->end();
+  }
   release_states();
   drop_gradients();
   if (!shows_master()) fill_master(StateTier::Access::update);
   ahead_ = shows_master() ? Ahead::master : Ahead::none;
 }
 
-// The master copy whole, after what is kept of it and the moments.
-void OffloadedOptimizer::join_states() {
-  const device::Stream host = device::host_side(stream_);
-  const tensor::Tensor whole(host_, {plan_.count}, DType::f32, device::MemoryCategory::optimizer);
-  for (const TilePlan::Tile& tile : plan_.tiles) {
-    fetch_values(tile.segments[0], place_of(tile), stream_);
-    kernel::join_halves(whole.as<float>() + tile.begin, place_of(tile),
-                        reinterpret_cast<const uint16_t*>(gathered_[0].as<int16_t>()) + tile.begin, tile.count(), host);
-  }
-  gathered_.push_back(whole);
-}
-
-// What was restored is what values must round to, wherever they came from: they are written anew.
-void OffloadedOptimizer::split_states() {
-  const device::Stream host = device::host_side(stream_);
-  const tensor::Tensor whole = gathered_.back();
-  gathered_.pop_back();
-  for (const TilePlan::Tile& tile : plan_.tiles) {
-    const float* const from = whole.as<float>() + tile.begin;
-    kernel::split_halves(reinterpret_cast<uint16_t*>(gathered_[0].as<int16_t>()) + tile.begin, from, tile.count(),
-                         host);
-    kernel::cast(place_of(tile), type_, from, DType::f32, tile.count(), host);
-    send_up(tile, place_of(tile), stream_);
-  }
-}
-
 void OffloadedOptimizer::release_states() {
   states_.clear();
-  gathered_.clear();
+  shown_ = {};
 }
 
 std::unique_ptr<OffloadedOptimizer> make_offloaded_optimizer(const optim::OptimizerOptions& options,

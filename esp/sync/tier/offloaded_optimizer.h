@@ -27,6 +27,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,7 @@ class OffloadedOptimizer final : public optim::Optimizer {
   void open_step(double lr, double grad_scale);
 
   void step(double lr, double grad_scale) override;
-  // Copies where the state lies in a file: memory of the host until the next step or `states_restored`.
+  // A tile at a time where the state lies in a file, or the master copy in halves: never whole in memory.
   std::span<optim::State> states() override;
   void states_restored() override;
   int64_t num_steps() const override { return num_steps_; }
@@ -93,6 +94,11 @@ class OffloadedOptimizer final : public optim::Optimizer {
     Work done;
     tensor::Tensor piece;
   };
+  // Where a state shown by tiles lies: in which tile, from which of its elements on.
+  struct Place {
+    size_t tile, slot;
+    int64_t first;
+  };
   enum class Ahead { none, buffer, master };  // where values lie that the device does not have yet
 
   std::byte* at(const tensor::Tensor& flat, int64_t element) const;
@@ -106,8 +112,11 @@ class OffloadedOptimizer final : public optim::Optimizer {
                    const std::byte* values, optim::UpdateStep step, const device::Stream& stream);
   void send_up(const TilePlan::Tile& tile, std::byte* values, const device::Stream& stream);
   void fetch_values(const TilePlan::Segment& segment, std::byte* to, const device::Stream& stream);
-  void join_states();
-  void split_states();
+  void show_whole();
+  void show_by_tiles();
+  void bring_shown(size_t tile);
+  void take_shown(size_t state, const tensor::Tensor& values);
+  void write_shown(const TilePlan::Tile& tile, std::span<std::byte* const> slots);
   std::byte* place_of(const TilePlan::Tile& tile) const;  // of gradients and values, where there is time
   void take_early(size_t range, const tensor::Tensor& piece);
   void update_range(size_t range, const std::byte* piece, const std::shared_ptr<device::GpuEvent>& there);
@@ -132,8 +141,16 @@ class OffloadedOptimizer final : public optim::Optimizer {
   tensor::Tensor updating_;                 // gradients that become values; the same memory as taken_ without delay
   std::vector<std::vector<Span>> covered_;  // by range: which elements were taken, in order, apart
   std::unique_ptr<StateTier> state_;
-  std::vector<tensor::Tensor> gathered_;
   std::vector<optim::State> states_;
+  // Of states shown by tiles: the tile in memory, by shown slot, and the states' places.
+  struct Shown {
+    std::vector<tensor::Tensor> slots;
+    std::vector<Place> places;  // by state
+    std::optional<size_t> tile;  // which one was read
+    size_t next = 0;             // the one that the walk comes to
+    size_t num_taken = 0;        // states written so far
+  };
+  Shown shown_;
   int64_t num_steps_ = 0;
   Ahead ahead_ = Ahead::none;
   tensor::Tensor stages_;                // early: [kNumStages · largest tile], twice with a split master

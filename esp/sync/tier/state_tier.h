@@ -40,9 +40,8 @@ class StateTier {
   virtual void end() = 0;                                       // what was left lies where it belongs
   virtual size_t num_tiles() const = 0;
   void sweep(Access access, const Visit& visit);  // every tile in the plan's order
-  // Every slot whole, flat [count], on the host. Where the state does not lie so, a copy made now.
-  virtual std::vector<tensor::Tensor> gather() = 0;
-  virtual void scatter(std::span<const tensor::Tensor> slots) = 0;  // what gather gave, changed
+  // Every slot whole, flat [count], where the state lies so in memory; otherwise none.
+  virtual std::span<const tensor::Tensor> whole() const { return {}; }
   virtual FileTraffic traffic() const { return {}; }
   virtual std::vector<std::string> notes() const { return {}; }
 };

@@ -14,11 +14,14 @@
 
 #include <csignal>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/optim/optimizer.h"
 
 namespace esp::sync {
 
@@ -28,6 +31,29 @@ std::string outcome_of(F&& f) {
     return f();
   } catch (const Error& error) {
     return fmt::format("{} {}", static_cast<int>(error.exit_code()), error.what());
+  }
+}
+
+inline std::vector<char> bytes_of(const tensor::Tensor& x) {
+  const auto* data = static_cast<const char*>(x.data());
+  return {data, data + x.bytes()};
+}
+// A state's bytes, wherever they lie.
+inline std::vector<char> bytes_of(const optim::State& state) {
+  std::vector<char> bytes(state.values.bytes());
+  if (state.read) {
+    state.read(0, tensor::Tensor::over(bytes.data(), state.values.shape(), state.values.dtype()));
+  } else if (!bytes.empty()) {
+    std::memcpy(bytes.data(), state.values.data(), bytes.size());
+  }
+  return bytes;
+}
+inline void set_bytes(const optim::State& state, const char* bytes) {
+  if (state.write) {
+    std::vector<char> copy(bytes, bytes + state.values.bytes());
+    state.write(tensor::Tensor::over(copy.data(), state.values.shape(), state.values.dtype()));
+  } else {
+    std::memcpy(state.values.data(), bytes, state.values.bytes());
   }
 }
 

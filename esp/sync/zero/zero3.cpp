@@ -124,7 +124,10 @@ class Zero3 final : public Strategy {
   std::vector<optim::Held> held() override {
     std::vector<optim::Held> all;
     if (group_.first_group())
-      for (const optim::Owned& one : owned()) all.push_back({one.range, in_memory(one)});
+      for (const optim::Owned& one : owned()) {
+        optim::Held& held = all.emplace_back(optim::Held{one.range, one.values});
+        if (!one.values.defined()) held.read = reading(static_cast<size_t>(one.range.unit));
+      }
     return all;
   }
   void set_sink(GradientSink* sink) override { sink_ = sink; }
@@ -204,14 +207,14 @@ class Zero3 final : public Strategy {
     setup_.offload->set_values(values.get());
     return values;
   }
-  // A copy where the values lie in a file.
-  Tensor in_memory(const optim::Owned& one) {
-    if (one.values.defined()) return one.values;
-    const auto unit = static_cast<size_t>(one.range.unit);
-    const Tensor copy(setup_.offload->host(), one.values.shape(), setup_.storage, MemoryCategory::buffer);
-    std::memcpy(copy.data(), values_->bring(unit), copy.bytes());
-    values_->release(unit);
-    return copy;
+  // Out of a file, a shard at a time: the last one stays until another is wanted.
+  tensor::ReadRun reading(size_t unit) {
+    return [this, unit](int64_t first, const Tensor& to) {
+      const std::byte* const shard = values_->bring(unit);
+      if (reading_ && *reading_ != unit) values_->release(*reading_);
+      reading_ = unit;
+      std::memcpy(to.data(), shard + static_cast<size_t>(first) * size_of(to.dtype()), to.bytes());
+    };
   }
   std::vector<Tensor> make_shards() {
     std::vector<Tensor> shards;
@@ -257,7 +260,8 @@ class Zero3 final : public Strategy {
   const std::vector<Tensor> shards_;         // by unit
   const std::unique_ptr<UnitGather> gather_;
   UnitWindow window_;
-  std::vector<size_t> owned_of_;  // by unit, in owned()
+  std::vector<size_t> owned_of_;   // by unit, in owned()
+  std::optional<size_t> reading_;  // the unit that a checkpoint had last
   SquaredNorm norm_;
   const std::vector<double>* summed_ = nullptr;  // of this step
   GradientSink* sink_ = nullptr;
