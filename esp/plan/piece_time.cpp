@@ -22,7 +22,7 @@ Kind kind_like(const Setting& s, int64_t layer, bool experts, bool attends_acros
 }
 
 const Kind& kind_of(const Setting& s, const Kinds& kinds, int layer) {
-  const bool across = s.shape.arch == "t5" && layer >= s.shape.layers / 2;
+  const bool across = layer >= kinds.first_across;
   if (kinds.has_expert && s.shape.has_experts(layer)) return across ? kinds.expert_across : kinds.expert;
   return across ? kinds.across : kinds.dense;
 }
@@ -72,8 +72,9 @@ Kinds kinds_of(const Setting& s) {
     while (first + 1 < layers && !s.shape.has_experts(first)) ++first;
     k.expert = kind_like(s, first, true, false);
   }
-  if (s.shape.arch == "t5") k.across = kind_like(s, layers - 1, false, true);
-  if (s.shape.arch == "t5" && k.has_expert) k.expert_across = kind_like(s, layers - 1, true, true);
+  k.first_across = s.shape.first_across();
+  if (k.first_across < layers) k.across = kind_like(s, layers - 1, false, true);
+  if (k.first_across < layers && k.has_expert) k.expert_across = kind_like(s, layers - 1, true, true);
   return k;
 }
 

@@ -18,6 +18,7 @@ struct Kind {
 struct Kinds {
   Kind dense, expert, across, expert_across;  // the latter two attend to an encoder as well
   bool has_expert = false;
+  int64_t first_across = 0;
 };
 Kinds kinds_of(const Setting& setting);
 

@@ -3,6 +3,7 @@
 #include "esp/plan/shape.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "esp/model/counts.h"
 
@@ -41,18 +42,13 @@ double expert_layer_extra(const Shape& s, int64_t experts_counted) {
          linear(s.hidden, s.experts, false) + shared;
 }
 
-// An encoder–decoder's second half attends to the first as well.
-bool attends_across(const Shape& s, int64_t layer) {
-  return s.arch == "t5" && layer >= s.layers / 2;
-}
-
 double count(const Shape& s, int64_t experts_counted) {
   if (is_opaque(s)) return s.given_parameters;
   const auto layers = static_cast<double>(s.layers);
   const auto with_experts = static_cast<double>(s.num_expert_layers());
   double total = layers * (s.attention_parameters() + 2 * s.norm_parameters());
-  if (s.arch == "t5")
-    total += static_cast<double>(s.layers - s.layers / 2) * (s.attention_parameters() + s.norm_parameters());
+  if (s.first_across() < s.layers)
+    total += static_cast<double>(s.layers - s.first_across()) * (s.attention_parameters() + s.norm_parameters());
   total += (layers - with_experts) * s.perceptron_parameters(s.ffn);
   if (with_experts > 0) total += with_experts * expert_layer_extra(s, experts_counted);
   return total + s.embedding_parameters() + s.head_parameters() + s.norm_parameters() + s.other_parameters;
@@ -83,10 +79,14 @@ int64_t Shape::num_expert_layers() const {
   return experts > 0 ? std::max<int64_t>(layers - dense_layers, 0) / expert_every : 0;
 }
 
+int64_t Shape::first_across() const {
+  return arch == "t5" ? layers / 2 : std::numeric_limits<int64_t>::max();
+}
+
 double Shape::layer_parameters(int64_t layer) const {
   if (is_opaque(*this)) return 0;
   double total = attention_parameters() + 2 * norm_parameters();
-  if (attends_across(*this, layer)) total += attention_parameters() + norm_parameters();
+  if (layer >= first_across()) total += attention_parameters() + norm_parameters();
   return total + (has_experts(layer) ? expert_layer_extra(*this, experts) : perceptron_parameters(ffn));
 }
 

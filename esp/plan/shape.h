@@ -32,6 +32,7 @@ struct Shape {
   double embedding_parameters() const, head_parameters() const;  // head: 0 when tied; positions are embeddings
   bool has_experts(int64_t layer) const;
   int64_t num_expert_layers() const;
+  int64_t first_across() const;  // the first layer that attends to an encoder's output as well; beyond all if none does
   int64_t expert_width() const { return expert_ffn > 0 ? expert_ffn : ffn; }
 };
 

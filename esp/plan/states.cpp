@@ -92,7 +92,7 @@ int expert_tensor(const Policy& policy) {
 Held held_layer(const Shape& s, const Policy& policy, int64_t layer) {
   Held held;
   held.dense = held_attention(s, policy.tp) + 2 * s.norm_parameters();
-  if (s.arch == "t5" && layer >= s.layers / 2) held.dense += held_attention(s, policy.tp) + s.norm_parameters();
+  if (layer >= s.first_across()) held.dense += held_attention(s, policy.tp) + s.norm_parameters();
   if (!s.has_experts(layer)) {
     held.dense += held_perceptron(s, s.ffn, policy.tp);
     return held;
@@ -112,6 +112,7 @@ std::vector<Held> held_by_stage(const Shape& s, const Policy& policy) {
     return held;
   }
   const Pieces pieces = pieces_of(s, policy);
+  const int64_t across = s.first_across();
   Held kinds[2][2];  // experts or not, attending across or not: the few kinds a model has
   for (int e = 0; e < 2; ++e)
     for (int c = 0; c < 2; ++c) kinds[e][c].dense = -1;
@@ -119,7 +120,7 @@ std::vector<Held> held_by_stage(const Shape& s, const Policy& policy) {
     Held& to = held[static_cast<size_t>(pieces.stage_of(i))];
     const int begin = pieces.first[static_cast<size_t>(i)];
     for (int layer = begin; layer < begin + pieces.layers[static_cast<size_t>(i)]; ++layer) {
-      Held& kind = kinds[s.has_experts(layer)][s.arch == "t5" && layer >= s.layers / 2];
+      Held& kind = kinds[s.has_experts(layer)][layer >= across];
       if (kind.dense < 0) kind = held_layer(s, policy, layer);
       to += kind;
     }
