@@ -31,8 +31,9 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
             shape_.text());
   const int64_t row = dim(0) == 0 ? 0 : count() / dim(0);
   hold();
-  std::byte* const data = defined() ? static_cast<std::byte*>(data_) + static_cast<size_t>(begin * row) * size_of(dtype_)
-                                    : nullptr;  // a shape and a type alone
+  std::byte* const data = defined()
+                              ? static_cast<std::byte*>(data_) + static_cast<size_t>(begin * row) * size_of(dtype_)
+                              : nullptr;  // a shape and a type alone
   return {piece_, data, shape_.with_first(end - begin), dtype_};
 }
 

@@ -74,7 +74,8 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
             std::copy_n(mine.data() + begin + first, to.count(), to.as<double>());
           };
           const auto here = pieces_of(p, "p", begin, end, run, context);
-          const auto beyond = pieces_of(p, "p", begin, end, Tensor::over(nullptr, {end - begin}, DType::f64), context, read);
+          const auto beyond =
+              pieces_of(p, "p", begin, end, Tensor::over(nullptr, {end - begin}, DType::f64), context, read);
           ASSERT_EQ(beyond.size(), here.size());
           for (size_t k = 0; k < here.size(); ++k) {
             EXPECT_FALSE(beyond[k].values.defined());

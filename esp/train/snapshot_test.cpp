@@ -206,8 +206,8 @@ TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
     tier.placement = "file";
     tier.tile = 16;
     tier.file.folder = folder.path();
-    rank.optimizer = sync::make_offloaded_optimizer({}, rank.parameters, context.stream, host, link,
-                                                    rank.strategy->owned(), tier);
+    rank.optimizer =
+        sync::make_offloaded_optimizer({}, rank.parameters, context.stream, host, link, rank.strategy->owned(), tier);
   };
   Ranks alone = make_ranks(1, 1), far = make_ranks(1, 1);
   offloaded(*far[0]);

@@ -487,10 +487,12 @@ void OffloadedOptimizer::take_shown(size_t state, const tensor::Tensor& values) 
   std::memcpy(to.data(), values.data(), to.bytes());
   ++shown_.num_taken;
   if (shown_.num_taken < states_.size() && shown_.places[shown_.num_taken].tile == place.tile) return;
-  state_->visit_next(1, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_shown(tile, slots); });
+  state_->visit_next(1,
+                     [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_shown(tile, slots); });
 }
 
-// What was restored of a split master copy is what values must round to, wherever they came from: they are written anew.
+// What was restored of a split master copy is what values must round to, wherever they came from: they are written
+// anew.
 void OffloadedOptimizer::write_shown(const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
   const size_t hidden = shows_master() ? 0 : 1;
   const device::Stream host = device::host_side(stream_);

@@ -145,7 +145,7 @@ class OffloadedOptimizer final : public optim::Optimizer {
   // Of states shown by tiles: the tile in memory, by shown slot, and the states' places.
   struct Shown {
     std::vector<tensor::Tensor> slots;
-    std::vector<Place> places;  // by state
+    std::vector<Place> places;   // by state
     std::optional<size_t> tile;  // which one was read
     size_t next = 0;             // the one that the walk comes to
     size_t num_taken = 0;        // states written so far
