@@ -5,11 +5,12 @@
 #include "esp/kernel/cuda/activation.cuh"
 #include "esp/kernel/cuda/column_sums.h"
 #include "esp/kernel/cuda/elements.cuh"
+#include "esp/kernel/cuda/tile_sums.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
 
-constexpr int kAcross = 32, kDown = 8, kAhead = 2;
+constexpr int kAhead = 2;
 
 template <typename T>
 struct Slope {
@@ -52,17 +53,10 @@ __global__ void __launch_bounds__(kAcross* kDown, 4) slope_kernel(Slope<T> a) {
         }
     }
   if (!a.sums) return;
-#pragma unroll
-  for (int k = 0; k < N; ++k) meet[threadIdx.y][threadIdx.x * N + k] = sum[k];
-  __syncthreads();
-  for (int i = threadIdx.y * kAcross + threadIdx.x; i < kAcross * N; i += kAcross * kDown) {
-    const int64_t column = int64_t{blockIdx.x} * kAcross * N + i;
-    if (column >= a.cols) continue;
-    A total = 0;
-#pragma unroll
-    for (int y = 0; y < kDown; ++y) total += meet[y][i];
-    a.sums[blockIdx.y * a.cols + column] = total;
-  }
+  sum_down(sum, meet, [&](int i, A total) {
+    if (const int64_t column = int64_t{blockIdx.x} * kAcross * N + i; column < a.cols)
+      a.sums[blockIdx.y * a.cols + column] = total;
+  });
 }
 
 // Packs of a row of `per_row`.

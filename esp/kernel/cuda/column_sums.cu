@@ -9,11 +9,10 @@
 #include "esp/kernel/norm.h"
 
 #include "esp/kernel/cuda/elements.cuh"
+#include "esp/kernel/cuda/tile_sums.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
-
-constexpr int kAcross = 32, kDown = 8;
 
 template <typename T>
 struct Columns {
@@ -46,18 +45,10 @@ __global__ void __launch_bounds__(kAcross* kDown) chunk_sums(Columns<T> a) {
     }
   }
   auto finish = [&](A* to, const A(&mine)[N]) {
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < N; ++k) meet[threadIdx.y][threadIdx.x * N + k] = mine[k];
-    __syncthreads();
-    for (int i = threadIdx.y * kAcross + threadIdx.x; i < kAcross * N; i += kAcross * kDown) {
-      const int64_t column = int64_t{blockIdx.x} * kAcross * N + i;
-      if (column >= a.cols) continue;
-      A total = 0;
-#pragma unroll
-      for (int y = 0; y < kDown; ++y) total += meet[y][i];
-      to[blockIdx.y * a.cols + column] = total;
-    }
+    sum_down(mine, meet, [&](int i, A total) {
+      if (const int64_t column = int64_t{blockIdx.x} * kAcross * N + i; column < a.cols)
+        to[blockIdx.y * a.cols + column] = total;
+    });
   };
   if (a.sums) finish(a.sums, sum);
   if constexpr (kNorm) finish(a.dots, dot);

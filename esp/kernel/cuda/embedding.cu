@@ -8,6 +8,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "esp/kernel/cuda/elements.cuh"
+#include "esp/kernel/cuda/tile_sums.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
@@ -148,8 +149,6 @@ __global__ void __launch_bounds__(128) join_runs(Scatter<T, N> a) {
   store_pack<N>(row, to);
 }
 
-constexpr int kAcross = 32, kDown = 8;
-
 // dpositions[p] += Σ_k dy[p + k·period]: a block has up to 32 packs of one p, eight threads down.
 template <typename T, int N>
 __global__ void __launch_bounds__(kAcross* kDown)
@@ -166,18 +165,12 @@ __global__ void __launch_bounds__(kAcross* kDown)
       for (int k = 0; k < N; ++k) sum[k] += widen(from.at[k]);
     }
   }
-#pragma unroll
-  for (int k = 0; k < N; ++k) meet[threadIdx.y][threadIdx.x * N + k] = sum[k];
-  __syncthreads();
-  for (int i = threadIdx.y * kAcross + threadIdx.x; i < kAcross * N; i += kAcross * kDown) {
+  sum_down(sum, meet, [&](int i, A total) {
     const int64_t column = int64_t{blockIdx.y} * kAcross * N + i;
-    if (column >= dim) continue;
+    if (column >= dim) return;
     T& place = to[blockIdx.x * dim + column];
-    A total = widen(place);
-#pragma unroll
-    for (int y = 0; y < kDown; ++y) total += meet[y][i];
-    place = narrow<T>(total);
-  }
+    place = narrow<T>(widen(place) + total);
+  });
 }
 
 int64_t padded(int64_t bytes) {
