@@ -170,7 +170,8 @@ void memory_bound(Bench& b) {
     int32_t* ids = b.integers(rows, static_cast<int32_t>(V));
     row("embedding + positions", wide, 2 * M,
         [&] { embedding_forward(z, ids, table, positions, rows, C, V, 1024, 0, kHalf, s); });
-    row("embedding backward (dy alone counted)", wide, M,
+    const double met = V * -std::expm1(static_cast<double>(rows) * std::log1p(-1.0 / V));  // of V, drawn rows times
+    row("embedding backward (dy and the rows it meets)", wide, M + 2 * met * C * 2,
         [&] { embedding_backward(table, ids, y, rows, C, V, kHalf, s); });
     row("position backward", wide, M, [&] { position_backward(positions, y, rows, C, 1024, 0, kHalf, s); });
     std::byte *q8 = b.raw(static_cast<size_t>(n)), *t8 = b.raw(static_cast<size_t>(n));

@@ -10,7 +10,7 @@ namespace esp::kernel::cuda {
 namespace {
 
 // Packs lie in one row each, and where N > 1 their global indices begin at a multiple of 4, a block of the stream.
-template <typename T, int N>
+template <typename T, int N, bool kResidual>
 struct Drop {
   struct In {
     Pack<T, N> x, residual;
@@ -25,7 +25,7 @@ struct Drop {
   __device__ In load(int64_t i) const {
     In in;
     in.x = load_pack<N>(x + i * N);
-    if (residual) in.residual = load_pack<N>(residual + i * N);
+    if constexpr (kResidual) in.residual = load_pack<N>(residual + i * N);
     return in;
   }
   __device__ void apply(int64_t i, const In& in) const {
@@ -34,17 +34,16 @@ struct Drop {
       const auto [row, col] = divide(i, per_row);
       index = origin + row * row_stride + col * N;
     }
-    Pack<T, N> to;
+    Accumulator<T> values[N];
     uint4 block;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       if (k % 4 == 0) block = words.block(static_cast<uint64_t>(index + k) / 4);
       const uint32_t word = word_of(block, N == 1 ? static_cast<int>(index % 4) : k % 4);
-      Accumulator<T> value = word < least ? Accumulator<T>{0} : widen(in.x.at[k]) * scale;
-      if (residual) value += widen(in.residual.at[k]);
-      to.at[k] = narrow<T>(value);
+      values[k] = word < least ? Accumulator<T>{0} : widen(in.x.at[k]) * scale;
+      if constexpr (kResidual) values[k] += widen(in.residual.at[k]);
     }
-    store_pack<N>(y + i * N, to);
+    store_pack<N>(y + i * N, narrow_all<T>(values));
   }
 };
 
@@ -60,11 +59,14 @@ void dropout(void* y, const void* x, const void* residual, const DropoutShape& s
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     auto run = [&](auto width, int64_t first, int64_t n) {
       const int64_t per_row = flat ? 0 : shape.cols / width();
-      launch_pass<2>(Drop<T, width()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
-                                      residual ? static_cast<const T*>(residual) + first : nullptr, origin + first,
-                                      per_row, stride, Philox(key.seed, key.purpose), least,
-                                      static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
-                     n / width(), handle_of(stream));
+      auto launch = [&](auto with_residual) {
+        launch_pass<1>(Drop<T, width(), with_residual()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
+                                                         residual ? static_cast<const T*>(residual) + first : nullptr,
+                                                         origin + first, per_row, stride, Philox(key.seed, key.purpose),
+                                                         least, static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
+                       n / width(), handle_of(stream));
+      };
+      residual ? launch(std::true_type{}) : launch(std::false_type{});
     };
     // A pack's words are whole blocks: four elements at least.
     constexpr int kWidth = kPack<T> < 4 ? 4 : kPack<T>;

@@ -98,30 +98,48 @@ __global__ void transpose_kernel(T* y, const T* x, int64_t rows, int64_t cols, i
     if (col0 + c < cols && row0 + threadIdx.x < rows) to[(col0 + c) * rows + row0 + threadIdx.x] = tile[threadIdx.x][c];
 }
 
-// 16-bit elements two at a time, in tiles of 64×64: both sides move four bytes per thread. Rows and columns are even.
-__global__ void __launch_bounds__(kThreads) transpose_pairs(uint32_t* y, const uint32_t* x, int64_t rows, int64_t cols,
-                                                            int64_t tiles_across, int64_t tiles_down) {
-  __shared__ uint32_t tile[64][33];
+// 16-bit elements in tiles of 128×64, sixteen bytes at a time on both sides; a tile's words are pairs of a row's
+// neighbours. Rows and columns are multiples of eight.
+constexpr int kTileRows = 128, kTileCols = 64;
+__global__ void __launch_bounds__(kThreads)
+    transpose_packs(uint4* y, const uint4* x, int64_t rows, int64_t cols, int64_t tiles_across, int64_t tiles_down) {
+  constexpr int kWords = kTileCols / 2, kPacks = kTileCols / 8, kLoads = kTileRows * kPacks / kThreads;
+  constexpr int kEights = kTileRows / 8, kStores = kEights * kWords / kThreads;
+  __shared__ uint32_t tile[kTileRows][kWords + 1];
   const auto [batch, within] = divide(blockIdx.x, tiles_across * tiles_down);
   const auto [down, across] = divide(within, tiles_across);
-  const int64_t row0 = down * 64, col0 = across * 64;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t* from = x + batch * rows * cols / 2;
-  uint32_t* to = y + batch * rows * cols / 2;
+  const int64_t row0 = down * kTileRows, col0 = across * kTileCols;
+  const uint4* from = x + batch * rows * cols / 8;
+  uint4* to = y + batch * rows * cols / 8;
+  uint4 in[kLoads];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int r = warp + 8 * k;
-    if (row0 + r < rows && col0 + 2 * lane < cols) tile[r][lane] = from[((row0 + r) * cols + col0) / 2 + lane];
+  for (int k = 0; k < kLoads; ++k) {
+    const int i = threadIdx.x + kThreads * k;
+    const int64_t r = row0 + i / kPacks, c = col0 + i % kPacks * 8;
+    in[k] = r < rows && c < cols ? from[(r * cols + c) / 8] : uint4{};
+  }
+#pragma unroll
+  for (int k = 0; k < kLoads; ++k) {
+    const int i = threadIdx.x + kThreads * k;
+    uint32_t* words = &tile[i / kPacks][i % kPacks * 4];
+    words[0] = in[k].x, words[1] = in[k].y, words[2] = in[k].z, words[3] = in[k].w;
   }
   __syncthreads();
-  // Row c of the result, elements 2·lane and 2·lane + 1: halves of two words of a column.
+  // Eight rows of a word: eight elements of each of two rows of the result.
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int c = warp + 8 * k;
-    if (col0 + c >= cols || row0 + 2 * lane >= rows) continue;
-    const uint32_t first = tile[2 * lane][c / 2], second = tile[2 * lane + 1][c / 2];
-    to[((col0 + c) * rows + row0) / 2 + lane] =
-        c % 2 ? __byte_perm(first, second, 0x7632) : __byte_perm(first, second, 0x5410);
+  for (int k = 0; k < kStores; ++k) {
+    const int i = threadIdx.x + kThreads * k, eight = i % kEights, word = i / kEights;
+    const int64_t r = row0 + 8 * eight, c = col0 + 2 * word;
+    if (r >= rows || c >= cols) continue;
+    uint32_t v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = tile[8 * eight + j][word];
+    const auto halves = [&](uint32_t which) {
+      return make_uint4(__byte_perm(v[0], v[1], which), __byte_perm(v[2], v[3], which), __byte_perm(v[4], v[5], which),
+                        __byte_perm(v[6], v[7], which));
+    };
+    to[(c * rows + r) / 8] = halves(0x5410);
+    to[((c + 1) * rows + r) / 8] = halves(0x7632);
   }
 }
 
@@ -197,10 +215,10 @@ void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols
                                                                   cols, across, down);
     ESP_CUDA_LAUNCHED();
   };
-  if (size_of(dtype) == 2 && rows % 2 == 0 && cols % 2 == 0 && aligned(y, x)) {
-    const int64_t tiles_across = ceil_div(cols, 64), tiles_down = ceil_div(rows, 64);
-    transpose_pairs<<<static_cast<unsigned>(batch * tiles_across * tiles_down), kThreads, 0, handle_of(stream)>>>(
-        static_cast<uint32_t*>(y), static_cast<const uint32_t*>(x), rows, cols, tiles_across, tiles_down);
+  if (size_of(dtype) == 2 && rows % 8 == 0 && cols % 8 == 0 && aligned(y, x)) {
+    const int64_t tiles_across = ceil_div(cols, kTileCols), tiles_down = ceil_div(rows, kTileRows);
+    transpose_packs<<<static_cast<unsigned>(batch * tiles_across * tiles_down), kThreads, 0, handle_of(stream)>>>(
+        static_cast<uint4*>(y), static_cast<const uint4*>(x), rows, cols, tiles_across, tiles_down);
     ESP_CUDA_LAUNCHED();
     return;
   }

@@ -71,7 +71,8 @@ TEST_F(ElementwiseOnGpu, AddsBiasAndSumsColumns) {
 
 TEST_F(ElementwiseOnGpu, Transposes) {
   for (DType dtype : kFloating)
-    for (auto [batch, rows, cols] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 5}, {3, 33, 65}, {2, 128, 100}}) {
+    for (auto [batch, rows, cols] :
+         {std::tuple<int64_t, int64_t, int64_t>{1, 1, 5}, {3, 33, 65}, {2, 128, 100}, {3, 136, 72}, {1, 256, 200}}) {
       Array x = Array::random(batch * rows * cols, dtype, 6), want(batch * rows * cols, dtype);
       Double a(*this, x), y(*this, want);
       transpose(y, a, batch, rows, cols, dtype, stream);

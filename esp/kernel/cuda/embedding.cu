@@ -13,31 +13,36 @@
 namespace esp::kernel::cuda {
 namespace {
 
-template <typename T, int N>
+// Nothing hangs on an id but an address, so that a thread's look-ups are all under way at once: an id outside reads row
+// 0 and shows none of it.
+template <typename T, int N, bool kPositions>
 struct LookUp {
   struct In {
     Pack<T, N> row, position;
+    bool known;
   };
   T* y;
   const int32_t* ids;
   const T *table, *positions;
   int64_t per_row, num_rows, period, first_position;
   __device__ In load(int64_t i) const {
-    In in{};
+    In in;
     const auto [row, col] = divide(i, per_row);
     const int32_t id = ids[row];
-    if (id >= 0 && id < num_rows) in.row = load_pack<N>(table + (id * per_row + col) * N);
-    if (positions)
+    in.known = id >= 0 && id < num_rows;
+    in.row = load_pack<N>(table + ((in.known ? id : 0) * per_row + col) * N);
+    if constexpr (kPositions)
       in.position = load_pack<N>(positions + ((first_position + divide(row, period).rest) * per_row + col) * N);
     return in;
   }
   __device__ void apply(int64_t i, const In& in) const {
-    Pack<T, N> to = in.row;
-    if (positions) {
+    Accumulator<T> values[N];
 #pragma unroll
-      for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.row.at[k]) + widen(in.position.at[k]));
+    for (int k = 0; k < N; ++k) {
+      values[k] = in.known ? widen(in.row.at[k]) : Accumulator<T>{0};
+      if constexpr (kPositions) values[k] += widen(in.position.at[k]);
     }
-    store_pack<N>(y + i * N, to);
+    store_pack<N>(y + i * N, narrow_all<T>(values));
   }
 };
 
@@ -88,6 +93,10 @@ __global__ void __launch_bounds__(128) sum_runs(Scatter<T, N> a) {
     if (id == none) return;
     int end = begin + 1;
     while (end < n && keys[end + 1] == id) ++end;
+    const bool enters = begin == 0 && keys[0] == id, leaves = end == n && keys[n + 1] == id;
+    T* row = a.table + id * a.dim + c;
+    Pack<T, N> to;
+    if (!enters && !leaves) to = load_pack<N>(row);  // asked for before what is added to it
     A sum[N] = {};
 #pragma unroll 4
     for (int i = begin; i < end; ++i) {
@@ -95,14 +104,11 @@ __global__ void __launch_bounds__(128) sum_runs(Scatter<T, N> a) {
 #pragma unroll
       for (int k = 0; k < N; ++k) sum[k] += widen(in.at[k]);
     }
-    const bool enters = begin == 0 && keys[0] == id, leaves = end == n && keys[n + 1] == id;
     if (enters || leaves) {
-      A* to = a.parts + (int64_t{blockIdx.x} * 2 + (enters ? 0 : 1)) * a.dim + c;
+      A* part = a.parts + (int64_t{blockIdx.x} * 2 + (enters ? 0 : 1)) * a.dim + c;
 #pragma unroll
-      for (int k = 0; k < N; ++k) to[k] = sum[k];
+      for (int k = 0; k < N; ++k) part[k] = sum[k];
     } else {
-      T* row = a.table + id * a.dim + c;
-      Pack<T, N> to = load_pack<N>(row);
 #pragma unroll
       for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(to.at[k]) + sum[k]);
       store_pack<N>(row, to);
@@ -192,12 +198,16 @@ void embedding_forward(void* y, const int32_t* ids, const void* table, const voi
                        int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype,
                        const device::Stream& stream) {
   ESP_CHECK(!positions || period >= 1, "period {}", period);
+  ESP_CHECK(num_rows >= 1, "a table of {} rows", num_rows);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     with_width<T>(dim, aligned(y, table, positions), [&](auto width) {
-      launch_pass<2>(
-          LookUp<T, width()>{static_cast<T*>(y), ids, static_cast<const T*>(table), static_cast<const T*>(positions),
-                             dim / width(), num_rows, period, first_position},
-          count * dim / width(), handle_of(stream));
+      auto launch = [&](auto with_positions) {
+        launch_pass<2>(LookUp<T, width(), with_positions()>{static_cast<T*>(y), ids, static_cast<const T*>(table),
+                                                            static_cast<const T*>(positions), dim / width(), num_rows,
+                                                            period, first_position},
+                       count * dim / width(), handle_of(stream));
+      };
+      positions ? launch(std::true_type{}) : launch(std::false_type{});
     });
   });
 }
