@@ -60,9 +60,14 @@ struct Shown {
   Image whole;  // empty where this rank has shards only
 };
 
-Part part_of(const nn::ParameterList& list, const optim::Range& range, const tensor::Tensor& values) {
+Part part_of(const nn::ParameterList& list, const optim::Range& range, const tensor::Tensor& values,
+             const tensor::ReadRun& read = {}) {
   Part part{list.units()[static_cast<size_t>(range.unit)].first + range.begin, Image(values.bytes())};
-  if (!part.bytes.empty()) std::memcpy(part.bytes.data(), values.data(), values.bytes());
+  if (read) {
+    read(0, tensor::Tensor::over(part.bytes.data(), values.shape(), values.dtype()));
+  } else if (!part.bytes.empty()) {
+    std::memcpy(part.bytes.data(), values.data(), values.bytes());
+  }
   return part;
 }
 
@@ -71,7 +76,8 @@ Shown show(Engine& engine, const train::StepResult& result) {
   shown.result = result;
   shown.scale = engine.loss_scale().scale();
   const nn::ParameterList& list = engine.model().parameters();
-  for (const optim::Held& one : engine.strategy().held()) shown.held.push_back(part_of(list, one.range, one.values));
+  for (const optim::Held& one : engine.strategy().held())
+    shown.held.push_back(part_of(list, one.range, one.values, one.read));
   for (const optim::Owned& one : engine.strategy().owned())
     if (one.values.defined()) shown.updated.push_back(part_of(list, one.range, one.values));
   for (const auto& unit : list.units()) {

@@ -140,6 +140,7 @@ class Zero3 final : public Strategy {
     summed_ = nullptr;
   }
   void begin_pass(const Pass& pass) override {
+    if (reading_) values_->release(*std::exchange(reading_, std::nullopt));
     window_.begin_pass(pass.training);
     scatter_.begin_pass(pass);
   }
@@ -207,7 +208,7 @@ class Zero3 final : public Strategy {
     setup_.offload->set_values(values.get());
     return values;
   }
-  // Out of a file, a shard at a time: the last one stays until another is wanted.
+  // Out of a file, a shard at a time: one stays until another is wanted, the last until the next pass.
   tensor::ReadRun reading(size_t unit) {
     return [this, unit](int64_t first, const Tensor& to) {
       const std::byte* const shard = values_->bring(unit);
