@@ -40,7 +40,8 @@ struct Drop {
     for (int k = 0; k < N; ++k) {
       if (k % 4 == 0) block = words.block(static_cast<uint64_t>(index + k) / 4);
       const uint32_t word = word_of(block, N == 1 ? static_cast<int>(index % 4) : k % 4);
-      values[k] = word < least ? Accumulator<T>{0} : widen(in.x.at[k]) * scale;
+      const Accumulator<T> kept = widen(in.x.at[k]) * scale;  // made in any case: a choice, not a branch
+      values[k] = word < least ? Accumulator<T>{0} : kept;
       if constexpr (kResidual) values[k] += widen(in.residual.at[k]);
     }
     store_pack<N>(y + i * N, narrow_all<T>(values));

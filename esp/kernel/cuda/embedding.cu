@@ -39,7 +39,8 @@ struct LookUp {
     Accumulator<T> values[N];
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      values[k] = in.known ? widen(in.row.at[k]) : Accumulator<T>{0};
+      const Accumulator<T> value = widen(in.row.at[k]);
+      values[k] = in.known ? value : Accumulator<T>{0};
       if constexpr (kPositions) values[k] += widen(in.position.at[k]);
     }
     store_pack<N>(y + i * N, narrow_all<T>(values));
