@@ -94,10 +94,6 @@ __global__ void __launch_bounds__(128) sum_runs(Scatter<T, N> a) {
     if (id == none) return;
     int end = begin + 1;
     while (end < n && keys[end + 1] == id) ++end;
-    const bool enters = begin == 0 && keys[0] == id, leaves = end == n && keys[n + 1] == id;
-    T* row = a.table + id * a.dim + c;
-    Pack<T, N> to;
-    if (!enters && !leaves) to = load_pack<N>(row);  // asked for before what is added to it
     A sum[N] = {};
 #pragma unroll 4
     for (int i = begin; i < end; ++i) {
@@ -105,11 +101,14 @@ __global__ void __launch_bounds__(128) sum_runs(Scatter<T, N> a) {
 #pragma unroll
       for (int k = 0; k < N; ++k) sum[k] += widen(in.at[k]);
     }
+    const bool enters = begin == 0 && keys[0] == id, leaves = end == n && keys[n + 1] == id;
     if (enters || leaves) {
-      A* part = a.parts + (int64_t{blockIdx.x} * 2 + (enters ? 0 : 1)) * a.dim + c;
+      A* to = a.parts + (int64_t{blockIdx.x} * 2 + (enters ? 0 : 1)) * a.dim + c;
 #pragma unroll
-      for (int k = 0; k < N; ++k) part[k] = sum[k];
+      for (int k = 0; k < N; ++k) to[k] = sum[k];
     } else {
+      T* row = a.table + id * a.dim + c;
+      Pack<T, N> to = load_pack<N>(row);
 #pragma unroll
       for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(to.at[k]) + sum[k]);
       store_pack<N>(row, to);
