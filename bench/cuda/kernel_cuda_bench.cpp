@@ -1,7 +1,7 @@
 // The kernels on a GPU against their ceilings: memory-bound ones as bytes that must move per second beside a copy's,
 // matrix products and attention as operations per second. Prints tables in markdown.
 //
-//   kernel_cuda_bench [memory|gemm|block|fp8|attention] …      all without an argument
+//   kernel_cuda_bench [memory|link|gemm|block|fp8|attention] …      all without an argument
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -44,13 +44,13 @@ class Bench {
     for (auto [data, bytes] : taken_) memory_->give(data, bytes);
   }
 
-  // Random values; integers below `top`.
+  // Random values; integers below `top`, and how many of them are different.
   void* floats(int64_t count, DType dtype, double spread = 1) {
     std::byte* data = raw(static_cast<size_t>(count) * size_of(dtype));
     fill_normal(data, 0, spread, 1, static_cast<uint64_t>(taken_.size()), 0, count, dtype, stream);
     return data;
   }
-  int32_t* integers(int64_t count, int32_t top) {
+  int32_t* integers(int64_t count, int32_t top, double* different = nullptr) {
     std::vector<int32_t> host(static_cast<size_t>(count));
     uint64_t state = 88172645463325252u;
     for (int32_t& one : host) {
@@ -61,6 +61,8 @@ class Bench {
     std::byte* data = raw(host.size() * 4);
     device::copy(data, host.data(), host.size() * 4, stream);
     device::finish(stream);
+    std::sort(host.begin(), host.end());
+    if (different) *different = static_cast<double>(std::unique(host.begin(), host.end()) - host.begin());
     return reinterpret_cast<int32_t*>(data);
   }
   std::byte* raw(size_t bytes) {
@@ -167,10 +169,10 @@ void memory_bound(Bench& b) {
     row("dropout + residual", wide, 3 * M, [&] { dropout(z, x, y, {rows, C, 0, 0, 0, 0.1}, {1, 2}, kHalf, s); });
     row("dropout", wide, 2 * M, [&] { dropout(z, x, nullptr, {rows, C, 0, 0, 0, 0.1}, {1, 2}, kHalf, s); });
     void *table = b.floats(V * C, kHalf), *positions = b.floats(1024 * C, kHalf);
-    int32_t* ids = b.integers(rows, static_cast<int32_t>(V));
+    double met = 0;
+    int32_t* ids = b.integers(rows, static_cast<int32_t>(V), &met);
     row("embedding + positions", wide, 2 * M,
         [&] { embedding_forward(z, ids, table, positions, rows, C, V, 1024, 0, kHalf, s); });
-    const double met = V * -std::expm1(static_cast<double>(rows) * std::log1p(-1.0 / V));  // of V, drawn rows times
     row("embedding backward (dy and the rows it meets)", wide, M + 2 * met * C * 2,
         [&] { embedding_backward(table, ids, y, rows, C, V, kHalf, s); });
     row("position backward", wide, M, [&] { position_backward(positions, y, rows, C, 1024, 0, kHalf, s); });
@@ -245,6 +247,36 @@ void memory_bound(Bench& b) {
     const WeightedTerm terms[] = {{master, 0.5}, {other, 0.5}};
     row("weighted sum of two, f32", "124 M", 12 * P, [&] { weighted_sum(m, terms, params, kWide, s); });
     b.clear();
+  }
+}
+
+// A table on the host: its rows read by the look-up itself, beside the copy that would bring the whole of it.
+void over_the_link(Bench& b) {
+  const int64_t V = 50304;
+  const auto pinned = device::pinned_memory(kGpu);
+  fmt::print(
+      "\n| table on the host | tokens | copied whole µs | GB/s | rows in place µs | GB/s | of a copy's rate |\n"
+      "|---|---|---|---|---|---|---|\n");
+  for (const int64_t C : {int64_t{768}, int64_t{1600}, int64_t{5120}}) {
+    const size_t bytes = static_cast<size_t>(V * C) * 2;
+    std::byte* const host = pinned->take(bytes);
+    if (!host) throw std::runtime_error("no more pinned memory");
+    void* const table = b.floats(V * C, DType::bf16);
+    device::copy(host, table, bytes, b.stream);
+    const double whole = b.time([&] { device::copy(table, host, bytes, b.stream); });
+    for (const int64_t tokens : {int64_t{1024}, int64_t{8192}, int64_t{32768}}) {
+      void* const y = b.floats(tokens * C, DType::bf16);
+      const int32_t* const ids = b.integers(tokens, static_cast<int32_t>(V));
+      const double ms =
+          b.time([&] { embedding_forward(y, ids, host, nullptr, tokens, C, V, 1, 0, DType::bf16, b.stream); });
+      const double copied = static_cast<double>(bytes) / whole / 1e6;
+      const double read = static_cast<double>(tokens * C) * 2 / ms / 1e6;
+      fmt::print("| {}×{} bf16 | {} | {:.0f} | {:.1f} | {:.0f} | {:.1f} | {:.2f} |\n", V, C, tokens, whole * 1e3,
+                 copied, ms * 1e3, read, read / copied);
+      std::fflush(stdout);
+    }
+    b.clear();
+    pinned->give(host, bytes);
   }
 }
 
@@ -480,6 +512,7 @@ int run(int argc, char** argv) {
   };
   Bench bench;
   if (asked("memory")) memory_bound(bench);
+  if (asked("link")) over_the_link(bench);
   if (asked("gemm")) products(bench);
   if (asked("block")) one_block(bench);
   if (asked("fp8")) eight_bits(bench);

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Training with states beyond the GPU, timed: 13 billion parameters within a budget of 40 GB, and 2.65 billion.
 
-  bench/cuda/offload.py --bin FOLDER --out FOLDER [--only large,whole,small,disk] [--seconds N] [--reserve GIB]
+  bench/cuda/offload.py --bin FOLDER --out FOLDER [--only large,whole,small,rows,disk] [--seconds N] [--reserve GIB]
 
 large  GPT-3 13B's shape (40 × 5120): values in the GPU, moments and half of the master copy on the host and, what the host
        has no room for, in a file; a few steps over the same sequences.
 whole  the same width and batch with everything in the GPU, 8 and 16 layers: a step of 40 takes t16 + 3 (t16 − t8).
 small  32 × 2560 with everything in the GPU, with states on the host, and updated early.
+rows   LLaMA's 16 × 2048 with a vocabulary of 200,064 and a table that is not tied, values on the host, 1 and 4 sequences: the table
+       fetched, and its rows read in place.
 disk   `espalier bench offload` on the disk used.
 
 A run whose host runs out of memory is ended before the machine is. Figures go to OUT/offload.json.
@@ -97,7 +99,9 @@ class Bench:
         if (folder / "summary.json").exists():
             figure["offloaded"] = json.load(open(folder / "summary.json")).get("offloaded")
         if (folder / "ranks" / "rank-0.json").exists():
-            figure["reserved_gib"] = json.load(open(folder / "ranks" / "rank-0.json"))["reserved_bytes"] / GIB
+            rank = json.load(open(folder / "ranks" / "rank-0.json"))
+            figure["reserved_gib"] = rank["reserved_bytes"] / GIB
+            figure["host_link"] = rank.get("host_link")
         self.figures[name] = figure
         (self.out / "offload.json").write_text(json.dumps(self.figures, indent=1))
         shutil.rmtree(folder, ignore_errors=True)
@@ -158,13 +162,28 @@ class Bench:
             whole = whole or seconds
             print(f"2.65 billion, {name}: {seconds:.3f} s, {whole / seconds * 100:.0f} %, {done['gib']:.1f} GiB")
 
+    def rows(self):
+        shape = {"model.layers": 16, "model.heads": 32, "model.dim": 2048, "model.vocab": 200064, "model.tie_embeddings": "false",
+                 "train.lr": 1e-6, "train.steps": 8, "sync.method": "zero3", "sync.offload": "host", "sync.offload_params": "host"}
+        for batch in (1, 4):
+            seconds = {}
+            for direct in ("false", "true", "false", "true"):
+                done = self.train(f"rows-{batch}-{direct}", {**shape, "train.global_batch": batch, "sync.direct_access": direct}, 60)
+                if not done:
+                    return
+                up = done["host_link"]["bytes_up"] / 8 / 1e9
+                seconds.setdefault(direct, []).append((self.typical(done), up, done["gib"]))
+            for direct, runs in seconds.items():
+                print(f"a table of 200,064 × 2048, {batch} × 1024 tokens, direct_access = {direct}: "
+                      + "; ".join(f"{s:.3f} s, {up:.2f} GB up a step, {gib:.2f} GiB" for s, up, gib in runs))
+
     def disk_rate(self):
         done = subprocess.run([str(self.bin), "bench", "offload", "--folder", str(self.work), "--rounds", "2"],
                               env=self.environment, timeout=60, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         print(done.stdout, flush=True)
 
     def run(self):
-        parts = {"large": self.large, "whole": self.whole, "small": self.small, "disk": self.disk_rate}
+        parts = {"large": self.large, "whole": self.whole, "small": self.small, "rows": self.rows, "disk": self.disk_rate}
         for part in self.options.only.split(","):
             begun = time.time()
             try:
@@ -182,7 +201,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--work", default="", help="where runs and the file tier lie")
     parser.add_argument("--libraries", default="", help="folders of shared libraries, joined by colons")
-    parser.add_argument("--only", default="large,whole,small,disk")
+    parser.add_argument("--only", default="large,whole,small,rows,disk")
     parser.add_argument("--seconds", type=float, default=540, help="for all of it")
     parser.add_argument("--host-gib", type=float, default=0, help="of the host's memory, where it grows as it is used")
     parser.add_argument("--reserve", type=float, default=12, help="GiB of the host that are not for states")

@@ -4,6 +4,9 @@
 // Owned by the rank; any thread may copy, each with a stream that is its own at that moment. Returns when copied. On a
 // GPU a stream without a queue means the link's own for that direction, beside the compute stream's work and beside
 // copies the other way; `after` then says what of that must have passed before.
+//
+// What a kernel reads from the host's memory itself crosses too; whoever starts one says how much. It has no time of
+// its own: the kernel's is the compute stream's.
 #pragma once
 
 #include <atomic>
@@ -33,9 +36,12 @@ class HostLink {
     copy(up_, device, host, bytes, stream, after);
   }
 
+  void read_in_place(size_t bytes) { in_place_.fetch_add(bytes, std::memory_order_relaxed); }
+
   uint64_t bytes_down() const { return down_.bytes.load(std::memory_order_relaxed); }
-  uint64_t bytes_up() const { return up_.bytes.load(std::memory_order_relaxed); }
-  LinkUse use_down() const { return down_.use(); }
+  uint64_t bytes_up() const { return up_.bytes.load(std::memory_order_relaxed) + bytes_in_place(); }
+  uint64_t bytes_in_place() const { return in_place_.load(std::memory_order_relaxed); }  // of bytes_up
+  LinkUse use_down() const { return down_.use(); }                                       // copies
   LinkUse use_up() const { return up_.use(); }
 
  private:
@@ -51,6 +57,7 @@ class HostLink {
 
   std::mutex mutex_;  // guards making the queues
   Way down_, up_;
+  std::atomic<uint64_t> in_place_{0};
 };
 
 // What a copy of `bytes` and nothing else gets each way, the best of a few; memory is taken from the sources and given

@@ -109,8 +109,6 @@ std::string_view agrees_on_host(const device::Stream& stream, const RunConfig& c
 
 void check_runs_on(const device::Stream& stream, const RunConfig& config) {
   if (!device::on_cuda(stream)) return;
-  if (config.sync.direct_access)
-    throw UsageError("run.device = cuda: sync.direct_access works on a processor only; leave it false");
   const std::string_view on_host = agrees_on_host(stream, config);
   if (!on_host.empty() && config.sync.offload != "none")
     throw UsageError(fmt::format(
@@ -309,12 +307,16 @@ bool Engine::speaks_for_loss() const {
   return mesh_.here().pp + 1 == mesh_.shape().pp && mesh_.here().tp == 0;
 }
 
-double Engine::run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale) {
+Rows Engine::rows_of(const data::Batch& batch, int64_t first, int64_t num_passes, bool training) {
   const double copies = mesh_.shape().dp, together = copies_together();
   const double router_scale =
       training ? loss_scale_.scale() / static_cast<double>(tokens_per_step()) * (copies / together) : 0;
+  return {first, num_passes, batch.shape.T, step_, router_scale};
+}
+
+double Engine::run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale) {
   const double sum =
-      micro_batches_->run(tokens_->of(batch), {first, num_passes, batch.shape.T, step_, router_scale}, training, scale);
+      micro_batches_->run(tokens_->of(batch), rows_of(batch, first, num_passes, training), training, scale);
   return speaks_for_loss() ? sum : 0;
 }
 
@@ -416,7 +418,7 @@ StepResult Engine::train_step(bool wants_to_stop) {
     throw Error(ExitCode::internal,
                 fmt::format("{}: but sync.update_early has used them; resume a checkpoint, with a lower train.lr",
                             units_not_finite()));
-  if (result.skipped) result.notes.push_back(units_not_finite());
+  std::string why = result.skipped ? units_not_finite() : "";
   loss_scale_.update(result.skipped);
   const double factor = optim::clip_factor(own_norm, config_.train.clip) / scale;
   for (Holding& holding : holdings_) {
@@ -424,6 +426,12 @@ StepResult Engine::train_step(bool wants_to_stop) {
     holding.strategy->after_step();
     for (std::string& note : holding.strategy->take_notes()) result.notes.push_back(std::move(note));
   }
+  // Of losses in a row that are not finite the first is looked into, by all ranks: it is the same on all.
+  const bool loss_is_finite = std::isfinite(result.loss);
+  if (lockstep && !loss_is_finite && loss_was_finite_)
+    if (std::string origin = loss_not_finite(batch); !origin.empty() && result.skipped) why = std::move(origin);
+  loss_was_finite_ = loss_is_finite;
+  if (result.skipped) result.notes.push_back(std::move(why));
   result.exposed_ms = exposed_ms();
   ++step_;
   if (!lockstep) result.stop = clocks->stops_before(step_);
@@ -474,18 +482,34 @@ double Engine::sum_of_squares() {
   return norm_->sum(holdings_[0].strategy->sums_of_squares(), experts);
 }
 
-// Of the last sums_of_squares.
+// Of the last sums_of_squares. Backward spreads what is not finite to the units before: the last of them is where it
+// met it first.
 std::string Engine::units_not_finite() {
   std::vector<std::string> names;
+  size_t others = 0;
   for (Holding& holding : holdings_) {
     const std::vector<double>& sums = holding.strategy->sums_of_squares();
-    for (size_t unit = 0; unit < sums.size(); ++unit)
-      if (!std::isfinite(sums[unit])) names.push_back(holding.parameters->units()[unit].name);
+    const auto bad = [](double sum) { return !std::isfinite(sum); };
+    const auto last = std::find_if(sums.rbegin(), sums.rend(), bad);
+    if (last == sums.rend()) continue;
+    names.push_back(holding.parameters->units()[static_cast<size_t>(sums.rend() - last) - 1].name);
+    others += static_cast<size_t>(std::count_if(last + 1, sums.rend(), bad));
   }
   if (names.empty()) return fmt::format("step {}: the norm of the gradients is not finite; it is skipped", step_ + 1);
-  return fmt::format("step {}: gradients are not finite in {}{}; it is skipped", step_ + 1,
-                     fmt::join(names.begin(), names.begin() + std::min<std::ptrdiff_t>(4, std::ssize(names)), ", "),
-                     names.size() > 4 ? fmt::format(" and {} more units", names.size() - 4) : "");
+  return fmt::format("step {}: gradients are not finite, in backward's order first in {}{}; it is skipped", step_ + 1,
+                     fmt::join(names, " and "), others > 0 ? fmt::format(", then in {} more", others) : "");
+}
+
+std::string Engine::loss_not_finite(const data::Batch* batch) {
+  FoundNotFinite found = kNotLooked;
+  if (batch)
+    found = micro_batches_->first_not_finite(
+        tokens_->of(*batch), rows_of(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true));
+  std::vector<FoundNotFinite> all(static_cast<size_t>(standing_.size()), found);
+  if (standing_.ranks) standing_.ranks->all_gather(&found, all.data(), 1, DType::i64);
+  const auto first = std::min_element(all.begin(), all.end());
+  const std::string what = describe(*first, *model_, static_cast<int>(first - all.begin()));
+  return what.empty() ? "" : fmt::format("step {}: the loss is not finite: {}; it is skipped", step_ + 1, what);
 }
 
 double Engine::evaluate(int64_t batches) {

@@ -111,12 +111,14 @@ class Engine {
  private:
   int64_t share() const { return config_.train.global_batch / mesh_.shape().dp; }
   bool speaks_for_loss() const;
+  Rows rows_of(const data::Batch& batch, int64_t first, int64_t num_passes, bool training);
   double run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale);
   double summed_over(parallel::Axis axis, double value) const;
   void split(const RunConfig& config, const model::ModelConfig& shape);
   double exposed_ms() const;
   double sum_of_squares();
   std::string units_not_finite();
+  std::string loss_not_finite(const data::Batch* batch);
   sync::Together together();
   double copies_together();
   double mean_of_copies(double own);
@@ -156,7 +158,8 @@ class Engine {
   std::vector<double> words_;  // of all ranks, at the end of a step
   obs::TraceRow* trace_;
   int64_t step_ = 0;
-  int steps_done_ = 0;  // by this engine
+  int steps_done_ = 0;           // by this engine
+  bool loss_was_finite_ = true;  // of the last step
 };
 
 // The cores this process may use.

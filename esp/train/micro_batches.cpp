@@ -58,6 +58,21 @@ class OneAfterAnother final : public MicroBatches {
     return sum;
   }
 
+  FoundNotFinite first_not_finite(const data::Batch& batch, const Rows& rows) override {
+    FoundNotFinite found = kAllFinite;
+    batch_.put(batch);
+    for (int64_t index = 0; index < rows.num_passes; ++index) {
+      // What is dropped is dropped again; otherwise nothing of a training pass is wanted.
+      MicroBatch one = micro_batch(setup_, batch_, rows, index, setup_.config->model.dropout > 0);
+      one.pass.tape = &tape_;
+      begin_pass(setup_, {.training = false, .last = true});
+      found = std::min(found, train::first_not_finite(*setup_.model, one.pass, one.rows, setup_.context));
+      tape_.clear();
+      end_pass(setup_);
+    }
+    return found;
+  }
+
  private:
   // On a GPU the losses come to the host once, when everything is queued.
   double run_queued(const Rows& rows, bool training, double scale) {

@@ -204,7 +204,9 @@ void Reports::finish(double wall_s, int restarts) {
   const parallel::Mesh& mesh = engine_.mesh();
   Json rank = rank_json();
   if (sync::Offload* offload = engine_.offload())
-    rank["host_link"] = {{"bytes_down", offload->link().bytes_down()}, {"bytes_up", offload->link().bytes_up()}};
+    rank["host_link"] = {{"bytes_down", offload->link().bytes_down()},
+                         {"bytes_up", offload->link().bytes_up()},
+                         {"bytes_in_place", offload->link().bytes_in_place()}};
   write_rank(rank);
 
   auto peak = static_cast<int64_t>(engine_.account().use(device::MemoryTier::device).peak);

@@ -1,8 +1,9 @@
 // A gradient that is not finite on one rank: all skip the step, and all halve the scale alike.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -45,6 +46,69 @@ TEST_P(Overflow, OnOneRankIsAgreedByAll) {
       EXPECT_FALSE(seen.steps[3].values == seen.steps[2].values);
       EXPECT_TRUE(std::isfinite(seen.steps[3].grad_norm));
     }
+}
+
+std::vector<std::string> notes_of(Plan plan) {
+  std::vector<std::string> notes;
+  std::mutex mutex;
+  plan.noted = [&](const std::string& line) {
+    std::lock_guard lock(mutex);
+    notes.push_back(line);
+  };
+  train_ranks(plan);
+  return notes;
+}
+
+TEST_P(Overflow, OfAGradientNamesTheUnitThatBackwardMetFirst) {
+  Plan plan;
+  plan.ranks = 2;
+  plan.overrides = tiny({fmt::format("sync.method={}", GetParam())});
+  plan.prepare = [](int rank, train::Engine& engine) {
+    for (const char* name : {"blocks.0.mlp.up.weight", "blocks.1.mlp.up.weight"})
+      if (rank == 1) poison(engine, name, 1, HUGE_VAL);
+  };
+  const auto notes = notes_of(plan);
+  ASSERT_EQ(notes.size(), 2u);
+  for (const std::string& line : notes)
+    EXPECT_EQ(line,
+              "step 2: gradients are not finite, in backward's order first in blocks.1, then in 1 more; it is skipped");
+}
+
+// A rate that leaves no number standing: every method's own way of bringing values together is looked through.
+TEST_P(Overflow, OfTheLossIsTracedToAUnit) {
+  Plan plan;
+  plan.ranks = 2;
+  plan.steps = 4;
+  plan.overrides = tiny({fmt::format("sync.method={}", GetParam()), "train.lr=1e30", "train.warmup=0"});
+  const auto notes = notes_of(plan);
+  ASSERT_EQ(notes.size(), 6u);  // of three steps, by two ranks
+  int traced = 0;
+  for (const std::string& line : notes)
+    if (line.find("step 2: the loss is not finite: ") == 0) {
+      EXPECT_THAT(line, testing::ContainsRegex("(stem|blocks|head).* \\(rank [01]\\); it is skipped$"));
+      ++traced;
+    }
+  EXPECT_EQ(traced, 2) << "the first is looked into, by both";
+}
+
+TEST(OverflowOfTheLoss, IsToldApartByValuesAndByWhatIsMadeOfThem) {
+  const struct {
+    double value;
+    const char* says;
+  } rows[] = {{std::nan(""), "values of blocks.1 are not (rank 0)"},
+              {HUGE_VAL, "values of blocks.1 are not (rank 0)"},
+              {3e38, "blocks.1 is the first whose output is not, of values that are (rank 0)"}};
+  for (const auto& row : rows) {
+    Plan plan;
+    plan.steps = 1;
+    plan.overrides = tiny({"model.dropout=0.1"});
+    plan.prepare = [&](int, train::Engine& engine) {
+      const tensor::Tensor& value = engine.model().parameters().find("blocks.1.mlp.up.weight").weight.value;
+      kernel::fill(value.data(), row.value, value.count(), value.dtype(), engine.context().stream);
+    };
+    EXPECT_THAT(notes_of(plan),
+                testing::ElementsAre(fmt::format("step 1: the loss is not finite: {}; it is skipped", row.says)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, Overflow, testing::Values("allreduce", "zero1", "zero2", "zero3"),

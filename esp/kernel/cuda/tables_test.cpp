@@ -38,6 +38,27 @@ TEST_F(TablesOnGpu, LooksUpRows) {
     }
 }
 
+// Direct host access: the kernel reads the rows it is asked for over the link.
+TEST_F(TablesOnGpu, LooksUpRowsOfATableInPinnedHostMemory) {
+  const auto pinned = device::pinned_memory({device::DeviceKind::cuda, 0});
+  for (DType dtype : kFloating)
+    for (int64_t dim : {7, 768}) {
+      const int64_t count = 1000, num_rows = 50;
+      const auto ids = ids_of(count, num_rows, 1, false);
+      const Array table = Array::random(num_rows * dim, dtype, 1);
+      Array y(count * dim, dtype);
+      const size_t bytes = static_cast<size_t>(num_rows * dim) * size_of(dtype);
+      std::byte* const on_host = pinned->take(bytes);
+      std::memcpy(on_host, table.data(), bytes);
+      Numbers<int32_t> on_ids(*this, ids);
+      Double on_y(*this, y);
+      embedding_forward(on_y, on_ids, on_host, nullptr, count, dim, num_rows, 1, 0, dtype, stream);
+      ref::embedding_forward(y.data(), ids.data(), table.data(), nullptr, count, dim, num_rows, 1, 0, dtype);
+      EXPECT_TRUE(on_y.fetch().same_bits(y)) << name_of(dtype) << dim;
+      pinned->give(on_host, bytes);
+    }
+}
+
 TEST_F(TablesOnGpu, GradientsOfRepeatedIdsAreSummedOnceAndRepeat) {
   for (DType dtype : kFloating)
     for (bool crowded : {false, true})

@@ -53,7 +53,7 @@ class FileValues final : public ValueTier {
  private:
   // Block-aligned inside memory that is not.
   struct Buffer {
-    device::HostBuffer memory;
+    tensor::Tensor memory;
     std::byte* first = nullptr;
   };
   struct Coming {
@@ -99,10 +99,10 @@ FileValues::Buffer* FileValues::take() {
     return buffer;
   }
   Buffer& made = buffers_.emplace_back();
-  made.memory = device::HostBuffer(account_, largest_ + kBlockBytes,
-                                   {.category = device::MemoryCategory::buffer, .huge_pages = true});
+  made.memory = tensor::Tensor(*shape_.host, {static_cast<int64_t>(largest_ + kBlockBytes)}, DType::u8,
+                               device::MemoryCategory::buffer);
   const auto at = reinterpret_cast<uintptr_t>(made.memory.data());
-  made.first = made.memory.data() + (whole_blocks(at) - at);
+  made.first = made.memory.as<std::byte>() + (whole_blocks(at) - at);
   return &made;
 }
 

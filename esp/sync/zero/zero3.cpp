@@ -5,6 +5,7 @@
 
 #include "esp/base/error.h"
 #include "esp/device/gpu.h"
+#include "esp/kernel/embedding.h"
 #include "esp/sync/norm.h"
 #include "esp/sync/stronghold/access_plan.h"
 #include "esp/sync/stronghold/window_plan.h"
@@ -271,26 +272,21 @@ class Zero3 final : public Strategy {
   std::vector<std::string> notes_;
 };
 
-// The rows a look-up touches, read where the table lies, without the rest of its unit; undefined where that is no gain
-// or the table is on the device anyway.
+// The rows a look-up touches, read where the table lies, without the rest of its unit: on a GPU the kernel itself reads
+// the host's pinned memory. Undefined where that is no gain or the table is on the device anyway.
 Tensor Zero3::rows_in_place(const nn::Parameter& table, const Tensor& ids) {
   const auto unit = static_cast<size_t>(table.unit);
-  const size_t element = size_of(setup_.storage);
   const int64_t dim = table.shape.dim(1);
-  const AccessedLayer layer{shards_[unit].bytes(), touched_by_lookup(ids.count(), dim, element), 0};
-  if (!window_.away(unit) || !read_in_place(layer, {})) return {};
+  const uint64_t touched = touched_by_lookup(ids.count(), dim, size_of(setup_.storage));
+  if (!window_.away(unit) || !read_in_place({shards_[unit].bytes(), touched, 0}, {})) return {};
   const Tensor rows = tensor::empty(setup_.context, {ids.count(), dim}, setup_.storage, MemoryCategory::activation);
-  const size_t row_bytes = static_cast<size_t>(dim) * element;
-  const std::byte* const from = values_->bring(unit) + static_cast<size_t>(table.offset) * element;
-  for (int64_t i = 0; i < ids.count(); ++i) {
-    const int32_t id = ids.as<const int32_t>()[i];
-    std::byte* const to = rows.as<std::byte>() + static_cast<size_t>(i) * row_bytes;
-    if (id >= 0 && id < table.shape.dim(0)) {
-      setup_.offload->link().up(to, from + static_cast<size_t>(id) * row_bytes, row_bytes, {});
-    } else {
-      std::memset(to, 0, row_bytes);  // as the kernel has it for ids outside the table
-    }
-  }
+  const std::byte* const from = values_->bring(unit) + static_cast<size_t>(table.offset) * size_of(setup_.storage);
+  kernel::embedding_forward(rows.data(), ids.as<const int32_t>(), from, nullptr, ids.count(), dim, table.shape.dim(0),
+                            1, 0, setup_.storage, setup_.context.stream);
+  setup_.offload->link().read_in_place(touched);
+  // On a GPU the kernel may still be reading. The host's memory stays as it is until gradients of the same unit are
+  // down, which come after it; that of a file's shard is used again as soon as it is released.
+  if (!shards_[unit].data()) device::finish(setup_.context.stream);
   values_->release(unit);
   return rows;
 }
