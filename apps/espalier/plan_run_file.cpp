@@ -51,9 +51,11 @@ plan::Policy policy_of_run(const train::RunConfig& config, int world) {
   p.micro_batch = config.train.micro_batch > 0 ? config.train.micro_batch : std::max<int64_t>(1, p.global_batch / p.dp);
   p.precision = config.train.precision;
   p.recompute = recompute_of(config.train.recompute);
+  p.recompute_layers = static_cast<int>(config.train.recompute_layers);
   p.flash = config.train.activations == "lean";
   p.dropout = config.model.dropout > 0;
   p.optimizer = config.train.optimizer;
+  if (config.sync.split_master) p.master_bytes = 2;
   p.zero = zero_stage(config.sync.method);
   p.shard_group = static_cast<int>(config.sync.group);
   p.keep_gathered = config.sync.keep_gathered;

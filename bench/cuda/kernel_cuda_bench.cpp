@@ -235,6 +235,11 @@ void memory_bound(Bench& b) {
     const AdamStep step{.lr = 1e-4, .weight_decay = 0.1, .t = 5};
     row("AdamW, bf16 + fp32 master", "124 M", 28 * P, [&] { adam_step(buffers, step, s); });
     row("AdamW of all buffers", "124 M", 28 * P, [&] { cuda::adam_steps({&buffers, 1}, {&step, 1}, s); });
+    StepBuffers halves = buffers;
+    halves.master = nullptr, halves.lower = static_cast<uint16_t*>(master);
+    row("AdamW of all buffers, master in halves", "124 M", 26 * P, [&] {
+      cuda::adam_steps({&halves, 1}, {&step, 1}, s);
+    });
     auto* scalars = reinterpret_cast<cuda::StepScalars*>(b.raw(sizeof(cuda::StepScalars)));
     const cuda::StepScalars host{1e-4, 1, 5};
     device::copy(scalars, &host, sizeof host, s);

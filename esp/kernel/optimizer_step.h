@@ -5,6 +5,9 @@
 // (16-bit) written from it. `grad` is in storage type and is multiplied by grad_scale (clipping and the inverse of the
 // loss scale together) before use; `weights` may lie over it, an element is read before it is written. State is in
 // master's type.
+//
+// A master copy beside bf16 weights may be kept as the half they lack (halves.h): `lower` in place of `master`. The
+// numbers are those of a whole copy but for the ones half way between two weights.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +18,14 @@
 namespace esp::kernel {
 
 struct StepBuffers {
-  void* master = nullptr;   // f32, or f64 when grad is f64
+  void* master = nullptr;   // f32, or f64 when grad is f64; null with `lower`
   void* weights = nullptr;  // storage copy in grad_type, or null when master is what the model reads
   const void* grad = nullptr;
   void* m = nullptr;  // first moment, or momentum
   void* v = nullptr;  // second moment (Adam)
   int64_t count = 0;
   DType grad_type = DType::f32;
+  uint16_t* lower = nullptr;  // bf16 alone
 };
 
 struct AdamStep {

@@ -1,6 +1,8 @@
 #include "esp/kernel/optimizer_step.h"
 
 #include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/halves.h"
 
 namespace esp::kernel {
 namespace {
@@ -183,6 +185,45 @@ TEST(Sgd, MomentumAndNesterovAreThoseOfRefAndOfTheTextbook) {
           for (size_t i = 0; i < 1003; ++i)
             ASSERT_NEAR(problem.master[static_cast<int64_t>(i)], w[i], 2e-6 * std::max(0.1, std::abs(w[i]))) << where;
         }
+  });
+}
+
+// A master copy in halves goes the way of a whole one that is split and joined after every step.
+TEST(Adam, AMasterCopyInHalves) {
+  constexpr int64_t kCount = 3003;
+  on_every_target([&](const std::string& target) {
+    for (const bool sgd : {false, true}) {
+      const Threads pair(2);
+      Problem whole(kCount, DType::bf16), halves(kCount, DType::bf16);
+      std::vector<uint16_t> lower(kCount), kept(kCount);
+      const auto there_and_back = [&] {
+        cast(whole.weights.data(), DType::bf16, whole.master.data(), DType::f32, kCount, pair);
+        split_halves(kept.data(), static_cast<const float*>(whole.master.data()), kCount, pair);
+        join_halves(static_cast<float*>(whole.master.data()), whole.weights.data(), kept.data(), kCount, pair);
+      };
+      there_and_back();
+      lower = kept;
+      halves.weights = whole.weights;
+      for (int64_t t = 1; t <= 30; ++t) {
+        for (Problem* one : {&whole, &halves}) one->draw(static_cast<uint64_t>(t), DType::bf16);
+        StepBuffers in_halves = halves.buffers(true);
+        in_halves.master = nullptr;
+        in_halves.lower = lower.data();
+        if (sgd) {
+          const SgdStep step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+          sgd_step(whole.buffers(true), step, pair);
+          sgd_step(in_halves, step, pair);
+        } else {
+          const AdamStep step{.lr = 6e-4, .weight_decay = 0.1, .t = t};
+          adam_step(whole.buffers(true), step, pair);
+          adam_step(in_halves, step, pair);
+        }
+        there_and_back();
+        ASSERT_TRUE(halves.weights.same_bits(whole.weights)) << target << " step " << t;
+        ASSERT_EQ(lower, kept) << target << " step " << t;
+      }
+      EXPECT_TRUE(halves.m.same_bits(whole.m) && halves.v.same_bits(whole.v)) << target;
+    }
   });
 }
 

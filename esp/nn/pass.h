@@ -26,6 +26,7 @@ struct Pass {
   const TokenMap* tokens = nullptr;  // which of each sequence are held; null: all
   const Regions* regions = &on_one();
   Recompute recompute = Recompute::none;
+  int64_t recompute_layers = -1;     // of each run of blocks the first so many; −1: all
   double router_scale = 0;           // of routers' own losses per token: the loss scale / tokens of the whole batch
   RoutingReport* routing = nullptr;  // where routers say what they did; may be null
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "esp/device/gpu.h"
 #include "esp/kernel/elementwise.h"
+#include "esp/kernel/halves.h"
 
 namespace esp::optim {
 namespace {
@@ -39,7 +41,7 @@ std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const Rang
 }
 
 FlatOptimizer::FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList& parameters,
-                             const tensor::Context& context, std::vector<Owned> owned)
+                             const tensor::Context& context, std::vector<Owned> owned, bool split_master)
     : rule_(std::move(rule)), context_(context) {
   for (Owned& one : owned) {
     const int64_t count = one.range.end - one.range.begin;
@@ -47,21 +49,47 @@ FlatOptimizer::FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList
               one.range.end, one.range.unit);
     const DType type = tensor::accumulation_type(one.values.dtype());
     const size_t first = states_.size();
-    if (needs_master(one.values.dtype()))
+    if (split_master && one.values.dtype() == DType::bf16)
+      states_.push_back(split_master_of(one));
+    else if (needs_master(one.values.dtype()))
       states_.push_back(
           {"master", one.range, tensor::empty(context, {count}, type, device::MemoryCategory::optimizer)});
     for (std::string_view slot : rule_->slots())
       states_.push_back({slot, one.range, tensor::zeros(context, {count}, type, device::MemoryCategory::optimizer)});
     std::vector<DecayRun> runs = decay_runs(parameters, one.range);
-    parts_.push_back({std::move(one), std::move(runs), first, states_.size() - first});
+    const bool split = states_.size() > first && states_[first].raw.defined();
+    parts_.push_back({std::move(one), std::move(runs), first, states_.size() - first, split});
   }
   refresh_master();
 }
 
 void* FlatOptimizer::state_at(const Part& part, std::string_view slot, int64_t at) {
   for (size_t i = part.first_state; i < part.first_state + part.num_states; ++i)
-    if (states_[i].slot == slot) return element(states_[i].values, at);
+    if (states_[i].slot == slot) return element(states_[i].memory(), at);
   return nullptr;
+}
+
+// Shown as the whole copy it stands for; put together and taken apart on the host.
+State FlatOptimizer::split_master_of(const Owned& owned) const {
+  const int64_t count = owned.values.count();
+  State state{"master", owned.range, tensor::Tensor::over(nullptr, {count}, DType::f32)};
+  state.raw = tensor::empty(context_, {count}, DType::i16, device::MemoryCategory::optimizer);
+  const device::Stream host = device::host_side(context_.stream);
+  state.read = [high = owned.values, low = state.raw, host](int64_t first, const tensor::Tensor& to) {
+    std::vector<uint16_t> upper(static_cast<size_t>(to.count())), lower(upper.size());
+    device::transfer(upper.data(), element(high, first), upper.size() * sizeof(uint16_t));
+    device::transfer(lower.data(), element(low, first), lower.size() * sizeof(uint16_t));
+    kernel::join_halves(to.as<float>(), upper.data(), lower.data(), to.count(), host);
+  };
+  state.write = [high = owned.values, low = state.raw, host](const tensor::Tensor& from) {
+    std::vector<uint16_t> half(static_cast<size_t>(from.count()));
+    kernel::split_halves(half.data(), from.as<const float>(), from.count(), host);
+    device::transfer(low.data(), half.data(), low.bytes());
+    // The values are what it rounds to, wherever they came from.
+    kernel::cast(half.data(), DType::bf16, from.data(), DType::f32, from.count(), host);
+    device::transfer(high.data(), half.data(), high.bytes());
+  };
+  return state;
 }
 
 void FlatOptimizer::step(double lr, double grad_scale) {
@@ -74,7 +102,11 @@ void FlatOptimizer::step(double lr, double grad_scale) {
       const int64_t at = run.begin - part.owned.range.begin;
       void* values = element(part.owned.values, at);
       kernel::StepBuffers buffers;
-      buffers.master = mixed ? state_at(part, "master", at) : values;
+      void* const master = mixed ? state_at(part, "master", at) : values;
+      if (part.split)
+        buffers.lower = static_cast<uint16_t*>(master);
+      else
+        buffers.master = master;
       buffers.weights = mixed ? values : nullptr;
       buffers.grad = element(part.owned.grads, at);
       buffers.m = state_at(part, "m", at);
@@ -90,7 +122,9 @@ void FlatOptimizer::step(double lr, double grad_scale) {
 
 void FlatOptimizer::refresh_master() {
   for (const Part& part : parts_)
-    if (void* master = state_at(part, "master", 0))
+    if (void* master = state_at(part, "master", 0); master && part.split)  // bf16 values are all there is of it
+      kernel::fill(master, 0, part.owned.values.count(), DType::bf16, context_.stream);
+    else if (master)
       kernel::cast(master, tensor::accumulation_type(part.owned.values.dtype()), part.owned.values.data(),
                    part.owned.values.dtype(), part.owned.values.count(), context_.stream);
 }

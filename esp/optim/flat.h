@@ -8,7 +8,7 @@ namespace esp::optim {
 class FlatOptimizer final : public Optimizer {
  public:
   FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList& parameters, const tensor::Context& context,
-                std::vector<Owned> owned);
+                std::vector<Owned> owned, bool split_master = false);
 
   void step(double lr, double grad_scale) override;
   std::span<State> states() override { return states_; }
@@ -21,8 +21,10 @@ class FlatOptimizer final : public Optimizer {
     Owned owned;
     std::vector<DecayRun> runs;
     size_t first_state, num_states;  // in states_
+    bool split;                      // the master copy is the half that values lack
   };
   void* state_at(const Part& part, std::string_view slot, int64_t at);  // null: it has none
+  State split_master_of(const Owned& owned) const;
 
   const std::unique_ptr<Rule> rule_;
   const tensor::Context context_;

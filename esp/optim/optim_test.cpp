@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "esp/base/error.h"
+#include "esp/kernel/elementwise.h"
 #include "esp/optim/gradients.h"
 #include "esp/optim/optimizer.h"
 #include "esp/optim/schedule.h"
@@ -166,6 +168,49 @@ TEST_F(OptimTest, ClippingSeesOneNotFiniteGradient) {
   EXPECT_EQ(clip_factor(0.5, 1), 1);
   list.units()[1].grads.as<float>()[3] = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(std::isfinite(sum_of_squares(list, context.stream)));
+}
+
+// The half that values lack: ten bytes of states instead of twelve, and the copy it stands for stays as close to the
+// whole one as a unit of its last place a step, now and then.
+TEST_F(OptimTest, ASplitMasterCopyIsTheWholeOneButForNumbersHalfWay) {
+  nn::ParameterList one, other;
+  build(one, DType::bf16);
+  build(other, DType::bf16);
+  OptimizerOptions options;
+  options.weight_decay = 0.1;
+  const auto used = [&] { return account.use(MemoryCategory::optimizer, device::MemoryTier::device).current; };
+  const auto before = used();
+  auto whole = make_optimizer(options, one, context);
+  EXPECT_EQ(used() - before, 2 * 20 * 12u);
+  options.split_master = true;
+  auto split = make_optimizer(options, other, context);
+  EXPECT_EQ(used() - before, 2 * 20 * (12u + 10u));
+  for (int64_t t = 1; t <= 200; ++t) {
+    for (nn::ParameterList* list : {&one, &other})
+      for (auto& unit : list->units()) {
+        std::vector<float> g;
+        for (int64_t i = 0; i < unit.count; ++i) g.push_back(0.1f * std::sin(static_cast<float>(i + 7 * t)));
+        kernel::cast(unit.grads.data(), DType::bf16, g.data(), DType::f32, unit.count, context.stream);
+      }
+    whole->step(1e-3, 1);
+    split->step(1e-3, 1);
+  }
+  ASSERT_EQ(split->states().size(), whole->states().size());
+  std::vector<float> copy(20);
+  for (size_t i = 0; i < split->states().size(); ++i) {
+    const State &s = split->states()[i], &w = whole->states()[i];
+    EXPECT_EQ(s.slot, w.slot);
+    EXPECT_EQ(s.values.shape(), w.values.shape());
+    if (s.slot != "master") continue;
+    s.read(0, tensor::Tensor::over(copy.data(), {20}, DType::f32));
+    for (int64_t k = 0; k < 20; ++k)
+      EXPECT_NEAR(copy[static_cast<size_t>(k)], w.values.as<float>()[k], 2e-6) << "moved less than bf16 could tell";
+    s.write(w.values);
+    s.read(0, tensor::Tensor::over(copy.data(), {20}, DType::f32));
+    for (int64_t k = 0; k < 20; ++k) EXPECT_EQ(copy[static_cast<size_t>(k)], w.values.as<float>()[k]);
+  }
+  for (size_t u = 0; u < 2; ++u)  // writing it wrote the values it rounds to
+    EXPECT_EQ(0, std::memcmp(one.units()[u].values.data(), other.units()[u].values.data(), 40));
 }
 
 }  // namespace

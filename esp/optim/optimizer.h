@@ -23,6 +23,9 @@ struct OptimizerOptions {
   double weight_decay = 0;
   double momentum = 0.9;  // sgd
   bool nesterov = false;
+  // Of the master copy of bf16 values the half that they lack is kept: 2 bytes instead of 4, the same numbers but for
+  // those half way between two values (kernel/halves.h).
+  bool split_master = false;
 };
 
 // A run of a unit's elements; the whole of it by default.
@@ -53,6 +56,9 @@ struct State {
   tensor::Tensor values;  // flat [end − begin], in the master type
   tensor::ReadRun read = {};
   std::function<void(const tensor::Tensor& from)> write = {};
+  tensor::Tensor raw = {};  // of a state that lies in memory in another form: that memory
+  // What lies in memory, to be compared or copied as it is.
+  const tensor::Tensor& memory() const { return raw.defined() ? raw : values; }
 };
 
 class Optimizer {

@@ -85,7 +85,8 @@ std::unique_ptr<Rule> make_rule(const OptimizerOptions& options) {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
                                           const tensor::Context& context, std::vector<Owned> owned) {
-  return std::make_unique<FlatOptimizer>(make_rule(options), parameters, context, std::move(owned));
+  return std::make_unique<FlatOptimizer>(make_rule(options), parameters, context, std::move(owned),
+                                         options.split_master);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,

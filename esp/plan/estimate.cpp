@@ -37,8 +37,7 @@ double executed_flops(const Shape& s, const Policy& p) {
   if (p.recompute != Recompute::full || s.layers == 0) return flops;
   const double tokens = static_cast<double>(p.global_batch) * static_cast<double>(s.seq);
   const double layers = flops - 6 * tokens * static_cast<double>(s.vocab * s.hidden);
-  const double named = static_cast<double>(p.recompute_layers) * p.pp / static_cast<double>(s.layers);
-  return flops + layers / 3 * (p.recompute_layers < 0 ? 1 : std::min(1.0, named));
+  return flops + layers / 3 * p.recomputed_share(s.layers);
 }
 
 // Programs on the chips that a published table told us of: constants of both are chosen with it at hand.

@@ -126,7 +126,11 @@ class Rank {
     s.causal = shape_.causal;
     s.dropout = p_.dropout ? 0.1 : 0;
     s.recompute_full = p_.recompute == Recompute::full;
-    s.keep_hidden = p_.recompute != Recompute::selective;
+    s.recompute_selective = p_.recompute == Recompute::selective;
+    if (p_.recompute_layers >= 0) {
+      const auto num_pieces = static_cast<int64_t>(std::max<size_t>(1, pieces_.size()));
+      s.recompute_layers = (p_.recompute_layers + num_pieces - 1) / num_pieces;
+    }
   }
 
   // Buckets as sync cuts them: parameters in reverse, the first bucket small; of stage 3 a unit each.
@@ -201,7 +205,7 @@ class Rank {
     keep(MemoryCategory::parameter, (p_.zero == 3 ? owned : count) * element_);
     keep(MemoryCategory::gradient, (p_.zero >= 2 ? owned : count) * element_);
     const int64_t moments = p_.optimizer == "sgd" ? 4 : 8;
-    keep(MemoryCategory::optimizer, owned * (moments + (element_ == 2 ? 4 : 0)));
+    keep(MemoryCategory::optimizer, owned * (moments + (element_ == 2 ? static_cast<int64_t>(p_.master_bytes) : 0)));
     if (p_.pp > 1 && shape_.tied) ordered_norm();
     const size_t flying = p_.zero == 3 && copies() == 1 ? 1 : 2;
     if (p_.zero == 3)

@@ -46,8 +46,9 @@ class Kernels {
     linear(t, ffn_, width_, false);
     tensor_calls(t);
     StageTime whole = t;
-    if (p_.recompute == Recompute::full) whole.backward += t.forward;
-    if (p_.recompute == Recompute::selective) whole.backward += r_.stream_s("activation", 2 * hidden);
+    const double share = p_.recomputed_share(s_.layers);
+    if (p_.recompute == Recompute::full) whole.backward += share * t.forward;
+    if (p_.recompute == Recompute::selective) whole.backward += share * r_.stream_s("activation", 2 * hidden);
     return whole;
   }
 
@@ -251,7 +252,8 @@ Estimate own_estimate(const Shape& shape, const Cluster& cluster, const Policy& 
   const double tokens = static_cast<double>(policy.global_batch * shape.seq);
   const double attention = 12 * static_cast<double>(shape.layers * shape.seq * shape.hidden) * (shape.causal ? 0.5 : 1);
   e.flops = tokens * (6 * shape.active_parameters() + attention);
-  e.hardware_flops = e.flops * (policy.recompute == Recompute::full ? 4.0 / 3 : 1);
+  e.hardware_flops =
+      e.flops * (policy.recompute == Recompute::full ? 1 + policy.recomputed_share(shape.layers) / 3 : 1);
   e.tokens_per_s = tokens / e.step_s;
   e.tflops_per_gpu = e.flops / e.step_s / policy.world() / 1e12;
   const double peak = cluster.processor.fp32_flops;

@@ -29,7 +29,7 @@ struct Policy {
   Offload offload = Offload::none;
   double offload_fraction = 1;
   Recompute recompute = Recompute::none;
-  int recompute_layers = -1;        // per stage, with full; −1: all
+  int recompute_layers = -1;        // per stage, with full and in our own runtime with selective; −1: all
   bool checkpoint_sharded = false;  // recomputation's kept inputs divided over tp
   bool flash = true;                // attention scores are never stored
   bool dropout = false;
@@ -46,6 +46,12 @@ struct Policy {
 
   int world() const { return tp * pp * dp * cp; }  // ep divides dp·cp
   int64_t num_micro_batches() const { return global_batch / (micro_batch * dp); }
+  // Of so many layers, the part that is recomputed.
+  double recomputed_share(int64_t layers) const {
+    if (recompute == Recompute::none || layers == 0) return 0;
+    const double named = static_cast<double>(recompute_layers) * pp / static_cast<double>(layers);
+    return recompute_layers < 0 || named > 1 ? 1 : named;
+  }
 };
 
 }  // namespace esp::plan

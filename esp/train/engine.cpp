@@ -255,7 +255,8 @@ void Engine::hold(RunConfig& config, nn::ParameterList& parameters, nn::Paramete
 }
 
 std::unique_ptr<optim::Optimizer> Engine::make_optimizer(Holding& of) {
-  const optim::OptimizerOptions options = optimizer_options(config_.train);
+  optim::OptimizerOptions options = optimizer_options(config_.train);
+  options.split_master = config_.sync.split_master;
   if (auto own = of.strategy->make_optimizer(options)) return own;
   if (config_.sync.offload == "none")
     return optim::make_optimizer(options, *of.parameters, of.context, of.strategy->owned());

@@ -29,6 +29,10 @@ MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const 
   one.pass.regions = setup.regions;
   one.pass.router_scale = rows.router_scale;
   one.pass.recompute = training ? parse_recompute(setup.config->train.recompute) : nn::Recompute::none;
+  // A stage's number, spread over its pieces.
+  const auto num_pieces = static_cast<int64_t>(std::max<size_t>(1, setup.pieces.size()));
+  if (const int64_t layers = setup.config->train.recompute_layers; layers >= 0)
+    one.pass.recompute_layers = (layers + num_pieces - 1) / num_pieces;
   return one;
 }
 

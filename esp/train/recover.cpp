@@ -22,7 +22,7 @@ template <typename F>
 void for_each_tensor(Engine& engine, F&& f) {
   for (Holding& holding : engine.holdings()) {
     for (const auto& unit : holding.parameters->units()) f(unit.values);
-    for (const optim::State& state : holding.optimizer->states()) f(state.values);
+    for (const optim::State& state : holding.optimizer->states()) f(state.memory());
   }
 }
 

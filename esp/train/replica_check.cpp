@@ -60,7 +60,7 @@ ReplicaCheck::ReplicaCheck(Engine& engine, const RunConfig& config) : engine_(en
     if (states_are_whole(config))
       for (const optim::State& state : holding.optimizer->states())
         held.entries.push_back(
-            {fmt::format("{} of {}", state.slot, units[static_cast<size_t>(state.range.unit)].name), state.values});
+            {fmt::format("{} of {}", state.slot, units[static_cast<size_t>(state.range.unit)].name), state.memory()});
     if (held.entries.empty()) continue;
     held.own.resize(held.entries.size() + 1);
     held.all.resize(held.own.size() * static_cast<size_t>(held.copies->size()));

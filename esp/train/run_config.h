@@ -69,6 +69,7 @@ struct TrainSection {
   bool nesterov = false;
   double clip = 1;
   std::string precision = "fp32", recompute = "none", activations = "lean";
+  int64_t recompute_layers = -1;
   int64_t eval_every = 0, eval_batches = 20;  // batches of global_batch sequences
   double max_minutes = 0;                     // stop, with a checkpoint, after this long; 0: no limit
 };

@@ -152,6 +152,8 @@ void RunConfig::check() const {
   want((train.precision != "tf32" && train.precision != "fp8") || run.device != "cpu", "train.precision",
        train.precision, "it is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
   parse_recompute(train.recompute);
+  want(train.recompute_layers >= -1, "train.recompute_layers", train.recompute_layers,
+       "-1 (all) or a number of blocks");
   find_row("activations", kActivations, train.activations);
   optim::ScheduleOptions schedule;
   schedule.name = train.schedule;
@@ -240,8 +242,23 @@ void RunConfig::check_world(int world) const {
   want(sync.offload_host_mb >= 0, "sync.offload_host_mb", sync.offload_host_mb, "0 (none) or more");
   want(sync.offload_host_mb == 0 || sync.offload == "file", "sync.offload_host_mb", sync.offload_host_mb,
        "it is a part of what would lie in a file; sync.offload = \"file\" is wanted with it");
-  want(!sync.split_master || (sync.update_early && train.precision == "bf16"), "sync.split_master", sync.split_master,
-       "sync.update_early = true and train.precision = \"bf16\" are wanted with it");
+  if (sync.split_master) {
+    const auto halves = [&](bool fits, std::string_view why) {
+      want(fits, "sync.split_master", sync.split_master, why);
+    };
+    halves(storage_type(train.precision) == DType::bf16,
+           "values in 16 bits are wanted with it: train.precision = \"bf16\"");
+    halves(train.optimizer != "sgd",
+           "it is for Adam's states; train.optimizer = \"adamw\" or \"adam\" is wanted with it");
+    halves(sync.offload == "none" || sync.update_early,
+           "a master copy that is offloaded meets its values in an early update; sync.update_early = true is wanted "
+           "with it");
+    halves(sync.offload != "none" ||
+               ((sync.method == "allreduce" || sync.method.starts_with("zero")) && sync.compress == "none"),
+           "others than the optimizer use the master copy; sync.method = \"allreduce\" or zero1 to zero3, without "
+           "sync.compress, "
+           "is wanted with it");
+  }
   if (sync.update_early) {
     const auto early = [](bool fits, std::string_view key, const auto& value, std::string_view why) {
       want(fits, key, value, fmt::format("{} with sync.update_early", why));

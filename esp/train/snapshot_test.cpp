@@ -68,6 +68,7 @@ struct SnapshotTest : testing::Test {
   device::Pool pool{account};
   tensor::Context context{{}, &pool};
   const std::string dir = folder / "checkpoints";
+  optim::OptimizerOptions adam;
 
   // Uneven shares of each unit: rank i of n has those from i²/n² to (i+1)²/n².
   Ranks make_ranks(int64_t n, uint64_t seed) {
@@ -87,7 +88,7 @@ struct SnapshotTest : testing::Test {
             begin < end)
           ranges.push_back({static_cast<int>(&unit - rank->parameters.units().data()), begin, end});
       rank->strategy = std::make_unique<Shards>(rank->parameters, ranges);
-      rank->optimizer = optim::make_optimizer({}, rank->parameters, context, rank->strategy->owned());
+      rank->optimizer = optim::make_optimizer(adam, rank->parameters, context, rank->strategy->owned());
       ranks.push_back(std::move(rank));
     }
     return ranks;
@@ -145,6 +146,34 @@ struct SnapshotTest : testing::Test {
 
 std::string bytes_of(const tensor::Tensor& x) {
   return {x.as<char>(), x.bytes()};
+}
+
+// A master copy of which the half is kept that values lack is written whole.
+TEST_F(SnapshotTest, ASplitMasterCopyIsReshardedToo) {
+  adam.split_master = true;
+  Ranks alone = make_ranks(1, 1), four = make_ranks(4, 1);
+  for (int64_t i = 0; i < 40; ++i) step(alone, i);
+  for (int64_t i = 0; i < 20; ++i) step(four, i);
+  const std::string path = save(four, 20);
+  Ranks three = loaded(3, path);
+  for (int64_t i = 20; i < 30; ++i) step(three, i);
+  Ranks one = loaded(1, save(three, 30));
+  for (int64_t i = 30; i < 40; ++i) step(one, i);
+  for (size_t u = 0; u < 2; ++u)
+    EXPECT_EQ(bytes_of(one[0]->parameters.units()[u].values), bytes_of(alone[0]->parameters.units()[u].values)) << u;
+  const auto states = one[0]->optimizer->states(), expected = alone[0]->optimizer->states();
+  ASSERT_EQ(states.size(), expected.size());
+  for (size_t i = 0; i < states.size(); ++i)
+    EXPECT_EQ(bytes_of(states[i].memory()), bytes_of(expected[i].memory())) << i;
+  // What was written is the copy itself, for whoever keeps it whole.
+  adam.split_master = false;
+  Ranks whole = loaded(1, path);
+  for (size_t i = 0; i < 20; ++i) EXPECT_NE(whole[0]->optimizer->states()[0].values.as<float>()[i], 0);
+  tensor::Tensor copy = tensor::empty(context, {72}, DType::f32, device::MemoryCategory::other);
+  adam.split_master = true;
+  Ranks again = loaded(1, path);
+  again[0]->optimizer->states()[0].read(0, copy);
+  EXPECT_EQ(bytes_of(copy), bytes_of(whole[0]->optimizer->states()[0].values));
 }
 
 TEST_F(SnapshotTest, ReshardingFourToThreeToOneEqualsNeverHavingStopped) {

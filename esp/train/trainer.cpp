@@ -72,8 +72,9 @@ class Run {
     // Of one rank: figures of speed are per rank, as its peak is.
     const double tokens = static_cast<double>(engine_.tokens_per_step()) / standing_.size();
     const double flops = engine_.model().flops_per_token(config_.model.seq_len) * tokens;
-    const double again = tokens * model::recomputed_flops_per_token(engine_.model().config(), config_.model.seq_len,
-                                                                    parse_recompute(config_.train.recompute));
+    const double again = recomputed_share() * tokens *
+                         model::recomputed_flops_per_token(engine_.model().config(), config_.model.seq_len,
+                                                           parse_recompute(config_.train.recompute));
     while (engine_.num_steps() < config_.train.steps && outcome_.why == TrainOutcome::Why::done) {
       // Copies that seldom hear of each other would go on alone for a while.
       if (forsaken()) throw CommError(CommError::Kind::lost, -1, "another rank was lost");
@@ -296,6 +297,12 @@ class Run {
           fmt::format("{} steps in a row had gradients that are not finite (step {}); lower train.lr, or resume "
                       "an earlier checkpoint",
                       num_skipped_, engine_.num_steps()));
+  }
+
+  // Of the model's blocks, the part that is recomputed where any is.
+  double recomputed_share() const {
+    const auto named = static_cast<double>(config_.train.recompute_layers * engine_.mesh().shape().pp);
+    return named < 0 ? 1 : std::min(1.0, named / static_cast<double>(config_.model.layers));
   }
 
   bool forsaken() const { return life_.recovery.peer_lost && life_.recovery.peer_lost(); }

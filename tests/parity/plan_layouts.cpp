@@ -39,6 +39,9 @@ const More kMore[] = {
     {"one_bf16", "gpt", 1, {"train.precision=bf16"}},
     {"one_selective", "gpt", 1, {"train.recompute=selective"}},
     {"one_full", "gpt", 1, {"train.recompute=full"}},
+    {"one_selective_one_layer", "gpt", 1, {"train.recompute=selective", "train.recompute_layers=1"}},
+    {"one_full_one_layer", "gpt", 1, {"train.recompute=full", "train.recompute_layers=1"}},
+    {"one_bf16_split_master", "gpt", 1, {"train.precision=bf16", "sync.split_master=true"}},
     {"one_full_llama_bf16", "llama", 1, {"train.recompute=full", "train.precision=bf16"}},
     {"one_selective_llama", "llama", 1, {"train.recompute=selective"}},
     {"one_dropout", "gpt", 1, {"model.dropout=0.1"}},
@@ -99,8 +102,10 @@ plan::Policy policy_of(const train::RunConfig& config, int ranks) {
   p.micro_batch = config.train.micro_batch > 0 ? config.train.micro_batch : p.global_batch / p.dp;
   p.precision = config.train.precision;
   p.recompute = recompute_of(config.train.recompute);
+  p.recompute_layers = static_cast<int>(config.train.recompute_layers);
   p.dropout = config.model.dropout > 0;
   p.optimizer = config.train.optimizer;
+  if (config.sync.split_master) p.master_bytes = 2;
   p.keep_gathered = config.sync.keep_gathered;
   p.zero = config.sync.method.starts_with("zero") ? config.sync.method.back() - '0' : 0;
   p.gradients_fp32 = false;

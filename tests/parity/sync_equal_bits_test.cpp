@@ -80,7 +80,10 @@ INSTANTIATE_TEST_SUITE_P(
     EqualBits, Variants,
     testing::Values(
         Variant{"recompute_full", {"train.recompute=full"}},
-        Variant{"recompute_selective", {"train.recompute=selective"}}, Variant{"dropout", {"model.dropout=0.1"}},
+        Variant{"recompute_selective", {"train.recompute=selective"}},
+        Variant{"recompute_of_one_block", {"train.recompute=full", "train.recompute_layers=1"}},
+        Variant{"split_master", {"train.precision=bf16", "sync.split_master=true"}},
+        Variant{"dropout", {"model.dropout=0.1"}},
         Variant{"dropout_recompute_bf16", {"model.dropout=0.2", "train.recompute=full", "train.precision=bf16"}},
         Variant{"untied", {"model.tie_embeddings=false"}}, Variant{"sgd", {"train.optimizer=sgd"}},
         Variant{"sgd_bf16_untied", {"train.optimizer=sgd", "train.precision=bf16", "model.tie_embeddings=false"}},

@@ -32,7 +32,8 @@ class Ordered {
     list().materialize(context_, storage_, true);
     list().initialise(static_cast<uint64_t>(config.run.seed), context_.stream);
     const train::TrainSection& t = config.train;
-    optim::OptimizerOptions options{t.optimizer, t.beta1, t.beta2, t.eps, t.weight_decay, t.momentum, t.nesterov};
+    optim::OptimizerOptions options{t.optimizer,    t.beta1,    t.beta2,    t.eps,
+                                    t.weight_decay, t.momentum, t.nesterov, config.sync.split_master};
     optimizer_ = optim::make_optimizer(options, list(), context_);
     for (int r = 0; r < ranks; ++r) {
       data::LoaderOptions loading;
@@ -88,6 +89,7 @@ class Ordered {
       pass.step = step_;
       pass.first_sequence = static_cast<int64_t>(rank) * share_ + first;
       pass.recompute = train::parse_recompute(config_.train.recompute);
+      pass.recompute_layers = config_.train.recompute_layers;
       const autograd::Loss loss = model_->forward(pass, rows_of(batch, first), scale);
       sum += tensor::item(loss.total.value());
       autograd::backward(tape_, loss);

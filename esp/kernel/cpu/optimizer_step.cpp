@@ -3,8 +3,10 @@
 // Moments move towards the gradient by (1 − β) of the difference. β·m + (1 − β)·g is the same in real numbers, but
 // there the rounding of β itself (0.999 in float is off by 1e-8) repeats every step and grows with their number.
 #include "esp/kernel/optimizer_step.h"
+#include "esp/kernel/halves.h"
 #include "esp/kernel/on_cuda.h"
 
+#include <algorithm>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
@@ -101,7 +103,28 @@ StepBuffers piece_of(const StepBuffers& whole, int64_t begin, int64_t end) {
           .m = at(whole.m, begin, state),
           .v = at(whole.v, begin, state),
           .count = end - begin,
-          .grad_type = whole.grad_type};
+          .grad_type = whole.grad_type,
+          .lower = whole.lower ? whole.lower + begin : nullptr};
+}
+
+// f(buffers) of elements [begin, end); a master copy in halves is put together a little at a time.
+template <typename F>
+void with_master(const StepBuffers& whole, int64_t begin, int64_t end, F&& f) {
+  if (!whole.lower) return f(piece_of(whole, begin, end));
+  constexpr int64_t kAtOnce = 1024;
+  alignas(64) float master[kAtOnce];
+  for (; begin < end; begin += kAtOnce) {
+    StepBuffers piece = piece_of(whole, begin, std::min(end, begin + kAtOnce));
+    join_halves(master, piece.weights, piece.lower, piece.count, {});
+    piece.master = master;
+    f(piece);
+    split_halves(piece.lower, master, piece.count, {});
+  }
+}
+
+void check_halves(const StepBuffers& buffers) {
+  ESP_CHECK(!buffers.lower || (buffers.grad_type == DType::bf16 && buffers.weights), "halves of {}",
+            name_of(buffers.grad_type));
 }
 
 }  // namespace
@@ -112,17 +135,21 @@ HWY_EXPORT(sgd_piece);
 void adam_step(const StepBuffers& buffers, const AdamStep& step, const device::Stream& stream) {
   if (on_cuda(stream)) return cuda::adam_step(buffers, step, stream);
   ESP_CHECK(step.t >= 1, "step {}", step.t);
+  check_halves(buffers);
   const auto piece = HWY_DYNAMIC_DISPATCH(adam_piece);
-  device::parallel_for(stream, buffers.count, kElementGrain,
-                       [&](int64_t begin, int64_t end) { piece(piece_of(buffers, begin, end), step); });
+  device::parallel_for(stream, buffers.count, kElementGrain, [&](int64_t begin, int64_t end) {
+    with_master(buffers, begin, end, [&](const StepBuffers& some) { piece(some, step); });
+  });
 }
 
 void sgd_step(const StepBuffers& buffers, const SgdStep& step, const device::Stream& stream) {
   if (on_cuda(stream)) return cuda::sgd_step(buffers, step, stream);
   ESP_CHECK(step.momentum == 0 || buffers.m, "momentum {} without a buffer for it", step.momentum);
+  check_halves(buffers);
   const auto piece = HWY_DYNAMIC_DISPATCH(sgd_piece);
-  device::parallel_for(stream, buffers.count, kElementGrain,
-                       [&](int64_t begin, int64_t end) { piece(piece_of(buffers, begin, end), step); });
+  device::parallel_for(stream, buffers.count, kElementGrain, [&](int64_t begin, int64_t end) {
+    with_master(buffers, begin, end, [&](const StepBuffers& some) { piece(some, step); });
+  });
 }
 
 }  // namespace esp::kernel

@@ -48,19 +48,44 @@ __device__ __forceinline__ A adam_update(const Rates<A>& r, A w, A grad, A& m, A
   return w - (r.decay * w + divided(r.rate * m, root_of(v) * r.root + r.eps));
 }
 
-template <typename T, int N>
+// A number of the bf16 it rounds to and its lower sixteen bits, and back (halves.h).
+__device__ __forceinline__ float joined(__nv_bfloat16 high, uint16_t low) {
+  const uint32_t upper = __bfloat16_as_ushort(high) - (low > 0x8000u ? 1u : 0u);
+  return __uint_as_float(upper << 16 | low);
+}
+__device__ __forceinline__ uint16_t lower_half(float x) {
+  const uint32_t bits = __float_as_uint(x), rest = bits & 0xffffu, odd = bits >> 16 & 1u;
+  return static_cast<uint16_t>(rest == 0x8000u ? 0x7fffu + 2 * odd : rest);
+}
+
+// The master copy is whole, or of bf16 weights the half that they lack.
+template <typename T, int N, bool kHalves = false>
 struct Adam {
   using A = Accumulator<T>;
   struct In {
     Pack<A, N> w, m, v;
     Pack<T, N> g;
   };
-  A *master, *m, *v;
+  using Master = std::conditional_t<kHalves, uint16_t, A>;
+  Master* master;
+  A *m, *v;
   T* weights;
   const T* grad;
   Rates<A> rates;
   __device__ In load(int64_t i) const {
-    return {load_pack<N>(master + i * N), load_pack<N>(m + i * N), load_pack<N>(v + i * N), load_pack<N>(grad + i * N)};
+    In in;
+    in.m = load_pack<N>(m + i * N);
+    in.v = load_pack<N>(v + i * N);
+    in.g = load_pack<N>(grad + i * N);
+    const Pack<Master, N> kept = load_pack<N>(master + i * N);
+    if constexpr (kHalves) {
+      const Pack<T, N> high = load_pack<N>(weights + i * N);
+#pragma unroll
+      for (int k = 0; k < N; ++k) in.w.at[k] = joined(high.at[k], kept.at[k]);
+    } else {
+      in.w = kept;
+    }
+    return in;
   }
   __device__ void apply(int64_t i, In& in) const {
     Pack<T, N> stored;
@@ -69,7 +94,14 @@ struct Adam {
       in.w.at[k] = adam_update(rates, in.w.at[k], widen(in.g.at[k]), in.m.at[k], in.v.at[k]);
       stored.at[k] = narrow<T>(in.w.at[k]);
     }
-    store_pack<N>(master + i * N, in.w);
+    if constexpr (kHalves) {
+      Pack<Master, N> low;
+#pragma unroll
+      for (int k = 0; k < N; ++k) low.at[k] = lower_half(in.w.at[k]);
+      store_pack<N>(master + i * N, low);
+    } else {
+      store_pack<N>(master + i * N, in.w);
+    }
     store_pack<N>(m + i * N, in.m);
     store_pack<N>(v + i * N, in.v);
     if (weights) store_pack<N>(weights + i * N, stored);

@@ -17,7 +17,7 @@ template <typename T>
 inline constexpr int kTogether = 16 / sizeof(Accumulator<T>);
 
 struct Entry {
-  void *master, *m, *v, *weights;
+  void *master, *m, *v, *weights;  // master: of halves the lower ones
   const void* grad;
   int64_t count;
   uint32_t first_block, rates;
@@ -29,7 +29,7 @@ struct RatesOf {
   Rates<A> at[kMostRates];
 };
 
-template <typename T>
+template <typename T, bool kHalves>
 __global__ void __launch_bounds__(kThreads) many_kernel(const Entry* entries, const uint32_t* entry_of_block,
                                                         const __grid_constant__ RatesOf<Accumulator<T>> rates) {
   constexpr int N = kTogether<T>;
@@ -38,10 +38,13 @@ __global__ void __launch_bounds__(kThreads) many_kernel(const Entry* entries, co
   const Rates<A> rate = rates.at[entry.rates];
   const int64_t first = (int64_t{blockIdx.x - entry.first_block} * kThreads * kTurns + threadIdx.x) * N;
   const auto run = [&](auto width, int64_t at) {
-    Adam<T, width()> op{
-        static_cast<A*>(entry.master) + at,     static_cast<A*>(entry.m) + at,
-        static_cast<A*>(entry.v) + at,          entry.weights ? static_cast<T*>(entry.weights) + at : nullptr,
-        static_cast<const T*>(entry.grad) + at, rate};
+    using Op = Adam<T, width(), kHalves>;
+    Op op{static_cast<typename Op::Master*>(entry.master) + at,
+          static_cast<A*>(entry.m) + at,
+          static_cast<A*>(entry.v) + at,
+          entry.weights ? static_cast<T*>(entry.weights) + at : nullptr,
+          static_cast<const T*>(entry.grad) + at,
+          rate};
     auto in = op.load(0);
     op.apply(0, in);
   };
@@ -115,11 +118,13 @@ void adam_steps(std::span<const StepBuffers> buffers, std::span<const AdamStep> 
     if (b.count == 0) continue;
     size_t rates = static_cast<size_t>(std::find(decays.begin(), decays.end(), steps[i].weight_decay) - decays.begin());
     if (rates == decays.size() && rates < kMostRates) decays.push_back(steps[i].weight_decay);
-    if (rates == kMostRates || b.grad_type != buffers[0].grad_type || !aligned(b.master, b.m, b.v, b.weights, b.grad)) {
+    void* const master = b.lower ? b.lower : b.master;
+    if (rates == kMostRates || b.grad_type != buffers[0].grad_type || !b.lower != !buffers[0].lower ||
+        !aligned(master, b.m, b.v, b.weights, b.grad)) {
       cuda::adam_step(b, steps[i], stream);
       continue;
     }
-    entries.push_back({b.master, b.m, b.v, b.weights, b.grad, b.count, 0, static_cast<uint32_t>(rates)});
+    entries.push_back({master, b.m, b.v, b.weights, b.grad, b.count, 0, static_cast<uint32_t>(rates)});
   }
   if (entries.empty()) return;
   List& list = queue_of(stream).own<Lists>().of[entries.front().master];
@@ -131,7 +136,11 @@ void adam_steps(std::span<const StepBuffers> buffers, std::span<const AdamStep> 
       step.weight_decay = decays[i];
       rates.at[i] = rates_of<Accumulator<T>>(step, step.lr, step.grad_scale, step.t);
     }
-    many_kernel<T><<<list.blocks(), kThreads, 0, handle_of(stream)>>>(list.entries(), list.entry_of_block(), rates);
+    ESP_CHECK(!buffers[0].lower || buffers[0].grad_type == DType::bf16, "halves of {}", name_of(buffers[0].grad_type));
+    auto* kernel = many_kernel<T, false>;
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      if (buffers[0].lower) kernel = many_kernel<T, true>;
+    kernel<<<list.blocks(), kThreads, 0, handle_of(stream)>>>(list.entries(), list.entry_of_block(), rates);
     ESP_CUDA_LAUNCHED();
   });
 }

@@ -10,14 +10,14 @@ namespace esp::kernel::cuda {
 namespace {
 
 // Packs lie in one row each, and where N > 1 their global indices begin at a multiple of 4, a block of the stream.
-template <typename T, int N, bool kResidual>
+template <typename T, int N, bool kResidual, bool kFlat>
 struct Drop {
   struct In {
     Pack<T, N> x, residual;
   };
   T* y;
   const T *x, *residual;
-  int64_t origin, per_row, row_stride;  // packs of a row; per_row 0: one long row
+  int64_t origin, per_row, row_stride;  // packs of a row; flat: one long row
   Philox words;
   uint32_t least;
   Accumulator<T> scale;
@@ -30,7 +30,7 @@ struct Drop {
   }
   __device__ void apply(int64_t i, const In& in) const {
     int64_t index = origin + i * N;
-    if (per_row) {
+    if constexpr (!kFlat) {
       const auto [row, col] = divide(i, per_row);
       index = origin + row * row_stride + col * N;
     }
@@ -59,15 +59,19 @@ void dropout(void* y, const void* x, const void* residual, const DropoutShape& s
   const auto least = static_cast<uint32_t>(std::min(std::ceil(shape.rate * 0x1p32), 4294967295.0));
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     auto run = [&](auto width, int64_t first, int64_t n) {
-      const int64_t per_row = flat ? 0 : shape.cols / width();
-      auto launch = [&](auto with_residual) {
-        launch_pass<1>(Drop<T, width(), with_residual()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
-                                                         residual ? static_cast<const T*>(residual) + first : nullptr,
-                                                         origin + first, per_row, stride, Philox(key.seed, key.purpose),
-                                                         least, static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
-                       n / width(), handle_of(stream));
+      auto launch = [&](auto with_residual, auto one_row) {
+        // Several packs of a thread are under way while the words of the first are made.
+        launch_pass<with_residual() ? 2 : 4>(
+            Drop<T, width(), with_residual(), one_row()>{
+                static_cast<T*>(y) + first, static_cast<const T*>(x) + first,
+                residual ? static_cast<const T*>(residual) + first : nullptr, origin + first, shape.cols / width(),
+                stride, Philox(key.seed, key.purpose), least, static_cast<Accumulator<T>>(1 / (1 - shape.rate))},
+            n / width(), handle_of(stream));
       };
-      residual ? launch(std::true_type{}) : launch(std::false_type{});
+      auto with_rows = [&](auto with_residual) {
+        flat ? launch(with_residual, std::true_type{}) : launch(with_residual, std::false_type{});
+      };
+      residual ? with_rows(std::true_type{}) : with_rows(std::false_type{});
     };
     // A pack's words are whole blocks: four elements at least.
     constexpr int kWidth = kPack<T> < 4 ? 4 : kPack<T>;

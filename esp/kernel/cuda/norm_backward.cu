@@ -179,6 +179,7 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
       for (int k = 0; k < N; ++k) total[k] += widen(to.at[k]);
     }
   }
+  cudaTriggerProgrammaticLaunchCompletion();  // add_blocks may be put in place meanwhile
   if (!mine) return;
   A* const to = a.sums + int64_t{blockIdx.x} * 3 * a.dim + c;
   const auto finish = [&](int which, const A(&sum)[N]) {
@@ -205,6 +206,9 @@ template <typename T>
 __global__ void __launch_bounds__(1024) add_blocks(Added<T> to, const Accumulator<T>* sums, int blocks, int64_t dim) {
   using A = Accumulator<T>;
   __shared__ A meet[32][33];
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();  // it was started before what it adds up was there
+#endif
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   A total = 0;
   if (c < dim)
@@ -238,9 +242,17 @@ void walk(const NormGradients& to, Walk<T> a, const device::Stream& stream) {
   ESP_CUDA_LAUNCHED();
   const Added<T> added{static_cast<T*>(to.dgamma), static_cast<T*>(to.dbeta), static_cast<A*>(to.dx_sums),
                        to.add_to_dgamma, to.add_to_dbeta};
-  const dim3 grid(static_cast<unsigned>(ceil_div(a.dim, 32)), a.sum_dx ? 3 : to.dbeta ? 2 : 1);
-  add_blocks<T><<<grid, dim3(32, 32), 0, queue.handle>>>(added, a.sums, static_cast<int>(blocks), a.dim);
-  ESP_CUDA_LAUNCHED();
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(ceil_div(a.dim, 32)), a.sum_dx ? 3 : to.dbeta ? 2 : 1);
+  launch.blockDim = dim3(32, 32);
+  launch.stream = queue.handle;
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  ESP_CUDA_CHECK(cudaLaunchKernelEx(&launch, add_blocks<T>, added, static_cast<const A*>(a.sums),
+                                    static_cast<int>(blocks), a.dim));
 }
 
 }  // namespace

@@ -109,11 +109,11 @@ struct Sgd {
   }
 };
 
-template <typename T, int N>
-Adam<T, N> adam_of(const StepBuffers& b, int64_t first) {
+template <typename T, int N, bool kHalves = false>
+Adam<T, N, kHalves> adam_of(const StepBuffers& b, int64_t first) {
   using A = Accumulator<T>;
-  Adam<T, N> op{};
-  op.master = static_cast<A*>(b.master) + first;
+  Adam<T, N, kHalves> op{};
+  op.master = static_cast<typename Adam<T, N, kHalves>::Master*>(kHalves ? b.lower : b.master) + first;
   op.m = static_cast<A*>(b.m) + first;
   op.v = static_cast<A*>(b.v) + first;
   op.weights = b.weights ? static_cast<T*>(b.weights) + first : nullptr;
@@ -121,17 +121,25 @@ Adam<T, N> adam_of(const StepBuffers& b, int64_t first) {
   return op;
 }
 
+template <typename T, bool kHalves>
+void adam_pass(const StepBuffers& b, const AdamStep& step, cudaStream_t queue) {
+  in_packs<kPack<T>>(b.count, aligned(b.master, b.lower, b.m, b.v, b.weights, b.grad),
+                     [&](auto width, int64_t first, int64_t n) {
+                       auto op = adam_of<T, width(), kHalves>(b, first);
+                       op.rates = rates_of<Accumulator<T>>(step, step.lr, step.grad_scale, step.t);
+                       launch_pass<1>(op, n / width(), queue);
+                     });
+}
+
 }  // namespace
 
 void adam_step(const StepBuffers& b, const AdamStep& step, const device::Stream& stream) {
   ESP_CHECK(step.t >= 1, "step {}", step.t);
+  ESP_CHECK(!b.lower || b.grad_type == DType::bf16, "halves of {}", name_of(b.grad_type));
   with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
-    in_packs<kPack<T>>(b.count, aligned(b.master, b.m, b.v, b.weights, b.grad),
-                       [&](auto width, int64_t first, int64_t n) {
-                         auto op = adam_of<T, width()>(b, first);
-                         op.rates = rates_of<Accumulator<T>>(step, step.lr, step.grad_scale, step.t);
-                         launch_pass<1>(op, n / width(), handle_of(stream));
-                       });
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      if (b.lower) return adam_pass<T, true>(b, step, handle_of(stream));
+    adam_pass<T, false>(b, step, handle_of(stream));
   });
 }
 
@@ -165,6 +173,7 @@ void adam_step_stochastic(const StepBuffers& b, const AdamStep& step, uint64_t s
 }
 
 void sgd_step(const StepBuffers& b, const SgdStep& step, const device::Stream& stream) {
+  ESP_CHECK(!b.lower, "SGD with a master copy in halves on a GPU");
   ESP_CHECK(step.momentum == 0 || b.m, "momentum {} without a buffer for it", step.momentum);
   with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;

@@ -1,6 +1,8 @@
 // Optimizer steps against ref, with numbers from the host and from the device; stochastic rounding by its mean.
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/elementwise.h"
+#include "esp/kernel/halves.h"
 #include "esp/kernel/optimizer_step.h"
 
 namespace esp::kernel {
@@ -62,6 +64,46 @@ TEST_F(StepsOnGpu, Adam) {
           on.expect(s, with_weights, fmt::format("{} {}", name_of(dtype), count));
           captured.expect(s, with_weights, fmt::format("captured {} {}", name_of(dtype), count));
         }
+}
+
+// A master copy in halves goes the way of a whole one, but for numbers half way, which move by their last place.
+TEST_F(StepsOnGpu, AdamOfAMasterCopyInHalves) {
+  for (int64_t count : {5, 4096, 70001})
+    for (int64_t shift : {0, 1})
+      for (bool many : {false, true}) {
+        const std::string where = fmt::format("{} {} {}", count, shift, many);
+        State s(count, DType::bf16);
+        const auto n = static_cast<size_t>(count);
+        std::vector<uint16_t> low(n);
+        cast(s.weights.data(), DType::bf16, s.master.data(), DType::f32, count, {});
+        split_halves(low.data(), static_cast<const float*>(s.master.data()), count, {});
+        join_halves(static_cast<float*>(s.master.data()), s.weights.data(), low.data(), count, {});
+        OnGpu whole(*this, s, shift), halves(*this, s, shift);
+        Copy lower(*this, low.data(), 2 * n, 2 * static_cast<size_t>(shift));
+        StepBuffers in_halves = halves.buffers(true, s);
+        in_halves.master = nullptr;
+        in_halves.lower = static_cast<uint16_t*>(lower.data());
+        for (int64_t t : {7, 8}) {
+          const AdamStep step{.lr = 1e-2, .weight_decay = 0.1, .t = t, .grad_scale = 0.5};
+          adam_step(whole.buffers(true, s), step, stream);
+          if (many)
+            cuda::adam_steps({&in_halves, 1}, {&step, 1}, stream);
+          else
+            adam_step(in_halves, step, stream);
+        }
+        EXPECT_TRUE(lower.fetch(low.data())) << "written outside of an array";
+        Array joined(count, DType::f32);
+        join_halves(static_cast<float*>(joined.data()), halves.weights.fetch().data(), low.data(), count, {});
+        EXPECT_TRUE(halves.m.fetch().same_bits(whole.m.fetch())) << where;
+        EXPECT_TRUE(halves.v.fetch().same_bits(whole.v.fetch())) << where;
+        const Array master = whole.master.fetch();
+        for (int64_t i = 0; i < count; ++i)
+          ASSERT_NEAR(joined[i], master[i], std::abs(master[i]) * 3e-7) << where << " element " << i;
+        const Array rounded = halves.weights.fetch(), expected = whole.weights.fetch();
+        int64_t apart = 0;
+        for (int64_t i = 0; i < count; ++i) apart += rounded[i] != expected[i];
+        EXPECT_LE(apart, count / 10000) << where;
+      }
 }
 
 TEST_F(StepsOnGpu, Sgd) {

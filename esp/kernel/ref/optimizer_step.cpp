@@ -1,12 +1,30 @@
 #include "esp/kernel/optimizer_step.h"
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "esp/kernel/floating.h"
+#include "esp/kernel/halves.h"
 
 namespace esp::kernel::ref {
+namespace {
+
+// f(buffers) with a master copy that is whole.
+template <typename F>
+void with_master(StepBuffers buffers, F&& f) {
+  std::vector<float> master(static_cast<size_t>(buffers.count));
+  join_halves(master.data(), buffers.weights, buffers.lower, buffers.count, {});
+  uint16_t* const lower = std::exchange(buffers.lower, nullptr);
+  buffers.master = master.data();
+  f(buffers);
+  split_halves(lower, master.data(), buffers.count, {});
+}
+
+}  // namespace
 
 void adam_step(const StepBuffers& buffers, const AdamStep& step) {
+  if (buffers.lower) return with_master(buffers, [&](const StepBuffers& whole) { ref::adam_step(whole, step); });
   const double correction1 = 1 - std::pow(step.beta1, static_cast<double>(step.t));
   const double correction2 = 1 - std::pow(step.beta2, static_cast<double>(step.t));
   with_floating(buffers.grad_type, [&]<typename T>(std::type_identity<T>) {
@@ -26,6 +44,7 @@ void adam_step(const StepBuffers& buffers, const AdamStep& step) {
 }
 
 void sgd_step(const StepBuffers& buffers, const SgdStep& step) {
+  if (buffers.lower) return with_master(buffers, [&](const StepBuffers& whole) { ref::sgd_step(whole, step); });
   with_floating(buffers.grad_type, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t i = 0; i < buffers.count; ++i) {

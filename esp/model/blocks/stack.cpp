@@ -25,30 +25,31 @@ const nn::Block& Stack::operator[](int i) const {
 }
 
 Variable Stack::run(int first, int last, nn::Pass& pass, const Variable& x, const nn::BlockInputs& inputs) const {
-  if (pass.recompute == nn::Recompute::full) {
-    Variable y = x;
-    for (int i = first; i < last; ++i) y = run_again((*this)[i], pass, y, inputs);
-    return y;
-  }
-  nn::Stream stream{x, {}};
-  for (int i = first; i < last; ++i) stream = (*this)[i](pass, stream, inputs);
+  const auto limit = static_cast<int>(pass.recompute_layers);
+  const int until = limit < 0 ? last : std::min(last, first + limit);  // blocks before it are recomputed
+  nn::Pass kept = pass;
+  kept.recompute = nn::Recompute::none;
+  Variable y = x;
+  int i = first;
+  if (pass.recompute == nn::Recompute::full)
+    for (; i < until; ++i) y = run_again((*this)[i], kept, y, inputs);
+  nn::Stream stream{y, {}};
+  for (; i < last; ++i) stream = (*this)[i](i < until ? pass : kept, stream, inputs);
   return nn::close(pass, stream);
 }
 
-// Kept: x, and the memory that all blocks share.
-Variable Stack::run_again(const nn::Block& block, nn::Pass& pass, const Variable& x,
+// Kept: x, and the memory that all blocks share. `again` recomputes nothing itself.
+Variable Stack::run_again(const nn::Block& block, const nn::Pass& again, const Variable& x,
                           const nn::BlockInputs& inputs) const {
-  nn::Pass again = pass;
-  again.recompute = nn::Recompute::none;
   if (!inputs.memory.value().defined())
-    return autograd::recompute(*pass.tape, x, [&block, again, inputs](Tape& tape, const Variable& in) {
+    return autograd::recompute(*again.tape, x, [&block, again, inputs](Tape& tape, const Variable& in) {
       nn::Pass inner = again;
       inner.tape = &tape;
       return nn::close(inner, block(inner, {in, {}}, inputs));
     });
   nn::BlockInputs lengths = inputs;
   lengths.memory = {};  // arrives as an input, for its gradient
-  return autograd::recompute(*pass.tape, std::array<Variable, 2>{x, inputs.memory},
+  return autograd::recompute(*again.tape, std::array<Variable, 2>{x, inputs.memory},
                              [&block, again, lengths](Tape& tape, const std::array<Variable, 2>& in) {
                                nn::Pass inner = again;
                                inner.tape = &tape;

@@ -26,7 +26,7 @@ class Stack {
                          const nn::BlockInputs& inputs) const;
 
  private:
-  autograd::Variable run_again(const nn::Block& block, nn::Pass& pass, const autograd::Variable& x,
+  autograd::Variable run_again(const nn::Block& block, const nn::Pass& again, const autograd::Variable& x,
                                const nn::BlockInputs& inputs) const;
 
   std::deque<std::optional<nn::Block>> blocks_;  // empty where they are held elsewhere

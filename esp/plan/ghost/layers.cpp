@@ -14,7 +14,7 @@ struct Stream {
   Variable x, branch;
 };
 
-Stream block(Tape& tape, const Sizes& s, const BlockWeights& w, const Stream& in) {
+Stream block(Tape& tape, const Sizes& s, const BlockWeights& w, const Stream& in, bool keep) {
   Stream stream;
   {
     const Normed n = norm(tape, s, in.x, in.branch, w.norm1, w.norm1_bias);
@@ -23,7 +23,7 @@ Stream block(Tape& tape, const Sizes& s, const BlockWeights& w, const Stream& in
     stream = {n.sum, dropout(tape, s, rows(tape, s, mixed, w.out, w.out_bias))};
   }
   const Normed n = norm(tape, s, stream.x, stream.branch, w.norm2, w.norm2_bias);
-  return {n.sum, dropout(tape, s, perceptron(tape, s, n.y, w))};
+  return {n.sum, dropout(tape, s, perceptron(tape, s, n.y, w, keep))};
 }
 
 Variable close(Tape& tape, const Stream& stream) {
@@ -41,7 +41,7 @@ struct RecomputeNode final : Node {
     inner = std::make_unique<Tape>(tape.account(), tape.holder());
     const Variable in = x.slot >= 0 ? inner->leaf(x.value) : Variable{x.value};
     {
-      const Variable out = close(*inner, block(*inner, s, w, {in, {}}));
+      const Variable out = close(*inner, block(*inner, s, w, {in, {}}, true));
       inner->give_gradient(out.slot, tape.take_gradient(y));
     }
     if (x.slot >= 0)
@@ -61,7 +61,7 @@ Variable run_again(Tape& tape, const Sizes& s, const BlockWeights& w, const Vari
   std::vector<Weight*> noted;
   tape.set_recording(false);
   tape.noting = &noted;
-  Variable y = close(tape, block(tape, s, w, {Variable{x.value}, {}}));
+  Variable y = close(tape, block(tape, s, w, {Variable{x.value}, {}}, true));
   tape.noting = nullptr;
   tape.set_recording(true);
   y = tape.output(y.value);
@@ -140,13 +140,13 @@ Variable stem(Tape& tape, const Sizes& s, const StemWeights& w) {
 }
 
 Variable blocks(Tape& tape, const Sizes& s, const std::vector<BlockWeights>& w, const Variable& x) {
-  if (s.recompute_full) {
-    Variable y = x;
-    for (const BlockWeights& one : w) y = run_again(tape, s, one, y);
-    return y;
-  }
-  Stream stream{x, {}};
-  for (const BlockWeights& one : w) stream = block(tape, s, one, stream);
+  const size_t until = s.recompute_layers < 0 ? w.size() : std::min(w.size(), static_cast<size_t>(s.recompute_layers));
+  Variable y = x;
+  size_t i = 0;
+  if (s.recompute_full)
+    for (; i < until; ++i) y = run_again(tape, s, w[i], y);
+  Stream stream{y, {}};
+  for (; i < w.size(); ++i) stream = block(tape, s, w[i], stream, !s.recompute_selective || i >= until);
   return close(tape, stream);
 }
 

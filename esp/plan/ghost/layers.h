@@ -22,7 +22,8 @@ struct Sizes {
   bool sequence = false, ulysses = false;
   bool layer_norm = true, gated = false, rotary = false, causal = true;
   double dropout = 0;
-  bool recompute_full = false, keep_hidden = true;  // keep_hidden: not under selective recomputation
+  bool recompute_full = false, recompute_selective = false;
+  int64_t recompute_layers = -1;  // of each run of blocks the first so many; −1: all
 
   int64_t rows() const { return batch * tokens; }
   int64_t own_rows() const { return sequence ? rows() / tp : rows(); }

@@ -27,7 +27,8 @@ Normed norm(Tape& tape, const Sizes& s, const Variable& x, const Variable& branc
 // Products with matrices divided over the tensor axis, by columns and by rows; whole ones where there is one holder.
 Variable columns(Tape& tape, const Sizes& s, const Variable& x, int64_t out, Weight* w, Weight* b);
 Variable rows(Tape& tape, const Sizes& s, const Variable& h, Weight* w, Weight* b);
-Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWeights& w);
+// `keep`: the output of the activation is kept for backward.
+Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWeights& w, bool keep);
 
 Variable attention(Tape& tape, const Sizes& s, const Variable& qkv);
 

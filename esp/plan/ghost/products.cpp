@@ -186,7 +186,7 @@ Variable rows(Tape& tape, const Sizes& s, const Variable& h, Weight* w, Weight* 
   return s.tp == 1 ? y : add_bias(tape, y, b);
 }
 
-Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWeights& w) {
+Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWeights& w, bool keep) {
   Weight* b2 = s.tp == 1 ? w.down_bias : nullptr;
   const std::vector<Weight*> all = trained({w.up, w.up_bias, w.down, b2});
   const bool records = tape.wants({&x}, all);
@@ -216,7 +216,7 @@ Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWe
     node->w1 = w.up, node->b1 = w.up_bias, node->w2 = w.down, node->b2 = b2;
     node->weights = all;
     node->pre = std::move(pre);
-    if (s.keep_hidden) node->hidden = std::move(hidden);
+    if (keep) node->hidden = std::move(hidden);
     hidden = {};
     tape.record(std::move(node));
   }
