@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
@@ -34,6 +37,19 @@ void Blas::sgemm(void* c, const void* a, const void* b, int64_t m, int64_t n, in
            static_cast<int>(lda), static_cast<const float*>(b), static_cast<int>(ldb), beta, static_cast<float*>(c),
            static_cast<int>(stride.c_row));
   }
+}
+
+std::string better_blas_core(const std::string& path) {
+  void* const library = std::getenv("OPENBLAS_CORETYPE") ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return "";
+  const auto core_name = reinterpret_cast<char* (*)()>(dlsym(library, "openblas_get_corename"));
+  const std::string_view taken_for = core_name ? core_name() : "";
+  if (taken_for != "Prescott" && taken_for != "Core2") return "";
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return "SkylakeX";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
+#endif
+  return "";
 }
 
 }  // namespace esp::app

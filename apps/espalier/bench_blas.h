@@ -24,4 +24,8 @@ class Blas {
   Dnnl dnnl_ = nullptr;
 };
 
+// OpenBLAS takes a processor that is newer than itself for an ancient one, and is five times slower for it. What its
+// OPENBLAS_CORETYPE had better be; empty where it knows the processor, or somebody has told it.
+std::string better_blas_core(const std::string& path);
+
 }  // namespace esp::app

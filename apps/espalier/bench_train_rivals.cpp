@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/espalier/bench_blas.h"
 #include "apps/espalier/bench_train.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/rivals.h"
@@ -72,6 +73,8 @@ launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& 
     const launch::Environment ours = launch::process_environment();
     const auto path = ours.find("LD_LIBRARY_PATH");
     options.environment["LD_LIBRARY_PATH"] = path == ours.end() ? blas : blas + ":" + path->second;
+    if (const std::string core = better_blas_core(blas + "/libopenblas.so.0"); !core.empty())
+      options.environment["OPENBLAS_CORETYPE"] = core;
   }
   return options;
 }

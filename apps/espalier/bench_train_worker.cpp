@@ -184,6 +184,8 @@ launch::LocalOptions our_products(int threads, const std::string& blas, const Sw
   if (!blas.empty()) arguments.insert(arguments.end(), {"--blas", blas});
   launch::LocalOptions options = ourselves(blas.empty() ? "sgemm" : "openblas", arguments, board);
   options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
+  if (const std::string core = blas.empty() ? "" : better_blas_core(blas); !core.empty())
+    options.environment["OPENBLAS_CORETYPE"] = core;
   return options;
 }
 
