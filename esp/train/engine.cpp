@@ -419,7 +419,8 @@ StepResult Engine::train_step(bool wants_to_stop) {
     throw Error(ExitCode::internal,
                 fmt::format("{}: but sync.update_early has used them; resume a checkpoint, with a lower train.lr",
                             units_not_finite()));
-  std::string why = result.skipped ? units_not_finite() : "";
+  const bool finite = std::isfinite(result.loss);
+  std::string why = result.skipped && finite ? units_not_finite() : "";
   loss_scale_.update(result.skipped);
   const double factor = optim::clip_factor(own_norm, config_.train.clip) / scale;
   for (Holding& holding : holdings_) {
@@ -428,10 +429,8 @@ StepResult Engine::train_step(bool wants_to_stop) {
     for (std::string& note : holding.strategy->take_notes()) result.notes.push_back(std::move(note));
   }
   // Of losses in a row that are not finite the first is looked into, by all ranks: it is the same on all.
-  const bool loss_is_finite = std::isfinite(result.loss);
-  if (lockstep && !loss_is_finite && loss_was_finite_)
-    if (std::string origin = loss_not_finite(batch); !origin.empty() && result.skipped) why = std::move(origin);
-  loss_was_finite_ = loss_is_finite;
+  if (!finite) why = loss_not_finite(batch, lockstep && loss_was_finite_);
+  loss_was_finite_ = finite;
   if (result.skipped) result.notes.push_back(std::move(why));
   result.exposed_ms = exposed_ms();
   ++step_;
@@ -501,16 +500,16 @@ std::string Engine::units_not_finite() {
                      fmt::join(names, " and "), others > 0 ? fmt::format(", then in {} more", others) : "");
 }
 
-std::string Engine::loss_not_finite(const data::Batch* batch) {
+std::string Engine::loss_not_finite(const data::Batch* batch, bool look) {
   FoundNotFinite found = kNotLooked;
-  if (batch)
+  if (look && batch)
     found = micro_batches_->first_not_finite(
         tokens_->of(*batch), rows_of(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true));
   std::vector<FoundNotFinite> all(static_cast<size_t>(standing_.size()), found);
-  if (standing_.ranks) standing_.ranks->all_gather(&found, all.data(), 1, DType::i64);
+  if (look && standing_.ranks) standing_.ranks->all_gather(&found, all.data(), 1, DType::i64);
   const auto first = std::min_element(all.begin(), all.end());
-  const std::string what = describe(*first, *model_, static_cast<int>(first - all.begin()));
-  return what.empty() ? "" : fmt::format("step {}: the loss is not finite: {}; it is skipped", step_ + 1, what);
+  return fmt::format("step {}: the loss is not finite{}; it is skipped", step_ + 1,
+                     describe(*first, *model_, static_cast<int>(first - all.begin())));
 }
 
 double Engine::evaluate(int64_t batches) {

@@ -118,7 +118,7 @@ class Engine {
   double exposed_ms() const;
   double sum_of_squares();
   std::string units_not_finite();
-  std::string loss_not_finite(const data::Batch* batch);
+  std::string loss_not_finite(const data::Batch* batch, bool look);
   sync::Together together();
   double copies_together();
   double mean_of_copies(double own);

@@ -47,10 +47,11 @@ FoundNotFinite first_not_finite(model::Model& model, nn::Pass& pass, const model
 std::string describe(FoundNotFinite found, model::Model& model, int rank) {
   if (found == kNotLooked) return "";
   if (found == kAllFinite)
-    return "computed again every part of it is finite: the machine, not the model, may be at fault (espalier doctor)";
+    return ": computed again every part of it is finite: the machine, not the model, may be at fault (espalier doctor)";
   const std::string& part = model.parameters().units()[static_cast<size_t>(found / 2)].name;
-  return found % 2 == 0 ? fmt::format("values of {} are not (rank {})", part, rank)
-                        : fmt::format("{} is the first whose output is not, of values that are (rank {})", part, rank);
+  return found % 2 == 0
+             ? fmt::format(": values of {} are not (rank {})", part, rank)
+             : fmt::format(": {} is the first whose output is not, of values that are (rank {})", part, rank);
 }
 
 }  // namespace esp::train

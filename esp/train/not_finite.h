@@ -18,7 +18,7 @@ inline constexpr FoundNotFinite kAllFinite = std::numeric_limits<int64_t>::max()
 // The whole model is here. Looks at every part whatever it finds, since others may be taking part in what it runs.
 FoundNotFinite first_not_finite(model::Model& model, nn::Pass& pass, const model::Batch& batch,
                                 const tensor::Context& context);
-// «values of blocks.3 are not (rank 0)», or what else a rank found; empty where nobody looked.
+// «: values of blocks.3 are not (rank 0)», or what else a rank found; empty where nobody looked.
 std::string describe(FoundNotFinite found, model::Model& model, int rank);
 
 }  // namespace esp::train

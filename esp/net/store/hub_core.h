@@ -23,6 +23,7 @@ namespace esp::net {
 
 inline constexpr size_t kMaxStoreBytes = size_t{64} << 20;
 inline constexpr size_t kMaxParked = 1024;  // waiting gets per connection
+inline constexpr size_t kMaxUnheard = 64;   // aborts kept for a rank; the first of a group is what counts
 
 class HubCore {
  public:
@@ -49,7 +50,8 @@ class HubCore {
     Peer peer;
     int store_id = -1, watch_id = -1;
     uint64_t join_request = 0;
-    std::string how;  // lost: how
+    std::string how;                   // lost: how
+    std::vector<std::string> unheard;  // aborts from before its watch was there
   };
   struct Link {
     Hello hello;

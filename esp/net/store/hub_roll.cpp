@@ -1,4 +1,6 @@
 // The roll of ranks and the watch: the half of HubCore that knows who is there.
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "esp/net/store/hub_core.h"
@@ -48,6 +50,8 @@ void HubCore::open_watch(int id) {
   }
   members_[static_cast<size_t>(rank)].watch_id = id;
   // What it would have heard had it been here before.
+  for (const std::string& abort : std::exchange(members_[static_cast<size_t>(rank)].unheard, {}))
+    send(id, Kind::aborted, abort);
   for (size_t other = 0; other < members_.size(); ++other) {
     const Member& member = members_[other];
     if (member.state == State::lost) send(id, Kind::lost, encode_loss({static_cast<int>(other), member.how}));
@@ -119,9 +123,14 @@ void HubCore::tell_watches(Kind kind, std::string_view body, int except) {
 void HubCore::pass_on(const Abort& abort, int from) {
   faulty_ = true;
   std::string body = encode_abort({abort.group, {}, abort.cause});
-  for (int rank : abort.members)
-    if (is_rank(rank) && rank != from && members_[static_cast<size_t>(rank)].watch_id >= 0)
-      send(members_[static_cast<size_t>(rank)].watch_id, Kind::aborted, body);
+  for (int rank : abort.members) {
+    if (!is_rank(rank) || rank == from) continue;
+    Member& member = members_[static_cast<size_t>(rank)];
+    if (member.watch_id >= 0)
+      send(member.watch_id, Kind::aborted, body);
+    else if (member.state == State::present && member.unheard.size() < kMaxUnheard)
+      member.unheard.push_back(body);  // it has joined and its watch is on its way
+  }
 }
 
 void HubCore::put_question(int id, const Ask& ask, int asker) {

@@ -237,6 +237,28 @@ TEST_F(Core, ALateWatchHearsWhatItMissed) {
   EXPECT_EQ(decode_loss(heard[0].body).rank, 2);
 }
 
+// One rank is through and calls off a group while another's watch is still on its way.
+TEST_F(Core, ALateWatchHearsOfAnAbortOnce) {
+  for (int rank = 0; rank < 3; ++rank) {
+    open(rank, Role::store, rank);
+    send(rank, Kind::join, encode_join({rank, 3, {}}));
+  }
+  open(101, Role::watch, 1);
+  for (uint64_t group = 0; group < 2 * kMaxUnheard; ++group)
+    send(101, Kind::abort, encode_abort({group, {0, 1, 2}, CommError(CommError::Kind::mismatch, 2, "sums, gathers")}));
+  open(102, Role::watch, 2);
+  const auto heard = frames(102);
+  ASSERT_EQ(heard.size(), kMaxUnheard) << "so many are kept";
+  for (uint64_t group = 0; group < heard.size(); ++group) {
+    EXPECT_EQ(heard[group].kind, Kind::aborted);
+    EXPECT_EQ(decode_abort(heard[group].body).group, group);
+    EXPECT_STREQ(decode_abort(heard[group].body).cause.what(), "sums, gathers");
+  }
+  EXPECT_TRUE(frames(101).empty()) << "who called it off knows";
+  send(101, Kind::abort, encode_abort({9, {2}, CommError(CommError::Kind::mismatch, 2, "again")}));
+  EXPECT_EQ(frames(102).size(), 1u);
+}
+
 TEST_F(Core, AStrangerOfTheSameRankChangesNothing) {
   join_all(3);
   open(50, Role::store, 1);
