@@ -152,8 +152,8 @@ void RunConfig::check() const {
   want((train.precision != "tf32" && train.precision != "fp8") || run.device != "cpu", "train.precision",
        train.precision, "it is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
   parse_recompute(train.recompute);
-  want(train.recompute_layers >= -1, "train.recompute_layers", train.recompute_layers,
-       "-1 (all) or a number of blocks");
+  want(train.recompute_layers >= -1 && train.recompute_layers <= 10'000, "train.recompute_layers",
+       train.recompute_layers, "-1 (all) or a number of blocks, 10,000 at most");
   find_row("activations", kActivations, train.activations);
   optim::ScheduleOptions schedule;
   schedule.name = train.schedule;

@@ -144,6 +144,7 @@ void adam_step(const StepBuffers& b, const AdamStep& step, const device::Stream&
 }
 
 void adam_step(const StepBuffers& b, const AdamStep& step, const StepScalars* scalars, const device::Stream& stream) {
+  ESP_CHECK(!b.lower, "a master copy in halves with numbers on the device");
   with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
     in_packs<kPack<T>>(
         b.count, aligned(b.master, b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
@@ -158,6 +159,7 @@ void adam_step(const StepBuffers& b, const AdamStep& step, const StepScalars* sc
 void adam_step_stochastic(const StepBuffers& b, const AdamStep& step, uint64_t seed, uint64_t purpose,
                           const device::Stream& stream) {
   ESP_CHECK(step.t >= 1, "step {}", step.t);
+  ESP_CHECK(!b.lower, "rounding by chance needs no master copy, nor the half of one");
   auto run = [&]<typename T>(std::type_identity<T>) {
     in_packs<kPack<T>>(b.count, aligned(b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
       launch_pass<1>(AdamByChance<T, width()>{static_cast<float*>(b.m) + first, static_cast<float*>(b.v) + first,

@@ -25,8 +25,8 @@ const nn::Block& Stack::operator[](int i) const {
 }
 
 Variable Stack::run(int first, int last, nn::Pass& pass, const Variable& x, const nn::BlockInputs& inputs) const {
-  const auto limit = static_cast<int>(pass.recompute_layers);
-  const int until = limit < 0 ? last : std::min(last, first + limit);  // blocks before it are recomputed
+  const int64_t limit = pass.recompute_layers;
+  const int until = limit < 0 || limit > last - first ? last : first + static_cast<int>(limit);  // recomputed before it
   nn::Pass kept = pass;
   kept.recompute = nn::Recompute::none;
   Variable y = x;
