@@ -160,7 +160,7 @@ Finding check_copying() {
           "one copy per hop needs them between ranks: sysctl kernel.yama.ptrace_scope=0, or use registered buffers"};
 }
 
-Finding library(const std::string& name, const std::optional<Seen>& seen, const std::string& advice) {
+Finding library(const std::string& name, const std::optional<SeenLibrary>& seen, const std::string& advice) {
   if (!seen) return {State::absent, name, "not found", advice};
   return {State::good, name, seen->version, ""};
 }

@@ -85,7 +85,7 @@ const Operation kOperations[] = {
      [](int, int chunk) { return column_sum(chunk); }},
 };
 
-struct Seen {
+struct SeenOperation {
   const Operation* it = nullptr;
   Picture before, after, expected;
   uint64_t most_sent = 0;  // of a buffer of kMeasured
@@ -127,8 +127,8 @@ void call_small(comm::Communicator& comm, const Operation& it, Row& row) {
   row = root_only && comm.rank() != 0 ? Row(kRanks, 0) : out;
 }
 
-Seen run(const Operation& it) {
-  Seen seen{&it, {}, {}, {}, 0};
+SeenOperation run(const Operation& it) {
+  SeenOperation seen{&it, {}, {}, {}, 0};
   for (int rank = 0; rank < kRanks; ++rank) {
     seen.before.emplace_back();
     seen.expected.emplace_back();
@@ -158,7 +158,7 @@ Seen run(const Operation& it) {
   return seen;
 }
 
-std::string text_of(const Seen& seen) {
+std::string text_of(const SeenOperation& seen) {
   Cells head = {seen.it->name};
   for (int chunk = 0; chunk < kRanks; ++chunk) head.push_back(fmt::format("before {}", chunk));
   for (int chunk = 0; chunk < kRanks; ++chunk) head.push_back(fmt::format("after {}", chunk));
@@ -190,7 +190,7 @@ std::string cell(double x, double y, int64_t value) {
   return svg;
 }
 
-std::string draw(const std::vector<Seen>& all_seen) {
+std::string draw(const std::vector<SeenOperation>& all_seen) {
   constexpr double kPitch = 32, kWide = 440, kTall = 196, kLeft = 30;
   std::string svg = svg_open(2 * kWide, 60 + kTall * 4);
   svg += svg_text(kLeft, 28, "start", "Eight collectives on four ranks: before and after", "font-weight=\"bold\"");
@@ -241,12 +241,12 @@ struct CollectivesLab {
 };
 
 int run_lab_collectives(const CollectivesLab& o) {
-  std::vector<Seen> all_seen;
+  std::vector<SeenOperation> all_seen;
   Findings findings;
   Json operations = Json::array(), chains = Json::array();
   std::string text = "Four ranks, four chunks: a letter is the rank a value came from, a digit its chunk\n\n";
   for (const Operation& it : kOperations) {
-    const Seen& seen = all_seen.emplace_back(run(it));
+    const SeenOperation& seen = all_seen.emplace_back(run(it));
     text += text_of(seen);
     findings.holds(fmt::format("{}: {}", it.name, it.words), "figure", "by definition", "4 ranks, all chunks",
                    seen.after == seen.expected);

@@ -32,7 +32,7 @@ struct Run {
   std::vector<ExpertLoads> layers;
 };
 
-struct Seen {
+struct SeenRouting {
   std::vector<Run> runs;  // untrained, trained alone, trained with the balance loss
   std::vector<MoeTraining::Drops> alone, balanced;
   std::vector<ExpertTraffic> traffic;
@@ -42,8 +42,8 @@ Run look(const std::string& name, MoeTraining& training) {
   return {name, training.loss(), training.loads()};
 }
 
-Seen measure(const MoeLabOptions& o) {
-  Seen f;
+SeenRouting measure(const MoeLabOptions& o) {
+  SeenRouting f;
   MoeTraining alone(o, 0), balanced(o, o.aux);
   f.runs.push_back(look("untrained", alone));
   alone.train();
@@ -74,7 +74,7 @@ size_t most_uneven(const Run& run) {
   return static_cast<size_t>(std::max_element(run.layers.begin(), run.layers.end(), less) - run.layers.begin());
 }
 
-BarChart loads_chart(const MoeLabOptions& o, const Seen& f) {
+BarChart loads_chart(const MoeLabOptions& o, const SeenRouting& f) {
   const size_t shown = most_uneven(f.runs[1]);
   BarChart chart{fmt::format("Share of the choices of each expert, %, layer {} ({} experts, {} per token)", shown,
                              o.experts, o.chosen),
@@ -92,7 +92,7 @@ BarChart loads_chart(const MoeLabOptions& o, const Seen& f) {
   return chart;
 }
 
-BarChart drops_chart(const Seen& f) {
+BarChart drops_chart(const SeenRouting& f) {
   BarChart chart{"Choices dropped against the capacity factor, %", {"dropped"}, "", {}};
   for (const auto* drops : {&f.alone, &f.balanced})
     for (const MoeTraining::Drops& d : *drops)
@@ -103,7 +103,7 @@ BarChart drops_chart(const Seen& f) {
   return chart;
 }
 
-BarChart traffic_chart(const Seen& f) {
+BarChart traffic_chart(const SeenRouting& f) {
   BarChart chart{"Bytes sent in a layer's all-to-alls, forward and backward, all ranks", {"counted"}, "formula", {}};
   for (const ExpertTraffic& t : f.traffic) {
     if (t.ranks == 1) continue;
@@ -115,7 +115,7 @@ BarChart traffic_chart(const Seen& f) {
   return chart;
 }
 
-std::string tables(const MoeLabOptions& o, const Seen& f) {
+std::string tables(const MoeLabOptions& o, const SeenRouting& f) {
   std::vector<Cells> rows;
   for (const Run& run : f.runs)
     for (size_t l = 0; l < run.layers.size(); ++l) {
@@ -151,7 +151,7 @@ std::string tables(const MoeLabOptions& o, const Seen& f) {
                     rows);
 }
 
-Json report_of(const MoeLabOptions& o, const Seen& f) {
+Json report_of(const MoeLabOptions& o, const SeenRouting& f) {
   Json runs = Json::array(), drops = Json::array(), traffic = Json::array();
   for (const Run& run : f.runs) {
     Json layers = Json::array();
@@ -207,7 +207,7 @@ void check(const MoeLabOptions& o) {
       throw UsageError(fmt::format("--ranks {}: between 1 and 16, and no more than the {} experts", ranks, o.experts));
 }
 
-Findings findings_of(const MoeLabOptions& o, const Seen& f) {
+Findings findings_of(const MoeLabOptions& o, const SeenRouting& f) {
   Findings findings;
   for (const ExpertTraffic& one : f.traffic) {
     const std::string what = fmt::format("{} ranks, {}: bytes of a layer's all-to-alls", one.ranks,
@@ -231,7 +231,7 @@ Findings findings_of(const MoeLabOptions& o, const Seen& f) {
 int run_lab_moe(const MoeLab& options) {
   const MoeLabOptions& o = options.runs;
   check(o);
-  const Seen f = measure(o);
+  const SeenRouting f = measure(o);
   const BarChart loads = loads_chart(o, f), drops = drops_chart(f), traffic = traffic_chart(f);
   const std::string text = fmt::format(
       "A gpt of 2 layers of {} with {} experts of {}, {} per token, trained {} steps of {} × {} tokens, without and "

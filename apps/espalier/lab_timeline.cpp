@@ -10,7 +10,7 @@
 namespace esp::app {
 namespace {
 
-constexpr const char* kShades[] = {"░", "▓", "·"};  // by ActionKind
+constexpr const char* kShadeOfKind[] = {"░", "▓", "·"};  // by ActionKind
 constexpr const char* kKinds[] = {"forward", "backward", "weight gradients"};
 
 std::string row_text(const parallel::StageTimeline& stage, double per_column) {
@@ -21,7 +21,7 @@ std::string row_text(const parallel::StageTimeline& stage, double per_column) {
     const size_t end = column(timed.end);
     for (const char c : std::to_string(timed.action.micro_batch))
       if (cells.size() < end) cells.emplace_back(1, c);
-    while (cells.size() < end) cells.emplace_back(kShades[static_cast<size_t>(timed.action.kind)]);
+    while (cells.size() < end) cells.emplace_back(kShadeOfKind[static_cast<size_t>(timed.action.kind)]);
   }
   std::string text;
   for (const std::string& cell : cells) text += cell;
@@ -57,7 +57,8 @@ std::string timeline_text(const TimelinePicture& picture, int columns) {
 
 std::string timeline_key() {
   std::string text = " ";
-  for (size_t kind = 0; kind < std::size(kKinds); ++kind) text += fmt::format(" {} {} ", kShades[kind], kKinds[kind]);
+  for (size_t kind = 0; kind < std::size(kKinds); ++kind)
+    text += fmt::format(" {} {} ", kShadeOfKind[kind], kKinds[kind]);
   return text + " digits: the micro-batch\n";
 }
 

@@ -27,17 +27,17 @@ Function symbol(const Library& library, const char* name) {
 }
 
 // MPI allows this one call before MPI_Init.
-std::optional<Seen> see_mpi(const char* name, const char* file) {
+std::optional<SeenLibrary> see_mpi(const char* name, const char* file) {
   Library library = open_library(file);
   if (!library) return std::nullopt;
   auto version = symbol<int (*)(char*, int*)>(library, "MPI_Get_library_version");
   std::string text(8192, '\0');
   int length = 0;
-  if (!version || version(text.data(), &length) != 0) return Seen{name, file};
+  if (!version || version(text.data(), &length) != 0) return SeenLibrary{name, file};
   text.resize(static_cast<size_t>(length));
   // Both libraries' own destructors expect to stay loaded.
   library.release();
-  return Seen{name, text.substr(0, text.find_first_of(",\n"))};
+  return SeenLibrary{name, text.substr(0, text.find_first_of(",\n"))};
 }
 
 }  // namespace
@@ -53,10 +53,10 @@ std::vector<std::string> cpu_features() {
   return features;
 }
 
-std::optional<Seen> see_open_mpi() {
+std::optional<SeenLibrary> see_open_mpi() {
   return see_mpi("Open MPI", "libmpi.so.40");
 }
-std::optional<Seen> see_mpich() {
+std::optional<SeenLibrary> see_mpich() {
   auto seen = see_mpi("MPICH", "libmpich.so.12");
   if (seen)
     if (size_t at = seen->version.find("MPICH Version"); at != std::string::npos) {
@@ -68,13 +68,13 @@ std::optional<Seen> see_mpich() {
   return seen;
 }
 
-std::optional<Seen> see_nccl() {
+std::optional<SeenLibrary> see_nccl() {
   Library library = open_library("libnccl.so.2");
   if (!library) return std::nullopt;
   auto get = symbol<int (*)(int*)>(library, "ncclGetVersion");
   int version = 0;
-  if (!get || get(&version) != 0) return Seen{"NCCL", "libnccl.so.2"};
-  return Seen{"NCCL", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+  if (!get || get(&version) != 0) return SeenLibrary{"NCCL", "libnccl.so.2"};
+  return SeenLibrary{"NCCL", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
 }
 
 std::optional<Cuda> see_cuda() {

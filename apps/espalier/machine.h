@@ -10,14 +10,14 @@
 namespace esp::app {
 
 // A library that may be there; `version` is what it says of itself.
-struct Seen {
+struct SeenLibrary {
   std::string name, version;
 };
 
 std::vector<std::string> cpu_features();  // of those we have kernels for
-std::optional<Seen> see_open_mpi();
-std::optional<Seen> see_mpich();
-std::optional<Seen> see_nccl();
+std::optional<SeenLibrary> see_open_mpi();
+std::optional<SeenLibrary> see_mpich();
+std::optional<SeenLibrary> see_nccl();
 struct Cuda {
   std::string driver;             // "13.0"
   std::vector<std::string> gpus;  // names

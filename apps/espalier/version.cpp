@@ -13,7 +13,9 @@ std::string version_number() {
 }
 
 std::string version_text() {
-  auto seen = [](const std::optional<Seen>& library) { return library ? library->version : std::string("not found"); };
+  auto seen = [](const std::optional<SeenLibrary>& library) {
+    return library ? library->version : std::string("not found");
+  };
   std::optional<Cuda> cuda = see_cuda();
   std::string text = fmt::format("espalier {} ({}, {}, {})\n", ESP_VERSION, ESP_GIT_ID, ESP_COMPILER, ESP_BUILD_TYPE);
   text += fmt::format("CPU: {}\n", fmt::join(cpu_features(), " "));
