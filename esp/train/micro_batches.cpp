@@ -36,6 +36,10 @@ MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const 
   return one;
 }
 
+MicroBatch searched_micro_batch(const MicroBatchSetup& setup, const Placed& batch, const Rows& rows, int64_t index) {
+  return micro_batch(setup, batch, rows, index, setup.config->model.dropout > 0);
+}
+
 void begin_pass(const MicroBatchSetup& setup, const sync::Pass& pass) {
   for (sync::Strategy* strategy : setup.strategies) strategy->begin_pass(pass);
   for (parallel::PartialGradients* partial : setup.partial)
@@ -63,18 +67,19 @@ class OneAfterAnother final : public MicroBatches {
   }
 
   FoundNotFinite first_not_finite(const data::Batch& batch, const Rows& rows) override {
-    FoundNotFinite found = kAllFinite;
+    NotFiniteSearch search(*setup_.model, setup_.context);
     batch_.put(batch);
     for (int64_t index = 0; index < rows.num_passes; ++index) {
-      // What is dropped is dropped again; otherwise nothing of a training pass is wanted.
-      MicroBatch one = micro_batch(setup_, batch_, rows, index, setup_.config->model.dropout > 0);
+      MicroBatch one = searched_micro_batch(setup_, batch_, rows, index);
       one.pass.tape = &tape_;
       begin_pass(setup_, {.training = false, .last = true});
-      found = std::min(found, train::first_not_finite(*setup_.model, one.pass, one.rows, setup_.context));
+      model::State state;
+      for (const Piece& piece : setup_.pieces) state = search.through(piece, one.pass, one.rows, state);
+      state = {};
       tape_.clear();
       end_pass(setup_);
     }
-    return found;
+    return search.found();
   }
 
  private:

@@ -32,8 +32,8 @@ class MicroBatches {
   virtual ~MicroBatches() = default;
   // The sum of the losses of the targets held, gradients multiplied by `scale`; zero where the head is elsewhere.
   virtual double run(const data::Batch& batch, const Rows& rows, bool training, double scale) = 0;
-  // After a run that trained, with the values it had: where the loss ceased to be finite. Stages cannot tell.
-  virtual FoundNotFinite first_not_finite(const data::Batch&, const Rows&) { return kNotLooked; }
+  // After a run that trained, with the values it had: where the loss ceased to be finite, among the parts held here.
+  virtual FoundNotFinite first_not_finite(const data::Batch& batch, const Rows& rows) = 0;
   virtual double exposed_ms() const { return 0; }  // waited for other stages, since forget_times
   virtual void forget_times() {}
   // Communicators of its own, for reports.

@@ -1,6 +1,7 @@
 #include "esp/train/pipelined.h"
 
 #include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -46,6 +47,19 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
     double sum = 0;
     for (const double loss : losses_) sum += loss;
     return sum;
+  }
+  FoundNotFinite first_not_finite(const data::Batch& batch, const Rows& rows) override {
+    search_.emplace(*setup_.model, setup_.context);
+    micro_batches_.clear();
+    batch_.put(batch);
+    for (int64_t index = 0; index < rows.num_passes; ++index)
+      micro_batches_.push_back(searched_micro_batch(setup_, batch_, rows, index));
+    begin_pass(setup_, {.training = false, .last = true});
+    runner_.run(plan_for(static_cast<int>(rows.num_passes), false));
+    end_pass(setup_);
+    const FoundNotFinite found = search_->found();
+    search_.reset();
+    return found;
   }
   double exposed_ms() const override { return runner_.exposed_ms() + tied_ms_; }
   void forget_times() override {
@@ -137,6 +151,10 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
     one.pass.tape = &tape;
     model::Model& model = *setup_.model;
     model::State state{input.x, input.memory};
+    if (search_) {
+      state = search_->through(piece, one.pass, one.rows, state);
+      return {{state.x, state.memory}, {}};
+    }
     if (piece.stem) {
       model::check_inputs(model.config(), one.rows);
       state = model.stem(one.pass, one.rows);
@@ -160,6 +178,7 @@ class Pipelined final : public MicroBatches, private parallel::Stage {
   std::array<StagePlan, 2> plans_;  // of evaluation, of training
   std::vector<MicroBatch> micro_batches_;
   std::vector<double> losses_;
+  std::optional<NotFiniteSearch> search_;  // while one is under way
   double scale_ = 1, tied_ms_ = 0;
 };
 

@@ -14,6 +14,8 @@ struct MicroBatch {
 };
 MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const Rows& rows, int64_t index,
                        bool training);
+// As it was when it trained: what was dropped is dropped again. Nothing else of a training pass is wanted.
+MicroBatch searched_micro_batch(const MicroBatchSetup& setup, const Placed& batch, const Rows& rows, int64_t index);
 
 std::unique_ptr<MicroBatches> make_pipelined(const MicroBatchSetup& setup);
 

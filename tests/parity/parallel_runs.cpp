@@ -164,6 +164,7 @@ Trained train_layout(const LayoutRun& run) {
     }
     trained.losses.push_back(said[0][step].loss);
     trained.norms.push_back(said[0][step].grad_norm);
+    trained.notes.insert(trained.notes.end(), said[0][step].notes.begin(), said[0][step].notes.end());
   }
   return trained;
 }
