@@ -16,10 +16,10 @@
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/rivals.h"
-#include "apps/espalier/temporary_folder.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
+#include "esp/obs/temporary_folder.h"
 
 namespace esp::app {
 namespace {
@@ -212,7 +212,7 @@ class Report {
 };
 
 void compare_world(const CommBench& bench, int ranks, const std::vector<const RivalRow*>& rows, Report& report) {
-  TemporaryFolder folder;
+  obs::TemporaryFolder folder;
   Switchboard board;
   Deadline start = Deadline::after(std::chrono::seconds(120));
   OurJob ours = start_ours(bench, ranks, board, start);

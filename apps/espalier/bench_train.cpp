@@ -17,7 +17,6 @@
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
-#include "apps/espalier/temporary_folder.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
@@ -26,6 +25,7 @@
 #include "esp/model/counts.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
 #include "esp/sync/strategy.h"
 
 namespace esp::app {
@@ -158,7 +158,7 @@ void check(const TrainBench& bench) {
 
 int run_bench_train(const TrainBench& bench) {
   check(bench);
-  const TemporaryFolder folder;
+  const obs::TemporaryFolder folder;
   if (!bench.layouts.empty()) return run_bench_layouts(bench, folder.path());
   Json rows = Json::array();
   std::string markdown;

@@ -59,16 +59,20 @@ Finding check_features() {
 }
 
 Finding check_caches(const device::Topology& topology) {
-  if (topology.l1d_bytes == 0) return {State::absent, "caches", "the kernel does not say", ""};
+  if (topology.l1d_bytes == 0)
+    return {State::absent, "caches", "the kernel does not say", "a last cache of 16 MiB is assumed"};
   return {State::good, "caches",
           fmt::format("L1 {}, L2 {}, L3 {}", human_bytes(topology.l1d_bytes), human_bytes(topology.l2_bytes),
                       human_bytes(topology.l3_bytes)),
           ""};
 }
 
-Finding check_handover() {
+Finding check_handover(const device::Topology& topology) {
+  if (topology.cores.size() < 2)
+    return {State::absent, "core hand-over", "there is one core", "only of interest with two and more"};
   CoreState state = probe_cores();
-  if (!state.known) return {State::absent, "core hand-over", "needs two cores", ""};
+  if (!state.known)
+    return {State::care, "core hand-over", "the cores had no time for it", "other programs fill them: try again later"};
   return {state.near ? State::good : State::care, "core hand-over",
           fmt::format("{:.0f} ns, {}", state.ns, state.name()),
           state.near ? "" : "cores are far apart now (another socket or a shared host): small exchanges are slower"};
@@ -131,7 +135,8 @@ Finding check_loopback() {
 
 Finding check_congestion() {
   std::string now = first_line("/proc/sys/net/ipv4/tcp_congestion_control");
-  if (now.empty()) return {State::absent, "congestion control", "the kernel does not say", ""};
+  if (now.empty())
+    return {State::absent, "congestion control", "the kernel does not say", "sockets keep what it chose"};
   if (now != "bbr") return {State::good, "congestion control", now, ""};
   net::Socket probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   bool settable = ::setsockopt(probe.fd(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0;
@@ -198,8 +203,8 @@ void check_accelerators(std::vector<Finding>& findings) {
 std::vector<Finding> examine() {
   device::Topology topology = device::read_topology();
   std::vector<Finding> findings = {
-      check_cores(topology), check_features(), check_caches(topology), check_handover(), check_memory(topology),
-      check_shared_memory(), check_loopback(), check_congestion(),     check_limits(),   check_copying()};
+      check_cores(topology), check_features(), check_caches(topology), check_handover(topology), check_memory(topology),
+      check_shared_memory(), check_loopback(), check_congestion(),     check_limits(),           check_copying()};
   std::vector<std::string_view> names;
   for (const net::TransportRow& row : net::transports()) names.push_back(row.name);
   findings.push_back(

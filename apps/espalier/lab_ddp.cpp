@@ -16,11 +16,11 @@
 #include "apps/espalier/lab_bars.h"
 #include "apps/espalier/lab_output.h"
 #include "apps/espalier/machine.h"
-#include "apps/espalier/temporary_folder.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/model/model.h"
+#include "esp/obs/temporary_folder.h"
 #include "esp/sync/strategy.h"
 
 namespace esp::app {
@@ -69,7 +69,7 @@ void note_round(Point& point, const Contender& contender) {
 }
 
 std::vector<Point> measure(const DdpLab& options) {
-  const TemporaryFolder folder;
+  const obs::TemporaryFolder folder;
   const TrainCase largest = case_of(options, options.ranks.back(), "");
   const std::string tokens = write_tokens(folder.path(), largest.model, largest.tokens_per_step());
   Switchboard board;

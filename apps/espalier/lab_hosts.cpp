@@ -19,12 +19,12 @@
 #include "apps/espalier/lab_output.h"
 #include "apps/espalier/lab_table.h"
 #include "apps/espalier/output_file.h"
-#include "apps/espalier/temporary_folder.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/base/json.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/simulate.h"
+#include "esp/obs/temporary_folder.h"
 
 namespace esp::app {
 namespace {
@@ -69,7 +69,7 @@ std::string random_hex() {
 }
 
 void measure(const HostsLab& o, const ShapedHosts& hosts, std::vector<Crossed>& rows) {
-  const TemporaryFolder folder;
+  const obs::TemporaryFolder folder;
   const std::string secret = folder.path() + "/secret";
   write_file(secret, random_hex());
   std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/espalier/temporary_folder.h"
+#include "esp/obs/temporary_folder.h"
 
 namespace esp::app {
 
@@ -48,7 +48,7 @@ class LabTrainer {
   Trained run(const std::string& name, int nproc, const std::vector<std::string>& settings);
 
  private:
-  TemporaryFolder folder_;
+  obs::TemporaryFolder folder_;
   std::string tokens_;
 };
 

@@ -16,12 +16,12 @@
 #include "apps/espalier/lab_bars.h"
 #include "apps/espalier/lab_output.h"
 #include "apps/espalier/machine.h"
-#include "apps/espalier/temporary_folder.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/device/memory.h"
 #include "esp/model/counts.h"
 #include "esp/model/model.h"
+#include "esp/obs/temporary_folder.h"
 
 namespace esp::app {
 namespace {
@@ -153,7 +153,7 @@ TrainCase case_of(const ZeroLab& options, const Stage& stage) {
 
 // One stage after the other, each with processes of its own: a rank's memory is then that stage's alone.
 std::vector<Measured> measure(const ZeroLab& options) {
-  const TemporaryFolder folder;
+  const obs::TemporaryFolder folder;
   std::vector<Measured> all;
   for (const Stage& stage : kStages) {
     TrainCase it = case_of(options, stage);

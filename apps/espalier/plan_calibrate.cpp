@@ -15,7 +15,6 @@
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/plan.h"
-#include "apps/espalier/temporary_folder.h"
 #include "esp/base/clock.h"
 #include "esp/base/error.h"
 #include "esp/base/json.h"
@@ -23,6 +22,7 @@
 #include "esp/launch/spawn.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
 #include "esp/plan/catalog.h"
 #include "esp/plan/own_rates.h"
 #include "esp/plan/own_time.h"
@@ -178,7 +178,7 @@ int run_calibrate(const Calibrate& o) {
   const auto say = [&](const char* what) {
     fmt::print(stderr, "{:5.1f} s  {}\n", static_cast<double>(now_ns() - begun) * 1e-9, what);
   };
-  const TemporaryFolder folder;
+  const obs::TemporaryFolder folder;
   plan::Cluster cluster;
   cluster.name = o.name;
   const int cores = usable_cores();

@@ -1,20 +1,21 @@
-// For tests: a folder that is gone with its owner.
+// A folder for the files of a test, a benchmark or an experiment, gone with its owner.
 #pragma once
 
 #include <stdlib.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 
-#include "esp/base/check.h"
+#include "esp/base/error.h"
 
 namespace esp::obs {
 
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "espalier-test-XXXXXX").string();
-    ESP_CHECK(mkdtemp(pattern.data()), "cannot make {}", pattern);
+    std::string pattern = (std::filesystem::temp_directory_path() / "espalier-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) throw IoError("cannot make a temporary folder: " + errno_text(errno));
     path_ = pattern;
   }
   ~TemporaryFolder() {
