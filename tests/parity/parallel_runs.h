@@ -21,7 +21,7 @@ struct Gathered {
 struct Trained {
   std::vector<double> losses, norms;
   std::vector<std::string> notes;  // rank 0's
-  double evaluated = 0;  // on held-out data, after the last step; NaN: there is none
+  double evaluated = 0;            // on held-out data, after the last step; NaN: there is none
   std::map<std::string, Gathered> parameters;
 };
 
