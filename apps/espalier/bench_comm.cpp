@@ -2,11 +2,14 @@
 #include "apps/espalier/bench_comm.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/espalier/bench_joined.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/link.h"
@@ -28,7 +31,8 @@ constexpr std::string_view kWhatIsTimed =
     "A sample is -m calls back to back after a barrier, divided by -m; the barrier is not timed. Each sample\n"
     "counts as its slowest rank. `time` is the median of the -n samples, `p99` their 99th percentile.\n"
     "%link: busbw over what the link does in the same run (memcpy of that size by all ranks at once for\n"
-    "shared memory, a raw TCP ring for tcp). Exit code 1 when any element is wrong.";
+    "shared memory, a raw TCP ring for tcp). Exit code 1 when any element is wrong.\n"
+    "Started by a launcher (espalier launch, torchrun, mpirun, srun) its ranks are measured, on all their hosts.";
 
 template <typename Value>
 constexpr bool type_is_number = !std::is_same_v<Value, std::string>;
@@ -44,8 +48,8 @@ bool has_in_place(const std::string& op) {
   return op == "all_reduce" || op == "all_gather" || op == "reduce_scatter" || op == "broadcast";
 }
 
-void print_header(const CommBench& bench, const OurJob& job) {
-  int ranks = job.ranks->num_ranks();
+void print_header(const CommBench& bench, const BenchRanks& job) {
+  int ranks = job.num_ranks();
   CoreState state = probe_cores();
   fmt::print(
       "# ranks {} transport {} algo {} minBytes {} maxBytes {} step: {} warmup iters: {} iters: {} agg iters: {} "
@@ -56,8 +60,11 @@ void print_header(const CommBench& bench, const OurJob& job) {
       bench.warmup, bench.iterations, bench.batch ? std::to_string(bench.batch) : "by size", bench.check,
       bench.registered ? 1 : 0);
   fmt::print("#\n# Using {} cores, hand-over {} ({:.0f} ns)\n", usable_cores(), state.name(), state.ns);
-  for (int rank = 0; rank < ranks; ++rank)
-    fmt::print("#  Rank {:2} Pid {:>7}\n", rank, job.ranks->hello(rank).at("pid"));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const bench::Words& said = job.hello(rank);
+    const auto host = said.find("host");
+    fmt::print("#  Rank {:2} Pid {:>7}{}\n", rank, said.at("pid"), host == said.end() ? "" : " on " + host->second);
+  }
   std::fflush(stdout);  // also into a pipe: the first size may take long
 }
 
@@ -108,8 +115,9 @@ CommRow row_of(const bench::Request& request, int ranks, const Answer& answer) {
   return row;
 }
 
-void run_size(const CommBench& bench, bench::Request request, OurJob& job, Link& link, Printed& printed) {
-  int ranks = job.ranks->num_ranks();
+// `link`: null where the ranks are not all on this machine, whose links alone can be measured from here.
+void run_size(const CommBench& bench, bench::Request request, BenchRanks& job, Link* link, Printed& printed) {
+  int ranks = job.num_ranks();
   request.batch = batch_for(bench, request.bytes);
   bench::Layout layout = bench::layout_of(request, ranks);
   bool reduces = request.op == "all_reduce" || request.op == "reduce" || request.op == "reduce_scatter";
@@ -125,7 +133,7 @@ void run_size(const CommBench& bench, bench::Request request, OurJob& job, Link&
       continue;
     }
     request.inplace = in_place;
-    Answer answer = job.ranks->ask(request, Deadline::after(std::chrono::seconds(300)));
+    Answer answer = job.ask(request, Deadline::after(std::chrono::seconds(300)));
     CommRow row = row_of(request, ranks, answer);
     line += fmt::format("{:>9}{:>8.2f}{:>8.2f}{:>7}", three_digits(row.median_us), row.algbw_gbs, row.busbw_gbs,
                         bench.check ? std::to_string(answer.wrong) : "N/A");
@@ -134,17 +142,18 @@ void run_size(const CommBench& bench, bench::Request request, OurJob& job, Link&
     ++printed.busbw_count;
     if (!in_place) out_of_place = row;
   }
-  double able = link.gbs(out_of_place.transport, std::max<size_t>(1, layout.count * layout.element));
-  fmt::print("{}{:>9}{:>6.0f}%\n", line, three_digits(out_of_place.p99_us), 100 * out_of_place.busbw_gbs / able);
+  std::string of_link = "N/A";
+  if (link) {
+    const double able = link->gbs(out_of_place.transport, std::max<size_t>(1, layout.count * layout.element));
+    of_link = fmt::format("{:.0f}%", 100 * out_of_place.busbw_gbs / able);
+  }
+  fmt::print("{}{:>9}{:>7}\n", line, three_digits(out_of_place.p99_us), of_link);
   std::fflush(stdout);
   printed.rows.push_back(out_of_place);
 }
 
-void run_world(const CommBench& bench, int ranks, Printed& printed) {
-  Switchboard board;
-  OurJob job = start_ours(bench, ranks, board, Deadline::after(std::chrono::seconds(60)));
+void run_table(const CommBench& bench, BenchRanks& job, Link* link, Printed& printed) {
   print_header(bench, job);
-  Link link(ranks);
   for (const std::string& op : bench.ops) {
     print_columns(op);
     for (const std::string& dtype : bench.dtypes)
@@ -157,6 +166,13 @@ void run_world(const CommBench& bench, int ranks, Printed& printed) {
           run_size(bench, request, job, link, printed);
         }
   }
+}
+
+void run_world(const CommBench& bench, int ranks, Printed& printed) {
+  Switchboard board;
+  const OurJob job = start_ours(bench, ranks, board, Deadline::after(std::chrono::seconds(60)));
+  Link link(ranks);
+  run_table(bench, *job.ranks, &link, printed);
 }
 
 int print_startup(const CommBench& bench) {
@@ -227,14 +243,7 @@ void add_list(const Arguments& app, const std::string& name, std::vector<Value>&
       .type_name(type);
 }
 
-int run_bench_comm(const CommBench& asked) {
-  CommBench bench = asked;
-  check_names(bench);
-  sweep(bench);  // a wrong size is told before anything starts
-  if (bench.startup) return print_startup(bench);
-  if (!bench.peers.empty()) return run_comparison(bench);
-  Printed printed;
-  for (int ranks : bench.nproc) run_world(bench, ranks, printed);
+int finish(const CommBench& bench, const Printed& printed) {
   Style style(stdout);
   fmt::print("# Out of bounds values : {} {}\n", printed.wrong, printed.wrong ? style.red("FAILED") : "OK");
   fmt::print("# Avg bus bandwidth    : {:g}\n#\n", printed.busbw_count ? printed.busbw_sum / printed.busbw_count : 0);
@@ -249,6 +258,39 @@ int run_bench_comm(const CommBench& asked) {
     write_file(bench.csv, out);
   }
   return static_cast<int>(printed.wrong ? ExitCode::internal : ExitCode::done);
+}
+
+// Rank 0 prints and writes; the others go along.
+int run_joined(CommBench bench, const launch::Environment& environment, const launch::Placement& place) {
+  if (!bench.nproc.empty() && bench.nproc != std::vector<int>{place.size})
+    throw UsageError(
+        fmt::format("--nproc starts ranks on this machine, and a launcher has started {}: leave it out", place.size));
+  if (bench.startup || !bench.peers.empty())
+    throw UsageError("--startup and --peers start ranks of their own: run them without a launcher");
+  bench.nproc = {place.size};
+  check_names(bench);
+  sweep(bench);
+  JoinedRanks ranks(environment, bench);
+  const bool speaks = ranks.rank() == 0;
+  if (!speaks && !std::freopen("/dev/null", "w", stdout)) throw IoError("/dev/null: " + errno_text(errno));
+  Printed printed;
+  run_table(bench, ranks, nullptr, printed);
+  if (!speaks) bench.json = bench.csv = "";
+  return finish(bench, printed);
+}
+
+int run_bench_comm(const CommBench& asked) {
+  const launch::Environment environment = launch::process_environment();
+  const launch::Placement place = launch::read_environment(environment);
+  if (place.launcher != "none" && place.size > 1) return run_joined(asked, environment, place);
+  CommBench bench = asked;
+  check_names(bench);
+  sweep(bench);  // a wrong size is told before anything starts
+  if (bench.startup) return print_startup(bench);
+  if (!bench.peers.empty()) return run_comparison(bench);
+  Printed printed;
+  for (int ranks : bench.nproc) run_world(bench, ranks, printed);
+  return finish(bench, printed);
 }
 
 }  // namespace
@@ -283,7 +325,7 @@ void define_bench_comm(const Arguments& app, Chosen& chosen) {
   app.add_option("-r,--root", o->root, "root of broadcast, reduce, gather, scatter [0]").type_name("RANK");
   app.add_option("-t,--nthreads", o->threads, "with -g: ranks when --nproc is not given [1]").type_name("N");
   app.add_option("-g,--ngpus", o->devices, "with -t: ranks when --nproc is not given [1]").type_name("N");
-  app.add_option("--transport", o->transport, "what carries it [auto]").type_name("auto|shm|tcp");
+  app.add_option("--transport", o->transport, "what carries it [auto]").type_name("auto|shm|tcp|mpi");
   app.add_option("--algo", o->algorithm, "algorithm, or fused [auto]").type_name("NAME");
   add_list(app, "--shape", o->shape, "grid for torus and hierarchical, fastest first: 2x4", "AxB");
   app.add_flag("--registered", o->registered, "buffers that the communicator hands out");

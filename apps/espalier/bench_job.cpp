@@ -112,7 +112,7 @@ void BenchJob::lost(int rank, const std::string& how) {
   throw CommError(CommError::Kind::lost, rank, text);
 }
 
-std::vector<BenchJob::Reply> BenchJob::exchange(const std::string& line, Deadline deadline) {
+std::vector<Reply> BenchJob::exchange(const std::string& line, Deadline deadline) {
   for (size_t rank = 0; rank < callers_.size(); ++rank)
     if (!callers_[rank].channel->write_line(line)) lost(static_cast<int>(rank), "is gone");
   std::vector<Reply> replies(callers_.size());
@@ -127,7 +127,10 @@ std::vector<BenchJob::Reply> BenchJob::exchange(const std::string& line, Deadlin
 }
 
 Answer BenchJob::ask(const bench::Request& request, Deadline deadline) {
-  std::vector<Reply> replies = exchange(bench::to_line(request), deadline);
+  return answer_of(label_, request, exchange(bench::to_line(request), deadline));
+}
+
+Answer answer_of(const std::string& label, const bench::Request& request, std::vector<Reply> replies) {
   Answer answer;
   std::string failed;
   for (size_t rank = 0; rank < replies.size(); ++rank) {
@@ -144,7 +147,7 @@ Answer BenchJob::ask(const bench::Request& request, Deadline deadline) {
   }
   if (!failed.empty())
     throw CommError(CommError::Kind::aborted, -1,
-                    fmt::format("{}: {} of {} bytes: {}", label_, request.op, request.bytes, failed));
+                    fmt::format("{}: {} of {} bytes: {}", label, request.op, request.bytes, failed));
   return answer;
 }
 

@@ -42,26 +42,39 @@ struct Answer {
   std::vector<bench::Words> words;  // by rank
 };
 
-class BenchJob {
+// What a rank answered: "done", "no" or "failed".
+struct Reply {
+  std::string verb;
+  bench::Words words;
+};
+// The answers of all ranks, by rank, as one. CommError: one failed.
+Answer answer_of(const std::string& label, const bench::Request& request, std::vector<Reply> replies);
+
+// Ranks of one library that run what they are asked.
+class BenchRanks {
+ public:
+  virtual ~BenchRanks() = default;
+  virtual int num_ranks() const = 0;
+  virtual const bench::Words& hello(int rank) const = 0;  // pid, and host where it is not this one
+  // Throws CommError when a rank failed, ended or stayed silent beyond the deadline.
+  virtual Answer ask(const bench::Request& request, Deadline deadline) = 0;
+};
+
+class BenchJob final : public BenchRanks {
  public:
   // Waits until all ranks of `label` have called. `job` is one process that stands for all (mpirun), or the ranks.
   BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, Switchboard& board,
            Deadline deadline);
-  ~BenchJob();
+  ~BenchJob() override;
 
   const std::string& label() const { return label_; }
-  int num_ranks() const { return static_cast<int>(callers_.size()); }
-  const bench::Words& hello(int rank) const { return callers_[static_cast<size_t>(rank)].hello; }
+  int num_ranks() const override { return static_cast<int>(callers_.size()); }
+  const bench::Words& hello(int rank) const override { return callers_[static_cast<size_t>(rank)].hello; }
   launch::LocalJob& processes() { return *job_; }
 
-  struct Reply {
-    std::string verb;
-    bench::Words words;
-  };
   // One line to every rank and one back, by rank. Throws CommError when one ended or stayed silent beyond the deadline.
   std::vector<Reply> exchange(const std::string& line, Deadline deadline);
-  // The same for a collective; also throws when a rank failed.
-  Answer ask(const bench::Request& request, Deadline deadline);
+  Answer ask(const bench::Request& request, Deadline deadline) override;
 
  private:
   [[noreturn]] void lost(int rank, const std::string& how);

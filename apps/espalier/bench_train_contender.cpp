@@ -52,7 +52,7 @@ Contender start_contender(const std::string& label, const TrainCase& it, const l
 std::vector<double> ask_steps(Contender& contender, int steps) {
   // Ten minutes for what takes seconds: only something that hangs gets there.
   const Deadline deadline = Deadline::after(std::chrono::minutes(10));
-  std::vector<BenchJob::Reply> replies = contender.job->exchange(fmt::format("run steps={}", steps), deadline);
+  std::vector<Reply> replies = contender.job->exchange(fmt::format("run steps={}", steps), deadline);
   std::vector<double> seconds(static_cast<size_t>(steps));
   contender.answer.clear();
   for (size_t rank = 0; rank < replies.size(); ++rank) {

@@ -14,7 +14,7 @@ constexpr Duration kWord = std::chrono::seconds(25);
 
 Joined::Joined(const launch::Environment& environment, comm::CommOptions communicating,
                comm::StallWatch::Listener listener)
-    : meeting_(launch::join_options(environment)),
+    : meeting_(launch::join_options(environment, communicating.transport == "mpi")),
       communicating_(std::move(communicating)),
       control_(launch::Control::from(environment)),
       listener_(std::move(listener)) {

@@ -139,7 +139,8 @@ void define_launch(const Arguments& app, Chosen& chosen) {
       .type_name("HOST:PORT");
   app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two").type_name("HOST");
   app.add_option("--master-port,--master_port", options->master_port, "").show_default();
-  app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host").type_name("NAME");
+  app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host [by the secret]")
+      .type_name("NAME");
   app.add_option("--secret-file", options->secret_file,
                  "file of mode 0600 with the job's secret, the same on every host")
       .type_name("FILE");

@@ -37,7 +37,7 @@ esp_comm* join(net::RendezvousOptions meeting, const Options& options) {
     auto worlds = net::thread_worlds(1, options.net);
     return open(std::make_shared<net::World>(std::move(worlds[0])), options);
   }
-  if (meeting.secret.bytes().empty()) {
+  if (meeting.secret.bytes().empty() && !meeting.endpoint.starts_with("mpi://")) {
     // The user's own secret is known on this machine alone.
     if (!on_this_machine(meeting))
       throw UsageError(
@@ -70,7 +70,7 @@ esp_result esp_init(const char* options, esp_comm** comm) {
     require(comm, "comm");
     Options parsed = parse_options(text.c_str());
     auto environment = launch::process_environment();
-    net::RendezvousOptions meeting = launch::join_options(environment);
+    net::RendezvousOptions meeting = launch::join_options(environment, parsed.comm.transport == "mpi");
     if (!environment.contains("ESPALIER_LOG")) meeting.log = Log(LogLevel::warn, meeting.rank);
     *comm = join(std::move(meeting), parsed);
   });

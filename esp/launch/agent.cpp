@@ -15,6 +15,7 @@
 #include "esp/launch/elastic.h"
 #include "esp/launch/reform.h"
 #include "esp/net/address.h"
+#include "esp/net/crypto.h"
 #include "esp/net/rendezvous.h"
 #include "esp/net/socket.h"
 #include "esp/net/store/hub.h"
@@ -71,6 +72,11 @@ RoundEnd round_end_of(const std::string& text) {
   RoundEnd end{json.at("node"), json.at("exit_code"), {}};
   end.failure = {json.at("rank"), end.exit_code, json.at("how"), json.at("last_words")};
   return end;
+}
+
+// The same on every host that has the secret, and nobody else's guess.
+std::string name_by(const net::Secret& secret) {
+  return "job-" + net::to_hex(net::hkdf_sha256(secret.bytes(), "", "espalier job name").substr(0, 8));
 }
 
 class Agent {
@@ -343,14 +349,14 @@ int run_agent(const AgentOptions& options) {
   if (options.command.empty()) throw UsageError("nothing to launch: give a command behind --");
   if (options.num_nodes > 1 && options.endpoint.empty())
     throw UsageError("several hosts need --rdzv-endpoint HOST:PORT, the first host's address and a free port");
-  if (options.num_nodes > 1 && options.job.empty())
-    throw UsageError("several hosts need the same --rdzv-id NAME on each, so that two jobs never mix");
   if (options.num_nodes > 1 && options.secret.bytes().empty())
     throw UsageError(
         "several hosts need a shared secret: --secret-file FILE (or ESPALIER_SECRET_FILE), the same 0600 file on each; "
         "`head -c 32 /dev/urandom | base64` makes one");
-  if (options.least_nodes > 0) return run_elastic(options);
-  return Agent(options).run();
+  AgentOptions named = options;
+  if (options.num_nodes > 1 && options.job.empty()) named.job = name_by(options.secret);
+  if (options.least_nodes > 0) return run_elastic(named);
+  return Agent(named).run();
 }
 
 }  // namespace esp::launch

@@ -25,7 +25,7 @@ struct AgentOptions {
   // Hosts may come and go between so many and num_nodes (elastic.h); 0: there are num_nodes, or none.
   int least_nodes = 0;
   std::string endpoint;  // host:port where the first host's agent listens; may be empty on a single host
-  std::string job;       // name all hosts give; empty: random, on a single host
+  std::string job;       // name all hosts give; empty: made of the secret, on a single host random
   net::Secret secret;    // shared by all hosts; empty: random, on a single host
   net::NetOptions net;
   int max_restarts = 0;

@@ -44,7 +44,6 @@ class AgentTest : public testing::Test {
   // One agent per host, all on this machine.
   std::vector<std::string> run_hosts(AgentOptions options, int num_nodes) const {
     options.num_nodes = num_nodes;
-    options.job = "two-hosts";
     options.secret = net::Secret(std::string(32, 's'));
     options.endpoint = fmt::format("127.0.0.1:{}", free_port());
     std::vector<std::string> said(static_cast<size_t>(num_nodes));
@@ -144,8 +143,6 @@ TEST_F(AgentTest, SaysWhatSeveralHostsNeed) {
   };
   EXPECT_THAT(words(), HasSubstr("--rdzv-endpoint"));
   options.endpoint = "127.0.0.1:1";
-  EXPECT_THAT(words(), HasSubstr("--rdzv-id"));
-  options.job = "name";
   EXPECT_THAT(words(), HasSubstr("--secret-file"));
   options.node_rank = 2;
   EXPECT_THAT(words(), HasSubstr("numbered 0 to 1"));

@@ -40,13 +40,26 @@ std::string job_of(const Environment& environment) {
 std::string meeting_place(const Environment& environment, const Placement& place) {
   if (environment.contains("ESPALIER_JOB") && environment.contains("ESPALIER_STORE"))
     return environment.at("ESPALIER_STORE");
-  if (place.master_address.empty()) {
-    if (place.size == 1) return "tcp://127.0.0.1:0";
-    throw UsageError(fmt::format("{} says there are {} ranks but not where they meet; set MASTER_ADDR and MASTER_PORT",
-                                 place.launcher, place.size));
-  }
+  if (place.master_address.empty()) return "tcp://127.0.0.1:0";  // one rank: others were told, or have an MPI
   const bool v6 = place.master_address.find(':') != std::string::npos;
   return fmt::format("tcp://{}:{}", v6 ? "[" + place.master_address + "]" : place.master_address, place.master_port);
+}
+
+// Whose MPI it is; empty: no mpirun started this process.
+std::string mpi_of(const Environment& environment) {
+  if (environment.contains("OMPI_COMM_WORLD_RANK")) return "openmpi";
+  return environment.contains("PMI_RANK") ? "mpich" : "";
+}
+
+bool meets_through_mpi(const Environment& environment, const Placement& place, bool over_mpi) {
+  if (place.size == 1) return false;
+  if (!over_mpi) return place.master_address.empty() && place.launcher == mpi_of(environment);
+  if (!mpi_of(environment).empty()) return true;
+  throw UsageError(
+      fmt::format("comm.transport = \"mpi\" is for ranks that an mpirun started, Open MPI's or MPICH's, and {} started "
+                  "these; start "
+                  "with mpirun -n {} espalier …, or take another transport",
+                  environment.contains("ESPALIER_JOB") ? "espalier" : place.launcher, place.size));
 }
 
 bool encrypts(const Environment& environment) {
@@ -76,7 +89,7 @@ LocalWorld start_local_world(LocalOptions options, const Log& log) {
   return world;
 }
 
-net::RendezvousOptions join_options(const Environment& environment) {
+net::RendezvousOptions join_options(const Environment& environment, bool over_mpi) {
   Placement place = read_environment(environment);
   net::RendezvousOptions options;
   options.rank = place.rank;
@@ -84,13 +97,17 @@ net::RendezvousOptions join_options(const Environment& environment) {
   options.local_size = place.local_size;
   if (auto level = environment.find("ESPALIER_LOG"); level != environment.end())
     options.log = Log(parse_log_level(level->second), place.rank);
+  options.encrypt = encrypts(environment);
+  if (meets_through_mpi(environment, place, over_mpi)) {
+    options.endpoint = "mpi://" + mpi_of(environment);
+    return options;
+  }
   bool launched_by_us = environment.contains("ESPALIER_JOB");
   if (std::string job = job_of(environment); !job.empty()) options.job = job;
   // Our own launcher hosts the hub; under any other, rank 0 does.
   options.host_hub = !launched_by_us && place.rank == 0;
   options.endpoint = meeting_place(environment, place);
   options.secret = secret_of(environment, place);
-  options.encrypt = encrypts(environment);
   return options;
 }
 

@@ -35,13 +35,24 @@ TEST(JoinOptions, UnderAnotherLauncherRankZeroHostsIt) {
   EXPECT_FALSE(join_options(torchrun(1)).host_hub);
 }
 
-TEST(JoinOptions, NoMeetingPlaceIsRefusedForMoreThanOne) {
+TEST(JoinOptions, RanksOfAnMpirunMeetThroughItUnlessToldWhere) {
   EXPECT_EQ(join_options({}).size, 1);
+  Environment mpich = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
+  EXPECT_EQ(join_options(mpich).endpoint, "mpi://mpich");
+  EXPECT_FALSE(join_options(mpich).host_hub);
+  EXPECT_EQ(join_options({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "3"}}).endpoint, "mpi://openmpi");
+  mpich["MPI_LOCALRANKID"] = "1", mpich["MPI_LOCALNRANKS"] = "2";
+  mpich["MASTER_ADDR"] = "127.0.0.1", mpich["MASTER_PORT"] = "4321";
+  EXPECT_EQ(join_options(mpich).endpoint, "tcp://127.0.0.1:4321");
+  EXPECT_EQ(join_options(mpich, true).endpoint, "mpi://mpich") << "messages over MPI need it anyhow";
+}
+
+TEST(JoinOptions, MessagesOverMpiNeedAnMpirun) {
   try {
-    join_options({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
+    join_options(torchrun(0), true);
     FAIL() << "accepted";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("MASTER_ADDR"));
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("torchrun started these"), HasSubstr("mpirun -n 2")));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "esp/net/host.h"
 #include "esp/net/hub_watch.h"
 #include "esp/net/listener.h"
+#include "esp/net/mpi/mpi.h"
 #include "esp/net/shm/segment.h"
 #include "esp/net/store/file_store.h"
 #include "esp/net/store/hub.h"
@@ -27,7 +28,7 @@ constexpr Duration kFirstAttempt = std::chrono::milliseconds(300), kLastAttempt 
 constexpr Duration kStaleAddress = std::chrono::seconds(3);  // until the hub has left its present one
 constexpr auto kPause = std::chrono::milliseconds(20);       // before a name that does not resolve is tried again
 constexpr const char* kNowhere = "192.0.2.1";  // an address that exists nowhere, to ask for the default route
-constexpr std::string_view kFileScheme = "file://";
+constexpr std::string_view kFileScheme = "file://", kMpiScheme = "mpi://";
 
 struct Choice {
   std::string address, why;
@@ -232,6 +233,8 @@ std::shared_ptr<HubStore> join_hub(const RendezvousOptions& options, std::option
 }  // namespace
 
 std::unique_ptr<World> rendezvous(const RendezvousOptions& asked, Deadline deadline) {
+  if (asked.endpoint.starts_with(kMpiScheme))
+    return mpi_world(asked.endpoint.substr(kMpiScheme.size()), asked.net, asked.log, asked.encrypt);
   check_options(asked);
   RendezvousOptions options = asked;
   // A rank alone meets nobody: any port will do.

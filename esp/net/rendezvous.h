@@ -2,7 +2,9 @@
 //
 // Every rank connects to the Hub, says who and where it is, and gets the whole table back once all have: one round trip
 // per rank. Then it has a store, a listener for its peers' connections and a watch. The endpoint is the Hub's address
-// (tcp://host:port) or a directory all ranks see (file:///path), in which the Hub's owner leaves the address.
+// (tcp://host:port) or a directory all ranks see (file:///path), in which the Hub's owner leaves the address. Ranks
+// that an mpirun started can leave all of it to their MPI (mpi://openmpi, mpi://mpich): rank 0 hosts the Hub, and where
+// it is, the job's name and a secret travel through MPI (net/mpi/mpi.h).
 //
 // Where to listen: on loopback alone when all ranks are on one host (the Hub is at a loopback address, or `local_size`
 // says so); else on the interface asked for; else on the address that the route to the Hub leaves from. Never on the
@@ -20,7 +22,7 @@ namespace esp::net {
 
 struct RendezvousOptions {
   int rank = 0, size = 1;
-  std::string endpoint;   // "tcp://host:port", "tcp://[ipv6]:port", "file:///directory"; may be empty for one rank
+  std::string endpoint;  // "tcp://host:port", "tcp://[ipv6]:port", "file:///directory", "mpi://…"; empty for one rank
   bool host_hub = false;  // this process runs the Hub (rank 0, when no launcher does)
   int local_size = 0;     // ranks on this host if known, else 0; equal to `size` means one host
   std::string host_name;  // sets this host apart from others that look the same; may be empty

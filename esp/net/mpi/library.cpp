@@ -55,8 +55,10 @@ MpiLibrary::MpiLibrary(std::string_view flavour, const Log& log) : log_(log) {
     tried.push_back(why ? why : path);
   }
   if (!handle)
-    throw UsageError(fmt::format("this process was started by {}, but its plug-in cannot be opened: {}", flavour,
-                                 fmt::join(tried, "; ")));
+    throw UsageError(fmt::format(
+        "this process was started by {}, but its plug-in cannot be opened: {}. Where espalier was built with "
+        "that MPI it lies beside it; without it, set MASTER_ADDR and MASTER_PORT and leave comm.transport",
+        flavour, fmt::join(tried, "; ")));
   table_ = static_cast<const EspMpiTable*>(dlsym(handle, ESP_MPI_TABLE_SYMBOL));
   if (!table_ || table_->version != ESP_MPI_TABLE_VERSION)
     throw UsageError(fmt::format("{} is not of this version of Espalier", file));

@@ -15,7 +15,8 @@ std::string_view mpi_flavour(char* (*variable)(const char*));
 
 // The world of everyone mpirun started: ranks are MPI's, rank 0 hosts the Hub, and where it is, the job's name and its
 // secret travel through MPI. Collective. Throws UsageError when the plug-in is missing, CommError as rendezvous does.
-std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& options, const Log& log);
+std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& options, const Log& log,
+                                 bool encrypt = false);
 
 bool mpi_reaches(const World& world, int a, int b);
 std::unique_ptr<Transport> open_mpi(const World& world, const Group& group);

@@ -73,7 +73,7 @@ std::string_view mpi_flavour(char* (*variable)(const char*)) {
   return {};
 }
 
-std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& options, const Log& log) {
+std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& options, const Log& log, bool encrypt) {
   auto library = std::make_shared<MpiLibrary>(flavour, log);
   const EspMpiTable& mpi = library->table();
   RendezvousOptions meeting;
@@ -81,6 +81,7 @@ std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& opt
   meeting.size = mpi.size();
   meeting.local_size = mpi.local_size();
   meeting.net = options;
+  meeting.encrypt = encrypt;
   meeting.log = log.with_rank(meeting.rank);
 
   // A rank 0 that fails says so to the others, who would wait in the broadcast otherwise.
