@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <vector>
@@ -81,6 +82,65 @@ TEST(CInterface, SplitsAndAllocatesInAGroup) {
     EXPECT_EQ(esp_free(world.comms[r], memory[r]), ESP_ERROR_USAGE);
     esp_finalize(halves[r]);
   }
+}
+
+TEST(CInterface, EndsInAGroupWhatItsCallsUse) {
+  esp_comm* comms[2] = {};
+  ASSERT_EQ(esp_init_local(2, nullptr, comms), ESP_OK);
+  float data[2][4] = {{1, 2, 3, 4}, {1, 2, 3, 4}};
+  esp_group_begin();
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(esp_finalize(comms[r]), ESP_OK);
+  for (int r = 0; r < 2; ++r) esp_all_reduce(comms[r], data[r], data[r], 4, ESP_F32, ESP_SUM, nullptr);
+  ASSERT_EQ(esp_group_end(), ESP_OK) << esp_last_error();
+  EXPECT_EQ(data[1][3], 8);
+}
+
+TEST(CInterface, AWrongCallInAGroupBeginsNone) {
+  World world("timeout_s=30");
+  float data[kRanks][4] = {};
+  for (const bool wrong : {true, false}) {
+    esp_group_begin();
+    for (int r = 0; r < kRanks; ++r)
+      esp_all_reduce(world.comms[r], wrong && r == 2 ? nullptr : data[r], data[r], 4, ESP_F32, ESP_SUM, nullptr);
+    EXPECT_EQ(esp_group_end(), wrong ? ESP_ERROR_USAGE : ESP_OK) << esp_last_error();
+  }
+}
+
+TEST(CInterface, MemoryThatCannotBeIsRefused) {
+  for (const size_t bytes : {SIZE_MAX, SIZE_MAX / 2 + 1, SIZE_MAX - 4000, size_t{1} << 50}) {
+    World world;
+    void* memory[kRanks] = {};
+    esp_group_begin();
+    for (int r = 0; r < kRanks; ++r) esp_allocate(world.comms[r], bytes, &memory[r]);
+    EXPECT_NE(esp_group_end(), ESP_OK) << bytes;
+    for (void* one : memory) EXPECT_EQ(one, nullptr) << bytes;
+  }
+  esp_comm* alone = nullptr;
+  void* memory = nullptr;
+  ASSERT_EQ(esp_init_local(1, nullptr, &alone), ESP_OK);
+  EXPECT_EQ(esp_allocate(alone, SIZE_MAX, &memory), ESP_ERROR_USAGE);
+  esp_finalize(alone);
+}
+
+TEST(CInterface, RanksThatAskForUnlikeMemoryAreTold) {
+  World world("timeout_s=5");
+  void* memory[kRanks] = {};
+  esp_group_begin();
+  for (int r = 0; r < kRanks; ++r) esp_allocate(world.comms[r], r == 1 ? 1 << 20 : 4096, &memory[r]);
+  EXPECT_EQ(esp_group_end(), ESP_ERROR_COMM);
+}
+
+TEST(CInterface, PartsBeyondMemoryAreRefused) {
+  esp_comm* comm = nullptr;
+  ASSERT_EQ(esp_init_local(1, nullptr, &comm), ESP_OK);
+  float in[4] = {}, out[4] = {};
+  const std::pair<size_t, size_t> rows[] = {
+      {4, SIZE_MAX - 1}, {2, SIZE_MAX - 2}, {size_t{1} << 63, 0}, {size_t{1} << 62, 0}};
+  for (const auto& [count, offset] : rows)
+    EXPECT_EQ(esp_all_to_all_v(comm, in, &count, &offset, out, &count, &offset, ESP_F32, nullptr), ESP_ERROR_USAGE)
+        << count << " at " << offset;
+  EXPECT_EQ(esp_work_wait(nullptr, 0), ESP_ERROR_USAGE);
+  esp_finalize(comm);
 }
 
 TEST(CInterface, TellsErrorsByCodeAndInWords) {

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
@@ -236,6 +237,7 @@ esp_result esp_wait(esp_comm* comm, int peer, esp_work** work) {
 esp_result esp_work_wait(esp_work* work, double timeout_s) {
   esp_result result = guarded([&] {
     if (!work) throw UsageError("work is a null pointer");
+    if (std::isnan(timeout_s)) throw UsageError("a timeout that is no number of seconds; below 0 waits for ever");
     constexpr double kYear = 365.0 * 24 * 3600;
     double seconds = timeout_s < 0 || timeout_s > kYear ? kYear : timeout_s;
     work->work.wait(Deadline::after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "esp/base/error.h"
+#include "esp/comm/arguments.h"
 
 namespace esp::capi {
 
@@ -22,10 +23,17 @@ void OpenGroup::add(esp_comm* comm, const comm::Call& call, esp_work** work) {
 void OpenGroup::end() {
   if (depth_ == 0) throw UsageError("esp_group_end without esp_group_begin");
   if (--depth_ > 0) return;
-  auto jobs = std::exchange(jobs_, {});
+  auto jobs = std::exchange(jobs_, {}), last = std::exchange(last_, {});
   auto calls = std::exchange(calls_, {});
-  run_jobs(std::move(jobs));
-  run_calls(calls);
+  std::exception_ptr failed;
+  try {
+    run_jobs(std::move(jobs));
+    run_calls(calls);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  run_jobs(std::move(last));
+  if (failed) std::rethrow_exception(failed);
 }
 
 void OpenGroup::run_jobs(std::vector<std::function<void()>> jobs) {
@@ -49,6 +57,9 @@ void OpenGroup::run_calls(const std::vector<Asked>& asked) {
   std::vector<esp_comm*> comms;
   for (const Asked& one : asked)
     if (std::find(comms.begin(), comms.end(), one.comm) == comms.end()) comms.push_back(one.comm);
+  // Of one that cannot be, none is begun: ranks of this group would wait for each other.
+  for (const Asked& one : asked)
+    comm::check_arguments(one.call, one.comm->communicator->rank(), one.comm->communicator->size());
   std::vector<std::pair<Work, bool>> started;  // and whether someone waits for it elsewhere
   std::exception_ptr first;
   for (esp_comm* comm : comms) {

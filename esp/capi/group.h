@@ -22,6 +22,8 @@ class OpenGroup {
   void add(esp_comm* comm, const comm::Call& call, esp_work** work);
   // Something that waits for other ranks, which may be in this very group: gets a thread of its own.
   void add(std::function<void()> job) { jobs_.push_back(std::move(job)); }
+  // The same when the calls are done: what ends a communicator they use.
+  void add_last(std::function<void()> job) { last_.push_back(std::move(job)); }
 
  private:
   struct Asked {
@@ -33,7 +35,7 @@ class OpenGroup {
   void run_calls(const std::vector<Asked>& calls);
 
   int depth_ = 0;
-  std::vector<std::function<void()>> jobs_;
+  std::vector<std::function<void()>> jobs_, last_;
   std::vector<Asked> calls_;
 };
 

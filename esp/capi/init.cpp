@@ -138,11 +138,16 @@ esp_result esp_abort(esp_comm* comm, const char* why) {
 }
 
 esp_result esp_finalize(esp_comm* comm) {
-  return now_or_in_group([comm] {
-    if (!comm) return;
-    comm->memory.clear();
-    comm->communicator.reset();
-    delete comm;
+  return guarded([comm] {
+    auto end = [comm] {
+      if (!comm) return;
+      comm->memory.clear();
+      comm->communicator.reset();
+      delete comm;
+    };
+    OpenGroup& group = OpenGroup::of_this_thread();
+    if (group.open()) return group.add_last(end);
+    end();
   });
 }
 

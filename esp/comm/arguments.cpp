@@ -21,6 +21,15 @@ bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv || op == Op::signal || op == Op::wait;
 }
 
+// That parts of a buffer end where memory can.
+void check_parts(const Call& call, std::span<const size_t> counts, std::span<const size_t> offsets) {
+  const size_t most = SIZE_MAX / 2 / size_of(call.dtype);
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > most || (counts[i] > 0 && offsets[i] > most - counts[i]))
+      refuse(call, fmt::format("{} elements of {} at offset {}, for or from rank {}, do not fit in memory", counts[i],
+                               name_of(call.dtype), offsets[i], i));
+}
+
 // Elements spanned by per-peer counts and offsets.
 size_t span_of(std::span<const size_t> counts, std::span<const size_t> offsets) {
   size_t end = 0;
@@ -36,6 +45,8 @@ void check_irregular(const Call& call, int rank, int size) {
     refuse(call, fmt::format("needs {} counts and offsets each way, one per rank; given {}, {}, {}, {}", size,
                              call.send_counts.size(), call.send_offsets.size(), call.recv_counts.size(),
                              call.recv_offsets.size()));
+  check_parts(call, call.send_counts, call.send_offsets);
+  check_parts(call, call.recv_counts, call.recv_offsets);
   auto me = static_cast<size_t>(rank);
   if (call.send_counts[me] != call.recv_counts[me])
     refuse(call, fmt::format("rank {} sends itself {} elements and receives {} from itself", rank, call.send_counts[me],

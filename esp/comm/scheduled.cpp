@@ -227,6 +227,8 @@ std::unique_ptr<net::Transport> Scheduled::open_transport() {
 }
 
 std::shared_ptr<void> Scheduled::allocate(size_t bytes) {
+  if (bytes > SIZE_MAX / 2 / static_cast<size_t>(size()))
+    throw UsageError(fmt::format("{} bytes for each of {} ranks do not fit in memory", bytes, size()));
   settle_worker();
   if (fused_) {
     std::shared_ptr<void> memory;
@@ -236,7 +238,7 @@ std::shared_ptr<void> Scheduled::allocate(size_t bytes) {
   }
   // Page-aligned, so that it serves a later registration as well.
   void* memory = std::aligned_alloc(4096, (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096);
-  if (!memory) throw std::bad_alloc();
+  if (!memory) throw IoError(fmt::format("there is no memory for {} bytes", bytes));
   return {memory, std::free};
 }
 

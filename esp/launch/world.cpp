@@ -16,11 +16,17 @@ std::string value_of(const Environment& environment, const std::string& name) {
   return found == environment.end() ? "" : found->second;
 }
 
+// Told by the launcher, or by a meeting place that no other host reaches.
+bool on_one_host(const Placement& place) {
+  const std::string& at = place.master_address;
+  return place.local_size == place.size || at.starts_with("127.") || at == "localhost" || at == "::1";
+}
+
 // What was handed over; else, where all ranks are on this host, what this user keeps here, which others cannot read.
 net::Secret secret_of(const Environment& environment, const Placement& place) {
   net::Secret given = read_secret(environment);
   if (!given.bytes().empty() || place.size == 1) return given;
-  if (place.local_size == place.size) return net::local_secret(value_of(environment, "XDG_RUNTIME_DIR"));
+  if (on_one_host(place)) return net::local_secret(value_of(environment, "XDG_RUNTIME_DIR"));
   throw UsageError(fmt::format(
       "{} says there are {} ranks, {} of them on this host, and they share no secret to know each other by; "
       "write one that all hosts see (head -c 32 /dev/urandom | base64 > secret; chmod 600 secret) and set "

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "esp/base/error.h"
 
 namespace esp::launch {
@@ -64,6 +66,18 @@ TEST(JoinOptions, RanksOnSeveralHostsNeedASecret) {
     FAIL() << "accepted";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("ESPALIER_SECRET_FILE"));
+  }
+}
+
+TEST(JoinOptions, RanksThatMeetOnLoopbackAreOnOneHost) {
+  const char* folder = std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp";
+  for (const char* address : {"127.0.0.1", "localhost", "::1"}) {
+    const net::RendezvousOptions options = join_options({{"RANK", "1"},
+                                                         {"WORLD_SIZE", "2"},
+                                                         {"MASTER_ADDR", address},
+                                                         {"MASTER_PORT", "4321"},
+                                                         {"XDG_RUNTIME_DIR", folder}});
+    EXPECT_FALSE(options.secret.bytes().empty()) << address;
   }
 }
 

@@ -29,10 +29,10 @@ def run(*command, env=None, cwd=None):
 def run_ranks(size, *command, env=None):
     """Starts `size` ranks of a program on this machine; returns their output."""
     meeting = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-               "LOCAL_WORLD_SIZE": str(size), **(env or {})}
+               **(env or {})}
     ranks = [subprocess.Popen([str(part) for part in command], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT,
-                              env={**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+                              env={**os.environ, **meeting, "RANK": str(rank)})
              for rank in range(size)]
     outputs, codes = [], []
     for rank in ranks:

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "esp/base/error.h"
+
 namespace esp::comm {
 namespace {
 
@@ -32,6 +34,10 @@ std::shared_ptr<void> Registry::add(const net::World& world, const net::Group& g
   auto size = static_cast<size_t>(group.size());
   auto segment =
       std::make_unique<net::SharedSegment>(world, group, fmt::format("memory-{}", id), stride * size, deadline);
+  if (segment->bytes() != stride * size)
+    throw CommError(CommError::Kind::mismatch, group.members[0],
+                    fmt::format("rank {} asked for {} bytes of memory together, this rank for {}", group.members[0],
+                                segment->bytes() / size - kPage, stride - kPage));
   populate(segment->data(), stride, group.rank, group.size());
   std::byte* base = segment->data();
   {
