@@ -120,7 +120,8 @@ int run(int argc, char** argv) {
 int run_program(int argc, char** argv) {
   auto complain = [](std::string_view message) {
     Style style(stderr);
-    fmt::print(stderr, "{} {}\n", style.red("espalier:"), message);
+    // Where nobody listens any more (a closed terminal) the exit code still tells.
+    std::fputs(fmt::format("{} {}\n", style.red("espalier:"), message).c_str(), stderr);
   };
   begin_with_little(argc > 1 && std::string_view(argv[1]) == "launch");
   try {

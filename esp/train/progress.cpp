@@ -24,6 +24,15 @@ std::string format_seconds(double seconds) {
   return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
 }
 
+std::string counted(int64_t number, std::string_view what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
+// A terminal that was closed under a run costs the run nothing.
+void Progress::put(const std::string& text) {
+  std::fputs(text.c_str(), out_);
+}
+
 Progress::~Progress() {
   if (live_shown_) std::fputc('\n', out_);
 }
@@ -50,23 +59,23 @@ void Progress::clear_live() {
 void Progress::step(const StepReport& r, bool logged) {
   mean_seconds_ = mean_seconds_ == 0 ? r.seconds : 0.9 * mean_seconds_ + 0.1 * r.seconds;
   if (!options_.live) {
-    if (logged) fmt::print(out_, "{}\n", line_of(r));
+    if (logged) put(line_of(r) + "\n");
     std::fflush(out_);
     return;
   }
   clear_live();
-  if (r.val_loss) fmt::print(out_, "{}\n", line_of(r));  // evaluations stay on the screen
+  if (r.val_loss) put(line_of(r) + "\n");  // evaluations stay on the screen
   const double left = static_cast<double>(options_.steps - r.step) * mean_seconds_;
   std::string line = fmt::format("{}  eta {}", line_of(r), format_seconds(left));
   if (line.size() >= static_cast<size_t>(options_.columns)) line.resize(static_cast<size_t>(options_.columns) - 1);
-  std::fputs(line.c_str(), out_);
+  put(line);
   std::fflush(out_);
   live_shown_ = true;
 }
 
 void Progress::note(const std::string& line) {
   clear_live();
-  fmt::print(out_, "{}\n", line);
+  put(line + "\n");
   std::fflush(out_);
 }
 

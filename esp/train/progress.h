@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace esp::train {
 
@@ -26,6 +27,7 @@ class Progress {
  private:
   std::string line_of(const StepReport& report) const;
   void clear_live();
+  void put(const std::string& text);
 
   Options options_;
   std::FILE* out_;
@@ -33,7 +35,8 @@ class Progress {
   double mean_seconds_ = 0;  // of recent steps
 };
 
-std::string format_bytes(uint64_t bytes);    // "1.25 GiB"
-std::string format_seconds(double seconds);  // "3m12s"
+std::string format_bytes(uint64_t bytes);                    // "1.25 GiB"
+std::string format_seconds(double seconds);                  // "3m12s"
+std::string counted(int64_t number, std::string_view what);  // "1 step", "2 steps"
 
 }  // namespace esp::train

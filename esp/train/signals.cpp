@@ -23,6 +23,7 @@ StopSignals::StopSignals() {
     action.sa_flags = SA_RESTART;
     if (kSignals[i] == SIGINT) action.sa_flags |= SA_RESETHAND;  // the second is the default: the end
     sigaction(kSignals[i], &action, &former_[i]);
+    if (kSignals[i] == SIGHUP && former_[i].sa_handler == SIG_IGN) sigaction(SIGHUP, &former_[i], nullptr);
   }
 }
 

@@ -1,5 +1,6 @@
-// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask for a checkpoint and a stop at the next step boundary. A second SIGINT ends
-// the process at once. One per process; the former handlers come back with its end.
+// SIGTERM, SIGINT, SIGHUP (a closed terminal), SIGUSR1 and SIGUSR2 ask for a checkpoint and a stop at the next step
+// boundary. A second SIGINT ends the process at once; a SIGHUP that is ignored (nohup) stays so. One per process; the
+// former handlers come back with its end.
 #pragma once
 
 #include <csignal>
@@ -18,7 +19,7 @@ class StopSignals {
   int received() const;  // the signal asked with, 0 when none came
 
  private:
-  static constexpr std::array<int, 4> kSignals = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+  static constexpr std::array<int, 5> kSignals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
   std::array<struct sigaction, kSignals.size()> former_{};
 };
 
