@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <set>
 #include <sstream>
 
@@ -26,7 +27,7 @@ std::string qualified(const Field& field) {
 }
 
 std::string_view type_of(const Field& field) {
-  constexpr std::string_view kNames[] = {"true or false", "a whole number", "a number", "a string",
+  constexpr std::string_view kNames[] = {"true or false", "a whole number", "a finite number", "a string",
                                          "a string or a list of strings"};
   return kNames[field.value.index()];
 }
@@ -56,7 +57,7 @@ void assign(const Field& field, const toml::node& node, const std::string& where
           }
         } else if constexpr (std::is_same_v<T, double>) {
           auto value = node.value<double>();
-          if (!value || node.is_boolean()) refuse(field, where, given.str());
+          if (!value || node.is_boolean() || !std::isfinite(*value)) refuse(field, where, given.str());
           *to = *value;
         } else {
           auto value = node.value_exact<T>();
@@ -239,7 +240,15 @@ RunConfig parse_run_config(std::string_view text, std::string_view name, const s
 }
 
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides, true);
+  RunConfig config = parse(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides, true);
+  // Here and not in check(): checkpoints of runs that had such names are read.
+  const std::string& name = config.run.name;
+  if (name.find('/') != std::string::npos || name == "." || name == "..")
+    throw UsageError(
+        fmt::format("run.name = {}: it names the folder runs/<name>: no \"/\", \".\" or \"..\"; run.dir "
+                    "or --run-dir names a folder anywhere",
+                    name));
+  return config;
 }
 
 namespace {

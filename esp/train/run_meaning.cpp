@@ -195,6 +195,7 @@ void RunConfig::check() const {
        "auto is wanted, or nothing and the axes: dp, tp, pp, cp and ep");
   want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
   want(checkpoint.every >= 0 && checkpoint.keep >= 0, "checkpoint.every", checkpoint.every, "0 or more is wanted");
+  want(!checkpoint.resume.empty(), "checkpoint.resume", "\"\"", "auto, none or a checkpoint's path is wanted");
   want(checkpoint.snapshot_every >= 0, "checkpoint.snapshot_every", checkpoint.snapshot_every, "0 or more is wanted");
 }
 
