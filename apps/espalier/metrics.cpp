@@ -1,8 +1,12 @@
 // espalier metrics: how runs stand now, as Prometheus reads it.
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "apps/espalier/command.h"
 #include "apps/espalier/output_file.h"
+#include "esp/base/error.h"
+#include "esp/dash/run_folder.h"
 #include "esp/obs/prometheus.h"
 
 namespace esp::app {
@@ -15,8 +19,11 @@ struct MetricsOptions {
 
 int run_metrics(const MetricsOptions& options) {
   std::vector<obs::NamedRun> runs;
-  for (const std::string& folder : options.folders)
+  for (const std::string& folder : options.folders) {
+    if (std::filesystem::is_directory(folder) && !dash::is_run_folder(folder))
+      throw UsageError(fmt::format("{}: no run folder: neither run.toml nor metrics.jsonl is in it", folder));
     runs.push_back({std::filesystem::weakly_canonical(folder).filename().string(), folder});
+  }
   write_file(options.out, obs::prometheus_text(runs));
   return 0;
 }

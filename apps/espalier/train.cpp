@@ -2,6 +2,11 @@
 // (torchrun, srun, mpirun, our own) has started.
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "apps/espalier/auto_layout.h"
@@ -14,6 +19,7 @@
 #include "esp/comm/communicator.h"
 #include "esp/launch/world.h"
 #include "esp/train/guards.h"
+#include "esp/train/run_folder.h"
 #include "esp/train/signals.h"
 #include "esp/train/trainer.h"
 
@@ -21,7 +27,8 @@ namespace esp::app {
 namespace {
 
 struct TrainOptions {
-  std::string run_file, run_dir, resume, cluster;
+  std::string run_file, cluster;
+  std::optional<std::string> run_dir, resume;
   std::vector<std::string> overrides;
   int nproc = 1;
   int live_columns = 0;  // told to ranks by the process that holds the terminal
@@ -29,8 +36,8 @@ struct TrainOptions {
 
   std::vector<std::string> all_overrides() const {
     std::vector<std::string> all = overrides;
-    if (!run_dir.empty()) all.push_back("run.dir=" + run_dir);
-    if (!resume.empty()) all.push_back("checkpoint.resume=" + resume);
+    if (run_dir) all.push_back("run.dir=" + *run_dir);
+    if (resume) all.push_back("checkpoint.resume=" + *resume);
     if (force) all.push_back("sync.force=true");
     return all;
   }
@@ -51,20 +58,30 @@ comm::CommOptions comm_options(const train::CommSection& section) {
   return options;
 }
 
+std::string words_of(const train::TrainOutcome& outcome, const train::RunConfig& config) {
+  if (outcome.nothing_left)
+    return fmt::format(
+        "nothing left to do: {} is at step {}, and train.steps = {}\n"
+        "a larger train.steps goes on from there, --resume none begins anew, and --run-dir names another run folder\n",
+        outcome.checkpoint, outcome.steps, config.train.steps);
+  using Why = train::TrainOutcome::Why;
+  return fmt::format("{} after {}{}\n  run folder  {}\n{}",
+                     outcome.why == Why::done     ? "done"
+                     : outcome.why == Why::signal ? "stopped by a signal"
+                                                  : "stopped at train.max_minutes",
+                     train::counted(outcome.steps, "step"),
+                     outcome.steps > 0 ? fmt::format(", loss {:.4f}", outcome.final_loss) : "", outcome.folder,
+                     outcome.checkpoint.empty() ? "" : fmt::format("  checkpoint  {}\n", outcome.checkpoint));
+}
+
 int train_here(const train::RunConfig& config, const TrainOptions& options, const train::Standing& standing,
                const train::Recovery& recovery = {}) {
   const int rank = standing.rank();  // what the standing lends may change with a recovery
   const train::TrainOutcome outcome =
       train::train(config, make_log().with_rank(rank), progress_options(options), standing, recovery);
-  using Why = train::TrainOutcome::Why;
-  if (rank == 0)
-    fmt::print(stderr, "{} after {} steps, loss {:.4f}\n  run folder  {}\n{}",
-               outcome.why == Why::done     ? "done"
-               : outcome.why == Why::signal ? "stopped by a signal"
-                                            : "stopped at train.max_minutes",
-               outcome.steps, outcome.final_loss, outcome.folder,
-               outcome.checkpoint.empty() ? "" : fmt::format("  checkpoint  {}\n", outcome.checkpoint));
-  return static_cast<int>(outcome.why == Why::signal ? ExitCode::requeue : ExitCode::done);
+  // The terminal may be gone, which is no reason to end otherwise.
+  if (rank == 0) std::fputs(words_of(outcome, config).c_str(), stderr);
+  return static_cast<int>(outcome.why == train::TrainOutcome::Why::signal ? ExitCode::requeue : ExitCode::done);
 }
 
 train::RunConfig with_layout(const TrainOptions& options, const std::vector<std::string>& layout) {
@@ -97,6 +114,14 @@ train::RunConfig agree_on_layout(const train::RunConfig& config, const TrainOpti
   return with_layout(options, layout);
 }
 
+// Whether a launcher starts the job once more: after a failure, or because hosts came or went.
+bool started_again(const launch::Environment& environment) {
+  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "ESPALIER_EPOCH"})
+    if (const auto at = environment.find(name); at != environment.end() && std::atoi(at->second.c_str()) > 0)
+      return true;
+  return false;
+}
+
 int join(const train::RunConfig& config, const TrainOptions& options, const launch::Environment& environment) {
   comm::CommOptions communicating = comm_options(config.comm);
   const launch::Placement place = launch::read_environment(environment);
@@ -104,9 +129,10 @@ int join(const train::RunConfig& config, const TrainOptions& options, const laun
   const std::string folder = train::run_folder_of(config);
   communicating.flight = open_flight_recorder(folder, place.rank, place.size, log);
   Joined joined(environment, communicating, train::stall_listener(log, folder, communicating.flight.get()));
-  if (!asks_for_layout(config)) return train_here(config, options, joined.standing(), joined.recovery());
-  // The planner's answer is agreed on once, among those that start: a newcomer to a run in place has not heard it.
   train::Recovery recovery = joined.recovery();
+  recovery.again = started_again(environment);
+  if (!asks_for_layout(config)) return train_here(config, options, joined.standing(), recovery);
+  // The planner's answer is agreed on once, among those that start: a newcomer to a run in place has not heard it.
   recovery.reform = nullptr;
   return train_here(agree_on_layout(config, options, joined.ranks()), options, joined.standing(), recovery);
 }
@@ -114,6 +140,7 @@ int join(const train::RunConfig& config, const TrainOptions& options, const laun
 // What a rank alone, started by our launcher, may come back to.
 train::Recovery alone(const launch::Environment& environment) {
   train::Recovery recovery;
+  recovery.again = started_again(environment);
   if (const auto at = environment.find("ESPALIER_SNAPSHOTS"); at != environment.end()) recovery.snapshots = at->second;
   return recovery;
 }
@@ -146,14 +173,8 @@ int start_ranks(const TrainOptions& options, const std::vector<std::string>& lay
   return static_cast<int>(world.job->wants_requeue() ? ExitCode::requeue : ExitCode::done);
 }
 
-int run_train(const TrainOptions& options) {
-  if (options.keys) {
-    fmt::print("{}", train::describe_keys());
-    return 0;
-  }
-  if (options.run_file.empty()) throw UsageError("train: a run file is wanted; configs/ has ready ones");
-  if (options.nproc < 1) throw UsageError(fmt::format("--nproc {}: at least one rank is wanted", options.nproc));
-  train::RunConfig config = train::read_run_config(options.run_file, options.all_overrides());
+// The ranks of this run that are this process's to start: itself, those it joins, or all.
+int begin(const TrainOptions& options, train::RunConfig config) {
   const launch::Environment environment = launch::process_environment();
   const launch::Placement place = launch::read_environment(environment);
   if (place.launcher != "none" && place.size > 1) return join(config, options, environment);
@@ -164,7 +185,33 @@ int run_train(const TrainOptions& options) {
   }
   if (options.nproc == 1) return train_here(config, options, {}, alone(environment));
   config.check_world(options.nproc);
-  return start_ranks(options, layout, train::run_folder_of(config));
+  const std::string folder = train::run_folder_of(config);
+  train::check_free(folder, make_log());  // one word, before the ranks come
+  return start_ranks(options, layout, folder);
+}
+
+int run_train(const TrainOptions& options) {
+  if (options.keys) {
+    fmt::print("{}", train::describe_keys());
+    return 0;
+  }
+  if (options.run_file.empty()) throw UsageError("train: a run file is wanted; configs/ has ready ones");
+  if (options.nproc < 1) throw UsageError(fmt::format("--nproc {}: at least one rank is wanted", options.nproc));
+  if (options.run_dir && options.run_dir->empty()) throw UsageError("--run-dir \"\": a folder's path is wanted");
+  if (options.resume && options.resume->empty())
+    throw UsageError("--resume \"\": auto, none or a checkpoint's path is wanted");
+  const train::RunConfig config = train::read_run_config(options.run_file, options.all_overrides());
+  const std::string folder = train::run_folder_of(config);
+  const bool fresh = !std::filesystem::exists(folder);
+  try {
+    const int code = begin(options, config);
+    if (fresh) train::remove_unbegun(folder);  // there was nothing to do
+    return code;
+  } catch (const Error& error) {
+    // Of ranks that lost each other at the start, the flight records tell.
+    if (fresh && error.exit_code() != ExitCode::comm) train::remove_unbegun(folder);
+    throw;
+  }
 }
 
 }  // namespace
@@ -176,10 +223,14 @@ void define_train(const Arguments& app, Chosen& chosen) {
   app.add_option("--set", options->overrides, "section.key=value, over the run file; may be given often")
       .type_name("KEY=VALUE")
       .one_word_each();
-  app.add_option("--run-dir", options->run_dir, "the run folder, over run.dir").type_name("DIR");
+  app.add_option_function(
+         "--run-dir", [options](const std::string& dir) { options->run_dir = dir; }, "the run folder, over run.dir")
+      .type_name("DIR");
   app.add_flag("--keys", options->keys, "print every key of the run file, and stop");
   app.add_flag("--force", options->force, "train with a compressor that diverges by theory, with a warning");
-  app.add_option("--resume", options->resume, "auto, none or a checkpoint's path, over checkpoint.resume");
+  app.add_option_function(
+      "--resume", [options](const std::string& from) { options->resume = from; },
+      "auto, none or a checkpoint's path, over checkpoint.resume");
   app.add_option("--cluster", options->cluster, "for parallel.layout = auto: the cluster, over this machine's")
       .type_name("NAME|FILE.toml");
   app.add_option("--live-columns", options->live_columns, "").hide();

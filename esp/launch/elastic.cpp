@@ -91,6 +91,7 @@ int run_elastic(const AgentOptions& options) {
     mine.node_rank = place;
     mine.endpoint = epoch.endpoint;
     mine.job = fmt::format("{}/epoch-{}", options.job, number);
+    mine.environment["ESPALIER_EPOCH"] = std::to_string(number);
     const auto change_is_due = [&] {
       if (first && members.has_room_for_more()) lobby.say_change_is_due(number);
       return lobby.change_is_due(number);

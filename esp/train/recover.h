@@ -21,6 +21,7 @@
 namespace esp::train {
 
 struct Recovery {
+  bool again = false;               // a launcher starts this job once more: it goes on, however it was begun
   std::string snapshots;            // a folder of the launcher's in this host's memory; empty: none
   std::function<bool()> peer_lost;  // asked on any thread; null: nobody watches
   // Closes the communicator of the former standing and meets the others again; nothing when the launcher calls no new

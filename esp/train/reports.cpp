@@ -1,6 +1,7 @@
 #include "esp/train/reports.h"
 
 #include <filesystem>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,8 +15,9 @@ namespace {
 constexpr size_t kMaxMetricsBytes = size_t{4} << 30;
 constexpr int64_t kRankEvery_ns = 5'000'000'000;
 
-// Steps that a resumed run does again are forgotten, so that the file tells of each step once.
-std::string without_future(const std::string& path, int64_t last_step) {
+// Steps that a resumed run does again are forgotten, so that the file tells of each step once. `loss`: of the last
+// kept.
+std::string without_future(const std::string& path, int64_t last_step, double& loss) {
   if (!std::filesystem::exists(path)) return path;
   const std::string text = obs::read_whole_file(path, kMaxMetricsBytes);
   std::string kept;
@@ -23,7 +25,11 @@ std::string without_future(const std::string& path, int64_t last_step) {
     const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
     const std::string_view line = std::string_view(text).substr(at, end - at);
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("step", int64_t{0}) <= last_step) kept += line;
+    if (json.is_object() && json.value("step", int64_t{0}) <= last_step) {
+      kept += line;
+      if (const auto told = json.find("loss"); told != json.end())
+        loss = told->is_number() ? told->get<double>() : std::numeric_limits<double>::quiet_NaN();
+    }
     at = end;
   }
   if (kept.size() != text.size()) obs::write_whole_file(path, kept);
@@ -98,9 +104,11 @@ Reports::Reports(const std::string& folder, const RunConfig& config, Engine& eng
     up_before_ = offload->link().use_up();
     file_before_ = offload->file_traffic();
   }
+  last_.result.loss = std::numeric_limits<double>::quiet_NaN();
   if (engine.standing().rank() != 0) return;
-  metrics_ = std::make_unique<obs::EventLog>(without_future(folder + "/metrics.jsonl", engine.num_steps()),
-                                             obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
+  metrics_ =
+      std::make_unique<obs::EventLog>(without_future(folder + "/metrics.jsonl", engine.num_steps(), last_.result.loss),
+                                      obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
   if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events", engine.num_steps() + 1);
 }
 

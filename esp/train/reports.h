@@ -36,6 +36,7 @@ class Reports {
   void step(const StepReport& report, bool logged);
   // summary.json by the first rank, ranks/rank-K.json by each, and what crossed the host's link in words. Collective.
   void finish(double wall_s, int restarts);
+  double final_loss() const { return last_.result.loss; }  // no number where there was no step, and nobody told of one
 
  private:
   // Place, memory, traffic so far. Between steps: calls that were started are waited for before they are counted.

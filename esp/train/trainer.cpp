@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include "esp/base/error.h"
 #include "esp/ckpt/hf_folder.h"
 #include "esp/ckpt/steps.h"
+#include "esp/device/gpu.h"
+#include "esp/kernel/elementwise.h"
 #include "esp/kernel/peak.h"
 #include "esp/model/counts.h"
 #include "esp/obs/event_log.h"
@@ -22,6 +25,7 @@
 #include "esp/train/guards.h"
 #include "esp/train/loaded.h"
 #include "esp/train/reports.h"
+#include "esp/train/run_folder.h"
 #include "esp/train/saver.h"
 #include "esp/train/signals.h"
 #include "esp/train/snapshot.h"
@@ -32,7 +36,9 @@ namespace {
 // So many steps in a row without a finite gradient are no bad batch: the run is lost.
 constexpr int kMostSkippedSteps = 50;
 constexpr int64_t kTraceEvery_ns = 3'000'000'000;
-constexpr char kRefused = '!';  // begins what is told to all ranks instead of a path
+constexpr size_t kMaxSummaryBytes = size_t{1} << 20;
+constexpr char kRefused = '!';      // begins what is told to all ranks instead of a path
+constexpr char kNothingLeft = '.';  // the same, of a run that is done
 
 double seconds_since(int64_t begun_ns) {
   return static_cast<double>(now_ns() - begun_ns) * 1e-9;
@@ -44,6 +50,7 @@ struct Life {
   const StopSignals signals = {};
   const int64_t started = now_ns();
   Replica kept = {};
+  std::optional<RunLock> lock = {};  // the first rank's
   int num_reforms = 0;
   int64_t lost_at = 0;
 };
@@ -59,11 +66,13 @@ class Run {
         checkpoints_(config.checkpoint.dir.empty() ? folder_ + "/checkpoints" : config.checkpoint.dir),
         progress_(with_steps(options, config.train.steps)),
         tracer_(standing.rank()),
-        engine_(make_folder(config, folder_), log, standing, config.log.trace ? tracer_.add_row("compute") : nullptr) {}
+        engine_(enter(config, folder_, standing, life, log), log, standing,
+                config.log.trace ? tracer_.add_row("compute") : nullptr) {}
 
   TrainOutcome go() {
     prepare_snapshots();
     const int restarts = resume();
+    if (outcome_.nothing_left) return outcome_;
     settled_ = true;
     if (first()) obs::write_whole_file(folder_ + "/run.toml", to_toml(resolved()));
     Reports reports(folder_, config_, engine_, progress_);
@@ -103,7 +112,11 @@ class Run {
       if (sync::Apart* apart = engine_.strategy().apart()) report.measures = apart->take_measures();
       reports.step(report, last || report.step % config_.log.every == 0 || report.val_loss);
       if (config_.log.trace && !last) show_trace();
-      outcome_.final_loss = report.result.loss;
+      if (std::isfinite(report.result.loss)) {
+        not_finite_since_ = 0;
+      } else if (not_finite_since_ == 0) {
+        not_finite_since_ = report.step;
+      }
       if (config_.checkpoint.every > 0 && report.step % config_.checkpoint.every == 0 && !last)
         checkpoint(OnFailure::go_on);
       else if (snapshots_ && !last && report.step % config_.checkpoint.snapshot_every == 0)
@@ -113,7 +126,9 @@ class Run {
     if (engine_.num_steps() > resumed_at_ && config_.checkpoint.at_end) checkpoint(OnFailure::stop);
     if (std::string written = saver_.finish(); !written.empty()) outcome_.checkpoint = written;
     reports.finish(seconds_since(life_.started), restarts);
+    outcome_.final_loss = reports.final_loss();
     if (config_.log.trace) write_traces();
+    warn_not_finite();
     outcome_.folder = folder_;
     outcome_.steps = engine_.num_steps();
     return outcome_;
@@ -129,13 +144,21 @@ class Run {
     options.steps = steps;
     return options;
   }
-  static RunConfig& make_folder(RunConfig& config, const std::string& folder) {
+  // Collective: all ranks hear that the folder is another run's.
+  static RunConfig& enter(RunConfig& config, const std::string& folder, const Standing& standing, Life& life,
+                          const Log& log) {
+    std::string refusal;
     // What is learned from may be nobody else's business; a folder that is there already keeps its mode.
     try {
       ckpt::make_folders(folder, 0700);
+      if (standing.rank() == 0 && !life.lock) life.lock.emplace(folder, log);
+    } catch (const UsageError& error) {
+      refusal = kRefused + std::string(error.what());
     } catch (const IoError& error) {
       throw IoError(fmt::format("run folder {}: {}; run.dir or --run-dir names another", folder, error.what()));
     }
+    refusal = broadcast_text(standing.ranks, refusal);
+    if (refusal.starts_with(kRefused)) throw UsageError(refusal.substr(1));
     return config;
   }
 
@@ -164,6 +187,7 @@ class Run {
     }
     if (from.empty()) {
       begin();
+      settle_folder(from);
       if (healed.num_survivors > 0) tell_recovery("anew", "the beginning", healed);
       return 0;
     }
@@ -174,11 +198,55 @@ class Run {
       resumed_at_ = engine_.num_steps();
       outcome_.checkpoint = from;
     }
+    settle_folder(from);
+    if (outcome_.nothing_left) return 0;
     restarts_ = checkpoint->state().value("restarts", 0) + 1;
     note(fmt::format("resumed from {} at step {}", from, engine_.num_steps()));
     tell_recovery(snapshot ? "snapshot" : "disk", from, healed);
     if (!said.empty()) note(said);
     return restarts_;
+  }
+
+  // A job that a launcher starts once more goes on from its own checkpoints, also when it was to begin with another
+  // one, or with none: the former run's are not among them any more.
+  bool goes_on() const { return config_.checkpoint.resume == "auto" || life_.recovery.again || life_.num_reforms > 0; }
+
+  // Collective, before anything is written: whether there is anything to do, and the folder cleared of the run before
+  // where this one begins anew. `from`: what it begins with, or nothing.
+  void settle_folder(const std::string& from) {
+    const std::string said = broadcast_text(standing_.ranks, first() ? settle(from) : "");
+    if (said.starts_with(kRefused)) throw IoError(said.substr(1));
+    outcome_.nothing_left = said.starts_with(kNothingLeft);
+    outcome_.folder = folder_;
+    outcome_.steps = engine_.num_steps();
+    if (!outcome_.nothing_left && !said.empty()) note(said);
+  }
+
+  std::string settle(const std::string& from) {
+    std::error_code elsewhere;
+    const bool ours = !from.empty() &&
+                      std::filesystem::equivalent(std::filesystem::path(from).parent_path(), checkpoints_, elsewhere);
+    if (resumed_at_ >= config_.train.steps && (!ours || summed_up())) return {kNothingLeft};
+    if (goes_on()) return {};
+    try {
+      if (!snapshot_folder_.empty()) set_aside(snapshot_folder_, snapshot_folder_, -1);
+      const std::string where = set_aside(folder_, checkpoints_, ours ? engine_.num_steps() : -1);
+      if (where.empty()) return {};
+      return ours ? fmt::format("checkpoints of later steps are now in {}", where)
+                  : fmt::format("the run that was in {} is now in {}", folder_, where);
+    } catch (const IoError& error) {
+      return kRefused + std::string(error.what());
+    }
+  }
+
+  // Whether the end of the run was told: not where it was lost between its last checkpoint and its summary.
+  bool summed_up() const {
+    try {
+      const Json summary = Json::parse(obs::read_whole_file(folder_ + "/summary.json", kMaxSummaryBytes));
+      return summary.value("steps", int64_t{0}) >= resumed_at_;
+    } catch (const std::exception&) {
+      return false;
+    }
   }
 
   // Which rung of the ladder was taken, for people and for events.jsonl.
@@ -202,7 +270,7 @@ class Run {
   std::string newest(std::unique_ptr<ckpt::Checkpoint>& opened) {
     try {
       std::vector<std::string> skipped;
-      auto origin = newest_origin(snapshot_folder_, config_.checkpoint.resume == "auto" ? checkpoints_ : "", skipped);
+      auto origin = goes_on() ? newest_origin(snapshot_folder_, checkpoints_, skipped) : std::nullopt;
       for (const std::string& one : skipped) log_.warn("passed over checkpoint {}", one);
       if (!origin) return {};
       opened = std::move(origin->found.checkpoint);
@@ -243,13 +311,12 @@ class Run {
     const std::string divided = mesh.dp == mesh.size() ? "" : ", " + layout_of(config_, standing_.size()).text();
     const std::string ranks =
         standing_.size() == 1 ? "" : fmt::format("{} ranks ({}{}) of ", standing_.size(), config_.sync.method, divided);
-    note(
-        fmt::format("{}: {} with {} parameters, {} on {}{} thread(s); {} steps of {} sequences × {} tokens ({} "
-                    "micro-batch{} of {})",
-                    config_.run.name, config_.model.preset.empty() ? config_.model.arch : config_.model.preset,
-                    engine_.num_parameters(), config_.train.precision, ranks, engine_.context().stream.num_threads(),
-                    config_.train.steps, config_.train.global_batch, config_.model.seq_len, micro,
-                    micro == 1 ? "" : "es", config_.train.micro_batch));
+    note(fmt::format("{}: {} with {} parameters, {} on {}{}; {} of {} × {} ({} micro-batch{} of {})", config_.run.name,
+                     config_.model.preset.empty() ? config_.model.arch : config_.model.preset, engine_.num_parameters(),
+                     config_.train.precision, ranks, counted(engine_.context().stream.num_threads(), "thread"),
+                     counted(config_.train.steps, "step"), counted(config_.train.global_batch, "sequence"),
+                     counted(config_.model.seq_len, "token"), micro, micro == 1 ? "" : "es",
+                     config_.train.micro_batch));
   }
 
   bool first() const { return standing_.rank() == 0; }
@@ -378,8 +445,52 @@ class Run {
     succeeds(OnFailure::go_on, [&] { saver_.finish(); });  // the one before, where it was written meanwhile
     ckpt::Snapshot snapshot = snapshot_of(engine_, config_);
     snapshot.state["restarts"] = restarts_;
+    if (!good(snapshot)) return keep_apart(std::move(snapshot), on_failure);
     if (!succeeds(on_failure, [&] { saver_.save(std::move(snapshot)); })) return;
     note(fmt::format("checkpoint {}/step-{}", checkpoints_, engine_.num_steps()));
+  }
+
+  // Collective. Whether a run can go on from it: its last loss and its values are numbers, of what lies in memory.
+  // Ranks that go at their own pace do not wait for each other to find out.
+  bool good(const ckpt::Snapshot& snapshot) {
+    sync::Clocks* const clocks = engine_.strategy().clocks();
+    if (clocks && !clocks->lockstep()) return true;
+    int64_t finite = not_finite_since_ == 0 ? 1 : 0;
+    for (const ckpt::Piece& piece : snapshot.model) {
+      if (finite == 0) break;
+      if (piece.read || !is_floating(piece.values.dtype())) continue;
+      const device::Stream stream =
+          device::on_host(piece.values.data()) ? engine_.host().stream : engine_.context().stream;
+      if (!kernel::all_finite(piece.values.data(), piece.values.count(), piece.values.dtype(), stream)) finite = 0;
+    }
+    if (standing_.ranks) standing_.ranks->all_reduce(&finite, &finite, 1, DType::i64, comm::ReduceOp::min);
+    return finite != 0;
+  }
+
+  // Not among the checkpoints that a run resumes by itself. On the way the next comes in its time; the last is kept.
+  void keep_apart(ckpt::Snapshot snapshot, OnFailure on_failure) {
+    if (not_finite_since_ == 0) not_finite_since_ = engine_.num_steps();
+    if (on_failure == OnFailure::go_on) {
+      if (first()) log_.warn("step {}: loss or values are not finite: no checkpoint is written", engine_.num_steps());
+      return;
+    }
+    ckpt::SaveOptions options = save_options();
+    options.keep = 1;
+    Saver apart(fmt::format("{}/{}", checkpoints_, kNotFiniteFolder), options, false, engine_.account(),
+                engine_.host().stream);
+    apart.save(std::move(snapshot));
+    kept_apart_ = apart.finish();
+  }
+
+  void warn_not_finite() {
+    if (!first() || not_finite_since_ == 0) return;
+    log_.warn(
+        "loss or values are not finite since step {}: the run has diverged, or its data are bad; {}{}; a lower "
+        "train.lr or a longer train.warmup may help",
+        not_finite_since_,
+        outcome_.checkpoint.empty() ? "there is no good checkpoint"
+                                    : fmt::format("the last good checkpoint is {}", outcome_.checkpoint),
+        kept_apart_.empty() ? "" : fmt::format(", and the state as it is lies in {}", kept_apart_));
   }
 
   Life& life_;
@@ -401,6 +512,8 @@ class Run {
   bool settled_ = false;  // the engine has the state the run goes on from
   int64_t resumed_at_ = -1;
   int restarts_ = 0, num_skipped_ = 0;
+  int64_t not_finite_since_ = 0;  // 0: the last loss was finite
+  std::string kept_apart_;        // the state of a run that diverged
 };
 
 }  // namespace

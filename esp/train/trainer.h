@@ -15,6 +15,7 @@ struct TrainOutcome {
   enum class Why { done, signal, time } why = Why::done;
   std::string folder, checkpoint;  // checkpoint: the last one written, empty when none was
   int64_t steps = 0;
+  bool nothing_left = false;  // it was done before: nothing was trained, and nothing written
   double final_loss = 0;
 };
 

@@ -52,6 +52,22 @@ class OneHost(OnAgents):
         self.assertRegex(errors, "resumed from .*espalier-snapshots-.*/step-")
         self.same_checkpoint(200, "whole", "killed")
 
+    def test_a_run_begun_anew_goes_on_when_it_is_started_again(self):
+        before = run(*self.launch("anew", "--nproc-per-node", "2", steps=30))
+        self.assertEqual(before.returncode, 0, before.stderr)
+        process = start(*self.launch("anew", "--nproc-per-node", "2", "--max-restarts", "2", "--no-reform", steps=200),
+                        "--resume", "none")
+        aside = self.path("anew/before-1/checkpoints")  # which go last
+        self.assertTrue(wait_until(lambda: os.path.exists(aside) and self.steps_made("anew") >= 12
+                                   or process.poll() is not None))
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        errors = self.ended(process, 0)
+        self.assertIn("starting again, 1 of at most 2 times", errors)
+        self.assertRegex(errors, "resumed from .*anew/checkpoints/step-")
+        self.assertEqual(errors.count("is now in"), 1)
+        self.assertFalse(os.path.exists(self.path("anew/before-2")))
+        self.assertIn("step-30", os.listdir(aside))
+
     def test_a_wrong_run_file_is_not_tried_again(self):
         answer = run("launch", "--nproc-per-node", "2", "--max-restarts", "5", "--", "train", self.path("none.toml"))
         self.assertIn(answer.returncode, (2, 4))

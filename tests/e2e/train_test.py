@@ -3,6 +3,7 @@ folder holds, and what wrong input is answered with."""
 import json
 import math
 import os
+import pty
 import shutil
 import signal
 import struct
@@ -11,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from driving import ESPALIER, run, start
+from driving import ESPALIER, run, start, wait_until
 
 RUN = """
 [run]
@@ -71,6 +72,18 @@ class InFolder(unittest.TestCase):
         except FileNotFoundError:
             return 0
 
+    def files(self, run_dir="run"):
+        """Every file of a run folder with what it holds."""
+        held = {}
+        for folder, _, names in os.walk(self.path(run_dir)):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    held[os.path.relpath(file.name, self.path(run_dir))] = file.read()
+        return held
+
+    def checkpoints(self, run_dir="run"):
+        return sorted(os.listdir(self.path(run_dir + "/checkpoints")))
+
     def manifest(self, step, run_dir="run"):
         with open(self.path(f"{run_dir}/checkpoints/step-{step}/manifest.json")) as file:
             return json.load(file)
@@ -83,6 +96,11 @@ class InFolder(unittest.TestCase):
 
 
 class Learning(InFolder):
+    def test_one_is_not_many(self):
+        answer = self.train("--set", "train.global_batch=1", "--set", "run.threads=1", "--set", "train.warmup=0", steps=1)
+        self.assertIn("on 1 thread; 1 step of 1 sequence × 32 tokens", answer.stderr)
+        self.assertIn("done after 1 step,", answer.stderr)
+
     def test_the_loss_falls_from_ln_v(self):
         self.train(steps=60)
         losses = [m["loss"] for m in self.metrics()]
@@ -153,7 +171,158 @@ class Resume(InFolder):
         self.assertIn("adamw", answer.stderr)
 
 
+class Again(InFolder):
+    """The same run folder once more."""
+
+    def test_a_run_that_is_done_is_left_as_it_is(self):
+        self.train()
+        before = self.files()
+        for words in ([], ["--set", "train.steps=5"], ["--set", "train.steps=0", "--set", "train.warmup=0"], ["--nproc", "2"]):
+            answer = self.train(*words)
+            self.assertIn("nothing left to do", answer.stderr)
+            self.assertIn("step-20 is at step 20", answer.stderr)
+            for way_out in ("train.steps", "--resume none", "--run-dir"):
+                self.assertIn(way_out, answer.stderr)
+            self.assertEqual({k: v for k, v in self.files().items() if not k.startswith("flight/")}, before)
+        self.assertIn("resumed from", self.train(steps=22).stderr)
+        self.assertEqual([m["step"] for m in self.metrics()], list(range(1, 23)))
+
+    def test_a_run_lost_after_its_last_checkpoint_is_summed_up(self):
+        self.train()
+        os.remove(self.path("run/summary.json"))
+        self.assertIn("done after 20 steps", self.train().stderr)
+        with open(self.path("run/summary.json")) as file:
+            summary = json.load(file)
+        self.assertEqual(summary["final_loss"], self.metrics()[-1]["loss"])
+
+    def test_beginning_anew_sets_the_former_run_aside(self):
+        self.train(steps=30)
+        before = self.files()
+        answer = self.train("--resume", "none", "--set", "model.dim=64", steps=10)
+        self.assertIn("is now in " + self.path("run/before-1"), answer.stderr)
+        self.assertEqual(self.files("run/before-1"), before)
+        self.assertEqual(self.checkpoints(), ["step-10"])
+        self.assertEqual([m["step"] for m in self.metrics()], list(range(1, 11)))
+        self.train("--resume", "none", steps=12)
+        self.assertEqual(self.checkpoints("run/before-2"), ["step-10"])
+        self.assertIn("step-12 at step 12", self.train(steps=14).stderr)
+        self.assertFalse(os.path.exists(self.path("run/before-3")))
+
+    def test_nothing_is_set_aside_where_nothing_can_begin(self):
+        self.train()
+        before = self.files()
+        self.train("--resume", "none", "--set", "data.train=" + self.path("nowhere.txt"), code=4)
+        self.assertEqual(self.files(), before)
+
+    def test_going_back_sets_later_checkpoints_aside(self):
+        self.train("--set", "checkpoint.every=5", "--set", "checkpoint.keep=0")
+        self.train("--resume", self.path("run/checkpoints/step-10"), steps=12)
+        self.assertEqual(self.checkpoints(), ["step-10", "step-12", "step-5"])
+        self.assertEqual(self.checkpoints("run/before-1"), ["step-15", "step-20"])
+        self.assertEqual(len(self.metrics("run/before-1")), 20)
+        self.assertEqual(len(self.metrics()), 12)
+
+    def test_beginning_with_another_run_s_checkpoint_sets_this_one_s_aside(self):
+        self.train("--run-dir", self.path("other"), steps=8)
+        self.train(steps=30)
+        self.train("--resume", self.path("other"), steps=12)
+        self.assertEqual(self.checkpoints(), ["step-12"])
+        self.assertEqual(self.checkpoints("run/before-1"), ["step-30"])
+        self.assertEqual(self.checkpoints("other"), ["step-8"])
+
+    def test_checkpoints_elsewhere_stay_on_their_disk(self):
+        words = ["--set", "checkpoint.dir=" + self.path("elsewhere")]
+        self.train(*words, steps=30)
+        self.train(*words, "--resume", "none", steps=10)
+        self.assertEqual(sorted(os.listdir(self.path("elsewhere"))), ["before-1", "step-10"])
+        self.assertEqual(os.listdir(self.path("elsewhere/before-1")), ["step-30"])
+        self.assertEqual(len(self.metrics("run/before-1")), 30)
+
+    def test_one_run_at_a_time(self):
+        first = subprocess.Popen([ESPALIER, "train", self.run_file(100000)], stderr=subprocess.DEVNULL)
+        self.addCleanup(first.wait)
+        self.addCleanup(first.kill)
+        self.assertTrue(wait_until(lambda: self.steps_made("run") >= 3))
+        for words in ([], ["--nproc", "2"], ["--resume", "none"]):
+            answer = run("train", self.path("run.toml"), *words)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn(f"another run is under way in it (process {first.pid} ", answer.stderr)
+            self.assertEqual(answer.stderr.count("\n"), 1, answer.stderr)
+        self.assertIsNone(first.poll())
+        first.send_signal(signal.SIGTERM)
+        self.assertEqual(first.wait(60), 75)
+        steps = [m["step"] for m in self.metrics()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertFalse(os.path.exists(self.path("run/run.lock")))
+
+    def test_a_killed_run_holds_nothing(self):
+        first = subprocess.Popen([ESPALIER, "train", self.run_file(100000)], stderr=subprocess.DEVNULL)
+        self.assertTrue(wait_until(lambda: self.steps_made("run") >= 3))
+        first.kill()
+        first.wait()
+        self.train(steps=5)
+
+    def test_a_start_that_fails_leaves_no_folder(self):
+        for words in ([], ["--nproc", "2"]):
+            self.train(*words, "--set", "data.train=" + self.path("nowhere.txt"), code=4)
+            self.train(*words, "--set", "model.arch=bert", "--set", "data.objective=pairs", code=2)
+            self.assertFalse(os.path.exists(self.path("run")))
+        os.mkdir(self.path("run"))
+        self.train("--set", "data.train=" + self.path("nowhere.txt"), code=4)
+        self.assertEqual(os.listdir(self.path("run")), [])  # the user's own
+        answer = run("metrics", self.path("run"))
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("no run folder", answer.stderr)
+
+
+class Diverged(InFolder):
+    WORDS = ["--set", "train.lr=1e30", "--set", "train.warmup=0"]
+
+    def test_what_is_no_number_is_no_checkpoint_to_resume(self):
+        self.train("--set", "checkpoint.every=5", steps=10)
+        for words in ([], ["--nproc", "2"], ["--set", "checkpoint.async=true"]):
+            shutil.copytree(self.path("run"), self.path("copy"))
+            answer = self.train("--run-dir", self.path("copy"), "--set", "checkpoint.every=3", *self.WORDS, *words, steps=16)
+            self.assertIn("step 12: loss or values are not finite: no checkpoint is written", answer.stderr)
+            self.assertIn("the last good checkpoint is " + self.path("copy/checkpoints/step-10"), answer.stderr)
+            self.assertEqual(self.checkpoints("copy"), ["not_finite", "step-10", "step-5"])
+            self.assertEqual(os.listdir(self.path("copy/checkpoints/not_finite")), ["step-16"])
+            again = self.train("--run-dir", self.path("copy"), steps=16)
+            self.assertIn("step-10 at step 10", again.stderr)
+            self.assertNotIn("not finite", again.stderr)
+            shutil.rmtree(self.path("copy"))
+
+    def test_a_run_without_a_good_checkpoint_says_so(self):
+        answer = self.train(*self.WORDS, steps=4)
+        self.assertIn("not finite since step 2", answer.stderr)
+        self.assertIn("there is no good checkpoint", answer.stderr)
+        self.assertEqual(self.checkpoints(), ["not_finite"])
+
+
 class Signals(InFolder):
+    def test_a_closed_terminal_checkpoints(self):
+        for words in ([], ["--nproc", "2"]):
+            ours, theirs = pty.openpty()
+            process = subprocess.Popen(["setsid", "--ctty", "--wait", ESPALIER, "train", self.run_file(100000), *words, "--run-dir",
+                                        self.path("closed")], stdin=theirs, stdout=theirs, stderr=theirs)
+            os.close(theirs)
+            self.assertTrue(wait_until(lambda: self.steps_made("closed") >= 3))
+            os.close(ours)
+            self.assertEqual(process.wait(60), 75)
+            self.assertEqual(len(self.checkpoints("closed")), 1)
+            shutil.rmtree(self.path("closed"))
+
+    def test_sighup_that_is_ignored_stays_so(self):
+        process = subprocess.Popen(["nohup", ESPALIER, "train", self.run_file(100000)], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.assertTrue(wait_until(lambda: self.steps_made("run") >= 3))
+        process.send_signal(signal.SIGHUP)
+        at = self.steps_made("run")
+        self.assertTrue(wait_until(lambda: self.steps_made("run") >= at + 20))
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 75)
+
     def stop_with(self, number):
         process = start("train", self.run_file(100000), "--set", "log.every=1000000")
         metrics = self.path("run/run.toml")
@@ -277,6 +446,27 @@ class Errors(InFolder):
         self.refused(2, "cosine", arguments=["--set", "train.schedule=cosinus"])
         self.refused(2, "heads", arguments=["--set", "model.heads=5"])
         self.refused(2, "gpt2-124m", arguments=["--set", "model.preset=gpt2-124"])
+
+    def test_numbers_are_finite(self):
+        self.run_file()
+        for value in ("inf", "-inf", "nan"):
+            self.refused(2, "train.lr", "finite", value, arguments=["--set", "train.lr=" + value])
+        self.refused(2, "sync.bucket_mb", "finite", arguments=["--set", "sync.bucket_mb=inf"])
+        with open(self.path("run.toml"), "a") as file:
+            file.write("clip = nan\n")
+        self.refused(2, "run.toml:", "train.clip", "finite")
+
+    def test_a_name_is_no_path(self):
+        self.run_file()
+        for name in ("../../out", "a/b", "..", "."):
+            self.refused(2, "run.name = " + name, "run.dir", arguments=["--set", f'run.name="{name}"'])
+
+    def test_resuming_from_nothing_is_refused(self):
+        self.run_file()
+        for words in (["--resume", ""], ["--set", "checkpoint.resume="]):
+            self.refused(2, "auto, none", arguments=words)
+        self.refused(2, "--run-dir", arguments=["--run-dir", ""])
+        self.assertFalse(os.path.exists(self.path("run")))
 
     def test_layouts_that_the_ranks_do_not_make_are_refused(self):
         self.run_file()

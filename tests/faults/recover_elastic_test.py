@@ -24,7 +24,7 @@ def host(folder, name, rank, port, secret):
     words = ["launch", "--nnodes", "1:3", "--nproc-per-node", "1", "--node-rank", str(rank), "--rdzv-endpoint",
              f"127.0.0.1:{port}", "--rdzv-id", "elastic", "--secret-file", secret, "--max-restarts", "3", "--", "train",
              os.path.join(folder, "run.toml"), "--run-dir", os.path.join(folder, name), "--set", "checkpoint.every=5",
-             "--set", "log.samples=true"]
+             "--set", "log.samples=true", "--resume", "none"]  # which begins the job, and not each of its epochs
     return subprocess.Popen([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
