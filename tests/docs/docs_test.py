@@ -95,6 +95,44 @@ class Blocks(unittest.TestCase):
         self.assertEqual(wrong, [])
 
 
+    def test_every_training_run_has_a_folder_of_its_own(self):
+        """In a block that is run from top to bottom: the second in one folder would find the first done, and train nothing."""
+        wrong, checked = [], 0
+        for page in pages():
+            for block in page.blocks:
+                if block.kind not in ("run", "long"):
+                    continue
+                seen = {}
+                for words in block.commands():
+                    folder = run_folder(words)
+                    if not folder:
+                        continue
+                    checked += 1
+                    goes_on = [one for one in words if one.startswith(("train.steps=", "--resume"))]
+                    if folder in seen and (not goes_on or goes_on == seen[folder]):
+                        wrong.append(f"{block.where}: {' '.join(words)} goes on in {folder}, where the run before is done")
+                    seen[folder] = goes_on
+        print(f"{checked} training runs checked", file=sys.stderr)
+        self.assertEqual(wrong, [])
+
+
+def run_folder(words):
+    """Where a training command writes, as far as it says: its --run-dir or run.dir or run.name, or its run file's; empty for
+    other commands."""
+    ours = of_ours(words)
+    if "train" not in ours[1:] or (ours[1] != "train" and ours[1] != "launch"):
+        return ""
+    rest = ours[ours.index("train") + 1:]
+    for one, value in zip(rest, rest[1:] + [""]):
+        if one == "--keys":
+            return ""
+        if one == "--run-dir":
+            return value
+        if one.startswith(("run.dir=", "run.name=")):
+            return one.split("=", 1)[1]
+    return next((one for one in rest if one.endswith(".toml")), "")
+
+
 def options_by_command():
     """{"espalier plan search": {"--model", …}} from the reference the program prints."""
     known, current = {}, None
@@ -202,6 +240,8 @@ class Commands(unittest.TestCase):
                     done, took = scratch.run(block)
                     seconds += took
                     print(f"{took:6.1f} s  {block.where}", file=sys.stderr)
+                    if "nothing left to do" in done.stderr:
+                        failed.append(f"{block.where} trains in the folder of a run that is done\n{done.stderr[-1500:]}")
                     if done.returncode != block.exit_code:
                         failed.append(f"{block.where} ended with {done.returncode}\n{done.stdout[-800:]}{done.stderr[-1500:]}")
         print(f"{counts} blocks, executed {wanted} in {seconds:.0f} s", file=sys.stderr)
