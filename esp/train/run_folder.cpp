@@ -148,6 +148,7 @@ std::string set_aside(const std::string& folder, const std::string& checkpoints,
   }
   ckpt::make_folders(there);
   for (const std::string& path : later) move(path, fmt::format("{}/{}", there, fs::path(path).filename().string()));
+  ckpt::sync_folder(checkpoints);
   return before;
 }
 

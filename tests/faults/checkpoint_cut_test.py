@@ -1,6 +1,6 @@
 """The power goes at every call that writes a checkpoint: whatever may have come to the disk by then (checkpoint_disk.py),
 our loader finds the newest complete checkpoint and never a torn one. Calls are those of the real binary, one rank and
-two, also where a checkpoint replaces one of the same step. Prints how many states of the disk were looked at."""
+two, also where a run goes back and later checkpoints move aside, and where one replaces a damaged one of the same step. Prints how many states of the disk were looked at."""
 import hashlib
 import json
 import os
@@ -89,6 +89,17 @@ class Recorded:
         with open(os.path.join(folder, "run.toml"), "w") as file:
             file.write(RUN.format(root=self.root, folder=folder))
 
+    def spoil(self, step):
+        """A byte of a checkpoint differs from now on: (calls made so far, path, (offset, byte))."""
+        folder = os.path.join(self.root, self.checkpoints, f"step-{step}")
+        name = next(one for one in sorted(os.listdir(folder)) if one.startswith("model-"))
+        with open(os.path.join(folder, name), "r+b") as file:
+            at = file.seek(-1, os.SEEK_END)
+            byte = bytes([file.read(1)[0] ^ 1])
+            file.seek(at)
+            file.write(byte)
+        return len(read_log(self.log, self.root)), f"{self.checkpoints}/step-{step}/{name}", (at, byte)
+
     def train(self, *words, **fault):
         environment = dict(os.environ, LD_PRELOAD=SHIM, FAULT_ROOT=self.root, FAULT_LOG=self.log, **fault)
         return subprocess.run([ESPALIER, "train", os.path.join(self.folder, "run.toml"), *words], env=environment,
@@ -105,11 +116,15 @@ class PowerCut(unittest.TestCase):
 
     def enumerate(self, name, *words, **fault):
         recorded = Recorded(self.folder)
-        for more in ((), ("--resume", os.path.join(recorded.root, recorded.checkpoints, "step-4")),
-                     ("--set", "train.steps=8")):
+        for more in ((), ("--resume", os.path.join(recorded.root, recorded.checkpoints, "step-4")), "spoil",
+                     (), ("--set", "train.steps=8")):
+            if more == "spoil":
+                spoilt = recorded.spoil(6)
+                continue
             answer = recorded.train(*words, *more, **fault)
             self.assertEqual(answer.returncode, 0, answer.stderr)
         calls = read_log(recorded.log, recorded.root)
+        calls.insert(spoilt[0], ("spoil", *spoilt[1:]))
         where = recorded.checkpoints
         above = (".", "runs", "runs/tiny")
         ours = [i for i, (_, path, _) in enumerate(calls) if path.startswith(where) or path in above]
@@ -134,7 +149,14 @@ class PowerCut(unittest.TestCase):
                                    f"{name}: call {i}, {call} {path}")
                     if half:
                         file.pending.pop()
+            if call == "spoil":
+                disk.do("write", path, more)
+                disk.do("sync", path, None)
+                safe_step = 4
+                continue
             disk.do(call, path, more)
+            if call == "rename" and os.path.dirname(path) == where and "/step-" in path and not more.startswith(where):
+                safe_step = 4  # which the run went back to
             if call in ("rename", "exchange") and os.path.dirname(more) == where and "/step-" in more:
                 renamed = int(more.rsplit("-", 1)[1])
             if call == "sync" and path == where and renamed is not None:
