@@ -2,6 +2,7 @@
 // flags and the variables exported are torchrun's, so that it starts `espalier train` as well as a PyTorch script.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -10,6 +11,7 @@
 
 #include "apps/espalier/bench_job.h"
 #include "apps/espalier/command.h"
+#include "apps/espalier/program.h"
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
 #include "esp/launch/agent.h"
@@ -93,6 +95,16 @@ void lend_folder(launch::AgentOptions& agent, std::optional<launch::MemoryFolder
   }
 }
 
+// A mistake in our own run file is told here, once. On several hosts the ranks tell it: a host that gave up by itself
+// would leave the others waiting.
+void check_command(const launch::AgentOptions& agent, std::vector<std::string> words) {
+  if (agent.num_nodes > 1 || agent.per_node == 1 || words.empty() || words.front() != "train") return;
+  for (const char* answered : {"--help", "-h", "--keys"})
+    if (std::find(words.begin(), words.end(), answered) != words.end()) return;
+  words.insert(words.end(), {"--check-ranks", std::to_string(agent.per_node)});
+  run_words(words);
+}
+
 int run_launch(const LaunchOptions& options) {
   launch::AgentOptions agent;
   if (!options.standalone) count_hosts(options.nnodes, agent);
@@ -102,6 +114,7 @@ int run_launch(const LaunchOptions& options) {
   agent.job = options.job;
   agent.max_restarts = options.max_restarts;
   agent.command = command_of(options);
+  if (options.module.empty()) check_command(agent, options.chosen->behind);
   agent.meeting = std::chrono::seconds(options.timeout_s);
   agent.log = make_log();
   if (options.bind == "any") {
@@ -138,7 +151,7 @@ void define_launch(const Arguments& app, Chosen& chosen) {
   app.add_option("--rdzv-endpoint,--rdzv_endpoint", options->endpoint, "where host 0 listens and the others call")
       .type_name("HOST:PORT");
   app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two").type_name("HOST");
-  app.add_option("--master-port,--master_port", options->master_port, "").show_default();
+  app.add_option("--master-port,--master_port", options->master_port, "with --master-addr: its port").show_default();
   app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host [by the secret]")
       .type_name("NAME");
   app.add_option("--secret-file", options->secret_file,

@@ -117,6 +117,14 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
+int run_words(std::vector<std::string> words) {
+  words.insert(words.begin(), "espalier");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return run(static_cast<int>(words.size()), argv.data());
+}
+
 int run_program(int argc, char** argv) {
   auto complain = [](std::string_view message) {
     Style style(stderr);

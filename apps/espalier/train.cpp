@@ -19,6 +19,7 @@
 #include "esp/comm/communicator.h"
 #include "esp/launch/world.h"
 #include "esp/train/guards.h"
+#include "esp/train/preflight.h"
 #include "esp/train/run_folder.h"
 #include "esp/train/signals.h"
 #include "esp/train/trainer.h"
@@ -31,6 +32,7 @@ struct TrainOptions {
   std::optional<std::string> run_dir, resume;
   std::vector<std::string> overrides;
   int nproc = 1;
+  int check_ranks = 0;   // asked by the launcher: check what so many ranks would begin with, and stop
   int live_columns = 0;  // told to ranks by the process that holds the terminal
   bool keys = false, force = false;
 
@@ -175,6 +177,10 @@ int start_ranks(const TrainOptions& options, const std::vector<std::string>& lay
 
 // The ranks of this run that are this process's to start: itself, those it joins, or all.
 int begin(const TrainOptions& options, train::RunConfig config) {
+  if (options.check_ranks > 0) {
+    train::check_before_ranks(config, asks_for_layout(config) ? 0 : options.check_ranks);
+    return 0;
+  }
   const launch::Environment environment = launch::process_environment();
   const launch::Placement place = launch::read_environment(environment);
   if (place.launcher != "none" && place.size > 1) return join(config, options, environment);
@@ -184,7 +190,7 @@ int begin(const TrainOptions& options, train::RunConfig config) {
     config = with_layout(options, layout);
   }
   if (options.nproc == 1) return train_here(config, options, {}, alone(environment));
-  config.check_world(options.nproc);
+  train::check_before_ranks(config, options.nproc);
   const std::string folder = train::run_folder_of(config);
   train::check_free(folder, make_log());  // one word, before the ranks come
   return start_ranks(options, layout, folder);
@@ -234,6 +240,7 @@ void define_train(const Arguments& app, Chosen& chosen) {
   app.add_option("--cluster", options->cluster, "for parallel.layout = auto: the cluster, over this machine's")
       .type_name("NAME|FILE.toml");
   app.add_option("--live-columns", options->live_columns, "").hide();
+  app.add_option("--check-ranks", options->check_ranks, "").hide();
 }
 
 }  // namespace esp::app

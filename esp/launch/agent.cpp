@@ -70,7 +70,7 @@ std::string text_of(const RoundEnd& end) {
 RoundEnd round_end_of(const std::string& text) {
   const Json json = Json::parse(text);
   RoundEnd end{json.at("node"), json.at("exit_code"), {}};
-  end.failure = {json.at("rank"), end.exit_code, json.at("how"), json.at("last_words")};
+  end.failure = {json.at("rank"), end.exit_code, json.at("how"), json.at("last_words"), false};
   return end;
 }
 
@@ -103,7 +103,8 @@ class Agent {
   int run() {
     for (;; ++round_, ++num_restarts_) {
       const std::vector<RoundEnd> ends = one_round();
-      const RoundEnd& cause = cause_of(ends);
+      RoundEnd cause = cause_of(ends);
+      cause.failure.shown = cause.node == options_.node_rank;
       const Then then = after_round(cause, stopping(), num_restarts_, options_.max_restarts);
       if (then == Then::ended) return cause.exit_code;
       const std::string told = describe(cause.failure);
@@ -307,7 +308,7 @@ RoundEnd end_of_round(int node, bool wants_requeue, const std::optional<Failure>
   // Ranks that lost each other, and none of them had failed by itself when they were ended.
   if (end.exit_code == 0 && stuck) {
     const int code = static_cast<int>(ExitCode::comm);
-    end = {node, code, {0, code, fmt::format("lost its peers: {}", *stuck), ""}};
+    end = {node, code, {0, code, fmt::format("lost its peers: {}", *stuck), "", false}};
   }
   return end;
 }

@@ -64,7 +64,7 @@ struct LocalJob::Impl {
   struct Rank {
     Child child;
     net::Socket control;
-    bool running = true;
+    bool running = true, only_lost_peer = false;
     std::string last_words;
   };
 
@@ -105,6 +105,8 @@ struct LocalJob::Impl {
   void forward(Rank& rank, int index, bool is_out, Clock::time_point now);
   void reap(Rank& rank, int index);
   void flush(bool all);
+  // Then a rank's own error is the news; that others missed it is none. Under `mutex`.
+  bool own_error() const { return !options.outlast && failure && suspicion(*failure) == 1; }
 };
 
 void LocalJob::Impl::start() {
@@ -208,6 +210,10 @@ void LocalJob::Impl::forward(Rank& rank, int index, bool is_out, Clock::time_poi
 void LocalJob::Impl::flush(bool all) {
   auto now = Clock::now();
   for (const std::string& line : out.take(now, all)) write_all(1, line);
+  {
+    std::lock_guard lock(mutex);
+    if (own_error() && !all) return;  // what others say waits for how they end, which is soon
+  }
   for (const std::string& line : err.take(now, all)) write_all(2, line);
 }
 
@@ -229,7 +235,7 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
     requeue = true;
     return;
   }
-  Failure seen{options.first_rank + index, 1, "", rank.last_words};
+  Failure seen{options.first_rank + index, 1, "", rank.last_words, options.output == LocalOptions::Output::forward};
   if (WIFSIGNALED(status)) {
     seen.exit_code = 128 + WTERMSIG(status);
     seen.how = "was killed by " + signal_name(WTERMSIG(status));
@@ -240,8 +246,13 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
     seen.how = fmt::format("exited with code {}", seen.exit_code);
   }
   std::lock_guard lock(mutex);
-  if (stop) return;  // what dies because we ended it is not news
-  if (!failure || suspicion(seen) > suspicion(*failure)) failure = seen;
+  const bool ended_by_us = stop;
+  rank.only_lost_peer = suspicion(seen) == 0 || (ended_by_us && seen.exit_code > 128);
+  if (!ended_by_us && (!failure || suspicion(seen) > suspicion(*failure))) failure = seen;
+  if (own_error())
+    for (size_t i = 0; i < ranks.size(); ++i)
+      if (ranks[i].only_lost_peer) err.drop_error(static_cast<int>(i));
+  if (ended_by_us) return;  // what dies because we ended it is not news
   failures.push_back(std::move(seen));
   changed.notify_all();
 }
@@ -424,7 +435,7 @@ std::string signal_name(int signal) {
 
 std::string describe(const Failure& failure) {
   std::string text = fmt::format("rank {} {}", failure.rank, failure.how);
-  if (!failure.last_words.empty()) text += "; its last words:\n" + failure.last_words;
+  if (!failure.last_words.empty() && !failure.shown) text += "; its last words:\n" + failure.last_words;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }

@@ -43,8 +43,9 @@ struct Failure {
   int exit_code = 1;       // 128+n for signal n
   std::string how;         // «was killed by SIGKILL», «exited with code 3»
   std::string last_words;  // the end of its stderr
+  bool shown = false;      // that came to our own screen as it was said
 };
-// «rank 3 was killed by SIGKILL; its last words: …»
+// «rank 3 was killed by SIGKILL; its last words: …», which are left out where they were shown.
 std::string describe(const Failure& failure);
 
 class LocalJob final : public Ranks {

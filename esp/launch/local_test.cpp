@@ -16,6 +16,7 @@
 #include "esp/base/error.h"
 #include "esp/launch/secret.h"
 #include "esp/net/secret.h"
+#include "esp/obs/temporary_folder.h"
 
 namespace esp::launch {
 namespace {
@@ -86,6 +87,32 @@ TEST(LocalJob, ReportsTheFirstFailureAndEndsTheRest) {
   EXPECT_EQ(job.failure()->exit_code, 7);
   EXPECT_EQ(describe(*job.failure()), "rank 1 exited with code 7; its last words:\nout of cheese");
   for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(alive(job.pid(rank)));
+}
+
+TEST(LocalJob, DoesNotRepeatWhatStoodOnTheScreen) {
+  LocalJob job(shell(2, "if [ $RANK = 1 ]; then echo out of cheese >&2; exit 7; fi; sleep 1000"));
+  ASSERT_TRUE(job.wait(soon()));
+  ASSERT_TRUE(job.failure());
+  EXPECT_EQ(job.failure()->last_words, "out of cheese\n");
+  EXPECT_EQ(describe(*job.failure()), "rank 1 exited with code 7");
+}
+
+TEST(LocalJob, ARanksOwnErrorIsNotFollowedByThoseThatMissedIt) {
+  const obs::TemporaryFolder folder;  // rank 1 says there that it is ready to be ended
+  LocalOptions options = shell(2,
+                               "if [ $RANK = 0 ]; then while [ ! -e $READY ]; do sleep 0.01; done;"
+                               "echo espalier: no cheese >&2; exit 4; fi;"
+                               "trap 'echo hello >&2; echo espalier: rank 0 has left >&2; exit 3' TERM;"
+                               "echo > $READY; while true; do sleep 0.01; done");
+  options.environment["READY"] = folder.path() + "/ready";
+  testing::internal::CaptureStderr();
+  {
+    LocalJob job(options);
+    EXPECT_TRUE(job.wait(soon()));
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, testing::AllOf(HasSubstr("no cheese"), HasSubstr("[rank 1] hello")));
+  EXPECT_THAT(told, testing::Not(HasSubstr("has left")));
 }
 
 TEST(LocalJob, BlamesTheKilledRankNotTheOneThatNoticed) {

@@ -26,6 +26,10 @@ void LineMerger::end(int rank, Clock::time_point now) {
 
 void LineMerger::add(int index, std::string text, Clock::time_point now) {
   const int rank = first_rank_ + index;
+  // A rank's log names it behind time and level; we do, for all that say the same.
+  constexpr size_t kBehindLevel = 30;
+  const std::string own = fmt::format("[rank {}] ", rank);
+  if (const size_t at = text.find(own); at < kBehindLevel) text.erase(at, own.size());
   // Joining an earlier line may not overtake another line of this rank.
   for (auto line = lines_.rbegin(); line != lines_.rend() && !line->ranks.contains(rank); ++line)
     if (line->text == text) {
@@ -33,6 +37,15 @@ void LineMerger::add(int index, std::string text, Clock::time_point now) {
       return;
     }
   lines_.push_back({std::move(text), {rank}, now});
+}
+
+void LineMerger::drop_error(int index) {
+  const int rank = first_rank_ + index;
+  size_t first = lines_.size();
+  for (size_t i = 0; i < lines_.size(); ++i)
+    if (lines_[i].ranks.contains(rank) && lines_[i].text.starts_with("espalier: ")) first = i;
+  for (size_t i = first; i < lines_.size(); ++i) lines_[i].ranks.erase(rank);
+  std::erase_if(lines_, [](const Line& line) { return line.ranks.empty(); });
 }
 
 std::vector<std::string> LineMerger::take(Clock::time_point now, bool all) {

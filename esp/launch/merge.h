@@ -22,6 +22,8 @@ class LineMerger {
   void feed(int rank, std::string_view bytes, Clock::time_point now);
   // Ends a rank's stream: a last line without a newline is a line.
   void end(int rank, Clock::time_point now);
+  // Forgets the error a rank ended with («espalier: …» and what follows), where it still waits.
+  void drop_error(int rank);
   // Lines that need not wait any longer for another rank to say the same.
   std::vector<std::string> take(Clock::time_point now, bool all = false);
   bool pending() const { return !lines_.empty(); }

@@ -41,6 +41,21 @@ TEST(LineMerger, ARanksLinesKeepTheirOrder) {
   EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 0] a\n", "[ranks 0-1] b\n", "[ranks 0-1] a\n"));
 }
 
+TEST(LineMerger, ForgetsTheErrorARankEndedWith) {
+  LineMerger merger(3);
+  merger.feed(1, "a warning\nespalier: rank 0 has left\nthe job\n", kStart);
+  merger.feed(2, "espalier: rank 0 has left\n", kStart);
+  merger.drop_error(1);
+  EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 1] a warning\n", "[rank 2] espalier: rank 0 has left\n"));
+}
+
+TEST(LineMerger, NamesARankOnce) {
+  LineMerger merger(2);
+  merger.feed(1, "12:34:56.789 warn  [rank 1] slow\n[rank 0] said it\n", kStart);
+  EXPECT_THAT(merger.take(kStart, true),
+              ElementsAre("[rank 1] 12:34:56.789 warn  slow\n", "[rank 1] [rank 0] said it\n"));
+}
+
 TEST(LineMerger, NamesRanges) {
   EXPECT_EQ(name_ranks({3}), "rank 3");
   EXPECT_EQ(name_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2,5,7-8");

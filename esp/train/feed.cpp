@@ -8,6 +8,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/data/inputs.h"
 
 namespace esp::train {
 namespace {
@@ -166,6 +167,39 @@ std::string objective_name(const RunConfig& config) {
   return config.model.arch == "t5" ? "span_corruption" : "next_token";
 }
 
+namespace {
+
+// The tokenizer, and what it decides about the model.
+std::unique_ptr<data::Tokenizer> settle_vocabulary(RunConfig& config, const std::string& objective) {
+  auto tokenizer = naming("data.tokenizer (\"byte\", a tokenizer.json or a folder with one)",
+                          [&] { return data::load_tokenizer(config.data.tokenizer); });
+  if (config.model.vocab == 0) {
+    config.model.vocab = tokenizer->vocab_size();
+    if (objective == "span_corruption") config.model.vocab += 100;  // sentinels
+  }
+  if (config.model.vocab < tokenizer->vocab_size() && config.data.tokenizer != "byte")
+    throw UsageError(fmt::format("model.vocab = {}: tokenizer {} has {} ids; leave it 0 or give at least that many",
+                                 config.model.vocab, config.data.tokenizer, tokenizer->vocab_size()));
+  if (config.data.train.empty())
+    throw UsageError("data.train is empty: name text, jsonl or .bin files, a folder or a glob");
+  return tokenizer;
+}
+
+}  // namespace
+
+void check_feed(RunConfig config) {
+  const std::string name = objective_name(config);
+  check_objective(config.model, name);
+  data::parse_order(config.data.order);
+  if (name != "synthetic") {
+    settle_vocabulary(config, name);
+    const char* format = name == "pairs" || name == "classification" ? "jsonl" : "auto";
+    naming("data.train", [&] { return data::find_inputs(config.data.train, format); });
+    if (!config.data.val.empty()) naming("data.val", [&] { return data::find_inputs(config.data.val, format); });
+  }
+  if (name != "classification" || config.model.classes > 0) model_config(config.model).check();
+}
+
 std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
   auto feed = std::make_unique<Feed>();
   const std::string name = objective_name(config);
@@ -182,17 +216,7 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
     feed->train = data::make_synthetic_classification(o);
     return feed;
   }
-  feed->tokenizer = naming("data.tokenizer (\"byte\", a tokenizer.json or a folder with one)",
-                           [&] { return data::load_tokenizer(config.data.tokenizer); });
-  if (config.model.vocab == 0) {
-    config.model.vocab = feed->tokenizer->vocab_size();
-    if (name == "span_corruption") config.model.vocab += 100;  // sentinels
-  }
-  if (config.model.vocab < feed->tokenizer->vocab_size() && config.data.tokenizer != "byte")
-    throw UsageError(fmt::format("model.vocab = {}: tokenizer {} has {} ids; leave it 0 or give at least that many",
-                                 config.model.vocab, config.data.tokenizer, feed->tokenizer->vocab_size()));
-  if (config.data.train.empty())
-    throw UsageError("data.train is empty: name text, jsonl or .bin files, a folder or a glob");
+  feed->tokenizer = settle_vocabulary(config, name);
   if (config.data.cache.empty()) config.data.cache = run_folder_of(config) + "/cache";
 
   if (name == "pairs" || name == "classification") {

@@ -23,6 +23,8 @@ struct Feed {
 
 // Also settles what the data decide about the model: vocab and classes, where the file leaves them 0.
 std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log);
+// The same without reading data: UsageError or IoError for what could never be made, a file that is not there among it.
+void check_feed(RunConfig config);
 
 // next_token, masked_token, span_corruption, pairs, classification, synthetic: the objective's name, or what the
 // architecture is made for.

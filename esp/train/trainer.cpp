@@ -24,6 +24,7 @@
 #include "esp/train/gather_texts.h"
 #include "esp/train/guards.h"
 #include "esp/train/loaded.h"
+#include "esp/train/preflight.h"
 #include "esp/train/reports.h"
 #include "esp/train/run_folder.h"
 #include "esp/train/saver.h"
@@ -148,9 +149,8 @@ class Run {
   static RunConfig& enter(RunConfig& config, const std::string& folder, const Standing& standing, Life& life,
                           const Log& log) {
     std::string refusal;
-    // What is learned from may be nobody else's business; a folder that is there already keeps its mode.
+    make_run_folder(folder);
     try {
-      ckpt::make_folders(folder, 0700);
       if (standing.rank() == 0 && !life.lock) life.lock.emplace(folder, log);
     } catch (const UsageError& error) {
       refusal = kRefused + std::string(error.what());

@@ -82,8 +82,8 @@ class OneHost(OnAgents):
         self.assertTrue(os.listdir(self.path("signalled/checkpoints")))
 
     def test_nothing_outlives_a_killed_launcher(self):
-        process = start(*self.launch("orphans", "--nproc-per-node", "3", steps=100000))
-        self.assertTrue(wait_until(lambda: len(children(process.pid)) == 3))
+        process = start(*self.launch("orphans", "--nproc-per-node", "4", steps=100000))
+        self.assertTrue(wait_until(lambda: len(children(process.pid)) == 4))
         ranks = children(process.pid)
         process.kill()
         process.communicate()

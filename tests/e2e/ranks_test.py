@@ -171,6 +171,27 @@ class Refused(OnRanks):
         self.refuse(2, "sync.offload=disk", says=["disk", "host", "file"])
         self.refuse(2, "train.micro_batch=3", says=["train.micro_batch = 3"])
 
+    def test_a_mistake_is_told_once_whoever_starts_the_ranks(self):
+        mistakes = {"data.train=nosuch": (4, "nosuch"), "train.stpes=4": (2, "stpes"), "comm.all_reduce=rign": (2, "rign"),
+                    "comm.transport=foo": (2, "foo"), "checkpoint.resume=nosuch": (4, "nosuch"),
+                    "data.tokenizer=nosuch": (4, "nosuch"),
+                    "run.device=cuda:77": (2, "cuda"), "model.kv_heads=3": (2, "kv_heads"), "run.dir=/proc/xx": (4, "/proc/xx")}
+        for mistake, (code, says) in mistakes.items():
+            train = ["train", self.run_file(), "--set", mistake]
+            for words in ([*train, "--nproc", "4"], ["launch", "--nproc-per-node", "2", "--", *train]):
+                answer = run(*words)
+                self.assertEqual(answer.returncode, code, answer.stderr)
+                self.assertIn(says, answer.stderr)
+                self.assertEqual(answer.stderr.count("espalier: "), 1, answer.stderr)
+                self.assertNotIn("rank", answer.stderr.lower().replace("/", " ").split(), answer.stderr)
+
+    def test_what_a_rank_says_last_stands_there_once(self):
+        with open(self.path("broken.jsonl"), "w") as file:
+            file.write('{"text": "one"}\n{"text":\n')
+        answer = self.train_ranks(4, "broken", f"data.train={self.path('broken.jsonl')}", code=4)
+        self.assertEqual(answer.stderr.count("broken.jsonl"), 1, answer.stderr)
+        self.assertIn("rank 0 exited with code 4", answer.stderr)
+
     def test_a_folder_that_cannot_be_made_is_named(self):
         answer = self.train_ranks(1, "nowhere", "sync.offload=file", f"sync.offload_dir={self.path('text.txt')}/tier", code=4)
         self.assertIn("sync.offload_dir", answer.stderr)

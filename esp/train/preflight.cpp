@@ -1,0 +1,54 @@
+#include "esp/train/preflight.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
+#include "esp/base/table.h"
+#include "esp/ckpt/hf_folder.h"
+#include "esp/ckpt/steps.h"
+#include "esp/comm/preferences.h"
+#include "esp/device/gpu.h"
+#include "esp/net/transport.h"
+#include "esp/train/feed.h"
+#include "esp/train/loaded.h"
+
+namespace esp::train {
+namespace {
+
+void check_transport(const std::string& name) {
+  std::vector<std::string_view> known = {"auto", "nccl"};
+  for (const net::TransportRow& row : net::transports()) known.push_back(row.name);
+  if (std::find(known.begin(), known.end(), name) == known.end()) unknown_name("transport", name, known);
+}
+
+}  // namespace
+
+void make_run_folder(const std::string& folder) {
+  // What is learned from may be nobody else's business; a folder that is there already keeps its mode.
+  try {
+    ckpt::make_folders(folder, 0700);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("run folder {}: {}; run.dir or --run-dir names another", folder, error.what()));
+  }
+}
+
+void check_before_ranks(const RunConfig& config, int world) {
+  if (world > 0) config.check_world(world);
+  check_transport(config.comm.transport);
+  if (config.comm.all_reduce != "auto") comm::parse_preferences("all_reduce=" + config.comm.all_reduce);
+  if (config.run.device != "cpu") device::require_gpu(device::parse_device(config.run.device));
+  check_feed(config);
+  const std::string& wish = config.checkpoint.resume;
+  if (wish != "auto" && wish != "none" && !ckpt::is_hf_folder(wish)) checkpoint_at(wish);
+  const std::string folder = run_folder_of(config);
+  make_run_folder(folder);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw IoError(fmt::format("run folder {}: {}; run.dir or --run-dir names another", folder, errno_text(errno)));
+}
+
+}  // namespace esp::train
