@@ -216,8 +216,12 @@ TEST(FlightLog, SaysWhereTheRanksStoodAndCutsTheTimelineToItsEnd) {
   const std::string places = whereabouts(logs);
   EXPECT_NE(places.find("rank 1 had ended all_reduce #6"), std::string::npos) << places;
   EXPECT_NE(places.find("rank 0 in all_reduce #7"), std::string::npos) << places;
-  const std::string last = merged_timeline(logs, {}, 2);
-  EXPECT_TRUE(last.starts_with("… 3 records before these\n")) << last;
+  one.record(collective(FlightState::begun, 7));
+  one.record(collective(FlightState::failed, 7));
+  logs[1] = log_of(one);
+  EXPECT_NE(whereabouts(logs).find("rank 1 failed in all_reduce #7"), std::string::npos) << whereabouts(logs);
+  const std::string last = merged_timeline(std::span(logs).first(1), {}, 2);
+  EXPECT_TRUE(last.starts_with("… 1 records before these\n")) << last;
 }
 
 TEST(FlightLog, RefusesWhatIsNoRecorderAndReadsACutOne) {

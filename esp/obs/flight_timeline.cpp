@@ -77,14 +77,16 @@ namespace {
 // The last collective of one rank in a group.
 struct Last {
   uint64_t sequence = 0;
-  bool open = false;
+  FlightState state = FlightState::noted;
   std::string text;
+
+  bool open() const { return state == FlightState::begun; }
 };
 
 std::string in_words(const Last& last) {
   if (last.sequence == 0) return "had made no call";
-  return last.open ? fmt::format("in {} #{}", last.text, last.sequence)
-                   : fmt::format("had ended {} #{}", last.text, last.sequence);
+  const char* how = last.open() ? "in" : last.state == FlightState::failed ? "failed in" : "had ended";
+  return fmt::format("{} {} #{}", how, last.text, last.sequence);
 }
 
 }  // namespace
@@ -94,14 +96,14 @@ std::string whereabouts(std::span<const FlightLog> logs) {
   for (const FlightLog& log : logs)
     for (const FlightRecord& record : log.records)
       if (record.kind == FlightKind::collective && record.sequence > 0)
-        groups[record.group][log.rank] = {record.sequence, record.state == FlightState::begun, record.text};
+        groups[record.group][log.rank] = {record.sequence, record.state, record.text};
   std::string text;
   for (const auto& [group, ranks] : groups) {
     std::map<std::string, std::vector<int64_t>> places;
     bool open = false;
     for (const auto& [rank, last] : ranks) {
       places[in_words(last)].push_back(rank);
-      open = open || last.open;
+      open = open || last.open();
     }
     if (places.size() < 2 && !open) continue;
     text += fmt::format("group {:x}:", group);
