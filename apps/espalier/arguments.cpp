@@ -1,8 +1,12 @@
 #include "apps/espalier/arguments.h"
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdlib>
+#include <limits>
 #include <optional>
 #include <sstream>
+#include <type_traits>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -75,9 +79,44 @@ template Argument Argument::within(int, int) const;
 template Argument Argument::within(int64_t, int64_t) const;
 template Argument Argument::within(double, double) const;
 
+namespace {
+
+// What an option reads one by one.
+template <typename Value>
+struct ElementOf {
+  using type = Value;
+};
+template <typename Value>
+struct ElementOf<std::vector<Value>> {
+  using type = Value;
+};
+template <typename Value>
+struct ElementOf<std::optional<Value>> {
+  using type = Value;
+};
+
+// CLI11 would take the nearest number it can hold, or wrap one below 0.
+template <typename Whole>
+std::string out_of_reach(const std::string& text) {
+  errno = 0;
+  if constexpr (std::is_signed_v<Whole>) {
+    std::strtoll(text.c_str(), nullptr, 0);
+  } else {
+    if (text.starts_with('-')) return fmt::format("{}: 0 or more is wanted", text);
+    std::strtoull(text.c_str(), nullptr, 0);
+  }
+  return errno == ERANGE ? fmt::format("{}: {} at most", text, std::numeric_limits<Whole>::max()) : "";
+}
+
+}  // namespace
+
 template <typename Value>
 Argument Arguments::add_option(const std::string& names, Value& value, const std::string& help) const {
-  return Argument(app_->add_option(names, value, help));
+  using Element = typename ElementOf<Value>::type;
+  CLI::Option* option = app_->add_option(names, value, help);
+  if constexpr (std::is_integral_v<Element> && !std::is_same_v<Element, bool>)
+    option->check(CLI::Validator([](const std::string& text) { return out_of_reach<Element>(text); }, ""));
+  return Argument(option);
 }
 
 #define ESP_OPTION_TYPE(...) \

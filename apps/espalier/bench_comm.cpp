@@ -7,6 +7,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/bench_joined.h"
@@ -218,6 +219,11 @@ void check_names(CommBench& bench) {
     if (ranks < 1 || ranks > 1024) throw UsageError(fmt::format("--nproc {}: between 1 and 1024 ranks", ranks));
     if (bench.root < 0 || bench.root >= ranks)
       throw UsageError(fmt::format("root {} is not one of {} ranks", bench.root, ranks));
+    int64_t places = 1;
+    for (const int extent : bench.shape) places = std::min<int64_t>(places * std::clamp(extent, 0, 1 << 20), 1 << 20);
+    if (!bench.shape.empty() && places != ranks)
+      throw UsageError(fmt::format("--shape {}: a grid of --nproc {} ranks is wanted, its extents multiply to that",
+                                   fmt::join(bench.shape, "x"), ranks));
   }
   if (bench.iterations < 1 || bench.warmup < 0 || bench.batch < 0 || bench.rounds < 1)
     throw UsageError("-n and --rounds are at least 1; -w and -m at least 0");
@@ -284,6 +290,10 @@ int run_bench_comm(const CommBench& asked) {
   const launch::Placement place = launch::read_environment(environment);
   if (place.launcher != "none" && place.size > 1) return run_joined(asked, environment, place);
   CommBench bench = asked;
+  static constexpr struct {
+    std::string_view name;
+  } kTransports[] = {{"auto"}, {"shm"}, {"tcp"}};  // between the ranks we start; mpi is of those of an mpirun
+  find_row("transport", kTransports, bench.transport);
   check_names(bench);
   sweep(bench);  // a wrong size is told before anything starts
   if (bench.startup) return print_startup(bench);
@@ -311,7 +321,7 @@ void define_bench_comm(const Arguments& app, Chosen& chosen) {
   for (const std::string& op : kBenchOps) ops += "|" + op;
   app.add_option("op", o->ops, "what to measure [all_reduce]").type_name(ops);
   add_list(app, "--nproc", o->nproc, "ranks on this machine; several worlds as 2,4,8", "N");
-  app.add_option("-b,--minbytes", o->min_bytes, "first size, [32M]").type_name("BYTES");
+  app.add_option("-b,--minbytes", o->min_bytes, "first size [32M]").type_name("BYTES");
   app.add_option("-e,--maxbytes", o->max_bytes, "last size [the first]").type_name("BYTES");
   app.add_option("-i,--stepbytes", o->step_bytes, "added from size to size [1M]").type_name("BYTES");
   app.add_option("-f,--stepfactor", o->step_factor, "multiplied from size to size instead").type_name("X");

@@ -31,9 +31,9 @@ int run_dash(const Dash& o) {
   const dash::Gate gate(dash::random_token(), server.port());
   server.start([&](const dash::Request& request) { return dashboard.serve(gate, request); });
   fmt::print("http://127.0.0.1:{}/{}/\n", server.port(), gate.token());
+  std::fflush(stdout);  // before what speaks of it
   fmt::print(stderr, "{} runs under {}; the address above is for this machine's users alone. Ctrl-C ends.\n",
              dashboard.names().size(), o.folder);
-  std::fflush(stdout);
   int signal = 0;
   sigwait(&ends, &signal);
   server.stop();

@@ -189,13 +189,14 @@ Finding check_plugins() {
 void check_accelerators(std::vector<Finding>& findings) {
   std::optional<Cuda> cuda = see_cuda();
   if (!cuda) {
-    findings.push_back({State::absent, "CUDA", "no driver found", "CPU only; install NVIDIA's driver to use a GPU"});
+    findings.push_back(
+        {State::absent, "GPU driver", "no driver found", "CPU only; install NVIDIA's driver to use a GPU"});
   } else if (cuda->gpus.empty()) {
-    findings.push_back({State::care, "CUDA", "driver " + cuda->driver + ", no GPU answers",
+    findings.push_back({State::care, "GPU driver", "driver " + cuda->driver + ", no GPU answers",
                         "check nvidia-smi and CUDA_VISIBLE_DEVICES"});
   } else {
     findings.push_back(
-        {State::good, "CUDA", fmt::format("driver {}, {}", cuda->driver, fmt::join(cuda->gpus, ", ")), ""});
+        {State::good, "GPU driver", fmt::format("driver {}, {}", cuda->driver, fmt::join(cuda->gpus, ", ")), ""});
   }
   findings.push_back(library("NCCL", see_nccl(), "only needed for GPUs"));
 }

@@ -73,10 +73,13 @@ int run_eval(const EvalOptions& options) {
       options.text.empty()
           ? read_ids(options.ids)
           : data::encode(train::tokenizer_of(*loaded), obs::read_whole_file(options.text, kMaxTextBytes));
+  const std::string& file = options.text.empty() ? options.ids : options.text;
   for (int32_t id : tokens)
     if (id < 0 || id >= loaded->config.model.vocab)
-      throw UsageError(
-          fmt::format("token id {} is outside the model's vocabulary of {}", id, loaded->config.model.vocab));
+      throw IoError(
+          fmt::format("{}: token id {} is outside the model's vocabulary of {}", file, id, loaded->config.model.vocab));
+  if (tokens.size() < 2)
+    throw IoError(fmt::format("{}: {} tokens; at least two are wanted, the second is predicted", file, tokens.size()));
   const train::TextLoss result = train::text_loss(*loaded, tokens);
   fmt::print("loss {:.6f}  perplexity {:.4f}  tokens {}\n", result.loss, std::exp(result.loss),
              result.token_losses.size());

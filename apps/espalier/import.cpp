@@ -53,7 +53,7 @@ constexpr Command kImports[] = {
 
 void define_import(const Arguments& app, Chosen& chosen) {
   define_commands(app, kImports, chosen);
-  app.require_subcommand(1, 1);
+  app.require_subcommand(0, 1);
 }
 
 }  // namespace esp::app

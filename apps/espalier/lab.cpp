@@ -33,12 +33,11 @@ void define_lab(const Arguments& app, Chosen& chosen) {
   app.callback([app, &chosen, o] {
     if (app.has_chosen_subcommand()) {
       if (o->wanted || !o->only.empty() || !o->out.empty())
-        throw UsageError(
-            "espalier lab: --all, --only and --out before a name: leave out the name, or put --out behind it");
+        throw UsageError("lab: --all, --only and --out before a name: leave out the name, or put --out behind it");
       return;
     }
     if (!o->wanted && (!o->only.empty() || !o->out.empty()))
-      throw UsageError("espalier lab: --only and --out go with --all, or behind the name of a lab");
+      throw UsageError("lab: --only and --out go with --all, or behind the name of a lab");
     chosen.run = [o] { return o->wanted ? run_all_labs(*o) : list_experiments(); };
   });
 }

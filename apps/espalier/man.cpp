@@ -143,7 +143,7 @@ std::string markdown(const Arguments& root) {
 
 int run_man(const ManFlags& o, const Arguments& root, const std::vector<std::string>& command) {
   if (o.markdown) {
-    if (!command.empty()) throw UsageError(fmt::format("espalier man takes no argument \"{}\"", command.front()));
+    if (!command.empty()) throw UsageError(fmt::format("\"{}\": man --markdown is of all commands", command.front()));
     fmt::print("{}", markdown(root));
     return static_cast<int>(ExitCode::done);
   }
@@ -164,8 +164,7 @@ int run_man(const ManFlags& o, const Arguments& root, const std::vector<std::str
   auto found = pages.find(name + ".1");
   if (name == "espalier-run") found = pages.find("espalier-run.5");
   if (found == pages.end())
-    throw UsageError(
-        fmt::format("espalier man: there is no command \"{}\"; espalier --help lists them", name.substr(9)));
+    throw UsageError(fmt::format("man: there is no command \"{}\"; espalier --help lists them", name.substr(9)));
   fmt::print("{}", found->second);
   return static_cast<int>(ExitCode::done);
 }

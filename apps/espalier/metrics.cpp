@@ -32,7 +32,7 @@ int run_metrics(const MetricsOptions& options) {
 
 void define_metrics(const Arguments& app, Chosen& chosen) {
   auto o = keep<MetricsOptions>(app, chosen, run_metrics);
-  app.add_option("folders", o->folders, "run folders").required().type_name("DIR…");
+  app.add_option("folders", o->folders, "run folders").required().type_name("DIR");
   app.add_option("--out", o->out, "for node_exporter's textfile collector: written whole or not at all; - is stdout")
       .show_default()
       .type_name("FILE");

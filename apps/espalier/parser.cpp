@@ -39,9 +39,20 @@ class HelpText : public CLI::Formatter {
       }
       if (!left.empty()) text += left + "\n";
       left.clear();
-      text += CLI::Formatter::make_option(option, is_positional);
+      text += make_option(option, is_positional);
     }
     return left.empty() ? text : text + left + "\n";
+  }
+
+  // As CLI11's, with columns counted as they are shown.
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    const std::string name = "  " + make_option_name(option, is_positional) + make_option_opts(option);
+    const std::string help = make_option_desc(option);
+    if (help.empty()) return name + "\n";
+    const std::string indent(column_width_, ' ');
+    std::string text = shown_width(name) >= column_width_ ? name + "\n" + indent : padded(name, column_width_);
+    for (const char c : help) text += c == '\n' ? "\n" + indent : std::string(1, c);
+    return text + "\n";
   }
 };
 

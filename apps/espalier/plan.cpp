@@ -16,7 +16,7 @@ constexpr Command kPlans[] = {
 
 void define_plan(const Arguments& app, Chosen& chosen) {
   define_commands(app, kPlans, chosen);
-  app.require_subcommand(1, 1);
+  app.require_subcommand(0, 1);
 }
 
 }  // namespace esp::app

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
 #include "apps/espalier/hygiene.h"
+#include "apps/espalier/output_file.h"
 #include "apps/espalier/parser.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/version.h"
@@ -62,10 +65,11 @@ Arguments walk(const Arguments& root, int argc, char** argv, std::string& path, 
   if (!stray.empty()) unknown_name("command", stray, visible_commands(at, keep));
   if (outcome.strays) {
     for (const std::string& word : at.strays()) {
-      if (!word.starts_with("-")) throw UsageError(fmt::format("espalier{} takes no argument \"{}\"", path, word));
+      if (!word.starts_with("-"))
+        throw UsageError(fmt::format("\"{}\": espalier{} takes no such argument", word, path));
       std::string_view near = nearest_name(word.substr(0, word.find('=')), known_options(at, keep));
-      throw UsageError(fmt::format("espalier{} has no option {}{}; see espalier{} --help", path, word,
-                                   near.empty() ? "" : fmt::format("; did you mean {}?", near), path));
+      throw UsageError(fmt::format("{}: espalier{} has no such option; {}espalier{} --help", word, path,
+                                   near.empty() ? "see " : fmt::format("did you mean {}? See ", near), path));
     }
   }
   throw UsageError(fmt::format("{}; see espalier{} --help", outcome.complaint, path));
@@ -98,6 +102,15 @@ int take_other(const Arguments& root, int argc, char** argv, std::vector<std::st
   return argc;
 }
 
+// The words have been read: one that is an option is ours.
+bool wants_json_on_stdout(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--json=-" || (word == "--json" && i + 1 < argc && std::string_view(argv[i + 1]) == "-")) return true;
+  }
+  return false;
+}
+
 int run(int argc, char** argv) {
   Parser parser({"espalier", "Espalier: distributed training of large models, and the collectives under it",
                  std::string(kFooter), version_text, "version, compiler, and what was found"});
@@ -112,6 +125,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", parser.help());
     return 0;
   }
+  if (wants_json_on_stdout(argc, argv)) keep_stdout_for_data();
   return chosen.run();
 }
 
@@ -133,10 +147,21 @@ int run_program(int argc, char** argv) {
   };
   begin_with_little(argc > 1 && std::string_view(argv[1]) == "launch");
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    check_stdout();
+    return code;
   } catch (const Error& error) {
     complain(error.what());
     return static_cast<int>(error.exit_code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    const std::string what = errno_text(error.code().value());
+    complain(error.path1().empty() ? what : fmt::format("{}: {}", error.path1().string(), what));
+    return static_cast<int>(ExitCode::files);
+  } catch (const std::system_error& error) {
+    // fmt::print throws it when it cannot print.
+    const bool printing = std::ferror(stdout) != 0;
+    complain(printing ? "cannot write to stdout: " + errno_text(error.code().value()) : error.what());
+    return static_cast<int>(printing ? ExitCode::files : ExitCode::internal);
   } catch (const std::exception& error) {
     complain(error.what());
     return static_cast<int>(ExitCode::internal);

@@ -255,7 +255,7 @@ constexpr Command kTokenizerCommands[] = {
 
 void define_tokenizer(const Arguments& app, Chosen& chosen) {
   define_commands(app, kTokenizerCommands, chosen);
-  app.require_subcommand(1, 1);
+  app.require_subcommand(0, 1);
 }
 
 }  // namespace esp::app

@@ -52,7 +52,7 @@ Dashboard::Dashboard(const std::string& folder, Knowledge knowledge)
   while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
   std::error_code error;
   if (!fs::is_directory(folder_, error))
-    throw UsageError(fmt::format("{}: no folder; give a run folder, or one that holds run folders", folder));
+    throw IoError(fmt::format("{}: no folder; give a run folder, or one that holds run folders", folder));
   look();
 }
 

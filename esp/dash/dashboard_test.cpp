@@ -146,7 +146,7 @@ TEST_F(Served, NothingOfARunBecomesMarkupInAReport) {
 }
 
 TEST(DashboardFolder, MustBeThere) {
-  EXPECT_THROW(Dashboard("/nowhere/at/all", {}), UsageError);
+  EXPECT_THROW(Dashboard("/nowhere/at/all", {}), IoError);
 }
 
 TEST_F(Served, TheTimelineFollowsTheRanksAndThenShowsTheWhole) {

@@ -14,7 +14,10 @@ namespace esp::obs {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "espalier-XXXXXX").string();
+    std::error_code none;
+    const std::filesystem::path place = std::filesystem::temp_directory_path(none);
+    if (none) throw IoError("no folder for temporary files: TMPDIR names none that is there");
+    std::string pattern = (place / "espalier-XXXXXX").string();
     if (!::mkdtemp(pattern.data())) throw IoError("cannot make a temporary folder: " + errno_text(errno));
     path_ = pattern;
   }

@@ -67,7 +67,7 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
   const auto end_row = [&] {
     if (begun || !row.empty()) {
       row.push_back(std::move(cell));
-      if (rows.size() >= kMaxCsvRows) throw UsageError(fmt::format("{}: more than {} rows", name, kMaxCsvRows));
+      if (rows.size() >= kMaxCsvRows) throw IoError(fmt::format("{}: more than {} rows", name, kMaxCsvRows));
       rows.push_back(std::move(row));
     }
     row.clear();
@@ -100,7 +100,7 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
       begun = true;
     }
   }
-  if (quoted) throw UsageError(fmt::format("{}:{}: a quote is opened here and never closed", name, opened));
+  if (quoted) throw IoError(fmt::format("{}:{}: a quote is opened here and never closed", name, opened));
   end_row();
   return rows;
 }

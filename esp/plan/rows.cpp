@@ -109,13 +109,13 @@ MeasuredRow read_row(const CsvRow& cells, const Catalog& catalog) {
 
 std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name, const Catalog& catalog) {
   const auto table = parse_csv(text, name);
-  if (table.empty()) throw UsageError(fmt::format("{}: no rows; the first line names columns", name));
+  if (table.empty()) throw IoError(fmt::format("{}: no rows; the first line names columns", name));
   constexpr std::string_view kTelling[] = {"row_id", "source", "kind", "params_b", "layers", "gpu", "step_time_s"};
   const CsvRow head(table[0], table[0]);
   const auto known = std::count_if(std::begin(kTelling), std::end(kTelling),
                                    [&](std::string_view column) { return !head.text(column).empty(); });
   if (known < 2)
-    throw UsageError(
+    throw IoError(
         fmt::format("{}: the first line names no columns of results; row_id, source, kind, layers, hidden, "
                     "gpu, gpus, tp, pp, mbs, gbs, step_time_s … are known",
                     name));

@@ -17,6 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (row.predicted_s && !(std::isfinite(*row.predicted_s) && *row.predicted_s > 0)) __builtin_trap();
     esp::plan::to_json(all).dump(-1, ' ', false, esp::Json::error_handler_t::replace);
   } catch (const esp::UsageError&) {
+  } catch (const esp::IoError&) {
   }
   return 0;
 }

@@ -33,7 +33,7 @@ TEST(Csv, ReadsQuotesLineBreaksMarksAndEitherEnding) {
   EXPECT_THAT(rows[1], ElementsAre("1,2", "say \"no\"\nnow"));
   EXPECT_THAT(rows[2], ElementsAre("3", ""));
   EXPECT_THAT(rows[3], ElementsAre("", "4"));
-  EXPECT_THROW(parse_csv("a\n\"open", "t"), UsageError);
+  EXPECT_THROW(parse_csv("a\n\"open", "t"), IoError);
 }
 
 TEST(Csv, NumbersAsPeopleWriteThem) {
@@ -220,8 +220,8 @@ TEST(Rows, OneRowsTroubleIsNotTheOthers) {
 }
 
 TEST(Rows, WhatIsNoTableIsRefused) {
-  EXPECT_THROW(read_rows("", "t", shipped_catalog()), UsageError);
-  EXPECT_THROW(read_rows("one,two\n1,2\n", "t", shipped_catalog()), UsageError);
+  EXPECT_THROW(read_rows("", "t", shipped_catalog()), IoError);
+  EXPECT_THROW(read_rows("one,two\n1,2\n", "t", shipped_catalog()), IoError);
 }
 
 }  // namespace

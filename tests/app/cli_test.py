@@ -52,6 +52,20 @@ class Help(unittest.TestCase):
         self.assertEqual(answer.returncode, 0)
         self.assertIn("Subcommands:", answer.stdout)
 
+    def test_a_command_of_commands_shows_their_help(self):
+        for command in ("bench", "data", "plan", "tokenizer", "import"):
+            answer = run(command)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertIn(f"Usage: espalier {command} ", answer.stdout)
+
+    def test_columns_are_those_on_the_screen(self):
+        for words in (["plan", "search"], ["metrics"]):
+            said = run(*words, "--help").stdout
+            self.assertNotIn("… ...", said)
+        rows = run("launch", "--help").stdout.splitlines()
+        at = next(i for i, row in enumerate(rows) if "--master-port" in row)
+        self.assertIn("its port", rows[at] + rows[at + 1])
+
     def test_lab_without_a_name_lists_the_experiments(self):
         answer = run("lab")
         self.assertEqual(answer.returncode, 0)
@@ -87,6 +101,20 @@ class Colours(unittest.TestCase):
         self.assertNotIn("\033[", run("nonsense").stderr)
 
 
+class JsonAlone(unittest.TestCase):
+    def test_with_a_dash_stdout_holds_nothing_else(self):
+        plan = ["--model", "gpt3-1.3b", "--cluster", "selene", "--gpus", "8", "--global-batch", "8"]
+        with tempfile.TemporaryDirectory() as folder:
+            for words in (["plan", "estimate", *plan], ["plan", "simulate", *plan], ["lab", "numbers"],
+                          ["bench", "comm", "--nproc", "2", "-b", "1K", "-n", "1", "-w", "0"],
+                          ["bench", "kernel", "activation", "--seconds", "0.001"],
+                          ["bench", "offload", "--elements", "4096", "--rounds", "1", "--folder", folder]):
+                for flag in (["--json", "-"], ["--json=-"]):
+                    answer = run(*words, *flag)
+                    self.assertEqual(answer.returncode, 0, answer.stderr)
+                    self.assertTrue(json.loads(answer.stdout), words)
+
+
 class Errors(unittest.TestCase):
     def refused(self, code, words, *arguments):
         answer = run(*arguments)
@@ -97,6 +125,9 @@ class Errors(unittest.TestCase):
             self.assertIn(word, answer.stderr)
 
     def test_unknown_names_suggest_the_nearest(self):
+        answer = run("train", "--nprocs", "2")
+        self.assertEqual(answer.stderr, "espalier: --nprocs: espalier train has no such option; did you mean --nproc? See "
+                                        "espalier train --help\n")
         self.refused(2, ['"benhc"', 'did you mean "bench"'], "benhc")
         self.refused(2, ['"cmom"', 'did you mean "comm"'], "bench", "cmom")
         self.refused(2, ["--ngpu", "did you mean --ngpus"], "bench", "comm", "--ngpu", "2")
@@ -121,6 +152,55 @@ class Errors(unittest.TestCase):
         self.refused(2, ["x"], "doctor", "x")
         self.refused(2, ["shell"], "completion")
 
+        self.refused(2, ["--shape 3x2", "4"], "bench", "comm", "--nproc", "4", "--algo", "torus2d", "--shape", "3x2")
+        self.refused(2, ['"mpi"', "auto, shm, tcp"], "bench", "comm", "--transport", "mpi")
+        self.refused(2, ["--top", "-3"], "plan", "search", "--model", "gpt3-13b", "--cluster", "selene", "--top", "-3")
+        self.refused(2, ["99999999999999999999: 9223372036854775807 at most"], "plan", "estimate", "--model", "gpt3-13b",
+                     "--cluster", "selene", "--global-batch", "99999999999999999999")
+
+    def test_files_and_folders_that_are_not_there_are_code_four(self):
+        for words in (["report"], ["dash"], ["metrics"], ["flight"], ["convert"], ["generate", "--checkpoint"],
+                      ["tokenizer", "encode", "--tokenizer"], ["plan", "validate", "--rows"]):
+            more = ["/nowhere/else"] if words[0] == "convert" else []
+            self.refused(4, ["/nowhere/at-all"], *words, "/nowhere/at-all", *more)
+
+    def test_files_that_hold_nothing_are_code_four(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = folder + "/empty.csv"
+            open(rows, "w").close()
+            self.refused(4, ["empty.csv", "no rows"], "plan", "validate", "--rows", rows)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs to become another user")
+    def test_a_folder_one_may_not_read_is_told_so(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            shut = folder + "/shut"
+            os.makedirs(shut + "/run")
+            os.chmod(shut, 0o700)
+            other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", ESPALIER]
+            for words in (["convert", shut + "/run", folder + "/new"], ["generate", "--checkpoint", shut + "/run"],
+                          ["report", shut], ["report", shut + "/run"]):
+                answer = subprocess.run([*other, *words], capture_output=True, text=True, timeout=30)
+                self.assertEqual(answer.returncode, 4, answer.stderr)
+                self.assertIn("Permission denied", answer.stderr)
+                self.assertNotIn("filesystem error", answer.stderr)
+
+    def test_a_comparison_leaves_a_runs_own_report_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a", "b"):
+                os.mkdir(f"{folder}/{name}")
+                pathlib.Path(f"{folder}/{name}/run.toml").write_text("[run]\nname = 'x'\n")
+            self.assertEqual(run("report", folder + "/a").stdout, folder + "/a/report.html\n")
+            self.assertEqual(run("report", folder + "/a", folder + "/b").stdout, folder + "/a/comparison.html\n")
+
+    def test_what_cannot_be_printed_is_code_four(self):
+        for words in (["--help"], ["man", "--markdown"], ["completion", "bash"], ["plan", "estimate", "--list"],
+                      ["plan", "estimate", "--model", "gpt3-13b", "--cluster", "selene", "--gpus", "64", "--json", "-"]):
+            with open("/dev/full", "w") as full:
+                answer = subprocess.run([ESPALIER, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+            self.assertEqual(answer.returncode, 4, words)
+            self.assertIn("stdout: No space left", answer.stderr)
+
     def test_a_gpu_that_cannot_be_used_is_told_why(self):
         if "cuda:0" in run("doctor").stdout:
             self.skipTest("there is a GPU here")
@@ -142,7 +222,7 @@ class Doctor(unittest.TestCase):
         lines = answer.stdout.splitlines()
         self.assertTrue(all(line[0] in "✓!✗ " for line in lines), lines)
         for subject in ["cores", "caches", "core hand-over", "memory", "shared memory", "transports", "MPI plug-ins", "Open MPI", "MPICH",
-                        "NCCL", "CUDA", "congestion control", "limits"]:
+                        "NCCL", "GPU driver", "congestion control", "limits"]:
             self.assertIn(subject, answer.stdout)
         for i, line in enumerate(lines):
             if line[0] in "!✗":

@@ -90,7 +90,7 @@ class Errors(Folder):
             self.assertIn(word, answer.stderr)
 
     def test_exit_codes_and_reasons(self):
-        self.check(2, ["bytes", "byte"], "encode", "-t", "bytes", str(self.text))
+        self.check(4, ["bytes", "byte"], "encode", "-t", "bytes", str(self.text))
         self.check(4, ["none.json"], "encode", "-t", str(self.folder / "none.json"), str(self.text))
         self.check(4, ["absent"], "encode", "-t", "byte", str(self.folder / "absent"))
         self.check(2, ["257"], "decode", "-t", "byte", "--ids", "300")

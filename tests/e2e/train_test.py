@@ -551,6 +551,17 @@ eval_every = 0
         self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]))
         self.assertLess(result["loss"], math.log(257))
 
+    def test_eval_of_what_cannot_be_names_the_file(self):
+        self.train(steps=2)
+        for flag, text, says in (("--text", "", "0 tokens"), ("--ids", "1 999", "token id 999"), ("--ids", "1 -4", "token id -4")):
+            with open(self.path("given"), "w") as file:
+                file.write(text)
+            answer = run("eval", "--checkpoint", self.path("run"), flag, self.path("given"))
+            self.assertEqual(answer.returncode, 4, answer.stderr)
+            self.assertIn(self.path("given") + ": " + says, answer.stderr)
+        answer = run("eval", "--checkpoint", self.path("run"), "--text", self.path("text.txt"), "--json", "-")
+        self.assertIn("loss", json.loads(answer.stdout))
+
     def test_a_folder_without_checkpoint_is_an_error(self):
         answer = run("generate", "--checkpoint", self.folder)
         self.assertEqual(answer.returncode, 4)

@@ -111,8 +111,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::
   fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     if (path_or_name.find('/') == path_or_name.npos && path.extension().empty())
-      throw UsageError(fmt::format(
-          "tokenizer \"{}\" is neither a file nor a folder nor a name; the one name is \"byte\"", path_or_name));
+      throw IoError(fmt::format("tokenizer \"{}\" is neither a file nor a folder nor a name; the one name is \"byte\"",
+                                path_or_name));
     throw IoError(fmt::format("tokenizer {}: no such file or folder", path_or_name));
   }
   if (fs::is_directory(status)) path = find_in_folder(path);

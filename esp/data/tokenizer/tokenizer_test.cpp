@@ -42,7 +42,7 @@ TEST(ByteTokenizer, IsBytesAndAnEnd) {
 
 TEST(LoadTokenizer, SaysWhatIsMissing) {
   obs::TemporaryFolder folder;
-  EXPECT_THROW(load_tokenizer("bytes"), UsageError);
+  EXPECT_THROW(load_tokenizer("bytes"), IoError);
   EXPECT_THROW(load_tokenizer(folder / "none.json"), IoError);
   EXPECT_THROW(load_tokenizer(folder / ""), IoError);
   obs::write_whole_file(folder / "t.bin", "x");
