@@ -82,7 +82,14 @@ std::string cluster_file_for(const train::RunConfig& config, const std::string& 
              "  (espalier plan calibrate --out {} measures longer)\n",
              path, path);
   fs::create_directories(fs::path(path).parent_path());
-  run_ourselves({"plan", "calibrate", "--out", path, "--seconds", std::to_string(kQuickSeconds)}, kMeasureLimit);
+  try {
+    run_ourselves({"plan", "calibrate", "--out", path, "--seconds", std::to_string(kQuickSeconds)}, kMeasureLimit);
+  } catch (const IoError& error) {
+    throw IoError(
+        fmt::format("{}\nparallel.layout = auto wants this machine measured: try that command again, or name a cluster "
+                    "with --cluster, or the axes of the layout (parallel.dp, tp, pp, cp, ep) instead of auto",
+                    error.what()));
+  }
   return path;
 }
 
@@ -154,7 +161,12 @@ std::string run_file_of(const PlanInputs& inputs, const plan::Policy& policy) {
   overrides.push_back("sync.offload=" + plan::name_of(policy.offload));
   const train::RunConfig config = train::parse_run_config("", "--out", overrides);
   config.check_world(policy.world());
-  return train::to_toml(config);
+  return fmt::format(
+             "# A layout for {} ranks. To be filled in before it trains: data.train and data.tokenizer, run.device "
+             "(cuda "
+             "on GPUs),\n# train.steps, train.lr and train.warmup.\n",
+             policy.world()) +
+         train::to_toml(config);
 }
 
 std::vector<std::string> choose_layout(const train::RunConfig& config, int world, const std::string& given) {

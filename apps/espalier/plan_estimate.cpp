@@ -103,16 +103,17 @@ std::vector<std::string> rates(const plan::Estimate& e, const Planned& p) {
 }
 
 std::string cost_line(const plan::Cost& c, double tokens, const plan::Cluster& cluster) {
-  return fmt::format("{:.3g} tokens: {:.0f} steps, {:.1f} days, {:.0f} processor-hours{}{}{}", tokens, c.steps,
-                     c.hours / 24, c.gpu_hours, c.price > 0 ? fmt::format(", ${:.0f}", c.price) : "",
-                     c.energy_kwh > 0 ? fmt::format(", {:.0f} MWh", c.energy_kwh / 1e3) : "",
+  using plan::grouped;
+  return fmt::format("{:.3g} tokens: {} steps, {:.1f} days, {} processor-hours{}{}{}", tokens, grouped(c.steps),
+                     c.hours / 24, grouped(c.gpu_hours), c.price > 0 ? fmt::format(", ${}", grouped(c.price)) : "",
+                     c.energy_kwh > 0 ? fmt::format(", {} MWh", grouped(c.energy_kwh / 1e3)) : "",
                      cluster.mtbf_hours > 0 ? fmt::format(", goodput {:.3f}", c.goodput) : "");
 }
 
 std::string head_line(const Planned& p, const plan::Estimate& e) {
   return fmt::format(
-      "{}: {:.3f} B parameters{} in sequences of {}, on {} ({} x {} {}); {}", p.shape.name, e.parameters / 1e9,
-      e.active_parameters < e.parameters ? fmt::format(" ({:.3f} B active)", e.active_parameters / 1e9) : "",
+      "{}: {} parameters{} in sequences of {}, on {} ({} x {} {}); {}", p.shape.name, plan::short_count(e.parameters),
+      e.active_parameters < e.parameters ? fmt::format(" ({} active)", plan::short_count(e.active_parameters)) : "",
       p.shape.seq, p.cluster.name, p.cluster.num_nodes, p.cluster.per_node, p.cluster.processor.name,
       plan::describe(p.policy));
 }
@@ -164,7 +165,8 @@ void list_all() {
   fmt::print("{}", text_table({"software", "what it is"}, rows));
   std::vector<std::string_view> presets;
   for (const plan::ModelRow& row : plan::shipped_catalog().models()) presets.push_back(row.name);
-  for (const model::Preset& row : model::presets()) presets.push_back(row.name);
+  for (const model::Preset& row : model::presets())
+    if (!plan::shipped_catalog().find_model(row.name)) presets.push_back(row.name);
   fmt::print("\nmodels: {}\n", fmt::join(presets, ", "));
 }
 

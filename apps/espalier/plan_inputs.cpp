@@ -81,7 +81,7 @@ plan::Shape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) 
   std::vector<std::string_view> names = names_of(catalog.models());
   for (const model::Preset& row : model::presets()) {
     if (row.name == name) return plan::shape_of(row.config, name);
-    names.push_back(row.name);
+    if (!catalog.find_model(row.name)) names.push_back(row.name);
   }
   unknown_name("model", name, names);
 }

@@ -61,6 +61,7 @@ std::string axes(const Frame& frame, double capacity) {
     svg += svg_text(kLeft - 8, y + 4, "end", plan::gigabytes(bytes));
   }
   if (capacity > 0) svg += svg_text(kWidth - kRight, frame.y(capacity) - 6, "end", "all there is");
+  svg += svg_text(8, kTop - 12, "start", "memory of the fullest processor");
   svg += svg_text((kLeft + kWidth) / 2, kHeight - 14, "middle", "time of a step");
   return svg;
 }

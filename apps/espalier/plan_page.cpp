@@ -115,12 +115,13 @@ std::string memory_picture(const std::vector<plan::Memory>& stages, double room_
 
 std::string time_picture(const plan::Estimate& e) {
   BarChart chart;
-  chart.title = "A step, ms";
+  const bool long_step = e.step_s >= 1;  // in the unit its length is told in
+  chart.title = long_step ? "A step, s" : "A step, ms";
   chart.parts = {"compute", "bubble", "communication that shows", "optimizer", "offload"};
   Bar bar;
   bar.name = "step";
   for (const double part : {e.compute_s, e.bubble_s, e.exposed_s, e.optimizer_s, e.offload_s})
-    bar.parts.push_back(std::max(0.0, part) * 1e3);
+    bar.parts.push_back(std::max(0.0, part) * (long_step ? 1 : 1e3));
   bar.note = plan::seconds(e.step_s);
   chart.bars.push_back(bar);
   return bars_svg(chart);

@@ -30,7 +30,7 @@ struct SearchFlags {
   std::string method = "integer", objective = "time", json, html, out;
   std::vector<std::string> axes, also;
   std::vector<int> choices;  // of numbers of processors
-  size_t top = 10;
+  int64_t top = 10;
   bool pareto = false, explain = false;
   uint64_t seed = 1;
   int64_t evaluations = 0;
@@ -128,8 +128,8 @@ void print_methods(const plan::PlanProblem& problem, const std::vector<plan::Sea
 void print_results(const plan::PlanProblem& problem, const Planned& planned,
                    const std::vector<plan::SearchResult>& results, const plan::SearchResult& best, bool pareto,
                    bool for_run_file) {
-  fmt::print("{}, {:.2f} B parameters, on {} × {}; a batch of {} × {} tokens; {:.0f} choices of {} axes\n\n",
-             problem.shape().name, problem.shape().parameters() * 1e-9, problem.space().gpus.back(),
+  fmt::print("{}, {} parameters, on {} × {}; a batch of {} × {} tokens; {:.0f} choices of {} axes\n\n",
+             problem.shape().name, plan::short_count(problem.shape().parameters()), problem.space().gpus.back(),
              planned.cluster.processor.name, planned.policy.global_batch, problem.shape().seq, problem.space().size(),
              problem.num_axes());
   if (for_run_file) fmt::print("only what this program trains is searched, for --out\n\n");
@@ -163,7 +163,7 @@ int run_search(const SearchFlags& o) {
   const Planned planned = read_plan_inputs(o.inputs);
   const plan::PlanProblem problem(planned.shape, planned.cluster, space_of(o, planned), plan::objective(o.objective));
   plan::SearchOptions options;
-  options.top = o.top;
+  options.top = static_cast<size_t>(o.top);
   options.pareto = o.pareto || !o.html.empty();
   options.keep_seen = o.html.empty() ? 0 : kPointsOfPicture;
   options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -209,7 +209,7 @@ void define_plan_search(const Arguments& app, Chosen& chosen) {
       .type_name("NAME");
   app.add_option("--objective", o->objective, "time, cost, memory or goodput [time]").type_name("NAME");
   app.add_option("--choose-gpus", o->choices, "numbers of processors to choose from, for cost")
-      .type_name("N,N,…")
+      .type_name("N,N")
       .delimiter(',');
   app.add_option("--axis", o->axes, "only these values of an axis: tp=4,8, schedule=1f1b,interleaved:2 …; may repeat")
       .type_name("AXIS=V,V")

@@ -77,9 +77,9 @@ void warn(const Setting& s, Estimate& e) {
     e.fits = false;
     e.reasons.push_back(
         fmt::format("stage {} needs {:.1f} GB of {:.1f}: states {:.1f}, activations {:.1f}, buffers {:.1f}, "
-                    "fragments and context {:.1f}",
+                    "context {:.1f}, fragments {:.1f} (the rest of the slack can be given back)",
                     m.stage, needed / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
-                    (needed - m.allocated()) / 1e9));
+                    m.other / 1e9, (kFragmented - 1) * m.allocated() / 1e9));
   }
   const double host = s.cluster.host_memory_bytes, moved = m.host * std::min(s.cluster.per_node, s.policy.world());
   if (host > 0 && moved > host) {

@@ -25,6 +25,19 @@ std::string seconds(double time_s) {
   return fmt::format("{:.2f} µs", time_s * 1e6);
 }
 
+std::string grouped(double n) {
+  std::string text = fmt::format("{:.0f}", n);
+  const size_t first = text.starts_with('-') ? 1 : 0;
+  for (size_t at = text.size(); at > first + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string short_count(double n) {
+  if (n >= 1e8) return fmt::format("{:.3f} B", n / 1e9);
+  if (n >= 1e6) return fmt::format("{:.3f} M", n / 1e6);
+  return grouped(n);
+}
+
 std::string describe(const Policy& p) {
   std::string text = fmt::format("tp {}{}, pp {}, dp {}", p.tp, p.sequence ? " with sequence" : "", p.pp, p.dp);
   if (p.cp > 1) text += fmt::format(", cp {} ({})", p.cp, p.context);

@@ -154,6 +154,13 @@ class Auto(OnRanks):
         self.assertNotIn("auto", again.stderr)
         self.assertEqual([m["loss"] for m in self.metrics("again")], [m["loss"] for m in self.metrics("auto")])
 
+    def test_a_machine_that_cannot_be_measured_says_why(self):
+        answer = run("train", self.run_file(2), "--nproc", "2", "--run-dir", self.path("none"), "--set", "parallel.layout=auto",
+                     env={"XDG_CACHE_HOME": self.path("cache"), "TMPDIR": "/nonexistent"})
+        self.assertEqual(answer.returncode, 4, answer.stderr)
+        for words in ("plan calibrate", "TMPDIR", "--cluster"):
+            self.assertIn(words, answer.stderr)
+
     def test_it_keeps_what_the_file_fixes(self):
         self.auto(2, "zero", "sync.method=zero2", "train.micro_batch=2", "train.recompute=full")
         with open(self.path("zero/run.toml")) as file:

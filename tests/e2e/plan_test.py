@@ -34,9 +34,9 @@ class Planning(unittest.TestCase):
     def estimate(self, *arguments):
         return json.loads(self.done("estimate", *arguments, "--json", "-"))
 
-    def refused(self, *arguments):
+    def refused(self, *arguments, code=2):
         answer = run("plan", *arguments)
-        self.assertEqual(answer.returncode, 2, answer.stdout + answer.stderr)
+        self.assertEqual(answer.returncode, code, answer.stdout + answer.stderr)
         self.assertEqual(len(answer.stderr.strip().splitlines()), 1, answer.stderr)
         return answer.stderr
 
@@ -205,10 +205,36 @@ class Validation(Planning):
         self.assertEqual(report["sources"][0]["oom_right"], 1)
 
     def test_what_is_no_table(self):
-        self.assertIn("columns", self.refused("validate", "--rows", self.write("a.csv", "one,two\n1,2\n")))
-        self.assertIn("closed", self.refused("validate", "--rows", self.write("b.csv", 'row_id,source\n"x')))
+        self.assertIn("columns", self.refused("validate", "--rows", self.write("a.csv", "one,two\n1,2\n"), code=4))
+        self.assertIn("closed", self.refused("validate", "--rows", self.write("b.csv", 'row_id,source\n"x'), code=4))
         answer = run("plan", "validate", "--rows", self.path("none.csv"))
         self.assertEqual(answer.returncode, 4)
+
+
+class Words(Planning):
+    def test_large_and_small_figures_can_be_read(self):
+        said = self.done("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
+                         "--global-batch", "1024", "--tokens", "15T", "--html", self.path("plan.html"))
+        self.assertRegex(said, r"[\d,]+,\d{3},\d{3} processor-hours, \$[\d,]+,\d{3},\d{3}")
+        with open(self.path("plan.html")) as file:
+            self.assertIn("A step, s<", file.read())
+        said = self.done("estimate", "--model", "gpt-tiny", "--cluster", "selene", "--gpus", "8", "--global-batch", "8")
+        self.assertRegex(said, r"^gpt-tiny: \d+,\d{3} parameters")
+
+    def test_what_is_needed_adds_up_to_its_parts(self):
+        said = self.done("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
+                         "--global-batch", "1024")
+        line = next(line for line in said.splitlines() if "needs" in line)
+        whole = float(re.search(r"needs ([\d.]+) GB", line)[1])
+        parts = [float(part) for part in re.findall(r"(?:states|activations|buffers|context|fragments) ([\d.]+)", line)]
+        self.assertEqual(len(parts), 5)
+        self.assertAlmostEqual(whole, sum(parts), delta=0.3)
+        self.assertRegex(said, r"\n *stage 0 .* 3\.00 GB ")  # its context, as in the reason
+        self.assertIn("context 3.0,", line)
+
+    def test_a_name_is_listed_once(self):
+        said = self.refused("estimate", "--model", "foo", "--cluster", "selene")
+        self.assertEqual(said.count("mixtral-8x7b"), 1, said)
 
 
 class Refused(Planning):

@@ -168,7 +168,7 @@ void tell_batch(const PlanProblem& problem, const Choice& choice, const Estimate
 
 void tell_time(Explanation& to) {
   for (const Share& one : to.time)
-    if (one.part >= kWorth && one.what != "compute")
+    if (one.part >= kWorth)
       to.binds.push_back(fmt::format("{}: {} of the step, {:.1f} %", one.what, seconds(one.seconds), 100 * one.part));
 }
 

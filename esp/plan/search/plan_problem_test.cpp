@@ -188,7 +188,8 @@ TEST(PlanSearch, ExplainsWhatBinds) {
   double time = 0;
   for (const Share& one : why.time) time += one.part;
   EXPECT_NEAR(time, 1, 0.02);
-  EXPECT_FALSE(why.binds.empty());
+  ASSERT_FALSE(why.binds.empty());
+  EXPECT_TRUE(why.binds[0].starts_with(why.time[0].what)) << why.binds[0];  // the largest part first
   // Nothing that changes one axis is better than the best.
   bool too_large = false;
   for (const Alternative& one : why.alternatives) {
