@@ -39,11 +39,17 @@ struct Drawn {
   bool same_gradients = false;
 };
 
+// Those with chunks take micro-batches by whole rounds of the stages.
+bool left_out(const parallel::ScheduleRow& row, const PipelineLab& options) {
+  return row.chunked && options.micro_batches % options.stages != 0;
+}
+
 std::vector<Schedule> schedules_of(const PipelineLab& options) {
   std::vector<Schedule> all;
   for (const parallel::ScheduleRow& row : parallel::schedules())
-    all.push_back(
-        parallel::make_schedule(row.name, {options.stages, row.chunked ? options.chunks : 1, options.micro_batches}));
+    if (!left_out(row, options))
+      all.push_back(
+          parallel::make_schedule(row.name, {options.stages, row.chunked ? options.chunks : 1, options.micro_batches}));
   for (const std::string& file : options.files)
     all.push_back(parallel::parse_schedule_text(obs::read_whole_file(file, parallel::kMaxScheduleTextBytes), file));
   return all;
@@ -191,6 +197,9 @@ int run_lab_pipeline(const PipelineLab& options) {
       "own. Live: the most\nmicro-batches (interleaved: chunks of one) a stage held at once. Messages: streams that "
       "crossed a boundary, both ways.\n",
       timeline_key(), table_of(options, all), options.unit_ms);
+  for (const parallel::ScheduleRow& row : parallel::schedules())
+    if (left_out(row, options))
+      text += fmt::format("Left out: {}, which takes micro-batches {} at a time.\n", row.name, options.stages);
   const std::string title = fmt::format("Pipeline schedules, P = {}, m = {}", options.stages, options.micro_batches);
   return finish_lab({options.json, options.out}, "pipeline", text, report_of(options, all),
                     timelines_svg(title, pictures), findings_of(options, all));

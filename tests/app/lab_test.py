@@ -128,6 +128,11 @@ class Pipeline(unittest.TestCase):
                     if name[0] != "W":
                         self.assertGreater(begun[second][name], ended[first][name], (row["schedule"], name))
 
+    def test_what_takes_whole_rounds_is_left_out_of_others(self):
+        text, report, _ = self.drawn("--stages", "2", "--micro-batches", "1")
+        self.assertEqual([row["schedule"] for row in report["rows"]], [name for name in self.NAMES if name != "interleaved"])
+        self.assertIn("Left out: interleaved", text)
+
     def test_a_schedule_of_ones_own(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "own.pipeline")
@@ -145,7 +150,7 @@ class Pipeline(unittest.TestCase):
             self.assertIn("own.pipeline, line 6", answer.stderr)
 
     def test_refusals(self):
-        for arguments, word in ((("--stages", "0"), "--stages"), (("--micro-batches", "6"), "4 or 8 would work"),
+        for arguments, word in ((("--stages", "0"), "--stages"), (("--micro-batches", "99"), "--micro-batches"),
                                 (("--unit-ms", "0"), "--unit-ms"), (("--chunks", "99"), "--chunks")):
             answer = run("lab", "pipeline", *arguments)
             self.assertEqual(answer.returncode, 2, answer.stderr)
