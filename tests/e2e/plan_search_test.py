@@ -65,6 +65,8 @@ class Search(OnRanks):
         self.assertGreater(page.count("<circle"), 20)
         self.assertIn("<polyline", page)
         self.assertIn("<title>dp=", page)
+        for axis in ("time of a step", "memory of the fullest processor"):
+            self.assertIn(axis, page)
 
     def test_a_run_file_is_of_what_the_trainer_has(self):
         words = ("--model", "gpt3-1.3b", "--cluster", "selene", "--gpus", "16", "--global-batch", "64",
