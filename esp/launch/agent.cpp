@@ -179,8 +179,9 @@ class Agent {
 
   // What becomes of one rank's end: another in its place, or the end of all.
   void mend(LocalJob& job, Reform& reform, bool& given_up) {
-    const auto words = job.take_words();
+    // In this order: whatever was said before a rank failed is then among the words.
     const auto failures = job.take_failures();
+    const auto words = job.take_words();
     if (given_up) return;
     const Reform::Verdict verdict = reform.attend(words, failures, stopping());
     given_up = verdict != Reform::Verdict::go_on;

@@ -1,6 +1,5 @@
 #include "esp/launch/agent.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,8 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
-#include "esp/net/address.h"
-#include "esp/net/socket.h"
+#include "esp/net/held_port.h"
 
 namespace esp::launch {
 namespace {
@@ -45,7 +43,8 @@ class AgentTest : public testing::Test {
   std::vector<std::string> run_hosts(AgentOptions options, int num_nodes) const {
     options.num_nodes = num_nodes;
     options.secret = net::Secret(std::string(32, 's'));
-    options.endpoint = fmt::format("127.0.0.1:{}", free_port());
+    const net::HeldPort held;
+    options.endpoint = fmt::format("127.0.0.1:{}", held.number());
     std::vector<std::string> said(static_cast<size_t>(num_nodes));
     std::vector<std::thread> hosts;
     for (int node = 0; node < num_nodes; ++node)
@@ -59,12 +58,6 @@ class AgentTest : public testing::Test {
       });
     for (std::thread& host : hosts) host.join();
     return said;
-  }
-  static int free_port() {
-    net::SocketAddress any = net::numeric_address("127.0.0.1", 0);
-    net::Socket probe(::socket(any.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::bind(probe.fd(), any.get(), any.length) != 0) return 0;
-    return net::local_address(probe.fd()).port();
   }
 
   std::string folder_;

@@ -30,8 +30,6 @@ namespace esp::launch {
 namespace {
 
 constexpr size_t kLastWordsBytes = 2000;
-// A rank that saw its peer vanish often ends before we see the peer's own end: wait this long for a better cause.
-constexpr Duration kCauseWindow = std::chrono::milliseconds(200);
 
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -101,6 +99,7 @@ struct LocalJob::Impl {
   void rouse();
   void send(int number);
   void listen(Rank& rank, int index);
+  void listen_to_all();
   bool any_running() const;
   void forward(Rank& rank, int index, bool is_out, Clock::time_point now);
   void reap(Rank& rank, int index);
@@ -174,6 +173,10 @@ void LocalJob::Impl::listen(Rank& rank, int index) {
   }
 }
 
+void LocalJob::Impl::listen_to_all() {
+  for (size_t i = 0; i < ranks.size(); ++i) listen(ranks[i], static_cast<int>(i));
+}
+
 bool LocalJob::Impl::any_running() const {
   for (const Rank& rank : ranks)
     if (rank.running) return true;
@@ -220,6 +223,7 @@ void LocalJob::Impl::flush(bool all) {
 void LocalJob::Impl::reap(Rank& rank, int index) {
   int status = 0;
   if (::waitpid(rank.child.pid, &status, WNOHANG) != rank.child.pid) return;
+  listen_to_all();  // what was said before it ended is heard before its end
   auto now = Clock::now();
   forward(rank, index, true, now);
   forward(rank, index, false, now);
@@ -285,8 +289,8 @@ void LocalJob::Impl::run() {
 
     auto now = Clock::now();
     std::lock_guard ranks_lock(ranks_mutex);
+    listen_to_all();
     for (size_t i = 0; i < ranks.size(); ++i) {
-      listen(ranks[i], static_cast<int>(i));
       forward(ranks[i], static_cast<int>(i), true, now);
       forward(ranks[i], static_cast<int>(i), false, now);
       if (ranks[i].running) reap(ranks[i], static_cast<int>(i));
@@ -295,7 +299,7 @@ void LocalJob::Impl::run() {
     {
       std::lock_guard lock(mutex);
       if (failure && !failed_at && !options.outlast) failed_at = now;
-      bool settled = failed_at && (suspicion(*failure) > 0 || now - *failed_at > kCauseWindow);
+      bool settled = failed_at && (suspicion(*failure) > 0 || now - *failed_at > options.cause_window);
       if ((settled || stop) && !terminated_at) {
         stop = true;
         terminated_at = now;

@@ -29,6 +29,8 @@ struct LocalOptions {
   int master_port = 0;
   net::Secret secret;
   Duration grace = std::chrono::seconds(2);  // between SIGTERM and SIGKILL once one rank has failed
+  // A rank that saw its peer vanish often ends before we see the peer's own end: wait this long for a better cause.
+  Duration cause_window = std::chrono::milliseconds(200);
   // Whether ranks get the terminal's stdout and stderr through us, line by line with their rank, or their stdout is
   // dropped (stderr is kept for last words either way).
   enum class Output { forward, last_words } output = Output::forward;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -116,15 +117,24 @@ TEST(LocalJob, ARanksOwnErrorIsNotFollowedByThoseThatMissedIt) {
 }
 
 TEST(LocalJob, BlamesTheKilledRankNotTheOneThatNoticed) {
-  // Rank 0 says «peer lost» and ends at once; rank 1 dies of a signal a little later.
-  LocalOptions options = shell(2, "if [ $RANK = 0 ]; then exit 3; fi; sleep 0.05; kill -SEGV $$; sleep 1000");
+  // Rank 0 says «peer lost» and ends; rank 1 dies of a signal once the launcher has seen that.
+  const std::string folder = testing::TempDir() + "blame-" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  LocalOptions options = shell(2, R"sh(
+    if [ $RANK = 0 ]; then echo $$ > $FOLDER/draft; mv $FOLDER/draft $FOLDER/pid; exit 3; fi
+    until [ -e $FOLDER/pid ]; do sleep 0.01; done
+    while [ -e /proc/$(cat $FOLDER/pid) ]; do sleep 0.01; done
+    kill -SEGV $$)sh");
+  options.environment["FOLDER"] = folder;
   options.output = LocalOptions::Output::last_words;
+  options.cause_window = std::chrono::minutes(1);
   LocalJob job(options);
   ASSERT_TRUE(job.wait(soon()));
   ASSERT_TRUE(job.failure());
   EXPECT_EQ(job.failure()->rank, 1);
   EXPECT_EQ(job.failure()->exit_code, 128 + SIGSEGV);
   EXPECT_THAT(job.failure()->how, HasSubstr("SIGSEGV"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(LocalJob, KillsWhatIgnoresTermination) {

@@ -15,11 +15,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What every script can do. `word` reads one message of the launcher's, whole.
+// What every script can do. `word` reads one message of the launcher's, whole; `met` returns once every rank of the
+// round has said that it is there.
 constexpr const char* kHead = R"sh(
 say() { printf '%s %s' "$1" "$2" >&4; }
 word() { dd bs=4096 count=1 <&4 2>/dev/null; }
 note() { echo "$1" >> $FOLDER/notes; }
+mark() { echo $$ > $FOLDER/draft-$RANK; mv $FOLDER/draft-$RANK $FOLDER/$1-$RANK; }
+marked() { until [ -e $FOLDER/$1 ]; do sleep 0.01; done; }
+met() { mark formed; for r in $(seq 0 $((WORLD_SIZE - 1))); do marked formed-$r; done; }
 R=$ESPALIER_ROUND
 say ready $R
 )sh";
@@ -32,12 +36,12 @@ class Reforming : public testing::Test {
   }
   ~Reforming() override { fs::remove_all(folder_); }
 
-  int run(const std::string& script, int ranks, int max_restarts = 3) {
+  int run(const std::string& script, int ranks, int max_restarts = 3, Duration patience = std::chrono::seconds(10)) {
     AgentOptions options;
     options.per_node = ranks;
     options.max_restarts = max_restarts;
     options.in_place = true;
-    options.reform_patience = std::chrono::milliseconds(700);
+    options.reform_patience = patience;
     options.grace = std::chrono::milliseconds(100);
     options.command = {"bash", "-c", kHead + script};
     options.environment["FOLDER"] = folder_;
@@ -56,7 +60,8 @@ class Reforming : public testing::Test {
 TEST_F(Reforming, KeepsTheSurvivorsAndReplacesTheDead) {
   const int code = run(R"sh(
     say formed $R
-    if [ $R = 0 ] && [ $RANK = 1 ]; then sleep 0.1; kill -9 $$; fi
+    [ $R = 0 ] && met
+    if [ $R = 0 ] && [ $RANK = 1 ]; then kill -9 $$; fi
     if [ $R = 0 ]; then
       say waiting 0
       case "$(word)" in *'"round":1'*) note "survivor $RANK";; esac
@@ -72,7 +77,9 @@ TEST_F(Reforming, KeepsTheSurvivorsAndReplacesTheDead) {
 TEST_F(Reforming, TwoThatDieTogetherAreBothReplaced) {
   const int code = run(R"sh(
     say formed $R
-    if [ $R = 0 ] && [ $RANK != 0 ]; then sleep 0.1; kill -9 $$; fi
+    [ $R = 0 ] && met
+    if [ $R = 0 ] && [ $RANK = 1 ]; then kill -9 $(cat $FOLDER/formed-2) $$; fi
+    if [ $R = 0 ] && [ $RANK = 2 ]; then exec sleep 60; fi
     if [ $R = 0 ]; then
       say waiting 0; word > /dev/null; note "survivor $RANK"; say formed 1
     else
@@ -86,14 +93,15 @@ TEST_F(Reforming, TwoThatDieTogetherAreBothReplaced) {
 TEST_F(Reforming, OneThatNeverNoticesIsKilledAndReplaced) {
   const int code = run(R"sh(
     say formed $R
-    if [ $R = 0 ] && [ $RANK = 1 ]; then sleep 0.1; kill -9 $$; fi
+    [ $R = 0 ] && met
+    if [ $R = 0 ] && [ $RANK = 1 ]; then marked waiting-0; kill -9 $$; fi
     if [ $R = 0 ] && [ $RANK = 2 ]; then exec sleep 60; fi
     if [ $R = 0 ]; then
-      say waiting 0; word > /dev/null; note "survivor $RANK"; say formed 1
+      say waiting 0; mark waiting; word > /dev/null; note "survivor $RANK"; say formed 1
     else
       note "newcomer $RANK"
     fi)sh",
-                       3);
+                       3, 3, std::chrono::seconds(3));
   EXPECT_EQ(code, 0);
   EXPECT_EQ(notes(), (std::multiset<std::string>{"newcomer 1", "newcomer 2", "survivor 0"}));
 }
@@ -101,8 +109,9 @@ TEST_F(Reforming, OneThatNeverNoticesIsKilledAndReplaced) {
 TEST_F(Reforming, ADeathWhileTheyMeetStartsAllAgain) {
   const int code = run(R"sh(
     say formed $R
-    if [ $R = 0 ] && [ $RANK = 1 ]; then sleep 0.1; kill -9 $$; fi
-    if [ $R = 0 ]; then say waiting 0; word > /dev/null; sleep 0.1; kill -9 $$; fi
+    [ $R = 0 ] && met
+    if [ $R = 0 ] && [ $RANK = 1 ]; then kill -9 $$; fi
+    if [ $R = 0 ]; then say waiting 0; word > /dev/null; kill -9 $$; fi
     note "round $R rank $RANK")sh",
                        2);
   EXPECT_EQ(code, 0);
@@ -115,7 +124,6 @@ TEST_F(Reforming, ADeathWhileTheyMeetStartsAllAgain) {
 TEST_F(Reforming, NoMoreOftenThanAllowed) {
   EXPECT_THROW(run(R"sh(
     say formed $R
-    sleep 0.1
     if [ $RANK = 1 ]; then kill -9 $$; fi
     while :; do
       say waiting $R
