@@ -101,7 +101,11 @@ std::vector<Standing> HubWatch::ask(const Group& group, Deadline deadline) {
   question.answers[rank_] = mine;
   out_ += writer_.encode(Kind::ask, encode_ask({id, group.id, group.members}));
   eventfd_write(wake_.fd(), 1);
-  changed_.wait_until(lock, deadline.when(), [&] { return deaf_ || question.answers.size() >= group.members.size(); });
+  // Who is gone will not answer any more.
+  auto heard = [&](int member) {
+    return question.answers.contains(member) || fate_->lost(member) || fate_->left(member);
+  };
+  changed_.wait_until(lock, deadline.when(), [&] { return deaf_ || std::ranges::all_of(group.members, heard); });
   std::vector<Standing> standings;
   for (int member : group.members) standings.push_back(question.answers[member]);
   questions_.erase(id);
@@ -150,6 +154,8 @@ void HubWatch::run() {
       core_.neighbour_ended(rank, Clock::now());
     }
     core_.tick(Clock::now());
+    std::lock_guard lock(mutex_);
+    if (!questions_.empty()) changed_.notify_all();  // somebody who was asked may have gone
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "esp/net/address.h"
 #include "esp/net/doorkeeper.h"
+#include "esp/net/held_port.h"
 
 namespace esp::net {
 namespace {
@@ -118,15 +119,16 @@ TEST(Listener, TakeEndsAtItsDeadlineAndNamesThePeer) {
 }
 
 TEST(Connect, WaitsForAListenerThatComesLate) {
-  int port;
-  {
-    Listener probe("127.0.0.1", 0, kSecret, "job");
-    port = probe.port();
-  }
+  const HeldPort held;
+  const int port = held.number();
   std::atomic<bool> connected = false;
   std::thread caller([&] {
-    connect_to("127.0.0.1", port, kSecret, {Role::data, 0, "job", 0, 0}, "", soon());
-    connected = true;
+    try {
+      connect_to("127.0.0.1", port, kSecret, {Role::data, 0, "job", 0, 0}, "", soon());
+      connected = true;
+    } catch (const CommError& error) {
+      ADD_FAILURE() << error.what();
+    }
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_FALSE(connected);
@@ -137,12 +139,8 @@ TEST(Connect, WaitsForAListenerThatComesLate) {
 }
 
 TEST(Connect, EndsAtItsDeadline) {
-  int port;
-  {
-    Listener probe("127.0.0.1", 0, kSecret, "job");
-    port = probe.port();
-  }
-  EXPECT_THROW(connect_to("127.0.0.1", port, kSecret, {}, "", Deadline::after_ms(50)), CommError);
+  const HeldPort held;
+  EXPECT_THROW(connect_to("127.0.0.1", held.number(), kSecret, {}, "", Deadline::after_ms(50)), CommError);
 }
 
 TEST(Doorkeeper, ClosesTheDoorOnAFailingSourceUntilItRests) {

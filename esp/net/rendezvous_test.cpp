@@ -247,13 +247,16 @@ TEST(Rendezvous, SixtyFourLocalRanksCompleteIt) {
 
 TEST(Rendezvous, SaysWhoIsMissing) {
   Directory directory;
-  Forked rank([&](Forked&) { rendezvous(options(directory, 0, 3), Deadline::after_ms(200)); });
+  Forked rank([&](Forked&) { rendezvous(options(directory, 0, 3), Deadline::after_ms(3000)); });
   EXPECT_EQ(rank.hear(), "threw the rendezvous is not complete at the deadline: 1 of 3 ranks joined; missing: 1, 2");
 }
 
 TEST(Watch, AKilledRankIsNamedByAllSurvivors) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 4, [](World& world, Forked& parent) { parent.say(first_fault(world)); });
+  auto ranks = fork_ranks(directory, 4, [](World& world, Forked& parent) {
+    parent.say(first_fault(world));
+    parent.hear();  // who goes before the others have looked would be news too
+  });
   ranks[2].kill(SIGKILL);
   for (int rank : {0, 1, 3}) {
     std::string text = ranks[static_cast<size_t>(rank)].hear();
@@ -272,6 +275,7 @@ TEST(Watch, AKilledHubDoomsEveryGroup) {
     } catch (const CommError& error) {
       parent.say(fmt::format("{} | {}", named, error.what()));
     }
+    parent.hear();
   });
   for (Forked& rank : ranks) ASSERT_EQ(rank.hear(), "here");
   ranks[0].kill(SIGKILL);
@@ -327,8 +331,12 @@ TEST(Watch, AskTellsWhereEveryoneStandsAndWhoIsStopped) {
     parent.say("enrolled");
     parent.hear();  // the main thread is stuck here; the watch answers
     if (world.rank == 0) {
+      std::vector<Standing> standings;
+      auto late = [&](int rank) { return !standings[static_cast<size_t>(rank)].answered; };
+      for (auto deadline = soon(); standings.empty() || ((late(1) || late(2)) && !deadline.passed());)
+        standings = world.watch->ask(world.everyone(), Deadline::after_ms(1000));
       std::string text;
-      for (const Standing& each : world.watch->ask(world.everyone(), Deadline::after_ms(1000)))
+      for (const Standing& each : standings)
         text += each.answered ? fmt::format("{}{} ", each.entered.sequence, each.inside ? "in" : "out") : "silent ";
       parent.say(text);
       parent.hear();
@@ -342,6 +350,26 @@ TEST(Watch, AskTellsWhereEveryoneStandsAndWhoIsStopped) {
   ranks[0].say("ask");
   EXPECT_EQ(ranks[0].hear(), "10in 11out 12in silent ");
   ranks[3].kill(SIGCONT);
+}
+
+TEST(Watch, AskWaitsForNobodyWhoDies) {
+  Directory directory;
+  auto ranks = fork_ranks(directory, 3, [](World& world, Forked& parent) {
+    if (world.rank == 0) {
+      parent.hear();
+      parent.say("asking");
+      world.watch->ask(world.everyone(), Deadline::after_ms(120'000));
+      parent.say("answered");
+    }
+    parent.hear();
+  });
+  ranks[2].kill(SIGSTOP);
+  waitpid(ranks[2].pid(), nullptr, WUNTRACED);
+  ranks[0].say("ask");
+  EXPECT_EQ(ranks[0].hear(), "asking");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // were it dead before it is asked, this would be easy
+  ranks[2].kill(SIGKILL);
+  EXPECT_EQ(ranks[0].hear(), "answered");
 }
 
 }  // namespace

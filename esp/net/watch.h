@@ -39,7 +39,8 @@ class Watch {
   virtual void enroll(uint64_t group, const class LiveStanding* standing) = 0;
   virtual void withdraw(uint64_t group) = 0;
 
-  // Asks all members of the group where they stand; waits until all answered or the deadline. By group rank.
+  // Asks all members of the group where they stand; waits until all answered or are gone, or the deadline. By group
+  // rank.
   virtual std::vector<Standing> ask(const Group& group, Deadline deadline) = 0;
 
   // Where this rank itself stands, in every group it has enrolled in, by the group's id.

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -66,8 +67,14 @@ void create(Published& file, size_t bytes) {
   if (bytes > left)
     throw IoError(fmt::format("{} has {} MiB left, {} MiB are needed: mount it larger (docker run --shm-size)",
                               kDirectory, left >> 20, bytes >> 20));
-  file.name = fresh_name();
-  file.fd = open_segment(file.name, O_CREAT | O_EXCL);
+  // Locked as long as it has a name: who sweeps may live in another pid namespace and not see us. One that came between
+  // creation and lock has taken the name away.
+  struct stat info {};
+  do {
+    file.name = fresh_name();
+    file.fd = open_segment(file.name, O_CREAT | O_EXCL);
+    flock(file.fd.fd(), LOCK_EX);
+  } while (fstat(file.fd.fd(), &info) == 0 && info.st_nlink == 0);
   if (ftruncate(file.fd.fd(), static_cast<off_t>(bytes)) != 0)
     throw IoError(fmt::format("cannot size shared memory to {} bytes: {}", bytes, errno_text(errno)));
 }
@@ -155,6 +162,8 @@ int sweep_segments() {
     struct stat info {};
     if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_uid != geteuid()) continue;
     if (start_time(pid) == started) continue;
+    const Socket file(openat(dirfd(directory), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!file || flock(file.fd(), LOCK_SH | LOCK_NB) != 0) continue;
     if (unlinkat(dirfd(directory), entry->d_name, 0) == 0) ++swept;
   }
   closedir(directory);

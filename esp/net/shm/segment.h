@@ -2,8 +2,9 @@
 //
 // Member 0 creates a file with a random name under the shared-memory file system, mode 0600, publishes the name in the
 // store, and unlinks it once every member has mapped it: after that the kernel frees it with the last process, whatever
-// kills them. The name carries the creator's pid and start time, so a segment orphaned inside that window is swept by
-// the next run of the same user. Pages are touched lazily: an untouched part costs nothing.
+// kills them. The name carries the creator's pid and start time, and the creator holds a lock on the file that ends
+// with it, so a segment orphaned inside that window is swept by the next run of the same user. Pages are touched
+// lazily: an untouched part costs nothing.
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -122,6 +123,24 @@ TEST(SharedSegment, OfAKilledCreatorIsSweptByTheNextRun) {
   creator.wait();
   sweep_segments();  // whatever else starts on this host meanwhile may have been quicker
   EXPECT_EQ(names(), 0);
+}
+
+// A creator in another pid namespace looks dead from here; its lock tells.
+TEST(SharedSegment, OfACreatorThatCannotBeSeenIsNotSwept) {
+  Forked gone([](Forked&) {});
+  const int gone_pid = gone.pid();
+  const std::string path = fmt::format("/dev/shm/espalier-{}-1-test", gone_pid);
+  gone.wait();
+  {
+    const std::string draft = fmt::format("/dev/shm/draft-{}", gone_pid);
+    const Socket held(open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    ASSERT_EQ(flock(held.fd(), LOCK_EX), 0);
+    std::filesystem::rename(draft, path);
+    sweep_segments();
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  sweep_segments();
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(ShmLanes, StayWithinTheirBudgetAtEverySize) {

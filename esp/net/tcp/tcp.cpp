@@ -19,14 +19,17 @@
 #include "esp/net/listener.h"
 #include "esp/net/tcp/dial.h"
 #include "esp/net/tcp/stream.h"
+#include "esp/net/watch.h"
 
 namespace esp::net {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{256} << 10;
 // A peer that closes may be a victim, not the cause: it closes because it was told of somebody else's end. The one who
-// told it is about to tell us; only if nobody does within this time the peer itself is declared lost.
+// told it is about to tell us; only if nobody does within this time, and the peer knows of nothing when asked, the peer
+// itself is declared lost.
 constexpr Duration kGrace = std::chrono::milliseconds(50);
+constexpr Duration kAnswer = std::chrono::seconds(5);
 // How long a wait looks again before it blocks in epoll (a wake-up costs some 30 us), with a core for each rank and
 // without, when looking means yielding.
 constexpr Duration kSpin = std::chrono::microseconds(200);
@@ -193,7 +196,14 @@ void Tcp::suspect(int peer) {
   auto now = Clock::now();
   if (!link.suspected) link.suspected = now + kGrace;
   if (now < *link.suspected) return;
-  world_.fate->lose(world_rank(peer), "closed its connection");
+  const int other = world_rank(peer);
+  if (world_.watch) {
+    // The way of its answer, through the Hub, is that of all news: what was known before has come once it is here.
+    world_.watch->ask({group_.id, {world_.rank, other}, 0}, Deadline::after(kAnswer));
+    check_fate();
+    if (world_.fate->left(other)) throw world_.fate->gone(other);
+  }
+  world_.fate->lose(other, "closed its connection");
   check_fate();
 }
 

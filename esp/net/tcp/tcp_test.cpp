@@ -12,6 +12,7 @@
 #include "esp/base/error.h"
 #include "esp/net/tcp/frame.h"
 #include "esp/net/tcp/test_world.h"
+#include "esp/net/watch.h"
 
 namespace esp::net {
 namespace {
@@ -283,6 +284,55 @@ TEST(Tcp, NamesThePeerThatClosed) {
     again->receive(v);
     EXPECT_THROW(again->poll(), CommError);
   });
+}
+
+// A watch that does one thing when it is asked.
+class AskedWatch final : public Watch {
+ public:
+  explicit AskedWatch(std::function<void(const Group&)> when_asked) : when_asked_(std::move(when_asked)) {}
+  void abort(uint64_t, const std::vector<int>&, const CommError&) override {}
+  void enroll(uint64_t, const LiveStanding*) override {}
+  void withdraw(uint64_t) override {}
+  std::vector<Standing> ask(const Group& group, Deadline) override {
+    when_asked_(group);
+    return std::vector<Standing>(group.members.size());
+  }
+  std::vector<std::pair<uint64_t, Standing>> here() override { return {}; }
+
+ private:
+  std::function<void(const Group&)> when_asked_;
+};
+
+// What rank 1 is told when rank 0 has closed its connections and the news comes only when it is asked for.
+std::string told_of_a_closed_peer(const std::function<void(Fate&)>& news) {
+  std::string told;
+  run_ranks(3, {}, [&](World& world, Transport& transport) {
+    if (world.rank == 2) return;
+    std::vector<std::byte> data(1000), never(1000);
+    Transfer t = transfer_of(1 - world.rank, data, 1), u = transfer_of(1 - world.rank, never, 2);
+    world.rank == 0 ? transport.send(t) : transport.receive(t);
+    wait_all(transport, {&t});
+    if (world.rank == 0) return;  // destroys its transport
+    std::vector<int> asked;
+    world.watch = std::make_shared<AskedWatch>([&](const Group& group) {
+      asked = group.members;
+      news(*world.fate);
+    });
+    transport.receive(u);
+    try {
+      wait_all(transport, {&u});
+    } catch (const CommError& error) {
+      told = error.what();
+    }
+    EXPECT_EQ(asked, (std::vector<int>{1, 0}));
+  });
+  return told;
+}
+
+TEST(Tcp, AsksAPeerThatClosedBeforeItIsBlamed) {
+  EXPECT_EQ(told_of_a_closed_peer([](Fate& fate) { fate.lose(2, "was killed"); }), "rank 2 was killed");
+  EXPECT_EQ(told_of_a_closed_peer([](Fate& fate) { fate.leave(0); }), "rank 0 has left the job");
+  EXPECT_EQ(told_of_a_closed_peer([](Fate&) {}), "rank 0 closed its connection");
 }
 
 TEST(Tcp, StillDeliversWhatAPeerSentBeforeItLeft) {
