@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "esp/net/listener.h"
 #include "esp/net/rendezvous.h"
 #include "esp/net/store/hub.h"
 
@@ -31,12 +30,6 @@ void host_hub(net::Forked& parent, int size) {
   net::Hub hub(options);
   parent.say(std::to_string(hub.port()));
   parent.hear(Deadline::after(10min));  // until the test closes the line
-}
-
-// A port that was free a moment ago.
-int free_port() {
-  net::Listener listener("127.0.0.1", 0, job_secret(), kJob);
-  return listener.port();
 }
 
 void be_rank(net::Forked& parent, int rank, const JobOptions& options, const std::function<void(Rank&)>& body) {
@@ -66,8 +59,8 @@ Job::Job(const JobOptions& options, const std::function<void(Rank&)>& body) {
     hub_ = std::make_unique<net::Forked>([&](net::Forked& parent) { host_hub(parent, options.size); });
     port_ = hub_->hear();
   } else {
-    net::Forked scout([](net::Forked& parent) { parent.say(std::to_string(free_port())); });
-    port_ = scout.hear();
+    held_ = std::make_unique<net::HeldPort>();
+    port_ = std::to_string(held_->number());
   }
   for (int r = 0; r < options.size; ++r)
     ranks_.emplace_back([&, r](net::Forked& parent) { be_rank(parent, r, options, body); });

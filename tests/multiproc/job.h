@@ -9,6 +9,7 @@
 
 #include "esp/comm/communicator.h"
 #include "esp/net/forked.h"
+#include "esp/net/held_port.h"
 #include "esp/net/world.h"
 
 namespace esp::multiproc {
@@ -41,6 +42,7 @@ class Job {
 
  private:
   std::string port_;
+  std::unique_ptr<net::HeldPort> held_;  // for the hub in rank 0
   std::unique_ptr<net::Forked> hub_;
   std::vector<net::Forked> ranks_;
 };
