@@ -56,6 +56,24 @@ def children(pid):
     return sorted(found)
 
 
+def rank_of(pid):
+    """What its launcher told a process, None when nobody did or it has ended."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            for word in file.read().split(b"\0"):
+                if word.startswith(b"RANK="):
+                    return int(word[5:])
+    except OSError:
+        pass
+    return None
+
+
+def ranks_of(pid):
+    """The processes of the ranks that `pid` has started, by rank: their ids need not be in that order."""
+    found = {rank_of(child): child for child in children(pid)}
+    return {rank: found[rank] for rank in sorted(rank for rank in found if rank is not None)}
+
+
 def running(pid):
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -64,7 +82,7 @@ def running(pid):
         return False
 
 
-def wait_until(condition, limit=30):
+def wait_until(condition, limit=60):
     """True as soon as the condition holds, False at the limit."""
     end = time.monotonic() + limit
     while time.monotonic() < end:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import unittest
 
-from driving import ESPALIER, children, free_port, run, running, start, wait_until
+from driving import ESPALIER, free_port, ranks_of, run, running, start, wait_until
 from train_test import InFolder
 
 
@@ -13,12 +13,6 @@ class OnAgents(InFolder):
     def launch(self, name, *words, steps=40):
         return ["launch", *words, "--", "train", self.run_file(steps), "--run-dir", self.path(name), "--set",
                 "run.threads=1", "--set", "checkpoint.every=5", "--set", "run.deterministic=true"]
-
-    def steps_made(self, name):
-        try:
-            return len(self.metrics(name))
-        except OSError:
-            return 0
 
     def ended(self, process, code):
         _, errors = process.communicate(timeout=90)
@@ -32,7 +26,7 @@ class OneHost(OnAgents):
         self.assertEqual(undisturbed.returncode, 0, undisturbed.stderr)
         process = start(*self.launch("killed", "--nproc-per-node", "2", "--max-restarts", "2", steps=200))
         self.assertTrue(wait_until(lambda: self.steps_made("killed") >= 12 or process.poll() is not None))
-        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
         errors = self.ended(process, 0)
         self.assertIn("rank 1 was killed by SIGKILL", errors)
         self.assertIn("all 2 ranks are together again", errors)
@@ -45,7 +39,7 @@ class OneHost(OnAgents):
         process = start(*self.launch("killed", "--nproc-per-node", "2", "--max-restarts", "2", "--no-reform", steps=200),
                         "--set", "checkpoint.snapshot_every=2", "--set", "checkpoint.every=0")  # nothing newer on the disk
         self.assertTrue(wait_until(lambda: self.steps_made("killed") >= 12 or process.poll() is not None))
-        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
         errors = self.ended(process, 0)
         self.assertIn("rank 1 was killed by SIGKILL", errors)
         self.assertIn("starting again, 1 of at most 2 times", errors)
@@ -82,12 +76,13 @@ class OneHost(OnAgents):
         self.assertTrue(os.listdir(self.path("signalled/checkpoints")))
 
     def test_nothing_outlives_a_killed_launcher(self):
-        process = start(*self.launch("orphans", "--nproc-per-node", "4", steps=100000))
-        self.assertTrue(wait_until(lambda: len(children(process.pid)) == 4))
-        ranks = children(process.pid)
+        process = start(*self.launch("orphans", "--nproc-per-node", "3", steps=100000), "--set", "train.global_batch=6")
+        self.assertTrue(wait_until(lambda: self.steps_made("orphans") >= 1 or process.poll() is not None))
+        ranks = list(ranks_of(process.pid).values())
+        self.assertEqual(len(ranks), 3)
         process.kill()
         process.communicate()
-        self.assertTrue(wait_until(lambda: not any(running(pid) for pid in ranks), limit=2))
+        self.assertTrue(wait_until(lambda: not any(running(pid) for pid in ranks)))
 
 
 class Programs(OnAgents):
@@ -123,14 +118,14 @@ class Hosts(OnAgents):
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for host in range(num_hosts)]
 
     def test_two_hosts_train_as_one_and_survive_a_kill(self):
-        alone = run(*self.launch("whole", "--nproc-per-node", "4"))
+        alone = run(*self.launch("whole", "--nproc-per-node", "4", steps=200))
         self.assertEqual(alone.returncode, 0, alone.stderr)
-        processes = self.agents("two", "--max-restarts", "1")
+        processes = self.agents("two", "--max-restarts", "1", steps=200)
         self.assertTrue(wait_until(lambda: self.steps_made("two") >= 12))
-        os.kill(children(processes[1].pid)[0], signal.SIGKILL)
+        os.kill(ranks_of(processes[1].pid)[2], signal.SIGKILL)
         for process in processes:
             self.assertIn("rank 2 was killed by SIGKILL", self.ended(process, 0))
-        self.same_checkpoint(40, "whole", "two")
+        self.same_checkpoint(200, "whole", "two")
 
     def test_a_lost_host_ends_the_others_with_3(self):
         processes = self.agents("lost", steps=100000)

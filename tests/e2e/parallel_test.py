@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from driving import children, run, running
+from driving import ranks_of, run, running
 from ranks_test import Ending, OnRanks
 
 MODEL = ("model.layers=5", "model.heads=4", "train.micro_batch=1", "run.deterministic=true")
@@ -110,12 +110,12 @@ class Endings(Ending):
     def test_a_rank_that_dies_is_named_and_ends_the_run_with_3(self):
         for name, layout in (("stage", "parallel.pp=2"), ("share", "parallel.tp=2"), ("tokens", "parallel.cp=2")):
             process = self.start_long(name, *MODEL, layout)
-            ranks = children(process.pid)
+            ranks = ranks_of(process.pid)
             os.kill(ranks[1], signal.SIGKILL)
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 3, errors)
             self.assertIn("rank 1 was killed by SIGKILL", errors)
-            for pid in ranks:
+            for pid in ranks.values():
                 self.assertFalse(running(pid), "a rank stayed behind")
 
 

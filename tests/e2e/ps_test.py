@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from driving import ESPALIER, children, free_port, running, start
+from driving import ESPALIER, free_port, ranks_of, running, start, wait_until
 from ranks_test import OnRanks
 
 SMALL = "sync.partition_mb=0.02"
@@ -74,17 +74,25 @@ class Ending(OnRanks):
             self.assertIsNone(process.poll())
             time.sleep(0.05)
 
+    def kept(self, name):
+        """The step of the newest checkpoint, 0 while there is none."""
+        try:
+            names = os.listdir(self.path(name + "/checkpoints"))
+        except FileNotFoundError:
+            return 0
+        return max((int(one.split("-")[1]) for one in names if one.startswith("step-")), default=0)
+
     def test_a_killed_server_is_named_and_ends_the_run_with_3(self):
         for mode in ("sync", "async"):
             process = self.start_long(f"killed-{mode}", 3, f"sync.ps_mode={mode}", "sync.servers=1",
                                       "sync.server_ranks=dedicated")
-            ranks = children(process.pid)
+            ranks = ranks_of(process.pid)
             self.assertEqual(len(ranks), 3)
             os.kill(ranks[2], signal.SIGKILL)
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 3, errors)
             self.assertIn("rank 2 was killed by SIGKILL", errors)
-            for pid in ranks:
+            for pid in ranks.values():
                 self.assertFalse(running(pid), "a rank stayed behind")
 
     def test_workers_that_nobody_launched_name_the_server_they_lost(self):
@@ -120,10 +128,10 @@ class Ending(OnRanks):
                         "train.schedule=constant", "checkpoint.every=2")
             whole = "whole-" + mode
             process = self.start_long(whole, ranks, *settings)
-            os.kill(children(process.pid)[ranks - 1], signal.SIGKILL)
+            self.assertTrue(wait_until(lambda: self.kept(whole) or process.poll() is not None))
+            os.kill(ranks_of(process.pid)[ranks - 1], signal.SIGKILL)
             process.communicate(timeout=60)
-            kept = max(int(one.split("-")[1]) for one in os.listdir(self.path(whole + "/checkpoints"))
-                       if one.startswith("step-"))
+            kept = self.kept(whole)
             words = ["--nproc", str(ranks)]
             for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
                 words += ["--set", setting]
@@ -135,9 +143,10 @@ class Ending(OnRanks):
         settings = ("sync.servers=1", "sync.server_ranks=dedicated", "sync.ps_mode=async", "checkpoint.every=2",
                     "train.schedule=constant")
         process = self.start_long("apart", 3, *settings)
-        os.kill(children(process.pid)[2], signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: self.kept("apart") or process.poll() is not None))
+        os.kill(ranks_of(process.pid)[2], signal.SIGKILL)
         process.communicate(timeout=60)
-        kept = max(int(one.split("-")[1]) for one in os.listdir(self.path("apart/checkpoints")) if one.startswith("step-"))
+        kept = self.kept("apart")
         words = ["--nproc", "3", "--run-dir", self.path("apart")]
         for setting in ("run.threads=1", "train.eval_every=0", "sync.method=ps", SMALL) + settings:
             words += ["--set", setting]

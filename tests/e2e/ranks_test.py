@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from driving import ESPALIER, children, free_port, run, running, start
+from driving import ESPALIER, free_port, ranks_of, run, running, start
 from train_test import InFolder
 
 METHODS = ("allreduce", "zero1", "zero2", "zero3")
@@ -126,13 +126,13 @@ class Ending(OnRanks):
 
     def test_a_rank_that_dies_is_named_and_ends_the_run_with_3(self):
         process = self.start_long("killed")
-        ranks = children(process.pid)
+        ranks = ranks_of(process.pid)
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 3, errors)
         self.assertIn("rank 1 was killed by SIGKILL", errors)
-        for pid in ranks:
+        for pid in ranks.values():
             self.assertFalse(running(pid), "a rank stayed behind")
 
 

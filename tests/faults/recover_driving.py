@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from driving import ESPALIER, children, wait_until
+from driving import ESPALIER, ranks_of, wait_until
 
 # A test that runs out of time takes its jobs along.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -108,7 +108,7 @@ class Job:
     def kill_one(self, spare_first=False):
         """Kills a random rank with signal 9 and waits for the first step after the recovery. None when the run ended
         before; else a dictionary of what it cost."""
-        ranks = children(self.process.pid)
+        ranks = list(ranks_of(self.process.pid).values())
         if len(ranks) < self.ranks:
             return None
         victim = random.choice(ranks[1:] if spare_first else ranks)

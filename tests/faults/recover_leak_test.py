@@ -13,7 +13,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import children, wait_until  # noqa: E402
+from driving import children, ranks_of, wait_until  # noqa: E402
 from recover_driving import LAYOUTS, Job  # noqa: E402
 
 SNAPSHOT_EVERY = 5
@@ -41,7 +41,7 @@ def snapshot_folder(launcher):
 def counts(job, pids, snapshots):
     """Of the launcher, of rank 0, which is never killed, and of all that the job's processes made."""
     found = {}
-    for who, pid in (("launcher", job.process.pid), ("rank 0", children(job.process.pid)[0])):
+    for who, pid in (("launcher", job.process.pid), ("rank 0", ranks_of(job.process.pid)[0])):
         found[who + " descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
         found[who + " threads"] = len(os.listdir(f"/proc/{pid}/task"))
         with open(f"/proc/{pid}/maps") as maps:

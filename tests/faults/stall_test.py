@@ -93,7 +93,7 @@ class LoopingElsewhere(Looping):
 
 class Ending(Stalling):
     def test_after_the_timeout_the_run_ends_with_3(self):
-        process = self.begin("run", "--set", "comm.timeout_s=3", ranks=3, fault="loop:1:8")
+        process = self.begin("run", "--set", "comm.timeout_s=10", ranks=3, fault="loop:1:8")
         self.assertEqual(self.wait_for_end(process), 3, self.said("run"))
         self.assertEqual(self.events("run", "stall")[0]["ranks"], [1])
         self.assertIn("rank 1 is behind", self.said("run"))

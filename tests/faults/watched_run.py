@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from driving import ESPALIER, children, wait_until
+from driving import ESPALIER, children, ranks_of, wait_until
 from train_test import InFolder
 
 LONG = os.environ.get("ESPALIER_TEST_LONG") == "1"
@@ -14,14 +14,6 @@ LONG = os.environ.get("ESPALIER_TEST_LONG") == "1"
 def trials(short, long):
     """How often to try: TRIALS says so, or the form of the test does."""
     return int(os.environ.get("TRIALS", long if LONG else short))
-
-
-def rank_of(pid):
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        for word in file.read().split(b"\0"):
-            if word.startswith(b"RANK="):
-                return int(word[5:])
-    return None
 
 
 def spread(seconds):
@@ -73,7 +65,7 @@ class Watched(InFolder):
 
     def pids(self, process):
         """Of the ranks, by rank."""
-        return {rank_of(pid): pid for pid in children(process.pid)}
+        return ranks_of(process.pid)
 
     def wait_for_steps(self, name, process, count, limit=60):
         reached = wait_until(lambda: self.steps_made(name) >= count or process.poll() is not None, limit)
