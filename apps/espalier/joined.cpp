@@ -38,10 +38,15 @@ train::Standing Joined::standing() const {
   return {ranks_.get(), std::max(1, meeting_.local_size), communicating_.flight.get(), stalls_.get(), fault_};
 }
 
-bool Joined::peer_lost() const {
-  for (int rank = 0; rank < world_->size; ++rank)
-    if (world_->fate->lost(rank)) return true;
-  return false;
+std::optional<CommError> Joined::loss() const {
+  constexpr uint64_t kNoGroup = ~uint64_t{0};  // that could have been aborted
+  try {
+    for (int rank = 0; rank < world_->size; ++rank)
+      if (world_->fate->lost(rank)) world_->fate->check(kNoGroup, {rank});
+  } catch (const CommError& error) {
+    return error;
+  }
+  return std::nullopt;
 }
 
 std::optional<train::Standing> Joined::reform() {
@@ -66,7 +71,8 @@ std::optional<train::Standing> Joined::reform() {
 train::Recovery Joined::recovery() {
   train::Recovery recovery;
   recovery.snapshots = snapshots_;
-  recovery.peer_lost = [this] { return world_ && peer_lost(); };
+  recovery.peer_lost = [this] { return world_ && loss(); };
+  recovery.loss = [this] { return world_ ? loss() : std::nullopt; };
   if (control_) recovery.reform = [this] { return reform(); };
   return recovery;
 }

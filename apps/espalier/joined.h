@@ -1,5 +1,5 @@
 // This rank among those of its job: the world its environment describes and a communicator of all ranks, and how both
-// are made anew when a rank was lost and the launcher calls the others together again. One thread, but for `peer_lost`.
+// are made anew when a rank was lost and the launcher calls the others together again. One thread, but for `loss`.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class Joined {
 
  private:
   void meet(Deadline deadline);
-  bool peer_lost() const;
+  std::optional<CommError> loss() const;
   std::optional<train::Standing> reform();
 
   net::RendezvousOptions meeting_;

@@ -77,6 +77,12 @@ bool tells_of_loss(const Error& error, const Recovery& recovery) {
   return recovery.peer_lost();
 }
 
+CommError loss_told(const Recovery& recovery) {
+  if (recovery.loss)
+    if (const auto known = recovery.loss()) return *known;
+  return CommError(CommError::Kind::lost, -1, "another rank was lost");
+}
+
 bool memory_is_good(const Error& error) {
   const auto* comm = dynamic_cast<const CommError*>(&error);
   return !comm || comm->kind() != CommError::Kind::corrupt;

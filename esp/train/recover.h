@@ -24,6 +24,7 @@ struct Recovery {
   bool again = false;               // a launcher starts this job once more: it goes on, however it was begun
   std::string snapshots;            // a folder of the launcher's in this host's memory; empty: none
   std::function<bool()> peer_lost;  // asked on any thread; null: nobody watches
+  std::function<std::optional<CommError>()> loss;  // which one, and how; null: nobody knows
   // Closes the communicator of the former standing and meets the others again; nothing when the launcher calls no new
   // round. Null: not offered. The standing lends what the callee owns.
   std::function<std::optional<Standing>()> reform;
@@ -32,6 +33,9 @@ struct Recovery {
 // Whether an error tells of a lost peer, rather than of what would happen again. May wait a moment: of a checkpoint
 // that another rank gave up because of the loss, we may hear before we hear of the loss.
 bool tells_of_loss(const Error& error, const Recovery& recovery);
+
+// What to say of a lost peer.
+CommError loss_told(const Recovery& recovery);
 
 // Whether what ranks have in memory can be trusted: not where copies were found to differ, or a product wrong.
 bool memory_is_good(const Error& error);

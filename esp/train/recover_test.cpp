@@ -71,6 +71,10 @@ TEST(Losses, AreToldFromWhatWouldHappenAgain) {
   EXPECT_FALSE(tells_of_loss(IoError("disk full"), recovery));
   lost = true;  // then the file is one that the dead rank did not write
   EXPECT_TRUE(tells_of_loss(IoError("another rank was lost"), recovery));
+  EXPECT_STREQ(loss_told(recovery).what(), "another rank was lost");
+  recovery.loss = [] { return CommError(CommError::Kind::lost, 2, "rank 2 was killed"); };
+  EXPECT_STREQ(loss_told(recovery).what(), "rank 2 was killed");
+  EXPECT_EQ(loss_told(recovery).peer(), 2);
   EXPECT_FALSE(memory_is_good(CommError(CommError::Kind::corrupt, 1, "copies differ")));
   EXPECT_TRUE(memory_is_good(CommError(CommError::Kind::lost, 1, "gone")));
 }

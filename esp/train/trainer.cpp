@@ -87,7 +87,7 @@ class Run {
                                                            parse_recompute(config_.train.recompute));
     while (engine_.num_steps() < config_.train.steps && outcome_.why == TrainOutcome::Why::done) {
       // Copies that seldom hear of each other would go on alone for a while.
-      if (forsaken()) throw CommError(CommError::Kind::lost, -1, "another rank was lost");
+      if (forsaken()) throw loss_told(life_.recovery);
       StepReport report;
       guards_.begin_step();
       const int64_t begun = now_ns();
@@ -405,8 +405,7 @@ class Run {
   void settle_snapshot() {
     if (!std::exchange(snapshot_under_way_, false)) return;
     guards_.begin(comm::Phase::checkpoint);
-    if (!succeeds(OnFailure::go_on, [&] { snapshots_->finish(); }) && forsaken())
-      throw CommError(CommError::Kind::lost, -1, "another rank was lost");
+    if (!succeeds(OnFailure::go_on, [&] { snapshots_->finish(); }) && forsaken()) throw loss_told(life_.recovery);
   }
 
   ckpt::SaveOptions save_options() {
