@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 
 from driving import ESPALIER, run, start, wait_until
@@ -324,12 +323,8 @@ class Signals(InFolder):
         self.assertEqual(process.wait(60), 75)
 
     def stop_with(self, number):
-        process = start("train", self.run_file(100000), "--set", "log.every=1000000")
-        metrics = self.path("run/run.toml")
-        deadline = time.monotonic() + 60
-        while not os.path.exists(metrics) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.2)  # a few steps
+        process = start("train", self.run_file(100000))
+        self.assertTrue(wait_until(lambda: self.steps_made("run") >= 3 or process.poll() is not None))
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         return process.returncode, errors
@@ -349,12 +344,9 @@ class Signals(InFolder):
 
     def test_a_run_that_is_killed_leaves_no_half_checkpoint_in_use(self):
         process = start("train", self.run_file(100000), "--set", "checkpoint.every=1", "--set", "log.every=1000000")
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            folder = self.path("run/checkpoints")
-            if os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder)):
-                break
-            time.sleep(0.01)
+        folder = self.path("run/checkpoints")
+        self.assertTrue(wait_until(lambda: os.path.isdir(folder) and
+                                   any(name.startswith("step-") for name in os.listdir(folder))))
         process.kill()
         process.communicate(timeout=60)
         answer = run("train", self.path("run.toml"), "--set", "train.max_minutes=0.001")
