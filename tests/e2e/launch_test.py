@@ -54,7 +54,7 @@ class OneHost(OnAgents):
         aside = self.path("anew/before-1/checkpoints")  # which go last
         self.assertTrue(wait_until(lambda: os.path.exists(aside) and self.steps_made("anew") >= 12
                                    or process.poll() is not None))
-        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
         errors = self.ended(process, 0)
         self.assertIn("starting again, 1 of at most 2 times", errors)
         self.assertRegex(errors, "resumed from .*anew/checkpoints/step-")
