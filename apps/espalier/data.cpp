@@ -146,7 +146,7 @@ void define_prepare(const Arguments& app, Chosen& chosen) {
   app.add_option("--input-format", o->input_format, "what the inputs are [by name]").type_name("auto|text|jsonl");
   app.add_option("--text-key", o->text_key, "key of the text in a jsonl line [text]").type_name("KEY");
   app.add_option("--shard-tokens", o->shard_tokens, "tokens of an llm.c shard [100000000]").type_name("N");
-  app.add_option("--threads", o->threads, "that tokenise [all cores]").type_name("N");
+  app.add_option("--threads", o->threads, "that tokenise; 0: all cores [0]").type_name("N").non_negative();
   app.add_option("--checkpoint-mib", o->checkpoint_mib, "text between two records of progress [256]").type_name("N");
   app.add_flag("--no-eos", o->no_eos, "no end-of-text id after each document");
   app.add_flag("--allow-special", o->allow_special, "special tokens written in the text count as such");

@@ -4,6 +4,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 
@@ -74,7 +75,9 @@ std::vector<std::string> below(const std::string& folder) {
 
 std::vector<std::string> matching(const std::string& pattern) {
   glob_t result{};
-  int code = glob(pattern.c_str(), GLOB_ERR, nullptr, &result);
+  // A folder that is not there matches nothing; one that cannot be read may hold what is meant.
+  const auto stops = [](const char*, int error) { return error != ENOENT && error != ENOTDIR ? 1 : 0; };
+  int code = glob(pattern.c_str(), 0, stops, &result);
   std::vector<std::string> found(result.gl_pathv, result.gl_pathv + result.gl_pathc);
   globfree(&result);
   if (code != 0 && code != GLOB_NOMATCH)

@@ -9,6 +9,7 @@
 #include "esp/data/prepare.h"
 #include "esp/data/source.h"
 #include "esp/data/token_file.h"
+#include "esp/data/token_record.h"
 
 namespace esp::data {
 namespace {
@@ -68,6 +69,7 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
   how.reader.max_line_bytes = options.max_line_bytes;
   how.separator = options.separate ? Separator::between : Separator::none;
   how.allow_special = options.allow_special;
+  how.may_be_empty = true;
   how.threads = options.threads;
   how.lock_timeout = options.cache_timeout;
   auto check = [&](const Prepared& prepared) {
@@ -106,6 +108,7 @@ TokenSource open_source(const SourceOptions& options, const Tokenizer& tokenizer
   TokenSource source;
   for (size_t at = 0; at < inputs.size();) {
     if (!is_text(inputs[at])) {  // a token file holds its own separators, and may end within a document
+      check_tokenizer(inputs[at], tokenizer);
       source.append(checked(open_token_file(inputs[at++], options), vocab), std::nullopt);
       continue;
     }

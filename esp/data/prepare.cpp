@@ -19,6 +19,8 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/data/file_lock.h"
+#include "esp/data/growing_file.h"
+#include "esp/data/token_record.h"
 #include "esp/obs/file.h"
 
 namespace esp::data {
@@ -190,7 +192,13 @@ std::optional<Prepared> find_prepared(const std::string& path, const std::string
   Prepared prepared = prepared_from(done);
   prepared.outputs = done.at("outputs").get<std::vector<std::string>>();
   prepared.was_there = true;
-  auto there = [](const std::string& output) { return std::filesystem::exists(output); };
+  // Raw files have no header to be checked by: one of another size is made anew.
+  const bool raw = done.value("format", "") == "bin" && done.contains("type");
+  const uint64_t raw_bytes =
+      raw ? prepared.tokens * size_of(parse_token_type(done["type"].get<std::string>())) : uint64_t{0};
+  auto there = [&](const std::string& output) {
+    return std::filesystem::exists(output) && (!raw || std::filesystem::file_size(output) == raw_bytes);
+  };
   if (!std::all_of(prepared.outputs.begin(), prepared.outputs.end(), there)) return std::nullopt;
   return prepared;
 }
@@ -201,6 +209,16 @@ void remove_older(const std::string& done_path, const std::vector<std::string>& 
   Json done = parse_json(obs::read_whole_file(done_path, kMaxStateBytes), done_path);
   for (const std::string& old : done.at("outputs").get<std::vector<std::string>>())
     if (std::find(outputs.begin(), outputs.end(), old) == outputs.end()) std::filesystem::remove(old);
+}
+
+// Files that nothing could go on from.
+void abandon(TokenWriter& writer) {
+  for (const std::string& output : writer.outputs()) unlink(GrowingFile::partial(output).c_str());
+  writer.clean_up();
+}
+
+std::string inputs_text(const std::vector<Input>& inputs) {
+  return inputs.size() == 1 ? inputs[0].path : fmt::format("the {} files given", inputs.size());
 }
 
 }  // namespace
@@ -227,12 +245,19 @@ Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_opti
     Json state = read_state(state_path, key);
     if (!state.is_null()) progress = progress_from(state);
     std::unique_ptr<TokenWriter> writer = make_writer(writer_options, state.is_null() ? nullptr : &state.at("writer"));
-    run(options, tokenizer, *writer, progress, [&] {
-      Json now = to_json(progress);
-      now["key"] = key;
-      now["writer"] = writer->checkpoint();
-      obs::write_whole_file(state_path, now.dump());
-    });
+    try {
+      run(options, tokenizer, *writer, progress, [&] {
+        Json now = to_json(progress);
+        now["key"] = key;
+        now["writer"] = writer->checkpoint();
+        obs::write_whole_file(state_path, now.dump());
+      });
+      if (progress.so_far.tokens == 0 && !options.may_be_empty)
+        throw IoError(fmt::format("no text in {}: there is nothing to write", inputs_text(options.inputs)));
+    } catch (...) {
+      if (read_state(state_path, key).is_null()) abandon(*writer);
+      throw;
+    }
     writer->finish();
     progress.so_far.outputs = writer->outputs();
     remove_older(done_path, progress.so_far.outputs);
@@ -240,8 +265,7 @@ Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_opti
     done["key"] = key;
     done["format"] = writer_options.format;
     done["type"] = std::string(name_of(writer_options.type));
-    done["vocab"] = tokenizer.vocab_size();
-    done["tokenizer"] = std::string(tokenizer.kind());
+    describe_tokenizer(tokenizer, done);
     done["outputs"] = progress.so_far.outputs;
     obs::write_whole_file(done_path, done.dump(1) + "\n");
     std::filesystem::remove(state_path);

@@ -2,7 +2,8 @@
 //
 // Progress is kept beside the output (OUTPUT.progress.json) and made durable now and then; a run that was killed goes
 // on from there and leaves the same bytes as one that was not. When all is done OUTPUT.json tells what was made from
-// what; a second run with the same inputs, tokenizer and options then does nothing.
+// what; a second run with the same inputs, tokenizer and options then does nothing. A run that fails before there is
+// progress to go on from leaves nothing.
 #pragma once
 
 #include <chrono>
@@ -33,6 +34,7 @@ struct PrepareOptions {
   TextReaderOptions reader = {};
   Separator separator = Separator::after;
   bool allow_special = false;
+  bool may_be_empty = false;  // inputs without one token are an IoError otherwise
   int threads = 1;
   uint64_t batch_bytes = uint64_t{8} << 20;               // text that is tokenised at a time
   uint64_t checkpoint_bytes = uint64_t{256} << 20;        // text between two records of progress

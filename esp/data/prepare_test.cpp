@@ -99,6 +99,28 @@ TEST_F(Preparing, ASecondRunFindsTheFirst) {
   EXPECT_FALSE(prepare(options(), writer, *bytes).was_there);
 }
 
+TEST_F(Preparing, AFileCutShortIsMadeAnew) {
+  WriterOptions writer{.output = folder / "o.bin"};
+  const uint64_t size = 2 * prepare(options(), writer, *bytes).tokens;
+  std::filesystem::resize_file(folder / "o.bin", 100);
+  EXPECT_FALSE(prepare(options(), writer, *bytes).was_there);
+  EXPECT_EQ(std::filesystem::file_size(folder / "o.bin"), size);
+}
+
+TEST_F(Preparing, WhatFailsBeforeThereIsProgressLeavesNothing) {
+  obs::write_whole_file(folder / "empty.txt", "");
+  obs::write_whole_file(folder / "bad.jsonl", "{\"text\": \"a\"}\n{\n");
+  std::filesystem::create_directories(folder / "out");
+  for (const char* format : {"bin", "llmc", "megatron"})
+    for (const Input& input :
+         {Input{folder / "empty.txt", InputKind::text}, Input{folder / "bad.jsonl", InputKind::jsonl}}) {
+      PrepareOptions how;
+      how.inputs = {input};
+      EXPECT_THROW(prepare(how, {.format = format, .output = folder / "out/o"}, *bytes), IoError);
+      EXPECT_TRUE(std::filesystem::is_empty(folder / "out")) << format << " " << input.path;
+    }
+}
+
 TEST_F(Preparing, OtherOptionsBeginAnewAndLeaveNoShardBehind) {
   WriterOptions writer{"llmc", folder / "o", TokenType::u16, 10'000};
   Prepared many = prepare(options(), writer, *bytes);

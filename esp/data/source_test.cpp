@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "esp/base/error.h"
+#include "esp/data/prepare.h"
 #include "esp/data/token_file.h"
 #include "esp/data/token_writer.h"
 #include "esp/obs/file.h"
@@ -248,6 +249,55 @@ TEST_F(Opened, ARawFileIsAsWideAsWhatStandsBesideItSays) {
               ElementsAre(1, 0, 2, 0));
 }
 
+TEST_F(Opened, ARawFileOfAnotherSizeThanItsRecordSaysIsRefused) {
+  write_tokens({.output = folder / "a.bin"}, {{1, 2}});
+  obs::write_whole_file(folder / "a.bin.json", R"({"type": "uint16", "tokens": 3})");
+  EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "a.bin"}}, *bytes); }),
+              AllOf(HasSubstr("has 4 bytes"), HasSubstr("3 tokens of uint16, which makes 6")));
+}
+
+// Of one kind and size with the tokenizer of bytes, and other ids.
+class TurnedBytes : public Tokenizer {
+ public:
+  void encode(std::string_view text, std::vector<int32_t>& out) const override { encode_ordinary(text, out); }
+  void encode_ordinary(std::string_view text, std::vector<int32_t>& out) const override {
+    for (char c : text) out.push_back(255 - static_cast<unsigned char>(c));
+  }
+  std::string decode(std::span<const int32_t>) const override { return {}; }
+  int32_t vocab_size() const override { return 257; }
+  std::optional<int32_t> id_of(std::string_view) const override { return std::nullopt; }
+  std::string_view kind() const override { return "byte"; }
+  void save(const std::string&) const override {}
+};
+
+TEST_F(Opened, TokensOfAnotherTokenizerAreRefusedWhereTheRecordTells) {
+  obs::write_whole_file(folder / "a.txt", "some text");
+  PrepareOptions how;
+  how.inputs = {{folder / "a.txt", InputKind::text}};
+  for (const auto& [format, name, path] : {std::tuple("bin", "raw.bin", "raw.bin"), std::tuple("llmc", "s", "s_*.bin"),
+                                           std::tuple("llmc", "s.bin", "s_*.bin"), std::tuple("megatron", "m.bin", "m"),
+                                           std::tuple("megatron", "m", "m")}) {
+    prepare(how, {.format = format, .output = folder / name}, *bytes);
+    EXPECT_EQ(decoded({.paths = {folder / path}}), "some text<|endoftext|>");
+    try {
+      open_source({.paths = {folder / path}}, TurnedBytes());
+      ADD_FAILURE() << path;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("was made with another tokenizer, byte of 257 ids"));
+    }
+    std::filesystem::remove(folder / (std::string(name) + ".json"));
+    EXPECT_NO_THROW(open_source({.paths = {folder / path}}, TurnedBytes())) << path;
+  }
+}
+
+TEST_F(Opened, ARecordWithoutAFingerprintIsComparedByKindAndSize) {
+  write_tokens({.output = folder / "a.bin"}, {{1, 2}});
+  obs::write_whole_file(folder / "a.bin.json", R"({"tokenizer": "byte", "vocab": 257})");
+  EXPECT_NO_THROW(open_source({.paths = {folder / "a.bin"}}, *bytes));
+  obs::write_whole_file(folder / "a.bin.json", R"({"tokenizer": "bpe", "vocab": 1184})");
+  EXPECT_THROW(open_source({.paths = {folder / "a.bin"}}, *bytes), UsageError);
+}
+
 TEST_F(Opened, JsonLinesBecomeDocuments) {
   obs::write_whole_file(folder / "a.jsonl", "{\"text\": \"one\"}\n\n{\"n\": 1, \"text\": \"two\"}\n");
   EXPECT_EQ(decoded({.paths = {folder / "a.jsonl"}}), "one<|endoftext|>two");
@@ -307,6 +357,7 @@ TEST_F(Opened, IdsOutsideTheVocabularyFailAtOnce) {
 TEST_F(Opened, SaysWhatIsMissing) {
   EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "none.txt"}}, *bytes); }), HasSubstr("none.txt"));
   EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "*.txt"}}, *bytes); }), HasSubstr("no file matches"));
+  EXPECT_THAT(io_error([&] { open_source({.paths = {folder / "nope/*.txt"}}, *bytes); }), HasSubstr("no file matches"));
   EXPECT_THROW(open_source({}, *bytes), UsageError);
   EXPECT_THROW(open_source({.paths = {folder / "x"}, .format = "parquet"}, *bytes), UsageError);
 }

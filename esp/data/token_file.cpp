@@ -2,15 +2,12 @@
 
 #include <bit>
 #include <cstring>
-#include <filesystem>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/base/json.h"
-#include "esp/obs/file.h"
+#include "esp/data/token_record.h"
 
 namespace esp::data {
 namespace {
@@ -79,15 +76,19 @@ std::vector<std::byte> llmc_header(TokenType type, uint64_t count) {
 }
 
 TokenType raw_type(const std::string& path) {
-  const std::string beside = path + ".json";
-  if (!std::filesystem::exists(beside)) return TokenType::u16;
-  Json made = parse_json(obs::read_whole_file(beside, size_t{16} << 20), beside);
-  if (!made.is_object() || !made.contains("type") || !made["type"].is_string()) return TokenType::u16;
-  return parse_token_type(made["type"].get<std::string>());
+  const std::optional<TokenRecord> record = record_of_raw(path);
+  return record && record->type ? *record->type : TokenType::u16;
 }
 
 TokenSource open_raw(const std::string& path, TokenType type) {
   auto file = std::make_unique<MappedFile>(path);
+  const std::optional<TokenRecord> record = record_of_raw(path);
+  if (record && record->tokens && record->type && file->size() != *record->tokens * size_of(*record->type))
+    throw IoError(
+        fmt::format("{} has {} bytes, but {} says it holds {} tokens of {}, which makes {}: it is damaged or "
+                    "another file; prepare it anew",
+                    path, file->size(), record->path, *record->tokens, name_of(*record->type),
+                    *record->tokens * size_of(*record->type)));
   TokenLayout layout = raw_layout(file->size(), type, path);
   TokenSource source;
   source.add(std::move(file), layout.type, layout.offset_bytes, layout.count);

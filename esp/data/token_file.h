@@ -56,6 +56,7 @@ uint8_t megatron_code(TokenType type);
 
 // A raw file does not say how wide its tokens are, but what we write beside it (NAME.json) does; else uint16.
 TokenType raw_type(const std::string& path);
+// IoError where NAME.json says it holds more or fewer.
 TokenSource open_raw(const std::string& path, TokenType type);
 TokenSource open_llmc(const std::string& path);
 TokenSource open_megatron(const std::string& path);  // of either file, or their name without extension

@@ -210,6 +210,24 @@ class Errors(InFolder):
         self.refuse(4, "outside the .bin of 4 bytes", "info", self.write("m.idx", idx))
         self.refuse(4, "no whole number of uint16 tokens", "info", self.write("r.bin", b"abc"))
 
+    def test_a_file_cut_short_or_of_another_tokenizer(self):
+        self.prepare(self.jsonl(), "-o", self.path("d.bin"))
+        whole = self.read("d.bin")
+        self.write("d.bin", whole[:100])
+        self.refuse(4, f"has 100 bytes, but {self.path('d.bin.json')} says", "info", self.path("d.bin"))
+        self.write("d.bin", whole)
+        run("tokenizer", "train", self.jsonl(), "-o", self.path("tok.json"), "--vocab", "300")
+        run_file = self.write("run.toml", f"[model]\nseq_len = 16\n[data]\ntrain = [\"{self.path('d.bin')}\"]\n"
+                              f"tokenizer = \"{self.path('tok.json')}\"\n")
+        answer = run("train", run_file, "--run-dir", self.path("run"))
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertIn("was made with another tokenizer, byte of 257 ids", answer.stderr)
+
+    def test_nothing_to_prepare(self):
+        self.refuse(4, "no text in", "prepare", self.write("empty.txt", ""), "-o", self.path("o.bin"))
+        self.refuse(2, "--threads", "prepare", self.jsonl(), "-o", self.path("o.bin"), "--threads", "-1")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["empty.txt", "in.jsonl"])
+
     def test_lines_that_are_no_json(self):
         source = self.write("a.jsonl", '{"text": "a"}\n{"text": \n')
         self.refuse(4, "a.jsonl, line 2: no JSON at column", "prepare", source, "-o", self.path("o.bin"))
@@ -217,7 +235,7 @@ class Errors(InFolder):
         self.refuse(4, 'b.jsonl, line 1 has no "text"; its keys are: txet', "prepare", source, "-o", self.path("o.bin"))
         source = self.write("c.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 1000)[:-9])
         self.refuse(4, "c.jsonl.gz: it ends in the middle", "prepare", source, "-o", self.path("o.bin"))
-        self.assertFalse(os.path.exists(self.path("o.bin")))
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("o.bin")], [])
 
     def test_wrong_words(self):
         source = self.jsonl()
