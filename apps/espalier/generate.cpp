@@ -11,6 +11,7 @@
 #include "apps/espalier/output_file.h"
 #include "esp/base/error.h"
 #include "esp/obs/file.h"
+#include "esp/train/feed.h"
 #include "esp/train/sampling.h"
 
 namespace esp::app {
@@ -81,12 +82,14 @@ int run_eval(const EvalOptions& options) {
   if (tokens.size() < 2)
     throw IoError(fmt::format("{}: {} tokens; at least two are wanted, the second is predicted", file, tokens.size()));
   const train::TextLoss result = train::text_loss(*loaded, tokens);
-  fmt::print("loss {:.6f}  perplexity {:.4f}  tokens {}\n", result.loss, std::exp(result.loss),
-             result.token_losses.size());
+  const std::string objective = train::objective_name(loaded->config);
+  fmt::print("loss {:.6f}  perplexity {:.4f}  tokens {}{}\n", result.loss, std::exp(result.loss),
+             result.token_losses.size(), objective == "next_token" ? "" : "  objective " + objective);
   if (!options.json.empty()) {
     const Json json = {{"loss", result.loss},
                        {"perplexity", std::exp(result.loss)},
                        {"tokens", result.token_losses.size()},
+                       {"objective", objective},
                        {"token_losses", result.token_losses}};
     write_file(options.json, json.dump(2) + "\n");
   }
@@ -119,7 +122,7 @@ void define_eval(const Arguments& app, Chosen& chosen) {
       .type_name("DIR");
   app.add_option("--text", o->text, "a text file").type_name("FILE");
   app.add_option("--ids", o->ids, "a file of token ids").type_name("FILE");
-  app.add_option("--json", o->json, "loss, perplexity, tokens, token_losses").type_name("FILE");
+  app.add_option("--json", o->json, "loss, perplexity, tokens, token_losses, objective").type_name("FILE");
   app.add_option("--threads", o->threads, "0: the cores there are").show_default().non_negative();
   app.add_option("--device", o->device, "cpu or cuda").show_default();
 }

@@ -61,10 +61,11 @@ std::unique_ptr<data::Objective> span_corruption(const RunConfig& c, const data:
   return data::make_span_corruption(source, o);
 }
 
-std::unique_ptr<data::Objective> of_tokens(const RunConfig& c, const std::string& name, const Feed& feed,
-                                           const data::TokenSource& source, const Split& split) {
-  if (name == "masked_token") return masked_token(c, source, split, *feed.tokenizer);
-  if (name == "span_corruption") return span_corruption(c, source, split, *feed.tokenizer);
+std::unique_ptr<data::Objective> of_tokens(const RunConfig& c, const std::string& name,
+                                           const data::Tokenizer& tokenizer, const data::TokenSource& source,
+                                           const Split& split) {
+  if (name == "masked_token") return masked_token(c, source, split, tokenizer);
+  if (name == "span_corruption") return span_corruption(c, source, split, tokenizer);
   return next_token(c, source, split);
 }
 
@@ -200,6 +201,12 @@ void check_feed(RunConfig config) {
   if (name != "classification" || config.model.classes > 0) model_config(config.model).check();
 }
 
+std::unique_ptr<data::Objective> evaluation_of(const RunConfig& config, const data::Tokenizer& tokenizer,
+                                               const data::TokenSource& text) {
+  return of_tokens(config, objective_name(config), tokenizer, text,
+                   {false, Order::sequential, static_cast<uint64_t>(config.run.seed)});
+}
+
 std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
   auto feed = std::make_unique<Feed>();
   const std::string name = objective_name(config);
@@ -242,10 +249,10 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
   }
   const std::string length = fmt::format("model.seq_len = {}", config.model.seq_len);
   feed->train = naming(fmt::format("data.train = {}, {}", fmt::join(config.data.train, ", "), length),
-                       [&] { return of_tokens(config, name, *feed, feed->train_tokens, training); });
+                       [&] { return of_tokens(config, name, *feed->tokenizer, feed->train_tokens, training); });
   if (feed->val_tokens.size() > 0)
     feed->val = naming(fmt::format("what is held out, {}", length),
-                       [&] { return of_tokens(config, name, *feed, feed->val_tokens, evaluating); });
+                       [&] { return of_tokens(config, name, *feed->tokenizer, feed->val_tokens, evaluating); });
   return feed;
 }
 

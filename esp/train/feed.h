@@ -30,4 +30,8 @@ void check_feed(RunConfig config);
 // architecture is made for.
 std::string objective_name(const RunConfig& config);
 
+// Of a text, in order and as evaluations during a run see it; for objectives of plain text (the first three).
+std::unique_ptr<data::Objective> evaluation_of(const RunConfig& config, const data::Tokenizer& tokenizer,
+                                               const data::TokenSource& text);
+
 }  // namespace esp::train

@@ -132,8 +132,8 @@ std::unique_ptr<LoadedModel> load_model(const std::string& path, const LoadOptio
 
 const data::Tokenizer& tokenizer_of(const LoadedModel& loaded) {
   if (!loaded.tokenizer)
-    throw UsageError(
-        fmt::format("{}: there is no tokenizer; put its tokenizer.json there, or give token ids", loaded.path));
+    throw UsageError(fmt::format(
+        "{}: there is no tokenizer; put its tokenizer.json there (eval also takes ids: --ids FILE)", loaded.path));
   return *loaded.tokenizer;
 }
 

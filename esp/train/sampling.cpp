@@ -10,6 +10,8 @@
 #include "esp/base/rng.h"
 #include "esp/data/objective.h"
 #include "esp/device/gpu.h"
+#include "esp/train/feed.h"
+#include "esp/train/placed.h"
 
 namespace esp::train {
 namespace {
@@ -130,8 +132,48 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
   return {text.begin() + static_cast<long>(prompt), text.end()};
 }
 
+namespace {
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// What is taken out of the text, row by row, by the objective the model was trained for.
+TextLoss hidden_token_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
+  data::TokenSource source;
+  source.add(std::vector<int32_t>(tokens.begin(), tokens.end()), "the text");
+  const auto objective = evaluation_of(loaded.config, tokenizer_of(loaded), source);
+  autograd::Tape tape(loaded.context);
+  nn::Pass pass = inference_pass(tape);
+  Placed place(loaded.context, loaded.model->config());
+  data::Batch row;
+  TextLoss result;
+  for (uint64_t sample = 0; sample < objective->samples_per_epoch(); ++sample) {
+    data::fill_batch(*objective, sample, 1, row);
+    place.put(row);
+    const autograd::Loss loss = loaded.model->forward(pass, place.rows(0, 1, row.shape.T), 0);
+    const std::vector<double> losses = values_of(loss.losses);
+    for (size_t i = 0; i < losses.size(); ++i)
+      if (row.targets[i] != data::kIgnored) result.token_losses.push_back(losses[i]);
+    tape.clear();
+  }
+  result.loss = mean(result.token_losses);
+  return result;
+}
+
+}  // namespace
+
 TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
   if (tokens.size() < 2) throw UsageError("a text of at least two tokens is wanted");
+  const std::string objective = objective_name(loaded.config);
+  if (loaded.config.model.headless)
+    throw UsageError("this model has no head (model.headless): it predicts no tokens to evaluate");
+  if (objective == "masked_token" || objective == "span_corruption") return hidden_token_loss(loaded, tokens);
+  if (objective != "next_token")
+    throw UsageError(
+        fmt::format("a model trained for data.objective = \"{}\" is not evaluated on a text; models of "
+                    "next_token, masked_token and span_corruption are",
+                    objective));
   const auto window = static_cast<size_t>(loaded.config.model.seq_len);
   autograd::Tape tape(loaded.context);
   nn::Pass pass = inference_pass(tape);
@@ -150,8 +192,7 @@ TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
     for (const double one : values_of(loss.losses)) result.token_losses.push_back(one);
     tape.clear();
   }
-  result.loss = std::accumulate(result.token_losses.begin(), result.token_losses.end(), 0.0) /
-                static_cast<double>(result.token_losses.size());
+  result.loss = mean(result.token_losses);
   return result;
 }
 

@@ -26,7 +26,9 @@ int32_t choose_token(std::span<const double> logits, const SamplingOptions& opti
 std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> prompt, int64_t count,
                               const SamplingOptions& options, const std::function<bool(int32_t)>& emit);
 
-// Mean and per-token losses of a text under the model, in windows of its context.
+// Mean and per-token losses of a text under the model, in windows of its context. What is predicted is what the model
+// was trained for: each next token, or (masked_token, span_corruption; whole windows) those that were hidden.
+// UsageError for models of pairs and classes.
 struct TextLoss {
   double loss = 0;
   std::vector<double> token_losses;  // of each predicted token

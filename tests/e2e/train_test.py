@@ -554,6 +554,20 @@ eval_every = 0
         answer = run("eval", "--checkpoint", self.path("run"), "--text", self.path("text.txt"), "--json", "-")
         self.assertIn("loss", json.loads(answer.stdout))
 
+    def test_eval_of_encoders_is_by_their_own_objective(self):
+        for arch, objective in (("bert", "masked_token"), ("t5", "span_corruption")):
+            self.train("--set", "model.arch=" + arch, "--run-dir", self.path(arch), steps=3)
+            answer = run("eval", "--checkpoint", self.path(arch), "--text", self.path("text.txt"), "--json",
+                         self.path("eval.json"))
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertIn("objective " + objective, answer.stdout)
+            with open(self.path("eval.json")) as file:
+                result = json.load(file)
+            self.assertEqual(result["tokens"], len(result["token_losses"]))
+            self.assertLess(0.1, result["tokens"] / os.path.getsize(self.path("text.txt")))
+            self.assertLess(result["tokens"] / os.path.getsize(self.path("text.txt")), 0.3)
+            self.assertAlmostEqual(result["loss"], math.log(257), delta=1.5)
+
     def test_a_folder_without_checkpoint_is_an_error(self):
         answer = run("generate", "--checkpoint", self.folder)
         self.assertEqual(answer.returncode, 4)
