@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <system_error>
 
@@ -162,6 +163,11 @@ int run_program(int argc, char** argv) {
     const bool printing = std::ferror(stdout) != 0;
     complain(printing ? "cannot write to stdout: " + errno_text(error.code().value()) : error.what());
     return static_cast<int>(printing ? ExitCode::files : ExitCode::internal);
+  } catch (const std::bad_alloc&) {
+    complain(
+        "out of memory: what was asked for needs more than this machine can give; a smaller model, batch or "
+        "input, or more ranks, would fit");
+    return static_cast<int>(ExitCode::internal);
   } catch (const std::exception& error) {
     complain(error.what());
     return static_cast<int>(ExitCode::internal);

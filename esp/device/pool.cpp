@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "esp/base/check.h"
 #include "esp/base/error.h"
 
 namespace esp::device {
@@ -58,13 +57,13 @@ int Pool::bin_of(size_t room) {
 }
 
 Pool::Piece* Pool::take(size_t bytes, MemoryCategory category) {
-  ESP_CHECK(bytes < (size_t{1} << 46), "{} bytes", bytes);
+  constexpr size_t kMostBytes = size_t{1} << 46;  // no machine has as much, and no bin is as wide
   account_.add(category, tier_, bytes);
   std::lock_guard lock(mutex_);
   const size_t room = round_up(std::max(bytes, size_t{1}), source_.grain());
-  Piece* piece = find(room);
+  Piece* piece = bytes < kMostBytes ? find(room) : nullptr;
   if (!piece) {
-    piece = add_segment(room);
+    piece = bytes < kMostBytes ? add_segment(room) : nullptr;
     if (!piece) {
       account_.remove(category, tier_, bytes);
       throw DeviceError(

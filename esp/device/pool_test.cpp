@@ -73,6 +73,7 @@ TEST(Pool, ASourceThatHasNoMoreIsToldWithWhatEveryCategoryHolds) {
     for (const char* word : {"out of memory", "activation", "8388608", "gradient 1000", "the box is empty"})
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
+  EXPECT_THROW(pool.take(size_t{200} << 40, kActivation), DeviceError);
   EXPECT_EQ(account.use(kActivation).current, 0u);
   pool.give(some);
 }

@@ -1,6 +1,8 @@
 #include "esp/model/config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -8,6 +10,8 @@
 
 namespace esp::model {
 namespace {
+
+constexpr double kMostParameters = 1e15;  // whose bytes, times anything done to them, are still a number
 
 template <typename... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
@@ -39,7 +43,38 @@ void check_scaling(const ModelConfig& c) {
 
 }  // namespace
 
+void ModelConfig::check_sizes() const {
+  const struct {
+    std::string_view key;
+    int64_t value, least, most;
+  } sizes[] = {{"layers", layers, 1, 10'000},
+               {"heads", heads, 1, 1 << 16},
+               {"kv_heads", kv_heads, 0, 1 << 16},
+               {"dim", dim, 1, 1 << 20},
+               {"ffn", ffn, 0, 1 << 24},
+               {"vocab", vocab, 0, INT32_MAX},
+               {"seq_len", seq_len, 1, 1 << 24},
+               {"moe.experts", experts, 0, 1 << 16},
+               {"moe.top_k", experts_per_token, 1, 1 << 16},
+               {"moe.shared", shared_expert, 0, 1 << 24},
+               {"type_vocab", type_vocab, 0, INT32_MAX},
+               {"classes", num_classes, 0, INT32_MAX}};
+  // What is too small is told below, with what it goes with.
+  for (const auto& size : sizes)
+    if (size.value > size.most || size.value < -size.most)
+      throw UsageError(fmt::format("model.{} = {}: {} to {} is wanted", size.key, size.value, size.least, size.most));
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const double width = real(dim), each = width * real(ffn_or_default()) * 3;
+  const double block = 4 * width * width + each * std::max(1.0, real(experts)) + 3 * width * real(shared_expert);
+  const double all = real(layers) * block + width * (2 * real(vocab) + real(seq_len));
+  require(all <= kMostParameters,
+          "layers = {}, dim = {}, ffn = {}, vocab = {} and moe.experts = {} make about {:.1e} "
+          "parameters; at most {:.1e} can be counted: make one of them smaller",
+          layers, dim, ffn_or_default(), vocab, experts, all, kMostParameters);
+}
+
 void ModelConfig::check() const {
+  check_sizes();
   require(layers > 0, "layers = {}; at least 1 is needed", layers);
   require(heads > 0, "heads = {}; at least 1 is needed", heads);
   require(dim > 0 && dim % heads == 0, "dim = {} is not a positive multiple of heads = {}", dim, heads);
@@ -50,7 +85,7 @@ void ModelConfig::check() const {
   require(seq_len > 0, "seq_len = {}; at least 1 is needed", seq_len);
   require(dropout >= 0 && dropout < 1, "dropout = {} is not in [0, 1)", dropout);
   require(norm_eps > 0, "norm_eps = {} is not positive", norm_eps);
-  require(init_std >= 0, "init_std = {} is negative", init_std);
+  require(init_std >= 0, "init_std = {}; 0 or more is wanted", init_std);
   require(positions != Positions::rotary || head_dim() % 2 == 0,
           "rotary positions turn pairs, but a head has {} dimensions (dim / heads)", head_dim());
   require(positions != Positions::rotary || rope.theta > 1, "rope_theta = {} is not greater than 1", rope.theta);

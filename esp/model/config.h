@@ -53,6 +53,9 @@ struct ModelConfig {
   bool has_experts(int64_t block) const { return experts > 0 && block % expert_every == expert_every - 1; }
 
   void check() const;  // UsageError: what was given and what would do
+  // Whether sizes are ones that can be multiplied: no more than anybody has use for. Part of check(), which wants all
+  // of the shape to be known.
+  void check_sizes() const;
 
   bool operator==(const ModelConfig&) const = default;
 };

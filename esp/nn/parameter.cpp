@@ -59,6 +59,7 @@ Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init
   Unit& unit = units_.back();
   Parameter& parameter = parameters_.emplace_back();
   parameter.name = std::move(name);
+  by_name_.emplace(parameter.name, &parameter);
   parameter.index = static_cast<int>(parameters_.size()) - 1;
   parameter.shape = parameter.global_shape = shape;
   if (cut.dim >= 0 && !shares_.tensor.whole()) {
@@ -167,9 +168,8 @@ int64_t ParameterList::count() const {
 }
 
 Parameter* ParameterList::find_or_null(std::string_view name) {
-  for (Parameter& p : parameters_)
-    if (p.name == name) return &p;
-  return nullptr;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 Parameter& ParameterList::find(std::string_view name) {

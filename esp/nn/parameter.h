@@ -13,6 +13,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "esp/autograd/weight.h"
@@ -95,6 +96,7 @@ class ParameterList {
   Shares shares_;
   bool whole_tokens_ = false;
   std::deque<Parameter> parameters_;  // stable addresses: layers and tapes point here
+  std::unordered_map<std::string_view, Parameter*> by_name_;
   std::vector<Unit> units_;
 };
 
