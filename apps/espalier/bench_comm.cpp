@@ -324,7 +324,7 @@ void define_bench_comm(const Arguments& app, Chosen& chosen) {
   app.add_option("-b,--minbytes", o->min_bytes, "first size [32M]").type_name("BYTES");
   app.add_option("-e,--maxbytes", o->max_bytes, "last size [the first]").type_name("BYTES");
   app.add_option("-i,--stepbytes", o->step_bytes, "added from size to size [1M]").type_name("BYTES");
-  app.add_option("-f,--stepfactor", o->step_factor, "multiplied from size to size instead").type_name("X");
+  app.add_option("-f,--stepfactor", o->step_factor, "multiplied from size to size instead").type_name("X").positive();
   app.add_option("-n,--iters", o->iterations, "samples per size [20]").type_name("N");
   app.add_option("-w,--warmup_iters", o->warmup, "calls before the first sample [5]").type_name("N");
   app.add_option("-m,--agg_iters", o->batch, "calls per sample [by size]").type_name("N");

@@ -63,6 +63,16 @@ bool is_own(const std::string& word) {
   return false;
 }
 
+// Of the two that could say how many ranks there are, launch does.
+void refuse_nproc(const std::vector<std::string>& words, const std::string& per_node) {
+  for (const std::string& word : words)
+    if (words.front() == "train" && (word == "--nproc" || word.starts_with("--nproc=")))
+      throw UsageError(
+          fmt::format("launch starts the ranks, {} on each host: leave --nproc of train out, and give "
+                      "--nproc-per-node to launch",
+                      per_node));
+}
+
 // `train …` is ours; a .py file or -m goes to Python; anything else is a program.
 std::vector<std::string> command_of(const LaunchOptions& options) {
   std::vector<std::string> words = options.chosen->behind;
@@ -71,6 +81,7 @@ std::vector<std::string> command_of(const LaunchOptions& options) {
     throw UsageError("launch: nothing to launch; for example `espalier launch --nproc-per-node 2 -- train RUN.toml`");
   if (!options.module.empty()) return words;
   if (is_own(words.front())) {
+    refuse_nproc(words, options.nproc);
     words.insert(words.begin(), own_path());
   } else if (!options.no_python && std::filesystem::path(words.front()).extension() == ".py") {
     words.insert(words.begin(), {"python3", "-u"});
@@ -147,7 +158,9 @@ void define_launch(const Arguments& app, Chosen& chosen) {
   app.add_option("--nnodes", options->nnodes, "hosts of the job, or MIN:MAX: they may come and go").show_default();
   app.add_option("--nproc-per-node,--nproc_per_node", options->nproc, "ranks on each host, or auto: one per core")
       .show_default();
-  app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0").show_default();
+  app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0")
+      .show_default()
+      .non_negative();
   app.add_option("--rdzv-endpoint,--rdzv_endpoint", options->endpoint, "where host 0 listens and the others call")
       .type_name("HOST:PORT");
   app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two").type_name("HOST");
@@ -160,7 +173,8 @@ void define_launch(const Arguments& app, Chosen& chosen) {
   app.add_flag("--encrypt", options->encrypt, "encrypt what ranks send each other over tcp");
   app.add_option("--bind", options->bind, "interface, address or CIDR to listen on; any: all of them");
   app.add_option("--max-restarts,--max_restarts", options->max_restarts, "starts again at most so often")
-      .show_default();
+      .show_default()
+      .non_negative();
   app.add_option("--rdzv-timeout", options->timeout_s, "seconds to wait for the other hosts").show_default();
   app.add_flag("--standalone", options->standalone, "this host alone");
   app.add_flag("--no-reform", options->no_reform, "when a rank fails, all are started again");

@@ -183,7 +183,12 @@ int begin(const TrainOptions& options, train::RunConfig config) {
   }
   const launch::Environment environment = launch::process_environment();
   const launch::Placement place = launch::read_environment(environment);
-  if (place.launcher != "none" && place.size > 1) return join(config, options, environment);
+  if (place.launcher != "none" && place.size > 1) {
+    if (options.nproc != 1 && options.nproc != place.size)
+      throw UsageError(fmt::format("--nproc {}: {} has started {} ranks, and this is one of them; leave it out",
+                                   options.nproc, place.launcher, place.size));
+    return join(config, options, environment);
+  }
   std::vector<std::string> layout;
   if (asks_for_layout(config)) {
     layout = choose_layout(config, options.nproc, options.cluster);

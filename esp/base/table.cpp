@@ -53,8 +53,8 @@ std::string_view nearest_name(std::string_view name, const std::vector<std::stri
 
 void unknown_name(std::string_view what, std::string_view name, const std::vector<std::string_view>& known) {
   std::string_view near = nearest_name(name, known);
-  std::string hint = near.empty() ? "" : fmt::format("did you mean \"{}\"? ", near);
-  throw UsageError(fmt::format("unknown {} \"{}\"; {}Known: {}", what, name, hint, fmt::join(known, ", ")));
+  const std::string hint = near.empty() ? "known" : fmt::format("did you mean \"{}\"? Known", near);
+  throw UsageError(fmt::format("unknown {} \"{}\"; {}: {}", what, name, hint, fmt::join(known, ", ")));
 }
 
 }  // namespace esp

@@ -129,7 +129,7 @@ Broken of_pipeline(const LayoutSizes& s, const Layout& l) {
 Broken of_experts(const LayoutSizes& s, const Layout& l) {
   const MeshShape& m = l.mesh;
   if (m.ep == 1) return std::nullopt;
-  if (auto broken = rule(s.experts > 0, "parallel.ep", m.ep, "the model has no experts ([model] experts)"))
+  if (auto broken = rule(s.experts > 0, "parallel.ep", m.ep, "the model has no experts (model.moe.experts)"))
     return broken;
   if (auto broken =
           rule(s.experts % m.ep == 0, "parallel.ep", m.ep, fmt::format("it must divide the {} experts", s.experts)))
@@ -197,7 +197,8 @@ std::optional<BrokenRule> broken_rule(const LayoutSizes& sizes, const Layout& la
   return std::nullopt;
 }
 
-std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layout, size_t most) {
+std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layout, size_t most,
+                                    const LayoutFilter& also) {
   std::vector<Layout> found;
   for_each_mesh(layout.mesh.size(), [&](const MeshShape& mesh) {
     for (const bool sequence : {layout.sequence, false})
@@ -207,7 +208,8 @@ std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layo
             Layout one{mesh, sequence, context, schedule, interleave};
             if (mesh.cp == 1) one.context = layout.context;  // what is not used does not differ
             if (mesh.pp == 1) one.schedule = layout.schedule;
-            if (std::find(found.begin(), found.end(), one) == found.end() && !broken_rule(sizes, one))
+            if (std::find(found.begin(), found.end(), one) == found.end() && !broken_rule(sizes, one) &&
+                (!also || also(one)))
               found.push_back(one);
           }
   });
@@ -238,11 +240,11 @@ MeshShape mesh_shape(int64_t tp, int64_t cp, int64_t dp, int64_t pp, int64_t ep,
           static_cast<int>(ep)};
 }
 
-void check_layout(const LayoutSizes& sizes, const Layout& layout) {
+void check_layout(const LayoutSizes& sizes, const Layout& layout, const LayoutFilter& also) {
   const Broken broken = broken_rule(sizes, layout);
   if (!broken) return;
   std::vector<std::string> others;
-  for (const Layout& one : nearest_layouts(sizes, layout)) others.push_back(one.text());
+  for (const Layout& one : nearest_layouts(sizes, layout, 3, also)) others.push_back(one.text());
   throw UsageError(fmt::format(
       "{}; {}", broken->text(),
       others.empty() ? fmt::format("no layout of {} ranks works", layout.mesh.size())

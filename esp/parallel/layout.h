@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,13 +41,15 @@ struct BrokenRule {
 std::optional<BrokenRule> broken_rule(const LayoutSizes& sizes, const Layout& layout);
 
 // Layouts of the same number of ranks that work, those that change least first: an axis by its factor, a choice of
-// method like a factor of two.
-std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layout, size_t most = 3);
+// method like a factor of two. `also`: what else must hold of them.
+using LayoutFilter = std::function<bool(const Layout&)>;
+std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layout, size_t most = 3,
+                                    const LayoutFilter& also = {});
 
 // The sizes [parallel] gives, dp = 0 standing for what is left of `world`. UsageError where they do not multiply to it.
 MeshShape mesh_shape(int64_t tp, int64_t cp, int64_t dp, int64_t pp, int64_t ep, int world);
 
 // UsageError: the rule broken, and the nearest layouts that work.
-void check_layout(const LayoutSizes& sizes, const Layout& layout);
+void check_layout(const LayoutSizes& sizes, const Layout& layout, const LayoutFilter& also = {});
 
 }  // namespace esp::parallel

@@ -4,8 +4,10 @@
 #include "esp/sync/all_reduce.h"
 #include "esp/sync/gossip/gossip.h"
 #include "esp/sync/local/local.h"
+#include "esp/sync/ps/layout.h"
 #include "esp/sync/ps/ps.h"
 #include "esp/sync/strategy.h"
+#include "esp/sync/wire.h"
 #include "esp/sync/zero/zero.h"
 
 namespace esp::sync {
@@ -31,6 +33,15 @@ constexpr Accumulation kAccumulations[] = {{"auto"}, {"local"}, {"reduced"}};
 
 std::span<const StrategyRow> strategies() {
   return kStrategies;
+}
+
+void check_words(const Options& o) {
+  find_row("sync.method", kStrategies, o.method);
+  find_row("sync.accumulate", kAccumulations, o.accumulate);
+  wire_type(o.wire, DType::f32);
+  check_gossip_words(o);
+  check_local_words(o);
+  check_ps_words(o.ps);
 }
 
 std::unique_ptr<Strategy> make_strategy(const Setup& setup) {

@@ -158,5 +158,7 @@ struct StrategyRow {
 std::span<const StrategyRow> strategies();
 // UsageError lists the known methods, or says which options do not go together and what would.
 std::unique_ptr<Strategy> make_strategy(const Setup& setup);
+// UsageError names a word of the options that is not known, also of methods other than the one they name.
+void check_words(const Options& options);
 
 }  // namespace esp::sync

@@ -110,8 +110,19 @@ data::TokenSource open_tokens(const RunConfig& c, const std::vector<std::string>
   o.text_key = c.data.text_key;
   if (!c.data.bin_type.empty()) o.bin_type = data::parse_token_type(c.data.bin_type);
   o.cache_dir = c.data.cache;
-  o.vocab = static_cast<int32_t>(c.model.vocab);
-  return data::open_source(o, *feed.tokenizer, log);
+  // Fewer rows than the tokenizer has ids (bytes alone, say) are the model's choice, and its to answer for.
+  const auto vocab = static_cast<int32_t>(c.model.vocab), ids = feed.tokenizer->vocab_size();
+  o.vocab = std::max(vocab, ids);
+  data::TokenSource source = data::open_source(o, *feed.tokenizer, log);
+  if (vocab >= ids) return source;
+  constexpr uint64_t kLookedThrough = uint64_t{1} << 26;  // longer texts are checked as they are read
+  if (const int64_t most = source.size() <= kLookedThrough ? source.max_id() : 0; most >= vocab)
+    throw UsageError(
+        fmt::format("the text has the id {}, outside model.vocab = {}: at least {} is wanted, or 0 for the "
+                    "{} of the tokenizer",
+                    most, vocab, most + 1, ids));
+  source.set_vocab(vocab);
+  return source;
 }
 
 // The last `fraction` of a source, copied out: small beside what it is taken from.

@@ -102,8 +102,9 @@ class Reader {
   void read(const toml::table& file, std::string_view name, bool preset_only) {
     for (const auto& [section, node] : file) {
       const toml::table* table = node.as_table();
-      if (!known_section(section.str()) || !table)
+      if (!known_section(section.str()))
         unknown_name(fmt::format("section in {}", where_of(name, node)), section.str(), sections());
+      if (!table) refuse_section(section.str(), where_of(name, node));
       read_section(section.str(), *table, name, preset_only);
     }
   }
@@ -129,13 +130,18 @@ class Reader {
   void read_section(std::string_view section, const toml::table& table, std::string_view name, bool preset_only) {
     for (const auto& [key, value] : table) {
       const std::string within = fmt::format("{}.{}", section, key.str());
-      if (value.is_table() && known_section(within)) {
+      if (known_section(within)) {
+        if (!value.is_table()) refuse_section(within, where_of(name, value));
         read_section(within, *value.as_table(), name, preset_only);
         continue;
       }
       const Field& field = find(section, key.str(), where_of(name, value));
       if (is_preset(field) == preset_only) assign(field, value, where_of(name, value));
     }
+  }
+
+  [[noreturn]] static void refuse_section(std::string_view section, const std::string& where) {
+    throw UsageError(fmt::format("{}: {} is a section: [{}] once, and its keys below it", where, section, section));
   }
 
   // What decides the defaults of the rest of [model], and is read first.
@@ -178,6 +184,9 @@ ModelSection default_model(const ModelSection& given) {
   ModelSection section;
   if (!given.preset.empty()) {
     section = model_section(model::preset(given.preset).config);
+    if (!given.arch.empty() && given.arch != section.arch)
+      throw UsageError(fmt::format("model.arch = {}: model.preset = {} is a {}; leave one of them out", given.arch,
+                                   given.preset, section.arch));
   } else {
     const ModelSection sizes;
     section = model_section(model::default_config(given.arch.empty() ? sizes.arch : given.arch));
@@ -259,6 +268,12 @@ void write(std::ostringstream& to, const toml::node& value) {
   to << toml::toml_formatter(value, kFlags);
 }
 
+// The shortest text that reads back as the same number, and as one that is no whole number to TOML.
+std::string shortest(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
 std::string value_text(const Field& field) {
   std::ostringstream value;
   std::visit(
@@ -268,6 +283,8 @@ std::string value_text(const Field& field) {
           toml::array list;
           for (const std::string& one : *from) list.push_back(one);
           write(value, list);
+        } else if constexpr (std::is_same_v<T, double>) {
+          value << shortest(*from);
         } else {
           write(value, toml::value<T>(*from));
         }

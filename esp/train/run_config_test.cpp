@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "esp/base/error.h"
 #include "esp/base/rng.h"
 #include "esp/base/table.h"
@@ -10,6 +12,10 @@
 
 namespace esp::train {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 std::string refusal(std::string_view text, const std::vector<std::string>& overrides = {}) {
   try {
@@ -44,6 +50,74 @@ steps = 123456789012
   EXPECT_EQ(to_toml(again), text);
   EXPECT_EQ(again.data.train, (std::vector<std::string>{"a.txt", "b*.jsonl"}));
   EXPECT_EQ(again.train.lr, config.train.lr);
+}
+
+TEST(RunFile, NumbersAreWrittenAsShortAsTheyReadBack) {
+  RunConfig config;
+  config.train.lr = 3e-4;
+  config.model.norm_eps = 1e-5;
+  config.sync.bucket_mb = 25;
+  config.train.max_minutes = 1e22;
+  const std::string text = to_toml(config);
+  for (const char* line :
+       {"\nlr = 0.0003\n", "\nnorm_eps = 1e-05\n", "\nbucket_mb = 25.0\n", "\nmax_minutes = 1e+22\n"})
+    EXPECT_THAT(text, HasSubstr(line));
+  const RunConfig again = parse_run_config(text, "again", {});
+  EXPECT_EQ(again.train.lr, 3e-4);
+  EXPECT_EQ(again.model.norm_eps, 1e-5);
+  EXPECT_EQ(again.sync.bucket_mb, 25);
+  EXPECT_EQ(again.train.max_minutes, 1e22);
+}
+
+TEST(RunFile, ASectionThatIsNoneIsToldAsOne) {
+  EXPECT_EQ(refusal("train = 3\n"), "run.toml:1:9: train is a section: [train] once, and its keys below it");
+  EXPECT_THAT(refusal("[[train]]\nsteps = 3\n"), HasSubstr("train is a section: [train] once"));
+  EXPECT_THAT(refusal("[model]\nmoe = 3\n"), HasSubstr("model.moe is a section: [model.moe] once"));
+}
+
+TEST(RunFile, APresetOfAnotherArchitectureIsRefused) {
+  EXPECT_EQ(refusal("[model]\npreset = \"gpt2-124m\"\n", {"model.arch=llama"}),
+            "model.arch = llama: model.preset = gpt2-124m is a gpt; leave one of them out");
+  EXPECT_EQ(parse_run_config("", "f", {"model.preset=gpt2-124m", "model.arch=gpt"}).model.arch, "gpt");
+}
+
+TEST(RunFile, TheKeyThatIsWrongIsTheOneNamed) {
+  for (const char* wrong : {"checkpoint.keep=-1", "checkpoint.every=-1", "train.eval_every=-1", "train.eval_batches=0",
+                            "train.recompute_layers=99"}) {
+    const std::string key(wrong, std::strchr(wrong, '='));
+    EXPECT_THAT(refusal("", {wrong}), StartsWith(key + " = "));
+  }
+}
+
+TEST(RunFile, SizesBeyondAnyUseAreRefusedWithTheLargestThatWorks) {
+  EXPECT_EQ(refusal("", {"model.layers=100000000"}), "model.layers = 100000000: 1 to 10000 is wanted");
+  EXPECT_EQ(refusal("", {"model.dim=1000000000"}), "model.dim = 1000000000: 1 to 1048576 is wanted");
+  EXPECT_THAT(refusal("", {"model.dim=-9000000000000000000"}), HasSubstr("1 to 1048576"));
+  EXPECT_EQ(refusal("", {"train.global_batch=100000000000", "model.seq_len=32"}),
+            "train.global_batch = 100000000000: at most 67108864 sequences of model.seq_len = 32: 2^31 tokens a step");
+  EXPECT_THAT(refusal("", {"model.layers=10000", "model.dim=1048576"}), HasSubstr("make one of them smaller"));
+  EXPECT_EQ(refusal("", {"model.layers=10000"}), "accepted");
+}
+
+TEST(RunFile, WordsAreCheckedWhateverUsesThem) {
+  for (const char* key :
+       {"comm.all_reduce", "comm.transport", "sync.method", "sync.accumulate", "sync.wire", "sync.topology",
+        "sync.gossip_mode", "sync.ps_mode", "sync.push_order", "sync.aggregate", "sync.update", "sync.exchange",
+        "sync.client_weights", "sync.average_over", "sync.server_ranks"})
+    EXPECT_THAT(refusal("", {std::string(key) + "=rign"}), AllOf(HasSubstr("\"rign\""), HasSubstr("nown: "))) << key;
+  EXPECT_THAT(refusal("", {"comm.transport=foo"}), HasSubstr("known: auto, shm, tcp, mpi, nccl"));
+}
+
+TEST(RunFile, LayoutsOfferedAreOnesThatTheMethodTakes) {
+  const RunConfig config = parse_run_config(
+      "", "f",
+      {"train.global_batch=8", "sync.method=ps", "sync.ps_mode=ssp", "sync.servers=1", "sync.server_ranks=dedicated"});
+  try {
+    config.check_world(4);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no layout of 3 ranks works"));
+  }
 }
 
 TEST(RunFile, StringsOfAnyKindAreWrittenBack) {
@@ -160,7 +234,6 @@ rope_original_seq_len = 8192
     }
     return "accepted";
   };
-  using testing::HasSubstr;
   EXPECT_THAT(problem("rope_scaling = \"dynamic\"\n"), HasSubstr("none, linear, yarn, llama3"));
   EXPECT_THAT(problem("rope_factor = 8\n"), HasSubstr("no effect without rope_scaling"));
   EXPECT_THAT(problem("rope_scaling = \"linear\"\nrope_factor = 0.5\n"), HasSubstr("1 or more"));

@@ -6,9 +6,11 @@
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/comm/preferences.h"
 #include "esp/optim/optimizer.h"
 #include "esp/optim/schedule.h"
 #include "esp/sync/compress/compression.h"
+#include "esp/sync/strategy.h"
 #include "esp/train/engine_options.h"
 #include "esp/train/run_config.h"
 #include "esp/train/split.h"
@@ -39,6 +41,11 @@ constexpr Named<kernel::RopeScaling> kRopeScalings[] = {{"none", kernel::RopeSca
                                                         {"linear", kernel::RopeScaling::linear},
                                                         {"yarn", kernel::RopeScaling::yarn},
                                                         {"llama3", kernel::RopeScaling::llama3}};
+
+// Between processes; nccl is the device's own, the others are rows of net's table.
+constexpr Named<int> kTransports[] = {{"auto", 0}, {"shm", 1}, {"tcp", 2}, {"mpi", 3}, {"nccl", 4}};
+
+constexpr int64_t kMostTokensOfAStep = int64_t{1} << 31;
 
 template <typename Table, typename T>
 std::string name_in(const Table& table, T value) {
@@ -152,8 +159,8 @@ void RunConfig::check() const {
   want((train.precision != "tf32" && train.precision != "fp8") || run.device != "cpu", "train.precision",
        train.precision, "it is how a GPU multiplies; run.device = \"cuda\" is wanted with it");
   parse_recompute(train.recompute);
-  want(train.recompute_layers >= -1 && train.recompute_layers <= 10'000, "train.recompute_layers",
-       train.recompute_layers, "-1 (all) or a number of blocks, 10,000 at most");
+  want(train.recompute_layers >= -1 && train.recompute_layers <= model.layers, "train.recompute_layers",
+       train.recompute_layers, fmt::format("-1 (all) or a number of blocks, of which there are {}", model.layers));
   find_row("activations", kActivations, train.activations);
   optim::ScheduleOptions schedule;
   schedule.name = train.schedule;
@@ -162,7 +169,11 @@ void RunConfig::check() const {
   for (std::string_view name : optim::optimizer_names()) known = known || name == train.optimizer;
   if (!known) unknown_name("optimizer", train.optimizer, optim::optimizer_names());
   want(train.steps >= 0, "train.steps", train.steps, "0 or more is wanted");
+  model_config(model).check_sizes();
   want(train.global_batch >= 1, "train.global_batch", train.global_batch, "at least one sequence is wanted");
+  const int64_t most_rows = kMostTokensOfAStep / std::max<int64_t>(1, model.seq_len);
+  want(train.global_batch <= most_rows, "train.global_batch", train.global_batch,
+       fmt::format("at most {} sequences of model.seq_len = {}: 2^31 tokens a step", most_rows, model.seq_len));
   want(train.micro_batch >= 0, "train.micro_batch", train.micro_batch, "0 (a rank's whole share) or more is wanted");
   if (train.micro_batch > 0)
     want(train.global_batch % train.micro_batch == 0, "train.micro_batch", train.micro_batch,
@@ -184,24 +195,44 @@ void RunConfig::check() const {
   want(train.clip >= 0, "train.clip", train.clip, "0 (none) or more is wanted");
   want(train.warmup >= 0 && train.warmup <= train.steps, "train.warmup", train.warmup,
        fmt::format("0 to train.steps = {}", train.steps));
-  want(train.eval_every >= 0 && train.eval_batches >= 1, "train.eval_batches", train.eval_batches,
-       "at least one is wanted");
+  want(train.eval_every >= 0, "train.eval_every", train.eval_every, "0 (at the end only) or more is wanted");
+  want(train.eval_batches >= 1 && train.eval_batches <= 1'000'000'000, "train.eval_batches", train.eval_batches,
+       "1 to 1000000000 is wanted");
   wants_part(model.dropout, "model.dropout");
   want(model.seq_len >= 1, "model.seq_len", model.seq_len, "at least one token is wanted");
   wants_part(data.val_fraction, "data.val_fraction");
   want(data.mask_rate > 0 && data.mask_rate < 1, "data.mask_rate", data.mask_rate, "more than 0 and below 1");
+  find_row("transport (comm.transport)", kTransports, comm.transport);
+  comm::algorithm_id_of(comm::Op::all_reduce, comm.all_reduce);
+  sync::check_words(sync_options(*this));
   want(comm.timeout_s > 0, "comm.timeout_s", comm.timeout_s, "more than 0 seconds are wanted");
   want(parallel.layout.empty() || parallel.layout == "auto", "parallel.layout", parallel.layout,
        "auto is wanted, or nothing and the axes: dp, tp, pp, cp and ep");
   want(log.every >= 1, "log.every", log.every, "at least 1 is wanted");
-  want(checkpoint.every >= 0 && checkpoint.keep >= 0, "checkpoint.every", checkpoint.every, "0 or more is wanted");
+  want(checkpoint.every >= 0, "checkpoint.every", checkpoint.every, "0 (at the end and on a signal) or more is wanted");
+  want(checkpoint.keep >= 0, "checkpoint.keep", checkpoint.keep, "0 (all) or more is wanted");
   want(!checkpoint.resume.empty(), "checkpoint.resume", "\"\"", "auto, none or a checkpoint's path is wanted");
   want(checkpoint.snapshot_every >= 0, "checkpoint.snapshot_every", checkpoint.snapshot_every, "0 or more is wanted");
 }
 
+namespace {
+
+bool goes_apart(const SyncSection& sync) {
+  return sync.method == "gossip" || sync.method == "local" || sync.method == "diloco";
+}
+
+// Which layouts are worth offering: the checks below refuse the others.
+bool sync_takes(const SyncSection& sync, const parallel::MeshShape& mesh) {
+  if (sync.method == "ps" || sync.compress != "none" || sync.update_early) return mesh.size() == mesh.dp;
+  return !goes_apart(sync) || (mesh.cp == 1 && mesh.ep == 1);
+}
+
+}  // namespace
+
 void RunConfig::check_world(int world) const {
   const parallel::Layout layout = layout_of(*this, world);
-  parallel::check_layout(layout_sizes(*this), layout);
+  parallel::check_layout(layout_sizes(*this), layout,
+                         [this](const parallel::Layout& one) { return sync_takes(sync, one.mesh); });
   const int dp = layout.mesh.copies();
   want(layout.mesh.pp == 1 || sync.accumulate != "reduced", "sync.accumulate", sync.accumulate,
        fmt::format("the {} stages of a pipeline (pp) add up micro-batches before they reduce them; local is wanted",
@@ -288,7 +319,7 @@ void RunConfig::check_world(int world) const {
   want(run.device_memory_mb >= 0, "run.device_memory_mb", run.device_memory_mb, "0 (no limit) or more");
   want(comm.nodes >= 0 && (comm.nodes == 0 || world % comm.nodes == 0), "comm.nodes", comm.nodes,
        fmt::format("0 (as the hosts are) or what divides the {} ranks", world));
-  const bool apart = sync.method == "gossip" || sync.method == "local" || sync.method == "diloco";
+  const bool apart = goes_apart(sync);
   want(!apart || (layout.mesh.cp == 1 && layout.mesh.ep == 1), "sync.method", sync.method,
        "copies that go their own ways have their sequences and experts whole: no parallel.cp and no parallel.ep");
   want(!apart || sync.offload == "none", "sync.offload", sync.offload,

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pty
+import resource
 import shutil
 import signal
 import struct
@@ -459,6 +460,32 @@ class Errors(InFolder):
             self.refused(2, "auto, none", arguments=words)
         self.refused(2, "--run-dir", arguments=["--run-dir", ""])
         self.assertFalse(os.path.exists(self.path("run")))
+
+    def test_a_vocabulary_too_small_for_the_text_is_the_one_blamed(self):
+        self.run_file()
+        self.refused(2, "outside model.vocab = 10: at least 123 is wanted", arguments=["--set", "model.vocab=10"])
+        self.train("--set", "model.vocab=123", steps=2)
+
+    def test_ranks_that_a_launcher_started_are_as_many_as_they_are(self):
+        environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        answer = subprocess.run([ESPALIER, "train", self.run_file(), "--nproc", "4"], env=environment, text=True,
+                                capture_output=True, timeout=60)
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertIn("--nproc 4: ", answer.stderr)
+        self.assertIn("has started 2 ranks", answer.stderr)
+
+    def test_what_no_memory_holds_is_told_in_plain_words(self):
+        def little():
+            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+        if subprocess.run([ESPALIER, "--version"], capture_output=True, preexec_fn=little).returncode != 0:
+            self.skipTest("this build does not start within 2 GiB of addresses")
+        answer = subprocess.run([ESPALIER, "train", self.run_file(), "--set", "train.global_batch=67108864", "--set",
+                                 "train.micro_batch=1"], capture_output=True, text=True, timeout=120, preexec_fn=little)
+        self.assertEqual(answer.returncode, 1, answer.stderr)
+        self.assertIn("out of memory: ", answer.stderr)
+        self.assertNotIn("bad_alloc", answer.stderr)
 
     def test_layouts_that_the_ranks_do_not_make_are_refused(self):
         self.run_file()

@@ -192,6 +192,11 @@ class Gossip final : public OwnCopies {
 
 }  // namespace
 
+void check_gossip_words(const Options& o) {
+  find_row("sync.gossip_mode", kModes, o.gossip_mode);
+  if (!names_graph_file(o.topology)) find_row("sync.topology", topologies(), o.topology);
+}
+
 std::unique_ptr<Strategy> make_gossip(const Setup& setup) {
   const Options& o = setup.options;
   if (o.period < 0)

@@ -16,5 +16,6 @@
 namespace esp::sync {
 
 std::unique_ptr<Strategy> make_gossip(const Setup& setup);
+void check_gossip_words(const Options& options);  // UsageError names one that is not known
 
 }  // namespace esp::sync

@@ -209,8 +209,12 @@ Mixing metropolis_hastings(int size, std::span<const Edge> edges) {
   });
 }
 
+bool names_graph_file(const std::string& name) {
+  return name.find_first_of("./") != std::string::npos;
+}
+
 Topology make_topology(const std::string& name, int size) {
-  if (name.find_first_of("./") == std::string::npos) return find_row("sync.topology", kTopologies, name).make(size);
+  if (!names_graph_file(name)) return find_row("sync.topology", kTopologies, name).make(size);
   Topology topology = parse_graph(obs::read_whole_file(name, kMostGraphBytes), name);
   if (topology.size() != size)
     refuse(topology, fmt::format("the graph has {} nodes, and {} copies are to be joined", topology.size(), size));

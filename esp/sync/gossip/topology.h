@@ -44,6 +44,7 @@ std::span<const TopologyRow> topologies();
 
 // A name of the table, or the path of a graph file (with a '.' or a '/' in it).
 Topology make_topology(const std::string& name, int size);
+bool names_graph_file(const std::string& name);
 
 // w_ij = 1/(1 + max(d_i, d_j)), the rest stays: symmetric, so doubly stochastic. Edges are undirected.
 Mixing metropolis_hastings(int size, std::span<const std::pair<int, int>> edges);

@@ -294,6 +294,11 @@ std::vector<int> drawn_clients(uint64_t seed, int64_t round, int num_clients, in
   return clients;
 }
 
+void check_local_words(const Options& o) {
+  find_row("sync.client_weights", kWeighings, o.client_weights);
+  find_row("sync.average_over", kAveragings, o.average_over);
+}
+
 std::unique_ptr<Strategy> make_local(const Setup& setup) {
   want(setup.options.tau >= 1, "tau", setup.options.tau, "at least one step is wanted between averages");
   want(setup.options.local_after >= 0, "local_after", setup.options.local_after, "0 or more steps");

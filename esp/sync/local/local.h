@@ -17,6 +17,7 @@ namespace esp::sync {
 
 std::unique_ptr<Strategy> make_local(const Setup& setup);
 std::unique_ptr<Strategy> make_diloco(const Setup& setup);
+void check_local_words(const Options& options);  // UsageError names one that is not known
 
 // The clients that count in a round, in order: `sample` of `num_clients`, all where it is 0. A function of its
 // arguments.

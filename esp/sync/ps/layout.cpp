@@ -25,11 +25,7 @@ void want(bool holds, std::string_view key, const auto& given, const std::string
 }
 
 void check(const PsOptions& o, int num_workers) {
-  find_row("sync.ps_mode", kModes, o.mode);
-  find_row("sync.update", kUpdates, o.update);
-  find_row("sync.push_order", kOrders, o.push_order);
-  find_row("sync.aggregate", kAggregates, o.aggregate);
-  const bool collectives = find_row("sync.exchange", kExchanges, o.exchange).name == "collectives";
+  const bool collectives = o.exchange == "collectives";
   want(!collectives || (o.mode == "sync" && o.server_ranks == "beside" && o.update == "server" &&
                         o.aggregate == "mean" && !o.cross_barrier),
        "exchange", o.exchange,
@@ -54,6 +50,15 @@ void check(const PsOptions& o, int num_workers) {
 
 }  // namespace
 
+void check_ps_words(const PsOptions& o) {
+  find_row("sync.ps_mode", kModes, o.mode);
+  find_row("sync.server_ranks", kServerRanks, o.server_ranks);
+  find_row("sync.update", kUpdates, o.update);
+  find_row("sync.push_order", kOrders, o.push_order);
+  find_row("sync.aggregate", kAggregates, o.aggregate);
+  find_row("sync.exchange", kExchanges, o.exchange);
+}
+
 int ServerLayout::server_at(int rank) const {
   const int server = dedicated ? rank - num_workers : rank;
   return server >= 0 && server < num_servers ? server : -1;
@@ -67,7 +72,8 @@ std::vector<int> ServerLayout::partitions_of(int server) const {
 }
 
 int num_workers_of(int num_ranks, const PsOptions& options) {
-  const bool dedicated = find_row("sync.server_ranks", kServerRanks, options.server_ranks).name == "dedicated";
+  check_ps_words(options);
+  const bool dedicated = options.server_ranks == "dedicated";
   if (dedicated)
     want(options.servers >= 1 && options.servers < num_ranks, "servers", options.servers,
          fmt::format("dedicated servers are at least 1 and, of {} ranks, at most {}", num_ranks, num_ranks - 1));

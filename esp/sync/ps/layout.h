@@ -36,6 +36,8 @@ struct ServerLayout {
 // UsageError where so many ranks cannot be divided so.
 ServerLayout make_server_layout(const nn::ParameterList& parameters, int num_ranks, const PsOptions& options,
                                 DType storage);
+// UsageError names a word of the options that is not known.
+void check_ps_words(const PsOptions& options);
 // Workers of a job of so many ranks; UsageError as above. What else the options must be is checked too.
 int num_workers_of(int num_ranks, const PsOptions& options);
 
