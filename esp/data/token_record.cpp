@@ -24,9 +24,9 @@ constexpr std::string_view kProbe =
     "\tfor (int i = 0; i < 1024; ++i) { total += values[i] * 3.14159; }  // they're added up\n"
     "def training_step(self, batch):\n    return self.model(batch[\"input_ids\"])\n"
     "# Title\n- [link](https://www.example.org/index.html?page=27)  2024-06-30  $1,234,567.89  100%\n"
-    "L'été, naïve façade, größer, mañana, Ærøskøbing; Быстрая лиса; η γρήγορη αλεπού; השועל; الثعلب السريع; "
-    "敏捷的棕色狐狸，すばやい茶色の狐、재빠른 갈색 여우 🦊👩‍💻 ∑∫≤ “quoted” — "
-    "dash…\r\n"
+    "L'été, naïve façade, größer, mañana, Ærøskøbing; Быстрая лиса; η γρήγορη αλεπού; "
+    "השועל; الثعلب السريع; 敏捷的棕色狐狸，すばやい茶色の狐、재빠른 갈색 여우 "
+    "🦊 ∑∫≤ “quoted” — dash…\r\n"
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ abcdefghijklmnopqrstuvwxyz 0123456789 !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ "
     "pneumonoultramicroscopicsilicovolcanoconiosis antidisestablishmentarianism rhythm zyzzyva qwerty\n";
 
