@@ -11,8 +11,10 @@ The library is found through ESPALIER_LIBRARY (a path), in this package or the p
 system's loader.
 """
 import ctypes
+import operator
 import os
 import pathlib
+import weakref
 
 import numpy
 
@@ -31,12 +33,16 @@ class Error(RuntimeError):
 
 def _load():
     name = "libespalier_collectives.so.1"
+    given = os.environ.get("ESPALIER_LIBRARY")
+    if given:
+        try:
+            return ctypes.CDLL(given)
+        except OSError as error:
+            raise ImportError(f"ESPALIER_LIBRARY={given} cannot be loaded ({error}); it is the path of {name}") from None
     here = pathlib.Path(__file__).resolve()
-    tries = [os.environ.get("ESPALIER_LIBRARY")]
     # A wheel has it in lib/ of the package; PREFIX/share/espalier/python/espalier/ has it in PREFIX/lib.
     places = list(here.parents)[:5:4] if here.parts[-5:-2] == ("share", "espalier", "python") else [here.parent]
-    tries += [str(found) for place in places for found in place.glob(f"lib*/**/{name}")][:1]
-    for path in [path for path in tries if path] + [name]:
+    for path in [str(found) for place in places for found in place.glob(f"lib*/**/{name}")][:1] + [name]:
         try:
             return ctypes.CDLL(path)
         except OSError as error:
@@ -45,7 +51,10 @@ def _load():
 
 
 _lib = _load()
-_lib.esp_last_error.restype = ctypes.c_char_p
+if not hasattr(_lib, "esp_version"):
+    raise ImportError(f"{_lib._name} is not libespalier_collectives.so.1")
+_lib.esp_last_error.restype = _lib.esp_version.restype = ctypes.c_char_p
+__version__ = _lib.esp_version().decode()
 _size, _void, _int = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 for _name, _types in {
     "esp_init": [ctypes.c_char_p, _void],
@@ -80,24 +89,60 @@ def _check(result):
         raise Error(result, _lib.esp_last_error().decode(errors="replace"), _lib.esp_last_error_rank())
 
 
-def _dtype(array):
+def _integer(value, what, low=-2**31, high=2**31 - 1):
+    """ctypes would cut what does not fit."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}; it is a whole number") from None
+    if not low <= number <= high:
+        raise ValueError(f"{what} is {number}; it is {low} to {high}")
+    return number
+
+
+def _text(value, what):
+    if value is None:
+        return None
+    if "\0" in value:
+        raise ValueError(f"{what} {value!r} has a NUL in it, where C would end it")
+    return os.fsencode(value)
+
+
+def _op(name):
+    if name not in _OPS:
+        raise ValueError(f"op is {name!r}; known: {', '.join(_OPS)}")
+    return _OPS[name]
+
+
+def _array(array, what, size=None, like=None, written=False):
+    """Refuses what the C library, which sees a pointer and a count, cannot read or write as it lies. Says the pointer."""
+    if not isinstance(array, numpy.ndarray):
+        raise TypeError(f"{what} is of type {type(array).__name__}; it is a NumPy array")
     if array.dtype.name not in _DTYPES:
-        raise TypeError(f"arrays of {array.dtype} cannot be reduced; known: {', '.join(_DTYPES)}")
+        raise TypeError(f"{what} is of {array.dtype}; known: {', '.join(_DTYPES)}")
+    if not array.dtype.isnative:
+        raise TypeError(f"{what} is of {array.dtype.str}, which is not this machine's byte order; "
+                        f"astype(\"{array.dtype.name}\") makes it so")
     if not array.flags.c_contiguous:
-        raise ValueError("the array is not contiguous; numpy.ascontiguousarray makes it so")
+        raise ValueError(f"{what} is not contiguous; numpy.ascontiguousarray makes it so")
+    if written and not array.flags.writeable:
+        raise ValueError(f"{what} is read-only, and would be written; copy() gives one that is not")
+    if like is not None and array.dtype != like.dtype:
+        raise TypeError(f"{what} is of {array.dtype}, the other array of {like.dtype}; they are of one type")
+    if size is not None and array.size != size:
+        raise ValueError(f"{what} has {array.size} elements; it must have {size}")
+    return array.ctypes.data
+
+
+def _dtype(array):
     return _DTYPES[array.dtype.name]
-
-
-def _same(a, b):
-    if a.dtype != b.dtype:
-        raise TypeError(f"input is {a.dtype}, output is {b.dtype}")
 
 
 class Work:
     """A call under way. Keeps its arrays alive until it is done."""
 
     def __init__(self, handle, arrays):
-        self._handle, self._arrays = handle, arrays
+        self._handle, self._arrays, self._process = handle, arrays, os.getpid()
 
     def done(self):
         done = ctypes.c_int()
@@ -108,14 +153,26 @@ class Work:
         _check(_lib.esp_work_wait(self._handle, -1.0 if timeout is None else float(timeout)))
 
     def __del__(self):
-        if self._handle:
+        if self._handle and os.getpid() == self._process:  # a fork has none of the threads that work on it
             _lib.esp_work_wait(self._handle, -1.0)  # the arrays must not go while they are written
             _lib.esp_work_free(self._handle)
 
 
+class _End:
+    """Ends a communicator when the last array in its memory, each of which holds this, is gone."""
+
+    def __init__(self, handle):
+        weakref.finalize(self, self._end, handle, os.getpid())
+
+    @staticmethod
+    def _end(handle, process):
+        if os.getpid() == process:
+            _lib.esp_finalize(handle)
+
+
 class Communicator:
     def __init__(self, handle):
-        self._handle = handle
+        self._handle, self._memory = handle, []
         self.rank, self.size = _lib.esp_rank(handle), _lib.esp_size(handle)
 
     def _call(self, function, arrays, *arguments, wait=True):
@@ -126,72 +183,92 @@ class Communicator:
         _check(function(self._handle, *arguments, ctypes.byref(handle)))
         return Work(handle, arrays)
 
+    def _root(self, root, what="root"):
+        return _integer(root, what, 0, self.size - 1)
+
     def all_reduce(self, array, out=None, op="sum", wait=True):
         out = array if out is None else out
-        _same(array, out)
-        return self._call(_lib.esp_all_reduce, (array, out), array.ctypes.data, out.ctypes.data, array.size,
-                          _dtype(array), _OPS[op], wait=wait)
+        pointers = _array(array, "array"), _array(out, "out", array.size, array, written=True)
+        return self._call(_lib.esp_all_reduce, (array, out), *pointers, array.size, _dtype(array), _op(op), wait=wait)
 
     def broadcast(self, array, root=0, wait=True):
-        return self._call(_lib.esp_broadcast, (array,), array.ctypes.data, array.size, _dtype(array), root, wait=wait)
+        root = self._root(root)
+        pointer = _array(array, "array", written=self.rank != root)
+        return self._call(_lib.esp_broadcast, (array,), pointer, array.size, _dtype(array), root, wait=wait)
 
     def reduce(self, array, out=None, op="sum", root=0, wait=True):
-        return self._call(_lib.esp_reduce, (array, out), array.ctypes.data, None if out is None else out.ctypes.data,
-                          array.size, _dtype(array), _OPS[op], root, wait=wait)
+        """`out` is written on the root only and may be None elsewhere."""
+        root = self._root(root)
+        pointer = _array(array, "array")
+        to = _array(out, "out", array.size, array, written=True) if self.rank == root else None
+        return self._call(_lib.esp_reduce, (array, out), pointer, to, array.size, _dtype(array), _op(op), root, wait=wait)
 
     def all_gather(self, array, out, wait=True):
-        _same(array, out)
-        return self._call(_lib.esp_all_gather, (array, out), array.ctypes.data, out.ctypes.data, array.size,
-                          _dtype(array), wait=wait)
+        pointers = _array(array, "array"), _array(out, "out", self.size * array.size, array, written=True)
+        return self._call(_lib.esp_all_gather, (array, out), *pointers, array.size, _dtype(array), wait=wait)
 
     def reduce_scatter(self, array, out, op="sum", wait=True):
-        _same(array, out)
-        return self._call(_lib.esp_reduce_scatter, (array, out), array.ctypes.data, out.ctypes.data, out.size,
-                          _dtype(array), _OPS[op], wait=wait)
+        pointer = _array(out, "out", written=True)
+        pointers = _array(array, "array", self.size * out.size, out), pointer
+        return self._call(_lib.esp_reduce_scatter, (array, out), *pointers, out.size, _dtype(out), _op(op), wait=wait)
 
     def all_to_all(self, array, out, wait=True):
-        _same(array, out)
-        return self._call(_lib.esp_all_to_all, (array, out), array.ctypes.data, out.ctypes.data,
-                          array.size // self.size, _dtype(array), wait=wait)
+        pointers = _array(array, "array"), _array(out, "out", array.size, array, written=True)
+        if array.size % self.size:
+            raise ValueError(f"array has {array.size} elements, which {self.size} ranks cannot share evenly")
+        return self._call(_lib.esp_all_to_all, (array, out), *pointers, array.size // self.size, _dtype(array), wait=wait)
 
     def gather(self, array, out=None, root=0, wait=True):
-        return self._call(_lib.esp_gather, (array, out), array.ctypes.data, None if out is None else out.ctypes.data,
-                          array.size, _dtype(array), root, wait=wait)
+        """`out` is written on the root only and may be None elsewhere."""
+        root, pointer = self._root(root), _array(array, "array")
+        to = _array(out, "out", self.size * array.size, array, written=True) if self.rank == root else None
+        return self._call(_lib.esp_gather, (array, out), pointer, to, array.size, _dtype(array), root, wait=wait)
 
     def scatter(self, array, out, root=0, wait=True):
         """`array` is read on the root only and may be None elsewhere."""
-        return self._call(_lib.esp_scatter, (array, out), None if array is None else array.ctypes.data, out.ctypes.data,
-                          out.size, _dtype(out), root, wait=wait)
+        root, to = self._root(root), _array(out, "out", written=True)
+        pointer = _array(array, "array", self.size * out.size, out) if self.rank == root else None
+        return self._call(_lib.esp_scatter, (array, out), pointer, to, out.size, _dtype(out), root, wait=wait)
 
     def send(self, array, peer, wait=True):
-        return self._call(_lib.esp_send, (array,), array.ctypes.data, array.size, _dtype(array), peer, wait=wait)
+        return self._call(_lib.esp_send, (array,), _array(array, "array"), array.size, _dtype(array),
+                          self._root(peer, "peer"), wait=wait)
 
     def recv(self, array, peer, wait=True):
-        return self._call(_lib.esp_recv, (array,), array.ctypes.data, array.size, _dtype(array), peer, wait=wait)
+        return self._call(_lib.esp_recv, (array,), _array(array, "array", written=True), array.size, _dtype(array),
+                          self._root(peer, "peer"), wait=wait)
 
     def barrier(self):
         self._call(_lib.esp_barrier, ())
 
     def split(self, colour, key=0):
         handle = _void()
-        _check(_lib.esp_split(self._handle, colour, key, ctypes.byref(handle)))
+        _check(_lib.esp_split(self._handle, _integer(colour, "colour"), _integer(key, "key"), ctypes.byref(handle)))
         return Communicator(handle) if handle else None
 
     def allocate(self, shape, dtype="float32"):
-        """An array in memory that all ranks of one host share; it lives as long as the communicator."""
+        """An array in memory that all ranks of one host share. A communicator that is finalized before its arrays are gone
+        ends with the last of them."""
         dtype = numpy.dtype(dtype)
         count = int(numpy.prod(shape))
         memory = _void()
         _check(_lib.esp_allocate(self._handle, count * dtype.itemsize, ctypes.byref(memory)))
         buffer = (ctypes.c_byte * (count * dtype.itemsize)).from_address(memory.value)
+        self._memory.append(weakref.ref(buffer))  # every array and view in it holds the buffer
         return numpy.frombuffer(buffer, dtype=dtype).reshape(shape)
 
     def abort(self, why):
-        _check(_lib.esp_abort(self._handle, why.encode()))
+        _check(_lib.esp_abort(self._handle, _text(why, "why")))
 
     def finalize(self):
         handle, self._handle = self._handle, None
-        if handle:
+        living = [buffer for buffer in (ref() for ref in self._memory) if buffer is not None]
+        if living:
+            end = _End(handle)
+            for buffer in living:
+                buffer.end = end
+            self._memory = []
+        elif handle:
             _check(_lib.esp_finalize(handle))
 
     def __enter__(self):
@@ -204,12 +281,13 @@ class Communicator:
 def init(options=None):
     """Joins the job that the environment describes."""
     handle = _void()
-    _check(_lib.esp_init(None if options is None else options.encode(), ctypes.byref(handle)))
+    _check(_lib.esp_init(_text(options, "options"), ctypes.byref(handle)))
     return Communicator(handle)
 
 
 def init_rank(rank, size, address, port, secret_file=None, options=None):
     handle = _void()
-    _check(_lib.esp_init_rank(rank, size, address.encode(), port, secret_file and secret_file.encode(),
-                              options and options.encode(), ctypes.byref(handle)))
+    _check(_lib.esp_init_rank(_integer(rank, "rank"), _integer(size, "size"), _text(address, "address"),
+                              _integer(port, "port"), _text(secret_file, "secret_file"), _text(options, "options"),
+                              ctypes.byref(handle)))
     return Communicator(handle)
