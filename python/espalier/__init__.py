@@ -77,6 +77,8 @@ for _name, _types in {
     "esp_send": [_void, _void, _size, _int, _int, _void],
     "esp_recv": [_void, _void, _size, _int, _int, _void],
     "esp_barrier": [_void, _void],
+    "esp_signal": [_void, _int],
+    "esp_wait": [_void, _int, _void],
     "esp_work_wait": [_void, ctypes.c_double],
     "esp_work_test": [_void, _void],
     "esp_work_free": [_void],

@@ -113,6 +113,31 @@ except RuntimeError as error:
             self.assertIn("last line", output)
         self.assertLess(time.monotonic() - begun, LIMIT_S / 2)  # the group's own limit is half an hour
 
+    def test_a_fork_ends_as_programs_do(self):
+        """It has the group, but none of the threads that end one."""
+        forks = ('import os, sys, torch, torch.distributed as dist, espalier.torch\n'
+                 'rank = int(os.environ["RANK"])\n'
+                 'dist.init_process_group("espalier", init_method="file://" + os.environ["MEET"], rank=rank, world_size=2)\n'
+                 'dist.send(torch.ones(9), 1) if rank == 0 else dist.recv(torch.ones(9), 0)\n'
+                 'child = os.fork()\n'
+                 'if child == 0: sys.exit(7)\n'
+                 'print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n'
+                 'dist.barrier()\n')
+        for output in run_ranks(self, 2, "-c", forks):
+            self.assertIn("ended 7", output)
+
+    def test_a_lost_rank_is_named_as_the_world_does_and_not_waited_for(self):
+        """In subgroups, in messages, and where ranks have yet to meet: the group's own limit is minutes."""
+        with tempfile.TemporaryDirectory() as folder:
+            meet = {"MEET": os.path.join(folder, "meet"), "WORLD_SIZE": "3"}
+            ranks = [subprocess.Popen([PYTHON, HERE / "backend_ranks.py", "lost"], stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, env=environment(**meet, RANK=str(rank)))
+                     for rank in range(3)]
+            for process in ranks:
+                self.addCleanup(process.kill)
+            outputs = [process.communicate(timeout=LIMIT_S)[0] for process in ranks]
+        self.assertEqual([process.returncode for process in ranks], [0, 0, -9], "\n".join(outputs))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -17,14 +17,15 @@ from espalier.torch.group import ProcessGroup
 options = ""
 
 
-def _create(store, rank, size, timeout):
-    return ProcessGroup(store, rank, size, timeout, options)
+def _create(group, _):
+    ranks = list(group.global_ranks_in_group) or list(range(group.group_size))  # torch leaves the world's out
+    return ProcessGroup(group.store, group.group_rank, ranks, group.timeout, options)
 
 
 def register():
     """Does nothing the second time: torch from 2.5 on calls this by itself."""
     if not hasattr(torch.distributed.Backend, "ESPALIER"):
-        torch.distributed.Backend.register_backend("espalier", _create)
+        torch.distributed.Backend.register_backend("espalier", _create, extended_api=True)
 
 
 register()

@@ -6,7 +6,9 @@ the library has one array, go through a copy.
 """
 import atexit
 import ctypes
+import functools
 import itertools
+import os
 import threading
 import weakref
 
@@ -17,7 +19,7 @@ from torch.distributed import ReduceOp
 import espalier
 from espalier.torch.link import Link, MessageWork
 from espalier.torch.meeting import meet
-from espalier.torch.work import Completer, Work
+from espalier.torch.work import Completer, Work, check
 
 _lib = espalier._lib
 _DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3, torch.int64: 4, torch.int32: 5,
@@ -27,6 +29,7 @@ _OPS = [(ReduceOp.SUM, 0), (ReduceOp.PRODUCT, 1), (ReduceOp.MIN, 2), (ReduceOp.M
 _MOST_KEPT = 1024
 _ending = []  # threads that end groups
 _groups = weakref.WeakSet()
+_first = None  # a weak reference to the group that others are made within: the world, as a rule
 
 
 @atexit.register
@@ -43,6 +46,7 @@ class _Parts:
 
     def __init__(self, comm):
         self.comm, self.links, self.completer = comm, {}, None
+        self.process = os.getpid()
         self.kept = {}  # works nobody has waited for
 
     def end(self, abandon):
@@ -82,14 +86,41 @@ def _dtype(tensor):
     return _DTYPES[tensor.dtype]
 
 
+def _moved(tensor):
+    """Count and type of elements that are not reduced; types the library does not know are bytes to it."""
+    return (tensor.numel(), _DTYPES[tensor.dtype]) if tensor.dtype in _DTYPES else (_bytes(tensor), _BYTES)
+
+
 def _one(tensors):
     if len(tensors) != 1:
         raise ValueError(f"espalier takes one tensor per call, not {len(tensors)}")
     return _checked(tensors[0])
 
 
+def _of_one_type(tensors, dtype):
+    for index, tensor in enumerate(tensors):
+        if _checked(tensor).dtype != dtype:
+            raise ValueError(f"invalid tensor type at index {index} (expected {dtype}, got {tensor.dtype})")
+
+
+def _one_each(tensors, size, what):
+    if len(tensors) != size:
+        raise ValueError(f"Incorrect {what} list size {len(tensors)}. It should be {size}, same as size of the process group.")
+
+
+def _list(tensors, like, size, what):
+    """One tensor of every rank, or for every rank; words as gloo's."""
+    _one_each(tensors, size, what)
+    _of_one_type(tensors, like.dtype)
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != like.shape:
+            raise ValueError(f"invalid tensor size at index {index} (expected {tuple(like.shape)}, got {tuple(tensor.shape)})")
+    return tensors
+
+
 def _flat(tensors):
     """All elements one after the other, in a copy."""
+    _of_one_type(tensors, tensors[0].dtype)
     return torch.cat([_checked(tensor).reshape(-1) for tensor in tensors])
 
 
@@ -115,14 +146,26 @@ def _offsets(counts):
     return _sizes([0, *itertools.accumulate(counts)][:len(counts)])
 
 
+def _look(group):
+    """Raises what the library knows to be lost of a group that is referred to weakly."""
+    group = group and group()
+    if group is not None:
+        group._look()
+
+
 class ProcessGroup(TorchProcessGroup):
-    def __init__(self, store, rank, size, timeout, options):
-        super().__init__(rank, size)
-        self._store, self._options, self._timeout_s = store, options, timeout.total_seconds()
-        self._parts = _Parts(meet(store, "world", rank, size, self._timeout_s, options))
+    """`ranks` has the world's rank of each of the group's."""
+
+    def __init__(self, store, rank, ranks, timeout, options):
+        global _first
+        super().__init__(rank, len(ranks))
+        self._store, self._options, self._timeout_s, self._ranks = store, options, timeout.total_seconds(), ranks
+        self._parts = _Parts(meet(store, "world", rank, ranks, self._timeout_s, options, functools.partial(_look, _first)))
         self._lock = threading.Lock()  # guards the parts, and that one thread at a time calls
-        self._sequence = 0
+        self._sequence, self._last = 0, None
         _groups.add(self)
+        if _first is None or _first() is None or not _first()._parts:
+            _first = weakref.ref(self)
 
     def __del__(self):
         self._end()
@@ -130,7 +173,7 @@ class ProcessGroup(TorchProcessGroup):
     def _end(self, abandon=False):
         # Rank 0 stays until the others have left, which may be long after: not on a thread that is needed meanwhile.
         parts, self._parts = getattr(self, "_parts", None), None
-        if parts:
+        if parts and parts.process == os.getpid():  # a fork has the group but none of its threads
             _ending[:] = [thread for thread in _ending if thread.is_alive()]
             _ending.append(threading.Thread(target=parts.end, args=(abandon,), name="espalier-end", daemon=True))
             _ending[-1].start()
@@ -156,12 +199,22 @@ class ProcessGroup(TorchProcessGroup):
             self._parts.completer = self._parts.completer or Completer()
             self._parts.completer.add(work)
 
+    def _look(self):
+        """A signal to oneself fails when a rank is lost. It would wait behind calls under way; those tell of it themselves."""
+        with self._lock:
+            last = self._last and self._last()
+            if self._parts and (last is None or last.is_completed()):
+                check(_lib.esp_signal(self._parts.comm, self.rank()), self._ranks)
+                check(_lib.esp_wait(self._parts.comm, self.rank(), None), self._ranks)
+
     def _start(self, function, keep, result, *arguments, finish=None):
         handle = ctypes.c_void_p()
         with self._lock:
-            espalier._check(function(self._parts.comm, *arguments, ctypes.byref(handle)))
+            check(function(self._parts.comm, *arguments, ctypes.byref(handle)), self._ranks)
             self._sequence += 1
-            return self._keep(Work(self, handle, keep, result, finish))
+            work = self._keep(Work(self, handle, keep, result, finish))
+            self._last = weakref.ref(work)
+            return work
 
     def _in_place(self, function, tensor, count, *rest):
         """A call that reads and writes one tensor; `rest` follows the count."""
@@ -186,7 +239,7 @@ class ProcessGroup(TorchProcessGroup):
 
     def broadcast(self, tensors, opts):
         tensor = _one(tensors)
-        return self._in_place(_lib.esp_broadcast, tensor, _bytes(tensor), _BYTES, opts.rootRank)
+        return self._in_place(_lib.esp_broadcast, tensor, *_moved(tensor), opts.rootRank)
 
     def reduce(self, tensors, opts):
         tensor = _one(tensors)
@@ -194,32 +247,38 @@ class ProcessGroup(TorchProcessGroup):
 
     def _allgather_base(self, output, tensor, opts=None):
         used, flat = _checked(tensor).contiguous(), _checked(output).contiguous()
+        _of_one_type([output], tensor.dtype)
         if output.numel() != self.size() * tensor.numel():
             raise ValueError(f"{output.numel()} elements cannot take {tensor.numel()} of each of {self.size()} ranks")
         finish = None if flat is output else lambda: output.copy_(flat)
         return self._start(_lib.esp_all_gather, (used, flat, output), [output], used.data_ptr(), flat.data_ptr(),
-                           _bytes(used), _BYTES, finish=finish)
+                           *_moved(used), finish=finish)
 
     def allgather(self, outputs, tensors, opts=None):
         tensor, (parts,) = _one(tensors).contiguous(), outputs
-        flat = _like(parts)
-        if len(parts) != self.size() or flat.numel() != self.size() * tensor.numel():
-            raise ValueError(f"{len(parts)} tensors cannot take {tensor.numel()} elements of each of {self.size()} ranks")
+        flat = _like(_list(parts, tensor, self.size(), "output"))
         return self._start(_lib.esp_all_gather, (tensor, flat, parts), parts, tensor.data_ptr(), flat.data_ptr(),
-                           _bytes(tensor), _BYTES, finish=lambda: _spread(flat, parts))
+                           *_moved(tensor), finish=lambda: _spread(flat, parts))
 
     def allgather_coalesced(self, outputs, tensors, opts=None):
         flat = _flat(tensors)
+        _one_each(outputs, self.size(), "output")
+        for parts in outputs:
+            if [part.shape for part in parts] != [tensor.shape for tensor in tensors]:
+                raise ValueError(f"invalid tensor sizes (expected {[tuple(tensor.shape) for tensor in tensors]}, "
+                                 f"got {[tuple(part.shape) for part in parts]})")
+            _of_one_type(parts, flat.dtype)
         all_of_them = torch.empty(self.size() * flat.numel(), dtype=flat.dtype)
 
         def finish():
             for rank, part in enumerate(all_of_them.split(flat.numel())):
                 _spread(part, outputs[rank])
         return self._start(_lib.esp_all_gather, (flat, all_of_them), outputs, flat.data_ptr(), all_of_them.data_ptr(),
-                           _bytes(flat), _BYTES, finish=finish)
+                           *_moved(flat), finish=finish)
 
     def _reduce_scatter_base(self, output, tensor, opts):
         used, part = _checked(tensor).contiguous(), _checked(output).contiguous()
+        _of_one_type([output], tensor.dtype)
         if tensor.numel() != self.size() * output.numel():
             raise ValueError(f"{tensor.numel()} elements do not give {output.numel()} to each of {self.size()} ranks")
         finish = None if part is output else lambda: output.copy_(part)
@@ -227,46 +286,55 @@ class ProcessGroup(TorchProcessGroup):
                            part.numel(), _dtype(part), _op(opts), finish=finish)
 
     def reduce_scatter(self, outputs, inputs, opts):
-        return self._reduce_scatter_base(_one(outputs), _flat(inputs[0]), opts)
+        return self._reduce_scatter_base(_one(outputs), _flat(_list(inputs[0], outputs[0], self.size(), "input")), opts)
 
     def gather(self, outputs, tensors, opts):
         tensor, root = _one(tensors).contiguous(), opts.rootRank
-        parts = outputs[0] if root == self.rank() else []
+        parts = _list(outputs[0], tensor, self.size(), "output") if root == self.rank() else []
         flat = _like(parts) if parts else None
         return self._start(_lib.esp_gather, (tensor, flat, parts), parts, tensor.data_ptr(),
-                           flat.data_ptr() if parts else None, _bytes(tensor), _BYTES, root,
+                           flat.data_ptr() if parts else None, *_moved(tensor), root,
                            finish=lambda: parts and _spread(flat, parts))
 
     def scatter(self, outputs, inputs, opts):
         output, root = _one(outputs), opts.rootRank
-        flat = _flat(inputs[0]) if root == self.rank() else None
+        flat = _flat(_list(inputs[0], output, self.size(), "input")) if root == self.rank() else None
         part = output.contiguous()
         finish = None if part is output else lambda: output.copy_(part)
         return self._start(_lib.esp_scatter, (flat, part, output), [output], None if flat is None else flat.data_ptr(),
-                           part.data_ptr(), _bytes(part), _BYTES, root, finish=finish)
+                           part.data_ptr(), *_moved(part), root, finish=finish)
 
     def alltoall(self, outputs, inputs, opts=None):
+        for what, tensors in (("input", inputs), ("output", outputs)):
+            _one_each(tensors, self.size(), what)
+            _of_one_type(tensors, inputs[0].dtype)
         flat_in, flat_out = _flat(inputs), _like(outputs)
-        return self._exchange(flat_in, [_bytes(t) for t in inputs], flat_out, [_bytes(t) for t in outputs], outputs,
+        return self._exchange(flat_in, [t.numel() for t in inputs], flat_out, [t.numel() for t in outputs], outputs,
                               lambda: _spread(flat_out, outputs))
 
     def alltoall_base(self, output, tensor, output_splits, input_splits, opts=None):
         used, out = _checked(tensor).contiguous(), _checked(output).contiguous()
+        _of_one_type([output], tensor.dtype)
 
         def counts(whole, splits):
-            if not splits:
-                return [_bytes(whole) // self.size()] * self.size()
-            row = _bytes(whole) // max(whole.shape[0], 1)
-            return [rows * row for rows in splits]
+            num_rows = whole.shape[0] if whole.dim() else 1
+            if not splits and num_rows % self.size() != 0:
+                raise ValueError(f"Tensor's dim 0 ({num_rows}) does not divide equally across group size ({self.size()})")
+            splits = splits or [num_rows // self.size()] * self.size()
+            if len(splits) != self.size() or min(splits) < 0 or sum(splits) != num_rows:
+                raise ValueError(f"Split sizes {list(splits)} do not match dim 0 size {num_rows} and group size {self.size()}")
+            return [rows * (whole.numel() // max(num_rows, 1)) for rows in splits]
         finish = None if out is output else lambda: output.copy_(out)
         return self._exchange(used, counts(used, input_splits), out, counts(out, output_splits), [output], finish)
 
     def _exchange(self, tensor, send, out, receive, result, finish):
-        if (sum(send), sum(receive)) != (_bytes(tensor), _bytes(out)):
-            raise ValueError(f"the parts do not add up to the tensors for {self.size()} ranks")
+        """The counts are elements."""
+        dtype = _DTYPES.get(tensor.dtype, _BYTES)
+        unit = 1 if tensor.dtype in _DTYPES else tensor.element_size()
+        send, receive = [unit * count for count in send], [unit * count for count in receive]
         arrays = (_sizes(send), _offsets(send), _sizes(receive), _offsets(receive))
         return self._start(_lib.esp_all_to_all_v, (tensor, out, arrays), result, tensor.data_ptr(), arrays[0], arrays[1],
-                           out.data_ptr(), arrays[2], arrays[3], _BYTES, finish=finish)
+                           out.data_ptr(), arrays[2], arrays[3], dtype, finish=finish)
 
     def barrier(self, opts=None):
         return self._start(_lib.esp_barrier, (), [])
@@ -276,16 +344,21 @@ class ProcessGroup(TorchProcessGroup):
     def _message(self, function, tensor, peer, tag, sending):
         if tag:
             raise ValueError("espalier pairs messages by their order and has no tags")
+        if peer == self.rank():
+            raise ValueError(f"espalier: rank {self._ranks[peer]} exchanges messages with others, not with itself")
+        if not 0 <= peer < self.size():
+            raise ValueError(f"espalier: the peer is {peer}; ranks of the group are 0 to {self.size() - 1}")
         used = tensor if tensor.is_contiguous() else tensor.contiguous()
         finish = (lambda: tensor.copy_(used)) if used is not tensor and not sending else None
         ends = (self.rank(), peer) if sending else (peer, self.rank())
 
         def call(comm):
-            return function(comm, used.data_ptr(), _bytes(used), _BYTES, 1 if sending else 0, None)
+            return function(comm, used.data_ptr(), *_moved(used), 1 if sending else 0, None)
         with self._lock:
             links = self._parts.links
             if ends not in links:
-                links[ends] = Link(self._store, *ends, sending, self._timeout_s, self._options)
+                links[ends] = Link(self._store, *ends, sending, [self._ranks[end] for end in ends], self._timeout_s,
+                                   self._options, functools.partial(_look, weakref.ref(self)))
             work = self._keep(MessageWork(self, tensor, call, finish, peer))
             links[ends].add(work)
             return work

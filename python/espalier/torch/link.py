@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import Work as TorchWork
 
 import espalier
 from espalier.torch.meeting import meet
-from espalier.torch.work import _seconds
+from espalier.torch.work import _seconds, check
 
 
 _LEAVE_AFTER_S = 1
@@ -21,11 +21,12 @@ class MessageWork(TorchWork):
         self._group, self._tensor, self._call, self._finish, self._source = group, tensor, call, finish, source
         self._done, self._error, self._future = threading.Event(), None, torch.futures.Future()
 
-    def _run(self, comm):
+    def _run(self, comm, ranks):
         try:
-            espalier._check(self._call(comm))
+            check(self._call(comm), ranks)
             if self._finish:
-                self._finish()
+                with torch.no_grad():
+                    self._finish()
         except Exception as error:
             self._fail(error)
             return
@@ -70,11 +71,13 @@ class MessageWork(TorchWork):
 
 
 class Link:
-    """One direction between two ranks, on its thread. `sending`: this end is the sender."""
+    """One direction between two ranks, on its thread. `sending`: this end is the sender. `ranks`: the world's of both.
+    `look`: raises once a rank is known to be lost."""
 
-    def __init__(self, store, sender, receiver, sending, timeout_s, options):
-        self._abandoned = threading.Event()
-        self._meeting = (store, f"link/{sender}/{receiver}", 0 if sending else 1, 2, timeout_s, options, self._abandoned)
+    def __init__(self, store, sender, receiver, sending, ranks, timeout_s, options, look):
+        self._abandoned, self._ranks = threading.Event(), ranks
+        self._meeting = (store, f"link/{sender}/{receiver}", 0 if sending else 1, ranks, timeout_s, options, look,
+                         self._abandoned)
         self._works, self._comm = queue.SimpleQueue(), None
         self._thread = threading.Thread(target=self._run, name=f"espalier-link-{sender}-{receiver}", daemon=True)
         self._thread.start()
@@ -108,6 +111,6 @@ class Link:
             if error:
                 work._fail(error)
             else:
-                work._run(self._comm)
+                work._run(self._comm, self._ranks)
             del work
         espalier._lib.esp_finalize(self._comm)

@@ -5,6 +5,7 @@ group keeps every Work until somebody has waited for it or taken its future, whi
 """
 import ctypes
 import queue
+import re
 import threading
 
 import torch
@@ -13,6 +14,19 @@ from torch._C._distributed_c10d import Work as TorchWork
 import espalier
 
 _NOT_DONE = 5
+_RANKS = re.compile(r"\b(rank|root|send of \d+ \w+ to|recv of \d+ \w+ from) (\d+)\b")
+
+
+def check(result, ranks):
+    """`ranks` has the world's rank of each of the communicator's, and the error names those."""
+    def world(rank):
+        return ranks[rank] if 0 <= rank < len(ranks) else rank
+    try:
+        espalier._check(result)
+    except espalier.Error as error:
+        error.rank = world(error.rank)
+        error.args = (_RANKS.sub(lambda found: f"{found[1]} {world(int(found[2]))}", str(error)),)
+        raise
 
 
 def _seconds(timeout):
@@ -39,9 +53,10 @@ class Work(TorchWork):
                 code = espalier._lib.esp_work_wait(self._handle, -1.0 if seconds is None else seconds)
                 if code == _NOT_DONE:
                     return False
-                espalier._check(code)
+                check(code, self._group._ranks)
                 if self._finish:
-                    self._finish()
+                    with torch.no_grad():  # parameters are written too
+                        self._finish()
             except Exception as error:
                 self._error = error
             self._ended = True
