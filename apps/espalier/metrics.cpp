@@ -21,7 +21,7 @@ int run_metrics(const MetricsOptions& options) {
   std::vector<obs::NamedRun> runs;
   for (const std::string& folder : options.folders) {
     if (std::filesystem::is_directory(folder) && !dash::is_run_folder(folder))
-      throw UsageError(fmt::format("{}: no run folder: neither run.toml nor metrics.jsonl is in it", folder));
+      throw IoError(fmt::format("{}: no run folder: neither run.toml nor metrics.jsonl is in it", folder));
     runs.push_back({std::filesystem::weakly_canonical(folder).filename().string(), folder});
   }
   write_file(options.out, obs::prometheus_text(runs));

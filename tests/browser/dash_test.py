@@ -126,7 +126,7 @@ class Report(WithRun):
 
     def test_no_run_folder(self):
         done = subprocess.run([ESPALIER, "report", "/tmp"], capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.returncode, 4)
         self.assertIn("no run folder", done.stderr)
 
 

@@ -80,8 +80,7 @@ class Prometheus(InFolder):
         os.mkdir(self.path(odd))
         with open(self.path(odd + "/metrics.jsonl"), "w") as file:
             file.write('{"step":1,"loss":2.5}\n{"step":2,"loss":null}\n{"step":3,"lo')
-        os.mkdir(self.path("empty"))
-        answer = run("metrics", self.path(odd), self.path("empty"), "--out", self.path("espalier.prom"))
+        answer = run("metrics", self.path(odd), "--out", self.path("espalier.prom"))
         self.assertEqual(answer.returncode, 0, answer.stderr)
         found = self.parsed(self.path("espalier.prom"))
         self.assertEqual(found["espalier_step"], ("gauge", [["espalier_step", {"run": odd}, 2.0]]))
@@ -89,9 +88,12 @@ class Prometheus(InFolder):
         self.assertTrue(math.isnan(loss))
 
     def test_what_is_no_run_folder_is_said(self):
-        answer = run("metrics", self.path("nowhere"))
-        self.assertEqual(answer.returncode, 4)
-        self.assertIn("nowhere", answer.stderr)
+        os.mkdir(self.path("empty"))
+        for name in ("nowhere", "empty"):
+            answer = run("metrics", self.path(name))
+            self.assertEqual(answer.returncode, 4, answer.stderr)
+            self.assertIn(name, answer.stderr)
+            self.assertIn("no run folder", answer.stderr)
 
 
 if __name__ == "__main__":
