@@ -271,7 +271,7 @@ class Again(InFolder):
         self.train("--set", "data.train=" + self.path("nowhere.txt"), code=4)
         self.assertEqual(os.listdir(self.path("run")), [])  # the user's own
         answer = run("metrics", self.path("run"))
-        self.assertEqual(answer.returncode, 2)
+        self.assertEqual(answer.returncode, 4)
         self.assertIn("no run folder", answer.stderr)
 
 
