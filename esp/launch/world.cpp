@@ -6,6 +6,7 @@
 
 #include "esp/base/error.h"
 #include "esp/launch/secret.h"
+#include "esp/net/mpi/mpi.h"
 #include "esp/net/secret.h"
 
 namespace esp::launch {
@@ -53,8 +54,7 @@ std::string meeting_place(const Environment& environment, const Placement& place
 
 // Whose MPI it is; empty: no mpirun started this process.
 std::string mpi_of(const Environment& environment) {
-  if (environment.contains("OMPI_COMM_WORLD_RANK")) return "openmpi";
-  return environment.contains("PMI_RANK") ? "mpich" : "";
+  return std::string(net::mpi_flavour([&](const char* variable) { return environment.contains(variable); }));
 }
 
 bool meets_through_mpi(const Environment& environment, const Placement& place, bool over_mpi) {

@@ -3,6 +3,7 @@
 // MPI cannot wait with a deadline, so sleeping is looking again, with pauses that grow to a millisecond.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -10,8 +11,9 @@
 
 namespace esp::net {
 
-// Which MPI started this process, by the variables its mpirun sets: "openmpi", "mpich", or empty. `variable` is getenv.
-std::string_view mpi_flavour(char* (*variable)(const char*));
+// Which MPI started this process, by the variables its mpirun sets: "openmpi", "mpich", or empty. `is_set` may be
+// getenv.
+std::string_view mpi_flavour(const std::function<bool(const char* variable)>& is_set);
 
 // The world of everyone mpirun started: ranks are MPI's, rank 0 hosts the Hub, and where it is, the job's name and its
 // secret travel through MPI. Collective. Throws UsageError when the plug-in is missing, CommError as rendezvous does.

@@ -67,9 +67,9 @@ std::shared_ptr<Hub> invite(Invitation& invitation, int size, const NetOptions& 
 
 }  // namespace
 
-std::string_view mpi_flavour(char* (*variable)(const char*)) {
-  if (variable("OMPI_COMM_WORLD_RANK")) return "openmpi";
-  if (variable("PMI_RANK")) return "mpich";
+std::string_view mpi_flavour(const std::function<bool(const char* variable)>& is_set) {
+  if (is_set("OMPI_COMM_WORLD_RANK")) return "openmpi";
+  if (is_set("PMI_RANK")) return "mpich";
   return {};
 }
 
