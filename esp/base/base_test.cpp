@@ -7,10 +7,12 @@
 #include "esp/base/check.h"
 #include "esp/base/dtype.h"
 #include "esp/base/error.h"
+#include "esp/base/format.h"
 #include "esp/base/half.h"
 #include "esp/base/json.h"
 #include "esp/base/rng.h"
 #include "esp/base/table.h"
+#include "esp/base/toml_text.h"
 #include "esp/base/work.h"
 
 namespace esp {
@@ -63,6 +65,44 @@ TEST(Json, RefusesDuplicateKeysDepthAndTrailingText) {
   EXPECT_NE(message_of([] { parse_json(std::string(40, '['), "x"); }).find("deeper"), std::string::npos);
   EXPECT_NE(message_of([] { parse_json("{} {}", "x"); }).find("not JSON"), std::string::npos);
   EXPECT_EQ(parse_json(R"({"a":{"a":2}})", "x")["a"]["a"], 2);
+  EXPECT_EQ(message_of([] { parse_json("{]", "x"); }).find("json.exception"), std::string::npos);
+  EXPECT_EQ(message_of([] { parse_json(" \n", "x"); }), "x is empty; expected JSON");
+}
+
+TEST(Json, KeepsTheOrderAndTypesOfValues) {
+  const char* text = R"({"z":[1,-2,3.5,true,null,"s",[],{}],"a":{"b":18446744073709551615}})";
+  EXPECT_EQ(parse_json(text, "x").dump(), text);
+  EXPECT_EQ(parse_json("7", "x"), 7);
+}
+
+// A search of the whole object for every key would exceed the time limit of the test by far.
+TEST(Json, ReadsManyKeysOfOneObject) {
+  std::string text = "{";
+  for (int i = 0; i < 400'000; ++i) text += (i > 0 ? ",\"k" : "\"k") + std::to_string(i) + "\":0";
+  EXPECT_EQ(parse_json(text + "}", "x").size(), 400'000U);
+  EXPECT_NE(message_of([&] { parse_json(text + ",\"k17\":0}", "x"); }).find("twice"), std::string::npos);
+}
+
+TEST(TomlText, RefusesDeepKeysAndBracketsWithTheirPlace) {
+  std::string dotted = "a";
+  for (int i = 0; i < 200'000; ++i) dotted += ".a";
+  EXPECT_EQ(message_of([&] { check_toml_text("b = 1\n" + dotted + " = 1", "f"); }),
+            "f:2:32: a key has more than 16 parts");
+  EXPECT_EQ(message_of([&] { check_toml_text("[" + dotted + "]", "f"); }), "f:1:33: a key has more than 16 parts");
+  EXPECT_NE(message_of([] { check_toml_text("a = " + std::string(200'000, '['), "f"); }).find("f:1:21: brackets"),
+            std::string::npos);
+  std::string tables = "a = ";
+  for (int i = 0; i < 200'000; ++i) tables += "{a=";
+  EXPECT_NE(message_of([&] { check_toml_text(tables, "f"); }).find("deeper than 16"), std::string::npos);
+  EXPECT_EQ(message_of([] { check_toml_text("a = [1.5, 2.5,\n3.5]\n[b.c]\n\"....................\" = '[[[['", "f"); }),
+            "nothing was thrown");
+}
+
+TEST(FormatBytes, UsesAUnitInWhichTheNumberIsNotZero) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(300 << 10), "300.0 KiB");
+  EXPECT_EQ(format_bytes(uint64_t{5} << 40), "5.00 TiB");
 }
 
 TEST(Rng, MatchesThePublishedPhiloxVectors) {

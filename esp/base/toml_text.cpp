@@ -28,20 +28,39 @@ size_t end_of_string(std::string_view text, size_t at) {
 }  // namespace
 
 void check_toml_text(std::string_view text, std::string_view name) {
+  size_t depth = 0;  // of open brackets and braces
+  size_t parts = 1;  // of the dotted key being read
+  const auto refuse = [&](size_t at, const std::string& problem) {
+    const auto line = std::count(text.begin(), text.begin() + static_cast<long>(at), '\n') + 1;
+    const size_t before = at == 0 ? std::string_view::npos : text.rfind('\n', at - 1);
+    const size_t column = at - (before == std::string_view::npos ? 0 : before + 1) + 1;
+    throw UsageError(fmt::format("{}:{}:{}: {}", name, line, column, problem));
+  };
   for (size_t at = 0; at < text.size();) {
     const auto letter = static_cast<unsigned char>(text[at]);
     if (letter == '"' || letter == '\'') {
       at = end_of_string(text, at);
-    } else if (letter == '#') {
-      at = std::min(text.find('\n', at), text.size());
-    } else if (letter >= 0x80 && !(at == 0 && text.starts_with("\xEF\xBB\xBF"))) {
-      const auto line = std::count(text.begin(), text.begin() + static_cast<long>(at), '\n') + 1;
-      const size_t before = text.rfind('\n', at);
-      throw UsageError(fmt::format("{}:{}:{}: a letter beyond ASCII outside a string or comment; put it in quotes",
-                                   name, line, at - (before == std::string_view::npos ? 0 : before + 1) + 1));
-    } else {
-      at += letter >= 0x80 ? 3 : 1;
+      continue;
     }
+    if (letter == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    if (letter >= 0x80 && !(at == 0 && text.starts_with("\xEF\xBB\xBF")))
+      refuse(at, "a letter beyond ASCII outside a string or comment; put it in quotes");
+    if (letter == '[' || letter == '{') {
+      if (++depth > kMaxTomlDepth)
+        refuse(at,
+               fmt::format("brackets are nested deeper than {} levels; use tables such as [section]", kMaxTomlDepth));
+    } else if ((letter == ']' || letter == '}') && depth > 0) {
+      --depth;
+    }
+    if (letter == '.') {
+      if (++parts > kMaxTomlDepth) refuse(at, fmt::format("a key has more than {} parts", kMaxTomlDepth));
+    } else if (std::string_view("=,[]{}\n").find(text[at]) != std::string_view::npos) {
+      parts = 1;
+    }
+    at += letter >= 0x80 ? 3 : 1;
   }
 }
 
