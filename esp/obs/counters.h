@@ -1,6 +1,5 @@
-// Named counts that only grow: calls, bytes, messages. A Counters object belongs to whoever made it and hands out
-// Counter references that stay valid as long as it lives. Any thread may add; a snapshot taken meanwhile is of each
-// counter, not of all at one instant.
+// Named counters that only grow: calls, bytes, messages. A Counters object returns Counter references that stay valid
+// for its lifetime. Any thread may add; a concurrent snapshot is consistent per counter, not over all counters.
 #pragma once
 
 #include <atomic>
@@ -25,10 +24,10 @@ class Counter {
 
 class Counters {
  public:
-  // The counter of that name, made at the first call. Look it up once and keep the reference: this takes a lock.
+  // Finds or creates the counter of that name. Keep the reference: this takes a lock.
   Counter& counter(std::string_view name);
 
-  // {"name": value, …} in the order in which the counters were made.
+  // {"name": value, …} in order of creation.
   Json snapshot() const;
 
  private:

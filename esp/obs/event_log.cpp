@@ -16,7 +16,7 @@
 namespace esp::obs {
 namespace {
 
-// Keeps other processes' appends out while we look at the file's end.
+// Locks out appends of other processes while the end of the file is read.
 class EndLock {
  public:
   explicit EndLock(const File& file) : fd_(file.fd()) {
@@ -29,7 +29,7 @@ class EndLock {
   int fd_;
 };
 
-// Cuts what follows the last line end: a line some writer did not live to finish.
+// Truncates after the last line end: removes a line torn by a crash.
 void cut_torn_line(File& file) {
   constexpr uint64_t kStep = 64 << 10;
   const uint64_t size = file.size();
@@ -56,12 +56,12 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const IoError&) {
-    // The header asks callers who care to flush() themselves.
+    // Errors are dropped here: callers that need them call flush() first.
   }
 }
 
 void EventLog::append(Json event) {
-  ESP_CHECK(event.is_object(), "an event is a JSON object, not {}", event.type_name());
+  ESP_CHECK(event.is_object(), "event: got {}; expected a JSON object", event.type_name());
   if (options_.stamp) {
     event["wall_s"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     event["mono_s"] = static_cast<double>(now_ns()) * 1e-9;
@@ -88,7 +88,7 @@ void EventLog::flush_locked() {
     file_.write_all(lines);
     if (options_.sync) file_.sync();
   } catch (const IoError& error) {
-    std::string text = fmt::format("{}; {} line(s) of the event log are lost", error.what(), num_lines);
+    std::string text = fmt::format("{}; {} line(s) not written", error.what(), num_lines);
     if (ftruncate(file_.fd(), static_cast<off_t>(before)) != 0) text += ", and the last may be torn";
     throw IoError(text);
   }
@@ -97,7 +97,7 @@ void EventLog::flush_locked() {
 EventBatch read_events(const std::string& path, uint64_t offset, size_t max_bytes) {
   File file(path, O_RDONLY);
   const uint64_t size = file.size();
-  if (offset > size) throw IoError(fmt::format("{} has {} bytes; cannot read from byte {}", path, size, offset));
+  if (offset > size) throw IoError(fmt::format("{}: has {} bytes; cannot read from byte {}", path, size, offset));
   std::string text = file.read(offset, std::min<uint64_t>(size - offset, max_bytes));
   const bool to_the_end = offset + text.size() == size;
 
@@ -108,12 +108,12 @@ EventBatch read_events(const std::string& path, uint64_t offset, size_t max_byte
     if (end == std::string::npos) break;
     std::string what = fmt::format("{} line {}", path, line);
     Json event = parse_json(std::string_view(text).substr(begin, end - begin), what);
-    if (!event.is_object()) throw IoError(fmt::format("{} is {}, not an object", what, event.type_name()));
+    if (!event.is_object()) throw IoError(fmt::format("{}: got {}, not an object", what, event.type_name()));
     batch.events.push_back(std::move(event));
     begin = end + 1;
   }
   if (begin == 0 && !to_the_end)
-    throw IoError(fmt::format("{} has a line longer than {} bytes at byte {}", path, max_bytes, offset));
+    throw IoError(fmt::format("{}: a line is longer than {} bytes at byte {}", path, max_bytes, offset));
   batch.next_offset = offset + begin;
   batch.torn = to_the_end && begin < text.size();
   return batch;

@@ -31,7 +31,7 @@ std::string message_of(auto&& call) {
   return "nothing was thrown";
 }
 
-TEST(EventLog, LinesComeBackInOrder) {
+TEST(EventLog, ReadsLinesInOrder) {
   TemporaryFolder folder;
   EventLog log(folder / "metrics.jsonl");
   for (int i = 0; i < 5; ++i) log.append({{"step", i}, {"text", "two\nlines"}});
@@ -42,7 +42,7 @@ TEST(EventLog, LinesComeBackInOrder) {
   EXPECT_FALSE(batch.torn);
 }
 
-TEST(EventLog, ReadsOnFromAnOffset) {
+TEST(EventLog, ReadsFromAnOffset) {
   TemporaryFolder folder;
   EventLog log(folder / "log");
   log.append({{"a", 1}});
@@ -55,7 +55,7 @@ TEST(EventLog, ReadsOnFromAnOffset) {
   EXPECT_NE(message_of([&] { read_events(folder / "log", 1 << 20); }).find("cannot read from byte"), std::string::npos);
 }
 
-TEST(EventLog, ReaderTakesALimitedPieceAtATime) {
+TEST(EventLog, ReadsALimitedNumberOfBytes) {
   TemporaryFolder folder;
   EventLog log(folder / "log");
   for (int i = 0; i < 100; ++i) log.append({{"i", i}});
@@ -71,7 +71,7 @@ TEST(EventLog, ReaderTakesALimitedPieceAtATime) {
   EXPECT_NE(message_of([&] { read_events(folder / "log", 0, 3); }).find("longer than 3"), std::string::npos);
 }
 
-TEST(EventLog, ATornLastLineIsSkippedByReadersAndCutByTheNextWriter) {
+TEST(EventLog, SkipsATornLastLineAndTheNextWriterTruncatesIt) {
   TemporaryFolder folder;
   std::string path = folder / "log";
   append_raw(path, "{\"step\":1}\n{\"step\":2,\"lo");
@@ -86,14 +86,14 @@ TEST(EventLog, ATornLastLineIsSkippedByReadersAndCutByTheNextWriter) {
   EXPECT_EQ(batch.events[1]["step"], 2);
 }
 
-TEST(EventLog, AFileThatIsOneTornLineBecomesEmpty) {
+TEST(EventLog, TruncatesAFileOfOneTornLineToEmpty) {
   TemporaryFolder folder;
   append_raw(folder / "log", std::string(200'000, 'x'));
   EventLog log(folder / "log");
   EXPECT_TRUE(read_events(folder / "log").events.empty());
 }
 
-TEST(EventLog, ABadLineInTheMiddleIsAnErrorWithItsNumber) {
+TEST(EventLog, ReportsTheNumberOfABadLine) {
   TemporaryFolder folder;
   append_raw(folder / "log", "{}\n{\"a\":}\n{}\n");
   EXPECT_NE(message_of([&] { read_events(folder / "log"); }).find("log line 2"), std::string::npos);
@@ -102,7 +102,7 @@ TEST(EventLog, ABadLineInTheMiddleIsAnErrorWithItsNumber) {
   EXPECT_NE(message_of([&] { read_events(folder / "none"); }).find("ENOENT"), std::string::npos);
 }
 
-TEST(EventLog, GatheredLinesAreWrittenTogether) {
+TEST(EventLog, WritesBufferedLinesTogether) {
   TemporaryFolder folder;
   {
     EventLog log(folder / "log", {.lines_per_write = 3, .sync = true});
@@ -112,7 +112,7 @@ TEST(EventLog, GatheredLinesAreWrittenTogether) {
   EXPECT_EQ(read_events(folder / "log").events.size(), 4u);
 }
 
-TEST(EventLog, StampsAndNonFiniteNumbersStayJson) {
+TEST(EventLog, WritesStampsAndNonFiniteNumbersAsJson) {
   TemporaryFolder folder;
   EventLog log(folder / "log", {.stamp = true});
   log.append({{"loss", std::numeric_limits<double>::quiet_NaN()}});
@@ -122,7 +122,7 @@ TEST(EventLog, StampsAndNonFiniteNumbersStayJson) {
   EXPECT_TRUE(event["mono_s"].is_number());
 }
 
-TEST(EventLog, ThreadsAndProcessesDoNotMixLines) {
+TEST(EventLog, DoesNotInterleaveLinesOfThreadsAndProcesses) {
   TemporaryFolder folder;
   std::string path = folder / "log";
   constexpr int kLines = 300;
@@ -147,8 +147,8 @@ TEST(EventLog, ThreadsAndProcessesDoNotMixLines) {
   EXPECT_EQ(next, (std::vector<int>{kLines, kLines, kLines}));
 }
 
-// A file size limit stands in for a full disk. In a child, as limits cannot be raised again.
-TEST(EventLog, AFullDiskLosesWholeLinesOnlyAndSaysSo) {
+// A file size limit simulates a full disk. In a child process, because limits cannot be raised again.
+TEST(EventLog, LosesOnlyWholeLinesOnAFullDisk) {
   TemporaryFolder folder;
   std::string path = folder / "log";
   pid_t child = fork();

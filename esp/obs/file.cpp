@@ -66,7 +66,7 @@ void File::sync() {
 std::string read_whole_file(const std::string& path, size_t max_bytes) {
   File file(path, O_RDONLY);
   uint64_t bytes = file.size();
-  if (bytes > max_bytes) throw IoError(fmt::format("{} has {} bytes; at most {} are read", path, bytes, max_bytes));
+  if (bytes > max_bytes) throw IoError(fmt::format("{}: got {} bytes; expected at most {}", path, bytes, max_bytes));
   return file.read(0, bytes);
 }
 

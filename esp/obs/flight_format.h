@@ -1,8 +1,8 @@
-// The flight recorder's bytes, in memory and in its file alike: one header page, then `capacity` records of 64 bytes,
-// in this machine's byte order. Every field is one atomic word, so that a reader may look while writers write.
+// Format of the flight recorder, in memory and in its file: one header page, then `capacity` records of 64 bytes, in
+// the machine's byte order. Every field is one atomic word, so that reads and writes may be concurrent.
 //
-// Record number n (from 1) stands in slot (n-1) mod capacity; word 0 is n, and 0 while the record is being written. A
-// time is in ticks; the header's first anchor and its newest one give their rate.
+// Record number n (from 1) is in slot (n-1) mod capacity; word 0 is n, and 0 while the record is being written. Times
+// are in ticks; the header's first and newest anchors give their rate.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,15 @@ struct FlightAnchor {
 };
 
 struct FlightHeader {
-  FlightWord magic;     // written last: without it there is no recorder
+  FlightWord magic;     // written last: without it the file is not a recorder
   FlightWord capacity;  // a power of two
   FlightWord rank, world, pid;
   FlightWord wall_ns;  // Unix time of the first anchor
   FlightAnchor first;
-  FlightWord num_anchors;  // newest is latest[num_anchors % 2]; two, so that a death between two stores spoils neither
+  // newest is latest[num_anchors % 2]; two, so that a crash between two stores damages only one
+  FlightWord num_anchors;
   FlightAnchor latest[2];
-  alignas(64) FlightWord next;  // records begun so far; alone on its line, as every writer adds to it
+  alignas(64) FlightWord next;  // records begun so far; on a separate cache line, because every writer increments it
 };
 static_assert(sizeof(FlightHeader) <= kFlightHeaderBytes);
 

@@ -20,10 +20,10 @@ namespace {
 void* map_file(const std::string& path, size_t bytes) {
   unlink(path.c_str());
   File file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  // Space is taken now: a full disk must not become a SIGBUS inside a record.
+  // Allocates disk space now: a full disk must not cause SIGBUS inside a record.
   if (int error = posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     unlink(path.c_str());
-    throw IoError(fmt::format("cannot give {} {} bytes: {}", path, bytes, errno_text(error)));
+    throw IoError(fmt::format("{}: cannot allocate {} bytes: {}", path, bytes, errno_text(error)));
   }
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
   if (memory == MAP_FAILED) file.fail("cannot map");
@@ -37,7 +37,7 @@ void* map_memory(size_t bytes) {
   return memory;
 }
 
-// Ticks and time of one instant. The tightest of three tries: we may be put to sleep between the reads.
+// Ticks and time of one instant. The tightest of three reads, because the thread may be descheduled between them.
 void read_anchor(bool steady, FlightAnchor& anchor) {
   uint64_t best_gap = ~uint64_t{0}, best_ticks = 0, best_ns = 0;
   for (int i = 0; i < 3; ++i) {
@@ -62,8 +62,8 @@ FlightRecorder::FlightRecorder(const FlightOptions& options) {
   bytes_ = kFlightHeaderBytes + capacity * kFlightRecordBytes;
   auto* memory = static_cast<std::byte*>(options.path.empty() ? map_memory(bytes_) : map_file(options.path, bytes_));
   header_ = new (memory) FlightHeader{};
-  slots_ = reinterpret_cast<FlightSlot*>(memory + kFlightHeaderBytes);  // fresh pages are zero: no record yet
-  // Touch every page now, so that no record pays for a page fault.
+  slots_ = reinterpret_cast<FlightSlot*>(memory + kFlightHeaderBytes);  // fresh pages are zero: no records
+  // Touches every page now, so that no record causes a page fault.
   for (uint64_t i = 0; i < capacity; i += 4096 / kFlightRecordBytes) slots_[i].words[0].store(0);
 
   header_->capacity = capacity;
@@ -73,7 +73,7 @@ FlightRecorder::FlightRecorder(const FlightOptions& options) {
   auto wall = std::chrono::system_clock::now().time_since_epoch();
   header_->wall_ns = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count());
   read_anchor(steady_, header_->first);
-  // A first rate, in case we die before the next anchor.
+  // An initial rate, in case the process dies before the next anchor.
   const int64_t until = now_ns() + 200'000;
   while (now_ns() < until) {
   }
@@ -103,7 +103,7 @@ std::string FlightRecorder::snapshot() {
     const size_t base = (kFlightHeaderBytes + i * kFlightRecordBytes) / 8;
     const uint64_t number = words[0].load(std::memory_order_acquire);
     for (size_t w = 1; w < 8; ++w) put(base + w, words[w].load(std::memory_order_acquire));
-    // Changed while we copied: leave the number 0, which readers skip.
+    // Changed during the copy: leaves number 0, which readers skip.
     if (words[0].load(std::memory_order_relaxed) == number) put(base, number);
   }
   return copy;

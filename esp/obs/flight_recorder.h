@@ -1,9 +1,9 @@
-// The flight recorder: always on, the last 16384 things a rank did, in 1 MiB, kept through kill -9 when given a path.
+// Flight recorder: always on, keeps the last 16384 operations of a rank in 1 MiB; with a path it survives kill -9.
 //
-// Any thread may record, without locks or system calls, in less than 20 ns. A record is one of 64 bytes in a ring; old
-// ones are overwritten. With a path the ring is a file mapping: the kernel keeps it whatever becomes of the process.
-// flight_log.h reads it back. Should a writer be put to sleep inside a record for a whole turn of the ring, that one
-// record may mix two; readers drop records that are unfinished.
+// Any thread may record, without locks or system calls, in less than 20 ns. A record is 64 bytes in a ring; old records
+// are overwritten. With a path the ring is a file mapping, which the kernel keeps when the process dies. flight_log.h
+// reads it. If a writer is descheduled inside a record for a whole turn of the ring, that record may mix two; readers
+// drop unfinished records.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ enum class FlightState : uint8_t { begun, ended, failed, noted };
 std::string_view name_of(FlightKind kind);
 std::string_view name_of(FlightState state);
 
-// Up to 16 characters as two words; build it once for names used often.
+// Up to 16 characters as two words; construct it once for names used often.
 struct FlightText {
   constexpr FlightText(std::string_view text) {
     for (size_t i = 0; i < text.size() && i < 16; ++i)
@@ -37,18 +37,19 @@ struct FlightEvent {
   FlightText text = "";
   uint64_t group = 0, sequence = 0, bytes = 0;
   int32_t peer = -1;
-  uint16_t detail = 0;  // the caller's: an algorithm's row, a reason
+  uint16_t detail = 0;  // set by the caller: an algorithm's row, a reason
 };
 
 struct FlightOptions {
   size_t capacity = 16384;  // rounded up to a power of two
-  std::string path;  // empty: in memory only. An existing file is replaced, not reused: it may be mapped elsewhere
+  // empty: memory only. An existing file is replaced, not reused: it may be mapped by another process
+  std::string path;
   int rank = -1, world = 0;
 };
 
 class FlightRecorder {
  public:
-  explicit FlightRecorder(const FlightOptions& options = {});  // IoError when the file cannot be made
+  explicit FlightRecorder(const FlightOptions& options = {});  // IoError when the file cannot be created
   ~FlightRecorder();                                           // the file stays
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
@@ -57,7 +58,7 @@ class FlightRecorder {
     const uint64_t at = header_->next.fetch_add(1, std::memory_order_relaxed);
     const uint64_t ticks = steady_ ? fast_ticks() : static_cast<uint64_t>(now_ns());
     auto& words = slots_[at & mask_].words;
-    // Stores in this order: whoever sees a new field also sees that the number is gone, then back.
+    // Stores in this order: a reader that sees a new field also sees that the number was cleared, then set.
     words[0].store(0, std::memory_order_relaxed);
     words[1].store(ticks, std::memory_order_release);
     words[2].store(event.group, std::memory_order_release);
@@ -73,7 +74,7 @@ class FlightRecorder {
       drop_anchor();
   }
 
-  // The ring as it is now, for flight_log.h; records in the making are left out there.
+  // A copy of the ring for flight_log.h, without records being written.
   std::string snapshot();
   size_t bytes() const { return bytes_; }
 

@@ -1,4 +1,4 @@
-// The reader of flight recorders on hostile bytes: it may refuse, it may not crash.
+// Arbitrary bytes as a flight recorder: an error or a log, never a crash.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -10,7 +10,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp::obs;
-  // Most inputs get the magic word for free, so that the fuzzer works on what lies behind it.
+  // Most inputs get the magic word, so that the fuzzer reaches the code after it.
   std::string bytes(reinterpret_cast<const char*>(data), size);
   if (size > 8 && (data[0] & 1)) std::memcpy(bytes.data(), &kFlightMagic, sizeof kFlightMagic);
   try {

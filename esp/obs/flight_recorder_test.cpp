@@ -28,7 +28,7 @@ FlightLog log_of(FlightRecorder& recorder) {
   return parse_flight_log(recorder.snapshot(), "snapshot");
 }
 
-TEST(FlightRecorder, IsOneMebibyteAndGivesBackWhatWasRecorded) {
+TEST(FlightRecorder, TakesOneMebibyteAndReturnsItsRecords) {
   FlightRecorder recorder({.rank = 2, .world = 4});
   EXPECT_EQ(recorder.bytes(), (size_t{1} << 20) + 4096);
   recorder.record({.kind = FlightKind::send,
@@ -65,8 +65,8 @@ TEST(FlightRecorder, KeepsTheLastRecordsOfALongRun) {
   EXPECT_EQ(log.skipped, 0u);
 }
 
-TEST(FlightRecorder, TimesRunForwardOnTheMonotonicClock) {
-  const int64_t second = 1'000'000'000, before = now_ns();  // a second of slack: the machine may be busy
+TEST(FlightRecorder, UsesTheMonotonicClock) {
+  const int64_t second = 1'000'000'000, before = now_ns();  // a second of tolerance for a busy machine
   FlightRecorder recorder({.capacity = 1 << 12});
   for (uint64_t i = 0; i < 4000; ++i) recorder.record(collective(FlightState::noted, i));
   int64_t last = before - second;
@@ -77,7 +77,7 @@ TEST(FlightRecorder, TimesRunForwardOnTheMonotonicClock) {
   EXPECT_LE(last, now_ns() + second);
 }
 
-TEST(FlightRecorder, ManyWritersLoseNothingAndReadersSeeOnlyWholeRecords) {
+TEST(FlightRecorder, ReadersSeeOnlyWholeRecordsOfManyWriters) {
   FlightRecorder recorder({.capacity = 1 << 15});
   constexpr uint64_t kEach = 5000;
   std::vector<std::thread> writers;
@@ -111,7 +111,7 @@ TEST(FlightRecorder, SurvivesKillNine) {
     recorder.record({.kind = FlightKind::connect, .state = FlightState::ended, .text = "tcp", .peer = 0});
     recorder.record(collective(FlightState::begun, 41, "all_gather"));
     [[maybe_unused]] auto written = write(ready[1], "x", 1);
-    // Killed inside some record, most likely; a minute at most, should nobody come.
+    // The parent kills this process, most likely inside a record; limited to a minute.
     for (Deadline end = Deadline::after_ms(60'000); !end.passed();)
       for (int i = 0; i < 100; ++i) recorder.record({.kind = FlightKind::step, .text = "busy", .bytes = 77});
     _exit(1);
@@ -129,7 +129,7 @@ TEST(FlightRecorder, SurvivesKillNine) {
   EXPECT_EQ(log.rank, 1);
   EXPECT_EQ(log.pid, child);
   EXPECT_GE(log.written, 2u);
-  EXPECT_LE(log.skipped, 1u);  // the one it died in
+  EXPECT_LE(log.skipped, 1u);  // the record being written at death
   EXPECT_GE(log.records.size() + 1, std::min<uint64_t>(log.written, 1024));
   for (size_t i = 1; i < log.records.size(); ++i) EXPECT_GT(log.records[i].number, log.records[i - 1].number);
   if (log.written <= 1024) {
@@ -144,14 +144,14 @@ TEST(FlightRecorder, ReplacesAnOldFileInsteadOfWritingIntoIt) {
   FlightRecorder old({.capacity = 16, .path = folder / "f", .rank = 1});
   old.record(collective(FlightState::ended, 1));
   FlightRecorder fresh({.capacity = 16, .path = folder / "f", .rank = 2});
-  old.record(collective(FlightState::ended, 2));  // still its own mapping
+  old.record(collective(FlightState::ended, 2));  // its mapping is still valid
   FlightLog log = read_flight_log(folder / "f");
   EXPECT_EQ(log.rank, 2);
   EXPECT_TRUE(log.records.empty());
   EXPECT_THROW(FlightRecorder({.path = folder / "missing/f"}), IoError);
 }
 
-TEST(FlightLog, UnfinishedIsWhatBeganAndDidNotEnd) {
+TEST(FlightLog, ListsUnfinishedOperations) {
   FlightRecorder recorder({.capacity = 64});
   recorder.record(collective(FlightState::begun, 1));
   recorder.record(collective(FlightState::ended, 1));
@@ -165,7 +165,7 @@ TEST(FlightLog, UnfinishedIsWhatBeganAndDidNotEnd) {
   EXPECT_EQ(open[1].peer, 1);
 }
 
-TEST(FlightLog, TimesLieOnTheLineThroughTheFirstAndTheNewestAnchor) {
+TEST(FlightLog, InterpolatesTimesBetweenAnchors) {
   FlightRecorder recorder({.capacity = 16});
   recorder.record(collective(FlightState::ended, 1));
   std::string bytes = recorder.snapshot();
@@ -203,28 +203,28 @@ TEST(FlightLog, MergesRanksByTheirClocks) {
   EXPECT_EQ(json["records"][0]["state"], "begun");
 }
 
-TEST(FlightLog, SaysWhereTheRanksStoodAndCutsTheTimelineToItsEnd) {
+TEST(FlightLog, ReportsTheLastCollectiveOfEveryRankAndTruncatesTheTimeline) {
   FlightRecorder zero({.capacity = 16, .rank = 0}), one({.capacity = 16, .rank = 1});
   for (FlightRecorder* each : {&zero, &one}) {
     each->record(collective(FlightState::begun, 6));
     each->record(collective(FlightState::ended, 6));
   }
   FlightLog logs[] = {log_of(zero), log_of(one)};
-  EXPECT_EQ(whereabouts(logs), "");
+  EXPECT_EQ(last_collectives(logs), "");
   zero.record(collective(FlightState::begun, 7));
   logs[0] = log_of(zero);
-  const std::string places = whereabouts(logs);
+  const std::string places = last_collectives(logs);
   EXPECT_NE(places.find("rank 1 had ended all_reduce #6"), std::string::npos) << places;
   EXPECT_NE(places.find("rank 0 in all_reduce #7"), std::string::npos) << places;
   one.record(collective(FlightState::begun, 7));
   one.record(collective(FlightState::failed, 7));
   logs[1] = log_of(one);
-  EXPECT_NE(whereabouts(logs).find("rank 1 failed in all_reduce #7"), std::string::npos) << whereabouts(logs);
+  EXPECT_NE(last_collectives(logs).find("rank 1 failed in all_reduce #7"), std::string::npos) << last_collectives(logs);
   const std::string last = merged_timeline(std::span(logs).first(1), {}, 2);
   EXPECT_TRUE(last.starts_with("… 1 records before these\n")) << last;
 }
 
-TEST(FlightLog, RefusesWhatIsNoRecorderAndReadsACutOne) {
+TEST(FlightLog, RejectsOtherFilesAndReadsATruncatedOne) {
   FlightRecorder recorder({.capacity = 16});
   for (uint64_t i = 0; i < 10; ++i) recorder.record(collective(FlightState::ended, i));
   std::string bytes = recorder.snapshot();
@@ -236,7 +236,7 @@ TEST(FlightLog, RefusesWhatIsNoRecorderAndReadsACutOne) {
   EXPECT_EQ(cut.skipped, 7u);
 }
 
-TEST(FlightLog, HostileBytesAreSkippedOrRefused) {
+TEST(FlightLog, SkipsOrRejectsInvalidBytes) {
   FlightRecorder recorder({.capacity = 16});
   for (uint64_t i = 0; i < 10; ++i) recorder.record(collective(FlightState::ended, i));
   const std::string good = recorder.snapshot();
@@ -250,8 +250,8 @@ TEST(FlightLog, HostileBytesAreSkippedOrRefused) {
   EXPECT_THROW(parse_flight_log(with(offsetof(FlightHeader, capacity), 1ull << 40), "x"), IoError);
   EXPECT_THROW(parse_flight_log(with(offsetof(FlightHeader, first) + 8, ~0ull), "x"), IoError);
   EXPECT_EQ(parse_flight_log(with(offsetof(FlightHeader, next), ~0ull), "x").records.size(), 10u);
-  EXPECT_EQ(parse_flight_log(with(record, 99), "x").skipped, 1u);                      // a number of another slot
-  EXPECT_EQ(parse_flight_log(with(record + 40, ~0ull), "x").skipped, 1u);              // no such kind
+  EXPECT_EQ(parse_flight_log(with(record, 99), "x").skipped, 1u);                      // number of another slot
+  EXPECT_EQ(parse_flight_log(with(record + 40, ~0ull), "x").skipped, 1u);              // unknown kind
   FlightLog log = parse_flight_log(with(record + 48, 0x1b5b'324a'0a61'ff61ull), "x");  // escape sequences
   EXPECT_EQ(log.records[2].text, "a?a?J2[?ce");
   (void)merged_timeline(std::span(&log, 1));

@@ -1,4 +1,4 @@
-// Flight logs for people and tools: JSON of one rank, one timeline of many.
+// Output of flight logs: JSON of one rank, a timeline of several.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -91,7 +91,7 @@ std::string in_words(const Last& last) {
 
 }  // namespace
 
-std::string whereabouts(std::span<const FlightLog> logs) {
+std::string last_collectives(std::span<const FlightLog> logs) {
   std::map<uint64_t, std::map<int64_t, Last>> groups;  // by group, by rank
   for (const FlightLog& log : logs)
     for (const FlightRecord& record : log.records)

@@ -25,7 +25,7 @@ struct Metric {
   double factor = 1;
 };
 
-// Keys of metrics.jsonl. Base units, as Prometheus wants them.
+// Keys of metrics.jsonl. Base units, as Prometheus recommends.
 constexpr Metric kStep[] = {
     {"step", "espalier_step", "gauge", "Optimizer steps done."},
     {"loss", "espalier_loss", "gauge", "Training loss of the last logged step."},
@@ -35,29 +35,29 @@ constexpr Metric kStep[] = {
     {"tokens", "espalier_tokens_total", "counter", "Tokens trained on."},
     {"tokens_per_s", "espalier_tokens_per_second", "gauge", "Throughput of the last logged step."},
     {"step_ms", "espalier_step_seconds", "gauge", "Duration of the last logged step.", 1e-3},
-    {"mfu", "espalier_mfu_ratio", "gauge", "Model flops over what the device can do."},
-    {"memory_bytes", "espalier_memory_bytes", "gauge", "Device memory in use at its peak."},
-    {"exposed_ms", "espalier_exposed_communication_seconds", "gauge",
-     "Communication of the last logged step that no computation hid.", 1e-3},
+    {"mfu", "espalier_mfu_ratio", "gauge", "Model FLOPs utilisation of the device."},
+    {"memory_bytes", "espalier_memory_bytes", "gauge", "Peak device memory."},
+    {"exposed_ms", "espalier_exposed_communication_seconds", "gauge", "Exposed communication of the last logged step.",
+     1e-3},
     {"waited_ms", "espalier_waited_seconds", "gauge",
      "Time of the last logged step spent waiting for the slowest rank.", 1e-3},
-    {"slowest_rank", "espalier_slowest_rank", "gauge", "The rank the others waited for."},
+    {"slowest_rank", "espalier_slowest_rank", "gauge", "The slowest rank, for which the others waited."},
     {"wall_s", "espalier_logged_timestamp_seconds", "gauge", "Unix time of the last logged step."},
 };
 
-// Keys of summary.json, which is there once a run has ended.
+// Keys of summary.json, which exists once a run has ended.
 constexpr Metric kSummary[] = {
     {"world", "espalier_ranks", "gauge", "Ranks of the run."},
     {"parameters", "espalier_parameters", "gauge", "Parameters of the model."},
-    {"restarts", "espalier_restarts_total", "counter", "Times the run was begun again."},
+    {"restarts", "espalier_restarts_total", "counter", "Restarts of the run."},
     {"final_loss", "espalier_final_loss", "gauge", "Training loss of the last step."},
-    {"peak_bytes", "espalier_peak_memory_bytes", "gauge", "Most device memory any rank has used."},
+    {"peak_bytes", "espalier_peak_memory_bytes", "gauge", "Peak device memory of any rank."},
     {"wall_s", "espalier_wall_seconds", "gauge", "Duration of the run."},
 };
 
 // Keys of the rows of `comm` in ranks/rank-K.json.
 constexpr Metric kComm[] = {
-    {"calls", "espalier_collective_calls_total", "counter", "Collectives made."},
+    {"calls", "espalier_collective_calls_total", "counter", "Number of collectives."},
     {"bytes_sent", "espalier_collective_sent_bytes_total", "counter", "Bytes sent in collectives."},
     {"bytes_received", "espalier_collective_received_bytes_total", "counter", "Bytes received in collectives."},
     {"messages", "espalier_collective_messages_total", "counter", "Messages sent in collectives."},
@@ -69,10 +69,10 @@ struct Sample {
   Json of;
 };
 
-// Never through a symbolic link, and never waiting for the other end of a pipe.
+// Does not follow symbolic links, and does not block on a pipe.
 constexpr int kOpenFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
 
-// The last whole line. Only the end of the file is read: runs grow long.
+// The last whole line. Reads only the end of the file, because runs are long.
 Json last_line(const std::string& path) {
   const File file(path, kOpenFlags);
   const uint64_t size = file.size();
@@ -89,16 +89,23 @@ Json whole(const std::string& path) {
   return parse_json(file.read(0, kMaxFileBytes), path);
 }
 
-// What a file holds; nothing where it is not there, and counted where it cannot be read.
+// The content of a file; empty if it does not exist, counted if it cannot be read.
 Json read(Json (*how)(const std::string&), const std::string& path, int& num_unreadable) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return {};
+  std::error_code hidden;
+  const auto status = std::filesystem::symlink_status(path, hidden);
+  if (status.type() == std::filesystem::file_type::none) ++num_unreadable;
+  if (!std::filesystem::exists(status)) return {};
   try {
     return how(path);
   } catch (const IoError&) {
     ++num_unreadable;
     return {};
   }
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
 }
 
 std::string number(double value) {
@@ -117,7 +124,7 @@ void add(std::string& text, const Metric (&metrics)[N], const std::vector<Sample
       if (!value->is_number() && !value->is_null()) continue;
       if (!named) text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", metric.name, metric.help, metric.type);
       named = true;
-      // null is how JSON writes a loss that is no number any more, which is what one wants to be told of.
+      // null is JSON for a non-finite loss; exported as NaN, so that alerts can be defined on it.
       const double v =
           value->is_null() ? std::numeric_limits<double>::quiet_NaN() : value->get<double>() * metric.factor;
       text += fmt::format("{}{{{}}} {}\n", metric.name, sample.labels, number(v));
@@ -132,10 +139,13 @@ std::string text_of(const Json& row, const char* key) {
 
 void read_ranks(const std::string& folder, const std::string& run, std::vector<Sample>& comm,
                 std::vector<Sample>& memory, int& num_unreadable) {
-  if (!std::filesystem::is_directory(folder)) return;
+  if (!is_folder(folder)) return;
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::error_code error;
+  for (auto at = std::filesystem::directory_iterator(folder, error);
+       !error && at != std::filesystem::directory_iterator(); at.increment(error))
+    if (at->path().extension() == ".json") files.push_back(at->path());
+  if (error) ++num_unreadable;
   std::sort(files.begin(), files.end());
   for (const std::string& path : files) {
     const Json rank = read(whole, path, num_unreadable);
@@ -156,7 +166,7 @@ void read_ranks(const std::string& folder, const std::string& run, std::vector<S
 }
 
 constexpr Metric kMemory[] = {
-    {"peak", "espalier_memory_peak_bytes", "gauge", "Most memory of a category on a rank."},
+    {"peak", "espalier_memory_peak_bytes", "gauge", "Peak memory of a category on a rank."},
 };
 constexpr Metric kUnreadable[] = {
     {"files", "espalier_unreadable_files", "gauge", "Files of the run folder that could not be read."},
@@ -165,7 +175,7 @@ constexpr Metric kUnreadable[] = {
 }  // namespace
 
 std::string prometheus_label(std::string_view value) {
-  // Through JSON once, which replaces what is no UTF-8.
+  // A round trip through JSON replaces invalid UTF-8.
   const std::string clean =
       nlohmann::json::parse(nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
           .get<std::string>();
@@ -183,7 +193,7 @@ std::string prometheus_label(std::string_view value) {
 std::string prometheus_text(const std::vector<NamedRun>& runs) {
   std::vector<Sample> steps, summaries, comm, memory, unreadable;
   for (const auto& [name, folder] : runs) {
-    if (!std::filesystem::is_directory(folder)) throw IoError(fmt::format("{} is no run folder", folder));
+    if (!std::filesystem::is_directory(folder)) throw IoError(fmt::format("{}: not a run folder", folder));
     const std::string run = fmt::format("run=\"{}\"", prometheus_label(name));
     int num_unreadable = 0;
     steps.push_back({run, read(last_line, folder + "/metrics.jsonl", num_unreadable)});

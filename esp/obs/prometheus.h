@@ -1,8 +1,8 @@
-// How runs stand now, in Prometheus' text format (version 0.0.4): the last line of each run folder's metrics.jsonl, its
-// summary.json and its ranks/rank-K.json where they are there. Read anew at every call; nothing is kept.
+// Exports the state of runs in Prometheus' text format (version 0.0.4): the last line of each run folder's
+// metrics.jsonl, its summary.json and its ranks/rank-K.json, if present. Reads the files at every call; stateless.
 //
-// Every sample carries run="<name>". What a run has not written yet is left out. Files are not opened through symbolic
-// links; one that cannot be read is counted in espalier_unreadable_files and spoils nothing else. Any thread may call.
+// Every sample has the label run="<name>". Values that a run has not written yet are omitted. Does not follow symbolic
+// links; a file that cannot be read is counted in espalier_unreadable_files and affects nothing else. Any thread.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ struct NamedRun {
   std::string name, folder;
 };
 
-// IoError: a folder that is not there.
+// IoError if a folder does not exist.
 std::string prometheus_text(const std::vector<NamedRun>& runs);
 
-// A label's value as it stands between quotes: \, " and line ends escaped, what is no UTF-8 replaced.
+// The value of a label between its quotes: \, " and line ends escaped, invalid UTF-8 replaced.
 std::string prometheus_label(std::string_view value);
 
 }  // namespace esp::obs

@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-TEST(Prometheus, EscapesWhatALabelMayNotHold) {
+TEST(Prometheus, EscapesInvalidCharactersOfALabel) {
   EXPECT_EQ(prometheus_label("a\\b\"c\nd"), "a\\\\b\\\"c\\nd");
   EXPECT_EQ(prometheus_label("größe"), "größe");
   EXPECT_EQ(prometheus_label("a\xff"
@@ -24,7 +24,7 @@ TEST(Prometheus, EscapesWhatALabelMayNotHold) {
             "b");
 }
 
-TEST(Prometheus, SaysTheLastWholeLineOfALongFile) {
+TEST(Prometheus, ExportsTheLastWholeLineOfALongFile) {
   TemporaryFolder folder;
   std::string lines;
   for (int step = 1; step <= 5000; ++step)
@@ -55,7 +55,7 @@ TEST(Prometheus, GroupsTheSamplesOfSeveralRunsUnderOneName) {
   EXPECT_THAT(text, HasSubstr("espalier_memory_peak_bytes{run=\"b\",rank=\"0\",category=\"parameter\"} 2\n"));
 }
 
-TEST(Prometheus, CountsWhatItCannotRead) {
+TEST(Prometheus, CountsUnreadableFiles) {
   TemporaryFolder folder;
   std::filesystem::create_directories(folder / "run");
   write_whole_file(folder / "elsewhere", "{\"loss\":7}\n");
@@ -66,7 +66,7 @@ TEST(Prometheus, CountsWhatItCannotRead) {
             "# TYPE espalier_unreadable_files gauge\nespalier_unreadable_files{run=\"r\"} 2\n");
 }
 
-TEST(Prometheus, SaysWhatIsNoRunFolder) {
+TEST(Prometheus, RejectsAFolderThatIsNotARunFolder) {
   EXPECT_THROW(prometheus_text({{"none", "/nowhere/at/all"}}), IoError);
 }
 

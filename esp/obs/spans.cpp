@@ -106,7 +106,7 @@ Json merge_traces(std::span<const Json> traces, std::span<const int64_t> clock_o
 }
 
 void write_trace(const std::string& path, const Json& trace) {
-  // Names come from code, but a cut name may end inside a character.
+  // Names are literals, but truncation may split a character.
   write_whole_file(path, trace.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -1,9 +1,9 @@
-// Spans: what ran from when to when, on which row, as a trace that Perfetto and chrome://tracing open.
+// Spans: named intervals on rows, as a trace for Perfetto and chrome://tracing.
 //
 // A Tracer belongs to one rank and owns its rows (compute, communication, host, …). A row is a bounded buffer with one
-// writing thread; its spans may nest. When a row is full further spans are counted, not kept. Reading a tracer while
-// rows are written is safe and sees the spans that had ended. A Span on a null row costs one branch, so code need not
-// ask whether tracing is on.
+// writing thread; its spans may nest. When a row is full, further spans are counted and dropped. A tracer may be read
+// while rows are written; the reader sees the spans that have ended. A Span on a null row costs one branch, so callers
+// need not test whether tracing is on.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@ struct SpanArg {
 
 struct SpanRecord {
   static constexpr int kMaxArgs = 3;
-  char name[40] = {};              // longer names are cut
+  char name[40] = {};              // longer names are truncated
   const char* category = nullptr;  // a literal
   int64_t begin_ns = 0, end_ns = 0;
   SpanArg args[kMaxArgs];
-  uint64_t flow_out = 0, flow_in = 0;  // an arrow is drawn from flow_out of one span to the equal flow_in of another
+  uint64_t flow_out = 0, flow_in = 0;  // draws an arrow from flow_out of one span to the equal flow_in of another
 };
 
 class TraceRow {
@@ -53,7 +53,7 @@ class TraceRow {
 class Tracer {
  public:
   explicit Tracer(int rank, size_t spans_per_row = 16384) : rank_(rank), spans_per_row_(spans_per_row) {}
-  // A new row, in the order of calls. Valid as long as the tracer is.
+  // Creates a row, in order of calls. Valid for the tracer's lifetime.
   TraceRow* add_row(std::string_view name);
   // This rank's trace, on its own clock.
   Json trace() const;
@@ -61,7 +61,7 @@ class Tracer {
  private:
   int rank_;
   size_t spans_per_row_;
-  mutable std::mutex mutex_;  // guards rows_, not what is in them
+  mutable std::mutex mutex_;  // guards rows_, not their content
   std::deque<TraceRow> rows_;
 };
 
@@ -83,11 +83,11 @@ class Span {
   SpanRecord record_;
 };
 
-// One trace of several ranks': rank k's times are moved by clock_offsets_ns[k] (what must be added to its clock to get
-// the common one). Ranks of one host share a clock: offset 0.
+// Merges the traces of several ranks: rank k's times are shifted by clock_offsets_ns[k], the difference to the common
+// clock. Ranks of one host share a clock: offset 0.
 Json merge_traces(std::span<const Json> traces, std::span<const int64_t> clock_offsets_ns);
 
-// Throws IoError. The file appears whole or not at all.
+// Throws IoError. Writes the file whole or not at all.
 void write_trace(const std::string& path, const Json& trace);
 
 }  // namespace esp::obs

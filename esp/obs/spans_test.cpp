@@ -30,7 +30,7 @@ TEST(Spans, NestOnTheirRowWithNamesAndArguments) {
   }
   const int64_t after = now_ns();
   auto spans = events_of(tracer.trace(), "X");
-  ASSERT_EQ(spans.size(), 2u);  // in the order in which they ended
+  ASSERT_EQ(spans.size(), 2u);  // in order of end
   EXPECT_EQ(spans[0]["name"], "send");
   EXPECT_EQ(spans[1]["name"], "all_reduce");
   EXPECT_EQ(spans[1]["pid"], 3);
@@ -41,7 +41,7 @@ TEST(Spans, NestOnTheirRowWithNamesAndArguments) {
   EXPECT_LE(end * 1000 - 1, static_cast<double>(after));
 }
 
-TEST(Spans, AFullRowCountsWhatItDrops) {
+TEST(Spans, CountsDroppedSpansOfAFullRow) {
   Tracer tracer(0, 4);
   TraceRow* row = tracer.add_row("host");
   for (int i = 0; i < 10; ++i) Span span(row, "step", "train");
@@ -50,13 +50,13 @@ TEST(Spans, AFullRowCountsWhatItDrops) {
   EXPECT_EQ(trace["otherData"]["dropped_spans"], 6);
 }
 
-TEST(Spans, ANullRowRecordsNothing) {
+TEST(Spans, IgnoreANullRow) {
   Span span(nullptr, "nowhere", "none");
   span.arg("x", 1);
   span.end();
 }
 
-TEST(Spans, LongNamesAndManyArgumentsAreCut) {
+TEST(Spans, TruncateLongNamesAndArguments) {
   Tracer tracer(0);
   TraceRow* row = tracer.add_row("host");
   {
@@ -88,7 +88,7 @@ TEST(Spans, MergedRanksShareOneClockAndKeepTheirNames) {
   EXPECT_EQ(events_of(merged, "M").at(0)["args"]["name"], "rank 0");
 }
 
-TEST(Spans, ReadingWhileWritingSeesWholeSpans) {
+TEST(Spans, AreWholeWhenReadDuringWrites) {
   Tracer tracer(0, 20000);
   TraceRow* row = tracer.add_row("compute");
   std::thread writer([row] {
@@ -100,7 +100,7 @@ TEST(Spans, ReadingWhileWritingSeesWholeSpans) {
   EXPECT_EQ(row->records().size(), 20000u);
 }
 
-TEST(Spans, TheFileIsTheTraceAndAnImpossiblePathIsNamed) {
+TEST(Spans, WriteTheTraceAndReportAnInvalidPath) {
   TemporaryFolder folder;
   Tracer tracer(0);
   { Span span(tracer.add_row("host"), "save", "ckpt"); }

@@ -1,4 +1,4 @@
-// A folder for the files of a test, a benchmark or an experiment, gone with its owner.
+// A temporary folder for a test, a benchmark or an experiment, removed by the destructor.
 #pragma once
 
 #include <stdlib.h>
@@ -16,9 +16,9 @@ class TemporaryFolder {
   TemporaryFolder() {
     std::error_code none;
     const std::filesystem::path place = std::filesystem::temp_directory_path(none);
-    if (none) throw IoError("no folder for temporary files: TMPDIR names none that is there");
+    if (none) throw IoError("TMPDIR: no such folder for temporary files. Set it to an existing folder.");
     std::string pattern = (place / "espalier-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) throw IoError("cannot make a temporary folder: " + errno_text(errno));
+    if (!::mkdtemp(pattern.data())) throw IoError("cannot create a temporary folder: " + errno_text(errno));
     path_ = pattern;
   }
   ~TemporaryFolder() {
