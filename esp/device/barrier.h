@@ -1,6 +1,6 @@
-// A meeting point inside one ThreadPool::run, used again and again: nobody passes until all have come.
+// Reusable thread barrier inside one ThreadPool::run.
 //
-// Spins for a bounded while, then sleeps on a futex. It lives on the caller's stack for the length of the run.
+// Spins for a bounded time, then sleeps on a futex. Lives on the caller's stack during the run.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Barrier {
   }
 
  private:
-  static constexpr int kSpins = 20000;  // about 200 µs: the shares of a block are even, so the others are close
+  static constexpr int kSpins = 20000;  // about 200 µs; shares are even, so the other threads are close
   const int num_threads_;
   alignas(64) std::atomic<int32_t> missing_;
   alignas(64) std::atomic<uint32_t> round_{0};

@@ -38,7 +38,7 @@ Device parse_device(std::string_view name) {
   auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), device.index);
   bool whole = error == std::errc() && end == number.data() + number.size() && device.index >= 0;
   if (!whole || (device.kind == DeviceKind::cpu && device.index != 0))
-    throw UsageError(fmt::format("no such device \"{}\"; write cpu, cuda or cuda:1", name));
+    throw UsageError(fmt::format("device: got \"{}\"; expected cpu, cuda or cuda:N", name));
   return device;
 }
 

@@ -1,4 +1,4 @@
-// Where data lives: a kind of device and its number. A value; cheap to copy and compare.
+// A device: its kind and its number. A value; cheap to copy and compare.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// GPUs as the rest of the house sees them: which there are, queues of work, events, copies, and memory to fill a Pool
-// from. No CUDA type appears here; the bodies are in cuda/, and in no_cuda.cpp where that was not compiled.
+// GPU abstraction without CUDA types: device list, queues, events, graphs, copies, and memory for a MemoryPool.
+// Implemented in cuda/, or in no_cuda.cpp in builds without CUDA.
 //
-// A GpuQueue belongs to a rank and outlives the streams taken from it. Work on one queue runs in order. Errors of work
-// that was queued show at the next call that waits.
+// A GpuQueue belongs to a rank and outlives the streams created from it. Work on one queue runs in order. Errors of
+// queued work surface at the next call that waits.
 #pragma once
 
 #include <cstddef>
@@ -25,51 +25,51 @@ struct GpuInfo {
   uint64_t memory_bytes = 0;
 };
 
-// What can be said without using any of them; never throws.
+// Survey of the GPUs without using them; never throws.
 struct GpuSurvey {
   std::vector<GpuInfo> gpus;
-  std::string problem;          // why there are none, and what would help
+  std::string problem;          // why no GPU is usable, and the fix
   int driver = 0, runtime = 0;  // 13000 is 13.0
 };
 GpuSurvey survey_gpus();
-Device require_gpu(Device device);  // UsageError says why it cannot be used
+Device require_gpu(Device device);  // UsageError with the reason it cannot be used
 
-// A queue of work on a GPU, with the scratch memory and the library handles its kernels use (cuda/queue.h).
+// A CUDA stream with the scratch memory and library handles its kernels use (cuda/queue.h).
 class GpuQueue {
  public:
-  // Low ones give way to others: copies and collectives beside the step.
+  // normal yields to high; copies and collectives beside the step use normal.
   enum class Priority { normal, high };
   explicit GpuQueue(Device device, MemoryAccount* account = nullptr, Priority priority = Priority::normal);
   ~GpuQueue();
   GpuQueue(const GpuQueue&) = delete;
   GpuQueue& operator=(const GpuQueue&) = delete;
 
-  // `pool`: the host's threads, for what is done there on the way.
+  // `pool`: host threads for host-side work.
   Stream stream(ThreadPool* pool = nullptr) const;
 
  private:
   Device device_;
-  std::unique_ptr<struct Queue> queue_;
+  std::unique_ptr<struct CudaQueue> queue_;
 };
 
 // memcpy on the stream's threads.
 void copy_on_host(void* to, const void* from, size_t bytes, const Stream& stream);
-// Any direction between host and device, in the stream's order; on a CPU memcpy. From and to memory that is not pinned
-// the host waits.
+// Copies between host and device in any direction, in stream order; memcpy on a CPU. With unpinned memory the host
+// waits.
 void copy(void* to, const void* from, size_t bytes, const Stream& stream);
-void finish(const Stream& stream);  // returns when all that was queued has been done; DeviceError if it failed
-// Any memory to any memory, after all that was queued on its GPU, returning when copied: for what happens seldom
-// (checkpoints, a loss). On a CPU memcpy.
+void finish(const Stream& stream);  // waits for all queued work; DeviceError if it failed
+// Copies any memory to any memory, after all work queued on its GPU; blocking. For rare copies (checkpoints, a loss).
+// memcpy on a CPU.
 void transfer(void* to, const void* from, size_t bytes);
 bool on_host(const void* data);  // whether the host may read it
-// The host's part of a stream: its threads.
+// The host side of a stream: its threads.
 inline Stream host_side(const Stream& stream) {
   return {{}, stream.pool, nullptr};
 }
 uint64_t free_bytes(Device device);    // of the GPU, as its driver counts
-bool capturing(const Stream& stream);  // a graph is being recorded: nothing may wait or allocate
+bool capturing(const Stream& stream);  // a CUDA graph is being captured: no waits, no allocations
 
-// A point in a stream's work. On a CPU it has always passed.
+// A CUDA event. On a CPU it has always passed.
 class GpuEvent {
  public:
   explicit GpuEvent(Device device, bool timed = false);
@@ -78,7 +78,7 @@ class GpuEvent {
   GpuEvent& operator=(GpuEvent&& other) noexcept;
 
   void record(const Stream& stream);
-  void hold_back(const Stream& stream) const;  // later work of `stream` waits for it
+  void make_wait(const Stream& stream) const;  // later work of `stream` waits for it
   bool passed() const;
   void finish() const;                             // the host waits
   double ms_since(const GpuEvent& earlier) const;  // both timed and passed
@@ -87,8 +87,8 @@ class GpuEvent {
   void* event_ = nullptr;
 };
 
-// The work of a piece of code, recorded once and replayed whole: one launch instead of hundreds. Addresses and scalar
-// arguments are those of the recording.
+// A CUDA graph: work captured once and replayed with one launch instead of hundreds. Addresses and scalar arguments are
+// those of the capture.
 class GpuGraph {
  public:
   GpuGraph() = default;
@@ -106,7 +106,7 @@ class GpuGraph {
   void* exec_ = nullptr;
 };
 
-// Where a Pool's segments come from: the GPU's memory, or host memory it can copy to and from without a detour.
+// Segment sources for a MemoryPool: GPU memory, or pinned host memory.
 std::unique_ptr<SegmentSource> gpu_memory(Device device);
 std::unique_ptr<SegmentSource> pinned_memory(Device device);
 

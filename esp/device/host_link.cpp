@@ -8,7 +8,7 @@
 
 namespace esp::device {
 
-Stream HostLink::beside(Way& way, const Stream& stream) {
+Stream HostLink::beside(LinkDirection& way, const Stream& stream) {
   if (!on_cuda(stream) || stream.queue) return stream;
   std::lock_guard lock(mutex_);
   if (!way.queue) way.queue = std::make_unique<GpuQueue>(stream.device, nullptr, GpuQueue::Priority::high);
@@ -16,9 +16,10 @@ Stream HostLink::beside(Way& way, const Stream& stream) {
 }
 
 // On a GPU the time is that between events around the copy, so that waiting for earlier work is not in it.
-void HostLink::copy(Way& way, void* to, const void* from, size_t bytes, const Stream& stream, const GpuEvent* after) {
+void HostLink::copy(LinkDirection& way, void* to, const void* from, size_t bytes, const Stream& stream,
+                    const GpuEvent* after) {
   const Stream own = beside(way, stream);
-  if (after) after->hold_back(own);
+  if (after) after->make_wait(own);
   int64_t ns = 0;
   if (on_cuda(own)) {
     GpuEvent begun(own.device, true), ended(own.device, true);

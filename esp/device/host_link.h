@@ -1,12 +1,12 @@
-// The way between a device's memory and the host's: every copy that crosses goes through here and is counted, exactly,
-// and timed. On a CPU both ends are the machine's own memory and a copy is memcpy on the stream's threads.
+// The host-device link: every copy across it goes through here and is counted and timed. On a CPU both ends are main
+// memory and a copy is memcpy on the stream's threads.
 //
-// Owned by the rank; any thread may copy, each with a stream that is its own at that moment. Returns when copied. On a
-// GPU a stream without a queue means the link's own for that direction, beside the compute stream's work and beside
-// copies the other way; `after` then says what of that must have passed before.
+// Owned by the rank; any thread may copy, each with its own stream. Blocking. On a GPU a stream without a queue means
+// the link's own CUDA stream for that direction, concurrent with compute and with the other direction; `after` is the
+// compute event to wait for.
 //
-// What a kernel reads from the host's memory itself crosses too; whoever starts one says how much. It has no time of
-// its own: the kernel's is the compute stream's.
+// Kernels that read host memory in place cross the link too; their caller reports the bytes. Their time belongs to the
+// kernel.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace esp::device {
 
-// What went one way, and how long copies took; those of several threads at once are each counted whole.
+// Bytes and seconds of one direction; concurrent copies are each counted in full.
 struct LinkUse {
   uint64_t bytes = 0;
   double seconds = 0;
@@ -45,23 +45,23 @@ class HostLink {
   LinkUse use_up() const { return up_.use(); }
 
  private:
-  struct Way {
+  struct LinkDirection {
     std::unique_ptr<GpuQueue> queue;
     std::atomic<uint64_t> bytes{0}, ns{0};
     LinkUse use() const {
       return {bytes.load(std::memory_order_relaxed), static_cast<double>(ns.load(std::memory_order_relaxed)) * 1e-9};
     }
   };
-  void copy(Way& way, void* to, const void* from, size_t bytes, const Stream& stream, const GpuEvent* after);
-  Stream beside(Way& way, const Stream& stream);
+  void copy(LinkDirection& way, void* to, const void* from, size_t bytes, const Stream& stream, const GpuEvent* after);
+  Stream beside(LinkDirection& way, const Stream& stream);
 
   std::mutex mutex_;  // guards making the queues
-  Way down_, up_;
+  LinkDirection down_, up_;
   std::atomic<uint64_t> in_place_{0};
 };
 
-// What a copy of `bytes` and nothing else gets each way, the best of a few; memory is taken from the sources and given
-// back. Zeros where there is none.
+// Bandwidth of an isolated copy of `bytes` each way, best of a few. Memory is taken from the sources and returned.
+// Zeros without a GPU.
 struct LinkRates {
   double down_gb_per_s = 0, up_gb_per_s = 0;
 };

@@ -8,7 +8,7 @@
 namespace esp::device {
 namespace {
 
-TEST(HostLinkTest, CopiesOnAnyNumberOfThreadsAndCountsEachWay) {
+TEST(HostLink, CopiesAndCountsEachDirection) {
   for (const int num_threads : {1, 3}) {
     ThreadPool threads(num_threads);
     const Stream stream{.device = {}, .pool = &threads, .queue = nullptr};
@@ -30,7 +30,7 @@ TEST(HostLinkTest, CopiesOnAnyNumberOfThreadsAndCountsEachWay) {
   }
 }
 
-TEST(HostLinkTest, TimesItsCopiesAndKnowsWhatOneAloneGets) {
+TEST(HostLink, MeasuresBandwidth) {
   std::vector<char> from(8 << 20, 1), to(8 << 20);
   HostLink link;
   link.down(to.data(), from.data(), from.size(), {});

@@ -1,6 +1,6 @@
-// Ordinary memory of the host for a GPU's queue: what the host's own code reads and writes beside the kernels, small
-// tables mostly. A copy between it and the GPU returns when the host may use its side again, so it can be given back
-// and lent again at once, which pinned memory cannot.
+// Pageable host memory for a GPU's queue, for data that host code reads and writes beside the kernels, mostly small
+// tables. A copy to or from the GPU returns when the host may reuse its side, so the memory can be recycled at once,
+// unlike pinned memory.
 #pragma once
 
 #include "esp/device/pool.h"
@@ -8,7 +8,7 @@
 
 namespace esp::device {
 
-// The queue's, on its account where it has one. Only for a stream on a GPU.
-Pool& host_pool(const Stream& stream);
+// The queue's pool, charged to its account if it has one. Only for a stream on a GPU.
+MemoryPool& host_pool(const Stream& stream);
 
 }  // namespace esp::device

@@ -57,7 +57,7 @@ void MemoryAccount::add(MemoryCategory category, MemoryTier tier, uint64_t bytes
   std::lock_guard lock(mutex_);
   const uint64_t budget = budgets_[at(tier)], current = tiers_[at(tier)].current;
   if (budget != 0 && (current > budget || bytes > budget - current))
-    throw DeviceError(fmt::format("{} memory on tier {}: {} bytes asked, {} in use, budget {}", name_of(category),
+    throw DeviceError(fmt::format("{} memory on tier {}: {} bytes requested, {} in use, budget {}", name_of(category),
                                   name_of(tier), bytes, current, budget));
   grow(uses_[at(category)][at(tier)], bytes);
   grow(categories_[at(category)], bytes);
@@ -134,12 +134,12 @@ HostBuffer::HostBuffer(MemoryAccount& account, size_t bytes, AllocateOptions opt
   if (bytes == 0) return;
   account.add(options.category, options.tier, bytes);
   const size_t alignment = options.huge_pages && bytes >= kHugePage ? kHugePage : kAlignment;
-  // aligned_alloc wants a multiple of the alignment; near SIZE_MAX there is none.
+  // aligned_alloc needs a multiple of the alignment; near SIZE_MAX there is none.
   const size_t rounded = bytes > SIZE_MAX - alignment ? 0 : (bytes + alignment - 1) / alignment * alignment;
   if (rounded) data_ = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
   if (!data_) {
     account.remove(options.category, options.tier, bytes);
-    throw DeviceError(fmt::format("{} memory on tier {}: the system gave no {} bytes", name_of(options.category),
+    throw DeviceError(fmt::format("{} memory on tier {}: out of memory, {} bytes requested", name_of(options.category),
                                   name_of(options.tier), bytes));
   }
   account_ = &account;

@@ -1,7 +1,7 @@
-// Memory with an account: every allocation says what it is for and where it lies, and the account knows the present and
-// the highest bytes of each. A budget per tier makes an allocation fail with words before the machine fails without.
+// Memory accounting: every allocation has a category and a tier, and the account tracks current and peak bytes of each.
+// A budget per tier makes an allocation fail with an error before the machine runs out.
 //
-// A MemoryAccount belongs to a rank and outlives its allocations. Any thread may allocate and free.
+// A MemoryAccount belongs to a rank and outlives its allocations. Thread-safe.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ inline constexpr MemoryCategory kAllCategories[kNumCategories] = {MemoryCategory
                                                                   MemoryCategory::buffer,    MemoryCategory::other};
 std::string_view name_of(MemoryCategory category);
 
-// On a machine without accelerators the compute device's memory is the host's: `device` then means "used in the step".
+// Without accelerators, device memory is host memory; `device` then means "used in the step".
 enum class MemoryTier : uint8_t { device, host, file };
 inline constexpr int kNumTiers = 3;
 inline constexpr MemoryTier kAllTiers[kNumTiers] = {MemoryTier::device, MemoryTier::host, MemoryTier::file};
@@ -34,20 +34,20 @@ struct MemoryUse {
 
 class MemoryAccount {
  public:
-  // Takes effect for later allocations; 0 is no limit.
+  // Applies to later allocations; 0: no limit.
   void set_budget(MemoryTier tier, uint64_t bytes);
   uint64_t budget(MemoryTier tier) const;
 
-  // DeviceError naming category, bytes asked, present bytes and the budget when they would not fit.
+  // DeviceError with category, requested bytes, current bytes and the budget if they would not fit.
   void add(MemoryCategory category, MemoryTier tier, uint64_t bytes);
   void remove(MemoryCategory category, MemoryTier tier, uint64_t bytes);
 
   MemoryUse use(MemoryCategory category, MemoryTier tier) const;
   MemoryUse use(MemoryCategory category) const;  // over all tiers
-  MemoryUse use(MemoryTier tier) const;          // over all categories; its peak is of the sum, at one instant
-  void reset_peaks();                            // peaks begin again from the present
+  MemoryUse use(MemoryTier tier) const;          // over all categories; peak of the sum at one instant
+  void reset_peaks();                            // peaks restart at the current values
 
-  // "parameter 12, gradient 12, …": present bytes on a tier, of what has any.
+  // "parameter 12, gradient 12, …": current bytes of a tier, non-zero categories only.
   std::string words(MemoryTier tier) const;
   // {"parameter": {"current": …, "peak": …}, …} over all tiers, in the order of kAllCategories.
   Json snapshot() const;
@@ -65,7 +65,7 @@ class MemoryAccount {
 struct AllocateOptions {
   MemoryCategory category = MemoryCategory::other;
   MemoryTier tier = MemoryTier::host;
-  bool huge_pages = false;  // advice to the kernel; pays for large buffers that live long
+  bool huge_pages = false;  // madvise hint, for large long-lived buffers
   bool zero = false;
 };
 

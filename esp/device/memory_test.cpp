@@ -13,14 +13,14 @@
 namespace esp::device {
 namespace {
 
-TEST(Device, NamesGoBothWaysAndWrongOnesSayWhatWorks) {
+TEST(Device, NamesRoundTripAndUnknownNameListsKnown) {
   for (const char* name : {"cpu", "cuda:0", "cuda:3"}) EXPECT_EQ(name_of(parse_device(name)), name);
   EXPECT_EQ(parse_device("cuda"), (Device{DeviceKind::cuda, 0}));
   for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:1", ""})
     EXPECT_THROW(parse_device(name), UsageError) << name;
 }
 
-TEST(MemoryAccount, KnowsPresentAndPeakByCategoryAndTier) {
+TEST(MemoryAccount, TracksCurrentAndPeakByCategoryAndTier) {
   MemoryAccount account;
   {
     HostBuffer weights(account, 1000, {.category = MemoryCategory::parameter});
@@ -46,7 +46,7 @@ TEST(MemoryAccount, PeakOfATierIsOfOneInstant) {
   EXPECT_EQ(account.use(MemoryTier::host).peak, 100u);
 }
 
-TEST(MemoryAccount, ABudgetRefusesWithNamesAndNumbers) {
+TEST(MemoryAccount, BudgetErrorNamesCategoryAndBytes) {
   MemoryAccount account;
   account.set_budget(MemoryTier::host, 1000);
   HostBuffer fits(account, 900, {.category = MemoryCategory::optimizer});
@@ -54,7 +54,7 @@ TEST(MemoryAccount, ABudgetRefusesWithNamesAndNumbers) {
     HostBuffer too_much(account, 200, {.category = MemoryCategory::activation});
     FAIL() << "1100 bytes in a budget of 1000";
   } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "activation memory on tier host: 200 bytes asked, 900 in use, budget 1000");
+    EXPECT_STREQ(error.what(), "activation memory on tier host: 200 bytes requested, 900 in use, budget 1000");
   }
   HostBuffer to_the_brim(account, 100);
   HostBuffer elsewhere(account, 5000, {.tier = MemoryTier::device});
@@ -85,7 +85,7 @@ TEST(HostBuffer, MovesWithItsAccountAndEmptyOnesCostNothing) {
   EXPECT_EQ(account.use(MemoryTier::host).current, 40u);
 }
 
-TEST(HostBuffer, WhatTheSystemCannotGiveIsAnErrorAndNotOnTheAccount) {
+TEST(HostBuffer, FailedAllocationThrowsAndIsNotAccounted) {
   MemoryAccount account;
   EXPECT_THROW(HostBuffer(account, SIZE_MAX - 10), DeviceError);
   EXPECT_EQ(account.use(MemoryTier::host).current, 0u);

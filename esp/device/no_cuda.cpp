@@ -1,4 +1,4 @@
-// Stands in for cuda/ where it was not compiled: there are no GPUs, and asking for one says why.
+// Stubs for builds without cuda/: there are no GPUs, and requesting one gives the reason.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ constexpr const char* kWhy = "this espalier was built without CUDA (configure wi
 
 }  // namespace
 
-struct Queue {};
+struct CudaQueue {};
 
 GpuSurvey survey_gpus() {
   return {{}, kWhy, 0, 0};
@@ -54,7 +54,7 @@ GpuEvent::~GpuEvent() = default;
 GpuEvent::GpuEvent(GpuEvent&&) noexcept = default;
 GpuEvent& GpuEvent::operator=(GpuEvent&&) noexcept = default;
 void GpuEvent::record(const Stream&) {}
-void GpuEvent::hold_back(const Stream&) const {}
+void GpuEvent::make_wait(const Stream&) const {}
 bool GpuEvent::passed() const {
   return event_ == nullptr;  // always
 }
@@ -75,7 +75,7 @@ void GpuGraph::replay(const Stream& stream) {
   require_gpu(stream.device);
 }
 
-Pool& host_pool(const Stream& stream) {
+MemoryPool& host_pool(const Stream& stream) {
   throw UsageError(fmt::format("{} cannot be used: {}", name_of(stream.device), kWhy));
 }
 

@@ -1,5 +1,5 @@
-// Whether work goes to a GPU: the one question each kernel asks. Where the CUDA parts were not compiled there is no way
-// to make such a stream (device/gpu.h throws), and what would be called then is a stub that throws too.
+// Whether work runs on a GPU. In builds without CUDA such a stream cannot be created (device/gpu.h throws), and the
+// CUDA bodies are stubs that throw.
 #pragma once
 
 #include "esp/device/stream.h"

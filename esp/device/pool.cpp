@@ -41,34 +41,34 @@ SegmentSource& host_memory() {
   return memory;
 }
 
-Pool::Pool(MemoryAccount& account, MemoryTier tier, SegmentSource& source)
+MemoryPool::MemoryPool(MemoryAccount& account, MemoryTier tier, SegmentSource& source)
     : account_(account), tier_(tier), source_(source) {}
 
-Pool::~Pool() {
-  for (const Segment& segment : segments_) source_.give(segment.data, segment.bytes);
+MemoryPool::~MemoryPool() {
+  for (const PoolSegment& segment : segments_) source_.give(segment.data, segment.bytes);
 }
 
 // Bins are a quarter of a power of two wide, so a piece of the next bin up always fits.
-int Pool::bin_of(size_t room) {
+int MemoryPool::bin_of(size_t room) {
   const size_t grains = room / kGrain;
   if (grains < 4) return static_cast<int>(grains);
   const int high = std::bit_width(grains) - 1;
   return std::min(kNumBins - 1, (high - 1) * 4 + static_cast<int>((grains >> (high - 2)) & 3));
 }
 
-Pool::Piece* Pool::take(size_t bytes, MemoryCategory category) {
+MemoryPool::PoolBlock* MemoryPool::take(size_t bytes, MemoryCategory category) {
   constexpr size_t kMostBytes = size_t{1} << 46;  // no machine has as much, and no bin is as wide
   account_.add(category, tier_, bytes);
   std::lock_guard lock(mutex_);
   const size_t room = round_up(std::max(bytes, size_t{1}), source_.grain());
-  Piece* piece = bytes < kMostBytes ? find(room) : nullptr;
+  PoolBlock* piece = bytes < kMostBytes ? find(room) : nullptr;
   if (!piece) {
     piece = bytes < kMostBytes ? add_segment(room) : nullptr;
     if (!piece) {
       account_.remove(category, tier_, bytes);
-      throw DeviceError(
-          fmt::format("out of memory: {} bytes of {} memory on tier {} asked, {} ({} reserved, {} lent: {})", bytes,
-                      name_of(category), name_of(tier_), source_.state(), reserved_, lent_, account_.words(tier_)));
+      throw DeviceError(fmt::format(
+          "out of memory: {} bytes of {} memory on tier {} requested, {} ({} reserved, {} allocated: {})", bytes,
+          name_of(category), name_of(tier_), source_.state(), reserved_, lent_, account_.words(tier_)));
     }
   }
   unlink(piece);
@@ -81,19 +81,19 @@ Pool::Piece* Pool::take(size_t bytes, MemoryCategory category) {
   return piece;
 }
 
-void Pool::give(Piece* piece) noexcept {
+void MemoryPool::give(PoolBlock* piece) noexcept {
   account_.remove(piece->category, tier_, piece->bytes);
   std::lock_guard lock(mutex_);
   lent_ -= piece->room;
   piece->lent = false;
-  if (Piece* after = piece->after; after && !after->lent) {
+  if (PoolBlock* after = piece->after; after && !after->lent) {
     unlink(after);
     piece->room += after->room;
     piece->after = after->after;
     if (piece->after) piece->after->before = piece;
     retire(after);
   }
-  if (Piece* before = piece->before; before && !before->lent) {
+  if (PoolBlock* before = piece->before; before && !before->lent) {
     unlink(before);
     before->room += piece->room;
     before->after = piece->after;
@@ -105,10 +105,10 @@ void Pool::give(Piece* piece) noexcept {
 }
 
 // The smallest that fits in its own bin, else the smallest of the next bin that holds any.
-Pool::Piece* Pool::find(size_t room) {
+MemoryPool::PoolBlock* MemoryPool::find(size_t room) {
   for (int bin = bin_of(room); bin < kNumBins; ++bin) {
-    Piece* best = nullptr;
-    for (Piece* piece = bins_[static_cast<size_t>(bin)]; piece; piece = piece->next_free)
+    PoolBlock* best = nullptr;
+    for (PoolBlock* piece = bins_[static_cast<size_t>(bin)]; piece; piece = piece->next_free)
       if (piece->room >= room &&
           (!best || piece->room < best->room || (piece->room == best->room && piece->data < best->data)))
         best = piece;
@@ -118,7 +118,7 @@ Pool::Piece* Pool::find(size_t room) {
 }
 
 // Segments double, so a large model has few; a request larger than any of them gets one of its own size.
-Pool::Piece* Pool::add_segment(size_t room) {
+MemoryPool::PoolBlock* MemoryPool::add_segment(size_t room) {
   size_t bytes =
       std::clamp(std::bit_ceil(static_cast<size_t>(reserved_ / 2) + 1), kSmallestSegment, kLargestSharedSegment);
   if (room > bytes / 2) bytes = room;
@@ -126,7 +126,7 @@ Pool::Piece* Pool::add_segment(size_t room) {
   std::byte* data = source_.take(bytes);
   if (!data) return nullptr;
   reserved_ += bytes;
-  Piece* piece = fresh();
+  PoolBlock* piece = fresh();
   piece->data = data;
   piece->room = bytes;
   segments_.push_back({piece->data, bytes, piece});
@@ -134,9 +134,9 @@ Pool::Piece* Pool::add_segment(size_t room) {
   return piece;
 }
 
-void Pool::split(Piece* piece, size_t room) {
+void MemoryPool::split(PoolBlock* piece, size_t room) {
   if (piece->room == room) return;
-  Piece* rest = fresh();
+  PoolBlock* rest = fresh();
   rest->data = piece->data + room;
   rest->room = piece->room - room;
   rest->before = piece;
@@ -147,15 +147,15 @@ void Pool::split(Piece* piece, size_t room) {
   link(rest);
 }
 
-void Pool::link(Piece* piece) {
-  Piece*& head = bins_[static_cast<size_t>(bin_of(piece->room))];
+void MemoryPool::link(PoolBlock* piece) {
+  PoolBlock*& head = bins_[static_cast<size_t>(bin_of(piece->room))];
   piece->previous_free = nullptr;
   piece->next_free = head;
   if (head) head->previous_free = piece;
   head = piece;
 }
 
-void Pool::unlink(Piece* piece) {
+void MemoryPool::unlink(PoolBlock* piece) {
   if (piece->previous_free) {
     piece->previous_free->next_free = piece->next_free;
   } else {
@@ -165,8 +165,8 @@ void Pool::unlink(Piece* piece) {
   piece->previous_free = piece->next_free = nullptr;
 }
 
-Pool::Piece* Pool::fresh() {
-  Piece* piece;
+MemoryPool::PoolBlock* MemoryPool::fresh() {
+  PoolBlock* piece;
   if (spare_headers_.empty()) {
     piece = &headers_.emplace_back();
     spare_headers_.reserve(headers_.size());  // so that retiring never allocates
@@ -180,23 +180,23 @@ Pool::Piece* Pool::fresh() {
   return piece;
 }
 
-void Pool::retire(Piece* piece) {
+void MemoryPool::retire(PoolBlock* piece) {
   spare_headers_.push_back(piece);
 }
 
-uint64_t Pool::reserved_bytes() const {
+uint64_t MemoryPool::reserved_bytes() const {
   std::lock_guard lock(mutex_);
   return reserved_;
 }
 
-uint64_t Pool::lent_bytes() const {
+uint64_t MemoryPool::allocated_bytes() const {
   std::lock_guard lock(mutex_);
   return lent_;
 }
 
-void Pool::trim() {
+void MemoryPool::trim() {
   std::lock_guard lock(mutex_);
-  std::erase_if(segments_, [this](const Segment& segment) {
+  std::erase_if(segments_, [this](const PoolSegment& segment) {
     if (segment.first->lent || segment.first->room != segment.bytes) return false;
     unlink(segment.first);
     retire(segment.first);

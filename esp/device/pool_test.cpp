@@ -14,11 +14,11 @@ namespace {
 
 constexpr auto kActivation = MemoryCategory::activation;
 
-TEST(Pool, CountsWhatItLendsUnderItsCategory) {
+TEST(MemoryPool, AccountsAllocationsByCategory) {
   MemoryAccount account;
-  Pool pool(account);
-  Pool::Piece* a = pool.take(100, kActivation);
-  Pool::Piece* b = pool.take(28, MemoryCategory::gradient);
+  MemoryPool pool(account);
+  MemoryPool::PoolBlock* a = pool.take(100, kActivation);
+  MemoryPool::PoolBlock* b = pool.take(28, MemoryCategory::gradient);
   EXPECT_EQ(account.use(kActivation).current, 100u);
   EXPECT_EQ(account.use(MemoryCategory::gradient).current, 28u);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(b->data) % 64, 0u);
@@ -26,7 +26,7 @@ TEST(Pool, CountsWhatItLendsUnderItsCategory) {
   pool.give(b);
   EXPECT_EQ(account.use(kActivation).current, 0u);
   EXPECT_EQ(account.use(kActivation).peak, 100u);
-  EXPECT_EQ(pool.lent_bytes(), 0u);
+  EXPECT_EQ(pool.allocated_bytes(), 0u);
 }
 
 // Lends a little, then nothing.
@@ -46,13 +46,13 @@ class SmallSource final : public SegmentSource {
   size_t used_ = 0;
 };
 
-TEST(Pool, TakesItsSegmentsFromASourceInItsGrainAndGivesThemBack) {
+TEST(MemoryPool, AllocatesAndReturnsSegmentsBySourceGrain) {
   MemoryAccount account;
   SmallSource source;
   {
-    Pool pool(account, MemoryTier::device, source);
-    Pool::Piece* a = pool.take(1, kActivation);
-    Pool::Piece* b = pool.take(1, kActivation);
+    MemoryPool pool(account, MemoryTier::device, source);
+    MemoryPool::PoolBlock* a = pool.take(1, kActivation);
+    MemoryPool::PoolBlock* b = pool.take(1, kActivation);
     EXPECT_EQ(b->data - a->data, 4096);
     EXPECT_EQ(account.use(kActivation, MemoryTier::device).current, 2u);
     pool.give(a);
@@ -61,11 +61,11 @@ TEST(Pool, TakesItsSegmentsFromASourceInItsGrainAndGivesThemBack) {
   EXPECT_EQ(source.num_given, 1);
 }
 
-TEST(Pool, ASourceThatHasNoMoreIsToldWithWhatEveryCategoryHolds) {
+TEST(MemoryPool, OutOfMemoryErrorListsCategories) {
   MemoryAccount account;
   SmallSource source;
-  Pool pool(account, MemoryTier::device, source);
-  Pool::Piece* some = pool.take(1000, MemoryCategory::gradient);
+  MemoryPool pool(account, MemoryTier::device, source);
+  MemoryPool::PoolBlock* some = pool.take(1000, MemoryCategory::gradient);
   try {
     pool.take(size_t{8} << 20, kActivation);
     FAIL() << "more was lent than there is";
@@ -78,11 +78,11 @@ TEST(Pool, ASourceThatHasNoMoreIsToldWithWhatEveryCategoryHolds) {
   pool.give(some);
 }
 
-TEST(Pool, RepeatedStepsAskTheSystemForNothingAndGetTheSameAddresses) {
+TEST(MemoryPool, RepeatedStepsReuseSameAddresses) {
   MemoryAccount account;
-  Pool pool(account);
+  MemoryPool pool(account);
   auto step = [&] {
-    std::vector<Pool::Piece*> live;
+    std::vector<MemoryPool::PoolBlock*> live;
     std::vector<std::byte*> addresses;
     std::mt19937 random(7);
     for (int i = 0; i < 500; ++i) {
@@ -109,14 +109,14 @@ TEST(Pool, RepeatedStepsAskTheSystemForNothingAndGetTheSameAddresses) {
   EXPECT_EQ(pool.reserved_bytes(), 0u);
 }
 
-TEST(Pool, PiecesNeverOverlapAndMergeWhenFreed) {
+TEST(MemoryPool, BlocksNeverOverlapAndMergeWhenFreed) {
   MemoryAccount account;
-  Pool pool(account);
+  MemoryPool pool(account);
   std::mt19937 random(3);
-  std::map<std::byte*, Pool::Piece*> live;
+  std::map<std::byte*, MemoryPool::PoolBlock*> live;
   for (int i = 0; i < 20'000; ++i) {
     if (live.size() < 40 || random() % 2) {
-      Pool::Piece* piece = pool.take(random() % 50'000, kActivation);
+      MemoryPool::PoolBlock* piece = pool.take(random() % 50'000, kActivation);
       auto [at, inserted] = live.emplace(piece->data, piece);
       ASSERT_TRUE(inserted);
       if (auto next = std::next(at); next != live.end()) {
@@ -132,16 +132,16 @@ TEST(Pool, PiecesNeverOverlapAndMergeWhenFreed) {
     }
   }
   for (auto& [address, piece] : live) pool.give(piece);
-  EXPECT_EQ(pool.lent_bytes(), 0u);
+  EXPECT_EQ(pool.allocated_bytes(), 0u);
   pool.trim();  // succeeds for a segment only when its pieces have merged into one
   EXPECT_EQ(pool.reserved_bytes(), 0u);
 }
 
-TEST(Pool, ABudgetIsAnErrorInWordsAndLosesNothing) {
+TEST(MemoryPool, BudgetErrorLeaksNothing) {
   MemoryAccount account;
   account.set_budget(MemoryTier::device, 1000);
-  Pool pool(account);
-  Pool::Piece* piece = pool.take(900, kActivation);
+  MemoryPool pool(account);
+  MemoryPool::PoolBlock* piece = pool.take(900, kActivation);
   EXPECT_THROW(pool.take(200, kActivation), DeviceError);
   EXPECT_EQ(account.use(kActivation).current, 900u);
   pool.give(piece);

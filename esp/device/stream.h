@@ -1,7 +1,7 @@
-// Where and in what order kernels run: the last argument of every kernel. On a CPU it lends the rank's compute threads
-// and the call returns when the work is done; on an accelerator it is a queue and the call returns at once.
+// Execution context of kernels, the last argument of every kernel. On a CPU it provides the rank's compute threads and
+// calls are synchronous; on a GPU it is a CUDA stream and calls are asynchronous.
 //
-// A value; the pool (or the queue) it points at is owned by the rank and outlives it.
+// A value; the pool or the queue is owned by the rank and outlives it.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ struct Stream {
   int num_threads() const { return pool ? pool->num_threads() : 1; }
 };
 
-// f(begin, end) over [0, count), one contiguous piece per worker, pieces multiples of `grain`; small counts stay on the
-// caller. The pieces depend on count, grain and the number of threads only.
+// Calls f(begin, end) over [0, count), one contiguous range per worker, ranges multiples of `grain`; small counts run
+// on the caller. The ranges depend only on count, grain and the number of threads.
 template <typename F>
 void parallel_for(const Stream& stream, int64_t count, int64_t grain, F&& f) {
   int64_t num_grains = (count + grain - 1) / grain;

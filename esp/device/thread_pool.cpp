@@ -3,8 +3,12 @@
 #include <pthread.h>
 
 #include <string>
+#include <system_error>
+
+#include <fmt/format.h>
 
 #include "esp/base/check.h"
+#include "esp/base/error.h"
 #include "esp/base/futex.h"
 
 namespace esp::device {
@@ -24,7 +28,18 @@ void relax() {
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   ESP_CHECK(num_threads >= 1, "{} threads", num_threads);
   for (int worker = 1; worker < num_threads; ++worker) {
-    workers_.emplace_back([this, worker] { serve(worker); });
+    try {
+      workers_.emplace_back([this, worker] { serve(worker); });
+    } catch (const std::system_error& error) {
+      stopping_ = true;
+      round_.fetch_add(1);
+      wake_all(round_);
+      for (auto& thread : workers_) thread.join();
+      throw UsageError(
+          fmt::format("threads: got {}, of which {} could be started ({}); expected at most as many as this "
+                      "machine lets a process have",
+                      num_threads, worker, error.code().message()));
+    }
     pthread_setname_np(workers_.back().native_handle(), ("esp-compute-" + std::to_string(worker)).c_str());
   }
 }
@@ -36,8 +51,8 @@ ThreadPool::~ThreadPool() {
   for (auto& thread : workers_) thread.join();
 }
 
-// Who is about to sleep says so and then looks once more (the kernel does); who has news tells it and then asks whether
-// anybody sleeps. All four in one order, so that one of them sees the other.
+// A sleeper publishes that it is about to sleep and then checks once more (the kernel does); a waker publishes the new
+// round and then checks for sleepers. All four are sequentially consistent, so at least one side sees the other.
 void ThreadPool::run_on_all(Call call, void* task) {
   call_ = call;
   task_ = task;

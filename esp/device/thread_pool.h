@@ -1,7 +1,7 @@
-// The compute threads of one rank. The caller of `run` is worker 0, so a pool of one owns no thread and costs nothing.
+// The compute threads of one rank. The caller of `run` is worker 0, so a pool of one owns no thread.
 //
-// Work is split by arithmetic alone (never by who is free), so results do not depend on timing. Idle workers spin for a
-// bounded while, then sleep on a futex. One `run` at a time, from one thread; a task may not call `run` again.
+// Work is split statically, so results do not depend on timing. Idle workers spin for a bounded time, then sleep on a
+// futex. One `run` at a time, from one thread; a task may not call `run` again.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,8 @@ class ThreadPool {
   void* task_ = nullptr;
   alignas(64) std::atomic<uint32_t> round_{0};      // raised to start a task
   alignas(64) std::atomic<uint32_t> remaining_{0};  // workers still in it
-  std::atomic<int> sleeping_{0};                    // workers that wait for a round, asleep or about to be
-  std::atomic<bool> caller_sleeps_{false};          // likewise, for the workers
+  std::atomic<int> sleeping_{0};                    // workers asleep or about to sleep
+  std::atomic<bool> caller_sleeps_{false};          // the caller sleeps or is about to
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };

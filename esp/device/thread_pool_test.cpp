@@ -24,7 +24,7 @@ TEST(ThreadPool, EveryWorkerRunsOnce) {
   }
 }
 
-TEST(ThreadPool, TheCallerIsWorkerZeroAndTheOthersAreOtherThreads) {
+TEST(ThreadPool, CallerIsWorkerZero) {
   ThreadPool pool(3);
   std::vector<std::thread::id> ids(3), again(3);
   pool.run([&](int worker) { ids[static_cast<size_t>(worker)] = std::this_thread::get_id(); });
@@ -35,7 +35,7 @@ TEST(ThreadPool, TheCallerIsWorkerZeroAndTheOthersAreOtherThreads) {
 }
 
 // What a round wrote is seen by every worker of the next: the sums would differ otherwise.
-TEST(ThreadPool, ManyRoundsSeeEachOthersWrites) {
+TEST(ThreadPool, RoundsSeeEarlierWrites) {
   ThreadPool pool(4);
   std::vector<int64_t> values(4, 1), sums(4);
   for (int round = 0; round < 5000; ++round) {
@@ -47,7 +47,7 @@ TEST(ThreadPool, ManyRoundsSeeEachOthersWrites) {
   }
 }
 
-TEST(ThreadPool, WorkersThatFellAsleepWakeUp) {
+TEST(ThreadPool, SleepingWorkersWakeUp) {
   ThreadPool pool(2);
   std::atomic<int> calls = 0;
   for (int round = 0; round < 5; ++round) {
@@ -68,7 +68,7 @@ TEST(ThreadPool, TheCallerWaitsForTheSlowest) {
   EXPECT_TRUE(done);
 }
 
-TEST(ThreadPool, PoolsComeAndGoAndMayHaveRunNothing) {
+TEST(ThreadPool, CanBeDestroyedWithoutRun) {
   for (int i = 0; i < 50; ++i) {
     ThreadPool idle(3);
     ThreadPool used(2);
@@ -108,8 +108,8 @@ TEST(ParallelFor, CoversEveryElementOnceInMultiplesOfTheGrain) {
   }
 }
 
-// Between two waits everybody has written its mark of this round and nobody that of the next.
-TEST(Barrier, NobodyPassesBeforeAllHaveCome) {
+// Between two waits every worker has written its mark of this round and none of the next.
+TEST(Barrier, ReleasesThreadsOnlyAfterAllArrive) {
   constexpr int kThreads = 3, kRounds = 500;
   ThreadPool pool(kThreads);
   Barrier barrier(kThreads);
@@ -127,7 +127,7 @@ TEST(Barrier, NobodyPassesBeforeAllHaveCome) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(Barrier, OfOneLetsThrough) {
+TEST(Barrier, ReturnsImmediatelyForOneThread) {
   Barrier barrier(1);
   barrier.wait();
   barrier.wait();

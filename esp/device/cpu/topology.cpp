@@ -111,7 +111,7 @@ uint64_t memory_limit(const std::string& root, uint64_t machine) {
   return static_cast<uint64_t>(limit);
 }
 
-void read_caches(const std::string& root, Topology& topology) {
+void read_caches(const std::string& root, CpuTopology& topology) {
   for (int i = 0; i < 8; ++i) {
     std::string base = fmt::format("{}/sys/devices/system/cpu/cpu{}/cache/index{}", root, topology.cores[0], i);
     uint64_t bytes = number_in(text_of(base + "/size"));
@@ -135,8 +135,8 @@ void read_caches(const std::string& root, Topology& topology) {
 
 }  // namespace
 
-Topology read_topology(const std::string& root) {
-  Topology topology;
+CpuTopology read_topology(const std::string& root) {
+  CpuTopology topology;
   topology.cores = affinity();
   topology.quota_cores = cpu_quota(root);
   int cores = static_cast<int>(topology.cores.size());
@@ -157,7 +157,28 @@ Topology read_topology(const std::string& root) {
   return topology;
 }
 
-Json to_json(const Topology& topology) {
+uint64_t available_memory_bytes(const std::string& root) {
+  uint64_t available = number_in(line_after(text_of(root + "/proc/meminfo"), "MemAvailable")) << 10;
+  each_level(group_path(root, "memory"), [&](const std::string& group) {
+    const std::string base = root + "/sys/fs/cgroup" + group;
+    constexpr std::pair<const char*, const char*> kNames[] = {{"/memory.max", "/memory.current"},
+                                                              {"/memory.limit_in_bytes", "/memory.usage_in_bytes"}};
+    for (const auto& [limit_name, used_name] : kNames) {
+      const uint64_t limit = number_in(text_of(base + limit_name));
+      if (limit == 0) continue;
+      uint64_t used = number_in(text_of(base + used_name));
+      // Cached files are given up first.
+      std::istringstream stat(text_of(base + "/memory.stat"));
+      std::string name;
+      for (uint64_t bytes = 0; stat >> name >> bytes;)
+        if (name == "inactive_file" || name == "active_file") used -= std::min(used, bytes);
+      available = std::min(available, limit - std::min(limit, used));
+    }
+  });
+  return available;
+}
+
+Json to_json(const CpuTopology& topology) {
   return {{"model", topology.model},
           {"cores", topology.cores},
           {"quota_cores", topology.quota_cores},

@@ -33,8 +33,8 @@ class FakeRoot {
   std::string path_;
 };
 
-TEST(Topology, OfThisMachineHoldsTogether) {
-  Topology here = read_topology();
+TEST(CpuTopology, ThisMachineIsConsistent) {
+  CpuTopology here = read_topology();
   cpu_set_t set;
   ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
   EXPECT_EQ(static_cast<int>(here.cores.size()), CPU_COUNT(&set));
@@ -45,7 +45,7 @@ TEST(Topology, OfThisMachineHoldsTogether) {
   EXPECT_EQ(to_json(here)["usable_cores"], here.usable_cores);
 }
 
-TEST(Topology, ReadsFlagsCachesAndMemory) {
+TEST(CpuTopology, ReadsFlagsCachesAndMemory) {
   FakeRoot root;
   root.put("/proc/cpuinfo", "processor : 0\nmodel name\t: Walnut 9\nflags\t\t: sse avx2 f16c avx512f avx512bw\n\n");
   root.put("/proc/meminfo", "MemTotal:       2048 kB\nMemFree: 1 kB\n");
@@ -53,7 +53,7 @@ TEST(Topology, ReadsFlagsCachesAndMemory) {
   root.put(cache + "0/size", "48K\n"), root.put(cache + "0/level", "1\n"), root.put(cache + "0/type", "Data\n");
   root.put(cache + "1/size", "32K\n"), root.put(cache + "1/level", "1\n"), root.put(cache + "1/type", "Instruction\n");
   root.put(cache + "2/size", "2M\n"), root.put(cache + "2/level", "2\n"), root.put(cache + "2/type", "Unified\n");
-  Topology topology = read_topology(root.path());
+  CpuTopology topology = read_topology(root.path());
   EXPECT_EQ(topology.model, "Walnut 9");
   EXPECT_TRUE(topology.avx2 && topology.f16c);
   EXPECT_FALSE(topology.avx512);  // not all of its parts
@@ -63,7 +63,7 @@ TEST(Topology, ReadsFlagsCachesAndMemory) {
   EXPECT_EQ(topology.memory_bytes, 2048u << 10);
 }
 
-TEST(Topology, TheTightestGroupOnTheWayUpCounts) {
+TEST(CpuTopology, UsesTightestCgroupLimit) {
   FakeRoot root;
   root.put("/proc/meminfo", "MemTotal: 1048576 kB\n");
   root.put("/proc/self/cgroup", "0::/job/step\n");
@@ -71,13 +71,26 @@ TEST(Topology, TheTightestGroupOnTheWayUpCounts) {
   root.put("/sys/fs/cgroup/job/cpu.max", "50000 100000\n");
   root.put("/sys/fs/cgroup/job/memory.max", "536870912\n");
   root.put("/sys/fs/cgroup/job/step/memory.max", "max\n");
-  Topology topology = read_topology(root.path());
+  CpuTopology topology = read_topology(root.path());
   EXPECT_EQ(topology.quota_cores, 0.5);
   EXPECT_EQ(topology.usable_cores, 1);
   EXPECT_EQ(topology.memory_limit_bytes, uint64_t{512} << 20);
 }
 
-TEST(Topology, ReadsGroupsOfVersionOne) {
+TEST(CpuTopology, AvailableMemoryFollowsTightestCgroup) {
+  FakeRoot root;
+  root.put("/proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 800000 kB\n");
+  root.put("/proc/self/cgroup", "0::/job\n");
+  EXPECT_EQ(available_memory_bytes(root.path()), uint64_t{800'000} << 10);
+  root.put("/sys/fs/cgroup/job/memory.max", "max\n");
+  EXPECT_EQ(available_memory_bytes(root.path()), uint64_t{800'000} << 10);
+  root.put("/sys/fs/cgroup/job/memory.max", "500000\n");
+  root.put("/sys/fs/cgroup/job/memory.current", "300000\n");
+  root.put("/sys/fs/cgroup/job/memory.stat", "anon 100000\ninactive_file 40000\nactive_file 60000\n");
+  EXPECT_EQ(available_memory_bytes(root.path()), 300'000u);
+}
+
+TEST(CpuTopology, ReadsCgroupsV1) {
   FakeRoot root;
   root.put("/proc/meminfo", "MemTotal: 1048576 kB\n");
   root.put("/proc/self/cgroup", "4:memory:/j\n3:cpu,cpuacct:/j\n");
@@ -90,34 +103,34 @@ TEST(Topology, ReadsGroupsOfVersionOne) {
   EXPECT_EQ(read_topology(root.path()).quota_cores, 0);
 }
 
-TEST(Topology, NothingToReadMeansUnknownNotFailure) {
-  Topology topology = read_topology("/nowhere/at/all");
+TEST(CpuTopology, MissingFilesMeanUnknown) {
+  CpuTopology topology = read_topology("/nowhere/at/all");
   EXPECT_GE(topology.usable_cores, 1);
   EXPECT_EQ(topology.l3_bytes, 0u);
   EXPECT_EQ(topology.memory_bytes, 0u);
 }
 
-TEST(Handover, IsPositiveOrAbsentAndLeavesTheCallerUnpinned) {
+TEST(CoreLatency, IsPositiveOrAbsentAndLeavesTheCallerUnpinned) {
   cpu_set_t before, after;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  auto ns = handover_ns();
+  auto ns = core_latency_ns();
   EXPECT_GT(ns.value_or(1), 0);
   ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
   EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
-TEST(Handover, OneCoreOrOneThatIsNotThereGivesNothing) {
+TEST(CoreLatency, ReturnsNothingForOneOrMissingCore) {
   int core = read_topology().cores[0];
-  EXPECT_FALSE(handover_ns(core, core, Deadline::after_ms(1000)));
-  EXPECT_FALSE(handover_ns(core, 1023, Deadline::after_ms(1000)));
-  EXPECT_FALSE(handover_ns(-1, core, Deadline::after_ms(1000)));
-  EXPECT_FALSE(handover_ns(1'000'000, core, Deadline::after_ms(1000)));
+  EXPECT_FALSE(core_latency_ns(core, core, Deadline::after_ms(1000)));
+  EXPECT_FALSE(core_latency_ns(core, 1023, Deadline::after_ms(1000)));
+  EXPECT_FALSE(core_latency_ns(-1, core, Deadline::after_ms(1000)));
+  EXPECT_FALSE(core_latency_ns(1'000'000, core, Deadline::after_ms(1000)));
 }
 
-TEST(Handover, APassedDeadlineEndsIt) {
+TEST(CoreLatency, ReturnsNothingAfterDeadline) {
   std::vector<int> cores = read_topology().cores;
   if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
-  EXPECT_FALSE(handover_ns(cores[0], cores[1], Deadline::after_ms(-1000)).has_value());
+  EXPECT_FALSE(core_latency_ns(cores[0], cores[1], Deadline::after_ms(-1000)).has_value());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Every CUDA call's answer is looked at: ESP_CUDA_CHECK(cudaMalloc(…)) throws DeviceError with the call, the place and
-// the driver's words. ESP_CUDA_LAUNCHED() after a launch does the same for what a launch may report.
+// Checks of CUDA calls: ESP_CUDA_CHECK(cudaMalloc(…)) throws DeviceError with the call, the source location and the
+// driver's error. ESP_CUDA_LAUNCHED() after a launch checks for launch errors.
 #pragma once
 
 #include <cuda_runtime.h>

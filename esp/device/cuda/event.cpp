@@ -39,7 +39,7 @@ void GpuEvent::record(const Stream& stream) {
   if (event_) ESP_CUDA_CHECK(cudaEventRecord(event_of(event_), handle_of(stream)));
 }
 
-void GpuEvent::hold_back(const Stream& stream) const {
+void GpuEvent::make_wait(const Stream& stream) const {
   if (event_) ESP_CUDA_CHECK(cudaStreamWaitEvent(handle_of(stream), event_of(event_), 0));
 }
 

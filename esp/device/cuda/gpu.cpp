@@ -25,7 +25,7 @@ void use(Device device) {
 }  // namespace
 
 void cuda_failed(cudaError_t error, const char* call, const char* file, int line) {
-  cudaGetLastError();  // it stays otherwise, and the next call would be blamed
+  cudaGetLastError();  // clears the error, or the next call would report it
   throw DeviceError(fmt::format("CUDA: {} ({}) in {} at {}:{}", cudaGetErrorString(error), cudaGetErrorName(error),
                                 call, file, line));
 }
@@ -40,10 +40,10 @@ GpuSurvey survey_gpus() {
   if (survey.driver == 0) {
     survey.problem = "no NVIDIA driver is installed on this machine";
   } else if (error == cudaErrorInsufficientDriver) {
-    survey.problem = fmt::format("the driver speaks CUDA {} and this build needs {}; install a newer driver",
+    survey.problem = fmt::format("the driver supports CUDA {}; this build needs {}. Install a newer driver",
                                  version(survey.driver), version(survey.runtime));
   } else if (error != cudaSuccess) {
-    survey.problem = fmt::format("the driver says: {}", cudaGetErrorString(error));
+    survey.problem = fmt::format("driver error: {}", cudaGetErrorString(error));
   } else if (count == 0) {
     survey.problem = "the driver sees no GPU";
   }
@@ -68,10 +68,10 @@ Device require_gpu(Device device) {
     return device;
   }
   throw UsageError(
-      fmt::format("there is no {}: this machine has cuda:0 to cuda:{}", name_of(device), survey.gpus.size() - 1));
+      fmt::format("device: got {}; this machine has cuda:0 to cuda:{}", name_of(device), survey.gpus.size() - 1));
 }
 
-Queue::~Queue() {
+CudaQueue::~CudaQueue() {
   if (!handle) return;
   cudaSetDevice(device.index);
   cudaStreamSynchronize(handle);
@@ -83,7 +83,7 @@ Queue::~Queue() {
   cudaStreamDestroy(handle);
 }
 
-void* Queue::scratch(size_t bytes) {
+void* CudaQueue::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
   // Kernels before this one may still use the old run.
   ESP_CUDA_CHECK(cudaStreamSynchronize(handle));
@@ -104,7 +104,7 @@ void* Queue::scratch(size_t bytes) {
 }
 
 GpuQueue::GpuQueue(Device device, MemoryAccount* account, Priority priority)
-    : device_(require_gpu(device)), queue_(std::make_unique<Queue>()) {
+    : device_(require_gpu(device)), queue_(std::make_unique<CudaQueue>()) {
   use(device);
   int lowest = 0, highest = 0;
   ESP_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));

@@ -1,4 +1,4 @@
-// What needs a GPU says aloud that it is skipped where there is none.
+// GPU tests report that they are skipped without a GPU.
 #include "esp/device/gpu.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ class Gpu : public testing::Test {
   }
 };
 
-TEST(GpuSurvey, SaysWhyThereIsNone) {
+TEST(GpuSurvey, GivesReasonWithoutGpu) {
   const GpuSurvey survey = survey_gpus();
   EXPECT_EQ(survey.gpus.empty(), !survey.problem.empty());
   if (survey.gpus.empty()) {
@@ -31,7 +31,7 @@ TEST(GpuSurvey, SaysWhyThereIsNone) {
   }
 }
 
-TEST_F(Gpu, OneThatIsNotThereIsNamed) {
+TEST_F(Gpu, MissingGpuIsNamed) {
   try {
     require_gpu({DeviceKind::cuda, 99});
     FAIL();
@@ -40,37 +40,37 @@ TEST_F(Gpu, OneThatIsNotThereIsNamed) {
   }
 }
 
-TEST_F(Gpu, LentMemoryIsOnTheAccountAndComesBack) {
+TEST_F(Gpu, AllocationsAreAccountedAndReturned) {
   MemoryAccount account;
   const auto source = gpu_memory(kGpu);
-  Pool pool(account, MemoryTier::device, *source);
+  MemoryPool pool(account, MemoryTier::device, *source);
   const uint64_t before = free_bytes(kGpu);
-  Pool::Piece* piece = pool.take(size_t{64} << 20, MemoryCategory::activation);
+  MemoryPool::PoolBlock* piece = pool.take(size_t{64} << 20, MemoryCategory::activation);
   EXPECT_EQ(account.use(MemoryCategory::activation, MemoryTier::device).current, uint64_t{64} << 20);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(piece->data) % 512, 0u);
   EXPECT_FALSE(on_host(piece->data));
   EXPECT_LE(free_bytes(kGpu), before - (uint64_t{64} << 20));
   pool.give(piece);
-  Pool::Piece* again = pool.take(size_t{32} << 20, MemoryCategory::buffer);
+  MemoryPool::PoolBlock* again = pool.take(size_t{32} << 20, MemoryCategory::buffer);
   EXPECT_EQ(again->data, piece->data) << "the pool asked the driver anew";
   pool.give(again);
   pool.trim();
   EXPECT_EQ(pool.reserved_bytes(), 0u);
 }
 
-TEST_F(Gpu, ABudgetStopsBeforeTheCardDoes) {
+TEST_F(Gpu, BudgetFailsBeforeTheGpuDoes) {
   MemoryAccount account;
   account.set_budget(MemoryTier::device, 1 << 20);
   const auto source = gpu_memory(kGpu);
-  Pool pool(account, MemoryTier::device, *source);
+  MemoryPool pool(account, MemoryTier::device, *source);
   EXPECT_THROW(pool.take(2 << 20, MemoryCategory::parameter), DeviceError);
 }
 
-TEST_F(Gpu, MoreThanTheCardHasIsToldByCategory) {
+TEST_F(Gpu, OutOfMemoryErrorListsCategories) {
   MemoryAccount account;
   const auto source = gpu_memory(kGpu);
-  Pool pool(account, MemoryTier::device, *source);
-  Pool::Piece* some = pool.take(1 << 20, MemoryCategory::gradient);
+  MemoryPool pool(account, MemoryTier::device, *source);
+  MemoryPool::PoolBlock* some = pool.take(1 << 20, MemoryCategory::gradient);
   try {
     pool.take(size_t{1} << 42, MemoryCategory::activation);
     FAIL();
@@ -88,11 +88,11 @@ TEST_F(Gpu, MoreThanTheCardHasIsToldByCategory) {
 struct Numbers {
   MemoryAccount account;
   std::unique_ptr<SegmentSource> source = gpu_memory(kGpu), pinned_source = pinned_memory(kGpu);
-  Pool pool{account, MemoryTier::device, *source}, pinned{account, MemoryTier::host, *pinned_source};
+  MemoryPool pool{account, MemoryTier::device, *source}, pinned{account, MemoryTier::host, *pinned_source};
   GpuQueue queue{kGpu, &account};
   Stream stream = queue.stream();
   std::vector<int> host = std::vector<int>(100'003);
-  Pool::Piece* there = pool.take(host.size() * sizeof(int), MemoryCategory::other);
+  MemoryPool::PoolBlock* there = pool.take(host.size() * sizeof(int), MemoryCategory::other);
 
   Numbers() { std::iota(host.begin(), host.end(), 7); }
   ~Numbers() { pool.give(there); }
@@ -101,7 +101,7 @@ struct Numbers {
 
 TEST_F(Gpu, CopiesGoBothWaysAndBetween) {
   Numbers n;
-  Pool::Piece* other = n.pool.take(n.bytes(), MemoryCategory::other);
+  MemoryPool::PoolBlock* other = n.pool.take(n.bytes(), MemoryCategory::other);
   copy(n.there->data, n.host.data(), n.bytes(), n.stream);
   copy(other->data, n.there->data, n.bytes(), n.stream);
   std::vector<int> back(n.host.size());
@@ -114,9 +114,9 @@ TEST_F(Gpu, CopiesGoBothWaysAndBetween) {
   n.pool.give(other);
 }
 
-TEST_F(Gpu, PinnedMemoryIsTheHosts) {
+TEST_F(Gpu, PinnedMemoryIsHostReadable) {
   Numbers n;
-  Pool::Piece* piece = n.pinned.take(n.bytes(), MemoryCategory::buffer);
+  MemoryPool::PoolBlock* piece = n.pinned.take(n.bytes(), MemoryCategory::buffer);
   EXPECT_TRUE(on_host(piece->data));
   std::memcpy(piece->data, n.host.data(), n.bytes());
   copy(n.there->data, piece->data, n.bytes(), n.stream);
@@ -127,7 +127,7 @@ TEST_F(Gpu, PinnedMemoryIsTheHosts) {
   n.pinned.give(piece);
 }
 
-TEST_F(Gpu, AnEventHoldsAnotherQueueBack) {
+TEST_F(Gpu, EventMakesOtherQueueWait) {
   Numbers n;
   GpuQueue second(kGpu);
   GpuEvent event(kGpu), begun(kGpu, true), ended(kGpu, true);
@@ -135,7 +135,7 @@ TEST_F(Gpu, AnEventHoldsAnotherQueueBack) {
   for (int i = 0; i < 50; ++i) copy(n.there->data, n.host.data(), n.bytes(), n.stream);
   ended.record(n.stream);
   event.record(n.stream);
-  event.hold_back(second.stream());
+  event.make_wait(second.stream());
   std::vector<int> back(n.host.size());
   copy(back.data(), n.there->data, n.bytes(), second.stream());
   finish(second.stream());
@@ -145,9 +145,9 @@ TEST_F(Gpu, AnEventHoldsAnotherQueueBack) {
   EXPECT_GT(ended.ms_since(begun), 0);
 }
 
-TEST_F(Gpu, ARecordedGraphDoesItsWorkWhenReplayed) {
+TEST_F(Gpu, GraphRunsWhenReplayed) {
   Numbers n;
-  Pool::Piece* other = n.pool.take(n.bytes(), MemoryCategory::other);
+  MemoryPool::PoolBlock* other = n.pool.take(n.bytes(), MemoryCategory::other);
   copy(n.there->data, n.host.data(), n.bytes(), n.stream);
   ESP_CHECK(cudaMemsetAsync(other->data, 0, n.bytes(), handle_of(n.stream)) == cudaSuccess);
   finish(n.stream);
@@ -166,7 +166,7 @@ TEST_F(Gpu, ARecordedGraphDoesItsWorkWhenReplayed) {
   n.pool.give(other);
 }
 
-TEST_F(Gpu, MemoryMayBeTakenWhileAGraphIsRecorded) {
+TEST_F(Gpu, AllocatesDuringGraphCapture) {
   const GpuQueue queue(kGpu);
   const Stream stream = queue.stream();
   const auto source = gpu_memory(kGpu);
@@ -193,7 +193,7 @@ TEST_F(Gpu, MemoryMayBeTakenWhileAGraphIsRecorded) {
 TEST_F(Gpu, ScratchGrowsThenStays) {
   MemoryAccount account;
   GpuQueue queue(kGpu, &account);
-  Queue& own = queue_of(queue.stream());
+  CudaQueue& own = queue_of(queue.stream());
   void* small = own.scratch(1 << 20);
   EXPECT_EQ(own.scratch(1 << 10), small);
   own.scratch(4 << 20);

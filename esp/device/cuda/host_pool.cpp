@@ -9,15 +9,15 @@ namespace {
 
 struct HostSide {
   MemoryAccount own;  // where the queue has none
-  std::unique_ptr<Pool> pool;
+  std::unique_ptr<MemoryPool> pool;
 };
 
 }  // namespace
 
-Pool& host_pool(const Stream& stream) {
-  Queue& queue = queue_of(stream);
+MemoryPool& host_pool(const Stream& stream) {
+  CudaQueue& queue = queue_of(stream);
   auto& side = queue.own<HostSide>();
-  if (!side.pool) side.pool = std::make_unique<Pool>(queue.account ? *queue.account : side.own, MemoryTier::host);
+  if (!side.pool) side.pool = std::make_unique<MemoryPool>(queue.account ? *queue.account : side.own, MemoryTier::host);
   return *side.pool;
 }
 

@@ -20,7 +20,7 @@ class GpuMemory final : public SegmentSource {
     const cudaError_t error = cudaMalloc(&data, bytes);
     ESP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
     if (error == cudaSuccess) return static_cast<std::byte*>(data);
-    cudaGetLastError();  // the caller tells of it
+    cudaGetLastError();  // the caller reports it
     return nullptr;
   }
   void give(std::byte* data, size_t) noexcept override {

@@ -1,8 +1,8 @@
-// What a Stream's `queue` points at on a GPU. For CUDA bodies only.
+// The target of Stream::queue on a GPU: a CUDA stream with scratch memory. For CUDA bodies only.
 //
-// scratch() is memory for the kernel being launched: what it held before is gone, and the next kernel of the queue may
-// overwrite it once this one has run. It grows at the first step, then stays; growing waits for the queue. One thread
-// uses a queue at a time.
+// scratch() is memory for the kernel being launched: its previous contents are lost, and the next kernel of the queue
+// may overwrite it after this one has run. It grows during the first step, then stays; growing waits for the queue. One
+// thread uses a queue at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,15 +18,15 @@
 
 namespace esp::device {
 
-struct Queue {
+struct CudaQueue {
   Device device;
   cudaStream_t handle = nullptr;
   int multiprocessors = 0;
-  MemoryAccount* account = nullptr;  // scratch goes on it where there is one
+  MemoryAccount* account = nullptr;  // charged for scratch, if set
 
-  ~Queue();
+  ~CudaQueue();
   void* scratch(size_t bytes);
-  // The queue's own T, made when first asked for: library handles, tuned choices.
+  // The queue's instance of T, created on first use: library handles, tuned choices.
   template <typename T>
   T& own() {
     std::shared_ptr<void>& one = own_[std::type_index(typeid(T))];
@@ -40,8 +40,8 @@ struct Queue {
   std::map<std::type_index, std::shared_ptr<void>> own_;
 };
 
-inline Queue& queue_of(const Stream& stream) {
-  return *static_cast<Queue*>(stream.queue);
+inline CudaQueue& queue_of(const Stream& stream) {
+  return *static_cast<CudaQueue*>(stream.queue);
 }
 inline cudaStream_t handle_of(const Stream& stream) {
   return queue_of(stream).handle;

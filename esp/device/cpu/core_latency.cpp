@@ -1,5 +1,5 @@
-// The hand-over probe: two pinned threads pass one cache line back and forth. The median of short batches shrugs off
-// interrupts and the neighbours of a virtual machine.
+// Core-to-core latency probe: two pinned threads pass one cache line back and forth. The median of short batches
+// tolerates interrupts and noisy neighbours.
 #include <pthread.h>
 #include <sched.h>
 
@@ -24,10 +24,10 @@ bool pin(int core) {
 }
 
 struct alignas(64) Line {
-  std::atomic<uint32_t> turn{kNobody};  // odd: the far side's move; the far side opens with 0 once it is in place
+  std::atomic<uint32_t> turn{kNobody};  // odd: the far side's turn; the far side starts with 0 when it is pinned
 };
 
-// Spins for `wanted`, looking at the clock now and then. False when the deadline passed or the other side gave up.
+// Spins for `wanted`, checking the clock now and then. False if the deadline passed or the other side gave up.
 bool await(Line& line, uint32_t wanted, const Deadline& deadline) {
   for (uint32_t spins = 0;; ++spins) {
     uint32_t turn = line.turn.load(std::memory_order_acquire);
@@ -46,7 +46,7 @@ void answer(Line& line, int core, const Deadline& deadline) {
 }
 
 std::vector<double> ask(Line& line, const Deadline& deadline) {
-  std::vector<double> batches;  // nanoseconds per hand-over
+  std::vector<double> batches;  // ns per transfer
   uint32_t turn = 0;
   while (batches.size() < kBatches && !deadline.passed()) {
     const int64_t begin = now_ns();
@@ -62,11 +62,11 @@ std::vector<double> ask(Line& line, const Deadline& deadline) {
 
 }  // namespace
 
-std::optional<double> handover_ns(int core_a, int core_b, Deadline deadline) {
+std::optional<double> core_latency_ns(int core_a, int core_b, Deadline deadline) {
   if (core_a == core_b) return std::nullopt;
   Line line;
   std::vector<double> batches;
-  // Both threads are our own: the caller's affinity stays as it was.
+  // Both threads are created here; the caller's affinity is unchanged.
   std::thread far([&] { answer(line, core_b, deadline); });
   std::thread near([&] {
     if (await(line, 0, deadline) && pin(core_a)) batches = ask(line, deadline);
@@ -80,10 +80,10 @@ std::optional<double> handover_ns(int core_a, int core_b, Deadline deadline) {
   return *middle;
 }
 
-std::optional<double> handover_ns() {
+std::optional<double> core_latency_ns() {
   std::vector<int> cores = read_topology().cores;
   if (cores.size() < 2) return std::nullopt;
-  return handover_ns(cores[0], cores[1], Deadline::after_ms(100));
+  return core_latency_ns(cores[0], cores[1], Deadline::after_ms(100));
 }
 
 }  // namespace esp::device
