@@ -48,7 +48,7 @@ Fault connect_once(Socket& socket, const SocketAddress& target, const std::strin
     getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return errno_text(error);
   }
-  if (met_itself(socket.fd(), target)) return "nobody listens there";
+  if (met_itself(socket.fd(), target)) return "no program listens there";
   return {};
 }
 
@@ -82,22 +82,28 @@ Fault shake_hands(int fd, Handshake& shake, Deadline deadline) {
 
 }  // namespace
 
-Socket connect_to(const std::string& address, int port, const Secret& secret, const Hello& mine,
-                  const std::string& bind_interface, Deadline deadline) {
+Socket try_connect(const std::string& address, int port, const Secret& secret, const Hello& mine,
+                   const std::string& bind_interface, Deadline deadline, std::string& fault) {
   auto target = numeric_address(address, port);
   std::string source = bind_interface.empty() ? "" : interface_address(bind_interface, target.family());
+  Socket socket;
+  fault = connect_once(socket, target, source, deadline);
+  if (fault.empty()) {
+    auto shake = Handshake::connecting(secret, mine);
+    fault = shake_hands(socket.fd(), shake, deadline);
+  }
+  return fault.empty() ? std::move(socket) : Socket();
+}
+
+Socket connect_to(const std::string& address, int port, const Secret& secret, const Hello& mine,
+                  const std::string& bind_interface, Deadline deadline) {
   auto pause = std::chrono::milliseconds(2);
   for (;;) {
-    Socket socket;
-    Fault fault = connect_once(socket, target, source, deadline);
-    if (fault.empty()) {
-      auto shake = Handshake::connecting(secret, mine);
-      fault = shake_hands(socket.fd(), shake, deadline);
-      if (fault.empty()) return socket;
-    }
+    std::string fault;
+    if (Socket socket = try_connect(address, port, secret, mine, bind_interface, deadline, fault)) return socket;
     if (deadline.left() <= pause)
       throw CommError(CommError::Kind::timeout, -1,
-                      fmt::format("no connection to {} port {} before the deadline: {}", address, port, fault));
+                      fmt::format("no connection to {} port {} in time: {}", address, port, fault));
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(100));
   }

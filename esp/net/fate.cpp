@@ -70,6 +70,12 @@ bool Fate::lost(int rank) const {
   return lost_.contains(rank);
 }
 
+std::string Fate::loss(int rank) const {
+  std::lock_guard lock(mutex_);
+  const auto found = lost_.find(rank);
+  return found == lost_.end() ? "" : found->second;
+}
+
 bool Fate::left(int rank) const {
   std::lock_guard lock(mutex_);
   return left_.contains(rank);

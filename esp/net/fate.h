@@ -39,6 +39,8 @@ class Fate {
   // Throws the cause if a member is lost or the group was aborted.
   void check(uint64_t group, const std::vector<int>& members) const;
   bool lost(int rank) const;
+  // How it was lost; empty when it was not.
+  std::string loss(int rank) const;
   // A receive from a rank that has left, with nothing of it left to read, can only end in an error.
   bool left(int rank) const;
   // Why nothing more will come of a rank that has left: the rank lost before it did, if there is one, since a rank that

@@ -74,5 +74,8 @@ class Handshake {
 // timeout.
 Socket connect_to(const std::string& address, int port, const Secret& secret, const Hello& mine,
                   const std::string& bind_interface, Deadline deadline);
+// The same, once. Throws CommError(refused); an empty socket otherwise, and why in `fault`.
+Socket try_connect(const std::string& address, int port, const Secret& secret, const Hello& mine,
+                   const std::string& bind_interface, Deadline deadline, std::string& fault);
 
 }  // namespace esp::net

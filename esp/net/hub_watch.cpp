@@ -10,12 +10,17 @@
 
 #include <fmt/format.h>
 
-#include "esp/net/keepalive.h"
+#include "esp/net/address.h"
 
 namespace esp::net {
 namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(5);  // how long the Hub may take to hear a bye
+
+std::string host_of_hub(const Socket& socket, const World& world, int hub_rank) {
+  return hub_rank >= 0 ? host_name(world.peers[static_cast<size_t>(hub_rank)].host)
+                       : remote_address(socket.fd()).text();
+}
 
 }  // namespace
 
@@ -25,8 +30,9 @@ HubWatch::HubWatch(Socket socket, const World& world, int hub_rank)
       fate_(world.fate),
       socket_(std::move(socket)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      core_(world.rank, hub_rank, world.options.heartbeat, world.fate, world.log, as_owner(), Clock::now()) {
-  keep_alive(socket_.fd());
+      core_(world.rank, hub_rank, world.options.heartbeat, world.fate, world.log, as_owner(), Clock::now()),
+      hub_host_(host_of_hub(socket_, world, hub_rank), world.options.link_timeout) {
+  tolerate_interruptions(socket_.fd());
   watch_neighbours(world);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "esp-watch");
@@ -154,6 +160,7 @@ void HubWatch::run() {
       core_.neighbour_ended(rank, Clock::now());
     }
     core_.tick(Clock::now());
+    check_link();
     std::lock_guard lock(mutex_);
     if (!questions_.empty()) changed_.notify_all();  // somebody who was asked may have gone
   }
@@ -178,6 +185,15 @@ void HubWatch::read_hub() {
     core_.received({buffer, static_cast<size_t>(got)});
   }
   if (core_.hub_gone()) deafen();
+}
+
+void HubWatch::check_link() {
+  const auto now = Clock::now();
+  if (core_.hub_gone() || now < next_link_check_) return;
+  next_link_check_ = now + kLinkCheckPeriod;
+  if (!hub_host_.update(unanswered_for(socket_.fd()), log_)) return;
+  core_.hub_closed(fmt::format("is lost: {}", hub_host_.text()));
+  deafen();
 }
 
 // Here, and not in that group (yet, or any more), unless it has enrolled.

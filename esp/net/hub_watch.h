@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "esp/net/link.h"
 #include "esp/net/socket.h"
 #include "esp/net/store/frames.h"
 #include "esp/net/store/messages.h"
@@ -44,6 +45,7 @@ class HubWatch final : public Watch {
   void post(Kind kind, std::string_view body);
   void run();
   void read_hub();
+  void check_link();
   void flush();
   Standing standing_in(uint64_t group);
   void deafen();
@@ -56,6 +58,8 @@ class HubWatch final : public Watch {
   // The watch's thread only.
   WatchCore core_;
   std::vector<std::pair<int, Socket>> neighbours_;  // rank and pidfd
+  LinkState hub_host_;
+  Clock::time_point next_link_check_{};
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;

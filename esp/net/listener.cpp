@@ -262,9 +262,7 @@ Socket Listener::take(uint64_t group, int peer, uint32_t stream, Deadline deadli
   std::unique_lock lock(impl_->mutex);
   Impl::Key key{group, peer, stream};
   if (!impl_->changed.wait_until(lock, deadline.when(), [&] { return impl_->arrived.contains(key); }))
-    throw CommError(
-        CommError::Kind::timeout, peer,
-        fmt::format("rank {} did not connect before the deadline (group {:x}, stream {})", peer, group, stream));
+    throw CommError(CommError::Kind::timeout, peer, fmt::format("rank {} did not connect in time", peer));
   return std::move(impl_->arrived.extract(key).mapped());
 }
 

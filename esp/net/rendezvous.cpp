@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -27,6 +29,14 @@ namespace {
 constexpr Duration kFirstAttempt = std::chrono::milliseconds(300), kLastAttempt = std::chrono::seconds(5);
 constexpr Duration kStaleAddress = std::chrono::seconds(3);  // until the hub has left its present one
 constexpr auto kPause = std::chrono::milliseconds(20);       // before a name that does not resolve is tried again
+constexpr auto kLongestPause = std::chrono::milliseconds(200);
+// Ports besides the endpoint's that a Hub may have: below those Linux hands out by itself. The later half depends on
+// the secret, so that no other user can occupy all of them.
+constexpr size_t kNumOtherPorts = 16;
+constexpr int kFirstOtherPort = 20000, kEndOfOtherPorts = 32768;
+constexpr Duration kOtherPrograms = std::chrono::seconds(10);  // that refuse us, until ours must have been found
+constexpr Duration kOtherPause = std::chrono::seconds(1);      // before a port of another program is tried again
+constexpr Duration kEarlierRun = std::chrono::seconds(5);      // until it has left the port
 constexpr const char* kNowhere = "192.0.2.1";  // an address that exists nowhere, to ask for the default route
 constexpr std::string_view kFileScheme = "file://", kMpiScheme = "mpi://";
 
@@ -44,7 +54,7 @@ std::optional<Board> board_of(const RendezvousOptions& options) {
   if (options.endpoint.rfind(kFileScheme, 0) != 0) return {};
   std::string directory = options.endpoint.substr(kFileScheme.size());
   if (directory.empty() || directory.front() != '/')
-    throw UsageError(fmt::format("\"{}\" names no absolute directory; give file:///directory", options.endpoint));
+    throw UsageError(fmt::format("{}: got a relative path; expected file:///directory", options.endpoint));
   return Board{FileStore(directory), fmt::format("hub-{}", to_hex(sha256(options.job)).substr(0, 16))};
 }
 
@@ -69,13 +79,40 @@ std::string outward_address(const NetOptions& net) {
   return "127.0.0.1";
 }
 
+// Where the Hub may listen, in the order in which rank 0 tries.
+std::vector<int> hub_ports(const RendezvousOptions& options) {
+  const int given = parse_endpoint(options.endpoint).port;
+  using Port = RendezvousOptions::Port;
+  if (options.port == Port::own) return {given};
+  std::vector<int> ports;
+  if (options.port == Port::shared) ports.push_back(given);
+  for (size_t i = 0; i < kNumOtherPorts; ++i) {
+    const std::string name = fmt::format("espalier port {} {} {}", i, given, options.job);
+    const std::string digest = i < kNumOtherPorts / 2 ? sha256(name) : hkdf_sha256(options.secret.bytes(), "", name);
+    uint32_t number;
+    std::memcpy(&number, digest.data(), sizeof number);
+    ports.push_back(kFirstOtherPort + static_cast<int>(number % (kEndOfOtherPorts - kFirstOtherPort)));
+  }
+  return ports;
+}
+
+std::string server_of(const RendezvousOptions& options) {
+  return options.server.empty() ? options.member + " 0" : options.server;
+}
+
+// For messages: in tenths.
+double seconds_since(Clock::time_point begun) {
+  return std::round(std::chrono::duration<double>(Clock::now() - begun).count() * 10) / 10;
+}
+
 Choice choose_hub_address(const RendezvousOptions& options, const std::optional<Board>& board, Deadline deadline) {
   const NetOptions& net = options.net;
   std::string host = board ? "" : parse_endpoint(options.endpoint).host;
   std::vector<SocketAddress> resolved;
-  while (!host.empty() && (resolved = resolve(host, 0)).empty()) {
+  while (!host.empty() && (resolved = resolve(host, 0)).empty() && !one_host(options)) {
     if (deadline.passed())
-      throw CommError(CommError::Kind::timeout, -1, fmt::format("\"{}\" does not resolve to any address", host));
+      throw CommError(CommError::Kind::timeout, -1,
+                      fmt::format("{}: the name has no address. Check its spelling and the DNS", host));
     std::this_thread::sleep_for(kPause);
   }
   std::string address = resolved.empty() ? "" : resolved.front().text();
@@ -88,18 +125,59 @@ Choice choose_hub_address(const RendezvousOptions& options, const std::optional<
   return {address, "it is the endpoint"};
 }
 
+// Whether the port is taken by a Hub of the same name and secret: an earlier start of this job, or another run by the
+// same user that was given the same port.
+bool ours_listens(const HubOptions& at) {
+  try {
+    std::string fault;
+    const Hello tool{Role::store, -1, at.job, 0, 0};
+    const std::string address = is_wildcard(numeric_address(at.address, 0)) ? loopback_like(at.address) : at.address;
+    return static_cast<bool>(try_connect(address, at.port, at.secret, tool, "", Deadline::after(kFirstAttempt), fault));
+  } catch (const CommError&) {
+    return false;
+  }
+}
+
+// On the first of the ports that no other program has.
+std::unique_ptr<Hub> listen(HubOptions options, const std::vector<int>& ports, Deadline deadline) {
+  const Deadline earlier_run = deadline.earlier(kEarlierRun);
+  for (size_t i = 0;;) {
+    options.port = ports[i];
+    try {
+      auto hub = std::make_unique<Hub>(options);
+      if (options.port != ports[0])
+        options.log.info("another program has port {}; the ranks meet at port {}", ports[0], options.port);
+      return hub;
+    } catch (const CommError& error) {
+      if (ports.size() == 1) throw;
+      if (ours_listens(options)) {
+        if (earlier_run.passed())
+          throw CommError(
+              CommError::Kind::refused, -1,
+              fmt::format("{} port {}: another run of yours meets there. Give each run a MASTER_PORT of its "
+                          "own",
+                          options.address, options.port));
+        std::this_thread::sleep_for(kPause);
+      } else if (++i == ports.size()) {
+        throw;
+      }
+    }
+  }
+}
+
 std::shared_ptr<Hub> open_hub(const RendezvousOptions& options, std::optional<Board>& board, Deadline deadline) {
   Choice choice = choose_hub_address(options, board, deadline);
   HubOptions hub_options;
   hub_options.address = choice.address;
-  hub_options.port = board ? 0 : parse_endpoint(options.endpoint).port;
   hub_options.size = options.size;
   hub_options.hub_rank = options.rank;
   hub_options.job = options.job;
   hub_options.secret = options.secret;
   hub_options.linger = options.net.timeout;
+  hub_options.link_timeout = options.net.link_timeout;
+  hub_options.member = options.member;
   hub_options.log = options.log;
-  auto hub = std::make_unique<Hub>(hub_options);
+  auto hub = listen(hub_options, board ? std::vector<int>{0} : hub_ports(options), deadline);
   options.log.debug("the hub listens on {} port {}: {}", hub->address(), hub->port(), choice.why);
   if (!board) return hub;
 
@@ -130,39 +208,57 @@ std::vector<SocketAddress> hub_addresses(const RendezvousOptions& options, std::
     if (space == std::string::npos) return {};
     return resolve(line->substr(0, space), std::atoi(line->c_str() + space));
   }
-  HostPort endpoint = parse_endpoint(options.endpoint);
-  auto found = resolve(endpoint.host, endpoint.port);
-  if (found.empty() || !one_host(options)) return found;
-  return {numeric_address(loopback_like(found.front().text()), endpoint.port)};
+  const std::string host = parse_endpoint(options.endpoint).host;
+  std::vector<SocketAddress> found = resolve(host, 0), all;
+  if (one_host(options)) found = {numeric_address(loopback_like(found.empty() ? "" : found.front().text()), 0)};
+  for (int port : hub_ports(options))
+    for (const SocketAddress& at : found) all.push_back(numeric_address(at.text(), port));
+  return all;
 }
 
-Socket call_hub(const RendezvousOptions& options, const SocketAddress& at, Role role, Deadline deadline) {
-  // A chosen interface carries what leaves the host.
-  std::string from = is_loopback(at) || options.host_hub ? "" : options.net.interface;
-  return connect_to(at.text(), at.port(), options.secret, {role, options.rank, options.job, 0, 0}, from, deadline);
+// A chosen interface carries what leaves the host.
+std::string source_towards(const RendezvousOptions& options, const SocketAddress& at) {
+  return is_loopback(at) || options.host_hub ? "" : options.net.interface;
 }
 
-// Connects to the Hub wherever it is by then, looking again between attempts: names come late, addresses move.
+// Connects to the Hub wherever it is by then, looking again between attempts: names come late, addresses move, and a
+// port may be another program's.
 Socket connect_to_hub(const RendezvousOptions& options, std::optional<Board>& board, const Hub* own,
                       Deadline deadline) {
-  std::string fault = board ? "no hub has left its address in the directory" : "the name does not resolve";
-  Duration attempt = kFirstAttempt;
-  const Deadline patience = deadline.earlier(kStaleAddress);
+  const auto begun = Clock::now();
+  std::string fault =
+      board ? fmt::format("{} has not written its address there", server_of(options)) : "the name has no address";
+  Duration attempt = kFirstAttempt, pause = kPause;
+  const Deadline stale = deadline.earlier(board                                          ? kStaleAddress
+                                          : options.port == RendezvousOptions::Port::own ? Duration::zero()
+                                                                                         : kOtherPrograms);
+  std::map<std::string, Clock::time_point> others;  // ports of other programs: when to try again
+  const Hello mine{Role::store, options.rank, options.job, 0, 0};
   while (!deadline.passed()) {
     for (const SocketAddress& at : hub_addresses(options, board, own)) {
+      const std::string place = fmt::format("{} port {}", at.text(), at.port());
+      if (auto other = others.find(place); other != others.end() && Clock::now() < other->second) continue;
+      const auto called = Clock::now();
       try {
-        return call_hub(options, at, Role::store, deadline.earlier(attempt));
+        std::string why;
+        Socket socket = try_connect(at.text(), at.port(), options.secret, mine, source_towards(options, at),
+                                    deadline.earlier(attempt), why);
+        if (socket) return socket;
+        fault = fmt::format("{}: {}", place, why);
+        if (Clock::now() - called >= attempt) attempt = std::min(2 * attempt, kLastAttempt);
       } catch (const CommError& error) {
         // An address in a directory may be of a hub that has gone, and its port a stranger's by now.
-        if (error.kind() == CommError::Kind::refused && (!board || patience.passed())) throw;
-        fault = error.what();
-        attempt = std::min(2 * attempt, kLastAttempt);
+        if (stale.passed()) throw;
+        fault = fmt::format("{}: {}", place, error.what());
+        others[place] = Clock::now() + kOtherPause;
       }
     }
-    std::this_thread::sleep_for(std::min<Duration>(kPause, deadline.left()));
+    std::this_thread::sleep_for(std::min<Duration>(pause, deadline.left()));
+    pause = std::min<Duration>(pause * 3 / 2, kLongestPause);
   }
   throw CommError(CommError::Kind::timeout, -1,
-                  fmt::format("the hub at {} was not reached: {}", options.endpoint, fault));
+                  fmt::format("no connection to {} at {} within {:g} s ({}): {}", server_of(options), options.endpoint,
+                              seconds_since(begun), options.timeout_option, fault));
 }
 
 Choice choose_listen_address(const RendezvousOptions& options, const SocketAddress& towards_hub) {
@@ -188,9 +284,11 @@ uint64_t random_number() {
 
 void check_options(const RendezvousOptions& options) {
   if (options.size < 1 || options.size > kMaxWorldSize || options.rank < 0 || options.rank >= options.size)
-    throw UsageError(fmt::format("rank {} of {} cannot be", options.rank, options.size));
+    throw UsageError(fmt::format("{} {} of {}: numbers go from 0 to {}", options.member, options.rank, options.size,
+                                 options.size - 1));
   if (options.secret.bytes().empty())
-    throw UsageError("a job needs a secret; on one host net::local_secret() has one, across hosts a secret file");
+    throw UsageError(
+        "no secret: write 32 random bytes into a file of mode 0600 on every host and name it in ESPALIER_SECRET_FILE");
 }
 
 // The store of the Hub that answers now, and who is where. Empty when that Hub went away before the table was complete:
@@ -198,11 +296,14 @@ void check_options(const RendezvousOptions& options) {
 std::shared_ptr<HubStore> join_hub(const RendezvousOptions& options, std::optional<Board>& board, World& world,
                                    std::string& fault, Deadline deadline) {
   std::shared_ptr<HubStore> store;
+  const auto begun = Clock::now();
   try {
     // 1. The store.
     Socket socket = connect_to_hub(options, board, world.hub.get(), deadline);
     SocketAddress towards_hub = local_address(socket.fd());
-    store = std::make_shared<HubStore>(std::move(socket), options.net.connect_timeout, deadline);
+    store = std::make_shared<HubStore>(
+        std::move(socket), HubStore::Options{options.net.start_timeout, options.net.link_timeout, server_of(options)},
+        deadline);
     world.job = store->welcome().job;
 
     // 2. A door for our peers.
@@ -221,6 +322,10 @@ std::shared_ptr<HubStore> join_hub(const RendezvousOptions& options, std::option
     world.peers = store->join({options.rank, options.size, mine}, deadline);
     return store;
   } catch (const CommError& error) {
+    if (error.kind() == CommError::Kind::timeout && store)
+      throw CommError(CommError::Kind::timeout, -1,
+                      fmt::format("{}, within {:g} s ({}). Start every {} and give all of them one meeting place",
+                                  error.what(), seconds_since(begun), options.timeout_option, options.member));
     bool went_away = store ? store->broken() : error.kind() == CommError::Kind::lost;
     if (!went_away || world.hub || deadline.passed()) throw;
     fault = error.what();
@@ -256,15 +361,20 @@ std::unique_ptr<World> rendezvous(const RendezvousOptions& asked, Deadline deadl
   std::shared_ptr<HubStore> store;
   for (std::string fault; !store;) {
     if (deadline.passed())
-      throw CommError(CommError::Kind::timeout, -1, fmt::format("no rendezvous before the deadline: {}", fault));
+      throw CommError(CommError::Kind::timeout, -1,
+                      fmt::format("the {}s did not find each other in time ({}): {}", options.member,
+                                  options.timeout_option, fault));
     store = join_hub(options, board, *world, fault, deadline);
   }
   world->store = store;
   if (static_cast<int>(world->peers.size()) != options.size)
     throw CommError(CommError::Kind::corrupt, -1,
-                    fmt::format("the hub's table has {} ranks, not {}", world->peers.size(), options.size));
+                    fmt::format("{} lists {} {}s; expected {}", server_of(options), world->peers.size(), options.member,
+                                options.size));
   // The very Hub that gave us the table, whoever may have put up an address since.
-  Socket socket = call_hub(options, remote_address(store->fd()), Role::watch, deadline);
+  const SocketAddress hub = remote_address(store->fd());
+  Socket socket = connect_to(hub.text(), hub.port(), options.secret, {Role::watch, options.rank, options.job, 0, 0},
+                             source_towards(options, hub), deadline);
   world->watch = std::make_shared<HubWatch>(std::move(socket), *world, store->welcome().hub_rank);
   return world;
 }

@@ -28,11 +28,19 @@ struct RendezvousOptions {
   std::string host_name;  // sets this host apart from others that look the same; may be empty
   Secret secret;
   std::string job;
+  // Whose the endpoint's port is: this job's alone; maybe another program's (MASTER_PORT), or surely so (torchrun's own
+  // store is there). Where another program has it, rank 0 takes the first free one of a fixed sequence that all ranks
+  // compute, and they look there too. The handshake tells this job from any other program.
+  enum class Port { own, shared, taken } port = Port::own;
+  // In messages: what meets (rank, host), who hosts the Hub (empty: number 0 of them), and the option that sets the
+  // deadline.
+  std::string member = "rank", server, timeout_option = "start_timeout_s";
   bool encrypt = false;  // what tcp carries between ranks (net/tcp/tls.h); the same on all ranks
   NetOptions net;
   Log log;
 };
 
+// Two ranks that claim different world sizes end all of them, with what each claimed (UsageError).
 // Retries names that do not resolve yet and a Hub that does not listen yet until the deadline. The World's destruction
 // is orderly: bye to the Hub, and for the Hub's owner a wait (at most `net.timeout`) for the others to leave.
 // Throws UsageError, CommError (refused, timeout with the ranks that are missing, lost).

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kMinSecretBytes = 16;
 constexpr size_t kMaxSecretBytes = 4096;
+constexpr int kMaxNames = 1000;
 constexpr const char* kSharedMemory = "/dev/shm";
 
 // What is wrong with who may touch it; empty when only this user may.
@@ -38,6 +39,38 @@ std::string read_all(int fd, const std::string& path) {
   }
   bytes.resize(filled);
   return bytes;
+}
+
+// Whether the directory is there, and only this user can enter it. False: it is not there, or another user's.
+bool is_own_directory(const std::string& path) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return false;
+    throw IoError(fmt::format("cannot look at {}: {}", path, errno_text(errno)));
+  }
+  if (info.st_uid != geteuid()) return false;
+  if (!S_ISDIR(info.st_mode)) throw IoError(fmt::format("{} is not a directory; remove it", path));
+  if (auto fault = fault_of(info); !fault.empty())
+    throw IoError(fmt::format("{} {}; remove it, or name a secret file of your own", path, fault));
+  return true;
+}
+
+// All processes of this user try the same names in the same order and take the first that is theirs: another user can
+// occupy a name, but cannot make them disagree.
+std::string own_directory(const std::string& under) {
+  const auto name = [&](int i) {
+    return fmt::format("{}/espalier-{}{}", under, geteuid(), i ? fmt::format("-{}", i) : "");
+  };
+  for (int i = 0; i < kMaxNames; ++i)
+    if (is_own_directory(name(i))) return name(i);
+  for (int i = 0; i < kMaxNames; ++i) {
+    if (mkdir(name(i).c_str(), 0700) != 0 && errno != EEXIST)
+      throw IoError(fmt::format("cannot create {}: {}", name(i), errno_text(errno)));
+    if (is_own_directory(name(i))) return name(i);
+  }
+  throw IoError(
+      fmt::format("{} to {} belong to other users; remove them, or set XDG_RUNTIME_DIR to a folder of your own",
+                  name(0), name(kMaxNames - 1)));
 }
 
 // Writes a secret under a name of our own and links it to `path`: whoever links first has made it, and nobody ever
@@ -86,25 +119,14 @@ Secret load_secret(const std::string& path) {
   std::string digest = fits ? sha256(std::string_view(bytes).substr(0, length)) : std::string();
   wipe(bytes);
   if (!fits)
-    throw IoError(fmt::format(
-        "the secret file {} holds {} bytes; {} to {} are wanted, for instance from \"openssl rand -hex 32\"", path,
-        length, kMinSecretBytes, kMaxSecretBytes));
+    throw IoError(fmt::format("secret file {}: got {} bytes; expected {} to {}. Write one with `openssl rand -hex 32`",
+                              path, length, kMinSecretBytes, kMaxSecretBytes));
   return Secret(std::move(digest));
 }
 
 Secret local_secret(const std::string& runtime_dir) {
-  std::string directory =
-      fmt::format("{}/espalier-{}", runtime_dir.empty() ? kSharedMemory : runtime_dir.c_str(), geteuid());
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
-    throw IoError(fmt::format("cannot create {}: {}", directory, errno_text(errno)));
-  struct stat info {};
-  if (lstat(directory.c_str(), &info) != 0)
-    throw IoError(fmt::format("cannot look at {}: {}", directory, errno_text(errno)));
-  if (!S_ISDIR(info.st_mode)) throw IoError(fmt::format("{} is not a directory; remove it", directory));
-  if (auto fault = fault_of(info); !fault.empty())
-    throw IoError(fmt::format("{} {}; remove it, or name a secret file of your own", directory, fault));
-  std::string path = directory + "/secret";
-  if (lstat(path.c_str(), &info) != 0) make_secret_file(path);
+  const std::string path = own_directory(runtime_dir.empty() ? kSharedMemory : runtime_dir) + "/secret";
+  if (struct stat info{}; lstat(path.c_str(), &info) != 0) make_secret_file(path);
   return load_secret(path);
 }
 

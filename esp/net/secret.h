@@ -13,7 +13,8 @@ Secret load_secret(const std::string& path);
 
 // This user's secret on this machine, for jobs on one host that were given none: made on first use, kept in a 0700
 // directory of the user's own under `runtime_dir` (the login session's), or under the shared-memory file system when
-// that is empty. Other users cannot read it; a directory that is not ours alone is refused.
+// that is empty. Other users cannot read it. A name that another user has taken is passed over for the
+// next one; a directory of this user that others can enter is refused.
 Secret local_secret(const std::string& runtime_dir = "");
 
 }  // namespace esp::net

@@ -53,8 +53,8 @@ TEST_F(SecretFiles, TakesAFileOfItsUserAlone) {
 TEST_F(SecretFiles, RefusesAllOthersAndSaysWhy) {
   std::string good = file("good", "0123456789abcdef");
   EXPECT_NE(refusal(file("open", "0123456789abcdef", 0640)).find("mode 0640, open to other users"), std::string::npos);
-  EXPECT_NE(refusal(file("short", "0123456789\n")).find("holds 10 bytes"), std::string::npos);
-  EXPECT_NE(refusal(file("long", std::string(5000, 'x'))).find("holds 4097 bytes"), std::string::npos);
+  EXPECT_NE(refusal(file("short", "0123456789\n")).find("got 10 bytes"), std::string::npos);
+  EXPECT_NE(refusal(file("long", std::string(5000, 'x'))).find("got 4097 bytes"), std::string::npos);
   fs::create_symlink(good, directory_ + "/link");
   EXPECT_NE(refusal(directory_ + "/link").find("symbolic link"), std::string::npos);
   EXPECT_NE(refusal(directory_).find("not a regular file"), std::string::npos);
@@ -91,6 +91,23 @@ TEST_F(SecretFiles, ALocalDirectoryOthersCanEnterIsRefused) {
   fs::create_directory(directory_ + "/elsewhere");
   fs::create_symlink(directory_ + "/elsewhere", own);
   EXPECT_THROW(local_secret(directory_), IoError);
+}
+
+TEST_F(SecretFiles, NamesThatAnotherUserHasTakenArePassedOver) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root makes files of other users";
+  const std::string first = directory_ + "/espalier-0";
+  fs::create_directory(first);
+  std::ofstream(first + "/secret") << std::string(64, 'a');
+  std::ofstream(first + "-1") << "a file";
+  fs::create_symlink("/nowhere", first + "-2");
+  for (const std::string& name : {first, first + "/secret", first + "-1", first + "-2"})
+    ASSERT_EQ(lchown(name.c_str(), 65534, 65534), 0);
+  const std::string mine = to_hex(local_secret(directory_).bytes());
+  EXPECT_NE(mine, to_hex(sha256(std::string(64, 'a'))));
+  EXPECT_TRUE(fs::exists(first + "-3/secret"));
+  // The other user gives a name back: who is there already stays with the others.
+  fs::remove_all(first);
+  EXPECT_EQ(to_hex(local_secret(directory_).bytes()), mine);
 }
 
 TEST(Secret, RandomOnesDiffer) {

@@ -19,7 +19,7 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(std::string_view key, std::string_view value) = 0;
-  // Waits until the key is there. CommError(timeout) names the key.
+  // Waits until the key is there. CommError(timeout) otherwise: callers that know say what they waited for.
   virtual std::string get(std::string_view key, Deadline deadline) = 0;
   virtual std::optional<std::string> try_get(std::string_view key) = 0;
   // Adds to a decimal counter that starts at 0; returns the sum.
@@ -29,7 +29,8 @@ class Store {
 
 struct World;
 struct Group;
-// store.get, but a fault of the group ends it.
-std::string await_key(const World& world, const Group& group, std::string_view key, Deadline deadline);
+// store.get, but a fault of the group ends it. `from`: whose word it is, for the error at the deadline: a rank of the
+// world, or -1 for all of the group.
+std::string await_key(const World& world, const Group& group, std::string_view key, int from, Deadline deadline);
 
 }  // namespace esp::net

@@ -21,7 +21,7 @@ namespace esp::net {
 
 // Where a rank stands in a group, as it last said.
 struct Standing {
-  bool answered = false;  // false: silent since the question was put (stopped, or its machine is gone)
+  bool answered = false;  // false: silent since the question was put (stopped, or out of reach)
   Tag entered;            // the call it is in, or the last one it finished
   bool inside = false;    // in that call now
   uint32_t version = 0;   // another one: another call, though all else may be the same; known on this rank only

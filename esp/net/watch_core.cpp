@@ -93,8 +93,8 @@ void WatchCore::hub_closed(const std::string& how) {
   if (hub_closing_ || bye_heard_) return;
   std::optional<int> other;
   if (hub_rank_ >= 0 && hub_rank_ != rank_) other = hub_rank_;
-  fate_->doom(CommError(CommError::Kind::lost, hub_rank_, fmt::format("the hub (rank 0 or the launcher) {}", how)),
-              other, fmt::format("(the hub) {}", how));
+  const std::string hub = hub_rank_ >= 0 ? fmt::format("rank {}", hub_rank_) : "the launcher";
+  fate_->doom(CommError(CommError::Kind::lost, hub_rank_, fmt::format("{} {}", hub, how)), other, how);
 }
 
 }  // namespace esp::net

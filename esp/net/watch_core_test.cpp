@@ -39,8 +39,8 @@ TEST(WatchCore, AClosedHubIsLostAndDoomsAllAtOnce) {
   Watcher watcher(1);
   watcher.core.hub_closed("closed its connection");
   EXPECT_EQ(watcher.fate->epoch(), 1u);
-  EXPECT_EQ(watcher.fault({0, 1, 2}), "rank 0 (the hub) closed its connection");
-  EXPECT_EQ(watcher.fault({1, 2}), "the hub (rank 0 or the launcher) closed its connection");
+  EXPECT_EQ(watcher.fault({0, 1, 2}), "rank 0 closed its connection");
+  EXPECT_EQ(watcher.fault({1, 2}), "rank 0 closed its connection");
   watcher.core.hub_closed("closed its connection");
   EXPECT_EQ(watcher.fate->epoch(), 1u);
 }
@@ -49,7 +49,7 @@ TEST(WatchCore, AHubOfTheLaunchersIsNoRanksLoss) {
   Watcher watcher(1, -1);
   watcher.core.hub_closed("closed its connection");
   EXPECT_FALSE(watcher.fate->lost(0));
-  EXPECT_EQ(watcher.fault({0, 1}), "the hub (rank 0 or the launcher) closed its connection");
+  EXPECT_EQ(watcher.fault({0, 1}), "the launcher closed its connection");
 }
 
 TEST(WatchCore, ANeighboursEndIsAskedAboutAndJudgedWhenNoWordComes) {

@@ -38,7 +38,8 @@ struct NetOptions {
   int streams_per_peer = 2;  // TCP connections per peer for large messages
   bool payload_checksum = false;  // tcp: CRC-32C over every payload, not only over headers; the same on all ranks
   Duration timeout = std::chrono::seconds(60);          // default deadline of one collective
-  Duration connect_timeout = std::chrono::seconds(30);  // rendezvous and first connection to a peer
+  Duration start_timeout = std::chrono::minutes(10);    // every wait while ranks start and find each other
+  Duration link_timeout = std::chrono::seconds(30);     // a host that does not answer for so long is lost (net/link.h)
   Duration heartbeat = std::chrono::milliseconds(500);  // watch period
 };
 

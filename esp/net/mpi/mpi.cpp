@@ -105,7 +105,8 @@ Mpi::Mpi(const World& world, const Group& group)
   int64_t opening = world.store->add(fmt::format("mpi/opened/{:x}/{}", group.id, group.rank), 1);
   std::string key = fmt::format("mpi/tag/{:x}/{}", group.id, opening);
   if (group.rank == 0) world.store->set(key, std::to_string(world.store->add("mpi/tags", 1)));
-  int64_t place = std::stoll(await_key(world, group, key, Deadline::after(world.options.connect_timeout)));
+  int64_t place =
+      std::stoll(await_key(world, group, key, group.members[0], Deadline::after(world.options.start_timeout)));
   if (2 * place + 1 > mpi_.tag_limit())
     throw CommError(CommError::Kind::refused, -1,
                     fmt::format("{} has tags for {} groups, and all were used", mpi_.library, mpi_.tag_limit() / 2));

@@ -57,6 +57,7 @@ std::shared_ptr<Hub> invite(Invitation& invitation, int size, const NetOptions& 
   hub_options.job = to_hex(random_bytes(16));
   hub_options.secret = Secret::random();
   hub_options.linger = options.timeout;
+  hub_options.link_timeout = options.link_timeout;
   hub_options.log = log;
   auto hub = std::make_shared<Hub>(hub_options);
   copy_text(invitation.endpoint, endpoint_of(*hub, options, one_host));
@@ -100,13 +101,13 @@ std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& opt
   if (failed) std::rethrow_exception(failed);
   if (invitation.endpoint[0] == '\0')
     throw CommError(CommError::Kind::refused, 0,
-                    fmt::format("rank 0 could not open the hub: {}", invitation.job.data()));
+                    fmt::format("rank 0 could not start the job: {}", invitation.job.data()));
 
   meeting.endpoint = invitation.endpoint.data();
   meeting.job = invitation.job.data();
   meeting.secret = Secret(std::string(invitation.secret.data(), invitation.secret.size()));
   explicit_bzero(invitation.secret.data(), invitation.secret.size());
-  auto world = rendezvous(meeting, Deadline::after(options.connect_timeout));
+  auto world = rendezvous(meeting, Deadline::after(options.start_timeout));
   world->hub = hub;
   world->mpi = library;
   library->heed(world->fate);

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/base/format.h"
 #include "esp/net/socket.h"
 
 namespace esp::net {
@@ -65,8 +66,8 @@ struct Published {
 void create(Published& file, size_t bytes) {
   size_t left = shared_memory_left();
   if (bytes > left)
-    throw IoError(fmt::format("{} has {} MiB left, {} MiB are needed: mount it larger (docker run --shm-size)",
-                              kDirectory, left >> 20, bytes >> 20));
+    throw IoError(fmt::format("{}: {} are free; expected at least {}. Mount it larger (docker run --shm-size)",
+                              kDirectory, format_bytes(left), format_bytes(bytes)));
   // Locked as long as it has a name: who sweeps may live in another pid namespace and not see us. One that came between
   // creation and lock has taken the name away.
   struct stat info {};
@@ -84,18 +85,6 @@ std::byte* map(const Socket& fd, size_t bytes) {
   if (mapped == MAP_FAILED)
     throw IoError(fmt::format("cannot map {} bytes of shared memory: {}", bytes, errno_text(errno)));
   return static_cast<std::byte*>(mapped);
-}
-
-// store.get, but a lost peer ends it.
-std::string wait_for(const World& world, const Group& group, const std::string& key, Deadline deadline) {
-  for (;;) {
-    world.fate->check(group.id, group.members);
-    try {
-      return world.store->get(key, deadline.earlier(kFateEvery));
-    } catch (const CommError& error) {
-      if (error.kind() != CommError::Kind::timeout || deadline.passed()) throw;
-    }
-  }
 }
 
 size_t size_of_file(const Socket& fd, const std::string& name, int creator) {
@@ -119,7 +108,7 @@ SharedSegment::SharedSegment(const World& world, const Group& group, const std::
     data_ = map(file.fd, bytes);
     bytes_ = bytes;
   } else {
-    std::string name = wait_for(world, group, key, deadline);
+    std::string name = await_key(world, group, key, group.members[0], deadline);
     if (name.find('/') != std::string::npos || name.rfind(kPrefix, 0) != 0)
       throw CommError(CommError::Kind::corrupt, group.members[0], fmt::format("\"{}\" is no segment name", name));
     Socket fd = open_segment(name, 0);
@@ -129,7 +118,7 @@ SharedSegment::SharedSegment(const World& world, const Group& group, const std::
   try {
     if (group.rank == 0) world.store->set(key, file.name);
     if (world.store->add(key + "/mapped", 1) == group.size()) world.store->set(key + "/all", "1");
-    wait_for(world, group, key + "/all", deadline);
+    await_key(world, group, key + "/all", -1, deadline);
     if (group.rank == 0) {
       world.store->erase(key);
       world.store->erase(key + "/mapped");

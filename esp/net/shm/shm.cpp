@@ -130,7 +130,7 @@ bool shm_reaches(const World& world, int a, int b) {
 }
 
 std::unique_ptr<Transport> open_shm(const World& world, const Group& group) {
-  Deadline deadline = Deadline::after(world.options.connect_timeout);
+  Deadline deadline = Deadline::after(world.options.start_timeout);
   size_t bytes = group.rank == 0 ? Lanes::segment_bytes(group.size(), shared_memory_left()) : 0;
   auto segment = std::make_unique<SharedSegment>(world, group, "lanes", bytes, deadline);
   return std::make_unique<Shm>(world, group, std::move(segment));

@@ -9,8 +9,8 @@ void ClientCore::received(std::string_view bytes) {
     reader_.append(bytes);
     while (auto frame = reader_.next()) deliver(*frame);
   } catch (const CommError& error) {
-    broken_ = true;
-    garbled_ = error.what();
+    closed(fmt::format("sent what cannot be read: {}", error.what()));
+    garbled_ = true;
   }
 }
 
@@ -28,12 +28,8 @@ void ClientCore::deliver(const Frame& frame) {
 }
 
 void ClientCore::throw_closed() const {
-  int rank = welcome_.hub_rank;
-  if (!garbled_.empty())
-    throw CommError(CommError::Kind::corrupt, rank, fmt::format("what the hub sends cannot be read: {}", garbled_));
-  throw CommError(CommError::Kind::lost, rank,
-                  rank >= 0 ? fmt::format("rank {}, which hosts the hub, closed its connection", rank)
-                            : "the hub (rank 0 or the launcher) closed its connection");
+  throw CommError(garbled_ ? CommError::Kind::corrupt : CommError::Kind::lost, welcome_.hub_rank,
+                  fmt::format("{} {}", server_, how_));
 }
 
 }  // namespace esp::net

@@ -15,6 +15,9 @@ namespace esp::net {
 
 class ClientCore {
  public:
+  // `server`: who hosts the Hub, in messages.
+  explicit ClientCore(std::string server = "rank 0") : server_(std::move(server)) {}
+
   struct Slot {
     bool done = false;
     Kind kind = Kind::done;
@@ -28,7 +31,10 @@ class ClientCore {
   // Whether nothing more is to be read or sent: closed, or what came could not be read.
   bool broken() const { return broken_; }
   void received(std::string_view bytes);
-  void closed() { broken_ = true; }
+  void closed(std::string how = "closed its connection") {
+    broken_ = true;
+    how_ = std::move(how);
+  }
 
   const Welcome& welcome() const { return welcome_; }
   // The error that whoever still waits ends with. Only when broken.
@@ -40,8 +46,10 @@ class ClientCore {
   FrameReader reader_{kMaxAnswerBytes};
   std::map<uint64_t, Slot*> slots_;  // by request
   Welcome welcome_;
+  const std::string server_;
   bool broken_ = false;
-  std::string garbled_;  // why, when what came could not be read
+  std::string how_;
+  bool garbled_ = false;  // what came could not be read
 };
 
 }  // namespace esp::net

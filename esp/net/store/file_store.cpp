@@ -23,7 +23,6 @@ namespace {
 
 constexpr auto kFirstPause = std::chrono::milliseconds(1), kLastPause = std::chrono::milliseconds(50);
 constexpr std::string_view kDraft = "draft-";
-constexpr time_t kDraftSeconds = 60;  // a draft older than that belongs to nobody alive
 
 [[noreturn]] void fail(const char* what, const std::string& path) {
   throw IoError(fmt::format("cannot {} {}: {}", what, path, errno_text(errno)));
@@ -52,15 +51,13 @@ FileStore::FileStore(std::string directory) : directory_(std::move(directory)) {
   sweep_drafts();
 }
 
+// Drafts are made and renamed under the lock: while we hold it, one that is there was left by a process that died.
 void FileStore::sweep_drafts() const {
+  const Socket lock = lock_directory(directory_);
   std::unique_ptr<DIR, int (*)(DIR*)> list(opendir(directory_.c_str()), closedir);
   if (!list) fail("list", directory_);
   while (dirent* entry = readdir(list.get())) {
-    struct stat info {};
-    bool draft = std::string_view(entry->d_name).starts_with(kDraft);
-    if (draft && fstatat(dirfd(list.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
-        info.st_mtime + kDraftSeconds < time(nullptr))
-      unlinkat(dirfd(list.get()), entry->d_name, 0);
+    if (std::string_view(entry->d_name).starts_with(kDraft)) unlinkat(dirfd(list.get()), entry->d_name, 0);
   }
 }
 
@@ -97,7 +94,7 @@ std::string FileStore::get(std::string_view key, Deadline deadline) {
     if (auto value = try_get(key)) return *value;
     if (deadline.passed())
       throw CommError(CommError::Kind::timeout, -1,
-                      fmt::format("nobody set \"{}\" in {} before the deadline", key, directory_));
+                      fmt::format("no rank wrote \"{}\" into {} in time", key, directory_));
     std::this_thread::sleep_for(std::min<Duration>(pause, deadline.left()));
   }
 }

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "esp/net/crypto.h"
-#include "esp/net/keepalive.h"
+#include "esp/net/link.h"
 #include "esp/net/listener.h"
 #include "esp/net/store/hub_core.h"
 
@@ -24,6 +24,10 @@ constexpr size_t kPauseBytes = size_t{1} << 20;       // unread answers: no furt
 constexpr size_t kMaxUnreadBytes = size_t{64} << 20;  // unread answers: the connection is closed
 constexpr auto kFaultyLinger = std::chrono::seconds(1);
 constexpr int kWake = -1;
+// Where world sizes differ: how long the others' sizes are waited for before all are told, and how long those that are
+// late find somebody to tell them.
+constexpr auto kGatherSizes = std::chrono::milliseconds(500);
+constexpr auto kLateSizes = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -41,6 +45,8 @@ struct Hub::Impl {
   std::map<int, Connection> connections;  // by id
   std::vector<int> doomed;                // to be closed at the end of the turn
   int next_id = 0;
+  std::optional<Deadline> tell_sizes_by;
+  Deadline next_link_check = Deadline::after(kLinkCheckPeriod);
 
   std::mutex mutex;  // guards the two below
   std::vector<std::pair<Socket, Hello>> arrivals;
@@ -57,17 +63,15 @@ struct Hub::Impl {
   void flush(int id, Connection& connection);
   void want(int id, Connection& connection);
   void bury_doomed();
+  int next_wait_ms();
+  void tell_sizes();
+  void check_links();
 };
 
 void Hub::Impl::run() {
   std::vector<epoll_event> events(256);
   while (!time_to_stop()) {
-    std::optional<Deadline> until;
-    {
-      std::lock_guard lock(mutex);
-      until = stop_by;
-    }
-    int count = epoll_wait(epoll.fd(), events.data(), static_cast<int>(events.size()), until ? until->left_ms() : -1);
+    int count = epoll_wait(epoll.fd(), events.data(), static_cast<int>(events.size()), next_wait_ms());
     for (int i = 0; i < count; ++i) {
       auto id = static_cast<int>(events[static_cast<size_t>(i)].data.u32);
       if (id == kWake) {
@@ -78,15 +82,43 @@ void Hub::Impl::run() {
         turn(id, events[static_cast<size_t>(i)].events);
       }
     }
+    tell_sizes();
+    check_links();
     bury_doomed();
   }
   core->announce_closing();
+}
+
+int Hub::Impl::next_wait_ms() {
+  std::lock_guard lock(mutex);
+  int wait_ms = connections.empty() ? -1 : next_link_check.left_ms();
+  for (const std::optional<Deadline>& until : {stop_by, tell_sizes_by})
+    if (until) wait_ms = wait_ms < 0 ? until->left_ms() : std::min(wait_ms, until->left_ms());
+  return wait_ms;
+}
+
+void Hub::Impl::tell_sizes() {
+  if (!core->sizes_differ()) return;
+  if (!tell_sizes_by) tell_sizes_by = Deadline::after(kGatherSizes);
+  if (!tell_sizes_by->passed() && !core->all_sizes_known()) return;
+  core->tell_sizes();
+  tell_sizes_by.reset();
+}
+
+void Hub::Impl::check_links() {
+  if (!next_link_check.passed()) return;
+  next_link_check = Deadline::after(kLinkCheckPeriod);
+  core->check_links([this](int id) {
+    auto found = connections.find(id);
+    return found == connections.end() ? Duration::zero() : unanswered_for(found->second.socket.fd());
+  });
 }
 
 bool Hub::Impl::time_to_stop() {
   std::lock_guard lock(mutex);
   if (!stop_by) return false;
   if (core->faulty()) stop_by = stop_by->earlier(kFaultyLinger);
+  if (core->sizes_differ()) stop_by = stop_by->earlier(kLateSizes);
   return stop_by->passed() || core->finished();
 }
 
@@ -98,7 +130,7 @@ void Hub::Impl::welcome_arrivals() {
   }
   for (auto& [socket, hello] : fresh) {
     int id = next_id++;
-    keep_alive(socket.fd());
+    tolerate_interruptions(socket.fd());
     Connection& connection = connections[id];
     connection.socket = std::move(socket);
     epoll_event event{};
@@ -176,14 +208,16 @@ Hub::Hub(const HubOptions& options) : impl_(std::make_unique<Impl>()), linger_(o
     found->second.out += bytes;
     impl->flush(id, found->second);
   };
-  impl->core.emplace(options.size, welcome, options.log, send, [impl](int id) { impl->doomed.push_back(id); });
+  impl->core.emplace(
+      options.size, welcome, options.log, send, [impl](int id) { impl->doomed.push_back(id); },
+      HubCoreOptions{options.member, options.link_timeout});
   impl->epoll = Socket(epoll_create1(EPOLL_CLOEXEC));
   impl->wake = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u32 = static_cast<uint32_t>(kWake);
   if (!impl->epoll || !impl->wake || epoll_ctl(impl->epoll.fd(), EPOLL_CTL_ADD, impl->wake.fd(), &event) != 0)
-    throw CommError(CommError::Kind::refused, -1, fmt::format("the hub gets no epoll: {}", errno_text(errno)));
+    throw CommError(CommError::Kind::refused, -1, fmt::format("epoll or eventfd: {}", errno_text(errno)));
   impl->listener.emplace(options.address, options.port, options.secret, options.job,
                          [impl](Socket socket, const Hello& hello) {
                            std::lock_guard lock(impl->mutex);

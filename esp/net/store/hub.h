@@ -3,7 +3,7 @@
 // its answers, delays nobody. A get that has to wait is parked, not polled.
 //
 // The process that owns the Hub destroys it last: the destructor waits up to `linger` for the other ranks to leave
-// (a second at most once one was lost), then tells them that it ends in order.
+// (a second at most once one was lost, five where world sizes differ), then tells them that it ends in order.
 #pragma once
 
 #include <memory>
@@ -23,6 +23,8 @@ struct HubOptions {
   std::string job;    // what callers must prove they are of
   Secret secret;
   Duration linger = Duration::zero();
+  Duration link_timeout = NetOptions().link_timeout;
+  std::string member = "rank";  // what joins, in messages: rank or host
   Log log;
 };
 

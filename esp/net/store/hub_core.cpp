@@ -16,12 +16,13 @@ size_t cost_of(const std::string& key, const std::string& value) {
 
 }  // namespace
 
-HubCore::HubCore(int size, Welcome welcome, Log log, Send send, Drop drop)
+HubCore::HubCore(int size, Welcome welcome, Log log, Send send, Drop drop, HubCoreOptions options)
     : welcome_(std::move(welcome)),
       log_(std::move(log)),
       send_(std::move(send)),
       drop_(std::move(drop)),
-      members_(static_cast<size_t>(size)) {}
+      members_(static_cast<size_t>(size)),
+      options_(std::move(options)) {}
 
 void HubCore::send(int id, Kind kind, std::string_view body) {
   if (auto found = links_.find(id); found != links_.end()) send_(id, found->second.writer.encode(kind, body));
@@ -41,7 +42,8 @@ void HubCore::opened(int id, const Hello& hello) {
   auto state = is_rank(hello.rank) ? members_[static_cast<size_t>(hello.rank)].state : State::absent;
   bool gone = state == State::lost || state == State::left;
   if (gone || hello.role == Role::data) {
-    log_.debug("hub: rank {} is refused: {}", hello.rank, gone ? "it is gone for good" : "no data goes through here");
+    log_.debug("{} {} is refused: {}", options_.member, hello.rank,
+               gone ? "it is gone for good" : "no data goes through here");
     drop_(id);
   } else if (hello.role == Role::store) {
     send(id, Kind::welcome, encode_welcome(welcome_));
@@ -59,7 +61,7 @@ void HubCore::received(int id, std::string_view bytes) {
     while (auto frame = link.reader.next())
       link.hello.role == Role::store ? serve_store(id, *frame) : serve_watch(id, *frame);
   } catch (const CommError& error) {
-    log_.warn("hub: closing the connection of rank {}: {}", link.hello.rank, error.what());
+    log_.warn("closing the connection of {} {}: {}", options_.member, link.hello.rank, error.what());
     drop_(id);
   }
 }
@@ -77,6 +79,7 @@ void HubCore::closed(int id) {
   Member& member = members_[static_cast<size_t>(rank)];
   if (id != member.store_id && id != member.watch_id) return;
   if (id == member.watch_id) member.watch_id = -1;
+  if (sizes_differ_) return;  // it has heard why
   if (member.state == State::present) lose(rank, "closed its connection");
 }
 
@@ -107,7 +110,7 @@ void HubCore::serve_store(int id, const Frame& frame) {
 
 void HubCore::set(int id, uint64_t request, KeyValue pair) {
   if (keep(pair.key, std::move(pair.value))) return reply(id, Kind::done, request);
-  refuse(id, request, false, fmt::format("the store is full: it holds {} MiB at most", kMaxStoreBytes >> 20));
+  refuse(id, request, false, fmt::format("what ranks tell each other exceeds {} MiB", kMaxStoreBytes >> 20));
 }
 
 // Stores a value and answers who waited for it; false when there is no room.
@@ -133,7 +136,7 @@ void HubCore::get(int id, uint64_t request, const std::string& key, bool wait) {
   if (!wait) return reply(id, Kind::absent, request);
   Link& link = links_.at(id);
   if (link.parked.size() >= kMaxParked)
-    return refuse(id, request, false, fmt::format("more than {} gets wait on one connection", kMaxParked));
+    return refuse(id, request, false, fmt::format("more than {} waits at once on one connection", kMaxParked));
   link.parked.emplace(request, key);
   waiting_[key].insert({id, request});
 }
@@ -160,7 +163,7 @@ void HubCore::add(int id, uint64_t request, const Addition& addition) {
     return refuse(id, request, true, fmt::format("counter \"{}\" would overflow", addition.key));
   std::string text = std::to_string(sum);
   if (!keep(addition.key, text))
-    return refuse(id, request, false, fmt::format("the store is full: it holds {} MiB at most", kMaxStoreBytes >> 20));
+    return refuse(id, request, false, fmt::format("what ranks tell each other exceeds {} MiB", kMaxStoreBytes >> 20));
   reply(id, Kind::value, request, text);
 }
 

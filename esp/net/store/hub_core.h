@@ -11,11 +11,13 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "esp/base/log.h"
 #include "esp/net/handshake.h"
+#include "esp/net/link.h"
 #include "esp/net/store/frames.h"
 #include "esp/net/store/messages.h"
 
@@ -25,17 +27,28 @@ inline constexpr size_t kMaxStoreBytes = size_t{64} << 20;
 inline constexpr size_t kMaxParked = 1024;  // waiting gets per connection
 inline constexpr size_t kMaxUnheard = 64;   // aborts kept for a rank; the first of a group is what counts
 
+struct HubCoreOptions {
+  std::string member = "rank";  // what joins, in messages
+  Duration link_timeout = NetOptions().link_timeout;
+};
+
 class HubCore {
  public:
   // Bytes for connection `id`; they are taken as sent. `drop` closes it soon; `closed` is called in any case.
   using Send = std::function<void(int id, std::string bytes)>;
   using Drop = std::function<void(int id)>;
 
-  HubCore(int size, Welcome welcome, Log log, Send send, Drop drop);
+  HubCore(int size, Welcome welcome, Log log, Send send, Drop drop, HubCoreOptions options = {});
 
   void opened(int id, const Hello& hello);
   void received(int id, std::string_view bytes);
   void closed(int id);
+  // Ranks that came with different world sizes are all refused, with what each said, once `tell_sizes` is called.
+  bool sizes_differ() const { return sizes_differ_; }
+  bool all_sizes_known() const;
+  void tell_sizes();
+  // Closes the connections of hosts that leave them unanswered for too long; warns of those that begin to.
+  void check_links(const std::function<Duration(int id)>& unanswered_for);
   // Tells all watches that the Hub ends in order.
   void announce_closing();
 
@@ -76,6 +89,8 @@ class HubCore {
 
   // hub_roll.cpp
   void join(int id, uint64_t request, const Join& join);
+  std::map<int, std::set<int>> claimed_sizes() const;
+  std::string sizes_in_words() const;
   void complete_joins();
   std::string roll() const;
   void open_watch(int id);
@@ -100,6 +115,17 @@ class HubCore {
   int num_joined_ = 0;
   bool complete_ = false;
   bool faulty_ = false;
+
+  struct Claim {
+    int rank = 0, size = 0, id = -1;
+    uint64_t request = 0;
+    bool told = false;
+  };
+  std::vector<Claim> claims_;  // of the world's size, until all have joined
+  bool sizes_differ_ = false;
+
+  const HubCoreOptions options_;
+  std::map<std::string, LinkState> hosts_;  // with a connection that was unanswered
 };
 
 }  // namespace esp::net

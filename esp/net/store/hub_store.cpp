@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "esp/net/address.h"
+#include "esp/net/link.h"
 #include "esp/net/store/limits.h"
 
 namespace esp::net {
@@ -14,21 +16,17 @@ namespace {
 
 constexpr auto kLastQuestion = std::chrono::seconds(1);  // past a join's deadline, to learn who is missing
 
-bool wait_for(int fd, short events, Deadline deadline) {
-  pollfd item{fd, events, 0};
-  return poll(&item, 1, deadline.left_ms()) > 0;
-}
-
 }  // namespace
 
-HubStore::HubStore(Socket socket, Duration patience, Deadline deadline)
-    : socket_(std::move(socket)), patience_(patience) {
+HubStore::HubStore(Socket socket, Options options, Deadline deadline)
+    : socket_(std::move(socket)), options_(std::move(options)), core_(options_.server) {
+  tolerate_interruptions(socket_.fd());
   std::unique_lock lock(mutex_);
   while (core_.welcome().job.empty()) {
     if (core_.broken()) core_.throw_closed();
     if (deadline.passed())
       throw CommError(CommError::Kind::timeout, -1,
-                      "the hub took the connection but did not greet before the deadline");
+                      fmt::format("{} took the connection and then said nothing", options_.server));
     pump(lock, deadline);
   }
 }
@@ -54,10 +52,10 @@ uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline d
       done += static_cast<size_t>(sent);
       continue;
     }
-    if (errno == EINTR || (errno == EAGAIN && wait_for(socket_.fd(), POLLOUT, deadline))) continue;
+    if (errno == EINTR || (errno == EAGAIN && wait_for(POLLOUT, deadline))) continue;
     // Half a frame is on its way and cannot be called back: nothing can follow it.
     std::lock_guard lock(mutex_);
-    core_.closed();
+    if (!core_.broken()) core_.closed();
     core_.forget(request);
     changed_.notify_all();
     core_.throw_closed();
@@ -80,8 +78,24 @@ std::optional<HubStore::Slot> HubStore::call(Kind kind, std::string_view body, D
   if (slot.done) return slot;
   if (core_.broken()) core_.throw_closed();
   lock.unlock();
-  post(Kind::cancel, encode_number(request), nullptr, Deadline::after(patience_));
+  post(Kind::cancel, encode_number(request), nullptr, Deadline::after(options_.timeout));
   return {};
+}
+
+// False at the deadline, and when the host at the other end is lost.
+bool HubStore::wait_for(short events, Deadline deadline) {
+  for (;;) {
+    pollfd item{socket_.fd(), events, 0};
+    const Deadline look = deadline.earlier(kLinkCheckPeriod);
+    if (poll(&item, 1, look.left_ms()) > 0) return true;
+    LinkState host(remote_address(socket_.fd()).text(), options_.link_timeout);
+    if (host.update(unanswered_for(socket_.fd()), Log(LogLevel::off, -1))) {
+      std::lock_guard lock(mutex_);
+      core_.closed(fmt::format("is lost: {}", host.text()));
+      return false;
+    }
+    if (deadline.passed()) return false;
+  }
 }
 
 // Reads once for everybody. Called with the lock held; it is released while waiting.
@@ -90,7 +104,7 @@ void HubStore::pump(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   lock.unlock();
   char buffer[size_t{16} << 10];
   ssize_t got = -1;
-  bool ready = wait_for(socket_.fd(), POLLIN, deadline);
+  bool ready = wait_for(POLLIN, deadline);
   if (ready) got = recv(socket_.fd(), buffer, sizeof buffer, 0);
   bool retry = !ready || (got < 0 && (errno == EAGAIN || errno == EINTR));
   lock.lock();
@@ -103,9 +117,13 @@ void HubStore::pump(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   changed_.notify_all();
 }
 
-HubStore::Slot HubStore::ask(Kind kind, std::string_view body, Deadline deadline, std::string_view what) {
-  auto slot = call(kind, body, deadline);
-  if (!slot) throw CommError(CommError::Kind::timeout, core_.welcome().hub_rank, std::string(what));
+HubStore::Slot HubStore::ask(Kind kind, std::string_view body, std::optional<Deadline> deadline) {
+  const auto begun = Clock::now();
+  auto slot = call(kind, body, deadline.value_or(Deadline::after(options_.timeout)));
+  if (!slot)
+    throw CommError(CommError::Kind::timeout, core_.welcome().hub_rank,
+                    fmt::format("no word from the others through {} within {:.3g} s", options_.server,
+                                std::chrono::duration<double>(Clock::now() - begun).count()));
   if (slot->kind != Kind::refused) return std::move(*slot);
   Refusal refusal = decode_refusal(slot->rest);
   if (refusal.usage) throw UsageError(refusal.text);
@@ -114,25 +132,24 @@ HubStore::Slot HubStore::ask(Kind kind, std::string_view body, Deadline deadline
 
 void HubStore::set(std::string_view key, std::string_view value) {
   check_store_sizes(key, value);
-  ask(Kind::set, encode_key_value(key, value), Deadline::after(patience_), "the hub did not answer a set");
+  ask(Kind::set, encode_key_value(key, value));
 }
 
 std::string HubStore::get(std::string_view key, Deadline deadline) {
   check_store_sizes(key, {});
-  return ask(Kind::get, encode_key(key), deadline, fmt::format("nobody set \"{}\" before the deadline", key)).rest;
+  return ask(Kind::get, encode_key(key), deadline).rest;
 }
 
 std::optional<std::string> HubStore::try_get(std::string_view key) {
   check_store_sizes(key, {});
-  auto slot = ask(Kind::try_get, encode_key(key), Deadline::after(patience_), "the hub did not answer a get");
+  auto slot = ask(Kind::try_get, encode_key(key));
   if (slot.kind == Kind::absent) return {};
   return std::move(slot.rest);
 }
 
 int64_t HubStore::add(std::string_view key, int64_t delta) {
   check_store_sizes(key, {});
-  auto text =
-      ask(Kind::add, encode_addition(key, delta), Deadline::after(patience_), "the hub did not answer an add").rest;
+  auto text = ask(Kind::add, encode_addition(key, delta)).rest;
   int64_t sum = 0;
   std::from_chars(text.data(), text.data() + text.size(), sum);
   return sum;
@@ -140,7 +157,7 @@ int64_t HubStore::add(std::string_view key, int64_t delta) {
 
 void HubStore::erase(std::string_view key) {
   check_store_sizes(key, {});
-  ask(Kind::erase, encode_key(key), Deadline::after(patience_), "the hub did not answer an erase");
+  ask(Kind::erase, encode_key(key));
 }
 
 std::vector<Peer> HubStore::join(const Join& mine, Deadline deadline) {
@@ -153,8 +170,7 @@ std::vector<Peer> HubStore::join(const Join& mine, Deadline deadline) {
   }
   auto roll = call(Kind::roll, {}, Deadline::after(kLastQuestion));
   throw CommError(CommError::Kind::timeout, -1,
-                  fmt::format("the rendezvous is not complete at the deadline: {}",
-                              roll ? roll->rest : "and the hub no longer answers"));
+                  roll ? roll->rest : fmt::format("{} does not answer any more", options_.server));
 }
 
 }  // namespace esp::net

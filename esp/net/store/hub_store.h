@@ -17,9 +17,13 @@ namespace esp::net {
 
 class HubStore final : public Store {
  public:
-  // `socket` comes from connect_to with Role::store. Reads the Hub's welcome. `patience` bounds the calls that take no
-  // deadline.
-  HubStore(Socket socket, Duration patience, Deadline deadline);
+  struct Options {
+    Duration timeout = NetOptions().start_timeout;  // of the calls that take no deadline
+    Duration link_timeout = NetOptions().link_timeout;
+    std::string server = "rank 0";  // who hosts the Hub, in messages
+  };
+  // `socket` comes from connect_to with Role::store. Reads the Hub's welcome.
+  HubStore(Socket socket, Options options, Deadline deadline);
 
   const Welcome& welcome() const { return core_.welcome(); }
   int fd() const { return socket_.fd(); }
@@ -41,12 +45,13 @@ class HubStore final : public Store {
 
   // The answer to one request; nothing at the deadline.
   std::optional<Slot> call(Kind kind, std::string_view body, Deadline deadline);
-  Slot ask(Kind kind, std::string_view body, Deadline deadline, std::string_view what);
+  Slot ask(Kind kind, std::string_view body, std::optional<Deadline> deadline = {});
+  bool wait_for(short events, Deadline deadline);
   uint64_t post(Kind kind, std::string_view body, Slot* slot, Deadline deadline);
   void pump(std::unique_lock<std::mutex>& lock, Deadline deadline);
 
   Socket socket_;
-  Duration patience_;
+  const Options options_;
 
   std::mutex write_mutex_;  // guards the writer and what goes out on the socket; taken before mutex_
   FrameWriter writer_;

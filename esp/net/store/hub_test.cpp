@@ -33,7 +33,8 @@ Socket authenticated(const Hub& hub, Role role, int rank) {
 }
 
 std::unique_ptr<HubStore> client(const Hub& hub, int rank) {
-  return std::make_unique<HubStore>(authenticated(hub, Role::store, rank), std::chrono::seconds(20), soon());
+  return std::make_unique<HubStore>(authenticated(hub, Role::store, rank), HubStore::Options{std::chrono::seconds(20)},
+                                    soon());
 }
 
 // Whether a real client still gets its answers.
@@ -145,11 +146,29 @@ std::string fault_of_join(HubStore& store, int rank, int size, Deadline deadline
 TEST(Hub, JoinSaysWhatIsWrong) {
   Hub hub(options(4));
   auto one = client(hub, 1), two = client(hub, 2), two_again = client(hub, 2);
-  EXPECT_NE(fault_of_join(*one, 1, 5, soon()).find("world size of 5; the job has 4"), std::string::npos);
-  EXPECT_NE(fault_of_join(*one, 3, 4, soon()).find("rank 3"), std::string::npos);
-  EXPECT_EQ(fault_of_join(*two, 2, 4, Deadline::after_ms(50)),
-            "the rendezvous is not complete at the deadline: 1 of 4 ranks joined; missing: 0, 1, 3");
+  EXPECT_EQ(fault_of_join(*one, 3, 4, soon()), "rank 1 joined as rank 3");
+  EXPECT_EQ(fault_of_join(*two, 2, 4, Deadline::after_ms(50)), "1 of 4 ranks came; missing: 0-1, 3");
   EXPECT_NE(fault_of_join(*two_again, 2, 4, soon()).find("already joined"), std::string::npos);
+}
+
+TEST(Hub, TellsAllRanksWhichWorldSizesDiffer) {
+  Hub hub(options(3));
+  auto begun = Clock::now();
+  std::vector<std::string> faults(4);
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 4; ++rank)
+      ranks.emplace_back([&, rank] {
+        auto store = client(hub, rank);
+        faults[static_cast<size_t>(rank)] = fault_of_join(*store, rank, rank < 2 ? 3 : 4, soon());
+      });
+  }
+  for (const std::string& fault : faults)
+    EXPECT_EQ(fault,
+              "world size: the launcher says 3, ranks 0-1 say 3, ranks 2-3 say 4. Start every rank with the same "
+              "WORLD_SIZE");
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(20)) << "not by the deadline";
+  EXPECT_EQ(fault_of_join(*client(hub, 3), 3, 4, soon()), faults[0]) << "one that comes late hears it too";
 }
 
 TEST(Hub, ARankThatDiesDuringTheRendezvousEndsItForAll) {
@@ -207,6 +226,28 @@ TEST_F(Core, TellsOfALossOnceAndRefusesItsReturn) {
   open(7, Role::store, 1);
   open(8, Role::watch, 1);
   EXPECT_EQ(dropped_, (std::vector<int>{7, 8}));
+}
+
+TEST_F(Core, AHostThatDoesNotAnswerIsNamedAndLost) {
+  for (int rank = 0; rank < 3; ++rank) {
+    open(rank, Role::store, rank);
+    Peer peer;
+    peer.host = rank == 0 ? "near#1" : "far#2";
+    send(rank, Kind::join, encode_join({rank, 3, peer}));
+    open(100 + rank, Role::watch, rank);
+  }
+  out_.clear();
+  const auto silent_for = [&](std::chrono::seconds silence) {
+    core_.check_links([&](int id) { return id == 101 ? Duration(silence) : Duration::zero(); });
+  };
+  silent_for(std::chrono::seconds(29));
+  EXPECT_TRUE(dropped_.empty()) << "interruptions are tolerated";
+  silent_for(std::chrono::seconds(31));
+  EXPECT_EQ(dropped_, (std::vector<int>{101}));
+  auto heard = frames(100);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(decode_loss(heard[0].body).rank, 1);
+  EXPECT_EQ(decode_loss(heard[0].body).how, "is lost: host far: no data for 31 s");
 }
 
 TEST_F(Core, AByeMeansLeftNotLost) {

@@ -30,7 +30,7 @@ std::string MemoryStore::get(std::string_view key, Deadline deadline) {
   check_sizes(key, {});
   std::unique_lock lock(mutex_);
   bool found = changed_.wait_until(lock, deadline.when(), [&] { return values_.contains(key); });
-  if (!found) throw CommError(CommError::Kind::timeout, -1, fmt::format("nobody set \"{}\" before the deadline", key));
+  if (!found) throw CommError(CommError::Kind::timeout, -1, fmt::format("no rank set \"{}\" in time", key));
   return values_.find(key)->second;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -77,7 +78,7 @@ HubOptions hub_options(int size) {
 std::unique_ptr<HubStore> connect(const Hub& hub, int rank) {
   Hello hello{Role::store, rank, "job", 0, 0};
   auto socket = connect_to(hub.address(), hub.port(), Secret(std::string(32, 's')), hello, "", soon());
-  return std::make_unique<HubStore>(std::move(socket), std::chrono::seconds(20), soon());
+  return std::make_unique<HubStore>(std::move(socket), HubStore::Options{std::chrono::seconds(20)}, soon());
 }
 
 class HubPair : public Pair {
@@ -139,13 +140,12 @@ TEST_P(StoreSuite, GetWaitsForTheKey) {
   setter.join();
 }
 
-TEST_P(StoreSuite, GetEndsAtItsDeadlineAndNamesTheKey) {
+TEST_P(StoreSuite, GetEndsAtItsDeadline) {
   try {
     one_.get("never", Deadline::after_ms(20));
-    FAIL() << "nobody set it";
+    FAIL() << "the key was not set";
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), CommError::Kind::timeout);
-    EXPECT_NE(std::string(error.what()).find("never"), std::string::npos);
   }
   one_.set("never", "after all");
   EXPECT_EQ(one_.get("never", soon()), "after all") << "a call given up leaves no trace";
@@ -224,6 +224,14 @@ TEST(FileStore, WorksAcrossProcesses) {
   EXPECT_EQ(store.add("counter", 0), 120);
 }
 
+TEST(FileStore, SweepsDraftsOfTheDeadWhateverTheClockSays) {
+  Directory directory;
+  const std::string draft = directory.path() + "/draft-0123";
+  std::ofstream(draft) << "half";
+  FileStore store(directory.path());
+  EXPECT_FALSE(std::filesystem::exists(draft));
+}
+
 TEST(FileStore, RefusesADirectoryOthersMayWriteTo) {
   Directory directory;
   std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
@@ -258,7 +266,7 @@ TEST(HubStore, SaysWhenTheHubIsGone) {
     FAIL() << "the hub is gone";
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), CommError::Kind::lost);
-    EXPECT_NE(std::string(error.what()).find("hub"), std::string::npos);
+    EXPECT_STREQ(error.what(), "rank 0 closed its connection");
   }
   closer.join();
   EXPECT_THROW(store->set("key", "value"), CommError);

@@ -13,6 +13,7 @@
 
 #include "esp/base/error.h"
 #include "esp/net/address.h"
+#include "esp/net/link.h"
 
 namespace esp::net {
 namespace {
@@ -36,20 +37,21 @@ void tune_data_socket(int fd, bool own_host, const Log& log) {
   int on = 1;
   if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
     log.debug("TCP_NODELAY was refused: {}", errno_text(errno));
-  if (own_host) prefer_unpaced(fd, log);
+  own_host ? prefer_unpaced(fd, log) : tolerate_interruptions(fd);
 }
 
 Dial::Dial(const World& world, int peer, const Hello& mine)
-    : world_(world), peer_(peer), mine_(mine), deadline_(Deadline::after(world.options.connect_timeout)) {
+    : world_(world), peer_(peer), mine_(mine), deadline_(Deadline::after(world.options.start_timeout)) {
   begin();
 }
 
 void Dial::give_up() const {
   const Peer& peer = world_.peers[static_cast<size_t>(peer_)];
-  auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(world_.options.connect_timeout);
   throw CommError(CommError::Kind::timeout, peer_,
-                  fmt::format("no connection to rank {} at {} port {} within {} ms: {}", peer_, peer.address, peer.port,
-                              waited.count(), last_error_.empty() ? "no answer" : last_error_));
+                  fmt::format("no connection to rank {} on host {} ({} port {}) within {:g} s (start_timeout_s): {}",
+                              peer_, host_name(peer.host), peer.address, peer.port,
+                              std::chrono::duration<double>(world_.options.start_timeout).count(),
+                              last_error_.empty() ? "no answer" : last_error_));
 }
 
 void Dial::begin() {
@@ -90,7 +92,7 @@ bool Dial::connected() {
   // A call to a free port of the ephemeral range can meet itself.
   SocketAddress mine = local_address(socket_.fd());
   if (mine.port() == end.port() && mine.text() == end.text()) {
-    retry("nobody listens there");
+    retry("no program listens there");
     return false;
   }
   connected_ = true;

@@ -17,7 +17,7 @@ class Dial {
   Dial(const World& world, int peer, const Hello& mine);
 
   // Goes as far as it can; the connection once both sides have proved themselves. A connection refused or
-  // dropped is tried again until world.options.connect_timeout is over. CommError(refused) or CommError(timeout).
+  // dropped is tried again until world.options.start_timeout is over. CommError(refused) or CommError(timeout).
   std::optional<Socket> advance();
 
  private:
@@ -44,7 +44,8 @@ class Dial {
 // that began as bbr stays paced, if less.
 void prefer_unpaced(int fd, const Log& log);
 
-// What a connection that carries data is set to. `own_host`: the other end is on this machine.
+// What a connection that carries data is set to. `own_host`: the other end is on this machine; else interruptions of
+// the network are tolerated (net/link.h).
 void tune_data_socket(int fd, bool own_host, const Log& log);
 
 }  // namespace esp::net

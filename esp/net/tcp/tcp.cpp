@@ -16,6 +16,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/net/doorbell.h"
+#include "esp/net/link.h"
 #include "esp/net/listener.h"
 #include "esp/net/tcp/dial.h"
 #include "esp/net/tcp/stream.h"
@@ -53,6 +54,7 @@ struct Link {
   uint64_t num_sent = 0, num_received = 0;   // messages posted so far
   bool listed = false;                       // among the active
   std::optional<Clock::time_point> suspected;
+  std::optional<LinkState> host;  // of a peer on another one
 };
 
 class Tcp final : public Transport {
@@ -73,6 +75,7 @@ class Tcp final : public Transport {
   bool connect(int peer, size_t k);
   void attach(int peer, size_t k, Socket socket);
   void suspect(int peer);
+  void check_links(Clock::time_point now);
   int world_rank(int peer) const { return group_.members[static_cast<size_t>(peer)]; }
 
   std::vector<Link> links_;  // by group rank
@@ -85,6 +88,7 @@ class Tcp final : public Transport {
   bool fresh_ = false;   // posted or moved since the last look: sleeping would be wrong
   bool making_ = false;  // a connection is under way
   std::optional<Clock::time_point> barren_since_;
+  Clock::time_point next_link_check_{};
 };
 
 Tcp::Tcp(const World& world, const Group& group)
@@ -103,6 +107,9 @@ Tcp::Tcp(const World& world, const Group& group)
   for (size_t peer = 0; peer < links_.size(); ++peer) {
     // Within one host a second stream adds system calls and no bandwidth. Both ends come to the same number.
     bool own_host = world.same_host(world.rank, group.members[peer]);
+    if (!own_host)
+      links_[peer].host.emplace(host_name(world.peers[static_cast<size_t>(group.members[peer])].host),
+                                world.options.link_timeout);
     int num_streams = own_host ? 1 : std::clamp(world.options.streams_per_peer, 1, kMaxStripes);
     for (int k = 0; k < num_streams; ++k) {
       links_[peer].streams.emplace_back(k, group.members[peer], world.options.payload_checksum);
@@ -207,6 +214,22 @@ void Tcp::suspect(int peer) {
   check_fate();
 }
 
+// Of the peers that something is expected of or sent to, those on other hosts.
+void Tcp::check_links(Clock::time_point now) {
+  if (now < next_link_check_) return;
+  next_link_check_ = now + kLinkCheckPeriod;
+  for (int peer : active_) {
+    Link& link = links_[static_cast<size_t>(peer)];
+    if (!link.host) continue;
+    Duration silence = Duration::zero();
+    for (const Stream& stream : link.streams)
+      if (stream.attached() && !stream.idle()) silence = std::max(silence, unanswered_for(stream.fd()));
+    if (link.host->update(silence, world_.log))
+      world_.fate->lose(world_rank(peer), fmt::format("is lost: {}", link.host->text()));
+  }
+  check_fate();
+}
+
 // The lower world rank dials, the higher waits for the call. True once the stream has its connection.
 bool Tcp::connect(int peer, size_t k) {
   Link& link = links_[static_cast<size_t>(peer)];
@@ -255,13 +278,16 @@ void Tcp::sleep(Deadline deadline) {
     return;
   }
   auto now = Clock::now();
+  check_links(now);
   if (!barren_since_) barren_since_ = now;
   // With a core to itself, the system calls of the next look are pause enough.
   if (now - *barren_since_ < (crowded_ ? kSpinCrowded : kSpin) && (!crowded_ || yield_.give())) return;
   if (making_) deadline = deadline.earlier(std::chrono::milliseconds(1));
-  for (int peer : active_)
-    if (auto& suspected = links_[static_cast<size_t>(peer)].suspected)
-      deadline = Deadline::at(std::min(deadline.when(), *suspected));
+  for (int peer : active_) {
+    const Link& link = links_[static_cast<size_t>(peer)];
+    if (link.suspected) deadline = Deadline::at(std::min(deadline.when(), *link.suspected));
+    if (link.host) deadline = Deadline::at(std::min(deadline.when(), next_link_check_));
+  }
   std::array<epoll_event, 16> events;
   int num_events = epoll_wait(epoll_.fd(), events.data(), events.size(), deadline.left_ms());
   for (int i = 0; i < num_events; ++i)

@@ -156,7 +156,7 @@ TEST(Tcp, ExchangesSealed) {
 
 TEST(Tcp, WhoSealsAndWhoDoesNotDoNotMeet) {
   NetOptions options;
-  options.connect_timeout = std::chrono::milliseconds(500);
+  options.start_timeout = std::chrono::milliseconds(500);
   std::vector<std::unique_ptr<World>> worlds;
   for (int rank = 0; rank < 2; ++rank) worlds.push_back(listening_world(rank, 2, options, "127.0.0.1", rank == 0));
   for (auto& world : worlds) introduce(*world, {worlds[0]->listener->port(), worlds[1]->listener->port()}, true);
