@@ -1,6 +1,6 @@
-// Pointwise nonlinearities. gelu is the tanh form of GPT-2 (`gelu_new` elsewhere), gelu_erf the exact one of BERT.
+// Activation functions. gelu is the tanh form of GPT-2 (`gelu_new` elsewhere), gelu_erf the exact form of BERT.
 //
-// forward overwrites y; backward writes dx, or adds to it when `accumulate`. 16-bit types compute in fp32. y may equal
+// forward overwrites y; backward writes dx, or adds to it with `accumulate`. 16-bit types compute in fp32. y may equal
 // x, dx may equal dy. swiglu reads rows of [gate | up], 2·width wide, and writes silu(gate)∘up, width wide.
 #pragma once
 

@@ -1,6 +1,6 @@
-// The activations and their slopes for one value, in double; ref rounds them, and f64 vectors call them lane by lane.
+// Scalar activations and their derivatives in double; ref rounds them, and f64 vectors call them per lane.
 //
-// Written so that the tails keep their relative accuracy: no 1 - (almost 1) anywhere.
+// The tails keep their relative accuracy: 1 - (almost 1) is never computed.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ inline double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// The distribution function of the normal law, and its density.
+// Normal distribution: cumulative distribution function and density.
 inline double normal_below(double x) {
   return 0.5 * std::erfc(-x / std::numbers::sqrt2);
 }

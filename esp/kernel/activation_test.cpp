@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "esp/base/error.h"
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -14,7 +14,7 @@ constexpr int64_t kCounts[] = {0, 1, 7, 16, 33, 1000};
 // gelu_erf is the worst: its tails are a product of three approximations.
 constexpr double kPlaces = 40;
 
-TEST(Activation, ForwardIsThatOfRefAndInPlaceToo) {
+TEST(Activation, ForwardMatchesRefAlsoInPlace) {
   const Threads alone(1);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -31,7 +31,7 @@ TEST(Activation, ForwardIsThatOfRefAndInPlaceToo) {
   });
 }
 
-TEST(Activation, BackwardIsThatOfRefWrittenOrAdded) {
+TEST(Activation, BackwardMatchesRefWhenWrittenOrAdded) {
   const Threads alone(1);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -51,7 +51,7 @@ TEST(Activation, BackwardIsThatOfRefWrittenOrAdded) {
   });
 }
 
-TEST(Activation, SlopesAreThoseOfFiniteDifferences) {
+TEST(Activation, DerivativesMatchFiniteDifferences) {
   const Threads alone(1);
   constexpr int64_t kCount = 61;
   for (Activation activation : kAll) {
@@ -66,7 +66,7 @@ TEST(Activation, SlopesAreThoseOfFiniteDifferences) {
   }
 }
 
-TEST(Activation, KnownValues) {
+TEST(Activation, GivesKnownValues) {
   const Threads alone(1);
   auto at = [&](Activation activation, double value) {
     Array x(1, DType::f64);
@@ -103,7 +103,7 @@ TEST(Activation, NanStaysNanAndLargeValuesSaturate) {
   });
 }
 
-TEST(Activation, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(Activation, IsBitIdenticalForAnyNumberOfThreads) {
   constexpr int64_t kCount = 50001;
   const Array x = Array::random(kCount, DType::f32, 6, 5);
   Array one(kCount, DType::f32), three = one;
@@ -112,7 +112,7 @@ TEST(Activation, BitsDoNotDependOnTheNumberOfThreads) {
   EXPECT_TRUE(one.same_bits(three));
 }
 
-TEST(Swiglu, IsThatOfRef) {
+TEST(Swiglu, MatchesRef) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -131,7 +131,7 @@ TEST(Swiglu, IsThatOfRef) {
   });
 }
 
-TEST(Swiglu, GradientIsThatOfFiniteDifferences) {
+TEST(Swiglu, GradientMatchesFiniteDifferences) {
   const Threads alone(1);
   constexpr int64_t kRows = 3, kWidth = 9;
   Array x = Array::random(kRows * 2 * kWidth, DType::f64, 7, 3), y(kRows * kWidth, DType::f64), dx = x;
@@ -144,7 +144,7 @@ TEST(Swiglu, GradientIsThatOfFiniteDifferences) {
   expect_gradient(x, dx, loss, "swiglu");
 }
 
-TEST(ActivationNames, GoBothWaysAndUnknownOnesListTheKnown) {
+TEST(ActivationNames, RoundTripAndUnknownNameListsKnown) {
   for (Activation activation : kAll) EXPECT_EQ(parse_activation(name_of(activation)), activation);
   try {
     parse_activation("swish");

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/attention.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -146,7 +146,7 @@ std::vector<Whole> problems(DType dtype) {
   return list;
 }
 
-TEST(AttentionBlocks, TogetherAreAttentionAtOnce) {
+TEST(AttentionBlocks, TogetherMatchWholeAttention) {
   on_every_target([](const std::string& target) {
     for (DType dtype : {DType::f64, DType::f32})
       for (const Whole& w : problems(dtype)) {
@@ -156,7 +156,7 @@ TEST(AttentionBlocks, TogetherAreAttentionAtOnce) {
   });
 }
 
-TEST(AttentionBlocks, AreThoseOfRef) {
+TEST(AttentionBlocks, MatchRef) {
   on_every_target([](const std::string& target) {
     for (DType dtype : kFloating)
       for (const Whole& w : problems(dtype)) {
@@ -167,7 +167,7 @@ TEST(AttentionBlocks, AreThoseOfRef) {
   });
 }
 
-TEST(AttentionBlocks, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(AttentionBlocks, AreBitIdenticalForAnyNumberOfThreads) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (const Whole& w : problems(dtype)) {
       const Result one = by_blocks(w, tiling(w.T), false, 1);
@@ -181,7 +181,7 @@ TEST(AttentionBlocks, BitsDoNotDependOnTheNumberOfThreads) {
 }
 
 // Written over where asked, with strides unlike those of q, k and v; what lies between stays.
-TEST(AttentionBlocks, GradientsGoWhereTheyAreSent) {
+TEST(AttentionBlocks, GradientsAreWrittenWithTheirStrides) {
   const Whole w(40, 2, 2, 8, true, DType::f32);
   const Result want = by_blocks(w, {{0, 40, 0, 40}}, false, 1);
   const int64_t width = w.H * w.D, gap = 5, token = width + gap;

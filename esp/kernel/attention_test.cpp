@@ -236,7 +236,7 @@ void expect_slope(Problem<double> problem) {
   EXPECT_NEAR(difference / slope, 1, 1e-6) << problem.name() << " size " << size;
 }
 
-TEST(Attention, BackwardIsTheSlopeOfForward) {
+TEST(Attention, BackwardMatchesFiniteDifferences) {
   for (const AttentionShape& shape : many_shapes()) {
     if (shape.causal && shape.causal_offset < -10) continue;  // nothing to differentiate
     expect_slope(Problem<double>(shape));
@@ -267,7 +267,7 @@ void expect_same_bits_with_any_threads(const AttentionShape& shape) {
   }
 }
 
-TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(Attention, IsBitIdenticalForAnyNumberOfThreads) {
   for (bool causal : {false, true}) {
     expect_same_bits_with_any_threads<float>(shape_of(1, 300, 300, 2, 1, 32, causal));
     expect_same_bits_with_any_threads<float>(shape_of(3, 100, 170, 2, 2, 64, causal));
@@ -277,7 +277,7 @@ TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(Attention, QueriesThatSeeNothingGiveZerosAndNoGradient) {
+TEST(Attention, FullyMaskedQueryGivesZerosAndNoGradient) {
   AttentionShape shape = shape_of(2, 70, 70, 2, 2, 32, true);
   shape.causal_offset = -5;
   Problem<float> problem(shape);
@@ -358,14 +358,14 @@ TEST(Attention, LargeScoresNeitherOverflowNorVanish) {
   compare_to_ref(problem, 1000);  // a score's rounding is that much larger
 }
 
-TEST(Attention, ANaNIsNotHidden) {
+TEST(Attention, PropagatesNaN) {
   Problem<float> problem(shape_of(1, 80, 80, 1, 1, 16, true));
   problem.k[3 * 16] = std::numeric_limits<float>::quiet_NaN();
   problem.forward();
   for (int64_t i = 0; i < 80; ++i) EXPECT_EQ(std::isnan(problem.o[i * 16]), i >= 3) << i;
 }
 
-// The share that is kept, and that a probability's fate is that of its index in dropout.h's stream.
+// Checks the kept fraction, and that each probability's mask follows its index in dropout.h's stream.
 TEST(Attention, DropoutFollowsTheKeyedRule) {
   const int64_t T = 64;
   AttentionShape shape = shape_of(1, T, T, 2, 2, T, false);

@@ -1,5 +1,5 @@
-// Small whole numbers side by side in a run of bytes, lowest bit first, no gaps: number i is bits [i·bits, (i +
-// 1)·bits). The last byte is filled up with 0. 1 to 16 bits. Any address.
+// Packs small integers bit by bit, lowest bit first, without gaps: number i occupies bits [i·bits, (i + 1)·bits). The
+// last byte is padded with 0. 1 to 16 bits. Any address.
 #pragma once
 
 #include <cstddef>

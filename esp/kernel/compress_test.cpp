@@ -1,9 +1,8 @@
-// Selection, signs, codes by chance and packing held to their plainest bodies.
+// Tests selection, sign bits, stochastic codecs and bit packing against reference loops.
 #include <algorithm>
 #include <limits>
 #include <set>
 
-#include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/bit_pack.h"
 #include "esp/kernel/difference.h"
 #include "esp/kernel/elementwise.h"
@@ -11,6 +10,7 @@
 #include "esp/kernel/random_codes.h"
 #include "esp/kernel/sign.h"
 #include "esp/kernel/sparse.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -26,7 +26,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-TEST(TopKKernel, ChoosesAsSortingDoes) {
+TEST(TopKKernel, MatchesSorting) {
   on_every_target([&](const std::string& target) {
     for (int64_t count : {1, 5, 1000, 200'000})
       for (double share : {0.0, 0.001, 0.01, 0.3, 1.0})
@@ -60,7 +60,7 @@ TEST(TopKKernel, TakesDoubles) {
   EXPECT_EQ(values, (std::vector<double>{3, -3, 1e300}));
 }
 
-TEST(SelectAbove, IsThatOfRef) {
+TEST(SelectAbove, MatchesRef) {
   on_every_target([&](const std::string& target) {
     for (int64_t count : {0, 1, 77, 16384, 50'001})
       for (double threshold : {0.0, 0.5, 3.0, 10.0}) {
@@ -98,7 +98,7 @@ TEST(RandomCoordinates, AreDistinctAndEachEquallyLikely) {
   EXPECT_NEAR(together / double{kDraws}, 3.0 / 45, 5 * std::sqrt(0.0667 * 0.933 / kDraws));
 }
 
-TEST(SignBits, AreThoseOfRef) {
+TEST(SignBits, MatchRef) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (int64_t count : {0, 1, 8, 63, 64, 65, 1000, 70'001}) {
@@ -111,7 +111,7 @@ TEST(SignBits, AreThoseOfRef) {
       EXPECT_EQ(sums.num_negative, by_ref.num_negative);
       EXPECT_NEAR(sums.positive, by_ref.positive, 1e-12 * by_ref.positive);
       EXPECT_NEAR(sums.negative, by_ref.negative, 1e-12 * by_ref.negative);
-      for (Into into : {Into::overwrite, Into::add, Into::subtract}) {
+      for (WriteMode into : {WriteMode::overwrite, WriteMode::add, WriteMode::subtract}) {
         std::vector<float> y = normals(count, 9), y_want = y;
         from_sign_bits(y.data(), into, bits.data(), 0.3f, -0.7f, count, pair);
         ref::from_sign_bits(y_want.data(), into, bits.data(), 0.3f, -0.7f, count);
@@ -122,12 +122,12 @@ TEST(SignBits, AreThoseOfRef) {
 }
 
 // The runs inside are reached through the whole kernels, whose draws are those of fill_uniform.
-TEST(CodesByChance, AreThoseOfRefOnEveryTarget) {
+TEST(StochasticCodes, MatchRefOnEveryTarget) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (int64_t count : {1, 7, 512, 1024, 5003}) {
       const std::vector<float> x = normals(count, 10);
-      const Chance chance{3, 4};
+      const RandomKey chance{3, 4};
       std::vector<float> u(x.size());
       fill_uniform(u.data(), 0, 1, chance.seed, chance.purpose, 0, count, DType::f32, {});
       const std::string where = fmt::format("{} {}", target, count);
@@ -136,7 +136,7 @@ TEST(CodesByChance, AreThoseOfRefOnEveryTarget) {
       natural_encode(natural.data(), x.data(), count, chance, pair);
       ref::natural_codes(natural_want.data(), natural_want.data() + count, x.data(), u.data(), count);
       ASSERT_EQ(natural, natural_want) << where;
-      for (Into into : {Into::overwrite, Into::add, Into::subtract}) {
+      for (WriteMode into : {WriteMode::overwrite, WriteMode::add, WriteMode::subtract}) {
         std::vector<float> y = normals(count, 11), want = y;
         natural_decode(y.data(), into, natural.data(), count, pair);
         ref::natural_values(want.data(), into, natural.data(), natural.data() + count, count);
@@ -147,7 +147,7 @@ TEST(CodesByChance, AreThoseOfRefOnEveryTarget) {
       std::vector<uint8_t> qsgd(qsgd_bytes(count, code));
       qsgd_encode(qsgd.data(), x.data(), count, code, chance, pair);
       std::vector<float> y(x.size());
-      ASSERT_TRUE(qsgd_decode(y.data(), Into::overwrite, qsgd.data(), count, code, pair));
+      ASSERT_TRUE(qsgd_decode(y.data(), WriteMode::overwrite, qsgd.data(), count, code, pair));
       for (int64_t b = 0, buckets = (count + 1023) / 1024; b < buckets; ++b) {
         const int64_t first = b * 1024, n = std::min<int64_t>(1024, count - first);
         float norm;
@@ -157,13 +157,13 @@ TEST(CodesByChance, AreThoseOfRefOnEveryTarget) {
         unpack_bits(got.data(), qsgd.data() + 4 * buckets + first * 6 / 8, n, 6);
         ASSERT_EQ(got, codes) << where;
         std::vector<float> values(static_cast<size_t>(n));
-        ref::qsgd_values(values.data(), Into::overwrite, codes.data(), n, norm / 16.0f, 5);
+        ref::qsgd_values(values.data(), WriteMode::overwrite, codes.data(), n, norm / 16.0f, 5);
         ASSERT_TRUE(std::equal(values.begin(), values.end(), y.begin() + first)) << where;
       }
 
       const BlockCode blocks{8, 512};
       std::vector<uint8_t> encoded(quantized_bytes(count, blocks)), nearest(encoded);
-      quantize_randomly(encoded.data(), x.data(), count, blocks, chance, pair);
+      quantize_stochastic(encoded.data(), x.data(), count, blocks, chance, pair);
       quantize(nearest.data(), x.data(), count, DType::f32, blocks, pair);
       const int64_t num_blocks = (count + 511) / 512;
       ASSERT_TRUE(std::equal(encoded.begin(), encoded.begin() + 4 * num_blocks, nearest.begin())) << where;
@@ -224,7 +224,7 @@ TEST(Difference, SubtractsAndMultiplies) {
     EXPECT_EQ(y, (std::vector<double>{4, 1, -2, -6, 6.5}));
     multiply(y.data(), b.data(), 5, DType::f64, {});
     EXPECT_EQ(y, (std::vector<double>{4, 2, -6, -24, 3.25}));
-    put_values(y.data(), Into::subtract, a.data(), 5, DType::f64, {});
+    write_values(y.data(), WriteMode::subtract, a.data(), 5, DType::f64, {});
     EXPECT_EQ(y, (std::vector<double>{-1, -1, -7, -22, -3.75}));
   });
 }

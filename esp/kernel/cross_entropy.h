@@ -1,7 +1,7 @@
-// Softmax and cross entropy over rows of logits. The probabilities are never a matrix of their own: the gradient
-// replaces the logits in place.
+// Softmax and cross entropy over rows of logits. The probabilities are not stored separately: the gradient replaces the
+// logits in place.
 //
-// A target < 0 is not counted: its loss is 0 and its gradient row zero. Losses and lse are in the accumulation type.
+// Rows with a target < 0 are ignored: loss 0 and a zero gradient. Losses and lse are in the accumulation type.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace esp::kernel {
 
-// losses[r] = logsumexp(logits[r]) − logits[r][targets[r]]; lse[r] kept where given.
+// losses[r] = logsumexp(logits[r]) − logits[r][targets[r]]; lse[r] is stored if given.
 void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
 // logits[r] ← (softmax(logits[r]) − onehot(targets[r]))·scale, in place, from lse of the forward.

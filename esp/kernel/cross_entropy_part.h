@@ -1,9 +1,9 @@
-// Cross entropy of rows whose classes are divided among several holders, in four steps: what each can say of its own
-// classes, [first_class, first_class + num_classes); between the steps the holders take the largest of the tops and the
-// sums of the rest, 3 numbers per row instead of its logits.
+// Vocabulary-parallel cross entropy in four steps: each rank processes its own classes, [first_class, first_class +
+// num_classes). Between the steps the ranks reduce the maximum of the tops and the sums of the others: 3 numbers per
+// row instead of its logits.
 //
-// Statistics are in the accumulation type. Targets count classes of the whole; one < 0 is not counted: its loss is 0
-// and its gradient row zero.
+// Statistics are in the accumulation type. Targets are global class numbers; rows with a target < 0 are ignored: loss 0
+// and a zero gradient.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct ClassPart {
   int64_t first_class = 0, num_classes = 0, row_stride = 0;
 };
 
-// tops[r] = the largest logit, sums[r] = Σ exp(logit − tops[r]), picked[r] = the target's logit, 0 where it is not
-// here.
+// tops[r] = the largest logit, sums[r] = Σ exp(logit − tops[r]), picked[r] = the target's logit, 0 if it is on another
+// rank.
 void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
                                 int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream);
-// sums[r] of a top of its own become those of the common one: sums[r]·exp(own_tops[r] − tops[r]).
+// Rescales sums[r] from the local to the global top: sums[r]·exp(own_tops[r] − tops[r]).
 void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
                                 const device::Stream& stream);
-// losses[r] = tops[r] + log(sums[r]) − picked[r], all three of the whole row.
+// losses[r] = tops[r] + log(sums[r]) − picked[r], all global.
 void cross_entropy_part_losses(void* losses, const void* tops, const void* sums, const void* picked,
                                const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream);
 // logits[r] ← (exp(logits[r] − tops[r])/sums[r] − onehot(targets[r]))·scale, in place.

@@ -1,7 +1,7 @@
 #include "esp/kernel/cross_entropy_part.h"
 
-#include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/cross_entropy.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -67,7 +67,7 @@ struct Parts {
   }
 };
 
-TEST(CrossEntropyPart, PartsMakeTheLossAndGradientOfTheWhole) {
+TEST(CrossEntropyPart, PartsCombineToWholeLossAndGradient) {
   const Threads pair(2);
   on_every_target([&](const std::string& name) {
     for (const DType dtype : kFloating)
@@ -96,7 +96,7 @@ TEST(CrossEntropyPart, PartsMakeTheLossAndGradientOfTheWhole) {
   });
 }
 
-TEST(CrossEntropyPart, IsThatOfRef) {
+TEST(CrossEntropyPart, MatchesRef) {
   const Threads pair(2);
   on_every_target([&](const std::string& name) {
     for (const DType dtype : kFloating) {

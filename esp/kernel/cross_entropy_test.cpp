@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -56,7 +56,7 @@ void on_every_case(F f) {
   });
 }
 
-TEST(CrossEntropy, LossesAndGradientsAreThoseOfRef) {
+TEST(CrossEntropy, LossesAndGradientsMatchRef) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
     Case want = it;
@@ -74,7 +74,7 @@ TEST(CrossEntropy, LossesAndGradientsAreThoseOfRef) {
   });
 }
 
-TEST(CrossEntropy, FusedIsForwardThenBackward) {
+TEST(CrossEntropy, FusedMatchesForwardThenBackward) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
     Case want = it;
@@ -88,14 +88,14 @@ TEST(CrossEntropy, FusedIsForwardThenBackward) {
   });
 }
 
-TEST(CrossEntropy, GradientIsThatOfFiniteDifferences) {
+TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   const Threads alone(1);
   Case it(5, 23, 25, DType::f64);
   it.logits = Array::random(it.rows * it.stride, DType::f64, 9, 2);
   Case gradient = it;
   cross_entropy_fused(gradient.losses.data(), gradient.logits.data(), it.targets.data(), 1, it.rows, it.classes,
                       it.stride, it.dtype, alone);
-  // Elements between the classes and the stride belong to nobody: they are not touched and have no gradient.
+  // Padding between the classes and the row stride is not written and has no gradient.
   for (int64_t r = 0; r < it.rows; ++r)
     for (int64_t c = it.classes; c < it.stride; ++c) {
       EXPECT_EQ(gradient.logits[r * it.stride + c], it.logits[r * it.stride + c]);
@@ -105,7 +105,7 @@ TEST(CrossEntropy, GradientIsThatOfFiniteDifferences) {
       it.logits, gradient.logits, [&] { return it.loss(alone); }, "logits");
 }
 
-TEST(CrossEntropy, EqualLogitsCostTheLogarithmOfTheirNumber) {
+TEST(CrossEntropy, EqualLogitsGiveLogOfClassCount) {
   const Threads alone(1);
   for (DType dtype : kFloating) {
     Case it(1, 50257, 50257, dtype);
@@ -115,7 +115,7 @@ TEST(CrossEntropy, EqualLogitsCostTheLogarithmOfTheirNumber) {
   }
 }
 
-TEST(CrossEntropy, RowsNotCountedCostNothing) {
+TEST(CrossEntropy, IgnoredRowsHaveZeroLoss) {
   const Threads alone(1);
   Case it(4, 10, 10, DType::f32);
   it.logits.set(35, std::numeric_limits<double>::quiet_NaN());  // even then
@@ -124,7 +124,7 @@ TEST(CrossEntropy, RowsNotCountedCostNothing) {
   for (int64_t c = 30; c < 40; ++c) EXPECT_EQ(it.logits[c], 0);
 }
 
-TEST(CrossEntropy, ATargetPastTheClassesIsRefusedOnTheCaller) {
+TEST(CrossEntropy, RejectsTargetOutOfRangeOnCallerThread) {
   Case it(3, 10, 10, DType::f32);
   it.targets[2] = 10;
   EXPECT_ANY_THROW(it.forward(Threads(2)));
@@ -141,7 +141,7 @@ TEST(CrossEntropy, GradientRowsSumToZero) {
   }
 }
 
-TEST(CrossEntropy, InfinitiesAndNans) {
+TEST(CrossEntropy, HandlesInfinitiesAndNans) {
   const Threads alone(1);
   const double inf = std::numeric_limits<double>::infinity();
   on_every_target([&](const std::string& target) {
@@ -160,7 +160,7 @@ TEST(CrossEntropy, InfinitiesAndNans) {
   });
 }
 
-TEST(Softmax, IsThatOfRefInPlaceTooAndSumsToOne) {
+TEST(Softmax, MatchesRefInPlaceAndSumsToOne) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -182,7 +182,7 @@ TEST(Softmax, IsThatOfRefInPlaceTooAndSumsToOne) {
   });
 }
 
-TEST(CrossEntropy, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(CrossEntropy, IsBitIdenticalForAnyNumberOfThreads) {
   Case one(29, 3001, 3001, DType::f32), three = one;
   cross_entropy_fused(one.losses.data(), one.logits.data(), one.targets.data(), kScale, 29, 3001, 3001, DType::f32,
                       Threads(1));

@@ -5,18 +5,18 @@
 
 #include "esp/base/dtype.h"
 #include "esp/device/stream.h"
-#include "esp/kernel/into.h"
+#include "esp/kernel/write_mode.h"
 
 namespace esp::kernel {
 
 void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream);
 // y = x, y += x or y −= x.
-void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream);
+void write_values(void* y, WriteMode into, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 void multiply(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream);  // y *= x
 
 namespace cuda {
 decltype(kernel::subtract) subtract;
-decltype(kernel::put_values) put_values;
+decltype(kernel::write_values) write_values;
 decltype(kernel::multiply) multiply;
 }  // namespace cuda
 

@@ -2,14 +2,14 @@
 
 #include <limits>
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
 
 constexpr DropoutKey kKey{0x1234567887654321u, 0xfedcba9800000003u};
 
-TEST(Dropout, IsThatOfRefBitForBit) {
+TEST(Dropout, MatchesRefBitForBit) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -28,7 +28,7 @@ TEST(Dropout, IsThatOfRefBitForBit) {
   });
 }
 
-TEST(Dropout, APieceOfTheWholeDrawsTheMaskOfTheWhole) {
+TEST(Dropout, PartDrawsSameMaskAsWhole) {
   const Threads pair(2);
   constexpr int64_t kRows = 37, kCols = 90, kFirstRow = 11, kFirstCol = 29, kSomeRows = 13, kSomeCols = 41;
   const Array x = Array::random(kRows * kCols, DType::f32, 1);
@@ -47,7 +47,7 @@ TEST(Dropout, APieceOfTheWholeDrawsTheMaskOfTheWhole) {
   for (int64_t i = 0; i < result.count(); ++i) ASSERT_EQ(result[i], whole[in_whole(i)]) << i;
 }
 
-TEST(Dropout, KeepsTheFractionItSaysAndTheMean) {
+TEST(Dropout, KeepsExpectedFractionAndMean) {
   const Threads pair(2);
   constexpr int64_t kCount = 1 << 20;
   Array x(kCount, DType::f32), y = x;
@@ -113,7 +113,7 @@ TEST(Dropout, InPlaceOverEitherInput) {
   EXPECT_TRUE(over.same_bits(y));
 }
 
-TEST(Dropout, WhatIsDroppedIsZeroEvenOfANan) {
+TEST(Dropout, DroppedNaNBecomesZero) {
   const Threads alone(1);
   Array x(1000, DType::f32);
   x.fill([](int64_t) { return std::numeric_limits<double>::quiet_NaN(); });

@@ -1,8 +1,8 @@
-// What the reductions mean for one pair of values, and the step from a run-time dtype and op to a compile-time one.
+// The reductions on one pair of values, and dispatch from run-time dtype and op to compile-time.
 //
-// 16-bit types accumulate in float. Integers wrap modulo 2^bits. min and max keep a NaN: the first one met, in the
-// order of combination, is the result; between -0 and +0 the second operand wins. The sum or product of a NaN is a NaN
-// whose payload is the processor's choice; every other result is the same bits on every target.
+// 16-bit types accumulate in float. Integers wrap modulo 2^bits. min and max propagate the first NaN in combination
+// order; between -0 and +0 the second operand wins. The payload of a NaN sum or product is up to the processor; every
+// other result is bit-identical on all targets.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Plain passes over flat buffers: fill, copy between types, add, scale, sums. Outputs are overwritten unless said.
+// Elementwise kernels over flat buffers: fill, cast, add, scale, sums. Outputs are overwritten unless stated.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace esp::kernel {
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream);
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream);
-// Rows of `width`, so many elements apart in either matrix.
+// Rows of `width`, with a stride for each matrix.
 void cast_rows(void* y, DType to, int64_t y_stride, const void* x, DType from, int64_t x_stride, int64_t rows,
                int64_t width, const device::Stream& stream);
 void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream);
@@ -27,18 +27,18 @@ double sum_of_squares(const void* x, int64_t count, DType dtype, const device::S
 bool all_finite(const void* x, int64_t count, DType dtype, const device::Stream& stream);
 // Σ of accumulation-typed values (float, double for f64) in index order, in fp64.
 double sum(const void* x, int64_t count, DType dtype, const device::Stream& stream);
-// The same sums into *total, which lies where the stream's kernels write: on a GPU nothing waits.
+// The same sums written to *total in the stream's memory; does not wait on a GPU.
 void sum_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 void sum_of_squares_to(double* total, const void* x, int64_t count, DType dtype, const device::Stream& stream);
-void count_up(int32_t* y, int32_t first, int64_t count, const device::Stream& stream);  // first, first + 1, …
+void iota(int32_t* y, int32_t first, int64_t count, const device::Stream& stream);  // first, first + 1, …
 void shift(int32_t* y, const int32_t* x, int32_t by, int64_t count, const device::Stream& stream);  // y = x + by
 
 // x [batch, rows, cols] to y [batch, cols, rows]; y may not overlap x.
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
                const device::Stream& stream);
 
-// x[i] = mean + std·normal(seed, purpose, first + i): Box–Muller on counter-based bits, a function of the global index
-// and the same on every instruction set. uniform: in [low, high] with 24 random bits.
+// x[i] = mean + std·normal(seed, purpose, first + i): Box–Muller on counter-based bits; a function of the global index,
+// equal on every instruction set. uniform: in [low, high] with 24 random bits.
 void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                  DType dtype, const device::Stream& stream);
 void fill_uniform(void* x, double low, double high, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
@@ -55,7 +55,7 @@ decltype(kernel::sum_of_squares) sum_of_squares;
 decltype(kernel::all_finite) all_finite;
 decltype(kernel::sum) sum;
 decltype(kernel::sum_to) sum_to;
-decltype(kernel::count_up) count_up;
+decltype(kernel::iota) iota;
 decltype(kernel::shift) shift;
 decltype(kernel::cast_rows) cast_rows;
 decltype(kernel::transpose) transpose;

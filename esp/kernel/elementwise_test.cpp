@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -98,7 +98,7 @@ TEST(ColumnSums, AddRowsInOrderRoundedOnce) {
   });
 }
 
-TEST(SumOfSquares, IsTheSumAndTheSameForAnyNumberOfThreads) {
+TEST(SumOfSquares, IsExactAndIndependentOfThreads) {
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t count : {0, 1, 100, 4096, 4097, 50001}) {
@@ -174,16 +174,16 @@ TEST(Sum, AlsoIntoMemory) {
   EXPECT_EQ(squares, 29);
 }
 
-TEST(WholeNumbers, CountUpAndShift) {
+TEST(IntegerKernels, IotaAndShift) {
   const Threads alone(1);
   std::vector<int32_t> x(5, -7);
-  count_up(x.data(), 40, 4, alone);
+  iota(x.data(), 40, 4, alone);
   EXPECT_EQ(x, (std::vector<int32_t>{40, 41, 42, 43, -7}));
   shift(x.data(), x.data(), -41, 4, alone);
   EXPECT_EQ(x, (std::vector<int32_t>{-1, 0, 1, 2, -7}));
 }
 
-TEST(CastRows, GoBetweenMatricesOfUnlikeWidth) {
+TEST(CastRows, CopiesBetweenMatricesOfDifferentWidth) {
   const Threads pair(2);
   const int64_t rows = 300, width = 37, from_stride = 40, to_stride = 53;
   const Array x = Array::random(rows * from_stride, DType::f32, 1);

@@ -1,8 +1,8 @@
-// Table look-ups: rows of a table by id, and the scatter-add back. Rotary positions.
+// Embedding lookup, its scatter-add gradient, and rotary positions.
 //
-// forward overwrites y [count, dim]; ids outside [0, num_rows) give zero rows (a vocabulary shard asks for the rows
-// it holds). backward adds to dtable, ids in order, so repeated ids accumulate the same way every time; what a call
-// adds to a row of a 16-bit table is summed in fp32 and rounded once.
+// forward overwrites y [count, dim]; ids outside [0, num_rows) give zero rows (a vocabulary shard looks up its own
+// rows). backward adds to dtable in the order of ids, so repeated ids accumulate deterministically; additions of one
+// call to a row of a 16-bit table are summed in fp32 and rounded once.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_
 void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
                        int64_t first_position, DType dtype, const device::Stream& stream);
 
-// Rotates pairs (d, d + D/2) of every head in place by the angles of their positions, the half-split convention. x is
-// rows of `row_stride` elements; its first heads·head_dim are rotated. inverse rotates back (the gradient: where the
-// angles make pairs grow, they grow there too).
+// Rotates pairs (d, d + D/2) of every head in place by the angles of their positions (half-split convention). x has
+// rows of `row_stride` elements; the first heads·head_dim are rotated. inverse rotates back (the gradient; scale
+// factors apply likewise).
 struct RotaryShape {
   int64_t rows = 0, row_stride = 0, heads = 0, head_dim = 0;
-  int64_t period = 0, first_position = 0;  // row r stands at first_position + r mod period − begin
-  int64_t begin = 0, end = 0;              // of each period, the rows that are rotated; end 0: all
+  int64_t period = 0, first_position = 0;  // row r has position first_position + r mod period − begin
+  int64_t begin = 0, end = 0;              // rotated rows of each period; end 0: all
   RotaryAngles angles;
   bool inverse = false;
 

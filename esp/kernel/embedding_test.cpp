@@ -1,6 +1,6 @@
 #include "esp/kernel/embedding.h"
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -29,7 +29,7 @@ TEST(Embedding, LookUpIsTheProductOfOneHotAndTable) {
     }
 }
 
-TEST(Embedding, AllThreeAreThoseOfRef) {
+TEST(Embedding, MatchesRef) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -74,7 +74,7 @@ TEST(Embedding, RepeatedIdsAccumulateWithoutLosingSmallGradients) {
   }
 }
 
-TEST(Embedding, NextCallAddsToTheLast) {
+TEST(Embedding, AccumulatesAcrossCalls) {
   const Threads alone(1);
   const std::vector<int32_t> ids = {1, 1};
   Array dy(2, DType::f32), dtable(3, DType::f32);

@@ -1,9 +1,8 @@
-// A 64-bit fingerprint of memory, to find out whether two copies of a state are still the same.
+// A 64-bit hash of memory, to check whether two copies of a state are equal.
 //
-// Blocks of 32 KiB are each mixed word by word, eight chains side by side; a word enters by xor and an odd
-// multiplication, which undo each other, so a change of one word always changes its block. Blocks are added up, each
-// mixed with its number: neither threads nor the order in which they come show. Not for enemies, who could choose
-// changes that cancel; for flipped bits.
+// Each block of 32 KiB is hashed word by word in eight chains; a word enters by xor and an odd multiplication, both
+// invertible, so a change of one word always changes its block. Block hashes are mixed with their index and added, so
+// neither threads nor their order matter. Not cryptographic: it detects flipped bits, not attacks.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 
 namespace esp::kernel {
 
-// Of memory the host may read; on the stream's threads.
+// Host-readable memory; runs on the stream's threads.
 uint64_t fingerprint(const void* data, size_t bytes, const device::Stream& stream);
 
 }  // namespace esp::kernel

@@ -19,7 +19,7 @@ std::vector<std::byte> some_bytes(size_t count) {
   return bytes;
 }
 
-TEST(Fingerprint, EverySingleBitOfABlockCounts) {
+TEST(Fingerprint, DetectsEverySingleBitFlip) {
   std::vector<std::byte> bytes = some_bytes(1021);  // with a line that is not full
   std::set<uint64_t> seen{fingerprint(bytes.data(), bytes.size(), {})};
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
@@ -29,7 +29,7 @@ TEST(Fingerprint, EverySingleBitOfABlockCounts) {
   }
 }
 
-TEST(Fingerprint, BlocksThatChangePlacesAndZerosAtTheEndCount) {
+TEST(Fingerprint, DetectsSwappedBlocksAndTrailingZeros) {
   std::vector<std::byte> bytes = some_bytes(128 << 10);
   const uint64_t before = fingerprint(bytes.data(), bytes.size(), {});
   std::vector<std::byte> swapped = bytes;
@@ -39,7 +39,7 @@ TEST(Fingerprint, BlocksThatChangePlacesAndZerosAtTheEndCount) {
   EXPECT_NE(fingerprint(bytes.data(), bytes.size(), {}), before);
 }
 
-TEST(Fingerprint, DoesNotShowHowManyThreadsThereWere) {
+TEST(Fingerprint, IsIndependentOfThreadCount) {
   const std::vector<std::byte> bytes = some_bytes((3 << 20) + 5);
   device::ThreadPool three(3);
   device::Stream stream;

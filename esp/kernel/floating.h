@@ -1,4 +1,4 @@
-// The floating element types of the training kernels: from a run-time dtype to a compile-time one, and to an address.
+// Floating element types: dispatch from a run-time dtype to a compile-time type, and addressing.
 #pragma once
 
 #include <algorithm>
@@ -30,12 +30,12 @@ void with_floating(DType dtype, F&& f) {
   }
 }
 
-// The type sums and statistics of `dtype` are kept in.
+// The type of sums and statistics for `dtype`.
 inline DType accumulator_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
 
-// Pieces of a pass over elements: large enough to be worth a thread.
+// Minimum elements per thread in elementwise kernels.
 inline constexpr int64_t kElementGrain = 8192;
 
 // The same for a pass over rows of `width` elements.

@@ -1,5 +1,5 @@
-// What Adam multiplies a momentum by once its variance is frozen: rate = 1/(√v + ε) and mask = 1; both 0 where v is 0.
-// Overwrites; f32 and f64. Made once, so it is a plain loop.
+// Adam's step factors after its variance is frozen (1-bit Adam): rate = 1/(√v + ε) and mask = 1; both 0 where v is 0.
+// Overwrites; f32 and f64. Called once, so it is a plain loop.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,9 @@
-// Matrix products: C = alpha·op(A)·op(B) + beta·C, with what commonly follows done while the tile is in cache.
+// GEMM: C = alpha·op(A)·op(B) + beta·C, with fused epilogues.
 //
 // Row-major. op(A) is M×K, op(B) is K×N, C is M×N. Sums are in fp32 (fp64 for f64) and rounded to dtype once. The
-// order in which an element's products are added depends on K alone, not on M, N, the other operands' layout or the
-// number of threads, so a slice of the rows or columns has the same bits as the whole. C may not overlap A or B. With
-// beta 0, C is not read. One call at a time per stream; the scratch it packs into belongs to the calling thread, grows
-// to the largest call seen and is then kept.
+// summation order of an element depends on K alone, not on M, N, the layout or the number of threads, so a slice of
+// rows or columns is bit-identical to the whole. C may not overlap A or B. With beta 0, C is not read. One call at a
+// time per stream; packing scratch belongs to the calling thread, grows to the largest call and is kept.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +19,19 @@ struct GemmOptions {
   bool transpose_b = false;           // B is stored N×K
   int64_t lda = 0, ldb = 0, ldc = 0;  // elements between rows; 0: packed
   double alpha = 1, beta = 0;         // beta 1 accumulates into C
-  // The rows (M, or K where A is stored K×M) differ from call to call: on a GPU no algorithm is timed for their number.
+  // The number of rows (M, or K if A is stored K×M) varies between calls: on a GPU no algorithm is tuned for it.
   bool ragged = false;
-  // Epilogue, forward: C = act(alpha·product + beta·C + bias). `pre_activation`, where given, keeps the argument of
-  // act (M×N, rows ldc apart like C's).
+  // Epilogue, forward: C = act(alpha·product + beta·C + bias). `pre_activation`, if given, stores the argument of act
+  // (M×N, row stride ldc).
   const void* bias = nullptr;  // N
   Activation activation = Activation::none;
   void* pre_activation = nullptr;
-  // Epilogue, backward: C = alpha·product ∘ act'(pre_activation_in) + beta·C, the gradient before the activation
-  // (M×N, rows ldc apart like C's). It takes no bias.
+  // Epilogue, backward: C = alpha·product ∘ act'(pre_activation_in) + beta·C, the gradient before the activation (M×N,
+  // row stride ldc). No bias.
   const void* pre_activation_in = nullptr;
 };
 
-// How far apart neighbours are: op(A)[i][p] is at i·a_row + p·a_col, op(B)[p][j] at p·b_row + j·b_col.
+// Strides: op(A)[i][p] is at i·a_row + p·a_col, op(B)[p][j] at p·b_row + j·b_col.
 struct GemmStrides {
   int64_t a_row, a_col, b_row, b_col, c_row;
 };

@@ -189,7 +189,7 @@ TEST_P(GemmOnTarget, AgreesWithRefInEveryEpilogue) {
         }
 }
 
-TEST_P(GemmOnTarget, HonoursLeadingDimensionsAndTouchesNothingBetweenThem) {
+TEST_P(GemmOnTarget, HonoursLeadingDimensionsAndLeavesGaps) {
   for (DType dtype : kFloating)
     for (int orientation = 0; orientation < 4; ++orientation) {
       Case it{21, 50, 30, {}};
@@ -213,7 +213,7 @@ TEST_P(GemmOnTarget, HonoursLeadingDimensionsAndTouchesNothingBetweenThem) {
     }
 }
 
-TEST_P(GemmOnTarget, EmptySidesAreNoWorkAndAnEmptySumIsZero) {
+TEST_P(GemmOnTarget, HandlesEmptyDimensions) {
   for (DType dtype : kFloating)
     for (double beta : {0.0, 1.0, 2.0}) {
       for (auto [m, n, k] : {std::array<int64_t, 3>{0, 5, 4}, {5, 0, 4}, {5, 7, 0}, {0, 0, 0}}) {
@@ -242,7 +242,7 @@ TEST_P(GemmOnTarget, BetaZeroDoesNotReadC) {
 }
 
 // A NaN or an infinity reaches the elements that its row or column feeds, and no other (not through the padding).
-TEST_P(GemmOnTarget, NotANumberStaysInItsRowAndColumn) {
+TEST_P(GemmOnTarget, NaNStaysInItsRowAndColumn) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const int64_t m = 11, n = 51, k = 19;
   for (int64_t rows : {int64_t{2}, m}) {
@@ -269,8 +269,8 @@ TEST_P(GemmOnTarget, SubnormalsAreNotFlushed) {
   EXPECT_EQ(c[0], 7 * tiny);
 }
 
-// A slice of rows, or of columns, has the bits of the whole, however it is cut and whatever path its size takes.
-TEST_P(GemmOnTarget, SlicesOfRowsAndColumnsHaveTheBitsOfTheWhole) {
+// A slice of rows or columns is bit-identical to the whole, for any partition and any code path.
+TEST_P(GemmOnTarget, SlicesMatchWholeBitForBit) {
   for (DType dtype : kFloating)
     for (int orientation = 0; orientation < 4; ++orientation)
       for (int64_t k : {37, 800}) {
@@ -314,7 +314,7 @@ TEST_P(GemmOnTarget, SlicesOfRowsAndColumnsHaveTheBitsOfTheWhole) {
       }
 }
 
-TEST_P(GemmOnTarget, AnyNumberOfThreadsGivesTheSameBits) {
+TEST_P(GemmOnTarget, IsBitIdenticalForAnyNumberOfThreads) {
   for (DType dtype : kFloating)
     for (auto [m, n, k] :
          {std::array<int64_t, 3>{1, 700, 800}, {7, 700, 800}, {130, 70, 800}, {200, 5, 800}, {40, 300, 40}})
@@ -341,7 +341,7 @@ TEST_P(GemmOnTarget, AnyNumberOfThreadsGivesTheSameBits) {
 }
 
 // The layout of an operand does not change the order of summation either.
-TEST_P(GemmOnTarget, TransposedOperandsGiveTheSameBits) {
+TEST_P(GemmOnTarget, TransposedOperandsAreBitIdentical) {
   for (DType dtype : kFloating)
     for (int64_t m : {1, 2, 5, 30}) {
       const int64_t n = 67, k = 800;

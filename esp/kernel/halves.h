@@ -1,9 +1,9 @@
-// An fp32 number as the bf16 it rounds to and the 16 bits that rounding drops, so that who has the one keeps the other
-// only: 2 bytes beside a bf16 value instead of a master copy of 4. On the host.
+// Split master weights: an fp32 number as the bf16 it rounds to plus its lower 16 bits. 2 bytes beside a bf16 weight
+// instead of a 4-byte master copy. On the host.
 //
-// The upper half is the number's rounded to nearest even; `low` are its lower 16 bits as they are, and say which way it
-// was rounded. Exactly half way they would not: split_halves moves such a number by one unit of its last place towards
-// where it rounds to, one in 65536. Everything else comes back to the bit, but for numbers that are none.
+// The bf16 is rounded to nearest even; `low` holds the lower 16 bits unchanged and implies the rounding direction. Ties
+// would be ambiguous: split_halves moves such a number by one unit in its last place towards its bf16, one number in
+// 65536. All other numbers except NaNs are restored exactly.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace esp::kernel {
 
 void split_halves(uint16_t* low, const float* x, int64_t count, const device::Stream& stream);
-// `high`: bf16, what the numbers round to.
+// `high`: the bf16 values.
 void join_halves(float* x, const void* high, const uint16_t* low, int64_t count, const device::Stream& stream);
 
 }  // namespace esp::kernel

@@ -26,7 +26,7 @@ std::vector<uint32_t> there_and_back(const std::vector<uint32_t>& bits, const de
   return again;
 }
 
-TEST(Halves, EveryNumberComesBackButThoseHalfWay) {
+TEST(SplitMaster, RoundTripsExceptTies) {
   for (const int num_threads : {1, 3}) {
     device::ThreadPool threads(num_threads);
     const device::Stream stream{.device = {}, .pool = &threads, .queue = nullptr};
@@ -41,7 +41,7 @@ TEST(Halves, EveryNumberComesBackButThoseHalfWay) {
   }
 }
 
-TEST(Halves, AfterwardsANumberRoundsToTheSame) {
+TEST(SplitMaster, SplitNumberRoundsToSameBf16) {
   std::vector<uint32_t> bits{0x3f808000, 0x3f818000, 0xbf808000, 0x00008000};
   for (size_t i = 0; const uint32_t back : there_and_back(bits, {})) {
     const float before = std::bit_cast<float>(bits[i++]), after = std::bit_cast<float>(back);
@@ -52,7 +52,7 @@ TEST(Halves, AfterwardsANumberRoundsToTheSame) {
   }
 }
 
-TEST(Halves, WhatABf16NumberIsHasNoLowerHalf) {
+TEST(SplitMaster, ExactBf16HasZeroLowerHalf) {
   const std::vector<float> x{0, 1, -2.5f, 1e30f};
   std::vector<uint16_t> low(x.size(), 7);
   split_halves(low.data(), x.data(), 3, {});

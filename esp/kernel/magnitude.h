@@ -1,4 +1,4 @@
-// Magnitudes as bits: they order like numbers, and what is not finite lies above.
+// Magnitudes as integers: they order like numbers, with non-finite values above.
 #pragma once
 
 #include <bit>

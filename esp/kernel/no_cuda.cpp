@@ -1,4 +1,4 @@
-// Stands in for cuda/ where it was not compiled. Nobody gets here: a stream on a GPU cannot be made then.
+// Stubs for builds without cuda/. Never reached: a GPU stream cannot be created in such a build.
 #include "esp/kernel/activation.h"
 #include "esp/kernel/attention.h"
 #include "esp/kernel/copy.h"
@@ -87,8 +87,8 @@ void cross_entropy_part_backward(void*, const void*, const void*, const int32_t*
 void subtract(void*, const void*, const void*, int64_t, DType, const device::Stream&) {
   no_cuda_body("subtract");
 }
-void put_values(void*, Into, const void*, int64_t, DType, const device::Stream&) {
-  no_cuda_body("put_values");
+void write_values(void*, WriteMode, const void*, int64_t, DType, const device::Stream&) {
+  no_cuda_body("write_values");
 }
 void multiply(void*, const void*, int64_t, DType, const device::Stream&) {
   no_cuda_body("multiply");
@@ -139,8 +139,8 @@ void cross_entropy_part_losses(void*, const void*, const void*, const void*, con
                                const device::Stream&) {
   no_cuda_body("cross_entropy_part_losses");
 }
-void count_up(int32_t*, int32_t, int64_t, const device::Stream&) {
-  no_cuda_body("count_up");
+void iota(int32_t*, int32_t, int64_t, const device::Stream&) {
+  no_cuda_body("iota");
 }
 void transpose(void*, const void*, int64_t, int64_t, int64_t, DType, const device::Stream&) {
   no_cuda_body("transpose");

@@ -1,8 +1,8 @@
-// LayerNorm and RMSNorm over the last dimension, optionally fused with the residual addition before them.
+// LayerNorm and RMSNorm over the last dimension, optionally fused with the preceding residual addition.
 //
-// Statistics (mean, rstd: one per row) are kept in the accumulation type: float, or double for f64. forward overwrites.
-// If `residual` is given, sum = x + residual is written to `sum` and normalised (sum may equal x or residual).
-// backward_input writes dx, or adds to it when `accumulate`; backward_weight always adds to dgamma and dbeta, rows in
+// Statistics (mean, rstd: one per row) are in the accumulation type: float, or double for f64. forward overwrites. If
+// `residual` is given, sum = x + residual is written to `sum` and normalised (sum may equal x or residual).
+// backward_input writes dx, or adds to it with `accumulate`; backward_weight always adds to dgamma and dbeta, rows in
 // order, and can run later. RMSNorm has no mean and no beta: pass null for both.
 #pragma once
 
@@ -23,7 +23,7 @@ struct NormShape {
 
 void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual, const void* gamma,
                   const void* beta, const NormShape& shape, DType dtype, const device::Stream& stream);
-// `x` is what was normalised (sum, where there was a residual).
+// `x` is the normalised input (sum, with a residual).
 void norm_backward_input(void* dx, const void* dy, const void* x, const void* mean, const void* rstd, const void* gamma,
                          const NormShape& shape, bool accumulate, DType dtype, const device::Stream& stream);
 void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -49,7 +49,7 @@ void on_every_case(F f) {
 // A row's statistics are sums of up to 1001 terms; that ref adds them in fp64 leaves some places of fp32 between.
 constexpr double kPlaces = 60;
 
-TEST(Norm, ForwardIsThatOfRefWithAndWithoutResidual) {
+TEST(Norm, ForwardMatchesRefWithAndWithoutResidual) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
     if (it.layer() && it.shape.dim == 1) return;  // 0/√eps: the sign of a rounding error
@@ -83,7 +83,7 @@ TEST(Norm, SumMayReplaceEitherOfItsTerms) {
     }
 }
 
-TEST(Norm, InputGradientIsThatOfRefWrittenOrAdded) {
+TEST(Norm, InputGradientMatchesRefWhenWrittenOrAdded) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
     ref::norm_forward(it.y.data(), it.mean_data(), it.rstd.data(), nullptr, it.x.data(), nullptr, it.gamma.data(),
@@ -102,7 +102,7 @@ TEST(Norm, InputGradientIsThatOfRefWrittenOrAdded) {
   });
 }
 
-TEST(Norm, WeightGradientsAreThoseOfRefAndAdded) {
+TEST(Norm, WeightGradientsMatchRefAndAccumulate) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
     ref::norm_forward(it.y.data(), it.mean_data(), it.rstd.data(), nullptr, it.x.data(), nullptr, it.gamma.data(),
@@ -118,7 +118,7 @@ TEST(Norm, WeightGradientsAreThoseOfRefAndAdded) {
   });
 }
 
-TEST(Norm, GradientsAreThoseOfFiniteDifferences) {
+TEST(Norm, BackwardMatchesFiniteDifferences) {
   const Threads alone(1);
   for (NormKind kind : {NormKind::layer, NormKind::rms}) {
     Case it(kind, 4, 19, DType::f64);
@@ -158,7 +158,7 @@ TEST(Norm, RowsHaveMeanZeroAndVarianceOneBeforeTheWeights) {
   }
 }
 
-TEST(Norm, ANanStaysInItsRow) {
+TEST(Norm, NaNStaysInItsRow) {
   const Threads alone(1);
   Case it(NormKind::layer, 3, 40, DType::bf16);
   it.x.set(40 + 7, std::numeric_limits<double>::quiet_NaN());
@@ -167,7 +167,7 @@ TEST(Norm, ANanStaysInItsRow) {
   for (int64_t i = 0; i < 120; ++i) EXPECT_EQ(std::isnan(it.y[i]), i / 40 == 1) << i;
 }
 
-TEST(Norm, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(Norm, IsBitIdenticalForAnyNumberOfThreads) {
   Case it(NormKind::layer, 301, 257, DType::f32), other = it;
   Array dgamma = it.gamma, dbeta = it.beta, dgamma3 = it.gamma, dbeta3 = it.beta;
   norm_forward(it.y.data(), it.mean.data(), it.rstd.data(), it.sum.data(), it.x.data(), it.residual.data(),

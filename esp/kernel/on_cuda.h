@@ -1,6 +1,6 @@
-// How a kernel finds its body: each public function, in cpu/, begins with
+// Device dispatch: each public function, in cpu/, starts with
 //   if (on_cuda(stream)) return cuda::fill(y, value, count, dtype, stream);
-// and one that has no body on GPUs with refuse_cuda(stream, "top_k"). Nothing falls back.
+// or, without a CUDA body, with refuse_cuda(stream, "top_k"). There is no fallback.
 #pragma once
 
 #include <string_view>

@@ -1,13 +1,12 @@
-// Whole-optimizer passes over one flat buffer: each reads and writes every element once. Elementwise, so any split of
-// the buffer gives the same bits.
+// Fused optimizer steps over one flat buffer: each reads and writes every element once. Elementwise, so any partition
+// of the buffer gives the same bits.
 //
-// `master` holds the weights the update acts on (fp32, fp64 for f64); `weights`, where not null, is the storage copy
-// (16-bit) written from it. `grad` is in storage type and is multiplied by grad_scale (clipping and the inverse of the
-// loss scale together) before use; `weights` may lie over it, an element is read before it is written. State is in
-// master's type.
+// `master` holds the weights being updated (fp32, fp64 for f64); `weights`, if not null, is the 16-bit storage copy
+// written from it. `grad` is in storage type and is multiplied by grad_scale (clipping and inverse loss scale combined)
+// before use; `weights` may alias it. State is in master's type.
 //
-// A master copy beside bf16 weights may be kept as the half they lack (halves.h): `lower` in place of `master`. The
-// numbers are those of a whole copy but for the ones half way between two weights.
+// The master copy of bf16 weights may be stored as its lower half (halves.h): `lower` instead of `master`. Results
+// equal those of a full copy except for ties.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace esp::kernel {
 
 struct StepBuffers {
   void* master = nullptr;   // f32, or f64 when grad is f64; null with `lower`
-  void* weights = nullptr;  // storage copy in grad_type, or null when master is what the model reads
+  void* weights = nullptr;  // storage copy in grad_type, or null if the model reads master
   const void* grad = nullptr;
   void* m = nullptr;  // first moment, or momentum
   void* v = nullptr;  // second moment (Adam)

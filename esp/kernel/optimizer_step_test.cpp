@@ -1,8 +1,8 @@
 #include "esp/kernel/optimizer_step.h"
 
-#include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/halves.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -113,7 +113,7 @@ TEST(Adam, DecayActsOnTheWeightBeforeTheStep) {
   EXPECT_NEAR(problem.master[0], 2 - 0.1 * 1 - 0.1 * 0.5 * 2, 1e-15);  // not 0.5·(2 − 0.1)
 }
 
-TEST(Adam, AnySplitOfTheBufferGivesTheSameBits) {
+TEST(Adam, IsBitIdenticalForAnyPartition) {
   constexpr int64_t kCount = 40003;
   for (DType dtype : kFloating) {
     Problem one(kCount, dtype), three(kCount, dtype), pieces(kCount, dtype);
@@ -139,7 +139,7 @@ TEST(Adam, AnySplitOfTheBufferGivesTheSameBits) {
   }
 }
 
-TEST(Adam, IsThatOfRef) {
+TEST(Adam, MatchesRef) {
   const Threads alone(1);
   for (DType dtype : kFloating)
     for (bool decoupled : {true, false}) {
@@ -158,7 +158,7 @@ TEST(Adam, IsThatOfRef) {
     }
 }
 
-TEST(Sgd, MomentumAndNesterovAreThoseOfRefAndOfTheTextbook) {
+TEST(Sgd, MomentumAndNesterovMatchRefAndTextbook) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -188,8 +188,8 @@ TEST(Sgd, MomentumAndNesterovAreThoseOfRefAndOfTheTextbook) {
   });
 }
 
-// A master copy in halves goes the way of a whole one that is split and joined after every step.
-TEST(Adam, AMasterCopyInHalves) {
+// A split master copy equals a full one that is split and joined after every step.
+TEST(Adam, MatchesRefWithSplitMasterCopy) {
   constexpr int64_t kCount = 3003;
   on_every_target([&](const std::string& target) {
     for (const bool sgd : {false, true}) {

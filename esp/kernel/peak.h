@@ -1,4 +1,4 @@
-// How fast multiply-adds can go on this machine, measured: what a kernel's or a step's rate is held against.
+// Measured peak FLOP rate of this machine, the reference for the rates of kernels and steps.
 #pragma once
 
 #include "esp/base/dtype.h"
@@ -6,9 +6,12 @@
 
 namespace esp::kernel {
 
-// FLOP/s of independent multiply-adds in registers on all of the stream's threads, the best of a few short bursts
-// (about 10 ms in all). 16-bit types compute in fp32 and have its rate.
+// FLOP/s of independent FMAs in registers on all threads of the stream at once: the sum of each thread's best short
+// burst in 50 ms. Other load only lowers a burst's rate. 16-bit types compute in fp32 and have its rate.
 double fma_peak(DType dtype, const device::Stream& stream);
+
+// The instruction set the kernels use on this machine, by Highway's name.
+const char* cpu_instructions();
 
 namespace cuda {
 decltype(kernel::fma_peak) fma_peak;

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -40,7 +40,7 @@ Array mixed(int64_t count, DType dtype, int64_t block) {
   return x;
 }
 
-TEST(Quantize, IsThatOfRefBitForBit) {
+TEST(Quantize, MatchesRefBitForBit) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -69,7 +69,7 @@ TEST(Quantize, IsThatOfRefBitForBit) {
   });
 }
 
-TEST(Quantize, TakesTheBytesOfTheFormula) {
+TEST(Quantize, SizeMatchesFormula) {
   EXPECT_EQ(quantized_bytes(0, {8, 2048}), 0u);
   EXPECT_EQ(quantized_bytes(1, {8, 2048}), 1u + 4);
   EXPECT_EQ(quantized_bytes(2048, {8, 2048}), 2048u + 4);
@@ -79,7 +79,7 @@ TEST(Quantize, TakesTheBytesOfTheFormula) {
   EXPECT_EQ(quantized_bytes(1'000'000, {8, 2048}), 1'000'000u + 4 * 489);
 }
 
-TEST(Quantize, ErrsByHalfAStepAtMost) {
+TEST(Quantize, ErrorIsAtMostHalfAStep) {
   const Threads alone(1);
   for (DType dtype : {DType::f64, DType::f32})
     for (int bits : {8, 4}) {
@@ -116,7 +116,7 @@ TEST(Quantize, RoundsHalvesToEvenAndKeepsTheLargest) {
   for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(y[i], small_want[i]) << i;
 }
 
-TEST(Quantize, WhatIsNotFiniteStaysVisibleAndWithinItsBlock) {
+TEST(Quantize, NonFiniteValuesPoisonTheirBlockOnly) {
   const Threads pair(2);
   const double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : kFloating)

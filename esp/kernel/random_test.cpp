@@ -1,14 +1,14 @@
 #include <algorithm>
 
-#include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/elementwise.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
 
 constexpr int64_t kMany = 1 << 20;
 
-TEST(FillNormal, HasTheMomentsOfTheNormalLaw) {
+TEST(FillNormal, MatchesNormalMoments) {
   const Threads pair(2);
   std::vector<float> x(kMany);
   fill_normal(x.data(), 0, 1, 42, 7, 0, kMany, DType::f32, pair);
@@ -35,7 +35,7 @@ TEST(FillNormal, HasTheMomentsOfTheNormalLaw) {
 }
 
 // Kolmogorov: the largest distance between the drawn and the true distribution function.
-TEST(FillNormal, HasTheDistributionFunctionOfTheNormalLaw) {
+TEST(FillNormal, MatchesNormalDistribution) {
   const Threads pair(2);
   std::vector<float> x(kMany);
   fill_normal(x.data(), 0, 1, 43, 7, 0, kMany, DType::f32, pair);
@@ -68,7 +68,7 @@ TEST(FillUniform, IsEvenBetweenItsEnds) {
   EXPECT_NEAR(chi, 63, 5 * std::sqrt(2 * 63.0));
 }
 
-TEST(RandomFills, AnElementIsAFunctionOfItsGlobalIndexOnEveryTarget) {
+TEST(RandomFills, ElementDependsOnlyOnGlobalIndex) {
   constexpr int64_t kFirst = (int64_t{1} << 34) - 1501;  // counters cross 2^32
   for (DType dtype : kFloating) {
     Array normal, uniform;

@@ -1,8 +1,8 @@
-// Elementwise reductions over flat buffers: what a collective does with data that arrived.
+// Elementwise reductions over flat buffers, applied by collectives to received data.
 //
-// Overwrites: `dst` is written whole. `dst` may equal any source exactly; it may not overlap one partly. 16-bit types
-// are widened to fp32, combined, and rounded once per call. avg combines like sum; `divide` finishes it. Integers wrap.
-// Pointers need only element alignment. Safe from any thread.
+// `dst` is overwritten. `dst` may equal any source exactly; it may not overlap one partly. 16-bit types are widened to
+// fp32, combined, and rounded once per call. avg combines like sum; `divide` finishes it. Integers wrap. Pointers need
+// only element alignment. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ void reduce_ordered(void* dst, const void* const* sources, int num_sources, size
 // data[i] = data[i] * (1/divisor) for floating types (in fp32 or fp64), data[i] / divisor for integers.
 void divide(void* data, size_t count, DType dtype, int divisor);
 
-// The shortest correct loops, for tests: same meaning, same bits.
+// Reference loops for tests: same results, same bits.
 namespace ref {
 void reduce(void* dst, const void* a, const void* b, size_t count, DType dtype, ReduceOp op);
 void reduce_ordered(void* dst, const void* const* sources, int num_sources, size_t count, DType dtype, ReduceOp op);

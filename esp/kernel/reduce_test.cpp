@@ -221,7 +221,7 @@ TEST(Reduce, RefSumsByHand) {
   EXPECT_EQ(x[1], 3.0f * (1.0f / 3.0f));
 }
 
-TEST(Reduce, NamesGoBothWaysAndAWrongOneListsTheKnown) {
+TEST(Reduce, NamesRoundTripAndUnknownNameListsKnown) {
   for (ReduceOp op : kAllReduceOps) EXPECT_EQ(parse_reduce_op(name_of(op)), op);
   EXPECT_THROW(parse_reduce_op("summ"), UsageError);
 }

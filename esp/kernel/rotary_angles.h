@@ -1,15 +1,14 @@
-// By how much rotary positions turn (Su et al. 2021): at position p, pair d of a head of D dimensions turns by
-// p·theta^(−2d/D). And what stretches that for texts longer than those a model first learned from:
+// Rotary position angles (RoPE, Su et al. 2021): at position p, pair d of a head of D dimensions rotates by
+// p·theta^(−2d/D). Scaling for contexts longer than the training length:
 //
 //   linear  Chen et al. 2023   every frequency is divided by `factor`
-//   yarn    Peng et al. 2023   pairs that turn beta_fast times within the original length stay as they are, those that
-//   turn
-//                              beta_slow times are divided, a ramp over the pairs between; q and k grow by
-//                              attention_factor
-//   llama3  Llama 3.1, 2024    the same idea with a ramp over frequencies: whoever turns high_freq_factor times stays,
-//                              low_freq_factor times is divided
+//   yarn    Peng et al. 2023   pairs that rotate beta_fast times within the original length are unchanged, those
+//                              that rotate beta_slow times are divided, with a ramp over the pairs between; q and
+//                              k are multiplied by attention_factor
+//   llama3  Llama 3.1, 2024    the same with a ramp over frequencies: unchanged at high_freq_factor rotations,
+//                              divided at low_freq_factor rotations
 //
-// Every body of the kernel, every piece of a sequence and every generated token takes its angles from here.
+// All implementations of the kernel, context-parallel ranks and generation use these angles.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +29,13 @@ struct RotaryAngles {
   bool operator==(const RotaryAngles&) const = default;
 };
 
-// The same, worked out for heads of one size as far as no pair is needed. Plain numbers: a GPU takes them as they are.
+// Precomputed values for one head size. Plain numbers, passed to GPU kernels by value.
 struct RotaryFrequencies {
   double divided = 1;                                // 1 / factor
-  double kept = 1, per_frequency = 0, per_pair = 0;  // share that is not divided, before it is held to [0, 1]
-  double size = 1;                                   // of cosine and sine
+  double kept = 1, per_frequency = 0, per_pair = 0;  // undivided share, before clamping to [0, 1]
+  double size = 1;                                   // factor of cosine and sine
 
-  // Of a pair whose frequency without scaling is `plain`.
+  // Scaled frequency of a pair whose unscaled frequency is `plain`.
   constexpr double scaled(double plain, int64_t pair) const {
     const double ramp = kept + per_frequency * plain + per_pair * static_cast<double>(pair);
     const double share = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;

@@ -4,8 +4,8 @@
 #include <numbers>
 #include <vector>
 
-#include "esp/kernel/arrays_for_tests.h"
 #include "esp/kernel/embedding.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -16,7 +16,7 @@ const std::array kAngles = {
     RotaryAngles{.scaling = RopeScaling::yarn, .factor = 4, .original_seq_len = 512},
     RotaryAngles{.theta = 500000, .scaling = RopeScaling::llama3, .factor = 8, .original_seq_len = 8192}};
 
-TEST(Rotary, IsThatOfRefAndLeavesTheRestOfARowAlone) {
+TEST(Rotary, MatchesRefAndLeavesRestOfRow) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)
@@ -44,7 +44,7 @@ TEST(Rotary, IsThatOfRefAndLeavesTheRestOfARowAlone) {
 }
 
 // Two runs, one after the other, are the rows of a longer sequence that stand there, to the bit.
-TEST(Rotary, RunsStandWhereTheySay) {
+TEST(Rotary, RunsUseTheirPositions) {
   const Threads pair(2);
   constexpr int64_t kWidth = 12, kLong = 40, kBatch = 3;
   for (DType dtype : kFloating) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -25,7 +25,7 @@ struct Routing {
   }
 };
 
-TEST(Routing, ChoosesTheMostProbableAndOfEqualsTheLower) {
+TEST(Routing, ChoosesMostProbableAndBreaksTiesByIndex) {
   const Threads pair(2);
   Routing r({2, 5, 3, false}, DType::f32, 1);
   const double scores[] = {1, 4, 4, 0, 4, 2, 2, 2, 2, 2};
@@ -57,7 +57,7 @@ TEST(Routing, SumsToOneAndMatchesASort) {
   }
 }
 
-TEST(Routing, ChoosesDifferentExpertsEvenOfNaNs) {
+TEST(Routing, ChoosesDistinctExpertsForNaNs) {
   const Threads alone(1);
   Routing r({1, 3, 2, true}, DType::f32, 1);
   r.logits.fill([](int64_t) { return std::nan(""); });
@@ -65,7 +65,7 @@ TEST(Routing, ChoosesDifferentExpertsEvenOfNaNs) {
   EXPECT_EQ(r.choices, (std::vector<int32_t>{0, 1}));
 }
 
-TEST(Routing, GradientIsThatOfDifferences) {
+TEST(Routing, GradientMatchesFiniteDifferences) {
   const Threads alone(1);
   for (bool normalise : {false, true}) {
     Routing r({6, 5, 2, normalise}, DType::f64, 5);
@@ -109,7 +109,7 @@ TEST(Routing, PlacesAreByExpertThenToken) {
   EXPECT_EQ(counts, (std::vector<int64_t>{2, 0, 2}));
 }
 
-TEST(Combine, BothAreThoseOfRef) {
+TEST(Combine, ForwardAndBackwardMatchRef) {
   const Threads pair(2);
   on_every_target([&](const std::string& target) {
     for (DType dtype : kFloating)

@@ -1,8 +1,8 @@
-// Softmax over rows of scores that are stored, and its gradient; and dropout by a mask of bytes. For attention that
-// keeps its matrices; attention.h is the one that does not.
+// Softmax over stored scores, its gradient, and dropout by a byte mask. For unfused attention; attention.h is the fused
+// form.
 //
 // Rows are `cols` long and numbered from 0 again every `period` rows (0: never); row i sees columns below `length` and,
-// when causal, j ≤ i. The others count as −∞. Exponentials and sums are in the accumulation type.
+// if causal, j ≤ i. Other columns count as −∞. Exponentials and sums are in the accumulation type.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SoftmaxShape {
   }
 };
 
-// In place: scores become probabilities, zero where nothing is seen.
+// In place: scores become probabilities, zero if masked.
 void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const device::Stream& stream);
 // In place: d, the gradient of the probabilities p, becomes p∘(d − Σ_row p∘d).
 void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType dtype, const device::Stream& stream);

@@ -1,6 +1,6 @@
 #include "esp/kernel/softmax.h"
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
@@ -19,7 +19,7 @@ const SoftmaxShape kShapes[] = {shape_of(1, 1, 0, 1, false), shape_of(6, 5, 3, 5
                                 shape_of(300, 61, 60, 47, true), shape_of(7, 33, 0, 0, false),
                                 shape_of(64, 129, 64, 200, false)};
 
-TEST(Softmax, IsTheReferencesInEveryType) {
+TEST(Softmax, MatchesRefInEveryType) {
   const Threads pair(2);
   for (DType dtype : kFloating)
     for (const SoftmaxShape& shape : kShapes) {
@@ -52,7 +52,7 @@ TEST(Softmax, RowsSumToOneAndSeeNothingAhead) {
   }
 }
 
-TEST(Softmax, GradientIsThatOfDifferences) {
+TEST(Softmax, GradientMatchesFiniteDifferences) {
   const Threads pair(2);
   const SoftmaxShape shape = shape_of(6, 5, 3, 4, true);
   Array scores = Array::random(30, DType::f64, 11), seed = Array::random(30, DType::f64, 12);
@@ -67,7 +67,7 @@ TEST(Softmax, GradientIsThatOfDifferences) {
       scores, d, [&] { return dot(forward(), seed); }, "softmax");
 }
 
-TEST(Masks, KeepAndScaleWhatTheySay) {
+TEST(Masks, KeepAndScaleElements) {
   const Threads pair(2);
   for (DType dtype : kFloating) {
     const int64_t n = 20011;

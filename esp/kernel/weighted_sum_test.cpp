@@ -1,12 +1,12 @@
 #include "esp/kernel/weighted_sum.h"
 
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
 
 // The order of the sum is part of the meaning: bits, not nearness.
-TEST(WeightedSum, HasTheBitsOfTheLoopWhateverTheTypeAndLength) {
+TEST(WeightedSum, MatchesLoopBitForBitForAnyTypeAndLength) {
   for (const DType dtype : kFloating)
     for (const int64_t count : {1, 7, 64, 1000, 20'011})
       for (const size_t num_terms : {1u, 2u, 3u, 5u}) {

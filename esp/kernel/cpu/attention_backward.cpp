@@ -73,9 +73,9 @@ struct Target {
         store_row(sums + to, from + r * width, head_dim, factor);
     }
   }
-  Ahead ahead(int64_t b, int64_t head, int64_t tokens, int64_t head_dim, int64_t tile) const {
-    return storage ? Ahead::tile(storage, stride, b, head, tokens, head_dim, tile)
-                   : Ahead::tile(sums, stride, b, head, tokens, head_dim, tile);
+  TilePrefetch prefetch(int64_t b, int64_t head, int64_t tokens, int64_t head_dim, int64_t tile) const {
+    return storage ? TilePrefetch::tile(storage, stride, b, head, tokens, head_dim, tile)
+                   : TilePrefetch::tile(sums, stride, b, head, tokens, head_dim, tile);
   }
 
  private:
@@ -228,34 +228,34 @@ class Backward {
   // soon; at the end of a head, the first tiles of the next.
   void look_ahead(int64_t b, int64_t h, int64_t i, int64_t j, bool first_pass, bool last_pair) {
     const int64_t D = s_.head_dim, Tq = s_.num_queries, Tk = s_.num_keys, group = h / group_size();
-    for (Ahead& ahead : ahead_) ahead = {};
+    for (TilePrefetch& prefetch : prefetch_) prefetch = {};
     if (last_pair && b * s_.heads + h + 1 < s_.batch * s_.heads) {
       const int64_t next_b = b + (h + 1) / s_.heads, next_h = (h + 1) % s_.heads;
       read_ahead(next_b, next_h, 0);
-      ahead_[3] = Ahead::tile(g_.k, s_.k, next_b, next_h / group_size(), Tk, D, 0);
-      ahead_[4] = Ahead::tile(g_.v, s_.v, next_b, next_h / group_size(), Tk, D, 0);
+      prefetch_[3] = TilePrefetch::tile(g_.k, s_.k, next_b, next_h / group_size(), Tk, D, 0);
+      prefetch_[4] = TilePrefetch::tile(g_.v, s_.v, next_b, next_h / group_size(), Tk, D, 0);
     } else if (first_pass) {
       read_ahead(b, h, i + 1);
     }
     if (i == first_query(s_, j * kTile) / kTile && !last_pair) {
-      ahead_[3] = Ahead::tile(g_.k, s_.k, b, group, Tk, D, j + 1);
-      ahead_[4] = Ahead::tile(g_.v, s_.v, b, group, Tk, D, j + 1);
-      ahead_[5] = g_.dk.ahead(b, group, Tk, D, j);
-      ahead_[6] = g_.dv.ahead(b, group, Tk, D, j);
+      prefetch_[3] = TilePrefetch::tile(g_.k, s_.k, b, group, Tk, D, j + 1);
+      prefetch_[4] = TilePrefetch::tile(g_.v, s_.v, b, group, Tk, D, j + 1);
+      prefetch_[5] = g_.dk.prefetch(b, group, Tk, D, j);
+      prefetch_[6] = g_.dv.prefetch(b, group, Tk, D, j);
     }
-    if (j + 1 == num_seen(b, i)) ahead_[7] = g_.dq.ahead(b, h, Tq, D, i);
+    if (j + 1 == num_seen(b, i)) prefetch_[7] = g_.dq.prefetch(b, h, Tq, D, i);
   }
 
   void read_ahead(int64_t b, int64_t h, int64_t i) {
-    ahead_[0] = Ahead::tile(g_.q, s_.q, b, h, s_.num_queries, s_.head_dim, i);
-    ahead_[1] = Ahead::tile(g_.o, s_.o, b, h, s_.num_queries, s_.head_dim, i);
-    ahead_[2] = Ahead::tile(g_.d_o, s_.o, b, h, s_.num_queries, s_.head_dim, i);
+    prefetch_[0] = TilePrefetch::tile(g_.q, s_.q, b, h, s_.num_queries, s_.head_dim, i);
+    prefetch_[1] = TilePrefetch::tile(g_.o, s_.o, b, h, s_.num_queries, s_.head_dim, i);
+    prefetch_[2] = TilePrefetch::tile(g_.d_o, s_.o, b, h, s_.num_queries, s_.head_dim, i);
   }
 
   // A strip's share of two of them.
   HWY_INLINE void fetch(int which, int64_t r) const {
-    ahead_[which].fetch(r, r + kStripRows);
-    ahead_[which + 1].fetch(r, r + kStripRows);
+    prefetch_[which].fetch(r, r + kStripRows);
+    prefetch_[which + 1].fetch(r, r + kStripRows);
   }
 
   // What query tile i and key tile j give each other.
@@ -351,7 +351,7 @@ class Backward {
   A* const memory_;
   A *p_ = nullptr, *ds_ = nullptr, *keep_ = nullptr;
   int64_t seen_[kTile];
-  Ahead ahead_[8];
+  TilePrefetch prefetch_[8];
 };
 
 }  // namespace attend

@@ -1,6 +1,5 @@
-// Forward for a few queries, as in generation: every key and value is read once from where it lies, and packing them
-// would cost more than it saves. One dot product per key, the heads of a group one after another on keys still in
-// cache.
+// Forward for a few queries, as in generation: every key and value is read once in place, because packing would cost
+// more than it saves. One dot product per key; the heads of a group reuse keys in cache.
 #include <cmath>
 #include <limits>
 

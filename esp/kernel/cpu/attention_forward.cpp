@@ -101,15 +101,16 @@ class Forward {
     const int64_t tiles = num_tiles(s_.num_queries), D = s_.head_dim, next = block + 1;
     const int64_t b = next / tiles / s_.heads, h = next / tiles % s_.heads, group = h / (s_.heads / s_.kv_heads);
     const int64_t key_tile = b == packed_batch_ && group == packed_group_ ? num_packed_ : 0;
-    for (Ahead& ahead : ahead_) ahead = {};
+    for (TilePrefetch& prefetch : prefetch_) prefetch = {};
     if (b < s_.batch) {
-      ahead_[0] = Ahead::tile(q_, s_.q, b, h, s_.num_queries, D, next % tiles);
-      ahead_[1] = Ahead::tile(k_, s_.k, b, group, s_.num_keys, D, key_tile);
-      ahead_[2] = Ahead::tile(v_, s_.v, b, group, s_.num_keys, D, key_tile);
+      prefetch_[0] = TilePrefetch::tile(q_, s_.q, b, h, s_.num_queries, D, next % tiles);
+      prefetch_[1] = TilePrefetch::tile(k_, s_.k, b, group, s_.num_keys, D, key_tile);
+      prefetch_[2] = TilePrefetch::tile(v_, s_.v, b, group, s_.num_keys, D, key_tile);
     }
     const int64_t own_b = block / tiles / s_.heads, own_h = block / tiles % s_.heads;
-    ahead_[3] = running_ ? Ahead::tile(running_, s_.o, b, h, b < s_.batch ? s_.num_queries : 0, D, next % tiles)
-                         : Ahead::tile(o_, s_.o, own_b, own_h, s_.num_queries, D, block % tiles);
+    prefetch_[3] = running_
+                       ? TilePrefetch::tile(running_, s_.o, b, h, b < s_.batch ? s_.num_queries : 0, D, next % tiles)
+                       : TilePrefetch::tile(o_, s_.o, own_b, own_h, s_.num_queries, D, block % tiles);
   }
 
   void add_key_tile(int64_t b, int64_t h, int64_t first, int64_t rows, int64_t t, bool is_last) {
@@ -119,7 +120,7 @@ class Forward {
     // All scores, then all outputs: one of the two key-side operands at a time lives in the first-level cache.
     for (int64_t r = 0; r < rows; r += kStripRows) {
       const int64_t seen = std::min(kTile, visible_[r + kStripRows - 1] - t * kTile);
-      if (is_last) ahead_[0].fetch(r, r + kStripRows), ahead_[1].fetch(r, r + kStripRows);
+      if (is_last) prefetch_[0].fetch(r, r + kStripRows), prefetch_[1].fetch(r, r + kStripRows);
       if (seen <= 0) continue;
       multiply_strip<Begin::zero, false>(p_ + r * kTile, kTile, queries_ + r * width, width, keys, kTile,
                                          covering<A>(seen), s_.head_dim);
@@ -130,7 +131,7 @@ class Forward {
     }
     for (int64_t r = 0; r < rows; r += kStripRows) {
       const int64_t seen = std::min(kTile, visible_[r + kStripRows - 1] - t * kTile);
-      if (is_last) ahead_[2].fetch(r, r + kStripRows), ahead_[3].fetch(r, r + kStripRows);
+      if (is_last) prefetch_[2].fetch(r, r + kStripRows), prefetch_[3].fetch(r, r + kStripRows);
       if (seen > 0)
         multiply_strip<Begin::scaled, false>(sum_ + r * width, width, p_ + r * kTile, kTile, values, width, width, seen,
                                              factors_ + r);
@@ -200,7 +201,7 @@ class Forward {
   RowDropout dropout_;
   int64_t packed_batch_ = -1, packed_group_ = -1, num_packed_ = 0;
   int64_t visible_[kTile];
-  Ahead ahead_[4];
+  TilePrefetch prefetch_[4];
   A *keys_, *values_, *queries_, *sum_, *p_, *highest_, *factors_, *totals_;
 };
 

@@ -66,15 +66,15 @@ void load_tile(Accumulator<T>* to, const T* from, int64_t stride, int64_t rows, 
   std::fill(to + rows * width, to + kAttentionTile * width, Accumulator<T>{0});
 }
 
-// Rows of a tile that will be wanted soon, wherever they lie: tokens are too far apart for the processor to guess. They
-// are fetched into the second-level cache a strip at a time, between products.
-struct Ahead {
+// Rows of a tile to prefetch: tokens are too far apart for the hardware prefetcher. They are fetched into L2 a strip at
+// a time, between products.
+struct TilePrefetch {
   const void* data = nullptr;  // null: nothing
   int64_t stride_bytes = 0, row_bytes = 0, rows = 0;
 
   template <typename T>
-  static Ahead tile(const T* tensor, const AttentionStride& stride, int64_t b, int64_t head, int64_t tokens,
-                    int64_t head_dim, int64_t tile) {
+  static TilePrefetch tile(const T* tensor, const AttentionStride& stride, int64_t b, int64_t head, int64_t tokens,
+                           int64_t head_dim, int64_t tile) {
     constexpr int64_t size = sizeof(T);
     const int64_t first = tile * kAttentionTile;
     if (first >= tokens) return {};

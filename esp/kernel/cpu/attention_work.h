@@ -1,4 +1,4 @@
-// What the bodies of attention share and no vector touches: who sees what, scratch, and the division of the work.
+// Shared non-vector parts of the attention kernels: visibility, scratch, and the division of work.
 #pragma once
 
 #include <algorithm>

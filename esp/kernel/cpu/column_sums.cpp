@@ -1,7 +1,7 @@
-// What sums over rows: the gradients of a bias and of a normalisation's weights.
+// Sums over rows: the gradients of a bias and of a norm's weights.
 //
-// Threads take columns, so every column's rows are added in order whatever the number of threads. A strip of columns
-// keeps its sums in the first-level cache while the rows go by four at a time.
+// Threads split the columns, so every column's rows are added in order for any number of threads. A strip of columns
+// keeps its sums in L1 while the rows are added four at a time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/column_sums.cpp"
 #include <hwy/foreach_target.h>

@@ -1,4 +1,4 @@
-// Rows come back from the experts: a weighted sum per token, all its terms in registers, rounded once.
+// Combines expert outputs: a weighted sum per token, all terms in registers, rounded once.
 #include "esp/kernel/on_cuda.h"
 #include "esp/kernel/routing.h"
 

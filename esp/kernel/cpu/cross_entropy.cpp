@@ -38,7 +38,8 @@ HWY_INLINE Accumulator<T> largest(const T* x, int64_t count) {
   Vec<T> tops[4] = {lowest, lowest, lowest, lowest};
   each_vector_in_turn<T>(count, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
     auto v = lanes.load(x + i);
-    if constexpr (std::is_same_v<decltype(lanes), Part>) v = hn::IfThenElse(hn::FirstN(d, lanes.count), v, lowest);
+    if constexpr (std::is_same_v<decltype(lanes), PartialVector>)
+      v = hn::IfThenElse(hn::FirstN(d, lanes.count), v, lowest);
     tops[turn()] = hn::Max(v, tops[turn()]);  // x86: the second where one is a NaN
   });
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(tops[0], tops[1]), hn::Max(tops[2], tops[3]))));

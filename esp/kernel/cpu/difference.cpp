@@ -55,10 +55,10 @@ void multiply(void* y, const void* x, int64_t count, DType dtype, const device::
   });
 }
 
-void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::put_values(y, into, x, count, dtype, stream);
-  if (into == Into::overwrite) return cast(y, dtype, x, dtype, count, stream);
-  if (into == Into::add) return add_to(y, x, count, dtype, stream);
+void write_values(void* y, WriteMode into, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::write_values(y, into, x, count, dtype, stream);
+  if (into == WriteMode::overwrite) return cast(y, dtype, x, dtype, count, stream);
+  if (into == WriteMode::add) return add_to(y, x, count, dtype, stream);
   subtract(y, y, x, count, dtype, stream);
 }
 

@@ -1,9 +1,9 @@
 // Vectors of accumulators over arrays of any floating type: loads widen 16-bit elements to float, stores round them to
 // nearest even, f32 and f64 go as they are.
 //
-// each_vector walks an array and hands its function a Whole or, for the last few elements, a Part. Both go through the
-// same arithmetic, so a value does not depend on where an array was cut. Included once per instruction set, inside no
-// namespace, after foreach_target.h.
+// each_vector walks an array and hands its function a FullVector or, for the last elements, a PartialVector. Both go
+// through the same arithmetic, so a value does not depend on where an array was cut. Included once per instruction set,
+// inside no namespace, after foreach_target.h.
 #if defined(ESP_KERNEL_CPU_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_ELEMENTS_INL_H
 #undef ESP_KERNEL_CPU_ELEMENTS_INL_H
@@ -93,7 +93,7 @@ HWY_INLINE void store_lanes(Vec<float> v, Float16* to) {
 }
 #endif
 
-struct Whole {
+struct FullVector {
   template <typename T>
   HWY_INLINE Vec<T> load(const T* from) const {
     return load_lanes(from);
@@ -109,7 +109,7 @@ struct Whole {
 };
 
 // The first `count` lanes; the others load as 0.
-struct Part {
+struct PartialVector {
   size_t count;
   template <typename T>
   HWY_INLINE Vec<T> load(const T* from) const {
@@ -134,8 +134,8 @@ template <typename T, class F>
 HWY_INLINE void each_vector(int64_t count, F&& f) {
   const int64_t n = lanes_of<T>();
   int64_t i = 0;
-  for (; i + n <= count; i += n) f(Whole{}, i);
-  if (i < count) f(Part{static_cast<size_t>(count - i)}, i);
+  for (; i + n <= count; i += n) f(FullVector{}, i);
+  if (i < count) f(PartialVector{static_cast<size_t>(count - i)}, i);
 }
 
 // Four sums that take turns, so that additions need not wait for each other. The order depends on the count alone.
@@ -155,13 +155,13 @@ HWY_INLINE void each_vector_in_turn(int64_t count, F&& f) {
   const int64_t n = lanes_of<T>();
   int64_t i = 0;
   for (; i + 4 * n <= count; i += 4 * n) {
-    f(Whole{}, i, std::integral_constant<int, 0>{});
-    f(Whole{}, i + n, std::integral_constant<int, 1>{});
-    f(Whole{}, i + 2 * n, std::integral_constant<int, 2>{});
-    f(Whole{}, i + 3 * n, std::integral_constant<int, 3>{});
+    f(FullVector{}, i, std::integral_constant<int, 0>{});
+    f(FullVector{}, i + n, std::integral_constant<int, 1>{});
+    f(FullVector{}, i + 2 * n, std::integral_constant<int, 2>{});
+    f(FullVector{}, i + 3 * n, std::integral_constant<int, 3>{});
   }
-  for (; i + n <= count; i += n) f(Whole{}, i, std::integral_constant<int, 0>{});
-  if (i < count) f(Part{static_cast<size_t>(count - i)}, i, std::integral_constant<int, 1>{});
+  for (; i + n <= count; i += n) f(FullVector{}, i, std::integral_constant<int, 0>{});
+  if (i < count) f(PartialVector{static_cast<size_t>(count - i)}, i, std::integral_constant<int, 1>{});
 }
 
 }  // namespace esp::kernel::HWY_NAMESPACE

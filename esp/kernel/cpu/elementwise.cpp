@@ -73,8 +73,8 @@ void fill(void* y, double value, int64_t count, DType dtype, const device::Strea
   });
 }
 
-void count_up(int32_t* y, int32_t first, int64_t count, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::count_up(y, first, count, stream);
+void iota(int32_t* y, int32_t first, int64_t count, const device::Stream& stream) {
+  if (on_cuda(stream)) return cuda::iota(y, first, count, stream);
   std::iota(y, y + count, first);
 }
 

@@ -1,7 +1,7 @@
-// Look-ups copy rows; their gradients are sums in the order of the ids, with threads over columns (or positions).
+// Lookups copy rows; their gradients are sums in the order of ids, with threads over columns (or positions).
 //
-// 16-bit tables are summed in fp32 and rounded once a call: ids are sorted first, so that one row's gradients follow
-// each other. Rounding at every addition would lose the small ones, and a frequent token has thousands.
+// 16-bit tables are summed in fp32 and rounded once per call: ids are sorted first, so that gradients of one row are
+// consecutive. Rounding at every addition would lose small gradients of frequent tokens.
 #include "esp/kernel/embedding.h"
 #include "esp/kernel/on_cuda.h"
 

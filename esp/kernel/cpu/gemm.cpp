@@ -1,17 +1,17 @@
-// gemm with vectors, compiled once per instruction set and chosen at run time.
+// Vectorised GEMM, compiled once per instruction set and dispatched at run time.
 //
-// The loops are a turn of those of Goto and van de Geijn (2008). All threads pack a block of A together, and meet; then
-// each packs strips of its own columns of B into its second-level cache, where they stay while every panel of A, in
-// turn, stays in the first, and tiles of C grow in registers. A has two buffers, so that one is packed while another
-// thread still reads the other: one meeting per piece of K. Neither matrix is packed twice, unless A is too tall for a
-// block. With few columns the threads share out the rows instead, and nobody waits for anybody.
+// The loops follow Goto and van de Geijn (2008), reordered. All threads pack a block of A together and synchronise.
+// Then each packs strips of its own columns of B into its L2 cache, where they stay while the panels of A pass through
+// L1, and tiles of C accumulate in registers. A is double-buffered, so one block is packed while another thread still
+// reads the other: one barrier per block of K. Neither matrix is packed twice, unless A is too tall for a block. With
+// few columns the threads split the rows instead, and no barrier is needed.
 #include "esp/kernel/gemm.h"
 #include "esp/kernel/on_cuda.h"
 
 #include "esp/device/barrier.h"
 #include "esp/kernel/cpu/gemm_blocks.h"
 #include "esp/kernel/floating.h"
-#include "esp/kernel/product_check.h"
+#include "esp/kernel/gemm_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/gemm.cpp"
@@ -229,7 +229,7 @@ Blocks<A> sizes_of(int64_t rows, int64_t n, int64_t k, bool keeps_partial) {
   return blocks;
 }
 
-// One allocation for everybody: two blocks of A per team, a strip of B and partial sums per worker.
+// One allocation: two blocks of A per team, a strip of B and partial sums per worker.
 template <typename A>
 class Workspace {
  public:
@@ -319,7 +319,7 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
   check_gemm(c, a, b, m, n, k, options, dtype);
   if (on_cuda(stream)) return cuda::gemm(c, a, b, m, n, k, options, dtype, stream);
   if (m > 0 && n > 0) HWY_DYNAMIC_DISPATCH(gemm_any)(c, a, b, m, n, k, options, dtype, stream);
-  if (ProductCheck* check = ProductCheck::of_this_thread()) check->pass(c, a, b, m, n, k, options, dtype);
+  if (GemmCheck* check = GemmCheck::of_this_thread()) check->pass(c, a, b, m, n, k, options, dtype);
 }
 
 }  // namespace esp::kernel

@@ -163,7 +163,7 @@ HWY_INLINE void pack_group(Accumulator<T>* to, const T* rows, int64_t stride, in
   const bool whole = depth == lanes_of<T>();
   const auto block = transposed<T>([&](int64_t i) HWY_ATTR {
     if (i >= extent) return hn::Zero(Tag<T>());
-    return whole ? load_lanes(rows + i * stride) : Part{static_cast<size_t>(depth)}.load(rows + i * stride);
+    return whole ? load_lanes(rows + i * stride) : PartialVector{static_cast<size_t>(depth)}.load(rows + i * stride);
   });
   for (int64_t i = 0; i < kLines; ++i)
     store_blocks<kHalf>(Tag<T>(), block.v[i], to + i * kWidth, kLines * kWidth, (depth + kLines - 1 - i) / kLines);

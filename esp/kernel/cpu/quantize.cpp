@@ -20,18 +20,18 @@ constexpr int64_t kRun = 1024;  // even: no byte of two codes is cut
 using Bits = hn::RebindToSigned<Tag<float>>;
 using Codes = hn::Rebind<int8_t, Tag<float>>;
 
-HWY_INLINE void store_codes(Whole, hn::Vec<Codes> v, int8_t* to) {
+HWY_INLINE void store_codes(FullVector, hn::Vec<Codes> v, int8_t* to) {
   hn::StoreU(v, Codes(), to);
 }
-HWY_INLINE void store_codes(Part part, hn::Vec<Codes> v, int8_t* to) {
+HWY_INLINE void store_codes(PartialVector part, hn::Vec<Codes> v, int8_t* to) {
   int8_t padded[hn::MaxLanes(Tag<float>())];
   hn::StoreU(v, Codes(), padded);
   std::memcpy(to, padded, part.count);
 }
-HWY_INLINE hn::Vec<Codes> load_codes(Whole, const int8_t* from) {
+HWY_INLINE hn::Vec<Codes> load_codes(FullVector, const int8_t* from) {
   return hn::LoadU(Codes(), from);
 }
-HWY_INLINE hn::Vec<Codes> load_codes(Part part, const int8_t* from) {
+HWY_INLINE hn::Vec<Codes> load_codes(PartialVector part, const int8_t* from) {
   int8_t padded[hn::MaxLanes(Tag<float>())] = {};
   std::memcpy(padded, from, part.count);
   return hn::LoadU(Codes(), padded);

@@ -1,8 +1,8 @@
-// Random fills: element i of a stream is a function of (seed, purpose, i), whatever piece it is drawn in and on
-// whatever instruction set: no fused multiply-add here, so replicas on unlike machines begin alike.
+// Random fills: element i of a stream is a function of (seed, purpose, i), for any partition and any instruction set.
+// No FMA is used, so replicas on different machines start with equal values.
 //
 // Block b of the Philox stream gives elements 4b … 4b + 3. Uniform: one word each. Normal: words come in pairs (u, v),
-// which give √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv, in float whatever the element type.
+// which give √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv, in float for every element type.
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE

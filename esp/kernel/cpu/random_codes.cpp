@@ -1,5 +1,4 @@
-// Codes by chance, a run of values at a time: its draws, its codes as whole numbers, its bits, all in the nearest
-// cache.
+// Stochastic rounding, one run of values at a time: random numbers, integer codes and packed bits all stay in L1.
 #include "esp/kernel/random_codes.h"
 #include "esp/kernel/on_cuda.h"
 
@@ -72,15 +71,15 @@ void qsgd_codes_run(uint16_t* codes, const float* x, const float* u, int64_t cou
   ref::qsgd_codes(codes + i, x + i, u + i, count - i, steps_per_unit, levels, sign_bit);
 }
 
-template <Into kInto>
+template <WriteMode kInto>
 HWY_INLINE void put_lanes(float* y, Vec<float> v) {
   const F32 d;
-  if constexpr (kInto == Into::add) v = hn::Add(hn::LoadU(d, y), v);
-  if constexpr (kInto == Into::subtract) v = hn::Sub(hn::LoadU(d, y), v);
+  if constexpr (kInto == WriteMode::add) v = hn::Add(hn::LoadU(d, y), v);
+  if constexpr (kInto == WriteMode::subtract) v = hn::Sub(hn::LoadU(d, y), v);
   hn::StoreU(v, d, y);
 }
 
-template <Into kInto>
+template <WriteMode kInto>
 HWY_INLINE uint16_t qsgd_values_into(float* y, const uint16_t* codes, int64_t count, float unit, int sign_bit) {
   const F32 d;
   const I32 di;
@@ -102,10 +101,10 @@ HWY_INLINE uint16_t qsgd_values_into(float* y, const uint16_t* codes, int64_t co
   return std::max(seen, ref::qsgd_values(y + i, kInto, codes + i, count - i, unit, sign_bit));
 }
 
-uint16_t qsgd_values_run(float* y, Into into, const uint16_t* codes, int64_t count, float unit, int sign_bit) {
-  if (into == Into::overwrite) return qsgd_values_into<Into::overwrite>(y, codes, count, unit, sign_bit);
-  if (into == Into::add) return qsgd_values_into<Into::add>(y, codes, count, unit, sign_bit);
-  return qsgd_values_into<Into::subtract>(y, codes, count, unit, sign_bit);
+uint16_t qsgd_values_run(float* y, WriteMode into, const uint16_t* codes, int64_t count, float unit, int sign_bit) {
+  if (into == WriteMode::overwrite) return qsgd_values_into<WriteMode::overwrite>(y, codes, count, unit, sign_bit);
+  if (into == WriteMode::add) return qsgd_values_into<WriteMode::add>(y, codes, count, unit, sign_bit);
+  return qsgd_values_into<WriteMode::subtract>(y, codes, count, unit, sign_bit);
 }
 
 void natural_codes_run(uint8_t* exponents, uint8_t* signs, const float* x, const float* u, int64_t count) {
@@ -127,7 +126,7 @@ void natural_codes_run(uint8_t* exponents, uint8_t* signs, const float* x, const
   ref::natural_codes(exponents + i, signs + i / 8, x + i, u + i, count - i);
 }
 
-template <Into kInto>
+template <WriteMode kInto>
 HWY_INLINE void natural_values_into(float* y, const uint8_t* exponents, const uint8_t* signs, int64_t count) {
   const F32 d;
   const I32 di;
@@ -136,7 +135,7 @@ HWY_INLINE void natural_values_into(float* y, const uint8_t* exponents, const ui
   int64_t i = 0;
   if (lanes % 8 == 0)
     for (; i + lanes <= count; i += lanes) {
-      uint64_t eight = 0;  // a mask is read from eight bytes, whatever its length
+      uint64_t eight = 0;  // masks are read in chunks of eight bytes
       std::memcpy(&eight, signs + i / 8, static_cast<size_t>(lanes / 8));
       const auto negative = hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&eight));
       const auto size = hn::BitCast(d, hn::ShiftLeft<23>(hn::PromoteTo(di, hn::LoadU(narrow, exponents + i))));
@@ -145,10 +144,10 @@ HWY_INLINE void natural_values_into(float* y, const uint8_t* exponents, const ui
   ref::natural_values(y + i, kInto, exponents + i, signs + i / 8, count - i);
 }
 
-void natural_values_run(float* y, Into into, const uint8_t* exponents, const uint8_t* signs, int64_t count) {
-  if (into == Into::overwrite) return natural_values_into<Into::overwrite>(y, exponents, signs, count);
-  if (into == Into::add) return natural_values_into<Into::add>(y, exponents, signs, count);
-  natural_values_into<Into::subtract>(y, exponents, signs, count);
+void natural_values_run(float* y, WriteMode into, const uint8_t* exponents, const uint8_t* signs, int64_t count) {
+  if (into == WriteMode::overwrite) return natural_values_into<WriteMode::overwrite>(y, exponents, signs, count);
+  if (into == WriteMode::add) return natural_values_into<WriteMode::add>(y, exponents, signs, count);
+  natural_values_into<WriteMode::subtract>(y, exponents, signs, count);
 }
 
 }  // namespace esp::kernel::HWY_NAMESPACE
@@ -174,7 +173,7 @@ void each_run(int64_t begin, int64_t end, F f) {
   for (int64_t first = begin; first < end; first += kRun) f(first, std::min(kRun, end - first));
 }
 
-void draw(float* u, const Chance& chance, int64_t first, int64_t n) {
+void draw(float* u, const RandomKey& chance, int64_t first, int64_t n) {
   fill_uniform(u, 0, 1, chance.seed, chance.purpose, first, n, DType::f32, {});
 }
 
@@ -184,9 +183,9 @@ int64_t num_pieces(int64_t count, int64_t piece) {
 
 }  // namespace
 
-void quantize_randomly(void* encoded, const float* x, int64_t count, const BlockCode& code, const Chance& chance,
-                       const device::Stream& stream) {
-  refuse_cuda(stream, "quantize_randomly");
+void quantize_stochastic(void* encoded, const float* x, int64_t count, const BlockCode& code, const RandomKey& chance,
+                         const device::Stream& stream) {
+  refuse_cuda(stream, "quantize_stochastic");
   ESP_CHECK(code.bits == 8 || (code.bits == 4 && code.block % 2 == 0), "{} bits, blocks of {}", code.bits, code.block);
   const auto codes_of = HWY_DYNAMIC_DISPATCH(block_codes);
   const auto largest_of = HWY_DYNAMIC_DISPATCH(largest_bits);
@@ -229,7 +228,7 @@ size_t qsgd_bytes(int64_t count, const QsgdCode& code) {
   return 4 * static_cast<size_t>(num_pieces(count, code.bucket)) + packed_bytes(count, code.bits());
 }
 
-void qsgd_encode(void* encoded, const float* x, int64_t count, const QsgdCode& code, const Chance& chance,
+void qsgd_encode(void* encoded, const float* x, int64_t count, const QsgdCode& code, const RandomKey& chance,
                  const device::Stream& stream) {
   refuse_cuda(stream, "qsgd_encode");
   ESP_CHECK(code.bucket % 8 == 0 && code.bits() <= 16, "buckets of {}, {} levels", code.bucket, code.levels);
@@ -258,7 +257,7 @@ void qsgd_encode(void* encoded, const float* x, int64_t count, const QsgdCode& c
   });
 }
 
-bool qsgd_decode(float* y, Into into, const void* encoded, int64_t count, const QsgdCode& code,
+bool qsgd_decode(float* y, WriteMode into, const void* encoded, int64_t count, const QsgdCode& code,
                  const device::Stream& stream) {
   refuse_cuda(stream, "qsgd_decode");
   const auto values_of = HWY_DYNAMIC_DISPATCH(qsgd_values_run);
@@ -285,7 +284,8 @@ size_t natural_bytes(int64_t count) {
   return static_cast<size_t>(count + (count + 7) / 8);
 }
 
-void natural_encode(void* encoded, const float* x, int64_t count, const Chance& chance, const device::Stream& stream) {
+void natural_encode(void* encoded, const float* x, int64_t count, const RandomKey& chance,
+                    const device::Stream& stream) {
   refuse_cuda(stream, "natural_encode");
   const auto codes_of = HWY_DYNAMIC_DISPATCH(natural_codes_run);
   auto* exponents = static_cast<uint8_t*>(encoded);
@@ -298,7 +298,7 @@ void natural_encode(void* encoded, const float* x, int64_t count, const Chance& 
   });
 }
 
-void natural_decode(float* y, Into into, const void* encoded, int64_t count, const device::Stream& stream) {
+void natural_decode(float* y, WriteMode into, const void* encoded, int64_t count, const device::Stream& stream) {
   refuse_cuda(stream, "natural_decode");
   const auto values_of = HWY_DYNAMIC_DISPATCH(natural_values_run);
   const auto* exponents = static_cast<const uint8_t*>(encoded);
@@ -311,7 +311,8 @@ int level_bits(int64_t num_levels) {
   return std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(num_levels - 1))));
 }
 
-bool levels_encode(void* encoded, const float* x, int64_t count, std::span<const float> levels, const Chance& chance) {
+bool levels_encode(void* encoded, const float* x, int64_t count, std::span<const float> levels,
+                   const RandomKey& chance) {
   const int bits = level_bits(static_cast<int64_t>(levels.size()));
   float u[kRun];
   uint16_t codes[kRun];
@@ -331,7 +332,7 @@ bool levels_encode(void* encoded, const float* x, int64_t count, std::span<const
   return good;
 }
 
-bool levels_decode(float* y, Into into, const void* encoded, int64_t count, std::span<const float> levels) {
+bool levels_decode(float* y, WriteMode into, const void* encoded, int64_t count, std::span<const float> levels) {
   const int bits = level_bits(static_cast<int64_t>(levels.size()));
   uint16_t codes[kRun];
   bool good = true;

@@ -178,8 +178,8 @@ void less_than_a_vector(T* dst, const void* const* sources, int num_sources, siz
   std::memcpy(static_cast<void*>(dst), padded, count * sizeof(T));
 }
 
-// A result much larger than the caches is written past them: fetching lines only to overwrite them would cost a fourth
-// stream. In place that line is read anyway.
+// Results much larger than the caches use streaming stores: fetching lines only to overwrite them would cost a fourth
+// stream. In place the line is read anyway.
 constexpr size_t kStreamBytes = size_t{16} << 20;
 
 template <typename T>

@@ -1,4 +1,4 @@
-// Choices are few and experts are few: plain loops, a row at a time.
+// Few choices and few experts: plain loops, a row at a time.
 #include "esp/kernel/routing.h"
 #include "esp/kernel/on_cuda.h"
 

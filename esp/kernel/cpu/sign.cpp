@@ -46,34 +46,34 @@ void sign_bits_block(SignSums* sums, uint8_t* bits, const float* x, int64_t coun
   sums->num_negative += rest.num_negative;
 }
 
-template <Into kInto>
+template <WriteMode kInto>
 HWY_INLINE void choose(float* y, const uint8_t* bits, float not_negative, float negative, int64_t count) {
   const Tag<float> d;
   const int64_t lanes = lanes_of<float>();
   const auto plus = hn::Set(d, not_negative), minus = hn::Set(d, negative);
   int64_t i = 0;
   if (lanes % 8 == 0)
-    for (; i + 64 <= count; i += 64) {  // a mask is read from eight bytes, whatever its length
+    for (; i + 64 <= count; i += 64) {  // masks are read in chunks of eight bytes
       for (int64_t part = 0; part < 64; part += lanes) {
         uint64_t eight = 0;
         std::memcpy(&eight, bits + (i + part) / 8, static_cast<size_t>(lanes / 8));
         auto v = hn::IfThenElse(hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&eight)), minus, plus);
-        if constexpr (kInto == Into::add) v = hn::Add(hn::LoadU(d, y + i + part), v);
-        if constexpr (kInto == Into::subtract) v = hn::Sub(hn::LoadU(d, y + i + part), v);
+        if constexpr (kInto == WriteMode::add) v = hn::Add(hn::LoadU(d, y + i + part), v);
+        if constexpr (kInto == WriteMode::subtract) v = hn::Sub(hn::LoadU(d, y + i + part), v);
         hn::StoreU(v, d, y + i + part);
       }
     }
   ref::from_sign_bits(y + i, kInto, bits + i / 8, not_negative, negative, count - i);
 }
 
-void choose_piece(float* y, Into into, const uint8_t* bits, float not_negative, float negative, int64_t count) {
+void choose_piece(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count) {
   switch (into) {
-    case Into::overwrite:
-      return choose<Into::overwrite>(y, bits, not_negative, negative, count);
-    case Into::add:
-      return choose<Into::add>(y, bits, not_negative, negative, count);
-    case Into::subtract:
-      return choose<Into::subtract>(y, bits, not_negative, negative, count);
+    case WriteMode::overwrite:
+      return choose<WriteMode::overwrite>(y, bits, not_negative, negative, count);
+    case WriteMode::add:
+      return choose<WriteMode::add>(y, bits, not_negative, negative, count);
+    case WriteMode::subtract:
+      return choose<WriteMode::subtract>(y, bits, not_negative, negative, count);
   }
 }
 
@@ -106,7 +106,7 @@ SignSums sign_bits(uint8_t* bits, const float* x, int64_t count, const device::S
   return total;
 }
 
-void from_sign_bits(float* y, Into into, const uint8_t* bits, float not_negative, float negative, int64_t count,
+void from_sign_bits(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count,
                     const device::Stream& stream) {
   refuse_cuda(stream, "from_sign_bits");
   const auto piece = HWY_DYNAMIC_DISPATCH(choose_piece);

@@ -1,5 +1,5 @@
-// Selection with vectors. Everything above a bound is gathered in one pass that mostly compares; the exact choice is
-// then made among what was gathered, by its magnitude's digits.
+// Vectorised selection: one pass gathers everything above a bound; the exact choice is a radix selection among the
+// gathered magnitudes.
 #include "esp/kernel/sparse.h"
 #include "esp/kernel/on_cuda.h"
 
@@ -198,10 +198,10 @@ int64_t select_above(void* indices, void* values, const void* x, int64_t count, 
   return chosen;
 }
 
-bool put_back(void* y, Into into, const void* indices, const void* values, int64_t k, int64_t count, DType dtype,
-              const device::Stream& stream) {
-  refuse_cuda(stream, "put_back");
-  if (into == Into::overwrite) fill(y, 0, count, dtype, stream);
+bool scatter_sparse(void* y, WriteMode into, const void* indices, const void* values, int64_t k, int64_t count,
+                    DType dtype, const device::Stream& stream) {
+  refuse_cuda(stream, "scatter_sparse");
+  if (into == WriteMode::overwrite) fill(y, 0, count, dtype, stream);
   bool good = true;
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     int64_t last = -1;
@@ -270,7 +270,8 @@ void each_coordinate(const RandomCoordinates& coordinates, const T* x, int64_t k
 
 }  // namespace
 
-void take_at(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor, DType dtype) {
+void gather_at(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor,
+               DType dtype) {
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     const T* from = static_cast<const T*>(x);
     each_coordinate(coordinates, from, k, [&](int64_t j, int64_t at) {
@@ -280,10 +281,10 @@ void take_at(void* values, const void* x, const RandomCoordinates& coordinates, 
   });
 }
 
-void put_at(void* y, Into into, const void* values, const RandomCoordinates& coordinates, int64_t k, int64_t count,
-            DType dtype, const device::Stream& stream) {
-  refuse_cuda(stream, "put_at");
-  if (into == Into::overwrite) fill(y, 0, count, dtype, stream);
+void scatter_at(void* y, WriteMode into, const void* values, const RandomCoordinates& coordinates, int64_t k,
+                int64_t count, DType dtype, const device::Stream& stream) {
+  refuse_cuda(stream, "scatter_at");
+  if (into == WriteMode::overwrite) fill(y, 0, count, dtype, stream);
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);
     each_coordinate(coordinates, to, k, [&](int64_t j, int64_t at) {

@@ -1,4 +1,4 @@
-// The activations and their slopes in fp32 (fp64 for f64), to about 2^-21 of the value.
+// Activations and derivatives in fp32 (fp64 for f64), accurate to about 2^-21 of the value.
 #pragma once
 
 #include "esp/kernel/activation.h"
@@ -74,8 +74,8 @@ __device__ __forceinline__ A slope_of(A x) {
   }
 }
 
-// Value and slope at once. For 16-bit results one exponential of the hardware's is enough: it is good to 2^-17. All
-// that makes such results takes it, so that what is made again has the bits of what was made.
+// Value and derivative together. For 16-bit results one hardware exponential suffices (accurate to 2^-17). All kernels
+// with 16-bit results use it, so recomputed values are bit-identical.
 template <Activation kind, bool kShort, typename A>
 __device__ __forceinline__ void activate_both(A x, A& value, A& slope) {
   if constexpr (kShort && (kind == Activation::gelu || kind == Activation::silu)) {

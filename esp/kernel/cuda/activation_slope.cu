@@ -1,5 +1,5 @@
-// A block has up to 32 packs of columns of a run of rows, eight threads down, as many blocks as run at once: the sums
-// of columns stay in registers and are added up by column_sums.h in one order.
+// A block handles up to 32 packs of columns of a run of rows, eight threads down; as many blocks as run at once. Column
+// sums stay in registers and are added by column_sums.h in a fixed order.
 #include "esp/kernel/cuda/activation_slope.h"
 
 #include "esp/kernel/cuda/activation.cuh"
@@ -98,7 +98,7 @@ void activation_slope(void* d, void* pre, bool output_again, int64_t rows, int64
     if (db) column_sums_to(db, add_to_db, d, rows, cols, dtype, stream);
     return;
   }
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     with_activation(activation, [&](auto kind) {
       using A = Accumulator<T>;

@@ -1,6 +1,5 @@
-// Backward through an activation in one pass over its argument and the gradient: slope times gradient, the sums of its
-// columns and, where the output was not kept, that output again, for the gradient of the weights after it. Results take
-// the places of what was read. No CUDA types here.
+// Activation backward in one pass over its argument and the gradient: derivative times gradient, column sums and, if
+// the output was not kept, that output again for the next weight gradient. In place. No CUDA types here.
 #pragma once
 
 #include "esp/kernel/activation.h"

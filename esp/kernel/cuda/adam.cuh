@@ -1,5 +1,5 @@
-// Adam on a pack of elements: all buffers are read once and written once, the arithmetic between is in registers.
-// Moments move towards the gradient by (1 − β) of the difference, as on the CPU.
+// Adam on a pack of elements: all buffers are read once and written once; arithmetic stays in registers. Moments move
+// towards the gradient by (1 − β) of the difference, as on the CPU.
 #pragma once
 
 #include <cmath>
@@ -23,12 +23,12 @@ __device__ __forceinline__ double root_of(double x) {
 }
 
 template <typename A>
-struct Rates {
+struct AdamRates {
   A toward1, toward2, rate, root, eps, grad_scale, decay, l2;
 };
 
 template <typename A>
-__host__ __device__ Rates<A> rates_of(const AdamStep& s, double lr, double grad_scale, int64_t t) {
+__host__ __device__ AdamRates<A> rates_of(const AdamStep& s, double lr, double grad_scale, int64_t t) {
   const double n = static_cast<double>(t);
   return {static_cast<A>(1 - s.beta1),
           static_cast<A>(1 - s.beta2),
@@ -41,14 +41,14 @@ __host__ __device__ Rates<A> rates_of(const AdamStep& s, double lr, double grad_
 }
 
 template <typename A>
-__device__ __forceinline__ A adam_update(const Rates<A>& r, A w, A grad, A& m, A& v) {
+__device__ __forceinline__ A adam_update(const AdamRates<A>& r, A w, A grad, A& m, A& v) {
   const A g = r.l2 * w + grad * r.grad_scale;
   m += r.toward1 * (g - m);
   v += r.toward2 * (g * g - v);
   return w - (r.decay * w + divided(r.rate * m, root_of(v) * r.root + r.eps));
 }
 
-// A number of the bf16 it rounds to and its lower sixteen bits, and back (halves.h).
+// Joins a bf16 and the lower 16 bits into an fp32 number, and splits it (halves.h).
 __device__ __forceinline__ float joined(__nv_bfloat16 high, uint16_t low) {
   const uint32_t upper = __bfloat16_as_ushort(high) - (low > 0x8000u ? 1u : 0u);
   return __uint_as_float(upper << 16 | low);
@@ -58,7 +58,7 @@ __device__ __forceinline__ uint16_t lower_half(float x) {
   return static_cast<uint16_t>(rest == 0x8000u ? 0x7fffu + 2 * odd : rest);
 }
 
-// The master copy is whole, or of bf16 weights the half that they lack.
+// A full master copy, or the lower halves beside bf16 weights.
 template <typename T, int N, bool kHalves = false>
 struct Adam {
   using A = Accumulator<T>;
@@ -71,7 +71,7 @@ struct Adam {
   A *m, *v;
   T* weights;
   const T* grad;
-  Rates<A> rates;
+  AdamRates<A> rates;
   __device__ In load(int64_t i) const {
     In in;
     in.m = load_pack<N>(m + i * N);

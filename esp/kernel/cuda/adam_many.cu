@@ -26,7 +26,7 @@ struct Entry {
 
 template <typename A>
 struct RatesOf {
-  Rates<A> at[kMostRates];
+  AdamRates<A> at[kMostRates];
 };
 
 template <typename T, bool kHalves>
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) many_kernel(const Entry* entries, co
   constexpr int N = kTogether<T>;
   using A = Accumulator<T>;
   const Entry entry = entries[entry_of_block[blockIdx.x]];
-  const Rates<A> rate = rates.at[entry.rates];
+  const AdamRates<A> rate = rates.at[entry.rates];
   const int64_t first = (int64_t{blockIdx.x - entry.first_block} * kThreads * kTurns + threadIdx.x) * N;
   const auto run = [&](auto width, int64_t at) {
     using Op = Adam<T, width(), kHalves>;

@@ -1,6 +1,5 @@
-// Which attention runs: few queries to many keys go to the decoding kernel; 16-bit types to cuDNN, where it has a
-// kernel for the shape; everything else (fp32, fp64, odd head sizes, dropout, unusual offsets, blocks of keys) to our
-// tiles.
+// Attention dispatch: few queries to many keys go to the decoding kernel; 16-bit types to cuDNN if it supports the
+// shape; everything else (fp32, fp64, odd head sizes, dropout, unusual offsets, blocks of keys) to attention_tile.cu.
 #include "esp/kernel/attention.h"
 
 #include <algorithm>
@@ -20,7 +19,7 @@ bool aligned16(std::initializer_list<const void*> pointers) {
 
 void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
                        DType dtype, const device::Stream& stream) {
-  device::Queue& queue = device::queue_of(stream);
+  device::CudaQueue& queue = device::queue_of(stream);
   if (shape.batch * shape.heads * shape.num_queries == 0) return;
   const bool packs = aligned16({q, k, v, o});
   if (const int64_t bytes = packs ? decode_bytes(shape, dtype, queue) : 0; bytes > 0)
@@ -37,7 +36,7 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, cons
 void attention_backward(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q, const void* k,
                         const void* v, const void* lse, void* workspace, const AttentionShape& shape, DType dtype,
                         const device::Stream& stream) {
-  device::Queue& queue = device::queue_of(stream);
+  device::CudaQueue& queue = device::queue_of(stream);
   if (aligned16({dq, dk, dv, d_o, o, q, k, v}) && cudnn_backward_bytes(shape, dtype, queue) >= 0)
     return cudnn_backward(dq, dk, dv, d_o, o, q, k, v, lse, workspace, shape, dtype, queue);
   const AttentionSums sums{dq, dk, dv, shape.q, shape.k, shape.v, false, false};

@@ -1,8 +1,9 @@
-// Attention against ref: cuDNN's, ours and the decoding kernel, over masks, groups of heads, lengths, strides.
+// Attention against ref: cuDNN, the tile kernels and the decoding kernel, over masks, groups of heads, lengths,
+// strides.
 #include "esp/kernel/attention.h"
 
 #include "esp/kernel/cuda/attention_settings.h"
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 
 namespace esp::kernel {
 namespace {
@@ -88,7 +89,7 @@ TEST_F(AttentionOnGpu, SixteenBitTypes) {
   check_shapes(DType::f16);
 }
 
-TEST_F(AttentionOnGpu, WithoutTheLibrary) {
+TEST_F(AttentionOnGpu, MatchesRefWithoutCudnn) {
   cuda::set_attention({.cudnn = false}, stream);
   for (DType dtype : kFloating) check_shapes(dtype);
 }
@@ -122,11 +123,11 @@ TEST_F(AttentionOnGpu, LengthsOfSequences) {
     }
 }
 
-TEST_F(AttentionOnGpu, ASequenceOfNothing) {
+TEST_F(AttentionOnGpu, HandlesSequenceOfLengthZero) {
   for (DType dtype : {DType::bf16, DType::f32}) check(packed(3, 64, 64, 2, 2, 64), dtype, {64, 0, 20});
 }
 
-TEST_F(AttentionOnGpu, DropsWhatTheCpuDrops) {
+TEST_F(AttentionOnGpu, DropoutMaskMatchesCpu) {
   for (DType dtype : {DType::bf16, DType::f32}) {
     AttentionShape s = packed(2, 40, 40, 2, 1, 32);
     s.causal = true;
@@ -154,7 +155,7 @@ TEST_F(AttentionOnGpu, FewQueriesOfManyKeys) {
     }
 }
 
-TEST_F(AttentionOnGpu, BlocksOfKeysMeetInTheWhole) {
+TEST_F(AttentionOnGpu, BlocksOfKeysMatchWholeAttention) {
   for (DType dtype : kFloating) {
     AttentionShape s = packed(2, 70, 70, 4, 2, 32);
     const DType wide = accumulator_of(dtype);

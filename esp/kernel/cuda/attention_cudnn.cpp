@@ -73,7 +73,7 @@ bool worth_asking(const AttentionShape& s, DType dtype, int64_t largest_head) {
 }
 
 // Null: our own kernels.
-const CudnnPlan* plan_of(const AttentionShape& s, DType dtype, bool backward, device::Queue& queue) {
+const CudnnPlan* plan_of(const AttentionShape& s, DType dtype, bool backward, device::CudaQueue& queue) {
   const std::optional<DiagonalMask> mask = mask_of(s);
   if (!mask || !worth_asking(s, dtype, backward ? 128 : 256)) return nullptr;
   auto& library = queue.own<Library>();
@@ -94,7 +94,7 @@ int64_t lengths_bytes(const AttentionShape& s) {
 int64_t dots_bytes(const AttentionShape& s) {
   return padded(s.batch * s.heads * s.num_queries * 4);
 }
-int64_t dq_bytes(const AttentionShape& s, device::Queue& queue) {
+int64_t dq_bytes(const AttentionShape& s, device::CudaQueue& queue) {
   return queue.own<Library>().settings.deterministic ? 0 : padded(s.batch * s.heads * s.num_queries * s.head_dim * 4);
 }
 
@@ -139,18 +139,18 @@ void clear(void* gradient, const AttentionStride& stride, const AttentionShape& 
 
 }  // namespace
 
-int64_t cudnn_forward_bytes(const AttentionShape& shape, DType dtype, device::Queue& queue) {
+int64_t cudnn_forward_bytes(const AttentionShape& shape, DType dtype, device::CudaQueue& queue) {
   const CudnnPlan* plan = plan_of(shape, dtype, false, queue);
   return plan ? lengths_bytes(shape) + plan->workspace_bytes() : -1;
 }
 
-int64_t cudnn_backward_bytes(const AttentionShape& shape, DType dtype, device::Queue& queue) {
+int64_t cudnn_backward_bytes(const AttentionShape& shape, DType dtype, device::CudaQueue& queue) {
   const CudnnPlan* plan = plan_of(shape, dtype, true, queue);
   return plan ? lengths_bytes(shape) + dots_bytes(shape) + dq_bytes(shape, queue) + plan->workspace_bytes() : -1;
 }
 
 void cudnn_forward(void* o, void* lse, const void* q, const void* k, const void* v, void* scratch,
-                   const AttentionShape& shape, DType dtype, device::Queue& queue) {
+                   const AttentionShape& shape, DType dtype, device::CudaQueue& queue) {
   const CudnnPlan* plan = plan_of(shape, dtype, false, queue);
   ESP_CHECK(plan, "cuDNN has no forward for this shape");
   auto* rest = static_cast<std::byte*>(scratch);
@@ -166,7 +166,7 @@ void cudnn_forward(void* o, void* lse, const void* q, const void* k, const void*
 
 void cudnn_backward(void* dq, void* dk, void* dv, const void* d_o, const void* o, const void* q, const void* k,
                     const void* v, const void* lse, void* scratch, const AttentionShape& shape, DType dtype,
-                    device::Queue& queue) {
+                    device::CudaQueue& queue) {
   const CudnnPlan* plan = plan_of(shape, dtype, true, queue);
   ESP_CHECK(plan, "cuDNN has no backward for this shape");
   auto* rest = static_cast<std::byte*>(scratch);

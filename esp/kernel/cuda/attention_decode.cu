@@ -1,8 +1,8 @@
-// Attention of few queries to many keys, as in generation with a cache: bound by reading keys and values once.
+// Decoding attention: few queries, many keys; bound by reading keys and values once.
 //
-// Keys are divided among blocks; each takes the queries of all heads that share its keys, leaves a partial output and a
-// log-sum-exp, and a second kernel merges them. L lanes read a key's row, a pack each, and then its value's; the 32/L
-// such groups of a warp walk different keys, each with a maximum and sums of its own, and meet only at the end.
+// Keys are split over blocks. Each block handles the queries of all heads that share its keys and writes a partial
+// output and a log-sum-exp; a second kernel merges them. L lanes read a key's row, a pack each, then its value's row.
+// The 32/L lane groups of a warp walk different keys, each with its own maximum and sums, and merge only at the end.
 #include "esp/kernel/cuda/attention_tile.cuh"
 #include "esp/kernel/cuda/attention_tile.h"
 #include "esp/kernel/cuda/soft_row.cuh"
@@ -23,7 +23,7 @@ struct Decode {
   AttentionShape s;
 };
 
-// What a group of lanes knows of one query row; powers of two, so q comes multiplied by log₂e.
+// State of a lane group for one query row; in powers of two, so q is premultiplied by log₂e.
 template <typename A, int N>
 struct Running {
   A top = -INFINITY, sum = 0, out[N] = {};
@@ -182,7 +182,7 @@ struct Split {
   int64_t splits = 0, keys = 0;
 };
 // Enough blocks to fill the GPU several times, none with fewer keys than a few rounds take.
-Split split_of(const AttentionShape& s, const device::Queue& queue) {
+Split split_of(const AttentionShape& s, const device::CudaQueue& queue) {
   constexpr int64_t kLeast = 128;
   const int64_t pairs = s.batch * s.kv_heads, wanted = ceil_div(int64_t{queue.multiprocessors} * 6, pairs);
   const int64_t keys = std::max(kLeast, ceil_div(ceil_div(s.num_keys, wanted), kLeast) * kLeast);
@@ -197,7 +197,7 @@ int64_t lanes_of(const AttentionShape& s, DType dtype) {
 }
 
 template <typename T, int L>
-void launch_parts(const Decode<T>& a, device::Queue& queue) {
+void launch_parts(const Decode<T>& a, device::CudaQueue& queue) {
   const AttentionShape& s = a.s;
   const dim3 grid(static_cast<unsigned>(a.splits), static_cast<unsigned>(s.kv_heads), static_cast<unsigned>(s.batch));
   const int64_t rows = s.num_queries * (s.heads / s.kv_heads);
@@ -214,7 +214,7 @@ void launch_parts(const Decode<T>& a, device::Queue& queue) {
 
 }  // namespace
 
-int64_t decode_bytes(const AttentionShape& s, DType dtype, const device::Queue& queue) {
+int64_t decode_bytes(const AttentionShape& s, DType dtype, const device::CudaQueue& queue) {
   const int64_t row = s.num_queries * (s.heads / s.kv_heads), width = static_cast<int64_t>(16 / size_of(dtype));
   const int64_t strides = s.k.batch | s.k.token | s.v.batch | s.v.token | s.q.batch | s.q.token;
   if (row > kMaxRows || row == 0 || s.num_keys < 256 || s.dropout != 0 || lanes_of(s, dtype) == 0 ||
@@ -225,7 +225,7 @@ int64_t decode_bytes(const AttentionShape& s, DType dtype, const device::Queue& 
 }
 
 void decode_forward(void* o, void* lse, const void* q, const void* k, const void* v, void* scratch,
-                    const AttentionShape& shape, DType dtype, device::Queue& queue) {
+                    const AttentionShape& shape, DType dtype, device::CudaQueue& queue) {
   const auto [splits, keys] = split_of(shape, queue);
   with_floating(dtype, [&, splits = splits, keys = keys]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;

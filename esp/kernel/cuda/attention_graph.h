@@ -1,4 +1,4 @@
-// Attention as a graph of operations in the form that cuDNN has fused kernels for.
+// Attention as a cuDNN operation graph for which cuDNN has fused kernels.
 #pragma once
 
 #include <cudnn.h>
@@ -11,7 +11,7 @@
 
 namespace esp::kernel::cuda {
 
-// Numbers of the tensors that have addresses.
+// Ids of the tensors with addresses.
 enum AttentionTensor : int64_t {
   kQ = 1,
   kK,
@@ -33,10 +33,10 @@ enum AttentionTensor : int64_t {
   kNumKeys
 };
 
-// Where the diagonal lies: query i sees key j ≤ i, or j ≤ i + keys − queries.
+// Diagonal of the causal mask: query i sees key j ≤ i, or j ≤ i + keys − queries.
 enum class DiagonalMask : int64_t { none, top_left, bottom_right };
 
-// None: the library has no kernel for it. 16-bit types.
+// None if cuDNN has no kernel for it. 16-bit types.
 std::optional<CudnnPlan> forward_plan(const AttentionShape& shape, DType dtype, DiagonalMask mask,
                                       cudnnHandle_t handle);
 std::optional<CudnnPlan> backward_plan(const AttentionShape& shape, DType dtype, DiagonalMask mask, bool deterministic,

@@ -1,4 +1,4 @@
-// How a queue's attention is run; for those who set up a run, and for tests. No CUDA types here.
+// Attention settings of a queue, for run setup and tests. No CUDA types here.
 #pragma once
 
 #include "esp/device/stream.h"

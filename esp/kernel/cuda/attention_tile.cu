@@ -1,6 +1,6 @@
-// Forward and backward on tiles of 32 queries by 32 keys. Backward makes dQ in one kernel (a block per 32 queries) and
-// dK, dV in another (a block per 32 keys, walking all queries and all heads that share them): everything is summed by
-// one block in one order, at the price of making the scores twice.
+// Forward and backward on tiles of 32 queries by 32 keys. Backward computes dQ in one kernel (one block per 32 queries)
+// and dK, dV in another (one block per 32 keys, over all queries and all heads that share them). Each sum is computed
+// by one block in a fixed order, at the cost of computing the scores twice.
 #include "esp/kernel/cuda/attention_tile.h"
 
 #include "esp/kernel/cuda/attention_tile.cuh"
@@ -238,7 +238,7 @@ void launch_tiles(K kernel, const Args& args, int64_t rows, int64_t heads, int b
 
 template <typename T, typename G>
 void backward(const AttentionSums& sums, const void* d_o, const void* o, const void* q, const void* k, const void* v,
-              const void* lse, void* dots, const AttentionShape& s, device::Queue& queue) {
+              const void* lse, void* dots, const AttentionShape& s, device::CudaQueue& queue) {
   using A = Accumulator<T>;
   const BackwardTile<T, G> a{static_cast<G*>(sums.dq),
                              static_cast<G*>(sums.dk),
@@ -281,7 +281,7 @@ void fill_int32(int32_t* to, int64_t count, int32_t value, cudaStream_t stream) 
 }
 
 void tile_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
-                  bool onto, DType dtype, device::Queue& queue) {
+                  bool onto, DType dtype, device::CudaQueue& queue) {
   if (shape.batch * shape.heads * shape.num_queries == 0) return;
   const AttentionShape s = told(shape);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
@@ -308,7 +308,7 @@ void tile_forward(void* o, void* lse, const void* q, const void* k, const void* 
 
 void tile_backward(const AttentionSums& sums, bool wide, const void* d_o, const void* o, const void* q, const void* k,
                    const void* v, const void* lse, void* dots, const AttentionShape& shape, DType dtype,
-                   device::Queue& queue) {
+                   device::CudaQueue& queue) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     if (wide)
       backward<T, Accumulator<T>>(sums, d_o, o, q, k, v, lse, dots, shape, queue);

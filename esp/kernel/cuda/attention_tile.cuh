@@ -1,7 +1,7 @@
-// Tiles of 32 rows in shared memory, and the two products made of them, for eight warps of 32 lanes.
+// Tiles of 32 rows in shared memory and their two matrix products, for eight warps of 32 lanes.
 //
-// Warp w owns rows 4w … 4w + 3 of "its" tile; lane l stands for row l of the "other" tile. A score of (row, other row)
-// is then a register of the lane, a sum over the other rows a warp reduction, and rows of the result lie across the
+// Warp w owns rows 4w … 4w + 3 of "its" tile; lane l holds row l of the "other" tile. A score of (row, other row) is
+// then a register of the lane, a sum over the other rows is a warp reduction, and result rows are spread across the
 // lanes.
 #pragma once
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ int64_t keys_seen(const AttentionShape& s, int64_t b,
   return max(n, int64_t{0});
 }
 
-// What probability (b, h, i, j) is multiplied by.
+// The dropout factor of probability (b, h, i, j).
 template <typename A>
 __device__ __forceinline__ A kept(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (s.dropout == 0) return A{1};

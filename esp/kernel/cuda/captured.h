@@ -1,5 +1,5 @@
-// Kernels whose numbers that change from step to step lie on the device, so that a recorded graph of the step stays
-// valid; and sums that stay there. All pointers are device pointers; nothing waits.
+// CUDA graph support: kernels that read per-step scalars from device memory, so that a captured graph of the step stays
+// valid, and sums that stay on the device. All pointers are device pointers; nothing waits.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ void adam_step(const StepBuffers& buffers, const AdamStep& step, const StepScala
 // The list of buffers is kept on the device until another comes.
 void adam_steps(std::span<const StepBuffers> buffers, std::span<const AdamStep> steps, const device::Stream& stream);
 
-// scalars->grad_scale = inverse_loss_scale · min(1, max_norm/√*squares); max_norm 0: no clipping. A norm that is not
-// finite gives a NaN, which reaches every weight: to be looked for at the step's end.
+// scalars->grad_scale = inverse_loss_scale · min(1, max_norm/√*squares); max_norm 0: no clipping. A non-finite norm
+// gives NaN, which reaches every weight and is detected at the end of the step.
 void set_grad_scale(StepScalars* scalars, const double* squares, double max_norm, double inverse_loss_scale,
                     const device::Stream& stream);
 
-// Adam without a master copy: `weights` (16-bit, of grad_type) are what is updated, rounded up or down with the
-// probability that makes the mean right, by word i of the Philox stream (seed, purpose). Moments in fp32.
+// Adam without a master copy: `weights` (16-bit, of grad_type) are updated in place with stochastic rounding by word i
+// of the Philox stream (seed, purpose). Moments in fp32.
 void adam_step_stochastic(const StepBuffers& buffers, const AdamStep& step, uint64_t seed, uint64_t purpose,
                           const device::Stream& stream);
 

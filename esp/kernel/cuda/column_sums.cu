@@ -1,8 +1,8 @@
-// Sums down the columns of a matrix: gradients of biases and of norm weights.
+// Column sums of a matrix: gradients of biases and of norm weights.
 //
-// Rows are divided into chunks; a block sums one chunk of up to 32 packs of columns, eight rows at a time, and leaves
-// the sums of its chunk in scratch. A second kernel adds the chunks. Which rows make a chunk depends on the shape and
-// the GPU alone and every sum has its order: no atomics, the same bits each time.
+// Rows are split into chunks; a block sums one chunk of up to 32 packs of columns, eight rows at a time, into scratch.
+// A second kernel adds the chunks. The chunks depend only on the shape and the GPU, and every sum has a fixed order: no
+// atomics, bit-identical results.
 #include "esp/kernel/cuda/column_sums.h"
 
 #include "esp/kernel/elementwise.h"
@@ -83,7 +83,7 @@ template <typename T, bool kNorm>
 void add_columns(T* to_sums, T* to_dots, bool accumulate, Columns<T> a, const device::Stream& stream) {
   using A = Accumulator<T>;
   if (a.rows == 0 || a.cols == 0) return;
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   const bool packed = a.cols % kPack<T> == 0 && aligned(a.dy, a.x);
   const int64_t tiles = ceil_div(a.cols, kAcross * (packed ? kPack<T> : 1));
   // As many blocks as run at once: a second, short round of them would leave most of the GPU idle.

@@ -1,4 +1,4 @@
-// Sums down columns that may overwrite: the gradient of a bias that holds nothing yet need not be cleared first.
+// Column sums that may overwrite: an empty bias gradient need not be cleared first.
 #pragma once
 
 #include <cstdint>

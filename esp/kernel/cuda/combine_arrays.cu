@@ -1,4 +1,4 @@
-// Arrays combined element by element: weighted sums, differences, products, masks.
+// Elementwise combinations of arrays: weighted sums, differences, products, masks.
 #include "esp/kernel/cuda/elements.cuh"
 #include "esp/kernel/difference.h"
 #include "esp/kernel/softmax.h"
@@ -134,9 +134,9 @@ void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype,
   combine<Pair::subtract>(y, a, b, count, dtype, stream);
 }
 
-void put_values(void* y, Into into, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
-  if (into == Into::add) return combine<Pair::add>(y, y, x, count, dtype, stream);
-  if (into == Into::subtract) return combine<Pair::subtract>(y, y, x, count, dtype, stream);
+void write_values(void* y, WriteMode into, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (into == WriteMode::add) return combine<Pair::add>(y, y, x, count, dtype, stream);
+  if (into == WriteMode::subtract) return combine<Pair::subtract>(y, y, x, count, dtype, stream);
   ESP_CUDA_CHECK(
       cudaMemcpyAsync(y, x, static_cast<size_t>(count) * size_of(dtype), cudaMemcpyDeviceToDevice, handle_of(stream)));
 }

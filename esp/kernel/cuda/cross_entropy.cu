@@ -1,6 +1,6 @@
-// Cross entropy: a block per row of logits. The row is read once for its largest element and the sum of exponentials;
-// the gradient reads it again, from cache, and takes its place. Where both are wanted and a row fits, it is held in
-// shared memory in between.
+// Cross entropy: one block per row of logits. The row is read once for its maximum and the sum of exponentials; the
+// gradient reads it again, from cache, and overwrites it. If both are requested and the row fits, it stays in shared
+// memory in between.
 #include "esp/kernel/cross_entropy.h"
 
 #include "esp/kernel/cross_entropy_part.h"
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kBlock, kBlock == kWhole && sizeof(T) < 8 ? 2 
         for (int k = 0; k < width(); ++k)
           if (c + k == mine) value[k] -= scale;
       }
-      if (!counts) {  // whatever the logits are
+      if (!counts) {  // ignored row
 #pragma unroll
         for (int k = 0; k < width(); ++k) value[k] = 0;
       }
@@ -189,7 +189,7 @@ bool hold_rows(const Rows<T>& a, int64_t rows, const device::Stream& stream) {
   if constexpr (sizeof(T) != 2) return false;
   const bool packed = a.row_stride % kPack<T> == 0 && aligned(a.logits);
   if (!packed || a.num_classes < kLongRow || rows == 0) return false;
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   const size_t room = static_cast<size_t>(ceil_div(a.num_classes, kPack<T>)) * 16;
   int most = 0;  // of a block that is alone
   ESP_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index));

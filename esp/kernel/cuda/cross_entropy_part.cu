@@ -1,4 +1,4 @@
-// What holders of parts of the classes do with a few numbers per row. Sums and differences in fp64, as on a CPU.
+// Per-row steps of the vocabulary-parallel cross entropy. Sums and differences in fp64, as on the CPU.
 #include "esp/kernel/cross_entropy_part.h"
 
 #include "esp/kernel/cuda/types.cuh"

@@ -1,6 +1,6 @@
-// A small graph of operations for cuDNN: tensors, what is done with them, and the plan that the library makes of it.
+// A small cuDNN operation graph: tensors, operations, and the execution plan cuDNN builds from them.
 //
-// Tensors are numbered; virtual ones exist inside the kernel alone. A Plan is run with the addresses of the others. One
+// Tensors are numbered; virtual tensors exist only inside the kernel. A plan runs with the addresses of the others. One
 // thread at a time.
 #pragma once
 

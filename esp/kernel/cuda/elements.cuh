@@ -1,8 +1,7 @@
-// Element types on the GPU, sixteen bytes of them at a time, and the passes over flat arrays built from that.
+// Element types on the GPU in packs of sixteen bytes, and elementwise kernels built on them.
 //
-// Kernels here take their arithmetic as a small struct (an Op) with `load`, which only reads, and `apply`, which
-// computes and writes: a thread first loads several packs and only then uses the first, so that many reads are in
-// flight.
+// A kernel's arithmetic is a small struct (an Op) with `load`, which only reads, and `apply`, which computes and
+// writes: a thread loads several packs before it uses the first, so that many reads are in flight.
 #pragma once
 
 #include <cstdint>

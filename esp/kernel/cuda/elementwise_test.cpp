@@ -2,7 +2,7 @@
 #include "esp/kernel/elementwise.h"
 
 #include "esp/kernel/cuda/captured.h"
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/difference.h"
 #include "esp/kernel/softmax.h"
 #include "esp/kernel/weighted_sum.h"
@@ -109,7 +109,7 @@ TEST_F(ElementwiseOnGpu, SumsAreExactToRoundingAndRepeat) {
       }
 }
 
-TEST_F(ElementwiseOnGpu, RandomFillsHaveTheBitsOfTheCpu) {
+TEST_F(ElementwiseOnGpu, RandomFillsMatchCpuBitForBit) {
   for (DType dtype : kFloating)
     for (int64_t first : {0, 1, 6, 1000003}) {
       const int64_t count = 10007;
@@ -156,9 +156,9 @@ TEST_F(ElementwiseOnGpu, SubtractsMultipliesAndMasks) {
     multiply(z, x, count, dtype, stream);
     multiply(want.data(), a.data(), count, dtype, kCpu);
     EXPECT_TRUE(z.fetch().same_bits(want));
-    for (Into into : {Into::add, Into::subtract, Into::overwrite}) {
-      put_values(z, into, x, count, dtype, stream);
-      put_values(want.data(), into, a.data(), count, dtype, kCpu);
+    for (WriteMode into : {WriteMode::add, WriteMode::subtract, WriteMode::overwrite}) {
+      write_values(z, into, x, count, dtype, stream);
+      write_values(want.data(), into, a.data(), count, dtype, kCpu);
       EXPECT_TRUE(z.fetch().same_bits(want));
     }
   }

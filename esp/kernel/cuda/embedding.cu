@@ -1,7 +1,7 @@
-// Look-ups copy rows. The gradient of a table is summed without atomics: ids are sorted (stably, so equal ids keep
-// their order), and the sorted list is cut into chunks of kChunk places. A block sums the runs of equal ids of its
-// chunk; a run inside the chunk goes to the table, one that crosses a border leaves its part in scratch, and the chunk
-// where the run began adds the parts up in a second kernel. The order of every sum is fixed by the ids.
+// Lookups copy rows. The table gradient is summed without atomics: ids are sorted (stably, so equal ids keep their
+// order) and the sorted list is split into chunks of kChunk places. A block sums the runs of equal ids of its chunk. A
+// run inside the chunk goes to the table; a run that crosses a boundary leaves a partial sum in scratch, and the chunk
+// where the run starts adds the partial sums in a second kernel. The ids determine the order of every sum.
 #include "esp/kernel/embedding.h"
 
 #include <bit>
@@ -13,8 +13,8 @@
 namespace esp::kernel::cuda {
 namespace {
 
-// Nothing hangs on an id but an address, so that a thread's look-ups are all under way at once: an id outside reads row
-// 0 and shows none of it.
+// An id affects only an address, so a thread's lookups are all in flight at once: an id out of range reads row 0 and
+// discards it.
 template <typename T, int N, bool kPositions>
 struct LookUp {
   struct In {
@@ -215,7 +215,7 @@ void embedding_forward(void* y, const int32_t* ids, const void* table, const voi
 void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
                         DType dtype, const device::Stream& stream) {
   if (count == 0 || dim == 0) return;
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   const int bits = std::bit_width(static_cast<uint64_t>(num_rows)), n = static_cast<int>(count);
   size_t sort_bytes = 0;
   ESP_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, static_cast<const uint32_t*>(nullptr),

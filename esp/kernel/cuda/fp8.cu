@@ -41,7 +41,7 @@ void gemm_fp8(void* c, const void* a, const Fp8Scale* scale_a, const void* b, co
   ESP_CHECK(o.kind_a == Fp8::e4m3 || o.kind_b == Fp8::e4m3, "a product of two e5m2 matrices");
   ESP_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0 && aligned(c, a, b, o.bias),
             "an fp8 product of {}×{}×{}: multiples of 16 are needed", m, n, k);
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   GemmKey key;
   key.m = m, key.n = n, key.k = k;
   key.lda = key.ldb = k;

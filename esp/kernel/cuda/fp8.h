@@ -1,9 +1,9 @@
-// Matrix products of 8-bit floats with a scale per tensor (delayed scaling: a step's scale comes from the largest
-// magnitudes of earlier steps, so that a tensor is read once). No CUDA types here; all pointers are device pointers.
+// FP8 GEMMs with delayed scaling: a scale per tensor, from the largest magnitudes of earlier steps, so that a tensor is
+// read once. No CUDA types here; all pointers are device pointers.
 //
-// e4m3 (largest 448) for weights and activations, e5m2 (largest 57344) for gradients. Values beyond are held at the
-// largest; a NaN stays one. The library multiplies rows by rows only (A [m, k], B [n, k]), so `quantize_fp8` can leave
-// the transposed matrix too, for the products of backward. Rows and columns are multiples of 16, addresses of 16 bytes.
+// e4m3 (largest 448) for weights and activations, e5m2 (largest 57344) for gradients. Larger values saturate; NaN stays
+// NaN. The library multiplies rows by rows only (A [m, k], B [n, k]), so `quantize_fp8` can also write the transposed
+// matrix, for backward GEMMs. Rows and columns are multiples of 16, addresses 16-byte aligned.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ inline double largest_of(Fp8 kind) {
   return kind == Fp8::e4m3 ? 448 : 57344;
 }
 
-// What belongs to one tensor from step to step.
+// State of one tensor's scale, kept between steps.
 struct alignas(16) Fp8Scale {
-  // What codes are multiplied by; the library reads it, and wants it on sixteen bytes.
+  // Decoding factor; read by the library, 16-byte aligned.
   alignas(16) float inverse = 1;
-  alignas(16) float scale = 1;  // what values are multiplied by on the way in
+  alignas(16) float scale = 1;  // encoding factor
   float amax = 0;               // the largest magnitude seen since the last update
   static constexpr int kHistory = 16;
   float history[kHistory] = {};

@@ -1,9 +1,9 @@
-// 8-bit codes of tensors, made in the pass that makes the tensor: an activation, its slope times a gradient, a gate.
-// The tensor itself is never stored, unless in codes: by rows, by columns (the products of backward), or both. The sums
-// of its columns, a bias' gradient, come along. No CUDA types here; all pointers are device pointers.
+// FP8 encoding fused into the pass that produces the tensor: an activation, its derivative times a gradient, a gate.
+// The bf16 tensor is never stored, only its fp8 form: by rows, by columns (for backward GEMMs), or both. Also returns
+// its column sums, the gradient of a bias. No CUDA types here; all pointers are device pointers.
 //
-// Scales are delayed (fp8.h) and belong to a queue: one for each tensor of a layer, known by its owner and role. One
-// seen for the first time is fresh: its largest magnitude is looked for in a pass of its own before it is coded.
+// Scales are delayed (fp8.h) and belong to a queue: one per tensor of a layer, identified by owner and role. A new
+// scale is fresh: its first tensor takes an extra pass to find the largest magnitude.
 #pragma once
 
 #include <span>
@@ -26,7 +26,7 @@ struct Fp8Source {
   Fp8Of what = Fp8Of::itself;
   Activation activation = Activation::none;
 };
-// Whatever is null is not made.
+// Null outputs are skipped.
 struct Fp8Codes {
   void* rows = nullptr;         // [rows, cols]
   void* columns = nullptr;      // [cols, rows]
@@ -42,8 +42,7 @@ struct KeptScale {
   bool fresh = false;  // no call before this one asked for it
 };
 KeptScale kept_scale(const void* owner, int role, Fp8 kind, const device::Stream& stream);
-// What is known of a scale, as numbers to be kept with a checkpoint; all zero of one nobody has asked for. And back:
-// one that was known is not fresh.
+// The state of a scale, as numbers for a checkpoint; all zero if never used. Restoring a used scale clears `fresh`.
 inline constexpr int kScaleNumbers = 5 + Fp8Scale::kHistory;
 struct ScaleOwner {
   const void* owner = nullptr;

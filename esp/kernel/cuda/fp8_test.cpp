@@ -1,7 +1,7 @@
-// 8-bit products: exact where the numbers fit, near where they do not; scales that follow what was seen.
+// FP8 GEMMs: exact for representable numbers, approximate otherwise; delayed scales.
 #include "esp/kernel/cuda/fp8.h"
 
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 
 namespace esp::kernel {
 namespace {
@@ -23,7 +23,7 @@ class Fp8OnGpu : public GpuTest {
   }
 };
 
-TEST_F(Fp8OnGpu, SmallWholeNumbersAreExact) {
+TEST_F(Fp8OnGpu, IsExactForSmallIntegers) {
   for (auto [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{16, 16, 16}, {128, 64, 96}, {80, 208, 144}})
     for (cuda::Fp8 kind : {cuda::Fp8::e4m3, cuda::Fp8::e5m2}) {
       const DType dtype = DType::bf16;
@@ -72,7 +72,7 @@ TEST_F(Fp8OnGpu, SmallWholeNumbersAreExact) {
     }
 }
 
-TEST_F(Fp8OnGpu, RandomNumbersAreNear) {
+TEST_F(Fp8OnGpu, ApproximatesRandomNumbers) {
   const int64_t m = 256, n = 192, k = 512;
   for (DType dtype : {DType::bf16, DType::f16}) {
     Array a = Array::random(m * k, dtype, 1), b = Array::random(n * k, dtype, 2, 0.02), c(m * n, dtype),

@@ -1,9 +1,9 @@
-// What does two things in one pass on a GPU, against ref doing one after the other.
+// Fused GPU kernels against the separate ref kernels.
 #include "esp/kernel/cuda/activation_slope.h"
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/fp8_codes.h"
-#include "esp/kernel/cuda/gpu_for_tests.h"
 #include "esp/kernel/cuda/norm_backward.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/cuda/weight_gemm.h"
 #include "esp/kernel/gemm.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 using FusedOnGpu = GpuTest;
 
-TEST_F(FusedOnGpu, AllGradientsOfANorm) {
+TEST_F(FusedOnGpu, NormGradientsMatchRef) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (int64_t dim : {64, 504, 768, 1280, 1600, 2048})
       for (int64_t rows : {1, 7, 901})
@@ -62,7 +62,7 @@ TEST_F(FusedOnGpu, AllGradientsOfANorm) {
                                    DType::bf16, stream));
 }
 
-TEST_F(FusedOnGpu, GradientsOfALinearMap) {
+TEST_F(FusedOnGpu, LinearGradientsMatchRef) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (auto [in, out, rows] : {std::tuple<int64_t, int64_t, int64_t>{64, 192, 512}, {768, 256, 1024}, {17, 9, 33}})
       for (bool add : {false, true})
@@ -105,7 +105,7 @@ TEST_F(FusedOnGpu, GradientsOfALinearMap) {
         }
 }
 
-TEST_F(FusedOnGpu, AnActivationMadeAgainInBackward) {
+TEST_F(FusedOnGpu, RecomputesActivationInBackward) {
   for (DType dtype : kFloating)
     for (Activation kind :
          {Activation::gelu, Activation::gelu_erf, Activation::relu, Activation::silu, Activation::tanh})
@@ -134,7 +134,7 @@ TEST_F(FusedOnGpu, AnActivationMadeAgainInBackward) {
         }
 }
 
-TEST_F(FusedOnGpu, AGateMadeAgainInBackward) {
+TEST_F(FusedOnGpu, RecomputesGateInBackward) {
   for (DType dtype : kFloating)
     for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 8}, {33, 13}, {257, 264}}) {
       Array d = Array::random(rows * width, dtype, 1), pre = Array::random(rows * width * 2, dtype, 2, 3);
@@ -161,7 +161,7 @@ TEST_F(FusedOnGpu, AGateMadeAgainInBackward) {
     }
 }
 
-TEST_F(FusedOnGpu, AdamOfManyBuffers) {
+TEST_F(FusedOnGpu, AdamMatchesRefForManyBuffers) {
   for (DType dtype : kFloating) {
     const bool mixed = dtype == DType::bf16 || dtype == DType::f16;
     const DType wide = accumulator_of(dtype);
@@ -221,7 +221,7 @@ double decoded(uint8_t code, cuda::Fp8 kind) {
   return code & 0x80 ? -magnitude : magnitude;
 }
 
-TEST_F(FusedOnGpu, CodesOfWhatIsNeverStored) {
+TEST_F(FusedOnGpu, EncodesWithoutStoringTheTensor) {
   using cuda::Fp8Of;
   const DType dtype = DType::bf16;
   for (cuda::Fp8 kind : {cuda::Fp8::e4m3, cuda::Fp8::e5m2})
@@ -242,15 +242,15 @@ TEST_F(FusedOnGpu, CodesOfWhatIsNeverStored) {
 
         Double on_x(*this, x), on_pre(*this, pre), on_sums(*this, sums);
         const std::vector<uint8_t> poison(static_cast<size_t>(rows * cols), 0x7e);
-        Numbers<uint8_t> by_rows(*this, poison), by_columns(*this, poison);
+        Numbers<uint8_t> row_parallel(*this, poison), column_parallel(*this, poison);
         cuda::Fp8Scale start;
         start.scale = 16, start.inverse = 1.0f / 16;
         Numbers<cuda::Fp8Scale> state(*this, {start});
         const cuda::Fp8Source from{.x = on_x, .pre = on_pre, .what = what, .activation = gelu};
-        cuda::make_codes({.rows = by_rows, .columns = by_columns, .column_sums = on_sums, .accumulate = true}, from,
-                         rows, cols, state, kind, dtype, stream);
+        cuda::make_codes({.rows = row_parallel, .columns = column_parallel, .column_sums = on_sums, .accumulate = true},
+                         from, rows, cols, state, kind, dtype, stream);
         std::vector<uint8_t> got(poison.size()), turned(poison.size());
-        ASSERT_TRUE(by_rows.copy.fetch(got.data()) && by_columns.copy.fetch(turned.data()));
+        ASSERT_TRUE(row_parallel.copy.fetch(got.data()) && column_parallel.copy.fetch(turned.data()));
         cuda::Fp8Scale seen;
         ASSERT_TRUE(state.copy.fetch(&seen));
         double highest = 0;
@@ -278,7 +278,7 @@ TEST_F(FusedOnGpu, CodesOfWhatIsNeverStored) {
       }
 }
 
-TEST_F(FusedOnGpu, AScaleIsFreshOnceAndFollows) {
+TEST_F(FusedOnGpu, ScaleIsFreshOnceThenDelayed) {
   int owner = 0;
   const auto first = cuda::kept_scale(&owner, 1, cuda::Fp8::e4m3, stream);
   const auto again = cuda::kept_scale(&owner, 1, cuda::Fp8::e4m3, stream);

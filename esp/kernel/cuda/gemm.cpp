@@ -1,7 +1,6 @@
-// Matrix products through cuBLASLt. Bias, GELU (with the argument kept for backward) and GELU's slope are done by the
-// library while the tile is in registers; any other activation, a slope together with beta, and what the library has no
-// algorithm for (misaligned auxiliary matrices, fp64 epilogues) are a pass of ours after a plain product, which for
-// 16-bit types rounds once more in between.
+// GEMM through cuBLASLt. Bias, GELU (with the argument kept for backward) and GELU's derivative are library epilogues.
+// Other activations, a derivative together with beta, and cases without a library algorithm (misaligned auxiliary
+// matrices, fp64 epilogues) use a plain GEMM and a second kernel, which for 16-bit types rounds once more in between.
 #include "esp/kernel/gemm.h"
 
 #include <algorithm>
@@ -59,7 +58,7 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
   check_gemm(c, a, b, m, n, k, options, dtype);
   if (m == 0 || n == 0) return;
   if (k == 0) return finish_gemm(c, nullptr, n, m, n, options, options.beta, dtype, stream);
-  device::Queue& queue = device::queue_of(stream);
+  device::CudaQueue& queue = device::queue_of(stream);
   auto& plans = queue.own<GemmPlans>();
 
   GemmKey key;

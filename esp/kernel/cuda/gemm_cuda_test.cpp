@@ -1,6 +1,6 @@
 // Matrix products against ref: transposes, strides, alpha and beta, epilogues, shapes the library likes and does not.
 #include "esp/kernel/cuda/gemm_settings.h"
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/gemm.h"
 
 #include "esp/base/error.h"
@@ -49,7 +49,7 @@ class GemmOnGpu : public GpuTest {
 
 constexpr char kSome = 0;  // "given", before the array exists
 
-TEST_F(GemmOnGpu, AllTransposesAndOddShapes) {
+TEST_F(GemmOnGpu, MatchesRefForTransposesAndOddShapes) {
   for (DType dtype : kFloating)
     for (bool ta : {false, true})
       for (bool tb : {false, true})
@@ -64,7 +64,7 @@ TEST_F(GemmOnGpu, AllTransposesAndOddShapes) {
         }
 }
 
-TEST_F(GemmOnGpu, AnyNumberOfRowsWithOnePlan) {
+TEST_F(GemmOnGpu, RaggedRowsShareOnePlan) {
   cuda::set_gemm({.tune = true}, stream);
   for (DType dtype : kFloating)
     for (int64_t rows : {1, 2, 15, 16, 17, 100, 127, 128, 129, 1000})
@@ -103,11 +103,11 @@ TEST_F(GemmOnGpu, TrialsLeaveNoTrace) {
     }
 }
 
-TEST_F(GemmOnGpu, AnyAlignment) {
+TEST_F(GemmOnGpu, MatchesRefForAnyAlignment) {
   for (DType dtype : kFloating) check({40, 48, 32}, {}, dtype, 2, 1);
 }
 
-TEST_F(GemmOnGpu, Epilogues) {
+TEST_F(GemmOnGpu, EpiloguesMatchRef) {
   for (DType dtype : kFloating)
     for (Activation activation : {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_erf,
                                   Activation::silu, Activation::tanh})
@@ -125,7 +125,7 @@ TEST_F(GemmOnGpu, Epilogues) {
             }
 }
 
-TEST_F(GemmOnGpu, SlopesOfActivations) {
+TEST_F(GemmOnGpu, ActivationDerivativesMatchRef) {
   for (DType dtype : kFloating)
     for (Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_erf, Activation::silu})
       for (const Size& size : {Size{64, 128, 64}, {17, 23, 31}})
@@ -138,7 +138,7 @@ TEST_F(GemmOnGpu, SlopesOfActivations) {
         }
 }
 
-TEST_F(GemmOnGpu, LongSums) {
+TEST_F(GemmOnGpu, LongSumsMatchRef) {
   for (DType dtype : {DType::bf16, DType::f32}) {
     GemmOptions o;
     o.transpose_a = true;
@@ -147,14 +147,14 @@ TEST_F(GemmOnGpu, LongSums) {
   }
 }
 
-TEST_F(GemmOnGpu, NothingToSum) {
+TEST_F(GemmOnGpu, HandlesEmptyK) {
   GemmOptions o;
   o.bias = &kSome;
   o.beta = 0.5;
   check({5, 6, 0}, o, DType::f32, 1);
 }
 
-TEST_F(GemmOnGpu, ChoicesCanBeKeptAndReadBack) {
+TEST_F(GemmOnGpu, ChoicesRoundTripThroughText) {
   check({256, 256, 256}, {}, DType::bf16, 2);
   const std::string text = cuda::gemm_choices(stream);
   EXPECT_NE(text.find(" 256 256 256 "), std::string::npos);

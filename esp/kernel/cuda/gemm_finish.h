@@ -1,4 +1,4 @@
-// What follows a product where the library does not do it: bias, activation, its slope, or beta·C.
+// Separate GEMM epilogue: bias, activation, its derivative, or beta·C.
 #pragma once
 
 #include <cstdint>

@@ -259,7 +259,8 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlans::candidates_of(const Plan& plan, int
   return all;
 }
 
-void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace,
+                       device::CudaQueue& queue) {
   plan.algo = plan.offered.front().algo;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   ESP_CUDA_CHECK(cudaStreamIsCapturing(queue.handle, &capture));
@@ -278,9 +279,9 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
     trial.c = call.c ? call.c : call.d;
     trial.d = elsewhere;
   }
-  // One call of each tells the likely ones. These then run in turns, a few milliseconds each time: a GPU's clock falls
-  // under load, within tens of milliseconds and by several percent, and whoever were timed first would win. The
-  // heuristic's first gives way only to what is faster by more than two timings of one algorithm differ.
+  // One timed call of each selects the likely candidates. These run in turns, a few milliseconds at a time: a GPU's
+  // clock drops under load within tens of milliseconds by several percent, which would favour the first one timed. The
+  // heuristic's first choice is replaced only by one faster by more than two timings of one algorithm differ.
   Timer timer;
   using Trial = std::pair<float, size_t>;  // milliseconds, candidate
   std::vector<Trial> trials;
@@ -316,7 +317,7 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
 }
 
 // Rows are columns of the library's matrices: those of A and C, or of A and B where their sum is over them.
-void GemmPlans::run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+void GemmPlans::run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue) {
   Plan& plan = plan_of(rounded(key));
   if (!plan.offered.empty()) {
     set_columns(plan.second, key.transpose_a ? key.k : key.m);
@@ -330,7 +331,7 @@ void GemmPlans::run_ragged(const GemmKey& key, const GemmCall& call, void* works
   ESP_CUBLAS_CHECK(launch(own, exact, call, own.offered.front().algo, workspace, queue.handle));
 }
 
-void GemmPlans::run(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue) {
+void GemmPlans::run(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue) {
   if (key.ragged) return run_ragged(key, call, workspace, queue);
   Plan& plan = plan_of(key);
   ESP_CHECK(!plan.offered.empty(), "cuBLASLt has no algorithm for {}×{}×{}", key.m, key.n, key.k);
@@ -378,7 +379,7 @@ void GemmPlans::read(std::string_view text) {
     words >> from >> k.m >> k.n >> k.k >> k.lda >> k.ldb >> k.ldc >> a >> b >> c >> compute >> epilogue >>
         k.transpose_a >> k.transpose_b >> k.beta >> k.aux >> k.fast_sums >> k.alignment >> std::hex;
     for (uint64_t& word : algo) words >> word;
-    if (!words) throw UsageError(fmt::format("a line of chosen matrix algorithms cannot be read: '{}'", one));
+    if (!words) throw UsageError(fmt::format("GEMM choices: cannot parse line '{}'", one));
     if (from != here) continue;
     k.type_a = static_cast<cudaDataType_t>(a);
     k.type_b = static_cast<cudaDataType_t>(b);

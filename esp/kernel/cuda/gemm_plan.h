@@ -1,9 +1,9 @@
-// How a matrix product of one shape is run through cuBLASLt: its descriptors and the algorithm chosen, kept per queue.
+// cuBLASLt plan of one GEMM shape: its descriptors and the chosen algorithm, cached per queue.
 //
-// The first product of a shape times what the library's heuristic offers and keeps the fastest; while a graph is being
-// recorded, or when `tune` is off, the heuristic's first is taken. Products whose number of rows is another each time
-// (`ragged`) share the heuristic's first for the next power of two of rows. Choices can be written down as text and
-// read back in a later run: they are of one library version and one GPU model, and lines of others are passed over.
+// The first GEMM of a shape times the algorithms the heuristic offers and keeps the fastest. During graph capture, or
+// with `tune` off, the heuristic's first is used. GEMMs whose number of rows varies (`ragged`) share the heuristic's
+// first for the next power of two of rows. Choices can be saved as text and restored in a later run; they apply to one
+// library version and one GPU model, and other lines are skipped.
 #pragma once
 
 #include <cublasLt.h>
@@ -56,7 +56,7 @@ class GemmPlans {
 
   // Whether the library has an algorithm for it. `workspace` is of kWorkspaceBytes.
   bool can(const GemmKey& key);
-  void run(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
+  void run(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue);
 
   std::string text() const;          // one line per shape
   void read(std::string_view text);  // UsageError when a line cannot be read
@@ -69,9 +69,9 @@ class GemmPlans {
  private:
   struct Plan;
   Plan& plan_of(const GemmKey& key);
-  void run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
+  void run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue);
   std::vector<cublasLtMatmulAlgo_t> candidates_of(const Plan& plan, int64_t length_of_sums);
-  void choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace, device::Queue& queue);
+  void choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue);
   cublasStatus_t launch(Plan& plan, const GemmKey& key, const GemmCall& call, const cublasLtMatmulAlgo_t& algo,
                         void* workspace, cudaStream_t stream);
   std::string origin() const;  // library and GPU

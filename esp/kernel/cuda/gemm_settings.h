@@ -1,4 +1,4 @@
-// How a queue's matrix products are run; for those who set up a run. No CUDA types here.
+// GEMM settings of a queue, for run setup. No CUDA types here.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct GemmSettings {
 };
 void set_gemm(const GemmSettings& settings, const device::Stream& stream);
 
-// The algorithms chosen so far, as lines of text to be kept for a later run; and back. Reading what another GPU or
-// library wrote changes nothing; UsageError when it is not such text.
+// The algorithms chosen so far as text, to be saved for a later run, and restored. Lines of another GPU model or
+// library version are ignored; UsageError if the text cannot be parsed.
 std::string gemm_choices(const device::Stream& stream);
 void read_gemm_choices(std::string_view text, const device::Stream& stream);
 

@@ -1,7 +1,7 @@
-// LayerNorm and RMSNorm: each row is read once into registers, where its statistics, and then its result, are made.
+// LayerNorm and RMSNorm: each row is read once into registers; statistics and result are computed there.
 //
-// Rows whose length is no multiple of a pack, rows too long for registers and fp64 take the plain kernels, which read a
-// row two or three times (from cache, since a block has one row).
+// Rows whose length is not a multiple of a pack, rows too long for registers, and fp64 use the plain kernels, which
+// read a row two or three times (from cache, since a block has one row).
 #include "esp/kernel/norm.h"
 
 #include "esp/kernel/cuda/rows.cuh"

@@ -1,6 +1,6 @@
-// Blocks take pairs of rows in turns, so that what is under way lies close together. Rows come to shared memory as bulk
-// copies, three pairs ahead; a thread has the same pack of columns in each, so the sums of the weights' gradients stay
-// in its registers. What blocks sum is added up by a second kernel in one order: no atomics.
+// Blocks process pairs of rows in turn, so that concurrent accesses are close together. Rows arrive in shared memory by
+// bulk copies, three pairs ahead. A thread has the same pack of columns in every row, so the weight-gradient sums stay
+// in its registers. A second kernel adds the blocks' sums in a fixed order: no atomics.
 #include "esp/kernel/cuda/norm_backward.h"
 
 #include <cuda/ptx>
@@ -18,7 +18,7 @@ struct Walk {
   const T *dy, *x;
   const Accumulator<T>*mean, *rstd;
   const T* gamma;
-  Accumulator<T>* sums;  // [blocks, 3, dim]: of dγ, dβ and, where wanted, dx
+  Accumulator<T>* sums;  // [blocks, 3, dim]: of dγ, dβ and optionally dx
   int64_t rows, dim;
   bool layer, accumulate, sum_dx;
 };
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(1024) add_blocks(Added<T> to, const Accumulato
 template <typename T, int W>
 void walk(const NormGradients& to, Walk<T> a, const device::Stream& stream) {
   using A = Accumulator<T>;
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   const size_t room = sizeof(T) * 3 * kPair * kStages * static_cast<size_t>(a.dim);
   ESP_CUDA_CHECK(
       cudaFuncSetAttribute(walk_kernel<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(room)));

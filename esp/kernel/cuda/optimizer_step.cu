@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) op.apply(i, in);
 }
 
-// fp32 to a 16-bit type by chance: what is cut off, as a share of the last place, is the probability to round up.
+// Stochastic rounding of fp32 to a 16-bit type: the truncated share of the last place is the probability to round up.
 template <typename T>
 __device__ __forceinline__ T narrow_by_chance(float value, uint32_t word) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -50,7 +50,7 @@ struct AdamByChance {
   float *m, *v;
   T* weights;
   const T* grad;
-  Rates<float> rates;
+  AdamRates<float> rates;
   Philox words;
   int64_t first;
   __device__ In load(int64_t i) const {

@@ -1,5 +1,4 @@
-// The arithmetic peak of a GPU by its clock and units, as its maker counts: matrix units for the types they take
-// (16-bit ones), the ordinary ones for fp32 and fp64.
+// Theoretical peak of a GPU from its clock and units: tensor cores for 16-bit types, ordinary cores for fp32 and fp64.
 #include "esp/kernel/peak.h"
 
 #include "esp/device/cuda/check.h"
@@ -8,7 +7,7 @@
 namespace esp::kernel::cuda {
 
 double fma_peak(DType dtype, const device::Stream& stream) {
-  const device::Queue& queue = device::queue_of(stream);
+  const device::CudaQueue& queue = device::queue_of(stream);
   int khz = 0;
   ESP_CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, queue.device.index));
   // FLOP per cycle and multiprocessor of compute capability 9.0.

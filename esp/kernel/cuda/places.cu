@@ -1,4 +1,4 @@
-// Where things lie: whole numbers one after the other, rows from one matrix to another.
+// Index kernels: iota, shift, and copies of rows between matrices.
 #include "esp/kernel/copy.h"
 #include "esp/kernel/cuda/types.cuh"
 #include "esp/kernel/elementwise.h"
@@ -50,7 +50,7 @@ void cast_rows(void* y, DType to, int64_t y_stride, const void* x, DType from, i
   ESP_CUDA_LAUNCHED();
 }
 
-void count_up(int32_t* y, int32_t first, int64_t count, const device::Stream& stream) {
+void iota(int32_t* y, int32_t first, int64_t count, const device::Stream& stream) {
   if (count == 0) return;
   count_kernel<<<blocks_for(count), kThreads, 0, handle_of(stream)>>>(y, first, count);
   ESP_CUDA_LAUNCHED();

@@ -1,6 +1,7 @@
-// Blockwise quantisation with the bits of the CPU's: a thread block per block of values.
+// Blockwise quantisation, bit-identical to the CPU: one thread block per block of values.
 //
-// Encoded runs may lie at any address, so scales and codes are moved byte by byte; neighbours' bytes meet in the cache.
+// Encoded runs may be at any address, so scales and codes are moved byte by byte; neighbouring bytes combine in the
+// cache.
 #include "esp/kernel/quantize.h"
 
 #include "esp/kernel/cuda/elements.cuh"

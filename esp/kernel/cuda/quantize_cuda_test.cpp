@@ -1,5 +1,5 @@
 // Quantised runs with the bits of ref, at any address.
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/quantize.h"
 
 namespace esp::kernel {
@@ -7,7 +7,7 @@ namespace {
 
 class QuantizeOnGpu : public GpuTest {};
 
-TEST_F(QuantizeOnGpu, HasTheBitsOfRef) {
+TEST_F(QuantizeOnGpu, MatchesRefBitForBit) {
   for (DType dtype : kFloating)
     for (int bits : {8, 4})
       for (auto [count, block] : {std::pair<int64_t, int64_t>{1, 64}, {1000, 64}, {5001, 2048}, {77, 7}}) {

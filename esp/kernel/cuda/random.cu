@@ -1,5 +1,5 @@
-// Random fills with the bits of the CPU's: the same series, every product and sum rounded by itself (no fused
-// multiply-add), so that a run begins alike wherever its parameters are made.
+// Random fills, bit-identical to the CPU: the same series, every product and sum rounded separately (no FMA), so that
+// initial parameters do not depend on the device.
 #include "esp/kernel/elementwise.h"
 
 #include "esp/kernel/cuda/elements.cuh"

@@ -1,7 +1,7 @@
-// Rotary positions: a block takes a few rows, makes their cosines and sines once in shared memory, and turns every
-// head.
+// Rotary positions: a block handles a few rows, computes their cosines and sines once in shared memory, and rotates
+// every head.
 //
-// Angles are made and reduced in fp64: at position 100,000 an fp32 angle would be off by a hundredth.
+// Angles are computed and reduced in fp64: at position 100,000 an fp32 angle would be off by a hundredth.
 #include "esp/kernel/embedding.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Mixture of experts: a warp per token. Choices are made as on the CPU: the most probable first, of equals the lower.
+// Mixture-of-experts routing, one warp per token. Choices match the CPU: most probable first, ties to the lower number.
 #include "esp/kernel/routing.h"
 
 #include "esp/kernel/cuda/rows.cuh"
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t e = lane; e < E; e += 32) p[e] = exp(z[e] - top) / sum;
   if (lane == 0) lse[r] = top + log(sum);
   __syncwarp();  // the lanes read each other's probabilities from here on
-  // The next choice comes after the last: smaller, or equal with a higher number. A NaN comes last of all.
+  // The next choice is smaller than the last, or equal with a higher number. NaN sorts last.
   A before = INFINITY, whole = 0;
   int32_t last = -1;
   for (int64_t j = 0; j < s.num_chosen; ++j) {

@@ -1,5 +1,5 @@
 // Routing and combination of experts against the CPU's and ref.
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/routing.h"
 
 namespace esp::kernel {
@@ -7,7 +7,7 @@ namespace {
 
 class RoutingOnGpu : public GpuTest {};
 
-TEST_F(RoutingOnGpu, ChoosesWhatTheCpuChooses) {
+TEST_F(RoutingOnGpu, ChoicesMatchCpu) {
   const device::Stream cpu;
   for (DType dtype : {DType::f32, DType::f64})
     for (auto [rows, E, k] : {std::tuple<int64_t, int64_t, int64_t>{5, 4, 1}, {33, 8, 2}, {20, 64, 6}, {7, 100, 3}})
@@ -46,7 +46,7 @@ std::vector<int32_t> random_choices(int64_t rows, int64_t k, int64_t E) {
   return choices;
 }
 
-TEST_F(RoutingOnGpu, PlacesChoicesAsTheCpuDoes) {
+TEST_F(RoutingOnGpu, PlacesMatchCpu) {
   const device::Stream cpu;
   for (auto [groups, tokens, E, k] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1},
                                       {2, 3, 3, 2},
@@ -96,7 +96,7 @@ TEST_F(RoutingOnGpu, PicksAndPutsNumberedRows) {
   EXPECT_EQ(got_back, back);
 }
 
-TEST_F(RoutingOnGpu, LossesAreTheCpus) {
+TEST_F(RoutingOnGpu, LossesMatchCpu) {
   const device::Stream cpu;
   for (DType dtype : {DType::f32, DType::f64})
     for (bool numbered : {false, true}) {

@@ -1,8 +1,8 @@
-// Mixture of experts: where choices go. Whole numbers throughout, so the results are those of the CPU to the bit.
+// Mixture of experts: places of choices. Integers throughout, so results are bit-identical to the CPU's.
 //
-// Order among the choices of one expert is kept by giving each expert a block that walks all choices in order, a
-// block's width at a time: a thread whose choice is this expert comes after those of lower threads, which the block
-// counts, and after those of the rounds before. Experts are few, choices short, and all of it stays in the cache.
+// To keep the order among the choices of one expert, one block per expert walks all choices in order, a block's width
+// at a time: a choice of this expert follows those of lower threads, which the block counts, and those of earlier
+// rounds. Experts are few, choices short, and everything stays in cache.
 #include <type_traits>
 
 #include "esp/kernel/cuda/rows.cuh"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kWalkers = 1024;  // threads that walk choices together
 
-// How many threads before this one say `mine`, and how many of all. All threads of the block take part.
+// Number of earlier threads with `mine`, and the total. All threads of the block take part.
 struct Order {
   int before, all;
 };
@@ -129,7 +129,7 @@ void route_losses(void* slopes, RouteSums* sums, const void* probabilities, cons
                   int64_t groups, double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype,
                   const device::Stream& stream) {
   ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing in {}", name_of(dtype));
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   const int64_t E = shape.num_experts, count = groups * E;
   const double by = static_cast<double>(E) / static_cast<double>(losses.rows_per_group * shape.num_chosen);
   auto* meet = sums ? static_cast<RouteSums*>(queue.scratch(sizeof(RouteSums))) : nullptr;
@@ -189,7 +189,7 @@ void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_
 
 int64_t order_by_expert(int32_t* places, int32_t* sources, int64_t* counts, const int32_t* kept, int64_t rows,
                         int64_t num_chosen, int64_t num_experts, const device::Stream& stream) {
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   const int64_t count = rows * num_chosen;
   const size_t bytes = static_cast<size_t>(num_experts) * sizeof(int64_t);
   auto* on_device = static_cast<int64_t*>(queue.scratch(bytes));

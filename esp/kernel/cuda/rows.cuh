@@ -1,4 +1,4 @@
-// Rows held in registers: R threads share a row, each with up to P packs of it; sums over a row in a fixed order.
+// Rows in registers: R threads share a row, each with up to P packs; row sums in a fixed order.
 #pragma once
 
 #include <cstdint>

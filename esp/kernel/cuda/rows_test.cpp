@@ -2,7 +2,7 @@
 #include "esp/kernel/activation.h"
 #include "esp/kernel/cross_entropy.h"
 #include "esp/kernel/cross_entropy_part.h"
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/norm.h"
 #include "esp/kernel/softmax.h"
 
@@ -174,7 +174,7 @@ TEST_F(RowsOnGpu, CrossEntropy) {
     }
 }
 
-TEST_F(RowsOnGpu, ATargetWithoutAClassShows) {
+TEST_F(RowsOnGpu, InvalidTargetGivesNaN) {
   for (auto [classes, dtype] : {std::pair{10, DType::f32}, {9000, DType::bf16}}) {
     Array logits = Array::random(2 * classes, dtype, 1), losses(2, DType::f32);
     Numbers<int32_t> targets(*this, {3, classes});

@@ -1,4 +1,4 @@
-// The largest element of a row and the sum of exponentials under it, in one reading by one block.
+// Maximum and sum of exponentials of a row, in one pass by one block (online softmax).
 #pragma once
 
 #include "esp/kernel/cuda/rows.cuh"

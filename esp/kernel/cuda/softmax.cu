@@ -1,5 +1,5 @@
-// Softmax over rows of stored scores, and its gradient. Rows of up to 512 packs are held in registers by 32 or 128
-// threads each; others, and fp64, take a block per row and read it twice.
+// Softmax over stored scores, and its gradient. Rows of up to 512 packs stay in registers of 32 or 128 threads; longer
+// rows, and fp64, use one block per row and read it twice.
 #include "esp/kernel/softmax.h"
 
 #include "esp/kernel/cuda/soft_row.cuh"

@@ -1,6 +1,6 @@
 // Optimizer steps against ref, with numbers from the host and from the device; stochastic rounding by its mean.
 #include "esp/kernel/cuda/captured.h"
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/halves.h"
 #include "esp/kernel/optimizer_step.h"
@@ -67,7 +67,7 @@ TEST_F(StepsOnGpu, Adam) {
 }
 
 // A master copy in halves goes the way of a whole one, but for numbers half way, which move by their last place.
-TEST_F(StepsOnGpu, AdamOfAMasterCopyInHalves) {
+TEST_F(StepsOnGpu, AdamMatchesRefWithSplitMasterCopy) {
   for (int64_t count : {5, 4096, 70001})
     for (int64_t shift : {0, 1})
       for (bool many : {false, true}) {

@@ -1,5 +1,5 @@
-// Numbers made of whole arrays. A block sums 16384 elements in fp64; the blocks' sums are then added by one block, each
-// thread its own in order and the threads' by a tree: always the same order, so always the same bits.
+// Reductions over whole arrays. A block sums 16384 elements in fp64; one block adds the block sums, each thread its own
+// in order and the threads' by a tree: a fixed order, so bit-identical results.
 #include "esp/kernel/cuda/captured.h"
 #include "esp/kernel/cuda/rows.cuh"
 #include "esp/kernel/elementwise.h"
@@ -86,7 +86,7 @@ void sum_to(double* to, double* scratch, bool accumulate, const void* x, int64_t
 
 template <class F>
 double sum_of(const void* x, int64_t count, DType dtype, const device::Stream& stream) {
-  device::Queue& queue = queue_of(stream);
+  device::CudaQueue& queue = queue_of(stream);
   double* scratch = static_cast<double*>(queue.scratch((ceil_div(count, kChunk) + 1) * sizeof(double)));
   sum_to<F>(scratch, scratch + 1, false, x, count, dtype, stream);
   double result = 0;

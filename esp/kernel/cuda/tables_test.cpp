@@ -1,5 +1,5 @@
 // Look-ups and their gradients, rotary positions and dropout against ref.
-#include "esp/kernel/cuda/gpu_for_tests.h"
+#include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/dropout.h"
 #include "esp/kernel/embedding.h"
 
@@ -89,7 +89,7 @@ TEST_F(TablesOnGpu, GradientsOfPositions) {
     }
 }
 
-TEST_F(TablesOnGpu, TurnsPairsByPosition) {
+TEST_F(TablesOnGpu, RotaryMatchesRef) {
   for (DType dtype : kFloating)
     for (int64_t head_dim : {6, 64, 128})
       for (int64_t first : {0, 100000})
@@ -113,7 +113,7 @@ TEST_F(TablesOnGpu, TurnsPairsByPosition) {
         }
 }
 
-TEST_F(TablesOnGpu, DropsWhatTheCpuDrops) {
+TEST_F(TablesOnGpu, DropoutMaskMatchesCpu) {
   for (DType dtype : kFloating)
     for (const DropoutShape& shape : {DropoutShape{3, 64, 0, 0, 0, 0.3},
                                       {5, 77, 11, 0, 0, 0.1},

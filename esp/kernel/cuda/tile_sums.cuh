@@ -1,5 +1,5 @@
-// Sums down the columns of a tile: kAcross threads side by side, each with a pack of columns, kDown of them below each
-// other with rows of their own.
+// Column sums of a tile: kAcross threads side by side, each with a pack of columns, and kDown threads below each other
+// with different rows.
 #pragma once
 
 #include "esp/kernel/cuda/types.cuh"

@@ -1,4 +1,4 @@
-// Element types in device code: from a run-time dtype to a compile-time one, to the type sums are kept in and back.
+// Element types in device code: dispatch from run-time dtype, accumulator types, conversions.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,5 +1,5 @@
-// A product and a pass: the library's product that sums dy on the way (BGRADA) was timed beside them on an H200 for the
-// shapes of GPT-2 and never won.
+// A GEMM and a separate pass: the library's fused bias gradient (BGRADA) was timed on an H200 for the shapes of GPT-2
+// and never won.
 #include "esp/kernel/cuda/weight_gemm.h"
 
 #include "esp/kernel/cuda/column_sums.h"

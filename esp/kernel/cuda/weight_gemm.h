@@ -1,4 +1,4 @@
-// The gradients of a linear map's weights, dW [in, out] = xᵀ·dy and db = Σ_rows dy. No CUDA types here.
+// Weight gradients of a linear layer, dW [in, out] = xᵀ·dy and db = Σ_rows dy. No CUDA types here.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace esp::kernel::cuda {
 
-// What is null is not wanted.
+// Null outputs are skipped.
 struct WeightGradients {
   void *dw = nullptr, *db = nullptr;
   bool add_to_dw = false, add_to_db = false;  // else overwritten

@@ -24,7 +24,7 @@ void qsgd_codes(uint16_t* codes, const float* x, const float* u, int64_t count, 
   }
 }
 
-uint16_t qsgd_values(float* y, Into into, const uint16_t* codes, int64_t count, float unit, int sign_bit) {
+uint16_t qsgd_values(float* y, WriteMode into, const uint16_t* codes, int64_t count, float unit, int sign_bit) {
   uint16_t highest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const auto level = static_cast<uint16_t>(codes[i] & ((1 << sign_bit) - 1));
@@ -46,7 +46,7 @@ void natural_codes(uint8_t* exponents, uint8_t* signs, const float* x, const flo
   }
 }
 
-void natural_values(float* y, Into into, const uint8_t* exponents, const uint8_t* signs, int64_t count) {
+void natural_values(float* y, WriteMode into, const uint8_t* exponents, const uint8_t* signs, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t sign = signs[i / 8] >> i % 8 & 1;
     put(y[i], std::bit_cast<float>(sign << 31 | uint32_t{exponents[i]} << 23), into);

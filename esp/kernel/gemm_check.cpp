@@ -1,4 +1,4 @@
-#include "esp/kernel/product_check.h"
+#include "esp/kernel/gemm_check.h"
 
 #include <cmath>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace esp::kernel {
 namespace {
 
-thread_local ProductCheck* current = nullptr;
+thread_local GemmCheck* current = nullptr;
 
 template <typename T>
 double wide(T value) {
@@ -71,39 +71,39 @@ double stored_rounding(DType dtype) {
 }
 
 template <typename T>
-std::optional<ProductFault> check_as(const T* c, const T* a, const T* b, int64_t m, int64_t n, int64_t k,
-                                     const GemmOptions& o, DType dtype) {
+std::optional<GemmFault> check_as(const T* c, const T* a, const T* b, int64_t m, int64_t n, int64_t k,
+                                  const GemmOptions& o, DType dtype) {
   const GemmStrides stride = strides_of(m, n, k, o);
   Sums left(k), want(n), got(n);
   add_rows(left, a, m, k, stride.a_row, stride.a_col);
   add_product(want, left, b, n, k, stride.b_row, stride.b_col);
   add_rows(got, c, m, n, stride.c_row, 1);
   const double rounding = rounding_of(k, dtype), rows = static_cast<double>(m);
-  std::optional<ProductFault> worst;
+  std::optional<GemmFault> worst;
   double most = 1;
   for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
     const double bias = o.bias ? wide(static_cast<const T*>(o.bias)[j]) : 0;
     const double sum = o.alpha * want.plain[j] + rows * bias;
     const double size = std::abs(o.alpha) * want.absolute[j] + rows * std::abs(bias);
-    // Numbers that leave the type's range are for whoever watches the gradients.
+    // Overflow of the type is detected by the gradient check, not here.
     if (!std::isfinite(size) || size > 1e36 || (dtype == DType::f16 && size > 6e4)) continue;
     double allowed = rounding * size + stored_rounding(dtype) * got.absolute[j] + rows * 1e-30;
     if (dtype == DType::f16) allowed += rows * 0x1p-24;  // the smallest are evenly spaced
     const double off = std::abs(got.plain[j] - sum) / allowed;
     if (off <= most) continue;
     most = std::isfinite(off) ? off : most;
-    worst = ProductFault{m, n, k, static_cast<int64_t>(j), got.plain[j], sum, allowed};
+    worst = GemmFault{m, n, k, static_cast<int64_t>(j), got.plain[j], sum, allowed};
   }
   return worst;
 }
 
 }  // namespace
 
-std::optional<ProductFault> check_product(const void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k,
-                                          const GemmOptions& options, DType dtype) {
+std::optional<GemmFault> check_gemm_result(const void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k,
+                                           const GemmOptions& options, DType dtype) {
   if (!can_be_checked(options)) return std::nullopt;
   const void* sums = options.activation == Activation::none ? c : options.pre_activation;
-  std::optional<ProductFault> fault;
+  std::optional<GemmFault> fault;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     fault = check_as(static_cast<const T*>(sums), static_cast<const T*>(a), static_cast<const T*>(b), m, n, k, options,
                      dtype);
@@ -111,26 +111,26 @@ std::optional<ProductFault> check_product(const void* c, const void* a, const vo
   return fault;
 }
 
-ProductCheck::Scope::Scope(ProductCheck* check) : outer_(current) {
+GemmCheck::Scope::Scope(GemmCheck* check) : outer_(current) {
   current = check;
 }
-ProductCheck::Scope::~Scope() {
+GemmCheck::Scope::~Scope() {
   current = outer_;
 }
 
-ProductCheck* ProductCheck::of_this_thread() {
+GemmCheck* GemmCheck::of_this_thread() {
   return current;
 }
 
-void ProductCheck::begin(uint64_t seed) {
+void GemmCheck::begin(uint64_t seed) {
   drawn_.reset();
   if (num_passed_ > 0)
     drawn_ = static_cast<int64_t>((seed * 0x9e3779b97f4a7c15u >> 32) % static_cast<uint64_t>(num_passed_));
   num_passed_ = 0;
 }
 
-void ProductCheck::pass(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k,
-                        const GemmOptions& options, DType dtype) {
+void GemmCheck::pass(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k, const GemmOptions& options,
+                     DType dtype) {
   if (!can_be_checked(options) || m == 0 || n == 0 || k == 0 || drawn_ != num_passed_++) return;
   if (std::exchange(spoil_, false)) {
     // The highest bit of the exponent: as large an error as one bit makes.
@@ -140,7 +140,7 @@ void ProductCheck::pass(void* c, const void* a, const void* b, int64_t m, int64_
   }
   ++num_checked_;
   const int64_t begun = now_ns();
-  if (auto found = check_product(c, a, b, m, n, k, options, dtype); found && !fault_) fault_ = found;
+  if (auto found = check_gemm_result(c, a, b, m, n, k, options, dtype); found && !fault_) fault_ = found;
   last_ns_ = now_ns() - begun;
 }
 

@@ -1,7 +1,8 @@
-// Arrays of any floating type with random values, and how near two of them are: for the tests of the training kernels.
+// Test arrays of any floating type with random values, and comparisons with tolerances.
 //
-// A body that computes in fp32 and rounds once may differ from ref by the last place of its storage type, because the
-// two fp32 values may lie on either side of a rounding boundary: 2^-7 of the value for bf16, 2^-10 for f16.
+// A body that computes in fp32 and rounds once may differ from ref by one unit in the last place of its storage type,
+// because the two fp32 values may fall on either side of a rounding boundary: 2^-7 of the value for bf16, 2^-10 for
+// f16.
 #pragma once
 
 #include <cmath>
@@ -25,7 +26,7 @@ inline constexpr DType kFloating[] = {DType::f64, DType::f32, DType::bf16, DType
 class Array {
  public:
   Array() = default;
-  // One element off any alignment that matters, and guarded: `intact` says whether the margins were written.
+  // Misaligned by one element, with guard margins; `intact` checks that the margins were not written.
   Array(int64_t count, DType dtype)
       : count_(count),
         dtype_(dtype),
@@ -81,7 +82,7 @@ inline double last_place(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : dtype == DType::f32 ? 0x1p-23 : 0x1p-52;
 }
 
-// |got − want| ≤ (places·last place)·(|want| + size), where `size` is that of the terms the value is a sum of.
+// got − want| ≤ (places·ulp)·(|want| + size), where `size` is the size of the summed terms.
 inline void expect_near(const Array& got, const Array& want, double places, double size, const std::string& where) {
   ASSERT_EQ(got.count(), want.count()) << where;
   EXPECT_TRUE(got.intact()) << where << " wrote outside its output";
@@ -97,7 +98,7 @@ inline void expect_near(const Array& got, const Array& want, double places, doub
   }
 }
 
-// A stream over `num_threads` threads, with the pool it needs.
+// A stream with its own pool of `num_threads` threads.
 class Threads {
  public:
   explicit Threads(int num_threads) : pool_(num_threads) { stream_.pool = &pool_; }
@@ -118,7 +119,7 @@ void on_every_target(F f) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-// Holds gradient[i] to the central difference of `loss` (a function of the values of x) to 1e-6 of the largest.
+// Checks gradient[i] against the central difference of `loss` (a function of the values of x), to 1e-6 of the largest.
 template <typename Loss>
 void expect_gradient(Array& x, const Array& gradient, Loss loss, const std::string& where) {
   double largest = 0;

@@ -1,4 +1,4 @@
-// Arrays on the GPU for tests: guarded on both sides, poisoned, at any alignment; and a fixture that skips aloud.
+// GPU arrays for tests: guarded on both sides, poisoned, at any alignment; and a fixture that reports skipped tests.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/device/gpu.h"
-#include "esp/kernel/arrays_for_tests.h"
+#include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 
@@ -38,7 +38,7 @@ class GpuTest : public ::testing::Test {
     Copy& operator=(const Copy&) = delete;
 
     void* data() const { return memory_ + kGuard / 2 + shift_; }
-    // Back to the host; says whether the guards are as they were.
+    // Copies back to the host; returns whether the guards are intact.
     bool fetch(void* to) const {
       std::vector<std::byte> host(bytes_ + 2 * kGuard);
       device::copy(host.data(), memory_, host.size(), test_.stream);
@@ -88,7 +88,7 @@ class GpuTest : public ::testing::Test {
   std::unique_ptr<device::GpuQueue> queue_;
 };
 
-// ‖got − want‖ ≤ bound·‖want‖, and nothing but numbers: for sums of many terms, where elements may cancel.
+// ‖got − want‖ ≤ bound·‖want‖, all finite: for long sums, where elements may cancel.
 inline void expect_close(const Array& got, const Array& want, double bound, const std::string& where) {
   ASSERT_EQ(got.count(), want.count()) << where;
   double error = 0, size = 0;
@@ -104,7 +104,7 @@ inline void expect_close(const Array& got, const Array& want, double bound, cons
   EXPECT_LE(std::sqrt(error), bound * std::sqrt(size) + 1e-30) << where << ": of " << std::sqrt(size);
 }
 
-// What one rounding to the type, and a little arithmetic before it, may cost in that norm.
+// Relative error of one rounding to the type, plus a little arithmetic before it.
 inline double rounding(DType dtype) {
   return dtype == DType::bf16 ? 4e-3 : dtype == DType::f16 ? 5e-4 : dtype == DType::f32 ? 2e-6 : 1e-13;
 }

@@ -1,4 +1,4 @@
-#include "esp/kernel/product_check.h"
+#include "esp/kernel/gemm_check.h"
 
 #include <vector>
 
@@ -23,15 +23,15 @@ struct Matrices {
     for (auto* list : {&a, &b, &bias})
       for (float& x : *list) x = next();
   }
-  std::optional<ProductFault> checked(const GemmOptions& o) const {
-    return check_product(c.data(), a.data(), b.data(), m, n, k, o, DType::f32);
+  std::optional<GemmFault> checked(const GemmOptions& o) const {
+    return check_gemm_result(c.data(), a.data(), b.data(), m, n, k, o, DType::f32);
   }
   void multiply(const GemmOptions& o) { gemm(c.data(), a.data(), b.data(), m, n, k, o, DType::f32, {}); }
   int64_t m, n, k;
   std::vector<float> a, b, c, bias;
 };
 
-TEST(ProductCheck, RightProductsPassInEveryLayout) {
+TEST(GemmCheck, AcceptsCorrectGemmsInEveryLayout) {
   for (const bool ta : {false, true})
     for (const bool tb : {false, true})
       for (const bool with_bias : {false, true}) {
@@ -46,21 +46,21 @@ TEST(ProductCheck, RightProductsPassInEveryLayout) {
       }
 }
 
-TEST(ProductCheck, RoundingOfHalfTypesIsNoFault) {
+TEST(GemmCheck, ToleratesRoundingOfHalfTypes) {
   for (const DType type : {DType::bf16, DType::f16}) {
     Matrices x(48, 96, 200);
     std::vector<uint16_t> a(x.a.size()), b(x.b.size()), c(x.c.size());
     cast(a.data(), type, x.a.data(), DType::f32, static_cast<int64_t>(a.size()), {});
     cast(b.data(), type, x.b.data(), DType::f32, static_cast<int64_t>(b.size()), {});
     gemm(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type, {});
-    EXPECT_FALSE(check_product(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type));
+    EXPECT_FALSE(check_gemm_result(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type));
     c[100] ^= 0x4000;
-    EXPECT_TRUE(check_product(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type));
+    EXPECT_TRUE(check_gemm_result(c.data(), a.data(), b.data(), x.m, x.n, x.k, {}, type));
   }
 }
 
 // Each is less than half of the large one's last place.
-TEST(ProductCheck, ManySmallTermsOfOneSignThatRoundingCutsOffAreNoFault) {
+TEST(GemmCheck, ToleratesRoundingOfManySmallTerms) {
   Matrices x(3, 2, 1024);
   x.b.assign(x.b.size(), 1.0f);
   for (size_t i = 0; i < x.a.size(); ++i) x.a[i] = i % 1024 == 0 ? 1.0f : 0x1.fcp-26f;
@@ -72,7 +72,7 @@ TEST(ProductCheck, ManySmallTermsOfOneSignThatRoundingCutsOffAreNoFault) {
   EXPECT_FALSE(x.checked({}));
 }
 
-TEST(ProductCheck, FlippedBitsThatMatterAreFoundAndTheirColumnNamed) {
+TEST(GemmCheck, DetectsBitFlipsAndNamesTheColumn) {
   Matrices x(64, 64, 256);
   x.multiply({});
   for (const uint32_t bit : {30u, 29u, 28u, 27u, 26u, 25u, 24u, 22u})
@@ -87,7 +87,7 @@ TEST(ProductCheck, FlippedBitsThatMatterAreFoundAndTheirColumnNamed) {
   EXPECT_FALSE(x.checked({}));
 }
 
-TEST(ProductCheck, WithAnActivationTheSumsBeforeItAreChecked) {
+TEST(GemmCheck, ChecksSumsBeforeTheActivation) {
   Matrices x(32, 40, 50);
   std::vector<float> before(x.c.size());
   GemmOptions o;
@@ -100,10 +100,10 @@ TEST(ProductCheck, WithAnActivationTheSumsBeforeItAreChecked) {
   EXPECT_TRUE(x.checked(o));
 }
 
-TEST(ProductCheck, OneProductOfARoundIsDrawnAndASpoiledOneFound) {
+TEST(GemmCheck, ChecksOneGemmPerRound) {
   Matrices x(16, 16, 16);
-  ProductCheck check;
-  const ProductCheck::Scope scope(&check);
+  GemmCheck check;
+  const GemmCheck::Scope scope(&check);
   GemmOptions adding;
   adding.beta = 1;
   for (uint64_t round = 0; round < 4; ++round) {
@@ -114,24 +114,24 @@ TEST(ProductCheck, OneProductOfARoundIsDrawnAndASpoiledOneFound) {
   EXPECT_EQ(check.num_checked(), 3);  // the first round is only counted
   EXPECT_FALSE(check.fault());
   check.begin(9);
-  check.spoil_next();
+  check.corrupt_next();
   for (int i = 0; i < 5; ++i) x.multiply({});
   EXPECT_TRUE(check.fault());
 }
 
-TEST(ProductCheck, OtherThreadsAndTimesAreLeftAlone) {
+TEST(GemmCheck, ChecksOnlyItsThreadAndScope) {
   Matrices x(8, 8, 8);
-  ProductCheck check;
+  GemmCheck check;
   {
-    const ProductCheck::Scope scope(&check);
-    const ProductCheck::Scope off(nullptr);
+    const GemmCheck::Scope scope(&check);
+    const GemmCheck::Scope off(nullptr);
     check.begin(0);
     x.multiply({});
   }
   check.begin(0);
   x.multiply({});
   EXPECT_EQ(check.num_checked(), 0);
-  EXPECT_EQ(ProductCheck::of_this_thread(), nullptr);
+  EXPECT_EQ(GemmCheck::of_this_thread(), nullptr);
 }
 
 }  // namespace
