@@ -10,13 +10,13 @@
 
 namespace esp::tensor {
 
-Tensor::Tensor(device::Pool& pool, const Shape& shape, DType dtype, device::MemoryCategory category)
+Tensor::Tensor(device::MemoryPool& pool, const Shape& shape, DType dtype, device::MemoryCategory category)
     : shape_(shape), dtype_(dtype) {
   piece_ = pool.take(static_cast<size_t>(shape.count()) * size_of(dtype), category);
   data_ = piece_->data;
 }
 
-Tensor Tensor::over(void* data, const Shape& shape, DType dtype) {
+Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype) {
   return {nullptr, data, shape, dtype};
 }
 
@@ -61,7 +61,7 @@ Tensor cast_to(const Context& context, const Tensor& x, DType dtype, device::Mem
   return y;
 }
 
-Tensor placed(const Context& context, const Tensor& x, device::MemoryCategory category) {
+Tensor to_device(const Context& context, const Tensor& x, device::MemoryCategory category) {
   if (!device::on_cuda(context.stream) || !x.defined() || !device::on_host(x.data())) return x;
   Tensor y = empty(context, x.shape(), x.dtype(), category);
   device::copy(y.data(), x.data(), x.bytes(), context.stream);

@@ -1,8 +1,9 @@
-// A dense row-major array of one element type: a shape over a shared run of memory. Always contiguous; views are other
-// shapes of it and runs of its rows.
+// A dense row-major array of one element type: a shape over shared memory. Always contiguous; views are reshapes and
+// row ranges.
 //
-// A value handle: copying shares the memory, the last handle gives it back to its pool. `over` borrows memory whose
-// owner outlives the tensor. Handles may be copied and dropped on any thread; contents are the user's to order.
+// A value handle: copies share the memory; the last handle returns it to its pool. `borrow` refers to memory whose
+// owner outlives the tensor. Handles may be copied and destroyed on any thread; synchronising access to contents is up
+// to the user.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +19,17 @@
 
 namespace esp::tensor {
 
-// What making and filling tensors needs; lent to everything that computes.
+// What creating and filling tensors needs; passed to everything that computes.
 struct Context {
   device::Stream stream;
-  device::Pool* pool = nullptr;
+  device::MemoryPool* pool = nullptr;
 };
 
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(device::Pool& pool, const Shape& shape, DType dtype, device::MemoryCategory category);
-  static Tensor over(void* data, const Shape& shape, DType dtype);
+  Tensor(device::MemoryPool& pool, const Shape& shape, DType dtype, device::MemoryCategory category);
+  static Tensor borrow(void* data, const Shape& shape, DType dtype);
 
   Tensor(const Tensor& other) noexcept : Tensor(other.piece_, other.data_, other.shape_, other.dtype_) { hold(); }
   Tensor(Tensor&& other) noexcept
@@ -64,7 +65,7 @@ class Tensor {
   Tensor slice(int64_t begin, int64_t end) const;  // of the first dimension
 
  private:
-  Tensor(device::Pool::Piece* piece, void* data, const Shape& shape, DType dtype)
+  Tensor(device::MemoryPool::PoolBlock* piece, void* data, const Shape& shape, DType dtype)
       : piece_(piece), data_(data), shape_(shape), dtype_(dtype) {}
   void hold() const {
     if (piece_) piece_->refs.fetch_add(1, std::memory_order_relaxed);
@@ -73,25 +74,25 @@ class Tensor {
     if (piece_ && piece_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) piece_->pool->give(piece_);
   }
 
-  device::Pool::Piece* piece_ = nullptr;  // null when borrowed
+  device::MemoryPool::PoolBlock* piece_ = nullptr;  // null when borrowed
   void* data_ = nullptr;
   Shape shape_;
   DType dtype_ = DType::f32;
 };
 
-// Copies elements [first, first + to.count()) of values that lie beyond memory, of which there is a Tensor of shape and
-// type alone, to `to` on the host.
+// Reads elements [first, first + to.count()) of offloaded values (a Tensor with shape and type only) into host tensor
+// `to`.
 using ReadRun = std::function<void(int64_t first, const Tensor& to)>;
 
-// The type sums and statistics of `storage` are kept in: f64 for f64, else f32.
+// The type of sums and statistics of `storage`: f64 for f64, else f32.
 DType accumulation_type(DType storage);
 
 Tensor empty(const Context& context, const Shape& shape, DType dtype, device::MemoryCategory category);
 Tensor zeros(const Context& context, const Shape& shape, DType dtype, device::MemoryCategory category);
 Tensor copy_of(const Context& context, const Tensor& x, device::MemoryCategory category);
 Tensor cast_to(const Context& context, const Tensor& x, DType dtype, device::MemoryCategory category);
-// Where the context's kernels can read it: x itself unless it lies with the host and they run on a GPU.
-Tensor placed(const Context& context, const Tensor& x, device::MemoryCategory category);
+// x where the context's kernels can read it: x itself, or a copy if it is on the host and the kernels run on a GPU.
+Tensor to_device(const Context& context, const Tensor& x, device::MemoryCategory category);
 double item(const Tensor& x, int64_t at = 0);  // one element as a double; for tests and losses
 
 }  // namespace esp::tensor

@@ -9,11 +9,11 @@ constexpr auto kActivation = device::MemoryCategory::activation;
 
 struct TensorTest : testing::Test {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   Context context{{}, &pool};
 };
 
-TEST_F(TensorTest, MemoryGoesBackWithTheLastHandle) {
+TEST_F(TensorTest, LastHandleReleasesMemory) {
   Tensor x = empty(context, {2, 3}, DType::f32, kActivation);
   Tensor row = x.slice(1, 2).reshape({3});
   EXPECT_FALSE(x.unique());
@@ -44,7 +44,7 @@ TEST_F(TensorTest, CastsRoundOnceAndKeepTheirShape) {
 
 TEST_F(TensorTest, BorrowedMemoryIsNotFreed) {
   float data[4] = {1, 2, 3, 4};
-  { Tensor x = Tensor::over(data, {2, 2}, DType::f32); }
+  { Tensor x = Tensor::borrow(data, {2, 2}, DType::f32); }
   EXPECT_EQ(account.use(kActivation).current, 0u);
   EXPECT_EQ(data[3], 4);
 }
