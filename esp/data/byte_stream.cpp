@@ -77,6 +77,11 @@ class Decompressed : public ByteStream {
       got += n;
       if (n > left_) fail(fmt::format("it decompresses to more than {} bytes", max_bytes_));
       left_ -= n;
+      if (max_bytes_ - left_ > kFreeDecompressedBytes + kMaxDecompressedRatio * taken_)
+        fail(
+            fmt::format("its first {} bytes make more than {} bytes; expected at most {} per byte. Decompress it to a "
+                        "file if that is meant",
+                        taken_, max_bytes_ - left_ - n, kMaxDecompressedRatio));
       if (finished_) break;
       if (n == 0 && have_ == before && have_ > 0) fail("it is damaged: its data make no progress");
       if (n == 0 && have_ == 0 && ended_ && !between_) fail("it ends in the middle of its data");
@@ -91,6 +96,7 @@ class Decompressed : public ByteStream {
   std::span<const char> input() const { return {input_.data() + at_, have_}; }
   void consume(size_t bytes) {
     at_ += bytes;
+    taken_ += bytes;
     have_ -= bytes;
   }
   void refill() {
@@ -112,7 +118,7 @@ class Decompressed : public ByteStream {
  private:
   std::unique_ptr<ByteStream> from_;
   std::string name_;
-  uint64_t left_, max_bytes_;
+  uint64_t left_, max_bytes_, taken_ = 0;  // taken_: of the compressed bytes
   std::vector<char> input_;
   size_t at_ = 0, have_ = 0;
   bool ended_ = false;

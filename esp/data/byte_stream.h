@@ -26,6 +26,8 @@ class ByteStream {
 };
 
 inline constexpr uint64_t kMaxDecompressedBytes = uint64_t{1} << 44;  // of one file
+// Of each compressed byte read so far, beyond what is free. gzip makes 1032 bytes of one at most; zstd makes 32768.
+inline constexpr uint64_t kMaxDecompressedRatio = 1100, kFreeDecompressedBytes = uint64_t{64} << 20;
 
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path, uint64_t max_bytes = kMaxDecompressedBytes);
 // The same over bytes in memory, which are lent.

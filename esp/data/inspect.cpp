@@ -4,6 +4,7 @@
 
 #include "esp/data/byte_stream.h"
 #include "esp/data/jsonl.h"
+#include "esp/data/records.h"
 #include "esp/data/token_file.h"
 
 namespace esp::data {
@@ -15,6 +16,13 @@ uint64_t count_lines(const std::string& path) {
   LineReader lines(open_byte_stream(path), path, kMaxLineBytes);
   uint64_t count = 0;
   for (std::string_view line; lines.next(line);) ++count;
+  return count;
+}
+
+uint64_t count_records(const Input& input) {
+  const auto records = open_records(input, {}, kMaxLineBytes);
+  uint64_t count = 0;
+  while (records->next()) ++count;
   return count;
 }
 
@@ -36,6 +44,11 @@ DataInfo inspect(const Input& input, std::optional<TokenType> bin_type, bool who
       break;
     case InputKind::jsonl:
       if (whole) info.documents = count_lines(input.path);
+      break;
+    case InputKind::json:
+    case InputKind::csv:
+    case InputKind::tsv:
+      if (whole) info.documents = count_records(input);
       break;
     case InputKind::bin: {
       TokenType type = bin_type ? *bin_type : raw_type(input.path);

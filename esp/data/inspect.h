@@ -17,7 +17,7 @@ struct DataInfo {
   std::optional<int64_t> max_id;
 };
 
-// Reads headers and checks them; `whole` also reads every token (max_id) or line (documents).
+// Reads headers and checks them; `whole` also reads every token (max_id) or record (documents).
 DataInfo inspect(const Input& input, std::optional<TokenType> bin_type, bool whole);
 
 }  // namespace esp::data

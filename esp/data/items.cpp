@@ -7,7 +7,7 @@
 
 #include "esp/base/error.h"
 #include "esp/data/inputs.h"
-#include "esp/data/jsonl.h"
+#include "esp/data/records.h"
 
 namespace esp::data {
 namespace {
@@ -65,24 +65,23 @@ Items::Item Items::operator[](uint64_t index) const {
           all.subspan(ends[2 * index], ends[2 * index + 1] - ends[2 * index]), labels[index]};
 }
 
-Items read_items(const ItemOptions& options, const Tokenizer& tokenizer) {
+Items read_items(const ItemOptions& options, const Tokenizer& tokenizer, const Log& log) {
   const bool pairs = !options.target_key.empty();
   Items items;
   Labels labels;
-  JsonLine json({options.text_key, pairs ? options.target_key : options.label_key});
-  for (const Input& input : find_inputs(options.paths, "jsonl")) {
-    LineReader lines(open_byte_stream(input.path), input.path, options.max_line_bytes);
-    for (std::string_view line; lines.next(line);) {
-      const std::string where = lines.where();
-      json.parse(line, where);
-      tokenizer.encode_ordinary(json.text(0, where), items.tokens);
+  for (const Input& input : find_inputs(options.paths, "records", log)) {
+    const auto records =
+        open_records(input, {options.text_key, pairs ? options.target_key : options.label_key}, options.max_line_bytes);
+    while (records->next()) {
+      const std::string where = records->where();
+      tokenizer.encode_ordinary(records->text(0), items.tokens);
       items.ends.push_back(items.tokens.size());
-      if (pairs) tokenizer.encode_ordinary(json.text(1, where), items.tokens);
+      if (pairs) tokenizer.encode_ordinary(records->text(1), items.tokens);
       items.ends.push_back(items.tokens.size());
       if (pairs)
         items.labels.push_back(-1);
       else
-        labels.add(json[1], options.label_key, where, items);
+        labels.add(records->field(1), options.label_key, where, items);
       if (items.tokens.size() * sizeof(int32_t) + items.ends.size() * sizeof(uint64_t) > options.max_memory_bytes)
         throw IoError(
             fmt::format("{}: more than {} MiB of items; split the data set", where, options.max_memory_bytes >> 20));

@@ -1,4 +1,4 @@
-// Data made of items: a text with a label, or a pair of texts, one per jsonl line, tokenised into memory.
+// Data made of items: a text with a label, or a pair of texts, one per record, tokenised into memory.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "esp/base/log.h"
 #include "esp/data/tokenizer/tokenizer.h"
 
 namespace esp::data {
@@ -27,15 +28,15 @@ struct Items {
 };
 
 struct ItemOptions {
-  std::vector<std::string> paths = {};  // jsonl, .gz, .zst; files or globs
-  std::string text_key = "text";        // pairs: "source"
-  std::string target_key = {};          // pairs: "target"; empty: labelled texts
-  std::string label_key = "label";      // an integer from 0, a boolean, or a word
-  size_t max_line_bytes = size_t{16} << 20;
+  std::vector<std::string> paths = {};       // jsonl, JSON arrays, CSV, TSV; .gz, .zst
+  std::string text_key = "text";             // pairs: "source"
+  std::string target_key = {};               // pairs: "target"; empty: labelled texts
+  std::string label_key = "label";           // an integer from 0, a boolean, or a word
+  size_t max_line_bytes = size_t{16} << 20;  // of a record
   uint64_t max_memory_bytes = uint64_t{1} << 30;
 };
 
 // IoError names file and line.
-Items read_items(const ItemOptions& options, const Tokenizer& tokenizer);
+Items read_items(const ItemOptions& options, const Tokenizer& tokenizer, const Log& log = {});
 
 }  // namespace esp::data

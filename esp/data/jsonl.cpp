@@ -8,13 +8,13 @@
 
 #include "esp/base/error.h"
 #include "esp/base/json.h"
+#include "esp/data/content.h"
 
 namespace esp::data {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 17;
 constexpr size_t kKeysInMessages = 12;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Walks one line and keeps the wanted values of the outermost object.
 class Picker : public nlohmann::json_sax<nlohmann::json> {
@@ -36,7 +36,7 @@ class Picker : public nlohmann::json_sax<nlohmann::json> {
   bool binary(nlohmann::json::binary_t&) override { return refuse("it holds binary data"); }
   bool start_object(size_t) override { return depth_ == 0 ? deeper() : store(JsonOther()) && deeper(); }
   bool start_array(size_t) override {
-    if (depth_ == 0) return refuse("it is an array, not an object");
+    if (depth_ == 0) return refuse("got an array; expected an object");
     return store(JsonOther()) && deeper();
   }
   bool end_object() override { return --depth_ >= 0; }
@@ -66,14 +66,14 @@ class Picker : public nlohmann::json_sax<nlohmann::json> {
  private:
   template <typename Value>
   bool store(Value value) {
-    if (depth_ == 0) return refuse("it is no object");
+    if (depth_ == 0) return refuse("got a value; expected an object");
     if (depth_ == 1 && wanted_) {
       *wanted_ = std::move(value);
       wanted_ = nullptr;
     }
     return true;
   }
-  bool begun() { return depth_ > 0 || refuse("it is no object"); }
+  bool begun() { return depth_ > 0 || refuse("got a value; expected an object"); }
   bool deeper() {
     return ++depth_ <= kMaxJsonDepth || refuse(fmt::format("it is nested deeper than {}", kMaxJsonDepth));
   }
@@ -148,6 +148,9 @@ void JsonLine::parse(std::string_view line, const std::string& where) {
 
 std::string& JsonLine::text(size_t key, const std::string& where) {
   if (auto* text = std::get_if<std::string>(&fields_[key])) return *text;
+  if (std::holds_alternative<std::monostate>(fields_[key]) &&
+      std::find(seen_.begin(), seen_.end(), keys_[key]) != seen_.end())
+    throw IoError(fmt::format("{}: \"{}\" is null; expected a string", where, keys_[key]));
   if (std::holds_alternative<std::monostate>(fields_[key]))
     throw IoError(fmt::format("{} has no \"{}\"; its keys are: {}", where, keys_[key], fmt::join(seen_, ", ")));
   throw IoError(fmt::format("{}: \"{}\" is not a string", where, keys_[key]));

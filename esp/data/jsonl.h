@@ -1,4 +1,4 @@
-// Lines of JSON, one object each, of which a few keys are wanted. Only their values are kept; the rest of the line is
+// Lines of JSON, one object each, of which a few keys are read. Only their values are kept; the rest of the line is
 // still checked: it must be one object of valid JSON and UTF-8, no deeper than 32, no wanted key twice.
 #pragma once
 

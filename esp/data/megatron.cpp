@@ -5,6 +5,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/data/token_file.h"
+#include "esp/obs/file.h"
 
 namespace esp::data {
 namespace {
@@ -132,6 +133,7 @@ TokenSource open_megatron(const std::string& path) {
     tokens += index.length(i);
   }
   source.add_more(index.type(), run_offset, run);
+  if (!idx.check()) throw obs::FileChanged(fmt::format("{} was written while it is read", idx.path()));
   if (source.size() > 0) source.set_documents(std::move(starts));
   return source;
 }

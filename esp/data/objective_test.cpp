@@ -232,6 +232,17 @@ TEST_F(ItemFiles, WordsBecomeClassesInByteOrder) {
   EXPECT_THAT(read("{\"text\": \"\", \"label\": true}").labels, ElementsAre(1));
 }
 
+TEST_F(ItemFiles, TablesHoldNumbersOrWords) {
+  const auto read_csv = [&](std::string_view text) {
+    obs::write_whole_file(folder / "items.csv", text);
+    return read_items({.paths = {folder / "items.csv"}}, *bytes);
+  };
+  EXPECT_THAT(read_csv("label,text\n1,\"a, b\"\n0,c\n").labels, ElementsAre(1, 0));
+  EXPECT_THAT(read_csv("text,label\na,pos\nb,neg\n").classes, ElementsAre("neg", "pos"));
+  EXPECT_THROW(read_csv("text,label\na,\n"), IoError);
+  EXPECT_THROW(read_csv("text\na\n"), IoError);
+}
+
 TEST_F(ItemFiles, WrongLabelsNameTheLine) {
   EXPECT_THAT(refusal("{\"text\": \"\", \"label\": 1}\n{\"text\": \"\", \"label\": \"a\"}\n"), HasSubstr("line 2"));
   EXPECT_THAT(refusal("{\"text\": \"\", \"label\": \"a\"}\n{\"text\": \"\", \"label\": 1}\n"), HasSubstr("line 2"));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/data/content.h"
 #include "esp/data/inputs.h"
 #include "esp/data/prepare.h"
 #include "esp/data/source.h"
@@ -18,10 +19,6 @@ namespace {
 constexpr size_t kMaxMappedTexts = 16384;
 // Token files up to this size are read whole when they are opened, to find ids outside the vocabulary at once.
 constexpr uint64_t kTokensCheckedAtOpen = uint64_t{1} << 26;
-
-bool is_text(const Input& input) {
-  return input.kind == InputKind::text || input.kind == InputKind::jsonl;
-}
 
 TokenSource open_token_file(const Input& input, const SourceOptions& options) {
   switch (input.kind) {
@@ -53,9 +50,12 @@ TokenSource map_bytes(std::span<const Input> inputs, std::optional<int32_t> sepa
   for (const Input& input : inputs) {
     auto file = std::make_unique<MappedFile>(input.path);
     uint64_t bytes = file->size();
-    if (bytes == 0) continue;
+    const auto mark = std::as_bytes(std::span(kByteOrderMark));
+    const uint64_t begin =
+        bytes >= mark.size() && std::equal(mark.begin(), mark.end(), file->bytes().begin()) ? mark.size() : 0;
+    if (bytes == begin) continue;
     TokenSource one;
-    one.add(std::move(file), TokenType::u8, 0, bytes);
+    one.add(std::move(file), TokenType::u8, begin, bytes - begin);
     source.append(std::move(one), separator);
   }
   return source;
@@ -76,6 +76,9 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
     if (prepared.max_id >= vocab)
       throw UsageError(
           fmt::format("the tokenizer gives ids up to {}, the model has a vocabulary of {}", prepared.max_id, vocab));
+    if (prepared.documents > 0 && prepared.text_bytes == 0)
+      throw IoError(fmt::format("{}: got {} documents without text; expected text in some of them", inputs[0].path,
+                                prepared.documents));
   };
   TokenSource source;
   if (options.cache_dir.empty()) {
@@ -102,18 +105,18 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
 }  // namespace
 
 TokenSource open_source(const SourceOptions& options, const Tokenizer& tokenizer, const Log& log) {
-  const std::vector<Input> inputs = find_inputs(options.paths, options.format);
+  const std::vector<Input> inputs = find_inputs(options.paths, options.format, log);
   const int32_t vocab = options.vocab > 0 ? options.vocab : tokenizer.vocab_size();
   const std::optional<int32_t> separator = options.separate ? tokenizer.special().eos : std::nullopt;
   TokenSource source;
   for (size_t at = 0; at < inputs.size();) {
-    if (!is_text(inputs[at])) {  // a token file holds its own separators, and may end within a document
+    if (!holds_text(inputs[at].kind)) {  // a token file holds its own separators, and may end within a document
       check_tokenizer(inputs[at], tokenizer);
       source.append(checked(open_token_file(inputs[at++], options), vocab), std::nullopt);
       continue;
     }
     size_t end = at;
-    while (end < inputs.size() && is_text(inputs[end])) ++end;
+    while (end < inputs.size() && holds_text(inputs[end].kind)) ++end;
     auto texts = std::span(inputs).subspan(at, end - at);
     source.append(bytes_are_tokens(texts, options, tokenizer) ? checked(map_bytes(texts, separator), vocab)
                                                               : tokenized(texts, options, tokenizer, vocab, log),

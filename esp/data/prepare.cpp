@@ -252,7 +252,7 @@ Prepared prepare(const PrepareOptions& options, const WriterOptions& writer_opti
         now["writer"] = writer->checkpoint();
         obs::write_whole_file(state_path, now.dump());
       });
-      if (progress.so_far.tokens == 0 && !options.may_be_empty)
+      if (progress.so_far.text_bytes == 0 && !options.may_be_empty)
         throw IoError(fmt::format("no text in {}: there is nothing to write", inputs_text(options.inputs)));
     } catch (...) {
       if (read_state(state_path, key).is_null()) abandon(*writer);

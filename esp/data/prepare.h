@@ -30,7 +30,7 @@ struct Prepared {
 };
 
 struct PrepareOptions {
-  std::vector<Input> inputs = {};  // text and jsonl
+  std::vector<Input> inputs = {};  // that hold text
   TextReaderOptions reader = {};
   Separator separator = Separator::after;
   bool allow_special = false;

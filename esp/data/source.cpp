@@ -9,6 +9,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/obs/file.h"
 
 namespace esp::data {
 namespace {
@@ -90,9 +91,10 @@ TokenType parse_token_type(std::string_view name) {
   return find_row("token type", kTypes, name).type;
 }
 
-void TokenSource::add_piece(const std::byte* data, TokenType type, uint64_t count, uint64_t in_file) {
+void TokenSource::add_piece(const std::byte* data, const MappedFile* file, TokenType type, uint64_t count,
+                            uint64_t in_file) {
   if (count == 0) return;
-  pieces_.push_back({data, size_, in_file, static_cast<uint32_t>(names_.size() - 1), type});
+  pieces_.push_back({data, file, size_, in_file, static_cast<uint32_t>(names_.size() - 1), type});
   size_ += count;
 }
 
@@ -107,13 +109,14 @@ void TokenSource::add_more(TokenType type, uint64_t offset_bytes, uint64_t count
   const MappedFile& file = *files_.back();
   ESP_CHECK(offset_bytes <= file.size() && count <= (file.size() - offset_bytes) / size_of(type),
             "{} tokens at byte {} of {}, which has {} bytes", count, offset_bytes, file.path(), file.size());
-  add_piece(file.bytes().data() + offset_bytes, type, count, offset_bytes / size_of(type));
+  add_piece(file.bytes().data() + offset_bytes, &file, type, count, offset_bytes / size_of(type));
 }
 
 void TokenSource::add(std::vector<int32_t> tokens, std::string name) {
   names_.push_back(std::move(name));
   arrays_.push_back(std::move(tokens));
-  add_piece(reinterpret_cast<const std::byte*>(arrays_.back().data()), TokenType::i32, arrays_.back().size(), 0);
+  add_piece(reinterpret_cast<const std::byte*>(arrays_.back().data()), nullptr, TokenType::i32, arrays_.back().size(),
+            0);
 }
 
 void TokenSource::set_documents(std::vector<uint64_t> starts) {
@@ -161,13 +164,22 @@ size_t TokenSource::piece_of(uint64_t index) const {
 
 void TokenSource::convert(const Piece& piece, uint64_t skip, std::span<int32_t> out) const {
   const std::byte* from = piece.data + skip * size_of(piece.type);
-  if (widen(piece.type, from, out) < static_cast<uint64_t>(vocab_)) return;
+  const uint64_t largest = widen(piece.type, from, out);
+  if (piece.file) check(*piece.file);
+  if (largest < static_cast<uint64_t>(vocab_)) return;
   for (size_t i = 0; i < out.size(); ++i) {
     int64_t value = stored_value(piece.type, from + i * size_of(piece.type));
     if (value >= 0 && value < vocab_) continue;
     throw IoError(fmt::format("{} is id {}, outside the vocabulary of {}; was it made with another tokenizer?",
                               where(piece.begin + skip + i), value, vocab_));
   }
+}
+
+void TokenSource::check(const MappedFile& file) const {
+  if (file.check()) return;
+  if (!compare_) throw obs::FileChanged(fmt::format("{} was written while it is read", file.path()));
+  compare_(file.path());
+  file.accept_time();
 }
 
 void TokenSource::read(uint64_t first, std::span<int32_t> out) const {

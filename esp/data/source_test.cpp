@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "esp/base/error.h"
+#include "esp/data/inputs.h"
 #include "esp/data/prepare.h"
 #include "esp/data/token_file.h"
 #include "esp/data/token_writer.h"
@@ -19,8 +20,10 @@ namespace esp::data {
 namespace {
 
 using obs::TemporaryFolder;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::vector<int32_t> all(const TokenSource& source) {
   std::vector<int32_t> tokens(source.size());
@@ -52,6 +55,58 @@ void write_tokens(const WriterOptions& options, const std::vector<std::vector<in
   }
   writer->finish();
   writer->clean_up();
+}
+
+class ChangedText : public testing::Test {
+ protected:
+  ChangedText() {
+    obs::write_whole_file(path_, std::string(100'000, 'a'));
+    source_ = open_source({.paths = {path_}}, *make_byte_tokenizer());
+  }
+  std::string refusal(uint64_t first) {
+    std::vector<int32_t> tokens(10);
+    try {
+      source_.read(first, tokens);
+    } catch (const obs::FileChanged& error) {
+      return error.what();
+    }
+    return "read";
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_ / "text.txt";
+  TokenSource source_;
+};
+
+TEST_F(ChangedText, IsRefusedWhereItWasCutShort) {
+  EXPECT_EQ(refusal(90'000), "read");
+  std::filesystem::resize_file(path_, 50'000);
+  EXPECT_THAT(refusal(90'000), AllOf(HasSubstr(path_), HasSubstr("got 50000 bytes; expected 100000")));
+  EXPECT_THAT(refusal(0), HasSubstr("got 50000 bytes"));
+}
+
+TEST_F(ChangedText, IsRefusedWhereItWasCutShortAndGrewAgain) {
+  std::filesystem::resize_file(path_, 4096);
+  EXPECT_NE(refusal(90'000), "read");
+  std::filesystem::resize_file(path_, 100'000);
+  EXPECT_THAT(refusal(90'000), HasSubstr("was cut short"));
+}
+
+TEST_F(ChangedText, IsComparedWhereItWasWritten) {
+  std::filesystem::last_write_time(path_, std::filesystem::file_time_type::min());
+  EXPECT_THAT(refusal(0), HasSubstr("was written"));
+  int compared = 0;
+  source_.compare_with([&](const std::string& path) { compared += path == path_; });
+  EXPECT_EQ(refusal(0), "read");
+  EXPECT_EQ(refusal(0), "read");
+  EXPECT_EQ(compared, 1);
+}
+
+TEST_F(ChangedText, IsReadOnWhereAnotherFileTookItsName) {
+  obs::write_whole_file(path_, "short");
+  EXPECT_EQ(refusal(90'000), "read");
+  std::filesystem::remove(path_);
+  EXPECT_EQ(refusal(90'000), "read");
 }
 
 TEST(TokenSource, ReadsAcrossPieces) {
@@ -109,6 +164,50 @@ TEST(TokenSource, RefusesNegativeIdsOfSignedFiles) {
   obs::write_whole_file(folder / "b.bin", {reinterpret_cast<const char*>(wide), sizeof wide});
   TokenSource wider = open_raw(folder / "b.bin", TokenType::i64);
   EXPECT_THAT(io_error([&] { all(wider); }), HasSubstr("token 1 is id 1099511627776"));
+}
+
+TEST(RawFile, IsRefusedWhenItsBytesAreAnotherFormatOrText) {
+  using namespace std::string_literals;
+  TemporaryFolder folder;
+  const std::string path = folder / "a.bin";
+  const auto refused = [&](std::string_view bytes, TokenType type = TokenType::u16) {
+    obs::write_whole_file(path, bytes);
+    return io_error([&] { open_raw(path, type); });
+  };
+  const std::string rest(1000, '\x07');
+  const std::pair<std::string, const char*> formats[] = {
+      {"\x1F\x8B\x08"s, "got gzip data"},
+      {"PK\x03\x04----archive/data.pkl"s, "got a PyTorch file"},
+      {"\x93NUMPY\1\0"s, "got a NumPy array"},
+      {"PAR1"s, "got a Parquet file"},
+      {"\x28\xB5\x2F\xFD"s, "got zstd data"},
+      {"\x80\0\0\0\0\0\0\0{\"a"s, "got a safetensors model"},
+      {"version https://git-lfs.github.com/spec/v1\n"s, "got a Git LFS pointer"}};
+  for (const auto& [magic, what] : formats)
+    EXPECT_THAT(refused((magic + rest).substr(0, 1000)), AllOf(HasSubstr(what), HasSubstr("expected token ids")));
+  EXPECT_THAT(refused("\x93NUMPY\1\0" + rest), HasSubstr("tofile('" + path + ".ids.bin')"));  // not over itself
+  std::string text;
+  while (text.size() < 600) text += "the lazy dog. ";
+  EXPECT_THAT(refused(text.substr(0, 600)), AllOf(HasSubstr("got text"), HasSubstr("espalier data prepare")));
+  EXPECT_EQ(refused(text.substr(0, 600), TokenType::u8), "no IoError");  // where bytes are the ids
+  EXPECT_EQ(refused("the\n"), "no IoError");                             // too short to tell
+}
+
+TEST(RawFile, IsRefusedWhenItsIdsAreWiderThanTheyAreRead) {
+  TemporaryFolder folder;
+  const std::string path = folder / "a.bin";
+  std::vector<uint32_t> words;
+  for (uint32_t i = 0; i < 100; ++i) words.push_back(300 + 700 * i);  // beyond 65535 too
+  std::vector<uint64_t> wide(words.begin(), words.end());
+  obs::write_whole_file(path, {reinterpret_cast<const char*>(words.data()), 4 * words.size()});
+  EXPECT_THAT(io_error([&] { open_raw(path, TokenType::u16); }),
+              AllOf(HasSubstr("as of uint32 ids that are read as uint16"), HasSubstr("data.bin_type = \"u32\"")));
+  EXPECT_EQ(open_raw(path, TokenType::u32).size(), 100);
+  obs::write_whole_file(path, {reinterpret_cast<const char*>(wide.data()), 8 * wide.size()});
+  EXPECT_THAT(io_error([&] { open_raw(path, TokenType::u32); }), HasSubstr("as of int64 ids that are read as uint32"));
+  std::vector<uint16_t> narrow(200, 3);  // small ids are no upper halves
+  obs::write_whole_file(path, {reinterpret_cast<const char*>(narrow.data()), 2 * narrow.size()});
+  EXPECT_EQ(open_raw(path, TokenType::u16).size(), 200);
 }
 
 TEST(RawFile, RoundTripsBothWidths) {
@@ -216,9 +315,10 @@ struct Opened : testing::Test {
 TEST_F(Opened, BytesOfTextAreMappedAsTheyAre) {
   obs::write_whole_file(folder / "a.txt", "ab");
   obs::write_whole_file(folder / "b.txt", "");
-  obs::write_whole_file(folder / "c.txt", "\xFFz");
-  EXPECT_EQ(decoded({.paths = {folder / "*.txt"}}), "ab<|endoftext|>\xFFz");
-  EXPECT_EQ(decoded({.paths = {folder / "*.txt"}, .separate = false}), "ab\xFFz");
+  const std::string stray = "\xFF" + std::string(2000, 'z');  // few enough to be text
+  obs::write_whole_file(folder / "c.txt", stray);
+  EXPECT_EQ(decoded({.paths = {folder / "*.txt"}}), "ab<|endoftext|>" + stray);
+  EXPECT_EQ(decoded({.paths = {folder / "*.txt"}, .separate = false}), "ab" + stray);
   EXPECT_EQ(decoded({.paths = {folder / "a.txt"}}), "ab");
 }
 
@@ -232,6 +332,102 @@ TEST_F(Opened, FoldersAreReadInOrderWithoutHiddenAndBinaryFiles) {
   obs::write_whole_file(folder / "t/.git/x", "G");
   obs::write_whole_file(folder / "t/image", std::string("\x89PNG\0", 5));
   EXPECT_EQ(decoded({.paths = {folder / "t"}, .separate = false}), "ABZ");
+}
+
+TEST_F(Opened, WarnsOnceOfTheFilesOfAFolderThatAreNotText) {
+  std::filesystem::create_directories(folder / "t/sub");
+  obs::write_whole_file(folder / "t/a.txt", "A");
+  obs::write_whole_file(folder / "t/sub/image", std::string("\x89PNG\r\n\x1A\n\0", 9));
+  obs::write_whole_file(folder / "t/sub/later.dat", std::string(5000, 'x') + std::string(5000, '\0'));
+  std::filesystem::create_symlink("nowhere", folder / "t/gone.txt");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(decoded({.paths = {folder / "t"}}), "A");
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(logged,
+              AllOf(HasSubstr("3 of 4 files are not text and are not read: "), HasSubstr("t/gone.txt (a link to"),
+                    HasSubstr("t/sub/image (a PNG image)"), HasSubstr("t/sub/later.dat (a binary file")));
+  EXPECT_EQ(std::count(logged.begin(), logged.end(), '\n'), 1);
+  std::filesystem::remove(folder / "t/a.txt");
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "t"}}); }),
+              AllOf(HasSubstr("got no text below it, but "), HasSubstr("a PNG image")));
+}
+
+TEST_F(Opened, RefusesFoldersOfDataSetsInOtherFormats) {
+  std::filesystem::create_directories(folder / "saved/train");
+  obs::write_whole_file(folder / "saved/dataset_dict.json", R"({"splits": ["train"]})");
+  obs::write_whole_file(folder / "saved/train/state.json", "{}");
+  obs::write_whole_file(folder / "saved/train/dataset_info.json", "{}");
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "saved"}}); }),
+              AllOf(HasSubstr("got a folder saved by Hugging Face datasets"), HasSubstr("['train'].to_json('")));
+  EXPECT_THAT(
+      io_error([&] { decoded({.paths = {folder / "saved/train"}}); }),
+      AllOf(HasSubstr("load_from_disk('" + (folder / "saved/train") + "').to_json('"), Not(HasSubstr("['train']."))));
+  std::filesystem::create_directories(folder / "hub/data");
+  obs::write_whole_file(folder / "hub/README.md", "About");
+  obs::write_whole_file(folder / "hub/data/a.parquet", std::string("PAR1\0\xFF\xFE", 7));
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "hub"}}); }), HasSubstr("a.parquet: got a Parquet file"));
+}
+
+TEST_F(Opened, FollowsLinksToFoldersOnce) {
+  std::filesystem::create_directories(folder / "real");
+  std::filesystem::create_directories(folder / "t");
+  obs::write_whole_file(folder / "real/a.txt", "A");
+  std::filesystem::create_directory_symlink(folder / "real", folder / "t/link");
+  std::filesystem::create_directory_symlink(folder / "t", folder / "real/loop");
+  EXPECT_EQ(decoded({.paths = {folder / "t"}}), "A");
+}
+
+TEST_F(Opened, AJsonFileIsWhatItHolds) {
+  obs::write_whole_file(folder / "array.json", "\xEF\xBB\xBF[\n {\"text\": \"one\"},\n {\"text\": \"two\"}]");
+  obs::write_whole_file(folder / "lines.json", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  obs::write_whole_file(folder / "value.json", "{\n \"data\": [{\"text\": \"one\"}]\n}\n");
+  obs::write_whole_file(folder / "array.jsonl", "[{\"text\": \"one\"}]");
+  EXPECT_EQ(decoded({.paths = {folder / "array.json"}}), "one<|endoftext|>two");
+  EXPECT_EQ(decoded({.paths = {folder / "lines.json"}}), "one<|endoftext|>two");
+  EXPECT_EQ(decoded({.paths = {folder / "array.jsonl"}}), "one");
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "value.json"}}); }),
+              AllOf(HasSubstr("value.json: got one JSON value over several lines"), HasSubstr("jq -c")));
+  std::filesystem::create_directories(folder / "t");
+  std::filesystem::rename(folder / "value.json", folder / "t/value.json");  // among sources it is one of them
+  EXPECT_THAT(decoded({.paths = {folder / "t"}}), HasSubstr("\"data\": ["));
+}
+
+TEST_F(Opened, WarnsOfLinesOfJsonThatAreReadAsText) {
+  obs::write_whole_file(folder / "a.txt", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(decoded({.paths = {folder / "a.txt"}}), HasSubstr("{\"text\""));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("a.txt: its lines are JSON"));
+}
+
+TEST_F(Opened, TablesAreRecords) {
+  obs::write_whole_file(folder / "a.csv", "id,body\n1,\"one, two\"\n2,three\n");
+  obs::write_whole_file(folder / "b.tsv", "body\tid\nfour\t4\n");
+  EXPECT_EQ(decoded({.paths = {folder / "a.csv", folder / "b.tsv"}, .text_key = "body"}),
+            "one, two<|endoftext|>three<|endoftext|>four");
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "a.csv"}}); }),
+              HasSubstr("a.csv: has no column \"text\"; its columns are: id, body"));
+}
+
+TEST_F(Opened, AByteOrderMarkIsNotText) {
+  obs::write_whole_file(folder / "a.txt", "\xEF\xBB\xBFone");
+  obs::write_whole_file(folder / "b.txt", "\xEF\xBB\xBF");
+  EXPECT_EQ(decoded({.paths = {folder / "a.txt", folder / "b.txt"}}), "one");
+  EXPECT_EQ(decoded({.paths = {folder / "a.txt"}, .allow_special = true}), "one");
+}
+
+TEST_F(Opened, NamesFilesThatAreInTwoLists) {
+  obs::write_whole_file(folder / "a.txt", "one");
+  obs::write_whole_file(folder / "b.txt", "two");
+  std::filesystem::create_symlink("a.txt", folder / "c.txt");
+  const auto inputs = [&](const char* name) { return find_inputs({folder / name}, "auto"); };
+  EXPECT_THAT(common_files(inputs("."), inputs("a.txt")), ElementsAre(folder / "a.txt"));
+  EXPECT_THAT(common_files(inputs("a.txt"), inputs("c.txt")), ElementsAre(folder / "c.txt"));
+  EXPECT_THAT(common_files(inputs("a.txt"), inputs("b.txt")), ElementsAre());
+}
+
+TEST_F(Opened, APointerOfGitLfsIsNoTokenFile) {
+  obs::write_whole_file(folder / "a.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+  EXPECT_THAT(io_error([&] { decoded({.paths = {folder / "a.bin"}}); }), HasSubstr("got a Git LFS pointer"));
 }
 
 TEST_F(Opened, AFolderOfTokenFilesIsThoseAlone) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "esp/base/check.h"
+#include "esp/data/content.h"
 
 namespace esp::data {
 namespace {
@@ -33,44 +34,40 @@ size_t find_cut(std::string_view text, size_t limit) {
 }
 
 TextReader::TextReader(std::vector<Input> inputs, const TextReaderOptions& options, const TextCursor& start)
-    : inputs_(std::move(inputs)), options_(options), at_(start), json_({options.text_key}) {
-  for (const Input& input : inputs_) ESP_CHECK(input.kind == InputKind::text || input.kind == InputKind::jsonl);
+    : inputs_(std::move(inputs)), options_(options), at_(start) {
+  for (const Input& input : inputs_) ESP_CHECK(holds_text(input.kind));
 }
 
 void TextReader::open() {
   const Input& input = inputs_[at_.input];
-  std::unique_ptr<ByteStream> stream = open_byte_stream(input.path);
-  if (input.kind == InputKind::jsonl) {
-    lines_ = std::make_unique<LineReader>(std::move(stream), input.path, options_.max_line_bytes);
-    lines_->seek(at_.offset, at_.line);
+  if (input.kind != InputKind::text) {
+    records_ = open_records(input, {options_.text_key}, options_.max_line_bytes, {at_.offset, at_.line});
     return;
   }
-  stream->skip(at_.offset);
-  stream_ = std::move(stream);
+  stream_ = open_byte_stream(input.path);
+  stream_->skip(at_.offset);
   buffer_.clear();
   ended_ = false;
 }
 
 bool TextReader::next(TextPiece& piece) {
   while (at_.input < inputs_.size()) {
-    if (!lines_ && !stream_) open();
-    if (lines_ ? next_line(piece) : next_text(piece)) return true;
-    lines_.reset();
+    if (!records_ && !stream_) open();
+    if (records_ ? next_record(piece) : next_text(piece)) return true;
+    records_.reset();
     stream_.reset();
     at_ = {at_.input + 1, 0, 1, false};
   }
   return false;
 }
 
-bool TextReader::next_line(TextPiece& piece) {
-  std::string_view line;
-  if (!lines_->next(line)) return false;
-  const std::string where = lines_->where();
-  json_.parse(line, where);
-  piece.text = std::move(json_.text(0, where));
+bool TextReader::next_record(TextPiece& piece) {
+  if (!records_->next()) return false;
+  piece.text = std::move(records_->text(0));
   piece.ends_document = true;
-  at_.offset = lines_->offset();
-  at_.line = lines_->number() + 1;
+  const RecordPosition after = records_->after();
+  at_.offset = after.offset;
+  at_.line = after.number;
   piece.after = at_;
   return true;
 }
@@ -83,6 +80,10 @@ bool TextReader::next_text(TextPiece& piece) {
     size_t got = stream_->read(std::span(buffer_).subspan(have));
     buffer_.resize(have + got);
     ended_ = have + got < wanted;
+  }
+  if (at_.offset == 0 && buffer_.starts_with(kByteOrderMark)) {
+    buffer_.erase(0, kByteOrderMark.size());
+    at_.offset = kByteOrderMark.size();
   }
   if (buffer_.empty()) return false;
   piece.ends_document = buffer_.size() <= options_.piece_bytes;

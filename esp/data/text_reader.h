@@ -1,8 +1,9 @@
-// Documents out of text and jsonl files, in pieces of bounded size.
+// Documents out of text files and files of records (records.h), in pieces of bounded size.
 //
-// A jsonl line is a document and one piece. A text file is a document; a long one comes in pieces that are cut where no
+// A record is a document and one piece. A text file is a document; a long one comes in pieces that are cut where no
 // word can be cut: before a letter or digit that begins a line, else before any line, else between words, else between
 // characters. Where cuts lie depends on the text alone, so reading may stop after any piece and go on there later.
+// A byte order mark at the beginning of a text is not part of it.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@
 
 #include "esp/data/byte_stream.h"
 #include "esp/data/inputs.h"
-#include "esp/data/jsonl.h"
+#include "esp/data/records.h"
 
 namespace esp::data {
 
 // Where the next piece begins. Offsets count decompressed bytes.
 struct TextCursor {
-  uint64_t input = 0, offset = 0, line = 1;
-  bool inside = false;  // it goes on with a document
+  uint64_t input = 0, offset = 0, line = 1;  // line: of a text unused, of records their line or number
+  bool inside = false;                       // it goes on with a document
   bool operator==(const TextCursor&) const = default;
 };
 
@@ -43,15 +44,14 @@ class TextReader {
 
  private:
   void open();
-  bool next_line(TextPiece& piece);
+  bool next_record(TextPiece& piece);
   bool next_text(TextPiece& piece);
 
   std::vector<Input> inputs_;
   TextReaderOptions options_;
   TextCursor at_;
-  JsonLine json_;
-  std::unique_ptr<LineReader> lines_;   // of the open input, when it is jsonl
-  std::unique_ptr<ByteStream> stream_;  // when it is text
+  std::unique_ptr<RecordReader> records_;  // of the open input, when it holds records
+  std::unique_ptr<ByteStream> stream_;     // when it is text
   std::string buffer_;
   bool ended_ = false;
 };

@@ -58,6 +58,23 @@ std::string io_error(auto call) {
   return "no IoError";
 }
 
+// 300 MB of one letter are 10 kB of zstd.
+TEST(ByteStream, RefusesWhatGrowsBeyondAnyText) {
+  const std::string packed = zstandard(std::string(size_t{300} << 20, 'a'));
+  ASSERT_LT(packed.size(), size_t{64} << 10);
+  const auto stream = make_byte_stream(packed, Compression::zstd, "bomb.zst");
+  std::string out(size_t{1} << 20, '\0');
+  size_t total = 0;
+  try {
+    while (const size_t got = stream->read(out)) total += got;
+    ADD_FAILURE() << total;
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("cannot decompress bomb.zst: its first"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("expected at most 1100 per byte"));
+  }
+  EXPECT_LT(total, kFreeDecompressedBytes + kMaxDecompressedRatio * packed.size());
+}
+
 TEST(ByteStream, GivesBackWhatWasCompressed) {
   const std::string text = random_text(3'000'000, 1);
   for (auto [packed, kind] : {std::pair(gzipped(text), Compression::gzip), {zstandard(text), Compression::zstd}}) {
@@ -142,8 +159,11 @@ TEST(JsonLine, SaysWhatIsWrong) {
   auto message = [&](std::string line) { return io_error([&] { json.parse(line, "c.jsonl, line 3"); }); };
   EXPECT_THAT(message("{\"text\": }"), HasSubstr("c.jsonl, line 3: no JSON at column 10"));
   EXPECT_THAT(message("[1]"), HasSubstr("array"));
-  EXPECT_THAT(message("17"), HasSubstr("no object"));
-  EXPECT_THAT(message("\"text\""), HasSubstr("no object"));
+  EXPECT_THAT(message("17"), HasSubstr("got a value; expected an object"));
+  EXPECT_THAT(message("\"text\""), HasSubstr("got a value; expected an object"));
+  json.parse("{\"text\": null}", "c.jsonl, line 3");
+  EXPECT_THAT(io_error([&] { json.text(0, "c.jsonl, line 3"); }),
+              HasSubstr("line 3: \"text\" is null; expected a string"));
   EXPECT_THAT(message("{} {}"), HasSubstr("no JSON"));
   EXPECT_THAT(message("{\"text\": \"a\", \"text\": \"b\"}"), HasSubstr("\"text\" twice"));
   EXPECT_THAT(message("{\"text\": \"\xFF\"}"), HasSubstr("no JSON"));
@@ -171,10 +191,11 @@ struct Reading : testing::Test {
     obs::write_whole_file(folder / "b.jsonl.zst", zstandard("{\"text\": \"x\"}\n{\"text\": \"\"}\n{\"text\": \"z\"}"));
     obs::write_whole_file(folder / "c.txt", "");
     obs::write_whole_file(folder / "d.txt.gz", gzipped(text));
-    inputs = {{folder / "a.txt", InputKind::text},
-              {folder / "b.jsonl.zst", InputKind::jsonl},
-              {folder / "c.txt", InputKind::text},
-              {folder / "d.txt.gz", InputKind::text}};
+    obs::write_whole_file(folder / "e.csv", "text\n\"one, \n two\"\nthree\n");
+    obs::write_whole_file(folder / "f.json", "[{\"text\": \"four\"}]");
+    inputs = {{folder / "a.txt", InputKind::text}, {folder / "b.jsonl.zst", InputKind::jsonl},
+              {folder / "c.txt", InputKind::text}, {folder / "d.txt.gz", InputKind::text},
+              {folder / "e.csv", InputKind::csv},  {folder / "f.json", InputKind::json}};
   }
   std::string text;
   TextReaderOptions options{.piece_bytes = 4096};
@@ -188,12 +209,14 @@ TEST_F(Reading, PiecesMakeUpTheDocuments) {
     documents.back() += piece.text;
     if (piece.ends_document) documents.emplace_back();
   }
-  ASSERT_EQ(documents.size(), 6u);
+  ASSERT_EQ(documents.size(), 9u);
   EXPECT_EQ(documents[0], text);
   EXPECT_EQ(documents[1], "x");
   EXPECT_EQ(documents[2], "");
   EXPECT_EQ(documents[3], "z");
   EXPECT_EQ(documents[4], text);
+  EXPECT_EQ(documents[5], "one, \n two");
+  EXPECT_EQ(documents[7], "four");
 }
 
 TEST_F(Reading, GoesOnFromEveryPlaceItCanStopAt) {

@@ -1,5 +1,6 @@
 #include "esp/data/token_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -7,6 +8,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/data/content.h"
 #include "esp/data/token_record.h"
 
 namespace esp::data {
@@ -80,9 +82,41 @@ TokenType raw_type(const std::string& path) {
   return record && record->type ? *record->type : TokenType::u16;
 }
 
+namespace {
+
+// Ids that are wider than `type` says have upper halves near 0 at every second place, and ids of text never have.
+void check_width(const std::string& path, std::span<const std::byte> bytes, TokenType type) {
+  constexpr size_t kExamined = 4096, kFewest = 64;
+  constexpr uint32_t kMaxUpperHalf = 3;  // of vocabularies up to 2^18
+  if (type != TokenType::u16 && type != TokenType::u32) return;
+  const size_t width = size_of(type), count = std::min(bytes.size() / width, kExamined) / 2 * 2;
+  if (count < kFewest) return;
+  uint32_t lower = 0, upper = 0;  // the largest of each
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t id = 0;
+    std::memcpy(&id, bytes.data() + width * i, width);
+    uint32_t& largest = i % 2 == 0 ? lower : upper;
+    largest = std::max(largest, id);
+  }
+  if (lower <= kMaxUpperHalf || upper > kMaxUpperHalf) return;
+  const std::string fix = type == TokenType::u16
+                              ? "Set data.bin_type = \"u32\" (--type uint32 of data info), or write uint16"
+                              : fmt::format(
+                                    "Write uint32: python3 -c \"import numpy; numpy.fromfile('{0}', "
+                                    "'int64').astype('uint32').tofile('{0}.u32.bin')\"",
+                                    path);
+  throw IoError(fmt::format("{}: got every second id from 0 to {}, as of {} ids that are read as {}; expected {}. {}",
+                            path, upper, type == TokenType::u16 ? "uint32" : "int64", name_of(type), name_of(type),
+                            fix));
+}
+
+}  // namespace
+
 TokenSource open_raw(const std::string& path, TokenType type) {
-  auto file = std::make_unique<MappedFile>(path);
   const std::optional<TokenRecord> record = record_of_raw(path);
+  if (!record && type != TokenType::u8) require_token_ids(path);
+  auto file = std::make_unique<MappedFile>(path);
+  if (!record) check_width(path, file->bytes(), type);
   if (record && record->tokens && record->type && file->size() != *record->tokens * size_of(*record->type))
     throw IoError(
         fmt::format("{} has {} bytes, but {} says it holds {} tokens of {}, which makes {}: it is damaged or "

@@ -53,7 +53,12 @@ std::optional<TokenRecord> record_at(const std::string& path) {
   std::error_code failed;
   const uintmax_t bytes = std::filesystem::file_size(path, failed);
   if (failed || bytes > kMaxRecordBytes) return std::nullopt;
-  const Json json = Json::parse(obs::read_whole_file(path, kMaxRecordBytes), nullptr, false);
+  Json json;
+  try {
+    json = parse_json(obs::read_whole_file(path, kMaxRecordBytes), path);
+  } catch (const IoError&) {
+    return std::nullopt;
+  }
   if (!json.is_object() || !json.contains("key") || !json.contains("outputs")) return std::nullopt;
   return from_json(json, path);
 }

@@ -193,10 +193,10 @@ TEST(BpeTrainer, ReadsAFileInPiecesAsOneText) {
   BpeTrainOptions options;
   options.vocab_size = 300;
   BpeTrainer trainer(options);
-  trainer.add_file(folder / "text");
+  trainer.add_inputs({{folder / "text", InputKind::text}});
   EXPECT_EQ(trainer.bytes(), text.size());
   EXPECT_EQ(trainer.train()->vocab_size(), 300);
-  EXPECT_THROW(trainer.add_file(folder / "missing"), IoError);
+  EXPECT_THROW(trainer.add_inputs({{folder / "missing", InputKind::text}}), IoError);
 }
 
 std::string to_base64(std::string_view bytes) {

@@ -1,7 +1,5 @@
 #include "esp/data/tokenizer/bpe_train.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <queue>
@@ -10,10 +8,10 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/data/text_reader.h"
 #include "esp/data/tokenizer/byte_bpe.h"
 #include "esp/data/tokenizer/byte_letters.h"
 #include "esp/data/tokenizer/threads.h"
-#include "esp/obs/file.h"
 
 namespace esp::data {
 namespace {
@@ -188,22 +186,9 @@ void BpeTrainer::add(std::string_view text) {
 }
 
 // Texts of about four MiB, cut after the last line end so that the cut falls between words in nearly every pattern.
-void BpeTrainer::add_file(const std::string& path) {
-  obs::File file(path, O_RDONLY);
-  std::string rest;
-  for (uint64_t at = 0;;) {
-    std::string more = file.read(at, kReadBytes);
-    at += more.size();
-    bool last = more.size() < kReadBytes;
-    rest += more;
-    size_t line_end = last ? rest.npos : rest.rfind('\n');
-    // Without a line end a text may grow to a few pieces; then it is cut where it stands.
-    if (!last && line_end == rest.npos && rest.size() < 8 * kReadBytes) continue;
-    size_t cut = line_end == rest.npos ? rest.size() : line_end + 1;
-    counts_.add(std::string_view(rest).substr(0, cut));
-    rest.erase(0, cut);
-    if (last) return;
-  }
+void BpeTrainer::add_inputs(const std::vector<Input>& inputs, const std::string& text_key) {
+  TextReader reader(inputs, {.text_key = text_key, .piece_bytes = kReadBytes});
+  for (TextPiece piece; reader.next(piece);) counts_.add(piece.text);
 }
 
 std::unique_ptr<ByteBpe> BpeTrainer::train(const std::function<void(int32_t)>& progress) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "esp/data/inputs.h"
 #include "esp/data/tokenizer/byte_bpe.h"
 #include "esp/data/tokenizer/split.h"
 #include "esp/data/tokenizer/word_counts.h"
@@ -33,8 +34,9 @@ class BpeTrainer {
   // Throws UsageError where the vocabulary has no room for the bytes and the special tokens.
   explicit BpeTrainer(const BpeTrainOptions& options);
 
-  void add(std::string_view text);         // one text, all of it
-  void add_file(const std::string& path);  // read piece by piece, cut between lines; IoError
+  void add(std::string_view text);  // one text, all of it
+  // Files that hold text, read in pieces; of records, the text at `text_key`. IoError.
+  void add_inputs(const std::vector<Input>& inputs, const std::string& text_key = "text");
   // `progress` hears the vocabulary as it grows, from this thread.
   std::unique_ptr<ByteBpe> train(const std::function<void(int32_t)>& progress = {});
 

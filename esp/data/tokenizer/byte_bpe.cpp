@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/data/tokenizer/growth.h"
+#include "esp/data/tokenizer/post_processor.h"
 #include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/obs/file.h"
 
@@ -97,7 +99,9 @@ void ByteBpe::encode_piece(std::string_view piece, std::vector<int32_t>& out) co
 
 std::string ByteBpe::decode(std::span<const int32_t> ids) const {
   std::string text;
+  const GrowthLimit limit = GrowthLimit::of_ids(ids);
   for (int32_t id : ids) {
+    if (!limit.allows(text.size())) limit.fail("tokenizer: decoder");
     if (const AddedToken* token = added_.by_id(id))
       text += token->content;
     else if (parts_.tokens.has(id))
@@ -114,7 +118,8 @@ std::optional<int32_t> ByteBpe::id_of(std::string_view token) const {
 }
 
 std::string ByteBpe::to_json() const {
-  return parts_.source.empty() ? compose_tokenizer_json(parts_, added_.all()) : parts_.source;
+  return parts_.source.empty() ? compose_tokenizer_json(parts_, added_.all(), compose_post_processor(*this))
+                               : parts_.source;
 }
 
 void ByteBpe::save(const std::string& folder) const {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
+#include "esp/data/tokenizer/post_processor.h"
 #include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/obs/file.h"
 
@@ -57,8 +58,9 @@ class ByteTokenizer : public Tokenizer {
     BpeParts parts;
     parts.tokens = TokenTable(std::move(bytes), "bytes");
     parts.pattern = SplitPattern::none;
-    obs::write_whole_file(folder + "/tokenizer.json",
-                          compose_tokenizer_json(parts, {AddedToken{std::string(kEndOfText), kEndId}}));
+    obs::write_whole_file(
+        folder + "/tokenizer.json",
+        compose_tokenizer_json(parts, {AddedToken{std::string(kEndOfText), kEndId}}, compose_post_processor(*this)));
   }
 };
 

@@ -1,5 +1,6 @@
 #include "esp/data/tokenizer/charsmap.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 
 namespace esp::data {
 namespace {
+
+constexpr size_t kMaxMatchBytes = 256;  // a damaged trie may have a cycle, which would match all of a text at each byte
 
 // A unit of the double array: nine low bits of label and leaf flag, then a scale, then the distance to its children.
 uint32_t label_of(uint32_t unit) {
@@ -40,7 +43,7 @@ Charsmap::Match Charsmap::match(std::string_view text) const {
   Match best;
   if (units_.empty()) return best;
   size_t at = offset_of(units_[0]);
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < std::min(text.size(), kMaxMatchBytes); ++i) {
     uint8_t byte = static_cast<uint8_t>(text[i]);
     at ^= byte;
     if (at >= units_.size() || label_of(units_[at]) != byte) break;

@@ -58,11 +58,12 @@ std::string quote_json(std::string_view text) {
   return out;
 }
 
-std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<AddedToken>& added) {
+std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<AddedToken>& added,
+                                   const Json& post_processor) {
   std::string out = "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n";
   append_added(out, added);
   out += "\"normalizer\":null,\n\"pre_tokenizer\":" + pre_tokenizer(parts) + ",\n";
-  out += "\"post_processor\":null,\n";
+  out += fmt::format("\"post_processor\":{},\n", post_processor.dump());
   out += "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\n";
   std::string unknown = parts.unknown ? quote_json(spell_bytes(parts.tokens.bytes(*parts.unknown))) : "null";
   out += fmt::format(

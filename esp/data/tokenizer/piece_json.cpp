@@ -11,6 +11,7 @@ namespace esp::data {
 namespace {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+constexpr size_t kMaxNormalizers = 64;  // each runs over every text, and over every added token
 
 std::string text_at(const Json& json, const char* name, std::string_view otherwise = {}) {
   return json.is_object() && json.contains(name) && json[name].is_string() ? json[name].get<std::string>()
@@ -46,7 +47,11 @@ void read_replace(PieceParts& parts, const Json& step, std::string_view what) {
 }
 
 void read_normalizer(PieceParts& parts, const Json& rest, std::string_view what) {
-  for (const Json* step : steps_of(rest, "normalizer", "normalizers")) {
+  const std::vector<const Json*> steps = steps_of(rest, "normalizer", "normalizers");
+  if (steps.size() > kMaxNormalizers)
+    throw IoError(
+        fmt::format("{}: normalizer: got {} steps; expected at most {}", what, steps.size(), kMaxNormalizers));
+  for (const Json* step : steps) {
     std::string type = text_at(*step, "type");
     if (type == "Precompiled") {
       auto blob = from_base64(text_at(*step, "precompiled_charsmap"));

@@ -6,6 +6,7 @@
 
 #include "esp/base/error.h"
 #include "esp/data/tokenizer/byte_bpe.h"
+#include "esp/data/tokenizer/growth.h"
 #include "esp/data/tokenizer/unicode.h"
 #include "esp/obs/file.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 constexpr size_t kLongText = size_t{1} << 16;
+constexpr size_t kFreeNormalizedBytes = 1024;
 
 bool crosses_space(std::string_view piece) {
   for (size_t at = piece.find(kSpaceMark, 1); at != piece.npos; at = piece.find(kSpaceMark, at + 1))
@@ -21,22 +23,31 @@ bool crosses_space(std::string_view piece) {
   return false;
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  if (from.empty()) return;
+// False, and no more memory taken, where the text would exceed the limit. So are the functions below.
+bool replace_all(std::string& text, std::string_view from, std::string_view to, const GrowthLimit& limit) {
+  if (from.empty()) return true;
   std::string out;
   size_t at = 0;
   for (size_t hit; (hit = text.find(from, at)) != text.npos; at = hit + from.size()) {
     out.append(text, at, hit - at);
+    if (!limit.allows(out.size() + to.size())) return false;
     out += to;
   }
-  if (at == 0) return;
+  if (at == 0) return true;
+  if (!limit.allows(out.size() + text.size() - at)) return false;
   out.append(text, at);
   text = std::move(out);
+  return true;
 }
 
-void squeeze_spaces(std::string& text, std::string_view to) {
+void mark_spaces(std::string& text, std::string_view from, std::string_view to) {
+  replace_all(text, from, to, GrowthLimit(text.size(), 0));
+}
+
+bool squeeze_spaces(std::string& text, std::string_view to, const GrowthLimit& limit) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
+    if (!limit.allows(out.size() + to.size())) return false;
     size_t end = std::min(text.find_first_not_of(' ', at), text.size());
     if (end - at >= 2)
       out += to;
@@ -45,6 +56,7 @@ void squeeze_spaces(std::string& text, std::string_view to) {
     at = std::max(end, at + 1);
   }
   text = std::move(out);
+  return true;
 }
 
 bool is_white(std::string_view text, size_t at) {
@@ -64,6 +76,36 @@ std::pair<std::string_view, size_t> normalize_one(const Charsmap& charsmap, std:
   Point point = read_point(text.data(), text.size());
   if (point.value == kNoPoint) return {"\xEF\xBF\xBD", 1};
   return {text.substr(0, point.bytes), point.bytes};
+}
+
+bool apply_charsmap(const Charsmap& charsmap, std::string& text, const GrowthLimit& limit) {
+  std::string out;
+  for (std::string_view left = text; !left.empty();) {
+    auto [into, bytes] = normalize_one(charsmap, left);
+    if (!limit.allows(out.size() + into.size())) return false;
+    out += into;
+    left.remove_prefix(bytes);
+  }
+  text = std::move(out);
+  return true;
+}
+
+// As tokenizer.json calls it.
+std::string name_of(const TextStep& step) {
+  switch (step.kind) {
+    case TextStep::Kind::charsmap:
+      return "Precompiled";
+    case TextStep::Kind::prepend:
+      return "Prepend";
+    case TextStep::Kind::replace:
+      return fmt::format("Replace \"{}\"", step.from.substr(0, 40));
+    case TextStep::Kind::squeeze:
+      return "Replace \" {2,}\"";
+    case TextStep::Kind::strip_left:
+    case TextStep::Kind::strip_right:
+      return "Strip";
+  }
+  return "";
 }
 
 }  // namespace
@@ -120,26 +162,22 @@ void PieceTokenizer::encode_ordinary(std::string_view text, std::vector<int32_t>
 std::string PieceTokenizer::normalize(std::string_view text) const {
   if (parts_.sentencepiece) return sentencepiece_normalize(text);
   std::string now(text);
+  const GrowthLimit limit(text.size(), kFreeNormalizedBytes);
   for (const TextStep& step : parts_.steps) {
+    bool fits = true;
     switch (step.kind) {
-      case TextStep::Kind::charsmap: {
-        std::string out;
-        for (std::string_view left = now; !left.empty();) {
-          auto [into, bytes] = normalize_one(parts_.charsmap, left);
-          out += into;
-          left.remove_prefix(bytes);
-        }
-        now = std::move(out);
+      case TextStep::Kind::charsmap:
+        fits = apply_charsmap(parts_.charsmap, now, limit);
         break;
-      }
       case TextStep::Kind::prepend:
-        if (!now.empty()) now.insert(0, step.to);
+        fits = now.empty() || limit.allows(now.size() + step.to.size());
+        if (fits && !now.empty()) now.insert(0, step.to);
         break;
       case TextStep::Kind::replace:
-        replace_all(now, step.from, step.to);
+        fits = replace_all(now, step.from, step.to, limit);
         break;
       case TextStep::Kind::squeeze:
-        squeeze_spaces(now, step.to);
+        fits = squeeze_spaces(now, step.to, limit);
         break;
       case TextStep::Kind::strip_left: {
         size_t at = 0;
@@ -151,6 +189,9 @@ std::string PieceTokenizer::normalize(std::string_view text) const {
         while (!now.empty() && is_white(now, last_char(now))) now.erase(last_char(now));
         break;
     }
+    if (!fits)
+      limit.fail(fmt::format("{}: normalizer: step {} of {} ({})", parts_.model.what, &step - parts_.steps.data() + 1,
+                             parts_.steps.size(), name_of(step)));
   }
   return now;
 }
@@ -165,12 +206,15 @@ std::string PieceTokenizer::sentencepiece_normalize(std::string_view text) const
     }
   if (text.empty()) return {};
   std::string_view space = parts_.escape_spaces ? kSpaceMark : std::string_view(" ");
+  const GrowthLimit limit(text.size(), kFreeNormalizedBytes);
   std::string out;
   out.reserve(text.size() + text.size() / 4 + 4);
   if (parts_.add_prefix) out += space;
   bool after_space = parts_.remove_extra_spaces;
   while (!text.empty()) {
     auto [into, bytes] = normalize_one(map, text);
+    if (!limit.allows(out.size() + space.size() * into.size()))
+      limit.fail(fmt::format("{}: normalizer", parts_.model.what));
     while (after_space && into.starts_with(' ')) into.remove_prefix(1);
     for (char letter : into) {
       if (letter == ' ')
@@ -190,7 +234,7 @@ void PieceTokenizer::encode_normalized(std::string_view text, bool is_first, std
   if (!parts_.space_rule) return encode_words(text, out);
   auto one = [&](std::string_view part, bool prefix) {
     std::string marked(part);
-    replace_all(marked, " ", kSpaceMark);
+    mark_spaces(marked, " ", kSpaceMark);
     if (prefix && !marked.starts_with(kSpaceMark)) marked.insert(0, kSpaceMark);
     encode_words(marked, out);
   };
@@ -255,7 +299,9 @@ void PieceTokenizer::encode_word(std::string_view word, size_t readable, std::ve
 std::string PieceTokenizer::decode(std::span<const int32_t> ids) const {
   const std::vector<Piece>& pieces = parts_.model.pieces;
   std::string text;
+  const GrowthLimit limit = GrowthLimit::of_ids(ids);
   for (int32_t id : ids) {
+    if (!limit.allows(text.size())) limit.fail(fmt::format("{}: decoder", parts_.model.what));
     if (const AddedToken* added = added_.by_id(id)) {
       text += added->content;
       continue;
@@ -268,7 +314,7 @@ std::string PieceTokenizer::decode(std::span<const int32_t> ids) const {
       text += static_cast<char>(std::find(bytes.begin(), bytes.end(), id) - bytes.begin());
     } else {
       std::string part = piece.text;
-      replace_all(part, kSpaceMark, " ");
+      mark_spaces(part, kSpaceMark, " ");
       text += part;
     }
   }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -30,7 +31,11 @@ void for_each_part(size_t parts, int threads, const Work& work) {
   };
   std::vector<std::thread> helpers;
   for (int i = 1; i < threads && static_cast<size_t>(i) < parts; ++i) {
-    helpers.emplace_back(loop);
+    try {
+      helpers.emplace_back(loop);
+    } catch (const std::system_error&) {
+      break;  // the system starts no more: those there are do the work
+    }
     pthread_setname_np(helpers.back().native_handle(), "esp-tokens");
   }
   loop();

@@ -10,6 +10,7 @@
 #include "esp/base/json.h"
 #include "esp/data/tokenizer/bpe_files.h"
 #include "esp/data/tokenizer/piece_tokenizer.h"
+#include "esp/data/tokenizer/post_processor.h"
 #include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/data/tokenizer/wordpiece.h"
 #include "esp/obs/file.h"
@@ -104,20 +105,52 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text) {
   return ids;
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::string_view pattern) {
-  if (path_or_name == "byte") return make_byte_tokenizer();
-  fs::path path(path_or_name);
+std::vector<int32_t> encode_with_template(const Tokenizer& tokenizer, std::string_view text) {
+  const TextTemplate& around = tokenizer.text_template();
+  std::vector<int32_t> ids = around.before;
+  tokenizer.encode(text, ids);
+  ids.insert(ids.end(), around.after.begin(), around.after.end());
+  return ids;
+}
+
+namespace {
+
+// The file that says most of the vocabulary.
+fs::path find_tokenizer(const std::string& path_or_name) {
+  const fs::path path(path_or_name);
   std::error_code error;
-  fs::file_status status = fs::status(path, error);
+  const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     if (path_or_name.find('/') == path_or_name.npos && path.extension().empty())
       throw IoError(fmt::format("tokenizer \"{}\" is neither a file nor a folder nor a name; the one name is \"byte\"",
                                 path_or_name));
     throw IoError(fmt::format("tokenizer {}: no such file or folder", path_or_name));
   }
-  if (fs::is_directory(status)) path = find_in_folder(path);
+  return fs::is_directory(status) ? find_in_folder(path) : path;
+}
+
+}  // namespace
+
+std::vector<std::string> tokenizer_files(const std::string& path_or_name) {
+  if (path_or_name == "byte") return {};
+  const fs::path path = find_tokenizer(path_or_name);
+  std::vector<std::string> files = {path.string()};
+  if (path.filename() == "vocab.json") files.push_back((path.parent_path() / "merges.txt").string());
+  if (path.filename() == "merges.txt") files.push_back((path.parent_path() / "vocab.json").string());
+  std::error_code error;
+  if (const fs::path config = path.parent_path() / "tokenizer_config.json"; fs::exists(config, error))
+    files.push_back(config.string());
+  return files;
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::string_view pattern) {
+  if (path_or_name == "byte") return make_byte_tokenizer();
+  const fs::path path = find_tokenizer(path_or_name);
   std::unique_ptr<Tokenizer> tokenizer = load_file(path, pattern);
-  set_roles(*tokenizer, config_beside(path));
+  Json config = config_beside(path);
+  set_roles(*tokenizer, config);
+  if (path.extension() == ".txt" && !config.contains("tokenizer_class")) config["tokenizer_class"] = "BertTokenizer";
+  apply_tokenizer_config(*tokenizer, config, path.extension() != ".json" || path.filename() == "vocab.json");
   return tokenizer;
 }
 

@@ -21,14 +21,20 @@ struct SpecialTokens {
   std::optional<int32_t> bos, eos, pad, mask, cls, sep, unk;
 };
 
+// Ids put around a text: BOS, EOS, [CLS], [SEP].
+struct TextTemplate {
+  std::vector<int32_t> before = {}, after = {};
+  bool operator==(const TextTemplate&) const = default;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text`. Added tokens written in the text ("<|endoftext|>") become their one id; no begin, end or
-  // separator is put around it.
+  // Appends the ids of `text`. Added tokens written in the text ("<|endoftext|>") become their one id; the
+  // text template is not applied.
   virtual void encode(std::string_view text, std::vector<int32_t>& out) const = 0;
-  // The same, but added tokens in the text are plain text: for input nobody vouches for.
+  // The same, but added tokens in the text are plain text: for untrusted input.
   virtual void encode_ordinary(std::string_view text, std::vector<int32_t>& out) const = 0;
   // Ids outside the vocabulary are a UsageError. Special tokens are written out as their names.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
@@ -44,12 +50,19 @@ class Tokenizer {
 
   const SpecialTokens& special() const { return special_; }
   void set_special(const SpecialTokens& special) { special_ = special; }
+  // What `transformers` puts around a single text: the post-processor of a tokenizer.json, add_bos_token and
+  // add_eos_token of tokenizer_config.json, or its tokenizer_class where the tokenizer's file has no post-processor.
+  const TextTemplate& text_template() const { return template_; }
+  void set_text_template(TextTemplate around) { template_ = std::move(around); }
 
  protected:
   SpecialTokens special_;
+  TextTemplate template_;
 };
 
 std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text);
+// The same with the text template around it.
+std::vector<int32_t> encode_with_template(const Tokenizer& tokenizer, std::string_view text);
 
 // "byte" (ids 0..255 and end of text 256); a tokenizer.json; a .tiktoken file; a .model of SentencePiece; a vocab.txt
 // of BERT; or a folder holding tokenizer.json, vocab.json + merges.txt, one *.tiktoken, tokenizer.model or vocab.txt,
@@ -57,6 +70,9 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text);
 // empty takes the one that fits the file's name, gpt2 otherwise. Unknown names are UsageError, unreadable or malformed
 // files IoError.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::string_view pattern = {});
+
+// The files that load_tokenizer(path_or_name) reads; none of "byte". IoError as there.
+std::vector<std::string> tokenizer_files(const std::string& path_or_name);
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 

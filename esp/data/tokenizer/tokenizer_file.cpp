@@ -41,9 +41,9 @@ class Reader : public nlohmann::json_sax<Json> {
       return true;
     }
     if (list_ != List::none) return fail("has an object inside its vocabulary or merges");
-    Json& object = *stack_.back();
-    if (object.size() >= kMaxKeys) return fail(fmt::format("has an object of more than {} keys", kMaxKeys));
-    if (object.contains(name)) return fail(fmt::format("has the key \"{}\" twice in one object", name));
+    Open& object = stack_.back();
+    if (object.keys.size() >= kMaxKeys) return fail(fmt::format("has an object of more than {} keys", kMaxKeys));
+    if (!object.keys.insert(name).second) return fail(fmt::format("has the key \"{}\" twice in one object", name));
     key_ = std::move(name);
     return true;
   }
@@ -87,6 +87,11 @@ class Reader : public nlohmann::json_sax<Json> {
 
  private:
   enum class List { none, vocab, scored, merges };
+  // An array or object that is not complete.
+  struct Open {
+    Json* value;
+    std::unordered_set<std::string> keys;  // a search of the object itself would take quadratic time
+  };
 
   bool fail(std::string text) {
     if (problem.empty()) problem = std::move(text);
@@ -112,9 +117,9 @@ class Reader : public nlohmann::json_sax<Json> {
 
   bool open(Json container) {
     if (stack_.size() >= kMaxJsonDepth) return fail(fmt::format("is nested deeper than {} levels", kMaxJsonDepth));
-    bool is_model = stack_.size() == 1 && key_ == "model" && stack_.back()->is_object();
+    bool is_model = stack_.size() == 1 && key_ == "model" && stack_.back().value->is_object();
     Json* place = put(std::move(container));
-    stack_.push_back(place);
+    stack_.push_back({place, {}});
     if (is_model) model_depth_ = stack_.size();
     return true;
   }
@@ -123,12 +128,12 @@ class Reader : public nlohmann::json_sax<Json> {
       file_.rest = std::move(json);
       return &file_.rest;
     }
-    Json& parent = *stack_.back();
+    Json& parent = *stack_.back().value;
     if (parent.is_array()) {
       parent.push_back(std::move(json));
       return &parent.back();
     }
-    return &(parent[key_] = std::move(json));
+    return &parent.get_ref<Json::object_t&>().emplace_back(key_, std::move(json)).second;
   }
   bool value(Json json) {
     if (list_ != List::none || vocab_only_) return fail("has a value that is neither a token nor a merge");
@@ -158,7 +163,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
   TokenizerFile& file_;
   bool vocab_only_;
-  std::vector<Json*> stack_;
+  std::vector<Open> stack_;
   std::string key_;
   size_t model_depth_ = 0;
   List list_ = List::none;

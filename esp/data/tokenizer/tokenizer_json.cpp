@@ -7,6 +7,7 @@
 #include "esp/base/error.h"
 #include "esp/data/tokenizer/byte_letters.h"
 #include "esp/data/tokenizer/piece_tokenizer.h"
+#include "esp/data/tokenizer/post_processor.h"
 #include "esp/data/tokenizer/wordpiece.h"
 
 namespace esp::data {
@@ -80,7 +81,7 @@ std::unique_ptr<Tokenizer> read_byte_bpe(TokenizerFile& file, std::string_view t
     for (const auto& [spelled, id] : file.vocab)
       if (spelled == model["unk_token"].get_ref<const std::string&>()) parts.unknown = id;
   set_spelled_vocab(parts, std::move(file.vocab), file.merges, what);
-  if (is_byte_tokenizer(parts)) return make_byte_tokenizer();
+  if (is_byte_tokenizer(parts) && read_post_processor(file.rest, what) == TextTemplate()) return make_byte_tokenizer();
   return std::make_unique<ByteBpe>(std::move(parts));
 }
 
@@ -126,8 +127,9 @@ std::vector<AddedToken> read_added_tokens(const Json& rest, std::string_view wha
   return added;
 }
 
-std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::string_view what) {
-  TokenizerFile file = parse_tokenizer_file(text, what);
+namespace {
+
+std::unique_ptr<Tokenizer> read_parts(TokenizerFile& file, std::string_view text, std::string_view what) {
   if (!file.rest.contains("model") || !file.rest["model"].is_object())
     throw IoError(fmt::format("{} has no model; a tokenizer.json has one", what));
   const Json& model = file.rest["model"];
@@ -143,6 +145,22 @@ std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::strin
   for (const Json* step : steps_of(file.rest, "pre_tokenizer", "pretokenizers"))
     if (type_of(*step) == "ByteLevel") return read_byte_bpe(file, text, what);
   return read_piece_json(file, text, what);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> read_tokenizer_json(std::string_view text, std::string_view what) {
+  TokenizerFile file = parse_tokenizer_file(text, what);
+  TextTemplate around = read_post_processor(file.rest, what);
+  std::unique_ptr<Tokenizer> tokenizer = read_parts(file, text, what);
+  for (const auto* ids : {&around.before, &around.after})
+    for (const int32_t id : *ids)
+      if (id >= tokenizer->vocab_size())
+        throw IoError(
+            fmt::format("{}: post_processor: got the token id {}; expected less than the {} ids of the vocabulary",
+                        what, id, tokenizer->vocab_size()));
+  tokenizer->set_text_template(std::move(around));
+  return tokenizer;
 }
 
 }  // namespace esp::data

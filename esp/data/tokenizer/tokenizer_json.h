@@ -38,7 +38,8 @@ std::vector<AddedToken> read_added_tokens(const Json& rest, std::string_view wha
 
 // Whether it does to every text what the byte tokenizer does.
 bool is_byte_tokenizer(const BpeParts& parts);
-std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<AddedToken>& added);
+std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<AddedToken>& added,
+                                   const Json& post_processor);
 std::string quote_json(std::string_view text);
 
 }  // namespace esp::data

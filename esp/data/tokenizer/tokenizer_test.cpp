@@ -27,6 +27,61 @@ std::string error_of(const std::string& json) {
   return "nothing thrown";
 }
 
+// A tokenizer whose normalizer is these steps, and that knows the letter a.
+std::string with_normalizer(const std::string& steps, const std::string& added = "") {
+  return R"({"added_tokens":[)" + added + R"(],"normalizer":{"type":"Sequence","normalizers":[)" + steps +
+         R"(]},"pre_tokenizer":{"type":"Metaspace","prepend_scheme":"never"},)"
+         R"("model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1]]}})";
+}
+std::string replace_a(size_t count) {
+  return R"({"type":"Replace","pattern":{"String":"a"},"content":")" + std::string(count, 'a') + "\"}";
+}
+
+TEST(Growth, NormalizerThatMakesGigabytesNamesItsStep) {
+  std::string steps = replace_a(1000);
+  for (int i = 1; i < 5; ++i) steps += "," + replace_a(1000);
+  const auto tokenizer = read_tokenizer_json(with_normalizer(steps), "t.json");
+  try {
+    encode(*tokenizer, "a");
+    ADD_FAILURE();
+  } catch (const IoError& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        "t.json: normalizer: step 2 of 5 (Replace \"a\"): makes more than 1088 bytes of 1 bytes; expected at most "
+        "64 per byte. Is this the tokenizer's own file?");
+  }
+  EXPECT_NE(error_of(with_normalizer(steps, R"({"id":2,"content":"a","normalized":true})")).find("step 2 of 5"),
+            std::string::npos);
+  EXPECT_EQ(encode(*read_tokenizer_json(with_normalizer(replace_a(3)), "t.json"), "aa").size(), 6u);
+  const auto prepend = read_tokenizer_json(
+      with_normalizer(R"({"type":"Prepend","prepend":")" + std::string(5000, 'a') + "\"}"), "t.json");
+  EXPECT_THROW(encode(*prepend, "a"), IoError);
+}
+
+TEST(Growth, NormalizerHasALimitOfSteps) {
+  std::string steps = replace_a(1);
+  for (int i = 0; i < 64; ++i) steps += "," + replace_a(1);
+  EXPECT_EQ(error_of(with_normalizer(steps)), "t.json: normalizer: got 65 steps; expected at most 64");
+}
+
+TEST(Growth, TemplateHasALimitOfTokens) {
+  std::string single = R"({"Sequence":{"id":"A"}})", ids = "0";
+  for (int i = 0; i < 20; ++i) single += R"(,{"SpecialToken":{"id":"x"}})";
+  for (int i = 0; i < 20; ++i) ids += ",0";
+  const std::string json = R"({"post_processor":{"type":"TemplateProcessing","single":[)" + single +
+                           R"(],"special_tokens":{"x":{"ids":[)" + ids + R"(]}}},)" + with_normalizer("").substr(1);
+  EXPECT_NE(error_of(json).find("post_processor: TemplateProcessing: got more than 256 tokens around a text"),
+            std::string::npos)
+      << error_of(json);
+}
+
+TEST(Growth, DecoderStopsAtTokensOfMegabytes) {
+  const std::string added = R"({"id":2,"content":")" + std::string(100'000, 'b') + "\"}";
+  const auto tokenizer = read_tokenizer_json(with_normalizer("", added), "t.json");
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>(10, 2)).size(), 1'000'000u);
+  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>(1000, 2)), IoError);
+}
+
 TEST(ByteTokenizer, IsBytesAndAnEnd) {
   auto tokenizer = load_tokenizer("byte");
   EXPECT_EQ(tokenizer->vocab_size(), 257);
@@ -80,6 +135,66 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnowByName) {
           R"({"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{}}})")
           .find("NFC"),
       std::string::npos);
+}
+
+// A unigram of five pieces under a post-processor.
+std::string with_post_processor(const std::string& post_processor) {
+  return R"({"post_processor":)" + post_processor +
+         R"(,"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["<s>",0],["</s>",0],["a",-1],["b",-2]]}})";
+}
+
+TEST(PostProcessor, SaysWhatStandsAroundAText) {
+  const auto around = [](const std::string& json) {
+    const auto tokenizer = read_tokenizer_json(with_post_processor(json), "t.json");
+    return encode_with_template(*tokenizer, "ab");
+  };
+  const std::string bos = R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},
+      {"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]}}})";
+  const std::string both = R"({"type":"RobertaProcessing","cls":["<s>",1],"sep":["</s>",2]})";
+  EXPECT_EQ(around("null"), (std::vector<int32_t>{3, 4}));
+  EXPECT_EQ(around(R"({"type":"ByteLevel"})"), (std::vector<int32_t>{3, 4}));
+  EXPECT_EQ(around(bos), (std::vector<int32_t>{1, 3, 4}));
+  EXPECT_EQ(around(both), (std::vector<int32_t>{1, 3, 4, 2}));
+  EXPECT_EQ(around(R"({"type":"Sequence","processors":[{"type":"ByteLevel"},)" + bos + "]}"),
+            (std::vector<int32_t>{1, 3, 4}));
+  EXPECT_THROW(around(R"({"type":"Sequence","processors":[)" + both + "," + bos + "]}"), IoError);
+}
+
+TEST(PostProcessor, RefusesByNameWhatItDoesNotKnow) {
+  const auto error = [](const std::string& json) { return error_of(with_post_processor(json)); };
+  EXPECT_NE(error(R"({"type":"Magic"})").find("post_processor: got \"Magic\"; expected TemplateProcessing"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"type":"BertProcessing","cls":["<s>",1],"sep":["</s>",7]})").find("got the token id 7"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"type":"BertProcessing","cls":["<s>",1]})").find("expected [token, id]"), std::string::npos);
+  EXPECT_NE(error(R"({"type":"TemplateProcessing","single":[]})").find("the text \"A\", once"), std::string::npos);
+  EXPECT_NE(error(R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}}]})").find("special_tokens"),
+            std::string::npos);
+  EXPECT_NE(error("7").find("post_processor: got"), std::string::npos);
+}
+
+TEST(PostProcessor, TheConfigBesideTheFileDecidesAboutBeginAndEnd) {
+  obs::TemporaryFolder folder;
+  const auto around = [&](const std::string& processor, const std::string& config) {
+    obs::write_whole_file(folder / "tokenizer.json", with_post_processor(processor));
+    obs::write_whole_file(folder / "tokenizer_config.json", config);
+    return encode_with_template(*load_tokenizer(folder / ""), "a");
+  };
+  const std::string both = R"({"type":"BertProcessing","cls":["<s>",1],"sep":["</s>",2]})";
+  EXPECT_EQ(around(both, "{}"), (std::vector<int32_t>{1, 3, 2}));
+  EXPECT_EQ(around(both, R"({"add_bos_token":false})"), (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(around(both, R"({"add_eos_token":false,"add_bos_token":true})"), (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(around("null", R"({"add_eos_token":true})"), (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(around("null", R"({"tokenizer_class":"LlamaTokenizer"})"), (std::vector<int32_t>{3}));
+}
+
+TEST(PostProcessor, IsWrittenWithAVocabularyOfBert) {
+  obs::TemporaryFolder folder, saved;
+  obs::write_whole_file(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n");
+  const auto tokenizer = load_tokenizer(folder / "vocab.txt");
+  EXPECT_EQ(encode_with_template(*tokenizer, "hello"), (std::vector<int32_t>{2, 5, 3}));
+  tokenizer->save(saved / "");
+  EXPECT_EQ(encode_with_template(*load_tokenizer(saved / ""), "hello"), (std::vector<int32_t>{2, 5, 3}));
 }
 
 TEST(BertText, NormalizesAsBertDoes) {

@@ -6,6 +6,8 @@
 
 #include "esp/base/error.h"
 #include "esp/data/tokenizer/byte_bpe.h"
+#include "esp/data/tokenizer/growth.h"
+#include "esp/data/tokenizer/post_processor.h"
 #include "esp/obs/file.h"
 
 namespace esp::data {
@@ -107,7 +109,9 @@ void WordPiece::encode_word(std::string_view word, std::vector<int32_t>& out) co
 
 std::string WordPiece::decode(std::span<const int32_t> ids) const {
   std::string text;
+  const GrowthLimit limit = GrowthLimit::of_ids(ids);
   for (int32_t id : ids) {
+    if (!limit.allows(text.size())) limit.fail("tokenizer: decoder");
     const AddedToken* added = added_.by_id(id);
     if (!added && !parts_.tokens.has(id))
       throw UsageError(fmt::format("id {} is not in the vocabulary of {}", id, vocab_size_));
@@ -148,7 +152,7 @@ std::string WordPiece::compose() const {
                         {"strip_accents", parts_.text.strip_accents},
                         {"lowercase", parts_.text.lower_case}};
   rest["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
-  rest["post_processor"] = nullptr;
+  rest["post_processor"] = compose_post_processor(*this);
   rest["decoder"] = {{"type", "WordPiece"}, {"prefix", parts_.continuing}, {"cleanup", true}};
   std::string text = rest.dump(1);
   text.resize(text.rfind('}'));  // the model goes in by hand: its map is long
