@@ -1,4 +1,4 @@
-// After the first call of a shape nothing allocates, whichever way the call takes.
+// After the first call of a shape nothing is allocated, on any path.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ TEST(Allocation, HappensOnlyInTheFirstCallOfAShape) {
         comm->run(ring);
       };
       for (int i = 0; i < 3; ++i) calls();
-      // Where nothing moves for a while, on a busy machine, a call looks around and allocates: the best round counts.
+      // On a busy machine a stalled call checks its peers and allocates, so the best round counts.
       uint64_t least = UINT64_MAX;
       for (int round = 0; round < 20; ++round) {
         const uint64_t before = allocations_here;

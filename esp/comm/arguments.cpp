@@ -21,7 +21,7 @@ bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv || op == Op::signal || op == Op::wait;
 }
 
-// That parts of a buffer end where memory can.
+// Checks that per-peer parts fit in memory.
 void check_parts(const Call& call, std::span<const size_t> counts, std::span<const size_t> offsets) {
   const size_t most = SIZE_MAX / 2 / size_of(call.dtype);
   for (size_t i = 0; i < counts.size(); ++i)
@@ -53,8 +53,8 @@ void check_irregular(const Call& call, int rank, int size) {
                              call.recv_counts[me]));
 }
 
-// The same memory in the place the call means, or no memory in common.
-void check_overlap(const Call& call, const Extents& extents, int rank, int size) {
+// Buffers must be in place as defined by the call, or disjoint.
+void check_overlap(const Call& call, const BufferCounts& extents, int rank, int size) {
   size_t unit = size_of(call.dtype);
   auto in = reinterpret_cast<uintptr_t>(call.in), out = reinterpret_cast<uintptr_t>(call.out);
   if (in >= out + extents.out * unit || out >= in + extents.in * unit) return;
@@ -69,7 +69,7 @@ void check_overlap(const Call& call, const Extents& extents, int rank, int size)
 
 }  // namespace
 
-Extents extents_of(const Call& call, int rank, int size) {
+BufferCounts buffer_counts_of(const Call& call, int rank, int size) {
   size_t n = call.count;
   switch (call.op) {
     case Op::broadcast:
@@ -99,24 +99,28 @@ Extents extents_of(const Call& call, int rank, int size) {
 }
 
 void check_arguments(const Call& call, int rank, int size) {
-  if (call.op > Op::wait) throw UsageError(fmt::format("no such operation: {}", static_cast<int>(call.op)));
-  if (call.dtype > DType::u8) refuse(call, fmt::format("no such element type: {}", static_cast<int>(call.dtype)));
-  if (call.reduce > ReduceOp::avg) refuse(call, fmt::format("no such reduction: {}", static_cast<int>(call.reduce)));
+  if (call.op > Op::wait)
+    throw UsageError(fmt::format("operation: got {}; expected a comm::Op", static_cast<int>(call.op)));
+  if (call.dtype > DType::u8)
+    refuse(call, fmt::format("element type: got {}; expected a DType", static_cast<int>(call.dtype)));
+  if (call.reduce > ReduceOp::avg)
+    refuse(call, fmt::format("reduction: got {}; expected a ReduceOp", static_cast<int>(call.reduce)));
   if (rooted(call.op) && (call.root < 0 || call.root >= size))
-    refuse(call, fmt::format("the root is {}; ranks here are 0 to {}", call.root, size - 1));
+    refuse(call, fmt::format("root: got {}; expected a rank from 0 to {}", call.root, size - 1));
   if (point_to_point(call.op)) {
     if (call.root < 0 || call.root >= size)
-      refuse(call, fmt::format("the peer is {}; ranks here are 0 to {}", call.root, size - 1));
+      refuse(call, fmt::format("peer: got {}; expected a rank from 0 to {}", call.root, size - 1));
     bool alone_blocks = call.op == Op::send || call.op == Op::recv;
-    if (alone_blocks && call.root == rank) refuse(call, fmt::format("rank {} is this rank itself", rank));
+    if (alone_blocks && call.root == rank)
+      refuse(call, fmt::format("peer: got {}, this rank itself; expected another rank", rank));
   }
   if (call.op == Op::all_to_all && call.count % static_cast<size_t>(size) != 0)
-    refuse(call,
-           fmt::format("{} elements are not a multiple of the {} ranks; all_to_all_v takes any", call.count, size));
+    refuse(call, fmt::format("count: got {}; expected a multiple of the {} ranks. all_to_all_v accepts any", call.count,
+                             size));
   if (call.op == Op::all_to_all_v) check_irregular(call, rank, size);
   if (call.count > SIZE_MAX / 2 / size_of(call.dtype))
     refuse(call, fmt::format("{} elements of {} do not fit in memory", call.count, name_of(call.dtype)));
-  Extents extents = extents_of(call, rank, size);
+  BufferCounts extents = buffer_counts_of(call, rank, size);
   if (extents.in > 0 && !call.in) refuse(call, fmt::format("the input of {} elements is a null pointer", extents.in));
   if (extents.out > 0 && !call.out)
     refuse(call, fmt::format("the output of {} elements is a null pointer", extents.out));

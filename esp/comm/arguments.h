@@ -1,4 +1,4 @@
-// Is this call one that can work? Asked before anything is sent.
+// Argument checks of a call, made before anything is sent.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace esp::comm {
 
-// Throws UsageError saying what was given and what would have done. Costs a few comparisons when all is well.
+// Throws UsageError with the value given and the values accepted. A valid call costs a few comparisons.
 void check_arguments(const Call& call, int rank, int size);
 
-// Elements of the two buffers on this rank, as call.h lays them out; 0 for a buffer this rank does not have.
-struct Extents {
+// Elements of the two buffers on this rank, laid out as in call.h; 0 for a buffer this rank does not have.
+struct BufferCounts {
   size_t in = 0, out = 0;
 };
-Extents extents_of(const Call& call, int rank, int size);
+BufferCounts buffer_counts_of(const Call& call, int rank, int size);
 
 }  // namespace esp::comm

@@ -53,7 +53,7 @@ std::string in_words(const Described& call) {
   if (call.op == Op::barrier) return fmt::format("{}, algorithm {}", text, call.algorithm);
   if (call.op == Op::signal) return fmt::format("signal to {}", call.root);
   if (call.op == Op::wait) return fmt::format("wait for {}", call.root);
-  // The irregular exchange has a count per peer, so none is said for the whole.
+  // The irregular exchange has per-peer counts, so no total is printed.
   if (call.op == Op::all_to_all_v)
     text += fmt::format(" of {}", name_of(call.dtype));
   else
@@ -103,7 +103,7 @@ std::string describe(const net::Tag& tag) {
   std::optional<Op> op = op_of(tag);
   auto dtype = static_cast<uint8_t>(tag.what >> kDTypeShift);
   auto reduce = static_cast<uint8_t>(tag.what >> kReduceShift);
-  // A tag comes off a wire: what no call of ours packs is said as numbers, never looked up.
+  // A tag comes from the network: values that encode no call are printed as numbers and never used as indices.
   if (!op || dtype > static_cast<uint8_t>(DType::u8) || reduce > static_cast<uint8_t>(ReduceOp::avg))
     return fmt::format("an unknown call (tag {:#x})", tag.what);
   int algorithm = static_cast<int>((tag.what >> kAlgorithmShift) & kAlgorithmMask) - 1;

@@ -1,5 +1,5 @@
-// One call of a collective, as data: what the public functions build, what every communicator runs, what a tag carries
-// so that two ranks calling different things can be told apart in words.
+// One communication call as data: the public functions build it, every communicator runs it, and its tag carries enough
+// to describe a mismatching call of another rank.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ enum class Op : uint8_t {
 std::string_view name_of(Op op);
 Op parse_op(std::string_view name);
 
-// Made by all members of a group, in one order.
+// Calls that every member makes, in the same order.
 bool is_collective(Op op);
 
 // n elements over N chunks: chunk k has n/N + (k < n mod N) elements.
@@ -68,10 +68,10 @@ struct Call {
   Duration timeout = Duration::zero();  // zero: the communicator's
 };
 
-// «all_reduce of 1000 f32, sum, algorithm ring» — and back from a tag, for a peer's call.
+// «all_reduce of 1000 f32, sum, algorithm ring», from a call or from a peer's tag.
 std::string describe(const Call& call);
 std::string describe(const net::Tag& tag);
-// What a tag is of; none where it came off a wire and no call of ours packs it.
+// The op of a tag; none if the tag, read from the network, encodes no call.
 std::optional<Op> op_of(const net::Tag& tag);
 net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id);
 

@@ -29,7 +29,7 @@ TEST(Chunk, CoversTheBufferInOrder) {
     }
 }
 
-TEST(Describe, SaysTheCall) {
+TEST(Describe, NamesOpTypeAndCount) {
   Call call;
   call.op = Op::all_reduce;
   call.count = 1000;
@@ -79,7 +79,7 @@ TEST(Tag, DiffersWhenAnythingDiffers) {
   EXPECT_NE(tag, tag_of(other, 1, 3));
 }
 
-TEST(Tag, OfGarbageIsSaidAsNumbers) {
+TEST(Tag, InvalidTagIsPrintedAsNumbers) {
   net::Tag tag;
   tag.what = ~uint64_t{0};
   EXPECT_EQ(describe(tag), "an unknown call (tag 0xffffffffffffffff)");

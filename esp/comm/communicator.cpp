@@ -1,6 +1,6 @@
 #include "esp/comm/communicator.h"
 
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 
 namespace esp::comm {
 namespace {
@@ -94,7 +94,7 @@ void Communicator::wait(int peer) {
 
 std::unique_ptr<Communicator> make_communicator(const net::World& world, const net::Group& group,
                                                 const CommOptions& options) {
-  return std::make_unique<Scheduled>(world, group, options);
+  return std::make_unique<ScheduledCommunicator>(world, group, options);
 }
 
 }  // namespace esp::comm

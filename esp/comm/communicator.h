@@ -1,12 +1,12 @@
-// Communicator: the collectives among the members of a group. Behind it: Scheduled (any algorithm, any transport, with
-// the fused shared-memory path where one host holds all members), NCCL (part of the CUDA build), and a fake that moves
-// nothing and counts.
+// Communicator: collectives among the members of a group. Implementations: ScheduledCommunicator (any algorithm on any
+// transport, and the fused shared-memory path when one host holds all members), NCCL (CUDA builds), and a fake that
+// moves nothing and counts.
 //
-// Every member makes the same calls in the same order. `run` blocks and works on the caller's thread; `start` returns
-// at once and a worker thread owned by the communicator works in order of the calls, so several may be in flight.
-// Buffers must stay valid until done. One thread at a time may call; different communicators are independent. Errors:
-// UsageError for a call that can never work (nothing was sent), CommError for what peers did; after a CommError the
-// communicator is dead and every later call repeats it.
+// Every member makes the same calls in the same order. `run` blocks and works on the caller's thread. `start` returns
+// at once; the communicator's worker thread runs started calls in order, so several may be in flight. Buffers stay
+// valid until done. One thread at a time may call; different communicators are independent. Errors: UsageError for an
+// invalid call (nothing was sent), CommError for a peer's failure. After a CommError the communicator is dead and every
+// later call throws the same error.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct CommOptions {
   std::vector<int> shape;  // grid for torus and hierarchical, fastest axis first; empty: ranks per host × hosts
   Duration timeout = Duration::zero();     // zero: the world's
   size_t slice_bytes = size_t{256} << 10;  // large messages are cut so the wire stays busy while reducing; 0: never
-  std::shared_ptr<obs::FlightRecorder> flight;  // records every call; null: one of its own, in memory
+  std::shared_ptr<obs::FlightRecorder> flight;  // records every call; null: a private one, in memory
 };
 
 // Counted per op and algorithm since the communicator was made.
@@ -57,18 +57,18 @@ class Communicator {
   virtual Work start_group(std::span<const Call> calls) = 0;
   // Collective. Members with the same colour form a group, ordered by key then rank; colour < 0 gets null.
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
-  // Collective. Memory that every member maps where it can (one host), so collectives on it need no staging copy.
+  // Collective. Memory that every member maps if all are on one host, so collectives on it need no staging copy.
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
-  // Collective. A transport of its own among the same members, for whoever moves messages that are no collective; null
-  // where nothing moves: one member, the fake.
+  // Collective. A separate transport among the same members, for point-to-point protocols. Null for one member and for
+  // the fake.
   virtual std::unique_ptr<net::Transport> open_transport() = 0;
   virtual void abort(const std::string& why) = 0;
-  // What `auto` would run for this call, and why.
+  // The algorithm `auto` would choose for this call, and why.
   virtual std::string explain(const Call& call) const = 0;
   virtual std::vector<CallStats> stats() const = 0;
 
-  // The calls by name, blocking. Counts of reduce_scatter, all_gather, gather, scatter and all_to_all are per rank, as
-  // in NCCL; Call takes totals that need not divide.
+  // Blocking calls by name. Counts of reduce_scatter, all_gather, gather, scatter and all_to_all are per rank, as in
+  // NCCL; Call takes totals that need not divide.
   void broadcast(void* data, size_t count, DType dtype, int root);
   void reduce(const void* in, void* out, size_t count, DType dtype, ReduceOp op, int root);
   void all_reduce(const void* in, void* out, size_t count, DType dtype, ReduceOp op);
@@ -80,8 +80,8 @@ class Communicator {
   void send(const void* data, size_t count, DType dtype, int peer);
   void recv(void* data, size_t count, DType dtype, int peer);
   void barrier();
-  void signal(int peer);  // counts up at the peer; never blocks for it
-  void wait(int peer);    // until one more signal from the peer has arrived
+  void signal(int peer);  // increments the peer's counter; never blocks
+  void wait(int peer);    // blocks until one more signal from the peer arrived
 };
 
 std::unique_ptr<Communicator> make_communicator(const net::World& world, const net::Group& group,

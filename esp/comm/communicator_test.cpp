@@ -9,8 +9,8 @@
 
 #include "esp/comm/algo/table.h"
 #include "esp/comm/group_calls.h"
-#include "esp/comm/over.h"
 #include "esp/comm/schedule_file.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::comm {
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 TEST(Communicator, KeepsSeveralCallsInFlight) {
   net::run_threads(4, [](net::World& world) {
     for (const char* transport : {"inproc", "auto"}) {
-      auto comm = make_communicator(world, world.everyone(), over(transport));
+      auto comm = make_communicator(world, world.everyone(), test_options(transport));
       constexpr size_t kCount = 5000;
       std::vector<std::vector<int64_t>> data;
       for (int k = 0; k < 8; ++k) data.emplace_back(kCount, world.rank + k);
@@ -34,7 +34,7 @@ TEST(Communicator, KeepsSeveralCallsInFlight) {
         call.dtype = DType::i64;
         works.push_back(comm->start(call));
       }
-      // A blocking call lines up behind them.
+      // A blocking call queues behind them.
       int64_t last = world.rank;
       comm->all_reduce(&last, &last, 1, DType::i64, ReduceOp::max);
       EXPECT_EQ(last, 3);
@@ -46,7 +46,7 @@ TEST(Communicator, KeepsSeveralCallsInFlight) {
 
 TEST(Communicator, SendsAndReceivesOfAGroupCannotBlockEachOther) {
   net::run_threads(4, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), over("inproc"));
+    auto comm = make_communicator(world, world.everyone(), test_options("inproc"));
     constexpr size_t kCount = 100'000;
     std::vector<int32_t> mine(kCount, world.rank);
     std::vector<std::vector<int32_t>> theirs(4, std::vector<int32_t>(kCount));
@@ -64,7 +64,7 @@ TEST(Communicator, SendsAndReceivesOfAGroupCannotBlockEachOther) {
       calls.push_back(send);
       calls.push_back(recv);
     }
-    // Ranks list theirs in different orders.
+    // The ranks list their calls in different orders.
     std::rotate(calls.begin(), calls.begin() + world.rank, calls.end());
     comm->start_group(calls).wait(Deadline::after(60s));
     for (int peer = 0; peer < 4; ++peer)
@@ -83,7 +83,7 @@ TEST(GroupScope, DrivesSeveralRanksFromOneThread) {
     for (int r = 0; r < kRanks; ++r)
       threads.emplace_back([&, r] {
         net::World& world = worlds[static_cast<size_t>(r)];
-        comms[static_cast<size_t>(r)] = make_communicator(world, world.everyone(), over("auto"));
+        comms[static_cast<size_t>(r)] = make_communicator(world, world.everyone(), test_options("auto"));
       });
   }
   std::vector<std::vector<float>> data;
@@ -106,7 +106,7 @@ TEST(GroupScope, DrivesSeveralRanksFromOneThread) {
 TEST(Communicator, SplitsByColourOrdersByKeyAndSplitsAgain) {
   for (const char* transport : {"inproc", "auto"})
     net::run_threads(7, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), over(transport));
+      auto comm = make_communicator(world, world.everyone(), test_options(transport));
       // Even ranks in reverse, odd ones as they are, rank 6 nowhere.
       int colour = world.rank == 6 ? -1 : world.rank % 2;
       auto half = comm->split(colour, colour == 0 ? -world.rank : 0);
@@ -133,9 +133,9 @@ TEST(Communicator, SplitsByColourOrdersByKeyAndSplitsAgain) {
     });
 }
 
-TEST(Communicator, SignalsCountUpAndDoNotStandInLine) {
+TEST(Communicator, SignalsAccumulateAndBypassQueue) {
   net::run_threads(3, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), over("auto"));
+    auto comm = make_communicator(world, world.everyone(), test_options("auto"));
     int next = (world.rank + 1) % 3, before = (world.rank + 2) % 3;
     comm->signal(next);
     comm->signal(next);
@@ -147,10 +147,10 @@ TEST(Communicator, SignalsCountUpAndDoNotStandInLine) {
   });
 }
 
-TEST(Communicator, ExchangesIrregularly) {
+TEST(Communicator, RunsIrregularAllToAll) {
   for (const char* transport : {"inproc", "auto"})
     net::run_threads(5, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), over(transport));
+      auto comm = make_communicator(world, world.everyone(), test_options(transport));
       // Rank r sends r * p elements to p, so some pairs have nothing to say.
       std::vector<size_t> counts(5), send_offsets(5), recv_counts(5), recv_offsets(5);
       size_t sent = 0, received = 0;
@@ -181,15 +181,15 @@ TEST(Communicator, ExchangesIrregularly) {
     });
 }
 
-TEST(Communicator, RunsAScheduleTheUserBrought) {
-  Problem problem;
-  problem.op = Op::all_reduce;
-  problem.size = 3;
-  problem.count = 3;
-  auto file = std::make_shared<ScheduleFile>(export_schedule(find_algorithm(Op::all_reduce, "ring"), problem));
+TEST(Communicator, RunsUserSchedule) {
+  CollectiveSpec spec;
+  spec.op = Op::all_reduce;
+  spec.size = 3;
+  spec.count = 3;
+  auto file = std::make_shared<ScheduleFile>(export_schedule(find_algorithm(Op::all_reduce, "ring"), spec));
   file->name = "mine";
   net::run_threads(3, [&](net::World& world) {
-    CommOptions options = over("inproc");
+    CommOptions options = test_options("inproc");
     options.schedules = {file};
     auto comm = make_communicator(world, world.everyone(), options);
     std::vector<int32_t> data(1000, world.rank + 1);
@@ -211,7 +211,7 @@ TEST(Communicator, RunsAScheduleTheUserBrought) {
 
 TEST(Communicator, CountsWhatTheRingSends) {
   net::run_threads(4, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), over("inproc", 0));
+    auto comm = make_communicator(world, world.everyone(), test_options("inproc", 0));
     std::vector<float> data(1000, 1.0f);
     Call call;
     call.op = Op::all_reduce;
@@ -227,16 +227,16 @@ TEST(Communicator, CountsWhatTheRingSends) {
     EXPECT_EQ(stats[0].messages, 3u * 6);
     EXPECT_EQ(stats[0].rounds, 3u * 6);
     EXPECT_EQ(stats[0].transport, "inproc");
-    // Memory that all ranks share carries the fused path.
-    auto fused = make_communicator(world, world.everyone(), over("auto"));
+    // Shared memory uses the fused path.
+    auto fused = make_communicator(world, world.everyone(), test_options("auto"));
     fused->barrier();
     EXPECT_EQ(fused->stats().at(0).transport, "shm");
   });
 }
 
-TEST(Communicator, ChoosesAloneAndSaysWhy) {
+TEST(Communicator, ChoosesAlgorithmAndExplains) {
   net::run_threads(4, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), over("inproc"));
+    auto comm = make_communicator(world, world.everyone(), test_options("inproc"));
     std::vector<float> data(100'000, 1.0f);
     comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum);
     EXPECT_EQ(data, std::vector<float>(100'000, 4.0f));
@@ -247,7 +247,7 @@ TEST(Communicator, ChoosesAloneAndSaysWhy) {
     std::string why = comm->explain(call);
     EXPECT_NE(why.find("as measured"), std::string::npos) << why;
     EXPECT_NE(why.find("* "), std::string::npos) << why;
-    // Ranks must agree, whatever their clocks said.
+    // Ranks must agree even if their measurements differed.
     uint64_t hash = std::hash<std::string>{}(why), other = 0;
     comm->run(
         {.op = Op::broadcast, .in = &hash, .out = world.rank == 0 ? &hash : &other, .count = 1, .dtype = DType::i64});

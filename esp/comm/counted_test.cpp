@@ -1,6 +1,5 @@
-// Every row of the table run with data over a real transport, 1 to 17 ranks and 27: what the transport counted on every
-// rank is what the closed formula says, to the byte and the message, and the results are those of the replay, bit for
-// bit.
+// Runs every algorithm with data over a real transport, on 1 to 17 ranks and 27: the transport's counters on every rank
+// must equal the closed formula, to the byte and the message, and the results must equal the replay bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +12,7 @@
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
 #include "esp/comm/replay.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 #include "esp/comm/validate.h"
 #include "esp/net/inproc/threads.h"
 
@@ -22,12 +21,12 @@ namespace {
 
 struct Counted {
   const AlgorithmRow* row;
-  std::vector<Problem> problems;  // by rank
+  std::vector<CollectiveSpec> specs;  // by rank
   std::vector<Bytes> inputs, outputs;
-  std::vector<closed::Sent> sent;
-  std::vector<std::vector<size_t>> lists;  // what the problems of an irregular exchange lend
+  std::vector<closed::SentCount> sent;
+  std::vector<std::vector<size_t>> lists;  // storage for the specs of an irregular exchange
   std::string name() const {
-    const Problem& p = problems[0];
+    const CollectiveSpec& p = specs[0];
     return fmt::format("{} {} size {} count {} root {}", name_of(row->op), row->name, p.size, p.count, p.root);
   }
 };
@@ -43,7 +42,7 @@ Bytes random_floats(size_t count, uint64_t seed) {
 
 // Counts per pair, a third of them nothing, laid out one after the other.
 void fill_irregular(Counted& c) {
-  size_t n = c.problems.size();
+  size_t n = c.specs.size();
   c.lists.assign(4 * n, std::vector<size_t>(n));
   for (size_t r = 0; r < n; ++r) {
     auto *send = &c.lists[4 * r], *send_at = send + 1, *recv = send + 2, *recv_at = send + 3;
@@ -53,58 +52,58 @@ void fill_irregular(Counted& c) {
     }
     std::exclusive_scan(send->begin(), send->end(), send_at->begin(), size_t{0});
     std::exclusive_scan(recv->begin(), recv->end(), recv_at->begin(), size_t{0});
-    Problem& problem = c.problems[r];
-    problem.send_counts = *send;
-    problem.send_offsets = *send_at;
-    problem.recv_counts = *recv;
-    problem.recv_offsets = *recv_at;
+    CollectiveSpec& spec = c.specs[r];
+    spec.send_counts = *send;
+    spec.send_offsets = *send_at;
+    spec.recv_counts = *recv;
+    spec.recv_offsets = *recv_at;
   }
 }
 
-std::vector<closed::Sent> formula_for(const AlgorithmRow& row, const std::vector<Problem>& problems) {
-  std::vector<closed::Sent> sent(problems.size());
+std::vector<closed::SentCount> formula_for(const AlgorithmRow& row, const std::vector<CollectiveSpec>& specs) {
+  std::vector<closed::SentCount> sent(specs.size());
   if (row.op == Op::all_to_all_v) {
-    for (size_t s = 0; s < problems.size(); ++s)
-      for (size_t d = 0; d < problems.size(); ++d)
-        if (d != s) sent[s] = sent[s] + closed::one(static_cast<closed::Count>(problems[s].send_counts[d]));
+    for (size_t s = 0; s < specs.size(); ++s)
+      for (size_t d = 0; d < specs.size(); ++d)
+        if (d != s) sent[s] = sent[s] + closed::one(static_cast<closed::Count>(specs[s].send_counts[d]));
     return sent;
   }
   const closed::Formula* formula = closed::formula_of(row);
   if (!formula) throw std::logic_error(fmt::format("{} {} has no formula", name_of(row.op), row.name));
-  const Problem& p = problems[0];
+  const CollectiveSpec& p = specs[0];
   closed::Case c{p.size, 0, p.root, static_cast<closed::Count>(p.count), p.shape.dims, 1};
   if (formula->num_axes >= 0 && c.dims.empty()) c.dims = closed::even_grid(p.size, formula->num_axes);
   for (; c.r < c.size; ++c.r) sent[static_cast<size_t>(c.r)] = formula->sent(c);
   return sent;
 }
 
-Counted counted(const AlgorithmRow& row, const Problem& problem) {
+Counted counted(const AlgorithmRow& row, const CollectiveSpec& spec) {
   Counted c;
   c.row = &row;
-  c.problems = for_every_rank(problem);
+  c.specs = for_every_rank(spec);
   if (row.op == Op::all_to_all_v) fill_irregular(c);
-  for (const Problem& p : c.problems)
+  for (const CollectiveSpec& p : c.specs)
     c.inputs.push_back(random_floats(sizes_of(p).input, static_cast<uint64_t>(p.rank) + 3));
-  c.outputs = replay(c.problems, build_all(row, c.problems), c.inputs, DType::f32, ReduceOp::sum);
-  c.sent = formula_for(row, c.problems);
+  c.outputs = replay(c.specs, build_all(row, c.specs), c.inputs, DType::f32, ReduceOp::sum);
+  c.sent = formula_for(row, c.specs);
   return c;
 }
 
-void run_counted(Scheduled& comm, const Counted& c) {
+void run_counted(ScheduledCommunicator& comm, const Counted& c) {
   auto r = static_cast<size_t>(comm.rank());
-  const Problem& problem = c.problems[r];
+  const CollectiveSpec& spec = c.specs[r];
   Bytes in = c.inputs[r], out(c.outputs[r].size());
   Call call;
-  call.op = problem.op;
+  call.op = spec.op;
   call.in = in.data();
   call.out = out.data();
-  call.count = problem.count;
-  call.root = problem.root;
+  call.count = spec.count;
+  call.root = spec.root;
   call.algorithm = c.row->name;
-  call.send_counts = problem.send_counts;
-  call.send_offsets = problem.send_offsets;
-  call.recv_counts = problem.recv_counts;
-  call.recv_offsets = problem.recv_offsets;
+  call.send_counts = spec.send_counts;
+  call.send_offsets = spec.send_offsets;
+  call.recv_counts = spec.recv_counts;
+  call.recv_offsets = spec.recv_offsets;
   net::Traffic before = comm.transport() ? comm.transport()->total() : net::Traffic{};
   comm.run(call);
   net::Traffic after = comm.transport() ? comm.transport()->total() : net::Traffic{};
@@ -125,16 +124,16 @@ void expect_counted(int size, const std::vector<int>& shape) {
     if (row.op == Op::all_to_all) counts = {n, 37 * n};
     if (row.op == Op::barrier || row.op == Op::all_to_all_v) counts = {0};
     for (size_t count : counts) {
-      Problem problem;
-      problem.op = row.op;
-      problem.size = size;
-      problem.count = count;
-      problem.root = rooted ? static_cast<int>(random_bits(2, count, n) % n) : 0;
-      problem.shape.dims = shape;
+      CollectiveSpec spec;
+      spec.op = row.op;
+      spec.size = size;
+      spec.count = count;
+      spec.root = rooted ? static_cast<int>(random_bits(2, count, n) % n) : 0;
+      spec.shape.dims = shape;
       // A grid of fewer axes than an algorithm has is split further; the formula is for the axes as given.
       const closed::Formula* formula = closed::formula_of(row);
       if (formula && formula->num_axes > static_cast<int>(shape.size()) && !shape.empty()) continue;
-      if (!row.applies || row.applies(problem).empty()) cases.push_back(counted(row, problem));
+      if (!row.applies || row.applies(spec).empty()) cases.push_back(counted(row, spec));
     }
   }
   CommOptions options;
@@ -143,16 +142,16 @@ void expect_counted(int size, const std::vector<int>& shape) {
   options.slice_bytes = 0;  // a message of the schedule is a message of the transport
   options.shape = shape;
   net::run_threads(size, [&](net::World& world) {
-    Scheduled comm(world, world.everyone(), options);
+    ScheduledCommunicator comm(world, world.everyone(), options);
     for (const Counted& c : cases) run_counted(comm, c);
   });
 }
 
-TEST(Counted, BytesAndMessagesOfEveryRowAreThoseOfItsFormula) {
+TEST(Counted, TrafficMatchesFormulaForEveryAlgorithm) {
   for (int size = 1; size <= 17; ++size) expect_counted(size, {});
 }
 
-TEST(Counted, AlsoOnGridsOfTwentySeven) {
+TEST(Counted, TrafficMatchesFormulaOnGridsOf27) {
   expect_counted(27, {3, 3, 3});
   expect_counted(27, {9, 3});
 }

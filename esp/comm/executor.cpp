@@ -12,7 +12,7 @@ using net::Transfer;
 
 namespace {
 
-constexpr auto kPatience = std::chrono::milliseconds(250);
+constexpr auto kFirstIdleInterval = std::chrono::milliseconds(250);
 
 void apply_reduce(const void* context, std::byte* dst, const std::byte* src, size_t bytes) {
   const auto& how = *static_cast<const ReduceContext*>(context);
@@ -25,7 +25,7 @@ bool is_message(Act act) {
 
 }  // namespace
 
-std::byte* Executor::address(const Spot& place) const {
+std::byte* Executor::address(const BufferOffset& place) const {
   switch (place.buffer) {
     case Buffer::input:
       return const_cast<std::byte*>(in_) + place.offset;  // only read: plan.cpp checks
@@ -51,7 +51,7 @@ void Executor::bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp
   dtype_ = dtype;
   op_ = op;
   for (uint32_t i = 0; i < plan.steps.size(); ++i) {
-    const Step& step = plan.steps[i];
+    const PlanStep& step = plan.steps[i];
     plan.waiting[i] = step.num_before;
     if (!is_message(step.act)) continue;
     Transfer& transfer = plan.transfers[i];
@@ -76,8 +76,8 @@ void Executor::bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp
   resting_ = false;
 }
 
-Executor::Outcome Executor::run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag,
-                                Deadline deadline) {
+Executor::RunStatus Executor::run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag,
+                                  Deadline deadline) {
   bind(plan, in, out, dtype, op, tag);
   if (transport_.ordered()) return run_in_order(plan, deadline);
   for (uint32_t lane = 0; lane < plan.lanes.size(); ++lane) issue_ready(plan, lane);
@@ -100,12 +100,12 @@ Executor::Outcome Executor::run(Plan& plan, const void* in, void* out, DType dty
       if (remaining_ > 0) return expire(plan);
     }
   }
-  return Outcome::done;
+  return RunStatus::done;
 }
 
 // Posts the messages at the front of a lane whose memory is ready.
 void Executor::issue_ready(Plan& plan, uint32_t lane_index) {
-  const Lane& lane = plan.lanes[lane_index];
+  const MessageLane& lane = plan.lanes[lane_index];
   uint32_t& posted = plan.posted[lane_index];
   while (posted < lane.count) {
     uint32_t step = plan.lane_steps[lane.first + posted];
@@ -116,11 +116,11 @@ void Executor::issue_ready(Plan& plan, uint32_t lane_index) {
   }
 }
 
-// Looks at the oldest message of every lane; true when any was done.
+// Polls the oldest message of every lane; true if any completed.
 bool Executor::collect(Plan& plan) {
   bool advanced = false;
   for (uint32_t i = 0; i < plan.lanes.size(); ++i) {
-    const Lane& lane = plan.lanes[i];
+    const MessageLane& lane = plan.lanes[i];
     while (plan.finished[i] < plan.posted[i]) {
       uint32_t step = plan.lane_steps[lane.first + plan.finished[i]];
       const Transfer& transfer = plan.transfers[step];
@@ -142,7 +142,7 @@ void Executor::finish(Plan& plan, uint32_t done) {
   size_t bottom = plan.ready.size();
   for (;;) {
     remaining_--;
-    const Step& step = plan.steps[done];
+    const PlanStep& step = plan.steps[done];
     for (uint32_t i = 0; i < step.num_after; ++i) {
       uint32_t later = plan.after[step.first_after + i];
       if (--plan.waiting[later] != 0) continue;
@@ -158,7 +158,7 @@ void Executor::finish(Plan& plan, uint32_t done) {
   }
 }
 
-void Executor::run_local(Plan& plan, const Step& step) {
+void Executor::run_local(Plan& plan, const PlanStep& step) {
   std::byte* dst = address(step.place);
   if (step.act == Act::copy) {
     const std::byte* src = address(plan.sources[step.first_source]);
@@ -170,16 +170,16 @@ void Executor::run_local(Plan& plan, const Step& step) {
                          dtype_, op_);
 }
 
-Executor::Outcome Executor::run_in_order(Plan& plan, Deadline deadline) {
+Executor::RunStatus Executor::run_in_order(Plan& plan, Deadline deadline) {
   int64_t call_end = clock_ps_;
   for (uint32_t i = 0; i < plan.steps.size(); ++i) {
     int64_t ready_ps = clock_ps_;
     for (uint32_t b = plan.first_before[i]; b < plan.first_before[i + 1]; ++b) {
       uint32_t earlier = plan.before[b];
-      if (Outcome outcome = wait_for(plan, earlier, deadline); outcome != Outcome::done) return outcome;
+      if (RunStatus outcome = wait_for(plan, earlier, deadline); outcome != RunStatus::done) return outcome;
       ready_ps = std::max(ready_ps, plan.end_ps[earlier]);
     }
-    const Step& step = plan.steps[i];
+    const PlanStep& step = plan.steps[i];
     if (!is_message(step.act)) {
       run_local(plan, step);
       plan.end_ps[i] = ready_ps;
@@ -189,15 +189,15 @@ Executor::Outcome Executor::run_in_order(Plan& plan, Deadline deadline) {
     step.act == Act::send ? transport_.send(plan.transfers[i]) : transport_.receive(plan.transfers[i]);
   }
   for (uint32_t i = 0; i < plan.steps.size(); ++i) {
-    if (Outcome outcome = wait_for(plan, i, deadline); outcome != Outcome::done) return outcome;
+    if (RunStatus outcome = wait_for(plan, i, deadline); outcome != RunStatus::done) return outcome;
     call_end = std::max(call_end, plan.end_ps[i]);
   }
   clock_ps_ = call_end;
-  return Outcome::done;
+  return RunStatus::done;
 }
 
-Executor::Outcome Executor::wait_for(Plan& plan, uint32_t step, Deadline deadline) {
-  if (!is_message(plan.steps[step].act)) return Outcome::done;
+Executor::RunStatus Executor::wait_for(Plan& plan, uint32_t step, Deadline deadline) {
+  if (!is_message(plan.steps[step].act)) return RunStatus::done;
   Transfer& transfer = plan.transfers[step];
   while (transfer.state == Transfer::State::posted) {
     if (transport_.poll()) {
@@ -207,18 +207,18 @@ Executor::Outcome Executor::wait_for(Plan& plan, uint32_t step, Deadline deadlin
     rest(deadline);
     if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
       waits_for_ = transfer.peer;
-      return Outcome::expired;
+      return RunStatus::expired;
     }
   }
   if (transfer.state == Transfer::State::mismatched) return mismatched(transfer);
   plan.end_ps[step] = transfer.end_ps;
-  return Outcome::done;
+  return RunStatus::done;
 }
 
-Executor::Outcome Executor::exchange(std::span<Message> messages, Deadline deadline) {
+Executor::RunStatus Executor::exchange(std::span<PeerMessage> messages, Deadline deadline) {
   waits_for_ = -1;
   resting_ = false;
-  for (Message& message : messages) {
+  for (PeerMessage& message : messages) {
     message.transfer.ready_ps = clock_ps_;
     message.sends ? transport_.send(message.transfer) : transport_.receive(message.transfer);
   }
@@ -237,43 +237,43 @@ Executor::Outcome Executor::exchange(std::span<Message> messages, Deadline deadl
       continue;
     }
     // A mismatch further down the list must not wait for the front.
-    for (const Message& message : messages.subspan(next))
+    for (const PeerMessage& message : messages.subspan(next))
       if (message.transfer.state == Transfer::State::mismatched) return mismatched(message.transfer);
     rest(deadline);
     if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
       waits_for_ = transfer.peer;
-      return Outcome::expired;
+      return RunStatus::expired;
     }
   }
   clock_ps_ = end_ps;
-  return Outcome::done;
+  return RunStatus::done;
 }
 
-// Waits for the transport, and looks around once that has taken long.
+// Waits for the transport, and checks the peers if that takes long.
 void Executor::rest(Deadline deadline) {
   if (!resting_) {
     resting_ = true;
-    patience_ = kPatience;
-    look_at_ = Clock::now() + patience_;
+    idle_interval_ = kFirstIdleInterval;
+    next_check_ = Clock::now() + idle_interval_;
   }
-  transport_.sleep(Deadline::at(std::min(deadline.when(), look_at_)));
-  if (Clock::now() < look_at_) return;
-  look_();
-  patience_ *= 2;
-  look_at_ = Clock::now() + patience_;
+  transport_.sleep(Deadline::at(std::min(deadline.when(), next_check_)));
+  if (Clock::now() < next_check_) return;
+  check_peers_();
+  idle_interval_ *= 2;
+  next_check_ = Clock::now() + idle_interval_;
 }
 
-Executor::Outcome Executor::expire(const Plan& plan) {
+Executor::RunStatus Executor::expire(const Plan& plan) {
   for (size_t i = 0; i < plan.lanes.size(); ++i)
     if (!plan.lanes[i].sends && plan.finished[i] < plan.posted[i]) waits_for_ = plan.lanes[i].peer;
   for (size_t i = 0; i < plan.lanes.size() && waits_for_ < 0; ++i)
     if (plan.finished[i] < plan.posted[i]) waits_for_ = plan.lanes[i].peer;
-  return Outcome::expired;
+  return RunStatus::expired;
 }
 
-Executor::Outcome Executor::mismatched(const Transfer& transfer) {
+Executor::RunStatus Executor::mismatched(const Transfer& transfer) {
   mismatch_ = {transfer.peer, transfer.tag, transfer.got, transfer.bytes, transfer.got_bytes};
-  return Outcome::mismatched;
+  return RunStatus::mismatched;
 }
 
 }  // namespace esp::comm

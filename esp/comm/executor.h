@@ -1,9 +1,8 @@
-// Runs plans over one transport: issues what may start, moves what can move, reduces what arrived.
+// Runs plans on one transport: issues steps whose inputs are ready, polls messages, reduces received data.
 //
-// One thread at a time, the one that drives the transport. Messages are done when the transport says so; local steps
-// run between polls, so slices keep the wire busy while reducing. Nothing is allocated. On a transport whose issue
-// order fixes the result (the virtual clock) steps are issued strictly in list order, each saying when its inputs were
-// there.
+// Used by one thread at a time, the one that drives the transport. Local steps run between polls, so slices keep the
+// network busy during reductions. Allocates nothing. On a transport whose issue order determines the result (the
+// virtual clock), steps are issued strictly in list order, each with the time its inputs were ready.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace esp::comm {
 
-// A message that was not the one expected: one of two ranks called something else.
+// A received message differs from the expected one: the two ranks made different calls.
 struct Mismatch {
   int peer = -1;  // rank in the group
   net::Tag expected, got;
@@ -25,47 +24,47 @@ struct Mismatch {
 
 class Executor {
  public:
-  enum class Outcome { done, mismatched, expired };
+  enum class RunStatus { done, mismatched, expired };
 
-  // `look` is called when nothing has moved for a quarter of a second, then at growing intervals, and may throw: the
-  // ranks may be waiting for each other in different calls.
+  // `check_peers` is called when no message has progressed for a quarter of a second, then at growing intervals. It may
+  // throw: ranks in different calls may be waiting for each other.
   explicit Executor(
-      net::Transport& transport, std::function<void()> look = [] {})
-      : transport_(transport), look_(std::move(look)) {}
+      net::Transport& transport, std::function<void()> check_peers = [] {})
+      : transport_(transport), check_peers_(std::move(check_peers)) {}
 
-  // Buffers as the call names them. CommError(lost) and aborts pass through.
-  Outcome run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag, Deadline deadline);
+  // CommError(lost) and aborts propagate.
+  RunStatus run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag,
+                Deadline deadline);
 
-  // A set of messages with no order among them but that of the list, per peer. The caller filled peer, data, bytes,
-  // tag.
-  struct Message {
+  // Messages without order among peers; per peer in list order. The caller fills peer, data, bytes and tag.
+  struct PeerMessage {
     net::Transfer transfer;
     bool sends = false;
   };
-  Outcome exchange(std::span<Message> messages, Deadline deadline);
+  RunStatus exchange(std::span<PeerMessage> messages, Deadline deadline);
 
   const Mismatch& mismatch() const { return mismatch_; }
-  int waits_for() const { return waits_for_; }    // expired: a peer whose message had not come, or -1
-  int64_t clock_ps() const { return clock_ps_; }  // virtual: when this rank's last call ended
+  int waits_for() const { return waits_for_; }    // expired: a peer whose message had not arrived, or -1
+  int64_t clock_ps() const { return clock_ps_; }  // virtual clock: end of this rank's last call
 
  private:
   void bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag);
-  std::byte* address(const Spot& place) const;
+  std::byte* address(const BufferOffset& place) const;
   void issue_ready(Plan& plan, uint32_t lane);
   void finish(Plan& plan, uint32_t step);
-  void run_local(Plan& plan, const Step& step);
+  void run_local(Plan& plan, const PlanStep& step);
   bool collect(Plan& plan);
-  Outcome run_in_order(Plan& plan, Deadline deadline);
-  Outcome wait_for(Plan& plan, uint32_t step, Deadline deadline);
-  Outcome expire(const Plan& plan);
+  RunStatus run_in_order(Plan& plan, Deadline deadline);
+  RunStatus wait_for(Plan& plan, uint32_t step, Deadline deadline);
+  RunStatus expire(const Plan& plan);
   void rest(Deadline deadline);
-  Outcome mismatched(const net::Transfer& transfer);
+  RunStatus mismatched(const net::Transfer& transfer);
 
   net::Transport& transport_;
-  const std::function<void()> look_;
+  const std::function<void()> check_peers_;
   bool resting_ = false;  // nothing has moved since look_at_ was set
-  Duration patience_{};
-  Clock::time_point look_at_;
+  Duration idle_interval_{};
+  Clock::time_point next_check_;
   const std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
   std::byte* scratch_ = nullptr;

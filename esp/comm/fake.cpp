@@ -20,7 +20,7 @@ namespace {
 
 class Fake final : public Communicator {
  public:
-  Fake(int rank, int size, const CommOptions& options, const Link& link)
+  Fake(int rank, int size, const CommOptions& options, const AlphaBeta& link)
       : rank_(rank), size_(size), options_(options), preferences_(parse_preferences(options.algorithms)) {
     if (link.alpha > 0 || link.beta > 0) {
       tiers_.links.fill(link);
@@ -59,7 +59,7 @@ class Fake final : public Communicator {
     return {};
   }
 
-  // The other members' wishes are not known: they are taken to be this rank's own, so the group keeps its size.
+  // The other members' colours are unknown; they are assumed equal to this rank's, so the group keeps its size.
   std::unique_ptr<Communicator> split(int colour, int) override {
     if (colour < 0) return nullptr;
     CommOptions options = options_;
@@ -81,21 +81,21 @@ class Fake final : public Communicator {
   std::string explain(const Call& call) const override {
     check_arguments(call, rank_, size_);
     if (algorithms_for(call.op).empty()) return fmt::format("{}: counted as messages", name_of(call.op));
-    return explain_choice(problem_of(call), size_of(call.dtype), links());
+    return explain_choice(spec_of(call), size_of(call.dtype), links());
   }
 
   std::vector<CallStats> stats() const override { return stats_; }
 
  private:
-  Problem problem_of(const Call& call) const {
-    Problem problem;
-    problem.op = call.op;
-    problem.rank = rank_;
-    problem.size = size_;
-    problem.count = call.count;
-    problem.root = call.root;
-    problem.shape = {options_.shape};
-    return problem;
+  CollectiveSpec spec_of(const Call& call) const {
+    CollectiveSpec spec;
+    spec.op = call.op;
+    spec.rank = rank_;
+    spec.size = size_;
+    spec.count = call.count;
+    spec.root = call.root;
+    spec.shape = {options_.shape};
+    return spec;
   }
 
   Links links() const {
@@ -105,21 +105,21 @@ class Fake final : public Communicator {
     return links;
   }
 
-  const AlgorithmRow& row_for(const Call& call, const Problem& problem) const {
+  const AlgorithmRow& row_for(const Call& call, const CollectiveSpec& spec) const {
     int id = algorithm_id_of(call.op, call.algorithm);
     if (id == kAutoAlgorithm) id = preferences_[static_cast<size_t>(call.op)];
     // The fused path sends no messages to count; its shares are those of the direct exchange `auto` reckons with.
-    if (id == kAutoAlgorithm || id == kFusedAlgorithm) return choose(problem, size_of(call.dtype), links());
+    if (id == kAutoAlgorithm || id == kFusedAlgorithm) return choose(spec, size_of(call.dtype), links());
     const AlgorithmRow& row = algorithms()[static_cast<size_t>(id)];
-    if (std::string why = row.applies ? row.applies(problem) : ""; !why.empty())
+    if (std::string why = row.applies ? row.applies(spec) : ""; !why.empty())
       throw UsageError(fmt::format("{}: algorithm {} {}", name_of(call.op), row.name, why));
     return row;
   }
 
   void count_schedule(const Call& call) {
-    Problem problem = problem_of(call);
-    const AlgorithmRow& row = row_for(call, problem);
-    Schedule schedule = row.build(problem);
+    CollectiveSpec spec = spec_of(call);
+    const AlgorithmRow& row = row_for(call, spec);
+    Schedule schedule = row.build(spec);
     size_t sent = 0, received = 0, messages = 0;
     for (const Action& action : schedule.actions) {
       if (action.act == Act::send) {
@@ -166,8 +166,9 @@ class Fake final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_fake(int rank, int size, const CommOptions& options, const Link& link) {
-  if (size < 1 || rank < 0 || rank >= size) throw UsageError(fmt::format("rank {} of {} cannot be", rank, size));
+std::unique_ptr<Communicator> make_fake(int rank, int size, const CommOptions& options, const AlphaBeta& link) {
+  if (size < 1 || rank < 0 || rank >= size)
+    throw UsageError(fmt::format("fake communicator: got rank {} of {}; expected a rank below the size", rank, size));
   return std::make_unique<Fake>(rank, size, options, link);
 }
 

@@ -1,6 +1,6 @@
-// A communicator that moves nothing and counts: what a rank would send and receive, in which rounds, by which
-// algorithm. For planning and for tests of code that communicates. Arguments are checked as by the real one; outputs
-// keep what they held. Nothing waits, so one rank alone can run a whole program.
+// A communicator that moves no data and counts: bytes, messages and rounds per algorithm, as the real one would send.
+// For planning and for tests. Arguments are checked as usual; outputs keep their contents. Calls never wait, so a
+// single process can run a whole program.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace esp::comm {
 
-// `link` is what `auto` reckons with.
-std::unique_ptr<Communicator> make_fake(int rank, int size, const CommOptions& options = {}, const Link& link = {});
+// `link` is the link model `auto` uses.
+std::unique_ptr<Communicator> make_fake(int rank, int size, const CommOptions& options = {},
+                                        const AlphaBeta& link = {});
 
 }  // namespace esp::comm

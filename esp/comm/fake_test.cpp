@@ -1,4 +1,4 @@
-// The fake counts what the real one sends.
+// The fake communicator counts the traffic of the real one.
 #include "esp/comm/fake.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace esp::comm {
 namespace {
 
-TEST(Fake, CountsWhatTheRealOneSends) {
+TEST(Fake, CountsTrafficOfRealCommunicator) {
   for (int size : {2, 3, 4, 6})
     net::run_threads(size, [&](net::World& world) {
       CommOptions options;
@@ -23,12 +23,12 @@ TEST(Fake, CountsWhatTheRealOneSends) {
         call.op = row.op;
         call.count = row.op == Op::barrier || row.op == Op::all_to_all_v ? 0 : 12 * static_cast<size_t>(size);
         call.algorithm = row.name;
-        Problem problem;
-        problem.op = row.op;
-        problem.rank = world.rank;
-        problem.size = size;
-        problem.count = call.count;
-        if (row.op == Op::all_to_all_v || (row.applies && !row.applies(problem).empty())) continue;
+        CollectiveSpec spec;
+        spec.op = row.op;
+        spec.rank = world.rank;
+        spec.size = size;
+        spec.count = call.count;
+        if (row.op == Op::all_to_all_v || (row.applies && !row.applies(spec).empty())) continue;
         std::vector<float> in(call.count, 1.0f), out(call.count);
         call.in = in.data();
         call.out = out.data();
@@ -48,7 +48,7 @@ TEST(Fake, CountsWhatTheRealOneSends) {
     });
 }
 
-TEST(Fake, MovesNothingAndWaitsForNobody) {
+TEST(Fake, MovesNothingAndNeverWaits) {
   auto fake = make_fake(3, 8);
   std::vector<float> in(64, 1.0f), out(64, 7.0f);
   fake->all_reduce(in.data(), out.data(), 64, DType::f32, ReduceOp::sum);

@@ -1,5 +1,4 @@
-// Calls that differ between ranks, ranks that do not come, arguments that cannot work: every rank is told, in words,
-// and nothing hangs.
+// Mismatching calls, absent ranks, invalid arguments: every rank reports an error and no rank hangs.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "esp/comm/algo/table.h"
-#include "esp/comm/blame.h"
 #include "esp/comm/communicator.h"
+#include "esp/comm/diagnosis.h"
 #include "esp/comm/schedule_file.h"
 #include "esp/net/inproc/threads.h"
 
@@ -19,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What each rank's `body` threw, by rank; empty where it returned.
+// The error each rank's `body` threw, by rank; empty if it returned.
 std::vector<std::string> errors_of(int size, const std::string& transport, Duration timeout,
                                    const std::function<void(Communicator&)>& body) {
   std::vector<std::string> errors(static_cast<size_t>(size));
@@ -32,14 +31,14 @@ std::vector<std::string> errors_of(int size, const std::string& transport, Durat
     try {
       comm->barrier();
       body(*comm);
-      // Some calls let a rank go before the others find out; the next call tells it.
+      // Some calls return on a rank before the others detect the mismatch; its next call reports it.
       for (int i = 0; i < 1000; ++i) {
         comm->barrier();
         std::this_thread::sleep_for(1ms);
       }
     } catch (const CommError& first) {
       error = first.what();
-      // Dead, and says so again.
+      // Dead: repeats its error.
       try {
         comm->barrier();
         error = "the communicator came back to life";
@@ -65,7 +64,7 @@ struct Difference {
 
 class Mismatch : public testing::TestWithParam<const char*> {};
 
-TEST_P(Mismatch, IsToldToEveryRankWithTwoRanksAndTheDifference) {
+TEST_P(Mismatch, ReportsBothRanksAndDifferenceToEveryRank) {
   const Difference differences[] = {
       {"count", [](Communicator&, Call& call) { call.count = 1001; }, {"1000", "1001"}},
       {"element type", [](Communicator&, Call& call) { call.dtype = DType::i32; }, {"f32", "i32"}},
@@ -93,8 +92,8 @@ TEST_P(Mismatch, IsToldToEveryRankWithTwoRanksAndTheDifference) {
   }
 }
 
-TEST_P(Mismatch, OfAlgorithmsIsTold) {
-  // Ranks may just wait for each other then; where they stand tells.
+TEST_P(Mismatch, ReportsDifferentAlgorithms) {
+  // The ranks may wait for each other without messages; their call positions reveal it.
   auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     std::vector<float> data(1000, 1.0f);
     Call call;
@@ -107,11 +106,11 @@ TEST_P(Mismatch, OfAlgorithmsIsTold) {
   for (const std::string& error : errors) {
     EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
     EXPECT_NE(error.find("tree"), std::string::npos) << error;
-    EXPECT_EQ(error.find("not done within"), std::string::npos) << "the deadline found it: " << error;
+    EXPECT_EQ(error.find("timed out after"), std::string::npos) << "the deadline found it: " << error;
   }
 }
 
-TEST_P(Mismatch, IsToldWhereNoMessagesCross) {
+TEST_P(Mismatch, IsDetectedWithoutMessages) {
   // A gather, a reduce and broadcasts, each with a root of its own.
   auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     std::vector<float> data(1000, 1.0f), sum(1000);
@@ -127,11 +126,11 @@ TEST_P(Mismatch, IsToldWhereNoMessagesCross) {
   });
   for (const std::string& error : errors) {
     EXPECT_GE(ranks_named(error), 2) << error;
-    EXPECT_EQ(error.find("not done within"), std::string::npos) << "the deadline found it: " << error;
+    EXPECT_EQ(error.find("timed out after"), std::string::npos) << "the deadline found it: " << error;
   }
 }
 
-TEST(Faults, AnExchangeWithNothingForOneThatWaitsIsTold) {
+TEST(Faults, DetectsReceiveWithoutMatchingSend) {
   std::vector<std::string> errors(3);
   net::run_threads(3, [&](net::World& world) {
     CommOptions options;
@@ -151,7 +150,7 @@ TEST(Faults, AnExchangeWithNothingForOneThatWaitsIsTold) {
     call.send_offsets = call.recv_offsets = at;
     try {
       comm->run(call);
-      // Done with its part; it hears of the others' trouble.
+      // Its part is done; it receives the others' error.
       for (int i = 0; i < 30'000 && !world.fate->epoch(); ++i) std::this_thread::sleep_for(1ms);
       comm->barrier();
     } catch (const CommError& error) {
@@ -160,16 +159,16 @@ TEST(Faults, AnExchangeWithNothingForOneThatWaitsIsTold) {
     }
   });
   for (const std::string& error : errors)
-    EXPECT_NE(error.find("rank 1 expects something from rank 0, which sends it nothing"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 1 expects data from rank 0, which sends none"), std::string::npos) << error;
 }
 
-TEST(Faults, SchedulesOfOneNameAndOtherContentsAreTold) {
+TEST(Faults, DetectsDifferentSchedulesOfSameName) {
   std::vector<std::string> errors(2);
   net::run_threads(2, [&](net::World& world) {
-    Problem problem;
-    problem.size = 2;
-    // Both are right by themselves; together they would wait for ever or add what does not belong together.
-    auto file = export_schedule(find_algorithm(Op::all_reduce, world.rank == 0 ? "ring" : "ring_shift0"), problem);
+    CollectiveSpec spec;
+    spec.size = 2;
+    // Both are correct alone; together they would deadlock or add unrelated elements.
+    auto file = export_schedule(find_algorithm(Op::all_reduce, world.rank == 0 ? "ring" : "ring_shift0"), spec);
     file.name = "mine";
     CommOptions options;
     options.transport = "inproc";
@@ -191,7 +190,7 @@ TEST(Faults, SchedulesOfOneNameAndOtherContentsAreTold) {
   }
 }
 
-TEST(Faults, ANewCommunicatorOfEveryoneWorksAfterTheFirstDied) {
+TEST(Faults, SecondWorldCommunicatorWorksAfterFirstFailed) {
   for (const char* transport : {"inproc", "auto"})
     net::run_threads(3, [&](net::World& world) {
       CommOptions options;
@@ -215,7 +214,7 @@ TEST(Faults, ANewCommunicatorOfEveryoneWorksAfterTheFirstDied) {
 
 INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });
 
-TEST(Faults, AReceiveOfAnotherSizeNamesBothSides) {
+TEST(Faults, SizeMismatchNamesBothRanks) {
   auto errors = errors_of(3, "inproc", 30s, [](Communicator& comm) {
     std::vector<float> data(100);
     if (comm.rank() == 0) comm.send(data.data(), 10, DType::f32, 2);
@@ -231,7 +230,7 @@ TEST(Faults, AReceiveOfAnotherSizeNamesBothSides) {
 
 class LateRank : public testing::TestWithParam<const char*> {};
 
-TEST_P(LateRank, IsNamedToAllWhenTheDeadlinePasses) {
+TEST_P(LateRank, IsNamedOnAllRanksAfterTimeout) {
   std::atomic<int> told = 0;
   auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     float one = 1;
@@ -256,7 +255,7 @@ TEST_P(LateRank, IsNamedToAllWhenTheDeadlinePasses) {
 
 INSTANTIATE_TEST_SUITE_P(Over, LateRank, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });
 
-TEST(Faults, ARankThatEndsIsNamedToTheOthers) {
+TEST(Faults, NamesRankThatExits) {
   for (const char* transport : {"inproc", "auto"}) {
     std::vector<std::string> errors(3);
     auto job = [&] {
@@ -282,7 +281,7 @@ TEST(Faults, ARankThatEndsIsNamedToTheOthers) {
   }
 }
 
-TEST(Faults, AnAbortEndsCallsUnderWay) {
+TEST(Faults, AbortEndsPendingCalls) {
   net::run_threads(2, [](net::World& world) {
     CommOptions options;
     options.timeout = 30s;
@@ -301,7 +300,7 @@ TEST(Faults, AnAbortEndsCallsUnderWay) {
   });
 }
 
-TEST(Faults, ArgumentsThatCannotWorkAreRefusedBeforeAnythingIsSent) {
+TEST(Faults, RejectsInvalidArgumentsBeforeSending) {
   net::run_threads(2, [](net::World& world) {
     for (const char* transport : {"inproc", "auto"}) {
       CommOptions options;
@@ -322,8 +321,9 @@ TEST(Faults, ArgumentsThatCannotWorkAreRefusedBeforeAnythingIsSent) {
       refused({.op = Op::all_reduce, .out = a, .count = 4}, "input of 4 elements is a null pointer");
       refused({.op = Op::all_reduce, .in = a, .count = 4}, "output of 4 elements is a null pointer");
       refused({.op = Op::all_reduce, .in = a, .out = a + 1, .count = 4}, "overlap in part");
-      refused({.op = Op::broadcast, .in = a, .out = a, .count = 4, .root = 2}, "the root is 2; ranks here are 0 to 1");
-      refused({.op = Op::all_to_all, .in = a, .out = a + 32, .count = 5}, "not a multiple of the 2 ranks");
+      refused({.op = Op::broadcast, .in = a, .out = a, .count = 4, .root = 2},
+              "root: got 2; expected a rank from 0 to 1");
+      refused({.op = Op::all_to_all, .in = a, .out = a + 32, .count = 5}, "expected a multiple of the 2 ranks");
       refused({.op = Op::send, .in = a, .count = 4, .root = world.rank}, "this rank itself");
       refused({.op = Op::all_reduce, .in = a, .out = a, .count = 4, .algorithm = "rign"}, "did you mean \"ring\"");
       refused({.op = Op::all_to_all_v, .in = a, .out = a + 32}, "needs 2 counts and offsets each way");
@@ -345,31 +345,31 @@ TEST(Faults, OptionsAreChecked) {
   });
 }
 
-TEST(Blame, TakesARankThatHasYetToChooseForOneInTheSameCall) {
+TEST(Diagnosis, TreatsRankWithoutAlgorithmAsInSameCall) {
   net::Group group{7, {0, 1, 2}, 0};
   net::Tag mine = tag_of({.op = Op::all_reduce, .count = 3}, 9, 5);
-  std::vector<net::Standing> standings(3, {true, mine, true});
-  standings[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
-  standings[2].entered.sequence = 8;
-  EXPECT_EQ(deadline_error(mine, 2s, group, standings, 1, false).peer(), 2);
-  standings[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, 6);
-  EXPECT_EQ(deadline_error(mine, 2s, group, standings, 1, false).peer(), 1);
+  std::vector<net::Standing> positions(3, {true, mine, true});
+  positions[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
+  positions[2].entered.sequence = 8;
+  EXPECT_EQ(deadline_error(mine, 2s, group, positions, 1, false).peer(), 2);
+  positions[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, 6);
+  EXPECT_EQ(deadline_error(mine, 2s, group, positions, 1, false).peer(), 1);
 }
 
-TEST(Blame, PutsTheSilentRankFirst) {
+TEST(Diagnosis, NamesSilentRankFirst) {
   net::Group group{7, {10, 11, 12, 13}, 0};
   net::Tag mine = tag_of({.op = Op::barrier}, 9, -1);
-  std::vector<net::Standing> standings(4, {true, mine, true});
-  standings[2].answered = false;
-  standings[3].entered.sequence = 8;
-  CommError error = deadline_error(mine, 2s, group, standings, 1, false);
+  std::vector<net::Standing> positions(4, {true, mine, true});
+  positions[2].answered = false;
+  positions[3].entered.sequence = 8;
+  CommError error = deadline_error(mine, 2s, group, positions, 1, false);
   EXPECT_EQ(error.peer(), 12);
   EXPECT_NE(std::string(error.what()).find("rank 12 does not answer"), std::string::npos) << error.what();
-  standings[2].answered = true;
-  error = deadline_error(mine, 2s, group, standings, 1, false);
+  positions[2].answered = true;
+  error = deadline_error(mine, 2s, group, positions, 1, false);
   EXPECT_EQ(error.peer(), 13);
-  standings[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
-  error = deadline_error(mine, 2s, group, standings, 1, false);
+  positions[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
+  error = deadline_error(mine, 2s, group, positions, 1, false);
   EXPECT_EQ(error.kind(), CommError::Kind::mismatch);
   EXPECT_EQ(error.peer(), 11);
 }

@@ -1,7 +1,7 @@
-// Copies of the input, not made. Most schedules begin with output = input; out of place that is one more pass over the
-// whole buffer. Instead the intervals of output and scratch that still equal some input are remembered: sends and sums
-// read the input, the first receive_reduce takes its first operand from there, and an overwritten interval needs
-// nothing. What is still only promised when something cannot be served, or in the output at the end, is copied then.
+// Elides copies of the input. Most schedules start with output = input; out of place that costs one more pass over the
+// buffer. Instead, intervals of output and scratch that still equal the input are tracked: sends and sums read the
+// input, the first receive_reduce takes its first operand from there, and overwritten intervals need no copy. A tracked
+// interval is copied only when an action cannot use the input, or for the output at the end.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -12,15 +12,15 @@
 namespace esp::comm {
 namespace {
 
-// The promised intervals of one buffer.
+// The tracked intervals of one buffer.
 class Promises {
  public:
   Promises(Buffer buffer, std::vector<Action>& out) : buffer_(buffer), out_(out) {}
 
-  void promise(const Region& region, size_t input_offset) {
+  void promise(const BufferRegion& region, size_t input_offset) {
     drop(region);
     auto at = pieces_.emplace(region.offset, Piece{region.offset + region.count, input_offset}).first;
-    // Slices of one copy grow together again: those who read are cut elsewhere.
+    // Merges adjacent slices of one copy, because readers may be sliced differently.
     if (auto next = std::next(at); next != pieces_.end() && follows(*at, *next)) {
       at->second.end = next->second.end;
       pieces_.erase(next);
@@ -31,8 +31,8 @@ class Promises {
     }
   }
 
-  // The input region that equals `region`, when all of it is promised in one piece.
-  bool serve(const Region& region, Region& input) const {
+  // The input region equal to `region`, if all of it is tracked in one interval.
+  bool serve(const BufferRegion& region, BufferRegion& input) const {
     if (region.buffer != buffer_) return false;
     auto next = pieces_.upper_bound(region.offset);
     if (next == pieces_.begin()) return false;
@@ -42,22 +42,22 @@ class Promises {
     return true;
   }
 
-  // Copies what is promised of `region`.
-  void keep(const Region& region, int round) {
+  // Copies the tracked part of `region`.
+  void keep(const BufferRegion& region, int round) {
     if (region.buffer != buffer_) return;
     cut(region.offset);
     cut(region.offset + region.count);
     auto at = pieces_.lower_bound(region.offset);
     while (at != pieces_.end() && at->first < region.offset + region.count) {
       size_t count = at->second.end - at->first;
-      Region from{Buffer::input, at->second.input, count};
+      BufferRegion from{Buffer::input, at->second.input, count};
       out_.push_back({Act::copy, round, -1, {buffer_, at->first, count}, {from}});
       at = pieces_.erase(at);
     }
   }
 
   // `region` is overwritten.
-  void drop(const Region& region) {
+  void drop(const BufferRegion& region) {
     if (region.buffer != buffer_) return;
     cut(region.offset);
     cut(region.offset + region.count);
@@ -97,21 +97,21 @@ class Ledger {
  public:
   explicit Ledger(std::vector<Action>& out) : output_(Buffer::output, out), scratch_(Buffer::scratch, out) {}
 
-  // Reads from the input what can be, and copies first what cannot.
-  void read(Region& region, int round) {
-    Region input;
+  // Replaces reads by reads of the input where possible, and inserts the copies that remain necessary.
+  void read(BufferRegion& region, int round) {
+    BufferRegion input;
     if (output_.serve(region, input) || scratch_.serve(region, input)) region = input;
     output_.keep(region, round);
     scratch_.keep(region, round);
   }
-  bool serve(const Region& region, Region& input) const {
+  bool serve(const BufferRegion& region, BufferRegion& input) const {
     return output_.serve(region, input) || scratch_.serve(region, input);
   }
-  void overwrite(const Region& region) {
+  void overwrite(const BufferRegion& region) {
     output_.drop(region);
     scratch_.drop(region);
   }
-  void promise(const Region& region, size_t input_offset) {
+  void promise(const BufferRegion& region, size_t input_offset) {
     (region.buffer == Buffer::output ? output_ : scratch_).promise(region, input_offset);
   }
   void settle(int round) { output_.keep_all(round); }
@@ -134,12 +134,12 @@ Schedule forward_copies(const Schedule& schedule) {
       result.actions.push_back(std::move(action));
       continue;
     }
-    for (Region& source : action.sources) ledger.read(source, action.round);
+    for (BufferRegion& source : action.sources) ledger.read(source, action.round);
     if (action.act == Act::copy && action.sources[0].buffer == Buffer::input) {
       ledger.promise(action.region, action.sources[0].offset);
       continue;
     }
-    Region input;
+    BufferRegion input;
     if (action.act == Act::send) {
       ledger.read(action.region, action.round);
     } else if (action.act == Act::receive_reduce && ledger.serve(action.region, input)) {

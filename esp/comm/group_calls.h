@@ -1,7 +1,7 @@
-// Calls gathered and then started as one, also for several local ranks driven by one thread: without it the first
-// blocking call of the first rank would wait for the second, which the same thread has yet to make.
+// Group calls, as in NCCL: calls are collected and then started together, also for several local ranks driven by one
+// thread. Without it the first blocking call of the first rank would wait for a call the same thread has yet to make.
 //
-// A scope belongs to one thread. Communicators and buffers must outlive `end`.
+// A scope belongs to one thread. Communicators and buffers outlive `end`.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ class GroupScope {
   void add(Communicator& communicator, const Call& call);
   bool empty() const { return sets_.empty(); }
 
-  // Starts every communicator's set; the Works are by communicator, in the order these first came.
+  // Starts every communicator's set. The Works are by communicator, in order of first use.
   std::vector<Work> start();
   // Starts and waits. All sets are waited for; the first error is thrown then.
   void end(Deadline deadline);

@@ -1,4 +1,4 @@
-// Stands in for nccl/ where it was not compiled.
+// Stubs for builds without nccl/.
 #include "esp/base/error.h"
 #include "esp/comm/nccl/nccl.h"
 
@@ -9,8 +9,8 @@ constexpr const char* kWhy = "this espalier was built without CUDA (configure wi
 
 }  // namespace
 
-std::string nccl_version(std::string* problem) {
-  if (problem) *problem = kWhy;
+std::string nccl_version(std::string* spec) {
+  if (spec) *spec = kWhy;
   return {};
 }
 

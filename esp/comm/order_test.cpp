@@ -1,11 +1,12 @@
-// When calls end: in one communicator in order, of two independently, and none before the last rank has called.
+// Completion order: in order within a communicator, independent between communicators, and never before the last rank
+// has entered.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
 #include "esp/comm/communicator.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::comm {
@@ -27,11 +28,11 @@ void wait_for(const std::atomic<bool>& flag) {
   ASSERT_TRUE(flag);
 }
 
-TEST(CallOrder, NoneEndsBeforeTheLastRankHasCalled) {
+TEST(CallOrder, NoCallEndsBeforeLastRankEnters) {
   for (const char* transport : {"inproc", "auto"}) {
     std::atomic<bool> looked = false;
     net::run_threads(3, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), over(transport));
+      auto comm = make_communicator(world, world.everyone(), test_options(transport));
       std::vector<int64_t> data(2000, world.rank);
       comm->barrier();
       if (world.rank == 2) wait_for(looked);
@@ -48,12 +49,12 @@ TEST(CallOrder, NoneEndsBeforeTheLastRankHasCalled) {
   }
 }
 
-TEST(CallOrder, ThoseOfOneCommunicatorEndInOrderAndDoNotHoldUpAnothers) {
+TEST(CallOrder, CallsEndInOrderPerCommunicatorIndependently) {
   for (const char* transport : {"inproc", "auto"}) {
     std::atomic<bool> second_done = false;
     net::run_threads(2, [&](net::World& world) {
-      auto first = make_communicator(world, world.everyone(), over(transport));
-      auto second = make_communicator(world, world.everyone(), over(transport));
+      auto first = make_communicator(world, world.everyone(), test_options(transport));
+      auto second = make_communicator(world, world.everyone(), test_options(transport));
       std::vector<int64_t> a(1000, world.rank), b(1000, 10 * world.rank), c(1000, 100 * world.rank);
       first->barrier();
       second->barrier();
@@ -77,13 +78,13 @@ TEST(CallOrder, ThoseOfOneCommunicatorEndInOrderAndDoNotHoldUpAnothers) {
   }
 }
 
-TEST(CallOrder, NobodyLeavesABarrierBeforeAllHaveCome) {
+TEST(CallOrder, BarrierReturnsOnlyAfterAllRanksEnter) {
   for (const char* transport : {"inproc", "auto"}) {
     constexpr int kRanks = 4, kRounds = 50;
     std::vector<std::atomic<int>> marks(kRanks);
     std::atomic<int> wrong = 0;
     net::run_threads(kRanks, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), over(transport));
+      auto comm = make_communicator(world, world.everyone(), test_options(transport));
       for (int round = 1; round <= kRounds; ++round) {
         marks[static_cast<size_t>(world.rank)] = round;
         comm->barrier();

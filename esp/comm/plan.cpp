@@ -9,11 +9,11 @@
 namespace esp::comm {
 namespace {
 
-// Who touched which interval last.
+// The last accesses of each interval.
 class History {
  public:
-  // Notes that step `who` reads or writes [begin, end) and adds the steps it must wait for to `before`. True when a
-  // read meets something written.
+  // Records that step `who` reads or writes [begin, end) and adds its dependencies to `before`. True if a read overlaps
+  // a write.
   bool touch(int64_t begin, int64_t end, bool writes, uint32_t who, std::vector<uint32_t>& before) {
     if (begin >= end) return false;
     cut(begin);
@@ -73,7 +73,7 @@ class Planner {
     plan_->num_rounds = schedule.num_rounds;
   }
 
-  // Null when the input must be kept apart: it is needed after it was overwritten, or swapped with a peer.
+  // Null if the input must be copied: it is needed after it was overwritten, or swapped with a peer.
   std::unique_ptr<Plan> build() {
     for (const Action& action : schedule_.actions)
       if (!add(action)) return nullptr;
@@ -88,16 +88,16 @@ class Planner {
     plan_->posted.resize(plan_->lanes.size());
     plan_->finished.resize(plan_->lanes.size());
     size_t most = 0;
-    for (const Step& step : plan_->steps) most = std::max<size_t>(most, step.num_sources);
+    for (const PlanStep& step : plan_->steps) most = std::max<size_t>(most, step.num_sources);
     plan_->operands.resize(most);
     return std::move(plan_);
   }
 
  private:
-  Spot place_of(const Region& region) const { return {region.buffer, region.offset * unit_}; }
+  BufferOffset place_of(const BufferRegion& region) const { return {region.buffer, region.offset * unit_}; }
 
   bool identity(const Action& action) const {
-    const Region& from = action.sources[0];
+    const BufferRegion& from = action.sources[0];
     return alias_ && action.region.buffer == Buffer::output && from.buffer == Buffer::input &&
            static_cast<ptrdiff_t>(from.offset) + *alias_ == static_cast<ptrdiff_t>(action.region.offset);
   }
@@ -107,7 +107,7 @@ class Planner {
     if (action.region.count == 0 && !message) return true;
     if (action.act == Act::copy && identity(action)) return true;
     auto who = static_cast<uint32_t>(plan_->steps.size());
-    Step step;
+    PlanStep step;
     step.act = action.act;
     step.place = place_of(action.region);
     step.bytes = action.region.count * unit_;
@@ -115,7 +115,7 @@ class Planner {
     step.num_sources = static_cast<uint32_t>(action.sources.size());
     step.from_operand = action.act == Act::receive_reduce && !action.sources.empty();
     std::vector<uint32_t> before;
-    for (const Region& source : action.sources) {
+    for (const BufferRegion& source : action.sources) {
       plan_->sources.push_back(place_of(source));
       if (!touch(source, false, who, before)) return false;
     }
@@ -135,8 +135,8 @@ class Planner {
     return true;
   }
 
-  // In place, a rank may be about to receive into what it sends in the same round. Two ranks that both wait for their
-  // send to be taken before they receive would wait forever.
+  // In place, a rank may receive into memory it sends in the same round. Two ranks that both wait for their send to be
+  // taken before they receive would deadlock.
   bool swaps(const Action& action, const std::vector<uint32_t>& before) const {
     if (action.act == Act::send) return false;
     return std::any_of(before.begin(), before.end(), [&](uint32_t earlier) {
@@ -144,7 +144,8 @@ class Planner {
     });
   }
 
-  // A message of no bytes says that what its sender had heard by then was heard: it waits for those before it.
+  // A zero-byte message implies that everything its sender had received before has been received: it waits for those
+  // messages.
   void note_signal(const Action& action, uint32_t who, std::vector<uint32_t>& before) {
     if (action.act == Act::send)
       before.insert(before.end(), signals_heard_.begin(), signals_heard_.end());
@@ -153,7 +154,7 @@ class Planner {
   }
 
   // False when it reads an input that is no longer there.
-  bool touch(const Region& region, bool writes, uint32_t who, std::vector<uint32_t>& before) {
+  bool touch(const BufferRegion& region, bool writes, uint32_t who, std::vector<uint32_t>& before) {
     ESP_CHECK(!(writes && region.buffer == Buffer::input), "a schedule writes its input");
     auto begin = static_cast<int64_t>(region.offset);
     auto end = begin + static_cast<int64_t>(region.count);
@@ -170,7 +171,7 @@ class Planner {
     plan.first_before.push_back(static_cast<uint32_t>(plan.before.size()));
     for (uint32_t earlier : plan.before) plan.steps[earlier].num_after++;
     uint32_t next = 0;
-    for (Step& step : plan.steps) {
+    for (PlanStep& step : plan.steps) {
       step.first_after = next;
       next += step.num_after;
       step.num_after = 0;
@@ -178,15 +179,15 @@ class Planner {
     plan.after.resize(next);
     for (uint32_t later = 0; later < plan.steps.size(); ++later)
       for (uint32_t i = plan.first_before[later]; i < plan.first_before[later + 1]; ++i) {
-        Step& earlier = plan.steps[plan.before[i]];
+        PlanStep& earlier = plan.steps[plan.before[i]];
         plan.after[earlier.first_after + earlier.num_after++] = later;
       }
   }
 
   void lay_out_lanes() {
     for (const auto& [key, steps] : lanes_) {
-      Lane lane{key.first, key.second, static_cast<uint32_t>(plan_->lane_steps.size()),
-                static_cast<uint32_t>(steps.size())};
+      MessageLane lane{key.first, key.second, static_cast<uint32_t>(plan_->lane_steps.size()),
+                       static_cast<uint32_t>(steps.size())};
       for (uint32_t i = 0; i < steps.size(); ++i) {
         plan_->steps[steps[i]].lane = static_cast<int>(plan_->lanes.size());
         plan_->steps[steps[i]].message = i;

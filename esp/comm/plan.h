@@ -1,13 +1,12 @@
-// A schedule made ready to run on one rank: dependencies found, messages sorted into lanes, memory set aside.
+// A schedule compiled for one rank: dependencies, messages per peer, memory.
 //
-// A lane is the messages to one peer or from one peer; they are issued in list order, so that both ends agree. A step
-// may start once the earlier steps that touch the same memory are done (read after write, write after read, write after
-// write). Finding that takes a pass over the intervals; running takes counters only, and allocates nothing.
+// A lane holds the messages to or from one peer; they are issued in list order, so both ends match. A step may start
+// once the earlier steps that touch the same memory are done (read after write, write after read, write after write).
+// Compiling takes one pass over intervals; running only decrements counters and allocates nothing.
 //
-// In place: when `in` and `out` are one piece of memory, `alias` says how they lie and dependencies are found on the
-// memory itself. A schedule that needs an input after its place was overwritten, or exchanges a place with a peer in
-// one round, gets a copy of the input (`stash`). A copy of the input is not made as long as what follows can read the
-// input instead.
+// In place: when `in` and `out` share memory, `alias` gives their offset and dependencies are computed on the memory
+// itself. A schedule that needs an input after it was overwritten, or that exchanges memory with a peer in one round,
+// gets a copy of the input (`stash`). A copy of the input is skipped while later steps can read the input instead.
 #pragma once
 
 #include <cstddef>
@@ -22,24 +21,24 @@
 namespace esp::comm {
 
 // Bytes from the start of a buffer.
-struct Spot {
+struct BufferOffset {
   Buffer buffer = Buffer::output;
   size_t offset = 0;
 };
 
-struct Step {
+struct PlanStep {
   Act act = Act::send;
   bool from_operand = false;  // receive_reduce: region = operand op message, the operand being sources[first_source]
   int lane = -1;              // messages only
   uint32_t message = 0;       // messages only: which one of its lane
-  Spot place;
+  BufferOffset place;
   size_t bytes = 0;
   uint32_t first_source = 0, num_sources = 0;
-  uint32_t num_before = 0;                  // steps that must be done first
-  uint32_t first_after = 0, num_after = 0;  // steps that wait for this one
+  uint32_t num_before = 0;                  // steps this one depends on
+  uint32_t first_after = 0, num_after = 0;  // steps that depend on this one
 };
 
-struct Lane {
+struct MessageLane {
   int peer = -1;
   bool sends = false;
   uint32_t first = 0, count = 0;  // in Plan::lane_steps
@@ -52,17 +51,17 @@ struct ReduceContext {
 };
 
 struct Plan {
-  std::vector<Step> steps;
-  std::vector<Spot> sources;
-  std::vector<uint32_t> after, before;  // before: for transports that need issue order, the same edges backwards
+  std::vector<PlanStep> steps;
+  std::vector<BufferOffset> sources;
+  std::vector<uint32_t> after, before;  // before: the reverse edges, for transports that need issue order
   std::vector<uint32_t> first_before;
-  std::vector<Lane> lanes;
+  std::vector<MessageLane> lanes;
   std::vector<uint32_t> lane_steps;
   size_t input_bytes = 0, scratch_bytes = 0;
   bool stash = false;
   int num_rounds = 0;
 
-  // What a run needs, reused by the next.
+  // State of a run, reused by the next.
   std::vector<net::Transfer> transfers;  // by step
   std::vector<ReduceContext> contexts;   // by step
   std::vector<uint32_t> waiting;
@@ -78,8 +77,7 @@ struct Plan {
 std::unique_ptr<Plan> make_plan(const Schedule& schedule, size_t element_bytes, std::optional<ptrdiff_t> alias,
                                 size_t input_count);
 
-// The schedule without copies of the input that later actions make needless. A receive_reduce of the result may
-// carry one source: its first operand.
+// The schedule without needless copies of the input. A receive_reduce may carry one source: its first operand.
 Schedule forward_copies(const Schedule& schedule);
 
 }  // namespace esp::comm

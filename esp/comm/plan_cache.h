@@ -1,5 +1,4 @@
-// The plans of the calls made so far, so that a repeated shape costs a look-up. Bounded: the plan unused for longest
-// goes.
+// LRU cache of compiled plans, so that a repeated call shape costs one lookup.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Plans against schedules run strictly in order: dependencies, aliasing, copies not made.
+// Compares plans with schedules run strictly in order: dependencies, aliasing, elided copies.
 #include "esp/comm/plan.h"
 
 #include <gtest/gtest.h>
@@ -9,13 +9,13 @@
 namespace esp::comm {
 namespace {
 
-Region in(size_t offset, size_t count) {
+BufferRegion in(size_t offset, size_t count) {
   return {Buffer::input, offset, count};
 }
-Region out(size_t offset, size_t count) {
+BufferRegion out(size_t offset, size_t count) {
   return {Buffer::output, offset, count};
 }
-Region tmp(size_t offset, size_t count) {
+BufferRegion tmp(size_t offset, size_t count) {
   return {Buffer::scratch, offset, count};
 }
 
@@ -41,7 +41,7 @@ TEST(Plan, WaitsForWhatTouchesTheSameMemory) {
   ASSERT_EQ(plan->lanes.size(), 2u);
 }
 
-TEST(Plan, ASignalWaitsForTheSignalsHeardBefore) {
+TEST(Plan, SignalWaitsForEarlierSignals) {
   Schedule schedule;
   schedule.actions = {{Act::send, 0, 1, tmp(0, 0), {}},
                       {Act::receive, 0, 1, tmp(0, 0), {}},
@@ -75,7 +75,7 @@ TEST(Plan, InPlaceOverwritesWaitForReadsOfTheInput) {
   EXPECT_EQ(before(*make_plan(schedule, 4, std::nullopt, 8), 1), (std::vector<uint32_t>{}));
 }
 
-TEST(PlanCache, DropsThePlanUnusedForLongest) {
+TEST(PlanCache, EvictsLeastRecentlyUsedPlan) {
   PlanCache cache;
   auto key = [](size_t count) { return PlanKey{Op::all_reduce, 0, 0, 4, count, 0, false}; };
   for (size_t i = 0; i < PlanCache::kMaxPlans; ++i) cache.insert(key(i), 0, std::make_unique<Plan>());
@@ -91,13 +91,13 @@ TEST(PlanCache, DropsThePlanUnusedForLongest) {
   EXPECT_NE(cache.find(key(2000)), nullptr);
 }
 
-TEST(ForwardCopies, MakesNoCopyThatTheRingDoesNotNeed) {
-  Problem problem;
-  problem.op = Op::all_reduce;
-  problem.rank = 1;
-  problem.size = 4;
-  problem.count = 100;
-  Schedule ring = find_algorithm(Op::all_reduce, "ring").build(problem);
+TEST(ForwardCopies, ElidesCopiesForRing) {
+  CollectiveSpec spec;
+  spec.op = Op::all_reduce;
+  spec.rank = 1;
+  spec.size = 4;
+  spec.count = 100;
+  Schedule ring = find_algorithm(Op::all_reduce, "ring").build(spec);
   Schedule forwarded = forward_copies(slice(ring, 10));
   int operands = 0;
   for (const Action& action : forwarded.actions) {
@@ -107,7 +107,7 @@ TEST(ForwardCopies, MakesNoCopyThatTheRingDoesNotNeed) {
   EXPECT_EQ(operands, 9);  // three chunks of 25 in slices of 10
 }
 
-TEST(ForwardCopies, CopiesWhatNothingReplaced) {
+TEST(ForwardCopies, CopiesIntervalsNotOverwritten) {
   Schedule schedule;
   schedule.actions = {{Act::copy, 0, -1, out(0, 10), {in(0, 10)}}, {Act::receive, 0, 1, out(3, 4), {}}};
   Schedule forwarded = forward_copies(schedule);

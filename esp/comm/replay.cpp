@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "esp/base/check.h"
-#include "esp/comm/in_order.h"
+#include "esp/comm/schedule_interpreter.h"
 #include "esp/comm/validate.h"
 
 namespace esp::comm {
@@ -12,12 +12,12 @@ namespace {
 
 class Replay {
  public:
-  Replay(std::span<const Problem> problems, std::span<const Schedule> schedules, std::span<const Bytes> inputs,
+  Replay(std::span<const CollectiveSpec> specs, std::span<const Schedule> schedules, std::span<const Bytes> inputs,
          DType dtype, ReduceOp op)
-      : schedules_(schedules), dtype_(dtype), op_(op), unit_(size_of(dtype)), memory_(problems.size()) {
-    ESP_CHECK(problems.size() == schedules.size() && problems.size() == inputs.size());
-    for (size_t r = 0; r < problems.size(); ++r) {
-      Sizes sizes = sizes_of(problems[r]);
+      : schedules_(schedules), dtype_(dtype), op_(op), unit_(size_of(dtype)), memory_(specs.size()) {
+    ESP_CHECK(specs.size() == schedules.size() && specs.size() == inputs.size());
+    for (size_t r = 0; r < specs.size(); ++r) {
+      BufferSizes sizes = sizes_of(specs[r]);
       ESP_CHECK(inputs[r].size() >= sizes.input * unit_, "rank {} brings {} bytes", r, inputs[r].size());
       memory_[r].buffers[0] = inputs[r];
       memory_[r].buffers[1].resize(sizes.output * unit_);
@@ -26,11 +26,11 @@ class Replay {
   }
 
   void run() {
-    InOrder<Bytes> order(schedules_);
+    ScheduleInterpreter<Bytes> order(schedules_);
     order.run(
         std::numeric_limits<int>::max(),
         [&](int rank, size_t i) {
-          const Region& region = action(rank, i).region;
+          const BufferRegion& region = action(rank, i).region;
           return Bytes(at(rank, region), at(rank, region) + region.count * unit_);
         },
         [&](int rank, size_t i, Bytes& message) { receive(rank, action(rank, i), message); },
@@ -47,7 +47,7 @@ class Replay {
 
  private:
   const Action& action(int rank, size_t i) const { return schedules_[static_cast<size_t>(rank)].actions[i]; }
-  std::byte* at(int rank, const Region& region) {
+  std::byte* at(int rank, const BufferRegion& region) {
     return memory_[static_cast<size_t>(rank)].buffers[static_cast<size_t>(region.buffer)].data() +
            region.offset * unit_;
   }
@@ -65,7 +65,7 @@ class Replay {
 
   void local(int rank, const Action& step) {
     std::vector<const void*> sources;
-    for (const Region& source : step.sources) sources.push_back(at(rank, source));
+    for (const BufferRegion& source : step.sources) sources.push_back(at(rank, source));
     if (step.act == Act::copy)
       std::memmove(at(rank, step.region), sources[0], step.region.count * unit_);
     else
@@ -89,13 +89,13 @@ bool reduces(Op op) {
 
 }  // namespace
 
-std::vector<Bytes> replay(std::span<const Problem> problems, std::span<const Schedule> schedules,
+std::vector<Bytes> replay(std::span<const CollectiveSpec> specs, std::span<const Schedule> schedules,
                           std::span<const Bytes> inputs, DType dtype, ReduceOp op) {
-  Replay run(problems, schedules, inputs, dtype, op);
+  Replay run(specs, schedules, inputs, dtype, op);
   run.run();
   std::vector<Bytes> outputs;
-  for (size_t r = 0; r < problems.size(); ++r)
-    outputs.push_back(run.take_output(r, reduces(problems[r].op) ? problems[r].size : 0));
+  for (size_t r = 0; r < specs.size(); ++r)
+    outputs.push_back(run.take_output(r, reduces(specs[r].op) ? specs[r].size : 0));
   return outputs;
 }
 

@@ -1,5 +1,5 @@
-// The reference reducer: all ranks' schedules run on real values in one process, one element order, the shortest loops
-// (kernel::ref). What a communicator delivers must agree with it to the bit. And the ring's figure, frame by frame.
+// Reference implementation: runs all ranks' schedules on real values in one process, element by element (kernel::ref).
+// A communicator must match it bit for bit. Also draws the frames of the ring figure.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,19 @@ using Bytes = std::vector<std::byte>;
 
 // inputs[r] is rank r's input; returns every rank's output, averages divided. An output element that the schedules do
 // not write is 0. Schedules are taken to be valid (comm/validate.h).
-std::vector<Bytes> replay(std::span<const Problem> problems, std::span<const Schedule> schedules,
+std::vector<Bytes> replay(std::span<const CollectiveSpec> specs, std::span<const Schedule> schedules,
                           std::span<const Bytes> inputs, DType dtype, ReduceOp op);
 
-// One picture of an all-reduce: cells[rank][chunk] in letters, rank 0's values being a0 a1 …, and what each rank has on
-// its way to the next. An empty cell is left out of the picture.
-struct Frame {
+// One frame of the figure: cells[rank][chunk] as letters (rank 0 holds a0 a1 …), and the values each rank is sending.
+// An empty cell is not drawn.
+struct RingFrame {
   std::string title;
   std::vector<std::vector<std::string>> cells;
   std::vector<std::string> moving;  // by rank; empty when nothing moves
 };
 
-// The shift-0 ring on one chunk per rank, at most 26: the start, then every step of the reduce-scatter under way and
-// done, the finished sums alone, and the end of the all-gather. Nine frames for four ranks.
-std::vector<Frame> ring_frames(int size);
+// Frames of the shift-0 ring with one chunk per rank, at most 26 ranks: the start, each reduce-scatter step in flight
+// and done, the finished sums, and the end of the all-gather. Nine frames for four ranks.
+std::vector<RingFrame> ring_frames(int size);
 
 }  // namespace esp::comm

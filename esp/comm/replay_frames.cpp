@@ -2,8 +2,8 @@
 
 #include "esp/base/check.h"
 #include "esp/comm/algo/algorithms.h"
-#include "esp/comm/in_order.h"
 #include "esp/comm/replay.h"
+#include "esp/comm/schedule_interpreter.h"
 #include "esp/comm/symbolic.h"
 #include "esp/comm/validate.h"
 
@@ -14,11 +14,11 @@ namespace {
 class Figure {
  public:
   explicit Figure(int size) : sets_(size), memory_(static_cast<size_t>(size)), order_(schedules_) {
-    Problem problem;
-    problem.size = size;
-    problem.count = static_cast<size_t>(size);
-    for (const Problem& mine : for_every_rank(problem)) schedules_.push_back(all_reduce_ring_shift0(mine));
-    order_ = InOrder<Parts>(schedules_);
+    CollectiveSpec spec;
+    spec.size = size;
+    spec.count = static_cast<size_t>(size);
+    for (const CollectiveSpec& mine : for_every_rank(spec)) schedules_.push_back(all_reduce_ring_shift0(mine));
+    order_ = ScheduleInterpreter<SymbolicRuns>(schedules_);
     // Input and output start alike, as in a call in place.
     for (int r = 0; r < size; ++r) memory_[at(r)].write(0, {{0, at(size), 0, sets_.of(r)}});
   }
@@ -26,7 +26,7 @@ class Figure {
   void run_round(int round) {
     order_.run(
         round, [&](int rank, size_t i) { return read(rank, i); },
-        [&](int rank, size_t i, Parts& message) {
+        [&](int rank, size_t i, SymbolicRuns& message) {
           const Action& action = schedules_[at(rank)].actions[i];
           if (action.act == Act::receive_reduce) message[0].set = sets_.any_union(message[0].set, read(rank, i)[0].set);
           memory_[at(rank)].write(action.region.offset, message);
@@ -46,11 +46,11 @@ class Figure {
 
  private:
   static size_t at(int i) { return static_cast<size_t>(i); }
-  Parts read(int rank, size_t i) {
-    const Region& region = schedules_[at(rank)].actions[i].region;
+  SymbolicRuns read(int rank, size_t i) {
+    const BufferRegion& region = schedules_[at(rank)].actions[i].region;
     return memory_[at(rank)].read(region.offset, region.count);
   }
-  std::string in_letters(const Part& part) {
+  std::string in_letters(const SymbolicRun& part) {
     std::string text;
     for (int r : sets_.ranks(part.set))
       text += fmt::format("{}{}{}", text.empty() ? "" : "+", static_cast<char>('a' + r), part.first);
@@ -60,17 +60,17 @@ class Figure {
   RankSets sets_;
   std::vector<SymbolicMemory> memory_;
   std::vector<Schedule> schedules_;
-  InOrder<Parts> order_;
+  ScheduleInterpreter<SymbolicRuns> order_;
 };
 
 }  // namespace
 
-std::vector<Frame> ring_frames(int size) {
+std::vector<RingFrame> ring_frames(int size) {
   ESP_CHECK(size >= 1 && size <= 26, "{} ranks, letters for 26", size);
   Figure figure(size);
-  std::vector<Frame> frames;
+  std::vector<RingFrame> frames;
   auto draw = [&](std::string title, int moving_round, bool finished_only) {
-    Frame frame{std::move(title), {}, std::vector<std::string>(static_cast<size_t>(size))};
+    RingFrame frame{std::move(title), {}, std::vector<std::string>(static_cast<size_t>(size))};
     for (int r = 0; r < size; ++r) {
       frame.cells.emplace_back();
       for (int c = 0; c < size; ++c)

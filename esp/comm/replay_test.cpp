@@ -1,4 +1,4 @@
-// Replayed values: right, the same on every rank to the bit, in the declared order; and the ring's nine frames.
+// Replayed values: correct, bit-identical on every rank, in the declared order; and the nine frames of the ring.
 #include "esp/comm/replay.h"
 
 #include <gtest/gtest.h>
@@ -27,19 +27,19 @@ std::vector<T> values_of(const Bytes& bytes) {
   return values;
 }
 
-// Spread over many powers of two, so that the order of summation shows in the bits.
+// Spread over many powers of two, so that the bits depend on the summation order.
 float value(int rank, size_t element) {
   double unit = random_unit(11, static_cast<uint64_t>(rank), element);
   return static_cast<float>(
       (unit - 0.5) * std::ldexp(1.0, static_cast<int>(random_bits(12, static_cast<uint64_t>(rank), element) % 20)));
 }
 
-Problem problem_of(Op op, int size, size_t count) {
-  Problem problem;
-  problem.op = op;
-  problem.size = size;
-  problem.count = count;
-  return problem;
+CollectiveSpec spec_of(Op op, int size, size_t count) {
+  CollectiveSpec spec;
+  spec.op = op;
+  spec.size = size;
+  spec.count = count;
+  return spec;
 }
 
 // x_r for every rank, the inputs of an all-reduce.
@@ -53,20 +53,20 @@ std::vector<Bytes> float_inputs(int size, size_t count) {
   return inputs;
 }
 
-std::vector<Bytes> run(Op op, std::string_view name, const Problem& problem, const std::vector<Bytes>& inputs,
+std::vector<Bytes> run(Op op, std::string_view name, const CollectiveSpec& spec, const std::vector<Bytes>& inputs,
                        DType dtype = DType::f32, ReduceOp reduce = ReduceOp::sum) {
-  Problem mine = problem;
+  CollectiveSpec mine = spec;
   mine.op = op;
-  auto problems = for_every_rank(mine);
-  return replay(problems, build_all(find_algorithm(op, name), problems), inputs, dtype, reduce);
+  auto specs = for_every_rank(mine);
+  return replay(specs, build_all(find_algorithm(op, name), specs), inputs, dtype, reduce);
 }
 
-TEST(Replay, AllReducesGiveTheSameBitsOnEveryRank) {
+TEST(Replay, AllReduceIsBitIdenticalOnEveryRank) {
   for (const AlgorithmRow* row : algorithms_for(Op::all_reduce))
     for (int size : {1, 2, 3, 4, 6, 7, 8, 12, 17, 27}) {
-      Problem problem = problem_of(Op::all_reduce, size, 101);
+      CollectiveSpec spec = spec_of(Op::all_reduce, size, 101);
       auto inputs = float_inputs(size, 101);
-      auto outputs = run(Op::all_reduce, row->name, problem, inputs);
+      auto outputs = run(Op::all_reduce, row->name, spec, inputs);
       for (const Bytes& output : outputs) EXPECT_EQ(output, outputs[0]) << row->name << " " << size;
       auto sums = values_of<float>(outputs[0]);
       for (size_t i = 0; i < sums.size(); ++i) {
@@ -84,8 +84,8 @@ TEST(Replay, RingSumsFromTheNextRankRound) {
   const int size = 5;
   const size_t count = 23;
   for (auto [name, shift] : {std::pair{"ring", 1}, std::pair{"ring_shift0", 0}}) {
-    auto sums = values_of<float>(
-        run(Op::all_reduce, name, problem_of(Op::all_reduce, size, count), float_inputs(size, count))[2]);
+    auto sums =
+        values_of<float>(run(Op::all_reduce, name, spec_of(Op::all_reduce, size, count), float_inputs(size, count))[2]);
     for (int k = 0; k < size; ++k) {
       Chunk chunk = chunk_of(count, size, k);
       for (size_t i = chunk.offset; i < chunk.offset + chunk.count; ++i) {
@@ -97,7 +97,7 @@ TEST(Replay, RingSumsFromTheNextRankRound) {
   }
 }
 
-TEST(Replay, DirectSumsInRankOrderWhateverTheChunking) {
+TEST(Replay, DirectSumsInRankOrderForAnyChunking) {
   for (int size : {2, 3, 5, 8}) {
     const size_t count = 37;
     auto inputs = float_inputs(size, count);
@@ -107,12 +107,11 @@ TEST(Replay, DirectSumsInRankOrderWhateverTheChunking) {
       for (int r = 1; r < size; ++r) sum += value(r, i);
       want.push_back(sum);
     }
-    Problem problem = problem_of(Op::all_reduce, size, count);
-    for (auto name : {"direct", "naive"})
-      EXPECT_EQ(values_of<float>(run(Op::all_reduce, name, problem, inputs)[0]), want);
-    problem.root = size - 1;
-    EXPECT_EQ(values_of<float>(run(Op::reduce, "naive", problem, inputs)[static_cast<size_t>(size) - 1]), want);
-    auto pieces = run(Op::reduce_scatter, "direct", problem, inputs);
+    CollectiveSpec spec = spec_of(Op::all_reduce, size, count);
+    for (auto name : {"direct", "naive"}) EXPECT_EQ(values_of<float>(run(Op::all_reduce, name, spec, inputs)[0]), want);
+    spec.root = size - 1;
+    EXPECT_EQ(values_of<float>(run(Op::reduce, "naive", spec, inputs)[static_cast<size_t>(size) - 1]), want);
+    auto pieces = run(Op::reduce_scatter, "direct", spec, inputs);
     for (int r = 0; r < size; ++r) {
       Chunk own = chunk_of(count, size, r);
       std::vector<float> mine(want.begin() + static_cast<ptrdiff_t>(own.offset),
@@ -122,14 +121,14 @@ TEST(Replay, DirectSumsInRankOrderWhateverTheChunking) {
   }
 }
 
-TEST(Replay, ReduceScatterThenAllGatherIsTheAllReduceToTheBit) {
+TEST(Replay, ReduceScatterPlusAllGatherMatchesAllReduce) {
   for (int size = 1; size <= 9; ++size)
     for (auto [scatter, gather, whole] :
          {std::tuple{"ring", "ring", "ring"}, std::tuple{"direct", "pairwise", "direct"}}) {
-      Problem problem = problem_of(Op::all_reduce, size, 50);
+      CollectiveSpec spec = spec_of(Op::all_reduce, size, 50);
       auto inputs = float_inputs(size, 50);
-      auto pieces = run(Op::reduce_scatter, scatter, problem, inputs);
-      EXPECT_EQ(run(Op::all_gather, gather, problem, pieces), run(Op::all_reduce, whole, problem, inputs)) << size;
+      auto pieces = run(Op::reduce_scatter, scatter, spec, inputs);
+      EXPECT_EQ(run(Op::all_gather, gather, spec, pieces), run(Op::all_reduce, whole, spec, inputs)) << size;
     }
 }
 
@@ -144,7 +143,7 @@ TEST(Replay, MovesBlocksWhereTheyBelong) {
       inputs.push_back(bytes_of(mine));
     }
     for (const AlgorithmRow* row : algorithms_for(Op::all_to_all)) {
-      auto outputs = run(Op::all_to_all, row->name, problem_of(Op::all_to_all, size, n * 3), inputs, DType::i32);
+      auto outputs = run(Op::all_to_all, row->name, spec_of(Op::all_to_all, size, n * 3), inputs, DType::i32);
       for (int r = 0; r < size; ++r) {
         std::vector<int32_t> want;
         for (int s = 0; s < size; ++s)
@@ -157,12 +156,12 @@ TEST(Replay, MovesBlocksWhereTheyBelong) {
 
 TEST(Replay, AveragesDivideOnce) {
   std::vector<Bytes> inputs = {bytes_of<int32_t>({1, 2}), bytes_of<int32_t>({4, 5}), bytes_of<int32_t>({7, 9})};
-  auto outputs = run(Op::all_reduce, "ring", problem_of(Op::all_reduce, 3, 2), inputs, DType::i32, ReduceOp::avg);
+  auto outputs = run(Op::all_reduce, "ring", spec_of(Op::all_reduce, 3, 2), inputs, DType::i32, ReduceOp::avg);
   EXPECT_EQ(values_of<int32_t>(outputs[1]), (std::vector<int32_t>{4, 5}));
 }
 
-TEST(RingFrames, AreTheNineOfTheFigure) {
-  std::vector<Frame> frames = ring_frames(4);
+TEST(RingFrames, MatchTheNineFramesOfTheFigure) {
+  std::vector<RingFrame> frames = ring_frames(4);
   ASSERT_EQ(frames.size(), 9u);
   using Cells = std::vector<std::vector<std::string>>;
   using Names = std::vector<std::string>;

@@ -7,19 +7,19 @@
 namespace esp::comm {
 namespace {
 
-Region cut(const Region& whole, size_t offset, size_t count) {
+BufferRegion cut(const BufferRegion& whole, size_t offset, size_t count) {
   return {whole.buffer, whole.offset + offset, count};
 }
 
 Action cut(const Action& action, size_t offset, size_t count) {
   Action result = action;
   result.region = cut(action.region, offset, count);
-  for (Region& source : result.sources) source = cut(source, offset, count);
+  for (BufferRegion& source : result.sources) source = cut(source, offset, count);
   return result;
 }
 
-// Two regions either coincide, so that pieces of one meet only their own piece of the other, or do not touch.
-bool aligned(const Region& a, const Region& b) {
+// Two regions are either equal, so that a slice of one overlaps only its own slice of the other, or disjoint.
+bool aligned(const BufferRegion& a, const BufferRegion& b) {
   return !a.overlaps(b) || a.offset == b.offset;
 }
 
@@ -29,11 +29,11 @@ bool goes_along(const Action& first, const Action& next) {
   if (first.round != next.round || first.region.count != next.region.count) return false;
   // Two messages from one peer must stay in order.
   if (first.peer >= 0 && next.peer >= 0) return false;
-  std::vector<Region> a = first.sources, b = next.sources;
+  std::vector<BufferRegion> a = first.sources, b = next.sources;
   a.push_back(first.region);
   b.push_back(next.region);
-  return std::all_of(a.begin(), a.end(), [&](const Region& x) {
-    return std::all_of(b.begin(), b.end(), [&](const Region& y) { return aligned(x, y); });
+  return std::all_of(a.begin(), a.end(), [&](const BufferRegion& x) {
+    return std::all_of(b.begin(), b.end(), [&](const BufferRegion& y) { return aligned(x, y); });
   });
 }
 

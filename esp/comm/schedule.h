@@ -1,10 +1,10 @@
-// A collective algorithm as data: what one rank does, action by action. The executor runs it on any transport, the
-// simulator costs it, the validator proves it, the replay reducer repeats its order of summation in one process.
+// A collective algorithm as data: the actions of one rank. The executor runs it on any transport, the simulator times
+// it, the validator proves it, and the replay repeats its summation order in one process.
 //
-// Actions stand in order; `round` labels them as the literature counts (a round is one exchange by all ranks, full
-// duplex). Running strictly in order, with sends buffered, is always correct; the executor may run an action as soon as
-// the earlier actions that touch overlapping regions are done, and messages between two ranks always match in list
-// order. Offsets and counts are elements, so one schedule serves every element type.
+// Actions are in order; `round` counts as in the literature (one exchange by all ranks, full duplex). Running strictly
+// in order with buffered sends is always correct. The executor may run an action as soon as the earlier actions on
+// overlapping regions are done. Messages between two ranks match in list order. Offsets and counts are in elements, so
+// one schedule serves every element type.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@
 
 namespace esp::comm {
 
-// `input` is read only. A schedule that starts from the input in `output` says so with a copy action; in-place calls
-// make that copy free (same pointer).
+// `input` is read only. A schedule that starts from the input in `output` contains a copy action; in-place calls make
+// that copy free (same pointer).
 enum class Buffer : uint8_t { input, output, scratch };
 
-struct Region {
+struct BufferRegion {
   Buffer buffer = Buffer::output;
   size_t offset = 0, count = 0;
-  bool overlaps(const Region& other) const {
+  bool overlaps(const BufferRegion& other) const {
     return buffer == other.buffer && offset < other.offset + other.count && other.offset < offset + count;
   }
 };
@@ -41,8 +41,8 @@ struct Action {
   Act act = Act::send;
   int round = 0;
   int peer = -1;
-  Region region;
-  std::vector<Region> sources;  // copy and reduce only
+  BufferRegion region;
+  std::vector<BufferRegion> sources;  // copy and reduce only
 };
 
 struct Schedule {
@@ -51,29 +51,28 @@ struct Schedule {
   int num_rounds = 0;        // of the whole algorithm, the same on every rank
 };
 
-// The same schedule with messages longer than max_elements cut in pieces, both ends alike, and local work cut to match:
-// what arrived can be passed on while the rest is still coming. Rounds keep their numbers.
+// Splits messages longer than max_elements into slices, on both ends alike, and local work to match, so a slice can be
+// forwarded while the rest is still in flight. Round numbers do not change.
 Schedule slice(const Schedule& schedule, size_t max_elements);
 
-// Where ranks sit, for the topology-aware algorithms: the group as a grid, fastest axis first. dims multiply to size.
-struct Shape {
+// The group as a grid for topology-aware algorithms, fastest axis first. dims multiply to the group size.
+struct RankGrid {
   std::vector<int> dims;
 };
 
-struct Problem {
+struct CollectiveSpec {
   Op op = Op::all_reduce;
   int rank = 0, size = 1;
   size_t count = 0;  // full logical buffer, elements
   int root = 0;
-  Shape shape;       // empty: flat
+  RankGrid shape;    // empty: flat
   int segments = 0;  // pipelined algorithms; 0: their own choice
   // all_to_all_v: elements to and from each rank, and where they start.
   std::span<const size_t> send_counts, send_offsets, recv_counts, recv_offsets;
 };
 
-// Zero-size messages are dropped from a schedule: no action, no message. A barrier's are kept: they carry no bytes, and
-// their arrival is what they say.
-using Builder = Schedule (*)(const Problem& problem);
+// Zero-size messages are dropped from a schedule, except those of a barrier, whose arrival is the information.
+using Builder = Schedule (*)(const CollectiveSpec& spec);
 
 // One row of algo/table.cpp.
 struct AlgorithmRow {
@@ -81,10 +80,11 @@ struct AlgorithmRow {
   Op op;
   std::string_view help;
   Builder build;
-  // Null: any. Otherwise why not («needs a power of two, 6 given»), empty when it applies.
-  std::string (*applies)(const Problem& problem);
+  // Null: always applies. Otherwise returns the reason it does not («needs a power-of-two number of ranks; got 6»), or
+  // empty.
+  std::string (*applies)(const CollectiveSpec& spec);
   // Seconds by the table of docs/algorithms.md for S bytes with one tier (alpha s, beta s/B).
-  double (*cost)(const Problem& problem, size_t element_bytes, double alpha, double beta);
+  double (*cost)(const CollectiveSpec& spec, size_t element_bytes, double alpha, double beta);
 };
 
 }  // namespace esp::comm

@@ -1,5 +1,5 @@
-// A built-in algorithm written down in units. It is built for a count of one element per unit, so that offsets are unit
-// numbers; what scratch holds is followed through the run, because a file names scratch by the units in it.
+// Exports a built-in algorithm in units. It is built for one element per unit, so offsets are unit numbers; scratch
+// contents are tracked through the run, because a file names scratch by its units.
 #include <map>
 #include <numeric>
 
@@ -7,9 +7,9 @@
 
 #include "esp/base/error.h"
 #include "esp/comm/algo/double_tree.h"
-#include "esp/comm/algo/draft.h"
+#include "esp/comm/algo/schedule_builder.h"
 #include "esp/comm/algo/segments.h"
-#include "esp/comm/in_order.h"
+#include "esp/comm/schedule_interpreter.h"
 #include "esp/comm/schedule_units.h"
 #include "esp/comm/validate.h"
 
@@ -18,32 +18,32 @@ namespace {
 
 // The cuts an algorithm makes. Where it makes two that do not nest (the mesh), the finest common one: then pieces of a
 // buffer that does not divide may differ from the built-in's by an element.
-std::vector<int> natural_split(const AlgorithmRow& row, const Problem& problem) {
-  int n = problem.size;
+std::vector<int> natural_split(const AlgorithmRow& row, const CollectiveSpec& spec) {
+  int n = spec.size;
   if (is_chunked(row.op)) return {n};
   std::string_view name = row.name;
   if (name == "ring" || name == "ring_shift0" || name == "direct" || name == "scatter_allgather") return {n};
   if (name == "ring_bidirectional") return {2, n};
   if (name == "halving_doubling") return {1 << floor_log2(n)};
-  if (name == "double_tree") return {2, double_tree_segments(problem)};
-  if (name == "ring_pipelined") return {line_segments(problem)};
-  if (name == "torus") return shape_of(problem, 0).dims;
-  if (name == "torus2d") return shape_of(problem, 2).dims;
-  if (name == "torus3d") return shape_of(problem, 3).dims;
-  if (name == "hierarchical") return {shape_of(problem, 2).dims[1]};
-  if (name == "mesh2d") return {std::lcm(shape_of(problem, 2).dims[0], shape_of(problem, 2).dims[1])};
+  if (name == "double_tree") return {2, double_tree_segments(spec)};
+  if (name == "ring_pipelined") return {line_segments(spec)};
+  if (name == "torus") return grid_for(spec, 0).dims;
+  if (name == "torus2d") return grid_for(spec, 2).dims;
+  if (name == "torus3d") return grid_for(spec, 3).dims;
+  if (name == "hierarchical") return {grid_for(spec, 2).dims[1]};
+  if (name == "mesh2d") return {std::lcm(grid_for(spec, 2).dims[0], grid_for(spec, 2).dims[1])};
   return {1};  // whole buffers
 }
 
 class Exporter {
  public:
-  Exporter(const AlgorithmRow& row, const Problem& problem) {
+  Exporter(const AlgorithmRow& row, const CollectiveSpec& spec) {
     file_.name = fmt::format("{}_{}", name_of(row.op), row.name);
     file_.op = row.op;
-    file_.size = problem.size;
-    file_.root = is_rooted(row.op) ? problem.root : 0;
-    file_.split = natural_split(row, problem);
-    Problem unit_problem = problem;
+    file_.size = spec.size;
+    file_.root = is_rooted(row.op) ? spec.root : 0;
+    file_.split = natural_split(row, spec);
+    CollectiveSpec unit_problem = spec;
     unit_problem.op = row.op;
     unit_problem.count = static_cast<size_t>(num_units(file_.split));
     // Segments are chosen by length; here the length is gone and the choice is in the split.
@@ -56,7 +56,7 @@ class Exporter {
   }
 
   ScheduleFile run() {
-    InOrder<std::vector<int>> order(schedules_);
+    ScheduleInterpreter<std::vector<int>> order(schedules_);
     order.run(
         file_.num_rounds,
         [&](int rank, size_t i) {
@@ -79,7 +79,7 @@ class Exporter {
   const Action& action(int rank, size_t i) const { return schedules_[static_cast<size_t>(rank)].actions[i]; }
 
   // Which units a region holds.
-  std::vector<int> units(int rank, const Region& region) const {
+  std::vector<int> units(int rank, const BufferRegion& region) const {
     std::vector<int> held(region.count);
     for (size_t i = 0; i < region.count; ++i)
       held[i] = region.buffer == Buffer::scratch
@@ -88,13 +88,13 @@ class Exporter {
     return held;
   }
 
-  void note(int rank, const Region& region, const std::vector<int>& held) {
+  void note(int rank, const BufferRegion& region, const std::vector<int>& held) {
     if (region.buffer != Buffer::scratch) return;
     for (size_t i = 0; i < held.size(); ++i) scratch_[static_cast<size_t>(rank)][region.offset + i] = held[i];
   }
 
   // Regions of scratch that keep the same distance from their units share an area.
-  UnitRegion region_of(int rank, const Region& region) {
+  UnitRegion region_of(int rank, const BufferRegion& region) {
     std::vector<int> held = units(rank, region);
     for (size_t i = 1; i < held.size(); ++i)
       if (held[i] != held[0] + static_cast<int>(i))
@@ -120,7 +120,7 @@ class Exporter {
   void add(int rank, size_t i) {
     const Action& step = action(rank, i);
     UnitAction unit{step.act, step.round, step.peer, region_of(rank, step.region), {}};
-    for (const Region& source : step.sources) unit.sources.push_back(region_of(rank, source));
+    for (const BufferRegion& source : step.sources) unit.sources.push_back(region_of(rank, source));
     file_.ranks[static_cast<size_t>(rank)].actions.push_back(std::move(unit));
   }
 
@@ -132,16 +132,16 @@ class Exporter {
 
 }  // namespace
 
-ScheduleFile export_schedule(const AlgorithmRow& row, const Problem& problem) {
+ScheduleFile export_schedule(const AlgorithmRow& row, const CollectiveSpec& spec) {
   if (!can_be_filed(row.op)) throw UsageError(fmt::format("{} has no schedule files", name_of(row.op)));
-  if (problem.size > kMaxScheduleSize)
-    throw UsageError(fmt::format("schedule files hold at most {} ranks, {} given", kMaxScheduleSize, problem.size));
-  Problem checked = problem;
+  if (spec.size > kMaxScheduleSize)
+    throw UsageError(fmt::format("schedule files hold at most {} ranks; got {}", kMaxScheduleSize, spec.size));
+  CollectiveSpec checked = spec;
   checked.op = row.op;
   checked.count = 0;
   if (std::string wrong = row.applies ? row.applies(checked) : ""; !wrong.empty())
     throw UsageError(fmt::format("{} {} {}", name_of(row.op), row.name, wrong));
-  return Exporter(row, problem).run();
+  return Exporter(row, spec).run();
 }
 
 }  // namespace esp::comm

@@ -34,11 +34,11 @@ std::string_view name_of(Act act) {
   return kActs[static_cast<size_t>(act)].name;
 }
 
-// Reads one text; every message begins with where it is.
+// Parses one text; every error starts with its location.
 class Reader {
   [[noreturn]] void fail(const std::string& text) const { throw IoError(fmt::format("{}{} {}", what_, where_, text)); }
 
-  // Tables answer an unknown name with UsageError; here it is the text that is wrong, and the place is said.
+  // Tables report an unknown name as UsageError; here it is an error of the text, reported with its location.
   template <typename Find>
   auto known(const std::string& name, Find&& find) const {
     try {
@@ -66,7 +66,7 @@ class Reader {
     if (is_rooted(file.op))
       file.root = integer(json, "root", 0, file.size - 1);
     else if (json.contains("root"))
-      fail(fmt::format("has a root, which {} has not", comm::name_of(file.op)));
+      fail(fmt::format("has a root; {} takes none", comm::name_of(file.op)));
     read_split(json, file);
     file.num_rounds = integer(json, "rounds", 0, kMaxScheduleRounds);
     const Json& ranks = array(json, "ranks");
@@ -96,7 +96,7 @@ class Reader {
   int whole(const Json& value, std::string_view name, int64_t low, int64_t high) const {
     bool fits = value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > INT32_MAX);
     if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high)
-      fail(fmt::format("needs {} to be a whole number from {} to {}", name, low, high));
+      fail(fmt::format("needs {} to be an integer from {} to {}", name, low, high));
     return static_cast<int>(value.get<int64_t>());
   }
   int integer(const Json& json, const char* key, int64_t low, int64_t high) const {
@@ -122,7 +122,7 @@ class Reader {
     for (const Json& factor : split) {
       file.split.push_back(whole(factor, "each number of \"split\"", 1, kMaxScheduleUnits));
       units *= file.split.back();
-      if (units > kMaxScheduleUnits) fail(fmt::format("cuts the buffer in more than {} units", kMaxScheduleUnits));
+      if (units > kMaxScheduleUnits) fail(fmt::format("cuts the buffer into more than {} units", kMaxScheduleUnits));
     }
     if (is_chunked(file.op) && file.split[0] != file.size)
       fail(fmt::format("needs split[0] to be the size, {}: in {} rank k owns chunk k", file.size,
@@ -183,7 +183,7 @@ class Reader {
         known(json[0].get<std::string>(), [](std::string_view n) { return find_row("buffer", kBuffers, n).buffer; });
     bool scratch = region.buffer == Buffer::scratch;
     if (json.size() != (scratch ? 4u : 3u))
-      fail(scratch ? "needs a region of scratch as [\"scratch\", area, first unit, number of units]"
+      fail(scratch ? "needs a scratch region as [\"scratch\", area, first unit, number of units]"
                    : "needs a region as [buffer, first unit, number of units]");
     UnitArea limits = area_of(file, rank, region.buffer);
     if (scratch) {
@@ -191,7 +191,7 @@ class Reader {
       region.area = whole(json[1], "the area", 0, static_cast<int>(schedule.scratch.size()) - 1);
       limits = schedule.scratch[static_cast<size_t>(region.area)];
     }
-    if (limits.count == 0) fail(fmt::format("uses the {}, which this rank has not", json[0].get<std::string>()));
+    if (limits.count == 0) fail(fmt::format("uses the {}, which this rank does not have", json[0].get<std::string>()));
     int end = limits.first + limits.count;
     region.first = whole(json[scratch ? 2 : 1], "the first unit", limits.first, end - 1);
     region.count = whole(json[scratch ? 3 : 2], "the number of units", 1, end - region.first);

@@ -1,13 +1,15 @@
-// Schedules that users bring, as JSON text, for one collective and one number of ranks, and any count.
+// User-supplied collective schedules as JSON text, for one collective, one number of ranks, and any count.
 //
 //   {
 //     "espalier_schedule": 1,
 //     "name": "two_swap",
-//     "op": "all_reduce",                 broadcast reduce all_reduce reduce_scatter all_gather all_to_all gather
-//     scatter "size": 2, "root": 0,                          broadcast, reduce, gather and scatter only: the root this
-//     schedule serves "split": [2],                       how the full logical buffer is cut in units "rounds": 2,
+//     "op": "all_reduce",        or broadcast reduce reduce_scatter all_gather all_to_all gather scatter
+//     "size": 2,
+//     "root": 0,                 broadcast, reduce, gather and scatter only
+//     "split": [2],              how the full logical buffer is cut into units
+//     "rounds": 2,
 //     "ranks": [
-//       {"scratch": [[1, 1]],             areas of scratch memory, each for units [first, number]; may be left out
+//       {"scratch": [[1, 1]],    optional: areas of scratch memory, each for units [first, number]
 //        "actions": [
 //          {"round": 0, "do": "send", "to": 1, "at": ["input", 1, 1]},
 //          {"round": 0, "do": "copy", "into": ["output", 0, 1], "from": ["input", 0, 1]},
@@ -16,13 +18,14 @@
 //          {"round": 1, "do": "receive", "from": 1, "at": ["output", 1, 1]}]},
 //       …
 //
-// A region is [buffer, first unit, number of units]; of scratch ["scratch", area, first unit, number of units]. Units
-// are always those of the full buffer, also where a rank's own buffer is one chunk of it. `split` [a, b, …] cuts the
-// buffer in a chunks, each of them in b, and so on, every cut giving the first n mod k pieces one element more; where
-// rank k owns chunk k, split[0] is the size. "reduce" has "into" and "of", a list of regions summed in this order.
-// Rounds follow comm/validate.h.
+// A region is [buffer, first unit, number of units]; for scratch ["scratch", area, first unit, number of units]. Units
+// always refer to the full buffer, also where a rank's own buffer is one chunk of it. `split` [a, b, …] cuts the buffer
+// into a chunks, each into b, and so on; each cut gives the first n mod k pieces one more element. Where rank k owns
+// chunk k, split[0] is the size. "reduce" has "into" and "of", a list of regions summed in this order. Rounds follow
+// comm/validate.h.
 //
-// The text is untrusted: sizes are bounded, unknown keys refused, and the schedule proven before it is returned.
+// The text is untrusted: sizes are bounded, unknown keys are rejected, and the schedule is proven before it is
+// returned.
 #pragma once
 
 #include <cstddef>
@@ -76,18 +79,18 @@ struct ScheduleFile {
   bool operator==(const ScheduleFile&) const = default;
 };
 
-// `what` names the text in messages («schedule file ring.json»). IoError for text that is no schedule, UsageError for a
-// schedule that is not correct.
+// `what` names the text in messages («schedule file ring.json»). IoError if the text is malformed, UsageError if the
+// schedule is incorrect.
 ScheduleFile parse_schedule(std::string_view text, std::string_view what);
 std::string write_schedule(const ScheduleFile& file);
 
-// What problem.rank does for problem.count. UsageError when the file is for another op, size or root.
-Schedule instantiate(const ScheduleFile& file, const Problem& problem);
-// For all ranks, and proven for this very count.
-std::vector<Schedule> instantiate_proven(const ScheduleFile& file, const Problem& problem);
+// The schedule of spec.rank for spec.count. UsageError if the file is for another op, size or root.
+Schedule instantiate(const ScheduleFile& file, const CollectiveSpec& spec);
+// For all ranks, and proven for this count.
+std::vector<Schedule> instantiate_proven(const ScheduleFile& file, const CollectiveSpec& spec);
 
-// A built-in algorithm as a file, problem.count aside. UsageError where it moves units out of order in one message
-// (Bruck's, for one), which a file cannot say.
-ScheduleFile export_schedule(const AlgorithmRow& row, const Problem& problem);
+// A built-in algorithm as a file, for any count. UsageError if one of its messages contains units out of order (Bruck),
+// which the format cannot express.
+ScheduleFile export_schedule(const AlgorithmRow& row, const CollectiveSpec& spec);
 
 }  // namespace esp::comm

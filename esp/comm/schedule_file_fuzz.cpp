@@ -1,4 +1,4 @@
-// Any text is either refused with an error or a schedule that reads back as it was written.
+// Any text is either rejected with an error, or a schedule that round-trips.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

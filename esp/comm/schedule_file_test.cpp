@@ -49,31 +49,31 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-Problem problem_of(Op op, int size, size_t count) {
-  Problem problem;
-  problem.op = op;
-  problem.size = size;
-  problem.count = count;
-  return problem;
+CollectiveSpec spec_of(Op op, int size, size_t count) {
+  CollectiveSpec spec;
+  spec.op = op;
+  spec.size = size;
+  spec.count = count;
+  return spec;
 }
 
 TEST(ScheduleFile, RunsForAnyCount) {
   ScheduleFile file = parse_schedule(kTwoSwap, "two");
   EXPECT_EQ(file.name, "two_swap");
   for (size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{1001}}) {
-    auto schedules = instantiate_proven(file, problem_of(Op::all_reduce, 2, count));
+    auto schedules = instantiate_proven(file, spec_of(Op::all_reduce, 2, count));
     EXPECT_EQ(schedules[1].scratch_count, count / 2);
   }
-  EXPECT_THROW(instantiate(file, problem_of(Op::all_reduce, 3, 9)), UsageError);
-  EXPECT_THROW(instantiate(file, problem_of(Op::all_gather, 2, 9)), UsageError);
+  EXPECT_THROW(instantiate(file, spec_of(Op::all_reduce, 3, 9)), UsageError);
+  EXPECT_THROW(instantiate(file, spec_of(Op::all_gather, 2, 9)), UsageError);
 }
 
-TEST(ScheduleFile, ReadsBackWhatItWrites) {
+TEST(ScheduleFile, RoundTrips) {
   ScheduleFile file = parse_schedule(kTwoSwap, "two");
   EXPECT_EQ(parse_schedule(write_schedule(file), "again"), file);
 }
 
-TEST(ScheduleFile, RefusesWhatIsNoScheduleAndSaysWhere) {
+TEST(ScheduleFile, RejectsMalformedTextWithLocation) {
   EXPECT_THAT(refusal("{"), HasSubstr("x.json is not JSON"));
   EXPECT_THAT(refusal("[]"), HasSubstr("is not an object"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"espalier_schedule\": 1", "\"espalier_schedule\": 2")),
@@ -83,8 +83,9 @@ TEST(ScheduleFile, RefusesWhatIsNoScheduleAndSaysWhere) {
   EXPECT_THAT(refusal(changed(kTwoSwap, "all_reduce", "barrier")), HasSubstr("has no schedule files"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2000000")), HasSubstr("from 1 to 1024"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": -1")), HasSubstr("from 1 to 1024"));
-  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2.5")), HasSubstr("whole number"));
-  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 18446744073709551615")), HasSubstr("whole number"));
+  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2.5")), HasSubstr("an integer from"));
+  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 18446744073709551615")),
+              HasSubstr("an integer from"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[2]", "[60000, 60000]")), HasSubstr("more than 65536 units"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[2]", "[]")), HasSubstr("split"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2, \"root\": 0")), HasSubstr("has a root"));
@@ -96,14 +97,14 @@ TEST(ScheduleFile, RefusesWhatIsNoScheduleAndSaysWhere) {
   EXPECT_THAT(refusal(changed(kTwoSwap, "[\"scratch\", 0, 1, 1]", "[\"scratch\", 1, 1, 1]")), HasSubstr("the area"));
 }
 
-TEST(ScheduleFile, RefusesScheduleThatIsNotTheCollective) {
+TEST(ScheduleFile, RejectsIncorrectSchedule) {
   std::string text = refusal(changed(kTwoSwap, "receive_reduce", "receive"));
   EXPECT_THAT(text, HasSubstr("x.json: this schedule is not a correct all_reduce"));
   EXPECT_THAT(text, HasSubstr("it should be 0,1"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[\"input\", 1, 1]", "[\"input\", 0, 1]")), HasSubstr("rank 1, action 2"));
 }
 
-TEST(ScheduleFile, RefusesWhatIsRightForEvenCountsOnly) {
+TEST(ScheduleFile, RejectsScheduleForEvenCountsOnly) {
   // Scratch for unit 0 takes unit 1, which is shorter when the count is odd.
   std::string text = changed(kTwoSwap, "[[1, 1]]", "[[0, 1]]");
   text = changed(text, "\"at\": [\"scratch\", 0, 1, 1]", "\"at\": [\"scratch\", 0, 0, 1]");
@@ -111,17 +112,17 @@ TEST(ScheduleFile, RefusesWhatIsRightForEvenCountsOnly) {
   EXPECT_THAT(refusal(text), HasSubstr("not a correct"));
 }
 
-// Which built-in algorithms a file can hold, and whether it then is the same algorithm.
+// The built-in algorithms a file can express; the file must be the same algorithm.
 TEST(ScheduleFile, HoldsBuiltInAlgorithms) {
   int exported = 0;
   for (const AlgorithmRow& row : algorithms())
     for (int size : {1, 2, 4, 6}) {
-      Problem problem = problem_of(row.op, size, 0);
-      problem.segments = 3;
-      if (row.applies && !row.applies(problem).empty()) continue;
+      CollectiveSpec spec = spec_of(row.op, size, 0);
+      spec.segments = 3;
+      if (row.applies && !row.applies(spec).empty()) continue;
       ScheduleFile file;
       try {
-        file = export_schedule(row, problem);
+        file = export_schedule(row, spec);
       } catch (const UsageError& error) {
         bool packs = row.name == "bruck" || (row.op == Op::all_to_all && row.name == "hierarchical");
         EXPECT_TRUE(packs || row.op == Op::barrier || row.op == Op::all_to_all_v) << row.name << ": " << error.what();
@@ -129,10 +130,10 @@ TEST(ScheduleFile, HoldsBuiltInAlgorithms) {
       }
       ++exported;
       EXPECT_EQ(parse_schedule(write_schedule(file), "exported"), file);
-      problem.count = static_cast<size_t>(size) * 7 + (row.op == Op::all_to_all ? 0 : 2);
-      auto problems = for_every_rank(problem);
+      spec.count = static_cast<size_t>(size) * 7 + (row.op == Op::all_to_all ? 0 : 2);
+      auto specs = for_every_rank(spec);
       std::vector<Bytes> inputs;
-      for (const Problem& mine : problems) {
+      for (const CollectiveSpec& mine : specs) {
         Bytes input(sizes_of(mine).input * sizeof(float));
         for (size_t i = 0; i < input.size(); i += sizeof(float)) {
           float value = 1.0f / (1.0f + static_cast<float>(i) * 0.37f + static_cast<float>(mine.rank) * 11.3f);
@@ -140,9 +141,9 @@ TEST(ScheduleFile, HoldsBuiltInAlgorithms) {
         }
         inputs.push_back(std::move(input));
       }
-      auto from_file = replay(problems, instantiate_proven(file, problem), inputs, DType::f32, ReduceOp::sum);
+      auto from_file = replay(specs, instantiate_proven(file, spec), inputs, DType::f32, ReduceOp::sum);
       if (row.name == "mesh2d") continue;  // its two cuts do not nest; the file's pieces differ by an element
-      EXPECT_EQ(from_file, replay(problems, build_all(row, problems), inputs, DType::f32, ReduceOp::sum))
+      EXPECT_EQ(from_file, replay(specs, build_all(row, specs), inputs, DType::f32, ReduceOp::sum))
           << name_of(row.op) << " " << row.name << " size " << size;
     }
   EXPECT_GT(exported, 100);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "esp/comm/algo/draft.h"
+#include "esp/comm/algo/schedule_builder.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/validate.h"
 
@@ -12,10 +12,10 @@ namespace esp::comm {
 namespace {
 
 std::vector<Schedule> ring(size_t count) {
-  Problem problem;
-  problem.size = 3;
-  problem.count = count;
-  return build_all(find_algorithm(Op::all_reduce, "ring"), for_every_rank(problem));
+  CollectiveSpec spec;
+  spec.size = 3;
+  spec.count = count;
+  return build_all(find_algorithm(Op::all_reduce, "ring"), for_every_rank(spec));
 }
 
 TEST(Slice, CutsMessagesAlikeAtBothEnds) {
@@ -47,31 +47,31 @@ TEST(Slice, LeavesShortMessagesAlone) {
 }
 
 TEST(Slice, KeepsSignals) {
-  Problem problem;
-  problem.op = Op::barrier;
-  problem.size = 4;
-  Schedule barrier = find_algorithm(Op::barrier, "dissemination").build(problem);
+  CollectiveSpec spec;
+  spec.op = Op::barrier;
+  spec.size = 4;
+  Schedule barrier = find_algorithm(Op::barrier, "dissemination").build(spec);
   EXPECT_EQ(slice(barrier, 1).actions.size(), barrier.actions.size());
 }
 
-TEST(Slice, UsesAPieceAsSoonAsItIsThere) {
-  // A message and the sum it goes into alternate piece by piece.
+TEST(Slice, ForwardsSliceOnArrival) {
+  // A message and the sum it is used in alternate slice by slice.
   Schedule schedule;
   schedule.num_rounds = 1;
   schedule.scratch_count = 6;
-  Region out{Buffer::output, 0, 6}, slot{Buffer::scratch, 0, 6};
+  BufferRegion out{Buffer::output, 0, 6}, slot{Buffer::scratch, 0, 6};
   schedule.actions = {{Act::receive, 0, 1, slot, {}}, {Act::reduce, 0, -1, out, {out, slot}}};
   std::vector<Act> order;
   for (const Action& action : slice(schedule, 3).actions) order.push_back(action.act);
   EXPECT_EQ(order, (std::vector{Act::receive, Act::reduce, Act::receive, Act::reduce}));
 }
 
-TEST(Shape, IsAsEvenAsDivisorsAllow) {
+TEST(RankGrid, IsAsEvenAsDivisorsAllow) {
   auto shape = [](int size, int axes, std::vector<int> given = {}) {
-    Problem problem;
-    problem.size = size;
-    problem.shape.dims = std::move(given);
-    return shape_of(problem, axes).dims;
+    CollectiveSpec spec;
+    spec.size = size;
+    spec.shape.dims = std::move(given);
+    return grid_for(spec, axes).dims;
   };
   using Dims = std::vector<int>;
   EXPECT_EQ(shape(12, 2), (Dims{4, 3}));
@@ -82,22 +82,22 @@ TEST(Shape, IsAsEvenAsDivisorsAllow) {
   EXPECT_EQ(shape(24, 0), (Dims{3, 2, 2, 2}));
   EXPECT_EQ(shape(8, 3, {4, 2}), (Dims{2, 2, 2}));
   EXPECT_EQ(shape(8, 2, {2, 4}), (Dims{2, 4}));
-  Problem wrong;
+  CollectiveSpec wrong;
   wrong.size = 8;
   wrong.shape.dims = {3, 2};
-  EXPECT_NE(shape_problem(wrong, 2).find("needs a shape of 8 ranks, 3x2 given, which is 6"), std::string::npos);
+  EXPECT_NE(grid_problem(wrong, 2).find("needs a shape of 8 ranks; got 3x2 = 6 ranks"), std::string::npos);
   wrong.shape.dims = {2, 2, 2};
-  EXPECT_NE(shape_problem(wrong, 2), "");
+  EXPECT_NE(grid_problem(wrong, 2), "");
 }
 
-TEST(Draft, PutsSendsBeforeReceivesOfTheirRound) {
+TEST(ScheduleBuilder, PutsSendsBeforeReceivesOfTheirRound) {
   for (const AlgorithmRow& row : algorithms()) {
     if (row.op == Op::all_to_all_v) continue;
-    Problem problem;
-    problem.op = row.op;
-    problem.size = 8;
-    problem.count = row.op == Op::barrier ? 0 : 64;
-    for (const Schedule& schedule : build_all(row, for_every_rank(problem))) {
+    CollectiveSpec spec;
+    spec.op = row.op;
+    spec.size = 8;
+    spec.count = row.op == Op::barrier ? 0 : 64;
+    for (const Schedule& schedule : build_all(row, for_every_rank(spec))) {
       const auto& actions = schedule.actions;
       for (size_t i = 1; i < actions.size(); ++i) {
         EXPECT_LE(actions[i - 1].round, actions[i].round);

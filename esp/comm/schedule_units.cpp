@@ -67,17 +67,17 @@ UnitArea area_of(const ScheduleFile& file, int rank, Buffer buffer) {
   return none;
 }
 
-Schedule instantiate(const ScheduleFile& file, const Problem& problem) {
-  if (problem.op != file.op || problem.size != file.size || (is_rooted(file.op) && problem.root != file.root))
+Schedule instantiate(const ScheduleFile& file, const CollectiveSpec& spec) {
+  if (spec.op != file.op || spec.size != file.size || (is_rooted(file.op) && spec.root != file.root))
+    throw UsageError(fmt::format("schedule \"{}\" is for {} of {} ranks{}, not for {} of {} ranks{}", file.name,
+                                 name_of(file.op), file.size,
+                                 is_rooted(file.op) ? fmt::format(" with root {}", file.root) : "", name_of(spec.op),
+                                 spec.size, is_rooted(spec.op) ? fmt::format(" with root {}", spec.root) : ""));
+  if (file.op == Op::all_to_all && spec.count % static_cast<size_t>(file.size) != 0)
     throw UsageError(
-        fmt::format("schedule \"{}\" is for {} of {} ranks{}, not for {} of {} ranks{}", file.name, name_of(file.op),
-                    file.size, is_rooted(file.op) ? fmt::format(" with root {}", file.root) : "", name_of(problem.op),
-                    problem.size, is_rooted(problem.op) ? fmt::format(" with root {}", problem.root) : ""));
-  if (file.op == Op::all_to_all && problem.count % static_cast<size_t>(file.size) != 0)
-    throw UsageError(
-        fmt::format("all_to_all needs a count that is a multiple of {} ranks, {} given", file.size, problem.count));
-  const UnitSchedule& units = file.ranks[static_cast<size_t>(problem.rank)];
-  auto at = [&](int unit) { return unit_offset(file.split, problem.count, unit); };
+        fmt::format("all_to_all needs a count that is a multiple of {} ranks; got {}", file.size, spec.count));
+  const UnitSchedule& units = file.ranks[static_cast<size_t>(spec.rank)];
+  auto at = [&](int unit) { return unit_offset(file.split, spec.count, unit); };
   Schedule schedule;
   schedule.num_rounds = file.num_rounds;
   std::vector<size_t> bases;
@@ -88,9 +88,9 @@ Schedule instantiate(const ScheduleFile& file, const Problem& problem) {
   auto region_of = [&](const UnitRegion& region) {
     bool scratch = region.buffer == Buffer::scratch;
     auto area = static_cast<size_t>(region.area);
-    int start = scratch ? units.scratch[area].first : area_of(file, problem.rank, region.buffer).first;
+    int start = scratch ? units.scratch[area].first : area_of(file, spec.rank, region.buffer).first;
     size_t offset = at(region.first) - at(start) + (scratch ? bases[area] : 0);
-    return Region{region.buffer, offset, at(region.first + region.count) - at(region.first)};
+    return BufferRegion{region.buffer, offset, at(region.first + region.count) - at(region.first)};
   };
   for (const UnitAction& step : units.actions) {
     Action action{step.act, step.round, step.peer, region_of(step.region), {}};
@@ -101,11 +101,11 @@ Schedule instantiate(const ScheduleFile& file, const Problem& problem) {
   return schedule;
 }
 
-std::vector<Schedule> instantiate_proven(const ScheduleFile& file, const Problem& problem) {
-  std::vector<Problem> problems = for_every_rank(problem);
+std::vector<Schedule> instantiate_proven(const ScheduleFile& file, const CollectiveSpec& spec) {
+  std::vector<CollectiveSpec> specs = for_every_rank(spec);
   std::vector<Schedule> schedules;
-  for (const Problem& mine : problems) schedules.push_back(instantiate(file, mine));
-  validate(problems, schedules);
+  for (const CollectiveSpec& mine : specs) schedules.push_back(instantiate(file, mine));
+  validate(specs, schedules);
   return schedules;
 }
 
@@ -115,12 +115,12 @@ void prove_for_some_counts(const ScheduleFile& file) {
   // Its blocks are alike; their pieces need not be.
   if (file.op == Op::all_to_all) counts = {units, units + size, 2 * units};
   for (size_t count : counts) {
-    Problem problem;
-    problem.op = file.op;
-    problem.size = file.size;
-    problem.root = file.root;
-    problem.count = count;
-    instantiate_proven(file, problem);
+    CollectiveSpec spec;
+    spec.op = file.op;
+    spec.size = file.size;
+    spec.root = file.root;
+    spec.count = count;
+    instantiate_proven(file, spec);
   }
 }
 

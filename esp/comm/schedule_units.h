@@ -1,4 +1,4 @@
-// The units in which schedule files count, turned into elements. For schedule_file.cpp and schedule_export.cpp.
+// Units of schedule files, converted to elements. For schedule_file.cpp and schedule_export.cpp.
 #pragma once
 
 #include <cstddef>

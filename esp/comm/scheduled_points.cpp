@@ -1,13 +1,13 @@
-// Messages between two ranks, and signals.
+// Point-to-point messages and signals.
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 
 namespace esp::comm {
 namespace {
 
-// What the two ends of a message both know, so that their tags are equal: a send, to the receiver.
+// The part of a call that both ends know, so that their tags are equal: a send to the receiver.
 Call as_sent(const Call& call, int me) {
   Call sent;
   sent.op = Op::send;
@@ -19,13 +19,13 @@ Call as_sent(const Call& call, int me) {
 
 }  // namespace
 
-// Messages of their own, all under way at once. They are numbered per peer and direction.
-void Scheduled::run_points(std::span<const Call> calls) {
+// Independent messages, all in flight at once. Numbered per peer and direction.
+void ScheduledCommunicator::run_points(std::span<const Call> calls) {
   messages_.clear();
   for (const Call& call : calls) {
     auto peer = static_cast<size_t>(call.root);
     uint64_t number = call.op == Op::send ? ++sent_[peer] : ++received_[peer];
-    Executor::Message& message = messages_.emplace_back();
+    Executor::PeerMessage& message = messages_.emplace_back();
     message.sends = call.op == Op::send;
     message.transfer.peer = call.root;
     message.transfer.data = message.sends ? static_cast<std::byte*>(const_cast<void*>(call.in))  // only read
@@ -33,38 +33,38 @@ void Scheduled::run_points(std::span<const Call> calls) {
     message.transfer.bytes = call.count * size_of(call.dtype);
     message.transfer.tag = tag_of(as_sent(call, rank()), number, kAutoAlgorithm);
   }
-  stand_at(calls.front(), messages_.front().transfer.tag.sequence);
+  publish_position(calls.front(), messages_.front().transfer.tag.sequence);
   net::Traffic before = transport_->total();
   auto outcome = executor_->exchange(messages_, *deadline_);
   const Call* concerned = &calls.front();
-  int peer = outcome == Executor::Outcome::mismatched ? executor_->mismatch().peer : executor_->waits_for();
+  int peer = outcome == Executor::RunStatus::mismatched ? executor_->mismatch().peer : executor_->waits_for();
   for (const Call& call : calls)
     if (call.root == peer && (call.op == Op::recv || concerned->root != peer)) concerned = &call;
   settle(outcome, *concerned);
   for (const Call& call : calls) counter(call.op, kAutoAlgorithm).calls++;
-  Counter& c = counter(calls.front().op, kAutoAlgorithm);
+  CallCounter& c = counter(calls.front().op, kAutoAlgorithm);
   c.calls--;  // count_traffic counts it
   count_traffic(c, before);
   c.ns += ns_since_begin();
 }
 
-std::string Scheduled::signal_key(int from, int to, uint64_t number) const {
+std::string ScheduledCommunicator::signal_key(int from, int to, uint64_t number) const {
   return fmt::format("signal/{:x}/{}/{}/{}", group_.id, from, to, number);
 }
 
-void Scheduled::run_signal(const Call& call) {
+void ScheduledCommunicator::run_signal(const Call& call) {
   uint64_t number = ++signalled_[static_cast<size_t>(call.root)];
   note(call, number, kAutoAlgorithm);
   world_.store->set(signal_key(rank(), call.root, number), "");
   counter(call.op, kAutoAlgorithm).calls++;
 }
 
-void Scheduled::run_wait(const Call& call) {
+void ScheduledCommunicator::run_wait(const Call& call) {
   uint64_t number = ++waited_[static_cast<size_t>(call.root)];
-  stand_at(call, number);
+  publish_position(call, number);
   std::string key = signal_key(call.root, rank(), number);
   try {
-    net::await_key(world_, group_, key, *deadline_);
+    net::await_key(world_, group_, key, group_.members[static_cast<size_t>(call.root)], *deadline_);
   } catch (const CommError& error) {
     if (error.kind() == CommError::Kind::timeout) expire(call, call.root);
     throw;

@@ -1,4 +1,4 @@
-// How each kind of call is run; scheduled.h says on which thread.
+// Execution of each kind of call; scheduled_communicator.h defines the thread.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -8,8 +8,8 @@
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
-#include "esp/comm/blame.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/diagnosis.h"
+#include "esp/comm/scheduled_communicator.h"
 
 namespace esp::comm {
 namespace {
@@ -30,7 +30,7 @@ bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv;
 }
 
-// What all ranks must agree on, without what this op does not look at.
+// The fields all ranks must agree on, without those this op ignores.
 Call as_agreed(const Call& call) {
   Call agreed;
   agreed.op = call.op;
@@ -44,26 +44,26 @@ Call as_agreed(const Call& call) {
 
 }  // namespace
 
-void Scheduled::enter(const Call& call, int algorithm) {
+void ScheduledCommunicator::enter(const Call& call, int algorithm) {
   ++sequence_;
   retag(call, algorithm);
 }
 
-void Scheduled::retag(const Call& call, int algorithm) {
+void ScheduledCommunicator::retag(const Call& call, int algorithm) {
   tag_ = tag_of(as_agreed(call), sequence_, std::min(algorithm, kFileAlgorithm));
   if (algorithm >= kFileAlgorithm) tag_.schedule = schedule_ids_[static_cast<size_t>(algorithm - kFileAlgorithm)];
   net::Tag standing = tag_;
   if (call.op == Op::all_to_all_v) standing.count = receivers_of(call.send_counts);
-  standings_.mine().enter(standing);
+  positions_.mine().enter(standing);
   note(call, sequence_, algorithm);
 }
 
-void Scheduled::stand_at(const Call& call, uint64_t number) {
-  standings_.mine().enter(tag_of(call, sequence_, kAutoAlgorithm));
+void ScheduledCommunicator::publish_position(const Call& call, uint64_t number) {
+  positions_.mine().enter(tag_of(call, sequence_, kAutoAlgorithm));
   note(call, number, kAutoAlgorithm);
 }
 
-void Scheduled::note(const Call& call, uint64_t number, int algorithm) {
+void ScheduledCommunicator::note(const Call& call, uint64_t number, int algorithm) {
   event_.kind = call.op == Op::send   ? obs::FlightKind::send
                 : call.op == Op::recv ? obs::FlightKind::recv
                                       : obs::FlightKind::collective;
@@ -77,13 +77,13 @@ void Scheduled::note(const Call& call, uint64_t number, int algorithm) {
   flight_->record(event_);
 }
 
-Scheduled::Counter& Scheduled::counter(Op op, int algorithm) {
-  for (Counter& c : counters_)
+ScheduledCommunicator::CallCounter& ScheduledCommunicator::counter(Op op, int algorithm) {
+  for (CallCounter& c : counters_)
     if (c.op == op && c.algorithm == algorithm) return c;
-  return counters_.emplace_back(Counter{op, algorithm});
+  return counters_.emplace_back(CallCounter{op, algorithm});
 }
 
-void Scheduled::count_traffic(Counter& c, const net::Traffic& before) const {
+void ScheduledCommunicator::count_traffic(CallCounter& c, const net::Traffic& before) const {
   net::Traffic after = transport_->total();
   c.calls++;
   c.bytes_sent += after.bytes_sent - before.bytes_sent;
@@ -91,7 +91,7 @@ void Scheduled::count_traffic(Counter& c, const net::Traffic& before) const {
   c.messages += after.messages_sent - before.messages_sent;
 }
 
-void Scheduled::check_anew(const Call& call) {
+void ScheduledCommunicator::check_new_shape(const Call& call) {
   checked_.repeatable = false;
   check_call(call);
   checked_.call = call;
@@ -99,13 +99,13 @@ void Scheduled::check_anew(const Call& call) {
   bool collective = !point_to_point(call.op) && call.op != Op::signal && call.op != Op::wait;
   checked_.fused = size() > 1 && collective && goes_fused(call, checked_.algorithm);
   if (checked_.fused) checked_.tag = tag_of(as_agreed(call), 0, kFusedAlgorithm);
-  // A name may lie in memory that the caller writes anew, and counts per peer are not compared.
+  // The caller may overwrite the memory of a name, and per-peer counts are not compared.
   checked_.repeatable = call.algorithm == "auto" && call.op != Op::all_to_all_v;
 }
 
-void Scheduled::execute(const Call& call) {
+void ScheduledCommunicator::execute(const Call& call) {
   if (dead_) throw *dead_;
-  if (!checked_.repeated_by(call)) check_anew(call);
+  if (!checked_.repeated_by(call)) check_new_shape(call);
   guarded(call, [&] {
     if (checked_.fused) return run_fused(call);
     if (size() == 1 && call.op != Op::signal && call.op != Op::wait) return run_alone(call);
@@ -127,7 +127,7 @@ void Scheduled::execute(const Call& call) {
 
 // Signals first and waits last, messages together, collectives in their order: the same on every rank, so however the
 // set is listed it cannot block itself.
-void Scheduled::execute_group(std::span<const Call> calls) {
+void ScheduledCommunicator::execute_group(std::span<const Call> calls) {
   std::vector<Call> points;
   for (const Call& call : calls) {
     if (point_to_point(call.op)) points.push_back(call);
@@ -142,7 +142,7 @@ void Scheduled::execute_group(std::span<const Call> calls) {
     if (call.op == Op::wait) execute(call);
 }
 
-void Scheduled::run_alone(const Call& call) {
+void ScheduledCommunicator::run_alone(const Call& call) {
   size_t unit = size_of(call.dtype);
   const auto* in = static_cast<const std::byte*>(call.in);
   auto* out = static_cast<std::byte*>(call.out);
@@ -157,30 +157,30 @@ void Scheduled::run_alone(const Call& call) {
   counter(call.op, kAutoAlgorithm).calls++;
 }
 
-void Scheduled::run_fused(const Call& call) {
+void ScheduledCommunicator::run_fused(const Call& call) {
   tag_ = checked_.tag;
   tag_.sequence = ++sequence_;
-  standings_.mine().enter(tag_);
+  positions_.mine().enter(tag_);
   note(call, sequence_, kFusedAlgorithm);
   try {
     fused_->run(call, tag_, *deadline_);
   } catch (const CommError& error) {
-    // It knows only that it waited too long.
+    // Only the timeout is known.
     if (error.kind() == CommError::Kind::timeout) expire(call, -1);
     throw;
   }
   int& index = fused_counter_[static_cast<size_t>(call.op)];
   if (index < 0) index = static_cast<int>(&counter(call.op, kFusedAlgorithm) - counters_.data());
-  Counter& c = counters_[static_cast<size_t>(index)];
+  CallCounter& c = counters_[static_cast<size_t>(index)];
   c.calls++;
-  const Crossing crossing = crossing_of(call, rank(), size());
+  const PeerTraffic crossing = peer_traffic_of(call, rank(), size());
   c.bytes_sent += crossing.sent;
   c.bytes_received += crossing.received;
   c.ns += ns_since_begin();
 }
 
-PlanEntry& Scheduled::entry_for(const Call& call, int algorithm) {
-  Extents extents = extents_of(call, rank(), size());
+PlanEntry& ScheduledCommunicator::entry_for(const Call& call, int algorithm) {
+  BufferCounts extents = buffer_counts_of(call, rank(), size());
   size_t unit = size_of(call.dtype);
   PlanKey key{call.op, algorithm, call.root, static_cast<uint32_t>(unit), call.count, 0, false};
   if (extents.in > 0 && extents.out > 0) {
@@ -193,38 +193,38 @@ PlanEntry& Scheduled::entry_for(const Call& call, int algorithm) {
     return *found;
   }
   check_applies(call);
-  Problem problem = problem_of(call);
+  CollectiveSpec spec = spec_of(call);
   int chosen = algorithm;
   bool first = false;
   if (algorithm == kAutoAlgorithm) {
-    // The measurement speaks for the call that needs it, before it is known what that will run.
+    // The measurement uses the call's tag, before its algorithm is known.
     if ((first = !tiers_.measured && algorithms_for(call.op).size() > 1)) {
       enter(call, kAutoAlgorithm);
       learn_tiers(call);
     }
-    chosen = algorithm_id(choose(problem, unit, links_of(world_, group_, tiers_)));
+    chosen = algorithm_id(choose(spec, unit, links_of(world_, group_, tiers_)));
   }
   first ? retag(call, chosen) : enter(call, chosen);
-  Schedule schedule = schedule_for(chosen, problem);
+  Schedule schedule = schedule_for(chosen, spec);
   if (options_.slice_bytes > 0) schedule = slice(schedule, std::max<size_t>(options_.slice_bytes / unit, 1));
   std::optional<ptrdiff_t> alias;
   if (key.aliased) alias = key.alias;
   return plans_.insert(key, chosen, make_plan(schedule, unit, alias, extents.in));
 }
 
-void Scheduled::learn_tiers(const Call& call) {
+void ScheduledCommunicator::learn_tiers(const Call& call) {
   settle(measure_tiers(world_, group_, *executor_, *transport_, tag_, *deadline_, tiers_), call);
 }
 
-void Scheduled::run_plan(const Call& call, int algorithm) {
+void ScheduledCommunicator::run_plan(const Call& call, int algorithm) {
   PlanEntry& entry = entry_for(call, algorithm);
   net::Traffic before = transport_->total();
   settle(executor_->run(*entry.plan, call.in, call.out, call.dtype, call.reduce, tag_, *deadline_), call);
   if (call.reduce == ReduceOp::avg && reduces(call.op)) {
-    size_t count = extents_of(call, rank(), size()).out;
+    size_t count = buffer_counts_of(call, rank(), size()).out;
     if (count > 0) kernel::divide(call.out, count, call.dtype, size());
   }
-  Counter& c = counter(call.op, entry.algorithm);
+  CallCounter& c = counter(call.op, entry.algorithm);
   count_traffic(c, before);
   c.rounds += static_cast<uint64_t>(entry.plan->num_rounds);
   c.ns += ns_since_begin();
@@ -232,7 +232,7 @@ void Scheduled::run_plan(const Call& call, int algorithm) {
 
 // Pairwise, with a count per peer: round k sends to r + k and receives from r - k. Nothing is sent where there is
 // nothing.
-void Scheduled::run_irregular(const Call& call) {
+void ScheduledCommunicator::run_irregular(const Call& call) {
   const int algorithm = algorithm_id_of(Op::all_to_all_v, "pairwise");
   enter(call, algorithm);
   size_t unit = size_of(call.dtype);
@@ -241,7 +241,7 @@ void Scheduled::run_irregular(const Call& call) {
   messages_.clear();
   auto add = [&](int peer, bool sends, const std::byte* data, size_t count) {
     if (count == 0) return;
-    Executor::Message& message = messages_.emplace_back();
+    Executor::PeerMessage& message = messages_.emplace_back();
     message.sends = sends;
     message.transfer.peer = peer;
     message.transfer.data = const_cast<std::byte*>(data);  // sends only read it
@@ -258,7 +258,7 @@ void Scheduled::run_irregular(const Call& call) {
     std::memcpy(out + call.recv_offsets[me] * unit, in + call.send_offsets[me] * unit, call.send_counts[me] * unit);
   net::Traffic before = transport_->total();
   settle(executor_->exchange(messages_, *deadline_), call);
-  Counter& c = counter(call.op, algorithm);
+  CallCounter& c = counter(call.op, algorithm);
   count_traffic(c, before);
   c.rounds += static_cast<uint64_t>(size() - 1);
   c.ns += ns_since_begin();

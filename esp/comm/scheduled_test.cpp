@@ -1,5 +1,5 @@
-// Every algorithm on every size of group over threads, held to the replay of its declared order bit for bit.
-#include "esp/comm/scheduled.h"
+// Every algorithm on every group size over threads, compared bit for bit with the replay of its declared order.
+#include "esp/comm/scheduled_communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include "esp/base/rng.h"
 #include "esp/comm/algo/table.h"
 #include "esp/comm/arguments.h"
-#include "esp/comm/over.h"
 #include "esp/comm/replay.h"
+#include "esp/comm/test_options.h"
 #include "esp/comm/validate.h"
 #include "esp/net/inproc/threads.h"
 
@@ -69,35 +69,34 @@ bool rooted(Op op) {
 }
 
 struct Case {
-  Problem problem;
+  CollectiveSpec spec;
   std::string algorithm;
   DType dtype = DType::f32;
   ReduceOp reduce = ReduceOp::sum;
   bool in_place = false;
 
   std::string name() const {
-    return fmt::format("{} {} size {} count {} root {} {} {} {}", name_of(problem.op), algorithm, problem.size,
-                       problem.count, problem.root, name_of(dtype), kernel::name_of(reduce),
-                       in_place ? "in place" : "out of place");
+    return fmt::format("{} {} size {} count {} root {} {} {} {}", name_of(spec.op), algorithm, spec.size, spec.count,
+                       spec.root, name_of(dtype), kernel::name_of(reduce), in_place ? "in place" : "out of place");
   }
 };
 
-// Where the input lies inside the output, or the output inside the input, when in place.
+// Offset of the input inside the output, or of the output inside the input, in place.
 size_t own_offset(const Case& c, int rank) {
-  return chunk_of(c.problem.count, c.problem.size, rank).offset;
+  return chunk_of(c.spec.count, c.spec.size, rank).offset;
 }
 
 // This rank's result, run by the communicator.
 Bytes run_case(Communicator& comm, const Case& c, const Bytes& input) {
   size_t unit = size_of(c.dtype);
   Call call;
-  call.op = c.problem.op;
-  call.count = c.problem.count;
-  call.root = c.problem.root;
+  call.op = c.spec.op;
+  call.count = c.spec.count;
+  call.root = c.spec.root;
   call.dtype = c.dtype;
   call.reduce = c.reduce;
   call.algorithm = c.algorithm;
-  Extents extents = extents_of(call, comm.rank(), comm.size());
+  BufferCounts extents = buffer_counts_of(call, comm.rank(), comm.size());
   bool larger_out = call.op == Op::all_gather || call.op == Op::gather;
   bool larger_in = call.op == Op::reduce_scatter || call.op == Op::scatter;
   if (!c.in_place || extents.in == 0 || extents.out == 0) {
@@ -122,13 +121,12 @@ Bytes run_case(Communicator& comm, const Case& c, const Bytes& input) {
 void expect_replayed(int size, const std::vector<Case>& cases, const CommOptions& options) {
   std::vector<std::vector<Bytes>> inputs, outputs;
   for (const Case& c : cases) {
-    std::vector<Problem> problems = for_every_rank(c.problem);
+    std::vector<CollectiveSpec> specs = for_every_rank(c.spec);
     std::vector<Bytes> in;
     for (int r = 0; r < size; ++r)
-      in.push_back(
-          random_input(c.dtype, sizes_of(problems[static_cast<size_t>(r)]).input, static_cast<uint64_t>(r) + 7));
-    const AlgorithmRow& row = find_algorithm(c.problem.op, c.algorithm);
-    outputs.push_back(replay(problems, build_all(row, problems), in, c.dtype, c.reduce));
+      in.push_back(random_input(c.dtype, sizes_of(specs[static_cast<size_t>(r)]).input, static_cast<uint64_t>(r) + 7));
+    const AlgorithmRow& row = find_algorithm(c.spec.op, c.algorithm);
+    outputs.push_back(replay(specs, build_all(row, specs), in, c.dtype, c.reduce));
     inputs.push_back(std::move(in));
   }
   net::run_threads(size, [&](net::World& world) {
@@ -141,7 +139,7 @@ void expect_replayed(int size, const std::vector<Case>& cases, const CommOptions
   });
 }
 
-TEST(Scheduled, MatchesTheReplayOfEveryAlgorithmBitForBit) {
+TEST(ScheduledCommunicator, MatchesReplayForEveryAlgorithmBitForBit) {
   uint64_t draw = 0;
   for (int size = 1; size <= 9; ++size) {
     std::vector<Case> cases;
@@ -153,38 +151,38 @@ TEST(Scheduled, MatchesTheReplayOfEveryAlgorithmBitForBit) {
       for (size_t count : counts)
         for (bool in_place : {false, true}) {
           Case c;
-          c.problem.op = row.op;
-          c.problem.size = size;
-          c.problem.count = count;
-          c.problem.root = rooted(row.op) ? static_cast<int>(draw % n) : 0;
+          c.spec.op = row.op;
+          c.spec.size = size;
+          c.spec.count = count;
+          c.spec.root = rooted(row.op) ? static_cast<int>(draw % n) : 0;
           c.algorithm = row.name;
-          // Types and reductions by lot: all meet many algorithms, none meets all.
+          // Random types and reductions: together they cover many algorithms.
           c.dtype = kAllDTypes[random_bits(1, 2, draw) % std::size(kAllDTypes)];
           if (reduces(row.op)) c.reduce = kernel::kAllReduceOps[random_bits(3, 4, draw) % 5];
           c.in_place = in_place && row.op != Op::all_to_all;
           ++draw;
-          if (row.applies && !row.applies(c.problem).empty()) continue;
+          if (row.applies && !row.applies(c.spec).empty()) continue;
           cases.push_back(c);
         }
     }
-    expect_replayed(size, cases, over("inproc"));
+    expect_replayed(size, cases, test_options("inproc"));
   }
 }
 
-TEST(Scheduled, AllToAllWorksInPlace) {
+TEST(ScheduledCommunicator, AllToAllWorksInPlace) {
   for (int size : {2, 3, 4, 8}) {
     std::vector<Case> cases;
     for (const AlgorithmRow* row : algorithms_for(Op::all_to_all)) {
       Case c;
-      c.problem.op = Op::all_to_all;
-      c.problem.size = size;
-      c.problem.count = static_cast<size_t>(size) * 33;
+      c.spec.op = Op::all_to_all;
+      c.spec.size = size;
+      c.spec.count = static_cast<size_t>(size) * 33;
       c.algorithm = row->name;
       c.in_place = true;
-      if (row->applies && !row->applies(c.problem).empty()) continue;
+      if (row->applies && !row->applies(c.spec).empty()) continue;
       cases.push_back(c);
     }
-    expect_replayed(size, cases, over("inproc"));
+    expect_replayed(size, cases, test_options("inproc"));
   }
 }
 

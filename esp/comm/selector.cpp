@@ -14,16 +14,15 @@
 namespace esp::comm {
 namespace {
 
-net::LinkCost in_picoseconds(const Link& link) {
+net::LinkCost in_picoseconds(const AlphaBeta& link) {
   return {std::llround(link.alpha * 1e12), std::llround(link.beta * 1e12)};
 }
 
-double predict(const AlgorithmRow& row, const Problem& problem, size_t element_bytes, const Links& links) {
-  const Link& slowest = links.slowest();
+double predict(const AlgorithmRow& row, const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+  const AlphaBeta& slowest = links.slowest();
   // An irregular exchange is known to its own rank only, so there is nothing to simulate.
-  if (links.equal || problem.op == Op::all_to_all_v)
-    return row.cost(problem, element_bytes, slowest.alpha, slowest.beta);
-  auto schedules = build_all(row, for_every_rank(problem));
+  if (links.equal || spec.op == Op::all_to_all_v) return row.cost(spec, element_bytes, slowest.alpha, slowest.beta);
+  auto schedules = build_all(row, for_every_rank(spec));
   auto cost = [&](int a, int b) { return in_picoseconds(links.tiers.at(links.tier(a, b))); };
   return static_cast<double>(simulate(schedules, element_bytes, cost).time_ps) * 1e-12;
 }
@@ -42,11 +41,11 @@ Links links_of(const net::World& world, const net::Group& group, const Tiers& ti
   return links;
 }
 
-std::vector<Candidate> candidates(const Problem& problem, size_t element_bytes, const Links& links) {
+std::vector<Candidate> candidates(const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
   std::vector<Candidate> found;
-  for (const AlgorithmRow* row : algorithms_for(problem.op)) {
-    Candidate candidate{row, 0, row->applies ? row->applies(problem) : ""};
-    if (candidate.excluded.empty()) candidate.seconds = predict(*row, problem, element_bytes, links);
+  for (const AlgorithmRow* row : algorithms_for(spec.op)) {
+    Candidate candidate{row, 0, row->applies ? row->applies(spec) : ""};
+    if (candidate.excluded.empty()) candidate.seconds = predict(*row, spec, element_bytes, links);
     found.push_back(std::move(candidate));
   }
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
@@ -56,27 +55,26 @@ std::vector<Candidate> candidates(const Problem& problem, size_t element_bytes, 
   return found;
 }
 
-const AlgorithmRow& choose(const Problem& problem, size_t element_bytes, const Links& links) {
-  auto sorted = candidates(problem, element_bytes, links);
+const AlgorithmRow& choose(const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+  auto sorted = candidates(spec, element_bytes, links);
   if (sorted.empty() || !sorted.front().excluded.empty())
-    throw UsageError(fmt::format("no algorithm for {} of {} elements among {} ranks", name_of(problem.op),
-                                 problem.count, problem.size));
+    throw UsageError(
+        fmt::format("no algorithm for {} of {} elements among {} ranks", name_of(spec.op), spec.count, spec.size));
   return *sorted.front().row;
 }
 
-std::string explain_choice(const Problem& problem, size_t element_bytes, const Links& links) {
-  std::string text =
-      fmt::format("{} of {} B among {} ranks; links {}:", name_of(problem.op), problem.count * element_bytes,
-                  problem.size, links.tiers.measured ? "as measured" : "as assumed until measured");
+std::string explain_choice(const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+  std::string text = fmt::format("{} of {} B among {} ranks; links {}:", name_of(spec.op), spec.count * element_bytes,
+                                 spec.size, links.tiers.measured ? "as measured" : "as assumed until measured");
   for (int t = 0; t <= static_cast<int>(links.widest); ++t) {
     if (links.equal && t != static_cast<int>(links.widest)) continue;
-    const Link& link = links.tiers.at(static_cast<Tier>(t));
+    const AlphaBeta& link = links.tiers.at(static_cast<Tier>(t));
     text += fmt::format(" {} alpha {:.3g} us, {:.3g} GB/s;", name_of(static_cast<Tier>(t)), link.alpha * 1e6,
                         link.beta > 0 ? 1e-9 / link.beta : 0);
   }
   text += links.equal ? " times by formula" : " times by simulation";
   bool first = true;
-  for (const Candidate& candidate : candidates(problem, element_bytes, links)) {
+  for (const Candidate& candidate : candidates(spec, element_bytes, links)) {
     if (!candidate.excluded.empty()) {
       text += fmt::format("\n    {:<22} does not apply: {}", candidate.row->name, candidate.excluded);
       continue;
@@ -87,16 +85,18 @@ std::string explain_choice(const Problem& problem, size_t element_bytes, const L
   return text;
 }
 
-Shape shape_of_group(const net::World& world, const net::Group& group, const std::vector<int>& given) {
+RankGrid grid_of_group(const net::World& world, const net::Group& group, const std::vector<int>& given) {
   int size = group.size();
   if (!given.empty()) {
     int product = 1;
     for (int dim : given) {
-      if (dim < 1) throw UsageError(fmt::format("shape {}: every axis has at least one rank", fmt::join(given, "x")));
+      if (dim < 1)
+        throw UsageError(fmt::format("shape: got {}; expected at least one rank per axis", fmt::join(given, "x")));
       product *= dim;
     }
     if (product != size)
-      throw UsageError(fmt::format("shape {} holds {} ranks; the group has {}", fmt::join(given, "x"), product, size));
+      throw UsageError(fmt::format("shape: got {} = {} ranks; expected {}, the size of the group",
+                                   fmt::join(given, "x"), product, size));
     return {given};
   }
   auto host = [&](int rank) -> const std::string& {

@@ -10,34 +10,34 @@
 namespace esp::comm {
 namespace {
 
-Problem all_reduce_of(size_t count, int size) {
-  Problem problem;
-  problem.op = Op::all_reduce;
-  problem.size = size;
-  problem.count = count;
-  return problem;
+CollectiveSpec all_reduce_of(size_t count, int size) {
+  CollectiveSpec spec;
+  spec.op = Op::all_reduce;
+  spec.size = size;
+  spec.count = count;
+  return spec;
 }
 
-Links equal_links(Link link) {
+Links equal_links(AlphaBeta link) {
   Links links;
   links.widest = Tier::network;
   links.tiers.links.fill(link);
   return links;
 }
 
-TEST(FitLink, FindsTheLineThatMadeTheTimes) {
+TEST(FitAlphaBeta, RecoversAlphaAndBeta) {
   std::vector<double> bytes = {64, 8192, 131072, 1048576}, seconds;
   for (double x : bytes) seconds.push_back(5e-6 + x * 2e-10);
-  Link link = fit_link(bytes, seconds);
+  AlphaBeta link = fit_alpha_beta(bytes, seconds);
   EXPECT_NEAR(link.alpha, 5e-6, 1e-12);
   EXPECT_NEAR(link.beta, 2e-10, 1e-16);
 }
 
-TEST(FitLink, IsNeverNegative) {
-  Link falling = fit_link(std::vector<double>{1, 1000}, std::vector<double>{2e-6, 1e-6});
+TEST(FitAlphaBeta, IsNeverNegative) {
+  AlphaBeta falling = fit_alpha_beta(std::vector<double>{1, 1000}, std::vector<double>{2e-6, 1e-6});
   EXPECT_GE(falling.alpha, 0);
   EXPECT_GE(falling.beta, 0);
-  Link steep = fit_link(std::vector<double>{100, 1000}, std::vector<double>{1e-9, 1e-3});
+  AlphaBeta steep = fit_alpha_beta(std::vector<double>{100, 1000}, std::vector<double>{1e-9, 1e-3});
   EXPECT_GE(steep.alpha, 0);
   EXPECT_GT(steep.beta, 0);
 }
@@ -50,7 +50,7 @@ TEST(Selector, TakesFewMessagesWhenSmallAndFewBytesWhenLarge) {
   EXPECT_LT(large.front().seconds, bytes_bound * 1.1) << large.front().row->name;
 }
 
-TEST(Selector, IsTheArgminAndListsWhatDoesNotApply) {
+TEST(Selector, ChoosesArgminAndListsExcluded) {
   auto sorted = candidates(all_reduce_of(1000, 7), 4, equal_links({1e-6, 1e-9}));
   bool excluded = false;
   for (size_t i = 1; i < sorted.size(); ++i) {
@@ -68,10 +68,10 @@ TEST(Selector, PrefersTheNodeAwareAlgorithmWhereTheNetworkIsSlow) {
   links.widest = Tier::network;
   links.equal = false;
   links.tier = [](int a, int b) { return a / 3 == b / 3 ? Tier::host : Tier::network; };
-  links.tiers.links = {Link{1e-6, 1e-10}, Link{1e-6, 1e-10}, Link{50e-6, 1e-8}};
-  Problem problem = all_reduce_of(size_t{1} << 20, 9);
-  problem.shape = {{3, 3}};
-  auto sorted = candidates(problem, 4, links);
+  links.tiers.links = {AlphaBeta{1e-6, 1e-10}, AlphaBeta{1e-6, 1e-10}, AlphaBeta{50e-6, 1e-8}};
+  CollectiveSpec spec = all_reduce_of(size_t{1} << 20, 9);
+  spec.shape = {{3, 3}};
+  auto sorted = candidates(spec, 4, links);
   double ring = 0;
   for (const Candidate& candidate : sorted)
     if (candidate.row->name == "ring") ring = candidate.seconds;

@@ -15,7 +15,7 @@ bool is_receive(const Action& action) {
   return action.act == Act::receive || action.act == Act::receive_reduce;
 }
 
-// A rank's memory as the stretches its actions tell apart, each with the times that matter to who touches it next.
+// A rank's memory as intervals with equal access history, each with the times that matter for the next access.
 class Stretches {
  public:
   struct Range {
@@ -27,14 +27,14 @@ class Stretches {
   };
 
   explicit Stretches(const Schedule& schedule) {
-    auto note = [&](const Region& region) {
+    auto note = [&](const BufferRegion& region) {
       auto& seams = seams_[static_cast<size_t>(region.buffer)];
       seams.push_back(region.offset);
       seams.push_back(region.offset + region.count);
     };
     for (const Action& action : schedule.actions) {
       note(action.region);
-      for (const Region& source : action.sources) note(source);
+      for (const BufferRegion& source : action.sources) note(source);
     }
     for (size_t b = 0; b < 3; ++b) {
       std::sort(seams_[b].begin(), seams_[b].end());
@@ -44,7 +44,7 @@ class Stretches {
     }
   }
 
-  std::span<Stretch> of(const Region& region) {
+  std::span<Stretch> of(const BufferRegion& region) {
     auto b = static_cast<size_t>(region.buffer);
     auto index = [&](size_t seam) {
       return static_cast<uint32_t>(std::lower_bound(seams_[b].begin(), seams_[b].end(), seam) - seams_[b].begin());
@@ -87,7 +87,7 @@ class Simulation {
     match();
   }
 
-  Simulated run() {
+  SimulationResult run() {
     for (int r = 0; r < size(); ++r) wake(r);
     while (!ready_.empty()) {
       int rank = ready_.back();
@@ -156,7 +156,7 @@ class Simulation {
   }
 
   // When the region may be written; -1 while that depends on a send whose end is not known yet.
-  int64_t writable(Rank& mine, const Region& region) {
+  int64_t writable(Rank& mine, const BufferRegion& region) {
     int64_t when = 0;
     for (const auto& stretch : mine.memory.of(region)) {
       if (stretch.last_send >= static_cast<int64_t>(mine.resolved)) return -1;
@@ -183,7 +183,7 @@ class Simulation {
     for (auto& stretch : mine.memory.of(action.region)) stretch.written_ps = end;
     if (bytes == 0) mine.heard_ps = std::max(mine.heard_ps, end);
     count(action.peer, rank, action.round, bytes, start, end);
-    // Now known to the sender, and to whoever takes its next message.
+    // Known to the sender from now on, and to the receiver of its next message.
     wake(action.peer);
     if (theirs.resolved < theirs.sends.size()) wake(theirs.sends[theirs.resolved].peer);
     return true;
@@ -193,9 +193,9 @@ class Simulation {
     Rank& mine = of(rank);
     int64_t when = writable(mine, action.region);
     if (when < 0) return false;
-    for (const Region& source : action.sources)
+    for (const BufferRegion& source : action.sources)
       for (const auto& stretch : mine.memory.of(source)) when = std::max(when, stretch.written_ps);
-    for (const Region& source : action.sources)
+    for (const BufferRegion& source : action.sources)
       for (auto& stretch : mine.memory.of(source)) stretch.read_ps = std::max(stretch.read_ps, when);
     for (auto& stretch : mine.memory.of(action.region)) stretch.written_ps = when;
     return true;
@@ -220,17 +220,17 @@ class Simulation {
   const bool keep_messages_;
   std::vector<Rank> ranks_;
   std::vector<int> ready_;
-  Simulated result_;
+  SimulationResult result_;
 };
 
 }  // namespace
 
-Simulated simulate(std::span<const Schedule> schedules, size_t element_bytes, const LinkCosts& cost,
-                   bool keep_messages) {
+SimulationResult simulate(std::span<const Schedule> schedules, size_t element_bytes, const LinkCosts& cost,
+                          bool keep_messages) {
   return Simulation(schedules, element_bytes, cost, keep_messages).run();
 }
 
-Simulated simulate(std::span<const Schedule> schedules, size_t element_bytes, net::LinkCost cost) {
+SimulationResult simulate(std::span<const Schedule> schedules, size_t element_bytes, net::LinkCost cost) {
   return simulate(schedules, element_bytes, [cost](int, int) { return cost; });
 }
 

@@ -15,16 +15,16 @@ namespace {
 
 constexpr net::LinkCost kLink{1'000'000, 80};  // 1 µs, 12.5 GB/s
 
-Problem problem_of(Op op, int size, size_t count) {
-  Problem problem;
-  problem.op = op;
-  problem.size = size;
-  problem.count = count;
-  return problem;
+CollectiveSpec spec_of(Op op, int size, size_t count) {
+  CollectiveSpec spec;
+  spec.op = op;
+  spec.size = size;
+  spec.count = count;
+  return spec;
 }
 
-int64_t time_of(const AlgorithmRow& row, const Problem& problem, size_t element_bytes = 1) {
-  return simulate(build_all(row, for_every_rank(problem)), element_bytes, kLink).time_ps;
+int64_t time_of(const AlgorithmRow& row, const CollectiveSpec& spec, size_t element_bytes = 1) {
+  return simulate(build_all(row, for_every_rank(spec)), element_bytes, kLink).time_ps;
 }
 
 int64_t up(int n) {
@@ -78,15 +78,15 @@ const Exact kExact[] = {
     {Op::barrier, "dissemination", false, [](int64_t n, int64_t) { return in_turn(up(n), 0); }},
 };
 
-TEST(Simulate, EqualsTheFormulasExactly) {
+TEST(Simulate, MatchesFormulasExactly) {
   for (const Exact& exact : kExact)
     for (int n = 1; n <= 17; ++n) {
       if (exact.powers_only && !std::has_single_bit(static_cast<unsigned>(n))) continue;
       const AlgorithmRow& row = find_algorithm(exact.op, exact.name);
-      Problem problem = problem_of(exact.op, n, exact.op == Op::barrier ? 0 : static_cast<size_t>(n) * 960);
-      int64_t want = exact.time(n, static_cast<int64_t>(problem.count));
-      EXPECT_EQ(time_of(row, problem), want) << name_of(exact.op) << " " << exact.name << " size " << n;
-      double seconds = row.cost(problem, 1, kLink.alpha_ps * 1e-12, kLink.beta_ps_per_byte * 1e-12);
+      CollectiveSpec spec = spec_of(exact.op, n, exact.op == Op::barrier ? 0 : static_cast<size_t>(n) * 960);
+      int64_t want = exact.time(n, static_cast<int64_t>(spec.count));
+      EXPECT_EQ(time_of(row, spec), want) << name_of(exact.op) << " " << exact.name << " size " << n;
+      double seconds = row.cost(spec, 1, kLink.alpha_ps * 1e-12, kLink.beta_ps_per_byte * 1e-12);
       EXPECT_NEAR(seconds * 1e12, static_cast<double>(want), 1e-6 * static_cast<double>(want)) << exact.name << n;
     }
 }
@@ -94,10 +94,10 @@ TEST(Simulate, EqualsTheFormulasExactly) {
 TEST(Simulate, FoldsOtherSizesInTwoMoreRounds) {
   for (int n : {3, 5, 6, 7, 12, 17}) {
     int64_t p = std::bit_floor(static_cast<unsigned>(n));
-    Problem problem = problem_of(Op::all_reduce, n, static_cast<size_t>(p) * 100);
-    auto s = static_cast<int64_t>(problem.count);
-    EXPECT_EQ(time_of(find_algorithm(Op::all_reduce, "recursive_doubling"), problem), (up(p) + 2) * in_turn(1, s));
-    EXPECT_EQ(time_of(find_algorithm(Op::all_reduce, "halving_doubling"), problem),
+    CollectiveSpec spec = spec_of(Op::all_reduce, n, static_cast<size_t>(p) * 100);
+    auto s = static_cast<int64_t>(spec.count);
+    EXPECT_EQ(time_of(find_algorithm(Op::all_reduce, "recursive_doubling"), spec), (up(p) + 2) * in_turn(1, s));
+    EXPECT_EQ(time_of(find_algorithm(Op::all_reduce, "halving_doubling"), spec),
               in_turn(2 * up(p), 2 * (p - 1) * s / p) + 2 * in_turn(1, s));
   }
 }
@@ -106,13 +106,13 @@ TEST(Simulate, PipelinesALineInKMinusTwoPlusSegmentsSteps) {
   for (Op op : {Op::broadcast, Op::reduce})
     for (int ranks : {2, 3, 4, 8, 13})
       for (int segments : {1, 2, 5, 10, 50}) {
-        Problem problem = problem_of(op, ranks, 1000);
-        problem.segments = segments;
-        problem.root = ranks / 2;
+        CollectiveSpec spec = spec_of(op, ranks, 1000);
+        spec.segments = segments;
+        spec.root = ranks / 2;
         const AlgorithmRow& row = find_algorithm(op, "ring_pipelined");
         int64_t want = (ranks - 2 + segments) * in_turn(1, 1000 / segments);
-        EXPECT_EQ(time_of(row, problem), want) << ranks << " " << segments;
-        EXPECT_NEAR(row.cost(problem, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(want), 1);
+        EXPECT_EQ(time_of(row, spec), want) << ranks << " " << segments;
+        EXPECT_NEAR(row.cost(spec, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(want), 1);
       }
 }
 
@@ -129,58 +129,58 @@ TEST(Simulate, TelescopesOverTheAxesOfAGrid) {
       n *= d;
       axes += d - 1;
     }
-    Problem problem = problem_of(Op::all_reduce, n, static_cast<size_t>(n) * 60);
-    problem.shape.dims = grid.dims;
+    CollectiveSpec spec = spec_of(Op::all_reduce, n, static_cast<size_t>(n) * 60);
+    spec.shape.dims = grid.dims;
     int64_t s = n * 60, x = grid.dims[0], y = grid.dims[1];
     int64_t want = in_turn(2 * axes, 2 * (n - 1) * s / n);
     if (grid.name == "mesh2d") want = in_turn(2 * axes, 2 * (x - 1) * s / x + 2 * (y - 1) * s / y);
     if (grid.name == "hierarchical")
       want = 2 * up(grid.dims[0]) * in_turn(1, s) + in_turn(2 * (y - 1), 2 * (y - 1) * s / y);
     const AlgorithmRow& row = find_algorithm(Op::all_reduce, grid.name);
-    EXPECT_EQ(time_of(row, problem), want) << grid.name;
-    EXPECT_NEAR(row.cost(problem, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(want), 1) << grid.name;
+    EXPECT_EQ(time_of(row, spec), want) << grid.name;
+    EXPECT_NEAR(row.cost(spec, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(want), 1) << grid.name;
   }
-  Problem problem = problem_of(Op::all_to_all, 12, 1200);
-  problem.shape.dims = {4, 3};
-  EXPECT_EQ(time_of(find_algorithm(Op::all_to_all, "hierarchical"), problem), in_turn(3 + 2, 3 * 300 + 2 * 400));
+  CollectiveSpec spec = spec_of(Op::all_to_all, 12, 1200);
+  spec.shape.dims = {4, 3};
+  EXPECT_EQ(time_of(find_algorithm(Op::all_to_all, "hierarchical"), spec), in_turn(3 + 2, 3 * 300 + 2 * 400));
 }
 
 TEST(Simulate, KeepsTheDoubleTreeWithinItsBound) {
   for (int n : {2, 3, 4, 7, 8, 16, 17, 64})
     for (int k : {1, 4, 16}) {
-      Problem problem = problem_of(Op::all_reduce, n, 16000);
-      problem.segments = k;
+      CollectiveSpec spec = spec_of(Op::all_reduce, n, 16000);
+      spec.segments = k;
       const AlgorithmRow& row = find_algorithm(Op::all_reduce, "double_tree");
       int64_t rounds = 2 * up(n) + k - 1, bound = rounds * in_turn(4, 2 * 16000 / k);
-      // For odd sizes one edge has a slot of its own, which others may have to wait for.
-      EXPECT_LE(time_of(row, problem), n % 2 == 0 ? bound : bound / 4 * 5) << n << " " << k;
-      EXPECT_NEAR(row.cost(problem, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(bound), 1);
+      // For odd sizes one edge has its own slot, which others may wait for.
+      EXPECT_LE(time_of(row, spec), n % 2 == 0 ? bound : bound / 4 * 5) << n << " " << k;
+      EXPECT_NEAR(row.cost(spec, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(bound), 1);
     }
 }
 
 TEST(Simulate, PricesEachLinkByItsTier) {
   // Four ranks on two nodes: every other link of the ring is slow and sets the pace.
   auto cost = [](int a, int b) { return a / 2 == b / 2 ? net::LinkCost{1, 1} : net::LinkCost{100, 10}; };
-  auto schedules = build_all(find_algorithm(Op::all_gather, "ring"), for_every_rank(problem_of(Op::all_gather, 4, 40)));
-  Simulated simulated = simulate(schedules, 1, cost, true);
+  auto schedules = build_all(find_algorithm(Op::all_gather, "ring"), for_every_rank(spec_of(Op::all_gather, 4, 40)));
+  SimulationResult simulated = simulate(schedules, 1, cost, true);
   EXPECT_EQ(simulated.num_messages, 12u);
   EXPECT_EQ(simulated.messages.size(), 12u);
   for (const SimulatedMessage& message : simulated.messages)
     EXPECT_EQ(message.end_ps - message.start_ps, message.from / 2 == message.to / 2 ? 11 : 200);
-  // Rank 1 sends over the slow link three times without a pause: what it passes on has come meanwhile.
+  // Rank 1 sends over the slow link three times without a pause; the data it forwards has arrived meanwhile.
   EXPECT_EQ(simulated.time_ps, 3 * 200);
 }
 
 TEST(Simulate, SlicesLetForwardingStartEarly) {
-  Problem problem = problem_of(Op::broadcast, 8, 8000);
-  auto schedules = build_all(find_algorithm(Op::broadcast, "ring_pipelined"), for_every_rank(problem));
+  CollectiveSpec spec = spec_of(Op::broadcast, 8, 8000);
+  auto schedules = build_all(find_algorithm(Op::broadcast, "ring_pipelined"), for_every_rank(spec));
   int64_t whole = simulate(schedules, 1, net::LinkCost{0, 80}).time_ps;
   for (Schedule& schedule : schedules) schedule = slice(schedule, 100);
   EXPECT_EQ(whole, 7 * 8000 * 80);
   EXPECT_EQ(simulate(schedules, 1, net::LinkCost{0, 80}).time_ps, (8 - 2 + 80) * 100 * 80);
 }
 
-TEST(Simulate, RefusesRanksThatWaitForever) {
+TEST(Simulate, DetectsDeadlock) {
   Schedule first, second;
   first.num_rounds = second.num_rounds = 1;
   first.actions.push_back({Act::receive, 0, 1, {Buffer::output, 0, 4}, {}});

@@ -97,7 +97,7 @@ class Staged final : public Communicator {
     return (call.in && !device::on_host(call.in)) || (call.out && !device::on_host(call.out));
   }
 
-  // Nothing of ours is under way: the host's communicator may be called from this thread.
+  // No call is in flight: the host communicator may be called from this thread.
   void settle() const {
     if (!worker_.idle()) worker_.post([] {}).wait(Deadline::after(kForever));
   }
@@ -118,7 +118,7 @@ class Staged final : public Communicator {
       if (call.out) call.out = base + places[2 * i + 1];
     }
     if (bytes > 0) {
-      job.ready.hold_back(copies);
+      job.ready.make_wait(copies);
       for (const Stretch& one : down) device::copy(base + one.at, one.device, one.bytes, copies);
       device::finish(copies);
     }
@@ -130,10 +130,10 @@ class Staged final : public Communicator {
     if (!up.empty()) device::finish(copies);
   }
 
-  // Buffers that overlap (calls in place) overlap in the pinned one too.
+  // Overlapping buffers (in-place calls) overlap in the pinned buffer too.
   void lay_out(const Call& call, size_t& bytes, size_t* places, std::vector<Stretch>& down, std::vector<Stretch>& up) {
     const size_t element = size_of(call.dtype);
-    const Extents extents = extents_of(call, rank(), size());
+    const BufferCounts extents = buffer_counts_of(call, rank(), size());
     auto* in = static_cast<std::byte*>(const_cast<void*>(call.in));
     auto* out = static_cast<std::byte*>(call.out);
     const size_t in_bytes = in ? extents.in * element : 0, out_bytes = out ? extents.out * element : 0;
@@ -180,8 +180,8 @@ class Staged final : public Communicator {
   device::MemoryAccount& account_;
   device::GpuQueue queue_;
   const std::unique_ptr<device::SegmentSource> source_;
-  device::Pool pinned_;
-  device::Pool::Piece* buffer_ = nullptr;
+  device::MemoryPool pinned_;
+  device::MemoryPool::PoolBlock* buffer_ = nullptr;
   mutable Worker worker_{"esp-staged"};  // last: ends first
 };
 

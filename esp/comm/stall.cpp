@@ -22,9 +22,9 @@ constexpr uint32_t kPhaseBits = 0xff;
 
 }  // namespace
 
-// A tag has room for a call, and its schedule's id, which only schedule files have, for the phase. One that waits for
-// nobody has no call to tell, but how long it has been where it is.
-net::Tag packed(const Whereabouts& at) {
+// Encoding: the tag holds the call; its schedule id, used only by schedule files, holds the phase. A rank that is in no
+// call reports how long it has been in its phase.
+net::Tag encode_status(const RankStatus& at) {
   net::Tag tag = at.call;
   if (!at.waiting) {
     tag = {};
@@ -35,8 +35,8 @@ net::Tag packed(const Whereabouts& at) {
   return tag;
 }
 
-Whereabouts unpacked(const net::Standing& standing) {
-  Whereabouts at;
+RankStatus decode_status(const net::Standing& standing) {
+  RankStatus at;
   at.answers = standing.answered;
   at.waiting = standing.answered && standing.inside;
   at.phase = static_cast<Phase>(std::min<uint32_t>(standing.entered.schedule & kPhaseBits, kNumPhases - 1));
@@ -50,7 +50,7 @@ Whereabouts unpacked(const net::Standing& standing) {
   return at;
 }
 
-std::optional<Stall> judge(int me, std::span<const Whereabouts> all) {
+std::optional<Stall> diagnose_stall(int me, std::span<const RankStatus> all) {
   Stall stall;
   std::vector<int> silent, busy;
   int others = 0;
@@ -65,21 +65,21 @@ std::optional<Stall> judge(int me, std::span<const Whereabouts> all) {
     }
   }
   stall.silent = !silent.empty();
-  // When nobody answers it is the way to them that is blocked: the hub's host, which is rank 0 or the launcher.
+  // If no rank answers, the connection is blocked: the hub's host, which is rank 0 or the launcher.
   if (me != 0 && std::ssize(silent) == others && others > 1) silent = {0};
   stall.ranks = stall.silent ? silent : busy;
   if (stall.ranks.empty() || (stall.waiting.empty() && !stall.silent)) return std::nullopt;
   return stall;
 }
 
-std::string describe(const Stall& stall, std::span<const Whereabouts> all, const std::string& purpose) {
+std::string describe(const Stall& stall, std::span<const RankStatus> all, const std::string& label) {
   const bool one = stall.ranks.size() == 1;
   std::string text = fmt::format("rank{} {} ", one ? "" : "s", name_ranks(stall.ranks));
   if (stall.silent) {
-    text += fmt::format("{} not answer ({} stopped, or {} machine is gone)", one ? "does" : "do",
+    text += fmt::format("{} not answer ({} stopped, or the network to {} host is interrupted)", one ? "does" : "do",
                         one ? "it is" : "they are", one ? "its" : "their");
   } else {
-    const Whereabouts& at = all[static_cast<size_t>(stall.ranks.front())];
+    const RankStatus& at = all[static_cast<size_t>(stall.ranks.front())];
     text += fmt::format("{} not come: busy in {} for {:.1f} s", one ? "has" : "have", place_of(at.phase, at.number),
                         seconds(at.in_phase));
   }
@@ -87,9 +87,9 @@ std::string describe(const Stall& stall, std::span<const Whereabouts> all, const
   text += fmt::format("; rank{} {} wait{} in ", stall.waiting.size() == 1 ? "" : "s", name_ranks(stall.waiting),
                       stall.waiting.size() == 1 ? "s" : "");
   text += fmt::format("{} (call #{} of group {:x}{}{}) for {:.1f} s, in {}", describe(stall.call), stall.call.sequence,
-                      stall.group, purpose.empty() ? "" : ": ", purpose, seconds(stall.waited),
+                      stall.group, label.empty() ? "" : ": ", label, seconds(stall.waited),
                       place_of(stall.phase, stall.number));
-  // Where a model is divided, they need not all wait in one call.
+  // In a model-parallel run they need not all wait in one call.
   std::map<std::string, std::vector<int>> elsewhere;
   for (const int rank : stall.waiting) {
     const net::Tag& call = all[static_cast<size_t>(rank)].call;

@@ -1,4 +1,4 @@
-// Who keeps the others waiting: from where every rank stands to a rank, a call and a sentence. Pure.
+// Stall diagnosis: from the status of every rank to the ranks that stall the others, the call, and a message. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,45 +8,45 @@
 #include <string>
 #include <vector>
 
-#include "esp/comm/patience.h"
+#include "esp/comm/stall_timeout.h"
 #include "esp/net/watch.h"
 
 namespace esp::comm {
 
-// Where a rank stands, as its stall watch says when asked.
-struct Whereabouts {
+// Status of a rank, as reported by its stall detector.
+struct RankStatus {
   bool answers = false;
-  bool gone = false;     // it has left in order: nobody waits for it
-  bool waiting = false;  // inside a call, for a while now
-  net::Tag call;         // waiting: that one
+  bool gone = false;     // it left in order; no rank waits for it
+  bool waiting = false;  // in a call for longer than the detector's threshold
+  net::Tag call;         // the call, if waiting
   Phase phase = Phase::start;
   int64_t number = 0;                    // of the step
-  Duration in_phase = Duration::zero();  // not waiting: how long
+  Duration in_phase = Duration::zero();  // if not waiting
 };
 
-// As the Standing that travels, and back.
-net::Tag packed(const Whereabouts& whereabouts);
-Whereabouts unpacked(const net::Standing& standing);
+// Encoded in a Standing for the network, and decoded.
+net::Tag encode_status(const RankStatus& status);
+RankStatus decode_status(const net::Standing& standing);
 
 struct Stall {
-  std::vector<int> ranks;    // to blame
-  std::vector<int> waiting;  // for them
-  bool silent = false;       // they do not answer; otherwise they do, and have not come
-  uint64_t group = 0;        // of the call that the lowest waiting rank is in
+  std::vector<int> ranks;    // the stalled ranks
+  std::vector<int> waiting;  // the ranks waiting for them
+  bool silent = false;       // they do not answer; else they answer but have not entered the call
+  uint64_t group = 0;        // of the call the lowest waiting rank is in
   net::Tag call;
   Phase phase = Phase::step;
   int64_t number = 0;
   Duration waited = Duration::zero();
-  std::string text;  // all of it, for people
+  std::string text;  // the message for the log
 };
 
-// Of all ranks, seen by rank `me`. Those that do not answer are to blame; else those that wait for nobody while others
-// do. None: nobody waits, or everybody does.
-std::optional<Stall> judge(int me, std::span<const Whereabouts> all);
+// Status of all ranks as seen by rank `me`. The stalled ranks are those that do not answer; if all answer, those that
+// wait for no rank while others wait. None: no rank waits, or all wait.
+std::optional<Stall> diagnose_stall(int me, std::span<const RankStatus> all);
 
 // «gradients of blocks.1.mlp.up.weight to head»; empty when nothing is known.
-using Purpose = std::function<std::string(uint64_t group, const net::Tag& call)>;
-std::string describe(const Stall& stall, std::span<const Whereabouts> all, const std::string& purpose);
+using CallLabeler = std::function<std::string(uint64_t group, const net::Tag& call)>;
+std::string describe(const Stall& stall, std::span<const RankStatus> all, const std::string& label);
 
 // «0-2,5»
 std::string name_ranks(std::span<const int> ranks);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/comm/call.h"
-#include "esp/comm/patience.h"
+#include "esp/comm/stall_timeout.h"
 
 namespace esp::comm {
 namespace {
@@ -18,16 +18,16 @@ net::Tag all_reduce_of(size_t count, uint64_t sequence) {
   return tag_of(call, sequence, -1);
 }
 
-Whereabouts waits(uint64_t sequence) {
-  Whereabouts at;
+RankStatus waits(uint64_t sequence) {
+  RankStatus at;
   at.answers = at.waiting = true;
   at.phase = Phase::step;
   at.call = all_reduce_of(1000, sequence);
   return at;
 }
 
-Whereabouts busy(int64_t step) {
-  Whereabouts at;
+RankStatus busy(int64_t step) {
+  RankStatus at;
   at.answers = true;
   at.phase = Phase::step;
   at.number = step;
@@ -35,43 +35,43 @@ Whereabouts busy(int64_t step) {
   return at;
 }
 
-TEST(Patience, IsFiveTimesTheNinetyNinthPercentileAndNeverBelowTwoSeconds) {
-  Patience patience;
-  EXPECT_EQ(patience.of(Phase::step), Patience::kAllowance);
-  for (int i = 0; i < 128; ++i) patience.learn(Phase::step, milliseconds(10));
-  EXPECT_EQ(patience.of(Phase::step), Patience::kFloor);
-  patience.learn(Phase::step, seconds(9));  // one of 128 is no habit
-  EXPECT_EQ(patience.of(Phase::step), Patience::kFloor);
-  for (int i = 0; i < 128; ++i) patience.learn(Phase::step, milliseconds(600));
-  EXPECT_EQ(patience.of(Phase::step), seconds(3));
+TEST(StallTimeout, IsFiveTimesP99AndAtLeastTwoSeconds) {
+  StallTimeout timeout;
+  EXPECT_EQ(timeout.timeout(Phase::step), StallTimeout::kAllowance);
+  for (int i = 0; i < 128; ++i) timeout.record(Phase::step, milliseconds(10));
+  EXPECT_EQ(timeout.timeout(Phase::step), StallTimeout::kFloor);
+  timeout.record(Phase::step, seconds(9));  // one of 128 is no habit
+  EXPECT_EQ(timeout.timeout(Phase::step), StallTimeout::kFloor);
+  for (int i = 0; i < 128; ++i) timeout.record(Phase::step, milliseconds(600));
+  EXPECT_EQ(timeout.timeout(Phase::step), seconds(3));
 }
 
-TEST(Patience, PhasesAreLearnedApart) {
-  Patience patience;
-  for (int i = 0; i < 3; ++i) patience.learn(Phase::step, seconds(1));
-  EXPECT_EQ(patience.of(Phase::step), seconds(5));
-  EXPECT_EQ(patience.of(Phase::checkpoint), Patience::kAllowance);
-  EXPECT_EQ(patience.of(Phase::evaluation, 20), seconds(100));  // as long as 20 steps, until one was seen
-  patience.learn(Phase::evaluation, seconds(2));
-  patience.learn(Phase::checkpoint, seconds(4));
-  EXPECT_EQ(patience.of(Phase::evaluation, 20), seconds(10));
-  EXPECT_EQ(patience.of(Phase::checkpoint), seconds(20));
-  patience.learn(Phase::start, seconds(1));
-  EXPECT_EQ(patience.of(Phase::start), Patience::kAllowance);  // there is but one
+TEST(StallTimeout, PhasesAreIndependent) {
+  StallTimeout timeout;
+  for (int i = 0; i < 3; ++i) timeout.record(Phase::step, seconds(1));
+  EXPECT_EQ(timeout.timeout(Phase::step), seconds(5));
+  EXPECT_EQ(timeout.timeout(Phase::checkpoint), StallTimeout::kAllowance);
+  EXPECT_EQ(timeout.timeout(Phase::evaluation, 20), seconds(100));  // as long as 20 steps, until one was seen
+  timeout.record(Phase::evaluation, seconds(2));
+  timeout.record(Phase::checkpoint, seconds(4));
+  EXPECT_EQ(timeout.timeout(Phase::evaluation, 20), seconds(10));
+  EXPECT_EQ(timeout.timeout(Phase::checkpoint), seconds(20));
+  timeout.record(Phase::start, seconds(1));
+  EXPECT_EQ(timeout.timeout(Phase::start), StallTimeout::kAllowance);  // there is but one
 }
 
-TEST(Stall, ASilentRankIsBlamedBeforeABusyOne) {
-  std::vector<Whereabouts> all{waits(7), busy(3), Whereabouts(), waits(7)};
-  const auto stall = judge(0, all);
+TEST(Stall, NamesSilentRankBeforeBusyRank) {
+  std::vector<RankStatus> all{waits(7), busy(3), RankStatus(), waits(7)};
+  const auto stall = diagnose_stall(0, all);
   ASSERT_TRUE(stall);
   EXPECT_TRUE(stall->silent);
   EXPECT_EQ(stall->ranks, std::vector<int>{2});
   EXPECT_EQ(stall->waiting, (std::vector<int>{0, 3}));
 }
 
-TEST(Stall, TheOneThatWaitsForNobodyIsNamedWithThePlaceItIsAt) {
-  std::vector<Whereabouts> all{waits(7), waits(7), busy(3), waits(9)};
-  auto stall = judge(0, all);
+TEST(Stall, NamesRankThatDoesNotWaitAndItsPhase) {
+  std::vector<RankStatus> all{waits(7), waits(7), busy(3), waits(9)};
+  auto stall = diagnose_stall(0, all);
   ASSERT_TRUE(stall);
   EXPECT_FALSE(stall->silent);
   EXPECT_EQ(stall->ranks, std::vector<int>{2});
@@ -85,27 +85,27 @@ TEST(Stall, TheOneThatWaitsForNobodyIsNamedWithThePlaceItIsAt) {
             "sum, algorithm auto (call #9)");
 }
 
-TEST(Stall, NobodyIsBlamedWhenAllWaitOrNobodyDoes) {
-  EXPECT_FALSE(judge(0, std::vector<Whereabouts>{waits(1), waits(1)}));
-  EXPECT_FALSE(judge(0, std::vector<Whereabouts>{busy(1), busy(1)}));
-  Whereabouts left;
+TEST(Stall, ReportsNothingWhenAllOrNoneWait) {
+  EXPECT_FALSE(diagnose_stall(0, std::vector<RankStatus>{waits(1), waits(1)}));
+  EXPECT_FALSE(diagnose_stall(0, std::vector<RankStatus>{busy(1), busy(1)}));
+  RankStatus left;
   left.gone = true;
-  EXPECT_FALSE(judge(0, std::vector<Whereabouts>{waits(1), left}));
+  EXPECT_FALSE(diagnose_stall(0, std::vector<RankStatus>{waits(1), left}));
 }
 
-TEST(Stall, WhenNobodyAnswersTheHubIsToBlame) {
-  const auto stall = judge(2, std::vector<Whereabouts>{Whereabouts(), Whereabouts(), waits(4)});
+TEST(Stall, NamesHubWhenNoRankAnswers) {
+  const auto stall = diagnose_stall(2, std::vector<RankStatus>{RankStatus(), RankStatus(), waits(4)});
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->ranks, std::vector<int>{0});
 }
 
-TEST(Stall, WhereaboutsTravelAsATag) {
-  for (const Whereabouts& at : {waits(12), busy(77)}) {
+TEST(Stall, StatusRoundTripsThroughTag) {
+  for (const RankStatus& at : {waits(12), busy(77)}) {
     net::Standing standing;
     standing.answered = true;
     standing.inside = at.waiting;
-    standing.entered = packed(at);
-    const Whereabouts back = unpacked(standing);
+    standing.entered = encode_status(at);
+    const RankStatus back = decode_status(standing);
     EXPECT_TRUE(back.answers);
     EXPECT_EQ(back.waiting, at.waiting);
     EXPECT_EQ(back.phase, at.phase);

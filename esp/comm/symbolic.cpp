@@ -52,12 +52,12 @@ std::vector<int> RankSets::ranks(uint32_t set) const {
   return result;
 }
 
-Parts SymbolicMemory::read(size_t offset, size_t count) const {
-  Parts parts;
+SymbolicRuns SymbolicMemory::read(size_t offset, size_t count) const {
+  SymbolicRuns parts;
   auto at = pieces_.upper_bound(offset);
   if (at != pieces_.begin() && std::prev(at)->second.end > offset) --at;
   for (size_t here = offset, end = offset + count; here < end;) {
-    Part part{here - offset, 0, 0, 0};
+    SymbolicRun part{here - offset, 0, 0, 0};
     if (at == pieces_.end() || at->first > here) {  // a gap
       part.count = (at == pieces_.end() ? end : std::min(end, at->first)) - here;
     } else {
@@ -77,8 +77,8 @@ Parts SymbolicMemory::read(size_t offset, size_t count) const {
   return parts;
 }
 
-void SymbolicMemory::write(size_t offset, const Parts& parts) {
-  for (const Part& part : parts) {
+void SymbolicMemory::write(size_t offset, const SymbolicRuns& parts) {
+  for (const SymbolicRun& part : parts) {
     size_t begin = offset + part.offset, end = begin + part.count;
     cut(begin);
     cut(end);
@@ -92,7 +92,7 @@ void SymbolicMemory::cut(size_t at) {
   if (next == pieces_.begin()) return;
   auto piece = std::prev(next);
   if (piece->first == at || piece->second.end <= at) return;
-  Piece tail = piece->second;
+  StoredRun tail = piece->second;
   tail.first += at - piece->first;
   piece->second.end = at;
   pieces_.emplace(at, tail);
@@ -100,10 +100,10 @@ void SymbolicMemory::cut(size_t at) {
 
 namespace {
 
-Parts cut_at(const Parts& parts, const Parts& seams) {
-  Parts result;
+SymbolicRuns cut_at(const SymbolicRuns& parts, const SymbolicRuns& seams) {
+  SymbolicRuns result;
   size_t s = 0;
-  for (Part part : parts) {
+  for (SymbolicRun part : parts) {
     while (part.count > 0) {
       while (s < seams.size() && seams[s].offset + seams[s].count <= part.offset) ++s;
       ESP_CHECK(s < seams.size(), "readings of unequal length");
@@ -119,7 +119,7 @@ Parts cut_at(const Parts& parts, const Parts& seams) {
 
 }  // namespace
 
-void align(Parts& a, Parts& b) {
+void align(SymbolicRuns& a, SymbolicRuns& b) {
   a = cut_at(a, b);
   b = cut_at(b, a);
 }

@@ -7,13 +7,13 @@
 
 namespace esp::comm {
 
-using Outcome = Executor::Outcome;
+using Outcome = Executor::RunStatus;
 
 namespace {
 
 constexpr size_t kSizes[] = {64, 8 << 10, 128 << 10, 1 << 20};
 constexpr int kRounds[] = {24, 16, 8, 4};
-// Messages of the measurement carry the call's tag with steps no schedule reaches.
+// Measurement messages use the call's tag with step numbers no schedule reaches.
 constexpr uint32_t kFirstStep = 0xf0000000u;
 
 class Measurement {
@@ -22,7 +22,7 @@ class Measurement {
       : executor_(executor), transport_(transport), tag_(tag), deadline_(deadline) {}
 
   Outcome move(int peer, bool sends, void* data, size_t bytes, uint32_t step) {
-    Executor::Message message;
+    Executor::PeerMessage message;
     message.sends = sends;
     message.transfer.peer = peer;
     message.transfer.data = static_cast<std::byte*>(data);
@@ -33,7 +33,7 @@ class Measurement {
   }
 
   // One side of a ping-pong; `first` measures.
-  Outcome play(int peer, bool first, Link& link) {
+  Outcome play(int peer, bool first, AlphaBeta& link) {
     std::vector<std::byte> buffer(*std::max_element(std::begin(kSizes), std::end(kSizes)));
     std::vector<double> bytes, seconds;
     uint32_t step = 0;
@@ -49,7 +49,7 @@ class Measurement {
       bytes.push_back(static_cast<double>(kSizes[i]));
       seconds.push_back(best);
     }
-    if (first) link = fit_link(bytes, seconds);
+    if (first) link = fit_alpha_beta(bytes, seconds);
     return Outcome::done;
   }
 
@@ -92,7 +92,7 @@ Tier widest_tier(const net::World& world, const net::Group& group) {
   return widest;
 }
 
-Link fit_link(std::span<const double> bytes, std::span<const double> seconds) {
+AlphaBeta fit_alpha_beta(std::span<const double> bytes, std::span<const double> seconds) {
   // Weights 1/t² make the errors relative, so that the small sizes fix α and the large ones β.
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -104,7 +104,7 @@ Link fit_link(std::span<const double> bytes, std::span<const double> seconds) {
     wxt += weight * bytes[i] * t;
   }
   double det = w * wxx - wx * wx;
-  Link link;
+  AlphaBeta link;
   link.beta = det > 0 ? (w * wxt - wx * wt) / det : 0;
   link.alpha = (wt - link.beta * wx) / w;
   if (link.alpha < 0) link = {0, wxt / wxx};
@@ -120,7 +120,7 @@ Outcome measure_tiers(const net::World& world, const net::Group& group, Executor
   for (int t = 0; t < kNumTiers; ++t) {
     auto [a, b] = first_pair(world, group, static_cast<Tier>(t));
     if (a < 0) continue;
-    Link& link = found.links[static_cast<size_t>(t)];
+    AlphaBeta& link = found.links[static_cast<size_t>(t)];
     Outcome outcome = Outcome::done;
     if (group.rank == a || group.rank == b) outcome = measurement.play(group.rank == a ? b : a, group.rank == a, link);
     if (outcome == Outcome::done && a != 0 && (group.rank == a || group.rank == 0))

@@ -9,27 +9,27 @@
 
 #include "esp/base/error.h"
 #include "esp/comm/arguments.h"
-#include "esp/comm/in_order.h"
+#include "esp/comm/schedule_interpreter.h"
 #include "esp/comm/symbolic.h"
 #include "esp/comm/validate_form.h"
 
 namespace esp::comm {
 namespace {
 
-// A message in symbols: what it carries, and for barriers whom its sender has heard of.
+// A symbolic message: its contents, and for barriers the ranks its sender has heard from.
 struct Symbols {
   size_t index = 0;
-  Parts parts;
+  SymbolicRuns parts;
   uint32_t heard = 0;
 };
 
 class Proof {
  public:
-  Proof(std::span<const Problem> problems, std::span<const Schedule> schedules)
-      : problems_(problems),
+  Proof(std::span<const CollectiveSpec> specs, std::span<const Schedule> schedules)
+      : problems_(specs),
         schedules_(schedules),
-        sets_(static_cast<int>(problems.size())),
-        memory_(problems.size()),
+        sets_(static_cast<int>(specs.size())),
+        memory_(specs.size()),
         order_(schedules) {
     for (int r = 0; r < size(); ++r) {
       size_t count = sizes_of(problems_[at(r)]).input;
@@ -62,10 +62,10 @@ class Proof {
     throw Fault{fmt::format("{}: {}", in_words(rank, i, action(rank, i)), what)};
   }
 
-  Parts read(int rank, size_t i, const Region& region) {
-    Parts parts = memory(rank, region.buffer).read(region.offset, region.count);
+  SymbolicRuns read(int rank, size_t i, const BufferRegion& region) {
+    SymbolicRuns parts = memory(rank, region.buffer).read(region.offset, region.count);
     if ((work_ += parts.size()) > kMaxWork) fail(rank, i, "is cut too fine to be proven");
-    for (const Part& part : parts)
+    for (const SymbolicRun& part : parts)
       if (part.set == 0)
         fail(rank, i,
              fmt::format("reads {}, which nothing has written",
@@ -73,7 +73,7 @@ class Proof {
     return parts;
   }
 
-  Parts sum(int rank, size_t i, Parts a, Parts b) {
+  SymbolicRuns sum(int rank, size_t i, SymbolicRuns a, SymbolicRuns b) {
     align(a, b);
     for (size_t k = 0; k < a.size(); ++k) {
       size_t begin = action(rank, i).region.offset + a[k].offset;
@@ -98,24 +98,24 @@ class Proof {
            fmt::format("meets a message of {} elements in round {}: {}", theirs.region.count, theirs.round,
                        in_words(mine.peer, message.index, theirs)));
     heard_[at(rank)] = sets_.any_union(heard_[at(rank)], message.heard);
-    Parts parts = std::move(message.parts);
+    SymbolicRuns parts = std::move(message.parts);
     if (mine.act == Act::receive_reduce) parts = sum(rank, i, read(rank, i, mine.region), std::move(parts));
     memory(rank, mine.region.buffer).write(mine.region.offset, parts);
   }
 
   void local(int rank, size_t i) {
     const Action& step = action(rank, i);
-    Parts parts = read(rank, i, step.sources[0]);
+    SymbolicRuns parts = read(rank, i, step.sources[0]);
     for (size_t s = 1; s < step.sources.size(); ++s)
       parts = sum(rank, i, std::move(parts), read(rank, i, step.sources[s]));
     memory(rank, step.region.buffer).write(step.region.offset, parts);
   }
 
   // What rank r's output must hold.
-  Parts expected(int r) {
-    const Problem& p = problems_[at(r)];
+  SymbolicRuns expected(int r) {
+    const CollectiveSpec& p = problems_[at(r)];
     int n = p.size;
-    Parts want;
+    SymbolicRuns want;
     auto add = [&](size_t offset, size_t count, size_t first, uint32_t set) {
       if (count > 0) want.push_back({offset, count, first, set});
     };
@@ -163,8 +163,8 @@ class Proof {
           throw Fault{fmt::format("rank {} may leave before rank {} has come", r, q)};
       return;
     }
-    for (const Part& want : expected(r))
-      for (const Part& got : memory(r, Buffer::output).read(want.offset, want.count)) {
+    for (const SymbolicRun& want : expected(r))
+      for (const SymbolicRun& got : memory(r, Buffer::output).read(want.offset, want.count)) {
         size_t begin = want.offset + got.offset;
         std::string where = fmt::format("rank {}, output elements {} to {}", r, begin, begin + got.count - 1);
         if (got.set == 0) throw Fault{where + " are never written"};
@@ -177,10 +177,10 @@ class Proof {
       }
   }
 
-  // Far beyond any built-in; bounds what a hostile file can cost.
+  // Far beyond any built-in algorithm; bounds the cost of a hostile file.
   static constexpr size_t kMaxWork = size_t{1} << 26;
   size_t work_ = 0;
-  std::span<const Problem> problems_;
+  std::span<const CollectiveSpec> problems_;
   std::span<const Schedule> schedules_;
   RankSets sets_;
   struct Memories {
@@ -189,52 +189,52 @@ class Proof {
   };
   std::vector<Memories> memory_;
   std::vector<uint32_t> heard_;
-  InOrder<Symbols> order_;
+  ScheduleInterpreter<Symbols> order_;
 };
 
 }  // namespace
 
-Sizes sizes_of(const Problem& problem) {
+BufferSizes sizes_of(const CollectiveSpec& spec) {
   Call call;
-  call.op = problem.op;
-  call.count = problem.count;
-  call.root = problem.root;
-  call.send_counts = problem.send_counts;
-  call.send_offsets = problem.send_offsets;
-  call.recv_counts = problem.recv_counts;
-  call.recv_offsets = problem.recv_offsets;
-  Extents extents = extents_of(call, problem.rank, problem.size);
+  call.op = spec.op;
+  call.count = spec.count;
+  call.root = spec.root;
+  call.send_counts = spec.send_counts;
+  call.send_offsets = spec.send_offsets;
+  call.recv_counts = spec.recv_counts;
+  call.recv_offsets = spec.recv_offsets;
+  BufferCounts extents = buffer_counts_of(call, spec.rank, spec.size);
   return {extents.in, extents.out};
 }
 
-std::vector<Problem> for_every_rank(const Problem& problem) {
-  std::vector<Problem> problems(static_cast<size_t>(problem.size), problem);
-  for (int r = 0; r < problem.size; ++r) problems[static_cast<size_t>(r)].rank = r;
-  return problems;
+std::vector<CollectiveSpec> for_every_rank(const CollectiveSpec& spec) {
+  std::vector<CollectiveSpec> specs(static_cast<size_t>(spec.size), spec);
+  for (int r = 0; r < spec.size; ++r) specs[static_cast<size_t>(r)].rank = r;
+  return specs;
 }
 
-std::vector<Schedule> build_all(const AlgorithmRow& row, std::span<const Problem> problems) {
+std::vector<Schedule> build_all(const AlgorithmRow& row, std::span<const CollectiveSpec> specs) {
   std::vector<Schedule> schedules;
-  for (const Problem& problem : problems) schedules.push_back(row.build(problem));
+  for (const CollectiveSpec& spec : specs) schedules.push_back(row.build(spec));
   return schedules;
 }
 
-std::string find_fault(std::span<const Problem> problems, std::span<const Schedule> schedules) {
-  if (problems.empty() || problems.size() != schedules.size())
-    return fmt::format("{} schedules for {} ranks", schedules.size(), problems.size());
+std::string find_fault(std::span<const CollectiveSpec> specs, std::span<const Schedule> schedules) {
+  if (specs.empty() || specs.size() != schedules.size())
+    return fmt::format("{} schedules for {} ranks", schedules.size(), specs.size());
   try {
-    for (size_t r = 0; r < problems.size(); ++r) check_form(problems[r], schedules[r], schedules[0].num_rounds);
-    Proof(problems, schedules).run();
+    for (size_t r = 0; r < specs.size(); ++r) check_form(specs[r], schedules[r], schedules[0].num_rounds);
+    Proof(specs, schedules).run();
   } catch (const Fault& fault) {
     return fault.text;
   }
   return "";
 }
 
-void validate(std::span<const Problem> problems, std::span<const Schedule> schedules) {
-  std::string fault = find_fault(problems, schedules);
+void validate(std::span<const CollectiveSpec> specs, std::span<const Schedule> schedules) {
+  std::string fault = find_fault(specs, schedules);
   if (!fault.empty())
-    throw UsageError(fmt::format("this schedule is not a correct {}: {}", name_of(problems[0].op), fault));
+    throw UsageError(fmt::format("this schedule is not a correct {}: {}", name_of(specs[0].op), fault));
 }
 
 }  // namespace esp::comm

@@ -10,7 +10,7 @@
 
 namespace esp::comm {
 
-std::string in_words(const Region& region) {
+std::string in_words(const BufferRegion& region) {
   constexpr std::string_view kNames[] = {"input", "output", "scratch"};
   return fmt::format("{}[{}, {})", kNames[static_cast<size_t>(region.buffer)], region.offset,
                      region.offset + region.count);
@@ -42,7 +42,7 @@ namespace {
 // The union of some regions.
 class Cover {
  public:
-  void add(const Region& region) {
+  void add(const BufferRegion& region) {
     if (region.count == 0) return;
     auto& pieces = pieces_[static_cast<size_t>(region.buffer)];
     size_t begin = region.offset, end = region.offset + region.count;
@@ -55,7 +55,7 @@ class Cover {
     }
     pieces[begin] = end;
   }
-  bool overlaps(const Region& region) const {
+  bool overlaps(const BufferRegion& region) const {
     const auto& pieces = pieces_[static_cast<size_t>(region.buffer)];
     auto at = pieces.lower_bound(region.offset + region.count);
     return region.count > 0 && at != pieces.begin() && std::prev(at)->second > region.offset;
@@ -65,12 +65,12 @@ class Cover {
   std::map<size_t, size_t> pieces_[3];
 };
 
-// What can be seen in one rank's schedule alone.
+// Checks that need one rank's schedule only.
 class FormCheck {
  public:
-  FormCheck(const Problem& problem, const Schedule& schedule, int num_rounds)
-      : problem_(problem), schedule_(schedule), num_rounds_(num_rounds) {
-    Sizes sizes = sizes_of(problem);
+  FormCheck(const CollectiveSpec& spec, const Schedule& schedule, int num_rounds)
+      : problem_(spec), schedule_(schedule), num_rounds_(num_rounds) {
+    BufferSizes sizes = sizes_of(spec);
     limits_[0] = sizes.input;
     limits_[1] = sizes.output;
     limits_[2] = schedule.scratch_count;
@@ -96,7 +96,7 @@ class FormCheck {
     throw Fault{fmt::format("{}: {}", in_words(problem_.rank, i, schedule_.actions[i]), what)};
   }
 
-  void check_region(size_t i, const Region& region) const {
+  void check_region(size_t i, const BufferRegion& region) const {
     size_t limit = limits_[static_cast<size_t>(region.buffer)];
     if (region.offset > limit || region.count > limit - region.offset)
       fail(i, fmt::format("{} is outside the buffer of {} elements", in_words(region), limit));
@@ -105,7 +105,7 @@ class FormCheck {
   void check_action(size_t i) const {
     const Action& action = schedule_.actions[i];
     check_region(i, action.region);
-    for (const Region& source : action.sources) check_region(i, source);
+    for (const BufferRegion& source : action.sources) check_region(i, source);
     if (action.round < 0 || (action.round >= num_rounds_ && (action.round > 0 || is_message(action.act))))
       fail(i, fmt::format("the schedule has {} rounds", num_rounds_));
     if (action.act != Act::send && action.region.buffer == Buffer::input) fail(i, "the input is read only");
@@ -118,20 +118,20 @@ class FormCheck {
     }
     if (action.sources.empty() || (action.act == Act::copy && action.sources.size() != 1))
       fail(i, fmt::format("has {} sources", action.sources.size()));
-    for (const Region& source : action.sources) {
+    for (const BufferRegion& source : action.sources) {
       if (source.count != action.region.count) fail(i, fmt::format("source {} differs in size", in_words(source)));
       if (source.overlaps(action.region) && source.offset != action.region.offset)
         fail(i, fmt::format("source {} overlaps the destination in part", in_words(source)));
     }
   }
 
-  // Messages of one round are under way together: none may wait for another to end. Local work may (a sum into what is
-  // being sent); it is then `held`, and no message of the round may depend on it in turn.
+  // Messages of one round are in flight together: none may wait for another to end. Local work may wait (a sum into
+  // memory being sent); it is then `held`, and no message of the round may depend on it.
   void check_round(size_t begin, size_t end) const {
     Cover sent, arrived, held, held_written;
     for (size_t i = begin; i < end; ++i) {
       const Action& action = schedule_.actions[i];
-      const Region& region = action.region;
+      const BufferRegion& region = action.region;
       if (action.act == Act::send) {
         if (arrived.overlaps(region)) fail(i, "sends what arrives in the same round");
         if (held_written.overlaps(region)) fail(i, "sends what must wait for another send of its round");
@@ -143,17 +143,17 @@ class FormCheck {
       } else {
         auto meets = [&](const Cover& cover) {
           return std::any_of(action.sources.begin(), action.sources.end(),
-                             [&](const Region& source) { return cover.overlaps(source); });
+                             [&](const BufferRegion& source) { return cover.overlaps(source); });
         };
         if (meets(arrived)) arrived.add(region);
         if (sent.overlaps(region) || held.overlaps(region) || meets(held_written)) {
           held_written.add(region);
           held.add(region);
-          for (const Region& source : action.sources) held.add(source);
+          for (const BufferRegion& source : action.sources) held.add(source);
         }
       }
     }
-    // A receive may be listed before the send it collides with.
+    // A receive may be listed before the conflicting send.
     Cover received;
     for (size_t i = end; i-- > begin;) {
       const Action& action = schedule_.actions[i];
@@ -163,7 +163,7 @@ class FormCheck {
     }
   }
 
-  const Problem& problem_;
+  const CollectiveSpec& problem_;
   const Schedule& schedule_;
   const int num_rounds_;
   size_t limits_[3];
@@ -171,8 +171,8 @@ class FormCheck {
 
 }  // namespace
 
-void check_form(const Problem& problem, const Schedule& schedule, int num_rounds) {
-  FormCheck(problem, schedule, num_rounds).run();
+void check_form(const CollectiveSpec& spec, const Schedule& schedule, int num_rounds) {
+  FormCheck(spec, schedule, num_rounds).run();
 }
 
 }  // namespace esp::comm

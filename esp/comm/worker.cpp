@@ -50,7 +50,7 @@ void Worker::loop() {
       error = std::current_exception();
     }
     job = nullptr;
-    // Idle before done: whoever waited for this may work on its own thread at once.
+    // Idle before done: a caller that waited for this may work on its own thread at once.
     num_pending_.fetch_sub(1, std::memory_order_release);
     work.fail(error);
   }

@@ -1,5 +1,5 @@
-// The thread that works off started calls in order. Made by the first `start`; owned by its communicator; ends with it,
-// after what was started is done.
+// The thread that runs started calls in order. Created by the first `start`; owned by its communicator; ends with it,
+// after all started calls are done.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,9 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // What the job throws comes out of the Work.
+  // An exception of the job is rethrown by the Work.
   Work post(std::function<void()> job);
-  // Nothing is queued or running, and what ran is visible to the caller.
+  // No job is queued or running, and the effects of past jobs are visible to the caller.
   bool idle() const { return num_pending_.load(std::memory_order_acquire) == 0; }
 
  private:

@@ -7,31 +7,31 @@
 
 namespace esp::comm {
 
-Schedule all_gather_bruck(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  Region all = output(0, problem.count), own = chunk(all, n, r);
+Schedule all_gather_bruck(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  BufferRegion all = output(0, spec.count), own = chunk(all, n, r);
   if (n == 1) {
-    draft.copy(own, input(0, own.count));
-    return draft.finish();
+    builder.copy(own, input(0, own.count));
+    return builder.finish();
   }
-  Region held = draft.scratch(problem.count);
-  // Where block r + j starts among the held ones.
+  BufferRegion held = builder.scratch(spec.count);
+  // Offset of block r + j among the held blocks.
   auto start = [&](int j) {
     size_t at = 0;
     for (int b = 0; b < j; ++b) at += chunk(all, n, r + b).count;
     return at;
   };
-  draft.copy(piece(held, {0, own.count}), input(0, own.count));
-  for (int d = 1; d < n; d *= 2, ++draft.round) {
+  builder.copy(piece(held, {0, own.count}), input(0, own.count));
+  for (int d = 1; d < n; d *= 2, ++builder.round) {
     int blocks = std::min(d, n - d);
-    draft.send(mod(r - d, n), piece(held, {0, start(blocks)}));
-    draft.receive((r + d) % n, piece(held, {start(d), start(d + blocks) - start(d)}));
+    builder.send(mod(r - d, n), piece(held, {0, start(blocks)}));
+    builder.receive((r + d) % n, piece(held, {start(d), start(d + blocks) - start(d)}));
   }
   size_t wrap = start(n - r);  // blocks r … N-1 lie before it, 0 … r-1 after
-  draft.copy(output(own.offset, wrap), piece(held, {0, wrap}));
-  draft.copy(output(0, problem.count - wrap), piece(held, {wrap, problem.count - wrap}));
-  return draft.finish();
+  builder.copy(output(own.offset, wrap), piece(held, {0, wrap}));
+  builder.copy(output(0, spec.count - wrap), piece(held, {wrap, spec.count - wrap}));
+  return builder.finish();
 }
 
 }  // namespace esp::comm

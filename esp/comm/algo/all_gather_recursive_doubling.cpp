@@ -4,17 +4,17 @@
 
 namespace esp::comm {
 
-Schedule all_gather_recursive_doubling(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  Region all = output(0, problem.count), own = chunk(all, n, r);
-  draft.copy(own, input(0, own.count));
-  for (int d = 1; d < n; d *= 2, ++draft.round) {
+Schedule all_gather_recursive_doubling(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  BufferRegion all = output(0, spec.count), own = chunk(all, n, r);
+  builder.copy(own, input(0, own.count));
+  for (int d = 1; d < n; d *= 2, ++builder.round) {
     int mine = r / d * d, theirs = mine ^ d;
-    draft.send(r ^ d, chunks(all, n, mine, mine + d));
-    draft.receive(r ^ d, chunks(all, n, theirs, theirs + d));
+    builder.send(r ^ d, chunks(all, n, mine, mine + d));
+    builder.receive(r ^ d, chunks(all, n, theirs, theirs + d));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,12 +4,12 @@
 
 namespace esp::comm {
 
-Schedule all_gather_ring(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count), own = chunk(all, problem.size, problem.rank);
-  draft.copy(own, input(0, own.count));
-  ring_all_gather(draft, everyone(problem), all);
-  return draft.finish();
+Schedule all_gather_ring(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count), own = chunk(all, spec.size, spec.rank);
+  builder.copy(own, input(0, own.count));
+  ring_all_gather(builder, all_ranks(spec), all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -1,17 +1,17 @@
-// Direct: every rank collects its chunk from all and sums x_0 + x_1 + … + x_{N-1}, whatever the chunking; then each
-// sends its chunk to all. Every pipeline, shard or server that sums in rank order agrees with it to the bit.
+// Direct: every rank receives its chunk from all others and sums x_0 + x_1 + … + x_{N-1}, for any chunking; then each
+// rank sends its chunk to all. Pipelines, shards and servers that sum in rank order are bit-identical to it.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
 namespace esp::comm {
 
-Schedule all_reduce_direct(const Problem& problem) {
-  Draft draft;
-  Line line = everyone(problem);
-  Region out = output(0, problem.count);
-  direct_reduce_scatter(draft, line, input(0, problem.count), chunk(out, problem.size, problem.rank));
-  pairwise_all_gather(draft, line, out);
-  return draft.finish();
+Schedule all_reduce_direct(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = all_ranks(spec);
+  BufferRegion out = output(0, spec.count);
+  direct_reduce_scatter(builder, sequence, input(0, spec.count), chunk(out, spec.size, spec.rank));
+  pairwise_all_gather(builder, sequence, out);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

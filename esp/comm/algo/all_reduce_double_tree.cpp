@@ -19,22 +19,22 @@ struct Planned {
   int round, slot;
   Act act;
   int peer;
-  Region region;
+  BufferRegion region;
 };
 
 }  // namespace
 
-Schedule all_reduce_double_tree(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, me = problem.rank, k = double_tree_segments(problem), height = ceil_log2(n);
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
+Schedule all_reduce_double_tree(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, me = spec.rank, k = double_tree_segments(spec), height = ceil_log2(n);
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
   std::vector<Planned> plan;
   DoubleTree trees(n);
   for (int tree = 0; tree < 2 && n > 1; ++tree) {
     int parent = trees.parent(tree, me), depth = trees.depth(tree, me);
     for (int j = 0; j < k; ++j) {
-      Region segment = chunk(chunk(all, 2, tree), k, j);
+      BufferRegion segment = chunk(chunk(all, 2, tree), k, j);
       int up = height - depth + j, down = height + depth + j;
       if (parent >= 0) {
         plan.push_back({up, trees.slot(tree, me, true), Act::send, parent, segment});
@@ -50,13 +50,13 @@ Schedule all_reduce_double_tree(const Problem& problem) {
     return a.round != b.round ? a.round < b.round : a.slot < b.slot;
   });
   for (const Planned& next : plan) {
-    draft.round = next.round;
-    if (next.act == Act::send) draft.send(next.peer, next.region);
-    if (next.act == Act::receive) draft.receive(next.peer, next.region);
-    if (next.act == Act::receive_reduce) draft.receive_reduce(next.peer, next.region);
+    builder.round = next.round;
+    if (next.act == Act::send) builder.send(next.peer, next.region);
+    if (next.act == Act::receive) builder.receive(next.peer, next.region);
+    if (next.act == Act::receive_reduce) builder.receive_reduce(next.peer, next.region);
   }
-  draft.round = n > 1 ? 2 * height + k - 1 : 0;
-  return draft.finish();
+  builder.round = n > 1 ? 2 * height + k - 1 : 0;
+  return builder.finish();
 }
 
 }  // namespace esp::comm

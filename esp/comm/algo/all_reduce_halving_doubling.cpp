@@ -9,34 +9,34 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_halving_doubling(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
-  Fold fold = fold_of(problem.rank, problem.size);
-  fold_in(draft, fold, all);
+Schedule all_reduce_halving_doubling(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
+  Fold fold = fold_of(spec.rank, spec.size);
+  fold_in(builder, fold, all);
   int p = fold.p, lo = 0, length = p;
   auto blocks = [&](int first) { return chunks(all, p, first, first + length); };
-  for (int d = 1; d < p; d *= 2, ++draft.round) {
+  for (int d = 1; d < p; d *= 2, ++builder.round) {
     length /= 2;
     if (fold.v < 0) continue;
     bool upper = (fold.v & d) != 0;
     int peer = fold.real(fold.v ^ d);
-    draft.send(peer, blocks(upper ? lo : lo + length));
+    builder.send(peer, blocks(upper ? lo : lo + length));
     if (upper) lo += length;
-    draft.receive_reduce(peer, blocks(lo));
+    builder.receive_reduce(peer, blocks(lo));
   }
-  for (int d = p / 2; d >= 1; d /= 2, ++draft.round) {
+  for (int d = p / 2; d >= 1; d /= 2, ++builder.round) {
     if (fold.v >= 0) {
       int peer = fold.real(fold.v ^ d), theirs = lo ^ length;
-      draft.send(peer, blocks(lo));
-      draft.receive(peer, blocks(theirs));
+      builder.send(peer, blocks(lo));
+      builder.receive(peer, blocks(theirs));
       lo = std::min(lo, theirs);
     }
     length *= 2;
   }
-  fold_out(draft, fold, all);
-  return draft.finish();
+  fold_out(builder, fold, all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -5,18 +5,18 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_hierarchical(const Problem& problem) {
-  Draft draft;
-  Shape shape = shape_of(problem, 2);
-  Line node = along(shape, problem.rank, 0), leaders = along(shape, problem.rank, 1);
+Schedule all_reduce_hierarchical(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankGrid shape = grid_for(spec, 2);
+  RankSequence node = ranks_along(shape, spec.rank, 0), leaders = ranks_along(shape, spec.rank, 1);
   if (node.me != 0) leaders.me = -1;
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
-  tree_reduce(draft, node, all);
-  ring_reduce_scatter(draft, leaders, all);
-  ring_all_gather(draft, leaders, all);
-  tree_broadcast(draft, node, all);
-  return draft.finish();
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
+  tree_reduce(builder, node, all);
+  ring_reduce_scatter(builder, leaders, all);
+  ring_all_gather(builder, leaders, all);
+  tree_broadcast(builder, node, all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

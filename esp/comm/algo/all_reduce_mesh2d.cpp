@@ -5,17 +5,17 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_mesh2d(const Problem& problem) {
-  Draft draft;
-  Shape shape = shape_of(problem, 2);
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
+Schedule all_reduce_mesh2d(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankGrid shape = grid_for(spec, 2);
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
   for (int axis = 0; axis < 2; ++axis) {
-    Line line = along(shape, problem.rank, axis);
-    ring_reduce_scatter(draft, line, all);
-    ring_all_gather(draft, line, all);
+    RankSequence sequence = ranks_along(shape, spec.rank, axis);
+    ring_reduce_scatter(builder, sequence, all);
+    ring_all_gather(builder, sequence, all);
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,25 +4,25 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_naive(const Problem& problem) {
-  Draft draft;
-  Region in = input(0, problem.count), out = output(0, problem.count);
-  if (problem.size == 1) draft.copy(out, in);
-  std::vector<Region> terms{in};
-  for (int r = 1; r < problem.size; ++r, ++draft.round) {
-    if (problem.rank == r) draft.send(0, in);
-    if (problem.rank == 0) {
-      terms.push_back(draft.scratch(problem.count));
-      draft.receive(r, terms.back());
+Schedule all_reduce_naive(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion in = input(0, spec.count), out = output(0, spec.count);
+  if (spec.size == 1) builder.copy(out, in);
+  std::vector<BufferRegion> terms{in};
+  for (int r = 1; r < spec.size; ++r, ++builder.round) {
+    if (spec.rank == r) builder.send(0, in);
+    if (spec.rank == 0) {
+      terms.push_back(builder.scratch(spec.count));
+      builder.receive(r, terms.back());
     }
   }
-  // Rounded once, since all terms are at hand.
-  if (problem.rank == 0 && problem.size > 1) draft.reduce(out, terms);
-  for (int r = 1; r < problem.size; ++r, ++draft.round) {
-    if (problem.rank == 0) draft.send(r, out);
-    if (problem.rank == r) draft.receive(0, out);
+  // Rounded once, because all terms are available.
+  if (spec.rank == 0 && spec.size > 1) builder.reduce(out, terms);
+  for (int r = 1; r < spec.size; ++r, ++builder.round) {
+    if (spec.rank == 0) builder.send(r, out);
+    if (spec.rank == r) builder.receive(0, out);
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -5,22 +5,22 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_recursive_doubling(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
-  Fold fold = fold_of(problem.rank, problem.size);
-  fold_in(draft, fold, all);
-  Region other = fold.v >= 0 && fold.p > 1 ? draft.scratch(problem.count) : Region{};
-  for (int d = 1; d < fold.p; d *= 2, ++draft.round) {
+Schedule all_reduce_recursive_doubling(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
+  Fold fold = fold_of(spec.rank, spec.size);
+  fold_in(builder, fold, all);
+  BufferRegion other = fold.v >= 0 && fold.p > 1 ? builder.scratch(spec.count) : BufferRegion{};
+  for (int d = 1; d < fold.p; d *= 2, ++builder.round) {
     if (fold.v < 0) continue;
     int peer = fold.real(fold.v ^ d);
-    draft.send(peer, all);
-    draft.receive(peer, other);
-    draft.reduce(all, (fold.v & d) == 0 ? std::vector{all, other} : std::vector{other, all});
+    builder.send(peer, all);
+    builder.receive(peer, other);
+    builder.reduce(all, (fold.v & d) == 0 ? std::vector{all, other} : std::vector{other, all});
   }
-  fold_out(draft, fold, all);
-  return draft.finish();
+  fold_out(builder, fold, all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,13 +4,13 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_ring(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
-  ring_reduce_scatter(draft, everyone(problem), all);
-  ring_all_gather(draft, everyone(problem), all);
-  return draft.finish();
+Schedule all_reduce_ring(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
+  ring_reduce_scatter(builder, all_ranks(spec), all);
+  ring_all_gather(builder, all_ranks(spec), all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,17 +4,17 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_ring_bidirectional(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
-  Line right = everyone(problem), left = reversed(right);
+Schedule all_reduce_ring_bidirectional(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
+  RankSequence right = all_ranks(spec), left = reversed(right);
   for (int half = 0; half < 2; ++half) {
-    draft.round = 0;
-    ring_reduce_scatter(draft, half == 0 ? right : left, chunk(all, 2, half));
-    ring_all_gather(draft, half == 0 ? right : left, chunk(all, 2, half));
+    builder.round = 0;
+    ring_reduce_scatter(builder, half == 0 ? right : left, chunk(all, 2, half));
+    ring_all_gather(builder, half == 0 ? right : left, chunk(all, 2, half));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -6,32 +6,32 @@
 namespace esp::comm {
 namespace {
 
-Schedule torus(const Problem& problem, int num_axes) {
-  Draft draft;
-  Shape shape = shape_of(problem, num_axes);
+Schedule torus(const CollectiveSpec& spec, int num_axes) {
+  ScheduleBuilder builder;
+  RankGrid shape = grid_for(spec, num_axes);
   int axes = static_cast<int>(shape.dims.size());
-  std::vector<Region> pieces{output(0, problem.count)};
-  draft.copy(pieces[0], input(0, problem.count));
+  std::vector<BufferRegion> pieces{output(0, spec.count)};
+  builder.copy(pieces[0], input(0, spec.count));
   for (int axis = 0; axis < axes; ++axis) {
-    Line line = along(shape, problem.rank, axis);
-    ring_reduce_scatter(draft, line, pieces.back());
-    pieces.push_back(chunk(pieces.back(), line.size(), line.me));
+    RankSequence sequence = ranks_along(shape, spec.rank, axis);
+    ring_reduce_scatter(builder, sequence, pieces.back());
+    pieces.push_back(chunk(pieces.back(), sequence.size(), sequence.me));
   }
   for (int axis = axes - 1; axis >= 0; --axis)
-    ring_all_gather(draft, along(shape, problem.rank, axis), pieces[static_cast<size_t>(axis)]);
-  return draft.finish();
+    ring_all_gather(builder, ranks_along(shape, spec.rank, axis), pieces[static_cast<size_t>(axis)]);
+  return builder.finish();
 }
 
 }  // namespace
 
-Schedule all_reduce_torus(const Problem& problem) {
-  return torus(problem, 0);
+Schedule all_reduce_torus(const CollectiveSpec& spec) {
+  return torus(spec, 0);
 }
-Schedule all_reduce_torus2d(const Problem& problem) {
-  return torus(problem, 2);
+Schedule all_reduce_torus2d(const CollectiveSpec& spec) {
+  return torus(spec, 2);
 }
-Schedule all_reduce_torus3d(const Problem& problem) {
-  return torus(problem, 3);
+Schedule all_reduce_torus3d(const CollectiveSpec& spec) {
+  return torus(spec, 3);
 }
 
 }  // namespace esp::comm

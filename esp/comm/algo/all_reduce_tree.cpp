@@ -4,13 +4,13 @@
 
 namespace esp::comm {
 
-Schedule all_reduce_tree(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count);
-  draft.copy(all, input(0, problem.count));
-  tree_reduce(draft, everyone(problem), all);
-  tree_broadcast(draft, everyone(problem), all);
-  return draft.finish();
+Schedule all_reduce_tree(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count);
+  builder.copy(all, input(0, spec.count));
+  tree_reduce(builder, all_ranks(spec), all);
+  tree_broadcast(builder, all_ranks(spec), all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -6,29 +6,29 @@
 
 namespace esp::comm {
 
-Schedule all_to_all_bruck(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  Region in = input(0, problem.count), out = output(0, problem.count);
-  draft.copy(chunk(out, n, r), chunk(in, n, r));  // slot 0 never moves
-  size_t block = problem.count / static_cast<size_t>(n);
-  // A slot with no bit moved yet is still in the input; afterwards it stays where its last message put it.
-  std::vector<Region> slot;
+Schedule all_to_all_bruck(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  BufferRegion in = input(0, spec.count), out = output(0, spec.count);
+  builder.copy(chunk(out, n, r), chunk(in, n, r));  // slot 0 never moves
+  size_t block = spec.count / static_cast<size_t>(n);
+  // A slot that has not moved is still in the input; afterwards it stays where its last message put it.
+  std::vector<BufferRegion> slot;
   for (int j = 0; j < n; ++j) slot.push_back(chunk(in, n, r + j));
-  for (int bit = 1; bit < n; bit *= 2, ++draft.round) {
+  for (int bit = 1; bit < n; bit *= 2, ++builder.round) {
     std::vector<int> moving;
     for (int j = bit; j < n; ++j)
       if ((j & bit) != 0) moving.push_back(j);
     int m = static_cast<int>(moving.size());
-    Region packed = draft.scratch(block * moving.size()), arrived = draft.scratch(block * moving.size());
+    BufferRegion packed = builder.scratch(block * moving.size()), arrived = builder.scratch(block * moving.size());
     for (int i = 0; i < m; ++i)
-      draft.copy(chunk(packed, m, i), slot[static_cast<size_t>(moving[static_cast<size_t>(i)])]);
-    draft.send((r + bit) % n, packed);
-    draft.receive(mod(r - bit, n), arrived);
+      builder.copy(chunk(packed, m, i), slot[static_cast<size_t>(moving[static_cast<size_t>(i)])]);
+    builder.send((r + bit) % n, packed);
+    builder.receive(mod(r - bit, n), arrived);
     for (int i = 0; i < m; ++i) slot[static_cast<size_t>(moving[static_cast<size_t>(i)])] = chunk(arrived, m, i);
   }
-  for (int j = 1; j < n; ++j) draft.copy(chunk(out, n, r - j), slot[static_cast<size_t>(j)]);
-  return draft.finish();
+  for (int j = 1; j < n; ++j) builder.copy(chunk(out, n, r - j), slot[static_cast<size_t>(j)]);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

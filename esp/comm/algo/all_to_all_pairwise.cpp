@@ -6,31 +6,31 @@
 
 namespace esp::comm {
 
-Schedule all_to_all_pairwise(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  Region in = input(0, problem.count), out = output(0, problem.count);
-  draft.copy(chunk(out, n, r), chunk(in, n, r));
-  for (int k = 1; k < n; ++k, ++draft.round) {
-    draft.send((r + k) % n, chunk(in, n, r + k));
-    draft.receive(mod(r - k, n), chunk(out, n, r - k));
+Schedule all_to_all_pairwise(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  BufferRegion in = input(0, spec.count), out = output(0, spec.count);
+  builder.copy(chunk(out, n, r), chunk(in, n, r));
+  for (int k = 1; k < n; ++k, ++builder.round) {
+    builder.send((r + k) % n, chunk(in, n, r + k));
+    builder.receive(mod(r - k, n), chunk(out, n, r - k));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
-Schedule all_to_all_v_pairwise(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  for (auto counts : {problem.send_counts, problem.send_offsets, problem.recv_counts, problem.recv_offsets})
+Schedule all_to_all_v_pairwise(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  for (auto counts : {spec.send_counts, spec.send_offsets, spec.recv_counts, spec.recv_offsets})
     ESP_CHECK(counts.size() == static_cast<size_t>(n), "{} counts for {} ranks", counts.size(), n);
-  auto to = [&](int peer) { return input(problem.send_offsets[peer], problem.send_counts[peer]); };
-  auto from = [&](int peer) { return output(problem.recv_offsets[peer], problem.recv_counts[peer]); };
-  draft.copy(from(r), to(r));
-  for (int k = 1; k < n; ++k, ++draft.round) {
-    draft.send((r + k) % n, to((r + k) % n));
-    draft.receive(mod(r - k, n), from(mod(r - k, n)));
+  auto to = [&](int peer) { return input(spec.send_offsets[peer], spec.send_counts[peer]); };
+  auto from = [&](int peer) { return output(spec.recv_offsets[peer], spec.recv_counts[peer]); };
+  builder.copy(from(r), to(r));
+  for (int k = 1; k < n; ++k, ++builder.round) {
+    builder.send((r + k) % n, to((r + k) % n));
+    builder.receive(mod(r - k, n), from(mod(r - k, n)));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

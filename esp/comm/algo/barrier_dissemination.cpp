@@ -4,14 +4,14 @@
 
 namespace esp::comm {
 
-Schedule barrier_dissemination(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  for (int step = 1; step < n; step *= 2, ++draft.round) {
-    draft.signal((r + step) % n);
-    draft.await(mod(r - step, n));
+Schedule barrier_dissemination(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  for (int step = 1; step < n; step *= 2, ++builder.round) {
+    builder.signal((r + step) % n);
+    builder.await(mod(r - step, n));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,16 +4,16 @@
 
 namespace esp::comm {
 
-Schedule broadcast_naive(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  Region all = output(0, problem.count);
-  if (line.me == 0) draft.copy(all, input(0, problem.count));
-  for (int v = 1; v < line.size(); ++v, ++draft.round) {
-    if (line.me == 0) draft.send(line.at(v), all);
-    if (line.me == v) draft.receive(problem.root, all);
+Schedule broadcast_naive(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  BufferRegion all = output(0, spec.count);
+  if (sequence.me == 0) builder.copy(all, input(0, spec.count));
+  for (int v = 1; v < sequence.size(); ++v, ++builder.round) {
+    if (sequence.me == 0) builder.send(sequence.at(v), all);
+    if (sequence.me == v) builder.receive(spec.root, all);
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

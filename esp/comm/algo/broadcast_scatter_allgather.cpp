@@ -5,14 +5,14 @@
 
 namespace esp::comm {
 
-Schedule broadcast_scatter_allgather(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  Region all = output(0, problem.count);
-  if (line.me == 0) draft.copy(all, input(0, problem.count));
-  tree_scatter(draft, line, all);
-  ring_all_gather(draft, line, all);
-  return draft.finish();
+Schedule broadcast_scatter_allgather(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  BufferRegion all = output(0, spec.count);
+  if (sequence.me == 0) builder.copy(all, input(0, spec.count));
+  tree_scatter(builder, sequence, all);
+  ring_all_gather(builder, sequence, all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,12 +4,12 @@
 
 namespace esp::comm {
 
-Schedule broadcast_tree(const Problem& problem) {
-  Draft draft;
-  Region all = output(0, problem.count);
-  if (problem.rank == problem.root) draft.copy(all, input(0, problem.count));
-  tree_broadcast(draft, everyone_from(problem, problem.root), all);
-  return draft.finish();
+Schedule broadcast_tree(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion all = output(0, spec.count);
+  if (spec.rank == spec.root) builder.copy(all, input(0, spec.count));
+  tree_broadcast(builder, ranks_from(spec, spec.root), all);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -1,6 +1,6 @@
-// What every rank of every algorithm sends, as closed formulas: written a second time from the textbook definitions
-// rather than from the code, in exact integers. The schedules are held to them (formulas_test.cpp), and so is what a
-// transport counts when they run (counted_test.cpp).
+// Bytes and messages each rank sends, per algorithm, as closed formulas in exact integers. They are derived from the
+// textbook definitions and not from the code, so they check it: the schedules in formulas_test.cpp, the transport's
+// counters in counted_test.cpp.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace esp::comm::closed {
 
 using Count = long;
 
-struct Sent {
+struct SentCount {
   Count elements = 0, messages = 0;
-  Sent operator+(Sent other) const { return {elements + other.elements, messages + other.messages}; }
+  SentCount operator+(SentCount other) const { return {elements + other.elements, messages + other.messages}; }
 };
 
 inline Count wrap(Count a, Count n) {
@@ -28,15 +28,15 @@ inline Count part(Count n, Count parts, Count k) {
   return n / parts + (wrap(k, parts) < n % parts ? 1 : 0);
 }
 // As one message, which is not sent when empty.
-inline Sent one(Count elements) {
+inline SentCount one(Count elements) {
   return {elements, elements > 0 ? 1 : 0};
 }
-inline Sent times(Count k, Count elements) {
+inline SentCount times(Count k, Count elements) {
   return {k * elements, elements > 0 ? k : 0};
 }
 // All chunks but one.
-inline Sent all_but(Count n, Count parts, Count left_out) {
-  Sent sum;
+inline SentCount all_but(Count n, Count parts, Count left_out) {
+  SentCount sum;
   for (Count k = 0; k < parts; ++k)
     if (k != wrap(left_out, parts)) sum = sum + one(part(n, parts, k));
   return sum;
@@ -65,7 +65,7 @@ inline int subtree_end(int v, int n) {
   return v == 0 ? n : std::min(n, v + (v & -v));
 }
 
-inline Sent ring(Count n, int size, int r) {
+inline SentCount ring(Count n, int size, int r) {
   return all_but(n, size, r) + all_but(n, size, r + 1);
 }
 
@@ -88,11 +88,11 @@ struct Case {
   }
 };
 
-inline Sent halving_doubling(const Case& c) {
+inline SentCount halving_doubling(const Case& c) {
   if (c.size == 1) return {};
   if (c.folded_even()) return one(c.n);
   int p = c.p(), bits = log2_down(p), block = bit_reverse(c.virtual_rank(), bits);
-  Sent sum = c.folded_odd() ? one(c.n) : Sent{};
+  SentCount sum = c.folded_odd() ? one(c.n) : SentCount{};
   for (int j = 0; j < bits; ++j) {
     int length = 1 << j, lo = block / length * length;
     // What this level keeps is [lo, lo + length); its neighbour of equal length was sent on the way down, and what is
@@ -103,8 +103,8 @@ inline Sent halving_doubling(const Case& c) {
   return sum;
 }
 
-inline Sent torus(const Case& c) {
-  Sent sum;
+inline SentCount torus(const Case& c) {
+  SentCount sum;
   Count piece = c.n;
   for (size_t axis = 0; axis < c.dims.size(); ++axis) {
     sum = sum + ring(piece, c.dims[axis], c.coordinate(axis));
@@ -130,8 +130,8 @@ inline int parent_b(int r, int n) {
   return up < 0 ? -1 : (up + 1) % n;
 }
 
-inline Sent double_tree(const Case& c) {
-  Sent sum;
+inline SentCount double_tree(const Case& c) {
+  SentCount sum;
   for (int tree = 0; tree < 2 && c.size > 1; ++tree) {
     auto parent = [&](int r) { return tree == 0 ? parent_a(r, c.size) : parent_b(r, c.size); };
     Count links = parent(c.r) >= 0 ? 1 : 0;
@@ -141,14 +141,14 @@ inline Sent double_tree(const Case& c) {
   return sum;
 }
 
-inline Sent hierarchical(const Case& c) {
+inline SentCount hierarchical(const Case& c) {
   int g = c.coordinate(0), m = c.coordinate(1);
-  Sent tree = times(children(g, c.dims[0]), c.n);
+  SentCount tree = times(children(g, c.dims[0]), c.n);
   return g == 0 ? tree + ring(c.n, c.dims[1], m) : tree + one(c.n);
 }
 
-inline Sent line(const Case& c, bool sends) {
-  Sent sum;
+inline SentCount sequence(const Case& c, bool sends) {
+  SentCount sum;
   for (int j = 0; j < c.segments && sends; ++j) sum = sum + one(part(c.n, c.segments, j));
   return sum;
 }
@@ -160,19 +160,19 @@ inline Count positions(const Case& c, int first, int last) {
   return sum;
 }
 
-inline Sent scatter_tree(const Case& c) {
-  Sent sum;
+inline SentCount scatter_tree(const Case& c) {
+  SentCount sum;
   for (int mask = 1; mask < c.size; mask *= 2)
     if (c.v() % (2 * mask) == 0 && c.v() + mask < c.size)
       sum = sum + one(positions(c, c.v() + mask, std::min(c.size, c.v() + 2 * mask)));
   return sum;
 }
 
-inline Sent reduce_scatter_halving(const Case& c) {
+inline SentCount reduce_scatter_halving(const Case& c) {
   if (c.folded_even()) return one(c.n);
   // Block v is the chunks of the real ranks it stands for.
   auto first = [&](int v) { return v < c.rem() ? 2 * v : v + c.rem(); };
-  Sent sum = c.folded_odd() ? one(part(c.n, c.size, c.r - 1)) : Sent{};
+  SentCount sum = c.folded_odd() ? one(part(c.n, c.size, c.r - 1)) : SentCount{};
   int v = c.virtual_rank();
   for (int length = c.p() / 2; length >= 1; length /= 2) {
     int other = (v / length * length) ^ length;
@@ -181,14 +181,14 @@ inline Sent reduce_scatter_halving(const Case& c) {
   return sum;
 }
 
-inline Sent all_gather_doubling(const Case& c) {
-  Sent sum;
+inline SentCount all_gather_doubling(const Case& c) {
+  SentCount sum;
   for (int d = 1; d < c.size; d *= 2) sum = sum + one(range(c.n, c.size, c.r / d * d, c.r / d * d + d));
   return sum;
 }
 
-inline Sent all_gather_bruck(const Case& c) {
-  Sent sum;
+inline SentCount all_gather_bruck(const Case& c) {
+  SentCount sum;
   for (int d = 1; d < c.size; d *= 2) {
     Count held = 0;
     for (int j = 0; j < std::min(d, c.size - d); ++j) held += part(c.n, c.size, c.r + j);
@@ -197,8 +197,8 @@ inline Sent all_gather_bruck(const Case& c) {
   return sum;
 }
 
-inline Sent all_to_all_bruck(const Case& c) {
-  Sent sum;
+inline SentCount all_to_all_bruck(const Case& c) {
+  SentCount sum;
   for (int bit = 1; bit < c.size; bit *= 2) {
     Count slots = 0;
     for (int j = 0; j < c.size; ++j) slots += (j & bit) != 0;
@@ -207,7 +207,7 @@ inline Sent all_to_all_bruck(const Case& c) {
   return sum;
 }
 
-inline Sent all_to_all_hierarchical(const Case& c) {
+inline SentCount all_to_all_hierarchical(const Case& c) {
   Count g = c.dims[0], m = c.dims[1], block = c.n / c.size;
   return times(g - 1, m * block) + times(m - 1, g * block);
 }
@@ -215,19 +215,19 @@ inline Sent all_to_all_hierarchical(const Case& c) {
 struct Formula {
   Op op;
   std::string_view name;
-  std::function<Sent(const Case&)> sent;
+  std::function<SentCount(const Case&)> sent;
   std::function<int(const Case&)> rounds;
   int num_axes = -1;  // of grids
 };
 
-inline Sent bidirectional(const Case& c) {
+inline SentCount bidirectional(const Case& c) {
   return ring(part(c.n, 2, 0), c.size, c.r) + ring(part(c.n, 2, 1), c.size, c.size - 1 - c.r);
 }
-inline Sent shift0(const Case& c) {
+inline SentCount shift0(const Case& c) {
   return all_but(c.n, c.size, c.r + 1) + all_but(c.n, c.size, c.r + 2);
 }
-inline Sent from_root_only(const Case& c, Sent sent) {
-  return c.v() == 0 ? sent : Sent{};
+inline SentCount from_root_only(const Case& c, SentCount sent) {
+  return c.v() == 0 ? sent : SentCount{};
 }
 inline int once(const Case& c) {
   return c.size - 1;
@@ -268,7 +268,7 @@ inline const std::vector<Formula>& formulas() {
       {Op::all_reduce, "torus3d", torus, torus_rounds, 3},
       {Op::all_reduce, "torus", torus, torus_rounds, 0},
       {Op::broadcast, "tree", [](const Case& c) { return times(children(c.v(), c.size), c.n); }, logs},
-      {Op::broadcast, "ring_pipelined", [](const Case& c) { return line(c, c.v() < c.size - 1); }, pipeline},
+      {Op::broadcast, "ring_pipelined", [](const Case& c) { return sequence(c, c.v() < c.size - 1); }, pipeline},
       {Op::broadcast, "scatter_allgather",
        [](const Case& c) {
          Case by_position = c;  // chunk v belongs to position v here
@@ -279,7 +279,7 @@ inline const std::vector<Formula>& formulas() {
        [](const Case& c) { return log2_up(c.size) + c.size - 1; }},
       {Op::broadcast, "naive", [](const Case& c) { return from_root_only(c, times(c.size - 1, c.n)); }, once},
       {Op::reduce, "tree", [](const Case& c) { return times(c.v() != 0, c.n); }, logs},
-      {Op::reduce, "ring_pipelined", [](const Case& c) { return line(c, c.v() != 0); }, pipeline},
+      {Op::reduce, "ring_pipelined", [](const Case& c) { return sequence(c, c.v() != 0); }, pipeline},
       {Op::reduce, "naive", [](const Case& c) { return times(c.v() != 0, c.n); }, once},
       {Op::reduce_scatter, "ring", [](const Case& c) { return all_but(c.n, c.size, c.r); }, once},
       {Op::reduce_scatter, "direct", [](const Case& c) { return all_but(c.n, c.size, c.r); }, once},
@@ -300,7 +300,7 @@ inline const std::vector<Formula>& formulas() {
       {Op::scatter, "direct", [](const Case& c) { return from_root_only(c, all_but(c.n, c.size, c.r)); }, once},
       {Op::barrier, "dissemination",
        [](const Case& c) {
-         return Sent{0, log2_up(c.size)};
+         return SentCount{0, log2_up(c.size)};
        },
        logs},
   };

@@ -1,13 +1,13 @@
-// What each algorithm costs by the textbook, in seconds: one message of x bytes costs alpha + x·beta, ports are single
-// and full duplex. `auto` takes the least. The simulator (comm/simulate.h) times the schedules themselves; where a
-// formula is exact the two agree, and tests hold them to it.
+// Cost of each algorithm in seconds, in the alpha-beta model: a message of x bytes costs alpha + x·beta; ports are
+// single and full duplex. `auto` takes the cheapest algorithm. The simulator (comm/simulate.h) times the schedules
+// themselves. Tests check that the two agree where a formula is exact.
 #pragma once
 
 #include "esp/comm/schedule.h"
 
 namespace esp::comm::cost {
 
-using Cost = double(const Problem& problem, size_t element_bytes, double alpha, double beta);
+using Cost = double(const CollectiveSpec& spec, size_t element_bytes, double alpha, double beta);
 
 Cost ring_all_reduce, ring_bidirectional, naive_all_reduce, recursive_doubling, halving_doubling, tree_all_reduce,
     double_tree, hierarchical_all_reduce, torus2d, mesh2d, torus3d, torus;

@@ -2,23 +2,24 @@
 
 namespace esp::comm {
 
-void direct_reduce_scatter(Draft& draft, const Line& line, const Region& from, const Region& into) {
-  int n = line.size();
-  std::vector<Region> terms(static_cast<size_t>(n));
-  terms[static_cast<size_t>(line.me)] = chunk(from, n, line.me);
-  for (int k = 1; k < n; ++k, ++draft.round) {
-    Region& term = terms[static_cast<size_t>(mod(line.me - k, n))];
-    term = draft.scratch(into.count);
-    draft.send(line.at(line.me + k), chunk(from, n, line.me + k));
-    draft.receive(line.at(line.me - k), term);
+void direct_reduce_scatter(ScheduleBuilder& builder, const RankSequence& sequence, const BufferRegion& from,
+                           const BufferRegion& into) {
+  int n = sequence.size();
+  std::vector<BufferRegion> terms(static_cast<size_t>(n));
+  terms[static_cast<size_t>(sequence.me)] = chunk(from, n, sequence.me);
+  for (int k = 1; k < n; ++k, ++builder.round) {
+    BufferRegion& term = terms[static_cast<size_t>(mod(sequence.me - k, n))];
+    term = builder.scratch(into.count);
+    builder.send(sequence.at(sequence.me + k), chunk(from, n, sequence.me + k));
+    builder.receive(sequence.at(sequence.me - k), term);
   }
-  // Labelled with the last exchange, which completes the terms.
-  if (n > 1) --draft.round;
+  // Has the round of the last exchange, which completes the terms.
+  if (n > 1) --builder.round;
   if (n > 1)
-    draft.reduce(into, terms);
+    builder.reduce(into, terms);
   else
-    draft.copy(into, terms[0]);
-  if (n > 1) ++draft.round;
+    builder.copy(into, terms[0]);
+  if (n > 1) ++builder.round;
 }
 
 }  // namespace esp::comm

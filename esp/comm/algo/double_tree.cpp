@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "esp/comm/algo/draft.h"
+#include "esp/comm/algo/schedule_builder.h"
 
 namespace esp::comm {
 namespace {
 
-// Parent in tree 0: an in-order binary tree over 1 … N-1 hung below 0.
+// Parent in tree 0: an in-order binary tree over 1 … N-1 below root 0.
 int parent_below_zero(int r, int n) {
   if (r == 0) return -1;
   int low = r & -r, up = (r - low) | 2 * low;
@@ -19,7 +19,7 @@ int parent_below_zero(int r, int n) {
 
 DoubleTree::DoubleTree(int size) : size_(size) {
   auto n = static_cast<size_t>(size);
-  // Rank r stands in tree 1 where image(r) stands in tree 0.
+  // Rank r has the position in tree 1 that image(r) has in tree 0.
   auto image = [&](int r) { return size % 2 == 0 ? size - 1 - r : mod(r - 1, size); };
   auto back = [&](int r) { return size % 2 == 0 ? size - 1 - r : mod(r + 1, size); };
   for (int tree = 0; tree < 2; ++tree) {
@@ -45,8 +45,8 @@ int DoubleTree::slot(int tree, int child, bool up) const {
   return colours_[tree][static_cast<size_t>(child)] + (up ? 0 : 2);
 }
 
-// Two colours for edges, such that the two edges from a rank to its parents differ, and so do the two from a rank to
-// its children. Each edge has at most two such neighbours and rings of them are even, so alternating along them works.
+// Two-colours the edges so that the two edges from a rank to its parents differ, and so do the two to its children.
+// Each edge has at most two such neighbours and cycles of them are even, so alternating colours works.
 void DoubleTree::colour() {
   for (int tree = 0; tree < 2; ++tree)
     for (int r = 0; r < size_; ++r) {
@@ -72,10 +72,10 @@ void DoubleTree::colour() {
     }
 }
 
-int double_tree_segments(const Problem& problem) {
-  if (problem.segments > 0) return problem.segments;
+int double_tree_segments(const CollectiveSpec& spec) {
+  if (spec.segments > 0) return spec.segments;
   // Long enough to hide a message's cost, short enough to fill the tree.
-  return static_cast<int>(std::clamp<size_t>(problem.count / 2 / 16384, 1, 64));
+  return static_cast<int>(std::clamp<size_t>(spec.count / 2 / 16384, 1, 64));
 }
 
 }  // namespace esp::comm

@@ -15,20 +15,20 @@ Fold fold_of(int rank, int size) {
   return fold;
 }
 
-void fold_in(Draft& draft, const Fold& fold, const Region& data) {
+void fold_in(ScheduleBuilder& builder, const Fold& fold, const BufferRegion& data) {
   if (fold.partner >= 0) {
-    if (fold.v < 0) draft.send(fold.partner, data);
-    if (fold.v >= 0) draft.receive_reduce(fold.partner, data);
+    if (fold.v < 0) builder.send(fold.partner, data);
+    if (fold.v >= 0) builder.receive_reduce(fold.partner, data);
   }
-  draft.round += fold.rounds();
+  builder.round += fold.rounds();
 }
 
-void fold_out(Draft& draft, const Fold& fold, const Region& data) {
+void fold_out(ScheduleBuilder& builder, const Fold& fold, const BufferRegion& data) {
   if (fold.partner >= 0) {
-    if (fold.v >= 0) draft.send(fold.partner, data);
-    if (fold.v < 0) draft.receive(fold.partner, data);
+    if (fold.v >= 0) builder.send(fold.partner, data);
+    if (fold.v < 0) builder.receive(fold.partner, data);
   }
-  draft.round += fold.rounds();
+  builder.round += fold.rounds();
 }
 
 }  // namespace esp::comm

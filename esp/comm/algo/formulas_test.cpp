@@ -16,19 +16,18 @@ namespace {
 
 using namespace closed;
 
-void expect_formula(const AlgorithmRow& row, const Formula& formula, Problem problem, Count segments) {
-  if (row.applies && !row.applies(problem).empty()) return;
-  auto problems = for_every_rank(problem);
-  auto schedules = build_all(row, problems);
-  Simulated simulated = simulate(schedules, 1, net::LinkCost{1, 1});
-  Case c{
-      problem.size, 0, problem.root, static_cast<Count>(problem.count), problem.shape.dims, static_cast<int>(segments)};
-  if (formula.num_axes >= 0 && c.dims.empty()) c.dims = even_grid(problem.size, formula.num_axes);
-  std::string what = fmt::format("{} {} size {} count {} root {}", name_of(row.op), row.name, problem.size,
-                                 problem.count, problem.root);
+void expect_formula(const AlgorithmRow& row, const Formula& formula, CollectiveSpec spec, Count segments) {
+  if (row.applies && !row.applies(spec).empty()) return;
+  auto specs = for_every_rank(spec);
+  auto schedules = build_all(row, specs);
+  SimulationResult simulated = simulate(schedules, 1, net::LinkCost{1, 1});
+  Case c{spec.size, 0, spec.root, static_cast<Count>(spec.count), spec.shape.dims, static_cast<int>(segments)};
+  if (formula.num_axes >= 0 && c.dims.empty()) c.dims = even_grid(spec.size, formula.num_axes);
+  std::string what =
+      fmt::format("{} {} size {} count {} root {}", name_of(row.op), row.name, spec.size, spec.count, spec.root);
   EXPECT_EQ(simulated.num_rounds, formula.rounds(c)) << what;
   for (; c.r < c.size; ++c.r) {
-    Sent want = formula.sent(c);
+    SentCount want = formula.sent(c);
     const SimulatedRank& got = simulated.ranks[static_cast<size_t>(c.r)];
     EXPECT_EQ(static_cast<Count>(got.bytes_sent), want.elements) << what << " rank " << c.r;
     EXPECT_EQ(static_cast<Count>(got.messages_sent), want.messages) << what << " rank " << c.r;
@@ -45,14 +44,14 @@ TEST(Formulas, GiveBytesMessagesAndRoundsOfEveryRank) {
       for (size_t count : {size_t{0}, size_t{1}, size_t(size) - 1, size_t(size), size_t(size) + 1, size_t{1000},
                            size_t(size) * size_t(size) * 20})
         for (int root = 0; root < (rooted ? size : 1); ++root) {
-          Problem problem;
-          problem.op = row.op;
-          problem.size = size;
-          problem.count = row.op == Op::barrier ? 0 : count;
-          problem.root = root;
-          expect_formula(row, *formula, problem, 1);  // so short a buffer is one segment
-          problem.segments = 4;
-          if (row.name.ends_with("pipelined") || row.name == "double_tree") expect_formula(row, *formula, problem, 4);
+          CollectiveSpec spec;
+          spec.op = row.op;
+          spec.size = size;
+          spec.count = row.op == Op::barrier ? 0 : count;
+          spec.root = root;
+          expect_formula(row, *formula, spec, 1);  // so short a buffer is one segment
+          spec.segments = 4;
+          if (row.name.ends_with("pipelined") || row.name == "double_tree") expect_formula(row, *formula, spec, 4);
         }
   }
 }
@@ -63,26 +62,26 @@ TEST(Formulas, HoldOnGivenGrids) {
       const Formula* formula = formula_of(row);
       if (!formula || formula->num_axes < 0) continue;
       if (formula->num_axes != 0 && formula->num_axes != static_cast<int>(dims.size())) continue;
-      Problem problem;
-      problem.op = row.op;
-      problem.shape.dims = dims;
-      problem.size = std::accumulate(dims.begin(), dims.end(), 1, std::multiplies<>());
-      problem.count = static_cast<size_t>(problem.size) * 10;
-      expect_formula(row, *formula, problem, 1);
+      CollectiveSpec spec;
+      spec.op = row.op;
+      spec.shape.dims = dims;
+      spec.size = std::accumulate(dims.begin(), dims.end(), 1, std::multiplies<>());
+      spec.count = static_cast<size_t>(spec.size) * 10;
+      expect_formula(row, *formula, spec, 1);
     }
 }
 
-// The figures people quote, with equal chunks.
+// The commonly quoted totals, with equal chunks.
 TEST(Formulas, GiveTheQuotedTotals) {
   for (int size : {2, 3, 4, 8, 12, 16, 27}) {
-    Problem problem;
-    problem.size = size;
-    problem.count = static_cast<size_t>(size) * 1000;
+    CollectiveSpec spec;
+    spec.size = size;
+    spec.count = static_cast<size_t>(size) * 1000;
     auto sent = [&](std::string_view name) {
       const AlgorithmRow& row = find_algorithm(Op::all_reduce, name);
-      return simulate(build_all(row, for_every_rank(problem)), 4, net::LinkCost{}).ranks;
+      return simulate(build_all(row, for_every_rank(spec)), 4, net::LinkCost{}).ranks;
     };
-    uint64_t s = problem.count * 4, n = static_cast<uint64_t>(size), total = 0;
+    uint64_t s = spec.count * 4, n = static_cast<uint64_t>(size), total = 0;
     for (auto name : {"ring", "ring_shift0", "direct", "torus2d", "torus3d", "torus"})
       for (const SimulatedRank& rank : sent(name)) EXPECT_EQ(rank.bytes_sent, 2 * (n - 1) * s / n) << name;
     for (const SimulatedRank& rank : sent("double_tree")) {
@@ -95,14 +94,14 @@ TEST(Formulas, GiveTheQuotedTotals) {
   }
 }
 
-TEST(Formulas, SendOnlyTwoPartsOfTheBufferAcrossNodes) {
+TEST(Formulas, CrossNodeTrafficIsTwoParts) {
   // 2(M-1)/M·S leaves each node, through one port or through all.
-  Problem problem;
-  problem.shape.dims = {4, 3};
-  problem.size = 12;
-  problem.count = 1200;
+  CollectiveSpec spec;
+  spec.shape.dims = {4, 3};
+  spec.size = 12;
+  spec.count = 1200;
   for (auto name : {"hierarchical", "torus2d"}) {
-    auto schedules = build_all(find_algorithm(Op::all_reduce, name), for_every_rank(problem));
+    auto schedules = build_all(find_algorithm(Op::all_reduce, name), for_every_rank(spec));
     std::vector<size_t> across(3, 0);
     for (size_t r = 0; r < schedules.size(); ++r)
       for (const Action& action : schedules[r].actions)

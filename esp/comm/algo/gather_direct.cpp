@@ -4,17 +4,17 @@
 
 namespace esp::comm {
 
-Schedule gather_direct(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  Region all = output(0, problem.count);
-  size_t own_count = chunk(all, problem.size, problem.rank).count;
-  if (line.me == 0) draft.copy(chunk(all, problem.size, problem.rank), input(0, own_count));
-  for (int v = 1; v < line.size(); ++v, ++draft.round) {
-    if (line.me == v) draft.send(problem.root, input(0, own_count));
-    if (line.me == 0) draft.receive(line.at(v), chunk(all, problem.size, line.at(v)));
+Schedule gather_direct(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  BufferRegion all = output(0, spec.count);
+  size_t own_count = chunk(all, spec.size, spec.rank).count;
+  if (sequence.me == 0) builder.copy(chunk(all, spec.size, spec.rank), input(0, own_count));
+  for (int v = 1; v < sequence.size(); ++v, ++builder.round) {
+    if (sequence.me == v) builder.send(spec.root, input(0, own_count));
+    if (sequence.me == 0) builder.receive(sequence.at(v), chunk(all, spec.size, sequence.at(v)));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

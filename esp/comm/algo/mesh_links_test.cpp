@@ -12,14 +12,14 @@ namespace {
 
 TEST(Mesh2d, LoadsEveryLinkOfItsLinesAtMostOnceInEachDirectionAndRound) {
   for (const auto& [columns, rows] : {std::pair{4, 3}, {3, 4}, {5, 2}, {2, 2}, {6, 5}}) {
-    Problem problem;
-    problem.op = Op::all_reduce;
-    problem.size = columns * rows;
-    problem.count = static_cast<size_t>(problem.size) * 10;
-    problem.shape.dims = {columns, rows};
-    const auto schedules = build_all(find_algorithm(Op::all_reduce, "mesh2d"), for_every_rank(problem));
+    CollectiveSpec spec;
+    spec.op = Op::all_reduce;
+    spec.size = columns * rows;
+    spec.count = static_cast<size_t>(spec.size) * 10;
+    spec.shape.dims = {columns, rows};
+    const auto schedules = build_all(find_algorithm(Op::all_reduce, "mesh2d"), for_every_rank(spec));
     std::map<std::tuple<int, int, int>, int> flows;  // round, from and to of neighbours
-    for (int rank = 0; rank < problem.size; ++rank)
+    for (int rank = 0; rank < spec.size; ++rank)
       for (const Action& action : schedules[static_cast<size_t>(rank)].actions) {
         if (action.act != Act::send) continue;
         const bool along_row = action.peer / columns == rank / columns;

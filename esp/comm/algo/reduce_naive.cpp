@@ -4,22 +4,22 @@
 
 namespace esp::comm {
 
-Schedule reduce_naive(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  Region in = input(0, problem.count);
-  std::vector<Region> terms(static_cast<size_t>(problem.size));
-  terms[static_cast<size_t>(problem.root)] = in;
-  for (int v = 1; v < line.size(); ++v, ++draft.round) {
-    if (line.me == v) draft.send(problem.root, in);
-    if (line.me != 0) continue;
-    Region& term = terms[static_cast<size_t>(line.at(v))];
-    term = draft.scratch(problem.count);
-    draft.receive(line.at(v), term);
+Schedule reduce_naive(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  BufferRegion in = input(0, spec.count);
+  std::vector<BufferRegion> terms(static_cast<size_t>(spec.size));
+  terms[static_cast<size_t>(spec.root)] = in;
+  for (int v = 1; v < sequence.size(); ++v, ++builder.round) {
+    if (sequence.me == v) builder.send(spec.root, in);
+    if (sequence.me != 0) continue;
+    BufferRegion& term = terms[static_cast<size_t>(sequence.at(v))];
+    term = builder.scratch(spec.count);
+    builder.receive(sequence.at(v), term);
   }
-  if (line.me == 0 && line.size() == 1) draft.copy(output(0, problem.count), in);
-  if (line.me == 0 && line.size() > 1) draft.reduce(output(0, problem.count), terms);
-  return draft.finish();
+  if (sequence.me == 0 && sequence.size() == 1) builder.copy(output(0, spec.count), in);
+  if (sequence.me == 0 && sequence.size() > 1) builder.reduce(output(0, spec.count), terms);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -6,21 +6,21 @@
 
 namespace esp::comm {
 
-Schedule reduce_ring_pipelined(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  int v = line.me, n = line.size(), s = line_segments(problem);
-  Region in = input(0, problem.count), sum = output(0, problem.count);
-  if (v != 0) sum = v == n - 1 ? in : draft.scratch(problem.count);
-  if (sum.buffer != Buffer::input) draft.copy(sum, in);
+Schedule reduce_ring_pipelined(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  int v = sequence.me, n = sequence.size(), s = line_segments(spec);
+  BufferRegion in = input(0, spec.count), sum = output(0, spec.count);
+  if (v != 0) sum = v == n - 1 ? in : builder.scratch(spec.count);
+  if (sum.buffer != Buffer::input) builder.copy(sum, in);
   for (int j = 0; j < s; ++j) {
-    draft.round = n - 1 - v + j;
-    if (v > 0) draft.send(line.at(v - 1), chunk(sum, s, j));
-    draft.round = n - 2 - v + j;
-    if (v + 1 < n) draft.receive_reduce(line.at(v + 1), chunk(sum, s, j));
+    builder.round = n - 1 - v + j;
+    if (v > 0) builder.send(sequence.at(v - 1), chunk(sum, s, j));
+    builder.round = n - 2 - v + j;
+    if (v + 1 < n) builder.receive_reduce(sequence.at(v + 1), chunk(sum, s, j));
   }
-  draft.round = n > 1 ? n - 2 + s : 0;
-  return draft.finish();
+  builder.round = n > 1 ? n - 2 + s : 0;
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -1,14 +1,14 @@
-// Every rank collects its chunk from all the others and sums in rank order, whatever the chunking.
+// Every rank receives its chunk from all others and sums in rank order, for any chunking.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
 namespace esp::comm {
 
-Schedule reduce_scatter_direct(const Problem& problem) {
-  Draft draft;
-  Region own = output(0, chunk_of(problem.count, problem.size, problem.rank).count);
-  direct_reduce_scatter(draft, everyone(problem), input(0, problem.count), own);
-  return draft.finish();
+Schedule reduce_scatter_direct(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  BufferRegion own = output(0, chunk_of(spec.count, spec.size, spec.rank).count);
+  direct_reduce_scatter(builder, all_ranks(spec), input(0, spec.count), own);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

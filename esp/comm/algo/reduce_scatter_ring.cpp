@@ -1,27 +1,27 @@
-// The first half of the ring all-reduce. The input stays as it is, so partial sums wait in two slots of scratch: one is
-// being sent while the other receives. Chunk k sums x_{k+1}, …, x_k.
+// The first half of the ring all-reduce. The input is unchanged, so partial sums use two scratch slots: one is sent
+// while the other receives. Chunk k sums x_{k+1}, …, x_k.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
 namespace esp::comm {
 
-Schedule reduce_scatter_ring(const Problem& problem) {
-  Draft draft;
-  int n = problem.size, r = problem.rank;
-  Region in = input(0, problem.count), own = output(0, chunk_of(problem.count, n, r).count);
-  Region slots[2] = {{}, {}};
-  for (int s = 0; s < 2 && n > 2; ++s) slots[s] = draft.scratch(chunk_of(problem.count, n, 0).count);
-  Region partial = chunk(in, n, r - 1);
-  if (n == 1) draft.copy(own, in);
-  for (int i = 0; i < n - 1; ++i, ++draft.round) {
-    Region mine = chunk(in, n, r - 2 - i);
-    Region sum = i == n - 2 ? own : Region{Buffer::scratch, slots[i % 2].offset, mine.count};
-    draft.send((r + 1) % n, partial);
-    draft.copy(sum, mine);
-    draft.receive_reduce(mod(r - 1, n), sum);
+Schedule reduce_scatter_ring(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  int n = spec.size, r = spec.rank;
+  BufferRegion in = input(0, spec.count), own = output(0, chunk_of(spec.count, n, r).count);
+  BufferRegion slots[2] = {{}, {}};
+  for (int s = 0; s < 2 && n > 2; ++s) slots[s] = builder.scratch(chunk_of(spec.count, n, 0).count);
+  BufferRegion partial = chunk(in, n, r - 1);
+  if (n == 1) builder.copy(own, in);
+  for (int i = 0; i < n - 1; ++i, ++builder.round) {
+    BufferRegion mine = chunk(in, n, r - 2 - i);
+    BufferRegion sum = i == n - 2 ? own : BufferRegion{Buffer::scratch, slots[i % 2].offset, mine.count};
+    builder.send((r + 1) % n, partial);
+    builder.copy(sum, mine);
+    builder.receive_reduce(mod(r - 1, n), sum);
     partial = sum;
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

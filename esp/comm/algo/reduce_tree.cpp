@@ -4,15 +4,15 @@
 
 namespace esp::comm {
 
-Schedule reduce_tree(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  Region in = input(0, problem.count), sum = output(0, problem.count);
+Schedule reduce_tree(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  BufferRegion in = input(0, spec.count), sum = output(0, spec.count);
   // Only the root has an output; a rank between collects in scratch, a leaf just sends.
-  if (line.me != 0) sum = is_tree_leaf(line) ? in : draft.scratch(problem.count);
-  if (sum.buffer != Buffer::input) draft.copy(sum, in);
-  tree_reduce(draft, line, sum);
-  return draft.finish();
+  if (sequence.me != 0) sum = is_tree_leaf(sequence) ? in : builder.scratch(spec.count);
+  if (sum.buffer != Buffer::input) builder.copy(sum, in);
+  tree_reduce(builder, sequence, sum);
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -4,16 +4,16 @@
 
 namespace esp::comm {
 
-Schedule scatter_direct(const Problem& problem) {
-  Draft draft;
-  Line line = everyone_from(problem, problem.root);
-  Region in = input(0, problem.count), mine = chunk(in, problem.size, problem.rank);
-  if (line.me == 0) draft.copy(output(0, mine.count), mine);
-  for (int v = 1; v < line.size(); ++v, ++draft.round) {
-    if (line.me == 0) draft.send(line.at(v), chunk(in, problem.size, line.at(v)));
-    if (line.me == v) draft.receive(problem.root, output(0, mine.count));
+Schedule scatter_direct(const CollectiveSpec& spec) {
+  ScheduleBuilder builder;
+  RankSequence sequence = ranks_from(spec, spec.root);
+  BufferRegion in = input(0, spec.count), mine = chunk(in, spec.size, spec.rank);
+  if (sequence.me == 0) builder.copy(output(0, mine.count), mine);
+  for (int v = 1; v < sequence.size(); ++v, ++builder.round) {
+    if (sequence.me == 0) builder.send(sequence.at(v), chunk(in, spec.size, sequence.at(v)));
+    if (sequence.me == v) builder.receive(spec.root, output(0, mine.count));
   }
-  return draft.finish();
+  return builder.finish();
 }
 
 }  // namespace esp::comm

@@ -1,11 +1,11 @@
-// How many segments a pipelined line of ranks cuts its message in.
+// Number of segments of a pipelined chain of ranks.
 #pragma once
 
 #include "esp/comm/schedule.h"
 
 namespace esp::comm {
 
-// problem.segments when given. Otherwise about 16 K elements a segment, at most 256.
-int line_segments(const Problem& problem);
+// spec.segments when given. Otherwise about 16 K elements per segment, at most 256 segments.
+int line_segments(const CollectiveSpec& spec);
 
 }  // namespace esp::comm

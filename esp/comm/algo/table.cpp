@@ -7,32 +7,33 @@
 #include "esp/base/table.h"
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/cost.h"
-#include "esp/comm/algo/draft.h"
+#include "esp/comm/algo/schedule_builder.h"
 
 namespace esp::comm {
 namespace {
 
 template <int num_axes>
-std::string shaped(const Problem& problem) {
-  return shape_problem(problem, num_axes);
+std::string shaped(const CollectiveSpec& spec) {
+  return grid_problem(spec, num_axes);
 }
 
-std::string power_of_two(const Problem& problem) {
-  if (is_power_of_two(problem.size)) return "";
-  return fmt::format("needs a power of two of ranks, {} given", problem.size);
+std::string power_of_two(const CollectiveSpec& spec) {
+  if (is_power_of_two(spec.size)) return "";
+  return fmt::format("needs a power-of-two number of ranks; got {}", spec.size);
 }
 
-std::string divides(const Problem& problem) {
-  if (problem.count % static_cast<size_t>(problem.size) == 0) return "";
-  return fmt::format("needs a count that is a multiple of {} ranks, {} given", problem.size, problem.count);
+std::string divides(const CollectiveSpec& spec) {
+  if (spec.count % static_cast<size_t>(spec.size) == 0) return "";
+  return fmt::format("needs a count that is a multiple of {} ranks; got {}", spec.size, spec.count);
 }
 
-std::string shaped_and_divides(const Problem& problem) {
-  std::string wrong = divides(problem);
-  return wrong.empty() ? shape_problem(problem, 2) : wrong;
+std::string shaped_and_divides(const CollectiveSpec& spec) {
+  std::string wrong = divides(spec);
+  return wrong.empty() ? grid_problem(spec, 2) : wrong;
 }
 
-// Ids in tags are indices here: all ranks of a job run the same build. The first row of an op is the one for any case.
+// Ids in tags are indices into this table: all ranks of a job run the same build. The first row of an op supports every
+// case.
 constexpr AlgorithmRow kAlgorithms[] = {
     {"ring", Op::all_reduce, "reduce-scatter and all-gather round a ring; large buffers, few ranks", all_reduce_ring,
      nullptr, cost::ring_all_reduce},

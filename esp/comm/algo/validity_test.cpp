@@ -21,18 +21,18 @@ std::vector<int> all_sizes() {
   return sizes;
 }
 
-std::string label(const AlgorithmRow& row, const Problem& p) {
+std::string label(const AlgorithmRow& row, const CollectiveSpec& p) {
   return fmt::format("{} {} size {} count {} root {} segments {}", name_of(row.op), row.name, p.size, p.count, p.root,
                      p.segments);
 }
 
-void expect_valid(const AlgorithmRow& row, const Problem& problem) {
-  if (row.applies && !row.applies(problem).empty()) return;
-  std::vector<Problem> problems = for_every_rank(problem);
-  std::vector<Schedule> schedules = build_all(row, problems);
-  EXPECT_EQ(find_fault(problems, schedules), "") << label(row, problem);
+void expect_valid(const AlgorithmRow& row, const CollectiveSpec& spec) {
+  if (row.applies && !row.applies(spec).empty()) return;
+  std::vector<CollectiveSpec> specs = for_every_rank(spec);
+  std::vector<Schedule> schedules = build_all(row, specs);
+  EXPECT_EQ(find_fault(specs, schedules), "") << label(row, spec);
   for (Schedule& schedule : schedules) schedule = slice(schedule, 7);
-  EXPECT_EQ(find_fault(problems, schedules), "") << "sliced, " << label(row, problem);
+  EXPECT_EQ(find_fault(specs, schedules), "") << "sliced, " << label(row, spec);
 }
 
 class EveryAlgorithm : public testing::TestWithParam<size_t> {};
@@ -47,14 +47,14 @@ TEST_P(EveryAlgorithm, IsProvenForEverySizeCountAndRoot) {
     if (row.op == Op::barrier) counts = {0};
     for (size_t count : counts)
       for (int root = 0; root < (rooted(row.op) ? size : 1); ++root) {
-        Problem problem;
-        problem.op = row.op;
-        problem.size = size;
-        problem.count = count;
-        problem.root = root;
-        expect_valid(row, problem);
-        problem.segments = 5;
-        if (row.name.ends_with("pipelined") || row.name == "double_tree") expect_valid(row, problem);
+        CollectiveSpec spec;
+        spec.op = row.op;
+        spec.size = size;
+        spec.count = count;
+        spec.root = root;
+        expect_valid(row, spec);
+        spec.segments = 5;
+        if (row.name.ends_with("pipelined") || row.name == "double_tree") expect_valid(row, spec);
       }
   }
 }
@@ -65,19 +65,19 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryAlgorithm, testing::Range<size_t>(0, algori
                            return fmt::format("{}_{}", name_of(row.op), row.name);
                          });
 
-TEST(Algorithms, OnGridsOfEveryForm) {
+TEST(Algorithms, AreProvenOnGridsOfEveryShape) {
   const std::vector<std::vector<int>> shapes = {{4, 2},    {2, 4},       {8, 1}, {1, 8},   {5, 3},
                                                 {3, 3, 3}, {2, 2, 2, 2}, {4},    {2, 3, 2}};
   for (const AlgorithmRow& row : algorithms()) {
     if (row.op != Op::all_reduce && row.op != Op::all_to_all) continue;
     for (const auto& dims : shapes) {
-      Problem problem;
-      problem.op = row.op;
-      problem.size = std::accumulate(dims.begin(), dims.end(), 1, std::multiplies<>());
-      problem.shape.dims = dims;
-      for (size_t count : {size_t{0}, size_t{7}, static_cast<size_t>(problem.size) * 6}) {
-        problem.count = count;
-        expect_valid(row, problem);
+      CollectiveSpec spec;
+      spec.op = row.op;
+      spec.size = std::accumulate(dims.begin(), dims.end(), 1, std::multiplies<>());
+      spec.shape.dims = dims;
+      for (size_t count : {size_t{0}, size_t{7}, static_cast<size_t>(spec.size) * 6}) {
+        spec.count = count;
+        expect_valid(row, spec);
       }
     }
   }
@@ -95,17 +95,17 @@ TEST(AllToAllV, IsProvenForIrregularCounts) {
       std::exclusive_scan(send[r].begin(), send[r].end(), send_at[r].begin(), size_t{0});
       std::exclusive_scan(recv[r].rbegin(), recv[r].rend(), recv_at[r].rbegin(), size_t{0});
     }
-    Problem problem;
-    problem.op = Op::all_to_all_v;
-    problem.size = size;
-    std::vector<Problem> problems = for_every_rank(problem);
+    CollectiveSpec spec;
+    spec.op = Op::all_to_all_v;
+    spec.size = size;
+    std::vector<CollectiveSpec> specs = for_every_rank(spec);
     for (size_t r = 0; r < n; ++r) {
-      problems[r].send_counts = send[r];
-      problems[r].send_offsets = send_at[r];
-      problems[r].recv_counts = recv[r];
-      problems[r].recv_offsets = recv_at[r];
+      specs[r].send_counts = send[r];
+      specs[r].send_offsets = send_at[r];
+      specs[r].recv_counts = recv[r];
+      specs[r].recv_offsets = recv_at[r];
     }
-    EXPECT_EQ(find_fault(problems, build_all(row, problems)), "") << size;
+    EXPECT_EQ(find_fault(specs, build_all(row, specs)), "") << size;
   }
 }
 

@@ -1,11 +1,11 @@
-// NCCL behind the communicator. One GPU has a world of one; two ranks on it must be told apart from two GPUs.
+// NCCL behind the communicator, with a world of one on one GPU; two ranks on one GPU must be rejected.
 #include "esp/comm/nccl/nccl.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::comm {
@@ -18,15 +18,16 @@ class NcclOnGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (device::survey_gpus().gpus.empty()) GTEST_SKIP() << device::survey_gpus().problem;
-    std::string problem;
-    if (nccl_version(&problem).empty()) GTEST_SKIP() << problem;
+    std::string spec;
+    if (nccl_version(&spec).empty()) GTEST_SKIP() << spec;
   }
 };
 
 // One rank, numbers on its GPU.
 struct Alone {
   explicit Alone(net::World& world)
-      : host(make_communicator(world, world.everyone(), over("inproc"))), comm(make_nccl(*host, stream, account)) {}
+      : host(make_communicator(world, world.everyone(), test_options("inproc"))),
+        comm(make_nccl(*host, stream, account)) {}
 
   float* put(const std::vector<float>& values) {
     auto* there =
@@ -43,13 +44,13 @@ struct Alone {
 
   device::MemoryAccount account;
   std::unique_ptr<device::SegmentSource> source = device::gpu_memory(kGpu);
-  device::Pool pool{account, device::MemoryTier::device, *source};
+  device::MemoryPool pool{account, device::MemoryTier::device, *source};
   device::GpuQueue queue{kGpu, &account};
   device::Stream stream = queue.stream();
   std::unique_ptr<Communicator> host, comm;
 };
 
-TEST_F(NcclOnGpu, EveryCallOfOneRankMovesWhatItShould) {
+TEST_F(NcclOnGpu, EveryCallWorksOnOneRank) {
   net::run_threads(1, [](net::World& world) {
     Alone one(world);
     const std::vector<float> numbers = {1, 2, 3, 4, 5};
@@ -70,7 +71,7 @@ TEST_F(NcclOnGpu, EveryCallOfOneRankMovesWhatItShould) {
   });
 }
 
-TEST_F(NcclOnGpu, PiecesGoToTheirPlacesAndCallsTogether) {
+TEST_F(NcclOnGpu, GroupedCallsDeliverTheirChunks) {
   net::run_threads(1, [](net::World& world) {
     Alone one(world);
     const std::vector<size_t> counts = {2}, from = {1}, to = {3};
@@ -97,7 +98,7 @@ TEST_F(NcclOnGpu, PiecesGoToTheirPlacesAndCallsTogether) {
   });
 }
 
-TEST_F(NcclOnGpu, WhatItDoesNotDoGoesOverTheHost) {
+TEST_F(NcclOnGpu, UnsupportedCallsUseTheHost) {
   net::run_threads(1, [](net::World& world) {
     Alone one(world);
     double host = 3;
@@ -119,13 +120,13 @@ TEST_F(NcclOnGpu, WhatItDoesNotDoGoesOverTheHost) {
   });
 }
 
-TEST_F(NcclOnGpu, RanksThatShareAGpuAreToldSo) {
+TEST_F(NcclOnGpu, RejectsRanksThatShareAGpu) {
   net::run_threads(1, [](net::World& world) {
-    const auto host = make_communicator(world, world.everyone(), over("inproc"));
+    const auto host = make_communicator(world, world.everyone(), test_options("inproc"));
     EXPECT_EQ(why_not_nccl(*host, kGpu), "");
   });
   net::run_threads(2, [](net::World& world) {
-    const auto host = make_communicator(world, world.everyone(), over("inproc"));
+    const auto host = make_communicator(world, world.everyone(), test_options("inproc"));
     EXPECT_EQ(why_not_nccl(*host, kGpu).find("ranks 0 and 1 share a GPU"), 0u);
   });
 }

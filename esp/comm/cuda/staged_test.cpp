@@ -1,4 +1,4 @@
-// Ranks as threads, all on one GPU. Skipped aloud where there is none.
+// Ranks as threads, all on one GPU. Skipped without a GPU.
 #include "esp/comm/staged.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <functional>
 #include <numeric>
 
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::comm {
@@ -20,7 +20,7 @@ constexpr device::Device kGpu{device::DeviceKind::cuda, 0};
 struct Rank {
   explicit Rank(net::World& world)
       : number(world.rank),
-        comm(make_staged(make_communicator(world, world.everyone(), over("inproc")), stream, account)) {}
+        comm(make_staged(make_communicator(world, world.everyone(), test_options("inproc")), stream, account)) {}
 
   int* put(const std::vector<int>& values) {
     auto* there = reinterpret_cast<int*>(
@@ -38,7 +38,7 @@ struct Rank {
   int number;
   device::MemoryAccount account;
   std::unique_ptr<device::SegmentSource> source = device::gpu_memory(kGpu);
-  device::Pool pool{account, device::MemoryTier::device, *source};
+  device::MemoryPool pool{account, device::MemoryTier::device, *source};
   device::GpuQueue queue{kGpu, &account};
   device::Stream stream = queue.stream();
   std::unique_ptr<Communicator> comm;
@@ -87,7 +87,7 @@ TEST_F(Staged, GathersAndScattersWithinOneBuffer) {
   });
 }
 
-TEST_F(Staged, UnevenPiecesLeaveWhatIsBetweenThemAlone) {
+TEST_F(Staged, UnevenChunksLeaveGapsUntouched) {
   with_ranks(2, [](Rank& r) {
     const std::vector<size_t> counts = {1, 2}, offsets = {0, 3};
     const std::vector<size_t> received(2, counts[static_cast<size_t>(r.number)]), places = {0, 4};
@@ -107,7 +107,7 @@ TEST_F(Staged, UnevenPiecesLeaveWhatIsBetweenThemAlone) {
   });
 }
 
-TEST_F(Staged, AGroupOfMessagesGoesTogetherAndHostMemoryPasses) {
+TEST_F(Staged, GroupsMessagesAndPassesHostMemoryThrough) {
   with_ranks(2, [](Rank& r) {
     int* in = r.put({0});
     const int* out = r.put({40 + r.number});

@@ -1,22 +1,22 @@
-// Direct: peers' buffers can be addressed, so each element is read where it lies and written where it belongs.
+// Direct: peers' buffers are addressable, so each element is read from its source and written to its destination.
 //
-// All ranks have entered the call, hence every input is ready; nobody leaves before everybody is done with its memory.
-// An element is read and written by one rank only (its owner's share of a reduction, the receiver of a copy), which is
-// what makes calls in place safe.
+// All ranks have entered the call, so every input is ready; no rank leaves before all are done with its memory. Each
+// element is read and written by one rank only (the owner of a reduction share, the receiver of a copy), which makes
+// in-place calls safe.
 #include <algorithm>
 
-#include "esp/comm/fused/extent.h"
-#include "esp/comm/fused/fused.h"
+#include "esp/comm/fused/buffer_bytes.h"
+#include "esp/comm/fused/fused_collectives.h"
 #include "esp/kernel/copy.h"
 
 namespace esp::comm {
 
-void Fused::run_direct(const Call& call, Deadline deadline) {
+void FusedCollectives::run_direct(const Call& call, Deadline deadline) {
   bool is_root = rank() == call.root;
   auto me = static_cast<size_t>(rank());
   std::byte* out = bytes_out(call);
   size_t all = call.count * size_of(call.dtype);
-  Span own = chunk_span(call, size(), rank());
+  ByteRange own = chunk_range(call, size(), rank());
   bool streams = bypasses_cache(call);
   auto pick = [&](std::byte* to, const std::byte* at, size_t bytes) {
     if (to == at) return;
@@ -45,34 +45,34 @@ void Fused::run_direct(const Call& call, Deadline deadline) {
       if (call.op == Op::gather && !is_root) break;
       for (int i = 0; i < size(); ++i) {
         int member = (rank() + i) % size();
-        Span chunk = chunk_span(call, size(), member);
+        ByteRange chunk = chunk_range(call, size(), member);
         pick(out + chunk.begin, views_.in[static_cast<size_t>(member)], chunk.bytes());
       }
       break;
     case Op::all_to_all:
       for (int i = 0; i < size(); ++i) {
         int member = (rank() + i) % size();
-        pick(out + chunk_span(call, size(), member).begin, views_.in[static_cast<size_t>(member)] + own.begin,
+        pick(out + chunk_range(call, size(), member).begin, views_.in[static_cast<size_t>(member)] + own.begin,
              own.bytes());
       }
       break;
     case Op::all_to_all_v:
       for (int i = 0; i < size(); ++i) {
         auto member = (me + static_cast<size_t>(i)) % sources_.size();
-        const Parcel& parcel = parcels_of(static_cast<int>(member))[me];
-        pick(out + call.recv_offsets[member] * size_of(call.dtype), views_.in[member] + parcel.send_at,
-             parcel.send_bytes);
+        const AllToAllSegment& segment = segments_of(static_cast<int>(member))[me];
+        pick(out + call.recv_offsets[member] * size_of(call.dtype), views_.in[member] + segment.send_at,
+             segment.send_bytes);
       }
       break;
     default:
       break;
   }
   count_step(++step_);
-  gate_.await_all(Gate::Kind::step, step_, deadline);
+  barrier_.await_all(ShmBarrier::FlagKind::step, step_, deadline);
 }
 
 // This rank's share of [0, bytes): whole cache lines, but for the end.
-Span Fused::even_share(size_t bytes) const {
+ByteRange FusedCollectives::even_share(size_t bytes) const {
   constexpr size_t kLine = 64;
   size_t lines = (bytes + kLine - 1) / kLine;
   Chunk share = chunk_of(lines, size(), rank());
@@ -81,7 +81,8 @@ Span Fused::even_share(size_t bytes) const {
 
 // Reduces one share of all inputs into `outs`, in strips that stay in the first-level cache between the reduction and
 // the copies. Streaming goes through scratch, because the reduction itself stores into the cache.
-void Fused::reduce_share(const Call& call, Span share, std::byte* const* outs, int num_outs, bool streams) {
+void FusedCollectives::reduce_share(const Call& call, ByteRange share, std::byte* const* outs, int num_outs,
+                                    bool streams) {
   const size_t strip = strip_bytes(streams);
   for (size_t at = share.begin; at < share.end; at += strip) {
     size_t bytes = std::min(strip, share.end - at);

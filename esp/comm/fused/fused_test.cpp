@@ -1,6 +1,5 @@
-// Every call on every rank is compared with the plain loops over all members' inputs, which any rank can make up
-// itself.
-#include "esp/comm/fused/fused.h"
+// Compares every call on every rank with plain loops over all members' inputs, which every rank can generate.
+#include "esp/comm/fused/fused_collectives.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -14,7 +13,7 @@
 #include "esp/base/error.h"
 #include "esp/base/half.h"
 #include "esp/base/rng.h"
-#include "esp/comm/fused/fused_ranks.h"
+#include "esp/comm/fused/test_ranks.h"
 
 namespace esp::comm {
 namespace {
@@ -57,9 +56,11 @@ Bytes input_of(DType dtype, int rank, size_t count) {
 class Checker {
  public:
   Checker(net::World& world, const FusedTuning& tuning, bool registered = false)
-      : world_(world), fused_(Fused::open(world, group_of(world), soon(), tuning)), registered_(registered) {}
+      : world_(world),
+        fused_(FusedCollectives::open(world, group_of(world), soon(), tuning)),
+        registered_(registered) {}
 
-  Fused& fused() { return *fused_; }
+  FusedCollectives& fused() { return *fused_; }
   int rank() const { return world_.rank; }
   int size() const { return world_.size; }
 
@@ -71,7 +72,7 @@ class Checker {
     if (op == Op::all_to_all) count = count / static_cast<size_t>(size()) * static_cast<size_t>(size());
     size_t element = size_of(dtype);
     Call call{.op = op, .count = count, .dtype = dtype, .reduce = reduce, .root = root};
-    Extent extent = extent_of(call, rank(), size());
+    BufferBytes extent = buffer_bytes_of(call, rank(), size());
     Chunk own = chunk_of(count, size(), rank());
     Bytes whole = input_of(dtype, rank(), count);
     const std::byte* given = whole.data();
@@ -106,7 +107,7 @@ class Checker {
 
   Bytes expected(const Call& call) {
     size_t element = size_of(call.dtype);
-    Extent extent = extent_of(call, rank(), size());
+    BufferBytes extent = buffer_bytes_of(call, rank(), size());
     Chunk own = chunk_of(call.count, size(), rank());
     std::vector<Bytes> inputs;
     for (int k = 0; k < size(); ++k) inputs.push_back(input_of(call.dtype, k, call.count));
@@ -148,7 +149,7 @@ class Checker {
   }
 
   net::World& world_;
-  std::unique_ptr<Fused> fused_;
+  std::unique_ptr<FusedCollectives> fused_;
   bool registered_;
   uint64_t sequence_ = 0;
 };
@@ -158,8 +159,12 @@ constexpr Op kReducers[] = {Op::all_reduce, Op::reduce, Op::reduce_scatter};
 
 // Blocks so small that pipelines are many steps long, and both kinds of stores.
 constexpr FusedTuning kTunings[] = {
-    {.way = Way::staged, .small_bytes = 512, .block_bytes = 4096, .stream_from = 1},
-    {.way = Way::streamed, .small_bytes = 512, .block_bytes = 4096, .stream_from = size_t{1} << 40, .lag = 2},
+    {.copy_policy = CopyPolicy::staged, .small_bytes = 512, .block_bytes = 4096, .stream_from = 1},
+    {.copy_policy = CopyPolicy::streamed,
+     .small_bytes = 512,
+     .block_bytes = 4096,
+     .stream_from = size_t{1} << 40,
+     .lag = 2},
     {},
 };
 
@@ -180,24 +185,24 @@ std::string check_sizes(net::World& world, const FusedTuning& tuning, bool regis
   return "";
 }
 
-TEST(Fused, ProcessesGetTheBitsOfThePlainLoops) {
+TEST(FusedCollectives, ProcessesMatchReferenceLoops) {
   for (int size : {1, 2, 3, 5, 8, 17})
     for (auto& tuning : std::span(kTunings).first(size > 5 ? 1 : 3))
       EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, tuning, false); }), "") << size;
 }
 
-TEST(Fused, ThreadsGetTheBitsOfThePlainLoops) {
+TEST(FusedCollectives, ThreadsMatchReferenceLoops) {
   for (int size : {2, 3, 8})
     for (auto& tuning : kTunings)
       EXPECT_EQ(thread_ranks(size, [&](net::World& world) { return check_sizes(world, tuning, false); }), "") << size;
 }
 
-TEST(Fused, RegisteredMemoryGetsTheSameBits) {
+TEST(FusedCollectives, RegisteredMemoryMatchesReferenceLoops) {
   for (int size : {2, 3})
     EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, kTunings[0], true); }), "") << size;
 }
 
-TEST(Fused, ReducesEveryTypeWithEveryOperation) {
+TEST(FusedCollectives, ReducesEveryTypeWithEveryOperation) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, kTunings[0]);
     for (DType dtype : kAllDTypes)
@@ -211,7 +216,7 @@ TEST(Fused, ReducesEveryTypeWithEveryOperation) {
   EXPECT_EQ(fork_ranks(4, body), "");
 }
 
-TEST(Fused, SixtyFourRanksMeet) {
+TEST(FusedCollectives, SynchronisesSixtyFourRanks) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
     for (size_t count : {5, 3001})
@@ -280,7 +285,7 @@ std::string check_irregular(net::World& world, bool in_place) {
   return "";
 }
 
-TEST(Fused, ExchangesIrregularParcels) {
+TEST(FusedCollectives, RunsIrregularAllToAll) {
   for (bool in_place : {false, true}) {
     for (int size : {2, 3, 7})
       EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_irregular(world, in_place); }), "");
@@ -301,7 +306,7 @@ std::string expect_error(CommError::Kind kind, const std::string& a, const std::
   return "no error";
 }
 
-TEST(Fused, ADifferentCountIsToldToEveryRank) {
+TEST(FusedCollectives, ReportsMismatchedCountToEveryRank) {
   for (size_t count : {10, 50'000}) {
     auto body = [&](net::World& world) {
       Checker checker(world, {});
@@ -315,8 +320,8 @@ TEST(Fused, ADifferentCountIsToldToEveryRank) {
   }
 }
 
-// Roots that take turns and run ahead, among ranks that dawdle now and then: nothing is overwritten before it is read.
-TEST(Fused, PostsArriveInOrderHoweverFarTheGiverIsAhead) {
+// Alternating roots that run ahead, with random delays on the other ranks: nothing is overwritten before it is read.
+TEST(FusedCollectives, EagerDataArrivesInOrderWhenRootIsAhead) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
     constexpr Op kRooted[] = {Op::broadcast, Op::broadcast, Op::gather, Op::scatter, Op::reduce};
@@ -337,9 +342,9 @@ TEST(Fused, PostsArriveInOrderHoweverFarTheGiverIsAhead) {
   }
 }
 
-// The root of a broadcast does not wait, so it learns of a differing call from its next ones: when it has run ahead as
-// far as it may, or waits for all.
-TEST(Fused, ADifferentBroadcastIsToldToEveryRankInTime) {
+// The root of a broadcast does not wait, so it detects a mismatching call later: when its lead is used up, or in a call
+// that waits for all.
+TEST(FusedCollectives, ReportsMismatchedBroadcastToEveryRank) {
   for (Op next : {Op::broadcast, Op::barrier}) {
     auto body = [&](net::World& world) {
       Checker checker(world, {});
@@ -355,8 +360,8 @@ TEST(Fused, ADifferentBroadcastIsToldToEveryRankInTime) {
   }
 }
 
-// Whoever looks how far the cores are finds nobody on another one, and goes on.
-TEST(Fused, RanksOnOneCoreGetTheSameBits) {
+// The latency probe skips when no rank runs on another core.
+TEST(FusedCollectives, RanksOnOneCoreMatchReferenceLoops) {
   auto body = [](net::World& world) -> std::string {
     cpu_set_t all, one;
     CPU_ZERO(&one);
@@ -369,7 +374,7 @@ TEST(Fused, RanksOnOneCoreGetTheSameBits) {
   EXPECT_EQ(fork_ranks(3, body), "");
 }
 
-TEST(Fused, ParcelsThatDifferNameBothRanks) {
+TEST(FusedCollectives, SegmentMismatchNamesBothRanks) {
   auto body = [](net::World& world) {
     Checker checker(world, {});
     std::vector<size_t> ones(3, 1), offsets{0, 1, 2}, expected(3, 1);
@@ -389,7 +394,7 @@ TEST(Fused, ParcelsThatDifferNameBothRanks) {
   EXPECT_EQ(fork_ranks(3, body), "");
 }
 
-TEST(Fused, AStoppedRankIsNamedAtTheDeadline) {
+TEST(FusedCollectives, AStoppedRankIsNamedAtTheDeadline) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
     checker.run({.op = Op::barrier});
@@ -401,12 +406,12 @@ TEST(Fused, AStoppedRankIsNamedAtTheDeadline) {
   EXPECT_EQ(fork_ranks(3, body), "");
 }
 
-TEST(Fused, ALostRankEndsTheWait) {
+TEST(FusedCollectives, ALostRankEndsTheWait) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
     checker.run({.op = Op::barrier});
     if (world.rank == 2) raise(SIGKILL);
-    // The watch of a real world records the loss; here a thread does, after waits have fallen asleep.
+    // In a real world the failure detector records the loss; here a thread does, after waits have fallen asleep.
     std::thread watch([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       world.fate->lose(2, "was killed");
@@ -420,8 +425,8 @@ TEST(Fused, ALostRankEndsTheWait) {
   EXPECT_EQ(fork_ranks(3, body, 2), "");
 }
 
-// A rank that ends because of another's death leaves in order; who waits for it learns of that death.
-TEST(Fused, ARankThatHasLeftEndsTheWait) {
+// A rank that exits because of another's failure leaves normally; a waiting rank reports the original failure.
+TEST(FusedCollectives, ARankThatHasLeftEndsTheWait) {
   for (bool asleep : {false, true}) {
     auto body = [asleep](net::World& world) -> std::string {
       Checker checker(world, {});
@@ -444,7 +449,7 @@ TEST(Fused, ARankThatHasLeftEndsTheWait) {
   }
 }
 
-TEST(Fused, LeavesNothingInSharedMemory) {
+TEST(FusedCollectives, LeavesNoSharedMemoryBehind) {
   auto segments = [] {
     int count = 0;
     for (auto& entry : std::filesystem::directory_iterator("/dev/shm"))
@@ -459,7 +464,7 @@ TEST(Fused, LeavesNothingInSharedMemory) {
   EXPECT_EQ(segments(), 0);
 }
 
-TEST(Fused, RegisteredMemoryOutlivesTheCommunicator) {
+TEST(FusedCollectives, RegisteredMemoryOutlivesTheCommunicator) {
   auto body = [](net::World& world) -> std::string {
     std::shared_ptr<void> memory;
     {

@@ -36,7 +36,7 @@ std::shared_ptr<void> Registry::add(const net::World& world, const net::Group& g
       std::make_unique<net::SharedSegment>(world, group, fmt::format("memory-{}", id), stride * size, deadline);
   if (segment->bytes() != stride * size)
     throw CommError(CommError::Kind::mismatch, group.members[0],
-                    fmt::format("rank {} asked for {} bytes of memory together, this rank for {}", group.members[0],
+                    fmt::format("rank {} requested {} bytes of shared memory, this rank {}", group.members[0],
                                 segment->bytes() / size - kPage, stride - kPage));
   populate(segment->data(), stride, group.rank, group.size());
   std::byte* base = segment->data();
@@ -55,7 +55,7 @@ std::shared_ptr<void> Registry::add(const net::World& world, const net::Group& g
   return {holder, base + stride * static_cast<size_t>(group.rank)};
 }
 
-Place Registry::find(const void* data, size_t bytes) const {
+BufferAddress Registry::find(const void* data, size_t bytes) const {
   auto* at = static_cast<const std::byte*>(data);
   std::lock_guard lock(mutex_);
   for (auto& [id, region] : regions_) {
@@ -65,7 +65,7 @@ Place Registry::find(const void* data, size_t bytes) const {
   return {0, reinterpret_cast<uint64_t>(data)};
 }
 
-std::byte* Registry::resolve(const Place& place, int member) const {
+std::byte* Registry::resolve(const BufferAddress& place, int member) const {
   std::lock_guard lock(mutex_);
   auto found = regions_.find(place.segment);
   if (found == regions_.end()) return nullptr;

@@ -1,16 +1,16 @@
-// Small messages: the data lies in the slot beside the tag, so the exchange of tags has already delivered it.
+// Small messages: the data is in the slot beside the tag, so the exchange of tags has already delivered it.
 //
-// Every rank waits for every other even where it needs only one (a broadcast): all are told of a differing call, and a
-// rank that has seen everybody enter call k knows that nobody still reads its slot of k-1's predecessor.
+// Every rank waits for every other, even where it needs only one (a broadcast), so a mismatching call is reported to
+// all. A rank that has seen all ranks enter call k knows that no rank still reads its slot of call k-2.
 #include <algorithm>
 
-#include "esp/comm/fused/extent.h"
-#include "esp/comm/fused/fused.h"
+#include "esp/comm/fused/buffer_bytes.h"
+#include "esp/comm/fused/fused_collectives.h"
 #include "esp/kernel/copy.h"
 
 namespace esp::comm {
 
-bool Fused::is_small(const Call& call) const {
+bool FusedCollectives::is_small(const Call& call) const {
   size_t bytes = call.count * size_of(call.dtype);
   switch (call.op) {
     case Op::all_to_all_v:
@@ -19,27 +19,27 @@ bool Fused::is_small(const Call& call) const {
       return true;
     case Op::all_gather:
     case Op::gather:
-      return chunk_span(call, size(), 0).bytes() <= tuning_.small_bytes;
+      return chunk_range(call, size(), 0).bytes() <= tuning_.small_bytes;
     default:
       return bytes <= tuning_.small_bytes;
   }
 }
 
-void Fused::run_small(const Call& call, const net::Tag& tag, Deadline deadline) {
+void FusedCollectives::run_small(const Call& call, const net::Tag& tag, Deadline deadline) {
   size_t slot = layout_.small_at(parity());
   bool gives = call.op != Op::barrier && (call.op != Op::broadcast || rank() == call.root);
-  if (gives) kernel::copy(gate_.at(rank(), slot), call.in, extent_of(call, rank(), size()).in_bytes);
+  if (gives) kernel::copy(barrier_.at(rank(), slot), call.in, buffer_bytes_of(call, rank(), size()).in_bytes);
   announce(tag);
-  meet(deadline);
+  wait_for_all(deadline);
   take_small(call, slot);
 }
 
-void Fused::take_small(const Call& call, size_t slot) {
+void FusedCollectives::take_small(const Call& call, size_t slot) {
   std::byte* out = bytes_out(call);
-  Extent extent = extent_of(call, rank(), size());
+  BufferBytes extent = buffer_bytes_of(call, rank(), size());
   bool is_root = rank() == call.root;
-  Span own = chunk_span(call, size(), rank());
-  auto from = [&](int member) { return gate_.at(member, slot); };
+  ByteRange own = chunk_range(call, size(), rank());
+  auto from = [&](int member) { return barrier_.at(member, slot); };
   auto take = [&](std::byte* to, const std::byte* at, size_t bytes) { kernel::copy(to, at, bytes); };
   switch (call.op) {
     case Op::all_reduce:
@@ -61,13 +61,13 @@ void Fused::take_small(const Call& call, size_t slot) {
     case Op::gather:
       if (extent.out_bytes == 0) return;
       for (int member = 0; member < size(); ++member) {
-        Span chunk = chunk_span(call, size(), member);
+        ByteRange chunk = chunk_range(call, size(), member);
         take(out + chunk.begin, from(member), chunk.bytes());
       }
       return;
     case Op::all_to_all:
       for (int member = 0; member < size(); ++member)
-        take(out + chunk_span(call, size(), member).begin, from(member) + own.begin, own.bytes());
+        take(out + chunk_range(call, size(), member).begin, from(member) + own.begin, own.bytes());
       return;
     default:
       return;
@@ -75,7 +75,7 @@ void Fused::take_small(const Call& call, size_t slot) {
 }
 
 // out = the sources in rank order, then the division of an average. Sources are set up by the caller.
-void Fused::combine(std::byte* out, const Call& call, size_t bytes) {
+void FusedCollectives::combine(std::byte* out, const Call& call, size_t bytes) {
   size_t count = bytes / size_of(call.dtype);
   kernel::reduce_ordered(out, sources_.data(), size(), count, call.dtype, call.reduce);
   if (call.reduce == ReduceOp::avg) kernel::divide(out, count, call.dtype, size());

@@ -1,36 +1,36 @@
-// Staged: private buffers through slots in shared memory, as a pipeline of blocks.
+// Staged: private buffers are copied through slots in shared memory, as a pipeline of blocks.
 //
-// In step t a rank puts block t down in its slot, picks up what is meant for it from everybody's block t-lag (reducing
-// it where the call reduces), and where a reduced piece goes to others too, picks up their pieces of block t-2·lag. It
-// then counts the step as done. Before step t it waits until its peers have done step t-lag: their blocks are down,
-// and, with twice the lag of slots in rotation, nobody still reads the slot about to be overwritten. That holds across
-// calls as well: the slots of a call's last blocks are not the next call's first ones, and pieces are rewritten only
-// after all ranks have entered the next call.
+// In step t a rank writes block t to its slot, reads its share of every rank's block t-lag (and reduces it if the call
+// reduces), and, if reduced pieces go to other ranks, reads their pieces of block t-2·lag. Then it counts the step as
+// done. Before step t it waits until its peers have done step t-lag: their blocks are written and, because the slots
+// rotate with twice the lag, no peer still reads the slot about to be overwritten. This holds across calls: the slots
+// of a call's last blocks differ from the next call's first ones, and pieces are rewritten only after all ranks have
+// entered the next call.
 #include <algorithm>
 
 #include "esp/base/check.h"
-#include "esp/comm/fused/fused.h"
+#include "esp/comm/fused/fused_collectives.h"
 #include "esp/kernel/copy.h"
 
 namespace esp::comm {
 
-struct Fused::Staging {
+struct FusedCollectives::Staging {
   uint32_t num_blocks = 0;
-  uint32_t num_stages = 1;  // picks per block
+  uint32_t num_stages = 1;  // reads per block
   int hub = -1;             // a root through which all data flows: others wait for it alone
 };
 
 template <typename Produce, typename Middle, typename Collect>
-void Fused::pipeline(const Staging& staging, const net::Tag* tag, Deadline deadline, Produce&& produce, Middle&& middle,
-                     Collect&& collect) {
+void FusedCollectives::pipeline(const Staging& staging, const net::Tag* tag, Deadline deadline, Produce&& produce,
+                                Middle&& middle, Collect&& collect) {
   const uint32_t lag = tuning_.lag, num_steps = staging.num_blocks + staging.num_stages * lag;
   for (uint32_t t = 0; t < num_steps; ++t) {
     if (t >= lag) {
       uint32_t done = step_ + t - lag + 1;
       if (staging.hub < 0 || staging.hub == rank())
-        gate_.await_all(Gate::Kind::step, done, deadline);
+        barrier_.await_all(ShmBarrier::FlagKind::step, done, deadline);
       else
-        gate_.await(staging.hub, Gate::Kind::step, done, deadline);
+        barrier_.await(staging.hub, ShmBarrier::FlagKind::step, done, deadline);
     }
     if (t < staging.num_blocks) produce(t);
     if (t >= lag && t - lag < staging.num_blocks) middle(t - lag);
@@ -38,15 +38,15 @@ void Fused::pipeline(const Staging& staging, const net::Tag* tag, Deadline deadl
     count_step(step_ + t + 1);
     if (t == 0 && tag) {
       announce(*tag);
-      meet(deadline);
-      follow_choice(deadline);
+      wait_for_all(deadline);
+      follow_copy_policy(deadline);
     }
   }
   step_ += num_steps;
   block_ += staging.num_blocks;
 }
 
-void Fused::run_staged(const Call& call, const net::Tag* tag, Deadline deadline) {
+void FusedCollectives::run_staged(const Call& call, const net::Tag* tag, Deadline deadline) {
   switch (call.op) {
     case Op::all_reduce:
     case Op::reduce:
@@ -74,18 +74,18 @@ size_t even_part(size_t bytes, size_t parts) {
   return (((bytes + parts - 1) / parts) + kLine - 1) / kLine * kLine;
 }
 
-Span cut(Span whole, size_t begin, size_t bytes) {
+ByteRange cut(ByteRange whole, size_t begin, size_t bytes) {
   return {std::min(whole.end, whole.begin + begin), std::min(whole.end, whole.begin + begin + bytes)};
 }
 
 }  // namespace
 
 // all_reduce and reduce cut every block into one piece per rank; reduce_scatter cuts every rank's chunk into pieces.
-void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline deadline) {
+void FusedCollectives::stage_reduction(const Call& call, const net::Tag* tag, Deadline deadline) {
   const bool scatters = call.op == Op::reduce_scatter, to_all = call.op == Op::all_reduce;
   const auto n = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
   const size_t all = call.count * size_of(call.dtype);
-  const size_t share = scatters ? chunk_span(call, size(), 0).bytes() : even_part(all, n);
+  const size_t share = scatters ? chunk_range(call, size(), 0).bytes() : even_part(all, n);
   const uint32_t blocks = num_blocks(share, block_limit() / n / kLine * kLine);
   const size_t piece = even_part(share, blocks);
   const bool streams = bypasses_cache(call);
@@ -94,18 +94,18 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
   const size_t strip = strip_bytes(streams || past_cache_);
 
   auto range = [&](size_t k, uint32_t block) {
-    if (scatters) return cut(chunk_span(call, size(), static_cast<int>(k)), block * piece, piece);
+    if (scatters) return cut(chunk_range(call, size(), static_cast<int>(k)), block * piece, piece);
     return cut({0, all}, (block * n + k) * piece, piece);
   };
   auto block_slot = [&](size_t k, uint32_t block) {
-    return gate_.at(static_cast<int>(k), layout_.block_at((block_ + block) % depth()));
+    return barrier_.at(static_cast<int>(k), layout_.block_at((block_ + block) % depth()));
   };
   auto piece_slot = [&](size_t k, uint32_t block) {
-    return gate_.at(static_cast<int>(k), layout_.piece_at((block_ + block) % depth()));
+    return barrier_.at(static_cast<int>(k), layout_.piece_at((block_ + block) % depth()));
   };
   auto produce = [&](uint32_t block) {
     for (size_t k = 0; k < n; ++k) {
-      Span span = range(k, block);
+      ByteRange span = range(k, block);
       if (k != me) move(block_slot(me, block) + k * piece, in + span.begin, span.bytes(), past_cache_);
     }
   };
@@ -113,7 +113,7 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
   const bool keeps = scatters || to_all || rank() == call.root;
   const bool shares = to_all || (!scatters && rank() != call.root);
   auto middle = [&](uint32_t block) {
-    Span span = range(me, block);
+    ByteRange span = range(me, block);
     for (size_t at = 0; at < span.bytes(); at += strip) {
       size_t bytes = std::min(strip, span.bytes() - at);
       for (size_t k = 0; k < n; ++k) sources_[k] = block_slot(k, block) + me * piece + at;
@@ -131,7 +131,7 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
     if (!keeps) return;
     for (size_t i = 1; i < n; ++i) {
       size_t k = (me + i) % n;
-      Span span = range(k, block);
+      ByteRange span = range(k, block);
       move(out + span.begin, piece_slot(k, block), span.bytes(), streams);
     }
   };
@@ -139,35 +139,35 @@ void Fused::stage_reduction(const Call& call, const net::Tag* tag, Deadline dead
 }
 
 // One rank has it all, or gets it all.
-void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadline) {
+void FusedCollectives::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadline) {
   const bool is_root = rank() == call.root;
   const auto n = static_cast<size_t>(size());
   const size_t all = call.count * size_of(call.dtype);
   const bool scatters = call.op == Op::scatter, gathers = call.op == Op::gather;
-  const size_t share = scatters || gathers ? chunk_span(call, size(), 0).bytes() : all;
+  const size_t share = scatters || gathers ? chunk_range(call, size(), 0).bytes() : all;
   const uint32_t blocks = num_blocks(share, scatters ? block_limit() / n / kLine * kLine : block_limit());
   const size_t piece = even_part(share, blocks);
   const bool streams = bypasses_cache(call);
   const std::byte* in = bytes_in(call);
   std::byte* out = bytes_out(call);
 
-  auto slot = [&](int k, uint32_t block) { return gate_.at(k, layout_.block_at((block_ + block) % depth())); };
+  auto slot = [&](int k, uint32_t block) { return barrier_.at(k, layout_.block_at((block_ + block) % depth())); };
   auto keep = [&](std::byte* to, const std::byte* from, size_t bytes) {
     if (to != from) move(to, from, bytes, streams);
   };
   auto produce = [&](uint32_t block) {
     if (gathers) {
-      Span span = cut({0, chunk_span(call, size(), rank()).bytes()}, block * piece, piece);
+      ByteRange span = cut({0, chunk_range(call, size(), rank()).bytes()}, block * piece, piece);
       if (is_root)
-        keep(out + chunk_span(call, size(), rank()).begin + span.begin, in + span.begin, span.bytes());
+        keep(out + chunk_range(call, size(), rank()).begin + span.begin, in + span.begin, span.bytes());
       else
         move(slot(rank(), block), in + span.begin, span.bytes(), past_cache_);
       return;
     }
     if (!is_root) return;
     for (int k = 0; k < (scatters ? size() : 1); ++k) {
-      Span whole = scatters ? chunk_span(call, size(), k) : Span{0, all};
-      Span span = cut(whole, block * piece, piece);
+      ByteRange whole = scatters ? chunk_range(call, size(), k) : ByteRange{0, all};
+      ByteRange span = cut(whole, block * piece, piece);
       if (scatters && k == rank())
         keep(out + span.begin - whole.begin, in + span.begin, span.bytes());
       else
@@ -179,11 +179,11 @@ void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadlin
   auto middle = [&](uint32_t block) {
     if (gathers && is_root) {
       for (int k = 0; k < size(); ++k) {
-        Span span = cut(chunk_span(call, size(), k), block * piece, piece);
+        ByteRange span = cut(chunk_range(call, size(), k), block * piece, piece);
         if (k != rank()) pick(out + span.begin, slot(k, block), span.bytes());
       }
     } else if (!gathers && !is_root) {
-      Span span = cut({0, scatters ? chunk_span(call, size(), rank()).bytes() : all}, block * piece, piece);
+      ByteRange span = cut({0, scatters ? chunk_range(call, size(), rank()).bytes() : all}, block * piece, piece);
       pick(out + span.begin, slot(call.root, block) + (scatters ? static_cast<size_t>(rank()) * piece : 0),
            span.bytes());
     }
@@ -191,12 +191,12 @@ void Fused::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadlin
   pipeline({blocks, 1, call.root}, tag, deadline, produce, middle, [](uint32_t) {});
 }
 
-// Everybody has something for everybody: the same for all (all_gather), or one parcel each.
-void Fused::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadline) {
+// Every rank sends to every rank: the same data (all_gather), or one segment each.
+void FusedCollectives::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadline) {
   const bool same = call.op == Op::all_gather, irregular = call.op == Op::all_to_all_v;
   const auto n = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
   const size_t element = size_of(call.dtype);
-  const size_t share = irregular ? check_parcels() : chunk_span(call, size(), 0).bytes();
+  const size_t share = irregular ? check_segments() : chunk_range(call, size(), 0).bytes();
   const uint32_t blocks = num_blocks(share, same ? block_limit() : block_limit() / n / kLine * kLine);
   const size_t piece = even_part(share, blocks);
   const bool streams = bypasses_cache(call);
@@ -204,9 +204,9 @@ void Fused::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadl
   std::byte* out = bytes_out(call);
   std::vector<std::byte> copied;
   if (irregular) {
-    // Parcels may lie anywhere: in place, an output could cover an input that still has to leave.
+    // Segments may be anywhere: in place, an output could overwrite an input that is still to be sent.
     if (needs_staging(call, rank(), size())) {
-      copied.assign(in, in + extent_of(call, rank(), size()).in_bytes);
+      copied.assign(in, in + buffer_bytes_of(call, rank(), size()).in_bytes);
       in = copied.data();
     }
     kernel::copy(out + call.recv_offsets[me] * element, in + call.send_offsets[me] * element,
@@ -214,34 +214,34 @@ void Fused::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadl
   }
 
   auto slot = [&](size_t k, uint32_t block) {
-    return gate_.at(static_cast<int>(k), layout_.block_at((block_ + block) % depth()));
+    return barrier_.at(static_cast<int>(k), layout_.block_at((block_ + block) % depth()));
   };
-  auto sent = [&](size_t k) -> Span {
-    if (same) return {0, chunk_span(call, size(), rank()).bytes()};
-    if (!irregular) return chunk_span(call, size(), static_cast<int>(k));
+  auto sent = [&](size_t k) -> ByteRange {
+    if (same) return {0, chunk_range(call, size(), rank()).bytes()};
+    if (!irregular) return chunk_range(call, size(), static_cast<int>(k));
     size_t begin = call.send_offsets[k] * element;
     return {begin, begin + call.send_counts[k] * element};
   };
-  auto received = [&](size_t k) -> Span {
-    if (!irregular) return chunk_span(call, size(), static_cast<int>(k));
+  auto received = [&](size_t k) -> ByteRange {
+    if (!irregular) return chunk_range(call, size(), static_cast<int>(k));
     size_t begin = call.recv_offsets[k] * element;
     return {begin, begin + call.recv_counts[k] * element};
   };
   auto produce = [&](uint32_t block) {
     for (size_t k = 0; k < n; ++k) {
       if (k == me && !irregular) {
-        Span own = cut(sent(me), block * piece, piece), to = cut(received(me), block * piece, piece);
+        ByteRange own = cut(sent(me), block * piece, piece), to = cut(received(me), block * piece, piece);
         if (in + own.begin != out + to.begin) move(out + to.begin, in + own.begin, own.bytes(), streams);
       }
       if (same ? k != 0 : k == me) continue;
-      Span span = cut(sent(k), block * piece, piece);
+      ByteRange span = cut(sent(k), block * piece, piece);
       move(slot(me, block) + (same ? 0 : k * piece), in + span.begin, span.bytes(), past_cache_);
     }
   };
   auto middle = [&](uint32_t block) {
     for (size_t i = 1; i < n; ++i) {
       size_t k = (me + i) % n;
-      Span span = cut(received(k), block * piece, piece);
+      ByteRange span = cut(received(k), block * piece, piece);
       move(out + span.begin, slot(k, block) + (same ? 0 : me * piece), span.bytes(), streams);
     }
   };

@@ -18,7 +18,7 @@ NcclLibrary open() {
   void* handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* why = dlerror();
-    l.problem = fmt::format("NCCL is not there ({})", why ? why : "libnccl.so.2");
+    l.problem = fmt::format("NCCL cannot be loaded ({})", why ? why : "libnccl.so.2");
     return l;
   }
   find(l, handle, "ncclGetVersion", l.get_version);

@@ -7,7 +7,7 @@
 
 namespace esp::comm {
 
-// The functions we call, by their own names.
+// The NCCL functions used, under their own names.
 struct NcclLibrary {
   decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetErrorString) error_string = nullptr;
@@ -26,7 +26,7 @@ struct NcclLibrary {
   decltype(&::ncclSend) send = nullptr;
   decltype(&::ncclRecv) recv = nullptr;
   int version = 0;      // 22803 is 2.28.3
-  std::string problem;  // why it cannot be used; empty: it can
+  std::string problem;  // reason it cannot be used; empty: usable
 };
 const NcclLibrary& nccl_library();
 

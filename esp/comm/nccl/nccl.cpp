@@ -73,7 +73,7 @@ bool moves_data(Op op) {
   return op != Op::barrier && op != Op::signal && op != Op::wait;
 }
 
-// Where a rank computes, so that two that share a GPU know each other.
+// Identifies a rank's GPU, to detect ranks that share one.
 using GpuName = std::array<char, 320>;
 GpuName name_of_gpu(device::Device device) {
   GpuName name{};
@@ -177,7 +177,7 @@ class Nccl final : public Communicator {
   static bool on_device(const Call& call) {
     return (call.in && !device::on_host(call.in)) || (call.out && !device::on_host(call.out));
   }
-  // The same answer on every rank: it hangs on what the call is, and memory is the GPU's on all of them or on none.
+  // Equal on every rank: it depends only on the call, and memory is GPU memory on all ranks or on none.
   static bool ours(std::span<const Call> calls) {
     return std::all_of(calls.begin(), calls.end(), [](const Call& call) {
       return moves_data(call.op) && on_device(call) && type_of(call.dtype) && call.algorithm == "auto";
@@ -189,7 +189,7 @@ class Nccl final : public Communicator {
     throw CommError(CommError::Kind::lost, -1, fmt::format("NCCL, {}: {}", what, library_.error_string(result)));
   }
 
-  // Nothing of ours is under way, so whoever else may call the host's.
+  // No NCCL call is in flight, so other callers may use the host communicator.
   void settle() const {
     if (!worker_.idle()) worker_.post([] {}).wait(Deadline::after(kForever));
   }
@@ -203,10 +203,10 @@ class Nccl final : public Communicator {
   void execute(Job& job) {
     const int64_t begun = now_ns();
     const device::Stream queue = queue_.stream();
-    job.ready.hold_back(queue);
+    job.ready.make_wait(queue);
     {
       const std::lock_guard lock(mutex_);
-      if (gone_) throw CommError(CommError::Kind::aborted, -1, "the group of NCCL has ended");
+      if (gone_) throw CommError(CommError::Kind::aborted, -1, "the NCCL group was aborted");
       check(library_.group_start(), "a group of calls");
       for (const Call& call : job.calls) queue_call(call, device::handle_of(queue));
       check(library_.group_end(), describe(job.calls.front()).c_str());
@@ -217,14 +217,14 @@ class Nccl final : public Communicator {
     for (const Call& call : job.calls) count(call, begun, job.calls.size());
   }
 
-  // Looked at often while it is short, seldom when it is long.
+  // Polls often at first, then less often.
   void wait(const device::GpuEvent& done, const Call& call) {
     const Deadline deadline = Deadline::after(call.timeout > Duration::zero() ? call.timeout : kForever);
     auto pause = std::chrono::microseconds(2);
     while (!done.passed()) {
       {
         const std::lock_guard lock(mutex_);
-        if (gone_) throw CommError(CommError::Kind::aborted, -1, "the group of NCCL has ended");
+        if (gone_) throw CommError(CommError::Kind::aborted, -1, "the NCCL group was aborted");
         ncclResult_t state = ncclSuccess;
         check(library_.async_error(comm_, &state), "asked how it goes");
         check(state, describe(call).c_str());
@@ -232,7 +232,7 @@ class Nccl final : public Communicator {
       if (deadline.passed()) {
         give_up();
         throw CommError(CommError::Kind::timeout, -1,
-                        fmt::format("rank {}: {} through NCCL is not done in time", rank(), describe(call)));
+                        fmt::format("rank {}: {} through NCCL timed out", rank(), describe(call)));
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(200));
@@ -311,7 +311,7 @@ class Nccl final : public Communicator {
   void count(const Call& call, int64_t begun, size_t together) {
     auto row = std::find_if(stats_.begin(), stats_.end(), [&](const CallStats& one) { return one.op == call.op; });
     if (row == stats_.end()) row = stats_.insert(stats_.end(), CallStats{call.op, "nccl", "nccl"});
-    const Extents extents = extents_of(call, rank(), size());
+    const BufferCounts extents = buffer_counts_of(call, rank(), size());
     row->calls += 1;
     row->bytes_sent += extents.in * size_of(call.dtype);
     row->bytes_received += extents.out * size_of(call.dtype);
@@ -326,10 +326,10 @@ class Nccl final : public Communicator {
   device::GpuQueue queue_;
   const std::unique_ptr<Communicator> staged_;  // for what NCCL does not do
   Work staged_work_;                            // the last of it
-  mutable std::mutex mutex_;                    // guards the two below: whoever aborts is another thread
+  mutable std::mutex mutex_;                    // guards the two below; abort comes from another thread
   ncclComm_t comm_ = nullptr;
   bool gone_ = false;
-  std::vector<CallStats> stats_;       // the worker's, and whoever has settled
+  std::vector<CallStats> stats_;       // owned by the worker, or by a caller after settle
   mutable Worker worker_{"esp-nccl"};  // last: ends first
 };
 

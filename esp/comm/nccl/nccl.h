@@ -1,9 +1,9 @@
-// A communicator for memory of GPUs through NCCL, where every rank has a GPU of its own. What NCCL does not do goes
-// over the host's communicator as comm/staged.h has it: calls on host memory, those that name an algorithm of ours
-// (sums in rank order), barriers and signals, and types it does not know.
+// Communicator for GPU memory through NCCL; every rank needs a GPU of its own. Calls that NCCL does not support go
+// through the host communicator (comm/staged.h): host memory, calls that name an Espalier algorithm (sums in rank
+// order), barriers, signals, and types unknown to NCCL.
 //
-// Calls run on a queue of their own, after what the compute stream had been given when the call was made; when the Work
-// is done, so is the call. NCCL is loaded when first asked for (libnccl.so.2), so a program runs without it.
+// Calls run on a separate CUDA stream, after the work queued on the compute stream when the call was made; when the
+// Work is done, so is the call. libnccl.so.2 is loaded on first use, so a program runs without it.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,14 @@
 
 namespace esp::comm {
 
-// "2.28.3", or empty: it was not compiled or is not there, which `problem` then says.
+// "2.28.3", or empty if NCCL was not compiled in or cannot be loaded; `problem` gives the reason.
 std::string nccl_version(std::string* problem = nullptr);
 
-// Collective. Why these ranks cannot talk through NCCL, the same words on each; empty: they can.
+// Collective. Reason these ranks cannot use NCCL, equal on all ranks; empty: they can.
 std::string why_not_nccl(Communicator& host, device::Device device);
 
-// Collective. `host` is lent; the stream is the one that makes and uses what is sent. CommError when NCCL fails.
+// Collective. `host` is borrowed. `stream` is the compute stream that produces and consumes the buffers. CommError when
+// NCCL fails.
 std::unique_ptr<Communicator> make_nccl(Communicator& host, const device::Stream& stream,
                                         device::MemoryAccount& account);
 

@@ -1,4 +1,4 @@
-#include "esp/comm/fused/extent.h"
+#include "esp/comm/fused/buffer_bytes.h"
 
 #include <algorithm>
 
@@ -14,13 +14,13 @@ size_t reach(std::span<const size_t> counts, std::span<const size_t> offsets) {
 
 }  // namespace
 
-Span chunk_span(const Call& call, int size, int k) {
+ByteRange chunk_range(const Call& call, int size, int k) {
   Chunk chunk = chunk_of(call.count, size, k);
   size_t element = size_of(call.dtype);
   return {chunk.offset * element, (chunk.offset + chunk.count) * element};
 }
 
-Extent extent_of(const Call& call, int rank, int size) {
+BufferBytes buffer_bytes_of(const Call& call, int rank, int size) {
   size_t all = call.count * size_of(call.dtype);
   bool is_root = rank == call.root;
   switch (call.op) {
@@ -31,13 +31,13 @@ Extent extent_of(const Call& call, int rank, int size) {
     case Op::reduce:
       return {all, is_root ? all : 0};
     case Op::reduce_scatter:
-      return {all, chunk_span(call, size, rank).bytes()};
+      return {all, chunk_range(call, size, rank).bytes()};
     case Op::all_gather:
-      return {chunk_span(call, size, rank).bytes(), all};
+      return {chunk_range(call, size, rank).bytes(), all};
     case Op::gather:
-      return {chunk_span(call, size, rank).bytes(), is_root ? all : 0};
+      return {chunk_range(call, size, rank).bytes(), is_root ? all : 0};
     case Op::scatter:
-      return {is_root ? all : 0, chunk_span(call, size, rank).bytes()};
+      return {is_root ? all : 0, chunk_range(call, size, rank).bytes()};
     case Op::all_to_all_v:
       return {reach(call.send_counts, call.send_offsets) * size_of(call.dtype),
               reach(call.recv_counts, call.recv_offsets) * size_of(call.dtype)};
@@ -46,8 +46,8 @@ Extent extent_of(const Call& call, int rank, int size) {
   }
 }
 
-Crossing crossing_of(const Call& call, int rank, int size) {
-  const uint64_t all = call.count * size_of(call.dtype), own = chunk_span(call, size, rank).bytes();
+PeerTraffic peer_traffic_of(const Call& call, int rank, int size) {
+  const uint64_t all = call.count * size_of(call.dtype), own = chunk_range(call, size, rank).bytes();
   const auto others = static_cast<uint64_t>(size - 1);
   const bool is_root = rank == call.root;
   switch (call.op) {
@@ -68,7 +68,7 @@ Crossing crossing_of(const Call& call, int rank, int size) {
     case Op::scatter:
       return {is_root ? all - own : 0, is_root ? 0 : own};
     case Op::all_to_all_v: {
-      Crossing crossing;
+      PeerTraffic crossing;
       for (size_t peer = 0; peer < call.send_counts.size(); ++peer) {
         if (peer == static_cast<size_t>(rank)) continue;
         crossing.sent += call.send_counts[peer] * size_of(call.dtype);
@@ -82,12 +82,12 @@ Crossing crossing_of(const Call& call, int rank, int size) {
 }
 
 bool needs_staging(const Call& call, int rank, int size) {
-  Extent extent = extent_of(call, rank, size);
+  BufferBytes extent = buffer_bytes_of(call, rank, size);
   const std::byte *in = bytes_in(call), *out = bytes_out(call);
   bool apart =
       extent.in_bytes == 0 || extent.out_bytes == 0 || in + extent.in_bytes <= out || out + extent.out_bytes <= in;
   if (apart) return false;
-  size_t own = chunk_span(call, size, rank).begin;
+  size_t own = chunk_range(call, size, rank).begin;
   switch (call.op) {
     case Op::broadcast:
     case Op::all_reduce:

@@ -1,11 +1,11 @@
-#include "esp/comm/stall_watch.h"
+#include "esp/comm/stall_detector.h"
 
 #include <pthread.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 
 namespace esp::comm {
 namespace {
@@ -13,24 +13,24 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kLook = milliseconds(100);
-// A call this long is asked about; the first answers of ranks that only just began to wait say nothing yet.
+// Calls longer than this trigger a query. The first answers of ranks that only just began to wait are not conclusive.
 constexpr auto kSuspicious = milliseconds(1000);
 constexpr auto kWaiting = milliseconds(300);
 constexpr auto kAnswer = milliseconds(700);
 constexpr auto kAskAgain = milliseconds(300);
-// A look that comes so late was not ours to make: the whole machine, or this process, was stopped. Nothing is known of
-// the others until they have had time as well.
+// If a sample comes this late, the machine or this process was suspended. The other ranks need time too before they are
+// judged.
 constexpr auto kSleptThrough = milliseconds(1000);
-// No group of a job has this id: they are mixed from others, or 0.
-constexpr uint64_t kWhereaboutsGroup = ~uint64_t{0} - 1;
+// No group of a job has this id: ids are hashes of others, or 0.
+constexpr uint64_t kStatusGroup = ~uint64_t{0} - 1;
 
 net::Group with_id(net::Group group, uint64_t id) {
   group.id = id;
   return group;
 }
 
-// The lowest that waits; where messages that are no calls are waited for, the lowest that answers.
-int speaker_of(const Stall& stall, std::span<const Whereabouts> all) {
+// The lowest waiting rank; if ranks wait for messages that are not calls, the lowest that answers.
+int speaker_of(const Stall& stall, std::span<const RankStatus> all) {
   if (!stall.waiting.empty()) return stall.waiting.front();
   for (size_t i = 0; i < all.size(); ++i)
     if (all[i].answers && !all[i].gone) return static_cast<int>(i);
@@ -39,15 +39,15 @@ int speaker_of(const Stall& stall, std::span<const Whereabouts> all) {
 
 }  // namespace
 
-StallWatch::StallWatch(const net::World& world, Listener listener)
-    : world_(world), listener_(std::move(listener)), everyone_(with_id(world.everyone(), kWhereaboutsGroup)) {
+StallDetector::StallDetector(const net::World& world, Callbacks listener)
+    : world_(world), listener_(std::move(listener)), all_ranks_(with_id(world.everyone(), kStatusGroup)) {
   if (!world.watch || world.size < 2) return;
-  world.watch->enroll(kWhereaboutsGroup, &whereabouts_);
+  world.watch->enroll(kStatusGroup, &status_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "esp-stalls");
 }
 
-StallWatch::~StallWatch() {
+StallDetector::~StallDetector() {
   if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);
@@ -55,17 +55,17 @@ StallWatch::~StallWatch() {
   }
   changed_.notify_all();
   thread_.join();
-  world_.watch->withdraw(kWhereaboutsGroup);
+  world_.watch->withdraw(kStatusGroup);
 }
 
-void StallWatch::begin(Phase phase, int64_t number, double steps_long) {
+void StallDetector::begin(Phase phase, int64_t number, double steps_long) {
   const auto now = Clock::now();
   std::lock_guard lock(mutex_);
-  // One that lasted longer than anyone's patience teaches nothing, or the next stall would be noticed late; two in a
-  // row are the new way of things.
+  // A single outlier longer than the stall timeout is not recorded, or the next stall would be detected late; two in a
+  // row are the new normal.
   const Duration took = now - phase_began_;
-  const bool odd = std::exchange(disturbed_, false) || took > patience_.of(phase_, steps_long_);
-  if (!odd || was_odd_) patience_.learn(phase_, took);
+  const bool odd = std::exchange(disturbed_, false) || took > stall_timeout_.timeout(phase_, steps_long_);
+  if (!odd || was_odd_) stall_timeout_.record(phase_, took);
   was_odd_ = odd;
   phase_ = phase;
   number_ = number;
@@ -74,12 +74,12 @@ void StallWatch::begin(Phase phase, int64_t number, double steps_long) {
   ++num_phases_;
 }
 
-void StallWatch::explain_with(Purpose purpose) {
+void StallDetector::set_call_labeler(CallLabeler labeler) {
   std::lock_guard lock(mutex_);
-  purpose_ = std::move(purpose);
+  labeler_ = std::move(labeler);
 }
 
-void StallWatch::run() {
+void StallDetector::run() {
   auto last = Clock::now();
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kLook, [&] { return stopping_; })) {
@@ -90,33 +90,34 @@ void StallWatch::run() {
       silent_before_.clear();
       next_question_ = now + kSuspicious;
     }
-    look(now);
+    sample(now);
     last = Clock::now();
     lock.lock();
   }
 }
 
-void StallWatch::look(Clock::time_point now) {
+void StallDetector::sample(Clock::time_point now) {
   const std::optional<Wait> wait = longest_wait(now);
-  say_where(wait, now);
-  if (told_) {
+  publish_status(wait, now);
+  if (reported_) {
     if (still_stalled(wait)) return;
     end_stall(now);
   }
-  consider(wait, now);
+  evaluate(wait, now);
 }
 
-bool StallWatch::still_stalled(const std::optional<Wait>& wait) {
-  if (told_->version != 0) return wait && wait->group == told_->group && wait->standing.version == told_->version;
+bool StallDetector::still_stalled(const std::optional<Wait>& wait) {
+  if (reported_->version != 0)
+    return wait && wait->group == reported_->group && wait->standing.version == reported_->version;
   std::lock_guard lock(mutex_);
-  return told_->phases == num_phases_;
+  return reported_->phases == num_phases_;
 }
 
-std::optional<StallWatch::Wait> StallWatch::longest_wait(Clock::time_point now) {
+std::optional<StallDetector::Wait> StallDetector::longest_wait(Clock::time_point now) {
   std::optional<Wait> longest;
   std::map<uint64_t, std::pair<uint32_t, Clock::time_point>> seen;
   for (const auto& [group, standing] : world_.watch->here()) {
-    if (group == kWhereaboutsGroup || !standing.inside) continue;
+    if (group == kStatusGroup || !standing.inside) continue;
     const auto before = seen_.find(group);
     const auto since = before != seen_.end() && before->second.first == standing.version ? before->second.second : now;
     seen[group] = {standing.version, since};
@@ -126,9 +127,9 @@ std::optional<StallWatch::Wait> StallWatch::longest_wait(Clock::time_point now) 
   return longest;
 }
 
-// For those who ask: in a call, since long enough to call it waiting, or not.
-void StallWatch::say_where(const std::optional<Wait>& wait, Clock::time_point now) {
-  Whereabouts at;
+// Published for queries: in a call for longer than the threshold, or not.
+void StallDetector::publish_status(const std::optional<Wait>& wait, Clock::time_point now) {
+  RankStatus at;
   {
     std::lock_guard lock(mutex_);
     at.phase = phase_;
@@ -137,21 +138,21 @@ void StallWatch::say_where(const std::optional<Wait>& wait, Clock::time_point no
   }
   at.waiting = wait && now - wait->since >= kWaiting;
   if (at.waiting) at.call = wait->standing.entered;
-  whereabouts_.enter(packed(at));
-  if (!at.waiting) whereabouts_.leave();
+  status_.enter(encode_status(at));
+  if (!at.waiting) status_.leave();
 }
 
-void StallWatch::consider(const std::optional<Wait>& wait, Clock::time_point now) {
-  Duration patience, in_phase;
+void StallDetector::evaluate(const std::optional<Wait>& wait, Clock::time_point now) {
+  Duration timeout, in_phase;
   {
     std::lock_guard lock(mutex_);
-    patience = patience_.of(phase_, steps_long_);
+    timeout = stall_timeout_.timeout(phase_, steps_long_);
     in_phase = now - phase_began_;
   }
-  // Waits that are no calls (messages of parameter servers) show in the phase alone.
+  // Waits outside calls (parameter-server messages) show only in the phase.
   const bool called = wait && now - wait->since >= kSuspicious;
-  if ((!called && in_phase < patience + kSuspicious) || now < next_question_) return;
-  const std::vector<Whereabouts> all = ask_everyone();
+  if ((!called && in_phase < timeout + kSuspicious) || now < next_question_) return;
+  const std::vector<RankStatus> all = query_all();
   std::vector<int> silent;
   for (size_t i = 0; i < all.size(); ++i)
     if (!all[i].answers && !all[i].gone) silent.push_back(static_cast<int>(i));
@@ -162,36 +163,36 @@ void StallWatch::consider(const std::optional<Wait>& wait, Clock::time_point now
   next_question_ =
       asked + (silent_before_.empty() ? std::clamp<Duration>(waited / 2, kAskAgain, std::chrono::seconds(5))
                                       : Duration(kAskAgain / 3));
-  std::optional<Stall> stall = judge(world_.rank, all);
+  std::optional<Stall> stall = diagnose_stall(world_.rank, all);
   if (!stall) return;
   if (world_.rank != speaker_of(*stall, all)) return;
-  if (stall->silent ? !twice || waited < Patience::kFloor : !called) return;
-  if (!stall->silent && waited < patience) {
-    next_question_ = std::min(next_question_, wait->since + patience);
+  if (stall->silent ? !twice || waited < StallTimeout::kFloor : !called) return;
+  if (!stall->silent && waited < timeout) {
+    next_question_ = std::min(next_question_, wait->since + timeout);
     return;
   }
-  tell(std::move(*stall), wait ? &*wait : nullptr, all, asked);
+  report(std::move(*stall), wait ? &*wait : nullptr, all, asked);
 }
 
-std::vector<Whereabouts> StallWatch::ask_everyone() {
-  const std::vector<net::Standing> standings = world_.watch->ask(everyone_, Deadline::after(kAnswer));
-  std::vector<Whereabouts> all;
-  for (size_t i = 0; i < standings.size(); ++i) {
-    all.push_back(unpacked(standings[i]));
+std::vector<RankStatus> StallDetector::query_all() {
+  const std::vector<net::Standing> positions = world_.watch->ask(all_ranks_, Deadline::after(kAnswer));
+  std::vector<RankStatus> all;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    all.push_back(decode_status(positions[i]));
     all.back().gone = world_.fate->left(static_cast<int>(i)) || world_.fate->lost(static_cast<int>(i));
   }
   return all;
 }
 
-void StallWatch::tell(Stall stall, const Wait* wait, std::span<const Whereabouts> all, Clock::time_point now) {
-  Purpose purpose;
+void StallDetector::report(Stall stall, const Wait* wait, std::span<const RankStatus> all, Clock::time_point now) {
+  CallLabeler labeler;
   int64_t phases = 0;
   {
     std::lock_guard lock(mutex_);
     stall.phase = phase_;
     stall.number = number_;
     disturbed_ = true;
-    purpose = purpose_;
+    labeler = labeler_;
     phases = num_phases_;
     stall.waited = now - phase_began_;
   }
@@ -200,17 +201,17 @@ void StallWatch::tell(Stall stall, const Wait* wait, std::span<const Whereabouts
     stall.call = wait->standing.entered;
     stall.waited = now - wait->since;
   }
-  stall.text = describe(stall, all, purpose && wait ? purpose(stall.group, stall.call) : "");
-  told_ = Told{stall, stall.group, wait ? wait->standing.version : 0, now - stall.waited, phases};
-  if (listener_.stalled) listener_.stalled(told_->stall);
+  stall.text = describe(stall, all, labeler && wait ? labeler(stall.group, stall.call) : "");
+  reported_ = ReportedStall{stall, stall.group, wait ? wait->standing.version : 0, now - stall.waited, phases};
+  if (listener_.stalled) listener_.stalled(reported_->stall);
 }
 
-void StallWatch::end_stall(Clock::time_point now) {
-  Stall over = std::move(told_->stall);
-  over.waited = now - told_->since;
-  told_.reset();
+void StallDetector::end_stall(Clock::time_point now) {
+  Stall over = std::move(reported_->stall);
+  over.waited = now - reported_->since;
+  reported_.reset();
   silent_before_.clear();
-  // Those that were waited for are not the only ones with work to catch up on.
+  // The ranks that were waited for are not the only ones with work to catch up on.
   next_question_ = now + kSuspicious;
   {
     std::lock_guard lock(mutex_);
@@ -220,7 +221,7 @@ void StallWatch::end_stall(Clock::time_point now) {
 }
 
 std::optional<uint64_t> group_id_of(const Communicator& communicator) {
-  if (const auto* ours = dynamic_cast<const Scheduled*>(&communicator)) return ours->group().id;
+  if (const auto* ours = dynamic_cast<const ScheduledCommunicator*>(&communicator)) return ours->group().id;
   return std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-#include "esp/comm/fused/gate.h"
+#include "esp/comm/fused/shm_barrier.h"
 
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kBusyPolls = 64;       // back to back: a peer on a near core answers within these
 constexpr int kSpinPolls = 4000;     // with a pause each, about 100 µs
-constexpr int kCrowdedPolls = 2000;  // of a hand-over when ranks outnumber cores: microseconds
+constexpr int kCrowdedPolls = 2000;  // of a latency probe when ranks outnumber cores: microseconds
 constexpr int kYieldsPerLook = 16;   // yields between looks at the clock
 constexpr auto kYieldFor = std::chrono::milliseconds(2);
 constexpr auto kSlice = std::chrono::milliseconds(10);
@@ -44,19 +44,19 @@ int ranks_on_host(const net::World& world, const net::Group& group) {
 
 }  // namespace
 
-Gate::Gate(const net::World& world, const net::Group& group, std::byte* base, const BoardLayout& layout)
+ShmBarrier::ShmBarrier(const net::World& world, const net::Group& group, std::byte* base, const ShmLayout& layout)
     : world_(world), group_(group), crowded_(ranks_on_host(world, group) > num_cores()) {
   for (int member = 0; member < group.size(); ++member)
-    pages_.push_back(reinterpret_cast<BoardPage*>(base + static_cast<size_t>(member) * layout.rank_bytes));
+    pages_.push_back(reinterpret_cast<ShmControlPage*>(base + static_cast<size_t>(member) * layout.rank_bytes));
   mine_ = pages_[static_cast<size_t>(group.rank)];
   syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
 }
 
-void Gate::await_all(Kind kind, uint32_t value, Deadline deadline) {
+void ShmBarrier::await_all(FlagKind kind, uint32_t value, Deadline deadline) {
   for (int i = 1; i < size(); ++i) await((rank() + i) % size(), kind, value, deadline);
 }
 
-void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
+void ShmBarrier::await_slow(int peer, FlagKind kind, uint32_t value, Deadline deadline) {
   ++num_waits_;
   Flag& flag = flag_of(page(peer), kind, value);
   if (!crowded_) {
@@ -67,12 +67,12 @@ void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
       pause();
     }
   }
-  // A fault wins over data that may still arrive: the group is doomed either way. Every wait looks anew: who left while
-  // another was awaited matters now.
+  // A failed peer takes precedence over data that may still arrive. Every wait rechecks all peers: one may have left
+  // while another was waited for.
   uint32_t seen_epoch = 0;
   auto sleep_from = Clock::time_point::max();
   for (int turn = 0;; ++turn) {
-    check_fate(peer, flag, value, seen_epoch);
+    check_peers(peer, flag, value, seen_epoch);
     if (reached(flag, value)) return;
     if (turn % kYieldsPerLook == 0) {
       auto now = Clock::now();
@@ -83,13 +83,13 @@ void Gate::await_slow(int peer, Kind kind, uint32_t value, Deadline deadline) {
     if (!yield_.give()) break;
   }
   while (!reached(flag, value)) {
-    check_fate(peer, flag, value, seen_epoch);
+    check_peers(peer, flag, value, seen_epoch);
     if (deadline.passed()) give_up(kind, value);
     sleep(peer, flag, value, deadline.earlier(kSlice));
   }
 }
 
-void Gate::sleep(int peer, Flag& flag, uint32_t value, Deadline deadline) {
+void ShmBarrier::sleep(int peer, Flag& flag, uint32_t value, Deadline deadline) {
   Flag& sleepers = page(peer).sleepers.value;
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
@@ -98,20 +98,20 @@ void Gate::sleep(int peer, Flag& flag, uint32_t value, Deadline deadline) {
   sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void Gate::wake(Flag& flag) {
+void ShmBarrier::wake(Flag& flag) {
   wake_all(flag);
 }
 
-void Gate::check_fate(int peer, const Flag& flag, uint32_t value, uint32_t& seen_epoch) {
+void ShmBarrier::check_peers(int peer, const Flag& flag, uint32_t value, uint32_t& seen_epoch) {
   uint32_t epoch = world_.fate->epoch();
   if (epoch == seen_epoch) return;
   world_.fate->check(group_.id, group_.members);
-  // A peer that ended in order announced what it had to before it left: what is not here will not come.
+  // A peer that finished normally announced everything before it left; missing data will not arrive.
   if (world_.fate->left(world_rank(peer)) && !reached(flag, value)) throw world_.fate->gone(world_rank(peer));
   seen_epoch = epoch;
 }
 
-void Gate::give_up(Kind kind, uint32_t value) const {
+void ShmBarrier::give_up(FlagKind kind, uint32_t value) const {
   std::string late;
   int first = -1;
   for (int member = 0; member < size(); ++member) {
@@ -120,11 +120,11 @@ void Gate::give_up(Kind kind, uint32_t value) const {
     late += fmt::format("{}{}", late.empty() ? "" : ", ", world_rank(member));
   }
   throw CommError(CommError::Kind::timeout, first,
-                  fmt::format("rank {} waited until its deadline for rank {} ({})", world_rank(rank()), late,
-                              kind == Kind::step ? "entered the call but did not get on" : "never entered the call"));
+                  fmt::format("rank {} timed out waiting for rank {} ({})", world_rank(rank()), late,
+                              kind == FlagKind::step ? "entered the call but stalled" : "never entered the call"));
 }
 
-double Gate::hand_over_ns(int peer, uint32_t call_number, bool first, Deadline deadline) {
+double ShmBarrier::cache_line_ns(int peer, uint32_t call_number, bool first, Deadline deadline) {
   constexpr uint32_t kGroups = 3, kRounds = 4;
   Flag &my = mine_->echo.value, &its = page(peer).echo.value;
   uint32_t round = call_number * kGroups * kRounds;
@@ -137,8 +137,8 @@ double Gate::hand_over_ns(int peer, uint32_t call_number, bool first, Deadline d
       if (first) my.store(round, std::memory_order_release);
       for (int polls = 0; !reached(its, round); ++polls) {
         if (polls < (crowded_ ? kCrowdedPolls : kSpinPolls)) continue;
-        check_fate(peer, its, round, seen_epoch);
-        if (deadline.passed()) give_up(Kind::step, mine_->step.value.load(std::memory_order_relaxed) + 1);
+        check_peers(peer, its, round, seen_epoch);
+        if (deadline.passed()) give_up(FlagKind::step, mine_->step.value.load(std::memory_order_relaxed) + 1);
         sched_yield();
       }
       if (!first) my.store(round, std::memory_order_release);

@@ -1,4 +1,4 @@
-// How many bytes of `in` and `out` a call touches on a rank, and where its chunks lie.
+// Bytes of `in` and `out` a call touches on a rank, and the location of its chunks.
 #pragma once
 
 #include <cstddef>
@@ -8,26 +8,26 @@
 
 namespace esp::comm {
 
-struct Extent {
+struct BufferBytes {
   size_t in_bytes = 0, out_bytes = 0;
 };
-Extent extent_of(const Call& call, int rank, int size);
+BufferBytes buffer_bytes_of(const Call& call, int rank, int size);
 
-// What of a rank's data others must have seen when the call is over, and it of theirs, each byte once: what the direct
-// algorithms send, however memory is shared.
-struct Crossing {
+// Bytes that must cross between this rank and its peers, each counted once: what the direct algorithms send, for any
+// sharing of memory.
+struct PeerTraffic {
   uint64_t sent = 0, received = 0;  // bytes
 };
-Crossing crossing_of(const Call& call, int rank, int size);
+PeerTraffic peer_traffic_of(const Call& call, int rank, int size);
 
 // Bytes [begin, end) of a buffer.
-struct Span {
+struct ByteRange {
   size_t begin = 0, end = 0;
   size_t bytes() const { return end - begin; }
 };
-Span chunk_span(const Call& call, int size, int k);
+ByteRange chunk_range(const Call& call, int size, int k);
 
-// In and out share memory otherwise than element on its own element: peers may not read `in` while `out` is written.
+// In and out overlap other than element by element: peers may not read `in` while `out` is written.
 bool needs_staging(const Call& call, int rank, int size);
 
 inline const std::byte* bytes_in(const Call& call) {

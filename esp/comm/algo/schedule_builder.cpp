@@ -1,4 +1,4 @@
-#include "esp/comm/algo/draft.h"
+#include "esp/comm/algo/schedule_builder.h"
 
 #include <algorithm>
 #include <bit>
@@ -23,43 +23,43 @@ int ceil_log2(int n) {
   return n == 1 ? 0 : std::bit_width(static_cast<unsigned>(n - 1));
 }
 
-Region chunks(const Region& whole, int n, int first, int last) {
+BufferRegion chunks(const BufferRegion& whole, int n, int first, int last) {
   if (first >= last) return {whole.buffer, whole.offset, 0};
   Chunk begin = chunk_of(whole.count, n, first), end = chunk_of(whole.count, n, last - 1);
   return piece(whole, {begin.offset, end.offset + end.count - begin.offset});
 }
 
-void Draft::send(int peer, Region what) {
+void ScheduleBuilder::send(int peer, BufferRegion what) {
   if (what.count > 0) schedule_.actions.push_back({Act::send, round, peer, what, {}});
 }
-void Draft::receive(int peer, Region into) {
+void ScheduleBuilder::receive(int peer, BufferRegion into) {
   if (into.count > 0) schedule_.actions.push_back({Act::receive, round, peer, into, {}});
 }
-void Draft::receive_reduce(int peer, Region into) {
+void ScheduleBuilder::receive_reduce(int peer, BufferRegion into) {
   if (into.count > 0) schedule_.actions.push_back({Act::receive_reduce, round, peer, into, {}});
 }
-void Draft::copy(Region into, Region from) {
+void ScheduleBuilder::copy(BufferRegion into, BufferRegion from) {
   ESP_CHECK(into.count == from.count, "copy of {} into {}", from.count, into.count);
   if (into.count > 0) schedule_.actions.push_back({Act::copy, round, -1, into, {from}});
 }
-void Draft::reduce(Region into, std::vector<Region> sources) {
+void ScheduleBuilder::reduce(BufferRegion into, std::vector<BufferRegion> sources) {
   if (into.count > 0) schedule_.actions.push_back({Act::reduce, round, -1, into, std::move(sources)});
 }
-void Draft::signal(int peer) {
+void ScheduleBuilder::signal(int peer) {
   schedule_.actions.push_back({Act::send, round, peer, {Buffer::scratch, 0, 0}, {}});
 }
-void Draft::await(int peer) {
+void ScheduleBuilder::await(int peer) {
   schedule_.actions.push_back({Act::receive, round, peer, {Buffer::scratch, 0, 0}, {}});
 }
 
-Region Draft::scratch(size_t count) {
-  Region fresh{Buffer::scratch, schedule_.scratch_count, count};
+BufferRegion ScheduleBuilder::scratch(size_t count) {
+  BufferRegion fresh{Buffer::scratch, schedule_.scratch_count, count};
   schedule_.scratch_count += count;
   return fresh;
 }
 
-// Within a round sends go before receives, as far as what they send is there: a rank that runs strictly in order must
-// not wait for a message while holding back the one its peer waits for.
+// Within a round sends precede receives, as far as their data is ready: a rank that runs strictly in order must not
+// wait for a message while it holds back the one its peer waits for.
 static void sends_first(std::vector<Action>& actions) {
   for (size_t i = 1; i < actions.size(); ++i) {
     if (actions[i].act != Act::send) continue;
@@ -71,9 +71,9 @@ static void sends_first(std::vector<Action>& actions) {
   }
 }
 
-Schedule Draft::finish() {
+Schedule ScheduleBuilder::finish() {
   schedule_.num_rounds = round;
-  // What follows the last exchange (an unpacking copy) belongs to it.
+  // Actions after the last exchange (an unpacking copy) belong to its round.
   for (Action& action : schedule_.actions) action.round = std::min(action.round, std::max(0, round - 1));
   std::stable_sort(schedule_.actions.begin(), schedule_.actions.end(),
                    [](const Action& a, const Action& b) { return a.round < b.round; });
@@ -81,36 +81,36 @@ Schedule Draft::finish() {
   return std::move(schedule_);
 }
 
-Line everyone(const Problem& problem) {
-  return everyone_from(problem, 0);
+RankSequence all_ranks(const CollectiveSpec& spec) {
+  return ranks_from(spec, 0);
 }
 
-Line everyone_from(const Problem& problem, int root) {
-  Line line;
-  for (int v = 0; v < problem.size; ++v) line.ranks.push_back((root + v) % problem.size);
-  line.me = mod(problem.rank - root, problem.size);
-  return line;
+RankSequence ranks_from(const CollectiveSpec& spec, int root) {
+  RankSequence sequence;
+  for (int v = 0; v < spec.size; ++v) sequence.ranks.push_back((root + v) % spec.size);
+  sequence.me = mod(spec.rank - root, spec.size);
+  return sequence;
 }
 
-Line reversed(Line line) {
-  std::reverse(line.ranks.begin(), line.ranks.end());
-  if (line.me >= 0) line.me = line.size() - 1 - line.me;
-  return line;
+RankSequence reversed(RankSequence sequence) {
+  std::reverse(sequence.ranks.begin(), sequence.ranks.end());
+  if (sequence.me >= 0) sequence.me = sequence.size() - 1 - sequence.me;
+  return sequence;
 }
 
-Line along(const Shape& shape, int rank, int axis) {
+RankSequence ranks_along(const RankGrid& shape, int rank, int axis) {
   int stride = 1;
   for (int a = 0; a < axis; ++a) stride *= shape.dims[static_cast<size_t>(a)];
   int length = shape.dims[static_cast<size_t>(axis)];
-  Line line;
-  line.me = rank / stride % length;
-  for (int i = 0; i < length; ++i) line.ranks.push_back(rank + (i - line.me) * stride);
-  return line;
+  RankSequence sequence;
+  sequence.me = rank / stride % length;
+  for (int i = 0; i < length; ++i) sequence.ranks.push_back(rank + (i - sequence.me) * stride);
+  return sequence;
 }
 
 namespace {
 
-// The larger factor of the most even split of n in two.
+// The larger factor of the most even factorisation of n into two.
 int even_split(int n) {
   int small = static_cast<int>(std::sqrt(static_cast<double>(n)) + 0.5);
   while (small > 1 && n % small != 0) --small;
@@ -121,7 +121,7 @@ int sum_of(const std::vector<int>& dims) {
   return std::accumulate(dims.begin(), dims.end(), 0);
 }
 
-// The split of n in k with the least sum, which is the fewest rounds; largest factor first.
+// The factorisation of n into k factors with the smallest sum, which has the fewest rounds; largest factor first.
 void most_even(int n, int k, int at_most, std::vector<int>& now, std::vector<int>& best) {
   if (k == 1) {
     if (n > at_most) return;
@@ -140,33 +140,33 @@ void most_even(int n, int k, int at_most, std::vector<int>& now, std::vector<int
 
 }  // namespace
 
-std::string shape_problem(const Problem& problem, int num_axes) {
-  const std::vector<int>& dims = problem.shape.dims;
+std::string grid_problem(const CollectiveSpec& spec, int num_axes) {
+  const std::vector<int>& dims = spec.shape.dims;
   if (dims.empty()) return "";
   int64_t product = 1;
   for (int d : dims) {
-    if (d < 1 || product > problem.size)
-      return fmt::format("needs a shape of positive axes, {} given", fmt::join(dims, "x"));
+    if (d < 1 || product > spec.size)
+      return fmt::format("needs a shape of positive axes; got {}", fmt::join(dims, "x"));
     product *= d;
   }
-  if (product != problem.size)
-    return fmt::format("needs a shape of {} ranks, {} given, which is {}", problem.size, fmt::join(dims, "x"), product);
+  if (product != spec.size)
+    return fmt::format("needs a shape of {} ranks; got {} = {} ranks", spec.size, fmt::join(dims, "x"), product);
   if (num_axes > 0 && static_cast<int>(dims.size()) > num_axes)
-    return fmt::format("needs a shape of {} axes, {} given", num_axes, fmt::join(dims, "x"));
+    return fmt::format("needs a shape of {} axes; got {}", num_axes, fmt::join(dims, "x"));
   return "";
 }
 
-Shape shape_of(const Problem& problem, int num_axes) {
-  std::string wrong = shape_problem(problem, num_axes);
-  if (!wrong.empty()) throw UsageError(fmt::format("{} {}", name_of(problem.op), wrong));
-  Shape shape = problem.shape;
+RankGrid grid_for(const CollectiveSpec& spec, int num_axes) {
+  std::string wrong = grid_problem(spec, num_axes);
+  if (!wrong.empty()) throw UsageError(fmt::format("{} {}", name_of(spec.op), wrong));
+  RankGrid shape = spec.shape;
   if (shape.dims.empty() && num_axes == 0) {
-    for (int left = problem.size, factor = 2; left > 1; ++factor)
+    for (int left = spec.size, factor = 2; left > 1; ++factor)
       for (; left % factor == 0; left /= factor) shape.dims.insert(shape.dims.begin(), factor);
     if (shape.dims.empty()) shape.dims = {1};
   } else if (shape.dims.empty()) {
     std::vector<int> now;
-    most_even(problem.size, num_axes, problem.size, now, shape.dims);
+    most_even(spec.size, num_axes, spec.size, now, shape.dims);
   }
   while (static_cast<int>(shape.dims.size()) < num_axes) {
     auto largest = std::max_element(shape.dims.begin(), shape.dims.end());

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "esp/comm/fused/fused.h"
+#include "esp/comm/fused/fused_collectives.h"
 #include "esp/net/store/file_store.h"
 #include "esp/net/store/memory_store.h"
 

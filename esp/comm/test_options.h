@@ -1,4 +1,5 @@
-// What tests of communicators ask for: a transport by name, patience, and slices so small that modest buffers are cut.
+// Options for communicator tests: a transport by name, a timeout of 60 s, and slices small enough that short buffers
+// are sliced.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace esp::comm {
 
-inline CommOptions over(std::string transport, size_t slice_bytes = 256) {
+inline CommOptions test_options(std::string transport, size_t slice_bytes = 256) {
   CommOptions options;
   options.transport = std::move(transport);
   options.timeout = std::chrono::seconds(60);

@@ -1,4 +1,4 @@
-#include "esp/comm/blame.h"
+#include "esp/comm/diagnosis.h"
 
 #include <algorithm>
 #include <string>
@@ -21,7 +21,7 @@ bool same_call(const Tag& a, const Tag& b) {
   return a.sequence == b.sequence && a.what == b.what && a.count == b.count && a.schedule == b.schedule;
 }
 
-// The same for places ranks stand at: one that has yet to choose its algorithm may be in the call another has begun.
+// The same for call positions: a rank that has not chosen its algorithm yet may be in the call another rank has begun.
 bool same_place(Tag a, Tag b) {
   const uint64_t none = tag_of({}, 0, -1).what, chosen = tag_of({}, 0, 4094).what ^ none;  // every bit of the id
   if ((a.what & chosen) == 0 || (b.what & chosen) == 0) {
@@ -29,11 +29,11 @@ bool same_place(Tag a, Tag b) {
     b.what &= ~chosen;
     a.schedule = b.schedule = 0;
   }
-  if (op_of(a) == Op::all_to_all_v) a.count = b.count = 0;  // whom each sends to, which need not be the same
+  if (op_of(a) == Op::all_to_all_v) a.count = b.count = 0;  // the receivers of each rank, which may differ
   return same_call(a, b);
 }
 
-// Surely: messages between two ranks have no number among the collectives, so one who is at those says nothing.
+// Certain mismatches only: point-to-point messages have no collective number, so a rank in one of them proves nothing.
 bool in_another_call(const Standing& standing, const Tag& mine) {
   std::optional<Op> op = op_of(standing.entered);
   return standing.answered && standing.inside && standing.entered.sequence == mine.sequence && op &&
@@ -48,7 +48,7 @@ std::string seconds(Duration duration) {
   return fmt::format("{:g} s", std::chrono::duration<double>(duration).count());
 }
 
-// Which call a standing is, when it differs from ours.
+// Describes a position that differs from this rank's.
 std::string place_of(const Standing& standing) {
   if (standing.entered.sequence == 0) return "has made no call yet";
   return fmt::format("{} call #{} ({})", standing.inside ? "is still in" : "has finished only",
@@ -82,39 +82,38 @@ uint64_t receivers_of(std::span<const size_t> send_counts) {
   return bits;
 }
 
-std::optional<CommError> difference_error(const Tag& mine, const net::Group& group, std::span<const Standing> standings,
+std::optional<CommError> difference_error(const Tag& mine, const net::Group& group, std::span<const Standing> positions,
                                           std::span<const int> awaited) {
   int me = world_rank(group, group.rank);
   auto between = [&](int member, const std::string& text) {
     return CommError(CommError::Kind::mismatch, world_rank(group, member), text);
   };
   for (int i = 0; i < group.size(); ++i)
-    if (const Standing& standing = standings[static_cast<size_t>(i)];
+    if (const Standing& standing = positions[static_cast<size_t>(i)];
         i != group.rank && in_another_call(standing, mine))
       return between(i, fmt::format("rank {} called {}; rank {} called {} (call #{})", me, describe(mine),
                                     world_rank(group, i), describe(standing.entered), mine.sequence));
   for (int i : awaited) {
-    const Standing& standing = standings[static_cast<size_t>(i)];
+    const Standing& standing = positions[static_cast<size_t>(i)];
     bool there = standing.answered && same_place(standing.entered, mine) && group.size() <= kReceiverBits;
     if (there && (standing.entered.count >> group.rank & 1) == 0)
-      return between(
-          i, fmt::format("rank {} expects something from rank {}, which sends it nothing, both in {} (call #{})", me,
-                         world_rank(group, i), describe(mine), mine.sequence));
+      return between(i, fmt::format("rank {} expects data from rank {}, which sends none, both in {} (call #{})", me,
+                                    world_rank(group, i), describe(mine), mine.sequence));
   }
   return std::nullopt;
 }
 
 CommError deadline_error(const Tag& mine, Duration timeout, const net::Group& group,
-                         std::span<const Standing> standings, int waits_for, bool one_peer) {
+                         std::span<const Standing> positions, int waits_for, bool one_peer) {
   std::vector<int> silent, behind;
   int other = -1;
   for (int i = 0; i < group.size(); ++i) {
     if (i == group.rank || (one_peer && i != waits_for)) continue;
-    const Standing& standing = standings[static_cast<size_t>(i)];
+    const Standing& standing = positions[static_cast<size_t>(i)];
     if (!standing.answered) {
       silent.push_back(world_rank(group, i));
     } else if (one_peer) {
-      continue;  // what it is in says nothing: it need not be a message to us
+      continue;  // its position proves nothing: the message need not be for this rank
     } else if (standing.entered.sequence < mine.sequence) {
       behind.push_back(i);
     } else if (in_another_call(standing, mine)) {
@@ -122,35 +121,35 @@ CommError deadline_error(const Tag& mine, Duration timeout, const net::Group& gr
     }
   }
   int me = world_rank(group, group.rank);
-  std::string late =
-      fmt::format("{} (call #{}) was not done within {}", describe(mine), mine.sequence, seconds(timeout));
+  std::string late = fmt::format("{} (call #{}) timed out after {}", describe(mine), mine.sequence, seconds(timeout));
   if (other >= 0) {
     int peer = world_rank(group, other);
     return CommError(
         CommError::Kind::mismatch, peer,
-        fmt::format("rank {} called {}; rank {} called {} (call #{}; not done within {})", me, describe(mine), peer,
-                    describe(standings[static_cast<size_t>(other)].entered), mine.sequence, seconds(timeout)));
+        fmt::format("rank {} called {}; rank {} called {} (call #{}; timed out after {})", me, describe(mine), peer,
+                    describe(positions[static_cast<size_t>(other)].entered), mine.sequence, seconds(timeout)));
   }
   if (!silent.empty())
-    return CommError(CommError::Kind::timeout, silent.front(),
-                     fmt::format("{}: rank {} does not answer; it is stopped, or its machine is gone", late,
-                                 fmt::join(silent, ", rank ")));
+    return CommError(
+        CommError::Kind::timeout, silent.front(),
+        fmt::format("{}: rank {} does not answer; it is stopped, or the network to its host is interrupted", late,
+                    fmt::join(silent, ", rank ")));
   if (!behind.empty()) {
-    // The one furthest back holds up the others.
+    // The rank furthest behind holds up the others.
     int last = *std::min_element(behind.begin(), behind.end(), [&](int a, int b) {
-      return standings[static_cast<size_t>(a)].entered.sequence < standings[static_cast<size_t>(b)].entered.sequence;
+      return positions[static_cast<size_t>(a)].entered.sequence < positions[static_cast<size_t>(b)].entered.sequence;
     });
     int peer = world_rank(group, last);
     return CommError(
         CommError::Kind::timeout, peer,
-        fmt::format("{}: rank {} is behind, it {}", late, peer, place_of(standings[static_cast<size_t>(last)])));
+        fmt::format("{}: rank {} is behind, it {}", late, peer, place_of(positions[static_cast<size_t>(last)])));
   }
   if (waits_for >= 0) {
     int peer = world_rank(group, waits_for);
     if (one_peer)
       return CommError(CommError::Kind::timeout, peer,
                        fmt::format("{} on rank {}: rank {} {}", late, me, peer,
-                                   place_of(standings[static_cast<size_t>(waits_for)])));
+                                   place_of(positions[static_cast<size_t>(waits_for)])));
     return CommError(CommError::Kind::timeout, peer,
                      fmt::format("{} on rank {}: still exchanging with rank {}; all ranks answer", late, me, peer));
   }

@@ -1,5 +1,6 @@
-// All ranks of a schedule in one thread: each runs its actions strictly in order, sends are buffered, a receive waits
-// for its message. What a message is, and what happens to it, the caller says; the validator and the replay share this.
+// Interprets the schedules of all ranks in one thread: each rank runs its actions strictly in order, sends are
+// buffered, a receive waits for its message. The caller defines the message type and the effects. Used by the validator
+// and the replay.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +15,12 @@
 namespace esp::comm {
 
 template <typename Message>
-class InOrder {
+class ScheduleInterpreter {
  public:
-  explicit InOrder(std::span<const Schedule> schedules) : schedules_(schedules), next_(schedules.size(), 0) {}
+  explicit ScheduleInterpreter(std::span<const Schedule> schedules)
+      : schedules_(schedules), next_(schedules.size(), 0) {}
 
-  // Runs what can be run of the rounds up to and with `last_round`.
-  // send(rank, index) -> Message; receive(rank, index, Message&); local(rank, index).
+  // Runs all actions that can run, up to and including `last_round`.
   template <typename Send, typename Receive, typename Local>
   void run(int last_round, Send&& send, Receive&& receive, Local&& local) {
     std::vector<int> ready;
@@ -32,7 +33,7 @@ class InOrder {
         const Action& action = actions[i];
         if (action.act == Act::send) {
           wires_[{rank, action.peer}].push_back(send(rank, i));
-          ready.push_back(action.peer);  // it may have been waiting for this
+          ready.push_back(action.peer);  // it may wait for this message
         } else if (action.act == Act::receive || action.act == Act::receive_reduce) {
           auto wire = wires_.find({action.peer, rank});
           if (wire == wires_.end() || wire->second.empty()) break;
@@ -45,7 +46,7 @@ class InOrder {
     }
   }
 
-  // The first action of a rank that has not run; the number of its actions when all have.
+  // The first action of a rank that has not run; the number of its actions when all have run.
   size_t next(int rank) const { return next_[static_cast<size_t>(rank)]; }
   bool finished(int rank) const { return next(rank) == schedules_[static_cast<size_t>(rank)].actions.size(); }
   // Messages sent and not received, by (from, to).

@@ -1,9 +1,9 @@
-// The communicator that runs schedules over a transport, and the fused path where one host holds all members.
+// ScheduledCommunicator: runs schedules on a transport, and uses the fused path when one host holds all members.
 //
-// Calls run on the caller's thread, or in order on one worker thread once something was started; the transport, the
-// plans and the counters belong to whichever of the two has its turn (Worker::idle hands over). Collectives are
-// numbered; sends and receives are numbered per peer, since the others do not see them. Signals travel through the
-// store: they are small, one-sided, and must not stand in line with messages.
+// Calls run on the caller's thread, or in order on one worker thread after a `start`. The transport, plans and counters
+// belong to the thread whose turn it is (Worker::idle hands them over). Collectives are numbered; sends and receives
+// are numbered per peer, since the other ranks do not see them. Signals go through the store: they are small and
+// one-sided and must not queue behind messages.
 #pragma once
 
 #include <array>
@@ -12,23 +12,24 @@
 #include <string>
 #include <vector>
 
+#include "esp/comm/call_positions.h"
 #include "esp/comm/communicator.h"
 #include "esp/comm/executor.h"
-#include "esp/comm/fused/fused.h"
+#include "esp/comm/fused/fused_collectives.h"
 #include "esp/comm/plan_cache.h"
 #include "esp/comm/preferences.h"
 #include "esp/comm/selector.h"
-#include "esp/comm/standings.h"
 #include "esp/comm/worker.h"
 #include "esp/obs/flight_recorder.h"
 
 namespace esp::comm {
 
-class Scheduled final : public Communicator {
+class ScheduledCommunicator final : public Communicator {
  public:
-  // Collective over the group. `tiers`: what is known of the links already.
-  Scheduled(const net::World& world, const net::Group& group, const CommOptions& options, const Tiers& tiers = {});
-  ~Scheduled() override;
+  // Collective over the group. `tiers`: the link model, if already measured.
+  ScheduledCommunicator(const net::World& world, const net::Group& group, const CommOptions& options,
+                        const Tiers& tiers = {});
+  ~ScheduledCommunicator() override;
 
   int rank() const override { return group_.rank; }
   int size() const override { return group_.size(); }
@@ -47,16 +48,15 @@ class Scheduled final : public Communicator {
   const net::Transport* transport() const { return transport_.get(); }
 
  private:
-  struct Counter {
+  struct CallCounter {
     Op op;
     int algorithm;
     uint64_t calls = 0, bytes_sent = 0, bytes_received = 0, messages = 0, rounds = 0;
     int64_t ns = 0;
   };
-  // A started call with its own copy of what the caller may let go.
+  // A started call with copies of everything the caller may release.
   struct Started;
-  // The call last checked, and what came of it: programs repeat themselves, and a small call takes less than a
-  // microsecond.
+  // The last checked call and the outcome. Programs repeat calls, and a small call takes less than a microsecond.
   struct Checked {
     Call call;
     int algorithm = 0;
@@ -70,29 +70,28 @@ class Scheduled final : public Communicator {
     }
   };
 
-  // One call on the thread whose turn it is: finds out whether we are alive, then runs `body`, turning what goes wrong
-  // into this communicator's end.
+  // Runs one call: checks for failed peers, then runs `body`. Any failure ends this communicator.
   template <typename Body>
   void guarded(const Call& call, const Body& body) {
     if (dead_) throw *dead_;
     try {
-      check_fate(call);
+      check_peers(call);
       began_ = Clock::now();
       deadline_ = Deadline::at(began_ + timeout_of(call));
       body();
       note_end(obs::FlightState::ended);
     } catch (const CommError& cause) {
-      die(cause);
+      fail(cause);
     } catch (const UsageError&) {
-      standings_.mine().leave();
+      positions_.mine().leave();
       throw;
     } catch (const std::exception& error) {
-      fail_here(error);
+      fail_locally(error);
       throw;
     }
   }
   void execute(const Call& call);
-  void check_anew(const Call& call);
+  void check_new_shape(const Call& call);
   void execute_group(std::span<const Call> calls);
 
   void run_alone(const Call& call);
@@ -107,37 +106,37 @@ class Scheduled final : public Communicator {
   void run_wait(const Call& call);
 
   void check_call(const Call& call) const;
-  void check_applies(const Call& call) const;  // may allocate: asked when a shape is new
+  void check_applies(const Call& call) const;  // may allocate; only for a new call shape
   int algorithm_for(const Call& call) const;
   const ScheduleFile* file_for(int algorithm) const;  // null for the table's
-  Schedule schedule_for(int algorithm, const Problem& problem) const;
+  Schedule schedule_for(int algorithm, const CollectiveSpec& spec) const;
   bool goes_fused(const Call& call, int algorithm) const;
-  Problem problem_of(const Call& call) const;
+  CollectiveSpec spec_of(const Call& call) const;
   PlanEntry& entry_for(const Call& call, int algorithm);
   void learn_tiers(const Call& call);
-  Counter& counter(Op op, int algorithm);
-  void count_traffic(Counter& counter, const net::Traffic& before) const;
+  CallCounter& counter(Op op, int algorithm);
+  void count_traffic(CallCounter& counter, const net::Traffic& before) const;
   void settle_worker() const;
 
-  // A collective gets its number and tag, and this rank says where it stands; `retag` once more is known.
+  // Numbers and tags a collective, and publishes this rank's call position. `retag` after the algorithm is chosen.
   void enter(const Call& call, int algorithm);
   void retag(const Call& call, int algorithm);
-  void stand_at(const Call& call, uint64_t number);
+  void publish_position(const Call& call, uint64_t number);
   void note(const Call& call, uint64_t number, int algorithm);  // for the flight recorder
   void note_end(obs::FlightState state) {
-    standings_.mine().leave();
+    positions_.mine().leave();
     event_.state = state;
     flight_->record(event_);
   }
 
   // scheduled_faults.cpp
-  void look_around();
-  void check_fate(const Call& starting);
-  void settle(Executor::Outcome outcome, const Call& call);
+  void check_positions();
+  void check_peers(const Call& starting);
+  void settle(Executor::RunStatus outcome, const Call& call);
   [[noreturn]] void expire(const Call& call, int waits_for);
-  [[noreturn]] void die(const CommError& cause);
-  void fail_here(const std::exception& error);
-  void tell_everyone(const CommError& cause);
+  [[noreturn]] void fail(const CommError& cause);
+  void fail_locally(const std::exception& error);
+  void abort_all(const CommError& cause);
   Duration timeout_of(const Call& call) const;
   std::string signal_key(int from, int to, uint64_t number) const;
 
@@ -145,7 +144,7 @@ class Scheduled final : public Communicator {
   const net::Group group_;
   const CommOptions options_;
   const Preferences preferences_;
-  const Shape shape_;
+  const RankGrid shape_;
   const Duration timeout_;
   std::vector<uint32_t> schedule_ids_;  // of options_.schedules
   std::shared_ptr<obs::FlightRecorder> flight_;
@@ -162,16 +161,16 @@ class Scheduled final : public Communicator {
   std::optional<Deadline> deadline_;  // of the call under way
   net::Tag tag_;                      // of the collective under way
 
-  std::vector<Counter> counters_;
+  std::vector<CallCounter> counters_;
   std::array<int, kNumOps> fused_counter_;  // index, or -1
 
   PlanCache plans_;
-  std::vector<Executor::Message> messages_;
-  Standings standings_;
-  std::unique_ptr<net::Transport> transport_;  // null when alone; destroyed before the memory it was lent
+  std::vector<Executor::PeerMessage> messages_;
+  CallPositions positions_;
+  std::unique_ptr<net::Transport> transport_;  // null when alone; destroyed before the memory it borrows
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Fused> fused_;  // null unless one host holds all members
-  mutable Worker worker_;         // last: ends first
+  std::unique_ptr<FusedCollectives> fused_;  // null unless one host holds all members
+  mutable Worker worker_;                    // last: ends first
 };
 
 }  // namespace esp::comm

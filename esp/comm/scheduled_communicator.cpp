@@ -1,4 +1,4 @@
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 namespace esp::comm {
 namespace {
 
-// A group id for (parent, how many splits before, colour): the same on every member, no one asked.
+// A group id from (parent, number of earlier splits, colour): equal on every member without communication.
 uint64_t mix(uint64_t a, uint64_t b) {
   uint64_t x = a + 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -22,15 +22,15 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
-// Groups of everyone all come as number 0. Each communicator over one gets an id of its own, since all members make
-// them in one order; so a second can live beside the first, or after its death.
+// The world group always has id 0. Each communicator over one group gets its own id, since all members create them in
+// one order; so a second communicator can exist beside the first, or after its failure.
 net::Group with_own_id(const net::World& world, net::Group group) {
   if (group.id == 0)
     if (uint64_t before = world.num_root_groups++; before > 0) group.id = mix(0, before);
   return group;
 }
 
-// The same on every rank that has the same schedule, and never 0. All ranks of a job run the same build.
+// Equal on every rank with the same schedule, and never 0. All ranks of a job run the same build.
 uint32_t id_of(const ScheduleFile& file) {
   auto hash = static_cast<uint64_t>(std::hash<std::string>{}(write_schedule(file)));
   return static_cast<uint32_t>(hash ^ hash >> 32) | 1;
@@ -48,7 +48,7 @@ Deadline far() {
 
 }  // namespace
 
-struct Scheduled::Started {
+struct ScheduledCommunicator::Started {
   explicit Started(const Call& from) : call(from) {
     auto keep = [](std::vector<size_t>& own, std::span<const size_t>& lent) {
       own.assign(lent.begin(), lent.end());
@@ -68,12 +68,13 @@ struct Scheduled::Started {
   std::vector<size_t> send_counts, send_offsets, recv_counts, recv_offsets;
 };
 
-Scheduled::Scheduled(const net::World& world, const net::Group& group, const CommOptions& options, const Tiers& tiers)
+ScheduledCommunicator::ScheduledCommunicator(const net::World& world, const net::Group& group,
+                                             const CommOptions& options, const Tiers& tiers)
     : world_(world),
       group_(with_own_id(world, group)),
       options_(options),
       preferences_(parse_preferences(options.algorithms)),
-      shape_(shape_of_group(world, group, options.shape)),
+      shape_(grid_of_group(world, group, options.shape)),
       timeout_(options.timeout > Duration::zero() ? options.timeout : world.options.timeout),
       flight_(options.flight),
       tiers_(tiers),
@@ -81,7 +82,7 @@ Scheduled::Scheduled(const net::World& world, const net::Group& group, const Com
       received_(group.members.size()),
       signalled_(group.members.size()),
       waited_(group.members.size()),
-      standings_(world, group_),
+      positions_(world, group_),
       worker_(fmt::format("esp-comm-{}", world.rank)) {
   fused_counter_.fill(-1);
   for (const auto& file : options_.schedules) schedule_ids_.push_back(id_of(*file));
@@ -93,19 +94,19 @@ Scheduled::Scheduled(const net::World& world, const net::Group& group, const Com
   }
   if (size() == 1) return;
   transport_ = net::open_transport(options.transport, world, group_);
-  executor_ = std::make_unique<Executor>(*transport_, [this] { look_around(); });
+  executor_ = std::make_unique<Executor>(*transport_, [this] { check_positions(); });
   // A transport asked for by name carries everything; otherwise one host has the fused path.
   if (options.transport == "auto" && !transport_->ordered() && on_one_host(world, group_))
-    fused_ = Fused::open(world, group_, Deadline::after(world.options.connect_timeout));
+    fused_ = FusedCollectives::open(world, group_, Deadline::after(world.options.start_timeout));
 }
 
-Scheduled::~Scheduled() = default;
+ScheduledCommunicator::~ScheduledCommunicator() = default;
 
-Duration Scheduled::timeout_of(const Call& call) const {
+Duration ScheduledCommunicator::timeout_of(const Call& call) const {
   return call.timeout > Duration::zero() ? call.timeout : timeout_;
 }
 
-int Scheduled::algorithm_for(const Call& call) const {
+int ScheduledCommunicator::algorithm_for(const Call& call) const {
   if (call.algorithm == "auto") return preferences_[static_cast<size_t>(call.op)];
   for (size_t i = 0; i < options_.schedules.size(); ++i)
     if (options_.schedules[i]->op == call.op && options_.schedules[i]->name == call.algorithm)
@@ -113,67 +114,67 @@ int Scheduled::algorithm_for(const Call& call) const {
   return algorithm_id_of(call.op, call.algorithm);
 }
 
-const ScheduleFile* Scheduled::file_for(int algorithm) const {
+const ScheduleFile* ScheduledCommunicator::file_for(int algorithm) const {
   return algorithm < kFileAlgorithm ? nullptr
                                     : options_.schedules[static_cast<size_t>(algorithm - kFileAlgorithm)].get();
 }
 
-Schedule Scheduled::schedule_for(int algorithm, const Problem& problem) const {
+Schedule ScheduledCommunicator::schedule_for(int algorithm, const CollectiveSpec& spec) const {
   if (const ScheduleFile* file = file_for(algorithm))
-    return instantiate_proven(*file, problem)[static_cast<size_t>(rank())];
-  return algorithms()[static_cast<size_t>(algorithm)].build(problem);
+    return instantiate_proven(*file, spec)[static_cast<size_t>(rank())];
+  return algorithms()[static_cast<size_t>(algorithm)].build(spec);
 }
 
-bool Scheduled::goes_fused(const Call& call, int algorithm) const {
+bool ScheduledCommunicator::goes_fused(const Call& call, int algorithm) const {
   return fused_ && (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm) && fused_->can(call);
 }
 
-Problem Scheduled::problem_of(const Call& call) const {
-  Problem problem;
-  problem.op = call.op;
-  problem.rank = rank();
-  problem.size = size();
-  problem.count = call.count;
-  problem.root = call.root;
-  problem.shape = shape_;
-  return problem;
+CollectiveSpec ScheduledCommunicator::spec_of(const Call& call) const {
+  CollectiveSpec spec;
+  spec.op = call.op;
+  spec.rank = rank();
+  spec.size = size();
+  spec.count = call.count;
+  spec.root = call.root;
+  spec.shape = shape_;
+  return spec;
 }
 
-void Scheduled::check_call(const Call& call) const {
+void ScheduledCommunicator::check_call(const Call& call) const {
   check_arguments(call, rank(), size());
   int algorithm = algorithm_for(call);
   if (algorithm == kFusedAlgorithm && size() > 1 && !goes_fused(call, algorithm)) {
-    throw UsageError(fmt::format("{}: the fused path {}; auto chooses among the others", name_of(call.op),
+    throw UsageError(fmt::format("{}: the fused path {}; use auto", name_of(call.op),
                                  fused_ ? "does not do this call" : "needs all ranks on one host, transport auto"));
   }
 }
 
-void Scheduled::check_applies(const Call& call) const {
+void ScheduledCommunicator::check_applies(const Call& call) const {
   int algorithm = algorithm_for(call);
   if (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm || size() == 1) return;
   if (const ScheduleFile* file = file_for(algorithm)) {
-    (void)instantiate(*file, problem_of(call));  // says what does not fit
+    (void)instantiate(*file, spec_of(call));  // throws if it does not fit
     return;
   }
   const AlgorithmRow& row = algorithms()[static_cast<size_t>(algorithm)];
   if (!row.applies) return;
-  if (std::string why = row.applies(problem_of(call)); !why.empty())
+  if (std::string why = row.applies(spec_of(call)); !why.empty())
     throw UsageError(fmt::format("{}: algorithm {} {}", name_of(call.op), row.name, why));
 }
 
-void Scheduled::run(const Call& call) {
+void ScheduledCommunicator::run(const Call& call) {
   if (worker_.idle()) return execute(call);
   worker_.post([&] { execute(call); }).wait(far());
 }
 
-Work Scheduled::start(const Call& call) {
+Work ScheduledCommunicator::start(const Call& call) {
   check_call(call);
   check_applies(call);
   auto started = std::make_shared<Started>(call);
   return worker_.post([this, started] { execute(started->call); });
 }
 
-Work Scheduled::start_group(std::span<const Call> calls) {
+Work ScheduledCommunicator::start_group(std::span<const Call> calls) {
   for (const Call& call : calls) {
     check_call(call);
     check_applies(call);
@@ -187,11 +188,11 @@ Work Scheduled::start_group(std::span<const Call> calls) {
   });
 }
 
-void Scheduled::settle_worker() const {
+void ScheduledCommunicator::settle_worker() const {
   if (!worker_.idle()) worker_.post([] {}).wait(far());
 }
 
-std::unique_ptr<Communicator> Scheduled::split(int colour, int key) {
+std::unique_ptr<Communicator> ScheduledCommunicator::split(int colour, int key) {
   struct Wish {
     int64_t colour, key;
   };
@@ -215,10 +216,10 @@ std::unique_ptr<Communicator> Scheduled::split(int colour, int key) {
   CommOptions options = options_;
   options.shape.clear();
   options.flight = flight_;
-  return std::make_unique<Scheduled>(world_, child, options, tiers_);
+  return std::make_unique<ScheduledCommunicator>(world_, child, options, tiers_);
 }
 
-std::unique_ptr<net::Transport> Scheduled::open_transport() {
+std::unique_ptr<net::Transport> ScheduledCommunicator::open_transport() {
   const uint64_t which = num_splits_++;
   if (size() == 1) return nullptr;
   net::Group same = group_;
@@ -226,7 +227,7 @@ std::unique_ptr<net::Transport> Scheduled::open_transport() {
   return net::open_transport(options_.transport, world_, same);
 }
 
-std::shared_ptr<void> Scheduled::allocate(size_t bytes) {
+std::shared_ptr<void> ScheduledCommunicator::allocate(size_t bytes) {
   if (bytes > SIZE_MAX / 2 / static_cast<size_t>(size()))
     throw UsageError(fmt::format("{} bytes for each of {} ranks do not fit in memory", bytes, size()));
   settle_worker();
@@ -238,16 +239,16 @@ std::shared_ptr<void> Scheduled::allocate(size_t bytes) {
   }
   // Page-aligned, so that it serves a later registration as well.
   void* memory = std::aligned_alloc(4096, (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096);
-  if (!memory) throw IoError(fmt::format("there is no memory for {} bytes", bytes));
+  if (!memory) throw IoError(fmt::format("out of memory: {} bytes requested", bytes));
   return {memory, std::free};
 }
 
-void Scheduled::abort(const std::string& why) {
+void ScheduledCommunicator::abort(const std::string& why) {
   int me = world_.rank;
-  tell_everyone(CommError(CommError::Kind::aborted, me, fmt::format("rank {} aborted: {}", me, why)));
+  abort_all(CommError(CommError::Kind::aborted, me, fmt::format("rank {} aborted: {}", me, why)));
 }
 
-std::string Scheduled::explain(const Call& call) const {
+std::string ScheduledCommunicator::explain(const Call& call) const {
   check_call(call);
   check_applies(call);
   settle_worker();
@@ -260,13 +261,13 @@ std::string Scheduled::explain(const Call& call) const {
                        algorithm_name(std::min(algorithm, kFileAlgorithm)), transport_->name());
   if (algorithms_for(call.op).empty())
     return fmt::format("{}: one message each way, over {}", name_of(call.op), transport_->name());
-  return explain_choice(problem_of(call), size_of(call.dtype), links_of(world_, group_, tiers_));
+  return explain_choice(spec_of(call), size_of(call.dtype), links_of(world_, group_, tiers_));
 }
 
-std::vector<CallStats> Scheduled::stats() const {
+std::vector<CallStats> ScheduledCommunicator::stats() const {
   settle_worker();
   std::vector<CallStats> all;
-  for (const Counter& c : counters_) {
+  for (const CallCounter& c : counters_) {
     bool fused = c.algorithm == kFusedAlgorithm;
     std::string_view algorithm =
         c.algorithm == kAutoAlgorithm ? "direct" : algorithm_name(std::min(c.algorithm, kFileAlgorithm));
