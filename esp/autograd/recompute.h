@@ -1,7 +1,8 @@
-// Activation recomputation: `recompute(tape, {x, …}, f)` runs y = f(tape, {x, …}) keeping only its inputs, and runs it
-// again before its backward. Bits are equal because kernels are deterministic and dropout is keyed (kernel/dropout.h).
+// Activation checkpointing (activation recomputation): `recompute(tape, {x, …}, f)` runs y = f(tape, {x, …}) keeping
+// only its inputs, and runs f again before its backward. Bit-identical, because kernels are deterministic and dropout
+// is keyed (kernel/dropout.h).
 //
-// `f` is copied into the tape: let it capture values, or references to what outlives the step.
+// `f` is copied into the tape: capture values, or references that outlive the step.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 
 namespace esp::autograd {
 
+// The tape node of activation checkpointing.
 template <size_t N, typename F>
 class RecomputeNode final : public Node {
  public:
@@ -24,10 +26,10 @@ class RecomputeNode final : public Node {
     for (size_t i = 0; i < N; ++i)
       x[i] = inputs_[i].needs_grad() ? inner_->leaf(inputs_[i].value()) : Variable(inputs_[i].value());
     inner_->seed(f_(*inner_, x), tape.take_gradient(output_));
-    // What has gathered for the inputs so far moves in and is added to there, as it would be without recomputation.
-    for (size_t i = 0; i < N; ++i) hand_over(tape, inputs_[i], *inner_, x[i]);
+    // The gradients accumulated so far move to the inner tape and are added to there, as without recomputation.
+    for (size_t i = 0; i < N; ++i) move_gradient(tape, inputs_[i], *inner_, x[i]);
     inner_->backward_inputs();
-    for (size_t i = 0; i < N; ++i) hand_over(*inner_, x[i], tape, inputs_[i]);
+    for (size_t i = 0; i < N; ++i) move_gradient(*inner_, x[i], tape, inputs_[i]);
     inputs_ = {};
     if (weights().empty()) tape.return_tape(std::move(inner_));
   }
@@ -36,10 +38,10 @@ class RecomputeNode final : public Node {
     inner_->backward_weights();
     tape.return_tape(std::move(inner_));
   }
-  std::span<Weight* const> weights() const override { return tape_.noted(uses_); }
+  std::span<Weight* const> weights() const override { return tape_.tracked_weights(uses_); }
 
  private:
-  static void hand_over(Tape& from, const Variable& source, Tape& to, const Variable& target) {
+  static void move_gradient(Tape& from, const Variable& source, Tape& to, const Variable& target) {
     if (!source.needs_grad()) return;
     if (tensor::Tensor gradient = from.take_gradient(source); gradient.defined())
       to.give_gradient(target.slot(), std::move(gradient));
@@ -53,6 +55,7 @@ class RecomputeNode final : public Node {
   std::unique_ptr<Tape> inner_;  // between backward_input and backward_weight
 };
 
+// Runs f with activation checkpointing.
 template <size_t N, typename F>
 Variable recompute(Tape& tape, const std::array<Variable, N>& inputs, F f) {
   if (!tape.recording()) return f(tape, inputs);
@@ -62,10 +65,10 @@ Variable recompute(Tape& tape, const std::array<Variable, N>& inputs, F f) {
     constants[i] = Variable(inputs[i].value());
     needed = needed || inputs[i].needs_grad();
   }
-  tape.start_noting();
+  tape.start_weight_tracking();
   Variable y = f(tape, constants);
-  const auto uses = tape.stop_noting();
-  if (!needed && tape.noted(uses).empty()) return y;
+  const auto uses = tape.stop_weight_tracking();
+  if (!needed && tape.tracked_weights(uses).empty()) return y;
   y = tape.output(y.value());
   tape.record<RecomputeNode<N, F>>(1, tape, inputs, y.slot(), std::move(f), uses);
   return y;

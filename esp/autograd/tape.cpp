@@ -32,9 +32,9 @@ Variable Tape::output(Tensor value) {
 
 bool Tape::wants(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights) {
   const auto trained = [](const Weight* weight) { return weight && weight->trained; };
-  if (noting_)
+  if (tracking_)
     for (Weight* weight : weights)
-      if (trained(weight)) noted_.push_back(weight);
+      if (trained(weight)) tracked_.push_back(weight);
   if (!recording_) return false;
   for (const Variable* input : inputs)
     if (input && input->needs_grad()) return true;
@@ -51,19 +51,19 @@ GradientTarget Tape::gradient_into(const Variable& input) {
 }
 
 GradientTarget Tape::gradient_into(int index) {
-  Slot& slot = slots_[static_cast<size_t>(index)];
+  GradientSlot& slot = slots_[static_cast<size_t>(index)];
   if (!slot.gradient.defined()) {
     slot.gradient = tensor::empty(context_, slot.shape, slot.dtype, MemoryCategory::activation);
     return {slot.gradient, false};
   }
   slot.column_sums = {};
-  // Someone else still reads what was adopted (a residual branch, a weight gradient to come): add to a copy.
+  // The adopted gradient still has other readers (a residual branch, a pending weight gradient): add to a copy.
   if (!slot.gradient.unique()) slot.gradient = tensor::copy_of(context_, slot.gradient, MemoryCategory::activation);
   return {slot.gradient, true};
 }
 
 void Tape::give_gradient(int index, Tensor gradient) {
-  Slot& slot = slots_[static_cast<size_t>(index)];
+  GradientSlot& slot = slots_[static_cast<size_t>(index)];
   ESP_CHECK(gradient.shape().count() == slot.shape.count() && gradient.dtype() == slot.dtype, "gradient {} for {}",
             gradient.shape().text(), slot.shape.text());
   if (!slot.gradient.defined()) {
@@ -82,7 +82,7 @@ Tensor Tape::scratch(const tensor::Shape& shape, DType dtype) const {
   return tensor::empty(context_, shape, dtype, MemoryCategory::buffer);
 }
 
-bool Tape::any_gradient(const Entry& entry) const {
+bool Tape::any_gradient(const RecordedNode& entry) const {
   for (int i = 0; i < entry.num_slots; ++i)
     if (slots_[static_cast<size_t>(entry.first_slot + i)].gradient.defined()) return true;
   return false;
@@ -92,12 +92,12 @@ void Tape::prepare_next() {
   if (!entries_.empty()) entries_.back().node->prepare(*this);
 }
 
-void Tape::finish(const Entry& entry) {
+void Tape::finish(const RecordedNode& entry) {
   for (Weight* weight : entry.node->weights()) {
     ESP_CHECK(weight->pending > 0, "a gradient was delivered that nobody expected");
     if (--weight->pending > 0) continue;
     weight->gradient();
-    clear_if_stale(*weight, context_.stream);  // nobody had anything to add
+    clear_if_stale(*weight, context_.stream);  // nothing was added
     if (weight->on_ready) weight->on_ready();
   }
   entry.node->~Node();
@@ -107,7 +107,7 @@ void Tape::finish(const Entry& entry) {
 // A node none of whose outputs got a gradient is finished without running.
 void Tape::backward() {
   while (!entries_.empty()) {
-    const Entry entry = entries_.back();
+    const RecordedNode entry = entries_.back();
     entries_.pop_back();
     if (any_gradient(entry)) {
       entry.node->backward_input(*this);
@@ -122,7 +122,7 @@ void Tape::backward() {
 
 void Tape::backward_inputs() {
   while (!entries_.empty()) {
-    const Entry entry = entries_.back();
+    const RecordedNode entry = entries_.back();
     entries_.pop_back();
     const bool live = any_gradient(entry);
     if (live) entry.node->backward_input(*this);
@@ -135,7 +135,7 @@ void Tape::backward_inputs() {
 }
 
 void Tape::backward_weights() {
-  for (const Entry& entry : held_) {
+  for (const RecordedNode& entry : held_) {
     entry.node->backward_weight(*this);
     finish(entry);
   }
@@ -154,32 +154,32 @@ Tensor Tape::take_gradient(int slot) {
 
 void Tape::clear() {
   for (const auto* list : {&entries_, &held_})
-    for (const Entry& entry : *list) {
+    for (const RecordedNode& entry : *list) {
       for (Weight* weight : entry.node->weights()) --weight->pending;
       entry.node->~Node();
     }
   entries_.clear();
   held_.clear();
   slots_.clear();
-  noted_.clear();
+  tracked_.clear();
   chunk_ = used_ = 0;
 }
 
-void Tape::start_noting() {
-  ESP_CHECK(recording_ && !noting_);
+void Tape::start_weight_tracking() {
+  ESP_CHECK(recording_ && !tracking_);
   recording_ = false;
-  noting_ = true;
-  noted_from_ = noted_.size();
+  tracking_ = true;
+  tracked_from_ = tracked_.size();
 }
 
-std::pair<size_t, size_t> Tape::stop_noting() {
+std::pair<size_t, size_t> Tape::stop_weight_tracking() {
   recording_ = true;
-  noting_ = false;
-  return {noted_from_, noted_.size()};
+  tracking_ = false;
+  return {tracked_from_, tracked_.size()};
 }
 
-std::span<Weight* const> Tape::noted(std::pair<size_t, size_t> range) const {
-  return std::span(noted_).subspan(range.first, range.second - range.first);
+std::span<Weight* const> Tape::tracked_weights(std::pair<size_t, size_t> range) const {
+  return std::span(tracked_).subspan(range.first, range.second - range.first);
 }
 
 void* Tape::room_for(size_t bytes) {

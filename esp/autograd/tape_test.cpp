@@ -18,7 +18,7 @@ namespace {
 using kernel::Activation;
 using kernel::NormKind;
 
-// A small network with a table used at both ends: loss(norm(x + perceptron(norm(x))) · tableᵀ), x = table[ids].
+// A small network with a table used at both ends: loss(norm(x + mlp(norm(x))) · tableᵀ), x = table[ids].
 struct Network {
   Rig rig;
   Weight table, gamma, w1, w2;
@@ -42,7 +42,7 @@ struct Network {
     const Variable x = embedding(tape, ids, table, nullptr);
     const auto branch = [this](Tape& t, const Variable& in) {
       const Variable y = norm(t, in, gamma, nullptr, NormKind::rms, 1e-6);
-      return dropout(t, perceptron(t, y, w1, nullptr, Activation::gelu, w2, nullptr), 0.3, {5, 6});
+      return dropout(t, mlp(t, y, w1, nullptr, Activation::gelu, w2, nullptr), 0.3, {5, 6});
     };
     const Variable y = again ? recompute(tape, x, branch) : branch(tape, x);
     const ResidualNorm r = residual_norm(tape, x, y, gamma, nullptr, NormKind::rms, 1e-6);
@@ -59,7 +59,7 @@ struct Network {
   }
 };
 
-TEST(Tape, SplitBackwardHasTheBitsOfTheWhole) {
+TEST(Tape, SplitBackwardIsBitIdentical) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const bool again : {false, true}) {
       Network net(dtype);
@@ -74,7 +74,7 @@ TEST(Tape, SplitBackwardHasTheBitsOfTheWhole) {
     }
 }
 
-TEST(Tape, RecomputationHasTheBitsOfKeeping) {
+TEST(Tape, RecomputationIsBitIdentical) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     Network net(dtype);
     backward(net.rig.tape, net.forward(false));
@@ -87,7 +87,7 @@ TEST(Tape, RecomputationHasTheBitsOfKeeping) {
   }
 }
 
-TEST(Tape, TellsOfAGradientOnceAndAfterItsLastUse) {
+TEST(Tape, OnReadyFiresOnceAfterLastUse) {
   for (const bool again : {false, true}) {
     Network net;
     std::vector<char> at_ready;
@@ -98,7 +98,7 @@ TEST(Tape, TellsOfAGradientOnceAndAfterItsLastUse) {
     };
     backward(net.rig.tape, net.forward(again));
     for (const int count : net.num_ready) EXPECT_EQ(count, 1) << again;
-    // Used by the loss and by the look-up at the start: complete only after the latter.
+    // Used by the loss and by the embedding: complete only after the embedding.
     ASSERT_EQ(at_ready.size(), net.table.grad.bytes());
     EXPECT_EQ(std::memcmp(at_ready.data(), net.table.grad.data(), at_ready.size()), 0) << again;
     for (Weight* w : net.all()) EXPECT_EQ(w->pending, 0);
@@ -106,7 +106,7 @@ TEST(Tape, TellsOfAGradientOnceAndAfterItsLastUse) {
   }
 }
 
-TEST(Tape, TellsOfWeightsOnlyWhenTheirPartHasRun) {
+TEST(Tape, OnReadyFiresAfterWeightPart) {
   Network net;
   seed(net.rig.tape, net.forward());
   net.rig.tape.backward_inputs();
@@ -125,7 +125,7 @@ TEST(Tape, ClearedBeforeBackwardLeavesNothingPending) {
   for (const int count : net.num_ready) EXPECT_EQ(count, 0);
 }
 
-TEST(Tape, FinishesNodesNoGradientReached) {
+TEST(Tape, FinishesNodesWithoutGradient) {
   Network net;
   const Variable unused = linear(net.rig.tape, net.rig.random({1, 6}, 9, 1, DType::f32), net.w1, nullptr);
   const Variable used = linear(net.rig.tape, net.rig.random({1, 10}, 9, 1, DType::f32), net.w2, nullptr);
@@ -136,7 +136,7 @@ TEST(Tape, FinishesNodesNoGradientReached) {
   net.rig.tape.clear();
 }
 
-TEST(Tape, GivesBackWhatItKeptAsItWalks) {
+TEST(Tape, ReleasesSavedTensorsDuringBackward) {
   Network net;
   const auto activations = [&] { return net.rig.account.use(device::MemoryCategory::activation).current; };
   const uint64_t before = activations();
@@ -150,7 +150,7 @@ TEST(Tape, GivesBackWhatItKeptAsItWalks) {
 }
 
 // y = w2·act(w1·x), two hidden units, one output: the chain rule written out.
-TEST(Tape, EqualsTheChainRuleWrittenOut) {
+TEST(Tape, MatchesChainRule) {
   Rig rig;
   Weight w1, w2;
   rig.fill(w1, {1, 2}, 1);
@@ -183,7 +183,7 @@ TEST(Linear, GradientOfTheWeightIsTheOuterProduct) {
   rig.tape.clear();
 }
 
-TEST(Tape, SumsOfColumnsStandForTheGradientTheyCameWithAlone) {
+TEST(Tape, ColumnSumsAreDroppedAfterAnotherGradient) {
   Rig rig;
   Tape& tape = rig.tape;
   const Variable x = tape.leaf(rig.random({2, 3}, 2));

@@ -11,10 +11,10 @@
 
 namespace esp::autograd {
 
-// A tape and what it stands on.
+// A tape with its memory and threads.
 struct Rig {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads;
   tensor::Context context;
   Tape tape;
@@ -63,10 +63,10 @@ inline std::vector<double> differences(const tensor::Tensor& x, const std::funct
   return slopes;
 }
 
-// Maps inputs to outputs on the tape. Its value is Σ outputs∘probes with random probes.
+// Maps inputs to outputs on the tape. Its loss is Σ outputs∘probes with random probes.
 using Function = std::function<std::vector<Variable>(Tape&, const std::vector<Variable>&)>;
 
-// The worst relative distance between gradient and difference over all inputs and weights. Weights' gradients begin at
+// The largest relative distance between gradient and difference over all inputs and weights. Weight gradients start at
 // some value and must be added to.
 inline double worst_gradient(Rig& rig, const Function& f, const std::vector<tensor::Tensor>& inputs,
                              const std::vector<Weight*>& weights) {
@@ -103,7 +103,7 @@ inline double worst_gradient(Rig& rig, const Function& f, const std::vector<tens
   }
   rig.tape.clear();
 
-  // Again over leftovers that count as zero.
+  // Again with stale gradients, which count as zero.
   std::vector<std::vector<double>> added;
   for (Weight* w : weights) {
     added.emplace_back(w->grad.span<double>().begin(), w->grad.span<double>().end());

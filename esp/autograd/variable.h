@@ -1,5 +1,5 @@
-// A tensor in a computation that may be differentiated: the value, and the slot of the tape its gradient gathers in.
-// Cheap to copy. Without a slot it is a constant.
+// A tensor in a differentiable computation: the value, and the tape slot of its gradient. Cheap to copy. Without a slot
+// it is a constant.
 #pragma once
 
 #include <utility>

@@ -1,13 +1,13 @@
-// A leaf that outlives the tape: value, gradient, and word when the gradient is complete. What nn::Parameter is made
-// of.
+// A leaf that outlives the tape: value, gradient, and a callback when the gradient is complete. nn::Parameter contains
+// one.
 //
-// `pending` counts the recorded uses whose gradient has not been added yet; the tape keeps it. `on_ready` is called on
-// the thread that runs backward, once per backward pass, when it falls to zero: the one callback that climbs.
+// `pending` counts the recorded uses whose gradient has not been added yet; the tape maintains it. `on_ready` is called
+// on the backward thread, once per backward pass, when it reaches zero.
 //
-// Neither value nor gradient need be there all the time: whoever keeps them elsewhere (shards, other memory) sets
-// `on_use` and `on_gradient`, which are called before the value is read and before the gradient is added to, and must
-// leave it in place. Functions read through `used_value` and `gradient`. A look-up may ask `on_rows`, where set, for
-// the rows of the value it needs instead: ids i32 → [ids.count(), dim]; an undefined answer says to use the value.
+// Value and gradient need not always be in memory: an owner that keeps them elsewhere (shards, offload) sets `on_use`
+// and `on_gradient`, called before the value is read and before the gradient is added to. Functions read through
+// `used_value` and `gradient`. An embedding may instead call `on_rows`, if set, for the rows of the value it needs: ids
+// i32 → [ids.count(), dim]; an undefined result means use the value.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ struct Weight {
   tensor::Tensor value;
   tensor::Tensor grad;   // gradients are added to it, in the type of value
   bool trained = false;  // whether it has a gradient at all
-  // The gradient counts as zero whatever its memory holds: the first to add overwrites (functions/weights.h), which
-  // spares a large matrix being cleared and read again.
+  // The gradient counts as zero: the first addition overwrites it (functions/weights.h), which saves clearing and
+  // rereading a large matrix.
   bool stale = false;
   int pending = 0;
   std::function<void()> on_ready, on_use, on_gradient;

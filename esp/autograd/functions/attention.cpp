@@ -19,7 +19,7 @@ struct Layout {
   int64_t k_at = 0, v_at = 0;  // elements from the start of the tensor that holds keys and values
 };
 
-Layout layout_of(const Tensor& q, const Tensor& kv, bool packed, const AttentionOptions& o) {
+Layout layout_of(const Tensor& q, const Tensor& kv, bool packed, const AttentionArgs& o) {
   const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * o.head_dim;
   const int64_t expected_q = packed ? q_width + 2 * kv_width : q_width;
   ESP_CHECK(q.shape().rank() == 3 && q.dim(2) == expected_q, "queries {} for {} heads of {}", q.shape().text(), o.heads,
@@ -96,7 +96,7 @@ class AttentionNode final : public Node {
   Tensor key_lengths_;
 };
 
-Variable attend(Tape& tape, const Variable& q, const Variable& kv, bool packed, const AttentionOptions& options) {
+Variable attend(Tape& tape, const Variable& q, const Variable& kv, bool packed, const AttentionArgs& options) {
   const tensor::Context& context = tape.context();
   const Tensor& keys = packed ? q.value() : kv.value();
   const Layout layout = layout_of(q.value(), keys, packed, options);
@@ -115,11 +115,11 @@ Variable attend(Tape& tape, const Variable& q, const Variable& kv, bool packed, 
 
 }  // namespace
 
-Variable self_attention(Tape& tape, const Variable& qkv, const AttentionOptions& options) {
+Variable self_attention(Tape& tape, const Variable& qkv, const AttentionArgs& options) {
   return attend(tape, qkv, {}, true, options);
 }
 
-Variable cross_attention(Tape& tape, const Variable& q, const Variable& kv, const AttentionOptions& options) {
+Variable cross_attention(Tape& tape, const Variable& q, const Variable& kv, const AttentionArgs& options) {
   return attend(tape, q, kv, false, options);
 }
 

@@ -1,4 +1,4 @@
-// Attention over projections, read in place from packed rows: no head is ever copied out.
+// Attention over packed projections, read in place; heads are never copied out.
 #pragma once
 
 #include "esp/autograd/tape.h"
@@ -6,21 +6,21 @@
 
 namespace esp::autograd {
 
-struct AttentionOptions {
+struct AttentionArgs {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false;
   tensor::Tensor key_lengths;  // i32 [B]; undefined: no padding
   double dropout = 0;
   kernel::DropoutKey key;
-  // Dropout is numbered over the whole batch and all heads: the global index of the first sequence and of the first
-  // head here, and how many heads there are in all (0: these).
+  // Dropout is numbered over the whole batch and all heads: global index of the first sequence and the first head here,
+  // and the total number of heads (0: these).
   int64_t first_sequence = 0, first_head = 0, all_heads = 0;
 };
 
 // qkv [B, T, (heads + 2·kv_heads)·head_dim], laid out [q | k | v] → [B, T, heads·head_dim].
-Variable self_attention(Tape& tape, const Variable& qkv, const AttentionOptions& options);
+Variable self_attention(Tape& tape, const Variable& qkv, const AttentionArgs& options);
 
 // q [B, Tq, heads·head_dim], kv [B, Tk, 2·kv_heads·head_dim] laid out [k | v] → [B, Tq, heads·head_dim].
-Variable cross_attention(Tape& tape, const Variable& q, const Variable& kv, const AttentionOptions& options);
+Variable cross_attention(Tape& tape, const Variable& q, const Variable& kv, const AttentionArgs& options);
 
 }  // namespace esp::autograd

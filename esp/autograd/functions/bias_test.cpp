@@ -8,7 +8,7 @@
 namespace esp::autograd {
 namespace {
 
-TEST(Bias, HasTheGradientsOfDifferences) {
+TEST(Bias, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight b;
   rig.fill(b, {5}, 3);
@@ -19,7 +19,7 @@ TEST(Bias, HasTheGradientsOfDifferences) {
   EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 5}, 1), rig.random({2, 3, 5}, 2)}, {&b}), 1e-6);
 }
 
-// Three nodes in a row note when they are called.
+// Three consecutive nodes record when they are called.
 class NotingNode final : public Node {
  public:
   NotingNode(std::string& notes, char name, int x, int y, Weight* w)
@@ -39,7 +39,7 @@ class NotingNode final : public Node {
   Weight* w_;
 };
 
-TEST(Tape, ANodeMayPrepareWhileTheWeightsOfTheNextGetTheirGradients) {
+TEST(Tape, PreparesNodeDuringNextWeightGradients) {
   Rig rig;
   Weight w;
   rig.fill(w, {1}, 1);

@@ -50,7 +50,7 @@ class CrossEntropyNode final : public Node {
   double scale_;
 };
 
-// Everything was made in forward; the weight's gradient counts as added when backward comes by.
+// All gradients were computed in forward; the weight's gradient counts as added when backward reaches this node.
 class LinearCrossEntropyNode final : public Node {
  public:
   LinearCrossEntropyNode(int x, Tensor dx, Weight& w, Weight* b) : x_(x), dx_(std::move(dx)), trained_{&w, b} {}
@@ -99,7 +99,8 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
   const tensor::Context& context = tape.context();
   const device::Stream& stream = context.stream;
   const DType type = x.dtype();
-  // Held, not lent: where units come and go, the bias (of another unit than a tied table) may send the table away.
+  // A handle, not a reference: with gathered units, gathering the bias (of another unit than a tied table) may release
+  // the table.
   const Tensor table = w.used_value(), bias = b ? b->used_value() : Tensor();
   const int64_t rows = x.value().rows(), in = x.value().dim(-1), classes = table.dim(0);
   ESP_CHECK(table.dim(1) == in && targets.count() == rows && targets.dtype() == DType::i32, "x {}, W {}, {} targets",

@@ -26,14 +26,14 @@ double worst(Rig& rig, const std::function<Loss(const Variable&)>& f, const tens
   return result;
 }
 
-TEST(CrossEntropy, HasTheGradientsOfDifferences) {
+TEST(CrossEntropy, GradientsMatchFiniteDifferences) {
   Rig rig;
   const tensor::Tensor targets = rig.ids({4}, {2, -1, 0, 6});
   const auto f = [&](const Variable& x) { return cross_entropy(rig.tape, x, targets, kScale); };
   EXPECT_LT(worst(rig, f, rig.random({4, 7}, 1), {}), 1e-6);
 }
 
-TEST(LinearCrossEntropy, HasTheGradientsOfDifferences) {
+TEST(LinearCrossEntropy, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight w, b;
   rig.fill(w, {7, 3}, 2);

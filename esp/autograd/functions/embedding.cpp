@@ -45,12 +45,12 @@ class EmbeddingNode final : public Node {
 
 Tensor counting(Tape& tape, int64_t first, int64_t count) {
   Tensor ids = tensor::empty(tape.context(), {count}, DType::i32, device::MemoryCategory::activation);
-  kernel::count_up(ids.as<int32_t>(), static_cast<int32_t>(first), count, tape.context().stream);
+  kernel::iota(ids.as<int32_t>(), static_cast<int32_t>(first), count, tape.context().stream);
   return ids;
 }
 
-// What a look-up reads: a table by ids, or only the rows they name, one after the other. Held, not lent: where units
-// come and go, positions of another unit (a decoder's) may send the table away.
+// What a lookup reads: a table by ids, or only the rows they name, in order. A handle, not a reference: with gathered
+// units, gathering the positions of another unit (a decoder's) may release the table.
 struct Looked {
   Tensor rows;
   bool picked = false;

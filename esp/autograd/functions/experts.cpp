@@ -1,6 +1,6 @@
 #include "esp/autograd/functions/experts.h"
 
-#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/linear_gemms.h"
 #include "esp/autograd/functions/weights.h"
 
 namespace esp::autograd {
@@ -72,17 +72,18 @@ class ExpertsNode final : public Node {
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       const Tensor& w = expert.up->used_value();
       if (first == last || !into.tensor.defined()) return;
-      input_product(context, {into.tensor.slice(first, last), into.accumulate}, d_pre_.slice(first, last), w, ragged());
+      input_grad_gemm(context, {into.tensor.slice(first, last), into.accumulate}, d_pre_.slice(first, last), w,
+                      ragged());
     });
   }
   void backward_weight(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       if (first == last) return;
-      weight_product(tape.context(), *expert.down, expert.down_bias, hidden_.slice(first, last), dy.slice(first, last),
-                     {}, true);
-      weight_product(tape.context(), *expert.up, expert.up_bias, x_.value().slice(first, last),
-                     d_pre_.slice(first, last), {}, true);
+      weight_grad_gemm(tape.context(), *expert.down, expert.down_bias, hidden_.slice(first, last),
+                       dy.slice(first, last), {}, true);
+      weight_grad_gemm(tape.context(), *expert.up, expert.up_bias, x_.value().slice(first, last),
+                       d_pre_.slice(first, last), {}, true);
     });
   }
   std::span<Weight* const> weights() const override {
@@ -98,8 +99,8 @@ class ExpertsNode final : public Node {
       kernel::GemmOptions derivative = ragged();
       derivative.activation = set_.activation;
       derivative.pre_activation_in = pre.data();
-      input_product(tape.context(), {d_pre_.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
-                    derivative);
+      input_grad_gemm(tape.context(), {d_pre_.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
+                      derivative);
     });
   }
   void through_gate(Tape& tape, int64_t ffn) {
@@ -107,8 +108,8 @@ class ExpertsNode final : public Node {
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
       const Tensor& w = expert.down->used_value();
       if (first == last) return;
-      input_product(tape.context(), {d_hidden.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
-                    ragged());
+      input_grad_gemm(tape.context(), {d_hidden.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
+                      ragged());
     });
     kernel::swiglu_backward(d_pre_.data(), d_hidden.data(), pre_.data(), pre_.rows(), ffn, pre_.dtype(),
                             tape.context().stream);
@@ -137,7 +138,7 @@ Variable expert_rows(Tape& tape, const Variable& x, const Tensor& counts, const 
   if (set.experts.empty()) return x;
 
   const int64_t wide = set.experts[0].up->used_value().dim(1), ffn = set.gated ? wide / 2 : wide;
-  // As in perceptron: the activation rides on the product from 32 bits up.
+  // As in mlp: the activation is a GEMM epilogue from 32 bits up.
   const bool rides = !set.gated && x.dtype() == tensor::accumulation_type(x.dtype());
   Tensor hidden = like(context, x.value(), ffn);
   Tensor pre = rides && !records ? Tensor() : like(context, x.value(), wide);

@@ -1,4 +1,4 @@
-// Several perceptrons, each over its own run of rows: the experts a holder has.
+// Several MLPs, each over its own run of rows: the local experts.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace esp::autograd {
 
-// y = act(x·up + b)·down + b of one expert; gated, up is [dim, 2·ffn] laid out [gate | up]. Biases may be null.
+// y = act(x·up + b)·down + b of one expert; gated: up is [dim, 2·ffn] laid out [gate | up]. Biases may be null.
 struct ExpertWeights {
   Weight *up = nullptr, *up_bias = nullptr, *down = nullptr, *down_bias = nullptr;
 };
 
-// What all tapes point at; it outlives them. All of its weights are trained, or none.
+// Shared by all tapes and outlives them. Either all of its weights are trained or none.
 struct ExpertSet {
   std::vector<ExpertWeights> experts;
   std::vector<Weight*> weights;  // all of them
@@ -24,10 +24,9 @@ struct ExpertSet {
   bool trained() const { return !weights.empty() && weights.front()->trained; }
 };
 
-// x [M, dim]: the first counts[0] rows are the first expert's, and so on; counts i64 [experts] on the host. Rows have
-// the bits that perceptron and gated_perceptron (linear.h) give them. Experts without rows take part all the same:
-// their values are asked for and their gradients reported, since holders elsewhere may wait for them. `keep` as in
-// linear.h.
+// x [M, dim]: the first counts[0] rows belong to the first expert, and so on; counts i64 [experts] on the host. Rows
+// are bit-identical to mlp and gated_mlp (linear.h). Experts without rows take part: their values are requested and
+// their gradients reported, because other ranks may wait for them. `keep` as in linear.h.
 Variable expert_rows(Tape& tape, const Variable& x, const tensor::Tensor& counts, const ExpertSet& set,
                      bool keep = true);
 

@@ -19,7 +19,7 @@ constexpr double kTolerance = 1e-6;
 constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_erf, Activation::silu,
                                        Activation::tanh};
 
-TEST(Linear, HasTheGradientsOfDifferences) {
+TEST(Linear, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight w, b;
   rig.fill(w, {5, 4}, 2);
@@ -30,7 +30,7 @@ TEST(Linear, HasTheGradientsOfDifferences) {
   EXPECT_LT(worst_gradient(rig, plain, {rig.random({3, 5}, 1)}, {&w}), kTolerance);
 }
 
-TEST(Perceptron, HasTheGradientsOfDifferences) {
+TEST(MlpFunction, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight w1, b1, w2, b2;
   rig.fill(w1, {4, 6}, 2);
@@ -40,14 +40,14 @@ TEST(Perceptron, HasTheGradientsOfDifferences) {
   for (const Activation kind : kActivations)
     for (const bool keep : {true, false}) {
       const Function f = [&](Tape& t, const Variables& x) {
-        return Variables{perceptron(t, x[0], w1, &b1, kind, w2, &b2, keep)};
+        return Variables{mlp(t, x[0], w1, &b1, kind, w2, &b2, keep)};
       };
       EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w1, &b1, &w2, &b2}), kTolerance)
           << kernel::name_of(kind) << keep;
     }
 }
 
-TEST(GatedPerceptron, HasTheGradientsOfDifferences) {
+TEST(GatedMlp, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight w1, b1, w2, b2;
   rig.fill(w1, {4, 12}, 2);
@@ -56,13 +56,13 @@ TEST(GatedPerceptron, HasTheGradientsOfDifferences) {
   rig.fill(b2, {4}, 5);
   for (const bool keep : {true, false}) {
     const Function f = [&](Tape& t, const Variables& x) {
-      return Variables{gated_perceptron(t, x[0], w1, &b1, w2, &b2, keep)};
+      return Variables{gated_mlp(t, x[0], w1, &b1, w2, &b2, keep)};
     };
     EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w1, &b1, &w2, &b2}), kTolerance) << keep;
   }
 }
 
-TEST(Norm, HasTheGradientsOfDifferences) {
+TEST(Norm, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight gamma, beta;
   rig.fill(gamma, {6}, 2);
@@ -101,7 +101,7 @@ TEST(Norm, IsOfMeanZeroAndVarianceOneBeforeItsWeights) {
   rig.tape.clear();  // it points at gamma, which goes first
 }
 
-TEST(Pointwise, HasTheGradientsOfDifferences) {
+TEST(Pointwise, GradientsMatchFiniteDifferences) {
   Rig rig;
   const auto x = rig.random({2, 3, 4}, 1), z = rig.random({2, 3, 4}, 2);
   const auto check = [&](const char* name, const Function& f, std::vector<tensor::Tensor> inputs) {
@@ -118,7 +118,7 @@ TEST(Pointwise, HasTheGradientsOfDifferences) {
   check("pick and pass on", [](Tape& t, const Variables& v) { return Variables{pick_token(t, v[0], 2), v[0]}; }, {x});
 }
 
-TEST(Rotary, HasTheGradientsOfDifferences) {
+TEST(Rotary, GradientsMatchFiniteDifferences) {
   Rig rig;
   Weight w;
   rig.fill(w, {4, 12}, 2);
@@ -146,8 +146,8 @@ TEST(Embedding, AddsTheGradientOfRepeatedIds) {
   EXPECT_LT(worst_gradient(rig, f, {}, {&table, &positions}), kTolerance);
 }
 
-AttentionOptions options(int64_t heads, int64_t kv_heads, bool causal) {
-  AttentionOptions o;
+AttentionArgs options(int64_t heads, int64_t kv_heads, bool causal) {
+  AttentionArgs o;
   o.heads = heads;
   o.kv_heads = kv_heads;
   o.head_dim = 4;
@@ -155,13 +155,13 @@ AttentionOptions options(int64_t heads, int64_t kv_heads, bool causal) {
   return o;
 }
 
-TEST(Attention, HasTheGradientsOfDifferences) {
+TEST(Attention, GradientsMatchFiniteDifferences) {
   Rig rig;
   for (const int64_t kv_heads : {4, 2, 1})
     for (const bool causal : {true, false})
       for (const double rate : {0.0, 0.3})
         for (const bool padded : {false, true}) {
-          AttentionOptions o = options(4, kv_heads, causal);
+          AttentionArgs o = options(4, kv_heads, causal);
           o.dropout = rate;
           o.key = {3, 4};
           o.first_sequence = 7;
@@ -179,9 +179,9 @@ TEST(Attention, HasTheGradientsOfDifferences) {
         }
 }
 
-TEST(Attention, AddsToAGradientThatIsThere) {
+TEST(Attention, AccumulatesIntoExistingGradient) {
   Rig rig;
-  const AttentionOptions o = options(2, 2, true);
+  const AttentionArgs o = options(2, 2, true);
   const Function f = [&](Tape& t, const Variables& x) {
     return Variables{self_attention(t, x[0], o), activation(t, x[0], Activation::tanh), self_attention(t, x[0], o)};
   };

@@ -1,7 +1,7 @@
 #include "esp/autograd/functions/linear.h"
 
-#include "esp/autograd/functions/eight_bit.h"
-#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/fp8_linear.h"
+#include "esp/autograd/functions/linear_gemms.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
 #include "esp/kernel/cuda/activation_slope.h"
@@ -21,10 +21,10 @@ class LinearNode final : public Node {
   LinearNode(const Variable& x, int y, Weight& w, Weight* b) : x_(x), y_(y), w_(w), b_(b), trained_{&w, b} {}
 
   void backward_input(Tape& tape) override {
-    input_product(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.used_value());
+    input_grad_gemm(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_), tape.column_sums_of(y_));
+    weight_grad_gemm(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_), tape.column_sums_of(y_));
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
@@ -63,25 +63,25 @@ class PerceptronNode final : public Node {
     kernel::GemmOptions derivative;
     derivative.activation = activation_;
     derivative.pre_activation_in = pre_.data();
-    input_product(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.used_value(), derivative);
+    input_grad_gemm(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.used_value(), derivative);
     pre_ = {};
-    input_product(tape.context(), tape.gradient_into(x_), d_pre_, w1_.used_value());
+    input_grad_gemm(tape.context(), tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
+    weight_grad_gemm(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
     hidden_ = {};
-    weight_product(tape.context(), w1_, b1_done_ ? nullptr : b1_, x_.value(), d_pre_);
+    weight_grad_gemm(tape.context(), w1_, b1_done_ ? nullptr : b1_, x_.value(), d_pre_);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
-  // On a GPU one pass after a plain product makes the gradient, its sums and, where it was not kept, the activation's
-  // output again, in the places of what it reads. In 16 bits this is also faster than a product that multiplies by the
-  // slope and a pass for the sums, and rounds as recomputation does.
+  // On a GPU one kernel after a plain GEMM computes the gradient, its column sums and, if not stored, the activation's
+  // output again, in place. In 16 bits this is also faster than a GEMM with a derivative epilogue plus a pass for the
+  // sums, and rounds as recomputation does.
   void in_a_pass(Tape& tape) {
     const tensor::Context& context = tape.context();
     d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
-    input_product(context, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value());
+    input_grad_gemm(context, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value());
     b1_done_ = b1_ && b1_->trained;
     const bool add = b1_done_ && beta_for(*b1_) != 0;
     const bool again = !hidden_.defined();
@@ -89,7 +89,7 @@ class PerceptronNode final : public Node {
                                    b1_done_ ? b1_->grad.data() : nullptr, add, pre_.dtype(), context.stream);
     if (again) hidden_ = std::move(pre_);
     pre_ = {};
-    input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
+    input_grad_gemm(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
 
   Variable x_;
@@ -107,21 +107,21 @@ class PerceptronNode final : public Node {
 }  // namespace
 
 Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
-  if (fits_eight_bits(tape.context(), x, w, b)) return eight_bit_linear(tape, x, w, b);
+  if (fp8_applicable(tape.context(), x, w, b)) return fp8_linear(tape, x, w, b);
   kernel::GemmOptions options;
   options.bias = data_of(b);
-  Variable y = forward_product(tape.context(), x.value(), w.used_value(), options);
+  Variable y = forward_gemm(tape.context(), x.value(), w.used_value(), options);
   if (!tape.wants({&x}, {&w, b})) return y;
   y = tape.output(y.value());
   tape.record<LinearNode>(1, x, y.slot(), w, b);
   return y;
 }
 
-Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activation activation, Weight& w2,
-                    Weight* b2, bool keep) {
+Variable mlp(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activation activation, Weight& w2, Weight* b2,
+             bool keep) {
   const tensor::Context& context = tape.context();
-  if (fits_eight_bits(context, x, w1, b1) && fits_eight_bits(context, x, w2, b2))
-    return eight_bit_perceptron(tape, x, {w1, b1, w2, b2, activation, false, keep});
+  if (fp8_applicable(context, x, w1, b1) && fp8_applicable(context, x, w2, b2))
+    return fp8_mlp(tape, x, {w1, b1, w2, b2, activation, false, keep});
   const bool records = tape.wants({&x}, {&w1, b1, &w2, b2});
   kernel::GemmOptions first, second;
   first.bias = data_of(b1);
@@ -134,15 +134,15 @@ Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activ
                           device::MemoryCategory::activation);
       first.pre_activation = pre.data();
     }
-    hidden = forward_product(context, x.value(), w1.used_value(), first);
+    hidden = forward_gemm(context, x.value(), w1.used_value(), first);
   } else {
-    // In 16 bits the activation is of the rounded argument, which is what its derivative and recomputation see; on the
-    // product it would be of the sum before rounding. On a GPU a product that writes both is no faster than this.
-    pre = forward_product(context, x.value(), w1.used_value(), first);
+    // In 16 bits the activation uses the rounded argument, which its derivative and recomputation see; as an epilogue
+    // it would use the sum before rounding. On a GPU a GEMM that writes both is not faster.
+    pre = forward_gemm(context, x.value(), w1.used_value(), first);
     hidden = records ? tensor::empty(context, pre.shape(), pre.dtype(), device::MemoryCategory::activation) : pre;
     kernel::activation_forward(hidden.data(), pre.data(), pre.count(), activation, pre.dtype(), context.stream);
   }
-  Variable y = forward_product(context, hidden, w2.used_value(), second);
+  Variable y = forward_gemm(context, hidden, w2.used_value(), second);
   if (!records) return y;
   y = tape.output(y.value());
   if (!keep) hidden = {};

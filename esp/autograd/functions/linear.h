@@ -1,4 +1,4 @@
-// Affine maps of rows: y = x·W + b with W [in, out], and the two-layer perceptron fused around its activation.
+// Linear layers on rows: y = x·W + b with W [in, out], and the fused two-layer MLP.
 #pragma once
 
 #include "esp/autograd/tape.h"
@@ -9,14 +9,13 @@ namespace esp::autograd {
 // x [.., in] → [.., out]. `b` may be null.
 Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b);
 
-// act(x·W1 + b1)·W2 + b2, one node: the activation (from 32 bits up) and its derivative ride on the products. With
-// `keep` false the activation's output is computed again for backward instead of being kept; the bits are the same,
-// except on a GPU, where a product's GELU is of the argument before it is rounded.
-Variable perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, kernel::Activation activation, Weight& w2,
-                    Weight* b2, bool keep = true);
+// MLP: act(x·W1 + b1)·W2 + b2, one node. The activation (from 32 bits up) and its derivative are GEMM epilogues. With
+// `keep` false the activation's output is recomputed in backward; the bits are the same, except on a GPU, where a GELU
+// epilogue is applied before rounding.
+Variable mlp(Tape& tape, const Variable& x, Weight& w1, Weight* b1, kernel::Activation activation, Weight& w2,
+             Weight* b2, bool keep = true);
 
-// (silu(g) ∘ u)·W2 + b2 where x·W1 + b1 = [g | u], W1 [in, 2·hidden]: SwiGLU. `keep` as above.
-Variable gated_perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2,
-                          bool keep = true);
+// SwiGLU MLP: (silu(g) ∘ u)·W2 + b2 where x·W1 + b1 = [g | u], W1 [in, 2·hidden]. `keep` as above.
+Variable gated_mlp(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2, bool keep = true);
 
 }  // namespace esp::autograd

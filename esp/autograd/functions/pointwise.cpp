@@ -81,7 +81,7 @@ class RotaryNode final : public Node {
     shape_.inverse = true;
   }
   void backward_input(Tape& tape) override {
-    Tensor dy = tape.gradient_into(y_).tensor;  // ours alone, so it may turn in place
+    Tensor dy = tape.gradient_into(y_).tensor;  // exclusively owned, so it may be rotated in place
     kernel::rotary(dy.data(), shape_, dy.dtype(), tape.context().stream);
     tape.give_gradient(x_, tape.take_gradient(y_));
   }

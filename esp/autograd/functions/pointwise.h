@@ -15,11 +15,11 @@ Variable swiglu(Tape& tape, const Variable& x);  // [.., 2·width] → [.., widt
 // x itself when rate is 0. `first_row` is the global index of x's first row.
 Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey key, int64_t first_row = 0);
 
-// Rotates the first `heads` heads of every row in place: the result shares x's memory, and whoever made x must not
-// need its value for backward (a linear does not). `first_position` is that of the first token.
+// Rotates the first `heads` heads of every row in place: the result shares x's memory, so the producer of x must not
+// need its value for backward (a linear layer does not). `first_position` is the first token's.
 Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position,
                 const kernel::RotaryAngles& angles);
-// The same of tokens [begin, end) of every sequence, the first of which stands at `first_position`.
+// The same for tokens [begin, end) of every sequence; the first is at `first_position`.
 Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
                     int64_t first_position, const kernel::RotaryAngles& angles);
 

@@ -22,13 +22,13 @@ kernel::RouteShape shape_of(const Tensor& probabilities, const RouterOptions& op
   return {probabilities.rows(), options.num_experts, options.num_chosen, options.normalise};
 }
 
-kernel::RouteLosses losses_of(const Rows& rows) {
+kernel::RouteLosses losses_of(const TokenRows& rows) {
   return {nullptr, rows.length, rows.numbers.as<const int32_t>(), 0};
 }
 
 class RouteNode final : public Node {
  public:
-  RouteNode(const Variable& x, const Routed& routed, Weight& w, const Rows& rows, const RouterOptions& options)
+  RouteNode(const Variable& x, const Routed& routed, Weight& w, const TokenRows& rows, const RouterOptions& options)
       : x_(x), routed_(routed), w_(w), rows_(rows), options_(options), trained_{&w} {}
 
   void backward_input(Tape& tape) override {
@@ -85,7 +85,7 @@ class RouteNode final : public Node {
   Variable x_;
   Routed routed_;
   Weight& w_;
-  Rows rows_;
+  TokenRows rows_;
   RouterOptions options_;
   Tensor dlogits_;
   TrainedWeights trained_;
@@ -132,7 +132,7 @@ class CombineNode final : public Node {
 
 }  // namespace
 
-Routed route(Tape& tape, const Variable& x, Weight& w, const Rows& rows, const RouterOptions& options) {
+Routed route(Tape& tape, const Variable& x, Weight& w, const TokenRows& rows, const RouterOptions& options) {
   const tensor::Context& context = tape.context();
   ESP_CHECK(w.used_value().dim(0) == x.value().dim(-1) && w.value.dim(1) == options.num_experts,
             "x {}, router {} for {} experts", x.shape().text(), w.value.shape().text(), options.num_experts);
@@ -159,7 +159,7 @@ Routed route(Tape& tape, const Variable& x, Weight& w, const Rows& rows, const R
   return routed;
 }
 
-void balance(const tensor::Context& context, const Routed& routed, const Rows& rows, const Tensor& loads,
+void balance(const tensor::Context& context, const Routed& routed, const TokenRows& rows, const Tensor& loads,
              const RouterOptions& options, kernel::RouteSums* sums) {
   const Tensor& p = routed.probabilities;
   kernel::route_losses(routed.slopes.data(), sums, p.data(), routed.lse.data(), loads.as<const int64_t>(),
@@ -167,9 +167,9 @@ void balance(const tensor::Context& context, const Routed& routed, const Rows& r
                        context.stream);
 }
 
-Placement place(const tensor::Context& context, const Tensor& kept, int64_t num_experts) {
+RowPlacement place_rows(const tensor::Context& context, const Tensor& kept, int64_t num_experts) {
   const int64_t k = kept.dim(-1), rows = kept.rows();
-  Placement p;
+  RowPlacement p;
   p.places = tensor::empty(context, {rows, k}, DType::i32, MemoryCategory::activation);
   p.counts = tensor::empty_on_host(context, {num_experts}, DType::i64, MemoryCategory::activation);
   const Tensor sources = tensor::empty(context, {rows * k}, DType::i32, MemoryCategory::activation);
@@ -179,7 +179,7 @@ Placement place(const tensor::Context& context, const Tensor& kept, int64_t num_
   return p;
 }
 
-Variable take_rows(Tape& tape, const Variable& x, const Placement& placement) {
+Variable take_rows(Tape& tape, const Variable& x, const RowPlacement& placement) {
   const int64_t dim = x.value().dim(-1), M = placement.sources.count();
   Variable y = tensor::empty(tape.context(), {M, dim}, x.dtype(), MemoryCategory::activation);
   kernel::embedding_forward(y.value().data(), placement.sources.as<const int32_t>(), x.value().data(), nullptr, M, dim,
@@ -190,8 +190,8 @@ Variable take_rows(Tape& tape, const Variable& x, const Placement& placement) {
   return y;
 }
 
-Variable combine(Tape& tape, const Variable& rows, const Variable& gates, const Placement& placement,
-                 const tensor::Shape& like) {
+Variable combine_rows(Tape& tape, const Variable& rows, const Variable& gates, const RowPlacement& placement,
+                      const tensor::Shape& like) {
   const Tensor& places = placement.places;
   Variable y = tensor::empty(tape.context(), like, rows.dtype(), MemoryCategory::activation);
   kernel::combine_forward(y.value().data(), rows.value().data(), gates.value().data(), places.as<const int32_t>(),

@@ -11,7 +11,7 @@ namespace {
 
 using tensor::Tensor;
 
-Tensor loads_of(const Rig& rig, const Tensor& choices, const Rows& rows, const RouterOptions& o) {
+Tensor loads_of(const Rig& rig, const Tensor& choices, const TokenRows& rows, const RouterOptions& o) {
   const Tensor loads =
       tensor::empty(rig.context, {rows.sequences, o.num_experts}, DType::i64, device::MemoryCategory::other);
   kernel::count_choices(loads.as<int64_t>(), choices.as<const int32_t>(), rows.sequences, rows.length * o.num_chosen,
@@ -19,12 +19,12 @@ Tensor loads_of(const Rig& rig, const Tensor& choices, const Rows& rows, const R
   return loads;
 }
 
-TEST(Route, GradientsOfGatesAreThoseOfDifferences) {
+TEST(Route, GateGradientsMatchDifferences) {
   for (bool normalise : {false, true}) {
     Rig rig;
     Weight w;
     rig.fill(w, {6, 5}, 1);
-    const Rows rows{2, 7, {}};
+    const TokenRows rows{2, 7, {}};
     const RouterOptions options{5, 2, normalise, 0, 0, 0};
     const Function f = [&](Tape& tape, const std::vector<Variable>& in) {
       return std::vector<Variable>{route(tape, in[0], w, rows, options).gates};
@@ -34,12 +34,12 @@ TEST(Route, GradientsOfGatesAreThoseOfDifferences) {
 }
 
 // The router's losses come without a seed: gates get a zero gradient, and x and W that of the losses.
-TEST(Route, GradientsOfItsOwnLossesAreThoseOfDifferences) {
+TEST(Route, AuxiliaryLossGradientsMatchDifferences) {
   Rig rig;
   Weight w;
   rig.fill(w, {6, 5}, 1);
   const Tensor x = rig.random({2, 7, 6}, 2);
-  const Rows rows{2, 7, {}};
+  const TokenRows rows{2, 7, {}};
   const RouterOptions options{5, 2, true, 0.7, 0.3, 0.1};
   const auto losses = [&](Tape& tape, const Variable& in, Variable* gates) {
     const Routed routed = route(tape, in, w, rows, options);
@@ -65,7 +65,7 @@ TEST(Route, GradientsOfItsOwnLossesAreThoseOfDifferences) {
 TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
   Rig rig;
   const RouterOptions options{4, 1, false, 1, 0, 1};
-  const Rows rows{1, 8, {}};
+  const TokenRows rows{1, 8, {}};
   Weight w;
   rig.fill(w, {4, 4}, 1);
   std::fill_n(w.value.as<double>(), 16, 0.0);
@@ -76,7 +76,7 @@ TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
     balance(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
     return sums.balance / 8;
   };
-  EXPECT_DOUBLE_EQ(of(), 1);  // equal probabilities, whatever the loads
+  EXPECT_DOUBLE_EQ(of(), 1);  // equal probabilities, any loads
   for (int64_t i = 0; i < 4; ++i) w.value.as<double>()[i * 4 + i] = 50;
   std::fill_n(x.as<double>(), 32, 0.0);
   for (int64_t t = 0; t < 8; ++t) x.as<double>()[t * 4 + t % 4] = 1;
@@ -86,13 +86,13 @@ TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
   rig.tape.clear();
 }
 
-TEST(TakeAndCombine, GradientsAreThoseOfDifferences) {
+TEST(TakeAndCombine, GradientsMatchFiniteDifferences) {
   Rig rig;
   const Tensor kept = rig.ids({5, 2}, {2, 0, 2, 1, -1, 2, 0, -1, -1, -1});
-  const Placement placement = place(rig.context, kept, 3);
+  const RowPlacement placement = place_rows(rig.context, kept, 3);
   EXPECT_EQ(placement.sources.count(), 6);
   const Function f = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector<Variable>{combine(tape, take_rows(tape, in[0], placement), in[1], placement, {5, 3})};
+    return std::vector<Variable>{combine_rows(tape, take_rows(tape, in[0], placement), in[1], placement, {5, 3})};
   };
   EXPECT_LT(worst_gradient(rig, f, {rig.random({5, 3}, 1), rig.random({5, 2}, 2)}, {}), 1e-8);
 }
@@ -116,7 +116,7 @@ struct Experts {
   }
 };
 
-TEST(ExpertRows, GradientsAreThoseOfDifferences) {
+TEST(ExpertRows, GradientsMatchFiniteDifferences) {
   for (bool gated : {false, true})
     for (bool bias : {false, true})
       for (bool keep : {false, true}) {
@@ -132,7 +132,7 @@ TEST(ExpertRows, GradientsAreThoseOfDifferences) {
       }
 }
 
-TEST(ExpertRows, HaveTheBitsOfPerceptrons) {
+TEST(ExpertRows, MatchMlpBitForBit) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (bool gated : {false, true}) {
       Rig rig;
@@ -148,20 +148,20 @@ TEST(ExpertRows, HaveTheBitsOfPerceptrons) {
       const Tensor counts = tensor::empty(rig.context, {1}, DType::i64, device::MemoryCategory::other);
       *counts.as<int64_t>() = 9;
       const Variable mine = expert_rows(rig.tape, x, counts, set);
-      const Variable plain = gated ? gated_perceptron(rig.tape, x, w[0], w + 1, w[2], w + 3)
-                                   : perceptron(rig.tape, x, w[0], w + 1, set.activation, w[2], w + 3);
+      const Variable plain = gated ? gated_mlp(rig.tape, x, w[0], w + 1, w[2], w + 3)
+                                   : mlp(rig.tape, x, w[0], w + 1, set.activation, w[2], w + 3);
       EXPECT_EQ(std::memcmp(mine.value().data(), plain.value().data(), mine.value().bytes()), 0) << name_of(dtype);
       rig.tape.clear();
     }
 }
 
-TEST(ExpertRows, EveryWeightIsReportedAlsoWithoutRows) {
+TEST(ExpertRows, ReportsEveryWeightEvenWithoutRows) {
   Rig rig;
   Experts experts(rig, false, true);
   int ready = 0;
   for (Weight* w : experts.set.weights) w->on_ready = [&] { ++ready; };
   const Tensor counts = tensor::zeros(rig.context, {3}, DType::f64, device::MemoryCategory::other);
-  const Tensor none = Tensor::over(counts.data(), {3}, DType::i64);
+  const Tensor none = Tensor::borrow(counts.data(), {3}, DType::i64);
   const Variable x = rig.tape.leaf(rig.random({0, 4}, 1));
   const Variable y = expert_rows(rig.tape, x, none, experts.set);
   rig.tape.seed(y, rig.random({0, 4}, 2));

@@ -1,5 +1,5 @@
-// The weights of a node that are trained, without allocating: what Node::weights returns. And how functions add to
-// their gradients, of which a stale one is overwritten.
+// The trained weights of a node, without allocating (for Node::weights), and how functions add to weight gradients. A
+// stale gradient is overwritten.
 #pragma once
 
 #include <array>
@@ -12,19 +12,19 @@
 
 namespace esp::autograd {
 
-// What a product multiplies the gradient by before it adds.
+// GEMM beta for a weight gradient: 0 if stale, else 1.
 inline double beta_for(Weight& weight) {
-  weight.gradient();  // stale or not is known once it is there
+  weight.gradient();  // materialises it; `stale` is valid afterwards
   return std::exchange(weight.stale, false) ? 0 : 1;
 }
 
-// For a gradient that is there.
+// For a materialised gradient.
 inline void clear_if_stale(Weight& weight, const device::Stream& stream) {
   if (std::exchange(weight.stale, false))
     kernel::fill(weight.grad.data(), 0, weight.grad.count(), weight.grad.dtype(), stream);
 }
 
-// Where a kernel that can only add may add; null without a weight.
+// The gradient for kernels that can only add; null without a weight.
 inline void* gradient_to_add_to(Weight* weight, const device::Stream& stream) {
   if (!weight) return nullptr;
   weight->gradient();

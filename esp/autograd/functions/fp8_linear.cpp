@@ -1,4 +1,4 @@
-#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/fp8_linear.h"
 
 #include <vector>
 
@@ -77,7 +77,7 @@ Tensor product(const tensor::Context& context, const tensor::Shape& shape, const
 }
 
 // dx = dy·Wᵀ from the rows of both.
-void input_product(const tensor::Context& context, const GradientTarget& into, const Coded& dy, const Coded& w) {
+void input_grad_gemm(const tensor::Context& context, const GradientTarget& into, const Coded& dy, const Coded& w) {
   if (!into.tensor.defined()) return;
   Fp8GemmOptions options;
   options.kind_a = Fp8::e5m2;
@@ -88,7 +88,7 @@ void input_product(const tensor::Context& context, const GradientTarget& into, c
 }
 
 // dW = xᵀ·dy from the columns of both. Sums over all rows of a batch are long: they keep their bits.
-void weight_product(const tensor::Context& context, Weight& w, const Coded& x, const Coded& dy) {
+void weight_grad_gemm(const tensor::Context& context, Weight& w, const Coded& x, const Coded& dy) {
   if (!w.trained) return;
   Fp8GemmOptions options;
   options.kind_b = Fp8::e5m2;
@@ -110,12 +110,12 @@ class EightBitLinearNode final : public Node {
     const tensor::Context& context = tape.context();
     const Tensor& dy = tape.gradient_of(y_);
     dy_ = code(context, w_, kGradient, {.x = dy.data()}, dy.rows(), dy.dim(-1), Make::both, b_);
-    if (x_ >= 0) input_product(context, tape.gradient_into(x_), dy_, value_);
+    if (x_ >= 0) input_grad_gemm(context, tape.gradient_into(x_), dy_, value_);
     dy_.rows = {};
     value_ = {};
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w_, input_, dy_);
+    weight_grad_gemm(tape.context(), w_, input_, dy_);
     input_ = dy_ = {};
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
@@ -134,10 +134,10 @@ class EightBitPerceptronNode final : public Node {
     Tensor pre;
     Coded input, hidden, value1, value2;
   };
-  EightBitPerceptronNode(const Variable& x, int y, Kept kept, const EightBitPerceptron& p)
+  EightBitPerceptronNode(const Variable& x, int y, Kept kept, const Fp8Mlp& p)
       : x_(x.slot()), y_(y), kept_(std::move(kept)), p_(p), trained_{&p.w1, p.b1, &p.w2, p.b2} {}
 
-  static Fp8Source hidden_of(const Tensor& pre, const EightBitPerceptron& p) {
+  static Fp8Source hidden_of(const Tensor& pre, const Fp8Mlp& p) {
     return {.x = pre.data(), .what = p.gated ? Fp8Of::gated : Fp8Of::activation, .activation = p.activation};
   }
 
@@ -151,7 +151,7 @@ class EightBitPerceptronNode final : public Node {
     dy_ = code(context, p_.w2, kGradient, {.x = dy.data()}, rows, dy.dim(-1), Make::both, p_.b2);
     {
       const Tensor d_hidden = tape.scratch({rows, width}, DType::bf16);
-      input_product(context, {d_hidden, false}, dy_, kept_.value2);
+      input_grad_gemm(context, {d_hidden, false}, dy_, kept_.value2);
       const Fp8Source slope{.x = d_hidden.data(),
                             .pre = pre.data(),
                             .what = p_.gated ? Fp8Of::gated_slope : Fp8Of::slope,
@@ -159,14 +159,14 @@ class EightBitPerceptronNode final : public Node {
       d_pre_ = code(context, p_.w1, kGradient, slope, rows, pre.dim(-1), Make::both, p_.b1);
     }
     kept_.pre = {};
-    if (x_ >= 0) input_product(context, tape.gradient_into(x_), d_pre_, kept_.value1);
+    if (x_ >= 0) input_grad_gemm(context, tape.gradient_into(x_), d_pre_, kept_.value1);
     dy_.rows = d_pre_.rows = {};
     kept_.value1 = kept_.value2 = {};
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), p_.w2, kept_.hidden, dy_);
+    weight_grad_gemm(tape.context(), p_.w2, kept_.hidden, dy_);
     kept_.hidden = dy_ = {};
-    weight_product(tape.context(), p_.w1, kept_.input, d_pre_);
+    weight_grad_gemm(tape.context(), p_.w1, kept_.input, d_pre_);
     kept_.input = d_pre_ = {};
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
@@ -175,18 +175,18 @@ class EightBitPerceptronNode final : public Node {
   int x_, y_;
   Kept kept_;
   Coded dy_, d_pre_;
-  EightBitPerceptron p_;
+  Fp8Mlp p_;
   TrainedWeights trained_;
 };
 
 }  // namespace
 
-bool wants_eight_bits(const tensor::Context& context) {
+bool fp8_enabled(const tensor::Context& context) {
   return device::on_cuda(context.stream) && kernel::cuda::wants_fp8(context.stream);
 }
 
-bool fits_eight_bits(const tensor::Context& context, const Variable& x, const Weight& w, const Weight* b) {
-  if (!wants_eight_bits(context)) return false;
+bool fp8_applicable(const tensor::Context& context, const Variable& x, const Weight& w, const Weight* b) {
+  if (!fp8_enabled(context)) return false;
   const Tensor& value = w.used_value();
   const auto on_sixteen = [](const Tensor& t) {
     return !t.defined() || reinterpret_cast<uintptr_t>(t.data()) % 16 == 0;
@@ -208,7 +208,7 @@ void load_scales(const float* numbers, std::span<const Weight* const> weights, c
   kernel::cuda::load_scales(numbers, owners_of(weights), stream);
 }
 
-Variable eight_bit_linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
+Variable fp8_linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
   const tensor::Context& context = tape.context();
   const bool records = tape.wants({&x}, {&w, b});
   const int64_t rows = x.value().rows(), in = x.value().dim(-1), out = w.value.dim(1);
@@ -222,7 +222,7 @@ Variable eight_bit_linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
   return y;
 }
 
-Variable eight_bit_perceptron(Tape& tape, const Variable& x, const EightBitPerceptron& p) {
+Variable fp8_mlp(Tape& tape, const Variable& x, const Fp8Mlp& p) {
   const tensor::Context& context = tape.context();
   const bool records = tape.wants({&x}, {&p.w1, p.b1, &p.w2, p.b2});
   const int64_t rows = x.value().rows(), in = x.value().dim(-1);

@@ -1,4 +1,4 @@
-#include "esp/autograd/functions/stored_attention.h"
+#include "esp/autograd/functions/unfused_attention.h"
 
 #include <cmath>
 
@@ -22,11 +22,11 @@ struct Place {
 };
 
 struct Sizes {
-  AttentionOptions o;
+  AttentionArgs o;
   int64_t B = 0, T = 0, row = 0, out_row = 0, group = 1;
   double scale = 1;
 
-  Sizes(const Tensor& qkv, const AttentionOptions& options)
+  Sizes(const Tensor& qkv, const AttentionArgs& options)
       : o(options),
         B(qkv.dim(0)),
         T(qkv.dim(1)),
@@ -155,7 +155,7 @@ class StoredAttentionNode final : public Node {
 
 }  // namespace
 
-Variable stored_attention(Tape& tape, const Variable& qkv, const AttentionOptions& options) {
+Variable unfused_attention(Tape& tape, const Variable& qkv, const AttentionArgs& options) {
   ESP_CHECK(qkv.shape().rank() == 3, "[B, T, C] expected, {} given", qkv.shape().text());
   const Sizes s(qkv.value(), options);
   Kept kept = probabilities(tape, s, qkv.value());

@@ -1,8 +1,8 @@
-#include "esp/autograd/functions/stored_attention.h"
+#include "esp/autograd/functions/unfused_attention.h"
 
 #include <gtest/gtest.h>
 
-#include "esp/autograd/functions/masked.h"
+#include "esp/autograd/functions/apply_mask.h"
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/autograd/testing.h"
 
@@ -13,8 +13,8 @@ using tensor::Tensor;
 using Variables = std::vector<Variable>;
 
 // The second four heads of twelve, of sequences 7 and 8; where padded, the second has no key at all.
-AttentionOptions options(Rig& rig, int64_t kv_heads, bool causal, double rate, bool padded) {
-  AttentionOptions o;
+AttentionArgs options(Rig& rig, int64_t kv_heads, bool causal, double rate, bool padded) {
+  AttentionArgs o;
   o.heads = 4;
   o.kv_heads = kv_heads;
   o.head_dim = 4;
@@ -56,34 +56,34 @@ BothWays run(Rig& rig, const Tensor& x, F f) {
   return seen;
 }
 
-TEST(StoredAttention, IsAttention) {
+TEST(UnfusedAttention, MatchesFusedAttention) {
   Rig rig(2);
-  for_every_kind(rig, [&](const AttentionOptions& o) {
+  for_every_kind(rig, [&](const AttentionArgs& o) {
     const Tensor x = rig.random({2, 7, (4 + 2 * o.kv_heads) * 4}, 1);
-    const BothWays stored = run(rig, x, [&](Tape& t, const Variable& v) { return stored_attention(t, v, o); });
+    const BothWays stored = run(rig, x, [&](Tape& t, const Variable& v) { return unfused_attention(t, v, o); });
     const BothWays usual = run(rig, x, [&](Tape& t, const Variable& v) { return self_attention(t, v, o); });
     EXPECT_LT(distance(stored.y, usual.y), 1e-13);
     EXPECT_LT(distance(stored.dx, usual.dx), 1e-13);
   });
 }
 
-TEST(StoredAttention, HasTheGradientsOfDifferences) {
+TEST(UnfusedAttention, GradientsMatchFiniteDifferences) {
   Rig rig;
-  for_every_kind(rig, [&](const AttentionOptions& o) {
+  for_every_kind(rig, [&](const AttentionArgs& o) {
     const Function f = [&](Tape& t, const Variables& x) {
-      return Variables{stored_attention(t, x[0], o), activation(t, x[0], kernel::Activation::tanh)};
+      return Variables{unfused_attention(t, x[0], o), activation(t, x[0], kernel::Activation::tanh)};
     };
     EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 5, (4 + 2 * o.kv_heads) * 4}, 1)}, {}), 1e-6);
   });
 }
 
-TEST(StoredAttention, KeepsThreeMatricesInTheirTypes) {
+TEST(UnfusedAttention, KeepsThreeMatricesInTheirTypes) {
   Rig rig;
   const int64_t B = 2, T = 16, heads = 4;
   for (const double rate : {0.0, 0.3}) {
-    const AttentionOptions o = options(rig, 4, true, rate, false);
+    const AttentionArgs o = options(rig, 4, true, rate, false);
     const Tensor x = rig.random({B, T, 48}, 1, 1, DType::bf16);
-    Variable y = stored_attention(rig.tape, rig.tape.leaf(x), o);
+    Variable y = unfused_attention(rig.tape, rig.tape.leaf(x), o);
     const uint64_t output = y.value().bytes();
     const uint64_t kept = rig.account.use(device::MemoryCategory::activation).current - output;
     EXPECT_EQ(kept, static_cast<uint64_t>(B * heads * T * T) * (rate > 0 ? 5 : 2));
@@ -93,7 +93,7 @@ TEST(StoredAttention, KeepsThreeMatricesInTheirTypes) {
   }
 }
 
-TEST(Masked, IsDropoutWithItsMask) {
+TEST(ApplyMask, MatchesDropoutWithSameMask) {
   Rig rig;
   const Tensor x = rig.random({3, 8}, 1), ones = rig.random({3, 8}, 2);
   kernel::fill(ones.data(), 1, ones.count(), DType::f64, rig.context.stream);
@@ -101,7 +101,7 @@ TEST(Masked, IsDropoutWithItsMask) {
   const Tensor mask = tensor::empty(rig.context, x.shape(), DType::u8, device::MemoryCategory::other);
   const Variable left = dropout(rig.tape, ones, 0.4, {1, 2});
   for (int64_t i = 0; i < mask.count(); ++i) mask.as<uint8_t>()[i] = left.value().as<double>()[i] != 0;
-  const BothWays kept = run(rig, x, [&](Tape& t, const Variable& v) { return masked(t, v, mask, 1 / 0.6); });
+  const BothWays kept = run(rig, x, [&](Tape& t, const Variable& v) { return apply_mask(t, v, mask, 1 / 0.6); });
   EXPECT_LT(distance(kept.y, drawn.y), 1e-15);
   EXPECT_LT(distance(kept.dx, drawn.dx), 1e-15);
 }

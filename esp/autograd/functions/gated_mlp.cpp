@@ -1,6 +1,6 @@
-#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/fp8_linear.h"
 #include "esp/autograd/functions/linear.h"
-#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/linear_gemms.h"
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
 #include "esp/kernel/cuda/activation_slope.h"
@@ -41,34 +41,34 @@ class GatedPerceptronNode final : public Node {
     const Tensor& dy = tape.gradient_of(y_);
     if (device::on_cuda(context.stream)) {
       make_in_place(tape);
-      return input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
+      return input_grad_gemm(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
     }
     if (!hidden_.defined() && w2_.trained) hidden_ = gate(context, pre_);  // before pre_ goes
     {
       const Tensor d_hidden = tape.scratch(pre_.shape().with_last(pre_.dim(-1) / 2), pre_.dtype());
-      input_product(context, {d_hidden, false}, dy, w2_.used_value());
+      input_grad_gemm(context, {d_hidden, false}, dy, w2_.used_value());
       d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), MemoryCategory::activation);
       kernel::swiglu_backward(d_pre_.data(), d_hidden.data(), pre_.data(), pre_.rows(), d_hidden.dim(-1), pre_.dtype(),
                               context.stream);
     }
     pre_ = {};
-    input_product(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
+    input_grad_gemm(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
+    weight_grad_gemm(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
     hidden_ = {};
-    weight_product(tape.context(), w1_, b1_, x_.value(), d_pre_);
+    weight_grad_gemm(tape.context(), w1_, b1_, x_.value(), d_pre_);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
-  // On a GPU, where an element's gradients are made by whoever reads it: they take the place of what was kept, and the
-  // product, where it was not kept, that of its gradient.
+  // On a GPU each element's gradients are computed where it is read: they overwrite the stored tensors, and the
+  // product, if it was not stored, is overwritten by its gradient.
   void make_in_place(Tape& tape) {
     const tensor::Context& context = tape.context();
     const int64_t rows = pre_.rows(), width = pre_.dim(-1) / 2;
     Tensor d_hidden = tensor::empty(context, pre_.shape().with_last(width), pre_.dtype(), MemoryCategory::activation);
-    input_product(context, {d_hidden, false}, tape.gradient_of(y_), w2_.used_value());
+    input_grad_gemm(context, {d_hidden, false}, tape.gradient_of(y_), w2_.used_value());
     if (!hidden_.defined() && w2_.trained) {
       kernel::cuda::swiglu_again(d_hidden.data(), pre_.data(), rows, width, pre_.dtype(), context.stream);
       hidden_ = std::move(d_hidden);
@@ -90,18 +90,18 @@ class GatedPerceptronNode final : public Node {
 
 }  // namespace
 
-Variable gated_perceptron(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2, bool keep) {
+Variable gated_mlp(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Weight& w2, Weight* b2, bool keep) {
   ESP_CHECK(w1.used_value().dim(1) == 2 * w2.used_value().dim(0), "gate and up {}, down {}", w1.value.shape().text(),
             w2.value.shape().text());
   const tensor::Context& context = tape.context();
-  if (fits_eight_bits(context, x, w1, b1) && fits_eight_bits(context, x, w2, b2))
-    return eight_bit_perceptron(tape, x, {w1, b1, w2, b2, kernel::Activation::silu, true, keep});
+  if (fp8_applicable(context, x, w1, b1) && fp8_applicable(context, x, w2, b2))
+    return fp8_mlp(tape, x, {w1, b1, w2, b2, kernel::Activation::silu, true, keep});
   kernel::GemmOptions first, second;
   first.bias = data_of(b1);
   second.bias = data_of(b2);
-  Tensor pre = forward_product(context, x.value(), w1.used_value(), first);
+  Tensor pre = forward_gemm(context, x.value(), w1.used_value(), first);
   Tensor hidden = gate(context, pre);
-  Variable y = forward_product(context, hidden, w2.used_value(), second);
+  Variable y = forward_gemm(context, hidden, w2.used_value(), second);
   if (!tape.wants({&x}, {&w1, b1, &w2, b2})) return y;
   y = tape.output(y.value());
   if (!keep) hidden = {};

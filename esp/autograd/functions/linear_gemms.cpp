@@ -1,4 +1,4 @@
-#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/linear_gemms.h"
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/device/on_cuda.h"
@@ -8,8 +8,8 @@ namespace esp::autograd {
 
 using tensor::Tensor;
 
-Tensor forward_product(const tensor::Context& context, const Tensor& x, const Tensor& w,
-                       const kernel::GemmOptions& options) {
+Tensor forward_gemm(const tensor::Context& context, const Tensor& x, const Tensor& w,
+                    const kernel::GemmOptions& options) {
   ESP_CHECK(w.shape().rank() == 2 && x.dim(-1) == w.dim(0) && x.dtype() == w.dtype(), "x {} by W {}", x.shape().text(),
             w.shape().text());
   Tensor y = tensor::empty(context, x.shape().with_last(w.dim(1)), x.dtype(), device::MemoryCategory::activation);
@@ -17,8 +17,8 @@ Tensor forward_product(const tensor::Context& context, const Tensor& x, const Te
   return y;
 }
 
-void input_product(const tensor::Context& context, const GradientTarget& into, const Tensor& dy, const Tensor& w,
-                   const kernel::GemmOptions& options) {
+void input_grad_gemm(const tensor::Context& context, const GradientTarget& into, const Tensor& dy, const Tensor& w,
+                     const kernel::GemmOptions& options) {
   if (!into.tensor.defined()) return;
   kernel::GemmOptions all = options;
   all.transpose_b = true;
@@ -26,8 +26,8 @@ void input_product(const tensor::Context& context, const GradientTarget& into, c
   kernel::gemm(into.tensor.data(), dy.data(), w.data(), dy.rows(), w.dim(0), w.dim(1), all, dy.dtype(), context.stream);
 }
 
-void weight_product(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy,
-                    const Tensor& dy_sums, bool ragged) {
+void weight_grad_gemm(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy,
+                      const Tensor& dy_sums, bool ragged) {
   if (device::on_cuda(context.stream)) {
     kernel::cuda::WeightGradients to;
     to.ragged = ragged;

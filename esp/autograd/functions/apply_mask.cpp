@@ -1,4 +1,4 @@
-#include "esp/autograd/functions/masked.h"
+#include "esp/autograd/functions/apply_mask.h"
 
 #include "esp/kernel/softmax.h"
 
@@ -27,7 +27,7 @@ class MaskedNode final : public Node {
 
 }  // namespace
 
-Variable masked(Tape& tape, const Variable& x, Tensor mask, double scale) {
+Variable apply_mask(Tape& tape, const Variable& x, Tensor mask, double scale) {
   ESP_CHECK(mask.count() == x.value().count() && mask.dtype() == DType::u8, "mask {} of {}", mask.shape().text(),
             x.shape().text());
   Variable y = tensor::empty(tape.context(), x.shape(), x.dtype(), MemoryCategory::activation);
