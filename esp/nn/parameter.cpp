@@ -17,12 +17,12 @@ uint64_t purpose_of(std::string_view name) {
 }
 
 // The part of a dimension, section by section.
-std::vector<Interval> sections_of(const Share& share, const Cut& cut, int64_t extent, const std::string& name) {
-  std::vector<Interval> parts;
+std::vector<IndexRange> sections_of(const Shard& share, const ShardSpec& cut, int64_t extent, const std::string& name) {
+  std::vector<IndexRange> parts;
   int64_t at = 0;
   for (int64_t section : cut.sections.empty() ? std::vector<int64_t>{extent} : cut.sections) {
     ESP_CHECK(section % cut.grain == 0, "{}: a section of {} in grains of {}", name, section, cut.grain);
-    const Interval grains = share.of(section / cut.grain);
+    const IndexRange grains = share.of(section / cut.grain);
     parts.push_back({at + grains.begin * cut.grain, at + grains.end * cut.grain});
     at += section;
   }
@@ -30,7 +30,7 @@ std::vector<Interval> sections_of(const Share& share, const Cut& cut, int64_t ex
   return parts;
 }
 
-// Calls f(first, at, count) for every run of elements that lie together both in the whole, at `first`, and here, at
+// Calls f(first, at, count) for every run of elements contiguous both in the whole, from `first`, and locally, from
 // `at`.
 template <typename F>
 void for_each_run(const Parameter& p, F&& f) {
@@ -40,7 +40,7 @@ void for_each_run(const Parameter& p, F&& f) {
   const int64_t whole = p.global_shape.dim(p.cut_dim);
   int64_t at = 0;
   for (int64_t o = 0; o < outer; ++o)
-    for (const Interval& section : p.sections) {
+    for (const IndexRange& section : p.sections) {
       f((o * whole + section.begin) * inner, at, section.count() * inner);
       at += section.count() * inner;
     }
@@ -53,7 +53,8 @@ void ParameterList::begin_unit(std::string name) {
   units_.push_back({std::move(name), {}, count(), 0, {}, {}});
 }
 
-Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay, const Cut& cut) {
+Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay,
+                              const ShardSpec& cut) {
   ESP_CHECK(!find_or_null(name), "parameter {} twice", name);
   if (units_.empty()) begin_unit("model");
   Unit& unit = units_.back();
@@ -66,7 +67,7 @@ Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init
     parameter.cut_dim = cut.dim;
     parameter.sections = sections_of(shares_.tensor, cut, shape.dim(cut.dim), parameter.name);
     int64_t held = 0;
-    for (const Interval& section : parameter.sections) held += section.count();
+    for (const IndexRange& section : parameter.sections) held += section.count();
     std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
     dims[static_cast<size_t>(cut.dim)] = held;
     parameter.shape = tensor::Shape(dims);
@@ -88,21 +89,21 @@ void ParameterList::materialize(const tensor::Context& context, DType dtype, boo
   const tensor::Tensor grads =
       gradients ? tensor::zeros(context, {count()}, dtype, device::MemoryCategory::gradient) : tensor::Tensor();
   for (Unit& unit : units_) {
-    place_values(unit, values.slice(unit.first, unit.first + unit.count));
+    bind_values(unit, values.slice(unit.first, unit.first + unit.count));
     if (!gradients) continue;
-    place_gradients(unit, grads.slice(unit.first, unit.first + unit.count));
+    bind_gradients(unit, grads.slice(unit.first, unit.first + unit.count));
     for (Parameter* p : unit.parameters) p->weight.trained = true;
   }
 }
 
-void ParameterList::place_values(Unit& unit, tensor::Tensor flat) {
+void ParameterList::bind_values(Unit& unit, tensor::Tensor flat) {
   for (Parameter* p : unit.parameters)
     p->weight.value =
         flat.defined() ? flat.slice(p->offset, p->offset + p->count()).reshape(p->shape) : tensor::Tensor();
   unit.values = std::move(flat);
 }
 
-void ParameterList::place_gradients(Unit& unit, tensor::Tensor flat) {
+void ParameterList::bind_gradients(Unit& unit, tensor::Tensor flat) {
   for (Parameter* p : unit.parameters)
     p->weight.grad =
         flat.defined() ? flat.slice(p->offset, p->offset + p->count()).reshape(p->shape) : tensor::Tensor();
@@ -119,19 +120,19 @@ void ParameterList::initialise(Unit& unit, uint64_t seed, const device::Stream& 
     std::byte* const data = p.weight.value.as<std::byte>();
     const DType type = p.weight.value.dtype();
     switch (p.init.kind) {
-      case Init::Kind::zero:
+      case Init::Distribution::zero:
         kernel::fill(data, 0, p.count(), type, stream);
         break;
-      case Init::Kind::one:
+      case Init::Distribution::one:
         kernel::fill(data, 1, p.count(), type, stream);
         break;
-      case Init::Kind::normal:
+      case Init::Distribution::normal:
         for_each_run(p, [&](int64_t first, int64_t at, int64_t count) {
           kernel::fill_normal(data + static_cast<size_t>(at) * size_of(type), 0, p.init.scale, seed, purpose_of(p.name),
                               first, count, type, stream);
         });
         break;
-      case Init::Kind::uniform:
+      case Init::Distribution::uniform:
         for_each_run(p, [&](int64_t first, int64_t at, int64_t count) {
           kernel::fill_uniform(data + static_cast<size_t>(at) * size_of(type), -p.init.scale, p.init.scale, seed,
                                purpose_of(p.name), first, count, type, stream);
@@ -147,7 +148,7 @@ void ParameterList::zero_gradients(const device::Stream& stream) {
   for (Parameter& p : parameters_) p.weight.stale = false;
 }
 
-void ParameterList::forget_gradients(const device::Stream& stream) {
+void ParameterList::mark_gradients_stale(const device::Stream& stream) {
   for (Parameter& p : parameters_) {
     if (!p.weight.grad.defined()) continue;
     p.weight.stale = true;
@@ -156,7 +157,7 @@ void ParameterList::forget_gradients(const device::Stream& stream) {
   }
 }
 
-void ParameterList::settle_gradients(const device::Stream& stream) {
+void ParameterList::clear_stale_gradients(const device::Stream& stream) {
   for (Parameter& p : parameters_)
     if (p.weight.grad.defined()) autograd::clear_if_stale(p.weight, stream);
 }

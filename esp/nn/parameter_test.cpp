@@ -9,12 +9,12 @@
 namespace esp::nn {
 namespace {
 
-TEST(Share, PartsAreAsEvenAsCanBeAndLeaveNothingOut) {
+TEST(Shard, ShardsAreEvenAndCoverEverything) {
   for (int64_t n : {0, 1, 7, 12, 50257})
     for (int count : {1, 2, 3, 5}) {
       int64_t at = 0;
       for (int index = 0; index < count; ++index) {
-        const Interval part = Share{index, count}.of(n);
+        const IndexRange part = Shard{index, count}.of(n);
         EXPECT_EQ(part.begin, at);
         EXPECT_TRUE(part.count() == n / count || part.count() == n / count + 1);
         at = part.end;
@@ -25,13 +25,13 @@ TEST(Share, PartsAreAsEvenAsCanBeAndLeaveNothingOut) {
 
 struct Lists {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   const tensor::Context context{{}, &pool};
 
   void build(ParameterList& list) {
     list.begin_unit("a");
     list.add("packed", {5, 12 + 6 + 6}, Init::normal(1), true, {1, {12, 6, 6}, 2});
-    list.add("rows", {11, 3}, Init::uniform(1), true, Cut::along(0));
+    list.add("rows", {11, 3}, Init::uniform(1), true, ShardSpec::along(0));
     list.add("bias", {24}, Init::normal(1), false, {0, {12, 6, 6}, 2});
     list.add("norm", {7}, Init::ones(), false);
     list.materialize(context, DType::f32, false);
@@ -39,14 +39,14 @@ struct Lists {
   }
 };
 
-// Every element of a part is the one that stands at its place in the whole.
-TEST(Parameters, OfAnyShareBeginAsThatPartOfTheWhole) {
+// Every element of a shard equals the corresponding element of the whole.
+TEST(Parameters, ShardsStartWithValuesOfTheWhole) {
   Lists lists;
   ParameterList whole;
   lists.build(whole);
   for (int count : {2, 3})
     for (int index = 0; index < count; ++index) {
-      ParameterList part(Shares{{index, count}, {}});
+      ParameterList part(ModelShards{{index, count}, {}});
       lists.build(part);
       for (const Parameter& p : part.all()) {
         const Parameter& w = whole.find(p.name);
@@ -59,24 +59,24 @@ TEST(Parameters, OfAnyShareBeginAsThatPartOfTheWhole) {
         }
         EXPECT_TRUE(p.counted);
         std::vector<int64_t> places;  // along the dimension that is cut
-        for (const Interval& section : p.sections)
+        for (const IndexRange& section : p.sections)
           for (int64_t i = section.begin; i < section.end; ++i) places.push_back(i);
         ASSERT_EQ(static_cast<int64_t>(places.size()), p.shape.dim(p.cut_dim));
-        const bool by_rows = p.cut_dim == 0 && p.shape.rank() == 2;
+        const bool row_parallel = p.cut_dim == 0 && p.shape.rank() == 2;
         const int64_t rows = p.shape.rank() == 1 ? 1 : p.shape.dim(0), cols = p.shape.dim(-1), of = w.shape.dim(-1);
         for (int64_t i = 0; i < rows; ++i)
           for (int64_t j = 0; j < cols; ++j)
-            EXPECT_EQ(mine[i * cols + j], by_rows ? all[places[static_cast<size_t>(i)] * of + j]
-                                                  : all[i * of + places[static_cast<size_t>(j)]])
+            EXPECT_EQ(mine[i * cols + j], row_parallel ? all[places[static_cast<size_t>(i)] * of + j]
+                                                       : all[i * of + places[static_cast<size_t>(j)]])
                 << p.name;
       }
     }
 }
 
 TEST(Parameters, HeadsStayWhole) {
-  ParameterList list(Shares{{1, 3}, {}});
+  ParameterList list(ModelShards{{1, 3}, {}});
   const Parameter& p = list.add("qkv", {4, 24 + 12 + 12}, Init::zeros(), true, {1, {24, 12, 12}, 4});
-  EXPECT_EQ(p.sections, (std::vector<Interval>{{8, 16}, {28, 32}, {40, 44}}));
+  EXPECT_EQ(p.sections, (std::vector<IndexRange>{{8, 16}, {28, 32}, {40, 44}}));
   EXPECT_EQ(p.shape, (tensor::Shape{4, 16}));
 }
 

@@ -5,7 +5,7 @@
 #include "esp/autograd/functions/attention.h"
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/kernel/copy.h"
-#include "esp/nn/regions.h"
+#include "esp/nn/parallel_ops.h"
 
 namespace esp::nn {
 
@@ -14,16 +14,16 @@ using tensor::Tensor;
 
 namespace {
 
-// The options of the heads held.
+// The options of the local heads.
 AttentionOptions held(const ParameterList& list, AttentionOptions options) {
   options.heads = list.shares().tensor.of(options.heads).count();
   options.kv_heads = list.shares().tensor.of(options.kv_heads).count();
   return options;
 }
 
-autograd::AttentionOptions core_of(const Pass& pass, const AttentionOptions& o, const Tensor& lengths,
-                                   int64_t first_head, int64_t all_heads) {
-  autograd::AttentionOptions core;
+autograd::AttentionArgs core_of(const ForwardContext& pass, const AttentionOptions& o, const Tensor& lengths,
+                                int64_t first_head, int64_t all_heads) {
+  autograd::AttentionArgs core;
   core.heads = o.heads;
   core.kv_heads = o.kv_heads;
   core.head_dim = o.head_dim;
@@ -41,7 +41,7 @@ std::byte* at(const Tensor& x, int64_t element) {
   return x.as<std::byte>() + static_cast<size_t>(element) * size_of(x.dtype());
 }
 
-// Keys and values of new tokens, the tail of every row of qkv, go behind the `length` ones held.
+// Appends the keys and values of new tokens, the tail of every row of qkv, to the `length` cached ones.
 void append(const Tensor& cache, int64_t length, const Tensor& qkv, const AttentionOptions& o,
             const device::Stream& stream) {
   const int64_t width = 2 * o.kv_width(), row = qkv.dim(2);
@@ -58,18 +58,18 @@ SelfAttention::SelfAttention(ParameterList& list, const std::string& name, const
     : options_(held(list, options)),
       first_head_(list.shares().tensor.of(options.heads).begin),
       all_heads_(options.heads),
-      qkv_(Linear::by_columns(list, name + ".qkv", options.dim, options.q_width() + 2 * options.kv_width(),
-                              options.bias, options.init, {options.q_width(), options.kv_width(), options.kv_width()},
-                              options.head_dim)),
-      out_(Linear::by_rows(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init,
-                           options.head_dim)) {}
+      qkv_(Linear::column_parallel(list, name + ".qkv", options.dim, options.q_width() + 2 * options.kv_width(),
+                                   options.bias, options.init,
+                                   {options.q_width(), options.kv_width(), options.kv_width()}, options.head_dim)),
+      out_(Linear::row_parallel(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init,
+                                options.head_dim)) {}
 
-Variable SelfAttention::operator()(Pass& pass, const Variable& x, const Tensor& lengths) const {
-  const autograd::AttentionOptions core = core_of(pass, options_, lengths, first_head_, all_heads_);
-  return out_(pass, pass.regions->attention(pass, qkv_(pass, x), core, options_.rope));
+Variable SelfAttention::operator()(ForwardContext& pass, const Variable& x, const Tensor& lengths) const {
+  const autograd::AttentionArgs core = core_of(pass, options_, lengths, first_head_, all_heads_);
+  return out_(pass, pass.ops->attention(pass, qkv_(pass, x), core, options_.rope));
 }
 
-Variable SelfAttention::extend(Pass& pass, const Variable& x, const Tensor& cache, int64_t length) const {
+Variable SelfAttention::extend(ForwardContext& pass, const Variable& x, const Tensor& cache, int64_t length) const {
   const AttentionOptions& o = options_;
   const tensor::Context& context = pass.tape->context();
   Variable qkv = qkv_(pass, x);
@@ -102,24 +102,26 @@ CrossAttention::CrossAttention(ParameterList& list, const std::string& name, con
     : options_(held(list, options)),
       first_head_(list.shares().tensor.of(options.heads).begin),
       all_heads_(options.heads),
-      q_(Linear::by_columns(list, name + ".q", options.dim, options.q_width(), options.bias, options.init, {},
-                            options.head_dim)),
-      kv_(Linear::by_columns(list, name + ".kv", options.dim, 2 * options.kv_width(), options.bias, options.init,
-                             {options.kv_width(), options.kv_width()}, options.head_dim)),
-      out_(Linear::by_rows(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init,
-                           options.head_dim)) {}
+      q_(Linear::column_parallel(list, name + ".q", options.dim, options.q_width(), options.bias, options.init, {},
+                                 options.head_dim)),
+      kv_(Linear::column_parallel(list, name + ".kv", options.dim, 2 * options.kv_width(), options.bias, options.init,
+                                  {options.kv_width(), options.kv_width()}, options.head_dim)),
+      out_(Linear::row_parallel(list, name + ".out", options.q_width(), options.dim, options.bias, options.out_init,
+                                options.head_dim)) {}
 
-Variable CrossAttention::operator()(Pass& pass, const Variable& x, const Variable& memory,
+Variable CrossAttention::operator()(ForwardContext& pass, const Variable& x, const Variable& memory,
                                     const Tensor& lengths) const {
   const Variable q = q_(pass, x), kv = kv_(pass, memory);
-  return looked(pass, q, kv, lengths);
+  return attend_heads(pass, q, kv, lengths);
 }
 
-Variable CrossAttention::look(Pass& pass, const Variable& x, const Variable& kv, const Tensor& lengths) const {
-  return looked(pass, q_(pass, x), kv, lengths);
+Variable CrossAttention::attend(ForwardContext& pass, const Variable& x, const Variable& kv,
+                                const Tensor& lengths) const {
+  return attend_heads(pass, q_(pass, x), kv, lengths);
 }
 
-Variable CrossAttention::looked(Pass& pass, const Variable& q, const Variable& kv, const Tensor& lengths) const {
+Variable CrossAttention::attend_heads(ForwardContext& pass, const Variable& q, const Variable& kv,
+                                      const Tensor& lengths) const {
   return out_(pass,
               autograd::cross_attention(*pass.tape, q, kv, core_of(pass, options_, lengths, first_head_, all_heads_)));
 }

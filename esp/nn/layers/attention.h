@@ -1,8 +1,8 @@
-// Multi-head attention, its projections included: self attention with packed q, k, v, and cross attention of one
-// sequence over another. Heads may share keys and values in groups.
+// Multi-head attention with its projections: self attention with packed q, k, v, and cross attention of one sequence
+// over another. Heads may share keys and values in groups (GQA).
 //
 // Self attention owns `<name>.qkv` [dim, (heads + 2·kv_heads)·head_dim] laid out [q | k | v] and `<name>.out`; cross
-// attention `<name>.q`, `<name>.kv` [k | v] and `<name>.out`. Whole heads are divided among those who hold the model.
+// attention owns `<name>.q`, `<name>.kv` [k | v] and `<name>.out`. Tensor parallelism shards whole heads.
 #pragma once
 
 #include "esp/kernel/rotary_angles.h"
@@ -15,8 +15,8 @@ struct AttentionOptions {
   int64_t dim = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false, bias = true;
   kernel::RotaryAngles rope{.theta = 0};
-  DropoutSite dropout;  // of the probabilities
-  Init init, out_init;  // out_init: of the projection that feeds the residual stream
+  DropoutSite dropout;  // of the attention probabilities
+  Init init, out_init;  // out_init: of the output projection
 
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
@@ -26,15 +26,16 @@ class SelfAttention {
  public:
   SelfAttention(ParameterList& list, const std::string& name, const AttentionOptions& options);
 
-  // x [B, T, dim]; lengths i32 [B] where padding is to be masked, else undefined.
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x, const tensor::Tensor& lengths) const;
+  // x [B, T, dim]; lengths i32 [B] to mask padding, or undefined.
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x, const tensor::Tensor& lengths) const;
 
-  // x are the tokens after the `length` ones whose keys and values `cache` [B, capacity, 2·kv_width] holds; theirs are
-  // written behind. Inference only: nothing is recorded.
-  autograd::Variable extend(Pass& pass, const autograd::Variable& x, const tensor::Tensor& cache, int64_t length) const;
+  // x holds the tokens that follow the `length` tokens whose keys and values are in `cache` [B, capacity, 2·kv_width];
+  // theirs are appended. Inference only: nothing is recorded.
+  autograd::Variable extend(ForwardContext& pass, const autograd::Variable& x, const tensor::Tensor& cache,
+                            int64_t length) const;
 
  private:
-  AttentionOptions options_;  // of the heads held
+  AttentionOptions options_;  // of the heads on this rank
   int64_t first_head_, all_heads_;
   Linear qkv_, out_;
 };
@@ -43,18 +44,21 @@ class CrossAttention {
  public:
   CrossAttention(ParameterList& list, const std::string& name, const AttentionOptions& options);
 
-  // x [B, T, dim] looks at memory [B, Tm, dim], of which `lengths` are not padding.
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x, const autograd::Variable& memory,
+  // x [B, T, dim] attends to memory [B, Tm, dim], of which `lengths` tokens are not padding.
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x, const autograd::Variable& memory,
                                 const tensor::Tensor& lengths) const;
 
-  // The same in two parts, for a memory that many calls look at: its keys and values [B, Tm, 2·kv_width], once.
-  autograd::Variable keys_values(Pass& pass, const autograd::Variable& memory) const { return kv_(pass, memory); }
-  autograd::Variable look(Pass& pass, const autograd::Variable& x, const autograd::Variable& kv,
-                          const tensor::Tensor& lengths) const;
+  // The same in two parts, for a memory used by many calls: compute its keys and values [B, Tm, 2·kv_width] once, then
+  // attend.
+  autograd::Variable keys_values(ForwardContext& pass, const autograd::Variable& memory) const {
+    return kv_(pass, memory);
+  }
+  autograd::Variable attend(ForwardContext& pass, const autograd::Variable& x, const autograd::Variable& kv,
+                            const tensor::Tensor& lengths) const;
 
  private:
-  autograd::Variable looked(Pass& pass, const autograd::Variable& q, const autograd::Variable& kv,
-                            const tensor::Tensor& lengths) const;
+  autograd::Variable attend_heads(ForwardContext& pass, const autograd::Variable& q, const autograd::Variable& kv,
+                                  const tensor::Tensor& lengths) const;
 
   AttentionOptions options_;
   int64_t first_head_, all_heads_;

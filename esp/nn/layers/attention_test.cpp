@@ -53,7 +53,7 @@ Matrix columns(const tensor::Tensor& x, int64_t first, int64_t cols) {
   return m;
 }
 
-// Tokens as rows, softmax(QKᵀ/√d)V; tokens as columns, V·softmax(KᵀQ/√d) down the columns; and ours.
+// Three forms: tokens as rows, softmax(QKᵀ/√d)V; tokens as columns, V·softmax(KᵀQ/√d); and the kernel's.
 TEST(Attention, IsTheSameWithTokensAsRowsAndAsColumns) {
   Rig rig;
   constexpr int64_t T = 5, D = 4;
@@ -66,18 +66,18 @@ TEST(Attention, IsTheSameWithTokensAsRowsAndAsColumns) {
     for (double w : row) sum += w;
     EXPECT_NEAR(sum, 1, 1e-14);
   }
-  const Matrix by_rows = product(weights, v);
+  const Matrix row_parallel = product(weights, v);
   const Matrix down = transposed(softmax_rows(transposed(scaled(product(k, transposed(q)), scale))));
-  const Matrix by_columns = transposed(product(transposed(v), down));
+  const Matrix column_parallel = transposed(product(transposed(v), down));
 
-  autograd::AttentionOptions o;
+  autograd::AttentionArgs o;
   o.heads = o.kv_heads = 1;
   o.head_dim = D;
   const Matrix ours = columns(autograd::self_attention(rig.tape, qkv, o).value(), 0, D);
   for (size_t t = 0; t < T; ++t)
     for (size_t d = 0; d < D; ++d) {
-      EXPECT_NEAR(by_rows[t][d], by_columns[t][d], 1e-14);
-      EXPECT_NEAR(ours[t][d], by_rows[t][d], 1e-14);
+      EXPECT_NEAR(row_parallel[t][d], column_parallel[t][d], 1e-14);
+      EXPECT_NEAR(ours[t][d], row_parallel[t][d], 1e-14);
     }
 }
 
@@ -93,7 +93,7 @@ TEST(Attention, ProjectsTheHeadsAsASumOverThem) {
   const SelfAttention layer(list, "a", o);
   list.materialize(rig.context, DType::f64, false);
   list.initialise(1, rig.context.stream);
-  Pass pass;
+  ForwardContext pass;
   pass.tape = &rig.tape;
   const tensor::Tensor x = rig.random({1, 4, 6}, 2);
   const tensor::Tensor y = layer(pass, x, {}).value();
@@ -123,7 +123,7 @@ TEST(Attention, ProjectsTheHeadsAsASumOverThem) {
 TEST(Attention, CausalMaskIsLowerTriangular) {
   Rig rig;
   constexpr int64_t T = 5;
-  autograd::AttentionOptions o;
+  autograd::AttentionArgs o;
   o.heads = o.kv_heads = 1;
   o.head_dim = 2;
   o.causal = true;

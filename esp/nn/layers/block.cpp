@@ -18,10 +18,11 @@ AttentionOptions attention_of(const BlockOptions& options, bool cross) {
 
 // One residual branch: stream → stream + dropout(f(.)), normed before or after.
 template <typename F>
-Stream branch(Pass& pass, const Stream& stream, const Norm& norm, bool post_norm, const DropoutSite& dropout, F f) {
+ResidualStream branch(ForwardContext& pass, const ResidualStream& stream, const Norm& norm, bool post_norm,
+                      const DropoutSite& dropout, F f) {
   if (post_norm) {
     const Variable x = close(pass, stream);
-    return {norm(pass, Stream{x, dropout(pass, f(x))}).y, {}};
+    return {norm(pass, ResidualStream{x, dropout(pass, f(x))}).y, {}};
   }
   const autograd::ResidualNorm in = norm(pass, stream);
   return {in.sum, dropout(pass, f(in.y))};
@@ -50,10 +51,10 @@ Block::Block(ParameterList& list, const std::string& name, const BlockOptions& o
   }
 }
 
-Stream Block::operator()(Pass& pass, const Stream& in, const BlockInputs& inputs) const {
+ResidualStream Block::operator()(ForwardContext& pass, const ResidualStream& in, const BlockInputs& inputs) const {
   const bool post = options_.post_norm;
-  Stream stream = branch(pass, in, norm1_, post, after_attention_,
-                         [&](const Variable& x) { return attention_(pass, x, inputs.lengths); });
+  ResidualStream stream = branch(pass, in, norm1_, post, after_attention_,
+                                 [&](const Variable& x) { return attention_(pass, x, inputs.lengths); });
   if (cross_)
     stream = branch(pass, stream, *norm_cross_, post, after_cross_,
                     [&](const Variable& x) { return (*cross_)(pass, x, inputs.memory, inputs.memory_lengths); });
@@ -61,18 +62,18 @@ Stream Block::operator()(Pass& pass, const Stream& in, const BlockInputs& inputs
                 [&](const Variable& x) { return moe_ ? (*moe_)(pass, x) : (*mlp_)(pass, x); });
 }
 
-tensor::Tensor Block::keys_values(Pass& pass, const Variable& memory) const {
+tensor::Tensor Block::keys_values(ForwardContext& pass, const Variable& memory) const {
   return cross_->keys_values(pass, memory).value();
 }
 
-Stream Block::extend(Pass& pass, const Stream& in, const tensor::Tensor& cache, int64_t length,
-                     const tensor::Tensor& memory, const tensor::Tensor& memory_lengths) const {
+ResidualStream Block::extend(ForwardContext& pass, const ResidualStream& in, const tensor::Tensor& cache,
+                             int64_t length, const tensor::Tensor& memory, const tensor::Tensor& memory_lengths) const {
   const bool post = options_.post_norm;
-  Stream stream = branch(pass, in, norm1_, post, after_attention_,
-                         [&](const Variable& x) { return attention_.extend(pass, x, cache, length); });
+  ResidualStream stream = branch(pass, in, norm1_, post, after_attention_,
+                                 [&](const Variable& x) { return attention_.extend(pass, x, cache, length); });
   if (cross_)
     stream = branch(pass, stream, *norm_cross_, post, after_cross_,
-                    [&](const Variable& x) { return cross_->look(pass, x, Variable(memory), memory_lengths); });
+                    [&](const Variable& x) { return cross_->attend(pass, x, Variable(memory), memory_lengths); });
   return branch(pass, stream, norm2_, post, after_mlp_,
                 [&](const Variable& x) { return moe_ ? moe_->extend(pass, x) : (*mlp_)(pass, x); });
 }

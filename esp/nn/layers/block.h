@@ -1,8 +1,8 @@
-// A transformer block: self attention, cross attention where it looks at a memory, feed-forward, each in a residual
-// branch with its norm before (pre-norm, GPT-2 and LLaMA) or after the addition (post-norm, BERT).
+// A transformer block: self attention, optional cross attention, feed-forward; each in a residual branch with its norm
+// before (pre-norm, GPT-2 and LLaMA) or after the addition (post-norm, BERT).
 //
 // Parameters `<name>.norm1`, `.attention`, [`.norm_cross`, `.cross`,] `.norm2`, `.mlp`. The feed-forward may be a
-// mixture of experts (moe/moe.h), whose parameters then go into a list of their own where one is given.
+// mixture of experts (moe/moe.h), whose parameters go into a separate list if one is given.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace esp::nn {
 struct BlockOptions {
   AttentionOptions attention;
   MlpOptions mlp;
-  MoeOptions moe;  // with experts: in place of mlp
+  MoeOptions moe;  // with experts: replaces mlp
   NormOptions norm;
   bool post_norm = false, cross = false;
   double dropout = 0;       // of attention probabilities and of every branch
@@ -25,9 +25,9 @@ struct BlockOptions {
 };
 inline constexpr uint64_t kSitesPerBlock = 8;
 
-// What a block sees beside the stream. Undefined where there is none.
+// Inputs of a block besides the residual stream. Undefined if absent.
 struct BlockInputs {
-  tensor::Tensor lengths;         // i32 [B]: tokens of the stream that are not padding
+  tensor::Tensor lengths;         // i32 [B]: non-padding tokens of the stream
   autograd::Variable memory;      // [B, Tm, dim]
   tensor::Tensor memory_lengths;  // i32 [B]
 };
@@ -36,13 +36,13 @@ class Block {
  public:
   Block(ParameterList& list, const std::string& name, const BlockOptions& options, ParameterList* experts = nullptr);
 
-  Stream operator()(Pass& pass, const Stream& stream, const BlockInputs& inputs) const;
+  ResidualStream operator()(ForwardContext& pass, const ResidualStream& stream, const BlockInputs& inputs) const;
 
-  // New tokens after `length` cached ones; see SelfAttention::extend. With cross attention `memory` are the keys and
-  // values of what it looks at, as `keys_values` made them.
-  Stream extend(Pass& pass, const Stream& stream, const tensor::Tensor& cache, int64_t length,
-                const tensor::Tensor& memory = {}, const tensor::Tensor& memory_lengths = {}) const;
-  tensor::Tensor keys_values(Pass& pass, const autograd::Variable& memory) const;
+  // New tokens after `length` cached ones; see SelfAttention::extend. With cross attention `memory` holds the keys and
+  // values returned by `keys_values`.
+  ResidualStream extend(ForwardContext& pass, const ResidualStream& stream, const tensor::Tensor& cache, int64_t length,
+                        const tensor::Tensor& memory = {}, const tensor::Tensor& memory_lengths = {}) const;
+  tensor::Tensor keys_values(ForwardContext& pass, const autograd::Variable& memory) const;
 
  private:
   BlockOptions options_;

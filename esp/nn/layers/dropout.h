@@ -1,8 +1,8 @@
-// A place in the model where activations are dropped. Its number tells its random stream from the other places' ones.
+// A dropout site of the model. Its number selects its own random stream.
 #pragma once
 
 #include "esp/autograd/variable.h"
-#include "esp/nn/pass.h"
+#include "esp/nn/forward_context.h"
 
 namespace esp::nn {
 
@@ -10,9 +10,10 @@ struct DropoutSite {
   double rate = 0;
   uint64_t site = 0;
 
-  double rate_in(const Pass& pass) const { return pass.training ? rate : 0; }
-  // x [B, T, ..]: rows are numbered over the whole batch of the step, so any split of it draws the same mask.
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x) const;
+  double rate_in(const ForwardContext& pass) const { return pass.training ? rate : 0; }
+  // x [B, T, ..]: rows are numbered over the whole batch of the step, so any partition of the batch draws the same
+  // mask.
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
 };
 
 }  // namespace esp::nn

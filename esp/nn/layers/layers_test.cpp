@@ -20,13 +20,13 @@ constexpr double kTolerance = 1e-6;
 struct LayerRig : Rig {
   ParameterList list;
 
-  // Parameters far from their beginning, so that every gradient is large enough to measure.
+  // Perturbed parameters, so that every gradient is large enough to measure.
   void fill_parameters() {
     list.materialize(context, DType::f64, true);
     uint64_t seed = 40;
     for (Parameter& p : list.all())
-      kernel::fill_normal(p.weight.value.data(), p.init.kind == Init::Kind::one ? 1 : 0, 0.5, seed++, 0, 0, p.count(),
-                          DType::f64, context.stream);
+      kernel::fill_normal(p.weight.value.data(), p.init.kind == Init::Distribution::one ? 1 : 0, 0.5, seed++, 0, 0,
+                          p.count(), DType::f64, context.stream);
   }
   template <typename F>
   double worst(F f, const std::vector<tensor::Tensor>& inputs, bool training = false) {
@@ -35,7 +35,7 @@ struct LayerRig : Rig {
     return autograd::worst_gradient(
         *this,
         [&](Tape& t, const Variables& x) {
-          Pass pass;
+          ForwardContext pass;
           pass.tape = &t;
           pass.training = training;
           pass.seed = 5;
@@ -58,38 +58,38 @@ AttentionOptions attention(int64_t kv_heads, bool causal, double theta) {
   return o;
 }
 
-TEST(Layers, SelfAttentionHasTheGradientsOfDifferences) {
+TEST(Layers, SelfAttentionGradientsMatchDifferences) {
   for (const int64_t kv_heads : {4, 2})
     for (const double theta : {0.0, 100.0}) {
       LayerRig rig;
       const SelfAttention layer(rig.list, "a", attention(kv_heads, true, theta));
       rig.fill_parameters();
-      const auto f = [&](Pass& pass, const Variables& x) { return Variables{layer(pass, x[0], {})}; };
+      const auto f = [&](ForwardContext& pass, const Variables& x) { return Variables{layer(pass, x[0], {})}; };
       EXPECT_LT(rig.worst(f, {rig.random({2, 3, 8}, 1)}), kTolerance) << kv_heads << " " << theta;
     }
 }
 
-TEST(Layers, CrossAttentionHasTheGradientsOfDifferences) {
+TEST(Layers, CrossAttentionGradientsMatchDifferences) {
   LayerRig rig;
   const CrossAttention layer(rig.list, "c", attention(2, false, 0));
   rig.fill_parameters();
   const tensor::Tensor lengths = rig.ids({2}, {4, 2});
-  const auto f = [&](Pass& pass, const Variables& x) { return Variables{layer(pass, x[0], x[1], lengths)}; };
+  const auto f = [&](ForwardContext& pass, const Variables& x) { return Variables{layer(pass, x[0], x[1], lengths)}; };
   EXPECT_LT(rig.worst(f, {rig.random({2, 3, 8}, 1), rig.random({2, 4, 8}, 2)}), kTolerance);
 }
 
-TEST(Layers, MlpHasTheGradientsOfDifferences) {
+TEST(Layers, MlpGradientsMatchDifferences) {
   for (const Activation kind : {Activation::relu, Activation::gelu, Activation::gelu_erf, Activation::silu}) {
     LayerRig rig;
     const Init init = Init::normal(1);
     const Mlp layer(rig.list, "m", {4, 6, kind, kind == Activation::silu, true, init, init});
     rig.fill_parameters();
-    const auto f = [&](Pass& pass, const Variables& x) { return Variables{layer(pass, x[0])}; };
+    const auto f = [&](ForwardContext& pass, const Variables& x) { return Variables{layer(pass, x[0])}; };
     EXPECT_LT(rig.worst(f, {rig.random({2, 3, 4}, 1)}), kTolerance) << kernel::name_of(kind);
   }
 }
 
-TEST(Layers, BlockHasTheGradientsOfDifferences) {
+TEST(Layers, BlockGradientsMatchDifferences) {
   for (const bool post_norm : {false, true})
     for (const bool cross : {false, true})
       for (const bool training : {false, true}) {
@@ -104,7 +104,7 @@ TEST(Layers, BlockHasTheGradientsOfDifferences) {
         rig.fill_parameters();
         std::vector<tensor::Tensor> inputs{rig.random({2, 3, 8}, 1), rig.random({2, 3, 8}, 2)};
         if (cross) inputs.push_back(rig.random({2, 4, 8}, 3));
-        const auto f = [&](Pass& pass, const Variables& x) {
+        const auto f = [&](ForwardContext& pass, const Variables& x) {
           BlockInputs more;
           if (cross) more.memory = x[2];
           return Variables{close(pass, layer(pass, {x[0], x[1]}, more))};
@@ -113,16 +113,16 @@ TEST(Layers, BlockHasTheGradientsOfDifferences) {
       }
 }
 
-TEST(Layers, StreamCarriedOpenHasTheBitsOfTheClosedOne) {
+TEST(Layers, OpenStreamMatchesClosedStream) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     Rig rig;
     ParameterList list;
     const Norm norm(list, "n", 32, {});
     list.materialize(rig.context, dtype, false);
     list.initialise(1, rig.context.stream);
-    Pass pass;
+    ForwardContext pass;
     pass.tape = &rig.tape;
-    const Stream open{rig.random({2, 3, 32}, 1, 1, dtype), rig.random({2, 3, 32}, 2, 1, dtype)};
+    const ResidualStream open{rig.random({2, 3, 32}, 1, 1, dtype), rig.random({2, 3, 32}, 2, 1, dtype)};
     const auto fused = norm(pass, open);
     const Variable sum = close(pass, open), y = norm(pass, sum);
     EXPECT_EQ(std::memcmp(fused.sum.value().data(), sum.value().data(), sum.value().bytes()), 0) << name_of(dtype);
@@ -140,7 +140,7 @@ TEST(Layers, EmbeddingIsTheOneHotProduct) {
   list.initialise(1, rig.context.stream);
   tensor::Tensor& table = embedding.parameter().weight.value;
   std::memcpy(product.weight().value.data(), table.data(), table.bytes());
-  Pass pass;
+  ForwardContext pass;
   pass.tape = &rig.tape;
   const tensor::Tensor ids = rig.ids({1, 5}, {6, 0, 3, 3, 1});
   const tensor::Tensor one_hot = tensor::zeros(rig.context, {1, 5, 7}, DType::f32, device::MemoryCategory::other);
@@ -149,8 +149,8 @@ TEST(Layers, EmbeddingIsTheOneHotProduct) {
   EXPECT_EQ(std::memcmp(a.value().data(), b.value().data(), a.value().bytes()), 0);
 }
 
-// Y = X·[W₁ | W₂] block by block has the bits of the whole: what splitting a layer by its outputs rests on.
-TEST(Layers, ProductByBlocksOfColumnsHasTheBitsOfTheWhole) {
+// Y = X·[W₁ | W₂] computed per block is bit-identical to the whole, the basis of column parallelism.
+TEST(Layers, ColumnBlocksMatchWholeGemm) {
   Rig rig;
   ParameterList list;
   const Linear whole(list, "w", 40, 96, false, Init::normal(1));
@@ -161,7 +161,7 @@ TEST(Layers, ProductByBlocksOfColumnsHasTheBitsOfTheWhole) {
     for (int64_t j = 0; j < 96; ++j)
       (j < 48 ? left : right).weight().value.as<float>()[i * 48 + j % 48] =
           whole.weight().value.as<float>()[i * 96 + j];
-  Pass pass;
+  ForwardContext pass;
   pass.tape = &rig.tape;
   const Variable x = rig.random({30, 40}, 3, 1, DType::f32);
   const Variable y = whole(pass, x), a = left(pass, x), b = right(pass, x);
@@ -170,13 +170,13 @@ TEST(Layers, ProductByBlocksOfColumnsHasTheBitsOfTheWhole) {
       EXPECT_EQ(y.value().as<float>()[i * 96 + j], (j < 48 ? a : b).value().as<float>()[i * 48 + j % 48]);
 }
 
-TEST(Layers, LogitsOfTheHeadAreWhatItsLossIsOf) {
+TEST(Layers, HeadLogitsMatchItsLoss) {
   Rig rig;
   ParameterList list;
   const Head head(list, "h", 4, 9, true, Init::normal(1));
   list.materialize(rig.context, DType::f64, true);
   list.initialise(1, rig.context.stream);
-  Pass pass;
+  ForwardContext pass;
   pass.tape = &rig.tape;
   const tensor::Tensor x = rig.random({2, 3, 4}, 1), targets = rig.ids({2, 3}, {0, 8, 3, 4, -1, 2});
   const tensor::Tensor logits = head.logits(pass, x);

@@ -1,34 +1,34 @@
-// y = x·W + b with W [in, out] and parameters `<name>.weight`, `<name>.bias`. Where several hold one model, either
-// everyone has all of it, or its outputs are divided (columns), or its inputs (rows).
+// y = x·W + b with W [in, out] and parameters `<name>.weight`, `<name>.bias`. On the tensor axis W is replicated,
+// sharded by outputs (column parallel), or sharded by inputs (row parallel).
 #pragma once
 
 #include <string>
 
+#include "esp/nn/forward_context.h"
 #include "esp/nn/parameter.h"
-#include "esp/nn/pass.h"
 
 namespace esp::nn {
 
 class Linear {
  public:
-  enum class Kind : uint8_t { whole, columns, rows };
+  enum class Sharding : uint8_t { whole, column_parallel, row_parallel };
   Linear(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias, Init init);
-  // The outputs divided: each of `sections` (their extents; empty: one), in multiples of `grain`.
-  static Linear by_columns(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
-                           std::vector<int64_t> sections = {}, int64_t grain = 1);
-  static Linear by_rows(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
-                        int64_t grain = 1);
+  // Column parallel: shards each of `sections` (their extents; empty: one section) in multiples of `grain`.
+  static Linear column_parallel(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias,
+                                Init init, std::vector<int64_t> sections = {}, int64_t grain = 1);
+  static Linear row_parallel(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias,
+                             Init init, int64_t grain = 1);
 
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x) const;
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
 
   autograd::Weight& weight() const { return weight_.weight; }
   autograd::Weight* bias() const { return bias_ ? &bias_->weight : nullptr; }
 
  private:
-  Linear(ParameterList& list, const std::string& name, const tensor::Shape& shape, bool bias, Init init, Kind kind,
-         const Cut& of_weight, const Cut& of_bias);
+  Linear(ParameterList& list, const std::string& name, const tensor::Shape& shape, bool bias, Init init, Sharding kind,
+         const ShardSpec& of_weight, const ShardSpec& of_bias);
 
-  Kind kind_ = Kind::whole;
+  Sharding kind_ = Sharding::whole;
   Parameter& weight_;
   Parameter* bias_ = nullptr;
 };

@@ -1,7 +1,7 @@
-// The feed-forward sub-layer: act(x·W1 + b1)·W2 + b2, or gated, (silu(x·Wg) ∘ x·Wu)·W2 (SwiGLU, Shazeer 2020).
+// Feed-forward sub-layer: act(x·W1 + b1)·W2 + b2, or gated, (silu(x·Wg) ∘ x·Wu)·W2 (SwiGLU, Shazeer 2020).
 //
-// Parameters `<name>.up` [dim, ffn] and `<name>.down` [ffn, dim]; gated, `<name>.gate_up` [dim, 2·ffn] laid out
-// [gate | up] instead of up. Selective recomputation computes the activation's output again instead of keeping it.
+// Parameters `<name>.up` [dim, ffn] and `<name>.down` [ffn, dim]; gated: `<name>.gate_up` [dim, 2·ffn] laid out [gate |
+// up] instead of up. Selective recomputation recomputes the activation's output instead of storing it.
 #pragma once
 
 #include "esp/kernel/activation.h"
@@ -20,11 +20,11 @@ class Mlp {
  public:
   Mlp(ParameterList& list, const std::string& name, const MlpOptions& options);
 
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x) const;
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
 
  private:
   MlpOptions options_;
-  Linear up_, down_;  // by columns, by rows
+  Linear up_, down_;  // column parallel, row parallel
 };
 
 }  // namespace esp::nn

@@ -6,7 +6,7 @@ namespace esp::nn {
 
 using autograd::Variable;
 
-Variable close(Pass& pass, const Stream& stream) {
+Variable close(ForwardContext& pass, const ResidualStream& stream) {
   return stream.closed() ? stream.x : autograd::add(*pass.tape, stream.x, stream.branch);
 }
 
@@ -16,11 +16,11 @@ Norm::Norm(ParameterList& list, const std::string& name, int64_t dim, const Norm
     beta_ = &list.add(name + ".bias", {dim}, Init::zeros(), false);
 }
 
-Variable Norm::operator()(Pass& pass, const Variable& x) const {
+Variable Norm::operator()(ForwardContext& pass, const Variable& x) const {
   return autograd::norm(*pass.tape, x, gamma_.weight, beta_ ? &beta_->weight : nullptr, options_.kind, options_.eps);
 }
 
-autograd::ResidualNorm Norm::operator()(Pass& pass, const Stream& stream) const {
+autograd::ResidualNorm Norm::operator()(ForwardContext& pass, const ResidualStream& stream) const {
   if (stream.closed()) return {stream.x, (*this)(pass, stream.x)};
   return autograd::residual_norm(*pass.tape, stream.x, stream.branch, gamma_.weight, beta_ ? &beta_->weight : nullptr,
                                  options_.kind, options_.eps);

@@ -1,25 +1,25 @@
-// LayerNorm or RMSNorm over the last dimension, and the residual stream it closes.
+// LayerNorm or RMSNorm over the last dimension, and the residual stream.
 //
-// A sub-layer's output is added to the stream and the next sub-layer begins with a norm of the sum; both are one pass
-// over memory when done together. So between sub-layers the stream is carried open, as x and the branch still to be
-// added, and the next norm does the addition.
+// A sub-layer's output is added to the stream, and the next sub-layer starts with a norm of the sum; fused, both take
+// one pass over memory. So between sub-layers the stream stays open: x and the branch still to be added. The next norm
+// does the addition.
 #pragma once
 
 #include <string>
 
 #include "esp/autograd/functions/norm.h"
+#include "esp/nn/forward_context.h"
 #include "esp/nn/parameter.h"
-#include "esp/nn/pass.h"
 
 namespace esp::nn {
 
 // The value x + branch; an empty branch adds nothing.
-struct Stream {
+struct ResidualStream {
   autograd::Variable x, branch;
 
   bool closed() const { return !branch.value().defined(); }
 };
-autograd::Variable close(Pass& pass, const Stream& stream);
+autograd::Variable close(ForwardContext& pass, const ResidualStream& stream);
 
 struct NormOptions {
   kernel::NormKind kind = kernel::NormKind::layer;
@@ -31,8 +31,8 @@ class Norm {
  public:
   Norm(ParameterList& list, const std::string& name, int64_t dim, const NormOptions& options);
 
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x) const;
-  autograd::ResidualNorm operator()(Pass& pass, const Stream& stream) const;  // the sum, and its norm
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
+  autograd::ResidualNorm operator()(ForwardContext& pass, const ResidualStream& stream) const;  // the sum, and its norm
 
  private:
   NormOptions options_;

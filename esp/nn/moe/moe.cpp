@@ -8,8 +8,8 @@
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/autograd/functions/routing.h"
 #include "esp/device/gpu.h"
-#include "esp/nn/moe/report.h"
-#include "esp/nn/regions.h"
+#include "esp/nn/moe/routing_report.h"
+#include "esp/nn/parallel_ops.h"
 
 namespace esp::nn {
 
@@ -38,21 +38,22 @@ autograd::ExpertWeights add_expert(ParameterList& list, const std::string& name,
   return w;
 }
 
-// The choices of whole sequences, from those of all who hold some of their tokens.
-Tensor together(Pass& pass, const ExpertExchange& exchange, const Tensor& choices, const autograd::Rows& rows) {
+// The choices of whole sequences, from all ranks that hold some of their tokens.
+Tensor together(ForwardContext& pass, const TokenDispatcher& dispatcher, const Tensor& choices,
+                const autograd::TokenRows& rows) {
   if (!rows.numbers.defined()) return choices;
   const tensor::Context& context = pass.tape->context();
   const Tensor whole =
       tensor::zeros(context, {rows.sequences * rows.length, choices.dim(-1)}, DType::i32, MemoryCategory::buffer);
   kernel::put_choices(whole.as<int32_t>(), choices.as<const int32_t>(), rows.numbers.as<const int32_t>(),
                       choices.rows(), choices.dim(-1), context.stream);
-  exchange.add_up(pass, whole);
+  dispatcher.sum_over_context(pass, whole);
   return whole;
 }
 
-// What of these choices an expert has room for; −1 for the others.
-Tensor within(const tensor::Context& context, const Tensor& whole, const Tensor& choices, const autograd::Rows& rows,
-              int64_t num_experts, int64_t capacity) {
+// The choices within capacity; −1 for the others.
+Tensor within(const tensor::Context& context, const Tensor& whole, const Tensor& choices,
+              const autograd::TokenRows& rows, int64_t num_experts, int64_t capacity) {
   const int64_t k = choices.dim(-1);
   const Tensor all = tensor::empty(context, whole.shape(), DType::i32, MemoryCategory::activation);
   kernel::drop_overflow(all.as<int32_t>(), whole.as<const int32_t>(), rows.sequences, rows.length, k, num_experts,
@@ -64,7 +65,7 @@ Tensor within(const tensor::Context& context, const Tensor& whole, const Tensor&
   return here;
 }
 
-// How often each expert is there, as the host may read it.
+// Number of choices per expert, on the host.
 std::vector<int64_t> counted(const tensor::Context& context, const Tensor& choices, int64_t num_experts) {
   const Tensor counts = tensor::empty(context, {num_experts}, DType::i64, MemoryCategory::buffer);
   kernel::count_choices(counts.as<int64_t>(), choices.as<const int32_t>(), 1, choices.count(), num_experts,
@@ -75,7 +76,8 @@ std::vector<int64_t> counted(const tensor::Context& context, const Tensor& choic
   return here;
 }
 
-void note(Pass& pass, const MoeOptions& o, const Tensor& choices, const Tensor& kept, const kernel::RouteSums& sums) {
+void note(ForwardContext& pass, const MoeOptions& o, const Tensor& choices, const Tensor& kept,
+          const kernel::RouteSums& sums) {
   std::vector<RoutingReport::Layer>& layers = pass.routing->layers;
   if (layers.size() <= static_cast<size_t>(o.layer)) layers.resize(static_cast<size_t>(o.layer) + 1);
   RoutingReport::Layer& layer = layers[static_cast<size_t>(o.layer)];
@@ -108,27 +110,27 @@ int64_t capacity_of(const MoeOptions& o, int64_t tokens) {
   return o.capacity > 0 ? static_cast<int64_t>(std::ceil(o.capacity * share)) : tokens;
 }
 
-Variable Moe::operator()(Pass& pass, const Variable& x) const {
+Variable Moe::operator()(ForwardContext& pass, const Variable& x) const {
   return run(pass, x, options_.capacity > 0);
 }
 
-Variable Moe::extend(Pass& pass, const Variable& x) const {
+Variable Moe::extend(ForwardContext& pass, const Variable& x) const {
   return run(pass, x, false);
 }
 
-Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
+Variable Moe::run(ForwardContext& pass, const Variable& x, bool may_drop) const {
   autograd::Tape& tape = *pass.tape;
   const tensor::Context& context = tape.context();
-  const ExpertExchange& exchange = pass.regions->experts();
+  const TokenDispatcher& dispatcher = pass.ops->experts();
   const int64_t E = options_.num_experts, k = options_.num_chosen;
   ESP_CHECK(!pass.training || pass.router_scale > 0 || (options_.aux_weight == 0 && options_.z_weight == 0),
             "losses of the router without a scale");
 
-  const autograd::Rows rows = exchange.rows(pass, x);
+  const autograd::TokenRows rows = dispatcher.token_rows(pass, x);
   const autograd::RouterOptions router{
       E, k, options_.normalises(), options_.aux_weight, options_.z_weight, pass.router_scale};
   const autograd::Routed routed = autograd::route(tape, x, router_.weight, rows, router);
-  const Tensor whole = together(pass, exchange, routed.choices, rows);
+  const Tensor whole = together(pass, dispatcher, routed.choices, rows);
   const Tensor loads = tensor::empty(context, {rows.sequences, E}, DType::i64, MemoryCategory::buffer);
   kernel::count_choices(loads.as<int64_t>(), whole.as<const int32_t>(), rows.sequences, rows.length * k, E,
                         context.stream);
@@ -139,15 +141,16 @@ Variable Moe::run(Pass& pass, const Variable& x, bool may_drop) const {
       may_drop ? within(context, whole, routed.choices, rows, E, capacity_of(options_, rows.length)) : routed.choices;
   if (pass.routing) note(pass, options_, routed.choices, kept, sums);
 
-  const autograd::Placement placement = autograd::place(context, kept, E);
-  ExpertExchange::Parcel parcel = exchange.send(pass, autograd::take_rows(tape, x, placement), placement.counts);
+  const autograd::RowPlacement placement = autograd::place_rows(context, kept, E);
+  TokenDispatcher::DispatchedRows dispatched =
+      dispatcher.dispatch(pass, autograd::take_rows(tape, x, placement), placement.counts);
   Variable shared;
   if (shared_) shared = (*shared_)(pass, x);  // while the rows travel
-  const Variable arrived = exchange.receive(pass, parcel);
-  const bool keep = pass.recompute == Recompute::none;
-  const Variable said = autograd::expert_rows(tape, arrived, parcel.counts, experts_, keep);
-  const Variable back = exchange.send_back(pass, parcel, said);
-  const Variable y = autograd::combine(tape, back, routed.gates, placement, x.shape());
+  const Variable arrived = dispatcher.receive(pass, dispatched);
+  const bool keep = pass.recompute == RecomputeMode::none;
+  const Variable said = autograd::expert_rows(tape, arrived, dispatched.counts, experts_, keep);
+  const Variable back = dispatcher.combine(pass, dispatched, said);
+  const Variable y = autograd::combine_rows(tape, back, routed.gates, placement, x.shape());
   return shared_ ? autograd::add(tape, y, shared) : y;
 }
 

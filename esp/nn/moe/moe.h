@@ -1,56 +1,56 @@
-// Mixture of experts, in place of a feed-forward sub-layer: a router sends every token to its `num_chosen` most
-// probable of `num_experts` perceptrons and adds up what they say, weighted (Shazeer et al. 2017, Fedus et al. 2022).
-// A shared expert, where there is one, sees every token.
+// Mixture of experts (MoE) in place of a feed-forward sub-layer: a router sends every token to its `num_chosen` most
+// probable of `num_experts` MLPs and adds their weighted outputs (Shazeer et al. 2017, Fedus et al. 2022). An optional
+// shared expert processes every token.
 //
-// Parameters `<name>.router.weight` [dim, E], `<name>.experts.<e>.up` and `.down` as nn::Mlp names them, e counting all
-// experts of the model, and `<name>.shared`. Of the experts only the list's share of them is built, in a list of their
-// own, since those who hold an expert are not those who hold the rest.
+// Parameters `<name>.router.weight` [dim, E], `<name>.experts.<e>.up` and `.down` as in nn::Mlp, with e over all
+// experts of the model, and `<name>.shared`. Only this rank's experts are built, in a separate list, because the expert
+// axis differs from the tensor axis.
 //
-// Tokens are routed together by sequences. With a capacity an expert takes ⌈capacity·k·T/E⌉ rows of a sequence of T;
-// what finds it full contributes nothing and the residual carries the token. The losses of the router are added in
-// backward, multiplied by Pass::router_scale.
+// Routing is per sequence. With a capacity, an expert takes ⌈capacity·k·T/E⌉ rows of a sequence of T tokens;
+// overflowing tokens contribute nothing and pass through the residual. The router's losses are added in backward,
+// multiplied by ForwardContext::router_scale.
 #pragma once
 
 #include <optional>
 
 #include "esp/autograd/functions/experts.h"
 #include "esp/nn/layers/mlp.h"
-#include "esp/nn/moe/exchange.h"
+#include "esp/nn/moe/token_dispatcher.h"
 
 namespace esp::nn {
 
 struct MoeOptions {
   int64_t num_experts = 0;  // 0: no experts, a plain feed-forward
   int64_t num_chosen = 2;
-  double capacity = 0;            // factor over an equal share; 0: nothing is ever dropped
-  std::optional<bool> normalise;  // gates over the chosen; unset: where more than one is chosen
+  double capacity = 0;            // factor over an equal share; 0: no token is dropped
+  std::optional<bool> normalise;  // normalise gates over the chosen experts; unset: if num_chosen > 1
   double aux_weight = 0, z_weight = 0;
-  int64_t shared_ffn = 0;  // of the shared expert; 0: there is none
-  int layer = 0;           // its place in Pass::routing
+  int64_t shared_ffn = 0;  // of the shared expert; 0: none
+  int layer = 0;           // index in ForwardContext::routing
   MlpOptions expert;
 
   bool normalises() const { return normalise.value_or(num_chosen > 1); }
 };
 
-// Rows that one expert takes of a sequence of so many tokens; where nothing is dropped, all.
+// Rows an expert takes from a sequence of `tokens` tokens; without a capacity, all.
 int64_t capacity_of(const MoeOptions& options, int64_t tokens);
 
 class Moe {
  public:
-  // `experts` is where the experts' parameters go; it may be `list` itself. Its shares say which are held here.
+  // `experts` receives the experts' parameters; it may be `list` itself. Its shards select the local experts.
   Moe(ParameterList& list, ParameterList& experts, const std::string& name, const MoeOptions& options);
 
-  autograd::Variable operator()(Pass& pass, const autograd::Variable& x) const;
-  // For tokens that follow others: later ones are not known yet, so none is dropped for them.
-  autograd::Variable extend(Pass& pass, const autograd::Variable& x) const;
+  autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
+  // Incremental decoding: no token is dropped, because later tokens are unknown.
+  autograd::Variable extend(ForwardContext& pass, const autograd::Variable& x) const;
 
  private:
-  autograd::Variable run(Pass& pass, const autograd::Variable& x, bool may_drop) const;
+  autograd::Variable run(ForwardContext& pass, const autograd::Variable& x, bool may_drop) const;
 
   MoeOptions options_;
   Parameter& router_;
   std::optional<Mlp> shared_;
-  Interval held_;
+  IndexRange held_;
   autograd::ExpertSet experts_;
 };
 

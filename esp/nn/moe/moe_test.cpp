@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "esp/autograd/testing.h"
-#include "esp/nn/moe/report.h"
-#include "esp/nn/regions.h"
+#include "esp/nn/moe/routing_report.h"
+#include "esp/nn/parallel_ops.h"
 
 namespace esp::nn {
 namespace {
@@ -32,7 +32,7 @@ struct Layer {
   ParameterList list;
   Moe moe;
   RoutingReport report;
-  Pass pass;
+  ForwardContext pass;
 
   explicit Layer(const MoeOptions& options, DType dtype = DType::f64) : moe(list, list, "mlp", options) {
     list.materialize(rig.context, dtype, true);
@@ -45,7 +45,7 @@ struct Layer {
   const RoutingReport::Layer& seen() const { return report.layers.at(0); }
 };
 
-TEST(Moe, OneExpertIsThePlainFeedForwardToTheBit) {
+TEST(Moe, OneExpertMatchesFeedForward) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (bool gated : {false, true}) {
       const MoeOptions options = options_of(1, 1, gated);
@@ -71,7 +71,7 @@ TEST(Moe, OneExpertIsThePlainFeedForwardToTheBit) {
     }
 }
 
-TEST(Moe, GradientsAreThoseOfDifferences) {
+TEST(Moe, GradientsMatchFiniteDifferences) {
   for (double capacity : {0.0, 0.8})
     for (int64_t shared : {0, 4}) {
       MoeOptions options = options_of(4, 2, shared > 0);
@@ -100,7 +100,7 @@ TEST(Moe, NoTokenIsLostWithoutCapacity) {
   layer.rig.tape.clear();
 }
 
-TEST(Moe, WhatFindsAnExpertFullContributesNothing) {
+TEST(Moe, OverflowingTokensContributeNothing) {
   MoeOptions options = options_of(4, 1);
   options.capacity = 1;
   Layer layer(options);
@@ -111,7 +111,7 @@ TEST(Moe, WhatFindsAnExpertFullContributesNothing) {
   const Variable y = layer.moe(layer.pass, x);
   EXPECT_EQ(layer.seen().dropped, 6);
   for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(y.value().as<double>()[i] != 0, i < 12) << i;
-  // Whoever follows earlier tokens is not dropped.
+  // Tokens decoded after a prompt are not dropped.
   const Variable z = layer.moe.extend(layer.pass, x);
   for (int64_t i = 0; i < 48; ++i) EXPECT_NE(z.value().as<double>()[i], 0) << i;
   layer.rig.tape.clear();
@@ -146,19 +146,19 @@ TEST(Moe, SequencesDoNotSeeEachOther) {
   EXPECT_LT(autograd::distance(a, b), 1e-14);
 }
 
-class Watched final : public Regions, private ExpertExchange {
+class Watched final : public ParallelOps, private TokenDispatcher {
  public:
   explicit Watched(std::vector<std::string>& seen) : seen_(seen) {}
-  const ExpertExchange& experts() const override { return *this; }
+  const TokenDispatcher& experts() const override { return *this; }
 
  private:
-  Parcel send(Pass& pass, const Variable& rows, const Tensor& counts) const override {
+  DispatchedRows dispatch(ForwardContext& pass, const Variable& rows, const Tensor& counts) const override {
     seen_.emplace_back("send");
-    return ExpertExchange::send(pass, rows, counts);
+    return TokenDispatcher::dispatch(pass, rows, counts);
   }
-  Variable receive(Pass& pass, Parcel& parcel) const override {
+  Variable receive(ForwardContext& pass, DispatchedRows& dispatched) const override {
     seen_.emplace_back("receive");
-    return ExpertExchange::receive(pass, parcel);
+    return TokenDispatcher::receive(pass, dispatched);
   }
   std::vector<std::string>& seen_;
 };
@@ -169,7 +169,7 @@ TEST(Moe, SharedExpertComputesWhileRowsTravel) {
   Layer layer(options);
   std::vector<std::string> seen;
   const Watched regions(seen);
-  layer.pass.regions = &regions;
+  layer.pass.ops = &regions;
   layer.list.find("mlp.shared.up.weight").weight.on_use = [&] { seen.emplace_back("shared"); };
   layer.list.find("mlp.experts.0.up.weight").weight.on_use = [&] { seen.emplace_back("expert"); };
   layer.moe(layer.pass, layer.rig.random({1, 8, 6}, 5));
@@ -178,8 +178,8 @@ TEST(Moe, SharedExpertComputesWhileRowsTravel) {
   layer.rig.tape.clear();
 }
 
-TEST(Moe, NamesItsPartsAndBuildsOnlyItsShare) {
-  ParameterList list, experts(Shares{{}, {1, 3}});
+TEST(Moe, BuildsOnlyLocalExperts) {
+  ParameterList list, experts(ModelShards{{}, {1, 3}});
   MoeOptions options = options_of(5, 2);
   options.shared_ffn = 7;
   const Moe moe(list, experts, "blocks.0.mlp", options);

@@ -1,4 +1,4 @@
-// Which part of a divided dimension one holder of a model has. A holder that has all of it has share 0 of 1.
+// Sharding of parameters: which part of a dimension a rank holds. Shard 0 of 1 is the whole.
 #pragma once
 
 #include <algorithm>
@@ -7,43 +7,43 @@
 
 namespace esp::nn {
 
-struct Interval {
+struct IndexRange {
   int64_t begin = 0, end = 0;
   int64_t count() const { return end - begin; }
-  bool operator==(const Interval&) const = default;
+  bool operator==(const IndexRange&) const = default;
 };
 
-struct Share {
+struct Shard {
   int index = 0, count = 1;
 
   bool whole() const { return count == 1; }
-  // Its part of n things, as even as can be: the first ones have one more.
-  Interval of(int64_t n) const {
+  // The range of n elements it holds; sizes differ by at most one, the first shards are larger.
+  IndexRange of(int64_t n) const {
     const int64_t least = n / count, more = n % count;
     const int64_t begin = index * least + std::min<int64_t>(index, more);
     return {begin, begin + least + (index < more ? 1 : 0)};
   }
-  bool operator==(const Share&) const = default;
+  bool operator==(const Shard&) const = default;
 };
 
-// What the holders of one model divide: matrices along the tensor axis, experts along theirs.
-struct Shares {
-  Share tensor, experts;
-  bool operator==(const Shares&) const = default;
+// The shards of a rank: of matrices along the tensor axis, of experts along the expert axis.
+struct ModelShards {
+  Shard tensor, experts;
+  bool operator==(const ModelShards&) const = default;
 };
 
-// How a parameter is divided along the tensor axis; by default not at all. Packed parameters ([q | k | v]) divide each
-// of their sections; `grain` elements (a head) stay together.
-struct Cut {
+// How a parameter is sharded along the tensor axis; default: not at all. In packed parameters ([q | k | v]) each
+// section is sharded; `grain` elements (a head) stay together.
+struct ShardSpec {
   int dim = -1;
   std::vector<int64_t> sections = {};  // extents along dim; empty: one, all of it
   int64_t grain = 1;
 
-  static Cut none() { return {}; }
-  static Cut along(int dim) { return {dim, {}, 1}; }
+  static ShardSpec none() { return {}; }
+  static ShardSpec along(int dim) { return {dim, {}, 1}; }
 };
 
-// Tokens of a sequence that are held, as runs of neighbours, in the order in which they lie.
+// The local tokens of a sequence, as runs of consecutive tokens, in local order.
 struct TokenRun {
   int64_t first = 0, count = 0;
   bool operator==(const TokenRun&) const = default;

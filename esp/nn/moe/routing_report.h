@@ -1,4 +1,4 @@
-// What routers did in one pass, for whoever looks on: written by each layer at its place, whole at the pass's end.
+// Routing statistics of one forward pass: each layer writes its entry; complete at the end of the pass.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace esp::nn {
 
 struct RoutingReport {
   struct Layer {
-    std::vector<int64_t> loads;  // choices of each expert, of the tokens held here, dropped ones included
+    std::vector<int64_t> loads;  // choices per expert of the local tokens, dropped ones included
     int64_t tokens = 0, dropped = 0;
     double aux = 0, z = 0;  // sums over tokens of E·Σ f_e·p_e and of (log Σ exp)²
   };
