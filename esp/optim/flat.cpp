@@ -19,14 +19,14 @@ bool needs_master(DType type) {
 
 }  // namespace
 
-std::vector<Owned> everything(const nn::ParameterList& parameters) {
-  std::vector<Owned> all;
+std::vector<OptimizerShard> all_units(const nn::ParameterList& parameters) {
+  std::vector<OptimizerShard> all;
   for (const auto& unit : parameters.units())
     all.push_back({{static_cast<int>(all.size()), 0, unit.count}, unit.values, unit.grads});
   return all;
 }
 
-std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const Range& range) {
+std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const UnitRange& range) {
   std::vector<DecayRun> runs;
   for (const nn::Parameter* p : parameters.units()[static_cast<size_t>(range.unit)].parameters) {
     const int64_t begin = std::max(range.begin, p->offset), end = std::min(range.end, p->offset + p->count());
@@ -41,9 +41,9 @@ std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const Rang
 }
 
 FlatOptimizer::FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList& parameters,
-                             const tensor::Context& context, std::vector<Owned> owned, bool split_master)
+                             const tensor::Context& context, std::vector<OptimizerShard> owned, bool split_master)
     : rule_(std::move(rule)), context_(context) {
-  for (Owned& one : owned) {
+  for (OptimizerShard& one : owned) {
     const int64_t count = one.range.end - one.range.begin;
     ESP_CHECK(one.values.count() == count && one.grads.count() == count, "[{}, {}) of unit {}", one.range.begin,
               one.range.end, one.range.unit);
@@ -63,16 +63,16 @@ FlatOptimizer::FlatOptimizer(std::unique_ptr<Rule> rule, const nn::ParameterList
   refresh_master();
 }
 
-void* FlatOptimizer::state_at(const Part& part, std::string_view slot, int64_t at) {
+void* FlatOptimizer::state_at(const FlatShard& part, std::string_view slot, int64_t at) {
   for (size_t i = part.first_state; i < part.first_state + part.num_states; ++i)
     if (states_[i].slot == slot) return element(states_[i].memory(), at);
   return nullptr;
 }
 
-// Shown as the whole copy it stands for; put together and taken apart on the host.
-State FlatOptimizer::split_master_of(const Owned& owned) const {
+// Exposed as a full master copy; split and joined on the host.
+OptimizerState FlatOptimizer::split_master_of(const OptimizerShard& owned) const {
   const int64_t count = owned.values.count();
-  State state{"master", owned.range, tensor::Tensor::over(nullptr, {count}, DType::f32)};
+  OptimizerState state{"master", owned.range, tensor::Tensor::borrow(nullptr, {count}, DType::f32)};
   state.raw = tensor::empty(context_, {count}, DType::i16, device::MemoryCategory::optimizer);
   const device::Stream host = device::host_side(context_.stream);
   state.read = [high = owned.values, low = state.raw, host](int64_t first, const tensor::Tensor& to) {
@@ -96,7 +96,7 @@ void FlatOptimizer::step(double lr, double grad_scale) {
   ++num_steps_;
   buffers_.clear();
   steps_.clear();
-  for (const Part& part : parts_) {
+  for (const FlatShard& part : parts_) {
     const bool mixed = needs_master(part.owned.values.dtype());
     for (const DecayRun& run : part.runs) {
       const int64_t at = run.begin - part.owned.range.begin;
@@ -121,7 +121,7 @@ void FlatOptimizer::step(double lr, double grad_scale) {
 }
 
 void FlatOptimizer::refresh_master() {
-  for (const Part& part : parts_)
+  for (const FlatShard& part : parts_)
     if (void* master = state_at(part, "master", 0); master && part.split)  // bf16 values are all there is of it
       kernel::fill(master, 0, part.owned.values.count(), DType::bf16, context_.stream);
     else if (master)

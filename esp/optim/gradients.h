@@ -1,4 +1,4 @@
-// What happens to gradients between backward and the step: their norm, clipping, and the loss scale of fp16.
+// Gradient processing between backward and the optimizer step: norm, clipping, and the fp16 loss scale.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,18 @@ double sum_of_squares(const nn::ParameterList& parameters, const device::Stream&
 // min(1, limit/(norm + 1e-6)); 1 when limit is 0.
 double clip_factor(double norm, double limit);
 
-// Dynamic scaling: halves when a gradient overflowed (the step is skipped), doubles after `growth_interval` good steps.
+struct LossScaleOptions {
+  double initial = 65536, least = 1, most = 16777216;
+  int64_t growth_interval = 2000;
+};
+
+// Loss scale. Dynamic: halves when a gradient overflows (the step is skipped), doubles after `growth_interval` good
+// steps.
 class LossScale {
  public:
-  struct Options {
-    double initial = 65536, least = 1, most = 16777216;
-    int64_t growth_interval = 2000;
-  };
   static LossScale fixed() { return LossScale({1, 1, 1, 0}, false); }  // fp32, fp64, bf16
-  static LossScale dynamic() { return LossScale(Options{}, true); }
-  explicit LossScale(const Options& options, bool dynamic)
+  static LossScale dynamic() { return LossScale(LossScaleOptions{}, true); }
+  explicit LossScale(const LossScaleOptions& options, bool dynamic)
       : options_(options), dynamic_(dynamic), scale_(options.initial) {}
 
   double scale() const { return scale_; }
@@ -35,7 +37,7 @@ class LossScale {
   }
 
  private:
-  Options options_;
+  LossScaleOptions options_;
   bool dynamic_;
   double scale_;
   int64_t good_steps_ = 0;

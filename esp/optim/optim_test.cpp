@@ -17,7 +17,7 @@ using device::MemoryCategory;
 
 struct OptimTest : testing::Test {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
 
   // Two units; a matrix that decays and a vector that does not, in each.
@@ -78,12 +78,12 @@ TEST_F(OptimTest, AdamWFollowsItsDefinitionOverAHundredSteps) {
   EXPECT_EQ(optimizer->num_steps(), 100);
 }
 
-Owned part(const nn::ParameterList& list, int unit, int64_t begin, int64_t end) {
+OptimizerShard part(const nn::ParameterList& list, int unit, int64_t begin, int64_t end) {
   const auto& of = list.units()[static_cast<size_t>(unit)];
   return {{unit, begin, end}, of.values.slice(begin, end), of.grads.slice(begin, end)};
 }
 
-TEST_F(OptimTest, ARangeOfAUnitIsUpdatedAsPartOfTheWholeBitForBit) {
+TEST_F(OptimTest, PartialRangeMatchesWholeUpdateBitForBit) {
   for (const char* name : {"adamw", "adam", "sgd"}) {
     nn::ParameterList whole, split;
     build(whole, DType::f32);
@@ -129,7 +129,7 @@ TEST_F(OptimTest, UnknownNamesListTheKnown) {
   }
 }
 
-TEST(Schedule, WarmsUpAndEndsAtItsFloor) {
+TEST(Schedule, WarmsUpAndEndsAtFloor) {
   ScheduleOptions o{"cosine", 1.0, 110, 10, 0.1, 0};
   EXPECT_DOUBLE_EQ(learning_rate(o, 0), 0.1);
   EXPECT_DOUBLE_EQ(learning_rate(o, 9), 1.0);
@@ -158,7 +158,7 @@ TEST(LossScaleTest, HalvesOnOverflowAndGrowsBack) {
   EXPECT_EQ(bf16.scale(), 1);
 }
 
-TEST_F(OptimTest, ClippingSeesOneNotFiniteGradient) {
+TEST_F(OptimTest, ClippingDetectsNonFiniteGradient) {
   nn::ParameterList list;
   build(list, DType::f32);
   set_gradients(list, 1);
@@ -170,9 +170,8 @@ TEST_F(OptimTest, ClippingSeesOneNotFiniteGradient) {
   EXPECT_FALSE(std::isfinite(sum_of_squares(list, context.stream)));
 }
 
-// The half that values lack: ten bytes of states instead of twelve, and the copy it stands for stays as close to the
-// whole one as a unit of its last place a step, now and then.
-TEST_F(OptimTest, ASplitMasterCopyIsTheWholeOneButForNumbersHalfWay) {
+// Split master copy: ten bytes of state instead of twelve, within one unit in the last place per step of the full copy.
+TEST_F(OptimTest, SplitMasterCopyMatchesFullExceptTies) {
   nn::ParameterList one, other;
   build(one, DType::bf16);
   build(other, DType::bf16);
@@ -198,15 +197,15 @@ TEST_F(OptimTest, ASplitMasterCopyIsTheWholeOneButForNumbersHalfWay) {
   ASSERT_EQ(split->states().size(), whole->states().size());
   std::vector<float> copy(20);
   for (size_t i = 0; i < split->states().size(); ++i) {
-    const State &s = split->states()[i], &w = whole->states()[i];
+    const OptimizerState &s = split->states()[i], &w = whole->states()[i];
     EXPECT_EQ(s.slot, w.slot);
     EXPECT_EQ(s.values.shape(), w.values.shape());
     if (s.slot != "master") continue;
-    s.read(0, tensor::Tensor::over(copy.data(), {20}, DType::f32));
+    s.read(0, tensor::Tensor::borrow(copy.data(), {20}, DType::f32));
     for (int64_t k = 0; k < 20; ++k)
       EXPECT_NEAR(copy[static_cast<size_t>(k)], w.values.as<float>()[k], 2e-6) << "moved less than bf16 could tell";
     s.write(w.values);
-    s.read(0, tensor::Tensor::over(copy.data(), {20}, DType::f32));
+    s.read(0, tensor::Tensor::borrow(copy.data(), {20}, DType::f32));
     for (int64_t k = 0; k < 20; ++k) EXPECT_EQ(copy[static_cast<size_t>(k)], w.values.as<float>()[k]);
   }
   for (size_t u = 0; u < 2; ++u)  // writing it wrote the values it rounds to

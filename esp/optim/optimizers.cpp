@@ -84,14 +84,14 @@ std::unique_ptr<Rule> make_rule(const OptimizerOptions& options) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
-                                          const tensor::Context& context, std::vector<Owned> owned) {
+                                          const tensor::Context& context, std::vector<OptimizerShard> owned) {
   return std::make_unique<FlatOptimizer>(make_rule(options), parameters, context, std::move(owned),
                                          options.split_master);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
                                           const tensor::Context& context) {
-  return make_optimizer(options, parameters, context, everything(parameters));
+  return make_optimizer(options, parameters, context, all_units(parameters));
 }
 
 std::vector<std::string_view> optimizer_names() {

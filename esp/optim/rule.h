@@ -1,5 +1,5 @@
-// The arithmetic of an optimizer, apart from where its state lies: which state each element has, and one update of a
-// run of elements. Elementwise: any cut of the elements into runs gives the same bits. Any thread.
+// The update rule of an optimizer, independent of state storage: the state per element, and one update of a run of
+// elements. Elementwise: any partition of the elements gives the same bits. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class Rule {
   virtual std::span<const std::string_view> slots() const = 0;  // of "m" and "v"
   virtual void update(const kernel::StepBuffers& buffers, const UpdateStep& step,
                       const device::Stream& stream) const = 0;
-  // Many runs; where starting work costs more than a run is long, at once.
+  // Updates many runs; overridden where launches cost more than a run.
   virtual void update_all(std::span<const kernel::StepBuffers> buffers, std::span<const UpdateStep> steps,
                           const device::Stream& stream) const {
     for (size_t i = 0; i < buffers.size(); ++i) update(buffers[i], steps[i], stream);
@@ -33,11 +33,11 @@ class Rule {
 
 std::unique_ptr<Rule> make_rule(const OptimizerOptions& options);  // UsageError lists the known names
 
-// A run of one owned range over which weight decay applies, or not, throughout.
+// A run of one owned range with uniform weight decay.
 struct DecayRun {
   int64_t begin = 0, end = 0;  // in the unit
   bool decay = false;
 };
-std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const Range& range);
+std::vector<DecayRun> decay_runs(const nn::ParameterList& parameters, const UnitRange& range);
 
 }  // namespace esp::optim

@@ -1,8 +1,8 @@
-// Learning rates as functions of the step.
+// Learning-rate schedules.
 //
-// For `warmup` steps the rate climbs linearly, reaching its peak on step `warmup` (step s of the warm-up has
-// (s+1)/warmup of it). After that: constant; linear or cosine down to `floor`·peak at the last step; or wsd, constant
-// until the last `decay` steps and then down linearly (warm-up, stable, decay).
+// For `warmup` steps the rate rises linearly and reaches its peak on step `warmup` (step s of the warm-up has
+// (s+1)/warmup of it). After that: constant; linear or cosine down to `floor`·peak at the last step; or wsd (warm-up,
+// stable, decay), constant until the last `decay` steps and then linear down.
 #pragma once
 
 #include <cstdint>
