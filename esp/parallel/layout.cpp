@@ -21,11 +21,11 @@ constexpr ContextMethod kContextMethods[] = {{"ring"}, {"ulysses"}};
 
 constexpr int64_t kMostRanks = 1 << 15;  // on one axis
 
-using Broken = std::optional<BrokenRule>;
+using Broken = std::optional<LayoutViolation>;
 
 Broken rule(bool holds, std::string_view key, int64_t given, std::string text) {
   if (holds) return std::nullopt;
-  return BrokenRule{std::string(key), fmt::format("{}", given), std::move(text)};
+  return LayoutViolation{std::string(key), fmt::format("{}", given), std::move(text)};
 }
 
 int64_t share_of(const LayoutSizes& s, const Layout& l) {
@@ -38,10 +38,10 @@ int64_t micro_batch_of(const LayoutSizes& s, const Layout& l) {
 Broken of_batch(const LayoutSizes& s, const Layout& l) {
   const int dp = l.mesh.dp;
   if (auto broken = rule(s.global_batch % dp == 0, "train.global_batch", s.global_batch,
-                         fmt::format("the {} copies (dp) share it evenly: a multiple of {} is wanted", dp, dp)))
+                         fmt::format("must be a multiple of dp = {}", dp)))
     return broken;
   return rule(s.micro_batch == 0 || share_of(s, l) % s.micro_batch == 0, "train.micro_batch", s.micro_batch,
-              fmt::format("it must divide a copy's share of {} sequences ({} over dp = {})", share_of(s, l),
+              fmt::format("must divide a replica's share of {} sequences ({} over dp = {})", share_of(s, l),
                           s.global_batch, dp));
 }
 
@@ -57,17 +57,17 @@ Broken of_tensor(const LayoutSizes& s, const Layout& l) {
                {s.vocab == 0 || s.vocab >= tp, "cannot be more than the {} tokens of the vocabulary", s.vocab}};
   for (const auto& one : rules)
     if (!one.holds)
-      return BrokenRule{"parallel.tp", fmt::format("{}", tp), "it " + fmt::format(fmt::runtime(one.what), one.number)};
+      return LayoutViolation{"parallel.tp", fmt::format("{}", tp), fmt::format(fmt::runtime(one.what), one.number)};
   return std::nullopt;
 }
 
 Broken of_sequence(const LayoutSizes& s, const Layout& l) {
   if (!l.sequence) return std::nullopt;
   const MeshShape& m = l.mesh;
-  if (m.tp == 1) return BrokenRule{"parallel.sequence", "true", "it splits what tp shares; with tp = 1 leave it out"};
+  if (m.tp == 1) return LayoutViolation{"parallel.sequence", "true", "needs tp > 1; with tp = 1 leave it out"};
   const int64_t rows = micro_batch_of(s, l) * s.seq_len;
   if (rows % m.cp == 0 && s.seq_len % m.cp == 0 && rows / m.cp % m.tp == 0) return std::nullopt;
-  return BrokenRule{
+  return LayoutViolation{
       "parallel.sequence", "true",
       fmt::format("tp = {} must divide the {} rows of a micro-batch ({} sequences × {} tokens{})", m.tp, rows / m.cp,
                   micro_batch_of(s, l), s.seq_len, m.cp == 1 ? "" : fmt::format(" over cp = {}", m.cp))};
@@ -77,26 +77,24 @@ Broken of_context(const LayoutSizes& s, const Layout& l) {
   const int cp = l.mesh.cp;
   if (cp == 1) return std::nullopt;
   if (l.context == "ring")
-    return rule(
-        s.seq_len >= 2 * cp, "parallel.cp", cp,
-        fmt::format("ring attention cuts a sequence in 2·cp = {} pieces, this one has {} tokens", 2 * cp, s.seq_len));
-  if (auto broken = rule(s.seq_len >= cp, "parallel.cp", cp, fmt::format("a sequence has {} tokens", s.seq_len)))
+    return rule(s.seq_len >= 2 * cp, "parallel.cp", cp,
+                fmt::format("ring attention needs at least 2·cp = {} tokens per sequence; got {}", 2 * cp, s.seq_len));
+  if (auto broken = rule(s.seq_len >= cp, "parallel.cp", cp,
+                         fmt::format("must be at most the {} tokens of a sequence", s.seq_len)))
     return broken;
   const int64_t heads = s.heads / l.mesh.tp, kv = s.kv_heads / l.mesh.tp;
-  if (auto broken =
-          rule(heads % cp == 0, "parallel.cp", cp,
-               fmt::format("ulysses gives every rank whole heads: it must divide the {} heads here ({} over tp = {}); "
-                           "parallel.context = \"ring\" takes any",
-                           heads, s.heads, l.mesh.tp)))
+  if (auto broken = rule(heads % cp == 0, "parallel.cp", cp,
+                         fmt::format("ulysses shards whole heads: must divide the {} heads per rank ({} over tp = {}); "
+                                     "parallel.context = \"ring\" accepts any",
+                                     heads, s.heads, l.mesh.tp)))
     return broken;
-  return rule(
-      kv % cp == 0 || cp % kv == 0, "parallel.cp", cp,
-      fmt::format("ulysses gives every rank whole key and value heads: it and the {} here ({} over tp = {}) must "
-                  "divide one another; parallel.context = \"ring\" takes any",
-                  kv, s.kv_heads, l.mesh.tp));
+  return rule(kv % cp == 0 || cp % kv == 0, "parallel.cp", cp,
+              fmt::format("ulysses shards whole key/value heads: it and the {} per rank ({} over tp = {}) must "
+                          "divide one another; parallel.context = \"ring\" accepts any",
+                          kv, s.kv_heads, l.mesh.tp));
 }
 
-// A user's schedule says itself which shape it is for, once it is read.
+// A schedule file defines its own shape; checked when it is read.
 bool takes_chunks(const std::string& schedule) {
   return names_schedule_file(schedule) || schedule_row(schedule).chunked;
 }
@@ -107,23 +105,21 @@ bool goes_round(const std::string& schedule) {
 Broken of_pipeline(const LayoutSizes& s, const Layout& l) {
   const int64_t pp = l.mesh.pp, v = l.interleave;
   if (pp == 1 && v == 1) return std::nullopt;
-  if (pp == 1)
-    return rule(false, "parallel.interleave", v, "a stage's chunks are of a pipeline; with pp = 1 leave it out");
+  if (pp == 1) return rule(false, "parallel.interleave", v, "needs pp > 1; with pp = 1 leave it out");
   if (auto broken =
           rule(v == 1 || takes_chunks(l.schedule), "parallel.interleave", v,
-               fmt::format("schedule {} has one chunk a stage; parallel.schedule = \"interleaved\" has several",
+               fmt::format("schedule {} has one chunk per stage; parallel.schedule = \"interleaved\" has several",
                            l.schedule)))
     return broken;
-  if (auto broken = rule(
-          s.layers >= pp * v, v > 1 ? "parallel.interleave" : "parallel.pp", v > 1 ? v : pp,
-          fmt::format("every {} has a layer at least, {} of {} layers", v > 1 ? "chunk" : "stage", pp * v, s.layers)))
+  if (auto broken = rule(s.layers >= pp * v, v > 1 ? "parallel.interleave" : "parallel.pp", v > 1 ? v : pp,
+                         fmt::format("every {} needs at least one layer: {} needed, {} layers",
+                                     v > 1 ? "chunk" : "stage", pp * v, s.layers)))
     return broken;
   const int64_t num_micro = share_of(s, l) / micro_batch_of(s, l);
-  return rule(
-      !goes_round(l.schedule) || num_micro % pp == 0, "train.micro_batch", micro_batch_of(s, l),
-      fmt::format("schedule {} goes round the {} stages: {} micro-batches are no multiple of {}; 1f1b takes any "
-                  "number",
-                  l.schedule, pp, num_micro, pp));
+  return rule(!goes_round(l.schedule) || num_micro % pp == 0, "train.micro_batch", micro_batch_of(s, l),
+              fmt::format("schedule {} needs a multiple of {} micro-batches; got {}. Schedule 1f1b accepts any "
+                          "number",
+                          l.schedule, pp, num_micro));
 }
 
 Broken of_experts(const LayoutSizes& s, const Layout& l) {
@@ -132,10 +128,10 @@ Broken of_experts(const LayoutSizes& s, const Layout& l) {
   if (auto broken = rule(s.experts > 0, "parallel.ep", m.ep, "the model has no experts (model.moe.experts)"))
     return broken;
   if (auto broken =
-          rule(s.experts % m.ep == 0, "parallel.ep", m.ep, fmt::format("it must divide the {} experts", s.experts)))
+          rule(s.experts % m.ep == 0, "parallel.ep", m.ep, fmt::format("must divide the {} experts", s.experts)))
     return broken;
-  return rule(m.copies() % m.ep == 0, "parallel.ep", m.ep,
-              fmt::format("it must divide the {} copies (dp {} × cp {})", m.copies(), m.dp, m.cp));
+  return rule(m.replicas() % m.ep == 0, "parallel.ep", m.ep,
+              fmt::format("must divide the {} replicas (dp {} × cp {})", m.replicas(), m.dp, m.cp));
 }
 
 Broken of_architecture(const LayoutSizes& s, const Layout& l) {
@@ -187,10 +183,10 @@ std::string Layout::text() const {
   return text;
 }
 
-std::optional<BrokenRule> broken_rule(const LayoutSizes& sizes, const Layout& layout) {
+std::optional<LayoutViolation> find_violation(const LayoutSizes& sizes, const Layout& layout) {
   if (!names_schedule_file(layout.schedule)) schedule_row(layout.schedule);
   find_row("parallel.context", kContextMethods, layout.context);
-  if (auto broken = rule(layout.interleave >= 1, "parallel.interleave", layout.interleave, "at least 1 is wanted"))
+  if (auto broken = rule(layout.interleave >= 1, "parallel.interleave", layout.interleave, "must be at least 1"))
     return broken;
   for (auto check : {of_architecture, of_batch, of_tensor, of_context, of_pipeline, of_sequence, of_experts})
     if (auto broken = check(sizes, layout)) return broken;
@@ -206,9 +202,9 @@ std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layo
         for (const std::string& schedule : {layout.schedule, std::string("1f1b")})
           for (const int64_t interleave : {layout.interleave, int64_t{1}}) {
             Layout one{mesh, sequence, context, schedule, interleave};
-            if (mesh.cp == 1) one.context = layout.context;  // what is not used does not differ
+            if (mesh.cp == 1) one.context = layout.context;  // an unused setting is not a difference
             if (mesh.pp == 1) one.schedule = layout.schedule;
-            if (std::find(found.begin(), found.end(), one) == found.end() && !broken_rule(sizes, one) &&
+            if (std::find(found.begin(), found.end(), one) == found.end() && !find_violation(sizes, one) &&
                 (!also || also(one)))
               found.push_back(one);
           }
@@ -227,21 +223,20 @@ MeshShape mesh_shape(int64_t tp, int64_t cp, int64_t dp, int64_t pp, int64_t ep,
   for (const auto& axis : axes)
     if (axis.value < axis.least || axis.value > kMostRanks)
       throw UsageError(
-          fmt::format("parallel.{} = {}: {} to {} is wanted", axis.key, axis.value, axis.least, kMostRanks));
+          fmt::format("parallel.{} = {}: must be from {} to {}", axis.key, axis.value, axis.least, kMostRanks));
   const int64_t others = tp * cp * pp;
   if (dp == 0 ? world % others != 0 : others * dp != world)
     throw UsageError(fmt::format(
         "[parallel] = dp {} × tp {} × pp {} × cp {}: the sizes multiply to {} ranks, this run has {}{}", dp, tp, pp, cp,
         others * std::max<int64_t>(1, dp), world,
-        world % others == 0
-            ? fmt::format("; dp = {} or 0 (what is left) would do", world / others)
-            : fmt::format("; {} or {} ranks would do, or sizes that divide {}", others, 2 * others, world)));
+        world % others == 0 ? fmt::format("; use dp = {} or 0 (computed)", world / others)
+                            : fmt::format("; use {} or {} ranks, or sizes that divide {}", others, 2 * others, world)));
   return {static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(world / others), static_cast<int>(pp),
           static_cast<int>(ep)};
 }
 
 void check_layout(const LayoutSizes& sizes, const Layout& layout, const LayoutFilter& also) {
-  const Broken broken = broken_rule(sizes, layout);
+  const Broken broken = find_violation(sizes, layout);
   if (!broken) return;
   std::vector<std::string> others;
   for (const Layout& one : nearest_layouts(sizes, layout, 3, also)) others.push_back(one.text());

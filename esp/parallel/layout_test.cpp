@@ -32,26 +32,26 @@ Layout of(const MeshShape& mesh) {
 }
 
 std::string rule(const LayoutSizes& s, const Layout& layout) {
-  const auto broken = broken_rule(s, layout);
+  const auto broken = find_violation(s, layout);
   return broken ? broken->text() : "";
 }
 
-TEST(Layout, WhatDividesWorks) {
+TEST(Layout, AcceptsDivisibleSizes) {
   EXPECT_EQ(rule(sizes(), of({})), "");
   EXPECT_EQ(rule(sizes(), of({.tp = 4, .dp = 3, .pp = 2})), "");
   EXPECT_EQ(rule(sizes(), of({.tp = 2, .cp = 4, .dp = 2, .pp = 6})), "");
 }
 
-TEST(Layout, EveryRuleIsNamedWithItsNumbers) {
+TEST(Layout, ViolationNamesRuleWithNumbers) {
   const auto check = [](const LayoutSizes& s, const Layout& layout, std::initializer_list<const char*> words) {
     for (const char* word : words) EXPECT_THAT(rule(s, layout), HasSubstr(word));
   };
   check(sizes(), of({.tp = 5}), {"parallel.tp = 5", "12 attention heads"});
   check(sizes(), of({.tp = 3}), {"parallel.tp = 3", "4 key and value heads"});
   check(sizes(), of({.pp = 7}), {"parallel.pp = 7", "6 layers"});
-  check(sizes(), of({.dp = 5}), {"train.global_batch = 24", "multiple of 5"});
+  check(sizes(), of({.dp = 5}), {"train.global_batch = 24", "multiple of dp = 5"});
   check(sizes(), of({.dp = 8}), {"train.micro_batch = 2", "share of 3 sequences"});
-  check(sizes(), of({.cp = 13}), {"parallel.cp = 13", "26 pieces", "24 tokens"});
+  check(sizes(), of({.cp = 13}), {"parallel.cp = 13", "2·cp = 26 tokens", "got 24"});
   check(sizes(), of({.dp = 2, .ep = 2}), {"parallel.ep = 2", "no experts"});
 
   Layout layout = of({.cp = 5});
@@ -59,7 +59,7 @@ TEST(Layout, EveryRuleIsNamedWithItsNumbers) {
   check(sizes(), layout, {"parallel.cp = 5", "12 heads", "ring"});
   layout = of({.cp = 3});
   layout.context = "ulysses";
-  check(sizes(), layout, {"key and value heads", "4 here"});
+  check(sizes(), layout, {"key/value heads", "the 4 per rank"});
 
   layout = of({});
   layout.sequence = true;
@@ -79,15 +79,15 @@ TEST(Layout, EveryRuleIsNamedWithItsNumbers) {
   layout.schedule = "interleaved";
   EXPECT_EQ(rule(sizes(), layout), "");
   layout.interleave = 4;
-  check(sizes(), layout, {"parallel.interleave = 4", "8 of 6 layers"});
+  check(sizes(), layout, {"parallel.interleave = 4", "8 needed, 6 layers"});
   layout = of({.dp = 4, .pp = 2});
   layout.schedule = "interleaved";
-  check(sizes(), layout, {"train.micro_batch = 2", "3 micro-batches", "multiple of 2"});
+  check(sizes(), layout, {"train.micro_batch = 2", "multiple of 2 micro-batches", "got 3"});
 
   LayoutSizes experts = sizes();
   experts.experts = 6;
   check(experts, of({.dp = 4, .ep = 4}), {"parallel.ep = 4", "6 experts"});
-  check(experts, of({.dp = 4, .ep = 3}), {"parallel.ep = 3", "4 copies"});
+  check(experts, of({.dp = 4, .ep = 3}), {"parallel.ep = 3", "4 replicas"});
   EXPECT_EQ(rule(experts, of({.cp = 3, .dp = 2, .ep = 6})), "");
 
   LayoutSizes both = sizes();
@@ -100,14 +100,14 @@ TEST(Layout, EveryRuleIsNamedWithItsNumbers) {
 TEST(Layout, UnknownNamesListTheKnown) {
   Layout layout = of({.pp = 2});
   layout.schedule = "2f2b";
-  EXPECT_THROW(broken_rule(sizes(), layout), UsageError);
+  EXPECT_THROW(find_violation(sizes(), layout), UsageError);
   layout = of({.cp = 2});
   layout.context = "star";
-  EXPECT_THROW(broken_rule(sizes(), layout), UsageError);
+  EXPECT_THROW(find_violation(sizes(), layout), UsageError);
 }
 
 // Over many worlds: what is offered works, is of as many ranks, and is as near as any that works.
-TEST(Layout, NearestOnesWork) {
+TEST(Layout, NearestLayoutsAreValid) {
   int num_offered = 0;
   for (int tp : {1, 2, 3, 5})
     for (int cp : {1, 2, 3})
@@ -120,7 +120,7 @@ TEST(Layout, NearestOnesWork) {
             EXPECT_EQ(rule(sizes(), one), "") << one.text();
             ++num_offered;
           }
-          if (!broken_rule(sizes(), layout)) {
+          if (!find_violation(sizes(), layout)) {
             ASSERT_FALSE(near.empty());
             EXPECT_EQ(near.front(), layout) << "what works is nearest to itself";
           }
@@ -128,7 +128,7 @@ TEST(Layout, NearestOnesWork) {
   EXPECT_GT(num_offered, 200);
 }
 
-TEST(Layout, TheErrorNamesTheNearest) {
+TEST(Layout, ErrorNamesNearestLayouts) {
   try {
     check_layout(sizes(), of({.tp = 3, .dp = 2}));
     FAIL();

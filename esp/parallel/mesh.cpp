@@ -9,35 +9,35 @@
 namespace esp::parallel {
 namespace {
 
-// Ranks are in one group of `axis` where these are equal; the second number orders them within it.
-struct Place {
+// Ranks are in one group of `axis` if `group` is equal; `index` orders them within it.
+struct GroupPlace {
   int group = 0, order = 0;
 };
 
-Place place_of(const MeshShape& s, Axis axis, const Coordinates& c) {
+GroupPlace place_of(const MeshShape& s, MeshAxis axis, const Coordinates& c) {
   const auto without = [&](bool tp, bool cp, bool dp, bool pp) {
     return s.rank_of({tp ? 0 : c.tp, cp ? 0 : c.cp, dp ? 0 : c.dp, pp ? 0 : c.pp});
   };
-  const int copy = s.copy_of(c);
+  const int copy = s.replica_of(c);
   switch (axis) {
-    case Axis::tensor:
+    case MeshAxis::tensor:
       return {without(true, false, false, false), c.tp};
-    case Axis::context:
+    case MeshAxis::context:
       return {without(false, true, false, false), c.cp};
-    case Axis::data:
+    case MeshAxis::data:
       return {without(false, false, true, false), c.dp};
-    case Axis::copies:
+    case MeshAxis::replicas:
       return {without(false, true, true, false), copy};
-    case Axis::pipe:
+    case MeshAxis::pipe:
       return {without(false, false, false, true), c.pp};
-    case Axis::model:
+    case MeshAxis::model:
       return {without(true, false, false, true), c.tp + s.tp * c.pp};
-    case Axis::expert:  // ep copies in a row
-      return {without(false, true, true, false) * s.copies() + copy / s.ep, copy % s.ep};
-    case Axis::expert_data:
+    case MeshAxis::expert:  // ep consecutive replicas
+      return {without(false, true, true, false) * s.replicas() + copy / s.ep, copy % s.ep};
+    case MeshAxis::expert_data:
       break;
   }
-  return {without(false, true, true, false) * s.copies() + copy % s.ep, copy / s.ep};
+  return {without(false, true, true, false) * s.replicas() + copy % s.ep, copy / s.ep};
 }
 
 }  // namespace
@@ -51,17 +51,17 @@ std::string MeshShape::text() const {
   return fmt::format("tp {} × cp {} × dp {} × pp {}", tp, cp, dp, pp) + (ep == 1 ? "" : fmt::format(", ep {}", ep));
 }
 
-std::string_view name_of(Axis axis) {
+std::string_view name_of(MeshAxis axis) {
   constexpr std::string_view kNames[] = {"tensor", "context", "data",   "copies",
                                          "pipe",   "model",   "expert", "expert_data"};
   return kNames[static_cast<size_t>(axis)];
 }
 
-std::vector<int> members(const MeshShape& shape, Axis axis, int rank) {
+std::vector<int> members(const MeshShape& shape, MeshAxis axis, int rank) {
   const int group = place_of(shape, axis, shape.at(rank)).group;
   std::vector<std::pair<int, int>> found;
   for (int other = 0; other < shape.size(); ++other)
-    if (const Place place = place_of(shape, axis, shape.at(other)); place.group == group)
+    if (const GroupPlace place = place_of(shape, axis, shape.at(other)); place.group == group)
       found.emplace_back(place.order, other);
   std::sort(found.begin(), found.end());
   std::vector<int> ranks;
@@ -72,30 +72,30 @@ std::vector<int> members(const MeshShape& shape, Axis axis, int rank) {
 Mesh::Mesh(const MeshShape& shape, comm::Communicator* world)
     : shape_(shape), world_(world), here_(shape.at(world ? world->rank() : 0)) {
   ESP_CHECK(shape.size() == (world ? world->size() : 1), "{} for {} ranks", shape.text(), world ? world->size() : 1);
-  ESP_CHECK(shape.copies() % shape.ep == 0, "{}: ep divides dp·cp", shape.text());
-  for (Axis axis : kAxes) {
-    // Copies of a model that nobody divides are the world itself; they need no second line.
-    const bool of_copies = axis == Axis::data || axis == Axis::copies || axis == Axis::expert_data;
+  ESP_CHECK(shape.replicas() % shape.ep == 0, "{}: ep divides dp·cp", shape.text());
+  for (MeshAxis axis : kMeshAxes) {
+    // Replicas of an unsharded model are the whole world; no second communicator is needed.
+    const bool of_copies = axis == MeshAxis::data || axis == MeshAxis::replicas || axis == MeshAxis::expert_data;
     const bool everyone = world && static_cast<int>(members(shape, axis, rank()).size()) == world->size();
     const auto at = static_cast<size_t>(axis);
-    if (!of_copies || !everyone) made_[at] = another(axis);
+    if (!of_copies || !everyone) made_[at] = make_communicator(axis);
     groups_[at] = of_copies && everyone && world->size() > 1 ? world : made_[at].get();
   }
 }
 
-int Mesh::index(Axis axis) const {
+int Mesh::index(MeshAxis axis) const {
   const comm::Communicator* comm = group(axis);
   return comm ? comm->rank() : 0;
 }
 
-int Mesh::size(Axis axis) const {
+int Mesh::size(MeshAxis axis) const {
   const comm::Communicator* comm = group(axis);
   return comm ? comm->size() : 1;
 }
 
-std::unique_ptr<comm::Communicator> Mesh::another(Axis axis) const {
+std::unique_ptr<comm::Communicator> Mesh::make_communicator(MeshAxis axis) const {
   if (members(shape_, axis, rank()).size() == 1) return nullptr;
-  const Place place = place_of(shape_, axis, here_);
+  const GroupPlace place = place_of(shape_, axis, here_);
   return world_->split(place.group, place.order);
 }
 

@@ -9,11 +9,11 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/parallel/cp/ring.h"
 #include "esp/parallel/cp/ulysses.h"
-#include "esp/parallel/ep/exchange.h"
+#include "esp/parallel/ep/expert_parallel.h"
 #include "esp/parallel/tp/dropout.h"
 #include "esp/parallel/tp/linear.h"
 #include "esp/parallel/tp/loss.h"
-#include "esp/parallel/tp/perceptron.h"
+#include "esp/parallel/tp/mlp.h"
 
 namespace esp::parallel {
 
@@ -21,8 +21,8 @@ using autograd::Tape;
 using autograd::Variable;
 using autograd::Weight;
 using device::MemoryCategory;
+using nn::ForwardContext;
 using nn::Parameter;
-using nn::Pass;
 using tensor::Tensor;
 
 namespace {
@@ -35,56 +35,59 @@ ContextLayout layout_of(bool ulysses, bool causal) {
   return !ulysses && causal ? ContextLayout::zigzag : ContextLayout::contiguous;
 }
 
-class Divided final : public Regions {
+class Divided final : public ParallelRegions {
  public:
   Divided(const Mesh& mesh, const RegionOptions& options) {
-    context_.comm = mesh.group(Axis::context);
+    context_.comm = mesh.group(MeshAxis::context);
     context_.timeout = options.timeout;
     context_.trace = options.trace;
     context_.waited_ms = &waited_for_context_ms_;
-    experts_ = make_expert_exchange(
-        {mesh.group(Axis::expert), mesh.group(Axis::context), options.sequence ? mesh.group(Axis::tensor) : nullptr},
-        options.timeout, options.trace);
+    experts_ = make_token_dispatcher({mesh.group(MeshAxis::expert), mesh.group(MeshAxis::context),
+                                      options.sequence ? mesh.group(MeshAxis::tensor) : nullptr},
+                                     options.timeout, options.trace);
     ulysses_ = options.context == "ulysses";
-    if (comm::Communicator* comm = mesh.group(Axis::tensor))
-      axis_ = {&line_.emplace(*comm, options.timeout, options.trace), options.sequence, options.keep_gathered,
+    if (comm::Communicator* comm = mesh.group(MeshAxis::tensor))
+      axis_ = {&tp_comm_.emplace(*comm, options.timeout, options.trace), options.sequence, options.keep_gathered,
                options.overlap, options.piece_bytes};
   }
 
-  Variable columns(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
-    if (axis_.alone()) return nn::Regions::columns(pass, x, w, b);
-    return linear_by_columns(*pass.tape, axis_, x, w, b, pass.num_sequences);
+  Variable column_parallel(ForwardContext& pass, const Variable& x, Weight& w, Weight* b) const override {
+    if (axis_.alone()) return nn::ParallelOps::column_parallel(pass, x, w, b);
+    return column_parallel_linear(*pass.tape, axis_, x, w, b, pass.num_sequences);
   }
 
-  Variable rows(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
-    if (axis_.alone()) return nn::Regions::rows(pass, x, w, b);
-    return with_bias(*pass.tape, linear_by_rows(*pass.tape, axis_, x, w), b);
+  Variable row_parallel(ForwardContext& pass, const Variable& x, Weight& w, Weight* b) const override {
+    if (axis_.alone()) return nn::ParallelOps::row_parallel(pass, x, w, b);
+    return with_bias(*pass.tape, row_parallel_linear(*pass.tape, axis_, x, w), b);
   }
 
-  Variable perceptron(Pass& pass, const Variable& x, const nn::PerceptronWeights& p, bool keep) const override {
-    if (axis_.alone()) return nn::Regions::perceptron(pass, x, p, keep);
-    return with_bias(*pass.tape, parallel::perceptron(*pass.tape, axis_, x, p, keep, pass.num_sequences), p.b2);
+  Variable mlp(ForwardContext& pass, const Variable& x, const nn::MlpWeights& p, bool keep) const override {
+    if (axis_.alone()) return nn::ParallelOps::mlp(pass, x, p, keep);
+    return with_bias(*pass.tape, parallel::mlp(*pass.tape, axis_, x, p, keep, pass.num_sequences), p.b2);
   }
 
-  Variable lookup(Pass& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
+  Variable lookup(ForwardContext& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
                   int64_t first_position) const override;
-  autograd::Loss loss(Pass& pass, const Variable& x, const Parameter& w, const Parameter* b, const Tensor& targets,
-                      double scale) const override {
-    if (w.cut_dim >= 0) return vocabulary_loss(*pass.tape, axis_, x, w, b, targets, scale, pass.num_sequences);
+  autograd::Loss loss(ForwardContext& pass, const Variable& x, const Parameter& w, const Parameter* b,
+                      const Tensor& targets, double scale) const override {
+    if (w.cut_dim >= 0)
+      return vocab_parallel_cross_entropy(*pass.tape, axis_, x, w, b, targets, scale, pass.num_sequences);
     ESP_CHECK(!axis_.divides_rows() || x.shape().rank() == 2, "a head that all hold reads what all have, not {}",
               x.shape().text());
-    return nn::Regions::loss(pass, x, w, b, targets, scale);
+    return nn::ParallelOps::loss(pass, x, w, b, targets, scale);
   }
 
-  Tensor logits(Pass& pass, const Tensor& x, const Parameter& w, const Parameter* b) const override {
-    if (w.cut_dim < 0) return nn::Regions::logits(pass, x, w, b);
-    const Tensor all = x.shape().rank() == 2 ? x : all_rows(*pass.tape, axis_, Variable(x), pass.num_sequences).value();
-    return all_classes(pass.tape->context(), *axis_.line, nn::Regions::logits(pass, all, w, b), w.global_shape.dim(0));
+  Tensor logits(ForwardContext& pass, const Tensor& x, const Parameter& w, const Parameter* b) const override {
+    if (w.cut_dim < 0) return nn::ParallelOps::logits(pass, x, w, b);
+    const Tensor all =
+        x.shape().rank() == 2 ? x : gather_replicated_rows(*pass.tape, axis_, Variable(x), pass.num_sequences).value();
+    return gather_vocab_logits(pass.tape->context(), *axis_.tp_comm, nn::ParallelOps::logits(pass, all, w, b),
+                               w.global_shape.dim(0));
   }
 
-  Variable attention(Pass& pass, const Variable& qkv, const autograd::AttentionOptions& options,
+  Variable attention(ForwardContext& pass, const Variable& qkv, const autograd::AttentionArgs& options,
                      const kernel::RotaryAngles& rope) const override {
-    if (!context_.comm) return nn::Regions::attention(pass, qkv, options, rope);
+    if (!context_.comm) return nn::ParallelOps::attention(pass, qkv, options, rope);
     ESP_CHECK(pass.tokens, "which tokens are held must be said where a context axis divides them");
     Variable turned = qkv;
     if (rope.theta > 0)
@@ -97,31 +100,30 @@ class Divided final : public Regions {
                     : ring_attention(*pass.tape, turned, options, group);
   }
 
-  Variable dropout(Pass& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
+  Variable dropout(ForwardContext& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
     if (x.shape().rank() == 2 || (!axis_.divides_rows() && !pass.tokens))
-      return nn::Regions::dropout(pass, x, rate, key);
+      return nn::ParallelOps::dropout(pass, x, rate, key);
     return parallel::dropout(*pass.tape, x, rate, key, rows_of(pass, x));
   }
 
-  // Of the context axis, the tokens held: the first of the sequence is the first of the first place's, and whoever
-  // holds others has no target.
-  Variable whole(Pass& pass, const Variable& x) const override {
-    return all_rows(*pass.tape, axis_, x, pass.num_sequences);
+  // Context axis: the first token of the sequence is on context rank 0; other ranks have no target.
+  Variable whole(ForwardContext& pass, const Variable& x) const override {
+    return gather_replicated_rows(*pass.tape, axis_, x, pass.num_sequences);
   }
 
-  const nn::ExpertExchange& experts() const override { return *experts_; }
+  const nn::TokenDispatcher& experts() const override { return *experts_; }
 
   tensor::Shape stream_shape(int64_t batch, int64_t tokens, int64_t dim) const override {
     if (!axis_.divides_rows()) return {batch, tokens, dim};
-    return {1, batch * tokens / axis_.line->size(), dim};
+    return {1, batch * tokens / axis_.tp_comm->size(), dim};
   }
   double exposed_ms() const override {
-    return waited_for_context_ms_ + experts_->exposed_ms() + (line_ ? line_->exposed_ms() : 0);
+    return waited_for_context_ms_ + experts_->exposed_ms() + (tp_comm_ ? tp_comm_->exposed_ms() : 0);
   }
-  void forget_times() override {
+  void reset_times() override {
     waited_for_context_ms_ = 0;
-    experts_->forget_times();
-    if (line_) line_->forget_times();
+    experts_->reset_times();
+    if (tp_comm_) tp_comm_->reset_times();
   }
 
  private:
@@ -130,24 +132,24 @@ class Divided final : public Regions {
   }
 
   // The rows of a stream made of `batch` sequences of `tokens` held ones.
-  StreamRows rows_of(const Pass& pass, int64_t batch, int64_t tokens) const {
-    const int64_t all = batch * tokens, share = axis_.divides_rows() ? all / axis_.line->size() : all;
-    return {axis_.divides_rows() ? axis_.line->rank() * share : 0, share, tokens, pass.first_sequence, pass.tokens};
+  StreamRows rows_of(const ForwardContext& pass, int64_t batch, int64_t tokens) const {
+    const int64_t all = batch * tokens, share = axis_.divides_rows() ? all / axis_.tp_comm->size() : all;
+    return {axis_.divides_rows() ? axis_.tp_comm->rank() * share : 0, share, tokens, pass.first_sequence, pass.tokens};
   }
-  StreamRows rows_of(const Pass& pass, const Variable& x) const {
+  StreamRows rows_of(const ForwardContext& pass, const Variable& x) const {
     if (!axis_.divides_rows()) return rows_of(pass, x.value().dim(0), x.value().dim(1));
-    return rows_of(pass, pass.num_sequences, x.value().rows() * axis_.line->size() / pass.num_sequences);
+    return rows_of(pass, pass.num_sequences, x.value().rows() * axis_.tp_comm->size() / pass.num_sequences);
   }
 
-  mutable std::optional<Line> line_;  // waiting is counted
+  mutable std::optional<TpCommunicator> tp_comm_;  // counts its waiting time
   TensorAxis axis_;
   ContextGroup context_;  // of no layout or length yet
   bool ulysses_ = false;
   double waited_for_context_ms_ = 0;
-  std::unique_ptr<ExpertExchange> experts_;
+  std::unique_ptr<ExpertParallelDispatcher> experts_;
 };
 
-// ids as a share of the table counts them: those of rows held elsewhere fall outside of it.
+// Token ids relative to the local table shard; rows of other ranks fall outside of it.
 Tensor shifted(const tensor::Context& context, const Tensor& ids, int64_t first) {
   Tensor own = tensor::empty(context, ids.shape(), DType::i32, MemoryCategory::activation);
   kernel::shift(own.as<int32_t>(), ids.as<const int32_t>(), static_cast<int32_t>(-first), ids.count(), context.stream);
@@ -160,17 +162,17 @@ Tensor positions_of(const tensor::Context& context, const StreamRows& rows, cons
   rows.for_each_run([&](int64_t row, int64_t global, int64_t count) {
     for (int64_t i = 0; i < count;) {  // up to the end of each sequence
       const int64_t place = (global + i) % rows.length(), n = std::min(count - i, rows.length() - place);
-      kernel::count_up(at.as<int32_t>() + row + i, static_cast<int32_t>(first_position + place), n, context.stream);
+      kernel::iota(at.as<int32_t>() + row + i, static_cast<int32_t>(first_position + place), n, context.stream);
       i += n;
     }
   });
   return at;
 }
 
-Variable Divided::lookup(Pass& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
+Variable Divided::lookup(ForwardContext& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
                          int64_t first_position) const {
   if (!axis_.divides_rows() && table.cut_dim < 0 && !pass.tokens)
-    return nn::Regions::lookup(pass, ids, table, positions, first_position);
+    return nn::ParallelOps::lookup(pass, ids, table, positions, first_position);
   Tape& tape = *pass.tape;
   const tensor::Context& context = tape.context();
   const StreamRows rows = rows_of(pass, ids.dim(0), ids.dim(1));
@@ -178,7 +180,7 @@ Variable Divided::lookup(Pass& pass, const Tensor& ids, const Parameter& table, 
   Variable x;
   if (table.cut_dim >= 0) {
     const Tensor own = shifted(context, ids, table.sections.front().begin);
-    x = leave(tape, axis_, autograd::embedding(tape, own, weight_of(table), nullptr));
+    x = reduce_from_tp(tape, axis_, autograd::embedding(tape, own, weight_of(table), nullptr));
   } else {
     const Tensor own = ids.reshape({ids.count()}).slice(rows.first, rows.first + rows.count).reshape(here);
     x = autograd::embedding(tape, own, weight_of(table), nullptr);
@@ -190,7 +192,7 @@ Variable Divided::lookup(Pass& pass, const Tensor& ids, const Parameter& table, 
 
 }  // namespace
 
-std::unique_ptr<Regions> make_regions(const Mesh& mesh, const RegionOptions& options) {
+std::unique_ptr<ParallelRegions> make_regions(const Mesh& mesh, const RegionOptions& options) {
   return std::make_unique<Divided>(mesh, options);
 }
 

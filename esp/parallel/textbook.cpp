@@ -1,8 +1,8 @@
 #include "esp/parallel/textbook.h"
 
-#include "esp/autograd/functions/masked.h"
+#include "esp/autograd/functions/apply_mask.h"
 #include "esp/autograd/functions/pointwise.h"
-#include "esp/autograd/functions/stored_attention.h"
+#include "esp/autograd/functions/unfused_attention.h"
 #include "esp/autograd/recompute.h"
 #include "esp/base/error.h"
 #include "esp/kernel/elementwise.h"
@@ -13,84 +13,83 @@ namespace esp::parallel {
 using autograd::Tape;
 using autograd::Variable;
 using autograd::Weight;
+using nn::ForwardContext;
 using nn::Parameter;
-using nn::Pass;
 using tensor::Tensor;
 
 namespace {
 
-class Textbook final : public Regions {
+class Textbook final : public ParallelRegions {
  public:
   Textbook(const Mesh& mesh, const RegionOptions& options) : inner_(make_regions(mesh, options)) {
     if (mesh.shape().cp > 1)
-      throw UsageError(fmt::format(
-          "stored attention has every token of a sequence on one rank; the context axis divides them among {}",
-          mesh.shape().cp));
+      throw UsageError(fmt::format("stored attention needs all tokens of a sequence on one rank; got parallel.cp = {}",
+                                   mesh.shape().cp));
   }
 
-  // Its activation's output is kept whatever is recomputed.
-  Variable perceptron(Pass& pass, const Variable& x, const nn::PerceptronWeights& p, bool) const override {
-    return inner_->perceptron(pass, x, p, true);
+  // The activation's output is always kept.
+  Variable mlp(ForwardContext& pass, const Variable& x, const nn::MlpWeights& p, bool) const override {
+    return inner_->mlp(pass, x, p, true);
   }
 
-  Variable attention(Pass& pass, const Variable& qkv, const autograd::AttentionOptions& options,
+  Variable attention(ForwardContext& pass, const Variable& qkv, const autograd::AttentionArgs& options,
                      const kernel::RotaryAngles& rope) const override {
     Variable turned = qkv;
     if (rope.theta > 0)
       turned = autograd::rotary(*pass.tape, qkv, options.heads + options.kv_heads, options.head_dim, 0, rope);
-    if (pass.recompute != nn::Recompute::selective) return autograd::stored_attention(*pass.tape, turned, options);
+    if (pass.recompute != nn::RecomputeMode::selective) return autograd::unfused_attention(*pass.tape, turned, options);
     return autograd::recompute(*pass.tape, turned, [options](Tape& tape, const Variable& x) {
-      return autograd::stored_attention(tape, x, options);
+      return autograd::unfused_attention(tape, x, options);
     });
   }
 
-  Variable dropout(Pass& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
+  Variable dropout(ForwardContext& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
     if (rate == 0) return x;
     const tensor::Context& context = pass.tape->context();
     const Tensor mask = tensor::empty(context, x.shape(), DType::u8, device::MemoryCategory::activation);
     {
-      // What is left of ones: whoever divides the stream knows which of the batch's elements these are.
+      // Dropout of a tensor of ones gives the mask; the sharded stream knows the global element numbers.
       const Tensor ones = pass.tape->scratch(x.shape(), x.dtype());
       kernel::fill(ones.data(), 1, ones.count(), x.dtype(), context.stream);
       const Variable drawn = inner_->dropout(pass, Variable(ones), rate, key);
       kernel::mask_of(mask.as<uint8_t>(), drawn.value().data(), mask.count(), x.dtype(), context.stream);
     }
-    return autograd::masked(*pass.tape, x, mask, 1 / (1 - rate));
+    return autograd::apply_mask(*pass.tape, x, mask, 1 / (1 - rate));
   }
 
-  Variable columns(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
-    return inner_->columns(pass, x, w, b);
+  Variable column_parallel(ForwardContext& pass, const Variable& x, Weight& w, Weight* b) const override {
+    return inner_->column_parallel(pass, x, w, b);
   }
-  Variable rows(Pass& pass, const Variable& x, Weight& w, Weight* b) const override {
-    return inner_->rows(pass, x, w, b);
+  Variable row_parallel(ForwardContext& pass, const Variable& x, Weight& w, Weight* b) const override {
+    return inner_->row_parallel(pass, x, w, b);
   }
-  Variable lookup(Pass& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
+  Variable lookup(ForwardContext& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
                   int64_t first_position) const override {
     return inner_->lookup(pass, ids, table, positions, first_position);
   }
-  autograd::Loss loss(Pass& pass, const Variable& x, const Parameter& w, const Parameter* b, const Tensor& targets,
-                      double scale) const override {
+  autograd::Loss loss(ForwardContext& pass, const Variable& x, const Parameter& w, const Parameter* b,
+                      const Tensor& targets, double scale) const override {
     return inner_->loss(pass, x, w, b, targets, scale);
   }
-  Tensor logits(Pass& pass, const Tensor& x, const Parameter& w, const Parameter* b) const override {
+  Tensor logits(ForwardContext& pass, const Tensor& x, const Parameter& w, const Parameter* b) const override {
     return inner_->logits(pass, x, w, b);
   }
-  Variable whole(Pass& pass, const Variable& x) const override { return inner_->whole(pass, x); }
-  const nn::ExpertExchange& experts() const override { return inner_->experts(); }
+  Variable whole(ForwardContext& pass, const Variable& x) const override { return inner_->whole(pass, x); }
+  const nn::TokenDispatcher& experts() const override { return inner_->experts(); }
 
   tensor::Shape stream_shape(int64_t batch, int64_t tokens, int64_t dim) const override {
     return inner_->stream_shape(batch, tokens, dim);
   }
   double exposed_ms() const override { return inner_->exposed_ms(); }
-  void forget_times() override { inner_->forget_times(); }
+  void reset_times() override { inner_->reset_times(); }
 
  private:
-  std::unique_ptr<Regions> inner_;
+  std::unique_ptr<ParallelRegions> inner_;
 };
 
 }  // namespace
 
-std::unique_ptr<Regions> make_textbook_regions(const Mesh& mesh, const RegionOptions& options) {
+std::unique_ptr<ParallelRegions> make_textbook_regions(const Mesh& mesh, const RegionOptions& options) {
   return std::make_unique<Textbook>(mesh, options);
 }
 

@@ -1,10 +1,11 @@
-// The verbs of layers by which a block keeps for backward what the textbook counts (Korthikanti et al. 2022): beside
-// the inputs of every product and norm, attention's T×T matrices (probabilities, byte mask, what dropout left of them)
-// and a byte mask of every dropout. In 16 bits sbh·(34 + 5as/h) bytes per layer of GPT, divided as the mesh divides it:
-// sbh·(10 + 24/t + 5as/(ht)) over a tensor axis of t, (sbh/t)·(34 + 5as/h) where that divides the stream's rows too.
+// Layer operations that keep for backward exactly the activations the textbook formula counts (Korthikanti et al.
+// 2022): besides the inputs of every GEMM and norm, attention's T×T matrices (probabilities, byte mask, dropout output)
+// and a byte mask per dropout. In 16 bits sbh·(34 + 5as/h) bytes per layer of GPT, sharded as the mesh shards it:
+// sbh·(10 + 24/t + 5as/(ht)) over a tensor axis of t, (sbh/t)·(34 + 5as/h) with sequence parallel.
 //
-// The same function of the same parameters as make_regions, whose attention keeps no matrix and which draws masks
-// again; selective recomputation computes attention's core again here, and the activation of perceptrons there.
+// Computes the same function as make_regions, whose attention keeps no matrix and whose dropout recomputes masks.
+// Selective recomputation recomputes the attention core here, and the MLP activation there. UsageError with a context
+// axis: block-wise attention stores no matrix. Cross attention and experts keep their usual activations.
 #pragma once
 
 #include "esp/parallel/regions.h"
@@ -13,6 +14,6 @@ namespace esp::parallel {
 
 // UsageError where a context axis divides tokens: its attention is a walk over blocks that stores no matrix. Cross
 // attention and experts keep what they keep otherwise.
-std::unique_ptr<Regions> make_textbook_regions(const Mesh& mesh, const RegionOptions& options);
+std::unique_ptr<ParallelRegions> make_textbook_regions(const Mesh& mesh, const RegionOptions& options);
 
 }  // namespace esp::parallel

@@ -20,23 +20,23 @@ using autograd::distance;
 using autograd::Tape;
 using autograd::Variable;
 
-Outcome on_one(const Problem& p) {
+AttentionResult single_device_ops(const AttentionCase& p) {
   return attend(p, 0, nullptr, ContextLayout::contiguous);
 }
 
-void expect_near(const Outcome& got, const Outcome& want, double tolerance, const std::string& where) {
+void expect_near(const AttentionResult& got, const AttentionResult& want, double tolerance, const std::string& where) {
   EXPECT_LE(distance(got.o, want.o), tolerance) << "o, " << where;
   EXPECT_LE(distance(got.dqkv, want.dqkv), tolerance) << "gradient of qkv, " << where;
 }
 
-std::string name(const Problem& p, int c) {
+std::string name(const AttentionCase& p, int c) {
   return fmt::format("{} {} tokens, {}/{} heads, causal {}, {} padded, dropout {}, {} ranks", name_of(p.dtype), p.T,
                      p.options.heads, p.options.kv_heads, p.options.causal, p.lengths.size(), p.options.dropout, c);
 }
 
 // Lengths that divide and that do not, padding (also of whole sequences), groups of heads, dropout.
-std::vector<Problem> problems(DType dtype) {
-  std::vector<Problem> all;
+std::vector<AttentionCase> problems(DType dtype) {
+  std::vector<AttentionCase> all;
   for (bool causal : {false, true}) {
     all.push_back(problem(48, 4, 4, causal, dtype));
     all.push_back(problem(37, 4, 2, causal, dtype));
@@ -59,17 +59,17 @@ std::vector<Problem> problems(DType dtype) {
   return all;
 }
 
-TEST(RingAttention, IsSelfAttentionOfTheWholeSequence) {
-  for (const Problem& p : problems(DType::f64)) {
-    const Outcome want = on_one(p);
+TEST(RingAttention, MatchesSelfAttentionOfWholeSequence) {
+  for (const AttentionCase& p : problems(DType::f64)) {
+    const AttentionResult want = single_device_ops(p);
     for (int c : {1, 2, 3, 4})
       for (ContextLayout layout : {ContextLayout::zigzag, ContextLayout::contiguous})
         expect_near(attend(p, c, ring_attention, layout), want, 1e-12, name(p, c));
   }
 }
 
-// Shapes drawn at random, from a fixed seed: what nobody thought of.
-TEST(RingAttention, IsSelfAttentionInAnyShape) {
+// Random shapes from a fixed seed.
+TEST(RingAttention, MatchesSelfAttentionForRandomShapes) {
   for (uint64_t draw = 0; draw < 40; ++draw) {
     uint64_t number = 0;
     auto below = [&](int64_t n) {
@@ -77,43 +77,43 @@ TEST(RingAttention, IsSelfAttentionInAnyShape) {
     };
     const int c = static_cast<int>(2 + below(4));
     const int64_t groups = 1 + below(3);
-    Problem p = problem(c + below(90), groups * (1 + below(3)), groups, below(2) == 0);
+    AttentionCase p = problem(c + below(90), groups * (1 + below(3)), groups, below(2) == 0);
     p.B = 1 + below(3);
     p.options.head_dim = 1 + below(20);
     if (below(2) == 0) p.options.dropout = 0.4;
     if (below(2) == 0)
       for (int64_t b = 0; b < p.B; ++b) p.lengths.push_back(static_cast<int32_t>(below(p.T + 1)));
     const ContextLayout layout = below(3) == 0 ? ContextLayout::contiguous : ContextLayout::zigzag;
-    const Outcome want = on_one(p);
+    const AttentionResult want = single_device_ops(p);
     expect_near(attend(p, c, ring_attention, layout), want, 1e-12, name(p, c) + fmt::format(", draw {}", draw));
     if (ulysses_obstacle(p.options.heads, p.options.kv_heads, c).empty())
       expect_near(attend(p, c, ulysses_attention, ContextLayout::contiguous), want, 1e-12, name(p, c));
   }
 }
 
-TEST(RingAttention, IsCloseInEveryType) {
+TEST(RingAttention, ApproximatesSelfAttentionInEveryType) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (const Problem& p : problems(dtype)) {
+    for (const AttentionCase& p : problems(dtype)) {
       const double tolerance = dtype == DType::f32 ? 1e-6 : dtype == DType::bf16 ? 1e-2 : 1e-3;
-      const Outcome want = on_one(p);
+      const AttentionResult want = single_device_ops(p);
       for (int c : {2, 3})
         expect_near(attend(p, c, ring_attention, ContextLayout::zigzag), want, tolerance, name(p, c));
     }
 }
 
 TEST(RingAttention, LargeScoresStayFinite) {
-  Problem p = problem(64, 2, 2, true);
+  AttentionCase p = problem(64, 2, 2, true);
   p.scale = 30;  // scores of thousands: whole blocks weigh nothing
-  expect_near(attend(p, 4, ring_attention, ContextLayout::zigzag), on_one(p), 1e-9, name(p, 4));
+  expect_near(attend(p, 4, ring_attention, ContextLayout::zigzag), single_device_ops(p), 1e-9, name(p, 4));
 }
 
-TEST(UlyssesAttention, HasTheBitsOfOneDevice) {
+TEST(UlyssesAttention, MatchesOneDeviceBitForBit) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
-    for (const Problem& p : problems(dtype)) {
-      const Outcome want = on_one(p);
+    for (const AttentionCase& p : problems(dtype)) {
+      const AttentionResult want = single_device_ops(p);
       for (int c : {1, 2, 4}) {
         if (!ulysses_obstacle(p.options.heads, p.options.kv_heads, c).empty()) continue;
-        const Outcome got = attend(p, c, ulysses_attention, ContextLayout::contiguous);
+        const AttentionResult got = attend(p, c, ulysses_attention, ContextLayout::contiguous);
         EXPECT_EQ(got.o, want.o) << name(p, c);
         if (p.options.kv_heads % c == 0) {
           EXPECT_EQ(got.dqkv, want.dqkv) << name(p, c);
@@ -134,63 +134,62 @@ TEST(UlyssesAttention, NamesTheHeadsThatDoNotDivide) {
 }
 
 TEST(ContextParallel, RecomputationRunsTheRingAgain) {
-  const Problem p = problem(26, 4, 2, true);
+  const AttentionCase p = problem(26, 4, 2, true);
   for (Attention attention : {ring_attention, ulysses_attention}) {
     const ContextLayout layout = attention == ring_attention ? ContextLayout::zigzag : ContextLayout::contiguous;
-    const Outcome want = attend(p, 2, attention, layout);
-    const auto again = [&](Tape& tape, const Variable& x, const autograd::AttentionOptions& options,
+    const AttentionResult want = attend(p, 2, attention, layout);
+    const auto again = [&](Tape& tape, const Variable& x, const autograd::AttentionArgs& options,
                            const ContextGroup& group) {
       return autograd::recompute(tape, x, [=](Tape& t, const Variable& v) { return attention(t, v, options, group); });
     };
-    const Outcome got = attend(p, 2, nullptr, layout, nullptr, again);
+    const AttentionResult got = attend(p, 2, nullptr, layout, nullptr, again);
     EXPECT_EQ(got.o, want.o);
     EXPECT_EQ(got.dqkv, want.dqkv);
   }
 }
 
 // qkv is used twice: the gradient of the second use is there when the ring's is added.
-TEST(ContextParallel, GradientsAreAddedToWhatIsThere) {
-  const Problem p = problem(26, 4, 2, true);
-  const Outcome once = attend(p, 2, ring_attention, ContextLayout::zigzag);
-  const auto twice = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& options,
+TEST(ContextParallel, AccumulatesIntoExistingGradient) {
+  const AttentionCase p = problem(26, 4, 2, true);
+  const AttentionResult once = attend(p, 2, ring_attention, ContextLayout::zigzag);
+  const auto twice = [](Tape& tape, const Variable& x, const autograd::AttentionArgs& options,
                         const ContextGroup& group) {
     return autograd::add(tape, ring_attention(tape, x, options, group), ring_attention(tape, x, options, group));
   };
-  const Outcome got = attend(p, 2, nullptr, ContextLayout::zigzag, nullptr, twice);
+  const AttentionResult got = attend(p, 2, nullptr, ContextLayout::zigzag, nullptr, twice);
   for (size_t i = 0; i < got.dqkv.size(); ++i) ASSERT_EQ(got.dqkv[i], 2 * once.dqkv[i]);
 }
 
 TEST(ContextParallel, RotaryPositionsFollowThePieces) {
-  const Problem p = problem(29, 4, 2, true);
+  const AttentionCase p = problem(29, 4, 2, true);
   static constexpr kernel::RotaryAngles kAngles{
       .theta = 100, .scaling = kernel::RopeScaling::yarn, .factor = 2, .original_seq_len = 16};
-  const auto turned = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& o,
-                         const ContextGroup& group) {
+  const auto turned = [](Tape& tape, const Variable& x, const autograd::AttentionArgs& o, const ContextGroup& group) {
     const nn::TokenMap tokens = group.tokens(group.rank());
     const Variable y = rotary(tape, x, o.heads + o.kv_heads, o.head_dim, tokens, kAngles);
     return ring_attention(tape, y, o, group);
   };
-  // One rank holds one run from position 0: today's rotary, then self attention.
-  const Outcome want = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, turned);
-  const auto plain = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& o, const ContextGroup&) {
+  // One rank holds one run from position 0: plain rotary, then self attention.
+  const AttentionResult want = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, turned);
+  const auto plain = [](Tape& tape, const Variable& x, const autograd::AttentionArgs& o, const ContextGroup&) {
     return autograd::self_attention(tape, autograd::rotary(tape, x, o.heads + o.kv_heads, o.head_dim, 0, kAngles), o);
   };
-  const Outcome one = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, plain);
+  const AttentionResult one = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, plain);
   EXPECT_EQ(want.o, one.o);
   EXPECT_EQ(want.dqkv, one.dqkv);
-  EXPECT_GT(distance(want.o, on_one(p).o), 1e-3);  // it does turn something
+  EXPECT_GT(distance(want.o, single_device_ops(p).o), 1e-3);  // it does turn something
   for (int c : {2, 3, 4})
     expect_near(attend(p, c, nullptr, ContextLayout::zigzag, nullptr, turned), want, 1e-12, name(p, c));
 }
 
-TEST(ContextParallel, ATooShortSequenceIsRefusedBeforeAnyMessage) {
+TEST(ContextParallel, RejectsTooShortSequenceBeforeSending) {
   EXPECT_THROW(attend(problem(3, 4, 4, true), 4, ring_attention, ContextLayout::zigzag), std::exception);
 }
 
-// A rank that leaves in the middle is known to the others at once: nobody waits out a deadline.
-TEST(ContextParallel, WhoLeavesInTheMiddleReleasesTheOthers) {
-  const Problem p = problem(24, 4, 4, true);
-  const auto leaving = [](Tape& tape, const Variable& x, const autograd::AttentionOptions& options,
+// A rank that leaves mid-call is detected by the others at once; no rank waits for a deadline.
+TEST(ContextParallel, LeavingRankReleasesTheOthers) {
+  const AttentionCase p = problem(24, 4, 4, true);
+  const auto leaving = [](Tape& tape, const Variable& x, const autograd::AttentionArgs& options,
                           const ContextGroup& group) {
     if (group.rank() == 1) throw IoError("gone");
     return ring_attention(tape, x, options, group);
@@ -204,16 +203,16 @@ TEST(ContextParallel, WhoLeavesInTheMiddleReleasesTheOthers) {
 }
 
 // q = 2·b·(s/c)·h_kv elements: forward (c−1)·q, backward (c−1)·q and c·q of sums.
-TEST(RingAttention, SendsWhatTheFormulaSays) {
+TEST(RingAttention, TrafficMatchesFormula) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (int c : {2, 3, 4}) {
-      const Problem p = problem(24, 4, 2, true, dtype);
-      std::vector<Trace> traces;
+      const AttentionCase p = problem(24, 4, 2, true, dtype);
+      std::vector<AttentionTrace> traces;
       attend(p, c, ring_attention, ContextLayout::zigzag, &traces);
       const uint64_t elements = static_cast<uint64_t>(2 * p.B * p.T / c * p.options.kv_heads * p.options.head_dim);
       const uint64_t q = elements * size_of(dtype), sums = elements * size_of(tensor::accumulation_type(dtype));
       const auto ranks = static_cast<uint64_t>(c);
-      for (const Trace& trace : traces) {
+      for (const AttentionTrace& trace : traces) {
         EXPECT_EQ(sent(trace.forward), (ranks - 1) * q) << name(p, c);
         EXPECT_EQ(sent(trace.both) - sent(trace.forward), (ranks - 1) * q + ranks * sums) << name(p, c);
       }
@@ -221,9 +220,9 @@ TEST(RingAttention, SendsWhatTheFormulaSays) {
 }
 
 // The planner's way to count: one rank of many, with a communicator that moves nothing.
-TEST(RingAttention, CountsTheSameWithoutMovingAnything) {
+TEST(RingAttention, FakeCommunicatorCountsSameTraffic) {
   constexpr int kRanks = 64;
-  const Problem p = problem(2 * kRanks, 2, 1, true, DType::bf16);
+  const AttentionCase p = problem(2 * kRanks, 2, 1, true, DType::bf16);
   for (int rank : {0, 5, kRanks - 1}) {
     const auto comm = comm::make_fake(rank, kRanks);
     ContextGroup group;
@@ -241,16 +240,16 @@ TEST(RingAttention, CountsTheSameWithoutMovingAnything) {
 }
 
 // Four all-to-alls of b·(s/c)·h elements each way.
-TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
+TEST(UlyssesAttention, TrafficMatchesFormula) {
   for (DType dtype : {DType::f64, DType::bf16})
     for (int c : {2, 4}) {
-      const Problem p = problem(24, 4, 4, true, dtype);
-      std::vector<Trace> traces;
+      const AttentionCase p = problem(24, 4, 4, true, dtype);
+      std::vector<AttentionTrace> traces;
       attend(p, c, ulysses_attention, ContextLayout::contiguous, &traces);
       const auto ranks = static_cast<uint64_t>(c);
       const uint64_t bytes =
           4 * (ranks - 1) * static_cast<uint64_t>(p.B * p.T * p.q_width()) / ranks / ranks * size_of(dtype);
-      for (const Trace& trace : traces) {
+      for (const AttentionTrace& trace : traces) {
         EXPECT_EQ(sent(trace.forward), bytes) << name(p, c);
         EXPECT_EQ(sent(trace.both) - sent(trace.forward), bytes) << name(p, c);
       }

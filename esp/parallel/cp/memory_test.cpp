@@ -12,24 +12,24 @@ namespace esp::parallel {
 namespace {
 
 // Forward and backward, the input, the output and their gradients included.
-uint64_t peak_of(const Problem& p, int num_ranks, Attention attention, ContextLayout layout) {
-  std::vector<Trace> traces;
+uint64_t peak_of(const AttentionCase& p, int num_ranks, Attention attention, ContextLayout layout) {
+  std::vector<AttentionTrace> traces;
   attend(p, num_ranks, attention, layout, &traces);
   uint64_t most = 0;
-  for (const Trace& trace : traces) most = std::max(most, trace.peak_bytes);
+  for (const AttentionTrace& trace : traces) most = std::max(most, trace.peak_bytes);
   return most;
 }
 
 // Shares hardly change with the length (kernels have some room of their own); the long form is what they are for.
-Problem long_context(int64_t heads) {
-  Problem p = problem(std::getenv("ESPALIER_TEST_LONG") ? 32768 : 4096, heads, heads, true, DType::f32);
+AttentionCase long_context(int64_t heads) {
+  AttentionCase p = problem(std::getenv("ESPALIER_TEST_LONG") ? 32768 : 4096, heads, heads, true, DType::f32);
   p.B = 1;
   p.options.head_dim = 16;
   return p;
 }
 
-TEST(LongContext, ARankOfTheRingHasItsShareOfTheMemory) {
-  const Problem p = long_context(1);
+TEST(LongContext, RingMemoryScalesWithRanks) {
+  const AttentionCase p = long_context(1);
   const auto two = static_cast<double>(peak_of(p, 2, ring_attention, ContextLayout::zigzag));
   const auto four = static_cast<double>(peak_of(p, 4, ring_attention, ContextLayout::zigzag));
   EXPECT_NEAR(four / two, 0.5, 0.01);

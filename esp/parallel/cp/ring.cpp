@@ -7,7 +7,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/floating.h"
 #include "esp/parallel/cp/ring_steps.h"
-#include "esp/parallel/cp/rows.h"
+#include "esp/parallel/cp/strided_rows.h"
 
 namespace esp::parallel {
 namespace {
@@ -26,7 +26,7 @@ void* at(const Tensor& x, int64_t element) {
 
 // --- forward ---
 
-// The queries of a block meet its keys; o, in the accumulation type, and lse go on from where they are.
+// Attends the queries of a block to its keys; continues from o, in the accumulation type, and lse.
 void go_on(RingSteps& ring, int step, const AttentionBlock& block, const Tensor& qkv, const Tensor& kv, const Tensor& o,
            const Tensor& lse, const device::Stream& stream) {
   const AttentionShape shape = ring.shape(step, block);
@@ -42,7 +42,7 @@ void forward(const Tape& tape, const Tensor& qkv, RingSteps& ring, const Context
   const device::Stream& stream = tape.context().stream;
   kernel::fill(lse.data(), -std::numeric_limits<double>::infinity(), lse.count(), lse.dtype(), stream);
   Tensor here = ring.kv_buffer(tape, qkv.dtype()), next = ring.kv_buffer(tape, qkv.dtype());
-  UnderWay under_way(group);
+  PendingCalls under_way(group);
   ring.pack(here, qkv, stream);
   for (int step = 0; step < ring.size; ++step) {
     Work moved;
@@ -68,7 +68,7 @@ class Backward {
            const Tensor& o, const Tensor& lse, const Tensor& dq, int64_t dq_row)
       : tape_(tape), ring_(ring), group_(group), qkv_(qkv), d_o_(d_o), o_(o), lse_(lse), dq_(dq), dq_row_(dq_row) {}
 
-  // The sums for this rank's own keys and values, gathered from all who saw them.
+  // Gradients of this rank's own keys and values, summed over all ranks that used them.
   Tensor run() {
     const device::Stream& stream = tape_.context().stream;
     const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
@@ -76,14 +76,14 @@ class Backward {
     Tensor mine = ring_.kv_buffer(tape_, sums), leaving = ring_.kv_buffer(tape_, sums),
            coming = ring_.kv_buffer(tape_, sums);
     Work moved, sums_moved;
-    UnderWay under_way(group_);
+    PendingCalls under_way(group_);
     ring_.pack(here, qkv_, stream);
     for (int step = 0; step < ring_.size; ++step) {
       if (step + 1 < ring_.size)
         moved =
             under_way.start_exchange(here.data(), ring_.kv_count(step), next.data(), ring_.kv_count(step + 1), type);
       meet(step, here, mine);
-      // The sums of those who had this block before arrive while we compute ours.
+      // The gradient sums of the ranks that had this block before arrive while this rank computes its own.
       under_way.wait(sums_moved, "sums of keys and values");
       if (step > 0) kernel::add_to(mine.data(), coming.data(), ring_.kv_count(step), sums, stream);
       std::swap(mine, leaving);
@@ -97,7 +97,7 @@ class Backward {
   }
 
  private:
-  // dq and the visitor's dk and dv of what meets at `step`.
+  // dq, and the visiting block's dk and dv, of `step`.
   void meet(int step, const Tensor& kv, const Tensor& dkv) {
     const device::Stream& stream = tape_.context().stream;
     const std::vector<AttentionBlock> blocks = ring_.blocks(step);
@@ -118,9 +118,9 @@ class Backward {
     }
   }
 
-  // Runs of keys that no query here sees have no block that writes their sums.
+  // Key runs that no local query sees have no block that writes their sums.
   void clear_unseen(int step, const std::vector<AttentionBlock>& blocks, const Tensor& dkv) {
-    const TokenMap& keys = ring_.visitor(step);
+    const TokenMap& keys = ring_.kv_source(step);
     int64_t key = 0;
     for (const nn::TokenRun& run : keys.runs) {
       const bool is_seen = std::any_of(blocks.begin(), blocks.end(), [&](const AttentionBlock& block) {
@@ -142,7 +142,7 @@ class Backward {
 
 class RingNode final : public autograd::Node {
  public:
-  RingNode(const Variable& qkv, int y, Tensor o, Tensor lse, const autograd::AttentionOptions& options,
+  RingNode(const Variable& qkv, int y, Tensor o, Tensor lse, const autograd::AttentionArgs& options,
            const ContextGroup& group)
       : qkv_(qkv), y_(y), o_(std::move(o)), lse_(std::move(lse)), options_(options), group_(group) {}
 
@@ -169,13 +169,13 @@ class RingNode final : public autograd::Node {
   Variable qkv_;
   int y_;
   Tensor o_, lse_;
-  autograd::AttentionOptions options_;
+  autograd::AttentionArgs options_;
   ContextGroup group_;
 };
 
 }  // namespace
 
-Variable ring_attention(Tape& tape, const Variable& qkv, const autograd::AttentionOptions& options,
+Variable ring_attention(Tape& tape, const Variable& qkv, const autograd::AttentionArgs& options,
                         const ContextGroup& group) {
   if (group.size() == 1) return autograd::self_attention(tape, qkv, options);
   const tensor::Context& context = tape.context();

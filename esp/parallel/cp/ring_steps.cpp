@@ -5,11 +5,11 @@
 
 #include "esp/device/gpu.h"
 #include "esp/kernel/on_cuda.h"
-#include "esp/parallel/cp/rows.h"
+#include "esp/parallel/cp/strided_rows.h"
 
 namespace esp::parallel {
 
-RingSteps::RingSteps(const tensor::Tensor& qkv, const autograd::AttentionOptions& options, const ContextGroup& group)
+RingSteps::RingSteps(const tensor::Tensor& qkv, const autograd::AttentionArgs& options, const ContextGroup& group)
     : B(qkv.dim(0)),
       row(qkv.dim(2)),
       q_width(options.heads * options.head_dim),
@@ -27,16 +27,16 @@ RingSteps::RingSteps(const tensor::Tensor& qkv, const autograd::AttentionOptions
   lengths_.resize(options.key_lengths.defined() ? static_cast<size_t>(B) : 0);
 }
 
-const nn::TokenMap& RingSteps::visitor(int step) const {
+const nn::TokenMap& RingSteps::kv_source(int step) const {
   return tokens_[static_cast<size_t>((rank + 2 * size - step) % size)];
 }
 
 std::vector<AttentionBlock> RingSteps::blocks(int step) const {
-  return attention_blocks(visitor(0), visitor(step), options_.causal, options_.dropout > 0);
+  return attention_blocks(kv_source(0), kv_source(step), options_.causal, options_.dropout > 0);
 }
 
 kernel::AttentionShape RingSteps::shape(int step, const AttentionBlock& block) {
-  const nn::TokenMap& keys = visitor(step);
+  const nn::TokenMap& keys = kv_source(step);
   kernel::AttentionShape s;
   s.batch = B;
   s.num_queries = block.num_queries;
@@ -59,7 +59,7 @@ kernel::AttentionShape RingSteps::shape(int step, const AttentionBlock& block) {
   s.first_query = block.first_query;
   s.first_key = block.first_key;
   s.all_queries = s.all_keys = keys.length;
-  // Padding is at the end of the sequence: what a holder has of it is at the end of what he holds.
+  // Padding is at the end of the sequence, so a rank's padding is at the end of its tokens.
   if (!lengths_.empty() && !device::on_host(options_.key_lengths.data())) kernel::no_cuda_body("ring of padded rows");
   for (size_t b = 0; b < lengths_.size(); ++b)
     lengths_[b] = static_cast<int32_t>(num_before(keys, options_.key_lengths.as<const int32_t>()[b]) - block.key);

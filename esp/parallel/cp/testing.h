@@ -1,4 +1,4 @@
-// One attention on one device, and the same on ranks that share its tokens: results and gradients, gathered.
+// Test support: one attention on a single device and on context-parallel ranks; gathered results and gradients.
 #pragma once
 
 #include <functional>
@@ -9,19 +9,19 @@
 
 #include "esp/autograd/functions/attention.h"
 #include "esp/autograd/testing.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
-#include "esp/parallel/cp/group.h"
-#include "esp/parallel/cp/rows.h"
+#include "esp/parallel/cp/context_group.h"
+#include "esp/parallel/cp/strided_rows.h"
 
 namespace esp::parallel {
 
-using Attention = autograd::Variable (*)(autograd::Tape&, const autograd::Variable&, const autograd::AttentionOptions&,
+using Attention = autograd::Variable (*)(autograd::Tape&, const autograd::Variable&, const autograd::AttentionArgs&,
                                          const ContextGroup&);
 
-struct Problem {
+struct AttentionCase {
   int64_t B = 2, T = 40;
-  autograd::AttentionOptions options;
+  autograd::AttentionArgs options;
   std::vector<int32_t> lengths;  // empty: no padding
   DType dtype = DType::f64;
   double scale = 1;  // of the inputs
@@ -30,8 +30,8 @@ struct Problem {
   int64_t row() const { return q_width() + 2 * options.kv_heads * options.head_dim; }
 };
 
-inline Problem problem(int64_t T, int64_t heads, int64_t kv_heads, bool causal, DType dtype = DType::f64) {
-  Problem p;
+inline AttentionCase problem(int64_t T, int64_t heads, int64_t kv_heads, bool causal, DType dtype = DType::f64) {
+  AttentionCase p;
   p.T = T;
   p.options.heads = heads;
   p.options.kv_heads = kv_heads;
@@ -42,13 +42,13 @@ inline Problem problem(int64_t T, int64_t heads, int64_t kv_heads, bool causal, 
   return p;
 }
 
-// Both of the whole sequence, as doubles.
-struct Outcome {
+// Of the whole sequence, as doubles.
+struct AttentionResult {
   std::vector<double> o, dqkv;
 };
 
-// What one rank did.
-struct Trace {
+// Traffic and memory of one rank.
+struct AttentionTrace {
   std::vector<comm::CallStats> forward, both;  // since the communicator was made
   uint64_t peak_bytes = 0;
 };
@@ -59,13 +59,14 @@ inline uint64_t sent(const std::vector<comm::CallStats>& stats) {
   return bytes;
 }
 
-// Rows of the tokens held, out of rows of all tokens or back.
+// Copies the rows of the local tokens out of all rows, or back.
 inline void pick_tokens(const tensor::Tensor& held, const tensor::Tensor& all, const nn::TokenMap& tokens, bool put) {
   const int64_t width = all.dim(2), T = tokens.count();
   for (int64_t b = 0; b < all.dim(0); ++b) {
     int64_t token = 0;
     for (const nn::TokenRun& run : tokens.runs) {
-      const Rows here{held, (b * T + token) * width, width}, there{all, (b * tokens.length + run.first) * width, width};
+      const StridedRows here{held, (b * T + token) * width, width},
+          there{all, (b * tokens.length + run.first) * width, width};
       copy_rows(put ? there : here, put ? here : there, run.count, width, {});
       token += run.count;
     }
@@ -79,11 +80,11 @@ inline std::vector<double> doubles(const tensor::Tensor& x) {
 }
 
 // `num_ranks` 0: plain self attention on one device.
-inline Outcome attend(const Problem& p, int num_ranks, Attention attention, ContextLayout layout,
-                      std::vector<Trace>* traces = nullptr,
-                      const std::function<autograd::Variable(autograd::Tape&, const autograd::Variable&,
-                                                             const autograd::AttentionOptions&, const ContextGroup&)>&
-                          instead = nullptr) {
+inline AttentionResult attend(
+    const AttentionCase& p, int num_ranks, Attention attention, ContextLayout layout,
+    std::vector<AttentionTrace>* traces = nullptr,
+    const std::function<autograd::Variable(autograd::Tape&, const autograd::Variable&, const autograd::AttentionArgs&,
+                                           const ContextGroup&)>& instead = nullptr) {
   autograd::Rig whole;
   const tensor::Tensor qkv = whole.random({p.B, p.T, p.row()}, 1, p.scale, p.dtype);
   const tensor::Tensor d_o = whole.random({p.B, p.T, p.q_width()}, 2, 1, p.dtype);
@@ -98,7 +99,7 @@ inline Outcome attend(const Problem& p, int num_ranks, Attention attention, Cont
     group.timeout = std::chrono::seconds(60);
     const nn::TokenMap tokens = group.tokens(group.rank());
     autograd::Rig rig;
-    autograd::AttentionOptions options = p.options;
+    autograd::AttentionArgs options = p.options;
     if (!p.lengths.empty()) options.key_lengths = rig.ids({p.B}, p.lengths);
     const tensor::Tensor x = rig.random({p.B, tokens.count(), p.row()}, 5, 1, p.dtype);
     const tensor::Tensor dy = rig.random({p.B, tokens.count(), p.q_width()}, 6, 1, p.dtype);
@@ -109,7 +110,7 @@ inline Outcome attend(const Problem& p, int num_ranks, Attention attention, Cont
     const autograd::Variable y = num_ranks == 0 ? autograd::self_attention(rig.tape, leaf, options)
                                  : instead      ? instead(rig.tape, leaf, options, group)
                                                 : attention(rig.tape, leaf, options, group);
-    Trace trace;
+    AttentionTrace trace;
     if (comm) trace.forward = comm->stats();
     rig.tape.seed(y, dy);
     rig.tape.backward();
@@ -125,7 +126,7 @@ inline Outcome attend(const Problem& p, int num_ranks, Attention attention, Cont
     body(nullptr);
   else
     net::run_threads(num_ranks, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+      auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
       body(comm.get());
     });
   return {doubles(o), doubles(dqkv)};

@@ -10,7 +10,7 @@ namespace {
 using nn::TokenMap;
 using nn::TokenRun;
 
-void append(TokenMap& map, const nn::Interval& piece) {
+void append(TokenMap& map, const nn::IndexRange& piece) {
   if (piece.count() == 0) return;
   if (!map.runs.empty() && map.runs.back().first + map.runs.back().count == piece.begin)
     map.runs.back().count += piece.count();
@@ -18,7 +18,7 @@ void append(TokenMap& map, const nn::Interval& piece) {
     map.runs.push_back({piece.begin, piece.count()});
 }
 
-// One pair of runs; false when no query sees a key.
+// One pair of runs; false if no query sees a key.
 bool block_of(AttentionBlock& block, const TokenRun& queries, int64_t query, const TokenRun& keys, int64_t key,
               bool causal) {
   if (causal && keys.first > queries.first + queries.count - 1) return false;
@@ -30,7 +30,7 @@ bool block_of(AttentionBlock& block, const TokenRun& queries, int64_t query, con
   return true;
 }
 
-// Two blocks side by side, where every query sees every key, are one.
+// Merges two adjacent blocks where every query sees every key.
 bool join(AttentionBlock& a, const AttentionBlock& b) {
   if (a.causal || b.causal) return false;
   if (a.query == b.query && a.num_queries == b.num_queries && a.key + a.num_keys == b.key) {
@@ -44,7 +44,7 @@ bool join(AttentionBlock& a, const AttentionBlock& b) {
   return false;
 }
 
-// Blocks run by run, if they tile one rectangle: keys of a query run first, then the query runs.
+// Merges blocks that tile one rectangle: first the keys of a query run, then the query runs.
 bool join_all(AttentionBlock& one, const std::vector<AttentionBlock>& blocks) {
   AttentionBlock row;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -73,10 +73,10 @@ TokenMap context_tokens(ContextLayout layout, int64_t length, int num_ranks, int
   TokenMap map;
   map.length = length;
   if (layout == ContextLayout::contiguous) {
-    append(map, nn::Share{rank, num_ranks}.of(length));
+    append(map, nn::Shard{rank, num_ranks}.of(length));
   } else {
-    append(map, nn::Share{rank, 2 * num_ranks}.of(length));
-    append(map, nn::Share{2 * num_ranks - 1 - rank, 2 * num_ranks}.of(length));
+    append(map, nn::Shard{rank, 2 * num_ranks}.of(length));
+    append(map, nn::Shard{2 * num_ranks - 1 - rank, 2 * num_ranks}.of(length));
   }
   return map;
 }

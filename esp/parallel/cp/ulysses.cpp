@@ -7,7 +7,7 @@
 #include "esp/base/error.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/floating.h"
-#include "esp/parallel/cp/rows.h"
+#include "esp/parallel/cp/strided_rows.h"
 
 namespace esp::parallel {
 namespace {
@@ -22,14 +22,14 @@ struct Columns {
   int64_t begin = 0, width = 0;
 };
 
-// Which columns of a row each rank has when heads are divided: of q, k and v, or of o (then the last two are empty).
+// Columns of a row per rank when heads are sharded: of q, k and v, or of o (then the last two are empty).
 class Division {
  public:
-  static Division of_qkv(const autograd::AttentionOptions& o, const ContextGroup& group) {
+  static Division of_qkv(const autograd::AttentionArgs& o, const ContextGroup& group) {
     const int64_t q = o.heads * o.head_dim, kv = o.kv_heads * o.head_dim;
     return Division({{{0, q}, {q, kv}, {q + kv, kv}}}, o.head_dim, group);
   }
-  static Division of_o(const autograd::AttentionOptions& o, const ContextGroup& group) {
+  static Division of_o(const autograd::AttentionArgs& o, const ContextGroup& group) {
     return Division({{{0, o.heads * o.head_dim}, {}, {}}}, o.head_dim, group);
   }
 
@@ -51,7 +51,7 @@ class Division {
     const Tensor y = tensor::empty(tape.context(), {B, group_.length, width_}, x.dtype(), MemoryCategory::activation);
     // With one sequence, what arrives lies in the order of the tokens.
     const Tensor in = B == 1 ? y : tape.scratch(y.shape(), y.dtype());
-    UnderWay(group_).run_all_to_all(out.data(), send, in.data(), receive, x.dtype());
+    PendingCalls(group_).run_all_to_all(out.data(), send, in.data(), receive, x.dtype());
     if (B > 1) each_token_block(in, y, true, stream);
     return y;
   }
@@ -68,7 +68,7 @@ class Division {
       send[static_cast<size_t>(p)] = static_cast<size_t>(B * held(p).count() * width_);
       receive[static_cast<size_t>(p)] = static_cast<size_t>(B * T * width_);
     }
-    UnderWay(group_).run_all_to_all(out.data(), send, in.data(), receive, y.dtype());
+    PendingCalls(group_).run_all_to_all(out.data(), send, in.data(), receive, y.dtype());
     int64_t column = 0;
     for (size_t s = 0; s < sections_.size(); ++s) {
       for (int p = 0; p < group_.size(); p += copies_[s]) put(tape, x, in, p, s, column, B * T);
@@ -88,7 +88,7 @@ class Division {
   }
 
   size_t num_ranks() const { return static_cast<size_t>(group_.size()); }
-  nn::Interval held(int rank) const { return nn::Share{rank, group_.size()}.of(group_.length); }
+  nn::IndexRange held(int rank) const { return nn::Shard{rank, group_.size()}.of(group_.length); }
 
   std::array<Columns, 3> columns(int rank) const {
     std::array<Columns, 3> all;
@@ -106,20 +106,20 @@ class Division {
     const int64_t B = by_token.dim(0);
     int64_t begin = 0;
     for (int p = 0; p < group_.size(); ++p) {
-      const nn::Interval tokens = held(p);
+      const nn::IndexRange tokens = held(p);
       const int64_t count = tokens.count() * width_;
-      const Rows ranks{by_rank, begin, count}, all{by_token, tokens.begin * width_, group_.length * width_};
+      const StridedRows ranks{by_rank, begin, count}, all{by_token, tokens.begin * width_, group_.length * width_};
       copy_rows(into_tokens ? all : ranks, into_tokens ? ranks : all, B, count, stream);
       begin += B * count;
     }
   }
 
-  // Section s of what rank p, and the ranks that have copies of its columns, sent.
+  // Section s of the data from rank p and from the ranks with replicas of its columns.
   void put(const Tape& tape, const Tensor& x, const Tensor& in, int p, size_t s, int64_t column, int64_t rows) const {
     const device::Stream& stream = tape.context().stream;
     const Columns to = columns(p)[s];
     if (to.width == 0) return;
-    auto from = [&](int rank) { return Rows{in, rank * rows * width_ + column, width_}; };
+    auto from = [&](int rank) { return StridedRows{in, rank * rows * width_ + column, width_}; };
     if (copies_[s] == 1) return copy_rows({x, to.begin, row_}, from(p), rows, to.width, stream);
     const DType type = tensor::accumulation_type(x.dtype());
     const Tensor sum = tape.scratch({rows, to.width}, type), one = tape.scratch({rows, to.width}, type);
@@ -194,15 +194,15 @@ std::string ulysses_obstacle(int64_t heads, int64_t kv_heads, int num_ranks) {
   return "";
 }
 
-Variable ulysses_attention(Tape& tape, const Variable& qkv, const autograd::AttentionOptions& options,
+Variable ulysses_attention(Tape& tape, const Variable& qkv, const autograd::AttentionArgs& options,
                            const ContextGroup& group) {
   if (group.size() == 1) return autograd::self_attention(tape, qkv, options);
   if (const std::string obstacle = ulysses_obstacle(options.heads, options.kv_heads, group.size()); !obstacle.empty())
-    throw UsageError("context parallelism by heads: " + obstacle);
+    throw UsageError("parallel.context = \"ulysses\": " + obstacle);
   const int64_t T = group.tokens(group.rank()).count(), B = qkv.value().dim(0);
   ESP_CHECK(group.layout == ContextLayout::contiguous && group.length >= group.size() && qkv.value().dim(1) == T,
             "qkv {} of {} tokens, {}", qkv.shape().text(), group.length, name_of(group.layout));
-  autograd::AttentionOptions own = options;
+  autograd::AttentionArgs own = options;
   own.heads = options.heads / group.size();
   own.kv_heads = std::max<int64_t>(1, options.kv_heads / group.size());
   own.first_head = options.first_head + group.rank() * own.heads;

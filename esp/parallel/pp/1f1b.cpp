@@ -7,9 +7,9 @@
 
 namespace esp::parallel {
 
-std::vector<Action> one_f_one_b_actions(const ScheduleShape& shape, int stage) {
+std::vector<PipelineAction> one_f_one_b_actions(const ScheduleShape& shape, int stage) {
   const int m = shape.micro_batches, warm_up = std::min(shape.stages - stage - 1, m);
-  std::vector<Action> actions;
+  std::vector<PipelineAction> actions;
   for (int i = 0; i < warm_up; ++i) actions.push_back(forward_of(i));
   for (int i = 0; i < m - warm_up; ++i) {
     actions.push_back(forward_of(warm_up + i));

@@ -1,5 +1,5 @@
-// A stage is in two edges, so they are made in two rounds, even and odd ones; a ring of an odd number of stages has one
-// edge left, which takes a third.
+// A stage has two edges, so communicators are created in two rounds, even and odd edges; a ring of an odd number of
+// stages needs a third round for its last edge.
 #include "esp/parallel/pp/edges.h"
 
 namespace esp::parallel {
@@ -35,7 +35,7 @@ PipeEdges::PipeEdges(comm::Communicator* stages, bool ring) {
   }
 }
 
-StageEdges PipeEdges::here() const {
+StageEdges PipeEdges::of_this_stage() const {
   return {activations_in_.get(), gradients_out_.get(), activations_out_.get(), gradients_in_.get()};
 }
 

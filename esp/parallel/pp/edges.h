@@ -1,5 +1,5 @@
-// The communicators between neighbouring stages: two for every edge, of two ranks each, one for activations and one for
-// gradients, so that no worker ever has a send queued behind a receive.
+// Communicators between neighbouring pipeline stages: two per edge, of two ranks each, one for activations and one for
+// gradients, so that a send never queues behind a receive.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@ namespace esp::parallel {
 
 class PipeEdges {
  public:
-  // Collective over the stages' communicator, which is ordered by stage; null: one stage. With `ring` the last stage
-  // has an edge to the first, as several chunks want it.
+  // Collective over the stages' communicator, which is ordered by stage; null: one stage. `ring`: the last stage has an
+  // edge to the first, for several chunks per stage.
   PipeEdges(comm::Communicator* stages, bool ring);
 
-  StageEdges here() const;
+  StageEdges of_this_stage() const;
 
  private:
   std::unique_ptr<comm::Communicator> activations_in_, gradients_out_, activations_out_, gradients_in_;

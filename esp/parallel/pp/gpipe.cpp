@@ -3,8 +3,8 @@
 
 namespace esp::parallel {
 
-std::vector<Action> gpipe_actions(const ScheduleShape& shape, int) {
-  std::vector<Action> actions;
+std::vector<PipelineAction> gpipe_actions(const ScheduleShape& shape, int) {
+  std::vector<PipelineAction> actions;
   for (int i = 0; i < shape.micro_batches; ++i) actions.push_back(forward_of(i));
   for (int i = 0; i < shape.micro_batches; ++i) actions.push_back(backward_of(i));
   return actions;

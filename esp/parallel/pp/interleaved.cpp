@@ -9,7 +9,7 @@
 
 namespace esp::parallel {
 
-std::vector<Action> interleaved_actions(const ScheduleShape& shape, int stage) {
+std::vector<PipelineAction> interleaved_actions(const ScheduleShape& shape, int stage) {
   const int P = shape.stages, v = shape.chunks, items = shape.micro_batches * v;
   const auto chunk = [&](int q) { return q % (P * v) / P; };
   const auto micro_batch = [&](int q) { return q / (P * v) * P + q % P; };
@@ -17,7 +17,7 @@ std::vector<Action> interleaved_actions(const ScheduleShape& shape, int stage) {
   const auto backward_item = [&](int q) { return backward_of(micro_batch(q), v - 1 - chunk(q)); };
 
   const int warm_up = std::min(items, 2 * (P - stage - 1) + (v - 1) * P);
-  std::vector<Action> actions;
+  std::vector<PipelineAction> actions;
   for (int q = 0; q < warm_up; ++q) actions.push_back(forward_item(q));
   for (int q = 0; q < items - warm_up; ++q) {
     actions.push_back(forward_item(warm_up + q));

@@ -1,6 +1,6 @@
-// best[j][q] = min over i of max(best[i][q−1], cost(i..j)) gives what the dearest piece must cost. A second walk of the
-// same shape then picks, among the cuts that reach it, the evenest: the recurrence alone would as soon leave the last
-// piece nearly empty.
+// best[j][q] = min over i of max(best[i][q−1], cost(i..j)) is the optimal largest piece cost. A second pass of the same
+// form then selects, among the optimal partitions, the most even one: the recurrence alone may leave the last piece
+// nearly empty.
 #include "esp/parallel/pp/partition.h"
 
 #include <algorithm>
@@ -36,9 +36,8 @@ Table walk(const std::vector<double>& sums, int pieces, const Join& join) {
 std::vector<int> linear_partition(std::span<const double> costs, int pieces) {
   if (pieces < 1 || static_cast<size_t>(pieces) > costs.size())
     throw UsageError(
-        fmt::format("{} pipeline pieces of a model with {} units (stem, blocks and head): between 1 and {} "
-                    "would work",
-                    pieces, costs.size(), costs.size()));
+        fmt::format("pipeline pieces: got {}; expected 1 to {}, the units of the model (stem, blocks and head)", pieces,
+                    costs.size()));
   std::vector<double> sums(costs.size() + 1, 0);
   for (size_t i = 0; i < costs.size(); ++i) sums[i + 1] = sums[i] + costs[i];
 
@@ -58,7 +57,7 @@ std::vector<int> linear_partition(std::span<const double> costs, int pieces) {
   return cuts;
 }
 
-double dearest_piece(std::span<const double> costs, std::span<const int> cuts) {
+double max_piece_cost(std::span<const double> costs, std::span<const int> cuts) {
   double most = 0;
   for (size_t q = 0; q + 1 < cuts.size(); ++q) {
     double sum = 0;

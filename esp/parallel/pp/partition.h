@@ -1,4 +1,4 @@
-// Stages of about equal work: the linear partition of a row of units (stem, blocks, head) by their costs.
+// Balanced pipeline stages: linear partition of a sequence of units (stem, blocks, head) by cost.
 #pragma once
 
 #include <span>
@@ -6,12 +6,12 @@
 
 namespace esp::parallel {
 
-// Cuts the row in `pieces` runs of at least one unit each: piece q is [cuts[q], cuts[q + 1]), and cuts has one more
-// than the pieces. The dearest piece is as cheap as can be; among such cuts the one whose pieces differ least (least
-// sum of squares). UsageError when there are more pieces than units. Costs are at least 0.
+// Partitions the units into `pieces` runs of at least one unit: piece q is [cuts[q], cuts[q + 1]), and cuts has one
+// entry more than the pieces. Minimises the largest piece cost, then the sum of squares. UsageError if there are more
+// pieces than units. Costs are >= 0.
 std::vector<int> linear_partition(std::span<const double> costs, int pieces);
 
-// The dearest piece of such a cut.
-double dearest_piece(std::span<const double> costs, std::span<const int> cuts);
+// The largest piece cost of such a partition.
+double max_piece_cost(std::span<const double> costs, std::span<const int> cuts);
 
 }  // namespace esp::parallel

@@ -16,7 +16,7 @@ namespace {
 double cheapest(std::span<const double> costs, int pieces) {
   if (pieces == 1) {
     const int whole[] = {0, static_cast<int>(costs.size())};
-    return dearest_piece(costs, whole);
+    return max_piece_cost(costs, whole);
   }
   double best = std::numeric_limits<double>::infinity(), first = 0;
   for (size_t i = 1; i + static_cast<size_t>(pieces) - 1 <= costs.size(); ++i) {
@@ -38,23 +38,23 @@ TEST(LinearPartition, IsAsCheapAsTheBestOfAllCuts) {
         EXPECT_EQ(cuts.front(), 0);
         EXPECT_EQ(cuts.back(), units);
         EXPECT_EQ(std::adjacent_find(cuts.begin(), cuts.end(), std::greater_equal<>()), cuts.end());
-        EXPECT_EQ(dearest_piece(costs, cuts), cheapest(costs, pieces));
+        EXPECT_EQ(max_piece_cost(costs, cuts), cheapest(costs, pieces));
       }
 }
 
-TEST(LinearPartition, LeavesNoPieceNearlyEmpty) {
+TEST(LinearPartition, PrefersEvenPieces) {
   EXPECT_EQ(linear_partition(std::vector<double>(10, 1), 4), (std::vector<int>{0, 2, 4, 7, 10}));
   EXPECT_EQ(linear_partition(std::vector<double>(7, 0.1), 7), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-// A head as dear as four blocks: counted, it gets fewer blocks beside it, and the step is shorter.
-TEST(LinearPartition, CountsTheEnds) {
+// A head that costs four blocks: its stage gets fewer blocks, and the step is shorter.
+TEST(LinearPartition, CountsStemAndHead) {
   std::vector<double> costs(13, 1);
   costs.back() = 4;
   const std::vector<int> cuts = linear_partition(costs, 4);
-  EXPECT_EQ(dearest_piece(costs, cuts), 4);
+  EXPECT_EQ(max_piece_cost(costs, cuts), 4);
   const int by_number[] = {0, 4, 7, 10, 13};
-  const Schedule schedule = make_schedule("1f1b", {4, 1, 8});
+  const PipelineSchedule schedule = make_schedule("1f1b", {4, 1, 8});
   const auto makespan = [&](std::span<const int> of) {
     PipelineCosts pipeline;
     for (size_t q = 0; q < 4; ++q) {

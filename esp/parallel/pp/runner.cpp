@@ -5,7 +5,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/clock.h"
-#include "esp/parallel/pp/hold.h"
+#include "esp/parallel/pp/defer_ready.h"
 
 namespace esp::parallel {
 namespace {
@@ -16,7 +16,7 @@ using tensor::Tensor;
 
 constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
 
-// The variable without its value: enough to be given a gradient.
+// The variable without its value, so that it can receive a gradient.
 Variable slot_of(const Variable& variable) {
   return {Tensor(), variable.slot()};
 }
@@ -24,12 +24,13 @@ Variable slot_of(const Variable& variable) {
 }  // namespace
 
 void Stage::begin_backward(int, int) {}
-void Stage::end_action(const Action&) {}
+void Stage::end_action(const PipelineAction&) {}
 
-Runner::Runner(Stage& stage, const tensor::Context& context, const StageEdges& edges, const Options& options)
+PipelineRunner::PipelineRunner(Stage& stage, const tensor::Context& context, const StageEdges& edges,
+                               const RunnerOptions& options)
     : stage_(stage), context_(context), edges_(edges), options_(options) {}
 
-Runner::~Runner() {
+PipelineRunner::~PipelineRunner() {
   std::vector<Work> under_way;
   for (const Sending& one : sending_)
     if (!one.work.done()) under_way.push_back(one.work);
@@ -43,29 +44,29 @@ Runner::~Runner() {
     try {
       work.wait(Deadline::after(kLongestGoodbye));
     } catch (const std::exception&) {
-      // what made the stage leave has been told already
+      // the original error has already been thrown
     }
   }
 }
 
-size_t Runner::index_of(const Action& action) const {
+size_t PipelineRunner::index_of(const PipelineAction& action) const {
   return static_cast<size_t>(action.chunk * shape_.micro_batches + action.micro_batch);
 }
 
-Runner::Parcel& Runner::parcel_for(const Action& action) {
+PipelineRunner::ReceivedTensors& PipelineRunner::received_for(const PipelineAction& action) {
   return (action.kind == ActionKind::forward ? inputs_ : gradients_)[index_of(action)];
 }
 
-Runner::Live*& Runner::live_of(const Action& action) {
+PipelineRunner::Live*& PipelineRunner::live_of(const PipelineAction& action) {
   return live_[index_of(action)];
 }
 
-void Runner::run(const StagePlan& plan) {
+void PipelineRunner::run(const StagePlan& plan) {
   ESP_CHECK(!broken_, "a pipeline runner was used after an error");
   prepare(plan);
   try {
-    if (plan.backward != Backward::none) hold_all(plan.shape.chunks);
-    for (const Step& step : plan.steps) take(plan, step);
+    if (plan.backward != Backward::none) defer_ready_all(plan.shape.chunks);
+    for (const StageStep& step : plan.steps) take(plan, step);
     for (const Sending& one : sending_) wait(one.work, "send", plan.steps.back().action);
   } catch (...) {
     abandon();
@@ -76,19 +77,19 @@ void Runner::run(const StagePlan& plan) {
   ESP_CHECK(num_live_ == 0, "{} activations are alive after the step", num_live_);
 }
 
-void Runner::prepare(const StagePlan& plan) {
+void PipelineRunner::prepare(const StagePlan& plan) {
   const auto count = static_cast<size_t>(plan.shape.chunks * plan.shape.micro_batches);
   if (live_.size() < count) {
     live_.resize(count, nullptr);
     inputs_.resize(count);
     gradients_.resize(count);
   }
-  held_.resize(static_cast<size_t>(plan.shape.chunks), false);
+  deferred_.resize(static_cast<size_t>(plan.shape.chunks), false);
   shape_ = plan.shape;
   peak_live_ = 0;
 }
 
-void Runner::take(const StagePlan& plan, const Step& step) {
+void PipelineRunner::take(const StagePlan& plan, const StageStep& step) {
   switch (step.kind) {
     case StepKind::receive:
       return start_receive(step.action);
@@ -101,15 +102,15 @@ void Runner::take(const StagePlan& plan, const Step& step) {
   // A stage that is its own neighbour keeps what others would be sent.
   const auto to = destination_of(plan.shape, plan.stage, step.action);
   if (to && to->stage == plan.stage)
-    parcel_for({step.action.kind, to->chunk, step.action.micro_batch}) = std::exchange(outgoing_, {});
+    received_for({step.action.kind, to->chunk, step.action.micro_batch}) = std::exchange(outgoing_, {});
 }
 
-void Runner::start_receive(const Action& action) {
+void PipelineRunner::start_receive(const PipelineAction& action) {
   const bool forward = action.kind == ActionKind::forward;
   comm::Communicator* from = forward ? edges_.activations_in : edges_.gradients_in;
   ESP_CHECK(from, "nobody to receive from");
-  const CarriedShape shape = forward ? stage_.input_shape(action.chunk, action.micro_batch)
-                                     : stage_.output_shape(action.chunk, action.micro_batch);
+  const StageTensorShapes shape = forward ? stage_.input_shape(action.chunk, action.micro_batch)
+                                          : stage_.output_shape(action.chunk, action.micro_batch);
   std::erase_if(receiving_, [](const Work& work) { return work.done(); });
   const auto start = [&](const tensor::Shape& of, Tensor& tensor, Work& arrived) {
     tensor = tensor::empty(context_, of, shape.dtype, MemoryCategory::buffer);
@@ -122,23 +123,23 @@ void Runner::start_receive(const Action& action) {
     arrived = from->start(call);
     receiving_.push_back(arrived);
   };
-  Parcel& parcel = parcel_for(action);
-  start(shape.x, parcel.x, parcel.x_arrived);
-  if (shape.memory.rank() > 0) start(shape.memory, parcel.memory, parcel.memory_arrived);
+  ReceivedTensors& received = received_for(action);
+  start(shape.x, received.x, received.x_arrived);
+  if (shape.memory.rank() > 0) start(shape.memory, received.memory, received.memory_arrived);
 }
 
-void Runner::start_send(const Action& action) {
+void PipelineRunner::start_send(const PipelineAction& action) {
   comm::Communicator* to = action.kind == ActionKind::forward ? edges_.activations_out : edges_.gradients_out;
   ESP_CHECK(to, "nobody to send to");
-  const Parcel parcel = std::exchange(outgoing_, {});
+  const ReceivedTensors received = std::exchange(outgoing_, {});
   for (const Sending& one : sending_)
-    if (one.work.done()) one.work.wait(Deadline::after_ms(0));  // throws what went wrong
+    if (one.work.done()) one.work.wait(Deadline::after_ms(0));  // rethrows the error
   std::erase_if(sending_, [](const Sending& one) { return one.work.done(); });
-  send(to, parcel.x);
-  if (parcel.memory.defined()) send(to, parcel.memory);
+  send(to, received.x);
+  if (received.memory.defined()) send(to, received.memory);
 }
 
-void Runner::send(comm::Communicator* to, const Tensor& tensor) {
+void PipelineRunner::send(comm::Communicator* to, const Tensor& tensor) {
   comm::Call call;
   call.op = comm::Op::send;
   call.in = tensor.data();
@@ -148,16 +149,16 @@ void Runner::send(comm::Communicator* to, const Tensor& tensor) {
   sending_.push_back({tensor, to->start(call)});
 }
 
-Runner::Parcel Runner::arrived(const Action& action) {
-  Parcel& parcel = parcel_for(action);  // stays there while it is waited for: its memory is being written
-  wait(parcel.x_arrived, "wait", action);
-  wait(parcel.memory_arrived, "wait", action);
-  return std::exchange(parcel, {});
+PipelineRunner::ReceivedTensors PipelineRunner::arrived(const PipelineAction& action) {
+  ReceivedTensors& received = received_for(action);  // stays there while it is waited for: its memory is being written
+  wait(received.x_arrived, "wait", action);
+  wait(received.memory_arrived, "wait", action);
+  return std::exchange(received, {});
 }
 
-void Runner::wait(const Work& work, const char* what, const Action& action) {
+void PipelineRunner::wait(const Work& work, const char* what, const PipelineAction& action) {
   if (work.done()) {
-    work.wait(Deadline::after_ms(0));  // throws what went wrong
+    work.wait(Deadline::after_ms(0));  // rethrows the error
     return;
   }
   obs::Span span(options_.trace, what, "communication");
@@ -168,7 +169,7 @@ void Runner::wait(const Work& work, const char* what, const Action& action) {
   exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
 }
 
-void Runner::compute(const StagePlan& plan, const Action& action) {
+void PipelineRunner::compute(const StagePlan& plan, const PipelineAction& action) {
   switch (action.kind) {
     case ActionKind::forward:
       return forward(plan, action);
@@ -183,9 +184,9 @@ void Runner::compute(const StagePlan& plan, const Action& action) {
   stage_.end_action(action);
 }
 
-void Runner::forward(const StagePlan& plan, const Action& action) {
+void PipelineRunner::forward(const StagePlan& plan, const PipelineAction& action) {
   const bool training = plan.backward != Backward::none;
-  Parcel parcel = arrived(action);
+  ReceivedTensors received = arrived(action);
   obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
   if (spare_.empty()) spare_.push_back(all_.emplace_back(std::make_unique<Live>(context_)).get());
   Live& live = *(live_of(action) = spare_.back());
@@ -197,8 +198,8 @@ void Runner::forward(const StagePlan& plan, const Action& action) {
     if (!value.defined()) return Variable();
     return training ? live.tape.leaf(std::exchange(value, {})) : Variable(std::exchange(value, {}));
   };
-  live.input = {input(parcel.x), input(parcel.memory)};
-  Stage::Output output = stage_.forward(action.chunk, action.micro_batch, live.tape, live.input);
+  live.input = {input(received.x), input(received.memory)};
+  Stage::ForwardResult output = stage_.forward(action.chunk, action.micro_batch, live.tape, live.input);
   if (destination_of(plan.shape, plan.stage, action))
     outgoing_ = {output.carried.x.value(), output.carried.memory.value(), {}, {}};
   live.input = {slot_of(live.input.x), slot_of(live.input.memory)};  // nodes keep what they need of it
@@ -208,7 +209,7 @@ void Runner::forward(const StagePlan& plan, const Action& action) {
   stage_.end_action(action);
 }
 
-void Runner::seed(Live& live, Parcel gradients) {
+void PipelineRunner::seed(Live& live, ReceivedTensors gradients) {
   const auto give = [&](const Variable& output, Tensor& gradient) {
     if (output.needs_grad() && gradient.defined()) live.tape.seed(output, std::exchange(gradient, {}));
   };
@@ -220,11 +221,11 @@ void Runner::seed(Live& live, Parcel gradients) {
   autograd::seed(live.tape, loss);
 }
 
-void Runner::backward(const StagePlan& plan, const Action& action) {
-  Parcel gradients = arrived(action);
+void PipelineRunner::backward(const StagePlan& plan, const PipelineAction& action) {
+  ReceivedTensors gradients = arrived(action);
   obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
   Live& live = *live_of(action);
-  if (action.micro_batch + 1 == shape_.micro_batches) let_go_of(action.chunk);
+  if (action.micro_batch + 1 == shape_.micro_batches) resume_ready_of(action.chunk);
   stage_.begin_backward(action.chunk, action.micro_batch);
   seed(live, std::move(gradients));
   const bool split = plan.backward == Backward::split;
@@ -233,7 +234,7 @@ void Runner::backward(const StagePlan& plan, const Action& action) {
   else
     live.tape.backward();
   if (destination_of(plan.shape, plan.stage, action)) {
-    const CarriedShape shape = stage_.input_shape(action.chunk, action.micro_batch);
+    const StageTensorShapes shape = stage_.input_shape(action.chunk, action.micro_batch);
     outgoing_.x = gradient_of(live, live.input.x, shape.x, shape.dtype);
     outgoing_.memory = gradient_of(live, live.input.memory, shape.memory, shape.dtype);
   }
@@ -241,14 +242,14 @@ void Runner::backward(const StagePlan& plan, const Action& action) {
   stage_.end_action(action);
 }
 
-// The piece before waits for it: one that did not come about is zeros.
-Tensor Runner::gradient_of(Live& live, const Variable& leaf, const tensor::Shape& shape, DType dtype) const {
+// The previous piece waits for it: a missing gradient is sent as zeros.
+Tensor PipelineRunner::gradient_of(Live& live, const Variable& leaf, const tensor::Shape& shape, DType dtype) const {
   if (!leaf.needs_grad()) return {};
   Tensor gradient = live.tape.take_gradient(leaf);
   return gradient.defined() ? gradient : tensor::zeros(context_, shape, dtype, MemoryCategory::activation);
 }
 
-void Runner::finish(const Action& action) {
+void PipelineRunner::finish(const PipelineAction& action) {
   Live*& live = live_of(action);
   live->tape.clear();
   live->input = live->output = {};
@@ -257,29 +258,29 @@ void Runner::finish(const Action& action) {
   --num_live_;
 }
 
-void Runner::hold_all(int num_chunks) {
+void PipelineRunner::defer_ready_all(int num_chunks) {
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    for (autograd::Weight* weight : stage_.weights(chunk)) hold(*weight);
-    held_[static_cast<size_t>(chunk)] = true;
+    for (autograd::Weight* weight : stage_.weights(chunk)) defer_ready(*weight);
+    deferred_[static_cast<size_t>(chunk)] = true;
   }
 }
 
-void Runner::let_go_of(int chunk) {
-  held_[static_cast<size_t>(chunk)] = false;
-  for (autograd::Weight* weight : stage_.weights(chunk)) let_go(*weight, context_.stream);
+void PipelineRunner::resume_ready_of(int chunk) {
+  deferred_[static_cast<size_t>(chunk)] = false;
+  for (autograd::Weight* weight : stage_.weights(chunk)) resume_ready(*weight, context_.stream);
 }
 
-// Tapes point at weights, which may not outlive the runner by much: nothing of the step stays on them. What is under
-// way keeps its memory until the runner goes.
-void Runner::abandon() noexcept {
+// Tapes reference weights, which may be destroyed soon after the runner: drop everything of the step. Transfers in
+// flight keep their memory until the runner is destroyed.
+void PipelineRunner::abandon() noexcept {
   broken_ = true;
   for (const auto& live : all_) live->tape.clear();
-  for (size_t chunk = 0; chunk < held_.size(); ++chunk)
-    if (held_[chunk])
-      for (autograd::Weight* weight : stage_.weights(static_cast<int>(chunk))) drop_hold(*weight);
+  for (size_t chunk = 0; chunk < deferred_.size(); ++chunk)
+    if (deferred_[chunk])
+      for (autograd::Weight* weight : stage_.weights(static_cast<int>(chunk))) cancel_deferred_ready(*weight);
 }
 
-uint64_t Runner::bytes_being_sent() const {
+uint64_t PipelineRunner::bytes_being_sent() const {
   uint64_t bytes = 0;
   for (const Sending& one : sending_) bytes += one.tensor.bytes();
   return bytes;

@@ -1,14 +1,14 @@
-// One stage of a pipeline, run for real: takes a stage's plan (steps.h) step by step, computes through a Stage, and
-// talks to the neighbours.
+// PipelineRunner: executes one stage's plan (steps.h) step by step, computes through a Stage, and communicates with the
+// neighbours.
 //
-// Receives are started one action ahead into memory of the pool, sends when their action is done, and neither is waited
-// for before it must be, so transfers run while the stage computes; what time was spent waiting is counted. Every live
-// (chunk, micro-batch) has a tape of its own, kept for reuse: after the first step of a plan nothing is allocated.
+// Receives start one action ahead, into pool memory; sends start when their action is done. Neither is waited for
+// before it must be, so transfers overlap with computation; waiting time is counted. Every live (chunk, micro-batch)
+// has its own tape, kept for reuse: after the first step of a plan nothing is allocated.
 //
-// A training step holds all weights from its beginning and lets go of a chunk's when the backward of its last
-// micro-batch begins (hold.h): a weight's `on_ready` is called once a step. One thread. The stage, the context and the
-// communicators are lent. After an error in the middle of a step the runner is of no more use, and who destroys it
-// while transfers are under way ends their groups: the memory they work on is about to go.
+// A training step defers all weights at its start and resumes a chunk's weights when the backward of its last
+// micro-batch begins (defer_ready.h), so `on_ready` fires once per step. One thread. The stage, the context and the
+// communicators are borrowed. After an error mid-step the runner is unusable. Destroying it with transfers in flight
+// aborts their groups, because their memory is about to be freed.
 #pragma once
 
 #include <cstdint>
@@ -24,41 +24,42 @@
 
 namespace esp::parallel {
 
-// What passes from piece to piece: the stream and, behind an encoder, what the decoder looks at (else undefined).
-struct Carried {
+// Tensors passed between stages: the residual stream and, behind an encoder, the encoder output (else undefined).
+struct StageTensors {
   autograd::Variable x, memory;
 };
 
-// Shapes of it; memory of rank 0: there is none.
-struct CarriedShape {
+// Their shapes; a memory shape of rank 0 means none.
+struct StageTensorShapes {
   tensor::Shape x, memory;
   DType dtype = DType::f32;
 };
 
-// What one stage computes. Written by whoever owns the model.
+// The computation of one stage; implemented by the owner of the model.
 class Stage {
  public:
-  struct Output {
-    Carried carried;      // of the last piece: ignored
-    autograd::Loss loss;  // of the last piece; others may have one too (it is seeded with 1 where it needs a gradient)
+  struct ForwardResult {
+    StageTensors carried;  // ignored for the last stage chunk
+    autograd::Loss
+        loss;  // of the last stage chunk; others may have an auxiliary loss (seeded with 1 if it needs a gradient)
   };
 
   virtual ~Stage() = default;
-  // What reaches this chunk for the micro-batch from the piece before, and what it hands to the piece after. The first
-  // piece is never asked for its input, nor the last for its output.
-  virtual CarriedShape input_shape(int chunk, int micro_batch) const = 0;
-  virtual CarriedShape output_shape(int chunk, int micro_batch) const = 0;
-  // Records on the tape, which does not record where there is no backward. `input` is empty for the first piece.
-  virtual Output forward(int chunk, int micro_batch, autograd::Tape& tape, const Carried& input) = 0;
-  // Word of what the runner does beside forward, for who wants it: before a B; after any action, within its span.
+  // Shapes received from the previous piece and sent to the next. The first piece is never asked for its input, nor the
+  // last for its output.
+  virtual StageTensorShapes input_shape(int chunk, int micro_batch) const = 0;
+  virtual StageTensorShapes output_shape(int chunk, int micro_batch) const = 0;
+  // Records on the tape, which does not record without a backward. `input` is empty for the first piece.
+  virtual ForwardResult forward(int chunk, int micro_batch, autograd::Tape& tape, const StageTensors& input) = 0;
+  // Notifications besides forward: before a B; after any action, within its span.
   virtual void begin_backward(int chunk, int micro_batch);
-  virtual void end_action(const Action& action);
-  // The chunk's weights: the same at every call. One that two chunks use is named by both.
+  virtual void end_action(const PipelineAction& action);
+  // The chunk's weights, equal at every call. A weight used by two chunks is listed by both.
   virtual std::span<autograd::Weight* const> weights(int chunk) const = 0;
 };
 
-// The communicators of a stage, of two ranks each; null where the model ends. With several chunks the last stage's
-// "after" is the first stage, whose "before" it is.
+// The communicators of a stage, of two ranks each; null at the ends of the model. With several chunks the last stage
+// connects to the first.
 struct StageEdges {
   comm::Communicator* activations_in = nullptr;   // from the stage before
   comm::Communicator* gradients_out = nullptr;    // to the stage before
@@ -66,36 +67,37 @@ struct StageEdges {
   comm::Communicator* gradients_in = nullptr;     // from the stage after
 };
 
-class Runner {
- public:
-  struct Options {
-    Duration timeout = std::chrono::minutes(10);  // of each wait
-    obs::TraceRow* trace = nullptr;               // a span for every action, named "F3", and for every wait
-  };
-  Runner(Stage& stage, const tensor::Context& context, const StageEdges& edges, const Options& options);
-  ~Runner();
-  Runner(const Runner&) = delete;
-  Runner& operator=(const Runner&) = delete;
+struct RunnerOptions {
+  Duration timeout = std::chrono::minutes(10);  // per wait
+  obs::TraceRow* trace = nullptr;               // spans of actions ("F3") and waits
+};
 
-  // One step, or one evaluation where the plan has no backward. Everything it sent has left when it returns.
+class PipelineRunner {
+ public:
+  PipelineRunner(Stage& stage, const tensor::Context& context, const StageEdges& edges, const RunnerOptions& options);
+  ~PipelineRunner();
+  PipelineRunner(const PipelineRunner&) = delete;
+  PipelineRunner& operator=(const PipelineRunner&) = delete;
+
+  // Runs one step, or one evaluation if the plan has no backward. All sends have completed when it returns.
   void run(const StagePlan& plan);
 
-  double exposed_ms() const { return exposed_ms_; }  // waited for neighbours
-  void forget_times() { exposed_ms_ = 0; }
-  int num_live() const { return num_live_; }    // (chunk, micro-batch) activations held now
-  int peak_live() const { return peak_live_; }  // and the most, in the last run
-  uint64_t bytes_being_sent() const;            // held only until a neighbour has them
+  double exposed_ms() const { return exposed_ms_; }  // waiting for neighbours
+  void reset_times() { exposed_ms_ = 0; }
+  int num_live() const { return num_live_; }    // live (chunk, micro-batch) activations
+  int peak_live() const { return peak_live_; }  // maximum in the last run
+  uint64_t bytes_being_sent() const;            // kept until the neighbour has received them
 
  private:
-  // Forward has run, backward (or the weights' part of it) has not.
+  // Forward is done; backward (or its weight part) is not.
   struct Live {
     explicit Live(const tensor::Context& context) : tape(context) {}
     autograd::Tape tape;
-    Carried input;   // leaves
-    Carried output;  // their slots; the values belong to the neighbour now
+    StageTensors input;   // leaves
+    StageTensors output;  // gradient slots; the values have been sent
     autograd::Variable loss;
   };
-  struct Parcel {  // the tensors of a Carried, or their gradients
+  struct ReceivedTensors {  // the tensors of a StageTensors, or their gradients
     tensor::Tensor x, memory;
     Work x_arrived, memory_arrived;
   };
@@ -105,38 +107,38 @@ class Runner {
   };
 
   void prepare(const StagePlan& plan);
-  void take(const StagePlan& plan, const Step& step);
-  void compute(const StagePlan& plan, const Action& action);
-  void start_receive(const Action& action);
-  void start_send(const Action& action);
+  void take(const StagePlan& plan, const StageStep& step);
+  void compute(const StagePlan& plan, const PipelineAction& action);
+  void start_receive(const PipelineAction& action);
+  void start_send(const PipelineAction& action);
   void send(comm::Communicator* to, const tensor::Tensor& tensor);
-  void forward(const StagePlan& plan, const Action& action);
-  void backward(const StagePlan& plan, const Action& action);
-  void finish(const Action& action);
-  void seed(Live& live, Parcel gradients);
-  Parcel arrived(const Action& action);
+  void forward(const StagePlan& plan, const PipelineAction& action);
+  void backward(const StagePlan& plan, const PipelineAction& action);
+  void finish(const PipelineAction& action);
+  void seed(Live& live, ReceivedTensors gradients);
+  ReceivedTensors arrived(const PipelineAction& action);
   tensor::Tensor gradient_of(Live& live, const autograd::Variable& leaf, const tensor::Shape& shape, DType dtype) const;
-  void wait(const Work& work, const char* what, const Action& action);
-  void hold_all(int num_chunks);
-  void let_go_of(int chunk);
+  void wait(const Work& work, const char* what, const PipelineAction& action);
+  void defer_ready_all(int num_chunks);
+  void resume_ready_of(int chunk);
   void abandon() noexcept;
 
-  size_t index_of(const Action& action) const;  // chunk and micro-batch
-  Parcel& parcel_for(const Action& action);
-  Live*& live_of(const Action& action);
+  size_t index_of(const PipelineAction& action) const;  // chunk and micro-batch
+  ReceivedTensors& received_for(const PipelineAction& action);
+  Live*& live_of(const PipelineAction& action);
 
   Stage& stage_;
   const tensor::Context context_;
   const StageEdges edges_;
-  const Options options_;
+  const RunnerOptions options_;
   ScheduleShape shape_;
   std::vector<std::unique_ptr<Live>> all_;
-  std::vector<Live*> spare_, live_;         // live_: by chunk and micro-batch; null: not alive
-  std::vector<Parcel> inputs_, gradients_;  // by the action that needs them
-  Parcel outgoing_;                         // of the action just done
+  std::vector<Live*> spare_, live_;                  // live_: by chunk and micro-batch; null: not alive
+  std::vector<ReceivedTensors> inputs_, gradients_;  // by the action that needs them
+  ReceivedTensors outgoing_;                         // of the action just done
   std::vector<Sending> sending_;
   std::vector<Work> receiving_;
-  std::vector<bool> held_;  // by chunk
+  std::vector<bool> deferred_;  // by chunk
   bool broken_ = false;
   int num_live_ = 0, peak_live_ = 0;
   double exposed_ms_ = 0;

@@ -1,5 +1,5 @@
-// Stages that really run, as threads of this process: every schedule must give, to the bit, what one process gives that
-// takes the micro-batches one by one, hold as much as the table says, and send as much.
+// Pipeline stages as threads of this process: every schedule must be bit-identical to a single process that runs the
+// micro-batches one by one, hold as many activations as the table says, and send as much.
 #include "esp/parallel/pp/runner.h"
 
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 #include <mutex>
 
 #include "esp/base/error.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
+#include "esp/parallel/pp/defer_ready.h"
 #include "esp/parallel/pp/edges.h"
-#include "esp/parallel/pp/hold.h"
 #include "esp/parallel/pp/partition.h"
 #include "esp/parallel/pp/schedule.h"
 #include "esp/parallel/pp/toy_stage.h"
@@ -26,7 +26,7 @@ using device::MemoryCategory;
 
 struct Memory {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
 };
@@ -34,9 +34,9 @@ struct Memory {
 using Gradients = std::map<std::pair<int, int>, std::vector<std::byte>>;  // by unit and part
 
 void collect(ToyStage& stage, Gradients& into) {
-  for (ToyStage::Named& named : stage.all()) {
-    const auto* data = named.weight.grad.as<std::byte>();
-    into[{named.unit, named.part}].assign(data, data + named.weight.grad.bytes());
+  for (ToyStage::ToyWeight& weight : stage.all()) {
+    const auto* data = weight.weight.grad.as<std::byte>();
+    into[{weight.unit, weight.part}].assign(data, data + weight.weight.grad.bytes());
   }
 }
 
@@ -63,31 +63,31 @@ struct Alone {
   }
 };
 
-// What a test wants to see of one stage.
+// Observations of one stage.
 struct StageSeen {
   int rank = 0;
   Memory& memory;
   ToyStage& stage;
-  Runner& runner;
+  PipelineRunner& runner;
   StageEdges edges;
 };
 
 // `steps` steps of the schedule by as many threads as it has stages; `look` is called by each after every step.
-void run_stages(const Schedule& schedule, const ToyOptions& toy, int steps,
-                const std::function<void(int step, const StageSeen&)>& look, Runner::Options options = {}) {
+void run_stages(const PipelineSchedule& schedule, const ToyOptions& toy, int steps,
+                const std::function<void(int step, const StageSeen&)>& look, RunnerOptions options = {}) {
   validate(schedule);
   options.timeout = std::chrono::seconds(60);
   net::run_threads(schedule.shape.stages, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
     const PipeEdges edges(comm.get(), schedule.shape.chunks > 1);
     Memory memory;
     ToyStage stage(memory.context, toy, schedule.shape, world.rank, cuts_of(toy, schedule.shape));
-    Runner runner(stage, memory.context, edges.here(), options);
+    PipelineRunner runner(stage, memory.context, edges.of_this_stage(), options);
     const StagePlan plan = plan_of(schedule, world.rank);
     for (int step = 0; step < steps; ++step) {
       stage.begin_step();
       runner.run(plan);
-      look(step, {world.rank, memory, stage, runner, edges.here()});
+      look(step, {world.rank, memory, stage, runner, edges.of_this_stage()});
     }
   });
 }
@@ -99,7 +99,7 @@ ToyOptions toy_for(const ScheduleShape& shape) {
   return toy;
 }
 
-void expect_as_alone(const Schedule& schedule, const ToyOptions& toy) {
+void expect_as_alone(const PipelineSchedule& schedule, const ToyOptions& toy) {
   const auto [P, v, m] = schedule.shape;
   SCOPED_TRACE(testing::Message() << schedule.name << " P=" << P << " v=" << v << " m=" << m);
   const Alone alone(toy, m);
@@ -109,9 +109,9 @@ void expect_as_alone(const Schedule& schedule, const ToyOptions& toy) {
   std::vector<uint64_t> reserved(static_cast<size_t>(P));
   run_stages(schedule, toy, 3, [&](int step, const StageSeen& seen) {
     const std::lock_guard lock(mutex);
-    for (ToyStage::Named& named : seen.stage.all()) {
-      EXPECT_EQ(named.num_ready, 1);
-      EXPECT_EQ(named.weight.pending, 0);
+    for (ToyStage::ToyWeight& weight : seen.stage.all()) {
+      EXPECT_EQ(weight.num_ready, 1);
+      EXPECT_EQ(weight.weight.pending, 0);
     }
     EXPECT_EQ(seen.runner.peak_live(), peak_live(schedule, seen.rank));
     uint64_t& bytes = reserved[static_cast<size_t>(seen.rank)];
@@ -127,7 +127,7 @@ void expect_as_alone(const Schedule& schedule, const ToyOptions& toy) {
   EXPECT_TRUE(gradients == alone.gradients);
 }
 
-TEST(PipelineRunner, EveryScheduleGivesTheBitsOfOneProcess) {
+TEST(PipelineRunner, EveryScheduleMatchesOneProcessBitForBit) {
   for (const ScheduleRow& row : schedules())
     for (int P : {1, 2, 3, 4})
       for (int m : {1, 3, 4, 6})
@@ -151,18 +151,18 @@ TEST(PipelineRunner, MemoryTravelsBesideTheStream) {
 class Counted final : public Stage {
  public:
   Counted(ToyStage& stage, Memory& memory) : stage_(stage), memory_(memory) {}
-  CarriedShape input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
-  CarriedShape output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
+  StageTensorShapes input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
+  StageTensorShapes output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
   std::span<autograd::Weight* const> weights(int chunk) const override { return stage_.weights(chunk); }
-  Output forward(int chunk, int i, autograd::Tape& tape, const Carried& input) override {
-    Output output = stage_.forward(chunk, i, tape, input);
+  ForwardResult forward(int chunk, int i, autograd::Tape& tape, const StageTensors& input) override {
+    ForwardResult output = stage_.forward(chunk, i, tape, input);
     const uint64_t bytes = memory_.account.use(MemoryCategory::activation).current - runner->bytes_being_sent();
     most = std::max(most, bytes);
     if (runner->num_live() == 1) alone = std::max(alone, bytes);
     return output;
   }
 
-  Runner* runner = nullptr;
+  PipelineRunner* runner = nullptr;
   uint64_t alone = 0, most = 0;  // bytes with one alive, and the most
 
  private:
@@ -176,14 +176,14 @@ TEST(PipelineRunner, AllocatorHoldsAsManyActivationsAsTheTableSays) {
     ToyOptions toy;
     toy.units = 2 * shape.pieces();  // all pieces alike
     toy.hidden = 32;
-    const Schedule schedule = make_schedule(row.name, shape);
+    const PipelineSchedule schedule = make_schedule(row.name, shape);
     net::run_threads(shape.stages, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+      auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
       const PipeEdges edges(comm.get(), shape.chunks > 1);
       Memory memory;
       ToyStage stage(memory.context, toy, shape, world.rank, cuts_of(toy, shape));
       Counted counted(stage, memory);
-      Runner runner(counted, memory.context, edges.here(), {std::chrono::seconds(60), nullptr});
+      PipelineRunner runner(counted, memory.context, edges.of_this_stage(), {std::chrono::seconds(60), nullptr});
       counted.runner = &runner;
       runner.run(plan_of(schedule, world.rank));
       // A stage that holds the last piece and others keeps more of the one with the loss.
@@ -194,7 +194,7 @@ TEST(PipelineRunner, AllocatorHoldsAsManyActivationsAsTheTableSays) {
       const auto live = static_cast<uint64_t>(row.live(shape, world.rank));
       const uint64_t expected = live * (counted.alone - output) + output;
       if (row.backward == Backward::split) {
-        // Those that wait for their weight gradients hold output gradients too: of two units of two products each.
+        // Micro-batches with pending weight gradients also hold output gradients, of two units with two GEMMs each.
         const auto gradients = static_cast<uint64_t>(toy.rows * 2 * (toy.hidden + toy.width)) * sizeof(double);
         EXPECT_LE(counted.most, expected + live * gradients) << "stage " << world.rank;
         EXPECT_GE(counted.most, static_cast<uint64_t>(shape.stages - world.rank) * (counted.alone - output) + output);
@@ -235,9 +235,9 @@ TEST(PipelineRunner, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
     double loss = 0;
     run_stages(forward_schedule(shape), toy, 2, [&](int step, const StageSeen& seen) {
       const std::lock_guard lock(mutex);
-      for (ToyStage::Named& named : seen.stage.all()) {
-        EXPECT_EQ(named.num_ready, 0);
-        EXPECT_TRUE(named.weight.stale);
+      for (ToyStage::ToyWeight& weight : seen.stage.all()) {
+        EXPECT_EQ(weight.num_ready, 0);
+        EXPECT_TRUE(weight.weight.stale);
       }
       EXPECT_EQ(seen.runner.peak_live(), 1);
       if (step == 1) loss += seen.stage.loss();
@@ -247,10 +247,10 @@ TEST(PipelineRunner, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
 }
 
 TEST(PipelineRunner, TracesItsActionsInOrder) {
-  const Schedule schedule = make_schedule("zb-h1", {1, 1, 3});
+  const PipelineSchedule schedule = make_schedule("zb-h1", {1, 1, 3});
   obs::Tracer tracer(0);
   obs::TraceRow* row = tracer.add_row("compute");
-  Runner::Options options;
+  RunnerOptions options;
   options.trace = row;
   run_stages(
       schedule, toy_for(schedule.shape), 1, [](int, const StageSeen&) {}, options);
@@ -263,11 +263,11 @@ TEST(PipelineRunner, TracesItsActionsInOrder) {
 class Failing final : public Stage {
  public:
   Failing(ToyStage& stage, bool fails) : stage_(stage), fails_(fails) {}
-  CarriedShape input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
-  CarriedShape output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
+  StageTensorShapes input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
+  StageTensorShapes output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
   std::span<autograd::Weight* const> weights(int chunk) const override { return stage_.weights(chunk); }
-  Output forward(int chunk, int i, autograd::Tape& tape, const Carried& input) override {
-    Output output = stage_.forward(chunk, i, tape, input);
+  ForwardResult forward(int chunk, int i, autograd::Tape& tape, const StageTensors& input) override {
+    ForwardResult output = stage_.forward(chunk, i, tape, input);
     if (fails_ && i == 1) throw DeviceError("no memory left");
     return output;
   }
@@ -277,36 +277,36 @@ class Failing final : public Stage {
   bool fails_;
 };
 
-TEST(PipelineRunner, OneThatLeavesInTheMiddleReleasesItsNeighboursAndItsWeights) {
-  const Schedule schedule = make_schedule("1f1b", {3, 1, 6});
+TEST(PipelineRunner, LeavingStageReleasesNeighboursAndWeights) {
+  const PipelineSchedule schedule = make_schedule("1f1b", {3, 1, 6});
   const ToyOptions toy = toy_for(schedule.shape);
   std::atomic<int> released = 0;
   net::run_threads(3, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
     Memory memory;
     ToyStage stage(memory.context, toy, schedule.shape, world.rank, cuts_of(toy, schedule.shape));
     const PipeEdges edges(comm.get(), false);
     Failing failing(stage, world.rank == 1);
     {
-      Runner runner(failing, memory.context, edges.here(), {std::chrono::seconds(60), nullptr});
+      PipelineRunner runner(failing, memory.context, edges.of_this_stage(), {std::chrono::seconds(60), nullptr});
       if (world.rank == 1) {
         EXPECT_THROW(runner.run(plan_of(schedule, world.rank)), DeviceError);
       } else {
         EXPECT_THROW(runner.run(plan_of(schedule, world.rank)), CommError);
       }
     }
-    for (ToyStage::Named& named : stage.all()) EXPECT_EQ(named.weight.pending, 0);
+    for (ToyStage::ToyWeight& weight : stage.all()) EXPECT_EQ(weight.weight.pending, 0);
     ++released;
   });
   EXPECT_EQ(released, 3);
 }
 
 TEST(PipelineRunner, WaitsNoLongerThanItsDeadline) {
-  const Schedule schedule = make_schedule("1f1b", {2, 1, 2});
+  const PipelineSchedule schedule = make_schedule("1f1b", {2, 1, 2});
   const ToyOptions toy = toy_for(schedule.shape);
   std::atomic<bool> gave_up = false;
   net::run_threads(2, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
     const PipeEdges edges(comm.get(), false);
     if (world.rank == 0) {  // there, and silent
       gave_up.wait(false);
@@ -315,7 +315,7 @@ TEST(PipelineRunner, WaitsNoLongerThanItsDeadline) {
     Memory memory;
     ToyStage stage(memory.context, toy, schedule.shape, 1, cuts_of(toy, schedule.shape));
     {
-      Runner runner(stage, memory.context, edges.here(), {std::chrono::milliseconds(20), nullptr});
+      PipelineRunner runner(stage, memory.context, edges.of_this_stage(), {std::chrono::milliseconds(20), nullptr});
       EXPECT_THROW(runner.run(plan_of(schedule, 1)), CommError);
     }
     gave_up = true;
@@ -323,22 +323,22 @@ TEST(PipelineRunner, WaitsNoLongerThanItsDeadline) {
   });
 }
 
-TEST(PipelineHold, OnlyTheLastToLetGoTellsTheOwner) {
+TEST(DeferReady, OnReadyFiresAfterLastRelease) {
   Memory memory;
   autograd::Weight weight;
   weight.grad = tensor::zeros(memory.context, {3}, DType::f64, MemoryCategory::gradient);
   weight.trained = weight.stale = true;
   int ready = 0;
   weight.on_ready = [&] { ++ready; };
-  hold(weight);
-  hold(weight);
-  let_go(weight, memory.context.stream);
+  defer_ready(weight);
+  defer_ready(weight);
+  resume_ready(weight, memory.context.stream);
   EXPECT_EQ(ready, 0);
-  let_go(weight, memory.context.stream);
+  resume_ready(weight, memory.context.stream);
   EXPECT_EQ(ready, 1);
   EXPECT_FALSE(weight.stale);
   weight.trained = false;
-  hold(weight);
+  defer_ready(weight);
   EXPECT_EQ(weight.pending, 0);
 }
 

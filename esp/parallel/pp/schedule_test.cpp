@@ -28,9 +28,9 @@ void for_every_schedule(const Look& look) {
         }
 }
 
-std::string text_of(const Schedule& schedule, int stage) {
+std::string text_of(const PipelineSchedule& schedule, int stage) {
   std::string text;
-  for (const Action& action : schedule.stages[static_cast<size_t>(stage)])
+  for (const PipelineAction& action : schedule.stages[static_cast<size_t>(stage)])
     text += (text.empty() ? "" : " ") + name_of(action, schedule.shape.chunks);
   return text;
 }
@@ -44,42 +44,42 @@ std::string refused(std::string_view name, const ScheduleShape& shape) {
   return "";
 }
 
-TEST(PipelineSchedule, ListsWhatTheTextbooksDraw) {
+TEST(PipelineSchedule, MatchesPublishedSchedules) {
   EXPECT_EQ(text_of(make_schedule("none", {2, 1, 2}), 0), "F0 B0 F1 B1");
   EXPECT_EQ(text_of(make_schedule("gpipe", {2, 1, 3}), 1), "F0 F1 F2 B0 B1 B2");
-  const Schedule one = make_schedule("1f1b", {4, 1, 5});
+  const PipelineSchedule one = make_schedule("1f1b", {4, 1, 5});
   EXPECT_EQ(text_of(one, 0), "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4");
   EXPECT_EQ(text_of(one, 3), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
   EXPECT_EQ(text_of(make_schedule("interleaved", {2, 2, 2}), 1), "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0");
-  const Schedule zb = make_schedule("zb-h1", {3, 1, 4});
+  const PipelineSchedule zb = make_schedule("zb-h1", {3, 1, 4});
   EXPECT_EQ(text_of(zb, 0), "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3");
   EXPECT_EQ(text_of(zb, 2), "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3");
 }
 
-TEST(PipelineSchedule, EveryOneCanBeRun) {
-  for_every_schedule([](const ScheduleRow&, const Schedule& schedule) { EXPECT_NO_THROW(validate(schedule)); });
+TEST(PipelineSchedule, EveryScheduleIsValid) {
+  for_every_schedule([](const ScheduleRow&, const PipelineSchedule& schedule) { EXPECT_NO_THROW(validate(schedule)); });
 }
 
-TEST(PipelineSchedule, ForwardAloneCanBeRunInEveryShape) {
+TEST(PipelineSchedule, ForwardScheduleIsValidForEveryShape) {
   for (int P = 1; P <= 8; ++P)
     for (int v = 1; v <= 4; ++v)
       for (int m = 1; m <= 17; ++m) {
-        const Schedule schedule = forward_schedule({P, v, m});
+        const PipelineSchedule schedule = forward_schedule({P, v, m});
         EXPECT_NO_THROW(validate(schedule)) << P << " " << v << " " << m;
         EXPECT_EQ(peak_live(schedule, 0), 1);
       }
 }
 
-TEST(PipelineSchedule, VirtualTimeIsWhatTheoryComputes) {
+TEST(PipelineSchedule, SimulatedTimeMatchesTheory) {
   for (const StageTimes& times : {StageTimes{1, 1, 1}, StageTimes{1, 2, 1}, StageTimes{3, 2, 5}, StageTimes{2, 4, 1}})
-    for_every_schedule([&](const ScheduleRow& row, const Schedule& schedule) {
+    for_every_schedule([&](const ScheduleRow& row, const PipelineSchedule& schedule) {
       const Timeline timeline = simulate(schedule, equal_costs(schedule.shape, times));
       EXPECT_NEAR(timeline.makespan, row.makespan(schedule.shape, times), 1e-9);
     });
 }
 
-TEST(PipelineSchedule, LiveActivationsAreWhatTheoryComputes) {
-  for_every_schedule([](const ScheduleRow& row, const Schedule& schedule) {
+TEST(PipelineSchedule, LiveActivationsMatchTheory) {
+  for_every_schedule([](const ScheduleRow& row, const PipelineSchedule& schedule) {
     for (int stage = 0; stage < schedule.shape.stages; ++stage) {
       const int live = peak_live(schedule, stage);
       if (row.backward == Backward::split)
@@ -91,7 +91,7 @@ TEST(PipelineSchedule, LiveActivationsAreWhatTheoryComputes) {
 }
 
 TEST(PipelineSchedule, BubblesAreTheTextbookRatios) {
-  for_every_schedule([](const ScheduleRow& row, const Schedule& schedule) {
+  for_every_schedule([](const ScheduleRow& row, const PipelineSchedule& schedule) {
     const auto [P, v, m] = schedule.shape;
     const Timeline timeline = simulate(schedule, equal_costs(schedule.shape, {1, 1, 1}));
     if (row.name == "zb-h1" && m < P) return;
@@ -102,7 +102,7 @@ TEST(PipelineSchedule, BubblesAreTheTextbookRatios) {
 }
 
 TEST(PipelineSchedule, ExposedTransferIsBetweenOneMicroBatchAndAll) {
-  for_every_schedule([](const ScheduleRow& row, const Schedule& schedule) {
+  for_every_schedule([](const ScheduleRow& row, const PipelineSchedule& schedule) {
     const auto [P, v, m] = schedule.shape;
     for (double transfer : {0.01, 0.3, 2.0}) {
       const double one = 2 * transfer * (P * v - 1);  // every boundary, there and back
@@ -121,7 +121,7 @@ TEST(PipelineSchedule, ExposedTransferIsBetweenOneMicroBatchAndAll) {
 }
 
 TEST(PipelineSchedule, UnequalStagesIdleMore) {
-  const Schedule schedule = make_schedule("1f1b", {4, 1, 8});
+  const PipelineSchedule schedule = make_schedule("1f1b", {4, 1, 8});
   PipelineCosts costs = equal_costs(schedule.shape, {1, 1, 1});
   const double even = simulate(schedule, costs).bubble_of_ideal();
   costs.pieces[2] = {2, 2, 2};
@@ -135,7 +135,7 @@ TEST(PipelineSchedule, UnequalStagesIdleMore) {
 TEST(PipelineSchedule, StepsReceiveOneActionAhead) {
   const StagePlan plan = plan_of(make_schedule("1f1b", {2, 1, 2}), 0);
   std::string text;
-  for (const Step& step : plan.steps)
+  for (const StageStep& step : plan.steps)
     text += std::string(step.kind == StepKind::receive ? " <"
                         : step.kind == StepKind::send  ? " >"
                                                        : " ") +
@@ -145,17 +145,17 @@ TEST(PipelineSchedule, StepsReceiveOneActionAhead) {
 
 TEST(PipelineSchedule, ChunksGoRoundTheRing) {
   const ScheduleShape shape{3, 2, 3};
-  EXPECT_EQ(destination_of(shape, 2, {ActionKind::forward, 0, 1}), (Place{0, 1}));
-  EXPECT_EQ(source_of(shape, 0, {ActionKind::forward, 1, 1}), (Place{2, 0}));
-  EXPECT_EQ(destination_of(shape, 0, {ActionKind::backward, 1, 1}), (Place{2, 0}));
+  EXPECT_EQ(destination_of(shape, 2, {ActionKind::forward, 0, 1}), (StageChunk{0, 1}));
+  EXPECT_EQ(source_of(shape, 0, {ActionKind::forward, 1, 1}), (StageChunk{2, 0}));
+  EXPECT_EQ(destination_of(shape, 0, {ActionKind::backward, 1, 1}), (StageChunk{2, 0}));
   EXPECT_EQ(source_of(shape, 0, {ActionKind::forward, 0, 1}), std::nullopt);
   EXPECT_EQ(destination_of(shape, 2, {ActionKind::forward, 1, 1}), std::nullopt);
 }
 
-TEST(PipelineSchedule, RefusesShapesWithWhatWouldWork) {
-  EXPECT_THAT(refused("interleaved", {4, 2, 6}), HasSubstr("so 4 or 8 would work"));
-  EXPECT_THAT(refused("interleaved", {4, 2, 3}), HasSubstr("so 4 would work"));
-  EXPECT_THAT(refused("1f1b", {4, 2, 8}), HasSubstr("interleaved has several"));
+TEST(PipelineSchedule, ShapeErrorNamesShapesThatWork) {
+  EXPECT_THAT(refused("interleaved", {4, 2, 6}), HasSubstr("Use 4 or 8 or schedule 1f1b"));
+  EXPECT_THAT(refused("interleaved", {4, 2, 3}), HasSubstr("Use 4 or schedule 1f1b"));
+  EXPECT_THAT(refused("1f1b", {4, 2, 8}), HasSubstr("interleaved supports several"));
   EXPECT_THAT(refused("gpipe", {4, 1, 0}), HasSubstr("at least 1"));
   EXPECT_THAT(refused("1f2b", {4, 1, 4}), HasSubstr("did you mean \"1f1b\""));
 }

@@ -17,7 +17,7 @@ class Reader {
  public:
   explicit Reader(std::string_view what) : what_(what) {}
 
-  Schedule read(std::string_view text) {
+  PipelineSchedule read(std::string_view text) {
     if (text.size() > kMaxScheduleTextBytes)
       throw IoError(fmt::format("{} has {} bytes; at most {} are read", what_, text.size(), kMaxScheduleTextBytes));
     schedule_.name = what_;
@@ -47,7 +47,7 @@ class Reader {
     return word;
   }
 
-  // Messages quote what a person would recognise, not a page of it.
+  // Messages quote at most 24 characters.
   static std::string quoted(std::string_view word) {
     std::string text = "\"";
     for (char c : word.substr(0, 24)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -58,7 +58,7 @@ class Reader {
     int value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
-      fail("{} for {}: a whole number from {} to {} is wanted", quoted(word), of, least, most);
+      fail("{}: got {}; expected an integer from {} to {}", of, quoted(word), least, most);
     return value;
   }
 
@@ -69,11 +69,11 @@ class Reader {
     if (word == "chunks") return read_size(word, shape.chunks, kMaxScheduleChunks);
     if (word == "micro_batches") return read_size(word, shape.micro_batches, kMaxScheduleMicroBatches);
     if (word == "stage") return read_stage();
-    fail("{} is none of stages, chunks, micro_batches and stage", quoted(word));
+    fail("got {}; expected stages, chunks, micro_batches or stage", quoted(word));
   }
 
   void read_head(std::string_view word) {
-    if (word != "espalier" || next() != "pipeline") fail("a schedule begins with \"espalier pipeline 1\"");
+    if (word != "espalier" || next() != "pipeline") fail("a schedule must begin with \"espalier pipeline 1\"");
     if (const int version = number(next(), 0, 1 << 20, "the version"); version != 1)
       fail("version {}; this build reads version 1", version);
     end_line();
@@ -81,26 +81,26 @@ class Reader {
   }
 
   void end_line() {
-    if (const std::string_view more = next(); !more.empty()) fail("{} is one word too many", quoted(more));
+    if (const std::string_view more = next(); !more.empty()) fail("unexpected word {}", quoted(more));
   }
 
   void read_size(std::string_view name, int& size, int most) {
-    if (size != 0) fail("{} is said a second time", name);
-    if (!schedule_.stages.empty()) fail("{} must be said before the first stage", name);
+    if (size != 0) fail("{} is given twice", name);
+    if (!schedule_.stages.empty()) fail("{} must be given before the first stage", name);
     size = number(next(), 1, most, name);
     end_line();
   }
 
   void read_stage() {
     ScheduleShape& shape = schedule_.shape;
-    if (shape.stages == 0 || shape.micro_batches == 0) fail("stages and micro_batches must be said before a stage");
+    if (shape.stages == 0 || shape.micro_batches == 0) fail("stages and micro_batches must be given before a stage");
     if (shape.chunks == 0) shape.chunks = 1;
     if (static_cast<size_t>(shape.pieces()) * static_cast<size_t>(shape.micro_batches) > kMaxScheduleActions)
       fail("{} stages of {} chunks and {} micro-batches: more than {} actions", shape.stages, shape.chunks,
            shape.micro_batches, kMaxScheduleActions);
     schedule_.stages.resize(static_cast<size_t>(shape.stages));
     std::string_view word = next();
-    if (word.empty() || word.back() != ':') fail("a stage's line begins with \"stage 0:\"");
+    if (word.empty() || word.back() != ':') fail("a stage's line must begin with \"stage 0:\"");
     word.remove_suffix(1);
     auto& actions = schedule_.stages[static_cast<size_t>(number(word, 0, shape.stages - 1, "the stage"))];
     for (word = next(); !word.empty(); word = next()) {
@@ -109,12 +109,13 @@ class Reader {
     }
   }
 
-  Action action(std::string_view word) const {
+  PipelineAction action(std::string_view word) const {
     const size_t kind = std::string_view("FBW").find(word[0]);
-    if (kind == std::string_view::npos) fail("{} is no action: F, B or W and a micro-batch, as in F3", quoted(word));
+    if (kind == std::string_view::npos)
+      fail("got {}; expected an action: F, B or W and a micro-batch, as in F3", quoted(word));
     const std::string_view numbers = word.substr(1);
     const size_t dot = numbers.find('.');
-    Action action;
+    PipelineAction action;
     action.kind = static_cast<ActionKind>(kind);
     action.micro_batch = number(numbers.substr(0, dot), 0, schedule_.shape.micro_batches - 1,
                                 fmt::format("the micro-batch of {}", quoted(word)));
@@ -122,21 +123,20 @@ class Reader {
       action.chunk =
           number(numbers.substr(dot + 1), 0, schedule_.shape.chunks - 1, fmt::format("the chunk of {}", quoted(word)));
     else if (schedule_.shape.chunks > 1)
-      fail("{} does not say which of the {} chunks, as in {}.0", quoted(word), schedule_.shape.chunks,
-           word.substr(0, 24));
+      fail("{} needs one of the {} chunks, as in {}.0", quoted(word), schedule_.shape.chunks, word.substr(0, 24));
     return action;
   }
 
   void finish() {
-    if (!headed_) fail("a schedule begins with \"espalier pipeline 1\"");
+    if (!headed_) fail("a schedule must begin with \"espalier pipeline 1\"");
     if (schedule_.stages.empty()) fail("no stage is listed");
-    const auto is_weights = [](const Action& action) { return action.kind == ActionKind::weights; };
+    const auto is_weights = [](const PipelineAction& action) { return action.kind == ActionKind::weights; };
     for (const auto& actions : schedule_.stages)
       if (std::any_of(actions.begin(), actions.end(), is_weights)) schedule_.backward = Backward::split;
   }
 
   const std::string what_;
-  Schedule schedule_;
+  PipelineSchedule schedule_;
   std::string_view rest_;  // of the line
   int line_ = 0;
   size_t num_actions_ = 0;
@@ -149,25 +149,25 @@ bool names_schedule_file(std::string_view schedule) {
   return schedule.ends_with(kScheduleSuffix);
 }
 
-Schedule parse_schedule_text(std::string_view text, std::string_view what) {
-  Schedule schedule = Reader(what).read(text);
+PipelineSchedule parse_schedule_text(std::string_view text, std::string_view what) {
+  PipelineSchedule schedule = Reader(what).read(text);
   validate(schedule);
   return schedule;
 }
 
-std::string write_schedule_text(const Schedule& schedule) {
+std::string write_schedule_text(const PipelineSchedule& schedule) {
   const auto [stages, chunks, micro_batches] = schedule.shape;
   std::string text = fmt::format("espalier pipeline 1\nstages {}\nmicro_batches {}\n", stages, micro_batches);
   if (chunks > 1) text += fmt::format("chunks {}\n", chunks);
   for (size_t stage = 0; stage < schedule.stages.size(); ++stage) {
     text += fmt::format("stage {}:", stage);
-    for (const Action& action : schedule.stages[stage]) text += " " + name_of(action, chunks);
+    for (const PipelineAction& action : schedule.stages[stage]) text += " " + name_of(action, chunks);
     text += "\n";
   }
   return text;
 }
 
-void check_fits(const Schedule& schedule, const ScheduleShape& shape) {
+void check_fits(const PipelineSchedule& schedule, const ScheduleShape& shape) {
   const auto text = [](const ScheduleShape& s) {
     return fmt::format("{} stages, {} chunks a stage and {} micro-batches", s.stages, s.chunks, s.micro_batches);
   };

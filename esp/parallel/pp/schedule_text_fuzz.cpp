@@ -1,4 +1,4 @@
-// Any text is either refused with an error or a schedule that can be run and reads back as it was written.
+// Any text is either rejected with an error, or a valid schedule that round-trips.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp::parallel;
   if (size > 16384) return 0;
   try {
-    const Schedule schedule =
+    const PipelineSchedule schedule =
         parse_schedule_text(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz input");
     ESP_CHECK(parse_schedule_text(write_schedule_text(schedule), "fuzz input") == schedule);
     simulate(schedule, equal_costs(schedule.shape, {1, 1, 1}, 0.5));

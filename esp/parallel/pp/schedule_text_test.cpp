@@ -33,46 +33,47 @@ std::string with(const std::string& line) {
   return "espalier pipeline 1\nstages 1\nmicro_batches 2\n" + line;
 }
 
-TEST(PipelineScheduleText, ReadsWhatPeopleWrite) {
-  Schedule expected = make_schedule("1f1b", {2, 1, 3});
+TEST(PipelineScheduleText, AcceptsCommentsAndContinuationLines) {
+  PipelineSchedule expected = make_schedule("1f1b", {2, 1, 3});
   expected.name = "own.pipeline";
   EXPECT_EQ(parse_schedule_text(kTwoStages, "own.pipeline"), expected);
 }
 
-TEST(PipelineScheduleText, ReadsBackWhatItWrites) {
+TEST(PipelineScheduleText, RoundTrips) {
   for (const ScheduleRow& row : schedules()) {
-    const Schedule schedule = make_schedule(row.name, {3, row.chunked ? 2 : 1, 6});
+    const PipelineSchedule schedule = make_schedule(row.name, {3, row.chunked ? 2 : 1, 6});
     EXPECT_EQ(parse_schedule_text(write_schedule_text(schedule), row.name), schedule) << row.name;
   }
 }
 
-TEST(PipelineScheduleText, SaysTheLineOfWhatItCannotRead) {
-  EXPECT_THAT(fault_of(""), HasSubstr("own.pipeline, line 0: a schedule begins with"));
-  EXPECT_THAT(fault_of("\nstages 2"), HasSubstr("line 2: a schedule begins with \"espalier pipeline 1\""));
+TEST(PipelineScheduleText, ErrorNamesTheLine) {
+  EXPECT_THAT(fault_of(""), HasSubstr("own.pipeline, line 0: a schedule must begin with"));
+  EXPECT_THAT(fault_of("\nstages 2"), HasSubstr("line 2: a schedule must begin with \"espalier pipeline 1\""));
   EXPECT_THAT(fault_of("espalier pipeline 2"), HasSubstr("version 2; this build reads version 1"));
-  EXPECT_THAT(fault_of("espalier pipeline 1 now"), HasSubstr("\"now\" is one word too many"));
-  EXPECT_THAT(fault_of(with("stages 2")), HasSubstr("line 4: stages is said a second time"));
-  EXPECT_THAT(fault_of("espalier pipeline 1\nstages 99999"), HasSubstr("\"99999\" for stages: a whole number from 1"));
-  EXPECT_THAT(fault_of("espalier pipeline 1\nstage 0: F0"), HasSubstr("must be said before a stage"));
-  EXPECT_THAT(fault_of(with("stage 1: F0")), HasSubstr("\"1\" for the stage: a whole number from 0 to 0"));
-  EXPECT_THAT(fault_of(with("stage 0 F0")), HasSubstr("begins with \"stage 0:\""));
-  EXPECT_THAT(fault_of(with("stage 0: F0 X1")), HasSubstr("\"X1\" is no action"));
-  EXPECT_THAT(fault_of(with("stage 0: F")), HasSubstr("\"\" for the micro-batch of \"F\""));
-  EXPECT_THAT(fault_of(with("stage 0: F2")), HasSubstr("a whole number from 0 to 1"));
-  EXPECT_THAT(fault_of(with("stage 0: F0.1")), HasSubstr("for the chunk of \"F0.1\""));
-  EXPECT_THAT(fault_of(with("chunks 2\nstage 0: F0")), HasSubstr("which of the 2 chunks, as in F0.0"));
-  EXPECT_THAT(fault_of(with("colour 3")), HasSubstr("\"colour\" is none of"));
+  EXPECT_THAT(fault_of("espalier pipeline 1 now"), HasSubstr("unexpected word \"now\""));
+  EXPECT_THAT(fault_of(with("stages 2")), HasSubstr("line 4: stages is given twice"));
+  EXPECT_THAT(fault_of("espalier pipeline 1\nstages 99999"),
+              HasSubstr("stages: got \"99999\"; expected an integer from 1"));
+  EXPECT_THAT(fault_of("espalier pipeline 1\nstage 0: F0"), HasSubstr("must be given before a stage"));
+  EXPECT_THAT(fault_of(with("stage 1: F0")), HasSubstr("the stage: got \"1\"; expected an integer from 0 to 0"));
+  EXPECT_THAT(fault_of(with("stage 0 F0")), HasSubstr("must begin with \"stage 0:\""));
+  EXPECT_THAT(fault_of(with("stage 0: F0 X1")), HasSubstr("got \"X1\"; expected an action"));
+  EXPECT_THAT(fault_of(with("stage 0: F")), HasSubstr("the micro-batch of \"F\": got \"\""));
+  EXPECT_THAT(fault_of(with("stage 0: F2")), HasSubstr("expected an integer from 0 to 1"));
+  EXPECT_THAT(fault_of(with("stage 0: F0.1")), HasSubstr("the chunk of \"F0.1\""));
+  EXPECT_THAT(fault_of(with("chunks 2\nstage 0: F0")), HasSubstr("one of the 2 chunks, as in F0.0"));
+  EXPECT_THAT(fault_of(with("colour 3")), HasSubstr("got \"colour\"; expected stages"));
   EXPECT_THAT(fault_of(with("")), HasSubstr("no stage is listed"));
   EXPECT_THAT(fault_of("espalier pipeline 1\nstages 1024\nmicro_batches 65536\nstage 0: F0"), HasSubstr("more than"));
 }
 
-TEST(PipelineScheduleText, RefusesWhatCannotBeRun) {
+TEST(PipelineScheduleText, RejectsInvalidSchedule) {
   EXPECT_THROW(parse_schedule_text(with("stage 0: F0 B0 F1"), "own"), UsageError);
   EXPECT_THAT(fault_of(with("stage 0: F0 B0 F1")), HasSubstr("stage 0 lacks B1"));
 }
 
 TEST(PipelineScheduleText, FitsOneShape) {
-  const Schedule schedule = parse_schedule_text(kTwoStages, "own.pipeline");
+  const PipelineSchedule schedule = parse_schedule_text(kTwoStages, "own.pipeline");
   EXPECT_NO_THROW(check_fits(schedule, {2, 1, 3}));
   EXPECT_THROW(check_fits(schedule, {2, 1, 4}), UsageError);
   EXPECT_TRUE(names_schedule_file("mine.pipeline"));

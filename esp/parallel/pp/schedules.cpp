@@ -61,12 +61,12 @@ void check(const ScheduleRow& row, const ScheduleShape& shape) {
         P, v, m));
   if (v > 1 && !row.chunked)
     throw UsageError(
-        fmt::format("pipeline schedule {} with {} chunks a stage: it has one; interleaved has several", row.name, v));
+        fmt::format("pipeline schedule {}: got {} chunks per stage; expected 1. Schedule interleaved supports several",
+                    row.name, v));
   if (row.chunked && m % P != 0)
     throw UsageError(fmt::format(
-        "pipeline schedule {} of {} micro-batches over {} stages: they go round {} at a time, so {}would work; 1f1b "
-        "takes any number",
-        row.name, m, P, P, m < P ? fmt::format("{} ", P) : fmt::format("{} or {} ", m / P * P, (m / P + 1) * P)));
+        "pipeline schedule {}: got {} micro-batches; expected a multiple of the {} stages. Use {}or schedule 1f1b",
+        row.name, m, P, m < P ? fmt::format("{} ", P) : fmt::format("{} or {} ", m / P * P, (m / P + 1) * P)));
 }
 
 }  // namespace
@@ -79,27 +79,27 @@ const ScheduleRow& schedule_row(std::string_view name) {
   return find_row("pipeline schedule", kSchedules, name);
 }
 
-Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
+PipelineSchedule make_schedule(std::string_view name, const ScheduleShape& shape) {
   const ScheduleRow& row = schedule_row(name);
   check(row, shape);
-  Schedule schedule{std::string(row.name), shape, row.backward, {}};
+  PipelineSchedule schedule{std::string(row.name), shape, row.backward, {}};
   for (int stage = 0; stage < shape.stages; ++stage) schedule.stages.push_back(row.actions(shape, stage));
   return schedule;
 }
 
-// Round the stages P at a time, as interleaved does: more at once would leave the last stage's results waiting while
-// the first still sends, fewer would leave stages idle.
-Schedule forward_schedule(const ScheduleShape& shape) {
-  std::vector<Action> actions;
+// P micro-batches at a time, as interleaved: more would leave the last stage's results waiting while the first still
+// sends, fewer would leave stages idle.
+PipelineSchedule forward_schedule(const ScheduleShape& shape) {
+  std::vector<PipelineAction> actions;
   for (int first = 0; first < shape.micro_batches; first += shape.stages)
     for (int chunk = 0; chunk < shape.chunks; ++chunk)
       for (int i = first; i < std::min(first + shape.stages, shape.micro_batches); ++i)
         actions.push_back(forward_of(i, chunk));
   return {"forward", shape, Backward::none,
-          std::vector<std::vector<Action>>(static_cast<size_t>(shape.stages), actions)};
+          std::vector<std::vector<PipelineAction>>(static_cast<size_t>(shape.stages), actions)};
 }
 
-std::string name_of(const Action& action, int num_chunks) {
+std::string name_of(const PipelineAction& action, int num_chunks) {
   const char letter = "FBW"[static_cast<size_t>(action.kind)];
   return num_chunks == 1 ? fmt::format("{}{}", letter, action.micro_batch)
                          : fmt::format("{}{}.{}", letter, action.micro_batch, action.chunk);
@@ -107,20 +107,20 @@ std::string name_of(const Action& action, int num_chunks) {
 
 namespace {
 
-std::optional<Place> neighbour(const ScheduleShape& shape, int stage, int chunk, int by) {
+std::optional<StageChunk> neighbour(const ScheduleShape& shape, int stage, int chunk, int by) {
   const int piece = chunk * shape.stages + stage + by;
   if (piece < 0 || piece >= shape.pieces()) return std::nullopt;
-  return Place{piece % shape.stages, piece / shape.stages};
+  return StageChunk{piece % shape.stages, piece / shape.stages};
 }
 
 }  // namespace
 
-std::optional<Place> source_of(const ScheduleShape& shape, int stage, const Action& action) {
+std::optional<StageChunk> source_of(const ScheduleShape& shape, int stage, const PipelineAction& action) {
   if (action.kind == ActionKind::weights) return std::nullopt;
   return neighbour(shape, stage, action.chunk, action.kind == ActionKind::forward ? -1 : 1);
 }
 
-std::optional<Place> destination_of(const ScheduleShape& shape, int stage, const Action& action) {
+std::optional<StageChunk> destination_of(const ScheduleShape& shape, int stage, const PipelineAction& action) {
   if (action.kind == ActionKind::weights) return std::nullopt;
   return neighbour(shape, stage, action.chunk, action.kind == ActionKind::forward ? 1 : -1);
 }

@@ -10,7 +10,7 @@ namespace {
 
 class Simulation {
  public:
-  Simulation(const Schedule& schedule, const PipelineCosts& costs)
+  Simulation(const PipelineSchedule& schedule, const PipelineCosts& costs)
       : schedule_(schedule),
         costs_(costs),
         forward_free_(schedule.stages.size(), 0),
@@ -40,17 +40,17 @@ class Simulation {
  private:
   static constexpr double kNever = -1;
 
-  size_t piece(const Place& place) const {
+  size_t piece(const StageChunk& place) const {
     return static_cast<size_t>(place.chunk * schedule_.shape.stages + place.stage);
   }
   // When what the action needs from elsewhere is there; noted by the receiver's piece.
-  double& arrival(const Place& at, const Action& action) {
+  double& arrival(const StageChunk& at, const PipelineAction& action) {
     auto& table = action.kind == ActionKind::forward ? forward_arrival_ : backward_arrival_;
     return table[piece(at) * static_cast<size_t>(schedule_.shape.micro_batches) +
                  static_cast<size_t>(action.micro_batch)];
   }
 
-  double time_of(const Place& at, ActionKind kind) const {
+  double time_of(const StageChunk& at, ActionKind kind) const {
     const StageTimes& times = costs_.pieces[piece(at)];
     if (kind == ActionKind::forward) return times.forward;
     if (kind == ActionKind::weights) return times.weights;
@@ -58,7 +58,7 @@ class Simulation {
   }
 
   // One message at a time and direction: edge k leads from stage k to the next.
-  double delivered(int from, const Place& to, ActionKind kind, double ready) {
+  double delivered(int from, const StageChunk& to, ActionKind kind, double ready) {
     if (costs_.transfers.empty() || to.stage == from) return ready;
     const auto edge = static_cast<size_t>(edge_of(kind, from, to.stage));
     double& free = kind == ActionKind::forward ? forward_free_[edge] : backward_free_[edge];
@@ -67,10 +67,10 @@ class Simulation {
 
   bool advance(int stage) {
     StageTimeline& row = timeline_.stages[static_cast<size_t>(stage)];
-    const std::vector<Action>& actions = schedule_.stages[static_cast<size_t>(stage)];
+    const std::vector<PipelineAction>& actions = schedule_.stages[static_cast<size_t>(stage)];
     if (row.actions.size() == actions.size()) return false;
-    const Action& action = actions[row.actions.size()];
-    const Place here{stage, action.chunk};
+    const PipelineAction& action = actions[row.actions.size()];
+    const StageChunk here{stage, action.chunk};
     double begin = row.actions.empty() ? 0 : row.actions.back().end;
     if (source_of(schedule_.shape, stage, action)) {
       const double there = arrival(here, action);
@@ -86,7 +86,7 @@ class Simulation {
     return true;
   }
 
-  const Schedule& schedule_;
+  const PipelineSchedule& schedule_;
   const PipelineCosts& costs_;
   std::vector<double> forward_free_, backward_free_;  // by edge
   std::vector<double> forward_arrival_, backward_arrival_;
@@ -115,14 +115,14 @@ double Timeline::bubble_of_total() const {
   return makespan > 0 ? idle / (makespan * static_cast<double>(stages.size())) : 0;
 }
 
-Timeline simulate(const Schedule& schedule, const PipelineCosts& costs) {
+Timeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs) {
   ESP_CHECK(costs.pieces.size() == static_cast<size_t>(schedule.shape.pieces()), "{} costs for {} pieces",
             costs.pieces.size(), schedule.shape.pieces());
   ESP_CHECK(costs.transfers.empty() || costs.transfers.size() == schedule.stages.size());
   return Simulation(schedule, costs).run();
 }
 
-double exposed_transfer(const Schedule& schedule, const PipelineCosts& costs) {
+double exposed_transfer(const PipelineSchedule& schedule, const PipelineCosts& costs) {
   return simulate(schedule, costs).makespan - simulate(schedule, {costs.pieces, {}}).makespan;
 }
 

@@ -1,6 +1,6 @@
-// A pipeline step in virtual time: when every action of every stage runs, and what that leaves idle.
+// Simulates a pipeline step: start and end of every action, and the idle time (bubble).
 //
-// A stage runs its actions in order, each as soon as what it needs has arrived. A channel (one direction of one edge)
+// A stage runs its actions in order, each as soon as its inputs have arrived. A channel (one direction of one edge)
 // carries one message at a time. The schedule must be valid (validate.h).
 #pragma once
 
@@ -11,17 +11,17 @@
 namespace esp::parallel {
 
 struct PipelineCosts {
-  std::vector<StageTimes> pieces;  // of one micro-batch, by piece c·P + k
-  // Of one message over the edge from stage k to the next (the last one's leads to the first), either direction. Empty:
-  // free.
+  std::vector<StageTimes> pieces;  // per micro-batch, by piece c·P + k
+  // Time of one message over the edge from stage k to the next (the last edge leads to the first stage), in either
+  // direction. Empty: free.
   std::vector<double> transfers;
 };
 
-// Stages that take equally long, v chunks a v-th each, and edges that do.
+// Equal stages, with v chunks of 1/v each, and equal edges.
 PipelineCosts equal_costs(const ScheduleShape& shape, const StageTimes& stage, double transfer = 0);
 
 struct TimedAction {
-  Action action;
+  PipelineAction action;
   double begin = 0, end = 0;
 };
 
@@ -34,14 +34,14 @@ struct StageTimeline {
 struct Timeline {
   double makespan = 0;
   std::vector<StageTimeline> stages;
-  // Idle time of all stages: divided by what they computed, and by their whole time.
+  // Idle time of all stages, relative to their compute time and to their total time.
   double bubble_of_ideal() const;
   double bubble_of_total() const;
 };
 
-Timeline simulate(const Schedule& schedule, const PipelineCosts& costs);
+Timeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs);
 
-// How much longer the step takes than with free transfers.
-double exposed_transfer(const Schedule& schedule, const PipelineCosts& costs);
+// Step time minus the step time with free transfers.
+double exposed_transfer(const PipelineSchedule& schedule, const PipelineCosts& costs);
 
 }  // namespace esp::parallel

@@ -1,6 +1,5 @@
-// What one stage does, schedule by schedule: the functions behind the table of schedules.cpp. Each runs backwards in
-// ascending micro-batch order, so that gradients add up in the order of one process that takes the micro-batches one
-// by one.
+// Actions of one stage per schedule: the functions behind the table in schedules.cpp. Backwards run in ascending
+// micro-batch order, so gradients add up in the same order as in a single process.
 #pragma once
 
 #include <vector>
@@ -9,20 +8,20 @@
 
 namespace esp::parallel {
 
-inline Action forward_of(int micro_batch, int chunk = 0) {
+inline PipelineAction forward_of(int micro_batch, int chunk = 0) {
   return {ActionKind::forward, chunk, micro_batch};
 }
-inline Action backward_of(int micro_batch, int chunk = 0) {
+inline PipelineAction backward_of(int micro_batch, int chunk = 0) {
   return {ActionKind::backward, chunk, micro_batch};
 }
-inline Action weights_of(int micro_batch, int chunk = 0) {
+inline PipelineAction weights_of(int micro_batch, int chunk = 0) {
   return {ActionKind::weights, chunk, micro_batch};
 }
 
-std::vector<Action> none_actions(const ScheduleShape& shape, int stage);
-std::vector<Action> gpipe_actions(const ScheduleShape& shape, int stage);
-std::vector<Action> one_f_one_b_actions(const ScheduleShape& shape, int stage);
-std::vector<Action> interleaved_actions(const ScheduleShape& shape, int stage);
-std::vector<Action> zb_h1_actions(const ScheduleShape& shape, int stage);
+std::vector<PipelineAction> none_actions(const ScheduleShape& shape, int stage);
+std::vector<PipelineAction> gpipe_actions(const ScheduleShape& shape, int stage);
+std::vector<PipelineAction> one_f_one_b_actions(const ScheduleShape& shape, int stage);
+std::vector<PipelineAction> interleaved_actions(const ScheduleShape& shape, int stage);
+std::vector<PipelineAction> zb_h1_actions(const ScheduleShape& shape, int stage);
 
 }  // namespace esp::parallel

@@ -4,10 +4,10 @@
 
 namespace esp::parallel {
 
-StagePlan plan_of(const Schedule& schedule, int stage) {
+StagePlan plan_of(const PipelineSchedule& schedule, int stage) {
   StagePlan plan{schedule.shape, stage, schedule.backward, {}};
-  const std::vector<Action>& actions = schedule.stages[static_cast<size_t>(stage)];
-  const auto add = [&](StepKind kind, const Action& action, const std::optional<Place>& other) {
+  const std::vector<PipelineAction>& actions = schedule.stages[static_cast<size_t>(stage)];
+  const auto add = [&](StepKind kind, const PipelineAction& action, const std::optional<StageChunk>& other) {
     if (other && other->stage != stage) plan.steps.push_back({kind, action, other->stage});
   };
   const auto receive = [&](size_t i) {
@@ -22,10 +22,10 @@ StagePlan plan_of(const Schedule& schedule, int stage) {
   return plan;
 }
 
-int peak_live(const Schedule& schedule, int stage) {
+int peak_live(const PipelineSchedule& schedule, int stage) {
   const ActionKind last = schedule.backward == Backward::split ? ActionKind::weights : ActionKind::backward;
   int live = 0, peak = 0;
-  for (const Action& action : schedule.stages[static_cast<size_t>(stage)]) {
+  for (const PipelineAction& action : schedule.stages[static_cast<size_t>(stage)]) {
     if (action.kind == ActionKind::forward) ++live;
     peak = std::max(peak, live);
     if (action.kind == last || schedule.backward == Backward::none) --live;

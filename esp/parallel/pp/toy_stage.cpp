@@ -48,32 +48,32 @@ ToyStage::ToyStage(const tensor::Context& context, const ToyOptions& options, co
   }
 }
 
-ToyStage::Named& ToyStage::add(int chunk, int unit, int part, const tensor::Shape& shape) {
-  Named& named = all_.emplace_back();
-  named.unit = unit;
-  named.part = part;
+ToyStage::ToyWeight& ToyStage::add(int chunk, int unit, int part, const tensor::Shape& shape) {
+  ToyWeight& weight = all_.emplace_back();
+  weight.unit = unit;
+  weight.part = part;
   const auto seed = static_cast<uint64_t>(10 * (unit + 2) + part);
-  named.weight.value = random(context_, shape, seed, options_.dtype);
-  named.weight.grad = tensor::zeros(context_, shape, options_.dtype, MemoryCategory::gradient);
-  named.weight.trained = true;
-  named.weight.on_ready = [&named] { ++named.num_ready; };
-  by_chunk_[static_cast<size_t>(chunk)].push_back(&named.weight);
-  return named;
+  weight.weight.value = random(context_, shape, seed, options_.dtype);
+  weight.weight.grad = tensor::zeros(context_, shape, options_.dtype, MemoryCategory::gradient);
+  weight.weight.trained = true;
+  weight.weight.on_ready = [&weight] { ++weight.num_ready; };
+  by_chunk_[static_cast<size_t>(chunk)].push_back(&weight.weight);
+  return weight;
 }
 
-CarriedShape ToyStage::input_shape(int, int micro_batch) const {
-  CarriedShape shape{{rows_of(micro_batch), options_.width}, {}, options_.dtype};
+StageTensorShapes ToyStage::input_shape(int, int micro_batch) const {
+  StageTensorShapes shape{{rows_of(micro_batch), options_.width}, {}, options_.dtype};
   if (options_.memory) shape.memory = shape.x;
   return shape;
 }
 
-CarriedShape ToyStage::output_shape(int chunk, int micro_batch) const {
+StageTensorShapes ToyStage::output_shape(int chunk, int micro_batch) const {
   return input_shape(chunk, micro_batch);
 }
 
-Stage::Output ToyStage::forward(int chunk, int micro_batch, autograd::Tape& tape, const Carried& input) {
+Stage::ForwardResult ToyStage::forward(int chunk, int micro_batch, autograd::Tape& tape, const StageTensors& input) {
   const auto i = static_cast<size_t>(micro_batch);
-  Output output;
+  ForwardResult output;
   output.carried = input;
   auto& [x, memory] = output.carried;
   if (has_first(chunk)) {
@@ -83,8 +83,7 @@ Stage::Output ToyStage::forward(int chunk, int micro_batch, autograd::Tape& tape
   const auto& weights = units_[static_cast<size_t>(chunk)];
   for (size_t w = 0; w < weights.size(); w += 4) {
     if (options_.memory) x = autograd::add(tape, x, memory);
-    x = autograd::perceptron(tape, x, *weights[w], weights[w + 1], kernel::Activation::gelu, *weights[w + 2],
-                             weights[w + 3]);
+    x = autograd::mlp(tape, x, *weights[w], weights[w + 1], kernel::Activation::gelu, *weights[w + 2], weights[w + 3]);
   }
   if (has_last(chunk)) {
     const double scale = 1.0 / static_cast<double>(options_.rows * shape_.micro_batches);
@@ -100,9 +99,9 @@ std::span<autograd::Weight* const> ToyStage::weights(int chunk) const {
 
 void ToyStage::begin_step() {
   loss_ = 0;
-  for (Named& named : all_) {
-    named.weight.stale = true;
-    named.num_ready = 0;
+  for (ToyWeight& weight : all_) {
+    weight.weight.stale = true;
+    weight.num_ready = 0;
   }
 }
 

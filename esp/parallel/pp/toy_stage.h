@@ -1,6 +1,5 @@
-// A stack of small perceptrons with a classifier on top, cut in pipeline pieces: a model whose every number is known,
-// for tests and for the lab's pictures. Weights and data are functions of the unit and the micro-batch, so that any cut
-// of the stack holds the same model.
+// A stack of small MLPs with a classifier, partitioned into pipeline pieces: a fully known model for tests and for the
+// lab's pictures. Weights and data are functions of the unit and the micro-batch, so every partition is the same model.
 #pragma once
 
 #include <deque>
@@ -11,10 +10,10 @@
 namespace esp::parallel {
 
 struct ToyOptions {
-  int units = 4;  // perceptrons; the classifier comes on top
+  int units = 4;  // MLPs, excluding the classifier
   int64_t rows = 6, width = 8, hidden = 12, classes = 5;
-  bool uneven = false;  // odd micro-batches have a row less
-  bool memory = false;  // every perceptron also reads what the first piece made beside the stream
+  bool uneven = false;  // odd micro-batches have one row less
+  bool memory = false;  // every MLP also reads a memory tensor made by the first piece
   DType dtype = DType::f64;
 };
 
@@ -24,23 +23,23 @@ class ToyStage final : public Stage {
   ToyStage(const tensor::Context& context, const ToyOptions& options, const ScheduleShape& shape, int stage,
            std::vector<int> cuts);
 
-  CarriedShape input_shape(int chunk, int micro_batch) const override;
-  CarriedShape output_shape(int chunk, int micro_batch) const override;
-  Output forward(int chunk, int micro_batch, autograd::Tape& tape, const Carried& input) override;
+  StageTensorShapes input_shape(int chunk, int micro_batch) const override;
+  StageTensorShapes output_shape(int chunk, int micro_batch) const override;
+  ForwardResult forward(int chunk, int micro_batch, autograd::Tape& tape, const StageTensors& input) override;
   std::span<autograd::Weight* const> weights(int chunk) const override;
 
-  struct Named {
+  struct ToyWeight {
     int unit;  // options.units: the classifier; -1: what makes the memory
     int part;
     autograd::Weight weight;
     int num_ready = 0;
   };
-  std::deque<Named>& all() { return all_; }
+  std::deque<ToyWeight>& all() { return all_; }
   double loss() const { return loss_; }  // summed since the last call of begin_step
   void begin_step();                     // gradients count as zero from here
 
  private:
-  Named& add(int chunk, int unit, int part, const tensor::Shape& shape);
+  ToyWeight& add(int chunk, int unit, int part, const tensor::Shape& shape);
   int64_t rows_of(int micro_batch) const { return options_.rows - (options_.uneven && micro_batch % 2 ? 1 : 0); }
   bool has_first(int chunk) const { return chunk == 0 && stage_ == 0; }
   bool has_last(int chunk) const { return chunk == shape_.chunks - 1 && stage_ == shape_.stages - 1; }
@@ -49,7 +48,7 @@ class ToyStage final : public Stage {
   const ToyOptions options_;
   const ScheduleShape shape_;
   const int stage_;
-  std::deque<Named> all_;
+  std::deque<ToyWeight> all_;
   std::vector<std::vector<autograd::Weight*>> by_chunk_;
   std::vector<std::vector<autograd::Weight*>> units_;  // by chunk, four a unit: w1 b1 w2 b2
   autograd::Weight *maker_ = nullptr, *classifier_ = nullptr;

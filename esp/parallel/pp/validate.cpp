@@ -16,7 +16,7 @@ constexpr int kAbsent = -1;
 
 class Validator {
  public:
-  explicit Validator(const Schedule& schedule) : schedule_(schedule), shape_(schedule.shape) {}
+  explicit Validator(const PipelineSchedule& schedule) : schedule_(schedule), shape_(schedule.shape) {}
 
   void run() {
     check_shape();
@@ -36,7 +36,7 @@ class Validator {
     throw UsageError(
         fmt::format("pipeline schedule {}: {}", schedule_.name, fmt::format(format, std::forward<Args>(args)...)));
   }
-  std::string name(const Action& action) const { return name_of(action, shape_.chunks); }
+  std::string name(const PipelineAction& action) const { return name_of(action, shape_.chunks); }
   std::string place(int stage, size_t at) const {
     return fmt::format("stage {}, action {} ({})", stage, at, name(schedule_.stages[static_cast<size_t>(stage)][at]));
   }
@@ -50,11 +50,11 @@ class Validator {
       fail("{} stages, {} chunks a stage and {} micro-batches: each must be at least 1", shape_.stages, shape_.chunks,
            shape_.micro_batches);
     if (schedule_.stages.size() != static_cast<size_t>(shape_.stages))
-      fail("it lists {} stages and has {}", schedule_.stages.size(), shape_.stages);
+      fail("got the actions of {} stages; expected {}", schedule_.stages.size(), shape_.stages);
   }
 
   // Where each action of the stage is; by kind, chunk and micro-batch.
-  size_t index(const Action& action) const {
+  size_t index(const PipelineAction& action) const {
     return (static_cast<size_t>(action.kind) * static_cast<size_t>(shape_.chunks) + static_cast<size_t>(action.chunk)) *
                static_cast<size_t>(shape_.micro_batches) +
            static_cast<size_t>(action.micro_batch);
@@ -62,9 +62,9 @@ class Validator {
 
   void check_actions(int stage) {
     at_.assign(static_cast<size_t>(kNumKinds * shape_.chunks * shape_.micro_batches), kAbsent);
-    const std::vector<Action>& actions = schedule_.stages[static_cast<size_t>(stage)];
+    const std::vector<PipelineAction>& actions = schedule_.stages[static_cast<size_t>(stage)];
     for (size_t i = 0; i < actions.size(); ++i) {
-      const Action& action = actions[i];
+      const PipelineAction& action = actions[i];
       if (action.chunk < 0 || action.chunk >= shape_.chunks)
         fail("{}: chunk {}, of {} a stage", place(stage, i), action.chunk, shape_.chunks);
       if (action.micro_batch < 0 || action.micro_batch >= shape_.micro_batches)
@@ -73,24 +73,24 @@ class Validator {
         fail("{}: this schedule has no such actions, since its backward is {}", place(stage, i),
              schedule_.backward == Backward::none ? "left out" : "not split");
       if (int& at = at_[index(action)]; at != kAbsent)
-        fail("{}: it is there a second time, after action {}", place(stage, i), at);
+        fail("{}: duplicate of action {}", place(stage, i), at);
       else
         at = static_cast<int>(i);
     }
     for (int kind = 0; kind < kNumKinds; ++kind)
       for (int chunk = 0; chunk < shape_.chunks; ++chunk)
         for (int i = 0; i < shape_.micro_batches; ++i) {
-          const Action action{static_cast<ActionKind>(kind), chunk, i};
+          const PipelineAction action{static_cast<ActionKind>(kind), chunk, i};
           if (has(action.kind) && at_[index(action)] == kAbsent)
             fail("stage {} lacks {} among its {} actions", stage, name(action), actions.size());
         }
   }
 
   void check_order(int stage) const {
-    const std::vector<Action>& actions = schedule_.stages[static_cast<size_t>(stage)];
+    const std::vector<PipelineAction>& actions = schedule_.stages[static_cast<size_t>(stage)];
     for (size_t i = 0; i < actions.size(); ++i) {
-      const Action& action = actions[i];
-      const auto wants = [&](const Action& before, const char* why) {
+      const PipelineAction& action = actions[i];
+      const auto wants = [&](const PipelineAction& before, const char* why) {
         if (at_[index(before)] > static_cast<int>(i))
           fail("{} comes before {} (action {}); {}", place(stage, i), name(before), at_[index(before)], why);
       };
@@ -110,11 +110,11 @@ class Validator {
 
   // Every message by the action that needs it.
   void check_channels() const {
-    std::vector<std::vector<Action>> sent(static_cast<size_t>(2 * shape_.stages)), received = sent;
+    std::vector<std::vector<PipelineAction>> sent(static_cast<size_t>(2 * shape_.stages)), received = sent;
     for (const StagePlan& plan : plans_)
-      for (const Step& step : plan.steps) {
+      for (const StageStep& step : plan.steps) {
         if (step.kind == StepKind::send) {
-          Action needed = step.action;
+          PipelineAction needed = step.action;
           needed.chunk = destination_of(shape_, plan.stage, step.action)->chunk;
           sent[channel(step.action.kind, plan.stage, step.peer)].push_back(needed);
         } else if (step.kind == StepKind::receive) {
@@ -135,24 +135,24 @@ class Validator {
       }
   }
 
-  // Runs all stages' steps, each as far as it gets, until all are done or nobody moves.
-  // A channel has room for so many messages that were not asked for.
+  // Runs all stages' steps, each as far as possible, until all are done or none can move. A channel holds this many
+  // unreceived messages.
   void check_progress(int room) const {
     const auto num_channels = static_cast<size_t>(2 * shape_.stages);
     std::vector<size_t> next(plans_.size(), 0);
-    std::vector<int> unasked(num_channels, 0);  // negative: asked for before they were sent
+    std::vector<int> unasked(num_channels, 0);  // negative: received before they were sent
     std::vector<bool> here(static_cast<size_t>(kNumKinds * shape_.pieces() * shape_.micro_batches), false);
-    const auto slot = [&](const Place& at, const Action& action) {
+    const auto slot = [&](const StageChunk& at, const PipelineAction& action) {
       const int piece = at.chunk * shape_.stages + at.stage;
       return static_cast<size_t>((static_cast<int>(action.kind) * shape_.pieces() + piece) * shape_.micro_batches +
                                  action.micro_batch);
     };
-    const auto can = [&](const StagePlan& plan, const Step& step) {
+    const auto can = [&](const StagePlan& plan, const StageStep& step) {
       if (step.kind == StepKind::compute)
         return !source_of(shape_, plan.stage, step.action) || here[slot({plan.stage, step.action.chunk}, step.action)];
       return step.kind == StepKind::receive || unasked[channel(step.action.kind, plan.stage, step.peer)] < room;
     };
-    const auto take = [&](const StagePlan& plan, const Step& step) {
+    const auto take = [&](const StagePlan& plan, const StageStep& step) {
       if (step.kind == StepKind::receive) {
         --unasked[channel(step.action.kind, step.peer, plan.stage)];
         return;
@@ -173,19 +173,19 @@ class Validator {
         fail_stuck(plan, plan.steps[at]);
   }
 
-  [[noreturn]] void fail_stuck(const StagePlan& plan, const Step& step) const {
-    const std::vector<Action>& actions = schedule_.stages[static_cast<size_t>(plan.stage)];
+  [[noreturn]] void fail_stuck(const StagePlan& plan, const StageStep& step) const {
+    const std::vector<PipelineAction>& actions = schedule_.stages[static_cast<size_t>(plan.stage)];
     size_t at = 0;
     while (actions[at] != step.action) ++at;
     if (step.kind == StepKind::send)
       fail("{} waits forever to hand its result to stage {}, which takes others first", place(plan.stage, at),
            step.peer);
-    const Place source = *source_of(shape_, plan.stage, step.action);
+    const StageChunk source = *source_of(shape_, plan.stage, step.action);
     fail("{} waits forever for {} of stage {}, which waits for it", place(plan.stage, at),
          name({step.action.kind, source.chunk, step.action.micro_batch}), source.stage);
   }
 
-  const Schedule& schedule_;
+  const PipelineSchedule& schedule_;
   const ScheduleShape shape_;
   std::vector<int> at_;  // of the stage looked at
   std::vector<StagePlan> plans_;
@@ -193,7 +193,7 @@ class Validator {
 
 }  // namespace
 
-void validate(const Schedule& schedule) {
+void validate(const PipelineSchedule& schedule) {
   Validator(schedule).run();
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string fault_of(const Schedule& schedule) {
+std::string fault_of(const PipelineSchedule& schedule) {
   try {
     validate(schedule);
   } catch (const UsageError& error) {
@@ -24,29 +24,29 @@ std::string fault_of(const Schedule& schedule) {
 constexpr auto F = ActionKind::forward, B = ActionKind::backward, W = ActionKind::weights;
 
 // 1F1B of two stages and two micro-batches: F0 F1 B0 B1 | F0 B0 F1 B1.
-Schedule sound() {
-  Schedule schedule = make_schedule("1f1b", {2, 1, 2});
+PipelineSchedule sound() {
+  PipelineSchedule schedule = make_schedule("1f1b", {2, 1, 2});
   EXPECT_EQ(fault_of(schedule), "");
   return schedule;
 }
 
-TEST(PipelineValidate, NamesWhatIsMissing) {
-  Schedule schedule = sound();
+TEST(PipelineValidate, NamesMissingActions) {
+  PipelineSchedule schedule = sound();
   schedule.stages[1].pop_back();
   EXPECT_THAT(fault_of(schedule), HasSubstr("stage 1 lacks B1 among its 3 actions"));
   schedule = make_schedule("zb-h1", {2, 1, 2});
-  std::erase(schedule.stages[0], Action{W, 0, 1});
+  std::erase(schedule.stages[0], PipelineAction{W, 0, 1});
   EXPECT_THAT(fault_of(schedule), HasSubstr("stage 0 lacks W1"));
 }
 
-TEST(PipelineValidate, NamesWhatIsThereTwice) {
-  Schedule schedule = sound();
+TEST(PipelineValidate, NamesDuplicateActions) {
+  PipelineSchedule schedule = sound();
   schedule.stages[0].push_back({F, 0, 1});
-  EXPECT_THAT(fault_of(schedule), HasSubstr("stage 0, action 4 (F1): it is there a second time, after action 1"));
+  EXPECT_THAT(fault_of(schedule), HasSubstr("stage 0, action 4 (F1): duplicate of action 1"));
 }
 
-TEST(PipelineValidate, NamesWhatDoesNotExist) {
-  Schedule schedule = sound();
+TEST(PipelineValidate, NamesUnknownActions) {
+  PipelineSchedule schedule = sound();
   schedule.stages[0][0].micro_batch = 2;
   EXPECT_THAT(fault_of(schedule), HasSubstr("stage 0, action 0 (F2): micro-batch 2, of 2"));
   schedule = sound();
@@ -60,29 +60,29 @@ TEST(PipelineValidate, NamesWhatDoesNotExist) {
   EXPECT_THAT(fault_of(schedule), HasSubstr("backward is left out"));
   schedule = sound();
   schedule.stages.pop_back();
-  EXPECT_THAT(fault_of(schedule), HasSubstr("lists 1 stages and has 2"));
+  EXPECT_THAT(fault_of(schedule), HasSubstr("got the actions of 1 stages; expected 2"));
 }
 
-TEST(PipelineValidate, WantsBackwardAfterForwardAndWeightsAfterBackward) {
-  Schedule schedule = sound();
+TEST(PipelineValidate, RequiresBackwardAfterForward) {
+  PipelineSchedule schedule = sound();
   std::swap(schedule.stages[1][0], schedule.stages[1][1]);
   EXPECT_THAT(fault_of(schedule), HasSubstr("stage 1, action 0 (B0) comes before F0 (action 1)"));
   schedule = make_schedule("zb-h1", {2, 1, 2});
   auto& actions = schedule.stages[0];
-  std::swap(*std::find(actions.begin(), actions.end(), Action{B, 0, 1}),
-            *std::find(actions.begin(), actions.end(), Action{W, 0, 1}));
+  std::swap(*std::find(actions.begin(), actions.end(), PipelineAction{B, 0, 1}),
+            *std::find(actions.begin(), actions.end(), PipelineAction{W, 0, 1}));
   EXPECT_THAT(fault_of(schedule), HasSubstr("(W1) comes before B1"));
 }
 
-TEST(PipelineValidate, WantsMicroBatchesInAscendingOrder) {
-  Schedule schedule = make_schedule("gpipe", {1, 1, 2});
+TEST(PipelineValidate, RequiresAscendingMicroBatches) {
+  PipelineSchedule schedule = make_schedule("gpipe", {1, 1, 2});
   std::swap(schedule.stages[0][2], schedule.stages[0][3]);
   EXPECT_THAT(fault_of(schedule), HasSubstr("stage 0, action 2 (B1) comes before B0 (action 3); micro-batches go in"));
 }
 
-// The last stage wants micro-batch 1 before it gives back 0, the first wants 0 back before it sends 1.
+// The last stage needs micro-batch 1 before it returns 0; the first needs 0 back before it sends 1.
 TEST(PipelineValidate, FindsStagesThatWaitForEachOther) {
-  Schedule schedule = sound();
+  PipelineSchedule schedule = sound();
   schedule.stages[0] = {{F, 0, 0}, {B, 0, 0}, {F, 0, 1}, {B, 0, 1}};
   schedule.stages[1] = {{F, 0, 0}, {F, 0, 1}, {B, 0, 0}, {B, 0, 1}};
   EXPECT_THAT(fault_of(schedule),
@@ -90,20 +90,20 @@ TEST(PipelineValidate, FindsStagesThatWaitForEachOther) {
 }
 
 TEST(PipelineValidate, FindsNeighboursThatDisagreeOnTheOrder) {
-  Schedule schedule = make_schedule("interleaved", {2, 2, 2});
+  PipelineSchedule schedule = make_schedule("interleaved", {2, 2, 2});
   auto& actions = schedule.stages[1];
-  std::swap(*std::find(actions.begin(), actions.end(), Action{F, 0, 1}),
-            *std::find(actions.begin(), actions.end(), Action{F, 1, 0}));
+  std::swap(*std::find(actions.begin(), actions.end(), PipelineAction{F, 0, 1}),
+            *std::find(actions.begin(), actions.end(), PipelineAction{F, 1, 0}));
   EXPECT_THAT(fault_of(schedule), HasSubstr("stage 1 wants what F0.1 needs as number 1 from stage 0, which sends what "
                                             "F1.0 needs then"));
 }
 
 // Chunk by chunk, each over all micro-batches: the first stage would have to send four before it takes one.
 TEST(PipelineValidate, FindsChannelsThatWouldHaveToHoldMany) {
-  Schedule schedule = forward_schedule({2, 2, 6});
+  PipelineSchedule schedule = forward_schedule({2, 2, 6});
   for (auto& actions : schedule.stages)
     std::stable_sort(actions.begin(), actions.end(),
-                     [](const Action& a, const Action& b) { return a.chunk < b.chunk; });
+                     [](const PipelineAction& a, const PipelineAction& b) { return a.chunk < b.chunk; });
   EXPECT_THAT(fault_of(schedule), HasSubstr("waits forever to hand its result to stage"));
 }
 

@@ -1,13 +1,14 @@
-// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): 1F1B whose backward makes the input gradients only, which
-// the stage before waits for. Weight gradients, which nobody waits for, fill the gaps: stage k lets k of them wait.
+// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): 1F1B whose backward computes only the input gradients,
+// which the previous stage waits for. Weight gradients, which no stage waits for, fill the bubbles: stage k delays k of
+// them.
 #include "esp/parallel/pp/stage_actions.h"
 
 namespace esp::parallel {
 
-std::vector<Action> zb_h1_actions(const ScheduleShape& shape, int stage) {
-  std::vector<Action> actions;
+std::vector<PipelineAction> zb_h1_actions(const ScheduleShape& shape, int stage) {
+  std::vector<PipelineAction> actions;
   int num_backward = 0, num_weights = 0;
-  for (const Action& action : one_f_one_b_actions(shape, stage)) {
+  for (const PipelineAction& action : one_f_one_b_actions(shape, stage)) {
     actions.push_back(action);
     if (action.kind != ActionKind::backward) continue;
     ++num_backward;

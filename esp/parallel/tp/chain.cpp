@@ -6,7 +6,7 @@
 
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/gemm.h"
-#include "esp/nn/share.h"
+#include "esp/nn/shard.h"
 
 namespace esp::parallel {
 
@@ -36,12 +36,12 @@ int64_t weight(Op op) {
   return op == Op::all_reduce ? 2 : 1;
 }
 
-// Its part of matrix i [rows, cols], element (r, c) a function of where it stands in the whole.
-Tensor matrix_of(const tensor::Context& context, const ChainPlan& plan, size_t i, const nn::Share& share) {
+// This rank's part of matrix i [rows, cols]; element (r, c) is a function of its global position.
+Tensor matrix_of(const tensor::Context& context, const ChainPlan& plan, size_t i, const nn::Shard& share) {
   const int64_t rows = plan.widths[i + 1], cols = plan.widths[i];
-  const nn::Interval all_rows{0, rows}, all_cols{0, cols};
-  const nn::Interval r = plan.cuts[i] == MatrixCut::out ? share.of(rows) : all_rows;
-  const nn::Interval c = plan.cuts[i] == MatrixCut::in ? share.of(cols) : all_cols;
+  const nn::IndexRange all_rows{0, rows}, all_cols{0, cols};
+  const nn::IndexRange r = plan.cuts[i] == MatrixCut::out ? share.of(rows) : all_rows;
+  const nn::IndexRange c = plan.cuts[i] == MatrixCut::in ? share.of(cols) : all_cols;
   Tensor part = tensor::empty(context, {r.count(), c.count()}, DType::f64, MemoryCategory::parameter);
   for (int64_t row = 0; row < r.count(); ++row)
     kernel::fill_normal(part.as<double>() + row * c.count(), 0, 1, i + 1, 0, (r.begin + row) * cols + c.begin,
@@ -53,17 +53,18 @@ Tensor room(const tensor::Context& context, int64_t rows, int64_t cols) {
   return tensor::empty(context, {rows, cols}, DType::f64, MemoryCategory::activation);
 }
 
-// What was made, as what is read.
-Tensor moved(const tensor::Context& context, Line* line, const Tensor& x, int64_t width, Lies from, Lies to) {
-  if (!line || from == to) return x;
-  const int64_t share = width / line->size(), columns = x.dim(1);
-  if (from == Lies::all) return x.slice(line->rank() * share, (line->rank() + 1) * share);
+// Converts a result to the form the next matrix reads.
+Tensor moved(const tensor::Context& context, TpCommunicator* tp_comm, const Tensor& x, int64_t width, Lies from,
+             Lies to) {
+  if (!tp_comm || from == to) return x;
+  const int64_t share = width / tp_comm->size(), columns = x.dim(1);
+  if (from == Lies::all) return x.slice(tp_comm->rank() * share, (tp_comm->rank() + 1) * share);
   if (from == Lies::summand && to == Lies::all) {
-    line->run_all_reduce(x);
+    tp_comm->run_all_reduce(x);
     return x;
   }
   Tensor y = room(context, to == Lies::all ? width : share, columns);
-  from == Lies::share ? line->run_gather(x, y) : line->run_scatter(x, y);
+  from == Lies::share ? tp_comm->run_gather(x, y) : tp_comm->run_scatter(x, y);
   return y;
 }
 
@@ -81,7 +82,7 @@ int64_t ChainPlan::elements_sent() const {
 }
 
 int64_t ChainPlan::weights_held() const {
-  const nn::Share most{0, ranks};
+  const nn::Shard most{0, ranks};
   int64_t sum = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     const int64_t rows = widths[i + 1], cols = widths[i];
@@ -138,18 +139,18 @@ std::vector<ChainPlan> all_chains(std::span<const int64_t> widths, int64_t colum
   return plans;
 }
 
-Tensor run_chain(const tensor::Context& context, Line* line, const ChainPlan& plan) {
-  const nn::Share share{line ? line->rank() : 0, line ? line->size() : 1};
+Tensor run_chain(const tensor::Context& context, TpCommunicator* tp_comm, const ChainPlan& plan) {
+  const nn::Shard share{tp_comm ? tp_comm->rank() : 0, tp_comm ? tp_comm->size() : 1};
   ESP_CHECK(share.count == plan.ranks, "a plan for {} ranks run by {}", plan.ranks, share.count);
   for (int64_t width : plan.widths) ESP_CHECK(width % plan.ranks == 0, "width {} over {} ranks", width, plan.ranks);
   Tensor x = room(context, plan.widths[0], plan.columns);
   kernel::fill_normal(x.data(), 0, 1, 0, 0, 0, x.count(), DType::f64, context.stream);
-  x = moved(context, line, x, plan.widths[0], Lies::all, read_by(plan.cuts[0]));
+  x = moved(context, tp_comm, x, plan.widths[0], Lies::all, read_by(plan.cuts[0]));
   for (size_t i = 0; i < plan.cuts.size(); ++i) {
     const Tensor w = matrix_of(context, plan, i, share);
     const Tensor y = room(context, w.dim(0), plan.columns);
     kernel::gemm(y.data(), w.data(), x.data(), w.dim(0), plan.columns, w.dim(1), {}, DType::f64, context.stream);
-    x = moved(context, line, y, plan.widths[i + 1], made_by(plan.cuts[i]),
+    x = moved(context, tp_comm, y, plan.widths[i + 1], made_by(plan.cuts[i]),
               i + 1 < plan.cuts.size() ? read_by(plan.cuts[i + 1]) : Lies::all);
   }
   return x;

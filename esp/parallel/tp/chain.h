@@ -1,17 +1,17 @@
-// A chain of matrices y = Wₙ···W₁x over t ranks, each cut by its outputs, by its inputs, or on every rank whole: what
-// each choice sends, and the same run for real. Different partitions incur different costs.
+// A chain of matrices y = Wₙ···W₁x over t ranks, each sharded by outputs, by inputs, or replicated: the communication
+// of each choice, and an implementation that runs it.
 //
-// x [d₀, b] is on every rank and y must be. A matrix cut by outputs reads all of its input and makes a share of its
-// output; one cut by inputs reads a share and makes a summand of all; a whole one reads and makes all. Between two
-// matrices what was made becomes what is read: a share becomes all by all-gather, a summand becomes all by all-reduce
-// and a share by reduce-scatter; all becomes a share by looking at it.
+// x [d₀, b] is replicated and y must be. A matrix sharded by outputs reads the whole input and produces a shard of the
+// output; one sharded by inputs reads a shard and produces a partial sum; a replicated one reads and produces
+// everything. Conversions between matrices: shard to whole is an all-gather, partial sum to whole an all-reduce,
+// partial sum to shard a reduce-scatter; whole to shard is free.
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
-#include "esp/parallel/tp/line.h"
+#include "esp/parallel/tp/tp_communicator.h"
 
 namespace esp::parallel {
 
@@ -19,7 +19,7 @@ enum class MatrixCut : uint8_t { out, in, whole };
 std::string_view name_of(MatrixCut cut);
 
 struct ChainMove {
-  int after = 0;  // matrix, counted from 1
+  int after = 0;  // matrix number, from 1
   comm::Op op = comm::Op::all_gather;
   int64_t elements = 0;  // of the whole tensor
 };
@@ -31,20 +31,20 @@ struct ChainPlan {
   std::vector<MatrixCut> cuts;
   std::vector<ChainMove> moves;
 
-  // By all ranks together: (t−1)·elements for a gather or a scatter, twice that for an all-reduce.
+  // Sum over all ranks: (t−1)·elements for a gather or a scatter, twice that for an all-reduce.
   int64_t elements_sent() const;
-  int64_t weights_held() const;   // elements of matrices on the rank that holds most
-  bool divides_all() const;       // no matrix is whole
+  int64_t weights_held() const;   // matrix elements on the fullest rank
+  bool divides_all() const;       // no matrix is replicated
   std::string text() const;       // "out in in"
-  std::string cost_text() const;  // "(t−1)/t·b·(d₂ + 2d₃)": what one rank sends
+  std::string cost_text() const;  // "(t−1)/t·b·(d₂ + 2d₃)": sent per rank
 };
 
 ChainPlan plan_chain(std::span<const int64_t> widths, int64_t columns, int ranks, std::vector<MatrixCut> cuts);
-// All choices for each matrix, those that send least first, and among equals those that hold least.
+// All choices, least communication first, then least memory.
 std::vector<ChainPlan> all_chains(std::span<const int64_t> widths, int64_t columns, int ranks);
 
-// Runs it among the ranks of `line` (null: alone) in fp64, with matrices and x a function of their indices. Widths must
-// divide by the ranks. Returns y.
-tensor::Tensor run_chain(const tensor::Context& context, Line* line, const ChainPlan& plan);
+// Runs it on the ranks of `tp_comm` (null: one rank) in fp64, with matrices and x as functions of their indices. Widths
+// must be divisible by the ranks. Returns y.
+tensor::Tensor run_chain(const tensor::Context& context, TpCommunicator* tp_comm, const ChainPlan& plan);
 
 }  // namespace esp::parallel

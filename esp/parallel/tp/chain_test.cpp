@@ -28,24 +28,24 @@ TEST(Chain, TheTwoPartitionsOfThreeMatricesCostWhatTheFormulasSay) {
 }
 
 // Every choice, run by ranks: y is that of one, and the counters say what the plan says.
-TEST(Chain, EveryChoiceMakesTheSameAndSendsWhatItsPlanSays) {
-  Holder alone;
+TEST(Chain, EveryChoiceGivesSameResultAndPlannedTraffic) {
+  ModelRank alone;
   const Tensor one = run_chain(alone.context, nullptr, plan(1, {whole, whole, whole}));
   for (const int t : {2, 3, 4})
     for (const ChainPlan& choice : all_chains(kWidths, kColumns, t)) {
       std::vector<uint64_t> sent(static_cast<size_t>(t));
-      with_holders(
+      run_model_ranks(
           t,
           [&](comm::Communicator* world) {
-            Holder holder(world, {.tp = t});
-            Line line(*world, std::chrono::seconds(60), nullptr);
+            ModelRank holder(world, {.tp = t});
+            TpCommunicator tp_comm(*world, std::chrono::seconds(60), nullptr);
             const auto bytes = [&] {
               uint64_t sum = 0;
               for (const comm::CallStats& stats : world->stats()) sum += stats.bytes_sent;
               return sum;
             };
             const uint64_t before = bytes();
-            const Tensor y = run_chain(holder.context, &line, choice);
+            const Tensor y = run_chain(holder.context, &tp_comm, choice);
             sent[static_cast<size_t>(world->rank())] = bytes() - before;
             EXPECT_LT(autograd::distance(y.span<double>(), one.span<double>()), 1e-13) << choice.text();
           },
@@ -56,7 +56,7 @@ TEST(Chain, EveryChoiceMakesTheSameAndSendsWhatItsPlanSays) {
     }
 }
 
-TEST(Chain, AllChoicesAreThereAndTheCheapestComesFirst) {
+TEST(Chain, ListsAllChoicesCheapestFirst) {
   const auto plans = all_chains(kWidths, kColumns, 4);
   EXPECT_EQ(plans.size(), 27u);
   EXPECT_EQ(plans[0].text(), "whole whole whole");

@@ -1,4 +1,4 @@
-// Dropout of a stream of which some rows are here, numbered as in the whole batch.
+// Dropout of a stream with local rows only, numbered as in the whole batch.
 #pragma once
 
 #include "esp/autograd/tape.h"

@@ -1,10 +1,10 @@
 #include "esp/parallel/tp/linear.h"
 
-#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/fp8_linear.h"
 #include "esp/autograd/functions/linear.h"
-#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/linear_gemms.h"
 #include "esp/autograd/functions/weights.h"
-#include "esp/parallel/tp/products.h"
+#include "esp/parallel/tp/stream_gemm.h"
 
 namespace esp::parallel {
 
@@ -24,10 +24,10 @@ class ColumnsNode final : public autograd::Node {
   void backward_input(Tape& tape) override {
     if (w_.trained) x_.start_again(tape.context());
     const GradientTarget into = x_.slot() >= 0 ? tape.gradient_into(x_.slot()) : GradientTarget{};
-    autograd::input_product(tape.context(), into, tape.gradient_of(y_), w_.used_value());
+    autograd::input_grad_gemm(tape.context(), into, tape.gradient_of(y_), w_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w_, b_, w_.trained ? x_.again() : Tensor(), tape.gradient_of(y_));
+    weight_grad_gemm(tape.context(), w_, b_, w_.trained ? x_.again() : Tensor(), tape.gradient_of(y_));
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
@@ -45,10 +45,10 @@ class RowsNode final : public autograd::Node {
       : axis_(axis), h_(h), y_(y), w_(w), trained_{&w} {}
 
   void backward_input(Tape& tape) override {
-    dy_ = product_from_stream(tape.context(), axis_, tape.gradient_into(h_), tape.gradient_of(y_), w_.used_value());
+    dy_ = gemm_from_stream(tape.context(), axis_, tape.gradient_into(h_), tape.gradient_of(y_), w_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w_, nullptr, h_.value(), std::exchange(dy_, {}));
+    weight_grad_gemm(tape.context(), w_, nullptr, h_.value(), std::exchange(dy_, {}));
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
@@ -63,10 +63,11 @@ class RowsNode final : public autograd::Node {
 
 }  // namespace
 
-// In 8 bits the product is autograd's own, between moves that do not overlap with it. Whether this rank's part then
-// fits is its own affair: the moves are the same.
-Variable linear_by_columns(Tape& tape, const TensorAxis& axis, const Variable& x, Weight& w, Weight* b, int64_t batch) {
-  if (autograd::wants_eight_bits(tape.context())) return autograd::linear(tape, entered(tape, axis, x, batch), w, b);
+// In fp8 the GEMM is autograd's own, between collectives that do not overlap with it. Whether this rank's shard
+// supports fp8 is a local decision; the collectives are the same.
+Variable column_parallel_linear(Tape& tape, const TensorAxis& axis, const Variable& x, Weight& w, Weight* b,
+                                int64_t batch) {
+  if (autograd::fp8_enabled(tape.context())) return autograd::linear(tape, copy_to_tp(tape, axis, x, batch), w, b);
   const Tensor matrix = w.used_value(), bias = b ? b->used_value() : Tensor();
   StreamInput in(axis, x, batch);
   kernel::GemmOptions options;
@@ -81,9 +82,9 @@ Variable linear_by_columns(Tape& tape, const TensorAxis& axis, const Variable& x
   return y;
 }
 
-Variable linear_by_rows(Tape& tape, const TensorAxis& axis, const Variable& h, Weight& w) {
-  if (autograd::wants_eight_bits(tape.context())) return leave(tape, axis, autograd::linear(tape, h, w, nullptr));
-  Variable y = product_to_stream(tape.context(), axis, h.value(), w.used_value());
+Variable row_parallel_linear(Tape& tape, const TensorAxis& axis, const Variable& h, Weight& w) {
+  if (autograd::fp8_enabled(tape.context())) return reduce_from_tp(tape, axis, autograd::linear(tape, h, w, nullptr));
+  Variable y = gemm_to_stream(tape.context(), axis, h.value(), w.used_value());
   if (!tape.wants({&h}, {&w})) return y;
   y = tape.output(y.value());
   tape.record<RowsNode>(1, axis, h, y.slot(), w);

@@ -1,15 +1,15 @@
-// Linear maps whose matrix is divided over the tensor axis (Shoeybi et al. 2019).
+// Linear layers with a matrix sharded over the tensor axis (Shoeybi et al. 2019).
 #pragma once
 
-#include "esp/parallel/tp/moves.h"
+#include "esp/parallel/tp/tp_mappings.h"
 
 namespace esp::parallel {
 
-// x·W + b, the outputs divided: the stream of `batch` sequences → [B, T, own columns].
-autograd::Variable linear_by_columns(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
-                                     autograd::Weight& w, autograd::Weight* b, int64_t batch);
-// h·W, the inputs divided: [B, T, own rows of W] → the stream, summed over the axis.
-autograd::Variable linear_by_rows(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& h,
-                                  autograd::Weight& w);
+// Column parallel: x·W + b, W sharded by outputs: the stream of `batch` sequences → [B, T, local columns].
+autograd::Variable column_parallel_linear(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
+                                          autograd::Weight& w, autograd::Weight* b, int64_t batch);
+// Row parallel: h·W, W sharded by inputs: [B, T, local rows of W] → the stream, summed over the axis.
+autograd::Variable row_parallel_linear(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& h,
+                                       autograd::Weight& w);
 
 }  // namespace esp::parallel

@@ -8,7 +8,7 @@
 #include "esp/kernel/cross_entropy_part.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/gemm.h"
-#include "esp/nn/share.h"
+#include "esp/nn/shard.h"
 
 namespace esp::parallel {
 
@@ -24,7 +24,7 @@ Weight* weight_of(const nn::Parameter* parameter) {
   return parameter ? const_cast<Weight*>(&parameter->weight) : nullptr;
 }
 
-// Everything was made in forward.
+// All gradients were computed in forward.
 class VocabularyLossNode final : public autograd::Node {
  public:
   VocabularyLossNode(int x, Tensor dx, Weight& w, Weight* b) : x_(x), dx_(std::move(dx)), trained_{&w, b} {}
@@ -43,7 +43,7 @@ class VocabularyLossNode final : public autograd::Node {
 // What one block of rows after another needs.
 struct Blocks {
   const tensor::Context& context;
-  Line& line;
+  TpCommunicator& tp_comm;
   Tensor table, bias;
   Weight& w;
   Weight* b;
@@ -69,7 +69,7 @@ struct Blocks {
                                         stream);
     if (dx.defined()) {
       kernel::gemm(dx.data(), logits.data(), table.data(), rows, in, classes, {}, type, stream);
-      if (overlap) moving = line.start_all_reduce(dx);
+      if (overlap) moving = tp_comm.start_all_reduce(dx);
     }
     if (w.trained) {
       kernel::GemmOptions weight;
@@ -85,15 +85,15 @@ struct Blocks {
   // Top, sum and target's logit of every row, over all classes.
   void agree(const int32_t* targets, int64_t rows) {
     const DType stat = tops.dtype();
-    const Tensor both = Tensor::over(sums.data(), {2 * rows}, stat);
+    const Tensor both = Tensor::borrow(sums.data(), {2 * rows}, stat);
     const Tensor top = tops.slice(0, rows);
     picked = both.slice(rows, 2 * rows);
     kernel::cross_entropy_part_forward(own_tops.data(), both.data(), picked.data(), logits.data(), targets, rows, part,
                                        type, context.stream);
     device::copy(top.data(), own_tops.data(), top.bytes(), context.stream);
-    line.run_all_reduce(top, comm::ReduceOp::max);
+    tp_comm.run_all_reduce(top, comm::ReduceOp::max);
     kernel::cross_entropy_part_rescale(sums.data(), own_tops.data(), top.data(), rows, type, context.stream);
-    line.run_all_reduce(both);
+    tp_comm.run_all_reduce(both);
   }
 };
 
@@ -103,27 +103,28 @@ Tensor total_of(const tensor::Context& context, const Tensor& losses) {
   return total;
 }
 
-// The gradient of the stream from everybody's summand.
+// The gradient of the stream: the sum of all ranks' partial gradients.
 Tensor summed(const tensor::Context& context, const TensorAxis& axis, const Tensor& dx, const Variable& x) {
   if (!axis.sequence) {
-    axis.line->run_all_reduce(dx);
+    axis.tp_comm->run_all_reduce(dx);
     return dx;
   }
   Tensor part = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
-  axis.line->run_scatter(dx, part);
+  axis.tp_comm->run_scatter(dx, part);
   return part;
 }
 
 }  // namespace
 
-autograd::Loss vocabulary_loss(Tape& tape, const TensorAxis& axis, const Variable& x, const nn::Parameter& w,
-                               const nn::Parameter* b, const Tensor& targets, double scale, int64_t batch) {
+autograd::Loss vocab_parallel_cross_entropy(Tape& tape, const TensorAxis& axis, const Variable& x,
+                                            const nn::Parameter& w, const nn::Parameter* b, const Tensor& targets,
+                                            double scale, int64_t batch) {
   const tensor::Context& context = tape.context();
   const DType type = x.dtype(), stat = tensor::accumulation_type(type);
   Weight &weight = *weight_of(&w), *bias = weight_of(b);
   const bool records = tape.wants({&x}, {&weight, bias});
   const int64_t in = x.value().dim(-1);
-  const Tensor all = all_rows(tape, axis, Variable(x.value()), batch).value();
+  const Tensor all = gather_replicated_rows(tape, axis, Variable(x.value()), batch).value();
   const int64_t rows = all.rows();
   ESP_CHECK(targets.count() == rows && targets.dtype() == DType::i32, "x {}, {} targets", all.shape().text(),
             targets.count());
@@ -132,13 +133,13 @@ autograd::Loss vocabulary_loss(Tape& tape, const TensorAxis& axis, const Variabl
   Tensor dx;
   if (records && x.needs_grad()) dx = tensor::empty(context, {rows, in}, type, MemoryCategory::activation);
 
-  const nn::Interval held = w.sections.front();
-  // As many rows as one holder's would have, so that the block's logits are divided like all else.
+  const nn::IndexRange held = w.sections.front();
+  // As many rows as on one rank, so that the block's logits are sharded like everything else.
   const int64_t block = autograd::rows_of_block(rows, w.global_shape.dim(0) * static_cast<int64_t>(size_of(type)),
                                                 context.stream.device.kind);
   const Tensor both = tape.scratch({2 * block}, stat);
   Blocks blocks{context,
-                *axis.line,
+                *axis.tp_comm,
                 weight.used_value(),
                 bias ? bias->used_value() : Tensor(),
                 weight,
@@ -160,7 +161,7 @@ autograd::Loss vocabulary_loss(Tape& tape, const TensorAxis& axis, const Variabl
                losses.as<std::byte>() + static_cast<size_t>(first) * size_of(stat),
                dx.defined() ? dx.slice(first, last) : Tensor(), moving.emplace_back(), overlap);
   }
-  for (const Work& work : moving) axis.line->wait(work, "gradients of the head's input");
+  for (const Work& work : moving) axis.tp_comm->wait(work, "gradients of the head's input");
   Tensor total = total_of(context, losses);
   if (!records) return {std::move(total), std::move(losses)};
   if (dx.defined() && !overlap) dx = summed(context, axis, dx, x);
@@ -170,19 +171,20 @@ autograd::Loss vocabulary_loss(Tape& tape, const TensorAxis& axis, const Variabl
 }
 
 // Chunks of unequal width travel padded to the widest, the first rank's.
-Tensor all_classes(const tensor::Context& context, Line& line, const Tensor& own, int64_t classes) {
-  const int64_t rows = own.rows(), widest = nn::Share{0, line.size()}.of(classes).count();
+Tensor gather_vocab_logits(const tensor::Context& context, TpCommunicator& tp_comm, const Tensor& own,
+                           int64_t classes) {
+  const int64_t rows = own.rows(), widest = nn::Shard{0, tp_comm.size()}.of(classes).count();
   const size_t element = size_of(own.dtype());
   const Tensor sent = tensor::zeros(context, {rows, widest}, own.dtype(), MemoryCategory::buffer);
-  const Tensor got = tensor::empty(context, {line.size(), rows, widest}, own.dtype(), MemoryCategory::buffer);
+  const Tensor got = tensor::empty(context, {tp_comm.size(), rows, widest}, own.dtype(), MemoryCategory::buffer);
   const auto row = [&](const Tensor& x, int64_t at) { return x.as<std::byte>() + static_cast<size_t>(at) * element; };
   const auto bytes = [&](int64_t count) { return static_cast<size_t>(count) * element; };
   kernel::copy_rows(sent.data(), bytes(widest), own.data(), bytes(own.dim(-1)), bytes(own.dim(-1)), rows,
                     context.stream);
-  line.run_gather(sent, got);
+  tp_comm.run_gather(sent, got);
   Tensor y = tensor::empty(context, own.shape().with_last(classes), own.dtype(), MemoryCategory::activation);
-  for (int i = 0; i < line.size(); ++i) {
-    const nn::Interval held = nn::Share{i, line.size()}.of(classes);
+  for (int i = 0; i < tp_comm.size(); ++i) {
+    const nn::IndexRange held = nn::Shard{i, tp_comm.size()}.of(classes);
     kernel::copy_rows(row(y, held.begin), bytes(classes), row(got, i * rows * widest), bytes(widest),
                       bytes(held.count()), rows, context.stream);
   }

@@ -1,19 +1,21 @@
-// Cross entropy over a vocabulary whose rows are divided over the tensor axis.
+// Vocabulary-parallel cross entropy: the rows of the output matrix are sharded over the tensor axis.
 #pragma once
 
 #include "esp/autograd/functions/cross_entropy.h"
 #include "esp/nn/parameter.h"
-#include "esp/parallel/tp/moves.h"
+#include "esp/parallel/tp/tp_mappings.h"
 
 namespace esp::parallel {
 
-// As autograd::linear_cross_entropy, a block of rows at a time with gradients made in forward; of the rows' logits, 3
-// numbers each are shared. `x` is the stream; `w` and `b` are cut by rows. Everybody has the same losses.
-autograd::Loss vocabulary_loss(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
-                               const nn::Parameter& w, const nn::Parameter* b, const tensor::Tensor& targets,
-                               double scale, int64_t batch);
+// Like autograd::linear_cross_entropy: one block of rows at a time, gradients computed in forward. Per row only 3
+// numbers are exchanged instead of its logits. `x` is the stream; `w` and `b` are sharded by rows. All ranks return
+// equal losses.
+autograd::Loss vocab_parallel_cross_entropy(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
+                                            const nn::Parameter& w, const nn::Parameter* b,
+                                            const tensor::Tensor& targets, double scale, int64_t batch);
 
-// The logits of all classes from everybody's: [.., own classes] → [.., classes].
-tensor::Tensor all_classes(const tensor::Context& context, Line& line, const tensor::Tensor& own, int64_t classes);
+// All-gather of logits: [.., local classes] → [.., classes].
+tensor::Tensor gather_vocab_logits(const tensor::Context& context, TpCommunicator& tp_comm, const tensor::Tensor& own,
+                                   int64_t classes);
 
 }  // namespace esp::parallel

@@ -3,19 +3,19 @@
 
 #include "esp/device/gpu.h"
 #include "esp/parallel/regions.h"
-#include "esp/parallel/tp/line.h"
+#include "esp/parallel/tp/tp_communicator.h"
 
 namespace esp::parallel {
 namespace {
 
 using tensor::Tensor;
 
-// Stands between a weight and whoever waits for its gradient. All ranks of the axis run the same tape, so units
-// complete in the same order everywhere.
+// Sits between a weight and the consumer of its gradient. All ranks of the axis run the same tape, so units complete in
+// the same order on all ranks.
 class SummedParts final : public PartialGradients {
  public:
   SummedParts(const Mesh& mesh, nn::ParameterList& parameters, const tensor::Context& context, Duration timeout)
-      : context_(context), line_(*mesh.group(Axis::tensor), timeout, nullptr) {
+      : context_(context), tp_comm_(*mesh.group(MeshAxis::tensor), timeout, nullptr) {
     units_.resize(parameters.units().size());
     for (size_t u = 0; u < units_.size(); ++u)
       for (nn::Parameter* p : parameters.units()[u].parameters) {
@@ -35,7 +35,7 @@ class SummedParts final : public PartialGradients {
     for (Unit& unit : units_)
       for (Part& part : unit) part.arrived = false;
   }
-  // What is left are units of which a weight was not used in this pass.
+  // The remaining units have a weight that was not used in this pass.
   void end_pass() override {
     if (leaving_)
       for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) sum(*unit);
@@ -61,7 +61,7 @@ class SummedParts final : public PartialGradients {
     sum(unit);
   }
 
-  // One call for all that have arrived, packed; then those who wait hear of them.
+  // One packed all-reduce for all complete units; then their `on_ready` callbacks run.
   void sum(Unit& unit) {
     int64_t count = 0;
     DType type = DType::f32;
@@ -75,7 +75,7 @@ class SummedParts final : public PartialGradients {
     each(unit, packed, [this](Part& part, std::byte* at) {
       device::copy(at, part.weight->grad.data(), bytes(part), context_.stream);
     });
-    line_.run_all_reduce(packed);
+    tp_comm_.run_all_reduce(packed);
     each(unit, packed, [this](Part& part, std::byte* at) {
       part.weight->gradient();
       device::copy(part.weight->grad.data(), at, bytes(part), context_.stream);
@@ -96,7 +96,7 @@ class SummedParts final : public PartialGradients {
   }
 
   tensor::Context context_;
-  Line line_;
+  TpCommunicator tp_comm_;
   std::vector<Unit> units_;
   bool leaving_ = false;
 };
@@ -111,7 +111,7 @@ class NothingPartial final : public PartialGradients {
 
 std::unique_ptr<PartialGradients> make_partial_gradients(const Mesh& mesh, nn::ParameterList& parameters,
                                                          const tensor::Context& context, Duration timeout) {
-  if (!mesh.group(Axis::tensor)) return std::make_unique<NothingPartial>();
+  if (!mesh.group(MeshAxis::tensor)) return std::make_unique<NothingPartial>();
   return std::make_unique<SummedParts>(mesh, parameters, context, timeout);
 }
 

@@ -1,4 +1,4 @@
-// Every verb of the regions of the tensor axis, forward and backward, against the one holder's in fp64.
+// Every tensor-parallel layer operation, forward and backward, against a single device in fp64.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,41 +10,41 @@ namespace esp::parallel {
 namespace {
 
 using autograd::Variable;
-using nn::Cut;
+using nn::ForwardContext;
 using nn::Init;
-using nn::Pass;
+using nn::ShardSpec;
 using tensor::Shape;
 using tensor::Tensor;
 
 constexpr double kTolerance = 1e-12;
 constexpr int64_t B = 3, T = 8, kDim = 6, kInner = 11, kVocab = 13;
 
-// How a tensor of the verb's lies among the ranks.
+// How a tensor of the operation is sharded.
 enum class Lies { stream, columns, whole };
 
 struct Verb {
   Shape in, out;  // of the whole; no input: `in` has rank 0
   Lies in_lies, out_lies;
   std::function<void(nn::ParameterList&)> build;
-  std::function<Variable(Pass&, nn::ParameterList&, const Variable&)> run;
+  std::function<Variable(ForwardContext&, nn::ParameterList&, const Variable&)> run;
 };
 
-struct Outcome {
+struct TpResult {
   std::vector<double> y, dx;
   std::vector<std::vector<double>> gradients;
 };
 
-Tensor random(Holder& holder, const Shape& shape, uint64_t seed) {
+Tensor random(ModelRank& holder, const Shape& shape, uint64_t seed) {
   Tensor x = tensor::empty(holder.context, shape, DType::f64, device::MemoryCategory::other);
   kernel::fill_normal(x.data(), 0, 1, seed, 0, 0, x.count(), DType::f64, holder.context.stream);
   return x;
 }
 
 // This rank's part of a tensor of the whole.
-Tensor part_of(Holder& holder, const Tensor& whole, Lies lies, bool sequence) {
-  const nn::Share share = holder.shares().tensor;
+Tensor part_of(ModelRank& holder, const Tensor& whole, Lies lies, bool sequence) {
+  const nn::Shard share = holder.shares().tensor;
   if (lies == Lies::columns) {
-    const nn::Interval held = share.of(whole.dim(-1));
+    const nn::IndexRange held = share.of(whole.dim(-1));
     Tensor part =
         tensor::empty(holder.context, whole.shape().with_last(held.count()), DType::f64, device::MemoryCategory::other);
     for (int64_t r = 0; r < whole.rows(); ++r)
@@ -63,7 +63,7 @@ std::vector<double> values(const Tensor& x) {
   return {x.span<double>().begin(), x.span<double>().end()};
 }
 
-Outcome run(Holder& holder, const Verb& verb, bool sequence) {
+TpResult run(ModelRank& holder, const Verb& verb, bool sequence) {
   nn::ParameterList list(holder.shares());
   verb.build(list);
   list.materialize(holder.context, DType::f64, true);
@@ -71,12 +71,12 @@ Outcome run(Holder& holder, const Verb& verb, bool sequence) {
   const auto parts =
       sequence ? make_partial_gradients(holder.mesh, list, holder.context, std::chrono::seconds(60)) : nullptr;
   if (parts) parts->begin_pass(true);
-  Pass pass = holder.pass(B);
+  ForwardContext pass = holder.pass(B);
   pass.training = true;
   Variable x;
   if (verb.in.rank() > 0) x = holder.tape.leaf(part_of(holder, random(holder, verb.in, 1), verb.in_lies, sequence));
   const Variable y = verb.run(pass, list, x);
-  Outcome outcome;
+  TpResult outcome;
   outcome.y = values(y.value());
   if (y.dtype() == DType::f64 && y.shape().count() == 1) {  // a loss
     Tensor one = tensor::empty(holder.context, {1}, DType::f64, device::MemoryCategory::other);
@@ -95,7 +95,7 @@ Outcome run(Holder& holder, const Verb& verb, bool sequence) {
   return outcome;
 }
 
-std::vector<double> cut(Holder& holder, const std::vector<double>& whole, const Shape& shape, Lies lies,
+std::vector<double> cut(ModelRank& holder, const std::vector<double>& whole, const Shape& shape, Lies lies,
                         bool sequence) {
   if (whole.size() == 1 || shape.rank() == 0) return whole;
   Tensor all = tensor::empty(holder.context, shape, DType::f64, device::MemoryCategory::other);
@@ -105,16 +105,16 @@ std::vector<double> cut(Holder& holder, const std::vector<double>& whole, const 
 
 // `exact`: the forward has the bits of the whole.
 void expect_like_one(const Verb& verb, bool exact = false) {
-  Holder alone;
-  const Outcome one = run(alone, verb, false);
+  ModelRank alone;
+  const TpResult one = run(alone, verb, false);
   {  // The same regions on an axis of one are the base class, to the bit.
-    Holder plain;
+    ModelRank plain;
     nn::ParameterList list;
     verb.build(list);
     list.materialize(plain.context, DType::f64, true);
     list.initialise(9, plain.context.stream);
-    Pass pass = plain.pass(B);
-    pass.regions = &nn::on_one();
+    ForwardContext pass = plain.pass(B);
+    pass.ops = &nn::single_device_ops();
     pass.training = true;
     Variable x;
     if (verb.in.rank() > 0) x = plain.tape.leaf(random(plain, verb.in, 1));
@@ -124,14 +124,14 @@ void expect_like_one(const Verb& verb, bool exact = false) {
   for (const int size : {2, 3, 4})
     for (const bool sequence : {false, true})
       for (const bool overlap : {false, true})
-        with_holders(size, [&](comm::Communicator* world) {
+        run_model_ranks(size, [&](comm::Communicator* world) {
           RegionOptions options;
           options.sequence = sequence;
           options.overlap = overlap;
           options.piece_bytes = 200;
           options.timeout = std::chrono::seconds(60);
-          Holder holder(world, {.tp = size}, options);
-          const Outcome mine = run(holder, verb, sequence);
+          ModelRank holder(world, {.tp = size}, options);
+          const TpResult mine = run(holder, verb, sequence);
           const std::string what = fmt::format("{} ranks, sequence {}, overlap {}", size, sequence, overlap);
           const auto y = cut(holder, one.y, verb.out, verb.out_lies, sequence);
           if (exact) {
@@ -156,43 +156,43 @@ autograd::Weight& weight(nn::ParameterList& list, const char* name) {
   return list.find(name).weight;
 }
 
-Tensor ids(Pass& pass, int64_t below, bool some_uncounted) {
+Tensor ids(ForwardContext& pass, int64_t below, bool some_uncounted) {
   Tensor t = tensor::empty(pass.tape->context(), {B, T}, DType::i32, device::MemoryCategory::other);
   for (int64_t i = 0; i < t.count(); ++i)
     t.as<int32_t>()[i] = some_uncounted && i % 5 == 4 ? -1 : static_cast<int32_t>((i * 7 + 3) % below);
   return t;
 }
 
-TEST(TensorRegions, ColumnsAreThoseOfTheWholeToTheBit) {
+TEST(TensorParallelOps, ColumnParallelMatchesWholeBitForBit) {
   expect_like_one({{B, T, kDim},
                    {B, T, kInner},
                    Lies::stream,
                    Lies::columns,
                    [](nn::ParameterList& list) {
-                     list.add("w", {kDim, kInner}, Init::normal(1), true, Cut::along(1));
-                     list.add("b", {kInner}, Init::normal(1), false, Cut::along(0));
+                     list.add("w", {kDim, kInner}, Init::normal(1), true, ShardSpec::along(1));
+                     list.add("b", {kInner}, Init::normal(1), false, ShardSpec::along(0));
                    },
-                   [](Pass& pass, nn::ParameterList& list, const Variable& x) {
-                     return pass.regions->columns(pass, x, weight(list, "w"), &weight(list, "b"));
+                   [](ForwardContext& pass, nn::ParameterList& list, const Variable& x) {
+                     return pass.ops->column_parallel(pass, x, weight(list, "w"), &weight(list, "b"));
                    }},
                   true);
 }
 
-TEST(TensorRegions, RowsAreSummedAndTheBiasIsAddedOnce) {
+TEST(TensorParallelOps, RowParallelSumsAndAddsBiasOnce) {
   expect_like_one({{B, T, kInner},
                    {B, T, kDim},
                    Lies::columns,
                    Lies::stream,
                    [](nn::ParameterList& list) {
-                     list.add("w", {kInner, kDim}, Init::normal(1), true, Cut::along(0));
+                     list.add("w", {kInner, kDim}, Init::normal(1), true, ShardSpec::along(0));
                      list.add("b", {kDim}, Init::normal(1), false);
                    },
-                   [](Pass& pass, nn::ParameterList& list, const Variable& x) {
-                     return pass.regions->rows(pass, x, weight(list, "w"), &weight(list, "b"));
+                   [](ForwardContext& pass, nn::ParameterList& list, const Variable& x) {
+                     return pass.ops->row_parallel(pass, x, weight(list, "w"), &weight(list, "b"));
                    }});
 }
 
-TEST(TensorRegions, PerceptronsOfEveryKind) {
+TEST(TensorParallelOps, MlpMatchesWholeForEveryKind) {
   for (const bool gated : {false, true})
     for (const bool keep : {false, true})
       expect_like_one({{B, T, kDim},
@@ -205,76 +205,75 @@ TEST(TensorRegions, PerceptronsOfEveryKind) {
                          const int64_t width = gated ? 2 * kInner : kInner;
                          list.add("w1", {kDim, width}, Init::normal(1), true, {1, sections, 1});
                          list.add("b1", {width}, Init::normal(1), false, {0, sections, 1});
-                         list.add("w2", {kInner, kDim}, Init::normal(1), true, Cut::along(0));
+                         list.add("w2", {kInner, kDim}, Init::normal(1), true, ShardSpec::along(0));
                          list.add("b2", {kDim}, Init::normal(1), false);
                        },
-                       [=](Pass& pass, nn::ParameterList& list, const Variable& x) {
-                         const nn::PerceptronWeights weights{weight(list, "w1"),       &weight(list, "b1"),
-                                                             weight(list, "w2"),       &weight(list, "b2"),
-                                                             kernel::Activation::gelu, gated};
-                         return pass.regions->perceptron(pass, x, weights, keep);
+                       [=](ForwardContext& pass, nn::ParameterList& list, const Variable& x) {
+                         const nn::MlpWeights weights{weight(list, "w1"),  &weight(list, "b1"),      weight(list, "w2"),
+                                                      &weight(list, "b2"), kernel::Activation::gelu, gated};
+                         return pass.ops->mlp(pass, x, weights, keep);
                        }});
 }
 
-TEST(TensorRegions, LookUpsAreThoseOfTheWholeToTheBit) {
+TEST(TensorParallelOps, VocabParallelEmbeddingMatchesWhole) {
   for (const bool positions : {false, true})
     for (const bool divided : {false, true})
-      expect_like_one(
-          {{},
-           {B, T, kDim},
-           Lies::whole,
-           Lies::stream,
-           [=](nn::ParameterList& list) {
-             list.add("table", {kVocab, kDim}, Init::normal(1), true, divided ? Cut::along(0) : Cut::none());
-             list.add("positions", {T + 2, kDim}, Init::normal(1), true);
-           },
-           [=](Pass& pass, nn::ParameterList& list, const Variable&) {
-             return pass.regions->lookup(pass, ids(pass, kVocab, false), list.find("table"),
-                                         positions ? &list.find("positions") : nullptr, 1);
-           }},
-          true);
+      expect_like_one({{},
+                       {B, T, kDim},
+                       Lies::whole,
+                       Lies::stream,
+                       [=](nn::ParameterList& list) {
+                         list.add("table", {kVocab, kDim}, Init::normal(1), true,
+                                  divided ? ShardSpec::along(0) : ShardSpec::none());
+                         list.add("positions", {T + 2, kDim}, Init::normal(1), true);
+                       },
+                       [=](ForwardContext& pass, nn::ParameterList& list, const Variable&) {
+                         return pass.ops->lookup(pass, ids(pass, kVocab, false), list.find("table"),
+                                                 positions ? &list.find("positions") : nullptr, 1);
+                       }},
+                      true);
 }
 
-TEST(TensorRegions, LossOverADividedVocabulary) {
+TEST(TensorParallelOps, VocabParallelLossMatchesWhole) {
   for (const bool bias : {false, true})
     expect_like_one({{B, T, kDim},
                      {},
                      Lies::stream,
                      Lies::whole,
                      [=](nn::ParameterList& list) {
-                       list.add("w", {kVocab, kDim}, Init::normal(2), true, Cut::along(0));
-                       if (bias) list.add("b", {kVocab}, Init::normal(1), false, Cut::along(0));
+                       list.add("w", {kVocab, kDim}, Init::normal(2), true, ShardSpec::along(0));
+                       if (bias) list.add("b", {kVocab}, Init::normal(1), false, ShardSpec::along(0));
                      },
-                     [=](Pass& pass, nn::ParameterList& list, const Variable& x) {
-                       return pass.regions
+                     [=](ForwardContext& pass, nn::ParameterList& list, const Variable& x) {
+                       return pass.ops
                            ->loss(pass, x, list.find("w"), bias ? &list.find("b") : nullptr, ids(pass, kVocab, true),
                                   0.3)
                            .total;
                      }});
 }
 
-TEST(TensorRegions, DropoutDrawsTheMaskOfTheWhole) {
+TEST(TensorParallelOps, DropoutDrawsSameMaskAsWhole) {
   expect_like_one({{B, T, kDim},
                    {B, T, kDim},
                    Lies::stream,
                    Lies::stream,
                    [](nn::ParameterList& list) { list.add("unused", {1}, Init::zeros(), false); },
-                   [](Pass& pass, nn::ParameterList&, const Variable& x) {
-                     return pass.regions->dropout(pass, x, 0.4, pass.dropout_key(3));
+                   [](ForwardContext& pass, nn::ParameterList&, const Variable& x) {
+                     return pass.ops->dropout(pass, x, 0.4, pass.dropout_key(3));
                    }},
                   true);
 }
 
-TEST(TensorRegions, WholeHasAllRowsAndItsGradientIsCutNotSummed) {
-  Holder one;
+TEST(TensorParallelOps, GatheredStreamGradientIsSliced) {
+  ModelRank one;
   const Tensor all = random(one, {B, T, kDim}, 1), probe = random(one, {B, T, kDim}, 2);
-  with_holders(4, [&](comm::Communicator* world) {
+  run_model_ranks(4, [&](comm::Communicator* world) {
     RegionOptions options;
     options.sequence = true;
-    Holder holder(world, {.tp = 4}, options);
-    Pass pass = holder.pass(B);
+    ModelRank holder(world, {.tp = 4}, options);
+    ForwardContext pass = holder.pass(B);
     const Variable x = holder.tape.leaf(part_of(holder, all, Lies::stream, true));
-    const Variable y = pass.regions->whole(pass, x);
+    const Variable y = pass.ops->whole(pass, x);
     EXPECT_EQ(y.shape(), (Shape{B, T, kDim}));
     EXPECT_EQ(values(y.value()), values(all));
     holder.tape.seed(y, probe);
@@ -285,23 +284,23 @@ TEST(TensorRegions, WholeHasAllRowsAndItsGradientIsCutNotSummed) {
 }
 
 // Only the logits of a whole row are a row of logits.
-TEST(TensorRegions, LogitsOfAllClassesComeTogether) {
-  const auto run_logits = [](Holder& holder, bool sequence) {
+TEST(TensorParallelOps, GathersLogitsOfAllClasses) {
+  const auto run_logits = [](ModelRank& holder, bool sequence) {
     nn::ParameterList list(holder.shares());
-    list.add("w", {kVocab, kDim}, Init::normal(1), true, Cut::along(0));
+    list.add("w", {kVocab, kDim}, Init::normal(1), true, ShardSpec::along(0));
     list.materialize(holder.context, DType::f64, false);
     list.initialise(9, holder.context.stream);
-    Pass pass = holder.pass(B);
+    ForwardContext pass = holder.pass(B);
     const Tensor x = part_of(holder, random(holder, {B, T, kDim}, 1), Lies::stream, sequence);
-    return values(pass.regions->logits(pass, x, list.find("w"), nullptr));
+    return values(pass.ops->logits(pass, x, list.find("w"), nullptr));
   };
-  Holder alone;
+  ModelRank alone;
   const auto one = run_logits(alone, false);
   for (const bool sequence : {false, true})
-    with_holders(3, [&](comm::Communicator* world) {
+    run_model_ranks(3, [&](comm::Communicator* world) {
       RegionOptions options;
       options.sequence = sequence;
-      Holder holder(world, {.tp = 3}, options);
+      ModelRank holder(world, {.tp = 3}, options);
       EXPECT_EQ(run_logits(holder, sequence), one);
     });
 }

@@ -1,23 +1,22 @@
-// Which rows of the whole batch the rows of a stream are. A holder of the context axis has runs of each sequence's
-// tokens (nn::TokenMap); where rows are divided over the tensor axis too, a piece of what those of all its sequences
-// make, laid end to end.
+// Maps the rows of a local stream to rows of the whole batch. A rank of the context axis has runs of each sequence's
+// tokens (nn::TokenMap); with sequence parallel, a part of the concatenation of those of all its sequences.
 #pragma once
 
 #include <algorithm>
 
-#include "esp/nn/pass.h"
+#include "esp/nn/forward_context.h"
 
 namespace esp::parallel {
 
 struct StreamRows {
-  int64_t first = 0, count = 0;       // rows here, among those of the micro-batch's sequences on this context place
-  int64_t tokens = 0;                 // of a sequence on this context place
+  int64_t first = 0, count = 0;       // local rows, among those of the micro-batch on this context rank
+  int64_t tokens = 0;                 // per sequence on this context rank
   int64_t first_sequence = 0;         // of the micro-batch, in the whole batch
-  const nn::TokenMap* map = nullptr;  // null: all tokens are here
+  const nn::TokenMap* map = nullptr;  // null: all tokens are local
 
   int64_t length() const { return map ? map->length : tokens; }
 
-  // f(row, global_row, count) for runs that are neighbours both here and in the whole batch. Row (s, position) of the
+  // Calls f(row, global_row, count) for runs contiguous both locally and in the whole batch. Row (s, position) of the
   // batch is s·length + position.
   template <typename F>
   void for_each_run(F&& f) const {

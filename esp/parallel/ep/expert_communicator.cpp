@@ -1,4 +1,4 @@
-#include "esp/parallel/ep/post.h"
+#include "esp/parallel/ep/expert_communicator.h"
 
 #include "esp/base/clock.h"
 
@@ -22,40 +22,40 @@ void fill(std::vector<size_t>& counts, std::vector<size_t>& offsets, const std::
 
 }  // namespace
 
-Post::~Post() {
+ExpertCommunicator::~ExpertCommunicator() {
   forget_done();
-  if (flights_.empty()) return;
+  if (pending_.empty()) return;
   comm_.abort("this rank left in the middle of a step");
-  for (const auto& flight : flights_) {
+  for (const auto& pending : pending_) {
     try {
-      flight->work.wait(Deadline::after(kLongestGoodbye));
+      pending->work.wait(Deadline::after(kLongestGoodbye));
     } catch (const std::exception&) {
-      // what made the rank leave has been told already
+      // the original error has already been thrown
     }
   }
 }
 
-Work Post::start(const Tensor& in, const Tensor& out, const RowCounts& counts) {
-  Flight& flight = *flights_.emplace_back(std::make_unique<Flight>());
-  flight.in = in;
-  flight.out = out;
+Work ExpertCommunicator::start(const Tensor& in, const Tensor& out, const RowCounts& counts) {
+  PendingExchange& pending = *pending_.emplace_back(std::make_unique<PendingExchange>());
+  pending.in = in;
+  pending.out = out;
   const auto width = static_cast<size_t>(in.dim(-1));
-  fill(flight.numbers[0], flight.numbers[1], counts.to, width);
-  fill(flight.numbers[2], flight.numbers[3], counts.from, width);
+  fill(pending.numbers[0], pending.numbers[1], counts.to, width);
+  fill(pending.numbers[2], pending.numbers[3], counts.from, width);
   comm::Call call;
   call.op = comm::Op::all_to_all_v;
   call.in = in.data();
   call.out = out.data();
   call.dtype = in.dtype();
-  call.send_counts = flight.numbers[0];
-  call.send_offsets = flight.numbers[1];
-  call.recv_counts = flight.numbers[2];
-  call.recv_offsets = flight.numbers[3];
+  call.send_counts = pending.numbers[0];
+  call.send_offsets = pending.numbers[1];
+  call.recv_counts = pending.numbers[2];
+  call.recv_offsets = pending.numbers[3];
   call.timeout = timeout_;
-  return flight.work = comm_.start(call);
+  return pending.work = comm_.start(call);
 }
 
-void Post::trade(const Tensor& in, const Tensor& out) {
+void ExpertCommunicator::trade(const Tensor& in, const Tensor& out) {
   const obs::Span span(trace_, "counts of rows", "communication");
   const int64_t begun = now_ns();
   comm::Call call;
@@ -69,7 +69,7 @@ void Post::trade(const Tensor& in, const Tensor& out) {
   exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
 }
 
-void Post::wait(const Work& work, const char* what) {
+void ExpertCommunicator::wait(const Work& work, const char* what) {
   if (!work.done()) {
     const obs::Span span(trace_, what, "communication");
     const int64_t begun = now_ns();
@@ -77,11 +77,11 @@ void Post::wait(const Work& work, const char* what) {
     exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
   }
   forget_done();
-  work.wait(Deadline::after_ms(0));  // throws what went wrong
+  work.wait(Deadline::after_ms(0));  // rethrows the error
 }
 
-void Post::forget_done() {
-  std::erase_if(flights_, [](const auto& flight) { return flight->work.done(); });
+void ExpertCommunicator::forget_done() {
+  std::erase_if(pending_, [](const auto& pending) { return pending->work.done(); });
 }
 
 }  // namespace esp::parallel

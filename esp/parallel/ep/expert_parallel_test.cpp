@@ -1,4 +1,4 @@
-#include "esp/parallel/ep/exchange.h"
+#include "esp/parallel/ep/expert_parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@
 #include <mutex>
 
 #include "esp/autograd/testing.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/nn/moe/moe.h"
-#include "esp/nn/moe/report.h"
-#include "esp/nn/regions.h"
+#include "esp/nn/moe/routing_report.h"
+#include "esp/nn/parallel_ops.h"
 
 namespace esp::parallel {
 namespace {
@@ -35,34 +35,34 @@ nn::MoeOptions options_of(int64_t experts, int64_t chosen) {
   return o;
 }
 
-class Ways final : public nn::Regions {
+class Ways final : public nn::ParallelOps {
  public:
-  explicit Ways(const nn::ExpertExchange& exchange) : exchange_(exchange) {}
-  const nn::ExpertExchange& experts() const override { return exchange_; }
+  explicit Ways(const nn::TokenDispatcher& exchange) : exchange_(exchange) {}
+  const nn::TokenDispatcher& experts() const override { return exchange_; }
 
  private:
-  const nn::ExpertExchange& exchange_;
+  const nn::TokenDispatcher& exchange_;
 };
 
-// One holder: what it computes forward and backward for its part of the batch.
-struct Holder {
+// One rank: forward and backward of its part of the batch.
+struct ModelRank {
   Rig rig;
   nn::ParameterList list, experts;
   nn::Moe moe;
   nn::RoutingReport report;
 
-  Holder(const nn::MoeOptions& options, nn::Share share, DType dtype)
-      : experts(nn::Shares{{}, share}), moe(list, experts, "mlp", options) {
+  ModelRank(const nn::MoeOptions& options, nn::Shard share, DType dtype)
+      : experts(nn::ModelShards{{}, share}), moe(list, experts, "mlp", options) {
     for (nn::ParameterList* l : {&list, &experts}) {
       l->materialize(rig.context, dtype, true);
       l->initialise(3, rig.context.stream);
     }
   }
-  ~Holder() { rig.tape.clear(); }  // what it points at goes first
+  ~ModelRank() { rig.tape.clear(); }  // what it points at goes first
   struct Result {
     Tensor y, dx;
   };
-  Result run(const Tensor& x, const Tensor& dy, nn::Pass pass = {}) {
+  Result run(const Tensor& x, const Tensor& dy, nn::ForwardContext pass = {}) {
     pass.tape = &rig.tape;
     pass.training = true;
     pass.router_scale = 0.05;
@@ -90,20 +90,20 @@ void expect_near(const std::vector<double>& sum, const Tensor& want, const std::
 // p ranks with two sequences each against one process with all of them.
 template <typename T>
 void hold_to_one(int p, const nn::MoeOptions& options, DType dtype) {
-  Holder one(options, {}, dtype);
+  ModelRank one(options, {}, dtype);
   const Tensor x = one.rig.random({2 * p, kLength, kDim}, 5, 1, dtype), dy = one.rig.random(x.shape(), 6, 1, dtype);
-  const Holder::Result want = one.run(x, dy);
+  const ModelRank::Result want = one.run(x, dy);
   std::mutex mutex;
   std::vector<double> router(static_cast<size_t>(one.list.count()));
   net::run_threads(p, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
-    const auto exchange = make_expert_exchange({comm.get(), nullptr, nullptr}, kPatience);
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kPatience);
     const Ways ways(*exchange);
-    Holder holder(options, {comm->rank(), p}, dtype);
-    nn::Pass pass;
-    pass.regions = &ways;
+    ModelRank holder(options, {comm->rank(), p}, dtype);
+    nn::ForwardContext pass;
+    pass.ops = &ways;
     const int64_t first = 2 * comm->rank();
-    const Holder::Result got = holder.run(x.slice(first, first + 2), dy.slice(first, first + 2), pass);
+    const ModelRank::Result got = holder.run(x.slice(first, first + 2), dy.slice(first, first + 2), pass);
     const std::lock_guard lock(mutex);
     expect_same_bits<T>(got.y, want.y.slice(first, first + 2), "output");
     expect_same_bits<T>(got.dx, want.dx.slice(first, first + 2), "gradient of the input");
@@ -117,7 +117,7 @@ void hold_to_one(int p, const nn::MoeOptions& options, DType dtype) {
   if (dtype == DType::f64) expect_near(router, one.list.units().front().grads, "router and shared expert");
 }
 
-TEST(ExpertParallel, IsOneProcessToTheBit) {
+TEST(ExpertParallel, MatchesOneProcessBitForBit) {
   for (int p : {1, 2, 3, 4})
     for (int64_t chosen : {1, 2}) {
       SCOPED_TRACE(fmt::format("{} ranks, {} chosen", p, chosen));
@@ -126,7 +126,7 @@ TEST(ExpertParallel, IsOneProcessToTheBit) {
   hold_to_one<float>(4, options_of(8, 2), DType::f32);
 }
 
-TEST(ExpertParallel, DropsWhatOneProcessDrops) {
+TEST(ExpertParallel, DropsSameTokensAsOneProcess) {
   nn::MoeOptions options = options_of(4, 2);
   options.capacity = 0.7;
   hold_to_one<double>(2, options, DType::f64);
@@ -139,13 +139,13 @@ TEST(ExpertParallel, RanksWithoutRowsTakePart) {
 }
 
 // Tokens of a sequence in two runs each, as causal attention over a context axis has them.
-TEST(ExpertParallel, TokensOfASequenceMayBeDivided) {
+TEST(ExpertParallel, MatchesOneProcessWithContextParallel) {
   nn::MoeOptions options = options_of(4, 2);
   options.capacity = 0.8;
   constexpr int kRanks = 2;
-  Holder one(options, {}, DType::f64);
+  ModelRank one(options, {}, DType::f64);
   const Tensor x = one.rig.random({3, kLength, kDim}, 5), dy = one.rig.random(x.shape(), 6);
-  const Holder::Result want = one.run(x, dy);
+  const ModelRank::Result want = one.run(x, dy);
   ASSERT_GT(one.report.layers[0].dropped, 0);
   std::mutex mutex;
   std::vector<double> router(static_cast<size_t>(one.list.count()));
@@ -153,10 +153,10 @@ TEST(ExpertParallel, TokensOfASequenceMayBeDivided) {
   double aux = 0, z = 0;
   int64_t dropped = 0;
   net::run_threads(kRanks, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
-    const auto exchange = make_expert_exchange({nullptr, comm.get(), nullptr}, kPatience);
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    const auto exchange = make_token_dispatcher({nullptr, comm.get(), nullptr}, kPatience);
     const Ways ways(*exchange);
-    Holder holder(options, {}, DType::f64);
+    ModelRank holder(options, {}, DType::f64);
     const int64_t piece = kLength / (2 * kRanks);
     const nn::TokenMap tokens{{{comm->rank() * piece, piece}, {(2 * kRanks - 1 - comm->rank()) * piece, piece}},
                               kLength};
@@ -168,11 +168,11 @@ TEST(ExpertParallel, TokensOfASequenceMayBeDivided) {
           to = std::copy_n(all.as<double>() + (s * kLength + run.first) * kDim, run.count * kDim, to);
       return part;
     };
-    nn::Pass pass;
-    pass.regions = &ways;
+    nn::ForwardContext pass;
+    pass.ops = &ways;
     pass.tokens = &tokens;
     pass.num_sequences = 3;
-    const Holder::Result got = holder.run(held(x), held(dy), pass);
+    const ModelRank::Result got = holder.run(held(x), held(dy), pass);
     const std::lock_guard lock(mutex);
     expect_same_bits<double>(got.y, held(want.y), "output");
     expect_same_bits<double>(got.dx, held(want.dx), "gradient of the input");
@@ -191,16 +191,16 @@ TEST(ExpertParallel, TokensOfASequenceMayBeDivided) {
   EXPECT_EQ(dropped, one.report.layers[0].dropped);
 }
 
-TEST(ExpertParallel, OneThatLeavesHalfWayHoldsUpNobody) {
+TEST(ExpertParallel, LeavingRankReleasesTheOthers) {
   const nn::MoeOptions options = options_of(4, 2);
   const auto half_way = [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
-    Holder holder(options, {comm->rank(), 2}, DType::f64);
-    const auto exchange = make_expert_exchange({comm.get(), nullptr, nullptr}, kPatience);
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    ModelRank holder(options, {comm->rank(), 2}, DType::f64);
+    const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kPatience);
     const Ways ways(*exchange);
-    nn::Pass pass;
-    pass.regions = &ways;
-    if (comm->rank() == 1)  // while its rows are under way
+    nn::ForwardContext pass;
+    pass.ops = &ways;
+    if (comm->rank() == 1)  // while its rows are in flight
       holder.list.find("mlp.shared.up.weight").weight.on_use = [] { throw std::runtime_error("out of here"); };
     const Tensor x = holder.rig.random({2, kLength, kDim}, 5);
     holder.run(x, x, pass);
@@ -213,22 +213,22 @@ TEST(ExpertParallel, OneThatLeavesHalfWayHoldsUpNobody) {
   }
 }
 
-TEST(ExpertParallel, BalancedBytesAreThoseOfTheFormula) {
+TEST(ExpertParallel, BalancedTrafficMatchesFormula) {
   for (int p : {2, 4}) {
     nn::MoeOptions options = options_of(4, 1);
     net::run_threads(p, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
-      const auto exchange = make_expert_exchange({comm.get(), nullptr, nullptr}, kPatience);
+      auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+      const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kPatience);
       const Ways ways(*exchange);
-      Holder holder(options, {comm->rank(), p}, DType::f32);
+      ModelRank holder(options, {comm->rank(), p}, DType::f32);
       // Token t chooses expert t mod 4.
       Tensor& w = holder.list.find("mlp.router.weight").weight.value;
       std::fill_n(w.as<float>(), w.count(), 0.0f);
       for (int64_t e = 0; e < 4; ++e) w.as<float>()[e * 4 + e] = 1;
       const Tensor x = tensor::zeros(holder.rig.context, {2, kLength, kDim}, DType::f32, device::MemoryCategory::other);
       for (int64_t t = 0; t < 2 * kLength; ++t) x.as<float>()[t * kDim + t % 4] = 1;
-      nn::Pass pass;
-      pass.regions = &ways;
+      nn::ForwardContext pass;
+      pass.ops = &ways;
       holder.run(x, x, pass);
       const uint64_t rows = 1 * 2 * kLength;  // k·T here
       uint64_t bytes = 0, calls = 0, trades = 0;
@@ -236,7 +236,7 @@ TEST(ExpertParallel, BalancedBytesAreThoseOfTheFormula) {
         if (s.op == comm::Op::all_to_all_v) bytes += s.bytes_sent, calls += s.calls;
         if (s.op == comm::Op::all_to_all) trades += s.calls;
       }
-      EXPECT_EQ(calls, 4u);  // there and back, forward and backward
+      EXPECT_EQ(calls, 4u);  // dispatch and combine, forward and backward
       EXPECT_EQ(bytes, 4 * rows * kDim * sizeof(float) * static_cast<uint64_t>(p - 1) / static_cast<uint64_t>(p));
       EXPECT_EQ(trades, 1u);  // of the counts
     });

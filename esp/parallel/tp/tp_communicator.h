@@ -1,9 +1,9 @@
-// The ranks of one axis, as regions talk to them: collectives on tensors, in one order, with the time spent waiting
-// counted. Whoever is alone on the axis has no line.
+// TpCommunicator: collectives on tensors among the ranks of the tensor axis, in one order, with the time spent waiting
+// counted. An axis of size one has none.
 //
-// `run_…` works on the caller's thread and is done on return, `start_…` on the communicator's own. What is under way
-// holds its tensors, so an error in mid-step leaves nobody writing to memory that has gone; a line that goes while
-// something is under way ends the group. One thread; the communicator is lent.
+// `run_…` blocks on the caller's thread; `start_…` runs on the communicator's thread. Pending collectives own their
+// tensors, so an error mid-step cannot free memory that is being written. Destruction with a pending collective aborts
+// the group. One thread; the communicator is borrowed.
 #pragma once
 
 #include <vector>
@@ -14,34 +14,34 @@
 
 namespace esp::parallel {
 
-class Line {
+class TpCommunicator {
  public:
-  Line(comm::Communicator& comm, Duration timeout, obs::TraceRow* trace)
+  TpCommunicator(comm::Communicator& comm, Duration timeout, obs::TraceRow* trace)
       : comm_(comm), timeout_(timeout), trace_(trace) {}
-  ~Line();
-  Line(const Line&) = delete;
-  Line& operator=(const Line&) = delete;
+  ~TpCommunicator();
+  TpCommunicator(const TpCommunicator&) = delete;
+  TpCommunicator& operator=(const TpCommunicator&) = delete;
 
   int rank() const { return comm_.rank(); }
   int size() const { return comm_.size(); }
   comm::Communicator& comm() const { return comm_; }
 
-  // Sums (or what `reduce` says) of everybody's `x`, in place.
+  // All-reduce of `x` in place.
   void run_all_reduce(const tensor::Tensor& x, comm::ReduceOp reduce = comm::ReduceOp::sum);
   Work start_all_reduce(const tensor::Tensor& x);
-  // Everybody's equal parts, in the order of ranks.
+  // All-gather of equal parts, in rank order.
   void run_gather(const tensor::Tensor& part, const tensor::Tensor& all);
   Work start_gather(const tensor::Tensor& part, const tensor::Tensor& all);
-  // The sums of this rank's part of `all`.
+  // Reduce-scatter: the sums of this rank's part of `all`.
   void run_scatter(const tensor::Tensor& all, const tensor::Tensor& part);
   Work start_scatter(const tensor::Tensor& all, const tensor::Tensor& part);
 
   void wait(const Work& work, const char* what);  // counted as exposed
   double exposed_ms() const { return exposed_ms_; }
-  void forget_times() { exposed_ms_ = 0; }
+  void reset_times() { exposed_ms_ = 0; }
 
  private:
-  struct Flight {
+  struct PendingCollective {
     Work work;
     tensor::Tensor in, out;
   };
@@ -52,7 +52,7 @@ class Line {
   comm::Communicator& comm_;
   const Duration timeout_;
   obs::TraceRow* const trace_;
-  std::vector<Flight> flights_;  // that may be under way
+  std::vector<PendingCollective> pending_;  // may be in flight
   double exposed_ms_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "esp/parallel/tp/line.h"
+#include "esp/parallel/tp/tp_communicator.h"
 
 #include <algorithm>
 
@@ -28,65 +28,65 @@ comm::Call call_of(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce, 
 
 }  // namespace
 
-Line::~Line() {
+TpCommunicator::~TpCommunicator() {
   forget_done();
-  if (flights_.empty()) return;
+  if (pending_.empty()) return;
   comm_.abort("this rank left in the middle of a step");
-  for (const Flight& flight : flights_) {
+  for (const PendingCollective& pending : pending_) {
     try {
-      flight.work.wait(Deadline::after(kLongestGoodbye));
+      pending.work.wait(Deadline::after(kLongestGoodbye));
     } catch (const std::exception&) {
-      // what made the rank leave has been told already
+      // the original error has already been thrown
     }
   }
 }
 
-void Line::run(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce) {
+void TpCommunicator::run(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce) {
   const obs::Span span(trace_, comm::name_of(op).data(), "communication");
   const int64_t begun = now_ns();
   comm_.run(call_of(op, in, out, reduce, timeout_));
   exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
 }
 
-Work Line::start(Op op, const Tensor& in, const Tensor& out) {
+Work TpCommunicator::start(Op op, const Tensor& in, const Tensor& out) {
   forget_done();
-  flights_.push_back({comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out});
-  return flights_.back().work;
+  pending_.push_back({comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out});
+  return pending_.back().work;
 }
 
-void Line::run_all_reduce(const Tensor& x, ReduceOp reduce) {
+void TpCommunicator::run_all_reduce(const Tensor& x, ReduceOp reduce) {
   run(Op::all_reduce, x, x, reduce);
 }
-Work Line::start_all_reduce(const Tensor& x) {
+Work TpCommunicator::start_all_reduce(const Tensor& x) {
   return start(Op::all_reduce, x, x);
 }
-void Line::run_gather(const Tensor& part, const Tensor& all) {
+void TpCommunicator::run_gather(const Tensor& part, const Tensor& all) {
   run(Op::all_gather, part, all, ReduceOp::sum);
 }
-Work Line::start_gather(const Tensor& part, const Tensor& all) {
+Work TpCommunicator::start_gather(const Tensor& part, const Tensor& all) {
   return start(Op::all_gather, part, all);
 }
-void Line::run_scatter(const Tensor& all, const Tensor& part) {
+void TpCommunicator::run_scatter(const Tensor& all, const Tensor& part) {
   run(Op::reduce_scatter, all, part, ReduceOp::sum);
 }
-Work Line::start_scatter(const Tensor& all, const Tensor& part) {
+Work TpCommunicator::start_scatter(const Tensor& all, const Tensor& part) {
   return start(Op::reduce_scatter, all, part);
 }
 
-void Line::wait(const Work& work, const char* what) {
+void TpCommunicator::wait(const Work& work, const char* what) {
   if (!work.done()) {
     const obs::Span span(trace_, what, "communication");
     const int64_t begun = now_ns();
     work.wait(Deadline::after(timeout_));
     exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
   }
-  work.wait(Deadline::after_ms(0));  // throws what went wrong
+  work.wait(Deadline::after_ms(0));  // rethrows the error
   forget_done();
 }
 
-// At once, so that whoever asks whether a tensor is theirs alone is told so.
-void Line::forget_done() {
-  std::erase_if(flights_, [](const Flight& flight) { return flight.work.done(); });
+// Released at once, so that Tensor::unique is accurate.
+void TpCommunicator::forget_done() {
+  std::erase_if(pending_, [](const PendingCollective& pending) { return pending.work.done(); });
 }
 
 }  // namespace esp::parallel

@@ -1,4 +1,4 @@
-#include "esp/parallel/cp/group.h"
+#include "esp/parallel/cp/context_group.h"
 
 #include <numeric>
 
@@ -17,7 +17,7 @@ std::vector<size_t> offsets_of(const std::vector<size_t>& counts) {
 
 }  // namespace
 
-UnderWay::~UnderWay() {
+PendingCalls::~PendingCalls() {
   std::erase_if(started_, [](const Work& work) { return work.done(); });
   if (started_.empty()) return;
   group_.comm->abort("this rank left in the middle of attention");
@@ -25,12 +25,12 @@ UnderWay::~UnderWay() {
     try {
       work.wait(Deadline::after(kLongestGoodbye));
     } catch (const std::exception&) {
-      // what made the rank leave has been told already
+      // the original error has already been thrown
     }
   }
 }
 
-Work UnderWay::start_exchange(const void* out, int64_t out_count, void* in, int64_t in_count, DType dtype) {
+Work PendingCalls::start_exchange(const void* out, int64_t out_count, void* in, int64_t in_count, DType dtype) {
   const int rank = group_.rank(), size = group_.size();
   comm::Call calls[2];
   size_t num_calls = 0;
@@ -56,8 +56,8 @@ Work UnderWay::start_exchange(const void* out, int64_t out_count, void* in, int6
   return started_.emplace_back(group_.comm->start_group(std::span(calls, num_calls)));
 }
 
-void UnderWay::run_all_to_all(const void* in, const std::vector<size_t>& send_counts, void* out,
-                              const std::vector<size_t>& recv_counts, DType dtype) {
+void PendingCalls::run_all_to_all(const void* in, const std::vector<size_t>& send_counts, void* out,
+                                  const std::vector<size_t>& recv_counts, DType dtype) {
   const std::vector<size_t> send_offsets = offsets_of(send_counts), recv_offsets = offsets_of(recv_counts);
   comm::Call call;
   call.op = comm::Op::all_to_all_v;
@@ -75,9 +75,9 @@ void UnderWay::run_all_to_all(const void* in, const std::vector<size_t>& send_co
   if (group_.waited_ms) *group_.waited_ms += static_cast<double>(now_ns() - begun) * 1e-6;
 }
 
-void UnderWay::wait(const Work& work, const char* what) {
+void PendingCalls::wait(const Work& work, const char* what) {
   if (work.done()) {
-    work.wait(Deadline::after_ms(0));  // throws what went wrong
+    work.wait(Deadline::after_ms(0));  // rethrows the error
     return;
   }
   obs::Span span(group_.trace, what, "communication");

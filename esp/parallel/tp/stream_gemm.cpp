@@ -1,4 +1,4 @@
-#include "esp/parallel/tp/products.h"
+#include "esp/parallel/tp/stream_gemm.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@ using tensor::Tensor;
 
 namespace {
 
-// More make products of few rows.
+// More pieces would give GEMMs with few rows.
 constexpr int64_t kMostPieces = 4;
 
 int64_t num_pieces(const TensorAxis& axis, int64_t rows, int64_t row_bytes) {
@@ -41,19 +41,18 @@ Tensor flat(const Tensor& x) {
   return x.reshape({x.rows(), x.dim(-1)});
 }
 
-// f(rows, first) for runs that make up all rows; those that are here come first, while the others are gathered in
-// `all`.
+// Calls f(rows, first) for runs that cover all rows; local rows come first, while the others are gathered into `all`.
 template <typename F>
 void gather_under(const TensorAxis& axis, const Tensor& part, const Tensor& all, F f) {
   const Tensor rows = flat(all);
   if (!axis.overlap) {
-    axis.line->run_gather(part, all);
+    axis.tp_comm->run_gather(part, all);
     return f(rows, int64_t{0});
   }
-  const int64_t first = axis.line->rank() * part.rows(), last = first + part.rows();
-  const Work work = axis.line->start_gather(part, all);
+  const int64_t first = axis.tp_comm->rank() * part.rows(), last = first + part.rows();
+  const Work work = axis.tp_comm->start_gather(part, all);
   f(flat(part), first);
-  axis.line->wait(work, "rows of the stream");
+  axis.tp_comm->wait(work, "rows of the stream");
   if (first > 0) f(rows.slice(0, first), int64_t{0});
   if (last < rows.dim(0)) f(rows.slice(last, rows.dim(0)), last);
 }
@@ -64,22 +63,22 @@ Tensor reduced(const tensor::Context& context, const TensorAxis& axis, const Ten
   const int64_t rows = to.dim(0), pieces = num_pieces(axis, rows, to.dim(1) * static_cast<int64_t>(size_of(y.dtype())));
   if (pieces == 1) {
     product_rows(context, y, 0, from, w, {});
-    axis.line->run_all_reduce(y);
+    axis.tp_comm->run_all_reduce(y);
     return y;
   }
   std::array<Work, kMostPieces> moving;
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t first = rows * i / pieces, last = rows * (i + 1) / pieces;
     product_rows(context, y, first, from.slice(first, last), w, {});
-    moving[static_cast<size_t>(i)] = axis.line->start_all_reduce(to.slice(first, last));
+    moving[static_cast<size_t>(i)] = axis.tp_comm->start_all_reduce(to.slice(first, last));
   }
-  for (const Work& work : moving) axis.line->wait(work, "sums of a divided product");
+  for (const Work& work : moving) axis.tp_comm->wait(work, "sums of a divided product");
   return y;
 }
 
-// A piece has the same run of everybody's rows: [ranks, rows of a run, dim].
+// A piece contains the same run of every rank's rows: [ranks, rows of a run, dim].
 Tensor scattered(const tensor::Context& context, const TensorAxis& axis, const Tensor& h, const Tensor& w) {
-  const int64_t ranks = axis.line->size(), out = w.dim(1);
+  const int64_t ranks = axis.tp_comm->size(), out = w.dim(1);
   ESP_CHECK(h.rows() % ranks == 0, "{} rows among {}", h.rows(), ranks);
   const int64_t share = h.rows() / ranks;
   Tensor y = tensor::empty(context, {1, share, out}, h.dtype(), MemoryCategory::activation);
@@ -89,7 +88,7 @@ Tensor scattered(const tensor::Context& context, const TensorAxis& axis, const T
   if (pieces == 1) {
     const Tensor all = tensor::empty(context, {h.rows(), out}, h.dtype(), MemoryCategory::buffer);
     product_rows(context, all, 0, from, w, {});
-    axis.line->run_scatter(all, to);
+    axis.tp_comm->run_scatter(all, to);
     return y;
   }
   std::array<Work, kMostPieces> moving;
@@ -98,9 +97,9 @@ Tensor scattered(const tensor::Context& context, const TensorAxis& axis, const T
     const Tensor all = tensor::empty(context, {ranks * (last - first), out}, h.dtype(), MemoryCategory::buffer);
     for (int64_t r = 0; r < ranks; ++r)
       product_rows(context, all, r * (last - first), from.slice(r * share + first, r * share + last), w, {});
-    moving[static_cast<size_t>(i)] = axis.line->start_scatter(all, to.slice(first, last));
+    moving[static_cast<size_t>(i)] = axis.tp_comm->start_scatter(all, to.slice(first, last));
   }
-  for (const Work& work : moving) axis.line->wait(work, "sums of a divided product");
+  for (const Work& work : moving) axis.tp_comm->wait(work, "sums of a divided product");
   return y;
 }
 
@@ -122,30 +121,30 @@ void StreamInput::product(const tensor::Context& context, const Tensor& y, const
 }
 
 void StreamInput::record(autograd::Tape& tape) {
-  slot_ = enter(tape, axis_, x_, shape_);
+  slot_ = copy_to_tp_slot(tape, axis_, x_, shape_);
 }
 
 void StreamInput::start_again(const tensor::Context& context) {
   if (all_.defined()) return;
   all_ = tensor::empty(context, shape_, x_.dtype(), MemoryCategory::buffer);
   if (axis_.overlap) {
-    work_ = axis_.line->start_gather(x_.value(), all_);
+    work_ = axis_.tp_comm->start_gather(x_.value(), all_);
   } else {
-    axis_.line->run_gather(x_.value(), all_);
+    axis_.tp_comm->run_gather(x_.value(), all_);
   }
 }
 
 const Tensor& StreamInput::again() {
-  axis_.line->wait(work_, "rows of the stream, again");
+  axis_.tp_comm->wait(work_, "rows of the stream, again");
   return all_;
 }
 
-Tensor product_to_stream(const tensor::Context& context, const TensorAxis& axis, const Tensor& h, const Tensor& w) {
+Tensor gemm_to_stream(const tensor::Context& context, const TensorAxis& axis, const Tensor& h, const Tensor& w) {
   return axis.sequence ? scattered(context, axis, h, w) : reduced(context, axis, h, w);
 }
 
-Tensor product_from_stream(const tensor::Context& context, const TensorAxis& axis, const autograd::GradientTarget& into,
-                           const Tensor& dy, const Tensor& w, const GemmOptions& options) {
+Tensor gemm_from_stream(const tensor::Context& context, const TensorAxis& axis, const autograd::GradientTarget& into,
+                        const Tensor& dy, const Tensor& w, const GemmOptions& options) {
   GemmOptions all = options;
   all.transpose_b = true;
   all.beta = into.accumulate ? 1 : 0;
@@ -157,7 +156,7 @@ Tensor product_from_stream(const tensor::Context& context, const TensorAxis& axi
     return dy;
   }
   Tensor whole =
-      tensor::empty(context, {dy.rows() * axis.line->size(), dy.dim(-1)}, dy.dtype(), MemoryCategory::buffer);
+      tensor::empty(context, {dy.rows() * axis.tp_comm->size(), dy.dim(-1)}, dy.dtype(), MemoryCategory::buffer);
   gather_under(axis, dy, whole, product);
   return whole;
 }

@@ -1,24 +1,24 @@
-#include "esp/parallel/pp/hold.h"
+#include "esp/parallel/pp/defer_ready.h"
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/check.h"
 
 namespace esp::parallel {
 
-void hold(autograd::Weight& weight) {
+void defer_ready(autograd::Weight& weight) {
   if (weight.trained) ++weight.pending;
 }
 
-void let_go(autograd::Weight& weight, const device::Stream& stream) {
+void resume_ready(autograd::Weight& weight, const device::Stream& stream) {
   if (!weight.trained) return;
   ESP_CHECK(weight.pending > 0, "a weight was let go that nobody held");
   if (--weight.pending > 0) return;
   weight.gradient();
-  autograd::clear_if_stale(weight, stream);  // nobody had anything to add
+  autograd::clear_if_stale(weight, stream);  // nothing was added
   if (weight.on_ready) weight.on_ready();
 }
 
-void drop_hold(autograd::Weight& weight) {
+void cancel_deferred_ready(autograd::Weight& weight) {
   if (weight.trained) --weight.pending;
 }
 

@@ -1,10 +1,10 @@
-#include "esp/parallel/tp/perceptron.h"
+#include "esp/parallel/tp/mlp.h"
 
-#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/fp8_linear.h"
 #include "esp/autograd/functions/linear.h"
-#include "esp/autograd/functions/products.h"
+#include "esp/autograd/functions/linear_gemms.h"
 #include "esp/autograd/functions/weights.h"
-#include "esp/parallel/tp/products.h"
+#include "esp/parallel/tp/stream_gemm.h"
 
 namespace esp::parallel {
 
@@ -17,7 +17,7 @@ using tensor::Tensor;
 
 namespace {
 
-// What lies between the two products: pre = x·W1 + b1 → hidden.
+// Between the two GEMMs: pre = x·W1 + b1 → hidden.
 struct Middle {
   kernel::Activation activation;
   bool gated;
@@ -37,7 +37,7 @@ struct Middle {
 class DividedPerceptronNode final : public autograd::Node {
  public:
   DividedPerceptronNode(const TensorAxis& axis, StreamInput x, int y, const Middle& middle, Tensor pre, Tensor hidden,
-                        const nn::PerceptronWeights& p)
+                        const nn::MlpWeights& p)
       : axis_(axis),
         x_(std::move(x)),
         y_(y),
@@ -55,23 +55,23 @@ class DividedPerceptronNode final : public autograd::Node {
     d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), MemoryCategory::activation);
     if (middle_.gated) {
       const Tensor d_hidden = tape.scratch(pre_.shape().with_last(middle_.hidden_width(pre_)), pre_.dtype());
-      dy_ = product_from_stream(context, axis_, {d_hidden, false}, tape.gradient_of(y_), w2_.used_value());
+      dy_ = gemm_from_stream(context, axis_, {d_hidden, false}, tape.gradient_of(y_), w2_.used_value());
       kernel::swiglu_backward(d_pre_.data(), d_hidden.data(), pre_.data(), pre_.rows(), d_hidden.dim(-1), pre_.dtype(),
                               context.stream);
     } else {
       kernel::GemmOptions derivative;
       derivative.activation = middle_.activation;
       derivative.pre_activation_in = pre_.data();
-      dy_ = product_from_stream(context, axis_, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value(), derivative);
+      dy_ = gemm_from_stream(context, axis_, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value(), derivative);
     }
     pre_ = {};
     if (w1_.trained) x_.start_again(context);
     const GradientTarget into = x_.slot() >= 0 ? tape.gradient_into(x_.slot()) : GradientTarget{};
-    autograd::input_product(context, into, d_pre_, w1_.used_value());
+    autograd::input_grad_gemm(context, into, d_pre_, w1_.used_value());
   }
   void backward_weight(Tape& tape) override {
-    weight_product(tape.context(), w2_, nullptr, std::exchange(hidden_, {}), std::exchange(dy_, {}));
-    weight_product(tape.context(), w1_, b1_, w1_.trained ? x_.again() : Tensor(), d_pre_);
+    weight_grad_gemm(tape.context(), w2_, nullptr, std::exchange(hidden_, {}), std::exchange(dy_, {}));
+    weight_grad_gemm(tape.context(), w1_, b1_, w1_.trained ? x_.again() : Tensor(), d_pre_);
   }
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
@@ -89,14 +89,13 @@ class DividedPerceptronNode final : public autograd::Node {
 
 }  // namespace
 
-Variable perceptron(Tape& tape, const TensorAxis& axis, const Variable& x, const nn::PerceptronWeights& p, bool keep,
-                    int64_t batch) {
+Variable mlp(Tape& tape, const TensorAxis& axis, const Variable& x, const nn::MlpWeights& p, bool keep, int64_t batch) {
   const tensor::Context& context = tape.context();
-  if (autograd::wants_eight_bits(context)) {  // as in linear.cpp
-    const Variable all = entered(tape, axis, x, batch);
-    return leave(tape, axis,
-                 p.gated ? autograd::gated_perceptron(tape, all, p.w1, p.b1, p.w2, nullptr, keep)
-                         : autograd::perceptron(tape, all, p.w1, p.b1, p.activation, p.w2, nullptr, keep));
+  if (autograd::fp8_enabled(context)) {  // as in linear.cpp
+    const Variable all = copy_to_tp(tape, axis, x, batch);
+    return reduce_from_tp(tape, axis,
+                          p.gated ? autograd::gated_mlp(tape, all, p.w1, p.b1, p.w2, nullptr, keep)
+                                  : autograd::mlp(tape, all, p.w1, p.b1, p.activation, p.w2, nullptr, keep));
   }
   const bool records = tape.wants({&x}, {&p.w1, p.b1, &p.w2});
   const Middle middle{p.activation, p.gated};
@@ -108,7 +107,7 @@ Variable perceptron(Tape& tape, const TensorAxis& axis, const Variable& x, const
   kernel::GemmOptions first;
   first.bias = b1.data();
   Tensor pre, hidden;
-  // The activation rides on the product from 32 bits up; below, it is of the rounded argument (autograd::perceptron).
+  // The activation is a GEMM epilogue from 32 bits up; below, it uses the rounded argument (autograd::mlp).
   if (!p.gated && x.dtype() == tensor::accumulation_type(x.dtype())) {
     first.activation = p.activation;
     hidden = room();
@@ -120,7 +119,7 @@ Variable perceptron(Tape& tape, const TensorAxis& axis, const Variable& x, const
     in.product(context, pre, w1, first);
     hidden = middle.hidden_of(context, pre);
   }
-  Variable y = product_to_stream(context, axis, hidden, p.w2.used_value());
+  Variable y = gemm_to_stream(context, axis, hidden, p.w2.used_value());
   if (!records) return y;
   in.record(tape);
   y = tape.output(y.value());
