@@ -11,7 +11,7 @@
 namespace esp::model {
 namespace {
 
-constexpr double kMostParameters = 1e15;  // whose bytes, times anything done to them, are still a number
+constexpr double kMostParameters = 1e15;  // keeps byte counts within 64 bits
 
 template <typename... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
@@ -27,17 +27,16 @@ void check_scaling(const ModelConfig& c) {
     return;
   }
   require(c.positions == Positions::rotary, "rope_scaling needs positions = \"rotary\"");
-  require(r.factor >= 1 && std::isfinite(r.factor), "rope_factor = {}; 1 or more is wanted, such as 8", r.factor);
+  require(r.factor >= 1 && std::isfinite(r.factor), "rope_factor = {}: must be >= 1, such as 8", r.factor);
   require(r.scaling == RopeScaling::linear || r.original_seq_len > 0,
-          "rope_original_seq_len = {}; yarn and llama3 need the length the model first learned from, such as 8192",
+          "rope_original_seq_len = {}: must be > 0 for yarn and llama3; use the original training length, such as 8192",
           r.original_seq_len);
   require(r.scaling != RopeScaling::llama3 || (r.low_freq_factor > 0 && r.high_freq_factor > r.low_freq_factor),
-          "rope_low_freq_factor = {} is not positive and less than rope_high_freq_factor = {}; 1 and 4 are usual",
+          "rope_low_freq_factor = {}: must be > 0 and < rope_high_freq_factor = {}; 1 and 4 are usual",
           r.low_freq_factor, r.high_freq_factor);
   require(r.scaling != RopeScaling::yarn || (r.beta_slow > 0 && r.beta_fast > r.beta_slow),
-          "rope_beta_slow = {} is not positive and less than rope_beta_fast = {}; 1 and 32 are usual", r.beta_slow,
-          r.beta_fast);
-  require(r.attention_factor >= 0, "rope_attention_factor = {} is negative; 0 means 0.1·ln(rope_factor) + 1",
+          "rope_beta_slow = {}: must be > 0 and < rope_beta_fast = {}; 1 and 32 are usual", r.beta_slow, r.beta_fast);
+  require(r.attention_factor >= 0, "rope_attention_factor = {}: must be >= 0; 0 means 0.1·ln(rope_factor) + 1",
           r.attention_factor);
 }
 
@@ -59,10 +58,10 @@ void ModelConfig::check_sizes() const {
                {"moe.shared", shared_expert, 0, 1 << 24},
                {"type_vocab", type_vocab, 0, INT32_MAX},
                {"classes", num_classes, 0, INT32_MAX}};
-  // What is too small is told below, with what it goes with.
   for (const auto& size : sizes)
-    if (size.value > size.most || size.value < -size.most)
-      throw UsageError(fmt::format("model.{} = {}: {} to {} is wanted", size.key, size.value, size.least, size.most));
+    if (size.value > size.most || size.value < size.least)
+      throw UsageError(
+          fmt::format("model.{} = {}: must be from {} to {}", size.key, size.value, size.least, size.most));
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double width = real(dim), each = width * real(ffn_or_default()) * 3;
   const double block = 4 * width * width + each * std::max(1.0, real(experts)) + 3 * width * real(shared_expert);
@@ -75,34 +74,34 @@ void ModelConfig::check_sizes() const {
 
 void ModelConfig::check() const {
   check_sizes();
-  require(layers > 0, "layers = {}; at least 1 is needed", layers);
-  require(heads > 0, "heads = {}; at least 1 is needed", heads);
+  require(layers > 0, "layers = {}: must be >= 1", layers);
+  require(heads > 0, "heads = {}: must be >= 1", heads);
   require(dim > 0 && dim % heads == 0, "dim = {} is not a positive multiple of heads = {}", dim, heads);
   require(kv_heads >= 0 && heads % kv_heads_or_all() == 0, "heads = {} is not a multiple of kv_heads = {}", heads,
           kv_heads);
   require(ffn >= 0, "ffn = {}; 0 means 4·dim", ffn);
   require(vocab > 0 && vocab <= INT32_MAX, "vocab = {}; give the tokenizer's size, at most {}", vocab, INT32_MAX);
-  require(seq_len > 0, "seq_len = {}; at least 1 is needed", seq_len);
-  require(dropout >= 0 && dropout < 1, "dropout = {} is not in [0, 1)", dropout);
-  require(norm_eps > 0, "norm_eps = {} is not positive", norm_eps);
-  require(init_std >= 0, "init_std = {}; 0 or more is wanted", init_std);
+  require(seq_len > 0, "seq_len = {}: must be >= 1", seq_len);
+  require(dropout >= 0 && dropout < 1, "dropout = {}: must be in [0, 1)", dropout);
+  require(norm_eps > 0, "norm_eps = {}: must be > 0", norm_eps);
+  require(init_std >= 0, "init_std = {}: must be >= 0", init_std);
   require(positions != Positions::rotary || head_dim() % 2 == 0,
-          "rotary positions turn pairs, but a head has {} dimensions (dim / heads)", head_dim());
-  require(positions != Positions::rotary || rope.theta > 1, "rope_theta = {} is not greater than 1", rope.theta);
+          "positions = \"rotary\": needs an even head size; dim / heads = {}", head_dim());
+  require(positions != Positions::rotary || rope.theta > 1, "rope_theta = {}: must be > 1", rope.theta);
   check_scaling(*this);
   require(type_vocab >= 0 && num_classes >= 0, "type_vocab = {} and num_classes = {} may not be negative", type_vocab,
           num_classes);
   const bool bert = arch == "bert", t5 = arch == "t5";
   require(bert || (type_vocab == 0 && num_classes == 0 && !pooler && !headless),
-          "type_vocab, num_classes, pooler and headless are bert's; arch = \"{}\"", arch);
+          "type_vocab, num_classes, pooler and headless need arch = \"bert\"; got arch = \"{}\"", arch);
   require(!pooler || num_classes > 0 || headless, "pooler needs num_classes");
-  require(bert || t5 || !post_norm, "post_norm is for bert and t5; arch = \"{}\" ends with a norm of its own", arch);
-  require(!gated || activation == kernel::Activation::silu, "gated needs activation = \"silu\", {} given",
+  require(bert || t5 || !post_norm, "post_norm needs arch = \"bert\" or \"t5\"; got arch = \"{}\"", arch);
+  require(!gated || activation == kernel::Activation::silu, "gated needs activation = \"silu\"; got {}",
           kernel::name_of(activation));
   require(experts >= 0 && (experts == 0 || (!bert && !t5)),
-          "moe.experts = {}: gpt and llama have them, 0 or more; arch = \"{}\"", experts, arch);
+          "moe.experts = {}: must be >= 0, and 0 unless arch is gpt or llama; arch = \"{}\"", experts, arch);
   require(experts == 0 || (experts_per_token >= 1 && experts_per_token <= experts),
-          "moe.top_k = {} of moe.experts = {}; 1 to as many as there are", experts_per_token, experts);
+          "moe.top_k = {}: must be from 1 to moe.experts = {}", experts_per_token, experts);
   require(experts == 0 || (expert_every >= 1 && expert_every <= layers),
           "moe.every = {}: 1 (every block has experts) to the number of layers, {}", expert_every, layers);
   require(expert_capacity >= 0 && expert_aux >= 0 && expert_z >= 0,

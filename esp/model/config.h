@@ -1,4 +1,4 @@
-// The shape of a model, as the run file's [model] section gives it. Plain data; `check` says what does not fit.
+// The shape of a model, as in the run file's [model] section. Plain data; `check` validates it.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@ struct ModelConfig {
   // Mixture of experts (gpt, llama): the feed-forward of every expert_every-th block has `experts` of width ffn.
   int64_t experts = 0;  // 0: none
   int64_t experts_per_token = 2;
-  int64_t expert_every = 1;    // the last of every so many blocks
-  double expert_capacity = 0;  // times an equal share of a sequence's tokens; 0: none is dropped
+  int64_t expert_every = 1;    // every n-th block has experts
+  double expert_capacity = 0;  // times an equal share of a sequence's tokens; 0: no token is dropped
   double expert_aux = 0.01;    // weight of the balance loss
   double expert_z = 0;         // weight of the z-loss
-  int64_t shared_expert = 0;   // width of one more expert that sees every token; 0: none
+  int64_t shared_expert = 0;   // width of a shared expert that processes every token; 0: none
   // BERT
   int64_t type_vocab = 0;       // segment embeddings
   bool embedding_norm = true;   // norm (and dropout) after the sum of the embeddings
@@ -52,9 +52,8 @@ struct ModelConfig {
   int64_t ffn_or_default() const { return ffn ? ffn : 4 * dim; }
   bool has_experts(int64_t block) const { return experts > 0 && block % expert_every == expert_every - 1; }
 
-  void check() const;  // UsageError: what was given and what would do
-  // Whether sizes are ones that can be multiplied: no more than anybody has use for. Part of check(), which wants all
-  // of the shape to be known.
+  void check() const;  // UsageError: got X; expected Y
+  // Checks that sizes are within bounds that can be multiplied. Part of check(), which needs the complete shape.
   void check_sizes() const;
 
   bool operator==(const ModelConfig&) const = default;

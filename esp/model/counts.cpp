@@ -24,7 +24,7 @@ int64_t block(const ModelConfig& c) {
   return attention(c) + perceptron(c, c.ffn_or_default()) + 2 * norm(c);
 }
 
-// What experts have beyond the one feed-forward that `block` counts, all of them or those that see a token.
+// Parameters of experts beyond the one feed-forward that `block` counts: all experts, or those used per token.
 int64_t more_in_experts(const ModelConfig& c, bool seen) {
   int64_t more = 0;
   for (int64_t i = 0; i < c.layers; ++i)
@@ -77,10 +77,10 @@ double flops_per_token(const ModelConfig& c, int64_t seq_len) {
   return 6.0 * static_cast<double>(parameters_per_token(c)) + attention_flops(c, seq_len);
 }
 
-double recomputed_flops_per_token(const ModelConfig& c, int64_t seq_len, nn::Recompute recompute) {
-  if (recompute == nn::Recompute::none) return 0;
+double recomputed_flops_per_token(const ModelConfig& c, int64_t seq_len, nn::RecomputeMode recompute) {
+  if (recompute == nn::RecomputeMode::none) return 0;
   // Forward is a third of what a step does.
-  if (recompute == nn::Recompute::selective) return attention_flops(c, seq_len) / 3;
+  if (recompute == nn::RecomputeMode::selective) return attention_flops(c, seq_len) / 3;
   const double tables = 6.0 * static_cast<double>(c.vocab * c.dim) * (c.tie_embeddings ? 1 : 2);
   return (flops_per_token(c, seq_len) - tables) / 3;
 }

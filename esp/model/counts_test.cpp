@@ -46,7 +46,7 @@ TEST(Counts, EqualTheBuiltModelForUnusualShapes) {
     }
 }
 
-TEST(Counts, AreThePublishedOnes) {
+TEST(Counts, MatchPublishedParameterCounts) {
   EXPECT_EQ(count("gpt2-124m"), 124'439'808);
   EXPECT_EQ(count("gpt2-355m"), 354'823'168);
   EXPECT_EQ(count("gpt2-774m"), 774'030'080);
@@ -63,7 +63,7 @@ TEST(Counts, AreThePublishedOnes) {
   EXPECT_EQ(count("bert-lecture"), 10'477'058);
 }
 
-TEST(Counts, OfTheGpt3FamilyToThePrintedDigits) {
+TEST(Counts, MatchPaperForGpt3Family) {
   const std::pair<const char*, double> rows[] = {{"gpt3-125m", 0.125}, {"gpt3-350m", 0.356}, {"gpt3-760m", 0.760},
                                                  {"gpt3-1.3b", 1.316}, {"gpt3-2.7b", 2.652}, {"gpt3-6.7b", 6.658},
                                                  {"gpt3-13b", 12.85},  {"gpt3-175b", 174.60}};
@@ -72,22 +72,22 @@ TEST(Counts, OfTheGpt3FamilyToThePrintedDigits) {
 }
 
 // L(12h² + 13h) + Vh + sh + 2h, and what is left of it without biases and norms, or with two of the biases only.
-TEST(Counts, OfGpt3ByTheFormulasInUse) {
+TEST(Counts, MatchCommonFormulasForGpt3) {
   const int64_t h = 12288, L = 96, V = 50257, s = 2048;
   EXPECT_EQ(count("gpt3-175b"), V * h + s * h + L * (12 * h * h + 13 * h) + 2 * h);
   EXPECT_EQ(V * h + L * 12 * h * h, 174'563'733'504);
   EXPECT_EQ(V * h + L * (12 * h * h + 5 * h), 174'569'631'744);
 }
 
-TEST(Counts, FlopsOfWhatIsComputedAgain) {
+TEST(Counts, RecomputedFlopsMatchFormula) {
   const ModelConfig gpt2 = preset("gpt2-124m").config;
   const double attention = 6.0 * 12 * 768 * 1024, blocks = 124'439'808 - 50257.0 * 768;
-  EXPECT_EQ(recomputed_flops_per_token(gpt2, 1024, nn::Recompute::none), 0);
-  EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::Recompute::selective), attention / 3);
-  EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::Recompute::full), 2 * blocks + attention / 3);
-  // Of a model whose tables are small beside it, a third: 8·tokens·parameters where 6 are the model's.
+  EXPECT_EQ(recomputed_flops_per_token(gpt2, 1024, nn::RecomputeMode::none), 0);
+  EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::RecomputeMode::selective), attention / 3);
+  EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::RecomputeMode::full), 2 * blocks + attention / 3);
+  // Attention's share for a model with small tables: a third; 8·tokens·parameters where 6 are the model's.
   const ModelConfig large = preset("gpt3-175b").config;
-  EXPECT_NEAR(recomputed_flops_per_token(large, 2048, nn::Recompute::full) / flops_per_token(large, 2048), 1.0 / 3,
+  EXPECT_NEAR(recomputed_flops_per_token(large, 2048, nn::RecomputeMode::full) / flops_per_token(large, 2048), 1.0 / 3,
               2e-3);
 }
 
@@ -102,7 +102,7 @@ TEST(Counts, FlopsPerToken) {
   EXPECT_DOUBLE_EQ(flops_per_token(bert, 512), 6.0 * 109'514'298 + 12.0 * 12 * 768 * 512);
 }
 
-TEST(Config, SaysWhatDoesNotFit) {
+TEST(Config, ErrorNamesInvalidValue) {
   const auto message = [](auto change) {
     ModelConfig c = preset("gpt-tiny").config;
     change(c);
@@ -116,7 +116,7 @@ TEST(Config, SaysWhatDoesNotFit) {
   EXPECT_THAT(message([](auto& c) { c.heads = 5; }), testing::HasSubstr("dim = 32 is not a positive multiple"));
   EXPECT_THAT(message([](auto& c) { c.arch = "gtp"; }), testing::HasSubstr("did you mean \"gpt\""));
   EXPECT_THAT(message([](auto& c) { c.kv_heads = 3; }), testing::HasSubstr("kv_heads = 3"));
-  EXPECT_THAT(message([](auto& c) { c.num_classes = 2; }), testing::HasSubstr("bert's"));
+  EXPECT_THAT(message([](auto& c) { c.num_classes = 2; }), testing::HasSubstr("need arch = \"bert\""));
   EXPECT_THAT(message([](auto& c) { c.dropout = 1; }), testing::HasSubstr("dropout"));
   EXPECT_THAT(message([](auto& c) { c.vocab = 0; }), testing::HasSubstr("vocab = 0"));
   EXPECT_THROW(preset("gpt2-125m"), UsageError);

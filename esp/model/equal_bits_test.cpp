@@ -1,4 +1,4 @@
-// What may not change a bit: recomputation, the number of threads, running the parts apart, splitting the batch.
+// Bit-identity of recomputation, thread counts, separately run parts, and batch splits.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,15 +26,15 @@ std::vector<char> bytes_of(const tensor::Tensor& x) {
   return {data, data + x.bytes()};
 }
 
-Result run(TestModel& t, nn::Recompute recompute, bool in_parts = false, bool split = false, int64_t T = 24) {
-  nn::Pass pass = t.pass();
+Result run(TestModel& t, nn::RecomputeMode recompute, bool in_parts = false, bool split = false, int64_t T = 24) {
+  nn::ForwardContext pass = t.pass();
   pass.training = true;
   pass.step = 12;
   pass.recompute = recompute;
-  const Batch batch = t.random_batch(3, T);
+  const ModelBatch batch = t.random_batch(3, T);
   autograd::Loss loss;
   if (in_parts) {
-    State state = t.model->stem(pass, batch);
+    HiddenStates state = t.model->stem(pass, batch);
     for (int i = 0; i < t.model->num_blocks(); ++i) state = t.model->blocks(i, i + 1, pass, state, batch);
     loss = t.model->loss(pass, state, batch, 0.01);
   } else {
@@ -57,36 +57,36 @@ Result run(TestModel& t, nn::Recompute recompute, bool in_parts = false, bool sp
   return result;
 }
 
-TEST(EqualBits, RecomputedAsKept) {
+TEST(EqualBits, RecomputationMatchesStoredActivations) {
   for (const char* name : kTiny)
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       TestModel kept(with_dropout(name), dtype), selective(with_dropout(name), dtype), full(with_dropout(name), dtype);
-      const Result result = run(kept, nn::Recompute::none);
-      EXPECT_EQ(result, run(selective, nn::Recompute::selective)) << name << name_of(dtype);
-      EXPECT_EQ(result, run(full, nn::Recompute::full)) << name << name_of(dtype);
+      const Result result = run(kept, nn::RecomputeMode::none);
+      EXPECT_EQ(result, run(selective, nn::RecomputeMode::selective)) << name << name_of(dtype);
+      EXPECT_EQ(result, run(full, nn::RecomputeMode::full)) << name << name_of(dtype);
     }
 }
 
-TEST(EqualBits, InPartsAsWhole) {
+TEST(EqualBits, RunningPartsMatchesWhole) {
   for (const char* name : kTiny)
     for (const DType dtype : {DType::f32, DType::bf16}) {
       TestModel whole(with_dropout(name), dtype), parts(with_dropout(name), dtype), split(with_dropout(name), dtype);
-      const Result result = run(whole, nn::Recompute::none);
-      EXPECT_EQ(result, run(parts, nn::Recompute::none, true)) << name << name_of(dtype);
-      EXPECT_EQ(result, run(split, nn::Recompute::none, false, true)) << name << name_of(dtype);
+      const Result result = run(whole, nn::RecomputeMode::none);
+      EXPECT_EQ(result, run(parts, nn::RecomputeMode::none, true)) << name << name_of(dtype);
+      EXPECT_EQ(result, run(split, nn::RecomputeMode::none, false, true)) << name << name_of(dtype);
     }
 }
 
-TEST(EqualBits, WithTwoThreadsAsWithOne) {
+TEST(EqualBits, TwoThreadsMatchOne) {
   for (const char* name : kTiny)
     for (const DType dtype : {DType::f32, DType::bf16}) {
       TestModel one(with_dropout(name), dtype, 1), two(with_dropout(name), dtype, 2);
-      EXPECT_EQ(run(one, nn::Recompute::none), run(two, nn::Recompute::none)) << name << name_of(dtype);
+      EXPECT_EQ(run(one, nn::RecomputeMode::none), run(two, nn::RecomputeMode::none)) << name << name_of(dtype);
     }
 }
 
-// At sizes where every kernel has several tiles and ragged ends to share out.
-TEST(EqualBits, WithTwoThreadsAtLargerSizes) {
+// Sizes with several tiles and partial tiles in every kernel.
+TEST(EqualBits, TwoThreadsMatchOneAtLargerSizes) {
   for (const char* name : {"gpt-6x384", "llama-1.1b"}) {
     ModelConfig config = preset(name).config;
     config.layers = 1;
@@ -98,21 +98,21 @@ TEST(EqualBits, WithTwoThreadsAtLargerSizes) {
     config.seq_len = 256;
     config.dropout = 0.1;
     TestModel one(config, DType::f32, 1), two(config, DType::f32, 2), again(config, DType::f32, 2);
-    const Result result = run(one, nn::Recompute::none, false, false, 201);
-    EXPECT_EQ(result, run(two, nn::Recompute::none, false, false, 201)) << name;
-    EXPECT_EQ(result, run(again, nn::Recompute::full, true, true, 201)) << name;
+    const Result result = run(one, nn::RecomputeMode::none, false, false, 201);
+    EXPECT_EQ(result, run(two, nn::RecomputeMode::none, false, false, 201)) << name;
+    EXPECT_EQ(result, run(again, nn::RecomputeMode::full, true, true, 201)) << name;
   }
 }
 
 // Sequence 2 of a batch of 3, alone: the same masks, so the same losses.
-TEST(EqualBits, OfASequenceWhateverBatchItComesIn) {
+TEST(EqualBits, SequenceIsIndependentOfItsBatch) {
   for (const char* name : kTiny) {
     TestModel t(with_dropout(name), DType::f32);
-    const Batch batch = t.random_batch(3, 24);
-    nn::Pass pass = t.pass();
+    const ModelBatch batch = t.random_batch(3, 24);
+    nn::ForwardContext pass = t.pass();
     pass.training = true;
     const auto together = bytes_of(t.model->forward(pass, batch, 1).losses);
-    Batch last;
+    ModelBatch last;
     last.inputs = batch.inputs.slice(2, 3);
     last.targets = batch.targets.slice(2, 3);
     if (batch.decoder_inputs.defined()) last.decoder_inputs = batch.decoder_inputs.slice(2, 3);
@@ -125,11 +125,11 @@ TEST(EqualBits, OfASequenceWhateverBatchItComesIn) {
   }
 }
 
-// The masks do differ from site to site and from step to step, else the tests above would show nothing.
-TEST(EqualBits, NotFromStepToStep) {
+// The masks must differ between sites and steps, or the tests above prove nothing.
+TEST(EqualBits, DropoutDiffersBetweenSteps) {
   TestModel t(with_dropout("gpt-tiny"), DType::f32);
-  const Batch batch = t.random_batch(3, 24);
-  nn::Pass pass = t.pass();
+  const ModelBatch batch = t.random_batch(3, 24);
+  nn::ForwardContext pass = t.pass();
   const auto plain = bytes_of(t.model->forward(pass, batch, 1).losses);
   pass.training = true;
   const auto first = bytes_of(t.model->forward(pass, batch, 1).losses);

@@ -6,7 +6,7 @@
 #include "esp/autograd/testing.h"
 #include "esp/base/error.h"
 #include "esp/model/testing.h"
-#include "esp/nn/moe/report.h"
+#include "esp/nn/moe/routing_report.h"
 
 namespace esp::model {
 namespace {
@@ -28,12 +28,12 @@ ModelConfig small(const char* preset_name) {
 
 class Experts : public testing::TestWithParam<const char*> {};
 
-TEST_P(Experts, GradientsAreThoseOfDifferencesRoutersLossesIncluded) {
+TEST_P(Experts, GradientsMatchDifferencesWithRouterLosses) {
   const ModelConfig config = small(GetParam());
   TestModel t(config, DType::f64);
-  const Batch batch = t.random_batch(2, 5);
+  const ModelBatch batch = t.random_batch(2, 5);
   nn::RoutingReport report;
-  nn::Pass pass = t.pass();
+  nn::ForwardContext pass = t.pass();
   pass.training = true;
   pass.router_scale = 0.05;
   pass.routing = &report;
@@ -53,7 +53,7 @@ TEST_P(Experts, GradientsAreThoseOfDifferencesRoutersLossesIncluded) {
     for (int64_t sample = 0; sample < std::min<int64_t>(p.count(), 12); ++sample) {
       const auto at = static_cast<int64_t>(random_bits(5, stream, static_cast<uint64_t>(sample)) %
                                            static_cast<uint64_t>(p.count()));
-      const tensor::Tensor one = tensor::Tensor::over(p.weight.value.as<double>() + at, {1}, DType::f64);
+      const tensor::Tensor one = tensor::Tensor::borrow(p.weight.value.as<double>() + at, {1}, DType::f64);
       slopes.push_back(autograd::differences(one, value)[0]);
       gradient.push_back(p.weight.grad.as<double>()[at]);
     }
@@ -62,11 +62,11 @@ TEST_P(Experts, GradientsAreThoseOfDifferencesRoutersLossesIncluded) {
   }
 }
 
-TEST_P(Experts, RecomputationHasTheSameBits) {
+TEST_P(Experts, RecomputationIsBitIdentical) {
   std::vector<std::vector<float>> grads;
-  for (nn::Recompute how : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+  for (nn::RecomputeMode how : {nn::RecomputeMode::none, nn::RecomputeMode::selective, nn::RecomputeMode::full}) {
     TestModel t(small(GetParam()), DType::f32);
-    nn::Pass pass = t.pass();
+    nn::ForwardContext pass = t.pass();
     pass.training = true;
     pass.router_scale = 0.05;
     pass.recompute = how;
@@ -80,21 +80,21 @@ TEST_P(Experts, RecomputationHasTheSameBits) {
   EXPECT_EQ(grads[0], grads[2]);
 }
 
-TEST_P(Experts, TokenByTokenIsTheWholeSequence) {
+TEST_P(Experts, IncrementalDecodingMatchesWholeSequence) {
   TestModel t(small(GetParam()), DType::f64);
-  const Batch batch = t.random_batch(1, 6);
-  nn::Pass pass = t.pass();
+  const ModelBatch batch = t.random_batch(1, 6);
+  nn::ForwardContext pass = t.pass();
   const tensor::Tensor want = t.model->logits_of(pass, batch);
   KvCache cache = t.model->make_cache(t.context, 1, 6);
   for (int64_t i = 0; i < 6; ++i) {
-    const tensor::Tensor id = tensor::Tensor::over(batch.inputs.as<int32_t>() + i, {1, 1}, DType::i32);
+    const tensor::Tensor id = tensor::Tensor::borrow(batch.inputs.as<int32_t>() + i, {1, 1}, DType::i32);
     const tensor::Tensor logits = t.model->extend(pass, id, cache);
     for (int64_t v = 0; v < 11; ++v)
       EXPECT_NEAR(logits.as<double>()[v], want.as<double>()[i * 11 + v], 1e-12) << i << ' ' << v;
   }
 }
 
-TEST_P(Experts, CountsAreThoseOfTheBuiltModel) {
+TEST_P(Experts, CountsMatchBuiltModel) {
   for (int64_t every : {1, 2})
     for (int64_t shared : {0, 5}) {
       ModelConfig config = small(GetParam());
@@ -104,12 +104,12 @@ TEST_P(Experts, CountsAreThoseOfTheBuiltModel) {
     }
 }
 
-TEST_P(Experts, HoldersDivideThemAndBeginAlike) {
+TEST_P(Experts, ShardsStartWithValuesOfTheWhole) {
   const ModelConfig config = small(GetParam());
   TestModel whole(config, DType::f32);
   int64_t held = 0;
   for (int r = 0; r < 3; ++r) {
-    Part part;
+    ModelPart part;
     part.shares.experts = {r, 3};
     const auto model = make_model(config, part);
     nn::ParameterList* experts = model->experts();
@@ -130,7 +130,7 @@ TEST_P(Experts, HoldersDivideThemAndBeginAlike) {
 INSTANTIATE_TEST_SUITE_P(Archs, Experts, testing::Values("gpt-tiny", "llama-tiny"),
                          [](const auto& arch) { return std::string(arch.param).substr(0, 3); });
 
-TEST(ExpertSettings, ThatCannotBeAreRefused) {
+TEST(ExpertSettings, InvalidValuesAreRejected) {
   for (const auto& [change, word] : std::vector<std::pair<void (*)(ModelConfig&), const char*>>{
            {[](ModelConfig& c) { c.experts_per_token = 5; }, "moe.top_k"},
            {[](ModelConfig& c) { c.expert_every = 3; }, "moe.every"},

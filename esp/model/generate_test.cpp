@@ -21,9 +21,9 @@ void expect_logits_of_the_whole(ModelConfig config) {
     config.init_std = 0.2;
     TestModel t(config, dtype);
     constexpr int64_t B = 2, T = 20;
-    Batch batch;
+    ModelBatch batch;
     batch.inputs = t.ids({B, T}, config.vocab, 5);
-    nn::Pass pass = t.pass();
+    nn::ForwardContext pass = t.pass();
     const tensor::Tensor whole = t.model->logits_of(pass, batch);
 
     ASSERT_TRUE(t.model->can_generate());
@@ -47,7 +47,7 @@ void expect_logits_of_the_whole(ModelConfig config) {
 
 class Generation : public testing::TestWithParam<const char*> {};
 
-TEST_P(Generation, ExtendingGivesTheLogitsOfTheWhole) {
+TEST_P(Generation, CacheMatchesFullForward) {
   expect_logits_of_the_whole(preset(GetParam()).config);
 }
 
@@ -55,31 +55,31 @@ INSTANTIATE_TEST_SUITE_P(Archs, Generation, testing::Values("gpt-tiny", "llama-t
   return std::string(arch.param).substr(0, std::string(arch.param).find('-'));
 });
 
-TEST(Generation, ExtendingWithScaledAnglesGivesTheLogitsOfTheWhole) {
+TEST(Generation, CacheWithScaledRopeMatchesFullForward) {
   using kernel::RopeScaling;
   for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3})
     expect_logits_of_the_whole(scaled_llama(kind));
 }
 
-TEST(Generation, ADecoderThatLooksAtASourceGivesTheLogitsOfTheWhole) {
+TEST(Generation, EncoderDecoderCacheMatchesFullForward) {
   for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, std::pair{DType::f32, 1e-4}}) {
     ModelConfig config = preset("t5-tiny").config;
     config.init_std = 0.2;
     TestModel t(config, dtype);
     constexpr int64_t B = 2, T = 12;
-    Batch batch;
+    ModelBatch batch;
     batch.inputs = t.ids({B, 9}, config.vocab, 5);
     batch.decoder_inputs = t.ids({B, T}, config.vocab, 6);
     batch.lengths = t.ids({B}, 1, 0);
     batch.lengths.as<int32_t>()[0] = 9;
     batch.lengths.as<int32_t>()[1] = 4;
-    nn::Pass pass = t.pass();
+    nn::ForwardContext pass = t.pass();
     const tensor::Tensor whole = t.model->logits_of(pass, batch);
 
     ASSERT_TRUE(t.model->can_generate() && t.model->has_encoder());
     KvCache cache = t.model->make_cache(t.context, B, T);
-    // Another source first: the second must leave nothing of it.
-    Batch other;
+    // A different source first: the second run must not see it.
+    ModelBatch other;
     other.inputs = t.ids({B, 6}, config.vocab, 8);
     t.model->read(pass, other, cache);
     t.model->extend(pass, t.ids({B, 3}, config.vocab, 9), cache);
@@ -100,7 +100,7 @@ TEST(Generation, ADecoderThatLooksAtASourceGivesTheLogitsOfTheWhole) {
   }
 }
 
-TEST(Generation, IsNotForEncoders) {
+TEST(Generation, IsRejectedForEncoders) {
   TestModel t(preset("bert-tiny").config, DType::f32);
   EXPECT_FALSE(t.model->can_generate());
 }

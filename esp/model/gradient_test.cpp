@@ -1,4 +1,4 @@
-// Whole tiny models against central differences in fp64: every parameter, some of its elements.
+// Gradients of whole tiny models against central differences in fp64: some elements of every parameter.
 #include <gtest/gtest.h>
 
 #include "esp/autograd/testing.h"
@@ -20,18 +20,18 @@ ModelConfig small(ModelConfig config) {
 
 void expect_gradients_of_differences(const ModelConfig& config) {
   TestModel t(config, DType::f64);
-  // Norms and biases, too, away from their beginning.
+  // Perturbs norms and biases too.
   uint64_t stream = 0;
   for (nn::Parameter& p : t.model->parameters().all())
-    if (p.init.kind != nn::Init::Kind::normal)
-      kernel::fill_normal(p.weight.value.data(), p.init.kind == nn::Init::Kind::one ? 1 : 0, 0.3, 77, stream++, 0,
-                          p.count(), DType::f64, t.context.stream);
-  Batch batch = t.random_batch(2, 5);
+    if (p.init.kind != nn::Init::Distribution::normal)
+      kernel::fill_normal(p.weight.value.data(), p.init.kind == nn::Init::Distribution::one ? 1 : 0, 0.3, 77, stream++,
+                          0, p.count(), DType::f64, t.context.stream);
+  ModelBatch batch = t.random_batch(2, 5);
   batch.lengths = t.ids({2}, 1, 0);
   batch.lengths.as<int32_t>()[0] = 5;
   batch.lengths.as<int32_t>()[1] = 3;
   batch.targets.as<int32_t>()[1] = -1;
-  nn::Pass pass = t.pass();
+  nn::ForwardContext pass = t.pass();
   pass.training = true;
   const double scale = 0.125;
   const auto value = [&] {
@@ -46,7 +46,7 @@ void expect_gradients_of_differences(const ModelConfig& config) {
     for (int64_t sample = 0; sample < std::min<int64_t>(p.count(), 24); ++sample) {
       const auto at = static_cast<int64_t>(random_bits(5, stream, static_cast<uint64_t>(sample)) %
                                            static_cast<uint64_t>(p.count()));
-      const tensor::Tensor one = tensor::Tensor::over(p.weight.value.as<double>() + at, {1}, DType::f64);
+      const tensor::Tensor one = tensor::Tensor::borrow(p.weight.value.as<double>() + at, {1}, DType::f64);
       slopes.push_back(autograd::differences(one, value)[0]);
       gradient.push_back(p.weight.grad.as<double>()[at]);
     }
@@ -57,7 +57,7 @@ void expect_gradients_of_differences(const ModelConfig& config) {
 
 class ModelGradients : public testing::TestWithParam<const char*> {};
 
-TEST_P(ModelGradients, AreThoseOfDifferences) {
+TEST_P(ModelGradients, MatchFiniteDifferences) {
   expect_gradients_of_differences(small(preset(GetParam()).config));
 }
 
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Archs, ModelGradients,
                            return name;
                          });
 
-TEST(ScaledRotary, GradientsAreThoseOfDifferences) {
+TEST(ScaledRotary, GradientsMatchFiniteDifferences) {
   using kernel::RopeScaling;
   for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3}) {
     ModelConfig config = small(scaled_llama(kind));

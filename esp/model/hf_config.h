@@ -1,4 +1,4 @@
-// config.json of a Hugging Face folder. Keys are read literally by other tools, so all are written, defaults too.
+// config.json of a Hugging Face folder. All keys are written, defaults too, because other tools read them literally.
 #pragma once
 
 #include "esp/base/json.h"
@@ -6,7 +6,7 @@
 
 namespace esp::model {
 
-Json hf_config(const ModelConfig& config);       // UsageError: what `transformers` has no words for
+Json hf_config(const ModelConfig& config);       // UsageError: not representable in `transformers`
 ModelConfig config_from_hf(const Json& config);  // IoError: what is missing or not understood
 
 }  // namespace esp::model

@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   config->check();
   try {
     written = esp::model::hf_config(*config);
-  } catch (const esp::UsageError&) {  // what transformers has no words for
+  } catch (const esp::UsageError&) {  // not representable in transformers
     return 0;
   }
   const std::optional<ModelConfig> again = read(written);

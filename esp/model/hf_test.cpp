@@ -7,6 +7,7 @@
 
 #include "esp/base/error.h"
 #include "esp/model/hf_config.h"
+#include "esp/model/hf_fields.h"
 #include "esp/model/hf_names.h"
 #include "esp/model/model.h"
 #include "esp/model/testing.h"
@@ -60,7 +61,7 @@ TEST(HfNames, ComposeEveryParameterOfTheModelExactlyOnce) {
   }
 }
 
-TEST(HfNames, AreThoseOfTransformers) {
+TEST(HfNames, MatchTransformers) {
   const auto part = [](const char* preset_name, const char* ours, size_t i) {
     for (const HfTensor& row : hf_names(preset(preset_name).config))
       if (row.name == ours) return row.parts.at(i);
@@ -87,14 +88,31 @@ TEST(HfNames, FindOtherSpellings) {
   EXPECT_EQ(hf_canonical_name(bert, "cls.predictions.bias"), "cls.predictions.bias");
   EXPECT_EQ(hf_canonical_name(bare, "bert.encoder.layer.0.output.dense.weight"), "encoder.layer.0.output.dense.weight");
   EXPECT_TRUE(hf_is_ignored(gpt, "transformer.h.0.attn.bias"));
-  EXPECT_TRUE(hf_is_ignored(gpt, "lm_head.weight"));
   EXPECT_FALSE(hf_is_ignored(gpt, "transformer.h.0.attn.c_attn.bias"));
   EXPECT_TRUE(hf_is_ignored(bert, "bert.pooler.dense.weight"));
-  EXPECT_TRUE(hf_is_ignored(bert, "cls.predictions.decoder.weight"));
   EXPECT_FALSE(hf_is_ignored(bert, "cls.predictions.bias"));
 }
 
-TEST(HfConfig, ComesBackAsItWent) {
+TEST(HfNames, TiedTensorsAreCopiesAndAnUntiedBertUsesTheDecodersBias) {
+  const auto copies = [](const char* name, bool tied) {
+    ModelConfig config = preset(name).config;
+    config.tie_embeddings = tied;
+    std::vector<std::string> texts;
+    for (const HfCopy& copy : hf_copies(config))
+      texts.push_back(copy.name + (copy.tied ? " is " : " stands for ") + copy.of);
+    return texts;
+  };
+  using testing::ElementsAre, testing::IsEmpty;
+  EXPECT_THAT(copies("gpt-tiny", true), ElementsAre("lm_head.weight is transformer.wte.weight"));
+  EXPECT_THAT(copies("llama-tiny", true), ElementsAre("lm_head.weight is model.embed_tokens.weight"));
+  EXPECT_THAT(copies("gpt-tiny", false), IsEmpty());
+  EXPECT_THAT(copies("bert-tiny", true),
+              ElementsAre("cls.predictions.decoder.weight is bert.embeddings.word_embeddings.weight",
+                          "cls.predictions.decoder.bias is cls.predictions.bias"));
+  EXPECT_THAT(copies("bert-tiny", false), ElementsAre("cls.predictions.bias stands for cls.predictions.decoder.bias"));
+}
+
+TEST(HfConfig, RoundTrips) {
   for (const ModelConfig& config : expressible()) {
     const Json json = hf_config(config);
     ModelConfig back = config_from_hf(json);
@@ -133,6 +151,10 @@ TEST(HfConfig, ReadsScaledRotaryAnglesInEverySpelling) {
                 .rope,
             llama31);
   const RotaryAngles linear{.scaling = RopeScaling::linear, .factor = 2};
+  EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"type": "linear", "factor": 2.0},
+      "rope_parameters": {"rope_type": "default", "rope_theta": 5e5})"))
+                .rope,
+            linear);
   EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"type": "linear", "factor": 2.0})")).rope, linear);
   // yarn: without a factor it is how much longer texts became; without an original length that is the whole.
   const RotaryAngles yarn{.scaling = RopeScaling::yarn, .factor = 16, .original_seq_len = 8192};
@@ -170,9 +192,103 @@ std::string problem(const std::string& json) {
   return "nothing was wrong";
 }
 
-TEST(HfConfig, SaysWhatItCannotRead) {
+// Another value of the same kind.
+Json changed(const Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number_integer()) return 2 * value.get<int64_t>() + 2;
+  if (value.is_number()) return value.get<double>() / 2 + 0.25;
+  if (value.is_string()) return "relu";
+  if (value.is_object()) return Json{{"rope_type", "linear"}, {"factor", 2.0}};
+  return 8;
+}
+
+// Every row of the table: a changed field is read, rejected by name, or has no effect.
+TEST(HfFields, AreReadOrRejectedByNameOrKeptWhenTheyChange) {
+  for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier"}) {
+    const Json json = hf_config(preset(name).config);
+    const ModelConfig config = config_from_hf(json);
+    const auto type = json.at("model_type").get<std::string>();
+    for (const HfField& field : hf_fields(type)) {
+      if (field.name == "model_type" || field.name == "architectures") continue;
+      const std::string key(field.name);
+      Json other = json;
+      other[key] = changed(json.value(key, Json(field.values == "null" ? 0 : false)));
+      if (field.use == HfUse::fixed) {
+        other[key] = changed(Json::parse(field.values).front());
+        EXPECT_THAT(problem(other.dump()), HasSubstr(key)) << other.dump();
+        continue;
+      }
+      std::string error;
+      ModelConfig read = config;
+      try {
+        read = config_from_hf(other);
+      } catch (const IoError& e) {
+        error = e.what();
+      }
+      const bool of_classes = key == "id2label" || key == "num_labels";  // a classifier's
+      if (field.use == HfUse::read) {
+        EXPECT_TRUE(read != config || !error.empty() || key == "n_ctx" || key == "rope_theta") << type << " " << key;
+      } else if (!of_classes) {
+        EXPECT_TRUE(read == config && error.empty()) << type << " " << key << " " << error;
+      }
+    }
+  }
+}
+
+TEST(HfFields, UnknownFieldsAreRejectedUnlessTheyAreNull) {
+  EXPECT_THAT(
+      problem(llama_json(R"("attention_biass": true)").dump()),
+      testing::AllOf(HasSubstr("attention_biass = true: unknown field of a llama"), HasSubstr("attention_bias)")));
+  EXPECT_THAT(problem(llama_json(R"("layer_types": ["sliding_attention"])").dump()), HasSubstr("layer_types"));
+  EXPECT_EQ(problem(llama_json(R"("layer_types": null)").dump()), "nothing was wrong");
+  EXPECT_THAT(problem(llama_json(R"("tie_word_embeddings": null)").dump()), HasSubstr("tie_word_embeddings = null"));
+  EXPECT_THAT(problem(llama_json(R"("architectures": ["LlamaForSequenceClassification"])").dump()),
+              HasSubstr(R"(architectures = ["LlamaForSequenceClassification"]: expected one of LlamaForCausalLM)"));
+  EXPECT_THAT(
+      problem(llama_json(R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})").dump()),
+      HasSubstr("partial_rotary_factor = 0.5"));
+}
+
+TEST(HfFields, ArePreservedOnExport) {
+  const ModelConfig config = preset("llama-tiny").config;
+  Json source = hf_config(config);
+  source.update(
+      Json{{"eos_token_id", {3, 5}}, {"bos_token_id", 1}, {"max_position_embeddings", 4096}, {"use_cache", false}});
+  const auto exported = [&](const ModelConfig& shape) {
+    Json json = hf_config(shape);
+    keep_hf_fields(json, source, shape);
+    return json;
+  };
+  for (const auto& [key, value] : source.items()) EXPECT_EQ(exported(config).at(key), value) << key;
+  ModelConfig wider = config, small = config;
+  wider.layers = 5;  // another model with the same tokens
+  EXPECT_EQ(exported(wider).at("eos_token_id"), source.at("eos_token_id"));
+  EXPECT_EQ(exported(wider).at("use_cache"), true);
+  EXPECT_EQ(exported(wider).at("max_position_embeddings"), config.seq_len);
+  small.vocab = 4;  // an id beyond the table is not an id
+  EXPECT_TRUE(exported(small).at("eos_token_id").is_null());
+}
+
+TEST(HfFields, LabelsArePreservedForSameClassCount) {
+  ModelConfig config = preset("bert-tiny-classifier").config;
+  Json source = hf_config(config);
+  source["id2label"] = {{"0", "no"}, {"1", "yes"}};
+  source["problem_type"] = "multi_label_classification";
+  config = config_from_hf(source);
+  Json same = hf_config(config);
+  keep_hf_fields(same, source, config);
+  EXPECT_EQ(same.at("id2label"), source.at("id2label"));
+  EXPECT_EQ(same.at("problem_type"), "multi_label_classification");
+  config.num_classes = 3;
+  Json other = hf_config(config);
+  keep_hf_fields(other, source, config);
+  EXPECT_EQ(other.at("id2label").size(), 3u);
+  EXPECT_EQ(other.at("problem_type"), "single_label_classification");
+}
+
+TEST(HfConfig, ErrorNamesUnsupportedField) {
   EXPECT_THAT(problem(R"([1])"), HasSubstr("not an object"));
-  EXPECT_THAT(problem(R"({"model_type": "mamba"})"), HasSubstr("known: gpt2, llama, bert"));
+  EXPECT_THAT(problem(R"({"model_type": "mamba"})"), HasSubstr("expected one of gpt2, llama, bert"));
   EXPECT_THAT(problem(R"({"model_type": "gpt2", "n_layer": "x"})"), HasSubstr("n_layer"));
   EXPECT_THAT(problem(R"({"model_type": "gpt2", "n_layer": 2})"), HasSubstr("n_head"));
   const char* llama = R"({"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 3, "hidden_size": 8,
@@ -184,7 +300,7 @@ TEST(HfConfig, SaysWhatItCannotRead) {
   EXPECT_THAT(scaled(R"({"type": "linear"})"), HasSubstr(R"(rope_scaling of kind "linear" needs a factor)"));
   EXPECT_THAT(scaled(R"({"type": "linear", "factor": null})"), HasSubstr("needs a factor"));
   EXPECT_THAT(scaled(R"({"factor": 2.0})"), HasSubstr(R"(rope_type "" is not supported)"));
-  EXPECT_THAT(scaled(R"({"type": "linear", "factor": 0.5})"), HasSubstr("1 or more"));
+  EXPECT_THAT(scaled(R"({"type": "linear", "factor": 0.5})"), HasSubstr("must be >= 1"));
   EXPECT_THAT(scaled(R"({"rope_type": "llama3", "factor": 8.0})"), HasSubstr("original_max_position_embeddings"));
   EXPECT_THAT(scaled(R"({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7})"),
               HasSubstr("rope_scaling.mscale = 0.7 is not supported"));

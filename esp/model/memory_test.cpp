@@ -1,4 +1,4 @@
-// What a step keeps and what it allocates.
+// Activation memory kept by a step, and allocations.
 #include <gtest/gtest.h>
 
 #include "esp/base/counted_allocations.h"
@@ -9,13 +9,13 @@ namespace {
 
 constexpr int64_t B = 2, T = 32;
 
-uint64_t kept_bytes(ModelConfig config, int64_t layers, nn::Recompute recompute, DType dtype = DType::f32) {
+uint64_t kept_bytes(ModelConfig config, int64_t layers, nn::RecomputeMode recompute, DType dtype = DType::f32) {
   config.layers = layers;
   TestModel t(config, dtype);
-  nn::Pass pass = t.pass();
+  nn::ForwardContext pass = t.pass();
   pass.recompute = recompute;
-  const Batch batch = t.random_batch(B, T);
-  State state = t.model->hidden(pass, batch);
+  const ModelBatch batch = t.random_batch(B, T);
+  HiddenStates state = t.model->hidden(pass, batch);
   state = {};  // what is left is what the tape holds
   const uint64_t kept = t.account.use(device::MemoryCategory::activation).current;
   t.tape.clear();
@@ -26,20 +26,22 @@ TEST(Memory, FullRecomputationKeepsOneInputPerLayer) {
   const uint64_t stream = static_cast<uint64_t>(B * T * 32 * 4);
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     const ModelConfig config = preset(name).config;
-    const auto per_layer = [&](nn::Recompute r) { return (kept_bytes(config, 6, r) - kept_bytes(config, 2, r)) / 4; };
-    EXPECT_EQ(per_layer(nn::Recompute::full), stream) << name;
-    EXPECT_GT(per_layer(nn::Recompute::none), per_layer(nn::Recompute::selective)) << name;
-    EXPECT_GT(per_layer(nn::Recompute::selective), stream) << name;
+    const auto per_layer = [&](nn::RecomputeMode r) {
+      return (kept_bytes(config, 6, r) - kept_bytes(config, 2, r)) / 4;
+    };
+    EXPECT_EQ(per_layer(nn::RecomputeMode::full), stream) << name;
+    EXPECT_GT(per_layer(nn::RecomputeMode::none), per_layer(nn::RecomputeMode::selective)) << name;
+    EXPECT_GT(per_layer(nn::RecomputeMode::selective), stream) << name;
   }
 }
 
 // Two norm outputs, two sums, qkv, attention output (12 widths of the stream with the two of the MLP's four-fold ones)
 // and the statistics: nothing quadratic in T, nothing twice.
-TEST(Memory, KeepsWhatBackwardReadsAndNoMore) {
+TEST(Memory, KeepsOnlyWhatBackwardReads) {
   const ModelConfig config = preset("gpt-tiny").config;
   const uint64_t rows = B * T, C = 32, H = 2;
   const uint64_t per_layer =
-      (kept_bytes(config, 6, nn::Recompute::none) - kept_bytes(config, 2, nn::Recompute::none)) / 4;
+      (kept_bytes(config, 6, nn::RecomputeMode::none) - kept_bytes(config, 2, nn::RecomputeMode::none)) / 4;
   const uint64_t widths = 2 /*sums*/ + 2 /*normed*/ + 3 /*qkv*/ + 1 /*attention*/ + 4 + 4 /*mlp*/;
   EXPECT_EQ(per_layer, rows * C * widths * 4 + rows * (2 * 2 + H) * 4);
 }
@@ -47,13 +49,14 @@ TEST(Memory, KeepsWhatBackwardReadsAndNoMore) {
 TEST(Memory, NothingIsAllocatedAfterTheFirstStep) {
 #if ESP_COUNTS_ALLOCATIONS
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"})
-    for (const nn::Recompute recompute : {nn::Recompute::none, nn::Recompute::selective, nn::Recompute::full}) {
+    for (const nn::RecomputeMode recompute :
+         {nn::RecomputeMode::none, nn::RecomputeMode::selective, nn::RecomputeMode::full}) {
       ModelConfig config = preset(name).config;
       config.dropout = 0.1;
       TestModel t(config, DType::f32, 2);
-      const Batch batch = t.random_batch(B, T);
+      const ModelBatch batch = t.random_batch(B, T);
       const auto step = [&] {
-        nn::Pass pass = t.pass();
+        nn::ForwardContext pass = t.pass();
         pass.training = true;
         pass.recompute = recompute;
         t.model->parameters().zero_gradients(t.context.stream);

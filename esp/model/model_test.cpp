@@ -1,4 +1,4 @@
-// What must hold of every model.
+// Properties of every model.
 #include "esp/model/model.h"
 
 #include <gtest/gtest.h>
@@ -14,19 +14,19 @@ namespace {
 
 constexpr const char* kTiny[] = {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"};
 
-int64_t counted(const Batch& batch) {
+int64_t counted(const ModelBatch& batch) {
   int64_t count = 0;
   for (const int32_t target : batch.targets.span<int32_t>()) count += target >= 0;
   return count;
 }
 
-double mean_loss(TestModel& t, const Batch& batch) {
+double mean_loss(TestModel& t, const ModelBatch& batch) {
   const autograd::NoRecording quiet(t.tape);
-  nn::Pass pass = t.pass();
+  nn::ForwardContext pass = t.pass();
   return tensor::item(t.model->forward(pass, batch, 1).total.value()) / static_cast<double>(counted(batch));
 }
 
-TEST(Models, LossBeginsNearTheLogOfTheNumberOfClasses) {
+TEST(Models, InitialLossIsNearLogOfClassCount) {
   for (const char* name : kTiny) {
     TestModel t(preset(name).config, DType::f32);
     const ModelConfig& c = t.model->config();
@@ -34,10 +34,10 @@ TEST(Models, LossBeginsNearTheLogOfTheNumberOfClasses) {
   }
 }
 
-TEST(Models, LearnABatchByHeart) {
+TEST(Models, OverfitOneBatch) {
   for (const char* name : kTiny) {
     TestModel t(preset(name).config, DType::f32);
-    const Batch batch = t.random_batch(2, 12);
+    const ModelBatch batch = t.random_batch(2, 12);
     const double before = mean_loss(t, batch);
     TestAdam adam(t);
     for (int step = 0; step < 30; ++step) adam.step(batch, 3e-3);
@@ -62,7 +62,7 @@ TEST(Models, GiveTheSameLossInEveryTypeToItsPrecision) {
 TEST(Models, GradientsFallWithTheScaleAndNotWithTheBatch) {
   TestModel t(preset("gpt-tiny").config, DType::f64), scaled(preset("gpt-tiny").config, DType::f64);
   for (auto& [rig, scale] : {std::pair<TestModel&, double>{t, 1}, std::pair<TestModel&, double>{scaled, 0.25}}) {
-    nn::Pass pass = rig.pass();
+    nn::ForwardContext pass = rig.pass();
     autograd::backward(rig.tape, rig.model->forward(pass, rig.random_batch(2, 8), scale));
     rig.tape.clear();
   }
@@ -71,11 +71,11 @@ TEST(Models, GradientsFallWithTheScaleAndNotWithTheBatch) {
   for (size_t i = 0; i < g.size(); ++i) EXPECT_NEAR(s[i], g[i] * 0.25, 1e-12);
 }
 
-TEST(Models, LogitsAreThoseOfTheLoss) {
+TEST(Models, LogitsMatchLoss) {
   for (const char* name : kTiny) {
     TestModel t(preset(name).config, DType::f64);
-    const Batch batch = t.random_batch(2, 10);
-    nn::Pass pass = t.pass();
+    const ModelBatch batch = t.random_batch(2, 10);
+    nn::ForwardContext pass = t.pass();
     const tensor::Tensor logits = t.model->logits_of(pass, batch);
     const autograd::Loss loss = autograd::cross_entropy(t.tape, logits, batch.targets, 1);
     EXPECT_NEAR(tensor::item(loss.total.value()) / static_cast<double>(counted(batch)), mean_loss(t, batch), 1e-12);
@@ -90,9 +90,9 @@ TEST(Models, LogitsAreThoseOfTheLoss) {
   }
 }
 
-std::vector<double> losses_of(TestModel& t, const Batch& batch) {
+std::vector<double> losses_of(TestModel& t, const ModelBatch& batch) {
   const autograd::NoRecording quiet(t.tape);
-  nn::Pass pass = t.pass();
+  nn::ForwardContext pass = t.pass();
   const tensor::Tensor losses = t.model->forward(pass, batch, 1).losses;
   std::vector<double> values;
   for (int64_t i = 0; i < losses.count(); ++i) values.push_back(tensor::item(losses, i));
@@ -102,7 +102,7 @@ std::vector<double> losses_of(TestModel& t, const Batch& batch) {
 TEST(Models, DecodersDoNotSeeTheFuture) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "t5-tiny"}) {
     TestModel t(preset(name).config, DType::f32);
-    Batch batch = t.random_batch(1, 12);
+    ModelBatch batch = t.random_batch(1, 12);
     const auto before = losses_of(t, batch);
     tensor::Tensor& tokens = batch.decoder_inputs.defined() ? batch.decoder_inputs : batch.inputs;
     tokens.as<int32_t>()[7] ^= 1;
@@ -114,7 +114,7 @@ TEST(Models, DecodersDoNotSeeTheFuture) {
 TEST(Models, EncodersDoNotSeePadding) {
   for (const char* name : {"bert-tiny", "bert-tiny-classifier", "t5-tiny"}) {
     TestModel t(preset(name).config, DType::f32);
-    Batch batch = t.random_batch(2, 12);
+    ModelBatch batch = t.random_batch(2, 12);
     batch.lengths = t.ids({2}, 1, 0);
     batch.lengths.as<int32_t>()[0] = 9;
     batch.lengths.as<int32_t>()[1] = 12;
@@ -131,21 +131,21 @@ TEST(Models, EncodersDoNotSeePadding) {
   }
 }
 
-TEST(Models, WithoutAHeadHaveHiddenStatesOnly) {
+TEST(Models, HeadlessModelGivesHiddenStatesOnly) {
   ModelConfig config = preset("bert-tiny").config;
   config.headless = config.pooler = true;
   TestModel t(config, DType::f32);
-  nn::Pass pass = t.pass();
-  const Batch batch = t.random_batch(2, 8);
+  nn::ForwardContext pass = t.pass();
+  const ModelBatch batch = t.random_batch(2, 8);
   EXPECT_EQ(t.model->hidden(pass, batch).x.shape(), (tensor::Shape{2, 8, 32}));
   EXPECT_THROW(t.model->logits_of(pass, batch), UsageError);
   t.tape.clear();
 }
 
-TEST(Models, RefuseIdsTheyHaveNoRowFor) {
+TEST(Models, RejectIdsOutsideVocabulary) {
   TestModel t(preset("gpt-tiny").config, DType::f32);
-  nn::Pass pass = t.pass();
-  Batch batch = t.random_batch(2, 8);
+  nn::ForwardContext pass = t.pass();
+  ModelBatch batch = t.random_batch(2, 8);
   batch.inputs.as<int32_t>()[9] = 256;
   EXPECT_THROW(t.model->forward(pass, batch, 1), UsageError);
   EXPECT_THROW(t.model->logits_of(pass, batch), UsageError);
@@ -160,9 +160,9 @@ TEST(Models, RefuseIdsTheyHaveNoRowFor) {
 }
 
 // Only masked tokens have a target: the others add nothing to the loss.
-TEST(Models, MaskedLossIsOfTheMaskedTokensAlone) {
+TEST(Models, MaskedLossCountsMaskedTokensOnly) {
   TestModel t(preset("bert-tiny").config, DType::f32);
-  Batch batch = t.random_batch(2, 20);
+  ModelBatch batch = t.random_batch(2, 20);
   const auto all = losses_of(t, batch);
   double expected = 0;
   int64_t masked = 0;

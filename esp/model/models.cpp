@@ -12,17 +12,18 @@ namespace esp::model {
 namespace {
 
 constexpr std::array kModels = {
-    ModelRow{"gpt", "decoder: learned positions, LayerNorm, gelu, tied head", gpt_defaults, make_gpt, &kGptHf},
-    ModelRow{"llama", "decoder: rotary positions, RMSNorm, SwiGLU, grouped heads, untied head", llama_defaults,
-             make_llama, &kLlamaHf},
-    ModelRow{"bert", "encoder: post-norm, masked-token head or a classifier on the first token", bert_defaults,
-             make_bert, &kBertHf},
-    ModelRow{"t5", "encoder and decoder with cross attention, one table of tokens", t5_defaults, make_t5, nullptr},
+    ArchitectureRow{"gpt", "decoder: learned positions, LayerNorm, gelu, tied head", gpt_defaults, make_gpt, &kGptHf},
+    ArchitectureRow{"llama", "decoder: rotary positions, RMSNorm, SwiGLU, grouped heads, untied head", llama_defaults,
+                    make_llama, &kLlamaHf},
+    ArchitectureRow{"bert", "encoder: post-norm, masked-token head or a classifier on the first token", bert_defaults,
+                    make_bert, &kBertHf},
+    ArchitectureRow{"t5", "encoder and decoder with cross attention, one table of tokens", t5_defaults, make_t5,
+                    nullptr},
 };
 
 }  // namespace
 
-std::span<const ModelRow> models() {
+std::span<const ArchitectureRow> models() {
   return kModels;
 }
 
@@ -30,8 +31,8 @@ ModelConfig default_config(std::string_view arch) {
   return find_row("model architecture", kModels, arch).defaults();
 }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, const Part& part) {
-  const ModelRow& row = find_row("model architecture", kModels, config.arch);
+std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelPart& part) {
+  const ArchitectureRow& row = find_row("model architecture", kModels, config.arch);
   config.check();
   return row.make(config, part);
 }

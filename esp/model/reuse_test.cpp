@@ -1,4 +1,4 @@
-// Memory goes from operator to operator: what backward will not read is given back as soon as it has been read.
+// Memory reuse between operators: a tensor that backward does not read is freed as soon as it has been read.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,9 +17,9 @@ Seen forward(const char* name, int64_t layers, bool keeps) {
   ModelConfig config = preset(name).config;
   config.layers = layers;
   TestModel t(config, DType::f32);
-  const Batch batch = t.random_batch(2, 24);
+  const ModelBatch batch = t.random_batch(2, 24);
   t.tape.set_recording(keeps);
-  nn::Pass pass = t.pass();
+  nn::ForwardContext pass = t.pass();
   Seen seen;
   const autograd::Loss loss = t.model->forward(pass, batch, 1);
   const auto losses = loss.losses.span<float>();
@@ -29,7 +29,7 @@ Seen forward(const char* name, int64_t layers, bool keeps) {
   return seen;
 }
 
-TEST(Reuse, AnEvaluationTakesTheMemoryOfOneLayerHoweverManyThereAre) {
+TEST(Reuse, EvaluationMemoryIsIndependentOfLayerCount) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     const Seen two = forward(name, 2, false), eight = forward(name, 8, false);
     const Seen kept_two = forward(name, 2, true), kept = forward(name, 8, true);

@@ -9,7 +9,7 @@
 
 namespace esp::model {
 
-// A tiny llama whose rotary angles are scaled so that the ramp of the kind begins and ends within its heads of 8.
+// A tiny llama with scaled rotary angles; the ramp of the scaling kind lies within its heads of 8.
 inline ModelConfig scaled_llama(kernel::RopeScaling kind) {
   ModelConfig config = preset("llama-tiny").config;
   config.rope.scaling = kind;
@@ -21,7 +21,7 @@ inline ModelConfig scaled_llama(kernel::RopeScaling kind) {
 
 struct TestModel {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads;
   tensor::Context context;
   autograd::Tape tape;
@@ -33,8 +33,8 @@ struct TestModel {
     model->parameters().initialise(seed, context.stream);
   }
 
-  nn::Pass pass() {
-    nn::Pass pass;
+  nn::ForwardContext pass() {
+    nn::ForwardContext pass;
     pass.tape = &tape;
     pass.seed = 7;
     return pass;
@@ -48,9 +48,9 @@ struct TestModel {
     return t;
   }
 
-  Batch random_batch(int64_t B, int64_t T, uint64_t seed = 3) {
+  ModelBatch random_batch(int64_t B, int64_t T, uint64_t seed = 3) {
     const ModelConfig& c = model->config();
-    Batch batch;
+    ModelBatch batch;
     batch.inputs = ids({B, T}, c.vocab, seed);
     batch.targets = ids(c.num_classes > 0 ? tensor::Shape{B} : tensor::Shape{B, T},
                         c.num_classes > 0 ? c.num_classes : c.vocab, seed + 1);
@@ -69,10 +69,10 @@ class TestAdam {
         list->push_back(tensor::zeros(t.context, {unit.count}, DType::f32, device::MemoryCategory::optimizer));
   }
 
-  void step(const Batch& batch, double lr) {
+  void step(const ModelBatch& batch, double lr) {
     int64_t counted = 0;
     for (const int32_t target : batch.targets.span<int32_t>()) counted += target >= 0;
-    nn::Pass pass = t_.pass();
+    nn::ForwardContext pass = t_.pass();
     t_.model->parameters().zero_gradients(t_.context.stream);
     autograd::backward(t_.tape, t_.model->forward(pass, batch, 1.0 / static_cast<double>(counted)));
     t_.tape.clear();

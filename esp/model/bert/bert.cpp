@@ -55,7 +55,7 @@ ModelConfig bert_defaults() {
   return config;
 }
 
-std::unique_ptr<Model> make_bert(const ModelConfig& config, const Part& part) {
+std::unique_ptr<Model> make_bert(const ModelConfig& config, const ModelPart& part) {
   return std::make_unique<EncoderOnly>(config, part);
 }
 

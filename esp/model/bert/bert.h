@@ -1,5 +1,5 @@
-// BERT (Devlin et al. 2019): word, position and segment embeddings with a norm, post-norm blocks that see both ways,
-// and a masked-token head (dense, activation, norm, tied decoder with a bias) or a classifier on the first token.
+// BERT (Devlin et al. 2019): word, position and segment embeddings with a norm, bidirectional post-norm blocks, and a
+// masked-token head (dense, activation, norm, tied decoder with a bias) or a classifier on the first token.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 namespace esp::model {
 
 ModelConfig bert_defaults();
-std::unique_ptr<Model> make_bert(const ModelConfig& config, const Part& part);
+std::unique_ptr<Model> make_bert(const ModelConfig& config, const ModelPart& part);
 std::vector<Preset> bert_presets();
 
 }  // namespace esp::model

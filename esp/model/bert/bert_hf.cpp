@@ -6,6 +6,37 @@
 namespace esp::model {
 namespace {
 
+using enum HfUse;
+
+constexpr HfField kFields[] = {
+    {"num_hidden_layers", read},
+    {"num_attention_heads", read},
+    {"hidden_size", read},
+    {"intermediate_size", read},
+    {"max_position_embeddings", read},
+    {"type_vocab_size", read},
+    {"vocab_size", read},
+    {"hidden_dropout_prob", read},
+    {"hidden_act", read},
+    {"layer_norm_eps", read},
+    {"initializer_range", read},
+    {"tie_word_embeddings", read},
+    {"position_embedding_type", fixed, R"(["absolute"])"},
+    {"is_decoder", fixed, "[false]"},
+    {"is_causal", fixed, "[false]"},
+    {"attention_probs_dropout_prob", kept},
+    {"classifier_dropout", kept},
+    // What BERT's first release wrote, and no release reads.
+    {"directionality", kept},
+    {"pooler_fc_size", kept},
+    {"pooler_num_attention_heads", kept},
+    {"pooler_num_fc_layers", kept},
+    {"pooler_size_per_head", kept},
+    {"pooler_type", kept},
+};
+constexpr std::string_view kArchitectures[] = {"BertModel", "BertForMaskedLM", "BertForPreTraining",
+                                               "BertForSequenceClassification"};
+
 std::vector<std::string_view> roots() {
   return {"embeddings.", "encoder.", "pooler."};
 }
@@ -27,7 +58,7 @@ void add_head(std::vector<HfTensor>& list, const ModelConfig& c) {
   }
   add_pair(list, "transform", "cls.predictions.transform.dense", true, true);
   add_pair(list, "transform_norm", "cls.predictions.transform.LayerNorm", true, false);
-  list.push_back({"head.bias", {{"cls.predictions.bias"}}});
+  list.push_back({"head.bias", {{c.tie_embeddings ? "cls.predictions.bias" : "cls.predictions.decoder.bias"}}});
   if (!c.tie_embeddings) list.push_back({"head.weight", {{"cls.predictions.decoder.weight"}}});
 }
 
@@ -45,14 +76,20 @@ std::vector<HfTensor> names(const ModelConfig& c) {
   return list;
 }
 
+// Without tying, the bias that is added is the decoder's; releases before 5 keep it under the other name.
+std::vector<HfCopy> copies(const ModelConfig& c) {
+  if (c.headless || c.num_classes > 0) return {};
+  if (!c.tie_embeddings) return {{"cls.predictions.bias", "cls.predictions.decoder.bias", false}};
+  return {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+          {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+}
+
 bool is_ignored(const ModelConfig& c, std::string_view name) {
   const bool masked = !c.headless && c.num_classes == 0;
   if (name.ends_with("embeddings.position_ids") || name.starts_with("cls.seq_relationship.")) return true;
   if (!c.pooler && name.find("pooler.dense.") != std::string_view::npos) return true;
   if (!masked && name.starts_with("cls.")) return true;
-  if (c.num_classes == 0 && name.starts_with("classifier.")) return true;
-  return masked &&
-         (name == "cls.predictions.decoder.bias" || (c.tie_embeddings && name == "cls.predictions.decoder.weight"));
+  return c.num_classes == 0 && name.starts_with("classifier.");
 }
 
 Json to_json(const ModelConfig& c) {
@@ -60,10 +97,9 @@ Json to_json(const ModelConfig& c) {
   if (!c.bias || c.norm != kernel::NormKind::layer || c.positions != Positions::learned || c.gated || !c.post_norm ||
       !c.embedding_norm || c.type_vocab == 0 || c.kv_heads_or_all() != c.heads)
     throw UsageError(
-        "transformers knows bert with biases, post-norm, segments, a norm of the embeddings and learned positions "
-        "only");
-  if (classifier && !c.pooler)
-    throw UsageError("transformers' BERT classifier has a pooler; this model was made without one");
+        "Hugging Face BERT needs biases, LayerNorm, post-norm, segments, an embedding norm and learned positions. Use "
+        "--layout espalier");
+  if (classifier && !c.pooler) throw UsageError("Hugging Face's BERT classifier needs a pooler; this model has none");
   Json json{{"architectures",
              {c.headless   ? "BertModel"
               : classifier ? "BertForSequenceClassification"
@@ -92,37 +128,24 @@ Json to_json(const ModelConfig& c) {
       json["id2label"][std::to_string(i)] = fmt::format("LABEL_{}", i);
       json["label2id"][fmt::format("LABEL_{}", i)] = i;
     }
-    json["problem_type"] = "single_label_classification";
+    json["problem_type"] = c.num_classes > 1 ? Json("single_label_classification") : Json(nullptr);
   }
   return json;
 }
 
-std::string architecture(const Json& json) {
-  const auto list = json.find("architectures");
-  if (list == json.end() || !list->is_array() || list->empty() || !list->front().is_string()) return "BertModel";
-  return list->front().get<std::string>();
-}
-
 void set_head(ModelConfig& c, const Json& json) {
-  const std::string name = architecture(json);
-  if (name == "BertModel") {
+  const std::string name = hf_architecture(json);
+  if (name.empty() || name == "BertModel") {
     c.headless = c.pooler = true;
   } else if (name == "BertForSequenceClassification") {
     const auto labels = json.find("id2label");
     const bool listed = labels != json.end() && labels->is_object();
     c.num_classes = listed ? static_cast<int64_t>(labels->size()) : hf_value<int64_t>(json, "num_labels", 2);
     c.pooler = true;
-  } else if (name != "BertForMaskedLM" && name != "BertForPreTraining") {
-    throw IoError(
-        fmt::format("config.json: architecture \"{}\" is not read; known: BertModel, BertForMaskedLM, "
-                    "BertForPreTraining, BertForSequenceClassification",
-                    name));
   }
 }
 
 ModelConfig from_json(const Json& json) {
-  if (const auto kind = hf_value<std::string>(json, "position_embedding_type", "absolute"); kind != "absolute")
-    throw IoError(fmt::format("config.json: position_embedding_type \"{}\" is not supported; \"absolute\" is", kind));
   ModelConfig c = bert_defaults();
   c.layers = hf_size(json, "num_hidden_layers");
   c.heads = hf_size(json, "num_attention_heads");
@@ -132,7 +155,7 @@ ModelConfig from_json(const Json& json) {
   c.seq_len = hf_size(json, "max_position_embeddings");
   c.type_vocab = hf_value<int64_t>(json, "type_vocab_size", 2);
   c.dropout = hf_value(json, "hidden_dropout_prob", 0.1);
-  c.activation = activation_from_hf(hf_value<std::string>(json, "hidden_act", "gelu"));
+  c.activation = hf_activation_under(json, "hidden_act", "gelu");
   c.norm_eps = hf_value(json, "layer_norm_eps", 1e-12);
   c.init_std = hf_value(json, "initializer_range", 0.02);
   c.tie_embeddings = hf_value(json, "tie_word_embeddings", true);
@@ -142,6 +165,7 @@ ModelConfig from_json(const Json& json) {
 
 }  // namespace
 
-const HfFormat kBertHf = {"bert", "bert.", roots, names, is_ignored, to_json, from_json};
+const HfFormat kBertHf = {"bert", "bert.", roots,      kFields, kArchitectures,
+                          names,  copies,  is_ignored, to_json, from_json};
 
 }  // namespace esp::model

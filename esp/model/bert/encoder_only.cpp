@@ -3,14 +3,14 @@
 #include "esp/autograd/functions/pointwise.h"
 #include "esp/base/error.h"
 #include "esp/model/blocks/options.h"
-#include "esp/nn/regions.h"
+#include "esp/nn/parallel_ops.h"
 
 namespace esp::model {
 
 using autograd::Variable;
 using tensor::Tensor;
 
-EncoderOnly::EncoderOnly(const ModelConfig& config, const Part& part) : config_(config), list_(part.shares) {
+EncoderOnly::EncoderOnly(const ModelConfig& config, const ModelPart& part) : config_(config), list_(part.shares) {
   const nn::Init init = nn::Init::normal(config.init_std);
   if (part.stem) {
     list_.begin_unit("stem");
@@ -35,7 +35,7 @@ EncoderOnly::EncoderOnly(const ModelConfig& config, const Part& part) : config_(
 
 void EncoderOnly::make_head(nn::Init init) {
   const ModelConfig& c = config_;
-  if (c.num_classes > 0 || c.headless) list_.see_whole_tokens();
+  if (c.num_classes > 0 || c.headless) list_.set_full_sequence();
   if (c.pooler) pooler_.emplace(list_, "pooler", c.dim, c.dim, true, init);
   if (c.headless) return;
   if (c.num_classes > 0) {
@@ -47,8 +47,8 @@ void EncoderOnly::make_head(nn::Init init) {
   head_.emplace(vocabulary_head(list_, c, true, tokens_ ? &tokens_->parameter() : nullptr));
 }
 
-State EncoderOnly::stem(nn::Pass& pass, const Batch& batch) {
-  nn::Stream sum{(*tokens_)(pass, batch.inputs, positions_ ? &*positions_ : nullptr), {}};
+HiddenStates EncoderOnly::stem(nn::ForwardContext& pass, const ModelBatch& batch) {
+  nn::ResidualStream sum{(*tokens_)(pass, batch.inputs, positions_ ? &*positions_ : nullptr), {}};
   if (segments_) {
     const bool given = batch.segments.defined();
     sum.branch = (*segments_)(pass, given ? batch.segments
@@ -60,30 +60,32 @@ State EncoderOnly::stem(nn::Pass& pass, const Batch& batch) {
   return {embedding_norm_ ? nn::DropoutSite{config_.dropout, kStemSite}(pass, x) : x, {}};
 }
 
-State EncoderOnly::blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) {
+HiddenStates EncoderOnly::blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& state,
+                                 const ModelBatch& batch) {
   nn::BlockInputs inputs;
   inputs.lengths = batch.lengths;
   return {stack_.run(first, last, pass, state.x, inputs), {}};
 }
 
-Variable EncoderOnly::features(nn::Pass& pass, const State& state) const {
-  if (!head_) throw UsageError("this bert was made headless: it has hidden states, no loss and no logits");
+Variable EncoderOnly::features(nn::ForwardContext& pass, const HiddenStates& state) const {
+  if (!head_) throw UsageError("this bert is headless: it has hidden states only, no loss and no logits");
   autograd::Tape& tape = *pass.tape;
   const Variable x = norm_ ? (*norm_)(pass, state.x) : state.x;
   if (config_.num_classes == 0)
     return (*transform_norm_)(pass, autograd::activation(tape, (*transform_)(pass, x), config_.activation));
-  const Variable first = autograd::pick_token(tape, pass.regions->whole(pass, x), 0);
+  const Variable first = autograd::pick_token(tape, pass.ops->whole(pass, x), 0);
   if (!pooler_) return first;
   const Variable pooled = autograd::activation(tape, (*pooler_)(pass, first), kernel::Activation::tanh);
   return nn::DropoutSite{config_.dropout, kHeadSite}(pass, pooled);
 }
 
-autograd::Loss EncoderOnly::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
+autograd::Loss EncoderOnly::loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
+                                 double scale) {
   const Variable x = features(pass, state);
   return head_->loss(pass, x, batch.targets, scale);
 }
 
-Tensor EncoderOnly::logits(nn::Pass& pass, const State& state) {
+Tensor EncoderOnly::logits(nn::ForwardContext& pass, const HiddenStates& state) {
   const Variable x = features(pass, state);
   return head_->logits(pass, x.value());
 }

@@ -12,21 +12,23 @@ namespace esp::model {
 
 class EncoderOnly final : public Model {
  public:
-  EncoderOnly(const ModelConfig& config, const Part& part);
+  EncoderOnly(const ModelConfig& config, const ModelPart& part);
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }
 
   int num_blocks() const override { return stack_.size(); }
-  State stem(nn::Pass& pass, const Batch& batch) override;
-  State blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) override;
-  autograd::Loss loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) override;
-  tensor::Tensor logits(nn::Pass& pass, const State& state) override;
+  HiddenStates stem(nn::ForwardContext& pass, const ModelBatch& batch) override;
+  HiddenStates blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& state,
+                      const ModelBatch& batch) override;
+  autograd::Loss loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
+                      double scale) override;
+  tensor::Tensor logits(nn::ForwardContext& pass, const HiddenStates& state) override;
 
  private:
   void make_head(nn::Init init);
-  // What the last projection reads: [B, T, dim] for tokens, [B, dim] for classes.
-  autograd::Variable features(nn::Pass& pass, const State& state) const;
+  // Input of the output projection: [B, T, dim] for tokens, [B, dim] for classes.
+  autograd::Variable features(nn::ForwardContext& pass, const HiddenStates& state) const;
 
   ModelConfig config_;
   nn::ParameterList list_;

@@ -8,7 +8,7 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-DecoderOnly::DecoderOnly(const ModelConfig& config, const Part& part)
+DecoderOnly::DecoderOnly(const ModelConfig& config, const ModelPart& part)
     : config_(config), list_(part.shares), experts_(part.shares) {
   const nn::Init init = nn::Init::normal(config.init_std);
   if (part.stem) {
@@ -31,33 +31,35 @@ DecoderOnly::DecoderOnly(const ModelConfig& config, const Part& part)
   head_.emplace(vocabulary_head(list_, config, false, tokens_ ? &tokens_->parameter() : nullptr));
 }
 
-Variable DecoderOnly::embed(nn::Pass& pass, const Tensor& ids, int64_t first_position) const {
+Variable DecoderOnly::embed(nn::ForwardContext& pass, const Tensor& ids, int64_t first_position) const {
   const Variable x = (*tokens_)(pass, ids, positions_ ? &*positions_ : nullptr, first_position);
   return nn::DropoutSite{config_.dropout, kStemSite}(pass, x);
 }
 
-State DecoderOnly::stem(nn::Pass& pass, const Batch& batch) {
+HiddenStates DecoderOnly::stem(nn::ForwardContext& pass, const ModelBatch& batch) {
   return {embed(pass, batch.inputs, 0), {}};
 }
 
-State DecoderOnly::blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) {
+HiddenStates DecoderOnly::blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& state,
+                                 const ModelBatch& batch) {
   nn::BlockInputs inputs;
   inputs.lengths = batch.lengths;
   return {stack_.run(first, last, pass, state.x, inputs), {}};
 }
 
-autograd::Loss DecoderOnly::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
+autograd::Loss DecoderOnly::loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
+                                 double scale) {
   return head_->loss(pass, (*norm_)(pass, state.x), batch.targets, scale);
 }
 
-Tensor DecoderOnly::logits(nn::Pass& pass, const State& state) {
+Tensor DecoderOnly::logits(nn::ForwardContext& pass, const HiddenStates& state) {
   return head_->logits(pass, (*norm_)(pass, state.x).value());
 }
 
-Tensor DecoderOnly::extend(nn::Pass& pass, const Tensor& ids, KvCache& cache) {
+Tensor DecoderOnly::extend(nn::ForwardContext& pass, const Tensor& ids, KvCache& cache) {
   check_ids(ids, 0, config_.vocab, "token");
   const autograd::NoRecording quiet(*pass.tape);
-  nn::Stream stream{embed(pass, ids, cache.length), {}};
+  nn::ResidualStream stream{embed(pass, ids, cache.length), {}};
   for (int i = 0; i < num_blocks(); ++i)
     stream = stack_[i].extend(pass, stream, cache.layers[static_cast<size_t>(i)], cache.length);
   cache.length += ids.dim(1);

@@ -12,23 +12,25 @@ namespace esp::model {
 
 class DecoderOnly final : public Model {
  public:
-  DecoderOnly(const ModelConfig& config, const Part& part);
+  DecoderOnly(const ModelConfig& config, const ModelPart& part);
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }
   nn::ParameterList* experts() override { return experts_.all().empty() ? nullptr : &experts_; }
 
   int num_blocks() const override { return stack_.size(); }
-  State stem(nn::Pass& pass, const Batch& batch) override;
-  State blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) override;
-  autograd::Loss loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) override;
-  tensor::Tensor logits(nn::Pass& pass, const State& state) override;
+  HiddenStates stem(nn::ForwardContext& pass, const ModelBatch& batch) override;
+  HiddenStates blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& state,
+                      const ModelBatch& batch) override;
+  autograd::Loss loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
+                      double scale) override;
+  tensor::Tensor logits(nn::ForwardContext& pass, const HiddenStates& state) override;
 
   bool can_generate() const override { return true; }
-  tensor::Tensor extend(nn::Pass& pass, const tensor::Tensor& ids, KvCache& cache) override;
+  tensor::Tensor extend(nn::ForwardContext& pass, const tensor::Tensor& ids, KvCache& cache) override;
 
  private:
-  autograd::Variable embed(nn::Pass& pass, const tensor::Tensor& ids, int64_t first_position) const;
+  autograd::Variable embed(nn::ForwardContext& pass, const tensor::Tensor& ids, int64_t first_position) const;
 
   ModelConfig config_;
   nn::ParameterList list_, experts_;

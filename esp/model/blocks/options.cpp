@@ -12,7 +12,7 @@ nn::Head vocabulary_head(nn::ParameterList& list, const ModelConfig& c, bool bia
   const nn::Init init = nn::Init::normal(c.init_std);
   if (!c.tie_embeddings) return {list, "head", c.dim, c.vocab, bias, init, nullptr, true};
   if (!tokens) {
-    tokens = &list.add("embedding.weight", {c.vocab, c.dim}, init, true, nn::Cut::along(0));
+    tokens = &list.add("embedding.weight", {c.vocab, c.dim}, init, true, nn::ShardSpec::along(0));
     tokens->counted = false;  // the stem's counts
   }
   return {list, "head", c.dim, c.vocab, bias, init, tokens, true};

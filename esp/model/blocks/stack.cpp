@@ -24,26 +24,27 @@ const nn::Block& Stack::operator[](int i) const {
   return *blocks_[static_cast<size_t>(i)];
 }
 
-Variable Stack::run(int first, int last, nn::Pass& pass, const Variable& x, const nn::BlockInputs& inputs) const {
+Variable Stack::run(int first, int last, nn::ForwardContext& pass, const Variable& x,
+                    const nn::BlockInputs& inputs) const {
   const int64_t limit = pass.recompute_layers;
   const int until = limit < 0 || limit > last - first ? last : first + static_cast<int>(limit);  // recomputed before it
-  nn::Pass kept = pass;
-  kept.recompute = nn::Recompute::none;
+  nn::ForwardContext kept = pass;
+  kept.recompute = nn::RecomputeMode::none;
   Variable y = x;
   int i = first;
-  if (pass.recompute == nn::Recompute::full)
+  if (pass.recompute == nn::RecomputeMode::full)
     for (; i < until; ++i) y = run_again((*this)[i], kept, y, inputs);
-  nn::Stream stream{y, {}};
+  nn::ResidualStream stream{y, {}};
   for (; i < last; ++i) stream = (*this)[i](i < until ? pass : kept, stream, inputs);
   return nn::close(pass, stream);
 }
 
 // Kept: x, and the memory that all blocks share. `again` recomputes nothing itself.
-Variable Stack::run_again(const nn::Block& block, const nn::Pass& again, const Variable& x,
+Variable Stack::run_again(const nn::Block& block, const nn::ForwardContext& again, const Variable& x,
                           const nn::BlockInputs& inputs) const {
   if (!inputs.memory.value().defined())
     return autograd::recompute(*again.tape, x, [&block, again, inputs](Tape& tape, const Variable& in) {
-      nn::Pass inner = again;
+      nn::ForwardContext inner = again;
       inner.tape = &tape;
       return nn::close(inner, block(inner, {in, {}}, inputs));
     });
@@ -51,7 +52,7 @@ Variable Stack::run_again(const nn::Block& block, const nn::Pass& again, const V
   lengths.memory = {};  // arrives as an input, for its gradient
   return autograd::recompute(*again.tape, std::array<Variable, 2>{x, inputs.memory},
                              [&block, again, lengths](Tape& tape, const std::array<Variable, 2>& in) {
-                               nn::Pass inner = again;
+                               nn::ForwardContext inner = again;
                                inner.tape = &tape;
                                nn::BlockInputs all = lengths;
                                all.memory = in[1];

@@ -1,4 +1,4 @@
-// The row of blocks of a model: a run of them, with the recomputation the pass asks for.
+// The stack of transformer blocks, run with the activation recomputation of the pass.
 #pragma once
 
 #include <deque>
@@ -11,25 +11,25 @@ namespace esp::model {
 
 class Stack {
  public:
-  // Begins the unit "blocks.<n>" for the next block; parameters added before `add` belong to it too.
+  // Starts the unit "blocks.<n>" for the next block; parameters added before `add` belong to it.
   static std::string begin(nn::ParameterList& list, int64_t index);
-  // Experts, where the block has any, go into `experts`, or into `list` too where that is null.
+  // Experts of the block go into `experts`, or into `list` if that is null.
   void add(nn::ParameterList& list, const std::string& name, const nn::BlockOptions& options,
            nn::ParameterList* experts = nullptr);
-  void skip() { blocks_.emplace_back(); }  // the next block is held elsewhere
+  void skip() { blocks_.emplace_back(); }  // the next block is on another stage
 
   int size() const { return static_cast<int>(blocks_.size()); }
   const nn::Block& operator[](int i) const;
 
-  // x through blocks [first, last). Inputs are the same for all of them.
-  autograd::Variable run(int first, int last, nn::Pass& pass, const autograd::Variable& x,
+  // Runs x through blocks [first, last). All blocks get the same inputs.
+  autograd::Variable run(int first, int last, nn::ForwardContext& pass, const autograd::Variable& x,
                          const nn::BlockInputs& inputs) const;
 
  private:
-  autograd::Variable run_again(const nn::Block& block, const nn::Pass& again, const autograd::Variable& x,
+  autograd::Variable run_again(const nn::Block& block, const nn::ForwardContext& again, const autograd::Variable& x,
                                const nn::BlockInputs& inputs) const;
 
-  std::deque<std::optional<nn::Block>> blocks_;  // empty where they are held elsewhere
+  std::deque<std::optional<nn::Block>> blocks_;  // empty if on another stage
 };
 
 }  // namespace esp::model

@@ -35,12 +35,12 @@ ModelConfig gpt_defaults() {
   return {};  // the defaults of ModelConfig are GPT-2's
 }
 
-std::unique_ptr<Model> make_gpt(const ModelConfig& config, const Part& part) {
+std::unique_ptr<Model> make_gpt(const ModelConfig& config, const ModelPart& part) {
   return std::make_unique<DecoderOnly>(config, part);
 }
 
-// The GPT-3 rows are table 2.1 of its paper with heads·head size = width restored: XL has 16 heads of 128, 13B is 5120
-// wide.
+// The GPT-3 rows follow table 2.1 of the paper, corrected so that heads·head size = width: XL has 16 heads of 128, 13B
+// is 5120 wide.
 std::vector<Preset> gpt_presets() {
   return {
       {"gpt-tiny", "2 layers of 32, bytes, for tests", shape(2, 2, 32, 256, 32), 0, 0},

@@ -9,7 +9,7 @@
 namespace esp::model {
 
 ModelConfig gpt_defaults();
-std::unique_ptr<Model> make_gpt(const ModelConfig& config, const Part& part);
+std::unique_ptr<Model> make_gpt(const ModelConfig& config, const ModelPart& part);
 std::vector<Preset> gpt_presets();
 
 }  // namespace esp::model

@@ -1,9 +1,40 @@
-// GPT-2 in a Hugging Face folder. Its linear maps are stored [in, out] like ours.
+// GPT-2 in a Hugging Face folder. Its linear weights are stored [in, out], as in Espalier.
 #include "esp/model/gpt/gpt.h"
 #include "esp/model/hf_format.h"
 
 namespace esp::model {
 namespace {
+
+using enum HfUse;
+
+constexpr HfField kFields[] = {
+    {"n_layer", read},
+    {"n_head", read},
+    {"n_embd", read},
+    {"n_inner", read, "null"},
+    {"n_positions", read},
+    {"n_ctx", read, "null"},
+    {"vocab_size", read},
+    {"resid_pdrop", read},
+    {"activation_function", read},
+    {"layer_norm_epsilon", read},
+    {"initializer_range", read},
+    {"tie_word_embeddings", read},
+    {"scale_attn_weights", fixed, "[true]"},
+    {"scale_attn_by_inverse_layer_idx", fixed, "[false]"},
+    {"is_causal", fixed, "[true]"},
+    {"is_decoder", kept},
+    {"reorder_and_upcast_attn", kept},  // the precision of an intermediate value
+    {"attn_pdrop", kept},
+    {"embd_pdrop", kept},
+    // The head of GPT2DoubleHeadsModel.
+    {"summary_activation", kept},
+    {"summary_first_dropout", kept},
+    {"summary_proj_to_labels", kept},
+    {"summary_type", kept},
+    {"summary_use_proj", kept},
+};
+constexpr std::string_view kArchitectures[] = {"GPT2LMHeadModel", "GPT2Model"};
 
 std::vector<std::string_view> roots() {
   return {"wte.", "wpe.", "h.", "ln_f."};
@@ -28,17 +59,21 @@ std::vector<HfTensor> names(const ModelConfig& c) {
   return list;
 }
 
-bool is_ignored(const ModelConfig& c, std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         (c.tie_embeddings && name == "lm_head.weight");
+std::vector<HfCopy> copies(const ModelConfig& c) {
+  if (!c.tie_embeddings) return {};
+  return {{"lm_head.weight", "transformer.wte.weight"}};
+}
+
+bool is_ignored(const ModelConfig&, std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 Json to_json(const ModelConfig& c) {
   if (!c.bias || c.norm != kernel::NormKind::layer || c.positions != Positions::learned || c.gated ||
       c.kv_heads_or_all() != c.heads || c.experts > 0)
     throw UsageError(
-        "a gpt without biases, LayerNorm or learned positions, gated, with grouped heads or experts is no GPT-2 that "
-        "transformers knows; arch = \"llama\" may express it");
+        "Hugging Face GPT-2 needs biases, LayerNorm, learned positions, no gate, no grouped heads and no experts. Use "
+        "arch = \"llama\" or --layout espalier");
   const Json end = c.vocab == 50257 ? Json(50256) : Json(nullptr);
   return Json{{"architectures", {"GPT2LMHeadModel"}},
               {"model_type", "gpt2"},
@@ -70,8 +105,6 @@ Json to_json(const ModelConfig& c) {
 }
 
 ModelConfig from_json(const Json& json) {
-  if (hf_value(json, "scale_attn_by_inverse_layer_idx", false) || !hf_value(json, "scale_attn_weights", true))
-    throw IoError("config.json: attention is scaled by 1/sqrt(head size) here, and by nothing else");
   ModelConfig c = gpt_defaults();
   c.layers = hf_size(json, "n_layer");
   c.heads = hf_size(json, "n_head");
@@ -80,7 +113,7 @@ ModelConfig from_json(const Json& json) {
   c.vocab = hf_size(json, "vocab_size");
   c.seq_len = hf_size(json, json.contains("n_positions") ? "n_positions" : "n_ctx");
   c.dropout = hf_value(json, "resid_pdrop", 0.1);
-  c.activation = activation_from_hf(hf_value<std::string>(json, "activation_function", "gelu_new"));
+  c.activation = hf_activation_under(json, "activation_function", "gelu_new");
   c.norm_eps = hf_value(json, "layer_norm_epsilon", 1e-5);
   c.init_std = hf_value(json, "initializer_range", 0.02);
   c.tie_embeddings = hf_value(json, "tie_word_embeddings", true);
@@ -89,6 +122,7 @@ ModelConfig from_json(const Json& json) {
 
 }  // namespace
 
-const HfFormat kGptHf = {"gpt2", "transformer.", roots, names, is_ignored, to_json, from_json};
+const HfFormat kGptHf = {"gpt2", "transformer.", roots,      kFields, kArchitectures,
+                         names,  copies,         is_ignored, to_json, from_json};
 
 }  // namespace esp::model

@@ -43,7 +43,7 @@ ModelConfig llama_defaults() {
   return config;
 }
 
-std::unique_ptr<Model> make_llama(const ModelConfig& config, const Part& part) {
+std::unique_ptr<Model> make_llama(const ModelConfig& config, const ModelPart& part) {
   return std::make_unique<DecoderOnly>(config, part);
 }
 

@@ -10,7 +10,7 @@
 namespace esp::model {
 
 ModelConfig llama_defaults();
-std::unique_ptr<Model> make_llama(const ModelConfig& config, const Part& part);
+std::unique_ptr<Model> make_llama(const ModelConfig& config, const ModelPart& part);
 std::vector<Preset> llama_presets();
 
 }  // namespace esp::model

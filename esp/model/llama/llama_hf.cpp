@@ -1,4 +1,4 @@
-// LLaMA in a Hugging Face folder: linear maps are stored [out, in], and q, k, v, gate and up apart.
+// LLaMA in a Hugging Face folder: linear weights are stored [out, in], with separate q, k, v, gate and up.
 #include "esp/model/hf_format.h"
 #include "esp/model/llama/llama.h"
 
@@ -7,6 +7,34 @@ namespace {
 
 using kernel::RopeScaling;
 using kernel::RotaryAngles;
+
+using enum HfUse;
+
+constexpr HfField kFields[] = {
+    {"num_hidden_layers", read},
+    {"num_attention_heads", read},
+    {"num_key_value_heads", read, "null"},
+    {"head_dim", read, "null"},
+    {"hidden_size", read},
+    {"intermediate_size", read},
+    {"max_position_embeddings", read},
+    {"vocab_size", read},
+    {"attention_dropout", read, "null"},
+    {"hidden_act", read},
+    {"rms_norm_eps", read},
+    {"initializer_range", read},
+    {"rope_theta", read},
+    {"rope_scaling", read, "null"},
+    {"rope_parameters", read, "null"},
+    {"attention_bias", read},
+    {"mlp_bias", read},
+    {"tie_word_embeddings", read},
+    {"partial_rotary_factor", fixed, "[1.0]"},
+    {"is_causal", fixed, "[true]"},
+    {"is_decoder", kept},
+    {"pretraining_tp", kept},  // sliced matmuls with the same result
+};
+constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "LlamaModel"};
 
 std::vector<std::string_view> roots() {
   return {"embed_tokens.", "layers.", "norm."};
@@ -32,8 +60,13 @@ std::vector<HfTensor> names(const ModelConfig& c) {
   return list;
 }
 
-bool is_ignored(const ModelConfig& c, std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq") || (c.tie_embeddings && name == "lm_head.weight");
+std::vector<HfCopy> copies(const ModelConfig& c) {
+  if (!c.tie_embeddings) return {};
+  return {{"lm_head.weight", "model.embed_tokens.weight"}};
+}
+
+bool is_ignored(const ModelConfig&, std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq");
 }
 
 constexpr std::pair<std::string_view, RopeScaling> kRopeTypes[] = {{"default", RopeScaling::none},
@@ -78,7 +111,7 @@ Json rope_json(const RotaryAngles& rope) {
   return json;
 }
 
-RopeScaling rope_kind(const Json& given) {
+RopeScaling rope_kind(const Json& given, std::string_view where) {
   // Its first name was "type". Without one nothing may be scaled.
   const std::string otherwise = given.contains("factor") ? "" : "default";
   const auto type = hf_value<std::string>(given, "rope_type", hf_value<std::string>(given, "type", otherwise));
@@ -87,21 +120,22 @@ RopeScaling rope_kind(const Json& given) {
     if (name == type) return kind;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name);
   }
-  throw IoError(fmt::format("config.json: rope_type \"{}\" is not supported; these are: {}", type, known));
+  throw IoError(fmt::format("config.json: {}: rope_type \"{}\" is not supported; these are: {}", where, type, known));
 }
 
-// What is not understood would make another model of it.
+// Unknown values would change the computation.
 void refuse_unknown(const Json& given, RopeScaling kind, std::string_view where) {
   for (const auto& [key, value] : given.items()) {
     bool known = value.is_null() || key == "rope_type" || key == "type" || key == "rope_theta" || key == kOriginal ||
-                 key == "finetuned" || (key == "truncate" && value == true) || kind == RopeScaling::none;
+                 key == "finetuned" || (key == "truncate" && value == true) ||
+                 (key == "partial_rotary_factor" && value == 1.0);
     for (const RopeNumber& n : kRopeNumbers) known = known || (n.kind == kind && key == n.key);
     if (!known) throw IoError(fmt::format("config.json: {}.{} = {} is not supported", where, key, value.dump()));
   }
 }
 
-// Older folders have rope_theta and rope_scaling, newer ones both in rope_parameters; where both are, transformers
-// takes the older.
+// Older folders have rope_theta and rope_scaling, newer ones both in rope_parameters. Where both are, transformers
+// takes rope_scaling, and nothing from rope_parameters.
 RotaryAngles rope_from(const Json& json, int64_t positions) {
   RotaryAngles rope;
   rope.theta = hf_value(json, "rope_theta", rope.theta);
@@ -110,12 +144,12 @@ RotaryAngles rope_from(const Json& json, int64_t positions) {
     const auto at = json.find(name);
     if (at == json.end() || at->is_null()) continue;
     if (!at->is_object()) throw IoError(fmt::format("config.json: {} = {} is not an object", name, at->dump()));
-    rope.theta = hf_value(*at, "rope_theta", rope.theta);
-    where = name;
+    if (!at->empty()) where = name;
   }
   if (where.empty()) return rope;
   const Json& given = *json.find(where);
-  rope.scaling = rope_kind(given);
+  rope.theta = hf_value(given, "rope_theta", rope.theta);
+  rope.scaling = rope_kind(given, where);
   refuse_unknown(given, rope.scaling, where);
   const bool yarn = rope.scaling == RopeScaling::yarn;
   if (has_original(rope.scaling))
@@ -134,13 +168,13 @@ RotaryAngles rope_from(const Json& json, int64_t positions) {
 Json to_json(const ModelConfig& c) {
   if (c.norm != kernel::NormKind::rms || c.positions != Positions::rotary || !c.gated || c.experts > 0)
     throw UsageError(
-        "a llama without RMSNorm, rotary positions or gate, or with experts, is none that transformers knows");
+        "Hugging Face LLaMA needs RMSNorm, rotary positions, a gated MLP and no experts. Use --layout espalier");
   return Json{{"architectures", {"LlamaForCausalLM"}},
               {"model_type", "llama"},
               {"attention_bias", c.bias},
               {"attention_dropout", c.dropout},
-              {"bos_token_id", c.vocab > 1 ? Json(1) : Json(nullptr)},
-              {"eos_token_id", c.vocab > 2 ? Json(2) : Json(nullptr)},
+              {"bos_token_id", nullptr},
+              {"eos_token_id", nullptr},
               {"head_dim", c.head_dim()},
               {"hidden_act", hf_activation(c.activation)},
               {"hidden_size", c.dim},
@@ -173,7 +207,9 @@ ModelConfig from_json(const Json& json) {
   c.vocab = hf_size(json, "vocab_size");
   c.seq_len = hf_size(json, "max_position_embeddings");
   c.dropout = hf_value(json, "attention_dropout", 0.0);
-  c.activation = activation_from_hf(hf_value<std::string>(json, "hidden_act", "silu"));
+  c.activation = hf_activation_under(json, "hidden_act", "silu");
+  if (c.activation != kernel::Activation::silu)
+    throw IoError(fmt::format("config.json: hidden_act = {}: expected \"silu\"", json.at("hidden_act").dump()));
   c.norm_eps = hf_value(json, "rms_norm_eps", 1e-6);
   c.rope = rope_from(json, c.seq_len);
   c.bias = hf_value(json, "attention_bias", false);
@@ -188,6 +224,7 @@ ModelConfig from_json(const Json& json) {
 
 }  // namespace
 
-const HfFormat kLlamaHf = {"llama", "model.", roots, names, is_ignored, to_json, from_json};
+const HfFormat kLlamaHf = {"llama", "model.", roots,      kFields, kArchitectures,
+                           names,   copies,   is_ignored, to_json, from_json};
 
 }  // namespace esp::model

@@ -11,10 +11,11 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-EncoderDecoder::EncoderDecoder(const ModelConfig& config, const Part& part) : config_(config), list_(part.shares) {
+EncoderDecoder::EncoderDecoder(const ModelConfig& config, const ModelPart& part) : config_(config), list_(part.shares) {
   if (!part.stem || !part.head || !part.all_blocks)
     throw UsageError(
-        "a t5 is held whole: encoder, decoder and head look up one table; pipelines are for the other archs");
+        "arch = \"t5\" cannot be split into pipeline stages: encoder, decoder and head share one table. Use "
+        "parallel.pp = 1");
   const nn::Init init = nn::Init::normal(config.init_std);
   const nn::Init position_init = config.zero_positions ? nn::Init::zeros() : init;
   const bool learned = config.positions == Positions::learned, pre_norm = !config.post_norm;
@@ -35,28 +36,30 @@ EncoderDecoder::EncoderDecoder(const ModelConfig& config, const Part& part) : co
   head_.emplace(list_, "head", config.dim, config.vocab, false, init, &tokens_->parameter(), true);
 }
 
-State EncoderDecoder::stem(nn::Pass& pass, const Batch& batch) {
+HiddenStates EncoderDecoder::stem(nn::ForwardContext& pass, const ModelBatch& batch) {
   const Variable x = (*tokens_)(pass, batch.inputs, positions_ ? &*positions_ : nullptr);
   return {nn::DropoutSite{config_.dropout, kStemSite}(pass, x), {}};
 }
 
-Variable EncoderDecoder::memory_of(nn::Pass& pass, const Variable& encoded) const {
+Variable EncoderDecoder::memory_of(nn::ForwardContext& pass, const Variable& encoded) const {
   return encoder_norm_ ? (*encoder_norm_)(pass, encoded) : encoded;
 }
 
-Variable EncoderDecoder::embed_target(nn::Pass& pass, const Tensor& ids, int64_t first_position) const {
+Variable EncoderDecoder::embed_target(nn::ForwardContext& pass, const Tensor& ids, int64_t first_position) const {
   const Variable x = (*tokens_)(pass, ids, decoder_positions_ ? &*decoder_positions_ : nullptr, first_position);
   return nn::DropoutSite{config_.dropout, kDecoderStemSite}(pass, x);
 }
 
-State EncoderDecoder::cross_over(nn::Pass& pass, const State& encoded, const Batch& batch) const {
+HiddenStates EncoderDecoder::cross_over(nn::ForwardContext& pass, const HiddenStates& encoded,
+                                        const ModelBatch& batch) const {
   const Variable memory = memory_of(pass, encoded.x);
   return {embed_target(pass, batch.decoder_inputs, 0), memory};
 }
 
-State EncoderDecoder::blocks(int first, int last, nn::Pass& pass, const State& in, const Batch& batch) {
+HiddenStates EncoderDecoder::blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& in,
+                                    const ModelBatch& batch) {
   const int border = static_cast<int>(config_.layers);
-  State state = in;
+  HiddenStates state = in;
   nn::BlockInputs inputs;
   if (first < border) {
     inputs.lengths = batch.lengths;
@@ -71,19 +74,20 @@ State EncoderDecoder::blocks(int first, int last, nn::Pass& pass, const State& i
   return state;
 }
 
-Variable EncoderDecoder::last_norm(nn::Pass& pass, const Variable& x) const {
+Variable EncoderDecoder::last_norm(nn::ForwardContext& pass, const Variable& x) const {
   return norm_ ? (*norm_)(pass, x) : x;
 }
 
-autograd::Loss EncoderDecoder::loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) {
+autograd::Loss EncoderDecoder::loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
+                                    double scale) {
   return head_->loss(pass, last_norm(pass, state.x), batch.targets, scale);
 }
 
-Tensor EncoderDecoder::logits(nn::Pass& pass, const State& state) {
+Tensor EncoderDecoder::logits(nn::ForwardContext& pass, const HiddenStates& state) {
   return head_->logits(pass, last_norm(pass, state.x).value());
 }
 
-void EncoderDecoder::read(nn::Pass& pass, const Batch& source, KvCache& cache) {
+void EncoderDecoder::read(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache) {
   check_ids(source.inputs, 0, config_.vocab, "token");
   const autograd::NoRecording quiet(*pass.tape);
   const int border = static_cast<int>(config_.layers);
@@ -94,11 +98,11 @@ void EncoderDecoder::read(nn::Pass& pass, const Batch& source, KvCache& cache) {
   cache.length = 0;
 }
 
-Tensor EncoderDecoder::extend(nn::Pass& pass, const Tensor& ids, KvCache& cache) {
+Tensor EncoderDecoder::extend(nn::ForwardContext& pass, const Tensor& ids, KvCache& cache) {
   ESP_CHECK(!cache.memory.empty(), "a source is read first");
   check_ids(ids, 0, config_.vocab, "token");
   const autograd::NoRecording quiet(*pass.tape);
-  nn::Stream stream{embed_target(pass, ids, cache.length), {}};
+  nn::ResidualStream stream{embed_target(pass, ids, cache.length), {}};
   for (size_t i = 0; i < cache.layers.size(); ++i)
     stream = stack_[static_cast<int>(config_.layers) + static_cast<int>(i)].extend(
         pass, stream, cache.layers[i], cache.length, cache.memory[i], cache.memory_lengths);

@@ -1,5 +1,5 @@
-// The computation of t5.h. What the encoder leaves becomes State::memory where the decoder begins, at block L; from
-// there on the stream is the target's.
+// The computation of t5.h. The encoder's output becomes HiddenStates::memory at the first decoder block L; from there
+// the stream is the target's.
 #pragma once
 
 #include <optional>
@@ -13,27 +13,29 @@ namespace esp::model {
 
 class EncoderDecoder final : public Model {
  public:
-  EncoderDecoder(const ModelConfig& config, const Part& part);
+  EncoderDecoder(const ModelConfig& config, const ModelPart& part);
 
   const ModelConfig& config() const override { return config_; }
   nn::ParameterList& parameters() override { return list_; }
 
   int num_blocks() const override { return stack_.size(); }
-  State stem(nn::Pass& pass, const Batch& batch) override;
-  State blocks(int first, int last, nn::Pass& pass, const State& state, const Batch& batch) override;
-  autograd::Loss loss(nn::Pass& pass, const State& state, const Batch& batch, double scale) override;
-  tensor::Tensor logits(nn::Pass& pass, const State& state) override;
+  HiddenStates stem(nn::ForwardContext& pass, const ModelBatch& batch) override;
+  HiddenStates blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& state,
+                      const ModelBatch& batch) override;
+  autograd::Loss loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
+                      double scale) override;
+  tensor::Tensor logits(nn::ForwardContext& pass, const HiddenStates& state) override;
 
   bool can_generate() const override { return true; }
   bool has_encoder() const override { return true; }
-  void read(nn::Pass& pass, const Batch& source, KvCache& cache) override;
-  tensor::Tensor extend(nn::Pass& pass, const tensor::Tensor& ids, KvCache& cache) override;
+  void read(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache) override;
+  tensor::Tensor extend(nn::ForwardContext& pass, const tensor::Tensor& ids, KvCache& cache) override;
 
  private:
-  autograd::Variable memory_of(nn::Pass& pass, const autograd::Variable& encoded) const;
-  autograd::Variable embed_target(nn::Pass& pass, const tensor::Tensor& ids, int64_t first_position) const;
-  State cross_over(nn::Pass& pass, const State& encoded, const Batch& batch) const;
-  autograd::Variable last_norm(nn::Pass& pass, const autograd::Variable& x) const;
+  autograd::Variable memory_of(nn::ForwardContext& pass, const autograd::Variable& encoded) const;
+  autograd::Variable embed_target(nn::ForwardContext& pass, const tensor::Tensor& ids, int64_t first_position) const;
+  HiddenStates cross_over(nn::ForwardContext& pass, const HiddenStates& encoded, const ModelBatch& batch) const;
+  autograd::Variable last_norm(nn::ForwardContext& pass, const autograd::Variable& x) const;
 
   ModelConfig config_;
   nn::ParameterList list_;

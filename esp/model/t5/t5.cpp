@@ -24,7 +24,7 @@ ModelConfig t5_defaults() {
   return config;
 }
 
-std::unique_ptr<Model> make_t5(const ModelConfig& config, const Part& part) {
+std::unique_ptr<Model> make_t5(const ModelConfig& config, const ModelPart& part) {
   return std::make_unique<EncoderDecoder>(config, part);
 }
 

@@ -1,5 +1,5 @@
 // The encoder–decoder of Vaswani et al. 2017, pre-norm: blocks 0 … L−1 encode the source, blocks L … 2L−1 decode the
-// target, looking at the encoded source. One table of tokens serves source, target and head.
+// target with cross attention to it. One token table serves source, target and head.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 namespace esp::model {
 
 ModelConfig t5_defaults();
-std::unique_ptr<Model> make_t5(const ModelConfig& config, const Part& part);
+std::unique_ptr<Model> make_t5(const ModelConfig& config, const ModelPart& part);
 std::vector<Preset> t5_presets();
 
 }  // namespace esp::model

@@ -1,4 +1,4 @@
-// An encoder–decoder that has learned a few phrases says them, token by token.
+// An encoder–decoder trained on a few phrases reproduces them, token by token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ tensor::Tensor padded(TestModel& t, int32_t with) {
   return ids;
 }
 
-Batch phrases(TestModel& t) {
-  Batch batch;
+ModelBatch phrases(TestModel& t) {
+  ModelBatch batch;
   batch.inputs = padded(t, kPad);
   batch.decoder_inputs = padded(t, kPad);
   batch.targets = padded(t, -1);
@@ -45,8 +45,8 @@ Batch phrases(TestModel& t) {
 }
 
 // All phrases at once, each position the likeliest token after those before it.
-std::vector<std::string> translate(TestModel& t, Batch batch) {
-  nn::Pass pass = t.pass();
+std::vector<std::string> translate(TestModel& t, ModelBatch batch) {
+  nn::ForwardContext pass = t.pass();
   batch.decoder_inputs = padded(t, kPad);
   std::vector<std::string> said(kNumPhrases);
   std::vector<bool> done(kNumPhrases);
@@ -65,9 +65,9 @@ std::vector<std::string> translate(TestModel& t, Batch batch) {
   return said;
 }
 
-TEST(EncoderDecoder, SaysWhatItLearned) {
+TEST(EncoderDecoder, ReproducesTrainedPhrases) {
   TestModel t(preset("t5-tiny").config, DType::f32);
-  const Batch batch = phrases(t);
+  const ModelBatch batch = phrases(t);
   const auto before = translate(t, batch);
   TestAdam adam(t);
   for (int step = 0; step < 150; ++step) adam.step(batch, 3e-3);
