@@ -7,7 +7,7 @@
 #include "esp/sync/bucket_queue.h"
 #include "esp/sync/compress/compressed_all_reduce.h"
 #include "esp/sync/fusion.h"
-#include "esp/sync/whole_copies.h"
+#include "esp/sync/replicated_strategy.h"
 #include "esp/sync/wire.h"
 
 namespace esp::sync {
@@ -19,14 +19,14 @@ int64_t to_bytes(double mb) {
   return static_cast<int64_t>(mb * (1 << 20));
 }
 
-class AllReduce final : public WholeCopies {
+class AllReduce final : public ReplicatedStrategy {
  public:
-  explicit AllReduce(const Setup& setup) : WholeCopies(setup), observing_(setup.options.buckets == "observed") {
+  explicit AllReduce(const Setup& setup) : ReplicatedStrategy(setup), observing_(setup.options.buckets == "observed") {
     use(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
                      setup.storage));
   }
 
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (pass.training && pass.last) queue_->arm();
   }
   void end_pass() override {
@@ -78,7 +78,7 @@ class AllReduce final : public WholeCopies {
     });
   }
 
-  template <typename F>  // f(gradient, its part of the packed bucket)
+  template <typename F>  // f(gradient, its slice of the packed bucket)
   void each_part(const Bucket& bucket, const Tensor& packed, F&& f) {
     int64_t at = 0;
     for (nn::Parameter* p : bucket.parameters) {
@@ -87,13 +87,14 @@ class AllReduce final : public WholeCopies {
     }
   }
 
-  // The order in which the first rank's gradients came. Buckets cut from it are no views any more: they are packed.
+  // Observed order: buckets follow the order in which gradients completed on rank 0. Such buckets are not contiguous in
+  // the flat gradient buffer, so they are packed.
   void follow_observed_order() {
     std::vector<int32_t> order = queue_->observed();
     if (setup_.ranks) setup_.ranks->broadcast(order.data(), order.size(), DType::i32, 0);
     std::vector<int32_t> expected(order.size());
     for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<int32_t>(expected.size() - 1 - i);
-    if (order == expected) return;  // as they are
+    if (order == expected) return;  // already in this order
     use(make_buckets(parameters_, order, to_bytes(setup_.options.first_bucket_mb), to_bytes(setup_.options.bucket_mb),
                      setup_.storage));
     packed_ = true;
@@ -104,24 +105,24 @@ class AllReduce final : public WholeCopies {
   bool observing_, packed_ = false;
 };
 
-struct Way {
+struct BucketOrder {
   std::string_view name;
 };
-constexpr Way kWays[] = {{"fixed"}, {"observed"}, {"cycle"}};
+constexpr BucketOrder kBucketOrders[] = {{"fixed"}, {"observed"}, {"cycle"}};
 
 }  // namespace
 
-std::unique_ptr<WholeCopies> make_bucketed(const Setup& setup) {
+std::unique_ptr<ReplicatedStrategy> make_bucketed(const Setup& setup) {
   return std::make_unique<AllReduce>(setup);
 }
 
 std::unique_ptr<Strategy> make_all_reduce(const Setup& setup) {
   if (setup.options.accumulate == "reduced")
     throw UsageError(
-        "sync.accumulate = reduced: all-reduce adds up micro-batches before it reduces them (local); zero2 and zero3 "
-        "can do so after");
+        "sync.accumulate: got reduced; method allreduce supports auto and local (micro-batches are summed before the "
+        "all-reduce). Use sync.method = \"zero2\" or \"zero3\" to reduce every micro-batch.");
   if (setup.options.compress != "none") return make_compressed_all_reduce(setup);
-  if (find_row("sync.buckets", kWays, setup.options.buckets).name == "cycle") return make_fusion(setup);
+  if (find_row("sync.buckets", kBucketOrders, setup.options.buckets).name == "cycle") return make_fusion(setup);
   return std::make_unique<AllReduce>(setup);
 }
 

@@ -31,7 +31,8 @@ void BucketQueue::arm() {
 
 void BucketQueue::ready(size_t bucket, size_t place) {
   if (!armed_) return;
-  ESP_CHECK(!arrived_[bucket][place], "the gradient of {} came twice", buckets_[bucket].parameters[place]->name);
+  ESP_CHECK(!arrived_[bucket][place], "gradient of {}: completed twice in one pass",
+            buckets_[bucket].parameters[place]->name);
   arrived_[bucket][place] = true;
   order_.push_back(buckets_[bucket].parameters[place]);
   --missing_[bucket];

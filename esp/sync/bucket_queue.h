@@ -1,7 +1,7 @@
-// Which buckets are ready: counts gradients as backward delivers them and launches full buckets in index order, so that
-// every rank launches alike whatever became ready first.
+// Gradient bucket queue: counts gradients as backward delivers them and launches full buckets in index order. Every
+// rank launches in the same order, independent of the order in which its gradients complete.
 //
-// One thread, the one that runs backward. Between `arm` and `flush` each parameter's gradient is expected once.
+// One thread, the one that runs backward. Between `arm` and `flush` each parameter's gradient arrives at most once.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,11 @@ class BucketQueue {
   BucketQueue(std::vector<Bucket> buckets, Launch launch);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  // Places in the list of the parameters, in the order in which the last backward finished them; the untouched last.
+  // Indices in the parameter list, in the order in which the last backward completed them; parameters without a
+  // gradient come last.
   std::vector<int32_t> observed() const;
-  void arm();  // the gradients of the backward to come leave when they are ready
-  // After backward: calls `untouched` for each parameter that had no part in it, then launches what is left.
+  void arm();  // the next backward launches buckets
+  // After backward: calls `untouched` for each parameter without a gradient, then launches the remaining buckets.
   void flush(const std::function<void(nn::Parameter&)>& untouched);
 
  private:
@@ -30,10 +31,10 @@ class BucketQueue {
 
   std::vector<Bucket> buckets_;
   Launch launch_;
-  std::vector<std::vector<bool>> arrived_;  // by bucket and place in it
+  std::vector<std::vector<bool>> arrived_;  // by bucket and parameter in it
   std::vector<size_t> missing_;
-  std::vector<const nn::Parameter*> order_;  // as they came
-  size_t next_ = 0;                          // the first bucket not launched
+  std::vector<const nn::Parameter*> order_;  // in order of completion
+  size_t next_ = 0;                          // the first bucket that is not launched
   bool armed_ = false;
 };
 

@@ -36,8 +36,8 @@ std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const 
   return buckets;
 }
 
-std::vector<optim::Range> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end) {
-  std::vector<optim::Range> ranges;
+std::vector<optim::UnitRange> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end) {
+  std::vector<optim::UnitRange> ranges;
   for (size_t i = 0; i < parameters.units().size(); ++i) {
     const auto& unit = parameters.units()[i];
     const int64_t from = std::max(begin, unit.first), to = std::min(end, unit.first + unit.count);

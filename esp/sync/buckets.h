@@ -1,9 +1,9 @@
-// Gradients cut into buckets: runs of the parameters' elements, in the order in which backward finishes them.
+// Gradient buckets: consecutive elements of the parameters, in the order in which backward completes them.
 //
-// Elements are numbered over the whole list, unit after unit. Bucket 0 is the last of them: parameters are taken in
-// reverse order of registration until a bucket is full (the first sooner, so that communication begins early); one
-// larger than the limit has a bucket of its own. A bucket is one contiguous run, so it is a view of gradients that lie
-// contiguously. A pure function: every rank cuts alike.
+// Elements are numbered over the whole list, unit after unit. Parameters are taken in reverse order of registration, so
+// bucket 0 covers the last elements. A bucket ends when it is full (the first is smaller, so that communication begins
+// early); a parameter larger than the limit forms its own bucket. A bucket is one contiguous range and therefore a view
+// of contiguous gradients. A pure function: the result is the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct Bucket {
 };
 
 std::vector<Bucket> make_buckets(nn::ParameterList& parameters, int64_t first_bytes, int64_t bytes, DType dtype);
-// In another order of the parameters (by their place in the list): buckets are sets then, numbered through in that
-// order, and no runs of the parameters' elements.
+// With another order of the parameters (indices in the list): buckets are then numbered in that order and are not
+// contiguous ranges of the flat gradient buffer.
 std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const int32_t> order, int64_t first_bytes,
                                  int64_t bytes, DType dtype);
 
 // Elements [begin, end) over all units, unit by unit.
-std::vector<optim::Range> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end);
+std::vector<optim::UnitRange> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end);
 
 }  // namespace esp::sync

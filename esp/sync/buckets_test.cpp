@@ -24,24 +24,24 @@ std::vector<int64_t> counts_of(const std::vector<Bucket>& buckets) {
   return counts;
 }
 
-TEST(Buckets, BeginWithTheLastParametersAndASmallOne) {
+TEST(Buckets, StartWithTheLastParametersAndASmallBucket) {
   nn::ParameterList list = list_of({{10, 10}, {10, 10, 10}, {10}});
   const auto buckets = make_buckets(list, 4 * 10, 4 * 30, DType::f32);
   EXPECT_EQ(counts_of(buckets), (std::vector<int64_t>{10, 30, 20}));
   EXPECT_EQ(buckets[0].end, 60);
   EXPECT_EQ(buckets[0].parameters.front()->name, "2.0");
-  // Across units: a bucket is a run of elements, not of one unit's.
+  // Across units: a bucket is a range of elements, independent of units.
   EXPECT_EQ(buckets[1].parameters.back()->name, "1.0");
   EXPECT_EQ(buckets[2].begin, 0);
 }
 
-TEST(Buckets, GiveALargeParameterOneOfItsOwn) {
+TEST(Buckets, GiveALargeParameterItsOwnBucket) {
   nn::ParameterList list = list_of({{5, 100, 5}});
   EXPECT_EQ(counts_of(make_buckets(list, 4 * 10, 4 * 20, DType::f32)), (std::vector<int64_t>{5, 100, 5}));
   EXPECT_EQ(counts_of(make_buckets(list, 2 * 109, 2 * 109, DType::bf16)), (std::vector<int64_t>{105, 5}));
 }
 
-TEST(Buckets, CoverEveryElementOnceWhateverTheSizes) {
+TEST(Buckets, CoverEveryElementOnceForAnySizes) {
   for (const int64_t limit : {1, 7, 16, 40, 1000}) {
     nn::ParameterList list = list_of({{7, 3, 11}, {5}, {1, 1, 13, 2}, {4, 9}});
     const auto buckets = make_buckets(list, 4 * limit / 2, 4 * limit, DType::f32);
@@ -61,8 +61,8 @@ TEST(Buckets, CoverEveryElementOnceWhateverTheSizes) {
 
 TEST(Buckets, RangesAreCutAtUnits) {
   const nn::ParameterList list = list_of({{7, 3}, {5}, {8}});
-  EXPECT_EQ(ranges_of(list, 4, 18), (std::vector<optim::Range>{{0, 4, 10}, {1, 0, 5}, {2, 0, 3}}));
-  EXPECT_EQ(ranges_of(list, 10, 15), (std::vector<optim::Range>{{1, 0, 5}}));
+  EXPECT_EQ(ranges_of(list, 4, 18), (std::vector<optim::UnitRange>{{0, 4, 10}, {1, 0, 5}, {2, 0, 3}}));
+  EXPECT_EQ(ranges_of(list, 10, 15), (std::vector<optim::UnitRange>{{1, 0, 5}}));
   EXPECT_TRUE(ranges_of(list, 9, 9).empty());
 }
 
@@ -73,7 +73,7 @@ struct Queue {
   void ready(const char* name) { list.find(name).weight.on_ready(); }
 };
 
-TEST(BucketQueue, LaunchesInIndexOrderWhateverIsReadyFirst) {
+TEST(BucketQueue, LaunchesInIndexOrderForAnyCompletionOrder) {
   Queue q;
   q.queue.arm();
   q.ready("0.0");  // the last bucket
@@ -85,7 +85,7 @@ TEST(BucketQueue, LaunchesInIndexOrderWhateverIsReadyFirst) {
   EXPECT_EQ(q.launched, (std::vector<size_t>{0, 1, 2, 3}));
 }
 
-TEST(BucketQueue, LaunchesWhatIsLeftWhenBackwardIsOver) {
+TEST(BucketQueue, LaunchesRemainingBucketsAfterBackward) {
   Queue q;
   q.queue.arm();
   q.ready("1.0");
@@ -95,14 +95,14 @@ TEST(BucketQueue, LaunchesWhatIsLeftWhenBackwardIsOver) {
   EXPECT_EQ(q.launched, (std::vector<size_t>{0, 1, 2, 3}));
 }
 
-TEST(BucketQueue, HearsNothingUntilArmed) {
+TEST(BucketQueue, IgnoresGradientsUntilArmed) {
   Queue q;
   q.ready("1.1");
   q.queue.flush([](nn::Parameter&) { FAIL(); });
   EXPECT_TRUE(q.launched.empty());
 }
 
-TEST(BucketQueue, TakesAGradientThatComesTwiceForABug) {
+TEST(BucketQueue, RejectsAGradientThatCompletesTwice) {
   Queue q;
   q.queue.arm();
   q.ready("0.0");

@@ -9,7 +9,7 @@
 
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/error.h"
-#include "esp/sync/whole_copies.h"
+#include "esp/sync/replicated_strategy.h"
 #include "esp/sync/wire.h"
 
 namespace esp::sync {
@@ -17,14 +17,14 @@ namespace {
 
 using tensor::Tensor;
 
-class Fusion final : public WholeCopies {
+class Fusion final : public ReplicatedStrategy {
  public:
   explicit Fusion(const Setup& setup)
-      : WholeCopies(setup),
+      : ReplicatedStrategy(setup),
         limit_(std::max<int64_t>(
             1, static_cast<int64_t>(setup.options.fusion_mb * (1 << 20)) / static_cast<int64_t>(size_of(wire_)))),
         cycle_(std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(setup.options.cycle_ms))),
-        agreeing_(setup.ranks ? setup.ranks->split(0, setup.ranks->rank()) : nullptr),
+        flags_comm_(setup.ranks ? setup.ranks->split(0, setup.ranks->rank()) : nullptr),
         ready_(parameters_.all().size()) {
     size_t index = 0;
     int64_t largest = 0;
@@ -41,17 +41,17 @@ class Fusion final : public WholeCopies {
   ~Fusion() override {
     {
       std::lock_guard lock(mutex_);
-      leaving_ = true;
-      if (working_ && setup_.ranks) {  // an error in mid-step: the thread waits for what will not come
-        agreeing_->abort("this rank left in the middle of a step");
-        setup_.ranks->abort("this rank left in the middle of a step");
+      stopping_ = true;
+      if (working_ && setup_.ranks) {  // an error in mid-step: the thread waits for a collective that will not complete
+        flags_comm_->abort("this rank stopped in mid-step");
+        setup_.ranks->abort("this rank stopped in mid-step");
       }
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
   }
 
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (!pass.training || !pass.last || !setup_.ranks) return;
     std::lock_guard lock(mutex_);
     ready_.assign(ready_.size(), 0);
@@ -73,18 +73,18 @@ class Fusion final : public WholeCopies {
     {
       obs::Span span(setup_.trace, "gradients", "communication");
       if (!changed_.wait_for(lock, setup_.timeout, [this] { return !working_; }))
-        throw CommError(CommError::Kind::timeout, -1, "gradients were not summed in time");
+        throw CommError(CommError::Kind::timeout, -1, "timeout waiting for fused gradients");
     }
     waited_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
     if (error_) std::rethrow_exception(error_);
   }
   void begin_step() override {
-    WholeCopies::begin_step();
+    ReplicatedStrategy::begin_step();
     waited_ms_ = 0;
   }
-  StepTimes times() const override { return {WholeCopies::times().exposed_ms + waited_ms_}; }
-  std::vector<Group> groups() const override {
-    return agreeing_ ? std::vector<Group>{{"agreement", agreeing_.get()}} : std::vector<Group>();
+  StepTimes times() const override { return {ReplicatedStrategy::times().exposed_ms + waited_ms_}; }
+  std::vector<NamedGroup> groups() const override {
+    return flags_comm_ ? std::vector<NamedGroup>{{"agreement", flags_comm_.get()}} : std::vector<NamedGroup>();
   }
 
  private:
@@ -98,8 +98,8 @@ class Fusion final : public WholeCopies {
     pthread_setname_np(pthread_self(), "esp-fusion");
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return working_ || leaving_; });
-      if (leaving_) return;
+      changed_.wait(lock, [this] { return working_ || stopping_; });
+      if (stopping_) return;
       lock.unlock();
       std::exception_ptr error;
       try {
@@ -115,21 +115,21 @@ class Fusion final : public WholeCopies {
     }
   }
 
-  // Rounds until every gradient has travelled. All ranks make the same number of them.
+  // Runs rounds until every gradient is reduced. All ranks run the same number of rounds.
   void sum_a_step() {
-    std::vector<int8_t> agreed(order_.size()), done(order_.size());
+    std::vector<int8_t> flags(order_.size()), done(order_.size());
     for (size_t left = order_.size(); left > 0;) {
       const auto next = Clock::now() + cycle_;
       {
         std::lock_guard lock(mutex_);
-        agreed.assign(ready_.begin(), ready_.end());
+        flags.assign(ready_.begin(), ready_.end());
       }
-      agreeing_->all_reduce(agreed.data(), agreed.data(), agreed.size(), DType::i8, comm::ReduceOp::min);
+      flags_comm_->all_reduce(flags.data(), flags.data(), flags.size(), DType::i8, comm::ReduceOp::min);
       std::vector<nn::Parameter*> together;
       int64_t count = 0;
       bool any = false;
-      for (size_t i = order_.size(); i-- > 0;) {  // the last parameters are ready first
-        if (!agreed[i] || done[i]) continue;
+      for (size_t i = order_.size(); i-- > 0;) {  // gradients of the last parameters complete first
+        if (!flags[i] || done[i]) continue;
         if (!together.empty() && count + order_[i]->count() > limit_) {
           travel(together, count);
           together.clear();
@@ -170,20 +170,20 @@ class Fusion final : public WholeCopies {
     });
   }
 
-  const int64_t limit_;  // elements that travel together
+  const int64_t limit_;  // elements per fused buffer
   const Duration cycle_;
-  const std::unique_ptr<comm::Communicator> agreeing_;
+  const std::unique_ptr<comm::Communicator> flags_comm_;
   std::vector<nn::Parameter*> order_;
   Tensor buffer_;
   bool armed_ = false;    // of the computing thread
-  double waited_ms_ = 0;  // likewise
+  double waited_ms_ = 0;  // of the computing thread
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::vector<int8_t> ready_;
-  bool working_ = false, leaving_ = false;
+  bool working_ = false, stopping_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: it ends before what it touches
+  std::thread thread_;  // last member: ends before the objects it uses
 };
 
 }  // namespace

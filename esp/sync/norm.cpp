@@ -9,16 +9,16 @@
 
 namespace esp::sync {
 
-using optim::Owned;
-using optim::Range;
+using optim::OptimizerShard;
+using optim::UnitRange;
 using tensor::Tensor;
 
-SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context, std::vector<Owned> owned,
-                         std::vector<int64_t> cuts, DType storage, bool ordered)
+SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Context& context,
+                         std::vector<OptimizerShard> owned, std::vector<int64_t> cuts, DType storage, bool ordered)
     : parameters_(parameters),
       context_(context),
       owned_(std::move(owned)),
-      // A GPU's sums have one order anyway; it is among several ranks that another is wanted.
+      // A GPU's sums have a fixed order; only the order over several ranks must be fixed here.
       ordered_(ordered && !(cuts.empty() && device::on_cuda(context.stream))),
       shared_(!cuts.empty()),
       of_units_(parameters.units().size()) {
@@ -26,7 +26,7 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
   first_block_.push_back(0);
   for (const auto& unit : parameters.units())
     first_block_.push_back(first_block_.back() + (unit.count + kBlock - 1) / kBlock);
-  // Where what counts begins or ends is a cut like another.
+  // The boundary of a counted range is treated as a shard boundary.
   for (const nn::Parameter& p : parameters.all()) {
     if (p.counted) continue;
     const int64_t at = parameters.units()[static_cast<size_t>(p.unit)].first + p.offset;
@@ -45,18 +45,18 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
     }
   }
   const tensor::Shape blocks{first_block_.back()}, edges{static_cast<int64_t>(cut_blocks_.size()) * kBlock};
-  if (device::on_cuda(context.stream)) {  // the order is the host's
+  if (device::on_cuda(context.stream)) {  // the order is that of the host's sums
     on_host_.resize(static_cast<size_t>(blocks.count()) * sizeof(double) +
                     static_cast<size_t>(edges.count()) * size_of(storage));
-    sums_ = Tensor::over(on_host_.data(), blocks, DType::f64);
-    if (!cut_blocks_.empty()) edges_ = Tensor::over(on_host_.data() + sums_.bytes(), edges, storage);
+    sums_ = Tensor::borrow(on_host_.data(), blocks, DType::f64);
+    if (!cut_blocks_.empty()) edges_ = Tensor::borrow(on_host_.data() + sums_.bytes(), edges, storage);
     return;
   }
   sums_ = tensor::zeros(context, blocks, DType::f64, device::MemoryCategory::buffer);
   if (!cut_blocks_.empty()) edges_ = tensor::zeros(context, edges, storage, device::MemoryCategory::buffer);
 }
 
-int64_t SquaredNorm::block_of(const Range& range, int64_t at) const {
+int64_t SquaredNorm::block_of(const UnitRange& range, int64_t at) const {
   return first_block_[static_cast<size_t>(range.unit)] + at / kBlock;
 }
 
@@ -65,9 +65,9 @@ int64_t SquaredNorm::slot_of(int64_t block) const {
   return found != cut_blocks_.end() && *found == block ? found - cut_blocks_.begin() : -1;
 }
 
-// Neighbours that count are one run: nothing is cut where everything counts.
+// Adjacent counted ranges are merged: without uncounted parameters there are no boundaries.
 template <typename F>
-void SquaredNorm::for_each_run(const Range& range, F&& f) const {
+void SquaredNorm::for_each_run(const UnitRange& range, F&& f) const {
   int64_t begin = range.begin;
   for (const nn::Parameter* p : parameters_.units()[static_cast<size_t>(range.unit)].parameters) {
     if (p->counted || p->offset >= range.end || p->offset + p->count() <= range.begin) continue;
@@ -79,7 +79,7 @@ void SquaredNorm::for_each_run(const Range& range, F&& f) const {
   if (begin < range.end) f(begin, range.end, true);
 }
 
-const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
+const std::vector<double>& SquaredNorm::sums(TimedCommunicator& ranks) {
   if (!added_) {
     begin();
     for (size_t index = 0; index < owned_.size(); ++index) add(index, owned_[index].grads);
@@ -93,7 +93,7 @@ const std::vector<double>& SquaredNorm::sums(Ranks& ranks) {
   finish_runs();
   if (shared_) {
     const auto num_units = static_cast<int64_t>(of_units_.size());
-    ranks.wait(ranks.start_all_reduce(Tensor::over(of_units_.data(), {num_units}, DType::f64)), "norm");
+    ranks.wait(ranks.start_all_reduce(Tensor::borrow(of_units_.data(), {num_units}, DType::f64)), "norm");
   }
   return of_units_;
 }
@@ -110,7 +110,7 @@ void SquaredNorm::add(size_t index, const Tensor& grads) {
 void SquaredNorm::clear_runs() {
   run_sums_.clear();
   first_runs_.clear();
-  for (const Owned& one : owned_) {
+  for (const OptimizerShard& one : owned_) {
     first_runs_.push_back(run_sums_.size());
     for_each_run(one.range, [&](int64_t, int64_t, bool) { run_sums_.push_back(0); });
   }
@@ -120,7 +120,7 @@ void SquaredNorm::clear_runs() {
 }
 
 void SquaredNorm::add_runs(size_t index, const Tensor& grads) {
-  const Range& range = owned_[index].range;
+  const UnitRange& range = owned_[index].range;
   double* to = (device::on_cuda(context_.stream) ? sums_.as<double>() : run_sums_.data()) + first_runs_[index];
   for_each_run(range, [&](int64_t begin, int64_t end, bool) {
     const Tensor run = grads.slice(begin - range.begin, end - range.begin);
@@ -128,16 +128,16 @@ void SquaredNorm::add_runs(size_t index, const Tensor& grads) {
   });
 }
 
-// On a GPU the sums of all runs come to the host together.
+// On a GPU the sums of all ranges are copied to the host together.
 void SquaredNorm::finish_runs() {
   if (device::on_cuda(context_.stream)) {
     device::copy(run_sums_.data(), sums_.data(), run_sums_.size() * sizeof(double), context_.stream);
     device::finish(context_.stream);
   }
   const double* sum = run_sums_.data();
-  for (const Owned& one : owned_)
+  for (const OptimizerShard& one : owned_)
     for_each_run(one.range, [&](int64_t, int64_t, bool counted) {
-      // Not a number, if it is none.
+      // NaN if any value is not finite.
       of_units_[static_cast<size_t>(one.range.unit)] += counted ? *sum : 0 * *sum;
       ++sum;
     });
@@ -148,7 +148,7 @@ void SquaredNorm::clear_ordered() {
   if (edges_.defined()) std::memset(edges_.data(), 0, edges_.bytes());
 }
 
-void SquaredNorm::add_ordered(const Range& range, const Tensor& all) {
+void SquaredNorm::add_ordered(const UnitRange& range, const Tensor& all) {
   const device::Stream alone;
   double* sums = sums_.as<double>();
   const size_t element = size_of(all.dtype());
@@ -177,11 +177,11 @@ void SquaredNorm::add_ordered(const Range& range, const Tensor& all) {
   });
 }
 
-void SquaredNorm::finish_ordered(Ranks& ranks) {
+void SquaredNorm::finish_ordered(TimedCommunicator& ranks) {
   const device::Stream alone;
   double* sums = sums_.as<double>();
   if (shared_) {
-    const Work summing = ranks.start_all_reduce(sums_);  // one rank has each block, the others add zeros
+    const Work summing = ranks.start_all_reduce(sums_);  // one rank owns each block, the others add zeros
     if (edges_.defined()) ranks.wait(ranks.start_all_reduce(edges_), "norm");
     ranks.wait(summing, "norm");
   }

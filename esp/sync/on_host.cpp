@@ -18,22 +18,22 @@ class OnHost final : public Strategy {
   }
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override { inner_->fill(f); }
-  std::vector<optim::Owned> owned() override { return inner_->owned(); }
-  std::vector<optim::Held> held() override { return inner_->held(); }
+  std::vector<optim::OptimizerShard> owned() override { return inner_->owned(); }
+  std::vector<optim::ValueShard> held() override { return inner_->held(); }
   void set_sink(GradientSink* sink) override { inner_->set_sink(sink); }
 
   void begin_step() override {
     inner_->begin_step();
-    device_.forget_gradients(stream_);
+    device_.mark_gradients_stale(stream_);
   }
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (!pass.training) {
       inner_->begin_pass(pass);
-      lift();
+      upload();
       inner_->end_pass();
     } else if (!std::exchange(open_, true)) {
       inner_->begin_pass({true, true});
-      lift();
+      upload();
     }
   }
   void end_pass() override {}
@@ -47,17 +47,17 @@ class OnHost final : public Strategy {
   std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions& options) override {
     return inner_->make_optimizer(options);
   }
-  Clocks* clocks() override { return inner_->clocks(); }
-  Apart* apart() override { return inner_->apart(); }
-  std::vector<Remembered> remembered() override { return inner_->remembered(); }
+  AsyncWorkers* async_workers() override { return inner_->async_workers(); }
+  DivergentReplicas* divergent_replicas() override { return inner_->divergent_replicas(); }
+  std::vector<ExtraState> extra_state() override { return inner_->extra_state(); }
   StepTimes times() const override { return inner_->times(); }
   std::vector<std::string> take_notes() override { return inner_->take_notes(); }
-  std::vector<Group> groups() const override { return inner_->groups(); }
+  std::vector<NamedGroup> groups() const override { return inner_->groups(); }
   std::vector<comm::CallStats> messages() const override { return inner_->messages(); }
 
  private:
-  // Memory that holds a value may be another's as soon as the next is asked for: one at a time.
-  void lift() {
+  // Memory of a value may be reused as soon as the next value is requested, so one at a time.
+  void upload() {
     each([this](autograd::Weight& host, autograd::Weight& device) {
       const tensor::Tensor& value = host.used_value();
       device::copy(device.value.data(), value.data(), value.bytes(), stream_);
@@ -66,7 +66,7 @@ class OnHost final : public Strategy {
   }
 
   void hand_over() {
-    device_.settle_gradients(stream_);
+    device_.clear_stale_gradients(stream_);
     inner_->begin_backward();
     each_backwards([this](autograd::Weight& host, autograd::Weight& device) {
       host.used_value();  // as backward does
@@ -91,7 +91,7 @@ class OnHost final : public Strategy {
   const std::unique_ptr<Strategy> inner_;
   nn::ParameterList &host_, &device_;
   const device::Stream stream_;
-  bool open_ = false;  // a step's pass has begun and its gradients have not come down
+  bool open_ = false;  // the step's first pass has begun, and gradients are not yet on the host
 };
 
 }  // namespace

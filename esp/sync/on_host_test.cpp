@@ -1,4 +1,4 @@
-// A copy to compute with beside the strategy's own list: the same sums, values and norms as on the list itself.
+// A device list beside the strategy's host list: the same sums, weights and norms as on the host list alone.
 #include "esp/sync/on_host.h"
 
 #include <gtest/gtest.h>
@@ -44,21 +44,21 @@ double gradient(int rank, int64_t element, int64_t step, int64_t pass) {
   return static_cast<double>(rank + 1) * static_cast<double>(element % 7 - 3) + static_cast<double>(step - 2 * pass);
 }
 
-void fill(HandMade& made) {
+void fill(StrategyFixture& made) {
   made.strategy->fill([](nn::ParameterList::Unit& unit) {
     for (int64_t i = 0; i < unit.count; ++i)
       unit.values.as<float>()[i] = static_cast<float>((unit.first + i) % 11) * 0.25f;
   });
 }
 
-// Plain descent: the strategy may do it itself where servers step.
+// Plain SGD, which servers can apply themselves.
 struct Descent {
-  explicit Descent(HandMade& of) : made(of) {
+  explicit Descent(StrategyFixture& of) : made(of) {
     optim::OptimizerOptions options;
     options.name = "sgd";
     optimizer = made.strategy->make_optimizer(options);
     if (!optimizer) optimizer = optim::make_optimizer(options, made.list, made.context, made.strategy->owned());
-    if (Apart* apart = made.strategy->apart()) apart->attach(*optimizer);
+    if (DivergentReplicas* divergent = made.strategy->divergent_replicas()) divergent->attach(*optimizer);
   }
   void step() {
     made.strategy->finish();
@@ -66,7 +66,7 @@ struct Descent {
     optimizer->step(0.01, 1);
     made.strategy->after_step();
   }
-  HandMade& made;
+  StrategyFixture& made;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::vector<double> squares;
 };
@@ -80,12 +80,13 @@ std::vector<float> values_seen(nn::ParameterList& list) {
   return all;
 }
 
-TEST_P(OnHost, StepsAreThoseOfTheListItself) {
+TEST_P(OnHost, EqualsStepsOnTheHostList) {
   constexpr int64_t kSteps = 5, kPasses = 3;
   for (const int size : {1, 2, 4})
     with_ranks(size, [&](comm::Communicator* comm) {
       auto other_ranks = comm->split(0, comm->rank());
-      HandMade plain(kUnits, comm, options(), DType::f32), host(kUnits, other_ranks.get(), options(), DType::f32);
+      StrategyFixture plain(kUnits, comm, options(), DType::f32),
+          host(kUnits, other_ranks.get(), options(), DType::f32);
       nn::ParameterList device;
       for (const auto& unit : host.list.units()) {
         device.begin_unit(unit.name);
@@ -119,7 +120,7 @@ TEST_P(OnHost, StepsAreThoseOfTheListItself) {
           host.strategy->begin_pass({true, pass + 1 == kPasses});
           EXPECT_EQ(values_seen(device), seen) << "step " << step;
           host.strategy->begin_backward();
-          for (nn::Parameter& p : device.all())  // in whatever order
+          for (nn::Parameter& p : device.all())  // in any order
             host.deliver<float>(p, [&](int64_t e) { return whole(p, e, pass); });
           host.strategy->end_pass();
         }

@@ -7,6 +7,7 @@
 #include "esp/sync/ps/layout.h"
 #include "esp/sync/ps/ps.h"
 #include "esp/sync/strategy.h"
+#include "esp/sync/strategy_names.h"
 #include "esp/sync/wire.h"
 #include "esp/sync/zero/zero.h"
 
@@ -14,15 +15,20 @@ namespace esp::sync {
 namespace {
 
 constexpr StrategyRow kStrategies[] = {
-    {"allreduce", "whole copies that sum their gradients (DDP)", make_all_reduce},
-    {"zero1", "each rank keeps its share of the optimizer's state", make_zero1},
-    {"zero2", "and of the gradients", make_zero2},
-    {"zero3", "and of the values (FSDP)", make_zero3},
-    {"ps", "workers push gradients to servers of shares of the model and pull its values (parameter server)", make_ps},
-    {"gossip", "copies that average with their neighbours", make_gossip},
-    {"local", "copies that take steps of their own and average now and then (Local SGD, FedAvg)", make_local},
-    {"diloco", "and whose mean way is an outer step with momentum", make_diloco},
+    {"allreduce", "whole replicas; all-reduce of gradients (DDP)", make_all_reduce},
+    {"zero1", "shards the optimizer state", make_zero1},
+    {"zero2", "shards optimizer state and gradients", make_zero2},
+    {"zero3", "shards optimizer state, gradients and weights (FSDP)", make_zero3},
+    {"ps", "workers push gradients to parameter servers and pull weights", make_ps},
+    {"gossip", "replicas average with their neighbours (decentralised SGD)", make_gossip},
+    {"local", "replicas take local steps and average periodically (Local SGD, FedAvg)", make_local},
+    {"diloco", "local steps, then an outer step with momentum on the mean change", make_diloco},
 };
+
+struct MethodAlias {
+  std::string_view name, strategy;
+};
+constexpr MethodAlias kMethodAliases[] = {{"ddp", "allreduce"}, {"fsdp", "zero3"}};
 
 struct Accumulation {
   std::string_view name;
@@ -35,8 +41,14 @@ std::span<const StrategyRow> strategies() {
   return kStrategies;
 }
 
+std::string strategy_name(const std::string& word) {
+  for (const MethodAlias& other : kMethodAliases)
+    if (other.name == word) return std::string(other.strategy);
+  return word;
+}
+
 void check_words(const Options& o) {
-  find_row("sync.method", kStrategies, o.method);
+  find_row("sync.method", kStrategies, o.method, {kMethodAliases[0].name, kMethodAliases[1].name});
   find_row("sync.accumulate", kAccumulations, o.accumulate);
   wire_type(o.wire, DType::f32);
   check_gossip_words(o);

@@ -1,8 +1,9 @@
-// How the copies of a model agree: the seam between one rank's training and the others.
+// Strategy: how replicas and shards of a model are synchronised, the interface between the training of one rank and the
+// other ranks.
 //
-// A strategy decides where a model's values and gradients lie on this rank, hears through Weight::on_ready when a
-// gradient is complete, and sees to it that after `finish` every owned gradient is the sum over the ranks and after
-// `after_step` every rank computes with the same values, unless copies go their own ways (apart.h). Behind it:
+// A strategy places a model's weights and gradients on this rank and is notified through Weight::on_ready when a
+// gradient is complete. After `finish` every owned gradient is the sum over the ranks, and after `after_step` every
+// rank computes with the same weights, except with divergent replicas (divergent_replicas.h). Implementations:
 // all-reduce, ZeRO 1 to 3, parameter servers, gossip, local steps (strategies.cpp).
 //
 // The order of one step, the same on every rank:
@@ -10,7 +11,7 @@
 //   the optimizer's step over owned(), after_step.
 // Losses are scaled by the count over all ranks before backward, so gradients are summed, not averaged.
 //
-// One thread calls; the communicator, the list and the context outlive the strategy.
+// One thread; the communicator, the parameter list and the context outlive the strategy.
 #pragma once
 
 #include <functional>
@@ -24,90 +25,90 @@
 #include "esp/nn/parameter.h"
 #include "esp/obs/spans.h"
 #include "esp/optim/optimizer.h"
-#include "esp/sync/apart.h"
-#include "esp/sync/clocks.h"
+#include "esp/sync/async_workers.h"
+#include "esp/sync/divergent_replicas.h"
+#include "esp/sync/extra_state.h"
 #include "esp/sync/ps/options.h"
-#include "esp/sync/remembered.h"
 
 namespace esp::sync {
 
-// [sync] of a run file, and what else a strategy must know of the run.
+// [sync] of a run file, and other settings of the run that a strategy needs.
 struct Options {
   std::string method = "allreduce";
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
-  std::string buckets = "fixed";               // allreduce: cut beforehand, as observed, or fused every cycle
-  double fusion_mb = 64, cycle_ms = 3;         // cycle: at most so much together, so often
-  std::string wire = "auto";                   // what gradients travel as: auto (as they are), fp32, bf16, fp16
-  std::string compress = "none";               // what gradients, or moves, travel as, "topk:0.01" (compress/)
-  std::string feedback = "none";               // and what becomes of what is left out: none, ef, …, onebit_adam
-  bool force = false;                          // a pair that diverges by theory: a warning, no error
+  std::string buckets = "fixed";               // allreduce: fixed, in observed order, or fused every cycle
+  double fusion_mb = 64, cycle_ms = 3;         // cycle: size limit and period of fusion
+  std::string wire = "auto";                   // wire type of gradients: auto (as stored), fp32, bf16, fp16
+  std::string compress = "none";               // compressor of gradients, or of changes: "topk:0.01" (compress/)
+  std::string feedback = "none";               // error feedback: none, ef, …, onebit_adam
+  bool force = false;                          // a pair that diverges by theory: warning instead of error
   int64_t onebit_warmup = 100;                 // onebit_adam: steps of Adam before the variance is frozen
   std::string accumulate = "auto";             // over micro-batches: local (before reducing), reduced (after), auto
-  int64_t prefetch = 1;                        // zero3: units gathered ahead; -1: as measured (with offload_params)
-  bool keep_gathered = false;                  // zero3: units gathered in forward stay for backward
-  int64_t group = 0;                           // zero1-3: ranks that share one set of shards; 0: all
+  int64_t prefetch = 1;                        // zero3: units gathered ahead; -1: measured (with offload_params)
+  bool keep_gathered = false;                  // zero3: units gathered in forward are kept for backward
+  int64_t group = 0;                           // zero1-3: ranks per shard group; 0: all
   std::string quantise = "none";               // zero3: of qwz, hpz, qgz, joined by commas
-  int64_t quantise_block = 2048;               // values that share a scale in qwz
-  int64_t quantise_grad_block = 128;           // gradients in qgz: four bits want a scale that fits more closely
-  std::string offload_params = "none";         // zero3: where shards of values lie: none (the device), host, file
-  bool update_early = false;                   // zero3, the sink updates as gradients come and keeps none
-  bool direct_access = false;                  // with offload_params: look-ups take the rows they touch, not the table
-  std::string topology = "ring";               // gossip: who hears whom: a name of gossip/topology.h, or a file
+  int64_t quantise_block = 2048;               // values per scale in qwz
+  int64_t quantise_grad_block = 128;           // gradients per scale in qgz: four bits need smaller blocks
+  std::string offload_params = "none";         // zero3: storage of parameter shards: none (the device), host, file
+  bool update_early = false;                   // zero3: the sink updates as gradients arrive and stores none
+  bool direct_access = false;                  // with offload_params: look-ups read the rows they touch, not the table
+  std::string topology = "ring";               // gossip: a name of gossip/gossip_topology.h, or a graph file
   std::string gossip_mode = "adapt_then_combine";  // or combine_then_adapt, adapt_with_combine
-  bool tracking = false;                           // gossip: neighbours average gradients too
-  double gossip_step = 0.3;                        // gossip of codes: how far copies go to what they heard
-  int64_t period = 0;                           // gossip: steps between averages of all (0: never); diloco: inner steps
-  int64_t consensus_every = 0;                  // steps between measures of how far copies are apart; 0: none extra
-  bool hierarchical = false;                    // gossip, local: the copies of a node add their gradients every step
+  bool tracking = false;                           // gossip: gradient tracking
+  double gossip_step = 0.3;                        // compressed gossip: step size γ towards the neighbours' average
+  int64_t period = 0;                           // gossip: steps between global averages (0: never); diloco: inner steps
+  int64_t consensus_every = 0;                  // steps between measurements of the consensus distance; 0: none extra
+  bool hierarchical = false;                    // gossip, local: ranks of a node sum their gradients every step
   int64_t tau = 8;                              // local: steps between averages
-  int64_t local_after = 0;                      // local, diloco: before this step copies add their gradients
-  int64_t sample = 0;                           // local: copies whose work counts in a round; 0: all
-  std::string client_weights = "equal";         // local: or tokens, those a copy has read in the round
-  bool average_state = false;                   // local: the optimizer's state is averaged too
-  std::string average_over = "allreduce";       // local: or servers, to which only the copies drawn push
+  int64_t local_after = 0;                      // local, diloco: gradients are all-reduced before this step
+  int64_t sample = 0;                           // local: clients per round; 0: all
+  std::string client_weights = "equal";         // local: or tokens: those that a replica has read in the round
+  bool average_state = false;                   // local: averages the optimizer state too
+  std::string average_over = "allreduce";       // local: or servers, to which only the sampled clients push
   double outer_lr = 0.7, outer_momentum = 0.9;  // diloco
   PsOptions ps;                                 // ps
-  uint64_t seed = 1;                            // of what is drawn
-  bool deterministic = false;                   // sums in rank order, whatever the layout
+  uint64_t seed = 1;                            // of random draws
+  bool deterministic = false;                   // sums in rank order, independent of the layout
 };
 
 class Offload;
 
-// Where reduced gradients go that this rank does not keep on the device.
+// Receives reduced gradients that this rank does not keep on the device.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // Elements [first, first + piece.count()) of owned()[owned]: over what is there, or added to it.
+  // Elements [first, first + piece.count()) of owned()[owned]: overwrites, or adds.
   virtual void take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) = 0;
-  virtual tensor::Tensor taken(size_t owned) = 0;  // all of them, when all have come
+  virtual tensor::Tensor taken(size_t owned) = 0;  // all gradients of a range, when complete
 };
 
 struct Setup {
-  comm::Communicator* ranks = nullptr;  // null: this rank is alone
+  comm::Communicator* ranks = nullptr;  // null: one rank
   int ranks_per_node = 1;
   nn::ParameterList* parameters = nullptr;
   tensor::Context context;
   DType storage = DType::f32;
   Options options;
-  Duration timeout = std::chrono::minutes(10);  // of one wait for the others
-  // Reduced gradients go to the sink (zero2, zero3): Owned::grads are then undefined, and set_sink is called.
-  bool gradients_leave = false;
-  Offload* offload = nullptr;      // the host's memory and the link to it, for offload_params; outlives the strategy
-  obs::TraceRow* trace = nullptr;  // waiting for others is drawn here
+  Duration timeout = std::chrono::minutes(10);  // of one wait for other ranks
+  // Reduced gradients are passed to the sink (zero2, zero3): Owned::grads are then undefined, and set_sink is called.
+  bool gradients_to_sink = false;
+  Offload* offload = nullptr;      // host memory and link, for offload_params; outlives the strategy
+  obs::TraceRow* trace = nullptr;  // row for waits on other ranks
 };
 
-struct Pass {
+struct PassOptions {
   bool training = true;
-  bool last = true;  // of the step's micro-batches: gradients accumulated so far leave with it
+  bool last = true;  // of the step's micro-batches: accumulated gradients are sent with it
 };
 
 // Since begin_step.
 struct StepTimes {
-  double exposed_ms = 0;  // waited for communication
+  double exposed_ms = 0;  // time spent waiting for communication
 };
 
-// A communicator of the strategy's own, for reports.
-struct Group {
+// A communicator of the strategy, for reports.
+struct NamedGroup {
   std::string_view name;
   const comm::Communicator* comm;
 };
@@ -116,39 +117,41 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  // Calls f for each unit in turn while its values are whole; what f leaves there becomes the unit's value. For
-  // initialising and loading: every rank fills alike. Nothing is sent.
+  // Calls f for each unit in turn while its weights are gathered; f's writes become the unit's weights. For
+  // initialisation and loading: every rank writes the same. Sends nothing.
   virtual void fill(const std::function<void(nn::ParameterList::Unit&)>& f) = 0;
-  // What this rank updates, and where it lies; the same tensors for the strategy's life.
-  virtual std::vector<optim::Owned> owned() = 0;
-  // What this rank writes into a checkpoint, so that all ranks together write each value once.
-  virtual std::vector<optim::Held> held() = 0;
+  // The ranges this rank updates, and their storage; the same tensors for the strategy's life.
+  virtual std::vector<optim::OptimizerShard> owned() = 0;
+  // The ranges this rank writes to a checkpoint; the ranks together write each value once.
+  virtual std::vector<optim::ValueShard> held() = 0;
 
   virtual void set_sink(GradientSink*) {}
 
   virtual void begin_step() = 0;
-  virtual void begin_pass(const Pass& pass) = 0;
-  virtual void begin_backward() {}  // the pass's forward is over; not called where nothing is trained
+  virtual void begin_pass(const PassOptions& pass) = 0;
+  virtual void begin_backward() {}  // forward of the pass is complete; not called without training
   virtual void end_pass() = 0;
   virtual void finish() = 0;
-  // Σ g² of each unit, over those of its parameters that count (Parameter::counted), whoever owns them; the same bits
-  // on every rank. Lent until the next call. After finish.
+  // Σ g² of each unit, over its counted parameters (Parameter::counted); bit-identical on every rank. Borrowed until
+  // the next call. After finish.
   virtual const std::vector<double>& sums_of_squares() = 0;
   virtual void after_step() = 0;
 
-  // Where it is not for the trainer to make one over owned(): the optimizer to step with.
+  // The strategy's optimizer, where the trainer must not create one over owned().
   virtual std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions&) { return nullptr; }
-  virtual Clocks* clocks() { return nullptr; }  // null: every rank computes every step, together with the others
-  virtual Apart* apart() { return nullptr; }    // null: copies are the same after every step
+  virtual AsyncWorkers* async_workers() {
+    return nullptr;
+  }  // null: every rank computes every step together with the others
+  virtual DivergentReplicas* divergent_replicas() { return nullptr; }  // null: replicas are equal after every step
 
-  // What a checkpoint must hold of this rank beside held() and the optimizer's state; of copies that go their own ways
-  // it is Apart's.
-  virtual std::vector<Remembered> remembered() { return {}; }
+  // State that a checkpoint must contain for this rank, beside held() and the optimizer's state; with divergent
+  // replicas use DivergentReplicas::extra_state.
+  virtual std::vector<ExtraState> extra_state() { return {}; }
 
   virtual StepTimes times() const = 0;
-  virtual std::vector<std::string> take_notes() { return {}; }  // what it decided since asked last, for the log
-  virtual std::vector<Group> groups() const { return {}; }
-  virtual std::vector<comm::CallStats> messages() const { return {}; }  // what it sends beside them, for reports
+  virtual std::vector<std::string> take_notes() { return {}; }  // decisions since the last call, for the log
+  virtual std::vector<NamedGroup> groups() const { return {}; }
+  virtual std::vector<comm::CallStats> messages() const { return {}; }  // further messages, for reports
 };
 
 struct StrategyRow {
@@ -156,9 +159,9 @@ struct StrategyRow {
   std::unique_ptr<Strategy> (*make)(const Setup& setup);
 };
 std::span<const StrategyRow> strategies();
-// UsageError lists the known methods, or says which options do not go together and what would.
+// UsageError lists the known methods, or the options that cannot be combined, with a suggestion.
 std::unique_ptr<Strategy> make_strategy(const Setup& setup);
-// UsageError names a word of the options that is not known, also of methods other than the one they name.
+// UsageError for an unknown word of any option, also of methods that are not selected.
 void check_words(const Options& options);
 
 }  // namespace esp::sync

@@ -1,4 +1,4 @@
-// Every strategy on a list made by hand: what comes out of gradients that come in any order, twice, or not at all.
+// Every strategy on a synthetic parameter list: gradients that arrive in any order, twice, or not at all.
 #include "esp/sync/strategy.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Options options_of(const std::string& method) {
   return options;
 }
 
-// Small whole numbers: their sums are exact in any order.
+// Small integers: their sums are exact in any order.
 double gradient(int rank, int64_t element, int64_t pass) {
   return static_cast<double>(rank + 1) * static_cast<double>(element % 7 + 1) + static_cast<double>(pass);
 }
@@ -42,28 +42,29 @@ class Strategies : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Methods, Strategies, testing::Values("allreduce", "zero1", "zero2", "zero3"),
                          [](const auto& row) { return std::string(row.param); });
 
-// One pass in which this rank delivers `order` only, and in that order.
-void run_pass(HandMade& made, const Pass& pass, const std::vector<nn::Parameter*>& order, int rank, int64_t number) {
+// One pass in which this rank delivers only `order`, in that order.
+void run_pass(StrategyFixture& made, const PassOptions& pass, const std::vector<nn::Parameter*>& order, int rank,
+              int64_t number) {
   made.strategy->begin_pass(pass);
-  for (nn::Parameter& p : made.list.all()) p.weight.used_value();  // as ranks do alike
+  for (nn::Parameter& p : made.list.all()) p.weight.used_value();  // the same on all ranks
   made.strategy->begin_backward();
   for (nn::Parameter* p : order)
     made.deliver<float>(*p, [&](int64_t i) { return gradient(rank, made.first(*p) + i, number); });
   made.strategy->end_pass();
 }
 
-std::vector<nn::Parameter*> all_of(HandMade& made) {
+std::vector<nn::Parameter*> all_of(StrategyFixture& made) {
   std::vector<nn::Parameter*> all;
   for (nn::Parameter& p : made.list.all()) all.push_back(&p);
   return all;
 }
 
-// Every gradient this rank owns, by element over all units.
-void expect_gradients(HandMade& made, const std::function<double(int64_t)>& wanted) {
-  for (const optim::Owned& one : made.strategy->owned()) {
+// Every gradient that this rank owns, by element over all units.
+void expect_gradients(StrategyFixture& made, const std::function<double(int64_t)>& expected) {
+  for (const optim::OptimizerShard& one : made.strategy->owned()) {
     const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
     for (int64_t i = 0; i < one.grads.count(); ++i)
-      EXPECT_EQ(one.grads.as<float>()[i], wanted(first + i)) << "element " << first + i;
+      EXPECT_EQ(one.grads.as<float>()[i], expected(first + i)) << "element " << first + i;
   }
 }
 
@@ -73,13 +74,13 @@ double sum_over(int size, int64_t element, int64_t pass) {
   return sum;
 }
 
-TEST_P(Strategies, SumInWhateverOrderGradientsCome) {
+TEST_P(Strategies, SumForAnyCompletionOrder) {
   for (const int size : {1, 2, 3, 5, 8})
     with_ranks(size, [&](comm::Communicator* comm) {
-      HandMade made(kUnits, comm, options(), DType::f32);
+      StrategyFixture made(kUnits, comm, options(), DType::f32);
       for (int64_t step = 0; step < 3; ++step) {
         auto order = all_of(made);
-        for (size_t i = order.size(); i > 1; --i)  // each rank's own
+        for (size_t i = order.size(); i > 1; --i)  // different on each rank
           std::swap(
               order[i - 1],
               order[random_bits(static_cast<uint64_t>(comm->rank()), 4, i + 100 * static_cast<uint64_t>(step)) % i]);
@@ -92,9 +93,9 @@ TEST_P(Strategies, SumInWhateverOrderGradientsCome) {
     });
 }
 
-TEST_P(Strategies, CountWhatARankDidNotUseAsZero) {
+TEST_P(Strategies, CountMissingGradientsAsZero) {
   with_ranks(3, [&](comm::Communicator* comm) {
-    HandMade made(kUnits, comm, options(), DType::f32);
+    StrategyFixture made(kUnits, comm, options(), DType::f32);
     const auto skips = [&](int rank, size_t index, int64_t step) {
       return index == 4 || (step > 0 && (index + static_cast<size_t>(rank)) % 3 == 0);
     };
@@ -103,7 +104,7 @@ TEST_P(Strategies, CountWhatARankDidNotUseAsZero) {
     for (size_t index = 0; index < all.size(); ++index)
       for (int64_t i = 0; i < all[index]->count(); ++i)
         parameter_of[static_cast<size_t>(made.first(*all[index]) + i)] = index;
-    for (int64_t step = 0; step < 3; ++step) {  // the first fills memory that later ones must not show
+    for (int64_t step = 0; step < 3; ++step) {  // the first step fills memory that must not leak into later ones
       std::vector<nn::Parameter*> order;
       for (size_t index = all.size(); index-- > 0;)
         if (!skips(comm->rank(), index, step)) order.push_back(all[index]);
@@ -116,28 +117,28 @@ TEST_P(Strategies, CountWhatARankDidNotUseAsZero) {
       made.strategy->end_pass();
       made.strategy->finish();
       double squares = 0;
-      const auto wanted = [&](int64_t i) {
+      const auto expected = [&](int64_t i) {
         double sum = 0;
         for (int r = 0; r < 3; ++r)
           sum += skips(r, parameter_of[static_cast<size_t>(i)], step) ? 0 : gradient(r, i, step);
         return sum;
       };
-      expect_gradients(made, wanted);
-      for (int64_t i = 0; i < made.list.count(); ++i) squares += wanted(i) * wanted(i);
+      expect_gradients(made, expected);
+      for (int64_t i = 0; i < made.list.count(); ++i) squares += expected(i) * expected(i);
       EXPECT_EQ(sum_of(made.strategy->sums_of_squares()), squares);
       made.strategy->after_step();
     }
   });
 }
 
-// A parameter may have its part in the first micro-batch only.
-TEST_P(Strategies, AddUpMicroBatches) {
+// A parameter may have a gradient in the first micro-batch only.
+TEST_P(Strategies, SumMicroBatches) {
   for (const char* accumulate : {"local", "reduced"}) {
     Options options = this->options();
     options.accumulate = accumulate;
     if (options.accumulate == "reduced" && (options.method == "allreduce" || options.method == "zero1")) continue;
     with_ranks(2, [&](comm::Communicator* comm) {
-      HandMade made(kUnits, comm, options, DType::f32);
+      StrategyFixture made(kUnits, comm, options, DType::f32);
       auto all = all_of(made);
       std::reverse(all.begin(), all.end());
       auto fewer = all;
@@ -159,9 +160,9 @@ TEST_P(Strategies, AddUpMicroBatches) {
   }
 }
 
-TEST_P(Strategies, ShowUpdatedValuesToTheNextPass) {
+TEST_P(Strategies, UseUpdatedWeightsInTheNextPass) {
   with_ranks(3, [&](comm::Communicator* comm) {
-    HandMade made(kUnits, comm, options(), DType::f32);
+    StrategyFixture made(kUnits, comm, options(), DType::f32);
     made.strategy->fill([&](nn::ParameterList::Unit& unit) {
       for (int64_t i = 0; i < unit.count; ++i) unit.values.as<float>()[i] = static_cast<float>(unit.first + i);
     });
@@ -178,21 +179,21 @@ TEST_P(Strategies, ShowUpdatedValuesToTheNextPass) {
         made.deliver<float>(*p, [](int64_t) { return 1; });
       made.strategy->end_pass();
       made.strategy->finish();
-      for (const optim::Owned& one : made.strategy->owned())
+      for (const optim::OptimizerShard& one : made.strategy->owned())
         for (int64_t i = 0; i < one.values.count(); ++i) one.values.as<float>()[i] += 1000;
       made.strategy->after_step();
     }
   });
 }
 
-// More ranks than elements: some own nothing, and still take part in everything.
-TEST_P(Strategies, TakeRanksThatOwnNothing) {
+// More ranks than elements: some own nothing and still take part in every collective.
+TEST_P(Strategies, SupportRanksThatOwnNothing) {
   for (const bool deterministic : {false, true})
     for (const DType storage : {DType::f32, DType::bf16})
       with_ranks(5, [&](comm::Communicator* comm) {
         Options options = this->options();
         options.deterministic = deterministic;
-        HandMade made({{2}, {1}}, comm, options, storage);
+        StrategyFixture made({{2}, {1}}, comm, options, storage);
         made.strategy->begin_step();
         made.strategy->begin_pass({});
         for (nn::Parameter& p : made.list.all()) p.weight.used_value();
@@ -213,9 +214,9 @@ TEST_P(Strategies, TakeRanksThatOwnNothing) {
       });
 }
 
-TEST(Strategy, SaysWhichMethodsThereAre) {
+TEST(Strategy, ListsTheKnownMethods) {
   try {
-    HandMade made(kUnits, nullptr, options_of("zero7"), DType::f32);
+    StrategyFixture made(kUnits, nullptr, options_of("zero7"), DType::f32);
     FAIL();
   } catch (const UsageError& error) {
     const std::string said = error.what();
@@ -224,17 +225,17 @@ TEST(Strategy, SaysWhichMethodsThereAre) {
   }
 }
 
-// x ← x − (γ/n)·Σ(a·x + noise) settles at E[x²] = γσ²/(n·a·(2 − γa)): n workers make the noise of one n times smaller.
-TEST(Strategy, MakesNoiseSmallerByTheNumberOfRanks) {
+// x ← x − (γ/n)·Σ(a·x + noise) converges to E[x²] = γσ²/(n·a·(2 − γa)): n workers divide the noise by n.
+TEST(Strategy, DividesNoiseByTheNumberOfRanks) {
   constexpr double kRate = 0.1, kCurvature = 0.8, kNoise = 1.5;
-  constexpr int64_t kCount = 1024;  // scalars, each a walk of its own
+  constexpr int64_t kCount = 1024;  // independent scalars
   constexpr int kWarmUp = 100, kSteps = 700;
   for (const int size : {1, 2, 4, 8}) {
     double measured = 0;
     with_ranks(size, [&](comm::Communicator* comm) {
       Options options = options_of("allreduce");
       options.deterministic = true;
-      HandMade made({{kCount}}, comm, options, DType::f64);
+      StrategyFixture made({{kCount}}, comm, options, DType::f64);
       made.strategy->fill(
           [](nn::ParameterList::Unit& unit) { std::fill_n(unit.values.as<double>(), unit.count, 0.0); });
       nn::Parameter& x = made.list.all().front();
@@ -251,7 +252,7 @@ TEST(Strategy, MakesNoiseSmallerByTheNumberOfRanks) {
         made.deliver<double>(x, [&](int64_t i) {
           const double unit =
               random_unit(static_cast<uint64_t>(comm->rank()), static_cast<uint64_t>(step), static_cast<uint64_t>(i));
-          const double noise = kNoise * std::sqrt(12.0) * (unit - 0.5);  // of variance kNoise²
+          const double noise = kNoise * std::sqrt(12.0) * (unit - 0.5);  // variance kNoise²
           return (kCurvature * at[i] + noise) / size;
         });
         made.strategy->end_pass();
@@ -263,9 +264,9 @@ TEST(Strategy, MakesNoiseSmallerByTheNumberOfRanks) {
       }
       if (comm->rank() == 0) measured = sum / static_cast<double>(kCount * (kSteps - kWarmUp));
     });
-    const double wanted = kRate * kNoise * kNoise / (size * kCurvature * (2 - kRate * kCurvature));
-    EXPECT_NEAR(measured, wanted, 0.05 * wanted) << size << " ranks";
-    RecordProperty("of_the_formula_" + std::to_string(size), std::to_string(measured / wanted));
+    const double expected = kRate * kNoise * kNoise / (size * kCurvature * (2 - kRate * kCurvature));
+    EXPECT_NEAR(measured, expected, 0.05 * expected) << size << " ranks";
+    RecordProperty("of_the_formula_" + std::to_string(size), std::to_string(measured / expected));
   }
 }
 

@@ -1,4 +1,4 @@
-// A list of parameters without a model, and ranks that train it by hand: what a strategy sees, gradient by gradient.
+// A parameter list without a model, and ranks that train it gradient by gradient. For tests of strategies.
 #pragma once
 
 #include <functional>
@@ -7,23 +7,23 @@
 #include <vector>
 
 #include "esp/autograd/functions/weights.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/sync/strategy.h"
 
 namespace esp::sync {
 
-// Units of parameters of the sizes given; every strategy of the table takes them.
-struct HandMade {
+// Units of parameters of the given sizes; every strategy of the table takes them.
+struct StrategyFixture {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   nn::ParameterList list;
   std::unique_ptr<Strategy> strategy;
 
-  HandMade(const std::vector<std::vector<int64_t>>& units, comm::Communicator* ranks, const Options& options,
-           DType storage) {
+  StrategyFixture(const std::vector<std::vector<int64_t>>& units, comm::Communicator* ranks, const Options& options,
+                  DType storage) {
     for (size_t u = 0; u < units.size(); ++u) {
       list.begin_unit("unit" + std::to_string(u));
       for (size_t p = 0; p < units[u].size(); ++p)
@@ -39,7 +39,7 @@ struct HandMade {
     strategy = make_strategy(setup);
   }
 
-  // As backward does: `value(i)` is added to element i, and the gradient is complete.
+  // Simulates backward: adds `value(i)` to element i and completes the gradient.
   template <typename T>
   void deliver(nn::Parameter& p, const std::function<double(int64_t)>& value) {
     T* at = static_cast<T*>(autograd::gradient_to_add_to(&p.weight, context.stream));
@@ -51,7 +51,7 @@ struct HandMade {
 
 inline void with_ranks(int size, const std::function<void(comm::Communicator*)>& body) {
   net::run_threads(size, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
     body(comm.get());
   });
 }

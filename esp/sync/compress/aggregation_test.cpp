@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kSeed = 21, kEvent = 5;
 
-AggregationSetup setup_for(comm::Communicator& comm, Place& place, const Compressor& compressor, int64_t n) {
+AggregationSetup setup_for(comm::Communicator& comm, RankResources& place, const Compressor& compressor, int64_t n) {
   AggregationSetup setup;
   setup.ranks = &comm;
   setup.context = place.context;
@@ -27,34 +27,35 @@ Values<float> vector_of(int rank, int64_t n) {
   return normal_values(n, static_cast<uint64_t>(100 + rank));
 }
 
-class Ways : public testing::TestWithParam<std::tuple<std::string, int>> {};
+class AggregationMethods : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
-// One collect and one spread of every way: sums of what the codes say in rank order, own parts, bytes.
-TEST_P(Ways, AddUpWhatTheCodesSayAndSendTheBytesOfTheFormula) {
+// One collect and one spread of every method: sums of the decoded values in rank order, the rank's part, bytes.
+TEST_P(AggregationMethods, SumDecodedValuesAndSendTheBytesOfTheFormula) {
   const std::string& spec = std::get<0>(GetParam());
   const int size = std::get<1>(GetParam());
   const auto compressor = make_compressor(spec);
   for (int64_t n : {37, 1000})
-    for (Way way : {Way::sum, Way::gather, Way::two_phase}) {
-      if (!can_go(way, *compressor, n, DType::f32, size)) continue;
-      const std::string where = fmt::format("{} {} {} ranks, {}", spec, name_of(way), size, n);
+    for (AggregationMethod method : {AggregationMethod::sum, AggregationMethod::gather, AggregationMethod::two_phase}) {
+      if (!is_supported(method, *compressor, n, DType::f32, size)) continue;
+      const std::string where = fmt::format("{} {} {} ranks, {}", spec, name_of(method), size, n);
       std::vector<Values<float>> result(static_cast<size_t>(size));
       std::mutex mutex;
       with_ranks_of(size, [&](comm::Communicator& comm) {
-        Place place;
-        auto aggregation = make_aggregation(way, setup_for(comm, place, *compressor, n));
+        RankResources place;
+        auto aggregation = make_aggregation(method, setup_for(comm, place, *compressor, n));
         const Values<float> x = vector_of(comm.rank(), n);
         const comm::Chunk share = aggregation->share();
         Values<float> sum(share.count), own(x), whole(x.size()), share_own(share.count);
-        aggregation->collect(sum.data(), Into::overwrite, x.data(), own.data(), Into::subtract, kEvent);
-        aggregation->spread(whole.data(), Into::overwrite, sum.data(), share_own.data(), Into::overwrite, kEvent + 1);
+        aggregation->collect(sum.data(), WriteMode::overwrite, x.data(), own.data(), WriteMode::subtract, kEvent);
+        aggregation->spread(whole.data(), WriteMode::overwrite, sum.data(), share_own.data(), WriteMode::overwrite,
+                            kEvent + 1);
         std::lock_guard lock(mutex);
         result[static_cast<size_t>(comm.rank())] = whole;
 
-        // What the codes say, by hand.
+        // The expected decoded values.
         auto by_hand = [&](int rank, const Values<float>& v, uint64_t event) {
-          const Draw draw{kSeed, event, static_cast<uint32_t>(rank)};
-          if (way != Way::two_phase) return compressed(*compressor, v, draw);
+          const RandomKey draw{kSeed, event, static_cast<uint32_t>(rank)};
+          if (method != AggregationMethod::two_phase) return compressed(*compressor, v, draw);
           Values<float> all;
           for (int k = 0; k < size; ++k) {
             const comm::Chunk chunk = comm::chunk_of(v.size(), size, k);
@@ -74,7 +75,7 @@ TEST_P(Ways, AddUpWhatTheCodesSayAndSendTheBytesOfTheFormula) {
         }
         for (size_t i = 0; i < share.count; ++i) {
           const float expected = want[share.offset + i];
-          if (way == Way::sum && compressor->summable(DType::f32) != DType::f32) {  // added in 16 bits
+          if (method == AggregationMethod::sum && compressor->summable(DType::f32) != DType::f32) {  // added in 16 bits
             ASSERT_NEAR(sum[i], expected, 0.02 * size) << where;
           } else {
             ASSERT_EQ(sum[i], expected) << where;
@@ -82,7 +83,7 @@ TEST_P(Ways, AddUpWhatTheCodesSayAndSendTheBytesOfTheFormula) {
           ASSERT_EQ(share_own[i], whole[share.offset + i]) << where;
         }
         const uint64_t sent_bytes = bytes_sent_by(comm);
-        const uint64_t due = bytes_sent(way, *compressor, n, DType::f32, size, comm.rank());
+        const uint64_t due = bytes_sent(method, *compressor, n, DType::f32, size, comm.rank());
         if (compressor->fixed_length()) {
           ASSERT_EQ(sent_bytes, due) << where;
         } else {
@@ -95,51 +96,51 @@ TEST_P(Ways, AddUpWhatTheCodesSayAndSendTheBytesOfTheFormula) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Ways,
+INSTANTIATE_TEST_SUITE_P(Every, AggregationMethods,
                          testing::Combine(testing::Values("identity", "fp16", "bf16", "int8:64", "int8:64:stochastic",
                                                           "int4:16", "random:-4,-1,0,1,4", "qsgd:16:64", "natural",
                                                           "sign", "onebit", "topk:0.1", "topk:3", "randomk:0.1",
                                                           "threshold:1"),
                                           testing::Values(1, 2, 3, 4)));
 
-TEST(CheapestWay, IsByBytes) {
-  auto way = [](const char* spec, int64_t n, int size, bool two_phase = true) {
-    return name_of(cheapest_way(*make_compressor(spec), n, DType::f32, size, {two_phase}));
+TEST(CheapestMethod, SendsTheFewestBytes) {
+  auto method = [](const char* spec, int64_t n, int size, bool two_phase = true) {
+    return name_of(cheapest_method(*make_compressor(spec), n, DType::f32, size, {two_phase}));
   };
-  EXPECT_EQ(way("randomk:0.01", 100000, 8), "sum");
-  EXPECT_EQ(way("bf16", 100000, 8), "sum");
-  EXPECT_EQ(way("int8", 100000, 8), "two_phase");
-  EXPECT_EQ(way("int8", 100000, 8, false), "gather");
-  EXPECT_EQ(way("int8", 100000, 2), "gather");  // as many bytes, and one rounding less
-  EXPECT_EQ(way("threshold:1", 100000, 8), "gather");
-  EXPECT_EQ(way("topk:1", 100000, 8), "gather");  // one element of every chunk would be eight times the code
-  EXPECT_EQ(way("topk:200", 1000, 8), "gather");  // chunks of 125 have no 200
+  EXPECT_EQ(method("randomk:0.01", 100000, 8), "sum");
+  EXPECT_EQ(method("bf16", 100000, 8), "sum");
+  EXPECT_EQ(method("int8", 100000, 8), "two_phase");
+  EXPECT_EQ(method("int8", 100000, 8, false), "gather");
+  EXPECT_EQ(method("int8", 100000, 2), "gather");  // the same number of bytes, and one rounding less
+  EXPECT_EQ(method("threshold:1", 100000, 8), "gather");
+  EXPECT_EQ(method("topk:1", 100000, 8), "gather");  // one element of every chunk would take eight times the bytes
+  EXPECT_EQ(method("topk:200", 1000, 8), "gather");  // chunks of 125 have fewer than 200 elements
 }
 
-TEST(CheapestWay, SendsLessThanFullPrecisionWhereTopKPays) {
+TEST(CheapestMethod, SendsLessThanFullPrecisionWhereTopKPays) {
   const auto full = make_compressor("identity");
   for (int size : {2, 4, 8}) {
-    const size_t whole = bytes_sent(Way::sum, *full, 80000, DType::f32, size, 0);
+    const size_t whole = bytes_sent(AggregationMethod::sum, *full, 80000, DType::f32, size, 0);
     EXPECT_EQ(whole, static_cast<size_t>(2 * (size - 1)) * 80000 / static_cast<size_t>(size) * 4);
     // (N−1)·8K < 8(N−1)/N·n exactly when K < n/N.
     const auto at = make_compressor(fmt::format("topk:{}", 80000 / size));
     const auto below = make_compressor(fmt::format("topk:{}", 80000 / size - 1));
-    EXPECT_EQ(bytes_sent(Way::gather, *at, 80000, DType::f32, size, 0), whole);
-    EXPECT_LT(bytes_sent(Way::gather, *below, 80000, DType::f32, size, 0), whole);
+    EXPECT_EQ(bytes_sent(AggregationMethod::gather, *at, 80000, DType::f32, size, 0), whole);
+    EXPECT_LT(bytes_sent(AggregationMethod::gather, *below, 80000, DType::f32, size, 0), whole);
   }
 }
 
-TEST(Aggregation, RefusesWaysThatCannotBeGone) {
-  Place place;
+TEST(Aggregation, RejectsUnsupportedMethods) {
+  RankResources place;
   const auto top = make_compressor("topk:5");
   AggregationSetup setup;
   setup.context = place.context;
   setup.compressor = top.get();
   setup.count = 100;
-  EXPECT_THROW(make_aggregation(Way::sum, setup), UsageError);
+  EXPECT_THROW(make_aggregation(AggregationMethod::sum, setup), UsageError);
   setup.count = 4;
-  EXPECT_THROW(make_aggregation(Way::gather, setup), UsageError);
-  EXPECT_THROW(parse_way("ring"), UsageError);
+  EXPECT_THROW(make_aggregation(AggregationMethod::gather, setup), UsageError);
+  EXPECT_THROW(parse_aggregation_method("ring"), UsageError);
 }
 
 }  // namespace

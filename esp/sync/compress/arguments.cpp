@@ -41,7 +41,7 @@ std::optional<std::string> Arguments::take() {
 }
 
 void Arguments::refuse(std::string_view why) const {
-  throw UsageError(fmt::format("{}: {}; it is written {}{}", name_, why, name_, takes_));
+  throw UsageError(fmt::format("{}: {}. Format: {}{}.", name_, why, name_, takes_));
 }
 
 int64_t Arguments::whole(std::string_view what, int64_t otherwise, int64_t least, int64_t most) {
@@ -49,27 +49,28 @@ int64_t Arguments::whole(std::string_view what, int64_t otherwise, int64_t least
   if (!text) return otherwise;
   const auto value = parsed<int64_t>(*text);
   if (!value || *value < least || *value > most)
-    refuse(fmt::format("{} \"{}\" is no whole number from {} to {}", what, *text, least, most));
+    refuse(fmt::format("{}: got \"{}\"; expected an integer from {} to {}", what, *text, least, most));
   return *value;
 }
 
 double Arguments::number(std::string_view what, std::optional<double> otherwise, double least, double most) {
   const auto text = take();
-  if (!text && !otherwise) refuse(fmt::format("{} is missing", what));
+  if (!text && !otherwise) refuse(fmt::format("{}: missing", what));
   if (!text) return *otherwise;
   const auto value = parsed<double>(*text);
   if (!value || !(*value >= least && *value <= most))
-    refuse(fmt::format("{} \"{}\" is no number from {} to {}", what, *text, least, most));
+    refuse(fmt::format("{}: got \"{}\"; expected a number from {} to {}", what, *text, least, most));
   return *value;
 }
 
 std::vector<double> Arguments::numbers(std::string_view what) {
   const auto text = take();
-  if (!text) refuse(fmt::format("{} are missing", what));
+  if (!text) refuse(fmt::format("{}: missing", what));
   std::vector<double> values;
   for (const std::string& part : parts_of(*text, ',')) {
     const auto value = parsed<double>(part);
-    if (!value || !std::isfinite(*value)) refuse(fmt::format("\"{}\" among {} is no number", part, what));
+    if (!value || !std::isfinite(*value))
+      refuse(fmt::format("{}: got \"{}\"; expected numbers separated by commas", what, part));
     values.push_back(*value);
   }
   return values;
@@ -85,19 +86,20 @@ Arguments::Share Arguments::share(std::string_view what, double otherwise) {
   const auto text = take();
   if (!text) return {otherwise, 0};
   if (const auto count = parsed<int64_t>(*text)) {
-    if (*count < 1) refuse(fmt::format("{} \"{}\": at least one is needed", what, *text));
+    if (*count < 1) refuse(fmt::format("{}: got \"{}\"; expected at least 1", what, *text));
     return {0, *count};
   }
   const bool percent = text->ends_with('%');
   const auto value = parsed<double>(std::string_view(*text).substr(0, text->size() - percent));
   const double fraction = value ? *value / (percent ? 100 : 1) : 0;
   if (!(fraction > 0 && fraction <= 1))
-    refuse(fmt::format("{} \"{}\" is neither a share above 0 and up to 1.0 (or 100%) nor a whole number", what, *text));
+    refuse(
+        fmt::format("{}: got \"{}\"; expected a fraction in (0, 1.0] (or a percentage), or an integer", what, *text));
   return {fraction, 0};
 }
 
 void Arguments::finish() const {
-  if (!empty()) refuse(fmt::format("\"{}\" is not among its options", given_[next_]));
+  if (!empty()) refuse(fmt::format("got the unknown or surplus option \"{}\"", given_[next_]));
 }
 
 }  // namespace esp::sync

@@ -1,4 +1,4 @@
-// Values as they are, or in 16 bits, rounded to nearest even. Codes of one type can be added.
+// Values unchanged, or rounded to 16 bits (nearest even). Encoded values of one type can be added.
 #include "esp/kernel/difference.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/sync/compress/compressors_list.h"
@@ -9,7 +9,7 @@ namespace {
 
 class Cast final : public Compressor {
  public:
-  // No type: that of the values. `unit` is the rounding unit where numbers are normal.
+  // No type: the type of the values. `unit` is the rounding unit of normal numbers.
   Cast(std::optional<DType> type, double unit) : type_(type), unit_(unit) {}
 
   size_t code_bytes(int64_t count, DType dtype) const override {
@@ -21,21 +21,21 @@ class Cast final : public Compressor {
     return {{}, 1 - unit_ * unit_};
   }
 
-  size_t encode(std::byte* code, const void* x, int64_t count, DType dtype, const Draw&,
+  size_t encode(std::byte* code, const void* x, int64_t count, DType dtype, const RandomKey&,
                 const device::Stream& stream) const override {
     kernel::cast(code, type_.value_or(dtype), x, dtype, count, stream);
     return code_bytes(count, dtype);
   }
-  void decode(void* y, Into into, std::span<const std::byte> code, int64_t count, DType dtype, const Draw&,
+  void decode(void* y, WriteMode into, std::span<const std::byte> code, int64_t count, DType dtype, const RandomKey&,
               const device::Stream& stream) const override {
     require_length(code, code_bytes(count, dtype), count);
     const DType type = type_.value_or(dtype);
-    if (into == Into::overwrite) return kernel::cast(y, dtype, code.data(), type, count, stream);
-    if (type == dtype) return kernel::put_values(y, into, code.data(), count, dtype, stream);
+    if (into == WriteMode::overwrite) return kernel::cast(y, dtype, code.data(), type, count, stream);
+    if (type == dtype) return kernel::write_values(y, into, code.data(), count, dtype, stream);
     void* wide =
         scratch<std::max_align_t, Cast>(static_cast<size_t>(count) * size_of(dtype) / sizeof(std::max_align_t) + 1);
     kernel::cast(wide, dtype, code.data(), type, count, stream);
-    kernel::put_values(y, into, wide, count, dtype, stream);
+    kernel::write_values(y, into, wide, count, dtype, stream);
   }
 
  private:

@@ -1,4 +1,4 @@
-// Any bytes taken for a code are either refused with an error or decoded within the vector.
+// Decoding of arbitrary bytes either raises an error or writes within the vector.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 3) return 0;
   const auto compressor = sync::make_compressor(specs[data[0] % specs.size()]);
   const int64_t count = data[1];
-  const auto into = static_cast<kernel::Into>(data[2] % 3);
-  // Codes of the right length are tried too, or most inputs would end at the first check.
+  const auto into = static_cast<kernel::WriteMode>(data[2] % 3);
+  // Also inputs of the right length: most inputs would fail the length check.
   const bool fit = data[2] & 128;
   std::vector<std::byte> code(reinterpret_cast<const std::byte*>(data + 3),
                               reinterpret_cast<const std::byte*>(data + size));

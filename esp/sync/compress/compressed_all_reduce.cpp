@@ -3,29 +3,29 @@
 #include "esp/autograd/functions/weights.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/sync/bucket_queue.h"
-#include "esp/sync/compress/compression.h"
-#include "esp/sync/compress/exchange_lane.h"
+#include "esp/sync/compress/exchange_thread.h"
 #include "esp/sync/compress/one_bit_adam.h"
-#include "esp/sync/whole_copies.h"
+#include "esp/sync/compress/strategy_compression.h"
+#include "esp/sync/replicated_strategy.h"
 
 namespace esp::sync {
 namespace {
 
 using tensor::Tensor;
 
-class CompressedAllReduce final : public WholeCopies {
+class CompressedAllReduce final : public ReplicatedStrategy {
  public:
   explicit CompressedAllReduce(const Setup& setup)
-      : WholeCopies(setup),
+      : ReplicatedStrategy(setup),
         compression_(setup),
         queue_(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
                             setup.storage),
-               [this](size_t bucket) { in_flight_.push_back(lane_.start([this, bucket] { exchange(bucket); })); }),
-        lane_(setup.ranks, setup.context) {
+               [this](size_t bucket) { in_flight_.push_back(executor_.start([this, bucket] { exchange(bucket); })); }),
+        executor_(setup.ranks, setup.context) {
     int64_t longest = 0;
     for (const Bucket& bucket : queue_.buckets()) {
       exchanges_.push_back(
-          compression_.summed({bucket.begin, bucket.end, exchanges_.size()}, lane_.ranks(), lane_.context()));
+          compression_.summed({bucket.begin, bucket.end, exchanges_.size()}, executor_.ranks(), executor_.context()));
       longest = std::max(longest, bucket.count());
     }
     const auto made = [&] {
@@ -35,7 +35,7 @@ class CompressedAllReduce final : public WholeCopies {
     if (setup.storage != DType::f32) wide_ = made();
   }
 
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (pass.training && pass.last) queue_.arm();
   }
   void end_pass() override {
@@ -45,20 +45,20 @@ class CompressedAllReduce final : public WholeCopies {
     for (const Work& work : in_flight_) ranks_.wait(work, "gradients");
     in_flight_.clear();
   }
-  std::vector<Remembered> remembered() override { return remembered_of(exchanges_); }
+  std::vector<ExtraState> extra_state() override { return extra_state_of(exchanges_); }
   std::vector<std::string> take_notes() override { return compression_.take_notes(); }
-  std::vector<Group> groups() const override {
-    return lane_.ranks() ? std::vector<Group>{{"codes", lane_.ranks()}} : std::vector<Group>();
+  std::vector<NamedGroup> groups() const override {
+    return executor_.ranks() ? std::vector<NamedGroup>{{"codes", executor_.ranks()}} : std::vector<NamedGroup>();
   }
 
  private:
   static int64_t to_bytes(double mb) { return static_cast<int64_t>(mb * (1 << 20)); }
 
-  // On the lane: one bucket at a time.
+  // Runs on the exchange thread, one bucket at a time.
   void exchange(size_t index) {
     const Bucket& bucket = queue_.buckets()[index];
     const Tensor gradient = gradients(bucket.begin, bucket.end);
-    const auto& stream = lane_.context().stream;
+    const auto& stream = executor_.context().stream;
     const void* from = gradient.data();
     if (wide_.defined()) {
       kernel::cast(wide_.data(), DType::f32, from, gradient.dtype(), gradient.count(), stream);
@@ -68,12 +68,12 @@ class CompressedAllReduce final : public WholeCopies {
     kernel::cast(gradient.data(), gradient.dtype(), sum_.data(), DType::f32, gradient.count(), stream);
   }
 
-  Compression compression_;
+  StrategyCompression compression_;
   BucketQueue queue_;
   std::vector<Work> in_flight_;
   Tensor sum_, wide_;
   std::vector<std::unique_ptr<Feedback>> exchanges_;  // by bucket
-  ExchangeLane lane_;                                 // last: it ends before what it works on
+  ExchangeThread executor_;                           // last member: ends before the objects it uses
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
-// All-reduce of gradients as codes: whole copies, and an exchange per bucket (sync.compress, sync.feedback).
+// Compressed all-reduce: every rank holds the whole model and exchanges compressed gradients, one exchange per bucket
+// (sync.compress, sync.feedback).
 //
-// Gradients are summed, so the factor of the mean is 1. Buckets are those of plain all-reduce, cut beforehand; each is
-// compressed and leaves as soon as backward has filled it (exchange_lane.h), in f32 whatever the storage.
+// Gradients are summed, so the factor of the mean is 1. Buckets are those of the plain all-reduce with fixed buckets;
+// each is compressed and sent as soon as backward has filled it (exchange_thread.h), in f32 for any storage type.
 #pragma once
 
 #include "esp/sync/strategy.h"

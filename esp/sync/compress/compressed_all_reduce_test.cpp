@@ -6,9 +6,9 @@
 
 #include "esp/base/error.h"
 #include "esp/sync/buckets.h"
-#include "esp/sync/compress/compression.h"
 #include "esp/sync/compress/emulation.h"
 #include "esp/sync/compress/power_sgd.h"
+#include "esp/sync/compress/strategy_compression.h"
 #include "esp/sync/testing.h"
 
 namespace esp::sync {
@@ -33,14 +33,14 @@ float gradient(int rank, int step, int64_t element) {
   return static_cast<float>(random_unit(static_cast<uint64_t>(rank), static_cast<uint64_t>(step), at) - 0.5);
 }
 
-// All gradients after `finish`, by step, as one rank sees them, and the bytes it sent in `finish`.
+// All gradients after `finish`, by step, of one rank, and the bytes it sent in `finish`.
 struct Seen {
   std::vector<Values<float>> steps;
   uint64_t bytes = 0;
 };
 
 Seen train(comm::Communicator* comm, const Options& options, DType storage) {
-  HandMade made(kUnits, comm, options, storage);
+  StrategyFixture made(kUnits, comm, options, storage);
   Seen seen;
   for (int step = 0; step < kSteps; ++step) {
     made.strategy->begin_step();
@@ -62,7 +62,7 @@ Seen train(comm::Communicator* comm, const Options& options, DType storage) {
     seen.steps.push_back(all);
     made.strategy->after_step();
   }
-  for (const Group& group : made.strategy->groups()) seen.bytes += bytes_sent_by(*group.comm);
+  for (const NamedGroup& group : made.strategy->groups()) seen.bytes += bytes_sent_by(*group.comm);
   return seen;
 }
 
@@ -71,7 +71,7 @@ std::vector<Bucket> buckets_of(nn::ParameterList& list, const Options& options) 
                       static_cast<int64_t>(options.bucket_mb * (1 << 20)), DType::f32);
 }
 
-TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
+TEST(CompressedAllReduce, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
   for (const auto& pair : {std::pair<std::string, std::string>{"topk:0.05", "ef"},
                            {"int8:64", "none"},
                            {"sign", "doublesqueeze"},
@@ -82,7 +82,7 @@ TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
     const std::string &compress = pair.first, &feedback = pair.second;
     const Options options = options_of(compress, feedback);
     const auto compressor = make_compressor(compress);
-    // All ranks at once, bucket by bucket.
+    // All ranks in one process, bucket by bucket.
     nn::ParameterList list;
     int64_t total = 0;
     for (size_t u = 0; u < kUnits.size(); ++u) {
@@ -96,9 +96,9 @@ TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
     EXPECT_GT(buckets.size(), 2u);
     for (size_t b = 0; b < buckets.size(); ++b) {
       const Bucket& bucket = buckets[b];
-      const Way way =
-          cheapest_way(*compressor, bucket.count(), DType::f32, kRanks, {find_feedback(feedback).two_phase});
-      Emulation<float> all(*compressor, way, kRanks, static_cast<size_t>(bucket.count()),
+      const AggregationMethod method =
+          cheapest_method(*compressor, bucket.count(), DType::f32, kRanks, {find_feedback(feedback).two_phase});
+      Emulation<float> all(*compressor, method, kRanks, static_cast<size_t>(bucket.count()),
                            options.seed + b * 0x9e3779b97f4a7c15u, 1);
       for (int step = 0; step < kSteps; ++step) {
         std::vector<Values<float>> g(kRanks);
@@ -111,7 +111,7 @@ TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
       const uint64_t rounds = feedback == "neolithic:2" ? 2 : 1;
       for (int rank = 0; rank < kRanks; ++rank)
         bytes[static_cast<size_t>(rank)] +=
-            kSteps * rounds * bytes_sent(way, *compressor, bucket.count(), DType::f32, kRanks, rank);
+            kSteps * rounds * bytes_sent(method, *compressor, bucket.count(), DType::f32, kRanks, rank);
     }
     with_ranks(kRanks, [&](comm::Communicator* comm) {
       const Seen seen = train(comm, options, DType::f32);
@@ -122,7 +122,7 @@ TEST(CompressedAllReduce, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
   }
 }
 
-TEST(CompressedAllReduce, WithTheIdentityIsPlainAllReduce) {
+TEST(CompressedAllReduce, EqualsPlainAllReduceWithIdentity) {
   Options plain = options_of("none", "none");
   for (DType storage : {DType::f32, DType::f64})
     with_ranks(kRanks, [&](comm::Communicator* comm) {
@@ -141,12 +141,12 @@ TEST(CompressedAllReduce, TakesPowerSgd) {
   for (const Seen& other : seen) EXPECT_EQ(other.steps, seen[0].steps);
 }
 
-TEST(CompressedAllReduce, RefusesWhatDoesNotGoTogether) {
+TEST(CompressedAllReduce, RejectsIncompatibleOptions) {
   auto refused = [](const std::string& compress, const std::string& feedback, auto change) {
     Options options = options_of(compress, feedback);
     change(options);
     try {
-      HandMade made(kUnits, nullptr, options, DType::f32);
+      StrategyFixture made(kUnits, nullptr, options, DType::f32);
     } catch (const UsageError&) {
       return true;
     }
@@ -155,8 +155,8 @@ TEST(CompressedAllReduce, RefusesWhatDoesNotGoTogether) {
   auto nothing = [](Options&) {};
   EXPECT_FALSE(refused("topk:0.1", "ef", nothing));
   EXPECT_TRUE(refused("topk:0.1", "none", nothing));   // diverges by theory
-  EXPECT_TRUE(refused("randomk:0.1", "ef", nothing));  // so does this
-  EXPECT_TRUE(refused("topk:100000", "ef", nothing));  // more than there are
+  EXPECT_TRUE(refused("randomk:0.1", "ef", nothing));  // diverges by theory
+  EXPECT_TRUE(refused("topk:100000", "ef", nothing));  // more than the elements of the bucket
   EXPECT_TRUE(refused("powersgd:0", "none", nothing));
   EXPECT_TRUE(refused("powersgd", "ef21", nothing));
   EXPECT_TRUE(refused("topk:0.1", "ef", [](Options& o) { o.buckets = "cycle"; }));

@@ -1,4 +1,4 @@
-// Makers of the rows of compressors.cpp, each in the file of its name.
+// Factories of the rows of compressors.cpp, each in the file of its name.
 #pragma once
 
 #include "esp/sync/compress/arguments.h"

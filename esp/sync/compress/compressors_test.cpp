@@ -33,7 +33,7 @@ const std::vector<std::string> kEvery = {"identity",
                                          "randomk:3:unscaled",
                                          "threshold:0.5"};
 
-// Vectors on which bounds are tight or sloppy code breaks.
+// Vectors on which bounds are tight.
 std::vector<std::pair<std::string, Values<float>>> hard_vectors(int64_t n) {
   std::vector<std::pair<std::string, Values<float>>> all;
   const auto size = static_cast<size_t>(n);
@@ -46,7 +46,7 @@ std::vector<std::pair<std::string, Values<float>>> hard_vectors(int64_t n) {
   for (size_t i = 0; i < size; ++i) {
     wide[i] *= std::exp2(static_cast<float>(i % 24) - 12);
     ramp[i] = static_cast<float>(i + 1);
-    half[i] = i == 0 ? 127.0f : (i % 2 ? 0.499f : -0.499f);  // just below the middle between two steps of int8
+    half[i] = i == 0 ? 127.0f : (i % 2 ? 0.499f : -0.499f);  // just below the midpoint of two int8 levels
   }
   all.emplace_back("spike", spike);
   all.emplace_back("wide", wide);
@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, Values<float>>> hard_vectors(int64_t n) {
   return all;
 }
 
-TEST(Compressors, HaveTheLengthsOfTheirFormats) {
+TEST(Compressors, EncodeToTheDocumentedLength) {
   struct Case {
     std::string spec;
     int64_t n;
@@ -97,35 +97,36 @@ TEST(Compressors, HaveTheLengthsOfTheirFormats) {
   EXPECT_EQ(compressed(*threshold, x), (Values<float>{0, -3, 0, 2.5f, 0}));
 }
 
-TEST(Compressors, DecodeTheirBytesTheSameEveryTimeAndEveryWay) {
+TEST(Compressors, DecodeDeterministically) {
   for (const std::string& spec : kEvery)
     for (int64_t n : {3, 8, 63, 64, 1000, 4097}) {
       const auto compressor = make_compressor(spec);
       const Values<float> x = normal_values(n, 11);
-      const Draw draw{7, 3, 1};
+      const RandomKey draw{7, 3, 1};
       const auto code = code_of(*compressor, x, draw);
       ASSERT_EQ(code, code_of(*compressor, x, draw)) << spec;
       Values<float> y(x.size(), -1), added = normal_values(n, 12), subtracted = added, by_hand = added, minus = added;
-      compressor->decode(y.data(), Into::overwrite, code, n, DType::f32, draw, {});
-      compressor->decode(added.data(), Into::add, code, n, DType::f32, draw, {});
-      compressor->decode(subtracted.data(), Into::subtract, code, n, DType::f32, draw, {});
+      compressor->decode(y.data(), WriteMode::overwrite, code, n, DType::f32, draw, {});
+      compressor->decode(added.data(), WriteMode::add, code, n, DType::f32, draw, {});
+      compressor->decode(subtracted.data(), WriteMode::subtract, code, n, DType::f32, draw, {});
       for (size_t i = 0; i < y.size(); ++i) {
         by_hand[i] += y[i];
         minus[i] -= y[i];
       }
       EXPECT_TRUE(same_bits(added, by_hand)) << spec << " of " << n;
       EXPECT_TRUE(same_bits(subtracted, minus)) << spec << " of " << n;
-      // f64 in and out is the same numbers.
+      // f64 round trip is exact.
       const Values<double> wide(x.begin(), x.end());
       const Values<double> back = compressed(*compressor, wide, draw);
       for (size_t i = 0; i < back.size(); ++i) {
-        const double slack = spec == "randomk:0.1" ? 2e-7 * std::abs(back[i]) : 0;  // its factor is rounded in f32
+        // the scale factor is rounded to f32
+        const double slack = spec == "randomk:0.1" ? 2e-7 * std::abs(back[i]) : 0;
         ASSERT_NEAR(back[i], static_cast<double>(y[i]), slack) << spec << " of " << n;
       }
     }
 }
 
-TEST(Compressors, TakeNothingAndOneValue) {
+TEST(Compressors, EncodeZeroAndOneValue) {
   for (const std::string& spec : kEvery) {
     if (spec == "topk:3" || spec.starts_with("randomk:3")) continue;
     const auto compressor = make_compressor(spec);
@@ -134,13 +135,13 @@ TEST(Compressors, TakeNothingAndOneValue) {
   }
 }
 
-TEST(Compressors, ContractByTheirDeltaOnHardVectors) {
+TEST(Compressors, ContractByDeltaOnHardVectors) {
   for (const std::string& spec : kEvery)
     for (int64_t n : {1, 16, 100, 2000}) {
       const auto compressor = make_compressor(spec);
       if (spec == "topk:3" && n < 3) continue;
       const auto delta = compressor->guarantee(n).delta;
-      if (!delta || spec.starts_with("randomk")) continue;  // that of randomk holds in the mean
+      if (!delta || spec.starts_with("randomk")) continue;  // the bound of randomk holds in expectation
       EXPECT_GT(*delta, 0) << spec;
       for (const auto& [name, x] : hard_vectors(n))
         EXPECT_LE(distance2(compressed(*compressor, x), x), (1 - *delta) * norm2(x) * (1 + 1e-6))
@@ -164,9 +165,9 @@ struct Samples {
   }
 };
 
-// Means within 4 standard errors, which are those of the samples, and no more than the rounding of what is sent in
-// fp32. Each coordinate where every outcome happens often; and on every vector, also where some outcomes are rare, the
-// error along x and along random signs. The mean square error is within ω‖x‖² by its own standard error.
+// Means are within 4 standard errors of the samples plus the fp32 rounding of the encoded values: each coordinate where
+// every outcome is frequent; on every vector, also with rare outcomes, the error along x and along random signs. The
+// mean square error is within ω‖x‖² plus its standard error.
 TEST(Compressors, AreUnbiasedWithinTheirOmega) {
   constexpr int kDraws = 4000;
   for (const std::string spec : {"int8:64:stochastic", "int4:16:stochastic", "qsgd:16", "qsgd:4:64", "qsgd:1:8",
@@ -201,7 +202,7 @@ TEST(Compressors, AreUnbiasedWithinTheirOmega) {
   }
 }
 
-TEST(Compressors, ContractInTheMeanWhereCoordinatesAreDrawn) {
+TEST(Compressors, ContractInExpectationWithRandomCoordinates) {
   const auto compressor = make_compressor("randomk:0.25:unscaled");
   for (const auto& [name, x] : hard_vectors(64)) {
     double error = 0, error2 = 0;
@@ -216,7 +217,7 @@ TEST(Compressors, ContractInTheMeanWhereCoordinatesAreDrawn) {
   }
 }
 
-TEST(RandomQuantiser, GoesToHalfOrThreeQuartersFromSixTenths) {
+TEST(RandomQuantiser, RoundsSixTenthsToHalfOrThreeQuarters) {
   const auto compressor = make_compressor("random:0,0.25,0.5,0.75,1");
   constexpr int kDraws = 100000;
   std::map<float, int> seen;
@@ -225,20 +226,20 @@ TEST(RandomQuantiser, GoesToHalfOrThreeQuartersFromSixTenths) {
   EXPECT_NEAR(seen[0.5f] / double{kDraws}, 0.6, 4 * std::sqrt(0.24 / kDraws));
   EXPECT_NEAR(seen[0.75f] / double{kDraws}, 0.4, 4 * std::sqrt(0.24 / kDraws));
   EXPECT_EQ(compressed(*compressor, Values<float>{-3, 0, 0.25f, 1, 7}), (Values<float>{0, 0, 0.25f, 1, 1}));
-  // The rule itself, enumerated over every draw u = k/1000: exactly the mean.
+  // The rule enumerated over every draw u = k/1000: exactly the mean.
   int up = 0;
   for (int k = 0; k < 1000; ++k) up += k / 1000.0 < (0.6 - 0.5) / 0.25 - 1e-12;
   EXPECT_EQ(0.5 * (1000 - up) + 0.75 * up, 600);
 }
 
-TEST(TopK, TakesTiesAtLowerIndicesAndMeetsItsBoundOnConstants) {
+TEST(TopK, BreaksTiesByLowerIndexAndReachesItsBoundOnConstants) {
   const auto top2 = make_compressor("topk:2");
   EXPECT_EQ(compressed(*top2, Values<float>{1, -2, 2, 2}), (Values<float>{0, -2, 2, 0}));
   const Values<float> x(50, -3.0f);
   EXPECT_DOUBLE_EQ(distance2(compressed(*make_compressor("topk:5"), x), x), (1 - 0.1) * norm2(x));
 }
 
-TEST(Sign, MeetsItsIdentityAndIsNoWorseWithTwoMeans) {
+TEST(Sign, HasTheExactErrorAndOneBitIsNoWorse) {
   for (const auto& [name, x] : hard_vectors(200)) {
     double l1 = 0;
     for (float v : x) l1 += std::abs(static_cast<double>(v));
@@ -251,7 +252,7 @@ TEST(Sign, MeetsItsIdentityAndIsNoWorseWithTwoMeans) {
   EXPECT_EQ(compressed(*make_compressor("onebit"), Values<float>{0, 2, -3, -1}), (Values<float>{1, 1, -2, -2}));
 }
 
-TEST(RandomK, DrawsTheSameCoordinatesOnAllRanksAndOthersNextTime) {
+TEST(RandomK, DrawsEqualCoordinatesOnAllRanksAndNewOnesPerEvent) {
   const auto compressor = make_compressor("randomk:5");
   const Values<float> x(40, 1.0f);
   EXPECT_EQ(compressed(*compressor, x, {1, 2, 0}), compressed(*compressor, x, {1, 2, 3}));
@@ -260,7 +261,7 @@ TEST(RandomK, DrawsTheSameCoordinatesOnAllRanksAndOthersNextTime) {
   EXPECT_EQ(std::count(y.begin(), y.end(), 8.0f), 5);
 }
 
-TEST(Compressors, LetWhatIsNotFiniteBeSeen) {
+TEST(Compressors, PropagateNonFiniteValues) {
   for (const std::string spec : {"identity", "fp16", "bf16", "int8", "int4:16:stochastic", "qsgd:16", "natural", "sign",
                                  "onebit", "topk:3", "threshold:0.5"})
     for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -272,7 +273,7 @@ TEST(Compressors, LetWhatIsNotFiniteBeSeen) {
   EXPECT_THROW(compressed(*make_compressor("random:0,1"), Values<float>{NAN}), UsageError);
 }
 
-TEST(Compressors, RefuseOptionsAndSayWhatWouldWork) {
+TEST(Compressors, RejectOptionsWithAHint) {
   auto message_of = [](const std::string& spec, int64_t n = 10) -> std::string {
     try {
       make_compressor(spec)->check(n);
@@ -281,28 +282,28 @@ TEST(Compressors, RefuseOptionsAndSayWhatWouldWork) {
     }
     return "no error";
   };
-  EXPECT_THAT(message_of("topk:11"), testing::HasSubstr("give 1 to 10"));
-  EXPECT_THAT(message_of("randomk:11"), testing::HasSubstr("give 1 to 10"));
+  EXPECT_THAT(message_of("topk:11"), testing::HasSubstr("Use 1 to 10"));
+  EXPECT_THAT(message_of("randomk:11"), testing::HasSubstr("Use 1 to 10"));
   EXPECT_EQ(message_of("topk:10"), "no error");
-  EXPECT_THAT(message_of("topk:1.5"), testing::HasSubstr("topk[:SHARE or :K]"));
-  EXPECT_THAT(message_of("topk:0"), testing::HasSubstr("at least one"));
+  EXPECT_THAT(message_of("topk:1.5"), testing::HasSubstr("topk[:FRACTION or :K]"));
+  EXPECT_THAT(message_of("topk:0"), testing::HasSubstr("at least 1"));
   EXPECT_THAT(message_of("top"), testing::HasSubstr("topk"));
-  EXPECT_THAT(message_of("int8:0"), testing::HasSubstr("whole number from 1"));
+  EXPECT_THAT(message_of("int8:0"), testing::HasSubstr("integer from 1"));
   EXPECT_THAT(message_of("int4:7"), testing::HasSubstr("even"));
   EXPECT_THAT(message_of("qsgd:99999"), testing::HasSubstr("32767"));
   EXPECT_THAT(message_of("qsgd:4:20"), testing::HasSubstr("multiple of 8"));
   EXPECT_EQ(message_of("random"), "no error");
-  EXPECT_THAT(message_of("random:1,1"), testing::HasSubstr("above the one before"));
+  EXPECT_THAT(message_of("random:1,1"), testing::HasSubstr("strictly ascending"));
   EXPECT_EQ(message_of("threshold"), "no error");
   EXPECT_THAT(message_of("power"), testing::HasSubstr("powersgd"));
   EXPECT_THAT(message_of("threshold:-1"), testing::HasSubstr("from 0"));
-  EXPECT_THAT(message_of("sign:3"), testing::HasSubstr("not among its options"));
+  EXPECT_THAT(message_of("sign:3"), testing::HasSubstr("unknown or surplus option"));
 }
 
-TEST(Compressors, RefuseDamagedCodes) {
+TEST(Compressors, RejectDamagedEncodings) {
   auto decoded = [](const std::string& spec, std::vector<std::byte> code, int64_t n) {
     Values<float> y(static_cast<size_t>(n));
-    make_compressor(spec)->decode(y.data(), Into::overwrite, code, n, DType::f32, {}, {});
+    make_compressor(spec)->decode(y.data(), WriteMode::overwrite, code, n, DType::f32, {}, {});
   };
   for (const std::string& spec : kEvery) {
     auto code = code_of(*make_compressor(spec), normal_values(40, 6));
@@ -312,7 +313,7 @@ TEST(Compressors, RefuseDamagedCodes) {
   auto top = code_of(*make_compressor("topk:2"), Values<float>{1, 2, 3});
   top[0] = std::byte{200};
   EXPECT_THROW(decoded("topk:2", top, 3), CommError);
-  top[0] = top[4];  // the same index twice
+  top[0] = top[4];  // duplicate index
   EXPECT_THROW(decoded("topk:2", top, 3), CommError);
   auto levels = code_of(*make_compressor("random:0,1,2"), Values<float>{1, 2});
   levels[0] = std::byte{0xff};

@@ -1,5 +1,5 @@
-// The algorithms of feedback.h for all ranks at once in one process, as they are written in papers: loops over workers
-// and values, with a compressor as the function x → C(x). For tests: what ranks do must be this to the bit.
+// The algorithms of feedback.h for all ranks in one process, as the papers state them: loops over workers and values,
+// with a compressor as the function x → C(x). For tests: distributed results must equal these bit for bit.
 #pragma once
 
 #include <string>
@@ -16,13 +16,14 @@ class Emulation {
  public:
   using Vector = Values<T>;
 
-  Emulation(const Compressor& compressor, Way way, int num_workers, size_t count, uint64_t seed, double factor)
+  Emulation(const Compressor& compressor, AggregationMethod method, int num_workers, size_t count, uint64_t seed,
+            double factor)
       : errors(static_cast<size_t>(num_workers), Vector(count)),
         estimates(errors),
         server_error(count),
         mean_estimate(count),
         compressor_(compressor),
-        way_(way),
+        method_(method),
         seed_(seed),
         factor_(static_cast<T>(factor)) {}
 
@@ -31,10 +32,10 @@ class Emulation {
     const uint64_t event = events_++;
     for (size_t i = 0; i < g.size(); ++i) add(sum, up(g[i], event, i), i == 0);
     scale(sum);
-    return way_ == Way::two_phase ? down(sum, events_++) : sum;
+    return method_ == AggregationMethod::two_phase ? down(sum, events_++) : sum;
   }
 
-  // The way up alone, with what was sent kept in mind or not.
+  // The collect half alone, with or without error feedback.
   Vector scattered(const std::string& feedback, const std::vector<Vector>& g) {
     if (feedback == "ef") return ef(g);
     if (feedback == "ef21") return ef21(g);
@@ -88,7 +89,7 @@ class Emulation {
  private:
   size_t count() const { return server_error.size(); }
 
-  // Σ over rounds and workers of the codes of p_i = e_i + g_i; e_i keeps the rest.
+  // Σ over rounds and workers of C(p_i), p_i = e_i + g_i; e_i keeps the residual.
   Vector squeeze(const std::vector<Vector>& g, int rounds) {
     Vector sum(count());
     for (size_t i = 0; i < g.size(); ++i) add(errors[i], g[i], false);
@@ -104,13 +105,14 @@ class Emulation {
   }
 
   Vector up(const Vector& x, uint64_t event, size_t worker) const {
-    const Draw draw{seed_, event, static_cast<uint32_t>(worker)};
-    if (way_ != Way::two_phase) return compressed(compressor_, x, draw);
+    const RandomKey draw{seed_, event, static_cast<uint32_t>(worker)};
+    if (method_ != AggregationMethod::two_phase) return compressed(compressor_, x, draw);
     return chunk_by_chunk(x, [&](int k) { return draw.of_chunk(k); });
   }
   Vector down(const Vector& q, uint64_t event) const {
-    if (way_ != Way::two_phase) return compressed(compressor_, q, {seed_, event, Draw::kTogether});
-    return chunk_by_chunk(q, [&](int k) { return Draw{seed_, event, static_cast<uint32_t>(k)}; });
+    if (method_ != AggregationMethod::two_phase)
+      return compressed(compressor_, q, {seed_, event, RandomKey::kAllRanks});
+    return chunk_by_chunk(q, [&](int k) { return RandomKey{seed_, event, static_cast<uint32_t>(k)}; });
   }
   template <typename F>
   Vector chunk_by_chunk(const Vector& x, F draw) const {
@@ -140,7 +142,7 @@ class Emulation {
   }
 
   const Compressor& compressor_;
-  const Way way_;
+  const AggregationMethod method_;
   const uint64_t seed_;
   const T factor_;
   uint64_t events_ = 0;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t kSeed = 31;
 
-// One function per worker, known by its gradient; everything in f64.
-struct Problem {
+// One function per worker, given by its gradient; everything in f64.
+struct OptimizationProblem {
   int workers;
   size_t dimension;
   std::function<Values<double>(int worker, const Values<double>& x)> gradient;
@@ -21,7 +21,7 @@ struct Problem {
 };
 
 // Beznosikov et al. 2020: f_i = ⟨a_i, x⟩² + ¼‖x‖².
-Problem divergence_problem() {
+OptimizationProblem divergence_problem() {
   return {3,
           3,
           [](int worker, const Values<double>& x) {
@@ -37,16 +37,16 @@ Problem divergence_problem() {
 }
 
 // f_i = ½Σ d_ij(x_j − b_ij)²: minimisers differ.
-Problem heterogeneous_problem() {
+OptimizationProblem heterogeneous_problem() {
   auto curve = [](int i, size_t j) { return 0.5 + random_unit(1, static_cast<uint64_t>(i), j); };
   auto place = [](int i, size_t j) { return 4 * random_unit(2, static_cast<uint64_t>(i), j) - 2; };
-  Problem problem{4, 16,
-                  [=](int worker, const Values<double>& x) {
-                    Values<double> g(16);
-                    for (size_t j = 0; j < 16; ++j) g[j] = curve(worker, j) * (x[j] - place(worker, j));
-                    return g;
-                  },
-                  Values<double>(16, 3.0), Values<double>(16)};
+  OptimizationProblem problem{4, 16,
+                              [=](int worker, const Values<double>& x) {
+                                Values<double> g(16);
+                                for (size_t j = 0; j < 16; ++j) g[j] = curve(worker, j) * (x[j] - place(worker, j));
+                                return g;
+                              },
+                              Values<double>(16, 3.0), Values<double>(16)};
   for (size_t j = 0; j < 16; ++j) {
     double weight = 0, sum = 0;
     for (int i = 0; i < 4; ++i) weight += curve(i, j), sum += curve(i, j) * place(i, j);
@@ -57,17 +57,18 @@ Problem heterogeneous_problem() {
 
 struct Descent {
   std::string compressor, feedback;
-  Way way = Way::gather;
+  AggregationMethod method = AggregationMethod::gather;
   double gamma = 0.02;
   int steps = 100;
-  bool inside() const { return feedback == "ef"; }  // the step size is part of what is remembered
+  bool inside() const { return feedback == "ef"; }  // the step size is part of the stored residual
 };
 
 void advance(Values<double>& x, const Values<double>& out, const Descent& descent) {
   for (size_t j = 0; j < x.size(); ++j) x[j] -= descent.inside() ? out[j] : descent.gamma * out[j];
 }
 
-Values<double> to_send(const Problem& problem, int worker, const Values<double>& x, const Descent& descent) {
+Values<double> to_send(const OptimizationProblem& problem, int worker, const Values<double>& x,
+                       const Descent& descent) {
   Values<double> g = problem.gradient(worker, x);
   if (descent.inside())
     for (double& v : g) v *= descent.gamma;
@@ -76,9 +77,9 @@ Values<double> to_send(const Problem& problem, int worker, const Values<double>&
 
 using Path = std::vector<Values<double>>;
 
-Path emulated(const Problem& problem, const Descent& descent) {
+Path emulated(const OptimizationProblem& problem, const Descent& descent) {
   const auto compressor = make_compressor(descent.compressor);
-  Emulation<double> all(*compressor, descent.way, problem.workers, problem.dimension, kSeed, 1.0 / problem.workers);
+  Emulation<double> all(*compressor, descent.method, problem.workers, problem.dimension, kSeed, 1.0 / problem.workers);
   Path path{problem.start};
   for (int step = 0; step < descent.steps; ++step) {
     std::vector<Values<double>> g;
@@ -89,7 +90,7 @@ Path emulated(const Problem& problem, const Descent& descent) {
   return path;
 }
 
-AggregationSetup sum_setup(comm::Communicator* comm, Place& place, const Compressor& compressor, size_t n,
+AggregationSetup sum_setup(comm::Communicator* comm, RankResources& place, const Compressor& compressor, size_t n,
                            DType dtype) {
   AggregationSetup sum;
   sum.ranks = comm;
@@ -102,14 +103,14 @@ AggregationSetup sum_setup(comm::Communicator* comm, Place& place, const Compres
   return sum;
 }
 
-// The same by ranks; every rank's path, which must be one.
-Path by_ranks(const Problem& problem, const Descent& descent) {
+// The same by ranks; returns the path of every rank, which must be equal.
+Path by_ranks(const OptimizationProblem& problem, const Descent& descent) {
   const auto compressor = make_compressor(descent.compressor);
   std::vector<Path> paths(static_cast<size_t>(problem.workers));
   with_ranks_of(problem.workers, [&](comm::Communicator& comm) {
-    Place place;
+    RankResources place;
     const auto feedback = make_feedback(
-        descent.feedback, {sum_setup(&comm, place, *compressor, problem.dimension, DType::f64), {}, descent.way});
+        descent.feedback, {sum_setup(&comm, place, *compressor, problem.dimension, DType::f64), {}, descent.method});
     Path path{problem.start};
     Values<double> out(problem.dimension);
     for (int step = 0; step < descent.steps; ++step) {
@@ -128,8 +129,8 @@ double distance(const Values<double>& a, const Values<double>& b) {
   return std::sqrt(distance2(a, b));
 }
 
-TEST(Divergence, PlainTopOneMultipliesByElevenSixthsOfTheStep) {
-  const Descent plain{"topk:1", "none", Way::gather, 0.02, 50};
+TEST(Divergence, PlainTopOneGrowsByElevenSixthsOfTheStep) {
+  const Descent plain{"topk:1", "none", AggregationMethod::gather, 0.02, 50};
   const Path path = by_ranks(divergence_problem(), plain);
   EXPECT_EQ(path, emulated(divergence_problem(), plain));
   for (size_t step = 1; step < path.size(); ++step)
@@ -138,7 +139,7 @@ TEST(Divergence, PlainTopOneMultipliesByElevenSixthsOfTheStep) {
 
 TEST(Divergence, FeedbackReachesTheMinimum) {
   for (const char* feedback : {"ef", "doublesqueeze", "ef21", "neolithic:2"}) {
-    const Descent descent{"topk:1", feedback, Way::gather, 0.02, 1500};
+    const Descent descent{"topk:1", feedback, AggregationMethod::gather, 0.02, 1500};
     const Path path = emulated(divergence_problem(), descent);
     EXPECT_LT(std::sqrt(norm2(path.back())), 1e-12) << feedback;
     EXPECT_EQ(by_ranks(divergence_problem(), descent), path) << feedback;
@@ -146,51 +147,56 @@ TEST(Divergence, FeedbackReachesTheMinimum) {
 }
 
 // Mean distance to the minimum over the last steps.
-double floor_of(const Path& path, const Problem& problem) {
+double floor_of(const Path& path, const OptimizationProblem& problem) {
   double sum = 0;
   for (size_t back = 1; back <= 500; ++back) sum += distance(path[path.size() - back], problem.minimum);
   return sum / 500;
 }
 
 TEST(Heterogeneity, ErrorFeedbackStopsAtAFloorThatFollowsTheStepSize) {
-  const Problem problem = heterogeneous_problem();
+  const OptimizationProblem problem = heterogeneous_problem();
   for (const char* feedback : {"ef", "doublesqueeze"}) {
-    const double whole = floor_of(emulated(problem, {"topk:2", feedback, Way::gather, 0.01, 4000}), problem);
-    const double half = floor_of(emulated(problem, {"topk:2", feedback, Way::gather, 0.005, 8000}), problem);
+    const double whole =
+        floor_of(emulated(problem, {"topk:2", feedback, AggregationMethod::gather, 0.01, 4000}), problem);
+    const double half =
+        floor_of(emulated(problem, {"topk:2", feedback, AggregationMethod::gather, 0.005, 8000}), problem);
     EXPECT_GT(half, 1e-4) << feedback;
     EXPECT_NEAR(whole / half, 2, 0.3) << feedback;
   }
 }
 
 TEST(Heterogeneity, DifferencesReachTheMinimumAndRoundsLowerTheFloor) {
-  const Problem problem = heterogeneous_problem();
-  EXPECT_LT(distance(emulated(problem, {"topk:2", "ef21", Way::gather, 0.02, 6000}).back(), problem.minimum), 1e-12);
+  const OptimizationProblem problem = heterogeneous_problem();
+  EXPECT_LT(
+      distance(emulated(problem, {"topk:2", "ef21", AggregationMethod::gather, 0.02, 6000}).back(), problem.minimum),
+      1e-12);
   double before = 1e9;
   for (int rounds : {1, 2, 4}) {
     const std::string spec = fmt::format("neolithic:{}", rounds);
-    const double floor = floor_of(emulated(problem, {"topk:2", spec, Way::gather, 0.01, 4000}), problem);
+    const double floor = floor_of(emulated(problem, {"topk:2", spec, AggregationMethod::gather, 0.01, 4000}), problem);
     EXPECT_LT(floor, before) << rounds;
     before = floor;
   }
 }
 
-TEST(Feedback, OfRanksIsThatOfOneProcessToTheBit) {
-  const Problem problem = heterogeneous_problem();
+TEST(Feedback, EqualsOneProcessBitForBit) {
+  const OptimizationProblem problem = heterogeneous_problem();
   for (const char* compressor :
        {"identity", "topk:2", "randomk:0.25:unscaled", "sign", "onebit", "int8:16", "int4:16:stochastic", "qsgd:4:8",
         "natural", "random:-9,-3,-1,0,1,3,9", "threshold:0.5"})
     for (const char* feedback : {"none", "ef", "doublesqueeze", "ef21", "neolithic:3"})
-      for (Way way : {Way::sum, Way::gather, Way::two_phase}) {
-        if (!can_go(way, *make_compressor(compressor), 16, DType::f64, 4)) continue;
-        if (way == Way::two_phase && !find_feedback(feedback).two_phase) continue;
-        const Descent descent{compressor, feedback, way, 0.02, 12};
+      for (AggregationMethod method :
+           {AggregationMethod::sum, AggregationMethod::gather, AggregationMethod::two_phase}) {
+        if (!is_supported(method, *make_compressor(compressor), 16, DType::f64, 4)) continue;
+        if (method == AggregationMethod::two_phase && !find_feedback(feedback).two_phase) continue;
+        const Descent descent{compressor, feedback, method, 0.02, 12};
         EXPECT_EQ(by_ranks(problem, descent), emulated(problem, descent))
-            << compressor << ' ' << feedback << ' ' << name_of(way);
+            << compressor << ' ' << feedback << ' ' << name_of(method);
       }
 }
 
-TEST(Feedback, WithTheIdentityIsPlainGradientDescent) {
-  const Problem problem = heterogeneous_problem();
+TEST(Feedback, EqualsGradientDescentWithIdentity) {
+  const OptimizationProblem problem = heterogeneous_problem();
   Path plain{problem.start};
   for (int step = 0; step < 60; ++step) {
     Values<double> sum(16);
@@ -201,31 +207,31 @@ TEST(Feedback, WithTheIdentityIsPlainGradientDescent) {
     plain.push_back(plain.back());
     for (size_t j = 0; j < 16; ++j) plain.back()[j] -= 0.02 * (sum[j] * 0.25);
   }
-  for (Way way : {Way::sum, Way::gather, Way::two_phase})
+  for (AggregationMethod method : {AggregationMethod::sum, AggregationMethod::gather, AggregationMethod::two_phase})
     for (const char* feedback : {"none", "doublesqueeze", "neolithic:1"})
-      EXPECT_EQ(by_ranks(problem, {"identity", feedback, way, 0.02, 60}), plain) << feedback;
+      EXPECT_EQ(by_ranks(problem, {"identity", feedback, method, 0.02, 60}), plain) << feedback;
   for (const char* feedback : {"ef", "ef21"}) {
-    const Path path = by_ranks(problem, {"identity", feedback, Way::gather, 0.02, 60});
+    const Path path = by_ranks(problem, {"identity", feedback, AggregationMethod::gather, 0.02, 60});
     for (size_t step = 0; step < path.size(); ++step) EXPECT_LT(distance(path[step], plain[step]), 1e-13) << feedback;
   }
 }
 
-TEST(Feedback, OneRoundOfNeolithicIsDoubleSqueeze) {
-  const Problem problem = heterogeneous_problem();
-  EXPECT_EQ(by_ranks(problem, {"topk:2", "neolithic:1", Way::two_phase, 0.02, 20}),
-            by_ranks(problem, {"topk:2", "doublesqueeze", Way::two_phase, 0.02, 20}));
+TEST(Feedback, NeolithicWithOneRoundEqualsDoubleSqueeze) {
+  const OptimizationProblem problem = heterogeneous_problem();
+  EXPECT_EQ(by_ranks(problem, {"topk:2", "neolithic:1", AggregationMethod::two_phase, 0.02, 20}),
+            by_ranks(problem, {"topk:2", "doublesqueeze", AggregationMethod::two_phase, 0.02, 20}));
 }
 
-// The point less what is still remembered descends by the exact mean gradients.
-TEST(Feedback, KeepsEverythingItDidNotSend) {
-  const Problem problem = heterogeneous_problem();
+// The point minus the stored residual descends by the exact mean gradients.
+TEST(Feedback, KeepsTheUnsentResidual) {
+  const OptimizationProblem problem = heterogeneous_problem();
   for (const char* compressor : {"topk:2", "sign", "int4:16"})
     for (const char* feedback : {"ef", "doublesqueeze", "neolithic:2"})
-      for (Way way : {Way::gather, Way::two_phase}) {
-        if (way == Way::two_phase && !find_feedback(feedback).two_phase) continue;
-        const Descent descent{compressor, feedback, way, 0.02, 40};
+      for (AggregationMethod method : {AggregationMethod::gather, AggregationMethod::two_phase}) {
+        if (method == AggregationMethod::two_phase && !find_feedback(feedback).two_phase) continue;
+        const Descent descent{compressor, feedback, method, 0.02, 40};
         const auto made = make_compressor(compressor);
-        Emulation<double> all(*made, way, 4, 16, kSeed, 0.25);
+        Emulation<double> all(*made, method, 4, 16, kSeed, 0.25);
         Values<double> x = problem.start, shadow = x;
         for (int step = 0; step < descent.steps; ++step) {
           std::vector<Values<double>> g;
@@ -246,9 +252,9 @@ TEST(Feedback, KeepsEverythingItDidNotSend) {
 }
 
 TEST(Ef21, HoldsTheMeanOfItsEstimates) {
-  const Problem problem = heterogeneous_problem();
+  const OptimizationProblem problem = heterogeneous_problem();
   const auto compressor = make_compressor("topk:2");
-  Emulation<double> all(*compressor, Way::gather, 4, 16, kSeed, 0.25);
+  Emulation<double> all(*compressor, AggregationMethod::gather, 4, 16, kSeed, 0.25);
   Values<double> x = problem.start;
   for (int step = 0; step < 200; ++step) {
     std::vector<Values<double>> g;
@@ -263,15 +269,16 @@ TEST(Ef21, HoldsTheMeanOfItsEstimates) {
 }
 
 Values<float> alone(const std::string& compressor, const std::string& feedback, const Values<float>& g) {
-  Place place;
+  RankResources place;
   const auto made = make_compressor(compressor);
-  const auto it = make_feedback(feedback, {sum_setup(nullptr, place, *made, g.size(), DType::f32), {}, Way::gather});
+  const auto it =
+      make_feedback(feedback, {sum_setup(nullptr, place, *made, g.size(), DType::f32), {}, AggregationMethod::gather});
   Values<float> out(g.size());
   it->exchange(out.data(), g.data());
   return out;
 }
 
-TEST(Neolithic, RoundsOfTopKAreTopOfTheirProduct) {
+TEST(Neolithic, RoundsOfTopKEqualTopOfRoundsTimesK) {
   const Values<float> g = normal_values(500, 3);
   for (int k : {1, 5, 20})
     for (int rounds : {1, 2, 4})
@@ -293,27 +300,29 @@ TEST(Neolithic, RoundsContractGeometrically) {
   }
 }
 
-TEST(Feedback, SendsTheBytesOfItsWay) {
+TEST(Feedback, SendsTheBytesOfItsMethod) {
   for (const char* spec : {"topk:0.1", "sign", "int8:64", "randomk:0.1:unscaled"})
     for (const char* feedback : {"ef", "doublesqueeze", "ef21", "neolithic:2"})
       with_ranks_of(4, [&](comm::Communicator& comm) {
-        Place place;
+        RankResources place;
         const auto compressor = make_compressor(spec);
         const auto it = make_feedback(feedback, {sum_setup(&comm, place, *compressor, 1001, DType::f32), {}, {}});
-        const Way way = cheapest_way(*compressor, 1001, DType::f32, 4, {find_feedback(feedback).two_phase});
+        const AggregationMethod method =
+            cheapest_method(*compressor, 1001, DType::f32, 4, {find_feedback(feedback).two_phase});
         const Values<float> g = normal_values(1001, static_cast<uint64_t>(comm.rank()));
         Values<float> out(g.size());
         for (int step = 0; step < 3; ++step) it->exchange(out.data(), g.data());
         const uint64_t rounds = std::string(feedback) == "neolithic:2" ? 2 : 1;
-        EXPECT_EQ(bytes_sent_by(comm), 3 * rounds * bytes_sent(way, *compressor, 1001, DType::f32, 4, comm.rank()))
-            << spec << ' ' << feedback << ' ' << name_of(way);
+        EXPECT_EQ(bytes_sent_by(comm), 3 * rounds * bytes_sent(method, *compressor, 1001, DType::f32, 4, comm.rank()))
+            << spec << ' ' << feedback << ' ' << name_of(method);
       });
 }
 
-TEST(Feedback, GoesOnFromItsState) {
-  Place place;
+TEST(Feedback, ResumesFromItsState) {
+  RankResources place;
   const auto compressor = make_compressor("int4:16:stochastic");
-  const auto setup = FeedbackSetup{sum_setup(nullptr, place, *compressor, 64, DType::f32), {}, Way::gather};
+  const auto setup =
+      FeedbackSetup{sum_setup(nullptr, place, *compressor, 64, DType::f32), {}, AggregationMethod::gather};
   for (const FeedbackRow& row : feedbacks()) {
     const auto first = make_feedback(row.name, setup), second = make_feedback(row.name, setup);
     Values<float> out(64), again(64);
@@ -328,16 +337,16 @@ TEST(Feedback, GoesOnFromItsState) {
   }
 }
 
-TEST(Feedback, RefusesWhatCannotBeAndObjectsToWhatDiverges) {
-  Place place;
+TEST(Feedback, RejectsInvalidAndDivergentPairs) {
+  RankResources place;
   const auto top = make_compressor("topk:2");
-  FeedbackSetup setup{sum_setup(nullptr, place, *top, 16, DType::f32), {}, Way::two_phase};
+  FeedbackSetup setup{sum_setup(nullptr, place, *top, 16, DType::f32), {}, AggregationMethod::two_phase};
   EXPECT_THROW(make_feedback("ef", setup), UsageError);
   EXPECT_THROW(make_feedback("neolithic:0", setup), UsageError);
   EXPECT_THROW(make_feedback("ef:2", setup), UsageError);
   EXPECT_THROW(make_feedback("eff", setup), UsageError);
   auto objects = [](const char* compressor, const char* feedback) {
-    return !objection(*make_compressor(compressor), feedback, 1000).empty();
+    return !divergence_reason(*make_compressor(compressor), feedback, 1000).empty();
   };
   EXPECT_TRUE(objects("topk:0.01", "none"));
   EXPECT_TRUE(objects("sign", "none"));

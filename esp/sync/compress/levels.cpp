@@ -1,5 +1,5 @@
-// The random quantiser: levels l₀ < l₁ < …, a value goes to the one below or the one above so that its mean stays.
-// Values beyond the ends go to the end; within them it is unbiased.
+// Stochastic quantiser: levels l₀ < l₁ < …; a value is rounded to the level below or above so that its expectation is
+// preserved. Values outside the range are clipped; inside it the quantiser is unbiased.
 #include <algorithm>
 
 #include "esp/base/error.h"
@@ -13,19 +13,20 @@ namespace {
 class Levels final : public NarrowCompressor {
  public:
   explicit Levels(std::vector<float> levels) : levels_(std::move(levels)) {}
-  Guarantee guarantee(int64_t) const override { return {}; }  // its error is absolute, by the steps' width
+  Guarantee guarantee(int64_t) const override { return {}; }  // its error is absolute: it depends on the level distance
 
  protected:
   size_t bytes_of(int64_t count) const override {
     return kernel::packed_bytes(count, kernel::level_bits(static_cast<int64_t>(levels_.size())));
   }
-  void encode_floats(std::byte* code, const float* x, int64_t count, const Draw& draw,
+  void encode_floats(std::byte* code, const float* x, int64_t count, const RandomKey& draw,
                      const device::Stream&) const override {
     if (!kernel::levels_encode(code, x, count, levels_, {draw.seed, draw.own()}))
-      throw UsageError("random: a value is not a number, and no level can stand for it");
+      throw UsageError("compressor random: got NaN, which no level can encode");
   }
-  void decode_floats(float* y, Into into, const std::byte* code, int64_t count, const device::Stream&) const override {
-    if (!kernel::levels_decode(y, into, code, count, levels_)) damaged("the number of a level that does not exist");
+  void decode_floats(float* y, WriteMode into, const std::byte* code, int64_t count,
+                     const device::Stream&) const override {
+    if (!kernel::levels_decode(y, into, code, count, levels_)) damaged("level index out of range");
   }
 
  private:
@@ -36,13 +37,13 @@ class Levels final : public NarrowCompressor {
 
 std::unique_ptr<Compressor> make_levels(Arguments& arguments) {
   std::vector<float> levels;
-  if (arguments.empty())  // twelve bits for what clipping leaves between −1 and 1
+  if (arguments.empty())  // 12 bits for values clipped to [−1, 1]
     for (int step = -2047; step <= 2047; ++step) levels.push_back(static_cast<float>(step) / 2047);
   else
-    for (double level : arguments.numbers("the levels")) levels.push_back(static_cast<float>(level));
-  if (levels.size() < 2 || levels.size() > 65536) arguments.refuse("between 2 and 65536 levels are needed");
+    for (double level : arguments.numbers("levels")) levels.push_back(static_cast<float>(level));
+  if (levels.size() < 2 || levels.size() > 65536) arguments.refuse("expected 2 to 65536 levels");
   if (!std::is_sorted(levels.begin(), levels.end(), std::less_equal<>()))
-    arguments.refuse("every level must be above the one before");
+    arguments.refuse("levels must be strictly ascending");
   return std::make_unique<Levels>(std::move(levels));
 }
 

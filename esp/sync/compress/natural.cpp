@@ -1,4 +1,4 @@
-// Natural compression (Horváth et al. 2019): kernel/random_codes.h.
+// Natural compression (Horváth et al. 2019), encoded as in kernel/random_codes.h.
 #include "esp/kernel/random_codes.h"
 #include "esp/sync/compress/compressors_list.h"
 
@@ -11,11 +11,11 @@ class Natural final : public NarrowCompressor {
 
  protected:
   size_t bytes_of(int64_t count) const override { return kernel::natural_bytes(count); }
-  void encode_floats(std::byte* code, const float* x, int64_t count, const Draw& draw,
+  void encode_floats(std::byte* code, const float* x, int64_t count, const RandomKey& draw,
                      const device::Stream& stream) const override {
     kernel::natural_encode(code, x, count, {draw.seed, draw.own()}, stream);
   }
-  void decode_floats(float* y, Into into, const std::byte* code, int64_t count,
+  void decode_floats(float* y, WriteMode into, const std::byte* code, int64_t count,
                      const device::Stream& stream) const override {
     kernel::natural_decode(y, into, code, count, stream);
   }

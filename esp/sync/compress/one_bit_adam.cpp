@@ -9,18 +9,18 @@
 #include "esp/kernel/weighted_sum.h"
 #include "esp/optim/rule.h"
 #include "esp/sync/all_reduce.h"
-#include "esp/sync/compress/compression.h"
 #include "esp/sync/compress/one_bit_momentum.h"
-#include "esp/sync/whole_copies.h"
+#include "esp/sync/compress/strategy_compression.h"
+#include "esp/sync/replicated_strategy.h"
 
 namespace esp::sync {
 namespace {
 
 using tensor::Tensor;
 
-// One unit once its variance is frozen.
+// One unit after its variance is frozen.
 struct FrozenUnit {
-  Tensor master, m, v;  // the optimizer's
+  Tensor master, m, v;  // of the optimizer
   Tensor rate, mask;    // 1/(√v + ε) and 1; 0 where v is 0
   std::unique_ptr<OneBitMomentum> exchange;
 };
@@ -31,12 +31,12 @@ class OneBitOptimizer final : public optim::Optimizer {
  public:
   OneBitOptimizer(OneBitAdam& strategy, const optim::OptimizerOptions& options);
   void step(double lr, double grad_scale) override;
-  std::span<optim::State> states() override { return adam_->states(); }
+  std::span<optim::OptimizerState> states() override { return adam_->states(); }
   void states_restored() override { rates_made_ = false; }
   int64_t num_steps() const override { return adam_->num_steps(); }
   void set_num_steps(int64_t steps) override { adam_->set_num_steps(steps); }
   void refresh_master() override { adam_->refresh_master(); }
-  std::vector<Remembered> remembered();
+  std::vector<ExtraState> extra_state();
 
  private:
   void make_rates();
@@ -55,15 +55,15 @@ class OneBitAdam final : public Strategy {
   explicit OneBitAdam(const Setup& setup) : setup_(setup), inner_(make_bucketed(setup)) {}
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override { inner_->fill(f); }
-  std::vector<optim::Owned> owned() override { return inner_->owned(); }
-  std::vector<optim::Held> held() override {
-    inner_->talk_to(setup_.ranks);  // who writes
+  std::vector<optim::OptimizerShard> owned() override { return inner_->owned(); }
+  std::vector<optim::ValueShard> held() override {
+    inner_->set_communicator(setup_.ranks);  // the rank that writes
     return inner_->held();
   }
   std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions& options) override {
     if (options.name != "adam" && options.name != "adamw")
-      throw UsageError(fmt::format(
-          "sync.feedback = \"onebit_adam\": train.optimizer = adamw or adam is wanted, this is {}", options.name));
+      throw UsageError(
+          fmt::format("train.optimizer: got {}; sync.feedback = \"onebit_adam\" needs adamw or adam.", options.name));
     auto made = std::make_unique<OneBitOptimizer>(*this, options);
     optimizer_ = made.get();
     return made;
@@ -71,10 +71,10 @@ class OneBitAdam final : public Strategy {
 
   void begin_step() override {
     exchanging_ms_ = 0;
-    inner_->talk_to(frozen() ? nullptr : setup_.ranks);
+    inner_->set_communicator(frozen() ? nullptr : setup_.ranks);
     inner_->begin_step();
   }
-  void begin_pass(const Pass& pass) override { inner_->begin_pass(pass); }
+  void begin_pass(const PassOptions& pass) override { inner_->begin_pass(pass); }
   void begin_backward() override { inner_->begin_backward(); }
   void end_pass() override { inner_->end_pass(); }
   void finish() override { inner_->finish(); }
@@ -92,7 +92,7 @@ class OneBitAdam final : public Strategy {
     return sums_;
   }
   void after_step() override { inner_->after_step(); }
-  std::vector<Remembered> remembered() override { return optimizer_->remembered(); }
+  std::vector<ExtraState> extra_state() override { return optimizer_->extra_state(); }
   StepTimes times() const override { return {inner_->times().exposed_ms + exchanging_ms_}; }
   std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
 
@@ -102,7 +102,7 @@ class OneBitAdam final : public Strategy {
   bool frozen() const { return optimizer_ && optimizer_->num_steps() >= setup_.options.onebit_warmup; }
 
   const Setup setup_;
-  const std::unique_ptr<WholeCopies> inner_;
+  const std::unique_ptr<ReplicatedStrategy> inner_;
   OneBitOptimizer* optimizer_ = nullptr;
   std::vector<double> sums_;
   std::vector<std::string> notes_;
@@ -116,7 +116,7 @@ OneBitOptimizer::OneBitOptimizer(OneBitAdam& strategy, const optim::OptimizerOpt
   const Setup& setup = strategy.setup_;
   const auto& units = setup.parameters->units();
   units_.resize(units.size());
-  for (const optim::State& state : adam_->states()) {
+  for (const optim::OptimizerState& state : adam_->states()) {
     FrozenUnit& unit = units_[static_cast<size_t>(state.range.unit)];
     (state.slot == "master" ? unit.master : state.slot == "m" ? unit.m : unit.v) = state.values;
   }
@@ -155,7 +155,7 @@ void OneBitOptimizer::step(double lr, double grad_scale) {
   const auto begun = Clock::now();
   if (num_steps() == strategy_.setup_.options.onebit_warmup)
     strategy_.notes_.push_back(
-        fmt::format("1-bit Adam: the variance is frozen after {} steps; signs of the momentum travel", num_steps()));
+        fmt::format("1-bit Adam: variance frozen after {} steps; the momentum is now sent as signs", num_steps()));
   if (!rates_made_) make_rates();
   for (size_t unit = 0; unit < units_.size(); ++unit) step_unit(unit, lr, grad_scale);
   adam_->set_num_steps(num_steps() + 1);
@@ -176,7 +176,7 @@ void OneBitOptimizer::step_unit(size_t index, double lr, double grad_scale) {
   };
   const auto at = [&](const Tensor& flat, int64_t first, int64_t n) { return flat.slice(first, first + n).data(); };
 
-  // This rank's gradient of the mean loss of its own tokens: gradients are scaled to add up over the ranks.
+  // This rank's gradient of the mean loss over its own tokens: the scaling for a sum over ranks is undone.
   kernel::cast(gradient_.data(), type, place.grads.data(), place.grads.dtype(), count, stream);
   kernel::scale(gradient_.data(), grad_scale * strategy_.size(), count, type, stream);
   const bool decoupled = options_.name == "adamw";
@@ -188,7 +188,7 @@ void OneBitOptimizer::step_unit(size_t index, double lr, double grad_scale) {
     });
   unit.exchange->exchange(unit.m.data(), gradient_.data(), options_.beta1, unit.mask.data());
 
-  kernel::put_values(change_.data(), Into::overwrite, unit.m.data(), count, type, stream);
+  kernel::write_values(change_.data(), WriteMode::overwrite, unit.m.data(), count, type, stream);
   kernel::multiply(change_.data(), unit.rate.data(), count, type, stream);
   if (decoupled)
     each_decayed([&](int64_t first, int64_t n) {
@@ -202,8 +202,8 @@ void OneBitOptimizer::step_unit(size_t index, double lr, double grad_scale) {
     kernel::cast(place.values.data(), place.values.dtype(), unit.master.data(), type, count, stream);
 }
 
-std::vector<Remembered> OneBitOptimizer::remembered() {
-  std::vector<Remembered> all;
+std::vector<ExtraState> OneBitOptimizer::extra_state() {
+  std::vector<ExtraState> all;
   for (size_t unit = 0; unit < units_.size(); ++unit)
     add_numbered(all, "momentum", unit, units_[unit].exchange->errors().state());
   return all;
@@ -213,12 +213,13 @@ std::vector<Remembered> OneBitOptimizer::remembered() {
 
 void check_one_bit_adam(const Options& o) {
   if (o.method != "allreduce" || o.compress != "sign" || o.wire != "auto")
-    throw UsageError(fmt::format(
-        "sync.feedback = \"onebit_adam\" goes with sync.method = \"allreduce\", sync.compress = \"sign\" and "
-        "sync.wire = \"auto\"; these are {}, {} and {}",
-        o.method, o.compress, o.wire));
+    throw UsageError(
+        fmt::format("sync.feedback = \"onebit_adam\": needs sync.method = \"allreduce\", sync.compress = \"sign\" and "
+                    "sync.wire = \"auto\"; got {}, {} and {}.",
+                    o.method, o.compress, o.wire));
   if (o.onebit_warmup < 1)
-    throw UsageError(fmt::format("sync.onebit_warmup = {}: at least one step makes the variance", o.onebit_warmup));
+    throw UsageError(
+        fmt::format("sync.onebit_warmup: got {}; expected at least 1 (the variance needs one step).", o.onebit_warmup));
 }
 
 std::unique_ptr<Strategy> make_one_bit_adam(const Setup& setup) {

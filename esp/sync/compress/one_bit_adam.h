@@ -1,12 +1,11 @@
-// 1-bit Adam (Tang et al. 2021), sync.feedback = "onebit_adam": copies that sum their gradients for the first
-// onebit_warmup steps, each a step of Adam; then the variance is frozen and the momentum travels in signs
-// (one_bit_momentum.h):
+// 1-bit Adam (Tang et al. 2021), sync.feedback = "onebit_adam": replicas all-reduce their gradients for the first
+// onebit_warmup steps of Adam; then the variance is frozen and the momentum is exchanged as signs (one_bit_momentum.h):
 //
-//   m_i = β₁·m + (1 − β₁)·g_i;  m = two-phase mean of m_i, in signs, with errors;  w −= γ·m/(√v + ε)
+//   m_i = β₁·m + (1 − β₁)·g_i;  m = two-phase mean of m_i as signs with error feedback;  w −= γ·m/(√v + ε)
 //
-// without corrections for the beginning. Elements that had no gradient before (v = 0) stay as they are: a sign cannot
-// say 0. The norm that is reported and clipped by is then the root mean square of the ranks' own, which is at least
-// that of their mean: the gradients themselves are not added up any more.
+// without bias correction. Elements without an earlier gradient (v = 0) stay unchanged, because a sign cannot encode 0.
+// The gradient norm (reported, and used for clipping) is then the root mean square of the ranks' norms, which is an
+// upper bound of the norm of their mean: gradients are no longer summed.
 #pragma once
 
 #include "esp/sync/strategy.h"

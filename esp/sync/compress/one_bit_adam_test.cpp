@@ -28,7 +28,7 @@ Options one_bit() {
   return o;
 }
 
-// Every seventh element has no gradient at all.
+// Every seventh element has no gradient.
 float gradient(int rank, int step, int64_t element) {
   if (element % 7 == 0) return 0;
   return static_cast<float>(random_unit(static_cast<uint64_t>(rank + 10 * step), 3, static_cast<uint64_t>(element)) -
@@ -39,7 +39,7 @@ bool decays(size_t unit) {
   return unit == 1;
 }
 
-// What a rank has after all steps, and what it sent in the last of them.
+// The weights of a rank after all steps, and the bytes it sent in the last step.
 struct Seen {
   Values<float> values, m;
   uint64_t bytes = 0;
@@ -47,7 +47,7 @@ struct Seen {
 };
 
 Seen train(comm::Communicator* comm) {
-  HandMade made(kUnits, comm, one_bit(), DType::f32);
+  StrategyFixture made(kUnits, comm, one_bit(), DType::f32);
   for (nn::Parameter& p : made.list.all()) p.decay = decays(static_cast<size_t>(p.unit));
   made.strategy->fill([](nn::ParameterList::Unit& unit) {
     for (int64_t i = 0; i < unit.count; ++i) unit.values.as<float>()[i] = static_cast<float>(i % 5) * 0.1f;
@@ -71,13 +71,13 @@ Seen train(comm::Communicator* comm) {
   }
   for (const auto& unit : made.list.units())
     seen.values.insert(seen.values.end(), unit.values.as<float>(), unit.values.as<float>() + unit.count);
-  for (const optim::State& state : optimizer->states())
+  for (const optim::OptimizerState& state : optimizer->states())
     if (state.slot == "m")
       seen.m.insert(seen.m.end(), state.values.as<float>(), state.values.as<float>() + state.values.count());
   return seen;
 }
 
-// One process: Adam with the sum of gradients, then the frozen steps as they are written, unit by unit.
+// Reference in one process: Adam with the sum of gradients, then the frozen steps, unit by unit.
 Seen emulate() {
   Seen all;
   const auto sign = make_compressor("sign");
@@ -85,7 +85,7 @@ Seen emulate() {
   for (size_t u = 0; u < kUnits.size(); ++u) {
     size_t count = 0;
     for (int64_t n : kUnits[u]) count += static_cast<size_t>(n);
-    Emulation<float> ranks(*sign, Way::two_phase, kRanks, count, 0, 1.0 / kRanks);
+    Emulation<float> ranks(*sign, AggregationMethod::two_phase, kRanks, count, 0, 1.0 / kRanks);
     Values<float> w(count), m(count), v(count), g(count);
     for (size_t i = 0; i < count; ++i) w[i] = static_cast<float>(i % 5) * 0.1f;
     for (int step = 0; step < kSteps; ++step) {
@@ -127,34 +127,34 @@ Seen emulate() {
   return all;
 }
 
-TEST(OneBitAdam, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
+TEST(OneBitAdam, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
   const Seen want = emulate();
   const auto sign = make_compressor("sign");
   with_ranks(kRanks, [&](comm::Communicator* comm) {
     const Seen seen = train(comm);
     EXPECT_TRUE(same_bits(seen.values, want.values));
     EXPECT_EQ(seen.m, want.m);
-    size_t bytes = (kRanks - 1) * sizeof(double) * kUnits.size();  // what each unit's own sum of squares takes
+    size_t bytes = (kRanks - 1) * sizeof(double) * kUnits.size();  // bytes of each unit's sum of squares
     for (const auto& unit : kUnits) {
       int64_t count = 0;
       for (int64_t n : unit) count += n;
-      bytes += bytes_sent(Way::two_phase, *sign, count, DType::f32, kRanks, comm->rank());
+      bytes += bytes_sent(AggregationMethod::two_phase, *sign, count, DType::f32, kRanks, comm->rank());
     }
     EXPECT_EQ(seen.bytes, bytes);
-    double own = 0;  // the mean of the squared norms of the ranks' own gradients, of the first unit
+    double own = 0;  // mean of the squared gradient norms of the ranks, first unit
     for (int rank = 0; rank < kRanks; ++rank)
       for (int64_t i = 0; i < 303; ++i) own += std::pow(double{gradient(rank, kSteps - 1, i)} * kRanks, 2) / kRanks;
     EXPECT_NEAR(seen.sums[0], own, 1e-4 * own);
   });
 }
 
-TEST(OneBitAdam, LeavesWhatNeverHadAGradient) {
+TEST(OneBitAdam, LeavesElementsWithoutGradientsUnchanged) {
   const Seen want = emulate();
   for (size_t i = 0; i < 303; i += 7) EXPECT_EQ(want.values[i], static_cast<float>(i % 5) * 0.1f);
   EXPECT_NE(want.values[1], 0.1f);
 }
 
-TEST(OneBitAdam, RefusesWhatItCannotBeWith) {
+TEST(OneBitAdam, RejectsIncompatibleOptions) {
   const auto refused = [](auto change) {
     Options options = one_bit();
     change(options);
@@ -163,7 +163,7 @@ TEST(OneBitAdam, RefusesWhatItCannotBeWith) {
   refused([](Options& o) { o.compress = "topk"; });
   refused([](Options& o) { o.method = "zero1"; });
   refused([](Options& o) { o.onebit_warmup = 0; });
-  HandMade made(kUnits, nullptr, one_bit(), DType::f32);
+  StrategyFixture made(kUnits, nullptr, one_bit(), DType::f32);
   EXPECT_THROW(made.strategy->make_optimizer({.name = "sgd"}), UsageError);
 }
 

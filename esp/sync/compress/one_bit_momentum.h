@@ -1,7 +1,7 @@
-// What 1-bit Adam (Tang et al. 2021) exchanges once its variance is frozen: the momentum, one bit a value.
+// Momentum exchange of 1-bit Adam (Tang et al. 2021) after the variance is frozen: one bit per value.
 //
-// m_i = β₁·m + (1 − β₁)·g_i of the shared momentum m; m = two-phase all-reduce of m_i in signs, with errors on both
-// ways (feedback doublesqueeze).
+// m_i = β₁·m + (1 − β₁)·g_i of the shared momentum m; m = two-phase all-reduce of the signs of m_i, with error feedback
+// in both phases (doublesqueeze).
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@ namespace esp::sync {
 
 class OneBitMomentum {
  public:
-  // The setup's compressor is not asked: it is the sign.
+  // Ignores the setup's compressor: it is always `sign`.
   explicit OneBitMomentum(AggregationSetup setup);
-  // momentum: the shared one before and after. `mask` (count values 0 or 1, of the setup's type; null: all 1) says
-  // where gradients can be other than 0 at all: a sign cannot say 0.
+  // momentum: the shared momentum, updated in place. `mask` (count values 0 or 1, of the setup's type; null: all 1)
+  // marks the elements whose gradient can be nonzero, because a sign cannot encode 0.
   void exchange(void* momentum, const void* gradient, double beta1, const void* mask);
   Feedback& errors() { return *ranks_; }
 

@@ -5,13 +5,13 @@
 namespace esp::sync {
 namespace {
 
-TEST(OneBitMomentum, IsThatOfOneProcessAndOneThirtySecondOfTheBytes) {
+TEST(OneBitMomentum, EqualsOneProcessWithOneThirtySecondOfTheBytes) {
   constexpr int kRanks = 4, kSteps = 10;
   constexpr int64_t kCount = 32000;
   const float beta = 0.9f;
   auto gradient = [](int rank, int step) { return normal_values(kCount, static_cast<uint64_t>(100 * step + rank)); };
   const auto sign = make_compressor("sign");
-  Emulation<float> all(*sign, Way::two_phase, kRanks, kCount, 3, 0.25);
+  Emulation<float> all(*sign, AggregationMethod::two_phase, kRanks, kCount, 3, 0.25);
   Values<float> want(kCount);
   for (int step = 0; step < kSteps; ++step) {
     std::vector<Values<float>> momenta;
@@ -24,7 +24,7 @@ TEST(OneBitMomentum, IsThatOfOneProcessAndOneThirtySecondOfTheBytes) {
     want[7] = 0;
   }
   with_ranks_of(kRanks, [&](comm::Communicator& comm) {
-    Place place;
+    RankResources place;
     AggregationSetup setup;
     setup.ranks = &comm;
     setup.context = place.context;
@@ -37,7 +37,8 @@ TEST(OneBitMomentum, IsThatOfOneProcessAndOneThirtySecondOfTheBytes) {
       exchange.exchange(m.data(), gradient(comm.rank(), step).data(), 0.9, mask.data());
     EXPECT_EQ(m, want);
     const auto identity = make_compressor("identity");
-    const double full = kSteps * static_cast<double>(bytes_sent(Way::sum, *identity, kCount, DType::f32, kRanks, 0));
+    const double full =
+        kSteps * static_cast<double>(bytes_sent(AggregationMethod::sum, *identity, kCount, DType::f32, kRanks, 0));
     EXPECT_NEAR(full / static_cast<double>(bytes_sent_by(comm)), 32, 0.2);
   });
 }

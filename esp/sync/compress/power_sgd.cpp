@@ -23,17 +23,18 @@ bool worth_it(const MatrixPart& part, int64_t rank) {
   return part.rows > 0 && rank * (part.rows + part.cols) * 2 < part.rows * part.cols;
 }
 
-// The parts in order, those that go whole joined and with rows 0.
+// The parts in order; uncompressed ranges are merged and have rows 0.
 std::vector<MatrixPart> covering(int64_t count, std::vector<MatrixPart> parts, int64_t rank) {
-  if (rank < 1) throw UsageError(fmt::format("powersgd of rank {}: 1 or more is needed, 4 is usual", rank));
+  if (rank < 1) throw UsageError(fmt::format("powersgd rank: got {}; expected at least 1 (4 is usual).", rank));
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
   std::vector<MatrixPart> all;
   int64_t at = 0;
   for (const MatrixPart& part : parts) {
     const int64_t end = part.offset + part.rows * part.cols;
     if (part.offset < at || end > count)
-      throw UsageError(fmt::format("powersgd: a matrix of {}×{} at {} overlaps another or passes the end at {}",
-                                   part.rows, part.cols, part.offset, count));
+      throw UsageError(
+          fmt::format("powersgd: matrix of {}×{} at offset {} overlaps another or exceeds the vector of {}", part.rows,
+                      part.cols, part.offset, count));
     if (!worth_it(part, rank)) continue;
     if (part.offset > at) all.push_back({at, 0, part.offset - at});
     all.push_back(part);
@@ -63,7 +64,7 @@ class PowerSgd final : public Feedback {
     prepare_q();
     each([&](const MatrixPart& m, float* p, float* q) {  // Pᵀ (r×a) = Qᵀ·Mᵀ
       float* e = error_.as<float>() + m.offset;
-      if (m.rows == 0) return kernel::put_values(p, Into::overwrite, e, m.cols, kType, stream);
+      if (m.rows == 0) return kernel::write_values(p, WriteMode::overwrite, e, m.cols, kType, stream);
       kernel::GemmOptions options;
       options.transpose_b = true;
       kernel::gemm(p, q, e, r, m.rows, m.cols, options, kType, stream);
@@ -74,19 +75,19 @@ class PowerSgd final : public Feedback {
       kernel::orthonormalise_rows(p, r, m.rows);
       kernel::gemm(q, p, error_.as<float>() + m.offset, r, m.cols, m.rows, {}, kType, stream);
     });
-    kernel::put_values(own_q_.data(), Into::overwrite, q_.data(), q_.count(), kType, stream);
+    kernel::write_values(own_q_.data(), WriteMode::overwrite, q_.data(), q_.count(), kType, stream);
     add_up(q_);
     kernel::scale(q_.data(), factor_, q_.count(), kType, stream);
     each([&](const MatrixPart& m, float* p, float* q) { give(static_cast<float*>(out) + m.offset, m, p, q); });
     ++events_;
   }
 
-  std::vector<Remembered> state() override {
-    return {{"error", error_}, {"q", q_, true}, {"events", Tensor::over(&events_, {1}, DType::f64), true}};
+  std::vector<ExtraState> state() override {
+    return {{"error", error_}, {"q", q_, true}, {"events", Tensor::borrow(&events_, {1}, DType::f64), true}};
   }
 
  private:
-  // f(part, its run of the first buffer, its run of Q); Q of what goes whole is null.
+  // f(part, its slice of the first buffer, its slice of Q); Q is null for uncompressed parts.
   template <typename F>
   void each(F f) {
     float *p = p_.as<float>(), *q = q_.as<float>();
@@ -98,8 +99,8 @@ class PowerSgd final : public Feedback {
     }
   }
 
-  // Rows of the last Q made orthonormal, so that their lengths do not multiply up from step to step. A row of nothing
-  // (all of them, at first) begins anew.
+  // Orthonormalises the rows of the last Q, so that their norms do not grow from step to step. A zero row (every row,
+  // at first) is drawn again.
   void prepare_q() {
     uint64_t matrix = 0;
     each([&](const MatrixPart& m, float*, float* q) {
@@ -131,7 +132,7 @@ class PowerSgd final : public Feedback {
     const auto& stream = setup_.context.stream;
     float* e = error_.as<float>() + m.offset;
     if (m.rows == 0) {
-      kernel::put_values(out, Into::overwrite, p, m.cols, kType, stream);
+      kernel::write_values(out, WriteMode::overwrite, p, m.cols, kType, stream);
       kernel::scale(out, factor_, m.cols, kType, stream);
       return kernel::fill(e, 0, m.cols, kType, stream);
     }
@@ -150,9 +151,10 @@ class PowerSgd final : public Feedback {
   const PowerSgdSetup setup_;
   const std::vector<MatrixPart> parts_;
   const double factor_;
-  // P of every matrix, transposed, between what goes whole; Q transposed; this rank's part of Q before it was added up.
+  // P of every matrix, transposed, interleaved with the uncompressed parts; Q transposed; this rank's part of Q before
+  // the all-reduce.
   Tensor error_, p_, q_, own_q_;
-  double events_ = 0;  // a whole number, of a type that checkpoints have
+  double events_ = 0;  // an integer, in a type that checkpoints support
 };
 
 }  // namespace
@@ -170,7 +172,7 @@ int64_t power_sgd_rank(std::string_view spec) {
   const std::string_view name = spec.substr(0, spec.find(':'));
   if (name != "powersgd") return 0;
   Arguments arguments(name, spec.substr(name.size()), "[:RANK]");
-  const int64_t rank = arguments.whole("the rank", 4, 1, 4096);
+  const int64_t rank = arguments.whole("rank", 4, 1, 4096);
   arguments.finish();
   return rank;
 }

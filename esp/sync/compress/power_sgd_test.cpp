@@ -8,7 +8,7 @@
 namespace esp::sync {
 namespace {
 
-// Σ_k sizes[k]·u_k·v_kᵀ with u_k, v_k of unit length, orthogonal: parts of a cosine basis.
+// Σ_k sizes[k]·u_k·v_kᵀ with orthonormal u_k, v_k from a cosine basis.
 Values<float> matrix_of(int64_t rows, int64_t cols, const std::vector<double>& sizes) {
   auto wave = [](int64_t n, size_t k, int64_t i) {
     return std::sqrt(2.0 / static_cast<double>(n)) *
@@ -24,7 +24,7 @@ Values<float> matrix_of(int64_t rows, int64_t cols, const std::vector<double>& s
   return m;
 }
 
-PowerSgdSetup one_matrix(Place& place, int64_t rows, int64_t cols, int64_t rank) {
+PowerSgdSetup one_matrix(RankResources& place, int64_t rows, int64_t cols, int64_t rank) {
   PowerSgdSetup setup;
   setup.context = place.context;
   setup.count = rows * cols;
@@ -34,9 +34,9 @@ PowerSgdSetup one_matrix(Place& place, int64_t rows, int64_t cols, int64_t rank)
   return setup;
 }
 
-TEST(PowerSgd, RecoversWhatHasItsRankInOneStep) {
+TEST(PowerSgd, RecoversALowRankMatrixInOneStep) {
   for (const std::vector<double>& sizes : {std::vector<double>{3, 2, 1}, {3, 1e-3}, {1e-4, 1e-5, 1e-6}, {}}) {
-    Place place;
+    RankResources place;
     const auto feedback = make_power_sgd(one_matrix(place, 60, 40, 3));
     const Values<float> m = matrix_of(60, 40, sizes);
     Values<float> out(m.size());
@@ -47,15 +47,15 @@ TEST(PowerSgd, RecoversWhatHasItsRankInOneStep) {
   }
 }
 
-TEST(PowerSgd, TendsToTheBestApproximationWhileTheMatrixStays) {
-  Place place;
+TEST(PowerSgd, ConvergesToTheBestApproximationOfAConstantMatrix) {
+  RankResources place;
   const auto feedback = make_power_sgd(one_matrix(place, 60, 40, 2));
   const Values<float> m = matrix_of(60, 40, {4, 3, 1, 0.5}), best = matrix_of(60, 40, {4, 3});
   Values<float> out(m.size());
   double first = 0;
   for (int step = 0; step < 30; ++step) {
     const tensor::Tensor error = feedback->state()[0].values;
-    std::memset(error.data(), 0, error.bytes());  // the matrix stays: nothing is added to it
+    std::memset(error.data(), 0, error.bytes());  // no residual: the matrix is constant
     feedback->exchange(out.data(), m.data());
     if (step == 0) first = distance2(out, best);
   }
@@ -63,7 +63,7 @@ TEST(PowerSgd, TendsToTheBestApproximationWhileTheMatrixStays) {
   EXPECT_LT(distance2(out, best), 1e-9);
 }
 
-TEST(PowerSgd, IsTheSameOnAllRanksSendsItsBytesAndKeepsTheRest) {
+TEST(PowerSgd, IsEqualOnAllRanksAndKeepsTheResidual) {
   constexpr int64_t kCount = 60 * 40 + 7 + 30 * 50 + 5;
   const std::vector<MatrixPart> parts = {{0, 60, 40}, {60 * 40 + 7, 30, 50}, {60 * 40 + 7 + 30 * 50, 1, 5}};
   const PowerSgdCounts counts = power_sgd_counts(kCount, parts, 4);
@@ -72,7 +72,7 @@ TEST(PowerSgd, IsTheSameOnAllRanksSendsItsBytesAndKeepsTheRest) {
   for (int size : {1, 2, 4}) {
     std::vector<Values<float>> results(static_cast<size_t>(size)), errors(results);
     with_ranks_of(size, [&](comm::Communicator& comm) {
-      Place place;
+      RankResources place;
       PowerSgdSetup setup;
       setup.ranks = &comm;
       setup.context = place.context;
@@ -96,7 +96,7 @@ TEST(PowerSgd, IsTheSameOnAllRanksSendsItsBytesAndKeepsTheRest) {
       errors[static_cast<size_t>(comm.rank())].assign(error.begin(), error.end());
     });
     for (const auto& other : results) EXPECT_TRUE(same_bits(other, results[0])) << size;
-    // What was sent and what is left is what was given.
+    // Sent values plus residual equal the input.
     Values<double> given(kCount), accounted(results[0].begin(), results[0].end());
     for (int rank = 0; rank < size; ++rank) {
       for (uint64_t step = 0; step < 4; ++step) {
@@ -110,8 +110,8 @@ TEST(PowerSgd, IsTheSameOnAllRanksSendsItsBytesAndKeepsTheRest) {
   }
 }
 
-TEST(PowerSgd, BeginsAnewAfterAGradientOfZeros) {
-  Place place;
+TEST(PowerSgd, RestartsAfterAZeroGradient) {
+  RankResources place;
   const auto feedback = make_power_sgd(one_matrix(place, 60, 40, 3));
   const Values<float> m = matrix_of(60, 40, {3, 2, 1}), zeros(m.size());
   Values<float> out(m.size());
@@ -121,7 +121,7 @@ TEST(PowerSgd, BeginsAnewAfterAGradientOfZeros) {
   EXPECT_LE(distance2(out, m), 1e-10 * norm2(m));
 }
 
-TEST(PowerSgd, LeavesSmallMatricesWholeAndRefusesParts) {
+TEST(PowerSgd, LeavesSmallMatricesUncompressedAndRejectsInvalidParts) {
   EXPECT_EQ(power_sgd_counts(16, {{0, 4, 4}}, 1).first, 16);  // 1·(4 + 4)·2 ≥ 16
   EXPECT_EQ(power_sgd_counts(25, {{0, 5, 5}}, 1).first, 5);
   EXPECT_THROW(power_sgd_counts(24, {{0, 5, 5}}, 1), UsageError);

@@ -1,4 +1,4 @@
-// QSGD (Alistarh et al. 2017), bucket by bucket: kernel/random_codes.h.
+// QSGD (Alistarh et al. 2017), per block: kernel/random_codes.h.
 #include <algorithm>
 #include <cmath>
 
@@ -18,13 +18,13 @@ class Qsgd final : public NarrowCompressor {
 
  protected:
   size_t bytes_of(int64_t count) const override { return kernel::qsgd_bytes(count, code_); }
-  void encode_floats(std::byte* code, const float* x, int64_t count, const Draw& draw,
+  void encode_floats(std::byte* code, const float* x, int64_t count, const RandomKey& draw,
                      const device::Stream& stream) const override {
     kernel::qsgd_encode(code, x, count, code_, {draw.seed, draw.own()}, stream);
   }
-  void decode_floats(float* y, Into into, const std::byte* code, int64_t count,
+  void decode_floats(float* y, WriteMode into, const std::byte* code, int64_t count,
                      const device::Stream& stream) const override {
-    if (!kernel::qsgd_decode(y, into, code, count, code_, stream)) damaged("a level above the highest");
+    if (!kernel::qsgd_decode(y, into, code, count, code_, stream)) damaged("level above the maximum");
   }
 
  private:
@@ -35,9 +35,9 @@ class Qsgd final : public NarrowCompressor {
 
 std::unique_ptr<Compressor> make_qsgd(Arguments& arguments) {
   kernel::QsgdCode code;
-  code.levels = arguments.whole("the number of levels", 16, 1, 32767);
-  code.bucket = arguments.whole("the bucket", 512, 8, int64_t{1} << 30);
-  if (code.bucket % 8) arguments.refuse("buckets begin bytes, so their length is a multiple of 8");
+  code.levels = arguments.whole("levels", 16, 1, 32767);
+  code.bucket = arguments.whole("bucket", 512, 8, int64_t{1} << 30);
+  if (code.bucket % 8) arguments.refuse("bucket: must be a multiple of 8, because each bucket starts at a byte");
   return std::make_unique<Qsgd>(code);
 }
 

@@ -1,5 +1,5 @@
-// K coordinates drawn from the shared seed, so that only values travel and codes can be added. Times n/K it is
-// unbiased; unscaled it is a contraction.
+// K coordinates drawn from the shared seed, so only values are sent and encoded vectors can be added. Scaled by n/K it
+// is unbiased; unscaled it is a contraction.
 #include "esp/kernel/sparse.h"
 #include "esp/sync/compress/compressors_list.h"
 #include "esp/sync/compress/share.h"
@@ -25,20 +25,20 @@ class RandomK final : public Compressor {
     if (scaled_) return {1 / kept - 1, {}};
     return {{}, kept};
   }
-  size_t encode(std::byte* code, const void* x, int64_t count, DType dtype, const Draw& draw,
+  size_t encode(std::byte* code, const void* x, int64_t count, DType dtype, const RandomKey& draw,
                 const device::Stream&) const override {
     const int64_t k = kept_of(share_, count);
     if (k == 0) return 0;
     const double factor = scaled_ ? static_cast<double>(count) / static_cast<double>(k) : 1;
-    kernel::take_at(code, x, {count, draw.seed, draw.shared()}, k, factor, dtype);
+    kernel::gather_at(code, x, {count, draw.seed, draw.shared()}, k, factor, dtype);
     return code_bytes(count, dtype);
   }
-  void decode(void* y, Into into, std::span<const std::byte> code, int64_t count, DType dtype, const Draw& draw,
-              const device::Stream& stream) const override {
+  void decode(void* y, WriteMode into, std::span<const std::byte> code, int64_t count, DType dtype,
+              const RandomKey& draw, const device::Stream& stream) const override {
     require_length(code, code_bytes(count, dtype), count);
     if (count == 0) return;
-    kernel::put_at(y, into, code.data(), {count, draw.seed, draw.shared()}, kept_of(share_, count), count, dtype,
-                   stream);
+    kernel::scatter_at(y, into, code.data(), {count, draw.seed, draw.shared()}, kept_of(share_, count), count, dtype,
+                       stream);
   }
 
  private:
@@ -50,7 +50,7 @@ class RandomK final : public Compressor {
 
 std::unique_ptr<Compressor> make_random_k(Arguments& arguments) {
   bool unscaled = arguments.flag("unscaled");
-  const Arguments::Share share = unscaled ? Arguments::Share{0.01, 0} : arguments.share("how many", 0.01);
+  const Arguments::Share share = unscaled ? Arguments::Share{0.01, 0} : arguments.share("kept values", 0.01);
   unscaled = unscaled || arguments.flag("unscaled");
   return std::make_unique<RandomK>(share, !unscaled);
 }

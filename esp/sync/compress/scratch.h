@@ -1,4 +1,4 @@
-// Room that belongs to the calling thread, one run per element type and user, grown to the largest asked for and kept.
+// Scratch memory of the calling thread, one buffer per element type and user, grown to the largest request and kept.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// How many of n elements a sparsifier keeps.
+// Number of n elements that a sparsifier keeps.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace esp::sync {
 
-// At least the share asked for, so that K/n is a promise; the subtraction keeps 0.07 of 100 at 7.
+// Rounds up, so that K/n is at least the requested fraction; the subtraction keeps 0.07 of 100 at 7.
 inline int64_t kept_of(const Arguments::Share& share, int64_t count) {
   if (share.count) return std::min(share.count, count);
   return std::min(count, static_cast<int64_t>(std::ceil(share.fraction * static_cast<double>(count) * (1 - 1e-12))));
@@ -20,8 +20,9 @@ inline int64_t kept_of(const Arguments::Share& share, int64_t count) {
 
 inline void check_share(std::string_view name, const Arguments::Share& share, int64_t count) {
   if (share.count > count)
-    throw UsageError(fmt::format("{}:{} keeps more than the {} values there are: give 1 to {}, or a share like {}:0.01",
-                                 name, share.count, count, count, name));
+    throw UsageError(
+        fmt::format("{}:{}: exceeds the {} values of the vector. Use 1 to {}, or a fraction such as {}:0.01.", name,
+                    share.count, count, count, name));
 }
 
 }  // namespace esp::sync

@@ -1,6 +1,6 @@
-// One bit per value. sign: ± the mean magnitude ‖x‖₁/n, which makes it a contraction whatever x (‖x‖₂/√n would not).
-// onebit (Seide et al. 2014): the mean of the negative ones and the mean of the others. The one or two numbers come
-// first, as fp32, then the bits of kernel/sign.h.
+// One bit per value. sign: ± the mean magnitude ‖x‖₁/n, which is a contraction for every x (‖x‖₂/√n is not). onebit
+// (Seide et al. 2014): the mean of the negative values and the mean of the others. Layout: one or two fp32 numbers,
+// then the bits of kernel/sign.h.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,7 @@ class Sign final : public NarrowCompressor {
 
  protected:
   size_t bytes_of(int64_t count) const override { return head_ + static_cast<size_t>((count + 7) / 8); }
-  void encode_floats(std::byte* code, const float* x, int64_t count, const Draw&,
+  void encode_floats(std::byte* code, const float* x, int64_t count, const RandomKey&,
                      const device::Stream& stream) const override {
     const kernel::SignSums sums = kernel::sign_bits(reinterpret_cast<uint8_t*>(code) + head_, x, count, stream);
     auto mean = [](double sum, int64_t n) { return n ? static_cast<float>(sum / static_cast<double>(n)) : 0.0f; };
@@ -30,7 +30,7 @@ class Sign final : public NarrowCompressor {
     }
     std::memcpy(code, means, head_);
   }
-  void decode_floats(float* y, Into into, const std::byte* code, int64_t count,
+  void decode_floats(float* y, WriteMode into, const std::byte* code, int64_t count,
                      const device::Stream& stream) const override {
     float means[2];
     std::memcpy(means, code, head_);

@@ -1,4 +1,4 @@
-// Vectors for tests of compressors, what a compressor makes of them, and ranks to exchange them.
+// Helpers of compressor tests: test vectors, encode-decode round trips, and ranks that exchange them.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/rng.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/sync/compress/compressor.h"
@@ -32,7 +32,7 @@ inline Values<float> normal_values(int64_t count, uint64_t seed, double spread =
 }
 
 template <typename T>
-std::vector<std::byte> code_of(const Compressor& compressor, const Values<T>& x, const Draw& draw = {}) {
+std::vector<std::byte> code_of(const Compressor& compressor, const Values<T>& x, const RandomKey& draw = {}) {
   const auto count = static_cast<int64_t>(x.size());
   compressor.check(count);
   std::vector<std::byte> code(compressor.code_bytes(count, type_of<T>));
@@ -40,12 +40,12 @@ std::vector<std::byte> code_of(const Compressor& compressor, const Values<T>& x,
   return code;
 }
 
-// C(x), through the bytes.
+// C(x): encodes and decodes x.
 template <typename T>
-Values<T> compressed(const Compressor& compressor, const Values<T>& x, const Draw& draw = {}) {
+Values<T> compressed(const Compressor& compressor, const Values<T>& x, const RandomKey& draw = {}) {
   Values<T> y(x.size());
-  compressor.decode(y.data(), Into::overwrite, code_of(compressor, x, draw), static_cast<int64_t>(x.size()), type_of<T>,
-                    draw, {});
+  compressor.decode(y.data(), WriteMode::overwrite, code_of(compressor, x, draw), static_cast<int64_t>(x.size()),
+                    type_of<T>, draw, {});
   return y;
 }
 
@@ -70,16 +70,16 @@ bool same_bits(const Values<T>& a, const Values<T>& b) {
 }
 
 // Memory and threads of one rank.
-struct Place {
+struct RankResources {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
 };
 
 inline void with_ranks_of(int size, const std::function<void(comm::Communicator&)>& body) {
   net::run_threads(size, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
     body(*comm);
   });
 }

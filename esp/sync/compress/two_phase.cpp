@@ -1,8 +1,8 @@
 // The two-phase compressed all-reduce (Tang et al. 2021, 1-bit Adam; DoubleSqueeze without a server).
 #include "esp/kernel/floating.h"
 #include "esp/sync/compress/aggregation.h"
+#include "esp/sync/quantised/byte_exchange.h"
 #include "esp/sync/quantised/encoding.h"
-#include "esp/sync/quantised/exchange.h"
 
 namespace esp::sync {
 namespace {
@@ -22,28 +22,28 @@ class TwoPhase final : public Aggregation {
       down_.set_receive(k, total_, bytes_of(k));
       total_ += bytes_of(k);
     }
-    codes_ = staging(setup.context, total_);
+    encoded_ = staging(setup.context, total_);
     parts_ = staging(setup.context, own * static_cast<size_t>(size()));
   }
 
   comm::Chunk share() const override { return chunk(rank()); }
 
-  void collect(void* sum, Into into, const void* x, void* own, Into own_into, uint64_t event) override {
-    const Draw mine = draw(rank(), event);
+  void collect(void* sum, WriteMode into, const void* x, void* own, WriteMode own_into, uint64_t event) override {
+    const RandomKey mine = draw(rank(), event);
     for (int k = 0; k < size(); ++k) encode(code(k), x, chunk(k), mine.of_chunk(k));
     if (own)
       for (int k = 0; k < size(); ++k) decode(own, own_into, code(k), chunk(k).offset, k, mine.of_chunk(k));
-    run(up_, codes_, parts_);
+    run(up_, encoded_, parts_);
     const std::byte* part = parts_.as<std::byte>();
     for (int k = 0; k < size(); ++k, part += bytes_of(rank()))
-      decode(sum, k == 0 ? into : Into::add, part, 0, rank(), draw(k, event).of_chunk(rank()));
+      decode(sum, k == 0 ? into : WriteMode::add, part, 0, rank(), draw(k, event).of_chunk(rank()));
   }
 
-  void spread(void* whole, Into into, const void* share, void* own, Into own_into, uint64_t event) override {
-    const Draw mine = draw(rank(), event);
+  void spread(void* whole, WriteMode into, const void* share, void* own, WriteMode own_into, uint64_t event) override {
+    const RandomKey mine = draw(rank(), event);
     encode(parts_.as<std::byte>(), share, {0, chunk(rank()).count}, mine);
     if (own) decode(own, own_into, parts_.as<std::byte>(), 0, rank(), mine);
-    run(down_, parts_, codes_);
+    run(down_, parts_, encoded_);
     for (int k = 0; k < size(); ++k) decode(whole, into, code(k), chunk(k).offset, k, draw(k, event));
   }
 
@@ -52,33 +52,33 @@ class TwoPhase final : public Aggregation {
   int size() const { return setup_.ranks ? setup_.ranks->size() : 1; }
   comm::Chunk chunk(int k) const { return comm::chunk_of(static_cast<size_t>(setup_.count), size(), k); }
   size_t bytes_of(int k) const { return compressor_.code_bytes(static_cast<int64_t>(chunk(k).count), setup_.dtype); }
-  std::byte* code(int k) const { return codes_.as<std::byte>() + at_[static_cast<size_t>(k)]; }
-  Draw draw(int who, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(who)}; }
-  void encode(std::byte* to, const void* x, const comm::Chunk& from, const Draw& draw) const {
+  std::byte* code(int k) const { return encoded_.as<std::byte>() + at_[static_cast<size_t>(k)]; }
+  RandomKey draw(int who, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(who)}; }
+  void encode(std::byte* to, const void* x, const comm::Chunk& from, const RandomKey& draw) const {
     compressor_.encode(to, kernel::at(x, static_cast<int64_t>(from.offset), setup_.dtype),
                        static_cast<int64_t>(from.count), setup_.dtype, draw, setup_.context.stream);
   }
-  // The code of a chunk as long as chunk k, to y + offset.
-  void decode(void* y, Into into, const std::byte* from, size_t offset, int k, const Draw& draw) const {
+  // Encodes y[offset …], of the length of chunk k.
+  void decode(void* y, WriteMode into, const std::byte* from, size_t offset, int k, const RandomKey& draw) const {
     compressor_.decode(kernel::at(y, static_cast<int64_t>(offset), setup_.dtype), into, {from, bytes_of(k)},
                        static_cast<int64_t>(chunk(k).count), setup_.dtype, draw, setup_.context.stream);
   }
 
-  void run(Exchange& exchange, const Tensor& from, const Tensor& to) const {
+  void run(ByteExchange& exchange, const Tensor& from, const Tensor& to) const {
     if (exchange.alone()) {
       std::copy_n(from.as<std::byte>(), total_, to.as<std::byte>());
       return;
     }
     exchange.start(from.data(), to.data());
-    exchange.wait(Deadline::after(std::chrono::hours(24)));  // the communicator's own limit comes first
+    exchange.wait(Deadline::after(std::chrono::hours(24)));  // the communicator's timeout applies first
   }
 
   const AggregationSetup setup_;
   const Compressor& compressor_;
-  std::vector<size_t> at_;  // of each chunk's code
+  std::vector<size_t> at_;  // offset of each encoded chunk
   size_t total_ = 0;
-  Tensor codes_, parts_;  // of all chunks of one vector; of one chunk of all ranks
-  Exchange up_, down_;    // last: they end before what they write to
+  Tensor encoded_, parts_;  // all encoded chunks of one vector; one encoded chunk of all ranks
+  ByteExchange up_, down_;  // last members: end before the buffers they write to
 };
 
 }  // namespace

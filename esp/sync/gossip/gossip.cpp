@@ -9,78 +9,81 @@
 #include "esp/base/table.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/weighted_sum.h"
+#include "esp/sync/gossip/move_log.h"
 #include "esp/sync/gossip/neighbours.h"
-#include "esp/sync/gossip/told_moves.h"
-#include "esp/sync/local/own_copies.h"
+#include "esp/sync/local/divergent_strategy.h"
 
 namespace esp::sync {
 namespace {
 
 using tensor::Tensor;
 
-constexpr size_t kAhead = 2;  // units under way at once
+constexpr size_t kAhead = 2;  // units in flight
 
-enum class When { before, during, after };
+enum class CombineTime { before, during, after };
 struct Mode {
   std::string_view name;
-  When when;
+  CombineTime when;
 };
-constexpr Mode kModes[] = {
-    {"adapt_then_combine", When::after}, {"combine_then_adapt", When::before}, {"adapt_with_combine", When::during}};
+constexpr Mode kModes[] = {{"adapt_then_combine", CombineTime::after},
+                           {"combine_then_adapt", CombineTime::before},
+                           {"adapt_with_combine", CombineTime::during}};
 
-class Gossip final : public OwnCopies {
+class Gossip final : public DivergentStrategy {
  public:
   explicit Gossip(const Setup& setup)
-      : OwnCopies(setup),
+      : DivergentStrategy(setup),
         when_(find_row("sync.gossip_mode", kModes, setup.options.gossip_mode).when),
-        topology_(make_topology(setup.options.topology, num_copies())),
+        topology_(make_topology(setup.options.topology, num_replicas())),
         gap_(spectral_gap(topology_)),
         neighbours_(peers_, setup.context),
         compression_(compression()) {
     if (compression_) {
       if (topology_.turns.size() > 1)
-        throw UsageError("sync.compress with gossip: neighbours must stay the same, and in this graph they take turns");
+        throw UsageError(
+            "sync.compress with method gossip: needs a fixed graph, and the neighbours of this topology change every "
+            "step. Use another sync.topology.");
       moves_.emplace(peers_, setup.context, *compression_, setup.options.gossip_step);
     }
-    const Mixing& first = topology_.at(0);
+    const MixingMatrix& first = topology_.at(0);
     size_t most = 0;
-    for (int i = 0; i < num_copies(); ++i) most = std::max(most, listeners(first, i).size());
-    note(fmt::format("gossip: {} of {} {}, each tells at most {}; spectral gap {:.6f}{}", topology_.name, num_copies(),
-                     setup.options.hierarchical ? "nodes" : "copies", most, gap_,
+    for (int i = 0; i < num_replicas(); ++i) most = std::max(most, listeners(first, i).size());
+    note(fmt::format("gossip: {} of {} {}, at most {} listeners each; spectral gap {:.6f}{}", topology_.name,
+                     num_replicas(), setup.options.hierarchical ? "nodes" : "replicas", most, gap_,
                      topology_.turns.size() > 1 ? fmt::format(" over {} steps", topology_.turns.size()) : ""));
   }
 
-  std::vector<Measure> take_measures() override {
-    std::vector<Measure> all = OwnCopies::take_measures();
+  std::vector<ReplicaMetric> take_metrics() override {
+    std::vector<ReplicaMetric> all = DivergentStrategy::take_metrics();
     if (!all.empty()) all.push_back({"spectral_gap", gap_});
     return all;
   }
-  std::vector<Remembered> remembered() override {
-    std::vector<Remembered> all = OwnCopies::remembered();
+  std::vector<ExtraState> extra_state() override {
+    std::vector<ExtraState> all = DivergentStrategy::extra_state();
     if (y_.defined()) {
       all.push_back({"tracked", y_});
       all.push_back({"gradient", before_});
     }
     if (moves_)
-      for (Remembered& one : moves_->state()) all.push_back(std::move(one));
+      for (ExtraState& one : moves_->state()) all.push_back(std::move(one));
     return all;
   }
   void begin_at(int64_t step) override {
-    OwnCopies::begin_at(step);
+    DivergentStrategy::begin_at(step);
     y_ = before_ = {};
     if (moves_) moves_->forget();
   }
-  void go_on_at(int64_t step, bool equal) override {
-    OwnCopies::go_on_at(step, equal);
+  void resume_at(int64_t step, bool equal) override {
+    DivergentStrategy::resume_at(step, equal);
     if (setup_.options.tracking && step > 0) make_tracked();
     if (moves_ && step > 0) begin_moves();
   }
 
  private:
-  // Every so many averages one is of all.
+  // Every period-th average is global.
   bool of_all(int64_t step) const { return setup_.options.period > 0 && (step + 1) % setup_.options.period == 0; }
-  bool tells() const { return !node_ || node_->rank() == 0; }  // of its node, to others
-  int64_t average_before() const { return step() - 1; }        // the step whose average this one begins with
+  bool exchanges() const { return !node_ || node_->rank() == 0; }  // exchanges with other nodes on behalf of its node
+  int64_t average_before() const { return step() - 1; }            // the step of the average that precedes this step
 
   void begin_moves() {
     std::vector<Tensor> all;
@@ -90,27 +93,27 @@ class Gossip final : public OwnCopies {
   }
 
   void before_gradients() override {
-    if (moves_ && !moves_->begun()) begin_moves();                       // they begin alike
-    if (when_ == When::before && step() > 0) combine(average_before());  // they begin alike
-    if (when_ == When::during && !of_all(step()) && tells())
+    if (moves_ && !moves_->begun()) begin_moves();                              // all replicas start equal
+    if (when_ == CombineTime::before && step() > 0) combine(average_before());  // all replicas start equal
+    if (when_ == CombineTime::during && !of_all(step()) && exchanges())
       for (size_t unit = 0; unit < num_units(); ++unit)
-        under_way_.push_back(neighbours_.start(topology_.at(step()), x(unit)));
+        in_flight_.push_back(neighbours_.start(topology_.at(step()), x(unit)));
   }
 
   void with_gradients() override {
     if (setup_.options.tracking) track();
-    if (when_ != When::during) return;
+    if (when_ != CombineTime::during) return;
     if (of_all(step())) return average();
     for (size_t unit = 0; unit < num_units(); ++unit) {
-      if (tells()) neighbours_.combine(under_way_[unit]);
+      if (exchanges()) neighbours_.combine(in_flight_[unit]);
       tell_node(x(unit));
       changed(unit);
     }
-    under_way_.clear();
+    in_flight_.clear();
   }
 
-  void meet() override {
-    if (when_ == When::after) combine(step());
+  void synchronise() override {
+    if (when_ == CombineTime::after) combine(step());
   }
 
   void combine(int64_t step) {
@@ -123,20 +126,20 @@ class Gossip final : public OwnCopies {
     for (size_t unit = 0; unit < num_units(); ++unit) changed(unit);
   }
 
-  // The average of neighbours of each `piece(unit)`, a few of them under way at once.
+  // Averages each `piece(unit)` with the neighbours, with up to kAhead units in flight.
   template <typename F>
-  void mix(const Mixing& mixing, F&& piece) {
+  void mix(const MixingMatrix& mixing, F&& piece) {
     std::deque<Neighbours::Flight> flights;
     const auto land = [&] {
       const Tensor mixed = flights.front().own;
-      if (tells()) neighbours_.combine(flights.front());
+      if (exchanges()) neighbours_.combine(flights.front());
       tell_node(mixed);
       flights.pop_front();
     };
     for (size_t unit = 0; unit < num_units(); ++unit) {
       if (flights.size() == kAhead) land();
-      flights.push_back(tells() ? neighbours_.start(mixing, piece(unit))
-                                : Neighbours::Flight{nullptr, piece(unit), {}, {}});
+      flights.push_back(exchanges() ? neighbours_.start(mixing, piece(unit))
+                                    : Neighbours::Flight{nullptr, piece(unit), {}, {}});
     }
     while (!flights.empty()) land();
   }
@@ -153,7 +156,7 @@ class Gossip final : public OwnCopies {
     before_ = made();
   }
 
-  // y ← W(y + g − g_before), and the optimizer gets it for the gradient. It begins with g.
+  // y ← W(y + g − g_before); replaces the gradient. y starts as g.
   void track() {
     const device::Stream& stream = setup_.context.stream;
     const Tensor g = gradients();
@@ -170,7 +173,7 @@ class Gossip final : public OwnCopies {
     copy(before_, g);
     if (of_all(average_before())) {
       peers_.wait(peers_.start_all_reduce(y_), "average");
-      kernel::scale(y_.data(), 1.0 / num_copies(), y_.count(), y_.dtype(), stream);
+      kernel::scale(y_.data(), 1.0 / num_replicas(), y_.count(), y_.dtype(), stream);
     } else {
       mix(topology_.at(average_before()), [this](size_t unit) {
         const auto& place = parameters_.units()[unit];
@@ -180,14 +183,14 @@ class Gossip final : public OwnCopies {
     copy(g, y_);
   }
 
-  const When when_;
-  const Topology topology_;
+  const CombineTime when_;
+  const GossipTopology topology_;
   const double gap_;
   Neighbours neighbours_;
-  std::vector<Neighbours::Flight> under_way_;
-  std::optional<Compression> compression_;
-  std::optional<ToldMoves> moves_;  // with codes
-  Tensor y_, before_;               // tracking: flat over all units
+  std::vector<Neighbours::Flight> in_flight_;
+  std::optional<StrategyCompression> compression_;
+  std::optional<MoveLog> moves_;  // with compression
+  Tensor y_, before_;             // tracking: flat over all units
 };
 
 }  // namespace
@@ -200,11 +203,15 @@ void check_gossip_words(const Options& o) {
 std::unique_ptr<Strategy> make_gossip(const Setup& setup) {
   const Options& o = setup.options;
   if (o.period < 0)
-    throw UsageError(fmt::format("sync.period = {}: 0 (never) or the steps between averages of all", o.period));
+    throw UsageError(
+        fmt::format("sync.period: got {}; expected the steps between global averages, or 0 (never).", o.period));
   if (o.local_after != 0)
-    throw UsageError(fmt::format("sync.local_after = {}: it is of local and diloco", o.local_after));
+    throw UsageError(
+        fmt::format("sync.local_after: got {}; only methods local and diloco support it. Remove it.", o.local_after));
   if (o.tracking && setup.storage != DType::f32 && setup.storage != DType::f64)
-    throw UsageError("sync.tracking = true: differences of gradients want train.precision fp32 or fp64");
+    throw UsageError(
+        "sync.tracking = true: needs train.precision = \"fp32\" or \"fp64\", because it sums differences of "
+        "gradients.");
   return std::make_unique<Gossip>(setup);
 }
 

@@ -1,14 +1,15 @@
-// Gossip: copies average with their neighbours only, in every step (decentralised SGD).
+// Gossip (decentralised SGD): each replica averages with its neighbours only, in every step.
 //
-// adapt_then_combine: a copy updates itself, then averages: x ← W(x − γg). combine_then_adapt: it averages first and
-// takes the gradient of the average. adapt_with_combine: neighbours' values travel while the gradient of its own is
-// made, x ← Wx − γg (Lian et al. 2017). With a period H every H-th average is of all (Gossip-PGA, Chen et al. 2021).
-// With tracking the optimizer gets y in place of g, y ← W(y + g − g_before), which follows the mean gradient of all
-// copies and so takes away the bias of copies whose data differ (Di Lorenzo and Scutari 2016; Nedić et al. 2017).
+// adapt_then_combine: a replica updates, then averages: x ← W(x − γg). combine_then_adapt: it averages first and takes
+// the gradient at the average. adapt_with_combine: neighbours' weights are exchanged while the local gradient is
+// computed, x ← Wx − γg (Lian et al. 2017). With a period H every H-th average is global (Gossip-PGA, Chen et al.
+// 2021). With tracking the optimizer gets y in place of g, y ← W(y + g − g_before), which follows the mean gradient of
+// all replicas and so removes the bias of replicas with different data (Di Lorenzo and Scutari 2016; Nedić et al.
+// 2017).
 //
-// With sync.compress neighbours are told moves as codes (told_moves.h).
+// With sync.compress a replica sends its compressed change (move_log.h).
 //
-// In a hierarchy the first copies of the nodes gossip and tell theirs.
+// In a hierarchy the first rank of each node exchanges with other nodes and broadcasts the average in its node.
 #pragma once
 
 #include "esp/sync/strategy.h"
@@ -16,6 +17,6 @@
 namespace esp::sync {
 
 std::unique_ptr<Strategy> make_gossip(const Setup& setup);
-void check_gossip_words(const Options& options);  // UsageError names one that is not known
+void check_gossip_words(const Options& options);  // UsageError for an unknown word
 
 }  // namespace esp::sync

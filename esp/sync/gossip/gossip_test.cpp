@@ -1,4 +1,4 @@
-// Gossip by real ranks on problems whose answers are known.
+// Gossip with real ranks on problems with known solutions.
 #include "esp/sync/gossip/gossip.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "esp/base/error.h"
 #include "esp/sync/problems/drive.h"
-#include "esp/sync/problems/one_process.h"
+#include "esp/sync/problems/reference_replicas.h"
 
 namespace esp::sync {
 namespace {
@@ -22,23 +22,23 @@ DriveOptions gossip(const std::string& topology, int64_t steps = 13) {
   return o;
 }
 
-std::unique_ptr<Problem> unlike(int nodes, double noise = 0.3) {
+std::unique_ptr<OptimizationProblem> unlike(int nodes, double noise = 0.3) {
   ProblemOptions o;
   o.nodes = nodes;
   o.dim = 37;
   o.heterogeneity = 1;
   o.noise = noise;
-  o.most_curvature = 4;
+  o.max_curvature = 4;
   return make_quadratic(o);
 }
 
 struct Driven {
   std::vector<Vector> x;                  // by rank
   std::vector<std::vector<Vector>> each;  // by rank, after every step
-  std::vector<uint64_t> sent, reduced;    // bytes to neighbours, and in sums of all
+  std::vector<uint64_t> sent, reduced;    // bytes to neighbours, and in all-reduces
 };
 
-Driven run(const Problem& problem, int ranks, const DriveOptions& asked) {
+Driven run(const OptimizationProblem& problem, int ranks, const DriveOptions& asked) {
   Driven all{std::vector<Vector>(static_cast<size_t>(ranks)),
              std::vector<std::vector<Vector>>(static_cast<size_t>(ranks)),
              std::vector<uint64_t>(static_cast<size_t>(ranks)), std::vector<uint64_t>(static_cast<size_t>(ranks))};
@@ -55,8 +55,9 @@ Driven run(const Problem& problem, int ranks, const DriveOptions& asked) {
   return all;
 }
 
-void expect_copies(const Driven& ranks, const OneProcess& wanted, const std::string& what) {
-  for (size_t r = 0; r < ranks.x.size(); ++r) EXPECT_TRUE(same_bits(ranks.x[r], wanted.x[r])) << what << ", rank " << r;
+void expect_replicas(const Driven& ranks, const ReferenceReplicas& expected, const std::string& what) {
+  for (size_t r = 0; r < ranks.x.size(); ++r)
+    EXPECT_TRUE(same_bits(ranks.x[r], expected.x[r])) << what << ", rank " << r;
 }
 
 double relative(const Vector& a, const Vector& b) {
@@ -68,7 +69,7 @@ double relative(const Vector& a, const Vector& b) {
   return std::sqrt(apart / whole);
 }
 
-TEST(Gossip, HasTheBitsOfOneProcessOnEveryTopologyAndInEveryMode) {
+TEST(Gossip, EqualsOneProcessBitForBitOnEveryTopologyAndInEveryMode) {
   for (const TopologyRow& row : topologies())
     for (const int n : {2, 3, 5, 8})
       for (const int64_t period : {0, 4})
@@ -77,55 +78,55 @@ TEST(Gossip, HasTheBitsOfOneProcessOnEveryTopologyAndInEveryMode) {
           options.sync.gossip_mode = mode;
           options.sync.period = period;
           const auto problem = unlike(n);
-          OneProcess wanted(*problem, n, options.lr);
-          const Topology topology = row.make(n);
+          ReferenceReplicas expected(*problem, n, options.lr);
+          const GossipTopology topology = row.make(n);
           const auto combine = [&](int64_t k) {
-            if (period > 0 && (k + 1) % period == 0) return wanted.average();
-            wanted.combine(topology.at(k));
+            if (period > 0 && (k + 1) % period == 0) return expected.average();
+            expected.combine(topology.at(k));
           };
           for (int64_t k = 0; k < options.steps; ++k) {
             if (mode[0] == 'c' && k > 0) combine(k - 1);
-            wanted.gradients(k);
+            expected.gradients(k);
             if (std::string(mode) == "adapt_with_combine") combine(k);
-            wanted.adapt();
+            expected.adapt();
             if (std::string(mode) == "adapt_then_combine") combine(k);
           }
-          expect_copies(run(*problem, n, options), wanted,
-                        std::string(row.name) + " of " + std::to_string(n) + ", " + mode);
+          expect_replicas(run(*problem, n, options), expected,
+                          std::string(row.name) + " of " + std::to_string(n) + ", " + mode);
         }
 }
 
-TEST(Gossip, TrackingHasTheBitsOfOneProcessAndKeepsTheSumOfGradients) {
+TEST(Gossip, TrackingEqualsOneProcessBitForBitAndPreservesTheGradientSum) {
   const int n = 6;
   for (const char* name : {"ring", "one_peer"}) {
     DriveOptions options = gossip(name);
     options.sync.tracking = true;
     const auto problem = unlike(n);
-    const Topology topology = make_topology(name, n);
-    OneProcess wanted(*problem, n, options.lr);
+    const GossipTopology topology = make_topology(name, n);
+    ReferenceReplicas expected(*problem, n, options.lr);
     std::vector<Vector> y, before;
     for (int64_t k = 0; k < options.steps; ++k) {
-      wanted.gradients(k);
-      const std::vector<Vector> g = wanted.g;
+      expected.gradients(k);
+      const std::vector<Vector> g = expected.g;
       if (k == 0) {
         y = g;
       } else {
         for (size_t i = 0; i < y.size(); ++i)
           for (size_t d = 0; d < y[i].size(); ++d) y[i][d] = y[i][d] + g[i][d] + -before[i][d];
-        y = OneProcess::mixed(topology.at(k - 1), y);
+        y = ReferenceReplicas::mixed(topology.at(k - 1), y);
       }
       before = g;
-      const Vector sum_y = OneProcess::mean(y), sum_g = OneProcess::mean(g);
+      const Vector sum_y = ReferenceReplicas::mean(y), sum_g = ReferenceReplicas::mean(g);
       for (size_t d = 0; d < sum_y.size(); ++d) EXPECT_NEAR(sum_y[d], sum_g[d], 1e-12);
-      wanted.g = y;
-      wanted.adapt();
-      wanted.combine(topology.at(k));
+      expected.g = y;
+      expected.adapt();
+      expected.combine(topology.at(k));
     }
-    expect_copies(run(*problem, n, options), wanted, name);
+    expect_replicas(run(*problem, n, options), expected, name);
   }
 }
 
-TEST(Gossip, KeepsTheMeanButForTheMeanGradient) {
+TEST(Gossip, ChangesTheMeanByTheMeanGradientOnly) {
   const int n = 7;
   const auto problem = unlike(n);
   const DriveOptions options = gossip("exponential");
@@ -137,14 +138,15 @@ TEST(Gossip, KeepsTheMeanButForTheMeanGradient) {
       problem->noisy_gradient(static_cast<int>(i), k, x[i], g[i]);
       next.push_back(seen.each[i][static_cast<size_t>(k)]);
     }
-    const Vector before = OneProcess::mean(x), after = OneProcess::mean(next), slope = OneProcess::mean(g);
+    const Vector before = ReferenceReplicas::mean(x), after = ReferenceReplicas::mean(next),
+                 slope = ReferenceReplicas::mean(g);
     for (size_t d = 0; d < 37; ++d) EXPECT_NEAR(after[d], before[d] - options.lr * slope[d], 1e-13);
     x = next;
   }
 }
 
 // n = 8 on a ring, f_i = ½ h_i (x − i)², h_i = 1 + i mod 3, γ = 0.05.
-TEST(Gossip, UnlikeNodesLeaveABiasThatTrackingTakesAway) {
+TEST(Gossip, TrackingRemovesTheBiasOfHeterogeneousNodes) {
   std::vector<std::vector<double>> h, c;
   for (int i = 0; i < 8; ++i) {
     h.push_back({static_cast<double>(1 + i % 3)});
@@ -163,20 +165,20 @@ TEST(Gossip, UnlikeNodesLeaveABiasThatTrackingTakesAway) {
   EXPECT_LE(worst(true), 5e-14);
 }
 
-TEST(Gossip, OfAllWithEqualStartsIsParallelSgd) {
+TEST(Gossip, EqualsParallelSgdOnTheFullGraph) {
   const auto problem = unlike(5);
   DriveOptions psgd = gossip("full");
   psgd.sync.method = "allreduce";
-  const Driven wanted = run(*problem, 5, psgd);
+  const Driven expected = run(*problem, 5, psgd);
   DriveOptions every = gossip("ring");
   every.sync.period = 1;
   for (const DriveOptions& options : {gossip("full"), every}) {
     const Driven seen = run(*problem, 5, options);
-    for (size_t r = 0; r < 5; ++r) EXPECT_LE(relative(seen.x[r], wanted.x[r]), 1e-11);
+    for (size_t r = 0; r < 5; ++r) EXPECT_LE(relative(seen.x[r], expected.x[r]), 1e-11);
   }
 }
 
-TEST(Gossip, SendsItsValuesToEachThatHearsItAndNothingElse) {
+TEST(Gossip, SendsItsWeightsToItsListenersOnly) {
   const int n = 8;
   const auto problem = unlike(n);
   const uint64_t S = 37 * sizeof(double), steps = 13;
@@ -191,34 +193,35 @@ TEST(Gossip, SendsItsValuesToEachThatHearsItAndNothingElse) {
   for (const uint64_t bytes : star.reduced) EXPECT_EQ(bytes, 0u);
   DriveOptions tracking = gossip("ring");
   tracking.sync.tracking = true;
-  for (const uint64_t bytes : sent(tracking).sent) EXPECT_EQ(bytes, 2 * S * (2 * steps - 1));  // y begins as g
+  for (const uint64_t bytes : sent(tracking).sent) EXPECT_EQ(bytes, 2 * S * (2 * steps - 1));  // y starts as g
   DriveOptions pga = gossip("ring", 12);
   pga.sync.period = 4;
   for (const uint64_t bytes : sent(pga).sent) EXPECT_EQ(bytes, 2 * S * 9);
 }
 
-TEST(Gossip, NodesOfAHierarchyAreOneCopyEach) {
+TEST(Gossip, HierarchicalNodesFormOneReplicaEach) {
   const int n = 6;
   const auto problem = unlike(n);
   DriveOptions options = gossip("ring");
   options.sync.hierarchical = true;
   options.ranks_per_node = 2;
-  OneProcess wanted(*problem, n, options.lr);
-  const Topology ring = make_topology("ring", 3);
+  ReferenceReplicas expected(*problem, n, options.lr);
+  const GossipTopology ring = make_topology("ring", 3);
   for (int64_t k = 0; k < options.steps; ++k) {
-    wanted.gradients(k);
-    wanted.add_gradients(2);
-    wanted.adapt();
-    const std::vector<Vector> mixed = OneProcess::mixed(ring.at(k), {wanted.x[0], wanted.x[2], wanted.x[4]});
-    for (size_t i = 0; i < 6; ++i) wanted.x[i] = mixed[i / 2];
+    expected.gradients(k);
+    expected.add_gradients(2);
+    expected.adapt();
+    const std::vector<Vector> mixed =
+        ReferenceReplicas::mixed(ring.at(k), {expected.x[0], expected.x[2], expected.x[4]});
+    for (size_t i = 0; i < 6; ++i) expected.x[i] = mixed[i / 2];
   }
-  expect_copies(run(*problem, n, options), wanted, "three nodes of two");
+  expect_replicas(run(*problem, n, options), expected, "three nodes of two");
 }
 
-TEST(Gossip, LendsTheMeanAndGivesItsOwnBack) {
+TEST(Gossip, LoadsTheMeanAndRestoresItsWeights) {
   const int n = 5;
   const auto problem = unlike(n);
-  std::vector<double> told(static_cast<size_t>(n));
+  std::vector<double> consensus(static_cast<size_t>(n));
   std::vector<Vector> lent(static_cast<size_t>(n)), held(static_cast<size_t>(n));
   DriveOptions options = gossip("ring", 4);
   std::vector<Vector> own(static_cast<size_t>(n));
@@ -227,43 +230,43 @@ TEST(Gossip, LendsTheMeanAndGivesItsOwnBack) {
     DriveOptions mine = options;
     mine.seen = [&](int64_t step, std::span<const double> x, Strategy& strategy) {
       if (step != 3) return;
-      Apart& apart = *strategy.apart();
-      EXPECT_FALSE(apart.equal());
+      DivergentReplicas& divergent = *strategy.divergent_replicas();
+      EXPECT_FALSE(divergent.equal());
       const auto values = [&] {
         Vector all;
-        for (const optim::Owned& one : strategy.owned())
+        for (const optim::OptimizerShard& one : strategy.owned())
           all.insert(all.end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
         return all;
       };
       own[r].assign(x.begin(), x.end());
       {
-        const MeanLent mean(&apart);
+        const ScopedAverageWeights mean(&divergent);
         lent[r] = values();
       }
       EXPECT_TRUE(same_bits(values(), own[r]));
       for (int again = 0; again < 2; ++again) {
         held[r].clear();
-        for (const optim::Held& one : strategy.held())
+        for (const optim::ValueShard& one : strategy.held())
           held[r].insert(held[r].end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
       }
-      for (const Measure& measure : apart.take_measures())
-        if (measure.name == "consensus") told[r] = measure.value;
-      EXPECT_TRUE(apart.take_measures().empty());
+      for (const ReplicaMetric& measure : divergent.take_metrics())
+        if (measure.name == "consensus") consensus[r] = measure.value;
+      EXPECT_TRUE(divergent.take_metrics().empty());
     };
     drive(*problem, comm, mine);
   });
-  const Vector mean = OneProcess::mean(own);
+  const Vector mean = ReferenceReplicas::mean(own);
   double apart = 0;
   for (const Vector& x : own)
     for (size_t d = 0; d < x.size(); ++d) apart += (x[d] - mean[d]) * (x[d] - mean[d]) / n;
   for (size_t r = 0; r < 5; ++r) {
     EXPECT_TRUE(same_bits(lent[r], mean)) << r;
     EXPECT_TRUE(r == 0 ? same_bits(held[r], mean) : held[r].empty()) << r;
-    EXPECT_NEAR(told[r], apart, 1e-12);
+    EXPECT_NEAR(consensus[r], apart, 1e-12);
   }
 }
 
-TEST(Gossip, RefusesWhatCannotBe) {
+TEST(Gossip, RejectsInvalidOptions) {
   const auto problem = unlike(4);
   const auto refused = [&](const std::function<void(DriveOptions&)>& change) -> std::string {
     DriveOptions options = gossip("ring", 1);
@@ -277,16 +280,16 @@ TEST(Gossip, RefusesWhatCannotBe) {
   };
   EXPECT_NE(refused([](DriveOptions& o) { o.sync.gossip_mode = "combine"; }).find("combine_then_adapt"),
             std::string::npos);
-  EXPECT_NE(refused([](DriveOptions& o) { o.sync.period = -1; }).find("sync.period = -1"), std::string::npos);
+  EXPECT_NE(refused([](DriveOptions& o) { o.sync.period = -1; }).find("sync.period: got -1"), std::string::npos);
   EXPECT_NE(refused([](DriveOptions& o) {
               o.sync.tracking = true;
               o.storage = DType::bf16;
-            }).find("fp32 or fp64"),
+            }).find("train.precision = \"fp32\""),
             std::string::npos);
   EXPECT_NE(refused([](DriveOptions& o) {
               o.sync.hierarchical = true;
               o.ranks_per_node = 3;
-            }).find("4 copies are not nodes of 3 each"),
+            }).find("4 replicas cannot be divided into nodes of 3"),
             std::string::npos);
 }
 

@@ -30,13 +30,13 @@ class Reader {
  public:
   explicit Reader(std::string_view name) : name_(name) {}
 
-  Topology read(std::string_view text) {
+  GossipTopology read(std::string_view text) {
     for (size_t at = 0; at < text.size(); ++line_) {
       const size_t end = std::min(text.find('\n', at), text.size());
       take(words_of(text.substr(at, end - at)));
       at = end + 1;
     }
-    if (size_ == 0) fail("ends without a line `nodes N`");
+    if (size_ == 0) fail("no line `nodes N` in the file");
     return {std::string(name_), {weighted_.value_or(false) ? weights() : metropolis_hastings(size_, edges())}};
   }
 
@@ -46,49 +46,51 @@ class Reader {
   }
 
   template <typename T>
-  T number(std::string_view word, std::string_view wanted) const {
+  T number(std::string_view word, std::string_view expected) const {
     T value{};
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || end != word.data() + word.size())
-      fail(fmt::format("\"{}\" is no {}", word.substr(0, 40), wanted));
+      fail(fmt::format("got \"{}\"; expected a {}", word.substr(0, 40), expected));
     return value;
   }
   int node(std::string_view word) const {
-    const int value = number<int>(word, "number of a node");
-    if (value < 0 || value >= size_) fail(fmt::format("node {} is not one of 0 to {}", value, size_ - 1));
+    const int value = number<int>(word, "node number");
+    if (value < 0 || value >= size_) fail(fmt::format("node: got {}; expected 0 to {}", value, size_ - 1));
     return value;
   }
 
   void take(const std::vector<std::string_view>& words) {
     if (words.empty()) return;
     if (words[0] == "nodes") {
-      if (size_ > 0) fail("the number of nodes has been said before");
-      if (words.size() != 2) fail("`nodes N` is wanted");
+      if (size_ > 0) fail("duplicate line `nodes N`");
+      if (words.size() != 2) fail("expected `nodes N`");
       size_ = number<int>(words[1], "number of nodes");
-      if (size_ < 1 || size_ > kMostNodes) fail(fmt::format("{} nodes: 1 to {} are wanted", size_, kMostNodes));
+      if (size_ < 1 || size_ > kMaxNodes) fail(fmt::format("nodes: got {}; expected 1 to {}", size_, kMaxNodes));
       return;
     }
-    if (size_ == 0) fail("a line `nodes N` is wanted before the edges");
+    if (size_ == 0) fail("expected a line `nodes N` before the edges");
     if (words.size() < 2 || words.size() > 3)
-      fail("an edge `i j` is wanted, or `i j w`: what i hears of j has weight w");
+      fail("expected an edge `i j`, or `i j w`: i receives from j with weight w");
     const bool weighted = words.size() == 3;
-    if (weighted_.value_or(weighted) != weighted) fail("edges have weights in all lines or in none");
+    if (weighted_.value_or(weighted) != weighted) fail("expected weights on all lines or on none");
     weighted_ = weighted;
     int a = node(words[0]), b = node(words[1]);
-    if (!weighted && a == b) fail(fmt::format("an edge from {} to itself; its own share is what others leave", a));
+    if (!weighted && a == b)
+      fail(fmt::format("edge from {} to itself; its own weight is 1 minus the others. Remove the line", a));
     if (!weighted && a > b) std::swap(a, b);
     const double weight = weighted ? number<double>(words[2], "weight") : 1;
-    if (!heard_.emplace(std::pair(a, b), weight).second) fail(fmt::format("{} and {} have been joined before", a, b));
+    if (!edge_weights_.emplace(std::pair(a, b), weight).second) fail(fmt::format("duplicate edge {} {}", a, b));
   }
 
   std::vector<std::pair<int, int>> edges() const {
     std::vector<std::pair<int, int>> all;
-    for (const auto& [edge, weight] : heard_) all.push_back(edge);
+    for (const auto& [edge, weight] : edge_weights_) all.push_back(edge);
     return all;
   }
-  Mixing weights() const {
-    Mixing rows(static_cast<size_t>(size_));
-    for (const auto& [edge, weight] : heard_) rows[static_cast<size_t>(edge.first)].push_back({edge.second, weight});
+  MixingMatrix weights() const {
+    MixingMatrix rows(static_cast<size_t>(size_));
+    for (const auto& [edge, weight] : edge_weights_)
+      rows[static_cast<size_t>(edge.first)].push_back({edge.second, weight});
     return rows;
   }
 
@@ -96,12 +98,12 @@ class Reader {
   int64_t line_ = 1;
   int size_ = 0;
   std::optional<bool> weighted_;
-  std::map<std::pair<int, int>, double> heard_;
+  std::map<std::pair<int, int>, double> edge_weights_;
 };
 
 }  // namespace
 
-Topology parse_graph(std::string_view text, std::string_view name) {
+GossipTopology parse_graph(std::string_view text, std::string_view name) {
   return Reader(name).read(text);
 }
 

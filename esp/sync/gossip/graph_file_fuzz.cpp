@@ -1,4 +1,4 @@
-// A graph from any bytes: refused with words, or rows whose weights are what check_topology says of them.
+// Arbitrary bytes as a graph file: an error, or rows that check_topology accepts or rejects.
 #include <cmath>
 #include <string_view>
 
@@ -8,7 +8,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp::sync;
   try {
-    const Topology graph = parse_graph({reinterpret_cast<const char*>(data), size}, "fuzz");
+    const GossipTopology graph = parse_graph({reinterpret_cast<const char*>(data), size}, "fuzz");
     check_topology(graph);
     if (graph.size() <= 64)
       if (const double gap = spectral_gap(graph); !(gap > -1e-6 && gap <= 1)) __builtin_trap();

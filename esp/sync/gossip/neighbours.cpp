@@ -6,10 +6,10 @@ namespace esp::sync {
 
 using tensor::Tensor;
 
-Neighbours::Flight Neighbours::start(const Mixing& mixing, const Tensor& x) {
+Neighbours::Flight Neighbours::start(const MixingMatrix& mixing, const Tensor& x) {
   Flight flight{&mixing, x, {}, {}};
   std::vector<comm::Call> calls;
-  const int here = copies_.rank();
+  const int here = replicas_.rank();
   comm::Call call;
   call.count = static_cast<size_t>(x.count());
   call.dtype = x.dtype();
@@ -20,27 +20,27 @@ Neighbours::Flight Neighbours::start(const Mixing& mixing, const Tensor& x) {
     call.root = to;
     calls.push_back(call);
   }
-  for (const Heard& one : mixing[static_cast<size_t>(here)]) {
-    Tensor& heard = flight.heard.emplace_back();
+  for (const NeighbourWeight& one : mixing[static_cast<size_t>(here)]) {
+    Tensor& received = flight.received.emplace_back();
     if (one.from == here || one.weight == 0) continue;
-    heard = tensor::empty(context_, x.shape(), x.dtype(), device::MemoryCategory::buffer);
+    received = tensor::empty(context_, x.shape(), x.dtype(), device::MemoryCategory::buffer);
     call.op = comm::Op::recv;
     call.in = nullptr;
-    call.out = heard.data();
+    call.out = received.data();
     call.root = one.from;
     calls.push_back(call);
   }
-  if (!calls.empty()) flight.work = copies_.start_group(calls);
+  if (!calls.empty()) flight.work = replicas_.start_group(calls);
   return flight;
 }
 
 void Neighbours::combine(Flight& flight) {
-  copies_.wait(flight.work, "neighbours");
+  replicas_.wait(flight.work, "neighbours");
   std::vector<kernel::WeightedTerm> terms;
-  const auto& row = (*flight.mixing)[static_cast<size_t>(copies_.rank())];
+  const auto& row = (*flight.mixing)[static_cast<size_t>(replicas_.rank())];
   for (size_t i = 0; i < row.size(); ++i)
     if (row[i].weight > 0)
-      terms.push_back({flight.heard[i].defined() ? flight.heard[i].data() : flight.own.data(), row[i].weight});
+      terms.push_back({flight.received[i].defined() ? flight.received[i].data() : flight.own.data(), row[i].weight});
   kernel::weighted_sum(flight.own.data(), terms, flight.own.count(), flight.own.dtype(), context_.stream);
   flight = {};
 }

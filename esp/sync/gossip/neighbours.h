@@ -1,32 +1,32 @@
-// What a copy says to those that hear it and hears from others, and the average of it.
+// Neighbour averaging: sends the replica's vector to its listeners, receives those of its neighbours, and averages.
 //
-// One message to each listener and one from each that is heard, all of them together in one group, so that no order can
-// block. They are added in ascending order of the copies, whenever they came.
+// One message per listener and one per neighbour, all in one group call, so no order can deadlock. Vectors are added in
+// ascending replica order, independent of arrival.
 #pragma once
 
 #include <vector>
 
-#include "esp/sync/gossip/topology.h"
-#include "esp/sync/ranks.h"
+#include "esp/sync/gossip/gossip_topology.h"
+#include "esp/sync/timed_communicator.h"
 
 namespace esp::sync {
 
 class Neighbours {
  public:
-  Neighbours(Ranks& copies, const tensor::Context& context) : copies_(copies), context_(context) {}
+  Neighbours(TimedCommunicator& replicas, const tensor::Context& context) : replicas_(replicas), context_(context) {}
 
   struct Flight {
-    const Mixing* mixing = nullptr;
+    const MixingMatrix* mixing = nullptr;
     tensor::Tensor own;
-    std::vector<tensor::Tensor> heard;  // as in the row; undefined where it is this copy itself
+    std::vector<tensor::Tensor> received;  // as in the row; undefined for this replica itself
     Work work;
   };
-  // `x` stays as it is until `combine`.
-  Flight start(const Mixing& mixing, const tensor::Tensor& x);
+  // `x` must stay unchanged until `combine`.
+  Flight start(const MixingMatrix& mixing, const tensor::Tensor& x);
   void combine(Flight& flight);  // x becomes the average
 
  private:
-  Ranks& copies_;
+  TimedCommunicator& replicas_;
   const tensor::Context context_;
 };
 

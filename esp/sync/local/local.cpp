@@ -10,7 +10,7 @@
 #include "esp/base/table.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/weighted_sum.h"
-#include "esp/sync/local/own_copies.h"
+#include "esp/sync/local/divergent_strategy.h"
 #include "esp/sync/local/server_mean.h"
 
 namespace esp::sync {
@@ -18,33 +18,33 @@ namespace {
 
 using tensor::Tensor;
 
-constexpr uint64_t kDrawing = 0x66656461;  // the purpose of these random numbers
+constexpr uint64_t kDrawing = 0x66656461;  // stream of these random numbers
 constexpr int64_t kInnerSteps = 500;
 
-// Rounds of own steps. Where ways back from θ, the beginning of the round, are what travels (DiLoCo, and codes), θ is
-// kept here.
-class LocalSteps : public OwnCopies {
+// Rounds of local steps. Where the change against θ, the weights at the start of the round, is communicated (DiLoCo,
+// compression), θ is kept here.
+class LocalSteps : public DivergentStrategy {
  public:
   LocalSteps(const Setup& setup, int64_t round, bool from_theta)
-      : OwnCopies(setup),
+      : DivergentStrategy(setup),
         round_(round),
         from_theta_(from_theta || setup.options.compress != "none"),
         compression_(compression()) {}
 
-  std::vector<Remembered> remembered() override {
-    std::vector<Remembered> all = OwnCopies::remembered();
+  std::vector<ExtraState> extra_state() override {
+    std::vector<ExtraState> all = DivergentStrategy::extra_state();
     if (!theta_.defined()) return all;
     all.push_back({"outer", theta_, true});
-    for (Remembered& one : remembered_of(exchanges_)) all.push_back(std::move(one));
+    for (ExtraState& one : extra_state_of(exchanges_)) all.push_back(std::move(one));
     return all;
   }
   void begin_at(int64_t step) override {
-    OwnCopies::begin_at(step);
+    DivergentStrategy::begin_at(step);
     theta_ = {};
     exchanges_.clear();
   }
-  void go_on_at(int64_t step, bool equal) override {
-    OwnCopies::go_on_at(step, equal);
+  void resume_at(int64_t step, bool equal) override {
+    DivergentStrategy::resume_at(step, equal);
     if (from_theta_ && local_steps() > 0) make_theta();
   }
 
@@ -61,7 +61,7 @@ class LocalSteps : public OwnCopies {
     return tensor::zeros(setup_.context, {parameters_.count()}, x(0).dtype(), device::MemoryCategory::optimizer);
   }
 
-  // The first round begins where the copies are.
+  // The first round starts at the current weights.
   void before_gradients() override {
     if (!from_theta_ || theta_.defined()) return;
     make_theta();
@@ -70,10 +70,10 @@ class LocalSteps : public OwnCopies {
                    setup_.context.stream);
   }
 
-  // f(unit, Δ): Δ = Σ weight·(θ − x_i), as codes where they are asked for. Measures how far apart copies were, where
-  // Δ is the mean way back, and x is used up: f makes it anew.
+  // f(unit, Δ): Δ = Σ weight·(θ − x_i), compressed if configured. Measures the consensus distance where Δ is the mean
+  // change. x is overwritten: f must recompute it.
   template <typename F>
-  void with_ways_back(double weight, F&& f) {
+  void with_changes(double weight, F&& f) {
     const auto put = [&](size_t unit, const Tensor& sum) {
       const kernel::WeightedTerm way_back[] = {{theta(unit).data(), 1}, {x(unit).data(), -1}};
       kernel::weighted_sum(sum.data(), way_back, sum.count(), sum.dtype(), setup_.context.stream);
@@ -111,11 +111,11 @@ class LocalSteps : public OwnCopies {
     for (size_t unit = 0; unit < num_units(); ++unit) {
       const auto& place = parameters_.units()[unit];
       exchanges_.push_back(compression_->summed({place.first, place.first + place.count, unit, x(unit).dtype()},
-                                                num_copies() > 1 ? peers_.comm() : nullptr, setup_.context));
+                                                num_replicas() > 1 ? peers_.comm() : nullptr, setup_.context));
     }
   }
 
-  // ‖x_i − x̄‖², where x̄ = θ − Δ. Uses up x.
+  // ‖x_i − x̄‖², where x̄ = θ − Δ. Overwrites x.
   double distance(size_t unit, const Tensor& delta) {
     const Tensor& mine = x(unit);
     const kernel::WeightedTerm terms[] = {{mine.data(), 1}, {theta(unit).data(), -1}, {delta.data(), 1}};
@@ -124,7 +124,7 @@ class LocalSteps : public OwnCopies {
   }
 
   const bool from_theta_;
-  std::optional<Compression> compression_;
+  std::optional<StrategyCompression> compression_;
   std::vector<std::unique_ptr<Feedback>> exchanges_;  // by unit
   Tensor theta_;                                      // flat over all units
 };
@@ -148,23 +148,23 @@ class Local final : public LocalSteps {
         by_tokens_(find_row("sync.client_weights", kWeighings, setup.options.client_weights).by_tokens),
         by_servers_(find_row("sync.average_over", kAveragings, setup.options.average_over).by_servers) {
     if (by_servers_) check_servers();
-    if (setup.options.sample < 0 || setup.options.sample > num_copies())
-      throw UsageError(
-          fmt::format("sync.sample = {}: 0 (all) to the {} copies that average", setup.options.sample, num_copies()));
+    if (setup.options.sample < 0 || setup.options.sample > num_replicas())
+      throw UsageError(fmt::format("sync.sample: got {}; expected 0 (all) to {}, the number of replicas.",
+                                   setup.options.sample, num_replicas()));
   }
 
-  void counted(double tokens) override { tokens_ += tokens; }
-  std::vector<Remembered> remembered() override {
-    std::vector<Remembered> all = LocalSteps::remembered();
-    if (by_tokens_) all.push_back({"tokens", Tensor::over(&tokens_, {1}, DType::f64)});
+  void set_local_tokens(double tokens) override { tokens_ += tokens; }
+  std::vector<ExtraState> extra_state() override {
+    std::vector<ExtraState> all = LocalSteps::extra_state();
+    if (by_tokens_) all.push_back({"tokens", Tensor::borrow(&tokens_, {1}, DType::f64)});
     return all;
   }
 
  private:
-  void meet() override {
+  void synchronise() override {
     if (!ends_round()) return;
     if (has_codes()) {
-      with_ways_back(by_tokens_ ? weight() : 1.0 / num_copies(), [&](size_t unit, const Tensor& delta) {
+      with_changes(by_tokens_ ? weight() : 1.0 / num_replicas(), [&](size_t unit, const Tensor& delta) {
         const Tensor from = theta(unit);
         const kernel::WeightedTerm moved[] = {{from.data(), 1}, {delta.data(), -1}};
         kernel::weighted_sum(from.data(), moved, from.count(), from.dtype(), setup_.context.stream);
@@ -183,52 +183,52 @@ class Local final : public LocalSteps {
 
   double weight() {
     const std::vector<int> drawn =
-        drawn_clients(setup_.options.seed, local_steps() / round_, num_copies(), setup_.options.sample);
+        drawn_clients(setup_.options.seed, local_steps() / round_, num_replicas(), setup_.options.sample);
     const bool counts = std::binary_search(drawn.begin(), drawn.end(), peers_.rank());
     if (!by_tokens_) return counts ? 1.0 / static_cast<double>(drawn.size()) : 0;
     double mine = tokens_;
     if (node_) node_->all_reduce(&mine, &mine, 1, DType::f64, comm::ReduceOp::sum);
     if (!counts) mine = 0;
     double all = mine;
-    peers_.wait(peers_.start_all_reduce(Tensor::over(&all, {1}, DType::f64)), "average");
+    peers_.wait(peers_.start_all_reduce(Tensor::borrow(&all, {1}, DType::f64)), "average");
     return all > 0 ? mine / all : (counts ? 1.0 / static_cast<double>(drawn.size()) : 0);
   }
 
   void check_servers() const {
     const PsOptions& ps = setup_.options.ps;
-    if (ps.servers < 0 || ps.servers > num_copies() || ps.server_ranks != "beside")
-      throw UsageError(fmt::format(
-          "sync.average_over = \"servers\": sync.servers = 0 (all) to the {} copies, which serve beside their steps "
-          "(sync.server_ranks = \"beside\"); these are {} and {}",
-          num_copies(), ps.servers, ps.server_ranks));
+    if (ps.servers < 0 || ps.servers > num_replicas() || ps.server_ranks != "beside")
+      throw UsageError(
+          fmt::format("sync.average_over = \"servers\": needs sync.servers = 0 (all) to {} and sync.server_ranks = "
+                      "\"beside\"; got {} and {}.",
+                      num_replicas(), ps.servers, ps.server_ranks));
   }
 
-  // FedAvg as it was written: the drawn push their values, servers average them, all pull.
+  // FedAvg as in the paper: the sampled clients push their weights, servers average them, all replicas pull.
   void average_at_servers() {
-    if (num_copies() == 1) return;
+    if (num_replicas() == 1) return;
     const std::vector<int> drawn =
-        drawn_clients(setup_.options.seed, local_steps() / round_, num_copies(), setup_.options.sample);
-    std::vector<double> counts(static_cast<size_t>(num_copies()), 1);
+        drawn_clients(setup_.options.seed, local_steps() / round_, num_replicas(), setup_.options.sample);
+    std::vector<double> counts(static_cast<size_t>(num_replicas()), 1);
     if (by_tokens_) {
       double mine = tokens_;
       if (node_) node_->all_reduce(&mine, &mine, 1, DType::f64, comm::ReduceOp::sum);
       peers_.comm()->all_gather(&mine, counts.data(), 1, DType::f64);
     }
-    std::vector<Client> clients;
+    std::vector<MeanClient> clients;
     double all = 0;
     for (const int one : drawn) all += counts[static_cast<size_t>(one)];
     for (const int one : drawn)
       clients.push_back(
           {one, all > 0 ? counts[static_cast<size_t>(one)] / all : 1.0 / static_cast<double>(drawn.size())});
     const int64_t asked = setup_.options.ps.servers;
-    const int num_servers = asked > 0 ? static_cast<int>(asked) : num_copies();
+    const int num_servers = asked > 0 ? static_cast<int>(asked) : num_replicas();
     take_means([&](size_t unit, const Tensor& mean) {
       server_mean(peers_, setup_.context, mean, x(unit), clients, num_servers);
     });
   }
 
   const bool by_tokens_, by_servers_;
-  double tokens_ = 0;  // read in this round
+  double tokens_ = 0;  // in this round
 };
 
 class DiLoCo final : public LocalSteps {
@@ -236,8 +236,8 @@ class DiLoCo final : public LocalSteps {
   explicit DiLoCo(const Setup& setup)
       : LocalSteps(setup, setup.options.period == 0 ? kInnerSteps : setup.options.period, true) {}
 
-  std::vector<Remembered> remembered() override {
-    std::vector<Remembered> all = LocalSteps::remembered();
+  std::vector<ExtraState> extra_state() override {
+    std::vector<ExtraState> all = LocalSteps::extra_state();
     if (velocity_.defined()) all.push_back({"velocity", velocity_, true});
     return all;
   }
@@ -245,8 +245,8 @@ class DiLoCo final : public LocalSteps {
     LocalSteps::begin_at(step);
     velocity_ = {};
   }
-  void go_on_at(int64_t step, bool equal) override {
-    LocalSteps::go_on_at(step, equal);
+  void resume_at(int64_t step, bool equal) override {
+    LocalSteps::resume_at(step, equal);
     if (local_steps() > 0) velocity_ = outer_state();
   }
 
@@ -256,9 +256,9 @@ class DiLoCo final : public LocalSteps {
     if (!velocity_.defined()) velocity_ = outer_state();
   }
 
-  void meet() override {
+  void synchronise() override {
     if (ends_round())
-      with_ways_back(1.0 / num_copies(), [&](size_t unit, const Tensor& delta) { step_outer(unit, delta); });
+      with_changes(1.0 / num_replicas(), [&](size_t unit, const Tensor& delta) { step_outer(unit, delta); });
   }
 
   void step_outer(size_t unit, const Tensor& delta) {
@@ -275,8 +275,8 @@ class DiLoCo final : public LocalSteps {
   Tensor velocity_;  // flat over all units
 };
 
-void want(bool holds, std::string_view key, const auto& given, std::string_view wanted) {
-  if (!holds) throw UsageError(fmt::format("sync.{} = {}: {}", key, given, wanted));
+void require(bool holds, std::string_view key, const auto& given, std::string_view expected) {
+  if (!holds) throw UsageError(fmt::format("sync.{}: got {}; {}", key, given, expected));
 }
 
 }  // namespace
@@ -297,20 +297,22 @@ std::vector<int> drawn_clients(uint64_t seed, int64_t round, int num_clients, in
 void check_local_words(const Options& o) {
   find_row("sync.client_weights", kWeighings, o.client_weights);
   find_row("sync.average_over", kAveragings, o.average_over);
+  require(o.tau >= 1, "tau", o.tau, "expected at least 1 step between averages");
+  require(o.local_after >= 0, "local_after", o.local_after, "expected at least 0 steps");
+  require(o.period >= 0, "period", o.period,
+          fmt::format("expected the inner steps of a round, or 0 (gossip: never, diloco: {})", kInnerSteps));
+  require(o.outer_lr > 0, "outer_lr", o.outer_lr, "expected a number > 0");
+  require(o.outer_momentum >= 0 && o.outer_momentum < 1, "outer_momentum", o.outer_momentum,
+          "expected a number in [0, 1)");
 }
 
 std::unique_ptr<Strategy> make_local(const Setup& setup) {
-  want(setup.options.tau >= 1, "tau", setup.options.tau, "at least one step is wanted between averages");
-  want(setup.options.local_after >= 0, "local_after", setup.options.local_after, "0 or more steps");
+  check_local_words(setup.options);
   return std::make_unique<Local>(setup);
 }
 
 std::unique_ptr<Strategy> make_diloco(const Setup& setup) {
-  const Options& o = setup.options;
-  want(o.period >= 0, "period", o.period, fmt::format("inner steps of a round; 0: {}", kInnerSteps));
-  want(o.local_after >= 0, "local_after", o.local_after, "0 or more steps");
-  want(o.outer_lr > 0, "outer_lr", o.outer_lr, "more than 0 is wanted");
-  want(o.outer_momentum >= 0 && o.outer_momentum < 1, "outer_momentum", o.outer_momentum, "at least 0 and below 1");
+  check_local_words(setup.options);
   return std::make_unique<DiLoCo>(setup);
 }
 

@@ -1,4 +1,4 @@
-// Local steps by real ranks on problems whose answers are known.
+// Local SGD with real ranks on problems with known solutions.
 #include "esp/sync/local/local.h"
 
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 
 #include "esp/base/error.h"
 #include "esp/sync/problems/drive.h"
-#include "esp/sync/problems/one_process.h"
+#include "esp/sync/problems/reference_replicas.h"
 
 namespace esp::sync {
 namespace {
 
-constexpr int64_t kDim = 48;  // the ranks divide it
+constexpr int64_t kDim = 48;  // divisible by the number of ranks
 
 DriveOptions local(int64_t tau, int64_t steps = 12) {
   DriveOptions o;
@@ -26,24 +26,24 @@ DriveOptions local(int64_t tau, int64_t steps = 12) {
   return o;
 }
 
-std::unique_ptr<Problem> unlike(int nodes) {
+std::unique_ptr<OptimizationProblem> unlike(int nodes) {
   ProblemOptions o;
   o.nodes = nodes;
   o.dim = kDim;
   o.heterogeneity = 1;
   o.noise = 0.3;
-  o.most_curvature = 4;
+  o.max_curvature = 4;
   return make_quadratic(o);
 }
 
 struct Driven {
   std::vector<std::vector<Vector>> each;  // by rank, after every step
-  std::vector<std::vector<bool>> equal;   // as the strategy says
-  std::vector<uint64_t> bytes;            // sent by each
+  std::vector<std::vector<bool>> equal;   // as DivergentReplicas::equal reports
+  std::vector<uint64_t> bytes;            // sent by each rank
   const Vector& last(size_t r) const { return each[r].back(); }
 };
 
-Driven run(const Problem& problem, int ranks, const DriveOptions& asked) {
+Driven run(const OptimizationProblem& problem, int ranks, const DriveOptions& asked) {
   const auto n = static_cast<size_t>(ranks);
   Driven all{std::vector<std::vector<Vector>>(n), std::vector<std::vector<bool>>(n), std::vector<uint64_t>(n)};
   on_ranks(ranks, [&](comm::Communicator* comm) {
@@ -51,7 +51,7 @@ Driven run(const Problem& problem, int ranks, const DriveOptions& asked) {
     DriveOptions options = asked;
     options.seen = [&](int64_t, std::span<const double> x, Strategy& strategy) {
       all.each[r].emplace_back(x.begin(), x.end());
-      all.equal[r].push_back(!strategy.apart() || strategy.apart()->equal());
+      all.equal[r].push_back(!strategy.divergent_replicas() || strategy.divergent_replicas()->equal());
     };
     drive(problem, comm, options);
     for (const comm::CallStats& s : comm->stats()) all.bytes[r] += s.bytes_sent;
@@ -59,10 +59,10 @@ Driven run(const Problem& problem, int ranks, const DriveOptions& asked) {
   return all;
 }
 
-void expect_copies(const Driven& ranks, const std::vector<std::vector<Vector>>& wanted) {
+void expect_replicas(const Driven& ranks, const std::vector<std::vector<Vector>>& expected) {
   for (size_t r = 0; r < ranks.each.size(); ++r)
     for (size_t k = 0; k < ranks.each[r].size(); ++k)
-      ASSERT_TRUE(same_bits(ranks.each[r][k], wanted[k][r])) << "rank " << r << ", step " << k;
+      ASSERT_TRUE(same_bits(ranks.each[r][k], expected[k][r])) << "rank " << r << ", step " << k;
 }
 
 double relative(const Vector& a, const Vector& b) {
@@ -74,24 +74,24 @@ double relative(const Vector& a, const Vector& b) {
   return std::sqrt(apart / whole);
 }
 
-TEST(Local, HasTheBitsOfOneProcess) {
+TEST(Local, EqualsOneProcessBitForBit) {
   for (const int n : {1, 2, 3, 4, 8})
     for (const int64_t tau : {1, 3, 4, 100}) {
       const auto problem = unlike(n);
       const DriveOptions options = local(tau);
-      OneProcess wanted(*problem, n, options.lr);
+      ReferenceReplicas expected(*problem, n, options.lr);
       std::vector<std::vector<Vector>> each;
       for (int64_t k = 0; k < options.steps; ++k) {
-        wanted.gradients(k);
-        wanted.adapt();
-        if (n > 1 && (k + 1) % tau == 0) wanted.average();
-        each.push_back(wanted.x);
+        expected.gradients(k);
+        expected.adapt();
+        if (n > 1 && (k + 1) % tau == 0) expected.average();
+        each.push_back(expected.x);
       }
-      expect_copies(run(*problem, n, options), each);
+      expect_replicas(run(*problem, n, options), each);
     }
 }
 
-TEST(Local, CopiesAreTheSameRightAfterAnAverageAndOnlyThen) {
+TEST(Local, ReplicasAreEqualOnlyAfterAnAverage) {
   const Driven seen = run(*unlike(4), 4, local(4));
   for (size_t k = 0; k < 12; ++k) {
     const bool averaged = (k + 1) % 4 == 0;
@@ -104,20 +104,20 @@ TEST(Local, CopiesAreTheSameRightAfterAnAverageAndOnlyThen) {
   }
 }
 
-TEST(Local, AfterEveryStepIsParallelSgd) {
+TEST(Local, EqualsParallelSgdWithTauOne) {
   const auto problem = unlike(4);
   DriveOptions psgd = local(1);
   psgd.sync.method = "allreduce";
-  const Driven wanted = run(*problem, 4, psgd), seen = run(*problem, 4, local(1));
-  EXPECT_LE(relative(seen.last(2), wanted.last(2)), 1e-11);
+  const Driven expected = run(*problem, 4, psgd), seen = run(*problem, 4, local(1));
+  EXPECT_LE(relative(seen.last(2), expected.last(2)), 1e-11);
 }
 
-// Every average is one sum of x, and one of the number that says how far apart the copies were.
+// Every average is one all-reduce of x and one of the consensus distance.
 TEST(Local, BytesAreDividedByThePeriod) {
   const auto problem = unlike(4);
   const Driven one = run(*problem, 4, local(1)), four = run(*problem, 4, local(4)),
                never = run(*problem, 4, local(100));
-  std::vector<uint64_t> wanted(4);
+  std::vector<uint64_t> expected(4);
   on_ranks(4, [&](comm::Communicator* comm) {
     std::vector<double> x(kDim);
     comm::Call call;
@@ -125,82 +125,82 @@ TEST(Local, BytesAreDividedByThePeriod) {
     call.algorithm = "direct";
     call.in = call.out = x.data();
     call.dtype = DType::f64;
-    for (const size_t count : {size_t{24}, size_t{12}, size_t{12}, size_t{1}}) {  // units, and the number
+    for (const size_t count : {size_t{24}, size_t{12}, size_t{12}, size_t{1}}) {  // units, and the consensus distance
       call.count = count;
       comm->run(call);
     }
-    for (const comm::CallStats& s : comm->stats()) wanted[static_cast<size_t>(comm->rank())] += s.bytes_sent;
+    for (const comm::CallStats& s : comm->stats()) expected[static_cast<size_t>(comm->rank())] += s.bytes_sent;
   });
   for (size_t r = 0; r < 4; ++r) {
-    EXPECT_GE(wanted[r], 2 * 3 * kDim * sizeof(double) / 4);
-    EXPECT_EQ(one.bytes[r], 12 * wanted[r]);
-    EXPECT_EQ(four.bytes[r], 3 * wanted[r]);
+    EXPECT_GE(expected[r], 2 * 3 * kDim * sizeof(double) / 4);
+    EXPECT_EQ(one.bytes[r], 12 * expected[r]);
+    EXPECT_EQ(four.bytes[r], 3 * expected[r]);
     EXPECT_EQ(never.bytes[r], 0u);
   }
 }
 
-TEST(Local, AfterAWhileOfAddingGradients) {
+TEST(Local, StartsAfterStepsOfParallelSgd) {
   const auto problem = unlike(4);
   DriveOptions options = local(3);
   options.sync.local_after = 5;
-  OneProcess wanted(*problem, 4, options.lr);
+  ReferenceReplicas expected(*problem, 4, options.lr);
   std::vector<std::vector<Vector>> each;
   for (int64_t k = 0; k < options.steps; ++k) {
-    wanted.gradients(k);
-    if (k < 5) wanted.add_gradients(4);
-    wanted.adapt();
-    if (k >= 5 && (k - 5 + 1) % 3 == 0) wanted.average();
-    each.push_back(wanted.x);
+    expected.gradients(k);
+    if (k < 5) expected.add_gradients(4);
+    expected.adapt();
+    if (k >= 5 && (k - 5 + 1) % 3 == 0) expected.average();
+    each.push_back(expected.x);
   }
   const Driven seen = run(*problem, 4, options);
-  expect_copies(seen, each);
+  expect_replicas(seen, each);
   DriveOptions psgd = options;
   psgd.sync.method = "allreduce";
   psgd.steps = options.steps = 5;
-  EXPECT_EQ(run(*problem, 4, options).bytes, run(*problem, 4, psgd).bytes);  // until then it is parallel SGD
+  EXPECT_EQ(run(*problem, 4, options).bytes, run(*problem, 4, psgd).bytes);  // until then it equals parallel SGD
 }
 
-TEST(Local, NodesOfAHierarchyAddGradientsAndAverageNowAndThen) {
+TEST(Local, HierarchicalNodesSumGradientsAndAveragePeriodically) {
   const auto problem = unlike(6);
   DriveOptions options = local(4);
   options.sync.hierarchical = true;
   options.ranks_per_node = 3;
-  OneProcess wanted(*problem, 6, options.lr);
+  ReferenceReplicas expected(*problem, 6, options.lr);
   std::vector<std::vector<Vector>> each;
   for (int64_t k = 0; k < options.steps; ++k) {
-    wanted.gradients(k);
-    wanted.add_gradients(3);
-    wanted.adapt();
-    if ((k + 1) % 4 == 0) wanted.x.assign(6, OneProcess::mean({wanted.x[0], wanted.x[3]}));
-    each.push_back(wanted.x);
+    expected.gradients(k);
+    expected.add_gradients(3);
+    expected.adapt();
+    if ((k + 1) % 4 == 0) expected.x.assign(6, ReferenceReplicas::mean({expected.x[0], expected.x[3]}));
+    each.push_back(expected.x);
   }
-  expect_copies(run(*problem, 6, options), each);
+  expect_replicas(run(*problem, 6, options), each);
 }
 
-TEST(Local, TakesUpTheMeanOfThoseDrawn) {
+TEST(Local, AdoptsTheMeanOfTheSample) {
   const int n = 6;
   const auto problem = unlike(n);
   DriveOptions options = local(3);
   options.sync.sample = 2;
-  OneProcess wanted(*problem, n, options.lr);
+  ReferenceReplicas expected(*problem, n, options.lr);
   std::vector<std::vector<Vector>> each;
   for (int64_t k = 0; k < options.steps; ++k) {
-    wanted.gradients(k);
-    wanted.adapt();
+    expected.gradients(k);
+    expected.adapt();
     if ((k + 1) % 3 == 0) {
       const std::vector<int> drawn = drawn_clients(options.sync.seed, k / 3, n, 2);
-      Vector sum(kDim);  // those not drawn put in zeros
+      Vector sum(kDim);  // replicas that are not sampled contribute zeros
       for (int i = 0; i < n; ++i)
         for (size_t d = 0; d < sum.size(); ++d)
-          sum[d] += std::count(drawn.begin(), drawn.end(), i) ? 0.5 * wanted.x[static_cast<size_t>(i)][d] : 0.0;
-      wanted.x.assign(static_cast<size_t>(n), sum);
+          sum[d] += std::count(drawn.begin(), drawn.end(), i) ? 0.5 * expected.x[static_cast<size_t>(i)][d] : 0.0;
+      expected.x.assign(static_cast<size_t>(n), sum);
     }
-    each.push_back(wanted.x);
+    each.push_back(expected.x);
   }
-  expect_copies(run(*problem, n, options), each);
+  expect_replicas(run(*problem, n, options), each);
 }
 
-TEST(Local, DrawsEverybodyEquallyOftenAndNobodyTwice) {
+TEST(Local, SamplesUniformlyWithoutRepetition) {
   std::vector<int> times(8);
   for (int64_t round = 0; round < 4000; ++round) {
     const std::vector<int> drawn = drawn_clients(3, round, 8, 3);
@@ -212,8 +212,8 @@ TEST(Local, DrawsEverybodyEquallyOftenAndNobodyTwice) {
   EXPECT_EQ(drawn_clients(3, 7, 4, 0), (std::vector<int>{0, 1, 2, 3}));
 }
 
-// Weights of 1, 2 and 3 parts in six.
-TEST(Local, WeighsCopiesByTheTokensTheyHaveRead) {
+// Weights 1/6, 2/6 and 3/6.
+TEST(Local, WeighsReplicasByTokensRead) {
   const auto problem = unlike(3);
   std::vector<Vector> x(3), after(3);
   on_ranks(3, [&](comm::Communicator* comm) {
@@ -221,34 +221,35 @@ TEST(Local, WeighsCopiesByTheTokensTheyHaveRead) {
     DriveOptions options = local(2, 2);
     options.sync.client_weights = "tokens";
     options.seen = [&](int64_t step, std::span<const double> now, Strategy& strategy) {
-      // Each step counts one token; the first adds these.
-      if (step == 0) strategy.apart()->counted(2 * static_cast<double>(r));
+      // Each step counts one token; the first step adds these.
+      if (step == 0) strategy.divergent_replicas()->set_local_tokens(2 * static_cast<double>(r));
       after[r].assign(now.begin(), now.end());
     };
     drive(*problem, comm, options);
   });
-  OneProcess wanted(*problem, 3, 0.05);
+  ReferenceReplicas expected(*problem, 3, 0.05);
   for (int64_t k = 0; k < 2; ++k) {
-    wanted.gradients(k);
-    wanted.adapt();
+    expected.gradients(k);
+    expected.adapt();
   }
   for (size_t d = 0; d < static_cast<size_t>(kDim); ++d) {
-    const double mean = (2 * wanted.x[0][d] + 4 * wanted.x[1][d] + 6 * wanted.x[2][d]) / 12;
+    const double mean = (2 * expected.x[0][d] + 4 * expected.x[1][d] + 6 * expected.x[2][d]) / 12;
     for (size_t r = 0; r < 3; ++r) EXPECT_NEAR(after[r][d], mean, 1e-14);
   }
   EXPECT_TRUE(same_bits(after[0], after[1]) && same_bits(after[1], after[2]));
 }
 
-TEST(Local, AveragesTheOptimizersStateWhenAsked) {
+TEST(Local, AveragesTheOptimizerStateIfConfigured) {
   const auto problem = unlike(3);
   DriveOptions options = local(1, 6);
   options.optimizer.momentum = 0.9;
   options.sync.average_state = true;
   DriveOptions psgd = options;
   psgd.sync.method = "allreduce";
-  // Momentum is linear: averaged with the values it is that of parallel SGD, kept apart the mean is the same too.
-  const Driven wanted = run(*problem, 3, psgd), seen = run(*problem, 3, options);
-  EXPECT_LE(relative(seen.last(1), wanted.last(1)), 1e-11);
+  // Momentum is linear: averaged with the weights it equals that of parallel SGD; with separate momenta the mean is
+  // equal too.
+  const Driven expected = run(*problem, 3, psgd), seen = run(*problem, 3, options);
+  EXPECT_LE(relative(seen.last(1), expected.last(1)), 1e-11);
   options.optimizer = {.name = "adam"};
   options.sync.tau = 2;
   DriveOptions apart = options;
@@ -256,36 +257,36 @@ TEST(Local, AveragesTheOptimizersStateWhenAsked) {
   EXPECT_GT(relative(run(*problem, 3, options).last(1), run(*problem, 3, apart).last(1)), 1e-6);
 }
 
-TEST(DiLoCo, HasTheBitsOfOneProcess) {
+TEST(DiLoCo, EqualsOneProcessBitForBit) {
   for (const int n : {1, 2, 5}) {
     const auto problem = unlike(n);
     DriveOptions options = local(1);
     options.sync.method = "diloco";
     options.sync.period = 4;
-    OneProcess wanted(*problem, n, options.lr);
+    ReferenceReplicas expected(*problem, n, options.lr);
     Vector theta(kDim), u(kDim);
     std::vector<std::vector<Vector>> each;
     for (int64_t k = 0; k < options.steps; ++k) {
-      wanted.gradients(k);
-      wanted.adapt();
+      expected.gradients(k);
+      expected.adapt();
       if ((k + 1) % 4 == 0) {
-        std::vector<Vector> back = wanted.x;
+        std::vector<Vector> back = expected.x;
         for (Vector& one : back)
           for (size_t d = 0; d < one.size(); ++d) one[d] = theta[d] + -one[d];
-        const Vector delta = OneProcess::mean(back);
+        const Vector delta = ReferenceReplicas::mean(back);
         for (size_t d = 0; d < theta.size(); ++d) {
           u[d] = 0.9 * u[d] + delta[d];
           theta[d] = theta[d] + -0.7 * delta[d] + -0.7 * 0.9 * u[d];
         }
-        wanted.x.assign(wanted.x.size(), theta);
+        expected.x.assign(expected.x.size(), theta);
       }
-      each.push_back(wanted.x);
+      each.push_back(expected.x);
     }
-    expect_copies(run(*problem, n, options), each);
+    expect_replicas(run(*problem, n, options), each);
   }
 }
 
-TEST(DiLoCo, WithoutMomentumAndWithWholeStepsIsFedAvg) {
+TEST(DiLoCo, EqualsFedAvgWithoutMomentumAndWithOuterRateOne) {
   const auto problem = unlike(4);
   DriveOptions fedavg = local(4), diloco = local(4);
   diloco.sync.method = "diloco";
@@ -294,25 +295,25 @@ TEST(DiLoCo, WithoutMomentumAndWithWholeStepsIsFedAvg) {
   diloco.sync.outer_momentum = 0;
   for (const char* inner : {"sgd", "adamw"}) {
     fedavg.optimizer.name = diloco.optimizer.name = inner;
-    const Driven wanted = run(*problem, 4, fedavg), seen = run(*problem, 4, diloco);
-    EXPECT_LE(relative(seen.last(3), wanted.last(3)), 1e-11) << inner;
-    EXPECT_EQ(seen.bytes, wanted.bytes);
+    const Driven expected = run(*problem, 4, fedavg), seen = run(*problem, 4, diloco);
+    EXPECT_LE(relative(seen.last(3), expected.last(3)), 1e-11) << inner;
+    EXPECT_EQ(seen.bytes, expected.bytes);
   }
 }
 
-// 16-bit values have a longer copy in the optimizer; what is averaged is that.
-TEST(Local, AveragesTheLongerCopyOfShortValues) {
+// 16-bit weights have an fp32 master copy in the optimizer, which is averaged.
+TEST(Local, AveragesTheMasterCopyOf16BitWeights) {
   const auto problem = unlike(4);
   DriveOptions fine = local(4, 200), coarse = fine;
   fine.storage = DType::f32;
   coarse.storage = DType::bf16;
   fine.lr = coarse.lr = 0.002;
-  const Driven wanted = run(*problem, 4, fine), seen = run(*problem, 4, coarse);
-  EXPECT_LE(relative(seen.last(0), wanted.last(0)), 0.004);
+  const Driven expected = run(*problem, 4, fine), seen = run(*problem, 4, coarse);
+  EXPECT_LE(relative(seen.last(0), expected.last(0)), 0.004);
   for (size_t r = 1; r < 4; ++r) EXPECT_TRUE(same_bits(seen.last(r), seen.last(0)));
 }
 
-TEST(Local, RefusesWhatCannotBe) {
+TEST(Local, RejectsInvalidOptions) {
   const auto problem = unlike(4);
   const auto refused = [&](const std::function<void(Options&)>& change) -> std::string {
     DriveOptions options = local(2, 1);
@@ -324,14 +325,14 @@ TEST(Local, RefusesWhatCannotBe) {
     }
     return "nothing was refused";
   };
-  EXPECT_NE(refused([](Options& o) { o.tau = 0; }).find("sync.tau = 0"), std::string::npos);
-  EXPECT_NE(refused([](Options& o) { o.sample = 5; }).find("sync.sample = 5: 0 (all) to the 4 copies"),
+  EXPECT_NE(refused([](Options& o) { o.tau = 0; }).find("sync.tau: got 0"), std::string::npos);
+  EXPECT_NE(refused([](Options& o) { o.sample = 5; }).find("sync.sample: got 5; expected 0 (all) to 4"),
             std::string::npos);
   EXPECT_NE(refused([](Options& o) { o.client_weights = "token"; }).find("tokens"), std::string::npos);
   EXPECT_NE(refused([](Options& o) {
               o.method = "diloco";
               o.outer_momentum = 1;
-            }).find("sync.outer_momentum = 1"),
+            }).find("sync.outer_momentum: got 1"),
             std::string::npos);
 }
 

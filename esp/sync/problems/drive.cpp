@@ -14,11 +14,11 @@ using tensor::Tensor;
 
 class Driver {
  public:
-  Driver(const Problem& problem, comm::Communicator* ranks, const DriveOptions& options)
+  Driver(const OptimizationProblem& problem, comm::Communicator* ranks, const DriveOptions& options)
       : problem_(problem), options_(options), rank_(ranks ? ranks->rank() : 0), size_(ranks ? ranks->size() : 1) {
     ESP_CHECK(size_ <= problem.nodes(), "{} ranks for {} nodes", size_, problem.nodes());
     int64_t done = 0;
-    for (int unit = 0; unit < options.units; ++unit) {  // each half of what is left, the last one the rest
+    for (int unit = 0; unit < options.units; ++unit) {  // each half of the remainder, the last one the rest
       const int64_t left = problem.dim() - done, count = unit + 1 == options.units ? left : (left + 1) / 2;
       list_.begin_unit("unit" + std::to_string(unit));
       list_.add("x" + std::to_string(unit), {count}, nn::Init::zeros(), false);
@@ -39,7 +39,7 @@ class Driver {
       kernel::cast(unit.values.data(), options.storage, x_.data() + unit.first, DType::f64, unit.count, {});
     });
     optimizer_ = optim::make_optimizer(options.optimizer, list_, context_, strategy_->owned());
-    if (Apart* apart = strategy_->apart()) apart->attach(*optimizer_);
+    if (DivergentReplicas* divergent = strategy_->divergent_replicas()) divergent->attach(*optimizer_);
     g_.resize(x_.size());
   }
 
@@ -58,12 +58,12 @@ class Driver {
     kernel::cast(x_.data(), DType::f64, first.data(), first.dtype(), problem_.dim(), {});
   }
 
-  // The mean over those whose gradients add up, as a loss that is a mean over tokens would have it.
+  // The mean over the replicas in the reduction scope, as a loss that is a mean over tokens has it.
   double share() {
-    Apart* apart = strategy_->apart();
-    if (!apart) return 1.0 / size_;
-    apart->counted(1);
-    const Together who = apart->together();
+    DivergentReplicas* divergent = strategy_->divergent_replicas();
+    if (!divergent) return 1.0 / size_;
+    divergent->set_local_tokens(1);
+    const ReductionScope who = divergent->reduction_scope();
     return who.all ? 1.0 / size_ : 1.0 / (who.some ? who.some->size() : 1);
   }
 
@@ -71,7 +71,7 @@ class Driver {
     const double scale = share();
     strategy_->begin_step();
     strategy_->begin_pass({});
-    read();  // a strategy may have moved it
+    read();  // the strategy may have written it
     problem_.noisy_gradient(rank_, step, x_, g_);
     for (double& one : g_) one *= scale;
     strategy_->begin_backward();
@@ -88,11 +88,11 @@ class Driver {
     strategy_->after_step();
   }
 
-  const Problem& problem_;
+  const OptimizationProblem& problem_;
   const DriveOptions& options_;
   const int rank_, size_;
   device::MemoryAccount account_;
-  device::Pool pool_{account_};
+  device::MemoryPool pool_{account_};
   device::ThreadPool threads_{1};
   tensor::Context context_{{{}, &threads_, nullptr}, &pool_};
   nn::ParameterList list_;
@@ -103,7 +103,7 @@ class Driver {
 
 }  // namespace
 
-std::vector<double> drive(const Problem& problem, comm::Communicator* ranks, const DriveOptions& options) {
+std::vector<double> drive(const OptimizationProblem& problem, comm::Communicator* ranks, const DriveOptions& options) {
   return Driver(problem, ranks, options).run();
 }
 

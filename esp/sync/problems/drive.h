@@ -1,12 +1,13 @@
-// A problem trained by real ranks through the strategies' seam: each rank is a node and takes the gradients of its f_i.
+// Trains an optimization problem with real ranks through the Strategy interface: each rank is a node and takes the
+// gradients of its f_i.
 //
-// The order of a step is the trainer's (strategy.h). Every rank calls with its own communicator and the same settings;
-// x lies in fp64 unless said, cut into units of uneven sizes.
+// A step has the trainer's order (strategy.h). Every rank calls with its own communicator and the same settings; x is
+// fp64 unless set, split into units of different sizes.
 #pragma once
 
 #include <functional>
 
-#include "esp/sync/problems/problem.h"
+#include "esp/sync/problems/optimization_problem.h"
 #include "esp/sync/strategy.h"
 
 namespace esp::sync {
@@ -20,14 +21,14 @@ struct DriveOptions {
   int ranks_per_node = 1;
   int units = 1;
   std::vector<double> start;  // empty: zeros
-  // After each step, with this rank's own copy.
+  // Called after each step, with this rank's replica.
   std::function<void(int64_t step, std::span<const double> x, Strategy&)> seen;
 };
 
-// This rank's x at the end. The method keeps whole copies: allreduce, gossip, local, diloco.
-std::vector<double> drive(const Problem& problem, comm::Communicator* ranks, const DriveOptions& options);
+// Returns this rank's x at the end. For methods with whole replicas: allreduce, gossip, local, diloco.
+std::vector<double> drive(const OptimizationProblem& problem, comm::Communicator* ranks, const DriveOptions& options);
 
-// Ranks as threads of this process; what `body` throws is thrown.
+// Ranks as threads of this process; rethrows what `body` throws.
 void on_ranks(int size, const std::function<void(comm::Communicator*)>& body);
 
 }  // namespace esp::sync

@@ -1,5 +1,5 @@
-// Parameter servers made of collectives: push is a reduce to the rank that serves the elements, pull a broadcast from
-// it. No server stands by: everyone takes part in every call, so steps are synchronous.
+// Parameter servers by collectives: a push is a reduce to the rank that serves the elements, a pull a broadcast from
+// it. Every rank takes part in every call, so steps are synchronous.
 #include <chrono>
 
 #include "esp/autograd/functions/weights.h"
@@ -8,7 +8,7 @@
 #include "esp/sync/norm.h"
 #include "esp/sync/ps/layout.h"
 #include "esp/sync/ps/ps.h"
-#include "esp/sync/ranks.h"
+#include "esp/sync/timed_communicator.h"
 #include "esp/sync/wire.h"
 
 namespace esp::sync {
@@ -26,8 +26,8 @@ class CollectivePs final : public Strategy {
         wire_(wire_type(setup.options.wire, setup.storage)) {
     parameters_.materialize(setup_.context, setup_.storage, true);
     const auto& first = parameters_.units().front();
-    values_ = Tensor::over(first.values.data(), {parameters_.count()}, setup_.storage);
-    gradients_ = Tensor::over(first.grads.data(), {parameters_.count()}, setup_.storage);
+    values_ = Tensor::borrow(first.values.data(), {parameters_.count()}, setup_.storage);
+    gradients_ = Tensor::borrow(first.grads.data(), {parameters_.count()}, setup_.storage);
     std::vector<int64_t> cuts;
     for (int k = 0; k < layout_.num_servers; ++k) cuts.push_back(static_cast<int64_t>(layout_.shard(k).offset));
     norm_.emplace(parameters_, setup_.context, owned(), std::move(cuts), setup_.storage, setup_.options.deterministic);
@@ -36,34 +36,34 @@ class CollectivePs final : public Strategy {
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);
   }
-  std::vector<optim::Owned> owned() override {
-    std::vector<optim::Owned> all;
+  std::vector<optim::OptimizerShard> owned() override {
+    std::vector<optim::OptimizerShard> all;
     const int server = layout_.server_at(ranks_.rank());
     if (server < 0) return all;
     const comm::Chunk shard = layout_.shard(server);
     const auto begin = static_cast<int64_t>(shard.offset), end = begin + static_cast<int64_t>(shard.count);
-    for (const optim::Range& range : ranges_of(parameters_, begin, end)) {
+    for (const optim::UnitRange& range : ranges_of(parameters_, begin, end)) {
       const int64_t at = parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
       const int64_t last = at + range.end - range.begin;
       all.push_back({range, values_.slice(at, last), gradients_.slice(at, last)});
     }
     return all;
   }
-  std::vector<optim::Held> held() override {
-    std::vector<optim::Held> all;
-    for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+  std::vector<optim::ValueShard> held() override {
+    std::vector<optim::ValueShard> all;
+    for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
     return all;
   }
 
   void begin_step() override {
-    ranks_.forget_times();
+    ranks_.reset_times();
     exposed_ms_ = 0;
-    parameters_.forget_gradients(setup_.context.stream);
+    parameters_.mark_gradients_stale(setup_.context.stream);
   }
-  void begin_pass(const Pass&) override {}
+  void begin_pass(const PassOptions&) override {}
   void end_pass() override {}
   void finish() override {
-    parameters_.settle_gradients(setup_.context.stream);
+    parameters_.clear_stale_gradients(setup_.context.stream);
     for (int k = 0; k < layout_.num_servers; ++k) {
       const Tensor part = shard_of(gradients_, k);
       if (!setup_.ranks || part.count() == 0) continue;
@@ -91,7 +91,7 @@ class CollectivePs final : public Strategy {
     call.count = static_cast<size_t>(part.count());
     call.dtype = part.dtype();
     call.root = root;
-    if (op == comm::Op::reduce && setup_.options.deterministic) call.algorithm = "naive";  // in rank order
+    if (op == comm::Op::reduce && setup_.options.deterministic) call.algorithm = "naive";  // sums in rank order
     obs::Span span(setup_.trace, op == comm::Op::reduce ? "push" : "pull", "communication");
     const int64_t begun = now_ns();
     setup_.ranks->run(call);
@@ -100,7 +100,7 @@ class CollectivePs final : public Strategy {
 
   const Setup setup_;
   nn::ParameterList& parameters_;
-  Ranks ranks_;
+  TimedCommunicator ranks_;
   const ServerLayout layout_;
   const DType wire_;
   Tensor values_, gradients_;

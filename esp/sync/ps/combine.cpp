@@ -26,7 +26,7 @@ bool below(double a, double b) {
   return a < b;
 }
 
-// The mean of what is left of the sorted values: all but `trim` at either end.
+// The mean of the sorted values without `trim` values at each end.
 double middle(std::vector<double>& values, int trim) {
   std::sort(values.begin(), values.end(), below);
   double sum = 0;

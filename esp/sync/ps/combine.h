@@ -1,5 +1,5 @@
-// W pushes of one run of elements made one: their sum in worker order, or, where some may be bad, W times the median or
-// the trimmed mean of each coordinate (Yin et al. 2018), which stands in for the sum.
+// Combines W pushes of one range of elements: their sum in worker order, or, for robustness against faulty workers, W
+// times the median or the trimmed mean of each coordinate (Yin et al. 2018).
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 namespace esp::sync {
 
 enum class Aggregate : uint8_t { sum, median, trimmed_mean };
-Aggregate parse_aggregate(std::string_view name);  // of mean, median, trimmed_mean
+Aggregate parse_aggregate(std::string_view name);  // mean, median, trimmed_mean
 
-// out may be one of the pushes. `trim` values are left out at either end; 2·trim < pushes. Values that are not numbers
-// count as larger than all others.
+// out may alias one of the pushes. `trim` values are dropped at each end; 2·trim < pushes. NaN counts as larger than
+// all other values.
 void combine(void* out, std::span<const void* const> pushes, int64_t count, DType dtype, Aggregate how, int trim);
 
 }  // namespace esp::sync

@@ -20,32 +20,33 @@ constexpr Named kExchanges[] = {{"messages"}, {"collectives"}};
 constexpr Named kOrders[] = {{"priority"}, {"fifo"}};
 constexpr Named kAggregates[] = {{"mean"}, {"median"}, {"trimmed_mean"}};
 
-void want(bool holds, std::string_view key, const auto& given, const std::string& wanted) {
-  if (!holds) throw UsageError(fmt::format("sync.{} = {}: {}", key, given, wanted));
+void require(bool holds, std::string_view key, const auto& given, const std::string& expected) {
+  if (!holds) throw UsageError(fmt::format("sync.{}: got {}; {}", key, given, expected));
 }
 
 void check(const PsOptions& o, int num_workers) {
   const bool collectives = o.exchange == "collectives";
-  want(!collectives || (o.mode == "sync" && o.server_ranks == "beside" && o.update == "server" &&
-                        o.aggregate == "mean" && !o.cross_barrier),
-       "exchange", o.exchange,
-       "collectives are synchronous sums by ranks that compute: ps_mode = \"sync\", server_ranks = \"beside\", update "
-       "= \"server\", aggregate = \"mean\" and no cross_barrier are wanted with it");
-  want(o.staleness >= 0, "staleness", o.staleness, "0 (like sync) or more clocks");
-  want(o.partition_mb > 0, "partition_mb", o.partition_mb, "more than 0 is wanted");
-  want(o.credit >= 1, "credit", o.credit, "at least one partition must be under way");
-  want(o.mode == "sync" || o.update == "server", "update", o.update,
-       "workers can step only with sums that all share: sync.ps_mode = \"sync\" is wanted with it");
-  want(o.mode == "sync" || o.aggregate == "mean", "aggregate", o.aggregate,
-       "a server that applies pushes one by one has nothing to choose from: sync.ps_mode = \"sync\" is wanted with it");
-  want(o.aggregate != "trimmed_mean" || (o.trim >= 0 && 2 * o.trim < num_workers), "trim", o.trim,
-       fmt::format("of {} pushes some must be left when as many are taken from either end", num_workers));
-  want(!o.cross_barrier || o.update == "server", "cross_barrier", o.cross_barrier,
-       "forward can begin early where servers step: sync.update = \"server\" is wanted with it");
-  const bool one_by_one = o.mode != "sync";
-  want(one_by_one || (o.record.empty() && o.replay.empty()), "replay", o.record + o.replay,
-       "synchronous servers have one order only; it is of async and ssp");
-  want(o.record.empty() || o.replay.empty(), "record", o.record, "one is recorded or replayed, not both");
+  require(!collectives || (o.mode == "sync" && o.server_ranks == "beside" && o.update == "server" &&
+                           o.aggregate == "mean" && !o.cross_barrier),
+          "exchange", o.exchange,
+          "collectives need ps_mode = \"sync\", server_ranks = \"beside\", update = \"server\", aggregate = \"mean\" "
+          "and cross_barrier = false");
+  require(o.staleness >= 0, "staleness", o.staleness, "expected at least 0 clocks (0 equals ps_mode = \"sync\")");
+  require(o.partition_mb > 0, "partition_mb", o.partition_mb, "expected a number > 0");
+  require(o.credit >= 1, "credit", o.credit, "expected at least 1 partition in flight");
+  require(o.mode == "sync" || o.update == "server", "update", o.update,
+          "workers can update only with a global sum. Set sync.ps_mode = \"sync\"");
+  require(o.mode == "sync" || o.aggregate == "mean", "aggregate", o.aggregate,
+          "robust aggregation needs the pushes of all workers. Set sync.ps_mode = \"sync\"");
+  require(o.aggregate != "trimmed_mean" || (o.trim >= 0 && 2 * o.trim < num_workers), "trim", o.trim,
+          fmt::format("expected at least 0 and less than half of the {} workers", num_workers));
+  require(!o.cross_barrier || o.update == "server", "cross_barrier", o.cross_barrier,
+          "forward can begin early only where servers update. Set sync.update = \"server\"");
+  const bool asynchronous = o.mode != "sync";
+  require(asynchronous || (o.record.empty() && o.replay.empty()), "replay", o.record + o.replay,
+          "synchronous servers have a fixed order. Use ps_mode = \"async\" or \"ssp\", or remove it");
+  require(o.record.empty() || o.replay.empty(), "record", o.record,
+          "cannot be combined with sync.replay. Remove one of them");
 }
 
 }  // namespace
@@ -75,11 +76,11 @@ int num_workers_of(int num_ranks, const PsOptions& options) {
   check_ps_words(options);
   const bool dedicated = options.server_ranks == "dedicated";
   if (dedicated)
-    want(options.servers >= 1 && options.servers < num_ranks, "servers", options.servers,
-         fmt::format("dedicated servers are at least 1 and, of {} ranks, at most {}", num_ranks, num_ranks - 1));
+    require(options.servers >= 1 && options.servers < num_ranks, "servers", options.servers,
+            fmt::format("expected 1 to {} dedicated servers with {} ranks", num_ranks - 1, num_ranks));
   else
-    want(options.servers >= 0 && options.servers <= num_ranks, "servers", options.servers,
-         fmt::format("0 (all) to {}, the workers beside which they serve", num_ranks));
+    require(options.servers >= 0 && options.servers <= num_ranks, "servers", options.servers,
+            fmt::format("expected 0 (all) to {}, the number of workers", num_ranks));
   const int num_workers = dedicated ? num_ranks - static_cast<int>(options.servers) : num_ranks;
   check(options, num_workers);
   return num_workers;

@@ -1,8 +1,8 @@
-// Who serves which elements: the flat elements of all units in K contiguous balanced ranges, one per server, and every
-// range in partitions, which are what travels.
+// Server layout: divides the flat elements of all units into K contiguous balanced ranges, one per server, and every
+// range into partitions, the unit of transfer.
 //
-// A partition lies in one unit and has at most the bytes asked for; its priority is the unit's place, which is when
-// forward needs it. Pure: every rank makes the same.
+// A partition is inside one unit and has at most the given bytes; its priority is the unit's index, the order in which
+// forward needs it. Pure: equal on every rank.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct Partition {
 
 struct ServerLayout {
   int num_workers = 1, num_servers = 1;
-  bool dedicated = false;             // servers are the ranks after the workers; else the first workers
+  bool dedicated = false;             // servers are the ranks after the workers; otherwise the first workers
   int64_t count = 0;                  // elements
   std::vector<Partition> partitions;  // in order of their elements
 
   int rank_of(int server) const { return dedicated ? num_workers + server : server; }
-  int server_at(int rank) const;  // -1: none
+  int server_at(int rank) const;  // -1: not a server
   bool works(int rank) const { return rank < num_workers; }
   comm::Chunk shard(int server) const { return comm::chunk_of(static_cast<size_t>(count), num_servers, server); }
   std::vector<int> partitions_of(int server) const;
 };
 
-// UsageError where so many ranks cannot be divided so.
+// UsageError for an impossible division.
 ServerLayout make_server_layout(const nn::ParameterList& parameters, int num_ranks, const PsOptions& options,
                                 DType storage);
-// UsageError names a word of the options that is not known.
+// UsageError for an unknown word of the options.
 void check_ps_words(const PsOptions& options);
-// Workers of a job of so many ranks; UsageError as above. What else the options must be is checked too.
+// Number of workers of a job of `size` ranks; UsageError as above. Checks the other options too.
 int num_workers_of(int num_ranks, const PsOptions& options);
 
 }  // namespace esp::sync

@@ -8,7 +8,7 @@ namespace esp::sync {
 namespace {
 
 constexpr uint32_t kMagic = 0x31537045;  // "EpS1"
-constexpr uint8_t kAllFlags = Message::kSkip | Message::kWantsStop | Message::kNow;
+constexpr uint8_t kAllFlags = Message::kSkip | Message::kStopRequested | Message::kNow;
 
 template <typename Int>
 void put(std::byte*& at, Int value) {
@@ -22,7 +22,7 @@ Int get(const std::byte*& at) {
   return static_cast<Int>(value);
 }
 
-void want(bool holds, const char* what) {
+void require(bool holds, const char* what) {
   if (!holds) throw CommError(CommError::Kind::corrupt, -1, what);
 }
 
@@ -46,28 +46,28 @@ MessageBytes encode(const Message& m) {
 }
 
 Message decode_message(std::span<const std::byte> bytes) {
-  want(bytes.size() == kMessageBytes, "a message to or from a parameter server has another length");
+  require(bytes.size() == kMessageBytes, "parameter server message: wrong header length");
   const std::byte* at = bytes.data();
-  want(get<uint32_t>(at) == kMagic, "what came is no message to or from a parameter server");
+  require(get<uint32_t>(at) == kMagic, "parameter server message: wrong magic number");
   Message m;
   const auto kind = get<uint8_t>(at);
-  want(kind <= static_cast<uint8_t>(MessageKind::done), "a message to or from a parameter server is of no known kind");
+  require(kind <= static_cast<uint8_t>(MessageKind::done), "parameter server message: unknown kind");
   m.kind = static_cast<MessageKind>(kind);
   m.flags = get<uint8_t>(at);
   const auto empty = get<uint16_t>(at);
   m.partition = get<uint32_t>(at);
   const auto also_empty = get<uint32_t>(at);
-  want((m.flags & ~kAllFlags) == 0 && empty == 0 && also_empty == 0,
-       "a message to or from a parameter server has fields of another version");
+  require((m.flags & ~kAllFlags) == 0 && empty == 0 && also_empty == 0,
+          "parameter server message: unknown flags or nonzero reserved fields");
   m.step = get<int64_t>(at);
   m.stop = get<int64_t>(at);
   m.lr = std::bit_cast<double>(get<uint64_t>(at));
   m.factor = std::bit_cast<double>(get<uint64_t>(at));
   m.bytes = get<uint64_t>(at);
-  want(m.step >= 0 && m.stop >= 0, "a message to or from a parameter server tells of a step below 0");
+  require(m.step >= 0 && m.stop >= 0, "parameter server message: negative step");
   const bool has_payload = m.kind == MessageKind::push || m.kind == MessageKind::values;
-  want(has_payload == (m.bytes > 0) || m.kind == MessageKind::pushed,
-       "a message to or from a parameter server has a payload that its kind has not, or none");
+  require(has_payload == (m.bytes > 0) || m.kind == MessageKind::pushed,
+          "parameter server message: payload size does not match the kind");
   return m;
 }
 

@@ -1,16 +1,16 @@
-// What workers and servers say to each other: a header of 56 bytes, little-endian, and for some a payload.
+// Messages between workers and servers: a header of 56 bytes, little-endian, and for some a payload.
 //
-//   push    worker → server   the gradients of one partition, as they travel
-//   apply   worker → server   every partition of step `step` has left: apply them, gradients times `factor`, rate `lr`
-//                             (async, ssp); with kSkip: leave them
-//   pull    worker → server   the values for step `step`, once they may be had (async, ssp)
-//   values  server → worker   one partition: its values at version `step`, or its sum where workers step
-//   pushed  server → worker   a push has arrived: its bytes are no longer under way
-//   done    either way        nothing more will come
+//   push    worker → server   the gradients of one partition, in the wire type
+//   apply   worker → server   every partition of step `step` was sent: apply them, gradients times `factor`, rate `lr`
+//                             (async, ssp); with kSkip: discard them
+//   pull    worker → server   requests the weights for step `step`, as soon as the mode allows (async, ssp)
+//   values  server → worker   one partition: its weights at version `step`, or its sum where workers update
+//   pushed  server → worker   acknowledges a push: its bytes are no longer in flight
+//   done    both directions   the last message
 //
-// `stop` is the step before which the sender knows that all stop; 0: it knows of none. Header:
-//   magic u32 · kind u8 · flags u8 · 0 u16 · partition u32 · 0 u32 · step i64 · stop i64 · lr f64 · factor f64 · bytes
-//   u64
+// `stop` is the step before which all ranks stop, as far as the sender knows; 0: no stop. Header:
+//   magic u32 · kind u8 · flags u8 · 0 u16 · partition u32 · 0 u32 · step i64 · stop i64 · lr f64 · factor f64 ·
+//   bytes u64
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@ namespace esp::sync {
 enum class MessageKind : uint8_t { push, apply, pull, values, pushed, done };
 
 struct Message {
-  static constexpr uint8_t kSkip = 1;       // apply: the gradients were not finite
-  static constexpr uint8_t kWantsStop = 2;  // pull: somebody asked this worker to stop
-  static constexpr uint8_t kNow = 4;        // pull: whatever the clocks say
+  static constexpr uint8_t kSkip = 1;           // apply: the gradients were not finite
+  static constexpr uint8_t kStopRequested = 2;  // pull: this worker was asked to stop
+  static constexpr uint8_t kNow = 4;            // pull: answer independent of the clocks
 
   MessageKind kind = MessageKind::done;
   uint8_t flags = 0;
@@ -40,6 +40,7 @@ inline constexpr size_t kMessageBytes = 56;
 using MessageBytes = std::array<std::byte, kMessageBytes>;
 
 MessageBytes encode(const Message& message);
-Message decode_message(std::span<const std::byte> bytes);  // CommError (corrupt) for what `encode` never makes
+// CommError (corrupt) for bytes that `encode` does not produce
+Message decode_message(std::span<const std::byte> bytes);
 
 }  // namespace esp::sync

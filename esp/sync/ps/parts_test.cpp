@@ -1,4 +1,4 @@
-// The parts without threads: layout, messages, orders, combining, the queue of pushes.
+// Components without threads: layout, messages, orders, combining, the push queue.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,10 +7,10 @@
 #include "esp/base/error.h"
 #include "esp/base/rng.h"
 #include "esp/obs/temporary_folder.h"
+#include "esp/sync/ps/application_order.h"
 #include "esp/sync/ps/combine.h"
 #include "esp/sync/ps/layout.h"
 #include "esp/sync/ps/message.h"
-#include "esp/sync/ps/order.h"
 #include "esp/sync/ps/push_queue.h"
 
 namespace esp::sync {
@@ -63,7 +63,7 @@ TEST(ServerLayout, DedicatedServersAreTheLastRanks) {
   EXPECT_EQ(layout.server_at(3), 0);
 }
 
-TEST(ServerLayout, RefusesWhatCannotBeServed) {
+TEST(ServerLayout, RejectsInvalidDivisions) {
   const auto refused = [](auto change) {
     PsOptions options;
     change(options);
@@ -83,7 +83,7 @@ TEST(ServerLayout, RefusesWhatCannotBeServed) {
   refused([](PsOptions& o) { o.update = "worker", o.cross_barrier = true; });
 }
 
-TEST(PsMessage, ComesBackAsItWas) {
+TEST(PsMessage, RoundTrips) {
   Message m{MessageKind::push};
   m.partition = 4'000'000'000u;
   m.step = int64_t{1} << 60;
@@ -94,7 +94,7 @@ TEST(PsMessage, ComesBackAsItWas) {
   EXPECT_EQ(decode_message(encode(m)), m);
 }
 
-TEST(PsMessage, RefusesEveryOtherHeader) {
+TEST(PsMessage, RejectsInvalidHeaders) {
   const MessageBytes good = encode(Message{MessageKind::apply});
   for (const size_t at : {0, 3, 4, 5, 6, 7, 12, 15}) {
     MessageBytes bad = good;
@@ -102,7 +102,7 @@ TEST(PsMessage, RefusesEveryOtherHeader) {
     EXPECT_THROW(decode_message(bad), CommError) << at;
   }
   MessageBytes below = good;
-  below[23] = std::byte{0xff};  // the step's sign
+  below[23] = std::byte{0xff};  // the sign of the step
   EXPECT_THROW(decode_message(below), CommError);
   EXPECT_THROW(decode_message({good.data(), kMessageBytes - 1}), CommError);
   EXPECT_THROW(decode_message(encode(Message{MessageKind::push})), CommError);  // without a payload
@@ -111,7 +111,7 @@ TEST(PsMessage, RefusesEveryOtherHeader) {
   EXPECT_THROW(decode_message(encode(pull)), CommError);
 }
 
-TEST(PsOrder, ComesBackFromItsFile) {
+TEST(PsOrder, RoundTripsThroughAFile) {
   const obs::TemporaryFolder folder;
   const std::vector<OrderEvent> events = {{OrderEvent::Kind::push, 3, 0}, {OrderEvent::Kind::pull, 3, 1}};
   save_order(folder / "orders", 2, events);
@@ -122,7 +122,7 @@ TEST(PsOrder, ComesBackFromItsFile) {
     EXPECT_THROW(parse_order(bad, "f"), UsageError) << bad;
 }
 
-TEST(Combine, MedianAndTrimmedMeanSurviveOneBadWorker) {
+TEST(Combine, MedianAndTrimmedMeanTolerateOneFaultyWorker) {
   const int64_t count = 3000;
   std::vector<std::vector<float>> pushes(5, std::vector<float>(count));
   for (size_t w = 0; w < 5; ++w)
@@ -142,7 +142,7 @@ TEST(Combine, MedianAndTrimmedMeanSurviveOneBadWorker) {
   EXPECT_GT(out[1], 1e5f);
 }
 
-TEST(Combine, MedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
+TEST(Combine, MedianOfAnEvenNumberAveragesTheMiddleTwo) {
   const double a = 1, b = 100, c = 3, d = 5;
   double out = 0;
   const void* all[] = {&a, &b, &c, &d};
@@ -152,7 +152,7 @@ TEST(Combine, MedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
   EXPECT_DOUBLE_EQ(out, 109);
 }
 
-TEST(PushQueue, ChoosesTheMostUrgentWithinItsCredit) {
+TEST(PushQueue, SelectsTheMostUrgentWithinItsCredit) {
   PushQueue queue(true, 10);
   queue.add({7, 2, 6});
   queue.add({3, 1, 6});
@@ -166,7 +166,7 @@ TEST(PushQueue, ChoosesTheMostUrgentWithinItsCredit) {
   EXPECT_EQ(queue.next()->partition, 7);
 }
 
-TEST(PushQueue, FifoKeepsTheOrderAndOneLargerThanTheCreditGoesAlone) {
+TEST(PushQueue, FifoKeepsTheOrderAndSendsOversizedPartitionsAlone) {
   PushQueue queue(false, 10);
   queue.add({7, 2, 60});
   queue.add({3, 1, 6});

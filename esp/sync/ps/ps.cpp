@@ -10,8 +10,8 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/sync/buckets.h"
 #include "esp/sync/norm.h"
-#include "esp/sync/ps/ready.h"
-#include "esp/sync/ps/station.h"
+#include "esp/sync/ps/ps_worker.h"
+#include "esp/sync/ps/ready_partitions.h"
 #include "esp/sync/wire.h"
 
 namespace esp::sync {
@@ -20,21 +20,21 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-constexpr size_t kStalenessBins = 17;  // 0 … 15, and more
+constexpr size_t kStalenessBins = 17;  // 0 … 15, and the rest
 
 Setup checked(Setup setup) {
   if (setup.options.accumulate == "reduced")
     throw UsageError(
-        "sync.accumulate = reduced: workers add up micro-batches before they push them (local); zero2 and zero3 can do "
-        "so after reducing");
+        "sync.accumulate: got reduced; method ps supports auto and local (workers sum micro-batches before a push). "
+        "Use sync.method = \"zero2\" or \"zero3\" to reduce every micro-batch.");
   check_compression(setup.options);
   PsOptions& ps = setup.options.ps;
-  // The slowest has finished what the fastest begins with: one step together.
+  // The slowest has finished the step that the fastest begins with: lockstep.
   if (ps.mode == "ssp" && ps.staleness == 0) ps.mode = "sync";
   return setup;
 }
 
-// One rank's pushes travel nowhere.
+// With one rank pushes are local.
 DType travelling_type(const Setup& setup) {
   if (setup.options.compress != "none") return DType::f32;
   const DType wire = wire_type(setup.options.wire, setup.storage);
@@ -45,7 +45,7 @@ std::byte* element(const Tensor& flat, int64_t at) {
   return flat.as<std::byte>() + static_cast<size_t>(at) * size_of(flat.dtype());
 }
 
-class Ps final : public Strategy, public Clocks {
+class Ps final : public Strategy, public AsyncWorkers {
  public:
   explicit Ps(const Setup& setup)
       : setup_(checked(setup)),
@@ -57,12 +57,12 @@ class Ps final : public Strategy, public Clocks {
         wire_(travelling_type(setup_)),
         ranks_(setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}) {
     if (setup_.options.compress != "none") {
-      codes_ = std::make_unique<PsCodes>(setup_, layout_, rank_);
-      notes_ = codes_->take_notes();
+      compression_ = std::make_unique<PsCompression>(setup_, layout_, rank_);
+      notes_ = compression_->take_notes();
     }
     if (works_) {
       parameters_.materialize(setup_.context, setup_.storage, true);
-      gradients_ = Tensor::over(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
+      gradients_ = Tensor::borrow(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
       travelling_ = wire_ == setup_.storage
                         ? gradients_
                         : tensor::empty(setup_.context, {parameters_.count()}, wire_, MemoryCategory::buffer);
@@ -71,135 +71,135 @@ class Ps final : public Strategy, public Clocks {
       if (ps_.cross_barrier)
         for (nn::Parameter& p : parameters_.all()) p.weight.on_use = [this, &p] { wait_unit(p.unit); };
     }
-    station_ = std::make_unique<Station>(station_setup(), setup.ranks ? setup.ranks->open_transport() : nullptr);
-    station_->set_trace(setup.trace);
+    ps_worker_ = std::make_unique<PsWorker>(station_setup(), setup.ranks ? setup.ranks->open_transport() : nullptr);
+    ps_worker_->set_trace(setup.trace);
     make_norm();
   }
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) {
       if (!works_)
-        parameters_.place_values(
-            unit, tensor::empty(setup_.context, {unit.count}, setup_.storage, MemoryCategory::parameter));
+        parameters_.bind_values(unit,
+                                tensor::empty(setup_.context, {unit.count}, setup_.storage, MemoryCategory::parameter));
       f(unit);
       serve_values_of(unit);
-      if (!works_) parameters_.place_values(unit, {});
+      if (!works_) parameters_.bind_values(unit, {});
     }
   }
 
-  std::vector<optim::Owned> owned() override {
-    std::vector<optim::Owned> all;
-    if (!servers_step()) return works_ ? optim::everything(parameters_) : all;
-    const ShardServer* server = station_->server();
+  std::vector<optim::OptimizerShard> owned() override {
+    std::vector<optim::OptimizerShard> all;
+    if (!servers_step()) return works_ ? optim::all_units(parameters_) : all;
+    const ShardServer* server = ps_worker_->server();
     if (!server) return all;
     const int64_t first = server->first(), end = first + server->values().count();
-    for (const optim::Range& range : ranges_of(parameters_, first, end)) {
+    for (const optim::UnitRange& range : ranges_of(parameters_, first, end)) {
       const int64_t at = first_of(range) - first, count = range.end - range.begin;
       all.push_back({range, server->values().slice(at, at + count), server->grads().slice(at, at + count)});
     }
     return all;
   }
 
-  std::vector<optim::Held> held() override {
-    meet();
-    std::vector<optim::Held> all;
+  std::vector<optim::ValueShard> held() override {
+    synchronise();
+    std::vector<optim::ValueShard> all;
     if (servers_step() || rank_ == 0)
-      for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+      for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
     return all;
   }
 
   std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions& options) override;
 
   void begin_step() override {
-    ranks_.forget_times();
-    station_->forget_times();
-    // Nobody pushes before every server has its values and its optimizer.
-    if (one_by_one() && !std::exchange(began_, true)) barrier();
-    // Nor before every rank has read what it remembers: pushes move it.
-    if (std::exchange(remembering_, false)) barrier();
-    if (std::exchange(holding_, false)) station_->hold(false);
+    ranks_.reset_times();
+    ps_worker_->reset_times();
+    // No push before every server has its weights and its optimizer.
+    if (asynchronous() && !std::exchange(began_, true)) barrier();
+    // No push before every rank has read its extra state, which pushes change.
+    if (std::exchange(extra_state_read_, false)) barrier();
+    if (std::exchange(paused_, false)) ps_worker_->pause(false);
     if (!works_) return;
-    if (!ps_.cross_barrier) station_->wait_values();
-    station_->wait_pushed();
-    parameters_.forget_gradients(setup_.context.stream);
+    if (!ps_.cross_barrier) ps_worker_->wait_values();
+    ps_worker_->wait_pushed();
+    parameters_.mark_gradients_stale(setup_.context.stream);
   }
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (pass.training && pass.last) ready_->arm();
   }
   void end_pass() override {
     ready_->flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
   }
   void finish() override {
-    if (!one_by_one() && servers_step()) station_->wait_gathered();
+    if (!asynchronous() && servers_step()) ps_worker_->wait_gathered();
     if (servers_step()) return;
-    station_->next_step();  // the sums that come are of it
-    if (works_) station_->wait_values();
+    ps_worker_->next_step();  // the arriving sums belong to it
+    if (works_) ps_worker_->wait_values();
   }
   const std::vector<double>& sums_of_squares() override { return norm_->sums(ranks_); }
 
   void after_step() override {
-    if (one_by_one()) {
-      if (works_) station_->end_step(lr_, factor_, !std::exchange(stepped_, false));
-      if (!works_) station_->wait_everyone();
-      station_->next_step();
-      if (works_) station_->pull(false, wants_stop_);
+    if (asynchronous()) {
+      if (works_) ps_worker_->end_step(lr_, factor_, !std::exchange(stepped_, false));
+      if (!works_) ps_worker_->wait_everyone();
+      ps_worker_->next_step();
+      if (works_) ps_worker_->pull(false, wants_stop_);
     } else if (servers_step()) {
-      station_->publish();
-      station_->next_step();
+      ps_worker_->publish();
+      ps_worker_->next_step();
     }
     if (!works_ || !servers_step()) return;
     unit_in_.assign(unit_in_.size(), false);
-    if (!one_by_one() && !ps_.cross_barrier) station_->wait_values();
+    if (!asynchronous() && !ps_.cross_barrier) ps_worker_->wait_values();
   }
 
-  std::vector<Remembered> remembered() override {
-    if (!codes_) return {};
-    remembering_ = true;
-    std::vector<Remembered> all = codes_->state();
-    if (const ShardServer* server = station_->server(); server && codes_->estimates())
+  std::vector<ExtraState> extra_state() override {
+    if (!compression_) return {};
+    extra_state_read_ = true;
+    std::vector<ExtraState> all = compression_->state();
+    if (const ShardServer* server = ps_worker_->server(); server && compression_->estimates())
       for (int worker = 0; worker < layout_.num_workers; ++worker)
         all.push_back(
             {fmt::format("estimate-of-{}", worker), server->range(worker), false, server->first(), layout_.count});
     return all;
   }
 
-  Clocks* clocks() override { return this; }
-  bool lockstep() const override { return !one_by_one(); }
-  bool serves_only() const override { return !works_; }
-  // Together: a worker's push must not come to a server that has yet to be told where it begins.
+  AsyncWorkers* async_workers() override { return this; }
+  bool lockstep() const override { return !asynchronous(); }
+  bool is_server_only() const override { return !works_; }
+  // Barrier: a push must not reach a server that has not been told its first step.
   void begin_at(int64_t step) override {
-    station_->begin_at(step);
+    ps_worker_->begin_at(step);
     barrier();
   }
-  void wish_stop() override { wants_stop_ = true; }
+  void request_stop() override { wants_stop_ = true; }
   bool stops_before(int64_t step) override {
-    const int64_t stop = station_->stop();
+    const int64_t stop = ps_worker_->stop();
     return stop > 0 && step >= stop;
   }
-  void meet() override {
-    if (works_ && servers_step()) station_->wait_values();
-    if (!one_by_one()) return;
+  void synchronise() override {
+    if (works_ && servers_step()) ps_worker_->wait_values();
+    if (!asynchronous()) return;
     barrier();
     gather_seen();
     if (works_) {
-      station_->pull(true, wants_stop_);
-      station_->wait_values();
+      ps_worker_->pull(true, wants_stop_);
+      ps_worker_->wait_values();
     }
-    station_->hold(holding_ = true);
+    ps_worker_->pause(paused_ = true);
     barrier();
-    if (ShardServer* server = station_->server(); server && !ps_.record.empty())
+    if (ShardServer* server = ps_worker_->server(); server && !ps_.record.empty())
       save_order(ps_.record, server->index(), server->order());
   }
 
-  StepTimes times() const override { return {ranks_.exposed_ms() + station_->exposed_ms()}; }
+  StepTimes times() const override { return {ranks_.exposed_ms() + ps_worker_->exposed_ms()}; }
   std::vector<comm::CallStats> messages() const override {
-    const Post::Counts counts = station_->counts().post;
+    const MessageQueue::Counts counts = ps_worker_->counts().post;
     std::vector<comm::CallStats> all;
     for (const auto& [name, of] : {std::pair("push", counts.pushes), std::pair("pull", counts.values)}) {
       comm::CallStats& row = all.emplace_back();
       row.op = comm::Op::send;
       row.algorithm = name;
-      row.transport = station_->transport();
+      row.transport = ps_worker_->transport();
       row.calls = row.messages = of.messages;
       row.bytes_sent = of.bytes_sent;
       row.bytes_received = of.bytes_received;
@@ -211,16 +211,16 @@ class Ps final : public Strategy, public Clocks {
  private:
   friend class ServedOptimizer;
   bool servers_step() const { return ps_.update == "server"; }
-  bool one_by_one() const { return ps_.mode != "sync"; }
-  int64_t first_of(const optim::Range& range) const {
+  bool asynchronous() const { return ps_.mode != "sync"; }
+  int64_t first_of(const optim::UnitRange& range) const {
     return parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
   }
   void barrier() {
     if (setup_.ranks) setup_.ranks->barrier();
   }
 
-  Station::Setup station_setup() {
-    Station::Setup s;
+  PsWorker::Setup station_setup() {
+    PsWorker::Setup s;
     s.layout = &layout_;
     s.ps = ps_;
     s.storage = setup_.storage;
@@ -228,14 +228,14 @@ class Ps final : public Strategy, public Clocks {
     s.context = {{setup_.context.stream.device, nullptr, nullptr}, setup_.context.pool};
     s.rank = rank_;
     s.timeout = setup_.timeout;
-    s.codes = codes_.get();
+    s.compression = compression_.get();
     s.gradients = [this](int partition) -> const void* {
-      return codes_ ? codes_->push_code(partition) : element(travelling_, part(partition).begin);
+      return compression_ ? compression_->push_code(partition) : element(travelling_, part(partition).begin);
     };
-    s.landing = [this](int partition) {
+    s.receive_buffer = [this](int partition) {
       return servers_step() ? value_at(part(partition)) : element(travelling_, part(partition).begin);
     };
-    s.landed = [this](int partition) {
+    s.received = [this](int partition) {
       if (servers_step() || wire_ == setup_.storage) return;
       const Partition& p = part(partition);
       kernel::cast(element(gradients_, p.begin), setup_.storage, element(travelling_, p.begin), wire_, p.count(), {});
@@ -253,19 +253,19 @@ class Ps final : public Strategy, public Clocks {
     if (wire_ != setup_.storage)
       kernel::cast(element(travelling_, p.begin), wire_, element(gradients_, p.begin), setup_.storage, p.count(),
                    setup_.context.stream);
-    if (codes_) codes_->encode_push(partition, element(travelling_, p.begin), station_->step());
-    station_->push(partition);
+    if (compression_) compression_->encode_push(partition, element(travelling_, p.begin), ps_worker_->step());
+    ps_worker_->push(partition);
   }
 
   void wait_unit(int unit) {
     if (unit_in_[static_cast<size_t>(unit)]) return;
-    station_->wait_values(unit);
+    ps_worker_->wait_values(unit);
     unit_in_[static_cast<size_t>(unit)] = true;
   }
 
-  // The server's part of a unit whose values are whole here.
+  // The server's part of a gathered unit.
   void serve_values_of(const nn::ParameterList::Unit& unit) {
-    const ShardServer* server = station_->server();
+    const ShardServer* server = ps_worker_->server();
     if (!server || !servers_step()) return;
     const int64_t begin = std::max(unit.first, server->first());
     const int64_t end = std::min(unit.first + unit.count, server->first() + server->values().count());
@@ -274,23 +274,25 @@ class Ps final : public Strategy, public Clocks {
                   static_cast<size_t>(end - begin) * size_of(setup_.storage));
   }
 
-  // Servers that step share the norm of all; workers that clip their own push, or the sum they all have, need nobody.
+  // Servers that update share the global norm; workers that clip their own push, or the common sum, need no
+  // communication.
   void make_norm() {
-    if (servers_step() && !one_by_one()) {
+    if (servers_step() && !asynchronous()) {
       std::vector<int64_t> cuts;
       for (int k = 0; k < layout_.num_servers; ++k) cuts.push_back(static_cast<int64_t>(layout_.shard(k).offset));
       norm_.emplace(parameters_, setup_.context, owned(), std::move(cuts), setup_.storage,
                     setup_.options.deterministic);
     } else {
-      norm_.emplace(parameters_, setup_.context, works_ ? optim::everything(parameters_) : std::vector<optim::Owned>(),
+      norm_.emplace(parameters_, setup_.context,
+                    works_ ? optim::all_units(parameters_) : std::vector<optim::OptimizerShard>(),
                     std::vector<int64_t>(), setup_.storage, setup_.options.deterministic);
     }
   }
 
-  // What all servers saw. Every server has applied the same pushes, so one tells how many.
+  // Totals over servers. Every server has applied the same pushes, so the number comes from one.
   void gather_seen() {
     double counts[kStalenessBins] = {}, largest[2] = {};
-    if (ShardServer* server = station_->server()) {
+    if (ShardServer* server = ps_worker_->server()) {
       for (const auto& [stale, count] : server->staleness())
         counts[std::min<size_t>(static_cast<size_t>(stale), kStalenessBins - 1)] += static_cast<double>(count);
       largest[0] = static_cast<double>(server->largest_gap());
@@ -307,7 +309,7 @@ class Ps final : public Strategy, public Clocks {
         text += fmt::format("{}{}{}: {}", text.empty() ? "" : ", ", i, i + 1 == kStalenessBins ? "+" : "", counts[i]);
     if (!text.empty())
       notes_.push_back(
-          fmt::format("parameter servers: pushes by staleness {}; clocks at most {} apart", text, largest[0]));
+          fmt::format("parameter servers: pushes by staleness {}; largest clock gap {}", text, largest[0]));
   }
 
   const Setup setup_;
@@ -317,44 +319,44 @@ class Ps final : public Strategy, public Clocks {
   const ServerLayout layout_;
   const bool works_;
   const DType wire_;
-  Ranks ranks_;
-  Tensor gradients_, travelling_;  // all in one run: as stored, and as pushed
+  TimedCommunicator ranks_;
+  Tensor gradients_, travelling_;  // contiguous: in storage type, and in wire type
   std::optional<ReadyPartitions> ready_;
   std::vector<bool> unit_in_;
-  std::unique_ptr<PsCodes> codes_;  // null: values travel
+  std::unique_ptr<PsCompression> compression_;  // null: no compression
   std::optional<SquaredNorm> norm_;
   std::vector<std::string> notes_;
-  std::unique_ptr<optim::Optimizer> inner_;  // of the server here
+  std::unique_ptr<optim::Optimizer> inner_;  // of the server on this rank
   double lr_ = 0, factor_ = 1;
   bool stepped_ = false, wants_stop_ = false, began_ = false;
-  bool remembering_ = false;          // since the last step
-  bool holding_ = false;              // since all met: this rank may still read what it serves
-  int64_t num_updates_ = 0;           // by every server, when all met last
-  std::unique_ptr<Station> station_;  // last: its thread ends before what it works on
+  bool extra_state_read_ = false;  // since the last step
+  bool paused_ = false;            // since the last synchronisation: this rank may still read the server's weights
+  int64_t num_updates_ = 0;        // by every server, at the last synchronisation
+  std::unique_ptr<PsWorker> ps_worker_;  // last member: its thread ends before the objects it uses
 };
 
-// The optimizer of a server, as the trainer of the rank it stands on sees it. One by one, a step is only told: the
-// server takes it when the push is its turn.
+// The server's optimizer, as the trainer of its rank sees it. In asynchronous modes step() only records the rate: the
+// server applies each push when its turn comes.
 class ServedOptimizer final : public optim::Optimizer {
  public:
   explicit ServedOptimizer(Ps& ps) : ps_(ps), inner_(ps.inner_.get()) {}
 
   void step(double lr, double grad_scale) override {
-    if (!ps_.one_by_one()) return inner_->step(lr, grad_scale);
+    if (!ps_.asynchronous()) return inner_->step(lr, grad_scale);
     ps_.lr_ = lr;
     ps_.factor_ = grad_scale;
     ps_.stepped_ = true;
   }
-  std::span<optim::State> states() override { return inner_->states(); }
+  std::span<optim::OptimizerState> states() override { return inner_->states(); }
   int64_t num_steps() const override {
-    return ps_.one_by_one() ? std::max(ps_.num_updates_, inner_->num_steps()) : inner_->num_steps();
+    return ps_.asynchronous() ? std::max(ps_.num_updates_, inner_->num_steps()) : inner_->num_steps();
   }
   void set_num_steps(int64_t steps) override {
     inner_->set_num_steps(steps);
     ps_.num_updates_ = steps;
   }
   void refresh_master() override {
-    // Values may have been loaded into the model itself.
+    // Weights may have been loaded into the model directly.
     if (ps_.works_)
       for (const auto& unit : ps_.parameters_.units()) ps_.serve_values_of(unit);
     inner_->refresh_master();
@@ -368,9 +370,10 @@ class ServedOptimizer final : public optim::Optimizer {
 std::unique_ptr<optim::Optimizer> Ps::make_optimizer(const optim::OptimizerOptions& options) {
   if (!servers_step()) return nullptr;
   tensor::Context context = setup_.context;
-  if (one_by_one()) context.stream.pool = nullptr;  // the station's thread steps, while the worker's computes
+  // the communication thread runs the optimizer while the training thread computes
+  if (asynchronous()) context.stream.pool = nullptr;
   inner_ = optim::make_optimizer(options, parameters_, context, owned());
-  if (ShardServer* server = station_->server()) server->set_optimizer(inner_.get());
+  if (ShardServer* server = ps_worker_->server()) server->set_optimizer(inner_.get());
   return std::make_unique<ServedOptimizer>(*this);
 }
 

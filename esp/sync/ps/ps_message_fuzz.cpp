@@ -1,10 +1,10 @@
-// Any bytes as a message: refused, or the same bytes again when encoded.
+// Decodes arbitrary bytes as a message: an error, or a message that encodes to the same bytes.
 #include <cstdlib>
 #include <cstring>
 
 #include "esp/base/error.h"
+#include "esp/sync/ps/application_order.h"
 #include "esp/sync/ps/message.h"
-#include "esp/sync/ps/order.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp::sync;

@@ -1,4 +1,5 @@
-// Workers and servers on real ranks, with gradients made by hand: held to one process that follows the recorded order.
+// Workers and servers on real ranks, with synthetic gradients, compared with a one-process reference that replays the
+// recorded order.
 #include "esp/sync/ps/ps.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +10,8 @@
 #include "esp/base/error.h"
 #include "esp/kernel/optimizer_step.h"
 #include "esp/obs/temporary_folder.h"
-#include "esp/sync/ps/order.h"
-#include "esp/sync/ps/station.h"
+#include "esp/sync/ps/application_order.h"
+#include "esp/sync/ps/ps_worker.h"
 #include "esp/sync/testing.h"
 
 namespace esp::sync {
@@ -20,7 +21,7 @@ const std::vector<std::vector<int64_t>> kUnits = {{10, 33}, {201}, {7, 1, 90}};
 constexpr int64_t kCount = 342;
 constexpr double kRate = 0.2;
 
-// Every worker is drawn to a point of its own.
+// Every worker descends to a different point.
 float gradient(int worker, int64_t step, int64_t at, float x) {
   return x - static_cast<float>((worker * 31 + at * 7 + step * 3) % 17);
 }
@@ -30,7 +31,7 @@ struct PsRun {
   bool dedicated = false;
   std::string mode = "async";
   int64_t staleness = 1;
-  int slow_ms = 0;  // the last worker's, every step
+  int slow_ms = 0;  // delay of the last worker per step
   std::string folder;
 
   int ranks() const { return dedicated ? workers + servers : workers; }
@@ -51,12 +52,12 @@ std::vector<float> run_ranks(const PsRun& run) {
   std::vector<float> held(static_cast<size_t>(kCount));
   std::mutex mutex;
   with_ranks(run.ranks(), [&](comm::Communicator* comm) {
-    HandMade made(kUnits, comm, run.options(), DType::f32);
+    StrategyFixture made(kUnits, comm, run.options(), DType::f32);
     const auto optimizer = made.strategy->make_optimizer({.name = "sgd", .momentum = 0});
-    Clocks& clocks = *made.strategy->clocks();
+    AsyncWorkers& workers = *made.strategy->async_workers();
     for (int step = 0; step < run.steps; ++step) {
       made.strategy->begin_step();
-      if (!clocks.serves_only()) {
+      if (!workers.is_server_only()) {
         if (comm->rank() == run.workers - 1 && run.slow_ms > 0)
           std::this_thread::sleep_for(std::chrono::milliseconds(run.slow_ms));
         made.strategy->begin_pass({});
@@ -74,7 +75,7 @@ std::vector<float> run_ranks(const PsRun& run) {
     }
     const auto mine = made.strategy->held();
     std::lock_guard lock(mutex);
-    for (const optim::Held& one : mine) {
+    for (const optim::ValueShard& one : mine) {
       const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
       std::copy_n(one.values.as<float>(), one.values.count(), held.begin() + first);
     }
@@ -88,11 +89,11 @@ std::vector<std::vector<OrderEvent>> orders_of(const PsRun& run) {
   return orders;
 }
 
-// One process: each server's events in its order, each as soon as what it needs has happened.
+// Reference in one process: each server's events in their order, each as soon as its inputs exist.
 std::vector<float> emulate(const PsRun& run) {
   const auto orders = orders_of(run);
   std::vector<float> x(kCount);
-  // What worker w computes step c with, and how many servers it has that from.
+  // The weights with which worker w computes step c, and the number of servers that sent them.
   struct Read {
     std::vector<float> x = std::vector<float>(kCount);
     int servers = 0;
@@ -108,7 +109,7 @@ std::vector<float> emulate(const PsRun& run) {
       const comm::Chunk shard = comm::chunk_of(kCount, run.servers, static_cast<int>(k));
       Read& read = reads[{event.worker, event.step}];
       if (event.kind == OrderEvent::Kind::pull) {
-        if (event.step == run.steps) {  // at the end, read by nobody
+        if (event.step == run.steps) {  // at the end: not used by a step
         } else {
           std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(shard.offset), shard.count,
                       read.x.begin() + static_cast<std::ptrdiff_t>(shard.offset));
@@ -135,7 +136,7 @@ std::vector<float> emulate(const PsRun& run) {
   return x;
 }
 
-TEST(Ps, OneProcessThatFollowsTheRecordedOrderGetsTheSameBits) {
+TEST(Ps, EqualsAReplayOfTheRecordedOrderBitForBit) {
   for (const bool dedicated : {false, true})
     for (const int servers : {1, 2, 3})
       for (const char* mode : {"async", "ssp"}) {
@@ -150,8 +151,8 @@ TEST(Ps, OneProcessThatFollowsTheRecordedOrderGetsTheSameBits) {
       }
 }
 
-// Whatever the timing: a worker begins clock c when everybody has finished c − s.
-TEST(Ps, ClocksStayWithinTheBoundOfStaleSynchronousServers) {
+// Independent of timing: a worker begins clock c when every worker has finished c − s.
+TEST(Ps, StaleSynchronousClocksStayWithinTheBound) {
   for (const int64_t bound : {1, 3}) {
     const obs::TemporaryFolder folder;
     PsRun run;
@@ -174,18 +175,18 @@ TEST(Ps, ClocksStayWithinTheBoundOfStaleSynchronousServers) {
   }
 }
 
-// Workers and servers apart, so that everything crosses a wire: S up and S down for a worker, W·S/K for a server.
-TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
+// Dedicated servers, so that everything is sent over the transport: S up and S down for a worker, W·S/K for a server.
+TEST(PsBytes, EqualPushesAndPullsExactly) {
   const int workers = 3, servers = 2, steps = 4;
   const uint64_t S = kCount * 4;
   const auto due = [&](int rank) {
     return rank < workers ? S : workers * comm::chunk_of(kCount, servers, rank - workers).count * 4;
   };
-  std::vector<Station::Counts> counts(workers + servers);
+  std::vector<PsWorker::Counts> counts(workers + servers);
   with_ranks(workers + servers, [&](comm::Communicator* comm) {
     const int rank = comm->rank();
     device::MemoryAccount account;
-    device::Pool pool{account};
+    device::MemoryPool pool{account};
     nn::ParameterList list;
     for (const auto& unit : kUnits) {
       list.begin_unit("u" + std::to_string(list.units().size()));
@@ -199,7 +200,7 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
     options.partition_mb = 50.0 * 4 / (1 << 20);
     const ServerLayout layout = make_server_layout(list, comm->size(), options, DType::f32);
     std::vector<float> memory(kCount);
-    Station::Setup setup;
+    PsWorker::Setup setup;
     setup.layout = &layout;
     setup.ps = options;
     setup.context = {{}, &pool};
@@ -207,34 +208,34 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
     setup.timeout = std::chrono::seconds(60);
     const auto where = [&](int p) { return memory.data() + layout.partitions[static_cast<size_t>(p)].begin; };
     setup.gradients = where;
-    setup.landing = [&](int p) { return reinterpret_cast<std::byte*>(where(p)); };
-    setup.landed = [](int) {};
-    Station station(setup, comm->open_transport());
+    setup.receive_buffer = [&](int p) { return reinterpret_cast<std::byte*>(where(p)); };
+    setup.received = [](int) {};
+    PsWorker worker(setup, comm->open_transport());
     const auto num = static_cast<int>(layout.partitions.size());
     for (int step = 0; step < steps; ++step) {
       std::fill(memory.begin(), memory.end(), static_cast<float>(rank + 1));
       if (layout.works(rank))
-        for (int p = num - 1; p >= 0; --p) station.push(p);
-      station.next_step();
+        for (int p = num - 1; p >= 0; --p) worker.push(p);
+      worker.next_step();
       if (!layout.works(rank)) continue;
-      station.wait_values();
+      worker.wait_values();
       for (const float x : memory) ASSERT_EQ(x, 6);
-      station.wait_pushed();
+      worker.wait_pushed();
     }
     comm->barrier();
-    // A station tells what it moved a moment after it has moved it.
-    const auto told = [&] {
-      const Station::Counts of = station.counts();
+    // A PsWorker updates its counters a moment after the transfer.
+    const auto all_counted = [&] {
+      const PsWorker::Counts of = worker.counts();
       return of.post.payload_sent() >= steps * due(rank) && of.post.payload_received() >= steps * due(rank) &&
              of.traffic.bytes_sent >= of.post.payload_sent() + kMessageBytes * of.post.messages_sent;
     };
-    for (const auto patience = Deadline::after(std::chrono::seconds(10)); !told() && !patience.passed();)
+    for (const auto deadline = Deadline::after(std::chrono::seconds(10)); !all_counted() && !deadline.passed();)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    counts[static_cast<size_t>(rank)] = station.counts();
+    counts[static_cast<size_t>(rank)] = worker.counts();
     comm->barrier();
   });
   for (int rank = 0; rank < workers + servers; ++rank) {
-    const Station::Counts& of = counts[static_cast<size_t>(rank)];
+    const PsWorker::Counts& of = counts[static_cast<size_t>(rank)];
     EXPECT_EQ(of.post.payload_sent(), steps * due(rank)) << rank;
     EXPECT_EQ(of.post.payload_received(), steps * due(rank)) << rank;
     EXPECT_EQ(of.traffic.bytes_sent, of.post.payload_sent() + kMessageBytes * of.post.messages_sent) << rank;
@@ -244,13 +245,14 @@ TEST(PsBytes, AreThoseOfPushesAndPullsExactly) {
   }
 }
 
-// What forward needs first comes back first, whatever backward yields first; without priorities the other way round.
-TEST(PsScheduling, TheFirstLayersSumIsBackBeforeTheLastOnes) {
+// The partitions that forward needs first return first, independent of backward's order; without priorities the
+// reverse.
+TEST(PsScheduling, ReturnsTheFirstLayersSumBeforeTheLast) {
   for (const std::string order : {"priority", "fifo"}) {
-    std::vector<int> landed;
+    std::vector<int> received;
     with_ranks(2, [&](comm::Communicator* comm) {
       device::MemoryAccount account;
-      device::Pool pool{account};
+      device::MemoryPool pool{account};
       nn::ParameterList list;
       for (int layer = 0; layer < 5; ++layer) {
         list.begin_unit("layer" + std::to_string(layer));
@@ -265,29 +267,29 @@ TEST(PsScheduling, TheFirstLayersSumIsBackBeforeTheLastOnes) {
       options.partition_mb = 100.0 * 4 / (1 << 20);
       const ServerLayout layout = make_server_layout(list, 2, options, DType::f32);
       std::vector<float> memory(500);
-      Station::Setup setup;
+      PsWorker::Setup setup;
       setup.layout = &layout;
       setup.ps = options;
       setup.context = {{}, &pool};
       setup.rank = comm->rank();
       setup.timeout = std::chrono::seconds(60);
       setup.gradients = [&](int p) { return memory.data() + p * 100; };
-      setup.landing = [&](int p) { return reinterpret_cast<std::byte*>(memory.data() + p * 100); };
-      setup.landed = [](int) {};
-      Station station(setup, comm->open_transport());
+      setup.receive_buffer = [&](int p) { return reinterpret_cast<std::byte*>(memory.data() + p * 100); };
+      setup.received = [](int) {};
+      PsWorker worker(setup, comm->open_transport());
       if (comm->rank() == 0) {
-        station.push(std::vector<int>{4, 3, 2, 1, 0});
-        station.next_step();
-        station.wait_values();
-        landed = station.counts().landed;
+        worker.push(std::vector<int>{4, 3, 2, 1, 0});
+        worker.next_step();
+        worker.wait_values();
+        received = worker.counts().received;
       }
       comm->barrier();
     });
-    EXPECT_EQ(landed, order == "priority" ? (std::vector<int>{0, 1, 2, 3, 4}) : (std::vector<int>{4, 3, 2, 1, 0}));
+    EXPECT_EQ(received, order == "priority" ? (std::vector<int>{0, 1, 2, 3, 4}) : (std::vector<int>{4, 3, 2, 1, 0}));
   }
 }
 
-TEST(Ps, ALostServerIsNamedByEveryWorker) {
+TEST(Ps, ReportsALostServerOnEveryWorker) {
   for (const std::string mode : {"sync", "async"}) {
     PsRun run;
     run.workers = 3;
@@ -296,9 +298,9 @@ TEST(Ps, ALostServerIsNamedByEveryWorker) {
     run.mode = mode;
     std::vector<std::string> said(3);
     const auto body = [&](comm::Communicator* comm) {
-      HandMade made({{64}}, comm, run.options(), DType::f32);
+      StrategyFixture made({{64}}, comm, run.options(), DType::f32);
       const auto optimizer = made.strategy->make_optimizer({.name = "sgd", .momentum = 0});
-      const bool serves = made.strategy->clocks()->serves_only();
+      const bool serves = made.strategy->async_workers()->is_server_only();
       const Deadline deadline = Deadline::after_ms(60'000);
       for (int step = 0; !deadline.passed(); ++step) {
         made.strategy->begin_step();
@@ -328,14 +330,14 @@ TEST(Ps, ALostServerIsNamedByEveryWorker) {
   }
 }
 
-TEST(Ps, AMedianSurvivesAWorkerGoneMad) {
+TEST(Ps, MedianToleratesAFaultyWorker) {
   const auto value_after = [](const std::string& aggregate) {
     double seen = 0;
     with_ranks(3, [&](comm::Communicator* comm) {
       Options options;
       options.method = "ps";
       options.ps.aggregate = aggregate;
-      HandMade made({{64}}, comm, options, DType::f64);
+      StrategyFixture made({{64}}, comm, options, DType::f64);
       const auto optimizer = made.strategy->make_optimizer({.name = "sgd", .momentum = 0});
       nn::Parameter& p = made.list.all().front();
       for (int step = 0; step < 60; ++step) {

@@ -13,16 +13,16 @@ std::optional<ReadyPush> PushQueue::next() {
     best = std::min_element(ready_.begin(), ready_.end(), [](const ReadyPush& a, const ReadyPush& b) {
       return a.priority != b.priority ? a.priority < b.priority : a.partition < b.partition;
     });
-  if (under_way_ > 0 && under_way_ + best->bytes > credit_) return {};
+  if (in_flight_ > 0 && in_flight_ + best->bytes > credit_) return {};
   const ReadyPush chosen = *best;
   ready_.erase(best);
-  under_way_ += chosen.bytes;
+  in_flight_ += chosen.bytes;
   return chosen;
 }
 
 void PushQueue::acknowledged(int64_t bytes) {
-  ESP_CHECK(bytes <= under_way_, "{} bytes acknowledged of {} under way", bytes, under_way_);
-  under_way_ -= bytes;
+  ESP_CHECK(bytes <= in_flight_, "{} bytes acknowledged of {} in flight", bytes, in_flight_);
+  in_flight_ -= bytes;
 }
 
 }  // namespace esp::sync

@@ -15,7 +15,7 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-constexpr int kUrgent = -1;  // words before payloads
+constexpr int kUrgent = -1;  // control messages before payloads
 
 [[noreturn]] void refuse(int worker, const std::string& what) {
   throw CommError(CommError::Kind::corrupt, worker, fmt::format("worker {} {}", worker, what));
@@ -47,17 +47,17 @@ ShardServer::ShardServer(const ServerLayout& layout, int index, const tensor::Co
     WorkerState& worker = workers_.emplace_back();
     worker.range = tensor::zeros(context, {count}, widest, MemoryCategory::buffer);
     worker.pushed.resize(partitions_.size());
-    worker.leaving = worker.range;
+    worker.send_buffer = worker.range;
   }
-  if (options.codes) {
+  if (options.compression) {
     size_t bytes = 0;
     for (const int partition : partitions_) {
       code_at_.push_back(bytes);
-      bytes += options.codes->push_bytes(partition);
+      bytes += options.compression->push_bytes(partition);
     }
     for (WorkerState& worker : workers_) {
-      worker.codes = tensor::empty(context, {static_cast<int64_t>(bytes)}, DType::u8, MemoryCategory::buffer);
-      if (one_by_one()) worker.leaving = tensor::zeros(context, {count}, options.storage, MemoryCategory::buffer);
+      worker.encoded_pushes = tensor::empty(context, {static_cast<int64_t>(bytes)}, DType::u8, MemoryCategory::buffer);
+      if (asynchronous()) worker.send_buffer = tensor::zeros(context, {count}, options.storage, MemoryCategory::buffer);
     }
   }
   if (!options.ps.replay.empty()) replay_ = load_order(options.ps.replay, index);
@@ -85,22 +85,23 @@ std::byte* ShardServer::at(const Tensor& range, size_t place, DType type) const 
   return range.as<std::byte>() + static_cast<size_t>(partition.begin - first_) * size_of(type);
 }
 
-std::byte* ShardServer::landing(int worker, const Message& message) {
+std::byte* ShardServer::receive_buffer(int worker, const Message& message) {
   const size_t place = place_of(message);
   if (place == partitions_.size())
-    refuse(worker, fmt::format("pushed partition {}, not of this server", message.partition));
+    refuse(worker, fmt::format("pushed partition {}, which does not belong to this server", message.partition));
   const Partition& partition = layout_.partitions[message.partition];
-  const uint64_t due_bytes = options_.codes ? options_.codes->push_bytes(static_cast<int>(message.partition))
-                                            : static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
+  const uint64_t due_bytes = options_.compression
+                                 ? options_.compression->push_bytes(static_cast<int>(message.partition))
+                                 : static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
   if (message.bytes != due_bytes)
-    refuse(worker, fmt::format("pushed {} bytes of partition {}, which has {} elements", message.bytes,
-                               message.partition, partition.count()));
+    refuse(worker, fmt::format("pushed {} bytes for partition {} of {} elements", message.bytes, message.partition,
+                               partition.count()));
   WorkerState& state = workers_[static_cast<size_t>(worker)];
-  const int64_t due = one_by_one() ? state.clock : step_;
+  const int64_t due = asynchronous() ? state.clock : step_;
   if (message.step != due || state.pushed[place])
     refuse(worker,
-           fmt::format("pushed partition {} of step {} when step {} was due", message.partition, message.step, due));
-  return options_.codes ? code_at(state, place) : at(state.range, place, options_.wire);
+           fmt::format("pushed partition {} of step {}; expected step {}", message.partition, message.step, due));
+  return options_.compression ? code_at(state, place) : at(state.range, place, options_.wire);
 }
 
 void ShardServer::arrived(int worker, const Message& message) {
@@ -109,31 +110,31 @@ void ShardServer::arrived(int worker, const Message& message) {
   switch (message.kind) {
     case MessageKind::push: {
       const size_t place = place_of(message);
-      if (options_.codes)
-        options_.codes->decode_push(at(state.range, place, options_.wire), partitions_[place], worker,
-                                    code_at(state, place), message.step);
+      if (options_.compression)
+        options_.compression->decode_push(at(state.range, place, options_.wire), partitions_[place], worker,
+                                          code_at(state, place), message.step);
       state.pushed[place] = true;
       ++state.num_pushed;
       Message word{MessageKind::pushed};
       word.partition = message.partition;
       word.step = message.step;
       send_(worker, word, nullptr, kUrgent);
-      if (!one_by_one() && ++num_pushes_[place] == layout_.num_workers) combine_partition(place);
+      if (!asynchronous() && ++num_pushes_[place] == layout_.num_workers) combine_partition(place);
       break;
     }
     case MessageKind::apply:
-      if (state.apply || message.step != state.clock || !one_by_one())
+      if (state.apply || message.step != state.clock || !asynchronous())
         refuse(worker, fmt::format("ended step {} at clock {}", message.step, state.clock));
       state.apply = message;
       break;
     case MessageKind::pull:
-      if (state.pull || !one_by_one()) refuse(worker, "pulled twice");
+      if (state.pull || !asynchronous()) refuse(worker, "pulled twice");
       state.pull = message;
       break;
     default:
-      refuse(worker, "sent what only servers send");
+      refuse(worker, "sent a message that only servers may send");
   }
-  if (one_by_one()) settle();
+  if (asynchronous()) settle();
 }
 
 void ShardServer::combine_partition(size_t place) {
@@ -150,12 +151,12 @@ void ShardServer::combine_partition(size_t place) {
     word.partition = static_cast<uint32_t>(partitions_[place]);
     word.step = step_ + 1;
     word.bytes = static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
-    const std::byte* leaving = out;
-    if (options_.codes && options_.codes->of_sums()) {
-      word.bytes = options_.codes->sum_bytes(partitions_[place]);
-      leaving = options_.codes->encode_sum(partitions_[place], out, step_);
+    const std::byte* send_buffer = out;
+    if (options_.compression && options_.compression->of_sums()) {
+      word.bytes = options_.compression->sum_bytes(partitions_[place]);
+      send_buffer = options_.compression->encode_sum(partitions_[place], out, step_);
     }
-    for (int w = 0; w < layout_.num_workers; ++w) send_(w, word, leaving, partition.unit);
+    for (int w = 0; w < layout_.num_workers; ++w) send_(w, word, send_buffer, partition.unit);
     if (aggregated()) {
       num_combined_ = 0;
       ++step_;
@@ -166,9 +167,9 @@ void ShardServer::combine_partition(size_t place) {
   }
 }
 
-void ShardServer::hold(bool held) {
-  held_ = held;
-  if (one_by_one()) settle();
+void ShardServer::pause(bool paused) {
+  paused_ = paused;
+  if (asynchronous()) settle();
 }
 
 void ShardServer::publish() {
@@ -191,25 +192,25 @@ void ShardServer::send_values(int worker, const void* from, DType type, int64_t 
   }
 }
 
-bool ShardServer::may_answer(int worker) const {
+bool ShardServer::can_answer(int worker) const {
   const WorkerState& state = workers_[static_cast<size_t>(worker)];
   if (!state.pull || state.apply || state.clock < state.pull->step) return false;  // its own push comes first
   if (options_.ps.mode != "ssp" || (state.pull->flags & Message::kNow)) return true;
   return state.pull->step - slowest() <= options_.ps.staleness;
 }
 
-// Everything that may happen now.
+// Processes everything whose conditions hold.
 void ShardServer::settle() {
   const auto complete = [&](int w) {
     const WorkerState& state = workers_[static_cast<size_t>(w)];
-    return !held_ && state.apply && state.num_pushed == static_cast<int>(partitions_.size());
+    return !paused_ && state.apply && state.num_pushed == static_cast<int>(partitions_.size());
   };
   for (bool again = true; again;) {
     again = false;
     if (replayed_ < replay_.size()) {
       const OrderEvent& next = replay_[replayed_];
       if (next.worker >= layout_.num_workers)
-        throw UsageError(fmt::format("sync.replay: event {} is of worker {}, and there are {}", replayed_ + 1,
+        throw UsageError(fmt::format("sync.replay: event {} has worker {}; the run has {} workers", replayed_ + 1,
                                      next.worker, layout_.num_workers));
       const WorkerState& state = workers_[static_cast<size_t>(next.worker)];
       if (next.kind == OrderEvent::Kind::push && complete(next.worker) && state.clock == next.step) {
@@ -227,7 +228,7 @@ void ShardServer::settle() {
         apply_push(w);
         again = true;
       }
-      if (may_answer(w)) {
+      if (can_answer(w)) {
         answer_pull(w);
         again = true;
       }
@@ -255,15 +256,15 @@ void ShardServer::answer_pull(int worker) {
   WorkerState& state = workers_[static_cast<size_t>(worker)];
   const Message pull = *state.pull;
   state.pull.reset();
-  // Everybody hears of a stop in time: those who began the latest clock hear it with the next one.
+  // The stop reaches all workers in time: those at the latest clock get it with the next one.
   state.granted = std::max(state.granted, pull.step);
-  if ((pull.flags & Message::kWantsStop) && stop_ == 0 && index_ == 0)
+  if ((pull.flags & Message::kStopRequested) && stop_ == 0 && index_ == 0)
     for (const WorkerState& other : workers_) stop_ = std::max(stop_, other.granted + 2);
   largest_gap_ = std::max(largest_gap_, pull.step - slowest());
   order_.push_back({OrderEvent::Kind::pull, worker, pull.step});
   state.read_version = version_;
-  std::memcpy(state.leaving.data(), values_.data(), values_.bytes());
-  send_values(worker, state.leaving.data(), options_.storage, pull.step);
+  std::memcpy(state.send_buffer.data(), values_.data(), values_.bytes());
+  send_values(worker, state.send_buffer.data(), options_.storage, pull.step);
 }
 
 }  // namespace esp::sync

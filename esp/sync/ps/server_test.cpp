@@ -1,4 +1,4 @@
-// A server without threads or wires: what it makes of messages in whatever order they come.
+// A server without threads and transport: its answers to messages in any order.
 #include "esp/sync/ps/server.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Sent {
 
 struct Served {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
   nn::ParameterList list;
   PsOptions options;
@@ -44,8 +44,9 @@ struct Served {
           sent.push_back({worker, message, std::vector<float>(at, at + count)});
         });
     if (options.update == "server") {
-      std::vector<optim::Owned> owned = {{{0, 0, 5}, server->values().slice(0, 5), server->grads().slice(0, 5)},
-                                         {{1, 0, 6}, server->values().slice(5, 11), server->grads().slice(5, 11)}};
+      std::vector<optim::OptimizerShard> owned = {
+          {{0, 0, 5}, server->values().slice(0, 5), server->grads().slice(0, 5)},
+          {{1, 0, 6}, server->values().slice(5, 11), server->grads().slice(5, 11)}};
       optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0}, list, context, std::move(owned));
       server->set_optimizer(optimizer.get());
     }
@@ -57,7 +58,7 @@ struct Served {
     m.partition = static_cast<uint32_t>(partition);
     m.step = step;
     m.bytes = static_cast<uint64_t>(p.count()) * sizeof(float);
-    auto* to = reinterpret_cast<float*>(server->landing(worker, m));
+    auto* to = reinterpret_cast<float*>(server->receive_buffer(worker, m));
     std::fill(to, to + p.count(), value);
     server->arrived(worker, m);
   }
@@ -90,9 +91,9 @@ PsOptions mode(const std::string& name, int64_t staleness = 1) {
   return options;
 }
 
-TEST(PsServer, SumsInWorkerOrderWhateverComesFirst) {
+TEST(PsServer, SumsInWorkerOrderForAnyArrivalOrder) {
   Served served(mode("sync"));
-  // In worker order the large values leave the small one nothing; in any other order it would stay.
+  // In worker order the large values absorb the small one; in any other order it would survive.
   served.push_all(2, 0, 1);
   served.push_all(1, 0, -1e8f);
   EXPECT_FALSE(served.server->aggregated());
@@ -106,7 +107,7 @@ TEST(PsServer, SumsInWorkerOrderWhateverComesFirst) {
   EXPECT_EQ(other.server->grads().as<float>()[0], (1 + 1e8f) + -1e8f);
 }
 
-TEST(PsServer, PublishesTheMostNeededFirstAndOnlyWhenAllIsIn) {
+TEST(PsServer, PublishesByPriorityOnceAllPushesArrived) {
   Served served(mode("sync"));
   for (int w = 0; w < 3; ++w) served.push_all(w, 0, 1);
   EXPECT_EQ(served.num_values_to(1), 0);
@@ -118,7 +119,7 @@ TEST(PsServer, PublishesTheMostNeededFirstAndOnlyWhenAllIsIn) {
   EXPECT_EQ(served.server->step(), 1);
 }
 
-TEST(PsServer, WhereWorkersStepASumLeavesAsSoonAsItIsComplete) {
+TEST(PsServer, SendsASumOnceCompleteWhereWorkersUpdate) {
   PsOptions options = mode("sync");
   options.update = "worker";
   Served served(options);
@@ -127,7 +128,7 @@ TEST(PsServer, WhereWorkersStepASumLeavesAsSoonAsItIsComplete) {
   EXPECT_EQ(served.sent.back().payload, (std::vector<float>(2, 6)));
 }
 
-TEST(PsServer, AppliesEachPushAtItsShareOfTheRate) {
+TEST(PsServer, AppliesEachPushAtLrOverW) {
   Served served(mode("async"));
   served.step_of(1, 0, 2);
   EXPECT_FLOAT_EQ(served.value(), -2);  // 3/3 · 2
@@ -137,16 +138,16 @@ TEST(PsServer, AppliesEachPushAtItsShareOfTheRate) {
   EXPECT_EQ(served.server->staleness(), (std::map<int64_t, int64_t>{{0, 1}, {1, 1}}));
 }
 
-TEST(PsServer, AnswersAPullWithTheValuesOfOneMoment) {
+TEST(PsServer, AnswersAPullWithAConsistentVersion) {
   Served served(mode("async"));
   served.step_of(0, 0, 1);
   served.say(0, MessageKind::pull, 1);
-  served.step_of(1, 0, 5);  // after the answer was made
+  served.step_of(1, 0, 5);  // after the answer was created
   for (const Sent& one : served.sent)
     for (const float x : one.payload) EXPECT_FLOAT_EQ(x, -1);
 }
 
-TEST(PsServer, APullBeforeItsOwnPushWaitsForIt) {
+TEST(PsServer, DelaysAPullUntilTheWorkersPushIsApplied) {
   Served served(mode("async"));
   served.say(0, MessageKind::pull, 1);
   EXPECT_EQ(served.num_values_to(0), 0);
@@ -154,7 +155,7 @@ TEST(PsServer, APullBeforeItsOwnPushWaitsForIt) {
   EXPECT_EQ(served.num_values_to(0), 4);
 }
 
-TEST(PsServer, AnEndBeforeItsLastPartitionWaitsForIt) {
+TEST(PsServer, DelaysApplyUntilTheLastPartitionArrives) {
   Served served(mode("async"));
   for (int p = 1; p < 4; ++p) served.push(0, p, 0, 1);
   served.say(0, MessageKind::apply, 0);
@@ -163,13 +164,13 @@ TEST(PsServer, AnEndBeforeItsLastPartitionWaitsForIt) {
   EXPECT_EQ(served.server->version(), 1);
 }
 
-TEST(PsServer, StaleSynchronousHoldsBackWhoIsTooFarAhead) {
+TEST(PsServer, StaleSynchronousDelaysWorkersBeyondTheBound) {
   Served served(mode("ssp", 2));
   for (int64_t c = 0; c < 3; ++c) {
     served.step_of(0, c, 1);
     served.say(0, MessageKind::pull, c + 1);
   }
-  EXPECT_EQ(served.num_values_to(0), 2 * 4);  // clock 3 is 3 ahead of those who have not begun
+  EXPECT_EQ(served.num_values_to(0), 2 * 4);  // clock 3 is 3 ahead of workers that have not begun
   served.step_of(1, 0, 1);
   EXPECT_EQ(served.num_values_to(0), 2 * 4);
   served.step_of(2, 0, 1);
@@ -177,7 +178,7 @@ TEST(PsServer, StaleSynchronousHoldsBackWhoIsTooFarAhead) {
   EXPECT_EQ(served.server->largest_gap(), 2);
 }
 
-TEST(PsServer, ASkippedPushMovesTheClockAndNothingElse) {
+TEST(PsServer, SkippedPushAdvancesOnlyTheClock) {
   Served served(mode("async"));
   served.push_all(0, 0, 7);
   served.say(0, MessageKind::apply, 0, Message::kSkip);
@@ -187,30 +188,30 @@ TEST(PsServer, ASkippedPushMovesTheClockAndNothingElse) {
   EXPECT_FLOAT_EQ(served.value(), -1);
 }
 
-TEST(PsServer, AllHearOfAStopBeforeTheyReachIt) {
+TEST(PsServer, DeliversAStopBeforeAnyWorkerReachesIt) {
   Served served(mode("async"));
   served.step_of(1, 0, 1);
   served.say(1, MessageKind::pull, 1);
   served.step_of(0, 0, 1);
-  served.say(0, MessageKind::pull, 1, Message::kWantsStop);
-  EXPECT_EQ(served.server->stop(), 3);  // one may be at work on clock 1, and hears with clock 2
+  served.say(0, MessageKind::pull, 1, Message::kStopRequested);
+  EXPECT_EQ(served.server->stop(), 3);  // one may be computing clock 1, and is informed with clock 2
   EXPECT_EQ(served.sent.back().message.stop, 3);
 }
 
-TEST(PsServer, RefusesWhatDoesNotFit) {
+TEST(PsServer, RejectsInvalidMessages) {
   Served served(mode("sync"));
   Message m{MessageKind::push};
   m.bytes = 12;
-  EXPECT_THROW(served.server->landing(0, m), CommError);  // 4 elements are 16 bytes
+  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);  // 4 elements are 16 bytes
   m.bytes = 16;
   m.step = 1;
-  EXPECT_THROW(served.server->landing(0, m), CommError);
+  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);
   m.step = 0;
   m.partition = 9;
-  EXPECT_THROW(served.server->landing(0, m), CommError);
+  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);
   served.push(0, 0, 0, 1);
   m.partition = 0;
-  EXPECT_THROW(served.server->landing(0, m), CommError);  // twice
+  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);  // twice
   EXPECT_THROW(served.say(0, MessageKind::pull, 1), CommError);
   EXPECT_THROW(served.say(0, MessageKind::values, 1), CommError);
 }

@@ -13,8 +13,8 @@ namespace esp::sync {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kGrown = 1e100;       // beyond all doubt
-constexpr int64_t kMicro = 1'000'000;  // queues count whole bytes: a millionth of a unit here
+constexpr double kGrown = 1e100;       // diverged
+constexpr int64_t kMicro = 1'000'000;  // the queue counts whole bytes: one millionth of a unit here
 
 int64_t micro(double time) {
   return std::llround(time * static_cast<double>(kMicro));
@@ -25,7 +25,7 @@ struct Part {
   double push, pull;
 };
 
-// What a link does next, in the order it was given.
+// The next transfer of a link, in submission order.
 struct Link {
   struct Load {
     int part;
@@ -41,8 +41,8 @@ struct Link {
 
 }  // namespace
 
-PushRun run_pushes(const std::vector<LayerCost>& layers, const PushPlan& plan) {
-  ESP_CHECK(plan.partition > 0 && plan.credit >= 1, "partitions of {}, {} under way", plan.partition, plan.credit);
+PushResult run_pushes(const std::vector<PsLayerCost>& layers, const PushPlan& plan) {
+  ESP_CHECK(plan.partition > 0 && plan.credit >= 1, "partitions of {}, credit {}", plan.partition, plan.credit);
   const auto num_layers = static_cast<int>(layers.size());
   std::vector<Part> parts;
   std::vector<int> missing(layers.size());
@@ -53,14 +53,14 @@ PushRun run_pushes(const std::vector<LayerCost>& layers, const PushPlan& plan) {
     yielded[static_cast<size_t>(l)] = backward_end;
   }
   for (int l = 0; l < num_layers; ++l) {
-    const LayerCost& cost = layers[static_cast<size_t>(l)];
+    const PsLayerCost& cost = layers[static_cast<size_t>(l)];
     const double longest = plan.duplex ? std::max(cost.push, cost.pull) : cost.push + cost.pull;
     const int num = std::max(1, static_cast<int>(std::ceil(longest / plan.partition - 1e-9)));
     for (int i = 0; i < num; ++i) parts.push_back({l, cost.push / num, cost.pull / num});
     missing[static_cast<size_t>(l)] = num;
   }
 
-  PushRun run;
+  PushResult run;
   const auto credit = static_cast<int64_t>(plan.credit) * micro(plan.partition);
   PushQueue queue(plan.by_priority, credit), pulls(plan.by_priority, credit);
   Link up, down;
@@ -81,7 +81,7 @@ PushRun run_pushes(const std::vector<LayerCost>& layers, const PushPlan& plan) {
   while (next_layer >= 0 || !up.waiting.empty() || !down.waiting.empty()) {
     const double yields = next_layer >= 0 ? yielded[static_cast<size_t>(next_layer)] : kNever;
     now = std::min({yields, up.next_end(), down.next_end()});
-    // What ends now gives credit back before what is ready now is chosen from, and both before anything leaves.
+    // Transfers that end now return credit before the next is selected, and both happen before a transfer starts.
     for (Link* link : {&up, &down})
       while (!link->waiting.empty() && link->next_end() <= now) {
         const Link::Load load = link->waiting.front();
@@ -114,11 +114,11 @@ PushRun run_pushes(const std::vector<LayerCost>& layers, const PushPlan& plan) {
   return run;
 }
 
-PaceRun run_paces(const std::vector<double>& step_time, double until, Pace pace, int64_t bound) {
+PaceResult run_paces(const std::vector<double>& step_time, double until, Pace pace, int64_t bound) {
   const size_t num = step_time.size();
-  PaceRun run;
+  PaceResult run;
   run.steps.assign(num, 0);
-  std::vector<double> ends(num, kNever);  // of the step under way
+  std::vector<double> ends(num, kNever);  // of the current step
   std::vector<int64_t> read(num, 0);
   int64_t version = 0;
   const auto slowest = [&] { return *std::min_element(run.steps.begin(), run.steps.end()); };

@@ -6,7 +6,7 @@ namespace esp::sync {
 
 using tensor::Tensor;
 
-QuantisedGather::QuantisedGather(const Nodes& nodes, const tensor::Context& context, int64_t count, DType storage,
+QuantisedGather::QuantisedGather(const NodeGrid& nodes, const tensor::Context& context, int64_t count, DType storage,
                                  const Encoding& encoding)
     : nodes_(nodes),
       context_(context),
@@ -25,7 +25,7 @@ QuantisedGather::QuantisedGather(const Nodes& nodes, const tensor::Context& cont
   }
   at = 0;
   for (int local = 0; local < nodes.ranks_per_node(); ++local) {
-    if (local == nodes.local()) continue;  // what is here already
+    if (local == nodes.local()) continue;  // present on this node
     inside_.set_send(local, 0, column_bytes(nodes.local()));
     inside_.set_receive(local, at, column_bytes(local));
     at += column_bytes(local);
@@ -47,7 +47,7 @@ size_t QuantisedGather::column_bytes(int local) const {
 }
 
 void QuantisedGather::start(const Tensor& values) {
-  ESP_CHECK(!under_way(), "a gather of this unit is under way");
+  ESP_CHECK(!in_flight(), "a gather of this unit is in flight");
   const comm::Chunk own = chunk(nodes_.rank());
   ESP_CHECK(values.count() == static_cast<int64_t>(own.count), "{} values for a chunk of {}", values.count(),
             own.count);
@@ -60,7 +60,7 @@ void QuantisedGather::start(const Tensor& values) {
 }
 
 void QuantisedGather::advance(Deadline deadline) {
-  ESP_CHECK(under_way(), "no gather of this unit is under way");
+  ESP_CHECK(in_flight(), "no gather of this unit is in flight");
   if (advanced_) return;
   if (across_.alone()) {
     column_ = mine_;

@@ -18,7 +18,7 @@ double weight(size_t i) {
   return 4 * random_unit(3, 1, i) - 2;
 }
 
-// What every rank must hold: each chunk quantised by itself.
+// The expected result on every rank: each chunk quantised separately.
 Tensor expected(const Rank& rank, size_t count, DType dtype, const Encoding& encoding) {
   Tensor whole = rank.filled(count, dtype, weight);
   for (int k = 0; k < rank.nodes.size(); ++k) {
@@ -37,10 +37,10 @@ uint64_t encoded(const Rank& rank, size_t count, DType dtype, const Encoding& en
   return formula_bytes(comm::chunk_of(count, rank.nodes.size(), k).count, dtype, encoding);
 }
 
-TEST(QuantisedGather, GivesEveryRankTheSameDequantisedBitsAndSendsTheFormulasBytes) {
+TEST(QuantisedGather, IsBitIdenticalOnEveryRankAndSendsTheBytesOfTheFormula) {
   on_every_grid([](Rank& rank) {
-    const Nodes& nodes = rank.nodes;
-    uint64_t across = 0, inside = 0;  // by the formulas, over all calls so far
+    const NodeGrid& nodes = rank.nodes;
+    uint64_t across = 0, inside = 0;  // expected bytes over all calls so far
     for (DType dtype : {DType::f32, DType::bf16})
       for (int bits : {0, 8, 4})
         for (size_t count : {1u, 5u, 1000u, 1024u, 1027u}) {
@@ -65,7 +65,7 @@ TEST(QuantisedGather, GivesEveryRankTheSameDequantisedBitsAndSendsTheFormulasByt
   });
 }
 
-TEST(QuantisedGather, TakesHalfTheBytesOf16BitValuesAndAScalePerBlock) {
+TEST(QuantisedGather, SendsHalfTheBytesOf16BitValuesPlusScales) {
   on_nodes(2, 2, [](Rank& rank) {
     constexpr size_t kCount = 4 * 6000;
     QuantisedGather gather(rank.nodes, rank.context, kCount, DType::bf16);
@@ -77,7 +77,7 @@ TEST(QuantisedGather, TakesHalfTheBytesOf16BitValuesAndAScalePerBlock) {
   });
 }
 
-TEST(QuantisedGather, ReadsTheOptimizersOwnValuesAndLeavesThem) {
+TEST(QuantisedGather, LeavesTheOptimizersWeightsUnchanged) {
   on_nodes(2, 2, [](Rank& rank) {
     constexpr size_t kCount = 999;
     QuantisedGather gather(rank.nodes, rank.context, kCount, DType::bf16, {8, 100});
@@ -97,7 +97,7 @@ TEST(QuantisedGather, ReadsTheOptimizersOwnValuesAndLeavesThem) {
   });
 }
 
-TEST(QuantisedGather, SeveralUnitsMayBeUnderWay) {
+TEST(QuantisedGather, SupportsSeveralUnitsInFlight) {
   for (const char* transport : {"inproc", "auto"})
     on_nodes(
         2, 3,
@@ -114,11 +114,11 @@ TEST(QuantisedGather, SeveralUnitsMayBeUnderWay) {
             for (size_t i = 0; i < 3; ++i) {
               Tensor chunk = own_chunk(rank, counts[i], DType::f16);
               gathers[i]->start(chunk);
-              std::memset(chunk.data(), 0xff, chunk.bytes());  // it is free again
+              std::memset(chunk.data(), 0xff, chunk.bytes());  // it may be overwritten
             }
             gathers[1]->advance(in_a_minute());
             for (size_t i : {2u, 0u, 1u}) {
-              EXPECT_TRUE(gathers[i]->under_way());
+              EXPECT_TRUE(gathers[i]->in_flight());
               gathers[i]->finish(wholes[i], in_a_minute());
               EXPECT_TRUE(same_bits(wholes[i], expected(rank, counts[i], DType::f16, {})));
             }
@@ -128,20 +128,20 @@ TEST(QuantisedGather, SeveralUnitsMayBeUnderWay) {
         transport);
 }
 
-TEST(QuantisedGather, ARankAloneStillComputesWithQuantisedValues) {
+TEST(QuantisedGather, QuantisesWithOneRankToo) {
   device::MemoryAccount account;
-  device::Pool pool(account);
-  const Nodes nodes = split_by_node(nullptr, 1);
+  device::MemoryPool pool(account);
+  const NodeGrid nodes = split_by_node(nullptr, 1);
   QuantisedGather gather(nodes, {{}, &pool}, 3, DType::f32, {4, 8});
   std::vector<float> values{7, 1.4f, -2.5f}, whole(3);
-  gather.start(Tensor::over(values.data(), {3}, DType::f32));
-  gather.finish(Tensor::over(whole.data(), {3}, DType::f32), in_a_minute());
+  gather.start(Tensor::borrow(values.data(), {3}, DType::f32));
+  gather.finish(Tensor::borrow(whole.data(), {3}, DType::f32), in_a_minute());
   EXPECT_EQ(whole, (std::vector<float>{7, 1, -2}));
 }
 
-TEST(QuantisedGather, ALostPeerIsAnErrorAndNotAWait) {
+TEST(QuantisedGather, FailsWithoutWaitingWhenAPeerIsLost) {
   std::promise<void> started;
-  bool told = false;
+  bool failed = false;
   auto body = [&](Rank& rank) {
     if (rank.rank() == 1) {
       started.get_future().wait_for(std::chrono::seconds(60));
@@ -153,18 +153,18 @@ TEST(QuantisedGather, ALostPeerIsAnErrorAndNotAWait) {
     try {
       gather.finish(rank.empty(10, DType::f32), in_a_minute());
     } catch (const CommError&) {
-      told = true;
+      failed = true;
       throw;
     }
   };
   EXPECT_THROW(on_nodes(2, 1, body), std::runtime_error);
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(failed);
 }
 
-TEST(QuantisedGather, RefusesWhatCannotBe) {
+TEST(QuantisedGather, RejectsInvalidOptions) {
   device::MemoryAccount account;
-  device::Pool pool(account);
-  const Nodes nodes = split_by_node(nullptr, 1);
+  device::MemoryPool pool(account);
+  const NodeGrid nodes = split_by_node(nullptr, 1);
   EXPECT_THROW(QuantisedGather(nodes, {{}, &pool}, 3, DType::f32, {3, 8}), UsageError);
   EXPECT_THROW(QuantisedGather(nodes, {{}, &pool}, 3, DType::f32, {8, 0}), UsageError);
   EXPECT_THROW(split_by_node(nullptr, 2), UsageError);

@@ -9,8 +9,9 @@ namespace esp::sync {
 
 void check(const Encoding& encoding) {
   if (encoding.bits != 0 && encoding.bits != 4 && encoding.bits != 8)
-    throw UsageError(fmt::format("values of {} bits: known are 8, 4 and 0 (as they are)", encoding.bits));
-  if (encoding.block < 1) throw UsageError(fmt::format("blocks of {} values: it must be 1 or more", encoding.block));
+    throw UsageError(fmt::format("quantisation: got {} bits; expected 8, 4 or 0 (unchanged).", encoding.bits));
+  if (encoding.block < 1)
+    throw UsageError(fmt::format("quantisation block: got {} values; expected at least 1.", encoding.block));
 }
 
 size_t encoded_bytes(size_t count, DType wire, const Encoding& encoding) {

@@ -1,4 +1,4 @@
-// Ranks as threads, placed on pretended nodes: for the tests of quantised collectives.
+// Ranks as threads on simulated nodes: for the tests of quantised collectives.
 #pragma once
 
 #include <functional>
@@ -7,12 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/rng.h"
-#include "esp/comm/over.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
+#include "esp/comm/test_options.h"
 #include "esp/kernel/floating.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/sync/quantised/encoding.h"
-#include "esp/sync/quantised/nodes.h"
+#include "esp/sync/quantised/node_grid.h"
 
 namespace esp::sync {
 
@@ -20,12 +20,12 @@ inline Deadline in_a_minute() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-// One rank: where it stands, and memory of its own.
+// One rank: its place in the grid, and its memory.
 struct Rank {
   comm::Communicator& everyone;
-  Nodes nodes;
+  NodeGrid nodes;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
 
   Rank(comm::Communicator& ranks, int ranks_per_node) : everyone(ranks), nodes(split_by_node(&ranks, ranks_per_node)) {}
@@ -48,7 +48,7 @@ struct Rank {
 inline void on_nodes(int num_nodes, int ranks_per_node, const std::function<void(Rank&)>& body,
                      const char* transport = "inproc") {
   net::run_threads(num_nodes * ranks_per_node, [&](net::World& world) {
-    auto everyone = comm::make_communicator(world, world.everyone(), comm::over(transport));
+    auto everyone = comm::make_communicator(world, world.everyone(), comm::test_options(transport));
     Rank rank(*everyone, ranks_per_node);
     body(rank);
     everyone->barrier();
@@ -61,7 +61,7 @@ inline void on_every_grid(const std::function<void(Rank&)>& body) {
     for (int ranks_per_node = 1; ranks_per_node <= 4; ++ranks_per_node) on_nodes(num_nodes, ranks_per_node, body);
 }
 
-// Over all calls of an operation.
+// Totals over all calls of an operation.
 inline uint64_t bytes_sent(const comm::Communicator& members, comm::Op op) {
   uint64_t bytes = 0;
   for (const comm::CallStats& stats : members.stats())
@@ -69,7 +69,7 @@ inline uint64_t bytes_sent(const comm::Communicator& members, comm::Op op) {
   return bytes;
 }
 
-// n + 4⌈n/B⌉, or for four bits ⌈·/2⌉ of every block instead of n: written out, not asked of what is tested.
+// n + 4⌈n/B⌉, or for four bits ⌈·/2⌉ of every block instead of n: computed independently of the tested code.
 inline uint64_t formula_bytes(size_t count, DType wire, const Encoding& encoding) {
   if (encoding.bits == 0) return count * size_of(wire);
   uint64_t bytes = 0;
@@ -81,7 +81,7 @@ inline uint64_t formula_bytes(size_t count, DType wire, const Encoding& encoding
   return bytes;
 }
 
-// What a run of values is after one trip through the encoding, by the reference loops.
+// A range of values after one encoding and decoding, by the reference loops.
 inline void round_trip(tensor::Tensor values, size_t at, size_t count, const Encoding& encoding) {
   if (encoding.bits == 0) return;
   std::vector<uint8_t> encoded(formula_bytes(count, values.dtype(), encoding));

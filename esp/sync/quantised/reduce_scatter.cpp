@@ -7,7 +7,7 @@ namespace esp::sync {
 
 using tensor::Tensor;
 
-QuantisedScatter::QuantisedScatter(const Nodes& nodes, const tensor::Context& context, int64_t count, DType dtype,
+QuantisedScatter::QuantisedScatter(const NodeGrid& nodes, const tensor::Context& context, int64_t count, DType dtype,
                                    const Encoding& encoding)
     : nodes_(nodes),
       context_(context),
@@ -60,12 +60,12 @@ size_t QuantisedScatter::column_count(int local) const {
 }
 
 void QuantisedScatter::start(const Tensor& all) {
-  ESP_CHECK(!under_way_, "a scatter of this bucket is under way");
+  ESP_CHECK(!in_flight_, "a scatter of this bucket is in flight");
   ESP_CHECK(all.count() == static_cast<int64_t>(count_) && all.dtype() == dtype_, "{} {} for a bucket of {} {}",
             all.count(), name_of(all.dtype()), count_, name_of(dtype_));
-  under_way_ = true;
+  in_flight_ = true;
   advanced_ = false;
-  if (inside_.alone()) {  // chunk k is already the node's sum
+  if (inside_.alone()) {  // chunk k is the node's sum already
     sums_ = tensor::cast_to(context_, all, sum_dtype_, device::MemoryCategory::buffer);
     return advance(Deadline::after(Duration::zero()));
   }
@@ -86,7 +86,7 @@ void QuantisedScatter::start(const Tensor& all) {
 }
 
 void QuantisedScatter::advance(Deadline deadline) {
-  ESP_CHECK(under_way_, "no scatter of this bucket is under way");
+  ESP_CHECK(in_flight_, "no scatter of this bucket is in flight");
   if (advanced_) return;
   if (!inside_.alone()) {
     inside_.wait(deadline);
@@ -171,7 +171,7 @@ void QuantisedScatter::finish(const Tensor& sum, Deadline deadline, double facto
   if (sums_.data() != sum.data())
     kernel::cast(sum.data(), sum.dtype(), sums_.data(), sum_dtype_, sum.count(), context_.stream);
   sums_ = encoded_sums_ = incoming_sums_ = {};
-  under_way_ = false;
+  in_flight_ = false;
 }
 
 }  // namespace esp::sync

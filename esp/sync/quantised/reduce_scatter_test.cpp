@@ -31,9 +31,9 @@ void add(Tensor& sums, const Tensor& x) {
   for (int64_t i = 0; i < sums.count(); ++i) sums.as<float>()[i] += x.as<float>()[i];
 }
 
-// Σ over nodes of Q(Σ over their ranks of Q(x)), in order, by the reference loops: two quantisations and no more.
+// Σ over nodes of Q(Σ over their ranks of Q(x)), in order, by the reference loops: exactly two quantisations.
 Tensor expected_chunk(const Rank& rank, size_t count, DType dtype, const Encoding& encoding, Values values) {
-  const Nodes& nodes = rank.nodes;
+  const NodeGrid& nodes = rank.nodes;
   const comm::Chunk own = comm::chunk_of(count, nodes.size(), rank.rank());
   auto term = [&](int node, int local) {
     Tensor x = tensor::cast_to(rank.context, of_rank(rank, nodes.rank_of(node, local), count, dtype, values),
@@ -51,10 +51,10 @@ Tensor expected_chunk(const Rank& rank, size_t count, DType dtype, const Encodin
   return sums;
 }
 
-TEST(QuantisedScatter, PutsEveryChunkOnItsRankInTwoQuantisations) {
+TEST(QuantisedScatter, DeliversEveryChunkAfterTwoQuantisations) {
   on_every_grid([](Rank& rank) {
-    const Nodes& nodes = rank.nodes;
-    uint64_t across = 0, inside = 0;  // by the formulas, over all calls so far
+    const NodeGrid& nodes = rank.nodes;
+    uint64_t across = 0, inside = 0;  // expected bytes over all calls so far
     for (DType dtype : {DType::f32, DType::bf16})
       for (int bits : {0, 8, 4})
         for (size_t count : {1u, 7u, 600u, 1033u}) {
@@ -82,11 +82,11 @@ TEST(QuantisedScatter, PutsEveryChunkOnItsRankInTwoQuantisations) {
   });
 }
 
-TEST(QuantisedScatter, PlainIsThePlainReduceScatter) {
+TEST(QuantisedScatter, EqualsReduceScatterWithoutQuantisation) {
   on_every_grid([](Rank& rank) {
     for (size_t count : {13u, 1000u}) {
       const comm::Chunk own = comm::chunk_of(count, rank.nodes.size(), rank.rank());
-      // Sums of small whole numbers are exact, in any order.
+      // Sums of small integers are exact in any order.
       const Tensor all = of_rank(rank, rank.rank(), count, DType::f32, whole_number);
       Tensor want = rank.empty(own.count, DType::f32), got = rank.empty(own.count, DType::f32);
       comm::Call call;
@@ -103,17 +103,17 @@ TEST(QuantisedScatter, PlainIsThePlainReduceScatter) {
   });
 }
 
-TEST(QuantisedScatter, ErrsByTheHalfStepsOfItsTwoStages) {
+TEST(QuantisedScatter, ErrorIsBoundedByHalfStepsOfTwoStages) {
   on_nodes(3, 2, [](Rank& rank) {
     constexpr size_t kCount = 6 * 500;
-    const Nodes& nodes = rank.nodes;
+    const NodeGrid& nodes = rank.nodes;
     const comm::Chunk own = comm::chunk_of(kCount, nodes.size(), rank.rank());
     for (int bits : {8, 4}) {
       QuantisedScatter scatter(nodes, rank.context, kCount, DType::f32, {bits, 2048});
       Tensor sum = rank.empty(own.count, DType::f32);
       scatter.start(of_rank(rank, rank.rank(), kCount, DType::f32, gradient));
       scatter.finish(sum, in_a_minute());
-      // |x| ≤ 1 and a node's two add up to 2 + their errors at most; a step is the largest over `top`.
+      // |x| ≤ 1, and the sum of a node's two is at most 2 plus their errors; a step is the largest value over `top`.
       const double top = bits == 8 ? 127 : 7, first = 0.5 / top, node_sum = 2 * (1 + first);
       const double bound = 6 * first + 3 * 0.5 * node_sum / top;
       double worst = 0, squares = 0;
@@ -126,13 +126,13 @@ TEST(QuantisedScatter, ErrsByTheHalfStepsOfItsTwoStages) {
         squares += error * error;
       }
       EXPECT_LE(worst, bound * (1 + 1e-5));
-      EXPECT_GT(worst, bound / 20);  // and it was quantised
+      EXPECT_GT(worst, bound / 20);  // not exact, so it was quantised
       EXPECT_LT(std::sqrt(squares / static_cast<double>(own.count)), bound / 2);
     }
   });
 }
 
-TEST(QuantisedScatter, GivesTheMeanInTheTypeOfItsOutput) {
+TEST(QuantisedScatter, ReturnsTheMeanInTheOutputType) {
   on_nodes(2, 2, [](Rank& rank) {
     constexpr size_t kCount = 50;
     const comm::Chunk own = comm::chunk_of(kCount, 4, rank.rank());
@@ -148,7 +148,7 @@ TEST(QuantisedScatter, GivesTheMeanInTheTypeOfItsOutput) {
   });
 }
 
-TEST(QuantisedScatter, AnOverflowOfOneRankReachesTheOwner) {
+TEST(QuantisedScatter, OverflowOfOneRankReachesTheOwner) {
   on_nodes(2, 2, [](Rank& rank) {
     constexpr size_t kCount = 400;
     const comm::Chunk own = comm::chunk_of(kCount, 4, rank.rank());
@@ -164,7 +164,7 @@ TEST(QuantisedScatter, AnOverflowOfOneRankReachesTheOwner) {
   });
 }
 
-TEST(QuantisedScatter, SeveralBucketsMayBeUnderWay) {
+TEST(QuantisedScatter, SupportsSeveralBucketsInFlight) {
   for (const char* transport : {"inproc", "auto"})
     on_nodes(
         3, 2,
@@ -178,7 +178,7 @@ TEST(QuantisedScatter, SeveralBucketsMayBeUnderWay) {
             for (size_t i = 0; i < 3; ++i) {
               Tensor all = of_rank(rank, rank.rank(), counts[i], DType::bf16, gradient);
               scatters[i]->start(all);
-              std::memset(all.data(), 0xff, all.bytes());  // it is free again
+              std::memset(all.data(), 0xff, all.bytes());  // it may be overwritten
               if (i > 0) scatters[i - 1]->advance(in_a_minute());
             }
             for (size_t i = 0; i < 3; ++i) {

@@ -7,7 +7,7 @@ namespace esp::sync {
 
 using tensor::Tensor;
 
-SecondaryShard::SecondaryShard(const Nodes& nodes, const tensor::Context& context, int64_t count, DType storage)
+SecondaryShard::SecondaryShard(const NodeGrid& nodes, const tensor::Context& context, int64_t count, DType storage)
     : nodes_(nodes),
       context_(context),
       count_(count),
@@ -18,7 +18,7 @@ SecondaryShard::~SecondaryShard() {
   try {
     work_.wait(Deadline::after(std::chrono::hours(24)));
   } catch (...) {
-    // Whoever waits on the communicator next is told.
+    // The next wait on the communicator reports the error.
   }
 }
 
@@ -31,8 +31,8 @@ void SecondaryShard::keep(const Tensor& whole) {
 }
 
 void SecondaryShard::start(const Tensor& whole) {
-  ESP_CHECK(kept_, "nothing was kept to gather");
-  ESP_CHECK(!whole_.defined(), "a gather of this unit is under way");
+  ESP_CHECK(kept_, "no secondary shard is stored");
+  ESP_CHECK(!whole_.defined(), "a gather of this unit is in flight");
   ESP_CHECK(whole.count() == count_ && whole.dtype() == shard_.dtype(), "{} {} for a unit of {} {}", whole.count(),
             name_of(whole.dtype()), count_, name_of(shard_.dtype()));
   whole_ = whole;
@@ -50,7 +50,7 @@ void SecondaryShard::start(const Tensor& whole) {
 }
 
 void SecondaryShard::finish(Deadline deadline) {
-  ESP_CHECK(whole_.defined(), "no gather of this unit is under way");
+  ESP_CHECK(whole_.defined(), "no gather of this unit is in flight");
   const auto begun = Clock::now();
   work_.wait(deadline);
   waited_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - begun).count();

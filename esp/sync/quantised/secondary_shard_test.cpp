@@ -1,4 +1,4 @@
-// The secondary shard, and the volume of a step with all three parts of ZeRO++.
+// The secondary shard, and the communication volume of a step with qwZ, hpZ and qgZ.
 #include "esp/sync/quantised/secondary_shard.h"
 
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ uint64_t bytes_sent(const comm::Communicator& members) {
   return bytes;
 }
 
-TEST(SecondaryShard, RestoresTheGatheredBitsFromTheNodeAlone) {
+TEST(SecondaryShard, RestoresTheGatheredBitsInsideTheNode) {
   on_every_grid([](Rank& rank) {
-    const Nodes& nodes = rank.nodes;
+    const NodeGrid& nodes = rank.nodes;
     for (size_t count : {3u, 1000u, 1027u}) {
       QuantisedGather gather(nodes, rank.context, static_cast<int64_t>(count), DType::bf16, {8, 64});
       SecondaryShard shard(nodes, rank.context, static_cast<int64_t>(count), DType::bf16);
@@ -48,33 +48,33 @@ TEST(SecondaryShard, RestoresTheGatheredBitsFromTheNodeAlone) {
       const uint64_t across = bytes_sent(*nodes.across), received = bytes_received(*nodes.inside);
       shard.gather_inside(again, in_a_minute());
       EXPECT_TRUE(same_bits(again, whole));
-      EXPECT_EQ(bytes_sent(*nodes.across), across);  // nothing left the node
+      EXPECT_EQ(bytes_sent(*nodes.across), across);  // nothing was sent to another node
       EXPECT_EQ(bytes_received(*nodes.inside) - received, (count - share) * 2);
     }
   });
 }
 
-TEST(SecondaryShard, ARankAloneKeepsTheWhole) {
+TEST(SecondaryShard, KeepsTheWholeUnitWithOneRank) {
   device::MemoryAccount account;
-  device::Pool pool(account);
-  const Nodes nodes = split_by_node(nullptr, 1);
+  device::MemoryPool pool(account);
+  const NodeGrid nodes = split_by_node(nullptr, 1);
   SecondaryShard shard(nodes, {{}, &pool}, 3, DType::f32);
   std::vector<float> values{1, 2, 3}, back(3);
-  shard.keep(Tensor::over(values.data(), {3}, DType::f32));
-  shard.gather_inside(Tensor::over(back.data(), {3}, DType::f32), in_a_minute());
+  shard.keep(Tensor::borrow(values.data(), {3}, DType::f32));
+  shard.gather_inside(Tensor::borrow(back.data(), {3}, DType::f32), in_a_minute());
   EXPECT_EQ(back, values);
 }
 
-// What this rank sent to ranks of other nodes over a communicator of everybody.
+// Bytes that this rank sent to ranks of other nodes over the world communicator.
 uint64_t sent_across(const Rank& rank) {
-  const net::Transport& transport = *dynamic_cast<comm::Scheduled&>(rank.everyone).transport();
+  const net::Transport& transport = *dynamic_cast<comm::ScheduledCommunicator&>(rank.everyone).transport();
   uint64_t bytes = 0;
   for (int peer = 0; peer < rank.nodes.size(); ++peer)
     if (peer / rank.nodes.ranks_per_node() != rank.nodes.node()) bytes += transport.traffic(peer).bytes_sent;
   return bytes;
 }
 
-// A step of stage 3: gather for forward, gather for backward, reduce-scatter, all round rings of 16-bit values.
+// A step of stage 3: gather for forward, gather for backward, reduce-scatter, all by rings of 16-bit values.
 void plain_step(Rank& rank, size_t count) {
   const comm::Chunk own = comm::chunk_of(count, rank.nodes.size(), rank.rank());
   Tensor values = rank.filled(own.count, DType::bf16, [&](size_t i) { return weight(own.offset + i); });
@@ -126,10 +126,10 @@ TEST(ZeroPlusPlus, SendsAQuarterAcrossNodes) {
       });
       const auto size = static_cast<uint64_t>(num_nodes * ranks_per_node), nodes = static_cast<uint64_t>(num_nodes);
       for (size_t node = 0; node < plain.size(); ++node) {
-        // 3Φ elements of two bytes, but for the ring's (N−1)/N.
+        // 3Φ elements of two bytes, times the ring's (N−1)/N.
         EXPECT_EQ(plain[node], 3 * 2 * count * (size - 1) / size);
-        // 0.75Φ elements of two bytes, but for (M−1)/M: a byte forward, none for backward, half a byte for gradients;
-        // and for either the scales, three to a chunk.
+        // 0.75Φ elements of two bytes, times (M−1)/M: one byte in forward, none in backward, half a byte for gradients;
+        // plus the scales, three per chunk for either.
         const uint64_t chunks = static_cast<uint64_t>(ranks_per_node) * (nodes - 1);
         EXPECT_EQ(quantised[node], count * 3 / 2 * (nodes - 1) / nodes + chunks * 2 * 3 * 4);
         EXPECT_GT(static_cast<double>(plain[node]) / static_cast<double>(quantised[node]), 3.98);

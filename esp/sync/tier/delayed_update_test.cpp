@@ -1,5 +1,5 @@
-// The delayed update against plain programs with its recurrence: w[k+1] = update(w[k], gradient at w[k−1]) from the
-// step after W on, nothing at step W, and no delay before.
+// The delayed update compared with its recurrence: w[k+1] = update(w[k], gradient at w[k−1]) from the step after W on,
+// nothing at step W, and no delay before.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,10 +15,10 @@
 namespace esp::sync {
 namespace {
 
-// Values, gradients, and what computes the second from the first; no two steps alike.
-struct Problem {
-  explicit Problem(const tensor::Context& c) : context(c) {}
-  virtual ~Problem() = default;
+// Weights, gradients, and a function from weights to gradients; no two steps are equal.
+struct OptimizationProblem {
+  explicit OptimizationProblem(const tensor::Context& c) : context(c) {}
+  virtual ~OptimizationProblem() = default;
   virtual void backward(int64_t step) = 0;
 
   void make(DType type) {
@@ -40,9 +40,9 @@ struct Problem {
   nn::ParameterList list;
 };
 
-// Σ a[i]·(w[i] − c[i])² / 2, and noise.
-struct Quadratic final : Problem {
-  Quadratic(const tensor::Context& c, DType type) : Problem(c) {
+// Σ a[i]·(w[i] − c[i])² / 2, plus noise.
+struct Quadratic final : OptimizationProblem {
+  Quadratic(const tensor::Context& c, DType type) : OptimizationProblem(c) {
     list.begin_unit("u");
     list.add("w", {61, 7}, nn::Init::normal(1), true);
     list.add("b", {7}, nn::Init::normal(1), false);
@@ -59,9 +59,9 @@ struct Quadratic final : Problem {
   }
 };
 
-// A gated perceptron and a classifier on it, other inputs every step.
-struct SmallModel final : Problem {
-  SmallModel(const tensor::Context& c, DType type) : Problem(c), tape(c) {
+// A gated perceptron and a classifier on it, with different inputs every step.
+struct SmallModel final : OptimizationProblem {
+  SmallModel(const tensor::Context& c, DType type) : OptimizationProblem(c), tape(c) {
     list.begin_unit("block");
     nn::MlpOptions options;
     options.dim = 6;
@@ -79,7 +79,7 @@ struct SmallModel final : Problem {
     tensor::Tensor targets = tensor::empty(context, {4}, DType::i32, device::MemoryCategory::other);
     for (int32_t i = 0; i < 4; ++i) targets.as<int32_t>()[i] = static_cast<int32_t>(i + step) % 5;
     list.zero_gradients(context.stream);
-    nn::Pass pass;
+    nn::ForwardContext pass;
     pass.tape = &tape;
     autograd::backward(tape, head->loss(pass, (*block)(pass, tape.leaf(x)), targets, 0.25));
     tape.clear();
@@ -96,31 +96,31 @@ double scale(int64_t step) {
   return step % 2 ? 1 : 0.5;
 }
 
-struct DelayedTest : testing::TestWithParam<std::tuple<const char*, const char*, DType>> {
+struct DelayedUpdateTest : testing::TestWithParam<std::tuple<const char*, const char*, DType>> {
   device::MemoryAccount account;
-  device::Pool pool{account}, host{account, device::MemoryTier::host};
+  device::MemoryPool pool{account}, host{account, device::MemoryTier::host};
   tensor::Context context{{}, &pool};
   device::HostLink link;
   obs::TemporaryFolder folder;
   optim::OptimizerOptions rule{.name = "adamw", .weight_decay = 0.1};
 
-  std::unique_ptr<OffloadedOptimizer> offloaded(Problem& problem, int64_t delay_after) {
+  std::unique_ptr<OffloadedOptimizer> offloaded(OptimizationProblem& problem, int64_t delay_after) {
     TierOptions options;
     options.placement = std::get<1>(GetParam());
     options.tile = 100;
     options.delay_after = delay_after;
     options.host_threads = 2;
     options.file.folder = folder.path();
-    return make_offloaded_optimizer(rule, problem.list, context.stream, host, link, optim::everything(problem.list),
+    return make_offloaded_optimizer(rule, problem.list, context.stream, host, link, optim::all_units(problem.list),
                                     options);
   }
-  std::unique_ptr<Problem> problem() {
+  std::unique_ptr<OptimizationProblem> problem() {
     const DType type = std::get<2>(GetParam());
     if (std::get<0>(GetParam()) == std::string("quadratic")) return std::make_unique<Quadratic>(context, type);
     return std::make_unique<SmallModel>(context, type);
   }
 
-  // The values after every step, by the recurrence and nothing else of ours than the optimizer on the device.
+  // The weights after every step, from the recurrence; shares only the device's optimizer with the tested code.
   using Values = std::vector<std::vector<char>>;
   std::vector<Values> recurrence(int64_t delay_after, int64_t steps) {
     const auto p = problem();
@@ -145,7 +145,7 @@ struct DelayedTest : testing::TestWithParam<std::tuple<const char*, const char*,
   }
 };
 
-TEST_P(DelayedTest, FollowsItsRecurrenceBitForBit) {
+TEST_P(DelayedUpdateTest, FollowsItsRecurrenceBitForBit) {
   for (const int64_t delay_after : {1, 4}) {
     const auto p = problem();
     auto optimizer = offloaded(*p, delay_after);
@@ -162,7 +162,7 @@ TEST_P(DelayedTest, FollowsItsRecurrenceBitForBit) {
   }
 }
 
-TEST_P(DelayedTest, PiecesTakenDuringBackwardMeetAnUpdateUnderWay) {
+TEST_P(DelayedUpdateTest, AcceptsGradientsDuringAnUpdateInFlight) {
   const auto p = problem();
   auto optimizer = offloaded(*p, 2);
   const auto expected = recurrence(2, 10);
@@ -174,7 +174,7 @@ TEST_P(DelayedTest, PiecesTakenDuringBackwardMeetAnUpdateUnderWay) {
         const int64_t begin = std::max<int64_t>(0, end - 50);
         optimizer->take_gradient(u, begin, unit.grads.slice(begin, end));
       }
-      // What was taken is what counts.
+      // The gradients passed to take_gradient are used.
       kernel::fill(unit.grads.data(), 1e4, unit.count, unit.grads.dtype(), context.stream);
     }
     optimizer->step(rate(k), scale(k));
@@ -182,8 +182,8 @@ TEST_P(DelayedTest, PiecesTakenDuringBackwardMeetAnUpdateUnderWay) {
   }
 }
 
-TEST_P(DelayedTest, StoppingAndResumingIsNotStopping) {
-  for (const int64_t stop : {2, 4, 7}) {  // before the delay begins, after its first step, within it
+TEST_P(DelayedUpdateTest, ResumesBitForBit) {
+  for (const int64_t stop : {2, 4, 7}) {  // before the delay begins, after its first step, and later
     const auto first = problem(), second = problem();
     auto before = offloaded(*first, 3);
     const auto expected = recurrence(3, 12);
@@ -213,7 +213,7 @@ TEST_P(DelayedTest, StoppingAndResumingIsNotStopping) {
   }
 }
 
-TEST_P(DelayedTest, EveryStepButTheFirstDelayedMovesAllUpAndAllDown) {
+TEST_P(DelayedUpdateTest, EveryStepExceptTheFirstDelayedTransfersAll) {
   const auto p = problem();
   auto optimizer = offloaded(*p, 2);
   const uint64_t down = link.bytes_down(), up = link.bytes_up();
@@ -226,7 +226,7 @@ TEST_P(DelayedTest, EveryStepButTheFirstDelayedMovesAllUpAndAllDown) {
   EXPECT_EQ(account.use(device::MemoryCategory::gradient, device::MemoryTier::host).current, 2 * p->bytes());
 }
 
-INSTANTIATE_TEST_SUITE_P(Problem, DelayedTest,
+INSTANTIATE_TEST_SUITE_P(Objectives, DelayedUpdateTest,
                          testing::Combine(testing::Values("quadratic", "model"), testing::Values("host", "file"),
                                           testing::Values(DType::bf16, DType::f32)),
                          [](const auto& row) {

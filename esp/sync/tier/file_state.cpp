@@ -1,9 +1,9 @@
-// State in a file, streamed through three tiles of the host's memory: while one tile is updated, the next of the order
-// is being read and the one before being written. In the file the slots of a tile lie one after the other, tile after
-// tile, so that a tile is one sequential transfer.
+// Optimizer state in a file, streamed through three tile buffers in host memory: while one tile is updated, the next is
+// read and the previous written. In the file the slots of a tile are adjacent, tile after tile, so a tile is one
+// sequential transfer.
 //
-// Where the host has memory for a part of the state, that many tiles stay in it for good, spread evenly among the
-// others: the disk works on while they are updated.
+// With host memory for a part of the state, that many tiles stay in memory permanently, evenly spaced among the others,
+// so that the disk works while they are updated.
 #include <array>
 #include <optional>
 #include <utility>
@@ -12,14 +12,14 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/sync/tier/file_store.h"
+#include "esp/sync/tier/block_store.h"
 #include "esp/sync/tier/state_tier.h"
 
 namespace esp::sync {
 namespace {
 
 constexpr size_t kNumBuffers = 3;
-constexpr size_t kSlotAlignment = 64;  // so that a vector of no slot straddles cache lines
+constexpr size_t kSlotAlignment = 64;  // so that no slot's vector spans cache lines
 
 size_t round_up(size_t bytes, size_t to) {
   return (bytes + to - 1) / to * to;
@@ -49,10 +49,10 @@ class FileState final : public StateTier {
   std::vector<std::string> notes() const override { return store_->notes(); }
 
  private:
-  // Where a tile lies: in the file, or in memory.
+  // Location of a tile: in the file, or in memory.
   struct Place {
     bool resident = false;
-    uint64_t at = 0;  // bytes from the file's beginning, or from that of the memory
+    uint64_t at = 0;  // byte offset in the file, or in the memory
   };
   static std::byte* aligned(std::byte* data) {
     const auto at = reinterpret_cast<uintptr_t>(data);
@@ -61,7 +61,7 @@ class FileState final : public StateTier {
   size_t slot_bytes(size_t slot, int64_t count) const {
     return static_cast<size_t>(count) * size_of(shape_.slots[slot]);
   }
-  // Where a slot begins in its tile; of the one after the last: how long they are.
+  // Offset of a slot in its tile; of the slot after the last: the size.
   size_t slot_at(size_t slot, int64_t count) const {
     size_t at = 0;
     for (size_t i = 0; i < slot; ++i) at += round_up(slot_bytes(i, count), kSlotAlignment);
@@ -74,14 +74,14 @@ class FileState final : public StateTier {
     return sum;
   }
   size_t tile_bytes(size_t tile) const { return bytes_of(plan_.tiles[tile].count()); }
-  std::span<std::byte> buffer(size_t passing) const {  // of a tile of the file
+  std::span<std::byte> buffer(size_t passing) const {  // of a streamed tile
     return {first_ + passing % kNumBuffers * buffer_bytes_, tile_bytes(passing_[passing])};
   }
   device::HostBuffer place(const StateShape& shape);
-  std::unique_ptr<FileStore> make_store(const FileOptions& options, uint64_t bytes) const;
+  std::unique_ptr<BlockStore> make_store(const FileOptions& options, uint64_t bytes) const;
   void read_ahead();
   void begin_write(size_t passing);
-  void finish(std::optional<FileStore::Ticket>& ticket);
+  void finish(std::optional<BlockStore::Ticket>& ticket);
   void abandon() noexcept;
 
   const StateShape shape_;
@@ -91,17 +91,17 @@ class FileState final : public StateTier {
   std::vector<Place> places_;  // by tile
   uint64_t file_bytes_ = 0;
   const device::HostBuffer resident_;
-  std::unique_ptr<FileStore> store_;
+  std::unique_ptr<BlockStore> store_;
   std::byte* first_ = nullptr;
   std::vector<std::byte*> at_;
   Access access_ = Access::read;
-  std::vector<size_t> order_, passing_;                // tiles to visit; those of them that lie in the file
-  size_t next_ = 0, next_passing_ = 0, num_read_ = 0;  // in order_, in passing_; of passing_, begun
-  std::array<std::optional<FileStore::Ticket>, kNumBuffers> reads_, writes_;  // under way, by buffer
+  std::vector<size_t> order_, passing_;                // tiles to visit; the streamed ones of them
+  size_t next_ = 0, next_passing_ = 0, num_read_ = 0;  // in order_, in passing_; reads started of passing_
+  std::array<std::optional<BlockStore::Ticket>, kNumBuffers> reads_, writes_;  // in flight, by buffer
   FileTraffic traffic_;
 };
 
-// Of the bytes seen so far the host's share is always as large as it may be, so neither kind comes in long runs.
+// Keeps the host's share of the bytes so far as large as allowed, so neither kind comes in long sequences.
 device::HostBuffer FileState::place(const StateShape& shape) {
   uint64_t total = 0, resident = 0;
   for (size_t tile = 0; tile < plan_.tiles.size(); ++tile) total += tile_bytes(tile);
@@ -120,13 +120,13 @@ device::HostBuffer FileState::place(const StateShape& shape) {
                             {.category = device::MemoryCategory::optimizer, .huge_pages = true});
 }
 
-std::unique_ptr<FileStore> FileState::make_store(const FileOptions& options, uint64_t bytes) const {
+std::unique_ptr<BlockStore> FileState::make_store(const FileOptions& options, uint64_t bytes) const {
   try {
-    return std::make_unique<FileStore>(shape_.host->account(), options, "optimizer", bytes);
+    return std::make_unique<BlockStore>(shape_.host->account(), options, "optimizer", bytes);
   } catch (const IoError& error) {
     size_t each = 0;
     for (const DType type : shape_.slots) each += size_of(type);
-    throw IoError(fmt::format("{} (optimizer state of {} elements, {} bytes each; more ranks or a larger disk)",
+    throw IoError(fmt::format("{}. Optimizer state of {} elements, {} bytes each. Use more ranks or a larger disk.",
                               error.what(), plan_.count, each));
   }
 }
@@ -142,7 +142,7 @@ void FileState::begin(Access access, std::vector<size_t> order) {
   read_ahead();
 }
 
-// The tile that is visited next and the one after it; the third buffer is being written meanwhile.
+// The next tile and the one after it; the third buffer is being written.
 void FileState::read_ahead() {
   if (access_ == Access::write) return;
   for (; num_read_ < std::min(next_passing_ + kNumBuffers - 1, passing_.size()); ++num_read_) {
@@ -165,17 +165,17 @@ void FileState::begin_write(size_t passing) {
   traffic_.padding_written += from.size() - payload;
 }
 
-void FileState::finish(std::optional<FileStore::Ticket>& ticket) {
+void FileState::finish(std::optional<BlockStore::Ticket>& ticket) {
   if (ticket) store_->wait(*std::exchange(ticket, std::nullopt));
 }
 
-// Buffers must be free of transfers before anyone touches them again, after an error and where an order is given up.
+// Waits for all transfers of the buffers, after an error and when an order is abandoned.
 void FileState::abandon() noexcept {
   for (auto* tickets : {&reads_, &writes_})
     for (auto& ticket : *tickets) try {
         finish(ticket);
       } catch (const Error&) {
-        // The first error is already on its way.
+        // The first error is being thrown already.
       }
 }
 
@@ -187,7 +187,7 @@ void FileState::visit_next(size_t num, const Visit& visit) try {
     const size_t passing = next_passing_;
     if (!resident) {
       finish(reads_[passing % kNumBuffers]);
-      finish(writes_[passing % kNumBuffers]);  // where nothing is read
+      finish(writes_[passing % kNumBuffers]);  // write-only visits
     }
     std::byte* const data = resident ? resident_.data() + places_[tile].at : buffer(passing).data();
     for (size_t slot = 0; slot < at_.size(); ++slot) at_[slot] = data + slot_at(slot, plan_.tiles[tile].count());

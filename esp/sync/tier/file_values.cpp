@@ -1,5 +1,5 @@
-// Values in a file: each unit's shard begins at a block of its own. One thread serves the file, in the order asked, so
-// reading ahead costs the asking thread nothing; shards pass through buffers of the host's memory that are used again.
+// Weights in a file: each unit's shard begins at a block boundary. One thread serves the file in request order, so
+// reading ahead costs the caller nothing; shards pass through reused buffers in host memory.
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -10,14 +10,14 @@
 #include "esp/base/error.h"
 #include "esp/base/work.h"
 #include "esp/device/gpu.h"
-#include "esp/sync/tier/file_store.h"
-#include "esp/sync/tier/lane.h"
+#include "esp/sync/tier/block_store.h"
+#include "esp/sync/tier/serial_executor.h"
 #include "esp/sync/tier/value_tier.h"
 
 namespace esp::sync {
 namespace {
 
-constexpr int kMostWriting = 2;  // shards on their way to the file, beside the one being put together
+constexpr int kMaxPendingWrites = 2;  // shards being written to the file, beside the one being assembled
 constexpr auto kLongestWait = std::chrono::minutes(10);
 
 size_t whole_blocks(size_t bytes) {
@@ -27,7 +27,7 @@ size_t whole_blocks(size_t bytes) {
 class FileValues final : public ValueTier {
  public:
   FileValues(const ValueShape& shape, const FileOptions& options)
-      : shape_(shape), account_(shape.host->account()), coming_(shape.counts.size()), lane_("esp-values") {
+      : shape_(shape), account_(shape.host->account()), reads_(shape.counts.size()), executor_("esp-values") {
     uint64_t total = 0;
     for (const int64_t count : shape.counts) {
       offsets_.push_back(total);
@@ -38,31 +38,31 @@ class FileValues final : public ValueTier {
   }
 
   tensor::Tensor shard(size_t unit) const override {
-    return tensor::Tensor::over(nullptr, {shape_.counts[unit]}, shape_.type);
+    return tensor::Tensor::borrow(nullptr, {shape_.counts[unit]}, shape_.type);
   }
-  void expect(size_t unit) override;
-  const std::byte* bring(size_t unit) override;
+  void prefetch(size_t unit) override;
+  const std::byte* fetch(size_t unit) override;
   void release(size_t unit) override;
   void write(size_t unit, int64_t first, std::span<const std::byte> from) override;
-  void settle() override;
+  void flush() override;
   FileTraffic traffic() const override {
     std::lock_guard lock(mutex_);
     return traffic_;
   }
 
  private:
-  // Block-aligned inside memory that is not.
+  // Block-aligned range inside unaligned memory.
   struct Buffer {
     tensor::Tensor memory;
     std::byte* first = nullptr;
   };
-  struct Coming {
-    Buffer* buffer = nullptr;  // null: not asked for
+  struct PendingRead {
+    Buffer* buffer = nullptr;  // null: not requested
     Work work;
   };
   size_t bytes_of(int64_t count) const { return static_cast<size_t>(count) * size_of(shape_.type); }
   size_t bytes(size_t unit) const { return bytes_of(shape_.counts[unit]); }
-  std::unique_ptr<FileStore> make_store(const FileOptions& options, uint64_t bytes) const;
+  std::unique_ptr<BlockStore> make_store(const FileOptions& options, uint64_t bytes) const;
   Buffer* take();
   void give(Buffer* buffer);
   void read_into(size_t unit, Buffer* buffer, const Work& work);
@@ -71,24 +71,25 @@ class FileValues final : public ValueTier {
   device::MemoryAccount& account_;
   std::vector<uint64_t> offsets_;
   size_t largest_ = 0;
-  std::unique_ptr<FileStore> store_;  // the lane's
-  mutable std::mutex mutex_;          // guards what follows, but for the lane
+  std::unique_ptr<BlockStore> store_;  // owned by the executor's thread
+  mutable std::mutex mutex_;           // guards all below, except the executor
   std::deque<Buffer> buffers_;
   std::vector<Buffer*> free_;
-  std::vector<Coming> coming_;  // by unit
+  std::vector<PendingRead> reads_;  // by unit
   FileTraffic traffic_;
-  Buffer* filling_ = nullptr;  // the writer's: a shard being put together, and how much of it
+  Buffer* filling_ = nullptr;  // of the writer: the shard being assembled, and its fill
   size_t filled_ = 0;
   std::atomic<int> num_writing_{0};
-  Lane lane_;  // last: it ends before what it touches
+  SerialExecutor executor_;  // last member: ends before the objects it uses
 };
 
-std::unique_ptr<FileStore> FileValues::make_store(const FileOptions& options, uint64_t bytes) const {
+std::unique_ptr<BlockStore> FileValues::make_store(const FileOptions& options, uint64_t bytes) const {
   try {
-    return std::make_unique<FileStore>(account_, options, "values", bytes);
+    return std::make_unique<BlockStore>(account_, options, "values", bytes);
   } catch (const IoError& error) {
-    throw IoError(fmt::format("{} (values of {} bytes; more ranks, a larger disk or sync.offload_params = \"host\")",
-                              error.what(), bytes));
+    throw IoError(
+        fmt::format("{}. Weights of {} bytes. Use more ranks, a larger disk or sync.offload_params = \"host\".",
+                    error.what(), bytes));
   }
 }
 
@@ -111,16 +112,16 @@ void FileValues::give(Buffer* buffer) {
   free_.push_back(buffer);
 }
 
-void FileValues::expect(size_t unit) {
+void FileValues::prefetch(size_t unit) {
   if (bytes(unit) == 0) return;
   std::lock_guard lock(mutex_);
-  Coming& coming = coming_[unit];
-  if (coming.buffer) return;
-  coming = {take(), Work::pending()};
-  lane_.post([this, unit, buffer = coming.buffer, work = coming.work] { read_into(unit, buffer, work); });
+  PendingRead& pending = reads_[unit];
+  if (pending.buffer) return;
+  pending = {take(), Work::pending()};
+  executor_.post([this, unit, buffer = pending.buffer, work = pending.work] { read_into(unit, buffer, work); });
 }
 
-// On the lane. An error belongs to whoever waits for this shard, not to the lane.
+// Runs on the executor. An error is stored for the waiter of this shard, and the executor continues.
 void FileValues::read_into(size_t unit, Buffer* buffer, const Work& work) {
   try {
     const size_t blocks = whole_blocks(bytes(unit));
@@ -136,26 +137,27 @@ void FileValues::read_into(size_t unit, Buffer* buffer, const Work& work) {
   }
 }
 
-const std::byte* FileValues::bring(size_t unit) {
+const std::byte* FileValues::fetch(size_t unit) {
   if (bytes(unit) == 0) return nullptr;
-  expect(unit);
-  Coming coming;
+  prefetch(unit);
+  PendingRead pending;
   {
     std::lock_guard lock(mutex_);
-    coming = coming_[unit];
+    pending = reads_[unit];
   }
-  coming.work.wait(Deadline::after(kLongestWait));
-  return coming.buffer->first;
+  pending.work.wait(Deadline::after(kLongestWait));
+  return pending.buffer->first;
 }
 
 void FileValues::release(size_t unit) {
   std::lock_guard lock(mutex_);
-  if (Buffer* const buffer = std::exchange(coming_[unit], {}).buffer) free_.push_back(buffer);
+  if (Buffer* const buffer = std::exchange(reads_[unit], {}).buffer) free_.push_back(buffer);
 }
 
 void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> from) {
   if (first == 0) {
-    if (num_writing_ >= kMostWriting) lane_.wait(Deadline::after(kLongestWait));  // the disk is slower than the writer
+    if (num_writing_ >= kMaxPendingWrites)
+      executor_.wait(Deadline::after(kLongestWait));  // the disk is slower than the writer
     std::lock_guard lock(mutex_);
     if (!filling_) filling_ = take();
     filled_ = 0;
@@ -169,7 +171,7 @@ void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> fr
   const size_t blocks = whole_blocks(filled_);
   std::memset(filling_->first + filled_, 0, blocks - filled_);
   ++num_writing_;
-  lane_.post([this, unit, blocks, buffer = std::exchange(filling_, nullptr)] {
+  executor_.post([this, unit, blocks, buffer = std::exchange(filling_, nullptr)] {
     store_->wait(store_->write(offsets_[unit], {buffer->first, blocks}));
     --num_writing_;
     give(buffer);
@@ -179,11 +181,11 @@ void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> fr
   });
 }
 
-void FileValues::settle() {
-  lane_.wait(Deadline::after(kLongestWait));
+void FileValues::flush() {
+  executor_.wait(Deadline::after(kLongestWait));
   std::lock_guard lock(mutex_);
-  for (Coming& coming : coming_)
-    if (Buffer* const buffer = std::exchange(coming, {}).buffer) free_.push_back(buffer);
+  for (PendingRead& pending : reads_)
+    if (Buffer* const buffer = std::exchange(pending, {}).buffer) free_.push_back(buffer);
 }
 
 }  // namespace

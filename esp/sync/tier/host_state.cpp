@@ -1,4 +1,4 @@
-// The table of placements, and the one in the host's memory.
+// The table of state tiers, and the tier in host memory.
 #include <deque>
 #include <numeric>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 class HostState final : public StateTier {
  public:
   explicit HostState(const StateShape& shape) : plan_(*shape.plan) {
-    // The host's threads alone touch it: memory that no GPU copies from need not be pinned.
+    // Only CPU threads access it, so the memory need not be pinned.
     for (const DType type : shape.slots) {
       const device::HostBuffer& memory =
           memory_.emplace_back(shape.host->account(), static_cast<size_t>(plan_.count) * size_of(type),
@@ -21,7 +21,7 @@ class HostState final : public StateTier {
                                                        .tier = device::MemoryTier::host,
                                                        .huge_pages = true,
                                                        .zero = false});
-      slots_.push_back(tensor::Tensor::over(memory.data(), {plan_.count}, type));
+      slots_.push_back(tensor::Tensor::borrow(memory.data(), {plan_.count}, type));
     }
     at_.resize(shape.slots.size());
   }

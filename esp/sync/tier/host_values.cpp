@@ -1,4 +1,4 @@
-// The table of placements of values, and the one in the host's memory.
+// The table of value tiers, and the tier in host memory.
 #include "esp/base/table.h"
 #include "esp/device/gpu.h"
 #include "esp/sync/tier/value_tier.h"
@@ -14,7 +14,7 @@ class HostValues final : public ValueTier {
   }
 
   tensor::Tensor shard(size_t unit) const override { return shards_[unit]; }
-  const std::byte* bring(size_t unit) override { return shards_[unit].as<std::byte>(); }
+  const std::byte* fetch(size_t unit) override { return shards_[unit].as<std::byte>(); }
   void write(size_t unit, int64_t first, std::span<const std::byte> from) override {
     const tensor::Tensor& to = shards_[unit];
     const size_t skip = static_cast<size_t>(first) * size_of(to.dtype());

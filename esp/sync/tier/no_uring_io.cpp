@@ -1,4 +1,4 @@
-// Stands in for uring_io.cpp where liburing was not there to build with.
+// Replaces uring_io.cpp in builds without liburing.
 #include "esp/sync/tier/file_io.h"
 
 namespace esp::sync {

@@ -5,7 +5,8 @@ namespace esp::sync {
 std::unique_ptr<OffloadedOptimizer> Offload::make_optimizer(const optim::OptimizerOptions& options,
                                                             const nn::ParameterList& parameters,
                                                             const device::Stream& stream,
-                                                            std::vector<optim::Owned> owned, const TierOptions& tier) {
+                                                            std::vector<optim::OptimizerShard> owned,
+                                                            const TierOptions& tier) {
   TierOptions placed = tier;
   placed.values = values_;
   auto made = make_offloaded_optimizer(options, parameters, stream, host_, link_, std::move(owned), placed);
@@ -27,6 +28,10 @@ FileTraffic Offload::file_traffic() const {
     sum.padding_written += values.padding_written;
   }
   return sum;
+}
+
+std::vector<std::string> Offload::notes() const {
+  return optimizer_ ? optimizer_->notes() : std::vector<std::string>();
 }
 
 tensor::Tensor Offload::taken(size_t owned) {

@@ -14,8 +14,8 @@
 namespace esp::sync {
 namespace {
 
-DType storage_of(std::span<const optim::Owned> owned) {
-  for (const optim::Owned& one : owned) {
+DType storage_of(std::span<const optim::OptimizerShard> owned) {
+  for (const optim::OptimizerShard& one : owned) {
     const int64_t count = one.range.end - one.range.begin;
     ESP_CHECK(one.values.count() == count && one.values.dtype() == owned[0].values.dtype(), "[{}, {}) of unit {}",
               one.range.begin, one.range.end, one.range.unit);
@@ -26,21 +26,24 @@ DType storage_of(std::span<const optim::Owned> owned) {
 }
 
 const TierOptions& checked(const TierOptions& options) {
-  if (options.tile < 1) throw UsageError(fmt::format("optimizer tiles of {} elements: 1 at least", options.tile));
-  if (options.delay_after < 0) throw UsageError(fmt::format("delay_after = {}: 0 for never", options.delay_after));
-  if (options.host_threads < 1) throw UsageError(fmt::format("host_threads = {}: 1 at least", options.host_threads));
+  if (options.tile < 1)
+    throw UsageError(fmt::format("optimizer tile: got {} elements; expected at least 1.", options.tile));
+  if (options.delay_after < 0)
+    throw UsageError(fmt::format("delay_after: got {}; expected at least 0 (0: never).", options.delay_after));
+  if (options.host_threads < 1)
+    throw UsageError(fmt::format("host_threads: got {}; expected at least 1.", options.host_threads));
   if (options.early && options.delay_after > 0)
-    throw UsageError("an update is early or delayed: delay_after = 0 is wanted with early");
+    throw UsageError("delay_after: cannot be combined with an early update. Set delay_after = 0.");
   if (options.split_master && !options.early)
-    throw UsageError("a split master copy meets its values in an early update: early is wanted with it");
+    throw UsageError("split master copy: needs an early update. Set update_early = true.");
   return options;
 }
 
 }  // namespace
 
 OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const nn::ParameterList& parameters,
-                                       const device::Stream& stream, device::Pool& host, device::HostLink& link,
-                                       std::vector<optim::Owned> owned, const TierOptions& options)
+                                       const device::Stream& stream, device::MemoryPool& host, device::HostLink& link,
+                                       std::vector<optim::OptimizerShard> owned, const TierOptions& options)
     : rule_(std::move(rule)),
       stream_(stream),
       host_(host),
@@ -53,9 +56,9 @@ OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const 
                            : tensor::Tensor(host, {plan_.count}, type_, device::MemoryCategory::gradient)),
       updating_(taken_),
       covered_(owned_.size()),
-      copies_("esp-up") {
+      uploads_("esp-up") {
   if (options.split_master && type_ != DType::bf16)
-    throw UsageError(fmt::format("values of {} are no half of a master copy: bf16 is wanted with it", name_of(type_)));
+    throw UsageError(fmt::format("split master copy: got weights of {}; expected bf16.", name_of(type_)));
   std::vector<DType> slots(1 + rule_->slots().size(), tensor::accumulation_type(type_));
   if (options.split_master) slots[0] = DType::i16;
   state_ = make_state_tier(options.placement, {&plan_, options.host_bytes, std::move(slots), &host}, options.file);
@@ -73,12 +76,12 @@ OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const 
       first_tiles_.push_back(tile);
     }
     for (size_t range = owned_.size(); range-- > 0;) walk_.push_back(range);
-    downs_ = std::make_unique<Lane>("esp-down");
+    downs_ = std::make_unique<SerialExecutor>("esp-down");
   }
   if (options.delay_after > 0 || options.early) {
     if (options.host_threads > 1)
       host_threads_ = std::make_unique<device::ThreadPool>(static_cast<int>(options.host_threads));
-    updates_ = std::make_unique<Lane>("esp-update");
+    updates_ = std::make_unique<SerialExecutor>("esp-update");
   }
   fill_master(StateTier::Access::write);
 }
@@ -88,13 +91,14 @@ std::byte* OffloadedOptimizer::at(const tensor::Tensor& flat, int64_t element) c
 }
 
 void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor::Tensor& piece, bool add) {
-  const optim::Range& of = owned_[range].range;
+  const optim::UnitRange& of = owned_[range].range;
   const Span span{first, first + piece.count()};
   ESP_CHECK(piece.dtype() == type_ && first >= 0 && span.end <= of.end - of.begin, "[{}, {}) of [{}, {})", first,
             span.end, of.begin, of.end);
   if (options_.early) {
-    ESP_CHECK(!add && piece.count() == of.end - of.begin, "[{}, {}) of [{}, {}) by itself, updated early", first,
-              span.end, of.begin, of.end);
+    ESP_CHECK(!add && piece.count() == of.end - of.begin,
+              "early update: got [{}, {}) of [{}, {}) alone; expected the whole range", first, span.end, of.begin,
+              of.end);
     return take_early(range, piece);
   }
   std::byte* const place = at(taken_, plan_.begins[range] + first);
@@ -105,7 +109,7 @@ void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor
   } else {
     link_.down(place, piece.data(), piece.bytes(), stream_);
   }
-  // Keeps the spans in order and joins those that touch.
+  // Keeps the spans sorted and merges adjacent ones.
   std::vector<Span>& spans = covered_[range];
   auto from = std::find_if(spans.begin(), spans.end(), [&](const Span& s) { return s.end >= span.begin; });
   auto to = std::find_if(from, spans.end(), [&](const Span& s) { return s.begin > span.end; });
@@ -115,34 +119,34 @@ void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor
 }
 
 tensor::Tensor OffloadedOptimizer::gradient(size_t range) const {
-  ESP_CHECK(!options_.early, "gradients that are used as they come are kept nowhere");
-  const optim::Range& of = owned_[range].range;
+  ESP_CHECK(!options_.early, "early updates store no gradients");
+  const optim::UnitRange& of = owned_[range].range;
   return taken_.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin);
 }
 
 void OffloadedOptimizer::drop_gradients() {
-  ESP_CHECK(seen_.empty(), "gradients that are used as they come cannot be dropped");
+  ESP_CHECK(seen_.empty(), "gradients of an early update cannot be dropped");
   for (auto& spans : covered_) spans.clear();
 }
 
-// Ranges of which nothing was taken come down now, whole.
+// Copies ranges without taken gradients down now, whole.
 void OffloadedOptimizer::collect() {
   for (size_t range = 0; range < owned_.size(); ++range) {
     const int64_t count = owned_[range].range.end - owned_[range].range.begin;
     if (covered_[range].empty() && owned_[range].grads.defined()) take_gradient(range, 0, owned_[range].grads);
     ESP_CHECK(count == 0 || (covered_[range].size() == 1 && covered_[range][0].end - covered_[range][0].begin == count),
-              "range {}: not every gradient was taken", range);
+              "range {}: gradients are missing", range);
   }
   drop_gradients();
 }
 
-void OffloadedOptimizer::settle() {
+void OffloadedOptimizer::finish_update() {
   if (updates_) updates_->wait(in_time());
 }
 
 void OffloadedOptimizer::open_step(double lr, double grad_scale) {
-  ESP_CHECK(options_.early && !open_, "a step is opened once, where updates are early");
-  settle();
+  ESP_CHECK(options_.early && !open_, "open_step: early updates only, once per step");
+  finish_update();
   release_states();
   open_ = true;
   now_ = {lr, grad_scale, num_steps_ + 1, false};
@@ -164,15 +168,15 @@ std::vector<size_t> OffloadedOptimizer::tiles_of(std::span<const size_t> ranges)
   return tiles;
 }
 
-// The piece stays with this thread until it was copied: were another to drop the last handle, memory would come back at
-// any moment.
+// This thread keeps the piece until it was copied: if another thread dropped the last handle, memory would be freed at
+// an unpredictable time.
 void OffloadedOptimizer::take_early(size_t range, const tensor::Tensor& piece) {
-  ESP_CHECK(open_, "no step was opened for range {}", range);
-  wait_for_coming(kMostComing);
+  ESP_CHECK(open_, "range {}: open_step was not called", range);
+  wait_for_coming(kMaxPendingRanges);
   auto there = std::make_shared<device::GpuEvent>(stream_.device);
   there->record(stream_);
   const Work done = Work::pending();
-  coming_.push_back(Coming{done, piece});
+  coming_.push_back(PendingGradients{done, piece});
   updates_->post([this, range, from = static_cast<const std::byte*>(piece.data()), there, done] {
     try {
       opened_.wait(Deadline::after_ms(0));
@@ -192,10 +196,11 @@ void OffloadedOptimizer::wait_for_coming(size_t most) {
   }
 }
 
-// Gradients that come in another order than before change the order of what is read ahead.
+// A changed order of gradients changes the order of read-ahead.
 void OffloadedOptimizer::walk_to(size_t range) {
   const size_t at = seen_.size();
-  ESP_CHECK(std::find(seen_.begin(), seen_.end(), range) == seen_.end(), "range {} came twice in a step", range);
+  ESP_CHECK(std::find(seen_.begin(), seen_.end(), range) == seen_.end(), "range {}: gradients arrived twice in a step",
+            range);
   if (walk_[at] != range) {
     const auto from = walk_.begin() + static_cast<std::ptrdiff_t>(at);
     std::rotate(from, std::find(from, walk_.end(), range), std::find(from, walk_.end(), range) + 1);
@@ -205,7 +210,7 @@ void OffloadedOptimizer::walk_to(size_t range) {
   seen_.push_back(range);
 }
 
-// On the update thread: tiles come down ahead of it, and their values go up behind it.
+// On the update thread: tiles are copied down ahead of it, and their weights up behind it.
 void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
                                       const std::shared_ptr<device::GpuEvent>& there) {
   const size_t first = first_tiles_[range], num = first_tiles_[range + 1] - first, stage = next_stage_;
@@ -240,7 +245,7 @@ void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
       falling[i].wait(in_time());
       update_tile(tile, slots, place(i), values_place(i), now_, host);
       const Work risen = rising_[(stage + i) % kNumStages] = Work::pending();
-      copies_.post([this, &tile, values = place(i), risen] {
+      uploads_.post([this, &tile, values = place(i), risen] {
         try {
           send_up(tile, values, beside());
           risen.complete();
@@ -252,11 +257,11 @@ void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
       ++i;
     });
   } catch (...) {
-    // What is still coming down must be over before its memory is anyone else's.
+    // Copies to the host must end before their memory is reused.
     try {
       downs_->wait(in_time());
     } catch (const Error&) {
-      // The first error is already on its way.
+      // The first error is being thrown already.
     }
     throw;
   }
@@ -265,10 +270,10 @@ void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
 
 void OffloadedOptimizer::step(double lr, double grad_scale) {
   if (options_.early) {
-    ESP_CHECK(open_ && lr == now_.lr && grad_scale == now_.grad_scale, "a step of {} and {} was not opened", lr,
-              grad_scale);
+    ESP_CHECK(open_ && lr == now_.lr && grad_scale == now_.grad_scale,
+              "step({}, {}): arguments differ from those of open_step", lr, grad_scale);
     wait_for_coming(0);
-    ESP_CHECK(seen_.size() == owned_.size(), "{} of {} ranges had gradients", seen_.size(), owned_.size());
+    ESP_CHECK(seen_.size() == owned_.size(), "gradients arrived for {} of {} ranges", seen_.size(), owned_.size());
     for (const Work& risen : rising_) risen.wait(in_time());
     state_->end();
     seen_.clear();
@@ -278,26 +283,26 @@ void OffloadedOptimizer::step(double lr, double grad_scale) {
   }
   collect();
   release_states();
-  settle();
+  finish_update();
   const optim::UpdateStep step{lr, grad_scale, ++num_steps_, false};
   const bool delayed = options_.delay_after > 0 && num_steps_ > options_.delay_after;
   if (delayed) install_ahead();
   std::swap(taken_, updating_);
   if (!delayed) {
     update(step, device::host_side(stream_), true);
-    ahead_ = Ahead::none;
+    pending_ = PendingWeights::none;
     return;
   }
-  ahead_ = Ahead::buffer;
+  pending_ = PendingWeights::buffer;
   updates_->post([this, step] { update(step, {.device = {}, .pool = host_threads_.get(), .queue = nullptr}, false); });
 }
 
 void OffloadedOptimizer::update(const optim::UpdateStep& step, const device::Stream& stream, bool install) {
   state_->sweep(StateTier::Access::update, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
     update_tile(tile, slots, at(updating_, tile.begin), nullptr, step, stream);
-    if (install) copies_.post([this, &tile] { send_up(tile, at(updating_, tile.begin), beside()); });
+    if (install) uploads_.post([this, &tile] { send_up(tile, at(updating_, tile.begin), beside()); });
   });
-  if (install) copies_.wait(in_time());
+  if (install) uploads_.wait(in_time());
 }
 
 void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, std::byte* tile_at,
@@ -343,25 +348,25 @@ std::byte* OffloadedOptimizer::place_of(const TilePlan::Tile& tile) const {
   return options_.early ? at(stages_, 0) : at(updating_, tile.begin);
 }
 
-// The values as they are.
+// The current weights.
 void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment, std::byte* to, const device::Stream& stream) {
   const int64_t count = segment.end - segment.begin;
-  const optim::Owned& owned = owned_[segment.range];
+  const optim::OptimizerShard& owned = owned_[segment.range];
   if (!options_.values) return link_.down(to, at(owned.values, segment.first), bytes(count), stream);
   const auto unit = static_cast<size_t>(owned.range.unit);
-  std::memcpy(to, options_.values->bring(unit) + bytes(segment.first), bytes(count));
+  std::memcpy(to, options_.values->fetch(unit) + bytes(segment.first), bytes(count));
   if (segment.first + count == owned.range.end - owned.range.begin) options_.values->release(unit);
 }
 
-// The values of the last delayed update, which the device may have now that it has computed with the old ones.
+// Installs the weights of the last delayed update, now that the device has computed with the old ones.
 void OffloadedOptimizer::install_ahead() {
   ESP_CHECK(!options_.early);
-  if (ahead_ == Ahead::master)
+  if (pending_ == PendingWeights::master)
     state_->sweep(StateTier::Access::read, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
       kernel::cast(at(updating_, tile.begin), type_, slots[0], tensor::accumulation_type(type_), tile.count(),
                    device::host_side(stream_));
     });
-  if (ahead_ != Ahead::none)
+  if (pending_ != PendingWeights::none)
     for (const TilePlan::Tile& tile : plan_.tiles) send_up(tile, place_of(tile), stream_);
 }
 
@@ -369,7 +374,7 @@ void OffloadedOptimizer::fill_master(StateTier::Access access) {
   const DType master_type = tensor::accumulation_type(type_);
   state_->sweep(access, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
     std::byte* const values = place_of(tile);
-    if (options_.split_master) {  // the values are all there is of it
+    if (options_.split_master) {  // the weights are the upper half of the master copy
       kernel::fill(slots[0], 0, tile.count(), DType::bf16, device::host_side(stream_));
     } else {
       for (const TilePlan::Segment& segment : tile.segments)
@@ -383,21 +388,21 @@ void OffloadedOptimizer::fill_master(StateTier::Access access) {
 }
 
 void OffloadedOptimizer::refresh_master() {
-  settle();
+  finish_update();
   release_states();
-  drop_gradients();  // without delay their memory was just used for the values
+  drop_gradients();  // without delay the weights overwrote the gradients
   fill_master(StateTier::Access::update);
-  ahead_ = Ahead::none;
+  pending_ = PendingWeights::none;
 }
 
-// Where values are as exact as the master copy they are shown as the only one, as by the optimizer on the device, so
-// that checkpoints of the two agree; unless the master copy is ahead.
+// Where the weights are as precise as the master copy they are the only slot shown, as by the optimizer on the device,
+// so that checkpoints of the two are equal; unless the master copy is ahead.
 bool OffloadedOptimizer::shows_master() const {
   return type_ != tensor::accumulation_type(type_) || options_.delay_after > 0;
 }
 
-std::span<optim::State> OffloadedOptimizer::states() {
-  settle();
+std::span<optim::OptimizerState> OffloadedOptimizer::states() {
+  finish_update();
   if (!states_.empty()) return states_;
   if (state_->whole().empty() || options_.split_master) {
     show_by_tiles();
@@ -410,7 +415,7 @@ std::span<optim::State> OffloadedOptimizer::states() {
 void OffloadedOptimizer::show_whole() {
   const std::span<const tensor::Tensor> slots = state_->whole();
   for (size_t range = 0; range < owned_.size(); ++range) {
-    const optim::Range& of = owned_[range].range;
+    const optim::UnitRange& of = owned_[range].range;
     const auto show = [&](std::string_view slot, const tensor::Tensor& flat) {
       states_.push_back({slot, of, flat.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin)});
     };
@@ -419,7 +424,7 @@ void OffloadedOptimizer::show_whole() {
   }
 }
 
-// Every segment of every tile is a state of its own, met in the order in which they lie.
+// Every segment of every tile is a separate state, in storage order.
 void OffloadedOptimizer::show_by_tiles() {
   shown_ = {};
   const DType type = tensor::accumulation_type(type_);
@@ -431,14 +436,14 @@ void OffloadedOptimizer::show_by_tiles() {
   for (size_t tile = 0; tile < plan_.tiles.size(); ++tile)
     for (size_t slot = 0; slot < names.size(); ++slot)
       for (const TilePlan::Segment& segment : plan_.tiles[tile].segments) {
-        const optim::Range& of = owned_[segment.range].range;
+        const optim::UnitRange& of = owned_[segment.range].range;
         const int64_t begin = of.begin + segment.first, count = segment.end - segment.begin;
         const Place place{tile, slot, segment.begin - plan_.tiles[tile].begin};
         states_.push_back({names[slot],
                            {of.unit, begin, begin + count},
-                           tensor::Tensor::over(nullptr, {count}, type),
+                           tensor::Tensor::borrow(nullptr, {count}, type),
                            [this, place](int64_t first, const tensor::Tensor& to) {
-                             bring_shown(place.tile);
+                             load_shown(place.tile);
                              const int64_t from = place.first + first;
                              std::memcpy(to.data(), shown_.slots[place.slot].slice(from, from + to.count()).data(),
                                          to.bytes());
@@ -448,8 +453,8 @@ void OffloadedOptimizer::show_by_tiles() {
       }
 }
 
-// The master copy whole: of its halves the upper one are the values.
-void OffloadedOptimizer::bring_shown(size_t tile) {
+// The whole master copy: the weights are its upper half.
+void OffloadedOptimizer::load_shown(size_t tile) {
   if (shown_.tile == tile) return;
   if (!shown_.tile || shown_.next != tile) {
     std::vector<size_t> order(plan_.tiles.size() - tile);
@@ -475,7 +480,8 @@ void OffloadedOptimizer::bring_shown(size_t tile) {
 }
 
 void OffloadedOptimizer::take_shown(size_t state, const tensor::Tensor& values) {
-  ESP_CHECK(state == shown_.num_taken, "state {} of {} is written after {}", state, states_.size(), shown_.num_taken);
+  ESP_CHECK(state == shown_.num_taken, "state {} of {} written after {} states", state, states_.size(),
+            shown_.num_taken);
   if (state == 0) {
     shown_.tile.reset();
     std::vector<size_t> order(plan_.tiles.size());
@@ -487,13 +493,12 @@ void OffloadedOptimizer::take_shown(size_t state, const tensor::Tensor& values) 
   std::memcpy(to.data(), values.data(), to.bytes());
   ++shown_.num_taken;
   if (shown_.num_taken < states_.size() && shown_.places[shown_.num_taken].tile == place.tile) return;
-  state_->visit_next(1,
-                     [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_shown(tile, slots); });
+  state_->visit_next(
+      1, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_shown_states(tile, slots); });
 }
 
-// What was restored of a split master copy is what values must round to, wherever they came from: they are written
-// anew.
-void OffloadedOptimizer::write_shown(const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
+// After a restore of a split master copy the weights are recomputed from it, so that they are its rounding.
+void OffloadedOptimizer::write_shown_states(const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
   const size_t hidden = shows_master() ? 0 : 1;
   const device::Stream host = device::host_side(stream_);
   if (hidden > 0) kernel::fill(slots[0], 0, tile.count(), tensor::accumulation_type(type_), host);
@@ -510,7 +515,7 @@ void OffloadedOptimizer::write_shown(const TilePlan::Tile& tile, std::span<std::
 }
 
 void OffloadedOptimizer::states_restored() {
-  settle();
+  finish_update();
   if (shown_.num_taken > 0) {
     ESP_CHECK(shown_.num_taken == states_.size(), "{} of {} states were restored", shown_.num_taken, states_.size());
     state_->end();
@@ -518,7 +523,7 @@ void OffloadedOptimizer::states_restored() {
   release_states();
   drop_gradients();
   if (!shows_master()) fill_master(StateTier::Access::update);
-  ahead_ = shows_master() ? Ahead::master : Ahead::none;
+  pending_ = shows_master() ? PendingWeights::master : PendingWeights::none;
 }
 
 void OffloadedOptimizer::release_states() {
@@ -528,8 +533,9 @@ void OffloadedOptimizer::release_states() {
 
 std::unique_ptr<OffloadedOptimizer> make_offloaded_optimizer(const optim::OptimizerOptions& options,
                                                              const nn::ParameterList& parameters,
-                                                             const device::Stream& stream, device::Pool& host,
-                                                             device::HostLink& link, std::vector<optim::Owned> owned,
+                                                             const device::Stream& stream, device::MemoryPool& host,
+                                                             device::HostLink& link,
+                                                             std::vector<optim::OptimizerShard> owned,
                                                              const TierOptions& tier) {
   return std::make_unique<OffloadedOptimizer>(optim::make_rule(options), parameters, stream, host, link,
                                               std::move(owned), tier);

@@ -28,17 +28,17 @@ using testing::StartsWith;
 
 constexpr int64_t kCount = 2 * (37 * 19 + 19 + 5);  // of the list below
 
-struct OffloadTest : testing::Test {
-  explicit OffloadTest(int num_threads = 2) : threads(num_threads) {}
+struct OffloadedOptimizerTest : testing::Test {
+  explicit OffloadedOptimizerTest(int num_threads = 2) : threads(num_threads) {}
 
   device::MemoryAccount account;
-  device::Pool device_pool{account}, host{account, MemoryTier::host};
+  device::MemoryPool device_pool{account}, host{account, MemoryTier::host};
   device::ThreadPool threads;
   tensor::Context context{{.device = {}, .pool = &threads, .queue = nullptr}, &device_pool};
   device::HostLink link;
   obs::TemporaryFolder folder;
 
-  // Odd sizes, decay on and off.
+  // Odd sizes, with and without weight decay.
   void build(nn::ParameterList& list, DType type) {
     for (const char* unit : {"a", "b"}) {
       list.begin_unit(unit);
@@ -63,7 +63,7 @@ struct OffloadTest : testing::Test {
   }
   std::unique_ptr<OffloadedOptimizer> offloaded(const nn::ParameterList& list, const TierOptions& options,
                                                 const std::string& name = "adamw") {
-    return make_offloaded_optimizer(rule(name), list, context.stream, host, link, optim::everything(list), options);
+    return make_offloaded_optimizer(rule(name), list, context.stream, host, link, optim::all_units(list), options);
   }
   static optim::OptimizerOptions rule(const std::string& name) {
     optim::OptimizerOptions options;
@@ -72,9 +72,9 @@ struct OffloadTest : testing::Test {
     return options;
   }
 };
-// For tests that fork: a child of a process with threads may find their locks held for ever.
-struct ForkedOffloadTest : OffloadTest {
-  ForkedOffloadTest() : OffloadTest(1) {}
+// For tests that fork: in a child of a multi-threaded process locks may stay held.
+struct ForkedOffloadedOptimizerTest : OffloadedOptimizerTest {
+  ForkedOffloadedOptimizerTest() : OffloadedOptimizerTest(1) {}
 };
 
 std::vector<std::vector<char>> values_of(const nn::ParameterList& list) {
@@ -82,12 +82,13 @@ std::vector<std::vector<char>> values_of(const nn::ParameterList& list) {
   for (const auto& unit : list.units()) all.push_back(bytes_of(unit.values));
   return all;
 }
-// By slot and unit, so that optimizers with other orders and other runs compare. An owned range of a unit is one.
+// By slot and unit, so that optimizers with different orders and ranges are comparable. An owned range of a unit is
+// one.
 using States = std::map<std::pair<std::string, int>, std::vector<char>>;
 States states_of(optim::Optimizer& optimizer) {
   States all;
   std::map<std::pair<std::string, int>, int64_t> ends;
-  for (const optim::State& state : optimizer.states()) {
+  for (const optim::OptimizerState& state : optimizer.states()) {
     const std::pair key{std::string(state.slot), state.range.unit};
     const auto [end, first] = ends.try_emplace(key, state.range.begin);
     EXPECT_EQ(end->second, state.range.begin) << state.slot;
@@ -99,7 +100,7 @@ States states_of(optim::Optimizer& optimizer) {
 void copy_states(optim::Optimizer& from, optim::Optimizer& to) {
   const States source = states_of(from);
   std::map<std::pair<std::string, int>, size_t> at;
-  for (const optim::State& state : to.states()) {
+  for (const optim::OptimizerState& state : to.states()) {
     const std::pair key{std::string(state.slot), state.range.unit};
     ASSERT_LE(at[key] + state.values.bytes(), source.at(key).size());
     set_bytes(state, source.at(key).data() + at[key]);
@@ -109,9 +110,9 @@ void copy_states(optim::Optimizer& from, optim::Optimizer& to) {
   to.states_restored();
 }
 
-struct Placed : OffloadTest, testing::WithParamInterface<const char*> {};
+struct OffloadedOptimizerPlacement : OffloadedOptimizerTest, testing::WithParamInterface<const char*> {};
 
-TEST_P(Placed, EveryBitIsThatOfTheOptimizerOnTheDevice) {
+TEST_P(OffloadedOptimizerPlacement, EqualsTheDeviceOptimizerBitForBit) {
   for (const char* name : {"adamw", "adam", "sgd"})
     for (const DType type : {DType::bf16, DType::f16, DType::f32, DType::f64})
       for (const int64_t tile : {64, 731, 1 << 20}) {
@@ -132,19 +133,19 @@ TEST_P(Placed, EveryBitIsThatOfTheOptimizerOnTheDevice) {
       }
 }
 
-TEST_P(Placed, PiecesOfShardsComeInAnyOrderAndOverwriteEachOther) {
+TEST_P(OffloadedOptimizerPlacement, AcceptsPiecesInAnyOrder) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
   auto flat = optim::make_optimizer(rule("adamw"), here, context);
-  // A shard: the end of one unit and the beginning of the next; its gradients lie nowhere on the device.
+  // A shard: the end of one unit and the beginning of the next; its gradients have no memory on the device.
   const auto& units = there.units();
   const int64_t n = units[0].count;
-  std::vector<optim::Owned> owned{{{0, 300, n}, units[0].values.slice(300, n), {}},
-                                  {{1, 0, 201}, units[1].values.slice(0, 201), {}}};
+  std::vector<optim::OptimizerShard> owned{{{0, 300, n}, units[0].values.slice(300, n), {}},
+                                           {{1, 0, 201}, units[1].values.slice(0, 201), {}}};
   auto far = make_offloaded_optimizer(rule("adamw"), there, context.stream, host, link, owned, tier(GetParam()));
   for (int64_t step = 1; step <= 3; ++step) {
-    set_gradients(there, step + 10);  // of a step that is not to be
+    set_gradients(there, step + 10);  // of a skipped step
     far->take_gradient(1, 0, units[1].grads.slice(0, 201));
     if (step == 2) far->drop_gradients();
     set_gradients(here, step);
@@ -164,10 +165,10 @@ TEST_P(Placed, PiecesOfShardsComeInAnyOrderAndOverwriteEachOther) {
   build(untouched, DType::bf16);
   EXPECT_EQ(bytes_of(units[0].values.slice(0, 300)), bytes_of(untouched.units()[0].values.slice(0, 300)));
   far->take_gradient(0, 0, units[0].grads.slice(300, 500));
-  EXPECT_THROW(far->step(1e-2, 1), InternalError);  // a gradient that never came
+  EXPECT_THROW(far->step(1e-2, 1), InternalError);  // a missing gradient
 }
 
-TEST_P(Placed, EveryByteOverTheLinkAndTheFileIsCounted) {
+TEST_P(OffloadedOptimizerPlacement, CountsEveryByteOfLinkAndFile) {
   for (const auto& [type, name, slots] :
        {std::tuple{DType::bf16, "adamw", 3}, {DType::f32, "adamw", 3}, {DType::f16, "sgd", 2}}) {
     nn::ParameterList list;
@@ -189,11 +190,11 @@ TEST_P(Placed, EveryByteOverTheLinkAndTheFileIsCounted) {
   }
 }
 
-TEST_P(Placed, StateIsNotOnTheDeviceAndIsAccountedWhereItLies) {
+TEST_P(OffloadedOptimizerPlacement, ChargesStateToItsTier) {
   nn::ParameterList list;
   build(list, DType::bf16);
   const uint64_t on_device = account.use(MemoryTier::device).current;
-  account.set_budget(MemoryTier::device, on_device);  // not one byte more
+  account.set_budget(MemoryTier::device, on_device);  // exact fit
   auto optimizer = offloaded(list, tier(GetParam(), 500));
   for (int64_t step = 1; step <= 2; ++step) {
     set_gradients(list, step);
@@ -210,11 +211,11 @@ TEST_P(Placed, StateIsNotOnTheDeviceAndIsAccountedWhereItLies) {
   } else {
     EXPECT_EQ(file, 0u);
   }
-  // Shown by tiles, and never more than one of them in memory.
+  // Shown by tiles, with at most one of them in memory.
   const uint64_t before = account.use(MemoryTier::host).current;
   account.reset_peaks();
   size_t shown = 0;
-  for (const optim::State& state : optimizer->states()) shown += bytes_of(state).size();
+  for (const optim::OptimizerState& state : optimizer->states()) shown += bytes_of(state).size();
   EXPECT_EQ(shown, 12u * kCount);
   EXPECT_LE(account.use(MemoryTier::host).peak, before + (in_file ? 12u * 500 + 3 * 64 : 0u));
   set_gradients(list, 3);
@@ -225,7 +226,7 @@ TEST_P(Placed, StateIsNotOnTheDeviceAndIsAccountedWhereItLies) {
   EXPECT_EQ(account.use(MemoryTier::file).current, 0u);
 }
 
-TEST_P(Placed, StatesTravelBetweenPlacementsAndTheDevice) {
+TEST_P(OffloadedOptimizerPlacement, TransfersStatesBetweenPlacementsAndTheDevice) {
   for (const DType type : {DType::bf16, DType::f32}) {
     nn::ParameterList here, there, back;
     build(here, type);
@@ -257,7 +258,7 @@ TEST_P(Placed, StatesTravelBetweenPlacementsAndTheDevice) {
   }
 }
 
-TEST_P(Placed, RefreshingTheMasterKeepsTheMoments) {
+TEST_P(OffloadedOptimizerPlacement, RefreshingTheMasterKeepsTheMoments) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
@@ -278,18 +279,19 @@ TEST_P(Placed, RefreshingTheMasterKeepsTheMoments) {
   EXPECT_EQ(states_of(*flat), states_of(*far));
 }
 
-TEST_P(Placed, ElementsBeyondTheParametersStayAsTheyAre) {
+TEST_P(OffloadedOptimizerPlacement, LeavesElementsOutsideParametersUnchanged) {
   nn::ParameterList list;
   build(list, DType::bf16);
   const int64_t count = list.units()[0].count, padded = count + 37;
   const auto shard = [&] {
-    optim::Owned one{{0, 0, padded}, tensor::empty(context, {padded}, DType::bf16, MemoryCategory::parameter), {}};
+    optim::OptimizerShard one{
+        {0, 0, padded}, tensor::empty(context, {padded}, DType::bf16, MemoryCategory::parameter), {}};
     kernel::fill(one.values.data(), 0.3, padded, DType::bf16, context.stream);
     one.grads = tensor::empty(context, {padded}, DType::bf16, MemoryCategory::gradient);
     kernel::fill(one.grads.data(), 0.7, padded, DType::bf16, context.stream);
     return one;
   };
-  const optim::Owned here = shard(), there = shard();
+  const optim::OptimizerShard here = shard(), there = shard();
   auto flat = optim::make_optimizer(rule("adamw"), list, context, {here});
   auto far = make_offloaded_optimizer(rule("adamw"), list, context.stream, host, link, {there}, tier(GetParam()));
   for (int64_t step = 0; step < 3; ++step) {
@@ -300,7 +302,7 @@ TEST_P(Placed, ElementsBeyondTheParametersStayAsTheyAre) {
   EXPECT_EQ(bytes_of(there.values.slice(count, padded)), bytes_of(shard().values.slice(count, padded)));
 }
 
-TEST_P(Placed, ARankThatOwnsNothingSteps) {
+TEST_P(OffloadedOptimizerPlacement, StepsOnARankThatOwnsNothing) {
   nn::ParameterList list;
   build(list, DType::bf16);
   auto optimizer = make_offloaded_optimizer(rule("adamw"), list, context.stream, host, link, {}, tier(GetParam()));
@@ -309,10 +311,10 @@ TEST_P(Placed, ARankThatOwnsNothingSteps) {
   EXPECT_EQ(optimizer->num_steps(), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Placement, Placed, testing::Values("host", "file"),
+INSTANTIATE_TEST_SUITE_P(Placement, OffloadedOptimizerPlacement, testing::Values("host", "file"),
                          [](const auto& row) { return std::string(row.param); });
 
-TEST_F(OffloadTest, DamageInTheFileEndsTheStepWithItsName) {
+TEST_F(OffloadedOptimizerTest, ReportsTheDamagedFile) {
   nn::ParameterList list;
   build(list, DType::bf16);
   TierOptions options = tier("file");
@@ -335,11 +337,11 @@ TEST_F(OffloadTest, DamageInTheFileEndsTheStepWithItsName) {
               AllOf(StartsWith("4 "), HasSubstr(path), HasSubstr("block 3 ")));
 }
 
-TEST_F(ForkedOffloadTest, AWriteThatFailsMidRunEndsTheStepAndTheValuesAreStillThere) {
+TEST_F(ForkedOffloadedOptimizerTest, KeepsWeightsWhenAWriteFails) {
   nn::ParameterList list;
   build(list, DType::bf16);
   set_gradients(list, 1);
-  const std::string told = in_child([&]() -> std::string {
+  const std::string result = in_child([&]() -> std::string {
     auto optimizer = offloaded(list, tier("file"));
     optimizer->step(1e-2, 1);
     signal(SIGXFSZ, SIG_IGN);
@@ -353,24 +355,24 @@ TEST_F(ForkedOffloadTest, AWriteThatFailsMidRunEndsTheStepAndTheValuesAreStillTh
     return fmt::format("{}|{}", error,
                        kernel::all_finite(list.units()[0].values.data(), list.units()[0].count, DType::bf16, {}));
   });
-  EXPECT_THAT(told, AllOf(StartsWith("4 "), HasSubstr("bytes wanted"), HasSubstr("free in"), HasSubstr("|true")));
+  EXPECT_THAT(result, AllOf(StartsWith("4 "), HasSubstr("needs "), HasSubstr("free in"), HasSubstr("|true")));
 }
 
-TEST_F(ForkedOffloadTest, ADiskTooSmallSaysWhatItIsFor) {
+TEST_F(ForkedOffloadedOptimizerTest, ReportsTheStateThatDoesNotFitTheDisk) {
   nn::ParameterList list;
   build(list, DType::bf16);
-  const std::string told = in_child([&]() -> std::string {
+  const std::string result = in_child([&]() -> std::string {
     if (!mount_privately("tmpfs", folder.path(), "size=8k")) return "skip";
     offloaded(list, tier("file"));
     return "made";
   });
-  if (told == "skip") GTEST_SKIP() << "no leave to mount";
-  EXPECT_THAT(told, AllOf(StartsWith("4 "), HasSubstr("bytes wanted, 8192 free"),
-                          HasSubstr(fmt::format("{} elements, 12 bytes each", kCount))));
+  if (result == "skip") GTEST_SKIP() << "mounting is not permitted";
+  EXPECT_THAT(result, AllOf(StartsWith("4 "), HasSubstr("bytes; 8192 are free"),
+                            HasSubstr(fmt::format("{} elements, 12 bytes each", kCount))));
 }
 
-// Half of the tiles, as nearly as tiles go, and they are spread among those of the file.
-TEST_F(OffloadTest, APartOfAStateInAFileLiesInTheHostsMemory) {
+// Half of the tiles, rounded, spread among those of the file.
+TEST_F(OffloadedOptimizerTest, KeepsAPartOfAFileStateInHostMemory) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
@@ -391,7 +393,7 @@ TEST_F(OffloadTest, APartOfAStateInAFileLiesInTheHostsMemory) {
   EXPECT_EQ(far->file_traffic().read - before.read, 4u * 12 * 1024);
   EXPECT_EQ(far->file_traffic().written - before.written, 4u * 12 * 1024);
   EXPECT_EQ(states_of(*flat), states_of(*far));
-  // With room for everything nothing passes through the file.
+  // With memory for everything, nothing is streamed through the file.
   options.host_bytes = 1 << 20;
   auto all = offloaded(there, options);
   const uint64_t written = all->file_traffic().written;
@@ -401,7 +403,7 @@ TEST_F(OffloadTest, APartOfAStateInAFileLiesInTheHostsMemory) {
   EXPECT_EQ(written, 0u);
 }
 
-struct Early : OffloadTest, testing::WithParamInterface<const char*> {
+struct EarlyUpdate : OffloadedOptimizerTest, testing::WithParamInterface<const char*> {
   TierOptions early(int64_t tile) {
     const std::string name = GetParam();
     TierOptions options = tier(name == "mixed" ? "file" : name, tile);
@@ -410,10 +412,10 @@ struct Early : OffloadTest, testing::WithParamInterface<const char*> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Tiers, Early, testing::Values("host", "file", "mixed"),
+INSTANTIATE_TEST_SUITE_P(Tiers, EarlyUpdate, testing::Values("host", "file", "mixed"),
                          [](const auto& row) { return std::string(row.param); });
 
-TEST_P(Early, EveryBitIsThatOfTheOptimizerOnTheDeviceInWhateverOrderGradientsCome) {
+TEST_P(EarlyUpdate, EqualsTheDeviceOptimizerBitForBitForAnyGradientOrder) {
   for (const char* name : {"adamw", "sgd"})
     for (const DType type : {DType::bf16, DType::f32})
       for (const int64_t tile : {64, 300, 1 << 20}) {
@@ -423,9 +425,9 @@ TEST_P(Early, EveryBitIsThatOfTheOptimizerOnTheDeviceInWhateverOrderGradientsCom
         auto flat = optim::make_optimizer(rule(name), here, context);
         const auto& units = there.units();
         const int64_t n = units[0].count;
-        std::vector<optim::Owned> owned{{{0, 0, 300}, units[0].values.slice(0, 300), {}},
-                                        {{0, 300, n}, units[0].values.slice(300, n), {}},
-                                        {{1, 0, n}, units[1].values, {}}};
+        std::vector<optim::OptimizerShard> owned{{{0, 0, 300}, units[0].values.slice(0, 300), {}},
+                                                 {{0, 300, n}, units[0].values.slice(300, n), {}},
+                                                 {{1, 0, n}, units[1].values, {}}};
         auto far = make_offloaded_optimizer(rule(name), there, context.stream, host, link, owned, early(tile));
         const std::vector<std::vector<size_t>> orders{{2, 1, 0}, {2, 0, 1}, {2, 0, 1}, {0, 1, 2}, {1, 2, 0}};
         int64_t step = 0;
@@ -435,8 +437,8 @@ TEST_P(Early, EveryBitIsThatOfTheOptimizerOnTheDeviceInWhateverOrderGradientsCom
           flat->step(1e-2 / static_cast<double>(step), 0.5);
           far->open_step(1e-2 / static_cast<double>(step), 0.5);
           for (const size_t range : order) {
-            const optim::Range& of = owned[range].range;
-            // A copy, which is gone when the next one comes.
+            const optim::UnitRange& of = owned[range].range;
+            // A temporary copy: freed when the next one comes.
             tensor::Tensor piece = tensor::empty(context, {of.end - of.begin}, type, MemoryCategory::buffer);
             const tensor::Tensor from = units[static_cast<size_t>(of.unit)].grads.slice(of.begin, of.end);
             std::memcpy(piece.data(), from.data(), piece.bytes());
@@ -449,8 +451,8 @@ TEST_P(Early, EveryBitIsThatOfTheOptimizerOnTheDeviceInWhateverOrderGradientsCom
       }
 }
 
-// 10 bytes instead of 12, and no number of these lies half way between two of bf16.
-TEST_P(Early, TheValuesAreHalfOfTheMasterCopy) {
+// 10 bytes instead of 12, and none of these numbers is halfway between two bf16 numbers.
+TEST_P(EarlyUpdate, UsesTheWeightsAsHalfOfTheMasterCopy) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
@@ -474,7 +476,7 @@ TEST_P(Early, TheValuesAreHalfOfTheMasterCopy) {
   const auto states = states_of(*far);
   EXPECT_EQ(states, states_of(*flat));
   EXPECT_EQ(states.begin()->first, (std::pair<std::string, int>{"m", 0}));
-  // Another goes on from them; what it finds as values is written anew.
+  // Another optimizer continues from them and overwrites the weights it finds.
   auto next = offloaded(there, options);
   for (auto& unit : there.units()) kernel::fill(unit.values.data(), 3, unit.count, DType::bf16, context.stream);
   copy_states(*flat, *next);
@@ -489,7 +491,7 @@ TEST_P(Early, TheValuesAreHalfOfTheMasterCopy) {
   EXPECT_THROW(offloaded(exact, options), UsageError);
 }
 
-TEST_P(Early, KeepsNoGradients) {
+TEST_P(EarlyUpdate, StoresNoGradients) {
   nn::ParameterList list;
   build(list, DType::bf16);
   const uint64_t down = link.bytes_down(), up = link.bytes_up();
@@ -507,7 +509,7 @@ TEST_P(Early, KeepsNoGradients) {
   EXPECT_EQ(link.bytes_up() - up, 2u * 2 * kCount);
 }
 
-TEST_P(Early, WantsEveryGradientOfAnOpenedStepOnce) {
+TEST_P(EarlyUpdate, RequiresEveryGradientOfAnOpenedStepOnce) {
   nn::ParameterList list;
   build(list, DType::bf16);
   set_gradients(list, 1);
@@ -531,11 +533,11 @@ TEST_P(Early, WantsEveryGradientOfAnOpenedStepOnce) {
   EXPECT_THROW(offloaded(list, late), UsageError);
 }
 
-TEST_F(ForkedOffloadTest, ADiskThatFillsUpEndsAnEarlyStep) {
+TEST_F(ForkedOffloadedOptimizerTest, FailsAnEarlyStepWhenTheDiskFillsUp) {
   nn::ParameterList list;
   build(list, DType::bf16);
   set_gradients(list, 1);
-  const std::string told = in_child([&]() -> std::string {
+  const std::string result = in_child([&]() -> std::string {
     TierOptions options = tier("file");
     options.early = true;
     auto optimizer = offloaded(list, options);
@@ -553,10 +555,10 @@ TEST_F(ForkedOffloadTest, ADiskThatFillsUpEndsAnEarlyStep) {
       return "stepped";
     });
   });
-  EXPECT_THAT(told, AllOf(StartsWith("4 "), HasSubstr("bytes wanted"), HasSubstr("free in")));
+  EXPECT_THAT(result, AllOf(StartsWith("4 "), HasSubstr("needs "), HasSubstr("free in")));
 }
 
-TEST_F(OffloadTest, WrongOptionsAreRefused) {
+TEST_F(OffloadedOptimizerTest, RejectsInvalidOptions) {
   nn::ParameterList list;
   build(list, DType::bf16);
   EXPECT_THAT(outcome_of([&] {

@@ -18,9 +18,9 @@ ReservedFile::ReservedFile(const FileOptions& options, const std::string& name, 
     : options_(options), bytes_((bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(options.folder, ignored))
-    throw IoError(
-        fmt::format("{}: no such folder for the {} bytes of the file tier; make it, or name one on a fast disk",
-                    options.folder, bytes_));
+    throw IoError(fmt::format(
+        "{}: no such folder for the {} bytes of the file tier. Create it, or set another folder on a fast disk",
+        options.folder, bytes_));
   path_ = fmt::format("{}/espalier-{}-XXXXXX", options.folder, name);
   if (free_bytes() < bytes_) throw IoError(shortage());
   file_ = ::mkostemp(path_.data(), O_CLOEXEC);
@@ -28,7 +28,7 @@ ReservedFile::ReservedFile(const FileOptions& options, const std::string& name, 
   try {
     reserve();
     if (options.direct && !try_direct())
-      notes_.push_back(fmt::format("{}: the file system refuses direct I/O; going through the page cache", path_));
+      notes_.push_back(fmt::format("{}: the file system does not support direct I/O; using the page cache", path_));
   } catch (...) {
     ::unlink(path_.c_str());
     ::close(file_);
@@ -47,13 +47,14 @@ void ReservedFile::reserve() {
     if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
       throw IoError(fmt::format("{} ({})", shortage(), errno_text(errno)));
     if (errno != EOPNOTSUPP && errno != ENOSYS) throw IoError(fmt::format("{}: {}", path_, errno_text(errno)));
-    notes_.push_back(fmt::format("{}: the file system reserves no room; a full disk will show only later", path_));
+    notes_.push_back(
+        fmt::format("{}: the file system cannot reserve space; a full disk will be detected only on write", path_));
   }
   if (::ftruncate(file_, static_cast<off_t>(bytes_)) != 0)
     throw IoError(fmt::format("{}: {} bytes: {}", path_, bytes_, errno_text(errno)));
 }
 
-// Some file systems let themselves be asked and then refuse the first read.
+// Some file systems report support and then reject the first read.
 bool ReservedFile::try_direct() {
   const int flags = ::fcntl(file_, F_GETFL);
   if (flags < 0 || ::fcntl(file_, F_SETFL, flags | O_DIRECT) != 0) return false;
@@ -67,13 +68,13 @@ uint64_t ReservedFile::free_bytes() const {
   struct statvfs disk {};
   if (::statvfs(options_.folder.c_str(), &disk) != 0)
     throw IoError(fmt::format("{}: {}", options_.folder, errno_text(errno)));
-  if (disk.f_blocks == 0) return UINT64_MAX;  // a file system that does not know its size
+  if (disk.f_blocks == 0) return UINT64_MAX;  // a file system that does not report its size
   return static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
 }
 
 std::string ReservedFile::shortage() const {
   const uint64_t free = free_bytes();
-  return fmt::format("{}: {} bytes wanted, {} free in {}; at most {} would fit", path_, bytes_, free, options_.folder,
+  return fmt::format("{}: needs {} bytes; {} are free in {} (at most {} fit)", path_, bytes_, free, options_.folder,
                      free / kBlockBytes * kBlockBytes);
 }
 

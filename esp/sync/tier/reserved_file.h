@@ -1,8 +1,8 @@
-// One file of a fixed size in a folder, its room on the disk reserved before anything is computed: a disk that is too
-// small is found out at the start, with numbers, and not after a night's training.
+// A file of fixed size whose disk space is reserved at creation: a disk that is too small is an error at the start,
+// with sizes, and not hours later.
 //
-// Opened past the page cache (O_DIRECT) where the file system allows it; what could not be had is told in `notes`. The
-// name is taken away at once unless it is to be kept, so that a crash leaves nothing behind. Owned by one.
+// Opened with O_DIRECT where the file system supports it; unavailable features are listed in `notes`. The file is
+// unlinked at once unless `keep` is set, so a crash leaves no file. One owner.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ inline constexpr uint64_t kBlockBytes = 4096;  // the unit of transfer, alignmen
 
 struct FileOptions {
   std::string folder = ".";
-  std::string io = "auto";  // auto (io_uring where there is one), uring, threads
+  std::string io = "auto";  // auto (io_uring if available), uring, threads
   int64_t num_threads = 4;  // of io = threads
-  bool direct = true;       // past the page cache
-  bool reserve = true;      // the disk's room at the start
+  bool direct = true;       // bypasses the page cache
+  bool reserve = true;      // reserves disk space at the start
   bool keep = false;        // leave the file in the folder
-  int64_t timeout_s = 60;   // longest wait for the disk's answer
+  int64_t timeout_s = 60;   // longest wait for the disk
 };
 
 class ReservedFile {
  public:
-  // IoError: no such folder, or fewer free bytes than wanted (it says how many, and what would fit).
+  // IoError: no such folder, or too little free disk space (with the sizes, and the size that would fit).
   ReservedFile(const FileOptions& options, const std::string& name, uint64_t bytes);
   ~ReservedFile();
   ReservedFile(const ReservedFile&) = delete;
@@ -37,8 +37,8 @@ class ReservedFile {
   bool direct() const { return direct_; }
   const std::vector<std::string>& notes() const { return notes_; }
 
-  uint64_t free_bytes() const;  // in its folder, now
-  // "… bytes wanted, … free in …; at most … would fit": for a disk that is full.
+  uint64_t free_bytes() const;  // of its folder's file system
+  // Error text for a full disk: bytes needed, bytes free, and the size that would fit.
   std::string shortage() const;
 
  private:
@@ -46,7 +46,7 @@ class ReservedFile {
   bool try_direct();
 
   const FileOptions options_;
-  const uint64_t bytes_;  // whole blocks
+  const uint64_t bytes_;  // multiple of kBlockBytes
   std::string path_;
   int file_ = -1;
   bool direct_ = false;

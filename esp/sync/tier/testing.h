@@ -1,5 +1,5 @@
-// For tests of the file tier: a child process with a small disk of its own, or without io_uring, or with short files.
-// What the child's function returns comes back as text; an Error's text comes back after "<exit code> ".
+// For tests of the file tier: child processes with a small disk, without io_uring, or with short files. The result of
+// the child's function is returned as text; an Error's text is returned after "<exit code> ".
 #pragma once
 
 #include <fcntl.h>
@@ -38,20 +38,20 @@ inline std::vector<char> bytes_of(const tensor::Tensor& x) {
   const auto* data = static_cast<const char*>(x.data());
   return {data, data + x.bytes()};
 }
-// A state's bytes, wherever they lie.
-inline std::vector<char> bytes_of(const optim::State& state) {
+// The bytes of a state, for any placement.
+inline std::vector<char> bytes_of(const optim::OptimizerState& state) {
   std::vector<char> bytes(state.values.bytes());
   if (state.read) {
-    state.read(0, tensor::Tensor::over(bytes.data(), state.values.shape(), state.values.dtype()));
+    state.read(0, tensor::Tensor::borrow(bytes.data(), state.values.shape(), state.values.dtype()));
   } else if (!bytes.empty()) {
     std::memcpy(bytes.data(), state.values.data(), bytes.size());
   }
   return bytes;
 }
-inline void set_bytes(const optim::State& state, const char* bytes) {
+inline void set_bytes(const optim::OptimizerState& state, const char* bytes) {
   if (state.write) {
     std::vector<char> copy(bytes, bytes + state.values.bytes());
-    state.write(tensor::Tensor::over(copy.data(), state.values.shape(), state.values.dtype()));
+    state.write(tensor::Tensor::borrow(copy.data(), state.values.shape(), state.values.dtype()));
   } else {
     std::memcpy(state.values.data(), bytes, state.values.bytes());
   }
@@ -63,10 +63,10 @@ inline std::string in_child(const std::function<std::string()>& f) {
   const pid_t child = fork();
   ESP_CHECK(child >= 0);
   if (child == 0) {
-    alarm(60);  // a child that hangs ends itself
+    alarm(60);  // a hanging child ends itself
     const std::string text = outcome_of(f);
-    const bool told = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    _exit(told ? 0 : 1);
+    const bool result = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    _exit(result ? 0 : 1);
   }
   close(ends[1]);
   std::string text;
@@ -78,14 +78,14 @@ inline std::string in_child(const std::function<std::string()>& f) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? text : fmt::format("child ended with {}", status);
 }
 
-// In a child: a file system of its own over `folder`. False when this machine does not let us.
+// In a child: mounts a separate file system over `folder`. False when this machine does not permit it.
 inline bool mount_privately(const char* type, const std::string& folder, const std::string& options) {
   if (unshare(CLONE_NEWNS) != 0) return false;
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
   return mount("none", folder.c_str(), type, 0, options.c_str()) == 0;
 }
 
-// In a child: from here on the kernel refuses to make rings, as many containers have it.
+// In a child: makes the kernel refuse io_uring, as many containers do.
 inline bool forbid_io_uring() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -1,4 +1,4 @@
-// A few threads with pread and pwrite, for machines without io_uring.
+// File I/O by a thread pool with pread and pwrite, for machines without io_uring.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ class ThreadIo final : public FileIo {
     asked_.notify_all();
   }
 
-  bool next(FileAnswer& answer, Deadline deadline) override {
+  bool next(FileCompletion& answer, Deadline deadline) override {
     std::unique_lock lock(mutex_);
     if (!answered_.wait_until(lock, deadline.when(), [this] { return !answers_.empty(); })) return false;
     answer = answers_.front();
@@ -82,10 +82,10 @@ class ThreadIo final : public FileIo {
   }
 
   const int file_;
-  std::mutex mutex_;  // guards what is below, but for threads_
+  std::mutex mutex_;  // guards all below, except threads_
   std::condition_variable asked_, answered_;
   std::deque<FileRequest> requests_;
-  std::deque<FileAnswer> answers_;
+  std::deque<FileCompletion> answers_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

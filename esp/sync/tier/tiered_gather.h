@@ -1,18 +1,18 @@
-// A unit's values out of shards that lie beyond the device, in three legs that run at different depths of the walk:
-// file to host, host to device, and the all-gather over the ranks, while the units before it compute (ZeRO-Infinity,
-// Rajbhandari 2021). A rank that is alone has no third leg: its shard is the unit, and goes up into its place.
+// Gathers a unit's weights from shards that are off the device, in three stages that run at different depths of the
+// walk: file to host, host to device, and the all-gather over the ranks, while earlier units compute (ZeRO-Infinity,
+// Rajbhandari 2021). With one rank there is no third stage: its shard is the unit, and is copied to its final memory.
 //
-// The window's thread calls. Copies run on a thread of their own and are counted by the link; device memory is taken
-// by the caller, so that it is taken in the same order every time.
+// Called by the window's thread. Copies run on a separate thread and are counted by the link; the caller allocates
+// device memory, so the order of allocations is deterministic.
 #pragma once
 
 #include <vector>
 
 #include "esp/base/work.h"
 #include "esp/device/host_link.h"
-#include "esp/sync/ranks.h"
-#include "esp/sync/tier/lane.h"
+#include "esp/sync/tier/serial_executor.h"
 #include "esp/sync/tier/value_tier.h"
+#include "esp/sync/timed_communicator.h"
 #include "esp/sync/zero/unit_window.h"
 
 namespace esp::sync {
@@ -20,36 +20,36 @@ namespace esp::sync {
 class TieredGather final : public UnitGather {
  public:
   // `values` and `link` outlive it.
-  TieredGather(Ranks& ranks, const tensor::Context& context, ValueTier& values, device::HostLink& link,
+  TieredGather(TimedCommunicator& ranks, const tensor::Context& context, ValueTier& values, device::HostLink& link,
                size_t num_units, Duration timeout);
 
   void start(size_t unit, const tensor::Tensor& whole) override;
   void finish(size_t unit, const tensor::Tensor& whole) override;
   void hint(size_t unit, int distance) override;
   void values_changed() override;
-  double exposed_ms() const override { return exposed_ms_; }  // of the first two legs
-  double fetch_ms(size_t unit) const override { return legs_[unit].fetch_ms; }
+  double exposed_ms() const override { return exposed_ms_; }  // of the first two stages
+  double fetch_ms(size_t unit) const override { return units_[unit].fetch_ms; }
 
  private:
-  struct Leg {
-    bool lifted = false;  // on its way up, or there
-    Work lifting;
-    tensor::Tensor shard;  // on the device, where there are others to gather from
+  struct UnitStages {
+    bool uploaded = false;  // the upload has started or finished
+    Work upload;
+    tensor::Tensor shard;  // on the device, where there are other ranks to gather from
     Work gathering;
-    double fetch_ms = 0;  // the last time; written by the lane, read after `lifting`
+    double fetch_ms = 0;  // of the last fetch; written by the executor, read after `lifting`
   };
-  void lift(size_t unit, const tensor::Tensor& into);
-  void lift_shard(size_t unit);
-  void wait_for_lift(Leg& leg);
+  void start_upload(size_t unit, const tensor::Tensor& into);
+  void upload_shard(size_t unit);
+  void wait_for_upload(UnitStages& unit_stages);
 
-  Ranks& ranks_;
+  TimedCommunicator& ranks_;
   const tensor::Context context_;
   ValueTier& values_;
   device::HostLink& link_;
   const Duration timeout_;
-  std::vector<Leg> legs_;  // by unit
+  std::vector<UnitStages> units_;  // by unit
   double exposed_ms_ = 0;
-  Lane lane_;
+  SerialExecutor executor_;
 };
 
 }  // namespace esp::sync

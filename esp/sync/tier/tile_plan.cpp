@@ -17,11 +17,11 @@ void append(std::vector<Run>& runs, const Run& next) {
     runs.push_back(next);
 }
 
-// The runs of all ranges, gaps included, numbered over the owned elements.
-std::vector<Run> all_runs(const nn::ParameterList& parameters, std::span<const optim::Owned> owned) {
+// The runs of all ranges, including gaps, numbered over the owned elements.
+std::vector<Run> all_runs(const nn::ParameterList& parameters, std::span<const optim::OptimizerShard> owned) {
   std::vector<Run> runs;
   int64_t at = 0;
-  for (const optim::Owned& one : owned) {
+  for (const optim::OptimizerShard& one : owned) {
     const int64_t shift = at - one.range.begin, end = at + one.range.end - one.range.begin;
     for (const optim::DecayRun& run : optim::decay_runs(parameters, one.range)) {
       append(runs, {at, run.begin + shift, false, false});
@@ -36,10 +36,10 @@ std::vector<Run> all_runs(const nn::ParameterList& parameters, std::span<const o
 
 }  // namespace
 
-TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::Owned> owned, int64_t tile,
+TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::OptimizerShard> owned, int64_t tile,
                     bool apart) {
   TilePlan plan;
-  for (const optim::Owned& one : owned) {
+  for (const optim::OptimizerShard& one : owned) {
     plan.begins.push_back(plan.count);
     plan.count += one.range.end - one.range.begin;
   }

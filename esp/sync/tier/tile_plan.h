@@ -1,7 +1,7 @@
-// The elements an optimizer owns, laid end to end and cut into tiles: what is updated, copied and streamed at once.
+// Tile plan: the elements an optimizer owns, concatenated and split into tiles, the unit of update, copy and streaming.
 //
-// Element numbers here count over all owned ranges in their order. A tile may begin and end inside a range and hold
-// many: small ranges do not make small transfers. Unless `apart`: then no tile holds elements of two. A pure function.
+// Element numbers count over all owned ranges in their order. A tile may begin and end inside a range and span many:
+// small ranges do not cause small transfers. With `apart` no tile spans two ranges. A pure function.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 namespace esp::sync {
 
 struct TilePlan {
-  // Over which weight decay applies, or not, throughout. Elements between parameters belong to none: not updated.
+  // Elements with the same weight decay flag. Elements between parameters belong to no segment and are not updated.
   struct Run {
     int64_t begin = 0, end = 0;
     bool updated = true, decay = false;
   };
-  // What of one owned range lies in one tile.
+  // The part of one owned range in one tile.
   struct Segment {
     int64_t begin = 0, end = 0;
     size_t range = 0;
-    int64_t first = 0;  // element of the range
+    int64_t first = 0;  // first element within the range
   };
   struct Tile {
     int64_t begin = 0, end = 0;
@@ -38,7 +38,7 @@ struct TilePlan {
   int64_t largest = 0;  // elements of the largest tile
 };
 
-TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::Owned> owned, int64_t tile,
+TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::OptimizerShard> owned, int64_t tile,
                     bool apart = false);
 
 }  // namespace esp::sync

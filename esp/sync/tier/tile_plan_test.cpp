@@ -27,10 +27,10 @@ std::string text_of(const TilePlan& plan) {
   return text;
 }
 
-TEST(TilePlanTest, TilesCrossRangesAndRunsAreJoinedWhereDecayAgrees) {
+TEST(TilePlanTest, TilesSpanRangesAndMergeRunsWithEqualDecay) {
   nn::ParameterList list;
   build(list);
-  const std::vector<optim::Owned> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};
+  const std::vector<optim::OptimizerShard> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};
   const TilePlan plan = plan_tiles(list, owned, 7);
   EXPECT_EQ(plan.count, 16);
   EXPECT_EQ(plan.largest, 7);
@@ -41,17 +41,17 @@ TEST(TilePlanTest, TilesCrossRangesAndRunsAreJoinedWhereDecayAgrees) {
             "[14,16): 14-16decay r2+1@14-16\n");
 }
 
-TEST(TilePlanTest, ElementsOfNoParameterAreGaps) {
+TEST(TilePlanTest, ElementsOutsideParametersAreGaps) {
   nn::ParameterList list;
   build(list);
-  const std::vector<optim::Owned> owned{{{0, 8, 13}, {}, {}}, {{1, 6, 9}, {}, {}}};
+  const std::vector<optim::OptimizerShard> owned{{{0, 8, 13}, {}, {}}, {{1, 6, 9}, {}, {}}};
   EXPECT_EQ(text_of(plan_tiles(list, owned, 100)), "[0,8): 0-2 2-5gap 5-7decay 7-8gap r0+0@0-5 r1+0@5-8\n");
 }
 
-TEST(TilePlanTest, TilesApartHoldElementsOfOneRange) {
+TEST(TilePlanTest, SeparateTilesHoldElementsOfOneRange) {
   nn::ParameterList list;
   build(list);
-  const std::vector<optim::Owned> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};
+  const std::vector<optim::OptimizerShard> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};
   EXPECT_EQ(text_of(plan_tiles(list, owned, 7, true)),
             "[0,7): 0-4decay 4-7 r0+0@0-7\n"
             "[7,8): 7-8 r0+7@7-8\n"
@@ -59,7 +59,7 @@ TEST(TilePlanTest, TilesApartHoldElementsOfOneRange) {
             "[13,16): 13-16decay r2+0@13-16\n");
 }
 
-TEST(TilePlanTest, NothingOwnedIsNoTile) {
+TEST(TilePlanTest, HasNoTilesWithoutOwnedElements) {
   nn::ParameterList list;
   build(list);
   const TilePlan plan = plan_tiles(list, {}, 7);

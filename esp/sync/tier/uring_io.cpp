@@ -1,5 +1,5 @@
-// io_uring: requests and answers are entries of two rings shared with the kernel, so many are under way without a
-// thread for each.
+// File I/O by io_uring: requests and completions are entries of two rings shared with the kernel, so many are in flight
+// without a thread for each.
 #include <liburing.h>
 
 #include <cerrno>
@@ -41,7 +41,7 @@ class UringIo final : public FileIo {
     }
   }
 
-  bool next(FileAnswer& answer, Deadline deadline) override {
+  bool next(FileCompletion& answer, Deadline deadline) override {
     for (;;) {
       io_uring_cqe* entry = nullptr;
       const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
@@ -64,7 +64,7 @@ class UringIo final : public FileIo {
 
 }  // namespace
 
-// Containers and hardened kernels refuse the call; kernels before 5.6 know the rings but neither read nor write.
+// Containers and hardened kernels refuse the call; kernels before 5.6 have the rings but neither read nor write.
 std::unique_ptr<FileIo> make_uring_io(int file, size_t depth, std::string& why) {
   io_uring ring{};
   if (const int refused = io_uring_queue_init(static_cast<unsigned>(depth), &ring, 0); refused < 0) {
@@ -76,7 +76,7 @@ std::unique_ptr<FileIo> make_uring_io(int file, size_t depth, std::string& why) 
   if (!known || !io_uring_opcode_supported(known.get(), IORING_OP_READ) ||
       !io_uring_opcode_supported(known.get(), IORING_OP_WRITE)) {
     io_uring_queue_exit(&ring);
-    why = "the kernel's io_uring neither reads nor writes";
+    why = "the kernel's io_uring does not support read and write";
     return nullptr;
   }
   return std::make_unique<UringIo>(file, depth, ring);

@@ -1,9 +1,9 @@
-// Where a rank's shards of the values lie when they do not lie on the device: in the host's memory or in a file (ZeRO-
-// Infinity, Rajbhandari 2021). They are read a shard at a time on their way up, and written a run of elements at a time
-// by whoever initialises, loads or updates them. What crosses to the device is the reader's to count.
+// Value tier: a rank's shards of the weights off the device, in host memory or in a file (ZeRO-Infinity, Rajbhandari
+// 2021). Shards are read whole for upload, and written a range of elements at a time by initialisation, loading and
+// updates. The reader counts uploads to the device.
 //
-// Readers (expect, bring, release: any thread) and writers (write, settle: one thread) take turns: between the first
-// write and `settle` nobody reads.
+// Readers (expect, bring, release: any thread) and writers (write, settle: one thread) alternate: no reads between the
+// first write and `settle`.
 #pragma once
 
 #include <cstddef>
@@ -22,24 +22,24 @@ class ValueTier {
  public:
   virtual ~ValueTier() = default;
 
-  // A unit's shard, flat; where it lies in a file, shape and type without memory.
+  // A unit's shard, flat; in a file: shape and type without memory.
   virtual tensor::Tensor shard(size_t unit) const = 0;
-  // It will be wanted soon: what takes time may begin.
-  virtual void expect(size_t) {}
-  // The shard in the host's memory, until `release`. Waits; throws what reading it threw.
-  virtual const std::byte* bring(size_t unit) = 0;
+  // Hint that the shard is needed soon: a slow read may begin.
+  virtual void prefetch(size_t) {}
+  // Returns the shard in host memory, valid until `release`. Waits; rethrows a read error.
+  virtual const std::byte* fetch(size_t unit) = 0;
   virtual void release(size_t) {}
-  // Elements from `first` on. A unit's runs come in order and cover all of it.
+  // Writes elements from `first` on. A unit's writes are in order and cover all of it.
   virtual void write(size_t unit, int64_t first, std::span<const std::byte> from) = 0;
-  // What was written lies where it belongs, and what was read before is forgotten. IoError of a write that failed.
-  virtual void settle() {}
+  // Completes all writes and discards shards read earlier. IoError for a failed write.
+  virtual void flush() {}
   virtual FileTraffic traffic() const { return {}; }
 };
 
 struct ValueShape {
   std::vector<int64_t> counts;  // elements of this rank's shard of each unit
   DType type = DType::f32;
-  device::Pool* host = nullptr;  // of the host tier
+  device::MemoryPool* host = nullptr;  // of the host tier
 };
 
 std::unique_ptr<ValueTier> make_host_values(const ValueShape& shape, const FileOptions& options);

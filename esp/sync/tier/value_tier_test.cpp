@@ -1,4 +1,4 @@
-// Both placements of values: what is written is what is brought, whatever the runs; and the gather that lifts it.
+// Both value tiers: reads return the written weights for any ranges; and the tiered gather.
 #include "esp/sync/tier/value_tier.h"
 
 #include <gtest/gtest.h>
@@ -31,11 +31,11 @@ struct Place {
                       std::as_bytes(std::span(all).subspan(static_cast<size_t>(first),
                                                            static_cast<size_t>(std::min(run, kCounts[unit] - first)))));
     }
-    values->settle();
+    values->flush();
   }
   void expect(float change) {
     for (size_t unit = 0; unit < kCounts.size(); ++unit) {
-      const auto* at = reinterpret_cast<const float*>(values->bring(unit));
+      const auto* at = reinterpret_cast<const float*>(values->fetch(unit));
       for (int64_t i = 0; i < kCounts[unit]; ++i)
         ASSERT_EQ(at[i], static_cast<float>(1000 * unit) + change + static_cast<float>(i)) << unit << " " << i;
       values->release(unit);
@@ -44,7 +44,7 @@ struct Place {
 
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
-  device::Pool host{account, device::MemoryTier::host};
+  device::MemoryPool host{account, device::MemoryTier::host};
   std::unique_ptr<ValueTier> values;
 };
 
@@ -52,7 +52,7 @@ class ValueTiers : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Placements, ValueTiers, testing::Values("host", "file"),
                          [](const auto& row) { return std::string(row.param); });
 
-TEST_P(ValueTiers, GiveBackWhatWasWritten) {
+TEST_P(ValueTiers, ReturnWrittenWeights) {
   Place place(GetParam());
   for (const int64_t run : {int64_t{1} << 20, int64_t{1000}, int64_t{7}}) {
     place.fill(static_cast<float>(run % 100), run);
@@ -61,16 +61,16 @@ TEST_P(ValueTiers, GiveBackWhatWasWritten) {
   }
 }
 
-TEST_P(ValueTiers, ForgetWhatWasReadBeforeAWrite) {
+TEST_P(ValueTiers, DiscardShardsReadBeforeAWrite) {
   Place place(GetParam());
   place.fill(0, 100);
-  place.values->expect(2);  // read ahead, and then overtaken
-  place.values->settle();
+  place.values->prefetch(2);  // read ahead, then replaced
+  place.values->flush();
   place.fill(0.5F, 100);
   place.expect(0.5F);
 }
 
-TEST_P(ValueTiers, TellShapeAndTypeOfEveryShard) {
+TEST_P(ValueTiers, ReportShapeAndTypeOfEveryShard) {
   Place place(GetParam());
   for (size_t unit = 0; unit < kCounts.size(); ++unit) {
     const tensor::Tensor shard = place.values->shard(unit);
@@ -80,7 +80,7 @@ TEST_P(ValueTiers, TellShapeAndTypeOfEveryShard) {
   EXPECT_EQ(place.account.use(device::MemoryTier::device).peak, 0u);
 }
 
-TEST(FileValues, CountWhatGoesToTheFileAndBack) {
+TEST(FileValues, CountFileTraffic) {
   Place place("file");
   place.fill(0, 100);
   place.expect(0);
@@ -90,11 +90,11 @@ TEST(FileValues, CountWhatGoesToTheFileAndBack) {
   EXPECT_EQ(traffic.written, bytes);
   EXPECT_EQ(traffic.read, bytes);
   EXPECT_EQ((traffic.read + traffic.padding_read) % kBlockBytes, 0u);
-  // No more of the host's memory than the shards under way.
+  // Host memory holds only the shards in flight.
   EXPECT_LE(place.account.use(device::MemoryTier::host).peak, 4 * (12288u + kBlockBytes));
 }
 
-TEST(FileValues, AreRefusedByADiskThatIsTooSmall) {
+TEST(FileValues, RejectADiskThatIsTooSmall) {
   try {
     Place place("file", {int64_t{1} << 50});
     FAIL();
@@ -103,18 +103,18 @@ TEST(FileValues, AreRefusedByADiskThatIsTooSmall) {
   }
 }
 
-// A shard that is hinted at goes up once, whether the hint came or not, and again after the values have changed.
-TEST_P(ValueTiers, AreLiftedOnceForEveryGather) {
+// A hinted shard is uploaded once, with or without the hint, and again after the weights have changed.
+TEST_P(ValueTiers, AreUploadedOncePerGather) {
   for (const int size : {1, 2})
     with_ranks(size, [&](comm::Communicator* comm) {
       Place place(GetParam());
-      device::Pool pool(place.account);
+      device::MemoryPool pool(place.account);
       device::ThreadPool threads(1);
       const tensor::Context context{{{}, &threads, nullptr}, &pool};
       device::HostLink link;
-      Ranks ranks(comm, {});
+      TimedCommunicator ranks(comm, {});
       TieredGather gather(ranks, context, *place.values, link, kCounts.size(), std::chrono::seconds(30));
-      uint64_t wanted = 0;
+      uint64_t expected = 0;
       for (const float change : {0.0F, 0.5F}) {
         place.fill(change, 100);
         for (const bool hinted : {false, true}) {
@@ -126,28 +126,28 @@ TEST_P(ValueTiers, AreLiftedOnceForEveryGather) {
               tensor::empty(context, {kCounts[2] * size}, DType::f32, device::MemoryCategory::buffer);
           gather.start(2, whole);
           gather.finish(2, whole);
-          wanted += static_cast<uint64_t>(kCounts[2]) * 4;
-          EXPECT_EQ(link.bytes_up(), wanted);
+          expected += static_cast<uint64_t>(kCounts[2]) * 4;
+          EXPECT_EQ(link.bytes_up(), expected);
           for (int64_t i = 0; i < whole.count(); ++i)
             ASSERT_EQ(whole.as<float>()[i], 2000 + change + static_cast<float>(i % kCounts[2]));
         }
-        gather.hint(3, 1);  // which will be old
+        gather.hint(3, 1);  // will be stale
         gather.values_changed();
-        if (size > 1) wanted += static_cast<uint64_t>(kCounts[3]) * 4;
+        if (size > 1) expected += static_cast<uint64_t>(kCounts[3]) * 4;
         EXPECT_EQ(place.account.use(device::MemoryTier::device).current, 0u);
       }
     });
 }
 
-// Values that do not come before the test lets them.
+// Weights whose read blocks until the test releases it.
 class SlowValues final : public ValueTier {
  public:
-  explicit SlowValues(device::Pool& host)
+  explicit SlowValues(device::MemoryPool& host)
       : shard_(host, {4}, DType::f32, device::MemoryCategory::parameter), let_(Work::pending()) {
     std::fill_n(shard_.as<float>(), 4, 7.0F);
   }
   tensor::Tensor shard(size_t) const override { return shard_; }
-  const std::byte* bring(size_t) override {
+  const std::byte* fetch(size_t) override {
     let_.wait(Deadline::after(std::chrono::seconds(30)));
     return shard_.as<std::byte>();
   }
@@ -159,16 +159,16 @@ class SlowValues final : public ValueTier {
   Work let_;
 };
 
-// Were the computing thread to wait here, nobody would let the values come, and waiting would end in an error.
-TEST(TieredGather, DoesNotHoldUpTheComputingThread) {
+// A wait on the computing thread here would deadlock until the timeout.
+TEST(TieredGather, DoesNotBlockTheComputingThread) {
   for (const int size : {1, 2})
     with_ranks(size, [&](comm::Communicator* comm) {
       device::MemoryAccount account;
-      device::Pool host(account, device::MemoryTier::host), pool(account);
+      device::MemoryPool host(account, device::MemoryTier::host), pool(account);
       const tensor::Context context{{}, &pool};
       SlowValues values(host);
       device::HostLink link;
-      Ranks ranks(comm, {});
+      TimedCommunicator ranks(comm, {});
       TieredGather gather(ranks, context, values, link, 2, std::chrono::seconds(30));
       const tensor::Tensor whole = tensor::empty(context, {4 * size}, DType::f32, device::MemoryCategory::buffer);
       gather.hint(1, 2);
@@ -188,9 +188,9 @@ TEST(FileValues, AreReadAheadWhenExpected) {
   Place place("file");
   place.fill(0, 100);
   const uint64_t before = place.values->traffic().read;
-  place.values->expect(2);
-  place.values->expect(2);
-  place.values->settle();  // nobody brought it
+  place.values->prefetch(2);
+  place.values->prefetch(2);
+  place.values->flush();  // not read by any unit
   EXPECT_EQ(place.values->traffic().read - before, 3000u * 4);
 }
 

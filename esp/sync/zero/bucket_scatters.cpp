@@ -19,11 +19,11 @@ Tensor PlainScatter::finish(size_t bucket) {
   const Tensor sum =
       flight.travelling.slice(static_cast<int64_t>(mine.offset), static_cast<int64_t>(mine.offset + mine.count));
   flight = {};
-  if (group_.has_others()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
+  if (group_.has_replicas()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
   return sum;
 }
 
-NodeScatter::NodeScatter(const Nodes& nodes, const tensor::Context& context, const std::vector<int64_t>& counts,
+NodeScatter::NodeScatter(const NodeGrid& nodes, const tensor::Context& context, const std::vector<int64_t>& counts,
                          DType storage, const Encoding& encoding, Duration timeout)
     : context_(context), storage_(storage), timeout_(timeout) {
   for (int64_t count : counts) {

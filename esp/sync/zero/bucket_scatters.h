@@ -1,5 +1,5 @@
-// How a bucket's gradients are summed over the ranks, each keeping its chunk: a reduce-scatter in the wire's type, with
-// an all-reduce of the chunk across groups where there are several; or the two quantised all-to-alls of ZeRO++ (qgz).
+// Reduce-scatter of a gradient bucket: in the wire type, with an all-reduce of the chunk across shard groups where
+// there are several; or the two quantised all-to-alls of ZeRO++ (qgz).
 #pragma once
 
 #include <deque>
@@ -14,13 +14,13 @@ class BucketScatter {
  public:
   virtual ~BucketScatter() = default;
   virtual void start(size_t bucket, const tensor::Tensor& all) = 0;
-  // This rank's chunk of the sum, of one started; waits. The memory may be that of `all`.
+  // Waits; returns this rank's chunk of the sum. Its memory may alias `all`.
   virtual tensor::Tensor finish(size_t bucket) = 0;
-  virtual double exposed_ms() const { return 0; }  // beyond what Ranks count
-  // As a strategy's.
-  virtual std::vector<Remembered> remembered() { return {}; }
+  virtual double exposed_ms() const { return 0; }  // in addition to TimedCommunicator
+  // See Strategy::extra_state.
+  virtual std::vector<ExtraState> extra_state() { return {}; }
   virtual std::vector<std::string> take_notes() { return {}; }
-  virtual std::vector<Group> groups() const { return {}; }
+  virtual std::vector<NamedGroup> groups() const { return {}; }
 };
 
 class PlainScatter final : public BucketScatter {
@@ -43,7 +43,7 @@ class PlainScatter final : public BucketScatter {
 
 class NodeScatter final : public BucketScatter {
  public:
-  NodeScatter(const Nodes& nodes, const tensor::Context& context, const std::vector<int64_t>& counts, DType storage,
+  NodeScatter(const NodeGrid& nodes, const tensor::Context& context, const std::vector<int64_t>& counts, DType storage,
               const Encoding& encoding, Duration timeout);
   void start(size_t bucket, const tensor::Tensor& all) override;
   tensor::Tensor finish(size_t bucket) override;

@@ -9,16 +9,16 @@ namespace esp::sync {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-CompressedScatter::CompressedScatter(const Setup& setup, const std::vector<Bucket>& buckets, Ranks& ranks)
+CompressedScatter::CompressedScatter(const Setup& setup, const std::vector<Bucket>& buckets, TimedCommunicator& ranks)
     : ranks_(ranks),
       context_(setup.context),
       compression_(setup),
       flights_(buckets.size()),
-      lane_(setup.ranks, setup.context) {
+      executor_(setup.ranks, setup.context) {
   int64_t longest = 0;
   for (const Bucket& bucket : buckets) {
     exchanges_.push_back(
-        compression_.scattered({bucket.begin, bucket.end, exchanges_.size()}, lane_.ranks(), lane_.context()));
+        compression_.scattered({bucket.begin, bucket.end, exchanges_.size()}, executor_.ranks(), executor_.context()));
     longest = std::max(longest, bucket.count());
   }
   if (setup.storage != DType::f32) wide_ = tensor::empty(context_, {longest}, DType::f32, MemoryCategory::buffer);
@@ -29,10 +29,10 @@ void CompressedScatter::start(size_t bucket, const Tensor& all) {
   flight.all = all;
   flight.sum = tensor::empty(context_, {static_cast<int64_t>(ranks_.chunk(all.count()).count)}, DType::f32,
                              MemoryCategory::buffer);
-  flight.work = lane_.start([this, bucket, from = all, to = flight.sum] {
+  flight.work = executor_.start([this, bucket, from = all, to = flight.sum] {
     const void* x = from.data();
     if (wide_.defined()) {
-      kernel::cast(wide_.data(), DType::f32, x, from.dtype(), from.count(), lane_.context().stream);
+      kernel::cast(wide_.data(), DType::f32, x, from.dtype(), from.count(), executor_.context().stream);
       x = wide_.data();
     }
     exchanges_[bucket]->exchange(to.data(), x);
@@ -46,8 +46,8 @@ Tensor CompressedScatter::finish(size_t bucket) {
   return sum;
 }
 
-std::vector<Group> CompressedScatter::groups() const {
-  return lane_.ranks() ? std::vector<Group>{{"codes", lane_.ranks()}} : std::vector<Group>();
+std::vector<NamedGroup> CompressedScatter::groups() const {
+  return executor_.ranks() ? std::vector<NamedGroup>{{"codes", executor_.ranks()}} : std::vector<NamedGroup>();
 }
 
 std::unique_ptr<BucketScatter> make_bucket_scatter(const Setup& setup, const std::vector<Bucket>& buckets,

@@ -33,13 +33,13 @@ void expect_scattered(const std::string& method, const std::string& compress, co
   const auto compressor = make_compressor(compress);
   std::vector<Values<float>> want(kSteps, Values<float>(kCount));
   std::vector<uint64_t> bytes(kRanks);
-  HandMade shape(kUnits, nullptr, options_of("allreduce", "none", "none"), DType::f32);
+  StrategyFixture shape(kUnits, nullptr, options_of("allreduce", "none", "none"), DType::f32);
   const auto buckets = make_buckets(shape.list, static_cast<int64_t>(options.first_bucket_mb * (1 << 20)),
                                     static_cast<int64_t>(options.bucket_mb * (1 << 20)), DType::f32);
   ASSERT_GT(buckets.size(), 2u);
   for (size_t b = 0; b < buckets.size(); ++b) {
     const Bucket& bucket = buckets[b];
-    Emulation<float> all(*compressor, Way::two_phase, kRanks, static_cast<size_t>(bucket.count()),
+    Emulation<float> all(*compressor, AggregationMethod::two_phase, kRanks, static_cast<size_t>(bucket.count()),
                          options.seed + b * 0x9e3779b97f4a7c15u, 1);
     for (int step = 0; step < kSteps; ++step) {
       std::vector<Values<float>> g(kRanks);
@@ -57,10 +57,10 @@ void expect_scattered(const std::string& method, const std::string& compress, co
       }
   }
   with_ranks(kRanks, [&](comm::Communicator* comm) {
-    HandMade made(kUnits, comm, options, DType::f32);
+    StrategyFixture made(kUnits, comm, options, DType::f32);
     for (int step = 0; step < kSteps; ++step) {
       made.strategy->begin_step();
-      for (const bool last : {false, true}) {  // two micro-batches, one code
+      for (const bool last : {false, true}) {  // two micro-batches, one exchange
         made.strategy->begin_pass({true, last});
         for (nn::Parameter& p : made.list.all()) p.weight.used_value();
         made.strategy->begin_backward();
@@ -71,7 +71,7 @@ void expect_scattered(const std::string& method, const std::string& compress, co
         made.strategy->end_pass();
       }
       made.strategy->finish();
-      for (const optim::Owned& one : made.strategy->owned()) {
+      for (const optim::OptimizerShard& one : made.strategy->owned()) {
         const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
         for (int64_t i = 0; i < one.grads.count(); ++i)
           ASSERT_EQ(one.grads.as<float>()[i], want[static_cast<size_t>(step)][static_cast<size_t>(first + i)])
@@ -80,13 +80,13 @@ void expect_scattered(const std::string& method, const std::string& compress, co
       made.strategy->after_step();
     }
     uint64_t sent = 0;
-    for (const Group& group : made.strategy->groups())
+    for (const NamedGroup& group : made.strategy->groups())
       if (group.name == "codes") sent += bytes_sent_by(*group.comm);
     EXPECT_EQ(sent, bytes[static_cast<size_t>(comm->rank())]) << method << ' ' << compress << ' ' << feedback;
   });
 }
 
-TEST(CompressedScatter, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
+TEST(CompressedScatter, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
   for (const char* method : {"zero1", "zero2"}) {
     expect_scattered(method, "topk:0.1", "ef");
     expect_scattered(method, "sign", "ef21");
@@ -97,7 +97,7 @@ TEST(CompressedScatter, IsThatOfOneProcessToTheBitAndSendsItsBytes) {
   }
 }
 
-TEST(CompressedScatter, RefusesWhatComesBackCompressed) {
+TEST(CompressedScatter, RejectsCompressedSums) {
   for (const char* feedback : {"doublesqueeze", "neolithic:2"})
     EXPECT_THROW(check_compression(options_of("zero1", "sign", feedback)), UsageError);
   EXPECT_THROW(check_compression(options_of("zero2", "powersgd:2", "none")), UsageError);

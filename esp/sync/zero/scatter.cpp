@@ -19,12 +19,12 @@ GradientScatter::GradientScatter(std::vector<Bucket> buckets, const tensor::Cont
       options_(options),
       shards_(buckets.size()),
       attached_(buckets.size()),
-      landed_(buckets.size()),
+      has_gradient_(buckets.size()),
       queue_(std::move(buckets), [this](size_t bucket) { launch(bucket); }) {
   int64_t total = 0;
   for (const comm::Chunk& chunk : chunks_) total += static_cast<int64_t>(chunk.count);
   const Tensor all =
-      options.leave ? Tensor() : tensor::zeros(context, {total}, options.storage, MemoryCategory::gradient);
+      options.to_sink ? Tensor() : tensor::zeros(context, {total}, options.storage, MemoryCategory::gradient);
   int64_t at = 0;
   for (size_t b = 0; b < this->buckets().size(); ++b) {
     const auto count = static_cast<int64_t>(chunk(b).count);
@@ -39,7 +39,7 @@ GradientScatter::GradientScatter(std::vector<Bucket> buckets, const tensor::Cont
   }
 }
 
-void GradientScatter::begin_pass(const Pass& pass) {
+void GradientScatter::begin_pass(const PassOptions& pass) {
   armed_ = pass.training && (pass.last || !options_.local);
   if (armed_) queue_.arm();
 }
@@ -48,7 +48,7 @@ void GradientScatter::attach(size_t b) {
   const Bucket& bucket = buckets()[b];
   attached_[b] = tensor::empty(context_, {bucket.count()}, options_.storage, MemoryCategory::buffer);
   int64_t end = bucket.count();
-  for (nn::Parameter* p : bucket.parameters) {  // which stand in reverse
+  for (nn::Parameter* p : bucket.parameters) {  // in reverse order
     p->weight.grad = attached_[b].slice(end - p->count(), end).reshape(p->shape);
     p->weight.stale = true;
     end -= p->count();
@@ -56,9 +56,9 @@ void GradientScatter::attach(size_t b) {
 }
 
 void GradientScatter::launch(size_t b) {
-  // The same bucket may still be under way from the micro-batch before.
-  while (in_flight_.size() >= options_.most_in_flight || std::count(in_flight_.begin(), in_flight_.end(), b) > 0) {
-    land(in_flight_.front());
+  // The same bucket may still be in flight from the previous micro-batch.
+  while (in_flight_.size() >= options_.max_in_flight || std::count(in_flight_.begin(), in_flight_.end(), b) > 0) {
+    finish_bucket(in_flight_.front());
     in_flight_.pop_front();
   }
   scatter_->start(b, attached_[b]);
@@ -72,11 +72,11 @@ Tensor GradientScatter::as_stored(const Tensor& sum) const {
                                          : tensor::cast_to(context_, sum, options_.storage, MemoryCategory::buffer);
 }
 
-void GradientScatter::land(size_t b) {
+void GradientScatter::finish_bucket(size_t b) {
   const Tensor sum = scatter_->finish(b), &shard = shards_[b];
-  const bool add = landed_[b];
-  landed_[b] = true;
-  if (options_.leave) {
+  const bool add = has_gradient_[b];
+  has_gradient_[b] = true;
+  if (options_.to_sink) {
     sink_(b, as_stored(sum), add);
   } else if (!add) {
     kernel::cast(shard.data(), shard.dtype(), sum.data(), sum.dtype(), shard.count(), context_.stream);
@@ -89,16 +89,16 @@ void GradientScatter::land(size_t b) {
 void GradientScatter::end_pass() {
   if (!armed_) return;
   armed_ = false;
-  queue_.flush([this](nn::Parameter& p) {  // no gradient is a gradient of zero
+  queue_.flush([this](nn::Parameter& p) {  // a parameter without a gradient counts as zero
     p.weight.gradient();
     autograd::clear_if_stale(p.weight, context_.stream);
   });
 }
 
 void GradientScatter::finish() {
-  for (size_t bucket : in_flight_) land(bucket);
+  for (size_t bucket : in_flight_) finish_bucket(bucket);
   in_flight_.clear();
-  landed_.assign(landed_.size(), false);
+  has_gradient_.assign(has_gradient_.size(), false);
 }
 
 }  // namespace esp::sync

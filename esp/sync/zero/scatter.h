@@ -1,9 +1,8 @@
-// Gradient buckets that come and go: memory from a bucket's first gradient, a reduce-scatter once it is full, this
-// rank's chunk added to its shard, and the memory back. What stages 2 and 3 do with gradients. Shards lie here, or
-// beyond the device (GradientSink).
+// Gradient buckets of ZeRO stages 2 and 3: a bucket is allocated with its first gradient, reduce-scattered when full,
+// added to this rank's shard, and freed. Shards are stored here or off the device (GradientSink).
 //
-// A few buckets travel at a time: launching one more waits for the oldest, which bounds the memory. Kept over
-// micro-batches where the caller wants them added up locally. One thread, the one that runs backward.
+// A few buckets are in flight at a time: launching one more waits for the oldest, which bounds the memory. Buckets are
+// kept over micro-batches where the caller accumulates locally. One thread, the one that runs backward.
 #pragma once
 
 #include <deque>
@@ -18,41 +17,41 @@ class GradientScatter {
  public:
   struct Options {
     DType storage = DType::f32;
-    bool local = false;  // add up micro-batches in the buckets; otherwise in the shard
-    bool leave = false;  // the shards lie in the sink
-    size_t most_in_flight = 2;
+    bool local = false;    // accumulate micro-batches in the buckets; otherwise in the shard
+    bool to_sink = false;  // the shards are stored in the sink
+    size_t max_in_flight = 2;
   };
-  // Sets on_ready and on_gradient of every parameter. `scatter` cuts the buckets into chunks as `chunks` says. The
-  // shards are one tensor of category gradient.
+  // Sets on_ready and on_gradient of every parameter. `scatter` splits the buckets according to `chunks`. The shards
+  // are one tensor of category gradient.
   GradientScatter(std::vector<Bucket> buckets, const tensor::Context& context, std::vector<comm::Chunk> chunks,
                   std::unique_ptr<BucketScatter> scatter, const Options& options);
 
   const std::vector<Bucket>& buckets() const { return queue_.buckets(); }
-  // This rank's chunk of a bucket, and where its sum will lie.
+  // This rank's chunk of a bucket, and the destination of its sum.
   comm::Chunk chunk(size_t bucket) const { return chunks_[bucket]; }
-  tensor::Tensor shard(size_t bucket) const { return shards_[bucket]; }  // undefined where they leave
-  // Takes element runs of a bucket's chunk: (bucket, sum of the chunk, whether to add to what it holds).
+  tensor::Tensor shard(size_t bucket) const { return shards_[bucket]; }  // undefined where the sink stores them
+  // Receives ranges of a bucket's chunk: (bucket, sum of the chunk, whether to accumulate).
   using Sink = std::function<void(size_t bucket, const tensor::Tensor& sum, bool add)>;
   void set_sink(Sink sink) { sink_ = std::move(sink); }
   BucketScatter& over_ranks() const { return *scatter_; }
   double exposed_ms() const { return scatter_->exposed_ms(); }
 
-  void begin_pass(const Pass& pass);
+  void begin_pass(const PassOptions& pass);
   void end_pass();
   void finish();
 
  private:
   void attach(size_t bucket);
   void launch(size_t bucket);
-  void land(size_t bucket);
+  void finish_bucket(size_t bucket);
   tensor::Tensor as_stored(const tensor::Tensor& sum) const;
 
   const tensor::Context context_;
   const std::vector<comm::Chunk> chunks_;
   const std::unique_ptr<BucketScatter> scatter_;
   const Options options_;
-  std::vector<tensor::Tensor> shards_, attached_;  // attached_: undefined where a bucket has no memory now
-  std::vector<bool> landed_;                       // shards that hold something of this step
+  std::vector<tensor::Tensor> shards_, attached_;  // attached_: undefined where a bucket is not allocated
+  std::vector<bool> has_gradient_;                 // shards with a contribution in this step
   std::deque<size_t> in_flight_;
   Sink sink_;
   BucketQueue queue_;

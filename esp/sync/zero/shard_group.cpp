@@ -11,7 +11,7 @@ int group_of(const Setup& setup) {
   const int size = setup.ranks ? setup.ranks->size() : 1;
   const auto group = static_cast<int>(setup.options.group == 0 ? size : setup.options.group);
   if (group < 1 || size % group != 0)
-    throw UsageError(fmt::format("sync.group = {}: it must divide the {} ranks", setup.options.group, size));
+    throw UsageError(fmt::format("sync.group: got {}; must divide the {} ranks.", setup.options.group, size));
   return group;
 }
 
@@ -36,16 +36,16 @@ ShardGroup::ShardGroup(const Setup& setup)
               {setup.options.deterministic, setup.timeout, setup.trace}),
       across_(across_comm_.get(), {setup.options.deterministic, setup.timeout, setup.trace}) {}
 
-std::vector<Group> ShardGroup::groups() const {
-  std::vector<Group> groups;
+std::vector<NamedGroup> ShardGroup::groups() const {
+  std::vector<NamedGroup> groups;
   if (inside_comm_) groups.push_back({"shards", inside_comm_.get()});
   if (across_comm_) groups.push_back({"replicas", across_comm_.get()});
   return groups;
 }
 
-void ShardGroup::forget_times() {
-  inside_.forget_times();
-  across_.forget_times();
+void ShardGroup::reset_times() {
+  inside_.reset_times();
+  across_.reset_times();
 }
 
 }  // namespace esp::sync

@@ -4,7 +4,7 @@ namespace esp::sync {
 
 using tensor::Tensor;
 
-PlainGather::PlainGather(Ranks& ranks, const std::vector<Tensor>& shards)
+PlainGather::PlainGather(TimedCommunicator& ranks, const std::vector<Tensor>& shards)
     : ranks_(ranks), shards_(shards), works_(shards.size()) {}
 
 void PlainGather::start(size_t unit, const Tensor& whole) {
@@ -15,7 +15,7 @@ void PlainGather::finish(size_t unit, const Tensor&) {
   ranks_.wait(works_[unit], "values");
 }
 
-NodeGather::NodeGather(const Nodes& nodes, const tensor::Context& context, const nn::ParameterList& parameters,
+NodeGather::NodeGather(const NodeGrid& nodes, const tensor::Context& context, const nn::ParameterList& parameters,
                        const std::vector<Tensor>& shards, DType storage, const Options& options)
     : shards_(shards), options_(options), from_node_(shards.size()) {
   for (const auto& unit : parameters.units()) {

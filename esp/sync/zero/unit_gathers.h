@@ -1,5 +1,5 @@
-// How a unit's values come together from the ranks' shards: as they are, or the ways of ZeRO++ (Wang et al. 2023) for
-// slow networks: quantised on the wire (qwz), and in backward from a second shard inside the node (hpz).
+// All-gather of a unit's weights from the ranks' shards: unchanged, quantised on the wire (qwz), or in backward from a
+// secondary shard in the node (hpz), as in ZeRO++ (Wang et al. 2023).
 #pragma once
 
 #include <deque>
@@ -7,21 +7,21 @@
 
 #include "esp/sync/quantised/all_gather.h"
 #include "esp/sync/quantised/secondary_shard.h"
-#include "esp/sync/ranks.h"
+#include "esp/sync/timed_communicator.h"
 #include "esp/sync/zero/unit_window.h"
 
 namespace esp::sync {
 
-// `shards` by unit, this rank's chunk of each; lent.
+// `shards` by unit, this rank's chunk of each; borrowed.
 class PlainGather final : public UnitGather {
  public:
-  PlainGather(Ranks& ranks, const std::vector<tensor::Tensor>& shards);
+  PlainGather(TimedCommunicator& ranks, const std::vector<tensor::Tensor>& shards);
   void start(size_t unit, const tensor::Tensor& whole) override;
   void finish(size_t unit, const tensor::Tensor& whole) override;
   double exposed_ms() const override { return ranks_.exposed_ms(); }
 
  private:
-  Ranks& ranks_;
+  TimedCommunicator& ranks_;
   const std::vector<tensor::Tensor>& shards_;
   std::vector<Work> works_;
 };
@@ -33,7 +33,7 @@ class NodeGather final : public UnitGather {
     bool secondary = false;
     Duration timeout = std::chrono::minutes(10);
   };
-  NodeGather(const Nodes& nodes, const tensor::Context& context, const nn::ParameterList& parameters,
+  NodeGather(const NodeGrid& nodes, const tensor::Context& context, const nn::ParameterList& parameters,
              const std::vector<tensor::Tensor>& shards, DType storage, const Options& options);
   void start(size_t unit, const tensor::Tensor& whole) override;
   void finish(size_t unit, const tensor::Tensor& whole) override;
@@ -44,8 +44,8 @@ class NodeGather final : public UnitGather {
   const std::vector<tensor::Tensor>& shards_;
   const Options options_;
   std::deque<QuantisedGather> gathers_;
-  std::deque<SecondaryShard> secondary_;  // empty without
-  std::vector<bool> from_node_;           // the gather under way is of the second shard
+  std::deque<SecondaryShard> secondary_;  // empty without hpz
+  std::vector<bool> from_node_;           // the gather in flight reads the secondary shard
 };
 
 }  // namespace esp::sync

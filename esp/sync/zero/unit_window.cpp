@@ -14,7 +14,7 @@ UnitWindow::UnitWindow(nn::ParameterList& parameters, const tensor::Context& con
       context_(context),
       gather_(gather),
       options_(options),
-      at_(parameters.units().size(), At::shards),
+      at_(parameters.units().size(), UnitState::shards),
       whole_(parameters.units().size()),
       computed_(parameters.units().size()) {
   for (nn::Parameter& p : parameters.all())
@@ -43,14 +43,14 @@ void UnitWindow::begin_backward() {
 
 void UnitWindow::end_pass() {
   stop_clock();
-  if (order_ && known_ && next_ < order_->size()) order_->resize(next_);  // the walk was shorter this time
+  if (order_ && known_ && next_ < order_->size()) order_->resize(next_);  // this walk was shorter
   current_ = kNone;
   next_ = 0;
   in_backward_ = false;
   known_ = options_.stay && order_ && !order_->empty();
   if (order_) look_ahead();
   for (size_t unit = 0; unit < at_.size(); ++unit)
-    if (at_[unit] != At::shards && !wanted_soon(unit)) drop(unit);
+    if (at_[unit] != UnitState::shards && !needed_soon(unit)) drop(unit);
   order_ = nullptr;
 }
 
@@ -76,8 +76,8 @@ void UnitWindow::note(size_t unit) {
   ++next_;
 }
 
-// Where nothing stays at the turn, forward does not look beyond it. Where units stay, the next pass may begin with what
-// this one ends with: that is kept, but not fetched before it is known that it comes.
+// Where nothing stays between passes, forward does not prefetch past the turn. Where units stay, the next pass may
+// begin with the last units of this one: they are kept, but not fetched before the next pass is certain.
 void UnitWindow::look_ahead() {
   soon_.clear();
   num_to_fetch_ = 0;
@@ -94,7 +94,7 @@ void UnitWindow::look_ahead() {
   if (options_.stay) see(0, next_);
 }
 
-bool UnitWindow::wanted_soon(size_t unit) const {
+bool UnitWindow::needed_soon(size_t unit) const {
   const auto end = soon_.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(soon_.size()), options_.ahead);
   return std::find(soon_.begin(), end, unit) != end;
 }
@@ -105,55 +105,55 @@ void UnitWindow::use(size_t unit) {
   current_ = unit;
   note(unit);
   look_ahead();
-  if (!options_.keep) drop_unless_wanted();
+  if (!options_.keep) drop_unless_needed();
   fetch(unit);
   for (size_t i = 0; i < num_to_fetch_; ++i) {
     const int beyond = static_cast<int>(static_cast<int64_t>(i) - options_.ahead) + 1;
     if (beyond <= 0) {
       fetch(soon_[i]);
-    } else if (at_[soon_[i]] == At::shards) {
+    } else if (at_[soon_[i]] == UnitState::shards) {
       gather_.hint(soon_[i], beyond);
     }
   }
-  if (at_[unit] == At::coming) {
+  if (at_[unit] == UnitState::gathering) {
     gather_.finish(unit, whole_[unit]);
-    parameters_.place_values(parameters_.units()[unit], whole_[unit]);
-    at_[unit] = At::here;
+    parameters_.bind_values(parameters_.units()[unit], whole_[unit]);
+    at_[unit] = UnitState::gathered;
   }
   began_ns_ = now_ns();
 }
 
 void UnitWindow::fetch(size_t unit) {
-  if (at_[unit] != At::shards) return;
+  if (at_[unit] != UnitState::shards) return;
   const auto& of = parameters_.units()[unit];
   whole_[unit] = tensor::empty(context_, {of.count}, options_.storage, device::MemoryCategory::buffer);
   gather_.start(unit, whole_[unit]);
-  at_[unit] = At::coming;
+  at_[unit] = UnitState::gathering;
   ++num_gathers_;
 }
 
-void UnitWindow::drop_unless_wanted() {
+void UnitWindow::drop_unless_needed() {
   for (size_t unit = 0; unit < at_.size(); ++unit)
-    if (unit != current_ && at_[unit] == At::here && !wanted_soon(unit)) drop(unit);
+    if (unit != current_ && at_[unit] == UnitState::gathered && !needed_soon(unit)) drop(unit);
 }
 
 void UnitWindow::open(size_t unit) {
   const auto& of = parameters_.units()[unit];
   whole_[unit] = tensor::empty(context_, {of.count}, options_.storage, device::MemoryCategory::buffer);
-  parameters_.place_values(parameters_.units()[unit], whole_[unit]);
-  at_[unit] = At::here;
+  parameters_.bind_values(parameters_.units()[unit], whole_[unit]);
+  at_[unit] = UnitState::gathered;
 }
 
 void UnitWindow::drop(size_t unit) {
-  if (at_[unit] == At::coming) gather_.finish(unit, whole_[unit]);  // nothing may write to memory given back
-  parameters_.place_values(parameters_.units()[unit], {});
+  if (at_[unit] == UnitState::gathering) gather_.finish(unit, whole_[unit]);  // no write may reach freed memory
+  parameters_.bind_values(parameters_.units()[unit], {});
   whole_[unit] = {};
-  at_[unit] = At::shards;
+  at_[unit] = UnitState::shards;
 }
 
 void UnitWindow::drop_all() {
   for (size_t unit = 0; unit < at_.size(); ++unit)
-    if (at_[unit] != At::shards) drop(unit);
+    if (at_[unit] != UnitState::shards) drop(unit);
 }
 
 }  // namespace esp::sync

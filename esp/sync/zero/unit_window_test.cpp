@@ -1,4 +1,4 @@
-// The walk through units: what is gathered when, and how much is there at a time.
+// The unit window: when units are gathered, and how many at a time.
 #include "esp/sync/zero/unit_window.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using tensor::Tensor;
 
-// Unit u is filled with u + 1 when it is waited for, not before.
+// Unit u is filled with u + 1 in `finish`, not before.
 class Noted final : public UnitGather {
  public:
   void start(size_t unit, const Tensor&) override { started.push_back(unit); }
@@ -27,7 +27,7 @@ class Noted final : public UnitGather {
 struct Walk {
   static constexpr int64_t kCount = 10;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   nn::ParameterList list;
@@ -72,7 +72,7 @@ TEST(UnitWindow, GathersEachUnitOnceForwardAndOnceBackward) {
   }
 }
 
-TEST(UnitWindow, GathersAheadOnceItKnowsTheOrder) {
+TEST(UnitWindow, PrefetchesOnceTheOrderIsRecorded) {
   Walk walk(4, 2);
   walk.step({0, 1, 2, 3}, {});
   walk.gather.started.clear();
@@ -86,7 +86,7 @@ TEST(UnitWindow, GathersAheadOnceItKnowsTheOrder) {
   walk.window->end_pass();
 }
 
-TEST(UnitWindow, KeepsWhatItIsToldTo) {
+TEST(UnitWindow, KeepsUnitsIfConfigured) {
   Walk walk(4, 1, true);
   for (int step = 0; step < 2; ++step) {
     walk.step({0, 1, 2, 3}, {3, 2, 1, 0});
@@ -105,7 +105,7 @@ TEST(UnitWindow, FollowsAWalkThatChanges) {
   EXPECT_EQ(walk.gather.started, (std::vector<size_t>{3, 0, 0, 1, 2}));
 }
 
-TEST(UnitWindow, KnowsTrainingFromEvaluation) {
+TEST(UnitWindow, SeparatesTrainingFromEvaluation) {
   Walk walk(3, 1);
   walk.step({0, 1, 2}, {2, 1});
   walk.window->begin_pass(false);

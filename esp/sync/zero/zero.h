@@ -1,15 +1,13 @@
-// ZeRO (Rajbhandari et al. 2020): copies that share what each would otherwise hold whole.
+// ZeRO (Rajbhandari et al. 2020): data-parallel ranks share state that each would otherwise hold whole.
 //
-//   stage 1  each rank keeps the optimizer's state of its share only: gradients are reduce-scattered, the rank updates
-//   its
-//            share of the values, and the values are all-gathered. Never an all-reduce.
-//   stage 2  nor does it keep other ranks' gradients: a bucket's memory is there from its first gradient until it has
-//   been
-//            scattered.
-//   stage 3  nor other ranks' values: a unit's are gathered before it is used and dropped after.
+//   stage 1  each rank keeps the optimizer state of its shard only: gradients are reduce-scattered, the rank updates
+//            its shard of the weights, and the weights are all-gathered. Never an all-reduce.
+//   stage 2  gradients are sharded too: a bucket is allocated with its first gradient and freed when scattered.
+//   stage 3  weights are sharded too: a unit is gathered before it is used and freed after.
 //
-// A share is chunk r of every bucket (stages 1 and 2) or unit (stage 3): contiguous, no padding. With groups, shards
-// lie inside a group of neighbouring ranks and each chunk is all-reduced across groups after it has been scattered.
+// A shard is chunk r of every bucket (stages 1 and 2) or unit (stage 3): contiguous, no padding. With groups, shards
+// are distributed inside a group of neighbouring ranks, and each chunk is all-reduced across groups after it has been
+// scattered.
 #pragma once
 
 #include "esp/sync/strategy.h"

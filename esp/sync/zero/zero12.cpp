@@ -1,11 +1,11 @@
-// Stages 1 and 2: whole values on every rank, shares of the rest.
+// Stages 1 and 2: whole weights on every rank, sharded optimizer state (and gradients).
 #include "esp/autograd/functions/weights.h"
-#include "esp/sync/compress/compression.h"
+#include "esp/sync/compress/strategy_compression.h"
 #include "esp/sync/norm.h"
 #include "esp/sync/wire.h"
 #include "esp/sync/zero/compressed_scatter.h"
-#include "esp/sync/zero/cuts.h"
 #include "esp/sync/zero/scatter.h"
+#include "esp/sync/zero/shard_boundaries.h"
 #include "esp/sync/zero/zero.h"
 
 namespace esp::sync {
@@ -20,62 +20,62 @@ std::vector<Bucket> buckets_of(const Setup& setup) {
                       setup.storage);
 }
 
-// What both stages do: all values in one run, of which each rank updates its chunk of every bucket.
-class WholeValues : public Strategy {
+// Common to both stages: all weights in one buffer, of which each rank updates its chunk of every bucket.
+class ReplicatedWeights : public Strategy {
  public:
-  explicit WholeValues(const Setup& setup)
+  explicit ReplicatedWeights(const Setup& setup)
       : setup_(setup),
         parameters_(*setup.parameters),
         group_(setup),
         wire_(wire_type(setup.options.wire, setup.storage)),
         values_(tensor::empty(setup.context, {parameters_.count()}, setup.storage, MemoryCategory::parameter)) {
     for (auto& unit : parameters_.units())
-      parameters_.place_values(unit, values_.slice(unit.first, unit.first + unit.count));
+      parameters_.bind_values(unit, values_.slice(unit.first, unit.first + unit.count));
   }
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);
   }
-  std::vector<optim::Held> held() override {
-    std::vector<optim::Held> all;
+  std::vector<optim::ValueShard> held() override {
+    std::vector<optim::ValueShard> all;
     if (group_.first_group())
-      for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+      for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
     return all;
   }
   void set_sink(GradientSink* sink) override { sink_ = sink; }
   const std::vector<double>& sums_of_squares() override {
-    if (setup_.gradients_leave)
+    if (setup_.gradients_to_sink)
       for (size_t i = 0; i < num_owned_; ++i) norm_->set_gradients(i, sink_->taken(i));
     return norm_->sums(group_.inside());
   }
   void after_step() override {
     std::vector<Work> works;
     const auto& all = buckets();
-    for (auto bucket = all.rbegin(); bucket != all.rend(); ++bucket)  // as forward will want them
+    for (auto bucket = all.rbegin(); bucket != all.rend(); ++bucket)  // in the order in which forward uses them
       works.push_back(group_.inside().start_all_gather(values_.slice(bucket->begin, bucket->end)));
     for (const Work& work : works) group_.inside().wait(work, "values");
   }
   StepTimes times() const override { return {group_.exposed_ms()}; }
-  std::vector<Group> groups() const override {
-    std::vector<Group> all = group_.groups();
-    for (const Group& group : over_ranks().groups()) all.push_back(group);
+  std::vector<NamedGroup> groups() const override {
+    std::vector<NamedGroup> all = group_.groups();
+    for (const NamedGroup& group : over_ranks().groups()) all.push_back(group);
     return all;
   }
-  std::vector<Remembered> remembered() override { return over_ranks().remembered(); }
+  std::vector<ExtraState> extra_state() override { return over_ranks().extra_state(); }
   std::vector<std::string> take_notes() override { return over_ranks().take_notes(); }
 
  protected:
   virtual const std::vector<Bucket>& buckets() const = 0;
   virtual BucketScatter& over_ranks() const = 0;
-  // Elements [begin, end) of this rank's chunk of a bucket: where their gradients lie.
+  // Elements [begin, end) of this rank's chunk of a bucket, in gradient storage.
   virtual Tensor gradients(size_t bucket, int64_t begin, int64_t end) const = 0;
 
-  std::vector<optim::Owned> owned() override {
-    std::vector<optim::Owned> all;
+  std::vector<optim::OptimizerShard> owned() override {
+    std::vector<optim::OptimizerShard> all;
     for (size_t b = 0; b < buckets().size(); ++b) {
       const comm::Chunk chunk = group_.inside().chunk(buckets()[b].count());
       const int64_t first = buckets()[b].begin + static_cast<int64_t>(chunk.offset);
-      for (const optim::Range& range : ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count))) {
+      for (const optim::UnitRange& range : ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count))) {
         const int64_t at = parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
         const int64_t count = range.end - range.begin;
         all.push_back({range, values_.slice(at, at + count), gradients(b, at - first, at - first + count)});
@@ -84,9 +84,9 @@ class WholeValues : public Strategy {
     return all;
   }
   void make_norm() {
-    std::vector<optim::Owned> mine = owned();
+    std::vector<optim::OptimizerShard> mine = owned();
     num_owned_ = mine.size();
-    norm_.emplace(parameters_, setup_.context, std::move(mine), cuts_between(buckets(), group_.inside().size()),
+    norm_.emplace(parameters_, setup_.context, std::move(mine), shard_boundaries(buckets(), group_.inside().size()),
                   setup_.storage, setup_.options.deterministic);
   }
   std::vector<comm::Chunk> chunks_of(const std::vector<Bucket>& all) const {
@@ -105,10 +105,10 @@ class WholeValues : public Strategy {
   GradientSink* sink_ = nullptr;
 };
 
-class Zero1 final : public WholeValues {
+class Zero1 final : public ReplicatedWeights {
  public:
   explicit Zero1(const Setup& setup)
-      : WholeValues(setup),
+      : ReplicatedWeights(setup),
         gradients_(tensor::zeros(setup.context, {parameters_.count()}, setup.storage, MemoryCategory::gradient)),
         queue_(buckets_of(setup),
                [this](size_t bucket) {
@@ -117,17 +117,17 @@ class Zero1 final : public WholeValues {
                }),
         scatter_(make_bucket_scatter(setup, queue_.buckets(), group_, wire_)) {
     for (auto& unit : parameters_.units()) {
-      parameters_.place_gradients(unit, gradients_.slice(unit.first, unit.first + unit.count));
+      parameters_.bind_gradients(unit, gradients_.slice(unit.first, unit.first + unit.count));
       for (nn::Parameter* p : unit.parameters) p->weight.trained = true;
     }
     make_norm();
   }
 
   void begin_step() override {
-    group_.forget_times();
-    parameters_.forget_gradients(setup_.context.stream);
+    group_.reset_times();
+    parameters_.mark_gradients_stale(setup_.context.stream);
   }
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (pass.training && pass.last) queue_.arm();
   }
   void end_pass() override {
@@ -162,20 +162,20 @@ class Zero1 final : public WholeValues {
   const std::unique_ptr<BucketScatter> scatter_;
 };
 
-class Zero2 final : public WholeValues {
+class Zero2 final : public ReplicatedWeights {
  public:
   explicit Zero2(const Setup& setup)
-      : WholeValues(setup),
+      : ReplicatedWeights(setup),
         scatter_(buckets_of(setup), setup.context, chunks_of(buckets_of(setup)),
                  make_bucket_scatter(setup, buckets_of(setup), group_, wire_),
                  {setup.storage, setup.options.accumulate == "local" || setup.options.compress != "none",
-                  setup.gradients_leave}) {
+                  setup.gradients_to_sink}) {
     make_norm();
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) { send(bucket, sum, add); });
   }
 
-  void begin_step() override { group_.forget_times(); }
-  void begin_pass(const Pass& pass) override { scatter_.begin_pass(pass); }
+  void begin_step() override { group_.reset_times(); }
+  void begin_pass(const PassOptions& pass) override { scatter_.begin_pass(pass); }
   void end_pass() override { scatter_.end_pass(); }
   void finish() override { scatter_.finish(); }
 
@@ -183,20 +183,20 @@ class Zero2 final : public WholeValues {
   const std::vector<Bucket>& buckets() const override { return scatter_.buckets(); }
   BucketScatter& over_ranks() const override { return scatter_.over_ranks(); }
   Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
-    return setup_.gradients_leave ? Tensor() : scatter_.shard(bucket).slice(begin, end);
+    return setup_.gradients_to_sink ? Tensor() : scatter_.shard(bucket).slice(begin, end);
   }
-  // A chunk may lie in several units: owned ranges follow each other bucket by bucket, as owned() lists them.
+  // A chunk may span several units: owned ranges follow each other bucket by bucket, in the order of owned().
   void send(size_t bucket, const Tensor& sum, bool add) {
     size_t index = 0;
     for (size_t b = 0; b < bucket; ++b) index += ranges_in(b).size();
     int64_t at = 0;
-    for (const optim::Range& range : ranges_in(bucket)) {
+    for (const optim::UnitRange& range : ranges_in(bucket)) {
       const int64_t count = range.end - range.begin;
       sink_->take(index++, 0, sum.slice(at, at + count), add);
       at += count;
     }
   }
-  std::vector<optim::Range> ranges_in(size_t bucket) const {
+  std::vector<optim::UnitRange> ranges_in(size_t bucket) const {
     const comm::Chunk chunk = scatter_.chunk(bucket);
     const int64_t first = buckets()[bucket].begin + static_cast<int64_t>(chunk.offset);
     return ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count));
@@ -209,11 +209,11 @@ class Zero2 final : public WholeValues {
 
 std::unique_ptr<Strategy> make_zero1(const Setup& setup) {
   check_compression(setup.options);
-  ESP_CHECK(!setup.gradients_leave, "stage 1 keeps gradients");
+  ESP_CHECK(!setup.gradients_to_sink, "zero1 keeps gradients on the device");
   if (setup.options.accumulate == "reduced")
     throw UsageError(
-        "sync.accumulate = reduced: stage 1 keeps whole gradients and adds up micro-batches in them (local); zero2 and "
-        "zero3 can do so after reducing");
+        "sync.accumulate: got reduced; method zero1 supports auto and local (micro-batches are summed before "
+        "reducing). Use sync.method = \"zero2\" or \"zero3\" to reduce every micro-batch.");
   return std::make_unique<Zero1>(setup);
 }
 

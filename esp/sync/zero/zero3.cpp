@@ -1,4 +1,4 @@
-// Stage 3: nothing is whole on any rank but the units in the window.
+// Stage 3: only the units in the window are whole on a rank.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -7,13 +7,13 @@
 #include "esp/device/gpu.h"
 #include "esp/kernel/embedding.h"
 #include "esp/sync/norm.h"
-#include "esp/sync/stronghold/access_plan.h"
-#include "esp/sync/stronghold/window_plan.h"
+#include "esp/sync/prefetch_window/access_plan.h"
+#include "esp/sync/prefetch_window/window_plan.h"
 #include "esp/sync/tier/offload.h"
 #include "esp/sync/tier/tiered_gather.h"
 #include "esp/sync/wire.h"
-#include "esp/sync/zero/cuts.h"
 #include "esp/sync/zero/scatter.h"
+#include "esp/sync/zero/shard_boundaries.h"
 #include "esp/sync/zero/unit_gathers.h"
 #include "esp/sync/zero/zero.h"
 
@@ -35,14 +35,14 @@ std::vector<Bucket> units_as_buckets(ParameterList& parameters) {
   return buckets;
 }
 
-// Which parts of ZeRO++ are on.
-struct PlusPlus {
+// The enabled parts of ZeRO++.
+struct ZeroPlusPlusParts {
   bool qwz = false, hpz = false, qgz = false;
   bool any() const { return qwz || hpz || qgz; }
 };
 
-PlusPlus parse_plus_plus(const std::string& names) {
-  PlusPlus on;
+ZeroPlusPlusParts parse_plus_plus(const std::string& names) {
+  ZeroPlusPlusParts on;
   for (size_t at = 0; at < names.size();) {
     const size_t comma = std::min(names.find(',', at), names.size());
     const std::string name = names.substr(at, comma - at);
@@ -54,7 +54,8 @@ PlusPlus parse_plus_plus(const std::string& names) {
     else if (name == "qgz")
       on.qgz = true;
     else if (name != "none")
-      throw UsageError(fmt::format("sync.quantise has \"{}\": none, or of qwz, hpz, qgz, joined by commas", name));
+      throw UsageError(fmt::format(
+          "sync.quantise: got \"{}\"; expected none, or a list of qwz, hpz, qgz separated by commas.", name));
   }
   return on;
 }
@@ -66,26 +67,27 @@ class Zero3 final : public Strategy {
         plus_(parse_plus_plus(setup.options.quantise)),
         parameters_(*setup.parameters),
         group_(setup),
-        nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : Nodes{}),
-        // Gathers have a line of their own: a rank whose gradients come in another order still gathers alike.
+        nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : NodeGrid{}),
+        // Gathers use a separate communicator, so a rank whose gradients complete in another order still gathers in the
+        // same order.
         gather_comm_(group_.inside().comm() && !plus_.any() ? group_.inside().comm()->split(0, group_.inside().rank())
                                                             : nullptr),
         gathering_(gather_comm_.get(), {setup.options.deterministic, setup.timeout, setup.trace}),
-        gather_nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : Nodes{}),
+        gather_nodes_(plus_.any() ? split_by_node(setup.ranks, setup.ranks_per_node) : NodeGrid{}),
         scatter_(units_as_buckets(parameters_), setup.context, chunks(), make_scatter(),
-                 {setup.storage, setup.options.accumulate == "local", setup.gradients_leave, gradients_under_way()}),
+                 {setup.storage, setup.options.accumulate == "local", setup.gradients_to_sink, gradients_under_way()}),
         values_(make_values()),
         shards_(make_shards()),
         gather_(make_gather()),
         window_(parameters_, setup.context, *gather_,
                 {setup.storage, std::max<int64_t>(setup.options.prefetch, setup.options.prefetch < 0 ? 1 : 0),
                  setup.options.keep_gathered, values_ != nullptr}),
-        norm_(parameters_, setup.context, owned(), cuts_between(scatter_.buckets(), group_.inside().size()),
+        norm_(parameters_, setup.context, owned(), shard_boundaries(scatter_.buckets(), group_.inside().size()),
               setup.storage, setup.options.deterministic) {
     scatter_.set_sink([this](size_t bucket, const Tensor& sum, bool add) {
       if (sum.count() == 0) return;
       const size_t owned = owned_of_[unit_of(bucket)];
-      if (setup_.options.update_early) norm_.add(owned, sum);  // the last to see it
+      if (setup_.options.update_early) norm_.add(owned, sum);  // the last use of this sum
       sink_->take(owned, 0, sum, add);
     });
     if (values_ && setup.options.direct_access)
@@ -110,8 +112,8 @@ class Zero3 final : public Strategy {
     }
     gather_->values_changed();
   }
-  std::vector<optim::Owned> owned() override {
-    std::vector<optim::Owned> all;
+  std::vector<optim::OptimizerShard> owned() override {
+    std::vector<optim::OptimizerShard> all;
     owned_of_.assign(shards_.size(), 0);
     for (size_t unit = 0; unit < shards_.size(); ++unit) {
       const comm::Chunk chunk = group_.inside().chunk(parameters_.units()[unit].count);
@@ -122,11 +124,11 @@ class Zero3 final : public Strategy {
     }
     return all;
   }
-  std::vector<optim::Held> held() override {
-    std::vector<optim::Held> all;
+  std::vector<optim::ValueShard> held() override {
+    std::vector<optim::ValueShard> all;
     if (group_.first_group())
-      for (const optim::Owned& one : owned()) {
-        optim::Held& held = all.emplace_back(optim::Held{one.range, one.values});
+      for (const optim::OptimizerShard& one : owned()) {
+        optim::ValueShard& held = all.emplace_back(optim::ValueShard{one.range, one.values});
         if (!one.values.defined()) held.read = reading(static_cast<size_t>(one.range.unit));
       }
     return all;
@@ -134,13 +136,13 @@ class Zero3 final : public Strategy {
   void set_sink(GradientSink* sink) override { sink_ = sink; }
 
   void begin_step() override {
-    group_.forget_times();
-    gathering_.forget_times();
+    group_.reset_times();
+    gathering_.reset_times();
     waited_before_ms_ = waited_elsewhere_ms();
     if (setup_.options.update_early) norm_.begin();
     summed_ = nullptr;
   }
-  void begin_pass(const Pass& pass) override {
+  void begin_pass(const PassOptions& pass) override {
     if (reading_) values_->release(*std::exchange(reading_, std::nullopt));
     window_.begin_pass(pass.training);
     scatter_.begin_pass(pass);
@@ -152,29 +154,29 @@ class Zero3 final : public Strategy {
   }
   void finish() override {
     scatter_.finish();
-    if (values_) window_.values_changed();  // the optimizer is about to write them where they lie
+    if (values_) window_.values_changed();  // the optimizer is about to write the weights in place
   }
   const std::vector<double>& sums_of_squares() override {
-    if (setup_.gradients_leave && !setup_.options.update_early)
+    if (setup_.gradients_to_sink && !setup_.options.update_early)
       for (size_t unit = 0; unit < shards_.size(); ++unit)
         if (shards_[unit].count() > 0) norm_.set_gradients(owned_of_[unit], sink_->taken(owned_of_[unit]));
-    // Gradients that were used as they came are added up once.
+    // Gradients that were consumed on arrival are summed once.
     if (!summed_ || !setup_.options.update_early) summed_ = &norm_.sums(group_.inside());
     return *summed_;
   }
   void after_step() override {
     gather_->values_changed();
-    // The first step notes the order of uses, the second fetches by it and is measured.
+    // The first step records the order of uses; the second prefetches by it and is measured.
     if (setup_.options.prefetch < 0 && ++num_steps_ == 2) choose_window();
   }
   std::vector<std::string> take_notes() override { return std::exchange(notes_, {}); }
   StepTimes times() const override {
     return {group_.exposed_ms() + gathering_.exposed_ms() + waited_elsewhere_ms() - waited_before_ms_};
   }
-  std::vector<Group> groups() const override {
-    std::vector<Group> groups = group_.groups();
+  std::vector<NamedGroup> groups() const override {
+    std::vector<NamedGroup> groups = group_.groups();
     if (gather_comm_) groups.push_back({"gather", gather_comm_.get()});
-    for (const Nodes* nodes : {&nodes_, &gather_nodes_}) {
+    for (const NodeGrid* nodes : {&nodes_, &gather_nodes_}) {
       if (nodes->inside) groups.push_back({"node", nodes->inside.get()});
       if (nodes->across) groups.push_back({"across_nodes", nodes->across.get()});
     }
@@ -187,13 +189,14 @@ class Zero3 final : public Strategy {
 
   size_t bucket_of(size_t unit) const { return parameters_.units().size() - 1 - unit; }
   size_t unit_of(size_t bucket) const { return parameters_.units().size() - 1 - bucket; }
-  // The quantised ways count their own waiting.
+  // The quantised collectives count their own wait time.
   double waited_elsewhere_ms() const {
     if (values_) return gather_->exposed_ms();
     return plus_.any() ? gather_->exposed_ms() + scatter_.exposed_ms() : 0;
   }
 
-  // Alone, nothing travels, and a unit's gradients can leave the device as soon as the next one's come.
+  // With one rank nothing is sent, and a unit's gradients can leave the device as soon as those of the next unit are
+  // complete.
   size_t gradients_under_way() const { return group_.inside().size() == 1 ? 1 : 2; }
   std::vector<comm::Chunk> chunks() {
     std::vector<comm::Chunk> all;
@@ -209,10 +212,10 @@ class Zero3 final : public Strategy {
     setup_.offload->set_values(values.get());
     return values;
   }
-  // Out of a file, a shard at a time: one stays until another is wanted, the last until the next pass.
+  // Reads a shard at a time from a file; it stays until another is read, the last until the next pass.
   tensor::ReadRun reading(size_t unit) {
     return [this, unit](int64_t first, const Tensor& to) {
-      const std::byte* const shard = values_->bring(unit);
+      const std::byte* const shard = values_->fetch(unit);
       if (reading_ && *reading_ != unit) values_->release(*reading_);
       reading_ = unit;
       std::memcpy(to.data(), shard + static_cast<size_t>(first) * size_of(to.dtype()), to.bytes());
@@ -250,20 +253,20 @@ class Zero3 final : public Strategy {
   }
 
   const Setup setup_;
-  const PlusPlus plus_;
+  const ZeroPlusPlusParts plus_;
   ParameterList& parameters_;
   ShardGroup group_;
-  const Nodes nodes_;
+  const NodeGrid nodes_;
   const std::unique_ptr<comm::Communicator> gather_comm_;
-  Ranks gathering_;
-  const Nodes gather_nodes_;
+  TimedCommunicator gathering_;
+  const NodeGrid gather_nodes_;
   GradientScatter scatter_;
-  const std::unique_ptr<ValueTier> values_;  // null: they lie on the device
+  const std::unique_ptr<ValueTier> values_;  // null: weights are on the device
   const std::vector<Tensor> shards_;         // by unit
   const std::unique_ptr<UnitGather> gather_;
   UnitWindow window_;
   std::vector<size_t> owned_of_;   // by unit, in owned()
-  std::optional<size_t> reading_;  // the unit that a checkpoint had last
+  std::optional<size_t> reading_;  // the unit that a checkpoint read last
   SquaredNorm norm_;
   const std::vector<double>* summed_ = nullptr;  // of this step
   GradientSink* sink_ = nullptr;
@@ -272,26 +275,26 @@ class Zero3 final : public Strategy {
   std::vector<std::string> notes_;
 };
 
-// The rows a look-up touches, read where the table lies, without the rest of its unit: on a GPU the kernel itself reads
-// the host's pinned memory. Undefined where that is no gain or the table is on the device anyway.
+// The rows a look-up touches, read in place without the rest of the unit: on a GPU the kernel reads the host's pinned
+// memory. Undefined where that is not faster or the table is on the device anyway.
 Tensor Zero3::rows_in_place(const nn::Parameter& table, const Tensor& ids) {
   const auto unit = static_cast<size_t>(table.unit);
   const int64_t dim = table.shape.dim(1);
   const uint64_t touched = touched_by_lookup(ids.count(), dim, size_of(setup_.storage));
-  if (!window_.away(unit) || !read_in_place({shards_[unit].bytes(), touched, 0}, {})) return {};
+  if (!window_.away(unit) || !prefers_direct_access({shards_[unit].bytes(), touched, 0}, {})) return {};
   const Tensor rows = tensor::empty(setup_.context, {ids.count(), dim}, setup_.storage, MemoryCategory::activation);
-  const std::byte* const from = values_->bring(unit) + static_cast<size_t>(table.offset) * size_of(setup_.storage);
+  const std::byte* const from = values_->fetch(unit) + static_cast<size_t>(table.offset) * size_of(setup_.storage);
   kernel::embedding_forward(rows.data(), ids.as<const int32_t>(), from, nullptr, ids.count(), dim, table.shape.dim(0),
                             1, 0, setup_.storage, setup_.context.stream);
   setup_.offload->link().read_in_place(touched);
-  // On a GPU the kernel may still be reading. The host's memory stays as it is until gradients of the same unit are
-  // down, which come after it; that of a file's shard is used again as soon as it is released.
+  // On a GPU the kernel may still be reading. Host memory stays unchanged until gradients of the same unit have
+  // arrived, which follow it; the memory of a file's shard is reused as soon as it is released.
   if (!shards_[unit].data()) device::finish(setup_.context.stream);
   values_->release(unit);
   return rows;
 }
 
-// Gradients go down on the computing thread, so their time is in what backward took.
+// Gradients are copied to the host on the computing thread, so their time is part of backward's.
 void Zero3::choose_window() {
   std::vector<LayerTimes> layers;
   uint64_t largest = 0;
@@ -304,12 +307,12 @@ void Zero3::choose_window() {
     fetching += layers.back().fetch_ms;
     computing += took.forward_ms + took.backward_ms;
   }
-  // The window so far was one ahead: two units. What else the step needed is left alone.
+  // The window so far was one ahead: two units. Other memory of the step is left alone.
   const device::MemoryAccount& account = setup_.context.pool->account();
   const uint64_t budget = account.budget(device::MemoryTier::device);
   const uint64_t peak = account.use(device::MemoryTier::device).peak;
   const WindowPlan plan = least_window(layers, budget == 0 ? 0 : 2 * largest + budget - std::min(budget, peak));
-  // Ranks fetch alike: as far ahead as the one that needs most, and no further than the one that has least room.
+  // All ranks prefetch the same number: the most that any rank needs, limited by the least free memory.
   auto ahead = plan.window, most = plan.short_of_memory ? plan.window : static_cast<int64_t>(layers.size());
   if (setup_.ranks) {
     setup_.ranks->all_reduce(&ahead, &ahead, 1, DType::i64, comm::ReduceOp::max);
@@ -318,29 +321,28 @@ void Zero3::choose_window() {
   ahead = std::min(ahead, most);
   window_.set_ahead(ahead);
   const auto num = static_cast<double>(layers.size());
-  notes_.push_back(fmt::format(
-      "sync.prefetch = {} as measured: a unit takes {:.2f} ms to fetch and {:.2f} ms to compute; {}", ahead,
-      fetching / num, computing / num,
-      plan.short_of_memory ? fmt::format("memory for no more: {:.2f} ms of a step are waited for", plan.stall_ms)
-                           : std::string("the least without waiting")));
+  notes_.push_back(
+      fmt::format("sync.prefetch = {} (measured): a unit takes {:.2f} ms to fetch and {:.2f} ms to compute; {}", ahead,
+                  fetching / num, computing / num,
+                  plan.short_of_memory ? fmt::format("limited by memory: {:.2f} ms stall per step", plan.stall_ms)
+                                       : std::string("the smallest window without stalls")));
 }
 
 }  // namespace
 
 std::unique_ptr<Strategy> make_zero3(const Setup& setup) {
-  const PlusPlus plus = parse_plus_plus(setup.options.quantise);
+  const ZeroPlusPlusParts plus = parse_plus_plus(setup.options.quantise);
   if (plus.any() && setup.options.group != 0)
-    throw UsageError("sync.group and sync.quantise: ZeRO++ cuts shards over all ranks; leave one of them out");
+    throw UsageError("sync.group with sync.quantise: ZeRO++ shards over all ranks. Remove one of them.");
   if (plus.any() && setup.options.wire != "auto")
-    throw UsageError("sync.wire and sync.quantise: qgz decides what gradients travel as; leave sync.wire out");
+    throw UsageError("sync.wire with sync.quantise: qgz sets the wire format of gradients. Remove sync.wire.");
   if (setup.options.offload_params != "none") {
-    if (!setup.offload || !setup.gradients_leave)
-      throw UsageError(
-          fmt::format("sync.offload_params = {}: the optimizer updates values where they lie; sync.offload "
-                      "= \"host\" or \"file\" is wanted with it",
-                      setup.options.offload_params));
+    if (!setup.offload || !setup.gradients_to_sink)
+      throw UsageError(fmt::format(
+          "sync.offload_params = {}: needs the optimizer off the device too. Set sync.offload = \"host\" or \"file\".",
+          setup.options.offload_params));
     if (plus.any())
-      throw UsageError("sync.offload_params and sync.quantise: ZeRO++ gathers from the device; leave one of them out");
+      throw UsageError("sync.offload_params with sync.quantise: ZeRO++ gathers from the device. Remove one of them.");
   }
   return std::make_unique<Zero3>(setup);
 }

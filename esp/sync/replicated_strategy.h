@@ -1,0 +1,40 @@
+// Base of the strategies in which each rank holds the whole model and communicates only gradients.
+#pragma once
+
+#include "esp/sync/norm.h"
+#include "esp/sync/strategy.h"
+#include "esp/sync/timed_communicator.h"
+
+namespace esp::sync {
+
+class ReplicatedStrategy : public Strategy {
+ public:
+  explicit ReplicatedStrategy(const Setup& setup);
+
+  void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override;
+  std::vector<optim::OptimizerShard> owned() override { return optim::all_units(parameters_); }
+  std::vector<optim::ValueShard> held() override;  // of the first rank; all replicas are equal
+  void begin_step() override;
+  const std::vector<double>& sums_of_squares() override { return norm_.sums(ranks_); }
+  void after_step() override {}
+  StepTimes times() const override { return {ranks_.exposed_ms()}; }
+  // The ranks over which gradients are summed from the next step on; null: this rank only.
+  void set_communicator(comm::Communicator* ranks) { ranks_.set_communicator(ranks); }
+
+ protected:
+  // Elements [begin, end) of the flat buffer that holds the gradients of all units.
+  tensor::Tensor gradients(int64_t begin, int64_t end) const { return gradients_.slice(begin, end); }
+
+  const Setup setup_;
+  nn::ParameterList& parameters_;
+  TimedCommunicator ranks_;
+  const DType wire_;
+
+ private:
+  tensor::Tensor materialize();
+
+  const tensor::Tensor gradients_;
+  SquaredNorm norm_;
+};
+
+}  // namespace esp::sync
