@@ -78,12 +78,13 @@ Attempt::Attempt(const std::string& dir, int64_t step, const SaveOptions& option
       timeout_(options.timeout),
       begin_timeout_(std::min(options.timeout, options.begin_timeout)),
       leaving_(options.leaving),
-      forsaken_(options.forsaken) {
+      peer_lost_(options.peer_lost),
+      check_folder_(options.check_folder) {
   if (rank_ < 0 || rank_ >= world_) throw UsageError(fmt::format("a checkpoint by rank {} of {}", rank_, world_));
   if (!plain_token(token_))
     throw UsageError(
-        fmt::format("a checkpoint by {} ranks with token \"{}\": 1 to 100 letters, digits, '.', '_' or "
-                    "'-' that all ranks agree on are wanted",
+        fmt::format("a checkpoint by {} ranks: got token \"{}\"; expected 1 to 100 letters, digits, '.', '_' or "
+                    "'-', the same on all ranks",
                     world_, token_));
 }
 
@@ -93,7 +94,8 @@ bool Attempt::wait_until(const std::function<bool()>& ready, Duration timeout) c
   Duration pause = milliseconds(1);
   while (!ready()) {
     if (deadline.passed()) return false;
-    if (forsaken_ && forsaken_()) {
+    if (check_folder_) check_folder_();
+    if (peer_lost_ && peer_lost_()) {
       // It may have completed just before it went.
       if (ready()) return true;
       throw IoError("another rank was lost");

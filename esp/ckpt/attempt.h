@@ -53,7 +53,8 @@ class Attempt {
   int rank_, world_;
   Duration timeout_, begin_timeout_;
   const std::atomic<bool>* leaving_;
-  std::function<bool()> forsaken_;
+  std::function<bool()> peer_lost_;
+  std::function<void()> check_folder_;
   bool begun_ = false;  // this rank has seen the folder
 };
 

@@ -62,7 +62,8 @@ struct SaveOptions {
   // For rank 0 to begin, where that is less: on a disk that takes nothing at all it cannot even say that it failed.
   Duration begin_timeout = std::chrono::seconds(30);
   const std::atomic<bool>* leaving = nullptr;  // once true, the others get a few seconds more: the caller has to go
-  std::function<bool()> forsaken = {};         // once true, they are not waited for any longer: one of them is gone
+  std::function<void()> check_folder = {};  // throws where `dir` is not the caller's any more: nothing is then changed
+  std::function<bool()> peer_lost = {};     // true: a rank is gone, and waits for other ranks end
 };
 
 // Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.

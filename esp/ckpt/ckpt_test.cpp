@@ -1,5 +1,7 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -15,12 +17,13 @@ namespace esp::ckpt {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::HasSubstr;
 constexpr auto kOther = device::MemoryCategory::other;
 
 struct CheckpointTest : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
 
   tensor::Tensor iota(const tensor::Shape& shape, float from = 0) {
@@ -83,7 +86,7 @@ TEST_F(CheckpointTest, WhatLiesBeyondMemoryIsTheSameFile) {
   beyond.model = here.model;
   here.state = beyond.state = Json::object();
   std::vector<std::pair<int64_t, int64_t>> parts;
-  beyond.model[0].values = tensor::Tensor::over(nullptr, {kRows, kColumns}, DType::f32);
+  beyond.model[0].values = tensor::Tensor::borrow(nullptr, {kRows, kColumns}, DType::f32);
   beyond.model[0].read = [&](int64_t first, const tensor::Tensor& to) {
     parts.emplace_back(first, to.count());
     std::copy_n(here.model[0].values.as<float>() + first, to.count(), to.as<float>());
@@ -155,6 +158,22 @@ SafetensorsHeader parse(const std::string& bytes) {
   return parse_safetensors(std::as_bytes(std::span(bytes)), bytes.size(), "test");
 }
 
+// Links are never followed: removal of old checkpoints would leave the folder.
+TEST_F(CheckpointTest, NamesLinksAndStepsBeyondTheLimit) {
+  const std::string path = save(dir(), snapshot(5), {.keep = 2, .shard_bytes = 1 << 20, .add_files = {}});
+  fs::create_directory_symlink(path, dir() + "/step-7");
+  fs::create_directories(dir() + "/step-100000000000000000000");
+  fs::create_directories(dir() + "/step-of-mine");
+  std::vector<std::string> skipped;
+  EXPECT_EQ(newest_complete(dir(), &skipped), path);
+  std::sort(skipped.begin(), skipped.end());
+  EXPECT_THAT(skipped, testing::ElementsAre(HasSubstr("step-100000000000000000000 (got a step beyond"),
+                                            HasSubstr("step-7 (got a symbolic link")));
+  skipped.clear();
+  ASSERT_TRUE(newest_sound(dir(), &skipped));
+  EXPECT_EQ(skipped.size(), 2u);
+}
+
 TEST(Safetensors, ReadsEmptyAndScalarTensors) {
   const auto header = parse(file_bytes(
       R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"e":{"dtype":"I8","shape":[0,5],"data_offsets":[4,4]}})",
@@ -177,10 +196,54 @@ TEST(Safetensors, RefusesWhatDoesNotAddUp) {
       R"({"__metadata__":{"x":1}})",
   };
   for (const char* header : wrong) EXPECT_THROW(parse(file_bytes(header, 4)), IoError) << header;
+  const auto message = [](const std::string& header) {
+    try {
+      parse(file_bytes(header, 4));
+    } catch (const IoError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message(R"({"a":{"dtype":"F32","shape":[1e20],"data_offsets":[0,4]}})"),
+            "test: tensor a: shape: got 1e20; expected a list of at most 32 whole numbers");
+  EXPECT_EQ(message(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})"),
+            "test: tensor a: data_offsets: got more than two numbers; expected two whole numbers");
+  EXPECT_EQ(message(R"({"a":{"dtype":"F32","shape":[1]}})"), "test: tensor a has no data_offsets");
+  EXPECT_EQ(message(R"({"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},"__metadata__":{"k":[1]}})"),
+            "test: __metadata__.k: got a list or an object; expected a string");
+  EXPECT_EQ(message(R"({"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4],"note":{"x":[1,"y"]}}})"), "accepted");
   std::string cut = file_bytes("{}", 0);
   cut[7] = 0x7f;  // a header of exabytes
   EXPECT_THROW(parse(cut), IoError);
   EXPECT_THROW(parse("abc"), IoError);
+}
+
+// A search of all names for every name would exceed the time limit of the test by far.
+TEST(Safetensors, WritesAndReadsAMillionTensors) {
+  constexpr size_t kTensors = 1'000'000;
+  const obs::TemporaryFolder folder;
+  const uint8_t value = 7;
+  std::vector<TensorToWrite> tensors;
+  tensors.reserve(kTensors);
+  for (size_t i = 0; i < kTensors; ++i) tensors.push_back({fmt::format("t{}", i), DType::u8, {1}, &value});
+  write_safetensors(folder / "x", tensors);
+  const SafetensorsFile file(folder / "x");
+  EXPECT_EQ(file.tensors().size(), kTensors);
+  ASSERT_TRUE(file.find("t999999"));
+  EXPECT_EQ(file.bytes(*file.find("t999999"))[0], std::byte{7});
+}
+
+TEST(ManifestTest, NamesAStepThatIsNone) {
+  for (const char* step : {"100000000000000000000", "-1", "1.5", "\"7\"", "9223372036854775807"}) try {
+      parse_manifest(fmt::format(R"({{"format":"espalier","version":1,"step":{},"state":{{}},"files":{{}},)"
+                                 R"("tensors":{{}}}})",
+                                 step),
+                     "m");
+      ADD_FAILURE() << step;
+    } catch (const IoError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("m: step: got "));
+      EXPECT_THAT(error.what(), HasSubstr("expected an integer from 0 to 1000000000000000"));
+    }
 }
 
 TEST(ManifestTest, RefusesPathsAndPiecesOutside) {

@@ -27,7 +27,7 @@ WeightIndex parse_weight_index(std::string_view text, std::string_view name) {
   const Json json = parse_json(text, name);
   const auto refuse = [&](const std::string& what) { throw IoError(fmt::format("{}: {}", name, what)); };
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
-    refuse("weight_map, an object of tensor names and files, is wanted");
+    refuse("got no weight_map; expected an object of tensor names and files");
   WeightIndex index;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     if (!file.is_string() || !plain_file_name(file.get<std::string>()))
@@ -50,7 +50,8 @@ WeightIndex parse_weight_index(std::string_view text, std::string_view name) {
 
 std::string to_json(const WeightIndex& index) {
   Json json = {{"metadata", {{"total_size", index.total_size}}}, {"weight_map", Json::object()}};
-  for (const auto& [tensor, file] : index.file_of) json["weight_map"][tensor] = file;
+  auto& rows = json["weight_map"].get_ref<Json::object_t&>();  // filled without a search of all names for each
+  for (const auto& [tensor, file] : index.file_of) rows.emplace_back(tensor, file);
   return json.dump(2) + "\n";
 }
 

@@ -9,6 +9,7 @@
 
 #include "esp/base/error.h"
 #include "esp/ckpt/safetensors.h"
+#include "esp/ckpt/steps.h"
 
 namespace esp::ckpt {
 namespace {
@@ -35,7 +36,7 @@ void check_file_name(const std::string& name) {
 }
 
 std::vector<int64_t> whole_numbers(const Json& values) {
-  if (!values.is_array()) throw IoError(fmt::format("{} where numbers are wanted", values.dump()));
+  if (!values.is_array()) throw IoError(fmt::format("got {}; expected an array of numbers", values.dump()));
   std::vector<int64_t> numbers;
   for (const Json& value : values) numbers.push_back(whole_number(value));
   return numbers;
@@ -101,7 +102,9 @@ void read_files(const Json& json, std::map<std::string, FileRecord>& files) {
 
 Json json_of(const std::map<std::string, FileRecord>& files) {
   Json json = Json::object();
-  for (const auto& [name, file] : files) json[name] = {{"bytes", file.bytes}, {"xxh3_128", file.checksum}};
+  auto& rows = json.get_ref<Json::object_t&>();  // filled without a search of all names for each
+  for (const auto& [name, file] : files)
+    rows.emplace_back(name, Json{{"bytes", file.bytes}, {"xxh3_128", file.checksum}});
   return json;
 }
 
@@ -145,10 +148,12 @@ std::string to_json(const Manifest& manifest) {
   json["files"] = json_of(manifest.files);
   if (!manifest.added.empty()) json["added"] = json_of(manifest.added);
   json["tensors"] = Json::object();
+  auto& tensors = json["tensors"].get_ref<Json::object_t&>();
   for (const auto& [name, tensor] : manifest.tensors) {
     Json pieces = Json::array();
     for (const PieceRecord& piece : tensor.pieces) pieces.push_back(box_of(piece));
-    json["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"pieces", pieces}};
+    tensors.emplace_back(
+        name, Json{{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}});
   }
   const std::string text = json.dump(1) + "\n", rest = text.substr(2);  // behind "{\n"
   return fmt::format("{}{}{}{}", kBeforeChecksum, checksum_of_text(rest), kBehindChecksum, rest);
@@ -157,7 +162,7 @@ std::string to_json(const Manifest& manifest) {
 int64_t whole_number(const Json& value) {
   const bool fits = value.is_number_integer() &&
                     (!value.is_number_unsigned() || value.get<uint64_t>() <= std::numeric_limits<int64_t>::max());
-  if (!fits) throw IoError(fmt::format("{} where a whole number is wanted", value.dump()));
+  if (!fits) throw IoError(fmt::format("got {}; expected a whole number", value.dump()));
   return value.get<int64_t>();
 }
 
@@ -171,7 +176,10 @@ Manifest parse_manifest(std::string_view text, std::string_view name) {
                                 json.at("format").dump(), version.dump(), kOldest, kVersion));
     if (version >= 2 && !has_checksum) throw IoError("damaged: it does not begin with its checksum");
     Manifest manifest;
-    manifest.step = whole_number(json.at("step"));
+    const Json& step = json.at("step");
+    if (!step.is_number_integer() || step < 0 || step > kMaxStep)
+      throw IoError(fmt::format("step: got {}; expected an integer from 0 to {}", step.dump(), kMaxStep));
+    manifest.step = step.get<int64_t>();
     manifest.state = json.at("state");
     if (!manifest.state.is_object()) throw IoError("state is no object");
     if (json.contains("attempt")) manifest.attempt = json.at("attempt").get<std::string>();

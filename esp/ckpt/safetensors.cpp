@@ -5,8 +5,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -47,42 +49,152 @@ std::string_view name_in_file(DType dtype) {
   throw IoError(fmt::format("{}: {}", file, what));
 }
 
-// Whole numbers only; a negative, fractional or huge one is refused.
-uint64_t whole_number(const Json& value, std::string_view file, std::string_view what) {
-  if (!value.is_number_unsigned()) refuse(file, fmt::format("{} is no whole number", what));
-  return value.get<uint64_t>();
-}
+// Fills a SafetensorsHeader event by event: a tree of 10^6 tensors would take several times the time and memory.
+// Fields of a tensor that the format does not have are ignored. Duplicate names of tensors are left to the caller.
+class HeaderReader final : public nlohmann::json_sax<Json> {
+ public:
+  HeaderReader(SafetensorsHeader& header, std::string_view file) : header_(header), file_(file) {}
+  std::string problem;
 
-TensorEntry entry_of(const std::string& name, const Json& json, std::string_view file) {
-  const auto field = [&](const char* key) -> const Json& {
-    if (!json.is_object() || !json.contains(key)) refuse(file, fmt::format("tensor {} has no {}", name, key));
-    return json[key];
-  };
-  TensorEntry entry;
-  entry.name = name;
-  const Json& type = field("dtype");
-  const auto dtype = type.is_string() ? type_named(type.get<std::string>()) : std::nullopt;
-  if (!dtype) refuse(file, fmt::format("tensor {} has the unknown dtype {}", name, type.dump()));
-  entry.dtype = *dtype;
-  const Json& shape = field("shape");
-  const Json& offsets = field("data_offsets");
-  if (!shape.is_array() || shape.size() > 32)
-    refuse(file, fmt::format("tensor {} has no list of at most 32 as shape", name));
-  if (!offsets.is_array() || offsets.size() != 2) refuse(file, fmt::format("tensor {} has no two data_offsets", name));
-  uint64_t bytes = size_of(entry.dtype);
-  for (const Json& dim : shape) {
-    const uint64_t n = whole_number(dim, file, fmt::format("a dimension of {}", name));
-    if (n > INT64_MAX || __builtin_mul_overflow(bytes, n, &bytes))
-      refuse(file, fmt::format("the size of tensor {} overflows", name));
-    entry.shape.push_back(static_cast<int64_t>(n));
+  bool null() override { return other("null"); }
+  bool boolean(bool value) override { return other(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return other(fmt::to_string(value)); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (depth_ != 3 || (field_ != kShape && field_ != kOffsets)) return other(fmt::to_string(value));
+    if (field_ == kOffsets) {
+      if (num_offsets_ == 2) return wrong("more than two numbers");
+      offsets_[num_offsets_++] = value;
+      return true;
+    }
+    std::vector<int64_t>& shape = header_.tensors.back().shape;
+    if (shape.size() == kMaxDims) return wrong(fmt::format("more than {} dimensions", kMaxDims));
+    if (value > INT64_MAX) return wrong(fmt::to_string(value));
+    shape.push_back(static_cast<int64_t>(value));
+    return true;
   }
-  entry.begin = whole_number(offsets[0], file, "an offset");
-  entry.end = whole_number(offsets[1], file, "an offset");
-  if (entry.begin > entry.end || entry.end - entry.begin != bytes)
-    refuse(file,
-           fmt::format("tensor {} wants {} bytes, its offsets are {} and {}", name, bytes, entry.begin, entry.end));
-  return entry;
-}
+  bool number_float(number_float_t, const string_t& text) override { return other(text); }
+  bool string(string_t& value) override {
+    if (in_metadata_ && depth_ == 2) {
+      header_.metadata[key_] = std::move(value);
+      return true;
+    }
+    if (depth_ != 2 || field_ != kType) return other(fmt::format("\"{}\"", value));
+    const auto dtype = type_named(value);
+    if (!dtype) return fail(fmt::format("tensor {} has the unknown dtype \"{}\"", tensor(), value));
+    header_.tensors.back().dtype = *dtype;
+    return true;
+  }
+  bool binary(binary_t&) override { return false; }  // no JSON text has one
+
+  bool start_object(size_t) override {
+    ++depth_;
+    if (depth_ == 2) return true;
+    return depth_ == 1 || nested();
+  }
+  bool end_object() override {
+    --depth_;
+    if (depth_ != 1) return true;
+    if (std::exchange(in_metadata_, false)) return true;
+    return end_tensor();
+  }
+  bool start_array(size_t) override {
+    ++depth_;
+    if (depth_ == 3 && (field_ == kShape || field_ == kOffsets)) return true;
+    return nested();
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (depth_ == 1) {
+      field_ = kNone;
+      in_metadata_ = name == kMetadata;
+      if (in_metadata_)
+        return !std::exchange(has_metadata_, true) || fail(fmt::format("has the key \"{}\" twice", name));
+      header_.tensors.emplace_back().name = std::move(name);
+      given_ = 0;
+      num_offsets_ = 0;
+      return true;
+    }
+    if (depth_ != 2) return true;
+    if (in_metadata_) {
+      if (header_.metadata.contains(name)) return fail(fmt::format("has the key \"{}\" twice in {}", name, kMetadata));
+      key_ = std::move(name);
+      return true;
+    }
+    const auto at = std::find(std::begin(kFields), std::end(kFields), name);
+    field_ = static_cast<Field>(at - std::begin(kFields));
+    if (field_ == kIgnored) return true;
+    if (given_ & (1u << field_)) return fail(fmt::format("tensor {} has the key \"{}\" twice", tensor(), name));
+    given_ |= 1u << field_;
+    return true;
+  }
+  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& error) override {
+    return fail(fmt::format("is not JSON at byte {}: {}", at, error.what()));
+  }
+
+ private:
+  enum Field : uint8_t { kType, kShape, kOffsets, kIgnored, kNone };
+  static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};
+  static constexpr std::string_view kExpected[] = {"the name of a type", "a list of at most 32 whole numbers",
+                                                   "two whole numbers"};
+  static constexpr std::string_view kMetadata = "__metadata__";
+  static constexpr size_t kMaxDims = 32;
+
+  const std::string& tensor() const { return header_.tensors.back().name; }
+  bool fail(std::string text) {
+    if (problem.empty()) problem = fmt::format("{}: {}", file_, text);
+    return false;
+  }
+  // A value of another kind than its place needs.
+  bool wrong(std::string_view got) {
+    return fail(fmt::format("tensor {}: {}: got {}; expected {}", tensor(), kFields[field_], got, kExpected[field_]));
+  }
+  bool other(std::string_view got) {
+    if (depth_ == 0) return fail(fmt::format("got {}; expected an object", got));
+    if (depth_ == 1 && in_metadata_) return fail(fmt::format("{}: got {}; expected an object", kMetadata, got));
+    if (in_metadata_) return fail(fmt::format("{}.{}: got {}; expected a string", kMetadata, key_, got));
+    if (depth_ == 1) return fail(fmt::format("tensor {}: got {}; expected an object", tensor(), got));
+    return field_ == kIgnored || wrong(got);
+  }
+  bool nested() {
+    if (depth_ > kMaxJsonDepth) return fail(fmt::format("is nested deeper than {} levels", kMaxJsonDepth));
+    --depth_;  // of the value itself
+    const bool fits = other("a list or an object");
+    ++depth_;
+    return fits;
+  }
+  bool end_tensor() {
+    TensorEntry& entry = header_.tensors.back();
+    for (size_t field = 0; field < std::size(kFields); ++field)
+      if (!(given_ & (1u << field))) return fail(fmt::format("tensor {} has no {}", entry.name, kFields[field]));
+    if (num_offsets_ != 2) {
+      field_ = kOffsets;
+      return wrong("fewer");
+    }
+    uint64_t bytes = size_of(entry.dtype);
+    for (const int64_t dim : entry.shape)
+      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes))
+        return fail(fmt::format("the size of tensor {} overflows", entry.name));
+    entry.begin = offsets_[0];
+    entry.end = offsets_[1];
+    if (entry.begin > entry.end || entry.end - entry.begin != bytes)
+      return fail(fmt::format("tensor {} has data_offsets {} and {}; expected {} bytes between them", entry.name,
+                              entry.begin, entry.end, bytes));
+    return true;
+  }
+
+  SafetensorsHeader& header_;
+  std::string_view file_;
+  int depth_ = 0;  // of open objects and lists
+  bool in_metadata_ = false, has_metadata_ = false;
+  std::string key_;  // of the metadata
+  Field field_ = kNone;
+  unsigned given_ = 0;  // fields of the tensor, as bits
+  std::array<uint64_t, 2> offsets_{};
+  size_t num_offsets_ = 0;
+};
 
 }  // namespace
 
@@ -98,23 +210,19 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, uint64_t fi
     refuse(name, fmt::format("a header of {} bytes does not fit the file of {}", length, file_bytes));
   const std::string_view text(reinterpret_cast<const char*>(head.data()) + 8, length);
   if (text.empty() || text[0] != '{') refuse(name, "the header does not begin with {");
-  const Json json = parse_json(text, name, kMaxHeaderBytes);
   SafetensorsHeader header;
   header.data_begin = 8 + length;
-  for (const auto& [key, value] : json.items()) {
-    if (key != "__metadata__") {
-      header.tensors.push_back(entry_of(key, value, name));
-      continue;
-    }
-    if (!value.is_object()) refuse(name, "__metadata__ is no object");
-    for (const auto& [k, v] : value.items()) {
-      if (!v.is_string()) refuse(name, fmt::format("__metadata__.{} is no string", k));
-      header.metadata[k] = v.get<std::string>();
-    }
-  }
-  std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+  HeaderReader reader(header, name);
+  if (!Json::sax_parse(text, &reader)) throw IoError(reader.problem);
+  const auto earlier = [](const TensorEntry& a, const TensorEntry& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-  });
+  };
+  if (!std::is_sorted(header.tensors.begin(), header.tensors.end(), earlier))
+    std::stable_sort(header.tensors.begin(), header.tensors.end(), earlier);
+  header.by_name.reserve(header.tensors.size());
+  for (size_t i = 0; i < header.tensors.size(); ++i)
+    if (!header.by_name.emplace(header.tensors[i].name, i).second)
+      refuse(name, fmt::format("has the tensor {} twice", header.tensors[i].name));
   uint64_t at = 0;
   for (const TensorEntry& entry : header.tensors) {
     if (entry.begin != at)
@@ -141,7 +249,6 @@ SafetensorsFile::SafetensorsFile(const obs::File& file) : path_(file.path()) {
     munmap(data, size_);
     throw;
   }
-  for (size_t i = 0; i < header_.tensors.size(); ++i) by_name_[header_.tensors[i].name] = i;
 }
 
 SafetensorsFile::~SafetensorsFile() {
@@ -149,8 +256,8 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
-  const auto at = by_name_.find(name);
-  return at == by_name_.end() ? nullptr : &header_.tensors[at->second];
+  const auto at = header_.by_name.find(name);
+  return at == header_.by_name.end() ? nullptr : &header_.tensors[at->second];
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
@@ -167,6 +274,12 @@ struct StateDeleter {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
 
+uint64_t bytes_of(const TensorToWrite& tensor) {
+  uint64_t bytes = size_of(tensor.dtype);
+  for (int64_t dim : tensor.shape) bytes *= static_cast<uint64_t>(dim);
+  return bytes;
+}
+
 }  // namespace
 
 std::string checksum_of(std::span<const std::byte> bytes) {
@@ -181,12 +294,13 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
                               const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
+  auto& rows = header.get_ref<Json::object_t&>();  // filled without a search of all names for each
   uint64_t at = 0;
   for (const TensorToWrite& tensor : tensors) {
-    uint64_t bytes = size_of(tensor.dtype);
-    for (int64_t dim : tensor.shape) bytes *= static_cast<uint64_t>(dim);
-    header[tensor.name] = {
-        {"dtype", name_in_file(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, at + bytes}}};
+    const uint64_t bytes = bytes_of(tensor);
+    rows.emplace_back(
+        tensor.name,
+        Json{{"dtype", name_in_file(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, at + bytes}}});
     at += bytes;
   }
   std::string text = header.dump();
@@ -221,8 +335,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
   write({reinterpret_cast<const char*>(&length), 8});
   write(text);
   for (const TensorToWrite& tensor : tensors) {
-    const Json& offsets = header[tensor.name]["data_offsets"];
-    const uint64_t bytes = offsets[1].get<uint64_t>() - offsets[0].get<uint64_t>();
+    const uint64_t bytes = bytes_of(tensor);
     XXH3_64bits_reset(tensor_hash.get());
     if (tensor.read) {
       read_and_write(tensor, bytes);

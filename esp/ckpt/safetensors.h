@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "esp/base/dtype.h"
@@ -28,8 +29,14 @@ struct TensorEntry {
   uint64_t count() const;
 };
 
+// Moved and not copied: the index holds views of the names.
 struct SafetensorsHeader {
-  std::vector<TensorEntry> tensors;  // by position in the file
+  SafetensorsHeader() = default;
+  SafetensorsHeader(SafetensorsHeader&&) = default;
+  SafetensorsHeader& operator=(SafetensorsHeader&&) = default;
+
+  std::vector<TensorEntry> tensors;                      // by position in the file
+  std::unordered_map<std::string_view, size_t> by_name;  // index into `tensors`
   std::map<std::string, std::string> metadata;
   uint64_t data_begin = 0;  // in the file
 };
@@ -58,7 +65,6 @@ class SafetensorsFile {
   const std::byte* data_ = nullptr;
   uint64_t size_ = 0;
   SafetensorsHeader header_;
-  std::map<std::string_view, size_t> by_name_;
 };
 
 struct WrittenFile {

@@ -34,7 +34,7 @@ void flip(const std::string& path, uint64_t at, int bit) {
 struct SoundTest : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
   const std::string dir = folder / "run/checkpoints";
 

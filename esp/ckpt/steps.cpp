@@ -31,7 +31,12 @@ std::optional<int64_t> step_of(const std::string& name) {
   int64_t step = 0;
   const char* end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+  return error == std::errc() && stop == end && step >= 0 && step <= kMaxStep ? std::optional(step) : std::nullopt;
+}
+
+bool is_numbered(const std::string& name) {
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+         name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos;
 }
 
 bool complete(const std::string& path) {
@@ -122,7 +127,7 @@ std::string step_name(int64_t step) {
   return fmt::format("{}{}", kPrefix, step);
 }
 
-std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir) {
+std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir, std::vector<std::string>* ignored) {
   std::vector<std::pair<int64_t, std::string>> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
@@ -130,8 +135,19 @@ std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir)
     const bool aside = name.starts_with(kAsidePrefix);
     if (aside) name = name.substr(kAsidePrefix.size());
     const auto step = step_of(name);
-    // A link would lead whoever removes old ones out of this folder.
-    if (!step || entry.is_symlink(error) || (aside && is_there(dir + "/" + name))) continue;
+    if (ignored && !step && !aside && is_numbered(name))
+      ignored->push_back(
+          fmt::format("{} (got a step beyond {}; expected step-N of a run)", entry.path().string(), kMaxStep));
+    if (!step || (aside && is_there(dir + "/" + name))) continue;
+    // Removal of old checkpoints must not follow a link out of this folder.
+    if (entry.is_symlink(error)) {
+      if (ignored)
+        ignored->push_back(
+            fmt::format("{} (got a symbolic link; expected a folder. Copy the checkpoint here, or name "
+                        "it: --resume PATH)",
+                        entry.path().string()));
+      continue;
+    }
     found.emplace_back(*step, entry.path().string());
   }
   std::sort(found.rbegin(), found.rend());
@@ -193,7 +209,7 @@ void sync_folder(const std::string& path) {
 
 std::optional<FoundCheckpoint> newest_sound(const std::string& dir, std::vector<std::string>* skipped) {
   std::vector<std::string> damaged;
-  for (const auto& [step, path] : steps_under(dir)) {
+  for (const auto& [step, path] : steps_under(dir, skipped)) {
     std::string why = "incomplete: it has no manifest.json";
     if (is_there(path + "/" + kManifestName)) {
       try {
@@ -211,7 +227,7 @@ std::optional<FoundCheckpoint> newest_sound(const std::string& dir, std::vector<
 }
 
 std::optional<std::string> newest_complete(const std::string& dir, std::vector<std::string>* skipped) {
-  for (const auto& [step, path] : steps_under(dir)) {
+  for (const auto& [step, path] : steps_under(dir, skipped)) {
     if (complete(path)) return path;
     if (skipped) skipped->push_back(path);
   }

@@ -18,8 +18,12 @@ inline constexpr std::string_view kFailedPrefix = ".failed-";
 // Folders down to `dir`, each on the disk before anything is in it; the last one with `mode`, where it is new. IoError.
 void make_folders(const std::string& dir, mode_t mode = 0777);
 
-std::string step_name(int64_t step);                                               // "step-7"
-std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir);  // paths, newest first
+inline constexpr int64_t kMaxStep = 1'000'000'000'000'000;  // sums and products with a step stay within 64 bits
+
+std::string step_name(int64_t step);  // "step-7"
+// Paths, newest first. `ignored`: entries named like checkpoints that are none, each with the reason.
+std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir,
+                                                         std::vector<std::string>* ignored = nullptr);
 
 // All but the newest `keep` complete ones go (0: none), and never `written`, whatever its number.
 void remove_old(const std::string& dir, int keep, const std::string& written);

@@ -57,7 +57,7 @@ bool eventually(F&& happened) {
 struct TogetherTest : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
   const std::string dir = folder / "checkpoints";
 

@@ -55,7 +55,7 @@ std::function<void(uint64_t, std::span<std::byte>)> in_bytes(const Piece& piece)
     const DType type = piece.values.dtype();
     const auto size = static_cast<int64_t>(size_of(type));
     piece.read(static_cast<int64_t>(first) / size,
-               tensor::Tensor::over(to.data(), {static_cast<int64_t>(to.size()) / size}, type));
+               tensor::Tensor::borrow(to.data(), {static_cast<int64_t>(to.size()) / size}, type));
   };
 }
 
@@ -116,6 +116,10 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
   obs::write_whole_file(folder + "/" + kManifestName, to_json(manifest), true);
 }
 
+void check(const SaveOptions& options) {
+  if (options.check_folder) options.check_folder();
+}
+
 std::string save_alone(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {
   clear_for_writing(dir);
   const std::string name = step_name(snapshot.step), path = dir + "/" + name;
@@ -135,6 +139,7 @@ std::string save_alone(const std::string& dir, const Snapshot& snapshot, const S
     write("optimizer", snapshot.optimizer);
     add_files(temporary, options, manifest);
     write_manifest(temporary, manifest);
+    check(options);
     put_in_place(dir, temporary, path);
   } catch (...) {
     fs::remove_all(temporary, error);
@@ -177,9 +182,11 @@ std::string save_together(const std::string& dir, const Snapshot& snapshot, cons
     } else {
       add_files(attempt.folder(), options, part.manifest);
       make_one(attempt.folder(), attempt.collect(std::move(part)));
+      check(options);
       attempt.complete();
     }
   } catch (const std::exception& error) {
+    check(options);
     throw IoError(attempt.give_up(error.what()));
   }
   return attempt.path();
@@ -188,8 +195,10 @@ std::string save_together(const std::string& dir, const Snapshot& snapshot, cons
 }  // namespace
 
 std::string save(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options) {
+  check(options);
   const std::string path =
       options.world == 1 ? save_alone(dir, snapshot, options) : save_together(dir, snapshot, options);
+  check(options);
   if (options.rank == 0) {
     remove_failed(dir);
     remove_old(dir, options.keep, path);
