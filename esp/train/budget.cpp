@@ -61,8 +61,8 @@ std::string about(const RunConfig& config, const nn::ParameterList& parameters) 
 
 [[noreturn]] void refuse(const RunConfig& config, const std::string& why, const std::string& wanted) {
   const std::vector<std::string> ways = ways_out(config);
-  throw UsageError(fmt::format("run.device_memory_mb = {:.2f}: {}; {} is wanted{}", config.run.device_memory_mb, why,
-                               wanted, ways.empty() ? "" : fmt::format(", or {}", fmt::join(ways, ", or "))));
+  throw UsageError(fmt::format("run.device_memory_mb = {:.2f}: {}; set {}{}", config.run.device_memory_mb, why, wanted,
+                               ways.empty() ? "" : fmt::format(", or {}", fmt::join(ways, ", or "))));
 }
 
 }  // namespace

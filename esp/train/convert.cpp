@@ -13,9 +13,11 @@
 #include "esp/base/table.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/model/hf_config.h"
+#include "esp/model/hf_fields.h"
 #include "esp/obs/file.h"
 #include "esp/train/convert_tokenizer.h"
 #include "esp/train/convert_weights.h"
+#include "esp/train/hf_settings.h"
 #include "esp/train/loaded.h"
 #include "esp/train/snapshot.h"
 
@@ -38,6 +40,7 @@ constexpr Precision kTorchNames[] = {
     {"float64", DType::f64}, {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
 
 void check_destination(const std::string& path) {
+  if (path.empty()) throw UsageError("destination: got an empty path; expected a folder that is new or empty");
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) return;
@@ -100,6 +103,7 @@ Json config_json(const LoadedModel& loaded, int64_t vocab, DType dtype) {
   for (const auto& row : kTokenIds)
     if (loaded.tokenizer)
       if (const auto id = loaded.tokenizer->special().*row.id; id && *id < vocab) json[row.key] = *id;
+  model::keep_hf_fields(json, hf_source_config(loaded.path), shape);
   for (const Precision& row : kTorchNames)
     if (row.dtype == dtype) json["torch_dtype"] = row.name;
   return json;
@@ -116,6 +120,7 @@ void write_hf(LoadedModel& loaded, const Workplace& place, const ConvertOptions&
   for (const auto& tensor : tensors)
     done.num_parameters += static_cast<int64_t>(tensor.bytes() / size_of(tensor.dtype));
   ckpt::write_hf_tensors(folder, tensors, options.shard_bytes);
+  write_hf_settings(read_hf_settings(loaded.path), folder, true);
   if (loaded.tokenizer) {
     copy_tokenizer_files(loaded.path, folder);
     complete_hf_tokenizer(*loaded.tokenizer, folder, vocab, loaded.config.model.seq_len);
@@ -140,6 +145,7 @@ void write_checkpoint(LoadedModel& loaded, const Workplace& place, const Convert
   saving.shard_bytes = static_cast<int64_t>(options.shard_bytes);
   saving.add_files = [&](const std::string& folder) {
     if (loaded.tokenizer) copy_tokenizer_files(loaded.path, folder);
+    write_hf_settings(read_hf_settings(loaded.path), folder, false);
   };
   place.move_to_destination(ckpt::save(place.path(), snapshot, saving));
 }
@@ -161,6 +167,7 @@ Conversion convert(const std::string& source, const std::string& destination, co
   done.dtype = storage_type(loaded->config.train.precision);
   if (!loaded->unknown.empty())
     done.notes.push_back(fmt::format("left out, unknown to a {}: {}", done.arch, fmt::join(loaded->unknown, ", ")));
+  for (const std::string& one : loaded->passed_over) done.notes.push_back("passed over checkpoint " + one);
   if (!loaded->tokenizer) done.notes.push_back(fmt::format("{} has no tokenizer", source));
   const Workplace place(destination);
   done.to_layout == "hf" ? write_hf(*loaded, place, options, done) : write_checkpoint(*loaded, place, options, done);

@@ -24,7 +24,7 @@ struct Conversion {
 };
 
 // `source` is anything load_model opens. The destination must not exist or be empty (UsageError otherwise). A
-// checkpoint written so holds parameters, tokenizer and a run file, and no optimizer state.
+// checkpoint written so holds parameters, tokenizer, settings of the folder and a run file, and no optimizer state.
 Conversion convert(const std::string& source, const std::string& destination, const ConvertOptions& options = {});
 
 }  // namespace esp::train

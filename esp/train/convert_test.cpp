@@ -8,16 +8,21 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
+#include <variant>
 
 #include "esp/base/error.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/hf_folder.h"
 #include "esp/kernel/elementwise.h"
+#include "esp/model/hf_config.h"
+#include "esp/model/model.h"
 #include "esp/model/testing.h"
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/train/engine.h"
 #include "esp/train/loaded.h"
+#include "esp/train/run_keys.h"
 #include "esp/train/snapshot.h"
 
 namespace esp::train {
@@ -27,6 +32,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 
 template <typename E = UsageError, typename F>
 std::string refusal(F&& f) {
@@ -89,6 +95,12 @@ model::ModelConfig hidden_bert() {
   return config;
 }
 
+model::ModelConfig untied_bert() {
+  model::ModelConfig config = model::preset("bert-tiny").config;
+  config.tie_embeddings = false;
+  return config;
+}
+
 // A width that is 4·dim may be said or left to be so.
 model::ModelConfig spelt_out(model::ModelConfig config) {
   config.ffn = config.ffn_or_default();
@@ -128,6 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Archs, RoundTrip,
                                          std::pair{"llama_yarn", model::scaled_llama(kernel::RopeScaling::yarn)},
                                          std::pair{"llama_llama3", model::scaled_llama(kernel::RopeScaling::llama3)},
                                          std::pair{"bert", model::preset("bert-tiny").config},
+                                         std::pair{"bert_untied", untied_bert()},
                                          std::pair{"bert_classes", model::preset("bert-tiny-classifier").config},
                                          std::pair{"bert_hidden", hidden_bert()}),
                          [](const auto& row) { return std::string(row.param.first); });
@@ -224,6 +237,62 @@ void edit(const std::string& path, const std::function<void(std::vector<ckpt::Te
   ckpt::write_hf_tensors(path, tensors, 1 << 30);
 }
 
+// A tensor of the folder again, as `name`; `changed`: one value of it differs.
+void copy_tensor(std::vector<ckpt::TensorToMake>& tensors, const std::string& from, const std::string& name,
+                 bool changed) {
+  ckpt::TensorToMake copy = *std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == from; });
+  copy.name = name;
+  copy.make = [make = copy.make, changed](std::byte* to) {
+    make(to);
+    if (changed) to[3] ^= std::byte{1};
+  };
+  tensors.push_back(std::move(copy));
+}
+
+TEST_F(ConvertTest, ATiedHeadMayBeStoredTwiceOrUnderItsOtherNameButNotDiffer) {
+  const struct {
+    const char *preset, *tensor, *copy;
+  } rows[] = {{"gpt-tiny", "transformer.wte.weight", "lm_head.weight"},
+              {"bert-tiny", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"},
+              {"bert-tiny", "cls.predictions.bias", "cls.predictions.decoder.bias"}};
+  int number = 0;
+  for (const auto& row : rows) {
+    const std::string source = checkpoint(model::preset(row.preset).config), hf = folder / std::to_string(number++);
+    convert(source, hf);
+    const auto expected = parameters_of(*load_model(source, {1, {}}));
+    edit(hf, [&](auto& tensors) { copy_tensor(tensors, row.tensor, row.copy, false); });
+    EXPECT_EQ(parameters_of(*load_model(hf, {1, {}})), expected) << row.copy;
+    EXPECT_TRUE(load_model(hf, {1, {}})->unknown.empty());
+    edit(hf, [&](auto& tensors) { std::erase_if(tensors, [&](auto& t) { return t.name == row.tensor; }); });
+    EXPECT_EQ(parameters_of(*load_model(hf, {1, {}})), expected) << row.copy;
+    edit(hf, [&](auto& tensors) { copy_tensor(tensors, row.copy, row.tensor, true); });
+    EXPECT_THAT(refusal<IoError>([&] {
+                  load_model(hf, {1, {}});
+                }),
+                AllOf(HasSubstr(fmt::format("{} differs from {}", row.copy, row.tensor)),
+                      HasSubstr("tie_word_embeddings = true")));
+  }
+}
+
+TEST_F(ConvertTest, AnUntiedBertAddsTheBiasOfItsDecoder) {
+  const std::string source = checkpoint(untied_bert());
+  convert(source, folder / "hf");
+  const auto expected = parameters_of(*load_model(source, {1, {}}));
+  const std::string of = "cls.predictions.decoder.bias", other = "cls.predictions.bias";
+  EXPECT_TRUE(ckpt::HfFolder(folder / "hf").find(of) && ckpt::HfFolder(folder / "hf").find(other));
+  edit(folder / "hf", [&](auto& tensors) {
+    std::erase_if(tensors, [&](auto& t) { return t.name == other; });
+    copy_tensor(tensors, of, other, true);
+  });
+  EXPECT_EQ(parameters_of(*load_model(folder / "hf", {1, {}})), expected);
+  edit(folder / "hf", [&](auto& tensors) {  // as releases before 5 saved it
+    std::erase_if(tensors, [&](auto& t) { return t.name == other; });
+    copy_tensor(tensors, of, other, false);
+    std::erase_if(tensors, [&](auto& t) { return t.name == of; });
+  });
+  EXPECT_EQ(parameters_of(*load_model(folder / "hf", {1, {}})), expected);
+}
+
 TEST_F(ConvertTest, PrefixesMayBeMissingOrThere) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     const std::string source = checkpoint(model::preset(name).config), hf = folder / name;
@@ -315,7 +384,7 @@ TEST_F(BeginningTest, AConvertedCheckpointIsResumedWithNewMoments) {
   restore(engine, config, *ckpt::open_checkpoint(folder / "start"));
   EXPECT_EQ(parameters_of(engine), parameters_of(*loaded));
   EXPECT_EQ(engine.num_steps(), 0);
-  for (const optim::State& state : engine.optimizer().states()) {
+  for (const optim::OptimizerState& state : engine.optimizer().states()) {
     const double first = tensor::item(state.values);
     if (state.slot != "master") {
       EXPECT_EQ(first, 0) << state.slot;
@@ -333,7 +402,7 @@ TEST_F(BeginningTest, Fp32OfAMixedPrecisionRunIsItsMasterCopy) {
   const std::string path = ckpt::save(folder / "made", snapshot_of(engine, config));
   const auto wide = load_model(path, {1, DType::f32});
   int num_masters = 0;
-  for (const optim::State& state : engine.optimizer().states()) {
+  for (const optim::OptimizerState& state : engine.optimizer().states()) {
     if (state.slot != "master") continue;
     ++num_masters;
     const auto& unit = wide->model->parameters().units()[static_cast<size_t>(state.range.unit)];
@@ -375,6 +444,99 @@ TEST_F(BeginningTest, AClassifierKeepsThePooler) {
   EXPECT_EQ(load_initial(engine.model(), folder / "hf", engine.context().stream),
             (std::vector<std::string>{"classifier.weight", "classifier.bias"}));
   EXPECT_TRUE(std::isfinite(engine.step().loss));
+}
+
+// Another value for a key of [model] or [model.moe].
+std::string another_value(const Field& field) {
+  static const std::map<std::string_view, std::string_view> kWords = {
+      {"arch", "t5"}, {"activation", "relu"}, {"norm", "rms"}, {"positions", "none"}, {"rope_scaling", "linear"}};
+  if (const auto* flag = std::get_if<bool*>(&field.value)) return **flag ? "false" : "true";
+  if (const auto* count = std::get_if<int64_t*>(&field.value))
+    return std::to_string(field.key == "heads"                              ? 2 * **count
+                          : field.key == "dim"                              ? 2 * **count
+                          : field.key == "kv_heads" || field.key == "top_k" ? 1
+                                                                            : **count + 3);
+  if (const auto* number = std::get_if<double*>(&field.value)) return fmt::format("{}", **number + 0.25);
+  const auto at = kWords.find(field.key);
+  return at == kWords.end() ? "" : std::string(at->second);
+}
+
+void set_value(const Field& field, const std::string& value) {
+  if (auto* flag = std::get_if<bool*>(&field.value)) **flag = value == "true";
+  if (auto* count = std::get_if<int64_t*>(&field.value)) **count = std::stoll(value);
+  if (auto* number = std::get_if<double*>(&field.value)) **number = std::stod(value);
+  if (auto* word = std::get_if<std::string*>(&field.value)) **word = value;
+}
+
+RunConfig shape_of(const std::string& preset, const std::map<std::string, std::string>& more) {
+  RunConfig config;
+  config.model = model_section(model::preset(preset).config);
+  config.model.vocab = 300;
+  for (const Field& field : fields(config))
+    if (const auto at = more.find(field.name()); at != more.end()) set_value(field, at->second);
+  return config;
+}
+
+std::string text_of(RunConfig config, const std::string& name) {
+  config.model.kv_heads = config.model.kv_heads ? config.model.kv_heads : config.model.heads;
+  config.model.ffn = config.model.ffn ? config.model.ffn : 4 * config.model.dim;
+  for (const Field& field : fields(config))
+    if (field.name() == name) return field.value_text();
+  return "";
+}
+
+TEST(HfOptions, EveryModelKeyIsCarriedOrRejected) {
+  const std::map<std::string, RunConfig> shapes = {
+      {"gpt", shape_of("gpt2-124m", {})},
+      {"llama", shape_of("llama-tiny", {})},
+      {"linear", shape_of("llama-tiny", {{"model.rope_scaling", "linear"}, {"model.rope_factor", "2"}})},
+      {"yarn",
+       shape_of("llama-tiny",
+                {{"model.rope_scaling", "yarn"}, {"model.rope_factor", "2"}, {"model.rope_original_seq_len", "32"}})},
+      {"llama3",
+       shape_of("llama-tiny",
+                {{"model.rope_scaling", "llama3"}, {"model.rope_factor", "2"}, {"model.rope_original_seq_len", "32"}})},
+      {"bert", shape_of("bert-tiny", {})},
+      {"classifier", shape_of("bert-tiny", {{"model.classes", "3"}, {"model.pooler", "true"}})},
+      {"experts", shape_of("gpt2-124m", {{"model.moe.experts", "4"}})}};
+  // These give a shape its other keys; and how the first weights are drawn is no part of a trained model.
+  const std::set<std::string> no_options = {"model.preset", "model.init", "model.zero_positions"};
+  std::set<std::string> keys, carried, rejected;
+  for (const auto& [name, shape] : shapes) {
+    RunConfig all = settled(shape);
+    const std::vector<Field> listed = fields(all);
+    for (size_t i = 0; i < listed.size(); ++i) {
+      const std::string key = listed[i].name();
+      if (!key.starts_with("model.") || no_options.contains(key)) continue;
+      keys.insert(key);
+      if (!is_read(listed, listed[i])) continue;
+      RunConfig changed = shape;
+      const std::string value = another_value(listed[i]);
+      ASSERT_FALSE(value.empty()) << key << ": say here which other value it may have";
+      set_value(fields(changed)[i], value);
+      Json json;
+      try {
+        json = model::hf_config(model_config(changed.model));
+      } catch (const UsageError&) {
+        rejected.insert(key);
+        continue;
+      }
+      carried.insert(key);
+      RunConfig back;
+      back.model = model_section(model::config_from_hf(json));
+      EXPECT_EQ(text_of(back, key), text_of(changed, key)) << name << ": " << key << " is lost: " << json.dump();
+    }
+  }
+  for (const std::string& key : keys)
+    EXPECT_TRUE(carried.contains(key) || rejected.contains(key)) << key << " was not tried: add a shape that reads it";
+  EXPECT_THAT(carried, IsSupersetOf({"model.layers", "model.rope_beta_fast", "model.classes", "model.dropout"}));
+  EXPECT_THAT(rejected, IsSupersetOf({"model.moe.experts", "model.moe.z_loss", "model.post_norm", "model.positions"}));
+}
+
+TEST(HfOptions, ARejectedOneIsNamed) {
+  model::ModelConfig config = model_config(shape_of("bert-tiny", {{"model.headless", "true"}}).model);
+  EXPECT_THAT(refusal([&] { static_cast<void>(model::hf_config(config)); }),
+              HasSubstr("model.pooler: has no form in a Hugging Face folder"));
 }
 
 }  // namespace

@@ -23,8 +23,6 @@ constexpr TokenizerFile kFiles[] = {{"tokenizer.json", "PreTrainedTokenizerFast"
                                     {"vocab.json", "GPT2Tokenizer"},
                                     {"tokenizer.model", "LlamaTokenizer"},
                                     {"vocab.txt", "BertTokenizer"}};
-constexpr const char* kBeside[] = {"merges.txt", "tokenizer_config.json", "special_tokens_map.json",
-                                   "added_tokens.json"};
 
 struct Role {
   const char* name;
@@ -69,7 +67,7 @@ void copy_tokenizer_files(const std::string& from, const std::string& to) {
     if (fs::exists(from + "/" + name)) copy(from + "/" + name, to + "/" + name);
   };
   for (const TokenizerFile& file : kFiles) copy_one(file.name);
-  for (const char* name : kBeside) copy_one(name);
+  copy_one("merges.txt");
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(from, error))
     if (entry.path().extension() == ".tiktoken") copy_one(entry.path().filename().string());

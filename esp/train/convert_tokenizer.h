@@ -1,5 +1,5 @@
-// The tokenizer of a model folder: its files, copied as they are, and the two small ones beside them that
-// `transformers` wants.
+// The tokenizer of a model folder: its vocabulary files, copied as they are, and the two small files that
+// `transformers` reads with them.
 #pragma once
 
 #include <string>

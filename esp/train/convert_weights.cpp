@@ -55,7 +55,7 @@ void check_shape(const ckpt::HfFolder& folder, const nn::Parameter& parameter, c
     throw IoError(fmt::format("{}: {} is [{}]; {} of this model wants [{}]", folder.path(), found.entry->name,
                               fmt::join(shape, ", "), parameter.name, fmt::join(wanted, ", ")));
   if (!is_floating(found.entry->dtype))
-    throw IoError(fmt::format("{}: {} is of type {}; a floating type is wanted", folder.path(), found.entry->name,
+    throw IoError(fmt::format("{}: {}: got type {}; expected a floating-point type", folder.path(), found.entry->name,
                               name_of(found.entry->dtype)));
 }
 
@@ -95,6 +95,23 @@ void write_part(std::byte* to, DType dtype, const tensor::Tensor& values, const 
   kernel::cast(to, dtype, gathered.data(), values.dtype(), block.count(), stream);
 }
 
+// Whether both hold the same values. Their types may differ.
+bool equal(const ckpt::HfFolder::Found& a, const ckpt::HfFolder::Found& b) {
+  if (a.entry->shape != b.entry->shape) return false;
+  const auto bytes_a = a.bytes(), bytes_b = b.bytes();
+  if (a.entry->dtype == b.entry->dtype) return std::equal(bytes_a.begin(), bytes_a.end(), bytes_b.begin());
+  if (!is_floating(a.entry->dtype) || !is_floating(b.entry->dtype)) return false;
+  const auto count = static_cast<int64_t>(a.entry->count());
+  const auto widened = [&](const ckpt::HfFolder::Found& found) {
+    Bytes copy;
+    std::vector<double> values(static_cast<size_t>(count));
+    kernel::cast(values.data(), DType::f64, aligned(found.bytes(), found.entry->dtype, copy), found.entry->dtype, count,
+                 device::Stream());
+    return values;
+  };
+  return widened(a) == widened(b);
+}
+
 bool is_whole(model::Model& model) {
   const auto& units = model.parameters().units();
   return units.front().name == "stem" && units.back().name == "head";
@@ -109,6 +126,15 @@ bool is_of_head(model::Model& model, const nn::Parameter& parameter) {
 ckpt::HfFolder open_hf_folder(const std::string& path, const model::ModelConfig& config) {
   ckpt::HfFolder folder(path);
   folder.rename([&](const std::string& name) { return model::hf_canonical_name(config, name); });
+  for (const model::HfCopy& copy : model::hf_copies(config)) {
+    const auto found = folder.find(copy.name), of = folder.find(copy.of);
+    if (found && !of) folder.rename([&](const std::string& name) { return name == copy.name ? copy.of : name; });
+    if (found && of && copy.tied && !equal(*found, *of))
+      throw IoError(
+          fmt::format("{}: {} differs from {}, but config.json: tie_word_embeddings = true. Set it to false to use "
+                      "both, or remove {} to use one",
+                      path, copy.name, copy.of, copy.name));
+  }
   return folder;
 }
 
@@ -147,7 +173,7 @@ HfReading read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadMayBe
     const bool in_place = parameter.cut_dim < 0 && device::on_host(values.data());
     Bytes all(in_place ? 0 : static_cast<size_t>(parameter.global_shape.count()) * size_of(values.dtype()));
     const tensor::Tensor whole =
-        all.empty() ? values : tensor::Tensor::over(all.data(), parameter.global_shape, values.dtype());
+        all.empty() ? values : tensor::Tensor::borrow(all.data(), parameter.global_shape, values.dtype());
     for (const model::HfPart& part : row.parts) {
       const Block block(parameter.global_shape, part);
       const auto found = folder.take(part.name);
@@ -156,23 +182,33 @@ HfReading read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadMayBe
     }
     if (!all.empty()) cut_out(parameter, whole, values);
   }
-  for (const std::string& name : folder.not_taken())
-    if (!model::hf_is_ignored(model.config(), name)) reading.unknown.push_back(name);
+  const std::vector<model::HfCopy> copies = model::hf_copies(model.config());
+  for (const std::string& name : folder.not_taken()) {
+    const bool copied =
+        std::any_of(copies.begin(), copies.end(), [&](const model::HfCopy& copy) { return copy.name == name; });
+    if (!copied && !model::hf_is_ignored(model.config(), name)) reading.unknown.push_back(name);
+  }
   return reading;
 }
 
 std::vector<ckpt::TensorToMake> hf_tensors(model::Model& model, DType dtype, int64_t vocab,
                                            const device::Stream& stream) {
   std::vector<ckpt::TensorToMake> tensors;
+  std::vector<model::HfCopy> copies = model::hf_copies(model.config());
+  std::erase_if(copies, [](const model::HfCopy& copy) { return copy.tied; });
   for (const model::HfTensor& row : model::hf_names(model.config())) {
     const nn::Parameter& parameter = model.parameters().find(row.name);
     const bool of_tokens = std::find(kTokenTables.begin(), kTokenTables.end(), row.name) != kTokenTables.end();
     const tensor::Tensor values = of_tokens ? parameter.weight.value.slice(0, vocab) : parameter.weight.value;
     for (const model::HfPart& part : row.parts) {
       const Block block(values.shape(), part);
-      tensors.push_back({part.name, dtype, block.theirs(), [=, &stream](std::byte* to) {
-                           write_part(to, dtype, values, block, device::host_side(stream));
-                         }});
+      std::vector<std::string> names = {part.name};
+      for (const model::HfCopy& copy : copies)
+        if (copy.of == part.name) names.push_back(copy.name);
+      for (const std::string& name : names)
+        tensors.push_back({name, dtype, block.theirs(), [=, &stream](std::byte* to) {
+                             write_part(to, dtype, values, block, device::host_side(stream));
+                           }});
     }
   }
   return tensors;

@@ -10,7 +10,7 @@
 
 namespace esp::train {
 
-// The folder under the names that `config` has for it.
+// The folder under the names that `config` has for it. IoError where two names of one tensor hold different values.
 ckpt::HfFolder open_hf_folder(const std::string& path, const model::ModelConfig& config);
 
 // The type that holds every tensor of the model without loss: theirs, where all agree.

@@ -237,7 +237,7 @@ TEST(DeepSpeedImport, TextOfTheFileStaysInComments) {
   const Imported imported = import_deepspeed("{\"a\\n[train]\\nsteps = 1\": 3}", "x\n[run]\nname = \"y\"", 0);
   const RunConfig config = parse_run_config(to_run_file(imported, "x\n[run]\nname = \"y\"", ""), "run.toml", {});
   EXPECT_EQ(config.train.steps, RunConfig().train.steps);
-  EXPECT_EQ(config.run.name, "run");
+  EXPECT_EQ(config.run.name, "");
 }
 
 }  // namespace

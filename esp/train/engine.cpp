@@ -24,7 +24,7 @@
 namespace esp::train {
 namespace {
 
-using parallel::Axis;
+using parallel::MeshAxis;
 
 constexpr size_t kNumWords = 3;
 
@@ -38,10 +38,10 @@ bool gradients_can_leave(const std::string& method) {
   return method == "zero2" || method == "zero3";
 }
 
-// The first rank reads, tokenises and caches the data; the others then find what it made.
+// The first rank reads, tokenises and caches the data; the others then find what it made, and do not log it again.
 std::unique_ptr<Feed> make_feed_in_turn(RunConfig& config, const Log& log, const Standing& standing) {
   if (standing.rank() != 0) standing.ranks->barrier();
-  auto feed = make_feed(config, log);
+  auto feed = make_feed(config, standing.rank() == 0 ? log : Log(LogLevel::off, standing.rank()));
   if (standing.rank() == 0 && standing.ranks) standing.ranks->barrier();
   return feed;
 }
@@ -50,7 +50,7 @@ std::unique_ptr<Feed> make_feed_in_turn(RunConfig& config, const Log& log, const
 int copies_per_node(const RunConfig& config, const parallel::MeshShape& mesh, const Standing& standing) {
   const int per_node =
       config.comm.nodes > 0 ? standing.size() / static_cast<int>(config.comm.nodes) : standing.local_size;
-  return std::clamp(per_node / mesh.tp, 1, mesh.copies());
+  return std::clamp(per_node / mesh.tp, 1, mesh.replicas());
 }
 
 bool has_dedicated_servers(const RunConfig& config) {
@@ -149,21 +149,23 @@ Engine::Engine(RunConfig& config, const Log& log, const Standing& standing, obs:
   shape.check();
   split(config, shape);
   account_.set_budget(device::MemoryTier::device, static_cast<uint64_t>(config.run.device_memory_mb * (1 << 20)));
-  check_budget(config, model_->parameters(), mesh_.size(Axis::copies));
+  check_budget(config, model_->parameters(), mesh_.size(MeshAxis::replicas));
   try {
     set_up(config);
   } catch (const DeviceError& error) {
     throw_if_over_budget(config, model_->parameters(), account_, error, 0);
     throw;
   }
+  if (offload_)
+    for (std::string& line : offload_->notes()) notes_.push_back(std::move(line));
   words_.resize(static_cast<size_t>(standing.size()) * kNumWords);
   data::LoaderOptions loading;
   loading.B = share();
   loading.world = mesh_.shape().dp;  // holders of one copy read the same rows
-  loading.rank = mesh_.here().dp;
+  loading.rank = mesh_.coordinates().dp;
   loader_ = std::make_unique<data::Loader>(*feed_->train, loading);
   if (config.log.samples)
-    sample_log_ = std::make_unique<SampleLog>(run_folder_of(config), standing.rank(), mesh_.here().dp);
+    sample_log_ = std::make_unique<SampleLog>(run_folder_of(config), standing.rank(), mesh_.coordinates().dp);
 }
 
 Engine::~Engine() = default;
@@ -178,13 +180,13 @@ void Engine::split(const RunConfig& config, const model::ModelConfig& shape) {
   else if (mesh.tp > 1 || mesh.cp > 1 || mesh.ep > 1)
     regions_ = parallel::make_regions(mesh_, options);
   const bool causal = shape.arch != "bert" && shape.arch != "t5";
-  tokens_ = std::make_unique<HeldTokens>(parallel::tokens_held(mesh, mesh_.here(), options, shape.seq_len, causal),
-                                         mesh_.here().cp == 0);
-  pieces_ =
-      stage_pieces(pieces_of(shape, mesh.pp * static_cast<int>(config.parallel.interleave)), mesh_.here().pp, mesh.pp);
+  tokens_ = std::make_unique<HeldTokens>(
+      parallel::tokens_held(mesh, mesh_.coordinates(), options, shape.seq_len, causal), mesh_.coordinates().cp == 0);
+  pieces_ = stage_pieces(pieces_of(shape, mesh.pp * static_cast<int>(config.parallel.interleave)),
+                         mesh_.coordinates().pp, mesh.pp);
   const auto make = [&] {
-    return model::make_model(
-        shape, part_of(pieces_, {{mesh_.here().tp, mesh.tp}, {mesh_.index(Axis::expert), mesh_.size(Axis::expert)}}));
+    return model::make_model(shape, part_of(pieces_, {{mesh_.coordinates().tp, mesh.tp},
+                                                      {mesh_.index(MeshAxis::expert), mesh_.size(MeshAxis::expert)}}));
   };
   model_ = make();
   if (const std::string_view what = agrees_on_host(context_.stream, config); !what.empty()) {
@@ -199,8 +201,8 @@ void Engine::set_up(RunConfig& config) {
   if (config.sync.offload != "none")
     offload_ = std::make_unique<sync::Offload>(account_, file_options(config), place_.host_memory());
   model::Model& updated = host_model_ ? *host_model_ : *model_;
-  hold(config, updated.parameters(), model_->parameters(), Axis::copies);
-  if (model_->experts()) hold(config, *updated.experts(), *model_->experts(), Axis::expert_data);
+  hold(config, updated.parameters(), model_->parameters(), MeshAxis::replicas);
+  if (model_->experts()) hold(config, *updated.experts(), *model_->experts(), MeshAxis::expert_data);
   norm_ = std::make_unique<ModelNorm>(mesh_, *model_);
   MicroBatchSetup passes;
   passes.config = &config_;
@@ -210,7 +212,7 @@ void Engine::set_up(RunConfig& config) {
     passes.strategies.push_back(holding.strategy.get());
     if (holding.partial) passes.partial.push_back(holding.partial.get());
   }
-  passes.regions = regions_ ? regions_.get() : &nn::on_one();
+  passes.regions = regions_ ? regions_.get() : &nn::single_device_ops();
   passes.every_pass_leaves =
       gradients_can_leave(config.sync.method) && config.sync.accumulate != "local" && !host_model_;
   passes.tokens = tokens_->map();
@@ -220,14 +222,14 @@ void Engine::set_up(RunConfig& config) {
   micro_batches_ = make_micro_batches(passes);
 }
 
-void Engine::hold(RunConfig& config, nn::ParameterList& parameters, nn::ParameterList& computed_with, Axis copies) {
+void Engine::hold(RunConfig& config, nn::ParameterList& parameters, nn::ParameterList& computed_with, MeshAxis copies) {
   Holding holding;
   holding.parameters = &parameters;
   holding.context = host_model_ ? host() : context_;
   sync::Setup setup;
   setup.ranks = has_dedicated_servers(config) ? standing_.ranks : mesh_.group(copies);
   setup.ranks_per_node = copies_per_node(config, mesh_.shape(), standing_);
-  setup.gradients_leave = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
+  setup.gradients_to_sink = config.sync.offload != "none" && gradients_can_leave(config.sync.method);
   setup.parameters = &parameters;
   setup.context = holding.context;
   setup.storage = storage_type(config.train.precision);
@@ -250,7 +252,8 @@ void Engine::hold(RunConfig& config, nn::ParameterList& parameters, nn::Paramete
   if (config.parallel.sequence)
     holding.partial = parallel::make_partial_gradients(mesh_, computed_with, context_, setup.timeout);
   holding.optimizer = make_optimizer(holding);
-  if (sync::Apart* apart = holding.strategy->apart()) apart->attach(*holding.optimizer);
+  if (sync::DivergentReplicas* divergent = holding.strategy->divergent_replicas())
+    divergent->attach(*holding.optimizer);
   holdings_.push_back(std::move(holding));
 }
 
@@ -288,8 +291,8 @@ void Engine::resume_at(int64_t step) {
   step_ = step;
   loader_->seek(next_sample());
   for (Holding& holding : holdings_) {
-    if (sync::Apart* apart = holding.strategy->apart()) apart->begin_at(step);
-    if (sync::Clocks* clocks = holding.strategy->clocks()) clocks->begin_at(step);
+    if (sync::DivergentReplicas* divergent = holding.strategy->divergent_replicas()) divergent->begin_at(step);
+    if (sync::AsyncWorkers* workers = holding.strategy->async_workers()) workers->begin_at(step);
   }
 }
 
@@ -297,7 +300,7 @@ int64_t Engine::num_parameters() const {
   return model::parameter_count(model_->config());
 }
 
-double Engine::summed_over(Axis axis, double value) const {
+double Engine::summed_over(MeshAxis axis, double value) const {
   if (comm::Communicator* ranks = mesh_.group(axis))
     ranks->all_reduce(&value, &value, 1, DType::f64, comm::ReduceOp::sum);
   return value;
@@ -305,7 +308,7 @@ double Engine::summed_over(Axis axis, double value) const {
 
 // Every target's loss is told once: by the last stage, and of those that share its head by the first.
 bool Engine::speaks_for_loss() const {
-  return mesh_.here().pp + 1 == mesh_.shape().pp && mesh_.here().tp == 0;
+  return mesh_.coordinates().pp + 1 == mesh_.shape().pp && mesh_.coordinates().tp == 0;
 }
 
 Rows Engine::rows_of(const data::Batch& batch, int64_t first, int64_t num_passes, bool training) {
@@ -322,8 +325,8 @@ double Engine::run(const data::Batch& batch, int64_t first, int64_t num_passes, 
 }
 
 // What every rank tells the others at the end of a step, as doubles.
-void Engine::exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop) {
-  const double mine[kNumWords] = {loss, busy_ms, wants_to_stop ? 1.0 : 0.0};
+void Engine::exchange(StepResult& result, double loss, double busy_ms, const StepNotice& notice) {
+  const double mine[kNumWords] = {loss, busy_ms, packed(notice)};
   if (standing_.ranks) {
     standing_.ranks->all_gather(mine, words_.data(), kNumWords, DType::f64);
   } else {
@@ -338,16 +341,20 @@ void Engine::exchange(StepResult& result, double loss, double busy_ms, bool want
       longest = words[1];
       result.slowest_rank = static_cast<int>(rank);
     }
-    result.stop = result.stop || words[2] != 0;
+    const StepNotice notice_of_rank = unpacked(words[2]);
+    if (rank == 0) result.agreed.save = notice_of_rank.save;
+    result.agreed.stop = result.agreed.stop || notice_of_rank.stop;
+    result.agreed.snapshot_cost_s = std::max(result.agreed.snapshot_cost_s, notice_of_rank.snapshot_cost_s);
+    result.agreed.checkpoint_cost_s = std::max(result.agreed.checkpoint_cost_s, notice_of_rank.checkpoint_cost_s);
   }
   const int others = standing_.size() - 1;
   if (others > 0) result.waited_ms = (longest * standing_.size() - busy) / others;
 }
 
 // Every step needs what the first two need: one that notes the order of uses, one that fetches ahead by it.
-StepResult Engine::step(bool wants_to_stop) {
+StepResult Engine::step(const StepNotice& notice) {
   try {
-    StepResult result = train_step(wants_to_stop);
+    StepResult result = train_step(notice);
     ++steps_done_;
     return result;
   } catch (const DeviceError& error) {
@@ -373,9 +380,9 @@ uint64_t Engine::measured_need() const {
   }
 }
 
-StepResult Engine::train_step(bool wants_to_stop) {
-  sync::Clocks* const clocks = strategy().clocks();
-  const bool computes = !clocks || !clocks->serves_only(), lockstep = !clocks || clocks->lockstep();
+StepResult Engine::train_step(const StepNotice& notice) {
+  sync::AsyncWorkers* const workers = strategy().async_workers();
+  const bool computes = !workers || !workers->is_server_only(), lockstep = !workers || workers->lockstep();
   const data::Batch* batch = nullptr;
   if (computes) {
     obs::Span span(trace_, "data", "host");
@@ -384,12 +391,12 @@ StepResult Engine::train_step(bool wants_to_stop) {
     if (sample_log_) sample_log_->note(step_ + 1, *batch);
   }
   const double own = batch ? static_cast<double>(batch->counted) : 0;
-  const double counted = std::max(1.0, lockstep ? summed_over(Axis::data, own) : own);
-  const double counted_together = this->counted_together(own, counted);
+  const double counted = std::max(1.0, lockstep ? summed_over(MeshAxis::data, own) : own);
+  const double scope_tokens = this->scope_tokens(own, counted);
   const int64_t begun = now_ns();
   for (Holding& holding : holdings_) holding.strategy->begin_step();
-  micro_batches_->forget_times();
-  if (regions_) regions_->forget_times();
+  micro_batches_->reset_times();
+  if (regions_) regions_->reset_times();
   StepResult result;
   result.notes = std::exchange(notes_, {});
   result.lr = rate_at(config_.train, step_);
@@ -397,23 +404,23 @@ StepResult Engine::train_step(bool wants_to_stop) {
   const double scale = loss_scale_.scale();
   if (device::on_cuda(context_.stream)) kernel::cuda::advance_scales(context_.stream);
   if (config_.sync.update_early) offload_->open_step(result.lr, 1 / scale);
-  const double loss = batch ? run(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true,
-                                  scale / counted_together)
+  const double loss = batch ? run(*batch, mesh_.coordinates().dp * share(), share() / config_.train.micro_batch, true,
+                                  scale / scope_tokens)
                             : 0;
   const double busy_ms = static_cast<double>(now_ns() - begun) * 1e-6 - exposed_ms();
 
   for (Holding& holding : holdings_) holding.strategy->finish();
   if (lockstep) {
-    exchange(result, loss, busy_ms, wants_to_stop);
+    exchange(result, loss, busy_ms, notice);
   } else {
     result.loss = loss;
-    if (wants_to_stop) clocks->wish_stop();
+    if (notice.stop) workers->request_stop();
   }
   result.loss /= counted;
   obs::Span span(trace_, "optimizer", "compute");
   const double own_norm = std::sqrt(sum_of_squares()) / scale;
   // Copies that go their own ways clip by their own norm; told is the mean of all, and one that cannot step keeps all.
-  result.grad_norm = together().all ? own_norm : mean_of_copies(own_norm);
+  result.grad_norm = reduction_scope().all ? own_norm : mean_of_copies(own_norm);
   result.skipped = !std::isfinite(result.grad_norm);
   if (result.skipped && config_.sync.update_early)
     throw Error(ExitCode::internal,
@@ -434,18 +441,18 @@ StepResult Engine::train_step(bool wants_to_stop) {
   if (result.skipped) result.notes.push_back(std::move(why));
   result.exposed_ms = exposed_ms();
   ++step_;
-  if (!lockstep) result.stop = clocks->stops_before(step_);
+  if (!lockstep) result.agreed.stop = workers->stops_before(step_);
   return result;
 }
 
-sync::Together Engine::together() {
-  sync::Apart* apart = strategy().apart();
-  return apart ? apart->together() : sync::Together();
+sync::ReductionScope Engine::reduction_scope() {
+  sync::DivergentReplicas* divergent = strategy().divergent_replicas();
+  return divergent ? divergent->reduction_scope() : sync::ReductionScope();
 }
 
 // Added in the order of the copies, whatever way they travel.
 double Engine::mean_of_copies(double own) {
-  comm::Communicator* ranks = mesh_.group(Axis::data);
+  comm::Communicator* ranks = mesh_.group(MeshAxis::data);
   if (!ranks) return own;
   ranks->all_gather(&own, words_.data(), 1, DType::f64);
   double sum = 0;
@@ -454,16 +461,16 @@ double Engine::mean_of_copies(double own) {
 }
 
 double Engine::copies_together() {
-  const sync::Together who = together();
+  const sync::ReductionScope who = reduction_scope();
   return who.all ? mesh_.shape().dp : (who.some ? who.some->size() : 1);
 }
 
 // The tokens whose gradients add up: of all copies, of a node, or this copy's own.
-double Engine::counted_together(double own, double all) {
-  sync::Apart* apart = strategy().apart();
-  if (!apart) return all;
-  apart->counted(own);
-  const sync::Together who = apart->together();
+double Engine::scope_tokens(double own, double all) {
+  sync::DivergentReplicas* divergent = strategy().divergent_replicas();
+  if (!divergent) return all;
+  divergent->set_local_tokens(own);
+  const sync::ReductionScope who = divergent->reduction_scope();
   if (who.all) return all;
   if (who.some) who.some->all_reduce(&own, &own, 1, DType::f64, comm::ReduceOp::sum);
   return std::max(1.0, own);
@@ -503,8 +510,8 @@ std::string Engine::units_not_finite() {
 std::string Engine::loss_not_finite(const data::Batch* batch, bool look) {
   FoundNotFinite found = kNotLooked;
   if (look && batch)
-    found = micro_batches_->first_not_finite(
-        tokens_->of(*batch), rows_of(*batch, mesh_.here().dp * share(), share() / config_.train.micro_batch, true));
+    found = micro_batches_->first_not_finite(tokens_->of(*batch), rows_of(*batch, mesh_.coordinates().dp * share(),
+                                                                          share() / config_.train.micro_batch, true));
   std::vector<FoundNotFinite> all(static_cast<size_t>(standing_.size()), found);
   if (look && standing_.ranks) standing_.ranks->all_gather(&found, all.data(), 1, DType::i64);
   const auto first = std::min_element(all.begin(), all.end());
@@ -515,17 +522,17 @@ std::string Engine::loss_not_finite(const data::Batch* batch, bool look) {
 double Engine::evaluate(int64_t batches) {
   if (!feed_->val) return std::numeric_limits<double>::quiet_NaN();
   obs::Span span(trace_, "evaluate", "compute");
-  const sync::MeanLent lent(strategy().apart());
-  sync::Clocks* const clocks = strategy().clocks();
-  if (clocks) clocks->meet();
+  const sync::ScopedAverageWeights lent(strategy().divergent_replicas());
+  sync::AsyncWorkers* const workers = strategy().async_workers();
+  if (workers) workers->synchronise();
   const auto available = static_cast<int64_t>(feed_->val->samples_per_epoch());
   double sum = 0, counted = 0;
-  const bool computes = !clocks || !clocks->serves_only();
+  const bool computes = !workers || !workers->is_server_only();
   for (int64_t first = 0; computes && first < std::min(batches * config_.train.global_batch, available);
        first += config_.train.global_batch) {
     const int64_t rows = std::min(config_.train.global_batch, available - first);
     const int dp = mesh_.shape().dp;
-    const comm::Chunk mine = comm::chunk_of(static_cast<size_t>(rows), dp, mesh_.here().dp);
+    const comm::Chunk mine = comm::chunk_of(static_cast<size_t>(rows), dp, mesh_.coordinates().dp);
     const auto at = std::min(static_cast<int64_t>(mine.offset), rows - 1);
     data::fill_batch(*feed_->val, static_cast<uint64_t>(first + at),
                      std::max<int64_t>(1, static_cast<int64_t>(mine.count)), eval_batch_);
@@ -537,7 +544,7 @@ double Engine::evaluate(int64_t batches) {
     counted += static_cast<double>(eval_batch_.counted);
   }
   if (standing_.ranks) standing_.ranks->all_reduce(&sum, &sum, 1, DType::f64, comm::ReduceOp::sum);
-  counted = summed_over(Axis::data, counted);
+  counted = summed_over(MeshAxis::data, counted);
   return counted > 0 ? sum / counted : std::numeric_limits<double>::quiet_NaN();
 }
 

@@ -28,9 +28,10 @@
 #include "esp/train/run_config.h"
 #include "esp/train/sample_log.h"
 #include "esp/train/split.h"
+#include "esp/train/step_notice.h"
 
 namespace esp::comm {
-class StallWatch;  // comm/stall_watch.h
+class StallDetector;  // comm/stall_watch.h
 }
 
 namespace esp::train {
@@ -44,7 +45,7 @@ struct StepResult {
   double exposed_ms = 0;           // this rank waited for communication
   int slowest_rank = 0;            // the one that computed longest
   double waited_ms = 0;            // the other ranks waited for it, on average
-  bool stop = false;               // some rank asked to stop after this step
+  StepNotice agreed;               // by all: some rank's stop, the first rank's save, the largest costs
   std::vector<std::string> notes;  // what the strategy decided, for the log
 };
 
@@ -53,7 +54,7 @@ struct Standing {
   comm::Communicator* ranks = nullptr;
   int local_size = 1;                     // ranks on this host
   obs::FlightRecorder* flight = nullptr;  // what the communicators noted, for traces; may be null
-  comm::StallWatch* stalls = nullptr;     // is told what this rank is doing; may be null
+  comm::StallDetector* stalls = nullptr;  // is told what this rank is doing; may be null
   InjectedFault fault;                    // for tests
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }
@@ -76,7 +77,7 @@ class Engine {
   Engine(RunConfig& config, const Log& log, const Standing& standing = {}, obs::TraceRow* trace = nullptr);
   ~Engine();
 
-  StepResult step(bool wants_to_stop = false);
+  StepResult step(const StepNotice& notice = {});
   // Mean loss over `batches` batches of held-out data from its beginning; NaN when there is none.
   double evaluate(int64_t batches);
 
@@ -92,7 +93,7 @@ class Engine {
   // Memory beside the device's, and who works on it.
   tensor::Context host() { return {device::host_side(context_.stream), &host_pool_}; }
   device::MemoryAccount& account() { return account_; }
-  const device::Pool& pool() const { return pool_; }
+  const device::MemoryPool& pool() const { return pool_; }
   const Feed& feed() const { return *feed_; }
   const Standing& standing() const { return standing_; }
   const parallel::Mesh& mesh() const { return mesh_; }
@@ -113,23 +114,24 @@ class Engine {
   bool speaks_for_loss() const;
   Rows rows_of(const data::Batch& batch, int64_t first, int64_t num_passes, bool training);
   double run(const data::Batch& batch, int64_t first, int64_t num_passes, bool training, double scale);
-  double summed_over(parallel::Axis axis, double value) const;
+  double summed_over(parallel::MeshAxis axis, double value) const;
   void split(const RunConfig& config, const model::ModelConfig& shape);
   double exposed_ms() const;
   double sum_of_squares();
   std::string units_not_finite();
   std::string loss_not_finite(const data::Batch* batch, bool look);
-  sync::Together together();
+  sync::ReductionScope reduction_scope();
   double copies_together();
   double mean_of_copies(double own);
-  double counted_together(double own, double all);
+  double scope_tokens(double own, double all);
   void set_up(RunConfig& config);
   // `parameters` are updated; `computed_with` are the same, or their copy on the device.
-  void hold(RunConfig& config, nn::ParameterList& parameters, nn::ParameterList& computed_with, parallel::Axis copies);
+  void hold(RunConfig& config, nn::ParameterList& parameters, nn::ParameterList& computed_with,
+            parallel::MeshAxis copies);
   std::unique_ptr<optim::Optimizer> make_optimizer(Holding& holding);
-  StepResult train_step(bool wants_to_stop);
+  StepResult train_step(const StepNotice& notice);
   uint64_t measured_need() const;
-  void exchange(StepResult& result, double loss, double busy_ms, bool wants_to_stop);
+  void exchange(StepResult& result, double loss, double busy_ms, const StepNotice& notice);
 
   const RunConfig& config_;
   device::MemoryAccount account_;
@@ -140,10 +142,10 @@ class Engine {
   const Standing standing_;
   const std::unique_ptr<comm::Communicator> workers_;  // null: those of the run
   const parallel::Mesh mesh_;                          // of those that compute
-  device::Pool pool_, host_pool_;
+  device::MemoryPool pool_, host_pool_;
   tensor::Context context_;
   std::unique_ptr<Feed> feed_;
-  std::unique_ptr<parallel::Regions> regions_;  // null: nn::on_one
+  std::unique_ptr<parallel::ParallelRegions> regions_;  // null: nn::single_device_ops
   std::unique_ptr<HeldTokens> tokens_;
   std::vector<Piece> pieces_;                         // of this stage
   std::unique_ptr<model::Model> model_, host_model_;  // the latter's parameters alone, where copies agree on the host

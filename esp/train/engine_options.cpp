@@ -1,5 +1,6 @@
 #include "esp/train/engine_options.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -84,7 +85,7 @@ double rate_at(const TrainSection& t, int64_t step) {
   o.name = t.schedule;
   o.lr = t.lr;
   o.steps = t.steps;
-  o.warmup = t.warmup;
+  o.warmup = std::min(t.warmup, t.steps);
   o.floor = t.lr_floor;
   o.decay = t.decay_steps;
   return optim::learning_rate(o, step);

@@ -9,11 +9,15 @@
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/data/inputs.h"
+#include "esp/obs/file.h"
+#include "esp/train/data_identity.h"
 
 namespace esp::train {
 namespace {
 
 using data::Order;
+
+constexpr uint64_t kFewestTokens = 2;  // of a text that is evaluated
 
 // How each objective makes training data (Order of the run) and evaluation data (in order, whole).
 struct Split {
@@ -109,18 +113,21 @@ data::TokenSource open_tokens(const RunConfig& c, const std::vector<std::string>
   o.paths = paths;
   o.text_key = c.data.text_key;
   if (!c.data.bin_type.empty()) o.bin_type = data::parse_token_type(c.data.bin_type);
-  o.cache_dir = c.data.cache;
+  o.cache_dir = c.data.cache.empty() ? run_folder_of(c) + "/cache" : c.data.cache;
   // Fewer rows than the tokenizer has ids (bytes alone, say) are the model's choice, and its to answer for.
   const auto vocab = static_cast<int32_t>(c.model.vocab), ids = feed.tokenizer->vocab_size();
   o.vocab = std::max(vocab, ids);
   data::TokenSource source = data::open_source(o, *feed.tokenizer, log);
+  source.compare_with([c](const std::string& path) {
+    if (c.data.identity.empty()) throw obs::FileChanged(fmt::format("{} was written while it is read", path));
+    check_data_unchanged(c);
+  });
   if (vocab >= ids) return source;
   constexpr uint64_t kLookedThrough = uint64_t{1} << 26;  // longer texts are checked as they are read
   if (const int64_t most = source.size() <= kLookedThrough ? source.max_id() : 0; most >= vocab)
     throw UsageError(
-        fmt::format("the text has the id {}, outside model.vocab = {}: at least {} is wanted, or 0 for the "
-                    "{} of the tokenizer",
-                    most, vocab, most + 1, ids));
+        fmt::format("model.vocab = {1}: the text has id {0}; set at least {2}, or 0 for the {3} of the tokenizer", most,
+                    vocab, most + 1, ids));
   source.set_vocab(vocab);
   return source;
 }
@@ -135,7 +142,7 @@ data::TokenSource hold_out(const data::TokenSource& source, uint64_t count) {
 }
 
 data::Items open_items(const RunConfig& c, const std::vector<std::string>& paths, const std::string& name,
-                       const Feed& feed) {
+                       const Feed& feed, const Log& log) {
   data::ItemOptions o;
   o.paths = paths;
   o.text_key = c.data.text_key;
@@ -144,7 +151,7 @@ data::Items open_items(const RunConfig& c, const std::vector<std::string>& paths
     if (o.text_key == "text") o.text_key = "source";
     o.target_key = c.data.target_key;
   }
-  return data::read_items(o, *feed.tokenizer);
+  return data::read_items(o, *feed.tokenizer, log);
 }
 
 // What a model can be trained for: an encoder and decoder needs a row for each, only BERT looks both ways and
@@ -181,6 +188,41 @@ std::string objective_name(const RunConfig& config) {
 
 namespace {
 
+void settle_classes(RunConfig& config, const data::Items& train) {
+  if (train.num_classes < 2)
+    throw UsageError(fmt::format("data.train: got one class in \"{}\"; expected at least 2", config.data.label_key));
+  if (config.model.classes == 0) config.model.classes = train.num_classes;
+  if (train.num_classes > config.model.classes)
+    throw UsageError(
+        fmt::format("model.classes = {}: data.train has labels of {} classes. Give at least that many, or 0",
+                    config.model.classes, train.num_classes));
+}
+
+// Words are numbered in each set by itself: those of `val` get the numbers that they have in `train`.
+void match_classes(const RunConfig& config, const data::Items& train, data::Items& val) {
+  if (train.classes.empty() != val.classes.empty())
+    throw UsageError(fmt::format("data.val: its labels are {}, those of data.train {}; expected the same in both",
+                                 val.classes.empty() ? "numbers" : "words",
+                                 train.classes.empty() ? "numbers" : "words"));
+  if (val.classes.empty()) {
+    if (val.num_classes > config.model.classes)
+      throw UsageError(fmt::format("data.val: got the label {}; expected 0 to {} (model.classes = {})",
+                                   val.num_classes - 1, config.model.classes - 1, config.model.classes));
+    return;
+  }
+  std::vector<int32_t> number;
+  for (const std::string& word : val.classes) {
+    const auto found = std::find(train.classes.begin(), train.classes.end(), word);
+    if (found == train.classes.end())
+      throw UsageError(fmt::format("data.val: got the label \"{}\", which data.train does not have; its labels are {}",
+                                   word, fmt::join(train.classes, ", ")));
+    number.push_back(static_cast<int32_t>(found - train.classes.begin()));
+  }
+  for (int32_t& label : val.labels) label = number[static_cast<size_t>(label)];
+  val.classes = train.classes;
+  val.num_classes = train.num_classes;
+}
+
 // The tokenizer, and what it decides about the model.
 std::unique_ptr<data::Tokenizer> settle_vocabulary(RunConfig& config, const std::string& objective) {
   auto tokenizer = naming("data.tokenizer (\"byte\", a tokenizer.json or a folder with one)",
@@ -193,8 +235,57 @@ std::unique_ptr<data::Tokenizer> settle_vocabulary(RunConfig& config, const std:
     throw UsageError(fmt::format("model.vocab = {}: tokenizer {} has {} ids; leave it 0 or give at least that many",
                                  config.model.vocab, config.data.tokenizer, tokenizer->vocab_size()));
   if (config.data.train.empty())
-    throw UsageError("data.train is empty: name text, jsonl or .bin files, a folder or a glob");
+    throw UsageError("data.train is empty: name text, jsonl, csv or .bin files, a folder or a glob");
   return tokenizer;
+}
+
+struct FoundData {
+  std::vector<data::Input> train, val;
+
+  bool any(auto is_kind) const {
+    const auto of = [&](const data::Input& input) { return is_kind(input.kind); };
+    return std::any_of(train.begin(), train.end(), of) || std::any_of(val.begin(), val.end(), of);
+  }
+};
+
+// Without a word: opening the data warns of what it passes over.
+FoundData find_data(const RunConfig& config, const std::string& objective) {
+  const std::string_view format = objective == "pairs" || objective == "classification" ? "records" : "auto";
+  const Log silent(LogLevel::off, -1);
+  FoundData found;
+  found.train = naming("data.train", [&] { return data::find_inputs(config.data.train, format, silent); });
+  if (!config.data.val.empty())
+    found.val = naming("data.val", [&] { return data::find_inputs(config.data.val, format, silent); });
+  return found;
+}
+
+// A key of the data that no file of this run needs has been misunderstood.
+void refuse_unread_keys(const RunConfig& config, const std::string& objective) {
+  using data::InputKind;
+  const bool has_text_key = config.data.text_key != DataSection().text_key;
+  if (config.data.bin_type.empty() && !has_text_key) return;
+  const FoundData found = find_data(config, objective);
+  const bool has_raw = found.any([](InputKind kind) { return kind == InputKind::bin; });
+  const bool has_records = found.any([](InputKind kind) { return data::holds_text(kind) && kind != InputKind::text; });
+  if (!config.data.bin_type.empty() && !has_raw)
+    throw UsageError(
+        fmt::format("data.bin_type = {}: read only for raw .bin files; data.train and data.val name none. "
+                    "Leave data.bin_type out.",
+                    config.data.bin_type));
+  if (has_text_key && !has_records)
+    throw UsageError(
+        fmt::format("data.text_key = {}: read only for records (.jsonl, .json, .csv, .tsv); data.train and "
+                    "data.val name none. Name such files, or leave data.text_key out.",
+                    config.data.text_key));
+}
+
+void warn_of_overlap(const RunConfig& config, const std::string& objective, const Log& log) {
+  if (config.data.val.empty()) return;
+  const FoundData found = find_data(config, objective);
+  const std::vector<std::string> common = data::common_files(found.train, found.val);
+  if (common.empty()) return;
+  log.warn("data.val: {} of its {} files are in data.train too ({}{}): the validation loss is not of unseen text",
+           common.size(), found.val.size(), common[0], common.size() > 1 ? ", …" : "");
 }
 
 }  // namespace
@@ -205,9 +296,8 @@ void check_feed(RunConfig config) {
   data::parse_order(config.data.order);
   if (name != "synthetic") {
     settle_vocabulary(config, name);
-    const char* format = name == "pairs" || name == "classification" ? "jsonl" : "auto";
-    naming("data.train", [&] { return data::find_inputs(config.data.train, format); });
-    if (!config.data.val.empty()) naming("data.val", [&] { return data::find_inputs(config.data.val, format); });
+    find_data(config, name);
+    refuse_unread_keys(config, name);
   }
   if (name != "classification" || config.model.classes > 0) model_config(config.model).check();
 }
@@ -218,7 +308,9 @@ std::unique_ptr<data::Objective> evaluation_of(const RunConfig& config, const da
                    {false, Order::sequential, static_cast<uint64_t>(config.run.seed)});
 }
 
-std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
+namespace {
+
+std::unique_ptr<Feed> open_feed(RunConfig& config, const Log& log) {
   auto feed = std::make_unique<Feed>();
   const std::string name = objective_name(config);
   check_objective(config.model, name);
@@ -235,17 +327,18 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
     return feed;
   }
   feed->tokenizer = settle_vocabulary(config, name);
-  if (config.data.cache.empty()) config.data.cache = run_folder_of(config) + "/cache";
-
+  refuse_unread_keys(config, name);
+  if (log.enabled(LogLevel::warn)) warn_of_overlap(config, name, log);
   if (name == "pairs" || name == "classification") {
     if (config.data.val.empty() && config.data.val_fraction > 0)
       throw UsageError(fmt::format("data.val_fraction = {}: {} holds out whole files; name them in data.val",
                                    config.data.val_fraction, name));
-    feed->train_items = naming("data.train", [&] { return open_items(config, config.data.train, name, *feed); });
-    if (name == "classification" && config.model.classes == 0) config.model.classes = feed->train_items.num_classes;
+    feed->train_items = naming("data.train", [&] { return open_items(config, config.data.train, name, *feed, log); });
+    if (name == "classification") settle_classes(config, feed->train_items);
     feed->train = of_items(config, name, *feed, feed->train_items, training);
     if (!config.data.val.empty()) {
-      feed->val_items = naming("data.val", [&] { return open_items(config, config.data.val, name, *feed); });
+      feed->val_items = naming("data.val", [&] { return open_items(config, config.data.val, name, *feed, log); });
+      if (name == "classification") match_classes(config, feed->train_items, feed->val_items);
       feed->val = of_items(config, name, *feed, feed->val_items, evaluating);
     }
     return feed;
@@ -255,6 +348,11 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
     feed->val_tokens = naming("data.val", [&] { return open_tokens(config, config.data.val, *feed, log); });
   } else if (config.data.val_fraction > 0) {
     const auto count = static_cast<uint64_t>(static_cast<double>(feed->train_tokens.size()) * config.data.val_fraction);
+    if (count < kFewestTokens)
+      throw UsageError(
+          fmt::format("data.val_fraction = {}: holds out {} of {} tokens; expected at least {}, of which the "
+                      "second is predicted. Raise it, or name files in data.val",
+                      config.data.val_fraction, count, feed->train_tokens.size(), kFewestTokens));
     feed->val_tokens = hold_out(feed->train_tokens, count);
     feed->train_tokens.shorten(feed->train_tokens.size() - count);
   }
@@ -264,6 +362,14 @@ std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
   if (feed->val_tokens.size() > 0)
     feed->val = naming(fmt::format("what is held out, {}", length),
                        [&] { return of_tokens(config, name, *feed->tokenizer, feed->val_tokens, evaluating); });
+  return feed;
+}
+
+}  // namespace
+
+std::unique_ptr<Feed> make_feed(RunConfig& config, const Log& log) {
+  auto feed = open_feed(config, log);
+  check_data_unchanged(config);  // what was read is what was compared with other ranks and the former run
   return feed;
 }
 

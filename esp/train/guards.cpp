@@ -6,22 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
-#include "esp/obs/event_log.h"
+#include "esp/train/metrics_log.h"
 
 namespace esp::train {
 namespace {
 
 using Kind = InjectedFault::Kind;
-
-// Whoever finds something appends it; a disk that is full must not end a run that only wanted to warn.
-void append_event(const Log& log, const std::string& folder, Json event) {
-  try {
-    obs::EventLog(folder + "/events.jsonl", {.lines_per_write = 1, .sync = false, .stamp = true})
-        .append(std::move(event));
-  } catch (const std::exception& error) {
-    log.warn("events.jsonl: {}", error.what());
-  }
-}
 
 Json event_of(const char* name, const comm::Stall& stall) {
   // Without a call it is the phase that nobody gets through: a checkpoint's files are waited for, say.
@@ -41,8 +31,8 @@ Json event_of(const char* name, const comm::Stall& stall) {
 
 }  // namespace
 
-comm::StallWatch::Listener stall_listener(const Log& log, const std::string& folder, obs::FlightRecorder* flight) {
-  comm::StallWatch::Listener listener;
+comm::StallDetector::Callbacks stall_listener(const Log& log, const std::string& folder, obs::FlightRecorder* flight) {
+  comm::StallDetector::Callbacks listener;
   listener.stalled = [log, folder, flight](const comm::Stall& stall) {
     log.warn("stall: {}", stall.text);
     append_event(log, folder, event_of("stall", stall));
@@ -69,12 +59,12 @@ Guards::Guards(Engine& engine, const RunConfig& config, const Log& log, const st
       folder_(folder),
       standing_(engine.standing()),
       replicas_(engine, config) {
-  if (standing_.stalls) standing_.stalls->explain_with(purposes_of(engine, config));
+  if (standing_.stalls) standing_.stalls->set_call_labeler(purposes_of(engine, config));
   if (standing_.fault.kind != Kind::none && standing_.rank() == 0) log_.warn("{}", describe(standing_.fault));
 }
 
 Guards::~Guards() {
-  if (standing_.stalls) standing_.stalls->explain_with({});  // it knows the engine's groups
+  if (standing_.stalls) standing_.stalls->set_call_labeler({});  // it knows the engine's groups
 }
 
 bool Guards::is_injected(Kind kind, int64_t step) const {
@@ -93,8 +83,8 @@ void Guards::begin_step() {
   const bool wrong = is_injected(Kind::product, step);
   if (every <= 0 || (std::exchange(counted_, true) && step % every != 0 && !wrong)) return;
   products_.begin(static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(standing_.rank()));
-  if (wrong) products_.spoil_next();
-  scope_ = std::make_unique<kernel::ProductCheck::Scope>(&products_);
+  if (wrong) products_.corrupt_next();
+  scope_ = std::make_unique<kernel::GemmCheck::Scope>(&products_);
 }
 
 void Guards::end_step(const StepResult& result, double seconds) {
@@ -150,7 +140,7 @@ void Guards::compare() {
 }
 
 void Guards::report_product() {
-  const kernel::ProductFault& fault = *products_.fault();
+  const kernel::GemmFault& fault = *products_.fault();
   condemn(
       CommError(CommError::Kind::corrupt, standing_.rank(),
                 fmt::format("rank {} multiplied wrong in step {}: column {} of a {}x{} by {}x{} product sums to {:g} "

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "esp/base/log.h"
-#include "esp/comm/stall_watch.h"
-#include "esp/kernel/product_check.h"
+#include "esp/comm/stall_detector.h"
+#include "esp/kernel/gemm_check.h"
 #include "esp/train/engine.h"
 #include "esp/train/replica_check.h"
 #include "esp/train/straggler.h"
@@ -40,17 +40,17 @@ class Guards {
   const std::string folder_;
   const Standing standing_;
   ReplicaCheck replicas_;
-  kernel::ProductCheck products_;
-  std::unique_ptr<kernel::ProductCheck::Scope> scope_;  // while a step runs whose products are checked
+  kernel::GemmCheck products_;
+  std::unique_ptr<kernel::GemmCheck::Scope> scope_;  // while a step runs whose products are checked
   Straggler straggler_{standing_.local_size > available_cores() ? Straggler::kCrowded_ms : 0};
   bool counted_ = false;
   int64_t num_checked_ = 0, compared_at_ = -1;
 };
 
 // What the stall watch of this rank does with what it finds. `folder` need not be there yet.
-comm::StallWatch::Listener stall_listener(const Log& log, const std::string& folder, obs::FlightRecorder* flight);
+comm::StallDetector::Callbacks stall_listener(const Log& log, const std::string& folder, obs::FlightRecorder* flight);
 
 // «gradients of blocks.0 to head», by a call's group and count.
-comm::Purpose purposes_of(Engine& engine, const RunConfig& config);
+comm::CallLabeler purposes_of(Engine& engine, const RunConfig& config);
 
 }  // namespace esp::train

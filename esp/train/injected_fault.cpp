@@ -25,7 +25,7 @@ T number_of(std::string_view text, std::string_view whole) {
   T value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty())
-    throw UsageError(fmt::format("ESPALIER_FAULT={}: «{}» is no number; KIND:RANK:STEP[:WHAT] is wanted", whole, text));
+    throw UsageError(fmt::format("ESPALIER_FAULT={}: got {}; expected a number in KIND:RANK:STEP[:WHAT]", whole, text));
   return value;
 }
 
@@ -40,7 +40,7 @@ InjectedFault parse_fault(std::string_view text) {
     at = colon + 1;
   }
   if (words.size() < 3 || words.size() > 4)
-    throw UsageError(fmt::format("ESPALIER_FAULT={}: KIND:RANK:STEP[:WHAT] is wanted, for tests only", text));
+    throw UsageError(fmt::format("ESPALIER_FAULT={}: expected KIND:RANK:STEP[:WHAT]. For tests only", text));
   InjectedFault fault;
   fault.kind = find_row("fault", kKinds, words[0]).kind;
   fault.rank = number_of<int>(words[1], text);

@@ -13,6 +13,7 @@
 #include "esp/train/convert_tokenizer.h"
 #include "esp/train/convert_weights.h"
 #include "esp/train/engine.h"
+#include "esp/train/hf_settings.h"
 #include "esp/train/sections.h"
 #include "esp/train/snapshot.h"
 
@@ -26,7 +27,8 @@ RunConfig config_of(const ckpt::Checkpoint& checkpoint, const std::string& path)
   const Json& state = checkpoint.state();
   if (!state.contains("run") || !state["run"].is_string())
     throw IoError(fmt::format("{}: the manifest holds no run file", path));
-  RunConfig config = parse_run_config(state["run"].get<std::string>(), path + "/manifest.json", {});
+  RunConfig config =
+      parse_resolved_config(state["run"].get<std::string>(), path + "/manifest.json", UnknownKeys::refuse);
   if (config.data.tokenizer != "byte") config.data.tokenizer = has_tokenizer_files(path) ? path : "";
   return config;
 }
@@ -103,14 +105,33 @@ void load_checkpoint(LoadedModel& loaded, std::optional<DType> dtype) {
 
 }  // namespace
 
-std::string checkpoint_at(const std::string& path) {
+std::string checkpoint_at(const std::string& path, std::vector<std::string>* skipped) {
+  if (path.empty())
+    throw UsageError("checkpoint: got an empty path; expected a run folder, a checkpoint or a Hugging Face folder");
   if (fs::exists(path + "/manifest.json")) return path;
+  std::vector<std::string> passed_over;
+  std::optional<std::string> found;
   for (const std::string& dir : {path + "/checkpoints", path})
-    if (auto found = ckpt::newest_complete(dir)) return *found;
+    if (!found) found = ckpt::newest_complete(dir, &passed_over);
+  if (found) {
+    if (skipped) *skipped = std::move(passed_over);
+    return *found;
+  }
+  const std::string links = passed_over.empty() ? "" : fmt::format(". Passed over: {}", fmt::join(passed_over, ", "));
+  if (fs::exists(path + "/run.toml"))
+    throw IoError(
+        fmt::format("{}: got a run folder without a complete checkpoint; a run writes them at checkpoint.every, "
+                    "when it ends and on a signal. espalier train {}/run.toml resumes it{}",
+                    path, path, links));
+  if (fs::exists(path + "/" + ckpt::kHfConfigName))
+    throw IoError(
+        fmt::format("{}: got a config.json without model.safetensors or model.safetensors.index.json; expected "
+                    "both. Download the rest of the folder, or save it with save_pretrained",
+                    path));
   throw IoError(fmt::format(
       "{}: no complete checkpoint there; give a run folder, checkpoints/step-N of one, or a Hugging Face folder "
-      "(config.json and model.safetensors)",
-      path));
+      "(config.json and model.safetensors){}",
+      path, links));
 }
 
 RunConfig config_at(const std::string& path) {
@@ -122,11 +143,13 @@ RunConfig config_at(const std::string& path) {
 std::unique_ptr<LoadedModel> load_model(const std::string& path, const LoadOptions& options) {
   auto loaded =
       std::make_unique<LoadedModel>(options.threads > 0 ? options.threads : available_cores(), options.device);
-  const bool hf = ckpt::is_hf_folder(path);
-  loaded->path = hf ? path : checkpoint_at(path);
+  const bool hf = !path.empty() && ckpt::is_hf_folder(path);
+  loaded->path = hf ? path : checkpoint_at(path, &loaded->passed_over);
   hf ? load_hf(*loaded, options.dtype) : load_checkpoint(*loaded, options.dtype);
   if (const std::string& where = loaded->config.data.tokenizer; !where.empty())
     loaded->tokenizer = data::load_tokenizer(where);
+  loaded->end_ids =
+      end_token_ids(loaded->path, loaded->tokenizer ? loaded->tokenizer->special().eos : std::optional<int32_t>());
   return loaded;
 }
 
@@ -137,10 +160,13 @@ const data::Tokenizer& tokenizer_of(const LoadedModel& loaded) {
   return *loaded.tokenizer;
 }
 
-std::vector<std::string> load_initial(model::Model& model, const std::string& path, const device::Stream& stream) {
+std::vector<std::string> load_initial(model::Model& model, const std::string& path, const device::Stream& stream,
+                                      std::vector<std::string>* left_out) {
   if (ckpt::is_hf_folder(path)) {
     ckpt::HfFolder folder = open_hf_folder(path, model.config());
-    return read_hf_weights(model, folder, HeadMayBe::new_too, stream).fresh;
+    HfReading reading = read_hf_weights(model, folder, HeadMayBe::new_too, stream);
+    if (left_out) *left_out = std::move(reading.unknown);
+    return std::move(reading.fresh);
   }
   std::vector<std::string> fresh;
   const auto checkpoint = ckpt::open_checkpoint(checkpoint_at(path));

@@ -26,11 +26,13 @@ struct LoadedModel {
   device::MemoryAccount account;
   device::ThreadPool threads;
   Place place;
-  device::Pool pool{account, device::MemoryTier::device, place.memory()};
+  device::MemoryPool pool{account, device::MemoryTier::device, place.memory()};
   tensor::Context context;
   std::unique_ptr<data::Tokenizer> tokenizer;  // null: a Hugging Face folder without one
+  std::vector<int32_t> end_ids;                // a generated text ends at any of these
   std::unique_ptr<model::Model> model;
-  std::vector<std::string> unknown;  // tensors of a Hugging Face folder that were not used
+  std::vector<std::string> unknown;      // tensors of a Hugging Face folder that were not used
+  std::vector<std::string> passed_over;  // checkpoints that are newer and cannot be used
 };
 
 struct LoadOptions {
@@ -43,12 +45,14 @@ struct LoadOptions {
 std::unique_ptr<LoadedModel> load_model(const std::string& path, const LoadOptions& options = {});
 const data::Tokenizer& tokenizer_of(const LoadedModel& loaded);  // UsageError where there is none
 
-// The checkpoint a path means: itself, or the newest complete one below it.
-std::string checkpoint_at(const std::string& path);
+// The checkpoint a path means: itself, or the newest complete one below it. `skipped`: newer ones that are not.
+std::string checkpoint_at(const std::string& path, std::vector<std::string>* skipped = nullptr);
 // The run file that made what lies at a path, or one that would have; data.tokenizer is where its tokenizer is.
 RunConfig config_at(const std::string& path);
 
 // Fills the model of a run about to begin. The head may be new: returns the parameters that `path` does not have.
-std::vector<std::string> load_initial(model::Model& model, const std::string& path, const device::Stream& stream);
+// `left_out`, where given, gets the tensors of a Hugging Face folder that the model has no place for.
+std::vector<std::string> load_initial(model::Model& model, const std::string& path, const device::Stream& stream,
+                                      std::vector<std::string>* left_out = nullptr);
 
 }  // namespace esp::train

@@ -26,9 +26,9 @@ MicroBatch micro_batch(const MicroBatchSetup& setup, const Placed& batch, const 
   one.pass.first_sequence = rows.first + first;
   one.pass.num_sequences = count;
   one.pass.tokens = setup.tokens;
-  one.pass.regions = setup.regions;
+  one.pass.ops = setup.regions;
   one.pass.router_scale = rows.router_scale;
-  one.pass.recompute = training ? parse_recompute(setup.config->train.recompute) : nn::Recompute::none;
+  one.pass.recompute = training ? parse_recompute(setup.config->train.recompute) : nn::RecomputeMode::none;
   // A stage's number, spread over its pieces.
   const auto num_pieces = static_cast<int64_t>(std::max<size_t>(1, setup.pieces.size()));
   if (const int64_t layers = setup.config->train.recompute_layers; layers >= 0)
@@ -40,7 +40,7 @@ MicroBatch searched_micro_batch(const MicroBatchSetup& setup, const Placed& batc
   return micro_batch(setup, batch, rows, index, setup.config->model.dropout > 0);
 }
 
-void begin_pass(const MicroBatchSetup& setup, const sync::Pass& pass) {
+void begin_pass(const MicroBatchSetup& setup, const sync::PassOptions& pass) {
   for (sync::Strategy* strategy : setup.strategies) strategy->begin_pass(pass);
   for (parallel::PartialGradients* partial : setup.partial)
     partial->begin_pass(pass.training && (pass.last || setup.every_pass_leaves));
@@ -73,7 +73,7 @@ class OneAfterAnother final : public MicroBatches {
       MicroBatch one = searched_micro_batch(setup_, batch_, rows, index);
       one.pass.tape = &tape_;
       begin_pass(setup_, {.training = false, .last = true});
-      model::State state;
+      model::HiddenStates state;
       for (const Piece& piece : setup_.pieces) state = search.through(piece, one.pass, one.rows, state);
       state = {};
       tape_.clear();

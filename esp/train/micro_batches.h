@@ -24,7 +24,7 @@ struct Rows {
   int64_t num_passes = 1;  // the same on every rank, whatever rows it has
   int64_t seq_len = 0;     // of whole sequences, whatever part of them is held
   int64_t step = 0;
-  double router_scale = 0;  // nn::Pass::router_scale
+  double router_scale = 0;  // nn::ForwardContext::router_scale
 };
 
 class MicroBatches {
@@ -34,8 +34,8 @@ class MicroBatches {
   virtual double run(const data::Batch& batch, const Rows& rows, bool training, double scale) = 0;
   // After a run that trained, with the values it had: where the loss ceased to be finite, among the parts held here.
   virtual FoundNotFinite first_not_finite(const data::Batch& batch, const Rows& rows) = 0;
-  virtual double exposed_ms() const { return 0; }  // waited for other stages, since forget_times
-  virtual void forget_times() {}
+  virtual double exposed_ms() const { return 0; }  // waited for other stages, since reset_times
+  virtual void reset_times() {}
   // Communicators of its own, for reports.
   virtual std::vector<std::pair<std::string_view, const comm::Communicator*>> lines() const { return {}; }
 };
@@ -45,7 +45,7 @@ struct MicroBatchSetup {
   const parallel::Mesh* mesh = nullptr;
   model::Model* model = nullptr;
   std::vector<sync::Strategy*> strategies;
-  const nn::Regions* regions = nullptr;
+  const nn::ParallelOps* regions = nullptr;
   std::vector<parallel::PartialGradients*> partial;  // none: gradients are whole
   bool every_pass_leaves = false;                    // gradients of every micro-batch are reduced, not of the last only
   const nn::TokenMap* tokens = nullptr;              // null: all
@@ -54,7 +54,7 @@ struct MicroBatchSetup {
   obs::TraceRow* trace = nullptr;
 };
 // A pass of all strategies: what is between making and ending it. An error in between leaves it open.
-void begin_pass(const MicroBatchSetup& setup, const sync::Pass& pass);
+void begin_pass(const MicroBatchSetup& setup, const sync::PassOptions& pass);
 void end_pass(const MicroBatchSetup& setup);
 
 std::unique_ptr<MicroBatches> make_micro_batches(const MicroBatchSetup& setup);

@@ -22,16 +22,16 @@ std::vector<size_t> places_of(const nn::ParameterList& held, const std::vector<n
 }  // namespace
 
 ModelNorm::ModelNorm(const parallel::Mesh& mesh, model::Model& held)
-    : ranks_(mesh.group(parallel::Axis::model)), expert_ranks_(mesh.group(parallel::Axis::expert)) {
+    : ranks_(mesh.group(parallel::MeshAxis::model)), expert_ranks_(mesh.group(parallel::MeshAxis::expert)) {
   const auto whole = model::make_model(held.config());  // names only: nothing is allocated
   const auto& units = whole->parameters().units();
   place_ = places_of(held.parameters(), units);
   if (held.experts()) {
     expert_place_ = places_of(*held.experts(), units);
-    experts_.resize(expert_place_.size() * static_cast<size_t>(mesh.size(parallel::Axis::expert)));
+    experts_.resize(expert_place_.size() * static_cast<size_t>(mesh.size(parallel::MeshAxis::expert)));
   }
   mine_.resize(units.size());
-  all_.resize(units.size() * static_cast<size_t>(mesh.size(parallel::Axis::model)));
+  all_.resize(units.size() * static_cast<size_t>(mesh.size(parallel::MeshAxis::model)));
 }
 
 double ModelNorm::sum(const std::vector<double>& of_units, const std::vector<double>* of_experts) {

@@ -40,10 +40,10 @@ void NotFiniteSearch::look_at(int64_t part, F&& output_finite) {
   if (const bool output = output_finite(); !values || !output) found_ = std::min(found_, 2 * part + (values ? 1 : 0));
 }
 
-model::State NotFiniteSearch::through(const Piece& piece, nn::Pass& pass, const model::Batch& batch,
-                                      model::State state) {
+model::HiddenStates NotFiniteSearch::through(const Piece& piece, nn::ForwardContext& pass,
+                                             const model::ModelBatch& batch, model::HiddenStates state) {
   const autograd::NoRecording quiet(*pass.tape);
-  const auto handed_on = [&](model::State made) {
+  const auto handed_on = [&](model::HiddenStates made) {
     state = std::move(made);
     return finite(state.x.value()) && finite(state.memory.value());
   };

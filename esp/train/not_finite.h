@@ -22,7 +22,8 @@ class NotFiniteSearch {
   NotFiniteSearch(model::Model& model, const tensor::Context& context) : model_(&model), context_(context) {}
   // One piece of the model, and what it hands on to the next. Goes on whatever it finds: others may be taking part in
   // what it runs.
-  model::State through(const Piece& piece, nn::Pass& pass, const model::Batch& batch, model::State state);
+  model::HiddenStates through(const Piece& piece, nn::ForwardContext& pass, const model::ModelBatch& batch,
+                              model::HiddenStates state);
   FoundNotFinite found() const { return found_; }
 
  private:

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "esp/autograd/functions/eight_bit.h"
+#include "esp/autograd/functions/fp8_linear.h"
 #include "esp/device/on_cuda.h"
 #include "esp/kernel/cuda/fp8_codes.h"
 #include "esp/parallel/mesh.h"
@@ -11,11 +11,11 @@
 namespace esp::train {
 namespace {
 
-using parallel::Axis;
+using parallel::MeshAxis;
 
 // One thing that rank `row` of `rows` remembers; of what ranks share, the first writes and all read.
 template <typename F>
-void put_remembered(const sync::Remembered& one, std::string_view what, std::string_view part, int row, int rows,
+void put_remembered(const sync::ExtraState& one, std::string_view what, std::string_view part, int row, int rows,
                     bool reading, F&& f) {
   const int64_t count = one.values.count();
   const std::string name = fmt::format("{}.{}.{}", what, one.name, part);
@@ -29,7 +29,7 @@ void put_remembered(const sync::Remembered& one, std::string_view what, std::str
 template <typename F>
 void for_each_memory(Engine& engine, bool reading, F&& f) {
   for (size_t i = 0; i < engine.holdings().size(); ++i)
-    for (const sync::Remembered& one : engine.holdings()[i].strategy->remembered())
+    for (const sync::ExtraState& one : engine.holdings()[i].strategy->extra_state())
       put_remembered(one, "exchange", fmt::format("part-{}", i), engine.standing().rank(), engine.standing().size(),
                      reading, f);
 }
@@ -37,16 +37,16 @@ void for_each_memory(Engine& engine, bool reading, F&& f) {
 // f(piece) for everything this rank has to itself.
 template <typename F>
 void for_each_own(Engine& engine, bool reading, F&& f) {
-  const int copy = engine.mesh().index(Axis::copies), copies = engine.mesh().size(Axis::copies);
-  const std::string part = fmt::format("part-{}", engine.mesh().index(Axis::model));
+  const int copy = engine.mesh().index(MeshAxis::replicas), copies = engine.mesh().size(MeshAxis::replicas);
+  const std::string part = fmt::format("part-{}", engine.mesh().index(MeshAxis::model));
   const auto row = [&](const std::string& name, int64_t first, int64_t count, int64_t all, tensor::Tensor values) {
     f(ckpt::Piece{
         fmt::format("copies.{}.{}", name, part), {copies, all}, {copy, first}, {1, count}, 0, std::move(values)});
   };
   Holding& holding = engine.holdings().front();
-  for (const sync::Remembered& one : holding.strategy->apart()->remembered())
+  for (const sync::ExtraState& one : holding.strategy->divergent_replicas()->extra_state())
     put_remembered(one, "copies", part, copy, copies, reading, f);
-  for (const optim::State& state : holding.optimizer->states()) {
+  for (const optim::OptimizerState& state : holding.optimizer->states()) {
     const auto& unit = holding.parameters->units()[static_cast<size_t>(state.range.unit)];
     row("optimizer." + std::string(state.slot), unit.first + state.range.begin, state.range.end - state.range.begin,
         holding.parameters->count(), state.values);
@@ -68,10 +68,10 @@ Json exchange_description(const Engine& engine, const SyncSection& sync) {
 }
 
 Json description(Engine& engine, const SyncSection& sync) {
-  Json all = {{"count", engine.mesh().size(Axis::copies)},
+  Json all = {{"count", engine.mesh().size(MeshAxis::replicas)},
               {"layout", engine.mesh().shape().text()},
               {"method", sync.method},
-              {"equal", engine.strategy().apart()->equal()}};
+              {"equal", engine.strategy().divergent_replicas()->equal()}};
   if (sync.compress != "none") all["exchange"] = exchange_description(engine, sync);
   return all;
 }
@@ -118,15 +118,15 @@ class Scales {
 
 void add_own_state(ckpt::Snapshot& snapshot, Engine& engine, const SyncSection& sync) {
   Scales(engine).add_to(snapshot);
-  sync::Apart* apart = engine.strategy().apart();
-  if (!apart) {
+  sync::DivergentReplicas* divergent = engine.strategy().divergent_replicas();
+  if (!divergent) {
     if (sync.compress == "none") return;
     for_each_memory(engine, false, [&](ckpt::Piece piece) { snapshot.optimizer.push_back(std::move(piece)); });
     snapshot.state["exchange"] = exchange_description(engine, sync);
     return;
   }
   // The model is the mean: a longer copy of one copy's values would be taken for it.
-  if (!apart->equal())
+  if (!divergent->equal())
     std::erase_if(snapshot.optimizer,
                   [](const ckpt::Piece& piece) { return piece.name.starts_with("optimizer.master."); });
   for_each_own(engine, false, [&](ckpt::Piece piece) { snapshot.optimizer.push_back(std::move(piece)); });
@@ -135,11 +135,11 @@ void add_own_state(ckpt::Snapshot& snapshot, Engine& engine, const SyncSection& 
 
 std::string load_own_state(Engine& engine, const SyncSection& sync, const ckpt::Checkpoint& checkpoint) {
   Scales(engine).restore(checkpoint);
-  sync::Apart* apart = engine.strategy().apart();
+  sync::DivergentReplicas* divergent = engine.strategy().divergent_replicas();
   const Json& state = checkpoint.state();
   const auto read = [&](const ckpt::Piece& piece) { checkpoint.read(piece); };
   const char* const anew = "the checkpoint has no errors of these exchanges: they begin at 0";
-  if (!apart) {
+  if (!divergent) {
     if (sync.compress == "none") return {};
     if (!state.contains("exchange") || state.at("exchange") != exchange_description(engine, sync)) return anew;
     for_each_memory(engine, true, read);
@@ -150,7 +150,7 @@ std::string load_own_state(Engine& engine, const SyncSection& sync, const ckpt::
   Json here = description(engine, sync);
   here["equal"] = of.at("equal");
   if (here != of) return sync.compress == "none" ? "" : anew;
-  apart->go_on_at(engine.num_steps(), of.at("equal").get<bool>());
+  divergent->resume_at(engine.num_steps(), of.at("equal").get<bool>());
   for_each_own(engine, true, read);
   return {};
 }

@@ -61,13 +61,13 @@ data::Batch two_rows() {
 
 TEST(Placed, RowsOfAHostsBatchAreTheBatchItself) {
   device::MemoryAccount account;
-  device::Pool pool(account);
+  device::MemoryPool pool(account);
   model::ModelConfig config;
   Placed placed({{}, &pool}, config);
   const data::Batch batch = two_rows();
   placed.put(batch);
   EXPECT_EQ(placed.num_rows(), 2);
-  const model::Batch second = placed.rows(1, 1, 3);
+  const model::ModelBatch second = placed.rows(1, 1, 3);
   EXPECT_EQ(second.inputs.data(), batch.inputs.data() + 3);
   EXPECT_EQ(second.inputs.shape().text(), "[1, 3]");
   EXPECT_EQ(second.targets.as<int32_t>()[0], 5);

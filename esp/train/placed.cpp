@@ -12,7 +12,7 @@ using tensor::Tensor;
 
 Tensor flat_view(const std::vector<int32_t>& values) {
   if (values.empty()) return {};
-  return Tensor::over(const_cast<int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, DType::i32);
+  return Tensor::borrow(const_cast<int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, DType::i32);
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void Placed::put(const data::Batch& batch) {
     device::copy(to.data(), host.data(), host.bytes(), context_.stream);
   };
   if (device::on_cuda(context_.stream)) {  // the model looks itself where the host can
-    model::Batch all;
+    model::ModelBatch all;
     all.inputs = flat_view(batch.inputs);
     all.targets = flat_view(batch.targets);
     all.decoder_inputs = flat_view(batch.decoder_inputs);
@@ -43,14 +43,14 @@ void Placed::put(const data::Batch& batch) {
   place(lengths_, batch.lengths);
 }
 
-model::Batch Placed::rows(int64_t first, int64_t count, int64_t seq_len) const {
+model::ModelBatch Placed::rows(int64_t first, int64_t count, int64_t seq_len) const {
   const auto view = [&](const Tensor& values, int64_t width, bool flat) {
     if (!values.defined() || width == 0) return Tensor();
     const Tensor mine = values.slice(first * width, (first + count) * width);
     return flat ? mine : mine.reshape({count, width});
   };
   const data::BatchShape& shape = batch_->shape;
-  model::Batch rows;
+  model::ModelBatch rows;
   rows.inputs = view(inputs_, shape.T, false);
   rows.targets = view(targets_, shape.num_targets, shape.num_targets == 1);
   rows.decoder_inputs = view(decoder_inputs_, shape.T_decoder, false);

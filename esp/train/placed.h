@@ -18,7 +18,7 @@ class Placed {
   int64_t num_rows() const { return batch_->B; }
   const void* inputs() const { return inputs_.data(); }  // where they lie
   // `count` sequences from `first` on; `seq_len` is that of whole sequences.
-  model::Batch rows(int64_t first, int64_t count, int64_t seq_len) const;
+  model::ModelBatch rows(int64_t first, int64_t count, int64_t seq_len) const;
 
  private:
   const tensor::Context context_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -37,6 +39,25 @@ void make_run_folder(const std::string& folder) {
   }
 }
 
+void check_checkpoint_folder(const RunConfig& config) {
+  namespace fs = std::filesystem;
+  if (config.checkpoint.dir.empty()) return;  // it is in the run folder
+  const fs::path folder = fs::absolute(checkpoint_folder_of(config)).lexically_normal();
+  try {
+    std::error_code error;
+    std::vector<fs::path> missing;  // what is made here goes again: no run may begin
+    for (fs::path at = folder; !at.empty() && !fs::exists(at, error); at = at.parent_path()) missing.push_back(at);
+    ckpt::make_folders(folder.string(), 0700);
+    const bool writable = ::access(folder.c_str(), W_OK | X_OK) == 0;
+    const int why = errno;
+    for (const fs::path& one : missing) ::rmdir(one.c_str());
+    if (!writable) throw IoError(errno_text(why));
+  } catch (const IoError& error) {
+    throw IoError(
+        fmt::format("checkpoint folder {}: {}; checkpoint.dir names another", config.checkpoint.dir, error.what()));
+  }
+}
+
 void check_before_ranks(const RunConfig& config, int world) {
   if (world > 0) config.check_world(world);
   check_transport(config.comm.transport);
@@ -45,6 +66,7 @@ void check_before_ranks(const RunConfig& config, int world) {
   check_feed(config);
   const std::string& wish = config.checkpoint.resume;
   if (wish != "auto" && wish != "none" && !ckpt::is_hf_folder(wish)) checkpoint_at(wish);
+  check_checkpoint_folder(config);
   const std::string folder = run_folder_of(config);
   make_run_folder(folder);
   if (::access(folder.c_str(), W_OK | X_OK) != 0)

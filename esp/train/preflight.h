@@ -12,6 +12,8 @@ namespace esp::train {
 // Nothing is read through, and nothing is made but the folder. `world` 0: how many ranks there will be is not known.
 void check_before_ranks(const RunConfig& config, int world);
 
+// IoError when checkpoints could not be written where checkpoint.dir says. Nothing is left behind.
+void check_checkpoint_folder(const RunConfig& config);
 // IoError names the keys that give another.
 void make_run_folder(const std::string& folder);
 

@@ -1,20 +1,17 @@
 #include "esp/train/progress.h"
 
+#include <stdio_ext.h>
+
+#include <cerrno>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "esp/base/error.h"
+#include "esp/base/format.h"
 #include "esp/train/reports.h"
 
 namespace esp::train {
-
-std::string format_bytes(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, kUnits[unit]);
-}
 
 std::string format_seconds(double seconds) {
   if (seconds < 10) return fmt::format("{:.1f}s", seconds);
@@ -28,31 +25,63 @@ std::string counted(int64_t number, std::string_view what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
 
-// A terminal that was closed under a run costs the run nothing.
+std::string put_text(std::FILE* out, const std::string& text) {
+  if (std::fputs(text.c_str(), out) >= 0 && std::fflush(out) == 0) return {};
+  std::string why = errno_text(errno);
+  __fpurge(out);
+  std::clearerr(out);
+  return why;
+}
+
 void Progress::put(const std::string& text) {
-  std::fputs(text.c_str(), out_);
+  if (!out_) return;
+  const std::string why = put_text(out_, text);
+  if (why.empty()) return;
+  out_ = nullptr;
+  live_shown_ = false;
+  put_text(notes_,
+           fmt::format("stdout cannot be written ({}): no more step lines; training continues, and metrics.jsonl "
+                       "has every logged step\n",
+                       why));
 }
 
 Progress::~Progress() {
-  if (live_shown_) std::fputc('\n', out_);
+  if (live_shown_) put("\n");
 }
 
+namespace {
+
+// Of a run that diverges, few digits.
+std::string short_number(double value, int digits) {
+  return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, digits) : fmt::format("{:.3e}", value);
+}
+
+}  // namespace
+
 std::string Progress::line_of(const StepReport& r) const {
-  std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", r.step, fmt::formatted_size("{}", options_.steps),
-                                 options_.steps, r.result.loss);
-  if (r.val_loss) line += fmt::format("  val {:.4f}", *r.val_loss);
-  line +=
-      r.result.skipped ? std::string("  grad not finite, skipped") : fmt::format("  grad {:.3f}", r.result.grad_norm);
+  std::string line = fmt::format("step {:>{}}/{}  loss {}", r.step, fmt::formatted_size("{}", options_.steps),
+                                 options_.steps, short_number(r.result.loss, 4));
+  if (r.val_loss) line += fmt::format("  val {}", short_number(*r.val_loss, 4));
+  line += r.result.skipped ? "  grad not finite, skipped" : "  grad " + short_number(r.result.grad_norm, 3);
   line += fmt::format("  lr {:.2e}  {:.0f} tok/s  {:.1f} GFLOP/s", r.result.lr,
                       static_cast<double>(r.result.tokens) / r.seconds, r.flops_per_s * 1e-9);
   if (r.mfu > 0) line += fmt::format("  mfu {:.1f}%", r.mfu * 100);
   if (r.hfu > r.mfu) line += fmt::format("  hfu {:.1f}%", r.hfu * 100);
-  line += fmt::format("  mem {}", format_bytes(r.memory_bytes));
+  const RankFigures& of = r.of_ranks;
+  if (of.memory_bytes == 0) return line;  // none was logged yet
+  if (options_.num_ranks == 1)
+    line += fmt::format("  mem {}", format_bytes(of.memory_bytes));
+  else if (of.one_rank)
+    line += fmt::format("  rank 0: mem {}, sent {} ({})", format_bytes(of.memory_bytes),
+                        format_bytes(static_cast<uint64_t>(of.bytes_sent)), options_.method);
+  else
+    line += fmt::format("  mem {}/rank (max)  sent {}/rank ({})", format_bytes(of.memory_bytes),
+                        format_bytes(static_cast<uint64_t>(of.bytes_sent)), options_.method);
   return line;
 }
 
 void Progress::clear_live() {
-  if (live_shown_) std::fputs("\r\x1b[K", out_);
+  if (live_shown_) put("\r\x1b[K");
   live_shown_ = false;
 }
 
@@ -60,7 +89,6 @@ void Progress::step(const StepReport& r, bool logged) {
   mean_seconds_ = mean_seconds_ == 0 ? r.seconds : 0.9 * mean_seconds_ + 0.1 * r.seconds;
   if (!options_.live) {
     if (logged) put(line_of(r) + "\n");
-    std::fflush(out_);
     return;
   }
   clear_live();
@@ -69,14 +97,12 @@ void Progress::step(const StepReport& r, bool logged) {
   std::string line = fmt::format("{}  eta {}", line_of(r), format_seconds(left));
   if (line.size() >= static_cast<size_t>(options_.columns)) line.resize(static_cast<size_t>(options_.columns) - 1);
   put(line);
-  std::fflush(out_);
-  live_shown_ = true;
+  live_shown_ = out_ != nullptr;
 }
 
 void Progress::note(const std::string& line) {
   clear_live();
-  put(line + "\n");
-  std::fflush(out_);
+  put_text(options_.one_screen && out_ ? out_ : notes_, line + "\n");
 }
 
 }  // namespace esp::train

@@ -26,17 +26,17 @@ int64_t to_bytes(double mb) {
 
 }  // namespace
 
-comm::Purpose purposes_of(Engine& engine, const RunConfig& config) {
+comm::CallLabeler purposes_of(Engine& engine, const RunConfig& config) {
   Purposes known;
   const auto call_it = [&](const comm::Communicator* group, const std::string& as) {
     if (!group) return;
     if (const auto id = comm::group_id_of(*group)) known.groups.emplace(*id, as);
   };
   call_it(engine.standing().ranks, "all ranks");
-  for (const parallel::Axis axis : parallel::kAxes)
+  for (const parallel::MeshAxis axis : parallel::kMeshAxes)
     call_it(engine.mesh().group(axis), std::string(parallel::name_of(axis)));
   for (const Holding& holding : engine.holdings())
-    for (const sync::Group& group : holding.strategy->groups()) call_it(group.comm, std::string(group.name));
+    for (const sync::NamedGroup& group : holding.strategy->groups()) call_it(group.comm, std::string(group.name));
   for (const auto& [line, group] : engine.pipe_lines()) call_it(group, std::string(line));
 
   if (config.sync.method == "allreduce" && config.sync.buckets == "fixed")

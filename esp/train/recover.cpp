@@ -22,7 +22,7 @@ template <typename F>
 void for_each_tensor(Engine& engine, F&& f) {
   for (Holding& holding : engine.holdings()) {
     for (const auto& unit : holding.parameters->units()) f(unit.values);
-    for (const optim::State& state : holding.optimizer->states()) f(state.memory());
+    for (const optim::OptimizerState& state : holding.optimizer->states()) f(state.memory());
   }
 }
 
@@ -72,6 +72,7 @@ void restore(Engine& engine, const Replica& replica) {
 bool tells_of_loss(const Error& error, const Recovery& recovery) {
   if (dynamic_cast<const CommError*>(&error)) return true;
   if (!recovery.peer_lost || !dynamic_cast<const IoError*>(&error)) return false;
+  if (dynamic_cast<const obs::FileChanged*>(&error)) return false;
   const Deadline soon = Deadline::after(std::chrono::seconds(1));
   while (!recovery.peer_lost() && !soon.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return recovery.peer_lost();
@@ -92,7 +93,7 @@ bool copies_are_whole(Engine& engine) {
   if (!engine.standing().ranks || engine.mesh().shape().dp != engine.standing().size()) return false;
   if (engine.method() != "allreduce" || engine.holdings().size() != 1 || engine.offload()) return false;
   sync::Strategy& strategy = engine.strategy();
-  if (strategy.apart() || strategy.clocks() || !strategy.remembered().empty()) return false;
+  if (strategy.divergent_replicas() || strategy.async_workers() || !strategy.extra_state().empty()) return false;
   for (const auto& unit : engine.holdings().front().parameters->units())
     if (!unit.values.defined()) return false;
   return true;
@@ -153,8 +154,9 @@ std::optional<Origin> newest_origin(const std::string& snapshots, const std::str
   } catch (const IoError&) {
     // All are damaged, and named in `skipped`: the disk is left.
   }
+  std::vector<std::string> ignored;
   const auto steps =
-      checkpoints.empty() ? std::vector<std::pair<int64_t, std::string>>() : ckpt::steps_under(checkpoints);
+      checkpoints.empty() ? std::vector<std::pair<int64_t, std::string>>() : ckpt::steps_under(checkpoints, &ignored);
   const bool newer_there = !steps.empty() && (!near || steps.front().first > near->checkpoint->step());
   if (newer_there) {
     try {
@@ -162,6 +164,8 @@ std::optional<Origin> newest_origin(const std::string& snapshots, const std::str
     } catch (const IoError&) {
       if (!near) throw;
     }
+  } else {
+    skipped.insert(skipped.end(), ignored.begin(), ignored.end());
   }
   if (far && (!near || far->checkpoint->step() > near->checkpoint->step())) return Origin{std::move(*far), false};
   if (near) return Origin{std::move(*near), true};

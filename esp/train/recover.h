@@ -22,9 +22,12 @@ namespace esp::train {
 
 struct Recovery {
   bool again = false;               // a launcher starts this job once more: it goes on, however it was begun
+  bool accept_changes = false;      // the folder's run goes on with another run file (run_changes.h)
   std::string snapshots;            // a folder of the launcher's in this host's memory; empty: none
   std::function<bool()> peer_lost;  // asked on any thread; null: nobody watches
   std::function<std::optional<CommError>()> loss;  // which one, and how; null: nobody knows
+  // Tells the launcher what the run resumed from in place, on the first rank; null: there is no launcher.
+  std::function<void(const std::string&)> resumed;
   // Closes the communicator of the former standing and meets the others again; nothing when the launcher calls no new
   // round. Null: not offered. The standing lends what the callee owns.
   std::function<std::optional<Standing>()> reform;

@@ -14,7 +14,7 @@ namespace {
 struct Ladder : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   const std::string snapshots = folder.path() + "/snapshots", checkpoints = folder.path() + "/checkpoints";
   std::vector<std::string> skipped;
 

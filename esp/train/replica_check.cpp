@@ -9,6 +9,7 @@
 #include "esp/base/error.h"
 #include "esp/device/gpu.h"
 #include "esp/kernel/fingerprint.h"
+#include "esp/train/same_run.h"
 
 namespace esp::train {
 namespace {
@@ -17,7 +18,8 @@ constexpr size_t kStagingBytes = size_t{16} << 20;
 
 bool values_are_whole(const RunConfig& config, sync::Strategy& strategy) {
   const std::string& method = config.sync.method;
-  return (method == "allreduce" || method == "zero1" || method == "zero2") && !strategy.apart() && !strategy.clocks();
+  return (method == "allreduce" || method == "zero1" || method == "zero2") && !strategy.divergent_replicas() &&
+         !strategy.async_workers();
 }
 bool states_are_whole(const RunConfig& config) {
   return config.sync.method == "allreduce" && config.sync.offload == "none" && config.sync.compress == "none";
@@ -49,7 +51,7 @@ std::optional<Difference> vote(std::span<const uint64_t> rows, size_t num_entrie
 }
 
 ReplicaCheck::ReplicaCheck(Engine& engine, const RunConfig& config) : engine_(engine) {
-  constexpr parallel::Axis kCopies[] = {parallel::Axis::copies, parallel::Axis::expert_data};
+  constexpr parallel::MeshAxis kCopies[] = {parallel::MeshAxis::replicas, parallel::MeshAxis::expert_data};
   for (size_t i = 0; i < engine.holdings().size(); ++i) {
     Holding& holding = engine.holdings()[i];
     Held held{engine.mesh().group(kCopies[i]), {}, {}, {}};
@@ -58,7 +60,7 @@ ReplicaCheck::ReplicaCheck(Engine& engine, const RunConfig& config) : engine_(en
     for (const auto& unit : units)
       if (unit.values.defined()) held.entries.push_back({fmt::format("parameters of {}", unit.name), unit.values});
     if (states_are_whole(config))
-      for (const optim::State& state : holding.optimizer->states())
+      for (const optim::OptimizerState& state : holding.optimizer->states())
         held.entries.push_back(
             {fmt::format("{} of {}", state.slot, units[static_cast<size_t>(state.range.unit)].name), state.memory()});
     if (held.entries.empty()) continue;
@@ -110,13 +112,15 @@ void ReplicaCheck::blame(const Held& held, const Difference& difference, int64_t
   const std::string where = fmt::format("the {} after step {}", held.entries[difference.entry].name, step);
   const std::string text =
       difference.majority
-          ? fmt::format("rank {} holds other values than the {} others in {}: a silent error of its machine, or a bug",
-                        fmt::join(difference.ranks, ", rank "), held.copies->size() - std::ssize(difference.ranks),
-                        where)
-          : fmt::format("ranks {} differ in {}, and none has a majority: one of their machines made a silent error",
-                        fmt::join(difference.ranks, " and "), where);
-  throw CommError(CommError::Kind::corrupt, difference.ranks.front(),
-                  text + "; go back to a checkpoint before it (checkpoint.resume), without that machine if it repeats");
+          ? fmt::format("rank {} holds other values than the {} others in {}", fmt::join(difference.ranks, ", rank "),
+                        held.copies->size() - std::ssize(difference.ranks), where)
+          : fmt::format("ranks {} differ in {}, and none has a majority", fmt::join(difference.ranks, " and "), where);
+  throw CommError(
+      CommError::Kind::corrupt, difference.ranks.front(),
+      fmt::format("{}. The {} are not the cause: they were the same on all ranks when these met. A silent error of a "
+                  "machine is, or a bug; go back to a checkpoint before it (checkpoint.resume), without that machine "
+                  "if it repeats",
+                  text, kComparedByRanks));
 }
 
 void ReplicaCheck::flip(uint64_t number) {

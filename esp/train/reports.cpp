@@ -7,61 +7,15 @@
 #include <nlohmann/json.hpp>
 
 #include "esp/base/clock.h"
+#include "esp/device/cpu/topology.h"
+#include "esp/device/gpu.h"
+#include "esp/device/on_cuda.h"
 #include "esp/obs/file.h"
 
 namespace esp::train {
 namespace {
 
-constexpr size_t kMaxMetricsBytes = size_t{4} << 30;
 constexpr int64_t kRankEvery_ns = 5'000'000'000;
-
-// Steps that a resumed run does again are forgotten, so that the file tells of each step once. `loss`: of the last
-// kept.
-std::string without_future(const std::string& path, int64_t last_step, double& loss) {
-  if (!std::filesystem::exists(path)) return path;
-  const std::string text = obs::read_whole_file(path, kMaxMetricsBytes);
-  std::string kept;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
-    const std::string_view line = std::string_view(text).substr(at, end - at);
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("step", int64_t{0}) <= last_step) {
-      kept += line;
-      if (const auto told = json.find("loss"); told != json.end())
-        loss = told->is_number() ? told->get<double>() : std::numeric_limits<double>::quiet_NaN();
-    }
-    at = end;
-  }
-  if (kept.size() != text.size()) obs::write_whole_file(path, kept);
-  return path;
-}
-
-Json comm_rows(Engine& engine) {
-  Json rows = Json::array();
-  const auto add_rows = [&](std::string_view group, const std::vector<comm::CallStats>& stats) {
-    for (const comm::CallStats& s : stats)
-      rows.push_back({{"group", group},
-                      {"op", comm::name_of(s.op)},
-                      {"algo", s.algorithm},
-                      {"transport", s.transport},
-                      {"calls", s.calls},
-                      {"bytes_sent", s.bytes_sent},
-                      {"bytes_received", s.bytes_received},
-                      {"messages", s.messages},
-                      {"ms", s.ms}});
-  };
-  const auto add = [&](std::string_view group, const comm::Communicator& of) { add_rows(group, of.stats()); };
-  const comm::Communicator* world = engine.standing().ranks;
-  if (world) add("world", *world);
-  for (const parallel::Axis axis : parallel::kAxes)
-    if (const comm::Communicator* group = engine.mesh().group(axis); group && group != world)
-      add(parallel::name_of(axis), *group);
-  for (const Holding& holding : engine.holdings())
-    for (const sync::Group& group : holding.strategy->groups()) add(group.name, *group.comm);
-  for (const Holding& holding : engine.holdings()) add_rows(engine.method(), holding.strategy->messages());
-  for (const auto& [name, group] : engine.pipe_lines()) add(name, *group);
-  return rows;
-}
 
 // "host link, a step: 5.3 GB down at 51.2 GB/s (94 % of 54.6 alone), …": rates are of the time copies took.
 std::string offloaded_words(const Json& crossed) {
@@ -84,6 +38,25 @@ std::string offloaded_words(const Json& crossed) {
   return words;
 }
 
+// Of the first rank's host; the others are taken to be of its kind.
+Json hardware_json(const Engine& engine, double peak) {
+  const device::Stream& stream = engine.context().stream;
+  std::string name = device::read_topology().model;
+  if (device::on_cuda(stream))
+    for (const device::GpuInfo& gpu : device::survey_gpus().gpus)
+      if (gpu.index == stream.device.index) name = gpu.name;
+  const Standing& standing = engine.standing();
+  return {{"name", name},
+          {"hosts", (standing.size() + standing.local_size - 1) / standing.local_size},
+          {"threads_per_rank", stream.num_threads()},
+          {"peak_flops", peak}};
+}
+
+bool in_lockstep(Engine& engine) {
+  sync::AsyncWorkers* const workers = engine.strategy().async_workers();
+  return !workers || workers->lockstep();
+}
+
 Json layout_json(const RunConfig& config, const parallel::MeshShape& mesh) {
   Json layout = {{"dp", mesh.dp}, {"tp", mesh.tp}, {"pp", mesh.pp}, {"cp", mesh.cp}, {"ep", mesh.ep}};
   if (mesh.tp > 1) layout["sequence"] = config.parallel.sequence;
@@ -97,8 +70,14 @@ Json layout_json(const RunConfig& config, const parallel::MeshShape& mesh) {
 
 }  // namespace
 
-Reports::Reports(const std::string& folder, const RunConfig& config, Engine& engine, Progress& progress)
-    : folder_(folder), config_(config), engine_(engine), progress_(progress), first_step_(engine.num_steps()) {
+Reports::Reports(const std::string& folder, const RunConfig& config, Engine& engine, Progress& progress, const Log& log)
+    : folder_(folder),
+      config_(config),
+      engine_(engine),
+      progress_(progress),
+      files_(log),
+      traffic_(engine),
+      first_step_(engine.num_steps()) {
   if (sync::Offload* offload = engine.offload()) {
     down_before_ = offload->link().use_down();
     up_before_ = offload->link().use_up();
@@ -106,15 +85,43 @@ Reports::Reports(const std::string& folder, const RunConfig& config, Engine& eng
   }
   last_.result.loss = std::numeric_limits<double>::quiet_NaN();
   if (engine.standing().rank() != 0) return;
-  metrics_ =
-      std::make_unique<obs::EventLog>(without_future(folder + "/metrics.jsonl", engine.num_steps(), last_.result.loss),
-                                      obs::EventLogOptions{.lines_per_write = 1, .sync = false, .stamp = true});
-  if (config.log.tensorboard) tensorboard_ = std::make_unique<TensorBoard>(folder + "/events", engine.num_steps() + 1);
+  metrics_ = std::make_unique<MetricsLog>(folder, engine.num_steps(), log);
+  last_.result.loss = metrics_->last_loss();
+  val_loss_ = metrics_->last_val_loss();
+  if (!config.log.tensorboard) return;
+  files_.attempt("TensorBoard",
+                 [&] { tensorboard_ = std::make_unique<TensorBoard>(folder + "/events", engine.num_steps() + 1); });
 }
 
 Reports::~Reports() = default;
 
-void Reports::step(const StepReport& r, bool logged) {
+// Collective where ranks step together; elsewhere a rank has its own figures alone.
+void Reports::share(int64_t step) {
+  const Standing& standing = engine_.standing();
+  shared_.memory_bytes = engine_.account().use(device::MemoryTier::device).peak;
+  shared_.bytes_sent = shared_.most_bytes_sent = traffic_.take(step);
+  shared_.one_rank = !in_lockstep(engine_);
+  if (!standing.ranks || shared_.one_rank) return;
+  const double mine[] = {static_cast<double>(shared_.memory_bytes), shared_.bytes_sent};
+  std::vector<double> all(2 * static_cast<size_t>(standing.size()));
+  standing.ranks->all_gather(mine, all.data(), 2, DType::f64);
+  double most = 0, sum = 0;
+  for (size_t i = 0; i < all.size(); i += 2) {
+    most = std::max(most, all[i]);
+    sum += all[i + 1];
+    shared_.most_bytes_sent = std::max(shared_.most_bytes_sent, all[i + 1]);
+  }
+  shared_.memory_bytes = static_cast<uint64_t>(most);
+  shared_.bytes_sent = sum / standing.size();
+}
+
+void Reports::step(StepReport r, bool logged) {
+  if (r.recovered)
+    shared_ = r.of_ranks;
+  else if (logged)
+    share(r.step);
+  r.of_ranks = shared_;
+  if (r.val_loss) val_loss_ = r.val_loss;
   last_ = r;
   if (r.step > 1 || tokens_ == 0) {
     tokens_ += static_cast<double>(r.result.tokens);
@@ -137,7 +144,9 @@ void Reports::step(const StepReport& r, bool logged) {
                {"step_ms", r.seconds * 1e3},
                {"mfu", r.mfu},
                {"hfu", r.hfu},
-               {"memory_bytes", r.memory_bytes},
+               {"memory_bytes", shared_.memory_bytes},
+               {"bytes_sent_per_step", shared_.bytes_sent},
+               {"max_bytes_sent_per_step", shared_.most_bytes_sent},
                {"skipped", r.result.skipped},
                {"exposed_ms", r.result.exposed_ms},
                {"slowest_rank", r.result.slowest_rank},
@@ -145,19 +154,24 @@ void Reports::step(const StepReport& r, bool logged) {
                {"layout", engine_.mesh().shape().text()},
                {"version", 1}};
   if (r.val_loss) line["val_loss"] = *r.val_loss;
-  for (const sync::Measure& measure : r.measures) line[std::string(measure.name)] = measure.value;
-  metrics_->append(std::move(line));
-  if (!tensorboard_) return;
+  for (const sync::ReplicaMetric& measure : r.measures) line[std::string(measure.name)] = measure.value;
+  if (r.recovered) line["recovered"] = true;
+  metrics_->append(std::move(line), files_);
+  if (tensorboard_) files_.attempt("TensorBoard", [&] { draw(r, rate); });
+}
+
+void Reports::draw(const StepReport& r, double rate) {
   tensorboard_->scalar("loss_metrics/global_avg_loss", r.result.loss, r.step);
   if (r.val_loss) tensorboard_->scalar("validation_metrics/loss", *r.val_loss, r.step);
-  for (const sync::Measure& measure : r.measures)
+  for (const sync::ReplicaMetric& measure : r.measures)
     tensorboard_->scalar("copies/" + std::string(measure.name), measure.value, r.step);
   tensorboard_->scalar("grad_norm", r.result.grad_norm, r.step);
   tensorboard_->scalar("lr", r.result.lr, r.step);
   tensorboard_->scalar("throughput(tps)", rate, r.step);
   tensorboard_->scalar("mfu(%)", r.mfu * 100, r.step);
   tensorboard_->scalar("hfu(%)", r.hfu * 100, r.step);
-  tensorboard_->scalar("memory/max_active(GiB)", static_cast<double>(r.memory_bytes) / (1 << 30), r.step);
+  tensorboard_->scalar("bytes_sent_per_step", shared_.bytes_sent, r.step);
+  tensorboard_->scalar("memory/max_active(GiB)", static_cast<double>(shared_.memory_bytes) / (1 << 30), r.step);
   tensorboard_->flush();
 }
 
@@ -165,11 +179,11 @@ Json Reports::rank_json() const {
   const parallel::Mesh& mesh = engine_.mesh();
   return {{"rank", engine_.standing().rank()},
           {"coords",
-           {{"dp", mesh.here().dp},
-            {"tp", mesh.here().tp},
-            {"pp", mesh.here().pp},
-            {"cp", mesh.here().cp},
-            {"ep", mesh.index(parallel::Axis::expert)}}},
+           {{"dp", mesh.coordinates().dp},
+            {"tp", mesh.coordinates().tp},
+            {"pp", mesh.coordinates().pp},
+            {"cp", mesh.coordinates().cp},
+            {"ep", mesh.index(parallel::MeshAxis::expert)}}},
           {"memory", engine_.account().snapshot()},
           {"reserved_bytes", engine_.pool().reserved_bytes()},
           {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
@@ -179,8 +193,11 @@ Json Reports::rank_json() const {
 
 void Reports::write_rank(const Json& rank) {
   rank_written_ns_ = now_ns();
-  std::filesystem::create_directories(folder_ + "/ranks");
-  obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, engine_.standing().rank()), rank.dump(2) + "\n");
+  files_.attempt("ranks", [&] {
+    std::filesystem::create_directories(folder_ + "/ranks");
+    obs::write_whole_file(fmt::format("{}/ranks/rank-{}.json", folder_, engine_.standing().rank()),
+                          rank.dump(2) + "\n");
+  });
 }
 
 Json Reports::offloaded() {
@@ -207,7 +224,7 @@ Json Reports::offloaded() {
           {"step_s", step_s}};
 }
 
-void Reports::finish(double wall_s, int restarts) {
+void Reports::finish(double wall_s, int restarts, double peak, const Json& periodic_saves) {
   const Standing& standing = engine_.standing();
   const parallel::Mesh& mesh = engine_.mesh();
   Json rank = rank_json();
@@ -217,21 +234,34 @@ void Reports::finish(double wall_s, int restarts) {
                          {"bytes_in_place", offload->link().bytes_in_place()}};
   write_rank(rank);
 
-  auto peak = static_cast<int64_t>(engine_.account().use(device::MemoryTier::device).peak);
-  if (standing.ranks) standing.ranks->all_reduce(&peak, &peak, 1, DType::i64, comm::ReduceOp::max);
+  traffic_.pause();
+  double sent = traffic_.mean(engine_.num_steps());
+  double most[] = {static_cast<double>(engine_.account().use(device::MemoryTier::device).peak), sent};
+  if (standing.ranks) {
+    standing.ranks->all_reduce(most, most, 2, DType::f64, comm::ReduceOp::max);
+    standing.ranks->all_reduce(&sent, &sent, 1, DType::f64, comm::ReduceOp::sum);
+    sent /= standing.size();
+  }
   if (standing.rank() != 0) return;
   Json summary = {{"world", standing.size()},
                   {"steps", engine_.num_steps()},
                   {"final_loss", last_.result.loss},
                   {"parameters", engine_.num_parameters()},
                   {"tokens_per_s", seconds_ > 0 ? tokens_ / seconds_ : 0},
-                  {"peak_bytes", peak},
+                  {"peak_bytes", static_cast<uint64_t>(most[0])},
+                  {"bytes_sent_per_step", sent},
+                  {"max_bytes_sent_per_step", most[1]},
                   {"restarts", restarts},
+                  {"periodic_saves", periodic_saves},
                   {"exposed_ms_per_step", num_steps_ > 0 ? exposed_ms_ / static_cast<double>(num_steps_) : 0},
                   {"waited_ms_per_step", num_steps_ > 0 ? waited_ms_ / static_cast<double>(num_steps_) : 0},
-                  {"sync", config_.sync.method},
+                  {"method", config_.sync.method},
+                  {"compress", config_.sync.compress},
+                  {"feedback", config_.sync.feedback},
                   {"layout", layout_json(config_, mesh.shape())},
+                  {"hardware", hardware_json(engine_, peak)},
                   {"wall_s", wall_s}};
+  if (val_loss_) summary["val_loss"] = *val_loss_;
   if (config_.parallel.predicted_s > 0 && num_steps_ > 0) {
     const double measured_s = seconds_ / static_cast<double>(num_steps_);
     summary["predicted_step_s"] = config_.parallel.predicted_s;
@@ -243,7 +273,7 @@ void Reports::finish(double wall_s, int restarts) {
     progress_.note(offloaded_words(crossed));
     summary["offloaded"] = crossed;
   }
-  obs::write_whole_file(folder_ + "/summary.json", summary.dump(2) + "\n");
+  files_.attempt("summary.json", [&] { obs::write_whole_file(folder_ + "/summary.json", summary.dump(2) + "\n"); });
 }
 
 }  // namespace esp::train

@@ -3,37 +3,41 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/base/toml.h"
 #include "esp/base/toml_text.h"
+#include "esp/ckpt/hf_folder.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
+#include "esp/sync/strategy_names.h"
 #include "esp/train/feed.h"
+#include "esp/train/hf_settings.h"
 #include "esp/train/loaded.h"
+#include "esp/train/run_keys.h"
 
 namespace esp::train {
 namespace {
 
-constexpr size_t kMaxRunFileBytes = size_t{1} << 20;
-
-std::string qualified(const Field& field) {
-  return fmt::format("{}.{}", field.section, field.key);
-}
-
 std::string_view type_of(const Field& field) {
-  constexpr std::string_view kNames[] = {"true or false", "a whole number", "a finite number", "a string",
-                                         "a string or a list of strings"};
+  constexpr std::string_view kNames[] = {"true or false",
+                                         "a whole number",
+                                         "a finite number",
+                                         "a string",
+                                         "a string or a list of strings",
+                                         "auto or a number of steps, 0 or more"};
   return kNames[field.value.index()];
 }
 
 [[noreturn]] void refuse(const Field& field, const std::string& where, std::string_view given) {
-  throw UsageError(fmt::format("{}: {} wants {}, not {}", where, qualified(field), type_of(field), given));
+  throw UsageError(fmt::format("{}: {} wants {}, not {}", where, field.name(), type_of(field), given));
 }
 
 void assign(const Field& field, const toml::node& node, const std::string& where) {
@@ -55,6 +59,10 @@ void assign(const Field& field, const toml::node& node, const std::string& where
           } else {
             refuse(field, where, given.str());
           }
+        } else if constexpr (std::is_same_v<T, StepInterval>) {
+          const auto steps = node.value_exact<int64_t>();
+          if (node.value_exact<std::string>() != "auto" && steps.value_or(-1) < 0) refuse(field, where, given.str());
+          to->steps = steps;
         } else if constexpr (std::is_same_v<T, double>) {
           auto value = node.value<double>();
           if (!value || node.is_boolean() || !std::isfinite(*value)) refuse(field, where, given.str());
@@ -97,11 +105,13 @@ constexpr Former kFormer[] = {
 
 class Reader {
  public:
-  explicit Reader(RunConfig& config) : fields_(fields(config)) {}
+  Reader(RunConfig& config, UnknownKeys unknown)
+      : fields_(fields(config)), skip_unknown_(unknown == UnknownKeys::skip), given_at_(fields_.size()) {}
 
   void read(const toml::table& file, std::string_view name, bool preset_only) {
     for (const auto& [section, node] : file) {
       const toml::table* table = node.as_table();
+      if (!known_section(section.str()) && skip_unknown_) continue;
       if (!known_section(section.str()))
         unknown_name(fmt::format("section in {}", where_of(name, node)), section.str(), sections());
       if (!table) refuse_section(section.str(), where_of(name, node));
@@ -112,10 +122,11 @@ class Reader {
   void override_one(const std::string& text, bool preset_only) {
     const size_t equals = text.find('='), dot = text.rfind('.', equals);
     if (equals == std::string::npos || dot == std::string::npos)
-      throw UsageError(fmt::format("--set {}: section.key=value is wanted, for example train.lr=1e-3", text));
+      throw UsageError(fmt::format("--set {}: expected section.key=value, for example train.lr=1e-3", text));
     const std::string where = fmt::format("--set {}", text);
     const Field& field = find(text.substr(0, dot), text.substr(dot + 1, equals - dot - 1), where);
     if (is_preset(field) != preset_only) return;
+    given_at_[static_cast<size_t>(&field - fields_.data())] = where;
     const toml::table value = parse_override(std::string_view(text).substr(equals + 1));
     const toml::node* node = value.get("value");
     // A number given for a string (run.name=7) is that string.
@@ -123,6 +134,16 @@ class Reader {
       *std::get<std::string*>(field.value) = text.substr(equals + 1);
     } else {
       assign(field, *node, where);
+    }
+  }
+
+  // A key that was given another value than its default, and that nothing in this run reads.
+  void refuse_unread(RunConfig defaults, RunConfig now) const {
+    const std::vector<Field> before = fields(defaults), all = fields(now);
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      if (given_at_[i].empty() || fields_[i].value_text() == before[i].value_text()) continue;
+      if (const std::string why = why_unread(all, all[i]); !why.empty())
+        throw UsageError(fmt::format("{}: {}", given_at_[i], why));
     }
   }
 
@@ -135,8 +156,11 @@ class Reader {
         read_section(within, *value.as_table(), name, preset_only);
         continue;
       }
+      if (skip_unknown_ && !is_known(section, key.str())) continue;
       const Field& field = find(section, key.str(), where_of(name, value));
-      if (is_preset(field) == preset_only) assign(field, value, where_of(name, value));
+      if (is_preset(field) != preset_only) continue;
+      assign(field, value, where_of(name, value));
+      given_at_[static_cast<size_t>(&field - fields_.data())] = where_of(name, value);
     }
   }
 
@@ -159,6 +183,12 @@ class Reader {
     return std::any_of(fields_.begin(), fields_.end(), [&](const Field& f) { return f.section == name; });
   }
 
+  bool is_known(std::string_view section, std::string_view key) const {
+    const auto is_it = [&](const auto& row) { return row.section == section && row.key == key; };
+    return std::any_of(fields_.begin(), fields_.end(), is_it) ||
+           std::any_of(std::begin(kFormer), std::end(kFormer), is_it);
+  }
+
   const Field& find(std::string_view section, std::string_view key, const std::string& where) const {
     if (!known_section(section)) unknown_name(fmt::format("section in {}", where), section, sections());
     for (const Former& former : kFormer)
@@ -177,6 +207,8 @@ class Reader {
   }
 
   std::vector<Field> fields_;
+  const bool skip_unknown_;
+  std::vector<std::string> given_at_;  // by field: where it was given; empty: it was not
 };
 
 // The preset's shape, or a small one of the architecture's habits.
@@ -214,8 +246,28 @@ void begin_with(RunConfig& config, const ModelSection& given) {
   config.model.headless = false;
 }
 
+// A head that was trained for another loss than the cross entropy over classes is not trained on with it.
+void check_problem_type(const std::string& init) {
+  const Json source = hf_source_config(ckpt::is_hf_folder(init) ? init : checkpoint_at(init));
+  const int64_t classes = config_at(init).model.classes;
+  if (classes == 0) return;
+  const auto at = source.find("problem_type");
+  const std::string type = at != source.end() && at->is_string() ? at->get<std::string>()
+                           : classes == 1                        ? "regression"
+                                                                 : "single_label_classification";
+  if (type != "single_label_classification")
+    throw UsageError(
+        fmt::format("model.init = {}: got a classifier with problem_type = \"{}\"; expected "
+                    "\"single_label_classification\", whose loss is trained. Begin with the encoder alone (BertModel)",
+                    init, type));
+}
+
+enum class Source { run_file, run_file_and_init, resolved, resolved_by_any_version };
+
 RunConfig parse(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
-                bool open_init) {
+                Source source) {
+  const bool open_init = source == Source::run_file_and_init;
+  const bool any_version = source == Source::resolved_by_any_version;
   toml::table file;
   check_toml_text(text, name);
   try {
@@ -228,28 +280,45 @@ RunConfig parse(std::string_view text, std::string_view name, const std::vector<
   }
   RunConfig config;
   config.model.arch.clear();  // to tell whether one is named
-  Reader reader(config);
+  Reader reader(config, any_version ? UnknownKeys::skip : UnknownKeys::refuse);
   reader.read(file, name, true);
   for (const std::string& one : overrides) reader.override_one(one, true);
   const ModelSection given = config.model;
   config.model = default_model(given);
   if (open_init && !given.init.empty()) begin_with(config, given);
+  const RunConfig defaults = config;
   reader.read(file, name, false);
   for (const std::string& one : overrides) reader.override_one(one, false);
   // The pooler of a pretrained encoder goes with a classifier only.
-  if (open_init && !given.init.empty() && objective_name(config) != "classification") config.model.pooler = false;
+  if (open_init && !given.init.empty()) {
+    if (objective_name(config) == "classification")
+      check_problem_type(given.init);
+    else
+      config.model.pooler = false;
+  }
+  config.sync.method = sync::strategy_name(config.sync.method);
+  if (any_version) return config;
   config.check();
+  if (source != Source::resolved) reader.refuse_unread(defaults, settled(config));
   return config;
 }
 
 }  // namespace
 
 RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
-  return parse(text, name, overrides, false);
+  return parse(text, name, overrides, Source::run_file);
 }
 
-RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
-  RunConfig config = parse(obs::read_whole_file(path, kMaxRunFileBytes), path, overrides, true);
+RunConfig parse_resolved_config(std::string_view text, std::string_view name, UnknownKeys unknown) {
+  return parse(text, name, {}, unknown == UnknownKeys::skip ? Source::resolved_by_any_version : Source::resolved);
+}
+
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                          const std::optional<std::string>& copy) {
+  RunConfig config =
+      parse(copy ? *copy : obs::read_whole_file(path, kMaxRunFileBytes), path, overrides, Source::run_file_and_init);
+  config.run.file = path;
+  if (config.run.name.empty()) config.run.name = std::filesystem::path(path).stem().string();
   // Here and not in check(): checkpoints of runs that had such names are read.
   const std::string& name = config.run.name;
   if (name.find('/') != std::string::npos || name == "." || name == "..")
@@ -274,26 +343,36 @@ std::string shortest(double value) {
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
 }
 
-std::string value_text(const Field& field) {
-  std::ostringstream value;
+}  // namespace
+
+std::string Field::name() const {
+  return fmt::format("{}.{}", section, key);
+}
+
+std::string Field::value_text() const {
+  std::ostringstream text;
   std::visit(
       [&](auto* from) {
         using T = std::remove_pointer_t<decltype(from)>;
         if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           toml::array list;
           for (const std::string& one : *from) list.push_back(one);
-          write(value, list);
+          write(text, list);
+        } else if constexpr (std::is_same_v<T, StepInterval>) {
+          if (from->automatic()) {
+            write(text, toml::value<std::string>("auto"));
+          } else {
+            text << *from->steps;
+          }
         } else if constexpr (std::is_same_v<T, double>) {
-          value << shortest(*from);
+          text << shortest(*from);
         } else {
-          write(value, toml::value<T>(*from));
+          write(text, toml::value<T>(*from));
         }
       },
-      field.value);
-  return value.str();
+      value);
+  return text.str();
 }
-
-}  // namespace
 
 std::string to_toml(const RunConfig& config) {
   RunConfig copy = config;
@@ -304,7 +383,7 @@ std::string to_toml(const RunConfig& config) {
       section = field.section;
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
     }
-    text += fmt::format("{} = {}\n", field.key, value_text(field));
+    text += fmt::format("{} = {}\n", field.key, field.value_text());
   }
   return text;
 }
@@ -317,20 +396,30 @@ std::string describe_keys() {
       "nearest\none. With `model.preset` the defaults of `[model]` are the preset's, with `model.arch` that "
       "architecture's. The\nresolved file is written into the run folder as `run.toml`. This page is what `espalier "
       "train "
-      "--keys` prints.\n";
+      "--keys` prints.\n\n"
+      "*Read with*: the choices that read the key. Any other run refuses a value that is not the default.\n"
+      "*Result*: the key changes the result. A run that resumes refuses another value, see\n"
+      "[a run folder knows its run file](training.md#a-run-folder-knows-its-run-file).\n";
   std::string_view section;
   for (const Field& field : fields(defaults)) {
     if (field.section != section) {
       section = field.section;
-      text += fmt::format("\n## [{}]\n\n| key | default | what it is |\n|---|---|---|\n", section);
+      text += fmt::format("\n## [{}]\n\n| key | default | what it is | read with | result |\n|---|---|---|---|---|\n",
+                          section);
     }
-    text += fmt::format("| `{}` | `{}` | {} |\n", field.key, value_text(field), field.help);
+    text += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", field.key, field.value_text(), field.help,
+                        field.read_by.empty() ? "" : fmt::format("`{}`", field.read_by),
+                        field.effect == Effect::result ? "yes" : "");
   }
   return text;
 }
 
 std::string run_folder_of(const RunConfig& config) {
   return config.run.dir.empty() ? "runs/" + config.run.name : config.run.dir;
+}
+
+std::string checkpoint_folder_of(const RunConfig& config) {
+  return config.checkpoint.dir.empty() ? run_folder_of(config) + "/checkpoints" : config.checkpoint.dir;
 }
 
 }  // namespace esp::train

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -10,14 +11,15 @@
 
 #include "esp/base/dtype.h"
 #include "esp/model/config.h"
-#include "esp/nn/pass.h"
+#include "esp/nn/forward_context.h"
 #include "esp/sync/ps/options.h"
 
 namespace esp::train {
 
 struct RunSection {
-  std::string name = "run";
-  std::string dir;  // empty: runs/<name>
+  std::string name;  // empty: the run file's name without its ending; read_run_config fills it in
+  std::string dir;   // empty: runs/<name>
+  std::string file;  // the run file this one was read from, in a resolved one
   int64_t seed = 1;
   std::string device = "cpu";
   bool deterministic = false;   // fixed orders everywhere; the CPU path always has them
@@ -56,7 +58,8 @@ struct DataSection {
   std::string bin_type;  // of a raw .bin; empty: as its sidecar says, else u16
   std::string cache;     // folder of token caches; empty: beside the run
   double mask_rate = 0.15;
-  double val_fraction = 0;  // with no val: this part of the train tokens, from the end
+  double val_fraction = 0;            // with no val: this part of the train tokens, from the end
+  std::vector<std::string> identity;  // what the files hold (data_identity.h); in a resolved one
 };
 
 struct TrainSection {
@@ -114,17 +117,25 @@ struct SyncSection {
 struct CommSection {
   std::string transport = "auto", all_reduce = "auto";
   int64_t nodes = 0;
-  double timeout_s = 300;
+  double timeout_s = 300, start_timeout_s = 600, link_timeout_s = 30;
+};
+
+// A number of steps (0: never), or "auto": as often as the measured cost allows (checkpoint_interval.h).
+struct StepInterval {
+  std::optional<int64_t> steps;  // none: auto
+  bool automatic() const { return !steps; }
+  bool ends_at(int64_t step) const { return steps && *steps > 0 && step % *steps == 0; }
+  bool operator==(const StepInterval&) const = default;
 };
 
 struct CheckpointSection {
-  std::string dir;    // empty: checkpoints/ in the run folder
-  int64_t every = 0;  // steps; 0: at the end and on a signal only
+  std::string dir;     // empty: checkpoints/ in the run folder
+  StepInterval every;  // 0 steps: at the end and on a signal only
   int64_t keep = 3;
   bool async = false;
   bool at_end = true;
   std::string resume = "auto";  // auto | none | a checkpoint's path
-  int64_t snapshot_every = 0;   // steps between snapshots in the host's memory; 0: none
+  StepInterval snapshot_every;  // between snapshots in the host's memory; 0 steps: none
   std::string snapshot_dir;     // empty: the launcher's
 };
 
@@ -148,19 +159,40 @@ struct RunConfig {
   void check_world(int world) const;  // UsageError: a layout that so many ranks do not make
 };
 
-// One key: where it lives and what it is for. The one description that reading, overriding, writing and help share.
+// What another value of a key means for a run that resumes.
+enum class Effect {
+  result,       // other weights or other reported losses, beyond rounding: refused unless accepted
+  none,         // steps, log, checkpoint, hardware, layout: listed in the log
+  not_compared  // names, and what other keys spell out
+};
+
+// One key: where it lives and what it is for. The one description that reading, overriding, comparing, writing and help
+// share. `read_by`: the choices that read the key, empty: every run (run_keys.h).
 struct Field {
-  std::string_view section, key, help;
-  std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*> value;
+  std::string_view section, key;
+  Effect effect;
+  std::string_view help;
+  std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*, StepInterval*> value;
+  std::string_view read_by = {};
+
+  std::string name() const;        // section.key
+  std::string value_text() const;  // as TOML
 };
 std::vector<Field> fields(RunConfig& config);
 
 // `text` is TOML, `name` its file for messages (UsageError with line and column); overrides are section.key=value in
-// the order given. A preset fills [model] first, whatever else stands there overrides it. Opens no other file.
+// the order given. A preset fills [model] first, whatever else stands there overrides it. A key that this run does not
+// read is refused where its value is not the default. Opens no other file.
 RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides);
+// A resolved run file, as to_toml wrote it: keys that the run does not read are accepted. With UnknownKeys::skip also
+// keys of other versions, and nothing is checked.
+enum class UnknownKeys { refuse, skip };
+RunConfig parse_resolved_config(std::string_view text, std::string_view name, UnknownKeys unknown);
 // The run file of a run about to begin: model.init, where given, is opened and fills [model] like a preset, and the
-// tokenizer with it.
-RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides);
+// tokenizer with it. `copy`: the text that stood there when the job began, which counts instead of the file's.
+RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                          const std::optional<std::string>& copy = {});
+inline constexpr size_t kMaxRunFileBytes = size_t{1} << 20;
 std::string to_toml(const RunConfig& config);
 // Every key with its default and what it is for, as Markdown: docs/run_file.md is this.
 std::string describe_keys();
@@ -170,7 +202,8 @@ model::ModelConfig model_config(const ModelSection& section);
 ModelSection model_section(const model::ModelConfig& config);
 DType storage_type(std::string_view precision);
 std::string precision_name(DType storage);
-nn::Recompute parse_recompute(std::string_view name);
+nn::RecomputeMode parse_recompute(std::string_view name);
 std::string run_folder_of(const RunConfig& config);
+std::string checkpoint_folder_of(const RunConfig& config);
 
 }  // namespace esp::train

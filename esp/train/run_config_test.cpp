@@ -9,6 +9,10 @@
 #include "esp/base/rng.h"
 #include "esp/base/table.h"
 #include "esp/model/model.h"
+#include "esp/obs/file.h"
+#include "esp/obs/temporary_folder.h"
+#include "esp/train/engine_options.h"
+#include "esp/train/run_keys.h"
 
 namespace esp::train {
 namespace {
@@ -27,9 +31,17 @@ std::string refusal(std::string_view text, const std::vector<std::string>& overr
 }
 
 TEST(RunFile, DefaultsAreAValidRun) {
-  const RunConfig config = parse_run_config("", "run.toml", {});
-  EXPECT_EQ(config.train.optimizer, "adamw");
-  EXPECT_EQ(run_folder_of(config), "runs/run");
+  EXPECT_EQ(parse_run_config("", "run.toml", {}).train.optimizer, "adamw");
+}
+
+TEST(RunFile, NamesItsFolderAfterTheFileWhenNoNameIsGiven) {
+  const obs::TemporaryFolder folder;
+  const std::string path = folder / "shakespeare.char.toml";
+  obs::write_whole_file(path, "[train]\nsteps = 3\n");
+  EXPECT_EQ(run_folder_of(read_run_config(path, {})), "runs/shakespeare.char");
+  EXPECT_EQ(run_folder_of(read_run_config(path, {"run.name=mine"})), "runs/mine");
+  EXPECT_EQ(run_folder_of(read_run_config(path, {"run.name="})), "runs/shakespeare.char");
+  EXPECT_EQ(read_run_config(path, {}).run.file, path);
 }
 
 TEST(RunFile, IsWrittenBackAsItWasRead) {
@@ -82,19 +94,39 @@ TEST(RunFile, APresetOfAnotherArchitectureIsRefused) {
 }
 
 TEST(RunFile, TheKeyThatIsWrongIsTheOneNamed) {
-  for (const char* wrong : {"checkpoint.keep=-1", "checkpoint.every=-1", "train.eval_every=-1", "train.eval_batches=0",
-                            "train.recompute_layers=99"}) {
+  for (const char* wrong :
+       {"checkpoint.keep=-1", "train.eval_every=-1", "train.eval_batches=0", "train.recompute_layers=99"}) {
     const std::string key(wrong, std::strchr(wrong, '='));
     EXPECT_THAT(refusal("", {wrong}), StartsWith(key + " = "));
   }
 }
 
+TEST(RunFile, IntervalsAreAutoOrANumberOfSteps) {
+  EXPECT_TRUE(parse_run_config("", "f", {}).checkpoint.every.automatic());
+  EXPECT_TRUE(parse_run_config("[checkpoint]\nsnapshot_every = 3\n", "f", {"checkpoint.snapshot_every=auto"})
+                  .checkpoint.snapshot_every.automatic());
+  const StepInterval five = parse_run_config("", "f", {"checkpoint.every=5"}).checkpoint.every;
+  EXPECT_TRUE(five.ends_at(10));
+  EXPECT_FALSE(five.ends_at(11));
+  EXPECT_FALSE(parse_run_config("", "f", {"checkpoint.every=0"}).checkpoint.every.ends_at(10));
+  for (const char* steps : {"auto", "0", "7"}) {
+    const RunConfig config = parse_run_config("", "f", {std::string("checkpoint.every=") + steps});
+    EXPECT_EQ(parse_run_config(to_toml(config), "f", {}).checkpoint.every, config.checkpoint.every);
+  }
+  for (const char* wrong : {"-1", "never", "1.5", "true", "''"})
+    EXPECT_THAT(refusal("", {std::string("checkpoint.every=") + wrong}), HasSubstr("auto or a number of steps"))
+        << wrong;
+}
+
 TEST(RunFile, SizesBeyondAnyUseAreRefusedWithTheLargestThatWorks) {
-  EXPECT_EQ(refusal("", {"model.layers=100000000"}), "model.layers = 100000000: 1 to 10000 is wanted");
-  EXPECT_EQ(refusal("", {"model.dim=1000000000"}), "model.dim = 1000000000: 1 to 1048576 is wanted");
+  EXPECT_EQ(refusal("", {"model.layers=100000000"}), "model.layers = 100000000: must be from 1 to 10000");
+  EXPECT_EQ(refusal("", {"model.dim=1000000000"}), "model.dim = 1000000000: must be from 1 to 1048576");
   EXPECT_THAT(refusal("", {"model.dim=-9000000000000000000"}), HasSubstr("1 to 1048576"));
-  EXPECT_EQ(refusal("", {"train.global_batch=100000000000", "model.seq_len=32"}),
-            "train.global_batch = 100000000000: at most 67108864 sequences of model.seq_len = 32: 2^31 tokens a step");
+  EXPECT_EQ(refusal("", {"model.dim=0"}), "model.dim = 0: must be from 1 to 1048576");
+  EXPECT_EQ(refusal("", {"model.vocab=-1"}), "model.vocab = -1: must be from 0 to 2147483647");
+  EXPECT_EQ(
+      refusal("", {"train.global_batch=100000000000", "model.seq_len=32"}),
+      "train.global_batch = 100000000000: must be <= 67108864 with model.seq_len = 32: at most 2^31 tokens per step");
   EXPECT_THAT(refusal("", {"model.layers=10000", "model.dim=1048576"}), HasSubstr("make one of them smaller"));
   EXPECT_EQ(refusal("", {"model.layers=10000"}), "accepted");
 }
@@ -235,10 +267,86 @@ rope_original_seq_len = 8192
     return "accepted";
   };
   EXPECT_THAT(problem("rope_scaling = \"dynamic\"\n"), HasSubstr("none, linear, yarn, llama3"));
-  EXPECT_THAT(problem("rope_factor = 8\n"), HasSubstr("no effect without rope_scaling"));
-  EXPECT_THAT(problem("rope_scaling = \"linear\"\nrope_factor = 0.5\n"), HasSubstr("1 or more"));
+  EXPECT_THAT(problem("rope_factor = 8\n"), HasSubstr("read only with model.rope_scaling != none"));
+  EXPECT_THAT(problem("rope_scaling = \"linear\"\nrope_factor = 0.5\n"), HasSubstr("must be >= 1"));
   EXPECT_THAT(problem("rope_scaling = \"yarn\"\nrope_factor = 2\n"), HasSubstr("rope_original_seq_len = 0"));
-  EXPECT_THAT(problem("rope_scaling = \"linear\"\npositions = \"none\"\n"), HasSubstr("positions = \"rotary\""));
+  EXPECT_THAT(problem("rope_scaling = \"linear\"\npositions = \"none\"\n"),
+              HasSubstr("model.positions = rotary, rope"));
+}
+
+TEST(RunFile, RefusesAKeyThatNothingInTheRunReads) {
+  EXPECT_EQ(refusal("[sync]\ntau = 4\n"),
+            "run.toml:2:7: sync.tau = 4: read only with sync.method = local; this run has sync.method = allreduce. "
+            "Change that, or leave sync.tau out.");
+  EXPECT_EQ(
+      refusal("", {"sync.staleness=3"}),
+      "--set sync.staleness=3: sync.staleness = 3: read only with sync.ps_mode = ssp, which needs sync.method = ps; "
+      "this run has sync.method = allreduce. Change that, or leave sync.staleness out.");
+  for (const auto& [key, method] :
+       std::vector<std::pair<std::string, std::string>>{{"sync.topology=star", "gossip"},
+                                                        {"sync.tracking=true", "gossip"},
+                                                        {"sync.period=3", "gossip, diloco"},
+                                                        {"sync.hierarchical=true", "gossip, local, diloco"},
+                                                        {"sync.sample=2", "local"},
+                                                        {"sync.outer_lr=0.5", "diloco"},
+                                                        {"sync.ps_mode=async", "ps"},
+                                                        {"sync.credit=2", "ps"},
+                                                        {"sync.buckets=cycle", "allreduce"},
+                                                        {"sync.prefetch=2", "zero3"},
+                                                        {"sync.group=2", "zero1, zero2, zero3"},
+                                                        {"sync.quantise=qwz", "zero3"}}) {
+    const std::string other = method == "allreduce" ? "sync.method=zero1" : "sync.method=allreduce";
+    EXPECT_THAT(refusal("", {key, other}), HasSubstr("read only with sync.method = " + method)) << key;
+  }
+  for (const char* key :
+       {"train.momentum=0.5", "train.nesterov=true", "train.decay_steps=9", "train.recompute_layers=1",
+        "sync.fusion_mb=8", "sync.quantise_block=64", "sync.offload_tile=4096", "sync.delay_update=3",
+        "sync.feedback=ef", "sync.onebit_warmup=9", "sync.gossip_step=0.5", "sync.trim=2", "model.rope_theta=500000",
+        "model.moe.top_k=1", "data.mask_rate=0.2"})
+    EXPECT_THAT(refusal("", {key}), HasSubstr("read only with ")) << key;
+  for (const char* key : {"train.beta1=0.5", "train.beta2=0.5", "train.eps=1e-6"})
+    EXPECT_THAT(refusal("", {key, "train.optimizer=sgd"}), HasSubstr("train.optimizer = adamw, adam")) << key;
+}
+
+TEST(RunFile, AcceptsAKeyWhereItIsReadAndADefaultAnywhere) {
+  for (const std::vector<std::string>& given : std::vector<std::vector<std::string>>{
+           {"sync.tau=8"},
+           {"sync.tau=4", "sync.method=local"},
+           {"sync.gossip_step=0.5", "sync.method=gossip", "sync.compress=topk:0.1", "sync.feedback=ef21"},
+           {"sync.quantise_block=64", "sync.quantise=hpz,qwz", "sync.method=fsdp"},
+           {"sync.servers=2", "sync.method=local", "sync.average_over=servers"},
+           {"sync.offload_io=threads", "sync.method=zero3", "sync.offload=host", "sync.offload_params=file"},
+           {"model.rope_theta=500000", "model.positions=rope"},
+           {"model.rope_theta=500000", "model.arch=llama"},
+           {"data.mask_rate=0.2", "model.arch=bert"},
+           {"train.momentum=0.5", "train.optimizer=sgd"}})
+    EXPECT_EQ(refusal("", given), "accepted") << given.front();
+}
+
+// A condition names keys and, of a table's choices, ones that are there.
+TEST(RunFile, EveryConditionOfAKeyCanHold) {
+  RunConfig config;
+  const std::vector<Field> all = fields(config);
+  for (const Field& field : all) EXPECT_NO_THROW(is_read(all, field)) << field.name();
+}
+
+TEST(RunFile, ReadsAResolvedFileWhoseKeysNothingReads) {
+  EXPECT_EQ(parse_resolved_config("[sync]\ntau = 4\n", "run.toml", UnknownKeys::refuse).sync.tau, 4);
+  EXPECT_THROW(parse_resolved_config("[sync]\nother = 4\n", "run.toml", UnknownKeys::refuse), UsageError);
+  EXPECT_EQ(
+      parse_resolved_config("[other]\na = 1\n[sync]\nother = 4\ntau = 4\n", "run.toml", UnknownKeys::skip).sync.tau, 4);
+}
+
+TEST(RunFile, ReadsOtherNamesOfMethods) {
+  EXPECT_EQ(parse_run_config("[sync]\nmethod = \"ddp\"\n", "f", {}).sync.method, "allreduce");
+  EXPECT_EQ(parse_run_config("", "f", {"sync.method=fsdp"}).sync.method, "zero3");
+  EXPECT_THAT(refusal("", {"sync.method=dpp"}), HasSubstr("did you mean \"ddp\""));
+}
+
+TEST(RunFile, AWarmupLongerThanTheRunIsClamped) {
+  const RunConfig config = parse_run_config("", "f", {"train.steps=1", "train.warmup=5", "train.lr=0.5"});
+  EXPECT_EQ(config.train.warmup, 5);
+  EXPECT_EQ(rate_at(config.train, 0), 0.5);
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ std::vector<std::string> later_than(const std::string& checkpoints, int64_t step
   std::vector<std::string> paths;
   for (const auto& [number, path] : ckpt::steps_under(checkpoints))
     if (number > step) paths.push_back(path);
-  const std::string apart = fmt::format("{}/{}", checkpoints, kNotFiniteFolder);
+  const std::string apart = fmt::format("{}/{}", checkpoints, kDivergedFolder);
   if (step < 0 && is_there(apart)) paths.push_back(apart);
   return paths;
 }
@@ -111,7 +111,17 @@ RunLock::RunLock(const std::string& folder, const Log& log) {
 }
 
 RunLock::~RunLock() {
-  if (file_) unlink(file_->path().c_str());
+  if (file_ && still_named(*file_)) unlink(file_->path().c_str());
+}
+
+FolderHandle::FolderHandle(const std::string& path) : folder_(path, O_RDONLY | O_DIRECTORY) {}
+
+void FolderHandle::check() const {
+  if (still_named(folder_)) return;
+  throw obs::FileChanged(fmt::format(
+      "run folder {}: it was deleted or moved while the run is under way{}. The run ends and writes nothing "
+      "more; what it had written went with the folder",
+      folder_.path(), is_there(folder_.path()) ? ", and another folder has its name now" : ""));
 }
 
 void check_free(const std::string& folder, const Log& log) {

@@ -11,9 +11,9 @@
 
 namespace esp::train {
 
-// In the folder of checkpoints: the last state of a run whose loss or values are no numbers, which nobody resumes
-// unasked.
-inline constexpr const char* kNotFiniteFolder = "not_finite";
+// In the folder of checkpoints: the last state of a run that failed (not finite, or most steps skipped). Only --resume
+// PATH reads it.
+inline constexpr const char* kDivergedFolder = "diverged";
 
 // A lock that the kernel gives back when its process ends, on a file that is gone when nobody holds it. Of several
 // ranks the first has it. Processes that it starts do not inherit it.
@@ -28,6 +28,17 @@ class RunLock {
 
  private:
   std::unique_ptr<obs::File> file_;
+};
+
+// A folder by its inode: another one may take its name while it is in use. Every rank has one.
+class FolderHandle {
+ public:
+  explicit FolderHandle(const std::string& path);  // IoError
+  // obs::FileChanged where the path leads to another folder by now, or to none. For before each write.
+  void check() const;
+
+ private:
+  obs::File folder_;
 };
 
 // UsageError while another run has the folder, which need not be there.

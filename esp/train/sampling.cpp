@@ -18,11 +18,17 @@ namespace {
 
 constexpr uint64_t kSamplingPurpose = 0x73616d706c65;
 
-nn::Pass inference_pass(autograd::Tape& tape) {
+nn::ForwardContext inference_pass(autograd::Tape& tape) {
   tape.set_recording(false);
-  nn::Pass pass;
+  nn::ForwardContext pass;
   pass.tape = &tape;
   return pass;
+}
+
+IoError not_finite(const LoadedModel& loaded, std::string_view what) {
+  return IoError(
+      fmt::format("{}: got {} that are not finite; its weights hold NaN, infinity or numbers too large for {}",
+                  loaded.path, what, loaded.config.train.precision));
 }
 
 std::vector<double> values_of(const tensor::Tensor& x) {
@@ -31,7 +37,7 @@ std::vector<double> values_of(const tensor::Tensor& x) {
   if (!device::on_host(x.data())) {  // one way down, not one per value
     bytes.resize(x.bytes());
     device::transfer(bytes.data(), x.data(), x.bytes());
-    here = tensor::Tensor::over(bytes.data(), x.shape(), x.dtype());
+    here = tensor::Tensor::borrow(bytes.data(), x.shape(), x.dtype());
   }
   std::vector<double> values(static_cast<size_t>(x.count()));
   for (size_t i = 0; i < values.size(); ++i) values[i] = tensor::item(here, static_cast<int64_t>(i));
@@ -40,16 +46,16 @@ std::vector<double> values_of(const tensor::Tensor& x) {
 
 // Reads `text` as the pairs of training have it: cut so that the end of text, where there is one, ends it. Returns what
 // an answer begins with.
-std::vector<int32_t> read_source(LoadedModel& loaded, nn::Pass& pass, std::vector<int32_t> text,
+std::vector<int32_t> read_source(LoadedModel& loaded, nn::ForwardContext& pass, std::vector<int32_t> text,
                                  std::optional<int32_t> eos, model::KvCache& cache) {
   const auto most = static_cast<size_t>(loaded.model->config().seq_len);
   if (eos && text.back() == *eos) text.pop_back();
   text.resize(std::min(text.size(), most - (eos ? 1 : 0)));
   if (eos) text.push_back(*eos);
-  model::Batch source;
+  model::ModelBatch source;
   source.inputs =
-      placed(loaded.context, tensor::Tensor::over(text.data(), {1, static_cast<int64_t>(text.size())}, DType::i32),
-             device::MemoryCategory::buffer);
+      to_device(loaded.context, tensor::Tensor::borrow(text.data(), {1, static_cast<int64_t>(text.size())}, DType::i32),
+                device::MemoryCategory::buffer);
   loaded.model->read(pass, source, cache);
   pass.tape->clear();
   return {data::PairOptions().decoder_start};
@@ -103,7 +109,7 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
       loaded.tokenizer ? std::min<int64_t>(loaded.tokenizer->vocab_size(), model.config().vocab) : model.config().vocab;
   const int64_t context_length = model.config().seq_len;
   autograd::Tape tape(loaded.context);
-  nn::Pass pass = inference_pass(tape);
+  nn::ForwardContext pass = inference_pass(tape);
   model::KvCache cache = model.make_cache(loaded.context, 1, context_length);
   const auto eos = special.eos;
   if (model.has_encoder()) {
@@ -118,15 +124,17 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
       cache.length = 0;
       fresh = std::min<int64_t>(static_cast<int64_t>(text.size()), context_length / 2 + 1);
     }
-    const tensor::Tensor ids =
-        placed(loaded.context,
-               tensor::Tensor::over(text.data() + text.size() - static_cast<size_t>(fresh), {1, fresh}, DType::i32),
-               device::MemoryCategory::buffer);
+    const tensor::Tensor ids = to_device(
+        loaded.context,
+        tensor::Tensor::borrow(text.data() + text.size() - static_cast<size_t>(fresh), {1, fresh}, DType::i32),
+        device::MemoryCategory::buffer);
     const std::vector<double> logits = values_of(model.extend(pass, ids, cache));
+    if (!std::all_of(logits.begin(), logits.end(), [](double value) { return std::isfinite(value); }))
+      throw not_finite(loaded, "logits");
     tape.clear();
     cached = text.size();
     text.push_back(choose_token(std::span(logits).first(static_cast<size_t>(ids_of_text)), options, text.size()));
-    if (eos && text.back() == *eos) break;
+    if (std::find(loaded.end_ids.begin(), loaded.end_ids.end(), text.back()) != loaded.end_ids.end()) break;
     if (emit && !emit(text.back())) break;
   }
   return {text.begin() + static_cast<long>(prompt), text.end()};
@@ -134,8 +142,10 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
 
 namespace {
 
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+double mean_loss(const LoadedModel& loaded, const std::vector<double>& losses) {
+  const double mean = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  if (!losses.empty() && !std::isfinite(mean)) throw not_finite(loaded, "losses");
+  return mean;
 }
 
 // What is taken out of the text, row by row, by the objective the model was trained for.
@@ -144,7 +154,7 @@ TextLoss hidden_token_loss(LoadedModel& loaded, std::span<const int32_t> tokens)
   source.add(std::vector<int32_t>(tokens.begin(), tokens.end()), "the text");
   const auto objective = evaluation_of(loaded.config, tokenizer_of(loaded), source);
   autograd::Tape tape(loaded.context);
-  nn::Pass pass = inference_pass(tape);
+  nn::ForwardContext pass = inference_pass(tape);
   Placed place(loaded.context, loaded.model->config());
   data::Batch row;
   TextLoss result;
@@ -157,14 +167,14 @@ TextLoss hidden_token_loss(LoadedModel& loaded, std::span<const int32_t> tokens)
       if (row.targets[i] != data::kIgnored) result.token_losses.push_back(losses[i]);
     tape.clear();
   }
-  result.loss = mean(result.token_losses);
+  result.loss = mean_loss(loaded, result.token_losses);
   return result;
 }
 
 }  // namespace
 
 TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
-  if (tokens.size() < 2) throw UsageError("a text of at least two tokens is wanted");
+  if (tokens.size() < 2) throw UsageError("the text has fewer than two tokens; expected at least two");
   const std::string objective = objective_name(loaded.config);
   if (loaded.config.model.headless)
     throw UsageError("this model has no head (model.headless): it predicts no tokens to evaluate");
@@ -176,23 +186,23 @@ TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
                     objective));
   const auto window = static_cast<size_t>(loaded.config.model.seq_len);
   autograd::Tape tape(loaded.context);
-  nn::Pass pass = inference_pass(tape);
+  nn::ForwardContext pass = inference_pass(tape);
   TextLoss result;
   for (size_t first = 0; first + 1 < tokens.size(); first += window) {
     const auto length = static_cast<int64_t>(std::min(window, tokens.size() - 1 - first));
     int32_t* at = const_cast<int32_t*>(tokens.data()) + first;
-    model::Batch batch;
-    batch.inputs = tensor::Tensor::over(at, {1, length}, DType::i32);
-    batch.targets = tensor::Tensor::over(at + 1, {1, length}, DType::i32);
+    model::ModelBatch batch;
+    batch.inputs = tensor::Tensor::borrow(at, {1, length}, DType::i32);
+    batch.targets = tensor::Tensor::borrow(at + 1, {1, length}, DType::i32);
     model::check_inputs(loaded.model->config(), batch);
     model::check_targets(loaded.model->config(), batch);
     for (tensor::Tensor* ids : {&batch.inputs, &batch.targets})
-      *ids = placed(loaded.context, *ids, device::MemoryCategory::buffer);
+      *ids = to_device(loaded.context, *ids, device::MemoryCategory::buffer);
     const autograd::Loss loss = loaded.model->forward(pass, batch, 0);
     for (const double one : values_of(loss.losses)) result.token_losses.push_back(one);
     tape.clear();
   }
-  result.loss = mean(result.token_losses);
+  result.loss = mean_loss(loaded, result.token_losses);
   return result;
 }
 

@@ -20,9 +20,9 @@ struct SamplingOptions {
 
 int32_t choose_token(std::span<const double> logits, const SamplingOptions& options, uint64_t position);
 
-// Extends `prompt` by up to `count` tokens, calling `emit` for each; stops at end of text, or when emit says false.
-// Longer texts than the model's context go on from its last half. An encoder–decoder reads the prompt and says an
-// answer of up to its context. Returns the new tokens.
+// Extends `prompt` by up to `count` tokens, calling `emit` for each; stops at an id of `end_ids`, or when emit
+// returns false. Longer texts than the model's context go on from its last half. An encoder–decoder reads the prompt
+// and says an answer of up to its context. Returns the new tokens.
 std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> prompt, int64_t count,
                               const SamplingOptions& options, const std::function<bool(int32_t)>& emit);
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <ctime>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +16,12 @@ constexpr size_t kAlignment = 64;
 
 size_t room_of(const ckpt::Piece& piece) {
   return (piece.values.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t thread_cpu_ns() {
+  timespec used{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
 }
 
 // There is no memory for a copy of it.
@@ -34,7 +41,7 @@ void pass_through_host(ckpt::Snapshot& snapshot) {
       piece.read = [there](int64_t first, const tensor::Tensor& to) {
         device::transfer(to.data(), there.slice(first, first + to.count()).data(), to.bytes());
       };
-      piece.values = tensor::Tensor::over(nullptr, there.shape(), there.dtype());
+      piece.values = tensor::Tensor::borrow(nullptr, there.shape(), there.dtype());
     }
 }
 
@@ -73,7 +80,7 @@ ckpt::Snapshot Saver::copied(ckpt::Snapshot snapshot) {
   std::byte* at = copy_.data();
   for (auto* pieces : {&snapshot.model, &snapshot.optimizer})
     for (ckpt::Piece& piece : *pieces) {
-      const tensor::Tensor copy = tensor::Tensor::over(at, piece.values.shape(), piece.values.dtype());
+      const tensor::Tensor copy = tensor::Tensor::borrow(at, piece.values.shape(), piece.values.dtype());
       if (device::on_host(piece.values.data())) {
         device::copy_on_host(at, piece.values.data(), piece.values.bytes(), stream_);
       } else {
@@ -85,20 +92,23 @@ ckpt::Snapshot Saver::copied(ckpt::Snapshot snapshot) {
   return snapshot;
 }
 
-void Saver::save(ckpt::Snapshot snapshot) {
+void Saver::save(ckpt::Snapshot snapshot, bool in_background) {
   join();
-  if (!in_background_ || beyond_memory(snapshot)) {
+  if (!in_background || beyond_memory(snapshot)) {
     pass_through_host(snapshot);
     last_path_ = ckpt::save(dir_, snapshot, next_options());
     return;
   }
   snapshot = copied(std::move(snapshot));
+  writing_ = true;
   thread_ = std::thread([this, options = next_options(), snapshot = std::move(snapshot)] {
     try {
       last_path_ = ckpt::save(dir_, snapshot, options);
     } catch (...) {
       error_ = std::current_exception();
     }
+    writer_ns_ += thread_cpu_ns();
+    writing_ = false;
   });
   pthread_setname_np(thread_.native_handle(), "esp-checkpoint");
 }

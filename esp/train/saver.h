@@ -33,9 +33,13 @@ class Saver {
         stream_(stream) {}
   ~Saver();
 
-  void save(ckpt::Snapshot snapshot);  // one rank's pieces
+  void save(ckpt::Snapshot snapshot) { save(std::move(snapshot), in_background_); }  // one rank's pieces
+  void save(ckpt::Snapshot snapshot, bool in_background);
   // The path of the last checkpoint written, when everything handed over is on the disk; empty when there was none.
   std::string finish();
+  bool writing() const { return writing_; }
+  // Processor time of the thread for all checkpoints so far, in seconds: it may compete with training for cores.
+  double writer_s() const { return static_cast<double>(writer_ns_) * 1e-9; }
 
  private:
   void join();
@@ -49,7 +53,8 @@ class Saver {
   device::Stream stream_;
   device::HostBuffer copy_;  // read by the thread, written when it was joined
   int64_t num_saves_ = 0;    // the same on all ranks
-  std::atomic<bool> leaving_{false};
+  std::atomic<bool> leaving_{false}, writing_{false};
+  std::atomic<int64_t> writer_ns_{0};
   std::thread thread_;
   // Written by the thread, read after it was joined.
   std::string last_path_;

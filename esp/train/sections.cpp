@@ -67,7 +67,7 @@ std::vector<Section> sections_of(const nn::Parameter& p) {
   for (int i = p.cut_dim + 1; i < p.shape.rank(); ++i) inner *= p.shape.dim(i);
   std::vector<Section> sections;
   int64_t at = 0;
-  for (const nn::Interval& part : p.sections) {
+  for (const nn::IndexRange& part : p.sections) {
     Section section;
     section.begin.assign(static_cast<size_t>(p.shape.rank()), 0);
     section.extent.assign(p.shape.dims().begin(), p.shape.dims().end());
@@ -88,7 +88,7 @@ std::vector<ckpt::Piece> pieces_of(const nn::Parameter& parameter, const std::st
   for_each_section(parameter, begin, end, [&](const Section& section, int64_t i, int64_t j) {
     Tensor elements;
     if (read) {
-      elements = Tensor::over(nullptr, {j - i}, values.dtype());
+      elements = Tensor::borrow(nullptr, {j - i}, values.dtype());
     } else if (section.together(i, j)) {
       elements = values.slice(section.place(i) - begin, section.place(i) - begin + j - i);
     } else {
@@ -109,7 +109,7 @@ void fill_pieces(const nn::Parameter& parameter, const std::string& name, int64_
       return read(piece_of(parameter, name, section, i, values.slice(at, at + j - i)));
     }
     std::vector<std::byte> packed(static_cast<size_t>(j - i) * size_of(values.dtype()));
-    const Tensor of_section = Tensor::over(packed.data(), {j - i}, values.dtype());
+    const Tensor of_section = Tensor::borrow(packed.data(), {j - i}, values.dtype());
     read(piece_of(parameter, name, section, i, of_section));
     copy(section, i, j, of_section, values, begin, Direction::unpack);
   });

@@ -14,21 +14,21 @@ using tensor::Tensor;
 // What share `index` of `count` holds of a [3, 14] matrix with columns of sections 6, 4 and 4, and of other cuts.
 struct Held {
   nn::ParameterList list;
-  const nn::Parameter& of(const tensor::Shape& shape, const nn::Cut& cut) {
+  const nn::Parameter& of(const tensor::Shape& shape, const nn::ShardSpec& cut) {
     return list.add("p", shape, nn::Init::zeros(), true, cut);
   }
-  Held(int index, int count) : list(nn::Shares{{index, count}, {}}) {}
+  Held(int index, int count) : list(nn::ModelShards{{index, count}, {}}) {}
 };
 
 struct Case {
   tensor::Shape shape;
-  nn::Cut cut;
+  nn::ShardSpec cut;
 };
 const Case kCases[] = {{{3, 14}, {1, {6, 4, 4}, 2}},
-                       {{7, 5}, nn::Cut::along(0)},
-                       {{5, 7}, nn::Cut::along(1)},
+                       {{7, 5}, nn::ShardSpec::along(0)},
+                       {{5, 7}, nn::ShardSpec::along(1)},
                        {{14}, {0, {6, 4, 4}, 1}},
-                       {{4, 3}, nn::Cut::none()}};
+                       {{4, 3}, nn::ShardSpec::none()}};
 
 std::vector<double> counting(int64_t count) {
   std::vector<double> values(static_cast<size_t>(count));
@@ -39,7 +39,7 @@ std::vector<double> counting(int64_t count) {
 // Every run of every share, as pieces: their elements are those of the whole at their places, each once.
 TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
   device::MemoryAccount account;
-  device::Pool pool(account);
+  device::MemoryPool pool(account);
   const tensor::Context context{{}, &pool};
   for (const Case& one : kCases)
     for (int count : {1, 2, 3}) {
@@ -49,11 +49,12 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
         Held held(index, count);
         const nn::Parameter& p = held.of(one.shape, one.cut);
         std::vector<double> mine(static_cast<size_t>(p.count()));
-        cut_out(p, Tensor::over(whole.data(), one.shape, DType::f64), Tensor::over(mine.data(), p.shape, DType::f64));
+        cut_out(p, Tensor::borrow(whole.data(), one.shape, DType::f64),
+                Tensor::borrow(mine.data(), p.shape, DType::f64));
         const int64_t middle = p.count() / 2 - (p.count() > 3 ? 1 : 0);
         for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, middle}, {middle, p.count()}}) {
           if (begin == end) continue;
-          const Tensor run = Tensor::over(mine.data() + begin, {end - begin}, DType::f64);
+          const Tensor run = Tensor::borrow(mine.data() + begin, {end - begin}, DType::f64);
           std::vector<double> filled(static_cast<size_t>(end - begin));
           for (const ckpt::Piece& piece : pieces_of(p, "p", begin, end, run, context)) {
             for (int64_t i = 0; i < piece.values.count(); ++i) {
@@ -75,7 +76,7 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
           };
           const auto here = pieces_of(p, "p", begin, end, run, context);
           const auto beyond =
-              pieces_of(p, "p", begin, end, Tensor::over(nullptr, {end - begin}, DType::f64), context, read);
+              pieces_of(p, "p", begin, end, Tensor::borrow(nullptr, {end - begin}, DType::f64), context, read);
           ASSERT_EQ(beyond.size(), here.size());
           for (size_t k = 0; k < here.size(); ++k) {
             EXPECT_FALSE(beyond[k].values.defined());
@@ -83,7 +84,7 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
             const int64_t n = here[k].values.count();
             ASSERT_EQ(beyond[k].values.count(), n);
             std::vector<double> got(static_cast<size_t>(n));
-            const Tensor all = Tensor::over(got.data(), {n}, DType::f64);
+            const Tensor all = Tensor::borrow(got.data(), {n}, DType::f64);
             beyond[k].read(n / 2, all.slice(n / 2, n));
             beyond[k].read(0, all.slice(0, n / 2));
             EXPECT_TRUE(std::equal(got.begin(), got.end(), here[k].values.as<double>()));
@@ -91,7 +92,7 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
           // And back: what `read` puts into the pieces comes to where it was.
           std::vector<ckpt::Piece> stored = pieces_of(p, "p", begin, end, run, context);
           size_t next = 0;
-          fill_pieces(p, "p", begin, end, Tensor::over(filled.data(), {end - begin}, DType::f64),
+          fill_pieces(p, "p", begin, end, Tensor::borrow(filled.data(), {end - begin}, DType::f64),
                       [&](const ckpt::Piece& piece) {
                         const ckpt::Piece& from = stored[next++];
                         EXPECT_EQ(piece.begin, from.begin);
@@ -109,12 +110,12 @@ TEST(Sections, PiecesOfAnyRunStandInTheWhole) {
 // The pieces of a section are one each: what a share holds of [q | k | v] is three pieces, not one per row.
 TEST(Sections, ASectionIsOnePiece) {
   device::MemoryAccount account;
-  device::Pool pool(account);
+  device::MemoryPool pool(account);
   const tensor::Context context{{}, &pool};
   Held held(1, 2);
   const nn::Parameter& p = held.of({3, 14}, {1, {6, 4, 4}, 2});
   std::vector<double> mine(static_cast<size_t>(p.count()));
-  const Tensor all = Tensor::over(mine.data(), {p.count()}, DType::f64);
+  const Tensor all = Tensor::borrow(mine.data(), {p.count()}, DType::f64);
   EXPECT_EQ(pieces_of(p, "p", 0, p.count(), all, context).size(), 3u);
   // A run within one row of one section needs no copy.
   const auto few = pieces_of(p, "p", 0, 2, all.slice(0, 2), context);

@@ -9,6 +9,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
+#include "esp/ckpt/steps.h"
 #include "esp/device/gpu.h"
 #include "esp/train/loaded.h"
 #include "esp/train/own_state.h"
@@ -20,8 +21,8 @@ namespace {
 // f(parameter, begin, end, values) for each parameter that `range` meets: its elements [begin, end), of the `values`
 // that lie flat over the range.
 template <typename F>
-void for_each_parameter(const nn::ParameterList& parameters, const optim::Range& range, const tensor::Tensor& values,
-                        F&& f) {
+void for_each_parameter(const nn::ParameterList& parameters, const optim::UnitRange& range,
+                        const tensor::Tensor& values, F&& f) {
   for (const nn::Parameter* p : parameters.units()[static_cast<size_t>(range.unit)].parameters) {
     const int64_t begin = std::max(range.begin, p->offset);
     const int64_t end = std::min(range.end, p->offset + p->count());
@@ -35,7 +36,7 @@ tensor::ReadRun from(const tensor::ReadRun& read, int64_t begin) {
 }
 
 // Of what several holders of the model have copies of, one writes.
-void add_pieces(std::vector<ckpt::Piece>& pieces, const nn::ParameterList& parameters, const optim::Held& held,
+void add_pieces(std::vector<ckpt::Piece>& pieces, const nn::ParameterList& parameters, const optim::ValueShard& held,
                 const std::string& prefix, const tensor::Context& packing) {
   for_each_parameter(parameters, held.range, held.values,
                      [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& of) {
@@ -46,7 +47,7 @@ void add_pieces(std::vector<ckpt::Piece>& pieces, const nn::ParameterList& param
                      });
 }
 
-std::string prefix_of(const optim::State& state) {
+std::string prefix_of(const optim::OptimizerState& state) {
   return fmt::format("optimizer.{}.", state.slot);
 }
 
@@ -60,24 +61,24 @@ ckpt::Piece piece_of(const nn::Parameter& parameter) {
   return piece;
 }
 
-std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held,
+std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::ValueShard> held,
                                       const tensor::Context& packing) {
   std::vector<ckpt::Piece> pieces;
-  for (const optim::Held& one : held) add_pieces(pieces, parameters, one, "", packing);
+  for (const optim::ValueShard& one : held) add_pieces(pieces, parameters, one, "", packing);
   return pieces;
 }
 
 std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
-                                          std::span<const optim::Held> held, const tensor::Context& packing) {
+                                          std::span<const optim::ValueShard> held, const tensor::Context& packing) {
   std::vector<ckpt::Piece> pieces;
   std::map<std::string_view, int64_t> covered;  // elements, by slot
   int64_t num_held = 0;
-  for (const optim::Held& one : held) num_held += one.range.end - one.range.begin;
-  for (const optim::State& state : optimizer.states()) {
+  for (const optim::ValueShard& one : held) num_held += one.range.end - one.range.begin;
+  for (const optim::OptimizerState& state : optimizer.states()) {
     int64_t& num_covered = covered[state.slot];
-    for (const optim::Held& one : held) {
-      const optim::Range both{state.range.unit, std::max(state.range.begin, one.range.begin),
-                              std::min(state.range.end, one.range.end)};
+    for (const optim::ValueShard& one : held) {
+      const optim::UnitRange both{state.range.unit, std::max(state.range.begin, one.range.begin),
+                                  std::min(state.range.end, one.range.end)};
       if (one.range.unit != both.unit || both.begin >= both.end) continue;
       num_covered += both.end - both.begin;
       const int64_t skip = both.begin - state.range.begin;
@@ -96,7 +97,7 @@ ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config) {
   ckpt::Snapshot snapshot;
   snapshot.step = engine.num_steps();
   for (Holding& holding : engine.holdings()) {
-    const std::vector<optim::Held> held = holding.strategy->held();
+    const std::vector<optim::ValueShard> held = holding.strategy->held();
     const auto add = [](std::vector<ckpt::Piece>& to, std::vector<ckpt::Piece> pieces) {
       for (ckpt::Piece& piece : pieces) to.push_back(std::move(piece));
     };
@@ -127,11 +128,11 @@ void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoin
 void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint) {
   const bool of_mean = checkpoint.state().contains("copies");  // it may have no master copy: the values are it
   std::vector<std::byte> passing;
-  for (const optim::State& state : optimizer.states()) {
+  for (const optim::OptimizerState& state : optimizer.states()) {
     tensor::Tensor whole = state.values;
     if (state.write) {
       passing.assign(state.values.bytes(), std::byte{0});
-      whole = tensor::Tensor::over(passing.data(), state.values.shape(), state.values.dtype());
+      whole = tensor::Tensor::borrow(passing.data(), state.values.shape(), state.values.dtype());
     }
     for_each_parameter(parameters, state.range, whole,
                        [&](const nn::Parameter& p, int64_t begin, int64_t end, const tensor::Tensor& values) {
@@ -144,12 +145,33 @@ void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameter
   }
 }
 
+namespace {
+
+// The manifest's state may be anything that its checksum fits.
+int64_t count_in(const Json& state, const char* key) {
+  const auto found = state.find(key);
+  if (found == state.end() || !found->is_number_integer() || *found < 0 || *found > ckpt::kMaxStep)
+    throw IoError(fmt::format("manifest.json: state.{}: got {}; expected an integer from 0 to {}", key,
+                              found == state.end() ? "nothing" : found->dump(), ckpt::kMaxStep));
+  return found->get<int64_t>();
+}
+
+double loss_scale_in(const Json& state) {
+  const auto found = state.find("loss_scale");
+  if (found == state.end() || !found->is_number())
+    throw IoError(fmt::format("manifest.json: state.loss_scale: got {}; expected a number",
+                              found == state.end() ? "nothing" : found->dump()));
+  return found->get<double>();
+}
+
+}  // namespace
+
 std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint) {
   const Json& state = checkpoint.state();
   const bool has_states = state.contains("optimizer");
-  if (const auto made_with = state.value("optimizer", std::string()); has_states && made_with != config.train.optimizer)
+  if (has_states && state["optimizer"] != config.train.optimizer)
     throw UsageError(fmt::format("train.optimizer = {}: the checkpoint was made with {}; use that, or --resume none",
-                                 config.train.optimizer, made_with));
+                                 config.train.optimizer, state["optimizer"].dump()));
   for (Holding& holding : engine.holdings()) {
     load_parameters(*holding.strategy, checkpoint);
     if (!has_states) {
@@ -157,7 +179,7 @@ std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpo
       continue;
     }
     load_states(*holding.optimizer, *holding.parameters, checkpoint);
-    holding.optimizer->set_num_steps(state.at("optimizer_steps").get<int64_t>());
+    holding.optimizer->set_num_steps(count_in(state, "optimizer_steps"));
     holding.optimizer->states_restored();
   }
   if (state.contains("copies") && !state.at("copies").at("equal").get<bool>())
@@ -166,13 +188,14 @@ std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpo
     engine.resume_at(checkpoint.step());
     return {};
   }
-  engine.loss_scale().restore(state.at("loss_scale").get<double>(), state.at("good_steps").get<int64_t>());
-  engine.resume_at(state.at("step").get<int64_t>());
+  engine.loss_scale().restore(loss_scale_in(state), count_in(state, "good_steps"));
+  engine.resume_at(checkpoint.step());
   return load_own_state(engine, config.sync, checkpoint);
 }
 
 // Where values are nowhere whole, the file is read into memory of the host that lives until the shards are cut.
-std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path) {
+std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path,
+                                    std::vector<std::string>* left_out) {
   std::vector<std::string> fresh;
   {
     std::vector<tensor::Tensor> whole;
@@ -183,11 +206,11 @@ std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, con
       const tensor::Tensor& all = whole.emplace_back(tensor::empty(
           engine.host(), {list.count()}, storage_type(config.train.precision), device::MemoryCategory::parameter));
       for (auto& unit : list.units()) {
-        list.place_values(unit, all.slice(unit.first, unit.first + unit.count));
+        list.bind_values(unit, all.slice(unit.first, unit.first + unit.count));
         list.initialise(unit, static_cast<uint64_t>(config.run.seed), engine.context().stream);
       }
     }
-    fresh = load_initial(engine.model(), path, engine.context().stream);
+    fresh = load_initial(engine.model(), path, engine.context().stream, left_out);
     for (size_t i = 0; i < whole.size(); ++i)  // all of them lie elsewhere, or none
       engine.holdings()[i].strategy->fill([&](nn::ParameterList::Unit& unit) {
         std::memcpy(unit.values.data(), whole[i].slice(unit.first, unit.first + unit.count).data(),

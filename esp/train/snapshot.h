@@ -23,7 +23,9 @@ std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpo
 
 // The parameters of a run about to begin, from a checkpoint or a Hugging Face folder. The head may be new: returns the
 // parameters held here that `path` does not have.
-std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path);
+// `left_out`, where given, gets the tensors that the model has no place for.
+std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path,
+                                    std::vector<std::string>* left_out = nullptr);
 
 // Parameters only, from a checkpoint of the same architecture, a unit at a time.
 void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoint);
@@ -33,11 +35,11 @@ void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameter
 ckpt::Piece piece_of(const nn::Parameter& parameter);  // the whole of it
 // What is held, parameter by parameter and section by section: the whole of one, or the run of its elements that the
 // range meets. What does not lie together is copied into memory of `packing` (of divided models only).
-std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::Held> held,
+std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::ValueShard> held,
                                       const tensor::Context& packing = {});
 // The state of the held elements, so that a state that several ranks keep is written once. What is held must be
 // updated here.
 std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
-                                          std::span<const optim::Held> held, const tensor::Context& packing = {});
+                                          std::span<const optim::ValueShard> held, const tensor::Context& packing = {});
 
 }  // namespace esp::train

@@ -22,27 +22,27 @@ using testing::HasSubstr;
 // Keeps every value, but updates and writes only its ranges.
 class Shards final : public sync::Strategy {
  public:
-  Shards(nn::ParameterList& parameters, std::vector<optim::Range> ranges)
+  Shards(nn::ParameterList& parameters, std::vector<optim::UnitRange> ranges)
       : parameters_(parameters), ranges_(std::move(ranges)) {}
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);
   }
-  std::vector<optim::Owned> owned() override {
-    std::vector<optim::Owned> all;
-    for (const optim::Range& range : ranges_) {
+  std::vector<optim::OptimizerShard> owned() override {
+    std::vector<optim::OptimizerShard> all;
+    for (const optim::UnitRange& range : ranges_) {
       const auto& unit = parameters_.units()[static_cast<size_t>(range.unit)];
       all.push_back({range, unit.values.slice(range.begin, range.end), unit.grads.slice(range.begin, range.end)});
     }
     return all;
   }
-  std::vector<optim::Held> held() override {
-    std::vector<optim::Held> all;
-    for (const optim::Owned& one : owned()) all.push_back({one.range, one.values});
+  std::vector<optim::ValueShard> held() override {
+    std::vector<optim::ValueShard> all;
+    for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
     return all;
   }
   void begin_step() override {}
-  void begin_pass(const sync::Pass&) override {}
+  void begin_pass(const sync::PassOptions&) override {}
   void end_pass() override {}
   void finish() override {}
   const std::vector<double>& sums_of_squares() override { return none_; }
@@ -51,7 +51,7 @@ class Shards final : public sync::Strategy {
 
  private:
   nn::ParameterList& parameters_;
-  std::vector<optim::Range> ranges_;
+  std::vector<optim::UnitRange> ranges_;
   const std::vector<double> none_;
 };
 
@@ -65,7 +65,7 @@ using Ranks = std::vector<std::unique_ptr<Rank>>;
 struct SnapshotTest : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
   const std::string dir = folder / "checkpoints";
   optim::OptimizerOptions adam;
@@ -82,7 +82,7 @@ struct SnapshotTest : testing::Test {
       }
       rank->parameters.materialize(context, DType::bf16, true);
       rank->parameters.initialise(seed, context.stream);
-      std::vector<optim::Range> ranges;
+      std::vector<optim::UnitRange> ranges;
       for (const auto& unit : rank->parameters.units())
         if (const int64_t begin = unit.count * i * i / (n * n), end = unit.count * (i + 1) * (i + 1) / (n * n);
             begin < end)
@@ -201,7 +201,7 @@ TEST_F(SnapshotTest, WholeParametersAreWholePiecesAndOthersAreRuns) {
     EXPECT_EQ(piece.values.count(), piece.global_shape.count());
   }
   auto& unit = alone[0]->parameters.units()[1];
-  const std::vector<optim::Held> held = {{{1, 60, 70}, unit.values.slice(60, 70)}};
+  const std::vector<optim::ValueShard> held = {{{1, 60, 70}, unit.values.slice(60, 70)}};
   const auto pieces = model_pieces(alone[0]->parameters, held);
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_EQ(pieces[0].name, "b.weight");
@@ -217,7 +217,7 @@ TEST_F(SnapshotTest, StateIsWrittenWithTheValuesItBelongsTo) {
   // A copy that writes no values writes no state either.
   EXPECT_TRUE(optimizer_pieces(*alone[0]->optimizer, alone[0]->parameters, {}).empty());
   int64_t count = 0;
-  const std::vector<optim::Held> some = {{{0, 60, 70}, alone[0]->parameters.units()[0].values.slice(60, 70)}};
+  const std::vector<optim::ValueShard> some = {{{0, 60, 70}, alone[0]->parameters.units()[0].values.slice(60, 70)}};
   for (const auto& piece : optimizer_pieces(*alone[0]->optimizer, alone[0]->parameters, some))
     count += piece.values.count();
   EXPECT_EQ(count, 3 * 10);
@@ -228,7 +228,7 @@ TEST_F(SnapshotTest, StateIsWrittenWithTheValuesItBelongsTo) {
 // State in a file: what is written is what the optimizer in memory writes, and never more of it in memory than a tile,
 // also where checkpoints are written behind the training's back; and back again.
 TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
-  device::Pool host(account, device::MemoryTier::host);
+  device::MemoryPool host(account, device::MemoryTier::host);
   device::HostLink link;
   const auto offloaded = [&](Rank& rank) {
     sync::TierOptions tier;

@@ -72,8 +72,8 @@ std::vector<Piece> stage_pieces(const std::vector<Piece>& all, int stage, int nu
   return mine;
 }
 
-model::Part part_of(const std::vector<Piece>& mine, const nn::Shares& shares) {
-  model::Part part;
+model::ModelPart part_of(const std::vector<Piece>& mine, const nn::ModelShards& shares) {
+  model::ModelPart part;
   part.shares = shares;
   part.stem = part.head = false;
   for (const Piece& piece : mine) {

@@ -9,7 +9,7 @@
 
 #include "esp/data/batch.h"
 #include "esp/model/config.h"
-#include "esp/model/part.h"
+#include "esp/model/model_part.h"
 #include "esp/parallel/layout.h"
 #include "esp/parallel/regions.h"
 #include "esp/train/run_config.h"
@@ -22,14 +22,14 @@ parallel::RegionOptions region_options(const RunConfig& config);
 
 // A run of the model that one chunk of a stage computes.
 struct Piece {
-  nn::Interval blocks;
+  nn::IndexRange blocks;
   bool stem = false, head = false;
 };
 // All pieces in the order of the model; each has a block at least.
 std::vector<Piece> pieces_of(const model::ModelConfig& config, int num_pieces);
 // Those of one stage, chunk by chunk.
 std::vector<Piece> stage_pieces(const std::vector<Piece>& all, int stage, int num_stages);
-model::Part part_of(const std::vector<Piece>& mine, const nn::Shares& shares);
+model::ModelPart part_of(const std::vector<Piece>& mine, const nn::ModelShards& shares);
 
 // The tokens of each row that this place on the context axis has.
 class HeldTokens {

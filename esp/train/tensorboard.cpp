@@ -7,8 +7,11 @@
 #include <bit>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
+
+#include "esp/base/error.h"
 
 namespace esp::train {
 namespace {
@@ -110,8 +113,14 @@ void TensorBoard::scalar(std::string_view tag, double value, int64_t step) {
 }
 
 void TensorBoard::flush() {
-  file_.write_all(gathered_);
-  gathered_.clear();
+  const uint64_t before = file_.size();
+  const std::string records = std::exchange(gathered_, {});
+  try {
+    file_.write_all(records);
+  } catch (const IoError&) {
+    file_.truncate(before);  // half a record would end the file for its readers
+    throw;
+  }
 }
 
 }  // namespace esp::train
