@@ -14,7 +14,7 @@ double element_bytes(const Policy& p) {
 
 }  // namespace
 
-Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
+ActivationBytes layer_activations(const ModelShape& s, const Policy& p, bool experts) {
   const Software& software = software_row(p.software);
   const double t = p.tp, e = element_bytes(p), h = static_cast<double>(s.hidden);
   const double seq = static_cast<double>(s.seq) / p.cp, tokens = static_cast<double>(p.micro_batch) * seq;
@@ -23,41 +23,41 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
   const double kv_heads = std::max(1.0, static_cast<double>(s.kv_heads > 0 ? s.kv_heads : s.heads) / t);
   const double width = static_cast<double>(s.head_dim > 0 ? s.head_dim : s.hidden / std::max<int64_t>(s.heads, 1));
   const double mask = p.dropout ? 1 : 0;
-  // Inputs of products, which norms and activations write in 8 bits where products take them so.
+  // Inputs of GEMMs; norms and activations write them in 8 bits where the GEMMs take 8 bits.
   const bool eight = p.precision == "fp8" || p.precision == "fp4";
   const double in_bytes = eight && software.narrow_inputs ? 1 : e;
 
-  Kept k;
+  ActivationBytes k;
   k.input = e * h * (p.checkpoint_sharded ? tokens / t : rows);
-  // Attention: norm's input, the products' input, Q K V, the projection's input, the dropout mask.
+  // Attention: the norm's input, the GEMM's input, Q K V, the output projection's input, the dropout mask.
   double rest = (e + in_bytes) * h * rows + mask * h * rows;
-  double value = width, dropped = 0;  // the latter: what selective recomputation drops besides scores
-  double returned = 0;                // rows that come back from experts, kept for the gradient of their weights
+  double value = width, dropped = 0;  // dropped: freed by selective recomputation in addition to the scores
+  double returned = 0;                // rows returned by experts, kept for the gradient of their weights
   if (s.kv_lora > 0) {
     value = s.v_dim > 0 ? static_cast<double>(s.v_dim) : width;
     const double qk = width + static_cast<double>(s.rope_dim);
     rest += e * tokens * (static_cast<double>(s.q_lora + s.kv_lora) + heads * (2 * qk + value));
-    dropped += e * tokens * heads * (2 * qk + value);  // made again from the latents
+    dropped += e * tokens * heads * (2 * qk + value);  // recomputed from the latents
   } else {
     rest += e * tokens * (heads + 2 * kv_heads) * width;
   }
   rest += e * tokens * heads * value;
-  if (in_bytes < e) rest += in_bytes * tokens * heads * value;  // attention keeps its own, in 16 bits
+  if (in_bytes < e) rest += in_bytes * tokens * heads * value;  // attention keeps its inputs in 16 bits
   if (p.flash) {
     rest += 4 * tokens * heads;  // row sums
   } else {
-    // Softmax's output; with dropout its mask and what is left as well.
+    // The output of softmax; with dropout also its mask and the masked result.
     const double pairs = heads * tokens * static_cast<double>(s.seq);
     k.scores = pairs * (p.dropout ? 2 * e + 1 : e);
-    if (!p.fused) k.scores += pairs * e;  // the scaled and masked scores too
+    if (!p.fused) k.scores += pairs * e;  // also the scaled and masked scores
     k.working += 2 * e * pairs;           // gradients of scores, before and after softmax
   }
-  // Feed-forward: norm's input, products' input, before and after the activation, the mask.
+  // Feed-forward: the norm's input, the GEMM's input, before and after the activation, the mask.
   rest += (e + in_bytes) * h * rows + mask * h * rows;
   const double in = s.gated ? 2 : 1, unfused = s.gated && !p.fused ? 1 : 0;
   double hidden = tokens * static_cast<double>(s.ffn) / t;
   if (experts) {
-    // With experts divided over ranks, those share the rows of all.
+    // With experts divided over ranks, each rank has its share of the rows of all ranks.
     const double routed = tokens * expert_tensor(p) / t * static_cast<double>(s.topk) * p.expert_imbalance;
     hidden = routed * static_cast<double>(s.expert_width()) / expert_tensor(p);
     returned = e * h * routed;
@@ -68,7 +68,7 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
           tokens / t * static_cast<double>(s.shared_experts * (s.shared_ffn > 0 ? s.shared_ffn : s.expert_width()));
   }
   rest += hidden * ((software.narrow_gates ? in_bytes : e) * (in + unfused) + in_bytes);
-  // The activation's result; rows come back weighted already where it is made again with their weights.
+  // The activation's result; with recomputed weights, returned rows are weighted already.
   if (experts) dropped += in_bytes * hidden + returned;
   k.working += e * (hidden * (in + 1) + 2 * h * rows);
   k.rest = rest * software.keep;
@@ -76,19 +76,19 @@ Kept kept_by_layer(const Shape& s, const Policy& p, bool experts) {
   return k;
 }
 
-double kept_bytes(const Kept& kept, Recompute recompute) {
+double kept_bytes(const ActivationBytes& kept, RecomputePolicy recompute) {
   switch (recompute) {
-    case Recompute::full:
+    case RecomputePolicy::full:
       return kept.input;
-    case Recompute::selective:
+    case RecomputePolicy::selective:
       return kept.selective;
-    case Recompute::none:
+    case RecomputePolicy::none:
       break;
   }
   return kept.sum();
 }
 
-double head_bytes(const Shape& s, const Policy& p) {
+double head_bytes(const ModelShape& s, const Policy& p) {
   const double tokens = static_cast<double>(p.micro_batch * s.seq) / p.cp;
   const double spread = p.vocab_parallel_pipeline ? p.pp : 1;
   return software_row(p.software).logit_bytes * tokens * static_cast<double>(s.vocab) / (p.tp * spread);

@@ -9,8 +9,8 @@ namespace {
 
 constexpr double s = 2048, b = 1, h = 12288, a = 96, t = 8;
 
-Shape gpt3() {
-  Shape shape;
+ModelShape gpt3() {
+  ModelShape shape;
   shape.layers = 96;
   shape.hidden = 12288;
   shape.ffn = 4 * 12288;
@@ -21,7 +21,7 @@ Shape gpt3() {
   return shape;
 }
 
-// Stored scores, dropout, fused softmax: the paper's setting.
+// The paper's setting: stored scores, dropout, fused softmax.
 Policy paper() {
   Policy p;
   p.flash = false;
@@ -32,20 +32,20 @@ Policy paper() {
 }
 
 double kept(const Policy& p) {
-  return kept_bytes(kept_by_layer(gpt3(), p, false), p.recompute);
+  return kept_bytes(layer_activations(gpt3(), p, false), p.recompute);
 }
 
 // Korthikanti et al. 2022, table 2.
-TEST(Activations, ALayerKeepsWhatThePaperCounts) {
+TEST(Activations, LayerKeepsTheBytesOfThePaper) {
   Policy p = paper();
   EXPECT_DOUBLE_EQ(kept(p), s * b * h * (34 + 5 * a * s / h));
   p.tp = 8;
   EXPECT_DOUBLE_EQ(kept(p), s * b * h * (10 + 24 / t + 5 * a * s / (h * t)));
   p.sequence = true;
   EXPECT_DOUBLE_EQ(kept(p), s * b * h / t * (34 + 5 * a * s / h));
-  p.recompute = Recompute::selective;
+  p.recompute = RecomputePolicy::selective;
   EXPECT_DOUBLE_EQ(kept(p), 34 * s * b * h / t);
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   EXPECT_DOUBLE_EQ(kept(p), 2 * s * b * h / t);
   p.sequence = false;
   EXPECT_DOUBLE_EQ(kept(p), 2 * s * b * h);
@@ -56,12 +56,12 @@ TEST(Activations, ALayerKeepsWhatThePaperCounts) {
 TEST(Activations, FusedAttentionKeepsNoScores) {
   Policy p = paper();
   p.flash = true;
-  EXPECT_EQ(kept_by_layer(gpt3(), p, false).scores, 0);
+  EXPECT_EQ(layer_activations(gpt3(), p, false).scores, 0);
   EXPECT_NEAR(kept(p), 34 * s * b * h, 0.01 * 34 * s * b * h);
 }
 
-TEST(Activations, GatesAndFewerKeysAreCountedByTensor) {
-  Shape shape = gpt3();
+TEST(Activations, CountGatesAndGroupedKeysByTensor) {
+  ModelShape shape = gpt3();
   shape.arch = "llama";
   shape.gated = shape.rms = true;
   shape.kv_heads = 8;
@@ -70,7 +70,7 @@ TEST(Activations, GatesAndFewerKeysAreCountedByTensor) {
   p.dropout = false;
   const double f = 4 * h, tokens = s * b;
   const double norms = 4 * h, inputs = 4 * h, qkv = 2 * (96 + 16) * 128, out = 2 * h, rows = 4 * 96, ffn = 6 * f;
-  EXPECT_DOUBLE_EQ(kept_bytes(kept_by_layer(shape, p, false), Recompute::none),
+  EXPECT_DOUBLE_EQ(kept_bytes(layer_activations(shape, p, false), RecomputePolicy::none),
                    tokens * (norms + inputs + qkv + out + rows + ffn));
 }
 
@@ -85,7 +85,7 @@ TEST(Activations, ContextAndLengthDivideAndMultiply) {
   EXPECT_DOUBLE_EQ(kept(p), 3 * whole);
 }
 
-TEST(Activations, LiveMicroBatchesAreTheSchedules) {
+TEST(Activations, LiveMicroBatchesEqualTheSchedules) {
   Policy p;
   p.pp = 8;
   p.global_batch = 64;
@@ -93,11 +93,11 @@ TEST(Activations, LiveMicroBatchesAreTheSchedules) {
   EXPECT_EQ(live_micro_batches(p, 7), 1);
   p.schedule = "gpipe";
   EXPECT_EQ(live_micro_batches(p, 3), 64);
-  // The first stage of the interleaved one: L (1 + (p−1)/(p v)) layers' worth.
+  // The first stage of the interleaved schedule: activations of L (1 + (p−1)/(p v)) layers.
   p.schedule = "interleaved";
   p.interleave = 3;
   EXPECT_DOUBLE_EQ(live_micro_batches(p, 0) / 8, 1 + 7.0 / (8 * 3));
-  // The same numbers as the schedules the runtime executes.
+  // Equals the count of the schedules that the runtime executes.
   const parallel::ScheduleShape shape{8, 3, 64};
   for (int stage = 0; stage < 8; ++stage)
     EXPECT_DOUBLE_EQ(live_micro_batches(p, stage) * 3, parallel::schedule_row("interleaved").live(shape, stage));
@@ -110,15 +110,15 @@ TEST(Activations, LiveMicroBatchesAreTheSchedules) {
 }
 
 TEST(Activations, ExpertsKeepTheRowsRoutedToThem) {
-  Shape shape = gpt3();
+  ModelShape shape = gpt3();
   shape.experts = 8;
   shape.topk = 2;
   shape.expert_ffn = shape.ffn;
   Policy p = paper();
   p.flash = true;
   p.dropout = false;
-  const double dense = kept_bytes(kept_by_layer(shape, p, false), Recompute::none);
-  const double experts = kept_bytes(kept_by_layer(shape, p, true), Recompute::none);
+  const double dense = kept_bytes(layer_activations(shape, p, false), RecomputePolicy::none);
+  const double experts = kept_bytes(layer_activations(shape, p, true), RecomputePolicy::none);
   EXPECT_NEAR(experts - dense, s * (2 * 2 * 2 * h + 16 * h + 4 * 8), 1);
 }
 

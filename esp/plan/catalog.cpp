@@ -14,16 +14,16 @@
 namespace esp::plan {
 namespace {
 
-constexpr double kLargest = 1e7;  // processors of a cluster; beyond it a figure is a slip
+constexpr double kLargest = 1e7;  // processors of a cluster; a larger number is taken for an error
 
-// Behind the others; one of that name goes.
+// Appends a row; replaces a row of the same name.
 template <typename Row>
 void put(std::vector<Row>& rows, Row row) {
   std::erase_if(rows, [&](const Row& old) { return old.name == row.name; });
   rows.push_back(std::move(row));
 }
 
-// Every table of that name, whether the file has one or a list of them.
+// Every table of that name: a single table, or a list.
 std::vector<const Json*> tables_of(const Json& file, const char* name) {
   std::vector<const Json*> tables;
   if (!file.contains(name)) return tables;
@@ -37,7 +37,7 @@ std::vector<const Json*> tables_of(const Json& file, const char* name) {
 
 std::string name_of(const Json& table, const std::string& file, const char* kind) {
   if (!table.is_object() || !table.contains("name") || !table.at("name").is_string() || table.at("name").empty())
-    throw UsageError(fmt::format("{}: a [{}] has no name", file, kind));
+    throw UsageError(fmt::format("{}: [{}] without a name", file, kind));
   return table.at("name").get<std::string>();
 }
 
@@ -68,7 +68,7 @@ std::string Catalog::add(std::string_view text, const std::string& file) {
   return tree.contains("model") ? models_.back().name : "";
 }
 
-// Links first, over all files: processors and clusters name them.
+// Reads links of all files first: processors and clusters refer to them.
 void Catalog::add_all(const std::vector<Source>& sources) {
   for (const Source& source : sources)
     for (const auto& [name, value] : source.tree.items())
@@ -92,19 +92,19 @@ void Catalog::add_link(const Json& table, const std::string& file) {
   keys.push_back({"source", &row.source});
   const std::string where = fmt::format("{}: link {}", file, row.name);
   read_keys(table, where, keys);
-  want(row.link.bandwidth > 0, where, "bandwidth_gbs is wanted, more than 0");
+  want(row.link.bandwidth > 0, where, "bandwidth_gbs: expected a number > 0");
   put(links_, std::move(row));
 }
 
-Link Catalog::link_of(const Json& given, const std::string& where) const {
+LinkSpec Catalog::link_of(const Json& given, const std::string& where) const {
   if (given.is_string()) return link(given.get<std::string>());
-  Link result;
+  LinkSpec result;
   if (given.is_object() && given.contains("like") && given.at("like").is_string())
     result = link(given.at("like").get<std::string>());
   std::vector<Key> keys = link_keys(result);
   keys.push_back({"name", &result.name});
   read_keys(given, where, keys, {"like"});
-  want(result.bandwidth > 0, where, "bandwidth_gbs is wanted, more than 0");
+  want(result.bandwidth > 0, where, "bandwidth_gbs: expected a number > 0");
   return result;
 }
 
@@ -121,18 +121,18 @@ void Catalog::add_processor(const Json& table, const std::string& file) {
   if (table.contains("efficiency"))
     read_keys(table.at("efficiency"), where + ".efficiency", efficiency_keys(row.processor.efficiency));
   if (table.contains("sources")) {
-    want(table.at("sources").is_object(), where, "sources is a table of strings");
+    want(table.at("sources").is_object(), where, "sources: expected a table of strings");
     for (const auto& [key, value] : table.at("sources").items()) {
-      want(value.is_string(), where, "sources is a table of strings");
+      want(value.is_string(), where, "sources: expected a table of strings");
       row.processor.sources[key] = value.get<std::string>();
     }
   }
   const Processor& p = row.processor;
-  want(p.memory_bytes > 0, where, "memory_gib is wanted, more than 0");
-  want(p.memory_bandwidth > 0, where, "memory_gbs is wanted, more than 0");
+  want(p.memory_bytes > 0, where, "memory_gib: expected a number > 0");
+  want(p.memory_bandwidth > 0, where, "memory_gbs: expected a number > 0");
   want(std::max({p.fp32_flops, p.tf32_flops, p.fp16_flops, p.bf16_flops}) > 0, where,
-       "a rate is wanted: bf16_tflops, fp16_tflops or fp32_tflops");
-  want(p.multiprocessors > 0, where, "multiprocessors is wanted, at least 1");
+       "no rate; expected bf16_tflops, fp16_tflops or fp32_tflops");
+  want(p.multiprocessors > 0, where, "multiprocessors: expected at least 1");
   for (const std::string* one : {&row.inside, &row.host, &row.across})
     if (!one->empty()) link(*one);
   if (row.nominal_gb <= 0) row.nominal_gb = p.memory_bytes / double{1 << 30};
@@ -141,11 +141,12 @@ void Catalog::add_processor(const Json& table, const std::string& file) {
 
 void Catalog::add_cluster(const Json& table, const std::string& file) {
   const std::string name = name_of(table, file, "cluster"), where = fmt::format("{}: cluster {}", file, name);
-  want(table.contains("processor") && table.at("processor").is_string(), where, "processor is wanted, the name of one");
+  want(table.contains("processor") && table.at("processor").is_string(), where,
+       "processor: expected the name of a processor");
   const ProcessorRow& row = processor(table.at("processor").get<std::string>());
   ClusterRow made;
   made.name = name;
-  // What the file leaves out is what usually surrounds the processor.
+  // Missing keys have the typical surroundings of the processor.
   made.cluster = make_cluster(*this, row, {row.per_node, row.per_node, 0, 0});
   double across_gbps_per_node = 0;
   std::vector<Key> keys = cluster_keys(made.cluster);
@@ -157,14 +158,14 @@ void Catalog::add_cluster(const Json& table, const std::string& file) {
   for (const auto& [key, link] : {std::pair{"inside", &c.inside}, {"across", &c.across}, {"host", &c.host}})
     if (table.contains(key)) *link = link_of(table.at(key), fmt::format("{}.{}", where, key));
   want(c.num_nodes >= 1 && c.per_node >= 1 && double(c.num_nodes) * c.per_node <= kLargest, where,
-       fmt::format("nodes and per_node are at least 1, and together at most {:.0f} processors", kLargest));
-  want(c.domain >= 1, where, "domain is at least 1");
-  want(c.oversubscription >= 1, where, "oversubscription is at least 1 (none)");
+       fmt::format("nodes and per_node: expected at least 1 each, and at most {:.0f} processors in total", kLargest));
+  want(c.domain >= 1, where, "domain: expected at least 1");
+  want(c.oversubscription >= 1, where, "oversubscription: expected at least 1 (1: none)");
   if (across_gbps_per_node > 0) c.across.bandwidth = across_gbps_per_node * 1e9 / 8 / c.per_node;
   if (table.contains("measured")) {
-    want(table.at("measured").is_object(), where, "measured is a table of numbers");
+    want(table.at("measured").is_object(), where, "measured: expected a table of numbers");
     for (const auto& [key, value] : table.at("measured").items()) {
-      want(value.is_number(), where, "measured is a table of numbers");
+      want(value.is_number(), where, "measured: expected a table of numbers");
       c.measured[key] = value.get<double>();
     }
   }
@@ -173,15 +174,15 @@ void Catalog::add_cluster(const Json& table, const std::string& file) {
   put(clusters_, std::move(made));
 }
 
-// `like` sets a family's habits, gpt's or llama's; a table's own keys are read after it.
+// `like` sets the defaults of a family, gpt or llama; a table's own keys override them.
 void Catalog::add_model(const Json& table, const std::string& file) {
-  ModelRow row;
+  CatalogModel row;
   row.name = name_of(table, file, "model");
   const std::string where = fmt::format("{}: model {}", file, row.name);
   const std::string family =
       table.contains("like") && table.at("like").is_string() ? table.at("like").get<std::string>() : "gpt";
   if (family != "gpt" && family != "llama") unknown_name(fmt::format("like in {}", where), family, {"gpt", "llama"});
-  Shape& s = row.shape;
+  ModelShape& s = row.shape;
   s.name = row.name;
   s.arch = family;
   s.gated = s.rms = family == "llama";
@@ -194,10 +195,10 @@ void Catalog::add_model(const Json& table, const std::string& file) {
   constexpr int64_t kMost = int64_t{1} << 26;
   for (const Key& key : shape_keys(s))
     if (const auto* size = std::get_if<int64_t*>(&key.value); size && (**size < 0 || **size > kMost))
-      throw UsageError(fmt::format("{}: {} = {}: 0 to {} is wanted", where, key.name, **size, kMost));
+      throw UsageError(fmt::format("{}: {}: got {}; expected 0 to {}", where, key.name, **size, kMost));
   want(s.layers >= 1 && s.layers <= 10'000 && s.hidden >= 1 && s.heads >= 1 && s.vocab >= 1 && s.seq >= 1, where,
-       "layers (at most 10000), hidden, heads, vocab and seq are wanted, at least 1");
-  want(s.expert_every >= 1, where, "expert_every is at least 1");
+       "layers (at most 10000), hidden, heads, vocab and seq: expected at least 1 each");
+  want(s.expert_every >= 1, where, "expert_every: expected at least 1");
   if (s.ffn == 0) s.ffn = 4 * s.hidden;
   if (s.kv_heads == 0) s.kv_heads = s.heads;
   if (s.head_dim == 0) s.head_dim = std::max<int64_t>(1, s.hidden / s.heads);
@@ -206,7 +207,7 @@ void Catalog::add_model(const Json& table, const std::string& file) {
   put(models_, std::move(row));
 }
 
-const Link& Catalog::link(std::string_view name) const {
+const LinkSpec& Catalog::link(std::string_view name) const {
   return find_row("link", links_, name).link;
 }
 
@@ -214,8 +215,8 @@ const Cluster& Catalog::cluster(std::string_view name) const {
   return find_row("cluster", clusters_, name).cluster;
 }
 
-const ModelRow* Catalog::find_model(std::string_view name) const {
-  for (const ModelRow& row : models_)
+const CatalogModel* Catalog::find_model(std::string_view name) const {
+  for (const CatalogModel& row : models_)
     if (row.name == name) return &row;
   return nullptr;
 }
@@ -233,7 +234,7 @@ Cluster make_cluster(const Catalog& catalog, const ProcessorRow& row, const Clus
   Cluster c;
   c.processor = row.processor;
   if (request.memory_gb > 0 && row.nominal_gb > 0 && std::abs(request.memory_gb / row.nominal_gb - 1) > 0.05) {
-    // Another size of the same chip: as much less than its name says as this one's.
+    // Another memory size of the same chip: scaled by the nominal sizes.
     c.processor.memory_bytes *= request.memory_gb / row.nominal_gb;
     assume(fmt::format("{} with {} GB", row.name, request.memory_gb));
   }
@@ -241,19 +242,19 @@ Cluster make_cluster(const Catalog& catalog, const ProcessorRow& row, const Clus
   if (request.per_node <= 0 && request.gpus > 1) assume(fmt::format("{} processors per node", c.per_node));
   c.per_node = std::min(c.per_node, std::max(1, request.gpus));
   c.num_nodes = (std::max(1, request.gpus) + c.per_node - 1) / c.per_node;
-  // A domain is cut by the node unless the links reach beyond it (racks of 72), or are bridges within it.
+  // A domain is limited to the node unless the links span nodes (racks of 72), or are bridges within it.
   c.domain = row.domain > row.per_node
                  ? std::min(row.domain, std::max(1, request.gpus))
                  : std::min(row.domain > 1 && row.domain < row.per_node ? row.domain : c.per_node, c.per_node);
   if (!row.inside.empty()) c.inside = catalog.link(row.inside);
   if (!row.host.empty()) c.host = catalog.link(row.host);
   if (!row.across.empty()) c.across = catalog.link(row.across);
-  // Cards are a node's; fewer processors share them where fewer are used. Smaller nodes come with fewer cards.
+  // Network cards belong to a node; with fewer processors, fewer share them. Smaller nodes have fewer cards.
   const int sharing = request.per_node > 0 ? request.per_node : std::max(1, row.per_node);
   const double per_node_gbps = request.net_gbps_per_node > 0 ? request.net_gbps_per_node : row.across_gbps * sharing;
   if (request.net_gbps_per_node <= 0 && c.num_nodes > 1) assume(fmt::format("{} Gb/s per node", per_node_gbps));
   if (per_node_gbps > 0) c.across.bandwidth = per_node_gbps * 1e9 / 8 / sharing;
-  // Cards of one box that no bridge joins meet over its bus.
+  // Cards of one box without a bridge communicate over its bus.
   if (c.num_nodes == 1 && c.domain < c.per_node && c.host.bandwidth > 0) c.across = c.host;
   c.name = fmt::format("{} x {}", request.gpus, row.name);
   return c;

@@ -1,5 +1,6 @@
-// Processors, links, clusters and models by name: the shipped ones (catalog/*.toml, in the binary) and those of a
-// user's file, which may stand on shipped ones ("like") and hide them. Immutable once made; any thread may read.
+// Catalog: processors, links, clusters and models by name: the built-in ones (catalog/*.toml, embedded in the binary)
+// and those of a user's file, which may extend built-in ones ("like") and override them. Immutable after construction;
+// any thread may read.
 #pragma once
 
 #include <string>
@@ -12,12 +13,12 @@
 
 namespace esp::plan {
 
-// A processor with what usually surrounds it, for clusters of which only the processors are known.
+// A processor with its typical surroundings, for clusters of which only the processors are known.
 struct ProcessorRow {
   std::string name;
   Processor processor;
   std::vector<std::string> aliases;
-  double nominal_gb = 0;             // as sold: "80"
+  double nominal_gb = 0;             // nominal size: "80"
   std::string inside, host, across;  // links, by name
   int domain = 1, per_node = 1;
   double across_gbps = 0;  // per processor
@@ -25,7 +26,7 @@ struct ProcessorRow {
 
 struct LinkRow {
   std::string name;
-  Link link;
+  LinkSpec link;
   std::string source;
 };
 
@@ -34,33 +35,33 @@ struct ClusterRow {
   Cluster cluster;
 };
 
-struct ModelRow {
+struct CatalogModel {
   std::string name, help;
-  Shape shape;
-  double tokens = 0;  // it was trained on; 0: not said
+  ModelShape shape;
+  double tokens = 0;  // training tokens; 0: unknown
 };
 
 class Catalog {
  public:
-  Catalog();  // the shipped one
-  // With what a file describes: [[processor]], [[link]], [[model]] and [[cluster]] tables, or one each without the
-  // list. UsageError says what is wrong with it. Returns the name of its last cluster, processor or model, of the first
-  // of these kinds that it has.
+  Catalog();  // the built-in catalog
+  // Adds the tables of a file: [[processor]], [[link]], [[model]] and [[cluster]], or single tables without the list.
+  // UsageError for invalid content. Returns the name of its last cluster, else of its last processor, else of its last
+  // model.
   std::string add(std::string_view text, const std::string& file);
 
   const std::vector<ProcessorRow>& processors() const { return processors_; }
   const std::vector<LinkRow>& links() const { return links_; }
   const std::vector<ClusterRow>& clusters() const { return clusters_; }
-  const std::vector<ModelRow>& models() const { return models_; }
+  const std::vector<CatalogModel>& models() const { return models_; }
 
-  // By name or alias, in any case and punctuation; UsageError names the nearest.
+  // By name or alias, ignoring case and punctuation; UsageError suggests the nearest.
   const ProcessorRow& processor(std::string_view name) const;
-  // As a publication writes it ("NVIDIA A100 SXM4 80GB"): the name, else family, size and form; null when none is
-  // meant.
+  // Matches the spelling of a publication ("NVIDIA A100 SXM4 80GB"): the name, else family, size and form; null without
+  // a match.
   const ProcessorRow* recognise(std::string_view text, double memory_gb) const;
-  const Link& link(std::string_view name) const;
+  const LinkSpec& link(std::string_view name) const;
   const Cluster& cluster(std::string_view name) const;
-  const ModelRow* find_model(std::string_view name) const;  // null: none of that name
+  const CatalogModel* find_model(std::string_view name) const;  // null: unknown name
 
  private:
   struct Source;
@@ -69,27 +70,27 @@ class Catalog {
   void add_link(const Json& table, const std::string& file);
   void add_cluster(const Json& table, const std::string& file);
   void add_model(const Json& table, const std::string& file);
-  Link link_of(const Json& given, const std::string& where) const;
+  LinkSpec link_of(const Json& given, const std::string& where) const;
 
   std::vector<ProcessorRow> processors_;
   std::vector<LinkRow> links_;
   std::vector<ClusterRow> clusters_;
-  std::vector<ModelRow> models_;
+  std::vector<CatalogModel> models_;
 };
 
 const Catalog& shipped_catalog();
 
-// A cluster of which a table of results gives a few figures. What is 0 is taken from the processor's usual
-// surroundings, and said in `assumed` where it matters.
+// Builds a cluster from the few figures of a table of results. Zero fields are taken from the processor's typical
+// surroundings and listed in `assumed` where they matter.
 struct ClusterRequest {
   int gpus = 1, per_node = 0;
   double net_gbps_per_node = 0;
-  double memory_gb = 0;  // as sold
+  double memory_gb = 0;  // nominal
 };
 Cluster make_cluster(const Catalog& catalog, const ProcessorRow& row, const ClusterRequest& request,
                      std::vector<std::string>* assumed = nullptr);
 
-// The cluster as a file that Catalog::add reads back equal: processor, links and all.
+// The cluster as a file that Catalog::add reads back equal, with processor and links.
 std::string cluster_file(const Cluster& cluster);
 
 }  // namespace esp::plan

@@ -1,5 +1,4 @@
-// A file of processors, links, clusters and models from any bytes: refused with a reason, or read; and every cluster it
-// has, written out, is read back the same.
+// Arbitrary bytes as a catalog file: an error, or a catalog; every cluster of it is written and read back equal.
 #include <cmath>
 #include <string>
 #include <string_view>

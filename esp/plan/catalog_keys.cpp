@@ -57,7 +57,7 @@ std::vector<Key> processor_row_keys(ProcessorRow& row) {
   return keys;
 }
 
-std::vector<Key> link_keys(Link& link) {
+std::vector<Key> link_keys(LinkSpec& link) {
   return {
       {"bandwidth_gbs", &link.bandwidth, kGiga},
       {"latency_us", &link.latency, kMicro},
@@ -86,7 +86,7 @@ std::vector<Key> cluster_keys(Cluster& c) {
   };
 }
 
-std::vector<Key> shape_keys(Shape& s) {
+std::vector<Key> shape_keys(ModelShape& s) {
   return {
       {"layers", &s.layers},
       {"hidden", &s.hidden},

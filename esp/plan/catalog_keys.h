@@ -1,5 +1,5 @@
-// The keys of descriptions, once: what a file calls them, where they go, and in which unit. A new member of a struct of
-// cluster.h that files should set is one line here.
+// Key tables of descriptions: the key in a file, its member, and its unit. A new member of a struct of cluster.h that
+// files can set needs one line here.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@ namespace esp::plan {
 std::vector<Key> efficiency_keys(Efficiency& e);
 std::vector<Key> processor_keys(Processor& p);
 std::vector<Key> processor_row_keys(ProcessorRow& row);
-std::vector<Key> link_keys(Link& link);
+std::vector<Key> link_keys(LinkSpec& link);
 std::vector<Key> cluster_keys(Cluster& c);
-std::vector<Key> shape_keys(Shape& s);
+std::vector<Key> shape_keys(ModelShape& s);
 
 }  // namespace esp::plan

@@ -20,7 +20,7 @@ std::string refusal(std::string_view text) {
   return "accepted";
 }
 
-TEST(Catalog, ShippedProcessorsHaveTheLecturesSizesAndRates) {
+TEST(Catalog, BuiltInProcessorsHaveTheSizesAndRatesOfTheLectures) {
   const Catalog& catalog = shipped_catalog();
   for (const auto& [name, gb] : {std::pair{"P100", 16.0},
                                  {"V100", 32.0},
@@ -39,7 +39,7 @@ TEST(Catalog, ShippedProcessorsHaveTheLecturesSizesAndRates) {
   EXPECT_EQ(catalog.link("pcie5-x16").bandwidth, 63e9);
 }
 
-TEST(Catalog, EveryProcessorSaysWhereItsFiguresAreFromAndCanBeAClusterOfMany) {
+TEST(Catalog, EveryProcessorHasSourcesAndScalesToACluster) {
   const Catalog& catalog = shipped_catalog();
   EXPECT_GE(catalog.processors().size(), 22u);
   for (const ProcessorRow& row : catalog.processors()) {
@@ -53,7 +53,7 @@ TEST(Catalog, EveryProcessorSaysWhereItsFiguresAreFromAndCanBeAClusterOfMany) {
   for (const ClusterRow& row : catalog.clusters()) EXPECT_GT(row.cluster.across.bandwidth, 0) << row.name;
 }
 
-TEST(Catalog, NamesAreRecognisedAsPeopleWriteThem) {
+TEST(Catalog, RecognisesCommonSpellings) {
   const Catalog& catalog = shipped_catalog();
   const auto name = [&](const char* text, double gb) {
     const ProcessorRow* row = catalog.recognise(text, gb);
@@ -70,7 +70,7 @@ TEST(Catalog, NamesAreRecognisedAsPeopleWriteThem) {
   EXPECT_EQ(name("abacus", 0), "none");
 }
 
-TEST(Catalog, FewFiguresMakeACluster) {
+TEST(Catalog, BuildsAClusterFromAFewFigures) {
   const Catalog& catalog = shipped_catalog();
   std::vector<std::string> assumed;
   Cluster c = make_cluster(catalog, catalog.processor("A100"), {512, 8, 400, 80}, &assumed);
@@ -88,7 +88,7 @@ TEST(Catalog, FewFiguresMakeACluster) {
   EXPECT_EQ(make_cluster(catalog, catalog.processor("H100"), {3, 8, 0, 0}).size(), 3);
 }
 
-TEST(Catalog, AFileOfOnesOwnStandsOnTheShipped) {
+TEST(Catalog, UserFileExtendsTheBuiltInRows) {
   Catalog catalog;
   const std::string name = catalog.add(R"(
 [[processor]]
@@ -119,7 +119,7 @@ across = {like = "roce-400", latency_us = 30}
   EXPECT_EQ(c.across.bandwidth, 50e9);
 }
 
-TEST(Catalog, AClusterWrittenIsReadBackEqual) {
+TEST(Catalog, WrittenClusterIsReadBackEqual) {
   Catalog catalog;
   Cluster c = catalog.cluster("llama3-24k");
   c.name = "copy";
@@ -130,9 +130,9 @@ TEST(Catalog, AClusterWrittenIsReadBackEqual) {
   EXPECT_EQ(catalog.cluster("copy").oversubscription, 7);
 }
 
-TEST(Catalog, ShippedModelsCountWhatTheirReleasesSay) {
+TEST(Catalog, BuiltInModelsHaveThePublishedParameterCounts) {
   const auto billions = [](const char* name) {
-    const ModelRow* row = shipped_catalog().find_model(name);
+    const CatalogModel* row = shipped_catalog().find_model(name);
     return row ? row->shape.parameters() / 1e9 : 0;
   };
   for (const auto& [name, count] : {std::pair{"llama2-7b", 6.738},
@@ -156,18 +156,18 @@ TEST(Catalog, ShippedModelsCountWhatTheirReleasesSay) {
   EXPECT_NEAR(shipped_catalog().find_model("mixtral-8x7b")->shape.active_parameters() / 1e9, 12.88, 0.01);
 }
 
-TEST(Catalog, RefusesWhatItDoesNotKnowNamingTheNearest) {
+TEST(Catalog, RejectsUnknownNamesWithTheNearest) {
   EXPECT_THAT(refusal("[[processor]]\nname = \"x\"\nlike = \"H100\"\nmemory_gbi = 3\n"), HasSubstr("memory_gib"));
   EXPECT_THAT(refusal("[[procesor]]\nname = \"x\"\n"), HasSubstr("processor"));
-  EXPECT_THAT(refusal("[[processor]]\nlike = \"H100\"\n"), HasSubstr("has no name"));
-  EXPECT_THAT(refusal("[[processor]]\nname = \"x\"\n"), HasSubstr("memory_gib is wanted"));
+  EXPECT_THAT(refusal("[[processor]]\nlike = \"H100\"\n"), HasSubstr("without a name"));
+  EXPECT_THAT(refusal("[[processor]]\nname = \"x\"\n"), HasSubstr("memory_gib: expected"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H1000\"\n"), HasSubstr("H100-80GB-SXM"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nnodes = 0\n"), HasSubstr("at least 1"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nnodes = 900000000\n"), HasSubstr("at most"));
-  EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nnodes = \"many\"\n"), HasSubstr("whole number"));
+  EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nnodes = \"many\"\n"), HasSubstr("an integer"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nfabric = \"rails\"\n"), HasSubstr("rail"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\noversubscription = -1\n"),
-              HasSubstr("0 or more"));
+              HasSubstr("a number >= 0"));
   EXPECT_THAT(refusal("[model]\nname = \"m\"\nlayers = 2\nhidden = 999999999999\nheads = 1\nvocab = 9\nseq = 9\n"),
               HasSubstr("hidden"));
   EXPECT_THAT(refusal("[model]\nname = \"m\"\nhidden = 64\n"), HasSubstr("layers"));

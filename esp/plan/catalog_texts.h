@@ -1,4 +1,4 @@
-// The descriptions of catalog/*.toml as they were when the binary was built.
+// The contents of catalog/*.toml, embedded at build time.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What a whole training costs: steps, hours with what failures take, price and energy.
+// Cost of a whole training: steps, hours including failures, price and energy.
 #include <algorithm>
 
 #include "esp/plan/estimate.h"
@@ -7,11 +7,11 @@
 namespace esp::plan {
 namespace {
 
-constexpr double kRestartS = 600;         // detect, replace, load: minutes
-constexpr double kOverheadOfPower = 1.3;  // hosts, network and cooling over the processors' own draw
-constexpr double kDiskBandwidth = 1e9;    // per processor, where the cluster does not say
+constexpr double kRestartS = 600;         // detect, replace, load
+constexpr double kOverheadOfPower = 1.3;  // hosts, network and cooling, over the processors' draw
+constexpr double kDiskBandwidth = 1e9;    // per processor, where the cluster has no figure
 
-// A checkpoint holds weights and optimizer states once: 14 bytes a parameter, written by all ranks together.
+// A checkpoint contains weights and optimizer states once: 14 bytes per parameter, written by all ranks together.
 double checkpoint_s(const Estimate& e, const Cluster& c, const Policy& p) {
   const double disk = c.disk_bandwidth > 0 ? c.disk_bandwidth : kDiskBandwidth;
   return 14 * e.parameters / (disk * p.world());
@@ -19,8 +19,9 @@ double checkpoint_s(const Estimate& e, const Cluster& c, const Policy& p) {
 
 }  // namespace
 
-Cost cost_of(const Estimate& e, const Cluster& cluster, const Policy& policy, const Shape& shape, double tokens) {
-  Cost cost;
+TrainingCost cost_of(const Estimate& e, const Cluster& cluster, const Policy& policy, const ModelShape& shape,
+                     double tokens) {
+  TrainingCost cost;
   const double per_step = static_cast<double>(policy.global_batch) * static_cast<double>(shape.seq);
   if (per_step <= 0 || e.step_s <= 0) return cost;
   cost.steps = tokens / per_step;

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/plan/words.h"
+#include "esp/plan/normalise.h"
 
 namespace esp::plan {
 namespace {
@@ -26,14 +26,14 @@ bool says_nothing(const std::string& cell) {
          word == "unknown" || word == "?" || word == "not published";
 }
 
-// Commas, unless the first line has none and does have what other spreadsheets write.
+// The separator: commas, unless the first line has none and has another common separator.
 char divider_of(std::string_view text) {
   const std::string_view head = text.substr(0, text.find_first_of("\r\n"));
   if (has(head, ",")) return ',';
   return has(head, ";") ? ';' : has(head, "\t") ? '\t' : ',';
 }
 
-// "Hidden size", "hidden-size" and "hidden_size" are one; and so are the longer names of some columns.
+// "Hidden size", "hidden-size" and "hidden_size" are equal; some columns have longer aliases.
 struct Alias {
   std::string_view given, column;
 };
@@ -62,7 +62,7 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> row;
   std::string cell;
-  bool quoted = false, begun = false;  // inside quotes; anything on this line
+  bool quoted = false, begun = false;  // quoted: inside quotes; begun: the line has content
   size_t line = 1, opened = 0;
   const auto end_row = [&] {
     if (begun || !row.empty()) {
@@ -100,7 +100,7 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
       begun = true;
     }
   }
-  if (quoted) throw IoError(fmt::format("{}:{}: a quote is opened here and never closed", name, opened));
+  if (quoted) throw IoError(fmt::format("{}:{}: this quote is never closed", name, opened));
   end_row();
   return rows;
 }

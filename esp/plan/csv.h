@@ -1,5 +1,5 @@
-// Comma-separated values as spreadsheets write them: quoted fields with commas, quotes and line breaks inside, either
-// line ending, a byte order mark, blank lines. A table has a head; rows may be shorter than it or longer.
+// Comma-separated values as spreadsheets write them: quoted fields with commas, quotes and line breaks, either line
+// ending, a byte order mark, blank lines. A table has a header; rows may have fewer or more fields.
 #pragma once
 
 #include <map>
@@ -12,17 +12,17 @@ namespace esp::plan {
 
 inline constexpr size_t kMaxCsvRows = 1'000'000;
 
-// UsageError: a quote never closed, more rows than kMaxCsvRows.
+// UsageError: an unclosed quote, more than kMaxCsvRows rows.
 std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::string_view name);
 
-// One row by its column's name. Spaces around are gone, and so is whatever means "not given" (-, n/a, none is kept).
+// One row by column name. Surrounding spaces are removed, and words for a missing value (-, n/a, none) become empty.
 class CsvRow {
  public:
   CsvRow(const std::vector<std::string>& head, const std::vector<std::string>& cells);
-  std::string text(std::string_view column) const;   // empty where it is not given
+  std::string text(std::string_view column) const;   // empty: missing
   std::string words(std::string_view column) const;  // the same in lower case
-  // The number a cell begins with ("1,024", "~3.5", "2 (inferred)", "8k" is 8192); none where there is none, or where
-  // it is not within the bounds.
+  // The number at the start of a cell ("1,024", "~3.5", "2 (inferred)", "8k" is 8192); none if missing or out of
+  // bounds.
   std::optional<double> number(std::string_view column, double low = 0, double high = 1e18) const;
 
  private:

@@ -1,5 +1,5 @@
-// What keeping copies alike costs a step: gradient sums, ZeRO's scatters and gathers, the update, offload; and what of
-// it hides behind backward and forward.
+// Cost of data parallelism in a step: gradient sums, ZeRO's scatters and gathers, the update, offload; and the part of
+// it hidden behind backward and forward.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,17 @@
 namespace esp::plan {
 
 struct DataTraffic {
-  std::vector<Traffic> rows;
+  std::vector<GroupTraffic> rows;
   double exposed_s = 0, update_s = 0, offload_s = 0;
 };
-// `slowest` is the piece that takes longest for one micro-batch: its backward is what sums hide behind.
+// `slowest` is the piece with the longest time per micro-batch: its backward hides the sums.
 DataTraffic data_traffic(const Setting& setting, const StageTime& slowest, int chunks);
 
-// The forward and input-gradient time of a layer of these parameters with the gathers and scatters of ZeRO 3 beside it.
-struct Gathered {
+// Forward and input-gradient time of a layer with these parameters, with the gathers and scatters of ZeRO 3.
+struct GatheredTime {
   double forward = 0, backward = 0;
 };
-Gathered gathered_layer(const Setting& setting, const LayerTime& layer, const Held& held, Recompute recompute);
+GatheredTime gathered_layer(const Setting& setting, const LayerTime& layer, const HeldParameters& held,
+                            RecomputePolicy recompute);
 
 }  // namespace esp::plan

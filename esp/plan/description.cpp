@@ -18,10 +18,12 @@ namespace {
 constexpr int kMaxDepth = 8;
 
 Json tree_of(const toml::node& node, std::string_view name, int depth) {
-  if (depth > kMaxDepth) throw UsageError(fmt::format("{}: tables within tables, more than {} deep", name, kMaxDepth));
+  if (depth > kMaxDepth)
+    throw UsageError(fmt::format("{}: nested tables: expected at most {} levels", name, kMaxDepth));
   if (const toml::table* table = node.as_table()) {
     Json object = Json::object();
-    for (const auto& [key, value] : *table) object[std::string(key.str())] = tree_of(value, name, depth + 1);
+    auto& rows = object.get_ref<Json::object_t&>();  // filled without a search of all keys for each
+    for (const auto& [key, value] : *table) rows.emplace_back(key.str(), tree_of(value, name, depth + 1));
     return object;
   }
   if (const toml::array* list = node.as_array()) {
@@ -38,15 +40,15 @@ Json tree_of(const toml::node& node, std::string_view name, int depth) {
   return text.str();
 }
 
-[[noreturn]] void refuse(const std::string& where, const Key& key, std::string_view wanted, const Json& given) {
-  throw UsageError(fmt::format("{}: {} = {}: {} is wanted", where, key.name, given.dump(), wanted));
+[[noreturn]] void refuse(const std::string& where, const Key& key, std::string_view expected, const Json& given) {
+  throw UsageError(fmt::format("{}: {}: got {}; expected {}", where, key.name, given.dump(), expected));
 }
 
 template <typename T>
 T whole_number(const std::string& where, const Key& key, const Json& given) {
   const bool fits = given.is_number_integer() && given.get<int64_t>() >= std::numeric_limits<T>::min() &&
                     given.get<int64_t>() <= std::numeric_limits<T>::max();
-  if (!fits) refuse(where, key, "a whole number", given);
+  if (!fits) refuse(where, key, "an integer", given);
   return given.get<T>();
 }
 
@@ -62,13 +64,13 @@ void read_one(const std::string& where, const Key& key, const Json& given) {
         } else if constexpr (std::is_same_v<T, double>) {
           if (!given.is_number()) refuse(where, key, "a number", given);
           const double value = given.get<double>() * key.unit;
-          if (!std::isfinite(value) || value < 0) refuse(where, key, "a number of 0 or more", given);
+          if (!std::isfinite(value) || value < 0) refuse(where, key, "a number >= 0", given);
           *to = value;
         } else if constexpr (std::is_same_v<T, std::string>) {
           if (!given.is_string()) refuse(where, key, "a string", given);
           *to = given.get<std::string>();
         } else if constexpr (std::is_same_v<T, std::vector<int>>) {
-          if (!given.is_array()) refuse(where, key, "a list of whole numbers", given);
+          if (!given.is_array()) refuse(where, key, "a list of integers", given);
           to->clear();
           for (const Json& one : given) to->push_back(whole_number<int>(where, key, one));
         } else {
@@ -90,7 +92,7 @@ Json parse_description(std::string_view text, std::string_view name) {
   try {
     return tree_of(toml::parse(text, name), name, 0);
   } catch (const TomlAssumption&) {
-    throw UsageError(fmt::format("{}: a table or key begins with a character that no key may have", name));
+    throw UsageError(fmt::format("{}: invalid first character of a table or key", name));
   } catch (const toml::parse_error& error) {
     throw UsageError(
         fmt::format("{}:{}:{}: {}", name, error.source().begin.line, error.source().begin.column, error.description()));
@@ -99,7 +101,7 @@ Json parse_description(std::string_view text, std::string_view name) {
 
 void read_keys(const Json& table, const std::string& where, const std::vector<Key>& keys,
                const std::vector<std::string_view>& also) {
-  if (!table.is_object()) throw UsageError(fmt::format("{}: a table is wanted", where));
+  if (!table.is_object()) throw UsageError(fmt::format("{}: expected a table", where));
   for (const auto& [name, value] : table.items()) {
     const Key* found = nullptr;
     for (const Key& key : keys)
@@ -130,7 +132,7 @@ std::string write_keys(const std::vector<Key>& keys) {
           }
         },
         key.value);
-    text += fmt::format("{} = {}\n", key.name, value.dump());  // JSON's values are TOML's
+    text += fmt::format("{} = {}\n", key.name, value.dump());  // JSON values are valid TOML
   }
   return text;
 }

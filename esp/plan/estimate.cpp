@@ -17,7 +17,7 @@
 namespace esp::plan {
 namespace {
 
-double model_flops(const Shape& s, const Policy& p) {
+double model_flops(const ModelShape& s, const Policy& p) {
   const double tokens = static_cast<double>(p.global_batch) * static_cast<double>(s.seq);
   if (s.layers == 0) return 6 * s.given_parameters * tokens;
   const double products =
@@ -31,55 +31,42 @@ double model_flops(const Shape& s, const Policy& p) {
   return tokens * (6 * products + 12 * static_cast<double>(s.layers * s.seq) * width * (s.causal ? 0.5 : 1));
 }
 
-// With what recomputation repeats: the layers it names, not the head.
-double executed_flops(const Shape& s, const Policy& p) {
+// Including recomputed arithmetic: of the layers it names, not of the head.
+double executed_flops(const ModelShape& s, const Policy& p) {
   const double flops = model_flops(s, p);
-  if (p.recompute != Recompute::full || s.layers == 0) return flops;
+  if (p.recompute != RecomputePolicy::full || s.layers == 0) return flops;
   const double tokens = static_cast<double>(p.global_batch) * static_cast<double>(s.seq);
   const double layers = flops - 6 * tokens * static_cast<double>(s.vocab * s.hidden);
   return flops + layers / 3 * p.recomputed_share(s.layers);
 }
 
-// Programs on the chips that a published table told us of: constants of both are chosen with it at hand.
-struct Told {
+// Pairs of software and chip whose constants were fitted to a published table.
+struct Validated {
   std::string_view software;
-  bool eight_bits;  // whether the chip has 8-bit products: Hopper, not Ampere
+  bool eight_bits;  // whether the chip supports 8-bit GEMMs: Hopper, not Ampere
 };
-constexpr Told kTold[] = {
+constexpr Validated kValidated[] = {
     {"megatron-2021", false}, {"megatron-2022", false}, {"internevo", false}, {"megatron-core", true}};
 
-bool is_told(const Cluster& cluster, const Policy& policy) {
+bool is_validated(const Cluster& cluster, const Policy& policy) {
   const bool eight_bits = cluster.processor.fp8_flops > 0;
-  return std::any_of(std::begin(kTold), std::end(kTold),
-                     [&](const Told& one) { return one.software == policy.software && one.eight_bits == eight_bits; });
+  return std::any_of(std::begin(kValidated), std::end(kValidated), [&](const Validated& one) {
+    return one.software == policy.software && one.eight_bits == eight_bits;
+  });
 }
 
-// How far four of five predictions of a kind are off at most, from residuals of published rows: dense models by
-// programs we know on their chips 4.2 %, by others 12; what has more mechanisms at once more.
-double spread(const Shape& shape, const Cluster& cluster, const Policy& policy) {
-  double q = is_told(cluster, policy) ? 0.042 : 0.12;
-  if (shape.experts > 0) q += 0.08;
-  if (policy.cp > 1) q += 0.06;
-  if (policy.schedule != "1f1b" && policy.schedule != "interleaved" && policy.pp > 1) q += 0.04;
-  if (policy.precision == "fp8") q += 0.02;
-  if (policy.offload != Offload::none) q += 0.15;
-  return q;
-}
-
-constexpr double kFragmented = 1.02;
+constexpr double kOwnError = 0.15;  // of this program's runtime on a calibrated machine
 
 void warn(const Setting& s, Estimate& e) {
   const Memory& m = e.memory;
-  const double room = s.cluster.processor.memory_bytes;
-  // The allocator gives back what it only reserves before it fails; what fragments beyond repair is little.
-  const double needed = kFragmented * m.allocated() + m.other;
-  if (room > 0 && needed > room) {
+  const MemoryFit fit = memory_fit(m, s.cluster, s.policy);
+  if (!fit.fits()) {
     e.fits = false;
     e.reasons.push_back(
         fmt::format("stage {} needs {:.1f} GB of {:.1f}: states {:.1f}, activations {:.1f}, buffers {:.1f}, "
-                    "context {:.1f}, fragments {:.1f} (the rest of the slack can be given back)",
-                    m.stage, needed / 1e9, room / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
-                    m.other / 1e9, (kFragmented - 1) * m.allocated() / 1e9));
+                    "context {:.1f}, fragmentation {:.1f}",
+                    m.stage, fit.needed / 1e9, fit.capacity / 1e9, m.states() / 1e9, m.activation / 1e9, m.buffer / 1e9,
+                    m.other / 1e9, m.slack / 1e9));
   }
   const double host = s.cluster.host_memory_bytes, moved = m.host * std::min(s.cluster.per_node, s.policy.world());
   if (host > 0 && moved > host) {
@@ -88,16 +75,15 @@ void warn(const Setting& s, Estimate& e) {
   }
   if (crosses(s.tensor)) {
     double shown = 0;
-    for (const Traffic& t : e.traffic)
+    for (const GroupTraffic& t : e.traffic)
       if (t.group == "tp") shown += t.exposed_s;
-    e.reasons.push_back(
-        fmt::format("tensor groups of {} span {} nodes: {:.2f} s of the step's {:.2f} s go there; "
-                    "tp = {} stays inside",
-                    s.policy.tp, s.tensor.domains, shown, e.step_s, s.cluster.domain));
+    e.reasons.push_back(fmt::format(
+        "tensor groups of {} span {} nodes: {:.2f} s of the step's {:.2f} s are their traffic; tp = {} stays inside",
+        s.policy.tp, s.tensor.domains, shown, e.step_s, s.cluster.domain));
   }
 }
 
-// What the rate itself cannot tell: an arch known by its count alone.
+// Unmodelled cases: an arch of which only the parameter count is known.
 void opaque_time(const Setting& s, Estimate& e) {
   const double each = e.hardware_flops / s.policy.world();
   e.compute_s = each / (s.rates.product * 0.8);
@@ -106,12 +92,30 @@ void opaque_time(const Setting& s, Estimate& e) {
 
 }  // namespace
 
-std::vector<StageTime> stage_times(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+MemoryFit memory_fit(const Memory& worst_stage, const Cluster& cluster, const Policy& policy) {
+  if (is_own(cluster, policy)) return {worst_stage.total() * policy.world(), cluster.host_memory_bytes, true};
+  return {worst_stage.total(), cluster.processor.memory_bytes, false};
+}
+
+// From residuals of published rows: dense models with known software on known chips 4.2 %, with other software 12;
+// larger with several mechanisms at once.
+double step_error(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
+  if (is_own(cluster, policy)) return kOwnError;
+  double q = is_validated(cluster, policy) ? 0.042 : 0.12;
+  if (shape.experts > 0) q += 0.08;
+  if (policy.cp > 1) q += 0.06;
+  if (policy.schedule != "1f1b" && policy.schedule != "interleaved" && policy.pp > 1) q += 0.04;
+  if (policy.precision == "fp8") q += 0.02;
+  if (policy.offload != OffloadTarget::none) q += 0.15;
+  return q;
+}
+
+std::vector<StageTime> stage_times(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   const Setting s(shape, cluster, policy);
   return piece_times(s, pieces_of(shape, policy), kinds_of(s));
 }
 
-Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+Estimate estimate(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   if (is_own(cluster, policy)) return own_estimate(shape, cluster, policy);
   const Setting s(shape, cluster, policy);
   Estimate e;
@@ -123,7 +127,7 @@ Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& poli
   if (shape.layers == 0 || shape.seq == 0) {
     opaque_time(s, e);
   } else {
-    const Kinds kinds = kinds_of(s);
+    const LayerKinds kinds = kinds_of(s);
     const Pieces pieces = pieces_of(shape, policy);
     const std::vector<StageTime> times = piece_times(s, pieces, kinds);
     const PipelineTime pipe = pipeline_time(policy, pieces, times);
@@ -133,22 +137,22 @@ Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& poli
     for (const StageTime& t : times)
       if (t.backward + t.weights + t.forward > slowest.backward + slowest.weights + slowest.forward) slowest = t;
     DataTraffic data = data_traffic(s, slowest, pieces.chunks);
-    // What units of ZeRO 3 show is in the pieces' times already.
-    if (traffic.units_shown_s > 0 && !data.rows.empty()) {
-      Traffic& units = data.rows[0];
-      units.exposed_s += traffic.units_shown_s;
+    // The exposed time of ZeRO 3's units is part of the pieces' times.
+    if (traffic.exposed_units_s > 0 && !data.rows.empty()) {
+      GroupTraffic& units = data.rows[0];
+      units.exposed_s += traffic.exposed_units_s;
       units.time_s = std::max(units.time_s, units.exposed_s);
     }
-    for (const Traffic& row : data.rows) e.traffic.push_back(row);
+    for (const GroupTraffic& row : data.rows) e.traffic.push_back(row);
     e.optimizer_s = data.update_s + s.software.step_s;
     e.offload_s = data.offload_s;
     e.bubble_s = pipe.bubble;
     e.bubble = pipe.busy > 0 ? pipe.bubble / pipe.busy : 0;
-    for (const Traffic& row : e.traffic) e.exposed_s += row.exposed_s;
+    for (const GroupTraffic& row : e.traffic) e.exposed_s += row.exposed_s;
     e.step_s = pipe.total + data.exposed_s + e.optimizer_s + e.offload_s;
     e.compute_s = e.step_s - e.bubble_s - e.exposed_s - e.optimizer_s - e.offload_s;
   }
-  const double q = spread(shape, cluster, policy);
+  const double q = step_error(shape, cluster, policy);
   e.low_s = e.step_s * (1 - q);
   e.high_s = e.step_s * (1 + q);
   if (e.step_s > 0) {
@@ -162,7 +166,7 @@ Estimate estimate(const Shape& shape, const Cluster& cluster, const Policy& poli
   return e;
 }
 
-double lower_bound_s(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+double lower_bound_s(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   const Rates r = rates_of(cluster.processor, policy.precision);
   return executed_flops(shape, policy) / policy.world() / std::max({r.product, r.product16, r.attention_forward});
 }

@@ -21,8 +21,8 @@ Cluster cluster_of(const char* chip, int gpus, double gbps_per_node = 0) {
   return make_cluster(shipped_catalog(), shipped_catalog().processor(chip), request);
 }
 
-Shape llama70b() {
-  Shape s;
+ModelShape llama70b() {
+  ModelShape s;
   s.name = "llama-3-70b";
   s.arch = "llama";
   s.layers = 80;
@@ -50,14 +50,14 @@ Policy policy_512() {
   return p;
 }
 
-double step(const Shape& s, const Cluster& c, const Policy& p) {
+double step(const ModelShape& s, const Cluster& c, const Policy& p) {
   return estimate(s, c, p).step_s;
 }
 
-TEST(Estimate, Llama70bOn512FitsAndIsExplained) {
+TEST(Estimate, ExplainsLlama70bOn512) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   Policy p = policy_512();
-  p.recompute = Recompute::selective;
+  p.recompute = RecomputePolicy::selective;
   const Estimate e = estimate(llama70b(), c, p);
   EXPECT_TRUE(e.fits);
   EXPECT_GT(e.mfu, 0.3);
@@ -68,7 +68,7 @@ TEST(Estimate, Llama70bOn512FitsAndIsExplained) {
   EXPECT_GT(e.step_s, lower_bound_s(llama70b(), c, p));
 }
 
-TEST(Estimate, TensorGroupsAcrossNodesDrawAWarningWithTheCost) {
+TEST(Estimate, WarnsOfTensorGroupsAcrossNodesWithTheirCost) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   Policy p = policy_512();
   const double inside = step(llama70b(), c, p);
@@ -80,7 +80,7 @@ TEST(Estimate, TensorGroupsAcrossNodesDrawAWarningWithTheCost) {
   EXPECT_NE(e.reasons.back().find("span 2 nodes"), std::string::npos);
 }
 
-TEST(Estimate, WhatDoesNotFitSaysWhichCategory) {
+TEST(Estimate, ReportsTheCategoryThatDoesNotFit) {
   const Cluster c = cluster_of("A100-40GB-SXM", 8);
   Policy p;
   p.dp = 8;
@@ -97,18 +97,18 @@ TEST(Estimate, OffloadedStatesMustFitTheHost) {
   p.dp = 8;
   p.zero = 3;
   p.global_batch = 8;
-  p.recompute = Recompute::full;
-  p.offload = Offload::host;
+  p.recompute = RecomputePolicy::full;
+  p.offload = OffloadTarget::host;
   c.host_memory_bytes = 2e12;
   EXPECT_TRUE(estimate(llama70b(), c, p).fits);
   c.host_memory_bytes = 2e11;
   EXPECT_FALSE(estimate(llama70b(), c, p).fits);
 }
 
-// A result that does not move when its input does is the complaint about simulators.
+// The result must change when an input changes.
 TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
   const Cluster c = cluster_of("H100-80GB-SXM", 512);
-  Shape s = llama70b();
+  ModelShape s = llama70b();
   s.experts = 8;
   s.topk = 2;
   s.expert_ffn = 7168;
@@ -136,9 +136,9 @@ TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
       {"precision", [](Policy& p) { p.precision = "fp8"; }},
       {"zero", [](Policy& p) { p.zero = 3; }},
       {"shard_group", [](Policy& p) { p.shard_group = 4; }},
-      {"offload", [](Policy& p) { p.offload = Offload::host; }},
-      {"recompute", [](Policy& p) { p.recompute = Recompute::full; }},
-      {"recompute_layers", [](Policy& p) { p.recompute = Recompute::full, p.recompute_layers = 3; }},
+      {"offload", [](Policy& p) { p.offload = OffloadTarget::host; }},
+      {"recompute", [](Policy& p) { p.recompute = RecomputePolicy::full; }},
+      {"recompute_layers", [](Policy& p) { p.recompute = RecomputePolicy::full, p.recompute_layers = 3; }},
       {"flash", [](Policy& p) { p.flash = false; }},
       {"dropout", [](Policy& p) { p.dropout = true; }},
       {"fused", [](Policy& p) { p.fused = false; }},
@@ -162,8 +162,8 @@ TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
   }
 }
 
-TEST(Estimate, BetterMachinesAreNeverSlower) {
-  const Shape s = llama70b();
+TEST(Estimate, IsNeverSlowerOnBetterMachines) {
+  const ModelShape s = llama70b();
   Policy p = policy_512();
   for (const int zero : {0, 1, 3}) {
     p.zero = zero;
@@ -183,12 +183,12 @@ TEST(Estimate, BetterMachinesAreNeverSlower) {
   }
 }
 
-TEST(Estimate, NothingBeatsTheBound) {
+TEST(Estimate, IsNeverBelowTheLowerBound) {
   const Cluster c = cluster_of("H100-80GB-SXM", 512);
-  Shape s = llama70b();
+  ModelShape s = llama70b();
   for (const int64_t vocab : {1000, 128256, 2000000})
     for (const int layers : {2, 80})
-      for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+      for (const RecomputePolicy recompute : {RecomputePolicy::none, RecomputePolicy::selective, RecomputePolicy::full})
         for (const char* precision : {"bf16", "fp8"}) {
           s.vocab = vocab;
           s.layers = layers;
@@ -205,7 +205,7 @@ TEST(Estimate, RecomputationTradesTimeForMemory) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   Policy p = policy_512();
   const Estimate none = estimate(llama70b(), c, p);
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   const Estimate full = estimate(llama70b(), c, p);
   EXPECT_GT(full.step_s, 1.2 * none.step_s);
   EXPECT_LT(full.step_s, 1.4 * none.step_s);
@@ -214,8 +214,8 @@ TEST(Estimate, RecomputationTradesTimeForMemory) {
   EXPECT_GT(full.hardware_flops, none.hardware_flops);
 }
 
-// The closed form against the very schedules the trainer runs, in virtual time.
-TEST(Pipeline, EqualStagesTakeWhatTheEventsSay) {
+// Compares the closed form with the schedules that the trainer runs, in virtual time.
+TEST(Pipeline, EqualStagesTakeTheSimulatedTime) {
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const int m : {8, 32}) {
       Policy p;
@@ -223,7 +223,7 @@ TEST(Pipeline, EqualStagesTakeWhatTheEventsSay) {
       p.interleave = std::string(name) == "interleaved" ? 2 : 1;
       p.schedule = name;
       p.global_batch = m;
-      Shape s = llama70b();
+      ModelShape s = llama70b();
       const Pieces pieces = pieces_of(s, p);
       const parallel::ScheduleShape shape{4, p.interleave, m};
       const StageTime one{1.0 / p.interleave, 1.1 / p.interleave, 0.9 / p.interleave, 0};
@@ -235,7 +235,7 @@ TEST(Pipeline, EqualStagesTakeWhatTheEventsSay) {
     }
 }
 
-TEST(Pipeline, AHeavyLastStageIsPaidByEveryMicroBatch) {
+TEST(Pipeline, HeavyLastStageDelaysEveryMicroBatch) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
@@ -249,9 +249,9 @@ TEST(Pipeline, AHeavyLastStageIsPaidByEveryMicroBatch) {
   EXPECT_NEAR(closed, events.makespan, 0.02 * events.makespan);
 }
 
-// ZeRO 1 over all ranks against node-local groups, 8 to 1,024 A100 at 400 Gb/s a node: throughput lost 44 % and 11 %.
-TEST(Estimate, BroadcastsOfShardsGrowWithTheRanks) {
-  Shape s = llama70b();
+// ZeRO 1 over all ranks against node-local groups, 8 to 1,024 A100 at 400 Gb/s per node: throughput loss 44 % and 11 %.
+TEST(Estimate, BroadcastTimeGrowsWithTheRanks) {
+  ModelShape s = llama70b();
   s.layers = 32;
   s.hidden = 4096;
   s.ffn = 11008;
@@ -273,8 +273,8 @@ TEST(Estimate, BroadcastsOfShardsGrowWithTheRanks) {
   EXPECT_NEAR(1 - rate(1024, 8) / rate(8, 8), 0.11, 0.05);
 }
 
-TEST(Estimate, RowsSentOnceToEachNodeTakeLess) {
-  Shape s = llama70b();
+TEST(Estimate, IsFasterWithOneCopyOfARowPerNode) {
+  ModelShape s = llama70b();
   s.experts = 64;
   s.topk = 8;
   s.expert_ffn = 2048;
@@ -290,14 +290,14 @@ TEST(Estimate, RowsSentOnceToEachNodeTakeLess) {
   EXPECT_LT(step(s, c, p), once);
 }
 
-TEST(Estimate, ACausalSequenceDividedAsItComesWaitsForItsLastRank) {
-  Shape s = llama70b();
+TEST(Estimate, UnbalancedCausalAttentionWaitsForTheLastRank) {
+  ModelShape s = llama70b();
   s.seq = 131072;
   Policy p;
   p.tp = 8;
   p.sequence = true;
   p.cp = 8;
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   const Cluster c = cluster_of("H100-80GB-SXM", 64);
   const auto core = [&](const char* software, int ranks) {
     p.software = software;
@@ -305,38 +305,38 @@ TEST(Estimate, ACausalSequenceDividedAsItComesWaitsForItsLastRank) {
     s.causal = true;
     const double half = stage_times(s, c, p)[0].forward;
     s.causal = false;
-    return stage_times(s, c, p)[0].forward - half;  // what the other half of the scores takes
+    return stage_times(s, c, p)[0].forward - half;  // time of the other half of the scores
   };
   ASSERT_FALSE(software_row("torchtitan").balanced);
   ASSERT_TRUE(software_row("nemo-2023").balanced);
-  // The last of eight does 15 of 16 parts, not 8: half of the scores are hardly a gain.
+  // The last of eight ranks computes 15 of 16 parts, not 8: causal masking is hardly a gain.
   EXPECT_LT(core("torchtitan", 8), 0.25 * core("nemo-2023", 8));
   EXPECT_GT(core("torchtitan", 1), 0.9 * core("nemo-2023", 1));
 }
 
-TEST(Estimate, APipelineThatSumsLateShowsItsSums) {
+TEST(Estimate, LatePipelineSumsAreExposed) {
   Policy p = policy_512();
   p.zero = 0;
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   const auto shown = [&](const char* software) {
     p.software = software;
     double all = 0, time = 0;
-    for (const Traffic& t : estimate(llama70b(), c, p).traffic)
+    for (const GroupTraffic& t : estimate(llama70b(), c, p).traffic)
       if (t.group == "dp") all += t.exposed_s, time += t.time_s;
     return all / time;
   };
   EXPECT_NEAR(shown("deepspeed"), 1, 1e-9);
   EXPECT_LT(shown("megatron-core"), 0.9);
-  p.zero = 1;  // to everybody, then gathered
+  p.zero = 1;  // summed on every rank, then gathered
   double bytes = 0;
   p.software = "deepspeed";
-  for (const Traffic& t : estimate(llama70b(), c, p).traffic)
+  for (const GroupTraffic& t : estimate(llama70b(), c, p).traffic)
     if (t.op == "all_reduce" && t.group == "dp") bytes += t.bytes;
   EXPECT_GT(bytes, 0);
 }
 
-TEST(Estimate, HeadsOfCrookedRowsAreSlowUnlessFused) {
-  Shape s = llama70b();
+TEST(Estimate, MisalignedHeadsAreSlowUnlessFused) {
+  ModelShape s = llama70b();
   s.hidden = 13824;
   s.seq = 2048;
   Policy p = policy_512();
@@ -355,19 +355,19 @@ TEST(Estimate, CostCountsFailures) {
   Cluster c = cluster_of("A100-80GB-SXM", 512);
   const Policy p = policy_512();
   const Estimate e = estimate(llama70b(), c, p);
-  const Cost never = cost_of(e, c, p, llama70b(), 1e12);
+  const TrainingCost never = cost_of(e, c, p, llama70b(), 1e12);
   EXPECT_EQ(never.goodput, 1);
   EXPECT_NEAR(never.gpu_hours, 512 * never.hours, 1e-6 * never.gpu_hours);
   EXPECT_NEAR(never.steps, 1e12 / (512 * 8192.0), 1);
   c.mtbf_hours = 5000;
-  const Cost often = cost_of(e, c, p, llama70b(), 1e12);
+  const TrainingCost often = cost_of(e, c, p, llama70b(), 1e12);
   EXPECT_LT(often.goodput, 1);
   EXPECT_GT(often.hours, never.hours);
 }
 
-TEST(Feasible, ImpossibleOnesSayWhyAndWhatWouldDo) {
+TEST(Feasible, RejectsInfeasiblePoliciesWithAHint) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
-  const Shape s = llama70b();
+  const ModelShape s = llama70b();
   const auto why = [&](auto change) {
     Policy p = policy_512();
     change(p);
@@ -379,7 +379,7 @@ TEST(Feasible, ImpossibleOnesSayWhyAndWhatWouldDo) {
   EXPECT_NE(why([](Policy& p) { p.tp = 3; }).find("64 attention heads"), std::string::npos);
   EXPECT_NE(why([](Policy& p) { p.precision = "fp8"; }).find("fp8"), std::string::npos);
   EXPECT_NE(why([](Policy& p) { p.software = "nothing"; }).find("megatron-core"), std::string::npos);
-  EXPECT_NE(why([](Policy& p) { p.global_batch = 500; }).find("multiple of 16"), std::string::npos);
+  EXPECT_NE(why([](Policy& p) { p.global_batch = 500; }).find("multiple of dp = 16"), std::string::npos);
   EXPECT_NE(why([](Policy& p) { p.stage_layers = {1, 2, 3, 4}; }).find("80"), std::string::npos);
   EXPECT_EQ(why([](Policy& p) { p.schedule = "v-half"; }), "");
   Policy p = policy_512();
@@ -387,7 +387,7 @@ TEST(Feasible, ImpossibleOnesSayWhyAndWhatWouldDo) {
   EXPECT_THROW(check(s, c, p), UsageError);
 }
 
-TEST(Software, FrameworksAreRecognisedAsPeopleNameThem) {
+TEST(Software, RecognisesCommonSpellings) {
   EXPECT_EQ(software_of("Megatron-LM (commit 6985e589)", false), "megatron-2021");
   EXPECT_EQ(software_of("Megatron-LM", false), "megatron-2022");
   EXPECT_EQ(software_of("Megatron-LM", true), "megatron-2023");

@@ -1,5 +1,5 @@
-// Whether a policy can be at all: sizes, the processor's precisions, the layout's rules (parallel/layout.h, those of
-// this runtime; published systems differ in a few, said below).
+// Feasibility of a policy: sizes, the processor's precisions, the layout's rules (parallel/layout.h, those of this
+// runtime; exceptions for published systems are below).
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@ namespace {
 
 using Reason = std::optional<std::string>;
 
-constexpr int64_t kMostRanks = 1 << 20, kMostSequences = int64_t{1} << 32;
-// Beyond what parallel/pp runs itself, these have closed forms here.
+constexpr int64_t kMaxRanks = 1 << 20, kMaxSequences = int64_t{1} << 32;
+// Schedules that parallel/pp does not run but that have a closed form here.
 constexpr std::string_view kFolded[] = {"zb-2p", "zb-h2", "zb-1p", "zb-v", "v-zb", "v-half", "v-min", "dualpipe"};
 
 Reason of_sizes(const Cluster& cluster, const Policy& p) {
@@ -25,17 +25,20 @@ Reason of_sizes(const Cluster& cluster, const Policy& p) {
   } axes[] = {{"tp", p.tp}, {"pp", p.pp}, {"dp", p.dp}, {"cp", p.cp}, {"ep", p.ep}, {"interleave", p.interleave}};
   double product = 1;
   for (const auto& axis : axes) {
-    if (axis.value < 1 || axis.value > kMostRanks)
-      return fmt::format("{} = {}: from 1 to {}", axis.key, axis.value, kMostRanks);
+    if (axis.value < 1 || axis.value > kMaxRanks)
+      return fmt::format("{}: got {}; expected 1 to {}", axis.key, axis.value, kMaxRanks);
   }
   for (const double axis : {p.tp, p.pp, p.dp, p.cp}) product *= axis;
   if (product > static_cast<double>(cluster.size()))
-    return fmt::format("tp {} × pp {} × dp {} × cp {} wants {:.0f} processors, the cluster has {}: dp = {} would fit",
-                       p.tp, p.pp, p.dp, p.cp, product, cluster.size(),
+    return fmt::format("tp {} × pp {} × dp {} × cp {} needs {:.0f} processors; the cluster has {}. Try dp = {}", p.tp,
+                       p.pp, p.dp, p.cp, product, cluster.size(),
                        std::max<int64_t>(1, cluster.size() / (int64_t{p.tp} * p.pp * p.cp)));
-  if (p.micro_batch < 1 || p.global_batch < 1 || p.global_batch > kMostSequences)
-    return fmt::format("a batch of {} in micro-batches of {}: at least 1", p.global_batch, p.micro_batch);
-  if (p.zero < 0 || p.zero > 3) return fmt::format("zero = {}: 0, 1, 2 or 3", p.zero);
+  if (p.micro_batch < 1 || p.global_batch < 1 || p.global_batch > kMaxSequences)
+    return fmt::format("batch {} and micro-batch {}: expected at least 1 each", p.global_batch, p.micro_batch);
+  if (p.zero < 0 || p.zero > 3) return fmt::format("zero: got {}; expected 0, 1, 2 or 3", p.zero);
+  if (p.shard_group > 0 && int64_t{p.dp} * p.cp % p.shard_group != 0)
+    return fmt::format("shard_group = {}: must divide the {} data-parallel ranks (dp x cp)", p.shard_group,
+                       int64_t{p.dp} * p.cp);
   return std::nullopt;
 }
 
@@ -49,21 +52,22 @@ Reason of_precision(const Cluster& cluster, const Policy& p) {
   return std::nullopt;
 }
 
-Reason of_shape(const Shape& s, const Policy& p) {
-  if (s.layers == 0) return std::nullopt;  // a count alone divides by anything
+Reason of_shape(const ModelShape& s, const Policy& p) {
+  if (s.layers == 0) return std::nullopt;  // only the parameter count is known: divisible by anything
   if (s.hidden < 1 || s.seq < 1 || s.heads < 1)
-    return fmt::format("hidden {}, seq {}, heads {}: at least 1", s.hidden, s.seq, s.heads);
-  if (p.ep > 1 && s.experts > 0 && s.experts % p.ep != 0)
-    return fmt::format("ep = {}: it must divide the {} experts", p.ep, s.experts);
+    return fmt::format("hidden {}, seq {}, heads {}: expected at least 1 each", s.hidden, s.seq, s.heads);
+  if (p.ep > 1 && s.experts == 0) return fmt::format("ep = {}: the model has no experts; expected 1", p.ep);
+  if (p.ep > 1 && s.experts % p.ep != 0) return fmt::format("ep = {}: must divide the {} experts", p.ep, s.experts);
   if (!p.stage_layers.empty()) {
     int64_t sum = 0;
     for (const int layers : p.stage_layers) sum += layers;
-    if (sum != s.layers) return fmt::format("stage_layers make {} layers, the model has {}", sum, s.layers);
+    if (sum != s.layers)
+      return fmt::format("stage_layers: got {} layers in total; expected {}, as the model has", sum, s.layers);
   }
   return std::nullopt;
 }
 
-Reason of_layout(const Shape& s, const Policy& p) {
+Reason of_layout(const ModelShape& s, const Policy& p) {
   if (s.layers == 0) return std::nullopt;
   const bool own = p.software == "espalier";
   parallel::LayoutSizes sizes;
@@ -71,7 +75,7 @@ Reason of_layout(const Shape& s, const Policy& p) {
   sizes.layers = s.layers;
   sizes.heads = s.heads;
   sizes.kv_heads = s.kv_heads > 0 ? s.kv_heads : s.heads;
-  // Others repeat key and value heads where there are fewer than ranks.
+  // Other programs replicate key and value heads where there are fewer than ranks.
   if (!own && p.tp > sizes.kv_heads && p.tp % sizes.kv_heads == 0) sizes.kv_heads = p.tp;
   sizes.ffn = s.ffn;
   sizes.vocab = s.vocab;
@@ -90,9 +94,9 @@ Reason of_layout(const Shape& s, const Policy& p) {
     layout.interleave = 1;
   }
   if (!own && p.ep > 1 && (int64_t{p.dp} * p.cp * p.tp) % p.ep != 0)
-    return fmt::format("ep = {}: it must divide the {} ranks of a stage", p.ep, int64_t{p.dp} * p.cp * p.tp);
+    return fmt::format("ep = {}: must divide the {} ranks of a stage", p.ep, int64_t{p.dp} * p.cp * p.tp);
   try {
-    if (const auto rule = parallel::broken_rule(sizes, layout)) return rule->text();
+    if (const auto rule = parallel::find_violation(sizes, layout)) return rule->text();
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -101,14 +105,14 @@ Reason of_layout(const Shape& s, const Policy& p) {
 
 }  // namespace
 
-std::optional<std::string> broken(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+std::optional<std::string> broken(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   if (auto reason = of_sizes(cluster, policy)) return reason;
   if (auto reason = of_precision(cluster, policy)) return reason;
   if (auto reason = of_shape(shape, policy)) return reason;
   return of_layout(shape, policy);
 }
 
-void check(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+void check(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   if (const auto reason = broken(shape, cluster, policy)) throw UsageError(*reason);
 }
 

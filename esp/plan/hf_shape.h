@@ -1,9 +1,9 @@
-// The sizes in a Hugging Face config.json, for planning: whatever names they go by (gpt2, llama, mistral, qwen,
-// mixtral, deepseek, bert, opt, falcon, gemma …), nothing of it built or loaded. What the file does not say is assumed
-// and said.
+// Model sizes from a Hugging Face config.json, for planning; nothing is built or loaded. One row per model_type, so
+// that the parameter count is exact; an unknown model_type or architecture is rejected. Assumptions are listed.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "esp/base/json.h"
@@ -11,7 +11,9 @@
 
 namespace esp::plan {
 
-// UsageError: what is missing, or absurd.
-Shape shape_from_hf(const Json& config, const std::string& name, std::vector<std::string>& assumed);
+// UsageError for missing, invalid or unknown fields.
+ModelShape shape_from_hf(const Json& config, const std::string& name, std::vector<std::string>& assumed);
+
+std::vector<std::string_view> known_hf_types();
 
 }  // namespace esp::plan

@@ -12,7 +12,7 @@
 namespace esp::plan {
 namespace {
 
-Shape read(const Json& json) {
+ModelShape read(const Json& json) {
   std::vector<std::string> assumed;
   return shape_from_hf(json, "test", assumed);
 }
@@ -21,7 +21,7 @@ double billions(const char* text) {
   return read(Json::parse(text)).parameters() / 1e9;
 }
 
-TEST(HfShape, OurOwnConfigsCountTheSame) {
+TEST(HfShape, CountsEspaliersConfigsExactly) {
   for (const char* name : {"gpt2-124m", "llama-7b", "llama-1.1b", "bert-base"}) {
     model::ModelConfig config = model::preset(name).config;
     EXPECT_EQ(static_cast<int64_t>(read(model::hf_config(config)).parameters()), model::parameter_count(config))
@@ -29,7 +29,7 @@ TEST(HfShape, OurOwnConfigsCountTheSame) {
   }
 }
 
-TEST(HfShape, PublishedConfigsCountWhatTheirReleasesSay) {
+TEST(HfShape, HasThePublishedCountsOfPublishedConfigs) {
   EXPECT_NEAR(
       billions(R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
     "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192})"),
@@ -59,7 +59,7 @@ TEST(HfShape, PublishedConfigsCountWhatTheirReleasesSay) {
               15.706, 0.001);
 }
 
-TEST(HfShape, WhatIsMissingOrAbsurdIsNamed) {
+TEST(HfShape, ReportsMissingAndInvalidFields) {
   const auto refusal = [](const char* text) {
     try {
       read(Json::parse(text));
@@ -70,15 +70,16 @@ TEST(HfShape, WhatIsMissingOrAbsurdIsNamed) {
   };
   EXPECT_THAT(refusal("[]"), testing::HasSubstr("not an object"));
   EXPECT_THAT(refusal(R"({"model_type": "llama", "hidden_size": 64})"), testing::HasSubstr("num_hidden_layers"));
-  EXPECT_THAT(refusal(R"({"num_hidden_layers": 1000000000, "hidden_size": 64})"), testing::HasSubstr("10000"));
-  EXPECT_THAT(refusal(R"({"num_hidden_layers": -3})"), testing::HasSubstr("-3"));
+  EXPECT_THAT(refusal(R"({"model_type": "llama", "num_hidden_layers": 1000000000})"), testing::HasSubstr("10000"));
+  EXPECT_THAT(refusal(R"({"model_type": "llama", "num_hidden_layers": -3})"), testing::HasSubstr("-3"));
+  EXPECT_THAT(refusal(R"({"num_hidden_layers": 3})"), testing::HasSubstr("expected one of gpt2, bert, llama"));
 }
 
-TEST(HfShape, LongPositionsAreNotTakenForTheTrainingLength) {
+TEST(HfShape, LimitsLongPositionsToTheTrainingLength) {
   std::vector<std::string> assumed;
-  const Shape s = shape_from_hf(Json::parse(R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+  const ModelShape s = shape_from_hf(Json::parse(R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "vocab_size": 100, "intermediate_size": 128, "max_position_embeddings": 131072})"),
-                                "long", assumed);
+                                     "long", assumed);
   EXPECT_EQ(s.seq, 4096);
   ASSERT_EQ(assumed.size(), 1u);
 }

@@ -6,19 +6,19 @@
 namespace esp::plan {
 namespace {
 
-// Tiles relative to the chip's best, and what share of its rate each reaches: smaller ones reuse less of what they
-// load.
+// Tiles relative to the chip's best, and the fraction of its rate that each reaches: smaller tiles reuse less data.
 struct Tile {
   double m, n, rate;
 };
 constexpr Tile kTiles[] = {{2, 1, 1.0}, {1, 2, 1.0}, {1, 1, 0.94}, {1, 0.5, 0.80}, {0.5, 1, 0.80}, {0.5, 0.5, 0.62}};
 constexpr double kSplits[] = {1, 2, 4, 8};
 
-// Fewer queries than this leave the pipeline of loads inside fused attention unfilled half the time.
+// With this many queries the load pipeline of fused attention is half filled.
 constexpr double kHalfQueries = 600;
-constexpr double kBackwardFlops = 2.5;  // five products against two
-// Groups of few rows each reach 0.20, 0.30, 0.39 and 0.44 of a B200's peak with 128, 256, 512 and 1024 rows, where one
-// product of as many reaches 0.49 (SimuMax's published tables, 2026): their loads and stores show by half.
+constexpr double kBackwardFlops = 2.5;  // five GEMMs against two
+// Grouped GEMMs with 128, 256, 512 and 1024 rows per group reach 0.20, 0.30, 0.39 and 0.44 of a B200's peak, where a
+// single GEMM of as many rows reaches 0.49 (SimuMax's published tables, 2026): half of their loads and stores is
+// exposed.
 constexpr double kGroupedShown = 0.5;
 
 double quantised(double size, double tile) {
@@ -49,9 +49,9 @@ Rates rates_of(const Processor& processor, const std::string& precision) {
   return r;
 }
 
-// FlashAttention 2's paper (2023) has 30 to 40 % of an A100's peak for the first, up to 73 % for the second and 35 % of
-// an H100's (both passes, at full clocks: less busy than products, it is not throttled as they are); that of
-// FlashAttention 3 (2024) 75 % there.
+// FlashAttention 2 (2023) reports 30 to 40 % of an A100's peak for the first generation, up to 73 % for the second and
+// 35 % of an H100's (both passes, at full clocks: it is less power-limited than GEMMs); FlashAttention 3 (2024) reports
+// 75 % there.
 double attention_share(const Processor& processor, int generation) {
   const bool blackwell = processor.fp4_flops > 0, hopper = !blackwell && processor.fp8_flops > 0;
   if (generation >= 3 || processor.kind != "gpu") return 1;
@@ -69,7 +69,7 @@ double alignment(double elements) {
   return 0.40;
 }
 
-double product_s(const Rates& r, const Product& p) {
+double gemm_s(const Rates& r, const Gemm& p) {
   if (p.m <= 0 || p.n <= 0 || p.k <= 0 || p.batch <= 0) return 0;
   const double input = p.wide ? r.element_bytes : r.input_bytes;
   const double bytes = p.batch * (input * (p.m * p.k + p.k * p.n) + p.out_bytes * p.m * p.n);
@@ -77,7 +77,7 @@ double product_s(const Rates& r, const Product& p) {
   const double moving = bytes / r.bandwidth;
   if (r.multiprocessors <= 0) return r.launch_s + std::max(moving, 2 * p.batch * p.m * p.n * p.k / rate);
   const double each = rate / r.multiprocessors * alignment(p.n) * alignment(p.k);
-  // Fetching the first operands and writing the result take their time, whatever the arithmetic's.
+  // Fetching the first operands and writing the result take time independent of the arithmetic.
   const double depth = r.depth * rate / r.product16;
   double best = 0;
   for (const Tile& tile : kTiles) {
@@ -85,7 +85,7 @@ double product_s(const Rates& r, const Product& p) {
     const double tiles = p.batch * quantised(p.m, tm) * quantised(p.n, tn);
     const double one = 2 * tm * tn / (each * tile.rate);
     for (const double split : kSplits) {
-      // Splitting the inner dimension fills an unfilled wave, for a pass over the partial results.
+      // Split-k fills a partial wave, at the cost of a pass over the partial results.
       if (split > 1 && tiles * split > 2 * r.multiprocessors) break;
       const double waves = std::ceil(tiles * split / r.multiprocessors);
       double time = waves * one * (p.k / split + depth);
@@ -107,7 +107,7 @@ double attention_flops(const Attention& a) {
 
 namespace {
 
-// Blocks of 128 queries of one head go to multiprocessors; short sequences and narrow heads leave them waiting.
+// Blocks of 128 queries of one head are assigned to multiprocessors; short sequences and narrow heads leave some idle.
 double fill(const Rates& r, const Attention& a) {
   const double length = a.queries / (a.queries + kHalfQueries);
   const double width = std::min(1.0, 0.5 + 0.5 * std::min(a.qk_dim, a.v_dim) / 128);

@@ -11,70 +11,70 @@ Rates a100() {
   return rates_of(shipped_catalog().processor("A100-80GB-SXM").processor, "bf16");
 }
 
-double rate_of(const Rates& rates, const Product& p) {
-  return 2 * p.batch * p.m * p.n * p.k / product_s(rates, p);
+double rate_of(const Rates& rates, const Gemm& p) {
+  return 2 * p.batch * p.m * p.n * p.k / gemm_s(rates, p);
 }
 
-TEST(Product, LargeShapesComeNearTheBestRateAndNeverOverIt) {
+TEST(Gemm, LargeShapesApproachTheBestRate) {
   const Rates r = a100();
   const double rate = rate_of(r, {8192, 8192, 8192});
   EXPECT_LT(rate, r.product);
   EXPECT_GT(rate, 0.9 * r.product);
 }
 
-TEST(Product, OneTileMoreThanAWaveCostsANewWave) {
+TEST(Gemm, OneTileMoreThanAWaveCostsANewWave) {
   const Rates r = a100();  // 108 multiprocessors; tiles of 256×128: 108 of them are 12 × 9
-  const double full = product_s(r, {12 * 256, 9 * 128, 8192}), more = product_s(r, {12 * 256 + 64, 9 * 128, 8192});
+  const double full = gemm_s(r, {12 * 256, 9 * 128, 8192}), more = gemm_s(r, {12 * 256 + 64, 9 * 128, 8192});
   EXPECT_GT(more, 1.3 * full);
 }
 
-TEST(Product, RowsThatAreNoMultipleOf128BytesLose) {
+TEST(Gemm, MisalignedRowsAreSlower) {
   const Rates r = a100();
-  // The hidden size 14400 over tp 8 that lost a fifth against 14336.
-  const Product odd{2048, 5400, 14400}, even{2048, 5376, 14336};
+  // Hidden size 14400 over tp 8, which was a fifth slower than 14336.
+  const Gemm odd{2048, 5400, 14400}, even{2048, 5376, 14336};
   EXPECT_LT(rate_of(r, odd), 0.9 * rate_of(r, even));
   EXPECT_LT(alignment(50257), alignment(50264));
   EXPECT_LT(alignment(50264), alignment(50304));
 }
 
-TEST(Product, ThinOnesAreBoundByMemory) {
+TEST(Gemm, ThinShapesAreMemoryBound) {
   Rates r = a100();
-  const Product thin{16, 4096, 4096};
-  const double before = product_s(r, thin);
+  const Gemm thin{16, 4096, 4096};
+  const double before = gemm_s(r, thin);
   r.bandwidth *= 2;
-  EXPECT_LT(product_s(r, thin), before);
+  EXPECT_LT(gemm_s(r, thin), before);
 }
 
-// Measured on a B200 (SimuMax's tables, 2026), of the peak, 64 experts' worth of rows at all widths.
-TEST(Product, GroupsOfFewRowsLoseByTheirWeights) {
+// Measured on a B200 (SimuMax's tables, 2026), fraction of the peak, the rows of 64 experts at all widths.
+TEST(Gemm, SmallGroupsAreLimitedByTheirWeights) {
   const Processor& chip = shipped_catalog().processor("B200").processor;
   const Rates r = rates_of(chip, "bf16");
   const double counts[] = {256, 128, 64, 32}, rows[] = {128, 256, 512, 1024}, measured[] = {0.20, 0.30, 0.39, 0.44};
   for (size_t i = 0; i < 4; ++i) {
-    const Product p{.m = rows[i], .n = 4096, .k = 7168, .batch = counts[i], .grouped = true};
+    const Gemm p{.m = rows[i], .n = 4096, .k = 7168, .batch = counts[i], .grouped = true};
     EXPECT_NEAR(rate_of(r, p) / chip.bf16_flops, measured[i], 0.04) << rows[i];
   }
   EXPECT_NEAR(rate_of(r, {4096, 57344, 8192}) / chip.bf16_flops, 0.49, 0.02);
 }
 
-TEST(Product, NothingTakesNoTime) {
-  EXPECT_EQ(product_s(a100(), {0, 128, 128}), 0);
+TEST(Gemm, EmptyShapeTakesNoTime) {
+  EXPECT_EQ(gemm_s(a100(), {0, 128, 128}), 0);
 }
 
-TEST(Product, FasterChipsAreNeverSlower) {
+TEST(Gemm, FasterChipsAreNeverSlower) {
   Rates r = a100();
-  for (const Product& p : {Product{100, 100, 100}, Product{4096, 12288, 4096}, Product{2048, 128, 2048, 64}}) {
+  for (const Gemm& p : {Gemm{100, 100, 100}, Gemm{4096, 12288, 4096}, Gemm{2048, 128, 2048, 64}}) {
     Rates faster = r;
     faster.product *= 1.5;
     faster.product16 *= 1.5;
-    EXPECT_LE(product_s(faster, p), product_s(r, p));
+    EXPECT_LE(gemm_s(faster, p), gemm_s(r, p));
     faster = r;
     faster.bandwidth *= 1.5;
-    EXPECT_LE(product_s(faster, p), product_s(r, p));
+    EXPECT_LE(gemm_s(faster, p), gemm_s(r, p));
   }
 }
 
-TEST(Attention, CausalDoesHalfAndBackwardFiveProductsForTwo) {
+TEST(Attention, CausalComputesHalfAndBackwardFiveGemmsForTwo) {
   Attention a{.batch = 2, .heads = 32, .kv_heads = 32, .queries = 8192, .keys = 8192, .qk_dim = 128, .v_dim = 128};
   const double half = attention_flops(a);
   a.causal = false;
@@ -84,7 +84,7 @@ TEST(Attention, CausalDoesHalfAndBackwardFiveProductsForTwo) {
   EXPECT_GT(flash_backward_s(r, a), 2 * flash_forward_s(r, a));
 }
 
-TEST(Attention, LongSequencesRunNearerTheRate) {
+TEST(Attention, LongSequencesApproachTheRate) {
   const Rates r = a100();
   const auto rate = [&](double length) {
     const Attention a{1, 32, 32, length, length, 128, 128, true};
@@ -95,7 +95,7 @@ TEST(Attention, LongSequencesRunNearerTheRate) {
 }
 
 // The same tables: one sequence of 4096 and of 131072 tokens with 64 and 16 heads of 128, causal.
-TEST(Attention, BlackwellReachesWhatWasMeasured) {
+TEST(Attention, BlackwellReachesTheMeasuredRate) {
   const Processor& chip = shipped_catalog().processor("B200").processor;
   const Rates r = rates_of(chip, "bf16");
   const Attention brief{1, 64, 8, 4096, 4096, 128, 128, true}, lasting{1, 16, 2, 131072, 131072, 128, 128, true};
@@ -109,7 +109,7 @@ TEST(Attention, BlackwellReachesWhatWasMeasured) {
   EXPECT_NEAR(backward(lasting), 0.413, 0.03);
 }
 
-TEST(Rates, EightBitsDoubleTheProducts) {
+TEST(Rates, EightBitsDoubleTheGemmRate) {
   const Processor& h100 = shipped_catalog().processor("H100-80GB-SXM").processor;
   const Rates r = rates_of(h100, "fp8");
   EXPECT_GT(r.product, 1.6 * r.product16);

@@ -8,12 +8,12 @@
 namespace esp::plan {
 namespace {
 
-// Kernels of one layer's forward where each block of operations is one, and how many more the backward starts.
+// Kernels of one layer's forward where each block of operations is one kernel, and the additional ones of backward.
 constexpr double kKernels = 14, kBackwardKernels = 1.8;
-// Of traffic cut in pieces that run behind their product, what still shows: the first piece and slower products.
+// Exposed part of traffic that is divided into pieces behind its GEMM: the first piece, and slower GEMMs.
 constexpr double kPipelinedShown = 0.25;
-// Heads whose rows are no multiple of 16 bytes leave the tensor cores in batched products (dimensions of 108 cost
-// BigScience's runs of 2022 two fifths of a step, where those of 104, 112 and 144 cost nothing).
+// Heads whose rows are not a multiple of 16 bytes do not use tensor cores in batched GEMMs (dimension 108 made steps of
+// BigScience's runs of 2022 two fifths slower, while 104, 112 and 144 did not).
 constexpr double kCrooked = 0.1;
 
 struct Sizes {
@@ -22,7 +22,7 @@ struct Sizes {
 };
 
 Sizes sizes_of(const Setting& s) {
-  const Shape& shape = s.shape;
+  const ModelShape& shape = s.shape;
   const double t = s.policy.tp;
   Sizes z;
   z.tokens = s.tokens();
@@ -41,19 +41,19 @@ Sizes sizes_of(const Setting& s) {
   return z;
 }
 
-// A product with weights in×out over `rows`, and both of its gradients.
+// A GEMM with weights in×out over `rows`, and both of its gradient GEMMs.
 void linear(const Setting& s, LayerTime& to, double rows, double in, double out, double copies = 1) {
   const double e = s.rates.element_bytes;
-  // Into 32-bit gradients in place, or a 16-bit result that a second kernel adds.
+  // Accumulates into 32-bit gradients, or a 16-bit result that a second kernel adds.
   const double sum_bytes = s.policy.gradients_fp32 ? 8 : 2 * e;
   const double result = s.software.fused_gradients ? sum_bytes : e;
   const bool grouped = copies > 1;
-  to.forward += product_s(s.rates, {rows, out, in, copies, e, false, grouped});
-  to.backward += product_s(s.rates, {rows, in, out, copies, e, false, grouped});
-  to.weights += product_s(s.rates, {in, out, rows, copies, result, false, grouped});
+  to.forward += gemm_s(s.rates, {rows, out, in, copies, e, false, grouped});
+  to.backward += gemm_s(s.rates, {rows, in, out, copies, e, false, grouped});
+  to.weights += gemm_s(s.rates, {in, out, rows, copies, result, false, grouped});
   if (!s.software.fused_gradients) to.weights += stream_s(s.rates, copies * in * out * (e + sum_bytes));
-  if (s.rates.input_bytes < 2) {  // 8-bit inputs are made from 16-bit ones, both ways round
-    // (norms and activations write theirs so already; gradients and results of attention take a pass)
+  if (s.rates.input_bytes < 2) {  // 8-bit inputs are cast from 16-bit ones, in both orders
+    // (norms and activations write 8 bits directly; gradients and results of attention need a pass)
     to.forward += stream_s(s.rates, copies * (rows * in * 2 + in * out * 4 / s.micro_batches()));
     to.backward += stream_s(s.rates, copies * rows * out * 3);
   }
@@ -61,22 +61,22 @@ void linear(const Setting& s, LayerTime& to, double rows, double in, double out,
 
 void unfused_attention(const Setting& s, const Sizes& z, LayerTime& to, double& core) {
   const double heads = z.batch * z.heads, pairs = heads * z.queries * z.seq;
-  const Product scores{z.queries, z.seq, z.qk, heads, z.e, true}, values{z.queries, z.v, z.seq, heads, z.e, true};
-  const Product keys{z.seq, z.qk, z.queries, heads, z.e, true};
+  const Gemm scores{z.queries, z.seq, z.qk, heads, z.e, true}, values{z.queries, z.v, z.seq, heads, z.e, true};
+  const Gemm keys{z.seq, z.qk, z.queries, heads, z.e, true};
   const double mask = s.policy.dropout ? 1 : 0, again = s.policy.fused ? 0 : 1;
-  // Scale, mask and softmax in one kernel or three; dropout reads, writes and keeps its mask.
+  // Scale, mask and softmax in one kernel or three; dropout reads, writes and stores its mask.
   const double softmax = pairs * (2 * z.e + again * 4 * z.e), dropped = pairs * (2 * z.e + 1) * mask;
   const bool crooked = std::fmod(z.qk * z.e, 16) != 0;
   const double slow = crooked && s.rates.multiprocessors > 0 ? 1 / kCrooked : 1;
-  core = slow * (product_s(s.rates, scores) + product_s(s.rates, values)) +
+  core = slow * (gemm_s(s.rates, scores) + gemm_s(s.rates, values)) +
          stream_s(s.rates, softmax + dropped, 1 + mask + 2 * again);
   to.forward += core;
-  to.backward += slow * (product_s(s.rates, scores) + 2 * product_s(s.rates, keys) + product_s(s.rates, values)) +
+  to.backward += slow * (gemm_s(s.rates, scores) + 2 * gemm_s(s.rates, keys) + gemm_s(s.rates, values)) +
                  stream_s(s.rates, pairs * (3 * z.e + again * 4 * z.e) + dropped, 1 + mask + 2 * again);
 }
 
 void attention(const Setting& s, const Sizes& z, LayerTime& to) {
-  const Shape& shape = s.shape;
+  const ModelShape& shape = s.shape;
   if (shape.kv_lora > 0) {
     const auto ql = static_cast<double>(shape.q_lora), kl = static_cast<double>(shape.kv_lora);
     if (ql > 0) linear(s, to, z.rows, z.h, ql);
@@ -89,7 +89,7 @@ void attention(const Setting& s, const Sizes& z, LayerTime& to) {
   double core = 0;
   if (s.policy.flash) {
     const Attention a{z.batch, z.heads, z.kv_heads, z.queries, z.seq, z.qk, z.v, shape.causal};
-    // Undivided as they come, the last rank's queries see all keys and the first's few.
+    // Without balancing, the queries of the last rank see all keys and those of the first few.
     const double most = shape.causal && !s.software.balanced ? 2 - 1.0 / s.policy.cp : 1;
     core = most * flash_forward_s(s.rates, a);
     to.forward += core;
@@ -101,7 +101,7 @@ void attention(const Setting& s, const Sizes& z, LayerTime& to) {
   linear(s, to, z.tokens, z.heads * z.v, z.h);
 }
 
-// Norms, residuals with their dropout, rotation, biases: by bytes.
+// Norms, residuals with dropout, rotary embedding, biases: by bytes.
 void elementwise(const Setting& s, const Sizes& z, LayerTime& to) {
   const double mask = s.policy.dropout ? 1 : 0, again = s.policy.fused ? 1 : 2;
   const double stream = z.h * z.rows;
@@ -131,13 +131,13 @@ void perceptron(const Setting& s, LayerTime& to, double rows, double width, doub
 }
 
 void expert_layer(const Setting& s, const Sizes& z, LayerTime& to) {
-  const Shape& shape = s.shape;
+  const ModelShape& shape = s.shape;
   const int divided = expert_tensor(s.policy);
-  const double own = z.tokens * divided / s.policy.tp;  // tokens this rank's share of experts is given by its own
+  const double own = z.tokens * divided / s.policy.tp;  // tokens that this rank's experts receive from this rank
   const double routed = own * static_cast<double>(shape.topk) * s.policy.expert_imbalance;
   const double local = std::max(1.0, static_cast<double>(shape.experts) / s.policy.ep);
   linear(s, to, own, z.h, static_cast<double>(shape.experts));
-  // Choosing, sorting rows by expert and putting them back weighted.
+  // Routing: top-k, sorting rows by expert, and returning them weighted.
   to.forward += stream_s(s.rates, routed * z.h * z.e * 4 + own * static_cast<double>(shape.experts) * 12, 8);
   to.backward += stream_s(s.rates, routed * z.h * z.e * 5 + own * static_cast<double>(shape.experts) * 12, 8);
   perceptron(s, to, routed / local, static_cast<double>(shape.expert_width()) / divided, local);
@@ -148,16 +148,16 @@ void expert_layer(const Setting& s, const Sizes& z, LayerTime& to) {
             s.policy.tp);
 }
 
-// Two regions a layer, one where experts carry their own rows: all-reduces, or gathers and scatters of sequence
-// parallelism with one more gather for the weight gradients.
+// Two regions per layer, one where experts communicate their rows themselves: all-reduces, or the gathers and scatters
+// of sequence parallelism with one more gather for the weight gradients.
 void tensor_traffic(const Setting& s, const Sizes& z, LayerTime& to, double regions) {
   if (s.policy.tp <= 1) return;
   const double whole = z.e * z.tokens * z.h;
-  const Transfer reduce = all_reduce(s.cluster, s.tensor, whole), gather = all_gather(s.cluster, s.tensor, whole);
+  const TransferTime reduce = all_reduce(s.cluster, s.tensor, whole), gather = all_gather(s.cluster, s.tensor, whole);
   LayerTraffic& t = to.tensor;
   const bool pipelined = s.policy.overlap_tp || (s.policy.sequence && s.software.tensor_pipelined);
   const double shown = pipelined ? kPipelinedShown : 1;
-  const double hidden = s.cluster.processor.efficiency.collective_sms;  // what runs beside slows down
+  const double hidden = s.cluster.processor.efficiency.collective_sms;  // slowdown of concurrent kernels
   if (s.policy.sequence) {
     t.time = {regions * 2 * gather.time_s, regions * 3 * gather.time_s};
     t.bytes = {regions * 2 * gather.bytes, regions * 3 * gather.bytes};
@@ -179,23 +179,23 @@ void context_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
   LayerTraffic& t = to.context;
   if (s.policy.context == "ulysses") {
     const double each = z.batch * z.queries * z.e * (z.heads + z.kv_heads) * (z.qk + z.v);
-    const Transfer one = all_to_all(s.cluster, s.context, each);
+    const TransferTime one = all_to_all(s.cluster, s.context, each);
     t.time = {one.time_s, one.time_s};
     t.bytes = {one.bytes, one.bytes};
     t.exposed = t.time;
     return;
   }
   if (s.policy.context == "allgather") {
-    const Transfer one = all_gather(s.cluster, s.context, blocks * c);
+    const TransferTime one = all_gather(s.cluster, s.context, blocks * c);
     t.time = {one.time_s, 2 * one.time_s};
     t.bytes = {one.bytes, 2 * one.bytes};
     t.exposed = t.time;
     return;
   }
-  const Transfer hop = send(s.cluster, crosses(s.context) ? s.cluster.domain : 1, blocks);
+  const TransferTime hop = send(s.cluster, crosses(s.context) ? s.cluster.domain : 1, blocks);
   t.time = {(c - 1) * hop.time_s, 2 * (c - 1) * hop.time_s};
   t.bytes = {(c - 1) * hop.bytes, (2 * c - 1) * hop.bytes};
-  // Each hop runs behind the attention on the block before it.
+  // Each hop runs behind the attention on the previous block.
   const double core = to.core / c;
   const double over = s.policy.overlap_cp ? std::max(0.0, hop.time_s - core) : hop.time_s;
   const double over_back = s.policy.overlap_cp ? std::max(0.0, 2 * hop.time_s - 2.5 * core) : 2 * hop.time_s;
@@ -206,26 +206,26 @@ void expert_traffic(const Setting& s, const Sizes& z, LayerTime& to) {
   if (s.policy.ep <= 1) return;
   const double own = z.tokens * expert_tensor(s.policy) / s.policy.tp;
   const double bytes = own * static_cast<double>(s.shape.topk) * z.h * z.e * s.policy.expert_imbalance;
-  Transfer one = all_to_all(s.cluster, s.expert, bytes);
+  TransferTime one = all_to_all(s.cluster, s.expert, bytes);
   if (s.policy.expert_nodes > 0 && crosses(s.expert)) {
-    // Node-limited routing (DeepSeek-V2, 2024): once to each domain, there on to its experts.
+    // Node-limited routing (DeepSeek-V2, 2024): one copy to each domain, forwarded there to its experts.
     const double places = std::min<double>(s.policy.expert_nodes, s.expert.domains);
     const double once = std::min(1.0, places / static_cast<double>(s.shape.topk));
-    const Transfer far = all_to_all(s.cluster, s.expert, bytes * once);
-    const Transfer near = all_to_all(s.cluster, {s.expert.inside, s.expert.inside, 1}, bytes);
-    // Rows go on while others still come.
+    const TransferTime far = all_to_all(s.cluster, s.expert, bytes * once);
+    const TransferTime near = all_to_all(s.cluster, {s.expert.inside, s.expert.inside, 1}, bytes);
+    // Rows are forwarded while others still arrive.
     one = {far.bytes + near.bytes, std::min(one.time_s, std::max(far.time_s, near.time_s))};
   }
   to.expert.time = {2 * one.time_s, 2 * one.time_s};
   to.expert.bytes = {2 * one.bytes, 2 * one.bytes};
-  // A pipeline of both directions runs one's exchanges behind the other's products.
+  // A bidirectional pipeline hides the exchanges of one direction behind the GEMMs of the other.
   const double shown = s.policy.overlap_ep || s.policy.schedule == "dualpipe" ? kPipelinedShown : 1;
   to.expert.exposed = {2 * one.time_s * shown, 2 * one.time_s * shown};
 }
 
 }  // namespace
 
-Setting::Setting(const Shape& a_shape, const Cluster& a_cluster, const Policy& a_policy)
+Setting::Setting(const ModelShape& a_shape, const Cluster& a_cluster, const Policy& a_policy)
     : shape(a_shape),
       cluster(a_cluster),
       policy(a_policy),
@@ -233,7 +233,7 @@ Setting::Setting(const Shape& a_shape, const Cluster& a_cluster, const Policy& a
       rates(rates_of(a_cluster.processor, a_policy.precision)),
       tensor(group_of(a_cluster, a_policy.tp, 1)),
       context(group_of(a_cluster, a_policy.cp, a_policy.tp)),
-      // With experts undivided their group takes in the tensor ranks: it is as dense as can be.
+      // With undivided experts their group includes the tensor ranks: it is contiguous.
       expert(group_of(a_cluster, a_policy.ep, expert_tensor(a_policy))) {
   const double attention = software.attention * attention_share(a_cluster.processor, software.kernels);
   rates.attention_forward *= attention;
@@ -256,10 +256,10 @@ double LayerTime::forward_s() const {
   return forward + tensor.exposed.forward + context.exposed.forward + expert.exposed.forward;
 }
 
-double LayerTime::backward_s(Recompute recompute) const {
+double LayerTime::backward_s(RecomputePolicy recompute) const {
   const double own = backward + tensor.exposed.backward + context.exposed.backward + expert.exposed.backward;
-  if (recompute == Recompute::full) return own + forward_s();
-  if (recompute == Recompute::selective) return own + repeated;
+  if (recompute == RecomputePolicy::full) return own + forward_s();
+  if (recompute == RecomputePolicy::selective) return own + repeated;
   return own;
 }
 
@@ -279,7 +279,7 @@ LayerTime layer_time(const Setting& s, bool experts, bool attends_across) {
   t.forward = std::max(t.forward, kernels * host);
   t.backward = std::max(t.backward, kernels * kBackwardKernels * 0.7 * host);
   t.weights = std::max(t.weights, kernels * kBackwardKernels * 0.3 * host);
-  // Every other product, and what lies between; or attention's core alone.
+  // Every other GEMM, and the operations between; or the attention core alone.
   t.repeated = s.software.every_other ? 0.5 * (t.forward - t.core) : t.core;
   tensor_traffic(s, z, t, experts && s.policy.ep > 1 && expert_tensor(s.policy) == 1 ? 1 : attends_across ? 3 : 2);
   context_traffic(s, z, t);
@@ -294,7 +294,7 @@ EndTime embedding_time(const Setting& s) {
   t.forward =
       stream_s(s.rates, (2 + (s.policy.dropout ? 2 : 0) + (s.shape.learned_positions ? 3 : 0)) * bytes, 3) / spread;
   t.weights = stream_s(s.rates, 4 * bytes, 3) / spread;
-  const Transfer sum =
+  const TransferTime sum =
       s.policy.sequence ? all_gather(s.cluster, s.tensor, bytes) : all_reduce(s.cluster, s.tensor, bytes);
   t.forward += sum.time_s;
   return t;
@@ -305,11 +305,11 @@ EndTime head_time(const Setting& s) {
   const double tokens = s.tokens(), h = static_cast<double>(s.shape.hidden), e = s.rates.element_bytes;
   const double columns = static_cast<double>(s.shape.vocab) / (s.policy.tp * spread);
   EndTime t;
-  t.forward = product_s(s.rates, {tokens, columns, h, 1, e, true}) +
+  t.forward = gemm_s(s.rates, {tokens, columns, h, 1, e, true}) +
               stream_s(s.rates, 0.6 * s.software.loss_bytes * tokens * columns + 2 * e * s.rows() * h, 6);
-  t.backward = product_s(s.rates, {tokens, h, columns, 1, e, true}) +
+  t.backward = gemm_s(s.rates, {tokens, h, columns, 1, e, true}) +
                stream_s(s.rates, 0.4 * s.software.loss_bytes * tokens * columns + 3 * e * s.rows() * h, 4);
-  t.weights = product_s(s.rates, {h, columns, tokens, 1, s.policy.gradients_fp32 ? 8 : 2 * e, true});
+  t.weights = gemm_s(s.rates, {h, columns, tokens, 1, s.policy.gradients_fp32 ? 8 : 2 * e, true});
   if (s.policy.tp > 1) {
     const double whole = e * tokens * h;
     t.forward += s.policy.sequence ? all_gather(s.cluster, s.tensor, whole).time_s : 0;
@@ -317,8 +317,8 @@ EndTime head_time(const Setting& s) {
     t.backward += s.policy.sequence ? all_gather(s.cluster, s.tensor, whole).time_s
                                     : all_reduce(s.cluster, s.tensor, whole).time_s;
   }
-  if (spread > 1) {  // every stage sees every micro-batch: rows out to all, partial gradients back
-    const Transfer rows =
+  if (spread > 1) {  // every stage sees every micro-batch: rows are sent to all, partial gradients back
+    const TransferTime rows =
         broadcast(s.cluster, group_of(s.cluster, spread, static_cast<double>(s.policy.tp) * s.policy.cp * s.policy.dp),
                   e * s.rows() * h);
     t.forward += 0.5 * rows.time_s;

@@ -1,5 +1,5 @@
-// Time of the parts of a model on one rank for one micro-batch: a layer's kernels, its traffic over the tensor, context
-// and expert groups and what of that shows, the tables at both ends. Times are of a rank's own share.
+// Time of the parts of a model on one rank per micro-batch: a layer's kernels, its traffic over the tensor, context and
+// expert groups with the exposed part, and the tables at both ends. Times are of one rank's share.
 #pragma once
 
 #include "esp/plan/estimate.h"
@@ -9,32 +9,32 @@
 
 namespace esp::plan {
 
-// Everything looked up once per estimate.
+// Values looked up once per estimate.
 struct Setting {
-  const Shape& shape;
+  const ModelShape& shape;
   const Cluster& cluster;
   const Policy& policy;
   const Software& software;
   Rates rates;
-  Group tensor, context, expert;
+  CollectiveGroup tensor, context, expert;
 
-  Setting(const Shape& shape, const Cluster& cluster, const Policy& policy);
+  Setting(const ModelShape& shape, const Cluster& cluster, const Policy& policy);
   double tokens() const;  // of a micro-batch on this rank
-  double rows() const;    // of them outside divided regions: fewer under sequence parallelism
+  double rows() const;    // of them outside tensor-parallel regions: fewer under sequence parallelism
   double micro_batches() const;
 };
 
-// One axis's traffic of one layer and micro-batch; exposed is what kernels do not hide.
-struct Pass {
+// One axis's traffic of one layer and micro-batch; exposed: not hidden by kernels.
+struct PassTime {
   double forward = 0, backward = 0;
-  Pass& operator+=(const Pass& other) {
+  PassTime& operator+=(const PassTime& other) {
     forward += other.forward;
     backward += other.backward;
     return *this;
   }
 };
 struct LayerTraffic {
-  Pass time, exposed, bytes;
+  PassTime time, exposed, bytes;
 };
 
 struct LayerTime {
@@ -43,9 +43,9 @@ struct LayerTime {
   double repeated = 0;                            // of forward, by selective recomputation
   LayerTraffic tensor, context, expert;
 
-  // With exposed traffic; backward with what recomputation repeats.
+  // Including exposed traffic; backward including recomputation.
   double forward_s() const;
-  double backward_s(Recompute recompute) const;
+  double backward_s(RecomputePolicy recompute) const;
 };
 LayerTime layer_time(const Setting& setting, bool experts, bool attends_across = false);
 
@@ -53,6 +53,6 @@ struct EndTime {
   double forward = 0, backward = 0, weights = 0;
 };
 EndTime embedding_time(const Setting& setting);
-EndTime head_time(const Setting& setting);  // last norm, logits, loss; a share of them where spread over stages
+EndTime head_time(const Setting& setting);  // final norm, logits, loss; a share of them where spread over stages
 
 }  // namespace esp::plan

@@ -1,5 +1,5 @@
-// Memory of every stage, by category: states.h, activations.h, and what is neither: gathered units of ZeRO 3, working
-// space of the layer in backward, logits, buckets, temporaries of the update, the allocator's slack, contexts.
+// Memory of every stage by category: states.h, activations.h, and the rest: gathered units of ZeRO 3, workspace of a
+// layer's backward, logits, buckets, temporaries of the update, allocator slack, contexts.
 #include <algorithm>
 #include <cmath>
 
@@ -11,6 +11,9 @@
 namespace esp::plan {
 namespace {
 
+// The fraction of allocated memory lost to fragmentation; the allocator returns everything else it reserved.
+constexpr double kFragments = 0.02;
+
 // Layers of each kind on every stage.
 struct Count {
   double dense = 0, expert = 0;
@@ -18,7 +21,7 @@ struct Count {
   double layers() const { return dense + expert; }
 };
 
-std::vector<Count> count_layers(const Shape& shape, const Policy& policy, const Pieces& pieces) {
+std::vector<Count> count_layers(const ModelShape& shape, const Policy& policy, const Pieces& pieces) {
   std::vector<Count> counts(static_cast<size_t>(pieces.stages));
   for (int i = 0; i < pieces.count(); ++i) {
     Count& count = counts[static_cast<size_t>(pieces.stage_of(i))];
@@ -35,20 +38,21 @@ std::vector<Count> count_layers(const Shape& shape, const Policy& policy, const 
   return counts;
 }
 
-// Bytes one micro-batch leaves on a stage.
-double stage_bytes(const Count& count, const Kept& dense, const Kept& expert, const Policy& policy) {
-  const auto all = [&](Recompute how) {
+// Activation bytes of one micro-batch on a stage.
+double stage_bytes(const Count& count, const ActivationBytes& dense, const ActivationBytes& expert,
+                   const Policy& policy) {
+  const auto all = [&](RecomputePolicy how) {
     return count.dense * kept_bytes(dense, how) + count.expert * kept_bytes(expert, how);
   };
-  if (policy.recompute != Recompute::full) return all(policy.recompute);
+  if (policy.recompute != RecomputePolicy::full) return all(policy.recompute);
   const double share = count.layers() > 0 ? std::min(1.0, count.recomputed / count.layers()) : 0;
-  return share * all(Recompute::full) + (1 - share) * all(Recompute::none);
+  return share * all(RecomputePolicy::full) + (1 - share) * all(RecomputePolicy::none);
 }
 
-// Units unsharded at once under ZeRO 3: the one computed and the one prefetched, and a unit's gradient on its way out.
-double gathered_bytes(const Shape& shape, const Policy& policy) {
+// Units gathered at once under ZeRO 3: the current one, the prefetched one, and a unit's outgoing gradient.
+double gathered_bytes(const ModelShape& shape, const Policy& policy) {
   if (policy.zero < 3 || shape.layers == 0) return 0;
-  const Held layer = held_layer(shape, policy, shape.layers - 1);
+  const HeldParameters layer = held_layer(shape, policy, shape.layers - 1);
   const double unit = layer.dense + layer.expert;
   const double tables = (shape.tied ? 1 : 2) * static_cast<double>(shape.vocab * shape.hidden) / policy.tp;
   const double kept = policy.keep_gathered ? 2 * unit * static_cast<double>(shape.layers) / policy.pp : 0;
@@ -57,23 +61,23 @@ double gathered_bytes(const Shape& shape, const Policy& policy) {
 
 }  // namespace
 
-std::vector<Memory> stage_memories(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+std::vector<Memory> stage_memories(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   if (has_own_memory(shape, policy)) {
     OwnMemoryOptions options;
     if (cluster.processor.kind == "gpu") options.device = device::DeviceKind::cuda;
     return own_memories(shape, policy, options);
   }
   const Software& software = software_row(policy.software);
-  const std::vector<Held> held = held_by_stage(shape, policy);
+  const std::vector<HeldParameters> held = held_by_stage(shape, policy);
   std::vector<Memory> memories;
   memories.reserve(held.size());
   const bool known = shape.layers > 0 && shape.seq > 0;
-  Kept dense, expert;
+  ActivationBytes dense, expert;
   std::vector<Count> counts;
   Pieces pieces;
   if (known) {
-    dense = kept_by_layer(shape, policy, false);
-    if (shape.experts > 0) expert = kept_by_layer(shape, policy, true);
+    dense = layer_activations(shape, policy, false);
+    if (shape.experts > 0) expert = layer_activations(shape, policy, true);
     pieces = pieces_of(shape, policy);
     counts = count_layers(shape, policy, pieces);
   }
@@ -84,13 +88,13 @@ std::vector<Memory> stage_memories(const Shape& shape, const Cluster& cluster, c
       const Count& count = counts[k];
       const double live = live_micro_batches(policy, m.stage);
       m.activation = live * stage_bytes(count, dense, expert, policy);
-      const Kept& heavy = count.expert > 0 ? expert : dense;
-      // Recomputation makes one layer's activations anew, whole or the scores alone.
+      const ActivationBytes& heavy = count.expert > 0 ? expert : dense;
+      // Recomputation allocates the activations of one layer, or its scores.
       m.buffer = heavy.working;
-      if (policy.recompute == Recompute::full) m.buffer += heavy.sum();
-      if (policy.recompute == Recompute::selective) m.buffer += heavy.scores;
+      if (policy.recompute == RecomputePolicy::full) m.buffer += heavy.sum();
+      if (policy.recompute == RecomputePolicy::selective) m.buffer += heavy.scores;
       const bool last = pieces.stage_of(pieces.count() - 1) == m.stage;
-      // Logits live while the last piece's loss does, when no layer works.
+      // Logits exist during the loss of the last piece, when no layer computes.
       if (last || policy.vocab_parallel_pipeline) m.buffer = std::max(m.buffer, head_bytes(shape, policy));
       m.buffer += gathered_bytes(shape, policy);
       const double n = policy.zero >= 1 ? shard_ranks(policy) : 1;
@@ -99,14 +103,15 @@ std::vector<Memory> stage_memories(const Shape& shape, const Cluster& cluster, c
     }
     if (policy.dp * policy.cp > 1 && policy.zero < 3)
       m.buffer += std::min(software.bucket_bytes, (held[k].dense + held[k].expert) * software.gradient_bytes);
-    m.slack = software.slack * m.allocated();
+    m.slack = std::min(kFragments, software.slack) * m.allocated();
+    m.cached = software.slack * m.allocated() - m.slack;
     m.other = cluster.reserved_bytes > 0 ? cluster.reserved_bytes : software.other_bytes;
     memories.push_back(m);
   }
   return memories;
 }
 
-Memory memory_of(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+Memory memory_of(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   const std::vector<Memory> all = stage_memories(shape, cluster, policy);
   return *std::max_element(all.begin(), all.end(),
                            [](const Memory& a, const Memory& b) { return a.total() < b.total(); });

@@ -1,4 +1,4 @@
-// Memory of stages by category, and the bytes of a step by group, against the formulas of the algorithms.
+// Memory of stages by category, and the bytes of a step by group, compared with the formulas of the algorithms.
 #include <gtest/gtest.h>
 
 #include "esp/plan/activations.h"
@@ -11,8 +11,8 @@ namespace {
 
 constexpr double s = 2048, h = 4096;
 
-Shape gpt() {
-  Shape shape;
+ModelShape gpt() {
+  ModelShape shape;
   shape.layers = 32;
   shape.hidden = 4096;
   shape.ffn = 16384;
@@ -31,12 +31,12 @@ Cluster a100s(int gpus) {
 
 double bytes_of(const Estimate& e, const std::string& group) {
   double sum = 0;
-  for (const Traffic& row : e.traffic)
+  for (const GroupTraffic& row : e.traffic)
     if (row.group == group) sum += row.bytes;
   return sum;
 }
 
-TEST(Memory, TheWorstStageIsTheMostLoadedOfAll) {
+TEST(Memory, WorstStageHasTheMostMemory) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
@@ -44,26 +44,26 @@ TEST(Memory, TheWorstStageIsTheMostLoadedOfAll) {
   ASSERT_EQ(all.size(), 4u);
   const Memory worst = memory_of(gpt(), a100s(4), p);
   for (const Memory& m : all) EXPECT_LE(m.total(), worst.total());
-  // The first holds most micro-batches, the last the logits.
+  // The first stage holds most micro-batches, the last the logits.
   EXPECT_GT(all[0].activation, all[3].activation);
   EXPECT_GE(all[3].buffer, head_bytes(gpt(), p));
   EXPECT_LT(all[1].states(), all[0].states());
 }
 
-TEST(Memory, FirstStageHoldsALayerForEveryLayer) {
+TEST(Memory, FirstStageHoldsTheActivationsOfAllLayers) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
   p.software = "analytic";
-  const double layer = kept_bytes(kept_by_layer(gpt(), p, false), Recompute::none);
+  const double layer = kept_bytes(layer_activations(gpt(), p, false), RecomputePolicy::none);
   EXPECT_DOUBLE_EQ(stage_memories(gpt(), a100s(4), p)[0].activation, 32 * layer);
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   p.recompute_layers = 2;  // of eight
-  const double input = kept_bytes(kept_by_layer(gpt(), p, false), Recompute::full);
+  const double input = kept_bytes(layer_activations(gpt(), p, false), RecomputePolicy::full);
   EXPECT_NEAR(stage_memories(gpt(), a100s(4), p)[0].activation, 4 * (2 * input + 6 * layer), 1);
 }
 
-TEST(Memory, GatheredUnitsOfZero3AreBuffers) {
+TEST(Memory, CountsGatheredUnitsOfZero3AsBuffers) {
   Policy p;
   p.dp = 64;
   p.global_batch = 64;
@@ -77,7 +77,7 @@ TEST(Memory, GatheredUnitsOfZero3AreBuffers) {
   EXPECT_GT(memory_of(gpt(), a100s(64), p).buffer, three.buffer + 31 * 2 * 12 * h * h);
 }
 
-TEST(Memory, SlackAndContextLieBesideTheAllocated) {
+TEST(Memory, AddsSlackAndContextToTheAllocated) {
   Policy p;
   Cluster c = a100s(1);
   const Memory m = memory_of(gpt(), c, p);
@@ -87,21 +87,21 @@ TEST(Memory, SlackAndContextLieBesideTheAllocated) {
   EXPECT_EQ(memory_of(gpt(), c, p).other, 7e9);
 }
 
-TEST(Traffic, TensorGroupsMoveFourAllReducesALayer) {
+TEST(GroupTraffic, TensorGroupsSendFourAllReducesPerLayer) {
   Policy p;
   p.tp = 8;
   p.micro_batch = 2;
   p.global_batch = 8;
   const double each = 8.0 * 7 / 8 * 2 * s * h * 2;  // 8(t−1)/t·bsh·e
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(8), p), "tp"), 4 * 32 * each);
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(8), p), "tp"), 4 * 32 * 1.5 * each);
-  p.recompute = Recompute::none;
+  p.recompute = RecomputePolicy::none;
   p.sequence = true;  // and one more gather of each region's input
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(8), p), "tp"), 4 * 32 * 1.25 * each);
 }
 
-TEST(Traffic, PipelinesSendEachMicroBatchBothWays) {
+TEST(GroupTraffic, PipelinesSendEachMicroBatchBothWays) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
@@ -111,7 +111,7 @@ TEST(Traffic, PipelinesSendEachMicroBatchBothWays) {
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(4), p), "pp"), 2 * 16 * 2 * s * h * 2);
 }
 
-TEST(Traffic, CopiesSumGradientsAndGatherWeights) {
+TEST(GroupTraffic, ReplicasSumGradientsAndGatherWeights) {
   Policy p;
   p.dp = 8;
   p.global_batch = 8;
@@ -126,15 +126,15 @@ TEST(Traffic, CopiesSumGradientsAndGatherWeights) {
   EXPECT_NEAR(bytes_of(estimate(gpt(), a100s(8), p), "dp"), 2 * 3 * 7.0 / 8 * 2 * parameters, 1);
 }
 
-TEST(Traffic, RingsPassKeysAndValuesAndTheirGradients) {
+TEST(GroupTraffic, RingsPassKeysAndValuesAndTheirGradients) {
   Policy p;
   p.cp = 4;
   const double q = 2 * s / 4 * h * 2;
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(4), p), "cp"), 32 * (3 * q + 7 * q));
 }
 
-TEST(Traffic, ExpertsExchangeRowsTwiceEachWay) {
-  Shape shape = gpt();
+TEST(GroupTraffic, ExpertsExchangeRowsTwicePerDirection) {
+  ModelShape shape = gpt();
   shape.experts = 8;
   shape.topk = 2;
   shape.expert_ffn = shape.ffn;

@@ -21,7 +21,7 @@ double reduced_in(const Cluster& c, double ranks, double bytes) {
 }
 
 // nccl-tests on 8 A100 (tables of vTrain), and 8 V100.
-TEST(Network, NvlinkAllReducesTakeWhatWasMeasured) {
+TEST(Network, NvlinkAllReducesTakeTheMeasuredTime) {
   const Cluster a100 = cluster_of("A100-80GB-SXM", 8), v100 = cluster_of("V100-32GB-SXM2", 8);
   const struct { double mib, us; } measured[] = {{1, 93}, {4, 96}, {16, 232}, {64, 580}, {256, 2160}, {1024, 8190}};
   for (const auto& one : measured) EXPECT_NEAR(reduced_in(a100, 8, one.mib * kMiB) * 1e6, one.us, 0.2 * one.us);
@@ -32,16 +32,16 @@ TEST(Network, NvlinkAllReducesTakeWhatWasMeasured) {
 // One node of 8 B200: 51 us for 1 MiB, 293 us for 64.
 TEST(Network, LongMessagesOfNvlink5WaitForTheirChunks) {
   const Cluster c = cluster_of("B200-180GB", 8, 3200);
-  const Group g = group_of(c, 8, 1);
+  const CollectiveGroup g = group_of(c, 8, 1);
   const double mib = 1024.0 * 1024;
   EXPECT_NEAR(all_reduce(c, g, mib).time_s, 51e-6, 10e-6);
   EXPECT_NEAR(all_reduce(c, g, 64 * mib).time_s, 293e-6, 40e-6);
 }
 
 // 4 nodes of 8 B200 with 400 Gb/s each: 12 % of the wire at 16 MiB, 30 % at 64 MiB, 70 % at 1 GiB.
-TEST(Network, ShortMessagesLoseMostBetweenNodes) {
+TEST(Network, ShortMessagesAreSlowestBetweenNodes) {
   const Cluster c = cluster_of("B200-180GB", 32, 3200);
-  const Group group = group_of(c, 32, 1);
+  const CollectiveGroup group = group_of(c, 32, 1);
   EXPECT_EQ(group.inside, 8);
   EXPECT_EQ(group.domains, 4);
   const auto share = [&](double bytes) {
@@ -53,14 +53,14 @@ TEST(Network, ShortMessagesLoseMostBetweenNodes) {
   EXPECT_NEAR(share(1024 * kMiB), 0.70, 0.10);
 }
 
-TEST(Network, BytesAreTheRings) {
+TEST(Network, BytesEqualThoseOfARing) {
   const Cluster c = cluster_of("A100-80GB-SXM", 64);
   EXPECT_DOUBLE_EQ(all_reduce(c, group_of(c, 8, 1), 800).bytes, 2 * 7.0 / 8 * 800);
   EXPECT_DOUBLE_EQ(all_gather(c, group_of(c, 64, 1), 6400).bytes, 63.0 / 64 * 6400);
   EXPECT_EQ(all_reduce(c, group_of(c, 1, 1), 800).time_s, 0);
 }
 
-TEST(Network, StridesDecideWhoSharesANode) {
+TEST(Network, StridesDetermineThePlacementOnNodes) {
   const Cluster c = cluster_of("A100-80GB-SXM", 64);
   EXPECT_FALSE(crosses(group_of(c, 8, 1)));
   EXPECT_EQ(group_of(c, 8, 2).inside, 4);
@@ -86,7 +86,7 @@ TEST(Network, MoreBandwidthIsNeverSlowerAndMoreRanksNeverFaster) {
   }
 }
 
-TEST(Network, ASpineThatIsShortOfLinksSlowsWhatCrossesLeaves) {
+TEST(Network, OversubscribedSpineSlowsTrafficBetweenLeaves) {
   Cluster c = cluster_of("A100-80GB-SXM", 256);
   c.leaf_nodes = 4;
   const double before = reduced_in(c, 256, 1e9), below = reduced_in(c, 32, 1e9);

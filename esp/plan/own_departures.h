@@ -1,5 +1,5 @@
-// When a stage's messages are taken, in a pipeline whose pieces take as long as their multiplications: a receiver is
-// ready one action before the one that needs it. A slower neighbour leaves messages waiting, and their memory.
+// Receive times of a stage's messages, in a pipeline whose pieces take as long as their GEMMs: a receive is posted one
+// action before the one that needs it. A slower neighbour leaves messages queued in memory.
 #pragma once
 
 #include "esp/parallel/pp/simulate.h"
@@ -10,15 +10,15 @@ namespace esp::plan {
 
 class Departures {
  public:
-  Departures(const Shape& shape, const Policy& policy, const parallel::ScheduleShape& pipe, int stage);
+  Departures(const ModelShape& shape, const Policy& policy, const parallel::ScheduleShape& pipe, int stage);
 
-  double begun(const parallel::Action& action) const;  // sent when the action is over
-  double taken(const parallel::Action& action) const;
+  double begun(const parallel::PipelineAction& action) const;  // sent at the end of the action
+  double taken(const parallel::PipelineAction& action) const;
 
  private:
-  size_t index_of(int stage, const parallel::Action& action) const;
+  size_t index_of(int stage, const parallel::PipelineAction& action) const;
 
-  const parallel::Schedule schedule_;
+  const parallel::PipelineSchedule schedule_;
   const int stage_;
   parallel::Timeline timeline_;
 };

@@ -20,7 +20,7 @@ namespace {
 
 using ghost::MemoryCategory;
 
-model::ModelConfig config_of(const Shape& s) {
+model::ModelConfig config_of(const ModelShape& s) {
   model::ModelConfig c = model::default_config(s.arch);
   c.layers = s.layers;
   c.heads = s.heads;
@@ -41,15 +41,15 @@ bool wide(const Policy& p) {
   return p.precision == "fp32" || p.precision == "tf32";
 }
 
-// One rank, walking through its step.
+// Simulates one rank's step.
 class Rank {
  public:
-  Rank(const Shape& shape, const Policy& policy, const OwnPlace& place, const OwnMemoryOptions& options)
+  Rank(const ModelShape& shape, const Policy& policy, const OwnPlace& place, const OwnMemoryOptions& options)
       : shape_(shape), p_(policy), place_(place), options_(options), element_(wide(policy) ? 4 : 2) {
     const auto all = own_pieces(shape, p_.pp * chunks());
     for (size_t i = static_cast<size_t>(place.stage); i < all.size(); i += static_cast<size_t>(p_.pp))
       pieces_.push_back(all[i]);
-    model::Part part;
+    model::ModelPart part;
     part.shares = {{place.tensor, p_.tp}, {}};
     part.stem = part.head = false;
     for (const OwnPiece& piece : pieces_) {
@@ -64,7 +64,7 @@ class Rank {
     hold();
   }
 
-  // Calls of one step, or of the next.
+  // Calls of one step.
   std::vector<ghost::Call> calls() {
     account_.calls().clear();
     const bool all = true;
@@ -74,7 +74,7 @@ class Rank {
   }
 
   Memory run() {
-    // The first step notes the order of uses, the second fetches by it.
+    // The first step records the order of uses, the second prefetches by it.
     for (int i = 0; i < (p_.zero == 3 ? 2 : 1); ++i) p_.pp > 1 ? pipelined() : one_after_another(false);
     Memory m;
     const auto at = [&](MemoryCategory category) { return static_cast<double>(account_.at_peak(category)); };
@@ -96,7 +96,7 @@ class Rank {
 
   void set_sizes() {
     ghost::Sizes& s = sizes_;
-    const nn::Share share{place_.tensor, p_.tp};
+    const nn::Shard share{place_.tensor, p_.tp};
     const bool ulysses = p_.context == "ulysses";
     s.batch = p_.micro_batch;
     parallel::MeshShape mesh{p_.tp, p_.cp, p_.dp, p_.pp, 1};
@@ -115,7 +115,7 @@ class Rank {
     s.kv_heads = share.of(shape_.kv_heads > 0 ? shape_.kv_heads : shape_.heads).count();
     s.head_dim = shape_.hidden / shape_.heads;
     s.ffn = share.of(shape_.ffn).count();
-    s.all_classes = shape_.vocab;
+    s.gather_vocab_logits = shape_.vocab;
     s.classes = share.of(shape_.vocab).count();
     s.element = element_;
     s.device = options_.device;
@@ -125,15 +125,15 @@ class Rank {
     s.layer_norm = !shape_.rms, s.gated = shape_.gated, s.rotary = !shape_.learned_positions;
     s.causal = shape_.causal;
     s.dropout = p_.dropout ? 0.1 : 0;
-    s.recompute_full = p_.recompute == Recompute::full;
-    s.recompute_selective = p_.recompute == Recompute::selective;
+    s.recompute_full = p_.recompute == RecomputePolicy::full;
+    s.recompute_selective = p_.recompute == RecomputePolicy::selective;
     if (p_.recompute_layers >= 0) {
       const auto num_pieces = static_cast<int64_t>(std::max<size_t>(1, pieces_.size()));
       s.recompute_layers = (p_.recompute_layers + num_pieces - 1) / num_pieces;
     }
   }
 
-  // Buckets as sync cuts them: parameters in reverse, the first bucket small; of stage 3 a unit each.
+  // Buckets as sync builds them: parameters in reverse, the first bucket small; in stage 3 one per unit.
   void cut() {
     nn::ParameterList& list = model_->parameters();
     division_.element = element_;
@@ -195,7 +195,7 @@ class Rank {
     kept_.push_back(std::make_shared<ghost::Piece>(account_, category, bytes));
   }
 
-  // What lies there all the time.
+  // Permanent allocations.
   void hold() {
     const int64_t count = model_->parameters().count();
     const auto& buckets = division_.bucket_counts;
@@ -224,8 +224,8 @@ class Rank {
     holder_ = std::move(summed);
   }
 
-  // Sums of squares in blocks, so that stages that cut alike tables differently add alike: a sum per block, and the
-  // blocks that cuts run through.
+  // Sums of squares by block, so that stages that shard tied tables differently sum in one order: a sum per block, and
+  // the blocks that span shard boundaries.
   void ordered_norm() {
     constexpr int64_t kBlock = 4096;
     int64_t blocks = 0, cut_blocks = 0, first = 0;
@@ -239,7 +239,7 @@ class Rank {
         end = begin;
       }
     }
-    // Where what counts begins or ends is a cut like another.
+    // The boundary of a counted range is treated as a shard boundary.
     for (const nn::Parameter& p : model_->parameters().all()) {
       if (p.counted) continue;
       const int64_t at = model_->parameters().units()[static_cast<size_t>(p.unit)].first + p.offset;
@@ -269,7 +269,7 @@ class Rank {
 
   ghost::Tensor one_number() { return std::make_shared<ghost::Piece>(account_, MemoryCategory::other, 8); }
 
-  // Where gradients stay, one micro-batch takes what every one takes.
+  // Where gradients persist, one micro-batch represents all.
   void one_after_another(bool all) {
     ghost::Tape tape(account_, *holder_);
     const int64_t passes = all || p_.zero >= 2 ? p_.num_micro_batches() : 1;
@@ -294,19 +294,19 @@ class Rank {
     holder_->finish();
   }
 
-  // Buckets that are views of gradients kept, and values after the step; the two tables of a tied pair.
+  // Buckets that are views of persistent gradients, and weights after the step; the two tables of a tied pair.
   void copies_agree() {
-    const auto note = [&](comm::Op op, parallel::Axis axis, int64_t count) {
+    const auto note = [&](comm::Op op, parallel::MeshAxis axis, int64_t count) {
       account_.note({axis, op, count, element_});
     };
     if (p_.pp > 1 && shape_.tied && (place_.stage == 0 || place_.stage + 1 == p_.pp))
-      note(comm::Op::all_reduce, parallel::Axis::pipe, find("embedding.weight")->count);
+      note(comm::Op::all_reduce, parallel::MeshAxis::pipe, find("embedding.weight")->count);
     if (p_.tp * p_.pp > 1)  // sums of squares of every unit
-      account_.note({parallel::Axis::model, comm::Op::all_gather, (shape_.layers + 2) * p_.tp * p_.pp, 8});
+      account_.note({parallel::MeshAxis::model, comm::Op::all_gather, (shape_.layers + 2) * p_.tp * p_.pp, 8});
     for (const int64_t count : division_.bucket_counts) {
-      if (p_.zero == 0) note(comm::Op::all_reduce, parallel::Axis::copies, count);
-      if (p_.zero == 1) note(comm::Op::reduce_scatter, parallel::Axis::copies, count);
-      if (p_.zero == 1 || p_.zero == 2) note(comm::Op::all_gather, parallel::Axis::copies, count);
+      if (p_.zero == 0) note(comm::Op::all_reduce, parallel::MeshAxis::replicas, count);
+      if (p_.zero == 1) note(comm::Op::reduce_scatter, parallel::MeshAxis::replicas, count);
+      if (p_.zero == 1 || p_.zero == 2) note(comm::Op::all_gather, parallel::MeshAxis::replicas, count);
     }
   }
 
@@ -324,21 +324,21 @@ class Rank {
     std::map<std::tuple<parallel::ActionKind, int, int>, ghost::Tensor> arrived;
     const Departures departures(shape_, p_, pipe, place_.stage);
     ghost::Tensor outgoing;
-    std::vector<std::pair<double, ghost::Tensor>> sending;  // with when each is taken
+    std::vector<std::pair<double, ghost::Tensor>> sending;  // with the time at which each is received
     holder_->begin_pass();
     for (ghost::Weight& weight : weights_) ++weight.pending;  // until the last micro-batch's backward
-    // A tied table is summed over both ends before it counts.
+    // A tied table is summed over both ends before it is counted.
     ghost::Weight* tied = shape_.tied ? find("embedding.weight") : nullptr;
     if (tied) ++tied->pending;
-    for (const parallel::Step& step : plan.steps) {
-      const parallel::Action& a = step.action;
+    for (const parallel::StageStep& step : plan.steps) {
+      const parallel::PipelineAction& a = step.action;
       const auto key = std::make_tuple(a.kind, a.chunk, a.micro_batch);
       if (step.kind == parallel::StepKind::receive) {
         arrived[key] = std::make_shared<ghost::Piece>(account_, MemoryCategory::buffer, sizes_.stream_bytes());
         continue;
       }
       if (step.kind == parallel::StepKind::send) {
-        account_.note({parallel::Axis::pipe, comm::Op::send, sizes_.stream_bytes() / element_, element_});
+        account_.note({parallel::MeshAxis::pipe, comm::Op::send, sizes_.stream_bytes() / element_, element_});
         const double now = departures.begun(a);
         std::erase_if(sending, [&](const auto& one) { return one.first <= now; });
         sending.emplace_back(departures.taken(a), std::exchange(outgoing, {}));
@@ -401,45 +401,47 @@ class Rank {
     }
   }
 
-  const Shape& shape_;
+  const ModelShape& shape_;
   const Policy& p_;
   const OwnPlace place_;
   const OwnMemoryOptions options_;
   const int64_t element_;
   std::vector<OwnPiece> pieces_;
-  std::unique_ptr<model::Model> model_;  // shapes only: nothing is allocated
+  std::unique_ptr<model::Model> model_;  // shapes only, no memory
   ghost::Sizes sizes_;
   ghost::Account account_;
   ghost::Division division_;
-  std::vector<ghost::Weight> weights_;  // by place in the list
+  std::vector<ghost::Weight> weights_;  // by index in the list
   std::map<std::string, ghost::Weight*> by_name_;
   std::vector<std::vector<ghost::BlockWeights>> blocks_;  // by chunk
   std::vector<ghost::Tensor> kept_;
   std::unique_ptr<ghost::Holder> holder_;
   ghost::SummedParts* summed_ = nullptr;
-  ghost::ScatteredGradients* scattered_ = nullptr;  // within the holder, where there is one
+  ghost::ScatteredGradients* scattered_ = nullptr;  // owned by the holder, if any
 };
 
 }  // namespace
 
-bool has_own_memory(const Shape& shape, const Policy& policy) {
+bool has_own_memory(const ModelShape& shape, const Policy& policy) {
   return policy.software == "espalier" && (shape.arch == "gpt" || shape.arch == "llama") && shape.experts == 0 &&
-         shape.layers > 0 && shape.hidden > 0 && policy.offload == Offload::none && policy.ep == 1 && policy.flash &&
-         policy.shard_group == 0 && !policy.quantised_weights && !policy.secondary_shard && !policy.quantised_gradients;
+         shape.layers > 0 && shape.hidden > 0 && policy.offload == OffloadTarget::none && policy.ep == 1 &&
+         policy.flash && policy.shard_group == 0 && !policy.quantised_weights && !policy.secondary_shard &&
+         !policy.quantised_gradients;
 }
 
-Memory own_memory(const Shape& shape, const Policy& policy, const OwnPlace& place, const OwnMemoryOptions& options) {
+Memory own_memory(const ModelShape& shape, const Policy& policy, const OwnPlace& place,
+                  const OwnMemoryOptions& options) {
   return Rank(shape, policy, place, options).run();
 }
 
-std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, const OwnPlace& place,
+std::vector<ghost::Call> own_calls(const ModelShape& shape, const Policy& policy, const OwnPlace& place,
                                    const OwnMemoryOptions& options, bool first) {
   Rank rank(shape, policy, place, options);
   std::vector<ghost::Call> calls = rank.calls();
   return first ? calls : rank.calls();
 }
 
-std::vector<Memory> own_memories(const Shape& shape, const Policy& policy, const OwnMemoryOptions& options) {
+std::vector<Memory> own_memories(const ModelShape& shape, const Policy& policy, const OwnMemoryOptions& options) {
   std::vector<Memory> all;
   for (int stage = 0; stage < policy.pp; ++stage) all.push_back(own_memory(shape, policy, {stage, 0, 0}, options));
   return all;

@@ -1,5 +1,5 @@
-// Memory of this program's own runtime, to the byte where its rules fix it: parameters, gradients and optimizer states
-// as the strategy shares them, and the peak of a step by walking it without numbers (ghost/).
+// Memory of this program's runtime, exact where its rules determine it: parameters, gradients and optimizer states as
+// the strategy shards them, and the peak of a step by a dry run (ghost/).
 #pragma once
 
 #include <vector>
@@ -10,30 +10,30 @@
 
 namespace esp::plan {
 
-// Decoders without experts, in memory of the device: for the others the counts of activations.h serve.
-bool has_own_memory(const Shape& shape, const Policy& policy);
+// Decoders without experts, in device memory; other models use the counts of activations.h.
+bool has_own_memory(const ModelShape& shape, const Policy& policy);
 
-// What one rank allocates at its fullest moment; `stage` tells ranks of a pipeline apart, `copy` and `tensor` those
-// that hold chunks of unlike size.
+// Peak allocation of one rank; `stage` selects the pipeline rank, `copy` and `tensor` those with chunks of different
+// size.
 struct OwnPlace {
   int stage = 0, copy = 0, tensor = 0;
 };
 struct OwnMemoryOptions {
-  double bucket_mb = 25, first_bucket_mb = 1;  // MiB, as [sync] has them
+  double bucket_mb = 25, first_bucket_mb = 1;  // MiB, as in [sync]
   int64_t prefetch = 1;
-  bool local = false;  // zero2, zero3: micro-batches add up before they are scattered
+  bool local = false;  // zero2, zero3: micro-batches are accumulated before the scatter
   device::DeviceKind device = device::DeviceKind::cpu;
 };
-Memory own_memory(const Shape& shape, const Policy& policy, const OwnPlace& place = {},
+Memory own_memory(const ModelShape& shape, const Policy& policy, const OwnPlace& place = {},
                   const OwnMemoryOptions& options = {});
-// What a rank asks of its communicators in one step, in order; messages of a handful of numbers (counts, norms, words
-// at the end of a step) left out. `first`: of a run's first step, in which stage 3 notes the order of uses.
-std::vector<ghost::Call> own_calls(const Shape& shape, const Policy& policy, const OwnPlace& place,
+// The communicator calls of a rank in one step, in order, without messages of a few numbers (counts, norms, the words
+// at the end of a step). `first`: the first step of a run, in which stage 3 records the order of uses.
+std::vector<ghost::Call> own_calls(const ModelShape& shape, const Policy& policy, const OwnPlace& place,
                                    const OwnMemoryOptions& options, bool first);
-// Bytes the rank sends for it, by the schedule that its communicator executes.
+// Bytes that the rank sends for it, by the schedule that its communicator executes.
 double bytes_sent(const ghost::Call& call, const Policy& policy, const OwnPlace& place, const char* algorithm);
 
-std::vector<Memory> own_memories(const Shape& shape, const Policy& policy,
+std::vector<Memory> own_memories(const ModelShape& shape, const Policy& policy,
                                  const OwnMemoryOptions& options = {});  // by stage
 
 }  // namespace esp::plan

@@ -4,8 +4,8 @@
 
 namespace esp::plan {
 
-// Multiplications per token: a block's matrices and its attention, the head's table. A look-up is next to nothing.
-std::vector<OwnPiece> own_pieces(const Shape& shape, int num_pieces) {
+// Multiplications per token: a block's matrices and its attention, the head's table. A look-up is negligible.
+std::vector<OwnPiece> own_pieces(const ModelShape& shape, int num_pieces) {
   if (num_pieces == 1) return {{0, shape.layers, true, true}};
   const auto dim = static_cast<double>(shape.hidden),
              kv = static_cast<double>(shape.kv_heads > 0 ? shape.kv_heads : shape.heads) /

@@ -1,4 +1,5 @@
-// How our own runtime cuts a model into pieces of about equal work: the rule of its trainer, for a Shape.
+// Pipeline partition of this program's runtime: divides a model into pieces of about equal work by the rule of its
+// trainer, for a Shape.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,6 @@ struct OwnPiece {
   int64_t begin = 0, end = 0;  // blocks
   bool stem = false, head = false;
 };
-std::vector<OwnPiece> own_pieces(const Shape& shape, int num_pieces);
+std::vector<OwnPiece> own_pieces(const ModelShape& shape, int num_pieces);
 
 }  // namespace esp::plan

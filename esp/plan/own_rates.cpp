@@ -10,10 +10,10 @@
 namespace esp::plan {
 namespace {
 
-// Where x lies between neighbouring entries of a rising list, in the logarithm; at the ends it stays.
+// Position of x between neighbouring entries of an ascending list, on a logarithmic scale; clamped at the ends.
 struct Between {
   size_t low = 0, high = 0;
-  double weight = 0;  // of the high one
+  double weight = 0;  // of the upper entry
 };
 
 template <typename T, size_t N>
@@ -73,12 +73,12 @@ OwnRates::OwnRates(const Cluster& cluster, std::string type, int ranks)
 double OwnRates::figure(const std::string& key) const {
   const auto found = cluster_.measured.find(key);
   if (found == cluster_.measured.end())
-    throw UsageError(fmt::format("cluster {} has no measured \"{}\"; espalier plan calibrate --out FILE measures it",
-                                 cluster_.name, key));
+    throw UsageError(
+        fmt::format("cluster {}: \"{}\" is not measured. Run espalier plan calibrate --out FILE", cluster_.name, key));
   return found->second;
 }
 
-double OwnRates::product_s(std::string_view kind, double m, double n, double k) const {
+double OwnRates::gemm_s(std::string_view kind, double m, double n, double k) const {
   if (m <= 0 || n <= 0 || k <= 0) return 0;
   const Between at[] = {between(kRows, m), between(kWidths, n), between(kDepths, k)};
   double rate = 0;
@@ -112,13 +112,13 @@ double OwnRates::attention_s(std::string_view pass, double flops, double tokens)
   return company_ * flops / std::exp(std::log(low) * (1 - at.weight) + std::log(high) * at.weight);
 }
 
-// Groups of one job call at once: two groups of two on two cores are as slow as the four ranks they are.
+// Groups of one job call at once: two groups of two on two cores are as slow as four ranks.
 OwnRates::Line OwnRates::line(std::string_view op, int ranks) const {
   if (ranks <= 1) return {0, 1e30};
   const int busy = std::max(ranks, ranks_) > 2 ? 4 : 2;
   const Line all{figure(collective_key(op, busy, "alpha_s")), figure(collective_key(op, busy, "bytes_per_s"))};
   if (busy == ranks || ranks > busy) {
-    // More ranks than measured share the cores: each byte and each call waits its turn.
+    // More ranks than were measured share the cores: time per byte and per call grows accordingly.
     const double more = ranks > busy ? static_cast<double>(ranks) / busy : 1;
     return {all.alpha_s * more, all.bytes_per_s / more};
   }

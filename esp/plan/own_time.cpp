@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "esp/plan/own_pieces.h"
 #include "esp/plan/own_rates.h"
 
 namespace esp::plan {
 namespace {
 
-// What a rank computes and says for one micro-batch, kernel by kernel.
+// Compute and communication of a rank per micro-batch, kernel by kernel.
 class Kernels {
  public:
-  Kernels(const Shape& shape, const Policy& policy, const OwnRates& rates)
+  Kernels(const ModelShape& shape, const Policy& policy, const OwnRates& rates)
       : s_(shape), p_(policy), r_(rates), e_(policy.precision == "fp32" || policy.precision == "tf32" ? 4 : 2) {
     rows_ = static_cast<double>(p_.micro_batch * s_.seq) / p_.cp;
     own_rows_ = p_.sequence ? rows_ / p_.tp : rows_;
@@ -21,7 +23,7 @@ class Kernels {
     kv_heads_ = static_cast<double>(s_.kv_heads > 0 ? s_.kv_heads : s_.heads) / p_.tp;
     head_ = static_cast<double>(s_.head_dim > 0 ? s_.head_dim : s_.hidden / std::max<int64_t>(1, s_.heads));
     ffn_ = static_cast<double>(s_.ffn) / p_.tp;
-    // Calls are timed with all ranks at it, taking turns on the cores; kernels by the turn.
+    // Calls are timed with all ranks sharing the cores; kernels per rank in turn.
     turns_ = std::max(1.0, static_cast<double>(p_.world()) * rates.threads() / rates.cores());
   }
 
@@ -34,7 +36,7 @@ class Kernels {
     linear(t, heads_ * head_, width_, false);
     norm(t, true);
     linear(t, width_, ffn_ * (s_.gated ? 2 : 1), true);
-    // In 32 bits a plain activation rides on the product; its derivative does so always.
+    // In 32 bits a plain activation is fused into the GEMM; its derivative always is.
     const double hidden = rows_ * ffn_ * e_;
     if (s_.gated) {
       stream(t, "activation", 3 * hidden, 1, 5.0 / 3);
@@ -47,8 +49,8 @@ class Kernels {
     tensor_calls(t);
     StageTime whole = t;
     const double share = p_.recomputed_share(s_.layers);
-    if (p_.recompute == Recompute::full) whole.backward += share * t.forward;
-    if (p_.recompute == Recompute::selective) whole.backward += share * r_.stream_s("activation", 2 * hidden);
+    if (p_.recompute == RecomputePolicy::full) whole.backward += share * t.forward;
+    if (p_.recompute == RecomputePolicy::selective) whole.backward += share * r_.stream_s("activation", 2 * hidden);
     return whole;
   }
 
@@ -60,13 +62,13 @@ class Kernels {
     return t;
   }
 
-  // Everything of the loss is made in forward: logits, their gradient, that of the stream and of the table.
+  // The loss computes in forward: logits, their gradient, that of the stream and of the table.
   StageTime head() const {
     StageTime t;
     norm(t, false);
     const double classes = static_cast<double>(s_.vocab) / p_.tp;
-    t.forward += r_.product_s("input", rows_, classes, width_) + r_.product_s("forward", rows_, width_, classes) +
-                 r_.product_s("weight", classes, width_, rows_) + r_.stream_s("loss", 2 * rows_ * classes * e_) +
+    t.forward += r_.gemm_s("input", rows_, classes, width_) + r_.gemm_s("forward", rows_, width_, classes) +
+                 r_.gemm_s("weight", classes, width_, rows_) + r_.stream_s("loss", 2 * rows_ * classes * e_) +
                  4 * r_.kernel_s();
     if (p_.tp > 1) {
       t.forward += call_s("all_reduce", p_.tp, rows_ * 4) + call_s("all_reduce", p_.tp, rows_ * 8);
@@ -95,13 +97,13 @@ class Kernels {
     t.backward += r_.stream_s("norm_back", 4 * one) + r_.kernel_s();
     t.weights += r_.stream_s("norm_back", 2 * one) + r_.kernel_s();
   }
-  void linear(StageTime& t, double in, double out, bool by_columns) const {
-    t.forward += r_.product_s("forward", rows_, out, in) + r_.kernel_s();
-    t.backward += r_.product_s("input", rows_, in, out) + r_.kernel_s();
-    t.weights += r_.product_s("weight", in, out, rows_) + r_.kernel_s();
+  void linear(StageTime& t, double in, double out, bool column_parallel) const {
+    t.forward += r_.gemm_s("forward", rows_, out, in) + r_.kernel_s();
+    t.backward += r_.gemm_s("input", rows_, in, out) + r_.kernel_s();
+    t.weights += r_.gemm_s("weight", in, out, rows_) + r_.kernel_s();
     if (s_.bias) {
       t.weights += r_.stream_s("add", rows_ * out * e_) + r_.kernel_s();
-      if (!by_columns && p_.tp > 1) t.forward += r_.stream_s("add", 2 * own_rows_ * out * e_) + r_.kernel_s();
+      if (!column_parallel && p_.tp > 1) t.forward += r_.stream_s("add", 2 * own_rows_ * out * e_) + r_.kernel_s();
     }
   }
   void attention(StageTime& t) const {
@@ -121,12 +123,12 @@ class Kernels {
       t.backward += call_s("all_to_all", p_.cp, q) + call_s("all_to_all", p_.cp, o) + r_.stream_s("add", 4 * (q + o));
       return;
     }
-    // Exchanges run beside attention, but on cores that are all busy; sums travel in 32 bits.
+    // Exchanges overlap attention, but all cores are busy; sums are sent in 32 bits.
     t.forward += (c - 1) * call_s("sendrecv", p_.cp, keys * e_) + r_.stream_s("add", 4 * keys * e_) + c * r_.kernel_s();
     t.backward += (c - 1) * call_s("sendrecv", p_.cp, keys * e_) + c * call_s("sendrecv", p_.cp, keys * 4) +
                   r_.stream_s("add", 8 * keys * 4) + c * r_.kernel_s();
   }
-  // Two moves forward and two back; divided rows are gathered again for the weights' gradients.
+  // Two moves in forward and two in backward; sharded rows are gathered again for the weight gradients.
   void tensor_calls(StageTime& t) const {
     if (p_.tp == 1) return;
     const double bytes = rows_ * width_ * e_;
@@ -142,7 +144,7 @@ class Kernels {
     t.weights += 2 * gather;
   }
 
-  const Shape& s_;
+  const ModelShape& s_;
   const Policy& p_;
   const OwnRates& r_;
   const double e_;
@@ -156,11 +158,11 @@ StageTime plus(StageTime a, const StageTime& b) {
   return a;
 }
 
-Wire wire_of(const OwnRates::Line& line, double bytes) {
+PortCall wire_of(const OwnRates::Line& line, double bytes) {
   return {line.time_s(bytes), 0, false};
 }
 
-// Buckets of the chunk that has most, and what they cost: begun in backward, on cores that backward uses too.
+// Buckets of the largest chunk, and their cost: started in backward, on cores that backward uses too.
 void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, double parameters, double element,
                 double turns, double units) {
   const int copies = p.dp * p.cp;
@@ -191,7 +193,7 @@ bool is_own(const Cluster& cluster, const Policy& policy) {
   return policy.software == "espalier" && cluster.processor.kind == "cpu" && OwnRates::known(cluster);
 }
 
-StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+StepInput own_step(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   const std::string type = policy.precision == "fp32" || policy.precision == "tf32" ? "fp32" : "bf16";
   const OwnRates rates(cluster, type, policy.world());
   const Kernels kernels(shape, policy, rates);
@@ -225,10 +227,10 @@ StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& pol
     input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
     input.boundary.alpha_s += rates.meet_s();
   }
-  input.copies = 1;            // they are alike, and share the cores alike
-  input.overlap_sums = false;  // what carries them needs the cores that backward has
+  input.copies = 1;            // replicas are equal and share the cores equally
+  input.overlap_sums = false;  // sums use the cores that backward needs
   input.step_s = rates.step_s();
-  // Ranks of one stage and copy are threads of their own: all of them are on the cores at once.
+  // Ranks of one stage and replica are separate threads: all of them share the cores at once.
   const int ranks = policy.world();
   input.cores = rates.cores();
   input.ranks_of_device = static_cast<double>(ranks) / policy.pp;
@@ -236,7 +238,7 @@ StepInput own_step(const Shape& shape, const Cluster& cluster, const Policy& pol
   return input;
 }
 
-Estimate own_estimate(const Shape& shape, const Cluster& cluster, const Policy& policy) {
+Estimate own_estimate(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   const StepInput input = own_step(shape, cluster, policy);
   const StepSimulation step = simulate_step(input);
   Estimate e;
@@ -253,15 +255,19 @@ Estimate own_estimate(const Shape& shape, const Cluster& cluster, const Policy& 
   const double attention = 12 * static_cast<double>(shape.layers * shape.seq * shape.hidden) * (shape.causal ? 0.5 : 1);
   e.flops = tokens * (6 * shape.active_parameters() + attention);
   e.hardware_flops =
-      e.flops * (policy.recompute == Recompute::full ? 1 + policy.recomputed_share(shape.layers) / 3 : 1);
+      e.flops * (policy.recompute == RecomputePolicy::full ? 1 + policy.recomputed_share(shape.layers) / 3 : 1);
   e.tokens_per_s = tokens / e.step_s;
   e.tflops_per_gpu = e.flops / e.step_s / policy.world() / 1e12;
   const double peak = cluster.processor.fp32_flops;
   if (peak > 0) e.mfu = e.flops / e.step_s / peak, e.hfu = e.hardware_flops / e.step_s / peak;
-  e.low_s = 0.85 * e.step_s;
-  e.high_s = 1.15 * e.step_s;
-  e.fits = e.memory.total() * policy.world() <= cluster.host_memory_bytes || cluster.host_memory_bytes == 0;
-  if (!e.fits) e.reasons.push_back("the ranks together need more than the machine's memory");
+  const double error = step_error(shape, cluster, policy);
+  e.low_s = (1 - error) * e.step_s;
+  e.high_s = (1 + error) * e.step_s;
+  const MemoryFit fit = memory_fit(e.memory, cluster, policy);
+  e.fits = fit.fits();
+  if (!e.fits)
+    e.reasons.push_back(fmt::format("{} ranks need {:.1f} GB in total; the machine has {:.1f}", policy.world(),
+                                    fit.needed / 1e9, fit.capacity / 1e9));
   return e;
 }
 

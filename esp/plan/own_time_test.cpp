@@ -10,7 +10,7 @@
 namespace esp::plan {
 namespace {
 
-// A machine of two cores, each of `flops`, on which nothing but products takes time.
+// A machine of two cores, each of `flops`, on which only GEMMs take time.
 Cluster even_machine(double flops) {
   Cluster c;
   c.name = "even";
@@ -52,24 +52,24 @@ Policy of(int tp, int pp, int dp, int64_t micro_batch) {
   return p;
 }
 
-double products_s(const Shape& s, const Policy& p, double flops_of_machine) {
+double products_s(const ModelShape& s, const Policy& p, double flops_of_machine) {
   const double matrices = static_cast<double>(s.layers) * 12 * static_cast<double>(s.hidden * s.hidden) +
                           static_cast<double>(s.vocab * s.hidden);
   return 6 * matrices * static_cast<double>(p.global_batch * s.seq) / flops_of_machine;
 }
 
-TEST(OwnTime, IsThatOfTheProductsWhereNothingElseTakesAny) {
-  const Shape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
+TEST(OwnTime, EqualsTheGemmTimeWhereNothingElseTakesTime) {
+  const ModelShape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
   const Cluster cluster = even_machine(1e9);
   const double best = products_s(shape, of(1, 1, 1, 16), 2e9);
   EXPECT_NEAR(own_estimate(shape, cluster, of(1, 1, 1, 16)).step_s, best, 1e-6 * best);
-  // However it is divided, the cores have as much to do: two ranks, or four that take turns.
+  // The work of the cores is independent of its division: two ranks, or four that share cores.
   for (const Policy& p : {of(1, 1, 2, 8), of(1, 1, 4, 4), of(2, 1, 1, 16), of(2, 1, 2, 8), of(4, 1, 1, 16)})
     EXPECT_NEAR(own_estimate(shape, cluster, p).step_s, best, 1e-6 * best) << p.tp << p.dp;
 }
 
-TEST(OwnTime, OfAPipelineOnItsOwnCoresHasItsBubbleAndOnSharedOnesLess) {
-  Shape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
+TEST(OwnTime, PipelineBubbleShrinksOnSharedCores) {
+  ModelShape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
   shape.layers = 8;
   const Cluster cluster = even_machine(1e9);
   const double best = products_s(shape, of(1, 1, 1, 16), 2e9);
@@ -77,14 +77,14 @@ TEST(OwnTime, OfAPipelineOnItsOwnCoresHasItsBubbleAndOnSharedOnesLess) {
                four = own_estimate(shape, cluster, of(1, 4, 1, 2)).step_s;
   EXPECT_GT(two, 1.08 * best);  // eight micro-batches over two stages: 1/8
   EXPECT_LT(two, 1.2 * best);
-  EXPECT_LT(four, 1.2 * best);  // two of four stages fill two cores most of the time
+  EXPECT_LT(four, 1.2 * best);  // two of four stages keep two cores busy most of the time
 }
 
-TEST(OwnTime, NamesWhatWasNotMeasured) {
+TEST(OwnTime, ReportsTheMissingMeasurement) {
   Cluster cluster = even_machine(1e9);
   EXPECT_TRUE(is_own(cluster, of(1, 1, 1, 16)));
   cluster.measured.erase("step_s");
-  const Shape shape = shape_of(model::preset("gpt-tiny").config, "gpt");
+  const ModelShape shape = shape_of(model::preset("gpt-tiny").config, "gpt");
   try {
     own_estimate(shape, cluster, of(1, 1, 1, 16));
     FAIL();
@@ -95,8 +95,8 @@ TEST(OwnTime, NamesWhatWasNotMeasured) {
   EXPECT_FALSE(is_own(cluster, of(1, 1, 1, 16)));
 }
 
-TEST(OwnMemory, SharesStatesAsTheStagesDo) {
-  const Shape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
+TEST(OwnMemory, ShardsStatesAsTheStagesDo) {
+  const ModelShape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
   const double all = shape.parameters();
   Policy p = of(1, 1, 4, 4);
   const double per[4][3] = {{4, 4, 8}, {4, 4, 2}, {4, 1, 2}, {1, 1, 2}};  // bytes per parameter by stage
@@ -109,12 +109,12 @@ TEST(OwnMemory, SharesStatesAsTheStagesDo) {
 }
 
 TEST(OwnMemory, FallsWithRecomputation) {
-  const Shape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
+  const ModelShape shape = shape_of(model::preset("gpt-6x384").config, "gpt");
   Policy p = of(1, 1, 1, 16);
   const double none = own_memory(shape, p).activation;
-  p.recompute = Recompute::selective;
+  p.recompute = RecomputePolicy::selective;
   const double selective = own_memory(shape, p).activation;
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   EXPECT_LT(selective, none);
   EXPECT_LT(own_memory(shape, p).activation, selective);
 }

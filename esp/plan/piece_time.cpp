@@ -5,36 +5,36 @@
 namespace esp::plan {
 namespace {
 
-// What goes from stage to stage for one micro-batch.
+// Activation bytes sent between stages per micro-batch.
 double message_bytes(const Setting& s) {
   const double divided = s.policy.sequence || s.software.divided_messages ? s.policy.tp : 1;
   return s.tokens() * static_cast<double>(s.shape.hidden) * s.rates.element_bytes / divided;
 }
 
-Kind kind_like(const Setting& s, int64_t layer, bool experts, bool attends_across) {
-  Kind k;
+LayerKind kind_like(const Setting& s, int64_t layer, bool experts, bool attends_across) {
+  LayerKind k;
   k.time = layer_time(s, experts, attends_across);
-  const Held held = held_layer(s.shape, s.policy, layer);
-  k.plain =
-      gathered_layer(s, k.time, held, s.policy.recompute == Recompute::full ? Recompute::none : s.policy.recompute);
+  const HeldParameters held = held_layer(s.shape, s.policy, layer);
+  k.plain = gathered_layer(s, k.time, held,
+                           s.policy.recompute == RecomputePolicy::full ? RecomputePolicy::none : s.policy.recompute);
   k.again = gathered_layer(s, k.time, held, s.policy.recompute);
   return k;
 }
 
-const Kind& kind_of(const Setting& s, const Kinds& kinds, int layer) {
+const LayerKind& kind_of(const Setting& s, const LayerKinds& kinds, int layer) {
   const bool across = layer >= kinds.first_across;
   if (kinds.has_expert && s.shape.has_experts(layer)) return across ? kinds.expert_across : kinds.expert;
   return across ? kinds.across : kinds.dense;
 }
 
-// Of a piece's layers, how many are recomputed: a stage's number spread over its chunks.
+// Number of recomputed layers of a piece: the stage's number divided over its chunks.
 int recomputed(const Policy& p, int layers, int chunks) {
-  if (p.recompute != Recompute::full) return 0;
+  if (p.recompute != RecomputePolicy::full) return 0;
   return p.recompute_layers < 0 ? layers : std::min(layers, (p.recompute_layers + chunks - 1) / chunks);
 }
 
 void add(LayerTraffic& to, const LayerTraffic& one, double again) {
-  const auto both = [&](Pass& sum, const Pass& pass) {
+  const auto both = [&](PassTime& sum, const PassTime& pass) {
     sum.forward += pass.forward * (1 + again);
     sum.backward += pass.backward;
   };
@@ -43,8 +43,8 @@ void add(LayerTraffic& to, const LayerTraffic& one, double again) {
   both(to.bytes, one.bytes);
 }
 
-void add_row(std::vector<Traffic>& to, const char* group, const char* op, const LayerTraffic& t, const Group& where,
-             double times) {
+void add_row(std::vector<GroupTraffic>& to, const char* group, const char* op, const LayerTraffic& t,
+             const CollectiveGroup& where, double times) {
   const double bytes = t.bytes.forward + t.bytes.backward;
   if (bytes <= 0) return;
   to.push_back({group, op, crosses(where) ? "across" : "inside", bytes * times,
@@ -58,8 +58,8 @@ double boundary_stride(const Cluster& cluster, const Policy& p) {
   return stride * p.pp > cluster.domain ? std::max<double>(stride, cluster.domain) : stride;
 }
 
-Kinds kinds_of(const Setting& s) {
-  Kinds k;
+LayerKinds kinds_of(const Setting& s) {
+  LayerKinds k;
   const int64_t layers = s.shape.layers;
   k.has_expert = s.shape.num_expert_layers() > 0;
   if (s.shape.num_expert_layers() < layers) {
@@ -78,7 +78,7 @@ Kinds kinds_of(const Setting& s) {
   return k;
 }
 
-std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const Kinds& kinds) {
+std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const LayerKinds& kinds) {
   const Policy& p = s.policy;
   std::vector<StageTime> times(static_cast<size_t>(pieces.count()));
   const double hop = p.pp > 1 ? send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s)).time_s : 0;
@@ -89,8 +89,8 @@ std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const
     const int begin = pieces.first[static_cast<size_t>(i)], size = pieces.layers[static_cast<size_t>(i)];
     const int again = recomputed(p, size, pieces.chunks);
     for (int j = 0; j < size; ++j) {
-      const Kind& kind = kind_of(s, kinds, begin + j);
-      const Gathered& units = j < again ? kind.again : kind.plain;
+      const LayerKind& kind = kind_of(s, kinds, begin + j);
+      const GatheredTime& units = j < again ? kind.again : kind.plain;
       t.forward += units.forward;
       t.backward += units.backward;
       t.weights += kind.time.weights;
@@ -110,7 +110,8 @@ std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const
   return times;
 }
 
-StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const Kinds& kinds, int stage, double sending_s) {
+StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const LayerKinds& kinds, int stage,
+                           double sending_s) {
   const Policy& p = s.policy;
   const double m = s.micro_batches();
   StageTraffic result;
@@ -120,16 +121,18 @@ StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const Kinds& 
     const int begin = pieces.first[static_cast<size_t>(i)], size = pieces.layers[static_cast<size_t>(i)];
     const int repeated = recomputed(p, size, pieces.chunks);
     for (int j = 0; j < size; ++j) {
-      const Kind& kind = kind_of(s, kinds, begin + j);
+      const LayerKind& kind = kind_of(s, kinds, begin + j);
       const LayerTime& time = kind.time;
       const bool again = j < repeated;
       add(tensor, time.tensor, again ? 1 : 0);
       add(context, time.context, again ? 1 : 0);
       add(expert, time.expert, again ? 1 : 0);
       if (p.zero < 3) continue;
-      const Gathered& units = again ? kind.again : kind.plain;
-      const Recompute how = again ? p.recompute : p.recompute == Recompute::full ? Recompute::none : p.recompute;
-      result.units_shown_s += m * (units.forward + units.backward - time.forward_s() - time.backward_s(how));
+      const GatheredTime& units = again ? kind.again : kind.plain;
+      const RecomputePolicy how = again                                  ? p.recompute
+                                  : p.recompute == RecomputePolicy::full ? RecomputePolicy::none
+                                                                         : p.recompute;
+      result.exposed_units_s += m * (units.forward + units.backward - time.forward_s() - time.backward_s(how));
     }
   }
   const char* ring = p.context == "ring" ? "send" : p.context == "ulysses" ? "all_to_all" : "all_gather";
@@ -138,9 +141,9 @@ StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const Kinds& 
   add_row(result.rows, "ep", "all_to_all", expert, s.expert, m);
   if (p.pp > 1) {
     const double messages = 2 * m * pieces.chunks;
-    const Transfer one = send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s));
+    const TransferTime one = send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s));
     const char* tier = boundary_stride(s.cluster, p) < s.cluster.domain ? "inside" : "across";
-    // Those that fill and drain are the other stages' too.
+    // Fill and drain also contain the other stages' recomputation.
     result.rows.push_back(
         {"pp", "send", tier, messages * one.bytes, std::max(messages * one.time_s, sending_s), sending_s});
   }

@@ -1,5 +1,5 @@
-// Time of the pieces of a pipeline and traffic of its slowest stage, put together from layers of the few kinds a model
-// has, each timed once.
+// Time of the pieces of a pipeline and traffic of its slowest stage, assembled from the few kinds of layers of a model,
+// each timed once.
 #pragma once
 
 #include <vector>
@@ -10,29 +10,29 @@
 
 namespace esp::plan {
 
-// One kind of layer, with ZeRO 3's traffic beside it: not recomputed and as the policy recomputes.
-struct Kind {
+// One kind of layer, with ZeRO 3's traffic: without recomputation and with the policy's.
+struct LayerKind {
   LayerTime time;
-  Gathered plain, again;
+  GatheredTime plain, again;
 };
-struct Kinds {
-  Kind dense, expert, across, expert_across;  // the latter two attend to an encoder as well
+struct LayerKinds {
+  LayerKind dense, expert, across, expert_across;  // the latter two also attend to an encoder
   bool has_expert = false;
   int64_t first_across = 0;
 };
-Kinds kinds_of(const Setting& setting);
+LayerKinds kinds_of(const Setting& setting);
 
-// How far apart the ranks of neighbouring stages are; a pipeline that does not fit in one domain of fast links has
-// boundaries between them, and goes at the pace of those.
+// Distance of the ranks of neighbouring stages; a pipeline that does not fit in one domain of fast links has boundaries
+// between domains, which determine its pace.
 double boundary_stride(const Cluster& cluster, const Policy& policy);
 
-std::vector<StageTime> piece_times(const Setting& setting, const Pieces& pieces, const Kinds& kinds);
-// Tensor, context, expert and pipeline traffic of stage `stage` in a step, and what ZeRO 3's units show of theirs.
+std::vector<StageTime> piece_times(const Setting& setting, const Pieces& pieces, const LayerKinds& kinds);
+// Tensor, context, expert and pipeline traffic of stage `stage` per step, and the exposed part of ZeRO 3's units.
 struct StageTraffic {
-  std::vector<Traffic> rows;
-  double units_shown_s = 0;
+  std::vector<GroupTraffic> rows;
+  double exposed_units_s = 0;
 };
-StageTraffic stage_traffic(const Setting& setting, const Pieces& pieces, const Kinds& kinds, int stage,
+StageTraffic stage_traffic(const Setting& setting, const Pieces& pieces, const LayerKinds& kinds, int stage,
                            double sending_s);
 
 }  // namespace esp::plan

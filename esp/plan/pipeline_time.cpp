@@ -5,10 +5,10 @@
 namespace esp::plan {
 namespace {
 
-// Of a message that runs beside kernels, what its slowing them costs.
+// Slowdown of kernels by a concurrent message.
 constexpr double kBeside = 0.2;
 
-// Filling and draining, from what one micro-batch takes the other stages in all (`others`) and each on average.
+// Fill and drain, from one micro-batch's time on the other stages in total (`others`) and on average.
 double bubble_s(const Policy& policy, const StageTime& mean, double others, double stages) {
   const std::string& name = policy.schedule;
   const double each = mean.forward + mean.backward + mean.weights, ends = stages - 1;
@@ -47,7 +47,7 @@ PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std
   if (pieces.stages > 1) {
     const StageTime mean{sum.forward / P, sum.backward / P, sum.weights / P, 0};
     p.bubble = bubble_s(policy, mean, all - slowest, P);
-    // Both directions: while filling and draining always, in between as far as nothing hides them.
+    // Both directions: always exposed during fill and drain, otherwise as far as nothing hides them.
     const double steady = (policy.overlap_pp ? kBeside : 1) * m * pieces.chunks;
     p.sending = 2 * send * (P - 1 + steady);
   }

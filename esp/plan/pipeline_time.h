@@ -1,5 +1,5 @@
-// A step of a pipeline in closed form, from the times of its pieces: exact for equal stages and free transfers, the
-// slowest stage's work plus everyone's filling and draining otherwise.
+// Step time of a pipeline in closed form, from the times of its pieces: exact for equal stages and free transfers,
+// otherwise the slowest stage's work plus fill and drain.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@ namespace esp::plan {
 struct PipelineTime {
   double total = 0;    // of all micro-batches
   double busy = 0;     // of the slowest stage
-  double bubble = 0;   // it waits
-  double sending = 0;  // it spends on messages that show
+  double bubble = 0;   // idle time of the slowest stage
+  double sending = 0;  // exposed messages of the slowest stage
   int slowest = 0;
 };
 PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std::vector<StageTime>& times);

@@ -1,10 +1,10 @@
-// Names of processors as people write them.
+// Recognises processor names in any spelling.
 #include <algorithm>
 #include <cctype>
 
 #include "esp/base/table.h"
 #include "esp/plan/catalog.h"
-#include "esp/plan/words.h"
+#include "esp/plan/normalise.h"
 
 namespace esp::plan {
 namespace {
@@ -17,11 +17,11 @@ std::string family(const std::string& name) {
 }  // namespace
 
 const ProcessorRow& Catalog::processor(std::string_view name) const {
-  const std::string wanted = bare_word(name);
+  const std::string target = bare_word(name);
   for (const ProcessorRow& row : processors_) {
-    if (bare_word(row.name) == wanted) return row;
+    if (bare_word(row.name) == target) return row;
     for (const std::string& alias : row.aliases)
-      if (bare_word(alias) == wanted) return row;
+      if (bare_word(alias) == target) return row;
   }
   unknown_name("processor", name, names_of(processors_));
 }
@@ -31,7 +31,7 @@ const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) 
   if (given.empty()) return nullptr;
   for (const ProcessorRow& row : processors_)
     if (bare_word(row.name) == given) return &row;
-  // The longest family named, so that "GH200" is not taken for "H200"; then form and size.
+  // The longest family name, so that "GH200" is not taken for "H200"; then form and size.
   const ProcessorRow* best = nullptr;
   double best_score = 0;
   for (const ProcessorRow& row : processors_) {

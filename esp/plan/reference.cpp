@@ -16,24 +16,30 @@ namespace {
 constexpr double kDay = 86400, kMonth = 30 * kDay;
 using Numbers = std::vector<ReferenceNumber>;
 
-void add(Numbers& to, std::string item, std::string printed, double value, const char* format, std::string unit,
-         std::string remark = "") {
-  to.push_back({std::move(item), std::move(printed), value, std::move(unit), fmt::format(fmt::runtime(format), value),
-                std::move(remark)});
+ReferenceNumber& add(Numbers& to, std::string item, std::string printed, double value, const char* format,
+                     std::string unit, std::string remark = "") {
+  return to.emplace_back(ReferenceNumber{std::move(item),
+                                         std::move(printed),
+                                         value,
+                                         std::move(unit),
+                                         fmt::format(fmt::runtime(format), value),
+                                         std::move(remark),
+                                         0,
+                                         {}});
 }
 
-Shape preset_shape(const char* name) {
+ModelShape preset_shape(const char* name) {
   return shape_of(model::preset(name).config, name);
 }
 
-Shape count_alone(double parameters) {
-  Shape s;
+ModelShape count_alone(double parameters) {
+  ModelShape s;
   s.arch = "any";
   s.given_parameters = parameters;
   return s;
 }
 
-// Formulas alone: 16 bytes a parameter, no slack, no context.
+// Formula only: 16 bytes per parameter, no slack, no context.
 Memory states(double parameters, int zero, int dp) {
   Policy p;
   p.zero = zero;
@@ -45,41 +51,44 @@ Memory states(double parameters, int zero, int dp) {
   return memory_of(count_alone(parameters), make_cluster(catalog, catalog.processor("A100"), {dp, 8, 0, 0}), p);
 }
 
-// Per token, 6 a parameter without recomputation and 8 with all of it.
+// Per token, 6 per parameter without recomputation and 8 with full recomputation.
 double training_flops(double parameters, double tokens, bool recomputed) {
   return (recomputed ? 8 : 6) * parameters * tokens;
 }
 
 void counts(Numbers& to) {
-  const Shape gpt3 = preset_shape("gpt3-175b");
+  const ModelShape gpt3 = preset_shape("gpt3-175b");
   const double h = static_cast<double>(gpt3.hidden), layers = static_cast<double>(gpt3.layers);
   const double matrices = 12 * layers * h * h + static_cast<double>(gpt3.vocab) * h;
   add(to, "GPT-3, matrices alone: 12 L d² + V d", "", matrices, "{:.0f}", "");
   add(to, "GPT-3 as the slide counts: 12 d² + 5 d a layer", "175B", matrices + 5 * layers * h, "{:.0f}", "",
-      "the 5 d are the two biases of the feed-forward, though \"biases are excluded\"");
+      "the 5 d are the two biases of the feed-forward, although \"biases are excluded\"");
   add(to, "GPT-3, all parameters", "175B", gpt3.parameters(), "{:.0f}", "",
       "V d + s d + L (12 d² + 13 d) + 2 d, as the built model counts itself");
   struct Row {
-    const char *name, *printed;
+    const char *name, *printed, *remark = "";
   };
   for (const Row row : {Row{"gpt3-125m", "125M"},
-                        {"gpt3-350m", "350M"},
+                        {"gpt3-350m", "350M", "the paper's name of the size; 24 layers of 1024 have 356 M"},
                         {"gpt3-760m", "760M"},
-                        {"gpt3-1.3b", "1.3B"},
+                        {"gpt3-1.3b", "1.3B", "16 heads of 128; the printed 24 heads would not make 2048"},
                         {"gpt3-2.7b", "2.7B"},
                         {"gpt3-6.7b", "6.7B"},
-                        {"gpt3-13b", "13B"},
+                        {"gpt3-13b", "13B", "d = 5120; the printed 5140 is not a multiple of the heads"},
                         {"gpt3-175b", "175B"}})
     add(to, fmt::format("GPT-3 family: {}", row.name), row.printed, preset_shape(row.name).parameters() / 1e9, "{:.3f}",
-        "B",
-        std::string_view(row.name) == "gpt3-1.3b"  ? "16 heads of 128; 24 of them would not make 2048"
-        : std::string_view(row.name) == "gpt3-13b" ? "d = 5120; 5140 is no multiple of its heads"
-                                                   : "");
+        "billion", row.remark);
   for (const Row row :
-       {Row{"llama-7b", "6.7B"}, {"llama-13b", "13.0B"}, {"llama-33b", "32.5B"}, {"llama-65b", "65.2B"}})
-    add(to, fmt::format("LLaMA: {}", row.name), row.printed, preset_shape(row.name).parameters() / 1e9, "{:.3f}", "B");
+       {Row{"llama-7b", "6.7B"}, {"llama-13b", "13.0B"}, {"llama-33b", "32.5B"}, {"llama-65b", "65.2B"}}) {
+    ReferenceNumber& added = add(to, fmt::format("LLaMA: {}", row.name), row.printed,
+                                 preset_shape(row.name).parameters() / 1e9, "{:.3f}", "billion");
+    if (std::string_view(row.name) == "llama-65b") {
+      added.remark = "convention: the paper cuts digits off (65.286 becomes 65.2) and does not round";
+      added.convention = std::floor(10 * added.value) / 10;
+    }
+  }
   for (const MegatronRow& row : megatron_table()) {
-    Shape s;
+    ModelShape s;
     s.layers = row.layers;
     s.hidden = row.hidden;
     s.ffn = 4 * s.hidden;
@@ -87,7 +96,7 @@ void counts(Numbers& to) {
     s.vocab = 51200;
     s.seq = 2048;
     add(to, fmt::format("Megatron's table, {} layers of {}", row.layers, row.hidden),
-        fmt::format("{:.1f}B", row.billions), s.parameters() / 1e9, "{:.1f}", "B",
+        fmt::format("{:.1f}B", row.billions), s.parameters() / 1e9, "{:.1f}", "billion",
         fmt::format("dp = {} of {} processors", row.dp(), row.gpus));
   }
 }
@@ -99,10 +108,10 @@ void memory(Numbers& to) {
   add(to, "GPT-3's second moments, 32 bits", "700 GB", gpt3.optimizer / 3 / 1e9, "{:.0f}", "GB");
   add(to, "GPT-3's weights, 16 bits", "350 GB", gpt3.parameter / 1e9, "{:.0f}", "GB");
   add(to, "GPT-3's gradients, 16 bits", "350 GB", gpt3.gradient / 1e9, "{:.0f}", "GB");
-  add(to, "data parallel, everything in 16 bits: 8 bytes a parameter", "2[4Φ + …) bytes",
+  add(to, "data parallel, everything in 16 bits: 8 bytes per parameter", "2[4Φ + …) bytes",
       4 * states(175e9, 0, 1).parameter / 1e9, "{:.0f}", "GB",
-      "the brackets do not balance; and mixed-precision Adam has 16 bytes a parameter");
-  add(to, "data parallel, mixed-precision Adam: 16 bytes a parameter", "", gpt3.states() / 1e9, "{:.0f}", "GB");
+      "the brackets do not balance; mixed-precision Adam has 16 bytes per parameter");
+  add(to, "data parallel, mixed-precision Adam: 16 bytes per parameter", "", gpt3.states() / 1e9, "{:.0f}", "GB");
   struct Row {
     int zero;
     const char* printed;
@@ -115,10 +124,17 @@ void memory(Numbers& to) {
                         : "{:.1f}",
         "GB", row.zero == 2 ? "2Φ + 14Φ/N; twice less than stage 1 only as N grows" : "");
   add(to, "70 B weights in 16 bits", "140 GB", states(70e9, 0, 1).parameter / 1e9, "{:.0f}", "GB");
-  add(to, "70 B, all states", "280 GB", states(70e9, 0, 1).states() / 1e9, "{:.0f}", "GB",
-      "280 GB are weights and gradients alone, 4 bytes a parameter");
-  add(to, "70 B, ZeRO 3 on 80 ranks", "3.5 GB", states(70e9, 3, 80).states() / 1e9, "{:.0f}", "GB",
-      "16 bytes a parameter over 80");
+  const Memory whole = states(70e9, 0, 1), divided = states(70e9, 3, 80);
+  constexpr const char* kFourBytes =
+      "convention: the slide counts 4 bytes a parameter, those of 16-bit weights and gradients: {}; with Adam's states "
+      "it "
+      "is 16";
+  add(to, "70 B, all states", "280 GB", whole.states() / 1e9, "{:.0f}", "GB",
+      fmt::format(fmt::runtime(kFourBytes), "280 GB"))
+      .convention = (whole.parameter + whole.gradient) / 1e9;
+  add(to, "70 B, ZeRO 3 on 80 ranks", "3.5 GB", divided.states() / 1e9, "{:.0f}", "GB",
+      fmt::format(fmt::runtime(kFourBytes), "280 GB / 80"))
+      .convention = (divided.parameter + divided.gradient) / 1e9;
   for (const auto& [name, printed] : {std::pair{"P100", "16 GB"},
                                       {"V100", "32 GB"},
                                       {"A100-40GB", "40 GB"},
@@ -129,22 +145,22 @@ void memory(Numbers& to) {
     add(to, fmt::format("memory of {}", name), printed, shipped_catalog().processor(name).nominal_gb, "{:.0f}", "GB");
 }
 
-// Activations of GPT-3's layers, of so many tokens of one batch.
+// Activations of GPT-3's layers, for `tokens` tokens of one batch.
 void activations(Numbers& to) {
-  Shape s = preset_shape("gpt3-175b");
+  ModelShape s = preset_shape("gpt3-175b");
   Policy p;
   p.flash = false;
   p.dropout = true;
   p.software = "analytic";
-  const Kept kept = kept_by_layer(s, p, false);
+  const ActivationBytes kept = layer_activations(s, p, false);
   const double per_token = 1 / static_cast<double>(s.seq), batch = 3.2e6, layers = static_cast<double>(s.layers);
   add(to, "activations of a layer, GPT-3, one sequence: 34 s b h + 5 a b s²", "34sbh + 5abs² \"in total\"",
       kept.sum() / 1e9, "{:.3f}", "GB", "bytes of one layer, not of the model");
   add(to, "activations of GPT-3, 3.2 M tokens, nothing recomputed", "?", kept.sum() * per_token * batch * layers / 1e12,
       "{:.1f}", "TB");
   add(to, "… attention recomputed (selective)", "?",
-      kept_bytes(kept, Recompute::selective) * per_token * batch * layers / 1e12, "{:.1f}", "TB");
-  add(to, "… everything recomputed", "?", kept_bytes(kept, Recompute::full) * per_token * batch * layers / 1e12,
+      kept_bytes(kept, RecomputePolicy::selective) * per_token * batch * layers / 1e12, "{:.1f}", "TB");
+  add(to, "… everything recomputed", "?", kept_bytes(kept, RecomputePolicy::full) * per_token * batch * layers / 1e12,
       "{:.2f}", "TB");
 }
 
@@ -154,31 +170,34 @@ void times(Numbers& to) {
   const double gpt3 = 175e9, tokens = 300e9;
   add(to, "A100s for GPT-3 in 30 days at 160 TFLOP/s, 6TP", "800",
       training_flops(gpt3, tokens, false) / 160e12 / kMonth, "{:.1f}", "",
-      "divided by (3600·24·30); as printed, 3600*24*30 would multiply. 160 is achieved, the peak is 312");
+      "the slide rounds 759.5 up by 5 %; it means / (3600·24·30), as printed 24·30 multiplies; 160 TFLOP/s is "
+      "achieved, the peak is 312");
   add(to, "… with recomputation, 8TP", "", training_flops(gpt3, tokens, true) / 160e12 / kMonth, "{:.1f}", "");
   const auto utilisation = [&](double parameters, double trained_on, double devices, double days, bool again) {
     return training_flops(parameters, trained_on, again) / (devices * a100.bf16_flops * days * kDay);
   };
   add(to, "utilisation of GPT-3 on 1024 A100 in 35 days, 8TP (HFU)", "0.44", utilisation(gpt3, tokens, 1024, 35, true),
-      "{:.4f}", "", "Megatron-LM's estimate; OpenAI had V100s");
+      "{:.4f}", "", "0.4347 rounds to 0.43; the estimate is Megatron-LM's, OpenAI had V100s");
   add(to, "… 6TP (MFU)", "", utilisation(gpt3, tokens, 1024, 35, false), "{:.4f}", "");
-  add(to, "days of GPT-3 on 1024 A100 at that utilisation, 8TP", "35",
-      training_flops(gpt3, tokens, true) / (1024 * a100.bf16_flops * utilisation(gpt3, tokens, 1024, 35, true)) / kDay,
-      "{:.0f}", "days");
+  add(to, "days of GPT-3 on 1024 A100 at a utilisation of 0.44, 8TP", "35 days",
+      training_flops(gpt3, tokens, true) / (1024 * a100.bf16_flops * 0.44) / kDay, "{:.1f}", "days");
   add(to, "utilisation of LLaMA-65B on 2048 A100 in 21 days, 8TP", "0.3", utilisation(65e9, 1.4e12, 2048, 21, true),
-      "{:.3f}", "", "not reproducible: 0.34 needs 1.0 T tokens and 6TP");
+      "{:.3f}", "", "the slide's own inputs give 0.628; 0.3 needs 1.0 T tokens and 6TP (0.34)");
   add(to, "… 6TP (MFU)", "", utilisation(65e9, 1.4e12, 2048, 21, false), "{:.3f}", "");
-  add(to, "Llama 3's 400 TFLOP/s on H100, of the peak", ">400 TFLOPS", 400e12 / h100.bf16_flops, "{:.3f}", "");
+  add(to, "Llama 3's 400 TFLOP/s on H100, of the peak", "", 400e12 / h100.bf16_flops, "{:.3f}", "");
   add(to, "DeepSeek-V3: 2.664 M hours on 2048 H800", "", 2.664e6 / 2048 / 24, "{:.1f}", "days");
   add(to, "Llama 3.1 405B: 30.84 M hours on 16,000 H100", "", 30.84e6 / 16000 / 24, "{:.1f}", "days");
   add(to, "Chinchilla's tokens for 70 B parameters", "20 a parameter", 20 * 70e9 / 1e12, "{:.1f}", "T tokens");
   const double hours = 1024 * 35 * 24;
   add(to, "processor-hours of GPT-3 on 1024 A100 in 35 days", "", hours, "{:.0f}", "h");
-  add(to, "… in dollars", "$5M (V100)", hours * a100.price_per_hour / 1e6, "{:.2f}", "M$",
-      fmt::format("at {:.2f} an hour; orders of magnitude", a100.price_per_hour));
+  add(to, "… in dollars", "O(1-10) M$", hours * a100.price_per_hour / 1e6, "{:.2f}", "M$",
+      fmt::format("at ${:.2f} an hour", a100.price_per_hour));
+  add(to, "LLaMA-65B on 2048 A100 for 21 days, in dollars", "$5M", 2048 * 21 * 24 * a100.price_per_hour / 1e6, "{:.2f}",
+      "M$", fmt::format("at ${:.2f} an hour; $5M is $4.84 an hour", a100.price_per_hour));
   for (const MegatronRow& row : megatron_table())
     add(to, fmt::format("Megatron's table, {} processors at {:.0f} TFLOP/s", row.gpus, row.tflops),
-        fmt::format("{:.1f} PFLOP/s", row.pflops), row.gpus * row.tflops / 1e3, "{:.1f}", "PFLOP/s");
+        fmt::format("{:.1f} PFLOP/s", row.pflops), row.gpus * row.tflops / 1e3, "{:.1f}", "PFLOP/s")
+        .tolerance = 0.5 / row.tflops;  // its TFLOP/s are printed without decimals
 }
 
 void traffic(Numbers& to) {
@@ -196,10 +215,13 @@ void traffic(Numbers& to) {
         "half of it each way");
   add(to, "InfiniBand NDR, one direction", "400 Gb/s", catalog.link("infiniband-ndr").bandwidth / 1e9, "{:.0f}",
       "GB/s");
-  add(to, "PCIe 5 x16, one direction", "128 GB/s, 63 GB/s", catalog.link("pcie5-x16").bandwidth / 1e9, "{:.0f}", "GB/s",
-      "128 is of both directions before coding");
-  add(to, "B300, 8-bit products", "72 PFLOPS", catalog.processor("B300").processor.fp8_flops / 1e15, "{:.1f}",
-      "PFLOP/s", "72 is a machine of eight, with sparsity; dense and per chip it is this");
+  const double pcie = catalog.link("pcie5-x16").bandwidth / 1e9, b300 = catalog.processor("B300").processor.fp8_flops;
+  add(to, "PCIe 5 x16, one direction", "128 GB/s, 63 GB/s", pcie, "{:.0f}", "GB/s",
+      "convention: 128 counts both directions before the 128b/130b line code; 63 is one direction after it")
+      .convention = std::round(2 * pcie * 130 / 128);
+  add(to, "B300, 8-bit GEMM", "72 PFLOPS", b300 / 1e15, "{:.1f}", "PFLOP/s",
+      "convention: 72 is a machine of 8 chips with 2:4 sparsity (× 2); 4.5 is one chip, dense")
+      .convention = 8 * 2 * b300 / 1e15;
 }
 
 }  // namespace

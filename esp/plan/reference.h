@@ -1,7 +1,8 @@
-// The numbers that lectures on distributed training print, computed here: what is printed, what comes out, and where
-// the two differ why. Nothing is measured; every value is of the planner's own functions.
+// Figures printed in lectures on distributed training, recomputed with the planner's functions: the printed figure, the
+// computed one, and the reason for a difference. Nothing is measured.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,13 @@ namespace esp::plan {
 
 struct ReferenceNumber {
   std::string item;     // "GPT-3 175B, all parameters"
-  std::string printed;  // as the slide has it; empty: it asks, or does not say
-  double value = 0;     // ours
+  std::string printed;  // as printed on the slide; "?": posed as a question; empty: not printed
+  double value = 0;     // computed here
   std::string unit;
-  std::string shown;   // ours, in as many digits as mean something
-  std::string remark;  // the correction, where there is one
+  std::string shown;                 // the computed value with its significant digits
+  std::string remark;                // the reason for a difference, or what was corrected
+  double tolerance = 0;              // relative, in addition to the printed digits: of inputs that are printed rounded
+  std::optional<double> convention;  // the printed figure computed with the slide's convention, which `remark` names
 };
 
 std::vector<ReferenceNumber> reference_numbers();

@@ -45,16 +45,25 @@ std::string describe(const Policy& p) {
   if (p.pp > 1) text += fmt::format(", {}{}", p.schedule, p.interleave > 1 ? fmt::format(" x{}", p.interleave) : "");
   if (p.zero > 0) text += fmt::format(", zero {}", p.zero);
   if (p.shard_group > 0) text += fmt::format(" in groups of {}", p.shard_group);
-  if (p.offload != Offload::none) text += fmt::format(", offload to {}", name_of(p.offload));
-  if (p.recompute != Recompute::none) text += fmt::format(", {} recomputation", name_of(p.recompute));
+  if (p.offload != OffloadTarget::none) text += fmt::format(", offload to {}", name_of(p.offload));
+  if (p.recompute != RecomputePolicy::none) text += fmt::format(", {} recomputation", name_of(p.recompute));
   return text + fmt::format(", {}, micro-batch {} of {}", p.precision, p.micro_batch, p.global_batch);
 }
 
 Json to_json(const Memory& m) {
-  return {
-      {"parameter", m.parameter},   {"gradient", m.gradient}, {"optimizer", m.optimizer}, {"activation", m.activation},
-      {"buffer", m.buffer},         {"total", m.total()},     {"other", m.other},         {"slack", m.slack},
-      {"allocated", m.allocated()}, {"host", m.host},         {"file", m.file},           {"stage", m.stage}};
+  return {{"parameter", m.parameter},
+          {"gradient", m.gradient},
+          {"optimizer", m.optimizer},
+          {"activation", m.activation},
+          {"buffer", m.buffer},
+          {"total", m.total()},
+          {"other", m.other},
+          {"slack", m.slack},
+          {"allocated", m.allocated()},
+          {"reserved", m.reserved()},
+          {"host", m.host},
+          {"file", m.file},
+          {"stage", m.stage}};
 }
 
 Json to_json(const Policy& p) {
@@ -80,14 +89,14 @@ Json to_json(const Policy& p) {
           {"software", p.software}};
 }
 
-Json to_json(const Cost& c) {
+Json to_json(const TrainingCost& c) {
   return {{"steps", c.steps}, {"hours", c.hours},           {"gpu_hours", c.gpu_hours},
           {"price", c.price}, {"energy_kwh", c.energy_kwh}, {"goodput", c.goodput}};
 }
 
 Json to_json(const Estimate& e) {
   Json comm = Json::array();
-  for (const Traffic& t : e.traffic)
+  for (const GroupTraffic& t : e.traffic)
     comm.push_back({{"group", t.group},
                     {"op", t.op},
                     {"tier", t.tier},

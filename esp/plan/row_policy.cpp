@@ -1,21 +1,21 @@
-// The policy of a row: axes, batch, states, recomputation and overlap out of its columns.
+// Reads the policy of a row: axes, batch, states, recomputation and overlap from its columns.
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "esp/plan/normalise.h"
 #include "esp/plan/rows.h"
 #include "esp/plan/software.h"
 #include "esp/plan/states.h"
-#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
 
-// Beyond these a figure is a slip.
-constexpr double kMostRanks = 1e6, kMostInGroup = 4096, kMostSequences = 1e8;
+// A larger figure is taken for an error.
+constexpr double kMaxRanks = 1e6, kMaxInGroup = 4096, kMaxSequences = 1e8;
 
 int axis(const CsvRow& cells, const char* name) {
-  return static_cast<int>(cells.number(name, 1, kMostInGroup).value_or(1));
+  return static_cast<int>(cells.number(name, 1, kMaxInGroup).value_or(1));
 }
 
 void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>& assumed) {
@@ -23,45 +23,46 @@ void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>
   p.pp = axis(cells, "pp");
   p.cp = axis(cells, "cp");
   p.ep = axis(cells, "ep");
-  if (double{1} * p.tp * p.pp * p.cp > kMostRanks) {
+  if (double{1} * p.tp * p.pp * p.cp > kMaxRanks) {
     p.tp = p.pp = p.cp = 1;
-    assumed.push_back("one processor a copy: its axes make more than there are anywhere");
+    assumed.push_back("one processor per replica: its axes exceed any cluster");
   }
-  const auto told = cells.number("dp", 1, kMostRanks / (double{1} * p.tp * p.pp * p.cp));
-  p.dp = static_cast<int>(told.value_or(0));
+  const auto given = cells.number("dp", 1, kMaxRanks / (double{1} * p.tp * p.pp * p.cp));
+  p.dp = static_cast<int>(given.value_or(0));
   const int64_t within = int64_t{p.tp} * p.pp * p.cp;
-  if (told && within * p.dp == gpus) return;
-  if (told && int64_t{p.tp} * p.pp * p.dp == gpus && p.dp % p.cp == 0) {  // the table counts cp within dp
+  if (given && within * p.dp == gpus) return;
+  if (given && int64_t{p.tp} * p.pp * p.dp == gpus && p.dp % p.cp == 0) {  // the table counts cp within dp
     p.dp /= p.cp;
-    assumed.push_back(fmt::format("dp = {}, context groups counted apart", p.dp));
+    assumed.push_back(fmt::format("dp = {}, context groups counted separately", p.dp));
     return;
   }
   const int left = std::max<int>(1, static_cast<int>(gpus / within));
-  if (told && within * left != gpus) return;  // neither fits: the axes are what ran
+  if (given && within * left != gpus) return;  // no consistent reading: the axes are what ran
   p.dp = left;
-  assumed.push_back(fmt::format("dp = {}, what is left of {} processors", p.dp, gpus));
+  assumed.push_back(fmt::format("dp = {}, the rest of {} processors", p.dp, gpus));
 }
 
-void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open, std::vector<std::string>& assumed) {
-  const auto micro = cells.number("mbs", 1, 1 << 20), whole = cells.number("gbs", 1, kMostSequences * 1e6),
+void set_batch(const CsvRow& cells, const ModelShape& shape, Policy& p, MissingFields& open,
+               std::vector<std::string>& assumed) {
+  const auto micro = cells.number("mbs", 1, 1 << 20), whole = cells.number("gbs", 1, kMaxSequences * 1e6),
              steps = cells.number("grad_accum", 1, 1e7);
   const auto replicas = static_cast<double>(p.dp);
   if (whole) {
-    // A batch counted in tokens is far more sequences than anybody steps on.
+    // A batch counted in tokens has far more sequences than any step.
     double sequences = *whole;
     if (sequences > 262144 && shape.seq > 0) {
       sequences = std::max(1.0, sequences / static_cast<double>(shape.seq));
       assumed.push_back(fmt::format("a batch of {:.0f} sequences (gbs counts tokens)", sequences));
     }
-    p.global_batch = static_cast<int64_t>(std::min(sequences, kMostSequences));
+    p.global_batch = static_cast<int64_t>(std::min(sequences, kMaxSequences));
   } else {
-    p.global_batch = static_cast<int64_t>(std::min(micro.value_or(1) * steps.value_or(1) * replicas, kMostSequences));
+    p.global_batch = static_cast<int64_t>(std::min(micro.value_or(1) * steps.value_or(1) * replicas, kMaxSequences));
     if (!micro || !steps) assumed.push_back(fmt::format("a batch of {} sequences", p.global_batch));
   }
   const int64_t share = std::max<int64_t>(1, p.global_batch / p.dp);
   if (micro) {
     p.micro_batch = std::min(static_cast<int64_t>(*micro), share);
-    // A rank's batch, told as one, is cut in as many as there are stages: so PyTorch's own pipelines do.
+    // A rank's batch given as one is divided into as many micro-batches as stages, as PyTorch's pipelines do.
     if (p.pp > 1 && p.micro_batch == share && share % p.pp == 0 && software_row(p.software).whole_in_pipeline) {
       p.micro_batch = share / p.pp;
       assumed.push_back(fmt::format("micro-batches of {}: a rank's batch over {} stages", p.micro_batch, p.pp));
@@ -75,7 +76,7 @@ void set_batch(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open,
   p.global_batch = std::max(p.global_batch, p.micro_batch * p.dp);
 }
 
-void set_recompute(const CsvRow& cells, const Shape& shape, Policy& p, Untold& open) {
+void set_recompute(const CsvRow& cells, const ModelShape& shape, Policy& p, MissingFields& open) {
   const std::string words = cells.words("recompute");
   open.recompute = words.empty();
   if (words.empty() || words.starts_with("no") || words == "0" || words == "off" || words == "false" ||
@@ -84,15 +85,16 @@ void set_recompute(const CsvRow& cells, const Shape& shape, Policy& p, Untold& o
   const bool selective = has(words, "select") || has(words, "attn") || has(words, "attention") || has(words, "core") ||
                          has(words, "mla") || has(words, "norm") || has(words, "act") || has(words, "sac") ||
                          has(words, "mlp") || has(words, "module");
-  p.recompute = selective && !has(words, "full") ? Recompute::selective : Recompute::full;
+  p.recompute = selective && !has(words, "full") ? RecomputePolicy::selective : RecomputePolicy::full;
   p.checkpoint_sharded = has(words, "distribut") || has(words, "shard");
-  // "full 12 layers", "block 4", "every 2nd layer": some of the layers only; uniform ones are all, however grouped.
+  // "full 12 layers", "block 4", "every 2nd layer": some of the layers only; uniform recomputation covers all, for any
+  // group size.
   const size_t digit = words.find_first_of("0123456789");
   if (digit == std::string::npos || !(has(words, "layer") || has(words, "block")) || has(words, "uniform")) return;
   const int number = std::atoi(words.c_str() + digit);
   if (number < 1) return;
   const int mine = static_cast<int>(shape.layers) / std::max(1, p.pp);
-  p.recompute = Recompute::full;
+  p.recompute = RecomputePolicy::full;
   p.recompute_layers = has(words, "every") ? mine / number : std::min(number, mine);
 }
 
@@ -116,10 +118,10 @@ void set_states(const CsvRow& cells, const std::string& framework, Policy& p, st
     p.zero = 3;
     assumed.push_back("zero 3");
   } else if (!words.empty() && !words.starts_with("no") && !has(words, "ddp")) {
-    assumed.push_back(fmt::format("zero 0 (\"{}\" is not known)", words));
+    assumed.push_back(fmt::format("zero 0 (unknown \"{}\")", words));
   }
   if (has(words, "++")) p.quantised_weights = p.secondary_shard = p.quantised_gradients = true;
-  const auto group = cells.number("shard_group", 1, kMostRanks);
+  const auto group = cells.number("shard_group", 1, kMaxRanks);
   p.shard_group = static_cast<int>(group.value_or(0));
   if (hybrid && !group) {
     p.shard_group = std::max(1, per_node / std::max(1, p.tp));
@@ -129,10 +131,11 @@ void set_states(const CsvRow& cells, const std::string& framework, Policy& p, st
   const std::string offload = cells.words("offload");
   if (offload.empty() || offload.starts_with("no") || offload == "0" || offload == "false") return;
   if (has(offload, "activ") && !has(offload, "optim") && !has(offload, "param")) {
-    assumed.push_back("activations stay: moving them out is not modelled");
+    assumed.push_back("activations stay: offloading them is not modelled");
     return;
   }
-  p.offload = has(offload, "nvme") || has(offload, "ssd") || has(offload, "file") ? Offload::file : Offload::host;
+  p.offload =
+      has(offload, "nvme") || has(offload, "ssd") || has(offload, "file") ? OffloadTarget::file : OffloadTarget::host;
   const size_t percent = offload.find('%');
   if (percent != std::string::npos) {
     size_t begin = percent;
@@ -146,7 +149,7 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   const std::string words = cells.words("comm_overlap");
   const bool old = p.software.starts_with("megatron-20");
   p.overlap_dp = !old;
-  // Plain schedules wait for what they send and receive; interleaved and zero-bubble ones have something to do.
+  // Plain schedules wait for their sends and receives; interleaved and zero-bubble ones overlap them.
   p.overlap_pp = !software_row(p.software).blocking_sends || (p.schedule != "1f1b" && p.schedule != "gpipe");
   if (words.empty()) return;
   const bool none = words.starts_with("none") || words.starts_with("no ") || words == "no" || words == "0" ||
@@ -157,34 +160,34 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   p.overlap_ep = !none && (has(words, "ep ") || has(words, "a2a") || has(words, "all-to-all") || has(words, "moe"));
 }
 
-// How context and expert groups exchange, where words anywhere in the row tell.
-void set_exchanges(const std::string& told, const Shape& shape, Policy& p) {
-  const bool swaps = has(told, "a2a") || has(told, "all-to-all") || has(told, "alltoall");
-  if (has(told, "ulysses") || (swaps && shape.experts == 0)) p.context = "ulysses";
-  // Kernels that send a row once to a node, and there on to its experts (DeepEP, 2025).
-  if (shape.experts > 0 &&
-      (has(told, "deepep") || has(told, "hybridep") || has(told, "megatron-bridge") || has(told, "megatron bridge")))
+// Exchange methods of context and expert groups, where words in the row name them.
+void set_exchanges(const std::string& given, const ModelShape& shape, Policy& p) {
+  const bool swaps = has(given, "a2a") || has(given, "all-to-all") || has(given, "alltoall");
+  if (has(given, "ulysses") || (swaps && shape.experts == 0)) p.context = "ulysses";
+  // Kernels that send a row once per node and forward it there to its experts (DeepEP, 2025).
+  if (shape.experts > 0 && (has(given, "deepep") || has(given, "hybridep") || has(given, "megatron-bridge") ||
+                            has(given, "megatron bridge")))
     p.expert_nodes = p.ep;
   if (shape.experts > 0 && p.software == "hai-llm") p.expert_nodes = 4;  // by its routing
-  if (has(told, "bf16 moments") || has(told, "bf16 optimizer") || has(told, "precision-aware")) p.moment_bytes = 4;
+  if (has(given, "bf16 moments") || has(given, "bf16 optimizer") || has(given, "precision-aware")) p.moment_bytes = 4;
 }
 
 }  // namespace
 
-Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& processor, int gpus, Untold& open,
-                  std::vector<std::string>& assumed) {
+Policy row_policy(const CsvRow& cells, const ModelShape& shape, const Processor& processor, int gpus,
+                  MissingFields& open, std::vector<std::string>& assumed) {
   Policy p;
   const std::string framework = cells.words("framework"), flash = cells.words("flash_attn");
-  // Before 2022 nobody had it, and V100 never did.
+  // Not available before 2022, and never on V100.
   p.flash = parse_flag(flash, processor.year == 0 || processor.year >= 2020) && !has(flash, "unfused") &&
             flash != "torch" && flash != "native" && flash != "megatron" && flash != "math";
   p.software = software_of(framework, p.flash);
-  // On Hopper and later Megatron-LM runs over TransformerEngine, as Megatron-Core does.
+  // On Hopper and later Megatron-LM uses TransformerEngine, as Megatron-Core does.
   if (p.software == "megatron-2023" && processor.fp8_flops > 0) p.software = "megatron-core";
   p.moment_bytes = software_row(p.software).moment_bytes;
-  const std::string told = framework + " " + cells.words("notes") + " " + cells.words("comm_overlap");
-  if (p.software == "torchtitan" && (has(told, "eager") || has(told, "no compile") || has(told, "without compile") ||
-                                     has(told, "no torch.compile") || has(told, "compile off")))
+  const std::string given = framework + " " + cells.words("notes") + " " + cells.words("comm_overlap");
+  if (p.software == "torchtitan" && (has(given, "eager") || has(given, "no compile") || has(given, "without compile") ||
+                                     has(given, "no torch.compile") || has(given, "compile off")))
     p.software = "torchtitan-eager";
   if (flash.empty() && shape.layers > 0)
     assumed.push_back(p.flash ? "attention without stored scores" : "attention with stored scores");
@@ -195,7 +198,7 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   p.interleave = p.pp > 1 ? static_cast<int>(chunks.value_or(1)) : 1;
   if (int64_t{p.interleave} * p.pp > std::max<int64_t>(shape.layers, p.pp)) {
     p.interleave = std::max(1, static_cast<int>(shape.layers) / p.pp);
-    assumed.push_back(fmt::format("{} chunks per stage: there are not layers for more", p.interleave));
+    assumed.push_back(fmt::format("{} chunks per stage: limited by the layers", p.interleave));
   }
   const ScheduleWords schedule = parse_schedule(cells.words("schedule"), p.interleave, assumed);
   open.interleave = !chunks && p.pp > 1 && (cells.words("schedule").empty() || schedule.schedule == "interleaved");
@@ -207,18 +210,18 @@ Policy row_policy(const CsvRow& cells, const Shape& shape, const Processor& proc
   p.precision = parse_precision(cells.words("precision"), processor, assumed);
   set_states(cells, framework, p, assumed);
   if (p.zero == 3 && p.pp > 1 && software_row(p.software).whole_in_pipeline) {
-    p.zero = 1;  // whole values and gradients, the update's states divided
-    assumed.push_back("sharded units stay gathered through the pipeline's step, and are summed once");
+    p.zero = 1;  // whole weights and gradients, sharded optimizer states
+    assumed.push_back("sharded units stay gathered during the pipeline's step, and are reduced once");
   }
   set_recompute(cells, shape, p, open);
   set_overlap(cells, p);
-  set_exchanges(told, shape, p);
-  // GPT of the time before fused attention trained with dropout; nobody who came later did.
+  set_exchanges(given, shape, p);
+  // GPT before fused attention trained with dropout; later models did not.
   p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
-  // Megatron sums gradients in 32 bits, and so does whoever keeps a 32-bit shard; the rest does in 16.
+  // Megatron sums gradients in 32 bits, and so does any program with a 32-bit shard; the others use 16.
   const bool megatron = p.software.starts_with("megatron") && (has(framework, "megatron") || has(framework, "mcore"));
   const bool shards = p.software == "fsdp" || p.software == "llm-foundry" || p.software.starts_with("torchtitan");
-  // DeepSpeed does with bf16, which it never adds up in 16 bits.
+  // DeepSpeed does with bf16, which it never sums in 16 bits.
   const bool brain = p.software == "deepspeed" && p.precision == "bf16" && p.zero <= 1;
   p.gradients_fp32 = megatron || brain || p.software == "hai-llm" ||
                      (shards && (p.zero >= 3 || software_row(p.software).whole_in_pipeline));

@@ -1,5 +1,5 @@
-// The model of a row. Families differ in what columns cannot say (gates, norms, tables tied or not, shared experts);
-// the published count of parameters decides between the variants where it can.
+// Reads the model of a row. Families differ in details that columns do not contain (gates, norms, tied tables, shared
+// experts); the published parameter count selects the variant where it can.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "esp/model/model.h"
+#include "esp/plan/normalise.h"
 #include "esp/plan/rows.h"
-#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
@@ -19,14 +19,14 @@ bool has_any(const std::string& text, std::initializer_list<std::string_view> pa
   return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return has(text, part); });
 }
 
-// Gated feed-forwards, root-mean-square norms, no biases, rotary positions, a head of its own.
-void make_llama_like(Shape& s) {
+// Gated feed-forwards, RMSNorm, no biases, rotary embeddings, an untied head.
+void make_llama_like(ModelShape& s) {
   s.arch = "llama";
   s.gated = s.rms = true;
   s.bias = s.tied = s.learned_positions = false;
 }
 
-void set_family(Shape& s, const std::string& arch, const std::string& model) {
+void set_family(ModelShape& s, const std::string& arch, const std::string& model) {
   const std::string words = arch + " " + model;
   if (has_any(words, {"llama", "mistral", "mixtral", "qwen",      "deepseek", "internlm", "baichuan",
                       "yi-",   "swiglu",  "olmo",    "moonlight", "kimi",     "glm",      "palm",
@@ -50,8 +50,8 @@ void set_family(Shape& s, const std::string& arch, const std::string& model) {
   if (has(words, "qwen") && !has(words, "qwen3")) s.qkv_bias = true;
 }
 
-// What DeepSeek's tables do not say in columns (DeepSeek-V2 and V3 reports, 2024).
-void set_latent(Shape& s, const std::string& words, std::vector<std::string>& assumed) {
+// Details that DeepSeek's tables omit (DeepSeek-V2 and V3 reports, 2024).
+void set_latent(ModelShape& s, const std::string& words, std::vector<std::string>& assumed) {
   const bool latent =
       has(words, "mla") || has_any(words, {"deepseek-v2", "deepseek-v3", "deepseekv2", "deepseekv3", "deepseek v2",
                                            "deepseek v3", "deepseek-r1", "moonlight", "kimi-k2", "kimi k2"});
@@ -76,70 +76,72 @@ double told_parameters(const CsvRow& cells) {
   return std::min(cells.number("params_b", 1e-6, 1e6).value_or(0) * scale, 1e15);
 }
 
-double off(const Shape& s, double wanted) {
-  return std::abs(s.parameters() / wanted - 1);
+double off(const ModelShape& s, double target) {
+  return std::abs(s.parameters() / target - 1);
 }
 
 struct Variant {
   std::string what;
-  std::function<void(Shape&)> change;
+  std::function<void(ModelShape&)> change;
 };
 
-// The variant whose count is nearest to what is published, where that is two points nearer at least.
-void take_nearest(Shape& s, double wanted, std::vector<std::string>& assumed, const std::vector<Variant>& variants) {
+// The variant with the parameter count nearest to the published one, if it is at least two points nearer.
+void take_nearest(ModelShape& s, double target, std::vector<std::string>& assumed,
+                  const std::vector<Variant>& variants) {
   const Variant* best = nullptr;
-  Shape nearest = s;
+  ModelShape nearest = s;
   for (const Variant& one : variants) {
-    Shape other = s;
+    ModelShape other = s;
     one.change(other);
-    if (off(other, wanted) + 0.02 >= off(s, wanted) || (best && off(other, wanted) >= off(nearest, wanted))) continue;
+    if (off(other, target) + 0.02 >= off(s, target) || (best && off(other, target) >= off(nearest, target))) continue;
     best = &one;
     nearest = other;
   }
   if (!best) return;
   s = nearest;
-  assumed.push_back(best->what + ", by the published count of parameters");
+  assumed.push_back(best->what + ", by the published parameter count");
 }
 
-void fit_to_count(Shape& s, double wanted, std::vector<std::string>& assumed) {
+void fit_to_count(ModelShape& s, double target, std::vector<std::string>& assumed) {
   if (s.experts > 0) {
-    std::vector<Variant> variants = {{"experts in every second layer", [](Shape& o) { o.expert_every = 2; }}};
+    std::vector<Variant> variants = {{"experts in every second layer", [](ModelShape& o) { o.expert_every = 2; }}};
     for (const int64_t dense : {0, 1, 3})
       for (const int64_t shared : {0, 1, 2, 4})
-        variants.push_back({fmt::format("{} shared experts, {} first layers without", shared, dense), [=](Shape& o) {
-                              o.dense_layers = std::min(dense, o.layers - 1);
-                              o.shared_experts = shared;
-                            }});
-    take_nearest(s, wanted, assumed, variants);
+        variants.push_back(
+            {fmt::format("{} shared experts, {} first layers without", shared, dense), [=](ModelShape& o) {
+               o.dense_layers = std::min(dense, o.layers - 1);
+               o.shared_experts = shared;
+             }});
+    take_nearest(s, target, assumed, variants);
   }
-  take_nearest(s, wanted, assumed,
-               {{s.tied ? "a head of its own" : "head and embedding tied", [](Shape& o) { o.tied = !o.tied; }}});
-  take_nearest(s, wanted, assumed,
-               {{s.gated ? "no gates" : "gated feed-forwards", [](Shape& o) { o.gated = !o.gated; }}});
+  take_nearest(s, target, assumed,
+               {{s.tied ? "untied head" : "head and embedding tied", [](ModelShape& o) { o.tied = !o.tied; }}});
+  take_nearest(s, target, assumed,
+               {{s.gated ? "no gates" : "gated feed-forwards", [](ModelShape& o) { o.gated = !o.gated; }}});
 }
 
-// The model by its name alone, where it is one of those we know.
-std::optional<Shape> known_model(std::string name) {
+// The model by its name, if it is in the catalog.
+std::optional<ModelShape> known_model(std::string name) {
   if (const size_t at = name.find("3.1"); at != std::string::npos)
-    name.replace(at, 3, "3");  // Llama's sizes are the same
-  const std::string wanted = bare_word(name);
-  if (wanted.empty()) return std::nullopt;
-  for (const ModelRow& row : shipped_catalog().models())
-    if (bare_word(row.name) == wanted) return row.shape;
+    name.replace(at, 3, "3");  // Llama 3.x has the same sizes
+  const std::string target = bare_word(name);
+  if (target.empty()) return std::nullopt;
+  for (const CatalogModel& row : shipped_catalog().models())
+    if (bare_word(row.name) == target) return row.shape;
   for (const model::Preset& row : model::presets())
-    if (bare_word(row.name) == wanted) return shape_of(row.config, std::string(row.name));
+    if (bare_word(row.name) == target) return shape_of(row.config, std::string(row.name));
   return std::nullopt;
 }
 
-// Layers and width as models of a size usually have: about a hundred times as wide as deep.
-void typical_sizes(Shape& s) {
+// Typical layers and width of a model of this size: about a hundred times as wide as deep.
+void typical_sizes(ModelShape& s) {
   const double width = std::cbrt(s.given_parameters * 100 / 12);
   s.hidden = std::clamp<int64_t>(128 * std::llround(width / 128), 128, 1 << 20);
   const double each = 12 * static_cast<double>(s.hidden) * static_cast<double>(s.hidden);
   s.layers = std::clamp<int64_t>(std::llround(s.given_parameters / each), 1, 10'000);
 }
 
-// "Qwen2.5-7B", "gpt 350m": the count its name tells. Not of "8x7B", where it is an expert's.
+// "Qwen2.5-7B", "gpt 350m": the count in the name. Not of "8x7B", where it is per expert.
 double count_in_name(const std::string& name) {
   for (size_t i = 1; i < name.size(); ++i) {
     const char unit = static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
@@ -156,8 +158,8 @@ double count_in_name(const std::string& name) {
 
 }  // namespace
 
-Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
-  Shape s;
+ModelShape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
+  ModelShape s;
   const std::string arch = cells.words("arch"), words = arch + " " + cells.words("model");
   s.name = cells.text("model");
   s.given_parameters = told_parameters(cells);
@@ -172,19 +174,19 @@ Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
         assumed.push_back(fmt::format("{:.3g} B parameters, by its name", s.given_parameters * 1e-9));
     }
     if (arch == "any" || (s.given_parameters <= 0 && !known_model(s.name))) {
-      if (arch != "any") assumed.push_back("nothing known of the model");
+      if (arch != "any") assumed.push_back("unknown model");
       s.arch = "any";
       return s;
     }
-    if (const std::optional<Shape> known = known_model(s.name)) {
-      Shape taken = *known;
+    if (const std::optional<ModelShape> known = known_model(s.name)) {
+      ModelShape taken = *known;
       if (s.seq > 0) taken.seq = s.seq;
       taken.name = s.name;
       assumed.push_back(fmt::format("sizes of {}", known->name));
       return taken;
     }
     typical_sizes(s);
-    assumed.push_back(fmt::format("{} layers of {}, usual for so many parameters", s.layers, s.hidden));
+    assumed.push_back(fmt::format("{} layers of {}, usual for this parameter count", s.layers, s.hidden));
   }
   set_family(s, arch, cells.words("model"));
   const auto assume = [&](int64_t& field, int64_t value, std::string_view name) {
@@ -209,7 +211,7 @@ Shape row_shape(const CsvRow& cells, std::vector<std::string>& assumed) {
     assume(s.topk, 2, "topk");
     s.expert_ffn = whole(cells, "moe_ffn", 1 << 24);
     if (s.expert_ffn == 0) s.expert_ffn = s.ffn;
-    // The first three of 61; of a stack cut down, as many as that is, one at least.
+    // The first three of 61; of a truncated stack the same fraction, at least one.
     if (has_any(words, {"deepseek-v3", "deepseek v3", "deepseekv3", "deepseek-r1"}))
       s.dense_layers = std::clamp<int64_t>((3 * s.layers + 30) / 61, 1, 3), s.shared_experts = 1;
     if (has_any(words, {"deepseek-v2", "deepseek v2", "deepseekv2", "moonlight"}))

@@ -1,5 +1,5 @@
 #include "esp/plan/rows.h"
-#include "esp/plan/words.h"
+#include "esp/plan/normalise.h"
 
 #include <algorithm>
 
@@ -30,21 +30,21 @@ MemoryKind memory_kind_of(const std::string& words) {
   return MemoryKind::total;
 }
 
-// Tools of processors count in binary units whatever they print; formulas in decimal ones.
+// Tools report binary units under decimal names; formulas use decimal ones.
 double unit_of(const std::string& words, MemoryKind kind) {
   if (has(words, "1e9") || has(words, "10^9") || has(words, "decimal")) return 1e9;
   if (has(words, "gib") || has(words, "2^30") || has(words, "1024")) return kGiB;
   return kind == MemoryKind::states || kind == MemoryKind::activations ? 1e9 : kGiB;
 }
 
-// A rate of arithmetic as seconds of a step. Sources count scores whole unless they say otherwise, and what is
-// recomputed where they speak of hardware.
+// Converts arithmetic rates to seconds per step. By default sources count whole scores; hardware rates include
+// recomputation.
 double time_of_rate(const CsvRow& cells, MeasuredRow& row) {
   const auto tflops = cells.number("tflops_gpu", 1e-3, 1e5), used = cells.number("mfu_pct", 0.01, 100),
              busy = cells.number("hfu_pct", 0.01, 100);
   if (!tflops && !used && !busy) return 0;
   const std::string kind = cells.words("tflops_kind");
-  Shape counted = row.shape;
+  ModelShape counted = row.shape;
   counted.causal = counted.causal && has(kind, "causal") && !has(kind, "non-causal");
   const Estimate e = estimate(counted, row.cluster, row.policy);
   const bool executed = tflops ? has(kind, "hardware") || has(kind, "hfu") || has(kind, "executed") : !used;
@@ -56,7 +56,7 @@ double time_of_rate(const CsvRow& cells, MeasuredRow& row) {
   return (executed ? e.hardware_flops : e.flops) / (rate * row.policy.world());
 }
 
-// The step's time where it is printed, else from the rate of tokens, else of arithmetic.
+// The step time where it is printed, else from tokens per second, else from the arithmetic rate.
 double measured_time(const CsvRow& cells, MeasuredRow& row) {
   if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) {
     const std::string words = cells.words("step_time_s");
@@ -85,7 +85,7 @@ MeasuredRow read_row(const CsvRow& cells, const Catalog& catalog) {
   if (!chip) {
     chip = &catalog.processor("A100");
     if (row.shape.layers > 0)
-      row.assumed.push_back(fmt::format("{} (gpu \"{}\" is not known)", chip->name, cells.text("gpu")));
+      row.assumed.push_back(fmt::format("{} (unknown gpu \"{}\")", chip->name, cells.text("gpu")));
   }
   double product = 1;
   for (const char* axis : {"tp", "pp", "dp", "cp"}) product *= cells.number(axis, 1, 1e6).value_or(1);
@@ -96,28 +96,28 @@ MeasuredRow read_row(const CsvRow& cells, const Catalog& catalog) {
   request.net_gbps_per_node = cells.number("net_gbps_per_node", 0.01, 1e6).value_or(0);
   request.memory_gb = memory;
   row.cluster = make_cluster(catalog, *chip, request, row.shape.layers > 0 ? &row.assumed : nullptr);
-  Untold open;
+  MissingFields open;
   row.policy = row_policy(cells, row.shape, chip->processor, gpus, open, row.assumed);
   const std::string memory_words = cells.words("mem_kind");
   row.memory_kind = memory_kind_of(memory_words);
   row.gb = unit_of(memory_words, row.memory_kind);
   row.measured_gb = cells.number("mem_gb", 1e-6, 1e6).value_or(0);
-  if (row.shape.layers > 0) choose_untold(row, open);
+  if (row.shape.layers > 0) choose_missing(row, open);
   row.measured_s = measured_time(cells, row);
   return row;
 }
 
 std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name, const Catalog& catalog) {
   const auto table = parse_csv(text, name);
-  if (table.empty()) throw IoError(fmt::format("{}: no rows; the first line names columns", name));
+  if (table.empty()) throw IoError(fmt::format("{}: no rows; expected a first line with column names", name));
   constexpr std::string_view kTelling[] = {"row_id", "source", "kind", "params_b", "layers", "gpu", "step_time_s"};
   const CsvRow head(table[0], table[0]);
   const auto known = std::count_if(std::begin(kTelling), std::end(kTelling),
                                    [&](std::string_view column) { return !head.text(column).empty(); });
   if (known < 2)
     throw IoError(
-        fmt::format("{}: the first line names no columns of results; row_id, source, kind, layers, hidden, "
-                    "gpu, gpus, tp, pp, mbs, gbs, step_time_s … are known",
+        fmt::format("{}: no known columns in the first line; expected row_id, source, kind, layers, hidden, gpu, gpus, "
+                    "tp, pp, mbs, gbs, step_time_s …",
                     name));
   std::vector<MeasuredRow> rows;
   rows.reserve(table.size() - 1);
@@ -125,7 +125,7 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name,
     const CsvRow cells(table[0], table[i]);
     try {
       rows.push_back(read_row(cells, catalog));
-    } catch (const Error& error) {  // one row's trouble is not the others'
+    } catch (const Error& error) {  // an error in one row does not affect the others
       MeasuredRow row;
       row.id = cells.text("row_id");
       row.source = cells.text("source");

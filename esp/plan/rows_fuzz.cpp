@@ -1,4 +1,4 @@
-// A table of results from any bytes: refused as no table, or every row read, predicted and summed up.
+// Arbitrary bytes as a table of results: an error, or every row read, predicted and summarised.
 #include <cmath>
 #include <string_view>
 

@@ -17,7 +17,7 @@ MeasuredRow row_of(const std::string& head, const std::string& cells) {
   return rows.at(0);
 }
 
-std::string told(const MeasuredRow& row) {
+std::string assumptions_of(const MeasuredRow& row) {
   std::string all;
   for (const std::string& one : row.assumed) all += one + "; ";
   return all;
@@ -36,7 +36,7 @@ TEST(Csv, ReadsQuotesLineBreaksMarksAndEitherEnding) {
   EXPECT_THROW(parse_csv("a\n\"open", "t"), IoError);
 }
 
-TEST(Csv, NumbersAsPeopleWriteThem) {
+TEST(Csv, ReadsCommonNumberFormats) {
   const CsvRow row({"a", "b", "c", "d", "e", "f", "G "}, {"1,024", "~3.5", "2 (inferred)", "8k", "n/a", "many", "-1"});
   EXPECT_EQ(row.number("a"), 1024);
   EXPECT_EQ(row.number("b"), 3.5);
@@ -56,13 +56,13 @@ TEST(Rows, ACompleteRowAssumesNothing) {
       "r1,step,s,Megatron-LM (commit "
       "6985e589),GPT-145.6B,gpt,145.6,80,12288,49152,96,96,2048,51200,A100-80GB-SXM,80,1536,"
       "8,1600,fp16,8,8,24,1,1,2,interleaved-1f1b,0,0,2,2304,full,0,none,none (local DDP); PP scatter-gather on,24.82");
-  EXPECT_EQ(told(row), "");
+  EXPECT_EQ(assumptions_of(row), "");
   EXPECT_EQ(row.policy.software, "megatron-2021");
   EXPECT_EQ(row.policy.schedule, "interleaved");
   EXPECT_EQ(row.policy.interleave, 2);
   EXPECT_EQ(row.policy.world(), 1536);
   EXPECT_EQ(row.policy.num_micro_batches(), 48);
-  EXPECT_EQ(row.policy.recompute, Recompute::full);
+  EXPECT_EQ(row.policy.recompute, RecomputePolicy::full);
   EXPECT_FALSE(row.policy.overlap_dp);
   EXPECT_FALSE(row.policy.flash);
   EXPECT_TRUE(row.shape.tied);
@@ -70,7 +70,7 @@ TEST(Rows, ACompleteRowAssumesNothing) {
   EXPECT_EQ(row.measured_s, 24.82);
 }
 
-TEST(Rows, WhatIsMissingIsAssumedAndSaid) {
+TEST(Rows, RecordsAssumptionsForMissingFields) {
   const MeasuredRow row = row_of("source,layers,hidden,gpu,gpus,step_time_s", "s,32,4096,H100,64,1.5");
   EXPECT_EQ(row.policy.dp, 64);
   EXPECT_EQ(row.shape.heads, 32);
@@ -78,23 +78,23 @@ TEST(Rows, WhatIsMissingIsAssumedAndSaid) {
   EXPECT_GT(row.shape.vocab, 0);
   for (const char* word :
        {"heads", "ffn", "vocab", "seq", "dp", "batch", "precision", "software", "Gb/s", "recomputation"})
-    EXPECT_THAT(told(row), HasSubstr(word));
+    EXPECT_THAT(assumptions_of(row), HasSubstr(word));
   EXPECT_EQ(row.id, "row 1");
   EXPECT_GT(predict(row).predicted_s.value_or(0), 0);
 }
 
-TEST(Rows, ThePublishedCountDecidesBetweenVariants) {
+TEST(Rows, PublishedCountSelectsTheVariant) {
   const char* head = "source,arch,params_b,layers,hidden,ffn,heads,vocab,seq,experts,topk,moe_ffn,gpu";
   EXPECT_TRUE(row_of(head, "s,gpt,1.7,24,2304,9216,24,51200,2048,,,,A100").shape.tied);
   EXPECT_FALSE(row_of(head, "s,gpt,7.1,30,4096,16384,32,131072,4096,,,,H100").shape.tied);
   EXPECT_TRUE(row_of(head, "s,gpt,6.7,32,4096,11008,32,32000,2048,,,,A100").shape.gated);
-  const Shape moe = row_of(head, "s,llama,46.7,32,4096,14336,32,32000,4096,8,2,14336,H100").shape;
+  const ModelShape moe = row_of(head, "s,llama,46.7,32,4096,14336,32,32000,4096,8,2,14336,H100").shape;
   EXPECT_EQ(moe.experts, 8);
   EXPECT_EQ(moe.expert_every, 1);
   EXPECT_EQ(moe.shared_experts, 0);
 }
 
-TEST(Rows, AModelKnownByNameOrByItsCountAlone) {
+TEST(Rows, RecognisesAModelByNameOrCount) {
   const char* head = "source,model,arch,params_b,seq,gpu,gpus,step_time_s";
   const MeasuredRow llama = row_of(head, "s,Llama-3.1-405B,llama,,,H100,1024,1");
   EXPECT_EQ(llama.shape.layers, 126);
@@ -103,11 +103,11 @@ TEST(Rows, AModelKnownByNameOrByItsCountAlone) {
   const MeasuredRow other = row_of(head, "s,house model,gpt,20,2048,A100,64,1");
   EXPECT_NEAR(other.shape.parameters() / 20e9, 1, 0.1);
   EXPECT_GT(predict(other).predicted_s.value_or(0), 0);
-  EXPECT_THAT(told(other), HasSubstr("usual"));
+  EXPECT_THAT(assumptions_of(other), HasSubstr("usual"));
   EXPECT_FALSE(predict(row_of(head, "s,nothing,gpt,,2048,A100,64,1")).predicted_s.has_value());
 }
 
-TEST(Rows, AxesFromWhateverIsGiven) {
+TEST(Rows, InfersAxesFromTheGivenFields) {
   const char* head = "source,layers,hidden,gpu,gpus,tp,pp,dp,cp,gbs,mbs,grad_accum";
   EXPECT_EQ(row_of(head, "s,32,4096,H100,64,8,2,,1,64,1,").policy.dp, 4);
   const Policy within = row_of(head, "s,32,4096,H100,64,8,1,8,4,64,1,").policy;  // dp counts cp
@@ -115,11 +115,11 @@ TEST(Rows, AxesFromWhateverIsGiven) {
   EXPECT_EQ(within.world(), 64);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,1,8,1,,2,4").policy.global_batch, 64);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,1,8,1,64,,4").policy.micro_batch, 2);
-  // Axes of nowhere are no reason to fail.
+  // Inconsistent axes are not an error.
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,4000,4000,4000,4000,1e30,9999999,1e9").policy.tp, 1);
 }
 
-TEST(Rows, WordsOfSchedulesPrecisionsAndRecomputation) {
+TEST(Rows, ParsesSchedulesPrecisionsAndRecomputation) {
   std::vector<std::string> assumed;
   const auto schedule = [&](const char* words, int chunks = 1) {
     return parse_schedule(words, chunks, assumed).schedule;
@@ -144,17 +144,17 @@ TEST(Rows, WordsOfSchedulesPrecisionsAndRecomputation) {
   EXPECT_EQ(parse_precision("nvfp4", h100, assumed), "fp8");
   EXPECT_EQ(parse_precision("", h100, assumed), "bf16");
   const char* head = "source,layers,hidden,gpu,gpus,pp,recompute";
-  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,attn").policy.recompute, Recompute::selective);
-  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,selective (attention core)").policy.recompute, Recompute::selective);
-  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,disabled").policy.recompute, Recompute::none);
-  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,every_layer").policy.recompute, Recompute::full);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,attn").policy.recompute, RecomputePolicy::selective);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,selective (attention core)").policy.recompute, RecomputePolicy::selective);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,disabled").policy.recompute, RecomputePolicy::none);
+  EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,every_layer").policy.recompute, RecomputePolicy::full);
   const Policy some = row_of(head, "s,32,4096,H100,8,4,full 3 layers").policy;
-  EXPECT_EQ(some.recompute, Recompute::full);
+  EXPECT_EQ(some.recompute, RecomputePolicy::full);
   EXPECT_EQ(some.recompute_layers, 3);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,4,\"full (uniform, 1 layer)\"").policy.recompute_layers, -1);
 }
 
-TEST(Rows, UnitsDividersAndLongerNamesOfColumns) {
+TEST(Rows, AcceptsUnitsSeparatorsAndColumnAliases) {
   const MeasuredRow row = row_of("Source;Num Layers;hidden-size;vocab_size;gpu;gpus;global_batch_size;step_time",
                                  "s;32;4096;32k;H100;8;64;850 ms");
   EXPECT_EQ(row.shape.layers, 32);
@@ -168,7 +168,7 @@ TEST(Rows, UnitsDividersAndLongerNamesOfColumns) {
   EXPECT_DOUBLE_EQ(row_of(head, "s,house,7,A100,8,2 measured").measured_s, 2);
 }
 
-TEST(Rows, MechanismsThatWordsTell) {
+TEST(Rows, RecognisesMechanismsInWords) {
   const char* head =
       "source,framework,model,arch,layers,hidden,seq,experts,topk,gpu,gpus,precision,tp,pp,dp,cp,ep,mbs,gbs,notes";
   const auto policy = [&](const std::string& cells) { return row_of(head, cells).policy; };
@@ -191,8 +191,9 @@ TEST(Rows, MechanismsThatWordsTell) {
   EXPECT_EQ(dense(4), 1);
 }
 
-// What ran fitted: with chunks and recomputation left open, the fastest is taken even where none is said to fit.
-TEST(Rows, WhatWasTunedFittedSomehow) {
+// Published rows ran, so they fitted: with chunks and recomputation open, the fastest is chosen even where none is
+// predicted to fit.
+TEST(Rows, AssumesThatTunedRowsFitted) {
   const char* head =
       "source,framework,arch,layers,hidden,ffn,heads,seq,vocab,gpu,gpus,tp,pp,dp,schedule,mbs,gbs,recompute,step_time_"
       "s";
@@ -200,10 +201,10 @@ TEST(Rows, WhatWasTunedFittedSomehow) {
       head, "s,Megatron-Core,llama,128,16384,53248,128,8192,128256,A100-40GB,128,8,16,1,interleaved,1,64,none,1");
   ASSERT_FALSE(predict(row).fits);
   EXPECT_GT(row.policy.interleave, 1);
-  EXPECT_THAT(told(row), HasSubstr("fitted"));
+  EXPECT_THAT(assumptions_of(row), HasSubstr("fitted"));
 }
 
-TEST(Rows, OneRowsTroubleIsNotTheOthers) {
+TEST(Rows, IsolatesTheErrorOfARow) {
   const auto rows = read_rows(
       "row_id,source,layers,hidden,heads,gpu,gpus,tp,pp,precision,step_time_s\n"
       "a,s,32,4096,32,H100,8,1,1,bf16,1\n"
@@ -219,7 +220,7 @@ TEST(Rows, OneRowsTroubleIsNotTheOthers) {
   for (const MeasuredRow& row : rows) EXPECT_NO_THROW(predict(row)) << row.id;
 }
 
-TEST(Rows, WhatIsNoTableIsRefused) {
+TEST(Rows, RejectsTextThatIsNotATable) {
   EXPECT_THROW(read_rows("", "t", shipped_catalog()), IoError);
   EXPECT_THROW(read_rows("one,two\n1,2\n", "t", shipped_catalog()), IoError);
 }

@@ -1,5 +1,5 @@
-// Counts of parameters, the same formulas as esp/model/counts.h with what published models have besides: heads of any
-// width, latent attention (DeepSeek-V2, 2024), experts of their own width. No loops: a search asks often.
+// Parameter counts: the formulas of esp/model/counts.h, extended for published models: heads of any width, latent
+// attention (DeepSeek-V2, 2024), experts with their own width. No loops: a search evaluates this often.
 #include "esp/plan/shape.h"
 
 #include <algorithm>
@@ -14,16 +14,16 @@ double linear(int64_t in, int64_t out, bool bias) {
   return static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0.0);
 }
 
-// Only a count is known.
-bool is_opaque(const Shape& s) {
+// Only the count is known.
+bool is_opaque(const ModelShape& s) {
   return s.layers == 0 || s.hidden == 0;
 }
 
-int64_t head_width(const Shape& s) {
+int64_t head_width(const ModelShape& s) {
   return s.head_dim > 0 ? s.head_dim : s.hidden / std::max<int64_t>(s.heads, 1);
 }
 
-double latent_attention(const Shape& s) {
+double latent_attention(const ModelShape& s) {
   const int64_t width = head_width(s), value = s.v_dim > 0 ? s.v_dim : width, query = s.heads * (width + s.rope_dim);
   const double queries =
       s.q_lora > 0 ? linear(s.hidden, s.q_lora, false) + static_cast<double>(s.q_lora) + linear(s.q_lora, query, false)
@@ -33,7 +33,7 @@ double latent_attention(const Shape& s) {
   return queries + keys + linear(s.heads * value, s.hidden, false);
 }
 
-double expert_layer_extra(const Shape& s, int64_t experts_counted) {
+double expert_layer_extra(const ModelShape& s, int64_t experts_counted) {
   const double shared = s.shared_experts > 0
                             ? static_cast<double>(s.shared_experts) *
                                   s.perceptron_parameters(s.shared_ffn > 0 ? s.shared_ffn : s.expert_width())
@@ -42,7 +42,7 @@ double expert_layer_extra(const Shape& s, int64_t experts_counted) {
          linear(s.hidden, s.experts, false) + shared;
 }
 
-double count(const Shape& s, int64_t experts_counted) {
+double count(const ModelShape& s, int64_t experts_counted) {
   if (is_opaque(s)) return s.given_parameters;
   const auto layers = static_cast<double>(s.layers);
   const auto with_experts = static_cast<double>(s.num_expert_layers());
@@ -56,60 +56,60 @@ double count(const Shape& s, int64_t experts_counted) {
 
 }  // namespace
 
-double Shape::norm_parameters() const {
+double ModelShape::norm_parameters() const {
   return static_cast<double>(!rms && bias ? 2 * hidden : hidden);
 }
 
-double Shape::attention_parameters() const {
+double ModelShape::attention_parameters() const {
   if (kv_lora > 0) return latent_attention(*this);
   const int64_t width = head_width(*this), kv = (kv_heads > 0 ? kv_heads : heads) * width;
   return linear(hidden, heads * width, bias || qkv_bias) + 2 * linear(hidden, kv, bias || qkv_bias) +
          linear(heads * width, hidden, bias);
 }
 
-double Shape::perceptron_parameters(int64_t width) const {
+double ModelShape::perceptron_parameters(int64_t width) const {
   return (gated ? 2 : 1) * linear(hidden, width, bias) + linear(width, hidden, bias);
 }
 
-bool Shape::has_experts(int64_t layer) const {
+bool ModelShape::has_experts(int64_t layer) const {
   return experts > 0 && layer >= dense_layers && (layer - dense_layers) % expert_every == expert_every - 1;
 }
 
-int64_t Shape::num_expert_layers() const {
+int64_t ModelShape::num_expert_layers() const {
   return experts > 0 ? std::max<int64_t>(layers - dense_layers, 0) / expert_every : 0;
 }
 
-int64_t Shape::first_across() const {
+int64_t ModelShape::first_across() const {
   return arch == "t5" ? layers / 2 : std::numeric_limits<int64_t>::max();
 }
 
-double Shape::layer_parameters(int64_t layer) const {
+double ModelShape::layer_parameters(int64_t layer) const {
   if (is_opaque(*this)) return 0;
   double total = attention_parameters() + 2 * norm_parameters();
   if (layer >= first_across()) total += attention_parameters() + norm_parameters();
   return total + (has_experts(layer) ? expert_layer_extra(*this, experts) : perceptron_parameters(ffn));
 }
 
-double Shape::embedding_parameters() const {
+double ModelShape::embedding_parameters() const {
   if (is_opaque(*this)) return 0;
   const int64_t places = learned_positions ? (positions > 0 ? positions : seq) : 0;
   return static_cast<double>(vocab + places) * static_cast<double>(hidden);
 }
 
-double Shape::head_parameters() const {
+double ModelShape::head_parameters() const {
   return tied || is_opaque(*this) ? 0 : static_cast<double>(vocab) * static_cast<double>(hidden);
 }
 
-double Shape::parameters() const {
+double ModelShape::parameters() const {
   return count(*this, experts);
 }
 
-double Shape::active_parameters() const {
+double ModelShape::active_parameters() const {
   return count(*this, topk);
 }
 
-Shape shape_of(const model::ModelConfig& config, const std::string& name) {
-  Shape s;
+ModelShape shape_of(const model::ModelConfig& config, const std::string& name) {
+  ModelShape s;
   s.name = name;
   s.arch = config.arch;
   s.layers = config.arch == "t5" ? 2 * config.layers : config.layers;
@@ -132,7 +132,7 @@ Shape shape_of(const model::ModelConfig& config, const std::string& name) {
   s.expert_every = std::max<int64_t>(config.expert_every, 1);
   s.shared_experts = config.shared_expert > 0 ? 1 : 0;
   s.shared_ffn = config.shared_expert;
-  // Segments, poolers and heads of encoders: whatever the formula above does not know, it is told.
+  // Segments, poolers and heads of encoders: parameters outside the formula are given separately.
   if (!is_opaque(s)) s.other_parameters = static_cast<double>(model::parameter_count(config)) - s.parameters();
   return s;
 }

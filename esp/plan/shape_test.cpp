@@ -8,9 +8,9 @@
 namespace esp::plan {
 namespace {
 
-TEST(Shape, CountsEveryPresetAsTheModelDoes) {
+TEST(ModelShape, CountsEveryPresetAsTheModelDoes) {
   for (const model::Preset& row : model::presets()) {
-    const Shape shape = shape_of(row.config, std::string(row.name));
+    const ModelShape shape = shape_of(row.config, std::string(row.name));
     EXPECT_EQ(static_cast<int64_t>(shape.parameters()), model::parameter_count(row.config)) << row.name;
     EXPECT_EQ(static_cast<int64_t>(shape.active_parameters()), model::parameters_per_token(row.config)) << row.name;
     if (row.config.arch == "gpt" || row.config.arch == "llama") {
@@ -19,12 +19,12 @@ TEST(Shape, CountsEveryPresetAsTheModelDoes) {
   }
 }
 
-TEST(Shape, LayersTablesAndNormsAddUp) {
+TEST(ModelShape, LayersTablesAndNormsAddUp) {
   model::ModelConfig config = model::preset("gpt2-124m").config;
   config.experts = 4;
   config.expert_every = 2;
   config.shared_expert = 512;
-  const Shape shape = shape_of(config, "experts");
+  const ModelShape shape = shape_of(config, "experts");
   double sum = shape.embedding_parameters() + shape.head_parameters() + shape.norm_parameters();
   for (int64_t i = 0; i < shape.layers; ++i) sum += shape.layer_parameters(i);
   EXPECT_EQ(sum, shape.parameters());
@@ -32,8 +32,8 @@ TEST(Shape, LayersTablesAndNormsAddUp) {
   EXPECT_EQ(shape.other_parameters, 0);
 }
 
-TEST(Shape, LatentAttentionAndFineExpertsOfDeepSeekV3) {
-  Shape s;
+TEST(ModelShape, LatentAttentionAndFineExpertsOfDeepSeekV3) {
+  ModelShape s;
   s.arch = "llama";
   s.layers = 61;
   s.hidden = 7168;
@@ -58,8 +58,8 @@ TEST(Shape, LatentAttentionAndFineExpertsOfDeepSeekV3) {
   EXPECT_NEAR((s.active_parameters() - s.embedding_parameters()) / 1e9, 36.7, 0.1);
 }
 
-TEST(Shape, OnlyACountIsACount) {
-  Shape s;
+TEST(ModelShape, SupportsAModelWithOnlyAParameterCount) {
+  ModelShape s;
   s.arch = "any";
   s.given_parameters = 7.5e9;
   EXPECT_EQ(s.parameters(), 7.5e9);

@@ -12,15 +12,15 @@ namespace {
 constexpr double kMiB = 1024.0 * 1024.0, kGB = 1e9;
 
 // Bytes moved by an update, per parameter, with 32-bit gradients: norm 4, clip 8, Adam 28 (reads g m v w, writes m v
-// w), the 16-bit copy 6, zeroing 4. A loss scale adds a pass that looks for overflow: 8.
+// w), the 16-bit copy 6, zeroing 4. A loss scale adds a pass that checks for overflow: 8.
 constexpr double kUpdate = 50, kScaledUpdate = 58;
-// Bytes moved per logit: made wide (6), maximum and subtraction (12), exponential and sum (12), division (8), then the
-// gradient (8) and its narrow form (6). Compiled or fused losses read the logits twice and write their gradient once.
+// Bytes moved per logit: cast up (6), maximum and subtraction (12), exponential and sum (12), division (8), then the
+// gradient (8) and its cast down (6). Compiled or fused losses read the logits twice and write their gradient once.
 constexpr double kPlainLoss = 52, kFusedLoss = 20;
 
 constexpr Software kSoftware[] = {
     {.name = "megatron-core",
-     .help = "Megatron-Core and NeMo: distributed optimizer, fused kernels, grouped products",
+     .help = "Megatron-Core and NeMo: distributed optimizer, fused kernels, grouped GEMMs",
      .host_us = 10,
      .step_s = 0.01,
      .gradient_bytes = 4,
@@ -98,7 +98,7 @@ constexpr Software kSoftware[] = {
      .keep = 1,
      .logit_bytes = 10},
     {.name = "hai-llm",
-     .help = "DeepSeek's own (V3 report, 2024): 8-bit inputs kept, moments of 16 bits, exchanges behind products",
+     .help = "DeepSeek's framework (V3 report, 2024): 8-bit inputs kept, 16-bit moments, exchanges overlap GEMMs",
      .host_us = 7,
      .step_s = 0.01,
      .gradient_bytes = 4,
@@ -126,7 +126,7 @@ constexpr Software kSoftware[] = {
      .narrow_gates = true,
      .moment_bytes = 4},
     {.name = "megatron-2023",
-     .help = "Megatron-LM of 2023: FlashAttention 2, distributed optimizer that hides nothing",
+     .help = "Megatron-LM of 2023: FlashAttention 2, distributed optimizer without overlap",
      .host_us = 12,
      .step_s = 0.02,
      .gradient_bytes = 4,
@@ -178,7 +178,7 @@ constexpr Software kSoftware[] = {
      .keep = 1,
      .logit_bytes = 10},
     {.name = "megatron-2021",
-     .help = "Megatron-LM of early 2021: fused softmax and GELU, collectives in line with the products",
+     .help = "Megatron-LM of early 2021: fused softmax and GELU, no overlap of collectives",
      .host_us = 12,
      .step_s = 0.02,
      .gradient_bytes = 2,
@@ -204,7 +204,7 @@ constexpr Software kSoftware[] = {
      .keep = 1,
      .logit_bytes = 10},
     {.name = "internevo",
-     .help = "InternEvo of 2023: ZeRO 1 by broadcasts of each owner's share, FlashAttention",
+     .help = "InternEvo of 2023: ZeRO 1 with one broadcast per owner, FlashAttention",
      .host_us = 12,
      .step_s = 0.15,
      .gradient_bytes = 2,
@@ -230,7 +230,7 @@ constexpr Software kSoftware[] = {
      .keep = 1,
      .logit_bytes = 14},
     {.name = "torchtitan",
-     .help = "PyTorch FSDP 2 with compiled blocks: every other product kept under selective recomputation",
+     .help = "PyTorch FSDP 2 with compiled blocks: every other GEMM result kept under selective recomputation",
      .host_us = 8,
      .step_s = 0.02,
      .gradient_bytes = 4,
@@ -257,7 +257,7 @@ constexpr Software kSoftware[] = {
      .logit_bytes = 8,
      .balanced = false},
     {.name = "fsdp",
-     .help = "PyTorch FSDP with blocks run one operation at a time (llm-foundry, fms)",
+     .help = "PyTorch FSDP with eager blocks (llm-foundry, fms)",
      .host_us = 12,
      .step_s = 0.02,
      .gradient_bytes = 2,
@@ -283,7 +283,7 @@ constexpr Software kSoftware[] = {
      .keep = 1.05,
      .logit_bytes = 12},
     {.name = "torchtitan-eager",
-     .help = "PyTorch FSDP 2 with blocks run one operation at a time",
+     .help = "PyTorch FSDP 2 with eager blocks",
      .host_us = 12,
      .step_s = 0.02,
      .gradient_bytes = 4,
@@ -310,7 +310,7 @@ constexpr Software kSoftware[] = {
      .logit_bytes = 10,
      .balanced = false},
     {.name = "llm-foundry",
-     .help = "Composer's FSDP of 2023: Triton attention with a bias, fused loss and norms of 16 bits, sums in 32 bits",
+     .help = "Composer's FSDP of 2023: Triton attention with a bias, fused 16-bit loss and norms, 32-bit sums",
      .host_us = 12,
      .step_s = 0.02,
      .gradient_bytes = 4,
@@ -336,7 +336,7 @@ constexpr Software kSoftware[] = {
      .keep = 1,
      .logit_bytes = 5},
     {.name = "deepspeed",
-     .help = "DeepSpeed ZeRO, also below Megatron's layers",
+     .help = "DeepSpeed ZeRO, also with Megatron's layers",
      .host_us = 14,
      .step_s = 0.03,
      .gradient_bytes = 2,
@@ -364,7 +364,7 @@ constexpr Software kSoftware[] = {
      .late_sums = true,
      .whole_sums = true},
     {.name = "espalier",
-     .help = "this program's own runtime",
+     .help = "Espalier, this program",
      .host_us = 0,
      .step_s = 0,
      .gradient_bytes = 4,
@@ -390,7 +390,7 @@ constexpr Software kSoftware[] = {
      .keep = 1,
      .logit_bytes = 8},
     {.name = "analytic",
-     .help = "formulas alone: no slack, no context, no temporaries",
+     .help = "formulas only: no slack, no context, no temporaries",
      .host_us = 0,
      .step_s = 0,
      .gradient_bytes = 2,
@@ -420,7 +420,7 @@ constexpr Software kSoftware[] = {
 struct Spelling {
   std::string_view part, row;
 };
-// In this order: the more particular first.
+// In this order: more specific names first.
 constexpr Spelling kSpellings[] = {
     {"analytic", "analytic"},
     {"espalier", "espalier"},
@@ -493,7 +493,7 @@ std::string_view software_of(std::string_view framework, bool flash) {
   const std::string text = lower(framework);
   for (const Spelling& spelling : kSpellings)
     if (text.find(spelling.part) != std::string::npos) {
-      // Nobody's Megatron had fused attention before 2023.
+      // No Megatron had fused attention before 2023.
       if (spelling.row == "megatron-2022" && flash) return "megatron-2023";
       return spelling.row;
     }

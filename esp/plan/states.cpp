@@ -16,7 +16,7 @@ double local_heads(int64_t heads, int tp) {
 }
 
 // Attention's weights and column biases are divided; the row bias and norms of latents are not.
-double held_attention(const Shape& s, int tp) {
+double held_attention(const ModelShape& s, int tp) {
   const double h = static_cast<double>(s.hidden), t = tp;
   const double width = static_cast<double>(s.head_dim > 0 ? s.head_dim : s.hidden / std::max<int64_t>(s.heads, 1));
   if (s.kv_lora > 0) {
@@ -32,7 +32,7 @@ double held_attention(const Shape& s, int tp) {
   return h * (q + 2 * kv) + (bias ? q + 2 * kv : 0) + q * h + (s.bias ? h : 0);
 }
 
-double held_perceptron(const Shape& s, int64_t width, double t) {
+double held_perceptron(const ModelShape& s, int64_t width, double t) {
   const double h = static_cast<double>(s.hidden), f = static_cast<double>(width) / t;
   const double in = s.gated ? 2 : 1;
   return (in + 1) * h * f + (s.bias ? in * f + h : 0);
@@ -40,7 +40,7 @@ double held_perceptron(const Shape& s, int64_t width, double t) {
 
 }  // namespace
 
-Pieces pieces_of(const Shape& shape, const Policy& policy) {
+Pieces pieces_of(const ModelShape& shape, const Policy& policy) {
   Pieces p;
   p.stages = std::max(1, policy.pp);
   p.folded = is_folded(policy.schedule);
@@ -61,11 +61,11 @@ Pieces pieces_of(const Shape& shape, const Policy& policy) {
   return p;
 }
 
-std::vector<int> balanced_layers(const Shape& s, const Policy& policy) {
+std::vector<int> balanced_layers(const ModelShape& s, const Policy& policy) {
   Policy even = policy;
   even.stage_layers.clear();
   const int n = pieces_of(s, even).count();
-  // Products of one token: a layer's weights and its scores against the head's.
+  // GEMMs of one token: a layer's weights and its scores relative to the head's.
   const double layer = s.active_parameters() > 0
                            ? (s.active_parameters() - s.embedding_parameters() - s.head_parameters()) /
                                  static_cast<double>(std::max<int64_t>(1, s.layers))
@@ -76,7 +76,7 @@ std::vector<int> balanced_layers(const Shape& s, const Policy& policy) {
   std::vector<int> layers(static_cast<size_t>(n), 0);
   load.back() = worth;
   for (int64_t i = 0; i < s.layers; ++i) {
-    // Of equals the last: later stages hold fewer micro-batches.
+    // Ties go to the last: later stages hold fewer micro-batches.
     const auto found = std::min_element(load.rbegin(), load.rend());
     const size_t least = static_cast<size_t>(load.rend() - found) - 1;
     ++layers[least];
@@ -89,8 +89,8 @@ int expert_tensor(const Policy& policy) {
   return policy.expert_tp > 0 ? policy.expert_tp : policy.ep > 1 ? 1 : policy.tp;
 }
 
-Held held_layer(const Shape& s, const Policy& policy, int64_t layer) {
-  Held held;
+HeldParameters held_layer(const ModelShape& s, const Policy& policy, int64_t layer) {
+  HeldParameters held;
   held.dense = held_attention(s, policy.tp) + 2 * s.norm_parameters();
   if (layer >= s.first_across()) held.dense += held_attention(s, policy.tp) + s.norm_parameters();
   if (!s.has_experts(layer)) {
@@ -105,43 +105,43 @@ Held held_layer(const Shape& s, const Policy& policy, int64_t layer) {
   return held;
 }
 
-std::vector<Held> held_by_stage(const Shape& s, const Policy& policy) {
-  std::vector<Held> held(static_cast<size_t>(std::max(1, policy.pp)));
-  if (s.layers == 0 || s.hidden == 0) {  // only a count is known
-    for (Held& h : held) h.dense = s.given_parameters / (policy.tp * policy.pp);
+std::vector<HeldParameters> held_by_stage(const ModelShape& s, const Policy& policy) {
+  std::vector<HeldParameters> held(static_cast<size_t>(std::max(1, policy.pp)));
+  if (s.layers == 0 || s.hidden == 0) {  // only the count is known
+    for (HeldParameters& h : held) h.dense = s.given_parameters / (policy.tp * policy.pp);
     return held;
   }
   const Pieces pieces = pieces_of(s, policy);
   const int64_t across = s.first_across();
-  Held kinds[2][2];  // experts or not, attending across or not: the few kinds a model has
+  HeldParameters kinds[2][2];  // experts or not, cross-attention or not: the few kinds of a model
   for (int e = 0; e < 2; ++e)
     for (int c = 0; c < 2; ++c) kinds[e][c].dense = -1;
   for (int i = 0; i < pieces.count(); ++i) {
-    Held& to = held[static_cast<size_t>(pieces.stage_of(i))];
+    HeldParameters& to = held[static_cast<size_t>(pieces.stage_of(i))];
     const int begin = pieces.first[static_cast<size_t>(i)];
     for (int layer = begin; layer < begin + pieces.layers[static_cast<size_t>(i)]; ++layer) {
-      Held& kind = kinds[s.has_experts(layer)][layer >= across];
+      HeldParameters& kind = kinds[s.has_experts(layer)][layer >= across];
       if (kind.dense < 0) kind = held_layer(s, policy, layer);
       to += kind;
     }
   }
   const double h = static_cast<double>(s.hidden), table = static_cast<double>(s.vocab) * h / policy.tp;
   const double spread = policy.vocab_parallel_pipeline ? policy.pp : 1;
-  Held& front = held[static_cast<size_t>(pieces.stage_of(0))];
-  Held& back = held[static_cast<size_t>(pieces.stage_of(pieces.count() - 1))];
+  HeldParameters& front = held[static_cast<size_t>(pieces.stage_of(0))];
+  HeldParameters& back = held[static_cast<size_t>(pieces.stage_of(pieces.count() - 1))];
   const double places = s.embedding_parameters() - static_cast<double>(s.vocab) * h;
   front.dense += places + s.other_parameters;
   back.dense += s.norm_parameters();
-  // A tied table has a copy at both ends when those are different stages.
+  // A tied table is stored at both ends when those are different stages.
   const bool second = !s.tied || &front != &back;
   if (spread > 1) {
-    for (Held& each : held) each.dense += (second ? 2 : 1) * table / spread;
+    for (HeldParameters& each : held) each.dense += (second ? 2 : 1) * table / spread;
   } else {
     front.dense += table;
     if (second) back.dense += table;
   }
   if (policy.schedule == "dualpipe" && policy.pp > 1) {  // both directions: every rank holds two stages
-    std::vector<Held> twice = held;
+    std::vector<HeldParameters> twice = held;
     for (size_t k = 0; k < held.size(); ++k) twice[k] += held[held.size() - 1 - k];
     return twice;
   }
@@ -168,7 +168,7 @@ StateBytes state_bytes(const Policy& policy) {
   b.gradient = wide || policy.gradients_fp32 ? 4 : 2;
   const double moments = policy.optimizer == "sgd" ? 0 : policy.moment_bytes;
   b.optimizer = (wide ? 0 : policy.master_bytes) + moments;
-  // Fully sharded with 32-bit gradients: the shard kept is the master copy, the 16-bit one lives while gathered.
+  // Fully sharded with 32-bit gradients: the shard is the master copy, the 16-bit weights exist while gathered.
   if (!wide && policy.zero >= 3 && policy.gradients_fp32 && policy.master_bytes == 4) {
     b.parameter = policy.master_bytes;
     b.optimizer = moments;
@@ -176,7 +176,7 @@ StateBytes state_bytes(const Policy& policy) {
   return b;
 }
 
-Memory states_of(const Held& held, const Policy& policy) {
+Memory states_of(const HeldParameters& held, const Policy& policy) {
   const StateBytes each = state_bytes(policy);
   const double n = shard_ranks(policy), e = expert_shard_ranks(policy);
   const auto share = [&](int from) {
@@ -187,9 +187,9 @@ Memory states_of(const Held& held, const Policy& policy) {
   m.gradient = each.gradient * share(2);
   m.parameter = each.parameter * share(3);
   if (policy.secondary_shard) m.parameter += 2 * held.dense / std::min(n, 8.0);
-  if (policy.offload != Offload::none) {
+  if (policy.offload != OffloadTarget::none) {
     const double moved = (m.optimizer + (policy.zero >= 2 ? m.gradient : 0)) * policy.offload_fraction;
-    (policy.offload == Offload::host ? m.host : m.file) += moved;
+    (policy.offload == OffloadTarget::host ? m.host : m.file) += moved;
     m.optimizer -= m.optimizer * policy.offload_fraction;
     if (policy.zero >= 2) m.gradient -= m.gradient * policy.offload_fraction;
   }

@@ -5,8 +5,8 @@
 namespace esp::plan {
 namespace {
 
-Shape llama(int64_t layers = 32) {
-  Shape s;
+ModelShape llama(int64_t layers = 32) {
+  ModelShape s;
   s.arch = "llama";
   s.layers = layers;
   s.hidden = 4096;
@@ -21,7 +21,7 @@ Shape llama(int64_t layers = 32) {
 }
 
 double states_gb(double parameters, int zero, int ranks) {
-  Shape s;
+  ModelShape s;
   s.arch = "any";
   s.given_parameters = parameters;
   Policy p;
@@ -33,7 +33,7 @@ double states_gb(double parameters, int zero, int ranks) {
 }
 
 // Rajbhandari et al. 2020, table 1: per-device memory of model states.
-TEST(States, TheZeroTableToThePrintedDigit) {
+TEST(States, ReproduceTheZeroTableToThePrintedDigit) {
   EXPECT_NEAR(states_gb(7.5e9, 1, 4), 52.5, 0.05);
   EXPECT_NEAR(states_gb(7.5e9, 2, 4), 41.3, 0.06);
   EXPECT_NEAR(states_gb(7.5e9, 3, 4), 30, 0.05);
@@ -47,21 +47,21 @@ TEST(States, TheZeroTableToThePrintedDigit) {
 }
 
 TEST(States, StagesAndTensorRanksTogetherHoldTheModel) {
-  const Shape s = llama();
+  const ModelShape s = llama();
   Policy p;
   p.pp = 4;
   double sum = 0;
-  for (const Held& held : held_by_stage(s, p)) sum += held.dense;
+  for (const HeldParameters& held : held_by_stage(s, p)) sum += held.dense;
   EXPECT_DOUBLE_EQ(sum, s.parameters());
   p.tp = 8;
   sum = 0;
-  for (const Held& held : held_by_stage(s, p)) sum += 8 * held.dense;
+  for (const HeldParameters& held : held_by_stage(s, p)) sum += 8 * held.dense;
   const double replicated = (2 * 32 + 1) * 4096.0;  // norms
   EXPECT_DOUBLE_EQ(sum, s.parameters() + 7 * replicated);
 }
 
-TEST(States, TablesAreAtTheEndsAndATiedOneAtBoth) {
-  Shape s = llama();
+TEST(States, PlaceTablesAtTheEndsAndATiedTableAtBoth) {
+  ModelShape s = llama();
   Policy p;
   p.pp = 4;
   const auto held = held_by_stage(s, p);
@@ -76,7 +76,7 @@ TEST(States, TablesAreAtTheEndsAndATiedOneAtBoth) {
 }
 
 TEST(States, FoldedPiecesPutBothEndsOnTheFirstStage) {
-  const Shape s = llama();
+  const ModelShape s = llama();
   Policy p;
   p.pp = 4;
   p.schedule = "zb-v";
@@ -87,7 +87,7 @@ TEST(States, FoldedPiecesPutBothEndsOnTheFirstStage) {
 }
 
 TEST(States, UnevenLayersFollowTheLists) {
-  const Shape s = llama(10);
+  const ModelShape s = llama(10);
   Policy p;
   p.pp = 4;
   EXPECT_EQ(pieces_of(s, p).layers, (std::vector<int>{2, 3, 3, 2}));
@@ -97,8 +97,8 @@ TEST(States, UnevenLayersFollowTheLists) {
   EXPECT_EQ(pieces_of(s, p).first, (std::vector<int>{0, 3, 6, 9}));
 }
 
-TEST(States, RedistributedLayersSpareTheHeadsStage) {
-  Shape s = llama(32);
+TEST(States, RedistributedLayersRelieveTheHeadsStage) {
+  ModelShape s = llama(32);
   s.vocab = 256000;
   Policy p;
   p.pp = 8;
@@ -109,13 +109,13 @@ TEST(States, RedistributedLayersSpareTheHeadsStage) {
   EXPECT_LT(layers.back(), layers.front());
 }
 
-TEST(States, GradientsAndMastersCountAsTheirSoftwareKeepsThem) {
+TEST(States, CountGradientsAndMastersBySoftware) {
   Policy p;  // fp32 main gradients: 18 bytes
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 18e9);
   p.dp = 8;
   p.zero = 1;
   EXPECT_EQ(states_of({1e9, 0}, p).states(), (6 + 12.0 / 8) * 1e9);
-  p.zero = 3;  // the master is the shard
+  p.zero = 3;  // the master copy is the shard
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9 / 8);
   p.shard_group = 4;
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9 / 4);
@@ -127,19 +127,19 @@ TEST(States, GradientsAndMastersCountAsTheirSoftwareKeepsThem) {
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9);
 }
 
-TEST(States, OffloadMovesWhatItSays) {
+TEST(States, OffloadMovesTheStates) {
   Policy p;
   p.zero = 2;
   p.dp = 4;
   const Memory here = states_of({1e9, 0}, p);
-  p.offload = Offload::host;
+  p.offload = OffloadTarget::host;
   const Memory there = states_of({1e9, 0}, p);
   EXPECT_EQ(there.states() + there.host, here.states());
   EXPECT_EQ(there.states(), there.parameter);
 }
 
 TEST(States, ExpertsAreDividedOverTheirGroup) {
-  Shape s = llama();
+  ModelShape s = llama();
   s.experts = 8;
   s.topk = 2;
   s.expert_ffn = s.ffn;

@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/plan/words.h"
+#include "esp/plan/normalise.h"
 
 namespace esp::plan {
 namespace {
 
-constexpr double kTie = 0.01;  // measured times nearer than this say nothing of an order
+constexpr double kTie = 0.01;  // measured times closer than this are not ordered
 constexpr size_t kSmallestSweep = 3;
 
 double counted(const Memory& m, MemoryKind kind) {
@@ -24,17 +24,17 @@ double counted(const Memory& m, MemoryKind kind) {
     case MemoryKind::allocated:
       return m.allocated();
     case MemoryKind::reserved:
-      return m.allocated() + m.slack;
+      return m.reserved();
     case MemoryKind::total:
-      return m.total();
+      return m.reserved() + m.other;
   }
-  return m.total();
+  return m.reserved() + m.other;
 }
 
-// One layer's passes: two layers less one, so that tables and head fall out.
+// Passes of one layer: two layers minus one, which cancels tables and head.
 double layer_time_s(const MeasuredRow& row) {
   const auto stack = [&](int64_t layers) {
-    Shape shape = row.shape;
+    ModelShape shape = row.shape;
     shape.layers = layers;
     shape.dense_layers = std::min(shape.dense_layers, layers - 1);
     Policy policy = row.policy;
@@ -141,17 +141,17 @@ SourceResult sum_up(const std::string& source, const std::vector<const RowResult
   return result;
 }
 
-// The scalar whose logarithm is the mean of the rows', and the rows it was fitted on.
+// The factor whose logarithm is the mean of the rows', and the rows it was fitted on.
 double fit_scale(std::vector<RowResult*> timed, int count) {
   if (timed.empty() || count <= 0) return 1;
-  const auto wanted = std::min(static_cast<size_t>(count), timed.size());
+  const auto num_fitted = std::min(static_cast<size_t>(count), timed.size());
   double sum = 0;
-  for (size_t i = 0; i < wanted; ++i) {
-    RowResult& row = *timed[i * timed.size() / wanted];
+  for (size_t i = 0; i < num_fitted; ++i) {
+    RowResult& row = *timed[i * timed.size() / num_fitted];
     sum += std::log(*row.measured_s / *row.predicted_s);
-    row.fitted_on = wanted < timed.size();  // with nothing left to judge by, all are judged
+    row.fitted_on = num_fitted < timed.size();  // if no rows are left for evaluation, all are evaluated
   }
-  return std::exp(sum / static_cast<double>(wanted));
+  return std::exp(sum / static_cast<double>(num_fitted));
 }
 
 }  // namespace
@@ -199,8 +199,9 @@ RowResult predict(const MeasuredRow& row) {
       }
     }
     if (row.shape.layers == 0 && row.kind == RowKind::step)
-      r.reasons.push_back("no prediction: neither the model's sizes nor its count of parameters are told");
-    if (row.memory_kind == MemoryKind::states && row.shape.layers == 0) r.fits = true;  // a formula's value ran nowhere
+      r.reasons.push_back("no prediction: the row has neither model sizes nor a parameter count");
+    // a formula's value was not measured
+    if (row.memory_kind == MemoryKind::states && row.shape.layers == 0) r.fits = true;
   } catch (const Error& error) {
     r.reasons.push_back(fmt::format("no prediction: {}", error.what()));
     r.fits = false;

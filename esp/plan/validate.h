@@ -1,9 +1,9 @@
-// Predictions beside measurements: every row of a table of results, and how far off a source's rows are.
+// Validation: predictions beside measurements for every row of a table of results, and the errors by source.
 //
-// A sweep is what a search would have to choose from: rows of one source with the same model, processor, number of
-// processors, sequence and global batch, three at least. Within sweeps pairs are compared (Kendall's tau; pairs
-// measured within 1 % of each other say nothing and are left out), and the regret is how much slower than the best
-// measured row the one predicted best is.
+// A sweep is a set of alternatives for a search: at least three rows of one source with the same model, processor,
+// number of processors, sequence and global batch. Within sweeps pairs are compared (Kendall's tau; pairs measured
+// within 1 % of each other are skipped), and the regret is the slowdown of the row predicted best over the best
+// measured row.
 #pragma once
 
 #include <optional>
@@ -19,12 +19,12 @@ struct RowResult {
   std::string id, source, sweep;
   RowKind kind = RowKind::step;
   std::optional<double> predicted_s, measured_s, low_s, high_s;
-  std::optional<double> predicted_gb, measured_gb;  // of what the row counts, in its unit
+  std::optional<double> predicted_gb, measured_gb;  // of what the row includes, in its unit
   bool fits = true;
-  bool fitted_on = false;  // a scalar was fitted on it
+  bool fitted_on = false;  // used to fit a factor
   std::vector<std::string> assumed, reasons;
 
-  // Relative, of time where it is measured, else of memory.
+  // Relative, of time where it is measured, otherwise of memory.
   std::optional<double> error() const;
   std::optional<double> memory_error() const;
 };
@@ -34,8 +34,8 @@ struct SourceResult {
   int n = 0;  // rows with an error
   double mean = 0, median = 0, p90 = 0, worst = 0;
   std::optional<double> tau, regret, worst_regret, oom_right, memory_mean, memory_worst, inside_interval;
-  int sweeps = 0, oom = 0, rejected = 0;  // rejected: ran, and yet predicted not to fit
-  double scale = 1;                       // what its predictions were multiplied by
+  int sweeps = 0, oom = 0, rejected = 0;  // rejected: ran, but was predicted not to fit
+  double scale = 1;                       // factor applied to its predictions
 };
 
 struct Validation {
@@ -43,8 +43,7 @@ struct Validation {
   std::vector<SourceResult> sources;
 };
 
-// `calibrate` rows of every source, evenly spread over it, fit one scalar of its times; the others are then what
-// counts.
+// Fits one factor for times on `calibrate` rows of every source, evenly spread; the others are then evaluated.
 Validation validate(const std::vector<MeasuredRow>& rows, int calibrate);
 RowResult predict(const MeasuredRow& row);
 

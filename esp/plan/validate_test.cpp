@@ -17,7 +17,7 @@ std::vector<MeasuredRow> rows(const std::string& cells) {
   return read_rows(kHead + cells, "test.csv", shipped_catalog());
 }
 
-// Rows whose times are our own predictions times a factor, so that errors are known.
+// Rows whose times are predictions times a factor, so that errors are known.
 std::string layouts(const std::vector<double>& factors) {
   const char* layout[] = {"1,1,8", "2,1,4", "4,1,2", "8,1,1"};
   std::string cells, made;
@@ -33,7 +33,7 @@ std::string layouts(const std::vector<double>& factors) {
   return made;
 }
 
-TEST(Validate, ErrorsAreRelativeAndSummedBySource) {
+TEST(Validate, ReportsRelativeErrorsBySource) {
   const Validation v = validate(rows(layouts({1, 1 / 1.1, 1 / 0.9, 1 / 1.2})), 0);
   EXPECT_NEAR(*v.rows[1].error(), 0.1, 1e-3);
   EXPECT_NEAR(*v.rows[2].error(), -0.1, 1e-3);
@@ -53,8 +53,8 @@ TEST(Validate, RightOrderHasTauOneAndNoRegret) {
   EXPECT_NEAR(*v.sources[0].regret, 0, 1e-4);
 }
 
-TEST(Validate, AWrongPickIsRegretted) {
-  // The layout predicted best is measured half as fast as it should be.
+TEST(Validate, WrongPickHasRegret) {
+  // The layout predicted best is measured at half of its predicted speed.
   std::vector<double> factors = {1, 1, 1, 1};
   const auto all = rows(layouts(factors));
   size_t best = 0;
@@ -66,7 +66,7 @@ TEST(Validate, AWrongPickIsRegretted) {
   EXPECT_GT(*v.sources[0].regret, 0.05);
 }
 
-TEST(Validate, OneScalarIsFittedOnAFewRowsAndJudgedOnTheOthers) {
+TEST(Validate, FitsOneFactorOnAFewRowsAndEvaluatesTheOthers) {
   const Validation v = validate(rows(layouts({1.3, 1.3, 1.3, 1.3})), 2);
   EXPECT_NEAR(v.sources[0].scale, 1.3, 1e-3);
   EXPECT_EQ(v.sources[0].n, 2);
@@ -75,7 +75,7 @@ TEST(Validate, OneScalarIsFittedOnAFewRowsAndJudgedOnTheOthers) {
   EXPECT_FALSE(v.rows[1].fitted_on);
 }
 
-TEST(Validate, TheFiftyFourValuesOfZeroToThePrintedDigit) {
+TEST(Validate, ReproducesTheValuesOfZeroToThePrintedDigit) {
   std::string cells;
   struct Printed {
     const char *params, *gpus, *values[3];
@@ -99,7 +99,7 @@ TEST(Validate, TheFiftyFourValuesOfZeroToThePrintedDigit) {
   const Validation v = validate(rows(cells), 0);
   ASSERT_EQ(v.rows.size(), 54u);
   for (const RowResult& row : v.rows) {
-    // Less than one unit of the last printed digit: the table cuts 4046.9 to 4046, and rounds 41.25 up.
+    // Less than one unit of the last printed digit: the table truncates 4046.9 to 4046, and rounds 41.25 up.
     const double measured = *row.measured_gb;
     const double unit = measured >= 100 || measured == std::floor(measured) ? 1 : measured >= 2 ? 0.1 : 0.01;
     EXPECT_LT(std::abs(*row.predicted_gb - measured), unit) << measured << " against " << *row.predicted_gb;
@@ -108,7 +108,7 @@ TEST(Validate, TheFiftyFourValuesOfZeroToThePrintedDigit) {
   EXPECT_LT(v.sources[0].worst, 0.03);
 }
 
-TEST(Validate, WhatRanOutOfMemoryIsRefusedAndCounted) {
+TEST(Validate, RejectsAndCountsRowsThatRanOutOfMemory) {
   const Validation v =
       validate(rows("o1,oom,s,m,llama,,80,8192,64,8192,128000,A100,8,8,1600,bf16,8,1,1,0,8,8,none,1,Megatron-Core,,,\n"
                     "o2,oom,s,m,llama,,2,256,4,128,1000,A100,8,8,1600,bf16,1,1,8,0,1,8,none,1,Megatron-Core,,,\n"),
@@ -120,9 +120,9 @@ TEST(Validate, WhatRanOutOfMemoryIsRefusedAndCounted) {
   EXPECT_EQ(v.sources[0].n, 0);
 }
 
-// Each as it cannot be and, with one thing changed, as it can: by arithmetic on states, activations, scores and logits
-// anybody can follow.
-TEST(Validate, WhatCannotFitIsRefusedAndItsNeighbourIsNot) {
+// Pairs of an infeasible policy and a feasible one with one change, checked by hand from states, activations, scores
+// and logits.
+TEST(Validate, RejectsInfeasibleRowsButNotTheirNeighbours) {
   const std::string head =
       "row_id,kind,source,arch,layers,hidden,ffn,heads,kv_heads,seq,vocab,experts,topk,gpu,gpus,precision,tp,pp,dp,cp,"
       "ep,"
@@ -177,8 +177,8 @@ TEST(Validate, WhatCannotFitIsRefusedAndItsNeighbourIsNot) {
   EXPECT_EQ(v.sources[0].rejected, 0);
 }
 
-// A rate of arithmetic is a time as well; which arithmetic is said.
-TEST(Validate, ARateOfArithmeticStandsForTheStepsTime) {
+// A rate of arithmetic is a time as well; the row says which arithmetic.
+TEST(Validate, DerivesTheStepTimeFromAnArithmeticRate) {
   const std::string columns =
       "row_id,kind,source,arch,layers,hidden,heads,seq,vocab,gpu,gpus,precision,tp,pp,dp,mbs,gbs,recompute,flash_attn,"
       "framework,tflops_gpu,tflops_kind,mfu_pct,hfu_pct\n";
@@ -195,14 +195,14 @@ TEST(Validate, ARateOfArithmeticStandsForTheStepsTime) {
   EXPECT_NE(read(",,40,").assumed.back().find("utilisation"), std::string::npos);
 }
 
-TEST(Validate, OneLayersTimeIsALayersOfTheStep) {
+TEST(Validate, LayerTimeEqualsOneLayerOfAStep) {
   const std::string same = "s,m,llama,,16,4096,32,2048,32000,H100,8,8,3200,bf16,8,1,1,0,1,1,none,1,Megatron-Core,1,,\n";
   const Validation v = validate(rows("a,step," + same + "b,layer_time," + same), 0);
   EXPECT_GT(*v.rows[1].predicted_s, 0.02 * *v.rows[0].predicted_s);
   EXPECT_LT(16 * *v.rows[1].predicted_s, *v.rows[0].predicted_s);
 }
 
-TEST(Validate, JsonHasThePromisedKeys) {
+TEST(Validate, JsonHasTheDocumentedKeys) {
   const Json json = to_json(validate(rows(layouts({1, 1.1, 1, 1})), 0));
   for (const char* key : {"row_id", "source", "predicted_s", "measured_s", "error", "predicted_mem_gb",
                           "measured_mem_gb", "fits", "interval_s", "assumed"})

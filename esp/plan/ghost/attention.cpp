@@ -51,11 +51,12 @@ Variable self_attention(Tape& tape, const Sizes& s, const Variable& qkv, int64_t
   return y;
 }
 
-// Keys and values go round: at each step those that visit are passed on.
+// Ring: at each step the visiting keys and values are passed on.
 void pass_on(Tape& tape, const Sizes& s, int steps, int64_t element) {
   for (int step = 0; step < steps; ++step) {
     const auto from = static_cast<size_t>((s.context_rank - step + s.cp) % s.cp);
-    tape.note(Op::send, s.batch * s.tokens_of[from] * 2 * s.kv_heads * s.head_dim, element, parallel::Axis::context);
+    tape.note(Op::send, s.batch * s.tokens_of[from] * 2 * s.kv_heads * s.head_dim, element,
+              parallel::MeshAxis::context);
   }
 }
 
@@ -98,7 +99,7 @@ Variable ring_attention(Tape& tape, const Sizes& s, const Variable& qkv) {
   return y;
 }
 
-// All-to-alls: x in one division becomes y in the other; back, the gradient goes the other way.
+// All-to-all: x in one division becomes y in the other; backward reverses it for the gradient.
 struct ExchangeNode final : Node {
   int x;
   int64_t x_bytes, out_bytes, in_bytes;
@@ -131,7 +132,7 @@ Variable exchange(Tape& tape, const Sizes& s, const Variable& x, int64_t bytes, 
 Variable attention(Tape& tape, const Sizes& s, const Variable& qkv) {
   Variable turned = qkv;
   const bool divided = s.cp > 1;
-  // A place of a zig-zag holds two runs of tokens, turned one after the other.
+  // A zig-zag rank holds two ranges of tokens, rotated one after the other.
   if (s.rotary)
     for (int run = 0; run < (divided && !s.ulysses && s.causal ? 2 : 1); ++run) turned = rotary(tape, turned);
   if (!divided) return self_attention(tape, s, turned, s.tokens, s.heads, s.kv_heads);

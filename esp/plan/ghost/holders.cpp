@@ -53,7 +53,7 @@ void SummedParts::ready(Weight& weight) {
   for (const Weight* one : arrived) count += one->count;
   {
     const Piece packed(account_, MemoryCategory::buffer, count * element_);
-    account_.note({parallel::Axis::tensor, comm::Op::all_reduce, count, element_});
+    account_.note({parallel::MeshAxis::tensor, comm::Op::all_reduce, count, element_});
     for (Weight* one : std::exchange(arrived, {})) of_->ready(*one);
   }
 }

@@ -1,5 +1,5 @@
-// What the ways of sharing a model (esp/sync) take and give while a pass runs: gradient buckets that come and go, units
-// of values that are gathered before use and dropped after.
+// Memory behaviour of the strategies (esp/sync) during a pass: gradient buckets that are allocated and freed, and units
+// of weights that are gathered before use and freed after.
 #pragma once
 
 #include <deque>
@@ -13,11 +13,11 @@ namespace esp::plan::ghost {
 // Elements of the parameters of a bucket, and of a unit.
 struct Division {
   std::vector<int64_t> bucket_counts, unit_counts;
-  std::vector<int> bucket_weights;  // how many parameters each has
+  std::vector<int> bucket_weights;  // number of parameters in each
   int64_t element = 4;
 };
 
-// Buckets are there from their first gradient until they have been scattered; a few travel at a time.
+// A bucket exists from its first gradient until it has been scattered; a few are in flight at a time.
 class ScatteredGradients : public Holder {
  public:
   ScatteredGradients(Account& account, const Division& division, size_t most_in_flight, bool local);
@@ -26,12 +26,12 @@ class ScatteredGradients : public Holder {
   void begin_pass() override;
   void end_pass() override;
   void finish() override { in_flight_.clear(); }
-  bool last_pass = true;  // of the step's: where micro-batches add up here, they leave with it
+  bool last_pass = true;  // of the step: locally accumulated micro-batches are sent with it
 
  protected:
   Account& account_;
   const Division& division_;
-  static constexpr parallel::Axis kAxis = parallel::Axis::copies;
+  static constexpr parallel::MeshAxis kAxis = parallel::MeshAxis::replicas;
 
  private:
   void launch(size_t bucket);
@@ -48,7 +48,7 @@ class ScatteredGradients : public Holder {
   bool armed_ = false;
 };
 
-// Gradients that are sums over the tensor axis (sequence parallel) are ready once all of their unit are.
+// Gradients that are summed over the tensor axis (sequence parallel) are ready once all of their unit are.
 class SummedParts final : public Holder {
  public:
   SummedParts(Account& account, std::unique_ptr<Holder> of, std::vector<int> parts_of_units, int64_t element)
@@ -64,7 +64,7 @@ class SummedParts final : public Holder {
   void begin_backward() override { of_->begin_backward(); }
   void end_pass() override { of_->end_pass(); }
   void finish() override { of_->finish(); }
-  bool leaving = true;  // gradients of this pass: the others stay as they are
+  bool leaving = true;  // gradients of this pass are sent; otherwise they stay
 
  private:
   Account& account_;
@@ -74,7 +74,7 @@ class SummedParts final : public Holder {
   std::vector<std::vector<Weight*>> arrived_;
 };
 
-// And units of values: the one in use, and the next of the order noted in the first pass.
+// Adds units of weights: the current one, and the next of the order recorded in the first pass.
 class WindowedValues final : public ScatteredGradients {
  public:
   WindowedValues(Account& account, const Division& division, size_t most_in_flight, bool local, int64_t ahead,

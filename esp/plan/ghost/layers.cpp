@@ -160,7 +160,7 @@ Loss loss(Tape& tape, const Sizes& s, const HeadWeights& w, const Variable& stat
   use(tape, w.bias);
   Tensor losses = tape.activation(rows * kStatistic);
   Tensor dx = tape.activation(in_bytes);
-  const int64_t block = autograd::rows_of_block(rows, s.all_classes * s.element, s.device);
+  const int64_t block = autograd::rows_of_block(rows, s.gather_vocab_logits * s.element, s.device);
   {
     const Tensor both = divided ? tape.scratch(2 * block * kStatistic) : Tensor();
     const Tensor logits = tape.scratch(block * s.classes * s.element);

@@ -1,5 +1,5 @@
-// The layers of our decoders without numbers: each function allocates and records as its namesake in esp/autograd,
-// esp/parallel/tp and esp/parallel/cp does.
+// Dry run of the decoder's layers: each function allocates and records as the function of the same name in
+// esp/autograd, esp/parallel/tp and esp/parallel/cp does.
 #pragma once
 
 #include "esp/device/device.h"
@@ -7,14 +7,14 @@
 
 namespace esp::plan::ghost {
 
-// What one rank has of a micro-batch and of the matrices.
+// One rank's part of a micro-batch and of the matrices.
 struct Sizes {
-  int64_t batch = 1, tokens = 1;   // sequences, and tokens held of each
+  int64_t batch = 1, tokens = 1;   // sequences, and local tokens of each
   int64_t length = 1;              // of whole sequences
-  int64_t most_tokens = 1;         // that any rank of the context axis holds
+  int64_t most_tokens = 1;         // maximum over the ranks of the context axis
   std::vector<int64_t> tokens_of;  // by rank of the context axis
   int context_rank = 0;
-  int64_t dim = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, classes = 0, all_classes = 0;
+  int64_t dim = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, classes = 0, gather_vocab_logits = 0;
   int64_t element = 4;  // bytes; statistics are of 4
   device::DeviceKind device = device::DeviceKind::cpu;
   int tp = 1, cp = 1;
@@ -23,7 +23,7 @@ struct Sizes {
   bool layer_norm = true, gated = false, rotary = false, causal = true;
   double dropout = 0;
   bool recompute_full = false, recompute_selective = false;
-  int64_t recompute_layers = -1;  // of each run of blocks the first so many; −1: all
+  int64_t recompute_layers = -1;  // of each group of blocks the first ones, this many; −1: all
 
   int64_t rows() const { return batch * tokens; }
   int64_t own_rows() const { return sequence ? rows() / tp : rows(); }
@@ -45,7 +45,7 @@ struct HeadWeights {
 
 Variable stem(Tape& tape, const Sizes& s, const StemWeights& w);
 Variable blocks(Tape& tape, const Sizes& s, const std::vector<BlockWeights>& w, const Variable& x);
-// The total and the losses of rows, held until their handle goes.
+// The total and the per-row losses, held by their handle.
 struct Loss {
   Variable total;
   Tensor losses;

@@ -1,5 +1,5 @@
-// What the parts of ghost layers share: each is the namesake of a function of esp/autograd, esp/parallel/tp or
-// esp/parallel/cp, and allocates and records as that does.
+// Building blocks of the dry-run layers: each allocates and records as the function of the same name in esp/autograd,
+// esp/parallel/tp or esp/parallel/cp does.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace esp::plan::ghost {
 
 inline constexpr int64_t kStatistic = 4;  // bytes
 
-std::vector<Weight*> trained(std::initializer_list<Weight*> weights);  // those that are there
+std::vector<Weight*> trained(std::initializer_list<Weight*> weights);  // the non-null ones
 void use(Tape& tape, Weight* weight);
 
 Variable add(Tape& tape, const Variable& a, const Variable& b);
@@ -24,7 +24,7 @@ struct Normed {
 // Without a branch the sum is x itself.
 Normed norm(Tape& tape, const Sizes& s, const Variable& x, const Variable& branch, Weight* gamma, Weight* beta);
 
-// Products with matrices divided over the tensor axis, by columns and by rows; whole ones where there is one holder.
+// Column- and row-parallel GEMMs over the tensor axis; whole GEMMs with one rank.
 Variable columns(Tape& tape, const Sizes& s, const Variable& x, int64_t out, Weight* w, Weight* b);
 Variable rows(Tape& tape, const Sizes& s, const Variable& h, Weight* w, Weight* b);
 // `keep`: the output of the activation is kept for backward.

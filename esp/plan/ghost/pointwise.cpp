@@ -1,4 +1,4 @@
-// Sums, dropout, biases, rotations and norms.
+// Sums, dropout, biases, rotary embedding and norms.
 #include "esp/plan/ghost/parts.h"
 
 namespace esp::plan::ghost {

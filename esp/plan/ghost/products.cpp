@@ -9,7 +9,7 @@ using comm::Op;
 
 constexpr int64_t kPieceBytes = int64_t{1} << 20;  // parallel::RegionOptions::piece_bytes
 
-// Gradients of a divided product's input, summed.
+// The all-reduced input gradient of a column-parallel GEMM.
 struct EnterNode final : Node {
   const Sizes& s;
   int x, y;
@@ -31,11 +31,11 @@ struct EnterNode final : Node {
   }
 };
 
-// The stream as a product reads it.
+// The residual stream as the input of a GEMM.
 struct StreamInput {
   const Sizes& s;
   Variable x;
-  Tensor all;  // where it is the same, or has come again
+  Tensor all;  // where it is the same, or was gathered again
   int slot;
   StreamInput(const Sizes& sizes, const Variable& of) : s(sizes), x(of), slot(of.slot) {
     if (!s.sequence) all = x.value;
@@ -58,7 +58,7 @@ struct StreamInput {
   }
 };
 
-Tensor product_to_stream(Tape& tape, const Sizes& s) {
+Tensor gemm_to_stream(Tape& tape, const Sizes& s) {
   Tensor y = tape.activation(s.stream_bytes());
   if (s.tp == 1) return y;
   const int64_t share = s.own_rows();
@@ -70,7 +70,7 @@ Tensor product_to_stream(Tape& tape, const Sizes& s) {
               s.element);
   }
   if (!s.sequence) return y;
-  // Sums of pieces are under way together at most: the last may be begun before the first is over.
+  // Maximum number of piece sums in flight: the last may begin before the first ends.
   std::vector<Tensor> moving;
   for (int64_t i = 0; i < pieces; ++i)
     moving.push_back(tape.scratch(s.tp * (share * (i + 1) / pieces - share * i / pieces) * s.dim * s.element));
@@ -78,7 +78,7 @@ Tensor product_to_stream(Tape& tape, const Sizes& s) {
 }
 
 // dy with all its rows.
-Tensor product_from_stream(Tape& tape, const Sizes& s, const Tensor& dy) {
+Tensor gemm_from_stream(Tape& tape, const Sizes& s, const Tensor& dy) {
   if (!s.sequence) return dy;
   tape.note(Op::all_gather, s.rows() * s.dim, s.element);
   return tape.scratch(s.all_bytes());
@@ -115,7 +115,7 @@ struct RowsNode final : Node {
   void backward_input(Tape& tape) override {
     use(tape, w);
     if (h.slot >= 0) tape.gradient_into(h.slot);
-    dy = product_from_stream(tape, s, tape.gradient_of(y));
+    dy = gemm_from_stream(tape, s, tape.gradient_of(y));
   }
   void backward_weight(Tape& tape) override {
     tape.gradient(w);
@@ -142,7 +142,7 @@ struct PerceptronNode final : Node {
       d_pre = tape.activation(pre->bytes());
       const Tensor d_hidden = s.gated ? tape.scratch(hidden_bytes()) : Tensor();
       use(tape, w2);
-      dy = product_from_stream(tape, s, tape.gradient_of(y));
+      dy = gemm_from_stream(tape, s, tape.gradient_of(y));
     }
     pre = {};
     if (s.tp > 1) x.start_again(tape);
@@ -178,7 +178,7 @@ Variable rows(Tape& tape, const Sizes& s, const Variable& h, Weight* w, Weight* 
   use(tape, w);
   Weight* with = s.tp == 1 ? b : nullptr;
   use(tape, with);
-  Variable y{product_to_stream(tape, s)};
+  Variable y{gemm_to_stream(tape, s)};
   if (tape.wants({&h}, trained({w, with}))) {
     y = tape.output(y.value);
     tape.record(std::make_unique<RowsNode>(s, h, y.slot, w, with));
@@ -202,12 +202,12 @@ Variable perceptron(Tape& tape, const Sizes& s, const Variable& x, const BlockWe
   } else {
     pre = tape.activation(hidden_bytes * (s.gated ? 2 : 1));
     in.product(tape);
-    // One holder that keeps nothing writes over what it reads.
+    // A rank that keeps nothing overwrites its input.
     hidden = s.tp == 1 && !s.gated && !records ? pre : tape.activation(hidden_bytes);
   }
   use(tape, w.down);
   use(tape, b2);
-  Variable y{product_to_stream(tape, s)};
+  Variable y{gemm_to_stream(tape, s)};
   if (records) {
     in.record(tape);
     y = tape.output(y.value);

@@ -41,7 +41,7 @@ bool Tape::wants(std::initializer_list<const Variable*> inputs, const std::vecto
 
 Tensor Tape::gradient_into(int index) {
   Slot& slot = slots_[static_cast<size_t>(index)];
-  // What another still reads is added to in a copy.
+  // A gradient that is still read elsewhere is copied before the addition.
   if (!slot.gradient || slot.gradient.use_count() > 1) slot.gradient = activation(slot.bytes);
   return slot.gradient;
 }

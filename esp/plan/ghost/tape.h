@@ -1,5 +1,5 @@
-// A training pass without numbers: what esp/autograd allocates, keeps and gives back, node by node in the order of its
-// tape. Buffers are byte counts with owners; the account notes the instant at which most is held.
+// Dry run of a training pass: the allocations, stored tensors and frees of esp/autograd, node by node in the order of
+// its tape. Buffers are byte counts with owners; the account records the peak.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ namespace esp::plan::ghost {
 
 using device::MemoryCategory;
 
-// What a rank asks of a communicator: over which axis, and how many elements of the whole buffer (of a send, its own).
+// A communicator call: axis, and elements of the whole buffer (of a send: of the message).
 struct Call {
-  parallel::Axis axis = parallel::Axis::copies;
+  parallel::MeshAxis axis = parallel::MeshAxis::replicas;
   comm::Op op = comm::Op::all_reduce;
   int64_t count = 0, element = 4;
 };
@@ -42,7 +42,7 @@ class Account {
   int64_t now_ = 0, peak_ = 0;
 };
 
-// Held by whoever has a copy of the handle, as a tensor's storage is.
+// Shared by the copies of the handle, like a tensor's storage.
 class Piece {
  public:
   Piece(Account& account, MemoryCategory category, int64_t bytes)
@@ -65,11 +65,11 @@ using Tensor = std::shared_ptr<Piece>;
 struct Weight {
   size_t unit = 0, bucket = 0;
   int64_t count = 0;
-  int pending = 0;       // uses on tapes, and holds
-  bool partial = false;  // summed over the tensor axis before it counts as ready (sequence parallel)
+  int pending = 0;       // uses on tapes, and deferrals
+  bool partial = false;  // must be summed over the tensor axis before it is ready (sequence parallel)
 };
 
-// What becomes of values and gradients: WholeCopies does nothing, the stages of ZeRO take and give memory.
+// Hooks for weights and gradients: ReplicatedStrategy does nothing, the stages of ZeRO allocate and free.
 class Holder {
  public:
   virtual ~Holder() = default;
@@ -104,7 +104,7 @@ class Tape {
 
   Account& account() { return account_; }
   // A call over the tensor axis, by default.
-  void note(comm::Op op, int64_t count, int64_t element, parallel::Axis axis = parallel::Axis::tensor) {
+  void note(comm::Op op, int64_t count, int64_t element, parallel::MeshAxis axis = parallel::MeshAxis::tensor) {
     account_.note({axis, op, count, element});
   }
   Holder& holder() { return holder_; }
@@ -116,7 +116,7 @@ class Tape {
   Variable output(Tensor value, int64_t bytes = -1);
   Variable leaf(Tensor value) { return output(std::move(value)); }
   void record(std::unique_ptr<Node> node, int num_slots = 1);
-  // While a function runs to be run again: its weights, noted.
+  // Records the weights of a function that will be recomputed.
   std::vector<Weight*>* noting = nullptr;
   bool wants(std::initializer_list<const Variable*> inputs, const std::vector<Weight*>& weights);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// Least sum of the stages' times, then of their squares: among equals the evenest.
+// Least sum of the stages' times, then of their squares: ties go to the most even.
 struct Sum {
   double time = kInfinite, squares = kInfinite;
   bool operator<(const Sum& other) const { return time != other.time ? time < other.time : squares < other.squares; }
@@ -22,15 +22,15 @@ struct Sum {
 
 class Walk {
  public:
-  Walk(std::span<const LayerCost> layers, int stages, std::span<const Pool> pools, int64_t micro_batches)
+  Walk(std::span<const DivisionLayer> layers, int stages, std::span<const DevicePool> pools, int64_t micro_batches)
       : pools_(pools), num_layers_(layers.size()), stages_(stages), micro_batches_(micro_batches) {
-    for (const LayerCost& one : layers) {
+    for (const DivisionLayer& one : layers) {
       time_.push_back(time_.back() + one.time_s);
       state_.push_back(state_.back() + one.state_bytes);
       active_.push_back(active_.back() + one.active_bytes);
     }
     num_uses_ = 1;
-    for (const Pool& pool : pools) {
+    for (const DevicePool& pool : pools) {
       strides_.push_back(num_uses_);
       num_uses_ *= static_cast<size_t>(std::min(pool.stages, stages)) + 1;
     }
@@ -41,14 +41,14 @@ class Walk {
     }
   }
 
-  // Every time a stage could have, ascending: the paces worth trying.
+  // All possible stage times, ascending: the candidates for the pace.
   std::vector<double> paces() const {
     std::vector<double> all;
-    for (const Pool& pool : pools_)
+    for (const DevicePool& pool : pools_)
       for (size_t i = 0; i < num_layers_; ++i)
         for (size_t j = i + 1; j <= num_layers_; ++j) all.push_back((time_[j] - time_[i]) * pool.slowness);
     std::sort(all.begin(), all.end());
-    // Runs that only rounding tells apart are one pace, the larger.
+    // Times that differ only by rounding are one pace, the larger.
     std::vector<double> few;
     for (const double one : all) {
       if (!few.empty() && one <= few.back() * (1 + 1e-12))
@@ -64,7 +64,7 @@ class Walk {
     best_.assign((num_layers_ + 1) * num_uses_, Sum{});
     best_[0] = {0, 0};
     for (size_t use = 1; use < num_uses_; ++use) {
-      const int k = used_[use] - 1;  // the stage that is added
+      const int k = used_[use] - 1;  // the added stage
       if (k >= stages_) continue;
       for (size_t j = static_cast<size_t>(k) + 1; j + static_cast<size_t>(stages_ - k - 1) <= num_layers_; ++j)
         for (size_t p = 0; p < pools_.size(); ++p) relax(use, k, j, p, pace);
@@ -75,9 +75,9 @@ class Walk {
     return best;
   }
 
-  // The division that the last walk's least sum is of.
-  Division trace(double pace) {
-    Division division;
+  // The division with the least sum of the last walk.
+  LayerDivision trace(double pace) {
+    LayerDivision division;
     size_t use = 0, j = num_layers_;
     Sum least;
     for (size_t one = 0; one < num_uses_; ++one)
@@ -113,7 +113,7 @@ class Walk {
     if (used(use, p) == 0) return;
     Sum& best = best_[j * num_uses_ + use];
     for (size_t i = j; i-- > static_cast<size_t>(k);) {
-      if ((time_[j] - time_[i]) * pools_[p].slowness > pace) break;  // longer runs are slower still
+      if ((time_[j] - time_[i]) * pools_[p].slowness > pace) break;  // longer ranges are slower still
       best = std::min(best, joined(use, k, i, j, p, pace));
     }
   }
@@ -129,30 +129,30 @@ class Walk {
     check_failed(__FILE__, __LINE__, "a step back", "a division that no walk made");
   }
 
-  std::span<const Pool> pools_;
+  std::span<const DevicePool> pools_;
   size_t num_layers_;
   int stages_;
   int64_t micro_batches_;
   std::vector<double> time_{0}, state_{0}, active_{0};  // prefix sums
-  std::vector<size_t> strides_;                         // of a use: how many stages stand on each pool, mixed radix
+  std::vector<size_t> strides_;                         // of a use (the number of stages on each pool), mixed radix
   size_t num_uses_;
-  std::vector<int> used_;  // stages, all pools together
+  std::vector<int> used_;  // stages over all pools
   std::vector<Sum> best_;  // [layers done][use]
 };
 
 }  // namespace
 
-std::optional<Division> divide(std::span<const LayerCost> layers, int stages, std::span<const Pool> pools,
-                               int64_t micro_batches) {
+std::optional<LayerDivision> divide(std::span<const DivisionLayer> layers, int stages,
+                                    std::span<const DevicePool> pools, int64_t micro_batches) {
   int room = 0;
-  for (const Pool& pool : pools) room += pool.stages;
+  for (const DevicePool& pool : pools) room += pool.stages;
   if (stages < 1 || static_cast<size_t>(stages) > layers.size() || stages > room)
-    throw UsageError(fmt::format("{} stages of {} layers on devices for {}: 1 to {} would work", stages, layers.size(),
-                                 room, std::min<int64_t>(room, static_cast<int64_t>(layers.size()))));
+    throw UsageError(fmt::format("{} stages for {} layers on devices for {} stages: expected 1 to {}", stages,
+                                 layers.size(), room, std::min<int64_t>(room, static_cast<int64_t>(layers.size()))));
   Walk walk(layers, stages, pools, micro_batches);
   const std::vector<double> paces = walk.paces();
   const auto waits = static_cast<double>(micro_batches - 1);
-  // Feasibility is monotone in the pace: the first that works is found by halving, and above it the sum only shrinks.
+  // Feasibility is monotone in the pace: binary search finds the first feasible one; above it the sum only decreases.
   const auto first = std::partition_point(paces.begin(), paces.end(),
                                           [&](double pace) { return walk.at_pace(pace).time == kInfinite; });
   if (first == paces.end()) return std::nullopt;
@@ -163,24 +163,25 @@ std::optional<Division> divide(std::span<const LayerCost> layers, int stages, st
     if (step < best) best = step, pace_of_best = *pace;
   }
   walk.at_pace(pace_of_best);
-  Division division = walk.trace(pace_of_best);
+  LayerDivision division = walk.trace(pace_of_best);
   division.step_s = division_s(layers, division, pools, micro_batches);
   size_t i = 0;
   for (size_t k = 0; k < division.layers.size(); ++k) {
     double time = 0;
     for (int n = 0; n < division.layers[k]; ++n) time += layers[i++].time_s;
-    division.dearest_s = std::max(division.dearest_s, time * pools[static_cast<size_t>(division.pool[k])].slowness);
+    division.slowest_stage_s =
+        std::max(division.slowest_stage_s, time * pools[static_cast<size_t>(division.pool[k])].slowness);
   }
   return division;
 }
 
-double division_s(std::span<const LayerCost> layers, const Division& division, std::span<const Pool> pools,
-                  int64_t micro_batches) {
-  double sum = 0, dearest = 0;
+double division_s(std::span<const DivisionLayer> layers, const LayerDivision& division,
+                  std::span<const DevicePool> pools, int64_t micro_batches) {
+  double sum = 0, slowest_piece = 0;
   size_t i = 0;
   const auto stages = static_cast<int64_t>(division.layers.size());
   for (int64_t k = 0; k < stages; ++k) {
-    const Pool& pool = pools[static_cast<size_t>(division.pool[static_cast<size_t>(k)])];
+    const DevicePool& pool = pools[static_cast<size_t>(division.pool[static_cast<size_t>(k)])];
     double time = 0, bytes = 0;
     const auto alive = static_cast<double>(std::min(stages - k, micro_batches));
     for (int n = 0; n < division.layers[static_cast<size_t>(k)]; ++n, ++i) {
@@ -189,9 +190,9 @@ double division_s(std::span<const LayerCost> layers, const Division& division, s
     }
     if (pool.memory_bytes > 0 && bytes > pool.memory_bytes) return kInfinite;
     sum += time;
-    dearest = std::max(dearest, time);
+    slowest_piece = std::max(slowest_piece, time);
   }
-  return sum + static_cast<double>(micro_batches - 1) * dearest;
+  return sum + static_cast<double>(micro_batches - 1) * slowest_piece;
 }
 
 }  // namespace esp::plan

@@ -9,18 +9,19 @@
 namespace esp::plan {
 namespace {
 
-std::vector<LayerCost> random_layers(uint64_t seed, size_t n) {
-  std::vector<LayerCost> layers;
+std::vector<DivisionLayer> random_layers(uint64_t seed, size_t n) {
+  std::vector<DivisionLayer> layers;
   for (size_t i = 0; i < n; ++i)
     layers.push_back({0.1 + random_unit(seed, 1, i), random_unit(seed, 2, i), 0.3 * random_unit(seed, 3, i)});
   layers.back().time_s += 2;  // a head
   return layers;
 }
 
-// Every composition of the layers, on every order of devices.
-double brute_force(const std::vector<LayerCost>& layers, int stages, const std::vector<Pool>& pools, int64_t m) {
+// Every composition of the layers, with every order of devices.
+double brute_force(const std::vector<DivisionLayer>& layers, int stages, const std::vector<DevicePool>& pools,
+                   int64_t m) {
   double best = std::numeric_limits<double>::infinity();
-  Division division;
+  LayerDivision division;
   std::vector<int> used(pools.size(), 0);
   const auto place = [&](const auto& self, int left) -> void {
     const auto k = static_cast<int>(division.layers.size());
@@ -44,12 +45,12 @@ double brute_force(const std::vector<LayerCost>& layers, int stages, const std::
   return best;
 }
 
-TEST(Division, IsTheBestOfAllCompositions) {
+TEST(LayerDivision, EqualsTheBestOfAllCompositions) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     const auto layers = random_layers(seed, 10);
     for (const int64_t m : {1, 4, 64})
       for (const int stages : {1, 2, 3, 4}) {
-        const std::vector<Pool> pools = {{stages, 1, 0}};
+        const std::vector<DevicePool> pools = {{stages, 1, 0}};
         const auto division = divide(layers, stages, pools, m);
         ASSERT_TRUE(division);
         EXPECT_NEAR(division->step_s, brute_force(layers, stages, pools, m), 1e-9) << seed << ' ' << m << ' ' << stages;
@@ -57,12 +58,12 @@ TEST(Division, IsTheBestOfAllCompositions) {
   }
 }
 
-TEST(Division, PlacesStagesOnDevicesOfDifferentSpeedAndMemory) {
+TEST(LayerDivision, PlacesStagesOnDevicesOfDifferentSpeedAndMemory) {
   int tight = 0;
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     const auto layers = random_layers(seed, 8);
     const double room = 0.6 + 2 * random_unit(seed, 5, 0);
-    const std::vector<Pool> pools = {{2, 1, room}, {2, 2.5, 3 * room}};
+    const std::vector<DevicePool> pools = {{2, 1, room}, {2, 2.5, 3 * room}};
     for (const int64_t m : {1, 8}) {
       const double best = brute_force(layers, 4, pools, m);
       const auto division = divide(layers, 4, pools, m);
@@ -74,40 +75,40 @@ TEST(Division, PlacesStagesOnDevicesOfDifferentSpeedAndMemory) {
       EXPECT_NEAR(division->step_s, best, 1e-9) << seed << ' ' << m;
     }
   }
-  EXPECT_GT(tight, 0);  // some do not fit, and it says so
+  EXPECT_GT(tight, 0);  // some problems are infeasible, and are reported as such
 }
 
-TEST(Division, GivesTheFasterDeviceMoreLayers) {
-  const std::vector<LayerCost> layers(12, {1, 1, 0});
-  const std::vector<Pool> pools = {{1, 1, 0}, {1, 2, 0}};
+TEST(LayerDivision, GivesTheFasterDeviceMoreLayers) {
+  const std::vector<DivisionLayer> layers(12, {1, 1, 0});
+  const std::vector<DevicePool> pools = {{1, 1, 0}, {1, 2, 0}};
   const auto division = divide(layers, 2, pools, 100);
   ASSERT_TRUE(division);
   for (size_t k = 0; k < 2; ++k) EXPECT_EQ(division->layers[k], division->pool[k] == 0 ? 8 : 4);
-  EXPECT_DOUBLE_EQ(division->dearest_s, 8);
+  EXPECT_DOUBLE_EQ(division->slowest_stage_s, 8);
 }
 
-// On equal devices without a limit it is the partition the runtime cuts by.
-TEST(Division, OnEqualDevicesIsTheLinearPartition) {
+// On equal devices without a memory limit it equals the runtime's partition.
+TEST(LayerDivision, EqualsTheLinearPartitionOnEqualDevices) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const auto layers = random_layers(seed, 24);
     std::vector<double> costs;
-    for (const LayerCost& one : layers) costs.push_back(one.time_s);
+    for (const DivisionLayer& one : layers) costs.push_back(one.time_s);
     for (const int stages : {2, 5, 8}) {
       const auto cuts = parallel::linear_partition(costs, stages);
-      const auto division = divide(layers, stages, std::vector<Pool>{{stages, 1, 0}}, 1000);
+      const auto division = divide(layers, stages, std::vector<DevicePool>{{stages, 1, 0}}, 1000);
       ASSERT_TRUE(division);
-      EXPECT_NEAR(division->dearest_s, parallel::dearest_piece(costs, cuts), 1e-12);
+      EXPECT_NEAR(division->slowest_stage_s, parallel::max_piece_cost(costs, cuts), 1e-12);
     }
   }
 }
 
-TEST(Division, SaysWhatWouldWork) {
-  const std::vector<LayerCost> layers(4, {1, 0, 0});
+TEST(LayerDivision, RejectsInvalidStagesWithTheRange) {
+  const std::vector<DivisionLayer> layers(4, {1, 0, 0});
   try {
-    divide(layers, 6, std::vector<Pool>{{8, 1, 0}}, 1);
+    divide(layers, 6, std::vector<DevicePool>{{8, 1, 0}}, 1);
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("1 to 4 would work"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("expected 1 to 4"), std::string::npos) << error.what();
   }
 }
 

@@ -1,36 +1,36 @@
-// The reference. A tree of the axes is walked in their order; a rule broken by the first axes of a choice ends its
-// branch, and so does a weight that nothing below it gets under; each choice that is left is weighed first. Threads
-// take branches of the first axes in turn, each with its own lists; the order of `better` makes the merged answer the
-// same for any number of them.
+// Exhaustive search, the reference. Walks a tree of the axes in their order; a rule broken by a partial choice ends its
+// branch, and so does a lower bound of memory above the capacity; each remaining choice is first checked for memory.
+// Threads take branches of the first axes in turn, with separate result lists; the order of `better` makes the merged
+// result independent of the number of threads.
 #include <atomic>
 #include <thread>
 
-#include "esp/plan/search/inquiry.h"
+#include "esp/plan/search/evaluator.h"
 #include "esp/plan/search/methods.h"
 
 namespace esp::plan {
 namespace {
 
-void walk(Inquiry& inquiry, Choice& choice, size_t axis) {
-  const Problem& problem = inquiry.problem();
+void walk(Evaluator& evaluator, Choice& choice, size_t axis) {
+  const SearchProblem& problem = evaluator.problem();
   if (axis == problem.num_axes()) {
-    inquiry.ask_allowed(choice);
+    evaluator.evaluate_allowed(choice);
     return;
   }
   const size_t num_values = problem.axes()[axis].values.size();
   for (size_t value = 0; value < num_values; ++value) {
     choice[axis] = static_cast<uint8_t>(value);
     if (problem.allowed(choice, axis + 1) && problem.lightest(choice, axis + 1).fits) {
-      walk(inquiry, choice, axis + 1);
+      walk(evaluator, choice, axis + 1);
     } else {
-      ++inquiry.counts().subtrees;
+      ++evaluator.counts().subtrees;
     }
   }
   choice[axis] = 0;
 }
 
-// All allowed beginnings of so many axes.
-void begin(const Problem& problem, Choice& choice, size_t axis, size_t depth, std::vector<Choice>& found) {
+// All allowed partial choices with this many axes.
+void begin(const SearchProblem& problem, Choice& choice, size_t axis, size_t depth, std::vector<Choice>& found) {
   if (axis == depth) {
     found.push_back(choice);
     return;
@@ -42,12 +42,12 @@ void begin(const Problem& problem, Choice& choice, size_t axis, size_t depth, st
   choice[axis] = 0;
 }
 
-constexpr size_t kSharedDepth = 4;  // axes whose branches are handed out
+constexpr size_t kSharedDepth = 4;  // axes whose branches are distributed over threads
 
 }  // namespace
 
-SearchResult search_exhaustive(const Problem& problem, const SearchOptions& options) {
-  Inquiry whole(problem, options, false);
+SearchResult search_exhaustive(const SearchProblem& problem, const SearchOptions& options) {
+  Evaluator whole(problem, options, false);
   if (options.threads <= 1) {
     Choice choice{};
     walk(whole, choice, 0);
@@ -57,11 +57,11 @@ SearchResult search_exhaustive(const Problem& problem, const SearchOptions& opti
   std::vector<Choice> branches;
   Choice root{};
   begin(problem, root, 0, depth, branches);
-  std::vector<Inquiry> parts(static_cast<size_t>(options.threads), Inquiry(problem, options, false));
+  std::vector<Evaluator> parts(static_cast<size_t>(options.threads), Evaluator(problem, options, false));
   std::atomic<size_t> next = 0;
   {
     std::vector<std::jthread> threads;
-    for (Inquiry& part : parts)
+    for (Evaluator& part : parts)
       threads.emplace_back([&branches, &next, &part, depth] {
         for (size_t i = next++; i < branches.size(); i = next++) {
           Choice choice = branches[i];
@@ -69,7 +69,7 @@ SearchResult search_exhaustive(const Problem& problem, const SearchOptions& opti
         }
       });
   }
-  for (Inquiry& part : parts) whole.take(std::move(part));
+  for (Evaluator& part : parts) whole.take(std::move(part));
   return whole.finish("exhaustive", true);
 }
 

@@ -13,28 +13,29 @@
 namespace esp::plan {
 namespace {
 
-constexpr double kStep = 0.01;   // of a figure, for a derivative
-constexpr double kMore = 1.25;   // memory that is tried
-constexpr double kWorth = 0.02;  // of the step: less is not told as binding
+constexpr double kStep = 0.01;   // relative change of a figure, for a derivative
+constexpr double kMore = 1.25;   // factor on memory
+constexpr double kWorth = 0.02;  // of the step: smaller parts are not reported as binding
 
-std::vector<Share> shares(std::vector<Share> all, double whole) {
-  for (Share& one : all) one.part = whole > 0 ? one.seconds / whole : 0;
-  std::erase_if(all, [](const Share& one) { return one.part < 1e-3; });
-  std::stable_sort(all.begin(), all.end(), [](const Share& a, const Share& b) { return a.seconds > b.seconds; });
+std::vector<CostShare> shares(std::vector<CostShare> all, double whole) {
+  for (CostShare& one : all) one.part = whole > 0 ? one.seconds / whole : 0;
+  std::erase_if(all, [](const CostShare& one) { return one.part < 1e-3; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const CostShare& a, const CostShare& b) { return a.seconds > b.seconds; });
   return all;
 }
 
-std::vector<Share> parts_of_time(const Estimate& e) {
-  std::vector<Share> all = {{"compute", e.compute_s, 0},
-                            {"pipeline bubble", e.bubble_s, 0},
-                            {"optimizer", e.optimizer_s, 0},
-                            {"offload", e.offload_s, 0}};
-  for (const Traffic& row : e.traffic)
+std::vector<CostShare> parts_of_time(const Estimate& e) {
+  std::vector<CostShare> all = {{"compute", e.compute_s, 0},
+                                {"pipeline bubble", e.bubble_s, 0},
+                                {"optimizer", e.optimizer_s, 0},
+                                {"offload", e.offload_s, 0}};
+  for (const GroupTraffic& row : e.traffic)
     all.push_back({fmt::format("{} {} ({} links)", row.group, row.op, row.tier), row.exposed_s, 0});
   return shares(std::move(all), e.step_s);
 }
 
-std::vector<Share> parts_of_memory(const Memory& m) {
+std::vector<CostShare> parts_of_memory(const Memory& m) {
   return shares({{"parameters", m.parameter, 0},
                  {"gradients", m.gradient, 0},
                  {"optimizer states", m.optimizer, 0},
@@ -45,7 +46,7 @@ std::vector<Share> parts_of_memory(const Memory& m) {
                 m.total());
 }
 
-// The choice with one axis changed; axes after it that a rule then refuses take the nearest value that goes.
+// The choice with one axis changed; later axes that break a rule take the nearest allowed value.
 bool change(const PlanProblem& problem, Choice& choice, size_t axis, size_t value) {
   choice[axis] = static_cast<uint8_t>(value);
   if (!problem.allowed(choice, axis + 1)) return false;
@@ -65,13 +66,13 @@ bool change(const PlanProblem& problem, Choice& choice, size_t axis, size_t valu
 }
 
 Alternative best_other(const PlanProblem& problem, const Choice& choice, size_t axis, double value) {
-  const Axis& of = problem.axes()[axis];
-  Alternative best{of.name, of.values[choice[axis]], "", "", kNever, false, "no other value keeps the rules"};
+  const SearchAxis& of = problem.axes()[axis];
+  Alternative best{of.name, of.values[choice[axis]], "", "", kNever, false, "no other value is valid"};
   double least_excess = kNever;
   for (size_t i = 0; i < of.values.size(); ++i) {
     Choice other = choice;
     if (i == choice[axis] || !change(problem, other, axis, i)) continue;
-    const Weight weight = problem.weigh(other);
+    const ChoiceMemory weight = problem.weigh(other);
     if (!weight.fits) {
       if (best.fits || weight.excess >= least_excess) continue;
       least_excess = weight.excess;
@@ -125,8 +126,8 @@ std::vector<Sensitivity> sensitivities(const PlanProblem& problem, const Choice&
   return all;
 }
 
-// The best value of the same space where something else is given.
-double best_value(const Shape& shape, const Cluster& cluster, const Space& space, const Objective& objective,
+// The best value of the same space under another condition.
+double best_value(const ModelShape& shape, const Cluster& cluster, const Space& space, const SearchObjective& objective,
                   std::string& policy) {
   const PlanProblem problem(shape, cluster, space, objective);
   const SearchResult result = search_integer(problem, {.top = 1});
@@ -146,12 +147,12 @@ void tell_memory(const PlanProblem& problem, const Choice& choice, double value,
   const double gained = 1 - best_value(problem.shape(), larger, space, problem.objective(), policy) / value;
   if (gained > 1e-3)
     to.binds.push_back(
-        fmt::format("memory ({:.0f} % full, most of it {}): with {:.0f} % more the best would be {:.1f} % "
+        fmt::format("memory ({:.0f} % full, mostly {}): with {:.0f} % more the best would be {:.1f} % "
                     "better, {}",
                     100 * used, to.memory.front().what, 100 * (kMore - 1), 100 * gained, policy));
   else
     to.binds.push_back(
-        fmt::format("not memory: {:.0f} % full, and {:.0f} % more would bring nothing", 100 * used, 100 * (kMore - 1)));
+        fmt::format("not memory: {:.0f} % full, and {:.0f} % more would not help", 100 * used, 100 * (kMore - 1)));
 }
 
 void tell_batch(const PlanProblem& problem, const Choice& choice, const Estimate& now, Explanation& to) {
@@ -167,7 +168,7 @@ void tell_batch(const PlanProblem& problem, const Choice& choice, const Estimate
 }
 
 void tell_time(Explanation& to) {
-  for (const Share& one : to.time)
+  for (const CostShare& one : to.time)
     if (one.part >= kWorth)
       to.binds.push_back(fmt::format("{}: {} of the step, {:.1f} %", one.what, seconds(one.seconds), 100 * one.part));
 }
@@ -200,20 +201,20 @@ Explanation explain(const PlanProblem& problem, const Choice& choice) {
 }
 
 std::string to_text(const Explanation& all) {
-  std::string text = fmt::format("{}\n\nA step is\n", all.policy);
-  for (const Share& one : all.time)
+  std::string text = fmt::format("{}\n\nTime of a step\n", all.policy);
+  for (const CostShare& one : all.time)
     text += fmt::format("  {:5.1f} %  {:<34} {}\n", 100 * one.part, one.what, seconds(one.seconds));
-  text += fmt::format("\nMemory of the most loaded processor, {} of {}\n", gigabytes(all.memory_bytes),
+  text += fmt::format("\nMemory of the fullest processor, {} of {}\n", gigabytes(all.memory_bytes),
                       gigabytes(all.capacity));
-  for (const Share& one : all.memory)
+  for (const CostShare& one : all.memory)
     text += fmt::format("  {:5.1f} %  {:<34} {}\n", 100 * one.part, one.what, gigabytes(one.seconds));
-  text += "\nWhat binds it\n";
+  text += "\nWhat limits it\n";
   for (const std::string& one : all.binds) text += "  " + one + "\n";
-  text += "\nOne change\n";
+  text += "\nBest other value of each axis\n";
   for (const Alternative& one : all.alternatives)
     text += one.fits ? fmt::format("  {:+6.1f} %  {:<12} {} → {}\n", 100 * one.change, one.axis, one.from, one.to)
-                     : fmt::format("  no room   {:<12} {} → {} ({})\n", one.axis, one.from, one.to, one.why);
-  text += "\nOne percent more of a figure changes the step by\n";
+                     : fmt::format("  no memory {:<12} {} → {} ({})\n", one.axis, one.from, one.to, one.why);
+  text += "\nChange of the step time per +1 % of a figure\n";
   for (const Sensitivity& one : all.sensitivities)
     text += fmt::format("  {:+6.3f} %  {}\n", one.elasticity, one.figure);
   if (!all.warnings.empty()) text += "\nWarnings\n";
@@ -222,9 +223,9 @@ std::string to_text(const Explanation& all) {
 }
 
 Json to_json(const Explanation& all) {
-  const auto list = [](const std::vector<Share>& parts, const char* unit) {
+  const auto list = [](const std::vector<CostShare>& parts, const char* unit) {
     Json rows = Json::array();
-    for (const Share& one : parts) rows.push_back({{"what", one.what}, {unit, one.seconds}, {"part", one.part}});
+    for (const CostShare& one : parts) rows.push_back({{"what", one.what}, {unit, one.seconds}, {"part", one.part}});
     return rows;
   };
   Json alternatives = Json::array(), figures = Json::object();

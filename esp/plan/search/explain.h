@@ -1,6 +1,5 @@
-// Why a choice wins and what binds it: what its step is made of, for each axis the best it could be changed to and what
-// that would cost, how its time answers to each figure of the cluster, and what more memory or a larger batch would
-// bring.
+// Explains a search result: the parts of its step, for each axis the best alternative and its cost, the sensitivity of
+// the time to each figure of the cluster, and the gain of more memory or a larger batch.
 #pragma once
 
 #include <string>
@@ -11,20 +10,20 @@
 
 namespace esp::plan {
 
-struct Share {
+struct CostShare {
   std::string what;
-  double seconds = 0, part = 0;  // of the step
+  double seconds = 0, part = 0;  // part: fraction of the step
 };
 
-// The best other value of one axis, the rest kept (or, where a rule wants it, changed as little as can be).
+// The best other value of one axis, with the others kept (or, where a rule requires, changed as little as possible).
 struct Alternative {
   std::string axis, from, to, policy;
   double change = 0;  // of the objective, relative; meaningless unless it fits
   bool fits = true;
-  std::string why;  // where it does not
+  std::string why;  // why it does not fit
 };
 
-// d ln(step time) / d ln(figure): −0.3 means that one percent more of it saves 0.3 percent.
+// d ln(step time) / d ln(figure): −0.3 means that one percent more saves 0.3 percent.
 struct Sensitivity {
   std::string figure;
   double elasticity = 0;
@@ -32,9 +31,9 @@ struct Sensitivity {
 
 struct Explanation {
   std::string policy;
-  std::vector<Share> time, memory;  // parts above a thousandth, largest first
+  std::vector<CostShare> time, memory;  // parts above 0.001, largest first
   double memory_bytes = 0, capacity = 0;
-  std::vector<std::string> binds;  // largest first, in words
+  std::vector<std::string> binds;  // largest first, as text
   std::vector<Alternative> alternatives;
   std::vector<Sensitivity> sensitivities;
   std::vector<std::string> warnings;

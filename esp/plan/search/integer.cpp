@@ -1,10 +1,10 @@
-// Integer programming by branch and bound (Land and Doig 1960). The variables are the axes' values, one axis a level; a
-// node is a beginning of a choice. Two relaxations bound what lies below it: time (the floor of the axes that are set,
-// the others at their most favourable) and memory (the others at their most sparing). Children are visited in the order
-// of their floors, so that a good choice is known soon and most of the tree is never opened.
+// Integer programming by branch and bound (Land and Doig 1960). The variables are the axes' values, one axis per level;
+// a node is a partial choice. Two relaxations bound its subtree: time (the set axes, with the others at their best) and
+// memory (the others at their smallest). Children are visited in the order of their bounds, so that a good choice is
+// found early and most of the tree is never visited.
 #include <algorithm>
 
-#include "esp/plan/search/inquiry.h"
+#include "esp/plan/search/evaluator.h"
 #include "esp/plan/search/methods.h"
 
 namespace esp::plan {
@@ -13,22 +13,22 @@ namespace {
 struct Child {
   double floor;
   uint8_t value;
-  Weight lightest;
+  ChoiceMemory lightest;
 };
 
-void branch(Inquiry& inquiry, Choice& choice, size_t axis) {
-  const Problem& problem = inquiry.problem();
+void branch(Evaluator& evaluator, Choice& choice, size_t axis) {
+  const SearchProblem& problem = evaluator.problem();
   if (axis == problem.num_axes()) {
-    inquiry.ask_allowed(choice);
+    evaluator.evaluate_allowed(choice);
     return;
   }
   std::vector<Child> children;
   for (size_t value = 0; value < problem.axes()[axis].values.size(); ++value) {
     choice[axis] = static_cast<uint8_t>(value);
     if (!problem.allowed(choice, axis + 1)) continue;
-    const Weight lightest = problem.lightest(choice, axis + 1);
+    const ChoiceMemory lightest = problem.lightest(choice, axis + 1);
     if (!lightest.fits) {
-      ++inquiry.counts().subtrees;
+      ++evaluator.counts().subtrees;
       continue;
     }
     children.push_back(
@@ -37,10 +37,10 @@ void branch(Inquiry& inquiry, Choice& choice, size_t axis) {
   std::stable_sort(children.begin(), children.end(), [](const Child& a, const Child& b) { return a.floor < b.floor; });
   for (const Child& child : children) {
     choice[axis] = child.value;
-    if (inquiry.hopeless(choice, axis + 1, child.lightest)) {
-      ++inquiry.counts().subtrees;
+    if (evaluator.cannot_improve(choice, axis + 1, child.lightest)) {
+      ++evaluator.counts().subtrees;
     } else {
-      branch(inquiry, choice, axis + 1);
+      branch(evaluator, choice, axis + 1);
     }
   }
   choice[axis] = 0;
@@ -48,11 +48,11 @@ void branch(Inquiry& inquiry, Choice& choice, size_t axis) {
 
 }  // namespace
 
-SearchResult search_integer(const Problem& problem, const SearchOptions& options) {
-  Inquiry inquiry(problem, options, false);
+SearchResult search_integer(const SearchProblem& problem, const SearchOptions& options) {
+  Evaluator evaluator(problem, options, false);
   Choice choice{};
-  branch(inquiry, choice, 0);
-  return inquiry.finish("integer", true);
+  branch(evaluator, choice, 0);
+  return evaluator.finish("integer", true);
 }
 
 }  // namespace esp::plan

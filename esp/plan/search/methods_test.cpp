@@ -30,8 +30,8 @@ TEST(SearchMethods, AllReachTheOptimumOfRandomCosts) {
   }
 }
 
-// Of many small problems, with rules and weights that leave little or nothing: branch and bound must never cut the
-// branch the optimum is on.
+// Many small problems, with rules and weights that allow few or no choices: branch and bound must never prune the
+// optimum.
 TEST(SearchMethods, BranchAndBoundNeverCutsTheOptimum) {
   int without = 0;
   int64_t evaluated = 0, all = 0;
@@ -48,13 +48,13 @@ TEST(SearchMethods, BranchAndBoundNeverCutsTheOptimum) {
       ++without;
     }
   }
-  EXPECT_GT(without, 0);          // some have none, and it says so
-  EXPECT_LT(evaluated, all / 2);  // and it does prune
+  EXPECT_GT(without, 0);          // some problems are infeasible, and are reported as such
+  EXPECT_LT(evaluated, all / 2);  // pruning happens
 }
 
-TEST(SearchMethods, TheBestFewAreThoseOfCountingThrough) {
+TEST(SearchMethods, BestFewEqualExhaustiveEnumeration) {
   const RandomProblem problem(7, kSizes);
-  std::vector<Found> all;
+  std::vector<RankedChoice> all;
   for (const Choice& choice : problem.all())
     all.push_back(
         {choice, problem.worth(choice).value, problem.worth(choice).time_s, problem.weigh(choice).memory_bytes});
@@ -66,15 +66,15 @@ TEST(SearchMethods, TheBestFewAreThoseOfCountingThrough) {
   }
 }
 
-TEST(SearchMethods, TheFrontIsWhatNothingDominates) {
+TEST(SearchMethods, FrontIsNotDominated) {
   for (uint64_t seed = 20; seed < 24; ++seed) {
     const RandomProblem problem(seed, kSizes);
-    std::vector<Found> all;
+    std::vector<RankedChoice> all;
     for (const Choice& choice : problem.all())
       all.push_back({choice, 0, problem.worth(choice).time_s, problem.weigh(choice).memory_bytes});
     std::vector<std::pair<double, double>> front;
-    for (const Found& one : all) {
-      const bool dominated = std::any_of(all.begin(), all.end(), [&](const Found& other) {
+    for (const RankedChoice& one : all) {
+      const bool dominated = std::any_of(all.begin(), all.end(), [&](const RankedChoice& other) {
         return other.time_s <= one.time_s && other.memory_bytes <= one.memory_bytes &&
                (other.time_s < one.time_s || other.memory_bytes < one.memory_bytes);
       });
@@ -84,13 +84,13 @@ TEST(SearchMethods, TheFrontIsWhatNothingDominates) {
     for (const char* name : {"exhaustive", "dynamic", "integer"}) {
       const SearchResult result = search_method(name).run(problem, {.top = 1, .pareto = true});
       std::vector<std::pair<double, double>> got;
-      for (const Found& one : result.front) got.emplace_back(one.time_s, one.memory_bytes);
+      for (const RankedChoice& one : result.front) got.emplace_back(one.time_s, one.memory_bytes);
       EXPECT_EQ(got, front) << name << " seed " << seed;
     }
   }
 }
 
-TEST(SearchMethods, AnyNumberOfThreadsNamesTheSameWinners) {
+TEST(SearchMethods, ResultIsIndependentOfThreads) {
   const RandomProblem problem(3, kSizes);
   const SearchResult one = search_exhaustive(problem, {.pareto = true});
   for (int threads = 2; threads <= 5; ++threads) {
@@ -102,7 +102,7 @@ TEST(SearchMethods, AnyNumberOfThreadsNamesTheSameWinners) {
   }
 }
 
-TEST(SearchMethods, ASeedRepeatsAndAnotherDiffers) {
+TEST(SearchMethods, ResultIsDeterminedByTheSeed) {
   const RandomProblem problem(5, {6, 7, 8, 6, 7, 5, 6, 5});
   for (const char* name : {"evolution", "annealing", "gradient"}) {
     const auto run = [&](uint64_t seed) {
@@ -115,7 +115,7 @@ TEST(SearchMethods, ASeedRepeatsAndAnotherDiffers) {
   }
 }
 
-TEST(SearchMethods, NothingThatFitsIsFoundNowhere) {
+TEST(SearchMethods, FindNothingWhereNothingFits) {
   const RandomProblem problem(5, kSizes, 0.1, 0.0);
   for (const SearchMethod& method : search_methods()) {
     const SearchResult result = method.run(problem, {});
@@ -124,7 +124,7 @@ TEST(SearchMethods, NothingThatFitsIsFoundNowhere) {
   }
 }
 
-TEST(SearchMethods, AnUnknownNameNamesTheNearest) {
+TEST(SearchMethods, RejectUnknownNamesWithTheNearest) {
   try {
     search_method("anealing");
     FAIL();

@@ -15,8 +15,8 @@ double sum_of(const StageTime& t) {
   return t.forward + t.backward + t.weights;
 }
 
-// A layer at a time: as many stages as layers, one micro-batch alive on each.
-Policy by_layer(const Shape& shape, Policy policy) {
+// One stage per layer, one micro-batch in flight on each.
+Policy by_layer(const ModelShape& shape, Policy policy) {
   policy.pp = static_cast<int>(shape.layers);
   policy.interleave = 1;
   policy.schedule = "gpipe";
@@ -26,11 +26,11 @@ Policy by_layer(const Shape& shape, Policy policy) {
 }
 
 struct Costs {
-  std::vector<LayerCost> layers;  // on the first pool
-  std::vector<Pool> pools;
+  std::vector<DivisionLayer> layers;  // on the first pool
+  std::vector<DevicePool> pools;
 };
 
-Costs costs_of(const Shape& shape, const std::vector<Cluster>& clusters, const Policy& policy, int width) {
+Costs costs_of(const ModelShape& shape, const std::vector<Cluster>& clusters, const Policy& policy, int width) {
   const Policy each = by_layer(shape, policy);
   Costs costs;
   double first = 0;
@@ -46,14 +46,14 @@ Costs costs_of(const Shape& shape, const std::vector<Cluster>& clusters, const P
     }
     if (costs.pools.empty()) first = whole;
     const double room = (cluster.processor.memory_bytes - apart) / (1 + slack);
-    // A pool too small for anything keeps a byte: no layer fits it, and 0 would mean no limit.
+    // A pool that is too small for any layer gets one byte: 0 would mean no limit.
     costs.pools.push_back({cluster.size() / width, whole / first, std::max(1.0, room)});
   }
   return costs;
 }
 
-// The closed form's memory of each stage, on the pool it stands on; none: one of them does not fit.
-std::optional<std::vector<Memory>> memories_of(const Shape& shape, const std::vector<Cluster>& clusters,
+// The closed form's memory of each stage, on its pool; none: a stage does not fit.
+std::optional<std::vector<Memory>> memories_of(const ModelShape& shape, const std::vector<Cluster>& clusters,
                                                const Policy& policy, const std::vector<int>& pool_of_stage) {
   std::vector<Memory> stages;
   for (size_t k = 0; k < pool_of_stage.size(); ++k) {
@@ -64,13 +64,13 @@ std::optional<std::vector<Memory>> memories_of(const Shape& shape, const std::ve
   return stages;
 }
 
-// Sums over copies and the update, which every pool waits for.
-double after_s(const Shape& shape, const std::vector<Cluster>& clusters, const Policy& policy) {
+// Gradient sums over replicas and the update, which wait for every pool.
+double after_s(const ModelShape& shape, const std::vector<Cluster>& clusters, const Policy& policy) {
   double most = 0;
   for (const Cluster& cluster : clusters) {
     const Estimate e = estimate(shape, cluster, policy);
     double shown = e.optimizer_s + e.offload_s;
-    for (const Traffic& row : e.traffic)
+    for (const GroupTraffic& row : e.traffic)
       if (row.group == "dp") shown += row.exposed_s;
     most = std::max(most, shown);
   }
@@ -79,12 +79,12 @@ double after_s(const Shape& shape, const std::vector<Cluster>& clusters, const P
 
 class Best {
  public:
-  Best(const Shape& shape, const std::vector<Cluster>& clusters) : shape_(shape), clusters_(clusters) {}
+  Best(const ModelShape& shape, const std::vector<Cluster>& clusters) : shape_(shape), clusters_(clusters) {}
 
   void try_one(Policy policy, int width) {
     const Costs costs = costs_of(shape_, clusters_, policy, width);
     int stages = 0;
-    for (const Pool& pool : costs.pools) stages += pool.stages;
+    for (const DevicePool& pool : costs.pools) stages += pool.stages;
     if (stages > shape_.layers) return;
     const auto division = divide(costs.layers, stages, costs.pools, policy.num_micro_batches());
     if (!division || division->step_s >= best_) return;
@@ -95,8 +95,8 @@ class Best {
     const double step = division->step_s + after_s(shape_, clusters_, policy);
     if (step >= best_) return;
     double speed = 0, work = 0;
-    for (const Pool& pool : costs.pools) speed += pool.stages / pool.slowness;
-    for (const LayerCost& one : costs.layers) work += one.time_s;
+    for (const DevicePool& pool : costs.pools) speed += pool.stages / pool.slowness;
+    for (const DivisionLayer& one : costs.layers) work += one.time_s;
     best_ = step;
     found_ = {policy, division->pool, *memories, step, work * static_cast<double>(policy.num_micro_batches()) / speed};
   }
@@ -105,7 +105,7 @@ class Best {
   }
 
  private:
-  const Shape& shape_;
+  const ModelShape& shape_;
   const std::vector<Cluster>& clusters_;
   double best_ = std::numeric_limits<double>::infinity();
   MixedPlan found_;
@@ -113,9 +113,9 @@ class Best {
 
 }  // namespace
 
-std::optional<MixedPlan> plan_mixed(const Shape& shape, const std::vector<Cluster>& pools, const Policy& base,
+std::optional<MixedPlan> plan_mixed(const ModelShape& shape, const std::vector<Cluster>& pools, const Policy& base,
                                     const std::vector<int64_t>& micro_batches) {
-  if (pools.empty()) throw UsageError("a pipeline over several kinds of processors: at least one kind is wanted");
+  if (pools.empty()) throw UsageError("mixed pipeline: got no pools; expected at least 1");
   int least = pools[0].size();
   for (const Cluster& one : pools) least = std::min(least, one.size());
   Best best(shape, pools);
@@ -127,7 +127,8 @@ std::optional<MixedPlan> plan_mixed(const Shape& shape, const std::vector<Cluste
       for (const int64_t micro : micro_batches) {
         if (base.global_batch % (micro * (width / tp)) != 0) continue;
         any = true;
-        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+        for (const RecomputePolicy recompute :
+             {RecomputePolicy::none, RecomputePolicy::selective, RecomputePolicy::full})
           for (const int zero : {0, 1}) {
             if (zero == 1 && width == tp) continue;
             Policy policy = base;
@@ -145,10 +146,9 @@ std::optional<MixedPlan> plan_mixed(const Shape& shape, const std::vector<Cluste
     }
   }
   if (!any)
-    throw UsageError(
-        fmt::format("a batch of {} sequences divides over no width of stages that these pools share; a "
-                    "multiple of {} would",
-                    base.global_batch, least));
+    throw UsageError(fmt::format(
+        "a batch of {} sequences cannot be divided over the stage widths that these pools share. Use a multiple of {}",
+        base.global_batch, least));
   return best.found();
 }
 

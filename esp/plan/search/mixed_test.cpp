@@ -11,8 +11,8 @@
 namespace esp::plan {
 namespace {
 
-Shape model() {
-  Shape s;
+ModelShape model() {
+  ModelShape s;
   s.name = "gpt";
   s.layers = 24;
   s.hidden = 2048;
@@ -48,23 +48,23 @@ TEST(MixedPlan, GivesTheFasterKindMoreLayers) {
   EXPECT_EQ(std::accumulate(plan->policy.stage_layers.begin(), plan->policy.stage_layers.end(), 0), 24);
   EXPECT_GT(layers_on(*plan, 0), layers_on(*plan, 1));
   EXPECT_GT(layers_on(*plan, 1), 0);
-  // Better than the slower kind alone, no better than both kinds' speeds together.
+  // Better than the slower kind alone, not better than the combined speed of both.
   const auto slow = plan_mixed(model(), {pool("dgx-1", 4)}, batch(64), {1, 2, 4});
   ASSERT_TRUE(slow);
   EXPECT_LT(plan->step_s, slow->step_s);
   EXPECT_GT(plan->step_s, plan->bubble_free_s);
 }
 
-TEST(MixedPlan, OfOneKindInTwoPoolsIsOfOnePool) {
+TEST(MixedPlan, TwoPoolsOfOneKindEqualOnePool) {
   const auto one = plan_mixed(model(), {pool("dgx-a100", 8)}, batch(32), {1, 2});
   const auto two = plan_mixed(model(), {pool("dgx-a100", 4), pool("dgx-a100", 4)}, batch(32), {1, 2});
   ASSERT_TRUE(one && two);
-  // Two pools cannot be as wide as one; where widths are the same so is the answer.
+  // Two pools cannot have the width of one; with equal widths the result is equal.
   EXPECT_LE(one->step_s, two->step_s * (1 + 1e-9));
 }
 
-TEST(MixedPlan, KeepsEachPoolsMemory) {
-  Shape large = model();
+TEST(MixedPlan, RespectsTheMemoryOfEachPool) {
+  ModelShape large = model();
   large.layers = 32;
   large.hidden = 4096;
   large.ffn = 16384;
@@ -78,7 +78,7 @@ TEST(MixedPlan, KeepsEachPoolsMemory) {
     EXPECT_LE(plan->stages[k].total(), pools[static_cast<size_t>(plan->pool_of_stage[k])].processor.memory_bytes);
 }
 
-TEST(MixedPlan, SaysWhenABatchDividesOverNothing) {
+TEST(MixedPlan, RejectsABatchThatCannotBeDivided) {
   EXPECT_THROW(plan_mixed(model(), {}, batch(8), {1}), UsageError);
   EXPECT_THROW(plan_mixed(model(), {pool("dgx-a100", 8)}, batch(8), {16}), UsageError);
 }

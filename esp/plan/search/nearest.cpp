@@ -3,8 +3,8 @@
 namespace esp::plan {
 namespace {
 
-// The values of an axis that can be the most sparing: those of the mesh and the schedule all, of the others the last,
-// which keeps least, or the first micro-batch, which is the smallest.
+// The candidate values of an axis for least memory: all of the mesh and the schedule; of the others the last, which
+// stores least, or the first micro-batch, which is the smallest.
 std::pair<size_t, size_t> range_of(const PlanProblem& problem, size_t axis) {
   const size_t n = problem.axes()[axis].values.size();
   switch (static_cast<PlanAxis>(axis)) {

@@ -1,4 +1,4 @@
-// Where nothing fits: what comes nearest to it.
+// Where nothing fits: the choice closest to fitting.
 #pragma once
 
 #include "esp/plan/search/plan_problem.h"
@@ -6,11 +6,11 @@
 namespace esp::plan {
 
 struct NearestMiss {
-  bool any = false;  // whether any choice keeps the rules
+  bool any = false;  // whether any choice satisfies the rules
   Choice choice{};
   double memory_bytes = kNever;
 };
-// The choice of least memory, sparing values of the axes that spare it throughout.
+// The choice of least memory, with memory-efficient values of the axes.
 NearestMiss nearest_miss(const PlanProblem& problem);
 
 }  // namespace esp::plan

@@ -1,5 +1,5 @@
-// The divisions of layers over stages that a choice may have: equal, or cut by the layers' times. Both the times and
-// the cuts are asked for again and again by choices that differ in what they do not depend on, and are kept.
+// The divisions of layers over stages for a choice: equal, or balanced by the layers' times. Times and divisions are
+// cached by the axes on which they depend.
 #include "esp/parallel/pp/partition.h"
 #include "esp/plan/search/plan_problem.h"
 #include "esp/plan/states.h"
@@ -11,7 +11,7 @@ constexpr size_t at(PlanAxis axis) {
   return static_cast<size_t>(axis);
 }
 
-// What a layer's time does not depend on.
+// The axes that do not change a layer's time.
 Choice key_of(Choice choice) {
   for (const PlanAxis axis : {PlanAxis::pp, PlanAxis::zero, PlanAxis::offload, PlanAxis::schedule, PlanAxis::division})
     choice[at(axis)] = 0;
@@ -30,11 +30,11 @@ const std::vector<double>& PlanProblem::layer_times(const Choice& choice) const 
   Policy policy = policy_at(choice, at(PlanAxis::schedule));
   policy.pp = static_cast<int>(shape_.layers);
   policy.zero = 0;
-  policy.offload = Offload::none;
+  policy.offload = OffloadTarget::none;
   std::vector<double> times;
   for (const StageTime& one : stage_times(shape_, cluster_at(choice), policy))
     times.push_back(one.forward + one.backward + one.weights);
-  const std::lock_guard lock(mutex_);  // another thread may have been faster, with the same
+  const std::lock_guard lock(mutex_);  // another thread may have computed the same value first
   return layer_times_.emplace(key, std::move(times)).first->second;
 }
 
@@ -49,7 +49,7 @@ const PlanProblem::Cut& PlanProblem::cut_of(const Choice& choice, int pieces) co
   Cut cut;
   const std::vector<int> places = parallel::linear_partition(times, pieces);
   for (size_t i = 0; i + 1 < places.size(); ++i) cut.layers.push_back(places[i + 1] - places[i]);
-  cut.dearest_s = parallel::dearest_piece(times, places);
+  cut.slowest_stage_s = parallel::max_piece_cost(times, places);
   const std::lock_guard lock(mutex_);
   return cuts_.emplace(std::pair(key, pieces), std::move(cut)).first->second;
 }
@@ -66,7 +66,7 @@ std::vector<int> PlanProblem::divided(const Choice& choice) const {
 
 double PlanProblem::dearest_of(const Choice& choice) const {
   const auto pieces = static_cast<int>(equal_division(choice).size());
-  return pieces > shape_.layers ? 0 : cut_of(choice, pieces).dearest_s;
+  return pieces > shape_.layers ? 0 : cut_of(choice, pieces).slowest_stage_s;
 }
 
 }  // namespace esp::plan

@@ -16,15 +16,15 @@ constexpr size_t at(PlanAxis axis) {
 }
 
 template <typename T, typename Name>
-Axis axis_of(std::string name, const std::vector<T>& values, Name&& word) {
-  Axis axis{std::move(name), {}};
+SearchAxis axis_of(std::string name, const std::vector<T>& values, Name&& word) {
+  SearchAxis axis{std::move(name), {}};
   for (const T& one : values) axis.values.push_back(word(one));
   return axis;
 }
 
 }  // namespace
 
-PlanProblem::PlanProblem(Shape shape, Cluster cluster, Space space, const Objective& objective)
+PlanProblem::PlanProblem(ModelShape shape, Cluster cluster, Space space, const SearchObjective& objective)
     : shape_(std::move(shape)),
       cluster_(std::move(cluster)),
       space_(std::move(space)),
@@ -63,7 +63,7 @@ Policy PlanProblem::policy_at(const Choice& choice, size_t num_set) const {
   policy.sequence = set(PlanAxis::sequence) && space_.sequence[index(PlanAxis::sequence)] != 0;
   policy.context = set(PlanAxis::context) ? space_.context[index(PlanAxis::context)] : space_.context.front();
   policy.zero = set(PlanAxis::zero) ? space_.zero[index(PlanAxis::zero)] : space_.zero.front();
-  policy.offload = set(PlanAxis::offload) ? space_.offload[index(PlanAxis::offload)] : Offload::none;
+  policy.offload = set(PlanAxis::offload) ? space_.offload[index(PlanAxis::offload)] : OffloadTarget::none;
   policy.recompute = set(PlanAxis::recompute) ? space_.recompute[index(PlanAxis::recompute)] : space_.recompute.front();
   policy.micro_batch =
       set(PlanAxis::micro_batch) ? space_.micro_batch[index(PlanAxis::micro_batch)] : space_.micro_batch.front();
@@ -84,7 +84,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
   const int cp = num_set > at(PlanAxis::cp) ? space_.cp[index(PlanAxis::cp)] : 1;
   const int pp = num_set > at(PlanAxis::pp) ? space_.pp[index(PlanAxis::pp)] : 1;
   const int64_t group = static_cast<int64_t>(tp) * cp * pp;
-  // What is cheap to see and ends most branches; the rules proper follow.
+  // Cheap checks that end most branches; the full rules follow.
   switch (last) {
     case PlanAxis::gpus:
       return true;
@@ -118,7 +118,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
     case PlanAxis::division:
       if (space_.division[index(last)] == 0) return true;
       if (pp == 1) return space_.division.size() == 1;
-      // Where both are the same, equal is its name.
+      // Where both divisions are equal, the name is `equal`.
       if (space_.division.size() > 1) {
         if (divided(choice) == equal_division(choice)) return false;
       }
@@ -133,7 +133,7 @@ Terms PlanProblem::terms(const Choice& choice, double time_s, double memory_byte
   return {time_s, memory_bytes, static_cast<double>(space_.gpus[choice[0]]), cluster_.processor.price_per_hour, 1};
 }
 
-double PlanProblem::pipeline_floor_s(const Choice& choice, double dearest) const {
+double PlanProblem::pipeline_floor_s(const Choice& choice, double slowest_piece) const {
   const StageTime& sum = rates_.of(choice);
   Policy policy = policy_at(choice, at(PlanAxis::schedule) + 1);
   Pieces pieces = pieces_of(shape_, policy);
@@ -141,8 +141,8 @@ double PlanProblem::pipeline_floor_s(const Choice& choice, double dearest) const
   std::vector<StageTime> times(static_cast<size_t>(pieces.count()),
                                {sum.forward / n, sum.backward / n, sum.weights / n, 0});
   const double all = sum.forward + sum.backward + sum.weights;
-  if (dearest > all / n && pieces.count() > 1) {
-    const double first = dearest / all, rest = (1 - first) / (n - 1);
+  if (slowest_piece > all / n && pieces.count() > 1) {
+    const double first = slowest_piece / all, rest = (1 - first) / (n - 1);
     for (size_t i = 0; i < times.size(); ++i) {
       const double share = i == 0 ? first : rest;
       times[i] = {sum.forward * share, sum.backward * share, sum.weights * share, 0};
@@ -157,7 +157,7 @@ double PlanProblem::time_floor_s(const Choice& choice, size_t num_set) const {
   return static_cast<double>(space_.base.global_batch) / space_.gpus[choice[0]] * rates_.least(choice, num_set);
 }
 
-Worth PlanProblem::floor(const Choice& choice, size_t num_set, double memory_bytes) const {
+ChoiceValue PlanProblem::floor(const Choice& choice, size_t num_set, double memory_bytes) const {
   double time_s = time_floor_s(choice, num_set);
   if (num_set == num_axes() && !own_)
     time_s = std::max(time_s, lower_bound_s(shape_, cluster_at(choice), policy_at(choice)));
@@ -169,18 +169,18 @@ double PlanProblem::capacity(const Choice& choice) const {
   return cluster_.processor.kind == "cpu" ? whole / space_.gpus[choice[0]] * cluster_at(choice).num_nodes : whole;
 }
 
-Weight PlanProblem::weight_of(const Choice& choice, double bytes) const {
+ChoiceMemory PlanProblem::weight_of(const Choice& choice, double bytes) const {
   const double room = capacity(choice);
   return {bytes, room == 0 || bytes <= room, room == 0 ? 0 : bytes / room - 1};
 }
 
-Weight PlanProblem::weigh(const Choice& choice) const {
+ChoiceMemory PlanProblem::weigh(const Choice& choice) const {
   return weight_of(choice, memory_of(shape_, cluster_at(choice), policy_at(choice)).total());
 }
 
-Weight PlanProblem::lightest(const Choice& choice, size_t num_set) const {
-  // Where every layer lies and what it leaves is known here; states are at least those of the most sparing ZeRO and
-  // offload, and buffers, which those may need more of, are left out.
+ChoiceMemory PlanProblem::lightest(const Choice& choice, size_t num_set) const {
+  // The location of every layer and its activations are known here; states are at least those of the most
+  // memory-efficient ZeRO and offload; their buffers are omitted.
   if (num_set != at(PlanAxis::division) + 1 || own_) return {};
   Policy policy = policy_at(choice, num_set);
   policy.zero = *std::max_element(space_.zero.begin(), space_.zero.end());
@@ -195,7 +195,7 @@ Estimate PlanProblem::estimate_at(const Choice& choice) const {
   return estimate(shape_, cluster_at(choice), policy_at(choice));
 }
 
-Worth PlanProblem::worth(const Choice& choice) const {
+ChoiceValue PlanProblem::worth(const Choice& choice) const {
   const Policy policy = policy_at(choice);
   const Cluster& cluster = cluster_at(choice);
   const Estimate all = estimate(shape_, cluster, policy);
@@ -208,7 +208,7 @@ Worth PlanProblem::worth(const Choice& choice) const {
 }
 
 double PlanProblem::divided_floor(const Choice& choice, double memory_bytes) const {
-  const Worth equal = floor(choice, num_axes(), memory_bytes);
+  const ChoiceValue equal = floor(choice, num_axes(), memory_bytes);
   const ScheduleChoice& schedule = space_.schedule[choice[at(PlanAxis::schedule)]];
   if (own_ || space_.pp[choice[at(PlanAxis::pp)]] == 1 || (schedule.name != "1f1b" && schedule.name != "gpipe"))
     return equal.value;
@@ -228,8 +228,8 @@ std::string PlanProblem::text_of(const Choice& choice) const {
   if (!policy.stage_layers.empty()) text += " division=balanced";
   if (policy.sequence) text += " sequence=true";
   if (policy.cp > 1) text += " context=" + policy.context;
-  if (policy.recompute != Recompute::none) text += " recompute=" + name_of(policy.recompute);
-  if (policy.offload != Offload::none) text += " offload=" + name_of(policy.offload);
+  if (policy.recompute != RecomputePolicy::none) text += " recompute=" + name_of(policy.recompute);
+  if (policy.offload != OffloadTarget::none) text += " offload=" + name_of(policy.offload);
   if (space_.gpus.size() > 1) text += fmt::format(" gpus={}", policy.world());
   return text;
 }

@@ -5,16 +5,16 @@
 #include "esp/base/error.h"
 #include "esp/parallel/pp/partition.h"
 #include "esp/plan/catalog.h"
-#include "esp/plan/search/draws.h"
 #include "esp/plan/search/explain.h"
 #include "esp/plan/search/methods.h"
 #include "esp/plan/search/nearest.h"
+#include "esp/plan/search/random_choice.h"
 
 namespace esp::plan {
 namespace {
 
-Shape gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq = 2048) {
-  Shape s;
+ModelShape gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq = 2048) {
+  ModelShape s;
   s.name = "gpt";
   s.layers = layers;
   s.hidden = hidden;
@@ -26,8 +26,9 @@ Shape gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq = 2048) {
   return s;
 }
 
-Shape llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t ffn, int64_t vocab, int64_t seq) {
-  Shape s = gpt(layers, hidden, heads, seq);
+ModelShape llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t ffn, int64_t vocab,
+                 int64_t seq) {
+  ModelShape s = gpt(layers, hidden, heads, seq);
   s.name = s.arch = "llama";
   s.kv_heads = kv_heads;
   s.ffn = ffn;
@@ -37,18 +38,18 @@ Shape llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int
   return s;
 }
 
-Shape mixture() {
-  Shape s = llama(24, 2048, 16, 8, 5632, 32000, 4096);
+ModelShape mixture() {
+  ModelShape s = llama(24, 2048, 16, 8, 5632, 32000, 4096);
   s.experts = 8;
   s.topk = 2;
   s.expert_ffn = 5632;
   return s;
 }
 
-// The spaces that every method is held to: a model, a cluster, so many processors and a batch.
+// Test spaces for every method: a model, a cluster, a number of processors and a batch.
 struct Reference {
   const char* name;
-  Shape shape;
+  ModelShape shape;
   const char* cluster;
   int gpus;
   int64_t global_batch;
@@ -72,7 +73,7 @@ Space narrowed(const Reference& r, const Cluster& cluster) {
   base.global_batch = r.global_batch;
   if (cluster.processor.bf16_flops == 0) base.precision = "fp16";
   Space space = whole_space(r.shape, cluster, base, {r.gpus});
-  // Enough of every axis to go wrong in, few enough to count through in a test.
+  // Enough values of every axis to find errors, few enough to enumerate.
   std::erase_if(space.micro_batch, [](int64_t b) { return b > 4; });
   std::erase_if(space.cp, [&](int n) { return n > (r.shape.seq > 8192 ? 4 : 2); });
   narrow(space, "schedule=1f1b,interleaved:2,zb-h1,v-half");
@@ -105,23 +106,23 @@ TEST(PlanSearch, AllMethodsReachTheExhaustiveOptimumOfTheReferenceSpaces) {
   }
 }
 
-// What branch and bound rests on: of any choice, no beginning's floor is above its worth, and no beginning's least
-// weight is above its weight.
-TEST(PlanSearch, FloorsAreBelowWhatTheyBound) {
+// Requirements of branch and bound: for any choice, the lower bound of each of its beginnings is at most its value, and
+// the least weight of each beginning is at most its weight.
+TEST(PlanSearch, LowerBoundsAreBelowTheValues) {
   for (const Reference& r : references()) {
     const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
     const PlanProblem problem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
     Rules rules(problem);
-    Draws draws(11, 0);
+    RandomStream random(11, 0);
     double tightest = 0;
     for (int i = 0; i < 400; ++i) {
       Choice choice;
-      ASSERT_TRUE(random_choice(rules, choice, draws));
-      const Weight weight = problem.weigh(choice);
-      const Worth worth = problem.worth(choice);
+      ASSERT_TRUE(random_choice(rules, choice, random));
+      const ChoiceMemory weight = problem.weigh(choice);
+      const ChoiceValue worth = problem.worth(choice);
       double before = 0;
       for (size_t n = 1; n <= problem.num_axes(); ++n) {
-        const Worth floor = problem.floor(choice, n, n == problem.num_axes() ? weight.memory_bytes : 0);
+        const ChoiceValue floor = problem.floor(choice, n, n == problem.num_axes() ? weight.memory_bytes : 0);
         EXPECT_LE(floor.value, worth.value * (1 + 1e-9)) << r.name << ' ' << problem.text_of(choice) << " axis " << n;
         EXPECT_GE(floor.time_s, before * (1 - 1e-9)) << r.name << " axis " << n;
         before = floor.time_s;
@@ -131,12 +132,12 @@ TEST(PlanSearch, FloorsAreBelowWhatTheyBound) {
           << problem.text_of(choice);
       tightest = std::max(tightest, before / worth.time_s);
     }
-    EXPECT_GT(tightest, 0.5) << r.name;  // and they are worth asking
+    EXPECT_GT(tightest, 0.5) << r.name;  // and the bounds are useful
   }
 }
 
-// A balanced cut is never dearer than the equal one, and is what counting through all cuts of few layers finds.
-TEST(PlanSearch, ABalancedDivisionIsTheBestCut) {
+// A balanced division is never slower than the equal one, and equals the best over all divisions of few layers.
+TEST(PlanSearch, BalancedDivisionIsOptimal) {
   Reference r{"", llama(6, 2048, 16, 16, 5632, 256000, 2048), "dgx-a100", 8, 32, "time"};
   const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
   Space space = narrowed(r, cluster);
@@ -164,8 +165,8 @@ TEST(PlanSearch, ABalancedDivisionIsTheBestCut) {
   EXPECT_NEAR(result.best().time_s, least, 1e-9 * least);
 }
 
-TEST(PlanSearch, FewerProcessorsAreCheaperWhereTheyScaleBadly) {
-  const Shape shape = gpt(24, 2048, 16);
+TEST(PlanSearch, FewerProcessorsAreCheaperWhereScalingIsPoor) {
+  const ModelShape shape = gpt(24, 2048, 16);
   const Cluster cluster = cluster_of(shipped_catalog().cluster("dgx-a100"), 64);
   Policy base;
   base.global_batch = 64;
@@ -179,18 +180,18 @@ TEST(PlanSearch, FewerProcessorsAreCheaperWhereTheyScaleBadly) {
   EXPECT_LT(by_cost.policy_at(cheap).world(), 64);
 }
 
-TEST(PlanSearch, ExplainsWhatBinds) {
+TEST(PlanSearch, ExplainsTheBindingConstraints) {
   const std::vector<Reference> all = references();
   const Reference& tight = all.back();
   const PlanProblem& problem = problem_of(tight);
   const Choice best = search_integer(problem, {.top = 1}).best().choice;
   const Explanation why = explain(problem, best);
   double time = 0;
-  for (const Share& one : why.time) time += one.part;
+  for (const CostShare& one : why.time) time += one.part;
   EXPECT_NEAR(time, 1, 0.02);
   ASSERT_FALSE(why.binds.empty());
   EXPECT_TRUE(why.binds[0].starts_with(why.time[0].what)) << why.binds[0];  // the largest part first
-  // Nothing that changes one axis is better than the best.
+  // No change of one axis improves the best choice.
   bool too_large = false;
   for (const Alternative& one : why.alternatives) {
     EXPECT_FALSE(one.fits && one.change < -1e-9) << one.axis << ' ' << one.to;
@@ -201,10 +202,10 @@ TEST(PlanSearch, ExplainsWhatBinds) {
     if (one.figure == "arithmetic rate") {
       EXPECT_LT(one.elasticity, -0.1);
     }
-  EXPECT_NE(to_text(why).find("What binds it"), std::string::npos);
+  EXPECT_NE(to_text(why).find("What limits it"), std::string::npos);
 }
 
-TEST(PlanSearch, SaysWhatComesNearestWhereNothingFits) {
+TEST(PlanSearch, ReportsTheNearestMissWhereNothingFits) {
   const Cluster cluster = cluster_of(shipped_catalog().cluster("dgx-a100"), 8);
   Policy base;
   base.global_batch = 8;
@@ -217,7 +218,7 @@ TEST(PlanSearch, SaysWhatComesNearestWhereNothingFits) {
   EXPECT_GT(miss.memory_bytes, cluster.processor.memory_bytes);
 }
 
-TEST(PlanSpace, NarrowsAndSaysWhatThereIs) {
+TEST(PlanSpace, RestrictsAxesAndListsTheirValues) {
   Policy base;
   base.global_batch = 8;
   Space space = whole_space(gpt(24, 2048, 16), cluster_of(shipped_catalog().cluster("dgx-a100"), 8), base, {8});

@@ -1,14 +1,14 @@
 // REINFORCE (Williams 1992) with a baseline. A choice is an episode: axis after axis, a value is drawn from a softmax
-// over what the rules still allow. Its logit is a sum of tables: one by the value, one for every axis before it by that
-// axis's value and its own, so that what suits a pipeline is learned apart from what suits none. The reward is the
-// negative logarithm of the choice's value (or how far it is too large). What counts is the best choice, not the mean
-// one, so the baseline is a high quantile of the batch and only what is above it teaches (the risk-seeking gradient of
-// Petersen et al. 2021). A little is always drawn evenly, so that no value is given up for good.
+// over the values that the rules still allow. Its logit is a sum of tables: one by the value, and one for each previous
+// axis by that axis's value and the value, so that preferences with and without a pipeline are learned separately. The
+// reward is the negative logarithm of the choice's value (or of its excess of memory). The goal is the best choice, not
+// the mean, so the baseline is a high quantile of the batch and only rewards above it contribute (the risk-seeking
+// gradient of Petersen et al. 2021). A small fraction is drawn uniformly, so that no value is abandoned.
 #include <algorithm>
 #include <cmath>
 
-#include "esp/plan/search/draws.h"
 #include "esp/plan/search/methods.h"
+#include "esp/plan/search/random_choice.h"
 
 namespace esp::plan {
 namespace {
@@ -20,11 +20,12 @@ constexpr double kQuantile = 0.85;
 
 class Agent {
  public:
-  Agent(const Problem& problem, Rules& rules, Draws draws) : problem_(problem), rules_(rules), draws_(draws) {
-    const std::vector<Axis>& axes = problem.axes();
+  Agent(const SearchProblem& problem, Rules& rules, RandomStream random)
+      : problem_(problem), rules_(rules), draws_(random) {
+    const std::vector<SearchAxis>& axes = problem.axes();
     for (size_t axis = 0; axis < axes.size(); ++axis) {
       tables_.emplace_back();
-      for (size_t before = 0; before <= axis; ++before)  // the last is the value's own
+      for (size_t before = 0; before <= axis; ++before)  // the last table is that of the value itself
         tables_[axis].emplace_back((before < axis ? axes[before].values.size() : 1) * axes[axis].values.size(), 0.0);
     }
   }
@@ -64,7 +65,8 @@ class Agent {
     return tables_[axis][of].data() + row * problem_.axes()[axis].values.size();
   }
 
-  // odds_: of each value that the rules allow after the choice's axes before; its own at `axis` is overwritten.
+  // odds_: probability of each value that the rules allow after the choice's previous axes; overwrites the choice at
+  // `axis`.
   bool odds_of(Choice& choice, size_t axis) {
     odds_.assign(problem_.axes()[axis].values.size(), 0);
     for (size_t of = 0; of <= axis; ++of) {
@@ -88,28 +90,28 @@ class Agent {
     return num_allowed > 0;
   }
 
-  const Problem& problem_;
+  const SearchProblem& problem_;
   Rules& rules_;
-  Draws draws_;
-  std::vector<std::vector<std::vector<double>>> tables_;  // [axis][axis before it, itself last][value there × value]
+  RandomStream draws_;
+  std::vector<std::vector<std::vector<double>>> tables_;  // [axis][previous axis, itself last][its value × value]
   std::vector<double> odds_;
 };
 
-double reward_of(const Answer& answer, double worst) {
+double reward_of(const Evaluation& answer, double worst) {
   return answer.feasible() ? -std::log(std::max(answer.value, 1e-300))
                            : worst - kTooLargeCost - std::min(answer.excess, 10.0);
 }
 
-void live(Inquiry& inquiry, Agent& agent, int64_t episodes) {
-  double worst = 0;  // reward of what fits
+void live(Evaluator& evaluator, Agent& agent, int64_t episodes) {
+  double worst = 0;  // reward of choices that fit
   bool any = false;
   for (int64_t done = 0; done < episodes; done += kBatch) {
     std::vector<Choice> batch;
-    std::vector<Answer> answers;
+    std::vector<Evaluation> answers;
     for (size_t i = 0; i < kBatch; ++i) {
       Choice choice;
-      if (!agent.draw(choice)) continue;  // the axes drawn first left nothing to a later one
-      const Answer answer = inquiry.ask(choice);
+      if (!agent.draw(choice)) continue;  // the first axes left no value for a later one
+      const Evaluation answer = evaluator.evaluate(choice);
       if (answer.feasible()) {
         const double reward = reward_of(answer, 0);
         worst = any ? std::min(worst, reward) : reward;
@@ -120,7 +122,7 @@ void live(Inquiry& inquiry, Agent& agent, int64_t episodes) {
     }
     if (batch.size() < 2) continue;
     std::vector<double> rewards;
-    for (const Answer& answer : answers) rewards.push_back(reward_of(answer, worst));
+    for (const Evaluation& answer : answers) rewards.push_back(reward_of(answer, worst));
     std::vector<double> sorted = rewards;
     std::sort(sorted.begin(), sorted.end());
     const double baseline = sorted[static_cast<size_t>(kQuantile * static_cast<double>(sorted.size() - 1))];
@@ -132,15 +134,15 @@ void live(Inquiry& inquiry, Agent& agent, int64_t episodes) {
 
 }  // namespace
 
-SearchResult search_policy_gradient(const Problem& problem, const SearchOptions& options) {
-  Inquiry inquiry(problem, options, true);
+SearchResult search_policy_gradient(const SearchProblem& problem, const SearchOptions& options) {
+  Evaluator evaluator(problem, options, true);
   Rules rules(problem);
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kAgents; ++i) {
-    Agent agent(problem, rules, Draws(options.seed, 200 + static_cast<uint64_t>(i)));
-    live(inquiry, agent, most / kAgents);
+    Agent agent(problem, rules, RandomStream(options.seed, 200 + static_cast<uint64_t>(i)));
+    live(evaluator, agent, most / kAgents);
   }
-  return inquiry.finish("gradient", false);
+  return evaluator.finish("gradient", false);
 }
 
 }  // namespace esp::plan

@@ -8,11 +8,11 @@
 namespace esp::plan {
 namespace {
 
-// The axes a layer's time depends on, in their order in a choice.
+// The axes that determine a layer's time, in their order in a choice.
 constexpr PlanAxis kOf[] = {PlanAxis::tp,      PlanAxis::cp,        PlanAxis::ep,         PlanAxis::sequence,
                             PlanAxis::context, PlanAxis::recompute, PlanAxis::micro_batch};
 
-// How many of them the first `num_set` axes of a choice hold.
+// The number of these among the first `num_set` axes of a choice.
 size_t level_of(size_t num_set) {
   size_t level = 0;
   while (level < std::size(kOf) && static_cast<size_t>(kOf[level]) < num_set) ++level;
@@ -27,7 +27,7 @@ size_t RateTable::index(const Choice& choice, size_t level) const {
   return at;
 }
 
-RateTable::RateTable(const Shape& shape, const Cluster& cluster, const Space& space)
+RateTable::RateTable(const ModelShape& shape, const Cluster& cluster, const Space& space)
     : sizes_{space.tp.size(),      space.cp.size(),        space.ep.size(),         space.sequence.size(),
              space.context.size(), space.recompute.size(), space.micro_batch.size()} {
   size_t count = 1;
@@ -35,7 +35,7 @@ RateTable::RateTable(const Shape& shape, const Cluster& cluster, const Space& sp
   times_.resize(count);
   least_.resize(kLevels + 1);
   least_[kLevels].assign(count, kNever);
-  // Our own runtime on a calibrated machine is timed by events: what its ranks take depends on how many share the
+  // This runtime on a calibrated machine is timed by events: the time of its ranks depends on the number that share the
   // cores.
   const bool known = shape.layers > 0 && shape.seq > 0 && !is_own(cluster, space.base);
   for (size_t at = 0; at < count; ++at) {
@@ -49,7 +49,7 @@ RateTable::RateTable(const Shape& shape, const Cluster& cluster, const Space& sp
     policy.context = space.context[of[4]];
     policy.recompute = space.recompute[of[5]];
     policy.micro_batch = space.micro_batch[of[6]];
-    // Forms that no choice has.
+    // Combinations that no choice has.
     if ((policy.tp == 1 && policy.sequence && of[3] > 0) || (policy.cp == 1 && of[4] > 0)) continue;
     policy.pp = policy.dp = 1;
     policy.zero = 0;

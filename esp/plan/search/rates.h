@@ -1,10 +1,10 @@
-// The layers' times, asked once for every way of dividing a layer (tp, cp, ep, sequence, context, recompute,
-// micro-batch), and the least of them below any beginning of a choice: from these a step's time is bounded long before
-// all axes are set.
+// Layer times, computed once for every way of dividing a layer (tp, cp, ep, sequence, context, recompute, micro-batch),
+// and the least of them over the completions of a partial choice: a lower bound of a step's time long before all axes
+// are set.
 //
-// A rate is processor-seconds of one sequence: the forward, backward and weight gradients of the whole model for one
+// A rate is processor-seconds per sequence: the forward, backward and weight gradients of the whole model for one
 // micro-batch, times the tp·cp processors that share it, over the sequences of the micro-batch. A step takes at least
-// rate · sequences / processors, however it is piped and synchronised.
+// rate · sequences / processors, for any pipeline and synchronisation.
 #pragma once
 
 #include <vector>
@@ -17,10 +17,10 @@ namespace esp::plan {
 
 class RateTable {
  public:
-  RateTable(const Shape& shape, const Cluster& cluster, const Space& space);
-  // Of one micro-batch, all layers and both ends, on the processors that share it.
+  RateTable(const ModelShape& shape, const Cluster& cluster, const Space& space);
+  // Per micro-batch, all layers and both ends, on the processors that share it.
   const StageTime& of(const Choice& choice) const;
-  // Least rate of all that begin so; num_set up to and with micro_batch's.
+  // Least rate over all choices with this beginning; num_set is at most the index of micro_batch plus one.
   double least(const Choice& choice, size_t num_set) const;
 
  private:
@@ -29,7 +29,7 @@ class RateTable {
 
   size_t sizes_[kLevels];
   std::vector<StageTime> times_;
-  std::vector<std::vector<double>> least_;  // by how many of the seven are set
+  std::vector<std::vector<double>> least_;  // by the number of the seven that are set
 };
 
 }  // namespace esp::plan

@@ -4,13 +4,13 @@
 
 namespace esp::plan {
 
-bool better(const Found& a, const Found& b) {
+bool better(const RankedChoice& a, const RankedChoice& b) {
   if (a.value != b.value) return a.value < b.value;
   if (a.memory_bytes != b.memory_bytes) return a.memory_bytes < b.memory_bytes;
   return a.choice < b.choice;
 }
 
-void Counts::add(const Counts& other) {
+void SearchCounts::add(const SearchCounts& other) {
   considered += other.considered;
   broken += other.broken;
   too_large += other.too_large;
@@ -19,10 +19,11 @@ void Counts::add(const Counts& other) {
   subtrees += other.subtrees;
 }
 
-void Leaders::offer(const Found& found) {
+void BestChoices::offer(const RankedChoice& found) {
   if (options_.keep_seen > 0 && num_offered_++ % seen_every_ == 0) {
     seen_.push_back(found);
-    if (seen_.size() >= 2 * options_.keep_seen) {  // every second of them goes, and henceforth every second is kept
+    // full: drops every second entry, and from now on records every second one
+    if (seen_.size() >= 2 * options_.keep_seen) {
       for (size_t i = 0; i < options_.keep_seen; ++i) seen_[i] = seen_[2 * i];
       seen_.resize(options_.keep_seen);
       seen_every_ *= 2;
@@ -36,12 +37,12 @@ void Leaders::offer(const Found& found) {
   if (top_.size() > options_.top) top_.pop_back();
 }
 
-void Leaders::offer_front(const Found& found) {
-  // The last that is no slower: it has the least memory of all those.
+void BestChoices::offer_front(const RankedChoice& found) {
+  // The last that is not slower: it has the least memory among those.
   auto at = std::upper_bound(front_.begin(), front_.end(), found,
-                             [](const Found& a, const Found& b) { return a.time_s < b.time_s; });
+                             [](const RankedChoice& a, const RankedChoice& b) { return a.time_s < b.time_s; });
   if (at != front_.begin()) {
-    const Found& before = *(at - 1);
+    const RankedChoice& before = *(at - 1);
     if (before.memory_bytes < found.memory_bytes) return;
     if (before.memory_bytes == found.memory_bytes) {
       if (before.time_s < found.time_s || !better(found, before)) return;
@@ -55,24 +56,24 @@ void Leaders::offer_front(const Found& found) {
   front_.insert(first, found);
 }
 
-bool Leaders::hopeless(const Worth& floor, double memory_bytes) const {
+bool BestChoices::cannot_improve(const ChoiceValue& floor, double memory_bytes) const {
   if (top_.size() < options_.top || floor.value <= top_.back().value) return false;
   if (!options_.pareto) return true;
   const auto at = std::upper_bound(front_.begin(), front_.end(), floor.time_s,
-                                   [](double time, const Found& b) { return time < b.time_s; });
+                                   [](double time, const RankedChoice& b) { return time < b.time_s; });
   return at != front_.begin() && (at - 1)->memory_bytes <= memory_bytes;
 }
 
-void Leaders::take(Leaders&& other) {
+void BestChoices::take(BestChoices&& other) {
   const size_t keep = options_.keep_seen;
   options_.keep_seen = 0;
-  for (const Found& one : other.top_) offer(one);
-  for (const Found& one : other.front_) offer(one);
+  for (const RankedChoice& one : other.top_) offer(one);
+  for (const RankedChoice& one : other.front_) offer(one);
   options_.keep_seen = keep;
   seen_.insert(seen_.end(), other.seen_.begin(), other.seen_.end());
 }
 
-void Leaders::move_to(SearchResult& result) {
+void BestChoices::move_to(SearchResult& result) {
   result.top = std::move(top_);
   result.front = std::move(front_);
   result.seen = std::move(seen_);

@@ -12,9 +12,9 @@
 namespace esp::plan {
 namespace {
 
-constexpr int64_t kMostMicroBatch = 32;  // sequences; more only where a cpu's small models want them
-constexpr int64_t kMostMicroBatchCpu = 1024;
-constexpr int64_t kLeastTokensOfContext = 256;  // a rank's part of a sequence on a gpu: less leaves its tiles empty
+constexpr int64_t kMaxMicroBatch = 32;  // sequences; more only where small models on a CPU need them
+constexpr int64_t kMaxMicroBatchCpu = 1024;
+constexpr int64_t kMinContextTokens = 256;  // tokens of a sequence per rank on a GPU: fewer do not fill its tiles
 constexpr int kInterleaves[] = {2, 3, 4, 6, 8, 12, 16};
 constexpr std::string_view kRecomputes[] = {"none", "selective", "full"};
 constexpr std::string_view kOffloads[] = {"none", "host", "file"};
@@ -49,26 +49,27 @@ std::vector<std::string> words_of(std::string_view text) {
 }
 
 template <typename T, typename Name>
-void keep_named(std::string_view axis, std::vector<T>& values, const std::vector<std::string>& wanted, Name&& name) {
+void keep_named(std::string_view axis, std::vector<T>& values, const std::vector<std::string>& requested, Name&& name) {
   std::vector<std::string> names;
   for (const T& one : values) names.push_back(name(one));
   std::vector<T> kept;
-  for (const std::string& want : wanted) {
+  for (const std::string& want : requested) {
     const auto at = std::find(names.begin(), names.end(), want);
     if (at == names.end())
-      throw UsageError(fmt::format("--axis {}={}: the space has {} there", axis, want, fmt::join(names, ", ")));
+      throw UsageError(fmt::format("--axis {}: got {}; expected {}", axis, want, fmt::join(names, ", ")));
     kept.push_back(values[static_cast<size_t>(at - names.begin())]);
   }
-  if (kept.empty()) throw UsageError(fmt::format("--axis {}=: values are wanted, of {}", axis, fmt::join(names, ", ")));
+  if (kept.empty())
+    throw UsageError(fmt::format("--axis {}: got no values; expected some of {}", axis, fmt::join(names, ", ")));
   values = std::move(kept);
 }
 
 }  // namespace
 
-std::string name_of(Recompute recompute) {
+std::string name_of(RecomputePolicy recompute) {
   return std::string(kRecomputes[static_cast<size_t>(recompute)]);
 }
-std::string name_of(Offload offload) {
+std::string name_of(OffloadTarget offload) {
   return std::string(kOffloads[static_cast<size_t>(offload)]);
 }
 std::string name_of(const ScheduleChoice& schedule) {
@@ -92,35 +93,35 @@ Cluster cluster_of(const Cluster& cluster, int gpus) {
   return scaled;
 }
 
-Space whole_space(const Shape& shape, const Cluster& cluster, const Policy& base, const std::vector<int>& gpus) {
-  if (gpus.empty()) throw UsageError("--gpus: a number of processors is wanted");
+Space whole_space(const ModelShape& shape, const Cluster& cluster, const Policy& base, const std::vector<int>& gpus) {
+  if (gpus.empty()) throw UsageError("--gpus: expected a number of processors");
   for (const int n : gpus)
-    if (n < 1 || n > 1 << 20) throw UsageError(fmt::format("--gpus {}: 1 to {} is wanted", n, 1 << 20));
+    if (n < 1 || n > 1 << 20) throw UsageError(fmt::format("--gpus: got {}; expected 1 to {}", n, 1 << 20));
   if (base.global_batch < 1)
-    throw UsageError(fmt::format("--global-batch {}: at least one sequence is wanted", base.global_batch));
+    throw UsageError(fmt::format("--global-batch: got {}; expected at least 1 sequence", base.global_batch));
   const bool cpu = cluster.processor.kind == "cpu", own = base.software == "espalier";
   Space space;
   space.base = base;
   space.gpus = gpus;
   space.tp = divisors_of_any(gpus, std::max<int64_t>(1, shape.heads));
   std::erase_if(space.tp, [&](int tp) { return shape.heads > 0 && shape.heads % tp != 0; });
-  space.cp = divisors_of_any(gpus, std::max<int64_t>(1, cpu ? shape.seq / 2 : shape.seq / kLeastTokensOfContext));
+  space.cp = divisors_of_any(gpus, std::max<int64_t>(1, cpu ? shape.seq / 2 : shape.seq / kMinContextTokens));
   space.pp = divisors_of_any(gpus, std::max<int64_t>(1, shape.layers));
   space.ep = shape.experts > 0 ? divisors(shape.experts, shape.experts) : std::vector<int>{1};
-  for (const int one : divisors(base.global_batch, cpu ? kMostMicroBatchCpu : kMostMicroBatch))
+  for (const int one : divisors(base.global_batch, cpu ? kMaxMicroBatchCpu : kMaxMicroBatch))
     space.micro_batch.push_back(one);
   space.sequence = {0, 1};
   space.context = {"ring", "ulysses"};
   space.zero = {0, 1, 2, 3};
-  space.offload = {Offload::none};
-  if (cluster.host.bandwidth > 0) space.offload.push_back(Offload::host);
-  space.recompute = {Recompute::none, Recompute::selective, Recompute::full};
+  space.offload = {OffloadTarget::none};
+  if (cluster.host.bandwidth > 0) space.offload.push_back(OffloadTarget::host);
+  space.recompute = {RecomputePolicy::none, RecomputePolicy::selective, RecomputePolicy::full};
   space.schedule = {{"1f1b", 1}, {"gpipe", 1}};
   for (const int v : kInterleaves)
     if (2 * v <= shape.layers) space.schedule.push_back({"interleaved", v});
   space.schedule.push_back({"zb-h1", 1});
   space.division = {0, 1};
-  if (own) {  // its stages are always cut by their costs
+  if (own) {  // its stages are always balanced by cost
     space.division = {0};
   } else {
     space.context.push_back("allgather");
@@ -132,9 +133,9 @@ Space whole_space(const Shape& shape, const Cluster& cluster, const Policy& base
 void narrow(Space& space, std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos)
-    throw UsageError(fmt::format("--axis {}: name=value,value is wanted, for example tp=1,2,4", text));
+    throw UsageError(fmt::format("--axis: got {}; expected name=value,value, for example tp=1,2,4", text));
   const std::string_view axis = text.substr(0, equals);
-  const std::vector<std::string> wanted = words_of(text.substr(equals + 1));
+  const std::vector<std::string> requested = words_of(text.substr(equals + 1));
   const auto number = [](auto n) { return fmt::format("{}", n); };
   const auto word = [](const std::string& s) { return s; };
   const auto yes_no = [](int n) { return std::string(n ? "true" : "false"); };
@@ -147,14 +148,14 @@ void narrow(Space& space, std::string_view text) {
   const Row rows[] = {{"gpus", &space.gpus}, {"tp", &space.tp}, {"cp", &space.cp},
                       {"pp", &space.pp},     {"ep", &space.ep}, {"zero", &space.zero}};
   for (const Row& row : rows)
-    if (row.name == axis) return keep_named(axis, *row.numbers, wanted, number);
-  if (axis == "micro_batch") return keep_named(axis, space.micro_batch, wanted, number);
-  if (axis == "sequence") return keep_named(axis, space.sequence, wanted, yes_no);
-  if (axis == "context") return keep_named(axis, space.context, wanted, word);
-  if (axis == "offload") return keep_named(axis, space.offload, wanted, named);
-  if (axis == "recompute") return keep_named(axis, space.recompute, wanted, named);
-  if (axis == "schedule") return keep_named(axis, space.schedule, wanted, named);
-  if (axis == "division") return keep_named(axis, space.division, wanted, division);
+    if (row.name == axis) return keep_named(axis, *row.numbers, requested, number);
+  if (axis == "micro_batch") return keep_named(axis, space.micro_batch, requested, number);
+  if (axis == "sequence") return keep_named(axis, space.sequence, requested, yes_no);
+  if (axis == "context") return keep_named(axis, space.context, requested, word);
+  if (axis == "offload") return keep_named(axis, space.offload, requested, named);
+  if (axis == "recompute") return keep_named(axis, space.recompute, requested, named);
+  if (axis == "schedule") return keep_named(axis, space.schedule, requested, named);
+  if (axis == "division") return keep_named(axis, space.division, requested, division);
   unknown_name("axis", axis,
                {"gpus", "tp", "cp", "pp", "ep", "zero", "micro_batch", "sequence", "context", "offload", "recompute",
                 "schedule", "division"});

@@ -1,5 +1,5 @@
-// Which policies are searched: for every axis the values it may take, from the model, the cluster and the batch, or as
-// the user narrowed them; everything else is the base policy's.
+// Search space: for every axis its candidate values, from the model, the cluster and the batch, or as restricted by the
+// user; everything else is taken from the base policy.
 #pragma once
 
 #include <cstdint>
@@ -21,35 +21,35 @@ struct ScheduleChoice {
 };
 
 struct Space {
-  Policy base;  // global_batch, precision, software … and whatever no axis sets
+  Policy base;  // global_batch, precision, software … and everything that is not an axis
   std::vector<int> gpus, tp, cp, pp, ep, zero;
   std::vector<int64_t> micro_batch;
   std::vector<int> sequence;  // 0, 1
   std::vector<std::string> context;
-  std::vector<Offload> offload;
-  std::vector<Recompute> recompute;
+  std::vector<OffloadTarget> offload;
+  std::vector<RecomputePolicy> recompute;
   std::vector<ScheduleChoice> schedule;
-  std::vector<int> division;  // 0: equal stages, the rest to the first; 1: by dynamic programming
-  // A rule more, of a layout up to its schedule; empty: none. May be called from several threads.
+  std::vector<int> division;  // 0: equal stages, the remainder to the first; 1: by dynamic programming
+  // An additional rule for a layout, without its schedule; empty: none. May be called from several threads.
   std::function<bool(const Policy&)> also;
 
-  double size() const;  // choices, rules or no
+  double size() const;  // number of choices, ignoring rules
 };
 
 // The whole space: tensor, context, pipeline and expert groups that divide the processors, every micro-batch up to a
-// limit, every schedule the software has, ZeRO, recomputation and offload. `gpus` may name several numbers of
-// processors to choose from (for cost).
-Space whole_space(const Shape& shape, const Cluster& cluster, const Policy& base, const std::vector<int>& gpus);
+// limit, every schedule of the software, ZeRO, recomputation and offload. `gpus` may list several numbers of processors
+// (for cost).
+Space whole_space(const ModelShape& shape, const Cluster& cluster, const Policy& base, const std::vector<int>& gpus);
 
-// "tp=1,2,4" "schedule=1f1b,interleaved:2" "recompute=none,full" …: only those. UsageError: an axis or a value there
-// is not, with the nearest there is.
+// "tp=1,2,4" "schedule=1f1b,interleaved:2" "recompute=none,full" …: only those values. UsageError: an unknown axis or
+// value, with the nearest known.
 void narrow(Space& space, std::string_view text);
 
-// The cluster with as many nodes as so many processors need.
+// The cluster with the number of nodes that these processors need.
 Cluster cluster_of(const Cluster& cluster, int gpus);
 
-std::string name_of(Recompute recompute);
-std::string name_of(Offload offload);
+std::string name_of(RecomputePolicy recompute);
+std::string name_of(OffloadTarget offload);
 std::string name_of(const ScheduleChoice& schedule);  // "interleaved:4"
 
 }  // namespace esp::plan

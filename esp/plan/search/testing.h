@@ -1,6 +1,6 @@
-// A problem of random costs, for tests of the methods: each axis's value has a cost, each pair of neighbouring axes'
-// values another, some beginnings are against a rule and some choices too heavy. The floor of a beginning is what is
-// set and the least of what is not.
+// A problem with random costs, for tests of the methods: each axis's value has a cost, each pair of neighbouring axes'
+// values another, some beginnings break a rule and some choices are too heavy. The floor of a beginning is the cost of
+// the set axes plus the least cost of the others.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace esp::plan {
 
-class RandomProblem : public Problem {
+class RandomProblem : public SearchProblem {
  public:
   RandomProblem(uint64_t seed, const std::vector<size_t>& sizes, double forbidden = 0.1, double capacity = 0.8)
       : seed_(seed), forbidden_(forbidden), capacity_(capacity) {
@@ -20,10 +20,10 @@ class RandomProblem : public Problem {
 
   bool allowed(const Choice& choice, size_t num_set) const override {
     const size_t axis = num_set - 1;
-    // A rule of two neighbours; the first value always goes, so that every beginning has an end.
+    // A rule on two neighbours; the first value is always allowed, so that every beginning can be completed.
     return axis == 0 || choice[axis] == 0 || unit(3, axis, choice[axis - 1], choice[axis]) >= forbidden_;
   }
-  Worth floor(const Choice& choice, size_t num_set, double) const override {
+  ChoiceValue floor(const Choice& choice, size_t num_set, double) const override {
     double sum = 0;
     for (size_t i = 0; i < num_axes(); ++i) {
       if (i < num_set) {
@@ -36,18 +36,18 @@ class RandomProblem : public Problem {
     }
     return {sum, sum};
   }
-  Weight weigh(const Choice& choice) const override {
+  ChoiceMemory weigh(const Choice& choice) const override {
     double sum = 0;
     for (size_t i = 0; i < num_axes(); ++i) sum += unit(4, i, choice[i], 0);
     const double bytes = sum / static_cast<double>(num_axes());
     return {bytes, bytes <= capacity_, bytes / capacity_ - 1};
   }
-  Worth worth(const Choice& choice) const override {
+  ChoiceValue worth(const Choice& choice) const override {
     const double value = floor(choice, num_axes(), 0).value;
     return {value, value};
   }
 
-  // Every choice that is allowed and fits, by counting through all.
+  // Every choice that is allowed and fits, by enumeration.
   std::vector<Choice> all() const {
     std::vector<Choice> found;
     Choice choice{};

@@ -12,7 +12,7 @@
 namespace esp::plan {
 namespace {
 
-bool is_message(const comm::Step& step) {
+bool is_message(const comm::PlanStep& step) {
   return step.lane >= 0;
 }
 
@@ -22,19 +22,19 @@ CollectiveShape::CollectiveShape(std::span<const comm::Schedule> schedules, size
     : size_(static_cast<int>(schedules.size())), sent_(schedules.size()), received_(schedules.size()) {
   std::vector<std::unique_ptr<comm::Plan>> plans;
   std::vector<std::vector<uint32_t>> node_of(schedules.size());  // by rank and step
-  // The k-th message from a to b is one node, whichever end is seen first.
+  // The k-th message from a to b is one node, added with the first end that is read.
   std::map<std::pair<int, int>, std::vector<uint32_t>> between;
   for (int r = 0; r < size_; ++r) {
     plans.push_back(comm::make_plan(schedules[static_cast<size_t>(r)], element_bytes, std::nullopt, 0));
     const comm::Plan& plan = *plans.back();
     auto& mine = node_of[static_cast<size_t>(r)];
-    for (const comm::Step& step : plan.steps) {
+    for (const comm::PlanStep& step : plan.steps) {
       if (!is_message(step)) {
         mine.push_back(static_cast<uint32_t>(nodes_.size()));
         nodes_.push_back({r, -1, 0, {}});
         continue;
       }
-      const comm::Lane& lane = plan.lanes[static_cast<size_t>(step.lane)];
+      const comm::MessageLane& lane = plan.lanes[static_cast<size_t>(step.lane)];
       const int from = lane.sends ? r : lane.peer, to = lane.sends ? lane.peer : r;
       auto& wire = between[{from, to}];
       while (wire.size() <= step.message) {
@@ -44,7 +44,7 @@ CollectiveShape::CollectiveShape(std::span<const comm::Schedule> schedules, size
       Node& node = nodes_[wire[step.message]];
       const auto bytes = static_cast<double>(step.bytes);
       if (node.bytes >= 0 && node.bytes != bytes)
-        throw UsageError(fmt::format("message {} from rank {} to {} has {} bytes at one end and {} at the other",
+        throw UsageError(fmt::format("message {} from rank {} to {}: {} bytes at one end and {} at the other",
                                      step.message, from, to, node.bytes, bytes));
       node.bytes = bytes;
       (lane.sends ? sent_ : received_)[static_cast<size_t>(r)] += bytes;
@@ -56,7 +56,7 @@ CollectiveShape::CollectiveShape(std::span<const comm::Schedule> schedules, size
     const auto& mine = node_of[static_cast<size_t>(r)];
     uint32_t last_out = kNone, last_in = kNone;
     for (size_t s = 0; s < plan.steps.size(); ++s) {
-      const comm::Step& step = plan.steps[s];
+      const comm::PlanStep& step = plan.steps[s];
       Node& node = nodes_[mine[s]];
       for (uint32_t b = 0; b < step.num_before; ++b) node.before.push_back(mine[plan.before[plan.first_before[s] + b]]);
       if (!is_message(step)) continue;
@@ -67,17 +67,17 @@ CollectiveShape::CollectiveShape(std::span<const comm::Schedule> schedules, size
   }
   double out = 0, in = 0;
   for (int r = 0; r < size_; ++r) out += bytes_sent(r), in += bytes_received(r);
-  if (out != in) throw UsageError(fmt::format("{} bytes are sent and {} are received", out, in));
+  if (out != in) throw UsageError(fmt::format("send of {} bytes matched with a receive of {}", out, in));
 }
 
-std::vector<TaskId> add_collective(Engine& engine, const CollectiveShape& shape, const CollectivePorts& ports,
+std::vector<TaskId> add_collective(EventEngine& engine, const CollectiveShape& shape, const CollectivePorts& ports,
                                    std::span<const TaskId> ready) {
   const auto nodes = shape.nodes();
   std::vector<TaskId> tasks, done(static_cast<size_t>(shape.size()));
   tasks.reserve(nodes.size());
   for (const CollectiveShape::Node& node : nodes) {
     if (node.to < 0) {
-      tasks.push_back(engine.meet());
+      tasks.push_back(engine.join());
       continue;
     }
     const CollectivePorts::Way way = ports.way(node.from, node.to);
@@ -87,7 +87,7 @@ std::vector<TaskId> add_collective(Engine& engine, const CollectiveShape& shape,
     tasks.push_back(task);
   }
   for (int r = 0; r < shape.size(); ++r) {
-    done[static_cast<size_t>(r)] = engine.meet();
+    done[static_cast<size_t>(r)] = engine.join();
     if (ready[static_cast<size_t>(r)] != kNone)
       engine.after(done[static_cast<size_t>(r)], ready[static_cast<size_t>(r)]);
   }
@@ -102,9 +102,9 @@ std::vector<TaskId> add_collective(Engine& engine, const CollectiveShape& shape,
   return done;
 }
 
-std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const comm::Problem& problem) {
+std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const comm::CollectiveSpec& problem) {
   std::vector<comm::Schedule> all;
-  comm::Problem one = problem;
+  comm::CollectiveSpec one = problem;
   for (one.rank = 0; one.rank < problem.size; ++one.rank) all.push_back(row.build(one));
   return all;
 }
@@ -112,7 +112,7 @@ std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const co
 CollectiveTime time_collective(std::span<const comm::Schedule> schedules, size_t element_bytes, double alpha_s,
                                double bytes_per_s) {
   const CollectiveShape shape(schedules, element_bytes);
-  Engine engine;
+  EventEngine engine;
   CollectivePorts ports;
   std::vector<LinkId> out, in;
   for (int r = 0; r < shape.size(); ++r) {

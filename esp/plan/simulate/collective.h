@@ -1,5 +1,6 @@
-// A collective as events: the schedules that ranks execute (esp/comm), with the dependencies by which the executor runs
-// them, as tasks of the engine. Every message is its sender's k-th and its receiver's j-th: ports serve in list order.
+// Collectives in the event simulation: the schedules that ranks execute (esp/comm), with the dependencies of the
+// executor, as tasks of the engine. Every message is its sender's k-th and its receiver's j-th: ports serve in list
+// order.
 #pragma once
 
 #include <functional>
@@ -7,15 +8,15 @@
 #include <vector>
 
 #include "esp/comm/schedule.h"
-#include "esp/plan/simulate/engine.h"
+#include "esp/plan/simulate/event_engine.h"
 
 namespace esp::plan {
 
-// What the schedules of one call come to, whoever the ranks are: made once, added to an engine as often as it is
-// called.
+// The dependency graph of one call's schedules, independent of the ranks' placement: built once, added to an engine per
+// call.
 class CollectiveShape {
  public:
-  // By rank. UsageError: a message that one end does not know of.
+  // By rank. UsageError: a message with only one end.
   CollectiveShape(std::span<const comm::Schedule> schedules, size_t element_bytes);
 
   int size() const { return size_; }
@@ -24,11 +25,11 @@ class CollectiveShape {
   double bytes_received(int rank) const { return received_[static_cast<size_t>(rank)]; }
 
   struct Node {
-    int from = 0, to = -1;  // to −1: local work, which costs nothing
+    int from = 0, to = -1;  // to −1: local work, without cost
     double bytes = 0;
     std::vector<uint32_t> before;
   };
-  std::span<const Node> nodes() const { return nodes_; }  // any order
+  std::span<const Node> nodes() const { return nodes_; }  // in any order
 
  private:
   int size_ = 0;
@@ -36,7 +37,7 @@ class CollectiveShape {
   std::vector<double> sent_, received_;
 };
 
-// Where a rank's messages leave and arrive, and how one gets from rank to rank.
+// The ports of the ranks' messages, and the routes between ranks.
 struct CollectivePorts {
   std::vector<StreamId> out, in;  // by rank of the group
   struct Way {
@@ -46,20 +47,20 @@ struct CollectivePorts {
   std::function<Way(int from, int to)> way;
 };
 
-// Adds one call: rank r takes part from `ready[r]` on (kNone: from the start). What each rank's part ends with.
-std::vector<TaskId> add_collective(Engine& engine, const CollectiveShape& shape, const CollectivePorts& ports,
+// Adds one call: rank r takes part after `ready[r]` (kNone: from the start). Returns the last task of each rank.
+std::vector<TaskId> add_collective(EventEngine& engine, const CollectiveShape& shape, const CollectivePorts& ports,
                                    std::span<const TaskId> ready);
 
-// One call alone, every link alike: α, bytes/s.
+// One call alone, with equal links: α, bytes/s.
 struct CollectiveTime {
   double seconds = 0;
   uint64_t events = 0;
-  double took_s = 0;  // of this machine, for the events alone
+  double took_s = 0;  // run time of the simulation itself
 };
 CollectiveTime time_collective(std::span<const comm::Schedule> schedules, size_t element_bytes, double alpha_s,
                                double bytes_per_s);
 
-// The schedules of all ranks by one row of the table of algorithms.
-std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const comm::Problem& problem);
+// The schedules of all ranks for one row of the table of algorithms.
+std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const comm::CollectiveSpec& problem);
 
 }  // namespace esp::plan

@@ -1,4 +1,4 @@
-// Events of schedules take the time that the textbook's formulas and comm's own simulator say, for every algorithm.
+// Simulated schedules take the time of the textbook formulas and of comm's simulator, for every algorithm.
 #include "esp/plan/simulate/collective.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kAlpha = 1e6, kBeta = 80;  // in picoseconds
 
-comm::Problem problem_of(comm::Op op, int size, size_t count) {
-  comm::Problem problem;
+comm::CollectiveSpec problem_of(comm::Op op, int size, size_t count) {
+  comm::CollectiveSpec problem;
   problem.op = op;
   problem.size = size;
   problem.count = count;
@@ -22,12 +22,12 @@ comm::Problem problem_of(comm::Op op, int size, size_t count) {
 }
 
 double time_of(comm::Op op, const char* name, int size, size_t count, std::vector<int> dims = {}) {
-  comm::Problem problem = problem_of(op, size, count);
+  comm::CollectiveSpec problem = problem_of(op, size, count);
   problem.shape.dims = std::move(dims);
   return time_collective(schedules_of(comm::find_algorithm(op, name), problem), 1, kAlpha, 1 / kBeta).seconds;
 }
 
-TEST(CollectiveEvents, TakeTheTimesOfTheFormulas) {
+TEST(CollectiveSimulation, TakesTheTimeOfTheFormulas) {
   for (const int n : {2, 4, 8, 16}) {
     const double s = n * 960.0, log = std::log2(n);
     const auto count = static_cast<size_t>(s);
@@ -37,19 +37,20 @@ TEST(CollectiveEvents, TakeTheTimesOfTheFormulas) {
     EXPECT_NEAR(time_of(comm::Op::all_reduce, "tree", n, count), 2 * log * (kAlpha + s * kBeta), 1);
     EXPECT_NEAR(time_of(comm::Op::all_reduce, "recursive_doubling", n, count), log * (kAlpha + s * kBeta), 1);
   }
-  // A torus telescopes: as many bytes as one ring of all, in the rounds of its axes.
+  // A torus sends as many bytes as one ring over all ranks, in the rounds of its axes.
   const double s = 12 * 960;
   EXPECT_NEAR(time_of(comm::Op::all_reduce, "torus2d", 12, 12 * 960, {4, 3}),
               2 * (3 + 2) * kAlpha + 2 * 11 * s / 12 * kBeta, 1);
 }
 
-// Whatever comm's simulator, which shares no code with the engine, says of the same schedules.
-TEST(CollectiveEvents, AgreeWithTheOtherSimulatorForEveryAlgorithm) {
+// Compares with comm's simulator of the same schedules, which shares no code with the engine.
+TEST(CollectiveSimulation, AgreesWithCommsSimulatorForEveryAlgorithm) {
   int checked = 0;
   for (const comm::AlgorithmRow& row : comm::algorithms())
     for (const int n : {2, 3, 4, 6, 8, 13}) {
       if (row.op == comm::Op::all_to_all_v) continue;
-      comm::Problem problem = problem_of(row.op, n, row.op == comm::Op::barrier ? 0 : static_cast<size_t>(n) * 120);
+      comm::CollectiveSpec problem =
+          problem_of(row.op, n, row.op == comm::Op::barrier ? 0 : static_cast<size_t>(n) * 120);
       if (row.applies && !row.applies(problem).empty()) continue;
       const auto schedules = schedules_of(row, problem);
       const auto known = comm::simulate(schedules, 1, {1'000'000, 80});
@@ -63,11 +64,11 @@ TEST(CollectiveEvents, AgreeWithTheOtherSimulatorForEveryAlgorithm) {
   EXPECT_GT(checked, 100);
 }
 
-TEST(CollectiveEvents, OfTwoRingsOnOnePortShareIt) {
+TEST(CollectiveSimulation, TwoRingsShareOnePort) {
   const auto schedules =
       schedules_of(comm::find_algorithm(comm::Op::all_reduce, "ring"), problem_of(comm::Op::all_reduce, 4, 4000));
   const CollectiveShape shape(schedules, 1);
-  Engine engine;
+  EventEngine engine;
   CollectivePorts ports;
   std::vector<LinkId> out;
   for (int r = 0; r < 4; ++r) {

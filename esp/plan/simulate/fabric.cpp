@@ -7,18 +7,18 @@
 namespace esp::plan {
 namespace {
 
-double rate(const Link& link) {
-  return std::max(1e-9, link.bandwidth * link.efficiency);  // a tier that is not there carries nothing
+double rate(const LinkSpec& link) {
+  return std::max(1e-9, link.bandwidth * link.efficiency);  // a missing tier carries nothing
 }
 
 // A hop of x bytes takes α + (x + half) / rate.
-double alpha(const Link& link) {
+double alpha(const LinkSpec& link) {
   return link.latency + link.half_bytes / rate(link);
 }
 
 }  // namespace
 
-Fabric::Fabric(Engine& engine, const Cluster& cluster, int processors, const FabricOptions& options)
+Fabric::Fabric(EventEngine& engine, const Cluster& cluster, int processors, const FabricOptions& options)
     : engine_(engine), cluster_(cluster), options_(options) {
   for (int i = 0; i < processors; ++i) {
     inside_out_.push_back(engine.add_link(rate(cluster.inside)));

@@ -20,10 +20,10 @@ Cluster small(double oversubscription) {
   return c;
 }
 
-// Every processor of one leaf sends to its like in the other.
+// Every processor of one leaf sends to its counterpart in the other.
 double all_across(double oversubscription, const FabricOptions& options = {}) {
   const Cluster cluster = small(oversubscription);
-  Engine engine;
+  EventEngine engine;
   Fabric fabric(engine, cluster, 8, options);
   for (int i = 0; i < 4; ++i) {
     const auto way = fabric.way(i, i + 4);
@@ -41,8 +41,8 @@ TEST(Fabric, SharesTheUplinksByOversubscription) {
   EXPECT_NEAR(all_across(4), 4000, 1e-6);
 }
 
-// One uplink a port: by hash some meet and go at half or less, while others' are empty.
-TEST(Fabric, LetsHashedFlowsMeet) {
+// One uplink per port: by hash some pairs share one and get half or less, while other uplinks are idle.
+TEST(Fabric, HashedFlowsShareUplinks) {
   double most = 0, least = 1e9;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const double time = all_across(1, {true, seed});
@@ -53,9 +53,9 @@ TEST(Fabric, LetsHashedFlowsMeet) {
   EXPECT_GE(most, 2000 - 1e-6);
 }
 
-TEST(Fabric, StaysInsideADomainAndBelowALeafWhereItCan) {
+TEST(Fabric, RoutesInsideADomainOrBelowALeafWherePossible) {
   const Cluster cluster = small(4);
-  Engine engine;
+  EventEngine engine;
   Fabric fabric(engine, cluster, 8);
   const auto near = fabric.way(0, 1), leaf = fabric.way(1, 2);
   const TaskId a = engine.transfer(near.route, near.alpha_s, 100), b = engine.transfer(leaf.route, leaf.alpha_s, 100);
@@ -66,16 +66,16 @@ TEST(Fabric, StaysInsideADomainAndBelowALeafWhereItCan) {
   EXPECT_NEAR(fabric.busy_out(1, true), 1000, 1e-9);
 }
 
-// The torus over node and network: inside 2(G−1)/G·S, across 2(M−1)/M·S/G, as its formula has it with each tier's β.
-TEST(Fabric, RunsATwoTierAllReduceAtItsFormula) {
+// Torus over node and network: inside 2(G−1)/G·S, across 2(M−1)/M·S/G, each with its tier's β.
+TEST(Fabric, RunsATwoTierAllReduceAsTheFormula) {
   const Cluster cluster = small(1);
-  comm::Problem problem;
+  comm::CollectiveSpec problem;
   problem.op = comm::Op::all_reduce;
   problem.size = 8;
   problem.count = 800;
   problem.shape.dims = {2, 4};
   const CollectiveShape shape(schedules_of(comm::find_algorithm(comm::Op::all_reduce, "torus2d"), problem), 1);
-  Engine engine;
+  EventEngine engine;
   Fabric fabric(engine, cluster, 8);
   const CollectivePorts ports = fabric.ports_of({0, 1, 2, 3, 4, 5, 6, 7});
   const std::vector<TaskId> now(8, kNone);

@@ -12,7 +12,7 @@ namespace {
 class Failures {
  public:
   Failures(double mtbf_s, uint64_t seed) : mtbf_s_(mtbf_s), seed_(seed) {}
-  // Seconds to the next: no memory, so it may be asked at any time.
+  // Seconds to the next failure: memoryless, so it may be drawn at any time.
   double next() {
     if (mtbf_s_ <= 0) return std::numeric_limits<double>::infinity();
     const double u = (static_cast<double>(random_bits(seed_, 0x6661696c, drawn_++) >> 11) + 0.5) * 0x1p-53;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr FailureModel kLarge{3 * 3600, 60, 300};  // one failure in three hours
 
-TEST(Failures, DrawnGoodputIsTheExpectedOne) {
+TEST(Failures, SimulatedGoodputEqualsTheExpectation) {
   for (const double interval : {120.0, 600.0, 1200.0, 7200.0}) {
     const Goodput drawn = drawn_goodput(kLarge, interval, 400 * 86400.0, 7);
     EXPECT_NEAR(drawn.fraction, expected_goodput(kLarge, interval), 0.01) << interval;
@@ -16,7 +16,7 @@ TEST(Failures, DrawnGoodputIsTheExpectedOne) {
   }
 }
 
-TEST(Failures, YoungAndDalyStandNearTheBestInterval) {
+TEST(Failures, YoungAndDalyAreNearTheBestInterval) {
   double best = 0, at = 0;
   for (double interval = 30; interval < 20000; interval *= 1.01)
     if (const double goodput = expected_goodput(kLarge, interval); goodput > best) best = goodput, at = interval;
@@ -26,7 +26,7 @@ TEST(Failures, YoungAndDalyStandNearTheBestInterval) {
   EXPECT_GT(best, drawn_goodput(kLarge, at / 8, 100 * 86400.0, 1).fraction);
 }
 
-TEST(Failures, AreTheSameForTheSameSeedAndNoneWithoutARate) {
+TEST(Failures, AreDeterminedByTheSeedAndAbsentWithoutARate) {
   EXPECT_EQ(drawn_goodput(kLarge, 900, 1e6, 3).fraction, drawn_goodput(kLarge, 900, 1e6, 3).fraction);
   EXPECT_NE(drawn_goodput(kLarge, 900, 1e6, 3).fraction, drawn_goodput(kLarge, 900, 1e6, 4).fraction);
   const FailureModel never{0, 10, 100};

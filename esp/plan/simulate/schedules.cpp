@@ -12,11 +12,11 @@
 namespace esp::plan {
 namespace {
 
-using parallel::Action;
 using parallel::ActionKind;
+using parallel::PipelineAction;
 
-// A stage's list as it grows: the next micro-batch of a chunk each time. What is beyond the last one is left out, so
-// that a list for many serves few.
+// Builds a stage's list: the next micro-batch of a chunk each time. Micro-batches beyond the last are omitted, so one
+// pattern serves any number of micro-batches.
 class List {
  public:
   List(int first, int second) : most_{first, second} {}
@@ -29,7 +29,7 @@ class List {
   void oldest_weights() { weights(owed_.front()); }
   bool owes(int chunk) const { return std::find(owed_.begin(), owed_.end(), chunk) != owed_.end(); }
   int num_forward(int chunk) const { return next_[0][at(chunk)]; }
-  std::vector<Action> take() { return std::move(actions_); }
+  std::vector<PipelineAction> take() { return std::move(actions_); }
 
  private:
   static size_t at(int chunk) { return static_cast<size_t>(chunk); }
@@ -39,12 +39,12 @@ class List {
   }
   std::array<int, 2> most_;
   std::array<std::array<int, 2>, 3> next_{};  // by kind and chunk
-  std::deque<int> owed_;                      // chunks whose weights' gradients wait, oldest first
-  std::vector<Action> actions_;
+  std::deque<int> owed_;                      // chunks with pending weight gradients, oldest first
+  std::vector<PipelineAction> actions_;
 };
 
-// Stage k begins with 2(P − k) − 1 forwards and lets 2k weight gradients wait.
-std::vector<Action> twice_warmed_up(int P, int m, int k) {
+// Stage k begins with 2(P − k) − 1 forwards and delays 2k weight gradients.
+std::vector<PipelineAction> twice_warmed_up(int P, int m, int k) {
   List list(m, 0);
   const int warm_up = std::min(m, 2 * (P - k) - 1);
   for (int i = 0; i < warm_up; ++i) list.forward(0);
@@ -57,8 +57,8 @@ std::vector<Action> twice_warmed_up(int P, int m, int k) {
   return list.take();
 }
 
-// ZB-V: as many forwards as reach the stage before the first comes back up, then one of each kind and chunk in turn.
-std::vector<Action> v_without_bubble(int P, int m, int k) {
+// ZB-V: as many forwards as reach the stage before the first returns, then one of each kind and chunk in turn.
+std::vector<PipelineAction> v_without_bubble(int P, int m, int k) {
   const int n = std::max(2 * P - 1, m);
   List list(m, m);
   for (int i = 0; i < 2 * (P - k) - 1; ++i) list.forward(0);
@@ -77,12 +77,12 @@ std::vector<Action> v_without_bubble(int P, int m, int k) {
 }
 
 // A block of six units, one for each kind and chunk, repeated for every micro-batch. `down` and `up` are units from a
-// stage to the next one on the way down the V and back: what they add up to is what a stage holds.
+// stage to the next on the way down and up the V: their sum determines a stage's memory.
 struct Block {
   int down = 1, up = 1;
-  int turn = 0, loss = 0, back = 0;  // units put in at the foot, at the top and at the foot again
+  int turn = 0, loss = 0, back = 0;  // units inserted at the foot, at the top and at the foot again
 
-  // When micro-batch 0's forwards and backwards of stage k begin: F0 F1 B1 B0.
+  // Start times of micro-batch 0's forwards and backwards on stage k: F0 F1 B1 B0.
   std::array<int, 4> starts(int P, int k) const {
     const int foot = down * (P - 1) + 1 + turn, top = foot + up * (P - 1) + 1 + loss;
     const int again = top + down * (P - 1) + 1 + back;
@@ -105,14 +105,14 @@ Block fitting_block(int down, int up, int P) {
         const Block block{down, up, turn, loss, more - turn - loss};
         if (block.back <= 5 && !block.collides(P)) return block;
       }
-  throw UsageError(fmt::format("no repeating block for {} stages; zb-v has its actions for any number", P));
+  throw UsageError(fmt::format("no repeating block for {} stages. Use zb-v, which supports any number", P));
 }
 
-std::vector<Action> v_by_blocks(const Block& block, int P, int m, int k) {
+std::vector<PipelineAction> v_by_blocks(const Block& block, int P, int m, int k) {
   const std::array<int, 4> starts = block.starts(P, k);
   std::array<bool, 6> taken{};
   for (const int start : starts) taken[static_cast<size_t>(start % 6)] = true;
-  // Weight gradients in the two units left, each after its backward.
+  // Weight gradients in the two remaining units, each after its backward.
   const auto next_free = [&](int from) {
     while (taken[static_cast<size_t>(from % 6)]) ++from;
     taken[static_cast<size_t>(from % 6)] = true;
@@ -120,7 +120,7 @@ std::vector<Action> v_by_blocks(const Block& block, int P, int m, int k) {
   };
   struct Timed {
     int at;
-    Action action;
+    PipelineAction action;
   };
   const int second = next_free(starts[2] + 1), first = next_free(starts[3] + 1);
   const Timed one[] = {{starts[0], {ActionKind::forward, 0, 0}},  {starts[1], {ActionKind::forward, 1, 0}},
@@ -134,13 +134,13 @@ std::vector<Action> v_by_blocks(const Block& block, int P, int m, int k) {
       all.push_back(timed);
     }
   std::sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.at < b.at; });
-  std::vector<Action> actions;
+  std::vector<PipelineAction> actions;
   for (const Timed& timed : all) actions.push_back(timed.action);
   return actions;
 }
 
-// DualPipe: `near` is the direction that begins at this end, of which r stages lie before this one.
-std::vector<Action> both_ways(int P, int first, int second, int k) {
+// DualPipe: `near` is the direction that begins at this end, with r stages before this one.
+std::vector<PipelineAction> both_ways(int P, int first, int second, int k) {
   const int half = P / 2, r = std::min(k, P - 1 - k), near = k < half ? 0 : 1, far = 1 - near;
   const int n = std::max({P, first, second}), inner = half - r - 1, outer = r + 1;
   List list(first, second);
@@ -150,7 +150,7 @@ std::vector<Action> both_ways(int P, int first, int second, int k) {
   for (int i = 0; i < inner; ++i) list.backward(far), list.weights(far), list.forward(far);
   for (int i = 0; i < n - P + outer; ++i) list.forward(near), whole(far), list.forward(far), whole(near);
   for (int i = 0; i < inner; ++i) whole(far), list.forward(far), whole(near);
-  // The later half of these leave their weights for the end.
+  // The later half of these delay their weight gradients to the end.
   for (int i = 0; i < 2 * outer; ++i) {
     const int chunk = i % 2 == 0 ? far : near;
     list.backward(chunk);
@@ -162,7 +162,7 @@ std::vector<Action> both_ways(int P, int first, int second, int k) {
 }
 
 template <typename Actions>
-StepSchedule made(const Policy& policy, int chunks, int micro_batches, Placement placement, bool together,
+StepSchedule made(const Policy& policy, int chunks, int micro_batches, PiecePlacement placement, bool together,
                   Actions&& actions) {
   StepSchedule result;
   result.schedule = {policy.schedule, {policy.pp, chunks, micro_batches}, parallel::Backward::split, {}};
@@ -179,42 +179,41 @@ StepSchedule step_schedule(const Policy& policy) {
   const int P = policy.pp, m = static_cast<int>(std::max<int64_t>(1, policy.num_micro_batches()));
   if (P == 1) return {parallel::make_schedule("1f1b", {1, 1, m})};
   if (name == "zb-2p" || name == "zb-h2")
-    return made(policy, 1, m, Placement::round, false, [&](int k) { return twice_warmed_up(P, m, k); });
+    return made(policy, 1, m, PiecePlacement::round, false, [&](int k) { return twice_warmed_up(P, m, k); });
   if (name == "zb-v" || name == "v-zb")
-    return made(policy, 2, m, Placement::folded, false, [&](int k) { return v_without_bubble(P, m, k); });
+    return made(policy, 2, m, PiecePlacement::folded, false, [&](int k) { return v_without_bubble(P, m, k); });
   if (name == "v-half" || name == "v-min") {
     const Block block = fitting_block(name == "v-half" ? 2 : 1, 1, P);
-    return made(policy, 2, m, Placement::folded, false, [&](int k) { return v_by_blocks(block, P, m, k); });
+    return made(policy, 2, m, PiecePlacement::folded, false, [&](int k) { return v_by_blocks(block, P, m, k); });
   }
   if (name == "dualpipe") {
     if (P % 2 != 0)
       throw UsageError(
-          fmt::format("schedule dualpipe of {} stages: both directions meet in the middle, so {} or {} would work", P,
-                      P - 1, P + 1));
+          fmt::format("schedule dualpipe: got {} stages; expected an even number. Try {} or {}", P, P - 1, P + 1));
     const int first = (m + 1) / 2, second = m / 2;
-    return made(policy, 2, first, Placement::both, true, [&](int k) { return both_ways(P, first, second, k); });
+    return made(policy, 2, first, PiecePlacement::both, true, [&](int k) { return both_ways(P, first, second, k); });
   }
   return {parallel::make_schedule(name == "zb-1p" ? "zb-h1" : name, {P, policy.interleave, m})};
 }
 
-int piece_at(Placement placement, const parallel::ScheduleShape& shape, int stage, int chunk) {
-  if (placement == Placement::round || chunk == 0) return chunk * shape.stages + stage;
-  return (placement == Placement::folded ? 2 : 1) * shape.stages - 1 - stage;
+int piece_at(PiecePlacement placement, const parallel::ScheduleShape& shape, int stage, int chunk) {
+  if (placement == PiecePlacement::round || chunk == 0) return chunk * shape.stages + stage;
+  return (placement == PiecePlacement::folded ? 2 : 1) * shape.stages - 1 - stage;
 }
 
-std::optional<parallel::Place> goes_to(Placement placement, const parallel::ScheduleShape& shape, int stage,
-                                       const Action& action) {
-  if (placement == Placement::round) return parallel::destination_of(shape, stage, action);
+std::optional<parallel::StageChunk> goes_to(PiecePlacement placement, const parallel::ScheduleShape& shape, int stage,
+                                            const PipelineAction& action) {
+  if (placement == PiecePlacement::round) return parallel::destination_of(shape, stage, action);
   if (action.kind == ActionKind::weights) return std::nullopt;
   const int P = shape.stages, by = action.kind == ActionKind::forward ? 1 : -1;
-  if (placement == Placement::both) {
+  if (placement == PiecePlacement::both) {
     const int to = action.chunk == 0 ? stage + by : stage - by;
     if (to < 0 || to >= P) return std::nullopt;
-    return parallel::Place{to, action.chunk};
+    return parallel::StageChunk{to, action.chunk};
   }
   const int piece = piece_at(placement, shape, stage, action.chunk) + by;
   if (piece < 0 || piece >= 2 * P) return std::nullopt;
-  return piece < P ? parallel::Place{piece, 0} : parallel::Place{2 * P - 1 - piece, 1};
+  return piece < P ? parallel::StageChunk{piece, 0} : parallel::StageChunk{2 * P - 1 - piece, 1};
 }
 
 }  // namespace esp::plan

@@ -24,14 +24,14 @@ Policy pipeline(const char* schedule, int stages, int micro_batches) {
   return policy;
 }
 
-// Equal stages of which a forward, an input gradient and a weight gradient take so long.
+// Equal stages with given times of forward, input gradient and weight gradient.
 StepInput input_of(const Policy& policy, const StageTime& stage) {
   StepInput input;
   StepSchedule actions = step_schedule(policy);
   input.schedule = std::move(actions.schedule);
   input.placement = actions.placement;
   input.together = actions.together;
-  const int parts = input.placement == Placement::folded ? 2 : 1;
+  const int parts = input.placement == PiecePlacement::folded ? 2 : 1;
   input.pieces.assign(static_cast<size_t>(policy.pp * parts),
                       {stage.forward / parts, stage.backward / parts, stage.weights / parts, 0});
   input.stages.resize(static_cast<size_t>(policy.pp));
@@ -43,11 +43,11 @@ TEST(StepSchedules, HaveEveryActionOnceAndInOrder) {
     for (const int stages : {2, 4, 6, 8})
       for (const int micro_batches : {1, 3, 8, 24}) {
         const StepSchedule made = step_schedule(pipeline(name, stages, micro_batches));
-        const int per_stage = made.placement == Placement::folded ? 2 : 1;
+        const int per_stage = made.placement == PiecePlacement::folded ? 2 : 1;
         for (const auto& actions : made.schedule.stages) {
           EXPECT_EQ(actions.size(), static_cast<size_t>(3 * per_stage * micro_batches)) << name << " " << stages;
           std::map<std::pair<ActionKind, int>, int> next;
-          std::map<std::tuple<int, int>, int> done;  // of a chunk and micro-batch: how many of F, B, W
+          std::map<std::tuple<int, int>, int> done;  // by chunk and micro-batch: number of F, B, W done
           for (const auto& action : actions) {
             EXPECT_EQ(action.micro_batch, (next[{action.kind, action.chunk}]++)) << name;
             EXPECT_EQ((done[{action.chunk, action.micro_batch}]++), static_cast<int>(action.kind)) << name;
@@ -56,12 +56,12 @@ TEST(StepSchedules, HaveEveryActionOnceAndInOrder) {
       }
 }
 
-TEST(StepSchedules, GoThroughTheWholeModelAndBack) {
+TEST(StepSchedules, VisitTheWholeModelAndBack) {
   for (const char* name : {"zb-v", "dualpipe"}) {
     const StepSchedule made = step_schedule(pipeline(name, 4, 8));
     for (const int chunk : {0, 1}) {
-      if (made.placement == Placement::folded && chunk == 1) continue;
-      parallel::Place at{chunk == 0 ? 0 : 3, chunk};
+      if (made.placement == PiecePlacement::folded && chunk == 1) continue;
+      parallel::StageChunk at{chunk == 0 ? 0 : 3, chunk};
       std::vector<int> pieces = {piece_at(made.placement, made.schedule.shape, at.stage, at.chunk)};
       while (const auto to =
                  goes_to(made.placement, made.schedule.shape, at.stage, {ActionKind::forward, at.chunk, 0})) {
@@ -70,13 +70,13 @@ TEST(StepSchedules, GoThroughTheWholeModelAndBack) {
         pieces.push_back(piece_at(made.placement, made.schedule.shape, at.stage, at.chunk));
       }
       for (size_t i = 0; i < pieces.size(); ++i) EXPECT_EQ(pieces[i], static_cast<int>(i)) << name;
-      EXPECT_EQ(pieces.size(), made.placement == Placement::folded ? 8u : 4u);
+      EXPECT_EQ(pieces.size(), made.placement == PiecePlacement::folded ? 8u : 4u);
     }
   }
 }
 
-// Forward, input gradient and weight gradient of one length: nothing idles once the pipeline is full.
-TEST(StepSchedules, OfZeroBubbleHaveNone) {
+// Forward, input gradient and weight gradient of one length: no idle time once the pipeline is full.
+TEST(StepSchedules, ZeroBubbleSchedulesHaveNoBubble) {
   for (const char* name : {"zb-2p", "zb-v"})
     for (const int stages : {2, 4, 8}) {
       const int m = 3 * stages;
@@ -85,7 +85,7 @@ TEST(StepSchedules, OfZeroBubbleHaveNone) {
     }
 }
 
-TEST(StepSchedules, WaitAsLongAsTheirFormulas) {
+TEST(StepSchedules, HaveTheBubbleOfTheFormulas) {
   const StageTime stage{4, 5, 3, 0};
   for (const int stages : {4, 8}) {
     const int m = 4 * stages;
@@ -100,8 +100,8 @@ TEST(StepSchedules, WaitAsLongAsTheirFormulas) {
   }
 }
 
-// Blocks are of equal units: where forward and the two gradients differ, units wait for the longest.
-TEST(StepSchedules, OfBlocksWaitHalfAndTwoThirdsAsLongAsPlainOnes) {
+// Blocks have equal units: where forward and the two gradients differ, units wait for the longest.
+TEST(StepSchedules, BlockSchedulesHaveHalfAndTwoThirdsOfThePlainBubble) {
   const StageTime stage{4, 4, 4, 0};
   for (const int stages : {4, 8}) {
     const int m = 4 * stages;
@@ -115,7 +115,7 @@ TEST(StepSchedules, OfBlocksWaitHalfAndTwoThirdsAsLongAsPlainOnes) {
   }
 }
 
-TEST(StepSchedules, HoldWhatTheyPromise) {
+TEST(StepSchedules, HoldTheDocumentedActivations) {
   const auto most = [](const char* name, int stages, int m) {
     const StepSchedule made = step_schedule(pipeline(name, stages, m));
     int live = 0;
@@ -124,13 +124,13 @@ TEST(StepSchedules, HoldWhatTheyPromise) {
   };
   const int P = 8, m = 32;
   EXPECT_EQ(most("zb-2p", P, m), 2 * P - 1);
-  EXPECT_EQ(most("zb-v", P, m), 2 * P);  // of chunks that are half a stage
+  EXPECT_EQ(most("zb-v", P, m), 2 * P);  // of chunks of half a stage
   EXPECT_LE(most("v-half", P, m), P + 3);
   EXPECT_LE(most("v-min", P, m), 2 * P / 3 + 4);
   EXPECT_LE(most("dualpipe", P, m), P + 1);
 }
 
-TEST(StepSchedules, SayWhatTheyCannot) {
+TEST(StepSchedules, RejectUnsupportedShapes) {
   EXPECT_THROW(step_schedule(pipeline("dualpipe", 5, 20)), UsageError);
   EXPECT_THROW(step_schedule(pipeline("zb-x", 4, 20)), UsageError);
 }

@@ -8,7 +8,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/plan/simulate/engine.h"
+#include "esp/plan/simulate/event_engine.h"
 #include "esp/plan/simulate/timeline.h"
 
 namespace esp::plan {
@@ -16,7 +16,7 @@ namespace {
 
 using parallel::ActionKind;
 
-// One stage of one class of equal copies.
+// One stage of one class of equal replicas.
 struct Device {
   int copy = 0, stage = 0, folded = 1;
   double slow = 1;
@@ -33,7 +33,7 @@ class Step {
  public:
   Step(const StepInput& input, Json* trace)
       : input_(input), shape_(input.schedule.shape), trace_(trace), engine_(trace), timeline_(trace) {
-    const int pieces = input.placement == Placement::both ? shape_.stages : shape_.pieces();
+    const int pieces = input.placement == PiecePlacement::both ? shape_.stages : shape_.pieces();
     ESP_CHECK(input.pieces.size() == static_cast<size_t>(pieces), "{} times for {} pieces", input.pieces.size(),
               pieces);
     ESP_CHECK(input.stages.size() == static_cast<size_t>(shape_.stages));
@@ -58,9 +58,9 @@ class Step {
   Device& at(size_t copies, int stage) { return devices_[copies * index(shape_.stages) + index(stage)]; }
   const StageInput& of(const Device& device) const { return input_.stages[index(device.stage)]; }
 
-  // Copies whose stages are equally slow are one.
+  // Replicas with equally slow stages form one class.
   void fold() {
-    std::map<std::vector<double>, std::pair<int, int>> seen;  // slowness → first copy, how many
+    std::map<std::vector<double>, std::pair<int, int>> seen;  // slowness → first replica, count
     const std::vector<double> even(index(shape_.stages), 1.0);
     for (int copy = 0; copy < input_.copies; ++copy) {
       const std::vector<double>& slow = input_.slowdown.empty() ? even : input_.slowdown[index(copy)];
@@ -101,10 +101,10 @@ class Step {
       device.processor = engine_.add_route({cores_, engine_.add_link(input_.ranks_of_device * input_.threads_of_rank)});
     }
     device.micro_batches.assign(index(shape_.chunks), 0);
-    for (const parallel::Action& action : input_.schedule.stages[index(stage)])
+    for (const parallel::PipelineAction& action : input_.schedule.stages[index(stage)])
       device.micro_batches[index(action.chunk)] += action.kind == ActionKind::forward ? 1 : 0;
     device.memory = engine_.add_place();
-    engine_.takes(engine_.meet(), device.memory, input_.stages[index(stage)].held_bytes);
+    engine_.takes(engine_.join(), device.memory, input_.stages[index(stage)].held_bytes);
     timeline_.add_row(copy, stage);
     devices_.push_back(std::move(device));
   }
@@ -116,7 +116,7 @@ class Step {
     return engine_.add_route(std::move(links));
   }
 
-  double seconds(const Device& device, const parallel::Action& action) const {
+  double seconds(const Device& device, const parallel::PipelineAction& action) const {
     const StageTime& t = input_.pieces[index(piece_at(input_.placement, shape_, device.stage, action.chunk))];
     double s = t.weights;
     if (action.kind == ActionKind::forward) s = t.forward;
@@ -126,15 +126,15 @@ class Step {
   }
 
   // The action that completes a chunk's gradients: the last of its kind.
-  bool completes(const Device& device, const parallel::Action& action) const {
+  bool completes(const Device& device, const parallel::PipelineAction& action) const {
     const ActionKind kind =
         input_.schedule.backward == parallel::Backward::split ? ActionKind::weights : ActionKind::backward;
     return action.kind == kind && action.micro_batch == device.micro_batches[index(action.chunk)] - 1;
   }
 
-  // A collective of all copies: begins when the last of them is ready, goes at each one's own port.
-  std::vector<TaskId> together(int stage, const Wire& wire, std::span<const TaskId> ready, const char* name) {
-    const TaskId all = engine_.meet();
+  // A collective of all replicas: begins when the last of them is ready, at the rate of each port.
+  std::vector<TaskId> together(int stage, const PortCall& wire, std::span<const TaskId> ready, const char* name) {
+    const TaskId all = engine_.join();
     for (const TaskId one : ready)
       if (one != kNone) engine_.after(all, one);
     std::vector<TaskId> parts;
@@ -143,7 +143,7 @@ class Step {
       const TaskId part = engine_.transfer(route(device, device, wire.across), wire.alpha_s, wire.bytes);
       engine_.on(part, device.summing);
       engine_.after(part, all);
-      timeline_.name(part, device.copy, stage, Row::sums, name);
+      timeline_.name(part, device.copy, stage, TimelineRow::sums, name);
       parts.push_back(part);
     }
     return parts;
@@ -153,7 +153,7 @@ class Step {
     const std::vector<TaskId> now(num_classes_, kNone);
     for (int stage = 0; stage < shape_.stages; ++stage)
       for (int chunk = 0; chunk < shape_.chunks; ++chunk)
-        for (const Wire& wire : input_.stages[index(stage)].gathers)
+        for (const PortCall& wire : input_.stages[index(stage)].gathers)
           gathered_[{stage, chunk}].push_back(together(stage, wire, now, "gather"));
   }
 
@@ -161,7 +161,7 @@ class Step {
     for (size_t c = 0; c < num_classes_; ++c)
       for (int stage = 0; stage < shape_.stages; ++stage) {
         Device& device = at(c, stage);
-        for (const parallel::Action& action : input_.schedule.stages[index(stage)]) {
+        for (const parallel::PipelineAction& action : input_.schedule.stages[index(stage)]) {
           act(c, device, action);
           const auto to = goes_to(input_.placement, shape_, stage, action);
           if (to && to->stage != stage) send(c, device, action, *to);
@@ -169,23 +169,23 @@ class Step {
       }
   }
 
-  // Seconds of compute: on a machine whose cores all devices share, a flow of core-seconds that no more than its ranks'
-  // threads can carry.
+  // Seconds of compute: on a machine whose cores all devices share, a flow of core-seconds, limited by the threads of
+  // its ranks.
   TaskId on_processor(const Device& device, double seconds) {
     if (input_.cores == 0) return engine_.compute(device.compute, seconds);
-    const double wanted = input_.ranks_of_device * input_.threads_of_rank;
-    const TaskId task = engine_.transfer(device.processor, 0, seconds * wanted);
+    const double max_cores = input_.ranks_of_device * input_.threads_of_rank;
+    const TaskId task = engine_.transfer(device.processor, 0, seconds * max_cores);
     engine_.on(task, device.compute);
     return task;
   }
 
-  double beside(const Wire& wire, double kernels) const {
+  double beside(const PortCall& wire, double kernels) const {
     const double rate = wire.across ? input_.across_bandwidth : input_.inside_bandwidth;
     return input_.beside * std::min(kernels, wire.alpha_s + (rate > 0 ? wire.bytes / rate : 0));
   }
 
-  // The first forward of a chunk comes in as many parts as its values, the last backward as its gradients.
-  void act(size_t c, Device& device, const parallel::Action& action) {
+  // The first forward of a chunk has as many parts as its gathers, the last backward as its buckets.
+  void act(size_t c, Device& device, const parallel::PipelineAction& action) {
     const double all = seconds(device, action);
     const auto& gathers = gathered_[{device.stage, action.chunk}];
     const bool first = action.kind == ActionKind::forward && action.micro_batch == 0 && !gathers.empty();
@@ -199,7 +199,7 @@ class Step {
       end = on_processor(device, part);
       if (begin == kNone) begin = end;
       if (first) engine_.after(end, gathers[i][c]);
-      timeline_.name(end, device.copy, device.stage, Row::compute, action, shape_.chunks);
+      timeline_.name(end, device.copy, device.stage, TimelineRow::compute, action, shape_.chunks);
       if (sums > 0 && parts == sums) ready_[{device.stage, action.chunk, i}].push_back(end);
     }
     if (sums > 0 && parts != sums)
@@ -210,35 +210,35 @@ class Step {
     remember(device, action, begin, end);
   }
 
-  void remember(const Device& device, const parallel::Action& action, TaskId begin, TaskId end) {
+  void remember(const Device& device, const parallel::PipelineAction& action, TaskId begin, TaskId end) {
     const ActionKind last =
         input_.schedule.backward == parallel::Backward::split ? ActionKind::weights : ActionKind::backward;
     if (action.kind == ActionKind::forward) engine_.takes(begin, device.memory, of(device).activation_bytes);
     if (action.kind == last) engine_.gives(end, device.memory, of(device).activation_bytes);
   }
 
-  void send(size_t c, Device& device, const parallel::Action& action, const parallel::Place& to) {
+  void send(size_t c, Device& device, const parallel::PipelineAction& action, const parallel::StageChunk& to) {
     Device& there = at(c, to.stage);
-    const Wire& wire = input_.boundary;
+    const PortCall& wire = input_.boundary;
     const TaskId message = engine_.transfer(route(device, there, wire.across), wire.alpha_s, wire.bytes);
     engine_.after(message, device.last_compute);
-    // Activations and gradients to either neighbour: each keeps its own order.
+    // Activations and gradients to either neighbour, each direction in order.
     const size_t channel = (action.kind == ActionKind::forward ? 0 : 2) + (to.stage > device.stage ? 0 : 1);
     engine_.on(message, channels_[(c * index(shape_.stages) + index(device.stage)) * kChannels + channel]);
     if (!input_.overlap_sends) engine_.on(message, device.compute);
-    timeline_.name(message, device.copy, device.stage, Row::sends, action, shape_.chunks);
+    timeline_.name(message, device.copy, device.stage, TimelineRow::sends, action, shape_.chunks);
     sent_.push_back({c, to.stage, action.kind, to.chunk, action.micro_batch, message});
   }
 
   void receive() {
     for (const Sent& one : sent_) {
       const auto start = starts_.find({one.copies, one.stage, one.kind, one.chunk, one.micro_batch});
-      ESP_CHECK(start != starts_.end(), "a message that no action takes");
+      ESP_CHECK(start != starts_.end(), "a message without a receiving action");
       engine_.after(start->second, one.message);
     }
   }
 
-  // In the order in which every device fills them: chunks from the last one down.
+  // In the order in which devices fill them: chunks from the last one down.
   void sum() {
     for (int stage = 0; stage < shape_.stages; ++stage)
       for (int chunk = shape_.chunks - 1; chunk >= 0; --chunk)
@@ -248,11 +248,11 @@ class Step {
         }
   }
 
-  // The norm is of all gradients: no one updates before everyone has summed, unless its check is put off.
+  // The norm covers all gradients: no update before every sum is complete, unless its check is delayed.
   void update() {
-    const TaskId all = engine_.meet();
+    const TaskId all = engine_.join();
     for (Device& device : devices_) {
-      const TaskId ready = input_.together ? all : engine_.meet();
+      const TaskId ready = input_.together ? all : engine_.join();
       engine_.after(ready, device.last_compute);
       for (const TaskId one : device.summed) engine_.after(ready, one);
       device.updated = on_processor(device, of(device).update_s + input_.step_s);
@@ -261,14 +261,14 @@ class Step {
         const TaskId moved = engine_.compute(device.host, of(device).offload_s);
         engine_.after(moved, ready);
         engine_.after(device.updated, moved);
-        timeline_.name(moved, device.copy, device.stage, Row::sends, "offload");
+        timeline_.name(moved, device.copy, device.stage, TimelineRow::sends, "offload");
       }
-      timeline_.name(device.updated, device.copy, device.stage, Row::compute, "update");
+      timeline_.name(device.updated, device.copy, device.stage, TimelineRow::compute, "update");
     }
   }
 
-  // Steps that follow each other without a common end: what a stage takes from its begin on, and what the first one
-  // waits for before it (values that are gathered).
+  // Consecutive steps without a barrier: the time of a stage from its begin, and the dependencies of its first action
+  // (gathered weights).
   double longest_span() const {
     double most = 0, lead = 0;
     for (const Device& device : devices_) {
@@ -280,7 +280,7 @@ class Step {
 
   void report(StepSimulation& result) {
     double idle = 0, busy = 0;
-    std::vector<double> computed_by(num_classes_, 0.0);  // when a copy's last stage has nothing more to compute
+    std::vector<double> computed_by(num_classes_, 0.0);  // when a replica's last stage has finished computing
     for (size_t i = 0; i < devices_.size(); ++i) {
       double& end = computed_by[i / index(shape_.stages)];
       end = std::max(end, engine_.end_of(devices_[i].last_compute));
@@ -317,7 +317,8 @@ class Step {
 
   double pure_compute(const Device& device) const {
     double sum = 0;
-    for (const parallel::Action& action : input_.schedule.stages[index(device.stage)]) sum += seconds(device, action);
+    for (const parallel::PipelineAction& action : input_.schedule.stages[index(device.stage)])
+      sum += seconds(device, action);
     return sum;
   }
 
@@ -333,11 +334,11 @@ class Step {
   const StepInput& input_;
   const parallel::ScheduleShape shape_;
   Json* const trace_;
-  Engine engine_;
+  EventEngine engine_;
   StepTimeline timeline_;
-  std::vector<Device> devices_;  // by class of copies, then stage
+  std::vector<Device> devices_;  // by class of replicas, then stage
   size_t num_classes_ = 0;
-  LinkId cores_ = kNone;  // of the machine they share
+  LinkId cores_ = kNone;  // of the shared machine
   static constexpr size_t kChannels = 4;
   std::vector<StreamId> channels_;                                            // by class, sender, kind and direction
   std::map<std::pair<int, int>, std::vector<std::vector<TaskId>>> gathered_;  // by stage and chunk: part, class

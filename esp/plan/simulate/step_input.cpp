@@ -1,5 +1,5 @@
-// A policy's step for the event simulation, from the cost model's own parts: times of pieces, groups and where they
-// sit, bytes of gradients and values.
+// Builds the step simulation's input from the cost model: times of pieces, groups and their placement, bytes of
+// gradients and weights.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -18,14 +18,15 @@
 namespace esp::plan {
 namespace {
 
-double port(const Link& link) {
+double port(const LinkSpec& link) {
   return link.bandwidth * link.efficiency;
 }
 
-// What is not bytes at the port's rate is time before them: alone on its port, it takes the cost model's time.
-Wire wire_of(const Cluster& cluster, const Transfer& transfer, bool across) {
+// The time that is not bytes at the port's rate comes before them: alone on its port, a call takes the cost model's
+// time.
+PortCall wire_of(const Cluster& cluster, const TransferTime& transfer, bool across) {
   const double rate = port(across ? cluster.across : cluster.inside);
-  Wire wire{transfer.time_s, transfer.bytes, across};
+  PortCall wire{transfer.time_s, transfer.bytes, across};
   if (rate > 0) {
     wire.bytes = std::min(transfer.bytes, transfer.time_s * rate);
     wire.alpha_s = std::max(0.0, transfer.time_s - wire.bytes / rate);
@@ -35,11 +36,11 @@ Wire wire_of(const Cluster& cluster, const Transfer& transfer, bool across) {
 
 // `bytes` of one chunk in buckets.
 template <typename Collective>
-std::vector<Wire> in_buckets(const Setting& s, Collective collective, const Group& group, double bytes) {
-  std::vector<Wire> wires;
+std::vector<PortCall> in_buckets(const Setting& s, Collective collective, const CollectiveGroup& group, double bytes) {
+  std::vector<PortCall> wires;
   if (bytes <= 0 || group.size <= 1) return wires;
   const double limit = s.software.bucket_bytes > 0 ? s.software.bucket_bytes : bytes;
-  constexpr double kMost = 256;  // of one chunk: beyond that they overlap as if there were more
+  constexpr double kMost = 256;  // of one chunk: more buckets would overlap no better
   const double bucket = std::max(limit, bytes / kMost);
   for (double left = bytes; left > 0; left -= bucket)
     wires.push_back(wire_of(s.cluster, collective(s.cluster, group, std::min(left, bucket)), crosses(group)));
@@ -51,18 +52,18 @@ double gradient_bytes(const Setting& s) {
   return s.policy.gradients_fp32 ? s.software.gradient_bytes : 2;
 }
 
-StageInput stage_input(const Setting& s, const Held& held, const Memory& memory, int chunks, int live) {
+StageInput stage_input(const Setting& s, const HeldParameters& held, const Memory& memory, int chunks, int live) {
   const Policy& p = s.policy;
   StageInput stage;
   const double sharing = shard_ranks(p), copies = static_cast<double>(p.dp) * p.cp;
-  const Group all = group_of(s.cluster, copies, p.tp), shard = group_of(s.cluster, sharing, p.tp),
-              others = group_of(s.cluster, copies / sharing, p.tp * sharing);
+  const CollectiveGroup all = group_of(s.cluster, copies, p.tp), shard = group_of(s.cluster, sharing, p.tp),
+                        others = group_of(s.cluster, copies / sharing, p.tp * sharing);
   const double grads = held.dense * gradient_bytes(s) / chunks, values = held.dense * 2 / chunks;
   double updated = held.dense + held.expert;
   if (p.zero == 0 || sharing <= 1) {
     stage.sums = in_buckets(s, all_reduce, all, grads);
   } else {
-    // Stage 3 scatters and gathers layer by layer, within the times of the pieces; only groups of copies are left.
+    // Stage 3 scatters and gathers layer by layer, within the times of the pieces; only replica groups remain.
     if (p.zero < 3) stage.sums = in_buckets(s, all_gather, shard, grads);
     const auto rest = in_buckets(s, all_reduce, others, grads / sharing);
     stage.sums.insert(stage.sums.end(), rest.begin(), rest.end());
@@ -75,16 +76,17 @@ StageInput stage_input(const Setting& s, const Held& held, const Memory& memory,
   return stage;
 }
 
-std::vector<std::vector<double>> slowness(const Policy& p, const std::vector<Straggler>& stragglers) {
+std::vector<std::vector<double>> slowness(const Policy& p, const std::vector<SlowRank>& stragglers) {
   if (stragglers.empty()) return {};
   std::vector<std::vector<double>> slow(static_cast<size_t>(p.dp), std::vector<double>(static_cast<size_t>(p.pp), 1.0));
   const parallel::MeshShape mesh{p.tp, p.cp, p.dp, p.pp, 1};
-  for (const Straggler& one : stragglers) {
+  for (const SlowRank& one : stragglers) {
     if (one.rank < 0 || one.rank >= mesh.size())
-      throw UsageError(fmt::format("straggler {}: the ranks are 0 to {}", one.rank, mesh.size() - 1));
+      throw UsageError(fmt::format("straggler: got rank {}; expected 0 to {}", one.rank, mesh.size() - 1));
     if (!(one.factor >= 0.01 && one.factor <= 1e6))
-      throw UsageError(
-          fmt::format("straggler {}: {} times as long; 1.5 would be half as slow again", one.rank, one.factor));
+      throw UsageError(fmt::format(
+          "straggler of rank {}: got factor {}; expected a finite number >= 1, for example 1.5 (50 % slower)", one.rank,
+          one.factor));
     const parallel::Coordinates at = mesh.at(one.rank);
     double& of = slow[static_cast<size_t>(at.dp)][static_cast<size_t>(at.pp)];
     of = std::max(of, one.factor);  // its tensor and context group waits for it
@@ -94,8 +96,8 @@ std::vector<std::vector<double>> slowness(const Policy& p, const std::vector<Str
 
 }  // namespace
 
-StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& policy,
-                     const std::vector<Straggler>& stragglers) {
+StepInput step_input(const ModelShape& shape, const Cluster& cluster, const Policy& policy,
+                     const std::vector<SlowRank>& stragglers) {
   const Setting s(shape, cluster, policy);
   StepInput input;
   StepSchedule actions = step_schedule(policy);
@@ -109,7 +111,7 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
     const double divided = policy.sequence || s.software.divided_messages ? policy.tp : 1;
     const double bytes = s.tokens() * static_cast<double>(shape.hidden) * s.rates.element_bytes / divided;
     input.boundary = wire_of(cluster, send(cluster, stride, bytes), stride >= cluster.domain);
-    // Messages beside kernels slow them as much as the closed form says.
+    // Messages slow concurrent kernels as much as in the closed form.
     const Pieces pieces = pieces_of(shape, policy);
     const PipelineTime pipe_time = pipeline_time(policy, pieces, input.pieces);
     double hop = 0;
@@ -118,17 +120,17 @@ StepInput step_input(const Shape& shape, const Cluster& cluster, const Policy& p
                           (2.0 * static_cast<double>(policy.num_micro_batches()) * pieces.chunks);
     if (policy.overlap_pp)
       for (StageTime& t : input.pieces) t.forward += beside, t.backward += beside;
-    // Whole leaves send to the next stage's at once: the spine has its part of their ports.
+    // All nodes of a leaf send to the next stage's at once: the spine provides its fraction of their ports.
     const double leaf = static_cast<double>(cluster.leaf_nodes) * cluster.per_node;
     if (leaf > 0 && stride >= leaf) input.boundary.bytes *= std::max(1.0, cluster.oversubscription);
   }
-  const std::vector<Held> held = held_by_stage(shape, policy);
+  const std::vector<HeldParameters> held = held_by_stage(shape, policy);
   const std::vector<Memory> memory = stage_memories(shape, cluster, policy);
   for (int stage = 0; stage < policy.pp; ++stage) {
     const auto k = static_cast<size_t>(stage);
     input.stages.push_back(stage_input(s, held[k], memory[k], chunks, parallel::peak_live(input.schedule, stage)));
   }
-  if (policy.offload != Offload::none) {
+  if (policy.offload != OffloadTarget::none) {
     StageTime slowest;
     for (const StageTime& t : input.pieces)
       if (t.backward + t.weights > slowest.backward + slowest.weights) slowest = t;

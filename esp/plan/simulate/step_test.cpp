@@ -26,8 +26,8 @@ struct Case {
 constexpr Case kCases[] = {{"none", 1},        {"gpipe", 1},       {"1f1b", 1},
                            {"interleaved", 2}, {"interleaved", 4}, {"zb-h1", 1}};
 
-// Powers of two divide exactly: the makespans of theory to the bit.
-TEST(StepEvents, TakeTheMakespansOfTheory) {
+// Powers of two divide exactly: the theoretical makespans, bit for bit.
+TEST(StepSimulation, HasTheTheoreticalMakespans) {
   for (const Case& one : kCases)
     for (const int stages : {2, 4, 8})
       for (const int micro_batches : {8, 16}) {
@@ -42,9 +42,9 @@ TEST(StepEvents, TakeTheMakespansOfTheory) {
       }
 }
 
-// The pipeline's own simulator, which shares no code with this one, on stages of all sizes with messages that take
-// time.
-TEST(StepEvents, AgreeWithThePipelinesSimulatorOnUnequalStages) {
+// Compares with the pipeline's simulator, which shares no code with this one, for stages of all sizes and messages that
+// take time.
+TEST(StepSimulation, AgreesWithThePipelineSimulatorOnUnequalStages) {
   for (const Case& one : kCases) {
     StepInput input = pipeline(one.schedule, 4, one.chunks, 8, {4, 4, 4, 0});
     parallel::PipelineCosts costs;
@@ -60,15 +60,15 @@ TEST(StepEvents, AgreeWithThePipelinesSimulatorOnUnequalStages) {
   }
 }
 
-TEST(StepEvents, HoldTheActivationsTheScheduleHolds) {
+TEST(StepSimulation, HoldsTheActivationsOfTheSchedule) {
   StepInput input = pipeline("1f1b", 4, 1, 8, {1, 1, 1, 0});
   for (StageInput& stage : input.stages) stage.held_bytes = 100, stage.activation_bytes = 10;
   const StepSimulation step = simulate_step(input);
   for (const DeviceUse& device : step.devices) EXPECT_EQ(device.peak_bytes, 100 + 10 * (4 - device.stage));
 }
 
-// Four sums of 1 in the last backward of 4: three are over by its end, the last shows.
-TEST(StepEvents, HideSumsBehindTheLastBackward) {
+// Four sums of 1 in the last backward of 4: three end within it, the last is exposed.
+TEST(StepSimulation, HidesSumsBehindTheLastBackward) {
   StepInput input = pipeline("1f1b", 1, 1, 2, {2, 2, 2, 0});
   input.copies = 2;
   input.stages[0].sums.assign(4, {1, 0, false});
@@ -83,7 +83,7 @@ TEST(StepEvents, HideSumsBehindTheLastBackward) {
   EXPECT_EQ(simulate_step(input).step_s, 2 + 4 + 2 + 1 + 4 * 3 + 0.5);
 }
 
-TEST(StepEvents, MoveStatesOverTheHostsLinkBeforeTheUpdate) {
+TEST(StepSimulation, OffloadsStatesBeforeTheUpdate) {
   StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
   const double without = simulate_step(input).step_s;
   for (StageInput& stage : input.stages) stage.offload_s = 3, stage.update_s = 1;
@@ -92,7 +92,7 @@ TEST(StepEvents, MoveStatesOverTheHostsLinkBeforeTheUpdate) {
   EXPECT_EQ(step.devices[0].offload_s, 3);
 }
 
-TEST(StepEvents, GatherValuesWhileTheFirstForwardRuns) {
+TEST(StepSimulation, GathersWeightsDuringTheFirstForward) {
   StepInput input = pipeline("1f1b", 1, 1, 2, {4, 2, 2, 0});
   input.stages[0].gathers.assign(4, {0.5, 0, false});
   EXPECT_EQ(simulate_step(input).step_s, 16 + 0.5);
@@ -100,21 +100,22 @@ TEST(StepEvents, GatherValuesWhileTheFirstForwardRuns) {
   EXPECT_EQ(simulate_step(input).step_s, 8 + 1 + 4 + 8);
 }
 
-// Bytes of sums and of messages meet at one port.
-TEST(StepEvents, ShareAPortBetweenSumsAndMessages) {
+// Sums and messages share one port.
+TEST(StepSimulation, SharesAPortBetweenSumsAndMessages) {
   StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
   input.copies = 2;
   input.across_bandwidth = 10;
   input.boundary = {0, 5, true};
   const double alone = simulate_step(input).step_s;
   for (StageInput& stage : input.stages) stage.sums.assign(1, {0, 1, true});
-  EXPECT_NEAR(simulate_step(input).step_s, alone + 0.2, 1e-9);  // the last message waits for half of it, and its own
+  // the last message waits for half of a sum, then its own time
+  EXPECT_NEAR(simulate_step(input).step_s, alone + 0.2, 1e-9);
   for (StageInput& stage : input.stages) stage.sums.assign(50, {0, 5, true});
   const double together = simulate_step(input).step_s;
   EXPECT_GT(together, alone + 23);  // 25 s of sums, of which the last backward hides little
 }
 
-TEST(StepEvents, WaitForTheSlowCopyAndFoldTheOthers) {
+TEST(StepSimulation, WaitsForTheSlowReplicaAndFoldsTheOthers) {
   StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
   input.copies = 64;
   for (StageInput& stage : input.stages) stage.sums.assign(2, {0.25, 0, true});
@@ -126,25 +127,25 @@ TEST(StepEvents, WaitForTheSlowCopyAndFoldTheOthers) {
   input.slowdown[17] = {1, 2};
   const StepSimulation slow = simulate_step(input);
   EXPECT_EQ(slow.devices.size(), 4u);
-  EXPECT_GT(slow.step_s, even.step_s + 4 * 2);  // four micro-batches of 3 more, less what the bubble takes up
+  EXPECT_GT(slow.step_s, even.step_s + 4 * 2);  // four micro-batches of 3 more, minus the part absorbed by the bubble
   double most_waiting = 0;
   for (const DeviceUse& device : slow.devices)
     if (device.folded == 63) most_waiting = std::max(most_waiting, device.after_s);
   EXPECT_GT(most_waiting, 8);
 }
 
-// Two stages of two ranks on two cores take turns.
-TEST(StepEvents, ShareTheCoresOfOneMachine) {
+// Two stages of two ranks share two cores.
+TEST(StepSimulation, SharesTheCoresOfOneMachine) {
   StepInput input = pipeline("1f1b", 2, 1, 4, {1, 1, 1, 0});
   const double apart = simulate_step(input).step_s;
   input.cores = 2;
   EXPECT_NEAR(simulate_step(input).step_s, apart, 1e-9);
   input.ranks_of_device = 2;
   EXPECT_NEAR(simulate_step(input).step_s, 2 * 12,
-              1e-9);  // no core ever idles: what waits leaves its own to the others
+              1e-9);  // no core is idle: a waiting rank leaves its core to the others
 }
 
-TEST(StepEvents, LeaveATraceOfEveryAction) {
+TEST(StepSimulation, TracesEveryAction) {
   Json trace;
   simulate_step(pipeline("1f1b", 2, 1, 3, {1, 1, 1, 0}), &trace);
   int spans = 0;

@@ -20,17 +20,18 @@ void StepTimeline::add_row(int copy, int stage) {
   if (on_) devices_.emplace(std::pair(copy, stage), devices_.size());
 }
 
-void StepTimeline::name(TaskId task, int copy, int stage, Row row, const char* what) {
+void StepTimeline::name(TaskId task, int copy, int stage, TimelineRow row, const char* what) {
   if (on_) labels_[task] = {devices_.at({copy, stage}), row, what};
 }
 
-void StepTimeline::name(TaskId task, int copy, int stage, Row row, const parallel::Action& action, int num_chunks) {
+void StepTimeline::name(TaskId task, int copy, int stage, TimelineRow row, const parallel::PipelineAction& action,
+                        int num_chunks) {
   if (on_) labels_[task] = {devices_.at({copy, stage}), row, parallel::name_of(action, num_chunks)};
 }
 
-Json StepTimeline::trace(const Engine& engine) const {
+Json StepTimeline::trace(const EventEngine& engine) const {
   std::vector<std::vector<obs::SpanRecord>> rows(devices_.size() * std::size(kRows));
-  for (const Interval& one : engine.intervals()) {
+  for (const TaskInterval& one : engine.intervals()) {
     const auto label = labels_.find(one.task);
     if (label == labels_.end()) continue;
     obs::SpanRecord record;

@@ -1,5 +1,5 @@
-// Who did what when, for Perfetto: a process per device, rows for its kernels, its messages and its sums. Costs nothing
-// unless asked for.
+// Timeline of a simulation for Perfetto: a process per device, rows for its kernels, messages and sums. No cost unless
+// requested.
 #pragma once
 
 #include <map>
@@ -8,24 +8,24 @@
 
 #include "esp/base/json.h"
 #include "esp/parallel/pp/schedule.h"
-#include "esp/plan/simulate/engine.h"
+#include "esp/plan/simulate/event_engine.h"
 
 namespace esp::plan {
 
-enum class Row : uint8_t { compute, sends, sums };
+enum class TimelineRow : uint8_t { compute, sends, sums };
 
 class StepTimeline {
  public:
   explicit StepTimeline(bool on) : on_(on) {}
   void add_row(int copy, int stage);
-  void name(TaskId task, int copy, int stage, Row row, const char* what);
-  void name(TaskId task, int copy, int stage, Row row, const parallel::Action& action, int num_chunks);
-  Json trace(const Engine& engine) const;
+  void name(TaskId task, int copy, int stage, TimelineRow row, const char* what);
+  void name(TaskId task, int copy, int stage, TimelineRow row, const parallel::PipelineAction& action, int num_chunks);
+  Json trace(const EventEngine& engine) const;
 
  private:
   struct Label {
     size_t device = 0;
-    Row row = Row::compute;
+    TimelineRow row = TimelineRow::compute;
     std::string text;
   };
   const bool on_;

@@ -1,4 +1,4 @@
-#include "esp/plan/remedies.h"
+#include "esp/plan/suggestions.h"
 
 #include <gtest/gtest.h>
 
@@ -7,15 +7,15 @@
 namespace esp::plan {
 namespace {
 
-TEST(Remedies, WhatDoesNotFitIsToldWhatWould) {
+TEST(Suggestions, OffersChangesThatFit) {
   const Catalog& catalog = shipped_catalog();
-  const Shape shape = catalog.find_model("llama2-7b")->shape;
+  const ModelShape shape = catalog.find_model("llama2-7b")->shape;
   const Cluster cluster = make_cluster(catalog, catalog.processor("A100"), {8, 8, 0, 0});
-  Policy policy;  // 18 bytes a parameter on every rank: 121 GB
+  Policy policy;  // 18 bytes per parameter on every rank: 121 GB
   policy.dp = 8;
   policy.global_batch = 64;
   ASSERT_GT(memory_of(shape, cluster, policy).total(), cluster.processor.memory_bytes);
-  const std::vector<Remedy> all = remedies(shape, cluster, policy);
+  const std::vector<Suggestion> all = suggestions(shape, cluster, policy);
   ASSERT_FALSE(all.empty());
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_LE(memory_of(shape, cluster, all[i].policy).total(), cluster.processor.memory_bytes) << all[i].change;
@@ -27,12 +27,12 @@ TEST(Remedies, WhatDoesNotFitIsToldWhatWould) {
   }
 }
 
-TEST(Remedies, NothingHelpsWhereNothingCould) {
+TEST(Suggestions, IsEmptyWhereNoChangeFits) {
   const Catalog& catalog = shipped_catalog();
   const Cluster one = make_cluster(catalog, catalog.processor("V100"), {1, 1, 0, 0});
   Policy policy;
   policy.precision = "fp16";
-  EXPECT_TRUE(remedies(catalog.find_model("gpt-1t")->shape, one, policy).empty());
+  EXPECT_TRUE(suggestions(catalog.find_model("gpt-1t")->shape, one, policy).empty());
 }
 
 }  // namespace

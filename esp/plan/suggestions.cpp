@@ -1,4 +1,4 @@
-#include "esp/plan/remedies.h"
+#include "esp/plan/suggestions.h"
 
 #include <algorithm>
 
@@ -7,19 +7,20 @@
 namespace esp::plan {
 namespace {
 
-// Every policy one change away.
-std::vector<Remedy> neighbours(const Remedy& from) {
-  std::vector<Remedy> all;
+// Every policy with one change.
+std::vector<Suggestion> neighbours(const Suggestion& from) {
+  std::vector<Suggestion> all;
   const Policy& given = from.policy;
   const auto add = [&](std::string change, auto edit) {
-    Remedy next = from;
+    Suggestion next = from;
     edit(next.policy);
     next.change = from.change.empty() ? std::move(change) : fmt::format("{}, {}", from.change, change);
     all.push_back(std::move(next));
   };
-  if (given.recompute != Recompute::selective && given.recompute != Recompute::full)
-    add("recompute = selective", [](Policy& p) { p.recompute = Recompute::selective; });
-  if (given.recompute != Recompute::full) add("recompute = full", [](Policy& p) { p.recompute = Recompute::full; });
+  if (given.recompute != RecomputePolicy::selective && given.recompute != RecomputePolicy::full)
+    add("recompute = selective", [](Policy& p) { p.recompute = RecomputePolicy::selective; });
+  if (given.recompute != RecomputePolicy::full)
+    add("recompute = full", [](Policy& p) { p.recompute = RecomputePolicy::full; });
   for (int zero = given.zero + 1; zero <= 3; ++zero)
     if (given.dp > 1) add(fmt::format("zero = {}", zero), [=](Policy& p) { p.zero = zero; });
   if (given.micro_batch > 1 && given.micro_batch % 2 == 0)
@@ -32,24 +33,26 @@ std::vector<Remedy> neighbours(const Remedy& from) {
     add(fmt::format("pp = {}, dp = {}", given.pp * times, given.dp / times),
         [=](Policy& p) { p.pp *= times, p.dp /= times; });
   }
-  if (given.offload == Offload::none) add("offload = host", [](Policy& p) { p.offload = Offload::host; });
+  if (given.offload == OffloadTarget::none) add("offload = host", [](Policy& p) { p.offload = OffloadTarget::host; });
   return all;
 }
 
-bool fits(const Shape& shape, const Cluster& cluster, Remedy& one) {
+bool fits(const ModelShape& shape, const Cluster& cluster, Suggestion& one) {
   if (broken(shape, cluster, one.policy)) return false;
-  one.memory_bytes = memory_of(shape, cluster, one.policy).total();
-  return one.memory_bytes <= cluster.processor.memory_bytes;
+  const MemoryFit fit = memory_fit(memory_of(shape, cluster, one.policy), cluster, one.policy);
+  one.memory_bytes = fit.needed;
+  return fit.fits();
 }
 
 }  // namespace
 
-std::vector<Remedy> remedies(const Shape& shape, const Cluster& cluster, const Policy& policy, size_t most) {
-  std::vector<Remedy> tried = {{"", policy}}, found;
+std::vector<Suggestion> suggestions(const ModelShape& shape, const Cluster& cluster, const Policy& policy,
+                                    size_t most) {
+  std::vector<Suggestion> tried = {{"", policy}}, found;
   for (int changes = 1; changes <= 2 && found.empty(); ++changes) {
-    std::vector<Remedy> next;
-    for (const Remedy& from : tried)
-      for (Remedy& one : neighbours(from)) {
+    std::vector<Suggestion> next;
+    for (const Suggestion& from : tried)
+      for (Suggestion& one : neighbours(from)) {
         if (fits(shape, cluster, one)) {
           one.step_s = estimate(shape, cluster, one.policy).step_s;
           found.push_back(one);
@@ -58,7 +61,8 @@ std::vector<Remedy> remedies(const Shape& shape, const Cluster& cluster, const P
       }
     tried = std::move(next);
   }
-  std::stable_sort(found.begin(), found.end(), [](const Remedy& a, const Remedy& b) { return a.step_s < b.step_s; });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Suggestion& a, const Suggestion& b) { return a.step_s < b.step_s; });
   if (found.size() > most) found.resize(most);
   return found;
 }

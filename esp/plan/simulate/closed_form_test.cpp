@@ -1,4 +1,4 @@
-// The closed form and the events say the same of one policy where stages are equal.
+// The closed form and the event simulation agree for policies with equal stages.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,9 +13,9 @@
 namespace esp::plan {
 namespace {
 
-// Small tables, so that the ends weigh next to nothing.
-Shape even_shape() {
-  Shape shape = shape_of(model::preset("gpt3-13b").config, "even");
+// Small tables, so that the ends are negligible.
+ModelShape even_shape() {
+  ModelShape shape = shape_of(model::preset("gpt3-13b").config, "even");
   shape.layers = 48;
   shape.vocab = 1024;
   return shape;
@@ -27,7 +27,7 @@ struct Case {
   int64_t global_batch;
 };
 
-TEST(Agreement, OfClosedFormAndEventsIsWithinTwoPercentForEqualStages) {
+TEST(ClosedForm, AgreesWithTheSimulationWithinTwoPercentForEqualStages) {
   const Cluster& cluster = shipped_catalog().cluster("selene");
   for (const Case& c :
        {Case{8, 1, 1, 1, 0, "1f1b", 16}, Case{8, 4, 1, 1, 0, "1f1b", 64}, Case{8, 4, 1, 1, 0, "gpipe", 64},
@@ -48,7 +48,7 @@ TEST(Agreement, OfClosedFormAndEventsIsWithinTwoPercentForEqualStages) {
   }
 }
 
-TEST(Agreement, OfMemoryIsThatOfTheWorstStage) {
+TEST(ClosedForm, MemoryEqualsThatOfTheWorstStage) {
   const Cluster& cluster = shipped_catalog().cluster("selene");
   Policy policy;
   policy.tp = 8, policy.pp = 4;

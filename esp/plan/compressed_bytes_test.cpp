@@ -1,4 +1,4 @@
-#include "esp/plan/codes.h"
+#include "esp/plan/compressed_bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 namespace esp::plan {
 namespace {
 
-TEST(Codes, WeighWhatTheirTableSays) {
-  Shape shape;
+TEST(CompressedBytes, EqualTheTable) {
+  ModelShape shape;
   shape.hidden = 1000;
   shape.ffn = 4000;
   EXPECT_EQ(code_bytes("none", shape, 2), 2);
@@ -28,9 +28,9 @@ TEST(Codes, WeighWhatTheirTableSays) {
   EXPECT_THROW(code_bytes("topkk", shape, 4), UsageError);
 }
 
-TEST(Codes, LessTravelsBetweenCopies) {
+TEST(CompressedBytes, ReduceReplicaTraffic) {
   const Catalog& catalog = shipped_catalog();
-  const Shape shape = catalog.find_model("llama2-7b")->shape;
+  const ModelShape shape = catalog.find_model("llama2-7b")->shape;
   const Cluster cluster = make_cluster(catalog, catalog.processor("A100"), {16, 8, 100, 0});
   Policy policy;
   policy.dp = policy.global_batch = 16;
@@ -38,7 +38,7 @@ TEST(Codes, LessTravelsBetweenCopies) {
   const auto sent = [&](const char* compress) {
     policy.compress = compress;
     double bytes = 0;
-    for (const Traffic& t : estimate(shape, cluster, policy).traffic) bytes += t.group == "dp" ? t.bytes : 0;
+    for (const GroupTraffic& t : estimate(shape, cluster, policy).traffic) bytes += t.group == "dp" ? t.bytes : 0;
     return bytes;
   };
   EXPECT_GT(sent("none"), 0);

@@ -1,4 +1,4 @@
-#include "esp/plan/simulate/engine.h"
+#include "esp/plan/simulate/event_engine.h"
 
 #include <algorithm>
 
@@ -6,28 +6,28 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/plan/simulate/fair.h"
+#include "esp/plan/simulate/fair_share.h"
 
 namespace esp::plan {
 
-void Engine::reserve(size_t tasks) {
+void EventEngine::reserve(size_t tasks) {
   tasks_.reserve(tasks);
   edges_.reserve(tasks * 2);
   on_streams_.reserve(tasks * 2);
 }
 
-LinkId Engine::add_link(double bytes_per_s) {
+LinkId EventEngine::add_link(double bytes_per_s) {
   ESP_CHECK(bytes_per_s > 0, "a link of {} bytes/s", bytes_per_s);
   links_.push_back({bytes_per_s, 0, 0, 0, {}, 0});
   return static_cast<LinkId>(links_.size() - 1);
 }
 
-RouteId Engine::add_route(std::vector<LinkId> links) {
+RouteId EventEngine::add_route(std::vector<LinkId> links) {
   routes_.push_back(std::move(links));
   return static_cast<RouteId>(routes_.size() - 1);
 }
 
-TaskId Engine::add(double seconds, double bytes, RouteId route) {
+TaskId EventEngine::add(double seconds, double bytes, RouteId route) {
   Task task;
   task.seconds = seconds;
   task.bytes = bytes;
@@ -36,52 +36,52 @@ TaskId Engine::add(double seconds, double bytes, RouteId route) {
   return static_cast<TaskId>(tasks_.size() - 1);
 }
 
-TaskId Engine::compute(StreamId stream, double seconds) {
+TaskId EventEngine::compute(StreamId stream, double seconds) {
   const TaskId task = add(seconds, 0, kNone);
   on(task, stream);
   return task;
 }
 
-TaskId Engine::message(StreamId out, StreamId in, RouteId route, double alpha_s, double bytes) {
+TaskId EventEngine::message(StreamId out, StreamId in, RouteId route, double alpha_s, double bytes) {
   const TaskId task = add(alpha_s, bytes, route);
   on(task, out);
   if (in != out) on(task, in);
   return task;
 }
 
-TaskId Engine::transfer(RouteId route, double alpha_s, double bytes) {
+TaskId EventEngine::transfer(RouteId route, double alpha_s, double bytes) {
   return add(alpha_s, bytes, route);
 }
 
-TaskId Engine::queued(uint32_t queue, double seconds, int priority) {
+TaskId EventEngine::queued(uint32_t queue, double seconds, int priority) {
   const TaskId task = add(seconds, 0, kNone);
   tasks_[task].queue = queue;
   tasks_[task].priority = priority;
   return task;
 }
 
-TaskId Engine::meet() {
+TaskId EventEngine::join() {
   return add(0, 0, kNone);
 }
 
-void Engine::on(TaskId task, StreamId stream) {
+void EventEngine::on(TaskId task, StreamId stream) {
   if (last_[stream] != kNone) after(task, last_[stream]);
   last_[stream] = task;
   uses(task, stream);
 }
 
-void Engine::uses(TaskId task, StreamId stream) {
+void EventEngine::uses(TaskId task, StreamId stream) {
   on_streams_.push_back({stream, tasks_[task].first_stream});
   tasks_[task].first_stream = static_cast<uint32_t>(on_streams_.size() - 1);
 }
 
-void Engine::after(TaskId task, TaskId before) {
+void EventEngine::after(TaskId task, TaskId before) {
   edges_.push_back({task, tasks_[before].first_edge});
   tasks_[before].first_edge = static_cast<uint32_t>(edges_.size() - 1);
   ++tasks_[task].waiting;
 }
 
-Engine::Memory& Engine::memory_of(TaskId task) {
+EventEngine::Memory& EventEngine::memory_of(TaskId task) {
   if (tasks_[task].memory == kNone) {
     tasks_[task].memory = static_cast<uint32_t>(memories_.size());
     memories_.push_back({});
@@ -89,36 +89,36 @@ Engine::Memory& Engine::memory_of(TaskId task) {
   return memories_[tasks_[task].memory];
 }
 
-void Engine::takes(TaskId task, uint32_t place, double bytes) {
+void EventEngine::takes(TaskId task, uint32_t place, double bytes) {
   Memory& memory = memory_of(task);
   ESP_CHECK(memory.take_place == kNone || memory.take_place == place, "memory of two places in one task");
   memory.take_place = place;
   memory.take += bytes;
 }
 
-void Engine::gives(TaskId task, uint32_t place, double bytes) {
+void EventEngine::gives(TaskId task, uint32_t place, double bytes) {
   Memory& memory = memory_of(task);
   ESP_CHECK(memory.give_place == kNone || memory.give_place == place, "memory of two places in one task");
   memory.give_place = place;
   memory.give += bytes;
 }
 
-void Engine::push(double at, What what, uint32_t who, uint32_t version) {
+void EventEngine::push(double at, What what, uint32_t who, uint32_t version) {
   heap_.push_back({at, order_++, who, version, what});
   std::push_heap(heap_.begin(), heap_.end());
 }
 
-void Engine::ready(TaskId id, double at) {
+void EventEngine::ready(TaskId id, double at) {
   const Task& task = tasks_[id];
   if (task.queue == kNone) return begin(id, at);
   Queue& queue = queues_[task.queue];
   queue.ready.push_back({task.priority, order_++, id});
   std::push_heap(queue.ready.begin(), queue.ready.end());
-  // Behind whatever else happens now: all that is ready at this moment is to be chosen from.
+  // After all other events of this moment, so that the choice is among everything that is ready now.
   push(at, What::dispatch, task.queue);
 }
 
-void Engine::dispatch(uint32_t id, double at) {
+void EventEngine::dispatch(uint32_t id, double at) {
   Queue& queue = queues_[id];
   if (queue.busy || queue.ready.empty()) return;
   std::pop_heap(queue.ready.begin(), queue.ready.end());
@@ -128,7 +128,7 @@ void Engine::dispatch(uint32_t id, double at) {
   begin(task, at);
 }
 
-void Engine::begin(TaskId id, double at) {
+void EventEngine::begin(TaskId id, double at) {
   Task& task = tasks_[id];
   task.begin = at;
   if (task.memory != kNone && memories_[task.memory].take_place != kNone) {
@@ -143,7 +143,7 @@ void Engine::begin(TaskId id, double at) {
     push(at + task.seconds, What::ended, id);
 }
 
-void Engine::finish(TaskId id, double at) {
+void EventEngine::finish(TaskId id, double at) {
   Task& task = tasks_[id];
   task.end = at;
   ++finished_;
@@ -159,7 +159,7 @@ void Engine::finish(TaskId id, double at) {
     if (--tasks_[edges_[e].to].waiting == 0) ready(edges_[e].to, at);
 }
 
-void Engine::open_flow(TaskId task, double at) {
+void EventEngine::open_flow(TaskId task, double at) {
   uint32_t id;
   if (spare_flows_.empty()) {
     id = static_cast<uint32_t>(flows_.size());
@@ -191,7 +191,7 @@ void Engine::open_flow(TaskId task, double at) {
   push(at + flow.left / least, What::flow_over, id, ++flow.version);
 }
 
-void Engine::close_flow(uint32_t id, double at) {
+void EventEngine::close_flow(uint32_t id, double at) {
   Flow& flow = flows_[id];
   flow.active = false;
   ++flow.version;
@@ -207,8 +207,8 @@ void Engine::close_flow(uint32_t id, double at) {
   spare_flows_.push_back(id);
 }
 
-// Rates anew for the flows that these links reach, by way of links in common; the others feel nothing.
-void Engine::share(std::span<const LinkId> from, double at) {
+// Recomputes the rates of the flows connected to these links through common links; other flows are unaffected.
+void EventEngine::share(std::span<const LinkId> from, double at) {
   ++mark_;
   std::vector<LinkId> links;
   std::vector<uint32_t> flows;
@@ -236,7 +236,7 @@ void Engine::share(std::span<const LinkId> from, double at) {
   const std::vector<double> rates = max_min_rates(routes, capacities);
   for (size_t i = 0; i < flows.size(); ++i) {
     Flow& flow = flows_[flows[i]];
-    if (rates[i] == flow.rate) continue;  // its end stands
+    if (rates[i] == flow.rate) continue;  // its end is unchanged
     flow.left = std::max(0.0, flow.left - flow.rate * (at - flow.since));
     flow.since = at;
     flow.rate = rates[i];
@@ -244,7 +244,7 @@ void Engine::share(std::span<const LinkId> from, double at) {
   }
 }
 
-double Engine::run() {
+double EventEngine::run() {
   for (TaskId id = 0; id < tasks_.size(); ++id)
     if (tasks_[id].waiting == 0) ready(id, 0);
   while (!heap_.empty()) {
@@ -275,7 +275,7 @@ double Engine::run() {
   if (finished_ < tasks_.size()) {
     TaskId stuck = 0;
     while (tasks_[stuck].end >= 0) ++stuck;
-    throw UsageError(fmt::format("{} of {} tasks wait for each other forever, task {} among them",
+    throw UsageError(fmt::format("dependency cycle: {} of {} tasks cannot run, for example task {}",
                                  tasks_.size() - finished_, tasks_.size(), stuck));
   }
   return now_;

@@ -1,4 +1,4 @@
-#include "esp/plan/search/inquiry.h"
+#include "esp/plan/search/evaluator.h"
 
 #include "esp/base/clock.h"
 
@@ -10,7 +10,7 @@ size_t ChoiceHash::operator()(const Choice& choice) const {
   return hash;
 }
 
-Inquiry::Inquiry(const Problem& problem, const SearchOptions& options, bool remember)
+Evaluator::Evaluator(const SearchProblem& problem, const SearchOptions& options, bool remember)
     : problem_(problem),
       options_(options),
       remember_(remember),
@@ -18,15 +18,15 @@ Inquiry::Inquiry(const Problem& problem, const SearchOptions& options, bool reme
       begun_ns_(now_ns()),
       leaders_(options) {}
 
-Answer Inquiry::ask(const Choice& choice) {
+Evaluation Evaluator::evaluate(const Choice& choice) {
   if (remember_) {
     if (const auto at = known_.find(choice); at != known_.end()) return at->second;
   }
-  Answer answer;
+  Evaluation answer;
   bool allowed = true;
   for (size_t n = 1; n <= problem_.num_axes() && allowed; ++n) allowed = problem_.allowed(choice, n);
   if (allowed) {
-    answer = ask_allowed(choice);
+    answer = evaluate_allowed(choice);
   } else {
     ++counts_.considered, ++counts_.broken;
   }
@@ -34,40 +34,40 @@ Answer Inquiry::ask(const Choice& choice) {
   return answer;
 }
 
-Answer Inquiry::ask_allowed(const Choice& choice) {
+Evaluation Evaluator::evaluate_allowed(const Choice& choice) {
   ++counts_.considered;
-  const Weight weight = problem_.weigh(choice);
+  const ChoiceMemory weight = problem_.weigh(choice);
   if (!weight.fits) {
     ++counts_.too_large;
-    return {Answer::Kind::too_large, kNever, weight.excess};
+    return {Evaluation::Kind::too_large, kNever, weight.excess};
   }
-  return ask_weighed(choice, weight);
+  return evaluate_weighed(choice, weight);
 }
 
-Answer Inquiry::ask_weighed(const Choice& choice, const Weight& weight) {
+Evaluation Evaluator::evaluate_weighed(const Choice& choice, const ChoiceMemory& weight) {
   if (prune_) {
-    const Worth floor = problem_.floor(choice, problem_.num_axes(), weight.memory_bytes);
-    if (leaders_.hopeless(floor, weight.memory_bytes)) {
+    const ChoiceValue floor = problem_.floor(choice, problem_.num_axes(), weight.memory_bytes);
+    if (leaders_.cannot_improve(floor, weight.memory_bytes)) {
       ++counts_.pruned;
-      return {Answer::Kind::pruned, floor.value, 0};
+      return {Evaluation::Kind::pruned, floor.value, 0};
     }
   }
   ++counts_.evaluated;
-  const Worth worth = problem_.worth(choice);
+  const ChoiceValue worth = problem_.worth(choice);
   leaders_.offer({choice, worth.value, worth.time_s, weight.memory_bytes});
-  return {Answer::Kind::estimated, worth.value, 0};
+  return {Evaluation::Kind::estimated, worth.value, 0};
 }
 
-bool Inquiry::hopeless(const Choice& choice, size_t num_set, const Weight& lightest) const {
-  return leaders_.hopeless(problem_.floor(choice, num_set, lightest.memory_bytes), lightest.memory_bytes);
+bool Evaluator::cannot_improve(const Choice& choice, size_t num_set, const ChoiceMemory& lightest) const {
+  return leaders_.cannot_improve(problem_.floor(choice, num_set, lightest.memory_bytes), lightest.memory_bytes);
 }
 
-void Inquiry::take(Inquiry&& other) {
+void Evaluator::take(Evaluator&& other) {
   counts_.add(other.counts_);
   leaders_.take(std::move(other.leaders_));
 }
 
-SearchResult Inquiry::finish(std::string method, bool exact) {
+SearchResult Evaluator::finish(std::string method, bool exact) {
   SearchResult result;
   result.method = std::move(method);
   result.exact = exact;

@@ -10,48 +10,48 @@
 namespace esp::plan {
 namespace {
 
-std::string_view word_for(Recompute recompute) {
-  return recompute == Recompute::none ? "no" : recompute == Recompute::selective ? "selective" : "full";
+std::string_view word_for(RecomputePolicy recompute) {
+  return recompute == RecomputePolicy::none ? "no" : recompute == RecomputePolicy::selective ? "selective" : "full";
 }
 
 constexpr int64_t kLacking[] = {0, 1, 2};
 
-// How much is recomputed: nothing, scores, or the layers of a stage, some of them or all.
-struct Again {
-  Recompute what = Recompute::none;
+// Candidates of recomputation: none, scores, or some or all layers of a stage.
+struct RecomputeCandidate {
+  RecomputePolicy what = RecomputePolicy::none;
   int layers = -1;
 };
 
-std::vector<Again> again_choices(const MeasuredRow& row, bool open) {
+std::vector<RecomputeCandidate> again_choices(const MeasuredRow& row, bool open) {
   const Policy& p = row.policy;
   if (!open) return {{p.recompute, p.recompute_layers}};
-  std::vector<Again> choices = {{Recompute::none, -1}, {Recompute::selective, -1}};
+  std::vector<RecomputeCandidate> choices = {{RecomputePolicy::none, -1}, {RecomputePolicy::selective, -1}};
   const int mine = static_cast<int>(row.shape.layers) / std::max(1, p.pp);
   for (const int eighths : {1, 2, 4, 6})
-    if (mine * eighths / 8 > 0) choices.push_back({Recompute::full, mine * eighths / 8});
-  choices.push_back({Recompute::full, -1});
+    if (mine * eighths / 8 > 0) choices.push_back({RecomputePolicy::full, mine * eighths / 8});
+  choices.push_back({RecomputePolicy::full, -1});
   return choices;
 }
 
 std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
   std::vector<int> choices = {row.policy.interleave};
   if (!open) return choices;
-  // Chunks of whole layers, and micro-batches in groups of the stages, as interleaving wants them.
-  // Where the layers do not divide, the ends may have one less each: there are the tables and the head.
+  // Chunks of whole layers, and micro-batches in multiples of the stages, as interleaving requires.
+  // If the layers do not divide, the end pieces may have one less: they hold the tables and the head.
   const int64_t layers = row.shape.layers;
   for (int v = 2; v <= (layers + 2) / row.policy.pp; ++v)
     if (std::any_of(std::begin(kLacking), std::end(kLacking),
                     [&](int64_t lacking) { return (layers + lacking) % (int64_t{v} * row.policy.pp) == 0; }))
       choices.push_back(v);
-  // Who speaks of interleaving has more than one.
+  // A row that mentions interleaving has more than one chunk.
   if (row.policy.schedule == "interleaved" && choices.size() > 1) choices.erase(choices.begin());
   return choices;
 }
 
 }  // namespace
 
-void choose_untold(MeasuredRow& row, const Untold& open) {
-  // What ran did fit: with gradients in 16 bits, where in 32 it could not have.
+void choose_missing(MeasuredRow& row, const MissingFields& open) {
+  // Published rows ran: gradients in 16 bits where 32 bits would not fit.
   if (row.kind == RowKind::step && row.policy.gradients_fp32 && !estimate(row.shape, row.cluster, row.policy).fits) {
     Policy narrow = row.policy;
     narrow.gradients_fp32 = false;
@@ -64,17 +64,17 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
   const Policy given = row.policy;
   const int64_t share = given.global_batch / given.dp;
   std::vector<int64_t> micro = {given.micro_batch};
-  // A pipeline is filled best by single sequences, and is run so.
+  // A pipeline is filled best by micro-batches of one sequence, the usual choice.
   if (open.micro_batch && given.pp == 1)
     for (int64_t b = 2; b <= 16 && b <= share; b *= 2)
       if (share % b == 0) micro.push_back(b);
-  std::vector<Again> recomputes = again_choices(row, open.recompute);
-  // What ran out of memory was nobody's choice: it stays as it is given.
+  std::vector<RecomputeCandidate> recomputes = again_choices(row, open.recompute);
+  // A row that ran out of memory was not tuned: it stays as given.
   if (row.kind == RowKind::oom) recomputes.clear();
-  // Where nothing is said to fit, what ran fitted all the same, by means we are not told of: the fastest it is.
+  // Where no candidate is predicted to fit, the row still ran: chooses the fastest.
   double best = std::numeric_limits<double>::infinity(), fastest = best;
   Policy quick = given;
-  for (const Again& again : recomputes)
+  for (const RecomputeCandidate& again : recomputes)
     for (const int chunks : chunk_choices(row, open.interleave))
       for (const int64_t b : micro) {
         Policy p = given;
@@ -96,7 +96,7 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
       }
   if (best > fastest && !std::isfinite(best)) {
     row.policy = quick;
-    row.assumed.push_back("what was tuned fitted, though none of it is said to here");
+    row.assumed.push_back("tuned fields chosen although no candidate is predicted to fit: the run fitted");
   }
   if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
   if (open.interleave)
@@ -105,7 +105,7 @@ void choose_untold(MeasuredRow& row, const Untold& open) {
   if (open.recompute)
     row.assumed.push_back(row.policy.recompute_layers < 0
                               ? fmt::format("{} recomputation", word_for(row.policy.recompute))
-                              : fmt::format("recomputation of {} layers a stage", row.policy.recompute_layers));
+                              : fmt::format("recomputation of {} layers per stage", row.policy.recompute_layers));
 }
 
 }  // namespace esp::plan

@@ -1,4 +1,4 @@
-#include "esp/plan/search/draws.h"
+#include "esp/plan/search/random_choice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,11 +7,11 @@ namespace esp::plan {
 namespace {
 
 constexpr double kTooLarge = 1e3, kBroken = 1e6;
-constexpr double kLeastBudget = 20000, kMostBudget = 60000;
+constexpr double kMinBudget = 20000, kMaxBudget = 60000;
 
-// Any allowed value of the axis, beginning at a random one; false: there is none.
-bool set_any(Rules& rules, Choice& choice, size_t axis, Draws& draws) {
-  const size_t n = rules.problem().axes()[axis].values.size(), first = draws.below(n);
+// Any allowed value of the axis, starting at a random one; false: none is allowed.
+bool set_any(Rules& rules, Choice& choice, size_t axis, RandomStream& random) {
+  const size_t n = rules.problem().axes()[axis].values.size(), first = random.below(n);
   for (size_t i = 0; i < n; ++i) {
     choice[axis] = static_cast<uint8_t>((first + i) % n);
     if (rules.allowed(choice, axis + 1)) return true;
@@ -24,7 +24,7 @@ bool set_any(Rules& rules, Choice& choice, size_t axis, Draws& draws) {
 bool Rules::allowed(const Choice& choice, size_t num_set) {
   Choice key{};
   std::copy_n(choice.begin(), num_set, key.begin());
-  key[kMostAxes - 1] = static_cast<uint8_t>(num_set);
+  key[kMaxAxes - 1] = static_cast<uint8_t>(num_set);
   const auto at = known_.find(key);
   if (at != known_.end()) return at->second;
   const bool answer = problem_.allowed(choice, num_set);
@@ -32,32 +32,32 @@ bool Rules::allowed(const Choice& choice, size_t num_set) {
   return answer;
 }
 
-bool repair(Rules& rules, Choice& choice, Draws& draws) {
+bool repair(Rules& rules, Choice& choice, RandomStream& random) {
   for (size_t axis = 0; axis < rules.problem().num_axes(); ++axis)
-    if (!rules.allowed(choice, axis + 1) && !set_any(rules, choice, axis, draws)) return false;
+    if (!rules.allowed(choice, axis + 1) && !set_any(rules, choice, axis, random)) return false;
   return true;
 }
 
-bool random_choice(Rules& rules, Choice& choice, Draws& draws) {
-  constexpr int kTries = 100;  // a beginning may leave no value to a later axis
+bool random_choice(Rules& rules, Choice& choice, RandomStream& random) {
+  constexpr int kTries = 100;  // a partial choice may leave no value for a later axis
   for (int i = 0; i < kTries; ++i) {
     choice = {};
     bool whole = true;
     for (size_t axis = 0; axis < rules.problem().num_axes() && whole; ++axis)
-      whole = set_any(rules, choice, axis, draws);
+      whole = set_any(rules, choice, axis, random);
     if (whole) return true;
   }
   return false;
 }
 
-double height(const Answer& answer) {
+double height(const Evaluation& answer) {
   if (answer.feasible()) return std::log(std::max(answer.value, 1e-300));
-  return answer.kind == Answer::Kind::too_large ? kTooLarge + answer.excess : kBroken;
+  return answer.kind == Evaluation::Kind::too_large ? kTooLarge + answer.excess : kBroken;
 }
 
-double descend(Inquiry& inquiry, Choice& choice) {
-  const Problem& problem = inquiry.problem();
-  double best = height(inquiry.ask(choice));
+double descend(Evaluator& evaluator, Choice& choice) {
+  const SearchProblem& problem = evaluator.problem();
+  double best = height(evaluator.evaluate(choice));
   for (bool moved = true; moved;) {
     moved = false;
     const Choice from = choice;
@@ -69,18 +69,18 @@ double descend(Inquiry& inquiry, Choice& choice) {
             near[a] = static_cast<uint8_t>(i);
             if (a != b) near[b] = static_cast<uint8_t>(j);
             if (near == from || (a == b && j > 0)) continue;
-            const double there = height(inquiry.ask(near));
+            const double there = height(evaluator.evaluate(near));
             if (there < best) best = there, choice = near, moved = true;
           }
   }
   return best;
 }
 
-int64_t budget(const Problem& problem, const SearchOptions& options) {
+int64_t budget(const SearchProblem& problem, const SearchOptions& options) {
   if (options.evaluations > 0) return options.evaluations;
   double size = 1;
-  for (const Axis& axis : problem.axes()) size *= static_cast<double>(axis.values.size());
-  return static_cast<int64_t>(std::clamp(size / 20, kLeastBudget, kMostBudget));
+  for (const SearchAxis& axis : problem.axes()) size *= static_cast<double>(axis.values.size());
+  return static_cast<int64_t>(std::clamp(size / 20, kMinBudget, kMaxBudget));
 }
 
 }  // namespace esp::plan

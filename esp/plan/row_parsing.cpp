@@ -1,11 +1,11 @@
-// What people write in the columns of a table of results.
+// Recognises the words in the columns of a table of results.
 #include <algorithm>
 #include <cctype>
 
 #include <fmt/format.h>
 
+#include "esp/plan/normalise.h"
 #include "esp/plan/rows.h"
-#include "esp/plan/words.h"
 
 namespace esp::plan {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 struct Spelling {
   std::string_view part, schedule;
 };
-// In this order: the more particular first.
+// In this order: more specific words first.
 constexpr Spelling kSchedules[] = {
     {"vhalf", "v-half"},
     {"vmin", "v-min"},
@@ -65,7 +65,7 @@ std::string precision_meant(const std::string& words) {
 ScheduleWords parse_schedule(const std::string& words, int interleave, std::vector<std::string>& assumed) {
   ScheduleWords result;
   const std::string given = bare_word(words);
-  // "Interlaced": every stage has a share of the head, between its own layers.
+  // "Interlaced": every stage has a share of the head between its layers.
   result.vocabulary =
       (has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab")) || has(given, "interlac");
   result.vocabulary = result.vocabulary || has(given, "interlac");
@@ -75,28 +75,29 @@ ScheduleWords parse_schedule(const std::string& words, int interleave, std::vect
   for (const Spelling& one : kSchedules)
     if (has(given, one.part)) {
       result.schedule = one.schedule;
-      // "Interleaved" with one chunk is the plain schedule, whatever it was called.
+      // "Interleaved" with one chunk is the plain schedule.
       if (interleave > 1 && one.schedule == "1f1b") result.schedule = "interleaved";
       return result;
     }
-  assumed.push_back(fmt::format("schedule {} (\"{}\" is not known)", result.schedule, words));
+  assumed.push_back(fmt::format("schedule {} (unknown \"{}\")", result.schedule, words));
   return result;
 }
 
 std::string parse_precision(const std::string& words, const Processor& processor, std::vector<std::string>& assumed) {
-  std::string meant = precision_meant(words);
-  const bool told = !meant.empty();
-  if (!told) meant = processor.bf16_flops > 0 ? "bf16" : "fp16";
-  const auto* rate = std::find_if(std::begin(kRates), std::end(kRates), [&](const Rate& r) { return r.name == meant; });
-  std::string taken = meant;
-  if (processor.*rate->flops <= 0) {  // the next that the chip has
+  std::string precision = precision_meant(words);
+  const bool given = !precision.empty();
+  if (!given) precision = processor.bf16_flops > 0 ? "bf16" : "fp16";
+  const auto* rate =
+      std::find_if(std::begin(kRates), std::end(kRates), [&](const Rate& r) { return r.name == precision; });
+  std::string taken = precision;
+  if (processor.*rate->flops <= 0) {  // the next precision that the chip supports
     for (const Rate& other : kRates)
       if (&other > rate && processor.*other.flops > 0) {
         taken = other.name;
         break;
       }
   }
-  if (!told || taken != meant) assumed.push_back(fmt::format("precision {}", taken));
+  if (!given || taken != precision) assumed.push_back(fmt::format("precision {}", taken));
   return taken;
 }
 

@@ -1,43 +1,43 @@
-#include "esp/plan/simulate/engine.h"
+#include "esp/plan/simulate/event_engine.h"
 
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
-#include "esp/plan/simulate/fair.h"
+#include "esp/plan/simulate/fair_share.h"
 
 namespace esp::plan {
 namespace {
 
 using Routes = std::vector<std::vector<uint32_t>>;
 
-TEST(MaxMin, SharesOneLinkEqually) {
+TEST(FairShare, SharesOneLinkEqually) {
   const Routes routes = {{0}, {0}, {0}, {0}};
   EXPECT_EQ(max_min_rates(routes, std::vector<double>{8}), (std::vector<double>{2, 2, 2, 2}));
 }
 
-// Bertsekas and Gallager's parking lot: the long flow has what every link can spare, the short ones the rest.
-TEST(MaxMin, GivesTheParkingLotHalfToTheLongFlow) {
+// The parking lot of Bertsekas and Gallager: the long flow gets its fair share of every link, the short flows the rest.
+TEST(FairShare, SharesTheParkingLotFairly) {
   const Routes routes = {{0, 1, 2}, {0}, {1}, {2}};
   EXPECT_EQ(max_min_rates(routes, std::vector<double>{1, 1, 1}), (std::vector<double>{0.5, 0.5, 0.5, 0.5}));
-  // A tighter link in the middle frees the outer ones.
+  // A slower link in the middle leaves capacity on the outer ones.
   EXPECT_EQ(max_min_rates(routes, std::vector<double>{10, 2, 10}), (std::vector<double>{1, 9, 1, 9}));
 }
 
-// Three on a link of 9, one of which is held to 1 elsewhere: the others have 4 each.
-TEST(MaxMin, GivesWhatOneCannotUseToTheOthers) {
+// Three flows on a link of 9, one of them limited to 1 elsewhere: the others get 4 each.
+TEST(FairShare, RedistributesUnusedCapacity) {
   const Routes routes = {{0, 1}, {0}, {0}};
   EXPECT_EQ(max_min_rates(routes, std::vector<double>{9, 1}), (std::vector<double>{1, 4, 4}));
 }
 
-TEST(MaxMin, IsBoundlessOverNoLink) {
+TEST(FairShare, IsInfiniteWithoutLinks) {
   const Routes routes = {{}, {0}};
   const auto rates = max_min_rates(routes, std::vector<double>{3});
   EXPECT_TRUE(rates[0] > 1e300);
   EXPECT_EQ(rates[1], 3);
 }
 
-TEST(Engine, RunsAStreamInOrder) {
-  Engine engine;
+TEST(EventEngine, RunsAStreamInOrder) {
+  EventEngine engine;
   const StreamId stream = engine.add_stream();
   const TaskId late = engine.compute(engine.add_stream(), 5);
   const TaskId a = engine.compute(stream, 2), b = engine.compute(stream, 3), c = engine.compute(stream, 1);
@@ -49,31 +49,31 @@ TEST(Engine, RunsAStreamInOrder) {
   EXPECT_EQ(engine.busy_of(stream), 6);
 }
 
-// Two flows on one link: half each until the smaller is through, then all.
-TEST(Engine, SharesALinkWhileTwoFlowsAreOnIt) {
-  Engine engine;
+// Two flows on one link: half each until the smaller ends, then all.
+TEST(EventEngine, SharesALinkWhileTwoFlowsAreOnIt) {
+  EventEngine engine;
   const RouteId route = engine.add_route({engine.add_link(10)});
   const TaskId small = engine.message(engine.add_stream(), engine.add_stream(), route, 1, 100);
   const TaskId large = engine.message(engine.add_stream(), engine.add_stream(), route, 1, 300);
-  EXPECT_EQ(engine.run(), 41);          // 1 + 400/10: the link never idles
+  EXPECT_EQ(engine.run(), 41);          // 1 + 400/10: the link is never idle
   EXPECT_EQ(engine.end_of(small), 21);  // 1 + 100/5
-  EXPECT_EQ(engine.end_of(large), 41);  // 100 by then, the other 200 at 10
+  EXPECT_EQ(engine.end_of(large), 41);  // 100 by then, the other 200 at rate 10
   EXPECT_EQ(engine.carried_by(0), 400);
   EXPECT_EQ(engine.busy_link(0), 40);
 }
 
-TEST(Engine, LetsALaterFlowSlowAnEarlierOne) {
-  Engine engine;
+TEST(EventEngine, LetsALaterFlowSlowAnEarlierOne) {
+  EventEngine engine;
   const RouteId route = engine.add_route({engine.add_link(10)});
   const TaskId first = engine.transfer(route, 0, 100);
   const TaskId second = engine.transfer(route, 5, 25);
   engine.run();
   EXPECT_EQ(engine.end_of(second), 10);   // 5 + 25/5
-  EXPECT_EQ(engine.end_of(first), 12.5);  // 50 by then, 25 in the shared 5, 25 at 10
+  EXPECT_EQ(engine.end_of(first), 12.5);  // 50 by then, 25 in the shared 5, 25 at rate 10
 }
 
-TEST(Engine, KnowsTheMostMemoryHeldAtOnce) {
-  Engine engine;
+TEST(EventEngine, ReportsPeakMemory) {
+  EventEngine engine;
   const StreamId stream = engine.add_stream();
   const uint32_t place = engine.add_place();
   const TaskId f0 = engine.compute(stream, 1), f1 = engine.compute(stream, 1);
@@ -86,18 +86,18 @@ TEST(Engine, KnowsTheMostMemoryHeldAtOnce) {
   EXPECT_EQ(engine.peak_of(place), 23);
 }
 
-TEST(Engine, SaysThatTasksWaitForEachOther) {
-  Engine engine;
-  const TaskId a = engine.meet(), b = engine.meet();
+TEST(EventEngine, RejectsDependencyCycles) {
+  EventEngine engine;
+  const TaskId a = engine.join(), b = engine.join();
   engine.after(a, b);
   engine.after(b, a);
   EXPECT_THROW(engine.run(), UsageError);
 }
 
-// Three layers, forward and backward of 1 each, push and pull of 1, 1 and 4, in unit partitions on one link: in the
-// order of arrival an iteration takes 10, by priority of the layer 8 (Jayarajan et al. 2019, P3).
+// Three layers, forward and backward of 1 each, push and pull of 1, 1 and 4, in unit partitions on one link: first in,
+// first out takes 10, priority by layer 8 (Jayarajan et al. 2019, P3).
 double parameter_server_iteration(bool by_priority) {
-  Engine engine;
+  EventEngine engine;
   const StreamId worker = engine.add_stream();
   const uint32_t link = engine.add_queue();
   const int units[] = {1, 1, 4};
@@ -116,7 +116,7 @@ double parameter_server_iteration(bool by_priority) {
   return engine.run();
 }
 
-TEST(Engine, ServesTheParameterServerExampleIn10InOrderAnd8ByPriority) {
+TEST(EventEngine, RunsTheParameterServerExampleIn10FifoAnd8ByPriority) {
   EXPECT_EQ(parameter_server_iteration(false), 10);
   EXPECT_EQ(parameter_server_iteration(true), 8);
 }

@@ -1,4 +1,4 @@
-// Words as people write them in tables and on command lines, made comparable.
+// Normalises words of tables and command lines for comparison.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace esp::plan {
 
 std::string lower_case(std::string_view text);
-// Letters and digits in lower case: "NVIDIA A100-SXM4-80GB" → "nvidiaa100sxm480gb"; "ZB-V", "zb_v" and "zbv" are one.
+// Lower-case letters and digits: "NVIDIA A100-SXM4-80GB" → "nvidiaa100sxm480gb"; "ZB-V", "zb_v" and "zbv" are equal.
 std::string bare_word(std::string_view text);
 inline bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;

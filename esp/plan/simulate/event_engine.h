@@ -1,12 +1,11 @@
-// Discrete events: tasks that wait for each other, streams that run one task at a time, links that messages share.
+// Discrete-event engine: tasks with dependencies, streams that run one task at a time, links shared by messages.
 //
-// A task is compute (so many seconds on a stream) or a message (α, then bytes over a route of links, of which each flow
-// gets its max–min fair share) or nothing but a meeting point. A stream, which may be a processor's queue of kernels or
-// one direction of a port as a communicator uses it, runs its tasks in the order in which they were added; a task may
-// be on several streams, as a message is on its sender's and on its receiver's. Tasks take memory of a place when they
-// begin and give it back when they end.
+// A task is compute (seconds on a stream), a message (α, then bytes over a route of links with max–min fair shares) or
+// a join without cost. A stream, such as a processor's kernel queue or one direction of a port, runs its tasks in the
+// order in which they were added; a task may be on several streams, as a message is on its sender's and its receiver's.
+// Tasks allocate memory of a place when they begin and free it when they end.
 //
-// Adding is separate from running: add everything, then run once. Times are doubles; sums of whole numbers are exact.
+// Add everything, then run once. Times are doubles; sums of integers are exact.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +21,21 @@ using LinkId = uint32_t;
 using RouteId = uint32_t;
 inline constexpr uint32_t kNone = UINT32_MAX;
 
-struct Interval {  // of one task, for timelines
+struct TaskInterval {  // of one task, for timelines
   TaskId task = 0;
   double begin = 0, end = 0;
 };
 
-class Engine {
+class EventEngine {
  public:
-  explicit Engine(bool keep_intervals = false) : keep_(keep_intervals) {}
+  explicit EventEngine(bool keep_intervals = false) : keep_(keep_intervals) {}
   void reserve(size_t tasks);
 
   StreamId add_stream() { return last_.push_back(kNone), busy_.push_back(0), static_cast<StreamId>(last_.size() - 1); }
   LinkId add_link(double bytes_per_s);
-  // Links in any order, each once; none: as fast as can be.
+  // Links in any order, each once; none: infinitely fast.
   RouteId add_route(std::vector<LinkId> links);
-  // Serves one task at a time, of those that are ready the one with the least priority, then the one ready first.
+  // Serves one ready task at a time: the one with the least priority value, ties by ready time.
   uint32_t add_queue() { return queues_.push_back({}), static_cast<uint32_t>(queues_.size() - 1); }
   uint32_t add_place() { return places_.push_back({}), static_cast<uint32_t>(places_.size() - 1); }
 
@@ -44,14 +43,14 @@ class Engine {
   TaskId message(StreamId out, StreamId in, RouteId route, double alpha_s, double bytes);
   TaskId transfer(RouteId route, double alpha_s, double bytes);  // a message on no stream
   TaskId queued(uint32_t queue, double seconds, int priority);
-  TaskId meet();                            // no time, no stream
-  void on(TaskId task, StreamId stream);    // behind what is on it
-  void uses(TaskId task, StreamId stream);  // counts as its time, in whatever order
+  TaskId join();                            // no time, no stream
+  void on(TaskId task, StreamId stream);    // after the tasks already on it
+  void uses(TaskId task, StreamId stream);  // counts as its busy time, in any order
   void after(TaskId task, TaskId before);
-  void takes(TaskId task, uint32_t place, double bytes);  // when it begins; of one place
-  void gives(TaskId task, uint32_t place, double bytes);  // when it ends
+  void takes(TaskId task, uint32_t place, double bytes);  // at its begin; of one place
+  void gives(TaskId task, uint32_t place, double bytes);  // at its end
 
-  // UsageError when tasks wait for each other forever.
+  // UsageError for a dependency cycle.
   double run();
 
   double end_of(TaskId task) const { return tasks_[task].end; }
@@ -62,7 +61,7 @@ class Engine {
   double busy_link(LinkId link) const { return links_[link].busy; }
   uint64_t num_events() const { return num_events_; }
   size_t num_tasks() const { return tasks_.size(); }
-  const std::vector<Interval>& intervals() const { return intervals_; }  // by time of ending, where kept
+  const std::vector<TaskInterval>& intervals() const { return intervals_; }  // by end time, if recorded
 
  private:
   struct Task {
@@ -103,13 +102,13 @@ class Engine {
   };
   struct Link {
     double capacity = 0, carried = 0, busy = 0, since = 0;
-    std::vector<uint32_t> flows;  // active ones
+    std::vector<uint32_t> flows;  // active flows
     uint64_t mark = 0;
   };
   enum class What : uint8_t { ended, latency_over, flow_over, dispatch };
   struct Event {
     double at = 0;
-    uint64_t order = 0;  // ties in the order of making
+    uint64_t order = 0;  // breaks ties by creation
     uint32_t who = 0, version = 0;
     What what = What::ended;
     bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
@@ -129,7 +128,7 @@ class Engine {
   const bool keep_;
   std::vector<Task> tasks_;
   std::vector<Edge> edges_, on_streams_;  // on_streams_: `to` is a stream
-  std::vector<TaskId> last_;              // by stream: the task added last
+  std::vector<TaskId> last_;              // by stream: the last added task
   std::vector<double> busy_;              // by stream
   std::vector<std::vector<LinkId>> routes_;
   std::vector<Link> links_;
@@ -139,7 +138,7 @@ class Engine {
   std::vector<Place> places_;
   std::vector<Queue> queues_;
   std::vector<Event> heap_;
-  std::vector<Interval> intervals_;
+  std::vector<TaskInterval> intervals_;
   uint64_t order_ = 0, num_events_ = 0, mark_ = 0;
   size_t finished_ = 0;
   double now_ = 0;

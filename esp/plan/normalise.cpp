@@ -1,4 +1,4 @@
-#include "esp/plan/words.h"
+#include "esp/plan/normalise.h"
 
 #include <cctype>
 
