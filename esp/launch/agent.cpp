@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <random>
@@ -11,11 +12,15 @@
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
+#include "esp/base/exit_code.h"
 #include "esp/base/json.h"
 #include "esp/launch/elastic.h"
+#include "esp/launch/lobby.h"
+#include "esp/launch/message.h"
 #include "esp/launch/reform.h"
 #include "esp/net/address.h"
 #include "esp/net/crypto.h"
+#include "esp/net/link.h"
 #include "esp/net/rendezvous.h"
 #include "esp/net/socket.h"
 #include "esp/net/store/hub.h"
@@ -45,6 +50,8 @@ std::string random_name() {
   return fmt::format("job-{:08x}{:08x}", random(), random());
 }
 
+constexpr std::string_view kMessage = "a message of another host's launcher";
+
 // Where the ranks of a round meet.
 struct Meeting {
   std::string address, store;
@@ -55,8 +62,9 @@ std::string text_of(const Meeting& meeting) {
   return Json{{"address", meeting.address}, {"store", meeting.store}, {"port", meeting.port}}.dump();
 }
 Meeting meeting_of(const std::string& text) {
-  const Json json = Json::parse(text);
-  return {json.at("address"), json.at("store"), json.at("port")};
+  return read_message(text, kMessage, [](const Json& json) {
+    return Meeting{json.at("address"), json.at("store"), int_of(json.at("port"))};
+  });
 }
 
 std::string text_of(const RoundEnd& end) {
@@ -64,14 +72,17 @@ std::string text_of(const RoundEnd& end) {
               {"exit_code", end.exit_code},
               {"rank", end.failure.rank},
               {"how", end.failure.how},
-              {"last_words", end.failure.last_words}}
+              {"last_words", end.failure.last_words},
+              {"stuck_at_step", end.stuck_at_step.value_or(-1)}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 RoundEnd round_end_of(const std::string& text) {
-  const Json json = Json::parse(text);
-  RoundEnd end{json.at("node"), json.at("exit_code"), {}};
-  end.failure = {json.at("rank"), end.exit_code, json.at("how"), json.at("last_words"), false};
-  return end;
+  return read_message(text, kMessage, [](const Json& json) {
+    RoundEnd end{int_of(json.at("node")), int_of(json.at("exit_code")), {}};
+    end.failure = {int_of(json.at("rank")), end.exit_code, json.at("how"), json.at("last_words"), false};
+    if (const int64_t step = integer_of(json.at("stuck_at_step")); step >= 0) end.stuck_at_step = step;
+    return end;
+  });
 }
 
 // The same on every host that has the secret, and nobody else's guess.
@@ -97,7 +108,9 @@ class Agent {
     meeting.job = options_.job + "/agents";
     meeting.net = options_.net;
     meeting.log = options_.log;
-    agents_ = net::rendezvous(meeting, Deadline::after(options_.meeting));
+    meeting.member = "host";
+    meeting.timeout_option = "--rdzv-timeout";
+    agents_ = net::rendezvous(meeting, Deadline::after(options_.net.start_timeout));
   }
 
   int run() {
@@ -105,13 +118,20 @@ class Agent {
       const std::vector<RoundEnd> ends = one_round();
       RoundEnd cause = cause_of(ends);
       cause.failure.shown = cause.node == options_.node_rank;
-      const Then then = after_round(cause, stopping(), num_restarts_, options_.max_restarts);
+      Then then = after_round(cause, stopping(), num_restarts_, options_.max_restarts);
       if (then == Then::ended) return cause.exit_code;
-      const std::string told = describe(cause.failure);
+      std::string told = describe(cause.failure);
+      for (const RoundEnd& end : ends)
+        if (end.stuck_at_step) {
+          then = Then::failed;
+          told += fmt::format("\n{} restarts in a row made no step beyond step {}: the job ends",
+                              kMaxRestartsWithoutStep, *end.stuck_at_step);
+        }
       const bool killed = cause.exit_code > 128;
       if (then == Then::failed) throw Error(killed ? ExitCode::comm : static_cast<ExitCode>(cause.exit_code), told);
-      fmt::print(stderr, "{}\nstarting again, {} of at most {} times\n", told, num_restarts_ + 1,
+      fmt::print(stderr, "{}\nrestarting all ranks, restart {} of at most {}\n", told, num_restarts_ + 1,
                  options_.max_restarts);
+      if (options_.restarting) options_.restarting();
     }
   }
 
@@ -129,12 +149,15 @@ class Agent {
   // The first host makes the round's hub and tells the others.
   Meeting meet(int round, std::unique_ptr<net::Hub>& hub) {
     if (options_.node_rank != 0)
-      return meeting_of(agents_->store->get(key("round", round, 0), Deadline::after(options_.meeting)));
+      return meeting_of(
+          word_of_first_host([&](Deadline deadline) { return agents_->store->get(key("round", round, 0), deadline); },
+                             options_.net.start_timeout));
     net::HubOptions opening;
     opening.address = agents_ ? agents_->peers[0].address : "127.0.0.1";
     opening.size = options_.num_nodes * options_.per_node;
     opening.job = round_name(round);
     opening.secret = options_.secret;
+    opening.link_timeout = options_.net.link_timeout;
     opening.log = options_.log;
     hub = std::make_unique<net::Hub>(opening);
     Meeting meeting{hub->address(), fmt::format("tcp://{}:{}", bracketed(hub->address()), hub->port()),
@@ -155,6 +178,7 @@ class Agent {
     local.master_port = meeting.port;
     local.secret = options_.secret;
     if (options_.node_rank == 0) local.plain_rank = 0;
+    local.plain_stdout = options_.plain_stdout;
     local.grace = options_.grace;
     local.outlast = in_place();
     local.environment = options_.environment;
@@ -188,9 +212,9 @@ class Agent {
     if (!given_up) return;
     // Whoever waits for a word ends by itself, with its own error; the rest are ended.
     for (int rank = 0; rank < options_.per_node; ++rank) job.say(rank, text_of(NextRound{false, 0, "", ""}));
-    const bool again = verdict == Reform::Verdict::stuck && num_restarts_ < options_.max_restarts;
+    const bool again = verdict == Reform::Verdict::stuck && num_restarts_ < options_.max_restarts && !stuck_at_step_;
     if (again) {
-      fmt::print(stderr, "going on in place does not work: {}\n", *reform.stuck());
+      fmt::print(stderr, "no recovery in place: {}\n", *reform.stuck());
       job.kill();
     } else {
       job.terminate();
@@ -207,7 +231,11 @@ class Agent {
       const Meeting meeting = meet(round, next);
       return Reform::Opened{{true, round, round_name(round), meeting.store}, variables_of(round, meeting)};
     };
-    options.may_begin = [this] { return num_restarts_ < options_.max_restarts && ++num_restarts_ > 0; };
+    options.may_begin = [this] {
+      if (num_restarts_ >= options_.max_restarts || !look_at_steps()) return false;
+      if (options_.restarting) options_.restarting();
+      return ++num_restarts_ > 0;
+    };
     options.tell = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
     options.formed = [&hub, &next] { hub = std::move(next); };
     return Reform(job, options);
@@ -241,12 +269,24 @@ class Agent {
       if (patience && patience->passed()) job.terminate();
     }
     if (in_place()) round_ = reform.round() + 1;  // which it may have opened
-    const auto failure = job.failure() ? job.failure() : reform.condemned();
-    const RoundEnd end = end_of_round(options_.node_rank, job.wants_requeue(), failure, reform.stuck());
+    RoundEnd end = end_of_round(options_.node_rank, job.wants_requeue(), job.failure(), reform);
+    if (end.exit_code != 0 && !stuck_at_step_) look_at_steps();
+    end.stuck_at_step = stuck_at_step_;
     if (!agents_) return {end};
     agents_->store->set(key("end", round, options_.node_rank), text_of(end));
     if (end.exit_code != 0) agents_->store->set(key("failed", round, 0), "");
     return all_ends(round);
+  }
+
+  // Before each restart: false when those before have not helped.
+  bool look_at_steps() {
+    if (!options_.highest_step || options_.node_rank != 0) return true;  // the first rank is the first host's
+    const int64_t step = options_.highest_step();
+    const bool higher = !highest_step_ || step > *highest_step_;
+    restarts_without_step_ = higher ? 0 : restarts_without_step_ + 1;
+    if (higher) highest_step_ = step;
+    if (restarts_without_step_ >= kMaxRestartsWithoutStep) stuck_at_step_ = std::max<int64_t>(0, *highest_step_);
+    return !stuck_at_step_;
   }
 
   bool failed_elsewhere(int round) const { return agents_ && agents_->store->try_get(key("failed", round, 0)); }
@@ -256,9 +296,10 @@ class Agent {
     if (!agents_) return;
     for (int node = 0; node < options_.num_nodes; ++node)
       if (agents_->fate->lost(node))
-        throw CommError(CommError::Kind::lost, -1,
-                        fmt::format("the launcher of host {} ({}) is gone, and its ranks with it", node,
-                                    agents_->peers[static_cast<size_t>(node)].host));
+        throw CommError(
+            CommError::Kind::lost, -1,
+            fmt::format("the launcher of host {} ({}) {}; its ranks end with it", node,
+                        net::host_name(agents_->peers[static_cast<size_t>(node)].host), agents_->fate->loss(node)));
   }
 
   std::vector<RoundEnd> all_ends(int round) {
@@ -274,7 +315,9 @@ class Agent {
       // A host whose ranks still work is waited for; once something failed, it must end soon.
       if (!last && failed_elsewhere(round)) last = Deadline::after(options_.patience + kLastWord);
       if (last && last->passed())
-        throw CommError(CommError::Kind::timeout, -1, fmt::format("host {} does not end its ranks", node));
+        throw CommError(CommError::Kind::timeout, -1,
+                        fmt::format("host {} ({}) has not ended its ranks", node,
+                                    net::host_name(agents_->peers[static_cast<size_t>(node)].host)));
       ::usleep(20000);
     }
     return ends;
@@ -284,6 +327,9 @@ class Agent {
   std::unique_ptr<net::World> agents_;   // null on a single host
   std::function<bool()> change_is_due_;  // null: hosts are those that began
   int round_ = 0, num_restarts_ = 0;     // the same on every host
+  std::optional<int64_t> highest_step_;  // when ranks were started again last
+  int restarts_without_step_ = 0;
+  std::optional<int64_t> stuck_at_step_;  // restarting has not helped
 };
 
 // As among the ranks of one host: a signal tells more than an error, an error more than «a peer was lost».
@@ -299,17 +345,19 @@ int suspicion(const RoundEnd& end) {
 bool worth_restarting(int exit_code) {
   constexpr int kCannotRun = 126, kNoSuchProgram = 127;
   return exit_code != static_cast<int>(ExitCode::usage) && exit_code != static_cast<int>(ExitCode::files) &&
-         exit_code != kCannotRun && exit_code != kNoSuchProgram;
+         exit_code != static_cast<int>(kExitTraining) && exit_code != kCannotRun && exit_code != kNoSuchProgram;
 }
 
-RoundEnd end_of_round(int node, bool wants_requeue, const std::optional<Failure>& failure,
-                      const std::optional<std::string>& stuck) {
+RoundEnd end_of_round(int node, bool wants_requeue, std::optional<Failure> failure, const Reform& reform) {
   RoundEnd end{node, wants_requeue ? static_cast<int>(ExitCode::requeue) : 0, {}};
+  // What would fail again explains the end, also where it came of replacing a rank that was killed.
+  const std::optional<Failure>& condemned = reform.condemned();
+  if (condemned && (!failure || !worth_restarting(condemned->exit_code))) failure = condemned;
   if (failure) end = {node, failure->exit_code, *failure};
   // Ranks that lost each other, and none of them had failed by itself when they were ended.
-  if (end.exit_code == 0 && stuck) {
+  if (end.exit_code == 0 && reform.stuck()) {
     const int code = static_cast<int>(ExitCode::comm);
-    end = {node, code, {0, code, fmt::format("lost its peers: {}", *stuck), "", false}};
+    end = {node, code, {0, code, fmt::format("lost its peers: {}", *reform.stuck()), "", false}};
   }
   return end;
 }
@@ -343,8 +391,8 @@ EpochEnd run_epoch(const AgentOptions& options, const std::function<bool()>& cha
 
 int run_agent(const AgentOptions& options) {
   if (options.num_nodes < 1 || options.per_node < 1)
-    throw UsageError(
-        fmt::format("{} hosts of {} ranks; at least one of each is wanted", options.num_nodes, options.per_node));
+    throw UsageError(fmt::format("got {} hosts with {} ranks each; expected at least one of each", options.num_nodes,
+                                 options.per_node));
   if (options.node_rank < 0 || options.node_rank >= options.num_nodes)
     throw UsageError(
         fmt::format("--node-rank {}: hosts are numbered 0 to {}", options.node_rank, options.num_nodes - 1));

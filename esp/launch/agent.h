@@ -9,6 +9,7 @@
 // when that fails are all ended and started again.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@
 
 namespace esp::launch {
 
+class Reform;  // reform.h
+
 struct AgentOptions {
   int num_nodes = 1, node_rank = 0, per_node = 1;
   // Hosts may come and go between so many and num_nodes (elastic.h); 0: there are num_nodes, or none.
@@ -30,14 +33,18 @@ struct AgentOptions {
   net::NetOptions net;
   int max_restarts = 0;
   std::vector<std::string> command;
-  Environment environment;                       // on top of what is inherited
-  Duration meeting = std::chrono::seconds(300);  // for all hosts to come
+  Environment environment;  // on top of what is inherited
   // Ranks hear of a lost peer by themselves; those that have not ended this long after a failure on another host are
   // ended.
   Duration patience = std::chrono::seconds(5);
-  bool in_place = false;  // the command's ranks can go on in their processes without one that failed
+  bool plain_stdout = false;  // the first rank's stdout is forwarded without prefix
+  bool in_place = false;      // the command's ranks can go on in their processes without one that failed
   Duration reform_patience = std::chrono::seconds(10);  // for all of them to notice, and again to meet
   Duration grace = std::chrono::seconds(2);             // between SIGTERM and SIGKILL of ranks to be started again
+  // The highest step that the ranks have reached; null where it is not known. After kMaxRestartsWithoutStep restarts
+  // in a row that made no higher one the job ends with the cause.
+  std::function<int64_t()> highest_step;
+  std::function<void()> restarting;  // called before ranks are started again; may be null
   Log log;
   std::function<int()> signal;  // the signal this process was asked to stop with, 0 so far
 };
@@ -46,13 +53,16 @@ struct RoundEnd {
   int node = 0;
   int exit_code = 0;  // 0: all ranks of the host ended well; 75: some stopped in good order before their work was done
   Failure failure;    // otherwise
+  // As the host that knows the ranks' steps says: restarting has not helped any more. The step it ended at.
+  std::optional<int64_t> stuck_at_step = {};
 };
 
-// Whether starting again can help: not after what would fail the same way (usage, files, no such program).
+// Whether starting again can help: not after what would fail the same way (usage, files, training, no such program).
 bool worth_restarting(int exit_code);
-// How a host's part of a round ended, from what its ranks left behind. `stuck`: why they could not go on in place.
-RoundEnd end_of_round(int node, bool wants_requeue, const std::optional<Failure>& failure,
-                      const std::optional<std::string>& stuck);
+// How a host's part of a round ended, from what its ranks left behind. `failure`: the first of them that explains the
+// others; `reform`: how they fared in place.
+RoundEnd end_of_round(int node, bool wants_requeue, std::optional<Failure> failure, const Reform& reform);
+inline constexpr int kMaxRestartsWithoutStep = 3;
 // What follows a round with this cause: the job has ended (well, or to be queued again), has failed, or begins again.
 enum class Then { ended, failed, again };
 Then after_round(const RoundEnd& cause, bool stopping, int num_restarts, int max_restarts);

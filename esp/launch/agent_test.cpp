@@ -84,7 +84,7 @@ TEST_F(AgentTest, GivesUpAfterTheLastRestart) {
     ADD_FAILURE() << "a job whose ranks are killed cannot end well";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::comm);
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 was killed by SIGKILL"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 killed (SIGKILL)"));
   }
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(read("starts-0"), "x\nx\n");
@@ -98,7 +98,45 @@ TEST_F(AgentTest, DoesNotRepeatWhatWouldFailAgain) {
   EXPECT_TRUE(worth_restarting(3));
   EXPECT_TRUE(worth_restarting(137));
   EXPECT_FALSE(worth_restarting(4));
+  EXPECT_FALSE(worth_restarting(5));
   EXPECT_FALSE(worth_restarting(127));
+}
+
+TEST_F(AgentTest, EndsWithTheCauseWhenRestartsMakeNoStep) {
+  AgentOptions options = shell("echo x >> $FOLDER/starts-$RANK; echo why >&2; exit 3", 1);
+  options.max_restarts = 1000;
+  options.highest_step = [] { return 7; };
+  int restarting = 0;
+  options.restarting = [&restarting] { ++restarting; };
+  testing::internal::CaptureStderr();
+  try {
+    run_agent(options);
+    ADD_FAILURE() << "a job whose ranks fail cannot end well";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::comm);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 exited with code 3"));
+    EXPECT_THAT(error.what(), HasSubstr("3 restarts in a row made no step beyond step 7"));
+  }
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(read("starts-0"), "x\nx\nx\nx\n");
+  EXPECT_EQ(restarting, 3);
+}
+
+TEST_F(AgentTest, GoesOnWhileRestartsMakeSteps) {
+  AgentOptions options = shell("echo x >> $FOLDER/starts; [ $(grep -c x $FOLDER/starts) = 7 ] && exit 0; exit 3", 1);
+  options.max_restarts = 1000;
+  options.highest_step = [this] { return static_cast<int64_t>(read("starts").size() / 6); };  // one in three
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_agent(options), 0);
+  testing::internal::GetCapturedStderr();
+}
+
+TEST_F(AgentTest, EndsOnAllHostsWhenRestartsMakeNoStep) {
+  AgentOptions options = shell("echo x >> $FOLDER/starts-$RANK; exit 3", 1);
+  options.max_restarts = 1000;
+  options.highest_step = [] { return 7; };
+  for (const std::string& said : run_hosts(options, 2)) EXPECT_THAT(said, HasSubstr("no step beyond step 7"));
+  EXPECT_EQ(read("starts-0"), "x\nx\nx\nx\n");
 }
 
 TEST_F(AgentTest, NumbersTheRanksOfAllHosts) {

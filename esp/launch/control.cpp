@@ -12,11 +12,12 @@
 
 #include "esp/base/error.h"
 #include "esp/base/json.h"
+#include "esp/launch/message.h"
 
 namespace esp::launch {
 namespace {
 
-constexpr std::string_view kNames[] = {"waiting", "ready", "formed"};
+constexpr std::string_view kNames[] = {"waiting", "ready", "formed", "resumed"};
 constexpr size_t kMostBytes = 4096;
 
 int number_in(const Environment& environment, const char* name) {
@@ -36,12 +37,9 @@ std::string text_of(const NextRound& next) {
 }
 
 NextRound next_round_of(const std::string& text) {
-  try {
-    const Json json = Json::parse(text);
-    return {json.at("go_on"), json.at("round"), json.at("job"), json.at("store")};
-  } catch (const nlohmann::json::exception& error) {
-    throw IoError(fmt::format("the launcher's word is not understood: {}", error.what()));
-  }
+  return read_message(text, "the launcher's message", [](const Json& json) {
+    return NextRound{json.at("go_on"), int_of(json.at("round")), json.at("job"), json.at("store")};
+  });
 }
 
 Meaning meaning_of(const NextRound& next, int round) {
@@ -50,16 +48,20 @@ Meaning meaning_of(const NextRound& next, int round) {
 }
 
 std::string text_of(const Word& word) {
-  return fmt::format("{} {}", kNames[static_cast<size_t>(word.kind)], word.round);
+  return fmt::format("{} {}{}{}", kNames[static_cast<size_t>(word.kind)], word.round, word.text.empty() ? "" : " ",
+                     word.text);
 }
 
 std::optional<Word> word_of(const std::string& text) {
   for (size_t kind = 0; kind < std::size(kNames); ++kind) {
     if (!text.starts_with(kNames[kind]) || text.size() < kNames[kind].size() + 2) continue;
-    Word word{static_cast<Word::Kind>(kind), 0};
+    Word word{static_cast<Word::Kind>(kind)};
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data() + kNames[kind].size() + 1, end, word.round);
-    if (error == std::errc() && stop == end) return word;
+    const bool speaks = word.kind == Word::Kind::resumed && stop != end && *stop == ' ';
+    if (error != std::errc() || (stop != end && !speaks)) continue;
+    if (stop != end) word.text.assign(stop + 1, end);
+    return word;
   }
   return std::nullopt;
 }
@@ -73,8 +75,8 @@ std::optional<Control> Control::from(const Environment& environment) {
   return Control(fd, number_in(environment, "ESPALIER_ROUND"));
 }
 
-void Control::say(Word::Kind kind) {
-  const std::string text = text_of(Word{kind, round_});
+void Control::say(Word::Kind kind, const std::string& what) {
+  const std::string text = text_of(Word{kind, round_, what});
   // A launcher that is gone takes us along: nothing to do about it here.
   if (::send(line_.fd(), text.data(), text.size(), MSG_NOSIGNAL) < 0) return;
 }

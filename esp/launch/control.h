@@ -29,10 +29,12 @@ NextRound next_round_of(const std::string& text);  // IoError
 enum class Meaning { end, come, old };
 Meaning meaning_of(const NextRound& next, int round);
 
-// What a rank says, with the round it is in (waiting) or comes to (ready, formed).
+// What a rank says, with the round it is in (waiting, resumed) or comes to (ready, formed). `text` of `resumed`: from
+// what, for a person.
 struct Word {
-  enum class Kind { waiting, ready, formed } kind = Kind::waiting;
+  enum class Kind { waiting, ready, formed, resumed } kind = Kind::waiting;
   int round = 0;
+  std::string text = {};
 };
 std::string text_of(const Word& word);
 std::optional<Word> word_of(const std::string& text);
@@ -45,7 +47,7 @@ class Control {
   explicit Control(int fd, int round) : line_(fd), round_(round) {}
 
   int round() const { return round_; }
-  void say(Word::Kind kind);
+  void say(Word::Kind kind, const std::string& text = "");
   // Says `waiting` and waits to be told; nothing at the deadline, or when the launcher will not go on. Moves on to the
   // round it returns.
   std::optional<NextRound> await(Deadline deadline);

@@ -26,8 +26,10 @@ class Members {
   void gather(Deadline deadline) {
     while (lobby_.num_arrived() < options_.least_nodes) {
       if (deadline.passed())
-        throw CommError(CommError::Kind::timeout, -1,
-                        fmt::format("{} of at least {} hosts came", lobby_.num_arrived(), options_.least_nodes));
+        throw CommError(
+            CommError::Kind::timeout, -1,
+            fmt::format("{} of at least {} hosts came within {:g} s (--rdzv-timeout)", lobby_.num_arrived(),
+                        options_.least_nodes, std::chrono::duration<double>(options_.net.start_timeout).count()));
       std::this_thread::sleep_for(kLook);
     }
     const Deadline last_call = deadline.earlier(kLastCall);
@@ -77,13 +79,13 @@ class Members {
 int run_elastic(const AgentOptions& options) {
   const bool first = options.node_rank == 0;
   LobbyOptions entering{options.endpoint, first, options.job, options.secret, options.net, options.log};
-  Lobby lobby(entering, Deadline::after(options.meeting));
+  Lobby lobby(entering, Deadline::after(options.net.start_timeout));
   Members members(lobby, options);
-  if (first) members.gather(Deadline::after(options.meeting));
+  if (first) members.gather(Deadline::after(options.net.start_timeout));
   int num_restarts = 0;
   for (int number = 0;; ++number) {
     if (first) lobby.call(members.next(number));
-    const Epoch epoch = lobby.await(number, Deadline::after(options.meeting));
+    const Epoch epoch = lobby.await(number, options.net.start_timeout);
     const int place = epoch.place_of(lobby.number());
     if (place < 0) continue;  // this host came later: the next is for it too
     AgentOptions mine = options;

@@ -74,7 +74,7 @@ Placement read_torchrun(const Environment& environment) {
 
 // "2(x3),1" says 2, 2, 2, 1 tasks on nodes 0 to 3.
 int tasks_on_node(std::string_view list, int node) {
-  int seen = 0;
+  int64_t seen = 0;
   while (!list.empty()) {
     size_t comma = std::min(list.find(','), list.size());
     std::string_view part = list.substr(0, comma);
@@ -84,6 +84,7 @@ int tasks_on_node(std::string_view list, int node) {
     if (error != std::errc() || tasks < 1) break;
     if (size_t x = part.find("(x"); x != part.npos)
       std::from_chars(part.data() + x + 2, part.data() + part.size(), times);
+    if (times < 1) break;
     seen += times;
     if (node < seen) return tasks;
   }

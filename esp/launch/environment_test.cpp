@@ -135,7 +135,8 @@ TEST(Environment, NonsenseIsRefused) {
   EXPECT_THAT(refusal(joined(kTorchrun, {{"RANK", "-1"}})), HasSubstr("RANK"));
   EXPECT_THAT(refusal(joined(kTorchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("65535"));
   EXPECT_THAT(refusal(joined(kTorchrun, {{"LOCAL_RANK", "2"}})), HasSubstr("local rank 2 of 2"));
-  EXPECT_THAT(refusal(joined(kSlurm, {{"SLURM_TASKS_PER_NODE", "x"}})), HasSubstr("SLURM_TASKS_PER_NODE"));
+  for (const char* tasks : {"x", "1(x-1)", "1(x0)"})
+    EXPECT_THAT(refusal(joined(kSlurm, {{"SLURM_TASKS_PER_NODE", tasks}})), HasSubstr("SLURM_TASKS_PER_NODE"));
 }
 
 TEST(Hosts, BracketsExpand) {

@@ -8,6 +8,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/json.h"
+#include "esp/launch/message.h"
 #include "esp/net/address.h"
 #include "esp/net/handshake.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr const char* kArrived = "arrived";
 constexpr auto kPause = std::chrono::milliseconds(50);
-constexpr Duration kAnswer = std::chrono::seconds(10);
 
 std::string epoch_key(int number) {
   return fmt::format("epoch/{}", number);
@@ -31,7 +31,9 @@ net::SocketAddress resolved(const std::string& endpoint, Deadline deadline) {
   for (;;) {
     if (const auto found = net::resolve(at.host, at.port); !found.empty()) return found.front();
     if (deadline.passed())
-      throw CommError(CommError::Kind::timeout, -1, fmt::format("\"{}\" does not resolve to any address", at.host));
+      throw CommError(
+          CommError::Kind::timeout, -1,
+          fmt::format("--rdzv-endpoint {}: the name has no address. Check its spelling and the DNS", endpoint));
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -48,11 +50,22 @@ std::string text_of(const Epoch& epoch) {
 }
 
 Epoch epoch_of(const std::string& text) {
+  return read_message(text, "the first host's list of hosts", [](const Json& json) {
+    Epoch epoch{int_of(json.at("number")), {}, json.at("endpoint")};
+    if (!json.at("members").is_array()) throw IoError("members: expected a list");
+    for (const Json& member : json.at("members")) epoch.members.push_back(int_of(member));
+    return epoch;
+  });
+}
+
+std::string word_of_first_host(const std::function<std::string(Deadline)>& get, Duration timeout) {
   try {
-    const Json json = Json::parse(text);
-    return {json.at("number"), json.at("members"), json.at("endpoint")};
-  } catch (const nlohmann::json::exception& error) {
-    throw IoError(fmt::format("the call of an epoch is not understood: {}", error.what()));
+    return get(Deadline::after(timeout));
+  } catch (const CommError& error) {
+    if (error.kind() != CommError::Kind::timeout) throw;
+    throw CommError(CommError::Kind::timeout, 0,
+                    fmt::format("host 0 has not started the ranks within {:g} s (--rdzv-timeout). Look at its output",
+                                std::chrono::duration<double>(timeout).count()));
   }
 }
 
@@ -66,13 +79,24 @@ Lobby::Lobby(const LobbyOptions& options, Deadline deadline) {
     opening.port = at.port();
     opening.job = job;
     opening.secret = options.secret;
+    opening.link_timeout = options.net.link_timeout;
+    opening.member = "host";
     opening.log = options.log;
     hub_ = std::make_unique<net::Hub>(opening);
   }
   // Nobody joins here: hosts only read and write what is written down.
-  net::Socket line =
-      net::connect_to(at.text(), at.port(), options.secret, {net::Role::store, 0, job, 0, 0}, "", deadline);
-  store_ = std::make_unique<net::HubStore>(std::move(line), kAnswer, deadline);
+  net::Socket line;
+  try {
+    line = net::connect_to(at.text(), at.port(), options.secret, {net::Role::store, 0, job, 0, 0}, "", deadline);
+  } catch (const CommError& error) {
+    if (error.kind() != CommError::Kind::timeout) throw;
+    throw CommError(
+        CommError::Kind::timeout, 0,
+        fmt::format("host 0 did not answer at --rdzv-endpoint {} within {:g} s (--rdzv-timeout): {}", options.endpoint,
+                    std::chrono::duration<double>(options.net.start_timeout).count(), error.what()));
+  }
+  const net::HubStore::Options store{options.net.start_timeout, options.net.link_timeout, "host 0"};
+  store_ = std::make_unique<net::HubStore>(std::move(line), store, deadline);
   if (!options.first) number_ = static_cast<int>(store_->add(kArrived, 1));
 }
 
@@ -92,8 +116,9 @@ bool Lobby::change_is_due(int epoch) const {
   return store_->try_get(change_key(epoch)).has_value();
 }
 
-Epoch Lobby::await(int epoch, Deadline deadline) {
-  return epoch_of(store_->get(epoch_key(epoch), deadline));
+Epoch Lobby::await(int epoch, Duration timeout) {
+  return epoch_of(
+      word_of_first_host([&](Deadline deadline) { return store_->get(epoch_key(epoch), deadline); }, timeout));
 }
 
 }  // namespace esp::launch

@@ -7,6 +7,7 @@
 // One thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,9 @@ struct Epoch {
 };
 std::string text_of(const Epoch& epoch);
 Epoch epoch_of(const std::string& text);  // IoError
+
+// What the first host is to say, or an error that tells for how long it was waited for.
+std::string word_of_first_host(const std::function<std::string(Deadline)>& get, Duration timeout);
 
 struct LobbyOptions {
   std::string endpoint;  // host:port
@@ -51,7 +55,7 @@ class Lobby {
   void say_change_is_due(int epoch);
   // Everybody's. CommError when the first host is gone.
   bool change_is_due(int epoch) const;
-  Epoch await(int epoch, Deadline deadline);
+  Epoch await(int epoch, Duration timeout);
 
  private:
   std::unique_ptr<net::Hub> hub_;  // the first host's

@@ -31,22 +31,50 @@ namespace {
 
 constexpr size_t kLastWordsBytes = 2000;
 
-void write_all(int fd, std::string_view text) {
+bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     ssize_t wrote = ::write(fd, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return;  // nobody reads our output any more; the ranks' own fate decides what happens next
+    if (wrote <= 0) return false;
     text.remove_prefix(static_cast<size_t>(wrote));
   }
+  return true;
 }
 
-// How many processes of our control group the kernel has killed for memory, -1 when it does not say.
-long out_of_memory_kills() {
-  std::ifstream file("/sys/fs/cgroup/memory.events");
+// The count in a file of lines "name value"; -1: there is none.
+long oom_kills_in(const std::string& path) {
+  std::ifstream file(path);
   std::string name;
   long value = 0;
   while (file >> name >> value)
     if (name == "oom_kill") return value;
+  return -1;
+}
+
+// Where the kernel counts the processes of our control group that it has killed for memory: version 2 or 1. In a
+// container the root of what is mounted may be that group.
+std::vector<std::string> oom_files() {
+  std::vector<std::string> files;
+  std::ifstream cgroups("/proc/self/cgroup");
+  for (std::string line; std::getline(cgroups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    if (controllers.empty())
+      for (const std::string& at : {path, std::string()})
+        for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"})
+          files.push_back(mount + at + "/memory.events");
+    else if (("," + controllers + ",").find(",memory,") != std::string::npos)
+      for (const std::string& at : {path, std::string()})
+        files.push_back("/sys/fs/cgroup/memory" + at + "/memory.oom_control");
+  }
+  return files;
+}
+
+// How many processes of our control group the kernel has killed for memory, -1 when it does not say.
+long out_of_memory_kills() {
+  for (const std::string& path : oom_files())
+    if (const long kills = oom_kills_in(path); kills >= 0) return kills;
   return -1;
 }
 
@@ -75,6 +103,7 @@ struct LocalJob::Impl {
   mutable std::mutex ranks_mutex;  // guards the ranks and their output; taken before `mutex`
   std::vector<Rank> ranks;
   LineMerger out, err;
+  bool stdout_lost = false;  // it could not be written
 
   mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -104,6 +133,7 @@ struct LocalJob::Impl {
   void forward(Rank& rank, int index, bool is_out, Clock::time_point now);
   void reap(Rank& rank, int index);
   void flush(bool all);
+  void print(std::string_view text);
   // Then a rank's own error is the news; that others missed it is none. Under `mutex`.
   bool own_error() const { return !options.outlast && failure && suspicion(*failure) == 1; }
 };
@@ -124,6 +154,8 @@ void LocalJob::Impl::start() {
     ranks.push_back(spawn_rank(rank, {}));
     if (rank == 0) group = ranks[0].child.pid;
   }
+  if (!ranks[0].child.pidfd)
+    write_all(2, "pidfd_open is refused here: the launcher asks every 20 ms whether ranks have ended\n");
 }
 
 LocalJob::Impl::Rank LocalJob::Impl::spawn_rank(int rank, const Environment& changes) {
@@ -202,17 +234,27 @@ void LocalJob::Impl::forward(Rank& rank, int index, bool is_out, Clock::time_poi
       if (rank.last_words.size() > kLastWordsBytes) rank.last_words.erase(0, rank.last_words.size() - kLastWordsBytes);
     }
     if (options.output != LocalOptions::Output::forward) continue;
-    if (!is_out && index == options.plain_rank) {
-      write_all(2, std::string(bytes));
+    if (index == options.plain_rank && is_out && options.plain_stdout) {
+      print(bytes);
+    } else if (index == options.plain_rank && !is_out) {
+      write_all(2, bytes);
     } else {
       merger.feed(index, bytes, now);
     }
   }
 }
 
+// To stdout. A reader that is gone, or a full disk, does not end the ranks: what they write from then on is dropped.
+void LocalJob::Impl::print(std::string_view text) {
+  if (stdout_lost || write_all(1, text)) return;
+  stdout_lost = true;
+  write_all(2, fmt::format("stdout cannot be written ({}): the ranks continue, their output to stdout is dropped\n",
+                           errno_text(errno)));
+}
+
 void LocalJob::Impl::flush(bool all) {
   auto now = Clock::now();
-  for (const std::string& line : out.take(now, all)) write_all(1, line);
+  for (const std::string& line : out.take(now, all)) print(line);
   {
     std::lock_guard lock(mutex);
     if (own_error() && !all) return;  // what others say waits for how they end, which is soon
@@ -242,9 +284,9 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
   Failure seen{options.first_rank + index, 1, "", rank.last_words, options.output == LocalOptions::Output::forward};
   if (WIFSIGNALED(status)) {
     seen.exit_code = 128 + WTERMSIG(status);
-    seen.how = "was killed by " + signal_name(WTERMSIG(status));
-    if (WTERMSIG(status) == SIGKILL && kills_before >= 0 && out_of_memory_kills() > kills_before)
-      seen.how += " (the kernel killed for want of memory meanwhile: give the job more, or use fewer ranks)";
+    const bool no_memory = WTERMSIG(status) == SIGKILL && kills_before >= 0 && out_of_memory_kills() > kills_before;
+    seen.how = fmt::format("killed ({}{})", signal_name(WTERMSIG(status)),
+                           no_memory ? ", out of memory: give the job more, or use fewer ranks" : "");
   } else {
     seen.exit_code = WEXITSTATUS(status);
     seen.how = fmt::format("exited with code {}", seen.exit_code);
@@ -278,6 +320,7 @@ void LocalJob::Impl::run() {
         return;
       }
       waiting.assign(1, {wake.fd(), POLLIN, 0});
+      for (const Rank& rank : ranks) soon = soon || (rank.running && !rank.child.pidfd);  // its end wakes nobody
       for (const Rank& rank : ranks)
         for (int fd : {rank.child.pidfd.fd(), rank.child.out.fd(), rank.child.err.fd(), rank.control.fd()})
           if (fd >= 0) waiting.push_back({fd, POLLIN, 0});

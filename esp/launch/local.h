@@ -34,20 +34,20 @@ struct LocalOptions {
   // Whether ranks get the terminal's stdout and stderr through us, line by line with their rank, or their stdout is
   // dropped (stderr is kept for last words either way).
   enum class Output { forward, last_words } output = Output::forward;
-  // This rank's stderr is passed on as it comes, without prefix and without waiting for line ends: it draws a live line
-  // on the terminal. -1: none.
+  // This rank's stderr is forwarded as it comes, without prefix and without waiting for line ends. -1: none.
   int plain_rank = -1;
-  bool outlast = false;  // ranks get a line to us (control.h), and one's end is not that of the others
+  bool plain_stdout = false;  // its stdout too: it writes the step lines, or draws the live line on the terminal
+  bool outlast = false;       // ranks get a line to us (control.h), and one's end is not that of the others
 };
 
 struct Failure {
   int rank = 0;
   int exit_code = 1;       // 128+n for signal n
-  std::string how;         // «was killed by SIGKILL», «exited with code 3»
+  std::string how;         // «killed (SIGKILL)», «exited with code 3»
   std::string last_words;  // the end of its stderr
   bool shown = false;      // that came to our own screen as it was said
 };
-// «rank 3 was killed by SIGKILL; its last words: …», which are left out where they were shown.
+// «rank 3 killed (SIGKILL); its last words: …», which are left out where they were shown.
 std::string describe(const Failure& failure);
 
 class LocalJob final : public Ranks {

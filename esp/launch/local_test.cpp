@@ -57,6 +57,44 @@ TEST(LocalJob, TellsEachRankWhoItIs) {
   EXPECT_THAT(said, HasSubstr("same\n"));
 }
 
+TEST(LocalJob, ForwardsBothStreamsOfThePlainRankUnprefixed) {
+  LocalOptions options =
+      shell(2, "[ $RANK = 1 ] || { printf 'step 1\\rstep 2\\n'; echo note >&2; }; [ $RANK = 0 ] || echo other");
+  options.plain_rank = 0;
+  options.plain_stdout = true;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    LocalJob job(options);
+    ASSERT_TRUE(job.wait(soon()));
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "note\n");
+  EXPECT_THAT(testing::internal::GetCapturedStdout(),
+              testing::AllOf(HasSubstr("step 1\rstep 2\n"), HasSubstr("[rank 1] other\n"), Not(HasSubstr("[rank 0]"))));
+}
+
+TEST(LocalJob, ContinuesWhenStdoutCannotBeWritten) {
+  LocalOptions options = shell(1, "for i in 1 2 3; do echo $i; sleep 0.05; done");
+  options.plain_rank = 0;
+  options.plain_stdout = true;
+  testing::internal::CaptureStderr();
+  std::fflush(stdout);
+  const int kept = ::dup(STDOUT_FILENO);
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ::dup2(full, STDOUT_FILENO);
+  {
+    LocalJob job(options);
+    EXPECT_TRUE(job.wait(soon()));
+    EXPECT_FALSE(job.failure());
+  }
+  ::dup2(kept, STDOUT_FILENO);
+  ::close(kept);
+  ::close(full);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "stdout cannot be written (No space left on device (ENOSPC)): the ranks continue, their output to stdout "
+            "is dropped\n");
+}
+
 TEST(LocalJob, ClearsWhatAnotherLauncherLeft) {
   ::setenv("OMPI_COMM_WORLD_RANK", "5", 1);
   testing::internal::CaptureStdout();

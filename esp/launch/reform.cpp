@@ -23,8 +23,9 @@ Reform::Verdict Reform::attend(const std::vector<std::pair<int, std::string>>& w
     if (!for_good) lost(failure);
   }
   look();
-  if (for_good) return Verdict::for_good;
-  return stuck_ ? Verdict::stuck : Verdict::go_on;
+  if (!for_good && !stuck_) return Verdict::go_on;
+  tell();
+  return for_good ? Verdict::for_good : Verdict::stuck;
 }
 
 bool Reform::begin() {
@@ -36,6 +37,7 @@ bool Reform::begin() {
     stuck_ = "no further restart is allowed";
     return false;
   }
+  tell();
   state_ = State::gathering;
   begun_ = options_.now();
   patience_ = options_.now() + options_.patience;
@@ -44,6 +46,7 @@ bool Reform::begin() {
   ready_.clear();
   formed_.clear();
   losses_.clear();
+  resumed_.clear();
   opened_ = options_.open(round_ + 1);
   return true;
 }
@@ -80,6 +83,11 @@ void Reform::heard(int rank, const Word& word) {
     case Word::Kind::formed:
       if (word.round == round_ + (state_ == State::gathering ? 1 : 0)) formed_.insert(rank);
       break;
+    case Word::Kind::resumed:
+      if (word.round != round_) break;
+      resumed_ = word.text;
+      if (state_ == State::whole) tell();
+      break;
   }
   settle();
 }
@@ -90,7 +98,7 @@ void Reform::settle() {
   if (state_ != State::forming || formed_.size() != all) return;
   state_ = State::whole;
   patience_.reset();
-  if (begun_) tell();
+  if (begun_) recovered();
   // Some have lost another before the last one said that it was there.
   const std::set<int> early = std::exchange(early_, {});
   if (early.empty() || !begin()) return;
@@ -98,20 +106,25 @@ void Reform::settle() {
   settle();
 }
 
-void Reform::tell() {
-  const size_t all = formed_.size();
-  const double seconds = std::chrono::duration<double>(options_.now() - *begun_).count();
-  const double meeting = std::chrono::duration<double>(options_.now() - announced_).count();
-  options_.tell(fmt::format("{}; all {} ranks are together again after {:.3f} s (met in {:.3f} s), {} as they were",
-                            losses_.empty() ? "ranks lost each other" : losses_, all, seconds, meeting,
-                            waiting_.size()));
+void Reform::recovered() {
+  const size_t restarted = formed_.size() - waiting_.size();
+  outcome_ = fmt::format("{} rank{} restarted, {} kept", restarted, restarted == 1 ? "" : "s", waiting_.size());
   job_.forgive();
   options_.formed();
+  if (!resumed_.empty()) tell();
+}
+
+// Once per recovery: when the ranks have resumed, or when they will not.
+void Reform::tell() {
+  if (outcome_.empty()) return;
+  const double seconds = std::chrono::duration<double>(options_.now() - *begun_).count();
+  const std::string time = seconds < 1 ? fmt::format("{:.0f} ms", seconds * 1e3) : fmt::format("{:.1f} s", seconds);
+  options_.tell(fmt::format("{}; recovered in {}: {}{}{}", losses_.empty() ? "ranks lost each other" : losses_, time,
+                            std::exchange(outcome_, {}), resumed_.empty() ? "" : "; ", resumed_));
 }
 
 void Reform::announce() {
   state_ = State::forming;
-  announced_ = options_.now();
   ++round_;
   patience_ = options_.now() + options_.patience;
   const std::string text = text_of(opened_.next);

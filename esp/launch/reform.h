@@ -63,6 +63,7 @@ class Reform {
   enum class State { forming, whole, gathering };
   bool begin();
   void settle();
+  void recovered();
   void tell();
   void announce();
   size_t num_present() const { return waiting_.size() + ready_.size(); }
@@ -74,8 +75,8 @@ class Reform {
   Opened opened_;  // the one to come, or the present one
   std::set<int> waiting_, ready_, formed_, early_;  // early: waiting before the round was whole
   std::string losses_;                              // in words
+  std::string outcome_, resumed_;                   // of the last recovery; outcome: empty once it was told
   std::optional<Clock::time_point> begun_;
-  Clock::time_point announced_;
   std::optional<Clock::time_point> patience_;
   bool killed_some_ = false;
   std::optional<std::string> stuck_;

@@ -145,6 +145,38 @@ class Noted final : public Ranks {
   bool forgiven = false;
 };
 
+TEST(Reform, TellsOnceWhatWasLostAndWhatTheRanksResumedFrom) {
+  Noted ranks;
+  Reform::Options options;
+  options.num_ranks = 3;
+  options.open = [](int round) { return Reform::Opened{{true, round, "job", "here"}, {}}; };
+  options.may_begin = [] { return true; };
+  Clock::time_point now{};
+  options.now = [&now] { return now; };
+  std::vector<std::string> told;
+  options.tell = [&told](const std::string& line) { told.push_back(line); };
+  Reform reform(ranks, options);
+  using Kind = Word::Kind;
+  for (int rank = 0; rank < 3; ++rank) reform.heard(rank, {Kind::formed, 0});
+  const auto recover = [&](int lost, int round) {
+    reform.lost({lost, 137, "killed (SIGKILL)", ""});
+    for (int rank = 0; rank < 3; ++rank)
+      reform.heard(rank, rank == lost ? Word{Kind::ready, round} : Word{Kind::waiting, round - 1});
+    now += std::chrono::milliseconds(24);
+    for (int rank = 0; rank < 3; ++rank) reform.heard(rank, {Kind::formed, round});
+  };
+  recover(1, 1);
+  EXPECT_TRUE(told.empty());
+  reform.heard(0, {Kind::resumed, 1, "resumed at step 3517 from snapshot"});
+  reform.heard(0, {Kind::resumed, 1, "resumed at step 3517 from snapshot"});
+  recover(2, 2);
+  recover(0, 3);  // before the ranks have resumed
+  EXPECT_EQ(told, (std::vector<std::string>{
+                      "rank 1 killed (SIGKILL); recovered in 24 ms: 1 rank restarted, 2 kept; resumed at step 3517 "
+                      "from snapshot",
+                      "rank 2 killed (SIGKILL); recovered in 24 ms: 1 rank restarted, 2 kept"}));
+}
+
 // Found by the simulation of faults: the launcher then ended with 0.
 TEST(Reform, RemembersAFailureForGoodThatComesWithTheLastOnesWord) {
   Noted ranks;
@@ -165,11 +197,16 @@ TEST(Reform, RemembersAFailureForGoodThatComesWithTheLastOnesWord) {
       Reform::Verdict::for_good);
   EXPECT_TRUE(ranks.forgiven);
   ASSERT_TRUE(reform.condemned());
-  EXPECT_EQ(end_of_round(0, false, reform.condemned(), reform.stuck()).exit_code, 2);
+  EXPECT_EQ(end_of_round(0, false, std::nullopt, reform).exit_code, 2);
+  // A rank that was killed before it is no reason to start all again.
+  EXPECT_EQ(end_of_round(0, false, Failure{1, 137, "was killed", ""}, reform).exit_code, 2);
 }
 
 TEST(ControlWords, SurviveTheWay) {
-  for (const auto kind : {Word::Kind::waiting, Word::Kind::ready, Word::Kind::formed}) {
+  const auto from = word_of(text_of(Word{Word::Kind::resumed, 3, "resumed at step 7"}));
+  ASSERT_TRUE(from);
+  EXPECT_EQ(from->text, "resumed at step 7");
+  for (const auto kind : {Word::Kind::waiting, Word::Kind::ready, Word::Kind::formed, Word::Kind::resumed}) {
     const auto back = word_of(text_of(Word{kind, 12}));
     ASSERT_TRUE(back);
     EXPECT_EQ(back->kind, kind);

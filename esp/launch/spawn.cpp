@@ -1,11 +1,14 @@
 #include "esp/launch/spawn.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -29,7 +32,7 @@ struct Prepared {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);
   ::dup2(prepared.null, 0);
   ::dup2(prepared.out, 1);
   ::dup2(prepared.err, 2);
@@ -85,8 +88,19 @@ Child spawn(const SpawnOptions& options) {
   if (child.pid == 0) become(prepared);
   ::setpgid(child.pid, options.group);  // also here: whoever is first, the group exists when we return
   child.pidfd = net::Socket(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
-  if (!child.pidfd) throw IoError("cannot watch a process: " + errno_text(errno));
   return child;
+}
+
+bool wait_for_end(const Child& child, Deadline deadline) {
+  constexpr int kAsk_ms = 5;
+  pollfd ended{child.pidfd.fd(), POLLIN, 0};  // without one poll only sleeps
+  for (;;) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+      return true;
+    if (deadline.passed()) return false;
+    ::poll(&ended, 1, child.pidfd ? deadline.left_ms() : std::min(kAsk_ms, deadline.left_ms()));
+  }
 }
 
 }  // namespace esp::launch

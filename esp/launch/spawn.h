@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "esp/base/clock.h"
 #include "esp/launch/environment.h"
 #include "esp/net/socket.h"
 
@@ -24,12 +25,16 @@ struct SpawnOptions {
 
 struct Child {
   pid_t pid = -1;
-  net::Socket pidfd, out, err;  // read ends
+  net::Socket pidfd;     // none where the kernel refuses it (an old one, a seccomp filter): the end is then asked for
+  net::Socket out, err;  // read ends
 };
 
 inline constexpr int kSecretFd = 3, kControlFd = 4;
 
 // Throws IoError; a program that cannot be run shows as a child that exits with 127 and says why on stderr.
 Child spawn(const SpawnOptions& options);
+
+// Waits for the child's end, and leaves its status to waitpid. False: the deadline came first.
+bool wait_for_end(const Child& child, Deadline deadline);
 
 }  // namespace esp::launch

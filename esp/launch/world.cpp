@@ -1,5 +1,6 @@
 #include "esp/launch/world.h"
 
+#include <charconv>
 #include <random>
 
 #include <fmt/format.h>
@@ -36,11 +37,33 @@ net::Secret secret_of(const Environment& environment, const Placement& place) {
 }
 
 // Ranks of another job of this user, who may have the same secret, are not let in.
-std::string job_of(const Environment& environment) {
+std::string job_of(const Environment& environment, const Placement& place) {
   if (environment.contains("ESPALIER_JOB")) return environment.at("ESPALIER_JOB");
+  std::string job = fmt::format("port-{}", place.master_port);
   if (environment.contains("SLURM_JOB_ID"))
-    return fmt::format("slurm-{}.{}", environment.at("SLURM_JOB_ID"), value_of(environment, "SLURM_STEP_ID"));
-  return {};
+    job = fmt::format("slurm-{}.{}", environment.at("SLURM_JOB_ID"), value_of(environment, "SLURM_STEP_ID"));
+  if (const std::string run = value_of(environment, "TORCHELASTIC_RUN_ID"); !run.empty()) job += "/" + run;
+  return job;
+}
+
+// torchrun tells its workers where its own store listens; a port of any other origin may be free, or taken.
+net::RendezvousOptions::Port port_of(const Environment& environment) {
+  using Port = net::RendezvousOptions::Port;
+  if (environment.contains("ESPALIER_JOB")) return Port::own;
+  const std::string store = value_of(environment, "TORCHELASTIC_USE_AGENT_STORE");
+  return store == "True" || store == "1" ? Port::taken : Port::shared;
+}
+
+void read_seconds(const Environment& environment, const char* name, Duration& seconds) {
+  const std::string text = value_of(environment, name);
+  if (text.empty()) return;
+  constexpr double kYear = 365.0 * 24 * 3600;
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !(value > 0 && value <= kYear))
+    throw UsageError(fmt::format("{}: got \"{}\"; expected seconds above 0 and up to {:.0f}", name, text, kYear));
+  seconds = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
 // Our launcher says apart from MASTER_PORT where its hub is: that port is left to programs with a store of their own.
@@ -95,6 +118,11 @@ LocalWorld start_local_world(LocalOptions options, const Log& log) {
   return world;
 }
 
+void read_timeouts(const Environment& environment, net::NetOptions& net) {
+  read_seconds(environment, "ESPALIER_START_TIMEOUT_S", net.start_timeout);
+  read_seconds(environment, "ESPALIER_LINK_TIMEOUT_S", net.link_timeout);
+}
+
 net::RendezvousOptions join_options(const Environment& environment, bool over_mpi) {
   Placement place = read_environment(environment);
   net::RendezvousOptions options;
@@ -104,12 +132,15 @@ net::RendezvousOptions join_options(const Environment& environment, bool over_mp
   if (auto level = environment.find("ESPALIER_LOG"); level != environment.end())
     options.log = Log(parse_log_level(level->second), place.rank);
   options.encrypt = encrypts(environment);
+  read_timeouts(environment, options.net);
   if (meets_through_mpi(environment, place, over_mpi)) {
     options.endpoint = "mpi://" + mpi_of(environment);
     return options;
   }
   bool launched_by_us = environment.contains("ESPALIER_JOB");
-  if (std::string job = job_of(environment); !job.empty()) options.job = job;
+  options.job = job_of(environment, place);
+  options.port = port_of(environment);
+  if (launched_by_us) options.server = "the launcher";
   // Our own launcher hosts the hub; under any other, rank 0 does.
   options.host_hub = !launched_by_us && place.rank == 0;
   options.endpoint = meeting_place(environment, place);

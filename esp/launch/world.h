@@ -20,7 +20,11 @@ struct LocalWorld {
 // Fills in secret, job name and meeting place of `options`, makes the hub and starts the ranks.
 LocalWorld start_local_world(LocalOptions options, const Log& log = {});
 
-// What this process's environment says about joining: placement, secret, job name. Ranks of an mpirun that are told no
+// ESPALIER_START_TIMEOUT_S and ESPALIER_LINK_TIMEOUT_S, as espalier launch hands them on. UsageError.
+void read_timeouts(const Environment& environment, net::NetOptions& net);
+
+// What this process's environment says about joining: placement, secret, job name, timeouts. MASTER_PORT may be another
+// program's. Ranks of an mpirun that are told no
 // place (MASTER_ADDR) meet through its MPI, and so do those whose messages go `over_mpi`. UsageError when a world of
 // more than one has no meeting place or no secret.
 net::RendezvousOptions join_options(const Environment& environment, bool over_mpi = false);

@@ -49,6 +49,33 @@ TEST(JoinOptions, RanksOfAnMpirunMeetThroughItUnlessToldWhere) {
   EXPECT_EQ(join_options(mpich, true).endpoint, "mpi://mpich") << "messages over MPI need it anyhow";
 }
 
+TEST(JoinOptions, TorchrunsStoreHasMasterPort) {
+  using Port = net::RendezvousOptions::Port;
+  Environment workers = torchrun(0);
+  EXPECT_EQ(join_options(workers).port, Port::shared);
+  EXPECT_EQ(join_options(workers).job, "port-29500");
+  workers["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  workers["TORCHELASTIC_RUN_ID"] = "7";
+  EXPECT_EQ(join_options(workers).port, Port::taken);
+  EXPECT_EQ(join_options(workers).job, "port-29500/7");
+  workers["ESPALIER_JOB"] = "local-1";
+  EXPECT_EQ(join_options(workers).port, Port::own) << "our launcher's hub has a port of its own";
+}
+
+TEST(JoinOptions, TimeoutsComeFromTheEnvironment) {
+  Environment workers = torchrun(0);
+  EXPECT_EQ(join_options(workers).net.start_timeout, std::chrono::minutes(10));
+  EXPECT_EQ(join_options(workers).net.link_timeout, std::chrono::seconds(30));
+  workers["ESPALIER_START_TIMEOUT_S"] = "3";
+  workers["ESPALIER_LINK_TIMEOUT_S"] = "0.5";
+  EXPECT_EQ(join_options(workers).net.start_timeout, std::chrono::seconds(3));
+  EXPECT_EQ(join_options(workers).net.link_timeout, std::chrono::milliseconds(500));
+  for (const char* wrong : {"soon", "0", "-1", "3s", "1e99"}) {
+    workers["ESPALIER_LINK_TIMEOUT_S"] = wrong;
+    EXPECT_THROW(join_options(workers), UsageError) << wrong;
+  }
+}
+
 TEST(JoinOptions, MessagesOverMpiNeedAnMpirun) {
   try {
     join_options(torchrun(0), true);
