@@ -9,9 +9,10 @@ class Chart {
     this.log = false;
     this.range = null;
     this.said = h("p", { class: "said", "aria-hidden": "true" });
+    this.legend = h("ul", { class: "legend" });
     this.svg = s("svg", { role: "img", tabindex: "0", "aria-label": options.title });
     this.tableHolder = h("div");
-    this.element = h("div", { class: "chart" + (options.wide ? " wide" : "") }, h("h3", {}, options.title), this.said, this.svg, this.tableHolder);
+    this.element = h("div", { class: "chart" + (options.wide ? " wide" : "") }, h("h3", {}, options.title), this.legend, this.said, this.svg, this.tableHolder);
     this.width = 0;
     onResize(this.element, (width) => { this.width = width; this.draw(); });
     this.svg.addEventListener("pointermove", (event) => this.move(event));
@@ -28,7 +29,16 @@ class Chart {
     this.lines = lines.filter((line) => line.data && line.data.x.length);
     this.range = range;
     this.marks = marks || [];
+    this.drawLegend();
     this.draw();
+  }
+
+  // A swatch per line; one line alone is named by the title.
+  drawLegend() {
+    const key = JSON.stringify(this.lines.map((line) => [line.name, line.style, !!line.dashed]));
+    if (key === this.legendKey) return;
+    this.legendKey = key;
+    this.legend.replaceChildren(...(this.lines.length > 1 ? this.lines : []).map((line) => h("li", {}, h("i", { class: `swatch f${line.style}${line.dashed ? " dashed" : ""}` }), line.name)));
   }
 
   bounds() {
@@ -66,8 +76,10 @@ class Chart {
     for (const at of log ? logTicks(b.y0, b.y1) : (this.options.bytes ? byteTicks : ticks)(b.y0, b.y1, 4))
       parts.push(s("line", { class: "gridline", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
         s("text", { x: left - 7, y: y(at) + 4, "text-anchor": "end" }, this.options.unit(at)));
-    for (const at of ticks(b.x0, b.x1, Math.max(2, Math.floor(width / 90))))
-      if (Number.isInteger(at)) parts.push(s("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, at >= 1e4 ? count(at) : at));
+    // The first step has a label of its own; round ones that would touch it are left out.
+    const first = Math.ceil(b.x0), round = ticks(b.x0, b.x1, Math.max(2, Math.floor(width / 90))).filter((at) => Number.isInteger(at) && x(at) - x(first) > 34);
+    for (const at of first <= b.x1 ? [first, ...round] : round)
+      parts.push(s("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, at >= 1e4 ? count(at) : at));
     const inside = s("g", { "clip-path": `url(#${clip})` });
     for (const mark of this.marks) inside.append(s("line", { class: "mark-line", x1: x(mark), x2: x(mark), y1: top, y2: height - bottom }));
     for (const line of this.lines) this.drawLine(inside, line, x, y);

@@ -14,7 +14,8 @@ class Curves {
       chart("MFU", "mfu", (v) => percent(v), { fromZero: true }),
       chart("Gradient norm", "grad_norm", (v) => number(v, 3)),
       chart("Learning rate", "lr", (v) => number(v, 3), { fromZero: true }),
-      chart("Memory of rank 0", "memory_bytes", (v) => bytes(v), { fromZero: true, bytes: true }),
+      chart("Peak memory of a rank", "memory_bytes", (v) => bytes(v), { fromZero: true, bytes: true }),
+      chart("Bytes sent per step and rank", "bytes_sent_per_step", (v) => bytes(v), { fromZero: true, bytes: true }),
       chart("Time of a step", "step_ms", (v) => seconds(v / 1e3), { fromZero: true }),
     ];
     const log = h("input", { type: "checkbox", onchange: () => { this.charts[0].log = log.checked; this.charts[0].draw(); } });
@@ -22,7 +23,7 @@ class Curves {
     this.element = card("Curves", [h("label", {}, log, "log scale"), this.all], h("div", { class: "grid" }, this.charts.map((one) => one.element)));
   }
 
-  keys() { return ["loss", "val_loss", "tokens_per_s", "mfu", "grad_norm", "lr", "step_ms", "memory_bytes", "exposed_ms", "waited_ms"]; }
+  keys() { return ["loss", "val_loss", "tokens_per_s", "mfu", "grad_norm", "lr", "step_ms", "memory_bytes", "bytes_sent_per_step", "exposed_ms", "waited_ms"]; }
   buckets() { return Math.max(200, Math.min(1200, Math.round(this.element.clientWidth || 800))); }
 
   zoom(from, to) {

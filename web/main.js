@@ -4,8 +4,12 @@ const kMostRuns = 8, kEvery = 1000;
 class RunsPage {
   constructor() {
     this.list = h("ul", { class: "runs" });
+    this.filter = h("input", { type: "search", "aria-label": "Filter runs by name, method or layout", placeholder: "filter", oninput: () => this.drawList() });
+    this.found = h("p", { class: "quiet found", role: "status" });
     this.focusChoice = h("select", { "aria-label": "Run looked at closely", onchange: () => { this.focus = this.focusChoice.value; this.refresh(true); } });
     this.overview = new Overview();
+    this.about = new AboutPanel();
+    this.comparison = new ComparisonPanel();
     this.curves = new Curves();
     const load = (from, to, buckets) => source.timeline(this.focus, from, to, buckets);
     load.live = source.live;
@@ -19,10 +23,10 @@ class RunsPage {
     this.incidents = new IncidentsPanel();
     this.details = new Map();
     this.diff = new DiffPanel((name) => this.detailOf(name));
-    this.content = h("div", {}, h("div", { class: "focus" }, h("h2", {}, "Looked at closely"), this.focusChoice), this.overview.element, this.curves.element,
+    this.content = h("div", {}, h("div", { class: "focus" }, h("h2", {}, "Looked at closely"), this.focusChoice), this.about.element, this.overview.element, this.comparison.element, this.curves.element,
       this.timeline.element, h("div", { class: "two" }, this.memory.element, this.slowest.element), this.traffic.element, h("div", { class: "two" }, this.incidents.element, this.diff.element));
     this.focusCard = this.content.firstChild;
-    this.side = h("aside", { class: "side card", "aria-label": "Runs" }, h("div", { class: "head" }, h("h2", {}, "Runs")), this.list);
+    this.side = h("aside", { class: "side card", "aria-label": "Runs" }, h("div", { class: "head" }, h("h2", {}, "Runs"), this.filter), this.found, this.list);
     this.element = h("div", { class: "layout" }, this.side, this.content);
     this.chosen = null;
   }
@@ -47,17 +51,29 @@ class RunsPage {
 
   styleOf(name) { return this.chosen.indexOf(name) % 8; }
 
+  // Every word of the filter stands somewhere in the run's name, state, method, compressor or layout.
+  filtered() {
+    const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return this.runs.filter((run) => {
+      const text = [run.name, run.state, run.row.method, run.row.compressor, run.row.layout].join(" ").toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+  }
+
   drawList() {
-    const now = JSON.stringify([this.runs, this.chosen]);
+    const shown = this.filtered(), now = JSON.stringify([shown, this.runs.length, this.chosen]);
     if (now === this.listed) return;
     this.listed = now;
+    this.found.textContent = shown.length < this.runs.length ? `${shown.length} of ${this.runs.length} runs` : "";
     const at = document.activeElement?.dataset?.run;
-    this.list.replaceChildren(...this.runs.map((run, i) => {
+    this.list.replaceChildren(...shown.map((run, i) => {
       const on = this.chosen.includes(run.name), id = `run-${i}`;
       const box = h("input", { type: "checkbox", id, "data-run": run.name, onchange: () => this.choose(run.name, box.checked) });
       box.checked = on;
+      box.disabled = run.state === "unreadable";
       return h("li", {}, box, h("i", { class: `swatch ${on ? "f" + this.styleOf(run.name) : "k8"}` }), h("label", { for: id }, run.name),
-        h("span", { class: "of" }, h("span", { class: `pill ${run.state.split(" ")[0]}` }, run.state), ` step ${run.step.toLocaleString("en")}${run.loss !== null ? `, loss ${number(run.loss, 3)}` : ""}`));
+        h("span", { class: "of" }, h("span", { class: `pill ${run.state.split(" ")[0]}` }, run.state), ` step ${run.step.toLocaleString("en")}${run.loss !== null ? `, loss ${number(run.loss, 3)}` : ""}`,
+          run.row.error ? h("span", { class: "bad" }, run.row.error) : null));
     }));
     if (at) for (const box of this.list.querySelectorAll("input")) if (box.dataset.run === at) box.focus();
     this.side.hidden = this.runs.length < 2;
@@ -76,11 +92,11 @@ class RunsPage {
   async tick() {
     const { runs } = await source.runs();
     this.runs = runs.sort((a, b) => b.changed_s - a.changed_s || (a.name < b.name ? -1 : 1));
-    if (!this.chosen) {
-      // What is under way or was last, with a trace if there is one to look at.
-      this.chosen = source.live ? this.runs.slice(0, Math.min(3, this.runs.length)).map((run) => run.name) : this.runs.map((run) => run.name).slice(0, kMostRuns);
-      this.focus = this.chosen[0];
-    }
+    const readable = this.runs.filter((run) => run.state !== "unreadable").map((run) => run.name);
+    // What is under way or was last, with a trace if there is one to look at.
+    if (!this.chosen) this.chosen = readable.slice(0, source.live ? 3 : kMostRuns);
+    this.chosen = this.chosen.filter((name) => readable.includes(name));
+    if (!this.chosen.includes(this.focus)) this.focus = this.chosen[0];
     await this.refresh(false);
   }
 
@@ -96,8 +112,10 @@ class RunsPage {
     if (seen?.trace && trace !== this.trace) this.timeline.begin();
     const [data, detail] = await Promise.all([this.curves.load(chosen), this.detailOf(this.focus)]);
     const brief = of(this.focus);
+    this.comparison.show(chosen.map((run) => ({ brief: of(run.name), style: run.style })).filter((run) => run.brief));
     document.title = `${brief.state === "running" ? "● " : ""}${this.focus} · Espalier`;
     this.curves.marks = (detail.incidents || []).map((one) => one.step).filter((step) => step > 0);
+    this.about.show(brief, detail, source.sample(this.focus));
     this.overview.show(brief, detail, data.get(this.focus));
     this.slowest.show(detail, chosen, data, this.curves.range);
     const rest = `${this.focus} ${brief.version_rest}`;
@@ -120,7 +138,7 @@ class RunsPage {
 // What the schedule would idle were all pieces alike and messages free (Narayanan et al. 2021).
 function pipelineOf(detail) {
   const layout = detail.summary?.layout || {}, keys = keysOf(detail.run_toml);
-  const stages = layout.pp || Number(keys.get("parallel.pp")) || 1, schedule = (layout.schedule || keys.get("parallel.schedule") || "").replace(/"/g, "");
+  const stages = layout.pp || Number(keys.get("parallel.pp")) || 1, schedule = (layout.schedule || keys.get("parallel.schedule") || "").replace(/["']/g, "");
   if (stages < 2) return { pipeline: false };
   const micro = Number(keys.get("train.global_batch")) / (Number(keys.get("train.micro_batch")) || 1) / (layout.dp || 1), chunks = layout.interleave || 1;
   const ideal = { gpipe: (stages - 1) / micro, "1f1b": (stages - 1) / micro, interleaved: (stages - 1) / micro / chunks }[schedule];

@@ -12,11 +12,12 @@ class Overview {
       bar.style.setProperty("width", `${100 * done}%`);
       progress.lastChild.append(h("div", { class: "bar", role: "progressbar", "aria-valuenow": Math.round(100 * done), "aria-label": "Steps done" }, bar));
     }
-    const layout = Object.entries(summary.layout || {}).filter(([, size]) => typeof size === "number" && size > 1).map(([axis, size]) => `${axis} ${size}`).join(" × ");
     const peak = Math.max(0, ...(detail.ranks || []).map((rank) => rank.peak_bytes || 0));
     this.element.replaceChildren(progress, tile("Loss", number(last("loss")), last("val_loss") !== null ? `validation ${number(last("val_loss"))}` : null),
       tile("Tokens per second", count(last("tokens_per_s")), summary.tokens_per_s ? `${count(summary.tokens_per_s)} over the run` : null),
-      tile("MFU", percent(last("mfu")), null), tile("Ranks", String((detail.ranks || []).length || summary.world || 1), [layout, summary.sync && summary.world > 1 ? summary.sync : ""].filter(Boolean).join(", ") || null),
+      tile("MFU", percent(last("mfu")), null), tile("Ranks", String((detail.ranks || []).length || summary.world || 1), brief.row.layout),
+      tile("Method", brief.row.method || "-", brief.row.compressor && brief.row.compressor !== "none" ? brief.row.compressor : null),
+      tile("Sent per step and rank", bytes(brief.row.bytes_sent_per_step), summary.max_bytes_sent_per_step ? `${bytes(summary.max_bytes_sent_per_step)} at most` : null),
       tile("Peak memory of a rank", bytes(peak || summary.peak_bytes), summary.parameters ? `${count(summary.parameters)} parameters` : null),
       tile("Restarts", String(summary.restarts ?? (detail.incidents || []).filter((one) => one.event === "recovered").length), summary.wall_s ? `${seconds(summary.wall_s)} in all` : null));
   }

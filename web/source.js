@@ -26,6 +26,7 @@ const source = {
     if (held.error) throw new Error(held.error);
     return held;
   },
+  sample: (name) => report ? ofReport(name).sample : null,  // made with a report alone
   planChoices: () => ask("plan/choices"),
   plan: (parameters) => ask("plan/search", parameters),
 };

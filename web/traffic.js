@@ -1,11 +1,13 @@
-// Who sent how much to whom: a map of rank by rank, for one tier of links or all.
+// Who sent how much to whom: a table of rank by rank for a few ranks, a map for many; for one tier of links or all.
+const kMostTabled = 8;
 class TrafficPanel {
   constructor() {
     this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Bytes sent from rank to rank" });
     this.said = h("p", { class: "quiet" });
     this.choice = h("select", { "aria-label": "Tier of links", onchange: () => this.draw() });
     this.rows = h("div");
-    this.map = h("div", {}, this.canvas, this.said);
+    this.few = h("div");
+    this.map = h("div", {}, this.few, this.canvas, this.said);
     this.nothing = h("p", { class: "quiet" }, "One rank talks to nobody.");
     this.body = h("div", { class: "matrix" }, this.map, this.rows);
     this.element = card("Communication", h("label", {}, "links ", this.choice), this.nothing, this.body);
@@ -54,8 +56,22 @@ class TrafficPanel {
     return all;
   }
 
+  drawTable() {
+    this.values = this.sums();
+    const ids = [...Array(this.n).keys()];
+    this.few.replaceChildren(table(["from \\ to", ...ids.map((id) => `rank ${id}`)],
+      ids.map((from) => [`rank ${from}`, ...ids.map((to) => from === to && !this.values[from * this.n + to] ? "–" : bytes(this.values[from * this.n + to]))]), "Bytes sent from rank to rank"));
+    this.point(-1, -1);
+  }
+
   draw() {
-    if (!this.traffic || !this.n || this.map.hidden || !this.map.clientWidth) return;
+    const few = this.n > 0 && this.n <= kMostTabled;
+    this.canvas.hidden = few;
+    this.few.hidden = !few;
+    this.body.classList.toggle("few", few);
+    if (!this.traffic || !this.n || this.map.hidden) return;
+    if (few) return this.drawTable();
+    if (!this.map.clientWidth) return;
     const size = Math.min(384, this.map.clientWidth), scale = devicePixelRatio || 1, margin = size * 0.08, cell = (size - margin) / this.n;
     this.canvas.width = this.canvas.height = size * scale;
     const c = this.canvas.getContext("2d");

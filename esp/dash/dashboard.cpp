@@ -57,22 +57,9 @@ Dashboard::Dashboard(const std::string& folder, Knowledge knowledge)
 }
 
 void Dashboard::look() {
-  std::error_code error;
-  const auto add = [&](const fs::path& path, const std::string& name) {
-    if (runs_.size() < kMostRuns && !runs_.contains(name) && is_run_folder(path))
-      runs_.emplace(name, std::make_unique<RunFolder>(path, name));
-  };
-  if (is_run_folder(folder_)) {
-    const std::string own = fs::absolute(folder_, error).lexically_normal().filename();
-    return add(folder_, own.empty() ? "run" : own);
-  }
-  for (auto at = fs::recursive_directory_iterator(folder_, fs::directory_options::skip_permission_denied, error);
-       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    std::error_code ignored;
-    if (!at->is_directory(ignored) || at->is_symlink(ignored)) continue;
-    add(at->path(), at->path().lexically_relative(folder_));
-    if (at.depth() >= 1 || is_run_folder(at->path())) at.disable_recursion_pending();
-  }
+  for (const FoundRun& run : find_runs(folder_))
+    if (runs_.size() < kMostRuns && !runs_.contains(run.name))
+      runs_.emplace(run.name, std::make_unique<RunFolder>(run.path, run.name));
 }
 
 std::vector<std::string> Dashboard::names() {
@@ -107,30 +94,48 @@ std::string Dashboard::api(const Request& request, const std::string& what) {
 
 std::string Dashboard::metrics() {
   std::vector<obs::NamedRun> runs;
-  for (const std::string& name : names()) {
-    std::string folder = is_run_folder(folder_) ? folder_ : folder_ + "/" + name;
-    if (fs::is_directory(folder)) runs.push_back({name, std::move(folder)});
-  }
+  for (const FoundRun& run : find_runs(folder_)) runs.push_back({run.name, run.path});
   return obs::prometheus_text(runs);
 }
 
+std::optional<Response> Dashboard::static_answer(const std::string& path) const {
+  if (path == "/") return Response{200, "text/html", live_page(), kPolicy};
+  if (path == "/app.js") return Response{200, "text/javascript", page_script(), ""};
+  if (path == "/style.css") return Response{200, "text/css", page_style(), ""};
+  if (path == "/metrics" || path.starts_with("/api/")) return std::nullopt;
+  return Response{404, "text/plain", "nothing here", ""};
+}
+
 Response Dashboard::answer(const Request& request, const std::string& path) {
-  if (path == "/") return {200, "text/html", live_page(), kPolicy};
-  if (path == "/app.js") return {200, "text/javascript", page_script(), ""};
-  if (path == "/style.css") return {200, "text/css", page_style(), ""};
+  if (auto page = static_answer(path)) return std::move(*page);
   if (path == "/metrics") return {200, std::string(obs::kPrometheusType), metrics(), ""};
-  if (!path.starts_with("/api/")) return {404, "text/plain", "nothing here", ""};
   try {
     return {200, "application/json", api(request, path.substr(5)), ""};
   } catch (const Error& error) {
     return {error.exit_code() == ExitCode::usage ? 404 : 200, "application/json", error_json(error.what()), ""};
+  } catch (const std::exception& error) {  // of values that are not what their names promise
+    return {200, "application/json", error_json(error.what()), ""};
   }
 }
 
-Response Dashboard::serve(const Gate& gate, const Request& request) {
-  std::string path;
-  if (const auto refusal = gate.refusal(request, path)) return {refusal->status, "text/plain", refusal->why, ""};
-  return answer(request, path);
+Handlers Dashboard::handlers(const Gate& gate) {
+  const auto screen = [this, &gate](const Request& request) -> std::optional<Response> {
+    std::string path;
+    if (const auto refusal = gate.refusal(request, path))
+      return Response{refusal->status, "text/plain", refusal->why, ""};
+    return static_answer(path);
+  };
+  const auto inner_path = [&gate](const Request& request) {
+    std::string path;
+    gate.refusal(request, path);
+    return path;
+  };
+  return {screen, [this, inner_path](const Request& request) { return answer(request, inner_path(request)); },
+          // What is asked of one run is read one after the other; so are the planner's answers.
+          [inner_path](const Request& request) {
+            const std::string run = request.parameter("run"), path = inner_path(request);
+            return run.empty() ? path.substr(0, path.find('/', 5)) : "run " + run;
+          }};
 }
 
 }  // namespace esp::dash

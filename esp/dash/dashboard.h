@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "esp/dash/gate.h"
@@ -31,11 +32,12 @@ class Dashboard {
 
   // What a page asks for, behind the gate: "/", "/app.js", "/style.css", "/metrics", "/api/…".
   Response answer(const Request& request, const std::string& path);
-  // The gate and the answer.
-  Response serve(const Gate& gate, const Request& request);
+  // For a server: requests that the gate refuses, and pages that are the same for all runs, need no worker.
+  Handlers handlers(const Gate& gate);
   const Knowledge& knowledge() const { return knowledge_; }
 
  private:
+  std::optional<Response> static_answer(const std::string& path) const;
   void look();
   std::string api(const Request& request, const std::string& what);
   std::string metrics();  // how all runs stand, for Prometheus

@@ -4,10 +4,12 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -33,7 +35,7 @@ class Served : public ::testing::Test {
     }
     dashboard_ = std::make_unique<Dashboard>(folder_.path(), Knowledge{});
     gate_ = std::make_unique<Gate>("token", server_.port());
-    server_.start([this](const Request& request) { return dashboard_->serve(*gate_, request); });
+    server_.start(dashboard_->handlers(*gate_));
   }
 
   // The whole answer to these bytes.
@@ -143,6 +145,95 @@ TEST_F(Served, NothingOfARunBecomesMarkupInAReport) {
   const auto data = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
   EXPECT_EQ(data["runs"][0]["brief"]["name"], kEvil);
   EXPECT_NE(data["runs"][0]["detail"]["run_toml"].get<std::string>().find(kEvil), std::string::npos);
+}
+
+// Run folders that cannot be read, each in another way, beside one that can.
+class UnreadableRuns : public Served {
+ protected:
+  UnreadableRuns() {
+    for (const char* name : {"closed", "closed_log", "cut_summary", "deep_run_file", "deep_rank", "folder_log",
+                             "link_log", "odd_summary", "pipe_log", "pipe_only", "sparse_log"}) {
+      std::filesystem::create_directories(at(name) + "/ranks");
+      if (std::string(name) == "pipe_only") continue;
+      std::ofstream(at(name) + "/metrics.jsonl") << "{\"step\":1,\"loss\":3.5,\"wall_s\":1}\n";
+      std::ofstream(at(name) + "/run.toml") << "[train]\nsteps = 7\n";
+    }
+    for (const char* name : {"folder_log", "link_log", "pipe_log"})
+      std::filesystem::remove(at(name) + "/metrics.jsonl");
+    std::filesystem::create_directories(at("folder_log") + "/metrics.jsonl");
+    std::filesystem::create_symlink("/nowhere/at/all", at("link_log") + "/metrics.jsonl");
+    for (const char* name : {"pipe_log", "pipe_only"})
+      EXPECT_EQ(::mkfifo((at(name) + "/metrics.jsonl").c_str(), 0644), 0);
+    std::string deep, brackets(200'000, '[');
+    for (int i = 0; i < 200'000; ++i) deep += "a.";
+    std::ofstream(at("deep_run_file") + "/run.toml") << deep << "a = 1\nb = " << brackets << "\n";
+    std::ofstream(at("deep_rank") + "/ranks/rank-0.json") << brackets;
+    std::ofstream(at("cut_summary") + "/summary.json") << "{\"steps\":";
+    std::ofstream(at("odd_summary") + "/summary.json") << R"({"error":5,"steps":"many","world":1e300,"layout":[]})";
+    std::filesystem::resize_file(at("sparse_log") + "/metrics.jsonl", uint64_t{200} << 30);
+    std::filesystem::permissions(at("closed_log") + "/metrics.jsonl", std::filesystem::perms::none);
+    std::filesystem::permissions(at("closed"), std::filesystem::perms::none);
+    // Root may read everything.
+    std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
+    if (::geteuid() == 0) {
+      EXPECT_EQ(::seteuid(65534), 0);
+    }
+  }
+  ~UnreadableRuns() override {
+    if (::getuid() == 0) {
+      EXPECT_EQ(::seteuid(0), 0);
+    }
+    std::filesystem::permissions(at("closed"), std::filesystem::perms::owner_all);
+  }
+  std::string at(const std::string& name) const { return folder_ / name; }
+  static constexpr const char* kUnreadableOnes[] = {"closed",   "closed_log", "folder_log",
+                                                    "link_log", "pipe_log",   "pipe_only"};
+};
+
+TEST_F(UnreadableRuns, AffectTheirOwnRowsOnly) {
+  const auto runs = body(get("/token/api/runs"))["runs"];
+  ASSERT_EQ(runs.size(), 13u) << runs;
+  std::map<std::string, nlohmann::json> by_name;
+  for (const auto& run : runs) by_name[run["name"]] = run;
+  for (const char* name : kUnreadableOnes) {
+    EXPECT_EQ(by_name[name]["state"], kUnreadable) << name;
+    EXPECT_NE(by_name[name]["row"]["error"].get<std::string>().find("metrics.jsonl: "), std::string::npos) << name;
+    EXPECT_NE(get(std::string("/token/api/series?run=") + name).size(), 0u);
+  }
+  EXPECT_NE(by_name["closed"]["row"]["error"].get<std::string>().find("Permission denied"), std::string::npos);
+  EXPECT_NE(by_name["pipe_log"]["row"]["error"].get<std::string>().find("got a pipe"), std::string::npos);
+  EXPECT_NE(by_name["link_log"]["row"]["error"].get<std::string>().find("got a symbolic link"), std::string::npos);
+  EXPECT_NE(by_name["cut_summary"]["row"]["error"].get<std::string>().find("summary.json"), std::string::npos);
+  for (const char* name : {"one", "cut_summary", "deep_run_file", "deep_rank", "odd_summary"}) {
+    EXPECT_EQ(by_name[name]["step"], 1) << name;
+    EXPECT_EQ(body(get(std::string("/token/api/run?run=") + name))["name"], name);
+    EXPECT_EQ(body(get(std::string("/token/api/series?keys=loss&run=") + name))["last_step"], 1) << name;
+  }
+  EXPECT_NE(body(get("/token/api/series?run=sparse_log"))["error"].get<std::string>().find("bytes"), std::string::npos);
+  const std::string metrics = get("/token/metrics");
+  EXPECT_NE(metrics.find("espalier_loss{run=\"one\"} 3.5"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("espalier_unreadable_files{run=\"pipe_log\"} 1"), std::string::npos) << metrics;
+}
+
+TEST_F(UnreadableRuns, AreLeftOutOfTheCurvesOfAReport) {
+  std::vector<std::unique_ptr<RunFolder>> runs;
+  std::vector<RunFolder*> borrowed;
+  for (const FoundRun& run : find_runs(folder_.path())) {
+    runs.push_back(std::make_unique<RunFolder>(run.path, run.name));
+    borrowed.push_back(runs.back().get());
+  }
+  const std::string page = report_page(borrowed, Knowledge{});
+  const size_t begin = page.find("id=\"data\">") + 10;
+  const auto data = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  ASSERT_EQ(data["runs"].size(), 13u);
+  for (const auto& run : data["runs"]) {
+    const std::string name = run["brief"]["name"];
+    const bool readable = run["brief"]["state"] != kUnreadable;
+    EXPECT_EQ(run["series"].contains("keys"), readable) << name;
+    if (name == "one") {
+      EXPECT_EQ(run["series"]["keys"]["loss"]["mean"][0], 3.5);
+    }
+  }
 }
 
 TEST(DashboardFolder, MustBeThere) {

@@ -24,18 +24,19 @@ int hex(char c) {
   return -1;
 }
 
-// Nothing where an escape is broken, or hides a control character or bytes that are no UTF-8.
-std::optional<std::string> decoded(std::string_view text, bool plus_is_space) {
+// Nothing where an escape is broken or hides bytes that are not UTF-8, NUL, or in a path any control character. A value
+// of the query may name a run folder whose name has control characters.
+std::optional<std::string> decoded(std::string_view text, bool in_query) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '+' && plus_is_space) {
+    if (text[i] == '+' && in_query) {
       out += ' ';
     } else if (text[i] != '%') {
       out += text[i];
     } else {
       if (i + 2 >= text.size()) return std::nullopt;
       const int high = hex(text[i + 1]), low = hex(text[i + 2]);
-      if (high < 0 || low < 0 || 16 * high + low < 0x20) return std::nullopt;
+      if (high < 0 || low < 0 || 16 * high + low < (in_query ? 1 : 0x20)) return std::nullopt;
       out += static_cast<char>(16 * high + low);
       i += 2;
     }

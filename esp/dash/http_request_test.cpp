@@ -41,6 +41,12 @@ TEST(HttpRequest, RefusesOtherMethodsAndBodies) {
   EXPECT_EQ(status_of(get("/", "Host: a\r\nContent-Length: 0\r\n")), 0);
 }
 
+TEST(HttpRequest, TakesControlCharactersInAValue) {
+  const ParsedRequest read = parse_request(get("/?run=two%0alines"));
+  ASSERT_EQ(read.status, 0);
+  EXPECT_EQ(read.request.parameter("run"), "two\nlines");
+}
+
 TEST(HttpRequest, RefusesWhatIsNoRequest) {
   for (const std::string& bad : {get("http://evil/"),
                                  get("*"),
@@ -51,6 +57,7 @@ TEST(HttpRequest, RefusesWhatIsNoRequest) {
                                  get("/%zz"),
                                  get("/%00"),
                                  get("/%0d%0aX: y"),
+                                 get("/?run=%00"),
                                  get("/%ff"),
                                  get("/%c0%af"),
                                  get("/\x80"),

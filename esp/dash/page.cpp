@@ -13,13 +13,13 @@ namespace esp::dash {
 namespace {
 
 // In the order in which they are read: what stands on others comes later.
-constexpr std::string_view kScripts[] = {"dom.js",      "format.js", "source.js",   "chart.js",
-                                         "curves.js",   "memory.js", "timeline.js", "traffic.js",
-                                         "overview.js", "diff.js",   "planner.js",  "main.js"};
+constexpr std::string_view kScripts[] = {"dom.js",    "format.js",   "source.js",  "chart.js",    "curves.js",
+                                         "memory.js", "timeline.js", "traffic.js", "overview.js", "comparison.js",
+                                         "diff.js",   "about.js",    "planner.js", "main.js"};
 constexpr int kReportBuckets = 1500, kReportSpans = 3000;
 constexpr const char* kReportKeys =
     "loss val_loss tokens_per_s mfu grad_norm lr step_ms exposed_ms waited_ms "
-    "slowest_rank memory_bytes";
+    "slowest_rank memory_bytes bytes_sent_per_step";
 
 std::string_view file(std::string_view name) {
   for (const EmbeddedText& one : embedded_texts())
@@ -79,17 +79,27 @@ std::string report_page(const std::vector<RunFolder*>& runs, const Knowledge& kn
   for (size_t i = 0; i < runs.size(); ++i) {
     RunFolder& run = *runs[i];
     std::string timeline = "null";
-    const Json brief = run.brief();
+    Json brief = run.brief();
     if (brief.at("trace").get<bool>()) {
       try {
         timeline = run.timeline(-1e300, 1e300, kReportSpans);
-      } catch (const IoError& error) {
+      } catch (const std::exception& error) {
         timeline = "{\"error\":" + json_quoted(error.what()) + "}";
       }
     }
-    data += (i ? "," : "") + fmt::format("{{\"brief\":{},\"detail\":{},\"series\":{},\"timeline\":{}}}", dumped(brief),
-                                         run.detail(knowledge),
-                                         run.series(report_keys(), -1e300, 1e300, kReportBuckets), timeline);
+    std::string detail = "{}", series = "{}";  // the page leaves out what cannot be read, and says why
+    try {
+      if (brief["state"] != kUnreadable) {
+        series = run.series(report_keys(), -1e300, 1e300, kReportBuckets);
+        detail = run.detail(knowledge);
+      }
+    } catch (const std::exception& error) {
+      brief["state"] = kUnreadable;
+      brief["row"]["error"] = error.what();
+    }
+    const Json sample = knowledge.sample ? knowledge.sample(run.path()) : Json(nullptr);
+    data += (i ? "," : "") + fmt::format("{{\"brief\":{},\"detail\":{},\"series\":{},\"timeline\":{},\"sample\":{}}}",
+                                         dumped(brief), detail, series, timeline, dumped(sample));
   }
   data += "]}";
   const std::string nonce = random_token();

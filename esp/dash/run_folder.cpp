@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -27,6 +29,20 @@ double modified_s(const std::string& path) {
   struct stat now {};
   if (::lstat(path.c_str(), &now) != 0 || !S_ISREG(now.st_mode)) return 0;
   return static_cast<double>(now.st_mtim.tv_sec) + 1e-9 * static_cast<double>(now.st_mtim.tv_nsec);
+}
+
+// What keeps the file of a run folder from being read; nothing where it is a regular file, or not there.
+std::string obstacle(const std::string& folder, const char* name) {
+  struct stat now {};
+  const std::string path = folder + "/" + name;
+  if (::lstat(path.c_str(), &now) != 0) return errno == ENOENT ? "" : fmt::format("{}: {}", name, errno_text(errno));
+  const char* kind = S_ISLNK(now.st_mode)    ? "a symbolic link"
+                     : S_ISFIFO(now.st_mode) ? "a pipe"
+                     : S_ISDIR(now.st_mode)  ? "a folder"
+                     : S_ISREG(now.st_mode)  ? nullptr
+                                             : "a device or socket";
+  if (kind) return fmt::format("{}: got {}; expected a regular file", name, kind);
+  return ::access(path.c_str(), R_OK) == 0 ? "" : fmt::format("{}: {}", name, errno_text(errno));
 }
 
 std::string mark_of(const std::string& path) {
@@ -53,20 +69,53 @@ Json peak_of(const Json& rank) {
   return at->is_number() ? *at : Json(nullptr);
 }
 
-// A number behind `key = ` in a run file as the trainer writes it, under its section.
-double run_file_number(const std::string& text, const std::string& section, const std::string& key) {
+// The value of `key = ` in a run file as the trainer writes it, under its section; strings without their quotes.
+std::string run_file_text(const std::string& text, const std::string& section, const std::string& key) {
   const size_t begin = text.find("[" + section + "]\n");
-  if (begin == std::string::npos) return 0;
+  if (begin == std::string::npos) return {};
   const size_t end = std::min(text.find("\n[", begin), text.size());
   const size_t at = text.find("\n" + key + " = ", begin);
-  return at < end ? std::strtod(text.c_str() + at + key.size() + 4, nullptr) : 0;
+  if (at >= end) return {};
+  const size_t from = at + key.size() + 4;
+  std::string value = text.substr(from, std::min(text.find('\n', from), text.size()) - from);
+  if (value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front())
+    value = value.substr(1, value.size() - 2);
+  return value;
+}
+
+double run_file_number(const std::string& text, const std::string& section, const std::string& key) {
+  return std::strtod(run_file_text(text, section, key).c_str(), nullptr);
+}
+
+Json text_or_null(std::string text) {
+  return text.empty() ? Json(nullptr) : Json(std::move(text));
+}
+
+// Axes that divide something: "dp=2 pp=4 1f1b"; null where the run file does not say.
+Json layout_of(const std::string& run_toml) {
+  std::string layout;
+  for (const char* axis : {"dp", "tp", "pp", "cp", "ep"}) {
+    const std::string size = run_file_text(run_toml, "parallel", axis);
+    if (!size.empty() && size != "1") layout += fmt::format("{}{}={}", layout.empty() ? "" : " ", axis, size);
+  }
+  if (run_file_number(run_toml, "parallel", "pp") > 1) layout += " " + run_file_text(run_toml, "parallel", "schedule");
+  if (layout.empty() && !run_file_text(run_toml, "parallel", "dp").empty()) layout = "dp=1";
+  return text_or_null(layout);
+}
+
+Json compressor_of(const std::string& run_toml) {
+  const std::string compress = run_file_text(run_toml, "sync", "compress");
+  const std::string feedback = run_file_text(run_toml, "sync", "feedback");
+  if (compress.empty() || compress == "none" || feedback.empty() || feedback == "none") return text_or_null(compress);
+  return compress + " + " + feedback;
+}
+
+Json number_or_null(const Json& object, const char* key) {
+  const auto at = object.is_object() ? object.find(key) : object.end();
+  return object.is_object() && at != object.end() && at->is_number() ? *at : Json(nullptr);
 }
 
 }  // namespace
-
-bool is_run_folder(const std::string& path) {
-  return modified_s(path + "/metrics.jsonl") > 0 || modified_s(path + "/run.toml") > 0;
-}
 
 RunFolder::RunFolder(std::string path, std::string name)
     : path_(std::move(path)), name_(std::move(name)), metrics_(path_ + "/metrics.jsonl") {}
@@ -107,7 +156,7 @@ Json RunFolder::incidents() const {
       for (Json& event : obs::read_events(path_ + "/events.jsonl", 0, kMaxFileBytes).events)
         all.push_back(std::move(event));
   } catch (const Error& error) {
-    all.push_back({{"event", "unreadable"}, {"what", error.what()}});
+    all.push_back({{"event", kUnreadable}, {"what", error.what()}});
   }
   for (const Series::Pause& pause : metrics_.series().pauses())
     all.push_back({{"event", "stood still"}, {"step", pause.step}, {"wall_s", pause.at_s}, {"seconds", pause.seconds}});
@@ -122,10 +171,66 @@ std::string RunFolder::stamp() const {
   return marks;
 }
 
+Json RunFolder::row(const Series& series) {
+  const std::string now = mark_of(path_ + "/run.toml") + " " + mark_of(path_ + "/summary.json");
+  if (row_stamp_ != now) {
+    std::string run_toml, damaged = obstacle(path_, "run.toml");
+    if (damaged.empty()) damaged = obstacle(path_, "summary.json");
+    try {
+      run_toml = text_of("run.toml", kMaxFileBytes).value_or("");
+    } catch (const Error& error) {
+      damaged = error.what();
+    }
+    const Json summary = json_of("summary.json");
+    if (summary.is_object() && summary.contains("error") && summary.at("error").is_string())
+      damaged = summary.at("error").get<std::string>();
+    Json row = {{"run", name_},
+                {"method", text_or_null(run_file_text(run_toml, "sync", "method"))},
+                {"compressor", compressor_of(run_toml)},
+                {"layout", layout_of(run_toml)},
+                {"steps", number_or_null(summary, "steps")},
+                {"val_loss", number_or_null(summary, "val_loss")},
+                {"tokens_per_s", number_or_null(summary, "tokens_per_s")},
+                {"bytes_sent_per_step", number_or_null(summary, "bytes_sent_per_step")},
+                {"peak_bytes", number_or_null(summary, "peak_bytes")},
+                {"wall_s", number_or_null(summary, "wall_s")}};
+    if (!damaged.empty()) row["error"] = damaged;
+    row_ = dumped(row);
+    row_stamp_ = now;
+  }
+  // What a run under way, or one that was lost, has logged so far.
+  Json row = Json::parse(row_);
+  if (row["steps"].is_null() && series.size() > 0) row["steps"] = series.last_step();
+  for (const auto& [key, logged] : {std::pair{"val_loss", "val_loss"},
+                                    {"tokens_per_s", "tokens_per_s"},
+                                    {"bytes_sent_per_step", "bytes_sent_per_step"},
+                                    {"peak_bytes", "memory_bytes"}})
+    if (row[key].is_null()) row[key] = finite(series.latest(logged));
+  return row;
+}
+
 Json RunFolder::brief() {
-  const std::lock_guard lock(mutex_);
+  std::string why = obstacle(path_, "metrics.jsonl");
+  try {
+    if (why.empty()) return readable_brief();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  Json row = {{"run", name_}};
+  for (const char* key : {"method", "compressor", "layout", "steps", "val_loss", "tokens_per_s", "bytes_sent_per_step",
+                          "peak_bytes", "wall_s"})
+    row[key] = nullptr;
+  row["error"] = why;
+  return {{"name", name_},  {"state", kUnreadable}, {"step", 0},         {"loss", nullptr},     {"row", row},
+          {"changed_s", 0}, {"trace", false},       {"version_log", ""}, {"version_trace", ""}, {"version_rest", ""}};
+}
+
+Json RunFolder::readable_brief() {
+  // A long request for this run may hold its log for a while; the end of it tells enough for a list.
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  const std::lock_guard row_lock(row_mutex_);
   // A log that nobody looked at is not read through for a line in a list.
-  const bool known = metrics_.version() > 0;
+  const bool known = lock.owns_lock() && metrics_.version() > 0;
   if (known) metrics_.follow();
   const Series tail = known ? Series() : last_lines(path_ + "/metrics.jsonl");
   const Series& series = known ? metrics_.series() : tail;
@@ -140,7 +245,7 @@ Json RunFolder::brief() {
           {"state", state},
           {"step", series.last_step()},
           {"loss", finite(series.last("loss"))},
-          {"tokens_per_s", finite(series.last("tokens_per_s"))},
+          {"row", row(series)},
           {"changed_s", std::max(logged, summed)},
           {"trace", trace_goes_on() || modified_s(path_ + "/trace.json") > 0},
           {"version_log", mark_of(path_ + "/metrics.jsonl")},
@@ -150,7 +255,12 @@ Json RunFolder::brief() {
 
 Json RunFolder::known(const Knowledge& knowledge) const {
   const std::vector<Json> ranks = rank_files();
-  const std::string run_toml = text_of("run.toml", kMaxFileBytes).value_or("");
+  std::string run_toml, run_toml_error;
+  try {
+    run_toml = text_of("run.toml", kMaxFileBytes).value_or("");
+  } catch (const Error& error) {
+    run_toml_error = error.what();
+  }
   const Json summary = json_of("summary.json");
   Json all = {{"name", name_},
               {"run_toml", run_toml},
@@ -158,7 +268,7 @@ Json RunFolder::known(const Knowledge& knowledge) const {
               {"summary", summary},
               {"traffic", to_json(traffic_of(ranks, knowledge.peer_shares))},
               {"ranks", Json::array()},
-              {"plan", nullptr}};
+              {"plan", run_toml_error.empty() ? Json(nullptr) : Json{{"error", run_toml_error}}}};
   for (const Json& rank : ranks) {
     Json one = Json::object();
     for (const char* key : {"rank", "coords", "memory", "peak_bytes", "reserved_bytes", "exposed_ms_per_step"})
@@ -167,11 +277,11 @@ Json RunFolder::known(const Knowledge& knowledge) const {
   }
   if (!knowledge.plan_of_run || run_toml.empty()) return all;
   int world = static_cast<int>(ranks.size());
-  if (world == 0 && summary.is_object() && summary.contains("world") && summary["world"].is_number_integer())
-    world = summary["world"].get<int>();
+  if (world == 0 && summary.is_object() && summary.contains("world") && summary["world"].is_number())
+    world = static_cast<int>(std::clamp(summary["world"].get<double>(), 1.0, 1e6));
   try {
     all["plan"] = knowledge.plan_of_run(run_toml, std::max(1, world));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // an error in a run file belongs to the row of its run
     all["plan"] = {{"error", error.what()}};
   }
   return all;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "esp/base/json.h"
+#include "esp/dash/find_runs.h"
 #include "esp/dash/series.h"
 #include "esp/dash/trace.h"
 #include "esp/dash/traffic.h"
@@ -22,14 +23,21 @@ namespace esp::dash {
 struct Knowledge {
   std::function<Json(const std::string& run_toml, int world)> plan_of_run;
   PeerShares peer_shares;
+  // For a report: {"text", "prompt", "step", "seed"} of the run's newest checkpoint, or {"none": why there is none}.
+  std::function<Json(const std::string& folder)> sample;
 };
+
+inline constexpr const char* kUnreadable = "unreadable";  // the state of a run whose row.error says why
 
 class RunFolder {
  public:
   RunFolder(std::string path, std::string name);
 
+  const std::string& path() const { return path_; }
   const std::string& name() const { return name_; }
-  // A few words of the run, for the list: no more is read than what is new at the end of its log.
+  // The run's entry in a list of runs; of its log only what is new at the end is read. `row` is its row in a
+  // comparison. Never throws for what the folder holds: the state is then "unreadable" and row.error says why. Waits
+  // for no other request of the run.
   Json brief();
   // Everything but curves and timeline.
   std::string detail(const Knowledge& knowledge);
@@ -42,6 +50,8 @@ class RunFolder {
   std::vector<Json> rank_files() const;
   Json incidents() const;
   Json known(const Knowledge& knowledge) const;
+  Json readable_brief();
+  Json row(const Series& series);
   std::string stamp() const;   // changes when anything but the log does
   bool trace_goes_on() const;  // the run is under way, and each rank has written its own so far
   std::string trace_mark() const;
@@ -51,12 +61,13 @@ class RunFolder {
   std::mutex mutex_;  // guards what follows
   SeriesFile metrics_;
   std::string detail_stamp_;
-  std::string detail_;      // JSON, open at its end
+  std::string detail_;    // JSON, open at its end
+  std::mutex row_mutex_;  // guards what follows; taken after mutex_
+  std::string row_stamp_;
+  std::string row_;         // JSON: what run.toml and summary.json give of the row
   std::mutex trace_mutex_;  // guards what follows; never taken together with the other
   std::string trace_stamp_;
   std::optional<Trace> trace_;
 };
-
-bool is_run_folder(const std::string& path);
 
 }  // namespace esp::dash

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "esp/base/error.h"
 #include "esp/dash/plain_text.h"
 #include "esp/obs/file.h"
@@ -16,8 +18,9 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMaxColumns = 64, kReadBytes = size_t{8} << 20, kMaxLineBytes = size_t{1} << 20,
-                 kTailBytes = size_t{16} << 10;
+                 kTailBytes = size_t{16} << 10, kMaxLogBytes = size_t{2} << 30;
 constexpr int kMaxBuckets = 4000;
+constexpr double kMaxStep = 1e15;
 constexpr double kPauseSteps = 20, kPauseLeast_s = 3;
 
 struct Bucket {
@@ -56,7 +59,7 @@ bool Series::add_line(std::string_view line) {
       fields.emplace_back(key, *number);
   });
   // A step that is told again is of a run that was resumed: what followed did not happen.
-  if (!whole || !std::isfinite(step)) return false;
+  if (!whole || !(step >= 0 && step <= kMaxStep)) return false;
   while (!steps_.empty() && steps_.back() >= step) {
     steps_.pop_back();
     for (auto& [key, column] : columns_) column.resize(std::min(column.size(), steps_.size()));
@@ -87,6 +90,13 @@ const std::vector<double>* Series::column(const std::string& key) const {
 double Series::last(const std::string& key) const {
   const auto* values = column(key);
   return values && values->size() == steps_.size() && !values->empty() ? values->back() : kNone;
+}
+
+double Series::latest(const std::string& key) const {
+  const auto* values = column(key);
+  if (!values) return kNone;
+  const auto at = std::find_if(values->rbegin(), values->rend(), [](double value) { return !std::isnan(value); });
+  return at == values->rend() ? kNone : *at;
 }
 
 double Series::last_gap_s() const {
@@ -136,6 +146,13 @@ std::string Series::picture(const std::string& key, double from, double to, int 
         least.push_back(b.least);
         most.push_back(b.most);
       }
+      // A curve begins and ends where its steps do.
+      const auto counts = [&](size_t i) { return !std::isnan((*values)[i]); };
+      size_t begin = first, back = end - 1;
+      while (!counts(begin)) ++begin;
+      while (!counts(back)) --back;
+      x.front() = steps_[begin];
+      x.back() = steps_[back];
     }
   }
   std::string out;
@@ -210,6 +227,8 @@ bool SeriesFile::follow() {
     inode_ = now.st_ino;
   }
   if (static_cast<uint64_t>(now.st_size) == offset_) return false;
+  if (static_cast<uint64_t>(now.st_size) > kMaxLogBytes)
+    throw IoError(fmt::format("{}: got {} bytes; expected at most {}", path_, now.st_size, kMaxLogBytes));
   const obs::File file(path_, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   const uint64_t before = offset_;
   for (;;) {

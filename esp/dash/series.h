@@ -21,8 +21,9 @@ class Series {
 
   size_t size() const { return steps_.size(); }
   int64_t last_step() const { return steps_.empty() ? 0 : static_cast<int64_t>(steps_.back()); }
-  double last(const std::string& key) const;  // NaN: none
-  double last_gap_s() const;                  // of the clock, between the last two lines; 0: not known
+  double last(const std::string& key) const;    // of the last line; NaN: none
+  double latest(const std::string& key) const;  // of the last line that has one; NaN: none
+  double last_gap_s() const;                    // of the clock, between the last two lines; 0: not known
   std::vector<std::string> keys() const;
 
   // {"x":[…],"mean":[…],"min":[…],"max":[…]} of steps from ≤ x ≤ to; min and max are left out where every value stands

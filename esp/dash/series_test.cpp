@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -33,6 +34,14 @@ TEST(Series, KeepsPeaksWhenItIsReduced) {
   const json near = json::parse(series.picture("loss", 77775, 77779, 500));
   EXPECT_EQ(near["mean"], json({2.0, 1.0, 50.0, 1.0, 2.0}));
   EXPECT_FALSE(near.contains("min"));
+}
+
+TEST(Series, RefusesStepsThatAreNone) {
+  Series series;
+  EXPECT_TRUE(series.add_line(R"({"step":1,"loss":1})"));
+  for (const char* step : {"1e20", "100000000000000000000", "-1", "1e300", "\"2\""})
+    EXPECT_FALSE(series.add_line(fmt::format(R"({{"step":{},"loss":1}})", step))) << step;
+  EXPECT_EQ(series.last_step(), 1);
 }
 
 TEST(Series, LinesWithoutAValueAreHoles) {
