@@ -42,6 +42,6 @@ struct Options {
   net::NetOptions net;
   comm::CommOptions comm;
 };
-Options parse_options(const char* text);
+Options parse_options(const char* text, Options options = {});
 
 }  // namespace esp::capi

@@ -45,8 +45,15 @@ esp_comm* join(net::RendezvousOptions meeting, const Options& options) {
                       meeting.endpoint, "ESPALIER_SECRET_FILE or secret_file"));
     meeting.secret = net::local_secret();
   }
-  std::shared_ptr<net::World> world = net::rendezvous(meeting, Deadline::after(options.net.connect_timeout));
+  std::shared_ptr<net::World> world = net::rendezvous(meeting, Deadline::after(options.net.start_timeout));
   return open(std::move(world), options);
+}
+
+// What the environment sets, then what the caller does.
+Options read_options(const std::string& text, const launch::Environment& environment) {
+  Options options;
+  launch::read_timeouts(environment, options.net);
+  return parse_options(text.c_str(), options);
 }
 
 // Now, or at the end of the open group.
@@ -68,8 +75,8 @@ esp_result esp_init(const char* options, esp_comm** comm) {
   std::string text = options ? options : "";
   return now_or_in_group([text, comm] {
     require(comm, "comm");
-    Options parsed = parse_options(text.c_str());
     auto environment = launch::process_environment();
+    Options parsed = read_options(text, environment);
     net::RendezvousOptions meeting = launch::join_options(environment, parsed.comm.transport == "mpi");
     if (!environment.contains("ESPALIER_LOG")) meeting.log = Log(LogLevel::warn, meeting.rank);
     *comm = join(std::move(meeting), parsed);
@@ -81,7 +88,8 @@ esp_result esp_init_rank(int rank, int size, const char* address, int port, cons
   std::string text = options ? options : "", host = address ? address : "", secret = secret_file ? secret_file : "";
   return now_or_in_group([=] {
     require(comm, "comm");
-    Options parsed = parse_options(text.c_str());
+    auto environment = launch::process_environment();
+    Options parsed = read_options(text, environment);
     if (size < 1 || rank < 0 || rank >= size)
       throw UsageError(fmt::format("rank {} of {} cannot be; ranks are 0 to size - 1", rank, size));
     if (size > 1 && (host.empty() || port < 1 || port > 65535))
@@ -90,10 +98,11 @@ esp_result esp_init_rank(int rank, int size, const char* address, int port, cons
     meeting.rank = rank;
     meeting.size = size;
     meeting.host_hub = rank == 0;
+    meeting.port = net::RendezvousOptions::Port::shared;
+    meeting.job = fmt::format("port-{}", port);
     bool v6 = host.find(':') != std::string::npos;
     meeting.endpoint = fmt::format(fmt::runtime(v6 ? "tcp://[{}]:{}" : "tcp://{}:{}"), host, port);
     if (!secret.empty()) meeting.secret = net::load_secret(secret);
-    auto environment = launch::process_environment();
     auto level = environment.find("ESPALIER_LOG");
     meeting.log = Log(level == environment.end() ? LogLevel::warn : parse_log_level(level->second), rank);
     *comm = join(std::move(meeting), parsed);

@@ -24,14 +24,22 @@ struct OptionRow {
   void (*read)(Options& options, std::string_view key, std::string_view value);
 };
 
+Duration parse_seconds(std::string_view key, std::string_view value) {
+  constexpr double kYear = 365.0 * 24 * 3600;
+  auto seconds = std::chrono::duration<double>(parse_number<double>(key, value));
+  if (!(seconds.count() <= kYear)) throw UsageError(fmt::format("option {}: {} s is beyond a year", key, value));
+  return std::chrono::duration_cast<Duration>(seconds);
+}
+
 constexpr OptionRow kOptions[] = {
     {"timeout_s",
      [](Options& options, std::string_view key, std::string_view value) {
-       constexpr double kYear = 365.0 * 24 * 3600;
-       auto seconds = std::chrono::duration<double>(parse_number<double>(key, value));
-       if (!(seconds.count() <= kYear)) throw UsageError(fmt::format("option {}: {} s is beyond a year", key, value));
-       options.net.timeout = options.comm.timeout = std::chrono::duration_cast<Duration>(seconds);
+       options.net.timeout = options.comm.timeout = parse_seconds(key, value);
      }},
+    {"start_timeout_s", [](Options& options, std::string_view key,
+                           std::string_view value) { options.net.start_timeout = parse_seconds(key, value); }},
+    {"link_timeout_s", [](Options& options, std::string_view key,
+                          std::string_view value) { options.net.link_timeout = parse_seconds(key, value); }},
     {"transport", [](Options& options, std::string_view, std::string_view value) { options.comm.transport = value; }},
     {"algorithms", [](Options& options, std::string_view, std::string_view value) { options.comm.algorithms = value; }},
     {"slice_bytes", [](Options& options, std::string_view key,
@@ -51,8 +59,7 @@ constexpr OptionRow kOptions[] = {
 
 }  // namespace
 
-Options parse_options(const char* text) {
-  Options options;
+Options parse_options(const char* text, Options options) {
   std::string_view rest = text ? text : "";
   while (!rest.empty()) {
     std::string_view item = rest.substr(0, rest.find(';'));

@@ -69,14 +69,14 @@ Replica::Replica(comm::Communicator& comm, const ReplicaOptions& options)
   optimizer_ = optim::make_optimizer(adam, parameters(), context_);
 }
 
-model::Batch Replica::load(uint64_t epoch, uint64_t step) {
+model::ModelBatch Replica::load(uint64_t epoch, uint64_t step) {
   sampler_.batch(epoch, step, items_);
   const auto rows = static_cast<int64_t>(items_.size());
   batch_.reshape(rows, data_->shape());
   for (int64_t row = 0; row < rows; ++row) data_->fill_item(items_[static_cast<size_t>(row)], row, batch_);
-  model::Batch lent;
-  lent.inputs = tensor::Tensor::over(batch_.inputs.data(), {rows, batch_.shape.T}, DType::i32);
-  lent.targets = tensor::Tensor::over(batch_.targets.data(), {rows}, DType::i32);
+  model::ModelBatch lent;
+  lent.inputs = tensor::Tensor::borrow(batch_.inputs.data(), {rows, batch_.shape.T}, DType::i32);
+  lent.targets = tensor::Tensor::borrow(batch_.targets.data(), {rows}, DType::i32);
   return lent;
 }
 
@@ -96,9 +96,9 @@ void Replica::average_gradients() {
 }
 
 double Replica::step(uint64_t epoch, uint64_t step) {
-  const model::Batch batch = load(epoch, step);
+  const model::ModelBatch batch = load(epoch, step);
   parameters().zero_gradients(context_.stream);
-  nn::Pass pass;
+  nn::ForwardContext pass;
   pass.tape = &tape_;
   pass.training = true;
   pass.seed = options_.seed;

@@ -44,14 +44,14 @@ class Replica {
   esp::nn::ParameterList& parameters() { return model_->parameters(); }
 
  private:
-  esp::model::Batch load(uint64_t epoch, uint64_t step);
+  esp::model::ModelBatch load(uint64_t epoch, uint64_t step);
   void average_gradients();
 
   esp::comm::Communicator& comm_;
   const ReplicaOptions options_;
   esp::device::MemoryAccount account_;
   esp::device::ThreadPool threads_;
-  esp::device::Pool pool_;
+  esp::device::MemoryPool pool_;
   esp::tensor::Context context_;
   esp::data::DistributedSampler sampler_;
   std::unique_ptr<esp::data::Classification> data_;

@@ -46,7 +46,7 @@ std::string grouped(int64_t number) {
 }
 
 void train(const net::RendezvousOptions& meeting, const Arguments& arguments) {
-  const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.connect_timeout));
+  const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.start_timeout));
   const auto comm = comm::make_communicator(*world, world->everyone(), {});
   fmt::print(stderr, "rank {} of {}: process {}{}\n", comm->rank(), comm->size(), getpid(),
              meeting.host_name.empty() ? "" : " on " + meeting.host_name);

@@ -69,11 +69,14 @@ ESP_API const char* esp_last_error(void);
 ESP_API int esp_last_error_rank(void);
 
 /* -- making and ending ------------------------------------------------------------------------------------------------
- * `options` is NULL or "key=value;key=value": timeout_s (60), transport (auto), algorithms (all_reduce=ring,…),
- * slice_bytes, shape (4x2), interface, streams_per_peer. */
+ * `options` is NULL or "key=value;key=value": timeout_s (60; of one call), start_timeout_s (600; every wait while ranks
+ * start and find each other), link_timeout_s (30; a host that does not answer for so long is lost), transport (auto),
+ * algorithms (all_reduce=ring,…), slice_bytes, shape (4x2), interface, streams_per_peer. ESPALIER_START_TIMEOUT_S and
+ * ESPALIER_LINK_TIMEOUT_S set the two as well. */
 
 /* Joins the job the environment describes: RANK WORLD_SIZE MASTER_ADDR MASTER_PORT as torchrun sets them, or Slurm's,
- * or an MPI's with MASTER_ADDR; ESPALIER_SECRET_FILE for several hosts. Without any of them: a world of one. */
+ * or an MPI's with MASTER_ADDR; the port may be another program's. ESPALIER_SECRET_FILE for several hosts. Without any
+ * of them: a world of one. */
 ESP_API esp_result esp_init(const char* options, esp_comm** comm);
 /* The same, told directly. Rank 0 listens at address and port. secret_file: a 0600 file with the job's secret; NULL on
  * one host takes the user's own. */
