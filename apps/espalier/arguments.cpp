@@ -1,6 +1,7 @@
 #include "apps/espalier/arguments.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -49,29 +50,29 @@ namespace {
 
 // As CLI11's ranges, whose help it takes; they would spell out the largest number there is.
 template <typename Number, typename Holds>
-CLI::Validator checked(const CLI::Validator& told, std::string wanted, Holds holds) {
-  auto judge = [wanted = std::move(wanted), holds](const std::string& text) -> std::string {
+CLI::Validator checked(const CLI::Validator& described, std::string expected, Holds holds) {
+  auto judge = [expected = std::move(expected), holds](const std::string& text) -> std::string {
     Number value{};
-    return CLI::detail::lexical_cast(text, value) && holds(value) ? "" : fmt::format("{}: {} is wanted", text, wanted);
+    return CLI::detail::lexical_cast(text, value) && holds(value) ? ""
+                                                                  : fmt::format("got {}; must be {}", text, expected);
   };
-  return CLI::Validator(std::move(judge), told.get_description());
+  return CLI::Validator(std::move(judge), described.get_description());
 }
 
 }  // namespace
 
 Argument Argument::positive() const {
-  return Argument(
-      option_->check(checked<double>(CLI::PositiveNumber, "more than 0", [](double value) { return value > 0; })));
+  return Argument(option_->check(checked<double>(CLI::PositiveNumber, "> 0", [](double value) { return value > 0; })));
 }
 
 Argument Argument::non_negative() const {
   return Argument(
-      option_->check(checked<double>(CLI::NonNegativeNumber, "0 or more", [](double value) { return value >= 0; })));
+      option_->check(checked<double>(CLI::NonNegativeNumber, ">= 0", [](double value) { return value >= 0; })));
 }
 
 template <typename Number>
 Argument Argument::within(Number least, Number most) const {
-  return Argument(option_->check(checked<Number>(CLI::Range(least, most), fmt::format("{} to {}", least, most),
+  return Argument(option_->check(checked<Number>(CLI::Range(least, most), fmt::format("from {} to {}", least, most),
                                                  [=](Number value) { return value >= least && value <= most; })));
 }
 
@@ -97,15 +98,27 @@ struct ElementOf<std::optional<Value>> {
 
 // CLI11 would take the nearest number it can hold, or wrap one below 0.
 template <typename Whole>
-std::string out_of_reach(const std::string& text) {
+std::string refuse_whole(const std::string& text) {
   errno = 0;
+  bool fits = true;
   if constexpr (std::is_signed_v<Whole>) {
-    std::strtoll(text.c_str(), nullptr, 0);
+    const long long value = std::strtoll(text.c_str(), nullptr, 0);
+    fits = value <= std::numeric_limits<Whole>::max();
   } else {
-    if (text.starts_with('-')) return fmt::format("{}: 0 or more is wanted", text);
+    if (text.starts_with('-')) return fmt::format("got {}; must be >= 0", text);
     std::strtoull(text.c_str(), nullptr, 0);
   }
-  return errno == ERANGE ? fmt::format("{}: {} at most", text, std::numeric_limits<Whole>::max()) : "";
+  if (errno == ERANGE || !fits) return fmt::format("{}: {} at most", text, std::numeric_limits<Whole>::max());
+  Whole value{};
+  return CLI::detail::lexical_cast(text, value) ? "" : fmt::format("got {}; expected an integer", text);
+}
+
+template <typename Number>
+std::string refuse_number(const std::string& text) {
+  Number value{};
+  return CLI::detail::lexical_cast(text, value) && std::isfinite(value)
+             ? ""
+             : fmt::format("got {}; expected a finite number", text);
 }
 
 }  // namespace
@@ -115,7 +128,9 @@ Argument Arguments::add_option(const std::string& names, Value& value, const std
   using Element = typename ElementOf<Value>::type;
   CLI::Option* option = app_->add_option(names, value, help);
   if constexpr (std::is_integral_v<Element> && !std::is_same_v<Element, bool>)
-    option->check(CLI::Validator([](const std::string& text) { return out_of_reach<Element>(text); }, ""));
+    option->check(CLI::Validator([](const std::string& text) { return refuse_whole<Element>(text); }, ""));
+  if constexpr (std::is_floating_point_v<Element>)
+    option->check(CLI::Validator([](const std::string& text) { return refuse_number<Element>(text); }, ""));
   return Argument(option);
 }
 

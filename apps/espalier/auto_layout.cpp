@@ -99,7 +99,7 @@ bool asks_for_layout(const train::RunConfig& config) {
   return config.parallel.layout == "auto";
 }
 
-plan::Space space_of_run(const train::RunConfig& config, const plan::Shape& shape, const plan::Cluster& cluster,
+plan::Space space_of_run(const train::RunConfig& config, const plan::ModelShape& shape, const plan::Cluster& cluster,
                          const plan::Policy& base, const std::vector<int>& ranks) {
   plan::Space space = plan::whole_space(shape, cluster, base, ranks);
   space.zero = {base.zero};
@@ -178,7 +178,7 @@ std::vector<std::string> choose_layout(const train::RunConfig& config, int world
   inputs.cluster = cluster_file_for(config, given);
   std::vector<std::string> assumed;
   const plan::Cluster cluster = plan::cluster_of(plan_cluster(inputs, assumed), world);
-  const plan::Shape shape = shape_of_run(config);
+  const plan::ModelShape shape = shape_of_run(config);
   train::RunConfig plain = config;
   plain.parallel = {};
   const plan::Policy base = policy_of_run(plain, world);

@@ -13,7 +13,7 @@ namespace esp::app {
 
 // The layouts a run may take: what its file fixes (ZeRO, offload, recomputation, a micro-batch if one is named, rules
 // of its way of agreeing) stays.
-plan::Space space_of_run(const train::RunConfig& config, const plan::Shape& shape, const plan::Cluster& cluster,
+plan::Space space_of_run(const train::RunConfig& config, const plan::ModelShape& shape, const plan::Cluster& cluster,
                          const plan::Policy& base, const std::vector<int>& ranks);
 
 // Of a space for any program what this one trains: its schedules and ways of context, stages cut by it, layouts that

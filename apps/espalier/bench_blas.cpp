@@ -11,13 +11,14 @@
 
 namespace esp::app {
 
-// The library stays open: its threads may outlive any handle.
+// The library stays loaded: its threads may outlive any handle.
 Blas::Blas(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!library) throw UsageError(fmt::format("--against {}: {}", path, dlerror()));
   cblas_ = reinterpret_cast<Cblas>(dlsym(library, "cblas_sgemm"));
   dnnl_ = reinterpret_cast<Dnnl>(dlsym(library, "dnnl_sgemm"));
-  if (!cblas_ && !dnnl_) throw UsageError(fmt::format("--against {}: it has neither cblas_sgemm nor dnnl_sgemm", path));
+  if (!cblas_ && !dnnl_)
+    throw UsageError(fmt::format("--against: got {}; expected a library with cblas_sgemm or dnnl_sgemm", path));
 }
 
 void Blas::sgemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k,

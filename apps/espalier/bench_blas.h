@@ -1,5 +1,5 @@
-// Another library's sgemm behind the shape of our own, opened at run time: any libblas (cblas_sgemm) or oneDNN
-// (dnnl_sgemm). It uses as many threads as its own environment variables say.
+// Another library's sgemm behind the interface of this program's, opened at run time: any libblas (cblas_sgemm) or
+// oneDNN (dnnl_sgemm). Its environment variables set the number of threads.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ class Blas {
   Dnnl dnnl_ = nullptr;
 };
 
-// OpenBLAS takes a processor that is newer than itself for an ancient one, and is five times slower for it. What its
-// OPENBLAS_CORETYPE had better be; empty where it knows the processor, or somebody has told it.
+// OpenBLAS falls back to a generic kernel on processors newer than itself, which is five times slower. Returns the
+// OPENBLAS_CORETYPE to set; empty where it recognises the processor, or the variable is set.
 std::string better_blas_core(const std::string& path);
 
 }  // namespace esp::app

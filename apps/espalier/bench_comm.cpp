@@ -1,4 +1,4 @@
-// espalier bench comm: times collectives and prints them in the manner of nccl-tests.
+// espalier bench comm: measures collectives and prints them in the format of nccl-tests.
 #include "apps/espalier/bench_comm.h"
 
 #include <algorithm>
@@ -116,7 +116,7 @@ CommRow row_of(const bench::Request& request, int ranks, const Answer& answer) {
   return row;
 }
 
-// `link`: null where the ranks are not all on this machine, whose links alone can be measured from here.
+// `link`: null where the ranks are not all on this machine; only its links can be measured from here.
 void run_size(const CommBench& bench, bench::Request request, BenchRanks& job, Link* link, Printed& printed) {
   int ranks = job.num_ranks();
   request.batch = batch_for(bench, request.bytes);
@@ -218,18 +218,18 @@ void check_names(CommBench& bench) {
   for (int ranks : bench.nproc) {
     if (ranks < 1 || ranks > 1024) throw UsageError(fmt::format("--nproc {}: between 1 and 1024 ranks", ranks));
     if (bench.root < 0 || bench.root >= ranks)
-      throw UsageError(fmt::format("root {} is not one of {} ranks", bench.root, ranks));
+      throw UsageError(fmt::format("--root: got {}; expected 0 to {}", bench.root, ranks - 1));
     int64_t places = 1;
     for (const int extent : bench.shape) places = std::min<int64_t>(places * std::clamp(extent, 0, 1 << 20), 1 << 20);
     if (!bench.shape.empty() && places != ranks)
-      throw UsageError(fmt::format("--shape {}: a grid of --nproc {} ranks is wanted, its extents multiply to that",
+      throw UsageError(fmt::format("--shape: got {}; expected extents whose product is --nproc {}",
                                    fmt::join(bench.shape, "x"), ranks));
   }
   if (bench.iterations < 1 || bench.warmup < 0 || bench.batch < 0 || bench.rounds < 1)
-    throw UsageError("-n and --rounds are at least 1; -w and -m at least 0");
+    throw UsageError("expected -n and --rounds >= 1, -w and -m >= 0");
 }
 
-// "2,4,8" or "2x4": one word, so that it never swallows the words after it.
+// "2,4,8" or "2x4": one word, so that the option does not consume following words.
 template <typename Value>
 void add_list(const Arguments& app, const std::string& name, std::vector<Value>& list, const std::string& help,
               const std::string& type) {
@@ -241,7 +241,7 @@ void add_list(const Arguments& app, const std::string& name, std::vector<Value>&
                 split(text, text.find('x') != text.npos && type_is_number<Value> ? 'x' : ',')) {
              Value value{};
              if (part.empty() || !read_value(part, value))
-               throw UsageError(fmt::format("{} {}: \"{}\" is not understood", name, text, part));
+               throw UsageError(fmt::format("{} {}: cannot parse \"{}\"", name, text, part));
              list.push_back(value);
            }
          },
@@ -266,13 +266,13 @@ int finish(const CommBench& bench, const Printed& printed) {
   return static_cast<int>(printed.wrong ? ExitCode::internal : ExitCode::done);
 }
 
-// Rank 0 prints and writes; the others go along.
+// Rank 0 prints and writes; the others only take part.
 int run_joined(CommBench bench, const launch::Environment& environment, const launch::Placement& place) {
   if (!bench.nproc.empty() && bench.nproc != std::vector<int>{place.size})
     throw UsageError(
         fmt::format("--nproc starts ranks on this machine, and a launcher has started {}: leave it out", place.size));
   if (bench.startup || !bench.peers.empty())
-    throw UsageError("--startup and --peers start ranks of their own: run them without a launcher");
+    throw UsageError("--startup and --peers start ranks themselves. Run them without a launcher.");
   bench.nproc = {place.size};
   check_names(bench);
   sweep(bench);
@@ -292,10 +292,10 @@ int run_bench_comm(const CommBench& asked) {
   CommBench bench = asked;
   static constexpr struct {
     std::string_view name;
-  } kTransports[] = {{"auto"}, {"shm"}, {"tcp"}};  // between the ranks we start; mpi is of those of an mpirun
+  } kTransports[] = {{"auto"}, {"shm"}, {"tcp"}};  // between the ranks started here; mpi needs an mpirun
   find_row("transport", kTransports, bench.transport);
   check_names(bench);
-  sweep(bench);  // a wrong size is told before anything starts
+  sweep(bench);  // a wrong size is an error before anything starts
   if (bench.startup) return print_startup(bench);
   if (!bench.peers.empty()) return run_comparison(bench);
   Printed printed;

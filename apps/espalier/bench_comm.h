@@ -1,4 +1,4 @@
-// What `bench comm` was asked to do, shared by its plain table and by the comparison with rivals.
+// Options of `bench comm`, shared by the plain table and the comparison with other libraries.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct CommRow {
   int ranks = 0;
   size_t bytes = 0;
   double median_us = 0, p99_us = 0, algbw_gbs = 0, busbw_gbs = 0;
-  int64_t sent_per_rank = -1, rounds = -1;  // -1: the library does not tell
+  int64_t sent_per_rank = -1, rounds = -1;  // -1: not reported by the library
   bool correct = true;
 };
 Json to_json(const CommRow& row);
@@ -42,14 +42,14 @@ std::string csv_header();
 std::string to_csv(const CommRow& row);
 CommRow make_row(const std::string& library, const bench::Request& request, int ranks,
                  const std::vector<double>& sample_us);
-// What our own ranks said about the call: algorithm, transport, and the most that any of them sent.
+// Report of this program's ranks: algorithm, transport, and the maximum sent by one rank.
 void add_report(CommRow& row, const std::vector<bench::Words>& words);
 
 // Sizes of the sweep, as nccl-tests steps them.
 std::vector<size_t> sweep(const CommBench& bench);
 // "32M" as nccl-tests reads it: K, M, G are powers of 1024.
 size_t parse_size(const std::string& text);
-// bandwidth on the wire per rank over algorithmic bandwidth: 2(n-1)/n for all_reduce and so on.
+// bus bandwidth per rank over algorithmic bandwidth: 2(n-1)/n for all_reduce and so on.
 double bus_factor(const std::string& op, int ranks);
 double median(std::vector<double> values);
 double percentile(std::vector<double> values, double fraction);
@@ -58,7 +58,7 @@ int batch_for(const CommBench& bench, size_t bytes);
 
 extern const std::vector<std::string> kBenchOps;
 
-// Our own ranks. The hub outlives them.
+// This program's ranks. The hub outlives them.
 struct OurJob {
   std::unique_ptr<net::Hub> hub;
   std::unique_ptr<BenchJob> ranks;

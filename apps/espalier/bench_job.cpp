@@ -39,7 +39,7 @@ std::vector<double> parse_times(const std::string& text) {
 std::string own_path() {
   char path[PATH_MAX];
   ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0) throw IoError("cannot find our own program: " + errno_text(errno));
+  if (length <= 0) throw IoError("cannot find the path of this program: " + errno_text(errno));
   return std::string(path, static_cast<size_t>(length));
 }
 
@@ -51,14 +51,14 @@ Switchboard::Switchboard() {
   listener_ = net::Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener_ || ::bind(listener_.fd(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::listen(listener_.fd(), 512) != 0)
-    throw IoError("cannot open the switchboard: " + errno_text(errno));
+    throw IoError("cannot open the benchmark's control socket: " + errno_text(errno));
 }
 
 Switchboard::Caller Switchboard::accept(Deadline deadline) {
   for (;;) {
     pollfd waiting{listener_.fd(), POLLIN, 0};
     if (::poll(&waiting, 1, deadline.left_ms()) <= 0 && deadline.passed())
-      throw CommError(CommError::Kind::timeout, -1, "nobody called");
+      throw CommError(CommError::Kind::timeout, -1, "timeout waiting for a rank to connect");
     net::Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) continue;
     ucred who{};
@@ -66,7 +66,7 @@ Switchboard::Caller Switchboard::accept(Deadline deadline) {
     if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 || who.uid != ::geteuid()) continue;
     Caller caller;
     caller.channel = std::make_unique<bench::LineChannel>(socket.fd());
-    // Who has called may take a while to speak: that nobody called for a moment says nothing about it.
+    // A caller may take a while to send its first line, so a short pause is not an error.
     set_read_timeout(socket.fd(), Deadline::after(std::chrono::seconds(5)));
     caller.socket = std::move(socket);
     std::string line, verb;
@@ -84,7 +84,7 @@ BenchJob::BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::Loc
     try {
       caller = board.accept(deadline.earlier(std::chrono::milliseconds(200)));
     } catch (const CommError&) {
-      // Nobody called for a moment: is there still somebody who could?
+      // No call for a moment: checks whether a process that could call is still alive.
       if (job_->wait(Deadline::after_ms(0)) || deadline.passed()) lost(-1, "did not start");
       continue;
     }

@@ -1,8 +1,8 @@
-// The coordinator's side of a benchmark: jobs of one library each, started together, driven one at a time.
+// Coordinator of a benchmark: jobs of one library each, started together, driven one at a time.
 //
-// A Switchboard is a socket in Linux's abstract namespace that ranks call; callers of another user are refused. A
-// BenchJob is N ranks behind it (bench/peers/serve.h says what they speak). Ranks that are not asked anything sleep in
-// read(). One thread drives everything.
+// A Switchboard is a socket in Linux's abstract namespace to which ranks connect; connections of other users are
+// rejected. A BenchJob is N ranks behind it (protocol: bench/peers/serve.h). Idle ranks sleep in read(). One thread
+// drives everything.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class Switchboard {
     std::unique_ptr<bench::LineChannel> channel;
     bench::Words hello;
   };
-  // The next rank that calls. Throws CommError at the deadline.
+  // The next rank that connects. Throws CommError at the deadline.
   Caller accept(Deadline deadline);
 
  private:
@@ -36,33 +36,33 @@ class Switchboard {
 
 struct Answer {
   bool ran = false;
-  std::string why;                  // when it did not run: this library has no such operation
+  std::string why;                  // set when it did not run: this library does not support the operation
   std::vector<double> sample_us;    // per call, the slowest rank of each sample
   uint64_t wrong = 0;               // over all ranks
   std::vector<bench::Words> words;  // by rank
 };
 
-// What a rank answered: "done", "no" or "failed".
+// The reply of a rank: "done", "no" or "failed".
 struct Reply {
   std::string verb;
   bench::Words words;
 };
-// The answers of all ranks, by rank, as one. CommError: one failed.
+// The replies of all ranks, by rank, merged. CommError: one failed.
 Answer answer_of(const std::string& label, const bench::Request& request, std::vector<Reply> replies);
 
-// Ranks of one library that run what they are asked.
+// Ranks of one library that execute requests.
 class BenchRanks {
  public:
   virtual ~BenchRanks() = default;
   virtual int num_ranks() const = 0;
-  virtual const bench::Words& hello(int rank) const = 0;  // pid, and host where it is not this one
-  // Throws CommError when a rank failed, ended or stayed silent beyond the deadline.
+  virtual const bench::Words& hello(int rank) const = 0;  // pid, and host if it is another one
+  // Throws CommError when a rank failed, ended or did not answer before the deadline.
   virtual Answer ask(const bench::Request& request, Deadline deadline) = 0;
 };
 
 class BenchJob final : public BenchRanks {
  public:
-  // Waits until all ranks of `label` have called. `job` is one process that stands for all (mpirun), or the ranks.
+  // Waits until all ranks of `label` have connected. `job` is one process that represents all (mpirun), or the ranks.
   BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, Switchboard& board,
            Deadline deadline);
   ~BenchJob() override;
@@ -72,7 +72,8 @@ class BenchJob final : public BenchRanks {
   const bench::Words& hello(int rank) const override { return callers_[static_cast<size_t>(rank)].hello; }
   launch::LocalJob& processes() { return *job_; }
 
-  // One line to every rank and one back, by rank. Throws CommError when one ended or stayed silent beyond the deadline.
+  // Sends one line to every rank and reads one reply from each, by rank. Throws CommError when one ended or did not
+  // answer before the deadline.
   std::vector<Reply> exchange(const std::string& line, Deadline deadline);
   Answer ask(const bench::Request& request, Deadline deadline) override;
 
@@ -84,10 +85,10 @@ class BenchJob final : public BenchRanks {
   std::vector<Switchboard::Caller> callers_;  // by rank
 };
 
-// "120,130" as numbers.
+// Parses "120,130".
 std::vector<double> parse_times(const std::string& text);
 
-// Where this program lies on disk.
+// Path of this executable.
 std::string own_path();
 
 }  // namespace esp::app

@@ -14,7 +14,7 @@ namespace esp::app {
 
 JoinedRanks::JoinedRanks(const launch::Environment& environment, const CommBench& bench) {
   const net::RendezvousOptions meeting = launch::join_options(environment, bench.transport == "mpi");
-  world_ = net::rendezvous(meeting, Deadline::after(meeting.net.connect_timeout));
+  world_ = net::rendezvous(meeting, Deadline::after(meeting.net.start_timeout));
   comm::CommOptions options;
   options.transport = bench.transport;
   options.shape = bench.shape;

@@ -1,5 +1,5 @@
 // This process as one rank of `bench comm` in a world that a launcher started (espalier launch, torchrun, mpirun,
-// srun): every rank has the same command line and asks for the same calls in the same order, and all hear all answers.
+// srun): every rank has the same command line and makes the same calls in the same order, and all receive all replies.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace esp::app {
 
 class JoinedRanks final : public BenchRanks {
  public:
-  // Meets the others. UsageError, CommError.
+  // Joins the world. UsageError, CommError.
   JoinedRanks(const launch::Environment& environment, const CommBench& bench);
 
   int rank() const { return comm_->rank(); }

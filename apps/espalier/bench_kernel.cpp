@@ -12,10 +12,10 @@
 #include "apps/espalier/command.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
+#include "apps/espalier/peak_cache.h"
 #include "esp/base/error.h"
 #include "esp/base/json.h"
 #include "esp/base/table.h"
-#include "esp/kernel/peak.h"
 
 namespace esp::app {
 namespace {
@@ -57,27 +57,29 @@ int run_bench_kernel(const KernelBench& bench) {
   for (const std::string& name : bench.kernels) chosen.push_back(find_row("kernel", kernel_cases(), name));
   if (chosen.empty()) chosen.assign(kernel_cases().begin(), kernel_cases().end());
   const DType dtype = parse_dtype(bench.dtype);
-  if (!is_floating(dtype)) throw UsageError(fmt::format("--dtype {}: a floating type is needed", bench.dtype));
+  if (!is_floating(dtype)) throw UsageError(fmt::format("--dtype: got {}; expected a floating type", bench.dtype));
   if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads: between 1 and 1024");
-  if (!(bench.seconds > 0 && bench.seconds <= 60)) throw UsageError("--seconds: above 0 and up to 60");
+  if (!(bench.seconds > 0 && bench.seconds <= 60)) throw UsageError("--seconds: expected a number in (0, 60]");
 
-  if (!bench.against.empty() && dtype != DType::f32) throw UsageError("--against compares f32 products only");
-  const auto rival = bench.against.empty() ? nullptr : std::make_unique<Blas>(bench.against);
+  if (!bench.against.empty() && dtype != DType::f32)
+    throw UsageError("--against compares f32 GEMMs only. Remove --dtype.");
+  const auto baseline = bench.against.empty() ? nullptr : std::make_unique<Blas>(bench.against);
 
   device::ThreadPool pool(bench.threads ? bench.threads : usable_cores());
   device::Stream stream;
   stream.pool = &pool;
-  const double peak = kernel::fma_peak(dtype, stream), copy = memcpy_rate(stream);
+  const double peak = machine_peak().of_cpu(dtype, pool.num_threads()), copy = memcpy_rate(stream);
   fmt::print("# {} threads, {}: multiply-adds {:.1f} GFLOP/s, memcpy {:.1f} GB/s (read and written)\n",
              pool.num_threads(), name_of(dtype), peak * 1e-9, copy * 1e-9);
   fmt::print("{:<14} {:<58} {:>11} {:>9} {:<8} {:>5}{}\n", "kernel", "shape", "median us", "rate", "", "of max",
-             rival ? "  against it" : "");
+             baseline ? "  against it" : "");
   Json rows = Json::array();
-  KernelTimer timer(stream, dtype, bench.seconds, rival.get(), [&](const KernelRow& row) {
+  KernelTimer timer(stream, dtype, bench.seconds, baseline.get(), [&](const KernelRow& row) {
     const double rate = row.work / row.median_us * 1e-3, limit = (row.in_flops ? peak : copy) * 1e-9;
     const char* unit = row.in_flops ? "GFLOP/s" : "GB/s";
     fmt::print("{:<14} {:<58} {:>11.1f} {:>9.1f} {:<8} {:>5.1f}%{}\n", row.kernel, row.shape, row.median_us, rate, unit,
-               100 * rate / limit, row.rival_us > 0 ? fmt::format("  {:>9.3f}x", row.rival_us / row.median_us) : "");
+               100 * rate / limit,
+               row.baseline_us > 0 ? fmt::format("  {:>9.3f}x", row.baseline_us / row.median_us) : "");
     std::fflush(stdout);
     rows.push_back({{"kernel", row.kernel},
                     {"shape", row.shape},
@@ -89,7 +91,7 @@ int run_bench_kernel(const KernelBench& bench) {
                     {"unit", unit},
                     {"limit", limit},
                     {"fraction", rate / limit}});
-    if (row.rival_us > 0) rows.back()["rival_us_median"] = row.rival_us;
+    if (row.baseline_us > 0) rows.back()["rival_us_median"] = row.baseline_us;
   });
   for (const KernelCase& it : chosen) it.run(timer);
   if (!bench.json.empty()) write_file(bench.json, rows.dump(1) + "\n");
@@ -99,17 +101,18 @@ int run_bench_kernel(const KernelBench& bench) {
 }  // namespace
 
 void KernelTimer::flops(std::string_view kernel, std::string shape, double count, const std::function<void()>& call,
-                        const std::function<void()>& rival_call) {
-  time({std::string(kernel), std::move(shape), 0, 0, count, true}, call, rival_call);
+                        const std::function<void()>& baseline_call) {
+  time({std::string(kernel), std::move(shape), 0, 0, count, true}, call, baseline_call);
 }
 
 void KernelTimer::bytes(std::string_view kernel, std::string shape, double count, const std::function<void()>& call) {
   time({std::string(kernel), std::move(shape), 0, 0, count, false}, call, {});
 }
 
-void KernelTimer::time(KernelRow row, const std::function<void()>& call, const std::function<void()>& rival_call) {
+void KernelTimer::time(KernelRow row, const std::function<void()>& call, const std::function<void()>& baseline_call) {
   const double once = std::max(1e-7, std::min(seconds_of(call), seconds_of(call)));
-  const int per_sample = std::max(1, static_cast<int>(100e-6 / once));  // a sample outlasts the clock's own cost
+  // a sample must be long against the clock's cost
+  const int per_sample = std::max(1, static_cast<int>(100e-6 / once));
   const int num_samples = std::clamp(static_cast<int>(seconds_ / once / per_sample), 3, 1000);
   auto sample_us = [&](const std::function<void()>& of) {
     return seconds_of([&] {
@@ -122,14 +125,14 @@ void KernelTimer::time(KernelRow row, const std::function<void()>& call, const s
     return samples[samples.size() / 2];
   };
   std::vector<double> ours, theirs;
-  if (rival_call) rival_call();
+  if (baseline_call) baseline_call();
   for (int sample = 0; sample < num_samples; ++sample) {
     ours.push_back(sample_us(call));
-    if (rival_call) theirs.push_back(sample_us(rival_call));
+    if (baseline_call) theirs.push_back(sample_us(baseline_call));
   }
   row.median_us = median(ours);
   row.best_us = ours.front();
-  if (rival_call) row.rival_us = median(theirs);
+  if (baseline_call) row.baseline_us = median(theirs);
   report_(row);
 }
 

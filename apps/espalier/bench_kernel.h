@@ -1,5 +1,5 @@
-// What `bench kernel` measures: each kernel of the training step at the shapes of two models, held against what the
-// machine can do at most.
+// `bench kernel`: times each kernel of the training step at the shapes of two models, relative to the peak of the
+// machine.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,9 @@ namespace esp::app {
 struct KernelRow {
   std::string kernel, shape;
   double median_us = 0, best_us = 0;
-  double work = 0;       // floating-point operations, or bytes read and written, in one call
-  bool in_flops = true;  // what `work` counts
-  double rival_us = 0;   // median of the library given with --against; 0: not asked
+  double work = 0;         // floating-point operations, or bytes read and written, per call
+  bool in_flops = true;    // unit of `work`
+  double baseline_us = 0;  // median of the library given with --against; 0: none
 };
 
 class Blas;
@@ -26,23 +26,23 @@ class Blas;
 // Times calls on one stream and reports the rows.
 class KernelTimer {
  public:
-  KernelTimer(device::Stream stream, DType dtype, double seconds, const Blas* rival,
+  KernelTimer(device::Stream stream, DType dtype, double seconds, const Blas* baseline,
               std::function<void(const KernelRow&)> report)
-      : stream_(stream), dtype_(dtype), seconds_(seconds), rival_(rival), report_(std::move(report)) {}
+      : stream_(stream), dtype_(dtype), seconds_(seconds), baseline_(baseline), report_(std::move(report)) {}
   const device::Stream& stream() const { return stream_; }
   DType dtype() const { return dtype_; }
-  const Blas* rival() const { return rival_; }
-  // A rival's call, where there is one, alternates with ours.
+  const Blas* baseline() const { return baseline_; }
+  // The other library's calls, if any, alternate with this program's.
   void flops(std::string_view kernel, std::string shape, double count, const std::function<void()>& call,
-             const std::function<void()>& rival_call = {});
+             const std::function<void()>& baseline_call = {});
   void bytes(std::string_view kernel, std::string shape, double count, const std::function<void()>& call);
 
  private:
-  void time(KernelRow row, const std::function<void()>& call, const std::function<void()>& rival_call);
+  void time(KernelRow row, const std::function<void()>& call, const std::function<void()>& baseline_call);
   device::Stream stream_;
   DType dtype_;
   double seconds_;
-  const Blas* rival_;
+  const Blas* baseline_;
   std::function<void(const KernelRow&)> report_;
 };
 

@@ -1,4 +1,4 @@
-// The shapes: GPT-2 124M with 2 sequences of 512 tokens, and 6 layers of 384 with 8 sequences of 256 bytes.
+// Shapes: GPT-2 124M with 2 sequences of 512 tokens, and 6 layers of 384 with 8 sequences of 256 bytes.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ struct ModelShape {
 };
 constexpr ModelShape kModels[] = {{2, 512, 768, 12, 50257, 124'439'808}, {8, 256, 384, 6, 256, 10'843'392}};
 
-// Uniform in [-1, 1]: no kernel is quicker or slower for it, and nothing overflows.
+// Uniform in [-1, 1]: speed does not depend on the values, and nothing overflows.
 std::vector<std::byte> numbers(int64_t count, DType dtype, uint64_t seed) {
   std::vector<std::byte> memory(static_cast<size_t>(count) * size_of(dtype));
   kernel::fill_uniform(memory.data(), -1, 1, seed, 0, 0, count, dtype, {});
@@ -35,14 +35,14 @@ void time_product(KernelTimer& timer, std::string_view what, std::vector<std::by
   const std::string shape =
       fmt::format("{} {}x{}x{} {}{}", what, m, n, k, options.transpose_a ? 'T' : 'N', options.transpose_b ? 'T' : 'N');
   const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  std::function<void()> rival;
-  if (timer.rival()) rival = [&] { timer.rival()->sgemm(c.data(), a.data(), b.data(), m, n, k, options); };
+  std::function<void()> baseline;
+  if (timer.baseline()) baseline = [&] { timer.baseline()->sgemm(c.data(), a.data(), b.data(), m, n, k, options); };
   timer.flops(
       "gemm", shape, flops,
-      [&] { kernel::gemm(c.data(), a.data(), b.data(), m, n, k, options, timer.dtype(), timer.stream()); }, rival);
+      [&] { kernel::gemm(c.data(), a.data(), b.data(), m, n, k, options, timer.dtype(), timer.stream()); }, baseline);
 }
 
-// One linear layer, rows × in → out, in the three ways training multiplies by it.
+// One linear layer, rows × in → out, as the three GEMMs of training.
 void time_linear(KernelTimer& timer, int64_t rows, int64_t in, int64_t out, bool weight_is_out_by_in) {
   const DType dtype = timer.dtype();
   auto x = numbers(rows * in, dtype, 1), w = numbers(in * out, dtype, 2), y = numbers(rows * out, dtype, 3);
@@ -70,7 +70,7 @@ void time_gemm(KernelTimer& timer) {
   }
 }
 
-// One row, as in generation: what counts is how fast the weights come from memory.
+// One row, as in generation: limited by the memory bandwidth of the weights.
 void time_gemv(KernelTimer& timer) {
   const DType dtype = timer.dtype();
   struct Weights {
@@ -108,7 +108,7 @@ void time_attention(KernelTimer& timer) {
     auto part = [&](std::vector<std::byte>& of, int64_t which) {
       return of.data() + static_cast<size_t>(which * c) * size_of(dtype);
     };
-    // Two products of half a square each forward, five backward.
+    // Two GEMMs over half a square each in forward, five in backward.
     const double half = static_cast<double>(count) * static_cast<double>(model.tokens + 1);
     const std::string text = fmt::format("{} sequences, {} tokens, {} heads of {}, causal", model.batch, model.tokens,
                                          model.heads, shape.head_dim);

@@ -1,5 +1,5 @@
-// Compressors at 64 M values, and PowerSGD of one large matrix. GB/s here are those of the fp32 vector that goes in (or
-// comes out), whatever the code's length: what a link must be slower than for the compressor to pay.
+// Compressors at 64 M values, and PowerSGD of one large matrix. GB/s refer to the fp32 vector (input or output), for
+// any encoded length: a compressor pays off on links slower than this.
 #include <fmt/format.h>
 
 #include "apps/espalier/bench_kernel.h"
@@ -18,7 +18,7 @@ std::vector<float> normals(int64_t count) {
 
 void time_power_sgd(KernelTimer& timer, int64_t rows, int64_t cols, int64_t rank) {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   sync::PowerSgdSetup setup;
   setup.context = {timer.stream(), &pool};
   setup.count = rows * cols;
@@ -34,7 +34,7 @@ void time_power_sgd(KernelTimer& timer, int64_t rows, int64_t cols, int64_t rank
 }  // namespace
 
 void time_compress(KernelTimer& timer) {
-  if (timer.dtype() != DType::f32) throw UsageError("compressors are timed in f32: leave out --dtype");
+  if (timer.dtype() != DType::f32) throw UsageError("compressors are timed in f32. Remove --dtype.");
   const int64_t n = int64_t{64} << 20;
   const std::vector<float> x = normals(n);
   std::vector<float> y(x.size());
@@ -46,15 +46,15 @@ void time_compress(KernelTimer& timer) {
     size_t length = 0;
     const double bytes = 4 * static_cast<double>(n);
     auto encode = [&] { length = compressor->encode(code.data(), x.data(), n, DType::f32, {1, 2, 3}, timer.stream()); };
-    auto decode = [&](sync::Into into) {
+    auto decode = [&](sync::WriteMode into) {
       compressor->decode(y.data(), into, {code.data(), length}, n, DType::f32, {1, 2, 3}, timer.stream());
     };
     timer.bytes("compress", fmt::format("{} encode 64 Mi values", spec), bytes, encode);
-    timer.bytes("compress", fmt::format("{} decode", spec), bytes, [&] { decode(sync::Into::overwrite); });
-    timer.bytes("compress", fmt::format("{} decode and add", spec), bytes, [&] { decode(sync::Into::add); });
+    timer.bytes("compress", fmt::format("{} decode", spec), bytes, [&] { decode(sync::WriteMode::overwrite); });
+    timer.bytes("compress", fmt::format("{} decode and add", spec), bytes, [&] { decode(sync::WriteMode::add); });
     timer.bytes("compress", fmt::format("{} encode and decode", spec), bytes, [&] {
       encode();
-      decode(sync::Into::overwrite);
+      decode(sync::WriteMode::overwrite);
     });
   }
   time_power_sgd(timer, 4096, 4096, 4);

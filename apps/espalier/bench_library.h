@@ -1,4 +1,4 @@
-// Our own communicator as a library that `bench comm` drives: one rank of it.
+// This program's communicator as a library of `bench comm`: one rank of it.
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@ class OurLibrary final : public bench::Library {
   void call() override;
   void* allocate_registered(size_t bytes) override;
   void release_registered(void* data) override { registered_.erase(data); }
-  // What ran since `prepare`, barriers apart: the algorithm with the most calls, and its traffic per call.
+  // Calls since `prepare`, without barriers: the algorithm with the most calls, and its traffic per call.
   std::string report() override;
 
  private:

@@ -1,5 +1,5 @@
-// espalier bench offload: the optimizer step with its state in a file, against what the disk gives to a program that
-// only reads and writes.
+// espalier bench offload: the optimizer step with its state in a file, relative to the disk throughput of plain reads
+// and writes.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -36,14 +36,14 @@ double seconds_of(const auto& call) {
   return static_cast<double>(now_ns() - begun) * 1e-9;
 }
 
-// The whole file through one large buffer, read and then written, one request at a time: as dd would.
+// The whole file through one large buffer, read and then written, one request at a time: as dd does.
 class Sequential {
  public:
   Sequential(device::MemoryAccount& account, const sync::FileOptions& options, uint64_t bytes)
       : file_(options, "sequential", bytes),
         memory_(account, kBufferBytes + sync::kBlockBytes, {.huge_pages = true, .zero = true}) {}
 
-  // Bytes per second, both ways together.
+  // Bytes per second, reads plus writes.
   double pass() {
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     std::byte* buffer = memory_.data() + (sync::kBlockBytes - address % sync::kBlockBytes) % sync::kBlockBytes;
@@ -54,7 +54,8 @@ class Sequential {
           const auto offset = static_cast<off_t>(at);
           const ssize_t moved = writes ? ::pwrite(file_.descriptor(), buffer, count, offset)
                                        : ::pread(file_.descriptor(), buffer, count, offset);
-          if (moved != static_cast<ssize_t>(count)) throw IoError(fmt::format("{}: a short transfer", file_.path()));
+          if (moved != static_cast<ssize_t>(count))
+            throw IoError(fmt::format("{}: incomplete read or write", file_.path()));
         }
     });
     return 2 * static_cast<double>(file_.bytes()) / seconds;
@@ -67,10 +68,11 @@ class Sequential {
 };
 
 int run_bench_offload(const OffloadBench& bench) {
-  if (bench.elements < 1 || bench.rounds < 1) throw UsageError("bench offload: at least one element and one round");
+  if (bench.elements < 1 || bench.rounds < 1)
+    throw UsageError("bench offload: expected at least 1 element and 1 round");
   device::MemoryAccount account;
   device::ThreadPool threads(bench.threads > 0 ? bench.threads : train::available_cores());
-  device::Pool pool(account);
+  device::MemoryPool pool(account);
   const tensor::Context context{{device::parse_device("cpu"), &threads, nullptr}, &pool};
   nn::ParameterList list;
   list.begin_unit("all");
@@ -84,7 +86,7 @@ int run_bench_offload(const OffloadBench& bench) {
   tier.file.folder = bench.folder;
   tier.file.io = bench.io;
   sync::Offload offload(account);
-  const auto optimizer = offload.make_optimizer({}, list, context.stream, optim::everything(list), tier);
+  const auto optimizer = offload.make_optimizer({}, list, context.stream, optim::all_units(list), tier);
   for (const std::string& note : optimizer->notes()) fmt::print(stderr, "{}\n", note);
   const auto state_bytes = static_cast<uint64_t>(bench.elements) * 12;
   Sequential sequential(account, tier.file, state_bytes);

@@ -1,9 +1,9 @@
 // espalier bench comm --peers: the same sizes over other libraries in the same run.
 //
 // All jobs of one world size are started first and then sleep in read(). Per operation and size the libraries are
-// visited in turn, round after round, each time in another order, so that whatever the machine does meanwhile it does
-// to all. Before and after each visit the cores are probed; a visit during which their state changed is thrown away,
-// and only visits in one state are compared.
+// measured in turn, round after round, in changing order, so that disturbances of the machine affect all of them. The
+// cores are probed before and after each visit; a visit during which their state changed is discarded, and only visits
+// in one state are compared.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -11,11 +11,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/espalier/baselines.h"
 #include "apps/espalier/bench_comm.h"
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
-#include "apps/espalier/rivals.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
@@ -24,13 +24,13 @@
 namespace esp::app {
 namespace {
 
-struct Contender {
+struct Candidate {
   std::string library, variant, transport;
   BenchJob* job = nullptr;
   std::string title() const { return library == "espalier" ? library : fmt::format("{} {}", library, variant); }
 };
 
-// What one library did at one operation and size.
+// Result of one library for one operation and size.
 struct Cell {
   std::map<bool, std::vector<double>> samples_us;  // by near
   std::string refused;
@@ -43,15 +43,15 @@ struct Comparison {
   std::string op;
   size_t bytes = 0;
   int ranks = 0;
-  std::vector<Cell> cells;  // by contender
+  std::vector<Cell> cells;  // by candidate
 };
 
-void visit(const CommBench& bench, Contender& contender, bench::Request request, Cell& cell) {
+void visit(const CommBench& bench, Candidate& candidate, bench::Request request, Cell& cell) {
   Deadline deadline = Deadline::after(std::chrono::seconds(240));
-  if (cell.estimate_us == 0) {  // first visit: verify, and learn how long a call takes
+  if (cell.estimate_us == 0) {  // first visit: verifies, and estimates the time per call
     request.check = bench.check != 0;
     request.warmup = 1, request.samples = 1, request.batch = 1;
-    Answer first = contender.job->ask(request, deadline);
+    Answer first = candidate.job->ask(request, deadline);
     if (!first.ran) {
       cell.refused = first.why;
       return;
@@ -60,14 +60,14 @@ void visit(const CommBench& bench, Contender& contender, bench::Request request,
     cell.estimate_us = std::max(0.1, first.sample_us.at(0));
     request.check = false;
   }
-  // The same calls per sample for everybody, unless one is so slow that a sample would take a quarter of a second.
+  // The same calls per sample for all libraries, unless a sample of the slowest would take a quarter of a second.
   double fits = std::max(1.0, 250e3 / cell.estimate_us);
   request.batch = static_cast<int>(std::min<double>(batch_for(bench, request.bytes), fits));
   double wanted = bench.visit_ms * 1000.0 / (cell.estimate_us * request.batch);
   request.samples = static_cast<int>(std::clamp(wanted, 3.0, 200.0));
   request.warmup = static_cast<int>(std::min<double>(bench.warmup, fits));
   CoreState before = probe_cores();
-  Answer answer = contender.job->ask(request, deadline);
+  Answer answer = candidate.job->ask(request, deadline);
   CoreState after = probe_cores();
   cell.words = answer.words;
   cell.estimate_us = std::max(0.1, median(answer.sample_us));
@@ -76,17 +76,17 @@ void visit(const CommBench& bench, Contender& contender, bench::Request request,
   kept.insert(kept.end(), answer.sample_us.begin(), answer.sample_us.end());
 }
 
-// Enough is `rounds` visits in one state for all; a machine that keeps moving gets up to twice as many.
-Comparison compare(const CommBench& bench, std::vector<Contender>& contenders, const bench::Request& request) {
-  Comparison result{request.op, request.bytes, contenders[0].job->num_ranks(), std::vector<Cell>(contenders.size())};
+// Stops after `rounds` visits in one state for all libraries; up to twice as many on a machine that changes state.
+Comparison compare(const CommBench& bench, std::vector<Candidate>& candidates, const bench::Request& request) {
+  Comparison result{request.op, request.bytes, candidates[0].job->num_ranks(), std::vector<Cell>(candidates.size())};
   for (int round = 0; round < 2 * bench.rounds; ++round) {
     bool settled = round >= bench.rounds;
     for (const Cell& cell : result.cells)
       if (cell.refused.empty() && !cell.samples_us.contains(true)) settled = false;
     if (settled) break;
-    for (size_t i = 0; i < contenders.size(); ++i) {
-      size_t which = (i + static_cast<size_t>(round)) % contenders.size();
-      if (result.cells[which].refused.empty()) visit(bench, contenders[which], request, result.cells[which]);
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      size_t which = (i + static_cast<size_t>(round)) % candidates.size();
+      if (result.cells[which].refused.empty()) visit(bench, candidates[which], request, result.cells[which]);
     }
   }
   return result;
@@ -98,8 +98,8 @@ std::optional<double> time_of(const Cell& cell, bool near) {
   return median(it->second);
 }
 
-// The quickest rival in this state: index, or nothing.
-std::optional<size_t> best_rival(const Comparison& comparison, bool near) {
+// Index of the fastest other library in this state, or none.
+std::optional<size_t> best_baseline(const Comparison& comparison, bool near) {
   std::optional<size_t> best;
   for (size_t i = 1; i < comparison.cells.size(); ++i)
     if (auto time = time_of(comparison.cells[i], near))
@@ -112,38 +112,39 @@ std::string digits(double us) {
   return us >= 100 ? fmt::format("{:.0f}", us) : us >= 10 ? fmt::format("{:.1f}", us) : fmt::format("{:.2f}", us);
 }
 
-// Size, ours, every rival with how many times our time it took, and the best of them; empty without ours in this state.
-Cells table_row(const Comparison& comparison, const std::vector<Contender>& contenders, bool near) {
+// Size, this program's time, every other library with the ratio to it, and the best of them; empty without own samples
+// in this state.
+Cells table_row(const Comparison& comparison, const std::vector<Candidate>& candidates, bool near) {
   std::optional<double> ours = time_of(comparison.cells[0], near);
   if (!ours) return {};
   Cells row = {human_bytes(comparison.bytes), digits(*ours)};
-  for (size_t i = 1; i < contenders.size(); ++i) {
+  for (size_t i = 1; i < candidates.size(); ++i) {
     std::optional<double> time = time_of(comparison.cells[i], near);
     row.push_back(time ? fmt::format("{} ({}×)", digits(*time), digits(*time / *ours)) : "–");
   }
-  std::optional<size_t> best = best_rival(comparison, near);
+  std::optional<size_t> best = best_baseline(comparison, near);
   row.push_back(
-      best ? fmt::format("{:.2f}× {}", *time_of(comparison.cells[*best], near) / *ours, contenders[*best].title())
+      best ? fmt::format("{:.2f}× {}", *time_of(comparison.cells[*best], near) / *ours, candidates[*best].title())
            : "–");
   return row;
 }
 
-Cells table_head(const std::vector<Contender>& contenders) {
+Cells table_head(const std::vector<Candidate>& candidates) {
   Cells head = {"size", "espalier"};
-  for (size_t i = 1; i < contenders.size(); ++i) head.push_back(contenders[i].title());
+  for (size_t i = 1; i < candidates.size(); ++i) head.push_back(candidates[i].title());
   head.push_back("best rival / ours");
   return head;
 }
 
-CommRow json_row(const Contender& contender, const Comparison& comparison, const Cell& cell,
+CommRow json_row(const Candidate& candidate, const Comparison& comparison, const Cell& cell,
                  const bench::Request& request) {
   bool near = cell.samples_us.contains(true);
   auto it = cell.samples_us.find(near);
-  CommRow row = make_row(contender.library, request, comparison.ranks,
+  CommRow row = make_row(candidate.library, request, comparison.ranks,
                          it == cell.samples_us.end() ? std::vector<double>{} : it->second);
-  row.algo = contender.variant, row.transport = contender.transport;
+  row.algo = candidate.variant, row.transport = candidate.transport;
   row.correct = cell.wrong == 0;
-  if (contender.library == "espalier") add_report(row, cell.words);
+  if (candidate.library == "espalier") add_report(row, cell.words);
   return row;
 }
 
@@ -151,38 +152,38 @@ class Report {
  public:
   explicit Report(const CommBench& bench) : bench_(bench) {}
 
-  void open_table(const std::string& op, const std::vector<Contender>& contenders, int ranks) {
+  void open_table(const std::string& op, const std::vector<Candidate>& candidates, int ranks) {
     title_ = fmt::format("{}, {} ranks on {} cores, transport {}{}", op, ranks, usable_cores(), bench_.transport,
                          bench_.registered ? ", registered buffers" : "");
     CoreState state = probe_cores();
     fmt::print("\n{}; hand-over now {} ({:.0f} ns); medians in µs\n{}", Style(stdout).bold(title_), state.name(),
-               state.ns, text_line(table_head(contenders), kColumn));
+               state.ns, text_line(table_head(candidates), kColumn));
     near_.clear();
     far_.clear();
   }
 
-  void add(const Comparison& comparison, const std::vector<Contender>& contenders, const bench::Request& request) {
+  void add(const Comparison& comparison, const std::vector<Candidate>& candidates, const bench::Request& request) {
     for (bool near : {true, false}) {
-      Cells row = table_row(comparison, contenders, near);
+      Cells row = table_row(comparison, candidates, near);
       if (row.empty()) continue;
       (near ? near_ : far_).push_back(row);
       if (!near) row.push_back("(cores far)");
       fmt::print("{}", text_line(row, kColumn));
     }
-    for (size_t i = 0; i < contenders.size(); ++i) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
       const Cell& cell = comparison.cells[i];
       if (!cell.refused.empty()) continue;
-      rows_.push_back(json_row(contenders[i], comparison, cell, request));
+      rows_.push_back(json_row(candidates[i], comparison, cell, request));
       if (cell.wrong == 0) continue;
-      fmt::print("  {} gave {} wrong elements\n", contenders[i].title(), cell.wrong);
+      fmt::print("  {} gave {} wrong elements\n", candidates[i].title(), cell.wrong);
       if (i == 0) wrong_ += cell.wrong;
     }
     std::fflush(stdout);
   }
 
-  void close_table(const std::vector<Contender>& contenders) {
+  void close_table(const std::vector<Candidate>& candidates) {
     markdown_ += fmt::format("### {}\n\n", title_);
-    Cells head = table_head(contenders);
+    Cells head = table_head(candidates);
     if (!near_.empty()) markdown_ += fmt::format("Cores near, medians in µs:\n\n{}\n", markdown_table(head, near_));
     if (!far_.empty()) markdown_ += fmt::format("Cores far, medians in µs:\n\n{}\n", markdown_table(head, far_));
   }
@@ -211,40 +212,40 @@ class Report {
   uint64_t wrong_ = 0;
 };
 
-void compare_world(const CommBench& bench, int ranks, const std::vector<const RivalRow*>& rows, Report& report) {
+void compare_world(const CommBench& bench, int ranks, const std::vector<const BaselineRow*>& rows, Report& report) {
   obs::TemporaryFolder folder;
   Switchboard board;
   Deadline start = Deadline::after(std::chrono::seconds(120));
   OurJob ours = start_ours(bench, ranks, board, start);
   std::vector<std::unique_ptr<BenchJob>> jobs;
-  std::vector<Contender> contenders = {{"espalier", "", bench.transport, ours.ranks.get()}};
-  for (const RivalRow* row : rows) {
+  std::vector<Candidate> candidates = {{"espalier", "", bench.transport, ours.ranks.get()}};
+  for (const BaselineRow* row : rows) {
     try {
-      jobs.push_back(start_rival(*row, ranks, board, folder.path(), start));
+      jobs.push_back(start_baseline(*row, ranks, board, folder.path(), start));
     } catch (const CommError& error) {
-      // A rival that does not run here is left out aloud; the others are still worth comparing.
+      // A library that does not run here is reported and skipped; the others are still compared.
       fmt::print(stderr, "left out: {}\n", error.what());
       continue;
     }
-    contenders.push_back(
+    candidates.push_back(
         {std::string(row->library), std::string(row->variant), std::string(row->transport), jobs.back().get()});
   }
-  if (jobs.empty()) throw UsageError("none of the peers could be started");
+  if (jobs.empty()) throw UsageError("--peers: none of the libraries could be started");
   for (const std::string& op : bench.ops) {
-    report.open_table(op, contenders, ranks);
+    report.open_table(op, candidates, ranks);
     for (size_t bytes : sweep(bench)) {
       bench::Request request{op, bench.dtypes[0], bench.reduce_ops[0], bench.algorithm, bytes, bench.root};
       request.registered = bench.registered;
-      report.add(compare(bench, contenders, request), contenders, request);
+      report.add(compare(bench, candidates, request), candidates, request);
     }
-    report.close_table(contenders);
+    report.close_table(candidates);
   }
 }
 
 }  // namespace
 
 int run_comparison(const CommBench& bench) {
-  std::vector<const RivalRow*> rows = choose_rivals(bench.peers);
+  std::vector<const BaselineRow*> rows = choose_baselines(bench.peers);
   Report report(bench);
   for (int ranks : bench.nproc) compare_world(bench, ranks, rows, report);
   return report.finish();

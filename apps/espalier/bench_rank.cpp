@@ -1,4 +1,5 @@
-// espalier bench-rank: one rank of `bench comm`, started by it. Joins the world its environment describes and serves.
+// espalier bench-rank: one rank of `bench comm`, started by it. Joins the world of its environment and executes
+// requests.
 #include <memory>
 #include <string>
 

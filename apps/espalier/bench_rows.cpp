@@ -1,5 +1,5 @@
-// The arithmetic of `bench comm`: sizes, medians, bandwidths, and rows for other programs. Pure, apart from starting
-// our own ranks at the end.
+// Arithmetic of `bench comm`: sizes, medians, bandwidths, and rows for other programs. Pure, except for starting this
+// program's ranks at the end.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -28,22 +28,24 @@ size_t parse_size(const std::string& text) {
                      ? letters.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))))
                      : std::string::npos;
   if (end == text.c_str() || value < 0 || value > 0x1p50 || (!suffix.empty() && power == std::string::npos))
-    throw UsageError(fmt::format("\"{}\" is not a size; write 1024, 64K, 16M or 1G", text));
+    throw UsageError(fmt::format("size: got \"{}\"; expected a number such as 1024, 64K, 16M or 1G", text));
   return static_cast<size_t>(std::ldexp(value, suffix.empty() ? 0 : 10 * static_cast<int>(power + 1)));
 }
 
 std::vector<size_t> sweep(const CommBench& bench) {
   size_t first = parse_size(bench.min_bytes), last = bench.max_bytes.empty() ? first : parse_size(bench.max_bytes);
-  if (last < first) throw UsageError(fmt::format("-e {} is smaller than -b {}", bench.max_bytes, bench.min_bytes));
+  if (last < first)
+    throw UsageError(fmt::format("-e: got {}; expected at least -b = {}", bench.max_bytes, bench.min_bytes));
   std::vector<size_t> sizes;
   if (bench.step_factor != 0 && bench.step_factor <= 1)
-    throw UsageError(fmt::format("-f {}: the factor must be above 1", bench.step_factor));
-  if (bench.step_factor > 1 && first == 0) throw UsageError("-f multiplies: -b must be above 0");
+    throw UsageError(fmt::format("-f: got {}; expected a factor > 1", bench.step_factor));
+  if (bench.step_factor > 1 && first == 0) throw UsageError("-b: got 0 with -f; expected a number > 0");
   size_t step = parse_size(bench.step_bytes);
-  if (bench.step_factor == 0 && step == 0 && first != last) throw UsageError("-i 0 never reaches -e");
+  if (bench.step_factor == 0 && step == 0 && first != last)
+    throw UsageError("-i: got 0; expected a number > 0 to reach -e");
   for (double size = static_cast<double>(first); size <= static_cast<double>(last);) {
     sizes.push_back(static_cast<size_t>(size));
-    if (sizes.size() > 10000) throw UsageError("more than 10000 sizes; give -f 2 or a larger -i");
+    if (sizes.size() > 10000) throw UsageError("more than 10000 sizes. Use -f 2 or a larger -i.");
     if (first == last) break;
     size = bench.step_factor > 1 ? size * bench.step_factor : size + static_cast<double>(step);
   }

@@ -47,7 +47,7 @@ TEST(Bandwidth, BusFactorsAreThoseOfNcclTests) {
   for (const char* op : {"broadcast", "reduce", "sendrecv"}) EXPECT_DOUBLE_EQ(bus_factor(op, 4), 1);
 }
 
-// The reference here adds plainly over all ranks; the checker must accept exactly that and count each damaged element.
+// The reference sums over all ranks; the checker must accept exactly this and count each damaged element.
 TEST(Pattern, CountsEveryWrongElement) {
   const int size = 3;
   const size_t chunk = 100, count = 300;
@@ -91,7 +91,7 @@ TEST(Pattern, ASwappedBlockIsSeen) {
 
 TEST(RingFrames, TheRealRunShowsTheSymbolicFigure) {
   for (int size : {2, 4, 5}) EXPECT_EQ(difference(run_ring_frames(size), comm::ring_frames(size)), "");
-  std::vector<comm::Frame> damaged = comm::ring_frames(4);
+  std::vector<comm::RingFrame> damaged = comm::ring_frames(4);
   damaged[2].cells[1][0] = "b0";
   EXPECT_EQ(difference(comm::ring_frames(4), damaged), "frame 3: worker 1 chunk 0 holds a0+b0, expected b0");
 }

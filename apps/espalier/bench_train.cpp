@@ -1,9 +1,9 @@
-// espalier bench train: steps of a whole model, held against what the machine multiplies and against other trainers.
+// espalier bench train: training steps of a whole model, relative to the machine's GEMM rate and to other trainers.
 //
-// Every contender is a process of its own, with a model in memory, asleep until it is asked for steps. They are visited
-// in turn, round after round, each time beginning with another, so that whatever the machine does meanwhile it does to
-// all; square products are measured in the same rounds. Medians are over all steps; a ratio is the median of the
-// rounds' own ratios.
+// Every candidate is a separate process with a model in memory, asleep until it is asked for steps. Candidates are
+// measured in turn, round after round, each round starting with another, so that disturbances of the machine affect all
+// of them; square GEMMs are measured in the same rounds. Medians are over all steps; a ratio is the median of the
+// rounds' ratios.
 #include "apps/espalier/bench_train.h"
 
 #include <algorithm>
@@ -27,6 +27,7 @@
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/sync/strategy.h"
+#include "esp/sync/strategy_names.h"
 
 namespace esp::app {
 namespace {
@@ -71,7 +72,7 @@ std::string title_of(const TrainCase& it) {
                      it.threads == 1 ? "" : "s");
 }
 
-// What only several ranks have: scaling and waiting.
+// Fields of several ranks only: scaling and waiting.
 std::string rank_notes(const CaseResult& result) {
   std::string text;
   for (const Measured& one : result.rows) {
@@ -121,7 +122,7 @@ TrainCase case_of(const TrainBench& bench, const std::string& name, int ranks, i
   it.precision = bench.precision;
   it.recompute = bench.recompute;
   if (it.model.arch != "gpt" && it.model.arch != "llama")
-    throw UsageError(fmt::format("--model {}: decoders only here (gpt, llama)", name));
+    throw UsageError(fmt::format("--model: got {}; expected a decoder (gpt, llama)", name));
   it.power_rank = bench.power_rank;
   if (it.power_rank > 0) it.settings.push_back(fmt::format("sync.compress=powersgd:{}", it.power_rank));
   if (it.batch % ranks != 0)
@@ -146,9 +147,9 @@ std::vector<TrainCase> cases_of(const TrainBench& bench, const std::string& fold
 
 void check(const TrainBench& bench) {
   for (const std::string& peer : bench.peers)
-    if (peer != "llm.c") find_row("peer", train_rivals(), peer);
-  if (bench.steps < 1 || bench.rounds < 1 || bench.warmup < 0) throw UsageError("--steps and --rounds: at least 1");
-  if (bench.batch < 0 || bench.seq < 0) throw UsageError("--batch and --seq: at least 1");
+    if (peer != "llm.c") find_row("peer", train_baselines(), peer);
+  if (bench.steps < 1 || bench.rounds < 1 || bench.warmup < 0) throw UsageError("expected --steps and --rounds >= 1");
+  if (bench.batch < 0 || bench.seq < 0) throw UsageError("expected --batch and --seq >= 1");
   for (const std::string& method : bench.sync) find_row("--sync", sync::strategies(), method);
   for (int ranks : bench.nproc)
     if (ranks < 1 || ranks > 64) throw UsageError(fmt::format("--nproc {}: between 1 and 64 ranks", ranks));
@@ -156,7 +157,9 @@ void check(const TrainBench& bench) {
     if (threads < 1 || threads > 1024) throw UsageError(fmt::format("--threads {}: between 1 and 1024", threads));
 }
 
-int run_bench_train(const TrainBench& bench) {
+int run_bench_train(const TrainBench& asked) {
+  TrainBench bench = asked;
+  for (std::string& method : bench.sync) method = sync::strategy_name(method);
   check(bench);
   const obs::TemporaryFolder folder;
   if (!bench.layouts.empty()) return run_bench_layouts(bench, folder.path());
@@ -185,9 +188,9 @@ int run_bench_train(const TrainBench& bench) {
 
 }  // namespace
 
-// Random tokens: nothing in a step is quicker or slower for what they are.
+// Random tokens: the speed of a step does not depend on them.
 std::string write_tokens(const std::string& folder, const model::ModelConfig& model, int64_t least) {
-  if (model.vocab > 65536) throw UsageError(fmt::format("a vocabulary of {}: up to 65536 here", model.vocab));
+  if (model.vocab > 65536) throw UsageError(fmt::format("vocabulary: got {}; expected at most 65536", model.vocab));
   std::vector<uint16_t> tokens(static_cast<size_t>(std::max<int64_t>(1 << 20, 4 * least)));
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<uint16_t>(random_bits(1, 0, i) % static_cast<uint64_t>(model.vocab));
@@ -219,7 +222,7 @@ Json to_json(const TrainRow& row) {
 void define_bench_train(const Arguments& app, Chosen& chosen) {
   auto o = keep<TrainBench>(app, chosen, run_bench_train);
   std::string peers = "llm.c";
-  for (const TrainRival& it : train_rivals()) peers += "|" + std::string(it.name);
+  for (const TrainBaseline& it : train_baselines()) peers += "|" + std::string(it.name);
   std::string methods;
   for (const sync::StrategyRow& row : sync::strategies())
     methods += (methods.empty() ? "" : "|") + std::string(row.name);
@@ -243,7 +246,7 @@ void define_bench_train(const Arguments& app, Chosen& chosen) {
       .type_name("KEYS")
       .one_word_each();
   app.add_option("--steps", o->steps, "steps per round [5]").type_name("N");
-  app.add_option("--rounds", o->rounds, "visits to each contender [3]").type_name("N");
+  app.add_option("--rounds", o->rounds, "visits to each candidate [3]").type_name("N");
   app.add_option("--warmup", o->warmup, "steps before the first round [2]").type_name("N");
   app.add_option("--peers", o->peers, "compare with these, separated by commas").delimiter(',').type_name(peers);
   app.add_option("--llmc", o->llmc, "llm.c's train_gpt2, built for the same batch and length").type_name("PATH");

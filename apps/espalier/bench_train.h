@@ -1,5 +1,5 @@
-// What `bench train` was asked to do, and the rows it gives: training steps of one model, ours and the rivals', one
-// after the other in one run.
+// Options and result rows of `bench train`: training steps of one model, by this program and by the baselines, in turn
+// in one run.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,29 @@ namespace esp::app {
 
 struct TrainBench {
   std::vector<std::string> models = {"gpt-6x384"};
-  int64_t batch = 0, seq = 0;  // 0: what the model is usually measured with
+  int64_t batch = 0, seq = 0;  // 0: the usual values of the model
   std::string precision = "fp32", recompute = "none";
-  std::vector<int> threads;  // of a rank; empty: all usable cores, shared out among the ranks
+  std::vector<int> threads;  // per rank; empty: all usable cores, divided over the ranks
   std::vector<int> nproc = {1};
-  std::vector<std::string> sync = {"allreduce"};  // with several ranks: the methods compared, the first against rivals
-  int64_t power_rank = 0;                         // of PowerSGD, ours and a rival's; 0: gradients travel as they are
+  // with several ranks: the methods compared, the first against the baselines
+  std::vector<std::string> sync = {"allreduce"};
+  int64_t power_rank = 0;  // of PowerSGD, here and in a baseline; 0: no compression
   int steps = 5, rounds = 3, warmup = 2;
   std::vector<std::string> peers;
-  std::vector<std::string> layouts;  // one model divided: these against one process
+  std::vector<std::string> layouts;  // layouts of one model over ranks, compared with one process
   std::string llmc, python, json, markdown;
 };
 
-// One model at one batch on so many ranks and threads: what a contender runs.
+// One model at one batch on given ranks and threads: the unit that a candidate runs.
 struct TrainCase {
-  std::string name;  // the preset's
+  std::string name;  // of the preset
   model::ModelConfig model;
   int64_t batch = 0, seq = 0;                                  // batch: of all ranks together
   int threads = 1, ranks = 1;                                  // threads: of each rank
   std::string precision = "fp32", recompute = "none", tokens;  // tokens: a file of u16
   std::string sync = "allreduce";
   int64_t power_rank = 0;
-  std::vector<std::string> settings;  // of our own runs: further section.key=value
+  std::vector<std::string> settings;  // of this program's runs: further section.key=value
   int64_t tokens_per_step() const { return batch * seq; }
 };
 
@@ -52,39 +53,39 @@ struct TrainRow {
 };
 Json to_json(const TrainRow& row);
 
-// A rival: how its processes are started for a case.
-struct TrainRival {
+// A baseline: how its processes are started for a case.
+struct TrainBaseline {
   std::string_view name, help;
-  // Throws UsageError where it is not there or cannot run the case.
+  // Throws UsageError if it is not installed or cannot run the case.
   launch::LocalOptions (*start)(const TrainBench& bench, const TrainCase& it, const Switchboard& board);
 };
-std::span<const TrainRival> train_rivals();
+std::span<const TrainBaseline> train_baselines();
 
-// llm.c's CPU program takes no orders: it is run once and its own lines are read. Seconds per step, the peak of its
-// resident memory, and how many activations it says it keeps (0: it did not say), which tells batch and length.
+// llm.c's CPU program takes no requests: it is run once and its output is parsed. Seconds per step, the peak of its
+// resident memory, and the number of activations it reports (0: none), which determines batch and length.
 struct LlmcResult {
   std::vector<double> step_s;
   double loss = 0;  // of the last step
   uint64_t peak_bytes = 0, activations = 0;
 };
 LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline deadline);
-// "step 3: train loss 4.1 (took 812.5 ms)" adds 0.8125 s and the loss, "num_activations: 12" the number; other lines
-// nothing.
+// "step 3: train loss 4.1 (took 812.5 ms)" appends 0.8125 s and sets the loss, "num_activations: 12" sets the number;
+// other lines are ignored.
 void read_llmc_line(const std::string& line, LlmcResult& result);
 uint64_t llmc_activations(const TrainCase& it);
 
-// Highest resident bytes of a process so far, 0 when it is gone.
+// Peak resident bytes of a process so far; 0 if it has ended.
 uint64_t peak_resident_bytes(int pid);
-// Where OpenBLAS with OpenMP threads lies on this machine; empty: nowhere we know.
+// Path of OpenBLAS with OpenMP threads on this machine; empty: not found.
 std::string openmp_blas_folder();
-// How the shapes most often compared are run: sequences and tokens in each.
+// Usual sequences and tokens per model.
 void set_usual_shape(TrainCase& it);
-// A file of random tokens for the model, at least `least` of them, in a folder; the path.
+// Writes a file of at least `least` random tokens for the model into a folder; returns the path.
 std::string write_tokens(const std::string& folder, const model::ModelConfig& model, int64_t least);
-// One per line: the processes that `bench train` starts of this same program.
+// One per line: the processes of this program that `bench train` starts.
 launch::LocalOptions our_trainer(const TrainCase& it, const Switchboard& board);
 launch::LocalOptions our_products(int threads, const std::string& blas, const Switchboard& board);
 
-inline constexpr int64_t kProductSize = 2048;  // of the square products a step's rate is held against
+inline constexpr int64_t kProductSize = 2048;  // size of the square GEMM that is the reference rate of a step
 
 }  // namespace esp::app

@@ -12,12 +12,12 @@
 namespace esp::app {
 namespace {
 
-// "espalier" sums gradients; what else it can do is named.
+// "espalier" is the run that all-reduces gradients; other methods are named.
 std::string our_name(const std::string& method) {
   return method == "allreduce" ? "espalier" : "espalier-" + method;
 }
 
-// One rank with its share of the batch: what several would reach if they lost nothing.
+// One rank with its share of the batch: the ideal of perfect scaling.
 TrainCase alone(const TrainCase& it) {
   TrainCase one = it;
   one.ranks = 1;
@@ -32,32 +32,32 @@ class CaseBench {
     for (const std::string& method : it.ranks > 1 ? bench.sync : std::vector<std::string>{"allreduce"}) {
       TrainCase ours = it;
       ours.sync = method;
-      contenders_.push_back(start_trainer(our_name(method), ours, board_));
+      candidates_.push_back(start_trainer(our_name(method), ours, board_));
     }
-    if (it.ranks > 1) contenders_.push_back(start_trainer("espalier", alone(it), board_));
-    num_ours_ = contenders_.size();
+    if (it.ranks > 1) candidates_.push_back(start_trainer("espalier", alone(it), board_));
+    num_ours_ = candidates_.size();
     for (const std::string& peer : bench.peers)
       if (peer != "llm.c")
-        contenders_.push_back(
-            start_contender(peer, it, find_row("peer", train_rivals(), peer).start(bench, it, board_), board_));
-    num_trainers_ = contenders_.size();
+        candidates_.push_back(
+            start_candidate(peer, it, find_row("peer", train_baselines(), peer).start(bench, it, board_), board_));
+    num_trainers_ = candidates_.size();
     const int threads = it.ranks * it.threads;
-    contenders_.push_back(start_contender("sgemm", it, our_products(threads, "", board_), board_));
+    candidates_.push_back(start_candidate("sgemm", it, our_products(threads, "", board_), board_));
     if (const std::string folder = openmp_blas_folder(); !folder.empty())
-      contenders_.push_back(
-          start_contender("openblas", it, our_products(threads, folder + "/libopenblas.so.0", board_), board_));
+      candidates_.push_back(
+          start_candidate("openblas", it, our_products(threads, folder + "/libopenblas.so.0", board_), board_));
   }
 
   CaseResult run() {
-    for (size_t i = 0; i < num_trainers_; ++i) ask_steps(contenders_[i], bench_.warmup);
+    for (size_t i = 0; i < num_trainers_; ++i) ask_steps(candidates_[i], bench_.warmup);
     for (int round = 0; round < bench_.rounds; ++round)
-      for (size_t i = 0; i < contenders_.size(); ++i)
-        visit_in_turn((i + static_cast<size_t>(round)) % contenders_.size());
+      for (size_t i = 0; i < candidates_.size(); ++i)
+        visit_in_turn((i + static_cast<size_t>(round)) % candidates_.size());
     CaseResult result;
     result.it = it_;
     result.ceilings = ceilings();
     for (size_t i = 0; i < num_trainers_; ++i) result.rows.push_back(measured(i, result.ceilings));
-    contenders_.clear();  // so that llm.c has the machine to itself
+    candidates_.clear();  // ends all processes before llm.c runs
     add_llmc(result);
     result.disturbed = load_.so_far();
     return result;
@@ -66,29 +66,29 @@ class CaseBench {
  private:
   void visit_in_turn(size_t index) {
     constexpr int kProducts = 5;
-    Contender& contender = contenders_[index];
-    visit(contender, index < num_trainers_ ? bench_.steps : kProducts);
-    const bench::Words& words = contender.answer[0];
+    Candidate& candidate = candidates_[index];
+    visit(candidate, index < num_trainers_ ? bench_.steps : kProducts);
+    const bench::Words& words = candidate.answer[0];
     if (const auto peak = words.find("peak"); peak != words.end())
       peaks_.push_back(std::strtod(peak->second.c_str(), nullptr));
     if (exposed_ms_.size() < num_ours_) exposed_ms_.resize(num_ours_);
-    if (index < num_ours_) exposed_ms_[index].push_back(contender.mean_of("exposed"));
+    if (index < num_ours_) exposed_ms_[index].push_back(candidate.mean_of("exposed"));
   }
 
   Ceilings ceilings() {
     Ceilings out;
     const double flops = 2.0 * kProductSize * kProductSize * kProductSize;
-    for (const Contender& contender : contenders_) {
-      if (contender.name == "sgemm") out.ours = flops / median(contender.step_s);
-      if (contender.name != "openblas") continue;
-      out.openblas = flops / median(contender.step_s);
-      out.openblas_core = contender.job->hello(0).at("core");
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.name == "sgemm") out.ours = flops / median(candidate.step_s);
+      if (candidate.name != "openblas") continue;
+      out.openblas = flops / median(candidate.step_s);
+      out.openblas_core = candidate.job->hello(0).at("core");
     }
     out.peak = median(peaks_);
     return out;
   }
 
-  // Rates, in a row, of steps that took so long; a contender with fewer ranks is held to its share of the ceilings.
+  // Fills the rates of a row from step times; a candidate with fewer ranks is compared with its share of the peak.
   Measured rated(const std::string& library, const TrainCase& it, double step_s, const Ceilings& ceilings) const {
     Measured out;
     TrainRow& row = out.row;
@@ -108,15 +108,15 @@ class CaseBench {
   }
 
   Measured measured(size_t index, const Ceilings& ceilings) const {
-    const Contender& contender = contenders_[index];
-    bench::Words hello = contender.job->hello(0), words = contender.answer[0];
-    Measured out = rated(contender.name, contender.it, median(contender.step_s), ceilings);
+    const Candidate& candidate = candidates_[index];
+    bench::Words hello = candidate.job->hello(0), words = candidate.answer[0];
+    Measured out = rated(candidate.name, candidate.it, median(candidate.step_s), ceilings);
     if (const int64_t built = std::atoll(hello["parameters"].c_str()); built != out.row.parameters)
       throw Error(ExitCode::internal, fmt::format("{} built {} parameters, not {}: it is not the same model",
-                                                  contender.name, built, out.row.parameters));
-    for (int rank = 0; rank < contender.it.ranks; ++rank)
-      out.row.peak_bytes += peak_resident_bytes(contender.job->processes().pid(rank));
-    if (index > 0) out.our_speed = speed_ratio(contenders_[0], contender);
+                                                  candidate.name, built, out.row.parameters));
+    for (int rank = 0; rank < candidate.it.ranks; ++rank)
+      out.row.peak_bytes += peak_resident_bytes(candidate.job->processes().pid(rank));
+    if (index > 0) out.our_speed = speed_ratio(candidates_[0], candidate);
     if (index < num_ours_) out.exposed_ms = median(exposed_ms_[index]);
     out.pool_bytes = std::strtoull(words["pool"].c_str(), nullptr, 10);
     out.loss = std::strtod(words["loss"].c_str(), nullptr);
@@ -145,10 +145,10 @@ class CaseBench {
   const TrainCase& it_;
   CpuLoad load_;
   Switchboard board_;
-  std::vector<Contender> contenders_;  // ours, rivals, products
+  std::vector<Candidate> candidates_;  // this program, baselines, GEMMs
   size_t num_ours_ = 0, num_trainers_ = 0;
   std::vector<double> peaks_;
-  std::vector<std::vector<double>> exposed_ms_;  // by our own, by round
+  std::vector<std::vector<double>> exposed_ms_;  // by method of this program, by round
 };
 
 }  // namespace

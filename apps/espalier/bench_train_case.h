@@ -1,15 +1,15 @@
-// One case of `bench train`, measured: all contenders in turns, and what came of it.
+// One case of `bench train`: measures all candidates in turn and returns the rows.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "apps/espalier/bench_train_contender.h"
+#include "apps/espalier/bench_train_candidate.h"
 #include "apps/espalier/cpu_load.h"
 
 namespace esp::app {
 
-// What the machine gives at most with as many threads as the case has in all, FLOP/s.
+// Peak rates of the machine with the case's total number of threads, FLOP/s.
 struct Ceilings {
   double ours = 0, openblas = 0, peak = 0;
   std::string openblas_core;
@@ -18,18 +18,18 @@ struct Ceilings {
 
 struct Measured {
   TrainRow row;
-  double of_sgemm = 0;    // of the ceiling's share that its threads have
-  double our_speed = 0;   // the first row's over this one's, round by round, per token; 0 for the first
-  double exposed_ms = 0;  // per step, mean over ranks; ours only
+  double of_sgemm = 0;    // of the peak's share of its threads
+  double our_speed = 0;   // the first row's time over this one's, by round, per token; 0 for the first
+  double exposed_ms = 0;  // per step, mean over ranks; this program only
   uint64_t pool_bytes = 0;
   double loss = 0;
-  std::string about;  // version and BLAS, of a rival
+  std::string about;  // version and BLAS of a baseline
 };
 
 struct CaseResult {
   TrainCase it;
   Ceilings ceilings;
-  std::vector<Measured> rows;  // ours first
+  std::vector<Measured> rows;  // this program first
   CpuLoad::Shares disturbed;
 };
 

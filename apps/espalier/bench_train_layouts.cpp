@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/bench_comm.h"
-#include "apps/espalier/bench_train_contender.h"
+#include "apps/espalier/bench_train_candidate.h"
 #include "apps/espalier/cpu_load.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
@@ -27,11 +27,11 @@ const Cells kHead = {"layout",    "ranks × threads", "tokens/s", "step ms", "of
 struct Row {
   std::string name;
   double step_s = 0, of_one = 0, ideal = 1, waited_ms = 0, loss = 0;
-  uint64_t peak_bytes = 0;  // of the rank that has most
+  uint64_t peak_bytes = 0;  // of the rank with the most
   int ranks = 1, threads = 1;
 };
 
-// What a pipeline's bubble leaves: m/(m + P − 1) of the time, m·v/(m·v + P − 1) interleaved; the rest idles.
+// Efficiency of a pipeline: m/(m + P − 1), interleaved m·v/(m·v + P − 1); the rest is the bubble.
 double ideal_of(const TrainCase& it) {
   const train::RunConfig config = train::parse_run_config("", "bench train", it.settings);
   const auto& p = config.parallel;
@@ -70,31 +70,31 @@ class LayoutBench {
                          one.seq, one.precision);
     one.threads *= one.ranks;
     one.ranks = 1;
-    contenders_.push_back(start_trainer("one process", one, board_));
+    candidates_.push_back(start_trainer("one process", one, board_));
     for (const std::string& layout : bench.layouts) {
       TrainCase it = divided(bench, model, ranks, layout);
       it.tokens = tokens;
-      contenders_.push_back(start_trainer(layout, it, board_));
+      candidates_.push_back(start_trainer(layout, it, board_));
     }
   }
 
   std::vector<Row> run() {
-    for (Contender& contender : contenders_) ask_steps(contender, bench_.warmup);
-    std::vector<std::vector<double>> waited(contenders_.size());
+    for (Candidate& candidate : candidates_) ask_steps(candidate, bench_.warmup);
+    std::vector<std::vector<double>> waited(candidates_.size());
     for (int round = 0; round < bench_.rounds; ++round)
-      for (size_t i = 0; i < contenders_.size(); ++i) {
-        const size_t index = (i + static_cast<size_t>(round)) % contenders_.size();
-        visit(contenders_[index], bench_.steps);
-        waited[index].push_back(contenders_[index].mean_of("exposed"));
+      for (size_t i = 0; i < candidates_.size(); ++i) {
+        const size_t index = (i + static_cast<size_t>(round)) % candidates_.size();
+        visit(candidates_[index], bench_.steps);
+        waited[index].push_back(candidates_[index].mean_of("exposed"));
       }
     std::vector<Row> rows;
-    for (size_t i = 0; i < contenders_.size(); ++i) rows.push_back(row_of(contenders_[i], median(waited[i])));
-    // The same model, seed and data: whoever divides it must come to the same loss.
+    for (size_t i = 0; i < candidates_.size(); ++i) rows.push_back(row_of(candidates_[i], median(waited[i])));
+    // Same model, seed and data: the loss must be equal for every layout.
     for (const Row& row : rows)
       if (std::abs(row.loss - rows[0].loss) > 1e-3 * std::abs(rows[0].loss))
         throw Error(ExitCode::internal,
                     fmt::format("{}: loss {:.6f}, one process has {:.6f}", row.name, row.loss, rows[0].loss));
-    contenders_.clear();  // what they took is theirs, not others', once they are gone
+    candidates_.clear();  // releases the memory of the processes
     return rows;
   }
 
@@ -105,25 +105,25 @@ class LayoutBench {
   }
 
  private:
-  Row row_of(Contender& contender, double waited_ms) const {
+  Row row_of(Candidate& candidate, double waited_ms) const {
     Row row;
-    row.name = contender.name;
-    row.step_s = median(contender.step_s);
-    row.of_one = speed_ratio(contender, contenders_[0]);
-    row.ideal = ideal_of(contender.it);
+    row.name = candidate.name;
+    row.step_s = median(candidate.step_s);
+    row.of_one = speed_ratio(candidate, candidates_[0]);
+    row.ideal = ideal_of(candidate.it);
     row.waited_ms = waited_ms;
-    row.ranks = contender.it.ranks;
-    row.threads = contender.it.threads;
-    row.loss = std::strtod(contender.answer[0]["loss"].c_str(), nullptr);
+    row.ranks = candidate.it.ranks;
+    row.threads = candidate.it.threads;
+    row.loss = std::strtod(candidate.answer[0]["loss"].c_str(), nullptr);
     for (int rank = 0; rank < row.ranks; ++rank)
-      row.peak_bytes = std::max(row.peak_bytes, peak_resident_bytes(contender.job->processes().pid(rank)));
+      row.peak_bytes = std::max(row.peak_bytes, peak_resident_bytes(candidate.job->processes().pid(rank)));
     return row;
   }
 
   const TrainBench& bench_;
   CpuLoad load_;
   Switchboard board_;
-  std::vector<Contender> contenders_;  // one process first
+  std::vector<Candidate> candidates_;  // one process first
   std::string title_;
 };
 
@@ -166,7 +166,8 @@ std::vector<std::string> layout_settings(const std::string& layout) {
     const std::string one = layout.substr(at, comma - at);
     at = comma + 1;
     if (one.find('=') == std::string::npos)
-      throw UsageError(fmt::format("--layout {}: key=value is wanted, as tp=2 or pp=2,train.micro_batch=1", layout));
+      throw UsageError(
+          fmt::format("--layout: got {}; expected key=value, as tp=2 or pp=2,train.micro_batch=1", layout));
     settings.push_back(one.find('.') < one.find('=') ? one : "parallel." + one);
   }
   return settings;

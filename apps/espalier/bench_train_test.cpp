@@ -22,7 +22,7 @@ TEST(BenchTrain, ReadsTheLinesOfLlmC) {
   EXPECT_EQ(result.activations, 131430400u);
 }
 
-// The number its CPU program prints.
+// The number that llm.c's CPU program prints.
 TEST(BenchTrain, KnowsBatchAndLengthOfLlmCByItsActivations) {
   const TrainCase small{.name = "gpt2-124m", .model = model::preset("gpt2-124m").config, .batch = 4, .seq = 64};
   EXPECT_EQ(llmc_activations(small), 73347840u);

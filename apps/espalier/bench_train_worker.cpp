@@ -1,9 +1,9 @@
-// espalier bench-train-worker: one process of `bench train`, started by it. It trains, or multiplies square matrices
-// (ours or OpenBLAS's) to learn what the machine gives; each has a process of its own so that its memory is its own.
+// espalier bench-train-worker: one process of `bench train`, started by it. It trains, or runs square GEMMs (this
+// program's or OpenBLAS's) to measure the peak; separate processes keep memory figures separate.
 //
-// It speaks the lines of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`. Trainers of several
-// ranks join the world their environment describes; they also tell how long they waited for communication, who was
-// slowest in each step, and what lies in their memory.
+// Protocol of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`. Trainers with several ranks
+// join the world of their environment; they also report communication wait, the slowest rank of each step, and memory
+// by category.
 #include <dlfcn.h>
 
 #include <functional>
@@ -34,7 +34,7 @@ struct WorkerOptions {
 
 using Step = std::function<void()>;
 
-// Answers until told to quit. `more` is asked after the steps of a request.
+// Serves requests until quit. `more` is called after the steps of a request.
 int serve_steps(const WorkerOptions& o, const std::string& about, const Step& step,
                 const std::function<std::string()>& more) {
   const net::Socket socket(bench::connect_coordinator(o.socket));
@@ -73,11 +73,11 @@ train::RunConfig run_config(const WorkerOptions& o) {
   train::RunConfig config = train::parse_run_config("", "bench train", settings);
   config.data.objective = config.model.arch == "t5" ? "span_corruption" : "next_token";
   config.data.train = {o.tokens};
-  config.data.cache = o.tokens + ".cache";  // never made: the tokens are there
+  config.data.cache = o.tokens + ".cache";  // never created: the tokens are given
   return config;
 }
 
-// What an answer says of its steps beside their times, and of memory: tier.category:present:peak,…
+// Fields of a reply beside step times: memory as tier.category:present:peak,…
 struct StepNotes {
   double loss = 0, exposed_ms = 0, waited_ms = 0;
   std::vector<int> slowest;
@@ -122,7 +122,7 @@ int serve_training(WorkerOptions o) {
   return serve_engine(o, {ranks.get(), ranks->size()});
 }
 
-// The machine that an opened OpenBLAS took this one for; other libraries do not say.
+// The processor type that a loaded OpenBLAS detected; other libraries do not report it.
 std::string blas_core() {
   using CoreName = char* (*)();
   const auto name = reinterpret_cast<CoreName>(::dlsym(RTLD_DEFAULT, "openblas_get_corename"));
@@ -135,7 +135,7 @@ int serve_products(const WorkerOptions& o) {
   kernel::fill_uniform(a.data(), -1, 1, 1, 0, 0, n * n, DType::f32, {});
   kernel::fill_uniform(b.data(), -1, 1, 2, 0, 0, n * n, DType::f32, {});
   if (!o.blas.empty()) {
-    const Blas blas(o.blas);  // as many threads as OMP_NUM_THREADS says
+    const Blas blas(o.blas);  // OMP_NUM_THREADS sets its threads
     return serve_steps(
         o, "core=" + blas_core(), [&] { blas.sgemm(c.data(), a.data(), b.data(), n, n, n, {}); },
         [] { return std::string(); });

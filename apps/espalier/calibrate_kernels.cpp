@@ -295,8 +295,8 @@ double measure_peak(int cores) {
 }
 
 double measure_disk(const std::string& folder) {
-  const std::string path = folder + "/espalier-calibrate.tmp";
-  const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+  std::string path = folder + "/espalier-calibrate-XXXXXX";
+  const int fd = ::mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) throw IoError(fmt::format("{}: {}", path, std::strerror(errno)));
   const std::vector<std::byte> data(size_t{16} << 20, std::byte{7});
   const int64_t begin = now_ns();

@@ -18,7 +18,8 @@ namespace esp::app {
 struct Chosen {
   std::function<int()> run;
   Arguments root;
-  std::vector<std::string> behind;  // the words behind the options of a command that runs another
+  std::vector<std::string> ahead;   // of a command that runs another: its options, as typed
+  std::vector<std::string> behind;  // the words behind them
 };
 
 struct Command {
@@ -47,6 +48,7 @@ void define_bench_train(const Arguments& app, Chosen& chosen);
 void define_bench_train_worker(const Arguments& app, Chosen& chosen);
 void define_bench_offload(const Arguments& app, Chosen& chosen);
 void define_bench_rank(const Arguments& app, Chosen& chosen);
+void define_compare(const Arguments& app, Chosen& chosen);
 void define_completion(const Arguments& app, Chosen& chosen);
 void define_convert(const Arguments& app, Chosen& chosen);
 void define_dash(const Arguments& app, Chosen& chosen);

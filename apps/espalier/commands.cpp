@@ -18,6 +18,7 @@ constexpr Command kCommands[] = {
     {"flight", "where every rank of a run stood, on one timeline", define_flight},
     {"dash", "a web page over run folders, live, on this machine alone", define_dash},
     {"report", "a run's page as one HTML file", define_report},
+    {"compare", "one table over runs: method, layout, loss, speed, bytes, memory, time", define_compare},
     {"metrics", "how runs stand now, as Prometheus reads it", define_metrics},
     {"doctor", "what this machine has, and what is wrong with it", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},

@@ -5,7 +5,7 @@
 namespace esp::app {
 
 CoreState probe_cores() {
-  std::optional<double> ns = device::handover_ns();
+  std::optional<double> ns = device::core_latency_ns();
   if (!ns) return {};
   return {true, *ns < kNearNs, *ns};
 }

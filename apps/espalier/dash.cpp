@@ -29,11 +29,14 @@ int run_dash(const Dash& o) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   dash::HttpServer server(o.port);
   const dash::Gate gate(dash::random_token(), server.port());
-  server.start([&](const dash::Request& request) { return dashboard.serve(gate, request); });
+  server.start(dashboard.handlers(gate));
   fmt::print("http://127.0.0.1:{}/{}/\n", server.port(), gate.token());
   std::fflush(stdout);  // before what speaks of it
-  fmt::print(stderr, "{} runs under {}; the address above is for this machine's users alone. Ctrl-C ends.\n",
-             dashboard.names().size(), o.folder);
+  const size_t num_runs = dashboard.names().size();
+  const std::string runs = num_runs == 0
+                               ? fmt::format("no runs under {} yet; new ones appear on the page", o.folder)
+                               : fmt::format("{} run{} under {}", num_runs, num_runs == 1 ? "" : "s", o.folder);
+  fmt::print(stderr, "{}. The address above works on this machine only. Ctrl-C ends.\n", runs);
   int signal = 0;
   sigwait(&ends, &signal);
   server.stop();

@@ -20,7 +20,7 @@ constexpr int kMostMembers = 64;  // beyond, schedules of some algorithms are lo
 std::vector<double> shares_of(const std::string& op, const std::string& algorithm, int size, int rank) {
   if (size < 2 || size > kMostMembers) return {};
   try {
-    comm::Problem problem;
+    comm::CollectiveSpec problem;
     problem.op = comm::parse_op(op);
     problem.size = size;
     problem.count = static_cast<size_t>(size) * 1024;
@@ -42,8 +42,8 @@ std::vector<double> shares_of(const std::string& op, const std::string& algorith
 
 // Memory by category as the trainer counts it, by stage.
 Json plan_of_run(const std::string& run_toml, int world) {
-  const train::RunConfig config = train::parse_run_config(run_toml, "run.toml", {});
-  const plan::Shape shape = shape_of_run(config);
+  const train::RunConfig config = train::parse_resolved_config(run_toml, "run.toml", train::UnknownKeys::refuse);
+  const plan::ModelShape shape = shape_of_run(config);
   const plan::Policy policy = policy_of_run(config, world);
   if (!plan::has_own_memory(shape, policy)) return {{"error", "the planner has no byte-exact count for such a run"}};
   Json stages = Json::array();

@@ -32,12 +32,12 @@ std::string dumped(const Json& json) {
 
 std::string choices() {
   Json models = Json::array(), clusters = Json::array();
-  for (const plan::ModelRow& row : plan::shipped_catalog().models())
+  for (const plan::CatalogModel& row : plan::shipped_catalog().models())
     models.push_back(
         {{"name", row.name}, {"help", row.help}, {"parameters", row.shape.parameters()}, {"seq", row.shape.seq}});
   for (const model::Preset& row : model::presets()) {
     if (plan::shipped_catalog().find_model(row.name)) continue;
-    const plan::Shape shape = plan::shape_of(row.config, std::string(row.name));
+    const plan::ModelShape shape = plan::shape_of(row.config, std::string(row.name));
     models.push_back({{"name", row.name}, {"help", ""}, {"parameters", shape.parameters()}, {"seq", shape.seq}});
   }
   for (const plan::ClusterRow& row : plan::shipped_catalog().clusters())
@@ -56,11 +56,11 @@ PlanInputs inputs_of(const dash::Request& request) {
   // Names of the catalog only: a page has no business with files.
   if (inputs.model.find_first_of("/\\") != std::string::npos || inputs.model.ends_with(".toml") ||
       inputs.cluster.find_first_of("/\\") != std::string::npos || inputs.cluster.ends_with(".toml"))
-    throw UsageError("a model and a cluster of the catalog are wanted, by name");
+    throw UsageError("model, cluster: not given; expected names of the catalog");
   const auto whole = [&](const char* name, double most) {
     const double value = request.number(name, 0);
     if (value < 0 || value > most || value != std::floor(value))
-      throw UsageError(fmt::format("{}: a whole number up to {} is wanted", name, most));
+      throw UsageError(fmt::format("{}: expected a whole number up to {}", name, most));
     return value;
   };
   if (const double gpus = whole("gpus", 1e6); gpus > 0) inputs.gpus = static_cast<int>(gpus);
@@ -70,7 +70,7 @@ PlanInputs inputs_of(const dash::Request& request) {
   return inputs;
 }
 
-Json point(const plan::PlanProblem& problem, const plan::Found& one) {
+Json point(const plan::PlanProblem& problem, const plan::RankedChoice& one) {
   const auto pp = static_cast<size_t>(plan::PlanAxis::pp);
   return {{"policy", problem.text_of(one.choice)},
           {"step_s", one.time_s},
@@ -79,7 +79,7 @@ Json point(const plan::PlanProblem& problem, const plan::Found& one) {
 }
 
 // With memory by category, for the few that are looked at closely.
-Json full_point(const plan::PlanProblem& problem, const plan::Found& one) {
+Json full_point(const plan::PlanProblem& problem, const plan::RankedChoice& one) {
   Json json = point(problem, one);
   const plan::Estimate estimate = problem.estimate_at(one.choice);
   json["memory"] = plan::to_json(estimate.memory);
@@ -95,7 +95,7 @@ Json full_point(const plan::PlanProblem& problem, const plan::Found& one) {
   return json;
 }
 
-std::string timeline_of(const Planned& planned, const plan::PlanProblem& problem, const plan::Found& best) {
+std::string timeline_of(const Planned& planned, const plan::PlanProblem& problem, const plan::RankedChoice& best) {
   const plan::Policy policy = problem.policy_at(best.choice);
   const plan::Cluster& cluster = problem.cluster_at(best.choice);
   if (policy.num_micro_batches() * policy.pp * policy.interleave * 2 > kMostActions)
@@ -123,7 +123,7 @@ std::string search(const dash::Request& request) {
   options.pareto = true;
   options.keep_seen = kMostPoints;
   const plan::SearchResult result = plan::search_integer(problem, options);
-  const plan::Counts& counts = result.counts;
+  const plan::SearchCounts& counts = result.counts;
   Json json = {{"model", planned.shape.name},
                {"parameters", planned.shape.parameters()},
                {"seq", planned.shape.seq},
@@ -142,15 +142,16 @@ std::string search(const dash::Request& request) {
                {"top", Json::array()}};
   if (!result.found()) {
     const plan::NearestMiss miss = plan::nearest_miss(problem);
-    json["error"] = miss.any ? fmt::format("it fits in no way: the most sparing, {}, needs {} on each processor",
-                                           problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes))
-                             : "no layout keeps the rules; a batch or a number of processors with more divisors would";
+    json["error"] = miss.any
+                        ? fmt::format("no layout fits: the one that needs least memory, {}, needs {} per processor",
+                                      problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes))
+                        : "no layout is valid; try a batch or a number of processors with more divisors";
     return dumped(json);
   }
   json["capacity"] = problem.capacity(result.best().choice);
-  for (const plan::Found& one : result.seen) json["points"].push_back(point(problem, one));
-  for (const plan::Found& one : result.front) json["front"].push_back(full_point(problem, one));
-  for (const plan::Found& one : result.top) json["top"].push_back(full_point(problem, one));
+  for (const plan::RankedChoice& one : result.seen) json["points"].push_back(point(problem, one));
+  for (const plan::RankedChoice& one : result.front) json["front"].push_back(full_point(problem, one));
+  for (const plan::RankedChoice& one : result.top) json["top"].push_back(full_point(problem, one));
   json["explain"] = plan::to_json(plan::explain(problem, result.best().choice));
   json["stages"] = Json::array();
   const plan::Policy policy = problem.policy_at(result.best().choice);

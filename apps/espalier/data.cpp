@@ -11,6 +11,7 @@
 
 #include "apps/espalier/command.h"
 #include "apps/espalier/output_file.h"
+#include "apps/espalier/terminal.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/clock.h"
 #include "esp/base/error.h"
@@ -73,10 +74,23 @@ class ProgressLine {
 int run_prepare(const PrepareCommand& command) {
   auto tokenizer = data::load_tokenizer(command.tokenizer);
   data::PrepareOptions options;
-  options.inputs = data::find_inputs(command.inputs, command.input_format);
+  options.inputs = data::find_inputs(command.inputs, command.input_format, make_log());
   for (const data::Input& input : options.inputs)
-    if (input.kind != data::InputKind::text && input.kind != data::InputKind::jsonl)
-      throw UsageError(fmt::format("{} holds tokens already; data prepare reads text and jsonl", input.path));
+    if (!data::holds_text(input.kind))
+      throw UsageError(
+          fmt::format("{} holds tokens already; data prepare reads text, jsonl, JSON arrays, CSV and TSV", input.path));
+  if (command.output.empty()) throw UsageError("--output: got an empty path; expected a file, or how files begin");
+  if (command.format == "bin") check_output_file("--output", command.output);
+  std::error_code error;
+  if (std::filesystem::exists(command.output, error) && !std::filesystem::is_regular_file(command.output, error) &&
+      command.format == "bin")
+    throw IoError(fmt::format("--output: got {}, a device or pipe; expected a file", command.output));
+  for (const data::Input& input : options.inputs)
+    for (const char* ending : {"", ".bin", ".idx"})
+      check_not_an_input("--output", command.output + ending, {&input.path, 1});
+  if (command.format != "llmc" && command.shard_tokens != PrepareCommand().shard_tokens)
+    throw UsageError(fmt::format("--shard-tokens: has no effect with --format {}; expected --format llmc. Leave it out",
+                                 command.format));
   options.reader.text_key = command.text_key;
   options.separator = command.no_eos ? data::Separator::none : data::Separator::after;
   options.allow_special = command.allow_special;
@@ -117,7 +131,7 @@ int run_info(const InfoCommand& command) {
   std::vector<Cells> rows;
   Json report = Json::array();
   auto shown = [](const auto& value) { return value ? fmt::to_string(*value) : std::string("-"); };
-  for (const data::Input& input : data::find_inputs(command.inputs, "auto")) {
+  for (const data::Input& input : data::find_inputs(command.inputs, "auto", make_log())) {
     data::DataInfo info = data::inspect(input, type, !command.quick);
     rows.push_back({info.path, info.format, info.type.empty() ? "-" : info.type, fmt::to_string(info.bytes),
                     shown(info.tokens), shown(info.documents), shown(info.max_id)});
@@ -136,15 +150,16 @@ int run_info(const InfoCommand& command) {
 
 void define_prepare(const Arguments& app, Chosen& chosen) {
   auto o = keep<PrepareCommand>(app, chosen, run_prepare);
-  app.add_option("input", o->inputs, "text or jsonl, also .gz and .zst; files, folders or globs")
+  app.add_option("input", o->inputs, "text, jsonl, JSON arrays, CSV or TSV, also .gz and .zst; files, folders or globs")
       .required()
       .type_name("PATH");
   app.add_option("-o,--output", o->output, "file, or name the files begin with").required().type_name("PATH");
   app.add_option("--tokenizer", o->tokenizer, "byte, or a tokenizer's file or folder [byte]").type_name("PATH");
   app.add_option("--format", o->format, "what to write [bin]").type_name("bin|llmc|megatron");
   app.add_option("--type", o->type, "of the tokens [what the vocabulary needs]").type_name("uint16|uint32|int32");
-  app.add_option("--input-format", o->input_format, "what the inputs are [by name]").type_name("auto|text|jsonl");
-  app.add_option("--text-key", o->text_key, "key of the text in a jsonl line [text]").type_name("KEY");
+  app.add_option("--input-format", o->input_format, "what the inputs are [by name and content]")
+      .type_name("auto|text|jsonl|json|csv|tsv");
+  app.add_option("--text-key", o->text_key, "key or column of the text in a record [text]").type_name("KEY");
   app.add_option("--shard-tokens", o->shard_tokens, "tokens of an llm.c shard [100000000]").type_name("N");
   app.add_option("--threads", o->threads, "that tokenise; 0: all cores [0]").type_name("N").non_negative();
   app.add_option("--checkpoint-mib", o->checkpoint_mib, "text between two records of progress [256]").type_name("N");

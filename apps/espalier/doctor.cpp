@@ -16,10 +16,11 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/espalier/baselines.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/machine.h"
-#include "apps/espalier/rivals.h"
+#include "apps/espalier/peak_cache.h"
 #include "apps/espalier/terminal.h"
 #include "apps/espalier/version.h"
 #include "esp/base/error.h"
@@ -41,7 +42,7 @@ struct Finding {
   std::string name, text, advice;
 };
 
-Finding check_cores(const device::Topology& topology) {
+Finding check_cores(const device::CpuTopology& topology) {
   std::string text =
       fmt::format("{}{}{} allowed", topology.model, topology.model.empty() ? "" : ", ", topology.cores.size());
   if (topology.quota_cores > 0) text += fmt::format(", control group gives {:.1f}", topology.quota_cores);
@@ -58,7 +59,19 @@ Finding check_features() {
           avx2 ? "" : "reductions run without AVX2, several times slower"};
 }
 
-Finding check_caches(const device::Topology& topology) {
+// Measured again at every call: a run's mfu is held against the larger of this and what was measured before.
+Finding check_arithmetic(const device::CpuTopology& topology) {
+  train::MachinePeak machine = machine_peak();
+  const double rate = machine.refresh(DType::f32, topology.usable_cores);
+  const std::string file = machine.path(DType::f32, topology.usable_cores);
+  const bool kept = !file.empty() && ::access(file.c_str(), R_OK) == 0;
+  return {kept ? State::good : State::care, "arithmetic",
+          fmt::format("{:.0f} GFLOP/s in fp32 on {} threads{}", rate * 1e-9, topology.usable_cores,
+                      kept ? ", kept in " + cache_folder() : ""),
+          kept ? "" : "every run measures it for itself: set HOME or XDG_CACHE_HOME to a folder that can be written"};
+}
+
+Finding check_caches(const device::CpuTopology& topology) {
   if (topology.l1d_bytes == 0)
     return {State::absent, "caches", "the kernel does not say", "a last cache of 16 MiB is assumed"};
   return {State::good, "caches",
@@ -67,7 +80,7 @@ Finding check_caches(const device::Topology& topology) {
           ""};
 }
 
-Finding check_handover(const device::Topology& topology) {
+Finding check_handover(const device::CpuTopology& topology) {
   if (topology.cores.size() < 2)
     return {State::absent, "core hand-over", "there is one core", "only of interest with two and more"};
   CoreState state = probe_cores();
@@ -78,7 +91,7 @@ Finding check_handover(const device::Topology& topology) {
           state.near ? "" : "cores are far apart now (another socket or a shared host): small exchanges are slower"};
 }
 
-Finding check_memory(const device::Topology& topology) {
+Finding check_memory(const device::CpuTopology& topology) {
   uint64_t available = available_memory();
   std::string text = fmt::format("{} of {} available", human_bytes(available), human_bytes(topology.memory_bytes));
   if (topology.memory_limit_bytes) text += ", control group allows " + human_bytes(topology.memory_limit_bytes);
@@ -106,8 +119,8 @@ Finding check_shared_memory() {
     return {State::broken, "shared memory", "/dev/shm: " + errno_text(errno), "mount a tmpfs on /dev/shm"};
   uint64_t size = status.f_blocks * status.f_frsize, free = status.f_bavail * status.f_frsize;
   std::string text = fmt::format("/dev/shm {} of {} free", human_bytes(free), human_bytes(size));
-  std::string name = fmt::format("/dev/shm/espalier-doctor-{}", ::getpid());
-  net::Socket file(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+  std::string name = "/dev/shm/espalier-doctor-XXXXXX";
+  net::Socket file(::mkostemp(name.data(), O_CLOEXEC));
   if (!file)
     return {State::broken, "shared memory", text + ", not writable: " + errno_text(errno), "chmod 1777 /dev/shm"};
   ::unlink(name.c_str());
@@ -202,10 +215,11 @@ void check_accelerators(std::vector<Finding>& findings) {
 }
 
 std::vector<Finding> examine() {
-  device::Topology topology = device::read_topology();
-  std::vector<Finding> findings = {
-      check_cores(topology), check_features(), check_caches(topology), check_handover(topology), check_memory(topology),
-      check_shared_memory(), check_loopback(), check_congestion(),     check_limits(),           check_copying()};
+  device::CpuTopology topology = device::read_topology();
+  std::vector<Finding> findings = {check_cores(topology),  check_features(),         check_arithmetic(topology),
+                                   check_caches(topology), check_handover(topology), check_memory(topology),
+                                   check_shared_memory(),  check_loopback(),         check_congestion(),
+                                   check_limits(),         check_copying()};
   std::vector<std::string_view> names;
   for (const net::TransportRow& row : net::transports()) names.push_back(row.name);
   findings.push_back(
@@ -215,11 +229,11 @@ std::vector<Finding> examine() {
       library("Open MPI", see_open_mpi(), "apt-get install openmpi-bin to carry traffic over it or compare with it"));
   findings.push_back(
       library("MPICH", see_mpich(), "apt-get install mpich to carry traffic over it or compare with it"));
-  std::vector<std::string> rivals = built_rivals();
+  std::vector<std::string> baselines = built_baselines();
   findings.push_back(
-      {rivals.empty() ? State::absent : State::good, "bench peers",
-       rivals.empty() ? "none built" : fmt::format("{}", fmt::join(rivals, " ")),
-       rivals.empty() ? "apt-get install libopenmpi-dev libmpich-dev libgloo-dev, then build again" : ""});
+      {baselines.empty() ? State::absent : State::good, "bench peers",
+       baselines.empty() ? "none built" : fmt::format("{}", fmt::join(baselines, " ")),
+       baselines.empty() ? "apt-get install libopenmpi-dev libmpich-dev libgloo-dev, then build again" : ""});
   check_accelerators(findings);
   for (Finding& finding : check_gpus()) findings.push_back(std::move(finding));
   return findings;

@@ -41,7 +41,7 @@ int run_flight(const FlightCommand& command) {
     return 0;
   }
   fmt::print("{}", obs::merged_timeline(logs, {}, command.last));
-  if (const std::string places = obs::whereabouts(logs); !places.empty()) fmt::print("{}", places);
+  if (const std::string places = obs::last_collectives(logs); !places.empty()) fmt::print("{}", places);
   if (const int64_t world = logs.front().world; static_cast<size_t>(world) > logs.size())
     fmt::print("{} of {} ranks: those of other hosts are in their own folders\n", logs.size(), world);
   return 0;
@@ -72,6 +72,7 @@ std::shared_ptr<obs::FlightRecorder> open_flight_recorder(const std::string& run
 }
 
 std::vector<std::string> flight_files(const std::string& run_folder, bool previous) {
+  if (!fs::is_directory(run_folder)) throw IoError(fmt::format("{}: not a folder; expected a run folder", run_folder));
   const std::string suffix = previous ? kPreviousSuffix : kSuffix;
   std::map<long, std::string> files;
   std::error_code error;

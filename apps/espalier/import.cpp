@@ -5,6 +5,7 @@
 #include "apps/espalier/output_file.h"
 #include "esp/obs/file.h"
 #include "esp/train/deepspeed.h"
+#include "esp/train/run_config.h"
 
 namespace esp::app {
 namespace {
@@ -20,6 +21,7 @@ int run_import_deepspeed(const ImportOptions& options) {
   const train::Imported imported =
       train::import_deepspeed(obs::read_whole_file(options.source, kMaxBytes), options.source, options.ranks);
   const std::string base = options.base.empty() ? "" : obs::read_whole_file(options.base, kMaxBytes);
+  if (!base.empty()) (void)train::parse_run_config(base, options.base, {});  // its errors name the file
   write_file(options.out, train::to_run_file(imported, options.source, base));
 
   size_t num_defaults = 0;

@@ -12,24 +12,31 @@ constexpr Duration kWord = std::chrono::seconds(25);
 
 }  // namespace
 
-Joined::Joined(const launch::Environment& environment, comm::CommOptions communicating,
-               comm::StallWatch::Listener listener)
+Joined::Joined(const launch::Environment& environment, comm::CommOptions communicating, const net::NetOptions& timeouts,
+               comm::StallDetector::Callbacks listener, train::RankIdentity identity)
     : meeting_(launch::join_options(environment, communicating.transport == "mpi")),
       communicating_(std::move(communicating)),
+      identity_(std::move(identity)),
       control_(launch::Control::from(environment)),
       listener_(std::move(listener)) {
+  meeting_.net.timeout = timeouts.timeout;
+  meeting_.net.start_timeout = timeouts.start_timeout;
+  meeting_.net.link_timeout = timeouts.link_timeout;
+  launch::read_timeouts(environment, meeting_.net);
+  meeting_.timeout_option = "comm.start_timeout_s";
   // A sum made wrong on the way would be wrong for good.
   meeting_.net.payload_checksum = true;
   if (const auto at = environment.find("ESPALIER_FAULT"); at != environment.end())
     fault_ = train::parse_fault(at->second);
   if (const auto at = environment.find("ESPALIER_SNAPSHOTS"); at != environment.end()) snapshots_ = at->second;
   if (control_) control_->say(launch::Word::Kind::ready);
-  meet(Deadline::after(meeting_.net.connect_timeout));
+  meet(Deadline::after(meeting_.net.start_timeout));
 }
 
 void Joined::meet(Deadline deadline) {
   world_ = net::rendezvous(meeting_, deadline);
-  stalls_ = std::make_unique<comm::StallWatch>(*world_, listener_);
+  train::check_same_run(*world_, identity_, deadline);
+  stalls_ = std::make_unique<comm::StallDetector>(*world_, listener_);
   ranks_ = comm::make_communicator(*world_, world_->everyone(), communicating_);
   if (control_) control_->say(launch::Word::Kind::formed);
 }
@@ -59,7 +66,7 @@ std::optional<train::Standing> Joined::reform() {
     meeting_.job = next->job;
     meeting_.endpoint = next->store;
     try {
-      meet(Deadline::after(meeting_.net.connect_timeout));
+      meet(Deadline::after(meeting_.net.start_timeout));
       return standing();
     } catch (const CommError& error) {
       // One more was lost as they met: the launcher decides what comes next.
@@ -73,7 +80,9 @@ train::Recovery Joined::recovery() {
   recovery.snapshots = snapshots_;
   recovery.peer_lost = [this] { return world_ && loss(); };
   recovery.loss = [this] { return world_ ? loss() : std::nullopt; };
-  if (control_) recovery.reform = [this] { return reform(); };
+  if (!control_) return recovery;
+  recovery.resumed = [this](const std::string& from) { control_->say(launch::Word::Kind::resumed, from); };
+  recovery.reform = [this] { return reform(); };
   return recovery;
 }
 

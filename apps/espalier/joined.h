@@ -6,18 +6,21 @@
 #include <optional>
 
 #include "esp/comm/communicator.h"
-#include "esp/comm/stall_watch.h"
+#include "esp/comm/stall_detector.h"
 #include "esp/launch/control.h"
 #include "esp/launch/environment.h"
 #include "esp/net/rendezvous.h"
 #include "esp/train/recover.h"
+#include "esp/train/same_run.h"
 
 namespace esp::app {
 
 class Joined {
  public:
-  // Meets the others. UsageError, CommError.
-  Joined(const launch::Environment& environment, comm::CommOptions communicating, comm::StallWatch::Listener listener);
+  // Connects to the other ranks, and compares `identity` with theirs at every rendezvous. The timeouts are the run
+  // file's; those of the environment override them. UsageError, CommError, CollectiveRefusal.
+  Joined(const launch::Environment& environment, comm::CommOptions communicating, const net::NetOptions& timeouts,
+         comm::StallDetector::Callbacks listener, train::RankIdentity identity);
 
   comm::Communicator& ranks() { return *ranks_; }
   train::Standing standing() const;
@@ -31,12 +34,13 @@ class Joined {
 
   net::RendezvousOptions meeting_;
   comm::CommOptions communicating_;
+  const train::RankIdentity identity_;
   std::optional<launch::Control> control_;
   std::string snapshots_;
   std::unique_ptr<net::World> world_;  // outlives the communicator
   std::unique_ptr<comm::Communicator> ranks_;
-  const comm::StallWatch::Listener listener_;
-  std::unique_ptr<comm::StallWatch> stalls_;
+  const comm::StallDetector::Callbacks listener_;
+  std::unique_ptr<comm::StallDetector> stalls_;
   train::InjectedFault fault_;
 };
 

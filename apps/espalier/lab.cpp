@@ -1,4 +1,4 @@
-// espalier lab: experiments from the lectures, run for real. Without a name it lists them, with --all it runs them.
+// espalier lab: experiments from the lectures on real runs. Without a name it lists them, with --all it runs all.
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
@@ -33,11 +33,11 @@ void define_lab(const Arguments& app, Chosen& chosen) {
   app.callback([app, &chosen, o] {
     if (app.has_chosen_subcommand()) {
       if (o->wanted || !o->only.empty() || !o->out.empty())
-        throw UsageError("lab: --all, --only and --out before a name: leave out the name, or put --out behind it");
+        throw UsageError("lab: --all, --only and --out before a name. Remove the name, or move --out behind it.");
       return;
     }
     if (!o->wanted && (!o->only.empty() || !o->out.empty()))
-      throw UsageError("lab: --only and --out go with --all, or behind the name of a lab");
+      throw UsageError("lab: --only and --out need --all, or a place behind the name of a lab");
     chosen.run = [o] { return o->wanted ? run_all_labs(*o) : list_experiments(); };
   });
 }

@@ -1,9 +1,9 @@
-// espalier lab activation: what one more layer keeps between forward and backward, from the allocator of real runs, and
-// what recomputing costs.
+// espalier lab activation: bytes that one more layer keeps between forward and backward, from the allocator of real
+// runs, and the cost of recomputation.
 //
-// Two runs that differ by one layer; the difference of their peaks is a layer's. b sequences of s tokens, width h, a
-// heads, 16 bits; a layer also keeps 16 bytes a row for its two norms, and the lean one 4a for attention, which the
-// textbook leaves out.
+// Two runs differ by one layer; the difference of their peaks is that of a layer. b sequences of s tokens, width h, a
+// heads, 16 bits; a layer also keeps 16 bytes per row for its two norms, and the memory-efficient one 4a for attention,
+// which the textbook omits.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,7 @@ struct ActivationLab {
 struct Kept {
   std::string activations, recompute, formula;
   double sbh = 0, attention = 0;  // coefficients of sbh and of as²b
-  double row = 0;                 // further bytes a row of s·b
+  double row = 0;                 // further bytes per row of s·b
   Trained small, large;
   double bytes = 0;
   double measured() const {
@@ -75,7 +75,7 @@ BarChart chart_of(const ActivationLab& o, const std::vector<Kept>& rows) {
 
 int run_lab_activation(const ActivationLab& o) {
   if (o.seq < 8 || o.batch < 1 || o.heads < 1 || o.dim % o.heads != 0 || o.layers < 1 || o.steps < 2)
-    throw UsageError("--seq at least 8, --dim a multiple of --heads, --layers at least 1, --steps at least 2");
+    throw UsageError("expected --seq >= 8, --dim a multiple of --heads, --layers >= 1, --steps >= 2");
   LabTrainer trainer;
   std::vector<Kept> rows = rows_of(o);
   Findings findings;

@@ -78,7 +78,7 @@ int run_all_labs(const AllLabs& o) {
   const auto labs = wanted(o);
   std::error_code error;
   std::filesystem::create_directories(out, error);
-  if (error) throw IoError(fmt::format("cannot make {}: {}", out, error.message()));
+  if (error) throw IoError(fmt::format("cannot create {}: {}", out, error.message()));
   std::vector<LabResult> results;
   double seconds = 0;
   int failed = 0;
@@ -90,7 +90,7 @@ int run_all_labs(const AllLabs& o) {
     fmt::print("{} {:<14}{:6.1f} s{}\n", last.exit_code == 0 ? "✓" : "✗", lab->command.name, last.seconds,
                last.exit_code == 0 ? "" : fmt::format("  exit {}: {}", last.exit_code, last.complaint));
     std::fflush(stdout);
-    write_file(out + "/index.html", labs_page(results, machine_words()));  // what there is so far can be read
+    write_file(out + "/index.html", labs_page(results, machine_words()));  // partial results can be read
   }
   fmt::print("{} labs in {:.0f} s, {} failed: {}/index.html\n", results.size(), seconds, failed, out);
   return static_cast<int>(failed == 0 ? ExitCode::done : ExitCode::internal);

@@ -1,4 +1,4 @@
-// espalier lab --all: every experiment in a process of its own, and one page that shows what came of them.
+// espalier lab --all: every experiment in a separate process, and one page with the results.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct AllLabs {
   std::string out;                // empty: lab
 };
 
-// Exit code 1 when a lab failed; the page is written in any case.
+// Exit code 1 when a lab failed; the page is always written.
 int run_all_labs(const AllLabs& options);
 
 }  // namespace esp::app

@@ -24,7 +24,7 @@
 namespace esp::app {
 namespace {
 
-// α seconds per message, β seconds per byte, N ranks, S bytes. `printed` is what the slide said where it was wrong.
+// α seconds per message, β seconds per byte, N ranks, S bytes. `printed` is the slide's value where it is wrong.
 struct Textbook {
   std::string_view name, rounds, traffic, cost, best_for, printed;
 };
@@ -52,18 +52,18 @@ struct Line {
   std::string name;
   std::vector<double> measured_us, modelled_us;  // by size; modelled is empty for auto
   int rounds = 0;
-  double traffic = 0;  // most bytes any rank sends, over S
+  double traffic = 0;  // most bytes sent by one rank, over S
 };
 
 struct Crossover {
-  std::string first, second;  // first is quicker below
+  std::string first, second;  // first is faster below
   double bytes = 0;
 };
 
 std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, int size, size_t count) {
   std::vector<comm::Schedule> schedules;
   for (int rank = 0; rank < size; ++rank) {
-    comm::Problem problem;
+    comm::CollectiveSpec problem;
     problem.rank = rank, problem.size = size, problem.count = count;
     schedules.push_back(row.build(problem));
   }
@@ -71,7 +71,7 @@ std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, int size
 }
 
 bool applies(const comm::AlgorithmRow& row, int size) {
-  comm::Problem problem;
+  comm::CollectiveSpec problem;
   problem.size = size, problem.count = 1 << 20;
   return !row.applies || row.applies(problem).empty();
 }
@@ -83,9 +83,9 @@ double ask_us(BenchJob& job, const std::string& op, const std::string& algorithm
   return median(answer.sample_us);
 }
 
-// α and β of one message while all ranks exchange at once: a pairwise all-to-all is N−1 rounds of one message each way,
-// and reduces nothing.
-comm::Link fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBench& bench) {
+// α and β of one message while all ranks exchange at once: a pairwise all-to-all is N−1 rounds of one message per
+// direction, without reduction.
+comm::AlphaBeta fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBench& bench) {
   constexpr size_t kLargest = size_t{4} << 20;
   std::vector<double> bytes, seconds;
   auto n = static_cast<size_t>(job.num_ranks());
@@ -94,11 +94,11 @@ comm::Link fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBench&
     bytes.push_back(static_cast<double>(size));
     seconds.push_back(ask_us(job, "all_to_all", "pairwise", size * n, bench) * 1e-6 / static_cast<double>(n - 1));
   }
-  return comm::fit_link(bytes, seconds);
+  return comm::fit_alpha_beta(bytes, seconds);
 }
 
 std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std::vector<size_t>& sizes,
-                          const comm::Link& link, const CommBench& bench) {
+                          const comm::AlphaBeta& link, const CommBench& bench) {
   std::vector<Line> lines;
   net::LinkCost cost{static_cast<int64_t>(std::llround(link.alpha * 1e12)),
                      static_cast<int64_t>(std::llround(link.beta * 1e12))};
@@ -107,7 +107,7 @@ std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std:
     if (!applies(row, options.nproc)) continue;
     Line line{std::string(book.name), {}, {}};
     for (size_t size : sizes) {
-      comm::Simulated model = comm::simulate(schedules_of(row, options.nproc, size / 4), 4, cost);
+      comm::SimulationResult model = comm::simulate(schedules_of(row, options.nproc, size / 4), 4, cost);
       line.modelled_us.push_back(static_cast<double>(model.time_ps) * 1e-6);
       line.rounds = model.num_rounds;
       uint64_t most = 0;
@@ -117,7 +117,7 @@ std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std:
     lines.push_back(line);
   }
   lines.push_back({"auto", {}, {}});
-  // Algorithms take turns, so that a machine that changes its mind does so to all of them.
+  // Algorithms are measured in turn, so that disturbances of the machine affect all of them.
   std::map<std::pair<size_t, size_t>, std::vector<double>> times;
   for (int round = 0; round < options.rounds; ++round)
     for (size_t s = 0; s < sizes.size(); ++s)
@@ -128,7 +128,7 @@ std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std:
   return lines;
 }
 
-// Sizes at which two lines cross, between the sizes tried: straight lines on logarithmic axes.
+// Sizes at which two curves cross, interpolated linearly on logarithmic axes.
 std::vector<Crossover> crossovers(const std::vector<Line>& lines, const std::vector<size_t>& sizes, bool modelled) {
   const std::string_view contested[] = {"ring", "halving_doubling", "recursive_doubling"};
   std::vector<const Line*> chosen;
@@ -225,7 +225,7 @@ std::string picture(const std::vector<Line>& lines, const std::vector<size_t>& s
                   "time per call", series);
 }
 
-// Rounds and bytes that have one right value for this N.
+// Rounds and bytes with one correct value for this N.
 Findings findings_of(const std::vector<Line>& lines, int nproc, const std::string& wrong,
                      const std::vector<Crossover>& measured, const std::vector<Crossover>& modelled) {
   Findings findings;
@@ -253,13 +253,13 @@ Findings findings_of(const std::vector<Line>& lines, int nproc, const std::strin
 
 int run_lab_allreduce(const AllReduceLab& options) {
   if (options.nproc < 2 || options.nproc > 64)
-    throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", options.nproc));
+    throw UsageError(fmt::format("--nproc: got {}; expected 2 to 64 ranks", options.nproc));
   CommBench bench;
   bench.min_bytes = options.min_bytes, bench.max_bytes = options.max_bytes, bench.step_factor = options.factor;
   bench.transport = options.transport;
   std::vector<size_t> sizes = sweep(bench);
   std::vector<Line> lines;
-  comm::Link link;
+  comm::AlphaBeta link;
   CoreState state = probe_cores();
   {
     Switchboard board;
@@ -268,7 +268,7 @@ int run_lab_allreduce(const AllReduceLab& options) {
     lines = measure(*job.ranks, options, sizes, link, bench);
   }
   std::vector<Crossover> measured = crossovers(lines, sizes, false), modelled = crossovers(lines, sizes, true);
-  std::vector<comm::Frame> frames = run_ring_frames(4);
+  std::vector<comm::RingFrame> frames = run_ring_frames(4);
   std::string wrong = difference(frames, comm::ring_frames(4));
 
   std::string text = comparison_text(lines, options.nproc);
@@ -300,7 +300,7 @@ int run_lab_allreduce(const AllReduceLab& options) {
                             {"cost", book.cost},
                             {"best_for", book.best_for},
                             {"slide_printed", book.printed}});
-  for (const comm::Frame& frame : frames)
+  for (const comm::RingFrame& frame : frames)
     out["frames"].push_back({{"title", frame.title}, {"cells", frame.cells}, {"moving", frame.moving}});
   return finish_lab({options.json, options.out}, "allreduce", text, out, picture(lines, sizes, options.nproc),
                     findings_of(lines, options.nproc, wrong, measured, modelled));

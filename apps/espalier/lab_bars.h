@@ -1,5 +1,4 @@
-// Stacked bars, on the terminal and as SVG: a row per thing compared, its parts side by side, and a mark where it was
-// expected to end.
+// Stacked bars, on the terminal and as SVG: a row per case, its parts side by side, and a mark at the expected end.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@ namespace esp::app {
 
 struct Bar {
   std::string name;
-  std::vector<double> parts;  // none negative
+  std::vector<double> parts;  // non-negative
   double mark = 0;            // 0: none
   std::string note;           // behind the bar
 };
@@ -17,11 +16,11 @@ struct Bar {
 struct BarChart {
   std::string title;
   std::vector<std::string> parts;  // names, in the order of Bar::parts
-  std::string mark;                // what the mark says; empty: there are none
+  std::string mark;                // meaning of the marks; empty: there are none
   std::vector<Bar> bars;
 };
 
-// Parts differ by shade, so that it reads without colour; `columns` is what the longest bar takes.
+// Parts differ by shade, readable without colour; `columns` is the width of the longest bar.
 std::string bars_text(const BarChart& chart, int columns);
 std::string bars_svg(const BarChart& chart);
 

@@ -16,7 +16,7 @@
 namespace esp::app {
 namespace {
 
-// Reads what is there; false at the end of the stream.
+// Reads available output; false at the end of the stream.
 bool drain(int fd, std::string& to) {
   char buffer[16384];
   const ssize_t n = ::read(fd, buffer, sizeof buffer);
@@ -29,7 +29,7 @@ struct Running {
   bool out_open = true, err_open = true;
 };
 
-// One round of waiting; false when nothing is open any more.
+// One round of waiting; false when all streams are closed.
 bool pump(std::vector<Running>& all, std::vector<Ended>& ended, const Deadline& deadline) {
   std::vector<pollfd> waiting;
   std::vector<std::pair<size_t, bool>> which;  // child, whether it is stderr
@@ -48,12 +48,9 @@ bool pump(std::vector<Running>& all, std::vector<Ended>& ended, const Deadline& 
   return true;
 }
 
-// What has closed its output but not ended by the deadline is killed as well.
+// Also kills children that closed their output but did not end before the deadline.
 int reap(const launch::Child& child, const Deadline& deadline) {
-  pollfd done{child.pidfd.fd(), POLLIN, 0};
-  while (::poll(&done, 1, deadline.left_ms()) <= 0 && !deadline.passed()) {
-  }
-  const bool late = done.revents == 0;
+  const bool late = !launch::wait_for_end(child, deadline);
   if (late) ::kill(-child.pid, SIGKILL);
   int status = 0;
   ::waitpid(child.pid, &status, 0);
@@ -83,7 +80,7 @@ std::vector<Ended> run_together(const std::vector<Order>& orders, Duration limit
 std::string run_or_throw(const std::vector<std::string>& command, Duration limit) {
   std::vector<Ended> ended = run_together({{command, {}}}, limit);
   if (ended[0].code != 0)
-    throw IoError(fmt::format("{} ended with {}: {}", fmt::join(command, " "), ended[0].code,
+    throw IoError(fmt::format("{} ended with exit code {}: {}", fmt::join(command, " "), ended[0].code,
                               ended[0].err.empty() ? ended[0].out : ended[0].err));
   return std::move(ended[0].out);
 }

@@ -1,4 +1,4 @@
-// Programs that labs run beside themselves: started together, their output kept, ended at a deadline.
+// Child processes of labs: started together, with captured output, killed at a deadline.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace esp::app {
 
 struct Order {
   std::vector<std::string> command;  // [0] is a path, or looked up in PATH
-  launch::Environment environment;   // on top of ours
+  launch::Environment environment;   // added to this process's environment
 };
 
 struct Ended {
@@ -19,9 +19,9 @@ struct Ended {
   std::string out, err;
 };
 
-// All at once; returns when all have ended. Whatever outlives the limit is killed.
+// Runs all at once; returns when all have ended. Kills those that exceed the limit.
 std::vector<Ended> run_together(const std::vector<Order>& orders, Duration limit);
-// One; IoError with its last words when it fails.
+// Runs one; IoError with its last output when it fails.
 std::string run_or_throw(const std::vector<std::string>& command, Duration limit);
 
 }  // namespace esp::app

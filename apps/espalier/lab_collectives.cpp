@@ -1,7 +1,7 @@
-// espalier lab collectives: every collective on four real ranks, drawn before and after; what each sends; and
-// broadcasts down a chain against their formulas.
+// espalier lab collectives: every collective on four real ranks, drawn before and after; bytes sent; and pipelined
+// broadcasts compared with their formulas.
 //
-// A value is one bit per (rank, chunk), so that a sum shows what is in it and a value counted twice cannot hide.
+// A value is one bit per (rank, chunk), so a sum shows its terms and double counting is visible.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
-#include "esp/comm/over.h"
 #include "esp/comm/simulate.h"
+#include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
 
 namespace esp::app {
@@ -24,7 +24,7 @@ namespace {
 constexpr int kRanks = 4;
 constexpr size_t kMeasured = size_t{1} << 18;  // elements of 4 bytes, of the whole buffer
 
-using Row = std::vector<int64_t>;  // by chunk; 0: nothing there
+using Row = std::vector<int64_t>;  // by chunk; 0: empty
 using Picture = std::vector<Row>;  // by rank
 
 int64_t bit(int rank, int chunk) {
@@ -46,11 +46,11 @@ int64_t column_sum(int chunk) {
   return sum;
 }
 
-// One operation: what ranks begin with, what they must end with, and how it is called. Root is rank 0.
+// One operation: initial values, expected values, and its name. Root is rank 0.
 struct Operation {
   const char *name, *algorithm, *sent, *words;
   comm::Op op;
-  double of_s;  // most bytes a rank sends, in S
+  double of_s;  // most bytes sent by one rank, in S
   bool (*begins)(int rank, int chunk);
   int64_t (*ends)(int rank, int chunk);
 };
@@ -71,11 +71,11 @@ const Operation kOperations[] = {
      root_alone, [](int, int chunk) { return bit(0, chunk); }},
     {"scatter", "direct", "(N−1)/N·S", "one has it, each gets a part", comm::Op::scatter, kShare, root_alone,
      [](int rank, int chunk) { return rank == chunk ? bit(0, chunk) : 0; }},
-    {"gather", "direct", "S/N", "each has a part, one gets all", comm::Op::gather, 1.0 / kRanks, own_chunk,
+    {"gather", "direct", "S/N", "each rank has a part, one gets all", comm::Op::gather, 1.0 / kRanks, own_chunk,
      [](int rank, int chunk) { return rank == 0 ? bit(chunk, chunk) : 0; }},
     {"reduce", "naive", "S", "all have it, one gets the sum", comm::Op::reduce, 1, all,
      [](int rank, int chunk) { return rank == 0 ? column_sum(chunk) : 0; }},
-    {"all-gather", "ring", "(N−1)/N·S", "each has a part, all get all", comm::Op::all_gather, kShare, own_chunk,
+    {"all-gather", "ring", "(N−1)/N·S", "each rank has a part, all get all", comm::Op::all_gather, kShare, own_chunk,
      [](int, int chunk) { return bit(chunk, chunk); }},
     {"reduce-scatter", "ring", "(N−1)/N·S", "all have it, each gets a part of the sum", comm::Op::reduce_scatter,
      kShare, all, [](int rank, int chunk) { return rank == chunk ? column_sum(chunk) : 0; }},
@@ -91,7 +91,7 @@ struct SeenOperation {
   uint64_t most_sent = 0;  // of a buffer of kMeasured
 };
 
-// Where a rank's own values lie in the call's buffers: the whole of it, or its part.
+// Location of a rank's values in the call's buffers: the whole, or its part.
 void call_small(comm::Communicator& comm, const Operation& it, Row& row) {
   Row out(kRanks, 0);
   const auto rank = static_cast<size_t>(comm.rank());
@@ -140,7 +140,7 @@ SeenOperation run(const Operation& it) {
   seen.after = seen.before;
   std::vector<uint64_t> sent(kRanks);
   net::run_threads(kRanks, [&](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc", size_t{256} << 10));
+    const auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc", size_t{256} << 10));
     const auto rank = static_cast<size_t>(world.rank);
     call_small(*comm, it, seen.after[rank]);
     std::vector<float> in(kMeasured, 1), out(kMeasured);
@@ -172,7 +172,7 @@ std::string text_of(const SeenOperation& seen) {
   return text_table(head, rows) + "\n";
 }
 
-// A cell is cut into as many stripes as ranks are in its value.
+// A cell has one stripe per rank in its value.
 std::string cell(double x, double y, int64_t value) {
   constexpr double kSide = 30;
   std::vector<int> from;
@@ -209,11 +209,11 @@ std::string draw(const std::vector<SeenOperation>& all_seen) {
   return svg + "</svg>\n";
 }
 
-// A message of N bytes down a chain of K ranks in S segments, α = 0: picoseconds by the virtual clock.
+// A message of N bytes along a chain of K ranks in S segments, α = 0: picoseconds of virtual time.
 int64_t chain_ps(int ranks, size_t bytes, int segments, int64_t beta_ps) {
   std::vector<comm::Schedule> schedules;
   for (int rank = 0; rank < ranks; ++rank) {
-    comm::Problem problem;
+    comm::CollectiveSpec problem;
     problem.op = comm::Op::broadcast;
     problem.rank = rank, problem.size = ranks, problem.count = bytes, problem.segments = segments;
     schedules.push_back(comm::find_algorithm(comm::Op::broadcast, "ring_pipelined").build(problem));

@@ -1,5 +1,5 @@
-// espalier lab compression: what a compressor leaves of a vector, how fast, and what becomes of descent when gradients
-// travel that way, with and without feedback of what was left out.
+// espalier lab compression: accuracy and speed of compressors, and descent with compressed gradients, with and without
+// error feedback.
 #include <algorithm>
 #include <cmath>
 
@@ -27,13 +27,13 @@ struct CompressionLab {
   std::string compress = "topk:0.0625", json, out;
 };
 
-// Of one compressor and normal values: what theory promises for every vector, and what it was for this one.
+// One compressor on normally distributed values: the theoretical guarantee, and the measured error.
 struct Measured {
   std::string spec;
   int64_t bytes = 0;
   sync::Guarantee promised;
   double lost = 0;  // E‖C(x) − x‖² / ‖x‖²
-  double off = 0;   // ‖mean C(x) − x‖² / ‖x‖²: falls with the draws where C is unbiased
+  double off = 0;   // ‖mean C(x) − x‖² / ‖x‖²: decreases with the draws where C is unbiased
   double encode_gbs = 0, decode_gbs = 0;
 };
 
@@ -55,11 +55,11 @@ Measured measure(const CompressionLab& o, const std::string& spec, const std::ve
   double norm = 0, encode_s = 1e30, decode_s = 1e30;
   for (const float one : x) norm += static_cast<double>(one) * one;
   for (int k = 0; k < o.draws; ++k) {
-    const sync::Draw draw{1, static_cast<uint64_t>(k), 0};
+    const sync::RandomKey draw{1, static_cast<uint64_t>(k), 0};
     const int64_t begun = now_ns();
     const size_t length = compressor->encode(code.data(), x.data(), o.values, DType::f32, draw, {});
     const int64_t between = now_ns();
-    compressor->decode(y.data(), sync::Into::overwrite, {code.data(), length}, o.values, DType::f32, draw, {});
+    compressor->decode(y.data(), sync::WriteMode::overwrite, {code.data(), length}, o.values, DType::f32, draw, {});
     decode_s = std::min(decode_s, static_cast<double>(now_ns() - between) * 1e-9);
     encode_s = std::min(encode_s, static_cast<double>(between - begun) * 1e-9);
     it.bytes = static_cast<int64_t>(length);
@@ -120,7 +120,7 @@ std::vector<DescentCase> cases_of(const CompressionLab& o) {
 std::string descents_text(const std::vector<Descent>& runs) {
   std::vector<Cells> rows;
   for (const Descent& run : runs)
-    rows.push_back({run.it.name, run.it.compress, std::string(sync::name_of(run.way)),
+    rows.push_back({run.it.name, run.it.compress, std::string(sync::name_of(run.method)),
                     fmt::format("{:.1f}", run.bytes_per_step), fmt::format("{:.1f}", run.formula_bytes),
                     fmt::format("{:.2e}", run.error.back()), run.error.back() > run.error.front() ? "diverges" : ""});
   return text_table({"way", "compressor", "added by", "bytes/step", "formula", "‖x − x*‖²/d", ""}, rows);
@@ -132,7 +132,7 @@ Json descents_json(const std::vector<Descent>& runs) {
     rows.push_back({{"name", run.it.name},
                     {"compress", run.it.compress},
                     {"feedback", run.it.feedback},
-                    {"way", sync::name_of(run.way)},
+                    {"way", sync::name_of(run.method)},
                     {"bytes_per_step", run.bytes_per_step},
                     {"formula_bytes", run.formula_bytes},
                     {"error", run.error}});
@@ -169,7 +169,7 @@ std::vector<Series> series_of(const std::vector<Descent>& runs) {
     double next = 1;
     for (size_t k = 0; k < run.error.size(); ++k) {
       if (static_cast<double>(k + 1) < next) continue;
-      // Below this it is rounding, above it a straight line that would press all others flat.
+      // Smaller values are rounding errors; larger ones would compress all other curves.
       series.points.emplace_back(static_cast<double>(k + 1), std::clamp(run.error[k], 1e-16, 1e6));
       next = std::max(next + 1, next * 1.03);
     }
@@ -185,16 +185,14 @@ std::string stacked(const std::string& above, const std::string& below, double w
 }
 
 void check(const CompressionLab& o) {
-  if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", o.nproc));
+  if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc: got {}; expected 2 to 64 ranks", o.nproc));
   if (o.values < 1024 || o.draws < 1 || o.steps < 10 || o.dim < 1 || o.dim > 1'000'000)
-    throw UsageError("--values: at least 1024; --draws: 1; --steps: 10; --dim: between 1 and 1000000");
+    throw UsageError("expected --values >= 1024, --draws >= 1, --steps >= 10, --dim from 1 to 1000000");
   if (!(o.lr > 0) || !(o.noise >= 0) || !(o.heterogeneity >= 0))
-    throw UsageError("--lr: more than 0; --noise and --heterogeneity: at least 0");
+    throw UsageError("expected --lr > 0, --noise and --heterogeneity >= 0");
   sync::make_compressor(o.compress)->check(o.dim);
 }
 
-// The lecture's table is of ResNet-18 on CIFAR-10 with 5 % of the gradients, on GPUs we do not have: its order can be
-// looked at beside ours, not its figures.
 Findings findings_of(const std::vector<Descent>& example, const std::vector<Descent>& runs) {
   Findings findings;
   for (const auto* list : {&example, &runs})
@@ -213,8 +211,11 @@ Findings findings_of(const std::vector<Descent>& example, const std::vector<Desc
   for (const auto& [name, printed] : kTable)
     for (const Descent& one : runs)
       if (one.it.name == name)
-        findings.show(fmt::format("{}: lecture's accuracy on CIFAR-10; our distance from the minimum", name), printed,
-                      "", fmt::format("{:.1e}", one.error.back()));
+        findings
+            .show(fmt::format("{}: accuracy in the lecture, distance from the minimum here", name), printed, "",
+                  fmt::format("{:.1e}", one.error.back()))
+            .note =
+            "another task: ResNet-18 on CIFAR-10, 5 % of the gradients, on GPUs; only the order can be compared";
   return findings;
 }
 
@@ -228,12 +229,11 @@ int run_lab_compression(const CompressionLab& o) {
   const DescentProblem quadratic = quadratic_problem(o.nproc, o.dim, o.heterogeneity, o.noise);
   for (const DescentCase& it : cases_of(o)) runs.push_back(descend(quadratic, it, o.lr, o.steps));
   const std::string text = fmt::format(
-      "{} normal values, {} draws, one core. Theory holds for every vector, what was measured for this one.\n\n{}\n"
+      "{} normal values, {} draws, one core. The theoretical bound holds for every vector; the measurement is of this "
+      "one.\n\n{}\n"
       "Top-1 of 3 coordinates on 3 ranks, f_i = ⟨a_i, x⟩² + ¼‖x‖² (Beznosikov et al. 2020), step 0.02, 1000 steps: "
-      "what "
-      "ranks\nsend cancels what all of them want, so that without feedback every step leads away.\n\n{}\n"
-      "{} ranks with minimisers of their own, {} coordinates, heterogeneity {}, σ = {}, step {}, {} steps. Bytes are "
-      "of "
+      "the\nsent coordinates cancel, so without error feedback every step diverges.\n\n{}\n"
+      "{} heterogeneous ranks, {} coordinates, heterogeneity {}, σ = {}, step {}, {} steps. Bytes are those of "
       "the\nrank that sends most, from its communicator.\n\n{}",
       o.values, o.draws, compressors_text(o, all), descents_text(example), o.nproc, o.dim, o.heterogeneity, o.noise,
       o.lr, o.steps, descents_text(runs));
@@ -242,7 +242,7 @@ int run_lab_compression(const CompressionLab& o) {
   };
   return finish_lab({o.json, o.out}, "compression", text, report_of(o, all, example, runs),
                     stacked(picture("Top-1 with and without feedback, 3 ranks", example),
-                            picture(fmt::format("{}, {} unlike ranks", o.compress, o.nproc), runs), 860, 520),
+                            picture(fmt::format("{}, {} heterogeneous ranks", o.compress, o.nproc), runs), 860, 520),
                     findings_of(example, runs));
 }
 

@@ -1,9 +1,8 @@
 // espalier lab context: one sequence over several ranks. Ring attention with contiguous and with zig-zag pieces, and
-// Ulysses: work at every step of the ring, bytes beside the formulas, memory, and what differs from one device.
+// Ulysses: work at every step of the ring, bytes compared with the formulas, memory, and differences from one device.
 //
-// The ranks are threads of this process. Work is counted in pairs of a query and a key it sees, as the ranks drew it on
-// their traces; the picture sets the steps side by side as they would run on cores of their own, where everybody waits
-// for the slowest.
+// The ranks are threads of this process. Work is counted in (query, key) pairs, as ranks recorded it in their traces;
+// the picture shows the steps as they would run on separate cores, where all wait for the slowest.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -41,7 +40,7 @@ ContextCase case_of(const ContextLab& o) {
 
 // --- work ---
 
-// The most any rank has at each step: what a step takes when all have cores of their own.
+// The maximum over ranks at each step: the duration of a step on separate cores.
 std::vector<int64_t> slowest(const ContextRun& run) {
   std::vector<int64_t> most;
   for (const ContextRank& rank : run.ranks) {
@@ -57,7 +56,7 @@ int64_t sum_of(const std::vector<int64_t>& values) {
   return sum;
 }
 
-// The share of the ranks' time in which they compute, were each alone on its core and messages free.
+// The fraction of time in which ranks compute, on separate cores with free communication.
 double busy(const ContextRun& run) {
   int64_t all = 0;
   for (const ContextRank& rank : run.ranks) all += sum_of(rank.pairs[0]);
@@ -72,7 +71,7 @@ std::string tokens_text(const nn::TokenMap& tokens) {
 }
 
 std::string work_table(const ContextCase& it, const ContextRun& run) {
-  // In squares of a piece: c pieces a rank, twice as many in all.
+  // In squares of a piece: c pieces per rank, twice as many in total.
   const double piece = static_cast<double>(it.length) / (2 * it.num_ranks);
   auto squares = [&](int64_t pairs) { return fmt::format("{:.2f}", static_cast<double>(pairs) / (piece * piece)); };
   Cells head = {"", "tokens"};
@@ -116,7 +115,7 @@ Formula formula_of(const ContextCase& it, ContextMethod method) {
     const uint64_t sums = q / element * size_of(kernel::accumulator_of(it.dtype));
     return {{"(c−1)·q", "(c−1)·q + c·q'"}, {(c - 1) * q, (c - 1) * q + c * sums}};
   }
-  // Where ranks share a key/value head, each has a copy of it.
+  // Where ranks share a key/value head, each stores a copy of it.
   const uint64_t kv_sent = std::max(kv_width / c, static_cast<uint64_t>(it.head_dim));
   const uint64_t bytes = (c - 1) * tokens * (2 * q_width / c + 2 * kv_sent) * element;
   const char* text = it.kv_heads == it.heads ? "4(c−1)/c·bsh/c·e" : "(c−1)·b(s/c)·(2h + 2h_kv)/c·e";
@@ -137,7 +136,7 @@ std::string bytes_table(const std::vector<ContextRun>& runs, const std::vector<F
   return text_table({"bytes a rank sends", "", "formula", "by the formula", "counted"}, rows);
 }
 
-// --- memory, time, agreement ---
+// --- memory, time, equality ---
 
 std::string summary_table(const std::vector<ContextRun>& runs, const ContextRank& one) {
   std::vector<Cells> rows = {{"one device", human_bytes(one.peak_bytes), "1.00", fmt::format("{:.1f}", one.ms[0]),
@@ -190,7 +189,7 @@ Json report_of(const ContextCase& it, const std::vector<ContextRun>& runs, const
 
 // --- picture ---
 
-// A row per rank, a box per step: as wide as its work, begun when the slowest of the step before is done.
+// A row per rank, a box per step: its width is the work, its start the end of the slowest previous step.
 std::string draw(const ContextCase& it, const std::vector<ContextRun>& rings) {
   constexpr double kWidth = 900, kLeft = 90, kRight = 40, kTop = 70, kPitch = 30, kThick = 22, kGap = 56;
   const double height = kTop + static_cast<double>(rings.size()) * (kPitch * it.num_ranks + kGap);
@@ -232,14 +231,14 @@ std::string draw(const ContextCase& it, const std::vector<ContextRun>& rings) {
 
 void check(const ContextLab& options, const ContextCase& it) {
   if (options.nproc < 2 || options.nproc > 16)
-    throw UsageError(fmt::format("--nproc {}: between 2 and 16 ranks", options.nproc));
+    throw UsageError(fmt::format("--nproc: got {}; expected 2 to 16 ranks", options.nproc));
   if (it.batch < 1 || it.heads < 1 || it.kv_heads < 1 || it.head_dim < 1 || options.rounds < 1)
-    throw UsageError("--batch, --heads, --kv-heads, --head-dim and --rounds: at least 1");
+    throw UsageError("expected --batch, --heads, --kv-heads, --head-dim and --rounds >= 1");
   if (it.heads % it.kv_heads != 0)
-    throw UsageError(fmt::format("--heads {}: not a multiple of --kv-heads {}", it.heads, it.kv_heads));
+    throw UsageError(fmt::format("--heads: got {}; must be a multiple of --kv-heads = {}", it.heads, it.kv_heads));
   const int64_t pieces = 2 * options.nproc;
   if (it.length < pieces || it.length % pieces != 0)
-    throw UsageError(fmt::format("--seq {}: the formulas are of equal pieces; a multiple of 2·ranks, as {} is",
+    throw UsageError(fmt::format("--seq: got {}; must be a multiple of 2·ranks (equal pieces), for example {}",
                                  it.length, std::max(pieces, it.length / pieces * pieces)));
 }
 

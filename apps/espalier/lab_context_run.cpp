@@ -12,7 +12,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/parallel/cp/ring.h"
-#include "esp/parallel/cp/rows.h"
+#include "esp/parallel/cp/strided_rows.h"
 #include "esp/parallel/cp/ulysses.h"
 
 namespace esp::app {
@@ -26,7 +26,7 @@ using tensor::Tensor;
 // Memory and one thread of a rank, and a tape.
 struct Desk {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   autograd::Tape tape{context};
@@ -38,7 +38,7 @@ struct Desk {
   }
 };
 
-// The whole sequence: what goes in, and what comes out as the ranks put their tokens there. Each writes its own rows.
+// The whole sequence: inputs, and outputs as written by the ranks. Each writes its own rows.
 struct Whole {
   Desk desk;
   Tensor qkv, d_o, o, dqkv;
@@ -57,8 +57,8 @@ void move_tokens(const Tensor& held, const Tensor& all, const nn::TokenMap& toke
   for (int64_t b = 0; b < all.dim(0); ++b) {
     int64_t token = 0;
     for (const nn::TokenRun& run : tokens.runs) {
-      const parallel::Rows here{held, (b * T + token) * width, width};
-      const parallel::Rows there{all, (b * tokens.length + run.first) * width, width};
+      const parallel::StridedRows here{held, (b * T + token) * width, width};
+      const parallel::StridedRows there{all, (b * tokens.length + run.first) * width, width};
       parallel::copy_rows(back ? there : here, back ? here : there, run.count, width, {});
       token += run.count;
     }
@@ -73,7 +73,7 @@ uint64_t sent_by(comm::Communicator* comm) {
   return bytes;
 }
 
-// What the ring drew: work and time of every step of both ways.
+// From the ring's trace: work and time of every step, forward and backward.
 void read_steps(ContextRank& rank, const obs::TraceRow& row, int num_ranks) {
   for (int way = 0; way < 2; ++way) {
     rank.pairs[way].assign(static_cast<size_t>(num_ranks), 0);
@@ -91,7 +91,7 @@ void read_steps(ContextRank& rank, const obs::TraceRow& row, int num_ranks) {
 ContextRank run_rank(const ContextCase& it, Whole& whole, ContextGroup group, ContextMethod method, int rounds) {
   Desk desk;
   ContextRank rank;
-  autograd::AttentionOptions options;
+  autograd::AttentionArgs options;
   options.heads = it.heads;
   options.kv_heads = it.kv_heads;
   options.head_dim = it.head_dim;

@@ -1,5 +1,5 @@
-// Attention over one sequence that ranks share, really run between threads of this process: what each rank computed at
-// each step of the ring (from its trace), sent (from its communicator) and held (from its memory account).
+// Attention over one sequence shared by ranks, run by threads of this process: per rank the compute at each step of the
+// ring (from its trace), bytes sent (from its communicator) and memory (from its account).
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct ContextCase {
 // Index 0 is forward, 1 backward.
 struct ContextRank {
   nn::TokenMap tokens;
-  std::vector<int64_t> pairs[2];   // by step of the ring: of a query and a key it sees
-  std::vector<double> step_ms[2];  // and how long that took
+  std::vector<int64_t> pairs[2];   // by step of the ring: (query, key) pairs
+  std::vector<double> step_ms[2];  // and their duration
   uint64_t sent[2] = {0, 0};
   double ms[2] = {0, 0}, waited_ms = 0;
-  uint64_t peak_bytes = 0;  // input, output and gradients included
+  uint64_t peak_bytes = 0;  // including input, output and gradients
 };
 
 struct ContextRun {
@@ -36,7 +36,7 @@ struct ContextRun {
 
 enum class ContextMethod : uint8_t { ring, ulysses };
 
-// All ranks run forward and backward `rounds` times; times are of each one's fastest round.
+// All ranks run forward and backward `rounds` times; times are those of each rank's fastest round.
 ContextRun run_context(const ContextCase& it, ContextMethod method, parallel::ContextLayout layout, int rounds);
 ContextRank run_on_one(const ContextCase& it, int rounds);
 

@@ -1,8 +1,8 @@
-// espalier lab ddp: one model on more and more ranks, every rank with the same share of work (weak scaling).
+// espalier lab ddp: one model on an increasing number of ranks, with equal work per rank (weak scaling).
 //
-// Jobs of all sizes are there from the beginning and take turns, round after round, so that whatever the machine does
-// it does to all. Each rank computes with one thread. More ranks than cores are allowed: they take turns on the cores,
-// and the table holds them to the cores there are as well.
+// Jobs of all sizes are started first and measured in turn, round after round, so that disturbances of the machine
+// affect all of them. Each rank computes with one thread. More ranks than cores are allowed: they share the cores, and
+// the table also relates them to the cores.
 #include <algorithm>
 #include <map>
 
@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/bench_comm.h"
-#include "apps/espalier/bench_train_contender.h"
+#include "apps/espalier/bench_train_candidate.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/core_state.h"
 #include "apps/espalier/lab_bars.h"
@@ -22,6 +22,7 @@
 #include "esp/model/model.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/sync/strategy.h"
+#include "esp/sync/strategy_names.h"
 
 namespace esp::app {
 namespace {
@@ -36,11 +37,11 @@ struct DdpLab {
 struct Point {
   int ranks = 1;
   double tokens_per_s = 0, step_ms = 0;
-  double efficiency = 0;  // of so many times one rank
-  double of_cores = 0;    // the same, of as many as have a core
+  double efficiency = 0;  // relative to the same multiple of one rank
+  double of_cores = 0;    // the same, relative to the number of cores
   std::vector<double> exposed_by_round, waited_by_round;
   double exposed_ms = 0, waited_ms = 0;  // per step
-  std::map<int, int> slowest;            // rank: steps in which it was
+  std::map<int, int> slowest;            // rank: steps in which it was the slowest
 
   std::pair<int, int> most_often_slowest() const {
     const auto most = std::max_element(slowest.begin(), slowest.end(),
@@ -62,10 +63,10 @@ TrainCase case_of(const DdpLab& options, int ranks, const std::string& tokens) {
   return it;
 }
 
-void note_round(Point& point, const Contender& contender) {
-  point.exposed_by_round.push_back(contender.mean_of("exposed"));
-  point.waited_by_round.push_back(contender.mean_of("waited"));
-  for (double rank : parse_times(contender.answer[0].at("slowest"))) ++point.slowest[static_cast<int>(rank)];
+void note_round(Point& point, const Candidate& candidate) {
+  point.exposed_by_round.push_back(candidate.mean_of("exposed"));
+  point.waited_by_round.push_back(candidate.mean_of("waited"));
+  for (double rank : parse_times(candidate.answer[0].at("slowest"))) ++point.slowest[static_cast<int>(rank)];
 }
 
 std::vector<Point> measure(const DdpLab& options) {
@@ -73,9 +74,9 @@ std::vector<Point> measure(const DdpLab& options) {
   const TrainCase largest = case_of(options, options.ranks.back(), "");
   const std::string tokens = write_tokens(folder.path(), largest.model, largest.tokens_per_step());
   Switchboard board;
-  std::vector<Contender> jobs;
+  std::vector<Candidate> jobs;
   for (int ranks : options.ranks) jobs.push_back(start_trainer("espalier", case_of(options, ranks, tokens), board));
-  for (Contender& job : jobs) ask_steps(job, 1);
+  for (Candidate& job : jobs) ask_steps(job, 1);
   std::vector<Point> points(jobs.size());
   for (int round = 0; round < options.rounds; ++round)
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -155,12 +156,13 @@ Json report_of(const DdpLab& options, const std::vector<Point>& points) {
 }
 
 void check(DdpLab& options) {
+  options.sync = sync::strategy_name(options.sync);
   find_row("--sync", sync::strategies(), options.sync);
   if (options.batch < 1 || options.seq < 0 || options.steps < 1 || options.rounds < 1)
-    throw UsageError("--batch, --seq, --steps and --rounds: at least 1");
+    throw UsageError("expected --batch, --seq, --steps and --rounds >= 1");
   for (int ranks : options.ranks)
     if (ranks < 1 || ranks > 64) throw UsageError(fmt::format("--ranks {}: between 1 and 64", ranks));
-  options.ranks.push_back(1);  // what the others are held against
+  options.ranks.push_back(1);  // the baseline of the others
   std::sort(options.ranks.begin(), options.ranks.end());
   options.ranks.erase(std::unique(options.ranks.begin(), options.ranks.end()), options.ranks.end());
 }

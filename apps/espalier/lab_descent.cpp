@@ -16,7 +16,7 @@ double distance(std::span<const double> x, const std::vector<double>& to) {
   return sum / static_cast<double>(to.size());
 }
 
-// A neolithic feedback sends a code per round, on both ways.
+// Neolithic feedback sends one encoded vector per round, in both phases.
 double rounds_of(const std::string& feedback) {
   const size_t colon = feedback.find(':');
   return feedback.starts_with("neolithic") ? (colon == std::string::npos ? 2 : std::stod(feedback.substr(colon + 1)))
@@ -40,8 +40,8 @@ DescentProblem quadratic_problem(int nodes, int64_t dim, double heterogeneity, d
   options.dim = dim;
   options.heterogeneity = heterogeneity;
   options.noise = noise;
-  options.most_curvature = 3;
-  const std::shared_ptr<const sync::Problem> problem = sync::make_quadratic(options);
+  options.max_curvature = 3;
+  const std::shared_ptr<const sync::OptimizationProblem> problem = sync::make_quadratic(options);
   return {nodes, std::vector<double>(static_cast<size_t>(dim)), problem->minimiser(),
           [problem](int node, int64_t step, std::span<const double> x, std::span<double> g) {
             problem->noisy_gradient(node, step, x, g);
@@ -53,18 +53,19 @@ Descent descend(const DescentProblem& problem, const DescentCase& it, double lr,
   run.it = it;
   const auto compressor = sync::make_compressor(it.compress);
   const auto count = static_cast<int64_t>(problem.start.size());
-  // EF and EF21 keep what the codes said, which a second compression on the way would change; so must their ways.
+  // EF and EF21 store the decoded values, which a second compression would change; so must their aggregation methods.
   const bool two_phase = sync::find_feedback(it.feedback).two_phase;
-  run.way = sync::cheapest_way(*compressor, count, DType::f64, problem.nodes, {two_phase});
+  run.method = sync::cheapest_method(*compressor, count, DType::f64, problem.nodes, {two_phase});
   for (int rank = 0; rank < problem.nodes; ++rank)
     run.formula_bytes = std::max(
-        run.formula_bytes, rounds_of(it.feedback) * static_cast<double>(sync::bytes_sent(
-                                                        run.way, *compressor, count, DType::f64, problem.nodes, rank)));
-  const bool inside = it.feedback == "ef";  // the step size is part of what is remembered
+        run.formula_bytes,
+        rounds_of(it.feedback) *
+            static_cast<double>(sync::bytes_sent(run.method, *compressor, count, DType::f64, problem.nodes, rank)));
+  const bool inside = it.feedback == "ef";  // the step size is part of the stored residual
   std::vector<double> sent(static_cast<size_t>(problem.nodes));
   sync::on_ranks(problem.nodes, [&](comm::Communicator* ranks) {
     device::MemoryAccount account;
-    device::Pool pool{account};
+    device::MemoryPool pool{account};
     sync::FeedbackSetup setup;
     setup.sum.ranks = ranks;
     setup.sum.context = {{}, &pool};
@@ -73,7 +74,7 @@ Descent descend(const DescentProblem& problem, const DescentCase& it, double lr,
     setup.sum.dtype = DType::f64;
     setup.sum.seed = 1;
     setup.sum.ordered = true;
-    setup.way = run.way;
+    setup.method = run.method;
     const auto feedback = sync::make_feedback(it.feedback, setup);
     std::vector<double> x = problem.start, g(x.size()), out(x.size());
     const int me = ranks->rank();

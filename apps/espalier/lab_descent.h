@@ -1,5 +1,5 @@
-// Descent whose gradients travel through a compressor and its feedback, between real ranks (threads of this process).
-// No optimizer stands between: x ← x − γ·exchange(g_i), so that what theory says is what is seen.
+// Descent with compressed gradients and error feedback, between real ranks (threads of this process). Without an
+// optimizer: x ← x − γ·exchange(g_i), so the result is directly comparable with theory.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ struct DescentProblem {
   std::vector<double> start, minimiser;
   std::function<void(int node, int64_t step, std::span<const double> x, std::span<double> g)> gradient;
 };
-// Three nodes of f_i = ⟨a_i, x⟩² + ¼‖x‖² whose largest coordinates all point away from the minimum.
+// Three nodes with f_i = ⟨a_i, x⟩² + ¼‖x‖², whose largest coordinates all point away from the minimum.
 DescentProblem spread_problem();
 DescentProblem quadratic_problem(int nodes, int64_t dim, double heterogeneity, double noise);
 
@@ -26,7 +26,7 @@ struct DescentCase {
 
 struct Descent {
   DescentCase it;
-  sync::Way way = sync::Way::gather;
+  sync::AggregationMethod method = sync::AggregationMethod::gather;
   std::vector<double> error;                     // ‖x − x*‖² / d, before the first step and after each
   double bytes_per_step = 0, formula_bytes = 0;  // of the rank that sends most
 };

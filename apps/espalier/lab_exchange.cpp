@@ -1,8 +1,8 @@
 // espalier lab exchange: the same model trained by one parameter server, by as many as there are ranks, and by
-// all-reduce; what the busiest rank sends and receives, from counters of real runs, beside the formulas.
+// all-reduce; bytes sent and received by the busiest rank, from counters of real runs, compared with the formulas.
 //
-// Ranks that serve are workers too, and what a rank hands to itself does not travel: one server takes in (W−1)·S and
-// gives out as much, K = W servers (W−1)/W·S each way, and a ring 2(N−1)/N·S.
+// Server ranks are workers too, and messages to the own rank are not sent: one server receives (W−1)·S and sends as
+// much, K = W servers (W−1)/W·S per direction, and a ring 2(N−1)/N·S.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ struct Way {
   double busiest_of_s = 0;  // sent by the rank that sends most, in S
   Trained run;
   double sent = 0, received = 0;  // per step, of the rank that moves most
-  double link_s = 0;              // modelled: so many workers and a link of their own
+  double link_s = 0;              // modelled, for `workers` and a given link
 };
 
 std::vector<Way> ways_of(const ExchangeLab& o) {
@@ -49,7 +49,7 @@ std::vector<Way> ways_of(const ExchangeLab& o) {
           {kAllReduce, "2(N−1)/N·S", {"sync.method=allreduce"}, 2 * (n - 1) / n, {}}};
 }
 
-// Only the exchange of values is counted: of all-reduces the one that moves most, the others are norms and flags.
+// Counts only the exchange of gradients and weights: of all-reduces the largest group; the others are norms and flags.
 void count(Way& way, int64_t steps) {
   for (const TrainedRank& rank : way.run.ranks) {
     double sent = 0, received = 0;
@@ -79,7 +79,7 @@ std::vector<Way> measure(const ExchangeLab& o) {
   return ways;
 }
 
-// GPT-2's 124 M parameters in fp32, 16 workers on links of their own: who waits for whom.
+// GPT-2's 124 M parameters in fp32, 16 workers with a link each: the resulting wait times.
 void model_links(const ExchangeLab& o, std::vector<Way>& ways) {
   constexpr int kWorkers = 16;
   const double bytes = 124e6 * 4, rate = o.gbit * 1e9 / 8;
@@ -103,11 +103,14 @@ BarChart chart_of(const ExchangeLab& o, const std::vector<Way>& ways, double s) 
 }
 
 int run_lab_exchange(const ExchangeLab& o) {
-  if (o.nproc < 2 || o.nproc > 16 || o.steps < 2) throw UsageError("--nproc between 2 and 16, --steps at least 2");
+  if (o.nproc < 2 || o.nproc > 16) throw UsageError(fmt::format("--nproc: got {}; expected 2 to 16", o.nproc));
+  if (o.steps < 2) throw UsageError(fmt::format("--steps: got {}; expected 2 or more", o.steps));
+  if (!(o.gbit > 0 && o.gbit <= 1e6))
+    throw UsageError(fmt::format("--gbit: got {}; expected above 0, up to 1e6", o.gbit));
   std::vector<Way> ways = measure(o);
   model_links(o, ways);
   const double s = 4.0 * static_cast<double>(ways[0].run.parameters);
-  // Layers divide by powers of two; else chunks differ by an element.
+  // Layer sizes are divisible by powers of two; otherwise chunks differ by an element.
   const double uneven = (o.nproc & (o.nproc - 1)) == 0 ? 0 : 1e-3;
   Findings findings;
   std::vector<Cells> cells;

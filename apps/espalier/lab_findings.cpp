@@ -2,16 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/espalier/figure.h"
 #include "apps/espalier/text_table.h"
 
 namespace esp::app {
 namespace {
 
-// Whole numbers in full with their thousands apart, others to six digits.
+struct MarkRow {
+  std::string_view name, result;
+};
+constexpr MarkRow kMarks[] = {
+    {"shown", ""}, {"agrees", "✓"}, {"convention", "✓ convention"}, {"differs", "≠"}, {"wrong", "WRONG"}};
+
+const MarkRow& row_of(Mark mark) {
+  return kMarks[static_cast<size_t>(mark)];
+}
+
+// Integers in full with thousands separators, others with six digits.
 std::string number(double value, std::string_view unit) {
   std::string text;
   if (value == std::floor(value) && std::abs(value) < 1e15) {
@@ -25,49 +38,86 @@ std::string number(double value, std::string_view unit) {
   return unit.empty() ? text : fmt::format("{} {}", text, unit);
 }
 
-std::string mark(Finding::Held held) {
-  return held == Finding::Held::exact ? "✓" : held == Finding::Held::wrong ? "WRONG" : "";
-}
-
 }  // namespace
 
-std::string_view name_of(Finding::Held held) {
-  return held == Finding::Held::exact ? "exact" : held == Finding::Held::wrong ? "wrong" : "shown";
+const char* const kMarkLegend =
+    "✓: the figures agree (± the tolerance). ✓ convention: the lecture counts in the way named beside it. "
+    "≠: not the lecture's figure, for the reason beside it. No mark: shown, not compared.";
+
+std::string_view name_of(Mark mark) {
+  return row_of(mark).name;
 }
 
-void Findings::show(std::string what, std::string lecture, std::string modelled, std::string measured) {
-  all_.push_back({std::move(what), std::move(lecture), std::move(modelled), std::move(measured), Finding::Held::shown});
+std::string result_text(Mark mark, double tolerance) {
+  constexpr double kNegligible = 1e-4;  // rounding of sums
+  const std::string_view result = row_of(mark).result;
+  if (mark != Mark::agrees || tolerance < kNegligible) return std::string(result);
+  return fmt::format("{} ± {:.2g} %", result, 100 * tolerance);
 }
 
-void Findings::holds(std::string what, std::string lecture, std::string modelled, std::string measured,
-                     bool true_here) {
-  show(std::move(what), std::move(lecture), std::move(modelled), std::move(measured));
-  all_.back().held = true_here ? Finding::Held::exact : Finding::Held::wrong;
+Mark Finding::mark() const {
+  if (check == Check::fails) return Mark::wrong;
+  const std::optional<Figure> printed = parse_figure(lecture);
+  if (!printed || (modelled.empty() && measured.empty())) return check == Check::none ? Mark::none : Mark::agrees;
+  const auto is_printed = [&](const std::string& text) {
+    const std::optional<Figure> ours = parse_figure(text);
+    return text.empty() || (ours && agrees(*printed, *ours, tolerance));
+  };
+  if (is_printed(modelled) && is_printed(measured)) return Mark::agrees;
+  return !convention.empty() && !note.empty() && is_printed(convention) ? Mark::convention : Mark::differs;
 }
 
-void Findings::exact(std::string what, std::string lecture, double modelled, double measured, std::string_view unit) {
-  holds(std::move(what), std::move(lecture), number(modelled, unit), number(measured, unit), modelled == measured);
+Finding& Findings::show(std::string what, std::string lecture, std::string modelled, std::string measured) {
+  Finding& row = all_.emplace_back();
+  row.what = std::move(what), row.lecture = std::move(lecture);
+  row.modelled = std::move(modelled), row.measured = std::move(measured);
+  return row;
 }
 
-void Findings::same(std::string what, std::string lecture, std::string modelled, std::string measured) {
+Finding& Findings::holds(std::string what, std::string lecture, std::string modelled, std::string measured,
+                         bool true_here) {
+  Finding& row = show(std::move(what), std::move(lecture), std::move(modelled), std::move(measured));
+  row.check = true_here ? Finding::Check::holds : Finding::Check::fails;
+  return row;
+}
+
+Finding& Findings::exact(std::string what, std::string lecture, double modelled, double measured,
+                         std::string_view unit) {
+  return within(std::move(what), std::move(lecture), modelled, measured, 0, unit);
+}
+
+Finding& Findings::same(std::string what, std::string lecture, std::string modelled, std::string measured) {
   const bool equal = modelled == measured;
-  holds(std::move(what), std::move(lecture), std::move(modelled), std::move(measured), equal);
+  return holds(std::move(what), std::move(lecture), std::move(modelled), std::move(measured), equal);
 }
 
-void Findings::within(std::string what, std::string lecture, double modelled, double measured, double part,
-                      std::string_view unit) {
-  holds(std::move(what), std::move(lecture), number(modelled, unit), number(measured, unit),
-        std::abs(measured - modelled) <= part * std::abs(modelled));
+Finding& Findings::within(std::string what, std::string lecture, double modelled, double measured, double part,
+                          std::string_view unit) {
+  Finding& row = holds(std::move(what), std::move(lecture), number(modelled, unit), number(measured, unit),
+                       std::abs(measured - modelled) <= part * std::abs(modelled));
+  row.tolerance = part;
+  return row;
 }
 
 bool Findings::all_hold() const {
-  return std::none_of(all_.begin(), all_.end(), [](const Finding& one) { return one.held == Finding::Held::wrong; });
+  return std::none_of(all_.begin(), all_.end(), [](const Finding& one) { return one.mark() == Mark::wrong; });
 }
 
+// Notes are sentences: they follow the columns without wrapping.
 std::string Findings::text() const {
   std::vector<Cells> rows;
-  for (const Finding& one : all_) rows.push_back({one.what, one.lecture, one.modelled, one.measured, mark(one.held)});
-  return text_table({"", "lecture", "modelled", "measured here", "asserted"}, rows);
+  for (const Finding& one : all_)
+    rows.push_back({one.what, one.lecture, one.modelled, one.measured, result_text(one.mark(), one.tolerance)});
+  const Cells head = {"figure", "lecture", "modelled", "measured here", "result"};
+  std::istringstream lines(text_table(head, rows));
+  std::string text, line;
+  std::getline(lines, line);
+  text = line + "\n";
+  for (const Finding& one : all_) {
+    std::getline(lines, line);
+    text += line + (one.note.empty() ? "" : "  " + one.note) + "\n";
+  }
+  return text + kMarkLegend + "\n";
 }
 
 Json Findings::json() const {
@@ -77,7 +127,11 @@ Json Findings::json() const {
                     {"lecture", one.lecture},
                     {"modelled", one.modelled},
                     {"measured", one.measured},
-                    {"held", name_of(one.held)}});
+                    {"held", name_of(one.mark())},
+                    {"result", result_text(one.mark(), one.tolerance)},
+                    {"tolerance", one.tolerance},
+                    {"convention", one.convention},
+                    {"note", one.note}});
   return rows;
 }
 

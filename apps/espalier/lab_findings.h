@@ -1,7 +1,7 @@
-// What a lab found, item by item: the lecture's figure, what a formula or a simulation says, and what ran here.
+// Findings of a lab, row by row: the lecture's figure, the result of a formula or a simulation, and the measurement.
 //
-// Some figures have one right value: counts, bytes, frames, losses that must be equal. Those are asserted, and a lab
-// with one that does not hold ends with exit code 1. Times are shown and decide nothing.
+// Figures with one correct value (counts, bytes, frames, losses that must be equal) are asserted: a lab with a wrong
+// one ends with exit code 1. Times are shown without assertion.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,40 @@
 
 namespace esp::app {
 
+enum class Mark : uint8_t {
+  none,        // nothing to compare
+  agrees,      // the asserted figures are equal, and equal to the lecture's
+  convention,  // the lecture counts in another way, named in the note; computed in that way the figure is equal
+  differs,     // different from the lecture's figure; the note gives the reason
+  wrong,       // an asserted figure is wrong
+};
+std::string_view name_of(Mark mark);
+
 struct Finding {
-  enum class Held : uint8_t { shown, exact, wrong };
+  enum class Check : uint8_t { none, holds, fails };
   std::string what, lecture, modelled, measured;
-  Held held = Held::shown;
+  Check check = Check::none;  // modelled against measured
+  double tolerance = 0;       // relative; of the check, and of the comparison with the lecture
+  std::string note;           // the reason for a difference from the lecture
+  std::string convention;     // the figure computed with the lecture's convention: "3.5 GB"
+
+  // Computes every mark. A lecture's figure is compared within its printed digits.
+  Mark mark() const;
 };
 
 class Findings {
  public:
-  // Shown side by side; an empty cell has nothing to say.
-  void show(std::string what, std::string lecture, std::string modelled, std::string measured);
-  // Must be the same number. `unit` follows it.
-  void exact(std::string what, std::string lecture, double modelled, double measured, std::string_view unit = "");
-  // Must be the same words.
-  void same(std::string what, std::string lecture, std::string modelled, std::string measured);
-  // Must lie within a part of the modelled, for figures whose rounding is stated.
-  void within(std::string what, std::string lecture, double modelled, double measured, double part,
-              std::string_view unit = "");
-  // Must be true; `measured` says how.
-  void holds(std::string what, std::string lecture, std::string modelled, std::string measured, bool true_here);
+  // Shown side by side; a cell may be empty.
+  Finding& show(std::string what, std::string lecture, std::string modelled, std::string measured);
+  // Asserts equal numbers. `unit` follows them.
+  Finding& exact(std::string what, std::string lecture, double modelled, double measured, std::string_view unit = "");
+  // Asserts equal texts.
+  Finding& same(std::string what, std::string lecture, std::string modelled, std::string measured);
+  // Asserts a relative tolerance, for figures with a stated rounding.
+  Finding& within(std::string what, std::string lecture, double modelled, double measured, double part,
+                  std::string_view unit = "");
+  // Asserts a condition; `measured` describes it.
+  Finding& holds(std::string what, std::string lecture, std::string modelled, std::string measured, bool true_here);
 
   bool empty() const { return all_.empty(); }
   bool all_hold() const;
@@ -43,6 +58,9 @@ class Findings {
   std::vector<Finding> all_;
 };
 
-std::string_view name_of(Finding::Held held);
+// Content of the result column: "✓", "✓ ± 1 %", "✓ convention", "≠", "WRONG".
+std::string result_text(Mark mark, double tolerance);
+// The legend of those marks, one sentence.
+extern const char* const kMarkLegend;
 
 }  // namespace esp::app

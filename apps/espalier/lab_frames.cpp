@@ -18,7 +18,7 @@ namespace {
 using Memory = std::vector<int32_t>;  // one element per chunk; bit r is set when rank r's value is in the sum
 
 comm::Schedule schedule_of(int rank, int size) {
-  comm::Problem problem;
+  comm::CollectiveSpec problem;
   problem.rank = rank;
   problem.size = size;
   problem.count = static_cast<size_t>(size);
@@ -47,7 +47,7 @@ std::vector<std::vector<Memory>> run_rounds(int size) {
       tag.sequence = static_cast<uint64_t>(round) + 1;
       auto outcome = executor.run(*plan, memory.data(), memory.data(), DType::i32, comm::ReduceOp::sum, tag,
                                   Deadline::after(std::chrono::seconds(10)));
-      ESP_CHECK(outcome == comm::Executor::Outcome::done, "ring round {} on rank {}", round, world.rank);
+      ESP_CHECK(outcome == comm::Executor::RunStatus::done, "ring round {} on rank {}", round, world.rank);
       seen[static_cast<size_t>(round) + 1][rank] = memory;
     }
   });
@@ -64,13 +64,13 @@ std::string in_letters(int32_t sum, size_t chunk, int size) {
 
 }  // namespace
 
-std::vector<comm::Frame> run_ring_frames(int size) {
+std::vector<comm::RingFrame> run_ring_frames(int size) {
   ESP_CHECK(size >= 2 && size <= 26, "{} ranks", size);
   std::vector<std::vector<Memory>> seen = run_rounds(size);
   int32_t all = static_cast<int32_t>((int64_t{1} << size) - 1);
-  std::vector<comm::Frame> frames;
+  std::vector<comm::RingFrame> frames;
   auto draw = [&](std::string title, size_t after, int moving_round, bool finished_only) {
-    comm::Frame frame{std::move(title), {}, std::vector<std::string>(static_cast<size_t>(size))};
+    comm::RingFrame frame{std::move(title), {}, std::vector<std::string>(static_cast<size_t>(size))};
     for (size_t r = 0; r < static_cast<size_t>(size); ++r) {
       frame.cells.emplace_back();
       for (size_t c = 0; c < static_cast<size_t>(size); ++c)
@@ -94,7 +94,7 @@ std::vector<comm::Frame> run_ring_frames(int size) {
   return frames;
 }
 
-std::string difference(const std::vector<comm::Frame>& real, const std::vector<comm::Frame>& expected) {
+std::string difference(const std::vector<comm::RingFrame>& real, const std::vector<comm::RingFrame>& expected) {
   if (real.size() != expected.size()) return fmt::format("{} frames, expected {}", real.size(), expected.size());
   for (size_t i = 0; i < real.size(); ++i) {
     if (real[i].moving != expected[i].moving) return fmt::format("frame {}: other messages are under way", i + 1);
@@ -107,7 +107,7 @@ std::string difference(const std::vector<comm::Frame>& real, const std::vector<c
   return "";
 }
 
-std::string to_text(const comm::Frame& frame, int number) {
+std::string to_text(const comm::RingFrame& frame, int number) {
   Cells head = {fmt::format("frame {}: {}", number, frame.title)};
   std::vector<Cells> rows;
   for (size_t r = 0; r < frame.cells.size(); ++r) {
@@ -120,7 +120,7 @@ std::string to_text(const comm::Frame& frame, int number) {
   size_t widest = 0;
   for (const Cells& row : rows) widest = std::max(widest, row.size());
   Cells blank(widest);
-  // The title stands above the table, not in its first column.
+  // The title is printed above the table, not in its first column.
   return head[0] + "\n" + text_table(blank, rows).substr(1);
 }
 

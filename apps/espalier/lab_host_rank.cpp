@@ -1,12 +1,12 @@
-// One rank of `espalier lab hosts`: sums floats over whatever carries each pair, checks the sum, and prints as one line
-// of JSON what its transport sent to each peer and how long each call took.
+// One rank of `espalier lab hosts`: sums floats over the transport of each pair, checks the sum, and prints one line of
+// JSON with the bytes sent to each peer and the duration of each call.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/lab_table.h"
 #include "esp/base/error.h"
 #include "esp/base/json.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 #include "esp/launch/environment.h"
 #include "esp/launch/secret.h"
 #include "esp/net/rendezvous.h"
@@ -44,11 +44,11 @@ std::vector<uint64_t> sent_by_peer(const net::Transport& transport) {
   return sent;
 }
 
-// ring_scattered: the ring through ranks dealt out to the hosts in turn, as a scheduler may leave them.
+// ring_scattered: the ring over ranks assigned round-robin to the hosts, as a scheduler may place them.
 std::unique_ptr<comm::Communicator> open(const net::World& world, bool scattered, int ranks_per_host) {
   comm::CommOptions options;
   options.timeout = std::chrono::seconds(60);
-  auto everyone = std::make_unique<comm::Scheduled>(world, world.everyone(), options);
+  auto everyone = std::make_unique<comm::ScheduledCommunicator>(world, world.everyone(), options);
   if (!scattered) return everyone;
   const int hosts = world.size / ranks_per_host;
   return everyone->split(0, world.rank % ranks_per_host * hosts + world.rank / ranks_per_host);
@@ -59,7 +59,7 @@ int run_host_rank(const HostRank& o) {
   const auto world = meet(environment);
   const bool scattered = o.algorithm == "ring_scattered";
   const auto comm = open(*world, scattered, launch::read_environment(environment).local_size);
-  const net::Transport& transport = *dynamic_cast<comm::Scheduled&>(*comm).transport();
+  const net::Transport& transport = *dynamic_cast<comm::ScheduledCommunicator&>(*comm).transport();
   std::vector<float> in(o.count, static_cast<float>(world->rank + 1)), out(o.count);
   comm::Call call;
   call.op = comm::Op::all_reduce;
@@ -68,7 +68,7 @@ int run_host_rank(const HostRank& o) {
   call.count = o.count;
   call.algorithm = scattered ? "ring" : std::string_view(o.algorithm);
 
-  comm->run(call);  // connections open, buffers grow
+  comm->run(call);  // warm-up: opens connections, allocates buffers
   comm->barrier();
   const std::vector<uint64_t> before = sent_by_peer(transport);
   std::vector<double> ms;
@@ -82,7 +82,8 @@ int run_host_rank(const HostRank& o) {
   const float want = static_cast<float>(world->size * (world->size + 1)) / 2;
   for (const float value : out)
     if (value != want)
-      throw CommError(CommError::Kind::corrupt, world->rank, fmt::format("a sum is {}, not {}", value, want));
+      throw CommError(CommError::Kind::corrupt, world->rank,
+                      fmt::format("wrong sum: got {}; expected {}", value, want));
   comm->barrier();
   fmt::print("{}\n", Json{{"rank", world->rank}, {"sent", sent}, {"ms", ms}}.dump());
   return static_cast<int>(ExitCode::done);

@@ -1,8 +1,8 @@
-// espalier lab hosts: all-reduce between hosts that a slow link joins. Hosts are network namespaces of this machine, so
-// the measured part needs root; without it the lab says so and shows what schedules and formulas say.
+// espalier lab hosts: all-reduce between hosts connected by a slow link. Hosts are network namespaces of this machine,
+// so the measured part needs root; without it the lab says so and shows schedules and formulas.
 //
-// With M hosts of G ranks, N = MG, what leaves a host in an all-reduce of S bytes is 2(M−1)/M·S at least (hierarchical,
-// torus), 2(N−1)/N·S for a ring through ranks in order, and G times that where ranks were dealt out in turn.
+// With M hosts of G ranks, N = MG, the bytes leaving a host in an all-reduce of S bytes are at least 2(M−1)/M·S
+// (hierarchical, torus), 2(N−1)/N·S for a ring through ranks in order, and G times that with round-robin placement.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -41,7 +41,7 @@ struct Crossed {
   std::string algorithm;
   double formula_bytes = 0;            // leaving each host, one call
   double model_ms = 0;                 // those bytes at the link's rate
-  double counted_bytes = -1, ms = -1;  // measured; negative: not here
+  double counted_bytes = -1, ms = -1;  // measured; negative: not measured
 };
 
 double leaving(const HostsLab& o, const std::string& algorithm) {
@@ -60,7 +60,7 @@ std::vector<Crossed> modelled(const HostsLab& o) {
   return rows;
 }
 
-// 32 bytes that nobody can guess.
+// A random secret of 32 bytes.
 std::string random_hex() {
   std::ifstream source("/dev/urandom", std::ios::binary);
   unsigned char bytes[32];
@@ -82,8 +82,9 @@ void measure(const HostsLab& o, const ShapedHosts& hosts, std::vector<Crossed>& 
     std::vector<double> by_host(static_cast<size_t>(o.hosts));
     for (size_t rank = 0; rank < ended.size(); ++rank) {
       if (ended[rank].code != 0)
-        throw CommError(CommError::Kind::lost, static_cast<int>(rank),
-                        fmt::format("{} ended with {}: {}", row.algorithm, ended[rank].code, ended[rank].err));
+        throw CommError(
+            CommError::Kind::lost, static_cast<int>(rank),
+            fmt::format("{} ended with exit code {}: {}", row.algorithm, ended[rank].code, ended[rank].err));
       const Json said = parse_json(ended[rank].out, "lab host-rank");
       for (size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], said.at("ms")[i].get<double>());
       const size_t host = rank / static_cast<size_t>(o.ranks);
@@ -97,7 +98,7 @@ void measure(const HostsLab& o, const ShapedHosts& hosts, std::vector<Crossed>& 
   }
 }
 
-// Grids in virtual time: what any rank sends and how many rounds it takes, beside the formulas.
+// Grids in virtual time: maximum sent by one rank and number of rounds, compared with the formulas.
 struct Grid {
   const char *algorithm, *words, *formula;
   std::vector<int> dims;
@@ -111,12 +112,12 @@ const Grid kGrids[] = {
     {"torus3d", "3D torus, the 3-ary 3-cube", "2(N−1)/N·S", {3, 3, 3}, 2.0 * 26 / 27, 12},
 };
 
-comm::Simulated simulate(const Grid& grid, size_t count) {
+comm::SimulationResult simulate(const Grid& grid, size_t count) {
   int size = 1;
   for (const int dim : grid.dims) size *= dim;
   std::vector<comm::Schedule> schedules;
   for (int rank = 0; rank < size; ++rank) {
-    comm::Problem problem;
+    comm::CollectiveSpec problem;
     problem.rank = rank, problem.size = size, problem.count = count, problem.shape.dims = grid.dims;
     schedules.push_back(comm::find_algorithm(comm::Op::all_reduce, grid.algorithm).build(problem));
   }
@@ -124,9 +125,9 @@ comm::Simulated simulate(const Grid& grid, size_t count) {
 }
 
 void add_grids(Findings& findings, Json& json) {
-  constexpr size_t kCount = 16 * 27 * 64;  // divides by every grid
+  constexpr size_t kCount = 16 * 27 * 64;  // divisible by every grid
   for (const Grid& grid : kGrids) {
-    const comm::Simulated seen = simulate(grid, kCount);
+    const comm::SimulationResult seen = simulate(grid, kCount);
     uint64_t most = 0;
     for (const comm::SimulatedRank& rank : seen.ranks) most = std::max(most, rank.bytes_sent);
     findings.exact(fmt::format("{}: sent by a rank of S = {} B", grid.words, 4 * kCount), grid.formula,
@@ -153,11 +154,12 @@ BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
 
 void check(const HostsLab& o) {
   if (o.hosts < 2 || o.hosts > 8 || o.ranks < 1 || o.ranks > 8)
-    throw UsageError("--hosts between 2 and 8, --ranks between 1 and 8");
+    throw UsageError("expected --hosts from 2 to 8, --ranks from 1 to 8");
   if (o.mbit < 1 || o.mbit > 100000 || o.repeats < 1)
-    throw UsageError("--mbit between 1 and 100000, --repeats at least 1");
+    throw UsageError("expected --mbit from 1 to 100000, --repeats >= 1");
   if (o.bytes == 0 || o.bytes % (4 * static_cast<size_t>(o.hosts * o.ranks)) != 0)
-    throw UsageError(fmt::format("--bytes {}: a multiple of 4 times the {} ranks", o.bytes, o.hosts * o.ranks));
+    throw UsageError(
+        fmt::format("--bytes: got {}; must be a multiple of 4 times the {} ranks", o.bytes, o.hosts * o.ranks));
 }
 
 int run_lab_hosts(const HostsLab& o) {
@@ -167,7 +169,7 @@ int run_lab_hosts(const HostsLab& o) {
   std::unique_ptr<ShapedHosts> hosts;
   if (why_not.empty()) try {
       hosts = std::make_unique<ShapedHosts>(o.hosts, fmt::format("{}mbit", o.mbit));
-    } catch (const IoError& error) {  // root in a container may be no root of the network
+    } catch (const IoError& error) {  // root in a container may lack network privileges
       why_not = error.what();
     }
   if (hosts) measure(o, *hosts, rows);
@@ -200,8 +202,8 @@ int run_lab_hosts(const HostsLab& o) {
                   text_table({"algorithm", "leave a host, formula", "counted", "at the rate, ms", "ms"}, cells));
   if (!why_not.empty())
     text += fmt::format(
-        "NOT MEASURED: {}; it wants root and its own network namespaces. What stands here are formulas and "
-        "schedules.\n\n",
+        "NOT MEASURED: {}. The measurement needs root and network namespaces; only formulas and schedules are "
+        "shown.\n\n",
         why_not);
   text += bars_text(chart, 50);
   const Json report = {{"hosts", o.hosts},

@@ -1,9 +1,9 @@
-// espalier lab local: local steps by real ranks beside parallel SGD: what averaging seldom saves and what it costs.
+// espalier lab local: local SGD by real ranks compared with parallel SGD: savings and cost of infrequent averages.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/command.h"
-#include "apps/espalier/lab_copies.h"
+#include "apps/espalier/lab_divergent.h"
 #include "apps/espalier/lab_output.h"
 #include "esp/base/error.h"
 
@@ -11,7 +11,7 @@ namespace esp::app {
 namespace {
 
 struct LocalLab {
-  CopiesLab copies;
+  DivergentLab copies;
   std::vector<int64_t> periods = {1, 2, 4, 8, 16, 32};
 };
 
@@ -37,10 +37,10 @@ std::vector<CopiesCase> cases_of(const LocalLab& o) {
   return all;
 }
 
-// All averages are alike: what one of them sends is what the run with the shortest period sends per round.
-void expect_rounds(std::vector<CopiesRun>& runs, int64_t steps) {
-  const CopiesRun* first = nullptr;
-  for (CopiesRun& run : runs) {
+// All averages are equal: the bytes of one are those per round of the run with the shortest period.
+void expect_rounds(std::vector<DivergentRun>& runs, int64_t steps) {
+  const DivergentRun* first = nullptr;
+  for (DivergentRun& run : runs) {
     if (run.it.sync.method != "local" || run.it.sync.sample > 0 || run.it.sync.local_after > 0) continue;
     if (!first) first = &run;
     const double of_one = static_cast<double>(first->bytes) / static_cast<double>(steps / first->it.sync.tau);
@@ -48,9 +48,9 @@ void expect_rounds(std::vector<CopiesRun>& runs, int64_t steps) {
   }
 }
 
-Findings findings_of(const std::vector<CopiesRun>& runs) {
+Findings findings_of(const std::vector<DivergentRun>& runs) {
   Findings findings;
-  for (const CopiesRun& run : runs) {
+  for (const DivergentRun& run : runs) {
     if (run.it.formula_bytes >= 0)
       findings.exact(fmt::format("{}: bytes of a run", run.it.name), "1/τ of parallel SGD's", run.it.formula_bytes,
                      static_cast<double>(run.bytes), "B");
@@ -66,19 +66,17 @@ int run_lab_local(const LocalLab& o) {
   check(o.copies);
   for (const int64_t tau : o.periods)
     if (tau < 1 || tau > o.copies.steps)
-      throw UsageError(fmt::format("--tau {}: between 1 and the {} steps", tau, o.copies.steps));
+      throw UsageError(fmt::format("--tau: got {}; expected 1 to {}, the number of steps", tau, o.copies.steps));
   const auto problem = problem_of(o.copies);
-  std::vector<CopiesRun> runs;
+  std::vector<DivergentRun> runs;
   for (const CopiesCase& it : cases_of(o)) runs.push_back(run_copies(o.copies, *problem, it));
   expect_rounds(runs, o.copies.steps);
   std::vector<Cells> rows;
-  for (const CopiesRun& run : runs) rows.push_back(row_of(o.copies, run));
+  for (const DivergentRun& run : runs) rows.push_back(row_of(o.copies, run));
   const std::string text = fmt::format(
-      "{}\n\n{}Bytes are of the rank that sends most, from its communicator; the formula divides those of the first "
-      "period "
-      "by the others.\nCopies drift between averages, the more the longer they are alone and the less alike their "
-      "nodes; "
-      "f(x̄) is of their mean.\n",
+      "{}\n\n{}Bytes are those of the rank that sends most, from its communicator; the formula divides those of the "
+      "first period by the\nothers. Replicas diverge between averages, the more the longer the period and the more "
+      "heterogeneous the nodes; f(x̄) is the\nloss of their mean.\n",
       words_of(o.copies, *problem), text_table(head_of_rows(), rows));
   return finish_lab({o.copies.json, o.copies.out}, "local", text, report_of(o.copies, *problem, runs),
                     draw_svg(fmt::format("Local steps, {} ranks", o.copies.nproc), "steps",

@@ -1,6 +1,6 @@
-// espalier lab moe: what routers do. A small model with experts is trained with and without the balance loss and its
-// experts' loads are shown; its routers are held to capacities and what is dropped is counted; its experts are divided
-// over ranks and what their communicators sent is held against the formula.
+// espalier lab moe: routing. Trains a small model with experts with and without the balance loss and shows the loads of
+// its experts; applies capacities to its routers and counts dropped tokens; divides its experts over ranks and compares
+// the bytes sent with the formula.
 #include <algorithm>
 #include <numeric>
 
@@ -33,7 +33,7 @@ struct Run {
 };
 
 struct SeenRouting {
-  std::vector<Run> runs;  // untrained, trained alone, trained with the balance loss
+  std::vector<Run> runs;  // untrained, trained without, trained with the balance loss
   std::vector<MoeTraining::Drops> alone, balanced;
   std::vector<ExpertTraffic> traffic;
 };
@@ -68,7 +68,7 @@ double percent(const MoeTraining::Drops& d) {
   return 100 * static_cast<double>(d.dropped) / static_cast<double>(d.choices);
 }
 
-// The layer whose experts differ most when they are left alone.
+// The layer with the most uneven experts without the balance loss.
 size_t most_uneven(const Run& run) {
   const auto less = [](const ExpertLoads& a, const ExpertLoads& b) { return a.balance < b.balance; };
   return static_cast<size_t>(std::max_element(run.layers.begin(), run.layers.end(), less) - run.layers.begin());
@@ -199,12 +199,13 @@ std::string stacked(const std::vector<std::string>& pictures) {
 void check(const MoeLabOptions& o) {
   if (o.experts < 1 || o.experts > 64) throw UsageError(fmt::format("--experts {}: between 1 and 64", o.experts));
   if (o.chosen < 1 || o.chosen > o.experts)
-    throw UsageError(fmt::format("--top-k {}: between 1 and the {} experts", o.chosen, o.experts));
-  if (o.dim < 4 || o.dim % 4 != 0) throw UsageError(fmt::format("--dim {}: a multiple of 4 (heads)", o.dim));
-  if (o.seq < 1 || o.batch < 1 || o.steps < 0) throw UsageError("--seq and --batch: at least 1; --steps: at least 0");
+    throw UsageError(fmt::format("--top-k: got {}; expected 1 to {}, the number of experts", o.chosen, o.experts));
+  if (o.dim < 4 || o.dim % 4 != 0)
+    throw UsageError(fmt::format("--dim: got {}; must be a multiple of 4 (heads)", o.dim));
+  if (o.seq < 1 || o.batch < 1 || o.steps < 0) throw UsageError("expected --seq and --batch >= 1, --steps >= 0");
   for (int ranks : o.ranks)
     if (ranks < 1 || ranks > o.experts || ranks > 16)
-      throw UsageError(fmt::format("--ranks {}: between 1 and 16, and no more than the {} experts", ranks, o.experts));
+      throw UsageError(fmt::format("--ranks: got {}; expected 1 to 16, and at most the {} experts", ranks, o.experts));
 }
 
 Findings findings_of(const MoeLabOptions& o, const SeenRouting& f) {

@@ -10,10 +10,10 @@
 #include "esp/model/model.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/nn/moe/moe.h"
-#include "esp/nn/moe/report.h"
-#include "esp/nn/regions.h"
+#include "esp/nn/moe/routing_report.h"
+#include "esp/nn/parallel_ops.h"
 #include "esp/optim/optimizer.h"
-#include "esp/parallel/ep/exchange.h"
+#include "esp/parallel/ep/expert_parallel.h"
 
 namespace esp::app {
 namespace {
@@ -39,8 +39,8 @@ model::ModelConfig config_of(const MoeLabOptions& o, double aux, double capacity
   return c;
 }
 
-// Sequences about one of a few subjects, some far more frequent than others, each with words and a rule of its own.
-// Routers that are left alone follow the frequencies.
+// Sequences about one of a few subjects with different frequencies, each with its own words and rule. Routers without
+// the balance loss follow the frequencies.
 void fill_tokens(const MoeLabOptions& o, uint64_t batch, const Tensor& inputs, const Tensor& targets) {
   const auto draw = [&](int64_t s, int64_t i) {
     return random_bits(o.seed, 1 + batch, static_cast<uint64_t>(s * (o.seq + 2) + i));
@@ -60,19 +60,19 @@ void fill_tokens(const MoeLabOptions& o, uint64_t batch, const Tensor& inputs, c
   }
 }
 
-class ExpertsOf final : public nn::Regions {
+class ExpertsOf final : public nn::ParallelOps {
  public:
-  explicit ExpertsOf(const nn::ExpertExchange& exchange) : exchange_(exchange) {}
-  const nn::ExpertExchange& experts() const override { return exchange_; }
+  explicit ExpertsOf(const nn::TokenDispatcher& exchange) : exchange_(exchange) {}
+  const nn::TokenDispatcher& experts() const override { return exchange_; }
 
  private:
-  const nn::ExpertExchange& exchange_;
+  const nn::TokenDispatcher& exchange_;
 };
 
 // Memory and a tape.
 struct Place {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   autograd::Tape tape{context};
@@ -84,8 +84,8 @@ struct MoeTraining::Impl {
   MoeLabOptions options;
   Place place;
   std::unique_ptr<model::Model> model;
-  model::Batch batch;
-  uint64_t next_batch = 1;  // 0 is not trained on
+  model::ModelBatch batch;
+  uint64_t next_batch = 1;  // 0 is held out
 
   Impl(const MoeLabOptions& o, double aux) : options(o), model(model::make_model(config_of(o, aux, 0))) {
     model->parameters().materialize(place.context, DType::f32, true);
@@ -93,8 +93,8 @@ struct MoeTraining::Impl {
     for (Tensor* t : {&batch.inputs, &batch.targets})
       *t = tensor::empty(place.context, {o.batch, o.seq}, DType::i32, MemoryCategory::other);
   }
-  nn::Pass pass(bool training, nn::RoutingReport* report) {
-    nn::Pass pass;
+  nn::ForwardContext pass(bool training, nn::RoutingReport* report) {
+    nn::ForwardContext pass;
     pass.tape = &place.tape;
     pass.training = training;
     pass.router_scale = scale();
@@ -106,7 +106,7 @@ struct MoeTraining::Impl {
   double look(model::Model& at, nn::RoutingReport* report) {
     fill_tokens(options, 0, batch.inputs, batch.targets);
     const autograd::NoRecording quiet(place.tape);
-    nn::Pass one = pass(false, report);
+    nn::ForwardContext one = pass(false, report);
     return tensor::item(at.forward(one, batch, scale()).total.value()) * scale();
   }
 };
@@ -121,7 +121,7 @@ void MoeTraining::train() {
   for (int step = 0; step < i.options.steps; ++step) {
     fill_tokens(i.options, i.next_batch++, i.batch.inputs, i.batch.targets);
     list.zero_gradients(i.place.context.stream);
-    nn::Pass pass = i.pass(true, nullptr);
+    nn::ForwardContext pass = i.pass(true, nullptr);
     autograd::backward(i.place.tape, i.model->forward(pass, i.batch, i.scale()));
     i.place.tape.clear();
     optimizer->step(i.options.lr, 1);
@@ -140,7 +140,7 @@ std::vector<ExpertLoads> MoeTraining::loads() {
   return all;
 }
 
-// The same values in a model with that capacity.
+// The same weights in a model with that capacity.
 MoeTraining::Drops MoeTraining::drops(double factor) {
   Impl& i = *impl_;
   const auto other = model::make_model(config_of(i.options, 0, factor));
@@ -173,7 +173,7 @@ ExpertTraffic exchange_bytes(const MoeLabOptions& o, int ranks, bool balanced) {
   ExpertTraffic traffic;
   traffic.ranks = ranks;
   traffic.balanced = balanced;
-  // Two all-to-alls forward and two backward.
+  // Two all-to-alls in forward and two in backward.
   traffic.formula_bytes = 4.0 * (ranks - 1) * static_cast<double>(o.chosen * tokens * dim) * sizeof(float);
   std::mutex mutex;
   net::run_threads(ranks, [&](net::World& world) {
@@ -181,10 +181,10 @@ ExpertTraffic exchange_bytes(const MoeLabOptions& o, int ranks, bool balanced) {
     options.transport = "inproc";
     const auto comm = comm::make_communicator(world, world.everyone(), options);
     const auto exchange =
-        parallel::make_expert_exchange({ranks > 1 ? comm.get() : nullptr, nullptr, nullptr}, kPatience);
+        parallel::make_token_dispatcher({ranks > 1 ? comm.get() : nullptr, nullptr, nullptr}, kPatience);
     const ExpertsOf regions(*exchange);
     Place place;
-    nn::ParameterList list, experts(nn::Shares{{}, {comm->rank(), ranks}});
+    nn::ParameterList list, experts(nn::ModelShards{{}, {comm->rank(), ranks}});
     const nn::Moe moe(list, experts, "mlp", layer);
     for (nn::ParameterList* one : {&list, &experts}) {
       one->materialize(place.context, DType::f32, true);
@@ -203,9 +203,9 @@ ExpertTraffic exchange_bytes(const MoeLabOptions& o, int ranks, bool balanced) {
       kernel::fill_normal(x.data(), 0, 1, o.seed, 100 + static_cast<uint64_t>(comm->rank()), 0, x.count(), DType::f32,
                           place.context.stream);
     }
-    nn::Pass pass;
+    nn::ForwardContext pass;
     pass.tape = &place.tape;
-    pass.regions = &regions;
+    pass.ops = &regions;
     const autograd::Variable y = moe(pass, place.tape.leaf(x));
     place.tape.seed(y, x);
     place.tape.backward();

@@ -1,5 +1,5 @@
-// What lab moe runs: a small model with experts that is really trained, its routers under tighter and tighter
-// capacities, and its experts divided over ranks whose communicators count what they send.
+// Runs of lab moe: a small model with experts that is really trained, its routers under decreasing capacities, and its
+// experts divided over ranks with counted communication.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct MoeLabOptions {
   uint64_t seed = 1;
 };
 
-// Of the experts of one layer, over a batch that was not trained on.
+// Of the experts of one layer, over a held-out batch.
 struct ExpertLoads {
   std::vector<int64_t> loads;
-  double balance = 0;  // E·Σ f_e·p_e: 1 where experts have equal shares, E where one has all
+  double balance = 0;  // E·Σ f_e·p_e: 1 for equal shares, E where one expert has all tokens
 };
 
 class MoeTraining {
@@ -28,9 +28,9 @@ class MoeTraining {
   ~MoeTraining();
 
   void train();
-  double loss();                     // of tokens, over the batch that was not trained on
+  double loss();                     // per token, over the held-out batch
   std::vector<ExpertLoads> loads();  // by layer
-  // Choices that a capacity factor drops, of those of all layers.
+  // Fraction of choices that a capacity factor drops, over all layers.
   struct Drops {
     double factor = 0;
     int64_t capacity = 0, dropped = 0, choices = 0;
@@ -42,10 +42,10 @@ class MoeTraining {
   std::unique_ptr<Impl> impl_;
 };
 
-// One layer forward and backward on ranks that divide the experts, each with `batch` sequences of its own.
+// One layer forward and backward on ranks that divide the experts, each with `batch` sequences.
 struct ExpertTraffic {
   int ranks = 1;
-  bool balanced = false;       // every expert is sent as many rows, else as a random router has it
+  bool balanced = false;       // every expert gets equally many rows; otherwise by a random router
   uint64_t calls = 0;          // irregular all-to-alls of one rank
   uint64_t counted_bytes = 0;  // sent in them by all ranks
   uint64_t integer_bytes = 0;  // sent before, for the counts

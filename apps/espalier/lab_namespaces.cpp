@@ -14,10 +14,10 @@ namespace esp::app {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
-constexpr const char* kOwn = "esplab-";  // then our process, then the host
+constexpr const char* kOwn = "esplab-";  // then this process, then the host
 constexpr int kPort = 29573;
 
-// Words apart by spaces.
+// Words separated by spaces.
 std::string sh(const std::string& line) {
   std::istringstream words(line);
   std::vector<std::string> command;
@@ -25,7 +25,7 @@ std::string sh(const std::string& line) {
   return run_or_throw(command, kPatience);
 }
 
-// Namespaces of labs whose process no longer lives.
+// Namespaces of labs whose process has ended.
 void sweep() {
   std::istringstream lines(sh("ip netns list"));
   for (std::string line; std::getline(lines, line);) {
@@ -94,7 +94,7 @@ void ShapedHosts::remove() noexcept {
     try {
       sh("ip netns del " + *one);
     } catch (const std::exception&) {
-      // The next lab sweeps.
+      // The next lab removes the leftovers.
     }
   }
   made_.clear();

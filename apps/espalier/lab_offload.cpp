@@ -1,8 +1,7 @@
-// espalier lab offload: the optimizer's states on the host or in a file, and updates one step behind, by real runs of
-// ZeRO 2 in bf16.
+// espalier lab offload: optimizer states on the host or in a file, and delayed updates, by real runs of ZeRO 2 in bf16.
 //
-// What must be so: on the device 2Φ bytes of values are left, the host holds 14Φ/N, every step moves 2Φ/N bytes down
-// and 2Φ/N up, and the losses are those without offload, bit for bit. One step behind they are another recurrence's.
+// Assertions: 2Φ bytes of weights remain on the device, the host holds 14Φ/N, every step moves 2Φ/N bytes down and 2Φ/N
+// up, and the losses equal those without offload, bit for bit. With delayed updates they follow another recurrence.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -28,8 +27,9 @@ struct OffloadLab {
 struct Place {
   std::string name;
   std::vector<std::string> settings;
-  std::string tier;             // where gradients and optimizer lie
-  double device = 0, host = 0;  // bytes a parameter, by the formula: of values on the device, of the rest over N there
+  std::string tier;  // location of gradients and optimizer
+  // bytes per parameter, by the formula: of weights on the device, of the rest over N there
+  double device = 0, host = 0;
   bool delayed = false;
   Trained run;
 };
@@ -89,7 +89,7 @@ void check_memory(const OffloadLab& o, const std::vector<Place>& places, Finding
   }
 }
 
-// The link also carries the first values down, once.
+// The initial weights are copied down too, once.
 void check_link(const OffloadLab& o, const std::vector<Place>& places, Findings& findings) {
   const auto phi = static_cast<double>(places[0].run.parameters);
   const auto steps = static_cast<double>(o.steps);
@@ -107,7 +107,7 @@ void check_link(const OffloadLab& o, const std::vector<Place>& places, Findings&
 
 int run_lab_offload(const OffloadLab& o) {
   if (o.nproc < 1 || o.nproc > 16 || o.steps < 5 || o.dim % 4 != 0 || o.layers < 1)
-    throw UsageError("--nproc between 1 and 16, --steps at least 5, --dim a multiple of 4");
+    throw UsageError("expected --nproc from 1 to 16, --steps >= 5, --dim a multiple of 4");
   const std::vector<Place> places = measure(o);
   Findings findings;
   check_memory(o, places, findings);

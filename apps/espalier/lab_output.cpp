@@ -19,7 +19,7 @@ void write_lab(const LabFiles& files, const std::string& name, const std::string
   if (files.out.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(files.out, error);
-  if (error) throw IoError(fmt::format("cannot make {}: {}", files.out, error.message()));
+  if (error) throw IoError(fmt::format("cannot create {}: {}", files.out, error.message()));
   write_file(fmt::format("{}/{}.txt", files.out, name), text);
   write_file(fmt::format("{}/{}.json", files.out, name), json);
   write_file(fmt::format("{}/{}.svg", files.out, name), svg);
@@ -31,7 +31,7 @@ void write_lab(const LabFiles& files, const std::string& name, const std::string
 int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
                const std::string& svg, const Findings& findings) {
   std::string whole = text;
-  if (!findings.empty()) whole += fmt::format("\nSide by side:\n{}", findings.text());
+  if (!findings.empty()) whole += fmt::format("{}Side by side:\n{}", whole.empty() ? "" : "\n", findings.text());
   fmt::print("{}", whole);
   Json all = report;
   if (all.is_object() && !findings.empty()) all["findings"] = findings.json();
@@ -39,7 +39,7 @@ int finish_lab(const LabFiles& files, const std::string& name, const std::string
   if (!files.out.empty() && !findings.empty())
     write_file(fmt::format("{}/{}.findings.json", files.out, name), findings.json().dump(1) + "\n");
   if (findings.all_hold()) return static_cast<int>(ExitCode::done);
-  fmt::print(stderr, "espalier: lab {}: a figure is not what it must be; see WRONG above\n", name);
+  fmt::print(stderr, "espalier: lab {}: a figure marked WRONG above is not the figure that it must be\n", name);
   return static_cast<int>(ExitCode::internal);
 }
 

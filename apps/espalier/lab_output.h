@@ -1,4 +1,4 @@
-// What a lab leaves behind: its report as JSON where asked, and a folder with text, JSON and picture.
+// Output of a lab: its report as JSON on request, and a folder with text, JSON and picture.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 namespace esp::app {
 
 struct LabFiles {
-  std::string json, out;  // a file and a folder; empty: not wanted
+  std::string json, out;  // a file and a folder; empty: none
 };
 
-// Prints text and findings, writes what is wanted and says on stdout where the folder's files are. The exit code: 1
-// when a figure that has one right value does not have it.
+// Prints text and findings, writes the requested files and prints the folder's path. Returns the exit code: 1 if an
+// asserted figure is wrong.
 int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
                const std::string& svg, const Findings& findings);
 

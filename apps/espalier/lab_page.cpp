@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/espalier/lab_findings.h"
 #include "apps/espalier/lab_svg.h"
 #include "esp/base/json.h"
 
@@ -40,6 +41,7 @@ th,td{text-align:right;padding:.3rem .7rem;border-bottom:1px solid var(--line);v
 th:first-child,td:first-child{text-align:left;min-width:12rem}
 th{font-weight:600;color:var(--soft)}
 td{font-variant-numeric:tabular-nums}
+.result{white-space:nowrap}.note{text-align:left;min-width:14rem;color:var(--soft)}
 summary{cursor:pointer;color:var(--leaf)}
 pre{background:var(--code);padding:.8rem;border-radius:.4rem;overflow-x:auto;font:13px/1.45 ui-monospace,monospace}
 code{font:.9em ui-monospace,monospace;background:var(--code);padding:.1em .3em;border-radius:.25em}
@@ -55,15 +57,18 @@ std::string findings_table(const std::string& json) {
   std::string html =
       "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"figures side by side\"><table><thead><tr>"
       "<th scope=\"col\">figure</th><th scope=\"col\">lecture</th><th scope=\"col\">modelled</th>"
-      "<th scope=\"col\">measured here</th><th scope=\"col\"></th></tr></thead><tbody>\n";
+      "<th scope=\"col\">measured here</th><th scope=\"col\">result</th><th scope=\"col\">note</th></tr></thead>"
+      "<tbody>\n";
   for (const Json& row : parse_json(json, "findings")) {
     const std::string held = row.at("held").get<std::string>();
     html += "<tr>";
     for (const char* key : {"what", "lecture", "modelled", "measured"}) html += cell(row.at(key).get<std::string>());
-    html += held == "exact"   ? "<td class=\"good\" title=\"asserted\">✓</td>"
-            : held == "wrong" ? "<td class=\"bad\">wrong</td>"
-                              : "<td></td>";
-    html += "</tr>\n";
+    html +=
+        fmt::format("<td class=\"result {}\">{}</td><td class=\"note\">{}</td></tr>\n",
+                    held == "wrong"                            ? "bad"
+                    : held == "agrees" || held == "convention" ? "good"
+                                                               : "differs",
+                    svg_escaped(row.at("result").get<std::string>()), svg_escaped(row.at("note").get<std::string>()));
   }
   return html + "</tbody></table></div>\n";
 }
@@ -103,12 +108,12 @@ std::string labs_page(const std::vector<LabResult>& results, const std::string& 
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>Espalier: the lab</title>\n<style>{}</style></head>\n"
       "<body><a class=\"skip\" href=\"#labs\">to the experiments</a>\n<header><h1>The lab</h1>\n"
-      "<p class=\"lead\">{} experiments on distributed training, run on {} in {:.0f} s. Beside each figure stand the "
-      "lecture's, the model's and the one measured here; <span class=\"good\">✓</span> marks those that have one right "
-      "value, and had it.{}</p>\n<nav aria-label=\"experiments\"><ul>{}</ul></nav></header>\n<main id=\"labs\">\n{}"
+      "<p class=\"lead\">{} experiments on distributed training, run on {} in {:.0f} s. Each row has the lecture's "
+      "figure, the model's and the one measured here. {}{}</p>\n<nav "
+      "aria-label=\"experiments\"><ul>{}</ul></nav></header>\n<main id=\"labs\">\n{}"
       "</main>\n<footer>Written by <code>espalier lab --all</code>. Beside this page lie each lab's text, JSON and "
       "picture.</footer></body></html>\n",
-      kStyle, results.size(), svg_escaped(machine), seconds,
+      kStyle, results.size(), svg_escaped(machine), seconds, kMarkLegend,
       failed == 0 ? "" : fmt::format(" <span class=\"bad\">{} failed.</span>", failed), contents, body);
 }
 

@@ -1,5 +1,5 @@
-// The report of all labs as one page: pictures, figures side by side, texts. It needs nothing outside of itself, reads
-// on light and dark screens and down to the width of a phone.
+// The report of all labs as one page: pictures, figures side by side, texts. Self-contained, for light and dark
+// screens, down to the width of a phone.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace esp::app {
 
-// What one lab left in the folder; empty where it failed before writing.
+// The files of one lab in the folder; empty where it failed before writing.
 struct LabResult {
   const Experiment* lab = nullptr;
   std::string chapter;

@@ -65,7 +65,7 @@ std::string draw_svg(const std::string& title, const std::string& x_axis, const 
   svg += fmt::format("<text transform=\"translate(18 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", kHeight / 2,
                      svg_escaped(y_axis));
 
-  // Names at the lines' ends, pushed apart where ends lie close.
+  // Names at the lines' ends, moved apart where ends are close.
   std::vector<std::pair<double, size_t>> ends;
   for (size_t i = 0; i < series.size(); ++i) {
     if (series[i].points.empty()) continue;

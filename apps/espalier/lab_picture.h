@@ -1,5 +1,5 @@
-// A picture of times against sizes, or of plain numbers: both axes logarithmic, one line per series, its name at its
-// end. Plain SVG that reads on light and dark pages.
+// A line chart of times against sizes, or of plain numbers: both axes logarithmic, one line per series, its name at its
+// end. Plain SVG for light and dark pages.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Series {
   bool dashed = false;
 };
 
-enum class Axes : uint8_t { time_of_bytes, plain };  // how ticks are written: 64 KiB and 3 ms, or 1000 and 10⁻³
+enum class Axes : uint8_t { time_of_bytes, plain };  // format of ticks: 64 KiB and 3 ms, or 1000 and 10⁻³
 
 std::string draw_svg(const std::string& title, const std::string& x_axis, const std::string& y_axis,
                      const std::vector<Series>& series, Axes axes = Axes::time_of_bytes);

@@ -1,4 +1,4 @@
-// espalier lab pipeline: the schedules of a pipeline, as real ranks run them and in virtual time, with their bubbles.
+// espalier lab pipeline: pipeline schedules run by real ranks and in virtual time, with their bubbles.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 namespace esp::app {
 namespace {
 
-using parallel::Schedule;
+using parallel::PipelineSchedule;
 using parallel::Timeline;
 
 constexpr parallel::StageTimes kUnits{1, 1, 1};
@@ -32,20 +32,20 @@ struct PipelineLab {
 };
 
 struct Drawn {
-  Schedule schedule;
-  double formula = 0;  // units; 0: of a user's file none is known
+  PipelineSchedule schedule;
+  double formula = 0;  // units; 0: unknown, of a user's file
   Timeline expected;   // in units
   PipelineRun run;
   bool same_gradients = false;
 };
 
-// Those with chunks take micro-batches by whole rounds of the stages.
+// Interleaved schedules need micro-batches in multiples of the stages.
 bool left_out(const parallel::ScheduleRow& row, const PipelineLab& options) {
   return row.chunked && options.micro_batches % options.stages != 0;
 }
 
-std::vector<Schedule> schedules_of(const PipelineLab& options) {
-  std::vector<Schedule> all;
+std::vector<PipelineSchedule> schedules_of(const PipelineLab& options) {
+  std::vector<PipelineSchedule> all;
   for (const parallel::ScheduleRow& row : parallel::schedules())
     if (!left_out(row, options))
       all.push_back(
@@ -56,12 +56,12 @@ std::vector<Schedule> schedules_of(const PipelineLab& options) {
 }
 
 std::vector<Drawn> draw_all(const PipelineLab& options) {
-  std::vector<Schedule> all = schedules_of(options);
+  std::vector<PipelineSchedule> all = schedules_of(options);
   int num_units = 1;  // one model for all, with a unit for every piece
-  for (const Schedule& schedule : all) num_units = std::max(num_units, schedule.shape.pieces());
+  for (const PipelineSchedule& schedule : all) num_units = std::max(num_units, schedule.shape.pieces());
 
   std::vector<Drawn> drawn;
-  for (Schedule& schedule : all) {
+  for (PipelineSchedule& schedule : all) {
     Drawn one;
     const auto m = schedule.shape.micro_batches;
     const PipelineRun alone = run_pipeline(parallel::make_schedule("none", {1, 1, m}), num_units, 0);
@@ -193,9 +193,9 @@ int run_lab_pipeline(const PipelineLab& options) {
     }
   text += fmt::format(
       "{}\n{}\nTimes in units of one stage's forward; input gradients take one unit, weight gradients one. Executed by "
-      "a rank per\nstage over a toy model, each action paced to {:g} ms a unit so that stages need no core of their "
-      "own. Live: the most\nmicro-batches (interleaved: chunks of one) a stage held at once. Messages: streams that "
-      "crossed a boundary, both ways.\n",
+      "one rank per\nstage over a toy model; each action takes {:g} ms per unit, so that stages do not compete for "
+      "cores. Live: peak number of\nmicro-batches (interleaved: chunks) on a stage. Messages: activations and "
+      "gradients between stages, both directions.\n",
       timeline_key(), table_of(options, all), options.unit_ms);
   for (const parallel::ScheduleRow& row : parallel::schedules())
     if (left_out(row, options))

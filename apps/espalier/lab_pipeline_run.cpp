@@ -17,29 +17,29 @@
 namespace esp::app {
 namespace {
 
-using parallel::Action;
 using parallel::ActionKind;
-using parallel::Schedule;
+using parallel::PipelineAction;
+using parallel::PipelineSchedule;
 
 constexpr Duration kPatience = std::chrono::seconds(60);
 
-// The toy, at a pace.
+// The toy model, with timed actions.
 class Paced final : public parallel::Stage {
  public:
-  Paced(parallel::ToyStage& stage, const Schedule& schedule, double unit_ms)
+  Paced(parallel::ToyStage& stage, const PipelineSchedule& schedule, double unit_ms)
       : stage_(stage), whole_(schedule.backward != parallel::Backward::split), unit_ms_(unit_ms) {
     unit_ms_ /= schedule.shape.chunks;
   }
-  parallel::CarriedShape input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
-  parallel::CarriedShape output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
+  parallel::StageTensorShapes input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
+  parallel::StageTensorShapes output_shape(int chunk, int i) const override { return stage_.output_shape(chunk, i); }
   std::span<autograd::Weight* const> weights(int chunk) const override { return stage_.weights(chunk); }
-  Output forward(int chunk, int i, autograd::Tape& tape, const parallel::Carried& input) override {
+  ForwardResult forward(int chunk, int i, autograd::Tape& tape, const parallel::StageTensors& input) override {
     begun_ = Clock::now();
     return stage_.forward(chunk, i, tape, input);
   }
   void begin_backward(int, int) override { begun_ = Clock::now(); }
-  void end_action(const Action& action) override {
-    // Weight gradients begin where the action before ended: nothing is waited for in between.
+  void end_action(const PipelineAction& action) override {
+    // Weight gradients begin at the end of the previous action: they wait for nothing.
     const double units = action.kind == ActionKind::backward && whole_ ? 2 : 1;
     const auto time = std::chrono::duration<double, std::milli>(units * unit_ms_);
     std::this_thread::sleep_until(begun_ + std::chrono::duration_cast<Duration>(time));
@@ -62,8 +62,8 @@ uint64_t bytes_sent(const parallel::StageEdges& edges) {
   return bytes;
 }
 
-// The spans of a step's actions, which are in the order of the schedule's.
-std::vector<parallel::TimedAction> timed(const std::vector<Action>& actions, const obs::TraceRow& row) {
+// The spans of a step's actions, in the order of the schedule.
+std::vector<parallel::TimedAction> timed(const std::vector<PipelineAction>& actions, const obs::TraceRow& row) {
   std::vector<parallel::TimedAction> all;
   for (const obs::SpanRecord& record : row.records()) {
     if (std::string_view(record.category) != "compute") continue;
@@ -75,7 +75,7 @@ std::vector<parallel::TimedAction> timed(const std::vector<Action>& actions, con
   return all;
 }
 
-// Times from the first action on, and what they leave idle.
+// Shifts times to the first action, and computes idle time.
 void settle(parallel::Timeline& timeline) {
   double begin = timeline.stages[0].actions[0].begin, end = begin;
   for (const auto& stage : timeline.stages) {
@@ -95,7 +95,7 @@ void settle(parallel::Timeline& timeline) {
 
 }  // namespace
 
-PipelineRun run_pipeline(const Schedule& schedule, int num_units, double unit_ms) {
+PipelineRun run_pipeline(const PipelineSchedule& schedule, int num_units, double unit_ms) {
   const parallel::ScheduleShape shape = schedule.shape;
   parallel::ToyOptions toy;
   toy.units = num_units;
@@ -107,7 +107,7 @@ PipelineRun run_pipeline(const Schedule& schedule, int num_units, double unit_ms
       parallel::linear_partition(std::vector<double>(static_cast<size_t>(num_units), 1), shape.pieces());
 
   PipelineRun run;
-  std::mutex mutex;  // guards run; ranks write their own rows of what is sized here
+  std::mutex mutex;  // guards run; ranks write separate preallocated rows
   run.timeline.stages.resize(static_cast<size_t>(shape.stages));
   run.peak_live.resize(static_cast<size_t>(shape.stages));
   run.waited_ms.resize(static_cast<size_t>(shape.stages));
@@ -119,7 +119,7 @@ PipelineRun run_pipeline(const Schedule& schedule, int num_units, double unit_ms
     auto comm = comm::make_communicator(world, world.everyone(), options);
     const parallel::PipeEdges edges(comm.get(), shape.chunks > 1);
     device::MemoryAccount account;
-    device::Pool pool(account);
+    device::MemoryPool pool(account);
     device::ThreadPool threads(1);
     const tensor::Context context{{{}, &threads, nullptr}, &pool};
     parallel::ToyStage stage(context, toy, shape, world.rank, cuts);
@@ -127,11 +127,11 @@ PipelineRun run_pipeline(const Schedule& schedule, int num_units, double unit_ms
     obs::Tracer tracer(world.rank);
     obs::TraceRow* trace = tracer.add_row("compute");
     const parallel::StagePlan plan = parallel::plan_of(schedule, world.rank);
-    parallel::Runner first(stage, context, edges.here(), {kPatience, nullptr});
-    parallel::Runner second(paced, context, edges.here(), {kPatience, trace});
+    parallel::PipelineRunner first(stage, context, edges.of_this_stage(), {kPatience, nullptr});
+    parallel::PipelineRunner second(paced, context, edges.of_this_stage(), {kPatience, trace});
     stage.begin_step();
-    first.run(plan);  // memory and connections are there afterwards
-    const uint64_t before = bytes_sent(edges.here());
+    first.run(plan);  // warm-up: allocates memory, opens connections
+    const uint64_t before = bytes_sent(edges.of_this_stage());
     stage.begin_step();
     comm->barrier();
     second.run(plan);
@@ -141,8 +141,8 @@ PipelineRun run_pipeline(const Schedule& schedule, int num_units, double unit_ms
     run.timeline.stages[here].actions = timed(schedule.stages[here], *trace);
     run.timeline.stages[here].peak_live = run.peak_live[here] = second.peak_live();
     run.waited_ms[here] = second.exposed_ms();
-    run.boundary_bytes += bytes_sent(edges.here()) - before;
-    for (parallel::ToyStage::Named& named : stage.all()) {
+    run.boundary_bytes += bytes_sent(edges.of_this_stage()) - before;
+    for (parallel::ToyStage::ToyWeight& named : stage.all()) {
       const auto* data = named.weight.grad.as<std::byte>();
       run.gradients[{named.unit, named.part}].assign(data, data + named.weight.grad.bytes());
     }

@@ -1,8 +1,8 @@
-// A pipeline schedule run for real, by as many ranks (threads of this process) as it has stages, over a toy model: when
-// each action began and ended, what was held and sent, and the gradients.
+// A pipeline schedule run by as many ranks (threads of this process) as it has stages, over a toy model: begin and end
+// of each action, memory, bytes sent, and the gradients.
 //
-// An action computes and then waits until its share of the time is over, as on a processor so much slower: more stages
-// than cores would otherwise take turns on the cores, and the picture would show that.
+// An action computes and then waits until its nominal duration is over: with more stages than cores, actions would
+// otherwise compete for cores and distort the picture.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ struct PipelineRun {
   std::vector<int> peak_live;
   std::vector<double> waited_ms;                                    // for neighbours, by stage
   uint64_t boundary_bytes = 0;                                      // over all boundaries, both directions, one step
-  uint64_t message_bytes = 0;                                       // one micro-batch's stream
+  uint64_t message_bytes = 0;                                       // activations of one micro-batch
   std::map<std::pair<int, int>, std::vector<std::byte>> gradients;  // by unit and part
 };
 
-// Every piece takes an equal part; `unit_ms` is what one stage's forward, input gradients and weight gradients take
-// each.
-PipelineRun run_pipeline(const parallel::Schedule& schedule, int num_units, double unit_ms);
+// Every piece takes an equal part; `unit_ms` is the duration of one stage's forward, input gradients and weight
+// gradients each.
+PipelineRun run_pipeline(const parallel::PipelineSchedule& schedule, int num_units, double unit_ms);
 
 }  // namespace esp::app

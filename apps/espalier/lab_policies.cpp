@@ -1,5 +1,5 @@
-// espalier lab policies: the lecture's three-dimensional layout judged, all search methods on one space, and a real
-// 2 × 2 × 2 run held to one process.
+// espalier lab policies: the lecture's three-dimensional layout evaluated, all search methods on one space, and a real
+// 2 × 2 × 2 run compared with one process.
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +35,8 @@ void judge_example(Findings& findings, Json& json) {
   inputs.recompute = "selective", inputs.micro_batch = 1, inputs.global_batch = 1024;
   const Planned planned = read_plan_inputs(inputs);
   const plan::Estimate found = plan::estimate(planned.shape, planned.cluster, planned.policy);
-  findings.exact("Llama 3 70B on 512: copies left by TP 8 · PP 4", "DP 16", 512.0 / (8 * 4), planned.policy.dp);
+  findings.exact("Llama 3 70B on 512: data-parallel replicas beside TP 8 · PP 4", "16", 512.0 / (8 * 4),
+                 planned.policy.dp);
   findings.holds("… fits in 80 GB with selective recomputation", "", "fits",
                  fmt::format("{}, {}", found.fits ? "fits" : "does not fit", plan::gigabytes(found.memory.total())),
                  found.fits);
@@ -57,14 +58,14 @@ std::vector<plan::SearchResult> search(const plan::PlanProblem& problem) {
   options.top = 10;
   std::vector<plan::SearchResult> results;
   for (const plan::SearchMethod& method : plan::search_methods()) {
-    options.pareto = results.empty();  // the first is exhaustive: it alone sees everything
+    options.pareto = results.empty();  // the first is exhaustive and sees every choice
     options.keep_seen = results.empty() ? 1500 : 0;
     results.push_back(method.run(problem, options));
   }
   return results;
 }
 
-// What the model is when one process trains it, and when eight do. fp64: sums in another order stay within 1e-11.
+// Trains with one process and with eight, and compares the weights. fp64: sums in another order stay within 1e-11.
 double train_both(const PoliciesLab& o, Findings& findings, Json& json) {
   LabTrainer trainer;
   const std::vector<std::string> model = {
@@ -78,15 +79,15 @@ double train_both(const PoliciesLab& o, Findings& findings, Json& json) {
   double worst = 0;
   for (size_t i = 0; i < one.loss.size(); ++i)
     worst = std::max(worst, std::abs(eight.loss.at(i) - one.loss[i]) / one.loss[i]);
-  findings.holds(fmt::format("2 × 2 × 2 on eight ranks: {} losses are one process's", one.loss.size()), "N = DP·TP·PP",
-                 "≤ 1e-11 apart", fmt::format("{:.1e} apart", worst),
+  findings.holds(fmt::format("2 × 2 × 2 on eight ranks: {} losses equal one process's", one.loss.size()),
+                 "N = DP·TP·PP", "≤ 1e-11 apart", fmt::format("{:.1e} apart", worst),
                  one.loss.size() == eight.loss.size() && worst <= 1e-11);
   json = {{"one", one.loss}, {"eight", eight.loss}, {"worst", worst}, {"command", eight.command}};
   return worst;
 }
 
 int run_lab_policies(const PoliciesLab& o) {
-  if (o.steps < 1) throw UsageError("--steps: at least 1");
+  if (o.steps < 1) throw UsageError("--steps: expected at least 1");
   Findings findings;
   Json example, runs;
   judge_example(findings, example);
@@ -100,7 +101,7 @@ int run_lab_policies(const PoliciesLab& o) {
   std::vector<Cells> cells, best;
   Json methods = Json::array();
   for (const plan::SearchResult& one : results) {
-    if (!one.found()) throw UsageError(fmt::format("{} fits on {} processors in no way", o.model, o.gpus));
+    if (!one.found()) throw UsageError(fmt::format("{} does not fit on {} processors in any layout", o.model, o.gpus));
     findings.holds(fmt::format("search by {}: the best step", one.method), "", plan::seconds(results[0].best().time_s),
                    fmt::format("{}, {} estimated", plan::seconds(one.best().time_s), one.counts.evaluated),
                    one.best().value == results[0].best().value);
@@ -114,7 +115,7 @@ int run_lab_policies(const PoliciesLab& o) {
                        {"evaluated", one.counts.evaluated},
                        {"policy", problem.text_of(one.best().choice)}});
   }
-  for (const plan::Found& one : results[0].top)
+  for (const plan::RankedChoice& one : results[0].top)
     best.push_back({problem.text_of(one.choice), plan::seconds(one.time_s), plan::gigabytes(one.memory_bytes)});
   train_both(o, findings, runs);
   const std::string text = fmt::format(

@@ -1,7 +1,7 @@
 // espalier lab ps: parameter servers with a straggler, run by real ranks, and the order of pushes in virtual time.
 //
-// Workers are threads of this process with servers beside them, over a quadratic whose minimum is known; a worker
-// computes by sleeping, so that its pace does not depend on how many cores there are. All modes run for the same time.
+// Workers are threads of this process with servers beside them, over a quadratic with known minimum; a worker computes
+// by sleeping, so its pace is independent of the number of cores. All modes run for the same time.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -27,7 +27,7 @@ std::vector<ModeRun> run_modes(const PsLab& o) {
   return runs;
 }
 
-// All as fast as the fast ones.
+// All workers at the speed of the fast ones.
 double ideal(const PsLab& o) {
   return o.workers * 1e3 / o.step_ms;
 }
@@ -38,25 +38,25 @@ double expected(const PsLab& o, const ModeRun& run) {
   const sync::Pace pace = run.mode == "sync"  ? sync::Pace::sync
                           : run.mode == "ssp" ? sync::Pace::ssp
                                               : sync::Pace::async;
-  const sync::PaceRun simulated = sync::run_paces(times, o.seconds * 1e3, pace, run.staleness);
+  const sync::PaceResult simulated = sync::run_paces(times, o.seconds * 1e3, pace, run.staleness);
   int64_t sum = 0;
   for (const int64_t one : simulated.steps) sum += one;
   return static_cast<double>(sum) / o.seconds;
 }
 
-const std::vector<sync::LayerCost> kThreeLayers = {{1, 1, 0.5, 0.5}, {1, 1, 0.5, 0.5}, {1, 1, 2, 2}};
+const std::vector<sync::PsLayerCost> kThreeLayers = {{1, 1, 0.5, 0.5}, {1, 1, 0.5, 0.5}, {1, 1, 2, 2}};
 
-sync::PushRun pushes(bool by_priority) {
+sync::PushResult pushes(bool by_priority) {
   sync::PushPlan plan;
   plan.by_priority = by_priority;
   return sync::run_pushes(kThreeLayers, plan);
 }
 
-std::string schedule_text(const char* name, const sync::PushRun& run) {
+std::string schedule_text(const char* name, const sync::PushResult& run) {
   std::string link(static_cast<size_t>(run.time), '.'), compute = link;
   for (int t = 0; t < 3; ++t) compute[static_cast<size_t>(t)] = static_cast<char>('3' - t);
   for (size_t l = 0; l < 3; ++l) compute[static_cast<size_t>(run.forward_begins[l])] = static_cast<char>('1' + l);
-  for (const sync::Transfer& one : run.transfers)
+  for (const sync::ScheduledTransfer& one : run.transfers)
     link[static_cast<size_t>(one.begin)] = static_cast<char>('1' + one.layer);
   return fmt::format("  {:<9} computes  {}\n  {:<9} link      {}   {} units\n", name, compute, "", link, run.time);
 }
@@ -104,12 +104,13 @@ Json report_of(const PsLab& o, const std::vector<ModeRun>& runs) {
 }
 
 void check(const PsLab& o) {
-  if (o.workers < 2 || o.workers > 64) throw UsageError(fmt::format("--workers {}: between 2 and 64", o.workers));
+  if (o.workers < 2 || o.workers > 64) throw UsageError(fmt::format("--workers: got {}; expected 2 to 64", o.workers));
   if (o.servers < 1 || o.servers > o.workers)
-    throw UsageError(fmt::format("--servers {}: between 1 and the {} workers", o.servers, o.workers));
+    throw UsageError(fmt::format("--servers: got {}; expected 1 to {}, the number of workers", o.servers, o.workers));
   if (!(o.step_ms > 0 && o.slow >= 1 && o.seconds > 0 && o.seconds <= 600))
-    throw UsageError("--step-ms more than 0, --slow at least 1, --seconds up to 600");
-  if (o.staleness < 1) throw UsageError(fmt::format("--staleness {}: at least 1 clock; 0 is sync", o.staleness));
+    throw UsageError("expected --step-ms > 0, --slow >= 1, --seconds up to 600");
+  if (o.staleness < 1)
+    throw UsageError(fmt::format("--staleness: got {}; expected at least 1 clock (0 is sync)", o.staleness));
 }
 
 Findings findings_of(const PsLab& o, const std::vector<ModeRun>& runs) {

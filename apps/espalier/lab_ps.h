@@ -1,5 +1,5 @@
-// Parameter servers over a quadratic whose minimum is known, run by ranks that are threads of this process: what labs
-// of servers share.
+// Parameter servers over a quadratic with known minimum, run by threads of this process: common part of the labs with
+// servers.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct ModeRun {
   double steps_per_s() const;
 };
 
-// Whoever runs freely ends by the clock; those who must agree on the last step take as many as the slowest can.
+// Asynchronous workers stop by the clock; workers in lockstep take as many steps as the slowest can.
 void run_mode(const PsLab& o, ModeRun& run);
 
 }  // namespace esp::app

@@ -6,7 +6,7 @@
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/clock.h"
 #include "esp/base/rng.h"
-#include "esp/comm/over.h"
+#include "esp/comm/test_options.h"
 #include "esp/device/pool.h"
 #include "esp/net/inproc/threads.h"
 #include "esp/sync/strategy.h"
@@ -14,10 +14,10 @@
 namespace esp::app {
 namespace {
 
-// One worker's memory and its copy of the problem ½‖x − 1‖² with noise in its gradients.
+// One worker's memory and its part of the problem ½‖x − 1‖² with noise in its gradients.
 struct Worker {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
   nn::ParameterList list;
   std::unique_ptr<sync::Strategy> strategy;
@@ -50,8 +50,8 @@ struct Worker {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(o.step_ms * (slow ? o.slow : 1)));
     strategy->begin_pass({});
     auto& all = list.all();
-    // Synchronous servers add up W gradients; others apply each by itself, at a W-th of the rate.
-    const double share = strategy->clocks()->lockstep() ? 1.0 / o.workers : 1;
+    // Synchronous servers sum W gradients; others apply each separately, at rate lr/W.
+    const double share = strategy->async_workers()->lockstep() ? 1.0 / o.workers : 1;
     for (auto p = all.rbegin(); p != all.rend(); ++p) {
       const auto* x = p->weight.value.as<float>();
       auto* g = static_cast<float*>(autograd::gradient_to_add_to(&p->weight, context.stream));
@@ -91,10 +91,10 @@ void run_mode(const PsLab& o, ModeRun& run) {
   const auto until = begun + static_cast<int64_t>(o.seconds * 1e9);
   std::vector<int64_t> in_time(run.steps.size());
   net::run_threads(o.workers, [&](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), comm::over("inproc"));
+    const auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
     Worker worker(o, run, comm.get());
     const auto me = static_cast<size_t>(world.rank);
-    const bool lockstep = worker.strategy->clocks()->lockstep();
+    const bool lockstep = worker.strategy->async_workers()->lockstep();
     int64_t step = 0;
     for (bool over = false; !over; ++step) {
       worker.step(o, world.rank, step);
@@ -105,10 +105,10 @@ void run_mode(const PsLab& o, ModeRun& run) {
         over = wish > 0;
         continue;
       }
-      if (wish > 0) worker.strategy->clocks()->wish_stop();
-      over = worker.strategy->clocks()->stops_before(step + 1);
+      if (wish > 0) worker.strategy->async_workers()->request_stop();
+      over = worker.strategy->async_workers()->stops_before(step + 1);
     }
-    worker.strategy->clocks()->meet();
+    worker.strategy->async_workers()->synchronise();
     if (world.rank == 0) {
       run.error = worker.error();
       for (const std::string& note : worker.strategy->take_notes()) run.note = note;

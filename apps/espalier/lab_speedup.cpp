@@ -1,8 +1,8 @@
 // espalier lab speedup: the linear speed-up of parallel SGD, by real ranks.
 //
-// Two measures. The noise that is left: for F = ½ a x² + noise of variance σ², E[x²] settles at γσ²/(n a (2 − γa)), so
-// n ranks leave an n-th of it. The time it takes: n ranks can afford steps n times as long for the same noise, and then
-// reach a given error in an n-th of the steps.
+// Two measures. Residual noise: for F = ½ a x² + noise of variance σ², E[x²] converges to γσ²/(n a (2 − γa)), so n
+// ranks leave an n-th of it. Time: n ranks can use an n times larger step for the same noise, and then reach a given
+// error in an n-th of the steps.
 #include <algorithm>
 #include <cmath>
 
@@ -32,10 +32,10 @@ constexpr int64_t kSettled = 60, kMeasured = 160, kBetween = 8;
 struct Point {
   int ranks = 1;
   double settled = 0, formula = 0;  // E[x²]
-  int64_t steps = 0;                // until the error is twice what is left
+  int64_t steps = 0;                // until the error is twice the residual noise
 };
 
-std::unique_ptr<sync::Problem> problem_of(const SpeedupLab& o, int ranks) {
+std::unique_ptr<sync::OptimizationProblem> problem_of(const SpeedupLab& o, int ranks) {
   const auto rows = [&](double value) {
     return std::vector(static_cast<size_t>(ranks), std::vector<double>(static_cast<size_t>(o.dim), value));
   };
@@ -77,7 +77,7 @@ Point measure(const SpeedupLab& o, int ranks) {
   });
   point.settled /= static_cast<double>(seen);
   const double lr = o.slow_lr * ranks, target = 2 * left_over(o.slow_lr, o.sigma, 1);
-  // So many steps would do without noise, and half as many again.
+  // The number of steps without noise, plus half.
   const auto most = static_cast<int64_t>(1.5 * std::log(o.start * o.start / target * 4) / (2 * lr * kCurvature)) + 20;
   run(o, ranks, lr, most, o.start, [&](int64_t step, double square) {
     if (point.steps == 0 && square <= target) point.steps = step + 1;
@@ -104,7 +104,8 @@ int run_lab_speedup(const SpeedupLab& asked) {
   std::sort(o.ranks.begin(), o.ranks.end());
   o.ranks.erase(std::unique(o.ranks.begin(), o.ranks.end()), o.ranks.end());
   if (o.dim < 1 || o.dim > 10'000'000) throw UsageError("--dim: between 1 and 10000000 coordinates");
-  if (!(o.lr > 0 && o.lr * kCurvature < 2)) throw UsageError(fmt::format("--lr {}: more than 0, below 4/3", o.lr));
+  if (!(o.lr > 0 && o.lr * kCurvature < 2))
+    throw UsageError(fmt::format("--lr: got {}; expected a number in (0, 4/3)", o.lr));
   std::vector<Point> points;
   std::vector<Cells> rows;
   Series measured{"measured", {}, false}, formula{"γσ²/(n a (2 − γa))", {}, true};
@@ -124,7 +125,7 @@ int run_lab_speedup(const SpeedupLab& asked) {
       kCurvature, o.sigma, o.dim,
       text_table({"ranks", "E[x²]", "formula", "difference", "steps to the error", "speed-up"}, rows), o.lr, o.slow_lr);
   Findings findings;
-  // What is drawn scatters with the number of coordinates.
+  // The variance decreases with the number of coordinates.
   const double scatter = 0.05 * std::max(1.0, std::sqrt(2000 / static_cast<double>(o.dim)));
   for (const Point& p : points) {
     findings.within(fmt::format("{} rank{}: E[x²] that noise leaves", p.ranks, p.ranks == 1 ? "" : "s"), "O(σ/√(nT))",

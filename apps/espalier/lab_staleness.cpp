@@ -1,7 +1,7 @@
-// espalier lab staleness: descent with gradients that are τ steps old, and how old those of asynchronous ranks are.
+// espalier lab staleness: descent with gradients that are τ steps old, and the staleness of asynchronous ranks.
 //
-// x ← x − c·x with the x of τ steps before does not grow while c ≤ 2·sin(π/(2(2τ+1))): 2, 1, 0.618, 0.445 for τ = 0
-// to 3. Servers that apply each of W workers' pushes as it comes take steps of γ/W with gradients about W−1 pushes old.
+// x ← x − c·x with the x of τ steps before does not grow while c ≤ 2·sin(π/(2(2τ+1))): 2, 1, 0.618, 0.445 for τ = 0 to
+// 3. Servers that apply each of W workers' pushes on arrival take steps of γ/W with gradients about W−1 pushes old.
 #include <cmath>
 #include <sstream>
 
@@ -25,7 +25,7 @@ struct StalenessLab {
   std::string json, out;
 };
 
-// The largest c that does not grow, found by trying: whether |x| after many steps is below its start.
+// The largest stable c, by bisection: whether |x| after many steps is below its start.
 double tried_threshold(int delay) {
   double low = 0, high = 4;
   for (int i = 0; i < 60; ++i) {
@@ -48,7 +48,7 @@ std::vector<Series> curves(int most) {
   return series;
 }
 
-// "pushes by staleness 0: 286, 1: 59, …": the mean of it.
+// Parses "pushes by staleness 0: 286, 1: 59, …": the mean staleness.
 double mean_staleness(const std::string& note) {
   const size_t at = note.find("staleness ");
   if (at == note.npos) return 0;
@@ -90,7 +90,7 @@ std::vector<Asynchronous> run_asynchronous(const StalenessLab& o) {
 
 int run_lab_staleness(const StalenessLab& o) {
   if (o.most < 1 || o.most > 8 || o.workers < 2 || o.workers > 32 || !(o.seconds > 0) || !(o.step_ms > 0))
-    throw UsageError("--most between 1 and 8, --workers between 2 and 32, --seconds and --step-ms more than 0");
+    throw UsageError("expected --most from 1 to 8, --workers from 2 to 32, --seconds and --step-ms > 0");
   constexpr const char* kLecture[] = {"2", "1", "0.618", "0.445"};
   Findings findings;
   Json thresholds = Json::array(), rows = Json::array();

@@ -1,4 +1,4 @@
-// The pieces all pictures of the labs are made of: plain SVG that reads on light and dark pages.
+// Building blocks of the labs' pictures: plain SVG for light and dark pages.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ std::string svg_open(double width, double height);
 std::string svg_escaped(const std::string& text);
 // `anchor` is start, middle or end; `more` is further attributes.
 std::string svg_text(double x, double y, const char* anchor, const std::string& text, const std::string& more = "");
-// One of a few hues that differ; they repeat.
+// One of a few distinct hues, in rotation.
 const char* svg_colour(size_t index);
 
 }  // namespace esp::app

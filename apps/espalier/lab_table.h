@@ -1,4 +1,4 @@
-// The experiments of `espalier lab`, by chapter: one row each, its options and body in lab_<name>.cpp.
+// The experiments of `espalier lab`, by chapter: one row each; options and body are in lab_<name>.cpp.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@ namespace esp::app {
 struct Experiment {
   Command command;               // name, a line of help, its options
   std::string_view title;        // in the report
-  std::string_view look;         // what to look for: a few sentences
-  std::string_view in_all = "";  // arguments when all are run, separated by spaces
+  std::string_view look;         // hints for the reader: a few sentences
+  std::string_view in_all = "";  // arguments with --all, separated by spaces
 };
 
 struct Chapter {

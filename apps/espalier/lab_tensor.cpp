@@ -1,5 +1,5 @@
-// espalier lab tensor: a layer divided over several ranks, drawn; what it sends and keeps, counted by ranks that really
-// ran it, beside the formulas; and every partition of y = W₃W₂W₁x with its cost.
+// espalier lab tensor: a tensor-parallel layer, drawn; its bytes and activations, counted on real ranks, compared with
+// the formulas; and every partition of y = W₃W₂W₁x with its cost.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/model/model.h"
-#include "esp/nn/share.h"
+#include "esp/nn/shard.h"
 
 namespace esp::app {
 namespace {
@@ -31,7 +31,7 @@ struct TensorLab {
 
 struct Method {
   std::string name, formula;
-  int64_t times = 0;  // (t−1)/t·bsh·e, so many
+  int64_t times = 0;  // multiples of (t−1)/t·bsh·e
   TensorCase it;
 };
 
@@ -74,11 +74,11 @@ std::string layer_table(const TensorLab& o, const std::vector<Method>& methods, 
   return text_table({"", "collectives", "formula", "formula bytes", "sent bytes", "kept", "of one's", "loss"}, rows);
 }
 
-// A matrix and how it is cut: what part of it each rank has.
+// A matrix and its partition: the part on each rank.
 struct Drawn {
   std::string name;
   int64_t rows, cols;
-  bool by_columns;
+  bool column_parallel;
   std::string before, after;  // the operators around it
 };
 
@@ -94,10 +94,10 @@ std::string layer_text(const TensorLab& o) {
                                  o.batch * o.seq, o.dim, o.ffn_or_default(), o.heads);
   for (const Drawn& m : matrices_of(o)) {
     text += fmt::format("  {:<2} {:<5} [{} × {}] by {}:", m.before, m.name, m.rows, m.cols,
-                        m.by_columns ? "columns" : "rows");
+                        m.column_parallel ? "columns" : "rows");
     for (int r = 0; r < o.nproc; ++r) {
-      const nn::Share share{r, o.nproc};
-      const nn::Interval held = m.name == "Wqkv" ? share.of(o.heads) : share.of(m.by_columns ? m.cols : m.rows);
+      const nn::Shard share{r, o.nproc};
+      const nn::IndexRange held = m.name == "Wqkv" ? share.of(o.heads) : share.of(m.column_parallel ? m.cols : m.rows);
       text += fmt::format("  rank {}: {}{}–{}", r, m.name == "Wqkv" ? "heads " : "", held.begin, held.end - 1);
     }
     text += m.after.empty() ? "\n" : fmt::format("  {}\n", m.after);
@@ -123,7 +123,7 @@ std::vector<Choice> run_choices(const TensorLab& o) {
   return choices;
 }
 
-// The lecture's two, by what they are; the best that leaves no matrix whole, by cost.
+// The lecture's two partitions; and the cheapest without a replicated matrix.
 std::string remark_of(const Choice& choice, const Choice& best) {
   const std::string text = choice.plan.text();
   std::string remark = text == "out in in" ? "partition 1" : text == "out out in" ? "partition 2" : "";
@@ -161,13 +161,14 @@ std::string picture(const TensorLab& o, const std::vector<Method>& methods, cons
     if (!m.before.empty()) svg += svg_text(x + 8, kTop + 40, "middle", m.before), x += 24;
     for (int r = 0; r < o.nproc; ++r) {
       const double part = static_cast<double>(r) / o.nproc, share = 1.0 / o.nproc;
-      // Packed q, k, v have a part of each.
+      // Packed q, k, v: a part of each.
       const int sections = m.name == "Wqkv" ? 3 : 1;
       for (int s = 0; s < sections; ++s)
         svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n",
-                           x + (m.by_columns ? width * (s + part) / sections : 0),
-                           kTop + (m.by_columns ? 0 : height * part), m.by_columns ? width * share / sections : width,
-                           m.by_columns ? height : height * share, svg_colour(static_cast<size_t>(r)));
+                           x + (m.column_parallel ? width * (s + part) / sections : 0),
+                           kTop + (m.column_parallel ? 0 : height * part),
+                           m.column_parallel ? width * share / sections : width,
+                           m.column_parallel ? height : height * share, svg_colour(static_cast<size_t>(r)));
     }
     svg += svg_text(x + width / 2, kTop - 8, "middle", m.name);
     x += width + 14;
@@ -215,21 +216,20 @@ Json report_of(const TensorLab& o, const std::vector<Method>& methods, const std
 }
 
 void check(const TensorLab& o) {
-  if (o.nproc < 2 || o.nproc > 16) throw UsageError(fmt::format("--nproc {}: between 2 and 16 ranks", o.nproc));
+  if (o.nproc < 2 || o.nproc > 16) throw UsageError(fmt::format("--nproc: got {}; expected 2 to 16 ranks", o.nproc));
   if (o.heads < 1 || o.heads % o.nproc != 0)
-    throw UsageError(fmt::format("--heads {}: whole heads are divided over --nproc {} ranks; {} would do", o.heads,
-                                 o.nproc, (o.heads / o.nproc + 1) * o.nproc));
+    throw UsageError(fmt::format("--heads: got {}; must be a multiple of --nproc = {}. Try {}", o.heads, o.nproc,
+                                 (o.heads / o.nproc + 1) * o.nproc));
   if (o.dim < 1 || o.dim % o.heads != 0)
-    throw UsageError(fmt::format("--dim {}: it must divide by --heads {}", o.dim, o.heads));
+    throw UsageError(fmt::format("--dim: got {}; must be a multiple of --heads = {}", o.dim, o.heads));
   if (o.batch < 1 || o.seq < 1 || o.batch * o.seq % o.nproc != 0)
     throw UsageError(
         fmt::format("--batch {} × --seq {}: their rows must divide over --nproc {} ranks", o.batch, o.seq, o.nproc));
-  if (o.columns < 1 || o.vocab < 1 || o.ffn < 0)
-    throw UsageError("--columns and --vocab: at least 1; --ffn: not negative");
-  if (o.widths.size() != 4) throw UsageError(fmt::format("--widths: four of them, {} given", o.widths.size()));
+  if (o.columns < 1 || o.vocab < 1 || o.ffn < 0) throw UsageError("expected --columns and --vocab >= 1, --ffn >= 0");
+  if (o.widths.size() != 4) throw UsageError(fmt::format("--widths: got {} numbers; expected 4", o.widths.size()));
   for (int64_t width : o.widths)
     if (width < 1 || width % o.nproc != 0)
-      throw UsageError(fmt::format("--widths {}: each must divide by --nproc {}", width, o.nproc));
+      throw UsageError(fmt::format("--widths: got {}; each must be a multiple of --nproc = {}", width, o.nproc));
 }
 
 Findings findings_of(const TensorLab& o, const std::vector<Method>& methods, const std::vector<TensorLayer>& seen,

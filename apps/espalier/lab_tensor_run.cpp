@@ -16,12 +16,12 @@ namespace {
 
 struct Room {
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
 };
 
-// Rings send the least, whatever the size: what the formulas say.
+// Rings send the fewest bytes for any size, as in the formulas.
 void with_ranks(int size, const std::function<void(comm::Communicator*)>& body) {
   if (size == 1) return body(nullptr);
   net::run_threads(size, [&](net::World& world) {
@@ -63,7 +63,7 @@ struct Step {
   double loss = 0;
 };
 
-// One micro-batch of a model of so many layers.
+// One micro-batch of a model with `layers` layers.
 Step run_step(TensorCase it, int64_t layers) {
   it.model.layers = layers;
   parallel::MeshShape shape;
@@ -71,31 +71,31 @@ Step run_step(TensorCase it, int64_t layers) {
   parallel::RegionOptions options;
   options.sequence = it.sequence;
   options.keep_gathered = it.keep_gathered;
-  options.overlap = false;  // one call where there would be several pieces
+  options.overlap = false;  // one call instead of several pieces
   std::vector<Step> steps(static_cast<size_t>(it.num_ranks));
   with_ranks(it.num_ranks, [&](comm::Communicator* world) {
     Room room;
     const parallel::Mesh mesh(shape, world);
     const auto regions = parallel::make_regions(mesh, options);
     autograd::Tape tape(room.context);
-    model::Part part;
-    part.shares.tensor = {mesh.here().tp, it.num_ranks};
+    model::ModelPart part;
+    part.shares.tensor = {mesh.coordinates().tp, it.num_ranks};
     const auto model = model::make_model(it.model, part);
     model->parameters().materialize(room.context, DType::f32, true);
     model->parameters().initialise(1, room.context.stream);
-    nn::Pass pass;
+    nn::ForwardContext pass;
     pass.tape = &tape;
     pass.training = true;
     pass.num_sequences = it.batch;
-    pass.regions = regions.get();
-    model::Batch batch;
+    pass.ops = regions.get();
+    model::ModelBatch batch;
     batch.inputs = tokens(room, it, 3);
     batch.targets = tokens(room, it, 4);
-    comm::Communicator* const line = mesh.group(parallel::Axis::tensor);
+    comm::Communicator* const line = mesh.group(parallel::MeshAxis::tensor);
     const Sent before = sent_by(line);
     const double scale = 1.0 / static_cast<double>(it.batch * it.seq);
     const autograd::Loss loss = model->forward(pass, batch, scale);
-    Step& step = steps[static_cast<size_t>(mesh.here().tp)];
+    Step& step = steps[static_cast<size_t>(mesh.coordinates().tp)];
     step.activations = room.account.use(device::MemoryCategory::activation).current;
     step.loss = tensor::item(loss.total.value()) * scale;
     autograd::backward(tape, loss);
@@ -130,7 +130,7 @@ ChainRun measure_chain(const parallel::ChainPlan& plan) {
   std::vector<ChainRun> ranks(static_cast<size_t>(plan.ranks));
   with_ranks(plan.ranks, [&](comm::Communicator* world) {
     Room room;
-    parallel::Line line(*world, std::chrono::minutes(1), nullptr);
+    parallel::TpCommunicator line(*world, std::chrono::minutes(1), nullptr);
     const uint64_t before = sent_by(world).bytes;
     const Tensor y = parallel::run_chain(room.context, &line, plan);
     ChainRun& run = ranks[static_cast<size_t>(world->rank())];

@@ -31,7 +31,7 @@ std::string row_text(const parallel::StageTimeline& stage, double per_column) {
 std::string box_svg(const parallel::TimedAction& timed, const TimelinePicture& picture, double left, double y,
                     double height, double pixels) {
   const double x = left + timed.begin * pixels, width = (timed.end - timed.begin) * pixels;
-  // Later chunks are paler, so that a round of the stages can be told from the next.
+  // Later chunks are paler, so that rounds of the stages are distinguishable.
   const double opacity = 1 - 0.45 * timed.action.chunk / std::max(1, picture.num_chunks);
   std::string svg = fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" fill-opacity=\"{:.2f}\" "
@@ -64,7 +64,7 @@ std::string timeline_key() {
 
 std::string timelines_svg(const std::string& title, const std::vector<TimelinePicture>& pictures) {
   constexpr double kWidth = 1200, kLeft = 80, kRight = 30, kTop = 84, kRow = 18, kBox = 15, kHead = 26;
-  // One that is far longer than the shortest would squeeze all others: it goes on beyond the edge.
+  // A picture much longer than the shortest would compress all others: it is truncated at the edge.
   double longest = 0, shortest = 1e300, height = kTop;
   for (const TimelinePicture& picture : pictures)
     shortest = std::min(shortest, picture.timeline.makespan / picture.unit);

@@ -1,4 +1,4 @@
-// Pipelines as pictures: a row per stage, a box per action, gaps where the stage waits.
+// Pictures of pipelines: a row per stage, a box per action, gaps where the stage is idle.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ struct TimelinePicture {
   std::string title;  // above its rows
   parallel::Timeline timeline;
   int num_chunks = 1;
-  double unit = 1;  // what one unit of time is in the timeline's own: rows of several pictures are then to one scale
+  double unit = 1;  // one unit of time in the timeline's unit: gives several pictures one scale
 };
 
-// `columns` is what the makespan takes. A box is the micro-batch and a shade: ░ forward, ▓ backward, · weight
+// `columns` is the width of the makespan. A box is the micro-batch and a shade: ░ forward, ▓ backward, · weight
 // gradients.
 std::string timeline_text(const TimelinePicture& picture, int columns);
-std::string timeline_key();  // what the shades mean
+std::string timeline_key();  // legend of the shades
 
 std::string timelines_svg(const std::string& title, const std::vector<TimelinePicture>& pictures);
 

@@ -6,7 +6,7 @@ namespace esp::app {
 namespace {
 
 TimelinePicture two_stages() {
-  const parallel::Schedule schedule = parallel::make_schedule("1f1b", {2, 1, 2});
+  const parallel::PipelineSchedule schedule = parallel::make_schedule("1f1b", {2, 1, 2});
   return {"1f1b & more", parallel::simulate(schedule, parallel::equal_costs(schedule.shape, {1, 1, 1})), 1, 1};
 }
 

@@ -1,4 +1,4 @@
-// A real run of `espalier train` for a lab: ranks of its own, a run folder, and what is written there.
+// A real run of `espalier train` for a lab: its ranks, a run folder, and the results written there.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct TrainedRank {
 };
 
 struct Trained {
-  std::string command;                // as one would type it
+  std::string command;                // as typed in a shell
   std::vector<double> loss, step_ms;  // by step
   std::vector<TrainedRank> ranks;
   int64_t parameters = 0;
@@ -35,16 +35,16 @@ struct Trained {
   struct Way {
     double gb_per_s = 0, alone_gb_per_s = 0;
   };
-  Way down, up;  // of the first rank's link to the host: while it copied, and of a copy and nothing else
+  Way down, up;                                  // of the first rank's link to the host: in use, and of a plain copy
   double median_step_ms(size_t skip = 1) const;  // without the first steps
 };
 
-// The folder is removed with it.
+// The destructor removes the folder.
 class LabTrainer {
  public:
-  // Every run has the same random tokens of a vocabulary of 256.
+  // Every run uses the same random tokens with a vocabulary of 256.
   LabTrainer();
-  // Settings are section.key=value; run.seed and data are set. IoError with the run's last words.
+  // Settings are section.key=value; run.seed and data are set. IoError with the run's last output.
   Trained run(const std::string& name, int nproc, const std::vector<std::string>& settings);
 
  private:

@@ -1,9 +1,9 @@
-// espalier lab zero: what lies in a rank's memory in each stage of ZeRO, from the allocator of ranks that really train,
-// beside the formulas.
+// espalier lab zero: memory of a rank in each stage of ZeRO, from the allocator of ranks that really train, compared
+// with the formulas.
 //
-// The states of a model (values, gradients, the optimizer's) are compared as they lie after a step. Buffers are what a
-// stage needs for a while on top of them (buckets on their way, stage 3's window of gathered units): their peak is
-// shown and not part of the formula, and neither are activations, which depend on the batch.
+// The states of a model (weights, gradients, optimizer states) are compared after a step. Buffers are temporary memory
+// of a stage (buckets in flight, stage 3's window of gathered units): their peak is shown and is not part of the
+// formula, nor are activations, which depend on the batch.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/espalier/bench_train_contender.h"
+#include "apps/espalier/bench_train_candidate.h"
 #include "apps/espalier/command.h"
 #include "apps/espalier/lab_bars.h"
 #include "apps/espalier/lab_output.h"
@@ -31,17 +31,17 @@ using device::MemoryTier;
 
 constexpr MemoryCategory kStates[] = {MemoryCategory::parameter, MemoryCategory::gradient, MemoryCategory::optimizer};
 
-// One kind of state in a stage: whole on every rank or shared out, and in which memory.
+// One kind of state in a stage: whole on every rank or sharded, and its memory tier.
 struct Placed {
   bool shared = false;
   MemoryTier tier = MemoryTier::device;
 };
 
-// A row of the lab. Where states lie outside of the device a second bar shows the host's.
+// A row of the lab. Where states are off the device a second bar shows the host's memory.
 struct Stage {
   std::string_view name, method;
   std::string_view settings;     // further section.key=value, separated by spaces
-  std::array<Placed, 3> states;  // as kStates
+  std::array<Placed, 3> states;  // in the order of kStates
 };
 
 constexpr Placed kWhole{false}, kShared{true}, kOnHost{true, MemoryTier::host};
@@ -65,8 +65,8 @@ struct Use {
 };
 using RankMemory = std::map<std::string, Use>;  // "device.parameter" and so on
 
-// Bytes per parameter of each state. The optimizer keeps a copy of the values in fp32 where they are shorter, or where
-// it lies away from them.
+// Bytes per parameter of each state. The optimizer keeps fp32 master weights where the weights have fewer bits, or are
+// in another tier.
 std::array<int64_t, 3> bytes_of(const Stage& stage, const std::string& precision) {
   if (precision != "fp32") return {2, 2, 12};
   return {4, 4, stage.states[2].tier == MemoryTier::device ? 8 : 12};
@@ -94,7 +94,7 @@ std::string key_of(MemoryTier tier, MemoryCategory category) {
   return fmt::format("{}.{}", name_of(tier), name_of(category));
 }
 
-// One tier of a stage, of the rank that holds most there.
+// One tier of a stage, of the rank with the most memory there.
 struct Measured {
   const Stage* stage = nullptr;
   MemoryTier tier = MemoryTier::device;
@@ -111,9 +111,9 @@ struct Measured {
   double difference() const { return sum() / formula.bytes - 1; }
 };
 
-std::vector<RankMemory> parse_memory(const Contender& contender) {
+std::vector<RankMemory> parse_memory(const Candidate& candidate) {
   std::vector<RankMemory> ranks;
-  for (const bench::Words& words : contender.answer) {
+  for (const bench::Words& words : candidate.answer) {
     RankMemory memory;
     for (const std::string& one : split(words.at("memory"), ',')) {
       const std::vector<std::string> parts = split(one, ':');
@@ -151,7 +151,7 @@ TrainCase case_of(const ZeroLab& options, const Stage& stage) {
   return it;
 }
 
-// One stage after the other, each with processes of its own: a rank's memory is then that stage's alone.
+// One stage after the other, each with separate processes, so that a rank's memory is that of one stage.
 std::vector<Measured> measure(const ZeroLab& options) {
   const obs::TemporaryFolder folder;
   std::vector<Measured> all;
@@ -159,7 +159,7 @@ std::vector<Measured> measure(const ZeroLab& options) {
     TrainCase it = case_of(options, stage);
     it.tokens = write_tokens(folder.path(), it.model, it.tokens_per_step());
     Switchboard board;
-    Contender job = start_trainer("espalier", it, board);
+    Candidate job = start_trainer("espalier", it, board);
     ask_steps(job, options.steps);
     const std::vector<RankMemory> ranks = parse_memory(job);
     for (MemoryTier tier : device::kAllTiers)
@@ -244,7 +244,7 @@ Json report_of(const ZeroLab& options, const std::vector<Measured>& all, int64_t
 void check(const ZeroLab& options) {
   if (options.nproc < 1 || options.nproc > 64)
     throw UsageError(fmt::format("--nproc {}: between 1 and 64 ranks", options.nproc));
-  if (options.seq < 1 || options.steps < 1) throw UsageError("--seq and --steps: at least 1");
+  if (options.seq < 1 || options.steps < 1) throw UsageError("expected --seq and --steps >= 1");
 }
 
 Findings findings_of(const ZeroLab& options, const std::vector<Measured>& all) {

@@ -43,7 +43,7 @@ std::optional<SeenLibrary> see_mpi(const char* name, const char* file) {
 }  // namespace
 
 std::vector<std::string> cpu_features() {
-  device::Topology topology = device::read_topology();
+  device::CpuTopology topology = device::read_topology();
   std::vector<std::string> features;
   if (topology.avx2) features.push_back("avx2");
   if (topology.f16c) features.push_back("f16c");
@@ -118,14 +118,7 @@ int usable_cores() {
 }
 
 uint64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  uint64_t value = 0;
-  while (file >> name >> value) {
-    if (name == "MemAvailable:") return value * 1024;
-    file.ignore(1000, '\n');
-  }
-  return 0;
+  return device::available_memory_bytes();
 }
 
 std::string human_bytes(uint64_t bytes) {

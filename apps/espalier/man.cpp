@@ -26,6 +26,7 @@ constexpr std::pair<const char*, const char*> kExitCodes[] = {
     {"2", "usage or configuration"},
     {"3", "communication, or a peer was lost; a restart makes sense"},
     {"4", "files or data"},
+    {"5", "training failed: the loss is not finite, or most steps were skipped"},
     {"75", "stopped by a signal after a checkpoint; queue it again"},
     {"128+n", "killed by signal n"},
 };
@@ -100,7 +101,8 @@ std::string run_page() {
       "that names the nearest known one. The resolved file is written into the run folder.\n";
   for (const train::Field& field : train::fields(config)) {
     if (field.section != section) page += fmt::format(".SH [{}]\n", roff(section = std::string(field.section)));
-    page += fmt::format(".TP\n\\fB{}\\fR\n{}\n", roff(field.key), roff(field.help));
+    const std::string read_with = field.read_by.empty() ? "" : fmt::format("; read with {}", field.read_by);
+    page += fmt::format(".TP\n\\fB{}\\fR\n{}\n", roff(field.key), roff(std::string(field.help) + read_with));
   }
   return page + ".SH SEE ALSO\n\\fBespalier\\-train\\fR(1)\n";
 }

@@ -1,12 +1,13 @@
 // espalier metrics: how runs stand now, as Prometheus reads it.
-#include <filesystem>
+#include <cstdio>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "apps/espalier/command.h"
 #include "apps/espalier/output_file.h"
 #include "esp/base/error.h"
-#include "esp/dash/run_folder.h"
+#include "esp/dash/find_runs.h"
 #include "esp/obs/prometheus.h"
 
 namespace esp::app {
@@ -19,11 +20,11 @@ struct MetricsOptions {
 
 int run_metrics(const MetricsOptions& options) {
   std::vector<obs::NamedRun> runs;
-  for (const std::string& folder : options.folders) {
-    if (std::filesystem::is_directory(folder) && !dash::is_run_folder(folder))
-      throw IoError(fmt::format("{}: no run folder: neither run.toml nor metrics.jsonl is in it", folder));
-    runs.push_back({std::filesystem::weakly_canonical(folder).filename().string(), folder});
-  }
+  std::vector<std::string> refused;
+  for (const dash::FoundRun& run : dash::find_all_runs(options.folders, &refused)) runs.push_back({run.name, run.path});
+  const std::string why = fmt::format("{}", fmt::join(refused, "\n"));
+  if (runs.empty()) throw IoError(why);
+  if (!why.empty()) fmt::print(stderr, "{}\n", why);
   write_file(options.out, obs::prometheus_text(runs));
   return 0;
 }
@@ -32,7 +33,7 @@ int run_metrics(const MetricsOptions& options) {
 
 void define_metrics(const Arguments& app, Chosen& chosen) {
   auto o = keep<MetricsOptions>(app, chosen, run_metrics);
-  app.add_option("folders", o->folders, "run folders").required().type_name("DIR");
+  app.add_option("folders", o->folders, "run folders, or folders of runs").required().type_name("DIR");
   app.add_option("--out", o->out, "for node_exporter's textfile collector: written whole or not at all; - is stdout")
       .show_default()
       .type_name("FILE");

@@ -76,6 +76,13 @@ Parser::Outcome Parser::parse(int argc, char** argv) {
     app_->parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
     return {Outcome::Kind::answered, app_->exit(asked), "", false};
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string told = error.what(), name = told.substr(0, told.find(": "));
+    return {Outcome::Kind::refused, 0,
+            told.find("At Most 1") != told.npos  ? name + ": given more than once; expected once"
+            : told.find(" missing") != told.npos ? name + ": got no value; expected one behind it"
+                                                 : told,
+            false};
   } catch (const CLI::ParseError& error) {
     return {Outcome::Kind::refused, 0, error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr};
   }

@@ -1,6 +1,5 @@
 // espalier plan calibrate: measures this machine and writes the cluster file that the planner reads. Kernels are timed
 // here; collectives and the step's own overhead by this program's benchmarks, in processes of their own.
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -47,16 +46,13 @@ Json ask_ourselves(std::vector<std::string> arguments, const std::string& json, 
   options.environment = launch::process_environment();
   options.capture_stdout = options.capture_stderr = false;
   const launch::Child child = launch::spawn(options);
-  const Deadline deadline = Deadline::after(limit);
-  pollfd ended{child.pidfd.fd(), POLLIN, 0};
-  while (::poll(&ended, 1, deadline.left_ms()) <= 0)
-    if (deadline.passed()) break;
+  const bool late = !launch::wait_for_end(child, Deadline::after(limit));
   int status = 0;
-  if (ended.revents == 0) ::kill(-child.pid, SIGKILL);
+  if (late) ::kill(-child.pid, SIGKILL);
   ::waitpid(child.pid, &status, 0);
-  if (ended.revents == 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+  if (late || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
     throw IoError(fmt::format("espalier {} {} did not answer", arguments[0], arguments[1]));
-  return Json::parse(obs::read_whole_file(json, size_t{16} << 20));
+  return parse_json(obs::read_whole_file(json, size_t{16} << 20), json);
 }
 
 // α and bytes/s of each collective, on as many ranks as cores are shared by.
@@ -91,7 +87,7 @@ void measure_collectives(plan::Cluster& cluster, const std::string& folder) {
       seconds.push_back(row.at("time_us_median").get<double>() * 1e-6);
     }
     for (const auto& [op, of] : points) {
-      const comm::Link link = comm::fit_link(of.first, of.second);
+      const comm::AlphaBeta link = comm::fit_alpha_beta(of.first, of.second);
       cluster.measured[plan::OwnRates::collective_key(op, ranks, "alpha_s")] = link.alpha;
       cluster.measured[plan::OwnRates::collective_key(op, ranks, "bytes_per_s")] = 1 / std::max(link.beta, 1e-15);
     }
@@ -112,7 +108,7 @@ void measure_overhead(plan::Cluster& cluster, const std::string& folder) {
                      "--nproc", "1", "--layout", "dp=1", "--steps", "50", "--rounds", "3", "--warmup", "20"},
                     folder + "/train.json", std::chrono::seconds(60));
   const double measured = rows.at(1).at("step_ms_median").get<double>() * 1e-3;
-  plan::Shape shape = plan::shape_of(model::preset(kModel).config, kModel);
+  plan::ModelShape shape = plan::shape_of(model::preset(kModel).config, kModel);
   shape.seq = kStepTokens;
   plan::Policy policy;
   policy.precision = "fp32";
@@ -138,7 +134,7 @@ double solved(plan::Cluster& cluster, const std::string& key, double low, double
 void measure_company(plan::Cluster& cluster, const std::string& folder) {
   constexpr const char* kModel = "gpt-6x384";
   constexpr int kBatch = 4, kTokens = 128;
-  plan::Shape shape = plan::shape_of(model::preset(kModel).config, kModel);
+  plan::ModelShape shape = plan::shape_of(model::preset(kModel).config, kModel);
   shape.seq = kTokens;
   for (const int ranks : {2, kMostRanks}) {
     const std::string divided = ranks == 2 ? "tp=2" : "tp=2,dp=2";
@@ -172,7 +168,7 @@ void measure_company(plan::Cluster& cluster, const std::string& folder) {
 }
 
 int run_calibrate(const Calibrate& o) {
-  if (o.out.empty()) throw UsageError("--out FILE is wanted: where the cluster file goes");
+  if (o.out.empty()) throw UsageError("--out: not given; expected the cluster file to write, or - for stdout");
   if (!(o.seconds >= 1 && o.seconds <= 600)) throw UsageError("--seconds: from 1 to 600");
   const int64_t begun = now_ns();
   const auto say = [&](const char* what) {

@@ -12,10 +12,10 @@
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/model/model.h"
-#include "esp/plan/remedies.h"
 #include "esp/plan/report.h"
 #include "esp/plan/simulate/step.h"
 #include "esp/plan/software.h"
+#include "esp/plan/suggestions.h"
 
 namespace esp::app {
 namespace {
@@ -42,16 +42,17 @@ double parse_tokens(const std::string& text, double parameters) {
   const std::string unit = text.substr(used);
   for (const auto& [name, scale] : {std::pair{"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}, {"", 1.0}})
     if (used > 0 && unit == name && value > 0 && value * scale < 1e18) return value * scale;
-  throw UsageError(fmt::format("--tokens {}: a number, 300B, 1.4T or chinchilla is wanted", text));
+  throw UsageError(
+      fmt::format("--tokens: got {}; expected a number above 0 such as 300B or 1.4T, or chinchilla", text));
 }
 
 std::vector<Cells> memory_rows(const std::vector<plan::Memory>& stages, int worst) {
   std::vector<Cells> rows;
   for (size_t i = 0; i < stages.size(); ++i) {
     const plan::Memory& m = stages[i];
-    const bool told = stages.size() <= 16 || i < 2 || i + 2 >= stages.size() || m.stage == worst;
-    if (!told) continue;
-    rows.push_back({fmt::format("stage {}{}", m.stage, m.stage == worst ? " (most)" : ""), gigabytes(m.parameter),
+    const bool listed = stages.size() <= 16 || i < 2 || i + 2 >= stages.size() || m.stage == worst;
+    if (!listed) continue;
+    rows.push_back({fmt::format("stage {}{}", m.stage, m.stage == worst ? " (fullest)" : ""), gigabytes(m.parameter),
                     gigabytes(m.gradient), gigabytes(m.optimizer), gigabytes(m.activation), gigabytes(m.buffer),
                     gigabytes(m.slack), gigabytes(m.other), gigabytes(m.total())});
     if (m.host + m.file > 0)
@@ -60,21 +61,14 @@ std::vector<Cells> memory_rows(const std::vector<plan::Memory>& stages, int wors
   return rows;
 }
 
-const Cells kMemoryHead = {"memory of one processor",
-                           "parameters",
-                           "gradients",
-                           "optimizer",
-                           "activations",
-                           "buffers",
-                           "slack",
-                           "context",
-                           "total"};
+const Cells kMemoryHead = {"memory per processor", "parameters", "gradients", "optimizer", "activations", "buffers",
+                           "fragmentation",        "context",    "total"};
 
 std::vector<Cells> time_rows(const plan::Estimate& e) {
   std::vector<Cells> rows;
   for (const auto& [name, time] : {std::pair{"compute", e.compute_s},
                                    {"bubble", e.bubble_s},
-                                   {"communication that shows", e.exposed_s},
+                                   {"exposed communication", e.exposed_s},
                                    {"optimizer", e.optimizer_s},
                                    {"offload", e.offload_s},
                                    {"step", e.step_s}})
@@ -84,25 +78,58 @@ std::vector<Cells> time_rows(const plan::Estimate& e) {
 
 std::vector<Cells> traffic_rows(const plan::Estimate& e) {
   std::vector<Cells> rows;
-  for (const plan::Traffic& t : e.traffic)
+  for (const plan::GroupTraffic& t : e.traffic)
     rows.push_back({t.group, t.op, t.tier == "inside" ? "inside a node" : "across nodes", gigabytes(t.bytes),
                     seconds(t.time_s), seconds(t.exposed_s)});
   return rows;
 }
 
-const Cells kTrafficHead = {"traffic of a step", "as", "where", "sent by one", "takes", "shows"};
+const Cells kTrafficHead = {"communication per step", "operation", "where", "sent per processor", "time", "exposed"};
+
+// Whether it fits, and the figures people ask for first.
+std::string verdict_line(const plan::Estimate& e, const Planned& p) {
+  const plan::MemoryFit fit = plan::memory_fit(e.memory, p.cluster, p.policy);
+  const std::string memory = fit.capacity > 0 ? fmt::format("{} of {}", gigabytes(fit.needed), gigabytes(fit.capacity))
+                                              : gigabytes(fit.needed);
+  return fmt::format("{}: {} {}; step {}, {} tokens/s, MFU {:.1f} %{}", e.fits ? "fits" : "does not fit", memory,
+                     fit.whole_machine ? fmt::format("for all {} ranks", p.policy.world()) : "per processor",
+                     seconds(e.step_s), plan::grouped(e.tokens_per_s), 100 * e.mfu,
+                     e.fits ? "" : " with enough memory");
+}
+
+// Whose software on which machines the figures are of, and what of it was not given.
+std::string profile_line(const Planned& p, const PlanInputs& inputs) {
+  const plan::Software& software = plan::software_row(p.policy.software);
+  const auto origin = [](bool given, const char* option) {
+    return given ? std::string() : fmt::format(" (default; {} changes it)", option);
+  };
+  return fmt::format("assumes: software {}{}: {}; cluster {}: {} x {} {}; precision {}{}", software.name,
+                     origin(!inputs.software.empty() || !inputs.run.empty(), "--software"), software.help,
+                     p.cluster.name, p.cluster.num_nodes, p.cluster.per_node, p.cluster.processor.name,
+                     p.policy.precision, origin(!inputs.precision.empty() || !inputs.run.empty(), "--precision"));
+}
+
+Json profile_json(const Planned& p) {
+  return {{"software", plan::software_row(p.policy.software).name},
+          {"cluster", p.cluster.name},
+          {"nodes", p.cluster.num_nodes},
+          {"per_node", p.cluster.per_node},
+          {"processor", p.cluster.processor.name},
+          {"precision", p.policy.precision}};
+}
 
 std::vector<std::string> rates(const plan::Estimate& e, const Planned& p) {
   return {
-      fmt::format("{} for a step, 80 % of such predictions within {} to {}", seconds(e.step_s), seconds(e.low_s),
+      fmt::format("step {}: 80 % of such predictions lie within {} to {}", seconds(e.step_s), seconds(e.low_s),
                   seconds(e.high_s)),
-      fmt::format("{:.0f} tokens/s, {:.1f} per processor", e.tokens_per_s, e.tokens_per_s / p.policy.world()),
-      fmt::format("{:.1f} TFLOP/s per processor; MFU {:.1f} %, HFU {:.1f} % (model FLOPs with the half of attention "
-                  "a causal mask leaves; hardware FLOPs with recomputation)",
+      fmt::format("{} tokens/s, {:.1f} per processor", plan::grouped(e.tokens_per_s),
+                  e.tokens_per_s / p.policy.world()),
+      fmt::format("{:.1f} TFLOP/s per processor; MFU {:.1f} %, HFU {:.1f} % (MFU: model FLOPs, half of attention under "
+                  "a causal mask; HFU: recomputed FLOPs too)",
                   e.tflops_per_gpu, 100 * e.mfu, 100 * e.hfu)};
 }
 
-std::string cost_line(const plan::Cost& c, double tokens, const plan::Cluster& cluster) {
+std::string cost_line(const plan::TrainingCost& c, double tokens, const plan::Cluster& cluster) {
   using plan::grouped;
   return fmt::format("{:.3g} tokens: {} steps, {:.1f} days, {} processor-hours{}{}{}", tokens, grouped(c.steps),
                      c.hours / 24, grouped(c.gpu_hours), c.price > 0 ? fmt::format(", ${}", grouped(c.price)) : "",
@@ -112,10 +139,9 @@ std::string cost_line(const plan::Cost& c, double tokens, const plan::Cluster& c
 
 std::string head_line(const Planned& p, const plan::Estimate& e) {
   return fmt::format(
-      "{}: {} parameters{} in sequences of {}, on {} ({} x {} {}); {}", p.shape.name, plan::short_count(e.parameters),
+      "{}: {} parameters{}, sequences of {}; {}", p.shape.name, plan::short_count(e.parameters),
       e.active_parameters < e.parameters ? fmt::format(" ({} active)", plan::short_count(e.active_parameters)) : "",
-      p.shape.seq, p.cluster.name, p.cluster.num_nodes, p.cluster.per_node, p.cluster.processor.name,
-      plan::describe(p.policy));
+      p.shape.seq, plan::describe(p.policy));
 }
 
 // The timeline is the simulator's; schedules it cannot execute have none.
@@ -135,14 +161,12 @@ std::string timeline_of(const Planned& p) {
 
 std::string page_of(const Planned& p, const plan::Estimate& e, const std::vector<std::string>& summary) {
   std::vector<PageSection> sections;
-  std::vector<std::string> verdict = e.reasons;
-  verdict.insert(verdict.begin(), e.fits ? "It fits." : "It does not fit.");
-  sections.push_back({"Summary", html_list(summary) + html_list(verdict)});
+  sections.push_back({"Summary", html_list(summary) + html_list(e.reasons)});
   sections.push_back({"Memory", memory_picture(e.stages, p.cluster.processor.memory_bytes) +
                                     html_table(kMemoryHead, memory_rows(e.stages, e.memory.stage))});
-  sections.push_back({"Time", time_picture(e) + html_table({"part", "time", "of the step"}, time_rows(e))});
+  sections.push_back({"Time", time_picture(e) + html_table({"part", "time", "share of the step"}, time_rows(e))});
   sections.push_back({"Timeline of the pipeline", timeline_of(p)});
-  sections.push_back({"Traffic", html_table(kTrafficHead, traffic_rows(e))});
+  sections.push_back({"Communication", html_table(kTrafficHead, traffic_rows(e))});
   if (!e.assumed.empty()) sections.push_back({"Assumed", html_list(e.assumed)});
   return html_page(fmt::format("{} on {}", p.shape.name, p.cluster.name), sections);
 }
@@ -164,7 +188,7 @@ void list_all() {
   for (const plan::Software& row : plan::software()) rows.push_back({std::string(row.name), std::string(row.help)});
   fmt::print("{}", text_table({"software", "what it is"}, rows));
   std::vector<std::string_view> presets;
-  for (const plan::ModelRow& row : plan::shipped_catalog().models()) presets.push_back(row.name);
+  for (const plan::CatalogModel& row : plan::shipped_catalog().models()) presets.push_back(row.name);
   for (const model::Preset& row : model::presets())
     if (!plan::shipped_catalog().find_model(row.name)) presets.push_back(row.name);
   fmt::print("\nmodels: {}\n", fmt::join(presets, ", "));
@@ -180,17 +204,19 @@ int run_plan_estimate(const EstimatePlan& o) {
   plan::Estimate e = plan::estimate(p.shape, p.cluster, p.policy);
   e.stages = plan::stage_memories(p.shape, p.cluster, p.policy);
   if (!e.fits)
-    for (const plan::Remedy& one : plan::remedies(p.shape, p.cluster, p.policy))
+    for (const plan::Suggestion& one : plan::suggestions(p.shape, p.cluster, p.policy))
       e.reasons.push_back(
           fmt::format("{} would fit: {}, {} for a step", one.change, gigabytes(one.memory_bytes), seconds(one.step_s)));
   e.assumed.insert(e.assumed.begin(), p.assumed.begin(), p.assumed.end());
-  std::vector<std::string> summary = {head_line(p, e)};
+  std::vector<std::string> summary = {verdict_line(e, p), profile_line(p, o.inputs), head_line(p, e)};
+  const size_t num_head = summary.size();
   for (const std::string& line : rates(e, p)) summary.push_back(line);
   Json report = to_json(e);
   report["layout"] = to_json(p.policy);
+  report["profile"] = profile_json(p);
   if (!o.tokens.empty()) {
     const double tokens = parse_tokens(o.tokens, e.parameters);
-    const plan::Cost cost = plan::cost_of(e, p.cluster, p.policy, p.shape, tokens);
+    const plan::TrainingCost cost = plan::cost_of(e, p.cluster, p.policy, p.shape, tokens);
     report["cost"] = to_json(cost);
     report["cost"]["tokens"] = tokens;
     summary.push_back(cost_line(cost, tokens, p.cluster));
@@ -198,14 +224,12 @@ int run_plan_estimate(const EstimatePlan& o) {
   if (!o.json.empty()) write_file(o.json, report.dump(1) + "\n");
   if (!o.html.empty()) write_file(o.html, page_of(p, e, summary));
   if (o.json == "-" || o.html == "-") return static_cast<int>(ExitCode::done);
-  fmt::print("{}\n\n{}\n", summary[0], text_table(kMemoryHead, memory_rows(e.stages, e.memory.stage)));
-  fmt::print("{}\n", text_table({"time", "", "of the step"}, time_rows(e)));
-  if (!e.traffic.empty()) fmt::print("{}\n", text_table(kTrafficHead, traffic_rows(e)));
-  for (size_t i = 1; i < summary.size(); ++i) fmt::print("{}\n", summary[i]);
-  fmt::print("{}: {} of {}, {} with what an allocator reserves beyond it\n", e.fits ? "it fits" : "it does not fit",
-             gigabytes(e.memory.allocated() + e.memory.other), gigabytes(p.cluster.processor.memory_bytes),
-             gigabytes(e.memory.total()));
+  for (size_t i = 0; i < num_head; ++i) fmt::print("{}\n", summary[i]);
   for (const std::string& reason : e.reasons) fmt::print("  {}\n", reason);
+  fmt::print("\n{}\n", text_table(kMemoryHead, memory_rows(e.stages, e.memory.stage)));
+  fmt::print("{}\n", text_table({"time per step", "", "share"}, time_rows(e)));
+  if (!e.traffic.empty()) fmt::print("{}\n", text_table(kTrafficHead, traffic_rows(e)));
+  for (size_t i = num_head; i < summary.size(); ++i) fmt::print("{}\n", summary[i]);
   if (!e.assumed.empty()) fmt::print("assumed: {}\n", fmt::join(e.assumed, "; "));
   return static_cast<int>(ExitCode::done);
 }

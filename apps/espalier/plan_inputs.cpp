@@ -11,7 +11,7 @@
 #include "esp/base/table.h"
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
-#include "esp/plan/codes.h"
+#include "esp/plan/compressed_bytes.h"
 #include "esp/plan/hf_shape.h"
 #include "esp/plan/software.h"
 
@@ -23,16 +23,17 @@ constexpr size_t kMaxDescriptionBytes = size_t{1} << 20;
 
 struct RecomputeName {
   std::string_view name;
-  plan::Recompute value;
+  plan::RecomputePolicy value;
 };
-constexpr RecomputeName kRecomputes[] = {
-    {"none", plan::Recompute::none}, {"selective", plan::Recompute::selective}, {"full", plan::Recompute::full}};
+constexpr RecomputeName kRecomputes[] = {{"none", plan::RecomputePolicy::none},
+                                         {"selective", plan::RecomputePolicy::selective},
+                                         {"full", plan::RecomputePolicy::full}};
 struct OffloadName {
   std::string_view name;
-  plan::Offload value;
+  plan::OffloadTarget value;
 };
 constexpr OffloadName kOffloads[] = {
-    {"none", plan::Offload::none}, {"host", plan::Offload::host}, {"file", plan::Offload::file}};
+    {"none", plan::OffloadTarget::none}, {"host", plan::OffloadTarget::host}, {"file", plan::OffloadTarget::file}};
 
 void known(std::string_view what, const std::string& given, const std::vector<std::string_view>& names) {
   if (std::find(names.begin(), names.end(), given) == names.end()) unknown_name(what, given, names);
@@ -41,8 +42,8 @@ void known(std::string_view what, const std::string& given, const std::vector<st
 template <typename T, typename U>
 void within(const char* option, const std::optional<T>& given, U low, U high, auto& to) {
   if (!given) return;
-  if (*given < static_cast<T>(low) || *given > static_cast<T>(high))
-    throw UsageError(fmt::format("{} {}: {} to {} is wanted", option, *given, low, high));
+  if (!(*given >= static_cast<T>(low) && *given <= static_cast<T>(high)))  // nor a NaN
+    throw UsageError(fmt::format("{}: got {}; expected {} to {}", option, *given, low, high));
   to = *given;
 }
 
@@ -54,21 +55,26 @@ std::vector<int> parse_list(const std::string& text) {
     int value = 0;
     const auto [last, error] = std::from_chars(text.data() + at, text.data() + end, value);
     if (error != std::errc() || last != text.data() + end || value < 0)
-      throw UsageError(fmt::format("--stage-layers {}: whole numbers with commas between them are wanted", text));
+      throw UsageError(
+          fmt::format("--stage-layers: got {}; expected whole numbers with commas between, as 8,8,7,9", text));
     list.push_back(value);
     at = end + 1;
   }
   return list;
 }
 
-plan::Shape shape_of_file(const std::string& path, std::vector<std::string>& assumed) {
+plan::ModelShape shape_of_file(const std::string& path, std::vector<std::string>& assumed) {
   const std::string file = fs::is_directory(path) ? path + "/config.json" : path;
+  if (file != path && !fs::exists(file))
+    throw IoError(
+        fmt::format("--model: got {}, a folder without config.json; expected a Hugging Face folder{}", path,
+                    fs::exists(path + "/run.toml") ? fmt::format(". A run folder: use --run {}/run.toml", path) : ""));
   const Json json = parse_json(obs::read_whole_file(file, kMaxDescriptionBytes), file);
   return plan::shape_from_hf(json, fs::path(path).filename().string(), assumed);
 }
 
 // A model's name, in the catalog or among the trainer's presets, or a file that has one.
-plan::Shape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) {
+plan::ModelShape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) {
   plan::Catalog catalog;
   if (!o.catalog.empty()) catalog.add(obs::read_whole_file(o.catalog, kMaxDescriptionBytes), o.catalog);
   std::string name = o.model;
@@ -77,7 +83,7 @@ plan::Shape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) 
     name = catalog.add(obs::read_whole_file(name, kMaxDescriptionBytes), o.model);
     if (!catalog.find_model(name)) throw UsageError(fmt::format("{}: no [model] in it", o.model));
   }
-  if (const plan::ModelRow* row = catalog.find_model(name)) return row->shape;
+  if (const plan::CatalogModel* row = catalog.find_model(name)) return row->shape;
   std::vector<std::string_view> names = names_of(catalog.models());
   for (const model::Preset& row : model::presets()) {
     if (row.name == name) return plan::shape_of(row.config, name);
@@ -87,6 +93,9 @@ plan::Shape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) 
 }
 
 train::RunConfig run_of(const PlanInputs& o) {
+  if (fs::is_directory(o.run))
+    throw UsageError(fmt::format("--run: got {}, a folder; expected a run file{}", o.run,
+                                 fs::exists(o.run + "/run.toml") ? fmt::format(": use --run {}/run.toml", o.run) : ""));
   return train::read_run_config(o.run, o.overrides);
 }
 
@@ -153,27 +162,53 @@ void settle(const PlanInputs& o, const plan::Cluster& cluster, plan::Policy& p, 
       int64_t fitting = 1;  // the nearest tp that does
       for (int64_t t = 1; t <= p.tp; ++t)
         if (cluster.size() % (t * p.pp * p.cp) == 0) fitting = t;
-      throw UsageError(fmt::format("tp {} x pp {} x cp {} = {} does not divide the {} processors of {}; tp {} would{}",
-                                   p.tp, p.pp, p.cp, within_copy, cluster.size(), cluster.name, fitting,
-                                   cluster.size() % (int64_t{p.pp} * p.cp) != 0 ? " with pp 1 and cp 1" : ""));
+      throw UsageError(
+          fmt::format("tp x pp x cp: got {} x {} x {} = {}; expected a divisor of the {} processors of {}. "
+                      "Try tp {}{}",
+                      p.tp, p.pp, p.cp, within_copy, cluster.size(), cluster.name, fitting,
+                      cluster.size() % (int64_t{p.pp} * p.cp) != 0 ? " with pp 1 and cp 1" : ""));
     }
     p.dp = static_cast<int>(cluster.size() / within_copy);
     if (p.dp > 1 || o.dp) assumed.push_back(fmt::format("dp = {}", p.dp));
   } else if (within_copy * p.dp != cluster.size()) {
     throw UsageError(
-        fmt::format("tp {} x pp {} x dp {} x cp {} = {} processors, and {} has {}; dp = {} would fill it, or "
+        fmt::format("tp x pp x dp x cp: got {} x {} x {} x {} = {}; expected the {} processors of {}. Try --dp {} or "
                     "--gpus {}",
-                    p.tp, p.pp, p.dp, p.cp, within_copy * p.dp, cluster.name, cluster.size(),
+                    p.tp, p.pp, p.dp, p.cp, within_copy * p.dp, cluster.size(), cluster.name,
                     std::max<int64_t>(1, cluster.size() / within_copy), within_copy * p.dp));
   }
 }
 
+// Options that change nothing here are refused: the figures would be of something else than was asked.
+void check_used(const PlanInputs& o, const Planned& planned) {
+  const plan::Policy& p = planned.policy;
+  const bool experts = planned.shape.experts > 0, cpu = planned.cluster.processor.kind == "cpu";
+  const struct {
+    const char* option;
+    bool given, used;
+    const char* expected;
+  } rows[] = {
+      {"--set", !o.overrides.empty(), !o.run.empty(), "--run RUN.toml, whose keys it overrides"},
+      {"--recompute-layers", o.recompute_layers.has_value(), p.recompute != plan::RecomputePolicy::none,
+       "--recompute full"},
+      {"--threads", o.threads.has_value(), cpu, "a cluster of CPUs"},
+      {"--shard-group", o.shard_group.value_or(0) > 0, p.zero > 0, "--zero 1, 2 or 3"},
+      {"--keep-gathered", o.keep_gathered, p.zero == 3, "--zero 3"},
+      {"--quantised", o.quantised, p.zero == 3, "--zero 3"},
+      {"--expert-tp", o.expert_tp.has_value(), experts, "a model with experts"},
+      {"--expert-nodes", o.expert_nodes.has_value(), experts, "a model with experts"},
+  };
+  for (const auto& row : rows)
+    if (row.given && !row.used)
+      throw UsageError(fmt::format("{}: has no effect here; expected {}. Leave it out", row.option, row.expected));
+}
+
 }  // namespace
 
-plan::Shape plan_shape(const PlanInputs& o, std::vector<std::string>& assumed) {
+plan::ModelShape plan_shape(const PlanInputs& o, std::vector<std::string>& assumed) {
   if (o.model.empty() && o.run.empty())
-    throw UsageError("--model is wanted: a preset, a config.json, or --run RUN.toml");
-  plan::Shape shape;
+    throw UsageError("--model: not given; expected a preset, a config.json or its folder, or --run RUN.toml instead");
+  plan::ModelShape shape;
   if (!o.model.empty()) {
     shape = shape_named(o, assumed);
   } else {
@@ -193,7 +228,7 @@ plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assume
   within("--per-node", o.per_node, 1, 4096, per_node);
   within("--net-gbps", o.net_gbps, 0.001, 1e6, gbps);
   if (!o.cluster.empty() && !o.processor.empty())
-    throw UsageError("--cluster and --processor: one of them describes the machines");
+    throw UsageError("--cluster and --processor: got both; expected one of them");
   if (!o.processor.empty()) {
     const plan::ProcessorRow* row = nullptr;
     if (fs::exists(o.processor)) {
@@ -206,7 +241,9 @@ plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assume
   }
   if (o.cluster.empty())
     throw UsageError(
-        "--cluster NAME or FILE.toml, or --processor NAME --gpus N, is wanted; plan estimate --list names them");
+        "--cluster: not given; expected --cluster NAME or FILE.toml, or --processor NAME --gpus N. plan estimate "
+        "--list "
+        "lists the names");
   std::string name = o.cluster;
   if (fs::exists(name)) name = catalog.add(obs::read_whole_file(name, kMaxDescriptionBytes), name);
   plan::Cluster cluster = catalog.cluster(name);
@@ -214,9 +251,10 @@ plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assume
   if (gbps > 0) cluster.across.bandwidth = gbps * 1e9 / 8 / cluster.per_node;
   if (gpus > 0) {
     if (gpus > cluster.size())
-      throw UsageError(fmt::format("--gpus {}: {} has {}", gpus, cluster.name, cluster.size()));
+      throw UsageError(
+          fmt::format("--gpus: got {}; expected at most the {} of {}", gpus, cluster.size(), cluster.name));
     if (gpus > cluster.per_node && gpus % cluster.per_node != 0)
-      throw UsageError(fmt::format("--gpus {}: whole nodes of {} are wanted; {} or {}", gpus, cluster.per_node,
+      throw UsageError(fmt::format("--gpus: got {}; expected whole nodes of {}: {} or {}", gpus, cluster.per_node,
                                    gpus / cluster.per_node * cluster.per_node,
                                    (gpus / cluster.per_node + 1) * cluster.per_node));
     // Part of a node keeps the node's cards.
@@ -253,8 +291,9 @@ Planned read_plan_inputs(const PlanInputs& o) {
   settle(o, planned.cluster, p, planned.assumed);
   if (o.run.empty() && !o.global_batch) {
     p.global_batch = p.micro_batch * p.dp * std::max(1, 4 * (p.pp > 1 ? p.pp : 1));
-    planned.assumed.push_back(fmt::format("a batch of {} sequences", p.global_batch));
+    planned.assumed.push_back(fmt::format("global batch = {} sequences", p.global_batch));
   }
+  check_used(o, planned);
   return planned;
 }
 

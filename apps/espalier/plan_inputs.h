@@ -37,7 +37,7 @@ struct PlanInputs {
 void add_plan_inputs(const Arguments& app, PlanInputs& inputs, bool policy = true);
 
 struct Planned {
-  plan::Shape shape;
+  plan::ModelShape shape;
   plan::Cluster cluster;
   plan::Policy policy;
   std::vector<std::string> assumed;
@@ -47,11 +47,11 @@ struct Planned {
 Planned read_plan_inputs(const PlanInputs& inputs);
 
 // The pieces, for those who need one.
-plan::Shape plan_shape(const PlanInputs& inputs, std::vector<std::string>& assumed);
+plan::ModelShape plan_shape(const PlanInputs& inputs, std::vector<std::string>& assumed);
 plan::Cluster plan_cluster(const PlanInputs& inputs, std::vector<std::string>& assumed);
 
 // A run file as the planner sees it: our own runtime as the software.
-plan::Shape shape_of_run(const train::RunConfig& config);
+plan::ModelShape shape_of_run(const train::RunConfig& config);
 plan::Policy policy_of_run(const train::RunConfig& config, int world);
 
 }  // namespace esp::app

@@ -28,7 +28,7 @@ struct Frame {
 Frame frame_of(const plan::SearchResult& result, double capacity) {
   Frame frame{plan::kNever, 0, capacity};
   for (const auto* list : {&result.seen, &result.top, &result.front})
-    for (const plan::Found& one : *list) {
+    for (const plan::RankedChoice& one : *list) {
       frame.least_s = std::min(frame.least_s, one.time_s);
       frame.most_s = std::max(frame.most_s, one.time_s);
       frame.most_bytes = std::max(frame.most_bytes, one.memory_bytes);
@@ -38,8 +38,8 @@ Frame frame_of(const plan::SearchResult& result, double capacity) {
   return frame;
 }
 
-std::string point(const plan::PlanProblem& problem, const Frame& frame, const plan::Found& one, const char* colour,
-                  double radius) {
+std::string point(const plan::PlanProblem& problem, const Frame& frame, const plan::RankedChoice& one,
+                  const char* colour, double radius) {
   return fmt::format(
       "<circle class=\"p\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}\n{}, {}</title></circle>\n",
       frame.x(one.time_s), frame.y(one.memory_bytes), radius, colour, svg_escaped(problem.text_of(one.choice)),
@@ -70,7 +70,7 @@ std::string axes(const Frame& frame, double capacity) {
 std::string legend(const plan::PlanProblem& problem, const plan::SearchResult& result) {
   const auto pp = static_cast<size_t>(plan::PlanAxis::pp);
   std::set<size_t> met;
-  for (const plan::Found& one : result.seen) met.insert(one.choice[pp]);
+  for (const plan::RankedChoice& one : result.seen) met.insert(one.choice[pp]);
   std::string svg;
   double y = kTop + 24;
   for (const size_t value : met) {
@@ -92,12 +92,12 @@ std::string landscape_svg(const plan::PlanProblem& problem, const plan::SearchRe
   const Frame frame = frame_of(result, capacity);
   svg += axes(frame, capacity);
   const auto pp = static_cast<size_t>(plan::PlanAxis::pp);
-  for (const plan::Found& one : result.seen) svg += point(problem, frame, one, svg_colour(one.choice[pp]), 2.5);
+  for (const plan::RankedChoice& one : result.seen) svg += point(problem, frame, one, svg_colour(one.choice[pp]), 2.5);
   std::string line;
-  for (const plan::Found& one : result.front)
+  for (const plan::RankedChoice& one : result.front)
     line += fmt::format("{:.1f},{:.1f} ", frame.x(one.time_s), frame.y(one.memory_bytes));
   if (!line.empty()) svg += fmt::format("<polyline class=\"mark\" fill=\"none\" points=\"{}\"/>\n", line);
-  for (const plan::Found& one : result.front) svg += point(problem, frame, one, "#888", 4);
+  for (const plan::RankedChoice& one : result.front) svg += point(problem, frame, one, "#888", 4);
   svg += point(problem, frame, result.best(), "#d6436e", 7);
   svg += legend(problem, result);
   return svg + "</svg>\n";
@@ -119,7 +119,7 @@ std::string landscape_page(const plan::PlanProblem& problem, const plan::SearchR
       result.counts.evaluated, result.elapsed_s, problem.objective().name);
   page += landscape_svg(problem, result);
   page += "<h2>The best</h2>\n<table><tr><th>step</th><th>memory</th><th>policy</th></tr>\n";
-  for (const plan::Found& one : result.top)
+  for (const plan::RankedChoice& one : result.top)
     page += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", plan::seconds(one.time_s),
                         plan::gigabytes(one.memory_bytes), svg_escaped(problem.text_of(one.choice)));
   page += "</table>\n";

@@ -22,7 +22,7 @@ plan::Cluster pool_of(const std::string& text) {
   int count = 0;
   const char* end = text.data() + text.size();
   if (colon == std::string::npos || std::from_chars(text.data() + colon + 1, end, count).ptr != end || count < 1)
-    throw UsageError(fmt::format("--also {}: a cluster and a number are wanted, as dgx-1:16", text));
+    throw UsageError(fmt::format("--also: got {}; expected CLUSTER:N, as dgx-1:16", text));
   inputs.gpus = count;
   std::vector<std::string> assumed;
   return plan_cluster(inputs, assumed);
@@ -50,8 +50,8 @@ int run_mixed_search(const PlanInputs& inputs, const std::vector<std::string>& a
   const plan::Space space = plan::whole_space(planned.shape, planned.cluster, planned.policy, {planned.cluster.size()});
   const auto found = plan::plan_mixed(planned.shape, pools, planned.policy, space.micro_batch);
   if (!found)
-    throw UsageError(fmt::format("{} fits as a pipeline over these processors in no way; more of them would do",
-                                 planned.shape.name));
+    throw UsageError(
+        fmt::format("{} does not fit as a pipeline over these processors; try more of them", planned.shape.name));
   if (json != "-") {
     std::vector<Cells> rows;
     for (size_t k = 0; k < found->pool_of_stage.size(); ++k) {

@@ -9,7 +9,7 @@
 namespace esp::app {
 
 // `also`: "NAME|FILE:N" each, so many processors of another cluster beside those of the inputs. Prints the stages;
-// `json` as everywhere. UsageError: what cannot be read, or fits in no way.
+// `json` as everywhere. UsageError: what cannot be read, or does not fit.
 int run_mixed_search(const PlanInputs& inputs, const std::vector<std::string>& also, const std::string& json);
 
 }  // namespace esp::app

@@ -98,7 +98,7 @@ std::string html_list(const std::vector<std::string>& lines) {
 std::string memory_picture(const std::vector<plan::Memory>& stages, double room_bytes) {
   BarChart chart;
   chart.title = "Memory of one processor of each stage, GB";
-  chart.parts = {"parameters", "gradients", "optimizer", "activations", "buffers", "slack", "context"};
+  chart.parts = {"parameters", "gradients", "optimizer", "activations", "buffers", "fragmentation", "context"};
   chart.mark = "its memory";
   for (const size_t i : shown_stages(stages)) {
     const plan::Memory& m = stages[i];
@@ -117,7 +117,7 @@ std::string time_picture(const plan::Estimate& e) {
   BarChart chart;
   const bool long_step = e.step_s >= 1;  // in the unit its length is told in
   chart.title = long_step ? "A step, s" : "A step, ms";
-  chart.parts = {"compute", "bubble", "communication that shows", "optimizer", "offload"};
+  chart.parts = {"compute", "bubble", "exposed communication", "optimizer", "offload"};
   Bar bar;
   bar.name = "step";
   for (const double part : {e.compute_s, e.bubble_s, e.exposed_s, e.optimizer_s, e.offload_s})

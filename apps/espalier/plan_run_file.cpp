@@ -12,14 +12,16 @@ int zero_stage(const std::string& method) {
   return method == "zero1" ? 1 : method == "zero2" ? 2 : method == "zero3" ? 3 : 0;
 }
 
-plan::Recompute recompute_of(const std::string& name) {
-  return name == "full"        ? plan::Recompute::full
-         : name == "selective" ? plan::Recompute::selective
-                               : plan::Recompute::none;
+plan::RecomputePolicy recompute_of(const std::string& name) {
+  return name == "full"        ? plan::RecomputePolicy::full
+         : name == "selective" ? plan::RecomputePolicy::selective
+                               : plan::RecomputePolicy::none;
 }
 
-plan::Offload offload_of(const std::string& name) {
-  return name == "host" ? plan::Offload::host : name == "file" ? plan::Offload::file : plan::Offload::none;
+plan::OffloadTarget offload_of(const std::string& name) {
+  return name == "host"   ? plan::OffloadTarget::host
+         : name == "file" ? plan::OffloadTarget::file
+                          : plan::OffloadTarget::none;
 }
 
 bool names(const std::string& list, const char* one) {
@@ -28,7 +30,7 @@ bool names(const std::string& list, const char* one) {
 
 }  // namespace
 
-plan::Shape shape_of_run(const train::RunConfig& config) {
+plan::ModelShape shape_of_run(const train::RunConfig& config) {
   model::ModelConfig model = train::model_config(config.model);
   if (model.vocab == 0) model.vocab = data::load_tokenizer(config.data.tokenizer)->vocab_size();
   model.check();

@@ -19,6 +19,7 @@
 #include "esp/plan/search/methods.h"
 #include "esp/plan/search/nearest.h"
 #include "esp/plan/search/plan_problem.h"
+#include "esp/plan/search/ties.h"
 
 namespace esp::app {
 namespace {
@@ -40,7 +41,9 @@ plan::Space space_of(const SearchFlags& o, const Planned& planned) {
   std::vector<int> gpus = o.choices;
   for (const int n : gpus)
     if (n < 1 || n > planned.cluster.size())
-      throw UsageError(fmt::format("--choose-gpus {}: 1 to the cluster's {}", n, planned.cluster.size()));
+      throw UsageError(fmt::format("--choose-gpus: got {}; expected 1 to the cluster's {}", n, planned.cluster.size()));
+  std::sort(gpus.begin(), gpus.end());
+  gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
   if (gpus.empty()) gpus = {planned.cluster.size()};
   plan::Space space = o.inputs.run.empty() ? plan::whole_space(planned.shape, planned.cluster, planned.policy, gpus)
                                            : space_of_run(train::read_run_config(o.inputs.run, o.inputs.overrides),
@@ -50,7 +53,7 @@ plan::Space space_of(const SearchFlags& o, const Planned& planned) {
   return space;
 }
 
-Json found_json(const plan::PlanProblem& problem, const plan::Found& found) {
+Json found_json(const plan::PlanProblem& problem, const plan::RankedChoice& found) {
   const plan::Policy policy = problem.policy_at(found.choice);
   Json row = plan::to_json(problem.estimate_at(found.choice));
   row["layout"] = plan::to_json(policy);
@@ -59,8 +62,17 @@ Json found_json(const plan::PlanProblem& problem, const plan::Found& found) {
   return row;
 }
 
+// Of the layouts listed, those within the planner's error of the best; none where the best stands alone.
+std::vector<bool> ties_of(const plan::PlanProblem& problem, const plan::SearchResult& result) {
+  const double error = plan::tie_error(problem, result.best());
+  std::vector<bool> ties;
+  for (const plan::RankedChoice& one : result.top) ties.push_back(plan::is_tie(result.best(), one, error));
+  if (std::count(ties.begin(), ties.end(), true) < 2) ties.assign(ties.size(), false);
+  return ties;
+}
+
 Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& result, const SearchFlags& o) {
-  const plan::Counts& c = result.counts;
+  const plan::SearchCounts& c = result.counts;
   Json json = {{"method", result.method},
                {"exact", result.exact},
                {"objective", o.objective},
@@ -73,39 +85,67 @@ Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& res
                {"elapsed_s", result.elapsed_s},
                {"best", nullptr},
                {"top", Json::array()}};
-  if (result.found()) json["best"] = found_json(problem, result.best());
-  for (const plan::Found& one : result.top)
-    json["top"].push_back({{"policy", problem.text_of(one.choice)},
-                           {"layout", plan::to_json(problem.policy_at(one.choice))},
-                           {"step_s", one.time_s},
-                           {"memory_bytes", one.memory_bytes},
-                           {"value", one.value}});
+  if (result.found()) {
+    const std::vector<bool> ties = ties_of(problem, result);
+    json["best"] = found_json(problem, result.best());
+    json["best"]["tie"] = static_cast<bool>(ties[0]);
+    json["tie_error"] = plan::tie_error(problem, result.best());
+    json["tie_break"] = plan::kTieBreak;
+    for (size_t i = 0; i < result.top.size(); ++i) {
+      const plan::RankedChoice& one = result.top[i];
+      json["top"].push_back({{"policy", problem.text_of(one.choice)},
+                             {"layout", plan::to_json(problem.policy_at(one.choice))},
+                             {"step_s", one.time_s},
+                             {"memory_bytes", one.memory_bytes},
+                             {"value", one.value},
+                             {"tie", static_cast<bool>(ties[i])}});
+    }
+  }
   if (o.pareto) {
     json["pareto"] = Json::array();
-    for (const plan::Found& one : result.front)
+    for (const plan::RankedChoice& one : result.front)
       json["pareto"].push_back(
           {{"policy", problem.text_of(one.choice)}, {"step_s", one.time_s}, {"memory_bytes", one.memory_bytes}});
   }
   return json;
 }
 
-void print_list(const char* head, const plan::PlanProblem& problem, const std::vector<plan::Found>& list) {
+void print_best(const plan::PlanProblem& problem, const plan::SearchResult& result) {
+  const std::vector<bool> ties = ties_of(problem, result);
   std::vector<Cells> rows;
-  for (const plan::Found& one : list)
+  for (size_t i = 0; i < result.top.size(); ++i)
+    rows.push_back({problem.text_of(result.top[i].choice), plan::seconds(result.top[i].time_s),
+                    plan::gigabytes(result.top[i].memory_bytes), ties[i] ? "tie" : ""});
+  fmt::print("{}", text_table({"best layouts", "step", "memory", ""}, rows));
+  const auto num_ties = std::count(ties.begin(), ties.end(), true);
+  const std::string error = fmt::format("{:.3g} %", 100 * plan::tie_error(problem, result.best()));
+  if (ties.size() == 1)
+    fmt::print("no other layout is listed (--top, --axis), so ties with the best are not known\n\n");
+  else if (num_ties == 0)
+    fmt::print("no ties: every other layout listed is more than the planner's error of {} behind the best\n\n", error);
+  else
+    fmt::print(
+        "ties: {} of the {} layouts listed lie within the planner's error of {} of the best; they are ordered {}\n\n",
+        num_ties, ties.size(), error, plan::kTieBreak);
+}
+
+void print_front(const plan::PlanProblem& problem, const std::vector<plan::RankedChoice>& list) {
+  std::vector<Cells> rows;
+  for (const plan::RankedChoice& one : list)
     rows.push_back({problem.text_of(one.choice), plan::seconds(one.time_s), plan::gigabytes(one.memory_bytes)});
-  fmt::print("{}\n", text_table({head, "step", "memory"}, rows));
+  fmt::print("{}\n", text_table({"time against memory", "step", "memory"}, rows));
 }
 
 void print_methods(const plan::PlanProblem& problem, const std::vector<plan::SearchResult>& results) {
   std::vector<Cells> rows;
   for (const plan::SearchResult& one : results) {
-    const plan::Counts& c = one.counts;
+    const plan::SearchCounts& c = one.counts;
     rows.push_back({one.method, one.found() ? fmt::format("{:.6g}", one.best().value) : "none",
                     std::to_string(c.considered), std::to_string(c.too_large), std::to_string(c.pruned),
                     std::to_string(c.evaluated), std::to_string(c.subtrees), fmt::format("{:.3f} s", one.elapsed_s)});
   }
-  fmt::print("{}\n", text_table({"method", std::string(problem.objective().name), "considered", "too large", "pruned",
-                                 "estimated", "branches cut", "took"},
+  fmt::print("{}\n", text_table({"method", "best " + std::string(problem.objective().name), "considered", "too large",
+                                 "pruned", "estimated", "branches cut", "time"},
                                 rows));
 }
 
@@ -113,13 +153,14 @@ void print_methods(const plan::PlanProblem& problem, const std::vector<plan::Sea
 [[noreturn]] void nothing_fits(const plan::PlanProblem& problem, const plan::SearchResult& result) {
   const plan::NearestMiss miss = plan::nearest_miss(problem);
   if (!miss.any)
-    throw UsageError(
-        fmt::format("no layout of {} on {} processors with a batch of {} keeps the rules ({} choices looked at); "
-                    "batches or processors with more divisors would",
-                    problem.shape().name, problem.space().gpus.back(), problem.space().base.global_batch,
-                    result.counts.considered));
+    throw UsageError(fmt::format(
+        "no layout of {} on {} processors with a global batch of {} is valid ({} looked at). Try a batch or a "
+        "number of processors with more divisors",
+        problem.shape().name, problem.space().gpus.back(), problem.space().base.global_batch,
+        result.counts.considered));
   throw UsageError(fmt::format(
-      "{} fits on {} processors of {} in no way: the most sparing, {}, needs {}; more processors or {} would do",
+      "{} does not fit on {} processors of {}: the layout that needs least memory, {}, needs {}. Try more processors "
+      "or {}",
       problem.shape().name, problem.space().gpus.back(), plan::gigabytes(problem.capacity(miss.choice)),
       problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes),
       problem.space().offload.size() > 1 ? "a smaller model" : "--axis offload=none,host where there is a host link"));
@@ -128,20 +169,20 @@ void print_methods(const plan::PlanProblem& problem, const std::vector<plan::Sea
 void print_results(const plan::PlanProblem& problem, const Planned& planned,
                    const std::vector<plan::SearchResult>& results, const plan::SearchResult& best, bool pareto,
                    bool for_run_file) {
-  fmt::print("{}, {} parameters, on {} × {}; a batch of {} × {} tokens; {:.0f} choices of {} axes\n\n",
+  fmt::print("{}, {} parameters, on {} x {}; global batch {} sequences of {} tokens; {:.0f} layouts over {} axes\n\n",
              problem.shape().name, plan::short_count(problem.shape().parameters()), problem.space().gpus.back(),
              planned.cluster.processor.name, planned.policy.global_batch, problem.shape().seq, problem.space().size(),
              problem.num_axes());
-  if (for_run_file) fmt::print("only what this program trains is searched, for --out\n\n");
+  if (for_run_file) fmt::print("--out: only layouts that this program trains are searched\n\n");
   print_methods(problem, results);
-  print_list("best", problem, best.top);
-  if (pareto) print_list("front", problem, best.front);
+  print_best(problem, best);
+  if (pareto) print_front(problem, best.front);
 }
 
 // The best that the trainer takes: what its other rules refuse (of offload, of precision) is said and passed over.
 void write_run_file(const SearchFlags& o, const plan::PlanProblem& problem, const plan::SearchResult& result) {
   std::string reason;
-  for (const plan::Found& one : result.top) {
+  for (const plan::RankedChoice& one : result.top) {
     try {
       write_file(o.out, run_file_of(o.inputs, problem.policy_at(one.choice)));
     } catch (const UsageError& error) {
@@ -157,9 +198,29 @@ void write_run_file(const SearchFlags& o, const plan::PlanProblem& problem, cons
                                o.out, result.top.size(), reason));
 }
 
+// --also is another search: one pipeline, by dynamic programming, for the time of a step.
+void check_mixed(const SearchFlags& o) {
+  const SearchFlags plain;
+  for (const auto& [option, given] : {std::pair{"--method", o.method != plain.method},
+                                      {"--objective", o.objective != plain.objective},
+                                      {"--axis", !o.axes.empty()},
+                                      {"--choose-gpus", !o.choices.empty()},
+                                      {"--top", o.top != plain.top},
+                                      {"--pareto", o.pareto},
+                                      {"--explain", o.explain},
+                                      {"--html", !o.html.empty()},
+                                      {"--out", !o.out.empty()}})
+    if (given) throw UsageError(fmt::format("{}: has no effect with --also; expected only --json beside it", option));
+}
+
 int run_search(const SearchFlags& o) {
-  if (!o.also.empty()) return run_mixed_search(o.inputs, o.also, o.json);
-  if (o.top < 1 || o.top > 10000) throw UsageError(fmt::format("--top {}: 1 to 10000", o.top));
+  if (!o.also.empty()) {
+    check_mixed(o);
+    return run_mixed_search(o.inputs, o.also, o.json);
+  }
+  if (o.evaluations < 0)
+    throw UsageError(fmt::format("--evaluations: got {}; expected 1 or more, or 0 for the default", o.evaluations));
+  if (o.top < 1 || o.top > 10000) throw UsageError(fmt::format("--top: got {}; expected 1 to 10000", o.top));
   const Planned planned = read_plan_inputs(o.inputs);
   const plan::PlanProblem problem(planned.shape, planned.cluster, space_of(o, planned), plan::objective(o.objective));
   plan::SearchOptions options;

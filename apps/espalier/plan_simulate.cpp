@@ -1,4 +1,5 @@
 // espalier plan simulate: a step event by event, with its timeline; slow ranks; what failures leave of the time.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -31,18 +32,20 @@ struct Simulate {
   bool bench = false;
 };
 
-std::vector<plan::Straggler> stragglers_of(const Simulate& o) {
-  std::vector<plan::Straggler> all;
+std::vector<plan::SlowRank> stragglers_of(const Simulate& o) {
+  std::vector<plan::SlowRank> all;
   for (const std::string& text : o.stragglers) {
-    plan::Straggler one;
+    plan::SlowRank one;
     const size_t colon = text.find(':');
     char *end = nullptr, *last = nullptr;
+    const auto same_rank = [&](const plan::SlowRank& other) { return other.rank == one.rank; };
     one.rank = static_cast<int>(std::strtol(text.c_str(), &end, 10));
     one.factor = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &last);
-    if (colon == std::string::npos || end != text.c_str() + colon || last != text.c_str() + text.size() ||
+    if (colon == std::string::npos || colon == 0 || end != text.c_str() + colon || last != text.c_str() + text.size() ||
         one.factor <= 0)
-      throw UsageError(
-          fmt::format("--straggler {}: a rank and how many times as long it takes are wanted, as 17:1.5", text));
+      throw UsageError(fmt::format("--straggler: got {}; expected RANK:FACTOR with a factor above 0, as 17:1.5", text));
+    if (std::any_of(all.begin(), all.end(), same_rank))
+      throw UsageError(fmt::format("--straggler: got rank {} twice; expected each rank once", one.rank));
     all.push_back(one);
   }
   return all;
@@ -57,10 +60,15 @@ struct Losses {
 
 Losses losses_of(const Simulate& o, const plan::Cluster& cluster, int ranks) {
   Losses l;
+  for (const auto& [option, value] : {std::pair{"--mtbf", o.mtbf_hours},
+                                      {"--checkpoint-s", o.checkpoint_s},
+                                      {"--restart-s", o.restart_s},
+                                      {"--interval-s", o.interval_s},
+                                      {"--days", o.days}})
+    if (!(value >= 0 && value < 1e9)) throw UsageError(fmt::format("{}: got {}; expected 0 or more", option, value));
   const double mtbf = o.mtbf_hours > 0 ? o.mtbf_hours : cluster.mtbf_hours;
   if (mtbf <= 0) return l;
-  for (const double x : {o.checkpoint_s, o.restart_s, o.days})
-    if (!(x >= 0 && x < 1e9)) throw UsageError("--checkpoint-s, --restart-s, --days: not negative");
+  if (o.days == 0) throw UsageError("--days: got 0; expected a time to draw failures for, above 0");
   const double nodes = std::max(1.0, std::ceil(static_cast<double>(ranks) / cluster.per_node));
   l.model = {mtbf * 3600 / nodes, o.checkpoint_s, o.restart_s};
   l.interval_s = o.interval_s > 0 ? o.interval_s : std::max(1.0, plan::daly_interval_s(l.model));
@@ -73,7 +81,7 @@ Losses losses_of(const Simulate& o, const plan::Cluster& cluster, int ranks) {
 void print_speed(const plan::StepSimulation& step, double seconds) {
   fmt::print("{} events of {} tasks in {:.4f} s: {:.2f} million events/s\n", step.events, step.tasks, seconds,
              static_cast<double>(step.events) / seconds * 1e-6);
-  comm::Problem ring;
+  comm::CollectiveSpec ring;
   ring.op = comm::Op::all_reduce;
   ring.size = 384;
   ring.count = 384 * 1024;
@@ -109,8 +117,8 @@ Json to_json(const plan::StepSimulation& step, const Losses& losses) {
 void print(const Planned& planned, const plan::StepSimulation& step, const Losses& losses) {
   const double tokens = static_cast<double>(planned.policy.global_batch * planned.shape.seq);
   fmt::print(
-      "step {:.4g} s, {:.4g} tokens/s: compute {:.4g}, bubble {:.4g} ({:.1f} % of compute), sums that show {:.4g}, "
-      "update {:.4g}\n",
+      "step {:.4g} s, {:.4g} tokens/s: compute {:.4g}, bubble {:.4g} ({:.1f} % of compute), exposed all-reduce {:.4g}, "
+      "optimizer {:.4g}\n",
       step.step_s, tokens / step.step_s, step.compute_s, step.bubble_s, 100 * step.bubble, step.exposed_s,
       step.update_s);
   std::vector<Cells> cells;
@@ -120,7 +128,9 @@ void print(const Planned& planned, const plan::StepSimulation& step, const Losse
                      fmt::format("{:.4g}", use.waiting_s), fmt::format("{:.4g}", use.after_s),
                      fmt::format("{:.4g}", use.sending_s), fmt::format("{:.4g}", use.summing_s),
                      fmt::format("{:.2f}", use.peak_bytes / 1e9)});
-  fmt::print("{}", text_table({"copy", "stage", "compute s", "waits", "after", "messages", "sums", "peak GB"}, cells));
+  fmt::print("{}",
+             text_table({"replica", "stage", "compute s", "waiting s", "after s", "sends s", "all-reduce s", "peak GB"},
+                        cells));
   if (losses.model.mtbf_s > 0)
     fmt::print(
         "a failure every {:.1f} h, {:.2f} a day; checkpoints every {:.0f} s: {:.2f} % of the time is work kept "

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "apps/espalier/command.h"
 #include "apps/espalier/hygiene.h"
@@ -26,7 +27,8 @@ namespace {
 
 constexpr std::string_view kFooter =
     "Exit codes: 0 done, 1 internal error, 2 usage or configuration, 3 communication, 4 files or data,\n"
-    "75 stopped after a checkpoint (requeue me), 128+n killed by signal n.";
+    "5 training failed (loss not finite, or most steps skipped), 75 stopped after a checkpoint (requeue me),\n"
+    "128+n killed by signal n.";
 
 std::vector<std::string_view> visible_commands(const Arguments& at, std::vector<std::string>& keep) {
   for (const Arguments& sub : at.subcommands())
@@ -63,6 +65,11 @@ Arguments walk(const Arguments& root, int argc, char** argv, std::string& path, 
   std::string stray, path;
   const Arguments at = walk(root, argc, argv, path, stray);
   std::vector<std::string> keep;
+  if (stray.ends_with(".toml")) {
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    throw UsageError(
+        fmt::format("{}: got a run file; expected a command. Use `espalier train {}`", stray, fmt::join(words, " ")));
+  }
   if (!stray.empty()) unknown_name("command", stray, visible_commands(at, keep));
   if (outcome.strays) {
     for (const std::string& word : at.strays()) {
@@ -103,13 +110,33 @@ int take_other(const Arguments& root, int argc, char** argv, std::vector<std::st
   return argc;
 }
 
-// The words have been read: one that is an option is ours.
-bool wants_json_on_stdout(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--json=-" || (word == "--json" && i + 1 < argc && std::string_view(argv[i + 1]) == "-")) return true;
+// Options whose value is a path to write, in every command that has them with a value.
+constexpr std::string_view kOutputs[] = {"--json", "--html", "--trace", "--out"};
+
+// Results must have a place before the work that makes them begins; JSON on stdout moves everything else to stderr.
+void prepare_outputs(const Arguments& root, int argc, char** argv) {
+  std::string path, stray;
+  bool json_on_stdout = false;
+  for (const OptionText& option : walk(root, argc, argv, path, stray).options()) {
+    const auto output =
+        std::find_first_of(option.names.begin(), option.names.end(), std::begin(kOutputs), std::end(kOutputs));
+    if (output == option.names.end() || !option.takes_value) continue;
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const bool joined = word.starts_with(*output + "=");
+      if (!joined && (word != *output || i + 1 == argc)) continue;
+      const std::string value = joined ? word.substr(output->size() + 1) : argv[i + 1];
+      for (int other = 1; other < argc; ++other) {
+        const std::string read = argv[other];
+        std::error_code error;
+        if (other != i && !(other == i + 1 && !joined) && std::filesystem::is_regular_file(read, error))
+          check_not_an_input(*output, value, {&read, 1});
+      }
+      json_on_stdout = json_on_stdout || (*output == "--json" && value == "-");
+      option.value() == "DIR" ? check_output_folder(*output, value) : check_output_file(*output, value);
+    }
   }
-  return false;
+  if (json_on_stdout) keep_stdout_for_data();
 }
 
 int run(int argc, char** argv) {
@@ -119,6 +146,7 @@ int run(int argc, char** argv) {
   chosen.root = parser.root();
   define_commands(chosen.root, commands(), chosen);
   argc = take_other(chosen.root, argc, argv, chosen.behind);
+  if (argc > 2) chosen.ahead.assign(argv + 2, argv + argc);
   const Parser::Outcome outcome = parser.parse(argc, argv);
   if (outcome.kind == Parser::Outcome::Kind::answered) return outcome.exit_code;
   if (outcome.kind == Parser::Outcome::Kind::refused) explain(chosen.root, argc, argv, outcome);
@@ -126,7 +154,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", parser.help());
     return 0;
   }
-  if (wants_json_on_stdout(argc, argv)) keep_stdout_for_data();
+  prepare_outputs(chosen.root, argc, argv);
   return chosen.run();
 }
 

@@ -17,10 +17,10 @@
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
+#include "esp/data/content.h"
 #include "esp/data/tokenizer/bpe_train.h"
 #include "esp/data/tokenizer/byte_bpe.h"
 #include "esp/data/tokenizer/tokenizer.h"
-#include "esp/obs/file.h"
 
 namespace esp::app {
 namespace {
@@ -37,12 +37,18 @@ std::string read_descriptor(int fd) {
   }
 }
 
-// Files in order, or standard input where none is named.
-std::vector<std::string> read_inputs(const std::vector<std::string>& files) {
+// Files in order, or standard input where none is named. A file must be text; standard input may be any bytes.
+// `null`: zero bytes separate texts, and are not part of them.
+std::vector<std::string> read_inputs(const std::vector<std::string>& files, bool null) {
   std::vector<std::string> texts;
   if (files.empty()) texts.push_back(read_descriptor(STDIN_FILENO));
-  for (const std::string& file : files)
-    texts.push_back(file == "-" ? read_descriptor(STDIN_FILENO) : obs::read_whole_file(file, SIZE_MAX / 2));
+  for (const std::string& file : files) {
+    texts.push_back(file == "-" ? read_descriptor(STDIN_FILENO) : data::read_text_file(file, SIZE_MAX / 4, null));
+    if (!null || file == "-") continue;
+    std::string text = texts.back();
+    std::erase(text, '\0');
+    data::require_text(data::examine_bytes(text, file), file);
+  }
   return texts;
 }
 
@@ -67,7 +73,7 @@ std::string pattern_names() {
 
 struct TrainOptions {
   std::vector<std::string> files, special;
-  std::string output, pattern = "gpt2";
+  std::string output, pattern = "gpt2", text_key = "text";
   data::BpeTrainOptions bpe;
 };
 
@@ -75,11 +81,20 @@ int run_train(const TrainOptions& options) {
   data::BpeTrainOptions bpe = options.bpe;
   bpe.pattern = data::find_split(options.pattern).pattern;
   if (!options.special.empty()) bpe.special = options.special;
+  for (size_t i = 0; i < bpe.special.size(); ++i)
+    if (bpe.special[i].empty() || std::count(bpe.special.begin(), bpe.special.end(), bpe.special[i]) > 1)
+      throw UsageError(fmt::format("--special \"{}\": expected names that are not empty, each once", bpe.special[i]));
   if (bpe.threads == 0) bpe.threads = static_cast<int>(usable_cores());
   data::BpeTrainer trainer(bpe);
   auto begun = std::chrono::steady_clock::now();
   auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(); };
-  for (const std::string& file : options.files) trainer.add_file(file);
+  const std::vector<data::Input> inputs = data::find_inputs(options.files, "auto", make_log());
+  for (const data::Input& input : inputs)
+    if (!data::holds_text(input.kind))
+      throw UsageError(fmt::format("{}: got a file of tokens; expected text to learn a vocabulary from", input.path));
+  for (const data::Input& input : inputs) check_not_an_input("--output", options.output, {&input.path, 1});
+  check_output_file("--output", options.output);
+  trainer.add_inputs(inputs, options.text_key);
   bool live = ::isatty(STDERR_FILENO) == 1;
   auto tokenizer = trainer.train([&](int32_t size) {
     if (live) fmt::print(stderr, "\r{} of {} tokens", size, bpe.vocab_size);
@@ -101,6 +116,7 @@ struct EncodeOptions {
   std::string tokenizer, pattern;
   std::vector<std::string> files;
   bool ids = false, count = false, pieces = false, lines = false, null = false, ordinary = false;
+  bool add_special_tokens = false;
 };
 
 void append_pieces(std::string& out, const data::Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
@@ -118,10 +134,15 @@ int run_encode(const EncodeOptions& options) {
   uint64_t bytes = 0, tokens = 0, records = 0;
   auto encode = [&](std::string_view text) {
     ids.clear();
+    if (options.add_special_tokens) ids = tokenizer->text_template().before;
     if (options.ordinary)
       tokenizer->encode_ordinary(text, ids);
     else
       tokenizer->encode(text, ids);
+    if (options.add_special_tokens) {
+      const std::vector<int32_t>& after = tokenizer->text_template().after;
+      ids.insert(ids.end(), after.begin(), after.end());
+    }
     bytes += text.size();
     tokens += ids.size();
     ++records;
@@ -135,7 +156,7 @@ int run_encode(const EncodeOptions& options) {
     out += '\n';
     if (out.size() > (1 << 20)) put(out);
   };
-  for (const std::string& text : read_inputs(options.files)) {
+  for (const std::string& text : read_inputs(options.files, options.null)) {
     if (options.lines || options.null)
       for_each_record(text, options.null ? '\0' : '\n', encode);
     else
@@ -187,7 +208,7 @@ int run_decode(const DecodeOptions& options) {
   };
   if (!options.ids.empty() && !options.files.empty()) throw UsageError("ids are given by --ids or in files, not both");
   std::vector<std::string> texts =
-      options.ids.empty() ? read_inputs(options.files) : std::vector<std::string>{options.ids};
+      options.ids.empty() ? read_inputs(options.files, false) : std::vector<std::string>{options.ids};
   for (const std::string& text : texts) {
     if (options.lines || options.null)
       for_each_record(text, '\n', decode);
@@ -204,17 +225,22 @@ constexpr std::string_view kWhich =
 
 void define_train(const Arguments& app, Chosen& chosen) {
   auto o = keep<TrainOptions>(app, chosen, run_train);
-  app.add_option("files", o->files, "text to learn from").type_name("FILE").required();
+  app.add_option("files", o->files, "text, jsonl, JSON arrays, CSV or TSV, also .gz and .zst; files, folders or globs")
+      .type_name("PATH")
+      .required();
   app.add_option("-v,--vocab", o->bpe.vocab_size, "tokens, special ones and the 256 bytes included")
       .type_name("N")
       .required();
   app.add_option("-o,--output", o->output, "where to write, - for standard output")
       .type_name("tokenizer.json")
       .required();
+  app.add_option("--text-key", o->text_key, "key or column of the text in a record [text]").type_name("KEY");
   app.add_option("--pattern", o->pattern, "how text is split first [gpt2]").type_name(pattern_names());
   app.add_option("--special", o->special, "special tokens, first in the vocabulary [<|endoftext|>]").type_name("NAME");
-  app.add_option("--min-count", o->bpe.min_count, "a pair must occur so often to be merged [2]").type_name("N");
-  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [4194304]").type_name("N");
+  app.add_option("--min-count", o->bpe.min_count, "a pair must occur so often to be merged [2]")
+      .type_name("N")
+      .positive();
+  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [4194304]").type_name("N").positive();
   o->bpe.threads = 0;
   app.add_option("--threads", o->bpe.threads, "threads [all cores]").type_name("N");
   app.footer("The result depends on the text and these options, not on the threads. `tokenizers` reads it.");
@@ -230,6 +256,8 @@ void define_encode(const Arguments& app, Chosen& chosen) {
   const Argument lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
   app.add_flag("-0,--null", o->null, "texts end with a zero byte").excludes(lines);
   app.add_flag("--ordinary", o->ordinary, "special tokens in the text are plain text");
+  app.add_flag("--add-special-tokens", o->add_special_tokens,
+               "BOS, EOS and the like around each text, as generate has them");
   app.add_option("--pattern", o->pattern, "how text is split, for a .tiktoken file that does not say")
       .type_name(pattern_names());
   app.footer(std::string(kWhich));

@@ -12,6 +12,10 @@ std::string version_number() {
   return ESP_VERSION;
 }
 
+std::string version_id() {
+  return fmt::format("{} ({})", ESP_VERSION, ESP_GIT_ID);
+}
+
 std::string version_text() {
   auto seen = [](const std::optional<SeenLibrary>& library) {
     return library ? library->version : std::string("not found");

@@ -7,5 +7,6 @@ namespace esp::app {
 
 std::string version_text();
 std::string version_number();
+std::string version_id();  // version and commit
 
 }  // namespace esp::app

@@ -1,4 +1,4 @@
-// The trainers we are compared with, and how each is started at its best.
+// The baselines (other trainers), and how each is started with its best settings.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,10 +11,10 @@
 
 #include <fmt/format.h>
 
+#include "apps/espalier/baselines.h"
 #include "apps/espalier/bench_blas.h"
 #include "apps/espalier/bench_train.h"
 #include "apps/espalier/machine.h"
-#include "apps/espalier/rivals.h"
 #include "esp/base/error.h"
 #include "esp/launch/spawn.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kOpenMpBlasFolder = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
 
-// An interpreter that finds the package; importing it would take a second each time.
+// A Python interpreter that finds the package; importing it would take a second each time.
 bool has_torch(const std::string& python) {
   if (python.empty()) return false;
   launch::LocalOptions options;
@@ -35,12 +35,14 @@ bool has_torch(const std::string& python) {
 
 std::string find_python(const TrainBench& bench) {
   if (!bench.python.empty()) {
-    if (!has_torch(bench.python)) throw UsageError(fmt::format("--python {}: no torch there", bench.python));
+    if (!has_torch(bench.python))
+      throw UsageError(
+          fmt::format("--python {}: has no torch. Install python3-torch, or set another interpreter.", bench.python));
     return bench.python;
   }
   for (const std::string& python : {find_program("python3"), std::string("/usr/bin/python3")})
     if (has_torch(python)) return python;
-  throw UsageError("peer torch: no python3 with torch is there; install python3-torch or name one with --python");
+  throw UsageError("peer torch: no python3 with torch found. Install python3-torch, or set --python.");
 }
 
 launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& it, const Switchboard& board,
@@ -51,7 +53,7 @@ launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& 
     throw UsageError(
         fmt::format("peer {}: it has GPT-2 style models in fp32, without dropout or recomputation", label));
   const std::string script = peer_path("torch_train.py");
-  if (script.empty()) throw UsageError("peer torch: torch_train.py is not beside the program");
+  if (script.empty()) throw UsageError("peer torch: torch_train.py not found beside this program");
   launch::LocalOptions options;
   options.output = launch::LocalOptions::Output::last_words;
   options.command = {find_python(bench), script, "--socket", board.name(), "--label", label, "--tokens", it.tokens};
@@ -79,7 +81,7 @@ launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& 
   return options;
 }
 
-// Its own threads are OpenMP's; a BLAS with threads of another kind fights them for the cores.
+// Its threads are OpenMP's; a BLAS with another kind of threads competes for the cores.
 launch::LocalOptions start_torch(const TrainBench& bench, const TrainCase& it, const Switchboard& board) {
   return start_torch_with(bench, it, board, "torch", openmp_blas_folder());
 }
@@ -88,7 +90,7 @@ launch::LocalOptions start_torch_as_installed(const TrainBench& bench, const Tra
   return start_torch_with(bench, it, board, "torch-as-installed", "");
 }
 
-constexpr TrainRival kRivals[] = {
+constexpr TrainBaseline kBaselines[] = {
     {"torch",
      "PyTorch (several ranks: DistributedDataParallel over gloo) with the OpenMP build of OpenBLAS, where there is one",
      start_torch},
@@ -97,8 +99,8 @@ constexpr TrainRival kRivals[] = {
 
 }  // namespace
 
-std::span<const TrainRival> train_rivals() {
-  return kRivals;
+std::span<const TrainBaseline> train_baselines() {
+  return kBaselines;
 }
 
 std::string openmp_blas_folder() {
@@ -124,9 +126,9 @@ void read_llmc_line(const std::string& line, LlmcResult& result) {
   }
 }
 
-// Of a block: seven tensors of the width, qkv, two of the hidden layer, two matrices of scores, four statistics of
-// norms; around the blocks: embedding and last norm with its statistics, logits and probabilities of a vocabulary
-// padded to 128, losses.
+// Per block: seven tensors of the width, qkv, two of the hidden layer, two matrices of scores, four statistics of
+// norms; in addition: embedding and final norm with its statistics, logits and probabilities of a vocabulary padded to
+// 128, losses.
 uint64_t llmc_activations(const TrainCase& it) {
   const auto layers = static_cast<uint64_t>(it.model.layers), width = static_cast<uint64_t>(it.model.dim),
              heads = static_cast<uint64_t>(it.model.heads), length = static_cast<uint64_t>(it.seq),
@@ -138,10 +140,10 @@ uint64_t llmc_activations(const TrainCase& it) {
 
 LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline deadline) {
   if (!std::filesystem::is_regular_file(program) || ::access(program.c_str(), X_OK) != 0)
-    throw UsageError(fmt::format("--llmc {}: no such program; name llm.c's train_gpt2 itself", program));
+    throw UsageError(fmt::format("--llmc {}: no such program. Set the path of llm.c's train_gpt2.", program));
   const std::string path = std::filesystem::absolute(program).string();
   launch::SpawnOptions options;
-  // It looks for weights and tokens from where it stands, and says on stderr what it did not find.
+  // It looks for weights and tokens in its working directory and reports missing files on stderr.
   options.command = {"/bin/sh", "-c", "cd \"$(dirname \"$0\")\" && exec stdbuf -oL \"$0\" 2>&1", path};
   options.environment = launch::process_environment();
   options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
@@ -162,12 +164,12 @@ LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline
     }
     result.peak_bytes = std::max(result.peak_bytes, peak_resident_bytes(child.pid));
   }
-  ::kill(-child.pid, SIGKILL);  // a group of its own
+  ::kill(-child.pid, SIGKILL);  // a separate process group
   ::waitpid(child.pid, nullptr, 0);
   if (result.step_s.size() < 2)
     throw IoError(fmt::format("{}: {} lines \"step N: train loss X (took Y ms)\"{}; the last it said: {}", program,
                               result.step_s.size(), deadline.passed() ? " in the time it had" : "", last));
-  result.step_s.erase(result.step_s.begin());  // the first step warms up
+  result.step_s.erase(result.step_s.begin());  // the first step is warm-up
   return result;
 }
 

@@ -1,4 +1,4 @@
-#include "apps/espalier/lab_copies.h"
+#include "apps/espalier/lab_divergent.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 struct ProblemRow {
   std::string_view name;
-  std::unique_ptr<sync::Problem> (*make)(const sync::ProblemOptions&);
+  std::unique_ptr<sync::OptimizationProblem> (*make)(const sync::ProblemOptions&);
 };
 constexpr ProblemRow kProblems[] = {
     {"quadratic", [](const sync::ProblemOptions& o) { return sync::make_quadratic(o); }},
@@ -28,7 +28,7 @@ std::vector<double> mean_of(const std::vector<std::vector<double>>& x) {
   return mean;
 }
 
-// Of values: the number that says how far copies are apart is one element.
+// Bytes of weights: the consensus distance is one element.
 uint64_t sent(const comm::Communicator& ranks) {
   uint64_t bytes = 0;
   for (const comm::CallStats& s : ranks.stats()) bytes += s.bytes_sent;
@@ -37,7 +37,7 @@ uint64_t sent(const comm::Communicator& ranks) {
 
 }  // namespace
 
-void define_copies_options(const Arguments& app, CopiesLab& o) {
+void define_copies_options(const Arguments& app, DivergentLab& o) {
   app.add_option("--nproc", o.nproc, "ranks, each a node of the problem [8]").type_name("N");
   app.add_option("--problem", o.problem, "what they minimise [quadratic]").type_name("quadratic|logistic");
   app.add_option("--dim", o.dim, "its coordinates [64]").type_name("D");
@@ -49,35 +49,35 @@ void define_copies_options(const Arguments& app, CopiesLab& o) {
   app.add_option("--out", o.out, "folder for text, JSON and picture").type_name("DIR");
 }
 
-void check(const CopiesLab& o) {
-  if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc {}: between 2 and 64 ranks", o.nproc));
+void check(const DivergentLab& o) {
+  if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc: got {}; expected 2 to 64 ranks", o.nproc));
   if (o.steps < 10 || o.dim < 1 || o.dim > 1'000'000)
-    throw UsageError("--steps: at least 10; --dim: between 1 and 1000000");
+    throw UsageError("expected --steps >= 10, --dim from 1 to 1000000");
   if (!(o.lr > 0) || !(o.noise >= 0) || !(o.heterogeneity >= 0))
-    throw UsageError("--lr: more than 0; --noise and --heterogeneity: at least 0");
+    throw UsageError("expected --lr > 0, --noise and --heterogeneity >= 0");
   find_row("--problem", kProblems, o.problem);
 }
 
-std::unique_ptr<sync::Problem> problem_of(const CopiesLab& o) {
+std::unique_ptr<sync::OptimizationProblem> problem_of(const DivergentLab& o) {
   sync::ProblemOptions options;
   options.nodes = o.nproc;
   options.dim = o.dim;
   options.heterogeneity = o.heterogeneity;
   options.noise = o.noise;
-  options.most_curvature = 3;
+  options.max_curvature = 3;
   return find_row("--problem", kProblems, o.problem).make(options);
 }
 
-std::string words_of(const CopiesLab& o, const sync::Problem& problem) {
+std::string words_of(const DivergentLab& o, const sync::OptimizationProblem& problem) {
   return fmt::format(
       "{} ranks, each a node of a {} problem in {} coordinates: L = {:.3f}, σ = {}, heterogeneity {}; SGD "
       "with step {} for {} steps",
       o.nproc, o.problem, o.dim, problem.smoothness(), o.noise, o.heterogeneity, o.lr, o.steps);
 }
 
-CopiesRun run_copies(const CopiesLab& o, const sync::Problem& problem, const CopiesCase& it) {
+DivergentRun run_copies(const DivergentLab& o, const sync::OptimizationProblem& problem, const CopiesCase& it) {
   const auto ranks = static_cast<size_t>(o.nproc);
-  CopiesRun run{it, std::vector<double>(static_cast<size_t>(o.steps)), 0, 0, 0, 0};
+  DivergentRun run{it, std::vector<double>(static_cast<size_t>(o.steps)), 0, 0, 0, 0};
   std::vector<std::vector<std::vector<double>>> seen(ranks);  // by rank and step
   std::vector<uint64_t> bytes(ranks);
   sync::on_ranks(o.nproc, [&](comm::Communicator* comm) {
@@ -117,7 +117,7 @@ Cells head_of_rows() {
   return {"way", "bytes/step", "formula", "f(x̄) − f*", "worst rank off by", "consensus"};
 }
 
-Cells row_of(const CopiesLab& o, const CopiesRun& run) {
+Cells row_of(const DivergentLab& o, const DivergentRun& run) {
   const auto steps = static_cast<double>(o.steps);
   return {run.it.name,
           fmt::format("{:.1f}", static_cast<double>(run.bytes) / steps),
@@ -127,9 +127,9 @@ Cells row_of(const CopiesLab& o, const CopiesRun& run) {
           fmt::format("{:.2e}", run.consensus)};
 }
 
-Json report_of(const CopiesLab& o, const sync::Problem& problem, const std::vector<CopiesRun>& runs) {
+Json report_of(const DivergentLab& o, const sync::OptimizationProblem& problem, const std::vector<DivergentRun>& runs) {
   Json rows = Json::array();
-  for (const CopiesRun& run : runs)
+  for (const DivergentRun& run : runs)
     rows.push_back({{"name", run.it.name},
                     {"method", run.it.sync.method},
                     {"bytes", run.bytes},
@@ -151,7 +151,7 @@ Json report_of(const CopiesLab& o, const sync::Problem& problem, const std::vect
 
 namespace {
 
-// Copies that average now and then jump together each time: what is drawn is the mean over one such period.
+// Replicas that average periodically jump at each average: the curve is the mean over one period.
 size_t period_of(const sync::Options& options) {
   if (options.method == "local") return static_cast<size_t>(options.tau);
   return options.method == "allreduce" ? 1 : static_cast<size_t>(std::max<int64_t>(1, options.period));
@@ -166,9 +166,9 @@ double mean_before(const std::vector<double>& error, size_t end, size_t period) 
 
 }  // namespace
 
-std::vector<Series> error_series(const std::vector<CopiesRun>& runs) {
+std::vector<Series> error_series(const std::vector<DivergentRun>& runs) {
   std::vector<Series> all;
-  for (const CopiesRun& run : runs) {
+  for (const DivergentRun& run : runs) {
     Series series{run.it.name, {}, false};
     double next = 1;
     for (size_t k = 0; k < run.error.size(); ++k) {

@@ -1,4 +1,4 @@
-#include "apps/espalier/rivals.h"
+#include "apps/espalier/baselines.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ Arguments joined(Arguments first, const Arguments& second) {
   return first;
 }
 
-const RivalRow kRivals[] = {
+const BaselineRow kBaselines[] = {
     {"openmpi", "openmpi", "default", "shm", "espalier-peer-openmpi", "mpirun.openmpi", {}, false},
     {"openmpi-tuned",
      "openmpi",
@@ -83,11 +83,11 @@ const RivalRow kRivals[] = {
     {"gloo", "gloo", "halving", "tcp", "espalier-peer-gloo", "", {"halving"}, true},
 };
 
-bool available(const RivalRow& row) {
+bool available(const BaselineRow& row) {
   return !peer_path(row.program).empty() && (row.launcher.empty() || !find_program(std::string(row.launcher)).empty());
 }
 
-Arguments launcher_command(const RivalRow& row, int num_ranks) {
+Arguments launcher_command(const BaselineRow& row, int num_ranks) {
   if (row.launcher == "mpirun.mpich") return {std::string(row.launcher), "-n", std::to_string(num_ranks)};
   Arguments command = {std::string(row.launcher), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
                        std::to_string(num_ranks)};
@@ -99,8 +99,8 @@ Arguments launcher_command(const RivalRow& row, int num_ranks) {
 
 }  // namespace
 
-std::span<const RivalRow> rivals() {
-  return kRivals;
+std::span<const BaselineRow> baselines() {
+  return kBaselines;
 }
 
 std::string peer_path(std::string_view name) {
@@ -112,32 +112,32 @@ std::string peer_path(std::string_view name) {
   return "";
 }
 
-std::vector<std::string> built_rivals() {
+std::vector<std::string> built_baselines() {
   std::vector<std::string> names;
-  for (const RivalRow& row : kRivals)
+  for (const BaselineRow& row : kBaselines)
     if (available(row) && (names.empty() || names.back() != row.name)) names.emplace_back(row.name);
   return names;
 }
 
-std::vector<const RivalRow*> choose_rivals(const std::vector<std::string>& names) {
+std::vector<const BaselineRow*> choose_baselines(const std::vector<std::string>& names) {
   bool all = std::find(names.begin(), names.end(), "all") != names.end();
-  std::vector<const RivalRow*> chosen;
+  std::vector<const BaselineRow*> chosen;
   for (const std::string& name : names) {
     if (name == "all") continue;
-    const RivalRow& row = find_row("peer", kRivals, name);
+    const BaselineRow& row = find_row("peer", kBaselines, name);
     if (!available(row))
       throw UsageError(fmt::format("peer {} is not there: {} was not built or {} is not in PATH", name, row.program,
                                    row.launcher.empty() ? "its library" : row.launcher));
   }
-  for (const RivalRow& row : kRivals)
+  for (const BaselineRow& row : kBaselines)
     if (available(row) && (all || std::find(names.begin(), names.end(), row.name) != names.end()))
       chosen.push_back(&row);
   if (chosen.empty()) throw UsageError("no peer is there to compare with; espalier doctor says what to install");
   return chosen;
 }
 
-std::unique_ptr<BenchJob> start_rival(const RivalRow& row, int num_ranks, Switchboard& board, const std::string& folder,
-                                      Deadline deadline) {
+std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, Switchboard& board,
+                                         const std::string& folder, Deadline deadline) {
   std::string label = fmt::format("{}/{}", row.library, row.variant);
   launch::LocalOptions options;
   options.output = launch::LocalOptions::Output::last_words;

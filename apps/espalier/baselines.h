@@ -12,7 +12,7 @@
 
 namespace esp::app {
 
-struct RivalRow {
+struct BaselineRow {
   std::string_view name;               // as --peers takes it; several rows may share one: its variants
   std::string_view library;            // openmpi, mpich, gloo
   std::string_view variant;            // default, ucx, ring…
@@ -24,16 +24,16 @@ struct RivalRow {
   bool irregular = false;              // reduce_scatter through the irregular call
 };
 
-std::span<const RivalRow> rivals();
+std::span<const BaselineRow> baselines();
 
 // "all", or names separated by commas. UsageError for one that is unknown, or was not built and was asked for by name.
-std::vector<const RivalRow*> choose_rivals(const std::vector<std::string>& names);
-// Full path of a rival's program: beside the binary in a build tree, in libexec once installed; empty: not there.
+std::vector<const BaselineRow*> choose_baselines(const std::vector<std::string>& names);
+// Full path of a baseline's program: beside the binary in a build tree, in libexec once installed; empty: not there.
 std::string peer_path(std::string_view name);
 // Names of those whose programs are there.
-std::vector<std::string> built_rivals();
+std::vector<std::string> built_baselines();
 
-std::unique_ptr<BenchJob> start_rival(const RivalRow& row, int num_ranks, Switchboard& board, const std::string& folder,
-                                      Deadline deadline);
+std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, Switchboard& board,
+                                         const std::string& folder, Deadline deadline);
 
 }  // namespace esp::app
