@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "esp/base/error.h"
-#include "esp/comm/fused/fused.h"
+#include "esp/comm/fused/fused_collectives.h"
 #include "esp/net/store/file_store.h"
 
 namespace {
@@ -63,7 +63,7 @@ Options parse(int argc, char** argv) {
     else if (key == "lag")
       options.tuning.lag = static_cast<uint32_t>(number);
     else if (key == "way")
-      options.tuning.way = value == "staged" ? Way::staged : Way::streamed;
+      options.tuning.copy_policy = value == "staged" ? CopyPolicy::staged : CopyPolicy::streamed;
     else
       throw UsageError("unknown key " + key);
   }
@@ -76,7 +76,7 @@ class Rank {
       : options_(options),
         world_(world),
         group_(group_of(world)),
-        fused_(Fused::open(world_, group_, far(), options.tuning)) {}
+        fused_(FusedCollectives::open(world_, group_, far(), options.tuning)) {}
 
   void time_all() {
     for (auto& [name, bytes] : options_.cases) time_one(name, bytes);
@@ -128,7 +128,7 @@ class Rank {
     int batch = std::clamp(static_cast<int>(1e-3 / guess), 1, 2000);
     int batches = std::clamp(static_cast<int>(0.4 / (guess * batch)), 5, 101);
     run({.op = Op::barrier});
-    double near = fused_->hand_over_ns(far());
+    double near = fused_->cache_line_ns(far());
     std::vector<double> times;
     for (int b = 0; b < batches; ++b) {
       run({.op = Op::barrier});
@@ -143,7 +143,7 @@ class Rank {
   const Options& options_;
   net::World& world_;
   net::Group group_;
-  std::unique_ptr<Fused> fused_;
+  std::unique_ptr<FusedCollectives> fused_;
   Deadline far_ = far();
   uint64_t sequence_ = 0;
 };
