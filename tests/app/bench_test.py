@@ -6,6 +6,7 @@ import unittest
 import xml.etree.ElementTree
 
 from driving import ESPALIER, run
+from lab_marks import check_marks
 
 KEYS = ["library", "op", "algo", "transport", "ranks", "bytes", "time_us_median", "time_us_p99", "algbw_gbs", "busbw_gbs",
         "bytes_sent_per_rank", "rounds", "correct"]
@@ -106,6 +107,7 @@ class Lab(unittest.TestCase):
             for text in ["2(N−1)α + 2(N−1)/N·Sβ", "the slide printed", "Crossovers measured", "Crossovers modelled",
                          "frame 9: all-gather done", "Every frame is as the algorithm says."]:
                 self.assertIn(text, answer.stdout)
+            check_marks(self, folder, "allreduce")
             with open(os.path.join(folder, "allreduce.json")) as file:
                 report = json.load(file)
             self.assertEqual(len(report["frames"]), 9)

@@ -3,7 +3,9 @@ import json
 import os
 import pathlib
 import pty
+import resource
 import shutil
+import stat
 import subprocess
 import tempfile
 import unittest
@@ -142,24 +144,103 @@ class Errors(unittest.TestCase):
 
     def test_arguments_that_cannot_work(self):
         self.refused(2, ['"3Q"', "64K"], "bench", "comm", "-b", "3Q")
-        self.refused(2, ["-e 1K", "-b 1M"], "bench", "comm", "-b", "1M", "-e", "1K")
+        self.refused(2, ["-e: got 1K", "-b = 1M"], "bench", "comm", "-b", "1M", "-e", "1K")
         self.refused(2, ["factor"], "bench", "comm", "-b", "1", "-e", "8", "-f", "1")
         self.refused(2, ["--stepfactor", "0"], "bench", "comm", "-f", "0")
         self.refused(2, ["--max-restarts", "-1"], "launch", "--max-restarts", "-1", "--", "train", "x.toml")
         self.refused(2, ["--nproc-per-node", "leave --nproc"], "launch", "--", "train", "x.toml", "--nproc", "4")
-        self.refused(2, ["root 2", "2 ranks"], "bench", "comm", "--nproc", "2", "-r", "2")
+        self.refused(2, ["--root: got 2", "0 to 1"], "bench", "comm", "--nproc", "2", "-r", "2")
         self.refused(2, ["--nproc", '"two"'], "bench", "comm", "--nproc", "two")
         self.refused(2, ["--nproc 0"], "bench", "comm", "--nproc", "0")
-        self.refused(2, ["--tokens: -5: 0 or more"], "generate", "--checkpoint", "x", "--tokens", "-5")
-        self.refused(2, ["--top-p: 7: 0 to 1"], "generate", "--checkpoint", "x", "--top-p", "7")
+        self.refused(2, ["--tokens: got -5; must be >= 0"], "generate", "--checkpoint", "x", "--tokens", "-5")
+        self.refused(2, ["--top-p: got 7; must be from 0 to 1"], "generate", "--checkpoint", "x", "--top-p", "7")
         self.refused(2, ["x"], "doctor", "x")
         self.refused(2, ["shell"], "completion")
 
-        self.refused(2, ["--shape 3x2", "4"], "bench", "comm", "--nproc", "4", "--algo", "torus2d", "--shape", "3x2")
+        self.refused(2, ["--shape: got 3x2", "4"], "bench", "comm", "--nproc", "4", "--algo", "torus2d", "--shape", "3x2")
         self.refused(2, ['"mpi"', "auto, shm, tcp"], "bench", "comm", "--transport", "mpi")
         self.refused(2, ["--top", "-3"], "plan", "search", "--model", "gpt3-13b", "--cluster", "selene", "--top", "-3")
         self.refused(2, ["99999999999999999999: 9223372036854775807 at most"], "plan", "estimate", "--model", "gpt3-13b",
                      "--cluster", "selene", "--global-batch", "99999999999999999999")
+
+    def test_values_are_numbers_given_once(self):
+        self.refused(2, ["--nproc: got x; expected an integer"], "train", "--nproc", "x", "a.toml")
+        self.refused(2, ["--tokens: got 1.5; expected an integer"], "generate", "--checkpoint", "x", "--tokens", "1.5")
+        self.refused(2, ["--vocab: 100000000000: 2147483647 at most"], "tokenizer", "train", "x", "--vocab", "100000000000", "-o", "y")
+        self.refused(2, ["--temperature: got inf; expected a finite number"], "generate", "--checkpoint", "x", "--temperature", "inf")
+        self.refused(2, ["--checkpoint: given more than once"], "generate", "--checkpoint", "x", "--checkpoint", "y")
+        self.refused(2, ["--resume: got no value"], "train", "a.toml", "--resume")
+        self.refused(2, ['--special ""'], "tokenizer", "train", "x", "--vocab", "300", "-o", "y", "--special", "")
+        self.refused(2, ['--special "<a>"', "each once"], "tokenizer", "train", "x", "--vocab", "300", "-o", "y", "--special", "<a>", "<a>")
+        self.refused(2, ["--min-count: got -5; must be > 0"], "tokenizer", "train", "x", "--vocab", "300", "-o", "y", "--min-count", "-5")
+
+    def test_an_empty_path_is_no_folder(self):
+        for words in (["generate", "--checkpoint", ""], ["eval", "--checkpoint", "", "--ids", "x"], ["convert", "", "x"],
+                      ["convert", "x", ""]):
+            self.refused(2, ["got an empty path"], *words)
+
+    def test_a_run_file_is_a_file_of_toml(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder + "/text.txt").write_text("the quick brown fox. " * 40)
+            answer = run("train", folder + "/text.txt")
+            self.assertEqual(answer.returncode, 2)
+            self.assertIn("A run file (TOML) is expected", answer.stderr)
+            os.mkfifo(folder + "/pipe")
+            self.refused(2, ["pipe: got a pipe; expected a run file"], "train", folder + "/pipe")
+            self.refused(2, ["/dev/zero: got a device; expected a run file"], "train", "/dev/zero")
+            pathlib.Path(folder + "/run.toml").write_text("[data]\ntrain = 'x'\n")
+            self.refused(2, ["--cluster: read only with parallel.layout = auto"], "train", folder + "/run.toml", "--cluster", "selene")
+            self.refused(2, ["--run: got " + folder, f"--run {folder}/run.toml"], "plan", "estimate", "--run", folder, "--cluster", "selene")
+            self.refused(4, [f"--model: got {folder}, a folder without config.json", f"--run {folder}/run.toml"], "plan", "estimate",
+                         "--model", folder, "--cluster", "selene")
+            self.refused(4, ["got a run folder without a complete checkpoint"], "generate", "--checkpoint", folder)
+            self.refused(4, ["text.txt is not JSON at byte 2: parse error at line 1"], "import", "deepspeed", folder + "/text.txt")
+            pathlib.Path(folder + "/empty.json").write_text("")
+            self.refused(4, ["empty.json is empty; expected JSON"], "import", "deepspeed", folder + "/empty.json")
+            self.refused(2, [folder + "/text.txt:1:"], "import", "deepspeed", self.json_file(folder), "--base", folder + "/text.txt")
+
+    def json_file(self, folder):
+        pathlib.Path(folder + "/ds.json").write_text("{}")
+        return folder + "/ds.json"
+
+    def test_more_threads_than_there_can_be_are_refused(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # of which the stacks of threads take their part
+
+        with tempfile.TemporaryDirectory() as folder:
+            answer = subprocess.run([ESPALIER, "bench", "offload", "--folder", folder, "--elements", "4096", "--rounds", "1",
+                                     "--threads", "4096"], capture_output=True, text=True, timeout=60, preexec_fn=limit)
+            self.assertEqual(answer.returncode, 2, answer.stderr)
+            self.assertIn("threads: got 4096, of which ", answer.stderr)
+
+    def test_a_device_is_written_not_replaced(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder + "/text.txt").write_text("the quick brown fox. " * 40)
+            pipe = folder + "/pipe"
+            os.mkfifo(pipe)
+            held = os.open(pipe, os.O_RDWR)  # so that nobody waits for the other end
+            answer = run("tokenizer", "train", folder + "/text.txt", "--vocab", "260", "-o", pipe)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+            self.assertTrue(os.read(held, 16).startswith(b'{"version"'))
+            os.close(held)
+            # A link in /dev stays one, wherever stdout goes.
+            before = os.readlink("/dev/stdout")
+
+            def restore():
+                if not os.path.islink("/dev/stdout"):
+                    os.remove("/dev/stdout")
+                    os.symlink(before, "/dev/stdout")
+            self.addCleanup(restore)
+            with open(folder + "/out", "w") as out:
+                answer = subprocess.run([ESPALIER, "plan", "estimate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8", "--json",
+                                         "/dev/stdout"], stdout=out, stderr=subprocess.PIPE, text=True, timeout=30)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertEqual(os.readlink("/dev/stdout"), before)
+            self.assertIn('"parameters"', pathlib.Path(folder + "/out").read_text())
+            answer = run("data", "prepare", folder + "/text.txt", "-o", pipe)
+            self.assertEqual(answer.returncode, 4, answer.stdout)
+            self.assertIn("a device or pipe; expected a file", answer.stderr)
 
     def test_files_and_folders_that_are_not_there_are_code_four(self):
         for words in (["report"], ["dash"], ["metrics"], ["flight"], ["convert"], ["generate", "--checkpoint"],

@@ -148,7 +148,8 @@ class Resume(InFolder):
         source = self.write("in.jsonl", "".join(line.replace("fox", f"fox{i}", 1) for i in range(40000)))
         for form, names in [("bin", ["NAME"]), ("megatron", ["NAME.bin", "NAME.idx"]),
                             ("llmc", [f"NAME_{i:06}.bin" for i in range(4)])]:
-            options = ["--format", form, "--threads", "1", "--checkpoint-mib", "1", "--shard-tokens", "10000000"]
+            options = ["--format", form, "--threads", "1", "--checkpoint-mib", "1",
+                       *(["--shard-tokens", "10000000"] if form == "llmc" else [])]
             self.prepare(source, "-o", self.path("whole"), *options)
             progress = self.path("cut.progress.json")
             killed = 0

@@ -7,6 +7,7 @@ import unittest
 import xml.etree.ElementTree
 
 from driving import LAB_LIMIT_S, run
+from lab_marks import check_marks
 
 
 def lab(test, name, *arguments):
@@ -15,6 +16,7 @@ def lab(test, name, *arguments):
         test.assertEqual(answer.returncode, 0, answer.stderr)
         with open(os.path.join(folder, name + ".json")) as file:
             report = json.load(file)
+        check_marks(test, folder, name)
         svg = xml.etree.ElementTree.parse(os.path.join(folder, name + ".svg")).getroot()
         return answer.stdout, report, [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
 
@@ -45,7 +47,7 @@ class Copies(unittest.TestCase):
             file.flush()
             answer = run("lab", "gossip", "--nproc", "4", "--graph", file.name)
             self.assertEqual(answer.returncode, 2)
-            self.assertIn("no way leads from node 0 to node 2", answer.stderr)
+            self.assertIn("node 2 is not reachable from node 0", answer.stderr)
 
     def test_local_steps_send_less_by_their_period(self):
         _, report, _ = lab(self, "local", "--nproc", "4", "--steps", "64", "--tau", "1,4,16")

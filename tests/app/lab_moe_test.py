@@ -6,6 +6,7 @@ import unittest
 import xml.etree.ElementTree
 
 from driving import run
+from lab_marks import check_marks
 
 
 class Moe(unittest.TestCase):
@@ -15,6 +16,7 @@ class Moe(unittest.TestCase):
             self.assertEqual(answer.returncode, 0, answer.stderr)
             with open(os.path.join(folder, "moe.json")) as file:
                 report = json.load(file)
+            check_marks(self, folder, "moe")
             svg = xml.etree.ElementTree.parse(os.path.join(folder, "moe.svg")).getroot()
             return answer.stdout, report, [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
 

@@ -6,6 +6,7 @@ import unittest
 import xml.etree.ElementTree
 
 from driving import run
+from lab_marks import check_marks
 
 
 class Ps(unittest.TestCase):
@@ -16,6 +17,7 @@ class Ps(unittest.TestCase):
             self.assertEqual(answer.returncode, 0, answer.stderr)
             with open(os.path.join(folder, "ps.json")) as file:
                 report = json.load(file)
+            check_marks(self, folder, "ps")
             xml.etree.ElementTree.parse(os.path.join(folder, "ps.svg"))
         self.assertEqual((report["fifo_units"], report["priority_units"]), (10, 8))
         for value, known in zip(report["largest_stable"], (2, 1, 0.618, 0.445)):

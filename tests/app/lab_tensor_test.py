@@ -38,8 +38,8 @@ class Tensor(unittest.TestCase):
         self.assertIn("Wqkv", words)
 
     def test_refusals(self):
-        for arguments, word in ((("--nproc", "1"), "--nproc"), (("--heads", "5"), "6 would do"), (("--dim", "97"), "--dim"),
-                                (("--widths", "1,2,3"), "four"), (("--widths", "3,4,4,4"), "divide"),
+        for arguments, word in ((("--nproc", "1"), "--nproc"), (("--heads", "5"), "Try 6"), (("--dim", "97"), "--dim"),
+                                (("--widths", "1,2,3"), "expected 4"), (("--widths", "3,4,4,4"), "multiple of --nproc"),
                                 (("--nproc", "4", "--batch", "1", "--seq", "6"), "--seq")):
             answer = run("lab", "tensor", *arguments)
             self.assertEqual(answer.returncode, 2, answer.stderr)

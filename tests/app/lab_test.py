@@ -6,6 +6,7 @@ import unittest
 import xml.etree.ElementTree
 
 from driving import run
+from lab_marks import check_marks
 
 
 def lab(test, name, *arguments):
@@ -18,6 +19,7 @@ def lab(test, name, *arguments):
             report = json.load(file)
         with open(os.path.join(out, name + ".txt")) as file:
             test.assertTrue(answer.stdout.startswith(file.read()))
+        check_marks(test, out, name)
         svg = xml.etree.ElementTree.parse(os.path.join(out, name + ".svg")).getroot()
         return answer.stdout, report, [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
 

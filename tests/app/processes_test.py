@@ -68,7 +68,7 @@ class Faults(Running):
         os.kill(self.ranks[1], signal.SIGKILL)
         _, told = self.parent.communicate(timeout=60)
         self.assertEqual(self.parent.returncode, 3, told)
-        self.assertIn("was killed by SIGKILL", told)
+        self.assertIn("killed (SIGKILL)", told)
         for rank in self.ranks:
             self.assertTrue(wait_until(lambda r=rank: not running(r)))
 

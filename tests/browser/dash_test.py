@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import unittest
+import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import dashboard
@@ -112,6 +113,25 @@ class Report(WithRun):
         data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
         self.assertEqual(len(data["runs"][0]["series"]["keys"]["loss"]["x"]), 12)
         self.assertEqual(len(data["runs"][0]["timeline"]["ranks"]), 2)
+        sample = data["runs"][0]["sample"]
+        self.assertEqual((sample["step"], sample["seed"]), (12, 1))
+        self.assertGreater(len(sample["text"]), 20)
+        again = subprocess.run([ESPALIER, "report", str(self.runs / "small"), "--out", "-"], check=True, capture_output=True, text=True, timeout=60).stdout
+        self.assertEqual(json.loads(re.search(r'id="data">(.*?)</script>', again, re.S)[1])["runs"][0]["sample"], sample)
+
+    def test_says_why_there_is_no_sample(self):
+        bare = self.runs / "bare"
+        shutil.copytree(self.runs / "small", bare, ignore=shutil.ignore_patterns("checkpoints"))
+        page = subprocess.run([ESPALIER, "report", str(bare), "--out", "-"], check=True, capture_output=True, text=True, timeout=60).stdout
+        self.assertIn("checkpoint", json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["runs"][0]["sample"]["none"])
+
+    def test_folders_of_one_name_stay_apart(self):
+        other = self.folder / "other/small"
+        shutil.copytree(self.runs / "small", other)
+        (other / "summary.json").unlink()
+        page = subprocess.run([ESPALIER, "report", str(self.runs / "small"), str(other), "--out", "-"], check=True, capture_output=True, text=True, timeout=60).stdout
+        runs = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["runs"]
+        self.assertEqual([run["brief"]["name"] for run in runs], ["runs/small", "other/small"])
 
     def test_names_stay_names(self):
         evil = self.runs / EVIL
@@ -127,7 +147,7 @@ class Report(WithRun):
     def test_no_run_folder(self):
         done = subprocess.run([ESPALIER, "report", "/tmp"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 4)
-        self.assertIn("no run folder", done.stderr)
+        self.assertIn("expected a run folder", done.stderr)
 
 
 class Page(WithRun):
@@ -262,6 +282,58 @@ class Page(WithRun):
         self.assertEqual(self.js(nameless), [])
         self.chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
+    def test_i_runs_are_compared_and_filtered(self):
+        self.open()
+        rows = eventually(lambda: self.js("return [...document.querySelectorAll('.comparison tr')].map((r) => [...r.children].map((c) => c.textContent))"), "the comparison")
+        self.assertEqual(rows[0], ["run", "method", "compressor", "layout", "steps", "val loss", "tokens/s", "sent/step/rank", "peak memory", "wall time"])
+        compared = json.loads(subprocess.run([ESPALIER, "compare", str(self.runs / "small"), "--json", "-"], check=True, capture_output=True, timeout=60).stdout)[0]
+        self.assertIn(["small", "allreduce", "none", "pp=2 1f1b", "12", f"{compared['val_loss']:.4f}"], [row[:6] for row in rows])
+        self.assertNotIn("-", next(row for row in rows if row[0] == "small"))
+        # A swatch per run, in the table and at the curves.
+        legend = "return [...document.querySelectorAll('.chart.wide .legend li')].map((li) => [li.textContent, getComputedStyle(li.querySelector('.swatch')).backgroundColor])"
+        lines = dict(self.js(legend))
+        self.assertIn("small", lines)
+        self.assertIn("small validation", lines)
+        self.assertNotEqual(lines["small"], lines[EVIL])
+        self.assertEqual(lines["small"], lines["small validation"])
+        # Curves begin at step 1, at the left end of the axis.
+        first = "const p = document.querySelector('.chart svg polyline.curve'); return parseFloat(p.getAttribute('points').split(',')[0])"
+        self.assertEqual(self.js(first), 54)
+        labels = "return [...document.querySelectorAll('.chart svg')[0].querySelectorAll('text')].filter((t) => t.getAttribute('text-anchor') === 'middle').map((t) => t.textContent)"
+        self.assertEqual(self.js(labels)[0], "1")
+        self.assertNotIn("0", self.js(labels))
+        # Two by two is a table.
+        self.assertEqual(self.js("return document.querySelectorAll('.matrix > div:first-child tbody tr').length"), 2)
+        self.assertEqual(self.js("return document.querySelector('.matrix canvas').clientHeight"), 0)
+        # The list of runs can be filtered.
+        names = "return [...document.querySelectorAll('.runs label')].map((l) => l.textContent)"
+        before = self.js(names)
+        self.assertIn(EVIL, before)
+        field = self.chrome.find_element("css selector", ".side input[type=search]")
+        for words, left in (("small 1F1B", ["small"]), ("img", [EVIL]), ("zero3", [])):
+            field.clear()
+            field.send_keys(words)
+            self.assertEqual([name for name in self.js(names) if name != "live"], left)
+            self.assertRegex(self.js("return document.querySelector('.found').textContent"), rf"^{len(left)} of {len(before)} runs$")
+        field.clear()
+        field.send_keys(" ")
+        self.assertEqual(self.js(names), before)
+        self.quiet()
+
+    def test_j_an_unreadable_run_is_named_beside_the_others(self):
+        broken = self.runs / "broken"
+        broken.mkdir()
+        os.mkfifo(broken / "metrics.jsonl")
+        self.addCleanup(shutil.rmtree, broken)
+        self.open()
+        row = "return [...document.querySelectorAll('.runs li')].map((li) => [li.querySelector('label').textContent, li.querySelector('.of').textContent, li.querySelector('input').disabled])"
+        rows = eventually(lambda: [one for one in self.js(row) if one[0] == "broken"], "the row")
+        self.assertIn("unreadable", rows[0][1])
+        self.assertIn("got a pipe; expected a regular file", rows[0][1])
+        self.assertTrue(rows[0][2])
+        eventually(lambda: self.js("return document.querySelectorAll('svg polyline.curve').length") > 0, "curves of the others")
+        self.assertEqual(self.js("return document.getElementById('link').textContent"), "live")
+
     def test_f_other_sites_are_refused(self):
         port, token = self.server.port, self.server.token
         self.chrome.get(f"http://evil.example:{port}/{token}/")  # a name that was made to mean this machine
@@ -290,6 +362,13 @@ class Page(WithRun):
         self.chrome.get(out.as_uri())
         eventually(lambda: self.js("return document.querySelectorAll('svg polyline.curve').length") >= 7, "curves")
         eventually(lambda: "bubble" in self.js("return document.body.innerText"), "the timeline's words")
+        # It begins with what the run is.
+        text = self.js("return document.querySelector('#main section.card').innerText")
+        for words in ("About this run", "Model", "gpt", "2 layers", "Data", "text.txt", "Method", "allreduce", "pp=2", "Hardware",
+                      "2 ranks on 1 host", "Duration", "12 steps", "What it writes", "seed 1"):
+            self.assertIn(words, text)
+        sample = json.loads(self.js("return document.getElementById('data').textContent"))["runs"][0]["sample"]["text"]
+        self.assertEqual(self.js("return document.querySelector('pre.sample').textContent"), sample)
         self.assertIsNone(self.js("return window.pwned || null"))
         self.quiet()
 
@@ -302,6 +381,97 @@ class Page(WithRun):
             eventually(lambda: "no trace yet" in self.js("return document.querySelector('.timeline').innerText"), "what is missing")
             for part in (".timeline canvas", ".timeline .strip"):
                 self.assertEqual(self.js("return document.querySelector(arguments[0]).clientHeight", part), 0, part)
+
+
+def poisoned(value, path=()):
+    """The same JSON with a script in every string and in a name more of every object; what the format needs stays."""
+    kept = {"event", "ph", "cat", "kind"}
+    if isinstance(value, dict):
+        return {**{key: one if key in kept else poisoned(one, (*path, key)) for key, one in value.items()}, EVIL: EVIL}
+    if isinstance(value, list):
+        return [poisoned(one, path) for one in value]
+    return value + EVIL if isinstance(value, str) else value
+
+
+class Hostile(WithRun):
+    """Run folders written to harm whoever looks at them, in headless Chromium."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.chrome = browser()
+        cls.addClassCleanup(cls.chrome.quit)
+        super().setUpClass()
+        good, cls.runs = cls.runs / "small", cls.folder / "hostile"
+        shutil.copytree(good, cls.runs / "good")
+        lines = lambda path: [json.loads(line) for line in path.read_text().splitlines()]
+        # Every text of every file is markup.
+        evil = cls.runs / EVIL
+        shutil.copytree(good, evil)
+        run_file = (evil / "run.toml").read_text()
+        (evil / "run.toml").write_text(run_file.replace('name = "small"', f'name = "{EVIL}"').replace("text.txt", f"{EVIL}.txt"))
+        for name in ("metrics.jsonl", "events.jsonl"):
+            if (evil / name).exists():
+                (evil / name).write_text("".join(json.dumps(poisoned(line)) + "\n" for line in lines(evil / name)))
+        for path in [evil / "summary.json", *evil.glob("ranks/*.json"), evil / "trace.json"]:
+            path.write_text(json.dumps(poisoned(json.loads(path.read_text()))))
+        # Files whose errors quote them, bytes that are no text, lines without an end, numbers beyond any range.
+        quoting = cls.runs / "quoting"
+        shutil.copytree(good, quoting)
+        (quoting / "run.toml").write_text(f'["{EVIL}"]\n"{EVIL}" = "{EVIL}"\n')
+        noise = cls.runs / "noise"
+        shutil.copytree(good, noise)
+        for name in ("metrics.jsonl", "events.jsonl", "summary.json", "ranks/rank-0.json", "trace.json"):
+            (noise / name).write_bytes(bytes(range(256)) * 64)
+        long_line = cls.runs / "long"
+        shutil.copytree(good, long_line)
+        (long_line / "metrics.jsonl").write_text('{"step": 1, "loss": ' + "9" * 4_000_000)
+        huge = cls.runs / "huge"
+        shutil.copytree(good, huge)
+        with open(huge / "metrics.jsonl", "a") as file:
+            for step in (10**20, -1, 1.5, "12", None, [1]):
+                file.write(json.dumps({"step": step, "loss": 1e308, "tokens_per_s": -1e308, "val_loss": EVIL}) + "\n")
+        # Names that turn the line around, end it, or look like markup of attributes.
+        for name in ("\u202egnp.run", 'a" onmouseover="window.pwned=1', "two\nlines", "'><script>window.pwned=1<", "&lt;b&gt;", "#planner", "%2e%2e"):
+            shutil.copytree(good, cls.runs / name.replace("/", ""))
+        cls.server = Server(cls.runs)
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def test_every_run_is_shown_as_text(self):
+        js = self.chrome.execute_script
+        self.chrome.get(self.server.url)
+        names = eventually(lambda: js("return [...document.querySelectorAll('.runs input')].map((i) => i.dataset.run)"), "the list")
+        self.assertEqual(len(names), len(list(self.runs.iterdir())))
+        states = {run["name"]: run for run in self.server.api("runs")["runs"]}
+        for name in names:
+            if states[name]["state"] == "unreadable":
+                self.assertIn(states[name]["row"]["error"], js("return document.querySelector('.runs').textContent"))
+                continue
+            js("""const boxes = () => [...document.querySelectorAll('.runs input')];
+                  for (let box; (box = boxes().find((one) => one.checked && one.dataset.run !== arguments[0]));) box.click();
+                  const box = boxes().find((one) => one.dataset.run === arguments[0]);
+                  if (!box.checked) box.click();""", name)
+            eventually(lambda: name.split()[0] in js("return document.title"), f"{name!r} looked at")
+            answer, _ = self.server.ask(f"/{self.server.token}/api/run?run={urllib.parse.quote(name)}")
+            self.assertEqual(answer.status, 200, name)
+        # One that is well goes on being shown, after all of them.
+        eventually(lambda: js("return document.querySelectorAll('svg polyline.curve').length") > 0, "curves of a good run")
+        self.assertIsNone(js("return window.pwned || null"))
+        self.assertEqual(js("return document.querySelectorAll('img, iframe, object, embed').length"), 0)
+        self.assertEqual(js("return document.querySelectorAll('[onmouseover], [onerror]').length"), 0)
+        requests = js("return performance.getEntriesByType('resource').map((one) => one.name)")
+        self.assertEqual([one for one in requests if not one.startswith(self.server.url)], [])
+        self.assertEqual([entry["message"] for entry in self.chrome.get_log("browser") if "Content Security Policy" in entry["message"]], [])
+
+    def test_reports_of_them_are_text(self):
+        for run in sorted(self.runs.iterdir()):
+            out = self.folder / "report.html"
+            made = subprocess.run([ESPALIER, "report", str(run), "--out", str(out)], capture_output=True, text=True, timeout=60)
+            self.assertIn(made.returncode, (0, 4), (run.name, made.stderr))
+            self.assertEqual(bool(made.stderr.strip()) and made.returncode == 4, made.returncode == 4, run.name)
+            if made.returncode == 0:
+                self.chrome.get(out.as_uri())
+                eventually(lambda: self.chrome.execute_script("return document.querySelectorAll('#main section').length"), run.name)
+                self.assertIsNone(self.chrome.execute_script("return window.pwned || null"), run.name)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ seq_len = 32
 [data]
 train = ["{text}"]
 tokenizer = "byte"
+val_fraction = 0.1
 [train]
 steps = 12
 global_batch = 8

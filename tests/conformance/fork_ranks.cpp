@@ -145,7 +145,7 @@ void fork_ranks(int size, const std::function<void(World&)>& body, const ForkOpt
   world.job = fmt::format("fork-{}", getpid());
   world.secret = Secret(std::string(32, 's'));
   world.store = std::make_shared<ForkedStore>();
-  world.options.connect_timeout = std::chrono::seconds(30);
+  world.options.start_timeout = std::chrono::seconds(30);
   int per_host = options.ranks_per_host > 0 ? options.ranks_per_host : size;
   for (int peer = 0; peer < size; ++peer)
     world.peers.push_back({.host = fmt::format("host{}", peer / per_host), .process = static_cast<uint64_t>(peer) + 1});

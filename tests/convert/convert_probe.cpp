@@ -61,12 +61,12 @@ int run(int argc, char** argv) {
   const auto loaded = train::load_model(argv[1]);
   Ids ids = read_ids(argv[2], loaded->config.model.vocab);
   const auto B = static_cast<int64_t>(ids.lengths.size());
-  model::Batch batch;
-  batch.inputs = tensor::Tensor::over(ids.values.data(), {B, ids.T}, DType::i32);
-  batch.lengths = tensor::Tensor::over(ids.lengths.data(), {B}, DType::i32);
+  model::ModelBatch batch;
+  batch.inputs = tensor::Tensor::borrow(ids.values.data(), {B, ids.T}, DType::i32);
+  batch.lengths = tensor::Tensor::borrow(ids.lengths.data(), {B}, DType::i32);
   autograd::Tape tape(loaded->context);
   const autograd::NoRecording quiet(tape);
-  nn::Pass pass;
+  nn::ForwardContext pass;
   pass.tape = &tape;
   const tensor::Tensor out =
       argc == 5 ? loaded->model->hidden(pass, batch).x.value() : loaded->model->logits_of(pass, batch);

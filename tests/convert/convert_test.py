@@ -154,6 +154,183 @@ class Commands(InFolder):
         self.assertEqual([name for name in os.listdir(self.folder) if "partial" in name], [])
 
 
+class Weights(InFolder):
+    """Weights that are not those of the model are said or refused, never silently used."""
+
+    def setUp(self):
+        super().setUp()
+        self.espalier("convert", self.trained(), self.path("hf"))
+
+    def told(self, *words, code=0):
+        """stderr; what an untrained model says need not be UTF-8."""
+        answer = subprocess.run([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        return answer.stderr
+
+    def test_layers_that_the_config_leaves_out_are_named(self):
+        config = json.loads(pathlib.Path(self.path("hf/config.json")).read_text())
+        pathlib.Path(self.path("hf/config.json")).write_text(json.dumps({**config, "num_hidden_layers": 1}))
+        for words in (["generate", "--checkpoint", self.path("hf"), "--prompt", "the", "--tokens", "2"],
+                      ["eval", "--checkpoint", self.path("hf"), "--text", self.path("text.txt")]):
+            self.assertRegex(self.told(*words), r"hf: left out \d+ tensors unknown to this llama: .*model.layers.1.")
+        answer = self.train(f'init = "{self.path("hf")}"', name="next")
+        self.assertRegex(answer.stderr, r"hf: left out \d+ tensors unknown to this llama: .*model.layers.1.")
+
+    def test_weights_that_are_not_finite_are_refused(self):
+        at = self.path("hf/model.safetensors")
+        size = os.path.getsize(at)
+        with open(at, "r+b") as file:
+            file.seek(size - 400)
+            file.write(struct.pack("<f", float("nan")) * 100)
+        for words in (["generate", "--checkpoint", self.path("hf"), "--prompt", "the", "--tokens", "2"],
+                      ["eval", "--checkpoint", self.path("hf"), "--text", self.path("text.txt")]):
+            self.assertIn("that are not finite", self.told(*words, code=4))
+
+
+class Settings(InFolder):
+    """What a folder says beside weights and tokenizer comes back from a checkpoint, and from a run that begins with it."""
+    GENERATION = {"eos_token_id": [46, 111], "bos_token_id": 1, "pad_token_id": 2, "temperature": 0.7, "do_sample": True}
+    FIELDS = {"eos_token_id": [46, 111], "bos_token_id": 1, "pad_token_id": 2, "max_position_embeddings": 4096,
+              "use_cache": False, "_name_or_path": "here"}
+
+    def made(self):
+        self.espalier("convert", self.trained(), self.path("hf"))
+        self.change(self.FIELDS)
+        self.write("hf/generation_config.json", json.dumps(self.GENERATION))
+        self.write("hf/chat_template.jinja", "{{ messages }}")
+        self.write("hf/tokenizer_config.json", json.dumps({"eos_token": "<|endoftext|>", "model_max_length": 99}))
+        return self.path("hf")
+
+    def write(self, name, text):
+        pathlib.Path(self.path(name)).write_text(text)
+
+    def read(self, name):
+        return pathlib.Path(self.path(name)).read_text()
+
+    def change(self, fields):
+        self.write("hf/config.json", json.dumps({**json.loads(self.read("hf/config.json")), **fields}))
+
+    def check(self, folder):
+        for name in ["generation_config.json", "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"]:
+            self.assertEqual(self.read(f"{folder}/{name}"), self.read(f"hf/{name}"), name)
+        config = json.loads(self.read(f"{folder}/config.json"))
+        self.assertEqual({key: config.get(key) for key in self.FIELDS}, self.FIELDS)
+        self.assertFalse(os.path.exists(self.path(f"{folder}/hf_config.json")))
+
+    def test_come_back_from_a_checkpoint(self):
+        self.made()
+        self.espalier("convert", self.path("hf"), self.path("checkpoint"))
+        self.espalier("convert", self.path("checkpoint"), self.path("back"))
+        self.check("back")
+        self.assertEqual(json.loads(self.read("back/config.json")), json.loads(self.read("hf/config.json")))
+        self.espalier("convert", self.path("hf"), self.path("half"), "--layout", "hf", "--dtype", "bf16")
+        self.check("half")
+
+    def test_come_back_from_a_run(self):
+        self.train(f'init = "{self.made()}"\nseq_len = 16', name="tuned")
+        self.espalier("convert", self.path("tuned"), self.path("back"))
+        self.check("back")
+        self.train(f'init = "{self.path("tuned")}"', name="again")  # and from a run on that run
+        self.espalier("convert", self.path("again"), self.path("back2"))
+        self.check("back2")
+
+    def generated(self, folder):
+        answer = subprocess.run([ESPALIER, "generate", "--checkpoint", folder, "--prompt", "q", "--tokens", "20",
+                                 "--temperature", "0"], capture_output=True, timeout=60, check=True)
+        return answer.stdout[1:-1]
+
+    def test_a_text_ends_at_any_of_the_ids(self):
+        folder = self.made()
+        self.write("hf/generation_config.json", json.dumps({"eos_token_id": 256}))
+        whole = self.generated(folder)
+        self.assertGreater(len(whole), 10)
+        last = whole[5]  # of the tokenizer "byte", whose ids are the bytes
+        for name, ids in [("generation_config.json", [256, last]), ("config.json", last)]:
+            os.remove(self.path("hf/generation_config.json"))
+            self.change({"eos_token_id": 256})
+            self.write("hf/" + name, json.dumps({**(json.loads(self.read("hf/" + name)) if name == "config.json" else {}),
+                                                 "eos_token_id": ids}))
+            shutil.rmtree(self.path("checkpoint"), ignore_errors=True)
+            self.espalier("convert", folder, self.path("checkpoint"))
+            for where in [folder, self.path("checkpoint")]:
+                self.assertEqual(self.generated(where), whole[:whole.index(last)])
+            self.write("hf/generation_config.json", "{}")
+        self.write("hf/generation_config.json", json.dumps({"eos_token_id": "x"}))
+        answer = self.espalier("generate", "--checkpoint", folder, "--prompt", "q", code=4)
+        self.assertIn('generation_config.json: eos_token_id = "x": expected an id or a list of ids', answer.stderr)
+
+    def test_fields_that_are_not_understood_are_rejected_by_name(self):
+        self.made()
+        before = self.read("hf/config.json")
+        for fields in [{"is_causal": False}, {"sliding_window": 8}, {"logit_scale": 0.5}, {"quantization_config": {"bits": 4}},
+                       {"tie_word_embeddings": None}, {"architectures": ["LlamaForTokenClassification"]}]:
+            self.write("hf/config.json", before)
+            self.change(fields)
+            answer = self.espalier("convert", self.path("hf"), self.path("never"), code=4)
+            self.assertIn(f"config.json: {next(iter(fields))} = ", answer.stderr)
+            self.assertFalse(os.path.exists(self.path("never")))
+
+    def test_a_tied_head_of_other_values_is_rejected(self):
+        self.made()
+        self.change({"tie_word_embeddings": True})
+        answer = self.espalier("convert", self.path("hf"), self.path("never"), code=4)
+        self.assertIn("lm_head.weight differs from model.embed_tokens.weight, but config.json: tie_word_embeddings = true",
+                      answer.stderr)
+
+    def test_a_head_of_another_loss_is_not_trained_on(self):
+        self.write("items.jsonl", "".join(json.dumps({"text": "abc"[i % 3] * 9, "label": i % 2}) + "\n" for i in range(40)))
+        self.write("run.toml", RUN.format(folder=self.folder, model='preset = "bert-tiny-classifier"\nvocab = 257\nclasses = 2',
+                                          name="run", steps=1).replace("text.txt", "items.jsonl"))
+        self.espalier("train", self.path("run.toml"))
+        self.espalier("convert", self.path("run"), self.path("hf"))
+        self.change({"problem_type": "multi_label_classification", "id2label": {"0": "no", "1": "yes"}})
+        self.espalier("convert", self.path("hf"), self.path("checkpoint"))
+        self.espalier("convert", self.path("checkpoint"), self.path("back"))
+        back = json.loads(self.read("back/config.json"))
+        self.assertEqual((back["problem_type"], back["id2label"]), ("multi_label_classification", {"0": "no", "1": "yes"}))
+        for start in ["hf", "checkpoint"]:
+            self.write("on.toml", RUN.format(folder=self.folder, model=f'init = "{self.path(start)}"', name="on", steps=1)
+                       .replace("text.txt", "items.jsonl"))
+            answer = self.espalier("train", self.path("on.toml"), code=2)
+            self.assertIn('problem_type = "multi_label_classification"; expected "single_label_classification"', answer.stderr)
+
+
+class Counts(InFolder):
+    """`plan` counts the parameters of a config.json as the class of `transformers` has them, or says what it does not know."""
+    CLUSTER = ["--processor", "H100", "--gpus", "1"]
+
+    def plan(self, config, code=0):
+        os.makedirs(self.path("model"), exist_ok=True)
+        pathlib.Path(self.path("model/config.json")).write_text(json.dumps(config))
+        return self.espalier("plan", "estimate", "--model", self.path("model"), *self.CLUSTER, "--json", "-", code=code)
+
+    def test_parameters_are_those_of_transformers(self):
+        rows = json.loads((HERE.parent / "data/hf_counts.json").read_text())
+        families = {row["config"]["model_type"] for row in rows}
+        self.assertGreaterEqual(len(families), 30)
+        for row in rows:
+            with self.subTest(config=row["config"]):
+                self.assertEqual(self.parameters(row["config"]), row["parameters"])
+
+    def parameters(self, config):
+        return json.loads(self.plan(config).stdout)["parameters"]
+
+    def test_other_models_are_rejected_by_name(self):
+        sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+                 "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 64}
+        for change, words in [({"model_type": "albert"}, 'model_type = "albert": expected one of gpt2, bert, llama'),
+                              ({}, 'model_type = ""'),
+                              ({"model_type": "mistral", "architectures": ["MistralForTokenClassification"]}, "counted as MistralForCausalLM"),
+                              ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm = true"),
+                              ({"model_type": "llama", "num_local_experts": 8}, "num_local_experts = 8: unknown field"),
+                              ({"model_type": "qwen2", "num_key_value_heads": None}, "num_key_value_heads"),
+                              ({"model_type": "mistral", "hidden_size": "64"}, 'hidden_size = "64"'),
+                              ({"model_type": "t5", "num_layers": 2, "d_model": 64, "num_heads": 2, "d_ff": 8, "num_decoder_layers": 3},
+                               "num_decoder_layers = 3")]:
+            answer = self.plan({**sizes, **change}, code=2)
+            self.assertIn(words, answer.stderr)
+
+
 class FineTuning(InFolder):
     def test_a_run_goes_on_from_a_folder(self):
         self.train('preset = "gpt-tiny"\nvocab = 257', steps=40)
@@ -185,6 +362,14 @@ class Folders(InFolder):
     def test_both_directions_against_transformers(self):
         answer = subprocess.run([environment.python(), str(HERE / "transformers_check.py"), ESPALIER, PROBE],
                                 capture_output=True, text=True, timeout=250)
+        print(answer.stdout)
+        self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
+
+
+class Fields(InFolder):
+    def test_each_gives_the_same_logits_or_is_rejected(self):
+        answer = subprocess.run([environment.python(), str(HERE / "fields_check.py"), PROBE], capture_output=True, text=True,
+                                timeout=580)
         print(answer.stdout)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
 

@@ -46,6 +46,10 @@ THEIRS = {
     "bert-masked": lambda: bert(transformers.BertForMaskedLM),
     "bert-classes": lambda: bert(transformers.BertForSequenceClassification, num_labels=5),
     "bert-hidden": lambda: bert(transformers.BertModel),
+    "bert-untied": lambda: bert(transformers.BertForMaskedLM, tie_word_embeddings=False),
+    "bert-regression": lambda: bert(transformers.BertForSequenceClassification, num_labels=1),
+    "bert-labels": lambda: bert(transformers.BertForSequenceClassification, problem_type="multi_label_classification",
+                                id2label={0: "cat", 1: "dog", 2: "tree"}, label2id={"cat": 0, "dog": 1, "tree": 2}),
 }
 
 # What we train, for a few steps.
@@ -142,10 +146,29 @@ def load(folder):
     return model.eval()
 
 
+def settings(folder):
+    """Of generation, and of the configuration beyond the type that numbers are stored in."""
+    config = transformers.AutoConfig.from_pretrained(folder).to_dict()
+    for key in ["_name_or_path", "transformers_version", "torch_dtype", "dtype"]:
+        config.pop(key, None)
+    generation = {}
+    if os.path.exists(os.path.join(folder, "generation_config.json")):
+        generation = transformers.GenerationConfig.from_pretrained(folder).to_dict()
+    return config, generation
+
+
+def differing(one, other):
+    """The fields of the first settings that are others in the second."""
+    return [f"{key} = {b.get(key)}, not {a[key]}" for a, b in zip(one, other) for key in a if a[key] != b.get(key)]
+
+
 def theirs_to_ours(name, work, programs, shard=None):
     """Saved by transformers; read here as it is, and by way of a checkpoint."""
     folder, ids = os.path.join(work, name), os.path.join(work, name + ".ids")
     model = shaken(THEIRS[name](), seed=len(name))
+    if getattr(model, "generation_config", None):
+        model.generation_config.eos_token_id = model.config.eos_token_id = [7, 9]
+        model.generation_config.bos_token_id = model.config.bos_token_id = 5
     model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
     rows = sequences(7, padded=name.startswith("bert"))
     write_ids(ids, rows)
@@ -156,6 +179,8 @@ def theirs_to_ours(name, work, programs, shard=None):
     by_way = difference(programs.probed(folder + ".checkpoint", ids, hidden), want)
     programs.espalier("convert", folder + ".checkpoint", folder + ".back")
     back = difference(expected(load(folder + ".back"), rows), want)
+    if lost := differing(settings(folder), settings(folder + ".back")):
+        raise RuntimeError("settings differ: " + ", ".join(lost))
     return max(direct, by_way, back)
 
 

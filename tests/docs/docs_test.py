@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from pages import ROOT, pages
+from pages import ROOT, Block, pages
 
 ESPALIER = os.path.realpath(os.environ.get("ESPALIER", os.path.join(ROOT, "build/bin/espalier")))
 LONG = bool(os.environ.get("ESPALIER_TEST_LONG"))
@@ -96,29 +96,32 @@ class Blocks(unittest.TestCase):
 
 
     def test_every_training_run_has_a_folder_of_its_own(self):
-        """In a block that is run from top to bottom: the second in one folder would find the first done, and train nothing."""
-        wrong, checked = [], 0
-        for page in pages():
-            for block in page.blocks:
-                if block.kind not in ("run", "long"):
+        """Over all pages and after ./quickstart, in whatever order a reader types them: a second run in a folder finds the
+        first one done, or is refused for its other run file. A command that resumes on purpose says so."""
+        wrong, checked, seen = [], 0, {}
+        with open(os.path.join(ROOT, "quickstart"), encoding="utf-8") as file:
+            quickstart = Block("quickstart", 1, "sh run", file.read().replace('"$bin"', "espalier").replace('"$run"', "$run"))
+        folders = re.findall(r"^run=(\S+)$", quickstart.text, re.M)
+        self.assertEqual(len(folders), 1, "quickstart names its run folder in a line run=FOLDER")
+        for block in [quickstart] + [one for page in pages() for one in page.blocks]:
+            if block.kind not in ("run", "long"):
+                continue
+            for words in block.commands():
+                folder = run_folder(words).replace("$run", folders[0])
+                if not folder:
                     continue
-                seen = {}
-                for words in block.commands():
-                    folder = run_folder(words)
-                    if not folder:
-                        continue
-                    checked += 1
-                    goes_on = [one for one in words if one.startswith(("train.steps=", "--resume"))]
-                    if folder in seen and (not goes_on or goes_on == seen[folder]):
-                        wrong.append(f"{block.where}: {' '.join(words)} goes on in {folder}, where the run before is done")
-                    seen[folder] = goes_on
+                checked += 1
+                resumes = [one for one in words if one.startswith(("train.steps=", "--resume"))]
+                if folder in seen and (not resumes or resumes == seen[folder][1]):
+                    wrong.append(f"{block.where}: {' '.join(words)}\n    trains in {folder}, as {seen[folder][0]} does")
+                seen[folder] = (block.where, resumes)
         print(f"{checked} training runs checked", file=sys.stderr)
-        self.assertEqual(wrong, [])
+        self.assertFalse(wrong, "\n".join(wrong))
 
 
 def run_folder(words):
-    """Where a training command writes, as far as it says: its --run-dir or run.dir or run.name, or its run file's; empty for
-    other commands."""
+    """Where a training command writes: its --run-dir or run.dir, or runs/ and its run.name or that of its run file; empty
+    for other commands."""
     ours = of_ours(words)
     if "train" not in ours[1:] or (ours[1] != "train" and ours[1] != "launch"):
         return ""
@@ -128,9 +131,21 @@ def run_folder(words):
             return ""
         if one == "--run-dir":
             return value
-        if one.startswith(("run.dir=", "run.name=")):
+        if one.startswith("run.dir="):
             return one.split("=", 1)[1]
-    return next((one for one in rest if one.endswith(".toml")), "")
+        if one.startswith("run.name="):
+            return "runs/" + one.split("=", 1)[1]
+    return next((folder_of_run_file(one) for one in rest if one.endswith(".toml")), "")
+
+
+def folder_of_run_file(path):
+    """runs/ and its run.name; that of its file for one that is not in the repository, or has none."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    if os.path.exists(os.path.join(ROOT, path)):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            named = re.search(r"^\[run\]\n(?:[^\[]*\n)?name = \"(.*)\"", file.read(), re.M)
+        name = named.group(1) if named else name
+    return "runs/" + name
 
 
 def options_by_command():
@@ -224,10 +239,18 @@ class Scratch:
 
 class Commands(unittest.TestCase):
     def test_blocks_run(self):
-        """A page is a session: its blocks run in order in one folder."""
+        """A page is a session: its blocks run in order in one folder, where ./quickstart was run before."""
         wanted = ("run", "long") if LONG else ("run",)
         failed, counts, seconds = [], {"run": 0, "long": 0, "elsewhere": 0}, 0
         only = os.environ.get("ESPALIER_DOCS_PAGE", "")
+        quickstart = tempfile.mkdtemp(prefix="espalier-docs-")
+        self.addCleanup(shutil.rmtree, quickstart)
+        with Scratch() as scratch:
+            done, _ = scratch.run(Block("quickstart", 1, "sh run", "espalier train configs/quickstart.toml --run-dir "
+                                        "runs/quickstart --set train.steps=1 --set train.eval_every=0 "
+                                        "--set train.eval_batches=1"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            shutil.move(os.path.join(scratch.path, "runs/quickstart"), quickstart)
         for page in pages():
             blocks = [block for block in page.blocks if block.kind in wanted]
             for block in page.blocks:
@@ -236,6 +259,7 @@ class Commands(unittest.TestCase):
             if not blocks or only not in page.path:
                 continue
             with Scratch() as scratch:
+                shutil.copytree(os.path.join(quickstart, "quickstart"), os.path.join(scratch.path, "runs/quickstart"))
                 for block in blocks:
                     done, took = scratch.run(block)
                     seconds += took

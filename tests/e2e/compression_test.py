@@ -86,26 +86,26 @@ class Refused(OnRanks):
 
     def test_what_diverges_by_theory(self):
         for compress in ("topk:0.01", "sign"):
-            self.refused("without feedback may diverge", f"sync.compress={compress}")
-        self.refused("its errors would grow", "sync.compress=randomk:0.01", "sync.feedback=ef")
+            self.refused("without error feedback may diverge", f"sync.compress={compress}")
+        self.refused("its residual would grow", "sync.compress=randomk:0.01", "sync.feedback=ef")
         words = [word for one in ("run.threads=1", "sync.compress=topk:0.05") for word in ("--set", one)]
         answer = self.train("--nproc", "2", "--force", "--run-dir", self.path("forced"), *words, steps=2)
         self.assertIn("warning: sync.compress = \"topk:0.05\" with sync.feedback = \"none\"", answer.stderr)
 
     def test_what_cannot_be(self):
-        self.refused("keeps more than", "sync.compress=topk:100000000", "sync.feedback=ef")
+        self.refused("exceeds the", "sync.compress=topk:100000000", "sync.feedback=ef")
         self.refused("sync.quantise", "sync.method=zero3", "sync.compress=int8")
-        self.refused("values do not become small", "sync.method=gossip", "sync.compress=topk:0.1", "sync.feedback=ef")
-        self.refused("who hears moves", "sync.method=gossip", "sync.topology=one_peer", "sync.compress=int8",
+        self.refused("must send changes of the weights", "sync.method=gossip", "sync.compress=topk:0.1", "sync.feedback=ef")
+        self.refused("needs a fixed graph", "sync.method=gossip", "sync.topology=one_peer", "sync.compress=int8",
                      "sync.feedback=ef21")
-        self.refused("each rank keeps the sum of its chunk", "sync.method=zero1", "sync.compress=sign",
+        self.refused("keep the sum of a chunk uncompressed", "sync.method=zero1", "sync.compress=sign",
                      "sync.feedback=doublesqueeze")
-        self.refused("these servers send values", "sync.method=ps", "sync.compress=sign",
+        self.refused("these servers send weights", "sync.method=ps", "sync.compress=sign",
                      "sync.feedback=doublesqueeze")
         self.refused("train.optimizer = adamw or adam", "sync.compress=sign", "sync.feedback=onebit_adam",
                      "train.optimizer=sgd")
-        self.refused("at least one step", "sync.compress=sign", "sync.feedback=onebit_adam", "sync.onebit_warmup=0")
-        self.refused("errors of another scale", "sync.compress=sign", "sync.feedback=ef", "train.precision=fp16")
+        self.refused("sync.onebit_warmup: got 0", "sync.compress=sign", "sync.feedback=onebit_adam", "sync.onebit_warmup=0")
+        self.refused("rescale the error feedback", "sync.compress=sign", "sync.feedback=ef", "train.precision=fp16")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 import json
 import unittest
 
+from driving import run
 from ranks_test import OnRanks
 
 ALL_REDUCES = ("ring ring_bidirectional naive direct recursive_doubling halving_doubling tree double_tree hierarchical "
@@ -61,12 +62,17 @@ class Names(OnRanks):
         for section, keys in KEYS.items():
             for key in keys.split():
                 self.assertIn(f"\n{key} = ", sections[section], section)
-        for name in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "mfu"):
+        for name in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "mfu",
+                     "bytes_sent_per_step", "max_bytes_sent_per_step"):
             self.assertIn(name, self.metrics("run")[-1])
         with open(self.path("run/summary.json")) as file:
             summary = json.load(file)
-        for name in ("world", "steps", "final_loss", "parameters", "tokens_per_s", "peak_bytes", "restarts", "wall_s"):
+        for name in ("world", "steps", "final_loss", "parameters", "tokens_per_s", "peak_bytes", "restarts", "wall_s", "val_loss",
+                     "method", "compress", "feedback", "bytes_sent_per_step", "max_bytes_sent_per_step", "hardware"):
             self.assertIn(name, summary)
+        answer = run("compare", self.path("run"), "--json", "-")
+        self.assertEqual(set(json.loads(answer.stdout)[0]), {"run", "method", "compressor", "layout", "steps", "val_loss", "tokens_per_s",
+                                                             "bytes_sent_per_step", "peak_bytes", "wall_s"})
         rank = self.rank_file("run", 1)
         self.assertEqual(rank["rank"], 1)
         self.assertEqual(set(rank["coords"]), {"dp", "tp", "pp", "cp", "ep"})

@@ -2,6 +2,7 @@
 `bench comm` measures the launcher's ranks; and what is said where no mpirun was."""
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import unittest
@@ -9,6 +10,7 @@ import unittest
 from driving import ESPALIER, LIMIT_S, run
 from train_test import InFolder
 
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -27,11 +29,18 @@ class UnderMpirun(InFolder):
             self.skipTest(f"{self.flavour} is not here, or was not when espalier was built")
         super().setUp()
 
-    def under(self, ranks, *words):
-        answer = subprocess.run([self.mpirun, *self.flags, "-n", str(ranks), ESPALIER, *words], capture_output=True, text=True,
-                                timeout=LIMIT_S, env=dict(os.environ, **ROOT))
+    def under(self, ranks, *words, program=(ESPALIER,)):
+        environment = dict(os.environ, **ROOT, PYTHONPATH=str(SOURCE / "python"))
+        answer = subprocess.run([self.mpirun, *self.flags, "-n", str(ranks), *map(str, program), *words], capture_output=True,
+                                text=True, timeout=LIMIT_S, env=environment)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
         return answer
+
+    def test_the_c_library_sums_over_the_ranks(self):
+        for program in ([os.environ["ESPALIER_C_EXAMPLE"]], ["/usr/bin/python3", SOURCE / "examples/python/all_reduce.py"]):
+            answer = self.under(2, program=program)
+            for rank in (0, 1):
+                self.assertIn(f"rank {rank} of 2", answer.stdout)
 
     def losses(self, name):
         return [row["loss"] for row in self.metrics(name)]

@@ -114,7 +114,7 @@ class Endings(Ending):
             os.kill(ranks[1], signal.SIGKILL)
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 3, errors)
-            self.assertIn("rank 1 was killed by SIGKILL", errors)
+            self.assertIn("rank 1 killed (SIGKILL)", errors)
             for pid in ranks.values():
                 self.assertFalse(running(pid), "a rank stayed behind")
 
@@ -147,7 +147,7 @@ class Refused(Divided):
         self.refuse(3, "parallel.tp=3", says=["parallel.tp = 3", "4 attention heads", near, "pp=3"])
         self.refuse(6, "parallel.pp=6", says=["parallel.pp = 6", "5 layers", near])
         self.refuse(4, "parallel.tp=3", says=["multiply to 3 ranks", "this run has 4"])
-        self.refuse(2, "parallel.cp=2", "model.seq_len=3", says=["parallel.cp = 2", "3 tokens", near])
+        self.refuse(2, "parallel.cp=2", "model.seq_len=3", says=["parallel.cp = 2", "got 3", near])
         self.refuse(2, "parallel.ep=2", says=["parallel.ep = 2", "no experts"])
         self.refuse(2, "parallel.pp=2", "parallel.schedule=2f2b", says=["2f2b", "1f1b", "zb-h1"])
         self.refuse(2, "parallel.pp=2", "sync.method=zero2", "sync.accumulate=reduced", says=["sync.accumulate", "local"])

@@ -44,6 +44,26 @@ class Search(OnRanks):
         layout = found["best"]["layout"]
         self.assertEqual(layout["tp"] * layout["pp"] * layout["dp"] * layout["cp"], 16)
 
+    def test_layouts_within_the_planners_error_of_the_best_are_ties(self):
+        found = self.found(*SMALL, "--top", "40")
+        report = json.loads(run("plan", "estimate", "--model", "gpt3-1.3b", "--cluster", "selene", "--gpus", "16",
+                                "--global-batch", "64", "--json", "-").stdout)
+        low, high = found["best"]["interval_s"]
+        self.assertAlmostEqual(found["tie_error"], (high - low) / 2 / found["best"]["step_s"], places=9)
+        self.assertAlmostEqual(report["interval_s"][1] / report["step_s"] - 1, 0.12, places=9)
+        best = found["best"]["value"]
+        for one in found["top"]:
+            self.assertEqual(one["tie"], one["value"] <= best * (1 + found["tie_error"]), one)
+        self.assertTrue(found["best"]["tie"])
+        ties = sum(one["tie"] for one in found["top"])
+        text = self.search(*SMALL, "--top", "40").stdout
+        self.assertEqual(len(re.findall(r"B +tie$", text, re.M)), ties)
+        self.assertRegex(text, rf"ties: {ties} of the 40 layouts listed lie within the planner's error of [\d.]+ % of the best; "
+                               r"they are ordered by predicted value, then less memory")
+        alone = self.found(*SMALL, "--axis", "tp=16", "--axis", "micro_batch=4", "--axis", "schedule=1f1b", "--axis", "cp=1",
+                           "--axis", "recompute=none", "--axis", "zero=0", "--axis", "offload=none", "--axis", "sequence=true")
+        self.assertEqual([one["tie"] for one in alone["top"]], [False] * len(alone["top"]))
+
     def test_the_front_falls(self):
         front = self.found(*SMALL, "--pareto")["pareto"]
         self.assertGreater(len(front), 2)
@@ -58,7 +78,7 @@ class Search(OnRanks):
 
     def test_the_explanation_and_the_page(self):
         answer = self.search(*SMALL, "--explain", "--html", self.path("page.html"))
-        for words in ("What binds it", "One change", "arithmetic rate", "Memory of the most loaded"):
+        for words in ("What limits it", "Best other value of each axis", "arithmetic rate", "Memory of the fullest"):
             self.assertIn(words, answer.stdout)
         with open(self.path("page.html")) as file:
             page = file.read()
@@ -74,10 +94,10 @@ class Search(OnRanks):
         best = self.found(*words)["best"]["layout"]["schedule"]
         self.assertIn(best, ("zb-2p", "zb-v", "dualpipe"))  # which it has not
         answer = self.search(*words, "--out", self.path("best.toml"))
-        self.assertIn("only what this program trains", answer.stdout)
+        self.assertIn("only layouts that this program trains", answer.stdout)
         with open(self.path("best.toml")) as file:
             self.assertRegex(file.read(), r"(?m)^schedule = .(1f1b|interleaved|zb-h1).$")
-        self.assertIn("the space has", self.search(*words, "--axis", "schedule=dualpipe", "--out", self.path("no.toml"),
+        self.assertIn("--axis schedule: got dualpipe; expected", self.search(*words, "--axis", "schedule=dualpipe", "--out", self.path("no.toml"),
                                                    code=2).stderr)
 
     def test_a_run_file_of_the_best_is_read_back(self):
@@ -117,12 +137,19 @@ class Refused(OnRanks):
         self.assertIn('"goodput"', self.refused(*SMALL, "--objective", "godput"))
         self.assertIn('"tp"', self.refused(*SMALL, "--axis", "tpp=2"))
         self.assertIn("1, 2, 4, 8, 16", self.refused(*SMALL, "--axis", "tp=3"))
-        self.assertIn("dgx-1:16", self.refused(*SMALL, "--also", "dgx-1"))
-        self.assertIn("--top", self.refused(*SMALL, "--top", "0"))
+        self.assertIn("dgx-1:16", self.refused(*SMALL[:8], "--also", "dgx-1"))
+        self.assertIn("--top: got 0", self.refused(*SMALL, "--top", "0"))
+        self.assertIn("--evaluations: got -5", self.refused(*SMALL, "--method", "evolution", "--evaluations", "-5"))
+
+    def test_options_that_a_search_over_two_kinds_does_not_read(self):
+        words = ("--model", "gpt2-124m", "--cluster", "dgx-a100", "--gpus", "4", "--also", "dgx-1:4", "--precision", "fp16")
+        for more in (("--out", self.path("x.toml")), ("--html", self.path("x.html")), ("--explain",), ("--top", "3"),
+                     ("--objective", "memory"), ("--axis", "tp=2")):
+            self.assertIn(f"{more[0]}: has no effect with --also", self.refused(*words, *more))
 
     def test_what_fits_in_no_way_says_how_much_is_missing(self):
         words = self.refused("--model", "gpt-1t", "--cluster", "dgx-a100", "--gpus", "8", "--global-batch", "8")
-        self.assertRegex(words, r"fits on 8 processors .* in no way: the most sparing, .* needs [\d.]+ GB")
+        self.assertRegex(words, r"does not fit on 8 processors .*: the layout that needs least memory, .*, needs [\d.]+ GB")
 
 
 class Auto(OnRanks):

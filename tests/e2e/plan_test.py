@@ -66,9 +66,35 @@ class Estimates(Planning):
         self.assertIn(("tp", "inside"), groups)
         self.assertTrue({("pp", "across"), ("dp", "across")} <= groups, groups)
         text = self.done("estimate", *LECTURE)
-        for word in ("it fits", "stage 0", "activations", "optimizer", "bubble", "tokens/s", "MFU", "inside a node",
+        for word in ("fits: ", "stage 0", "activations", "optimizer", "bubble", "tokens/s", "MFU", "inside a node",
                      "across nodes"):
             self.assertIn(word, text)
+
+    def test_the_verdict_comes_first_with_one_memory_total(self):
+        """Line 1 says whether it fits, with the total that the table, the JSON and the verdict share; line 2 whose software."""
+        tight = ("--model", "llama2-7b", "--processor", "A100", "--gpus", "8", "--zero", "3", "--global-batch", "64")
+        for arguments in (LECTURE, tight, LECTURE[:-2]):
+            report = self.estimate(*arguments)
+            lines = self.done("estimate", *arguments).splitlines()
+            verdict = re.match(r"(fits|does not fit): ([\d.]+ [GT]B) of ([\d.]+ GB) per processor; step [\d.]+ m?s, "
+                               r"([\d,]+) tokens/s, MFU ([\d.]+) %", lines[0])
+            self.assertTrue(verdict, lines[0])
+            self.assertEqual(verdict[1] == "fits", report["fits"])
+            memory = report["memory_bytes"]
+            total = memory["total"]
+            self.assertAlmostEqual(sum(memory[key] for key in ("parameter", "gradient", "optimizer", "activation", "buffer",
+                                                               "slack", "other")), total, delta=1e-6 * total)
+            self.assertEqual(verdict[2], f"{total / 1e9:.2f} GB")
+            self.assertEqual(report["fits"], total <= float(verdict[3].split()[0]) * 1e9)
+            fullest = [line for line in lines if "(fullest)" in line]
+            self.assertEqual(len(fullest), 1, lines)
+            self.assertTrue(fullest[0].rstrip().endswith(verdict[2]), fullest)
+            self.assertAlmostEqual(float(verdict[5]), 100 * report["mfu"], delta=0.051)
+            self.assertRegex(lines[1], r"^assumes: software megatron-core \(default; --software changes it\): .*; cluster .*; "
+                                       r"precision bf16")
+            self.assertEqual(report["profile"]["software"], "megatron-core")
+        named = self.done("estimate", *LECTURE, "--software", "deepspeed", "--precision", "fp16").splitlines()[1]
+        self.assertRegex(named, r"^assumes: software deepspeed: .*; cluster selene: 64 x 8 A100.*; precision fp16$")
 
     def test_tensor_groups_across_nodes_draw_a_warning_with_the_cost(self):
         inside = self.estimate(*LECTURE)
@@ -140,7 +166,7 @@ class Estimates(Planning):
         self.done("estimate", *LECTURE, "--html", page)
         with open(page) as file:
             text = file.read()
-        for word in ("<!doctype html>", "Memory", "Timeline", "Traffic", "prefers-color-scheme", "<svg"):
+        for word in ("<!doctype html>", "Memory", "Timeline", "Communication", "prefers-color-scheme", "<svg"):
             self.assertIn(word, text)
         outside = [one for one in re.findall(r'(?:src|href)="([^"]*)"', text)] + re.findall(r"url\(", text)
         self.assertEqual(outside, [])
@@ -219,14 +245,14 @@ class Words(Planning):
         with open(self.path("plan.html")) as file:
             self.assertIn("A step, s<", file.read())
         said = self.done("estimate", "--model", "gpt-tiny", "--cluster", "selene", "--gpus", "8", "--global-batch", "8")
-        self.assertRegex(said, r"^gpt-tiny: \d+,\d{3} parameters")
+        self.assertRegex(said, r"(?m)^gpt-tiny: \d+,\d{3} parameters")
 
     def test_what_is_needed_adds_up_to_its_parts(self):
         said = self.done("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
                          "--global-batch", "1024")
         line = next(line for line in said.splitlines() if "needs" in line)
         whole = float(re.search(r"needs ([\d.]+) GB", line)[1])
-        parts = [float(part) for part in re.findall(r"(?:states|activations|buffers|context|fragments) ([\d.]+)", line)]
+        parts = [float(part) for part in re.findall(r"(?:states|activations|buffers|context|fragmentation) ([\d.]+)", line)]
         self.assertEqual(len(parts), 5)
         self.assertAlmostEqual(whole, sum(parts), delta=0.3)
         self.assertRegex(said, r"\n *stage 0 .* 3\.00 GB ")  # its context, as in the reason
@@ -254,9 +280,9 @@ class Refused(Planning):
 
     def test_layouts_that_cannot_be(self):
         some = ("estimate", "--model", "llama-7b", "--processor", "A100", "--gpus", "8")
-        self.assertIn("tp 4 would", self.refused(*some, "--tp", "7"))
-        self.assertIn("tp 2 would", self.refused(*some, "--tp", "3"))
-        self.assertIn("dp = 4", self.refused(*some, "--tp", "2", "--dp", "8"))
+        self.assertIn("Try tp 4", self.refused(*some, "--tp", "7"))
+        self.assertIn("Try tp 2", self.refused(*some, "--tp", "3"))
+        self.assertIn("--dp 4", self.refused(*some, "--tp", "2", "--dp", "8"))
         self.assertIn("8", self.refused(*some, "--pp", "8", "--global-batch", "8", "--micro-batch", "3"))
         self.assertIn("32", self.refused(*some, "--pp", "4", "--schedule", "interleaved", "--interleave", "16",
                                          "--global-batch", "16"))
@@ -271,6 +297,38 @@ class Refused(Planning):
         cluster = self.write("c.toml", '[cluster]\nname = "x"\nprocessor = "H100"\nnodes = 0\n')
         self.assertIn("at least 1", self.refused("estimate", "--model", "llama-7b", "--cluster", cluster))
 
+    def test_options_without_effect_are_named_with_what_they_need(self):
+        some = ("estimate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8")
+        for words, need in ((("--set", "train.steps=3"), "--run RUN.toml"), (("--recompute-layers", "5"), "--recompute full"),
+                            (("--threads", "4"), "a cluster of CPUs"), (("--shard-group", "4"), "--zero 1, 2 or 3"),
+                            (("--keep-gathered",), "--zero 3"), (("--quantised", "--zero", "2"), "--zero 3"),
+                            (("--expert-nodes", "2"), "a model with experts"), (("--expert-tp", "2"), "a model with experts")):
+            said = self.refused(*some, *words)
+            self.assertIn(f"{words[0]}: has no effect here; expected {need}", said)
+        self.assertIn("no experts", self.refused(*some, "--ep", "2"))
+        self.assertIn("shard_group = 3: must divide the 8", self.refused(*some, "--zero", "3", "--shard-group", "3"))
+        self.assertIn("--net-gbps: got nan", self.refused(*some, "--net-gbps", "nan"))
+        self.assertIn("--gpus: got 0; expected 1 to", self.refused(*some[:-1], "0"))
+
+    def test_simulations_of_impossible_failures(self):
+        some = ("simulate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8")
+        for words, said in ((("--mtbf", "-5"), "--mtbf: got -5"), (("--mtbf", "nan"), "--mtbf: got nan"),
+                            (("--interval-s", "-3"), "--interval-s: got -3"), (("--mtbf", "9", "--days", "0"), "--days: got 0"),
+                            (("--straggler", ":2"), "--straggler: got :2"),
+                            (("--straggler", "0:1.5", "--straggler", "0:2"), "got rank 0 twice")):
+            self.assertIn(said, self.refused(*some, *words))
+
+    def test_a_result_that_cannot_be_written_is_refused_before_the_work(self):
+        some = ("simulate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8")
+        for words in (("--json", self.path("none/x.json")), ("--trace", self.path("none/x.json")), ("--json", self.folder.name)):
+            answer = run("plan", *some, *words)
+            self.assertEqual((answer.returncode, answer.stdout), (4, ""))
+            self.assertIn(f"{words[0]}: got {words[1]}", answer.stderr)
+        answer = run("plan", "calibrate", "--seconds", "1", "--out", self.path("none/c.toml"))
+        self.assertEqual((answer.returncode, answer.stdout), (4, ""))
+        self.assertIn("--out: got", answer.stderr)
+        self.assertEqual(os.listdir(self.folder.name), [])
+
     def test_a_cluster_file_with_a_slip(self):
         cluster = self.write("c.toml", '[cluster]\nname = "x"\nprocessor = "H100"\nnodse = 4\n')
         self.assertIn("nodes", self.refused("estimate", "--model", "llama-7b", "--cluster", cluster))
@@ -282,14 +340,19 @@ class Numbers(Planning):
         answer = run("lab", "numbers", "--json", file)
         self.assertEqual(answer.returncode, 0, answer.stderr)
         with open(file) as report:
-            shown = {(one["item"], one["shown"]) for one in json.load(report)}
+            report = json.load(report)
+        shown = {(one["item"], one["shown"]) for one in report}
         for one in (("GPT-3, all parameters", "174604259328"), ("A100s for GPT-3 in 30 days at 160 TFLOP/s, 6TP", "759.5"),
                     ("activations of GPT-3, 3.2 M tokens, nothing recomputed", "430.3"),
                     ("7.5 B parameters on 64 ranks, ZeRO 3", "1.88"),
                     ("Chinchilla's tokens for 70 B parameters", "1.4"),
                     ("processor-hours of GPT-3 on 1024 A100 in 35 days", "860160"), ("… in dollars", "2.15")):
             self.assertIn(one, shown)
-        self.assertIn("correction", answer.stdout)
+        held = {one["item"]: one["held"] for one in report}
+        self.assertEqual(held["70 B, ZeRO 3 on 80 ranks"], "convention")
+        self.assertEqual(held["utilisation of LLaMA-65B on 2048 A100 in 21 days, 8TP"], "differs")
+        self.assertEqual(held["GPT-3, all parameters"], "agrees")
+        self.assertRegex(answer.stdout, r"70 B, ZeRO 3 on 80 ranks +3.5 GB +14 GB +✓ convention  convention: the slide counts 4 bytes")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Ending(OnRanks):
             os.kill(ranks[2], signal.SIGKILL)
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 3, errors)
-            self.assertIn("rank 2 was killed by SIGKILL", errors)
+            self.assertIn("rank 2 killed (SIGKILL)", errors)
             for pid in ranks.values():
                 self.assertFalse(running(pid), "a rank stayed behind")
 

@@ -3,6 +3,7 @@ signals, a rank that dies, joining what somebody else started, and what wrong in
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -36,9 +37,10 @@ class Equal(OnRanks):
 
     def test_how_buckets_are_made_changes_no_bit(self):
         self.train_ranks(2, "fixed", "run.deterministic=true")
-        for way in ("observed", "cycle"):
-            self.train_ranks(2, way, f"sync.buckets={way}", "sync.first_bucket_mb=0.01", "sync.bucket_mb=0.05",
-                             "sync.fusion_mb=0.05", "sync.cycle_ms=0.5", "run.deterministic=true")
+        settings = {"observed": ["sync.first_bucket_mb=0.01", "sync.bucket_mb=0.05"],
+                    "cycle": ["sync.fusion_mb=0.05", "sync.cycle_ms=0.5"]}
+        for way, sizes in settings.items():
+            self.train_ranks(2, way, f"sync.buckets={way}", *sizes, "run.deterministic=true")
             self.assertEqual(self.losses(way), self.losses("fixed"), way)
 
     def test_two_ranks_learn_what_one_learns(self):
@@ -131,12 +133,44 @@ class Ending(OnRanks):
         os.kill(ranks[1], signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 3, errors)
-        self.assertIn("rank 1 was killed by SIGKILL", errors)
+        self.assertIn("rank 1 killed (SIGKILL)", errors)
         for pid in ranks.values():
             self.assertFalse(running(pid), "a rank stayed behind")
 
 
 class Joining(OnRanks):
+    def join(self, rank, size, port, *words, env=None):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **(env or {}))
+        return subprocess.Popen([ESPALIER, "train", self.run_file(4), "--run-dir", self.path("joined"), *words],
+                                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_world_sizes_that_differ_are_told_to_every_rank(self):
+        port = free_port()
+        for process in [self.join(rank, 2 if rank == 0 else 3, port) for rank in range(3)]:
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 2, errors)
+            self.assertIn("world size: rank 0 says 2, ranks 1-2 say 3", errors)
+
+    def test_one_option_says_how_long_a_start_may_take(self):
+        for words, env in ((["--set", "comm.start_timeout_s=1"], {}),
+                           (["--set", "comm.start_timeout_s=600"], {"ESPALIER_START_TIMEOUT_S": "1"})):
+            for rank, says in ((0, "1 of 2 ranks came; missing: 1, within 1 s (comm.start_timeout_s)"),
+                               (1, r"no connection to rank 0 at tcp://127.0.0.1:\d+ within 1[.0-9]* s (comm.start_timeout_s)")):
+                process = self.join(rank, 2, free_port(), *words, env=env)
+                _, errors = process.communicate(timeout=20)  # a wait of its own would take 30 s and more
+                self.assertEqual(process.returncode, 3, errors)
+                self.assertRegex(errors, says.replace("(", r"\(").replace(")", r"\)"))
+
+    def test_another_program_may_have_master_port(self):
+        with socket.socket() as owner:
+            owner.bind(("0.0.0.0", 0))
+            owner.listen()
+            for process in [self.join(rank, 2, owner.getsockname()[1]) for rank in (0, 1)]:
+                _, errors = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(len(self.metrics("joined")), 4)
+
     def test_ranks_started_by_somebody_else_meet(self):
         port = free_port()
         secret = self.path("secret")
@@ -163,7 +197,7 @@ class Refused(OnRanks):
             self.assertIn(words, answer.stderr)
 
     def test_what_makes_no_sense_together(self):
-        self.refuse(3, says=["train.global_batch = 8", "a multiple of 3"])
+        self.refuse(3, says=["train.global_batch = 8", "a multiple of dp = 3"])
         self.refuse(2, "sync.method=zero4", says=["zero4", "zero3"])
         self.refuse(2, "sync.quantise=qwz", says=["sync.quantise", "zero3"])
         self.refuse(2, "sync.delay_update=5", says=["sync.offload"])
@@ -185,6 +219,15 @@ class Refused(OnRanks):
                 self.assertEqual(answer.stderr.count("espalier: "), 1, answer.stderr)
                 self.assertNotIn("rank", answer.stderr.lower().replace("/", " ").split(), answer.stderr)
 
+    def test_shared_memory_that_is_too_small_is_given_in_units_that_show_it(self):
+        small = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\""
+        answer = subprocess.run(["unshare", "-m", "sh", "-c", small, "sh", ESPALIER, "train", self.run_file(), "--nproc", "2",
+                                 "--set", "comm.transport=shm"], capture_output=True, text=True, timeout=60)
+        if "unshare" in answer.stderr or "mount:" in answer.stderr:
+            self.skipTest(answer.stderr)
+        self.assertEqual(answer.returncode, 4, answer.stderr)
+        self.assertRegex(answer.stderr, r"/dev/shm: 64.0 KiB are free; expected at least [1-9][0-9.]* [KM]iB\. Mount it larger")
+
     def test_what_a_rank_says_last_stands_there_once(self):
         with open(self.path("broken.jsonl"), "w") as file:
             file.write('{"text": "one"}\n{"text":\n')
@@ -199,7 +242,7 @@ class Refused(OnRanks):
     def test_a_device_without_room_says_what_there_is(self):
         answer = run("train", self.run_file(4), "--run-dir", self.path("small"), "--set", "run.device_memory_mb=0.05")
         self.assertEqual(answer.returncode, 2)
-        for words in ("run.device_memory_mb = 0.05", "MiB", "is wanted", "sync.offload"):
+        for words in ("run.device_memory_mb = 0.05", "MiB", "set ", "sync.offload"):
             self.assertIn(words, answer.stderr)
 
 

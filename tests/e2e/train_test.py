@@ -98,8 +98,8 @@ class InFolder(unittest.TestCase):
 class Learning(InFolder):
     def test_one_is_not_many(self):
         answer = self.train("--set", "train.global_batch=1", "--set", "run.threads=1", "--set", "train.warmup=0", steps=1)
-        self.assertIn("on 1 thread; 1 step of 1 sequence × 32 tokens", answer.stderr)
-        self.assertIn("done after 1 step,", answer.stderr)
+        self.assertIn("on 1 rank (allreduce, dp=1) of 1 thread; 1 step of 1 sequence × 32 tokens", answer.stderr)
+        self.assertIn("done after 1 step,", answer.stdout)
 
     def test_the_loss_falls_from_ln_v(self):
         self.train(steps=60)
@@ -237,7 +237,8 @@ class Folder(InFolder):
         self.assertIn("val_loss", self.metrics()[9])
         with open(self.path("run/summary.json")) as file:
             summary = json.load(file)
-        self.assertEqual(set("world steps final_loss parameters tokens_per_s peak_bytes restarts wall_s sync "
+        self.assertEqual(set("world steps final_loss parameters tokens_per_s peak_bytes restarts periodic_saves wall_s method "
+                             "compress feedback bytes_sent_per_step max_bytes_sent_per_step val_loss hardware "
                              "exposed_ms_per_step waited_ms_per_step layout".split()), set(summary))
         # V·h + s·h + L(12h² + 13h) + 2h
         self.assertEqual(summary["parameters"], 257 * 32 + 32 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32)
@@ -312,6 +313,16 @@ class Errors(InFolder):
         self.refused(2, "heads", arguments=["--set", "model.heads=5"])
         self.refused(2, "gpt2-124m", arguments=["--set", "model.preset=gpt2-124"])
 
+    def test_a_value_that_fits_no_rank_is_refused_once(self):
+        for method, setting in (("local", "sync.tau=0"), ("diloco", "sync.outer_lr=-1"), ("diloco", "sync.period=-1")):
+            answer = self.train("--nproc", "2", "--set", "sync.method=" + method, "--set", setting, code=2)
+            self.assertEqual(answer.stderr.count("\n"), 1, answer.stderr)
+            self.assertIn(setting.replace("=", ": got "), answer.stderr)
+
+    def test_a_decay_longer_than_the_run_is_told(self):
+        answer = self.train("--set", "train.schedule=wsd", "--set", "train.decay_steps=100", steps=4)
+        self.assertIn("train.decay_steps = 100: longer than the run; clamped to train.steps = 4", answer.stderr)
+
     def test_numbers_are_finite(self):
         self.run_file()
         for value in ("inf", "-inf", "nan"):
@@ -335,7 +346,7 @@ class Errors(InFolder):
 
     def test_a_vocabulary_too_small_for_the_text_is_the_one_blamed(self):
         self.run_file()
-        self.refused(2, "outside model.vocab = 10: at least 123 is wanted", arguments=["--set", "model.vocab=10"])
+        self.refused(2, "model.vocab = 10: the text has id 122; set at least 123", arguments=["--set", "model.vocab=10"])
         self.train("--set", "model.vocab=123", steps=2)
 
     def test_ranks_that_a_launcher_started_are_as_many_as_they_are(self):
@@ -444,12 +455,13 @@ eval_every = 0
 
     def test_eval_of_what_cannot_be_names_the_file(self):
         self.train(steps=2)
-        for flag, text, says in (("--text", "", "0 tokens"), ("--ids", "1 999", "token id 999"), ("--ids", "1 -4", "token id -4")):
+        for flag, text, says in (("--text", "", ": got 0 tokens"), ("--ids", "1 999", ", line 1: got the token id 999"),
+                                 ("--ids", "1 2\n1 -4", ", line 2: got the token id -4")):
             with open(self.path("given"), "w") as file:
                 file.write(text)
             answer = run("eval", "--checkpoint", self.path("run"), flag, self.path("given"))
             self.assertEqual(answer.returncode, 4, answer.stderr)
-            self.assertIn(self.path("given") + ": " + says, answer.stderr)
+            self.assertIn(self.path("given") + says, answer.stderr)
         answer = run("eval", "--checkpoint", self.path("run"), "--text", self.path("text.txt"), "--json", "-")
         self.assertIn("loss", json.loads(answer.stdout))
 

@@ -33,7 +33,7 @@ class DeepSpeed(InFolder):
         self.assertEqual(trained.returncode, 0, trained.stderr)
         with open(self.path("run/summary.json")) as file:
             summary = json.load(file)
-        self.assertEqual((summary["sync"], summary["steps"], summary["world"]), ("zero2", 12, 2))
+        self.assertEqual((summary["method"], summary["steps"], summary["world"]), ("zero2", 12, 2))
         rates = [line["lr"] for line in self.metrics()]
         self.assertAlmostEqual(max(rates), 0.01)
         self.assertLess(rates[-1], 0.002)

@@ -93,7 +93,16 @@ class Prometheus(InFolder):
             answer = run("metrics", self.path(name))
             self.assertEqual(answer.returncode, 4, answer.stderr)
             self.assertIn(name, answer.stderr)
-            self.assertIn("no run folder", answer.stderr)
+
+    def test_folders_of_one_name_are_told_apart(self):
+        for folder in ("a", "b"):
+            os.makedirs(self.path(f"{folder}/base"))
+            with open(self.path(f"{folder}/base/metrics.jsonl"), "w") as file:
+                file.write('{"step": 1}\n')
+        answer = run("metrics", self.path("a/base"), self.path("b/base"), self.path("a/../a/base/"))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual([line for line in answer.stdout.splitlines() if line.startswith("espalier_step{")],
+                         ['espalier_step{run="a/base"} 1', 'espalier_step{run="b/base"} 1'])
 
 
 if __name__ == "__main__":

@@ -288,6 +288,97 @@ class Strangers(WithJob):
         self.assertEqual(process.wait(timeout=60), 75, said[-20:])
 
 
+class Authenticated(WithJob):
+    """A peer that knows the secret and is broken: frames that are too long, damaged, out of order or unknown close its
+    connection, and the job keeps its bits. Frames of data: esp/net/tcp/frame_test.cpp."""
+    SECRET = "0123456789abcdef0123456789abcdef"
+
+    def key(self, role):
+        secret = hashlib.sha256(self.SECRET.encode()).digest()
+        extracted = hmac.new(b"espalier handshake 1", secret, hashlib.sha256).digest()
+        return hmac.new(extracted, b"caller" + bytes([role]) + self.job.encode() + b"\x01", hashlib.sha256).digest()
+
+    def connect(self, port, role):
+        one = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.addCleanup(one.close)
+        greeting = hello(self.job.encode(), role=role, rank=-1)
+        one.sendall(greeting)
+        challenge = read_exactly(one, CHALLENGE_BYTES)
+        one.sendall(hmac.new(self.key(role), greeting + challenge, hashlib.sha256).digest())
+        return one, read_exactly(one, 32)
+
+    @staticmethod
+    def frame(length, kind, body=b"", sequence=0, crc=None):
+        rest = struct.pack("<QBBH", sequence, kind, 0, 0)
+        return struct.pack("<II", length, crc32c(rest + body) if crc is None else crc) + rest + body
+
+    def closed(self, one):
+        """The other end closes, whatever it still says; a deadline of 20 s is the socket's."""
+        try:
+            while one.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def test_broken_frames_close_their_connection_only(self):
+        steps = 1000
+        with open(os.open(self.path("secret"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(self.SECRET)
+
+        def job(name):
+            words, port = self.command(name, steps)[:3], free_port()
+            self.job = f"port-{port}"  # of ranks that another launcher started
+            processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(
+                os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port), ESPALIER_SECRET_FILE=self.path("secret"))) for rank in (0, 1)]
+            for process in processes:
+                self.addCleanup(self.end, process)
+            return processes
+
+        for process in job("whole"):
+            _, errors = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 0, errors)
+        processes = job("attacked")
+        self.assertTrue(wait_until(lambda: self.steps_made("attacked") >= 2 or processes[0].poll() is not None))
+        ports = sorted({port for process in processes for _, port in listening(process.pid)})
+        self.assertGreaterEqual(len(ports), 3)
+        junk = os.urandom(1 << 20)
+        attacks = {
+            1: [self.frame(2**32 - 1, 1), self.frame(33 << 20, 3), self.frame(0, 1, crc=0), self.frame(0, 3, sequence=7), self.frame(0, 250), junk],
+            2: [self.frame(2**32 - 1, 64), self.frame(0, 64, crc=1), self.frame(0, 64, sequence=2**63), self.frame(4, 66, b"abcd"), junk],
+        }
+        accepted = tried = 0
+        for port in ports:
+            for role, texts in attacks.items():
+                for text in texts:
+                    one, verdict = self.connect(port, role)
+                    tried += 1
+                    accepted += verdict not in (b"", b"\0" * 32)
+                    try:
+                        one.sendall(text)
+                    except ConnectionError:
+                        pass
+                    self.assertTrue(self.closed(one), (port, role, text[:40]))
+        self.assertEqual(accepted, len(attacks[1]) + len(attacks[2]), "the store takes the proof, other ports have another job")
+        for process in processes:
+            _, errors = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 0, errors)
+        for one, other in zip(self.metrics("whole"), self.metrics("attacked"), strict=True):
+            self.assertEqual((one["step"], one["loss"], one["grad_norm"]), (other["step"], other["loss"], other["grad_norm"]))
+        print(f"{tried} broken frames after the handshake, {accepted} of them on connections that were taken: all closed; "
+              f"{steps} steps with the bits of a run left alone")
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 class Shown(WithJob):
     """What others on this machine can see of a job."""
 
@@ -343,6 +434,43 @@ class Shown(WithJob):
         with open(f"/proc/{process.pid}/limits") as ours, open("/proc/self/limits") as own:
             line = r"Max core file size.*"
             self.assertEqual(re.search(line, ours.read()).group(), re.search(line, own.read()).group())
+
+
+class Names(WithJob):
+    USER, STRANGER = 54321, 65534  # of the job, and of another user
+
+    def test_names_that_a_stranger_occupies_cost_nothing(self):
+        """Ranks that no launcher of ours has started find the user's secret in /dev/shm, under a name that can be told
+        beforehand. A stranger was there first."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can be two users")
+        occupied = [f"/dev/shm/espalier-{self.USER}", f"/dev/shm/espalier-{self.USER}-1"]
+        self.addCleanup(lambda: [shutil.rmtree(one) for one in glob.glob(f"/dev/shm/espalier-{self.USER}*")])
+
+        def become(user):
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+
+        subprocess.run(["mkdir", "-m", "777", *occupied], check=True, preexec_fn=lambda: become(self.STRANGER))
+        subprocess.run(["sh", "-c", f"echo {'a' * 64} > {occupied[0]}/secret"], check=True, preexec_fn=lambda: become(self.STRANGER))
+        words = [word for word in self.command("squatted", 20) if word not in ("--nproc", "2")]
+        for path in (self.folder, *glob.glob(self.path("*"))):
+            os.chown(path, self.USER, self.USER)
+        port, ranks = free_port(), []
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
+        for rank in range(2):
+            ranks.append(subprocess.Popen(
+                words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: become(self.USER),
+                env=dict(environment, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+                         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), HOME=self.folder)))
+            self.addCleanup(ranks[-1].kill)
+        for one in ranks:
+            _, errors = one.communicate(timeout=90)
+            self.assertEqual(one.returncode, 0, errors)
+        self.assertEqual(os.stat(f"/dev/shm/espalier-{self.USER}-2").st_uid, self.USER)
+        self.assertEqual(len(self.metrics("squatted")), 20)
+        print(f"{len(occupied)} names occupied by user {self.STRANGER}; the ranks of user {self.USER} met all the same")
 
 
 class Sealed(WithJob):

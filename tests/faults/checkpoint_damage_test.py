@@ -315,7 +315,7 @@ class Golden(WithRun):
                 run = self.path(name)
                 shutil.copytree(os.path.join(GOLDEN, name), os.path.join(run, "checkpoints"))
                 answer = subprocess.run(
-                    [ESPALIER, "train", os.path.join(GOLDEN, "run.toml"), "--run-dir", run, "--set",
+                    [ESPALIER, "train", os.path.join(GOLDEN, "run.toml"), "--run-dir", run, "--continue-with-changes", "--set",
                      f"data.train={GOLDEN}/text.txt", *(word.format(golden=GOLDEN) for word in expected["words"])],
                     capture_output=True, text=True, timeout=100)
                 self.assertEqual(answer.returncode, 0, answer.stderr)

@@ -19,7 +19,7 @@ using esp::Json;
 // Of names, shapes, types, elements and state, without what tells of paths.
 std::string bits_of(const esp::ckpt::Checkpoint& checkpoint) {
   esp::device::MemoryAccount account;
-  esp::device::Pool pool(account);
+  esp::device::MemoryPool pool(account);
   const esp::tensor::Context context{{}, &pool};
   std::string all;
   for (const std::string& name : checkpoint.names()) {

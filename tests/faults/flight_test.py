@@ -14,7 +14,7 @@ class Timeline(Watched):
         os.kill(self.pids(process)[1], signal.SIGKILL)
         self.assertEqual(self.wait_for_end(process), 3)
         self.assertIn("espalier flight", self.said("run"))
-        self.assertIn("rank 1 was killed by SIGKILL", self.said("run"))
+        self.assertIn("rank 1 killed (SIGKILL)", self.said("run"))
         answer = run("flight", self.path("run"), "--last", "60")
         self.assertEqual(answer.returncode, 0, answer.stderr)
         for rank in range(3):

@@ -17,10 +17,21 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 LAYOUTS = {
     "dp": [],
+    "zero1": ["sync.method=zero1"],
+    "zero2": ["sync.method=zero2"],
     "zero3": ["sync.method=zero3"],
+    "zeropp": ["sync.method=zero3", "sync.quantise=qwz,qgz"],
+    "offload": ["sync.method=zero3", "sync.offload=host"],
     "tp_pp": ["parallel.tp=2", "parallel.pp=2", "train.micro_batch=4"],
+    "sp": ["parallel.tp=2", "parallel.sequence=true"],
+    "cp": ["parallel.cp=2"],
+    "ep": ["model.moe.experts=4", "parallel.ep=2"],
     "ps": ["sync.method=ps"],
     "gossip": ["sync.method=gossip"],
+    "local": ["sync.method=local", "sync.tau=4"],
+    "diloco": ["sync.method=diloco"],
+    "topk": ["sync.compress=topk:0.1", "sync.feedback=ef"],
+    "powersgd": ["sync.compress=powersgd"],
 }
 
 RUN = """
@@ -57,6 +68,7 @@ class Job:
     """One run of `steps` steps under the launcher."""
 
     def __init__(self, folder, name, steps, settings, ranks=8, restarts=1000, flags=(), environment=None):
+        """`restarts`: None for the launcher's default."""
         self.dir = os.path.join(folder, name)
         self.ranks = ranks
         text = os.path.join(folder, "text.txt")
@@ -66,10 +78,12 @@ class Job:
         self.run_file = os.path.join(folder, name + ".toml")
         with open(self.run_file, "w") as file:
             file.write(RUN.format(folder=folder, steps=steps))
-        words = ["launch", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts), *flags, "--", "train",
-                 self.run_file, "--run-dir", self.dir]
+        limit = [] if restarts is None else ["--max-restarts", str(restarts)]
+        words = ["launch", "--nproc-per-node", str(ranks), *limit, *flags, "--", "train", self.run_file, "--run-dir",
+                 self.dir]
         for one in settings:
             words += ["--set", one]
+        self.started = time.monotonic()
         self.process = subprocess.Popen([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                         env=dict(os.environ, **(environment or {})))
         self.said = []
@@ -95,6 +109,10 @@ class Job:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
 
+    def curve(self):
+        """(step, loss, gradient norm) of every logged step, in the order of the file."""
+        return [(line["step"], line["loss"], line["grad_norm"]) for line in self.lines("metrics.jsonl") if "loss" in line]
+
     def recoveries(self):
         return [line for line in self.lines("events.jsonl") if line["event"] == "recovered"]
 
@@ -114,6 +132,7 @@ class Job:
         victim = random.choice(ranks[1:] if spare_first else ranks)
         before = self.step()
         recovered_before = len(self.recoveries())
+        made_at = {line["step"]: line["mono_s"] for line in self.lines("metrics.jsonl")}
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         event, found = None, {}
@@ -135,9 +154,10 @@ class Job:
         if "line" not in found:
             return None
         return {"seconds": found["line"]["mono_s"] - began, "rung": event["rung"], "in_place": event["in_place"],
-                "lost": max(0, before - event["step"]), "noticed": event.get("seconds"), "step": event["step"]}
+                "lost": max(0, before - event["step"]), "noticed": event.get("seconds"), "step": event["step"],
+                "lost_s": max(0, began - made_at.get(event["step"], self.started if event["step"] == 0 else began))}
 
-    def finish(self, limit=100):
+    def finish(self, limit=200):
         self.process.wait(timeout=limit)
         self.reader.join(timeout=5)
         return self.process.returncode
@@ -147,11 +167,14 @@ class Job:
             self.process.kill()
         self.process.wait()
 
-    def reform_seconds(self):
-        """How long the ranks took to be together again, and of that to meet, by the launcher's own words."""
-        text = "".join(self.said)
-        return [(float(all_of_it), float(meeting)) for all_of_it, meeting in
-                re.findall(r"together again after ([0-9.]+) s \(met in ([0-9.]+) s\)", text)]
+    def restarts(self):
+        with open(os.path.join(self.dir, "summary.json")) as file:
+            return json.load(file)["restarts"]
+
+    def recovery_seconds(self):
+        """From the loss to the restored state, in place, by the launcher's own words."""
+        return [float(time) * (1e-3 if unit == "ms" else 1) for time, unit in
+                re.findall(r"recovered in ([0-9.]+) (m?s): ", "".join(self.said))]
 
     def state(self, step):
         """Sizes and checksums of all parameters and optimizer state."""

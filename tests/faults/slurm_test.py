@@ -3,6 +3,7 @@ and ended with it: srun starts two ranks of `espalier train`, which find each ot
 munge is not installed, cannot be started (it wants root), or gives no node."""
 import json
 import os
+import pathlib
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import unittest
 
 from driving import ESPALIER, free_ports, wait_until
 
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DAEMONS = ["munged", "slurmctld", "slurmd"]
 CONF = """
 ClusterName=espalier
@@ -110,14 +112,31 @@ class Srun(unittest.TestCase):
                        f'[data]\ntrain = "{self.folder}/text.txt"\n[train]\nsteps = 5\n')
         return self.path("run.toml")
 
+    def losses(self):
+        with open(self.path("run/metrics.jsonl")) as file:
+            return [json.loads(line)["loss"] for line in file]
+
     def test_starts_two_ranks_that_join(self):
         answer = self.slurm("srun", "-n", "2", "--export=ALL", ESPALIER, "train", self.run_file())
         self.assertEqual(answer.returncode, 0, answer.stderr)
         with open(self.path("run/summary.json")) as file:
             summary = json.load(file)
         self.assertEqual((summary["world"], summary["steps"]), (2, 5))
+        joined = self.losses()
+        ours = subprocess.run([ESPALIER, "train", self.run_file(), "--nproc", "2", "--resume", "none"], capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(ours.returncode, 0, ours.stderr)
+        self.assertEqual(joined, self.losses())
         print("srun -n 2 espalier train: 2 ranks joined and trained 5 steps under "
               + self.slurm("srun", "--version").stdout.strip())
+
+    def test_the_c_library_sums_over_the_ranks(self):
+        for program in ([os.environ["ESPALIER_C_EXAMPLE"]],
+                        ["env", f"PYTHONPATH={SOURCE / 'python'}", "/usr/bin/python3", SOURCE / "examples/python/all_reduce.py"]):
+            answer = self.slurm("srun", "-n", "2", "--export=ALL", *map(str, program))
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            for rank in (0, 1):
+                self.assertIn(f"rank {rank} of 2", answer.stdout)
 
     def test_one_task_trains_alone(self):
         answer = self.slurm("srun", "-n", "1", ESPALIER, "train", self.run_file())

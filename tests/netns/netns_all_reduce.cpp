@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 #include "tests/netns/meeting.h"
 
 using namespace esp;
@@ -46,7 +46,7 @@ std::vector<uint64_t> sent_by_peer(const net::Transport& transport) {
 std::unique_ptr<comm::Communicator> open(const net::World& world, bool scattered) {
   comm::CommOptions options;
   options.timeout = std::chrono::seconds(60);
-  auto everyone = std::make_unique<comm::Scheduled>(world, world.everyone(), options);
+  auto everyone = std::make_unique<comm::ScheduledCommunicator>(world, world.everyone(), options);
   if (!scattered) return everyone;
   int hosts = world.size / netns::number_from("LOCAL_WORLD_SIZE");
   return everyone->split(0, netns::number_from("LOCAL_RANK") * hosts + netns::number_from("NODE_RANK"));
@@ -56,7 +56,7 @@ void run(const std::string& interface, const std::string& name, size_t count, in
   auto world = netns::meet(interface);
   bool scattered = name == "ring_scattered";
   auto comm = open(*world, scattered);
-  const net::Transport& transport = *dynamic_cast<comm::Scheduled&>(*comm).transport();
+  const net::Transport& transport = *dynamic_cast<comm::ScheduledCommunicator&>(*comm).transport();
   std::vector<float> in(count, static_cast<float>(world->rank + 1)), out(count);
   comm::Call call;
   call.op = comm::Op::all_reduce;

@@ -11,7 +11,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/half.h"
-#include "esp/comm/scheduled.h"
+#include "esp/comm/scheduled_communicator.h"
 #include "esp/sync/quantised/all_gather.h"
 #include "esp/sync/quantised/reduce_scatter.h"
 #include "esp/sync/quantised/secondary_shard.h"
@@ -43,7 +43,7 @@ Interface sent_by_host() {
 
 // By rank of the world; a group of one has no transport.
 void add_sent(std::vector<uint64_t>& sent, const comm::Communicator* members) {
-  const net::Transport* transport = dynamic_cast<const comm::Scheduled&>(*members).transport();
+  const net::Transport* transport = dynamic_cast<const comm::ScheduledCommunicator&>(*members).transport();
   for (int peer = 0; transport && peer < transport->size(); ++peer)
     sent[static_cast<size_t>(transport->group().members[static_cast<size_t>(peer)])] +=
         transport->traffic(peer).bytes_sent;
@@ -56,8 +56,8 @@ float value_of(int rank, size_t i) {
 
 class Unit {
  public:
-  Unit(comm::Communicator& everyone, const sync::Nodes& nodes, const tensor::Context& context, const std::string& parts,
-       size_t count)
+  Unit(comm::Communicator& everyone, const sync::NodeGrid& nodes, const tensor::Context& context,
+       const std::string& parts, size_t count)
       : everyone_(everyone),
         nodes_(nodes),
         qwz_(parts.find("qwz") != std::string::npos),
@@ -132,7 +132,7 @@ class Unit {
   }
 
   comm::Communicator& everyone_;
-  const sync::Nodes& nodes_;
+  const sync::NodeGrid& nodes_;
   const bool qwz_, hpz_, qgz_;
   const comm::Chunk own_;
   sync::QuantisedGather gather_;
@@ -146,9 +146,9 @@ void run(const std::string& interface, const std::string& parts, size_t count, i
   comm::CommOptions options;
   options.timeout = std::chrono::seconds(60);
   auto everyone = comm::make_communicator(*world, world->everyone(), options);
-  const sync::Nodes nodes = sync::split_by_node(everyone.get(), netns::number_from("LOCAL_WORLD_SIZE"));
+  const sync::NodeGrid nodes = sync::split_by_node(everyone.get(), netns::number_from("LOCAL_WORLD_SIZE"));
   device::MemoryAccount account;
-  device::Pool pool(account);
+  device::MemoryPool pool(account);
   Unit unit(*everyone, nodes, {{}, &pool}, parts, count);
   auto sent_by_peer = [&] {
     std::vector<uint64_t> sent(static_cast<size_t>(world->size));

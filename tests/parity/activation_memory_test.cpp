@@ -19,9 +19,9 @@
 namespace esp::parity {
 namespace {
 
-using nn::Recompute;
+using nn::RecomputeMode;
 
-constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::selective, Recompute::full};
+constexpr RecomputeMode kRecomputes[] = {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full};
 constexpr const char* kNames[] = {"none", "selective", "full"};
 
 struct Division {
@@ -57,7 +57,7 @@ TEST_P(TextbookModels, AreTheOrdinaryOnes) {
     plan.textbook = true;
     plan.tp = division.tp;
     plan.sequence = division.sequence;
-    for (const Recompute recompute : kRecomputes) {
+    for (const RecomputeMode recompute : kRecomputes) {
       plan.recompute = recompute;
       EXPECT_LT(distance(run_pass(plan), ordinary), 1e-12)
           << fmt::format("tp {} sequence {} recompute {}", plan.tp, plan.sequence, kNames[static_cast<int>(recompute)]);
@@ -72,7 +72,7 @@ TEST_P(TextbookModels, HaveTheSameBitsRecomputed) {
   plan.tp = 2;
   plan.sequence = true;
   const auto kept = run_pass(plan);
-  for (const Recompute recompute : {Recompute::selective, Recompute::full}) {
+  for (const RecomputeMode recompute : {RecomputeMode::selective, RecomputeMode::full}) {
     plan.recompute = recompute;
     const auto again = run_pass(plan);
     for (size_t rank = 0; rank < kept.size(); ++rank) {
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Archs, TextbookModels, testing::Values("gpt", "llama", 
                          [](const auto& about) { return std::string(about.param); });
 
 TEST(Textbook, IsRefusedWhereTheContextIsDivided) {
-  parallel::with_holders(2, [](comm::Communicator* world) {
+  parallel::run_model_ranks(2, [](comm::Communicator* world) {
     parallel::MeshShape shape;
     shape.cp = 2;
     const parallel::Mesh mesh(shape, world);
@@ -109,7 +109,7 @@ TEST(Textbook, IsRefusedWhereTheContextIsDivided) {
 
 // A block of s 128, b 2, h 256, a 8, in bf16 with dropout: the statistics of norms, which the textbook leaves out, are
 // 16 bytes of a row's 13 824.
-ActivationPlan measured_plan(const Division& division, Recompute recompute, bool textbook) {
+ActivationPlan measured_plan(const Division& division, RecomputeMode recompute, bool textbook) {
   ActivationPlan plan;
   plan.config = model::default_config("gpt");
   plan.config.heads = 8;
@@ -127,7 +127,7 @@ ActivationPlan measured_plan(const Division& division, Recompute recompute, bool
 
 struct Row {
   Division division;
-  Recompute recompute;
+  RecomputeMode recompute;
   double formula;
   BlockBytes textbook, ordinary;
 };
@@ -136,7 +136,7 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> measured = [] {
     std::vector<Row> all;
     for (const Division& division : kDivisions)
-      for (const Recompute recompute : kRecomputes)
+      for (const RecomputeMode recompute : kRecomputes)
         all.push_back({division, recompute, bytes_by_count(measured_plan(division, recompute, true)),
                        bytes_per_block(measured_plan(division, recompute, true)),
                        bytes_per_block(measured_plan(division, recompute, false))});
@@ -169,7 +169,7 @@ TEST(ActivationBytes, OfTheOrdinaryBlockAreTheirCountAndNeverMore) {
 
 TEST(ActivationBytes, FollowTheFormulaAtOtherShapes) {
   for (const int64_t tokens : {32, 192}) {
-    ActivationPlan plan = measured_plan({4, true}, Recompute::none, true);
+    ActivationPlan plan = measured_plan({4, true}, RecomputeMode::none, true);
     plan.config.dim = 384;
     plan.config.heads = 12;
     plan.config.seq_len = plan.tokens = tokens;

@@ -9,14 +9,14 @@
 namespace esp::parity {
 
 using device::MemoryCategory;
-using parallel::Holder;
+using parallel::ModelRank;
 using tensor::Tensor;
 
 namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(60);
 
-Tensor ids(const Holder& holder, const tensor::Shape& shape, int64_t below, uint64_t seed) {
+Tensor ids(const ModelRank& holder, const tensor::Shape& shape, int64_t below, uint64_t seed) {
   Tensor t = tensor::empty(holder.context, shape, DType::i32, MemoryCategory::other);
   for (int64_t i = 0; i < t.count(); ++i)
     t.as<int32_t>()[i] =
@@ -24,10 +24,10 @@ Tensor ids(const Holder& holder, const tensor::Shape& shape, int64_t below, uint
   return t;
 }
 
-model::Batch batch_of(const Holder& holder, const ActivationPlan& plan) {
+model::ModelBatch batch_of(const ModelRank& holder, const ActivationPlan& plan) {
   const model::ModelConfig& c = plan.config;
   const int64_t B = plan.batch, T = plan.tokens;
-  model::Batch batch;
+  model::ModelBatch batch;
   batch.inputs = ids(holder, {B, T}, c.vocab, 11);
   batch.targets = ids(holder, {B, T}, c.vocab, 12);
   batch.targets.as<int32_t>()[3] = -1;
@@ -40,9 +40,9 @@ model::Batch batch_of(const Holder& holder, const ActivationPlan& plan) {
   return batch;
 }
 
-ActivationSeen run_one(Holder& holder, const parallel::RegionOptions& options, const ActivationPlan& plan) {
+ActivationSeen run_one(ModelRank& holder, const parallel::RegionOptions& options, const ActivationPlan& plan) {
   if (plan.textbook) holder.regions = parallel::make_textbook_regions(holder.mesh, options);
-  model::Part part;
+  model::ModelPart part;
   part.shares = holder.shares();
   const auto model = model::make_model(plan.config, part);
   nn::ParameterList& list = model->parameters();
@@ -51,15 +51,15 @@ ActivationSeen run_one(Holder& holder, const parallel::RegionOptions& options, c
   list.zero_gradients(holder.context.stream);
   const auto partial =
       plan.sequence ? parallel::make_partial_gradients(holder.mesh, list, holder.context, kTimeout) : nullptr;
-  const model::Batch batch = batch_of(holder, plan);
-  nn::Pass pass = holder.pass(plan.batch);
+  const model::ModelBatch batch = batch_of(holder, plan);
+  nn::ForwardContext pass = holder.pass(plan.batch);
   pass.training = true;
   pass.recompute = plan.recompute;
 
   ActivationSeen seen;
   holder.account.reset_peaks();
   if (partial) partial->begin_pass(true);
-  model::State state = model->hidden(pass, batch);
+  model::HiddenStates state = model->hidden(pass, batch);
   const uint64_t stream = state.x.value().bytes();  // the head's to keep
   seen.kept = holder.account.use(MemoryCategory::activation).current - stream;
   const autograd::Loss loss = model->loss(pass, state, batch, 0.1);
@@ -98,12 +98,12 @@ std::vector<ActivationSeen> run_pass(const ActivationPlan& plan) {
   options.sequence = plan.sequence;
   options.timeout = kTimeout;
   if (plan.tp == 1) {
-    Holder one;
+    ModelRank one;
     seen[0] = run_one(one, options, plan);
     return seen;
   }
-  parallel::with_holders(plan.tp, [&](comm::Communicator* world) {
-    Holder holder(world, shape, options);
+  parallel::run_model_ranks(plan.tp, [&](comm::Communicator* world) {
+    ModelRank holder(world, shape, options);
     seen[static_cast<size_t>(world->rank())] = run_one(holder, options, plan);
   });
   return seen;
@@ -140,11 +140,11 @@ BlockBytes bytes_per_block(ActivationPlan plan) {
 double bytes_by_count(const ActivationPlan& plan) {
   const double h = static_cast<double>(plan.config.dim), a = static_cast<double>(plan.config.heads);
   const double s = static_cast<double>(plan.tokens), sbh = s * static_cast<double>(plan.batch) * h, t = plan.tp;
-  const bool selective = plan.recompute == nn::Recompute::selective;
+  const bool selective = plan.recompute == nn::RecomputeMode::selective;
   // Of everybody's stream, and of heads and hidden units, which are divided.
   const double whole = plan.textbook ? 10 : 8;
   const double divided = plan.textbook ? 24 + (selective ? 0 : 5 * a * s / h) : selective ? 16 : 24;
-  if (plan.recompute == nn::Recompute::full) return plan.sequence ? 2 * sbh / t : 2 * sbh;
+  if (plan.recompute == nn::RecomputeMode::full) return plan.sequence ? 2 * sbh / t : 2 * sbh;
   return plan.sequence ? sbh / t * (whole + divided) : sbh * (whole + divided / t);
 }
 

@@ -17,7 +17,7 @@ struct ActivationPlan {
   bool textbook = false;
   int tp = 1;
   bool sequence = false;
-  nn::Recompute recompute = nn::Recompute::none;
+  nn::RecomputeMode recompute = nn::RecomputeMode::none;
   DType dtype = DType::f64;
   int64_t batch = 2, tokens = 8;
 };

@@ -94,7 +94,7 @@ struct Copy {
 std::vector<Copy> copies_of(train::Engine& engine) {
   std::vector<Copy> copies;
   for (train::Holding& holding : engine.holdings())
-    for (const optim::Owned& one : holding.strategy->owned())
+    for (const optim::OptimizerShard& one : holding.strategy->owned())
       for (const nn::Parameter* p : holding.parameters->units()[static_cast<size_t>(one.range.unit)].parameters) {
         const int64_t begin = std::max(one.range.begin, p->offset),
                       end = std::min(one.range.end, p->offset + p->count());

@@ -69,12 +69,12 @@ struct Run {
   Json spec = Json::parse(text_of(dir + "/case.json"));
   DType dtype = parse_dtype(spec.at("dtype").get<std::string>());
   device::MemoryAccount account;
-  device::Pool pool{account};
+  device::MemoryPool pool{account};
   device::ThreadPool threads{2};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   autograd::Tape tape{context};
   std::unique_ptr<model::Model> model = model::make_model(config_of(spec.at("model")));
-  model::Batch batch;
+  model::ModelBatch batch;
   int64_t counted = 0;
 
   void load() {
@@ -97,7 +97,7 @@ struct Run {
   }
 
   double step_gradients() {
-    nn::Pass pass;
+    nn::ForwardContext pass;
     pass.tape = &tape;
     model->parameters().zero_gradients(context.stream);
     const autograd::Loss loss = model->forward(pass, batch, 1.0 / static_cast<double>(counted));
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
   try {
     Run run{argv[1]};
     run.load();
-    nn::Pass pass;
+    nn::ForwardContext pass;
     pass.tape = &run.tape;
     write(run.dir + "/logits", run.model->logits_of(pass, run.batch));
     Json result;

@@ -55,7 +55,7 @@ TEST(PlannedBytes, AreThoseTheTransportCounted) {
     const std::vector<uint64_t> seen = executed_bytes(layout);
     for (int rank = 0; rank < layout.ranks; ++rank) {
       const parallel::Coordinates at = mesh.at(rank);
-      EXPECT_EQ(planned_bytes(layout, {at.pp, mesh.copy_of(at), at.tp}), seen[static_cast<size_t>(rank)])
+      EXPECT_EQ(planned_bytes(layout, {at.pp, mesh.replica_of(at), at.tp}), seen[static_cast<size_t>(rank)])
           << layout.name << ", rank " << rank;
     }
     ++checked;

@@ -69,10 +69,10 @@ const More kMore[] = {
     {"cp2_bf16", "llama", 2, {"cp=2", "train.precision=bf16"}},
 };
 
-plan::Recompute recompute_of(const std::string& name) {
-  return name == "full"        ? plan::Recompute::full
-         : name == "selective" ? plan::Recompute::selective
-                               : plan::Recompute::none;
+plan::RecomputePolicy recompute_of(const std::string& name) {
+  return name == "full"        ? plan::RecomputePolicy::full
+         : name == "selective" ? plan::RecomputePolicy::selective
+                               : plan::RecomputePolicy::none;
 }
 
 void add(std::vector<PlannedLayout>& all, const std::string& name, int ranks, const Overrides& overrides) {

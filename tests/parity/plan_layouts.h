@@ -15,7 +15,7 @@ struct PlannedLayout {
   std::string name;
   int ranks = 1;
   Overrides overrides;
-  plan::Shape shape;
+  plan::ModelShape shape;
   plan::Policy policy;
   double bucket_mb = 25, first_bucket_mb = 1;
   int64_t prefetch = 1;

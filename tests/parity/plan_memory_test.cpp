@@ -47,7 +47,7 @@ Compared compare(const PlannedLayout& layout) {
   Compared result;
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const parallel::Coordinates at = mesh.at(rank);
-    const plan::Memory said = plan::own_memory(layout.shape, p, {at.pp, mesh.copy_of(at), at.tp},
+    const plan::Memory said = plan::own_memory(layout.shape, p, {at.pp, mesh.replica_of(at), at.tp},
                                                {layout.bucket_mb, layout.first_bucket_mb, layout.prefetch, false});
     const double seen = static_cast<double>(peaks[static_cast<size_t>(rank)]);
     // Messages of a pipeline that are under way lie there as long as the neighbour is slower than they think.

@@ -82,7 +82,7 @@ class Ordered {
     list().zero_gradients(context_.stream);
     double sum = 0;
     for (int64_t first = 0; first < share_; first += config_.train.micro_batch) {
-      nn::Pass pass;
+      nn::ForwardContext pass;
       pass.tape = &tape_;
       pass.training = true;
       pass.seed = static_cast<uint64_t>(config_.run.seed);
@@ -103,12 +103,12 @@ class Ordered {
     return sum;
   }
 
-  model::Batch rows_of(const data::Batch& batch, int64_t first) const {
+  model::ModelBatch rows_of(const data::Batch& batch, int64_t first) const {
     const int64_t count = config_.train.micro_batch;
     const auto view = [&](const std::vector<int32_t>& of, int64_t width) {
-      return Tensor::over(const_cast<int32_t*>(of.data()) + first * width, {count, width}, DType::i32);
+      return Tensor::borrow(const_cast<int32_t*>(of.data()) + first * width, {count, width}, DType::i32);
     };
-    model::Batch rows;
+    model::ModelBatch rows;
     rows.inputs = view(batch.inputs, batch.shape.T);
     rows.targets = view(batch.targets, batch.shape.num_targets);
     return rows;  // of texts cut to length: there is no padding
@@ -143,7 +143,7 @@ class Ordered {
   const DType storage_;
   device::MemoryAccount account_;
   device::ThreadPool threads_;
-  device::Pool pool_;
+  device::MemoryPool pool_;
   tensor::Context context_;
   autograd::Tape tape_;
   std::unique_ptr<train::Feed> feed_;

@@ -32,7 +32,7 @@ TEST(Refused, UnknownMethod) {
 TEST(Refused, BatchThatRanksCannotShare) {
   const std::string said = refusal(5, {});
   EXPECT_THAT(said, HasSubstr("train.global_batch = 24"));
-  EXPECT_THAT(said, HasSubstr("multiple of 5"));
+  EXPECT_THAT(said, HasSubstr("multiple of dp = 5"));
 }
 
 TEST(Refused, MicroBatchThatDoesNotDivideAShare) {
@@ -43,7 +43,7 @@ TEST(Refused, MicroBatchThatDoesNotDivideAShare) {
 
 TEST(Refused, GroupThatDoesNotDivide) {
   EXPECT_THAT(refusal(4, {"sync.method=zero3", "sync.group=3"}), HasSubstr("sync.group = 3"));
-  EXPECT_THAT(refusal(4, {"sync.method=zero3", "sync.group=3"}), HasSubstr("4 ranks"));
+  EXPECT_THAT(refusal(4, {"sync.method=zero3", "sync.group=3"}), HasSubstr("4 replicas"));
   EXPECT_THAT(refusal(4, {"sync.method=allreduce", "sync.group=2"}), HasSubstr("zero1"));
 }
 

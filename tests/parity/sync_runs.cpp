@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
 
+#include "esp/base/error.h"
 #include "esp/base/rng.h"
 #include "esp/kernel/elements.h"
 #include "esp/net/inproc/threads.h"
@@ -20,6 +22,25 @@ namespace {
 using namespace std::chrono_literals;
 using train::Engine;
 using train::RunConfig;
+
+// A comparison gives all its runs the same settings. A run does not get those of these keys that it does not read.
+RunConfig parse_shared(Overrides overrides) {
+  constexpr std::string_view kShared[] = {
+      "train.eps=", "sync.prefetch=", "sync.keep_gathered=", "data.mask_rate=", "sync.offload_tile="};
+  for (;;) {
+    try {
+      return train::parse_run_config("", "run.toml", overrides);
+    } catch (const UsageError& error) {
+      const std::string_view problem = error.what();
+      const auto unread = std::find_if(overrides.begin(), overrides.end(), [&](const std::string& one) {
+        return problem.starts_with(fmt::format("--set {}: ", one)) && problem.find("read only with") != problem.npos &&
+               std::any_of(std::begin(kShared), std::end(kShared), [&](auto key) { return one.starts_with(key); });
+      });
+      if (unread == overrides.end()) throw;
+      overrides.erase(unread);
+    }
+  }
+}
 
 std::string words() {
   std::string text;
@@ -60,11 +81,11 @@ struct Shown {
   Image whole;  // empty where this rank has shards only
 };
 
-Part part_of(const nn::ParameterList& list, const optim::Range& range, const tensor::Tensor& values,
+Part part_of(const nn::ParameterList& list, const optim::UnitRange& range, const tensor::Tensor& values,
              const tensor::ReadRun& read = {}) {
   Part part{list.units()[static_cast<size_t>(range.unit)].first + range.begin, Image(values.bytes())};
   if (read) {
-    read(0, tensor::Tensor::over(part.bytes.data(), values.shape(), values.dtype()));
+    read(0, tensor::Tensor::borrow(part.bytes.data(), values.shape(), values.dtype()));
   } else if (!part.bytes.empty()) {
     std::memcpy(part.bytes.data(), values.data(), values.bytes());
   }
@@ -76,9 +97,9 @@ Shown show(Engine& engine, const train::StepResult& result) {
   shown.result = result;
   shown.scale = engine.loss_scale().scale();
   const nn::ParameterList& list = engine.model().parameters();
-  for (const optim::Held& one : engine.strategy().held())
+  for (const optim::ValueShard& one : engine.strategy().held())
     shown.held.push_back(part_of(list, one.range, one.values, one.read));
-  for (const optim::Owned& one : engine.strategy().owned())
+  for (const optim::OptimizerShard& one : engine.strategy().owned())
     if (one.values.defined()) shown.updated.push_back(part_of(list, one.range, one.values));
   for (const auto& unit : list.units()) {
     if (!unit.values.defined()) continue;
@@ -157,7 +178,7 @@ std::string pairs_file() {
 }
 
 RunConfig config_of(const Overrides& overrides) {
-  RunConfig config = train::parse_run_config("", "run.toml", overrides);
+  RunConfig config = parse_shared(overrides);
   if (config.data.train.empty()) config.data.train = {folder() + "/text.txt"};
   return config;
 }

@@ -37,7 +37,7 @@ void expect_near_one(TensorPlan plan, const std::string& what) {
   const auto ranks = run_tensor(plan);
   plan.tp = 1;
   plan.sequence = plan.keep_gathered = false;
-  plan.recompute = nn::Recompute::none;
+  plan.recompute = nn::RecomputeMode::none;
   const TensorSeen one = run_tensor(plan).front();
   EXPECT_LT(worst_distance(ranks, one), kTolerance) << what;
   // Whoever has a copy of a parameter has the same one.
@@ -66,7 +66,7 @@ TEST_P(TensorModels, AreTheOneHoldersAtEverySize) {
 }
 
 TEST_P(TensorModels, AreTheOneHoldersWithRecomputation) {
-  for (const auto recompute : {nn::Recompute::selective, nn::Recompute::full})
+  for (const auto recompute : {nn::RecomputeMode::selective, nn::RecomputeMode::full})
     for (const bool sequence : {false, true}) {
       TensorPlan plan;
       plan.config = config_of(GetParam(), 2);

@@ -9,12 +9,12 @@
 
 namespace esp::parity {
 
-using parallel::Holder;
+using parallel::ModelRank;
 using tensor::Tensor;
 
 namespace {
 
-Tensor ids(const Holder& holder, const tensor::Shape& shape, int64_t below, uint64_t seed) {
+Tensor ids(const ModelRank& holder, const tensor::Shape& shape, int64_t below, uint64_t seed) {
   Tensor t = tensor::empty(holder.context, shape, DType::i32, device::MemoryCategory::other);
   for (int64_t i = 0; i < t.count(); ++i)
     t.as<int32_t>()[i] =
@@ -22,10 +22,10 @@ Tensor ids(const Holder& holder, const tensor::Shape& shape, int64_t below, uint
   return t;
 }
 
-model::Batch batch_of(const Holder& holder, const TensorPlan& plan, uint64_t seed) {
+model::ModelBatch batch_of(const ModelRank& holder, const TensorPlan& plan, uint64_t seed) {
   const model::ModelConfig& c = plan.config;
   const int64_t B = plan.batch, T = plan.tokens;
-  model::Batch batch;
+  model::ModelBatch batch;
   batch.inputs = ids(holder, {B, T}, c.vocab, seed);
   batch.targets =
       c.num_classes > 0 ? ids(holder, {B}, c.num_classes, seed + 1) : ids(holder, {B, T}, c.vocab, seed + 1);
@@ -39,22 +39,22 @@ model::Batch batch_of(const Holder& holder, const TensorPlan& plan, uint64_t see
   return batch;
 }
 
-std::vector<double> doubles(const Holder& holder, const Tensor& x) {
+std::vector<double> doubles(const ModelRank& holder, const Tensor& x) {
   const Tensor wide = tensor::cast_to(holder.context, x, DType::f64, device::MemoryCategory::other);
   return {wide.span<double>().begin(), wide.span<double>().end()};
 }
 
 // value −= lr·gradient.
-void descend(const Holder& holder, nn::ParameterList& list, double lr) {
+void descend(const ModelRank& holder, nn::ParameterList& list, double lr) {
   for (auto& unit : list.units()) {
     kernel::scale(unit.grads.data(), -lr, unit.count, unit.grads.dtype(), holder.context.stream);
     kernel::add_to(unit.values.data(), unit.grads.data(), unit.count, unit.grads.dtype(), holder.context.stream);
   }
 }
 
-TensorSeen run_one(Holder& holder, const TensorPlan& plan) {
+TensorSeen run_one(ModelRank& holder, const TensorPlan& plan) {
   TensorSeen seen;
-  model::Part part;
+  model::ModelPart part;
   part.shares = holder.shares();
   const auto model = model::make_model(plan.config, part);
   nn::ParameterList& list = model->parameters();
@@ -63,23 +63,23 @@ TensorSeen run_one(Holder& holder, const TensorPlan& plan) {
   const auto parts = plan.sequence
                          ? parallel::make_partial_gradients(holder.mesh, list, holder.context, std::chrono::seconds(60))
                          : nullptr;
-  nn::Pass pass = holder.pass(plan.batch);
+  nn::ForwardContext pass = holder.pass(plan.batch);
   pass.training = plan.training;
   pass.recompute = plan.recompute;
   {
     const autograd::NoRecording quiet(holder.tape);
-    nn::Pass look = pass;
+    nn::ForwardContext look = pass;
     look.training = false;
     seen.logits = doubles(holder, model->logits_of(look, batch_of(holder, plan, 11)));
   }
-  comm::Communicator* const line = holder.mesh.group(parallel::Axis::tensor);
+  comm::Communicator* const line = holder.mesh.group(parallel::MeshAxis::tensor);
   const auto before = line ? line->stats() : std::vector<comm::CallStats>();
   for (int step = 0; step < plan.steps; ++step) {
     pass.step = step;
     list.zero_gradients(holder.context.stream);
     double loss = 0;
     for (int m = 0; m < plan.micro_batches; ++m) {
-      const model::Batch batch =
+      const model::ModelBatch batch =
           batch_of(holder, plan, 11 + static_cast<uint64_t>(10 * (step * plan.micro_batches + m)));
       pass.first_sequence = 5 + m * plan.batch;
       if (parts) parts->begin_pass(m + 1 == plan.micro_batches);
@@ -135,7 +135,7 @@ std::vector<double> Held::part(const std::vector<double>& whole) const {
 std::vector<TensorSeen> run_tensor(const TensorPlan& plan) {
   std::vector<TensorSeen> seen(static_cast<size_t>(plan.tp));
   if (plan.tp == 1) {
-    Holder one;
+    ModelRank one;
     seen[0] = run_one(one, plan);
     return seen;
   }
@@ -147,10 +147,10 @@ std::vector<TensorSeen> run_tensor(const TensorPlan& plan) {
   options.piece_bytes = plan.piece_bytes;
   options.keep_gathered = plan.keep_gathered;
   options.timeout = std::chrono::seconds(60);
-  parallel::with_holders(
+  parallel::run_model_ranks(
       plan.tp,
       [&](comm::Communicator* world) {
-        Holder holder(world, shape, options);
+        ModelRank holder(world, shape, options);
         seen[static_cast<size_t>(world->rank())] = run_one(holder, plan);
       },
       plan.rings ? parallel::kRings : "");

@@ -18,7 +18,7 @@ struct TensorPlan {
   bool sequence = false, keep_gathered = false, overlap = true, training = true;
   int64_t piece_bytes = 512;
   bool rings = false;  // collectives that send the least
-  nn::Recompute recompute = nn::Recompute::none;
+  nn::RecomputeMode recompute = nn::RecomputeMode::none;
   DType dtype = DType::f64;
   int64_t batch = 3, tokens = 8;
   int steps = 1, micro_batches = 1;
@@ -32,7 +32,7 @@ struct Held {
   std::vector<double> part(const std::vector<double>& whole) const;  // of the whole's, what is here
   tensor::Shape shape, global_shape;
   int cut_dim = -1;
-  std::vector<nn::Interval> sections;
+  std::vector<nn::IndexRange> sections;
 };
 
 struct TensorSeen {

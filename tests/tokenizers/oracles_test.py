@@ -261,6 +261,62 @@ class Bert(Oracle):
                 break
 
 
+class PostProcessors(Oracle):
+    """--add-special-tokens puts around a text what `tokenizers` does."""
+
+    def both(self, tokenizer):
+        path = self.folder / "tokenizer.json"
+        tokenizer.save(str(path))
+        theirs = package("tokenizers").Tokenizer.from_file(str(path))
+        self.compare(path, lambda texts: [e.ids for e in theirs.encode_batch(texts, add_special_tokens=True)],
+                     list(corpus.texts(300, seed=19)) + ["", "<s>", "x"], "--add-special-tokens")
+        return path
+
+    def test_every_kind_equals_tokenizers(self):
+        tokenizers = package("tokenizers")
+        processors = tokenizers.processors
+
+        def template(single, *names):
+            return processors.TemplateProcessing(single=single, pair=None, special_tokens=[(n, tokenizer.token_to_id(n)) for n in names])
+        tokenizer = self.gpt2()
+        tokenizer.add_special_tokens(["<s>", "</s>", "[CLS]", "[SEP]"])
+        cls, sep, bos, eos = (((n, tokenizer.token_to_id(n))) for n in ("[CLS]", "[SEP]", "<s>", "</s>"))
+        level = processors.ByteLevel(trim_offsets=False)
+        for name, processor in {
+                "none": None, "ByteLevel": level, "RobertaProcessing": processors.RobertaProcessing(eos, bos, add_prefix_space=False),
+                "BertProcessing": processors.BertProcessing(sep, cls), "BOS": template("<s> $A", "<s>"), "EOS": template("$A </s>", "</s>"),
+                "several": template("<s> [CLS] $A [SEP] </s>", "<s>", "[CLS]", "[SEP]", "</s>"), "nothing": template("$A"),
+                "as LLaMA 3": processors.Sequence([level, template("<s> $A", "<s>")]),
+                "in the middle": processors.Sequence([level, template("<s> $A </s>", "<s>", "</s>"), level]),
+        }.items():
+            with self.subTest(name):
+                if processor is not None:
+                    tokenizer.post_processor = processor
+                self.both(tokenizer)
+
+    def test_the_other_models(self):
+        tokenizers = package("tokenizers")
+        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<s>", "</s>"]
+        model = tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        tokenizer.add_special_tokens(names)
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+        path = self.both(tokenizer)
+        # vocab.txt alone is BERT's, and saved again it says so itself.
+        (self.folder / "vocab.txt").write_text("".join(name + "\n" for name in names))
+        path.unlink()
+        self.assertEqual(ours(self.folder / "vocab.txt", ["x"], "--add-special-tokens"), [[2, 1, 3]])
+        pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0), ("a", -3.0)]
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"])
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", pair=None, special_tokens=[("</s>", 1)])
+        self.both(tokenizer)
+
+
 class SentencePiece(Oracle):
     def model(self, **options):
         sentencepiece = package("sentencepiece")

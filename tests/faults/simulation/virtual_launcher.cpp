@@ -159,8 +159,7 @@ void VirtualLauncher::end_all(bool at_once) {
 
 void VirtualLauncher::after_all() {
   round_ = reform_->round() + 1;
-  const launch::RoundEnd end =
-      launch::end_of_round(0, false, failure_ ? failure_ : reform_->condemned(), reform_->stuck());
+  const launch::RoundEnd end = launch::end_of_round(0, false, failure_, *reform_);
   const launch::Then then = launch::after_round(launch::cause_of({end}), false, num_restarts_, max_restarts_);
   if (then != launch::Then::again) {
     end_ = then;

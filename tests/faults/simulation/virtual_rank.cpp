@@ -7,7 +7,7 @@
 namespace esp::sim {
 namespace {
 
-constexpr Duration kConnect = std::chrono::seconds(30);  // NetOptions::connect_timeout
+constexpr Duration kConnect = std::chrono::seconds(30);  // NetOptions::start_timeout
 constexpr Duration kWord = std::chrono::seconds(25);     // apps/espalier/joined.cpp
 constexpr Duration kGoodbye = std::chrono::seconds(5);   // net/hub_watch.cpp
 constexpr Duration kHeartbeat = std::chrono::milliseconds(500);
