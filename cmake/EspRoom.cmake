@@ -132,7 +132,7 @@ function(esp_room name)
   if(ESP_TESTS AND tests)
     # Addresses: the rooms that parse, or lay out memory by hand. Threads: those whose threads meet. ./check --long has all.
     set(rooms_address "^(base|obs|device|data|net|comm|ckpt|sync|dash)$")
-    set(rooms_thread "^(device|net|comm)$")
+    set(rooms_thread "^(device|net|comm|dash)$")
     if(ESP_SANITIZE STREQUAL "thread" AND NOT ESP_SANITIZE_ALL)  # codes and problems are arithmetic of one thread
       list(FILTER tests EXCLUDE REGEX "/(compress|problems)/")
     endif()
