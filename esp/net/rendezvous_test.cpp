@@ -265,7 +265,7 @@ RendezvousOptions beside(int port, int rank, const std::string& job) {
   made.port = RendezvousOptions::Port::shared;
   made.host_hub = rank == 0;
   made.secret = Secret(std::string(32, 's'));
-  made.job = job;
+  made.job = fmt::format("port-{}/{}", port, job);  // as launch/world.cpp names it: another port, another job
   made.log = Log(LogLevel::warn, rank);
   return made;
 }
@@ -294,7 +294,7 @@ TEST(Rendezvous, WorksWhenAnotherProgramHasThePort) {
     Stranger stranger(closes);
     meet_at(ranks, stranger.port());
     std::string job = ranks[0].hear();
-    EXPECT_EQ(job.rfind("shared-", 0), 0u) << job;
+    EXPECT_EQ(job.rfind(fmt::format("port-{}/shared-", stranger.port()), 0), 0u) << job;
     EXPECT_EQ(ranks[1].hear(), job);
     for (Forked& rank : ranks) rank.say("end");
     for (Forked& rank : ranks) EXPECT_EQ(rank.wait(), 0);
@@ -307,8 +307,8 @@ TEST(Rendezvous, TwoJobsWithOnePortStayApart) {
   for (const char* job : {"one", "other"}) jobs.push_back(fork_two_ranks(job));
   for (auto& ranks : jobs) meet_at(ranks, port);
   std::string one = jobs[0][0].hear(), other = jobs[1][0].hear();
-  EXPECT_EQ(one.rfind("one-", 0), 0u) << one;
-  EXPECT_EQ(other.rfind("other-", 0), 0u) << other;
+  EXPECT_EQ(one.rfind(fmt::format("port-{}/one-", port), 0), 0u) << one;
+  EXPECT_EQ(other.rfind(fmt::format("port-{}/other-", port), 0), 0u) << other;
   EXPECT_EQ(jobs[0][1].hear(), one);
   EXPECT_EQ(jobs[1][1].hear(), other);
   for (auto& ranks : jobs)
