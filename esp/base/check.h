@@ -1,4 +1,5 @@
-// ESP_CHECK(condition, "format", …): what must hold. Its failure is our bug and says where.
+// ESP_CHECK(condition, "format", …): checks an invariant. A failure is an internal error (a bug in Espalier) and names
+// the source location.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Time: a monotonic now, and deadlines that every wait takes.
+// Monotonic time and deadlines. Every wait takes a Deadline.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
-// A point in time by which something must have happened. Pass it down unchanged: a wait made of many waits has one.
+// An absolute point in time for a timeout. Pass it unchanged through nested waits, so that all of them share one limit.
 class Deadline {
  public:
   static Deadline after(Duration duration) { return Deadline(Clock::now() + duration); }
@@ -24,7 +24,7 @@ class Deadline {
   Clock::time_point when() const { return when_; }
   bool passed() const { return Clock::now() >= when_; }
   Duration left() const { return std::max(Duration::zero(), when_ - Clock::now()); }
-  // For poll and epoll_wait: rounded up so that a wait never returns early and spins.
+  // Remaining time for poll and epoll_wait, rounded up: a wait that returned early would be repeated in a busy loop.
   int left_ms() const { return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left()).count()); }
   Deadline earlier(Duration duration) const { return Deadline(std::min(when_, Clock::now() + duration)); }
 

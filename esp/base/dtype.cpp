@@ -7,13 +7,13 @@ namespace esp {
 namespace {
 
 struct Row {
-  std::string_view name;  // what we print
+  std::string_view name;  // name of the type in output and in files
   DType type;
   size_t bytes;
   bool floating;
 };
 
-// The first row of a type names it; the others are spellings people bring with them.
+// The first row of a type has its printed name. Further rows of the type have accepted aliases.
 constexpr Row kTypes[] = {
     {"f64", DType::f64, 8, true},     {"f32", DType::f32, 4, true},     {"bf16", DType::bf16, 2, true},
     {"f16", DType::f16, 2, true},     {"i64", DType::i64, 8, false},    {"i32", DType::i32, 4, false},

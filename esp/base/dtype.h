@@ -1,5 +1,5 @@
-// Element types and their names. Names are those of numpy with bf16/f16 spelt short; nccl-tests' names are accepted
-// too.
+// Element types and their names. The names are those of NumPy, with bf16 and f16 as short forms. parse_dtype also
+// accepts the names of nccl-tests.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ inline constexpr DType kAllDTypes[] = {DType::f64, DType::f32, DType::bf16, DTyp
 
 size_t size_of(DType type);
 std::string_view name_of(DType type);
-DType parse_dtype(std::string_view name);  // UsageError lists the known names
+DType parse_dtype(std::string_view name);  // throws a UsageError that lists the known names
 bool is_floating(DType type);
 
 }  // namespace esp

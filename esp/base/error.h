@@ -1,8 +1,7 @@
-// What the world does to us, as exceptions; what must hold, as ESP_CHECK (base/check.h).
+// Exception types for external failures. Internal invariants use ESP_CHECK (base/check.h).
 //
-// Each family maps to one exit code of the binary, so a launcher can tell whether a restart makes sense. A message says
-// what was given, where, and what would have worked. Errors are values: safe to copy and to carry across threads in a
-// std::exception_ptr.
+// Each type maps to one exit code of the binary, so that a launcher can decide about a restart. A message contains the
+// value, its source and the expected values. Errors are copyable values and can cross threads in a std::exception_ptr.
 #pragma once
 
 #include <stdexcept>
@@ -21,13 +20,14 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// A wrong argument, run file or call: nothing was started, nothing lost.
+// A wrong argument, run file or call. Nothing was started.
 class UsageError : public Error {
  public:
   explicit UsageError(const std::string& message) : Error(ExitCode::usage, message) {}
 };
 
-// A peer was lost, fell silent, or called something else. `peer` is the rank blamed, -1 when none can be named.
+// A communication failure: a peer is lost, does not answer, or made a different call. `peer` is the failed rank, or -1
+// if unknown.
 class CommError : public Error {
  public:
   enum class Kind { lost, timeout, mismatch, refused, corrupt, aborted };
@@ -41,25 +41,25 @@ class CommError : public Error {
   int peer_;
 };
 
-// A file, a disk or their contents.
+// A failure of a file, a disk or file contents.
 class IoError : public Error {
  public:
   explicit IoError(const std::string& message) : Error(ExitCode::files, message) {}
 };
 
-// An accelerator or its memory.
+// A failure of an accelerator or its memory.
 class DeviceError : public Error {
  public:
   explicit DeviceError(const std::string& message) : Error(ExitCode::internal, message) {}
 };
 
-// Our own bug: thrown by ESP_CHECK only.
+// A bug in Espalier; thrown by ESP_CHECK only.
 class InternalError : public Error {
  public:
   explicit InternalError(const std::string& message) : Error(ExitCode::internal, message) {}
 };
 
-// "No such file or directory (ENOENT)" for an errno value.
+// Description of an errno value, for example "No such file or directory (ENOENT)".
 std::string errno_text(int error_number);
 
 }  // namespace esp

@@ -1,5 +1,5 @@
-// The exit code of a run whose training failed: loss or values are not finite, or most steps were skipped. Starting it
-// again would fail the same way.
+// Exit code of a run whose training failed: the loss or weights are not finite, or most steps were skipped. A restart
+// would fail in the same way.
 #pragma once
 
 #include "esp/base/error.h"

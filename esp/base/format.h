@@ -1,4 +1,4 @@
-// Numbers with units, for messages.
+// Formatting of numbers with units, for messages.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace esp {
 namespace {
 
-// Not FUTEX_PRIVATE: the word may lie in memory shared by processes.
+// Not FUTEX_PRIVATE: the word may be in memory shared between processes.
 void call(const std::atomic<uint32_t>& word, int what, uint32_t value, const timespec* longest) {
   syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), what, value, longest, nullptr, 0);
 }

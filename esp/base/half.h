@@ -12,7 +12,8 @@ struct BFloat16 {
   explicit BFloat16(float value) {
     uint32_t x = std::bit_cast<uint32_t>(value);
     if ((x & 0x7fffffffu) > 0x7f800000u) {
-      bits = static_cast<uint16_t>((x >> 16) | 0x0040u);  // a NaN stays a NaN when its low bits are cut
+      // sets a mantissa bit: a NaN must stay a NaN after its low bits are cut
+      bits = static_cast<uint16_t>((x >> 16) | 0x0040u);
     } else {
       bits = static_cast<uint16_t>((x + 0x7fffu + ((x >> 16) & 1u)) >> 16);
     }
@@ -31,8 +32,9 @@ struct Float16 {
     uint16_t sign = static_cast<uint16_t>((x >> 16) & 0x8000u);
     x &= 0x7fffffffu;
     if (x > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((x >> 13) & 0x3ffu));
-    if (x >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds past 65504
-    if (x < 0x38800000u) {                                               // subnormal: let float addition round
+    // overflow: values that round to more than 65504 become infinity
+    if (x >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+    if (x < 0x38800000u) {  // subnormal result: a float addition does the rounding
       float magnitude = std::bit_cast<float>(x) + 0.5f;
       return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(magnitude) - 0x3f000000u));
     }

@@ -14,9 +14,9 @@
 namespace esp {
 namespace {
 
-// Builds the value in one pass and refuses what the library accepts: deep nesting and duplicate keys. The library
-// searches the whole object for every key of an ordered object. Here a hash set finds duplicates, so parsing takes
-// linear time.
+// Builds the value in one pass and rejects two kinds of input that the library accepts: deep nesting and duplicate
+// keys. The library would search an object linearly for every key; here a hash set finds duplicates, so that parsing
+// takes linear time.
 class StrictBuilder final : public nlohmann::json_sax<Json> {
  public:
   Json root;
@@ -28,7 +28,7 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t&) override { return false; }  // no JSON text has one
+  bool binary(binary_t&) override { return false; }  // never called: JSON text has no binary values
   bool start_object(size_t) override { return open(Json::object()); }
   bool start_array(size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
@@ -43,17 +43,18 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& error) override {
-    std::string_view why = error.what();  // "[json.exception.NAME] …", of which the name is the library's own
+    std::string_view why = error.what();  // text "[json.exception.NAME] …"; the part in brackets is removed
     if (const size_t end = why.find("] "); why.starts_with('[') && end != why.npos) why.remove_prefix(end + 2);
     problem = fmt::format("is not JSON at byte {}: {}", at, why);
     return false;
   }
 
  private:
-  // An array or object that is not complete. Its parent gets no element meanwhile, so `value` stays valid.
+  // An array or object that is still being parsed. Meanwhile its parent gets no further element, so `value` stays
+  // valid.
   struct Open {
     Json* value;
-    std::string key;  // of the element to come, in an object
+    std::string key;  // if an object: key of its next element
     std::unordered_set<std::string> keys;
   };
 
@@ -91,7 +92,7 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
 
 Json parse_json(std::string_view text, std::string_view what, size_t max_bytes) {
   if (text.size() > max_bytes)
-    throw IoError(fmt::format("{} has {} bytes; at most {} are read", what, text.size(), max_bytes));
+    throw IoError(fmt::format("{}: got {} bytes; expected at most {}", what, text.size(), max_bytes));
   if (text.find_first_not_of(" \t\r\n") == text.npos) throw IoError(fmt::format("{} is empty; expected JSON", what));
   StrictBuilder builder;
   if (!Json::sax_parse(text, &builder)) throw IoError(fmt::format("{} {}", what, builder.problem));

@@ -1,4 +1,4 @@
-// JSON, strictly: duplicate keys, depth beyond 32 and trailing text are refused, with line and column in the message.
+// Strict JSON parser: duplicate keys, nesting deeper than 32 and trailing text are errors with line and column.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 inline constexpr size_t kMaxJsonBytes = size_t{100} << 20;
 inline constexpr int kMaxJsonDepth = 32;
 
-// `what` names the source in messages («schedule file ring.json»). Throws IoError.
+// `what` names the source in messages («schedule file ring.json»). Throws IoError if the text is invalid.
 Json parse_json(std::string_view text, std::string_view what, size_t max_bytes = kMaxJsonBytes);
 
 }  // namespace esp

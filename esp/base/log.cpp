@@ -44,7 +44,7 @@ void Log::write(LogLevel level, fmt::string_view text, fmt::format_args args) co
   fmt::vformat_to(out, text, args);
   if (paint) fmt::format_to(out, "\033[0m");
   line.push_back('\n');
-  // One write per line; a short write to a terminal or a closed stderr is not worth an error.
+  // One write per line. A short write or a closed stderr is ignored.
   [[maybe_unused]] auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,5 +1,5 @@
-// A small logger with a rank. A Log is a value handle: copy it, hand it down; there is no global one. Lines go to
-// stderr whole, so ranks sharing a terminal do not interleave inside a line. stdout is for data only.
+// Logger with a rank prefix. A Log is a value: copy it and pass it on; there is no global logger. Each line is written
+// to stderr in one call, so that lines of several ranks do not mix. stdout is reserved for data.
 #pragma once
 
 #include <string>
@@ -41,7 +41,7 @@ class Log {
   void write(LogLevel level, fmt::string_view text, fmt::format_args args) const;
 
   LogLevel level_ = LogLevel::warn;
-  int rank_ = -1;  // -1: no rank yet
+  int rank_ = -1;  // -1: this process has no rank yet
   bool colour_ = false;
 };
 

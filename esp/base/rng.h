@@ -1,5 +1,5 @@
-// Randomness as a function: Philox4x32-10 (Salmon et al. 2011). A number depends on its key and counter alone, so any
-// split of the work over ranks and any recomputation draws the same ones.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011). A number depends only on its key and counter. Every
+// distribution of work over ranks, and every recomputation, therefore draws the same numbers.
 #pragma once
 
 #include <array>

@@ -12,10 +12,11 @@
 namespace esp {
 namespace {
 
-// Edits with swapped neighbours counted as one, since that is how people mistype; `limit` where there are as many or
-// more.
+// Edit distance in which a swap of adjacent letters counts as one edit (Damerau-Levenshtein). Returns `limit` if the
+// distance is at least `limit`.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
-  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), cost(b.size() + 1);  // of a's prefixes, one longer each
+  // rows of the cost table for three consecutive prefixes of a
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), cost(b.size() + 1);
   std::iota(cost.begin(), cost.end(), size_t{0});
   size_t least = 0;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -27,7 +28,7 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
         cost[j] = std::min(cost[j], before[j - 2] + 1);
     }
-    // Every way to the end passes this prefix or the one before it.
+    // Every edit path passes through this row or the previous one. If both exceed the limit, the distance does too.
     const size_t least_before = std::exchange(least, *std::min_element(cost.begin(), cost.end()));
     if (std::min(least, least_before) >= limit) return limit;
   }
@@ -41,7 +42,8 @@ std::string_view nearest_name(std::string_view name, const std::vector<std::stri
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (std::string_view candidate : known) {
     const size_t longer = std::max(name.size(), candidate.size()), shorter = std::min(name.size(), candidate.size());
-    if (longer - shorter >= best_distance) continue;  // that many edits at least
+    // the difference of the lengths is a lower bound of the edit distance
+    if (longer - shorter >= best_distance) continue;
     const size_t distance = edit_distance(name, candidate, best_distance);
     if (distance < best_distance) {
       best = candidate;

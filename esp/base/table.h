@@ -1,5 +1,5 @@
-// Choices by name. A table is a constant array of rows with a `name`; an unknown name is an error that lists the known
-// ones and suggests the nearest.
+// Lookup of named choices. A table is a constant array of rows with a `name`. An unknown name is an error that lists
+// the known names and suggests the nearest.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@ namespace esp {
 [[noreturn]] void unknown_name(std::string_view what, std::string_view name,
                                const std::vector<std::string_view>& known);
 
-// The name in `known` with the smallest edit distance to `name`; empty when nothing is near.
+// The name in `known` with the smallest edit distance to `name`; empty if none is similar.
 std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known);
 
 template <typename Table>
@@ -23,7 +23,8 @@ std::vector<std::string_view> names_of(const Table& table) {
   return names;
 }
 
-// `elsewhere`: names that are known too, though they are rows of no table.
+// Finds the row called `name`, or throws UsageError. `elsewhere`: valid names that are not in this table; the error
+// lists them too.
 template <typename Table>
 auto& find_row(std::string_view what, const Table& table, std::string_view name,
                std::initializer_list<std::string_view> elsewhere = {}) {

@@ -1,6 +1,6 @@
-// toml++ with its assumptions checked. Version 3.3 assumes, without looking, that a table header begins with a letter
-// of a key; "[{" breaks that, and in an optimised build the compiler may do anything with it. Here a broken assumption
-// is an exception like any other syntax error.
+// toml++ 3.3 with checked assertions. That version assumes that a table header begins with a key character. The text
+// "[{" violates this, which is undefined behaviour in optimised builds. Here a violated assertion throws an exception,
+// like a syntax error.
 #pragma once
 
 #include <stdexcept>

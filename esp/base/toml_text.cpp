@@ -9,13 +9,13 @@
 namespace esp {
 namespace {
 
-// Where the string that begins at `at` ends: behind its closing quotes, or at the end of the text.
+// Position after the closing quotes of the string that begins at `at`; the end of the text if it has none.
 size_t end_of_string(std::string_view text, size_t at) {
   const char quote = text[at];
   const bool long_form = text.substr(at, 3) == std::string(3, quote);
   const std::string closing(long_form ? 3 : 1, quote);
   for (at += closing.size(); at < text.size(); ++at) {
-    if (!long_form && text[at] == '\n') return at;  // unclosed: the parser says so
+    if (!long_form && text[at] == '\n') return at;  // a string without closing quote: toml++ reports the error
     if (quote == '"' && text[at] == '\\') {
       ++at;
     } else if (text.substr(at, closing.size()) == closing) {
@@ -28,8 +28,8 @@ size_t end_of_string(std::string_view text, size_t at) {
 }  // namespace
 
 void check_toml_text(std::string_view text, std::string_view name) {
-  size_t depth = 0;  // of open brackets and braces
-  size_t parts = 1;  // of the dotted key being read
+  size_t depth = 0;  // number of open brackets and braces
+  size_t parts = 1;  // parts of the current dotted key
   const auto refuse = [&](size_t at, const std::string& problem) {
     const auto line = std::count(text.begin(), text.begin() + static_cast<long>(at), '\n') + 1;
     const size_t before = at == 0 ? std::string_view::npos : text.rfind('\n', at - 1);
@@ -47,7 +47,7 @@ void check_toml_text(std::string_view text, std::string_view name) {
       continue;
     }
     if (letter >= 0x80 && !(at == 0 && text.starts_with("\xEF\xBB\xBF")))
-      refuse(at, "a letter beyond ASCII outside a string or comment; put it in quotes");
+      refuse(at, "got a non-ASCII letter outside a string or comment; expected ASCII. Put it in quotes");
     if (letter == '[' || letter == '{') {
       if (++depth > kMaxTomlDepth)
         refuse(at,

@@ -1,6 +1,6 @@
-// Checks a TOML text before toml++ 3.3 reads it. That version has undefined behaviour on letters beyond ASCII outside
-// strings and comments, where TOML does not allow them. It also recurses once per part of a dotted key when it frees
-// its tables, so that a deep key overflows the stack.
+// Checks a TOML text before toml++ 3.3 parses it. That version has undefined behaviour for non-ASCII letters outside
+// strings and comments; TOML does not allow them there. It also recurses once per part of a dotted key when it destroys
+// its tables, so a key with very many parts overflows the stack.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace esp {
 
-inline constexpr size_t kMaxTomlDepth = 16;  // of brackets, and parts of a dotted key
+inline constexpr size_t kMaxTomlDepth = 16;  // limit for the nesting of brackets, and for the parts of a dotted key
 
-// UsageError with line and column.
+// Throws a UsageError with line and column if the text is not accepted. `name`: the file, for the message.
 void check_toml_text(std::string_view text, std::string_view name);
 
 }  // namespace esp

@@ -27,7 +27,7 @@ void Work::wait(Deadline deadline) const {
   if (!state_) return;
   std::unique_lock lock(state_->mutex);
   if (!state_->changed.wait_until(lock, deadline.when(), [&] { return state_->done; }))
-    throw CommError(CommError::Kind::timeout, -1, "the work was not done by its deadline");
+    throw CommError(CommError::Kind::timeout, -1, "timeout: the operation did not finish before its deadline");
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
@@ -45,7 +45,7 @@ void Work::fail(std::exception_ptr error) const {
   ESP_CHECK(state_ != nullptr, "an empty Work cannot be completed");
   {
     std::lock_guard lock(state_->mutex);
-    ESP_CHECK(!state_->done, "a Work completes once");
+    ESP_CHECK(!state_->done, "the Work has already completed");
     state_->done = true;
     state_->error = std::move(error);
   }

@@ -1,5 +1,6 @@
-// Work: the handle of something under way on another thread. Copies share one state. An error there completes the Work
-// and `wait` throws it here. Any thread may wait; one thread completes, once.
+// Work: handle of an asynchronous operation that runs on another thread. Copies share one state. If the operation
+// throws, the Work is complete and `wait` rethrows the exception. Any thread may wait. One thread completes the Work,
+// once.
 #pragma once
 
 #include <condition_variable>
@@ -13,22 +14,22 @@ namespace esp {
 
 class Work {
  public:
-  Work() = default;  // empty: done, no error
+  Work() = default;  // an empty Work is done and has no error
   static Work pending();
   static Work failed(std::exception_ptr error);
 
   bool done() const;
-  // Blocks until done. Throws what the work threw, or CommError(timeout) once the deadline has passed.
+  // Blocks until done. Rethrows the operation's exception, or throws CommError(timeout) at the deadline.
   void wait(Deadline deadline) const;
   std::exception_ptr error() const;
 
-  // For the side that does the work.
+  // For the thread that runs the operation.
   void complete() const;
   void fail(std::exception_ptr error) const;
 
  private:
   struct State {
-    mutable std::mutex mutex;  // guards done and error
+    mutable std::mutex mutex;  // guards `done` and `error`
     std::condition_variable changed;
     bool done = false;
     std::exception_ptr error;
