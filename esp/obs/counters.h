@@ -1,5 +1,6 @@
-// Named counters that only grow: calls, bytes, messages. A Counters object returns Counter references that stay valid
-// for its lifetime. Any thread may add; a concurrent snapshot is consistent per counter, not over all counters.
+// Named counters that only grow: calls, bytes, messages. A Counters object returns references to Counter that stay
+// valid for its lifetime. Any thread may add. In a concurrent snapshot each value is consistent, but different counters
+// may be read at slightly different times.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ class Counter {
 
 class Counters {
  public:
-  // Finds or creates the counter of that name. Keep the reference: this takes a lock.
+  // Finds the counter of that name or creates it. This takes a lock, so keep the reference.
   Counter& counter(std::string_view name);
 
   // {"name": value, …} in order of creation.
@@ -36,7 +37,7 @@ class Counters {
     std::string name;
     Counter counter;
   };
-  mutable std::mutex mutex_;  // guards counters_, not the counts
+  mutable std::mutex mutex_;  // guards counters_, not the values of the counters
   std::deque<Named> counters_;
 };
 

@@ -9,7 +9,7 @@
 namespace esp::obs {
 namespace {
 
-TEST(Counters, ReturnsOneCounterPerName) {
+TEST(Counters, ReturnsSameCounterForSameName) {
   Counters counters;
   Counter& sent = counters.counter("bytes_sent");
   counters.counter("messages").add();
@@ -18,7 +18,7 @@ TEST(Counters, ReturnsOneCounterPerName) {
   EXPECT_EQ(counters.snapshot().dump(), R"({"bytes_sent":15,"messages":1})");
 }
 
-TEST(Counters, LoseNoCountsAcrossThreads) {
+TEST(Counters, CountEveryAddOfConcurrentThreads) {
   Counters counters;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)

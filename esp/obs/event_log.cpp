@@ -16,7 +16,7 @@
 namespace esp::obs {
 namespace {
 
-// Locks out appends of other processes while the end of the file is read.
+// A file lock: other processes cannot append while this object exists, so the end of the file stays where it is.
 class EndLock {
  public:
   explicit EndLock(const File& file) : fd_(file.fd()) {
@@ -29,7 +29,7 @@ class EndLock {
   int fd_;
 };
 
-// Truncates after the last line end: removes a line torn by a crash.
+// Truncates the file after its last line end. This removes a line that a crash left incomplete.
 void cut_torn_line(File& file) {
   constexpr uint64_t kStep = 64 << 10;
   const uint64_t size = file.size();
@@ -56,7 +56,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const IoError&) {
-    // Errors are dropped here: callers that need them call flush() first.
+    // A destructor must not throw: callers that need the error call flush() first.
   }
 }
 
@@ -89,7 +89,7 @@ void EventLog::flush_locked() {
     if (options_.sync) file_.sync();
   } catch (const IoError& error) {
     std::string text = fmt::format("{}; {} line(s) not written", error.what(), num_lines);
-    if (ftruncate(file_.fd(), static_cast<off_t>(before)) != 0) text += ", and the last may be torn";
+    if (ftruncate(file_.fd(), static_cast<off_t>(before)) != 0) text += ", and the file may end in an incomplete line";
     throw IoError(text);
   }
 }
@@ -97,7 +97,8 @@ void EventLog::flush_locked() {
 EventBatch read_events(const std::string& path, uint64_t offset, size_t max_bytes) {
   File file(path, O_RDONLY);
   const uint64_t size = file.size();
-  if (offset > size) throw IoError(fmt::format("{}: has {} bytes; cannot read from byte {}", path, size, offset));
+  if (offset > size)
+    throw IoError(fmt::format("{}: cannot read from byte {}: the file has only {} bytes", path, offset, size));
   std::string text = file.read(offset, std::min<uint64_t>(size - offset, max_bytes));
   const bool to_the_end = offset + text.size() == size;
 
@@ -108,12 +109,12 @@ EventBatch read_events(const std::string& path, uint64_t offset, size_t max_byte
     if (end == std::string::npos) break;
     std::string what = fmt::format("{} line {}", path, line);
     Json event = parse_json(std::string_view(text).substr(begin, end - begin), what);
-    if (!event.is_object()) throw IoError(fmt::format("{}: got {}, not an object", what, event.type_name()));
+    if (!event.is_object()) throw IoError(fmt::format("{}: got {}; expected a JSON object", what, event.type_name()));
     batch.events.push_back(std::move(event));
     begin = end + 1;
   }
   if (begin == 0 && !to_the_end)
-    throw IoError(fmt::format("{}: a line is longer than {} bytes at byte {}", path, max_bytes, offset));
+    throw IoError(fmt::format("{}: the line at byte {} is longer than {} bytes", path, offset, max_bytes));
   batch.next_offset = offset + begin;
   batch.torn = to_the_end && begin < text.size();
   return batch;

@@ -71,7 +71,7 @@ TEST(EventLog, ReadsALimitedNumberOfBytes) {
   EXPECT_NE(message_of([&] { read_events(folder / "log", 0, 3); }).find("longer than 3"), std::string::npos);
 }
 
-TEST(EventLog, SkipsATornLastLineAndTheNextWriterTruncatesIt) {
+TEST(EventLog, ReaderSkipsAnIncompleteLastLineAndNextWriterRemovesIt) {
   TemporaryFolder folder;
   std::string path = folder / "log";
   append_raw(path, "{\"step\":1}\n{\"step\":2,\"lo");
@@ -86,19 +86,19 @@ TEST(EventLog, SkipsATornLastLineAndTheNextWriterTruncatesIt) {
   EXPECT_EQ(batch.events[1]["step"], 2);
 }
 
-TEST(EventLog, TruncatesAFileOfOneTornLineToEmpty) {
+TEST(EventLog, EmptiesAFileThatHasOnlyAnIncompleteLine) {
   TemporaryFolder folder;
   append_raw(folder / "log", std::string(200'000, 'x'));
   EventLog log(folder / "log");
   EXPECT_TRUE(read_events(folder / "log").events.empty());
 }
 
-TEST(EventLog, ReportsTheNumberOfABadLine) {
+TEST(EventLog, ReportsTheNumberOfAnInvalidLine) {
   TemporaryFolder folder;
   append_raw(folder / "log", "{}\n{\"a\":}\n{}\n");
   EXPECT_NE(message_of([&] { read_events(folder / "log"); }).find("log line 2"), std::string::npos);
   append_raw(folder / "list", "[1]\n");
-  EXPECT_NE(message_of([&] { read_events(folder / "list"); }).find("not an object"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_events(folder / "list"); }).find("expected a JSON object"), std::string::npos);
   EXPECT_NE(message_of([&] { read_events(folder / "none"); }).find("ENOENT"), std::string::npos);
 }
 
@@ -112,7 +112,7 @@ TEST(EventLog, WritesBufferedLinesTogether) {
   EXPECT_EQ(read_events(folder / "log").events.size(), 4u);
 }
 
-TEST(EventLog, WritesStampsAndNonFiniteNumbersAsJson) {
+TEST(EventLog, WritesTimestampsAndNonFiniteNumbersAsNull) {
   TemporaryFolder folder;
   EventLog log(folder / "log", {.stamp = true});
   log.append({{"loss", std::numeric_limits<double>::quiet_NaN()}});
@@ -147,7 +147,8 @@ TEST(EventLog, DoesNotInterleaveLinesOfThreadsAndProcesses) {
   EXPECT_EQ(next, (std::vector<int>{kLines, kLines, kLines}));
 }
 
-// A file size limit simulates a full disk. In a child process, because limits cannot be raised again.
+// A file size limit simulates a full disk. The test runs in a child process, because a lowered limit cannot be raised
+// again.
 TEST(EventLog, LosesOnlyWholeLinesOnAFullDisk) {
   TemporaryFolder folder;
   std::string path = folder / "log";

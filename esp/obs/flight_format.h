@@ -1,8 +1,9 @@
 // Format of the flight recorder, in memory and in its file: one header page, then `capacity` records of 64 bytes, in
-// the machine's byte order. Every field is one atomic word, so that reads and writes may be concurrent.
+// the machine's byte order. Every field is one atomic word, so that threads may read and write concurrently.
 //
-// Record number n (from 1) is in slot (n-1) mod capacity; word 0 is n, and 0 while the record is being written. Times
-// are in ticks; the header's first and newest anchors give their rate.
+// Record number n (from 1) is in slot (n-1) mod capacity. Word 0 of the slot is n; while the record is being written,
+// word 0 is 0. Times are in ticks (ticks.h). An anchor is one instant in both ticks and nanoseconds. The first and the
+// newest anchor in the header give the tick rate.
 #pragma once
 
 #include <atomic>
@@ -24,19 +25,21 @@ struct FlightAnchor {
 };
 
 struct FlightHeader {
-  FlightWord magic;     // written last: without it the file is not a recorder
-  FlightWord capacity;  // a power of two
+  FlightWord magic;     // written last; a file without it is not a flight recorder
+  FlightWord capacity;  // number of records; a power of two
   FlightWord rank, world, pid;
   FlightWord wall_ns;  // Unix time of the first anchor
   FlightAnchor first;
-  // newest is latest[num_anchors % 2]; two, so that a crash between two stores damages only one
+  // The newest anchor is latest[num_anchors % 2]. There are two, so that a crash while one is written leaves the other
+  // intact.
   FlightWord num_anchors;
   FlightAnchor latest[2];
   alignas(64) FlightWord next;  // records begun so far; on a separate cache line, because every writer increments it
 };
 static_assert(sizeof(FlightHeader) <= kFlightHeaderBytes);
 
-// word 0 number · 1 ticks · 2 group · 3 sequence · 4 bytes · 5 peer (low 32), kind, state, detail (high 16) · 6-7 text
+// Words of a record: 0 number · 1 ticks · 2 group · 3 sequence · 4 bytes · 5 peer (low 32 bits), kind, state, detail
+// (high 16 bits) · 6-7 text
 struct FlightSlot {
   FlightWord words[8];
 };

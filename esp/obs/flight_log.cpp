@@ -26,7 +26,7 @@ uint64_t word_at(std::string_view bytes, size_t offset) {
   return word;
 }
 
-// Converts ticks to nanoseconds by the line through the first and the newest anchor.
+// Converts ticks to nanoseconds: a linear function through the first and the newest anchor.
 class Times {
  public:
   Times(std::string_view bytes, std::string_view what) {
@@ -36,11 +36,11 @@ class Times {
         offsetof(FlightHeader, latest) + word_at(bytes, offsetof(FlightHeader, num_anchors)) % 2 * sizeof(FlightAnchor);
     uint64_t ticks = word_at(bytes, newest) - ticks_, ns = word_at(bytes, newest + 8) - mono_ns_;
     if (ticks == 0 || ns == 0 || ticks >> 63 || ns >> 63 || mono_ns_ >> 60)
-      throw IoError(fmt::format("{}: no usable clock anchors", what));
+      throw IoError(fmt::format("{}: invalid flight recorder: its clock anchors are unusable", what));
     rate_ = static_cast<double>(ns) / static_cast<double>(ticks);
   }
 
-  // Clamped to some decades, so that sums of arbitrary times do not overflow.
+  // Clamped to about 63 years before or after the first anchor, so that sums of arbitrary times do not overflow.
   int64_t mono_ns(uint64_t ticks) const {
     double since = static_cast<double>(static_cast<int64_t>(ticks - ticks_)) * rate_;
     return static_cast<int64_t>(mono_ns_) + static_cast<int64_t>(std::clamp(since, -2e18, 2e18));
@@ -89,7 +89,7 @@ FlightLog parse_flight_log(std::string_view bytes, std::string_view what) {
     throw IoError(fmt::format("{}: not a flight recorder ({} bytes)", what, bytes.size()));
   const uint64_t capacity = word_at(bytes, offsetof(FlightHeader, capacity));
   if (!std::has_single_bit(capacity) || capacity > kMaxFlightCapacity)
-    throw IoError(fmt::format("{}: invalid capacity of {} records", what, capacity));
+    throw IoError(fmt::format("{}: invalid flight recorder: its capacity is {} records", what, capacity));
   const Times times(bytes, what);
   FlightLog log;
   log.rank = static_cast<int64_t>(word_at(bytes, offsetof(FlightHeader, rank)));
@@ -97,7 +97,7 @@ FlightLog parse_flight_log(std::string_view bytes, std::string_view what) {
   log.pid = static_cast<int64_t>(word_at(bytes, offsetof(FlightHeader, pid)));
   log.written = word_at(bytes, offsetof(FlightHeader, next));
   const uint64_t wall_ns = word_at(bytes, offsetof(FlightHeader, wall_ns));
-  if (wall_ns >> 62) throw IoError(fmt::format("{}: invalid start time", what));
+  if (wall_ns >> 62) throw IoError(fmt::format("{}: invalid flight recorder: its start time is out of range", what));
   log.wall_minus_mono_ns = static_cast<int64_t>(wall_ns - times.first_mono_ns());
 
   const uint64_t there = std::min<uint64_t>(capacity, (bytes.size() - kFlightHeaderBytes) / kFlightRecordBytes);

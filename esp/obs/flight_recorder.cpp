@@ -20,7 +20,7 @@ namespace {
 void* map_file(const std::string& path, size_t bytes) {
   unlink(path.c_str());
   File file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  // Allocates disk space now: a full disk must not cause SIGBUS inside a record.
+  // Allocates the disk space now; otherwise a full disk would cause SIGBUS while a record is written.
   if (int error = posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     unlink(path.c_str());
     throw IoError(fmt::format("{}: cannot allocate {} bytes: {}", path, bytes, errno_text(error)));
@@ -37,7 +37,8 @@ void* map_memory(size_t bytes) {
   return memory;
 }
 
-// Ticks and time of one instant. The tightest of three reads, because the thread may be descheduled between them.
+// Reads the tick counter and the clock at almost the same instant. Keeps the attempt with the smallest gap of three,
+// because the thread may be descheduled between the two reads.
 void read_anchor(bool steady, FlightAnchor& anchor) {
   uint64_t best_gap = ~uint64_t{0}, best_ticks = 0, best_ns = 0;
   for (int i = 0; i < 3; ++i) {
@@ -56,14 +57,15 @@ void read_anchor(bool steady, FlightAnchor& anchor) {
 }  // namespace
 
 FlightRecorder::FlightRecorder(const FlightOptions& options) {
-  ESP_CHECK(options.capacity >= 1 && options.capacity <= kMaxFlightCapacity, "capacity {}", options.capacity);
+  ESP_CHECK(options.capacity >= 1 && options.capacity <= kMaxFlightCapacity, "capacity: got {}; expected 1 to {}",
+            options.capacity, kMaxFlightCapacity);
   const uint64_t capacity = std::bit_ceil(options.capacity);
   mask_ = capacity - 1;
   bytes_ = kFlightHeaderBytes + capacity * kFlightRecordBytes;
   auto* memory = static_cast<std::byte*>(options.path.empty() ? map_memory(bytes_) : map_file(options.path, bytes_));
   header_ = new (memory) FlightHeader{};
-  slots_ = reinterpret_cast<FlightSlot*>(memory + kFlightHeaderBytes);  // fresh pages are zero: no records
-  // Touches every page now, so that no record causes a page fault.
+  slots_ = reinterpret_cast<FlightSlot*>(memory + kFlightHeaderBytes);  // new pages are zero, which means "no record"
+  // Touches every page now, so that writing a record never causes a page fault.
   for (uint64_t i = 0; i < capacity; i += 4096 / kFlightRecordBytes) slots_[i].words[0].store(0);
 
   header_->capacity = capacity;
@@ -73,7 +75,7 @@ FlightRecorder::FlightRecorder(const FlightOptions& options) {
   auto wall = std::chrono::system_clock::now().time_since_epoch();
   header_->wall_ns = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count());
   read_anchor(steady_, header_->first);
-  // An initial rate, in case the process dies before the next anchor.
+  // Waits 200 µs, then takes a second anchor: it gives a first rate in case the process dies before the next anchor.
   const int64_t until = now_ns() + 200'000;
   while (now_ns() < until) {
   }
@@ -103,7 +105,7 @@ std::string FlightRecorder::snapshot() {
     const size_t base = (kFlightHeaderBytes + i * kFlightRecordBytes) / 8;
     const uint64_t number = words[0].load(std::memory_order_acquire);
     for (size_t w = 1; w < 8; ++w) put(base + w, words[w].load(std::memory_order_acquire));
-    // Changed during the copy: leaves number 0, which readers skip.
+    // If the record changed during the copy, its number stays 0 in the copy, and readers skip it.
     if (words[0].load(std::memory_order_relaxed) == number) put(base, number);
   }
   return copy;

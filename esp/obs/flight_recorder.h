@@ -1,9 +1,9 @@
-// Flight recorder: always on, keeps the last 16384 operations of a rank in 1 MiB; with a path it survives kill -9.
+// Flight recorder: always on, keeps the last 16384 operations of a rank in 1 MiB. With a path it survives kill -9.
 //
-// Any thread may record, without locks or system calls, in less than 20 ns. A record is 64 bytes in a ring; old records
-// are overwritten. With a path the ring is a file mapping, which the kernel keeps when the process dies. flight_log.h
-// reads it. If a writer is descheduled inside a record for a whole turn of the ring, that record may mix two; readers
-// drop unfinished records.
+// Any thread may record, without locks or system calls, in less than 20 ns. Records of 64 bytes are stored in a ring
+// buffer; old ones are overwritten. With a path the ring is a mapped file, and the operating system keeps its content
+// when the process dies. flight_log.h reads it. If a thread is descheduled while it writes a record, and other threads
+// fill the whole ring meanwhile, that record may mix two operations. Readers drop unfinished records.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ enum class FlightState : uint8_t { begun, ended, failed, noted };
 std::string_view name_of(FlightKind kind);
 std::string_view name_of(FlightState state);
 
-// Up to 16 characters as two words; construct it once for names used often.
+// Text of up to 16 characters as two words. For names that are used often, construct it once.
 struct FlightText {
   constexpr FlightText(std::string_view text) {
     for (size_t i = 0; i < text.size() && i < 16; ++i)
@@ -37,20 +37,21 @@ struct FlightEvent {
   FlightText text = "";
   uint64_t group = 0, sequence = 0, bytes = 0;
   int32_t peer = -1;
-  uint16_t detail = 0;  // set by the caller: an algorithm's row, a reason
+  uint16_t detail = 0;  // the caller defines its meaning, for example the index of an algorithm
 };
 
 struct FlightOptions {
   size_t capacity = 16384;  // rounded up to a power of two
-  // empty: memory only. An existing file is replaced, not reused: it may be mapped by another process
+  // Path of the file; empty: memory only. An existing file is replaced, not reused, because another process may have
+  // mapped it.
   std::string path;
   int rank = -1, world = 0;
 };
 
 class FlightRecorder {
  public:
-  explicit FlightRecorder(const FlightOptions& options = {});  // IoError when the file cannot be created
-  ~FlightRecorder();                                           // the file stays
+  explicit FlightRecorder(const FlightOptions& options = {});  // throws IoError if the file cannot be created
+  ~FlightRecorder();                                           // keeps the file
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
@@ -58,7 +59,8 @@ class FlightRecorder {
     const uint64_t at = header_->next.fetch_add(1, std::memory_order_relaxed);
     const uint64_t ticks = steady_ ? fast_ticks() : static_cast<uint64_t>(now_ns());
     auto& words = slots_[at & mask_].words;
-    // Stores in this order: a reader that sees a new field also sees that the number was cleared, then set.
+    // The order of these stores matters: a reader that sees a new field also sees that the number was set to 0, and
+    // then to the new number.
     words[0].store(0, std::memory_order_relaxed);
     words[1].store(ticks, std::memory_order_release);
     words[2].store(event.group, std::memory_order_release);
@@ -74,7 +76,7 @@ class FlightRecorder {
       drop_anchor();
   }
 
-  // A copy of the ring for flight_log.h, without records being written.
+  // Returns a copy of the ring for flight_log.h. Records that are being written during the copy are left out.
   std::string snapshot();
   size_t bytes() const { return bytes_; }
 

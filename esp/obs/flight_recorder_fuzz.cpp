@@ -1,4 +1,4 @@
-// Arbitrary bytes as a flight recorder: an error or a log, never a crash.
+// Reads arbitrary bytes as a flight recorder: the result is an error or a log, never a crash.
 #include <cstdint>
 #include <cstring>
 #include <string>

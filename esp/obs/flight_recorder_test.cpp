@@ -28,7 +28,7 @@ FlightLog log_of(FlightRecorder& recorder) {
   return parse_flight_log(recorder.snapshot(), "snapshot");
 }
 
-TEST(FlightRecorder, TakesOneMebibyteAndReturnsItsRecords) {
+TEST(FlightRecorder, UsesOneMebibyteAndReturnsRecords) {
   FlightRecorder recorder({.rank = 2, .world = 4});
   EXPECT_EQ(recorder.bytes(), (size_t{1} << 20) + 4096);
   recorder.record({.kind = FlightKind::send,
@@ -56,7 +56,7 @@ TEST(FlightRecorder, TakesOneMebibyteAndReturnsItsRecords) {
 }
 
 TEST(FlightRecorder, KeepsTheLastRecordsOfALongRun) {
-  FlightRecorder recorder({.capacity = 100});  // becomes 128
+  FlightRecorder recorder({.capacity = 100});  // the capacity is rounded up to 128
   for (uint64_t i = 0; i < 1000; ++i) recorder.record(collective(FlightState::ended, i));
   FlightLog log = log_of(recorder);
   EXPECT_EQ(log.written, 1000u);
@@ -66,7 +66,7 @@ TEST(FlightRecorder, KeepsTheLastRecordsOfALongRun) {
 }
 
 TEST(FlightRecorder, UsesTheMonotonicClock) {
-  const int64_t second = 1'000'000'000, before = now_ns();  // a second of tolerance for a busy machine
+  const int64_t second = 1'000'000'000, before = now_ns();  // tolerance of one second, because the machine may be busy
   FlightRecorder recorder({.capacity = 1 << 12});
   for (uint64_t i = 0; i < 4000; ++i) recorder.record(collective(FlightState::noted, i));
   int64_t last = before - second;
@@ -99,7 +99,7 @@ TEST(FlightRecorder, ReadersSeeOnlyWholeRecordsOfManyWriters) {
   EXPECT_EQ(next, std::vector<uint64_t>(4, kEach));
 }
 
-TEST(FlightRecorder, SurvivesKillNine) {
+TEST(FlightRecorder, KeepsItsFileAfterSigkill) {
   TemporaryFolder folder;
   std::string path = folder / "rank-1.flight";
   int ready[2];
@@ -111,7 +111,7 @@ TEST(FlightRecorder, SurvivesKillNine) {
     recorder.record({.kind = FlightKind::connect, .state = FlightState::ended, .text = "tcp", .peer = 0});
     recorder.record(collective(FlightState::begun, 41, "all_gather"));
     [[maybe_unused]] auto written = write(ready[1], "x", 1);
-    // The parent kills this process, most likely inside a record; limited to a minute.
+    // The parent kills this process, most likely while it writes a record. The loop ends after a minute at the latest.
     for (Deadline end = Deadline::after_ms(60'000); !end.passed();)
       for (int i = 0; i < 100; ++i) recorder.record({.kind = FlightKind::step, .text = "busy", .bytes = 77});
     _exit(1);
@@ -129,7 +129,7 @@ TEST(FlightRecorder, SurvivesKillNine) {
   EXPECT_EQ(log.rank, 1);
   EXPECT_EQ(log.pid, child);
   EXPECT_GE(log.written, 2u);
-  EXPECT_LE(log.skipped, 1u);  // the record being written at death
+  EXPECT_LE(log.skipped, 1u);  // at most the record that was being written when the process died
   EXPECT_GE(log.records.size() + 1, std::min<uint64_t>(log.written, 1024));
   for (size_t i = 1; i < log.records.size(); ++i) EXPECT_GT(log.records[i].number, log.records[i - 1].number);
   if (log.written <= 1024) {
@@ -144,7 +144,7 @@ TEST(FlightRecorder, ReplacesAnOldFileInsteadOfWritingIntoIt) {
   FlightRecorder old({.capacity = 16, .path = folder / "f", .rank = 1});
   old.record(collective(FlightState::ended, 1));
   FlightRecorder fresh({.capacity = 16, .path = folder / "f", .rank = 2});
-  old.record(collective(FlightState::ended, 2));  // its mapping is still valid
+  old.record(collective(FlightState::ended, 2));  // the old recorder's mapping is still valid
   FlightLog log = read_flight_log(folder / "f");
   EXPECT_EQ(log.rank, 2);
   EXPECT_TRUE(log.records.empty());
@@ -170,7 +170,7 @@ TEST(FlightLog, InterpolatesTimesBetweenAnchors) {
   recorder.record(collective(FlightState::ended, 1));
   std::string bytes = recorder.snapshot();
   auto put = [&](size_t offset, uint64_t word) { std::memcpy(bytes.data() + offset, &word, 8); };
-  put(offsetof(FlightHeader, first), 1000);  // ticks, then nanoseconds
+  put(offsetof(FlightHeader, first), 1000);  // an anchor: ticks, then nanoseconds
   put(offsetof(FlightHeader, first) + 8, 5000);
   put(offsetof(FlightHeader, num_anchors), 3);
   put(offsetof(FlightHeader, latest) + 16, 3000);
@@ -221,7 +221,7 @@ TEST(FlightLog, ReportsTheLastCollectiveOfEveryRankAndTruncatesTheTimeline) {
   logs[1] = log_of(one);
   EXPECT_NE(last_collectives(logs).find("rank 1 failed in all_reduce #7"), std::string::npos) << last_collectives(logs);
   const std::string last = merged_timeline(std::span(logs).first(1), {}, 2);
-  EXPECT_TRUE(last.starts_with("… 1 records before these\n")) << last;
+  EXPECT_TRUE(last.starts_with("… 1 earlier records not shown\n")) << last;
 }
 
 TEST(FlightLog, RejectsOtherFilesAndReadsATruncatedOne) {
@@ -250,9 +250,9 @@ TEST(FlightLog, SkipsOrRejectsInvalidBytes) {
   EXPECT_THROW(parse_flight_log(with(offsetof(FlightHeader, capacity), 1ull << 40), "x"), IoError);
   EXPECT_THROW(parse_flight_log(with(offsetof(FlightHeader, first) + 8, ~0ull), "x"), IoError);
   EXPECT_EQ(parse_flight_log(with(offsetof(FlightHeader, next), ~0ull), "x").records.size(), 10u);
-  EXPECT_EQ(parse_flight_log(with(record, 99), "x").skipped, 1u);                      // number of another slot
-  EXPECT_EQ(parse_flight_log(with(record + 40, ~0ull), "x").skipped, 1u);              // unknown kind
-  FlightLog log = parse_flight_log(with(record + 48, 0x1b5b'324a'0a61'ff61ull), "x");  // escape sequences
+  EXPECT_EQ(parse_flight_log(with(record, 99), "x").skipped, 1u);          // a number that belongs to another slot
+  EXPECT_EQ(parse_flight_log(with(record + 40, ~0ull), "x").skipped, 1u);  // an unknown kind of record
+  FlightLog log = parse_flight_log(with(record + 48, 0x1b5b'324a'0a61'ff61ull), "x");  // text with escape sequences
   EXPECT_EQ(log.records[2].text, "a?a?J2[?ce");
   (void)merged_timeline(std::span(&log, 1));
 }

@@ -1,4 +1,4 @@
-// Output of flight logs: JSON of one rank, a timeline of several.
+// Prints flight logs: one rank's log as JSON, the logs of several ranks as one timeline.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -43,28 +43,29 @@ std::string describe(const FlightRecord& record) {
 }
 
 std::string merged_timeline(std::span<const FlightLog> logs, std::span<const int64_t> clock_offsets_ns, size_t last) {
-  ESP_CHECK(clock_offsets_ns.empty() || clock_offsets_ns.size() == logs.size(), "{} logs, {} offsets", logs.size(),
+  ESP_CHECK(clock_offsets_ns.empty() || clock_offsets_ns.size() == logs.size(),
+            "got {} logs and {} clock offsets; expected one offset per log, or none", logs.size(),
             clock_offsets_ns.size());
-  struct Line {
+  struct TimelineEntry {
     int64_t at_ns;
     int64_t rank;
     const FlightRecord* record;
   };
-  std::vector<Line> lines;
+  std::vector<TimelineEntry> entries;
   for (size_t k = 0; k < logs.size(); ++k) {
     int64_t offset = logs[k].wall_minus_mono_ns + (clock_offsets_ns.empty() ? 0 : clock_offsets_ns[k]);
     for (const FlightRecord& record : logs[k].records)
-      lines.push_back({record.mono_ns + offset, logs[k].rank, &record});
+      entries.push_back({record.mono_ns + offset, logs[k].rank, &record});
   }
-  std::ranges::stable_sort(lines, {}, &Line::at_ns);
+  std::ranges::stable_sort(entries, {}, &TimelineEntry::at_ns);
 
   fmt::memory_buffer text;
   auto out = std::back_inserter(text);
-  const size_t first = last > 0 && lines.size() > last ? lines.size() - last : 0;
-  if (first > 0) fmt::format_to(out, "… {} records before these\n", first);
-  for (const Line& line : std::span(lines).subspan(first))
-    fmt::format_to(out, "{:+16.9f} s  rank {:<3} {}\n", static_cast<double>(line.at_ns - lines.front().at_ns) * 1e-9,
-                   line.rank, describe(*line.record));
+  const size_t first = last > 0 && entries.size() > last ? entries.size() - last : 0;
+  if (first > 0) fmt::format_to(out, "… {} earlier records not shown\n", first);
+  for (const TimelineEntry& entry : std::span(entries).subspan(first))
+    fmt::format_to(out, "{:+16.9f} s  rank {:<3} {}\n", static_cast<double>(entry.at_ns - entries.front().at_ns) * 1e-9,
+                   entry.rank, describe(*entry.record));
   for (const FlightLog& log : logs) {
     fmt::format_to(out, "rank {} wrote {} records, {} unreadable; unfinished:\n", log.rank, log.written, log.skipped);
     for (const FlightRecord& record : unfinished(log)) fmt::format_to(out, "  {}\n", describe(record));
@@ -84,7 +85,7 @@ struct Last {
 };
 
 std::string in_words(const Last& last) {
-  if (last.sequence == 0) return "had made no call";
+  if (last.sequence == 0) return "had started no collective";
   const char* how = last.open() ? "in" : last.state == FlightState::failed ? "failed in" : "had ended";
   return fmt::format("{} {} #{}", how, last.text, last.sequence);
 }
@@ -92,7 +93,7 @@ std::string in_words(const Last& last) {
 }  // namespace
 
 std::string last_collectives(std::span<const FlightLog> logs) {
-  std::map<uint64_t, std::map<int64_t, Last>> groups;  // by group, by rank
+  std::map<uint64_t, std::map<int64_t, Last>> groups;  // group → rank → its last collective
   for (const FlightLog& log : logs)
     for (const FlightRecord& record : log.records)
       if (record.kind == FlightKind::collective && record.sequence > 0)
@@ -108,8 +109,8 @@ std::string last_collectives(std::span<const FlightLog> logs) {
     if (places.size() < 2 && !open) continue;
     text += fmt::format("group {:x}:", group);
     const char* before = " ";
-    for (const auto& [place, who] : places) {
-      text += fmt::format("{}rank{} {} {}", before, who.size() == 1 ? "" : "s", fmt::join(who, ", "), place);
+    for (const auto& [place, in_place] : places) {
+      text += fmt::format("{}rank{} {} {}", before, in_place.size() == 1 ? "" : "s", fmt::join(in_place, ", "), place);
       before = "; ";
     }
     text += '\n';

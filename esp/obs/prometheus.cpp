@@ -25,37 +25,37 @@ struct Metric {
   double factor = 1;
 };
 
-// Keys of metrics.jsonl. Base units, as Prometheus recommends.
+// Metrics from keys of metrics.jsonl, in base units as Prometheus recommends.
 constexpr Metric kStep[] = {
     {"step", "espalier_step", "gauge", "Optimizer steps done."},
     {"loss", "espalier_loss", "gauge", "Training loss of the last logged step."},
-    {"val_loss", "espalier_val_loss", "gauge", "Loss on held-out data, where the last logged step evaluated."},
+    {"val_loss", "espalier_val_loss", "gauge", "Validation loss, if the last logged step ran an evaluation."},
     {"grad_norm", "espalier_gradient_norm", "gauge", "Norm of the gradient before clipping."},
     {"lr", "espalier_learning_rate", "gauge", "Learning rate of the last logged step."},
-    {"tokens", "espalier_tokens_total", "counter", "Tokens trained on."},
+    {"tokens", "espalier_tokens_total", "counter", "Tokens trained so far."},
     {"tokens_per_s", "espalier_tokens_per_second", "gauge", "Throughput of the last logged step."},
     {"step_ms", "espalier_step_seconds", "gauge", "Duration of the last logged step.", 1e-3},
     {"mfu", "espalier_mfu_ratio", "gauge", "Model FLOPs utilisation of the device."},
     {"memory_bytes", "espalier_memory_bytes", "gauge", "Peak device memory."},
-    {"exposed_ms", "espalier_exposed_communication_seconds", "gauge", "Exposed communication of the last logged step.",
-     1e-3},
+    {"exposed_ms", "espalier_exposed_communication_seconds", "gauge",
+     "Communication time of the last logged step that did not overlap with compute.", 1e-3},
     {"waited_ms", "espalier_waited_seconds", "gauge",
      "Time of the last logged step spent waiting for the slowest rank.", 1e-3},
     {"slowest_rank", "espalier_slowest_rank", "gauge", "The slowest rank, for which the others waited."},
     {"wall_s", "espalier_logged_timestamp_seconds", "gauge", "Unix time of the last logged step."},
 };
 
-// Keys of summary.json, which exists once a run has ended.
+// Metrics from keys of summary.json, which exists once a run has ended.
 constexpr Metric kSummary[] = {
     {"world", "espalier_ranks", "gauge", "Ranks of the run."},
     {"parameters", "espalier_parameters", "gauge", "Parameters of the model."},
     {"restarts", "espalier_restarts_total", "counter", "Restarts of the run."},
     {"final_loss", "espalier_final_loss", "gauge", "Training loss of the last step."},
     {"peak_bytes", "espalier_peak_memory_bytes", "gauge", "Peak device memory of any rank."},
-    {"wall_s", "espalier_wall_seconds", "gauge", "Duration of the run."},
+    {"wall_s", "espalier_wall_seconds", "gauge", "Wall time of the run."},
 };
 
-// Keys of the rows of `comm` in ranks/rank-K.json.
+// Metrics from the rows of `comm` in ranks/rank-K.json.
 constexpr Metric kComm[] = {
     {"calls", "espalier_collective_calls_total", "counter", "Number of collectives."},
     {"bytes_sent", "espalier_collective_sent_bytes_total", "counter", "Bytes sent in collectives."},
@@ -69,10 +69,10 @@ struct Sample {
   Json of;
 };
 
-// Does not follow symbolic links, and does not block on a pipe.
+// Opening a file must not follow symbolic links and must not block on a pipe.
 constexpr int kOpenFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
 
-// The last whole line. Reads only the end of the file, because runs are long.
+// The last whole line of a file. Reads only the end of the file, because the logs of long runs are large.
 Json last_line(const std::string& path) {
   const File file(path, kOpenFlags);
   const uint64_t size = file.size();
@@ -89,7 +89,7 @@ Json whole(const std::string& path) {
   return parse_json(file.read(0, kMaxFileBytes), path);
 }
 
-// The content of a file; empty if it does not exist, counted if it cannot be read.
+// Parses a file. Returns an empty value if the file does not exist, or if it cannot be read; the latter is counted.
 Json read(Json (*how)(const std::string&), const std::string& path, int& num_unreadable) {
   std::error_code hidden;
   const auto status = std::filesystem::symlink_status(path, hidden);
@@ -124,7 +124,7 @@ void add(std::string& text, const Metric (&metrics)[N], const std::vector<Sample
       if (!value->is_number() && !value->is_null()) continue;
       if (!named) text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", metric.name, metric.help, metric.type);
       named = true;
-      // null is JSON for a non-finite loss; exported as NaN, so that alerts can be defined on it.
+      // In JSON a non-finite loss is null. It is exported as NaN, so that alerts can test for it.
       const double v =
           value->is_null() ? std::numeric_limits<double>::quiet_NaN() : value->get<double>() * metric.factor;
       text += fmt::format("{}{{{}}} {}\n", metric.name, sample.labels, number(v));
@@ -175,7 +175,7 @@ constexpr Metric kUnreadable[] = {
 }  // namespace
 
 std::string prometheus_label(std::string_view value) {
-  // A round trip through JSON replaces invalid UTF-8.
+  // Converting the text to JSON and back replaces invalid UTF-8.
   const std::string clean =
       nlohmann::json::parse(nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
           .get<std::string>();

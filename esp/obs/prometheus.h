@@ -17,10 +17,10 @@ struct NamedRun {
   std::string name, folder;
 };
 
-// IoError if a folder does not exist.
+// Throws IoError if a folder does not exist.
 std::string prometheus_text(const std::vector<NamedRun>& runs);
 
-// The value of a label between its quotes: \, " and line ends escaped, invalid UTF-8 replaced.
+// Escapes a label value (the text between the quotes): \, " and line ends are escaped, invalid UTF-8 is replaced.
 std::string prometheus_label(std::string_view value);
 
 }  // namespace esp::obs

@@ -21,7 +21,7 @@ Json metadata(const char* what, int rank, int row, const std::string& name) {
 Json flow(const char* phase, uint64_t id, int rank, int row, int64_t at_ns) {
   Json event = {{"ph", phase}, {"name", "message"},        {"cat", "flow"}, {"id", id}, {"pid", rank},
                 {"tid", row},  {"ts", microseconds(at_ns)}};
-  if (*phase == 'f') event["bp"] = "e";  // the arrow ends at the enclosing span, not at the next one
+  if (*phase == 'f') event["bp"] = "e";  // the arrow ends at the span that encloses this time, not at the next span
   return event;
 }
 
@@ -92,7 +92,9 @@ void Span::end() {
 }
 
 Json merge_traces(std::span<const Json> traces, std::span<const int64_t> clock_offsets_ns) {
-  ESP_CHECK(traces.size() == clock_offsets_ns.size(), "{} traces, {} offsets", traces.size(), clock_offsets_ns.size());
+  ESP_CHECK(traces.size() == clock_offsets_ns.size(),
+            "got {} traces and {} clock offsets; expected one offset per trace", traces.size(),
+            clock_offsets_ns.size());
   Json events = Json::array();
   uint64_t dropped = 0;
   for (size_t k = 0; k < traces.size(); ++k) {
@@ -106,7 +108,7 @@ Json merge_traces(std::span<const Json> traces, std::span<const int64_t> clock_o
 }
 
 void write_trace(const std::string& path, const Json& trace) {
-  // Names are literals, but truncation may split a character.
+  // Invalid UTF-8 is replaced: truncating a long name may split a character.
   write_whole_file(path, trace.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

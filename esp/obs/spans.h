@@ -1,9 +1,9 @@
-// Spans: named intervals on rows, as a trace for Perfetto and chrome://tracing.
+// Spans: named time intervals on rows, as a trace for Perfetto and chrome://tracing.
 //
 // A Tracer belongs to one rank and owns its rows (compute, communication, host, …). A row is a bounded buffer with one
-// writing thread; its spans may nest. When a row is full, further spans are counted and dropped. A tracer may be read
-// while rows are written; the reader sees the spans that have ended. A Span on a null row costs one branch, so callers
-// need not test whether tracing is on.
+// writing thread; its spans may nest. When a row is full, further spans are dropped and counted. Another thread may
+// read a tracer while rows are written; it sees the spans that have ended. A Span on a null row costs one branch, so
+// callers need not test whether tracing is on.
 #pragma once
 
 #include <atomic>
@@ -21,17 +21,18 @@
 namespace esp::obs {
 
 struct SpanArg {
-  const char* key = nullptr;  // a literal
+  const char* key = nullptr;  // a string literal
   int64_t value = 0;
 };
 
 struct SpanRecord {
   static constexpr int kMaxArgs = 3;
   char name[40] = {};              // longer names are truncated
-  const char* category = nullptr;  // a literal
+  const char* category = nullptr;  // a string literal
   int64_t begin_ns = 0, end_ns = 0;
   SpanArg args[kMaxArgs];
-  uint64_t flow_out = 0, flow_in = 0;  // draws an arrow from flow_out of one span to the equal flow_in of another
+  // Perfetto draws an arrow from the span with flow_out = x to the span with flow_in = x. 0: no arrow.
+  uint64_t flow_out = 0, flow_in = 0;
 };
 
 class TraceRow {
@@ -53,15 +54,15 @@ class TraceRow {
 class Tracer {
  public:
   explicit Tracer(int rank, size_t spans_per_row = 16384) : rank_(rank), spans_per_row_(spans_per_row) {}
-  // Creates a row, in order of calls. Valid for the tracer's lifetime.
+  // Creates a row; the trace shows rows in the order of these calls. The pointer stays valid for the tracer's lifetime.
   TraceRow* add_row(std::string_view name);
-  // This rank's trace, on its own clock.
+  // This rank's trace; its times are on its own clock.
   Json trace() const;
 
  private:
   int rank_;
   size_t spans_per_row_;
-  mutable std::mutex mutex_;  // guards rows_, not their content
+  mutable std::mutex mutex_;  // guards rows_, not the spans in the rows
   std::deque<TraceRow> rows_;
 };
 
@@ -72,7 +73,7 @@ class Span {
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
 
-  void arg(const char* key, int64_t value);  // the first three are kept
+  void arg(const char* key, int64_t value);  // adds an argument to the span; arguments after the third are ignored
   void flow_to(uint64_t id) { record_.flow_out = id; }
   void flow_from(uint64_t id) { record_.flow_in = id; }
   void end();
@@ -83,11 +84,11 @@ class Span {
   SpanRecord record_;
 };
 
-// Merges the traces of several ranks: rank k's times are shifted by clock_offsets_ns[k], the difference to the common
-// clock. Ranks of one host share a clock: offset 0.
+// Merges the traces of several ranks. clock_offsets_ns[k] is added to the times of traces[k]: it is the common clock
+// minus that rank's clock. Ranks of one host share a clock, so their offset is 0.
 Json merge_traces(std::span<const Json> traces, std::span<const int64_t> clock_offsets_ns);
 
-// Throws IoError. Writes the file whole or not at all.
+// Writes the file completely or not at all. Throws IoError.
 void write_trace(const std::string& path, const Json& trace);
 
 }  // namespace esp::obs

@@ -19,7 +19,7 @@ std::vector<Json> events_of(const Json& trace, const std::string& phase) {
   return found;
 }
 
-TEST(Spans, NestOnTheirRowWithNamesAndArguments) {
+TEST(Spans, NestWithinOneRowAndKeepNamesAndArguments) {
   Tracer tracer(3);
   TraceRow* row = tracer.add_row("communication");
   const int64_t before = now_ns();
@@ -30,7 +30,7 @@ TEST(Spans, NestOnTheirRowWithNamesAndArguments) {
   }
   const int64_t after = now_ns();
   auto spans = events_of(tracer.trace(), "X");
-  ASSERT_EQ(spans.size(), 2u);  // in order of end
+  ASSERT_EQ(spans.size(), 2u);  // spans are stored in the order in which they ended
   EXPECT_EQ(spans[0]["name"], "send");
   EXPECT_EQ(spans[1]["name"], "all_reduce");
   EXPECT_EQ(spans[1]["pid"], 3);
@@ -50,7 +50,7 @@ TEST(Spans, CountsDroppedSpansOfAFullRow) {
   EXPECT_EQ(trace["otherData"]["dropped_spans"], 6);
 }
 
-TEST(Spans, IgnoreANullRow) {
+TEST(Spans, IgnoreCallsOnNullRow) {
   Span span(nullptr, "nowhere", "none");
   span.arg("x", 1);
   span.end();
@@ -88,7 +88,7 @@ TEST(Spans, MergedRanksShareOneClockAndKeepTheirNames) {
   EXPECT_EQ(events_of(merged, "M").at(0)["args"]["name"], "rank 0");
 }
 
-TEST(Spans, AreWholeWhenReadDuringWrites) {
+TEST(Spans, ReaderSeesWholeSpansDuringWrites) {
   Tracer tracer(0, 20000);
   TraceRow* row = tracer.add_row("compute");
   std::thread writer([row] {
@@ -108,7 +108,7 @@ TEST(Spans, WriteTheTraceAndReportAnInvalidPath) {
   EXPECT_EQ(parse_json(read_whole_file(folder / "trace.json", 1 << 20), "trace"), tracer.trace());
   try {
     write_trace(folder / "missing/trace.json", tracer.trace());
-    FAIL() << "wrote into a folder that is not there";
+    FAIL() << "wrote into a folder that does not exist";
   } catch (const IoError& error) {
     EXPECT_NE(std::string(error.what()).find("missing/trace.json"), std::string::npos) << error.what();
   }

@@ -16,7 +16,7 @@ class TemporaryFolder {
   TemporaryFolder() {
     std::error_code none;
     const std::filesystem::path place = std::filesystem::temp_directory_path(none);
-    if (none) throw IoError("TMPDIR: no such folder for temporary files. Set it to an existing folder.");
+    if (none) throw IoError("TMPDIR: the folder for temporary files does not exist. Set TMPDIR to an existing folder.");
     std::string pattern = (place / "espalier-XXXXXX").string();
     if (!::mkdtemp(pattern.data())) throw IoError("cannot create a temporary folder: " + errno_text(errno));
     path_ = pattern;

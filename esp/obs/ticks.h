@@ -1,5 +1,5 @@
-// Fast clock: the processor's cycle counter where it runs at one rate on every core, otherwise nanoseconds. Ticks are
-// meaningful only between two anchors of ticks and time (see flight_recorder.h).
+// Fast clock: the CPU's time-stamp counter (TSC) on x86, nanoseconds on other machines. Converting ticks to time needs
+// two anchors that contain both ticks and time (flight_format.h).
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace esp::obs {
 
-// Reads of the system clock would cost more than the rest of a flight record.
+// Used instead of the system clock, whose reads would cost more than the rest of a flight record.
 inline uint64_t fast_ticks() {
 #if defined(__x86_64__)
-  return __builtin_ia32_rdtsc();  // __rdtsc() without its header, which takes most of a second to compile
+  return __builtin_ia32_rdtsc();  // same as __rdtsc(), whose header takes most of a second to compile
 #else
   return static_cast<uint64_t>(now_ns());
 #endif
 }
 
-// Whether fast_ticks() is consistent across cores and frequency changes.
+// True if fast_ticks() is consistent across cores and frequency changes.
 inline bool ticks_are_steady() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
