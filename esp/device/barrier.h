@@ -1,6 +1,7 @@
-// Reusable thread barrier inside one ThreadPool::run.
+// Reusable barrier for the threads of one ThreadPool::run.
 //
-// Spins for a bounded time, then sleeps on a futex. Lives on the caller's stack during the run.
+// A waiting thread spins for a bounded time, then sleeps on a futex. The barrier lives on the caller's stack during the
+// run.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,8 @@ class Barrier {
   }
 
  private:
-  static constexpr int kSpins = 20000;  // about 200 µs; shares are even, so the other threads are close
+  // about 200 µs; the threads have equal work, so the others usually arrive within this time
+  static constexpr int kSpins = 20000;
   const int num_threads_;
   alignas(64) std::atomic<int32_t> missing_;
   alignas(64) std::atomic<uint32_t> round_{0};

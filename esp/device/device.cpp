@@ -26,7 +26,7 @@ std::string_view name_of(DeviceKind kind) {
 }
 
 std::string name_of(Device device) {
-  if (device.kind == DeviceKind::cpu) return "cpu";  // there is one
+  if (device.kind == DeviceKind::cpu) return "cpu";  // a host has one CPU device
   return fmt::format("{}:{}", name_of(device.kind), device.index);
 }
 

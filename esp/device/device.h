@@ -1,4 +1,4 @@
-// A device: its kind and its number. A value; cheap to copy and compare.
+// A device: its kind and its number. A value that is cheap to copy and compare.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Device {
 };
 
 std::string_view name_of(DeviceKind kind);
-std::string name_of(Device device);          // "cpu", "cuda:1"
-Device parse_device(std::string_view name);  // UsageError lists the known kinds
+std::string name_of(Device device);          // for example "cpu", "cuda:1"
+Device parse_device(std::string_view name);  // throws a UsageError that lists the known kinds
 
 }  // namespace esp::device

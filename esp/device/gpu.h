@@ -20,31 +20,31 @@ namespace esp::device {
 struct GpuInfo {
   int index = 0;
   std::string name;
-  int major = 0, minor = 0;  // compute capability
+  int major = 0, minor = 0;  // CUDA compute capability major.minor
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
 };
 
-// Survey of the GPUs without using them; never throws.
+// The GPUs of this machine, listed without using them; never throws.
 struct GpuSurvey {
   std::vector<GpuInfo> gpus;
-  std::string problem;          // why no GPU is usable, and the fix
-  int driver = 0, runtime = 0;  // 13000 is 13.0
+  std::string problem;          // if no GPU is usable: the reason and a fix
+  int driver = 0, runtime = 0;  // CUDA versions of the driver and the runtime; 13000 means 13.0
 };
 GpuSurvey survey_gpus();
-Device require_gpu(Device device);  // UsageError with the reason it cannot be used
+Device require_gpu(Device device);  // throws a UsageError with the reason if the GPU cannot be used
 
-// A CUDA stream with the scratch memory and library handles its kernels use (cuda/queue.h).
+// A CUDA stream together with scratch memory and library handles for its kernels (cuda/queue.h).
 class GpuQueue {
  public:
-  // normal yields to high; copies and collectives beside the step use normal.
+  // CUDA stream priority. Copies and collectives that overlap the step use `normal`, which yields to `high`.
   enum class Priority { normal, high };
   explicit GpuQueue(Device device, MemoryAccount* account = nullptr, Priority priority = Priority::normal);
   ~GpuQueue();
   GpuQueue(const GpuQueue&) = delete;
   GpuQueue& operator=(const GpuQueue&) = delete;
 
-  // `pool`: host threads for host-side work.
+  // Returns a Stream of this queue. `pool`: threads for work on the host.
   Stream stream(ThreadPool* pool = nullptr) const;
 
  private:
@@ -52,24 +52,25 @@ class GpuQueue {
   std::unique_ptr<struct CudaQueue> queue_;
 };
 
-// memcpy on the stream's threads.
+// memcpy on the host, divided over the stream's threads.
 void copy_on_host(void* to, const void* from, size_t bytes, const Stream& stream);
-// Copies between host and device in any direction, in stream order; memcpy on a CPU. With unpinned memory the host
-// waits.
+// Copies between host and device in any direction, in stream order. If the host memory is pageable (not pinned), the
+// host waits for the copy. On a CPU this is memcpy.
 void copy(void* to, const void* from, size_t bytes, const Stream& stream);
-void finish(const Stream& stream);  // waits for all queued work; DeviceError if it failed
-// Copies any memory to any memory, after all work queued on its GPU; blocking. For rare copies (checkpoints, a loss).
-// memcpy on a CPU.
+void finish(const Stream& stream);  // waits for all work queued on the stream; throws DeviceError if any of it failed
+// Copies between any two buffers, on the host or on a GPU, and waits for the copy. The copy runs after all work queued
+// on that GPU. Without a GPU this is memcpy. For rare copies (checkpoints, a loss value).
 void transfer(void* to, const void* from, size_t bytes);
-bool on_host(const void* data);  // whether the host may read it
-// The host side of a stream: its threads.
+bool is_host_accessible(const void* data);  // whether host code may read the memory
+// Returns a CPU stream with the host threads of `stream`.
 inline Stream host_side(const Stream& stream) {
   return {{}, stream.pool, nullptr};
 }
-uint64_t free_bytes(Device device);    // of the GPU, as its driver counts
-bool capturing(const Stream& stream);  // a CUDA graph is being captured: no waits, no allocations
+uint64_t free_bytes(Device device);  // free bytes of the GPU's memory, as its driver reports them
+// True during the capture of a CUDA graph on this stream. During a capture, code must not wait or allocate.
+bool capturing(const Stream& stream);
 
-// A CUDA event. On a CPU it has always passed.
+// A CUDA event. On a CPU, passed() is always true.
 class GpuEvent {
  public:
   explicit GpuEvent(Device device, bool timed = false);
@@ -78,17 +79,17 @@ class GpuEvent {
   GpuEvent& operator=(GpuEvent&& other) noexcept;
 
   void record(const Stream& stream);
-  void make_wait(const Stream& stream) const;  // later work of `stream` waits for it
+  void make_wait(const Stream& stream) const;  // later work of `stream` waits for the event
   bool passed() const;
-  void finish() const;                             // the host waits
-  double ms_since(const GpuEvent& earlier) const;  // both timed and passed
+  void finish() const;                             // blocks the host until the event has passed
+  double ms_since(const GpuEvent& earlier) const;  // time between the two events; both must be timed and have passed
 
  private:
   void* event_ = nullptr;
 };
 
-// A CUDA graph: work captured once and replayed with one launch instead of hundreds. Addresses and scalar arguments are
-// those of the capture.
+// A CUDA graph: work that is captured once and then replayed with one launch instead of hundreds. A replay uses the
+// addresses and scalar arguments of the capture.
 class GpuGraph {
  public:
   GpuGraph() = default;
@@ -98,7 +99,7 @@ class GpuGraph {
 
   void begin(const Stream& stream);
   void end(const Stream& stream);
-  void abandon(const Stream& stream) noexcept;  // instead of end
+  void abandon(const Stream& stream) noexcept;  // ends the capture without a graph
   void replay(const Stream& stream);
   bool recorded() const { return exec_ != nullptr; }
 
@@ -106,7 +107,7 @@ class GpuGraph {
   void* exec_ = nullptr;
 };
 
-// Segment sources for a MemoryPool: GPU memory, or pinned host memory.
+// Segment sources for a MemoryPool: one for GPU memory, one for pinned host memory.
 std::unique_ptr<SegmentSource> gpu_memory(Device device);
 std::unique_ptr<SegmentSource> pinned_memory(Device device);
 

@@ -4,24 +4,24 @@
 #include <cstring>
 
 #include "esp/base/clock.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 
 namespace esp::device {
 
-Stream HostLink::beside(LinkDirection& way, const Stream& stream) {
-  if (!on_cuda(stream) || stream.queue) return stream;
+Stream HostLink::copy_stream(LinkDirection& direction, const Stream& stream) {
+  if (!is_cuda(stream) || stream.queue) return stream;
   std::lock_guard lock(mutex_);
-  if (!way.queue) way.queue = std::make_unique<GpuQueue>(stream.device, nullptr, GpuQueue::Priority::high);
-  return way.queue->stream(stream.pool);
+  if (!direction.queue) direction.queue = std::make_unique<GpuQueue>(stream.device, nullptr, GpuQueue::Priority::high);
+  return direction.queue->stream(stream.pool);
 }
 
-// On a GPU the time is that between events around the copy, so that waiting for earlier work is not in it.
-void HostLink::copy(LinkDirection& way, void* to, const void* from, size_t bytes, const Stream& stream,
+// On a GPU, events before and after the copy measure its time, so the wait for earlier work is not included.
+void HostLink::copy(LinkDirection& direction, void* to, const void* from, size_t bytes, const Stream& stream,
                     const GpuEvent* after) {
-  const Stream own = beside(way, stream);
+  const Stream own = copy_stream(direction, stream);
   if (after) after->make_wait(own);
   int64_t ns = 0;
-  if (on_cuda(own)) {
+  if (is_cuda(own)) {
     GpuEvent begun(own.device, true), ended(own.device, true);
     begun.record(own);
     device::copy(to, from, bytes, own);
@@ -33,12 +33,12 @@ void HostLink::copy(LinkDirection& way, void* to, const void* from, size_t bytes
     device::copy(to, from, bytes, own);
     ns = now_ns() - begun;
   }
-  way.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  way.ns.fetch_add(static_cast<uint64_t>(std::max<int64_t>(ns, 0)), std::memory_order_relaxed);
+  direction.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  direction.ns.fetch_add(static_cast<uint64_t>(std::max<int64_t>(ns, 0)), std::memory_order_relaxed);
 }
 
 LinkRates measure_link(const Stream& stream, SegmentSource& device, SegmentSource& host, size_t bytes) {
-  constexpr int kRounds = 4;  // the first warms up
+  constexpr int kRounds = 4;  // the first round is a warm-up
   LinkRates best;
   std::byte* const there = device.take(bytes);
   std::byte* const here = there ? host.take(bytes) : nullptr;

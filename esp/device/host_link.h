@@ -1,12 +1,13 @@
-// The host-device link: every copy across it goes through here and is counted and timed. On a CPU both ends are main
-// memory and a copy is memcpy on the stream's threads.
+// HostLink: the link between host and device memory (PCIe or NVLink). "Down" is device to host, "up" is host to device.
+// All offload copies use this class, which counts their bytes and measures their time. On a CPU both ends are main
+// memory, and a copy is a memcpy with the stream's threads.
 //
-// Owned by the rank; any thread may copy, each with its own stream. Blocking. On a GPU a stream without a queue means
-// the link's own CUDA stream for that direction, concurrent with compute and with the other direction; `after` is the
-// compute event to wait for.
+// The rank owns it. Any thread may copy, each with its own stream. Calls block. On a GPU, a stream without a queue
+// selects a CUDA stream that the link has for each direction. This CUDA stream runs concurrently with compute and with
+// the other direction; `after` is the compute event that the copy waits for.
 //
-// Kernels that read host memory in place cross the link too; their caller reports the bytes. Their time belongs to the
-// kernel.
+// Kernels that read host memory directly also use the link. Their caller reports the bytes with read_in_place(); their
+// time counts as kernel time.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@
 
 namespace esp::device {
 
-// Bytes and seconds of one direction; concurrent copies are each counted in full.
+// Total bytes and seconds of the copies in one direction. If two copies overlap, both durations are added in full.
 struct LinkUse {
   uint64_t bytes = 0;
   double seconds = 0;
@@ -40,8 +41,10 @@ class HostLink {
 
   uint64_t bytes_down() const { return down_.bytes.load(std::memory_order_relaxed); }
   uint64_t bytes_up() const { return up_.bytes.load(std::memory_order_relaxed) + bytes_in_place(); }
-  uint64_t bytes_in_place() const { return in_place_.load(std::memory_order_relaxed); }  // of bytes_up
-  LinkUse use_down() const { return down_.use(); }                                       // copies
+  // bytes that kernels read directly from host memory; bytes_up() includes them
+  uint64_t bytes_in_place() const { return in_place_.load(std::memory_order_relaxed); }
+  // use_down() and use_up() count copies only, not the bytes that kernels read in place
+  LinkUse use_down() const { return down_.use(); }
   LinkUse use_up() const { return up_.use(); }
 
  private:
@@ -52,16 +55,17 @@ class HostLink {
       return {bytes.load(std::memory_order_relaxed), static_cast<double>(ns.load(std::memory_order_relaxed)) * 1e-9};
     }
   };
-  void copy(LinkDirection& way, void* to, const void* from, size_t bytes, const Stream& stream, const GpuEvent* after);
-  Stream beside(LinkDirection& way, const Stream& stream);
+  void copy(LinkDirection& direction, void* to, const void* from, size_t bytes, const Stream& stream,
+            const GpuEvent* after);
+  Stream copy_stream(LinkDirection& direction, const Stream& stream);
 
-  std::mutex mutex_;  // guards making the queues
+  std::mutex mutex_;  // guards the creation of the queues
   LinkDirection down_, up_;
   std::atomic<uint64_t> in_place_{0};
 };
 
-// Bandwidth of an isolated copy of `bytes` each way, best of a few. Memory is taken from the sources and returned.
-// Zeros without a GPU.
+// Measures the bandwidth of a copy of `bytes` in each direction and returns the best of several copies. Allocates from
+// the two sources and frees the memory. Both rates are 0 if an allocation fails.
 struct LinkRates {
   double down_gb_per_s = 0, up_gb_per_s = 0;
 };

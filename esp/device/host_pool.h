@@ -1,6 +1,6 @@
-// Pageable host memory for a GPU's queue, for data that host code reads and writes beside the kernels, mostly small
-// tables. A copy to or from the GPU returns when the host may reuse its side, so the memory can be recycled at once,
-// unlike pinned memory.
+// Pageable host memory for a GPU queue, mostly small tables that host code reads and writes between kernels. A copy
+// between pageable memory and the GPU returns only when the host may reuse the memory. The pool can therefore reuse a
+// freed block immediately; pinned memory would first have to wait for the copy.
 #pragma once
 
 #include "esp/device/pool.h"
@@ -8,7 +8,7 @@
 
 namespace esp::device {
 
-// The queue's pool, charged to its account if it has one. Only for a stream on a GPU.
+// Returns the queue's pool. The queue's MemoryAccount, if it has one, counts the memory. The stream must be on a GPU.
 MemoryPool& host_pool(const Stream& stream);
 
 }  // namespace esp::device

@@ -57,8 +57,8 @@ void MemoryAccount::add(MemoryCategory category, MemoryTier tier, uint64_t bytes
   std::lock_guard lock(mutex_);
   const uint64_t budget = budgets_[at(tier)], current = tiers_[at(tier)].current;
   if (budget != 0 && (current > budget || bytes > budget - current))
-    throw DeviceError(fmt::format("{} memory on tier {}: {} bytes requested, {} in use, budget {}", name_of(category),
-                                  name_of(tier), bytes, current, budget));
+    throw DeviceError(fmt::format("{} memory on tier {}: over budget: {} bytes requested, {} in use, budget {}",
+                                  name_of(category), name_of(tier), bytes, current, budget));
   grow(uses_[at(category)][at(tier)], bytes);
   grow(categories_[at(category)], bytes);
   grow(tiers_[at(tier)], bytes);
@@ -67,8 +67,8 @@ void MemoryAccount::add(MemoryCategory category, MemoryTier tier, uint64_t bytes
 void MemoryAccount::remove(MemoryCategory category, MemoryTier tier, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   MemoryUse& use = uses_[at(category)][at(tier)];
-  ESP_CHECK(use.current >= bytes, "{} on {}: {} bytes freed, {} in use", name_of(category), name_of(tier), bytes,
-            use.current);
+  ESP_CHECK(use.current >= bytes, "{} memory on tier {}: {} bytes freed, but only {} in use", name_of(category),
+            name_of(tier), bytes, use.current);
   use.current -= bytes;
   categories_[at(category)].current -= bytes;
   tiers_[at(tier)].current -= bytes;
@@ -97,7 +97,7 @@ void MemoryAccount::reset_peaks() {
   for (MemoryUse& use : tiers_) use.peak = use.current;
 }
 
-std::string MemoryAccount::words(MemoryTier tier) const {
+std::string MemoryAccount::describe(MemoryTier tier) const {
   std::lock_guard lock(mutex_);
   std::string text;
   for (MemoryCategory category : kAllCategories)
@@ -134,7 +134,7 @@ HostBuffer::HostBuffer(MemoryAccount& account, size_t bytes, AllocateOptions opt
   if (bytes == 0) return;
   account.add(options.category, options.tier, bytes);
   const size_t alignment = options.huge_pages && bytes >= kHugePage ? kHugePage : kAlignment;
-  // aligned_alloc needs a multiple of the alignment; near SIZE_MAX there is none.
+  // aligned_alloc needs a multiple of the alignment. `rounded` is 0 if rounding up would overflow.
   const size_t rounded = bytes > SIZE_MAX - alignment ? 0 : (bytes + alignment - 1) / alignment * alignment;
   if (rounded) data_ = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
   if (!data_) {
@@ -143,7 +143,7 @@ HostBuffer::HostBuffer(MemoryAccount& account, size_t bytes, AllocateOptions opt
                                   name_of(options.tier), bytes));
   }
   account_ = &account;
-  // Only advice: a kernel without huge pages serves ordinary ones.
+  // only a hint: if Linux has no huge pages free, it uses ordinary pages
   if (alignment == kHugePage) madvise(data_, rounded, MADV_HUGEPAGE);
   if (options.zero) std::memset(data_, 0, bytes);
 }

@@ -1,5 +1,5 @@
-// Memory accounting: every allocation has a category and a tier, and the account tracks current and peak bytes of each.
-// A budget per tier makes an allocation fail with an error before the machine runs out.
+// Memory accounting: every allocation has a category and a tier, and a MemoryAccount tracks current and peak bytes for
+// each of them. A tier can have a budget: an allocation over the budget throws before the machine runs out of memory.
 //
 // A MemoryAccount belongs to a rank and outlives its allocations. Thread-safe.
 #pragma once
@@ -22,7 +22,7 @@ inline constexpr MemoryCategory kAllCategories[kNumCategories] = {MemoryCategory
                                                                   MemoryCategory::buffer,    MemoryCategory::other};
 std::string_view name_of(MemoryCategory category);
 
-// Without accelerators, device memory is host memory; `device` then means "used in the step".
+// Without a GPU, device memory is host memory. `device` then means memory that the training step uses.
 enum class MemoryTier : uint8_t { device, host, file };
 inline constexpr int kNumTiers = 3;
 inline constexpr MemoryTier kAllTiers[kNumTiers] = {MemoryTier::device, MemoryTier::host, MemoryTier::file};
@@ -34,28 +34,30 @@ struct MemoryUse {
 
 class MemoryAccount {
  public:
-  // Applies to later allocations; 0: no limit.
+  // Limits later allocations on this tier; 0: no limit.
   void set_budget(MemoryTier tier, uint64_t bytes);
   uint64_t budget(MemoryTier tier) const;
 
-  // DeviceError with category, requested bytes, current bytes and the budget if they would not fit.
+  // Throws a DeviceError if the allocation exceeds the budget. The message names the category, the requested bytes, the
+  // current bytes and the budget.
   void add(MemoryCategory category, MemoryTier tier, uint64_t bytes);
   void remove(MemoryCategory category, MemoryTier tier, uint64_t bytes);
 
   MemoryUse use(MemoryCategory category, MemoryTier tier) const;
-  MemoryUse use(MemoryCategory category) const;  // over all tiers
-  MemoryUse use(MemoryTier tier) const;          // over all categories; peak of the sum at one instant
-  void reset_peaks();                            // peaks restart at the current values
+  MemoryUse use(MemoryCategory category) const;  // sum over all tiers
+  // sum over all categories; `peak` is the maximum of this sum over time, not the sum of the peaks
+  MemoryUse use(MemoryTier tier) const;
+  void reset_peaks();  // sets every peak to the current value
 
-  // "parameter 12, gradient 12, …": current bytes of a tier, non-zero categories only.
-  std::string words(MemoryTier tier) const;
+  // "parameter 12, gradient 12, …": current bytes of each category on a tier; categories with 0 bytes are omitted.
+  std::string describe(MemoryTier tier) const;
   // {"parameter": {"current": …, "peak": …}, …} over all tiers, in the order of kAllCategories.
   Json snapshot() const;
-  // The same by tier: {"device": {"parameter": …, "total": …}, "host": …, "file": …}.
+  // The same figures by tier: {"device": {"parameter": …, "total": …}, "host": …, "file": …}.
   Json tiers_snapshot() const;
 
  private:
-  mutable std::mutex mutex_;  // guards everything below
+  mutable std::mutex mutex_;  // guards the members below
   std::array<std::array<MemoryUse, kNumTiers>, kNumCategories> uses_{};
   std::array<MemoryUse, kNumCategories> categories_{};
   std::array<MemoryUse, kNumTiers> tiers_{};
@@ -65,15 +67,16 @@ class MemoryAccount {
 struct AllocateOptions {
   MemoryCategory category = MemoryCategory::other;
   MemoryTier tier = MemoryTier::host;
-  bool huge_pages = false;  // madvise hint, for large long-lived buffers
+  bool huge_pages = false;  // requests huge pages from Linux (madvise), for large long-lived buffers
   bool zero = false;
 };
 
-// Host memory at 64-byte alignment, given back to its account when destroyed. Movable, owned by one.
+// Host memory with 64-byte alignment; the destructor frees it and updates the MemoryAccount. Move-only.
 class HostBuffer {
  public:
   HostBuffer() = default;
-  HostBuffer(MemoryAccount& account, size_t bytes, AllocateOptions options = {});  // DeviceError
+  // throws DeviceError if the allocation exceeds the budget or the machine is out of memory
+  HostBuffer(MemoryAccount& account, size_t bytes, AllocateOptions options = {});
   ~HostBuffer();
   HostBuffer(HostBuffer&& other) noexcept;
   HostBuffer& operator=(HostBuffer&& other) noexcept;

@@ -13,7 +13,7 @@
 namespace esp::device {
 namespace {
 
-TEST(Device, NamesRoundTripAndUnknownNameListsKnown) {
+TEST(Device, NamesRoundTripAndInvalidNamesThrow) {
   for (const char* name : {"cpu", "cuda:0", "cuda:3"}) EXPECT_EQ(name_of(parse_device(name)), name);
   EXPECT_EQ(parse_device("cuda"), (Device{DeviceKind::cuda, 0}));
   for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:1", ""})
@@ -39,7 +39,7 @@ TEST(MemoryAccount, TracksCurrentAndPeakByCategoryAndTier) {
   EXPECT_EQ(account.use(MemoryCategory::parameter).peak, 0u);
 }
 
-TEST(MemoryAccount, PeakOfATierIsOfOneInstant) {
+TEST(MemoryAccount, TierPeakIsMaximumOfSumOverCategories) {
   MemoryAccount account;
   { HostBuffer first(account, 100, {.category = MemoryCategory::parameter}); }
   { HostBuffer second(account, 60, {.category = MemoryCategory::gradient}); }
@@ -52,16 +52,17 @@ TEST(MemoryAccount, BudgetErrorNamesCategoryAndBytes) {
   HostBuffer fits(account, 900, {.category = MemoryCategory::optimizer});
   try {
     HostBuffer too_much(account, 200, {.category = MemoryCategory::activation});
-    FAIL() << "1100 bytes in a budget of 1000";
+    FAIL() << "1100 bytes were allocated with a budget of 1000";
   } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "activation memory on tier host: 200 bytes requested, 900 in use, budget 1000");
+    EXPECT_STREQ(error.what(),
+                 "activation memory on tier host: over budget: 200 bytes requested, 900 in use, budget 1000");
   }
-  HostBuffer to_the_brim(account, 100);
+  HostBuffer exact_fit(account, 100);
   HostBuffer elsewhere(account, 5000, {.tier = MemoryTier::device});
   EXPECT_EQ(account.use(MemoryTier::host).current, 1000u);
 }
 
-TEST(HostBuffer, IsAlignedWritableAndZeroedOnRequest) {
+TEST(HostBuffer, AllocatesAlignedMemoryAndZeroesItOnRequest) {
   MemoryAccount account;
   for (size_t bytes : {size_t{1}, size_t{63}, size_t{64}, size_t{100'000}, size_t{5} << 20})
     for (bool huge : {false, true}) {
@@ -74,7 +75,7 @@ TEST(HostBuffer, IsAlignedWritableAndZeroedOnRequest) {
   EXPECT_EQ(account.use(MemoryTier::host).current, 0u);
 }
 
-TEST(HostBuffer, MovesWithItsAccountAndEmptyOnesCostNothing) {
+TEST(HostBuffer, MoveTransfersMemoryAndEmptyBufferUsesNoMemory) {
   MemoryAccount account;
   HostBuffer a(account, 100), empty(account, 0);
   EXPECT_EQ(empty.data(), nullptr);
@@ -85,13 +86,13 @@ TEST(HostBuffer, MovesWithItsAccountAndEmptyOnesCostNothing) {
   EXPECT_EQ(account.use(MemoryTier::host).current, 40u);
 }
 
-TEST(HostBuffer, FailedAllocationThrowsAndIsNotAccounted) {
+TEST(HostBuffer, FailedAllocationThrowsAndIsNotCounted) {
   MemoryAccount account;
   EXPECT_THROW(HostBuffer(account, SIZE_MAX - 10), DeviceError);
   EXPECT_EQ(account.use(MemoryTier::host).current, 0u);
 }
 
-TEST(MemoryAccount, ThreadsLeaveItBalanced) {
+TEST(MemoryAccount, ReturnsToZeroAfterConcurrentThreads) {
   MemoryAccount account;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)

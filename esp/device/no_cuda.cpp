@@ -1,4 +1,4 @@
-// Stubs for builds without cuda/: there are no GPUs, and requesting one gives the reason.
+// Stubs for builds without CUDA: no GPUs exist, and requesting one throws an error with the reason.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include "esp/base/error.h"
 #include "esp/device/gpu.h"
 #include "esp/device/host_pool.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 
 namespace esp::device {
 namespace {
@@ -36,7 +36,7 @@ void copy(void* to, const void* from, size_t bytes, const Stream& stream) {
   copy_on_host(to, from, bytes, stream);
 }
 void finish(const Stream&) {}
-bool on_host(const void*) {
+bool is_host_accessible(const void*) {
   return true;
 }
 void transfer(void* to, const void* from, size_t bytes) {
@@ -56,7 +56,7 @@ GpuEvent& GpuEvent::operator=(GpuEvent&&) noexcept = default;
 void GpuEvent::record(const Stream&) {}
 void GpuEvent::make_wait(const Stream&) const {}
 bool GpuEvent::passed() const {
-  return event_ == nullptr;  // always
+  return event_ == nullptr;  // without CUDA there are no events, so this is always true
 }
 void GpuEvent::finish() const {}
 double GpuEvent::ms_since(const GpuEvent&) const {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kActivation = MemoryCategory::activation;
 
-TEST(MemoryPool, AccountsAllocationsByCategory) {
+TEST(MemoryPool, CountsAllocatedBytesByCategory) {
   MemoryAccount account;
   MemoryPool pool(account);
   MemoryPool::PoolBlock* a = pool.take(100, kActivation);
@@ -29,7 +29,7 @@ TEST(MemoryPool, AccountsAllocationsByCategory) {
   EXPECT_EQ(pool.allocated_bytes(), 0u);
 }
 
-// Lends a little, then nothing.
+// A segment source with 5 MiB in total. After that, take() returns null.
 class SmallSource final : public SegmentSource {
  public:
   std::byte* take(size_t bytes) override {
@@ -38,7 +38,7 @@ class SmallSource final : public SegmentSource {
   }
   void give(std::byte*, size_t) noexcept override { ++num_given; }
   size_t grain() const override { return 4096; }
-  std::string state() const override { return "the box is empty"; }
+  std::string state() const override { return "the source is empty"; }
   int num_given = 0;
 
  private:
@@ -46,7 +46,7 @@ class SmallSource final : public SegmentSource {
   size_t used_ = 0;
 };
 
-TEST(MemoryPool, AllocatesAndReturnsSegmentsBySourceGrain) {
+TEST(MemoryPool, AlignsBlocksToSourceGrainAndReturnsSegments) {
   MemoryAccount account;
   SmallSource source;
   {
@@ -68,9 +68,9 @@ TEST(MemoryPool, OutOfMemoryErrorListsCategories) {
   MemoryPool::PoolBlock* some = pool.take(1000, MemoryCategory::gradient);
   try {
     pool.take(size_t{8} << 20, kActivation);
-    FAIL() << "more was lent than there is";
+    FAIL() << "the pool allocated more memory than the source has";
   } catch (const DeviceError& error) {
-    for (const char* word : {"out of memory", "activation", "8388608", "gradient 1000", "the box is empty"})
+    for (const char* word : {"out of memory", "activation", "8388608", "gradient 1000", "the source is empty"})
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
   EXPECT_THROW(pool.take(size_t{200} << 40, kActivation), DeviceError);
@@ -116,14 +116,14 @@ TEST(MemoryPool, BlocksNeverOverlapAndMergeWhenFreed) {
   std::map<std::byte*, MemoryPool::PoolBlock*> live;
   for (int i = 0; i < 20'000; ++i) {
     if (live.size() < 40 || random() % 2) {
-      MemoryPool::PoolBlock* piece = pool.take(random() % 50'000, kActivation);
-      auto [at, inserted] = live.emplace(piece->data, piece);
+      MemoryPool::PoolBlock* block = pool.take(random() % 50'000, kActivation);
+      auto [at, inserted] = live.emplace(block->data, block);
       ASSERT_TRUE(inserted);
       if (auto next = std::next(at); next != live.end()) {
-        ASSERT_LE(piece->data + piece->bytes, next->first);
+        ASSERT_LE(block->data + block->bytes, next->first);
       }
       if (at != live.begin()) {
-        ASSERT_LE(std::prev(at)->first + std::prev(at)->second->bytes, piece->data);
+        ASSERT_LE(std::prev(at)->first + std::prev(at)->second->bytes, block->data);
       }
     } else {
       auto victim = std::next(live.begin(), static_cast<long>(random() % live.size()));
@@ -131,20 +131,20 @@ TEST(MemoryPool, BlocksNeverOverlapAndMergeWhenFreed) {
       live.erase(victim);
     }
   }
-  for (auto& [address, piece] : live) pool.give(piece);
+  for (auto& [address, block] : live) pool.give(block);
   EXPECT_EQ(pool.allocated_bytes(), 0u);
-  pool.trim();  // succeeds for a segment only when its pieces have merged into one
+  pool.trim();  // trim() frees a segment only if all its blocks have merged into one
   EXPECT_EQ(pool.reserved_bytes(), 0u);
 }
 
-TEST(MemoryPool, BudgetErrorLeaksNothing) {
+TEST(MemoryPool, BudgetErrorLeavesBytesInUseUnchanged) {
   MemoryAccount account;
   account.set_budget(MemoryTier::device, 1000);
   MemoryPool pool(account);
-  MemoryPool::PoolBlock* piece = pool.take(900, kActivation);
+  MemoryPool::PoolBlock* block = pool.take(900, kActivation);
   EXPECT_THROW(pool.take(200, kActivation), DeviceError);
   EXPECT_EQ(account.use(kActivation).current, 900u);
-  pool.give(piece);
+  pool.give(block);
 }
 
 }  // namespace

@@ -14,13 +14,13 @@ namespace esp::device {
 
 struct Stream {
   Device device;
-  ThreadPool* pool = nullptr;  // cpu; null: the calling thread alone
-  void* queue = nullptr;       // cuda
+  ThreadPool* pool = nullptr;  // on a CPU: the compute threads; null: only the calling thread
+  void* queue = nullptr;       // on a GPU: the CudaQueue (cuda/queue.h)
   int num_threads() const { return pool ? pool->num_threads() : 1; }
 };
 
-// Calls f(begin, end) over [0, count), one contiguous range per worker, ranges multiples of `grain`; small counts run
-// on the caller. The ranges depend only on count, grain and the number of threads.
+// Calls f(begin, end) over [0, count): one contiguous range per worker; range boundaries are multiples of `grain`. If
+// count is small, the caller runs all of it. The ranges depend only on count, grain and the number of threads.
 template <typename F>
 void parallel_for(const Stream& stream, int64_t count, int64_t grain, F&& f) {
   int64_t num_grains = (count + grain - 1) / grain;

@@ -26,7 +26,7 @@ void relax() {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
-  ESP_CHECK(num_threads >= 1, "{} threads", num_threads);
+  ESP_CHECK(num_threads >= 1, "thread pool: got {} threads; expected at least 1", num_threads);
   for (int worker = 1; worker < num_threads; ++worker) {
     try {
       workers_.emplace_back([this, worker] { serve(worker); });
@@ -36,8 +36,7 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
       wake_all(round_);
       for (auto& thread : workers_) thread.join();
       throw UsageError(
-          fmt::format("threads: got {}, of which {} could be started ({}); expected at most as many as this "
-                      "machine lets a process have",
+          fmt::format("threads: got {}; only {} could be started ({}). Use fewer threads, or raise the process limit",
                       num_threads, worker, error.code().message()));
     }
     pthread_setname_np(workers_.back().native_handle(), ("esp-compute-" + std::to_string(worker)).c_str());
@@ -51,8 +50,9 @@ ThreadPool::~ThreadPool() {
   for (auto& thread : workers_) thread.join();
 }
 
-// A sleeper publishes that it is about to sleep and then checks once more (the kernel does); a waker publishes the new
-// round and then checks for sleepers. All four are sequentially consistent, so at least one side sees the other.
+// No wake-up can be lost. A worker first increments `sleeping_`, then checks the round again (inside the futex system
+// call). The caller first publishes the new round, then checks `sleeping_`. All four operations are sequentially
+// consistent, so at least one side sees the other's write.
 void ThreadPool::run_on_all(Call call, void* task) {
   call_ = call;
   task_ = task;

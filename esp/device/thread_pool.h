@@ -1,7 +1,7 @@
-// The compute threads of one rank. The caller of `run` is worker 0, so a pool of one owns no thread.
+// The compute threads of one rank. The caller of `run` is worker 0, so a pool with one worker owns no thread.
 //
 // Work is split statically, so results do not depend on timing. Idle workers spin for a bounded time, then sleep on a
-// futex. One `run` at a time, from one thread; a task may not call `run` again.
+// futex. Only one `run` may be active, and a task may not call `run` again.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls task(worker) for every worker in [0, num_threads) and returns when all have. Exceptions may not leave a task.
+  // Calls task(worker) for every worker in [0, num_threads) and returns when all calls have returned. A task must not
+  // throw.
   template <typename Task>
   void run(Task&& task) {
     if (num_threads_ == 1) {
@@ -42,10 +43,10 @@ class ThreadPool {
   const int num_threads_;
   Call call_ = nullptr;
   void* task_ = nullptr;
-  alignas(64) std::atomic<uint32_t> round_{0};      // raised to start a task
-  alignas(64) std::atomic<uint32_t> remaining_{0};  // workers still in it
+  alignas(64) std::atomic<uint32_t> round_{0};      // number of the current task; incrementing it starts the next task
+  alignas(64) std::atomic<uint32_t> remaining_{0};  // workers that have not finished the task yet
   std::atomic<int> sleeping_{0};                    // workers asleep or about to sleep
-  std::atomic<bool> caller_sleeps_{false};          // the caller sleeps or is about to
+  std::atomic<bool> caller_sleeps_{false};          // the caller of run() is asleep or about to sleep
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };

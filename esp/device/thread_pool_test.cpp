@@ -34,8 +34,8 @@ TEST(ThreadPool, CallerIsWorkerZero) {
   EXPECT_EQ(ids, again);
 }
 
-// What a round wrote is seen by every worker of the next: the sums would differ otherwise.
-TEST(ThreadPool, RoundsSeeEarlierWrites) {
+// Every worker must see all writes of one round in the next round; otherwise the sums would differ.
+TEST(ThreadPool, WorkersSeeWritesOfEarlierRounds) {
   ThreadPool pool(4);
   std::vector<int64_t> values(4, 1), sums(4);
   for (int round = 0; round < 5000; ++round) {
@@ -51,13 +51,14 @@ TEST(ThreadPool, SleepingWorkersWakeUp) {
   ThreadPool pool(2);
   std::atomic<int> calls = 0;
   for (int round = 0; round < 5; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than a worker spins
+    // longer than a worker spins, so that workers are asleep
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     pool.run([&](int) { ++calls; });
   }
   EXPECT_EQ(calls, 10);
 }
 
-TEST(ThreadPool, TheCallerWaitsForTheSlowest) {
+TEST(ThreadPool, CallerWaitsForSlowestWorker) {
   ThreadPool pool(2);
   std::atomic<bool> done = false;
   pool.run([&](int worker) {
@@ -68,7 +69,7 @@ TEST(ThreadPool, TheCallerWaitsForTheSlowest) {
   EXPECT_TRUE(done);
 }
 
-TEST(ThreadPool, CanBeDestroyedWithoutRun) {
+TEST(ThreadPool, CanBeDestroyedBeforeFirstTask) {
   for (int i = 0; i < 50; ++i) {
     ThreadPool idle(3);
     ThreadPool used(2);
@@ -78,7 +79,7 @@ TEST(ThreadPool, CanBeDestroyedWithoutRun) {
   }
 }
 
-TEST(ThreadPool, SeveralPoolsServeSeveralThreads) {
+TEST(ThreadPool, IndependentPoolsRunConcurrently) {
   std::vector<std::thread> owners;
   std::atomic<int> calls = 0;
   for (int owner = 0; owner < 3; ++owner)
@@ -90,7 +91,7 @@ TEST(ThreadPool, SeveralPoolsServeSeveralThreads) {
   EXPECT_EQ(calls, 3 * 200 * 2);
 }
 
-TEST(ParallelFor, CoversEveryElementOnceInMultiplesOfTheGrain) {
+TEST(ParallelFor, CoversEveryElementOnceInMultiplesOfGrain) {
   for (int threads : {1, 2, 3, 7}) {
     ThreadPool pool(threads);
     Stream stream;
@@ -108,7 +109,8 @@ TEST(ParallelFor, CoversEveryElementOnceInMultiplesOfTheGrain) {
   }
 }
 
-// Between two waits every worker has written its mark of this round and none of the next.
+// Between the two barrier waits of a round, every mark must equal this round: all workers have written it, and no
+// worker has started the next round.
 TEST(Barrier, ReleasesThreadsOnlyAfterAllArrive) {
   constexpr int kThreads = 3, kRounds = 500;
   ThreadPool pool(kThreads);

@@ -1,5 +1,5 @@
-// Core-to-core latency probe: two pinned threads pass one cache line back and forth. The median of short batches
-// tolerates interrupts and noisy neighbours.
+// Core-to-core latency probe: two pinned threads pass one cache line back and forth (ping-pong). The result is the
+// median of short batches, so interrupts and other load on the cores have little effect.
 #include <pthread.h>
 #include <sched.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kTripsPerBatch = 200;
 constexpr size_t kBatches = 101;
-constexpr uint32_t kStop = ~uint32_t{0}, kNobody = kStop - 1;
+constexpr uint32_t kStop = ~uint32_t{0}, kUnset = kStop - 1;
 
 bool pin(int core) {
   cpu_set_t set;
@@ -23,12 +23,15 @@ bool pin(int core) {
   return core >= 0 && core < CPU_SETSIZE && pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
 }
 
-struct alignas(64) Line {
-  std::atomic<uint32_t> turn{kNobody};  // odd: the far side's turn; the far side starts with 0 when it is pinned
+struct alignas(64) CacheLine {
+  // Odd value: the far thread writes next. Even value: the near thread writes next. The far thread starts the exchange:
+  // it stores 0 once it is pinned.
+  std::atomic<uint32_t> turn{kUnset};
 };
 
-// Spins for `wanted`, checking the clock now and then. False if the deadline passed or the other side gave up.
-bool await(Line& line, uint32_t wanted, const Deadline& deadline) {
+// Spins until `turn` equals `wanted`; checks the clock every 4096 spins. Returns false if the deadline has passed or
+// the other thread has stored kStop.
+bool await(CacheLine& line, uint32_t wanted, const Deadline& deadline) {
   for (uint32_t spins = 0;; ++spins) {
     uint32_t turn = line.turn.load(std::memory_order_acquire);
     if (turn == wanted) return true;
@@ -36,7 +39,7 @@ bool await(Line& line, uint32_t wanted, const Deadline& deadline) {
   }
 }
 
-void answer(Line& line, int core, const Deadline& deadline) {
+void respond(CacheLine& line, int core, const Deadline& deadline) {
   if (!pin(core)) {
     line.turn.store(kStop, std::memory_order_release);
     return;
@@ -45,8 +48,8 @@ void answer(Line& line, int core, const Deadline& deadline) {
   for (uint32_t turn = 1; await(line, turn, deadline); turn += 2) line.turn.store(turn + 1, std::memory_order_release);
 }
 
-std::vector<double> ask(Line& line, const Deadline& deadline) {
-  std::vector<double> batches;  // ns per transfer
+std::vector<double> measure_batches(CacheLine& line, const Deadline& deadline) {
+  std::vector<double> batches;  // average ns per one-way transfer, for each batch
   uint32_t turn = 0;
   while (batches.size() < kBatches && !deadline.passed()) {
     const int64_t begin = now_ns();
@@ -64,12 +67,12 @@ std::vector<double> ask(Line& line, const Deadline& deadline) {
 
 std::optional<double> core_latency_ns(int core_a, int core_b, Deadline deadline) {
   if (core_a == core_b) return std::nullopt;
-  Line line;
+  CacheLine line;
   std::vector<double> batches;
   // Both threads are created here; the caller's affinity is unchanged.
-  std::thread far([&] { answer(line, core_b, deadline); });
+  std::thread far([&] { respond(line, core_b, deadline); });
   std::thread near([&] {
-    if (await(line, 0, deadline) && pin(core_a)) batches = ask(line, deadline);
+    if (await(line, 0, deadline) && pin(core_a)) batches = measure_batches(line, deadline);
     line.turn.store(kStop, std::memory_order_release);
   });
   near.join();

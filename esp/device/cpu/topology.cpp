@@ -15,7 +15,7 @@
 namespace esp::device {
 namespace {
 
-// Small kernel files; one that is not there reads as empty, which every caller takes for "unknown".
+// Reads a small file of /proc or /sys. A missing file reads as empty, which all callers treat as "unknown".
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -32,7 +32,7 @@ uint64_t number_in(std::string_view text) {
   return value;
 }
 
-// The rest of the line that begins with `key`.
+// The text after `key` on the line that begins with it.
 std::string line_after(const std::string& text, std::string_view key) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -54,7 +54,8 @@ std::vector<int> affinity() {
   return cores;
 }
 
-// The control group of this process, version 2 or the controller's own under version 1; "" for the root.
+// Path of this process's control group (cgroup). With cgroups v2 all controllers share one hierarchy; with cgroups v1
+// the path is in the hierarchy of `controller`. Empty for the root group.
 std::string group_path(const std::string& root, std::string_view controller) {
   std::istringstream lines(text_of(root + "/proc/self/cgroup"));
   std::string unified;
@@ -70,11 +71,11 @@ std::string group_path(const std::string& root, std::string_view controller) {
   return unified;
 }
 
-// Limits of a parent bind its children, so every level up to the root is asked.
+// Calls `visit` for the group and all its parents up to the root. The limits of a parent also apply to its children.
 template <typename F>
-void each_level(std::string group, F&& ask) {
+void each_level(std::string group, F&& visit) {
   for (;; group.resize(group.rfind('/'))) {
-    ask(group);
+    visit(group);
     if (group.empty()) return;
   }
 }
@@ -87,7 +88,7 @@ double cpu_quota(const std::string& root) {
   double cores = 0;
   each_level(group_path(root, "cpu"), [&](const std::string& group) {
     std::string base = root + "/sys/fs/cgroup" + group;
-    std::istringstream two(text_of(base + "/cpu.max"));  // "max 100000" or "150000 100000"
+    std::istringstream two(text_of(base + "/cpu.max"));  // quota and period: "max 100000" or "150000 100000"
     double quota = 0, period = 0;
     if (!(two >> quota >> period)) {
       quota = static_cast<double>(number_in(text_of(base + "/cpu.cfs_quota_us")));
@@ -104,7 +105,7 @@ uint64_t memory_limit(const std::string& root, uint64_t machine) {
   each_level(group_path(root, "memory"), [&](const std::string& group) {
     for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
       uint64_t bytes = number_in(text_of(root + "/sys/fs/cgroup" + group + name));
-      // Version 1 writes an absurd number for "none".
+      // cgroups v1 use a huge number for "no limit".
       if (bytes > 0 && bytes < machine) limit = smaller_limit(limit, static_cast<double>(bytes));
     }
   });
@@ -167,7 +168,7 @@ uint64_t available_memory_bytes(const std::string& root) {
       const uint64_t limit = number_in(text_of(base + limit_name));
       if (limit == 0) continue;
       uint64_t used = number_in(text_of(base + used_name));
-      // Cached files are given up first.
+      // Linux drops the file cache before processes run out of memory, so its bytes count as available.
       std::istringstream stat(text_of(base + "/memory.stat"));
       std::string name;
       for (uint64_t bytes = 0; stat >> name >> bytes;)

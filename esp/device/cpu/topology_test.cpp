@@ -12,7 +12,7 @@
 namespace esp::device {
 namespace {
 
-// A made-up /proc and /sys.
+// Simulated /proc and /sys.
 class FakeRoot {
  public:
   FakeRoot() {
@@ -33,7 +33,7 @@ class FakeRoot {
   std::string path_;
 };
 
-TEST(CpuTopology, ThisMachineIsConsistent) {
+TEST(CpuTopology, ReadsConsistentValuesOnThisMachine) {
   CpuTopology here = read_topology();
   cpu_set_t set;
   ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
@@ -56,7 +56,7 @@ TEST(CpuTopology, ReadsFlagsCachesAndMemory) {
   CpuTopology topology = read_topology(root.path());
   EXPECT_EQ(topology.model, "Walnut 9");
   EXPECT_TRUE(topology.avx2 && topology.f16c);
-  EXPECT_FALSE(topology.avx512);  // not all of its parts
+  EXPECT_FALSE(topology.avx512);  // some required features are missing
   EXPECT_EQ(topology.l1d_bytes, 48u << 10);
   EXPECT_EQ(topology.l2_bytes, 2u << 20);
   EXPECT_EQ(topology.l3_bytes, 0u);
@@ -77,7 +77,7 @@ TEST(CpuTopology, UsesTightestCgroupLimit) {
   EXPECT_EQ(topology.memory_limit_bytes, uint64_t{512} << 20);
 }
 
-TEST(CpuTopology, AvailableMemoryFollowsTightestCgroup) {
+TEST(CpuTopology, LimitsAvailableMemoryByTightestCgroup) {
   FakeRoot root;
   root.put("/proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 800000 kB\n");
   root.put("/proc/self/cgroup", "0::/job\n");
@@ -103,14 +103,14 @@ TEST(CpuTopology, ReadsCgroupsV1) {
   EXPECT_EQ(read_topology(root.path()).quota_cores, 0);
 }
 
-TEST(CpuTopology, MissingFilesMeanUnknown) {
+TEST(CpuTopology, ReportsUnknownWhenFilesAreMissing) {
   CpuTopology topology = read_topology("/nowhere/at/all");
   EXPECT_GE(topology.usable_cores, 1);
   EXPECT_EQ(topology.l3_bytes, 0u);
   EXPECT_EQ(topology.memory_bytes, 0u);
 }
 
-TEST(CoreLatency, IsPositiveOrAbsentAndLeavesTheCallerUnpinned) {
+TEST(CoreLatency, ReturnsPositiveNsOrNulloptAndKeepsCallerAffinity) {
   cpu_set_t before, after;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
   auto ns = core_latency_ns();
@@ -119,7 +119,7 @@ TEST(CoreLatency, IsPositiveOrAbsentAndLeavesTheCallerUnpinned) {
   EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
-TEST(CoreLatency, ReturnsNothingForOneOrMissingCore) {
+TEST(CoreLatency, ReturnsNulloptForSameOrMissingCore) {
   int core = read_topology().cores[0];
   EXPECT_FALSE(core_latency_ns(core, core, Deadline::after_ms(1000)));
   EXPECT_FALSE(core_latency_ns(core, 1023, Deadline::after_ms(1000)));
@@ -127,7 +127,7 @@ TEST(CoreLatency, ReturnsNothingForOneOrMissingCore) {
   EXPECT_FALSE(core_latency_ns(1'000'000, core, Deadline::after_ms(1000)));
 }
 
-TEST(CoreLatency, ReturnsNothingAfterDeadline) {
+TEST(CoreLatency, ReturnsNulloptAfterDeadline) {
   std::vector<int> cores = read_topology().cores;
   if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
   EXPECT_FALSE(core_latency_ns(cores[0], cores[1], Deadline::after_ms(-1000)).has_value());

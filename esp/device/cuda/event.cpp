@@ -1,11 +1,11 @@
-// Events and recorded graphs.
+// CUDA events and CUDA graphs.
 #include <utility>
 
 #include "esp/base/check.h"
 #include "esp/device/cuda/check.h"
 #include "esp/device/cuda/queue.h"
 #include "esp/device/gpu.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 
 namespace esp::device {
 namespace {
@@ -17,7 +17,7 @@ cudaEvent_t event_of(void* event) {
 }  // namespace
 
 GpuEvent::GpuEvent(Device device, bool timed) {
-  if (!on_cuda(device)) return;
+  if (!is_cuda(device)) return;
   ESP_CUDA_CHECK(cudaSetDevice(device.index));
   cudaEvent_t event = nullptr;
   ESP_CUDA_CHECK(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
@@ -67,7 +67,8 @@ GpuGraph::~GpuGraph() {
 }
 
 void GpuGraph::begin(const Stream& stream) {
-  ESP_CHECK(on_cuda(stream) && !exec_, "a graph is recorded once, on a GPU");
+  ESP_CHECK(is_cuda(stream) && !exec_,
+            "CUDA graph capture: expected a GPU stream, and a GpuGraph without an earlier capture");
   ESP_CUDA_CHECK(cudaStreamBeginCapture(handle_of(stream), cudaStreamCaptureModeThreadLocal));
 }
 
@@ -88,7 +89,7 @@ void GpuGraph::abandon(const Stream& stream) noexcept {
 }
 
 void GpuGraph::replay(const Stream& stream) {
-  ESP_CHECK(exec_, "nothing was recorded");
+  ESP_CHECK(exec_, "CUDA graph replay: nothing was captured before; call begin() and end() first");
   ESP_CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(exec_), handle_of(stream)));
 }
 

@@ -9,7 +9,7 @@
 #include "esp/base/error.h"
 #include "esp/device/cuda/check.h"
 #include "esp/device/cuda/queue.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 
 namespace esp::device {
 namespace {
@@ -25,7 +25,7 @@ void use(Device device) {
 }  // namespace
 
 void cuda_failed(cudaError_t error, const char* call, const char* file, int line) {
-  cudaGetLastError();  // clears the error, or the next call would report it
+  cudaGetLastError();  // clears CUDA's error state; otherwise the next CUDA call would report this error again
   throw DeviceError(fmt::format("CUDA: {} ({}) in {} at {}:{}", cudaGetErrorString(error), cudaGetErrorName(error),
                                 call, file, line));
 }
@@ -62,9 +62,9 @@ Device require_gpu(Device device) {
     if (gpu.index != device.index) continue;
     if (gpu.major != 9)
       throw UsageError(
-          fmt::format("{} is {} of compute capability {}.{}; this build has code for 9.0 alone (configure "
-                      "with -DESP_CUDA_ARCHITECTURE={}{})",
-                      name_of(device), gpu.name, gpu.major, gpu.minor, gpu.major, gpu.minor));
+          fmt::format("{} is {} of compute capability {}.{}; expected 9.0, the only one this build has code for. "
+                      "Use an H100 or H200, or run.device = \"cpu\"",
+                      name_of(device), gpu.name, gpu.major, gpu.minor));
     return device;
   }
   throw UsageError(
@@ -75,7 +75,7 @@ CudaQueue::~CudaQueue() {
   if (!handle) return;
   cudaSetDevice(device.index);
   cudaStreamSynchronize(handle);
-  own_.clear();
+  instances_.clear();
   if (scratch_) {
     cudaFree(scratch_);
     if (account) account->remove(MemoryCategory::buffer, MemoryTier::device, scratch_bytes_);
@@ -85,7 +85,7 @@ CudaQueue::~CudaQueue() {
 
 void* CudaQueue::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
-  // Kernels before this one may still use the old run.
+  // Wait for earlier kernels: they may still use the old scratch memory.
   ESP_CUDA_CHECK(cudaStreamSynchronize(handle));
   bytes = std::max(bytes, 2 * scratch_bytes_);
   if (scratch_) {
@@ -122,31 +122,32 @@ Stream GpuQueue::stream(ThreadPool* pool) const {
 }
 
 void copy(void* to, const void* from, size_t bytes, const Stream& stream) {
-  if (!on_cuda(stream)) return copy_on_host(to, from, bytes, stream);
+  if (!is_cuda(stream)) return copy_on_host(to, from, bytes, stream);
   if (bytes == 0) return;
   ESP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_of(stream)));
 }
 
 void finish(const Stream& stream) {
-  if (on_cuda(stream)) ESP_CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
+  if (is_cuda(stream)) ESP_CUDA_CHECK(cudaStreamSynchronize(handle_of(stream)));
 }
 
-bool on_host(const void* data) {
+bool is_host_accessible(const void* data) {
   cudaPointerAttributes attributes;
   if (cudaPointerGetAttributes(&attributes, data) == cudaSuccess) return attributes.type != cudaMemoryTypeDevice;
-  cudaGetLastError();  // without a driver all memory is the host's
+  cudaGetLastError();  // without a driver all memory is host memory
   return true;
 }
 
 void transfer(void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;
-  if (on_host(to) && on_host(from)) {
+  if (is_host_accessible(to) && is_host_accessible(from)) {
     std::memcpy(to, from, bytes);
     return;
   }
   ESP_CUDA_CHECK(cudaDeviceSynchronize());
   ESP_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
-  ESP_CUDA_CHECK(cudaDeviceSynchronize());  // from ordinary memory it returns when read, which is before it is written
+  // a cudaMemcpy from pageable memory may return after it has read the source but before it has written the destination
+  ESP_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 uint64_t free_bytes(Device device) {
@@ -157,7 +158,7 @@ uint64_t free_bytes(Device device) {
 }
 
 bool capturing(const Stream& stream) {
-  if (!on_cuda(stream)) return false;
+  if (!is_cuda(stream)) return false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   ESP_CUDA_CHECK(cudaStreamIsCapturing(handle_of(stream), &status));
   return status == cudaStreamCaptureStatusActive;

@@ -1,4 +1,4 @@
-// GPU tests report that they are skipped without a GPU.
+// Tests of the GPU abstraction. On a machine without a GPU they are skipped with a message.
 #include "esp/device/gpu.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ class Gpu : public testing::Test {
   }
 };
 
-TEST(GpuSurvey, GivesReasonWithoutGpu) {
+TEST(GpuSurvey, ReportsReasonWhenNoGpuIsUsable) {
   const GpuSurvey survey = survey_gpus();
   EXPECT_EQ(survey.gpus.empty(), !survey.problem.empty());
   if (survey.gpus.empty()) {
@@ -31,7 +31,7 @@ TEST(GpuSurvey, GivesReasonWithoutGpu) {
   }
 }
 
-TEST_F(Gpu, MissingGpuIsNamed) {
+TEST_F(Gpu, ErrorNamesMissingGpu) {
   try {
     require_gpu({DeviceKind::cuda, 99});
     FAIL();
@@ -40,25 +40,25 @@ TEST_F(Gpu, MissingGpuIsNamed) {
   }
 }
 
-TEST_F(Gpu, AllocationsAreAccountedAndReturned) {
+TEST_F(Gpu, CountsAllocationsAndReturnsMemory) {
   MemoryAccount account;
   const auto source = gpu_memory(kGpu);
   MemoryPool pool(account, MemoryTier::device, *source);
   const uint64_t before = free_bytes(kGpu);
-  MemoryPool::PoolBlock* piece = pool.take(size_t{64} << 20, MemoryCategory::activation);
+  MemoryPool::PoolBlock* block = pool.take(size_t{64} << 20, MemoryCategory::activation);
   EXPECT_EQ(account.use(MemoryCategory::activation, MemoryTier::device).current, uint64_t{64} << 20);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(piece->data) % 512, 0u);
-  EXPECT_FALSE(on_host(piece->data));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(block->data) % 512, 0u);
+  EXPECT_FALSE(is_host_accessible(block->data));
   EXPECT_LE(free_bytes(kGpu), before - (uint64_t{64} << 20));
-  pool.give(piece);
+  pool.give(block);
   MemoryPool::PoolBlock* again = pool.take(size_t{32} << 20, MemoryCategory::buffer);
-  EXPECT_EQ(again->data, piece->data) << "the pool asked the driver anew";
+  EXPECT_EQ(again->data, block->data) << "the pool did not reuse the freed block";
   pool.give(again);
   pool.trim();
   EXPECT_EQ(pool.reserved_bytes(), 0u);
 }
 
-TEST_F(Gpu, BudgetFailsBeforeTheGpuDoes) {
+TEST_F(Gpu, ThrowsWhenAllocationExceedsBudget) {
   MemoryAccount account;
   account.set_budget(MemoryTier::device, 1 << 20);
   const auto source = gpu_memory(kGpu);
@@ -84,7 +84,7 @@ TEST_F(Gpu, OutOfMemoryErrorListsCategories) {
   pool.give(some);
 }
 
-// A run of numbers on the card.
+// An array of integers on the host, and a GPU block of the same size.
 struct Numbers {
   MemoryAccount account;
   std::unique_ptr<SegmentSource> source = gpu_memory(kGpu), pinned_source = pinned_memory(kGpu);
@@ -99,7 +99,7 @@ struct Numbers {
   size_t bytes() const { return host.size() * sizeof(int); }
 };
 
-TEST_F(Gpu, CopiesGoBothWaysAndBetween) {
+TEST_F(Gpu, CopiesInBothDirectionsAndOnDevice) {
   Numbers n;
   MemoryPool::PoolBlock* other = n.pool.take(n.bytes(), MemoryCategory::other);
   copy(n.there->data, n.host.data(), n.bytes(), n.stream);
@@ -116,15 +116,15 @@ TEST_F(Gpu, CopiesGoBothWaysAndBetween) {
 
 TEST_F(Gpu, PinnedMemoryIsHostReadable) {
   Numbers n;
-  MemoryPool::PoolBlock* piece = n.pinned.take(n.bytes(), MemoryCategory::buffer);
-  EXPECT_TRUE(on_host(piece->data));
-  std::memcpy(piece->data, n.host.data(), n.bytes());
-  copy(n.there->data, piece->data, n.bytes(), n.stream);
+  MemoryPool::PoolBlock* block = n.pinned.take(n.bytes(), MemoryCategory::buffer);
+  EXPECT_TRUE(is_host_accessible(block->data));
+  std::memcpy(block->data, n.host.data(), n.bytes());
+  copy(n.there->data, block->data, n.bytes(), n.stream);
   std::vector<int> back(n.host.size());
   transfer(back.data(), n.there->data, n.bytes());
   EXPECT_EQ(back, n.host);
   EXPECT_EQ(n.account.use(MemoryCategory::buffer, MemoryTier::host).current, n.bytes());
-  n.pinned.give(piece);
+  n.pinned.give(block);
 }
 
 TEST_F(Gpu, EventMakesOtherQueueWait) {
@@ -145,7 +145,7 @@ TEST_F(Gpu, EventMakesOtherQueueWait) {
   EXPECT_GT(ended.ms_since(begun), 0);
 }
 
-TEST_F(Gpu, GraphRunsWhenReplayed) {
+TEST_F(Gpu, GraphExecutesOnlyWhenReplayed) {
   Numbers n;
   MemoryPool::PoolBlock* other = n.pool.take(n.bytes(), MemoryCategory::other);
   copy(n.there->data, n.host.data(), n.bytes(), n.stream);
@@ -159,7 +159,7 @@ TEST_F(Gpu, GraphRunsWhenReplayed) {
   EXPECT_FALSE(capturing(n.stream));
   std::vector<int> back(n.host.size(), -1);
   transfer(back.data(), other->data, n.bytes());
-  EXPECT_EQ(back[1], 0) << "recording alone did the work";
+  EXPECT_EQ(back[1], 0) << "the capture already executed the copy";
   graph.replay(n.stream);
   transfer(back.data(), other->data, n.bytes());
   EXPECT_EQ(back, n.host);
@@ -190,7 +190,7 @@ TEST_F(Gpu, AllocatesDuringGraphCapture) {
   source->give(from, 1 << 20);
 }
 
-TEST_F(Gpu, ScratchGrowsThenStays) {
+TEST_F(Gpu, ScratchGrowsOnlyWhenMoreIsRequested) {
   MemoryAccount account;
   GpuQueue queue(kGpu, &account);
   CudaQueue& own = queue_of(queue.stream());

@@ -8,7 +8,7 @@ namespace esp::device {
 namespace {
 
 struct HostSide {
-  MemoryAccount own;  // where the queue has none
+  MemoryAccount own;  // counts the pool's memory if the queue has no MemoryAccount
   std::unique_ptr<MemoryPool> pool;
 };
 
@@ -16,7 +16,7 @@ struct HostSide {
 
 MemoryPool& host_pool(const Stream& stream) {
   CudaQueue& queue = queue_of(stream);
-  auto& side = queue.own<HostSide>();
+  auto& side = queue.get_or_create<HostSide>();
   if (!side.pool) side.pool = std::make_unique<MemoryPool>(queue.account ? *queue.account : side.own, MemoryTier::host);
   return *side.pool;
 }

@@ -1,4 +1,4 @@
-// Segments of a GPU's memory, and of host memory that it reads and writes directly.
+// Segment sources: GPU memory, and pinned host memory that the GPU accesses directly.
 #include <fmt/format.h>
 
 #include "esp/device/cuda/check.h"
@@ -12,22 +12,23 @@ class GpuMemory final : public SegmentSource {
   explicit GpuMemory(Device device) : device_(device) {}
   std::byte* take(size_t bytes) override {
     ESP_CUDA_CHECK(cudaSetDevice(device_.index));
-    // While a graph is being recorded memory is given out in another order than in the step before, and a pool may want
-    // one run more; an allocation is no part of the graph.
+    // A pool may need another segment during the capture of a CUDA graph, because the captured step allocates in a
+    // different order than the previous step. Relaxed capture mode permits this cudaMalloc, which does not become part
+    // of the graph.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     ESP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, bytes);
     ESP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
     if (error == cudaSuccess) return static_cast<std::byte*>(data);
-    cudaGetLastError();  // the caller reports it
+    cudaGetLastError();  // clears CUDA's error state; the caller reports the failure
     return nullptr;
   }
   void give(std::byte* data, size_t) noexcept override {
     cudaSetDevice(device_.index);
     cudaFree(data);
   }
-  size_t grain() const override { return 512; }  // what vector loads and matrix units like
+  size_t grain() const override { return 512; }  // alignment for vector loads and tensor cores
   std::string state() const override {
     return fmt::format("{} has {} bytes free", name_of(device_), free_bytes(device_));
   }
@@ -49,7 +50,7 @@ class PinnedMemory final : public SegmentSource {
   }
   void give(std::byte* data, size_t) noexcept override { cudaFreeHost(data); }
   size_t grain() const override { return 512; }
-  std::string state() const override { return "the system pinned no more"; }
+  std::string state() const override { return "the driver cannot pin more host memory"; }
 
  private:
   Device device_;

@@ -1,8 +1,9 @@
-// The target of Stream::queue on a GPU: a CUDA stream with scratch memory. For CUDA bodies only.
+// CudaQueue: a CUDA stream with scratch memory (workspace). On a GPU, Stream::queue points to it. Only CUDA code uses
+// it.
 //
-// scratch() is memory for the kernel being launched: its previous contents are lost, and the next kernel of the queue
-// may overwrite it after this one has run. It grows during the first step, then stays; growing waits for the queue. One
-// thread uses a queue at a time.
+// scratch() returns memory for the kernel that is launched next. Its previous contents are lost, and the kernel after
+// that may overwrite it. The scratch memory grows during the first step and then keeps its size; before it grows, the
+// host waits for all work of the queue. Only one thread may use a queue at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,14 +23,15 @@ struct CudaQueue {
   Device device;
   cudaStream_t handle = nullptr;
   int multiprocessors = 0;
-  MemoryAccount* account = nullptr;  // charged for scratch, if set
+  MemoryAccount* account = nullptr;  // counts the scratch memory; may be null
 
   ~CudaQueue();
   void* scratch(size_t bytes);
-  // The queue's instance of T, created on first use: library handles, tuned choices.
+  // Returns the queue's object of type T (a library handle or a cache of tuned GEMM algorithms). The first call creates
+  // it.
   template <typename T>
-  T& own() {
-    std::shared_ptr<void>& one = own_[std::type_index(typeid(T))];
+  T& get_or_create() {
+    std::shared_ptr<void>& one = instances_[std::type_index(typeid(T))];
     if (!one) one = std::make_shared<T>();
     return *static_cast<T*>(one.get());
   }
@@ -37,7 +39,7 @@ struct CudaQueue {
  private:
   void* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
-  std::map<std::type_index, std::shared_ptr<void>> own_;
+  std::map<std::type_index, std::shared_ptr<void>> instances_;
 };
 
 inline CudaQueue& queue_of(const Stream& stream) {
