@@ -1,7 +1,9 @@
-// Activation functions. gelu is the tanh form of GPT-2 (`gelu_new` elsewhere), gelu_erf the exact form of BERT.
+// Activation functions. gelu is the tanh approximation used by GPT-2 (`gelu_new` in other libraries). gelu_erf is the
+// exact function used by BERT.
 //
-// forward overwrites y; backward writes dx, or adds to it with `accumulate`. 16-bit types compute in fp32. y may equal
-// x, dx may equal dy. swiglu reads rows of [gate | up], 2·width wide, and writes silu(gate)∘up, width wide.
+// forward overwrites y. backward writes dx, or adds to dx if `accumulate` is set. Computation is in fp32 for 16-bit
+// types. y may equal x, and dx may equal dy. SwiGLU (gated MLP): swiglu_forward reads rows [gate | up] of 2·width
+// elements and writes rows silu(gate)∘up of width elements.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@ namespace esp::kernel {
 
 enum class Activation : uint8_t { none, relu, gelu, gelu_erf, silu, tanh };
 std::string_view name_of(Activation activation);
-Activation parse_activation(std::string_view name);  // UsageError lists the known names
+Activation parse_activation(std::string_view name);  // throws UsageError with the list of valid names
 
 void activation_forward(void* y, const void* x, int64_t count, Activation activation, DType dtype,
                         const device::Stream& stream);

@@ -1,6 +1,7 @@
-// Scalar activations and their derivatives in double; ref rounds them, and f64 vectors call them per lane.
+// Scalar activation functions and their derivatives in double precision. The reference kernels round their results. The
+// f64 vector kernels call them once per lane.
 //
-// The tails keep their relative accuracy: 1 - (almost 1) is never computed.
+// Far from zero the results keep their relative accuracy, because no function subtracts two nearly equal values.
 #pragma once
 
 #include <cmath>
@@ -29,7 +30,8 @@ void with_activation(Activation activation, F&& f) {
     case Activation::tanh:
       return f(std::integral_constant<Activation, Activation::tanh>{});
   }
-  ESP_CHECK(false, "activation {}", static_cast<int>(activation));
+  ESP_CHECK(false, "activation: got the enum value {}; expected an esp::kernel::Activation",
+            static_cast<int>(activation));
 }
 
 // gelu(x) = x · sigmoid(2u) with u = sqrt(2/π)·(x + 0.044715 x³): 2u = x·(kGelu1 + kGelu3·x²).
@@ -39,25 +41,25 @@ inline double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// Normal distribution: cumulative distribution function and density.
-inline double normal_below(double x) {
+// Standard normal distribution: cumulative distribution function (cdf) and density (pdf).
+inline double normal_cdf(double x) {
   return 0.5 * std::erfc(-x / std::numbers::sqrt2);
 }
-inline double normal_density(double x) {
+inline double normal_pdf(double x) {
   return std::exp(-0.5 * x * x) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
 }
 
 template <Activation activation>
-double activated(double x) {
+double activation_value(double x) {
   switch (activation) {
     case Activation::none:
       return x;
     case Activation::relu:
-      return x < 0 ? 0 : x;  // a NaN stays
+      return x < 0 ? 0 : x;  // a NaN stays a NaN
     case Activation::gelu:
       return x * sigmoid(x * (kGelu1 + kGelu3 * x * x));
     case Activation::gelu_erf:
-      return x * normal_below(x);
+      return x * normal_cdf(x);
     case Activation::silu:
       return x * sigmoid(x);
     case Activation::tanh:
@@ -66,7 +68,7 @@ double activated(double x) {
 }
 
 template <Activation activation>
-double activation_slope(double x) {
+double activation_derivative(double x) {
   switch (activation) {
     case Activation::none:
       return 1;
@@ -77,7 +79,7 @@ double activation_slope(double x) {
       return s + x * (kGelu1 + 3 * kGelu3 * x * x) * s * sigmoid(-v);
     }
     case Activation::gelu_erf:
-      return normal_below(x) + x * normal_density(x);
+      return normal_cdf(x) + x * normal_pdf(x);
     case Activation::silu: {
       const double s = sigmoid(x);
       return s + x * s * sigmoid(-x);

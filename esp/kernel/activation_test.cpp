@@ -11,12 +11,13 @@ namespace {
 constexpr Activation kAll[] = {Activation::none,     Activation::relu, Activation::gelu,
                                Activation::gelu_erf, Activation::silu, Activation::tanh};
 constexpr int64_t kCounts[] = {0, 1, 7, 16, 33, 1000};
-// gelu_erf is the worst: its tails are a product of three approximations.
+// Tolerance in units in the last place (ulp). gelu_erf is the least accurate function: far from zero it is a product of
+// three approximations.
 constexpr double kPlaces = 40;
 
-TEST(Activation, ForwardMatchesRefAlsoInPlace) {
+TEST(Activation, ForwardMatchesRefInPlaceAndOutOfPlace) {
   const Threads alone(1);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (Activation activation : kAll)
         for (int64_t count : kCounts) {
@@ -31,9 +32,9 @@ TEST(Activation, ForwardMatchesRefAlsoInPlace) {
   });
 }
 
-TEST(Activation, BackwardMatchesRefWhenWrittenOrAdded) {
+TEST(Activation, BackwardMatchesRefWhenOverwritingAndAccumulating) {
   const Threads alone(1);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (Activation activation : kAll)
         for (bool accumulate : {false, true})
@@ -66,7 +67,7 @@ TEST(Activation, DerivativesMatchFiniteDifferences) {
   }
 }
 
-TEST(Activation, GivesKnownValues) {
+TEST(Activation, MatchesKnownValues) {
   const Threads alone(1);
   auto at = [&](Activation activation, double value) {
     Array x(1, DType::f64);
@@ -74,17 +75,17 @@ TEST(Activation, GivesKnownValues) {
     activation_forward(x.data(), x.data(), 1, activation, DType::f64, alone);
     return x[0];
   };
-  EXPECT_NEAR(at(Activation::gelu, 1), 0.84119199060827670, 1e-14);      // the tanh form
-  EXPECT_NEAR(at(Activation::gelu_erf, 1), 0.84134474606854293, 1e-14);  // P(X < 1)
+  EXPECT_NEAR(at(Activation::gelu, 1), 0.84119199060827670, 1e-14);      // value of the tanh form
+  EXPECT_NEAR(at(Activation::gelu_erf, 1), 0.84134474606854293, 1e-14);  // x·cdf(x) at x = 1
   EXPECT_NEAR(at(Activation::silu, 1), 0.73105857863000488, 1e-14);
   EXPECT_NEAR(at(Activation::tanh, 1), 0.76159415595576489, 1e-14);
   EXPECT_EQ(at(Activation::relu, -3), 0);
   EXPECT_EQ(at(Activation::relu, 3), 3);
 }
 
-TEST(Activation, NanStaysNanAndLargeValuesSaturate) {
+TEST(Activation, PropagatesNanAndSaturatesLargeValues) {
   const Threads alone(1);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (Activation activation : kAll) {
         Array x(3, dtype);
@@ -103,7 +104,7 @@ TEST(Activation, NanStaysNanAndLargeValuesSaturate) {
   });
 }
 
-TEST(Activation, IsBitIdenticalForAnyNumberOfThreads) {
+TEST(Activation, ResultsAreBitIdenticalForAnyNumberOfThreads) {
   constexpr int64_t kCount = 50001;
   const Array x = Array::random(kCount, DType::f32, 6, 5);
   Array one(kCount, DType::f32), three = one;
@@ -112,9 +113,9 @@ TEST(Activation, IsBitIdenticalForAnyNumberOfThreads) {
   EXPECT_TRUE(one.same_bits(three));
 }
 
-TEST(Swiglu, MatchesRef) {
+TEST(Swiglu, ForwardAndBackwardMatchRef) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t rows : {1, 3, 40})
         for (int64_t width : {1, 31, 64, 700}) {
@@ -144,7 +145,7 @@ TEST(Swiglu, GradientMatchesFiniteDifferences) {
   expect_gradient(x, dx, loss, "swiglu");
 }
 
-TEST(ActivationNames, RoundTripAndUnknownNameListsKnown) {
+TEST(ActivationNames, NamesRoundTripAndUnknownNameErrorListsThem) {
   for (Activation activation : kAll) EXPECT_EQ(parse_activation(name_of(activation)), activation);
   try {
     parse_activation("swish");

@@ -1,4 +1,5 @@
-// Attention put together from blocks of queries and keys, held to attention in one piece, and to ref block by block.
+// Attention computed from blocks of queries and keys must match attention computed in one call. Each block function
+// must match its reference kernel (ref).
 #include <array>
 #include <limits>
 #include <string>
@@ -14,7 +15,7 @@ struct Block {
   int64_t query, num_queries, key, num_keys;
 };
 
-// Q [B, T, H·D], packed [k | v] [B, T, 2·G·D], and sums with strides of their own.
+// Inputs of a test case: q and d_o [B, T, H·D], and packed keys and values [k | v] [B, T, 2·G·D].
 struct Whole {
   int64_t B = 2, T, H, G, D;
   DType dtype;
@@ -39,7 +40,7 @@ struct Whole {
   const void* keys() const { return kv.data(); }
   const void* values() const { return at(kv.data(), G * D, dtype); }
 
-  // The part of the whole that a block is; `block_lengths` is where its key lengths are kept.
+  // The shape of one block. `block_lengths` stores its key lengths.
   AttentionShape part(const Block& block, std::vector<int32_t>& block_lengths) const {
     AttentionShape s = shape;
     s.num_queries = block.num_queries, s.num_keys = block.num_keys;
@@ -58,7 +59,7 @@ struct Result {
   Array o, lse, dq, dkv;
 };
 
-// All of it at once, by ref; o and gradients in the accumulation type where the storage type is shorter.
+// Reference result, computed in one call.
 Result at_once(const Whole& w) {
   const DType sums = accumulator_of(w.dtype);
   Result r{Array(w.q.count(), w.dtype), Array(w.B * w.H * w.T, sums), Array(w.q.count(), w.dtype),
@@ -71,13 +72,14 @@ Result at_once(const Whole& w) {
   return r;
 }
 
-// `finished`: what backward takes o and lse from; its own forward, when null.
+// Computes attention block by block. Backward reads o and lse from `finished`, or, if it is null, from the forward
+// results computed here. o and the gradients are in the accumulation type.
 Result by_blocks(const Whole& w, const std::vector<Block>& blocks, bool by_ref, int num_threads,
                  const Result* finished = nullptr) {
   const Threads threads(num_threads);
   const DType sums = accumulator_of(w.dtype);
   Result r{Array(w.q.count(), sums), Array(w.B * w.H * w.T, sums), Array(w.q.count(), sums), Array(w.kv.count(), sums)};
-  // What nothing has been seen of yet is not read.
+  // o starts as NaN, because forward must not read rows that have no previous block.
   r.o.fill([](int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
   r.lse.fill([](int64_t) { return -std::numeric_limits<double>::infinity(); });
   std::vector<int32_t> lengths;
@@ -93,7 +95,7 @@ Result by_blocks(const Whole& w, const std::vector<Block>& blocks, bool by_ref, 
     else
       attention_forward_block(o, lse, q, k, v, s, w.dtype, threads);
   }
-  Array o(w.q.count(), w.dtype);  // as a layer keeps it
+  Array o(w.q.count(), w.dtype);  // in storage type, because a layer saves o in this type
   const Array& sums_of_o = finished ? finished->o : r.o;
   const Array& all_lse = finished ? finished->lse : r.lse;
   o.fill([&](int64_t i) { return sums_of_o[i]; });
@@ -117,7 +119,8 @@ Result by_blocks(const Whole& w, const std::vector<Block>& blocks, bool by_ref, 
   return r;
 }
 
-// A tiling of queries × keys, keys not in order: every query row is gone on with two times.
+// Splits queries × keys into six blocks, with the key blocks out of order. Every query row gets its keys in three
+// blocks.
 std::vector<Block> tiling(int64_t T) {
   const int64_t q = T / 3, k = T / 4, l = T - T / 5;
   return {{0, q, k, l - k},     {q, T - q, k, l - k}, {0, q, 0, k},
@@ -146,8 +149,8 @@ std::vector<Whole> problems(DType dtype) {
   return list;
 }
 
-TEST(AttentionBlocks, TogetherMatchWholeAttention) {
-  on_every_target([](const std::string& target) {
+TEST(AttentionBlocks, CombineToFullAttention) {
+  for_each_target([](const std::string& target) {
     for (DType dtype : {DType::f64, DType::f32})
       for (const Whole& w : problems(dtype)) {
         const std::string where = fmt::format("{} {} T {} causal {}", target, name_of(dtype), w.T, w.shape.causal);
@@ -156,8 +159,8 @@ TEST(AttentionBlocks, TogetherMatchWholeAttention) {
   });
 }
 
-TEST(AttentionBlocks, MatchRef) {
-  on_every_target([](const std::string& target) {
+TEST(AttentionBlocks, BlockFunctionsMatchRef) {
+  for_each_target([](const std::string& target) {
     for (DType dtype : kFloating)
       for (const Whole& w : problems(dtype)) {
         const std::string where = fmt::format("{} {} T {} causal {}", target, name_of(dtype), w.T, w.shape.causal);
@@ -167,7 +170,7 @@ TEST(AttentionBlocks, MatchRef) {
   });
 }
 
-TEST(AttentionBlocks, AreBitIdenticalForAnyNumberOfThreads) {
+TEST(AttentionBlocks, ResultsAreBitIdenticalForAnyNumberOfThreads) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (const Whole& w : problems(dtype)) {
       const Result one = by_blocks(w, tiling(w.T), false, 1);
@@ -180,8 +183,9 @@ TEST(AttentionBlocks, AreBitIdenticalForAnyNumberOfThreads) {
     }
 }
 
-// Written over where asked, with strides unlike those of q, k and v; what lies between stays.
-TEST(AttentionBlocks, GradientsAreWrittenWithTheirStrides) {
+// With add_q = add_kv = false the gradients are overwritten. Their strides differ from the strides of q, k and v, and
+// the gaps between rows are not written.
+TEST(AttentionBlocks, WriteGradientsWithGivenStrides) {
   const Whole w(40, 2, 2, 8, true, DType::f32);
   const Result want = by_blocks(w, {{0, 40, 0, 40}}, false, 1);
   const int64_t width = w.H * w.D, gap = 5, token = width + gap;

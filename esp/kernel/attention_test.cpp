@@ -1,4 +1,5 @@
-// The tiled bodies are held to ref on every instruction set; ref is held to the definition and to finite differences.
+// Compares the tiled attention kernels with the reference kernels (ref) on every instruction set, and with the
+// definition of attention and finite differences.
 #include "esp/kernel/attention.h"
 
 #include <algorithm>
@@ -19,8 +20,8 @@ namespace {
 
 constexpr uint64_t kSeed = 11;
 
-// Buffers of one attention in T, with gaps between tokens and sequences when `gap` is not 0. The gaps of outputs are
-// marked and must stay so.
+// Buffers of one attention call in type T. If `gap` is not 0, there are gaps between tokens and between sequences. In
+// output buffers the gaps hold the value 77 (the mark), which must not change.
 template <typename T>
 struct Problem {
   using A = Accumulator<T>;
@@ -98,12 +99,13 @@ AttentionShape shape_of(int64_t batch, int64_t queries, int64_t keys, int64_t he
   return s;
 }
 
-// Bitwise equal where both are marks or infinities, else close relative to the largest element.
+// Gap marks and infinities must be equal. Other values may differ by `tolerance` times the largest element.
 template <typename T>
 void expect_close(const std::vector<T>& got, const std::vector<T>& want, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), want.size());
   auto value = [](T x) { return static_cast<double>(static_cast<Accumulator<T>>(x)); };
-  double largest = 0.5;  // inputs are near 1: zeros may be their rounding
+  // At least 0.5: inputs are near 1, so even a result near 0 has the rounding error of values near 1.
+  double largest = 0.5;
   for (T x : want)
     if (std::isfinite(value(x)) && value(x) != 77) largest = std::max(largest, std::abs(value(x)));
   for (size_t i = 0; i < got.size(); ++i) {
@@ -128,7 +130,7 @@ void compare_to_ref(Problem<T>& problem, double slack = 1) {
   want.ref_forward();
   expect_close(problem.o, want.o, slack * tolerance<T>(), "o of " + problem.name());
   expect_close(problem.lse, want.lse, std::is_same_v<T, double> ? 1e-14 : 1e-6, "lse of " + problem.name());
-  problem.o = want.o;  // the same rounding of o for both
+  problem.o = want.o;  // both backward functions must read the same rounded o
   problem.lse = want.lse;
   problem.backward();
   want.ref_backward();
@@ -187,23 +189,23 @@ void compare_many_shapes() {
   }
 }
 
-TEST_P(AttentionOnTarget, AgreesWithRefInF32) {
+TEST_P(AttentionOnTarget, MatchesRefInF32) {
   compare_many_shapes<float>();
 }
-TEST_P(AttentionOnTarget, AgreesWithRefInF64) {
+TEST_P(AttentionOnTarget, MatchesRefInF64) {
   compare_many_shapes<double>();
 }
-TEST_P(AttentionOnTarget, AgreesWithRefInBf16) {
+TEST_P(AttentionOnTarget, MatchesRefInBf16) {
   compare_many_shapes<BFloat16>();
 }
-TEST_P(AttentionOnTarget, AgreesWithRefInF16) {
+TEST_P(AttentionOnTarget, MatchesRefInF16) {
   compare_many_shapes<Float16>();
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, AttentionOnTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 
-// The gradient of Σ d_o∘o along a random direction of all inputs, against central differences.
+// Compares the gradient of Σ d_o∘o with central differences, along a random direction of all inputs.
 void expect_slope(Problem<double> problem) {
   auto loss = [&](double step) {
     Problem<double> moved = problem;
@@ -238,7 +240,7 @@ void expect_slope(Problem<double> problem) {
 
 TEST(Attention, BackwardMatchesFiniteDifferences) {
   for (const AttentionShape& shape : many_shapes()) {
-    if (shape.causal && shape.causal_offset < -10) continue;  // nothing to differentiate
+    if (shape.causal && shape.causal_offset < -10) continue;  // queries have no visible keys and therefore no gradient
     expect_slope(Problem<double>(shape));
     Problem<double> padded(shape);
     padded.set_lengths(std::vector<int32_t>(shape.batch, static_cast<int32_t>(shape.num_keys / 2 + 1)));
@@ -267,7 +269,7 @@ void expect_same_bits_with_any_threads(const AttentionShape& shape) {
   }
 }
 
-TEST(Attention, IsBitIdenticalForAnyNumberOfThreads) {
+TEST(Attention, ResultsAreBitIdenticalForAnyNumberOfThreads) {
   for (bool causal : {false, true}) {
     expect_same_bits_with_any_threads<float>(shape_of(1, 300, 300, 2, 1, 32, causal));
     expect_same_bits_with_any_threads<float>(shape_of(3, 100, 170, 2, 2, 64, causal));
@@ -277,7 +279,7 @@ TEST(Attention, IsBitIdenticalForAnyNumberOfThreads) {
   }
 }
 
-TEST(Attention, FullyMaskedQueryGivesZerosAndNoGradient) {
+TEST(Attention, FullyMaskedQueryHasZeroOutputAndZeroGradient) {
   AttentionShape shape = shape_of(2, 70, 70, 2, 2, 32, true);
   shape.causal_offset = -5;
   Problem<float> problem(shape);
@@ -295,19 +297,19 @@ TEST(Attention, FullyMaskedQueryGivesZerosAndNoGradient) {
     EXPECT_TRUE(query_is_zero(problem.dv, problem.shape.v, 0, i));
     EXPECT_EQ(problem.lse[i], -std::numeric_limits<float>::infinity());
     EXPECT_EQ(query_is_zero(problem.o, problem.shape.o, 1, i), i < 5) << i;
-    if (i != 5) {  // one key: a constant probability, and of its slope only rounding is left
+    if (i != 5) {  // query 5 sees one key: its probability is constant, so its gradient is only rounding error
       EXPECT_EQ(query_is_zero(problem.dq, problem.shape.q, 1, i), i < 5) << i;
     }
     EXPECT_EQ(query_is_zero(problem.dv, problem.shape.v, 1, i), i > 64) << i;
   }
 }
 
-TEST(Attention, KeysInTheFutureGetExactlyNoGradient) {
+TEST(Attention, FutureKeysHaveZeroGradient) {
   const int64_t T = 150, D = 32;
   for (int64_t i : {0, 7, 63, 64, 100}) {
     Problem<float> problem(shape_of(1, T, T, 1, 1, D, true));
     std::fill(problem.d_o.begin(), problem.d_o.end(), 0.0f);
-    std::fill_n(problem.d_o.begin() + i * D, D, 1.0f);  // only query i counts
+    std::fill_n(problem.d_o.begin() + i * D, D, 1.0f);  // only query i has an output gradient
     problem.forward();
     problem.backward();
     for (int64_t j = 0; j < T; ++j) {
@@ -322,7 +324,7 @@ TEST(Attention, KeysInTheFutureGetExactlyNoGradient) {
   }
 }
 
-TEST(Attention, ValuesOfOneGiveOnes) {
+TEST(Attention, OutputIsOneWhenValuesAreOne) {
   for (bool causal : {false, true}) {
     Problem<float> problem(shape_of(2, 131, 131, 2, 2, 64, causal));
     std::fill(problem.v.begin(), problem.v.end(), 1.0f);
@@ -331,8 +333,9 @@ TEST(Attention, ValuesOfOneGiveOnes) {
   }
 }
 
-// Tokens as columns, Oᵀ = Vᵀ·softmax(K·Qᵀ) down each column, and tokens as rows are one formula.
-TEST(Attention, BothOrientationsOfTheFormulaAgree) {
+// The transposed formula Oᵀ = Vᵀ·softmax(K·Qᵀ), with one column per query, must give the same result as the formula
+// with one row per query.
+TEST(Attention, MatchesFormulaWithTransposedMatrices) {
   const int64_t T = 40, D = 16;
   Problem<double> problem(shape_of(1, T, T, 1, 1, D, false));
   problem.forward();
@@ -355,7 +358,7 @@ TEST(Attention, BothOrientationsOfTheFormulaAgree) {
 TEST(Attention, LargeScoresNeitherOverflowNorVanish) {
   Problem<float> problem(shape_of(1, 100, 100, 1, 1, 16, true));
   for (float& x : problem.q) x *= 1000;
-  compare_to_ref(problem, 1000);  // a score's rounding is that much larger
+  compare_to_ref(problem, 1000);  // large scores have larger rounding errors
 }
 
 TEST(Attention, PropagatesNaN) {
@@ -365,14 +368,15 @@ TEST(Attention, PropagatesNaN) {
   for (int64_t i = 0; i < 80; ++i) EXPECT_EQ(std::isnan(problem.o[i * 16]), i >= 3) << i;
 }
 
-// Checks the kept fraction, and that each probability's mask follows its index in dropout.h's stream.
-TEST(Attention, DropoutFollowsTheKeyedRule) {
+// Each probability must be kept or dropped according to the random number at its dropout index in the Philox stream
+// (dropout.h).
+TEST(Attention, DropoutMaskMatchesPhiloxStream) {
   const int64_t T = 64;
   AttentionShape shape = shape_of(1, T, T, 2, 2, T, false);
   shape.dropout = 0.3;
-  shape.first_batch = 1 << 20;  // the index needs more than 32 bits
+  shape.first_batch = 1 << 20;  // dropout indices then need more than 32 bits
   Problem<float> problem(shape);
-  // Equal scores and unit values: o shows the kept probabilities themselves.
+  // All scores are equal and v is an identity matrix, so o[i][j] is the probability of key j after dropout.
   std::fill(problem.q.begin(), problem.q.end(), 0.0f);
   std::fill(problem.v.begin(), problem.v.end(), 0.0f);
   for (int64_t j = 0; j < T; ++j)

@@ -6,8 +6,9 @@
 namespace esp::kernel {
 namespace {
 
-// Eight numbers of up to 8 bits are `kBits` bytes and fit a word. Stores reach past them, so the last groups are left
-// to the caller: returns how many numbers were done.
+// Packs groups of eight numbers of `kBits` bits, at most 8 bits: a group takes `kBits` bytes and fits in a 64-bit word.
+// Each store writes 8 bytes, possibly past the end of its group. The function therefore leaves the last groups to the
+// caller. Returns how many numbers it has packed.
 template <int kBits>
 int64_t pack_eights(uint8_t* to, const uint16_t* numbers, int64_t count) {
   int64_t i = 0;
@@ -74,7 +75,7 @@ void unpack_bits(uint16_t* numbers, const void* from, int64_t count, int bits) {
   const uint32_t mask = (1u << bits) - 1;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = i * bits / 8;
-    uint32_t word = 0;  // 16 bits from any bit of a byte lie within three
+    uint32_t word = 0;  // a number of 16 bits at any bit offset lies within three bytes
     if (at + 4 <= end) {
       std::memcpy(&word, bytes + at, 4);
     } else {

@@ -1,5 +1,5 @@
-// Packs small integers bit by bit, lowest bit first, without gaps: number i occupies bits [i·bits, (i + 1)·bits). The
-// last byte is padded with 0. 1 to 16 bits. Any address.
+// Bit packing of small integers with `bits` bits each (1 to 16), without gaps, lowest bit first. Number i starts at bit
+// i·bits. The last byte is padded with zero bits. Addresses need no alignment.
 #pragma once
 
 #include <cstddef>

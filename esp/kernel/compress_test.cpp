@@ -1,4 +1,5 @@
-// Tests selection, sign bits, stochastic codecs and bit packing against reference loops.
+// Tests the compression kernels against reference loops: top-k and threshold selection, sign bits, stochastic rounding,
+// bit packing, orthonormalisation.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -7,9 +8,9 @@
 #include "esp/kernel/difference.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/orthonormalise.h"
-#include "esp/kernel/random_codes.h"
 #include "esp/kernel/sign.h"
 #include "esp/kernel/sparse.h"
+#include "esp/kernel/stochastic_rounding.h"
 #include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
@@ -21,23 +22,23 @@ std::vector<float> normals(int64_t count, uint64_t seed) {
   return x;
 }
 
-// NaN included; an empty vector has no address to compare.
+// Compares the bits, so that equal NaNs compare equal. An empty vector may have a null address; memcmp is then skipped.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-TEST(TopKKernel, MatchesSorting) {
-  on_every_target([&](const std::string& target) {
+TEST(TopKKernel, SelectsSameElementsAsSort) {
+  for_each_target([&](const std::string& target) {
     for (int64_t count : {1, 5, 1000, 200'000})
       for (double share : {0.0, 0.001, 0.01, 0.3, 1.0})
         for (int kind = 0; kind < 5; ++kind) {
           std::vector<float> x = normals(count, 4);
           for (int64_t i = 0; i < count; ++i) {
             float& v = x[static_cast<size_t>(i)];
-            if (kind == 1) v = std::round(v * 4) / 4;                     // many ties
-            if (kind == 2) v = 1;                                         // nothing but ties
+            if (kind == 1) v = std::round(v * 4) / 4;                     // many equal magnitudes
+            if (kind == 2) v = 1;                                         // all magnitudes equal
             if (kind == 3) v = i % 1000 ? 0.0f : v;                       // mostly zeros
-            if (kind == 4 && i % 5000 == 7) v = i % 2 ? NAN : -INFINITY;  // never left behind
+            if (kind == 4 && i % 5000 == 7) v = i % 2 ? NAN : -INFINITY;  // NaN and infinity must always be selected
           }
           const auto k = static_cast<int64_t>(share * static_cast<double>(count));
           std::vector<uint32_t> indices(static_cast<size_t>(k)), want_indices(indices);
@@ -51,7 +52,7 @@ TEST(TopKKernel, MatchesSorting) {
   });
 }
 
-TEST(TopKKernel, TakesDoubles) {
+TEST(TopKKernel, SelectsLargestMagnitudesOfF64) {
   std::vector<double> x = {1, -1e-300, 3, -3, 1e300, 0};
   std::vector<uint32_t> indices(3);
   std::vector<double> values(3);
@@ -61,7 +62,7 @@ TEST(TopKKernel, TakesDoubles) {
 }
 
 TEST(SelectAbove, MatchesRef) {
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (int64_t count : {0, 1, 77, 16384, 50'001})
       for (double threshold : {0.0, 0.5, 3.0, 10.0}) {
         std::vector<float> x = normals(count, 6);
@@ -76,7 +77,7 @@ TEST(SelectAbove, MatchesRef) {
   });
 }
 
-TEST(RandomCoordinates, AreDistinctAndEachEquallyLikely) {
+TEST(RandomCoordinates, DrawsDistinctCoordinatesWithEqualProbability) {
   for (int64_t count : {1, 2, 3, 10, 64, 1000}) {
     const RandomCoordinates coordinates(count, 1, 2);
     std::set<int64_t> seen;
@@ -98,9 +99,9 @@ TEST(RandomCoordinates, AreDistinctAndEachEquallyLikely) {
   EXPECT_NEAR(together / double{kDraws}, 3.0 / 45, 5 * std::sqrt(0.0667 * 0.933 / kDraws));
 }
 
-TEST(SignBits, MatchRef) {
+TEST(SignBits, EncodedBitsSumsAndDecodedValuesMatchRef) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (int64_t count : {0, 1, 8, 63, 64, 65, 1000, 70'001}) {
       std::vector<float> x = normals(count, 8);
       if (count > 2) x[1] = 0, x[2] = -0.0f;
@@ -113,39 +114,39 @@ TEST(SignBits, MatchRef) {
       EXPECT_NEAR(sums.negative, by_ref.negative, 1e-12 * by_ref.negative);
       for (WriteMode into : {WriteMode::overwrite, WriteMode::add, WriteMode::subtract}) {
         std::vector<float> y = normals(count, 9), y_want = y;
-        from_sign_bits(y.data(), into, bits.data(), 0.3f, -0.7f, count, pair);
-        ref::from_sign_bits(y_want.data(), into, bits.data(), 0.3f, -0.7f, count);
+        decode_sign_bits(y.data(), into, bits.data(), 0.3f, -0.7f, count, pair);
+        ref::decode_sign_bits(y_want.data(), into, bits.data(), 0.3f, -0.7f, count);
         ASSERT_EQ(y, y_want) << target << ' ' << count;
       }
     }
   });
 }
 
-// The runs inside are reached through the whole kernels, whose draws are those of fill_uniform.
-TEST(StochasticCodes, MatchRefOnEveryTarget) {
+// Compares the public kernels with the reference loops. Both use the random numbers of fill_uniform.
+TEST(StochasticRounding, CodecsMatchRefOnEveryInstructionSet) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (int64_t count : {1, 7, 512, 1024, 5003}) {
       const std::vector<float> x = normals(count, 10);
-      const RandomKey chance{3, 4};
+      const PhiloxKey key{3, 4};
       std::vector<float> u(x.size());
-      fill_uniform(u.data(), 0, 1, chance.seed, chance.purpose, 0, count, DType::f32, {});
+      fill_uniform(u.data(), 0, 1, key.seed, key.purpose, 0, count, DType::f32, {});
       const std::string where = fmt::format("{} {}", target, count);
 
       std::vector<uint8_t> natural(natural_bytes(count)), natural_want(natural);
-      natural_encode(natural.data(), x.data(), count, chance, pair);
-      ref::natural_codes(natural_want.data(), natural_want.data() + count, x.data(), u.data(), count);
+      natural_encode(natural.data(), x.data(), count, key, pair);
+      ref::natural_encode_values(natural_want.data(), natural_want.data() + count, x.data(), u.data(), count);
       ASSERT_EQ(natural, natural_want) << where;
       for (WriteMode into : {WriteMode::overwrite, WriteMode::add, WriteMode::subtract}) {
         std::vector<float> y = normals(count, 11), want = y;
         natural_decode(y.data(), into, natural.data(), count, pair);
-        ref::natural_values(want.data(), into, natural.data(), natural.data() + count, count);
+        ref::natural_decode_values(want.data(), into, natural.data(), natural.data() + count, count);
         ASSERT_EQ(y, want) << where;
       }
 
-      const QsgdCode code{16, 1024};
+      const QsgdFormat code{16, 1024};
       std::vector<uint8_t> qsgd(qsgd_bytes(count, code));
-      qsgd_encode(qsgd.data(), x.data(), count, code, chance, pair);
+      qsgd_encode(qsgd.data(), x.data(), count, code, key, pair);
       std::vector<float> y(x.size());
       ASSERT_TRUE(qsgd_decode(y.data(), WriteMode::overwrite, qsgd.data(), count, code, pair));
       for (int64_t b = 0, buckets = (count + 1023) / 1024; b < buckets; ++b) {
@@ -153,17 +154,17 @@ TEST(StochasticCodes, MatchRefOnEveryTarget) {
         float norm;
         std::memcpy(&norm, qsgd.data() + 4 * b, 4);
         std::vector<uint16_t> codes(static_cast<size_t>(n)), got(codes);
-        ref::qsgd_codes(codes.data(), x.data() + first, u.data() + first, n, 16.0f / norm, 16, 5);
+        ref::qsgd_encode_values(codes.data(), x.data() + first, u.data() + first, n, 16.0f / norm, 16, 5);
         unpack_bits(got.data(), qsgd.data() + 4 * buckets + first * 6 / 8, n, 6);
         ASSERT_EQ(got, codes) << where;
         std::vector<float> values(static_cast<size_t>(n));
-        ref::qsgd_values(values.data(), WriteMode::overwrite, codes.data(), n, norm / 16.0f, 5);
+        ref::qsgd_decode_values(values.data(), WriteMode::overwrite, codes.data(), n, norm / 16.0f, 5);
         ASSERT_TRUE(std::equal(values.begin(), values.end(), y.begin() + first)) << where;
       }
 
-      const BlockCode blocks{8, 512};
+      const BlockFormat blocks{8, 512};
       std::vector<uint8_t> encoded(quantized_bytes(count, blocks)), nearest(encoded);
-      quantize_stochastic(encoded.data(), x.data(), count, blocks, chance, pair);
+      quantize_stochastic(encoded.data(), x.data(), count, blocks, key, pair);
       quantize(nearest.data(), x.data(), count, DType::f32, blocks, pair);
       const int64_t num_blocks = (count + 511) / 512;
       ASSERT_TRUE(std::equal(encoded.begin(), encoded.begin() + 4 * num_blocks, nearest.begin())) << where;
@@ -172,14 +173,14 @@ TEST(StochasticCodes, MatchRefOnEveryTarget) {
         float scale;
         std::memcpy(&scale, encoded.data() + 4 * b, 4);
         std::vector<int8_t> want(static_cast<size_t>(n));
-        ref::random_block_codes(want.data(), x.data() + first, u.data() + first, n, scale, 127);
+        ref::stochastic_block_encode(want.data(), x.data() + first, u.data() + first, n, scale, 127);
         ASSERT_EQ(std::memcmp(encoded.data() + 4 * num_blocks + first, want.data(), want.size()), 0) << where;
       }
     }
   });
 }
 
-TEST(BitPack, KeepsEveryNumberInItsBits) {
+TEST(BitPack, RoundTripsForEveryBitWidth) {
   for (int bits = 1; bits <= 16; ++bits)
     for (int64_t count : {0, 1, 7, 8, 9, 1000}) {
       std::vector<uint16_t> numbers(static_cast<size_t>(count)), back(numbers);
@@ -194,8 +195,8 @@ TEST(BitPack, KeepsEveryNumberInItsBits) {
     }
 }
 
-TEST(Orthonormalise, MakesRowsOrthonormalAndDropsDependentOnes) {
-  on_every_target([&](const std::string& target) {
+TEST(Orthonormalise, MakesRowsOrthonormalAndZeroesDependentRows) {
+  for_each_target([&](const std::string& target) {
     for (int64_t count : {4, 100, 9001}) {
       std::vector<float> rows = normals(4 * count, 12);
       for (int64_t i = 0; i < count; ++i)
@@ -217,8 +218,8 @@ TEST(Orthonormalise, MakesRowsOrthonormalAndDropsDependentOnes) {
   });
 }
 
-TEST(Difference, SubtractsAndMultiplies) {
-  on_every_target([&](const std::string&) {
+TEST(Difference, SubtractAndMultiplyMatchHandComputedValues) {
+  for_each_target([&](const std::string&) {
     std::vector<double> a = {5, 3, 1, -2, 7}, b = {1, 2, 3, 4, 0.5}, y(5);
     subtract(y.data(), a.data(), b.data(), 5, DType::f64, {});
     EXPECT_EQ(y, (std::vector<double>{4, 1, -2, -6, 6.5}));

@@ -1,7 +1,8 @@
-// Softmax and cross entropy over rows of logits. The probabilities are not stored separately: the gradient replaces the
-// logits in place.
+// Softmax and cross entropy over rows of logits. The gradient overwrites the logits, so probabilities need no extra
+// memory.
 //
-// Rows with a target < 0 are ignored: loss 0 and a zero gradient. Losses and lse are in the accumulation type.
+// Rows with a target < 0 are ignored: they have loss 0 and a zero gradient. Losses and lse (log-sum-exp) are in the
+// accumulation type.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,13 @@
 
 namespace esp::kernel {
 
-// losses[r] = logsumexp(logits[r]) − logits[r][targets[r]]; lse[r] is stored if given.
+// losses[r] = logsumexp(logits[r]) − logits[r][targets[r]]. Stores lse[r] = logsumexp(logits[r]) if `lse` is not null.
 void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
-// logits[r] ← (softmax(logits[r]) − onehot(targets[r]))·scale, in place, from lse of the forward.
+// logits[r] ← (softmax(logits[r]) − onehot(targets[r]))·scale, in place. `lse` comes from forward.
 void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
                             int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
-// Both in one pass over each row while it is in cache.
+// Forward and backward in one pass: the gradient of a row is computed while the row is in cache.
 void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
                          int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream);
 // y[r] = softmax(x[r]); y may equal x.

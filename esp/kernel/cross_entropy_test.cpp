@@ -16,7 +16,7 @@ struct Case {
         logits(Array::random(num_rows * row_stride, type, 1, 12)),
         losses(num_rows, accumulator_of(type)),
         lse(num_rows, accumulator_of(type)) {
-    for (int64_t r = 0; r < rows; ++r)  // every fourth is not counted
+    for (int64_t r = 0; r < rows; ++r)  // every fourth row is ignored
       targets.push_back(r % 4 == 3 ? -1 - static_cast<int32_t>(r) * 33
                                    : static_cast<int32_t>((r * 7919 + 1) % classes));
   }
@@ -38,14 +38,16 @@ struct Case {
 };
 
 constexpr double kScale = 0.37;
-// exp magnifies the rounding of its argument: 24 · 2^-24 for logits up to 12.
+// Tolerance of losses, in units in the last place (ulp). exp magnifies the rounding error of its argument, which is
+// 24 · 2^-24 for logits up to 12.
 constexpr double kPlaces = 60;
-// Of probability − 1, whose terms have the size of the scale; lse, up to 20, is rounded by 2^-20.
+// Tolerance of gradients, in units in the last place (ulp) of kScale. lse is up to 20 and has a rounding error of
+// 2^-20.
 constexpr double kGradientPlaces = 16;
 
 template <typename F>
 void on_every_case(F f) {
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t rows : {1, 6, 17})
         for (auto [classes, stride] :
@@ -65,7 +67,7 @@ TEST(CrossEntropy, LossesAndGradientsMatchRef) {
                                want.classes, want.stride, want.dtype);
     expect_near(it.losses, want.losses, kPlaces, 1, where);
     expect_near(it.lse, want.lse, kPlaces, 1, where);
-    EXPECT_TRUE(it.logits.same_bits(want.logits)) << where << ": forward only reads";
+    EXPECT_TRUE(it.logits.same_bits(want.logits)) << where << ": forward changed the logits";
     cross_entropy_backward(it.logits.data(), it.lse.data(), it.targets.data(), kScale, it.rows, it.classes, it.stride,
                            it.dtype, pair);
     ref::cross_entropy_backward(want.logits.data(), want.lse.data(), want.targets.data(), kScale, want.rows,
@@ -95,7 +97,7 @@ TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   Case gradient = it;
   cross_entropy_fused(gradient.losses.data(), gradient.logits.data(), it.targets.data(), 1, it.rows, it.classes,
                       it.stride, it.dtype, alone);
-  // Padding between the classes and the row stride is not written and has no gradient.
+  // The padding between the last class and the end of a row is not written and has no gradient.
   for (int64_t r = 0; r < it.rows; ++r)
     for (int64_t c = it.classes; c < it.stride; ++c) {
       EXPECT_EQ(gradient.logits[r * it.stride + c], it.logits[r * it.stride + c]);
@@ -105,7 +107,7 @@ TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
       it.logits, gradient.logits, [&] { return it.loss(alone); }, "logits");
 }
 
-TEST(CrossEntropy, EqualLogitsGiveLogOfClassCount) {
+TEST(CrossEntropy, LossOfEqualLogitsIsLogOfNumClasses) {
   const Threads alone(1);
   for (DType dtype : kFloating) {
     Case it(1, 50257, 50257, dtype);
@@ -118,13 +120,13 @@ TEST(CrossEntropy, EqualLogitsGiveLogOfClassCount) {
 TEST(CrossEntropy, IgnoredRowsHaveZeroLoss) {
   const Threads alone(1);
   Case it(4, 10, 10, DType::f32);
-  it.logits.set(35, std::numeric_limits<double>::quiet_NaN());  // even then
+  it.logits.set(35, std::numeric_limits<double>::quiet_NaN());  // a NaN in an ignored row has no effect
   cross_entropy_fused(it.losses.data(), it.logits.data(), it.targets.data(), 1, 4, 10, 10, DType::f32, alone);
   EXPECT_EQ(it.losses[3], 0);
   for (int64_t c = 30; c < 40; ++c) EXPECT_EQ(it.logits[c], 0);
 }
 
-TEST(CrossEntropy, RejectsTargetOutOfRangeOnCallerThread) {
+TEST(CrossEntropy, ThrowsOnCallingThreadWhenTargetIsOutOfRange) {
   Case it(3, 10, 10, DType::f32);
   it.targets[2] = 10;
   EXPECT_ANY_THROW(it.forward(Threads(2)));
@@ -144,12 +146,13 @@ TEST(CrossEntropy, GradientRowsSumToZero) {
 TEST(CrossEntropy, HandlesInfinitiesAndNans) {
   const Threads alone(1);
   const double inf = std::numeric_limits<double>::infinity();
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating) {
       Case it(3, 5000, 5000, dtype);
       it.targets = {4999, 4999, 4999};
-      it.logits.fill([&](int64_t i) { return i % 5000 < 4998 ? -inf : 1.5; });  // whole blocks of -inf come first
-      it.logits.set(5000 + 3, std::nan(""));                                    // among -inf, nothing to hide it
+      // The first blocks of a row contain only -inf
+      it.logits.fill([&](int64_t i) { return i % 5000 < 4998 ? -inf : 1.5; });
+      it.logits.set(5000 + 3, std::nan(""));  // a NaN in a block of -inf
       it.logits.set(10000 + 77, inf);
       it.forward(alone);
       const std::string where = fmt::format("{} {}", target, name_of(dtype));
@@ -162,7 +165,7 @@ TEST(CrossEntropy, HandlesInfinitiesAndNans) {
 
 TEST(Softmax, MatchesRefInPlaceAndSumsToOne) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t rows : {1, 9})
         for (int64_t cols : {1, 17, 300, 5003}) {
@@ -182,7 +185,7 @@ TEST(Softmax, MatchesRefInPlaceAndSumsToOne) {
   });
 }
 
-TEST(CrossEntropy, IsBitIdenticalForAnyNumberOfThreads) {
+TEST(CrossEntropy, ResultsAreBitIdenticalForAnyNumberOfThreads) {
   Case one(29, 3001, 3001, DType::f32), three = one;
   cross_entropy_fused(one.losses.data(), one.logits.data(), one.targets.data(), kScale, 29, 3001, 3001, DType::f32,
                       Threads(1));

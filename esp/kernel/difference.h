@@ -1,4 +1,5 @@
-// y = a − b, y −= x, y *= x; f32 and f64. y may be an operand.
+// Elementwise differences and products of arrays: y = a − b, y −= x, y *= x. Supports f32 and f64. y may equal an
+// operand.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 namespace esp::kernel {
 
 void subtract(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream);
-// y = x, y += x or y −= x.
+// Writes x to y as selected by `into`: y = x, y += x or y −= x.
 void write_values(void* y, WriteMode into, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 void multiply(void* y, const void* x, int64_t count, DType dtype, const device::Stream& stream);  // y *= x
 

@@ -11,7 +11,7 @@ constexpr DropoutKey kKey{0x1234567887654321u, 0xfedcba9800000003u};
 
 TEST(Dropout, MatchesRefBitForBit) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t rows : {1, 5, 31})
         for (int64_t cols : {1, 6, 63, 1029})
@@ -28,7 +28,7 @@ TEST(Dropout, MatchesRefBitForBit) {
   });
 }
 
-TEST(Dropout, PartDrawsSameMaskAsWhole) {
+TEST(Dropout, SliceUsesSameMaskAsFullTensor) {
   const Threads pair(2);
   constexpr int64_t kRows = 37, kCols = 90, kFirstRow = 11, kFirstCol = 29, kSomeRows = 13, kSomeCols = 41;
   const Array x = Array::random(kRows * kCols, DType::f32, 1);
@@ -59,13 +59,13 @@ TEST(Dropout, KeepsExpectedFractionAndMean) {
       kept += y[i] != 0;
       total += y[i];
     }
-    const double deviation = std::sqrt(rate * (1 - rate) / kCount);  // of a kept fraction
+    const double deviation = std::sqrt(rate * (1 - rate) / kCount);  // standard deviation of the kept fraction
     EXPECT_NEAR(kept / kCount, 1 - rate, 5 * deviation);
     EXPECT_NEAR(total / kCount, 1, 5 * deviation / (1 - rate));
   }
 }
 
-TEST(Dropout, KeysAndNeighboursAreIndependent) {
+TEST(Dropout, MasksOfDifferentKeysAndOfNeighboursAreUncorrelated) {
   const Threads pair(2);
   constexpr int64_t kCount = 1 << 18;
   Array ones(kCount, DType::f32), a = ones, b = ones, c = ones;
@@ -76,7 +76,7 @@ TEST(Dropout, KeysAndNeighboursAreIndependent) {
   dropout(c.data(), ones.data(), nullptr, shape, {2, 1}, DType::f32, pair);
   double ab = 0, ac = 0, shifted = 0;
   for (int64_t i = 0; i + 1 < kCount; ++i) {
-    ab += (a[i] - 1) * (b[i] - 1);  // each is ±1
+    ab += (a[i] - 1) * (b[i] - 1);  // elements are 0 or 2, so each factor is ±1
     ac += (a[i] - 1) * (c[i] - 1);
     shifted += (a[i] - 1) * (a[i + 1] - 1);
   }
@@ -86,10 +86,10 @@ TEST(Dropout, KeysAndNeighboursAreIndependent) {
   EXPECT_NEAR(shifted / kCount, 0, 5 * deviation);
 }
 
-TEST(Dropout, IndicesPast32BitsCarry) {
+TEST(Dropout, MatchesRefWhenCounterExceeds32Bits) {
   const Threads alone(1);
   constexpr int64_t kCols = 100;
-  // Counters cross 2^32 within the run.
+  // The Philox counters of this range (global index / 4) pass 2^32.
   const DropoutShape shape{
       .rows = 1, .cols = kCols, .first_col = (int64_t{1} << 34) - 50, .row_stride = kCols + 1, .rate = 0.5};
   const Array x = Array::random(kCols, DType::f32, 1);
@@ -99,7 +99,7 @@ TEST(Dropout, IndicesPast32BitsCarry) {
   EXPECT_TRUE(y.same_bits(want));
 }
 
-TEST(Dropout, InPlaceOverEitherInput) {
+TEST(Dropout, MayOverwriteInputOrResidual) {
   const Threads pair(2);
   const DropoutShape shape{.rows = 9, .cols = 77, .rate = 0.4};
   Array x = Array::random(9 * 77, DType::bf16, 1), residual = Array::random(9 * 77, DType::bf16, 2),

@@ -1,8 +1,9 @@
-// The reductions on one pair of values, and dispatch from run-time dtype and op to compile-time.
+// Reduction operations on two values (sum, prod, min, max), and dispatch from a run-time dtype and op to compile-time
+// types.
 //
-// 16-bit types accumulate in float. Integers wrap modulo 2^bits. min and max propagate the first NaN in combination
-// order; between -0 and +0 the second operand wins. The payload of a NaN sum or product is up to the processor; every
-// other result is bit-identical on all targets.
+// 16-bit types accumulate in float. Integers wrap modulo 2^bits. min and max propagate the first NaN in the order of
+// combination. If one operand is −0 and the other +0, they return the second operand. Results are bit-identical on all
+// instruction sets, except that the payload of a NaN sum or product depends on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -58,10 +59,10 @@ void with_element(DType dtype, F&& f) {
     case DType::u8:
       return f(std::type_identity<uint8_t>{});
   }
-  ESP_CHECK(false, "dtype {}", static_cast<int>(dtype));
+  ESP_CHECK(false, "dtype: got the enum value {}; expected an esp::DType", static_cast<int>(dtype));
 }
 
-// Calls f(std::integral_constant<ReduceOp, op>{}); avg combines as sum does.
+// Calls f(std::integral_constant<ReduceOp, op>{}). For avg it passes sum.
 template <typename F>
 void with_op(ReduceOp op, F&& f) {
   switch (op) {
@@ -75,7 +76,7 @@ void with_op(ReduceOp op, F&& f) {
     case ReduceOp::max:
       return f(std::integral_constant<ReduceOp, ReduceOp::max>{});
   }
-  ESP_CHECK(false, "op {}", static_cast<int>(op));
+  ESP_CHECK(false, "reduce op: got the enum value {}; expected an esp::kernel::ReduceOp", static_cast<int>(op));
 }
 
 }  // namespace esp::kernel

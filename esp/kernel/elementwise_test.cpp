@@ -9,10 +9,11 @@ namespace {
 
 constexpr int64_t kCounts[] = {0, 1, 15, 16, 100, 20011};
 
-// One rounding of a sum in the accumulation type, so the bits are known.
+// Each expected value is computed in the accumulation type and rounded once, so the results must have exactly these
+// bits.
 TEST(Elementwise, AddScaleAndBiasRoundOnce) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t count : kCounts) {
         const Array a = Array::random(count, dtype, 1), b = Array::random(count, dtype, 2);
@@ -42,7 +43,7 @@ TEST(Elementwise, AddScaleAndBiasRoundOnce) {
 
 TEST(Elementwise, CastRoundsToNearestBetweenAnyTwoTypes) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType from : kFloating)
       for (DType to : kFloating)
         for (int64_t count : kCounts) {
@@ -50,8 +51,8 @@ TEST(Elementwise, CastRoundsToNearestBetweenAnyTwoTypes) {
           if (count > 3) {
             x.set(0, std::numeric_limits<double>::quiet_NaN());
             x.set(1, -std::numeric_limits<double>::infinity());
-            x.set(2, 1e-40);  // below the normal floats
-            x.set(3, 1e38);   // past f16
+            x.set(2, 1e-40);  // a subnormal float
+            x.set(3, 1e38);   // too large for f16
           }
           want.fill([&](int64_t i) { return x[i]; });
           cast(y.data(), to, x.data(), from, count, pair);
@@ -63,7 +64,7 @@ TEST(Elementwise, CastRoundsToNearestBetweenAnyTwoTypes) {
   });
 }
 
-TEST(Elementwise, FillWritesItsCountAndNoMore) {
+TEST(Elementwise, FillWritesExactlyCountElements) {
   const Threads pair(2);
   for (DType dtype : kFloating) {
     Array y(20011, dtype);
@@ -76,8 +77,8 @@ TEST(Elementwise, FillWritesItsCountAndNoMore) {
   EXPECT_EQ(whole, std::vector<int32_t>(100, -7));
 }
 
-TEST(ColumnSums, AddRowsInOrderRoundedOnce) {
-  on_every_target([&](const std::string& target) {
+TEST(ColumnSums, AddRowsInOrderAndRoundOnce) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t rows : {1, 3, 4, 150})
         for (int64_t cols : {1, 20, 64, 600, 1300}) {
@@ -98,8 +99,8 @@ TEST(ColumnSums, AddRowsInOrderRoundedOnce) {
   });
 }
 
-TEST(SumOfSquares, IsExactAndIndependentOfThreads) {
-  on_every_target([&](const std::string& target) {
+TEST(SumOfSquares, MatchesDotProductForAnyNumberOfThreads) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t count : {0, 1, 100, 4096, 4097, 50001}) {
         const Array x = Array::random(count, dtype, 1, 5);
@@ -110,8 +111,8 @@ TEST(SumOfSquares, IsExactAndIndependentOfThreads) {
   });
 }
 
-// Rounds of blocks: more than the block sums that are kept at a time.
-TEST(SumOfSquares, LongBuffersAreSummedByBlocksInOrder) {
+// The buffer has more blocks than the array of block sums holds, so the kernel fills that array several times.
+TEST(SumOfSquares, AddsBlocksInOrderForLongBuffers) {
   constexpr int64_t kCount = 3 * 4096 * 2048 + 77;
   std::vector<float> x(kCount);
   for (int64_t i = 0; i < kCount; ++i) x[static_cast<size_t>(i)] = static_cast<float>(i % 1009) * 1e-3f;
@@ -124,7 +125,7 @@ TEST(SumOfSquares, LongBuffersAreSummedByBlocksInOrder) {
   EXPECT_EQ(one, blocks);
 }
 
-TEST(SumOfSquares, LargeFloatsDoNotOverflowAndNonFiniteShow) {
+TEST(SumOfSquares, LargeFloatsDoNotOverflowAndNonFinitePropagates) {
   const Threads alone(1);
   Array x(10, DType::f32);
   x.set(3, 1e30);
@@ -135,13 +136,14 @@ TEST(SumOfSquares, LargeFloatsDoNotOverflowAndNonFiniteShow) {
   }
 }
 
-TEST(AllFinite, FindsOneAnywhere) {
+TEST(AllFinite, DetectsNonFiniteValueAtAnyIndex) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t count : {1, 31, 64, 5000, 20011}) {
         Array x = Array::random(count, dtype, 1);
-        x.set(0, dtype == DType::f64 ? 1e308 : dtype == DType::f16 ? -65504 : -3.3e38);  // the largest are finite
+        // The largest values of each type are still finite
+        x.set(0, dtype == DType::f64 ? 1e308 : dtype == DType::f16 ? -65504 : -3.3e38);
         EXPECT_TRUE(all_finite(x.data(), count, dtype, pair)) << target << ' ' << name_of(dtype) << ' ' << count;
         for (double bad : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
                            std::numeric_limits<double>::quiet_NaN()})
@@ -159,12 +161,12 @@ TEST(Sum, AddsInOrderInDouble) {
   const Threads alone(1);
   const std::vector<float> x = {1e8f, 1, -1e8f, 0.5f};
   EXPECT_EQ(sum(x.data(), 4, DType::f32, alone), 1.5);
-  EXPECT_EQ(sum(x.data(), 4, DType::bf16, alone), 1.5);  // the losses of a bf16 model are float
+  EXPECT_EQ(sum(x.data(), 4, DType::bf16, alone), 1.5);  // values of a bf16 model are float
   const std::vector<double> y = {0.25, 2};
   EXPECT_EQ(sum(y.data(), 2, DType::f64, alone), 2.25);
 }
 
-TEST(Sum, AlsoIntoMemory) {
+TEST(Sum, WritesTotalToGivenPointer) {
   const Threads alone(1);
   const std::vector<float> x = {3, 4, -2};
   double total = -1, squares = -1;
@@ -174,7 +176,7 @@ TEST(Sum, AlsoIntoMemory) {
   EXPECT_EQ(squares, 29);
 }
 
-TEST(IntegerKernels, IotaAndShift) {
+TEST(IntegerKernels, IotaCountsUpAndShiftAddsConstant) {
   const Threads alone(1);
   std::vector<int32_t> x(5, -7);
   iota(x.data(), 40, 4, alone);
@@ -183,7 +185,7 @@ TEST(IntegerKernels, IotaAndShift) {
   EXPECT_EQ(x, (std::vector<int32_t>{-1, 0, 1, 2, -7}));
 }
 
-TEST(CastRows, CopiesBetweenMatricesOfDifferentWidth) {
+TEST(CastRows, CopiesBetweenMatricesWithDifferentStrides) {
   const Threads pair(2);
   const int64_t rows = 300, width = 37, from_stride = 40, to_stride = 53;
   const Array x = Array::random(rows * from_stride, DType::f32, 1);

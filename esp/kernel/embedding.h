@@ -1,8 +1,8 @@
-// Embedding lookup, its scatter-add gradient, and rotary positions.
+// Embedding lookup, its gradient (scatter-add), and rotary position embedding (RoPE).
 //
-// forward overwrites y [count, dim]; ids outside [0, num_rows) give zero rows (a vocabulary shard looks up its own
-// rows). backward adds to dtable in the order of ids, so repeated ids accumulate deterministically; additions of one
-// call to a row of a 16-bit table are summed in fp32 and rounded once.
+// forward overwrites y [count, dim]. Ids outside [0, num_rows) give zero rows: a vocabulary shard looks up only its own
+// rows. backward adds to dtable in the order of ids, so repeated ids give deterministic sums. For 16-bit tables, all
+// gradients of a row in one call are summed in fp32 and rounded once.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 
 namespace esp::kernel {
 
-// y[i] = table[ids[i]] (+ positions[pos(i)] where `positions` is given, pos(i) = first_position + i mod period).
+// y[i] = table[ids[i]]. If `positions` is given, adds positions[first_position + i mod period] to y[i].
 void embedding_forward(void* y, const int32_t* ids, const void* table, const void* positions, int64_t count,
                        int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype,
                        const device::Stream& stream);
 void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
                         DType dtype, const device::Stream& stream);
-// dpositions[first_position + i mod period] += dy[i]
+// Gradient of `positions`: dpositions[first_position + i mod period] += dy[i].
 void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
                        int64_t first_position, DType dtype, const device::Stream& stream);
 
-// Rotates pairs (d, d + D/2) of every head in place by the angles of their positions (half-split convention). x has
-// rows of `row_stride` elements; the first heads·head_dim are rotated. inverse rotates back (the gradient; scale
-// factors apply likewise).
+// Rotates pairs (d, d + D/2) of every head in place, by the angles of their positions (half-split convention). Rows of
+// x have `row_stride` elements; the first heads·head_dim of them are rotated. `inverse` rotates back, which gives the
+// gradient. Scale factors are applied in the same way in both directions.
 struct RotaryShape {
   int64_t rows = 0, row_stride = 0, heads = 0, head_dim = 0;
-  int64_t period = 0, first_position = 0;  // row r has position first_position + r mod period − begin
-  int64_t begin = 0, end = 0;              // rotated rows of each period; end 0: all
+  int64_t period = 0, first_position = 0;  // position of row r: first_position + r mod period − begin
+  int64_t begin = 0, end = 0;              // rows of each period that are rotated: [begin, end); end 0 means `period`
   RotaryAngles angles;
   bool inverse = false;
 

@@ -7,13 +7,13 @@ namespace {
 
 std::vector<int32_t> some_ids(int64_t count, int64_t num_rows) {
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i)  // some below, some past the table
+  for (int64_t i = 0; i < count; ++i)  // some ids are negative and some are >= num_rows
     ids.push_back(
         static_cast<int32_t>(random_bits(5, 5, static_cast<uint64_t>(i)) % static_cast<uint64_t>(num_rows + 4)) - 2);
   return ids;
 }
 
-TEST(Embedding, LookUpIsTheProductOfOneHotAndTable) {
+TEST(Embedding, LookupEqualsOneHotGemm) {
   const Threads pair(2);
   constexpr int64_t kCount = 40, kDim = 33, kRows = 11;
   const Array table = Array::random(kRows * kDim, DType::f32, 1);
@@ -29,9 +29,9 @@ TEST(Embedding, LookUpIsTheProductOfOneHotAndTable) {
     }
 }
 
-TEST(Embedding, MatchesRef) {
+TEST(Embedding, ForwardAndBackwardMatchRef) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t count : {1, 12, 700})
         for (int64_t dim : {1, 30, 64, 300}) {
@@ -48,7 +48,8 @@ TEST(Embedding, MatchesRef) {
                                    dtype);
             EXPECT_TRUE(y.same_bits(want)) << where;
           }
-          // Both add in the order of the ids, in the same type: the same bits, repeated ids and all.
+          // The kernel and ref add in the order of the ids and in the same type, so results are bit-identical even for
+          // repeated ids.
           Array dtable = table, dtable_want = table, dpositions = positions, dpositions_want = positions;
           const Array dy = Array::random(count * dim, dtype, 3);
           embedding_backward(dtable.data(), ids.data(), dy.data(), count, dim, kRows, dtype, pair);
@@ -69,12 +70,12 @@ TEST(Embedding, RepeatedIdsAccumulateWithoutLosingSmallGradients) {
     Array dy(kCount * kDim, dtype), dtable(6 * kDim, dtype);
     dy.fill([](int64_t) { return 0.125; });
     embedding_backward(dtable.data(), ids.data(), dy.data(), kCount, kDim, 6, dtype, pair);
-    // Rounded to 8 bits at every addition the sum would stop at 32.
+    // With rounding to 8 bits after every addition, the sum would stop growing at 32.
     for (int64_t i = 0; i < 6 * kDim; ++i) ASSERT_NEAR(dtable[i], i / kDim == 4 ? 375 : 0, 1) << name_of(dtype);
   }
 }
 
-TEST(Embedding, AccumulatesAcrossCalls) {
+TEST(Embedding, BackwardAccumulatesAcrossCalls) {
   const Threads alone(1);
   const std::vector<int32_t> ids = {1, 1};
   Array dy(2, DType::f32), dtable(3, DType::f32);

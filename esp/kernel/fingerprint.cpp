@@ -24,7 +24,8 @@ uint64_t word_at(const std::byte* data) {
   return word;
 }
 
-// What is left of the last line stands with zeros behind it; its length is mixed in by block_of.
+// Pads the last 64-byte line with zeros if it is incomplete. block_of also hashes the length, so padded data and data
+// that ends with zeros have different hashes.
 std::array<std::byte, kChains * 8> padded(const std::byte* data, size_t bytes) {
   std::array<std::byte, kChains * 8> line{};
   std::memcpy(line.data(), data, bytes);
@@ -34,8 +35,11 @@ std::array<std::byte, kChains * 8> padded(const std::byte* data, size_t bytes) {
 void take_line(std::array<uint64_t, kChains>& chains, const std::byte* line) {
   for (size_t lane = 0; lane < kChains; ++lane) {
     uint64_t next = chains[lane] ^ word_at(line + lane * 8);
-    next ^= next >> 32;  // a product leaves a change of the top bit alone: it would look like one bit of the next line
-    chains[lane] = std::rotr(next * kOdd, 29);  // and keeps low bits low: turned, the next one mixes them too
+    // The multiplication below maps a flip of the top bit to the same flip. Without the shift it would look like a flip
+    // of one bit in the next 64-byte line.
+    next ^= next >> 32;
+    // Multiplication does not move high bits down. After the rotation, the multiplication of the next word mixes them.
+    chains[lane] = std::rotr(next * kOdd, 29);
   }
 }
 

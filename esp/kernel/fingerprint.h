@@ -1,8 +1,9 @@
-// A 64-bit hash of memory, to check whether two copies of a state are equal.
+// A 64-bit hash of memory, to check whether two replicas of a state are equal.
 //
-// Each block of 32 KiB is hashed word by word in eight chains; a word enters by xor and an odd multiplication, both
-// invertible, so a change of one word always changes its block. Block hashes are mixed with their index and added, so
-// neither threads nor their order matter. Not cryptographic: it detects flipped bits, not attacks.
+// Each block of 32 KiB is hashed word by word in eight chains. A word enters a chain by an xor and a multiplication by
+// an odd number. Both are invertible, so a change of one word always changes the hash of its block. The block hashes
+// are mixed with their index and added, so the result does not depend on the number of threads. Not cryptographic: it
+// detects bit flips, not attacks.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace esp::kernel {
 
-// Host-readable memory; runs on the stream's threads.
+// `data` must be readable by the host. Runs on the threads of the stream.
 uint64_t fingerprint(const void* data, size_t bytes, const device::Stream& stream);
 
 }  // namespace esp::kernel

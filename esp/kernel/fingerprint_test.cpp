@@ -20,7 +20,7 @@ std::vector<std::byte> some_bytes(size_t count) {
 }
 
 TEST(Fingerprint, DetectsEverySingleBitFlip) {
-  std::vector<std::byte> bytes = some_bytes(1021);  // with a line that is not full
+  std::vector<std::byte> bytes = some_bytes(1021);  // not a multiple of the 64-byte line that the hash reads
   std::set<uint64_t> seen{fingerprint(bytes.data(), bytes.size(), {})};
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
@@ -39,7 +39,7 @@ TEST(Fingerprint, DetectsSwappedBlocksAndTrailingZeros) {
   EXPECT_NE(fingerprint(bytes.data(), bytes.size(), {}), before);
 }
 
-TEST(Fingerprint, IsIndependentOfThreadCount) {
+TEST(Fingerprint, ResultIsIndependentOfThreadCount) {
   const std::vector<std::byte> bytes = some_bytes((3 << 20) + 5);
   device::ThreadPool three(3);
   device::Stream stream;

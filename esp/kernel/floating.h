@@ -1,4 +1,4 @@
-// Floating element types: dispatch from a run-time dtype to a compile-time type, and addressing.
+// Floating-point element types: dispatch from a run-time dtype to a compile-time type, and addresses of elements.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +26,11 @@ void with_floating(DType dtype, F&& f) {
     case DType::f16:
       return f(std::type_identity<Float16>{});
     default:
-      ESP_CHECK(false, "{} is not a floating type", name_of(dtype));
+      ESP_CHECK(false, "kernel argument: got dtype {}; expected a floating-point type", name_of(dtype));
   }
 }
 
-// The type of sums and statistics for `dtype`.
+// Returns the accumulation type of `dtype` (the type of sums and statistics): f64 for f64, else f32.
 inline DType accumulator_of(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
@@ -38,12 +38,12 @@ inline DType accumulator_of(DType dtype) {
 // Minimum elements per thread in elementwise kernels.
 inline constexpr int64_t kElementGrain = 8192;
 
-// The same for a pass over rows of `width` elements.
+// Minimum rows per thread in kernels over rows of `width` elements.
 inline int64_t row_grain(int64_t width) {
   return width >= kElementGrain ? 1 : (kElementGrain + width - 1) / std::max<int64_t>(width, 1);
 }
 
-// Element `index` of an array of `dtype`; null stays null.
+// Address of element `index` of an array of `dtype`. Null stays null.
 inline void* at(void* array, int64_t index, DType dtype) {
   return array ? static_cast<std::byte*>(array) + index * static_cast<int64_t>(size_of(dtype)) : nullptr;
 }

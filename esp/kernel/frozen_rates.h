@@ -1,5 +1,6 @@
-// Adam's step factors after its variance is frozen (1-bit Adam): rate = 1/(√v + ε) and mask = 1; both 0 where v is 0.
-// Overwrites; f32 and f64. Called once, so it is a plain loop.
+// Step factors of 1-bit Adam. After the warm-up the variance v is frozen. For each element, rate = 1/(√v + ε) and
+// mask = 1; where v is 0, both are 0. Overwrites its outputs. Supports f32 and f64. It is called once per training run,
+// so it is a plain loop.
 #pragma once
 
 #include <cstdint>

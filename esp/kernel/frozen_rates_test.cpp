@@ -8,7 +8,7 @@
 namespace esp::kernel {
 namespace {
 
-TEST(FrozenRates, MatchAdamAndAreZeroWithoutVariance) {
+TEST(FrozenRates, MatchAdamAndAreZeroWhereVarianceIsZero) {
   std::vector<double> v(70000), rate(v.size(), -1), mask(v.size(), -1);
   for (size_t i = 0; i < v.size(); ++i) v[i] = i % 3 == 0 ? 0 : 1e-6 * static_cast<double>(i);
   frozen_rates(rate.data(), mask.data(), v.data(), 1e-8, static_cast<int64_t>(v.size()), DType::f64, {});

@@ -20,7 +20,7 @@ bool can_be_checked(const GemmOptions& o) {
   return o.beta == 0 && !o.pre_activation_in && (o.activation == Activation::none || o.pre_activation);
 }
 
-// Sums with and without signs: the second says how much rounding there may be.
+// Column sums of values, and column sums of their magnitudes. The magnitudes give the bound of the rounding error.
 struct Sums {
   explicit Sums(int64_t count) : plain(static_cast<size_t>(count)), absolute(static_cast<size_t>(count)) {}
   void add(int64_t at, double value) {
@@ -30,7 +30,7 @@ struct Sums {
   std::vector<double> plain, absolute;
 };
 
-// Over rows: sums[j] += x[i][j], walking as the memory lies.
+// sums[j] += x[i][j] over rows i, in memory order.
 template <typename T>
 void add_rows(Sums& sums, const T* x, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
   if (column_stride == 1) {
@@ -42,7 +42,7 @@ void add_rows(Sums& sums, const T* x, int64_t rows, int64_t columns, int64_t row
   }
 }
 
-// want += left [k] times op(B) [k, n].
+// want += left · op(B), where left has k elements and op(B) is [k, n].
 template <typename T>
 void add_product(Sums& want, const Sums& left, const T* b, int64_t n, int64_t k, int64_t row_stride,
                  int64_t column_stride) {
@@ -60,9 +60,10 @@ void add_product(Sums& want, const Sums& left, const T* b, int64_t n, int64_t k,
   }
 }
 
-// Rounding of one sum of K products, relative to the sum of their sizes: all of it one way. It mostly is a walk and far
-// less, but small terms of one sign beside a large one (what softmax leaves of a loss that is nearly nothing) are all
-// cut off on the same side.
+// Bound of the rounding error of a sum of K terms, relative to the sum of their magnitudes. The bound assumes that all
+// rounding errors have the same sign. Usually the errors have random signs, and the total is far smaller. But when many
+// small terms of one sign are added to a large one, all are rounded in the same direction. An example is the softmax
+// gradient of an almost zero loss.
 double rounding_of(int64_t k, DType dtype) {
   return static_cast<double>(k + 2) * (dtype == DType::f64 ? 0x1p-53 : 0x1p-24);
 }
@@ -85,10 +86,10 @@ std::optional<GemmFault> check_as(const T* c, const T* a, const T* b, int64_t m,
     const double bias = o.bias ? wide(static_cast<const T*>(o.bias)[j]) : 0;
     const double sum = o.alpha * want.plain[j] + rows * bias;
     const double size = std::abs(o.alpha) * want.absolute[j] + rows * std::abs(bias);
-    // Overflow of the type is detected by the gradient check, not here.
+    // Skips columns that may overflow the type. The gradient check detects overflow.
     if (!std::isfinite(size) || size > 1e36 || (dtype == DType::f16 && size > 6e4)) continue;
     double allowed = rounding * size + stored_rounding(dtype) * got.absolute[j] + rows * 1e-30;
-    if (dtype == DType::f16) allowed += rows * 0x1p-24;  // the smallest are evenly spaced
+    if (dtype == DType::f16) allowed += rows * 0x1p-24;  // subnormals of f16 have an absolute rounding error
     const double off = std::abs(got.plain[j] - sum) / allowed;
     if (off <= most) continue;
     most = std::isfinite(off) ? off : most;
@@ -133,7 +134,7 @@ void GemmCheck::pass(void* c, const void* a, const void* b, int64_t m, int64_t n
                      DType dtype) {
   if (!can_be_checked(options) || m == 0 || n == 0 || k == 0 || drawn_ != num_passed_++) return;
   if (std::exchange(spoil_, false)) {
-    // The highest bit of the exponent: as large an error as one bit makes.
+    // Flips the highest exponent bit of the first element: the largest error that one bit can cause.
     auto* last = static_cast<unsigned char*>(options.activation == Activation::none ? c : options.pre_activation) +
                  size_of(dtype) - 1;
     *last ^= 0x40;

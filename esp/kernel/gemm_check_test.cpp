@@ -46,7 +46,7 @@ TEST(GemmCheck, AcceptsCorrectGemmsInEveryLayout) {
       }
 }
 
-TEST(GemmCheck, ToleratesRoundingOfHalfTypes) {
+TEST(GemmCheck, ToleratesRoundingOf16BitTypes) {
   for (const DType type : {DType::bf16, DType::f16}) {
     Matrices x(48, 96, 200);
     std::vector<uint16_t> a(x.a.size()), b(x.b.size()), c(x.c.size());
@@ -59,7 +59,7 @@ TEST(GemmCheck, ToleratesRoundingOfHalfTypes) {
   }
 }
 
-// Each is less than half of the large one's last place.
+// Each small term is below half a unit in the last place of the large term.
 TEST(GemmCheck, ToleratesRoundingOfManySmallTerms) {
   Matrices x(3, 2, 1024);
   x.b.assign(x.b.size(), 1.0f);
@@ -87,7 +87,7 @@ TEST(GemmCheck, DetectsBitFlipsAndNamesTheColumn) {
   EXPECT_FALSE(x.checked({}));
 }
 
-TEST(GemmCheck, ChecksSumsBeforeTheActivation) {
+TEST(GemmCheck, ChecksSumsBeforeActivation) {
   Matrices x(32, 40, 50);
   std::vector<float> before(x.c.size());
   GemmOptions o;
@@ -111,7 +111,7 @@ TEST(GemmCheck, ChecksOneGemmPerRound) {
     for (int i = 0; i < 5; ++i) x.multiply({});
     x.multiply(adding);
   }
-  EXPECT_EQ(check.num_checked(), 3);  // the first round is only counted
+  EXPECT_EQ(check.num_checked(), 3);  // the first round only counts its GEMMs
   EXPECT_FALSE(check.fault());
   check.begin(9);
   check.corrupt_next();
@@ -119,7 +119,7 @@ TEST(GemmCheck, ChecksOneGemmPerRound) {
   EXPECT_TRUE(check.fault());
 }
 
-TEST(GemmCheck, ChecksOnlyItsThreadAndScope) {
+TEST(GemmCheck, ChecksOnlyGemmsOfItsThreadAndScope) {
   Matrices x(8, 8, 8);
   GemmCheck check;
   {

@@ -1,5 +1,6 @@
-// Every instruction set this machine has is held to ref within the rounding of a sum of K products, and to itself bit
-// for bit where only the cut differs: slices of rows and columns, threads, orientation.
+// Compares the GEMM of every instruction set of this machine with the reference GEMM (ref), within the rounding error
+// of a sum of K terms. A slice of rows or columns, another number of threads and another layout must give bit-identical
+// results.
 #include "esp/kernel/gemm.h"
 
 #include <malloc.h>
@@ -73,7 +74,7 @@ struct Case {
   }
 };
 
-// The operands of a case, large enough for its leading dimensions.
+// The operands of a test case, allocated with its leading dimensions.
 struct Operands {
   explicit Operands(const Case& it, uint64_t seed = 1) {
     const GemmOptions& o = it.options;
@@ -100,14 +101,15 @@ struct Operands {
   Bytes a, b, c, bias, pre, pre_in;
 };
 
-// One step of the type: sums that differ in their last bits may round to neighbours.
+// The relative distance of neighbouring values of the type: results may be rounded to different neighbours.
 double epsilon_of(DType dtype) {
   return dtype == DType::f64 ? 0x1p-52 : dtype == DType::f32 ? 0x1p-23 : dtype == DType::bf16 ? 0x1p-7 : 0x1p-10;
 }
 
 void expect_near(const Bytes& got, const Bytes& want, const Case& it, const char* what) {
   ASSERT_EQ(got.size(), want.size());
-  // Products are below 1 in magnitude: the sum of K of them, rounded at every step, and one rounding to the dtype.
+  // Each term a·b is below 1 in magnitude. The bound allows one rounding for each of the K additions and one rounding
+  // to the dtype.
   const double sums = (it.dtype == DType::f64 ? 0x1p-52 : 0x1p-23) * (8 + 0.5 * static_cast<double>(it.k));
   for (int64_t i = 0; i < static_cast<int64_t>(got.size() / size_of(it.dtype)); ++i) {
     const double x = value_at(got, i, it.dtype), y = value_at(want, i, it.dtype);
@@ -129,7 +131,7 @@ class GemmOnTarget : public testing::TestWithParam<int64_t> {
   }
 };
 
-TEST_P(GemmOnTarget, AgreesWithRefInEveryOrientation) {
+TEST_P(GemmOnTarget, MatchesRefForEveryTransposeAndShape) {
   for (DType dtype : kFloating)
     for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
                            {1, 5, 3},
@@ -150,7 +152,7 @@ TEST_P(GemmOnTarget, AgreesWithRefInEveryOrientation) {
       }
 }
 
-TEST_P(GemmOnTarget, AgreesWithRefOverSeveralPiecesOfK) {
+TEST_P(GemmOnTarget, MatchesRefOverSeveralBlocksOfK) {
   for (DType dtype : kFloating)
     for (int64_t k : {383, 385, 767, 769, 1600})
       for (int orientation = 0; orientation < 4; ++orientation)
@@ -168,7 +170,7 @@ TEST_P(GemmOnTarget, AgreesWithRefOverSeveralPiecesOfK) {
         }
 }
 
-TEST_P(GemmOnTarget, AgreesWithRefInEveryEpilogue) {
+TEST_P(GemmOnTarget, MatchesRefForEveryEpilogue) {
   for (DType dtype : kFloating)
     for (Activation activation : kActivations)
       for (int64_t k : {20, 800})
@@ -189,7 +191,7 @@ TEST_P(GemmOnTarget, AgreesWithRefInEveryEpilogue) {
         }
 }
 
-TEST_P(GemmOnTarget, HonoursLeadingDimensionsAndLeavesGaps) {
+TEST_P(GemmOnTarget, UsesLeadingDimensionsAndKeepsGaps) {
   for (DType dtype : kFloating)
     for (int orientation = 0; orientation < 4; ++orientation) {
       Case it{21, 50, 30, {}};
@@ -241,7 +243,7 @@ TEST_P(GemmOnTarget, BetaZeroDoesNotReadC) {
     }
 }
 
-// A NaN or an infinity reaches the elements that its row or column feeds, and no other (not through the padding).
+// A NaN or an infinity reaches only the elements of C that depend on it. Padding must not spread it.
 TEST_P(GemmOnTarget, NaNStaysInItsRowAndColumn) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const int64_t m = 11, n = 51, k = 19;
@@ -269,8 +271,8 @@ TEST_P(GemmOnTarget, SubnormalsAreNotFlushed) {
   EXPECT_EQ(c[0], 7 * tiny);
 }
 
-// A slice of rows or columns is bit-identical to the whole, for any partition and any code path.
-TEST_P(GemmOnTarget, SlicesMatchWholeBitForBit) {
+// A slice of rows or columns is bit-identical to the same part of the whole GEMM, for any partition and any code path.
+TEST_P(GemmOnTarget, SlicesMatchWholeGemmBitForBit) {
   for (DType dtype : kFloating)
     for (int orientation = 0; orientation < 4; ++orientation)
       for (int64_t k : {37, 800}) {
@@ -314,7 +316,7 @@ TEST_P(GemmOnTarget, SlicesMatchWholeBitForBit) {
       }
 }
 
-TEST_P(GemmOnTarget, IsBitIdenticalForAnyNumberOfThreads) {
+TEST_P(GemmOnTarget, ResultsAreBitIdenticalForAnyNumberOfThreads) {
   for (DType dtype : kFloating)
     for (auto [m, n, k] :
          {std::array<int64_t, 3>{1, 700, 800}, {7, 700, 800}, {130, 70, 800}, {200, 5, 800}, {40, 300, 40}})
@@ -340,8 +342,8 @@ TEST_P(GemmOnTarget, IsBitIdenticalForAnyNumberOfThreads) {
       }
 }
 
-// The layout of an operand does not change the order of summation either.
-TEST_P(GemmOnTarget, TransposedOperandsAreBitIdentical) {
+// The layout of an operand does not change the order of summation.
+TEST_P(GemmOnTarget, TransposedOperandsGiveBitIdenticalResults) {
   for (DType dtype : kFloating)
     for (int64_t m : {1, 2, 5, 30}) {
       const int64_t n = 67, k = 800;
@@ -369,7 +371,7 @@ TEST_P(GemmOnTarget, TransposedOperandsAreBitIdentical) {
 INSTANTIATE_TEST_SUITE_P(Every, GemmOnTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 
-TEST(Gemm, RefMultipliesByHand) {
+TEST(Gemm, RefMatchesHandComputedResult) {
   std::vector<double> a = {1, 2, 3, 4, 5, 6}, b = {1, 0, -1, 2, 1, 1}, c = {10, 20, 30, 40}, bias = {100, -1000};
   GemmOptions options;
   options.alpha = 2;
@@ -377,33 +379,33 @@ TEST(Gemm, RefMultipliesByHand) {
   options.bias = bias.data();
   options.activation = Activation::relu;
   ref::gemm(c.data(), a.data(), b.data(), 2, 2, 3, options, DType::f64);
-  // A·B = {{2, 7}, {5, 16}}
+  // A·B = {{2, 7}, {5, 16}}; the expected values also contain alpha, beta·C, the bias and the activation
   EXPECT_EQ(c, (std::vector<double>{114, 0, 140, 0}));
 }
 
-// What a call packs into is kept: from the second call on, of this size or a smaller one, the heap is left alone.
-TEST(Gemm, OnlyTheFirstCallAllocates) {
+// The scratch memory for packing is kept, so a second call of the same or a smaller size allocates nothing.
+TEST(Gemm, AllocatesScratchOnlyInFirstCall) {
   device::ThreadPool pool(2);
   device::Stream stream;
   stream.pool = &pool;
   std::vector<float> a(300 * 900, 1), b(900 * 500, 1), c(300 * 500);
-  auto product = [&](int64_t m, DType dtype) {
+  auto multiply = [&](int64_t m, DType dtype) {
     GemmOptions options;
     options.transpose_b = true;
     gemm(c.data(), a.data(), b.data(), m, 400, 800, options, dtype, stream);
   };
-  product(300, DType::f32);
-  product(300, DType::bf16);
+  multiply(300, DType::f32);
+  multiply(300, DType::bf16);
   const size_t heap = mallinfo2().uordblks + mallinfo2().hblkhd;
   const void* scratch = GemmScratch::of_this_thread().reserve(1);
   for (int64_t m : {300, 200, 6, 1})
-    for (DType dtype : {DType::f32, DType::bf16}) product(m, dtype);
+    for (DType dtype : {DType::f32, DType::bf16}) multiply(m, dtype);
   EXPECT_EQ(mallinfo2().uordblks + mallinfo2().hblkhd, heap);
   EXPECT_EQ(GemmScratch::of_this_thread().reserve(1), scratch);
 }
 
-// 16-bit sums are kept in fp32 over all of K: 4096 ones in bf16 would stall at 256.
-TEST(Gemm, SixteenBitTypesRoundOnce) {
+// 16-bit types are summed in fp32 over all of K. If sums were bf16, a sum of ones would stop growing at 256.
+TEST(Gemm, SixteenBitSumsAreRoundedOnce) {
   for (DType dtype : {DType::bf16, DType::f16}) {
     const int64_t k = 2048;
     Bytes a = filled(k, dtype, 1), b = filled(k * 3, dtype, 1), c = filled(3, dtype, 0);

@@ -1,4 +1,5 @@
-// Magnitudes as integers: they order like numbers, with non-finite values above.
+// Magnitudes of floating-point numbers as integers. The bit patterns have the same order as the numbers; non-finite
+// values are above all others.
 #pragma once
 
 #include <bit>
@@ -21,7 +22,7 @@ inline uint64_t magnitude_bits(double v) {
 template <typename F>
 void with_real(DType dtype, F&& f) {
   if (dtype == DType::f64) return f(std::type_identity<double>{});
-  ESP_CHECK(dtype == DType::f32, "{} is neither f32 nor f64", name_of(dtype));
+  ESP_CHECK(dtype == DType::f32, "kernel argument: got dtype {}; expected f32 or f64", name_of(dtype));
   f(std::type_identity<float>{});
 }
 

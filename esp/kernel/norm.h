@@ -1,9 +1,10 @@
-// LayerNorm and RMSNorm over the last dimension, optionally fused with the preceding residual addition.
+// LayerNorm and RMSNorm over the last dimension, optionally fused with the residual addition before them.
 //
-// Statistics (mean, rstd: one per row) are in the accumulation type: float, or double for f64. forward overwrites. If
-// `residual` is given, sum = x + residual is written to `sum` and normalised (sum may equal x or residual).
-// backward_input writes dx, or adds to it with `accumulate`; backward_weight always adds to dgamma and dbeta, rows in
-// order, and can run later. RMSNorm has no mean and no beta: pass null for both.
+// Statistics (mean and rstd = 1/√(variance + eps), one of each per row) are in the accumulation type: float, or double
+// for f64. forward overwrites its outputs. If `residual` is given, x + residual is written to `sum`, and `sum` is
+// normalised; `sum` may equal x or residual. backward_input writes dx, or adds to dx if `accumulate` is set.
+// backward_weight always adds to dgamma and dbeta, rows in order, and can run later. RMSNorm has no mean and no beta:
+// pass null for both.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct NormShape {
 
 void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual, const void* gamma,
                   const void* beta, const NormShape& shape, DType dtype, const device::Stream& stream);
-// `x` is the normalised input (sum, with a residual).
+// `x` is the tensor that was normalised: `sum` if forward had a residual, else x.
 void norm_backward_input(void* dx, const void* dy, const void* x, const void* mean, const void* rstd, const void* gamma,
                          const NormShape& shape, bool accumulate, DType dtype, const device::Stream& stream);
 void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,

@@ -7,7 +7,7 @@
 namespace esp::kernel {
 namespace {
 
-// Everything one normalisation reads and writes.
+// All inputs and outputs of one normalisation.
 struct Case {
   Case(NormKind kind, int64_t rows, int64_t dim, DType type)
       : shape{.kind = kind, .rows = rows, .dim = dim, .eps = 1e-5},
@@ -35,7 +35,7 @@ struct Case {
 
 template <typename F>
 void on_every_case(F f) {
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (NormKind kind : {NormKind::layer, NormKind::rms})
         for (int64_t rows : {1, 5, 23})
@@ -46,13 +46,15 @@ void on_every_case(F f) {
   });
 }
 
-// A row's statistics are sums of up to 1001 terms; that ref adds them in fp64 leaves some places of fp32 between.
+// Tolerance in units in the last place (ulp). Statistics of a row are sums of up to 1001 terms. The reference kernel
+// adds these in fp64, so the last bits of the fp32 results differ.
 constexpr double kPlaces = 60;
 
 TEST(Norm, ForwardMatchesRefWithAndWithoutResidual) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
-    if (it.layer() && it.shape.dim == 1) return;  // 0/√eps: the sign of a rounding error
+    // the exact result is 0/√eps, so the computed result is only rounding error
+    if (it.layer() && it.shape.dim == 1) return;
     for (bool fused : {false, true}) {
       Case want = it;
       const void* residual = fused ? it.residual.data() : nullptr;
@@ -68,22 +70,23 @@ TEST(Norm, ForwardMatchesRefWithAndWithoutResidual) {
   });
 }
 
-TEST(Norm, SumMayReplaceEitherOfItsTerms) {
+TEST(Norm, SumMayAliasEitherInput) {
   const Threads alone(1);
   for (DType dtype : kFloating)
     for (bool over_x : {false, true}) {
-      Case apart(NormKind::layer, 7, 130, dtype), over = apart;
-      norm_forward(apart.y.data(), apart.mean.data(), apart.rstd.data(), apart.sum.data(), apart.x.data(),
-                   apart.residual.data(), apart.gamma.data(), apart.beta.data(), apart.shape, dtype, alone);
+      Case separate(NormKind::layer, 7, 130, dtype), over = separate;
+      norm_forward(separate.y.data(), separate.mean.data(), separate.rstd.data(), separate.sum.data(),
+                   separate.x.data(), separate.residual.data(), separate.gamma.data(), separate.beta.data(),
+                   separate.shape, dtype, alone);
       Array& sum = over_x ? over.x : over.residual;
       norm_forward(over.y.data(), over.mean.data(), over.rstd.data(), sum.data(), over.x.data(), over.residual.data(),
                    over.gamma.data(), over.beta.data(), over.shape, dtype, alone);
-      EXPECT_TRUE(over.y.same_bits(apart.y));
-      EXPECT_TRUE(sum.same_bits(apart.sum));
+      EXPECT_TRUE(over.y.same_bits(separate.y));
+      EXPECT_TRUE(sum.same_bits(separate.sum));
     }
 }
 
-TEST(Norm, InputGradientMatchesRefWhenWrittenOrAdded) {
+TEST(Norm, InputGradientMatchesRefWhenOverwritingAndAccumulating) {
   const Threads pair(2);
   on_every_case([&](Case& it, const std::string& where) {
     ref::norm_forward(it.y.data(), it.mean_data(), it.rstd.data(), nullptr, it.x.data(), nullptr, it.gamma.data(),
@@ -139,10 +142,11 @@ TEST(Norm, BackwardMatchesFiniteDifferences) {
   }
 }
 
-TEST(Norm, RowsHaveMeanZeroAndVarianceOneBeforeTheWeights) {
+TEST(Norm, RowsHaveMeanZeroAndVarianceOne) {
   const Threads alone(1);
   Case it(NormKind::layer, 6, 768, DType::f32);
-  it.x.fill([&](int64_t i) { return 100 + it.residual[i]; });  // far from zero: one-pass formulas fail here
+  // a mean far from zero, for which one-pass variance formulas fail
+  it.x.fill([&](int64_t i) { return 100 + it.residual[i]; });
   it.gamma.fill([](int64_t) { return 1.0; });
   it.beta.fill([](int64_t) { return 0.0; });
   norm_forward(it.y.data(), it.mean.data(), it.rstd.data(), nullptr, it.x.data(), nullptr, it.gamma.data(),
@@ -167,7 +171,7 @@ TEST(Norm, NaNStaysInItsRow) {
   for (int64_t i = 0; i < 120; ++i) EXPECT_EQ(std::isnan(it.y[i]), i / 40 == 1) << i;
 }
 
-TEST(Norm, IsBitIdenticalForAnyNumberOfThreads) {
+TEST(Norm, ResultsAreBitIdenticalForAnyNumberOfThreads) {
   Case it(NormKind::layer, 301, 257, DType::f32), other = it;
   Array dgamma = it.gamma, dbeta = it.beta, dgamma3 = it.gamma, dbeta3 = it.beta;
   norm_forward(it.y.data(), it.mean.data(), it.rstd.data(), it.sum.data(), it.x.data(), it.residual.data(),

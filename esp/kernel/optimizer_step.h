@@ -1,12 +1,13 @@
-// Fused optimizer steps over one flat buffer: each reads and writes every element once. Elementwise, so any partition
-// of the buffer gives the same bits.
+// Fused optimizer steps over one flat buffer. A step reads and writes every element once. Steps are elementwise, so
+// every partition of the buffer gives bit-identical results.
 //
-// `master` holds the weights being updated (fp32, fp64 for f64); `weights`, if not null, is the 16-bit storage copy
-// written from it. `grad` is in storage type and is multiplied by grad_scale (clipping and inverse loss scale combined)
-// before use; `weights` may alias it. State is in master's type.
+// `master` holds the weights that the step updates (fp32, or fp64 for f64). `weights`, if not null, is the 16-bit copy
+// that the model reads; the step writes it from `master`. `grad` is in storage type and is multiplied by grad_scale
+// (clipping and inverse loss scale combined) before use. `weights` may alias `grad`. Optimizer state has the type of
+// master.
 //
-// The master copy of bf16 weights may be stored as its lower half (halves.h): `lower` instead of `master`. Results
-// equal those of a full copy except for ties.
+// For bf16 weights, it is enough to store the lower half of the master copy (split_master.h): set `lower` instead of
+// `master`. Results equal the results with a full master copy, except for ties.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,20 @@
 namespace esp::kernel {
 
 struct StepBuffers {
-  void* master = nullptr;   // f32, or f64 when grad is f64; null with `lower`
-  void* weights = nullptr;  // storage copy in grad_type, or null if the model reads master
+  void* master = nullptr;   // f32, or f64 if grad_type is f64; null if `lower` is set
+  void* weights = nullptr;  // copy in grad_type that the model reads; null if the model reads master
   const void* grad = nullptr;
-  void* m = nullptr;  // first moment, or momentum
+  void* m = nullptr;  // first moment (Adam) or momentum (SGD)
   void* v = nullptr;  // second moment (Adam)
   int64_t count = 0;
   DType grad_type = DType::f32;
-  uint16_t* lower = nullptr;  // bf16 alone
+  uint16_t* lower = nullptr;  // lower half of the master copy; bf16 only
 };
 
 struct AdamStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  int64_t t = 1;          // from 1
-  bool decoupled = true;  // AdamW; false: weight decay is added to the gradient (Adam with L2)
+  int64_t t = 1;          // step number, starting at 1
+  bool decoupled = true;  // true: AdamW; false: weight decay is added to the gradient (Adam with L2)
   double grad_scale = 1;
 };
 void adam_step(const StepBuffers& buffers, const AdamStep& step, const device::Stream& stream);

@@ -1,13 +1,13 @@
 #include "esp/kernel/optimizer_step.h"
 
 #include "esp/kernel/elementwise.h"
-#include "esp/kernel/halves.h"
+#include "esp/kernel/split_master.h"
 #include "esp/kernel/test_arrays.h"
 
 namespace esp::kernel {
 namespace {
 
-// The buffers of one parameter, in any storage type, and the same in f64 with gradients of the same values.
+// The buffers of one parameter in storage type `type`. A second Problem in f64 can have the same gradients.
 struct Problem {
   Problem(int64_t count, DType type)
       : dtype(type),
@@ -15,7 +15,8 @@ struct Problem {
         weights(count, type),
         m(count, accumulator_of(type)),
         v(count, accumulator_of(type)) {}
-  // Sizes from 1e-9 to 1, so that some are far below eps and some far above. Rounded to `type` in both.
+  // Draws gradients of magnitude 1e-9 to 1: some far below eps and some far above. They are rounded to `rounded_to`, so
+  // that problems of different types can have equal gradients.
   void draw(uint64_t step, DType rounded_to) {
     Array rounded(master.count(), rounded_to);
     rounded.fill([&](int64_t i) {
@@ -38,7 +39,7 @@ struct Problem {
   Array master, weights, m, v, grad;
 };
 
-// Adam as its paper has it, one weight at a time, in double.
+// Adam as in the paper, one weight at a time, in double.
 struct PlainAdam {
   double w, m = 0, v = 0;
   void step(double g, const AdamStep& s, bool eps_inside) {
@@ -51,7 +52,7 @@ struct PlainAdam {
   }
 };
 
-// The largest |difference| from PlainAdam after 100 steps.
+// The largest absolute difference from PlainAdam after 100 steps.
 double distance_after_100_steps(DType dtype, bool decoupled, bool eps_inside) {
   constexpr int64_t kCount = 1003;
   const Threads pair(2);
@@ -69,14 +70,14 @@ double distance_after_100_steps(DType dtype, bool decoupled, bool eps_inside) {
     largest = std::max(largest, std::abs(problem.master[i] - plain[static_cast<size_t>(i)].w));
     Array rounded(1, dtype);
     rounded.set(0, problem.master[i]);
-    EXPECT_EQ(problem.weights[i], rounded[0]) << "the storage copy is the master, rounded";
+    EXPECT_EQ(problem.weights[i], rounded[0]) << "the weight is not the rounded master weight";
   }
   EXPECT_TRUE(problem.master.intact() && problem.m.intact() && problem.v.intact() && problem.weights.intact());
   return largest;
 }
 
-TEST(Adam, StaysWithin1e7OfDoubleOver100Steps) {
-  on_every_target([&](const std::string& target) {
+TEST(Adam, StaysCloseToDoubleReferenceOver100Steps) {
+  for_each_target([&](const std::string& target) {
     for (bool decoupled : {true, false}) {
       EXPECT_LT(distance_after_100_steps(DType::f64, decoupled, false), 1e-13) << target;
       for (DType dtype : {DType::f32, DType::bf16, DType::f16})
@@ -85,13 +86,13 @@ TEST(Adam, StaysWithin1e7OfDoubleOver100Steps) {
   });
 }
 
-// √(v̂ + ε) instead of √v̂ + ε is another optimizer: the same comparison must see it.
-TEST(Adam, EpsilonIsAddedAfterTheRoot) {
+// The denominator √v̂ + ε is correct. The comparison must detect an optimizer that uses √(v̂ + ε).
+TEST(Adam, AddsEpsilonAfterSquareRoot) {
   EXPECT_GT(distance_after_100_steps(DType::f64, true, true), 1e-2);
   EXPECT_GT(distance_after_100_steps(DType::f32, true, true), 1e-2);
 }
 
-TEST(Adam, FirstStepIsTheSignOfTheGradient) {
+TEST(Adam, FirstStepFollowsSignOfGradient) {
   const Threads alone(1);
   Problem problem(4, DType::f32);
   problem.grad = Array(4, DType::f32);
@@ -103,17 +104,18 @@ TEST(Adam, FirstStepIsTheSignOfTheGradient) {
   for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(problem.master[i] - before[i], moves[i], 2e-7) << i;
 }
 
-TEST(Adam, DecayActsOnTheWeightBeforeTheStep) {
+TEST(Adam, AppliesDecayToWeightBeforeStep) {
   const Threads alone(1);
   Problem problem(1, DType::f64);
   problem.master.set(0, 2);
   problem.grad = Array(1, DType::f64);
   problem.grad.set(0, 3);
   adam_step(problem.buffers(false), {.lr = 0.1, .eps = 0, .weight_decay = 0.5, .t = 1}, alone);
-  EXPECT_NEAR(problem.master[0], 2 - 0.1 * 1 - 0.1 * 0.5 * 2, 1e-15);  // not 0.5·(2 − 0.1)
+  // Decay uses the weight before the step (2), not the weight after it (2 − 0.1)
+  EXPECT_NEAR(problem.master[0], 2 - 0.1 * 1 - 0.1 * 0.5 * 2, 1e-15);
 }
 
-TEST(Adam, IsBitIdenticalForAnyPartition) {
+TEST(Adam, ResultsAreBitIdenticalForAnyPartition) {
   constexpr int64_t kCount = 40003;
   for (DType dtype : kFloating) {
     Problem one(kCount, dtype), three(kCount, dtype), pieces(kCount, dtype);
@@ -152,15 +154,16 @@ TEST(Adam, MatchesRef) {
         ref::adam_step(want.buffers(true), step);
       }
       expect_near(problem.master, want.master, 8, 1e-2, std::string(name_of(dtype)));
-      for (int64_t i = 0; i < 77; ++i)  // m is a sum of gradients of either sign, whose size is √(200 v)
+      // tolerance of m: it is a sum of gradients of both signs with magnitude √(200 v)
+      for (int64_t i = 0; i < 77; ++i)
         ASSERT_NEAR(problem.m[i], want.m[i], 8 * last_place(want.m.dtype()) * std::sqrt(200 * want.v[i])) << i;
       expect_near(problem.v, want.v, 8, 0, std::string(name_of(dtype)));
     }
 }
 
-TEST(Sgd, MomentumAndNesterovMatchRefAndTextbook) {
+TEST(Sgd, MomentumAndNesterovMatchRefAndTextbookFormula) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (double momentum : {0.0, 0.9})
         for (bool nesterov : {false, true}) {
@@ -188,41 +191,41 @@ TEST(Sgd, MomentumAndNesterovMatchRefAndTextbook) {
   });
 }
 
-// A split master copy equals a full one that is split and joined after every step.
+// A split master copy must give the same results as a full master copy that is split and joined after every step.
 TEST(Adam, MatchesRefWithSplitMasterCopy) {
   constexpr int64_t kCount = 3003;
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (const bool sgd : {false, true}) {
       const Threads pair(2);
-      Problem whole(kCount, DType::bf16), halves(kCount, DType::bf16);
+      Problem whole(kCount, DType::bf16), split(kCount, DType::bf16);
       std::vector<uint16_t> lower(kCount), kept(kCount);
-      const auto there_and_back = [&] {
+      const auto split_and_join = [&] {
         cast(whole.weights.data(), DType::bf16, whole.master.data(), DType::f32, kCount, pair);
-        split_halves(kept.data(), static_cast<const float*>(whole.master.data()), kCount, pair);
-        join_halves(static_cast<float*>(whole.master.data()), whole.weights.data(), kept.data(), kCount, pair);
+        split_master_weights(kept.data(), static_cast<const float*>(whole.master.data()), kCount, pair);
+        join_master_weights(static_cast<float*>(whole.master.data()), whole.weights.data(), kept.data(), kCount, pair);
       };
-      there_and_back();
+      split_and_join();
       lower = kept;
-      halves.weights = whole.weights;
+      split.weights = whole.weights;
       for (int64_t t = 1; t <= 30; ++t) {
-        for (Problem* one : {&whole, &halves}) one->draw(static_cast<uint64_t>(t), DType::bf16);
-        StepBuffers in_halves = halves.buffers(true);
-        in_halves.master = nullptr;
-        in_halves.lower = lower.data();
+        for (Problem* one : {&whole, &split}) one->draw(static_cast<uint64_t>(t), DType::bf16);
+        StepBuffers split_buffers = split.buffers(true);
+        split_buffers.master = nullptr;
+        split_buffers.lower = lower.data();
         if (sgd) {
           const SgdStep step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
           sgd_step(whole.buffers(true), step, pair);
-          sgd_step(in_halves, step, pair);
+          sgd_step(split_buffers, step, pair);
         } else {
           const AdamStep step{.lr = 6e-4, .weight_decay = 0.1, .t = t};
           adam_step(whole.buffers(true), step, pair);
-          adam_step(in_halves, step, pair);
+          adam_step(split_buffers, step, pair);
         }
-        there_and_back();
-        ASSERT_TRUE(halves.weights.same_bits(whole.weights)) << target << " step " << t;
+        split_and_join();
+        ASSERT_TRUE(split.weights.same_bits(whole.weights)) << target << " step " << t;
         ASSERT_EQ(lower, kept) << target << " step " << t;
       }
-      EXPECT_TRUE(halves.m.same_bits(whole.m) && halves.v.same_bits(whole.v)) << target;
+      EXPECT_TRUE(split.m.same_bits(whole.m) && split.v.same_bits(whole.v)) << target;
     }
   });
 }

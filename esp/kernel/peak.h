@@ -1,4 +1,5 @@
-// Measured peak FLOP rate of this machine, the reference for the rates of kernels and steps.
+// Peak FLOP rate of this machine: measured for the CPU, theoretical for a GPU. The FLOP rates of kernels and training
+// steps are reported as a fraction of it.
 #pragma once
 
 #include "esp/base/dtype.h"
@@ -6,11 +7,12 @@
 
 namespace esp::kernel {
 
-// FLOP/s of independent FMAs in registers on all threads of the stream at once: the sum of each thread's best short
-// burst in 50 ms. Other load only lowers a burst's rate. 16-bit types compute in fp32 and have its rate.
+// Returns the peak in FLOP/s. On the CPU, all threads of the stream run independent FMAs in registers at the same time
+// for 50 ms, in short bursts. The result is the sum of each thread's best burst, because other load on the machine only
+// makes bursts slower. On the CPU, 16-bit types compute in fp32, so they have the rate of fp32.
 double fma_peak(DType dtype, const device::Stream& stream);
 
-// The instruction set the kernels use on this machine, by Highway's name.
+// Returns the name of the instruction set that the kernels use on this CPU, as the Highway library calls it.
 const char* cpu_instructions();
 
 namespace cuda {

@@ -9,14 +9,15 @@ namespace {
 
 using Encoded = std::vector<uint8_t>;
 
-// One byte off any alignment, filled with what must be overwritten; `guard` bytes after the end must not be.
-Encoded room_for(int64_t count, const BlockCode& code) {
-  return Encoded(1 + quantized_bytes(count, code) + 64, 0xa5);
+// A misaligned output buffer, filled with values that must be overwritten. The 64 guard bytes after its end must not
+// change.
+Encoded room_for(int64_t count, const BlockFormat& format) {
+  return Encoded(1 + quantized_bytes(count, format) + 64, 0xa5);
 }
 
-Encoded encoded_by_ref(const Array& x, const BlockCode& code) {
-  Encoded made = room_for(x.count(), code);
-  ref::quantize(made.data() + 1, x.data(), x.count(), x.dtype(), code);
+Encoded encoded_by_ref(const Array& x, const BlockFormat& format) {
+  Encoded made = room_for(x.count(), format);
+  ref::quantize(made.data() + 1, x.data(), x.count(), x.dtype(), format);
   return made;
 }
 
@@ -26,7 +27,7 @@ float scale_at(const Encoded& encoded, int64_t block) {
   return scale;
 }
 
-// Values of many sizes, block by block, with a block of zeros, one of subnormals and one with a NaN or an infinity.
+// Blocks of different magnitudes: among them a block of zeros, one of subnormals, and one with a NaN or an infinity.
 Array mixed(int64_t count, DType dtype, int64_t block) {
   Array x = Array::random(count, dtype, 5);
   for (int64_t i = 0; i < count; ++i) {
@@ -42,28 +43,28 @@ Array mixed(int64_t count, DType dtype, int64_t block) {
 
 TEST(Quantize, MatchesRefBitForBit) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int bits : {8, 4})
         for (int64_t block : {1, 7, 64, 1500, 2048})
           for (int64_t count : {0, 1, 2, 63, 2048, 2049, 33333}) {
-            const BlockCode code{bits, block};
+            const BlockFormat format{bits, block};
             const std::string where =
                 fmt::format("{} {} int{} block {} count {}", target, name_of(dtype), bits, block, count);
             const Array x = mixed(count, dtype, block);
-            const Encoded want = encoded_by_ref(x, code);
-            Encoded got = room_for(count, code);
-            quantize(got.data() + 1, x.data(), count, dtype, code, pair);
+            const Encoded want = encoded_by_ref(x, format);
+            Encoded got = room_for(count, format);
+            quantize(got.data() + 1, x.data(), count, dtype, format, pair);
             ASSERT_EQ(got, want) << where;
 
             Array back(count, dtype), back_want = back;
-            dequantize(back.data(), got.data() + 1, count, dtype, code, pair);
-            ref::dequantize(back_want.data(), want.data() + 1, count, dtype, code);
+            dequantize(back.data(), got.data() + 1, count, dtype, format, pair);
+            ref::dequantize(back_want.data(), want.data() + 1, count, dtype, format);
             ASSERT_TRUE(back.same_bits(back_want)) << where;
 
             Array sums = Array::random(count, DType::f32, 9), sums_want = sums;
-            dequantize_add(static_cast<float*>(sums.data()), got.data() + 1, count, code, pair);
-            ref::dequantize_add(static_cast<float*>(sums_want.data()), want.data() + 1, count, code);
+            dequantize_add(static_cast<float*>(sums.data()), got.data() + 1, count, format, pair);
+            ref::dequantize_add(static_cast<float*>(sums_want.data()), want.data() + 1, count, format);
             ASSERT_TRUE(sums.same_bits(sums_want)) << where;
           }
   });
@@ -75,7 +76,7 @@ TEST(Quantize, SizeMatchesFormula) {
   EXPECT_EQ(quantized_bytes(2048, {8, 2048}), 2048u + 4);
   EXPECT_EQ(quantized_bytes(2049, {8, 2048}), 2049u + 8);
   EXPECT_EQ(quantized_bytes(2049, {4, 2048}), 1024u + 1 + 8);
-  EXPECT_EQ(quantized_bytes(20, {4, 7}), 4u + 4 + 3 + 12);  // blocks of 7, 7 and 6
+  EXPECT_EQ(quantized_bytes(20, {4, 7}), 4u + 4 + 3 + 12);  // three blocks, of 7, 7 and 6 values
   EXPECT_EQ(quantized_bytes(1'000'000, {8, 2048}), 1'000'000u + 4 * 489);
 }
 
@@ -83,22 +84,22 @@ TEST(Quantize, ErrorIsAtMostHalfAStep) {
   const Threads alone(1);
   for (DType dtype : {DType::f64, DType::f32})
     for (int bits : {8, 4}) {
-      const BlockCode code{bits, 100};
+      const BlockFormat format{bits, 100};
       const Array x = Array::random(10'000, dtype, 3, 7.5);
-      const Encoded encoded = encoded_by_ref(x, code);
+      const Encoded encoded = encoded_by_ref(x, format);
       Array back(x.count(), dtype);
-      dequantize(back.data(), encoded.data() + 1, x.count(), dtype, code, alone);
+      dequantize(back.data(), encoded.data() + 1, x.count(), dtype, format, alone);
       double worst = 0;
       for (int64_t i = 0; i < x.count(); ++i) {
         const double step = static_cast<double>(scale_at(encoded, i / 100));
         ASSERT_LE(std::abs(back[i] - x[i]), step / 2 * (1 + 1e-5)) << i;
         worst = std::max(worst, std::abs(back[i] - x[i]) / step);
       }
-      EXPECT_GT(worst, 0.45);  // and it is a quantiser
+      EXPECT_GT(worst, 0.45);  // the error comes close to the bound of half a step: values are really quantised
     }
 }
 
-TEST(Quantize, RoundsHalvesToEvenAndKeepsTheLargest) {
+TEST(Quantize, RoundsHalvesToEvenAndRestoresLargestValue) {
   const Threads alone(1);
   Array x(8, DType::f32), y = x;
   const double values[] = {127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127}, want[] = {127, 0, 2, 2, 0, -2, -2, -127};
@@ -116,23 +117,23 @@ TEST(Quantize, RoundsHalvesToEvenAndKeepsTheLargest) {
   for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(y[i], small_want[i]) << i;
 }
 
-TEST(Quantize, NonFiniteValuesPoisonTheirBlockOnly) {
+TEST(Quantize, NonFiniteValueInvalidatesOnlyItsBlock) {
   const Threads pair(2);
   const double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : kFloating)
     for (int bits : {8, 4})
       for (double bad : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 1e39}) {
-        if (bad == 1e39 && dtype != DType::f64) continue;  // beyond fp32: only f64 can hold it
-        const BlockCode code{bits, 16};
+        if (bad == 1e39 && dtype != DType::f64) continue;  // 1e39 is too large for fp32, so only f64 can hold it
+        const BlockFormat format{bits, 16};
         Array x = Array::random(48, dtype, 3), y(48, dtype);
         x.set(20, bad);
-        Encoded encoded = room_for(48, code);
-        quantize(encoded.data() + 1, x.data(), 48, dtype, code, pair);
+        Encoded encoded = room_for(48, format);
+        quantize(encoded.data() + 1, x.data(), 48, dtype, format, pair);
         EXPECT_FALSE(std::isfinite(scale_at(encoded, 1)));
-        dequantize(y.data(), encoded.data() + 1, 48, dtype, code, pair);
+        dequantize(y.data(), encoded.data() + 1, 48, dtype, format, pair);
         for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(std::isfinite(y[i]), i < 16 || i >= 32) << i;
         Array sums(48, DType::f32);
-        dequantize_add(static_cast<float*>(sums.data()), encoded.data() + 1, 48, code, pair);
+        dequantize_add(static_cast<float*>(sums.data()), encoded.data() + 1, 48, format, pair);
         for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(std::isfinite(sums[i]), i < 16 || i >= 32) << i;
       }
 }

@@ -21,7 +21,8 @@ TEST(FillNormal, MatchesNormalMoments) {
       p *= x[i];
     }
     if (i) neighbours += double{x[i]} * x[i - 1] / kMany;
-    if (i % 2) pairs += double{x[i]} * x[i] * x[i - 1] * x[i - 1] / kMany * 2;  // of one radius, and yet independent
+    // The two numbers of a pair share a radius, but must be independent
+    if (i % 2) pairs += double{x[i]} * x[i] * x[i - 1] * x[i - 1] / kMany * 2;
     beyond += std::abs(x[i]) > 3;
   }
   const double deviation = 1 / std::sqrt(static_cast<double>(kMany));
@@ -34,7 +35,7 @@ TEST(FillNormal, MatchesNormalMoments) {
   EXPECT_NEAR(static_cast<double>(beyond) / kMany, 0.0026998, 5 * std::sqrt(0.0027) * deviation);
 }
 
-// Kolmogorov: the largest distance between the drawn and the true distribution function.
+// Kolmogorov–Smirnov test: bounds the largest distance between the sampled and the true distribution function.
 TEST(FillNormal, MatchesNormalDistribution) {
   const Threads pair(2);
   std::vector<float> x(kMany);
@@ -45,10 +46,11 @@ TEST(FillNormal, MatchesNormalDistribution) {
     const double below = 0.5 * std::erfc(-double{x[i]} / std::sqrt(2.0));
     distance = std::max(distance, std::abs(below - static_cast<double>(i) / kMany));
   }
-  EXPECT_LT(distance * std::sqrt(static_cast<double>(kMany)), 1.95);  // exceeded once in a thousand keys
+  // a correct sample exceeds this bound for one seed in a thousand
+  EXPECT_LT(distance * std::sqrt(static_cast<double>(kMany)), 1.95);
 }
 
-TEST(FillUniform, IsEvenBetweenItsEnds) {
+TEST(FillUniform, IsUniformBetweenBounds) {
   const Threads pair(2);
   std::vector<float> x(kMany);
   fill_uniform(x.data(), -2, 6, 42, 8, 0, kMany, DType::f32, pair);
@@ -69,10 +71,11 @@ TEST(FillUniform, IsEvenBetweenItsEnds) {
 }
 
 TEST(RandomFills, ElementDependsOnlyOnGlobalIndex) {
-  constexpr int64_t kFirst = (int64_t{1} << 34) - 1501;  // counters cross 2^32
+  // the Philox counters of this range (global index / 4) pass 2^32
+  constexpr int64_t kFirst = (int64_t{1} << 34) - 1501;
   for (DType dtype : kFloating) {
     Array normal, uniform;
-    on_every_target([&](const std::string& target) {
+    for_each_target([&](const std::string& target) {
       Array whole(3000, dtype), flat(3000, dtype);
       fill_normal(whole.data(), 0.5, 2, 9, 10, kFirst, 3000, dtype, Threads(3));
       fill_uniform(flat.data(), -1, 1, 9, 10, kFirst, 3000, dtype, Threads(3));
@@ -89,7 +92,7 @@ TEST(RandomFills, ElementDependsOnlyOnGlobalIndex) {
   }
 }
 
-TEST(RandomFills, FollowTheirRule) {
+TEST(RandomFills, MatchReferenceFormula) {
   const Threads alone(1);
   Array normal(40, DType::f64), uniform(40, DType::f64);
   fill_normal(normal.data(), 0, 1, 5, 6, 0, 40, DType::f64, alone);
@@ -103,7 +106,7 @@ TEST(RandomFills, FollowTheirRule) {
   }
 }
 
-TEST(RandomFills, SeedsAndPurposesDiffer) {
+TEST(RandomFills, DifferentSeedsOrPurposesGiveDifferentValues) {
   const Threads alone(1);
   Array a(100, DType::f32), b = a, c = a;
   fill_normal(a.data(), 0, 1, 1, 1, 0, 100, DType::f32, alone);

@@ -1,8 +1,8 @@
-// Elementwise reductions over flat buffers, applied by collectives to received data.
+// Elementwise reductions over flat buffers. Collectives apply them to received data.
 //
-// `dst` is overwritten. `dst` may equal any source exactly; it may not overlap one partly. 16-bit types are widened to
-// fp32, combined, and rounded once per call. avg combines like sum; `divide` finishes it. Integers wrap. Pointers need
-// only element alignment. Thread-safe.
+// `dst` is overwritten. It may equal a source exactly, but may not overlap a source partly. 16-bit types are widened to
+// fp32, combined, and rounded once per call. avg combines like sum; the caller then calls `divide`. Integers wrap.
+// Pointers need only element alignment. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,13 @@ ReduceOp parse_reduce_op(std::string_view name);
 // dst[i] = a[i] op b[i]
 void reduce(void* dst, const void* a, const void* b, size_t count, DType dtype, ReduceOp op);
 
-// dst[i] = (…((s[0][i] op s[1][i]) op s[2][i])… op s[k-1][i]), in exactly this order, rounded to dtype once at the end.
+// dst[i] = (…((s[0][i] op s[1][i]) op s[2][i])… op s[k-1][i]), in this order, rounded to dtype once at the end.
 void reduce_ordered(void* dst, const void* const* sources, int num_sources, size_t count, DType dtype, ReduceOp op);
 
-// data[i] = data[i] * (1/divisor) for floating types (in fp32 or fp64), data[i] / divisor for integers.
+// For floating types data[i] = data[i] · (1/divisor), in fp32 or fp64. For integers data[i] = data[i] / divisor.
 void divide(void* data, size_t count, DType dtype, int divisor);
 
-// Reference loops for tests: same results, same bits.
+// Reference loops for tests. The vectorised kernels must give bit-identical results.
 namespace ref {
 void reduce(void* dst, const void* a, const void* b, size_t count, DType dtype, ReduceOp op);
 void reduce_ordered(void* dst, const void* const* sources, int num_sources, size_t count, DType dtype, ReduceOp op);

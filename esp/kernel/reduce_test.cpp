@@ -1,4 +1,5 @@
-// Every instruction set this machine has is held to ref, bit for bit (a NaN to any NaN for sum and product).
+// Compares the reductions of every instruction set of this machine with the reference loops (ref), bit by bit. For sum
+// and product, all NaNs count as equal.
 #include "esp/kernel/reduce.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 namespace esp::kernel {
 namespace {
 
-// Bytes at an address that is aligned for the element and for nothing wider.
+// A buffer whose address has only element alignment.
 class Buffer {
  public:
   Buffer(size_t count, DType dtype, bool misaligned = true)
@@ -32,9 +33,9 @@ class Buffer {
   std::vector<std::byte> memory_;
 };
 
-// Random bits: for floating types that is every class of value, subnormals, infinities and NaNs among them. Half of the
-// elements are ordinary numbers of similar size, so that sums round. Long buffers repeat with a prime period, to be
-// quick.
+// Random values of `dtype`. Half of the elements are random bits, which for floating types include subnormals,
+// infinities and NaNs. The other half are ordinary numbers of similar magnitude, so that sums are rounded. Long buffers
+// repeat with a prime period to save time.
 Buffer random_buffer(size_t count, DType dtype, uint64_t seed) {
   Buffer buffer(count, dtype);
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
@@ -86,7 +87,7 @@ class ReduceOnTarget : public testing::TestWithParam<int64_t> {
   }
 };
 
-TEST_P(ReduceOnTarget, TwoSourcesGiveTheBitsOfRef) {
+TEST_P(ReduceOnTarget, TwoSourcesAreBitIdenticalToRef) {
   for (DType dtype : kAllDTypes)
     for (ReduceOp op : kAllReduceOps)
       for (size_t count : interesting_counts()) {
@@ -98,7 +99,7 @@ TEST_P(ReduceOnTarget, TwoSourcesGiveTheBitsOfRef) {
       }
 }
 
-TEST_P(ReduceOnTarget, ManySourcesAreTakenInOrderAndRoundedOnce) {
+TEST_P(ReduceOnTarget, ReducesManySourcesInOrderAndRoundsOnce) {
   for (DType dtype : kAllDTypes)
     for (ReduceOp op : kAllReduceOps)
       for (int num_sources : {1, 3, 4, 5, 8, 17})
@@ -114,8 +115,8 @@ TEST_P(ReduceOnTarget, ManySourcesAreTakenInOrderAndRoundedOnce) {
         }
 }
 
-// Results larger than the caches take another way to memory.
-TEST_P(ReduceOnTarget, ResultsLargerThanTheCachesAreTheSame) {
+// Results larger than the caches use streaming stores.
+TEST_P(ReduceOnTarget, LargeResultsMatchRef) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8}) {
     size_t count = (size_t{17} << 20) / size_of(dtype) + 5;
     Buffer a = random_buffer(count, dtype, 1), b = random_buffer(count, dtype, 2), got(count, dtype), want = got;
@@ -144,7 +145,7 @@ TEST_P(ReduceOnTarget, DestinationMayBeAnySource) {
           }
 }
 
-TEST_P(ReduceOnTarget, NothingBeyondTheCountIsTouched) {
+TEST_P(ReduceOnTarget, WritesOnlyCountElements) {
   for (DType dtype : kAllDTypes)
     for (size_t count : {0u, 1u, 15u, 100u}) {
       Buffer a = random_buffer(count, dtype, 1), b = random_buffer(count, dtype, 2), got(count, dtype);
@@ -155,7 +156,7 @@ TEST_P(ReduceOnTarget, NothingBeyondTheCountIsTouched) {
     }
 }
 
-TEST_P(ReduceOnTarget, DivideGivesTheBitsOfRef) {
+TEST_P(ReduceOnTarget, DivideIsBitIdenticalToRef) {
   for (DType dtype : kAllDTypes)
     for (int divisor : {1, 2, 3, 7, 64, 300})
       for (size_t count : interesting_counts()) {
@@ -166,7 +167,7 @@ TEST_P(ReduceOnTarget, DivideGivesTheBitsOfRef) {
       }
 }
 
-TEST_P(ReduceOnTarget, MinAndMaxKeepANaNWhereverItStands) {
+TEST_P(ReduceOnTarget, MinAndMaxPropagateNaNFromAnySource) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> a = {nan, 1, nan, 2}, b = {1, nan, nan, 3}, out(4);
   for (ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
@@ -176,7 +177,8 @@ TEST_P(ReduceOnTarget, MinAndMaxKeepANaNWhereverItStands) {
   }
 }
 
-// Adding a million values one bf16 rounding at a time would stall at 256; one rounding per call must not.
+// With rounding to bf16 after every addition, the sum would stop growing at 256. With one rounding per call it does
+// not.
 TEST_P(ReduceOnTarget, BFloat16AccumulatesInFloatWithinOneCall) {
   const int num_sources = 1000;
   std::vector<BFloat16> ones(100, BFloat16(1.0f)), out(100);
@@ -185,8 +187,8 @@ TEST_P(ReduceOnTarget, BFloat16AccumulatesInFloatWithinOneCall) {
   for (BFloat16 value : out) EXPECT_EQ(static_cast<float>(value), 1000.0f);
 }
 
-// Every float16 pattern as an input, and every rounding case of the way back: sums of all patterns with a small value.
-TEST_P(ReduceOnTarget, EveryHalfPatternConvertsAsRefDoes) {
+// Combines all 16-bit patterns with other 16-bit patterns, so that every case of rounding occurs.
+TEST_P(ReduceOnTarget, ConvertsEvery16BitPatternLikeRef) {
   for (DType dtype : {DType::f16, DType::bf16}) {
     const size_t count = 65536;
     Buffer a(count, dtype), b(count, dtype), got(count, dtype), want(count, dtype);
@@ -208,7 +210,7 @@ TEST_P(ReduceOnTarget, EveryHalfPatternConvertsAsRefDoes) {
 INSTANTIATE_TEST_SUITE_P(Every, ReduceOnTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 
-TEST(Reduce, RefSumsByHand) {
+TEST(Reduce, RefMatchesHandComputedSum) {
   std::vector<int8_t> a = {100, -128, 5}, b = {100, -1, -7}, out(3);
   ref::reduce(out.data(), a.data(), b.data(), 3, DType::i8, ReduceOp::sum);
   EXPECT_EQ(out, (std::vector<int8_t>{-56, 127, -2}));
@@ -221,7 +223,7 @@ TEST(Reduce, RefSumsByHand) {
   EXPECT_EQ(x[1], 3.0f * (1.0f / 3.0f));
 }
 
-TEST(Reduce, NamesRoundTripAndUnknownNameListsKnown) {
+TEST(Reduce, OpNamesRoundTripAndUnknownNameErrorListsThem) {
   for (ReduceOp op : kAllReduceOps) EXPECT_EQ(parse_reduce_op(name_of(op)), op);
   EXPECT_THROW(parse_reduce_op("summ"), UsageError);
 }

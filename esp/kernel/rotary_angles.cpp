@@ -7,8 +7,8 @@
 namespace esp::kernel {
 namespace {
 
-// Pairs up to `first` keep their frequency; from `last` on it is divided. Whole pairs, as in the common YaRN
-// implementations.
+// YaRN: pairs up to `first` keep their frequency, pairs from `last` on have their frequency divided by the factor, and
+// a ramp connects the two. `first` and `last` are rounded to whole pairs, as in the common YaRN implementations.
 void ramp_over_pairs(RotaryFrequencies& f, const RotaryAngles& a, int64_t head_dim) {
   auto pair_that_turns = [&](double times) {
     const double wavelength = static_cast<double>(a.original_seq_len) / times;

@@ -10,15 +10,15 @@
 namespace esp::kernel {
 namespace {
 
-// One of each kind, with ramps that end within a head.
+// One example of each type of scaling, with ramps that end inside a head.
 const std::array kAngles = {
     RotaryAngles{}, RotaryAngles{.scaling = RopeScaling::linear, .factor = 2.5},
     RotaryAngles{.scaling = RopeScaling::yarn, .factor = 4, .original_seq_len = 512},
     RotaryAngles{.theta = 500000, .scaling = RopeScaling::llama3, .factor = 8, .original_seq_len = 8192}};
 
-TEST(Rotary, MatchesRefAndLeavesRestOfRow) {
+TEST(Rotary, MatchesRefAndKeepsRestOfRow) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t head_dim : {2, 6, 32, 64, 130})
         for (int64_t rows : {1, 9, 50})
@@ -43,14 +43,15 @@ TEST(Rotary, MatchesRefAndLeavesRestOfRow) {
   });
 }
 
-// Two runs, one after the other, are the rows of a longer sequence that stand there, to the bit.
-TEST(Rotary, RunsUseTheirPositions) {
+// Rotates two ranges of tokens, packed one after the other. The result must be bit-identical to the same rows of the
+// full sequence.
+TEST(Rotary, RangesOfRowsUseTheirPositionsInSequence) {
   const Threads pair(2);
   constexpr int64_t kWidth = 12, kLong = 40, kBatch = 3;
   for (DType dtype : kFloating) {
     RotaryShape shape{.rows = kBatch * kLong, .row_stride = kWidth, .heads = 2, .head_dim = 6, .period = kLong};
     Array whole = Array::random(kBatch * kLong * kWidth, dtype, 1);
-    // Tokens 5..11 and 31..34 of every sequence.
+    // Rows of tokens 5 to 11 and 31 to 34 of every sequence, packed.
     Array pieces(kBatch * 11 * kWidth, dtype);
     auto source = [](int64_t t) { return t < 7 ? 5 + t : 24 + t; };
     auto each = [&](auto&& f) {
@@ -76,10 +77,10 @@ TEST(Rotary, RunsUseTheirPositions) {
   }
 }
 
-// Angles of up to a million radians, against the library's cosine of the same double.
-TEST(Rotary, FarPositionsKeepTheirAngle) {
+// Angles of up to a million radians: cosines must match std::cos of the same angle in double.
+TEST(Rotary, MatchesExactCosineAtFarPositions) {
   const Threads alone(1);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     const RotaryShape shape{
         .rows = 200, .row_stride = 64, .heads = 1, .head_dim = 64, .period = 200, .first_position = 999'900};
     Array x(200 * 64, DType::f32), want = x;
@@ -95,12 +96,13 @@ TEST(Rotary, RotatesByPositionTimesFrequency) {
   const Threads alone(1);
   const RotaryShape shape{.rows = 4, .row_stride = 4, .heads = 1, .head_dim = 4, .period = 4};
   Array x(16, DType::f64);
-  x.fill([](int64_t i) { return i % 4 < 2 ? 1.0 : 0.0; });  // (1, 0) in both planes
+  x.fill([](int64_t i) { return i % 4 < 2 ? 1.0 : 0.0; });  // both pairs of a head are (1, 0)
   rotary(x.data(), shape, DType::f64, alone);
   for (int64_t p = 0; p < 4; ++p) {
     const double position = static_cast<double>(p);
     EXPECT_NEAR(x[p * 4 + 0], std::cos(position), 1e-15);
-    EXPECT_NEAR(x[p * 4 + 2], std::sin(position), 1e-15);  // half a head away, not beside
+    // element 0 forms a pair with element 2 (half a head away), not with element 1
+    EXPECT_NEAR(x[p * 4 + 2], std::sin(position), 1e-15);
     EXPECT_NEAR(x[p * 4 + 1], std::cos(position / 100), 1e-15);
     EXPECT_NEAR(x[p * 4 + 3], std::sin(position / 100), 1e-15);
   }
@@ -118,12 +120,12 @@ TEST(Rotary, InverseIsTheTranspose) {
     shape.inverse = true;
     rotary(back.data(), shape, DType::f64, alone);
     rotary(both.data(), shape, DType::f64, alone);
-    EXPECT_NEAR(dot(forward, y), dot(x, back), 1e-12);  // ⟨Rx, y⟩ = ⟨x, Rᵀy⟩
-    if (angles.scaling != RopeScaling::yarn) expect_near(both, x, 4, 1, "there and back");
+    EXPECT_NEAR(dot(forward, y), dot(x, back), 1e-12);  // the inverse is the transpose if ⟨Rx, y⟩ = ⟨x, Rᵀy⟩
+    if (angles.scaling != RopeScaling::yarn) expect_near(both, x, 4, 1, "rotated forward and back");
   }
 }
 
-// Frequencies of heads of `head_dim`, as the papers' authors speak of them: how many tokens a whole turn takes.
+// Wavelengths of the pairs of a head, in tokens per full rotation. This is the unit used in the papers.
 std::vector<double> wavelengths(const RotaryAngles& angles, int64_t head_dim) {
   const RotaryFrequencies f = rotary_frequencies(angles, head_dim);
   std::vector<double> all;
@@ -132,13 +134,13 @@ std::vector<double> wavelengths(const RotaryAngles& angles, int64_t head_dim) {
   return all;
 }
 
-TEST(RotaryAngles, LinearStretchesEveryWave) {
+TEST(RotaryAngles, LinearScalesEveryWavelength) {
   const auto plain = wavelengths(kAngles[0], 64), stretched = wavelengths(kAngles[1], 64);
   for (size_t d = 0; d < plain.size(); ++d) EXPECT_NEAR(stretched[d] / plain[d], 2.5, 1e-12);
 }
 
-// Llama 3.1: waves shorter than 8192 / 4 stay, those longer than 8192 / 1 are stretched 8 times.
-TEST(RotaryAngles, Llama3KeepsShortWavesAndStretchesLongOnes) {
+// Llama 3.1: wavelengths below 8192 / 4 are unchanged, those above 8192 / 1 become 8 times longer.
+TEST(RotaryAngles, Llama3ScalesOnlyLongWavelengths) {
   RotaryAngles angles = kAngles[3];
   const auto stretched = wavelengths(angles, 128);
   angles.scaling = RopeScaling::none;
@@ -158,13 +160,14 @@ TEST(RotaryAngles, Llama3KeepsShortWavesAndStretchesLongOnes) {
       ++between;
     }
   }
-  EXPECT_EQ(kept, 29);  // ln(2048 / 2π) / ln(500000) of the 64 pairs is 28.2
+  EXPECT_EQ(kept, 29);  // up to pair 64 · ln(2048 / 2π) / ln(500000) = 28.2
   EXPECT_EQ(between, 6);
   EXPECT_EQ(whole, 29);
 }
 
-// LLaMA-2 stretched 16 times from 4096 (Peng et al. 2023): 32 turns and one turn fall on pairs 20.9 and 45.03.
-TEST(RotaryAngles, YarnRampsOverPairsAndGrows) {
+// LLaMA-2, context extended 16 times from 4096 (Peng et al. 2023). Pair 20.9 makes 32 rotations within 4096 tokens, and
+// pair 45.03 makes one.
+TEST(RotaryAngles, YarnRampsOverPairsAndScalesAttention) {
   const RotaryAngles angles{.scaling = RopeScaling::yarn, .factor = 16, .original_seq_len = 4096};
   const auto plain = wavelengths(RotaryAngles{}, 128), stretched = wavelengths(angles, 128);
   for (size_t d = 0; d < plain.size(); ++d) {
@@ -177,7 +180,7 @@ TEST(RotaryAngles, YarnRampsOverPairsAndGrows) {
   EXPECT_EQ(rotary_frequencies(said, 128).size, 1.5);
 }
 
-TEST(Rotary, ScoresDependOnTheDistanceAlone) {
+TEST(Rotary, ScoresDependOnlyOnDistance) {
   const Threads alone(1);
   const RotaryShape shape{.rows = 30, .row_stride = 64, .heads = 1, .head_dim = 64, .period = 30};
   Array q(30 * 64, DType::f64), k = q;

@@ -25,7 +25,7 @@ struct Routing {
   }
 };
 
-TEST(Routing, ChoosesMostProbableAndBreaksTiesByIndex) {
+TEST(Routing, ChoosesMostProbableExpertAndBreaksTiesByIndex) {
   const Threads pair(2);
   Routing r({2, 5, 3, false}, DType::f32, 1);
   const double scores[] = {1, 4, 4, 0, 4, 2, 2, 2, 2, 2};
@@ -35,7 +35,7 @@ TEST(Routing, ChoosesMostProbableAndBreaksTiesByIndex) {
   for (int64_t j = 0; j < 3; ++j) EXPECT_NEAR(r.gates[3 + j], 0.2, 1e-7);
 }
 
-TEST(Routing, SumsToOneAndMatchesASort) {
+TEST(Routing, ChoicesMatchSortAndGatesSumToOne) {
   const Threads pair(2);
   for (DType dtype : {DType::f32, DType::f64}) {
     Routing r({700, 7, 3, true}, dtype, 2);
@@ -57,7 +57,7 @@ TEST(Routing, SumsToOneAndMatchesASort) {
   }
 }
 
-TEST(Routing, ChoosesDistinctExpertsForNaNs) {
+TEST(Routing, ChoosesDistinctExpertsWhenLogitsAreNaN) {
   const Threads alone(1);
   Routing r({1, 3, 2, true}, DType::f32, 1);
   r.logits.fill([](int64_t) { return std::nan(""); });
@@ -72,7 +72,8 @@ TEST(Routing, GradientMatchesFiniteDifferences) {
     r.run(alone);
     const auto before = r.choices;
     const Array probe = Array::random(12, DType::f64, 8), slopes = Array::random(10, DType::f64, 9);
-    const std::vector<int32_t> numbers = {0, 5, 1, 4, 2, 3};  // rows 0, 2 and 4 are of the first group
+    // rows 0, 2 and 4 have the numbers 0, 1 and 2, so they form the first group
+    const std::vector<int32_t> numbers = {0, 5, 1, 4, 2, 3};
     constexpr double kZ = 0.3;
     Array gradient(30, DType::f64);
     route_backward(gradient.data(), probe.data(), r.p.data(), r.lse.data(), r.choices.data(),
@@ -91,15 +92,15 @@ TEST(Routing, GradientMatchesFiniteDifferences) {
   }
 }
 
-TEST(Routing, FirstChoicesTakeTheirPlacesBeforeSecondOnes) {
-  // Two groups of three tokens with two choices each; an expert has room for two rows of a group.
+TEST(Routing, FillsCapacityWithFirstChoicesBeforeSecondChoices) {
+  // Two groups of three tokens with two choices each. The capacity of an expert is two rows per group.
   const std::vector<int32_t> choices = {0, 1, 1, 0, 0, 1, /**/ 2, 0, 2, 0, 2, 0};
   std::vector<int32_t> kept(choices.size());
   drop_overflow(kept.data(), choices.data(), 2, 3, 2, 3, 2, {});
   EXPECT_EQ(kept, (std::vector<int32_t>{0, 1, 1, -1, 0, -1, /**/ 2, 0, 2, 0, -1, -1}));
 }
 
-TEST(Routing, PlacesAreByExpertThenToken) {
+TEST(Routing, OrdersRowsByExpertThenToken) {
   const std::vector<int32_t> kept = {2, 0, -1, 2, 0, -1};
   std::vector<int32_t> places(6), sources(6, -7);
   std::vector<int64_t> counts(3);
@@ -111,7 +112,7 @@ TEST(Routing, PlacesAreByExpertThenToken) {
 
 TEST(Combine, ForwardAndBackwardMatchRef) {
   const Threads pair(2);
-  on_every_target([&](const std::string& target) {
+  for_each_target([&](const std::string& target) {
     for (DType dtype : kFloating)
       for (int64_t dim : {1, 30, 300})
         for (int64_t rows : {1, 90}) {

@@ -1,8 +1,9 @@
-// Softmax over stored scores, its gradient, and dropout by a byte mask. For unfused attention; attention.h is the fused
-// form.
+// Softmax over stored attention scores, its gradient, and dropout with a byte mask. Used by unfused attention;
+// attention.h has the fused form.
 //
-// Rows are `cols` long and numbered from 0 again every `period` rows (0: never); row i sees columns below `length` and,
-// if causal, j ≤ i. Other columns count as −∞. Exponentials and sums are in the accumulation type.
+// Rows have `cols` elements. Row r has the query index i = r mod period (i = r if period is 0). Row i uses columns j <
+// length and, if causal, only those with j ≤ i. Other columns count as −∞. Exponentials and sums are in the
+// accumulation type.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,14 @@ struct SoftmaxShape {
   }
 };
 
-// In place: scores become probabilities, zero if masked.
+// In place: scores become probabilities. The probabilities of unused columns become zero.
 void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const device::Stream& stream);
-// In place: d, the gradient of the probabilities p, becomes p∘(d − Σ_row p∘d).
+// In place: on entry d is the gradient of the probabilities p. On return it is the gradient of the scores:
+// p∘(d − Σ_row p∘d).
 void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType dtype, const device::Stream& stream);
 
-// mask = 1 where x is not zero, else 0.
-void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream);
+// mask = 1 if x is not zero, else 0.
+void nonzero_mask(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream);
 // y = mask ? x·scale : 0. y may equal x.
 void apply_mask(void* y, const void* x, const uint8_t* mask, double scale, int64_t count, DType dtype,
                 const device::Stream& stream);
@@ -37,14 +39,14 @@ void apply_mask(void* y, const void* x, const uint8_t* mask, double scale, int64
 namespace ref {
 void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype);
 void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType dtype);
-void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype);
+void nonzero_mask(uint8_t* mask, const void* x, int64_t count, DType dtype);
 void apply_mask(void* y, const void* x, const uint8_t* mask, double scale, int64_t count, DType dtype);
 }  // namespace ref
 
 namespace cuda {
 void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const device::Stream& stream);
 decltype(kernel::softmax_backward) softmax_backward;
-decltype(kernel::mask_of) mask_of;
+decltype(kernel::nonzero_mask) nonzero_mask;
 decltype(kernel::apply_mask) apply_mask;
 }  // namespace cuda
 

@@ -1,8 +1,8 @@
-// Sparse selection: by magnitude or at random, and the inverse scatter.
+// Sparse selection (top-k, threshold, random-k), and the inverse scatter.
 //
-// Magnitudes are compared as bits, so a NaN is larger than everything and is always selected. f32 and f64. Indices
-// ascend unless stated; indices and values need no alignment. Scratch belongs to the calling thread, grows to the
-// largest call and is kept. One thread.
+// Magnitudes are compared as bit patterns, so a NaN is larger than every number and is always selected. Supports f32
+// and f64. Indices ascend unless a comment says otherwise. Indices and values need no alignment. Scratch memory belongs
+// to the calling thread, grows to the largest call and is reused. The functions run on one thread.
 #pragma once
 
 #include <cstddef>
@@ -14,27 +14,29 @@
 
 namespace esp::kernel {
 
-// The k largest magnitudes, ties at lower indices first: `indices` are k uint32, `values` k of dtype. 0 ≤ k ≤ count <
-// 2^32. Usually one pass over x: a sample bounds the candidates, and an exact selection among them decides; at worst a
-// few passes (radix selection), never more than O(count).
+// Selects the k largest magnitudes; ties go to lower indices. `indices` receives k uint32, `values` receives k elements
+// of dtype. 0 ≤ k ≤ count < 2^32. Usually one pass over x is enough: a sample gives a threshold that limits the
+// candidates, and an exact selection among the candidates follows. The worst case is a few passes (radix selection), so
+// the time is always O(count).
 void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k, DType dtype,
            const device::Stream& stream);
 
-// Elements with |x| > threshold. Returns their number; the outputs must have room for all.
+// Selects elements with |x| > threshold. Returns their number. The outputs must have room for `count` elements.
 int64_t select_above(void* indices, void* values, const void* x, int64_t count, double threshold, DType dtype,
                      const device::Stream& stream);
 
-// Scatters into `y` of `count`; overwriting sets the others to 0. Returns false, with y partly written, if the indices
-// do not strictly ascend or reach `count`.
+// Writes sparse values to the `count` elements of y. With WriteMode::overwrite all other elements become 0. Returns
+// false if the indices do not strictly ascend or are not below `count`; y is then partly written.
 bool scatter_sparse(void* y, WriteMode into, const void* indices, const void* values, int64_t k, int64_t count,
                     DType dtype, const device::Stream& stream);
 
-// k distinct coordinates of `count`, a function of (seed, purpose), in no order: a Feistel permutation keyed by Philox,
-// rotated by a uniform amount, so each coordinate is selected with probability k/count for any permutation.
+// Random-k: distinct random coordinates below `count`, in no particular order, as a function of (seed, purpose). They
+// come from a Feistel permutation keyed by Philox, plus a uniform random offset modulo `count`. Because of the offset,
+// every coordinate is selected with probability k/count for any permutation.
 class RandomCoordinates {
  public:
   RandomCoordinates(int64_t count, uint64_t seed, uint64_t purpose);
-  int64_t operator[](int64_t j) const;  // j < count
+  int64_t operator[](int64_t j) const;  // requires j < count
 
  private:
   static constexpr int kRounds = 6;
@@ -43,11 +45,11 @@ class RandomCoordinates {
   int half_ = 1;
   uint64_t add_[kRounds], multiply_[kRounds];
 };
-// Gather: values[j] = factor·x[coordinates[j]]; and scatter.
-void gather_at(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor,
-               DType dtype);
-void scatter_at(void* y, WriteMode into, const void* values, const RandomCoordinates& coordinates, int64_t k,
-                int64_t count, DType dtype, const device::Stream& stream);
+// gather_coordinates: values[j] = factor·x[coordinates[j]]. scatter_coordinates writes values[j] to y[coordinates[j]].
+void gather_coordinates(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor,
+                        DType dtype);
+void scatter_coordinates(void* y, WriteMode into, const void* values, const RandomCoordinates& coordinates, int64_t k,
+                         int64_t count, DType dtype, const device::Stream& stream);
 
 namespace ref {
 void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k, DType dtype);

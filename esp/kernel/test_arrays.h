@@ -1,8 +1,8 @@
-// Test arrays of any floating type with random values, and comparisons with tolerances.
+// Test arrays of any floating-point type with random values, and comparisons with tolerances.
 //
-// A body that computes in fp32 and rounds once may differ from ref by one unit in the last place of its storage type,
-// because the two fp32 values may fall on either side of a rounding boundary: 2^-7 of the value for bf16, 2^-10 for
-// f16.
+// A kernel that computes in fp32 and rounds once may differ from the reference kernel (ref) by one unit in the last
+// place (ulp) of the storage type, because the two fp32 values may lie on different sides of a rounding boundary. The
+// unit is 2^-7 of the value for bf16 and 2^-10 for f16.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,8 @@ inline constexpr DType kFloating[] = {DType::f64, DType::f32, DType::bf16, DType
 class Array {
  public:
   Array() = default;
-  // Misaligned by one element, with guard margins; `intact` checks that the margins were not written.
+  // The data is misaligned by one element, with guard bytes on both sides. `intact` checks that the guard bytes were
+  // not written.
   Array(int64_t count, DType dtype)
       : count_(count),
         dtype_(dtype),
@@ -82,7 +83,7 @@ inline double last_place(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : dtype == DType::f32 ? 0x1p-23 : 0x1p-52;
 }
 
-// got − want| ≤ (places·ulp)·(|want| + size), where `size` is the size of the summed terms.
+// Checks |got − want| ≤ (places·ulp)·(|want| + size). If `got` is a sum, `size` is the magnitude of its terms.
 inline void expect_near(const Array& got, const Array& want, double places, double size, const std::string& where) {
   ASSERT_EQ(got.count(), want.count()) << where;
   EXPECT_TRUE(got.intact()) << where << " wrote outside its output";
@@ -91,14 +92,14 @@ inline void expect_near(const Array& got, const Array& want, double places, doub
     if (std::isnan(a) && std::isnan(b)) continue;
     if (a == b) continue;
     const bool half = got.dtype() == DType::bf16 || got.dtype() == DType::f16;
-    // fp32 differences first, then one rounding to the storage type.
+    // The tolerance is the sum of two parts: fp32 arithmetic, and one rounding to the storage type.
     const double arithmetic = places * last_place(half ? DType::f32 : got.dtype()) * (std::abs(b) + size);
     const double storage = half ? last_place(got.dtype()) * std::abs(b) + 0x1p-24 : 0;
     ASSERT_LE(std::abs(a - b), arithmetic + storage) << where << ": element " << i << " is " << a << ", ref has " << b;
   }
 }
 
-// A stream with its own pool of `num_threads` threads.
+// A CPU stream together with a pool of `num_threads` threads.
 class Threads {
  public:
   explicit Threads(int num_threads) : pool_(num_threads) { stream_.pool = &pool_; }
@@ -109,9 +110,9 @@ class Threads {
   device::Stream stream_;
 };
 
-// Calls f(name) once per instruction set this machine has and this build knows.
+// Calls f(name) for each instruction set that this machine and this build support.
 template <typename F>
-void on_every_target(F f) {
+void for_each_target(F f) {
   for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
     f(std::string(hwy::TargetName(target)));
@@ -119,7 +120,8 @@ void on_every_target(F f) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-// Checks gradient[i] against the central difference of `loss` (a function of the values of x), to 1e-6 of the largest.
+// Compares gradient[i] with the central difference of `loss`, which is a function of the values of x. The tolerance is
+// 1e-6 of the largest gradient.
 template <typename Loss>
 void expect_gradient(Array& x, const Array& gradient, Loss loss, const std::string& where) {
   double largest = 0;
@@ -137,7 +139,7 @@ void expect_gradient(Array& x, const Array& gradient, Loss loss, const std::stri
   }
 }
 
-// Σ a[i]·b[i], a loss whose gradient with respect to a is b.
+// Σ a[i]·b[i]. As a loss, its gradient with respect to a is b.
 inline double dot(const Array& a, const Array& b) {
   double total = 0;
   for (int64_t i = 0; i < a.count(); ++i) total += a[i] * b[i];

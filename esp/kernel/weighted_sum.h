@@ -1,7 +1,7 @@
-// y[i] = w[0]·x[0][i] + w[1]·x[1][i] + …, added in exactly this order.
+// Weighted sum of arrays: y[i] = w[0]·x[0][i] + w[1]·x[1][i] + …, added in exactly this order.
 //
-// Overwrites y, which may equal any x exactly and may not overlap one partly. Weights are rounded to the accumulation
-// type (fp32; fp64 for f64), 16-bit results are rounded once at the end. At least one term.
+// Overwrites y. y may equal an x exactly, but may not overlap one partly. Weights are rounded to the accumulation type
+// (fp32; fp64 for f64). 16-bit results are rounded once at the end. At least one term is required.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 namespace esp::kernel {
 namespace {
 
-// The order of the sum is part of the meaning: bits, not nearness.
+// The order of the sum is part of the definition, so results must be bit-identical to a loop.
 TEST(WeightedSum, MatchesLoopBitForBitForAnyTypeAndLength) {
   for (const DType dtype : kFloating)
     for (const int64_t count : {1, 7, 64, 1000, 20'011})
@@ -16,7 +16,7 @@ TEST(WeightedSum, MatchesLoopBitForBitForAnyTypeAndLength) {
         for (size_t k = 0; k < num_terms; ++k) terms.push_back({x[k].data(), 1.0 / static_cast<double>(3 + k)});
         Array wanted(count, dtype);
         ref::weighted_sum(wanted.data(), terms, count, dtype);
-        weighted_sum(x.back().data(), terms, count, dtype, {});  // over one of the terms
+        weighted_sum(x.back().data(), terms, count, dtype, {});  // y overwrites the last term
         EXPECT_EQ(std::memcmp(x.back().data(), wanted.data(), static_cast<size_t>(count) * size_of(dtype)), 0)
             << name_of(dtype) << ", " << count << " elements, " << num_terms << " terms";
       }

@@ -1,9 +1,10 @@
-// How a decoder writes its values.
+// How a decoder writes a decoded value v to y.
 #pragma once
 
 namespace esp::kernel {
 
-enum class WriteMode { overwrite, add, subtract };  // y = v, y += v, y -= v; one rounding
+// overwrite: y = v; add: y += v; subtract: y -= v; each rounded once
+enum class WriteMode { overwrite, add, subtract };
 
 template <typename T>
 inline void put(T& y, T v, WriteMode into) {

@@ -1,8 +1,8 @@
-// The activations and their slopes on vectors, for the bodies of activation and for what gemm does to a finished tile.
+// Vectorised activation functions and their derivatives, for the activation kernels and the GEMM epilogue.
 //
-// f32 keeps a relative error near 1e-7 (times |u| in the tails, where exp(u) magnifies the rounding of its argument);
-// f64 goes lane by lane through activation_math.h. NaN stays NaN, ±large saturates. Included once per instruction set,
-// inside no namespace, after highway.h.
+// f32 results have a relative error near 1e-7. For a large argument u of exp the error is |u| times larger, because
+// exp(u) magnifies the rounding error of u. f64 calls activation_math.h once per lane. NaN stays NaN, and large
+// magnitudes saturate. Included once per instruction set, outside of namespaces, after highway.h.
 #if defined(ESP_KERNEL_CPU_ACTIVATION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_ACTIVATION_INL_H
 #undef ESP_KERNEL_CPU_ACTIVATION_INL_H
@@ -29,7 +29,7 @@ HWY_INLINE V lane_by_lane(D d, V x, F f) {
   return hn::Load(d, lanes);
 }
 
-// c0 + c1·x + c2·x² + …
+// Polynomial c0 + c1·x + c2·x² + …
 template <class D, class V>
 HWY_INLINE V polynomial(D d, V, float c) {
   return hn::Set(d, c);
@@ -39,29 +39,31 @@ HWY_INLINE V polynomial(D d, V x, float c, float next, Rest... rest) {
   return hn::MulAdd(polynomial(d, x, next, rest...), x, hn::Set(d, c));
 }
 
-// |x| at most `limit`, its sign and a NaN kept.
+// Limits |x| to `limit`. The sign is kept, and a NaN stays a NaN.
 template <class D, class V>
-HWY_INLINE V within(D d, V x, float limit) {
+HWY_INLINE V clamp_magnitude(D d, V x, float limit) {
   const auto most = hn::Set(d, limit);
   return hn::IfThenElse(hn::Gt(hn::Abs(x), most), hn::CopySign(most, x), x);
 }
 
-// e^x; below the smallest normal number 0. x = n·ln2 + r, e^r by a polynomial, 2^n added to the exponent bits.
+// e^x, or 0 if the result is below the smallest normal number. x = n·ln2 + r. A polynomial gives e^r, and n is added to
+// the exponent bits to multiply by 2^n.
 template <class D, class V>
 HWY_INLINE V exp_of(D d, V x) {
   if constexpr (!is_f32<D>) {
     return lane_by_lane(d, x, [](double lane) { return std::exp(lane); });
   } else {
-    const auto magic = hn::Set(d, 12582912.0f);  // 1.5·2^23: the sum's low bits are the nearest integer
+    const auto magic = hn::Set(d, 12582912.0f);  // 1.5·2^23: adding it leaves the nearest integer in the low bits
     const auto n = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
     const auto whole = hn::Sub(n, magic);
-    auto r = hn::NegMulAdd(whole, hn::Set(d, 0.693359375f), x);  // few bits: exact without FMA too
+    // This part of ln2 has few bits, so that the product is exact even without FMA.
+    auto r = hn::NegMulAdd(whole, hn::Set(d, 0.693359375f), x);
     r = hn::NegMulAdd(whole, hn::Set(d, -2.12194440e-4f), r);
     const auto p = polynomial(d, r, 0.5f, 0.1666657703f, 0.04166655466f, 0.008363173075f, 0.001392617612f);
     const auto e = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
     const hn::RebindToSigned<D> di;
     auto y = hn::BitCast(d, hn::Add(hn::BitCast(di, e), hn::ShiftLeft<23>(hn::BitCast(di, n))));
-    y = hn::IfThenElse(hn::Le(x, hn::Set(d, 88.72283f)), y, hn::Add(x, hn::Inf(d)));  // a NaN stays
+    y = hn::IfThenElse(hn::Le(x, hn::Set(d, 88.72283f)), y, hn::Add(x, hn::Inf(d)));  // a NaN stays a NaN
     return hn::IfThenElse(hn::Lt(x, hn::Set(d, -87.33654f)), hn::Zero(d), y);
   }
 }
@@ -72,7 +74,7 @@ HWY_INLINE V sigmoid_of(D d, V x) {
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
 }
 
-// s and 1 - s of sigmoid(x) without cancellation; |x| < 88.
+// sigmoid(x) and 1 − sigmoid(x), both without cancellation; |x| < 88.
 template <class D, class V>
 HWY_INLINE void sigmoid_pair(D d, V x, V& s, V& complement) {
   const auto one = hn::Set(d, 1.0f);
@@ -87,9 +89,9 @@ HWY_INLINE V gelu_argument(D d, V x) {
   return hn::Mul(x, hn::MulAdd(square, hn::Set(d, static_cast<float>(kGelu3)), hn::Set(d, static_cast<float>(kGelu1))));
 }
 
-// e^(-x²/2), the rounding of the square made good.
+// e^(−x²/2), corrected for the rounding of x².
 template <class D, class V>
-HWY_INLINE V bell(D d, V x) {
+HWY_INLINE V gaussian(D d, V x) {
   const auto square = hn::Mul(x, x);
   const auto lost = hn::MulSub(x, x, square);
   const auto half = hn::Set(d, 0.5f);
@@ -97,10 +99,11 @@ HWY_INLINE V bell(D d, V x) {
   return hn::NegMulAdd(hn::Mul(e, half), lost, e);
 }
 
-// P(X < x) of the normal law, given bell(x), |x| ≤ 14: below zero it is bell(x)·q(|x|), and q(a)·(a + 3) is a smooth
-// function of t = (a - 3)/(a + 3), fitted to 3.4e-8.
+// Cumulative distribution function of the standard normal distribution for |x| ≤ 14, given gaussian(x). For x < 0 it is
+// gaussian(x)·q(|x|). q(a)·(a + 3) is a smooth function of t = (a − 3)/(a + 3); a polynomial in t approximates it with
+// an error of 3.4e-8.
 template <class D, class V>
-HWY_INLINE V normal_below_of(D d, V x, V bell_x) {
+HWY_INLINE V normal_cdf_lanes(D d, V x, V bell_x) {
   const auto a = hn::Abs(x), three = hn::Set(d, 3.0f), one = hn::Set(d, 1.0f);
   const auto inverse = hn::Div(one, hn::Add(a, three));
   const auto t = hn::Mul(hn::Sub(a, three), inverse);
@@ -121,18 +124,18 @@ HWY_INLINE V tanh_of(D d, V x) {
 }
 
 template <Activation activation, class D, class V>
-HWY_INLINE V activated_lanes(D d, V x) {
+HWY_INLINE V activation_lanes(D d, V x) {
   if constexpr (activation == Activation::none) {
     return x;
   } else if constexpr (activation == Activation::relu) {
     return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
   } else if constexpr (!is_f32<D>) {
-    return lane_by_lane(d, x, [](double lane) { return activated<activation>(lane); });
+    return lane_by_lane(d, x, [](double lane) { return activation_value<activation>(lane); });
   } else if constexpr (activation == Activation::gelu) {
     return hn::Mul(x, sigmoid_of(d, gelu_argument(d, x)));
   } else if constexpr (activation == Activation::gelu_erf) {
-    const auto near = within(d, x, 14.0f);
-    return hn::Mul(x, normal_below_of(d, near, bell(d, near)));
+    const auto near = clamp_magnitude(d, x, 14.0f);
+    return hn::Mul(x, normal_cdf_lanes(d, near, gaussian(d, near)));
   } else if constexpr (activation == Activation::silu) {
     return hn::Mul(x, sigmoid_of(d, x));
   } else {
@@ -141,31 +144,31 @@ HWY_INLINE V activated_lanes(D d, V x) {
 }
 
 template <Activation activation, class D, class V>
-HWY_INLINE V activation_slope_lanes(D d, V x) {
+HWY_INLINE V activation_derivative_lanes(D d, V x) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
   if constexpr (activation == Activation::none) {
     return one;
   } else if constexpr (activation == Activation::relu) {
     return hn::IfThenElse(hn::Le(x, hn::Zero(d)), hn::Zero(d), one);
   } else if constexpr (!is_f32<D>) {
-    return lane_by_lane(d, x, [](double lane) { return activation_slope<activation>(lane); });
+    return lane_by_lane(d, x, [](double lane) { return activation_derivative<activation>(lane); });
   } else if constexpr (activation == Activation::gelu) {
-    const auto near = within(d, x, 10.0f);  // the slope is 0 or 1 beyond
+    const auto near = clamp_magnitude(d, x, 10.0f);  // outside of ±10 the derivative is 0 or 1
     const auto c1 = hn::Set(d, static_cast<float>(kGelu1)), c3 = hn::Set(d, static_cast<float>(3 * kGelu3));
     V s, complement;
     sigmoid_pair(d, gelu_argument(d, near), s, complement);
     const auto inner = hn::Mul(near, hn::MulAdd(hn::Mul(near, near), c3, c1));
     return hn::Mul(s, hn::MulAdd(inner, complement, one));
   } else if constexpr (activation == Activation::gelu_erf) {
-    const auto near = within(d, x, 14.0f);
-    const auto e = bell(d, near);
-    return hn::MulAdd(hn::Mul(near, hn::Set(d, 0.39894228f)), e, normal_below_of(d, near, e));
+    const auto near = clamp_magnitude(d, x, 14.0f);
+    const auto e = gaussian(d, near);
+    return hn::MulAdd(hn::Mul(near, hn::Set(d, 0.39894228f)), e, normal_cdf_lanes(d, near, e));
   } else if constexpr (activation == Activation::silu) {
-    const auto near = within(d, x, 80.0f);
+    const auto near = clamp_magnitude(d, x, 80.0f);
     V s, complement;
     sigmoid_pair(d, near, s, complement);
     return hn::Mul(s, hn::MulAdd(near, complement, one));
-  } else {  // 1 - tanh² = 4e/(1 + e)² with e = exp(-2|x|)
+  } else {  // derivative: 1 - tanh² = 4e/(1 + e)² with e = exp(-2|x|)
     const auto e = exp_of(d, hn::Mul(hn::Abs(x), hn::Set(d, -2.0f)));
     const auto sum = hn::Add(one, e);
     return hn::Div(hn::Mul(hn::Set(d, 4.0f), e), hn::Mul(sum, sum));
@@ -175,4 +178,4 @@ HWY_INLINE V activation_slope_lanes(D d, V x) {
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

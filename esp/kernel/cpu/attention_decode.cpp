@@ -1,5 +1,6 @@
-// Forward for a few queries, as in generation: every key and value is read once in place, because packing would cost
-// more than it saves. One dot product per key; the heads of a group reuse keys in cache.
+// Attention forward for a few queries, as in generation (decoding). Every key and value is read once and in place,
+// because packing would cost more than it saves. Each score is one dot product. The heads of a group are processed
+// together, so they read their common keys from cache.
 #include <cmath>
 #include <limits>
 
@@ -9,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/attention_decode.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -18,7 +19,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
-namespace attend {
+namespace flash {
 
 template <typename T>
 class Decode {
@@ -29,16 +30,17 @@ class Decode {
   Decode(T* o, A* lse, const T* q, const T* k, const T* v, const AttentionShape& shape)
       : o_(o), lse_(lse), q_(q), k_(k), v_(v), s_(shape), dropout_(shape), width_(padded<A>(shape.head_dim)) {
     num_rows_ = s_.heads / s_.kv_heads * s_.num_queries;
-    const int64_t row = Parts<A>::rounded(num_rows_), rows = Parts<A>::rounded(num_rows_ * width_);
-    Parts<A> parts(static_cast<A*>(attention_scratch(static_cast<size_t>(2 * rows + 2 * row) * sizeof(A))));
-    queries_ = parts.take(num_rows_ * width_);
-    sums_ = parts.take(num_rows_ * width_);
-    highest_ = parts.take(num_rows_);
-    totals_ = parts.take(num_rows_);
+    const int64_t row = ScratchAllocator<A>::rounded(num_rows_),
+                  rows = ScratchAllocator<A>::rounded(num_rows_ * width_);
+    ScratchAllocator<A> parts(static_cast<A*>(attention_scratch(static_cast<size_t>(2 * rows + 2 * row) * sizeof(A))));
+    queries_ = parts.allocate(num_rows_ * width_);
+    sums_ = parts.allocate(num_rows_ * width_);
+    highest_ = parts.allocate(num_rows_);
+    totals_ = parts.allocate(num_rows_);
   }
 
-  // The heads of key/value head `group` of sequence b. Row r is query r % num_queries of the group's head r /
-  // num_queries.
+  // Processes the query heads of key/value head `group` of sequence b. Row r is query r % num_queries of query head r /
+  // num_queries of the group.
   void run(int64_t b, int64_t group) {
     const int64_t first_head = group * (s_.heads / s_.kv_heads), most = visible_keys(s_, b, s_.num_queries - 1);
     const int64_t column = group * s_.head_dim;
@@ -57,7 +59,7 @@ class Decode {
         const int64_t h = first_head + r / s_.num_queries, i = r % s_.num_queries;
         const int64_t seen = std::min(kTile, visible_keys(s_, b, i) - j);
         if (seen <= 0) continue;
-        const A factor = weigh(keys, r, seen);
+        const A factor = softmax_weights(keys, r, seen);
         if (dropout_.active()) dropout_.apply(p_, b, h, i, j, seen);
         add_values(values, sums_ + r * width_, seen, factor);
       }
@@ -66,8 +68,9 @@ class Decode {
   }
 
  private:
-  // p_ = 2^(score − highest so far) of `seen` keys; returns what the earlier sum is to be multiplied by.
-  A weigh(const T* keys, int64_t r, int64_t seen) {
+  // Computes p_ = 2^(score − largest score so far) for `seen` keys. Returns the factor by which the sums of earlier
+  // keys must be multiplied.
+  A softmax_weights(const T* keys, int64_t r, int64_t seen) {
     const Tag<A> d;
     const A* q = queries_ + r * width_;
     auto highest = hn::Set(d, highest_[r]);
@@ -151,7 +154,8 @@ class Decode {
         any ? (highest_[r] + std::log2(totals_[r])) * static_cast<A>(kLn2) : -std::numeric_limits<A>::infinity();
   }
 
-  static constexpr int64_t kAhead = 12;  // tokens: further than the processor looks across such strides
+  // Prefetch distance in tokens. The hardware prefetcher does not follow strides of a whole token.
+  static constexpr int64_t kAhead = 12;
 
   T* const o_;
   A* const lse_;
@@ -164,15 +168,15 @@ class Decode {
   HWY_ALIGN A p_[kTile + kLanes<A>];
 };
 
-}  // namespace attend
+}  // namespace flash
 
 void attention_decode_heads(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& s,
                             DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     auto cost = [&](int64_t unit) { return 1 + visible_keys(s, unit / s.kv_heads, s.num_queries - 1); };
     split_by_cost(stream, s.batch * s.kv_heads, cost, [&](int64_t, int64_t begin, int64_t end) {
-      attend::Decode<T> decode(static_cast<T*>(o), static_cast<Accumulator<T>*>(lse), static_cast<const T*>(q),
-                               static_cast<const T*>(k), static_cast<const T*>(v), s);
+      flash::Decode<T> decode(static_cast<T*>(o), static_cast<Accumulator<T>*>(lse), static_cast<const T*>(q),
+                              static_cast<const T*>(k), static_cast<const T*>(v), s);
       for (int64_t unit = begin; unit < end; ++unit) decode.run(unit / s.kv_heads, unit % s.kv_heads);
     });
   });

@@ -1,4 +1,4 @@
-// Which probabilities are dropped: dropout.h's rule, a row of a tile at a time.
+// Dropout of attention probabilities, one row of a tile at a time. The mask is defined in dropout.h.
 #if defined(ESP_KERNEL_CPU_ATTENTION_DROPOUT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_ATTENTION_DROPOUT_INL_H
 #undef ESP_KERNEL_CPU_ATTENTION_DROPOUT_INL_H
@@ -15,7 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
-namespace attend {
+namespace flash {
 namespace hn = hwy::HWY_NAMESPACE;
 
 class RowDropout {
@@ -25,14 +25,14 @@ class RowDropout {
 
   bool active() const { return shape_.dropout > 0; }
 
-  // Zeroes the dropped ones of p, the probabilities of query i for keys [j, j + count).
+  // Sets the dropped elements of p to zero. p holds the probabilities of query i for keys [j, j + count).
   template <typename A>
   void apply(A* p, int64_t b, int64_t h, int64_t i, int64_t j, int64_t count) {
     const uint32_t* words = draw(b, h, i, j, count);
     for (int64_t k = 0; k < count; ++k) p[k] = words[k] >= threshold_ ? p[k] : A{0};
   }
 
-  // keep[k] = 1/(1 − rate) or 0.
+  // keep[k] = 1/(1 − rate) if the probability of key j + k is kept, else 0.
   template <typename A>
   void factors(A* keep, int64_t b, int64_t h, int64_t i, int64_t j, int64_t count) {
     const uint32_t* words = draw(b, h, i, j, count);
@@ -59,8 +59,8 @@ class RowDropout {
   HWY_ALIGN uint32_t words_[kAttentionTile + 8 + 4 * kGroups];
 };
 
-}  // namespace attend
+}  // namespace flash
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

@@ -1,13 +1,15 @@
-// Flash-style forward (Dao 2022): for a tile of queries, key tiles pass by; each leaves its scores for a moment, the
-// row maximum and sum are brought up to date, and the output so far is rescaled as the tile's part is added.
+// Flash attention forward (Dao 2022). For each tile of queries the kernel loops over key tiles (online softmax): it
+// computes a tile of scores, updates the maximum and sum of each row, rescales the output so far, and adds the
+// contribution of the tile.
 //
-// Scores are kept in units of log 2 (the factor is folded into the queries), so 2^x serves. Keys are packed transposed
-// and values padded once per head and thread. A strip of queries stops at the last key its last query sees. How a row
-// is computed depends on the shape alone.
+// Queries are multiplied by log₂e, so that scores need 2^x instead of e^x. Each thread packs the keys (transposed) and
+// the values (padded) of a head once. A strip of queries stops at the last key that is visible to its last query. The
+// arithmetic of a row depends only on the shape, not on the number of threads.
 //
-// A block of keys goes on from an earlier finish: o there is a sum whose total is 1 at the height of its log-sum-exp.
+// attention_forward_block continues from the result of earlier blocks: it starts with o as the output, 1 as the sum and
+// the log-sum-exp as the maximum.
 #include "esp/kernel/attention.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <cmath>
 #include <limits>
@@ -17,7 +19,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/attention_forward.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include <hwy/highway.h>
 
 #include "esp/kernel/cpu/attention_dropout-inl.h"
@@ -25,7 +27,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
-namespace attend {
+namespace flash {
 
 template <typename T>
 class Forward {
@@ -33,7 +35,8 @@ class Forward {
   static constexpr int64_t kTile = kAttentionTile;
 
  public:
-  // One of o and running is null: the output of a whole row, or what the blocks so far gave.
+  // Either `o` or `running` is null. attention_forward writes to `o`. For attention_forward_block, `running` holds the
+  // combined result of the blocks processed so far.
   Forward(T* o, A* running, A* lse, const T* q, const T* k, const T* v, const AttentionShape& shape)
       : o_(o), running_(running), lse_(lse), q_(q), k_(k), v_(v), s_(shape), dropout_(shape) {
     const int64_t width = padded<A>(s_.head_dim), tiles = num_tiles(s_.num_keys);
@@ -41,13 +44,13 @@ class Forward {
                               kTile * width,         kTile * kTile,         kTile,
                               kTile + kLanes<A>,     kTile * kLanes<A>};
     int64_t total = 0;
-    for (int64_t count : counts) total += Parts<A>::rounded(count);
-    Parts<A> parts(static_cast<A*>(attention_scratch(static_cast<size_t>(total) * sizeof(A))));
+    for (int64_t count : counts) total += ScratchAllocator<A>::rounded(count);
+    ScratchAllocator<A> parts(static_cast<A*>(attention_scratch(static_cast<size_t>(total) * sizeof(A))));
     A** const to[] = {&keys_, &values_, &queries_, &sum_, &p_, &highest_, &factors_, &totals_};
-    for (int i = 0; i < 8; ++i) *to[i] = parts.take(counts[i]);
+    for (int i = 0; i < 8; ++i) *to[i] = parts.allocate(counts[i]);
   }
 
-  // Block b·heads·tiles + h·tiles + tile: query tile `tile` of head h of sequence b.
+  // Processes query tile `tile` of head h of sequence b. `block` = (b·heads + h)·tiles + tile.
   void run(int64_t block) {
     const int64_t tiles = num_tiles(s_.num_queries);
     const int64_t b = block / tiles / s_.heads, h = block / tiles % s_.heads, tile = block % tiles;
@@ -59,23 +62,23 @@ class Forward {
     std::fill(sum_, sum_ + kTile * width, A{0});
     std::fill(totals_, totals_ + kTile * kLanes<A>, A{0});
     std::fill(highest_, highest_ + kTile, kLowest);
-    if (running_) go_on(b, h, first, rows);
+    if (running_) resume_rows(b, h, first, rows);
     for (int64_t r = 0; r < kTile; ++r) visible_[r] = visible_keys(s_, b, std::min(first + r, s_.num_queries - 1));
     for (int64_t t = 0; t * kTile < visible_[rows - 1]; ++t) {
       if (t == num_packed_) pack(b, group, num_packed_++);
       const bool is_last = (t + 1) * kTile >= visible_[rows - 1];
-      if (is_last) look_ahead(block);
+      if (is_last) prefetch_next(block);
       add_key_tile(b, h, first, rows, t, is_last);
     }
     store(b, h, first, rows);
   }
 
  private:
-  // Below every score, yet finite: the difference of two is a number.
+  // Smaller than every score, but finite, so that the difference of two such values is not a NaN.
   static constexpr A kLowest = std::numeric_limits<A>::lowest() / 4;
 
-  // The rows begin where the blocks before left them.
-  void go_on(int64_t b, int64_t h, int64_t first, int64_t rows) {
+  // Initialises the rows with the result of the previous blocks.
+  void resume_rows(int64_t b, int64_t h, int64_t first, int64_t rows) {
     const int64_t width = padded<A>(s_.head_dim);
     const A* from = running_ + b * s_.o.batch + first * s_.o.token + h * s_.head_dim;
     const A* lse = lse_ + (b * s_.heads + h) * s_.lse_stride() + first;
@@ -96,8 +99,8 @@ class Forward {
     load_tile(values, v_ + b * s_.v.batch + t * kTile * s_.v.token + column, s_.v.token, rows, s_.head_dim, A{1});
   }
 
-  // What the next block reads that this one has not, and what this one writes.
-  void look_ahead(int64_t block) {
+  // Prefetches the inputs that only the next block reads, and the outputs that this block writes.
+  void prefetch_next(int64_t block) {
     const int64_t tiles = num_tiles(s_.num_queries), D = s_.head_dim, next = block + 1;
     const int64_t b = next / tiles / s_.heads, h = next / tiles % s_.heads, group = h / (s_.heads / s_.kv_heads);
     const int64_t key_tile = b == packed_batch_ && group == packed_group_ ? num_packed_ : 0;
@@ -117,14 +120,14 @@ class Forward {
     const int64_t width = padded<A>(s_.head_dim);
     const A* keys = keys_ + t * kTile * width;
     const A* values = values_ + t * kTile * width;
-    // All scores, then all outputs: one of the two key-side operands at a time lives in the first-level cache.
+    // Computes all scores of the tile before the outputs, so that either the keys or the values occupy the L1 cache.
     for (int64_t r = 0; r < rows; r += kStripRows) {
       const int64_t seen = std::min(kTile, visible_[r + kStripRows - 1] - t * kTile);
       if (is_last) prefetch_[0].fetch(r, r + kStripRows), prefetch_[1].fetch(r, r + kStripRows);
       if (seen <= 0) continue;
-      multiply_strip<Begin::zero, false>(p_ + r * kTile, kTile, queries_ + r * width, width, keys, kTile,
-                                         covering<A>(seen), s_.head_dim);
-      soften(r, t, covering<A>(seen));
+      multiply_strip<TileInit::zero, false>(p_ + r * kTile, kTile, queries_ + r * width, width, keys, kTile,
+                                            padded_columns<A>(seen), s_.head_dim);
+      online_softmax(r, t, padded_columns<A>(seen));
       if (dropout_.active())
         for (int64_t i = r; i < std::min(rows, r + kStripRows); ++i)
           dropout_.apply(p_ + i * kTile, b, h, first + i, t * kTile, seen);
@@ -133,18 +136,19 @@ class Forward {
       const int64_t seen = std::min(kTile, visible_[r + kStripRows - 1] - t * kTile);
       if (is_last) prefetch_[2].fetch(r, r + kStripRows), prefetch_[3].fetch(r, r + kStripRows);
       if (seen > 0)
-        multiply_strip<Begin::scaled, false>(sum_ + r * width, width, p_ + r * kTile, kTile, values, width, width, seen,
-                                             factors_ + r);
+        multiply_strip<TileInit::scale, false>(sum_ + r * width, width, p_ + r * kTile, kTile, values, width, width,
+                                               seen, factors_ + r);
     }
   }
 
-  // Scores of a strip become 2^(score − highest so far); factors_ is what the earlier sum is to be multiplied by.
-  HWY_INLINE void soften(int64_t strip, int64_t t, int64_t columns) {
+  // Replaces the scores of a strip by 2^(score − largest score so far). Writes to factors_ the factors by which the
+  // sums of earlier tiles must be multiplied.
+  HWY_INLINE void online_softmax(int64_t strip, int64_t t, int64_t columns) {
     const Tag<A> d;
     HWY_ALIGN A before[kStripRows + kLanes<A>] = {}, now[kStripRows + kLanes<A>] = {};
     for (int64_t r = 0; r < kStripRows; ++r) {
       A* row = p_ + (strip + r) * kTile;
-      hide(row, visible_[strip + r] - t * kTile, columns);
+      mask_row(row, visible_[strip + r] - t * kTile, columns);
       auto highest = hn::Set(d, highest_[strip + r]);
       for (int64_t j = 0; j < columns; j += kLanes<A>) highest = hn::Max(highest, hn::Load(d, row + j));
       before[r] = highest_[strip + r];
@@ -165,8 +169,8 @@ class Forward {
     }
   }
 
-  // Scores from the `seen`-th on are of keys this query may not see.
-  static HWY_INLINE void hide(A* row, int64_t seen, int64_t columns) {
+  // Masks the scores from index `seen` on: their keys are not visible to the query.
+  static HWY_INLINE void mask_row(A* row, int64_t seen, int64_t columns) {
     if (seen >= columns) return;
     const Tag<A> d;
     const auto never = hn::Set(d, -std::numeric_limits<A>::infinity());
@@ -205,7 +209,7 @@ class Forward {
   A *keys_, *values_, *queries_, *sum_, *p_, *highest_, *factors_, *totals_;
 };
 
-}  // namespace attend
+}  // namespace flash
 
 void attention_forward_tiles(void* o, void* running, void* lse, const void* q, const void* k, const void* v,
                              const AttentionShape& s, DType dtype, const device::Stream& stream) {
@@ -217,8 +221,8 @@ void attention_forward_tiles(void* o, void* running, void* lse, const void* q, c
     };
     split_by_cost(stream, s.batch * s.heads * tiles, cost, [&](int64_t, int64_t begin, int64_t end) {
       using A = Accumulator<T>;
-      attend::Forward<T> forward(static_cast<T*>(o), static_cast<A*>(running), static_cast<A*>(lse),
-                                 static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v), s);
+      flash::Forward<T> forward(static_cast<T*>(o), static_cast<A*>(running), static_cast<A*>(lse),
+                                static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v), s);
       for (int64_t block = begin; block < end; ++block) forward.run(block);
     });
   });
@@ -235,7 +239,7 @@ HWY_EXPORT(attention_forward_tiles);
 void attention_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
                        DType dtype, const device::Stream& stream) {
   check_attention(shape);
-  if (on_cuda(stream)) return cuda::attention_forward(o, lse, q, k, v, shape, dtype, stream);
+  if (is_cuda(stream)) return cuda::attention_forward(o, lse, q, k, v, shape, dtype, stream);
   if (shape.num_queries <= kFewQueries) return attention_decode(o, lse, q, k, v, shape, dtype, stream);
   HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(o, nullptr, lse, q, k, v, shape, dtype, stream);
 }
@@ -243,7 +247,7 @@ void attention_forward(void* o, void* lse, const void* q, const void* k, const v
 void attention_forward_block(void* o, void* lse, const void* q, const void* k, const void* v,
                              const AttentionShape& shape, DType dtype, const device::Stream& stream) {
   check_attention(shape);
-  if (on_cuda(stream)) return cuda::attention_forward_block(o, lse, q, k, v, shape, dtype, stream);
+  if (is_cuda(stream)) return cuda::attention_forward_block(o, lse, q, k, v, shape, dtype, stream);
   HWY_DYNAMIC_DISPATCH(attention_forward_tiles)(nullptr, o, lse, q, k, v, shape, dtype, stream);
 }
 

@@ -1,8 +1,9 @@
-// The vector parts of attention: tiles between storage and fp32 (fp64), 2^x, and the products of small tiles.
+// Vector code of attention: conversion of tiles between storage type and fp32 (fp64 for f64), 2^x, and GEMMs of small
+// tiles.
 //
-// A tile product goes strip by strip: kStripRows rows of C stay in registers for the whole depth, an element of A is
-// broadcast, a row of B is loaded. On AVX-512 that is 8 rows × 2 vectors, which keeps the multipliers busy from the
-// first-level cache. Every row has padded(head_dim) elements, so no product has a remainder.
+// A tile GEMM computes C strip by strip. The kStripRows rows of a strip stay in registers for the whole depth; at each
+// depth, elements of A are broadcast and a row of B is loaded. On AVX-512 a strip is 8 rows × 2 vectors, which keeps
+// the FMA units busy with operands from L1. Every row has padded(head_dim) elements, so a GEMM has no remainder.
 #if defined(ESP_KERNEL_CPU_ATTENTION_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_ATTENTION_TILE_INL_H
 #undef ESP_KERNEL_CPU_ATTENTION_TILE_INL_H
@@ -17,13 +18,13 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
-namespace attend {
+namespace flash {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kStripRows = 8;
 #else
-constexpr int kStripRows = 4;  // sixteen registers
+constexpr int kStripRows = 4;  // for instruction sets with 16 vector registers
 #endif
 constexpr int kStripVectors = 2;
 
@@ -57,7 +58,7 @@ HWY_INLINE void store_row(T* to, const Accumulator<T>* from, int64_t head_dim, A
   for (; i < head_dim; ++i) to[i] = static_cast<T>(from[i] * factor);
 }
 
-// A tile's rows, those beyond `rows` zero.
+// Loads the first `rows` rows of a tile and sets the other rows to zero.
 template <typename T>
 void load_tile(Accumulator<T>* to, const T* from, int64_t stride, int64_t rows, int64_t head_dim,
                Accumulator<T> factor) {
@@ -66,10 +67,10 @@ void load_tile(Accumulator<T>* to, const T* from, int64_t stride, int64_t rows, 
   std::fill(to + rows * width, to + kAttentionTile * width, Accumulator<T>{0});
 }
 
-// Rows of a tile to prefetch: tokens are too far apart for the hardware prefetcher. They are fetched into L2 a strip at
-// a time, between products.
+// Rows of a tile to prefetch into L2, one strip at a time, between GEMMs. Tokens are too far apart for the hardware
+// prefetcher.
 struct TilePrefetch {
-  const void* data = nullptr;  // null: nothing
+  const void* data = nullptr;  // null: nothing to prefetch
   int64_t stride_bytes = 0, row_bytes = 0, rows = 0;
 
   template <typename T>
@@ -89,7 +90,7 @@ struct TilePrefetch {
   }
 };
 
-// Four rows of four (two of two, in f64) become columns.
+// Transposes four rows of four elements (two of two for f64).
 #if HWY_TARGET != HWY_SCALAR
 HWY_INLINE void transpose_square(float* to, int64_t to_stride, const float* from, int64_t stride) {
   const hn::FixedTag<float, 4> d;
@@ -110,7 +111,7 @@ HWY_INLINE void transpose_square(double* to, int64_t to_stride, const double* fr
 }
 #endif
 
-// The same tile as [padded][kAttentionTile].
+// Transposes a tile to [padded][kAttentionTile].
 template <typename A>
 void transpose_tile(A* to, const A* tile, int64_t head_dim) {
   const int64_t width = padded<A>(head_dim);
@@ -131,12 +132,13 @@ constexpr double kInverseFactorials[] = {
     1.,        1.,         1. / 2,      1. / 6,       1. / 24,       1. / 120,       1. / 720,
     1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800};
 
-// Relative error below 1e-7 (f64: 1e-15); 0 where the result would be subnormal; x below 126 (1020). A NaN stays.
+// 2^x with a relative error below 1e-7 (1e-15 for f64). x must be below 126 (1020 for f64). The result is 0 where it
+// would be subnormal. A NaN stays a NaN.
 template <class D, class V>
 HWY_INLINE V exp2_lanes(D d, V x) {
   const hn::RebindToSigned<D> di;
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
-    const auto magic = hn::Set(d, 12582912.0f);  // 1.5·2^23: the sum's low bits are the nearest integer
+    const auto magic = hn::Set(d, 12582912.0f);  // 1.5·2^23: adding it leaves the nearest integer in the low bits
     const auto n = hn::Add(x, magic);
     const auto f = hn::Sub(x, hn::Sub(n, magic));
     auto p = hn::Set(d, 0.00015353361959569156f);
@@ -149,22 +151,22 @@ HWY_INLINE V exp2_lanes(D d, V x) {
     const auto y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, n))));
     return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -125.0f)), y);
   } else {
-    const auto magic = hn::Set(d, 6755399441055744.0);  // 1.5·2^52
+    const auto magic = hn::Set(d, 6755399441055744.0);  // 1.5·2^52, as above
     const auto n = hn::Add(x, magic);
     const auto r = hn::Mul(hn::Sub(x, hn::Sub(n, magic)), hn::Set(d, kLn2));
-    auto p = hn::Set(d, kInverseFactorials[13]);  // Taylor: the next term is below 5e-18
+    auto p = hn::Set(d, kInverseFactorials[13]);  // Taylor series: the first omitted term is below 5e-18
     for (int k = 12; k >= 0; --k) p = hn::MulAdd(p, r, hn::Set(d, kInverseFactorials[k]));
     const auto y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<52>(hn::BitCast(di, n))));
     return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -1020.0)), y);
   }
 }
 
-// --- products ---
+// --- GEMM ---
 
-enum class Begin { zero, sum, scaled };  // C starts from nothing, from itself, from itself times a factor per row
+enum class TileInit { zero, load, scale };  // initial accumulators: zero, C, or C times a factor per row
 
 // C[kStripRows][kVectors vectors] += A·B over `depth`; A is [row][depth], or [depth][row] when kTransposed.
-template <Begin kBegin, bool kTransposed, int kVectors, typename A>
+template <TileInit kInit, bool kTransposed, int kVectors, typename A>
 HWY_INLINE void multiply(A* HWY_RESTRICT c, int64_t ldc, const A* HWY_RESTRICT a, int64_t lda, const A* HWY_RESTRICT b,
                          int64_t ldb, int64_t depth, const A* factors) {
   const Tag<A> d;
@@ -174,8 +176,8 @@ HWY_INLINE void multiply(A* HWY_RESTRICT c, int64_t ldc, const A* HWY_RESTRICT a
   for (int r = 0; r < kStripRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      sums[r][v] = kBegin == Begin::zero ? hn::Zero(d) : hn::LoadU(d, c + r * ldc + v * n);
-      if constexpr (kBegin == Begin::scaled) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, factors[r]));
+      sums[r][v] = kInit == TileInit::zero ? hn::Zero(d) : hn::LoadU(d, c + r * ldc + v * n);
+      if constexpr (kInit == TileInit::scale) sums[r][v] = hn::Mul(sums[r][v], hn::Set(d, factors[r]));
     }
   }
 #pragma GCC unroll 1
@@ -197,25 +199,25 @@ HWY_INLINE void multiply(A* HWY_RESTRICT c, int64_t ldc, const A* HWY_RESTRICT a
   }
 }
 
-// One strip of C, `width` columns (a multiple of the lanes).
-template <Begin kBegin, bool kTransposed, typename A>
+// Computes one strip of C with `width` columns (a multiple of the number of lanes).
+template <TileInit kInit, bool kTransposed, typename A>
 void multiply_strip(A* c, int64_t ldc, const A* a, int64_t lda, const A* b, int64_t ldb, int64_t width, int64_t depth,
                     const A* factors = nullptr) {
   int64_t j = 0;
   for (; j + kStripVectors * kLanes<A> <= width; j += kStripVectors * kLanes<A>)
-    multiply<kBegin, kTransposed, kStripVectors>(c + j, ldc, a, lda, b + j, ldb, depth, factors);
-  if (j < width) multiply<kBegin, kTransposed, 1>(c + j, ldc, a, lda, b + j, ldb, depth, factors);
+    multiply<kInit, kTransposed, kStripVectors>(c + j, ldc, a, lda, b + j, ldb, depth, factors);
+  if (j < width) multiply<kInit, kTransposed, 1>(c + j, ldc, a, lda, b + j, ldb, depth, factors);
 }
 
-// Columns to compute so that the first `count` are there, in whole vectors and whole strips.
+// Number of columns to compute: rounded up to whole vectors and to a multiple of kStripRows.
 template <typename A>
-HWY_INLINE int64_t covering(int64_t count) {
+HWY_INLINE int64_t padded_columns(int64_t count) {
   constexpr int64_t step = kLanes < A >> kStripRows ? kLanes<A> : kStripRows;
   return std::min(kAttentionTile, (count + step - 1) / step * step);
 }
 
-}  // namespace attend
+}  // namespace flash
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

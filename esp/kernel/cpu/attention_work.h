@@ -1,4 +1,5 @@
-// Shared non-vector parts of the attention kernels: visibility, scratch, and the division of work.
+// Parts of the attention kernels that do not depend on the instruction set: visible keys, scratch memory, and
+// distribution of work among threads.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 
 namespace esp::kernel {
 
-// Queries and keys of a tile: one operand of a tile's product (64·64 floats) stays in a 32 KiB first-level cache while
-// the other streams.
+// Number of queries or keys in a tile. In the GEMM of a tile, one operand (64·64 floats) stays in a 32 KiB L1 cache
+// while the other operand is streamed.
 constexpr int64_t kAttentionTile = 64;
 
 constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
@@ -19,34 +20,34 @@ inline int64_t num_tiles(int64_t tokens) {
   return (tokens + kAttentionTile - 1) / kAttentionTile;
 }
 
-// Keys that query i of sequence b sees: the first this many.
+// Number of keys visible to query i of sequence b. The visible keys are the first ones of the sequence.
 inline int64_t visible_keys(const AttentionShape& s, int64_t b, int64_t i) {
   int64_t n = s.key_lengths ? s.key_lengths[b] : s.num_keys;
   if (s.causal) n = std::min(n, i + s.causal_offset + 1);
   return std::clamp<int64_t>(n, 0, s.num_keys);
 }
 
-// The first query that sees key j, were the sequence long enough.
+// The first query to which key j is visible, ignoring the sequence length.
 inline int64_t first_query(const AttentionShape& s, int64_t j) {
   return s.causal ? std::max<int64_t>(0, j - s.causal_offset) : 0;
 }
 
 void check_attention(const AttentionShape& shape);
 
-// Up to this many queries, forward reads keys and values in place.
+// For at most this number of queries, forward uses the decoding kernel, which does not pack keys and values.
 constexpr int64_t kFewQueries = 4;
 void attention_decode(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
                       DType dtype, const device::Stream& stream);
 
-// This thread's scratch, kept for the next call and grown when a call needs more.
+// Scratch memory of the calling thread. It is kept between calls and grows if a call needs more.
 void* attention_scratch(size_t bytes);
 
-// Parts of a piece of memory, each on its own cache lines.
+// Divides a memory block into arrays, each aligned to a cache line.
 template <typename A>
-class Parts {
+class ScratchAllocator {
  public:
-  explicit Parts(A* memory) : next_(memory) {}
-  A* take(int64_t count) {
+  explicit ScratchAllocator(A* memory) : next_(memory) {}
+  A* allocate(int64_t count) {
     A* part = next_;
     next_ += rounded(count);
     return part;
@@ -58,8 +59,8 @@ class Parts {
   A* next_;
 };
 
-// Runs f(worker, begin, end) over consecutive blocks [0, count) so that each worker has about the same sum of
-// cost(block). Blocks may not depend on each other: the cuts move with the number of threads.
+// Splits the blocks [0, count) into consecutive ranges of about equal total cost(block), one per worker, and runs
+// f(worker, begin, end) for each. The ranges depend on the number of threads, so the blocks must be independent.
 template <typename Cost, typename F>
 void split_by_cost(const device::Stream& stream, int64_t count, Cost&& cost, F&& f) {
   const int64_t num_threads = stream.num_threads();

@@ -1,15 +1,15 @@
-// Sums over rows: the gradients of a bias and of a norm's weights.
+// Column sums over all rows: bias gradients and norm weight gradients.
 //
-// Threads split the columns, so every column's rows are added in order for any number of threads. A strip of columns
-// keeps its sums in L1 while the rows are added four at a time.
+// Threads split the columns. The rows of a column are therefore added in order for any number of threads. The sums of a
+// strip of columns stay in the L1 cache while the rows are added, four at a time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/column_sums.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
+#include "esp/kernel/cuda_dispatch.h"
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/norm.h"
-#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -17,7 +17,7 @@ namespace esp::kernel::HWY_NAMESPACE {
 constexpr int64_t kStrip = 512;
 constexpr int64_t kRows = 4;
 
-// A strip's sums; they start from what is already there and are rounded once.
+// Sums of a strip of columns. They start from the values in memory, and are rounded once when they are stored.
 template <typename T>
 struct Strip {
   HWY_ALIGN Accumulator<T> sums[kStrip];
@@ -94,14 +94,14 @@ void sum_norm_columns(T* dgamma, T* dbeta, const T* dy, const T* x, const Accumu
   }
 }
 
-void column_sums_piece(void* dbias, const void* dy, int64_t rows, int64_t cols, int64_t begin, int64_t end,
+void column_sums_range(void* dbias, const void* dy, int64_t rows, int64_t cols, int64_t begin, int64_t end,
                        DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     sum_columns(static_cast<T*>(dbias), static_cast<const T*>(dy), rows, cols, begin, end);
   });
 }
 
-void norm_backward_weight_piece(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean,
+void norm_backward_weight_range(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean,
                                 const void* rstd, const NormShape& shape, int64_t begin, int64_t end, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
@@ -117,23 +117,23 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(column_sums_piece);
-HWY_EXPORT(norm_backward_weight_piece);
+HWY_EXPORT(column_sums_range);
+HWY_EXPORT(norm_backward_weight_range);
 
 constexpr int64_t kColumnGrain = 64;
 
 void add_column_sums(void* dbias, const void* dy, int64_t rows, int64_t cols, DType dtype,
                      const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::add_column_sums(dbias, dy, rows, cols, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(column_sums_piece);
+  if (is_cuda(stream)) return cuda::add_column_sums(dbias, dy, rows, cols, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(column_sums_range);
   device::parallel_for(stream, cols, std::max(kColumnGrain, row_grain(rows)),
                        [&](int64_t begin, int64_t end) { piece(dbias, dy, rows, cols, begin, end, dtype); });
 }
 
 void norm_backward_weight(void* dgamma, void* dbeta, const void* dy, const void* x, const void* mean, const void* rstd,
                           const NormShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::norm_backward_weight(dgamma, dbeta, dy, x, mean, rstd, shape, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_weight_piece);
+  if (is_cuda(stream)) return cuda::norm_backward_weight(dgamma, dbeta, dy, x, mean, rstd, shape, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_weight_range);
   const int64_t grain = std::max(kColumnGrain, row_grain(shape.rows));
   device::parallel_for(stream, shape.dim, grain, [&](int64_t begin, int64_t end) {
     piece(dgamma, dbeta, dy, x, mean, rstd, shape, begin, end, dtype);

@@ -1,17 +1,18 @@
-// Combines expert outputs: a weighted sum per token, all terms in registers, rounded once.
-#include "esp/kernel/on_cuda.h"
+// MoE combine: the weighted sum of the expert outputs of each token. All terms are added in registers, and the sum is
+// rounded once.
+#include "esp/kernel/cuda_dispatch.h"
 #include "esp/kernel/routing.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/combine.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 
-// The sum begins with its first term, not with 0: one choice of weight 1 is then a copy to the bit.
+// The sum starts with its first term, not with 0, so that a single choice with gate 1 gives an exact copy.
 template <typename T>
 HWY_INLINE void sum_row(T* y, const T* x, const Accumulator<T>* gates, const int32_t* places, bool accumulate,
                         int64_t num_chosen, int64_t dim) {
@@ -30,13 +31,13 @@ HWY_INLINE void sum_row(T* y, const T* x, const Accumulator<T>* gates, const int
   });
 }
 
-// dx = gate·dy, and the product of dy and x.
+// Computes dx = gate·dy and returns the gate's gradient, the dot product of dy and x.
 template <typename T>
 HWY_INLINE Accumulator<T> term_back(T* dx, const T* dy, const T* x, Accumulator<T> gate, int64_t dim) {
   const Tag<T> d;
   const auto by = hn::Set(d, gate);
-  Sums<T> product;
-  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+  InterleavedSums<T> product;
+  each_vector_interleaved<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
     const auto v = lanes.load(dy + i);
     product.part[turn()] = hn::MulAdd(v, lanes.load(x + i), product.part[turn()]);
     lanes.store(hn::Mul(v, by), dx + i);
@@ -44,7 +45,7 @@ HWY_INLINE Accumulator<T> term_back(T* dx, const T* dy, const T* x, Accumulator<
   return product.total();
 }
 
-void combine_piece(void* y, const void* x, const void* gates, const int32_t* places, bool accumulate,
+void combine_range(void* y, const void* x, const void* gates, const int32_t* places, bool accumulate,
                    const CombineShape& shape, int64_t begin, int64_t end, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     const auto* weights = static_cast<const Accumulator<T>*>(gates);
@@ -55,7 +56,7 @@ void combine_piece(void* y, const void* x, const void* gates, const int32_t* pla
   });
 }
 
-void combine_back_piece(void* dx, void* dgates, const void* dy, const void* x, const void* gates, const int32_t* places,
+void combine_back_range(void* dx, void* dgates, const void* dy, const void* x, const void* gates, const int32_t* places,
                         const CombineShape& shape, int64_t begin, int64_t end, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
@@ -75,13 +76,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(combine_piece);
-HWY_EXPORT(combine_back_piece);
+HWY_EXPORT(combine_range);
+HWY_EXPORT(combine_back_range);
 
 void combine_forward(void* y, const void* x, const void* gates, const int32_t* places, bool accumulate,
                      const CombineShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::combine_forward(y, x, gates, places, accumulate, shape, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(combine_piece);
+  if (is_cuda(stream)) return cuda::combine_forward(y, x, gates, places, accumulate, shape, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(combine_range);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim * shape.num_chosen), [&](int64_t begin, int64_t end) {
     piece(y, x, gates, places, accumulate, shape, begin, end, dtype);
   });
@@ -89,8 +90,8 @@ void combine_forward(void* y, const void* x, const void* gates, const int32_t* p
 
 void combine_backward(void* dx, void* dgates, const void* dy, const void* x, const void* gates, const int32_t* places,
                       const CombineShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::combine_backward(dx, dgates, dy, x, gates, places, shape, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(combine_back_piece);
+  if (is_cuda(stream)) return cuda::combine_backward(dx, dgates, dy, x, gates, places, shape, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(combine_back_range);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim * shape.num_chosen), [&](int64_t begin, int64_t end) {
     piece(dx, dgates, dy, x, gates, places, shape, begin, end, dtype);
   });

@@ -1,5 +1,5 @@
 #include "esp/kernel/copy.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <cstdint>
 #include <cstring>
@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/copy.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// `dst` is aligned to a cache line and `bytes` a multiple of one.
+// `dst` is aligned to a cache line and `bytes` is a multiple of the cache line size.
 void stream_lines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, size_t bytes) {
   const hn::ScalableTag<uint8_t> tag;
   const size_t lanes = hn::Lanes(tag);
@@ -36,7 +36,7 @@ void copy(void* dst, const void* src, size_t bytes) {
 
 void copy_rows(void* dst, size_t dst_stride, const void* src, size_t src_stride, size_t bytes, int64_t rows,
                const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::copy_rows(dst, dst_stride, src, src_stride, bytes, rows, stream);
+  if (is_cuda(stream)) return cuda::copy_rows(dst, dst_stride, src, src_stride, bytes, rows, stream);
   for (int64_t r = 0; r < rows; ++r)
     copy(static_cast<std::byte*>(dst) + static_cast<size_t>(r) * dst_stride,
          static_cast<const std::byte*>(src) + static_cast<size_t>(r) * src_stride, bytes);

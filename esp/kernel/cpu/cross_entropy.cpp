@@ -1,12 +1,11 @@
-// Softmax and cross entropy: a row is read from memory once for log Σ exp, and once more, from the second-level cache,
-// to become its gradient.
+// Softmax and cross entropy. Each row is read twice: from memory for log Σ exp, and from L2 for the gradient.
 //
-// The first reading goes by blocks that stay in the first-level cache: the largest element of a block is found before
-// its exponentials are added, and what was added before is rescaled when the largest so far grows.
+// The first read processes blocks that stay in L1. It finds the largest element of a block before it adds the block's
+// exponentials. If the maximum grows, it rescales the sum of the earlier blocks.
 #include "esp/kernel/cross_entropy.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
-#include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/vocab_parallel_cross_entropy.h"
 
 #include <cmath>
 #include <limits>
@@ -14,7 +13,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/activation-inl.h"
 #include "esp/kernel/cpu/elements-inl.h"
 
@@ -23,7 +22,7 @@ namespace esp::kernel::HWY_NAMESPACE {
 
 constexpr int64_t kBlock = 2048;
 
-// Σ exp(x) of a row is exp(top)·sum.
+// Σ exp(x) of a row, stored as exp(top)·sum.
 template <typename T>
 struct RowTotal {
   Accumulator<T> top = -std::numeric_limits<Accumulator<T>>::infinity();
@@ -36,16 +35,17 @@ HWY_INLINE Accumulator<T> largest(const T* x, int64_t count) {
   const Tag<T> d;
   const auto lowest = hn::Set(d, -std::numeric_limits<Accumulator<T>>::infinity());
   Vec<T> tops[4] = {lowest, lowest, lowest, lowest};
-  each_vector_in_turn<T>(count, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+  each_vector_interleaved<T>(count, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
     auto v = lanes.load(x + i);
     if constexpr (std::is_same_v<decltype(lanes), PartialVector>)
       v = hn::IfThenElse(hn::FirstN(d, lanes.count), v, lowest);
-    tops[turn()] = hn::Max(v, tops[turn()]);  // x86: the second where one is a NaN
+    // ignores NaNs: on x86, Max returns its second operand if one operand is a NaN
+    tops[turn()] = hn::Max(v, tops[turn()]);
   });
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(tops[0], tops[1]), hn::Max(tops[2], tops[3]))));
 }
 
-// A block of nothing but -inf adds 0; a NaN passes through exp into the sum, and so does +inf − +inf.
+// A block that contains only -inf adds 0. A NaN in x makes the sum NaN, and so does +inf, because +inf − +inf is NaN.
 template <typename T>
 HWY_INLINE RowTotal<T> row_total(const T* x, int64_t count) {
   using A = Accumulator<T>;
@@ -61,8 +61,8 @@ HWY_INLINE RowTotal<T> row_total(const T* x, int64_t count) {
     }
     const bool none = total.top == -std::numeric_limits<A>::infinity();
     const auto shift = hn::Set(d, none ? A{0} : total.top);
-    Sums<T> sums;
-    each_vector_in_turn<T>(n, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+    InterleavedSums<T> sums;
+    each_vector_interleaved<T>(n, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
       const auto e = exp_of(d, hn::Sub(lanes.load(block + i), shift));
       sums.part[turn()] = hn::Add(sums.part[turn()], lanes.keep(e));
     });
@@ -85,13 +85,13 @@ template <typename T>
 HWY_INLINE void row_gradient(T* row, int64_t count, int32_t target, double shift, double factor, double scale) {
   using A = Accumulator<T>;
   if (target < 0) return std::memset(static_cast<void*>(row), 0, static_cast<size_t>(count) * sizeof(T)), void();
-  // The target's own element again, so that p − 1 is rounded to T once.
+  // The element at the target index is computed separately in fp64, so that p − 1 is rounded to T only once.
   const double p = std::exp(static_cast<double>(static_cast<A>(row[target])) - shift) * factor;
   scaled_exp(row, row, count, shift, factor);
   row[target] = static_cast<T>(static_cast<A>(p - scale));
 }
 
-void cross_entropy_forward_piece(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
+void cross_entropy_forward_range(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                                  int64_t num_classes, int64_t row_stride, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
@@ -105,7 +105,7 @@ void cross_entropy_forward_piece(void* losses, void* lse, const void* logits, co
   });
 }
 
-void cross_entropy_backward_piece(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
+void cross_entropy_backward_range(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
                                   int64_t num_classes, int64_t row_stride, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -115,7 +115,7 @@ void cross_entropy_backward_piece(void* logits, const void* lse, const int32_t* 
   });
 }
 
-void cross_entropy_fused_piece(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
+void cross_entropy_fused_range(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
                                int64_t num_classes, int64_t row_stride, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
@@ -133,8 +133,8 @@ void cross_entropy_fused_piece(void* losses, void* logits, const int32_t* target
   });
 }
 
-void part_forward_piece(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets, int64_t rows,
-                        const ClassPart& part, DType dtype) {
+void part_forward_range(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets, int64_t rows,
+                        const VocabShard& part, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
@@ -149,8 +149,8 @@ void part_forward_piece(void* tops, void* sums, void* picked, const void* logits
   });
 }
 
-void part_backward_piece(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
-                         int64_t rows, const ClassPart& part, DType dtype) {
+void part_backward_range(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
+                         int64_t rows, const VocabShard& part, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
@@ -167,7 +167,7 @@ void part_backward_piece(void* logits, const void* tops, const void* sums, const
   });
 }
 
-void softmax_piece(void* y, const void* x, int64_t rows, int64_t cols, DType dtype) {
+void softmax_range(void* y, const void* x, int64_t rows, int64_t cols, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (int64_t r = 0; r < rows; ++r) {
       const T* row = static_cast<const T*>(x) + r * cols;
@@ -183,30 +183,31 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(cross_entropy_forward_piece);
-HWY_EXPORT(cross_entropy_backward_piece);
-HWY_EXPORT(cross_entropy_fused_piece);
-HWY_EXPORT(part_forward_piece);
-HWY_EXPORT(part_backward_piece);
-HWY_EXPORT(softmax_piece);
+HWY_EXPORT(cross_entropy_forward_range);
+HWY_EXPORT(cross_entropy_backward_range);
+HWY_EXPORT(cross_entropy_fused_range);
+HWY_EXPORT(part_forward_range);
+HWY_EXPORT(part_backward_range);
+HWY_EXPORT(softmax_range);
 
 namespace {
 
-// On the caller: an exception may not leave a worker.
+// Runs on the calling thread, because worker threads must not throw exceptions.
 void check_targets(const int32_t* targets, int64_t rows, int64_t num_classes) {
   for (int64_t r = 0; r < rows; ++r)
-    ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+    ESP_CHECK(targets[r] < num_classes, "cross entropy: got target {}; must be < {} (the number of classes)",
+              targets[r], num_classes);
 }
 
 }  // namespace
 
 void cross_entropy_forward(void* losses, void* lse, const void* logits, const int32_t* targets, int64_t rows,
                            int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::cross_entropy_forward(losses, lse, logits, targets, rows, num_classes, row_stride, dtype, stream);
   check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_forward_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_forward_range);
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
     piece(at(losses, begin, stat), at(lse, begin, stat), at(logits, begin * row_stride, dtype), targets + begin,
           end - begin, num_classes, row_stride, dtype);
@@ -215,11 +216,11 @@ void cross_entropy_forward(void* losses, void* lse, const void* logits, const in
 
 void cross_entropy_backward(void* logits, const void* lse, const int32_t* targets, double scale, int64_t rows,
                             int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::cross_entropy_backward(logits, lse, targets, scale, rows, num_classes, row_stride, dtype, stream);
   check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_backward_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_backward_range);
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
     piece(at(logits, begin * row_stride, dtype), at(lse, begin, stat), targets + begin, scale, end - begin, num_classes,
           row_stride, dtype);
@@ -228,35 +229,36 @@ void cross_entropy_backward(void* logits, const void* lse, const int32_t* target
 
 void cross_entropy_fused(void* losses, void* logits, const int32_t* targets, double scale, int64_t rows,
                          int64_t num_classes, int64_t row_stride, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::cross_entropy_fused(losses, logits, targets, scale, rows, num_classes, row_stride, dtype, stream);
   check_targets(targets, rows, num_classes);
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_fused_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cross_entropy_fused_range);
   device::parallel_for(stream, rows, row_grain(num_classes), [&](int64_t begin, int64_t end) {
     piece(at(losses, begin, stat), at(logits, begin * row_stride, dtype), targets + begin, scale, end - begin,
           num_classes, row_stride, dtype);
   });
 }
 
-void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
-                                int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream))
-    return cuda::cross_entropy_part_forward(tops, sums, picked, logits, targets, rows, part, dtype, stream);
+void vocab_cross_entropy_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
+                                 int64_t rows, const VocabShard& part, DType dtype, const device::Stream& stream) {
+  if (is_cuda(stream))
+    return cuda::vocab_cross_entropy_forward(tops, sums, picked, logits, targets, rows, part, dtype, stream);
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(part_forward_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(part_forward_range);
   device::parallel_for(stream, rows, row_grain(part.num_classes), [&](int64_t begin, int64_t end) {
     piece(at(tops, begin, stat), at(sums, begin, stat), at(picked, begin, stat),
           at(logits, begin * part.row_stride, dtype), targets + begin, end - begin, part, dtype);
   });
 }
 
-void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
-                                 int64_t rows, const ClassPart& part, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream))
-    return cuda::cross_entropy_part_backward(logits, tops, sums, targets, scale, rows, part, dtype, stream);
+void vocab_cross_entropy_backward(void* logits, const void* tops, const void* sums, const int32_t* targets,
+                                  double scale, int64_t rows, const VocabShard& part, DType dtype,
+                                  const device::Stream& stream) {
+  if (is_cuda(stream))
+    return cuda::vocab_cross_entropy_backward(logits, tops, sums, targets, scale, rows, part, dtype, stream);
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(part_backward_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(part_backward_range);
   device::parallel_for(stream, rows, row_grain(part.num_classes), [&](int64_t begin, int64_t end) {
     piece(at(logits, begin * part.row_stride, dtype), at(tops, begin, stat), at(sums, begin, stat), targets + begin,
           scale, end - begin, part, dtype);
@@ -264,8 +266,8 @@ void cross_entropy_part_backward(void* logits, const void* tops, const void* sum
 }
 
 void softmax_forward(void* y, const void* x, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::softmax_forward(y, x, rows, cols, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(softmax_piece);
+  if (is_cuda(stream)) return cuda::softmax_forward(y, x, rows, cols, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(softmax_range);
   device::parallel_for(stream, rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     piece(at(y, begin * cols, dtype), at(x, begin * cols, dtype), end - begin, cols, dtype);
   });

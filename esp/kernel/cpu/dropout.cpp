@@ -1,13 +1,13 @@
-// Dropout with vectors: masks are drawn a chunk at a time into the first-level cache, next to where they are used.
+// Vectorised dropout. Random words are drawn in chunks that stay in L1 until they are used.
 #include "esp/kernel/dropout.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/dropout.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/cpu/philox-inl.h"
 
@@ -16,7 +16,8 @@ namespace esp::kernel::HWY_NAMESPACE {
 
 constexpr int64_t kChunk = 1024;
 
-// Words of the stream from 4·block on; room for `count` and the rest of a last vector of blocks.
+// Draws the words of the stream, starting at word 4·block. `words` needs room for `count` words, rounded up to whole
+// vectors of blocks.
 HWY_INLINE void draw_words(uint32_t* words, uint64_t block, int64_t count, DropoutKey key) {
   const hn::ScalableTag<uint32_t> d;
   const int64_t n = static_cast<int64_t>(hn::Lanes(d));
@@ -26,12 +27,12 @@ HWY_INLINE void draw_words(uint32_t* words, uint64_t block, int64_t count, Dropo
   }
 }
 
-// Elements whose global indices are index, index + 1, …
+// Applies dropout to elements with consecutive global indices, starting at `index`.
 template <typename T>
-void drop_run(T* y, const T* x, const T* residual, int64_t count, uint64_t index, double rate, DropoutKey key) {
+void drop_elements(T* y, const T* x, const T* residual, int64_t count, uint64_t index, double rate, DropoutKey key) {
   using A = Accumulator<T>;
   const Tag<T> d;
-  // 0 past the end of a chunk's words: a last vector may read beyond them, never use them.
+  // The last vector may load words after the drawn ones. Those are 0 and are not used.
   HWY_ALIGN uint32_t words[kChunk + 4 + 4 * hn::MaxLanes(hn::ScalableTag<uint32_t>())] = {};
   const auto scale = hn::Set(d, static_cast<A>(1 / (1 - rate)));
   const uint32_t least = static_cast<uint32_t>(std::min(std::ceil(rate * 0x1p32), 4294967295.0));
@@ -56,10 +57,11 @@ void drop_run(T* y, const T* x, const T* residual, int64_t count, uint64_t index
   }
 }
 
-void dropout_piece(void* y, const void* x, const void* residual, int64_t count, uint64_t index, double rate,
+void dropout_range(void* y, const void* x, const void* residual, int64_t count, uint64_t index, double rate,
                    DropoutKey key, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    drop_run(static_cast<T*>(y), static_cast<const T*>(x), static_cast<const T*>(residual), count, index, rate, key);
+    drop_elements(static_cast<T*>(y), static_cast<const T*>(x), static_cast<const T*>(residual), count, index, rate,
+                  key);
   });
 }
 
@@ -69,20 +71,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(dropout_piece);
+HWY_EXPORT(dropout_range);
 
 void dropout(void* y, const void* x, const void* residual, const DropoutShape& shape, DropoutKey key, DType dtype,
              const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::dropout(y, x, residual, shape, key, dtype, stream);
-  ESP_CHECK(shape.rate >= 0 && shape.rate < 1, "rate {}", shape.rate);
-  const auto piece = HWY_DYNAMIC_DISPATCH(dropout_piece);
+  if (is_cuda(stream)) return cuda::dropout(y, x, residual, shape, key, dtype, stream);
+  ESP_CHECK(shape.rate >= 0 && shape.rate < 1, "dropout rate: got {}; must be >= 0 and < 1", shape.rate);
+  const auto piece = HWY_DYNAMIC_DISPATCH(dropout_range);
   const int64_t stride = shape.row_stride ? shape.row_stride : shape.cols;
   const int64_t origin = shape.first_row * stride + shape.first_col;
   auto run = [&](int64_t i, int64_t count, int64_t index) {
     piece(at(y, i, dtype), at(x, i, dtype), at(residual, i, dtype), count, static_cast<uint64_t>(index), shape.rate,
           key, dtype);
   };
-  if (stride == shape.cols) {  // rows follow each other in the whole as they do here: one long run
+  if (stride == shape.cols) {  // rows are contiguous in the global tensor too: process them as one range
     device::parallel_for(stream, shape.rows * shape.cols, kElementGrain,
                          [&](int64_t begin, int64_t end) { run(begin, end - begin, origin + begin); });
   } else {

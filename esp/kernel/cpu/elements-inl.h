@@ -1,9 +1,9 @@
-// Vectors of accumulators over arrays of any floating type: loads widen 16-bit elements to float, stores round them to
-// nearest even, f32 and f64 go as they are.
+// Vector loads and stores for arrays of any floating-point type. In registers the elements have the accumulation type:
+// loads widen 16-bit elements to float, and stores round to nearest even. f32 and f64 are not converted.
 //
-// each_vector walks an array and hands its function a FullVector or, for the last elements, a PartialVector. Both go
-// through the same arithmetic, so a value does not depend on where an array was cut. Included once per instruction set,
-// inside no namespace, after foreach_target.h.
+// each_vector loops over an array. It calls its function with a FullVector, and for the last elements with a
+// PartialVector. Both use the same arithmetic, so the result of an element does not depend on where an array is split.
+// Included once per instruction set, outside of namespaces, after foreach_target.h.
 #if defined(ESP_KERNEL_CPU_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_ELEMENTS_INL_H
 #undef ESP_KERNEL_CPU_ELEMENTS_INL_H
@@ -56,7 +56,7 @@ HWY_INLINE void store_lanes(Vec<float> v, BFloat16* to) {
   *to = static_cast<BFloat16>(hn::GetLane(v));
 }
 #else
-// As BFloat16(float) does; the processor's own conversion would flush subnormals.
+// Rounds like BFloat16(float). The CPU's bf16 conversion instruction is not used, because it flushes subnormals.
 HWY_INLINE void store_lanes(Vec<float> v, BFloat16* to) {
   const hn::Rebind<uint16_t, Tag<float>> narrow;
   const hn::RebindToUnsigned<Tag<float>> wide;
@@ -80,7 +80,7 @@ HWY_INLINE void store_lanes(Vec<float> v, Float16* to) {
   const hn::Rebind<hwy::float16_t, Tag<float>> narrow;
   hn::StoreU(hn::DemoteTo(narrow, v), narrow, reinterpret_cast<hwy::float16_t*>(to));
 }
-#else  // no F16C: the conversions of base/half.h
+#else  // CPUs without F16C: use the conversions of base/half.h
 HWY_INLINE Vec<float> load_lanes(const Float16* from) {
   HWY_ALIGN float wide[hn::MaxLanes(Tag<float>())];
   for (int64_t i = 0; i < lanes_of<float>(); ++i) wide[i] = static_cast<float>(from[i]);
@@ -108,7 +108,7 @@ struct FullVector {
   }
 };
 
-// The first `count` lanes; the others load as 0.
+// The first `count` lanes of a vector. The other lanes load as 0 and are not stored.
 struct PartialVector {
   size_t count;
   template <typename T>
@@ -124,12 +124,12 @@ struct PartialVector {
     std::memcpy(static_cast<void*>(to), padded, count * sizeof(T));
   }
   template <class V>
-  HWY_INLINE V keep(V v) const {  // zero in the lanes past the end
+  HWY_INLINE V keep(V v) const {  // sets the lanes past the end of the array to zero
     return hn::IfThenElseZero(hn::FirstN(hn::DFromV<V>(), count), v);
   }
 };
 
-// f(lanes, i) for every vector of `count` elements.
+// Calls f(lanes, i) for every vector of `count` elements.
 template <typename T, class F>
 HWY_INLINE void each_vector(int64_t count, F&& f) {
   const int64_t n = lanes_of<T>();
@@ -138,20 +138,22 @@ HWY_INLINE void each_vector(int64_t count, F&& f) {
   if (i < count) f(PartialVector{static_cast<size_t>(count - i)}, i);
 }
 
-// Four sums that take turns, so that additions need not wait for each other. The order depends on the count alone.
+// Four interleaved sums: consecutive additions do not wait for each other. The order of additions depends only on the
+// number of elements.
 template <typename T>
-struct Sums {
+struct InterleavedSums {
   Vec<T> part[4];
-  HWY_INLINE Sums() { part[0] = part[1] = part[2] = part[3] = hn::Zero(Tag<T>()); }
+  HWY_INLINE InterleavedSums() { part[0] = part[1] = part[2] = part[3] = hn::Zero(Tag<T>()); }
   HWY_INLINE Accumulator<T> total() const {
     const auto all = hn::Add(hn::Add(part[0], part[1]), hn::Add(part[2], part[3]));
     return hn::GetLane(hn::SumOfLanes(Tag<T>(), all));
   }
 };
 
-// f(lanes, i, turn) for every vector, turn being std::integral_constant<int, 0…3>.
+// Calls f(lanes, i, turn) for every vector. `turn` is std::integral_constant<int, 0…3>: the index of the interleaved
+// sum.
 template <typename T, class F>
-HWY_INLINE void each_vector_in_turn(int64_t count, F&& f) {
+HWY_INLINE void each_vector_interleaved(int64_t count, F&& f) {
   const int64_t n = lanes_of<T>();
   int64_t i = 0;
   for (; i + 4 * n <= count; i += 4 * n) {
@@ -167,4 +169,4 @@ HWY_INLINE void each_vector_in_turn(int64_t count, F&& f) {
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

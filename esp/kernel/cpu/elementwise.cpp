@@ -1,6 +1,6 @@
-// Plain passes with vectors: every element is read once and written once.
+// Vectorised elementwise kernels: every element is read once and written once.
 #include "esp/kernel/elementwise.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/elementwise.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/copy.h"
 #include "esp/kernel/cpu/elements-inl.h"
 
@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 
 template <typename To, typename From>
-void cast_run(To* y, const From* x, int64_t count) {
+void cast_elements(To* y, const From* x, int64_t count) {
   if constexpr (sizeof(Accumulator<To>) == sizeof(Accumulator<From>)) {
     each_vector<To>(count, [=](auto lanes, int64_t i) HWY_ATTR { lanes.store(lanes.load(x + i), y + i); });
   } else {
@@ -26,15 +26,15 @@ void cast_run(To* y, const From* x, int64_t count) {
   }
 }
 
-void cast_piece(void* y, DType to, const void* x, DType from, int64_t count) {
+void cast_range(void* y, DType to, const void* x, DType from, int64_t count) {
   with_floating(to, [&]<typename To>(std::type_identity<To>) {
     with_floating(from, [&]<typename From>(std::type_identity<From>) {
-      cast_run(static_cast<To*>(y), static_cast<const From*>(x), count);
+      cast_elements(static_cast<To*>(y), static_cast<const From*>(x), count);
     });
   });
 }
 
-void add_piece(void* y, const void* a, const void* b, int64_t count, DType dtype) {
+void add_range(void* y, const void* a, const void* b, int64_t count, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);
     const T *one = static_cast<const T*>(a), *other = static_cast<const T*>(b);
@@ -43,7 +43,7 @@ void add_piece(void* y, const void* a, const void* b, int64_t count, DType dtype
   });
 }
 
-void scale_piece(void* y, double factor, int64_t count, DType dtype) {
+void scale_range(void* y, double factor, int64_t count, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);
     const auto by = hn::Set(Tag<T>(), static_cast<Accumulator<T>>(factor));
@@ -58,14 +58,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(cast_piece);
-HWY_EXPORT(add_piece);
-HWY_EXPORT(scale_piece);
+HWY_EXPORT(cast_range);
+HWY_EXPORT(add_range);
+HWY_EXPORT(scale_range);
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::fill(y, value, count, dtype, stream);
+  if (is_cuda(stream)) return cuda::fill(y, value, count, dtype, stream);
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
-    using Bits = std::conditional_t<is_half<T>, uint16_t, T>;  // a type the compiler has vectors of
+    // bf16 and f16 are filled as uint16_t, because the compiler can vectorise that
+    using Bits = std::conditional_t<is_half<T>, uint16_t, T>;
     const Bits filler = std::bit_cast<Bits>(static_cast<T>(static_cast<Accumulator<T>>(value)));
     device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
       std::fill(static_cast<Bits*>(y) + begin, static_cast<Bits*>(y) + end, filler);
@@ -74,27 +75,27 @@ void fill(void* y, double value, int64_t count, DType dtype, const device::Strea
 }
 
 void iota(int32_t* y, int32_t first, int64_t count, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::iota(y, first, count, stream);
+  if (is_cuda(stream)) return cuda::iota(y, first, count, stream);
   std::iota(y, y + count, first);
 }
 
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::cast(y, to, x, from, count, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(cast_piece);
+  if (is_cuda(stream)) return cuda::cast(y, to, x, from, count, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cast_range);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, to), to, at(x, begin, from), from, end - begin);
   });
 }
 
 void shift(int32_t* y, const int32_t* x, int32_t by, int64_t count, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::shift(y, x, by, count, stream);
+  if (is_cuda(stream)) return cuda::shift(y, x, by, count, stream);
   for (int64_t i = 0; i < count; ++i) y[i] = x[i] + by;
 }
 
 void cast_rows(void* y, DType to, int64_t y_stride, const void* x, DType from, int64_t x_stride, int64_t rows,
                int64_t width, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::cast_rows(y, to, y_stride, x, from, x_stride, rows, width, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(cast_piece);
+  if (is_cuda(stream)) return cuda::cast_rows(y, to, y_stride, x, from, x_stride, rows, width, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(cast_range);
   device::parallel_for(stream, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       void* into = at(y, r * y_stride, to);
@@ -108,8 +109,8 @@ void cast_rows(void* y, DType to, int64_t y_stride, const void* x, DType from, i
 }
 
 void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::add(y, a, b, count, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(add_piece);
+  if (is_cuda(stream)) return cuda::add(y, a, b, count, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(add_range);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(y, begin, dtype), at(a, begin, dtype), at(b, begin, dtype), end - begin, dtype);
   });
@@ -120,15 +121,15 @@ void add_to(void* y, const void* x, int64_t count, DType dtype, const device::St
 }
 
 void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::scale(y, factor, count, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(scale_piece);
+  if (is_cuda(stream)) return cuda::scale(y, factor, count, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(scale_range);
   device::parallel_for(stream, count, kElementGrain,
                        [&](int64_t begin, int64_t end) { piece(at(y, begin, dtype), factor, end - begin, dtype); });
 }
 
 void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::add_bias(y, bias, rows, cols, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(add_piece);
+  if (is_cuda(stream)) return cuda::add_bias(y, bias, rows, cols, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(add_range);
   device::parallel_for(stream, rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       void* row = at(y, r * cols, dtype);
@@ -139,8 +140,8 @@ void add_bias(void* y, const void* bias, int64_t rows, int64_t cols, DType dtype
 
 namespace {
 
-// By tiles, through a copy on the stack: rows of either matrix are often a power of two apart, and would throw each
-// other out of the cache.
+// Transposes tile by tile through a copy on the stack. Without the copy, rows that are a power of two apart would evict
+// each other from the cache.
 template <typename T>
 void transpose_band(T* to, const T* from, int64_t rows, int64_t cols, int64_t first, int64_t last) {
   constexpr int64_t kTile = 32;
@@ -157,10 +158,10 @@ void transpose_band(T* to, const T* from, int64_t rows, int64_t cols, int64_t fi
 
 void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols, DType dtype,
                const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::transpose(y, x, batch, rows, cols, dtype, stream);
+  if (is_cuda(stream)) return cuda::transpose(y, x, batch, rows, cols, dtype, stream);
   constexpr int64_t kBand = 32;
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
-    const int64_t bands = (cols + kBand - 1) / kBand;  // of the result's rows
+    const int64_t bands = (cols + kBand - 1) / kBand;  // a band is kBand rows of the result
     device::parallel_for(stream, batch * bands, row_grain(rows * kBand), [&](int64_t begin, int64_t end) {
       for (int64_t band = begin; band < end; ++band) {
         const int64_t first = band % bands * kBand, origin = band / bands * rows * cols;

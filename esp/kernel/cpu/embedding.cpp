@@ -1,16 +1,17 @@
-// Lookups copy rows; their gradients are sums in the order of ids, with threads over columns (or positions).
+// Embedding lookups copy rows. Gradients are summed in the order of ids. Threads split the columns of the token table,
+// or the positions of the position table.
 //
-// 16-bit tables are summed in fp32 and rounded once per call: ids are sorted first, so that gradients of one row are
-// consecutive. Rounding at every addition would lose small gradients of frequent tokens.
+// Gradients of 16-bit tables are summed in fp32 and rounded once per call, because rounding every addition would lose
+// small gradients of frequent tokens. The ids are sorted first, so that all gradients of one table row are consecutive.
 #include "esp/kernel/embedding.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/embedding.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,7 +42,7 @@ HWY_INLINE void add_row(T* to, const T* from, int64_t width) {
                             HWY_ATTR { lanes.store(hn::Add(lanes.load(to + i), lanes.load(from + i)), to + i); });
 }
 
-// to[c] += Σ_k rows of dy number order(0), order(1), … of columns [0, width), in order, rounded once.
+// to[c] += Σ_k dy[order(k)][c] for columns [0, width). Terms are added in order, and the sum is rounded once.
 template <typename T, class Order>
 HWY_INLINE void add_rows_once(T* to, const T* dy, int64_t dim, int64_t width, int64_t count, Order order) {
   constexpr int64_t kStrip = 256;
@@ -59,7 +60,7 @@ HWY_INLINE void add_rows_once(T* to, const T* dy, int64_t dim, int64_t width, in
   }
 }
 
-void look_up_piece(void* y, const int32_t* ids, const void* table, const void* positions, int64_t dim, int64_t num_rows,
+void look_up_range(void* y, const int32_t* ids, const void* table, const void* positions, int64_t dim, int64_t num_rows,
                    int64_t period, int64_t first_position, int64_t begin, int64_t end, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     look_up(static_cast<T*>(y), ids, static_cast<const T*>(table), static_cast<const T*>(positions), dim, num_rows,
@@ -67,9 +68,9 @@ void look_up_piece(void* y, const int32_t* ids, const void* table, const void* p
   });
 }
 
-// Columns [begin, end). `sorted` holds id·2^32 + i, ascending, of the ids in range; without it ids are taken as they
-// come.
-void scatter_piece(void* dtable, const int32_t* ids, const uint64_t* sorted, const void* dy, int64_t count, int64_t dim,
+// Processes columns [begin, end). `sorted` holds id·2^32 + i for every valid ids[i], ascending. If it is null, ids are
+// processed in the given order.
+void scatter_range(void* dtable, const int32_t* ids, const uint64_t* sorted, const void* dy, int64_t count, int64_t dim,
                    int64_t num_rows, int64_t begin, int64_t end, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     T* table = static_cast<T*>(dtable) + begin;
@@ -90,8 +91,8 @@ void scatter_piece(void* dtable, const int32_t* ids, const uint64_t* sorted, con
   });
 }
 
-// Positions [begin, end) of a period.
-void position_piece(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period, int64_t begin,
+// Gradient of rows [begin, end) of the position table: dpositions[p] is the sum of dy[i] over i mod period = p.
+void position_range(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period, int64_t begin,
                     int64_t end, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (int64_t p = begin; p < end; ++p)
@@ -106,18 +107,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(look_up_piece);
-HWY_EXPORT(scatter_piece);
-HWY_EXPORT(position_piece);
+HWY_EXPORT(look_up_range);
+HWY_EXPORT(scatter_range);
+HWY_EXPORT(position_range);
 
 void embedding_forward(void* y, const int32_t* ids, const void* table, const void* positions, int64_t count,
                        int64_t dim, int64_t num_rows, int64_t period, int64_t first_position, DType dtype,
                        const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::embedding_forward(y, ids, table, positions, count, dim, num_rows, period, first_position, dtype,
                                    stream);
-  ESP_CHECK(!positions || period >= 1, "period {}", period);
-  const auto piece = HWY_DYNAMIC_DISPATCH(look_up_piece);
+  ESP_CHECK(!positions || period >= 1, "position period: got {}; must be >= 1", period);
+  const auto piece = HWY_DYNAMIC_DISPATCH(look_up_range);
   device::parallel_for(stream, count, row_grain(dim), [&](int64_t begin, int64_t end) {
     piece(y, ids, table, positions, dim, num_rows, period, first_position, begin, end, dtype);
   });
@@ -125,8 +126,8 @@ void embedding_forward(void* y, const int32_t* ids, const void* table, const voi
 
 void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_t count, int64_t dim, int64_t num_rows,
                         DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::embedding_backward(dtable, ids, dy, count, dim, num_rows, dtype, stream);
-  static thread_local std::vector<uint64_t> sorted;  // grows at the first step, then stays
+  if (is_cuda(stream)) return cuda::embedding_backward(dtable, ids, dy, count, dim, num_rows, dtype, stream);
+  static thread_local std::vector<uint64_t> sorted;  // grows to the largest call and is reused
   const bool sort = dtype == DType::bf16 || dtype == DType::f16;
   int64_t num_sorted = count;
   if (sort) {
@@ -138,7 +139,7 @@ void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_
     num_sorted = static_cast<int64_t>(sorted.size());
   }
   const uint64_t* order = sort ? sorted.data() : nullptr;
-  const auto piece = HWY_DYNAMIC_DISPATCH(scatter_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(scatter_range);
   device::parallel_for(stream, dim, std::max<int64_t>(64, row_grain(count)), [&](int64_t begin, int64_t end) {
     piece(dtable, ids, order, dy, num_sorted, dim, num_rows, begin, end, dtype);
   });
@@ -146,10 +147,10 @@ void embedding_backward(void* dtable, const int32_t* ids, const void* dy, int64_
 
 void position_backward(void* dpositions, const void* dy, int64_t count, int64_t dim, int64_t period,
                        int64_t first_position, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::position_backward(dpositions, dy, count, dim, period, first_position, dtype, stream);
-  ESP_CHECK(period >= 1, "period {}", period);
-  const auto piece = HWY_DYNAMIC_DISPATCH(position_piece);
+  ESP_CHECK(period >= 1, "position period: got {}; must be >= 1", period);
+  const auto piece = HWY_DYNAMIC_DISPATCH(position_range);
   void* first = at(dpositions, first_position * dim, dtype);
   device::parallel_for(stream, std::min(count, period), row_grain(dim),
                        [&](int64_t begin, int64_t end) { piece(first, dy, count, dim, period, begin, end, dtype); });

@@ -7,7 +7,7 @@
 
 namespace esp::kernel {
 
-void GemmScratch::Free::operator()(void* memory) const {
+void GemmScratch::FreeDeleter::operator()(void* memory) const {
   std::free(memory);
 }
 
@@ -20,7 +20,8 @@ void* GemmScratch::reserve(size_t bytes) {
     bytes_ = 0;
     memory_.reset(std::aligned_alloc(alignment, rounded));
     if (!memory_) throw std::bad_alloc();
-    if (alignment == kHugePage) madvise(memory_.get(), rounded, MADV_HUGEPAGE);  // advice: it may not be taken
+    // only a hint to Linux; the result is ignored
+    if (alignment == kHugePage) madvise(memory_.get(), rounded, MADV_HUGEPAGE);
     bytes_ = rounded;
   }
   return memory_.get();

@@ -1,7 +1,7 @@
-// How gemm cuts a product into blocks, and the scratch it packs them into.
+// Block sizes of the CPU GEMM, and the scratch memory for packed blocks.
 //
-// K is cut into equal pieces of at most kMaxDepth: a function of K alone, because the cut decides the order of
-// summation. Everything else may follow the caches and the number of threads.
+// K is split into equal blocks of at most kMaxDepth. The split determines the order of summation, so it depends only on
+// K. All other sizes may depend on the caches and on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -11,36 +11,37 @@
 
 namespace esp::kernel {
 
-// Elements of K packed at a time: a panel of A of this depth stays in the first-level cache.
+// Maximum depth of a block of K: a panel of A of this depth stays in L1.
 template <typename A>
 inline constexpr int64_t kMaxDepth = sizeof(A) == 8 ? 384 : 768;
-// A strip of B stays in the second-level cache, a block of A in the third, partial sums of one thread somewhere near.
+// Limits in bytes, so that a strip of B stays in L2, a block of A stays in L3, and the partial sums of a thread stay in
+// cache.
 inline constexpr int64_t kStripBytes = int64_t{448} << 10, kBlockBytes = int64_t{3} << 20,
                          kPartialBytes = int64_t{4} << 20;
 
-inline int64_t divided_up(int64_t count, int64_t by) {
+inline int64_t div_up(int64_t count, int64_t by) {
   return (count + by - 1) / by;
 }
 
 template <typename A>
-int64_t depth_of(int64_t k) {
-  const int64_t pieces = std::max<int64_t>(1, divided_up(k, kMaxDepth<A>));
-  return std::max<int64_t>(8, divided_up(divided_up(k, pieces), 8) * 8);
+int64_t k_block_depth(int64_t k) {
+  const int64_t pieces = std::max<int64_t>(1, div_up(k, kMaxDepth<A>));
+  return std::max<int64_t>(8, div_up(div_up(k, pieces), 8) * 8);
 }
 
-// Memory of one thread that grows to the largest request and is kept. 2 MiB pages where the system has them: a panel
-// walks through many small ones.
+// Packing memory of one thread. It grows to the largest request and is freed when the thread ends. It uses huge pages
+// (2 MiB) if available, because a panel would otherwise be spread over many 4 KiB pages.
 class GemmScratch {
  public:
-  // At least `bytes`, aligned to a cache line; what was there before is lost.
+  // Returns at least `bytes`, aligned to a cache line. The previous content is lost.
   void* reserve(size_t bytes);
   static GemmScratch& of_this_thread();
 
  private:
-  struct Free {
+  struct FreeDeleter {
     void operator()(void* memory) const;
   };
-  std::unique_ptr<void, Free> memory_;
+  std::unique_ptr<void, FreeDeleter> memory_;
   size_t bytes_ = 0;
 };
 

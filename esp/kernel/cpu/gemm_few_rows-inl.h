@@ -1,6 +1,6 @@
-// gemm with at most kFewRows rows and B stored by rows, as in generation with a cache: B is read once and in the order
-// of memory, which is all such a product costs. Sums wait in a buffer instead of registers; each is the same chain of
-// multiply-adds as in a tile.
+// GEMM with at most kFewRows rows and B stored by rows, as in generation with a KV cache. Reading B takes nearly all of
+// the time, so B is read once and in memory order. The sums are in a buffer, not in registers. Each sum performs the
+// same multiply-adds, in the same order, as in a tile of the general GEMM.
 #if defined(ESP_KERNEL_CPU_GEMM_FEW_ROWS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_GEMM_FEW_ROWS_INL_H
 #undef ESP_KERNEL_CPU_GEMM_FEW_ROWS_INL_H
@@ -16,7 +16,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int64_t kFewRows = 4, kFewColumns = 512;
 
-// sums[i·kFewColumns + j] += Σ over kDepths depths of a(i, p) · b(p, j).
+// sums[i·kFewColumns + j] += Σ a(i, p) · b(p, j) over the next kDepths indices p along K.
 template <int kRows, int kDepths, typename T>
 HWY_INLINE void add_depths(Accumulator<T>* sums, const T* a, const T* b, const GemmStrides& stride, int64_t columns) {
   using A = Accumulator<T>;
@@ -60,4 +60,4 @@ void multiply_few_rows(Accumulator<T>* sums, const T* a, const T* b, const GemmS
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

@@ -1,6 +1,7 @@
-// Packing for gemm: a panel is kWidth neighbouring rows of op(A), or columns of op(B), depth by depth:
-// panel[p·kWidth + line]. Panels follow each other, kWidth·depth apart. 16-bit elements are widened here, transposes
-// happen here, and lines past the end are zero. Nothing is written outside the panels: threads may share them out.
+// Packing for gemm. Here a "line" is a row of op(A) or a column of op(B), and a "depth" is an index along K. A panel
+// holds kWidth neighbouring lines, stored depth by depth: panel[p·kWidth + line]. Panels follow each other,
+// kWidth·(number of depths) elements apart. Packing widens 16-bit elements, transposes if needed, and fills lines past
+// the end with zeros. It writes only inside its panels, so threads may split the panels.
 #if defined(ESP_KERNEL_CPU_GEMM_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_GEMM_PACK_INL_H
 #undef ESP_KERNEL_CPU_GEMM_PACK_INL_H
@@ -38,8 +39,10 @@ HWY_INLINE void copy_lines(Accumulator<T>* to, const T* from, int64_t extent) {
   }
 }
 
-// Eight rows of memory of a panel six lines wide, three cache lines: whole vectors, each stored over the end of the one
-// before. The panel's neighbours are far apart, and stores that wait for them cost more than the loads.
+// Packs eight K indices of a panel that holds six lines (rows of op(A) or columns of op(B)); the panel part is three
+// cache lines. The source stores the six elements of a K index next to each other. Each store writes a whole vector,
+// and the next store overwrites the excess. Panels are far apart in memory, so stores that wait for cache lines cost
+// more than the loads.
 template <typename T>
 HWY_INLINE void copy_eight_rows_of_six(Accumulator<T>* to, const T* from, int64_t stride, int64_t to_later_panel) {
   for (int64_t i = 0; i < 48; i += 16) hwy::Prefetch(to + to_later_panel + i);
@@ -47,8 +50,9 @@ HWY_INLINE void copy_eight_rows_of_six(Accumulator<T>* to, const T* from, int64_
   copy_lines<6>(to + 7 * 6, from + 7 * stride, 8);
 }
 
-// Lines are neighbours in memory: from[p·stride + line]; `extent` of each row may be read. Rows of memory are read
-// through, a few at a time, so that what a panel gets at once is whole cache lines.
+// Packs lines (rows of op(A) or columns of op(B)) that lie side by side in memory: from[p·stride + l] is element p of
+// line l. `extent` elements of each memory row may be read. Reads a few memory rows at a time, so that whole cache
+// lines of a panel are written.
 template <int64_t kWidth, typename T>
 void pack_along(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
   constexpr bool kInSixes = kWidth == 6 && hn::MaxLanes(Tag<T>()) == 8;
@@ -74,16 +78,17 @@ void pack_along(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines
 }
 
 #if HWY_TARGET == HWY_SCALAR
-// Lines are rows of memory: from[line·stride + p]; `extent` lines may be read.
+// Packs lines (rows of op(A) or columns of op(B)) that are contiguous in memory: element p of line l is from[l·stride +
+// p]. `extent` lines may be read.
 template <int64_t kWidth, typename T>
 void pack_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
-  for (int64_t line = 0; line < divided_up(lines, kWidth) * kWidth; ++line)
+  for (int64_t line = 0; line < div_up(lines, kWidth) * kWidth; ++line)
     for (int64_t p = 0; p < depth; ++p)
       to[line / kWidth * kWidth * depth + p * kWidth + line % kWidth] =
           line < extent ? static_cast<Accumulator<T>>(from[line * stride + p]) : Accumulator<T>{0};
 }
 #else
-// Stores the 128-bit blocks of v, or their lower halves, `step` apart, the first `count` of them.
+// Stores the first `count` 128-bit blocks of v, or their lower halves, `step` elements apart.
 template <bool kHalves, class D, class V, typename A>
 HWY_INLINE void store_blocks(D d, V v, A* to, int64_t step, int64_t count) {
   if constexpr (hn::MaxLanes(D()) * sizeof(A) == 16) {
@@ -101,7 +106,7 @@ HWY_INLINE void store_blocks(D d, V v, A* to, int64_t step, int64_t count) {
   }
 }
 
-// Stores the 128-bit blocks of two vectors side by side, `step` apart.
+// Stores pairs of 128-bit blocks, one from each vector, `step` elements apart.
 template <class D, class V, typename A>
 HWY_INLINE void store_block_pairs(D d, V left, V right, A* to, int64_t step) {
   if constexpr (hn::MaxLanes(D()) * sizeof(A) == 32) {
@@ -115,7 +120,8 @@ HWY_INLINE void store_block_pairs(D d, V left, V right, A* to, int64_t step) {
   }
 }
 
-// As many lines as a 128-bit block holds elements, transposed block by block: block b of v[i] is depth b·kGroup + i.
+// A group of kGroup lines (rows of op(A) or columns of op(B)), as many as a 128-bit block has elements. It is
+// transposed block by block: block b of v[i] holds K index b·kGroup + i of all lines of the group.
 template <typename A>
 inline constexpr int64_t kGroup = 16 / sizeof(A);
 template <typename T>
@@ -142,12 +148,12 @@ HWY_INLINE Transposed<T> transposed(LoadLine line) {
   }
 }
 
-// Two whole groups of lines over one vector of depths.
+// Packs two complete groups of lines (rows of op(A) or columns of op(B)), for as many K indices as a vector has lanes.
 template <int64_t kWidth, typename T>
 HWY_INLINE void pack_two_groups(Accumulator<T>* to, const T* rows, int64_t stride) {
   constexpr int64_t kLines = kGroup<Accumulator<T>>;
   auto line = [&](int64_t i) HWY_ATTR {
-    hwy::Prefetch(rows + i * stride + 4 * lanes_of<T>());  // of so many lines at once the processor foresees none
+    hwy::Prefetch(rows + i * stride + 4 * lanes_of<T>());  // the hardware prefetcher cannot follow so many streams
     return load_lanes(rows + i * stride);
   };
   const auto left = transposed<T>(line);
@@ -156,7 +162,8 @@ HWY_INLINE void pack_two_groups(Accumulator<T>* to, const T* rows, int64_t strid
     store_block_pairs(Tag<T>(), left.v[i], right.v[i], to + i * kWidth, kLines * kWidth);
 }
 
-// One group of lines, or half a group, over `depth` depths, a vector of them or fewer; `extent` lines may be read.
+// Packs one group of lines (rows of op(A) or columns of op(B)), or half of a group, for at most as many K indices as a
+// vector has lanes. `extent` lines may be read.
 template <int64_t kWidth, bool kHalf, typename T>
 HWY_INLINE void pack_group(Accumulator<T>* to, const T* rows, int64_t stride, int64_t extent, int64_t depth) {
   constexpr int64_t kLines = kGroup<Accumulator<T>>;
@@ -169,28 +176,30 @@ HWY_INLINE void pack_group(Accumulator<T>* to, const T* rows, int64_t stride, in
     store_blocks<kHalf>(Tag<T>(), block.v[i], to + i * kWidth, kLines * kWidth, (depth + kLines - 1 - i) / kLines);
 }
 
-// Six whole lines over eight depths: pairs of lines, then pairs of depths, make whole vectors.
+// Packs eight K indices of six lines (rows of op(A) or columns of op(B)). Combines pairs of lines, then pairs of K
+// indices, into whole vectors.
 template <typename T>
 HWY_INLINE void pack_six_lines(Accumulator<T>* to, const T* rows, int64_t stride) {
   const Tag<T> d;
   const hn::RepartitionToWide<Tag<T>> pairs;
   auto line = [&](int64_t i) HWY_ATTR {
-    hwy::Prefetch(rows + (6 + i) * stride);  // the next panel
+    hwy::Prefetch(rows + (6 + i) * stride);  // prefetches the next panel
     return load_lanes(rows + i * stride);
   };
   const auto v0 = line(0), v1 = line(1), v2 = line(2), v3 = line(3), v4 = line(4), v5 = line(5);
-  // Two depths of six lines, three 128-bit blocks: in the lower halves depths 0 and 1, or 2 and 3, above them 4 later.
-  struct Blocks {
+  // Three vectors: each vector half holds a 128-bit block, and three blocks hold two K indices of the six lines. The
+  // lower halves hold K indices 0 and 1 (or 2 and 3), the upper halves hold K indices 4 and 5 (or 6 and 7).
+  struct DepthPairs {
     Vec<T> first, second, third;
   };
   auto blocks = [&](Vec<T> v01, Vec<T> v23, Vec<T> v45) HWY_ATTR {
     const auto x01 = hn::BitCast(pairs, v01), x23 = hn::BitCast(pairs, v23), x45 = hn::BitCast(pairs, v45);
-    return Blocks{hn::BitCast(d, hn::InterleaveLower(pairs, x01, x23)), hn::BitCast(d, hn::OddEven(x01, x45)),
-                  hn::BitCast(d, hn::InterleaveUpper(pairs, x23, x45))};
+    return DepthPairs{hn::BitCast(d, hn::InterleaveLower(pairs, x01, x23)), hn::BitCast(d, hn::OddEven(x01, x45)),
+                      hn::BitCast(d, hn::InterleaveUpper(pairs, x23, x45))};
   };
-  const Blocks x =
+  const DepthPairs x =
       blocks(hn::InterleaveLower(d, v0, v1), hn::InterleaveLower(d, v2, v3), hn::InterleaveLower(d, v4, v5));
-  const Blocks y =
+  const DepthPairs y =
       blocks(hn::InterleaveUpper(d, v0, v1), hn::InterleaveUpper(d, v2, v3), hn::InterleaveUpper(d, v4, v5));
   hn::StoreU(hn::ConcatLowerLower(d, x.second, x.first), d, to);
   hn::StoreU(hn::ConcatLowerLower(d, y.first, x.third), d, to + 8);
@@ -229,7 +238,8 @@ void pack_panel_across(Accumulator<T>* to, const T* from, int64_t stride, int64_
   }
 }
 
-// Lines are rows of memory: from[line·stride + p]; `extent` lines may be read.
+// Packs lines (rows of op(A) or columns of op(B)) that are contiguous in memory: element p of line l is from[l·stride +
+// p]. `extent` lines may be read.
 template <int64_t kWidth, typename T>
 void pack_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t lines, int64_t extent, int64_t depth) {
   for (int64_t line = 0; line < lines; line += kWidth)
@@ -240,4 +250,4 @@ void pack_across(Accumulator<T>* to, const T* from, int64_t stride, int64_t line
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

@@ -1,9 +1,9 @@
-// The two ends of a gemm tile: multiply_panels fills it from packed panels, finish_tile brings it into C;
-// multiply_panels_into does both for whole tiles of plain sums.
+// The GEMM micro-kernel. multiply_panels computes a tile from packed panels, and finish_tile applies the epilogue and
+// writes the tile to C. multiply_panels_into does both for complete tiles without an epilogue.
 //
-// A tile is kTileRows × kTileVectors vectors of sums that stay in registers over the whole depth: every element is
-// one chain of multiply-adds in the order of p. Then it passes through a small buffer, so that C's edges, the scaling
-// and the epilogue need no code of their own per tile shape.
+// A tile is kTileRows × kTileVectors vectors of sums that stay in registers over the whole depth. Every element is one
+// chain of multiply-adds in the order of K. The tile is then copied to a small buffer, so that the edges of C, the
+// scaling and the epilogue need no separate code per tile shape.
 #if defined(ESP_KERNEL_CPU_GEMM_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_GEMM_TILE_INL_H
 #undef ESP_KERNEL_CPU_GEMM_TILE_INL_H
@@ -20,10 +20,10 @@
 #ifndef ESP_UNROLLED
 #ifdef __clang__
 #define ESP_UNROLLED _Pragma("unroll")
-#define ESP_UNROLLED_BY_DEPTHS _Pragma("unroll(kDepthsAtOnce)")
+#define ESP_UNROLLED_BY_DEPTHS _Pragma("unroll(kDepthUnroll)")
 #else
 #define ESP_UNROLLED _Pragma("GCC unroll 16")
-#define ESP_UNROLLED_BY_DEPTHS _Pragma("GCC unroll kDepthsAtOnce")
+#define ESP_UNROLLED_BY_DEPTHS _Pragma("GCC unroll kDepthUnroll")
 #endif
 #endif
 
@@ -31,18 +31,18 @@ HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As many sums as the registers hold beside one row of B and one element of A.
+// Tile size: as many sums as fit in registers together with one row of B and one element of A.
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
-inline constexpr int kTileRows = 6, kTileVectors = 2;  // 16 registers
-inline constexpr int64_t kDepthsAtOnce = 4;            // the loop's own instructions are not free
-inline constexpr bool kGoesStraight = true;            // whole tiles pass the buffer by where C takes plain sums
+inline constexpr int kTileRows = 6, kTileVectors = 2;  // for instruction sets with 16 vector registers
+inline constexpr int64_t kDepthUnroll = 4;             // loop over K is unrolled: loop instructions cost time here
+inline constexpr bool kStoresDirectly = true;          // complete tiles without an epilogue skip the buffer
 #else
-inline constexpr int kTileRows = 8, kTileVectors = 3;  // 32 registers
-inline constexpr int64_t kDepthsAtOnce = 1;
-inline constexpr bool kGoesStraight = false;
+inline constexpr int kTileRows = 8, kTileVectors = 3;  // for instruction sets with 32 vector registers
+inline constexpr int64_t kDepthUnroll = 1;
+inline constexpr bool kStoresDirectly = false;
 #endif
-// A tile that goes straight asks for its part of C so many depths before it is due.
-inline constexpr int64_t kDepthsAhead = 160;
+// A tile that is stored without the buffer prefetches its part of C when this number of K indices is left.
+inline constexpr int64_t kPrefetchDepth = 160;
 template <typename A>
 inline constexpr int64_t kTileColumns = kTileVectors* static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<A>()));
 
@@ -50,7 +50,7 @@ template <typename A, int kRows, int kVectors>
 struct TileSums {
   hn::Vec<hn::ScalableTag<A>> at[kRows][kVectors];
 };
-// at[i][j] += Σp a[p·kTileRows + i] · b[p·kTileColumns + j·lanes…].
+// Register tile: at[i][j] += Σ_p a[p·kTileRows + i] · (vector j of the row of b at depth p).
 template <typename A, int kRows, int kVectors>
 HWY_INLINE void add_products(TileSums<A, kRows, kVectors>& sums, const A* HWY_RESTRICT a, const A* HWY_RESTRICT b,
                              int64_t depth) {
@@ -86,10 +86,10 @@ HWY_NOINLINE void multiply_panels(const A* HWY_RESTRICT a, const A* HWY_RESTRICT
   }
 }
 
-// A whole tile straight from the registers into C: alpha·sums + factor·C + bias, where the bias may be null and C is
-// not read with a factor of 0.
+// Destination of a complete tile that is stored from registers: C = alpha·sums + factor·C + bias. The bias may be null.
+// If factor is 0, C is not read.
 template <typename A>
-struct Straight {
+struct DirectStore {
   A alpha, factor;
   A* c;
   int64_t c_stride;
@@ -97,14 +97,14 @@ struct Straight {
 };
 template <typename A>
 HWY_NOINLINE void multiply_panels_into(const A* HWY_RESTRICT a, const A* HWY_RESTRICT b, int64_t depth,
-                                       const Straight<A>& to) {
+                                       const DirectStore<A>& to) {
   const hn::ScalableTag<A> d;
   constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<A>()));
   TileSums<A, kTileRows, kTileVectors> sums;
   ESP_UNROLLED for (int i = 0; i < kTileRows; ++i) {
     ESP_UNROLLED for (int j = 0; j < kTileVectors; ++j) sums.at[i][j] = hn::Zero(d);
   }
-  const int64_t ahead = std::min<int64_t>(depth, kDepthsAhead);
+  const int64_t ahead = std::min<int64_t>(depth, kPrefetchDepth);
   add_products(sums, a, b, depth - ahead);
   for (int i = 0; i < kTileRows; ++i) {
     hwy::Prefetch(to.c + i * to.c_stride);
@@ -134,82 +134,85 @@ HWY_NOINLINE void multiply_panels_into(const A* HWY_RESTRICT a, const A* HWY_RES
 }
 
 template <typename A, int kRows>
-HWY_INLINE void multiply_some_columns(const A* a, const A* b, int64_t depth, int64_t columns, A* tile) {
+HWY_INLINE void multiply_columns(const A* a, const A* b, int64_t depth, int64_t columns, A* tile) {
   constexpr int64_t kLanes = kTileColumns<A> / kTileVectors;
   if (kTileVectors > 2 && columns > 2 * kLanes) return multiply_panels<A, kRows, kTileVectors>(a, b, depth, tile);
   if (columns > kLanes) return multiply_panels<A, kRows, 2>(a, b, depth, tile);
   multiply_panels<A, kRows, 1>(a, b, depth, tile);
 }
 
-// A tile at the edge computes few more rows than it needs; those are never looked at.
+// At the edge of C the number of rows is rounded up; results of the additional rows are not used.
 template <typename A>
 HWY_INLINE void multiply_tile(const A* a, const A* b, int64_t depth, int64_t rows, int64_t columns, A* tile) {
-  if (rows > 4) return multiply_some_columns<A, kTileRows>(a, b, depth, columns, tile);
-  if (rows > 2) return multiply_some_columns<A, 4>(a, b, depth, columns, tile);
-  if (rows > 1) return multiply_some_columns<A, 2>(a, b, depth, columns, tile);
-  multiply_some_columns<A, 1>(a, b, depth, columns, tile);
+  if (rows > 4) return multiply_columns<A, kTileRows>(a, b, depth, columns, tile);
+  if (rows > 2) return multiply_columns<A, 4>(a, b, depth, columns, tile);
+  if (rows > 1) return multiply_columns<A, 2>(a, b, depth, columns, tile);
+  multiply_columns<A, 1>(a, b, depth, columns, tile);
 }
 
-// What becomes of a tile. Sums of the depths so far are kept in `partial` between the first and the last piece of K: C
-// itself, or scratch where C cannot hold them (16 bits) or is still needed (a slope that may not touch beta·C).
+// Scaling and epilogue of a tile. Between the first and the last block of K, `partial` holds the partial sums. It
+// points to C, or to scratch memory in two cases: C is 16-bit, or the old C is needed in the last block (backward
+// epilogue, where beta·C must not be multiplied by the derivative).
 template <typename T>
-struct Finish {
+struct TileEpilogue {
   using A = Accumulator<T>;
   A alpha, beta;
-  bool first, last;         // of the pieces of K
-  bool beta_first;          // beta·C joins with the first piece, as it must where C holds the partial sums
-  T* c;                     // like the pointers below, at the tile's (0, 0)
-  A* partial;               // null where there is one piece only
-  const T* bias = nullptr;  // at the tile's column
+  bool first, last;         // true in the first block of K, in the last block of K
+  bool beta_first;          // add beta·C in the first block of K; required if C holds the partial sums
+  T* c;                     // this and the other matrix pointers point to element (0, 0) of the tile
+  A* partial;               // null if there is only one block of K
+  const T* bias = nullptr;  // first column of the tile
   T* pre_activation = nullptr;
   const T* pre_activation_in = nullptr;
   int64_t c_stride, partial_stride;
 };
 
-// `finish` for the tile `row` rows and `column` columns away.
+// Returns the epilogue for the tile that is `row` rows below and `column` columns to the right.
 template <typename T>
-HWY_INLINE Finish<T> moved(Finish<T> finish, int64_t row, int64_t column) {
-  const int64_t by = row * finish.c_stride + column;
-  finish.c += by;
-  if (finish.partial) finish.partial += row * finish.partial_stride + column;
-  if (finish.bias) finish.bias += column;
-  if (finish.pre_activation) finish.pre_activation += by;
-  if (finish.pre_activation_in) finish.pre_activation_in += by;
-  return finish;
+HWY_INLINE TileEpilogue<T> shift_epilogue(TileEpilogue<T> epilogue, int64_t row, int64_t column) {
+  const int64_t by = row * epilogue.c_stride + column;
+  epilogue.c += by;
+  if (epilogue.partial) epilogue.partial += row * epilogue.partial_stride + column;
+  if (epilogue.bias) epilogue.bias += column;
+  if (epilogue.pre_activation) epilogue.pre_activation += by;
+  if (epilogue.pre_activation_in) epilogue.pre_activation_in += by;
+  return epilogue;
 }
 
-// Whether a tile becomes alpha·sums + factor·C + bias, kept in C whichever piece of K it is.
+// Returns true if a tile can be stored without the buffer. This requires that in this block of K the value stored in C
+// is alpha·sums + factor·C + bias.
 template <typename T>
-bool is_plain(const Finish<T>& f, Activation activation) {
+bool stores_directly(const TileEpilogue<T>& f, Activation activation) {
   if constexpr (is_half<T>) return false;
   return f.beta_first && (!f.last || (activation == Activation::none && !f.pre_activation && !f.pre_activation_in));
 }
 template <typename T>
-HWY_INLINE Straight<T> straight(const Finish<T>& f) {
+HWY_INLINE DirectStore<T> direct_store(const TileEpilogue<T>& f) {
   return {f.alpha, f.first ? f.beta : T{1}, f.c, f.c_stride, f.last ? f.bias : nullptr};
 }
 
 template <Activation activation, typename T, class L>
-HWY_INLINE void finish_vector(const Finish<T>& f, L lanes, Vec<T> sum, int64_t at_c, int64_t at_partial, int64_t j) {
+HWY_INLINE void finish_vector(const TileEpilogue<T>& f, L lanes, Vec<T> sum, int64_t at_c, int64_t at_partial,
+                              int64_t j) {
   const Tag<T> d;
   auto value = hn::Mul(hn::Set(d, f.alpha), sum);
   auto with_c = [&](Vec<T> v)
                     HWY_ATTR { return f.beta == 0 ? v : hn::MulAdd(hn::Set(d, f.beta), lanes.load(f.c + at_c), v); };
   if (!f.first) value = hn::Add(lanes.load(f.partial + at_partial), value);
   if (!f.last) return lanes.store(f.first && f.beta_first ? with_c(value) : value, f.partial + at_partial);
-  const bool c_is_due = !f.beta_first || f.first;
+  const bool adds_c = !f.beta_first || f.first;
   if (f.pre_activation_in) {
-    value = hn::Mul(value, activation_slope_lanes<activation>(d, lanes.load(f.pre_activation_in + at_c)));
-    return lanes.store(c_is_due ? with_c(value) : value, f.c + at_c);
+    value = hn::Mul(value, activation_derivative_lanes<activation>(d, lanes.load(f.pre_activation_in + at_c)));
+    return lanes.store(adds_c ? with_c(value) : value, f.c + at_c);
   }
-  if (c_is_due) value = with_c(value);
+  if (adds_c) value = with_c(value);
   if (f.bias) value = hn::Add(value, lanes.load(f.bias + j));
   if (f.pre_activation) lanes.store(value, f.pre_activation + at_c);
-  lanes.store(activated_lanes<activation>(d, value), f.c + at_c);
+  lanes.store(activation_lanes<activation>(d, value), f.c + at_c);
 }
 
 template <Activation activation, typename T>
-HWY_NOINLINE void finish_tile(const Finish<T>& f, const Accumulator<T>* tile, int64_t tile_stride, int64_t rows,
+HWY_NOINLINE void finish_tile(const TileEpilogue<T>& f, const Accumulator<T>* tile, int64_t tile_stride, int64_t rows,
                               int64_t columns) {
   for (int64_t i = 0; i < rows; ++i) {
     const auto* from = tile + i * tile_stride;
@@ -222,4 +225,4 @@ HWY_NOINLINE void finish_tile(const Finish<T>& f, const Accumulator<T>* tile, in
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

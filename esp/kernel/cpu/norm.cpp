@@ -1,24 +1,24 @@
-// Normalisation, forward and the gradient of its input: a row is read from memory once and stays in the first-level
-// cache for the passes that follow (mean, spread, result).
+// LayerNorm and RMSNorm: forward, and the input gradient. A row is read from memory once. It stays in L1 for the
+// following passes (mean, variance, result).
 #include "esp/kernel/norm.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/norm.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 
-// sum = x + residual; returns Σ sum, of the values as they were rounded.
+// sum = x + residual. Returns the sum of the rounded elements of `sum`.
 template <typename T>
 HWY_INLINE Accumulator<T> add_residual(T* sum, const T* x, const T* residual, int64_t dim) {
-  Sums<T> total;
-  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+  InterleavedSums<T> total;
+  each_vector_interleaved<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
     auto v = hn::Add(lanes.load(x + i), lanes.load(residual + i));
     lanes.store(v, sum + i);
     if constexpr (is_half<T>) v = lanes.load(sum + i);
@@ -29,18 +29,19 @@ HWY_INLINE Accumulator<T> add_residual(T* sum, const T* x, const T* residual, in
 
 template <typename T>
 HWY_INLINE Accumulator<T> row_sum(const T* x, int64_t dim) {
-  Sums<T> total;
-  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn)
-                                  HWY_ATTR { total.part[turn()] = hn::Add(total.part[turn()], lanes.load(x + i)); });
+  InterleavedSums<T> total;
+  each_vector_interleaved<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+    total.part[turn()] = hn::Add(total.part[turn()], lanes.load(x + i));
+  });
   return total.total();
 }
 
-// Σ (x − middle)²
+// Σ (x − middle)² over the elements of a row.
 template <typename T>
 HWY_INLINE Accumulator<T> row_spread(const T* x, Accumulator<T> middle, int64_t dim) {
   const auto center = hn::Set(Tag<T>(), middle);
-  Sums<T> total;
-  each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+  InterleavedSums<T> total;
+  each_vector_interleaved<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
     const auto v = lanes.keep(hn::Sub(lanes.load(x + i), center));
     total.part[turn()] = hn::MulAdd(v, v, total.part[turn()]);
   });
@@ -84,7 +85,7 @@ void norm_rows(T* y, Accumulator<T>* mean, Accumulator<T>* rstd, T* sum, const T
   }
 }
 
-// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), the first mean for layer only.
+// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]). RMSNorm has no [mean of g].
 template <typename T>
 void norm_gradient_rows(T* dx, const T* dy, const T* x, const Accumulator<T>* mean, const Accumulator<T>* rstd,
                         const T* gamma, const NormShape& shape, bool accumulate) {
@@ -96,9 +97,9 @@ void norm_gradient_rows(T* dx, const T* dy, const T* x, const Accumulator<T>* me
     const T *row = x + r * dim, *from = dy + r * dim;
     T* to = dx + r * dim;
     const auto center = hn::Set(d, centered ? mean[r] : A{0}), scale = hn::Set(d, rstd[r]);
-    Sums<T> sum, dot;
-    each_vector_in_turn<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
-      const auto g = hn::Mul(lanes.load(from + i), lanes.load(gamma + i));  // 0 past the end
+    InterleavedSums<T> sum, dot;
+    each_vector_interleaved<T>(dim, [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+      const auto g = hn::Mul(lanes.load(from + i), lanes.load(gamma + i));  // g is 0 in the lanes past the end
       const auto normal = hn::Mul(hn::Sub(lanes.load(row + i), center), scale);
       sum.part[turn()] = hn::Add(sum.part[turn()], g);
       dot.part[turn()] = hn::MulAdd(g, normal, dot.part[turn()]);
@@ -115,7 +116,7 @@ void norm_gradient_rows(T* dx, const T* dy, const T* x, const Accumulator<T>* me
   }
 }
 
-void norm_forward_piece(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual,
+void norm_forward_range(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual,
                         const void* gamma, const void* beta, const NormShape& shape, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
@@ -125,7 +126,7 @@ void norm_forward_piece(void* y, void* mean, void* rstd, void* sum, const void* 
   });
 }
 
-void norm_backward_input_piece(void* dx, const void* dy, const void* x, const void* mean, const void* rstd,
+void norm_backward_input_range(void* dx, const void* dy, const void* x, const void* mean, const void* rstd,
                                const void* gamma, const NormShape& shape, bool accumulate, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
@@ -141,15 +142,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(norm_forward_piece);
-HWY_EXPORT(norm_backward_input_piece);
+HWY_EXPORT(norm_forward_range);
+HWY_EXPORT(norm_backward_input_range);
 
 void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, const void* residual, const void* gamma,
                   const void* beta, const NormShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::norm_forward(y, mean, rstd, sum, x, residual, gamma, beta, shape, dtype, stream);
-  ESP_CHECK(!residual || sum, "a residual needs somewhere to put the sum");
+  if (is_cuda(stream)) return cuda::norm_forward(y, mean, rstd, sum, x, residual, gamma, beta, shape, dtype, stream);
+  ESP_CHECK(!residual || sum, "norm: got a residual but no output buffer `sum`; expected both");
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(norm_forward_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(norm_forward_range);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim), [&](int64_t begin, int64_t end) {
     NormShape part = shape;
     part.rows = end - begin;
@@ -161,9 +162,9 @@ void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, con
 
 void norm_backward_input(void* dx, const void* dy, const void* x, const void* mean, const void* rstd, const void* gamma,
                          const NormShape& shape, bool accumulate, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::norm_backward_input(dx, dy, x, mean, rstd, gamma, shape, accumulate, dtype, stream);
+  if (is_cuda(stream)) return cuda::norm_backward_input(dx, dy, x, mean, rstd, gamma, shape, accumulate, dtype, stream);
   const DType stat = accumulator_of(dtype);
-  const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_input_piece);
+  const auto piece = HWY_DYNAMIC_DISPATCH(norm_backward_input_range);
   device::parallel_for(stream, shape.rows, row_grain(shape.dim), [&](int64_t begin, int64_t end) {
     NormShape part = shape;
     part.rows = end - begin;

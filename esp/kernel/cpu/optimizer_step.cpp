@@ -1,10 +1,10 @@
-// The optimizers: every buffer is read once and written once, all arithmetic between is in registers.
+// Optimizer steps: every buffer is read once and written once, and all arithmetic is in registers.
 //
-// Moments move towards the gradient by (1 − β) of the difference. β·m + (1 − β)·g is the same in real numbers, but
-// there the rounding of β itself (0.999 in float is off by 1e-8) repeats every step and grows with their number.
+// A moment m is updated as m += (1 − β)·(g − m). The formula β·m + (1 − β)·g is mathematically equal, but it would
+// multiply by the rounded β in every step (0.999 in float has an error of 1e-8), and the error would accumulate.
 #include "esp/kernel/optimizer_step.h"
-#include "esp/kernel/halves.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
+#include "esp/kernel/split_master.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/optimizer_step.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,13 +73,13 @@ void sgd(const StepBuffers& buffers, const SgdStep& step) {
   });
 }
 
-void adam_piece(const StepBuffers& buffers, const AdamStep& step) {
+void adam_range(const StepBuffers& buffers, const AdamStep& step) {
   with_floating(buffers.grad_type, [&]<typename T>(std::type_identity<T>) {
     buffers.weights ? adam<T, true>(buffers, step) : adam<T, false>(buffers, step);
   });
 }
 
-void sgd_piece(const StepBuffers& buffers, const SgdStep& step) {
+void sgd_range(const StepBuffers& buffers, const SgdStep& step) {
   with_floating(buffers.grad_type, [&]<typename T>(std::type_identity<T>) {
     if (step.momentum != 0)
       buffers.weights ? sgd<T, true, true>(buffers, step) : sgd<T, false, true>(buffers, step);
@@ -107,7 +107,8 @@ StepBuffers piece_of(const StepBuffers& whole, int64_t begin, int64_t end) {
           .lower = whole.lower ? whole.lower + begin : nullptr};
 }
 
-// f(buffers) of elements [begin, end); a master copy in halves is put together a little at a time.
+// Calls f(buffers) for elements [begin, end). A split master copy is processed in small chunks: joined before f, split
+// after it.
 template <typename F>
 void with_master(const StepBuffers& whole, int64_t begin, int64_t end, F&& f) {
   if (!whole.lower) return f(piece_of(whole, begin, end));
@@ -115,38 +116,40 @@ void with_master(const StepBuffers& whole, int64_t begin, int64_t end, F&& f) {
   alignas(64) float master[kAtOnce];
   for (; begin < end; begin += kAtOnce) {
     StepBuffers piece = piece_of(whole, begin, std::min(end, begin + kAtOnce));
-    join_halves(master, piece.weights, piece.lower, piece.count, {});
+    join_master_weights(master, piece.weights, piece.lower, piece.count, {});
     piece.master = master;
     f(piece);
-    split_halves(piece.lower, master, piece.count, {});
+    split_master_weights(piece.lower, master, piece.count, {});
   }
 }
 
-void check_halves(const StepBuffers& buffers) {
-  ESP_CHECK(!buffers.lower || (buffers.grad_type == DType::bf16 && buffers.weights), "halves of {}",
-            name_of(buffers.grad_type));
+void check_split_master(const StepBuffers& buffers) {
+  ESP_CHECK(!buffers.lower || (buffers.grad_type == DType::bf16 && buffers.weights),
+            "split master copy: got dtype {}, {} weights buffer; expected dtype bf16, a weights buffer",
+            name_of(buffers.grad_type), buffers.weights ? "a" : "no");
 }
 
 }  // namespace
 
-HWY_EXPORT(adam_piece);
-HWY_EXPORT(sgd_piece);
+HWY_EXPORT(adam_range);
+HWY_EXPORT(sgd_range);
 
 void adam_step(const StepBuffers& buffers, const AdamStep& step, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::adam_step(buffers, step, stream);
-  ESP_CHECK(step.t >= 1, "step {}", step.t);
-  check_halves(buffers);
-  const auto piece = HWY_DYNAMIC_DISPATCH(adam_piece);
+  if (is_cuda(stream)) return cuda::adam_step(buffers, step, stream);
+  ESP_CHECK(step.t >= 1, "Adam step number: got {}; must be >= 1", step.t);
+  check_split_master(buffers);
+  const auto piece = HWY_DYNAMIC_DISPATCH(adam_range);
   device::parallel_for(stream, buffers.count, kElementGrain, [&](int64_t begin, int64_t end) {
     with_master(buffers, begin, end, [&](const StepBuffers& some) { piece(some, step); });
   });
 }
 
 void sgd_step(const StepBuffers& buffers, const SgdStep& step, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::sgd_step(buffers, step, stream);
-  ESP_CHECK(step.momentum == 0 || buffers.m, "momentum {} without a buffer for it", step.momentum);
-  check_halves(buffers);
-  const auto piece = HWY_DYNAMIC_DISPATCH(sgd_piece);
+  if (is_cuda(stream)) return cuda::sgd_step(buffers, step, stream);
+  ESP_CHECK(step.momentum == 0 || buffers.m, "SGD: got momentum {} and no buffer `m`; expected a buffer, or momentum 0",
+            step.momentum);
+  check_split_master(buffers);
+  const auto piece = HWY_DYNAMIC_DISPATCH(sgd_range);
   device::parallel_for(stream, buffers.count, kElementGrain, [&](int64_t begin, int64_t end) {
     with_master(buffers, begin, end, [&](const StepBuffers& some) { piece(some, step); });
   });

@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/orthonormalise.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,8 +16,8 @@ HWY_INLINE double dot(const float* a, const float* b, int64_t count) {
   constexpr int64_t kBlock = 4096;
   double total = 0;
   for (int64_t first = 0; first < count; first += kBlock) {
-    Sums<float> sums;
-    each_vector_in_turn<float>(std::min(kBlock, count - first), [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
+    InterleavedSums<float> sums;
+    each_vector_interleaved<float>(std::min(kBlock, count - first), [&](auto lanes, int64_t i, auto turn) HWY_ATTR {
       auto& sum = sums.part[decltype(turn)::value];
       sum = hn::MulAdd(lanes.load(a + first + i), lanes.load(b + first + i), sum);
     });

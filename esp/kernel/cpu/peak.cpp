@@ -1,5 +1,5 @@
 #include "esp/kernel/peak.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,14 +10,15 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/peak.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Ten chains hide the latency of the multiply-add. Returns FLOPs done; `sink` keeps the work from being dropped.
+// Runs ten independent chains of FMAs, which hide the latency of an FMA. Returns the number of FLOPs. `sink` receives a
+// result, so that the compiler does not remove the work.
 template <typename T>
 double multiply_add_chains(int64_t rounds, T* sink) {
   const hn::ScalableTag<T> d;
@@ -73,7 +74,7 @@ const char* cpu_instructions() {
 }
 
 double fma_peak(DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::fma_peak(dtype, stream);
+  if (is_cuda(stream)) return cuda::fma_peak(dtype, stream);
   constexpr int64_t kRounds = 200'000, kAll_ns = 50'000'000;
   const int num_threads = stream.num_threads();
   std::atomic<int> num_started{0};
@@ -89,7 +90,8 @@ double fma_peak(DType dtype, const device::Stream& stream) {
       const double done = dtype == DType::f64 ? HWY_DYNAMIC_DISPATCH(burst_f64)(kRounds, &d)
                                               : HWY_DYNAMIC_DISPATCH(burst_f32)(kRounds, &f);
       now = now_ns();
-      // The last burst may have had the machine to itself.
+      // A burst that ends after the measured interval is not counted, because other threads may have been idle during
+      // it.
       if (now <= end || best == 0)
         best = std::max(best, (done + 0 * (static_cast<double>(f) + d)) / (static_cast<double>(now - begun) * 1e-9));
     }

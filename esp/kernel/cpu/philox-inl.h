@@ -1,7 +1,8 @@
-// Philox (base/rng.h) on vectors: one counter per lane, the same words as the scalar function.
+// Vectorised Philox random number generator (base/rng.h): one counter per lane. It gives the same words as the scalar
+// function.
 //
-// Words come in the order of the stream: block b of a key gives words 4b … 4b + 3. Included once per instruction set,
-// inside no namespace, after foreach_target.h.
+// Words are in the order of the stream: block b of a key gives words 4b … 4b + 3. Included once per instruction set,
+// outside of namespaces, after foreach_target.h.
 #if defined(ESP_KERNEL_CPU_PHILOX_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ESP_KERNEL_CPU_PHILOX_INL_H
 #undef ESP_KERNEL_CPU_PHILOX_INL_H
@@ -21,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Words = hn::Vec<hn::ScalableTag<uint32_t>>;
 
-// The four words of blocks first, first + 1, … one block per lane.
+// The random words of consecutive Philox blocks, one block per lane. A block has four words, w0 to w3.
 struct PhiloxWords {
   Words w0, w1, w2, w3;
 };
@@ -35,8 +36,8 @@ HWY_INLINE PhiloxWords philox_words(uint64_t seed, uint64_t purpose, uint64_t fi
   return {hn::Set(d, words[0]), hn::Set(d, words[1]), hn::Set(d, words[2]), hn::Set(d, words[3])};
 }
 #else
-// Counters lie in the low halves of 64-bit lanes, where a product leaves its low and its high word at once; what is in
-// the upper halves does not matter, since multiplication does not look there.
+// Counters are in the low halves of 64-bit lanes, where one multiplication gives the low and the high word. The
+// multiplication ignores the upper halves, so they may hold anything.
 struct PhiloxState {
   using Lanes = hn::Vec<hn::ScalableTag<uint64_t>>;
   Lanes c0, c1, c2, c3;
@@ -83,4 +84,4 @@ HWY_INLINE PhiloxWords philox_words(uint64_t seed, uint64_t purpose, uint64_t fi
 }  // namespace esp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // per target
+#endif  // included once per instruction set

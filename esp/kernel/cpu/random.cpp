@@ -1,18 +1,18 @@
-// Random fills: element i of a stream is a function of (seed, purpose, i), for any partition and any instruction set.
-// No FMA is used, so replicas on different machines start with equal values.
+// Random fills: element i of a stream is a function of (seed, purpose, i), independent of the partition and of the
+// instruction set. No FMA is used, so that replicas on different machines start with equal values.
 //
-// Block b of the Philox stream gives elements 4b … 4b + 3. Uniform: one word each. Normal: words come in pairs (u, v),
-// which give √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv, in float for every element type.
+// Block b of the Philox stream gives elements 4b … 4b + 3. A uniform element takes one word. Two words (u, v) give two
+// normal elements, √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv. Both are computed in float for every element type.
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/random.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/cpu/philox-inl.h"
+#include "esp/kernel/cuda_dispatch.h"
 #include "esp/kernel/elementwise.h"
-#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -20,7 +20,7 @@ namespace esp::kernel::HWY_NAMESPACE {
 using F32 = Tag<float>;
 using Floats = Vec<float>;
 
-// c0 + c1·x + c2·x² + …, every product and sum rounded by itself.
+// Polynomial c0 + c1·x + c2·x² + …; every product and every sum is rounded separately (no FMA).
 HWY_INLINE Floats series(Floats, float c) {
   return hn::Set(F32(), c);
 }
@@ -29,11 +29,12 @@ HWY_INLINE Floats series(Floats x, float c, Rest... rest) {
   return hn::Add(hn::Mul(series(x, rest...), x), hn::Set(F32(), c));
 }
 
-// ln u of u = 2^e·f with f in [√½, √2): e·ln 2 + 2·artanh((f − 1)/(f + 1)), the series cut where floats end.
+// ln u with u = 2^e·f and f in [√½, √2): e·ln 2 + 2·artanh((f − 1)/(f + 1)). Terms of the artanh series that are too
+// small for float are omitted.
 HWY_INLINE Floats log_unit(Floats u) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
-  const auto offset = hn::Set(di, 0x3f3504f3);  // √½
+  const auto offset = hn::Set(di, 0x3f3504f3);  // the bits of √½
   const auto e = hn::ShiftRight<23>(hn::Sub(hn::BitCast(di, u), offset));
   const auto f = hn::BitCast(d, hn::Sub(hn::BitCast(di, u), hn::ShiftLeft<23>(e)));
   const auto one = hn::Set(d, 1.0f);
@@ -42,21 +43,22 @@ HWY_INLINE Floats log_unit(Floats u) {
   return hn::Add(hn::Mul(hn::ConvertTo(d, e), hn::Set(d, 0.693147181f)), artanh);
 }
 
-// cos and sin of 2π·v/2^32: the nearest quarter turn by its bits, the rest by its series.
+// Cosine and sine of 2π·v/2^32: the top bits of v give the nearest quarter turn, and two series compute the rest.
 HWY_INLINE void cos_sin_turn(Words v, Floats& c, Floats& s) {
   const F32 d;
   const hn::RebindToUnsigned<F32> du;
   const hn::RebindToSigned<F32> di;
   const auto quarter = hn::ShiftRight<30>(hn::Add(v, hn::Set(du, 0x20000000u)));
-  const auto rest = hn::ConvertTo(d, hn::BitCast(di, hn::ShiftLeft<2>(v)));  // ±½ quarter turn is ±2^31
+  // ±2^31 corresponds to ±½ of a quarter turn
+  const auto rest = hn::ConvertTo(d, hn::BitCast(di, hn::ShiftLeft<2>(v)));
   const auto angle = hn::Mul(rest, hn::Set(d, 1.57079633f * 0x1p-32f));
   const auto square = hn::Mul(angle, angle);
   const auto sine = hn::Mul(angle, series(square, 1.0f, -1.0f / 6, 1.0f / 120, -1.0f / 5040, 1.0f / 362880));
   const auto cosine = series(square, 1.0f, -0.5f, 1.0f / 24, -1.0f / 720, 1.0f / 40320);
   const auto odd = hn::RebindMask(d, hn::TestBit(quarter, hn::Set(du, 1u)));
   const auto top = hn::Set(du, 0x80000000u);
-  const auto minus_sin = hn::And(hn::ShiftLeft<30>(quarter), top);                            // quarters 2, 3
-  const auto minus_cos = hn::And(hn::ShiftLeft<30>(hn::Add(quarter, hn::Set(du, 1u))), top);  // quarters 1, 2
+  const auto minus_sin = hn::And(hn::ShiftLeft<30>(quarter), top);  // quarters 2 and 3 (of 0 to 3)
+  const auto minus_cos = hn::And(hn::ShiftLeft<30>(hn::Add(quarter, hn::Set(du, 1u))), top);  // quarters 1 and 2
   c = hn::Xor(hn::IfThenElse(odd, sine, cosine), hn::BitCast(d, minus_cos));
   s = hn::Xor(hn::IfThenElse(odd, cosine, sine), hn::BitCast(d, minus_sin));
 }
@@ -64,7 +66,8 @@ HWY_INLINE void cos_sin_turn(Words v, Floats& c, Floats& s) {
 HWY_INLINE void normal_pair(Words u, Words v, Floats& first, Floats& second) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
-  // 31 bits as a signed number, half a step above zero: the longest radius is √(2 ln 2^32) = 6.7.
+  // Converts the upper 31 bits as a signed number and adds half a step, so that u > 0. The largest radius is √(2 ln
+  // 2^32) = 6.7.
   const auto whole = hn::ConvertTo(d, hn::BitCast(di, hn::ShiftRight<1>(u)));
   const auto unit = hn::Mul(hn::Add(whole, hn::Set(d, 0.5f)), hn::Set(d, 0x1p-31f));
   const auto radius = hn::Sqrt(hn::Mul(hn::Set(d, -2.0f), log_unit(unit)));
@@ -83,7 +86,7 @@ struct Normal {
   }
 };
 
-struct Uniform {  // in [0, 1) with 24 bits
+struct Uniform {  // uniform in [0, 1) with 24 bits
   HWY_INLINE Floats unit(Words w) const {
     const auto bits = hn::BitCast(hn::RebindToSigned<F32>(), hn::ShiftRight<8>(w));
     return hn::Mul(hn::ConvertTo(F32(), bits), hn::Set(F32(), 0x1p-24f));
@@ -95,7 +98,7 @@ struct Uniform {  // in [0, 1) with 24 bits
 
 // x[i] = offset + factor·draw(index + i)
 template <typename T, class Draw>
-void fill_run(T* x, double offset, double factor, uint64_t seed, uint64_t purpose, uint64_t index, int64_t count) {
+void fill_elements(T* x, double offset, double factor, uint64_t seed, uint64_t purpose, uint64_t index, int64_t count) {
   constexpr int64_t kChunk = 1024;
   using A = Accumulator<T>;
   const int64_t step = 4 * lanes_of<float>();
@@ -110,17 +113,17 @@ void fill_run(T* x, double offset, double factor, uint64_t seed, uint64_t purpos
   }
 }
 
-void fill_normal_piece(void* x, double mean, double std, uint64_t seed, uint64_t purpose, uint64_t index, int64_t count,
+void fill_normal_range(void* x, double mean, double std, uint64_t seed, uint64_t purpose, uint64_t index, int64_t count,
                        DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    fill_run<T, Normal>(static_cast<T*>(x), mean, std, seed, purpose, index, count);
+    fill_elements<T, Normal>(static_cast<T*>(x), mean, std, seed, purpose, index, count);
   });
 }
 
-void fill_uniform_piece(void* x, double low, double high, uint64_t seed, uint64_t purpose, uint64_t index,
+void fill_uniform_range(void* x, double low, double high, uint64_t seed, uint64_t purpose, uint64_t index,
                         int64_t count, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    fill_run<T, Uniform>(static_cast<T*>(x), low, high - low, seed, purpose, index, count);
+    fill_elements<T, Uniform>(static_cast<T*>(x), low, high - low, seed, purpose, index, count);
   });
 }
 
@@ -130,13 +133,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(fill_normal_piece);
-HWY_EXPORT(fill_uniform_piece);
+HWY_EXPORT(fill_normal_range);
+HWY_EXPORT(fill_uniform_range);
 
 void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                  DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::fill_normal(x, mean, std, seed, purpose, first, count, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(fill_normal_piece);
+  if (is_cuda(stream)) return cuda::fill_normal(x, mean, std, seed, purpose, first, count, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(fill_normal_range);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(x, begin, dtype), mean, std, seed, purpose, static_cast<uint64_t>(first + begin), end - begin, dtype);
   });
@@ -144,8 +147,8 @@ void fill_normal(void* x, double mean, double std, uint64_t seed, uint64_t purpo
 
 void fill_uniform(void* x, double low, double high, uint64_t seed, uint64_t purpose, int64_t first, int64_t count,
                   DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::fill_uniform(x, low, high, seed, purpose, first, count, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(fill_uniform_piece);
+  if (is_cuda(stream)) return cuda::fill_uniform(x, low, high, seed, purpose, first, count, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(fill_uniform_range);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(at(x, begin, dtype), low, high, seed, purpose, static_cast<uint64_t>(first + begin), end - begin, dtype);
   });

@@ -1,8 +1,8 @@
-// The reductions with vectors, compiled once per instruction set and chosen at run time.
+// Vectorised reductions, compiled once per instruction set and dispatched at run time.
 //
-// A block is four vectors: all sources of a block are combined in registers before its part of dst is stored, so every
-// source streams once, dst is written once, and dst may be any of the sources. What is left over runs through vectors
-// too, so no element ever sees different arithmetic.
+// A block is four vectors. All sources of a block are combined in registers before the result is stored. So every
+// source is read once, dst is written once, and dst may be any of the sources. The elements after the last whole block
+// are also reduced in vectors, so every element gets the same arithmetic.
 #include "esp/kernel/reduce.h"
 
 #include <cstring>
@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/reduce.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -20,7 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Lanes<T>: how count() elements of T come into accumulators and go back. kNative false: plain_blocks does it.
+// Lanes<T> loads count() elements of T into accumulators, and stores accumulators as elements of T. If kNative is
+// false, scalar_blocks is used instead.
 template <typename T>
 struct Lanes {
   static constexpr bool kNative = true;
@@ -39,7 +40,8 @@ struct Lanes<BFloat16> {
   static constexpr bool kNative = false;
 };
 #else
-// Two neighbours share a 32-bit lane: the low one is shifted up, the high one masked, and nothing is shuffled.
+// bf16: two neighbouring elements share a 32-bit lane. A shift widens the low element and a mask widens the high one,
+// so no shuffles are needed.
 template <>
 struct Lanes<BFloat16> {
   static constexpr bool kNative = true;
@@ -54,8 +56,8 @@ struct Lanes<BFloat16> {
     auto both = hn::BitCast(du, hn::LoadU(hn::ScalableTag<uint8_t>(), reinterpret_cast<const uint8_t*>(from)));
     return {hn::BitCast(d, hn::ShiftLeft<16>(both)), hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)))};
   }
-  // Nearest even, as BFloat16(float) does; the 16 bits are left in the upper half of the lane. The processor's own
-  // conversion would flush subnormals.
+  // Rounds to nearest even like BFloat16(float). The result is in the upper half of the lane. The CPU's bf16 conversion
+  // instruction is not used, because it flushes subnormals.
   static HWY_INLINE auto rounded(hn::Vec<hn::ScalableTag<float>> v) {
     auto x = hn::BitCast(du, v);
     auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(du, 1u));
@@ -97,11 +99,13 @@ struct Lanes<Float16> {
 #else
 template <>
 struct Lanes<Float16> {
-  static constexpr bool kNative = false;  // no F16C: the scalar conversions of base/half.h
+  // CPUs without F16C: use scalar_blocks and the conversions of base/half.h
+  static constexpr bool kNative = false;
 };
 #endif
 
-// What the vectors can do; the rest (products of bytes and of 64-bit integers) goes through plain_blocks.
+// Returns true if the instruction set has a vector form of the operation. There is none for ReduceOp::prod on bytes and
+// on 64-bit integers, which use scalar_blocks.
 template <typename T, ReduceOp op>
 constexpr bool has_vector() {
   constexpr bool narrow_or_long = sizeof(T) == 1 || (sizeof(T) == 8 && std::is_integral_v<T>);
@@ -124,7 +128,8 @@ HWY_INLINE V combine_lanes(V a, V b) {
   }
 }
 
-// One block at element `i` of every source. kSources 0: as many as num_sources says.
+// Reduces one block, which starts at element `i` of every source. kSources = 0 means that the number of sources is
+// num_sources.
 template <typename T, ReduceOp op, int kSources, bool kStream>
 HWY_INLINE void vector_block(T* dst, const void* const* sources, int num_sources, size_t i) {
   using L = Lanes<T>;
@@ -163,9 +168,9 @@ HWY_INLINE typename Lanes<T>::Vec vector_at(const void* const* sources, int num_
   return v;
 }
 
-// Less than one vector, in padded copies.
+// Reduces the last elements, less than one vector, in copies padded to a whole vector.
 template <typename T, ReduceOp op>
-void less_than_a_vector(T* dst, const void* const* sources, int num_sources, size_t count) {
+void reduce_tail(T* dst, const void* const* sources, int num_sources, size_t count) {
   using L = Lanes<T>;
   HWY_ALIGN T padded[HWY_MAX_BYTES / sizeof(T)] = {};
   auto copied = [&](int k) HWY_ATTR {
@@ -178,12 +183,12 @@ void less_than_a_vector(T* dst, const void* const* sources, int num_sources, siz
   std::memcpy(static_cast<void*>(dst), padded, count * sizeof(T));
 }
 
-// Results much larger than the caches use streaming stores: fetching lines only to overwrite them would cost a fourth
-// stream. In place the line is read anyway.
+// From this size on, results are much larger than the caches and use streaming stores. Normal stores would first read
+// the cache lines that they overwrite. In-place reductions use normal stores, because they read these lines anyway.
 constexpr size_t kStreamBytes = size_t{16} << 20;
 
 template <typename T>
-bool wants_stream(const T* dst, const void* const* sources, int num_sources, size_t count) {
+bool use_streaming_stores(const T* dst, const void* const* sources, int num_sources, size_t count) {
   if (count * sizeof(T) < kStreamBytes) return false;
   for (int k = 0; k < num_sources; ++k)
     if (sources[k] == dst) return false;
@@ -194,13 +199,14 @@ template <typename T, ReduceOp op, int kSources>
 void vector_blocks(T* dst, const void* const* sources, int num_sources, size_t count) {
   using L = Lanes<T>;
   const size_t n = L::count(), block = 4 * n;
-  if (count < n) return less_than_a_vector<T, op>(dst, sources, num_sources, count);
-  // The last vector overlaps what the loops below store, and dst may be a source: read first, store last.
+  if (count < n) return reduce_tail<T, op>(dst, sources, num_sources, count);
+  // The last vector overlaps elements that the loops below write, and dst may be a source. So it is computed first and
+  // stored last.
   const auto tail = vector_at<T, op>(sources, num_sources, count - n);
   size_t i = 0;
-  if (wants_stream(dst, sources, num_sources, count)) {
+  if (use_streaming_stores(dst, sources, num_sources, count)) {
     L::store(vector_at<T, op>(sources, num_sources, 0), dst);
-    i = n - reinterpret_cast<uintptr_t>(dst) / sizeof(T) % n;  // streaming stores want whole, aligned vectors
+    i = n - reinterpret_cast<uintptr_t>(dst) / sizeof(T) % n;  // streaming stores require whole, aligned vectors
     for (; i + block <= count; i += block) vector_block<T, op, kSources, true>(dst, sources, num_sources, i);
     hwy::FlushStream();
   } else {
@@ -210,9 +216,9 @@ void vector_blocks(T* dst, const void* const* sources, int num_sources, size_t c
   L::store(tail, dst + count - n);
 }
 
-// Plain loops over an accumulator block that stays in the first-level cache.
+// Scalar loops over a block of accumulators, which stays in L1.
 template <typename T, ReduceOp op>
-void plain_blocks(T* dst, const void* const* sources, int num_sources, size_t count) {
+void scalar_blocks(T* dst, const void* const* sources, int num_sources, size_t count) {
   constexpr size_t kBlock = 1024;
   Accumulator<T> sums[kBlock];
   for (size_t i = 0; i < count; i += kBlock) {
@@ -231,7 +237,7 @@ template <typename T, ReduceOp op>
 void reduce_as(void* dst, const void* const* sources, int num_sources, size_t count) {
   T* out = static_cast<T*>(dst);
   if constexpr (!has_vector<T, op>()) {
-    plain_blocks<T, op>(out, sources, num_sources, count);
+    scalar_blocks<T, op>(out, sources, num_sources, count);
   } else if (num_sources == 2) {
     vector_blocks<T, op, 2>(out, sources, 2, count);
   } else {
@@ -278,7 +284,7 @@ HWY_EXPORT(reduce_any);
 HWY_EXPORT(divide_any);
 
 void reduce_ordered(void* dst, const void* const* sources, int num_sources, size_t count, DType dtype, ReduceOp op) {
-  ESP_CHECK(num_sources >= 1, "{} sources", num_sources);
+  ESP_CHECK(num_sources >= 1, "reduce_ordered: got {} sources; must be >= 1", num_sources);
   HWY_DYNAMIC_DISPATCH(reduce_any)(dst, sources, num_sources, count, dtype, op);
 }
 
@@ -288,7 +294,7 @@ void reduce(void* dst, const void* a, const void* b, size_t count, DType dtype, 
 }
 
 void divide(void* data, size_t count, DType dtype, int divisor) {
-  ESP_CHECK(divisor >= 1, "divisor {}", divisor);
+  ESP_CHECK(divisor >= 1, "divide: got divisor {}; must be >= 1", divisor);
   HWY_DYNAMIC_DISPATCH(divide_any)(data, count, dtype, divisor);
 }
 

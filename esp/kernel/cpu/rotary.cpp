@@ -1,15 +1,15 @@
-// Rotary positions: the cosines and sines of a position are computed once, on vectors of double, and serve every head
-// of every row that stands there. Threads take positions.
+// Rotary position embedding (RoPE). The cosines and sines of a position are computed once, in vectors of double, and
+// used for all heads of all rows at that position. Threads split the positions.
 #include <cmath>
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/rotary.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
+#include "esp/kernel/cuda_dispatch.h"
 #include "esp/kernel/embedding.h"
-#include "esp/kernel/on_cuda.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
@@ -24,7 +24,8 @@ HWY_INLINE Doubles series(Doubles x, double c, Rest... rest) {
   return hn::MulAdd(series(x, rest...), x, hn::Set(Tag<double>(), c));
 }
 
-// To 1e-12 for angles below 2^28: π/2 is taken off in three parts, the first two short enough for exact products.
+// Cosine and sine with error 1e-12 for angles below 2^28. Multiples of π/2 are subtracted in three steps. The constants
+// of the first two steps have few bits, so that their products are exact.
 HWY_INLINE void cos_sin(Doubles angle, Doubles& c, Doubles& s) {
   const Tag<double> d;
   const hn::RebindToUnsigned<Tag<double>> du;
@@ -36,7 +37,7 @@ HWY_INLINE void cos_sin(Doubles angle, Doubles& c, Doubles& s) {
   const auto sine = hn::Mul(
       x, series(square, 1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800));
   const auto cosine = series(square, 1.0, -0.5, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600);
-  // turns mod 4 is in the low bits of turns + 1.5·2^52, whose last place is 1.
+  // The lowest mantissa bit of turns + 1.5·2^52 has the value 1, so the two lowest bits of the sum are turns mod 4.
   const auto quarter = hn::BitCast(du, hn::Add(turns, hn::Set(d, 0x1.8p52)));
   const auto odd = hn::RebindMask(d, hn::TestBit(quarter, hn::Set(du, 1u)));
   const auto top = hn::Set(du, uint64_t{1} << 63);
@@ -46,11 +47,12 @@ HWY_INLINE void cos_sin(Doubles angle, Doubles& c, Doubles& s) {
   s = hn::Xor(hn::IfThenElse(odd, cosine, sine), hn::BitCast(d, minus_sin));
 }
 
-// Times `size`, the sines times `direction` too.
+// Computes the cosines and sines of position·frequencies[i], times `size`. Sines are also multiplied by `direction` (1,
+// or −1 for the inverse rotation).
 template <typename A>
 HWY_INLINE void angles_of(A* cosines, A* sines, const double* frequencies, double position, double size,
                           double direction, int64_t half) {
-  if constexpr (sizeof(A) == 8) {  // f64 is for checking: the library's own
+  if constexpr (sizeof(A) == 8) {  // f64 is used to verify results, so it uses std::cos and std::sin
     for (int64_t i = 0; i < half; ++i) {
       cosines[i] = size * std::cos(position * frequencies[i]);
       sines[i] = direction * size * std::sin(position * frequencies[i]);
@@ -59,7 +61,8 @@ HWY_INLINE void angles_of(A* cosines, A* sines, const double* frequencies, doubl
     const Tag<double> d;
     const hn::Rebind<float, Tag<double>> narrow;
     const auto at_position = hn::Set(d, position), straight = hn::Set(d, size), across = hn::Set(d, direction * size);
-    for (int64_t i = 0; i < half; i += lanes_of<double>()) {  // the arrays have room for whole vectors
+    // the last vector may write past `half`: the arrays have room for whole vectors
+    for (int64_t i = 0; i < half; i += lanes_of<double>()) {
       Doubles c, s;
       cos_sin(hn::Mul(hn::LoadU(d, frequencies + i), at_position), c, s);
       hn::StoreU(hn::DemoteTo(narrow, hn::Mul(c, straight)), narrow, cosines + i);
@@ -97,7 +100,7 @@ void rotate_positions(T* x, const RotaryShape& shape, int64_t begin, int64_t end
   }
 }
 
-void rotary_piece(void* x, const RotaryShape& shape, int64_t begin, int64_t end, DType dtype) {
+void rotary_range(void* x, const RotaryShape& shape, int64_t begin, int64_t end, DType dtype) {
   with_floating(dtype,
                 [&]<typename T>(std::type_identity<T>) { rotate_positions(static_cast<T*>(x), shape, begin, end); });
 }
@@ -108,15 +111,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(rotary_piece);
+HWY_EXPORT(rotary_range);
 
 void rotary(void* x, const RotaryShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::rotary(x, shape, dtype, stream);
-  constexpr int64_t kMostHeadDim = 1024;
-  ESP_CHECK(shape.head_dim % 2 == 0 && shape.head_dim <= kMostHeadDim, "head_dim {}", shape.head_dim);
-  ESP_CHECK(shape.period >= 1 || shape.rows == 0, "period {}", shape.period);
-  ESP_CHECK(shape.begin >= 0 && shape.end <= shape.period, "rows {} to {} of {}", shape.begin, shape.end, shape.period);
-  const auto piece = HWY_DYNAMIC_DISPATCH(rotary_piece);
+  if (is_cuda(stream)) return cuda::rotary(x, shape, dtype, stream);
+  constexpr int64_t kMaxHeadDim = 1024;
+  ESP_CHECK(shape.head_dim % 2 == 0 && shape.head_dim <= kMaxHeadDim,
+            "rotary head_dim: got {}; must be even and at most 1024", shape.head_dim);
+  ESP_CHECK(shape.period >= 1 || shape.rows == 0, "rotary period: got {}; must be >= 1", shape.period);
+  ESP_CHECK(shape.begin >= 0 && shape.end <= shape.period,
+            "rotary: got the row range [{}, {}); must be within [0, {}] (the period)", shape.begin, shape.end,
+            shape.period);
+  const auto piece = HWY_DYNAMIC_DISPATCH(rotary_range);
   const int64_t period = std::min(shape.rows, shape.period);
   const int64_t rows_each = period ? (shape.rows + period - 1) / period : 1;
   const int64_t positions = std::max<int64_t>(0, std::min(period, shape.last()) - shape.begin);

@@ -1,6 +1,6 @@
-// Few choices and few experts: plain loops, a row at a time.
+// MoE routing kernels for the CPU. They are plain loops over rows, because there are few choices and few experts.
 #include "esp/kernel/routing.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,12 +13,12 @@ namespace {
 
 template <typename F>
 void with_accumulator(DType dtype, F&& f) {
-  ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing in {}", name_of(dtype));
+  ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing: got dtype {}; expected f32 or f64", name_of(dtype));
   if (dtype == DType::f64) return f(std::type_identity<double>{});
   f(std::type_identity<float>{});
 }
 
-// A NaN is never larger, so there are always num_chosen different choices.
+// Selects the num_chosen largest probabilities. A NaN never compares as larger, so the choices are always different.
 template <typename A>
 void choose(int32_t* choices, const A* p, int64_t num_experts, int64_t num_chosen) {
   for (int64_t j = 0; j < num_chosen; ++j) {
@@ -51,7 +51,9 @@ void route_row(A* p, A& lse, int32_t* choices, A* gates, const A* z, const Route
   for (int64_t j = 0; j < shape.num_chosen; ++j) gates[j] = p[choices[j]] / whole;
 }
 
-// dz = p∘(dp − Σ p·dp) with dp gathered from gates and slopes; a normalised gate is p/s, s the sum of the chosen.
+// Gradient of the logits: dz = p∘(dp − Σ p·dp), plus the gradient of the router z-loss. dp is the sum of the gradients
+// from the gates and from the load-balancing loss (`slopes`). A normalised gate is p/s, where s is the sum of the
+// chosen probabilities.
 template <typename A>
 void route_row_back(A* dz, const A* dgates, const A* p, A lse, const int32_t* choices, const A* slopes, double z,
                     const RouteShape& shape) {
@@ -74,9 +76,9 @@ void route_row_back(A* dz, const A* dgates, const A* p, A lse, const int32_t* ch
 
 void route_forward(void* probabilities, void* lse, int32_t* choices, void* gates, const void* logits,
                    const RouteShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::route_forward(probabilities, lse, choices, gates, logits, shape, dtype, stream);
+  if (is_cuda(stream)) return cuda::route_forward(probabilities, lse, choices, gates, logits, shape, dtype, stream);
   const int64_t E = shape.num_experts, k = shape.num_chosen;
-  ESP_CHECK(k >= 1 && k <= E, "{} of {} experts", k, E);
+  ESP_CHECK(k >= 1 && k <= E, "routing: got {} experts per token; must be from 1 to {} (the number of experts)", k, E);
   with_accumulator(dtype, [&]<typename A>(std::type_identity<A>) {
     device::parallel_for(stream, shape.rows, row_grain(16 * E), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
@@ -89,7 +91,7 @@ void route_forward(void* probabilities, void* lse, int32_t* choices, void* gates
 void route_backward(void* dlogits, const void* dgates, const void* probabilities, const void* lse,
                     const int32_t* choices, const RouteLosses& losses, const RouteShape& shape, DType dtype,
                     const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::route_backward(dlogits, dgates, probabilities, lse, choices, losses, shape, dtype, stream);
   const int64_t E = shape.num_experts, k = shape.num_chosen;
   with_accumulator(dtype, [&]<typename A>(std::type_identity<A>) {
@@ -108,10 +110,10 @@ void route_backward(void* dlogits, const void* dgates, const void* probabilities
 void route_losses(void* slopes, RouteSums* sums, const void* probabilities, const void* lse, const int64_t* loads,
                   int64_t groups, double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype,
                   const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::route_losses(slopes, sums, probabilities, lse, loads, groups, scale, losses, shape, dtype, stream);
   const int64_t E = shape.num_experts;
-  // Loads of a group add up to its choices, so E·f_e is the load times this.
+  // The loads of a group add up to the group's number of choices, so E·f_e is the load of expert e times this factor.
   const double by = static_cast<double>(E) / static_cast<double>(losses.rows_per_group * shape.num_chosen);
   with_accumulator(dtype, [&]<typename A>(std::type_identity<A>) {
     for (int64_t i = 0; i < groups * E; ++i)
@@ -132,30 +134,30 @@ void route_losses(void* slopes, RouteSums* sums, const void* probabilities, cons
 
 void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts,
                    const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::count_choices(counts, choices, groups, per_group, num_experts, stream);
+  if (is_cuda(stream)) return cuda::count_choices(counts, choices, groups, per_group, num_experts, stream);
   std::fill(counts, counts + groups * num_experts, 0);
   for (int64_t g = 0; g < groups; ++g)
     for (int64_t i = 0; i < per_group; ++i)
       if (const int32_t e = choices[g * per_group + i]; e >= 0) ++counts[g * num_experts + e];
 }
 
-void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width,
-                  const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::pick_choices(here, all, numbers, rows, width, stream);
+void gather_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width,
+                    const device::Stream& stream) {
+  if (is_cuda(stream)) return cuda::gather_choices(here, all, numbers, rows, width, stream);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(all + numbers[r] * width, width, here + r * width);
 }
 
-void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width,
-                 const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::put_choices(all, here, numbers, rows, width, stream);
+void scatter_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width,
+                     const device::Stream& stream) {
+  if (is_cuda(stream)) return cuda::scatter_choices(all, here, numbers, rows, width, stream);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(here + r * width, width, all + numbers[r] * width);
 }
 
 void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_t tokens, int64_t num_chosen,
                    int64_t num_experts, int64_t capacity, const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::drop_overflow(kept, choices, groups, tokens, num_chosen, num_experts, capacity, stream);
-  static thread_local std::vector<int64_t> taken;  // grows at the first step, then stays
+  static thread_local std::vector<int64_t> taken;  // grows to the largest call and is reused
   for (int64_t g = 0; g < groups; ++g) {
     taken.assign(static_cast<size_t>(num_experts), 0);
     for (int64_t j = 0; j < num_chosen; ++j)
@@ -170,9 +172,9 @@ void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_
 
 int64_t order_by_expert(int32_t* places, int32_t* sources, int64_t* counts, const int32_t* kept, int64_t rows,
                         int64_t num_chosen, int64_t num_experts, const device::Stream& stream) {
-  if (on_cuda(stream))
+  if (is_cuda(stream))
     return cuda::order_by_expert(places, sources, counts, kept, rows, num_chosen, num_experts, stream);
-  static thread_local std::vector<int64_t> next;  // grows at the first step, then stays
+  static thread_local std::vector<int64_t> next;  // grows to the largest call and is reused
   next.assign(static_cast<size_t>(num_experts), 0);
   count_choices(counts, kept, 1, rows * num_chosen, num_experts, stream);
   int64_t total = 0;

@@ -1,6 +1,7 @@
-// Signs with vectors: a comparison is already the bits. Sums widen to fp64 as they are taken.
+// Vectorised sign compression: a vector comparison with zero gives a mask that already contains the sign bits.
+// Magnitudes are summed in fp64.
 #include "esp/kernel/sign.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/sign.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,7 +21,7 @@ void sign_bits_block(SignSums* sums, uint8_t* bits, const float* x, int64_t coun
 #if HWY_TARGET != HWY_SCALAR
   const Tag<float> d;
   const int64_t lanes = lanes_of<float>();
-  if (lanes % 8 == 0) {  // otherwise a mask is no whole number of bytes
+  if (lanes % 8 == 0) {  // with fewer than 8 lanes a mask does not fill whole bytes
     const hn::Half<Tag<float>> half;
     const hn::Rebind<double, decltype(half)> wide;
     auto all = hn::Zero(wide), all2 = hn::Zero(wide), minus = hn::Zero(wide), minus2 = hn::Zero(wide);
@@ -53,7 +54,7 @@ HWY_INLINE void choose(float* y, const uint8_t* bits, float not_negative, float 
   const auto plus = hn::Set(d, not_negative), minus = hn::Set(d, negative);
   int64_t i = 0;
   if (lanes % 8 == 0)
-    for (; i + 64 <= count; i += 64) {  // masks are read in chunks of eight bytes
+    for (; i + 64 <= count; i += 64) {  // bits are loaded eight bytes at a time
       for (int64_t part = 0; part < 64; part += lanes) {
         uint64_t eight = 0;
         std::memcpy(&eight, bits + (i + part) / 8, static_cast<size_t>(lanes / 8));
@@ -63,10 +64,10 @@ HWY_INLINE void choose(float* y, const uint8_t* bits, float not_negative, float 
         hn::StoreU(v, d, y + i + part);
       }
     }
-  ref::from_sign_bits(y + i, kInto, bits + i / 8, not_negative, negative, count - i);
+  ref::decode_sign_bits(y + i, kInto, bits + i / 8, not_negative, negative, count - i);
 }
 
-void choose_piece(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count) {
+void choose_range(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count) {
   switch (into) {
     case WriteMode::overwrite:
       return choose<WriteMode::overwrite>(y, bits, not_negative, negative, count);
@@ -84,14 +85,16 @@ HWY_AFTER_NAMESPACE();
 namespace esp::kernel {
 
 HWY_EXPORT(sign_bits_block);
-HWY_EXPORT(choose_piece);
+HWY_EXPORT(choose_range);
 
 SignSums sign_bits(uint8_t* bits, const float* x, int64_t count, const device::Stream& stream) {
-  refuse_cuda(stream, "sign_bits");
+  require_cpu(stream, "sign_bits");
   constexpr int64_t kBlock = 32768;
   const auto block = HWY_DYNAMIC_DISPATCH(sign_bits_block);
   thread_local std::vector<SignSums> kept;
-  std::vector<SignSums>& sums = kept;  // workers write into the caller's
+  // Workers use this reference to the caller's vector. Without it, `kept` in a worker would be the worker's own
+  // thread_local vector.
+  std::vector<SignSums>& sums = kept;
   sums.assign(static_cast<size_t>((count + kBlock - 1) / kBlock), {});
   device::parallel_for(stream, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
@@ -106,10 +109,10 @@ SignSums sign_bits(uint8_t* bits, const float* x, int64_t count, const device::S
   return total;
 }
 
-void from_sign_bits(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count,
-                    const device::Stream& stream) {
-  refuse_cuda(stream, "from_sign_bits");
-  const auto piece = HWY_DYNAMIC_DISPATCH(choose_piece);
+void decode_sign_bits(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count,
+                      const device::Stream& stream) {
+  require_cpu(stream, "decode_sign_bits");
+  const auto piece = HWY_DYNAMIC_DISPATCH(choose_range);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     piece(y + begin, into, bits + begin / 8, not_negative, negative, end - begin);
   });

@@ -1,6 +1,7 @@
-// Rows and runs over threads; each is left to the compiler's vectors. What is fast does not store its scores.
+// Softmax and dropout masks over stored attention scores, for unfused attention. Threads split the rows, and the
+// compiler vectorises the loops. Flash attention (attention.h) is faster and stores no scores.
 #include "esp/kernel/softmax.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <cmath>
 
@@ -30,7 +31,7 @@ void backward_row(T* d, const T* p, int64_t n, int64_t cols) {
   std::fill(d + n, d + cols, T{});
 }
 
-template <typename F>  // f(r, first element of row r)
+template <typename F>  // calls f(r, index of the first element of row r)
 void each_row(const SoftmaxShape& shape, const device::Stream& stream, F&& f) {
   device::parallel_for(stream, shape.rows, row_grain(shape.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) f(r, r * shape.cols);
@@ -40,7 +41,7 @@ void each_row(const SoftmaxShape& shape, const device::Stream& stream, F&& f) {
 }  // namespace
 
 void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::softmax_forward(scores, shape, dtype, stream);
+  if (is_cuda(stream)) return cuda::softmax_forward(scores, shape, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     each_row(shape, stream, [&](int64_t r, int64_t first) {
       forward_row(static_cast<T*>(scores) + first, shape.num_visible(r), shape.cols);
@@ -49,7 +50,7 @@ void softmax_forward(void* scores, const SoftmaxShape& shape, DType dtype, const
 }
 
 void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::softmax_backward(d, p, shape, dtype, stream);
+  if (is_cuda(stream)) return cuda::softmax_backward(d, p, shape, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     each_row(shape, stream, [&](int64_t r, int64_t first) {
       backward_row(static_cast<T*>(d) + first, static_cast<const T*>(p) + first, shape.num_visible(r), shape.cols);
@@ -57,16 +58,16 @@ void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType d
   });
 }
 
-void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::mask_of(mask, x, count, dtype, stream);
+void nonzero_mask(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+  if (is_cuda(stream)) return cuda::nonzero_mask(mask, x, count, dtype, stream);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
-    ref::mask_of(mask + begin, at(x, begin, dtype), end - begin, dtype);
+    ref::nonzero_mask(mask + begin, at(x, begin, dtype), end - begin, dtype);
   });
 }
 
 void apply_mask(void* y, const void* x, const uint8_t* mask, double scale, int64_t count, DType dtype,
                 const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::apply_mask(y, x, mask, scale, count, dtype, stream);
+  if (is_cuda(stream)) return cuda::apply_mask(y, x, mask, scale, count, dtype, stream);
   device::parallel_for(stream, count, kElementGrain, [&](int64_t begin, int64_t end) {
     ref::apply_mask(at(y, begin, dtype), at(x, begin, dtype), mask + begin, scale, end - begin, dtype);
   });

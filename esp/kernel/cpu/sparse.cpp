@@ -1,7 +1,7 @@
-// Vectorised selection: one pass gathers everything above a bound; the exact choice is a radix selection among the
-// gathered magnitudes.
+// Vectorised top-k selection. One pass collects all elements above an estimated threshold. A radix selection among
+// their magnitudes then finds exactly the k largest.
 #include "esp/kernel/sparse.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/sparse.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/base/rng.h"
 #include "esp/kernel/cpu/elements-inl.h"
 #include "esp/kernel/elementwise.h"
@@ -19,9 +19,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 
-// Appends every element whose magnitude's bits are `least` or more to the arrays, which hold `room` and a vector's
-// slack each. Returns how many, or -1 as soon as there is no room.
-int64_t gather_from(uint32_t* indices, float* values, const float* x, int64_t count, uint32_t least, int64_t room) {
+// Appends every element of x whose magnitude bits are >= `least` to `indices` and `values`. The arrays have space for
+// `room` elements plus one vector of slack. Returns the number of elements, or -1 if there are more than `room`.
+int64_t collect_at_least(uint32_t* indices, float* values, const float* x, int64_t count, uint32_t least,
+                         int64_t room) {
   const Tag<float> d;
   const hn::RebindToSigned<Tag<float>> di;
   const hn::RebindToUnsigned<Tag<float>> du;
@@ -30,7 +31,8 @@ int64_t gather_from(uint32_t* indices, float* values, const float* x, int64_t co
   const auto steps = hn::Iota(du, 0);
   int64_t chosen = 0, i = 0;
   auto bits_at = [&](int64_t at) HWY_ATTR { return hn::And(hn::BitCast(di, hn::LoadU(d, x + at)), magnitude); };
-  // Compressed in a register and stored whole: what lies behind is overwritten next. (Storing some lanes only is slow.)
+  // Compresses in a register and stores the whole vector, because masked stores are slow. The next store overwrites the
+  // unused lanes.
   auto take = [&](int64_t at) HWY_ATTR {
     const auto wanted = hn::Gt(bits_at(at), below);
     if (hn::AllFalse(di, wanted)) return;
@@ -61,13 +63,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(gather_from);
+HWY_EXPORT(collect_at_least);
 
 namespace {
 
-constexpr int64_t kSlack = 4 * 64;  // of the longest vectors
+constexpr int64_t kSlack = 4 * 64;  // elements of four vectors of the maximum length
 
-struct Gathered {
+struct Candidates {
   std::vector<uint32_t> indices;
   std::vector<float> values;
   void make_room(int64_t room) {
@@ -77,21 +79,21 @@ struct Gathered {
     values.resize(size);
   }
 };
-Gathered& scratch() {
-  thread_local Gathered gathered;
+Candidates& scratch() {
+  thread_local Candidates gathered;
   return gathered;
 }
 
-// The k-th largest magnitude, k ≥ 1, and how many of those equal to it are among the first k.
+// `bits`: the k-th largest magnitude (k ≥ 1). `num_equal`: how many of the k largest magnitudes equal it.
 template <typename Bits>
 struct Boundary {
   Bits bits;
   int64_t num_equal;
 };
 
-// Digit by digit from the top: each pass counts those that share the digits known so far.
+// Radix selection, starting with the top digit. Each pass counts the elements that match the digits found so far.
 template <typename T>
-auto boundary_of(const T* x, int64_t count, int64_t k) {
+auto find_boundary(const T* x, int64_t count, int64_t k) {
   using Bits = decltype(magnitude_bits(T{}));
   constexpr int kDigit = 11;
   std::vector<int64_t> histogram(4 << kDigit);
@@ -103,7 +105,8 @@ auto boundary_of(const T* x, int64_t count, int64_t k) {
     shift -= width;
     const Bits mask = (Bits{1} << width) - 1;
     std::fill(histogram.begin(), histogram.end(), 0);
-    for (int64_t i = 0; i < count; ++i) {  // four counts in turn: equal neighbours do not wait for each other
+    // Four interleaved histograms: increments for equal neighbours do not wait for each other
+    for (int64_t i = 0; i < count; ++i) {
       const Bits bits = magnitude_bits(x[i]);
       if (bits >> above == prefix) ++histogram[(static_cast<size_t>(bits >> shift & mask) << 2) + (i & 3)];
     }
@@ -119,10 +122,10 @@ auto boundary_of(const T* x, int64_t count, int64_t k) {
   return Boundary<Bits>{prefix, k};
 }
 
-// The first k of `count` by magnitude; index_of(i) names element i.
+// Selects exactly the k largest of `count` magnitudes. index_of(i) is the index of x[i] in the original array.
 template <typename T, typename Index>
 void select_exactly(void* indices, void* values, const T* x, int64_t count, int64_t k, Index index_of) {
-  auto [bits, equal] = boundary_of(x, count, k);
+  auto [bits, equal] = find_boundary(x, count, k);
   int64_t at = 0;
   for (int64_t i = 0; i < count && at < k; ++i) {
     const auto here = magnitude_bits(x[i]);
@@ -132,39 +135,43 @@ void select_exactly(void* indices, void* values, const T* x, int64_t count, int6
     std::memcpy(static_cast<std::byte*>(values) + static_cast<int64_t>(sizeof(T)) * at, &x[i], sizeof(T));
     ++at;
   }
-  ESP_CHECK(at == k, "{} of {} chosen", at, k);
+  ESP_CHECK(at == k, "top_k: selected {} elements; expected k = {}", at, k);
 }
 
-// A magnitude that a few more than k of x reach, as a sample has it; 0: no use.
-uint32_t bound_by_sample(const float* x, int64_t count, int64_t k) {
+// Estimates a threshold from a sample of x: slightly more than k elements have at least this magnitude. Returns 0 if x
+// is too short or k is too large for a useful estimate.
+uint32_t sample_threshold(const float* x, int64_t count, int64_t k) {
   constexpr int64_t kSample = 1 << 15;
   if (count < 4 * kSample) return 0;
   const int64_t stride = count / kSample;
   std::vector<float> sample(kSample);
-  for (int64_t j = 0; j < kSample; ++j)  // somewhere in every stretch: no regular pattern of x is always missed
+  // Takes a random element from each contiguous range of `stride` elements, because a fixed step could miss a regular
+  // pattern of x.
+  for (int64_t j = 0; j < kSample; ++j)
     sample[static_cast<size_t>(j)] = x[j * stride + static_cast<int64_t>(random_bits(1, 1, static_cast<uint64_t>(j)) %
                                                                          static_cast<uint64_t>(stride))];
   const double expected = static_cast<double>(k) / static_cast<double>(count) * kSample;
   const auto rank = static_cast<int64_t>(std::ceil(expected + 5 * std::sqrt(expected) + 8));
-  return rank > kSample / 2 ? 0 : boundary_of(sample.data(), kSample, rank).bits;
+  return rank > kSample / 2 ? 0 : find_boundary(sample.data(), kSample, rank).bits;
 }
 
 }  // namespace
 
 void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k, DType dtype,
            const device::Stream& stream) {
-  refuse_cuda(stream, "top_k");
-  ESP_CHECK(0 <= k && k <= count && count < (int64_t{1} << 32), "{} of {}", k, count);
+  require_cpu(stream, "top_k");
+  ESP_CHECK(0 <= k && k <= count && count < (int64_t{1} << 32),
+            "top_k: got k = {}, count = {}; expected 0 <= k <= count < 2^32", k, count);
   if (k == 0) return;
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     const T* from = static_cast<const T*>(x);
     if constexpr (sizeof(T) == 4) {
-      if (const uint32_t least = bound_by_sample(from, count, k)) {
+      if (const uint32_t least = sample_threshold(from, count, k)) {
         const int64_t room = 2 * k + 4096;
-        Gathered& few = scratch();
+        Candidates& few = scratch();
         few.make_room(room);
         const int64_t found =
-            HWY_DYNAMIC_DISPATCH(gather_from)(few.indices.data(), few.values.data(), from, count, least, room);
+            HWY_DYNAMIC_DISPATCH(collect_at_least)(few.indices.data(), few.values.data(), from, count, least, room);
         if (found >= k)
           return select_exactly(indices, values, few.values.data(), found, k,
                                 [&](int64_t i) { return few.indices[static_cast<size_t>(i)]; });
@@ -176,20 +183,21 @@ void top_k(void* indices, void* values, const void* x, int64_t count, int64_t k,
 
 int64_t select_above(void* indices, void* values, const void* x, int64_t count, double threshold, DType dtype,
                      const device::Stream& stream) {
-  refuse_cuda(stream, "select_above");
-  ESP_CHECK(threshold >= 0 && count < (int64_t{1} << 32), "threshold {} of {}", threshold, count);
+  require_cpu(stream, "select_above");
+  ESP_CHECK(threshold >= 0 && count < (int64_t{1} << 32),
+            "select_above: got threshold = {}, count = {}; expected threshold >= 0, count < 2^32", threshold, count);
   if (dtype == DType::f64) return ref::select_above(indices, values, x, count, threshold, dtype);
-  ESP_CHECK(dtype == DType::f32, "{} is neither f32 nor f64", name_of(dtype));
+  ESP_CHECK(dtype == DType::f32, "select_above: got dtype {}; expected f32 or f64", name_of(dtype));
   const uint32_t least = magnitude_bits(static_cast<float>(threshold)) + 1;
-  const auto gather = HWY_DYNAMIC_DISPATCH(gather_from);
-  constexpr int64_t kRun = 1 << 14;
-  Gathered& few = scratch();
-  few.make_room(kRun);
+  const auto gather = HWY_DYNAMIC_DISPATCH(collect_at_least);
+  constexpr int64_t kChunk = 1 << 14;
+  Candidates& few = scratch();
+  few.make_room(kChunk);
   int64_t chosen = 0;
-  for (int64_t first = 0; first < count; first += kRun) {
-    const int64_t n = std::min(kRun, count - first);
+  for (int64_t first = 0; first < count; first += kChunk) {
+    const int64_t n = std::min(kChunk, count - first);
     const int64_t found =
-        gather(few.indices.data(), few.values.data(), static_cast<const float*>(x) + first, n, least, kRun);
+        gather(few.indices.data(), few.values.data(), static_cast<const float*>(x) + first, n, least, kChunk);
     for (int64_t j = 0; j < found; ++j) few.indices[static_cast<size_t>(j)] += static_cast<uint32_t>(first);
     std::memcpy(static_cast<std::byte*>(indices) + 4 * chosen, few.indices.data(), static_cast<size_t>(4 * found));
     std::memcpy(static_cast<std::byte*>(values) + 4 * chosen, few.values.data(), static_cast<size_t>(4 * found));
@@ -200,7 +208,7 @@ int64_t select_above(void* indices, void* values, const void* x, int64_t count, 
 
 bool scatter_sparse(void* y, WriteMode into, const void* indices, const void* values, int64_t k, int64_t count,
                     DType dtype, const device::Stream& stream) {
-  refuse_cuda(stream, "scatter_sparse");
+  require_cpu(stream, "scatter_sparse");
   if (into == WriteMode::overwrite) fill(y, 0, count, dtype, stream);
   bool good = true;
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
@@ -223,7 +231,8 @@ bool scatter_sparse(void* y, WriteMode into, const void* indices, const void* va
 
 RandomCoordinates::RandomCoordinates(int64_t count, uint64_t seed, uint64_t purpose)
     : count_(static_cast<uint64_t>(count)) {
-  ESP_CHECK(count >= 1 && count < (int64_t{1} << 32), "coordinates of {}", count);
+  ESP_CHECK(count >= 1 && count < (int64_t{1} << 32), "RandomCoordinates: got count {}; expected 1 <= count < 2^32",
+            count);
   while ((uint64_t{1} << 2 * half_) < count_) ++half_;
   mask_ = (uint64_t{1} << half_) - 1;
   offset_ = static_cast<uint64_t>(random_unit(seed, purpose, 0) * static_cast<double>(count));
@@ -247,13 +256,15 @@ uint64_t RandomCoordinates::permuted(uint64_t j) const {
 
 int64_t RandomCoordinates::operator[](int64_t j) const {
   uint64_t at = permuted(static_cast<uint64_t>(j));
-  while (at >= count_) at = permuted(at);  // the cycle through j comes back below count: it begins there
+  // Cycle walking: applies the permutation until the result is below count. This ends, because j lies on the same cycle
+  // and is below count.
+  while (at >= count_) at = permuted(at);
   return static_cast<int64_t>((at + offset_) % count_);
 }
 
 namespace {
 
-// f(j, coordinate) for every j below k. Coordinates are drawn some ahead, so that their elements are on their way.
+// Calls f(j, coordinate) for every j < k. Draws up to kAhead coordinates in advance and prefetches their elements.
 template <typename T, typename F>
 void each_coordinate(const RandomCoordinates& coordinates, const T* x, int64_t k, F f) {
   constexpr int64_t kAhead = 256;
@@ -270,8 +281,8 @@ void each_coordinate(const RandomCoordinates& coordinates, const T* x, int64_t k
 
 }  // namespace
 
-void gather_at(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor,
-               DType dtype) {
+void gather_coordinates(void* values, const void* x, const RandomCoordinates& coordinates, int64_t k, double factor,
+                        DType dtype) {
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     const T* from = static_cast<const T*>(x);
     each_coordinate(coordinates, from, k, [&](int64_t j, int64_t at) {
@@ -281,9 +292,9 @@ void gather_at(void* values, const void* x, const RandomCoordinates& coordinates
   });
 }
 
-void scatter_at(void* y, WriteMode into, const void* values, const RandomCoordinates& coordinates, int64_t k,
-                int64_t count, DType dtype, const device::Stream& stream) {
-  refuse_cuda(stream, "scatter_at");
+void scatter_coordinates(void* y, WriteMode into, const void* values, const RandomCoordinates& coordinates, int64_t k,
+                         int64_t count, DType dtype, const device::Stream& stream) {
+  require_cpu(stream, "scatter_coordinates");
   if (into == WriteMode::overwrite) fill(y, 0, count, dtype, stream);
   with_real(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);

@@ -1,18 +1,19 @@
-// All terms of a vector are combined in registers before it is stored: each streams once.
+// Weighted sum of arrays. All terms of a vector are combined in registers before the result is stored, so every term is
+// read once.
 #include "esp/kernel/weighted_sum.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "esp/kernel/cpu/weighted_sum.cpp"
 #include <hwy/foreach_target.h>
-// foreach_target must come first
+// Includes below this line must follow hwy/foreach_target.h.
 #include "esp/kernel/cpu/elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace esp::kernel::HWY_NAMESPACE {
 
-// Elements [first, first + count).
-void weighted_sum_piece(void* y, std::span<const WeightedTerm> terms, int64_t first, int64_t count, DType dtype) {
+// Processes elements [first, first + count).
+void weighted_sum_range(void* y, std::span<const WeightedTerm> terms, int64_t first, int64_t count, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     const auto product = [&](auto lanes, const WeightedTerm& term, int64_t i) HWY_ATTR {
       return hn::Mul(lanes.load(static_cast<const T*>(term.x) + first + i),
@@ -32,12 +33,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace esp::kernel {
 
-HWY_EXPORT(weighted_sum_piece);
+HWY_EXPORT(weighted_sum_range);
 
 void weighted_sum(void* y, std::span<const WeightedTerm> terms, int64_t count, DType dtype,
                   const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::weighted_sum(y, terms, count, dtype, stream);
-  const auto piece = HWY_DYNAMIC_DISPATCH(weighted_sum_piece);
+  if (is_cuda(stream)) return cuda::weighted_sum(y, terms, count, dtype, stream);
+  const auto piece = HWY_DYNAMIC_DISPATCH(weighted_sum_range);
   device::parallel_for(stream, count, kElementGrain,
                        [&](int64_t begin, int64_t end) { piece(y, terms, begin, end - begin, dtype); });
 }

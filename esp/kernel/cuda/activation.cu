@@ -1,4 +1,4 @@
-// Pointwise nonlinearities in one pass.
+// Elementwise activations and SwiGLU, forward and backward.
 #include "esp/kernel/cuda/activation.cuh"
 
 #include "esp/kernel/cuda/elements.cuh"
@@ -8,16 +8,16 @@ namespace {
 
 template <typename T, int N, Activation kind>
 struct ActivationForward {
-  using In = Pack<T, N>;
+  using Inputs = Pack<T, N>;
   T* y;
   const T* x;
-  __device__ In load(int64_t i) const { return load_pack<N>(x + i * N); }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return load_pack<N>(x + i * N); }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      Accumulator<T> value, slope;
-      activate_both<kind, sizeof(T) == 2>(widen(in.at[k]), value, slope);
+      Accumulator<T> value, derivative;
+      activate_with_derivative<kind, sizeof(T) == 2>(widen(in.at[k]), value, derivative);
       to.at[k] = narrow<T>(value);
     }
     store_pack<N>(y + i * N, to);
@@ -26,44 +26,44 @@ struct ActivationForward {
 
 template <typename T, int N, Activation kind, bool kAccumulate>
 struct ActivationBackward {
-  struct In {
+  struct Inputs {
     Pack<T, N> dy, x, before;
   };
   T* dx;
   const T *dy, *x;
-  __device__ In load(int64_t i) const {
-    In in;
+  __device__ Inputs load(int64_t i) const {
+    Inputs in;
     in.dy = load_pack<N>(dy + i * N);
     in.x = load_pack<N>(x + i * N);
     if constexpr (kAccumulate) in.before = load_pack<N>(dx + i * N);
     return in;
   }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const auto value = widen(in.dy.at[k]) * slope_of<kind>(widen(in.x.at[k]));
+      const auto value = widen(in.dy.at[k]) * derivative_of<kind>(widen(in.x.at[k]));
       to.at[k] = narrow<T>(kAccumulate ? widen(in.before.at[k]) + value : value);
     }
     store_pack<N>(dx + i * N, to);
   }
 };
 
-// Packs of a row of `per_row`; x and dx are rows of [gate | up].
+// SwiGLU over rows of `per_row` packs. Each row of x and dx is [gate | up].
 template <typename T, int N>
 struct SwigluForward {
-  struct In {
+  struct Inputs {
     Pack<T, N> gate, up;
   };
   T* y;
   const T* x;
   int64_t per_row;
-  __device__ In load(int64_t i) const {
+  __device__ Inputs load(int64_t i) const {
     const auto [row, col] = divide(i, per_row);
     const int64_t at = (row * 2 * per_row + col) * N;
     return {load_pack<N>(x + at), load_pack<N>(x + at + per_row * N)};
   }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k)
@@ -74,7 +74,7 @@ struct SwigluForward {
 
 template <typename T, int N>
 struct SwigluBackward {
-  struct In {
+  struct Inputs {
     Pack<T, N> gate, up, dy;
   };
   T* dx;
@@ -84,15 +84,15 @@ struct SwigluBackward {
     const auto [row, col] = divide(i, per_row);
     return (row * 2 * per_row + col) * N;
   }
-  __device__ In load(int64_t i) const {
+  __device__ Inputs load(int64_t i) const {
     return {load_pack<N>(x + at(i)), load_pack<N>(x + at(i) + per_row * N), load_pack<N>(dy + i * N)};
   }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> gate, up;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const auto g = widen(in.gate.at[k]), u = widen(in.up.at[k]), d = widen(in.dy.at[k]);
-      gate.at[k] = narrow<T>(d * u * slope_of<Activation::silu>(g));
+      gate.at[k] = narrow<T>(d * u * derivative_of<Activation::silu>(g));
       up.at[k] = narrow<T>(d * activate<Activation::silu>(g));
     }
     store_pack<N>(dx + at(i), gate);
@@ -106,7 +106,7 @@ void activation_forward(void* y, const void* x, int64_t count, Activation activa
                         const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     with_activation(activation, [&](auto kind) {
-      in_packs<kPack<T>>(count, aligned(y, x), [&](auto width, int64_t first, int64_t n) {
+      for_packs<kPack<T>>(count, aligned(y, x), [&](auto width, int64_t first, int64_t n) {
         launch_pass<2>(
             ActivationForward<T, width(), kind()>{static_cast<T*>(y) + first, static_cast<const T*>(x) + first},
             n / width(), handle_of(stream));
@@ -119,7 +119,7 @@ void activation_backward(void* dx, const void* dy, const void* x, int64_t count,
                          DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     with_activation(activation, [&](auto kind) {
-      in_packs<kPack<T>>(count, aligned(dx, dy, x), [&](auto width, int64_t first, int64_t n) {
+      for_packs<kPack<T>>(count, aligned(dx, dy, x), [&](auto width, int64_t first, int64_t n) {
         T* to = static_cast<T*>(dx) + first;
         const T *from = static_cast<const T*>(dy) + first, *at = static_cast<const T*>(x) + first;
         if (accumulate)

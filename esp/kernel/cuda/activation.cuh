@@ -1,4 +1,4 @@
-// Activations and derivatives in fp32 (fp64 for f64), accurate to about 2^-21 of the value.
+// Activations and their derivatives in fp32 (fp64 for f64), with a relative error of about 2^-21.
 #pragma once
 
 #include "esp/kernel/activation.h"
@@ -8,7 +8,7 @@
 namespace esp::kernel::cuda {
 
 __device__ __forceinline__ float reciprocal(float x) {
-  return __fdividef(1.0f, x);  // 0 from 2^126 up, which is what a sigmoid needs there
+  return __fdividef(1.0f, x);  // 0 for x ≥ 2^126, which is correct for a sigmoid
 }
 __device__ __forceinline__ double reciprocal(double x) {
   return 1 / x;
@@ -26,7 +26,7 @@ __device__ __forceinline__ A sigmoid_of(A x) {
 }
 
 template <typename A>
-__device__ __forceinline__ A normal_share(A x) {  // of the normal law below x
+__device__ __forceinline__ A normal_cdf(A x) {  // cumulative distribution function of the normal distribution
   constexpr A kHalfRoot = static_cast<A>(0.70710678118654752440);
   if constexpr (sizeof(A) == 8) {
     return 0.5 * erfc(-x * kHalfRoot);
@@ -42,7 +42,7 @@ __device__ __forceinline__ A activate(A x) {
   } else if constexpr (activation == Activation::gelu) {
     return x * sigmoid_of(x * (static_cast<A>(kGelu1) + static_cast<A>(kGelu3) * x * x));
   } else if constexpr (activation == Activation::gelu_erf) {
-    return x * normal_share(x);
+    return x * normal_cdf(x);
   } else if constexpr (activation == Activation::silu) {
     return x * sigmoid_of(x);
   } else if constexpr (activation == Activation::tanh) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ A activate(A x) {
 }
 
 template <Activation activation, typename A>
-__device__ __forceinline__ A slope_of(A x) {
+__device__ __forceinline__ A derivative_of(A x) {
   if constexpr (activation == Activation::relu) {
     return x <= 0 ? A{0} : A{1};
   } else if constexpr (activation == Activation::gelu) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ A slope_of(A x) {
     return s + x * (k1 + 3 * k3 * x * x) * s * sigmoid_of(-v);
   } else if constexpr (activation == Activation::gelu_erf) {
     constexpr A kDensity = static_cast<A>(0.39894228040143267794);
-    return normal_share(x) + x * (kDensity * exponential(A(-0.5) * x * x));
+    return normal_cdf(x) + x * (kDensity * exponential(A(-0.5) * x * x));
   } else if constexpr (activation == Activation::silu) {
     const A s = sigmoid_of(x);
     return s + x * s * sigmoid_of(-x);
@@ -74,20 +74,20 @@ __device__ __forceinline__ A slope_of(A x) {
   }
 }
 
-// Value and derivative together. For 16-bit results one hardware exponential suffices (accurate to 2^-17). All kernels
-// with 16-bit results use it, so recomputed values are bit-identical.
+// Computes value and derivative together. For 16-bit results one hardware exponential is accurate enough (2^-17). All
+// kernels with 16-bit results use this function, so recomputed values are bit-identical.
 template <Activation kind, bool kShort, typename A>
-__device__ __forceinline__ void activate_both(A x, A& value, A& slope) {
+__device__ __forceinline__ void activate_with_derivative(A x, A& value, A& derivative) {
   if constexpr (kShort && (kind == Activation::gelu || kind == Activation::silu)) {
     constexpr A k1 = static_cast<A>(kGelu1), k3 = static_cast<A>(kGelu3);
     constexpr bool kGelu = kind == Activation::gelu;
     const A square = x * x, v = kGelu ? x * (k1 + k3 * square) : x;
-    const A e = __expf(fminf(-v, 80.0f)), s = __fdividef(1.0f, 1.0f + e);  // e·s is the sigmoid of −v
+    const A e = __expf(fminf(-v, 80.0f)), s = __fdividef(1.0f, 1.0f + e);  // s = sigmoid(v), and e·s = sigmoid(−v)
     value = x * s;
-    slope = s + (kGelu ? x * (k1 + 3 * k3 * square) : x) * s * (e * s);
+    derivative = s + (kGelu ? x * (k1 + 3 * k3 * square) : x) * s * (e * s);
   } else {
     value = activate<kind>(x);
-    slope = slope_of<kind>(x);
+    derivative = derivative_of<kind>(x);
   }
 }
 

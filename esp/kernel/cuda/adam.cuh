@@ -1,5 +1,5 @@
-// Adam on a pack of elements: all buffers are read once and written once; arithmetic stays in registers. Moments move
-// towards the gradient by (1 − β) of the difference, as on the CPU.
+// Adam step for a pack of elements (a 16-byte vector). All buffers are read once and written once, and arithmetic is in
+// registers. As on the CPU, a moment m is updated as m += (1 − β)·(g − m).
 #pragma once
 
 #include <cmath>
@@ -48,7 +48,8 @@ __device__ __forceinline__ A adam_update(const AdamRates<A>& r, A w, A grad, A& 
   return w - (r.decay * w + divided(r.rate * m, root_of(v) * r.root + r.eps));
 }
 
-// Joins a bf16 and the lower 16 bits into an fp32 number, and splits it (halves.h).
+// Split master copy (split_master.h): joined() combines a bf16 value and the stored lower 16 bits to an fp32 value;
+// lower_half() computes the lower 16 bits of an fp32 value.
 __device__ __forceinline__ float joined(__nv_bfloat16 high, uint16_t low) {
   const uint32_t upper = __bfloat16_as_ushort(high) - (low > 0x8000u ? 1u : 0u);
   return __uint_as_float(upper << 16 | low);
@@ -58,27 +59,28 @@ __device__ __forceinline__ uint16_t lower_half(float x) {
   return static_cast<uint16_t>(rest == 0x8000u ? 0x7fffu + 2 * odd : rest);
 }
 
-// A full master copy, or the lower halves beside bf16 weights.
-template <typename T, int N, bool kHalves = false>
+// If kSplitMaster is set, `master` holds the lower 16 bits of the master copy, and bf16 weights hold the upper ones.
+// Otherwise `master` is a full master copy.
+template <typename T, int N, bool kSplitMaster = false>
 struct Adam {
   using A = Accumulator<T>;
-  struct In {
+  struct Inputs {
     Pack<A, N> w, m, v;
     Pack<T, N> g;
   };
-  using Master = std::conditional_t<kHalves, uint16_t, A>;
+  using Master = std::conditional_t<kSplitMaster, uint16_t, A>;
   Master* master;
   A *m, *v;
   T* weights;
   const T* grad;
   AdamRates<A> rates;
-  __device__ In load(int64_t i) const {
-    In in;
+  __device__ Inputs load(int64_t i) const {
+    Inputs in;
     in.m = load_pack<N>(m + i * N);
     in.v = load_pack<N>(v + i * N);
     in.g = load_pack<N>(grad + i * N);
     const Pack<Master, N> kept = load_pack<N>(master + i * N);
-    if constexpr (kHalves) {
+    if constexpr (kSplitMaster) {
       const Pack<T, N> high = load_pack<N>(weights + i * N);
 #pragma unroll
       for (int k = 0; k < N; ++k) in.w.at[k] = joined(high.at[k], kept.at[k]);
@@ -87,14 +89,14 @@ struct Adam {
     }
     return in;
   }
-  __device__ void apply(int64_t i, In& in) const {
+  __device__ void apply(int64_t i, Inputs& in) const {
     Pack<T, N> stored;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       in.w.at[k] = adam_update(rates, in.w.at[k], widen(in.g.at[k]), in.m.at[k], in.v.at[k]);
       stored.at[k] = narrow<T>(in.w.at[k]);
     }
-    if constexpr (kHalves) {
+    if constexpr (kSplitMaster) {
       Pack<Master, N> low;
 #pragma unroll
       for (int k = 0; k < N; ++k) low.at[k] = lower_half(in.w.at[k]);

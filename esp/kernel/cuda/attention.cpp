@@ -1,5 +1,6 @@
-// Attention dispatch: few queries to many keys go to the decoding kernel; 16-bit types to cuDNN if it supports the
-// shape; everything else (fp32, fp64, odd head sizes, dropout, unusual offsets, blocks of keys) to attention_tile.cu.
+// Attention dispatch: selects one of three implementations. Few queries with many keys use the decoding kernel
+// (attention_decode.cu). 16-bit types use cuDNN if it supports the shape. Everything else (fp32, fp64, odd head sizes,
+// dropout, unusual offsets, blocks of keys) uses attention_tile.cu.
 #include "esp/kernel/attention.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Attention against ref: cuDNN, the tile kernels and the decoding kernel, over masks, groups of heads, lengths,
-// strides.
+// Compares cuDNN, the tile kernels and the decoding kernel with the reference kernels (ref), for different masks, head
+// groups, key lengths and strides.
 #include "esp/kernel/attention.h"
 
 #include "esp/kernel/cuda/attention_settings.h"
@@ -10,7 +10,7 @@ namespace {
 
 class AttentionOnGpu : public GpuTest {
  protected:
-  // q, k and v in one buffer of rows [q | k | v], as a projection leaves them.
+  // q, k and v in one buffer with rows [q | k | v], as a projection writes them.
   static AttentionShape packed(int64_t batch, int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads,
                                int64_t head_dim) {
     AttentionShape s;
@@ -32,23 +32,25 @@ class AttentionOnGpu : public GpuTest {
     const DType wide = accumulator_of(dtype);
     Array x = Array::random(rows * s.q.token, dtype, 1, 2), o(s.batch * s.o.batch, dtype);
     Array lse(s.batch * s.heads * s.num_queries, wide), d_o = Array::random(o.count(), dtype, 2);
-    Numbers<int32_t> on_lengths(*this, lengths);
-    Double on_x(*this, x), on_o(*this, o), on_lse(*this, lse), on_do(*this, d_o);
+    GpuVector<int32_t> on_lengths(*this, lengths);
+    GpuArray on_x(*this, x), on_o(*this, o), on_lse(*this, lse), on_do(*this, d_o);
     auto part = [&](void* base, int64_t heads) { return at(base, heads * D, dtype); };
     AttentionShape on = s;
     if (!lengths.empty()) s.key_lengths = lengths.data(), on.key_lengths = on_lengths;
     attention_forward(on_o, on_lse, on_x, part(on_x, s.heads), part(on_x, s.heads + s.kv_heads), on, dtype, stream);
     ref::attention_forward(o.data(), lse.data(), x.data(), part(x.data(), s.heads),
                            part(x.data(), s.heads + s.kv_heads), s, dtype);
-    // Probabilities are rounded to storage type before they meet the values.
+    // Tolerance of two roundings: the kernel rounds probabilities to storage type before multiplying them by the
+    // values.
     expect_close(on_o.fetch(), o, 2 * rounding(dtype), where + " o");
     expect_close(on_lse.fetch(), lse, std::max(rounding(wide), dtype == DType::f64 ? 0 : 1e-5), where + " lse");
     if (!backward) return;
     Array dx(x.count(), dtype);
     dx.fill([](int64_t) { return 7.0; });
-    Double on_dx(*this, dx), back_o(*this, o), back_lse(*this, lse);
+    GpuArray on_dx(*this, dx), back_o(*this, o), back_lse(*this, lse);
     const int64_t bytes = attention_workspace_bytes(on, dtype, stream);
-    Copy workspace(*this, std::vector<std::byte>(static_cast<size_t>(bytes)).data(), static_cast<size_t>(bytes), 0);
+    GpuBuffer workspace(*this, std::vector<std::byte>(static_cast<size_t>(bytes)).data(), static_cast<size_t>(bytes),
+                        0);
     auto run = [&](void* to) {
       attention_backward(to, part(to, s.heads), part(to, s.heads + s.kv_heads), on_do, back_o, on_x,
                          part(on_x, s.heads), part(on_x, s.heads + s.kv_heads), back_lse, workspace.data(), on, dtype,
@@ -58,13 +60,13 @@ class AttentionOnGpu : public GpuTest {
     ref::attention_backward(dx.data(), part(dx.data(), s.heads), part(dx.data(), s.heads + s.kv_heads), d_o.data(),
                             o.data(), x.data(), part(x.data(), s.heads), part(x.data(), s.heads + s.kv_heads),
                             lse.data(), s, dtype);
-    // Element by element too: what one query or key should have must not go to another.
+    // Also compares element by element, to detect a gradient that was written to the wrong query or key.
     const Array got = on_dx.fetch();
     expect_close(got, dx, (dtype == DType::bf16 || dtype == DType::f16 ? 3 : 10) * rounding(dtype),
                  where + " backward");
     run(on_dx);
     if (cuda::attention_settings(stream).deterministic) {
-      EXPECT_TRUE(on_dx.fetch().same_bits(got)) << where << " backward repeats";
+      EXPECT_TRUE(on_dx.fetch().same_bits(got)) << where << " backward is not deterministic";
     }
   }
 
@@ -84,7 +86,7 @@ class AttentionOnGpu : public GpuTest {
   }
 };
 
-TEST_F(AttentionOnGpu, SixteenBitTypes) {
+TEST_F(AttentionOnGpu, MatchesRefInSixteenBitTypes) {
   check_shapes(DType::bf16);
   check_shapes(DType::f16);
 }
@@ -94,12 +96,12 @@ TEST_F(AttentionOnGpu, MatchesRefWithoutCudnn) {
   for (DType dtype : kFloating) check_shapes(dtype);
 }
 
-TEST_F(AttentionOnGpu, SumsInAnyOrderWhenAllowed) {
+TEST_F(AttentionOnGpu, MatchesRefWhenNonDeterministic) {
   cuda::set_attention({.deterministic = false}, stream);
   check_shapes(DType::bf16);
 }
 
-TEST_F(AttentionOnGpu, OffsetsAndUnequalLengths) {
+TEST_F(AttentionOnGpu, MatchesRefWithCausalOffsets) {
   for (DType dtype : {DType::bf16, DType::f32}) {
     AttentionShape s = packed(2, 48, 112, 2, 2, 64);
     check(s, dtype);
@@ -109,12 +111,12 @@ TEST_F(AttentionOnGpu, OffsetsAndUnequalLengths) {
     check(s, dtype);
     s.causal_offset = 10;
     check(s, dtype);
-    s.causal_offset = -5;  // the first queries see nothing
+    s.causal_offset = -5;  // queries 0 to 4 have no visible keys
     check(s, dtype);
   }
 }
 
-TEST_F(AttentionOnGpu, LengthsOfSequences) {
+TEST_F(AttentionOnGpu, MatchesRefWithKeyLengths) {
   for (DType dtype : {DType::bf16, DType::f32})
     for (bool causal : {false, true}) {
       AttentionShape s = packed(4, 96, 96, 4, 2, 64);
@@ -123,7 +125,7 @@ TEST_F(AttentionOnGpu, LengthsOfSequences) {
     }
 }
 
-TEST_F(AttentionOnGpu, HandlesSequenceOfLengthZero) {
+TEST_F(AttentionOnGpu, MatchesRefWhenSequenceHasNoKeys) {
   for (DType dtype : {DType::bf16, DType::f32}) check(packed(3, 64, 64, 2, 2, 64), dtype, {64, 0, 20});
 }
 
@@ -138,7 +140,7 @@ TEST_F(AttentionOnGpu, DropoutMaskMatchesCpu) {
   }
 }
 
-TEST_F(AttentionOnGpu, FewQueriesOfManyKeys) {
+TEST_F(AttentionOnGpu, MatchesRefWhenDecoding) {
   for (DType dtype : kFloating)
     for (auto [B, queries, keys, H, G, D] :
          {std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>{2, 1, 700, 4, 4, 64},
@@ -155,7 +157,7 @@ TEST_F(AttentionOnGpu, FewQueriesOfManyKeys) {
     }
 }
 
-TEST_F(AttentionOnGpu, BlocksOfKeysMatchWholeAttention) {
+TEST_F(AttentionOnGpu, KeyBlocksCombineToFullAttention) {
   for (DType dtype : kFloating) {
     AttentionShape s = packed(2, 70, 70, 4, 2, 32);
     const DType wide = accumulator_of(dtype);
@@ -163,11 +165,11 @@ TEST_F(AttentionOnGpu, BlocksOfKeysMatchWholeAttention) {
     Array x = Array::random(s.batch * 70 * row, dtype, 1, 2), o(s.batch * s.o.batch, wide),
           lse(s.batch * s.heads * 70, wide);
     lse.fill([](int64_t) { return -std::numeric_limits<double>::infinity(); });
-    Double on_x(*this, x), on_o(*this, o), on_lse(*this, lse);
+    GpuArray on_x(*this, x), on_o(*this, o), on_lse(*this, lse);
     auto part = [&](void* base, int64_t heads, int64_t first) { return at(base, heads * D + first * row, dtype); };
     Array d_o = Array::random(o.count(), dtype, 3), dx(x.count(), wide);
     Array narrow_o(o.count(), dtype);
-    Double on_do(*this, d_o), on_dx(*this, dx);
+    GpuArray on_do(*this, d_o), on_dx(*this, dx);
     auto block = [&](int64_t first, int64_t keys) {
       AttentionShape b = s;
       b.num_keys = keys, b.causal = true, b.causal_offset = -first;
@@ -183,11 +185,12 @@ TEST_F(AttentionOnGpu, BlocksOfKeysMatchWholeAttention) {
     expect_close(on_o.fetch(), o, rounding(dtype), "o");
     expect_close(on_lse.fetch(), lse, dtype == DType::f64 ? 1e-12 : 1e-6, "lse");
     narrow_o.fill([&](int64_t i) { return o[i]; });
-    Double back_o(*this, narrow_o), back_lse(*this, lse);
+    GpuArray back_o(*this, narrow_o), back_lse(*this, lse);
     for (auto [first, keys] : {std::pair<int64_t, int64_t>{0, 40}, {40, 30}}) {
       const AttentionShape b = block(first, keys);
       const int64_t bytes = attention_workspace_bytes(b, dtype, stream);
-      Copy workspace(*this, std::vector<std::byte>(static_cast<size_t>(bytes)).data(), static_cast<size_t>(bytes), 0);
+      GpuBuffer workspace(*this, std::vector<std::byte>(static_cast<size_t>(bytes)).data(), static_cast<size_t>(bytes),
+                          0);
       auto sums = [&, first = first](void* base) {
         return AttentionSums{base,
                              at(base, s.heads * D + first * row, wide),

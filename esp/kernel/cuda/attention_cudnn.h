@@ -1,7 +1,7 @@
-// Attention through cuDNN's graph interface: 16-bit types, head sizes that are multiples of 8 up to 256 (128 for
-// backward), no dropout, the usual causal masks. Unsupported shapes use attention_tile.cu.
+// Attention with cuDNN's graph API. Supports 16-bit types and the usual causal masks, without dropout. Head sizes are
+// multiples of 8 up to 256 (up to 128 for backward). Other shapes use attention_tile.cu.
 //
-// Plans are created when a shape is first used (tens of milliseconds) and cached per queue.
+// A plan is created when a shape is first used, which takes tens of milliseconds, and is cached per queue.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace esp::kernel::cuda {
 
-// Scratch the library's forward, or backward, needs for it; −1: it cannot, or the shape is better left to ours.
+// Bytes of scratch memory that cuDNN needs for forward or backward. Returns −1 if cuDNN does not support the shape or
+// is switched off (AttentionSettings).
 int64_t cudnn_forward_bytes(const AttentionShape& shape, DType dtype, device::CudaQueue& queue);
 int64_t cudnn_backward_bytes(const AttentionShape& shape, DType dtype, device::CudaQueue& queue);
 

@@ -1,31 +1,35 @@
-// Decoding attention: few queries, many keys; bound by reading keys and values once.
+// Attention for decoding: few queries, many keys. The kernel is limited by memory bandwidth, so keys and values are
+// read once.
 //
-// Keys are split over blocks. Each block handles the queries of all heads that share its keys and writes a partial
-// output and a log-sum-exp; a second kernel merges them. L lanes read a key's row, a pack each, then its value's row.
-// The 32/L lane groups of a warp walk different keys, each with its own maximum and sums, and merge only at the end.
+// Keys are split over thread blocks (split-K decoding). Each block processes the queries of all heads that share its
+// keys, and writes a partial output and a log-sum-exp. A second kernel merges the partial outputs.
+//
+// Within a block, a group of L lanes reads the row of a key, one pack per lane, and then the row of its value. The 32/L
+// groups of a warp process different keys. Each group has its own maximum and sums; they are merged at the end.
 #include "esp/kernel/cuda/attention_tile.cuh"
 #include "esp/kernel/cuda/attention_tile.h"
-#include "esp/kernel/cuda/soft_row.cuh"
+#include "esp/kernel/cuda/online_softmax.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
 
-constexpr int kMaxRows = 8;  // query rows (queries × heads of a group) of a block
+constexpr int kMaxRows = 8;  // maximum query rows (queries × heads of a group) per block
 constexpr int kWarps = 4;
 
 template <typename T>
-struct Decode {
+struct DecodeArgs {
   T* o;
   Accumulator<T>* lse;
   const T *q, *k, *v;
-  Accumulator<T>*parts, *part_lse;  // [splits, B·heads·queries, D] and without D
+  // parts: partial outputs [splits, B·heads·queries, D]; part_lse [splits, B·heads·queries]
+  Accumulator<T>*parts, *part_lse;
   int64_t splits, keys_per_split;
   AttentionShape s;
 };
 
-// State of a lane group for one query row; in powers of two, so q is premultiplied by log₂e.
+// Online softmax state of a lane group for one query row. Exponentials are powers of two, so q was multiplied by log₂e.
 template <typename A, int N>
-struct Running {
+struct SoftmaxState {
   A top = -INFINITY, sum = 0, out[N] = {};
   __device__ __forceinline__ void merge(A other_top, A other_sum, const A (&other)[N]) {
     const A highest = fmax(top, other_top);
@@ -39,17 +43,19 @@ struct Running {
 };
 
 template <typename T, int L, int R>
-__global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
+__global__ void __launch_bounds__(kWarps * 32) part_kernel(DecodeArgs<T> a) {
   using A = Accumulator<T>;
   constexpr int N = kPack<T>, D = L * N, kGroups = kWarps * (32 / L);
-  constexpr int kAhead = R <= 2 ? 4 : 2;  // keys under way per group: more would cost warps
-  __shared__ A meet[kWarps][R][D], tops[kWarps][R], sums[kWarps][R];
+  // number of keys that a lane group loads at a time; a larger number needs more registers and allows fewer resident
+  // warps
+  constexpr int kAhead = R <= 2 ? 4 : 2;
+  __shared__ A partials[kWarps][R][D], tops[kWarps][R], sums[kWarps][R];
   const AttentionShape& s = a.s;
   const int64_t b = blockIdx.z, g = blockIdx.y, share = s.heads / s.kv_heads, rows = share * s.num_queries;
   const int lane = threadIdx.x % L, group = threadIdx.x / L, warp = threadIdx.x / 32;
   A q[R][N];
   int64_t seen[R];
-  Running<A, N> state[R];
+  SoftmaxState<A, N> state[R];
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     const int64_t h = g * share + r / s.num_queries, query = r % s.num_queries;
@@ -62,7 +68,8 @@ __global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
   const int64_t begin = blockIdx.x * a.keys_per_split;
   const int64_t end = min(begin + a.keys_per_split, keys_seen(s, b, s.num_queries - 1));
   const T *keys = a.k + b * s.k.batch + g * D + lane * N, *values = a.v + b * s.v.batch + g * D + lane * N;
-  for (int64_t j0 = begin; j0 < end; j0 += kGroups * kAhead) {  // the same for all lanes: they shuffle
+  // all lanes run the same iterations, because they exchange values by shuffles
+  for (int64_t j0 = begin; j0 < end; j0 += kGroups * kAhead) {
     Pack<T, N> k[kAhead] = {}, v[kAhead] = {};
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
@@ -116,7 +123,7 @@ __global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
     }
     if (threadIdx.x % 32 < L) {
 #pragma unroll
-      for (int n = 0; n < N; ++n) meet[warp][r][lane * N + n] = state[r].out[n];
+      for (int n = 0; n < N; ++n) partials[warp][r][lane * N + n] = state[r].out[n];
     }
     if (threadIdx.x % 32 == 0) {
       tops[warp][r] = state[r].top;
@@ -126,9 +133,9 @@ __global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
   __syncthreads();
   for (int i = threadIdx.x; i < rows * D; i += kWarps * 32) {
     const int r = i / D, d = i % D;
-    Running<A, 1> all;
+    SoftmaxState<A, 1> all;
     for (int w = 0; w < kWarps; ++w) {
-      const A other[1] = {meet[w][r][d]};
+      const A other[1] = {partials[w][r][d]};
       all.merge(tops[w][r], sums[w][r], other);
     }
     const int64_t h = g * share + r / s.num_queries, query = r % s.num_queries;
@@ -138,13 +145,13 @@ __global__ void __launch_bounds__(kWarps * 32) part_kernel(Decode<T> a) {
   }
 }
 
-// A block per query row: the splits' shares first, then the outputs, threads along the row and groups of them over
-// splits.
+// Merges the splits. One block per query row computes the weights of the splits, then the output. Threads of a group
+// are along the row, and the groups divide the splits.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) merge_kernel(Decode<T> a) {
+__global__ void __launch_bounds__(kThreads) merge_kernel(DecodeArgs<T> a) {
   using A = Accumulator<T>;
   extern __shared__ double shared[];
-  __shared__ A meet[2][kThreads / 32];
+  __shared__ A partials[2][kThreads / 32];
   const AttentionShape& s = a.s;
   const int D = static_cast<int>(s.head_dim), groups = kThreads / D, group = threadIdx.x / D, d = threadIdx.x % D;
   const int64_t rows = s.batch * s.heads * s.num_queries, row = blockIdx.x;
@@ -153,15 +160,15 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Decode<T> a) {
   A highest = A(-INFINITY), sum[1] = {};
   for (int64_t i = threadIdx.x; i < a.splits; i += kThreads) highest = fmax(highest, a.part_lse[i * rows + row]);
   highest = warp_max(highest);
-  if (threadIdx.x % 32 == 0) meet[0][threadIdx.x / 32] = highest;
+  if (threadIdx.x % 32 == 0) partials[0][threadIdx.x / 32] = highest;
   __syncthreads();
-  for (A other : meet[0]) highest = fmax(highest, other);
+  for (A other : partials[0]) highest = fmax(highest, other);
   for (int64_t i = threadIdx.x; i < a.splits; i += kThreads) {
     const A share = highest == A(-INFINITY) ? A{0} : exp_score(a.part_lse[i * rows + row] - highest);
     shares[i] = share;
     sum[0] += share;
   }
-  row_sums<kThreads>(sum, meet[1]);  // waits for all shares, too
+  row_sums<kThreads>(sum, partials[1]);  // the barrier inside also makes all weights in `shares` visible
   A total = 0;
   if (group < groups) {
 #pragma unroll 8
@@ -178,18 +185,18 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Decode<T> a) {
     a.lse[(b * s.heads + h) * s.lse_row + query] = sum[0] == 0 ? A(-INFINITY) : highest + log_sum(sum[0]);
 }
 
-struct Split {
+struct KeySplit {
   int64_t splits = 0, keys = 0;
 };
-// Enough blocks to fill the GPU several times, none with fewer keys than a few rounds take.
-Split split_of(const AttentionShape& s, const device::CudaQueue& queue) {
+// Chooses the number of splits: enough blocks to fill the GPU several times, but at least kLeast keys per block.
+KeySplit split_of(const AttentionShape& s, const device::CudaQueue& queue) {
   constexpr int64_t kLeast = 128;
   const int64_t pairs = s.batch * s.kv_heads, wanted = ceil_div(int64_t{queue.multiprocessors} * 6, pairs);
   const int64_t keys = std::max(kLeast, ceil_div(ceil_div(s.num_keys, wanted), kLeast) * kLeast);
   return {ceil_div(s.num_keys, keys), keys};
 }
 
-// Lanes that read one key: a power of two.
+// Number of lanes that read the row of one key: 4, 8, 16 or 32, or 0 if the head size is not supported.
 int64_t lanes_of(const AttentionShape& s, DType dtype) {
   const auto width = static_cast<int64_t>(16 / size_of(dtype));
   const int64_t lanes = s.head_dim % width == 0 ? s.head_dim / width : 0;
@@ -197,7 +204,7 @@ int64_t lanes_of(const AttentionShape& s, DType dtype) {
 }
 
 template <typename T, int L>
-void launch_parts(const Decode<T>& a, device::CudaQueue& queue) {
+void launch_parts(const DecodeArgs<T>& a, device::CudaQueue& queue) {
   const AttentionShape& s = a.s;
   const dim3 grid(static_cast<unsigned>(a.splits), static_cast<unsigned>(s.kv_heads), static_cast<unsigned>(s.batch));
   const int64_t rows = s.num_queries * (s.heads / s.kv_heads);
@@ -233,16 +240,16 @@ void decode_forward(void* o, void* lse, const void* q, const void* k, const void
     s.lse_row = s.lse_stride();
     const int64_t rows = s.batch * s.heads * s.num_queries;
     A* parts = static_cast<A*>(scratch);
-    const Decode<T> a{static_cast<T*>(o),
-                      static_cast<A*>(lse),
-                      static_cast<const T*>(q),
-                      static_cast<const T*>(k),
-                      static_cast<const T*>(v),
-                      parts,
-                      parts + splits * rows * s.head_dim,
-                      splits,
-                      keys,
-                      s};
+    const DecodeArgs<T> a{static_cast<T*>(o),
+                          static_cast<A*>(lse),
+                          static_cast<const T*>(q),
+                          static_cast<const T*>(k),
+                          static_cast<const T*>(v),
+                          parts,
+                          parts + splits * rows * s.head_dim,
+                          splits,
+                          keys,
+                          s};
     switch (lanes_of(s, dtype)) {
       case 4:
         launch_parts<T, 4>(a, queue);

@@ -42,7 +42,7 @@ class Builder {
     const GraphTensor v = graph_.tensor(kV, type_, {B, s_.kv_heads, D, s_.num_keys}, {s_.v.batch, D, 1, s_.v.token});
     const GraphTensor o = tensor_o(kO), d_o = tensor_o(kDo), stats = tensor_stats(),
                       one = graph_.value(kOne, CUDNN_DATA_FLOAT);
-    // dO·o, one number per query
+    // dots = dO·o, one number per query
     const GraphTensor products = graph_.virtual_tensor({B, H, s_.num_queries, D});
     graph_.apply(CUDNN_POINTWISE_MUL, products, d_o, &o);
     const GraphTensor raw_dots = graph_.virtual_tensor(per_query());
@@ -61,7 +61,8 @@ class Builder {
         graph_.pointwise(CUDNN_POINTWISE_MUL, graph_.pointwise(CUDNN_POINTWISE_SUB, dp, dots), p);
     const GraphTensor ds = graph_.pointwise(CUDNN_POINTWISE_MUL, weighted, scale_);
     product_by_key(kDk, s_.k, transposed(ds), q_);
-    // dQ = dS·K: summed in fp32 by several blocks at once, or, for one order of the sums, from a stored dS.
+    // dQ = dS·K. By default several blocks add to dQ in fp32. In deterministic mode dS is stored and dQ is computed
+    // from it.
     const GraphTensor k =
         graph_.virtual_tensor({B, s_.kv_heads, s_.num_keys, D}, {s_.k.batch, D, s_.k.token, 1}, type_);
     graph_.reshape(k, k_);
@@ -147,7 +148,8 @@ class Builder {
     return made;
   }
 
-  // A gradient of keys or values: left [.., keys, queries]·right [.., queries, D], summed over the heads that share it.
+  // Computes a gradient of keys or values: left [.., keys, queries]·right [.., queries, D], summed over the heads of a
+  // group.
   void product_by_key(int64_t id, const AttentionStride& stride, const GraphTensor& left, const GraphTensor& right) {
     const int64_t D = s_.head_dim;
     const CudnnGraph::Lengths by_key{.m = lengths(key_lengths_), .k = lengths(query_lengths_)};

@@ -1,4 +1,4 @@
-// Attention as a cuDNN operation graph for which cuDNN has fused kernels.
+// Builds attention as a cuDNN operation graph, in a form for which cuDNN has fused kernels.
 #pragma once
 
 #include <cudnn.h>
@@ -11,7 +11,7 @@
 
 namespace esp::kernel::cuda {
 
-// Ids of the tensors with addresses.
+// Ids of the tensors that have an address (tensors that are not virtual).
 enum AttentionTensor : int64_t {
   kQ = 1,
   kK,
@@ -33,10 +33,11 @@ enum AttentionTensor : int64_t {
   kNumKeys
 };
 
-// Diagonal of the causal mask: query i sees key j ≤ i, or j ≤ i + keys − queries.
+// Diagonal of the causal mask. top_left: query i sees keys j ≤ i. bottom_right: query i sees keys j ≤ i + num_keys −
+// num_queries.
 enum class DiagonalMask : int64_t { none, top_left, bottom_right };
 
-// None if cuDNN has no kernel for it. 16-bit types.
+// 16-bit types. Both functions return nullopt if cuDNN has no kernel for the shape.
 std::optional<CudnnPlan> forward_plan(const AttentionShape& shape, DType dtype, DiagonalMask mask,
                                       cudnnHandle_t handle);
 std::optional<CudnnPlan> backward_plan(const AttentionShape& shape, DType dtype, DiagonalMask mask, bool deterministic,

@@ -1,4 +1,4 @@
-// Attention settings of a queue, for run setup and tests. No CUDA types here.
+// Attention settings of a GPU queue, set when training starts and by tests. No CUDA types here.
 #pragma once
 
 #include "esp/device/stream.h"
@@ -6,12 +6,11 @@
 namespace esp::kernel::cuda {
 
 struct AttentionSettings {
-  bool cudnn = true;  // false: our own kernels alone
-  bool deterministic =
-      true;  // backward whose sums have one order; it stores the T×T matrix of dS in 16 bits as scratch
+  bool cudnn = true;          // false: use only Espalier's kernels (attention_tile.cu), not cuDNN
+  bool deterministic = true;  // cuDNN backward adds in a fixed order; it needs the T×T matrix dS (16 bits) as scratch
 };
 void set_attention(const AttentionSettings& settings, const device::Stream& stream);
-// Whether cuDNN would be asked for this queue's 16-bit attention, and in which way.
+// Returns the settings of the stream's queue.
 AttentionSettings attention_settings(const device::Stream& stream);
 
 }  // namespace esp::kernel::cuda

@@ -1,6 +1,8 @@
-// Forward and backward on tiles of 32 queries by 32 keys. Backward computes dQ in one kernel (one block per 32 queries)
-// and dK, dV in another (one block per 32 keys, over all queries and all heads that share them). Each sum is computed
-// by one block in a fixed order, at the cost of computing the scores twice.
+// Attention forward and backward on tiles of 32 queries by 32 keys.
+//
+// Backward uses two kernels. The first computes dQ, with one block per 32 queries. The second computes dK and dV, with
+// one block per 32 keys that loops over all queries and all heads of the group. Each sum is computed by one block in a
+// fixed order, at the cost of computing the scores twice.
 #include "esp/kernel/cuda/attention_tile.h"
 
 #include "esp/kernel/cuda/attention_tile.cuh"
@@ -14,7 +16,7 @@ struct ForwardTile {
   Accumulator<T>* lse;
   const T *q, *k, *v;
   AttentionShape s;
-  bool onto;
+  bool merge_previous;
 };
 
 template <typename T, typename O, int C>
@@ -34,7 +36,8 @@ __global__ void __launch_bounds__(kTileThreads) forward_kernel(ForwardTile<T, O>
     seen[i] = query < s.num_queries ? keys_seen(s, b, query) : 0;
     top[i] = A(-INFINITY);
     sum[i] = 0;
-    if (a.onto && query < s.num_queries && a.lse[row] != A(-INFINITY)) {  // go on from there: one term of weight 1
+    // The previous result enters the sum as one term: its maximum is lse and its weight is 1
+    if (a.merge_previous && query < s.num_queries && a.lse[row] != A(-INFINITY)) {
       top[i] = a.lse[row];
       sum[i] = 1;
 #pragma unroll
@@ -90,7 +93,7 @@ struct BackwardTile {
   AttentionShape s;
 };
 
-// dots[b, h, i] = dO·o of a query: a warp each.
+// dots[b, h, i] = dO·o of query i. One warp per query.
 template <typename T, typename G>
 __global__ void __launch_bounds__(kTileThreads) dots_kernel(BackwardTile<T, G> a) {
   using A = Accumulator<T>;
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(kTileThreads) key_kernel(BackwardTile<T, G> a)
   load_tile(k, a.k + b * s.k.batch + g * D, s.k.token, first, s.num_keys, D);
   load_tile(v, a.v + b * s.v.batch + g * D, s.v.token, first, s.num_keys, D);
   A dk[kOwn][C] = {}, dv[kOwn][C] = {};
-  // The first query that can see any of these keys.
+  // First query of the first query tile that sees any of these keys.
   const int64_t begin = s.causal ? max(int64_t{0}, first - s.causal_offset) / kTile * kTile : 0;
   for (int64_t h = g * share; h < (g + 1) * share; ++h)
     for (int64_t i0 = begin; i0 < s.num_queries; i0 += kTile) {
@@ -211,19 +214,21 @@ __global__ void __launch_bounds__(kTileThreads) key_kernel(BackwardTile<T, G> a)
   }
 }
 
-// With what its functions, which are the host's, would say.
-AttentionShape told(AttentionShape s) {
+// Replaces lse_row 0 (the default) by the actual stride, because device code cannot call the host function
+// lse_stride().
+AttentionShape resolve_strides(AttentionShape s) {
   s.lse_row = s.lse_stride();
   return s;
 }
 
-// Shared memory for `tiles` tiles; DeviceError's job is done here with words.
+// Bytes of shared memory for `tiles` tiles. Checks the limit, because the error of a failed launch would be less clear.
 template <typename A>
 int tile_bytes(int tiles, const AttentionShape& s) {
   const auto bytes =
       static_cast<int>(static_cast<size_t>(tiles * kTile * tile_stride(static_cast<int>(s.head_dim))) * sizeof(A));
-  ESP_CHECK(s.head_dim <= 256 && bytes <= 227 << 10, "attention with head size {} needs {} bytes of shared memory",
-            s.head_dim, bytes);
+  ESP_CHECK(s.head_dim <= 256 && bytes <= 227 << 10,
+            "attention on a GPU: got head_dim {} ({} bytes of shared memory); must be <= 256 (<= {} bytes)", s.head_dim,
+            bytes, 227 << 10);
   return bytes;
 }
 
@@ -255,7 +260,7 @@ void backward(const AttentionSums& sums, const void* d_o, const void* o, const v
                              static_cast<const T*>(v),
                              static_cast<const A*>(lse),
                              static_cast<A*>(dots),
-                             told(s)};
+                             resolve_strides(s)};
   const int64_t rows = s.batch * s.heads * s.num_queries;
   if (rows > 0) {
     dots_kernel<<<static_cast<unsigned>(ceil_div(rows, kTileThreads / 32)), kTileThreads, 0, queue.handle>>>(a);
@@ -281,9 +286,9 @@ void fill_int32(int32_t* to, int64_t count, int32_t value, cudaStream_t stream) 
 }
 
 void tile_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
-                  bool onto, DType dtype, device::CudaQueue& queue) {
+                  bool merge_previous, DType dtype, device::CudaQueue& queue) {
   if (shape.batch * shape.heads * shape.num_queries == 0) return;
-  const AttentionShape s = told(shape);
+  const AttentionShape s = resolve_strides(shape);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     auto run = [&]<typename O>(std::type_identity<O>) {
@@ -293,13 +298,13 @@ void tile_forward(void* o, void* lse, const void* q, const void* k, const void* 
                                 static_cast<const T*>(k),
                                 static_cast<const T*>(v),
                                 s,
-                                onto};
+                                merge_previous};
       with_columns(shape.head_dim, [&](auto columns) {
         launch_tiles(forward_kernel<T, O, columns()>, a, shape.num_queries, shape.heads, tile_bytes<A>(3, shape),
                      queue.handle);
       });
     };
-    if (onto)
+    if (merge_previous)
       run(std::type_identity<A>{});
     else
       run(std::type_identity<T>{});

@@ -1,23 +1,23 @@
-// Tiles of 32 rows in shared memory and their two matrix products, for eight warps of 32 lanes.
+// Tiles of 32 rows in shared memory and their two GEMMs, for eight warps of 32 lanes.
 //
-// Warp w owns rows 4w … 4w + 3 of "its" tile; lane l holds row l of the "other" tile. A score of (row, other row) is
-// then a register of the lane, a sum over the other rows is a warp reduction, and result rows are spread across the
-// lanes.
+// Warp w processes rows 4w … 4w + 3 of the first tile, and lane l processes row l of the second tile. The score of a
+// pair of rows is therefore one register of one lane. A sum over the rows of the second tile is a warp reduction. The
+// elements of a result row are spread over the lanes.
 #pragma once
 
 #include "esp/kernel/attention.h"
 #include "esp/kernel/cuda/philox.cuh"
-#include "esp/kernel/cuda/rows.cuh"
+#include "esp/kernel/cuda/row_reduce.cuh"
 
 namespace esp::kernel::cuda {
 
 inline constexpr int kTile = 32, kOwn = 4, kTileThreads = 256;
 
 __host__ __device__ inline int tile_stride(int head_dim) {
-  return head_dim + 1;  // rows begin in different banks
+  return head_dim + 1;  // one element of padding, so that rows start in different shared-memory banks
 }
 
-// tile[r][d] = x(b, first + r, h, d), zeros past `count`.
+// tile[r][d] = x(b, first + r, h, d). Rows from `count` on are set to zero.
 template <typename T>
 __device__ void load_tile(Accumulator<T>* tile, const T* x, int64_t token, int64_t first, int64_t count, int head_dim) {
   const int stride = tile_stride(head_dim);
@@ -26,7 +26,7 @@ __device__ void load_tile(Accumulator<T>* tile, const T* x, int64_t token, int64
       tile[r * stride + d] = first + r < count ? widen(x[(first + r) * token + d]) : Accumulator<T>{0};
 }
 
-// score[i] = own row 4w + i · other row l
+// score[i] = (row 4w + i of the first tile) · (row l of the second tile), for warp w and lane l.
 template <typename A>
 __device__ __forceinline__ void dot_tiles(A (&score)[kOwn], const A* own, const A* other, int head_dim) {
   const int stride = tile_stride(head_dim);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void dot_tiles(A (&score)[kOwn], const A* own, const 
   }
 }
 
-// sums[i][c] += Σ_j weight[i] of lane j · other[j][lane + 32c]
+// sums[i][c] += Σ_j (weight[i] of lane j) · other[j][lane + 32c]
 template <int C, typename A>
 __device__ __forceinline__ void add_weighted(A (&sums)[kOwn][C], const A (&weight)[kOwn], const A* other,
                                              int head_dim) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ int64_t keys_seen(const AttentionShape& s, int64_t b,
   return max(n, int64_t{0});
 }
 
-// The dropout factor of probability (b, h, i, j).
+// Dropout factor of probability (b, h, i, j): 1/(1 − rate) if it is kept, else 0.
 template <typename A>
 __device__ __forceinline__ A kept(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (s.dropout == 0) return A{1};
@@ -90,7 +90,7 @@ __device__ __forceinline__ double log_sum(double x) {
   return log(x);
 }
 
-// Calls f(std::integral_constant<int, C>{}) with C ≥ head_dim/32.
+// Calls f(std::integral_constant<int, C>{}) with a C ≥ head_dim/32.
 template <typename F>
 void with_columns(int64_t head_dim, F&& f) {
   if (head_dim <= 32) return f(std::integral_constant<int, 1>{});

@@ -1,5 +1,5 @@
-// Espalier's own attention kernels: any floating type, any head size that fits, dropout, every mask, blocks of keys.
-// Used where cuDNN does not apply, and for fp32 and fp64.
+// Attention kernels of Espalier, for cases that cuDNN does not support. They accept any floating-point type, any head
+// size that fits in shared memory, dropout, every mask, and blocks of keys.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,17 +13,19 @@ namespace esp::kernel::cuda {
 
 void fill_int32(int32_t* to, int64_t count, int32_t value, cudaStream_t stream);
 
-// onto: o (in the accumulation type) and lse hold what earlier blocks gave.
+// If merge_previous is set, o (in the accumulation type) and lse hold the result of earlier blocks of keys, and the
+// kernel merges it with the new result.
 void tile_forward(void* o, void* lse, const void* q, const void* k, const void* v, const AttentionShape& shape,
-                  bool onto, DType dtype, device::CudaQueue& queue);
-// Gradients in storage type with the strides of q, k, v, or, `wide`, in the accumulation type as `sums` says.
-// `dots` is [B, heads, num_queries] of the accumulation type, scratch.
+                  bool merge_previous, DType dtype, device::CudaQueue& queue);
+// Writes the gradients to the buffers in `sums`, in storage type or, if `wide` is set, in the accumulation type. `dots`
+// is scratch memory, [B, heads, num_queries] of the accumulation type.
 void tile_backward(const AttentionSums& sums, bool wide, const void* d_o, const void* o, const void* q, const void* k,
                    const void* v, const void* lse, void* dots, const AttentionShape& shape, DType dtype,
                    device::CudaQueue& queue);
 int64_t tile_backward_bytes(const AttentionShape& shape, DType dtype);
 
-// Few queries, many keys: keys are divided among blocks, their results merged. Scratch for it; 0: not such a shape.
+// Attention for few queries and many keys: keys are split among blocks, and the results are merged. decode_bytes is the
+// size of the scratch memory, or 0 if the decoding kernel is not suitable for the shape.
 int64_t decode_bytes(const AttentionShape& shape, DType dtype, const device::CudaQueue& queue);
 void decode_forward(void* o, void* lse, const void* q, const void* k, const void* v, void* scratch,
                     const AttentionShape& shape, DType dtype, device::CudaQueue& queue);

@@ -1,8 +1,9 @@
 // Column sums of a matrix: gradients of biases and of norm weights.
 //
-// Rows are split into chunks; a block sums one chunk of up to 32 packs of columns, eight rows at a time, into scratch.
-// A second kernel adds the chunks. The chunks depend only on the shape and the GPU, and every sum has a fixed order: no
-// atomics, bit-identical results.
+// Rows are split into chunks. A thread block sums one chunk of up to 32 packs of columns (a pack is a 16-byte vector of
+// elements), eight rows at a time, and writes the sums to scratch memory. A second kernel adds the sums of the chunks.
+// The chunks depend only on the shape and the GPU, and every sum has a fixed order without atomics. Results are
+// therefore deterministic (bit-identical when repeated).
 #include "esp/kernel/cuda/column_sums.h"
 
 #include "esp/kernel/elementwise.h"
@@ -16,17 +17,17 @@ namespace {
 
 template <typename T>
 struct Columns {
-  const T *dy, *x;  // x, mean and rstd for the weights of a norm
+  const T *dy, *x;  // x, mean and rstd: used only for the weight gradients of a norm
   const Accumulator<T>*mean, *rstd;
   int64_t rows, cols, rows_per_chunk;
-  Accumulator<T>*sums, *dots;  // [chunks, cols]
+  Accumulator<T>*sums, *dots;  // [chunks, cols]; dots only for a norm
 };
 
-// Σ dy and, for a norm, Σ dy·(x − mean)·rstd.
+// Per chunk and column: sums = Σ dy and, for a norm, dots = Σ dy·(x − mean)·rstd.
 template <typename T, int N, bool kNorm>
 __global__ void __launch_bounds__(kAcross* kDown) chunk_sums(Columns<T> a) {
   using A = Accumulator<T>;
-  __shared__ A meet[kDown][kAcross * N];
+  __shared__ A partials[kDown][kAcross * N];
   const int64_t c = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * N;
   const int64_t begin = blockIdx.y * a.rows_per_chunk, end = min(a.rows, begin + a.rows_per_chunk);
   A sum[N] = {}, dot[N] = {};
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kAcross* kDown) chunk_sums(Columns<T> a) {
     }
   }
   auto finish = [&](A* to, const A(&mine)[N]) {
-    sum_down(mine, meet, [&](int i, A total) {
+    sum_down(mine, partials, [&](int i, A total) {
       if (const int64_t column = int64_t{blockIdx.x} * kAcross * N + i; column < a.cols)
         to[blockIdx.y * a.cols + column] = total;
     });
@@ -54,21 +55,22 @@ __global__ void __launch_bounds__(kAcross* kDown) chunk_sums(Columns<T> a) {
   if constexpr (kNorm) finish(a.dots, dot);
 }
 
-// to[c] = or += Σ_chunk sums[chunk][c], one warp of columns per block.
+// Computes to[c] = Σ_chunk sums[chunk][c], or adds the sum to to[c]. A block processes as many columns as a warp has
+// lanes.
 template <typename T>
 __global__ void __launch_bounds__(1024)
     add_chunks(T* to, bool accumulate, const Accumulator<T>* sums, int64_t chunks, int64_t cols) {
   using A = Accumulator<T>;
-  __shared__ A meet[32][33];
+  __shared__ A partials[32][33];
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   A total = 0;
   if (c < cols)
     for (int64_t k = threadIdx.y; k < chunks; k += 32) total += sums[k * cols + c];
-  meet[threadIdx.y][threadIdx.x] = total;
+  partials[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.y != 0 || c >= cols) return;
   A all = accumulate ? widen(to[c]) : A{0};
-  for (int y = 0; y < 32; ++y) all += meet[y][threadIdx.x];
+  for (int y = 0; y < 32; ++y) all += partials[y][threadIdx.x];
   to[c] = narrow<T>(all);
 }
 
@@ -86,7 +88,8 @@ void add_columns(T* to_sums, T* to_dots, bool accumulate, Columns<T> a, const de
   device::CudaQueue& queue = queue_of(stream);
   const bool packed = a.cols % kPack<T> == 0 && aligned(a.dy, a.x);
   const int64_t tiles = ceil_div(a.cols, kAcross * (packed ? kPack<T> : 1));
-  // As many blocks as run at once: a second, short round of them would leave most of the GPU idle.
+  // Launches as many blocks as the GPU can run at the same time. A few more blocks would run in a second wave and leave
+  // most of the GPU idle.
   auto* kernel = packed ? chunk_sums<T, kPack<T>, kNorm> : chunk_sums<T, 1, kNorm>;
   int resident = 0;
   ESP_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kAcross * kDown, 0));

@@ -9,20 +9,21 @@ namespace {
 
 constexpr int kMaxTerms = 8;
 
-// Terms travel by value with the launch; a product is rounded before it is added, as on the CPU.
+// Weighted sum of arrays. The terms are passed by value as kernel arguments. Each product is rounded before it is
+// added, as on the CPU.
 template <typename T, int N>
 struct WeightedSum {
-  struct In {};
+  struct Inputs {};
   T* y;
   const T* x[kMaxTerms];
   Accumulator<T> weight[kMaxTerms];
   int num_terms;
-  bool from_y;  // y holds what earlier terms gave
+  bool from_y;  // y holds the sum of the terms of earlier launches
 
-  __device__ In load(int64_t) const { return {}; }
+  __device__ Inputs load(int64_t) const { return {}; }
   __device__ static float product(float w, float x) { return __fmul_rn(w, x); }
   __device__ static double product(double w, double x) { return __dmul_rn(w, x); }
-  __device__ void apply(int64_t i, const In&) const {
+  __device__ void apply(int64_t i, const Inputs&) const {
     Accumulator<T> sum[N] = {};
     if (from_y) {
       const auto before = load_pack<N>(y + i * N);
@@ -49,14 +50,14 @@ struct WeightedSum {
 enum class Pair { subtract, multiply, add };
 
 template <typename T, int N, Pair kind>
-struct Combine {
-  struct In {
+struct BinaryOp {
+  struct Inputs {
     Pack<T, N> a, b;
   };
   T* y;
   const T *a, *b;
-  __device__ In load(int64_t i) const { return {load_pack<N>(a + i * N), load_pack<N>(b + i * N)}; }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return {load_pack<N>(a + i * N), load_pack<N>(b + i * N)}; }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -70,26 +71,26 @@ struct Combine {
 template <Pair kind>
 void combine(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    in_packs<kPack<T>>(count, aligned(y, a, b), [&](auto width, int64_t first, int64_t n) {
-      launch_pass<2>(Combine<T, width(), kind>{static_cast<T*>(y) + first, static_cast<const T*>(a) + first,
-                                               static_cast<const T*>(b) + first},
+    for_packs<kPack<T>>(count, aligned(y, a, b), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<2>(BinaryOp<T, width(), kind>{static_cast<T*>(y) + first, static_cast<const T*>(a) + first,
+                                                static_cast<const T*>(b) + first},
                      n / width(), handle_of(stream));
     });
   });
 }
 
 template <typename T>
-struct MaskOf {
-  using In = T;
+struct NonzeroMask {
+  using Inputs = T;
   uint8_t* mask;
   const T* x;
-  __device__ In load(int64_t i) const { return x[i]; }
-  __device__ void apply(int64_t i, const In& in) const { mask[i] = widen(in) != Accumulator<T>{0}; }
+  __device__ Inputs load(int64_t i) const { return x[i]; }
+  __device__ void apply(int64_t i, const Inputs& in) const { mask[i] = widen(in) != Accumulator<T>{0}; }
 };
 
 template <typename T>
 struct ApplyMask {
-  struct In {
+  struct Inputs {
     T x;
     uint8_t mask;
   };
@@ -97,8 +98,8 @@ struct ApplyMask {
   const T* x;
   const uint8_t* mask;
   Accumulator<T> scale;
-  __device__ In load(int64_t i) const { return {x[i], mask[i]}; }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return {x[i], mask[i]}; }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     y[i] = narrow<T>(in.mask ? widen(in.x) * scale : Accumulator<T>{0});
   }
 };
@@ -107,15 +108,15 @@ struct ApplyMask {
 
 void weighted_sum(void* y, std::span<const WeightedTerm> terms, int64_t count, DType dtype,
                   const device::Stream& stream) {
-  ESP_CHECK(!terms.empty(), "a weighted sum of nothing");
+  ESP_CHECK(!terms.empty(), "weighted_sum: got no terms; expected at least one");
   ESP_CHECK(terms.size() <= kMaxTerms || dtype == DType::f32 || dtype == DType::f64,
-            "{} terms of a 16-bit type; up to {} are rounded once", terms.size(), kMaxTerms);
+            "weighted_sum: got {} terms of a 16-bit type; expected at most {} on a GPU", terms.size(), kMaxTerms);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (size_t begin = 0; begin < terms.size(); begin += kMaxTerms) {
       const auto some = terms.subspan(begin, std::min<size_t>(kMaxTerms, terms.size() - begin));
       bool all_aligned = aligned(y);
       for (const WeightedTerm& term : some) all_aligned = all_aligned && aligned(term.x);
-      in_packs<kPack<T>>(count, all_aligned, [&](auto width, int64_t first, int64_t n) {
+      for_packs<kPack<T>>(count, all_aligned, [&](auto width, int64_t first, int64_t n) {
         WeightedSum<T, width()> op{};
         op.y = static_cast<T*>(y) + first;
         for (size_t t = 0; t < some.size(); ++t) {
@@ -145,9 +146,9 @@ void multiply(void* y, const void* x, int64_t count, DType dtype, const device::
   combine<Pair::multiply>(y, y, x, count, dtype, stream);
 }
 
-void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
+void nonzero_mask(uint8_t* mask, const void* x, int64_t count, DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    launch_pass<4>(MaskOf<T>{mask, static_cast<const T*>(x)}, count, handle_of(stream));
+    launch_pass<4>(NonzeroMask<T>{mask, static_cast<const T*>(x)}, count, handle_of(stream));
   });
 }
 

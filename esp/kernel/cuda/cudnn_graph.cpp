@@ -7,7 +7,7 @@
 namespace esp::kernel::cuda {
 
 void cudnn_failed(cudnnStatus_t status, const char* call, const char* file, int line) {
-  throw DeviceError(fmt::format("cuDNN: {} ({}) at {}:{}", cudnnGetErrorString(status), call, file, line));
+  throw DeviceError(fmt::format("cuDNN call {} failed at {}:{}: {}", call, file, line, cudnnGetErrorString(status)));
 }
 
 Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {

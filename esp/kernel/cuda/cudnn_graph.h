@@ -1,7 +1,7 @@
-// A small cuDNN operation graph: tensors, operations, and the execution plan cuDNN builds from them.
+// A small cuDNN operation graph: tensors, operations, and the execution plan that cuDNN builds from them.
 //
-// Tensors are numbered; virtual tensors exist only inside the kernel. A plan runs with the addresses of the others. One
-// thread at a time.
+// Tensors have ids. Virtual tensors exist only inside the fused kernel. The other tensors get their addresses when a
+// plan runs. Not thread-safe.
 #pragma once
 
 #include <cudnn.h>
@@ -23,7 +23,8 @@ namespace esp::kernel::cuda {
 
 using Shape4 = std::array<int64_t, 4>;
 
-// Shared, because operations, graphs and plans refer to what they were made from.
+// A cuDNN backend descriptor. It is reference-counted, because operations, graphs and plans refer to the descriptors
+// they were made from.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -49,7 +50,8 @@ struct GraphTensor {
 class CudnnPlan {
  public:
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // Addresses by tensor number; those of values passed by the host are host addresses.
+  // addresses[i] is the address of tensor ids[i]: a host address for a scalar passed from the host, else a device
+  // address.
   void run(cudnnHandle_t handle, const std::vector<int64_t>& ids, const std::vector<void*>& addresses,
            void* workspace) const;
 
@@ -65,24 +67,25 @@ class CudnnGraph {
   explicit CudnnGraph(cudnnHandle_t handle) : handle_(handle) {}
 
   GraphTensor tensor(int64_t id, cudnnDataType_t type, const Shape4& dims, const Shape4& strides);
-  GraphTensor value(int64_t id, cudnnDataType_t type);  // one number, passed by the host
+  GraphTensor value(int64_t id, cudnnDataType_t type);  // a scalar passed from the host
   GraphTensor virtual_tensor(const Shape4& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   GraphTensor virtual_tensor(const Shape4& dims, const Shape4& strides, cudnnDataType_t type);
 
   void apply(cudnnPointwiseMode_t mode, const GraphTensor& y, const GraphTensor& x, const GraphTensor* b = nullptr,
              const GraphTensor* t = nullptr, cudnnDataType_t compute = CUDNN_DATA_FLOAT, int64_t axis = -1);
-  // Shorter: the result is virtual and of x's dimensions.
+  // Like apply, but creates the result: a virtual tensor with x's dimensions.
   GraphTensor pointwise(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b);
   GraphTensor pointwise(cudnnPointwiseMode_t mode, const GraphTensor& x);
   void reduce(cudnnReduceTensorOp_t op, const GraphTensor& y, const GraphTensor& x);
-  // Overrides: lengths per sequence in place of the dimensions.
+  // Per-sequence lengths for a matmul. If given, they replace the dimensions m, n or k of the tensors.
   struct Lengths {
     const GraphTensor *m = nullptr, *n = nullptr, *k = nullptr;
   };
   void matmul(const GraphTensor& c, const GraphTensor& a, const GraphTensor& b, const Lengths& lengths);
   void reshape(const GraphTensor& y, const GraphTensor& x);
 
-  // The library's first choice that can be built; none: it has no kernel for this.
+  // Builds the plan with the first engine that works, in the order of cuDNN's heuristic. Returns nullopt if cuDNN has
+  // no kernel for the graph.
   std::optional<CudnnPlan> plan();
 
  private:

@@ -1,7 +1,7 @@
-// Element types on the GPU in packs of sixteen bytes, and elementwise kernels built on them.
+// Element types on the GPU in packs of 16 bytes, and elementwise kernels built on them.
 //
-// A kernel's arithmetic is a small struct (an Op) with `load`, which only reads, and `apply`, which computes and
-// writes: a thread loads several packs before it uses the first, so that many reads are in flight.
+// The arithmetic of a kernel is a small struct (an Op) with two functions: `load` only reads, and `apply` computes and
+// writes. A thread loads several packs before it uses the first, so that many reads are in flight.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace esp::kernel::cuda {
 
-// N elements that travel together, in accesses of up to sixteen bytes.
+// N elements that are loaded and stored together, up to 16 bytes per memory access.
 template <typename T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T at[N];
 };
 
-// Rounded to nearest even; 16-bit types two at a time, which is one instruction.
+// Rounds to nearest even. 16-bit types are rounded in pairs, because one instruction rounds two.
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> narrow_all(const Accumulator<T> (&values)[N]) {
   Pack<T, N> to;
@@ -47,11 +47,12 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-// i = quotient·n + rest; 64-bit division takes ten times as long as the 32-bit one that nearly always does.
-struct Divided {
+// quotient = i / n and rest = i mod n. Uses 32-bit division if possible, because 64-bit division takes ten times as
+// long.
+struct DivMod {
   int64_t quotient, rest;
 };
-__device__ __forceinline__ Divided divide(int64_t i, int64_t n) {
+__device__ __forceinline__ DivMod divide(int64_t i, int64_t n) {
   if (((i | n) >> 32) == 0) {
     const auto a = static_cast<uint32_t>(i), b = static_cast<uint32_t>(n);
     return {a / b, a % b};
@@ -59,7 +60,7 @@ __device__ __forceinline__ Divided divide(int64_t i, int64_t n) {
   return {i / n, i % n};
 }
 
-// Whether all of these may be accessed sixteen bytes at a time; null may.
+// Returns true if all pointers are 16-byte aligned. A null pointer counts as aligned.
 template <typename... P>
 bool aligned(const P*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) | ...) & 15) == 0;
@@ -70,7 +71,7 @@ inline constexpr int kThreads = 256;
 template <int kUnroll, class Op>
 __global__ void __launch_bounds__(kThreads) pass_kernel(Op op, int64_t count) {
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kUnroll) + threadIdx.x;
-  typename Op::In in[kUnroll];
+  typename Op::Inputs in[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u)
     if (first + u * kThreads < count) in[u] = op.load(first + u * kThreads);
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(Op op, int64_t count) {
     if (first + u * kThreads < count) op.apply(first + u * kThreads, in[u]);
 }
 
-// op.load(i), then op.apply(i, loaded), for i in [0, count), kUnroll of them per thread.
+// Calls op.load(i), then op.apply(i, loaded), for i in [0, count), with kUnroll elements per thread.
 template <int kUnroll, class Op>
 void launch_pass(const Op& op, int64_t count, cudaStream_t queue) {
   if (count == 0) return;
@@ -88,10 +89,10 @@ void launch_pass(const Op& op, int64_t count, cudaStream_t queue) {
   ESP_CUDA_LAUNCHED();
 }
 
-// f(std::integral_constant<int, N>{}, first, count): the elements that come in whole packs of kWidth, then the rest one
-// by one.
+// Splits `count` elements into whole packs of kWidth and a rest. Calls f(std::integral_constant<int, N>{}, first,
+// count) with N = kWidth for the elements in whole packs, and with N = 1 for the rest.
 template <int kWidth, typename F>
-void in_packs(int64_t count, bool all_aligned, F&& f) {
+void for_packs(int64_t count, bool all_aligned, F&& f) {
   const int64_t body = all_aligned ? count / kWidth * kWidth : 0;
   if (body) f(std::integral_constant<int, kWidth>{}, int64_t{0}, body);
   if (count > body) f(std::integral_constant<int, 1>{}, body, count - body);

@@ -1,4 +1,4 @@
-// Plain passes over flat arrays.
+// Elementwise kernels over flat arrays.
 #include "esp/kernel/elementwise.h"
 
 #include "esp/kernel/cuda/elements.cuh"
@@ -8,11 +8,11 @@ namespace {
 
 template <typename T, int N>
 struct Fill {
-  struct In {};
+  struct Inputs {};
   T* y;
   T value;
-  __device__ In load(int64_t) const { return {}; }
-  __device__ void apply(int64_t i, const In&) const {
+  __device__ Inputs load(int64_t) const { return {}; }
+  __device__ void apply(int64_t i, const Inputs&) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) to.at[k] = value;
@@ -22,11 +22,11 @@ struct Fill {
 
 template <typename To, typename From, int N>
 struct Cast {
-  using In = Pack<From, N>;
+  using Inputs = Pack<From, N>;
   To* y;
   const From* x;
-  __device__ In load(int64_t i) const { return load_pack<N>(x + i * N); }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return load_pack<N>(x + i * N); }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<To, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) to.at[k] = narrow<To>(static_cast<Accumulator<To>>(widen(in.at[k])));
@@ -36,13 +36,13 @@ struct Cast {
 
 template <typename T, int N>
 struct Add {
-  struct In {
+  struct Inputs {
     Pack<T, N> a, b;
   };
   T* y;
   const T *a, *b;
-  __device__ In load(int64_t i) const { return {load_pack<N>(a + i * N), load_pack<N>(b + i * N)}; }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return {load_pack<N>(a + i * N), load_pack<N>(b + i * N)}; }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.a.at[k]) + widen(in.b.at[k]));
@@ -52,11 +52,11 @@ struct Add {
 
 template <typename T, int N>
 struct Scale {
-  using In = Pack<T, N>;
+  using Inputs = Pack<T, N>;
   T* y;
   Accumulator<T> factor;
-  __device__ In load(int64_t i) const { return load_pack<N>(y + i * N); }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return load_pack<N>(y + i * N); }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     Pack<T, N> to;
 #pragma unroll
     for (int k = 0; k < N; ++k) to.at[k] = narrow<T>(widen(in.at[k]) * factor);
@@ -64,15 +64,15 @@ struct Scale {
   }
 };
 
-// Packs of a row of `per_row` packs; bias comes from the first-level cache.
+// Adds a bias to rows of `per_row` packs. The bias is read from L1.
 template <typename T, int N>
 struct AddBias {
-  using In = Pack<T, N>;
+  using Inputs = Pack<T, N>;
   T* y;
   const T* bias;
   int64_t per_row;
-  __device__ In load(int64_t i) const { return load_pack<N>(y + i * N); }
-  __device__ void apply(int64_t i, const In& in) const {
+  __device__ Inputs load(int64_t i) const { return load_pack<N>(y + i * N); }
+  __device__ void apply(int64_t i, const Inputs& in) const {
     const auto from = load_pack<N>(bias + divide(i, per_row).rest * N);
     Pack<T, N> to;
 #pragma unroll
@@ -81,7 +81,8 @@ struct AddBias {
   }
 };
 
-// Tiles of 32×32 through shared memory, whose rows are one element longer so that columns lie in different banks.
+// Transposes tiles of 32×32 through shared memory. The rows of a tile are padded by one element, so that the elements
+// of a column lie in different shared-memory banks.
 template <typename T>
 __global__ void transpose_kernel(T* y, const T* x, int64_t rows, int64_t cols, int64_t tiles_across,
                                  int64_t tiles_down) {
@@ -98,8 +99,8 @@ __global__ void transpose_kernel(T* y, const T* x, int64_t rows, int64_t cols, i
     if (col0 + c < cols && row0 + threadIdx.x < rows) to[(col0 + c) * rows + row0 + threadIdx.x] = tile[threadIdx.x][c];
 }
 
-// 16-bit elements in tiles of 128×64, sixteen bytes at a time on both sides; a tile's words are pairs of a row's
-// neighbours. Rows and columns are multiples of eight.
+// Transposes 16-bit elements in tiles of 128×64, with 16-byte reads and writes. A 32-bit word of a tile holds two
+// neighbours of a row. The numbers of rows and columns must be multiples of eight.
 constexpr int kTileRows = 128, kTileCols = 64;
 __global__ void __launch_bounds__(kThreads)
     transpose_packs(uint4* y, const uint4* x, int64_t rows, int64_t cols, int64_t tiles_across, int64_t tiles_down) {
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     words[0] = in[k].x, words[1] = in[k].y, words[2] = in[k].z, words[3] = in[k].w;
   }
   __syncthreads();
-  // Eight rows of a word: eight elements of each of two rows of the result.
+  // Eight words, one from each of eight rows, give eight elements for each of two result rows.
 #pragma unroll
   for (int k = 0; k < kStores; ++k) {
     const int i = threadIdx.x + kThreads * k, eight = i % kEights, word = i / kEights;
@@ -147,14 +148,15 @@ __global__ void __launch_bounds__(kThreads)
 
 void fill(void* y, double value, int64_t count, DType dtype, const device::Stream& stream) {
   if (!is_floating(dtype)) {
-    ESP_CHECK(value == 0, "{} everywhere in {}: zero alone is", value, name_of(dtype));
+    ESP_CHECK(value == 0, "fill: got value {} for dtype {}; expected 0, the only fill value for integers on a GPU",
+              value, name_of(dtype));
     const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
     if (bytes) ESP_CUDA_CHECK(cudaMemsetAsync(y, 0, bytes, handle_of(stream)));
     return;
   }
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     T* to = static_cast<T*>(y);
-    in_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {
+    for_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {
       launch_pass<4>(Fill<T, width()>{to + first, T(static_cast<Accumulator<T>>(value))}, n / width(),
                      handle_of(stream));
     });
@@ -164,9 +166,9 @@ void fill(void* y, double value, int64_t count, DType dtype, const device::Strea
 void cast(void* y, DType to, const void* x, DType from, int64_t count, const device::Stream& stream) {
   with_floating(to, [&]<typename To>(std::type_identity<To>) {
     with_floating(from, [&]<typename From>(std::type_identity<From>) {
-      // Stores of sixteen bytes side by side; a wider pack would leave gaps between a warp's.
+      // The pack width gives 16-byte stores of To. Wider packs would leave gaps between the stores of a warp.
       constexpr int kWidth = kPack<To>;
-      in_packs<kWidth>(count, aligned(x, y), [&](auto width, int64_t first, int64_t n) {
+      for_packs<kWidth>(count, aligned(x, y), [&](auto width, int64_t first, int64_t n) {
         launch_pass<2>(Cast<To, From, width()>{static_cast<To*>(y) + first, static_cast<const From*>(x) + first},
                        n / width(), handle_of(stream));
       });
@@ -176,7 +178,7 @@ void cast(void* y, DType to, const void* x, DType from, int64_t count, const dev
 
 void add(void* y, const void* a, const void* b, int64_t count, DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    in_packs<kPack<T>>(count, aligned(y, a, b), [&](auto width, int64_t first, int64_t n) {
+    for_packs<kPack<T>>(count, aligned(y, a, b), [&](auto width, int64_t first, int64_t n) {
       launch_pass<2>(Add<T, width()>{static_cast<T*>(y) + first, static_cast<const T*>(a) + first,
                                      static_cast<const T*>(b) + first},
                      n / width(), handle_of(stream));
@@ -186,7 +188,7 @@ void add(void* y, const void* a, const void* b, int64_t count, DType dtype, cons
 
 void scale(void* y, double factor, int64_t count, DType dtype, const device::Stream& stream) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    in_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {
+    for_packs<kPack<T>>(count, aligned(y), [&](auto width, int64_t first, int64_t n) {
       launch_pass<4>(Scale<T, width()>{static_cast<T*>(y) + first, static_cast<Accumulator<T>>(factor)}, n / width(),
                      handle_of(stream));
     });
@@ -222,7 +224,7 @@ void transpose(void* y, const void* x, int64_t batch, int64_t rows, int64_t cols
     ESP_CUDA_LAUNCHED();
     return;
   }
-  switch (size_of(dtype)) {  // moves bits: the width is all that matters
+  switch (size_of(dtype)) {  // copies bits: only the element size matters
     case 8:
       return launch(std::type_identity<uint64_t>{});
     case 4:

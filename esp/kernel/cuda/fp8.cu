@@ -37,10 +37,12 @@ void update_fp8_scales(Fp8Scale* scales, int64_t count, Fp8 kind, const device::
 
 void gemm_fp8(void* c, const void* a, const Fp8Scale* scale_a, const void* b, const Fp8Scale* scale_b, int64_t m,
               int64_t n, int64_t k, const Fp8GemmOptions& o, DType dtype, const device::Stream& stream) {
-  ESP_CHECK(dtype == DType::bf16 || dtype == DType::f16, "fp8 products give bf16 or f16, not {}", name_of(dtype));
-  ESP_CHECK(o.kind_a == Fp8::e4m3 || o.kind_b == Fp8::e4m3, "a product of two e5m2 matrices");
+  ESP_CHECK(dtype == DType::bf16 || dtype == DType::f16, "fp8 GEMM: got output dtype {}; expected bf16 or f16",
+            name_of(dtype));
+  ESP_CHECK(o.kind_a == Fp8::e4m3 || o.kind_b == Fp8::e4m3,
+            "fp8 GEMM: got two e5m2 operands; expected at least one e4m3");
   ESP_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0 && aligned(c, a, b, o.bias),
-            "an fp8 product of {}×{}×{}: multiples of 16 are needed", m, n, k);
+            "fp8 GEMM: got size {}×{}×{}; expected multiples of 16 and 16-byte aligned addresses", m, n, k);
   device::CudaQueue& queue = queue_of(stream);
   GemmKey key;
   key.m = m, key.n = n, key.k = k;
@@ -53,10 +55,10 @@ void gemm_fp8(void* c, const void* a, const Fp8Scale* scale_a, const void* b, co
   key.fast_sums = o.fast_sums;
   key.epilogue = o.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   GemmCall call{.d = c, .a = a, .b = b, .bias = o.bias};
-  call.scale_a = &scale_a->inverse;  // an address on the device: nothing is read here
+  call.scale_a = &scale_a->inverse;  // a device address, which the host must not read
   call.scale_b = &scale_b->inverse;
   call.beta = o.accumulate ? 1 : 0;
-  queue.own<GemmPlans>().run(key, call, queue.scratch(GemmPlans::kWorkspaceBytes), queue);
+  queue.get_or_create<GemmPlanCache>().run(key, call, queue.scratch(GemmPlanCache::kWorkspaceBytes), queue);
 }
 
 }  // namespace esp::kernel::cuda

@@ -1,9 +1,10 @@
-// FP8 GEMMs with delayed scaling: a scale per tensor, from the largest magnitudes of earlier steps, so that a tensor is
-// read once. No CUDA types here; all pointers are device pointers.
+// FP8 GEMMs with delayed scaling. Each tensor has one scale, computed from the largest magnitudes of earlier steps, so
+// that the tensor is read only once. No CUDA types here; all pointers are device pointers.
 //
-// e4m3 (largest 448) for weights and activations, e5m2 (largest 57344) for gradients. Larger values saturate; NaN stays
-// NaN. The library multiplies rows by rows only (A [m, k], B [n, k]), so `quantize_fp8` can also write the transposed
-// matrix, for backward GEMMs. Rows and columns are multiples of 16, addresses 16-byte aligned.
+// Weights and activations use e4m3 (largest value 448). Gradients use e5m2 (largest value 57344). Larger values
+// saturate, and NaN stays NaN. cuBLASLt multiplies rows by rows only (A [m, k], B [n, k]). For the backward GEMMs,
+// `quantize_fp8` can therefore also write the transposed matrix. Rows and columns must be multiples of 16, and
+// addresses 16-byte aligned.
 #pragma once
 
 #include <cstdint>
@@ -18,33 +19,34 @@ inline double largest_of(Fp8 kind) {
   return kind == Fp8::e4m3 ? 448 : 57344;
 }
 
-// State of one tensor's scale, kept between steps.
+// State of the scale of one tensor, kept between steps.
 struct alignas(16) Fp8Scale {
-  // Decoding factor; read by the library, 16-byte aligned.
+  // The decoding factor, 1/scale. cuBLASLt reads it and requires 16-byte alignment.
   alignas(16) float inverse = 1;
-  alignas(16) float scale = 1;  // encoding factor
+  alignas(16) float scale = 1;  // encoding factor: fp8 value = x·scale
   float amax = 0;               // the largest magnitude seen since the last update
   static constexpr int kHistory = 16;
   float history[kHistory] = {};
   int32_t next = 0;
 };
 
-// q = fp8(x·scale) [rows, cols] and, where given, transposed [cols, rows]; scale->amax = max(itself, max|x|). bf16,
-// f16, f32.
+// q = fp8(x·scale), [rows, cols]. `transposed`, if not null, receives the same values as [cols, rows]. Sets scale->amax
+// = max(scale->amax, max|x|). x is bf16, f16 or f32.
 void quantize_fp8(void* q, void* transposed, const void* x, int64_t rows, int64_t cols, Fp8Scale* scale, Fp8 kind,
                   DType dtype, const device::Stream& stream);
 
-// For `count` tensors: amax into the history and back to 0, scale = largest/(the history's maximum) rounded down to a
-// power of two. One without a finite positive maximum keeps its scale.
+// Updates `count` scales of one kind. Moves amax to the history and resets it to 0. Then scale = largest value of the
+// kind / maximum of the history, rounded down to a power of two. If that maximum is not finite or not positive, the
+// scale does not change.
 void update_fp8_scales(Fp8Scale* scales, int64_t count, Fp8 kind, const device::Stream& stream);
 
 struct Fp8GemmOptions {
-  Fp8 kind_a = Fp8::e4m3, kind_b = Fp8::e4m3;  // not both e5m2
-  const void* bias = nullptr;                  // n, of C's type
-  bool accumulate = false;                     // C += …
-  bool fast_sums = false;                      // sums with fewer bits inside the tensor cores: faster, for forward
+  Fp8 kind_a = Fp8::e4m3, kind_b = Fp8::e4m3;  // at most one of the operands may be e5m2
+  const void* bias = nullptr;                  // n elements of C's type; null: no bias
+  bool accumulate = false;                     // add A·Bᵀ to C instead of overwriting C
+  bool fast_sums = false;                      // faster sums with fewer bits inside the tensor cores; used for forward
 };
-// C [m, n] = A·Bᵀ with A [m, k], B [n, k]; C in bf16 or f16. Sums in fp32.
+// C [m, n] = A·Bᵀ with A [m, k] and B [n, k]. C is bf16 or f16. Sums are in fp32.
 void gemm_fp8(void* c, const void* a, const Fp8Scale* scale_a, const void* b, const Fp8Scale* scale_b, int64_t m,
               int64_t n, int64_t k, const Fp8GemmOptions& options, DType dtype, const device::Stream& stream);
 

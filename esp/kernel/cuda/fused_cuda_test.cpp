@@ -1,7 +1,7 @@
-// Fused GPU kernels against the separate ref kernels.
-#include "esp/kernel/cuda/activation_slope.h"
-#include "esp/kernel/cuda/captured.h"
-#include "esp/kernel/cuda/fp8_codes.h"
+// Compares fused GPU kernels with separate reference kernels (ref).
+#include "esp/kernel/cuda/activation_backward.h"
+#include "esp/kernel/cuda/device_scalars.h"
+#include "esp/kernel/cuda/fp8_encode.h"
 #include "esp/kernel/cuda/norm_backward.h"
 #include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/cuda/weight_gemm.h"
@@ -25,13 +25,13 @@ TEST_F(FusedOnGpu, NormGradientsMatchRef) {
                   gamma = Array::random(dim, dtype, 3), dx = Array::random(rows * dim, dtype, 4),
                   dgamma = Array::random(dim, dtype, 5), dbeta = Array::random(dim, dtype, 6),
                   mean = Array::random(rows, wide, 7, 0.1), rstd = Array::random(rows, wide, 8);
-            Double on_x(*this, x), on_dy(*this, dy), on_gamma(*this, gamma), on_dx(*this, dx), on_dgamma(*this, dgamma),
-                on_dbeta(*this, dbeta), on_mean(*this, mean), on_rstd(*this, rstd);
+            GpuArray on_x(*this, x), on_dy(*this, dy), on_gamma(*this, gamma), on_dx(*this, dx),
+                on_dgamma(*this, dgamma), on_dbeta(*this, dbeta), on_mean(*this, mean), on_rstd(*this, rstd);
             cuda::NormGradients to{.dx = on_dx, .dgamma = on_dgamma, .dbeta = on_dbeta};
             to.add_to_dx = to.add_to_dgamma = to.add_to_dbeta = add;
             if (!layer) to.dbeta = nullptr;
             Array sums(dim, wide);
-            Double on_sums(*this, sums);
+            GpuArray on_sums(*this, sums);
             if (layer) to.dx_sums = on_sums;
             ASSERT_TRUE(cuda::norm_backward(to, on_dy, on_x, layer ? static_cast<void*>(on_mean) : nullptr, on_rstd,
                                             on_gamma, shape, dtype, stream));
@@ -57,7 +57,7 @@ TEST_F(FusedOnGpu, NormGradientsMatchRef) {
             expect_close(on_dgamma.fetch(), dgamma, rounding(dtype), where + " dgamma");
             expect_close(on_dbeta.fetch(), dbeta, rounding(dtype), where + " dbeta");
           }
-  // Rows it has no kernel for are left alone.
+  // Rows of 100000 elements are not supported: norm_backward returns false and writes nothing.
   EXPECT_FALSE(cuda::norm_backward({}, nullptr, nullptr, nullptr, nullptr, nullptr, {NormKind::rms, 4, 100000, 1e-5},
                                    DType::bf16, stream));
 }
@@ -69,11 +69,11 @@ TEST_F(FusedOnGpu, LinearGradientsMatchRef) {
         for (bool bias : {false, true}) {
           Array x = Array::random(rows * in, dtype, 1), dy = Array::random(rows * out, dtype, 2),
                 dw = Array::random(in * out, dtype, 3), db = Array::random(out, dtype, 4);
-          Double on_x(*this, x), on_dy(*this, dy), on_dw(*this, dw), on_db(*this, db);
+          GpuArray on_x(*this, x), on_dy(*this, dy), on_dw(*this, dw), on_db(*this, db);
           cuda::WeightGradients to{.dw = on_dw, .db = bias ? static_cast<void*>(on_db) : nullptr};
           to.add_to_dw = to.add_to_db = add;
           cuda::weight_gemm(to, on_x, on_dy, in, out, rows, dtype, stream);
-          if (bias) {  // the sums known already
+          if (bias) {  // also tests db from column sums that an earlier kernel computed
             Array known(out, DType::f32), db_known = db;
             for (int64_t c = 0; c < out; ++c) {
               double sum = 0;
@@ -81,7 +81,7 @@ TEST_F(FusedOnGpu, LinearGradientsMatchRef) {
               known.set(c, sum);
               db_known.set(c, sum + (add ? db[c] : 0));
             }
-            Double on_known(*this, known), on_db_known(*this, db);
+            GpuArray on_known(*this, known), on_db_known(*this, db);
             cuda::WeightGradients only{.db = on_db_known, .add_to_db = add, .dy_sums = on_known};
             cuda::weight_gemm(only, on_x, on_dy, in, out, rows, dtype, stream);
             expect_close(on_db_known.fetch(), db_known, rounding(dtype), "db of known sums");
@@ -105,20 +105,20 @@ TEST_F(FusedOnGpu, LinearGradientsMatchRef) {
         }
 }
 
-TEST_F(FusedOnGpu, RecomputesActivationInBackward) {
+TEST_F(FusedOnGpu, RecomputesActivationOutputInBackward) {
   for (DType dtype : kFloating)
     for (Activation kind :
          {Activation::gelu, Activation::gelu_erf, Activation::relu, Activation::silu, Activation::tanh})
       for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 8}, {33, 13}, {517, 264}})
         for (int way = 0; way < 6; ++way) {
-          const int sums = way % 3;  // not wanted, over, onto
+          const int sums = way % 3;  // column sums: 0 none, 1 overwrite, 2 add
           const bool output = way < 3;
           Array d = Array::random(rows * cols, dtype, 1), pre = Array::random(rows * cols, dtype, 2, 3),
                 db = Array::random(cols, dtype, 3), slope(rows * cols, dtype), again(rows * cols, dtype);
-          pre.set(0, -40), pre.set(1, 40);  // where exponentials run over
-          Double on_d(*this, d), on_pre(*this, pre), on_db(*this, db);
-          cuda::activation_slope(on_d, on_pre, output, rows, cols, kind, sums ? static_cast<void*>(on_db) : nullptr,
-                                 sums == 2, dtype, stream);
+          pre.set(0, -40), pre.set(1, 40);  // for these arguments the exponential overflows
+          GpuArray on_d(*this, d), on_pre(*this, pre), on_db(*this, db);
+          cuda::activation_backward_fused(on_d, on_pre, output, rows, cols, kind,
+                                          sums ? static_cast<void*>(on_db) : nullptr, sums == 2, dtype, stream);
           ref::activation_backward(slope.data(), d.data(), pre.data(), rows * cols, kind, false, dtype);
           ref::activation_forward(again.data(), pre.data(), rows * cols, kind, dtype);
           const std::string where = fmt::format("{} {} {}x{} {}", name_of(dtype), name_of(kind), rows, cols, way);
@@ -134,28 +134,28 @@ TEST_F(FusedOnGpu, RecomputesActivationInBackward) {
         }
 }
 
-TEST_F(FusedOnGpu, RecomputesGateInBackward) {
+TEST_F(FusedOnGpu, RecomputesSwigluOutputInBackward) {
   for (DType dtype : kFloating)
     for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 8}, {33, 13}, {257, 264}}) {
       Array d = Array::random(rows * width, dtype, 1), pre = Array::random(rows * width * 2, dtype, 2, 3);
       Array d_pre(rows * width * 2, dtype), product(rows * width, dtype);
-      Double on_d(*this, d), on_pre(*this, pre), on_x(*this, pre), on_product(*this, product), on_dy(*this, d),
+      GpuArray on_d(*this, d), on_pre(*this, pre), on_x(*this, pre), on_product(*this, product), on_dy(*this, d),
           on_dx(*this, pre), in_place(*this, pre);
-      cuda::swiglu_again(on_d, on_pre, rows, width, dtype, stream);
+      cuda::swiglu_backward_fused(on_d, on_pre, rows, width, dtype, stream);
       ref::swiglu_backward(d_pre.data(), d.data(), pre.data(), rows, width, dtype);
       ref::swiglu_forward(product.data(), pre.data(), rows, width, dtype);
       const std::string where = fmt::format("{} {}x{}", name_of(dtype), rows, width);
       expect_close(on_pre.fetch(), d_pre, rounding(dtype), where + " gradients");
       expect_close(on_d.fetch(), product, rounding(dtype), where + " product");
-      // To the bit what the two passes make, the second in place or not.
+      // The fused kernel must be bit-identical to two separate kernels, and backward in place to backward out of place.
       swiglu_forward(on_product, on_x, rows, width, dtype, stream);
       swiglu_backward(on_dx, on_dy, on_x, rows, width, dtype, stream);
       swiglu_backward(in_place, on_dy, in_place, rows, width, dtype, stream);
-      const Array passes = on_dx.fetch(), fused = on_pre.fetch(), placed = in_place.fetch(), made = on_d.fetch(),
-                  forward = on_product.fetch();
+      const Array passes = on_dx.fetch(), fused = on_pre.fetch(), in_place_result = in_place.fetch(),
+                  made = on_d.fetch(), forward = on_product.fetch();
       for (int64_t i = 0; i < passes.count(); ++i) {
         ASSERT_EQ(passes[i], fused[i]) << where;
-        ASSERT_EQ(passes[i], placed[i]) << where;
+        ASSERT_EQ(passes[i], in_place_result[i]) << where;
       }
       for (int64_t i = 0; i < made.count(); ++i) ASSERT_EQ(made[i], forward[i]) << where;
     }
@@ -169,7 +169,7 @@ TEST_F(FusedOnGpu, AdamMatchesRefForManyBuffers) {
       Array master, weights, grad, m, v;
     };
     std::vector<One> all;
-    std::vector<std::unique_ptr<Double>> there;
+    std::vector<std::unique_ptr<GpuArray>> there;
     std::vector<StepBuffers> host, gpu;
     std::vector<AdamStep> steps;
     for (int64_t count : {3, 4096, 100, 10001, 1}) {
@@ -182,7 +182,7 @@ TEST_F(FusedOnGpu, AdamMatchesRefForManyBuffers) {
     for (size_t i = 0; i < all.size(); ++i) {
       One& one = all[i];
       const auto on = [&](const Array& array) -> void* {
-        there.push_back(std::make_unique<Double>(*this, array, shifts[i]));
+        there.push_back(std::make_unique<GpuArray>(*this, array, shifts[i]));
         return *there.back();
       };
       const int64_t count = one.master.count();
@@ -193,12 +193,12 @@ TEST_F(FusedOnGpu, AdamMatchesRefForManyBuffers) {
       steps.push_back({.lr = 1e-2, .weight_decay = i % 2 ? 0.1 : 0, .t = 3, .grad_scale = 0.5});
     }
     for (int turn = 0; turn < 2; ++turn) {
-      // All of them, then as two optimizers of one queue would have them.
+      // First step: all buffers in one call. Second step: two calls, like two optimizers on one queue.
       const std::span all_gpu(gpu);
       const std::span<const AdamStep> all_steps(steps);
       const size_t first = turn == 0 ? gpu.size() : 2;
-      cuda::adam_steps(all_gpu.first(first), all_steps.first(first), stream);
-      cuda::adam_steps(all_gpu.subspan(first), all_steps.subspan(first), stream);
+      cuda::multi_tensor_adam_step(all_gpu.first(first), all_steps.first(first), stream);
+      cuda::multi_tensor_adam_step(all_gpu.subspan(first), all_steps.subspan(first), stream);
       for (size_t i = 0; i < all.size(); ++i) ref::adam_step(host[i], steps[i]);
     }
     size_t at = 0;
@@ -206,7 +206,7 @@ TEST_F(FusedOnGpu, AdamMatchesRefForManyBuffers) {
       expect_near(there[at++]->fetch(), all[i].master, 8, 1, fmt::format("{} master {}", name_of(dtype), i));
       if (mixed)
         expect_near(there[at++]->fetch(), all[i].weights, 8, 1, fmt::format("{} weights {}", name_of(dtype), i));
-      ++at;  // grad
+      ++at;  // skips the gradient
       expect_near(there[at++]->fetch(), all[i].m, 16, 1, fmt::format("{} m {}", name_of(dtype), i));
       expect_near(there[at++]->fetch(), all[i].v, 16, 1, fmt::format("{} v {}", name_of(dtype), i));
     }
@@ -221,40 +221,45 @@ double decoded(uint8_t code, cuda::Fp8 kind) {
   return code & 0x80 ? -magnitude : magnitude;
 }
 
-TEST_F(FusedOnGpu, EncodesWithoutStoringTheTensor) {
-  using cuda::Fp8Of;
+TEST_F(FusedOnGpu, Fp8EncodingMatchesRefForEveryFunction) {
+  using cuda::Fp8Function;
   const DType dtype = DType::bf16;
   for (cuda::Fp8 kind : {cuda::Fp8::e4m3, cuda::Fp8::e5m2})
     for (auto [rows, cols] : {std::pair<int64_t, int64_t>{16, 32}, {80, 96}, {192, 320}})
-      for (Fp8Of what : {Fp8Of::itself, Fp8Of::activation, Fp8Of::slope, Fp8Of::gated, Fp8Of::gated_slope}) {
-        const int64_t x_cols = what == Fp8Of::gated ? 2 * cols : what == Fp8Of::gated_slope ? cols / 2 : cols;
+      for (Fp8Function what : {Fp8Function::identity, Fp8Function::activation, Fp8Function::activation_gradient,
+                               Fp8Function::swiglu, Fp8Function::swiglu_gradient}) {
+        const int64_t x_cols = what == Fp8Function::swiglu            ? 2 * cols
+                               : what == Fp8Function::swiglu_gradient ? cols / 2
+                                                                      : cols;
         const Array x = Array::random(rows * x_cols, dtype, 1, 3), pre = Array::random(rows * cols, dtype, 2, 3);
         Array want(rows * cols, DType::f32), sums = Array::random(cols, dtype, 3);
         const Activation gelu = Activation::gelu;
-        if (what == Fp8Of::itself) want.fill([&](int64_t i) { return x[i]; });
+        if (what == Fp8Function::identity) want.fill([&](int64_t i) { return x[i]; });
         Array made(rows * cols, dtype);
-        if (what == Fp8Of::activation) ref::activation_forward(made.data(), x.data(), x.count(), gelu, dtype);
-        if (what == Fp8Of::slope)
+        if (what == Fp8Function::activation) ref::activation_forward(made.data(), x.data(), x.count(), gelu, dtype);
+        if (what == Fp8Function::activation_gradient)
           ref::activation_backward(made.data(), x.data(), pre.data(), x.count(), gelu, false, dtype);
-        if (what == Fp8Of::gated) ref::swiglu_forward(made.data(), x.data(), rows, cols, dtype);
-        if (what == Fp8Of::gated_slope) ref::swiglu_backward(made.data(), x.data(), pre.data(), rows, cols / 2, dtype);
-        if (what != Fp8Of::itself) want.fill([&](int64_t i) { return made[i]; });
+        if (what == Fp8Function::swiglu) ref::swiglu_forward(made.data(), x.data(), rows, cols, dtype);
+        if (what == Fp8Function::swiglu_gradient)
+          ref::swiglu_backward(made.data(), x.data(), pre.data(), rows, cols / 2, dtype);
+        if (what != Fp8Function::identity) want.fill([&](int64_t i) { return made[i]; });
 
-        Double on_x(*this, x), on_pre(*this, pre), on_sums(*this, sums);
+        GpuArray on_x(*this, x), on_pre(*this, pre), on_sums(*this, sums);
         const std::vector<uint8_t> poison(static_cast<size_t>(rows * cols), 0x7e);
-        Numbers<uint8_t> row_parallel(*this, poison), column_parallel(*this, poison);
+        GpuVector<uint8_t> row_copy(*this, poison), column_copy(*this, poison);
         cuda::Fp8Scale start;
         start.scale = 16, start.inverse = 1.0f / 16;
-        Numbers<cuda::Fp8Scale> state(*this, {start});
-        const cuda::Fp8Source from{.x = on_x, .pre = on_pre, .what = what, .activation = gelu};
-        cuda::make_codes({.rows = row_parallel, .columns = column_parallel, .column_sums = on_sums, .accumulate = true},
-                         from, rows, cols, state, kind, dtype, stream);
+        GpuVector<cuda::Fp8Scale> state(*this, {start});
+        const cuda::Fp8Source from{.x = on_x, .pre = on_pre, .function = what, .activation = gelu};
+        cuda::encode_fp8({.rows = row_copy, .columns = column_copy, .column_sums = on_sums, .accumulate = true}, from,
+                         rows, cols, state, kind, dtype, stream);
         std::vector<uint8_t> got(poison.size()), turned(poison.size());
-        ASSERT_TRUE(row_parallel.copy.fetch(got.data()) && column_parallel.copy.fetch(turned.data()));
+        ASSERT_TRUE(row_copy.copy.fetch(got.data()) && column_copy.copy.fetch(turned.data()));
         cuda::Fp8Scale seen;
         ASSERT_TRUE(state.copy.fetch(&seen));
         double highest = 0;
-        // Half a last place of the code, one of bf16, and what lies below the smallest code.
+        // Error bound: half a unit in the last place of fp8, plus one unit of bf16, plus the smallest fp8 value
+        // (the scale is 16).
         const double last = kind == cuda::Fp8::e4m3 ? 0x1p-4 : 0x1p-3,
                      least = kind == cuda::Fp8::e4m3 ? 0x1p-13 : 0x1p-20;
         for (int64_t r = 0; r < rows; ++r)
@@ -278,11 +283,11 @@ TEST_F(FusedOnGpu, EncodesWithoutStoringTheTensor) {
       }
 }
 
-TEST_F(FusedOnGpu, ScaleIsFreshOnceThenDelayed) {
+TEST_F(FusedOnGpu, Fp8ScaleIsMarkedNewOnlyOnFirstRequest) {
   int owner = 0;
-  const auto first = cuda::kept_scale(&owner, 1, cuda::Fp8::e4m3, stream);
-  const auto again = cuda::kept_scale(&owner, 1, cuda::Fp8::e4m3, stream);
-  const auto other = cuda::kept_scale(&owner, 2, cuda::Fp8::e4m3, stream);
+  const auto first = cuda::find_scale(&owner, 1, cuda::Fp8::e4m3, stream);
+  const auto again = cuda::find_scale(&owner, 1, cuda::Fp8::e4m3, stream);
+  const auto other = cuda::find_scale(&owner, 2, cuda::Fp8::e4m3, stream);
   EXPECT_TRUE(first.fresh && other.fresh);
   EXPECT_FALSE(again.fresh);
   EXPECT_EQ(first.scale, again.scale);

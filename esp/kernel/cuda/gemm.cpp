@@ -1,12 +1,13 @@
-// GEMM through cuBLASLt. Bias, GELU (with the argument kept for backward) and GELU's derivative are library epilogues.
-// Other activations, a derivative together with beta, and cases without a library algorithm (misaligned auxiliary
-// matrices, fp64 epilogues) use a plain GEMM and a second kernel, which for 16-bit types rounds once more in between.
+// GEMM with cuBLASLt. Library epilogues compute the bias, GELU (storing its argument for backward) and GELU's
+// derivative. If the library has no algorithm, a plain GEMM and a second kernel are used: for other activations, for a
+// derivative together with beta, for misaligned auxiliary matrices and for fp64 epilogues. With 16-bit types the second
+// kernel adds one rounding.
 #include "esp/kernel/gemm.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "esp/kernel/cuda/gemm_finish.h"
+#include "esp/kernel/cuda/gemm_epilogue.h"
 #include "esp/kernel/cuda/gemm_plan.h"
 #include "esp/kernel/cuda/gemm_settings.h"
 
@@ -26,7 +27,7 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-// The largest power of two, up to 16, that all addresses are multiples of.
+// The largest power of two, at most 16, that divides all addresses: their common alignment in bytes.
 template <typename... P>
 int32_t alignment_of(const P*... pointers) {
   const uintptr_t all = (reinterpret_cast<uintptr_t>(pointers) | ... | 16);
@@ -42,9 +43,9 @@ cublasLtEpilogue_t epilogue_of(const GemmOptions& o) {
   return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
-// Whether the meaning of the options is that of one of the library's epilogues.
+// Returns true if cuBLASLt has an epilogue for these options.
 bool has_epilogue(const GemmOptions& o, DType dtype) {
-  // The library's GELU is good to fp32.
+  // cuBLASLt computes GELU only to fp32 accuracy.
   if (dtype == DType::f64 && o.activation == Activation::gelu) return false;
   if (o.pre_activation_in) return o.activation == Activation::gelu && o.beta == 0;
   if (o.activation == Activation::gelu) return true;
@@ -57,9 +58,9 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
           DType dtype, const device::Stream& stream) {
   check_gemm(c, a, b, m, n, k, options, dtype);
   if (m == 0 || n == 0) return;
-  if (k == 0) return finish_gemm(c, nullptr, n, m, n, options, options.beta, dtype, stream);
+  if (k == 0) return apply_gemm_epilogue(c, nullptr, n, m, n, options, options.beta, dtype, stream);
   device::CudaQueue& queue = device::queue_of(stream);
-  auto& plans = queue.own<GemmPlans>();
+  auto& plans = queue.get_or_create<GemmPlanCache>();
 
   GemmKey key;
   key.m = m, key.n = n, key.k = k;
@@ -81,35 +82,36 @@ void gemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k
   fused.epilogue = epilogue_of(options);
   const bool aux_fits = !aux || (alignment_of(aux) == 16 && key.ldc % 8 == 0);
   const bool bias_fits = !options.bias || alignment_of(options.bias) == 16;
-  if (has_epilogue(options, dtype) && aux_fits && bias_fits && plans.can(fused))
-    return plans.run(fused, call, queue.scratch(GemmPlans::kWorkspaceBytes), queue);
+  if (has_epilogue(options, dtype) && aux_fits && bias_fits && plans.is_supported(fused))
+    return plans.run(fused, call, queue.scratch(GemmPlanCache::kWorkspaceBytes), queue);
 
-  // A plain product, then ours. With beta and a slope the product needs a place of its own.
-  const bool apart = options.pre_activation_in && options.beta != 0;
-  const size_t room = apart ? static_cast<size_t>(m * n) * size_of(dtype) : 0;
-  auto* scratch = static_cast<std::byte*>(queue.scratch(GemmPlans::kWorkspaceBytes + room));
-  if (apart) {
+  // Runs a plain GEMM, then the epilogue kernel. With beta and a derivative, the GEMM writes to a separate buffer,
+  // because the epilogue needs the old C.
+  const bool separate = options.pre_activation_in && options.beta != 0;
+  const size_t room = separate ? static_cast<size_t>(m * n) * size_of(dtype) : 0;
+  auto* scratch = static_cast<std::byte*>(queue.scratch(GemmPlanCache::kWorkspaceBytes + room));
+  if (separate) {
     key.ldc = n, key.beta = 0, call.beta = 0;
-    call.d = scratch + GemmPlans::kWorkspaceBytes;
+    call.d = scratch + GemmPlanCache::kWorkspaceBytes;
     key.alignment = alignment_of(a, b);
   }
   plans.run(key, call, scratch, queue);
-  finish_gemm(c, call.d, key.ldc, m, n, options, apart ? options.beta : 0, dtype, stream);
+  apply_gemm_epilogue(c, call.d, key.ldc, m, n, options, separate ? options.beta : 0, dtype, stream);
 }
 
 void set_gemm(const GemmSettings& settings, const device::Stream& stream) {
-  auto& plans = device::queue_of(stream).own<GemmPlans>();
+  auto& plans = device::queue_of(stream).get_or_create<GemmPlanCache>();
   plans.tune = settings.tune;
   plans.tf32 = settings.tf32;
   plans.fp8 = settings.fp8;
 }
 
 std::string gemm_choices(const device::Stream& stream) {
-  return device::queue_of(stream).own<GemmPlans>().text();
+  return device::queue_of(stream).get_or_create<GemmPlanCache>().serialize();
 }
 
 void read_gemm_choices(std::string_view text, const device::Stream& stream) {
-  device::queue_of(stream).own<GemmPlans>().read(text);
+  device::queue_of(stream).get_or_create<GemmPlanCache>().deserialize(text);
 }
 
 }  // namespace esp::kernel::cuda

@@ -1,4 +1,5 @@
-// Matrix products against ref: transposes, strides, alpha and beta, epilogues, shapes the library likes and does not.
+// Compares GPU GEMMs with the reference GEMM (ref): transposes, strides, alpha and beta, epilogues, and both aligned
+// and odd shapes.
 #include "esp/kernel/cuda/gemm_settings.h"
 #include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/gemm.h"
@@ -12,13 +13,14 @@ class GemmOnGpu : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    if (!IsSkipped()) cuda::set_gemm({.tune = false}, stream);  // trials would take most of the time
+    // tuning is off, because timing the candidates would take most of the test's time
+    if (!IsSkipped()) cuda::set_gemm({.tune = false}, stream);
   }
 
   struct Size {
     int64_t m, n, k;
   };
-  // `places`: how far from ref, in the norm, in units of one rounding.
+  // `places` is the tolerance for the norm of the difference from ref, as a multiple of one rounding error.
   void check(const Size& size, GemmOptions options, DType dtype, double places, int64_t shift = 0) {
     const auto [m, n, k] = size;
     const int64_t ldc = options.ldc ? options.ldc : n;
@@ -31,7 +33,7 @@ class GemmOnGpu : public GpuTest {
     Array a = Array::random(m * k, dtype, 1), b = Array::random(k * n, dtype, 2, k > 64 ? 0.3 : 1);
     Array c = Array::random(m * ldc, dtype, 3), bias = Array::random(n, dtype, 4),
           pre = Array::random(m * ldc, dtype, 5, 3);
-    Double on_a(*this, a, shift), on_b(*this, b, shift), on_c(*this, c, shift), on_bias(*this, bias),
+    GpuArray on_a(*this, a, shift), on_b(*this, b, shift), on_c(*this, c, shift), on_bias(*this, bias),
         on_pre(*this, pre);
     GemmOptions on = options;
     on.bias = options.bias ? static_cast<void*>(on_bias) : nullptr;
@@ -47,7 +49,7 @@ class GemmOnGpu : public GpuTest {
   }
 };
 
-constexpr char kSome = 0;  // "given", before the array exists
+constexpr char kSome = 0;  // its address marks an option as set; the test replaces it by an array that is created later
 
 TEST_F(GemmOnGpu, MatchesRefForTransposesAndOddShapes) {
   for (DType dtype : kFloating)
@@ -64,7 +66,7 @@ TEST_F(GemmOnGpu, MatchesRefForTransposesAndOddShapes) {
         }
 }
 
-TEST_F(GemmOnGpu, RaggedRowsShareOnePlan) {
+TEST_F(GemmOnGpu, RaggedRowCountsMatchRefWithSharedPlan) {
   cuda::set_gemm({.tune = true}, stream);
   for (DType dtype : kFloating)
     for (int64_t rows : {1, 2, 15, 16, 17, 100, 127, 128, 129, 1000})
@@ -88,10 +90,10 @@ TEST_F(GemmOnGpu, RaggedRowsShareOnePlan) {
         o.pre_activation = const_cast<char*>(&kSome);
         check({rows, 96, 64}, o, dtype, 8);
       }
-  EXPECT_EQ(cuda::gemm_choices(stream), "");  // nothing was timed, nothing is kept
+  EXPECT_EQ(cuda::gemm_choices(stream), "");  // no algorithm was timed, so there is no choice to save
 }
 
-TEST_F(GemmOnGpu, TrialsLeaveNoTrace) {
+TEST_F(GemmOnGpu, TuningDoesNotChangeResult) {
   cuda::set_gemm({.tune = true}, stream);
   for (DType dtype : {DType::bf16, DType::f32})
     for (double beta : {0.0, 1.0}) {
@@ -147,27 +149,27 @@ TEST_F(GemmOnGpu, LongSumsMatchRef) {
   }
 }
 
-TEST_F(GemmOnGpu, HandlesEmptyK) {
+TEST_F(GemmOnGpu, MatchesRefWhenKIsZero) {
   GemmOptions o;
   o.bias = &kSome;
   o.beta = 0.5;
   check({5, 6, 0}, o, DType::f32, 1);
 }
 
-TEST_F(GemmOnGpu, ChoicesRoundTripThroughText) {
+TEST_F(GemmOnGpu, AlgorithmChoicesRoundTripThroughText) {
   check({256, 256, 256}, {}, DType::bf16, 2);
   const std::string text = cuda::gemm_choices(stream);
   EXPECT_NE(text.find(" 256 256 256 "), std::string::npos);
   device::GpuQueue other({device::DeviceKind::cuda, 0});
   cuda::read_gemm_choices(text, other.stream());
   EXPECT_EQ(cuda::gemm_choices(other.stream()), text);
-  EXPECT_THROW(cuda::read_gemm_choices("what is this", other.stream()), UsageError);
+  EXPECT_THROW(cuda::read_gemm_choices("not a choice", other.stream()), UsageError);
 }
 
-TEST_F(GemmOnGpu, Tf32IsAskedFor) {
+TEST_F(GemmOnGpu, UsesTf32WhenEnabled) {
   const int64_t n = 256;
   Array a = Array::random(n * n, DType::f32, 1), c(n * n, DType::f32);
-  Double on_a(*this, a), exact(*this, c), coarse(*this, c);
+  GpuArray on_a(*this, a), exact(*this, c), coarse(*this, c);
   gemm(exact, on_a, on_a, n, n, n, {}, DType::f32, stream);
   cuda::set_gemm({.tune = false, .tf32 = true}, stream);
   gemm(coarse, on_a, on_a, n, n, n, {}, DType::f32, stream);

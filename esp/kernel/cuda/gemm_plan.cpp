@@ -16,11 +16,13 @@
 namespace esp::kernel::cuda {
 
 void cublas_failed(cublasStatus_t status, const char* call, const char* file, int line) {
-  throw DeviceError(fmt::format("cuBLASLt: {} ({}) at {}:{}", cublasLtGetStatusString(status), call, file, line));
+  throw DeviceError(
+      fmt::format("cuBLASLt call {} failed at {}:{}: {}", call, file, line, cublasLtGetStatusString(status)));
 }
 
-// Descriptors live as long as the plan. Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: the library's A is our B.
-struct GemmPlans::Plan {
+// The descriptors of a GEMM, owned by the plan. A row-major C = A·B is a column-major Cᵀ = Bᵀ·Aᵀ, so the matrix that
+// cuBLASLt calls A is the B of GemmKey.
+struct GemmPlanCache::Plan {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> offered;
@@ -89,20 +91,25 @@ class Timer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-// What a ragged product's plan is kept under: leading dimensions are of rows, so only the number of these changes.
-GemmKey rounded(GemmKey key) {
+// Cache key of a ragged GEMM. Its number of rows is rounded up to a power of two. Leading dimensions do not depend on
+// the number of rows.
+GemmKey ragged_key(GemmKey key) {
   if (!key.ragged) return key;
   int64_t& rows = key.transpose_a ? key.k : key.m;
-  constexpr int64_t kFewest = 16;
-  rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(rows, kFewest))));
+  constexpr int64_t kMinRows = 16;
+  rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(rows, kMinRows))));
   return key;
 }
 
-// Hopper's products come in hundreds of tiles, of which the heuristic offers eight for a shape. Timed in turns these
-// were up to 8 % faster than its eight for the shapes of GPT-2 and LLaMA (bench/cuda/gemm_algorithms.cpp). They also
-// draw more power, which is what bounds a step of long sums: with them GPT-2 124M's step was 1.2 % shorter, LLaMA's 1.3
-// % longer. So they are for short sums, where a tile's beginning and end count. The option says in what order tiles are
-// taken and whether two groups of warps share one.
+// Additional tile shapes to time. On Hopper cuBLASLt has hundreds of tile shapes, but its heuristic offers only eight
+// per GEMM. For the shapes of GPT-2 and LLaMA, the variants below were up to 8 % faster than the best of the eight
+// (bench/cuda/gemm_algorithms.cpp).
+//
+// The variants also draw more power. GEMMs with long sums (a large K) are limited by power: with the variants, a step
+// of GPT-2 124M took 1.2 % less time, but a step of LLaMA took 1.3 % more. So they are used only for sums of up to
+// kShortSum terms, for which the start and the end of a tile take much of the time.
+//
+// `option` selects the order of tiles and whether two warp groups share a tile.
 constexpr int64_t kShortSum = 1024;
 struct Variant {
   cublasLtMatmulTile_t tile;
@@ -125,7 +132,8 @@ bool set(cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attrib
   return cublasLtMatmulAlgoConfigSetAttribute(&algo, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
 }
 
-// What the library has of an algorithm: to be asked for anything else is more than its check can bear.
+// Returns true if the algorithm lists the variant's tile and option as supported. cublasLtMatmulAlgoCheck may be called
+// only with supported values.
 bool has(const cublasLtMatmulAlgo_t& algo, const Variant& variant) {
   std::array<uint32_t, CUBLASLT_MATMUL_TILE_END> tiles{};
   int32_t options = 0;
@@ -147,16 +155,16 @@ void set_columns(cublasLtMatrixLayout_t layout, int64_t columns) {
 
 }  // namespace
 
-GemmPlans::GemmPlans() {
+GemmPlanCache::GemmPlanCache() {
   ESP_CUBLAS_CHECK(cublasLtCreate(&handle_));
 }
 
-GemmPlans::~GemmPlans() {
+GemmPlanCache::~GemmPlanCache() {
   plans_.clear();
   if (handle_) cublasLtDestroy(handle_);
 }
 
-GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
+GemmPlanCache::Plan& GemmPlanCache::plan_of(const GemmKey& key) {
   const auto [place, fresh] = plans_.try_emplace(key);
   Plan& plan = place->second;
   if (!fresh) return plan;
@@ -171,7 +179,7 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
   if (has_aux(key.epilogue)) {
     set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.ldc);
     set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.type_c);
-    // The heuristic wants a pointer of the right alignment to be there.
+    // Placeholder: the heuristic requires a non-null pointer with the right alignment.
     set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
   }
   if (has_bias(key.epilogue))
@@ -191,7 +199,7 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
   cublasLtMatmulPreference_t preference = nullptr;
   ESP_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
-  // Partial sums of a divided K meet in fp32: an element is rounded once.
+  // Split-K algorithms must reduce their partial sums in fp32, so that an element is rounded only once.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   const auto alignment = static_cast<uint32_t>(key.alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
@@ -207,7 +215,7 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
   cublasLtMatmulPreferenceDestroy(preference);
   plan.offered.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
   std::erase_if(plan.offered, [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; });
-  if (const auto known = remembered_.find(key); known != remembered_.end() && !plan.offered.empty()) {
+  if (const auto known = restored_.find(key); known != restored_.end() && !plan.offered.empty()) {
     static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(known->second));
     std::memcpy(&plan.algo, known->second.data(), sizeof plan.algo);
     cublasLtMatmulHeuristicResult_t fits{};
@@ -218,12 +226,12 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmKey& key) {
   return plan;
 }
 
-bool GemmPlans::can(const GemmKey& key) {
-  return !plan_of(rounded(key)).offered.empty();
+bool GemmPlanCache::is_supported(const GemmKey& key) {
+  return !plan_of(ragged_key(key)).offered.empty();
 }
 
-cublasStatus_t GemmPlans::launch(Plan& plan, const GemmKey& key, const GemmCall& call, const cublasLtMatmulAlgo_t& algo,
-                                 void* workspace, cudaStream_t stream) {
+cublasStatus_t GemmPlanCache::launch(Plan& plan, const GemmKey& key, const GemmCall& call,
+                                     const cublasLtMatmulAlgo_t& algo, void* workspace, cudaStream_t stream) {
   if (has_bias(key.epilogue)) set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
   if (has_aux(key.epilogue)) set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.aux);
   if (call.scale_b) set(plan.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.scale_b);
@@ -237,8 +245,9 @@ cublasStatus_t GemmPlans::launch(Plan& plan, const GemmKey& key, const GemmCall&
                         stream);
 }
 
-// The heuristic's, in its order, then the variants of its first that the library has and it did not offer.
-std::vector<cublasLtMatmulAlgo_t> GemmPlans::candidates_of(const Plan& plan, int64_t length_of_sums) {
+// Returns the algorithms that the heuristic offers, in its order, followed by the supported variants of its first
+// algorithm.
+std::vector<cublasLtMatmulAlgo_t> GemmPlanCache::candidates_of(const Plan& plan, int64_t length_of_sums) {
   std::vector<cublasLtMatmulAlgo_t> all;
   for (const auto& one : plan.offered) all.push_back(one.algo);
   if (length_of_sums > kShortSum) return all;
@@ -259,31 +268,33 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlans::candidates_of(const Plan& plan, int
   return all;
 }
 
-void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace,
-                       device::CudaQueue& queue) {
+void GemmPlanCache::choose(Plan& plan, const GemmKey& key, const GemmCall& call, void* workspace,
+                           device::CudaQueue& queue) {
   plan.algo = plan.offered.front().algo;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   ESP_CUDA_CHECK(cudaStreamIsCapturing(queue.handle, &capture));
-  if (capture != cudaStreamCaptureStatusNone) return;  // not for good: tried again outside of a recording
+  // During CUDA graph capture nothing can be timed. The next call outside of a capture chooses the algorithm.
+  if (capture != cudaStreamCaptureStatusNone) return;
   plan.chosen = true;
   if (!tune) return;
-  // What is accumulated into, or read and replaced, must survive the trials: they write somewhere else.
+  // With beta, trials must not change C, so they write to another buffer.
   GemmCall trial = call;
   void* elsewhere = nullptr;
   const int64_t element = key.type_c == CUDA_R_64F ? 8 : key.type_c == CUDA_R_32F ? 4 : 2;
   if (call.beta != 0) {
     if (cudaMalloc(&elsewhere, static_cast<size_t>(key.m * key.ldc * element)) != cudaSuccess) {
-      cudaGetLastError();  // no room to try: the heuristic's first it is
+      cudaGetLastError();  // no memory for trials: keeps the heuristic's first algorithm
       return;
     }
     trial.c = call.c ? call.c : call.d;
     trial.d = elsewhere;
   }
-  // One timed call of each selects the likely candidates. These run in turns, a few milliseconds at a time: a GPU's
-  // clock drops under load within tens of milliseconds by several percent, which would favour the first one timed. The
-  // heuristic's first choice is replaced only by one faster by more than two timings of one algorithm differ.
+  // First, one timed call per candidate selects the kLikely fastest candidates. Then these are timed in turn, a few
+  // milliseconds each, for several rounds. The turns are needed because a GPU's clock drops by several percent within
+  // tens of milliseconds under load, which would favour the candidate that is timed first. The heuristic's first choice
+  // is replaced only by a candidate that is faster by more than the timing noise.
   Timer timer;
-  using Trial = std::pair<float, size_t>;  // milliseconds, candidate
+  using Trial = std::pair<float, size_t>;  // (milliseconds, index of the candidate)
   std::vector<Trial> trials;
   const std::vector<cublasLtMatmulAlgo_t> candidates = candidates_of(plan, key.k);
   auto once = [&](size_t i) { return launch(plan, key, trial, candidates[i], workspace, queue.handle); };
@@ -291,19 +302,20 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
     if (once(i) == CUBLAS_STATUS_SUCCESS) trials.emplace_back(timer.ms(queue.handle, [&] { once(i); }), i);
   constexpr size_t kLikely = 6;
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& x, const Trial& y) {
-    return (x.second == 0 ? 0 : x.first) < (y.second == 0 ? 0 : y.first);  // the first always stays
+    // Sorts the heuristic's first choice to the front, so that it stays in the list
+    return (x.second == 0 ? 0 : x.first) < (y.second == 0 ? 0 : y.first);
   });
   if (trials.size() > kLikely) trials.resize(kLikely);
   if (trials.size() > 1) {
     constexpr float kTurnMs = 4;
-    constexpr int kRounds = 5, kBefore = 8;  // turns that only bring the clock down
+    constexpr int kRounds = 5, kWarmupTurns = 8;  // the warm-up turns lower the clock to its value under load
     const int calls = std::clamp(static_cast<int>(kTurnMs / std::max(trials[1].first, 0.01f)), 1, 200);
     auto turn = [&](size_t i) {
       return timer.ms(queue.handle, [&] {
         for (int c = 0; c < calls; ++c) once(i);
       });
     };
-    for (int i = 0; i < kBefore; ++i) turn(trials[1].second);
+    for (int i = 0; i < kWarmupTurns; ++i) turn(trials[1].second);
     std::vector<std::array<float, kRounds>> took(trials.size());
     for (int round = 0; round < kRounds; ++round)
       for (size_t i = 0; i < trials.size(); ++i) took[i][static_cast<size_t>(round)] = turn(trials[i].second);
@@ -316,30 +328,31 @@ void GemmPlans::choose(Plan& plan, const GemmKey& key, const GemmCall& call, voi
   if (elsewhere) ESP_CUDA_CHECK(cudaFree(elsewhere));
 }
 
-// Rows are columns of the library's matrices: those of A and C, or of A and B where their sum is over them.
-void GemmPlans::run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue) {
-  Plan& plan = plan_of(rounded(key));
+// Runs a GEMM with a plan for a rounded number of rows, after setting the actual number in the plan. cuBLASLt is
+// column-major, so for it these rows are columns: of A and C, or of A and B if the sum runs over the rows.
+void GemmPlanCache::run_ragged(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue) {
+  Plan& plan = plan_of(ragged_key(key));
   if (!plan.offered.empty()) {
     set_columns(plan.second, key.transpose_a ? key.k : key.m);
     set_columns(key.transpose_a ? plan.first : plan.result, key.transpose_a ? key.k : key.m);
     if (launch(plan, key, call, plan.offered.front().algo, workspace, queue.handle) == CUBLAS_STATUS_SUCCESS) return;
   }
-  GemmKey exact = key;  // an algorithm that will not have this number of rows: one that will
+  GemmKey exact = key;  // the algorithm does not support this number of rows: use a plan for exactly this number
   exact.ragged = 0;
   Plan& own = plan_of(exact);
-  ESP_CHECK(!own.offered.empty(), "cuBLASLt has no algorithm for {}×{}×{}", key.m, key.n, key.k);
+  ESP_CHECK(!own.offered.empty(), "GEMM: cuBLASLt has no algorithm for M = {}, N = {}, K = {}", key.m, key.n, key.k);
   ESP_CUBLAS_CHECK(launch(own, exact, call, own.offered.front().algo, workspace, queue.handle));
 }
 
-void GemmPlans::run(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue) {
+void GemmPlanCache::run(const GemmKey& key, const GemmCall& call, void* workspace, device::CudaQueue& queue) {
   if (key.ragged) return run_ragged(key, call, workspace, queue);
   Plan& plan = plan_of(key);
-  ESP_CHECK(!plan.offered.empty(), "cuBLASLt has no algorithm for {}×{}×{}", key.m, key.n, key.k);
+  ESP_CHECK(!plan.offered.empty(), "GEMM: cuBLASLt has no algorithm for M = {}, N = {}, K = {}", key.m, key.n, key.k);
   if (!plan.chosen) choose(plan, key, call, workspace, queue);
   ESP_CUBLAS_CHECK(launch(plan, key, call, plan.algo, workspace, queue.handle));
 }
 
-std::string GemmPlans::origin() const {
+std::string GemmPlanCache::origin() const {
   int device = 0;
   cudaDeviceProp properties{};
   ESP_CUDA_CHECK(cudaGetDevice(&device));
@@ -349,8 +362,8 @@ std::string GemmPlans::origin() const {
   return fmt::format("{}/{}", cublasLtGetVersion(), name);
 }
 
-// origin, then the key's sixteen numbers, then the algorithm's eight words.
-std::string GemmPlans::text() const {
+// Format of a line: origin(), the numbers of the key, the eight words of the algorithm in hexadecimal.
+std::string GemmPlanCache::serialize() const {
   std::string all;
   const std::string from = origin();
   auto line = [&](const GemmKey& k, const uint64_t* words) {
@@ -362,12 +375,12 @@ std::string GemmPlans::text() const {
   };
   for (const auto& [key, plan] : plans_)
     if (plan.chosen) line(key, reinterpret_cast<const uint64_t*>(plan.algo.data));
-  for (const auto& [key, words] : remembered_)
+  for (const auto& [key, words] : restored_)
     if (!plans_.contains(key)) line(key, words.data());
   return all;
 }
 
-void GemmPlans::read(std::string_view text) {
+void GemmPlanCache::deserialize(std::string_view text) {
   const std::string here = origin();
   std::istringstream lines{std::string(text)};
   for (std::string one; std::getline(lines, one);) {
@@ -379,14 +392,16 @@ void GemmPlans::read(std::string_view text) {
     words >> from >> k.m >> k.n >> k.k >> k.lda >> k.ldb >> k.ldc >> a >> b >> c >> compute >> epilogue >>
         k.transpose_a >> k.transpose_b >> k.beta >> k.aux >> k.fast_sums >> k.alignment >> std::hex;
     for (uint64_t& word : algo) words >> word;
-    if (!words) throw UsageError(fmt::format("GEMM choices: cannot parse line '{}'", one));
+    if (!words)
+      throw UsageError(fmt::format(
+          "GEMM choices: cannot parse the line '{}'. Delete gemm_choices.txt to time the algorithms again", one));
     if (from != here) continue;
     k.type_a = static_cast<cudaDataType_t>(a);
     k.type_b = static_cast<cudaDataType_t>(b);
     k.type_c = static_cast<cudaDataType_t>(c);
     k.compute = static_cast<cublasComputeType_t>(compute);
     k.epilogue = static_cast<cublasLtEpilogue_t>(epilogue);
-    remembered_[k] = algo;
+    restored_[k] = algo;
   }
 }
 

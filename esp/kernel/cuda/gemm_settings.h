@@ -1,4 +1,4 @@
-// GEMM settings of a queue, for run setup. No CUDA types here.
+// GEMM settings of a GPU queue, set when training starts. No CUDA types here.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace esp::kernel::cuda {
 
 struct GemmSettings {
-  bool tune = true;   // time the candidates when a shape is first seen
-  bool tf32 = false;  // f32 products in tf32: eight times the rate, ten bits of mantissa
-  bool fp8 = false;   // linear maps of bf16 by products of 8-bit codes (fp8_codes.h)
+  bool tune = true;   // time the candidate algorithms when a shape is first used
+  bool tf32 = false;  // f32 GEMMs use tf32: eight times as fast, with ten bits of mantissa
+  bool fp8 = false;   // bf16 linear layers use fp8 GEMMs (fp8_encode.h)
 };
 void set_gemm(const GemmSettings& settings, const device::Stream& stream);
 
-// The algorithms chosen so far as text, to be saved for a later run, and restored. Lines of another GPU model or
-// library version are ignored; UsageError if the text cannot be parsed.
+// gemm_choices returns the algorithms chosen so far as text, to save them for a later run. read_gemm_choices restores
+// them. It ignores lines of another GPU model or library version, and throws UsageError if the text cannot be parsed.
 std::string gemm_choices(const device::Stream& stream);
 void read_gemm_choices(std::string_view text, const device::Stream& stream);
 

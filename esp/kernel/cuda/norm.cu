@@ -1,16 +1,16 @@
-// LayerNorm and RMSNorm: each row is read once into registers; statistics and result are computed there.
+// LayerNorm and RMSNorm. Each row is read once into registers, where its statistics and the result are computed.
 //
-// Rows whose length is not a multiple of a pack, rows too long for registers, and fp64 use the plain kernels, which
-// read a row two or three times (from cache, since a block has one row).
+// Plain kernels are used for fp64, for rows that are too long for registers, and for rows that do not consist of whole
+// packs. They use one block per row and read the row two or three times, from cache after the first time.
 #include "esp/kernel/norm.h"
 
-#include "esp/kernel/cuda/rows.cuh"
+#include "esp/kernel/cuda/row_reduce.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
 
 template <typename T>
-struct Forward {
+struct NormForwardArgs {
   T* y;
   Accumulator<T>*mean, *rstd;
   T* sum;
@@ -21,10 +21,10 @@ struct Forward {
 };
 
 template <typename T, int R, int P>
-__global__ void __launch_bounds__(kRowThreads<R>) forward_kernel(Forward<T> a) {
+__global__ void __launch_bounds__(kRowThreads<R>) forward_kernel(NormForwardArgs<T> a) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
-  __shared__ A meet[2][kRowThreads<R> / 32];
+  __shared__ A partials[2][kRowThreads<R> / 32];
   const int lane = threadIdx.x % R;
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock<R> + threadIdx.x / R, packs = a.dim / N;
   const bool here = row < a.rows;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kRowThreads<R>) forward_kernel(Forward<T> a) {
 #pragma unroll
         for (int k = 0; k < N; ++k) total[0] += widen(v[p].at[k]);
       }
-    row_sums<R>(total, meet[0]);
+    row_sums<R>(total, partials[0]);
     middle = total[0] / static_cast<A>(a.dim);
   }
   A square[1] = {};
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kRowThreads<R>) forward_kernel(Forward<T> a) {
         square[0] += d * d;
       }
     }
-  row_sums<R>(square, meet[1]);
+  row_sums<R>(square, partials[1]);
   const A scale = A{1} / sqrt(square[0] / static_cast<A>(a.dim) + static_cast<A>(a.eps));
   if (!here) return;
   if (lane == 0) {
@@ -91,26 +91,26 @@ __global__ void __launch_bounds__(kRowThreads<R>) forward_kernel(Forward<T> a) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_plain(Forward<T> a) {
+__global__ void __launch_bounds__(kThreads) forward_plain(NormForwardArgs<T> a) {
   using A = Accumulator<T>;
-  __shared__ A meet[2][kThreads / 32];
+  __shared__ A partials[2][kThreads / 32];
   const int64_t begin = int64_t{blockIdx.x} * a.dim;
   if (a.residual) {
     for (int64_t c = threadIdx.x; c < a.dim; c += kThreads)
       a.sum[begin + c] = narrow<T>(widen(a.x[begin + c]) + widen(a.residual[begin + c]));
-    a.x = a.sum;  // a thread reads back what it wrote itself
+    a.x = a.sum;  // no barrier needed: a thread reads only elements that it wrote itself
   }
   A total[1] = {}, square[1] = {}, middle = 0;
   if (a.layer) {
     for (int64_t c = threadIdx.x; c < a.dim; c += kThreads) total[0] += widen(a.x[begin + c]);
-    row_sums<kThreads>(total, meet[0]);
+    row_sums<kThreads>(total, partials[0]);
     middle = total[0] / static_cast<A>(a.dim);
   }
   for (int64_t c = threadIdx.x; c < a.dim; c += kThreads) {
     const A d = widen(a.x[begin + c]) - middle;
     square[0] += d * d;
   }
-  row_sums<kThreads>(square, meet[1]);
+  row_sums<kThreads>(square, partials[1]);
   const A scale = A{1} / sqrt(square[0] / static_cast<A>(a.dim) + static_cast<A>(a.eps));
   if (threadIdx.x == 0) {
     if (a.layer) a.mean[blockIdx.x] = middle;
@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(kThreads) forward_plain(Forward<T> a) {
   }
 }
 
-// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), the first mean for layer only.
+// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]). RMSNorm has no [mean of g].
 template <typename T>
-struct Backward {
+struct NormBackwardInputArgs {
   T* dx;
   const T *dy, *x;
   const Accumulator<T>*mean, *rstd;
@@ -134,10 +134,10 @@ struct Backward {
 };
 
 template <typename T, int R, int P>
-__global__ void __launch_bounds__(kRowThreads<R>) backward_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(kRowThreads<R>) backward_kernel(NormBackwardInputArgs<T> a) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
-  __shared__ A meet[2 * kRowThreads<R> / 32];
+  __shared__ A partials[2 * kRowThreads<R> / 32];
   const int lane = threadIdx.x % R;
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock<R> + threadIdx.x / R, packs = a.dim / N;
   const bool here = row < a.rows;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kRowThreads<R>) backward_kernel(Backward<T> a)
         sums[1] += weighted * ((widen(x[p].at[k]) - middle) * scale);
       }
     }
-  row_sums<R>(sums, meet);
+  row_sums<R>(sums, partials);
   const A mean_g = a.layer ? sums[0] / static_cast<A>(a.dim) : A{0}, mean_gx = sums[1] / static_cast<A>(a.dim);
   if (!here) return;
 #pragma unroll
@@ -182,9 +182,9 @@ __global__ void __launch_bounds__(kRowThreads<R>) backward_kernel(Backward<T> a)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) backward_plain(Backward<T> a) {
+__global__ void __launch_bounds__(kThreads) backward_plain(NormBackwardInputArgs<T> a) {
   using A = Accumulator<T>;
-  __shared__ A meet[2 * kThreads / 32];
+  __shared__ A partials[2 * kThreads / 32];
   const int64_t begin = int64_t{blockIdx.x} * a.dim;
   const A middle = a.mean ? a.mean[blockIdx.x] : A{0}, scale = a.rstd[blockIdx.x];
   A sums[2] = {};
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads) backward_plain(Backward<T> a) {
     sums[0] += weighted;
     sums[1] += weighted * ((widen(a.x[begin + c]) - middle) * scale);
   }
-  row_sums<kThreads>(sums, meet);
+  row_sums<kThreads>(sums, partials);
   const A mean_g = a.layer ? sums[0] / static_cast<A>(a.dim) : A{0}, mean_gx = sums[1] / static_cast<A>(a.dim);
   for (int64_t c = threadIdx.x; c < a.dim; c += kThreads) {
     const A normal = (widen(a.x[begin + c]) - middle) * scale;
@@ -209,18 +209,18 @@ void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, con
   if (shape.rows == 0) return;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
-    const Forward<T> a{static_cast<T*>(y),
-                       static_cast<A*>(mean),
-                       static_cast<A*>(rstd),
-                       static_cast<T*>(sum),
-                       static_cast<const T*>(x),
-                       static_cast<const T*>(residual),
-                       static_cast<const T*>(gamma),
-                       static_cast<const T*>(beta),
-                       shape.rows,
-                       shape.dim,
-                       shape.eps,
-                       shape.kind == NormKind::layer};
+    const NormForwardArgs<T> a{static_cast<T*>(y),
+                               static_cast<A*>(mean),
+                               static_cast<A*>(rstd),
+                               static_cast<T*>(sum),
+                               static_cast<const T*>(x),
+                               static_cast<const T*>(residual),
+                               static_cast<const T*>(gamma),
+                               static_cast<const T*>(beta),
+                               shape.rows,
+                               shape.dim,
+                               shape.eps,
+                               shape.kind == NormKind::layer};
     bool done = false;
     if constexpr (sizeof(T) < 8)
       if (shape.dim % kPack<T> == 0 && aligned(y, sum, x, residual, gamma, beta))
@@ -238,16 +238,16 @@ void norm_backward_input(void* dx, const void* dy, const void* x, const void* me
   if (shape.rows == 0) return;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
-    const Backward<T> a{static_cast<T*>(dx),
-                        static_cast<const T*>(dy),
-                        static_cast<const T*>(x),
-                        static_cast<const A*>(mean),
-                        static_cast<const A*>(rstd),
-                        static_cast<const T*>(gamma),
-                        shape.rows,
-                        shape.dim,
-                        shape.kind == NormKind::layer,
-                        accumulate};
+    const NormBackwardInputArgs<T> a{static_cast<T*>(dx),
+                                     static_cast<const T*>(dy),
+                                     static_cast<const T*>(x),
+                                     static_cast<const A*>(mean),
+                                     static_cast<const A*>(rstd),
+                                     static_cast<const T*>(gamma),
+                                     shape.rows,
+                                     shape.dim,
+                                     shape.kind == NormKind::layer,
+                                     accumulate};
     bool done = false;
     if constexpr (sizeof(T) < 8)
       if (shape.dim % kPack<T> == 0 && aligned(dx, dy, x, gamma))

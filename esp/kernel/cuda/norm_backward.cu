@@ -1,11 +1,12 @@
-// Blocks process pairs of rows in turn, so that concurrent accesses are close together. Rows arrive in shared memory by
-// bulk copies, three pairs ahead. A thread has the same pack of columns in every row, so the weight-gradient sums stay
-// in its registers. A second kernel adds the blocks' sums in a fixed order: no atomics.
+// All gradients of a norm in one pass over the rows. Thread blocks take pairs of rows in turn, so that accesses at the
+// same time are close together in memory. Rows are copied to shared memory by bulk copies (TMA), three pairs ahead. A
+// thread processes the same pack of columns in every row, so its sums for the weight gradients stay in registers. A
+// second kernel adds the sums of the blocks in a fixed order, without atomics.
 #include "esp/kernel/cuda/norm_backward.h"
 
 #include <cuda/ptx>
 
-#include "esp/kernel/cuda/rows.cuh"
+#include "esp/kernel/cuda/row_reduce.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
@@ -13,37 +14,38 @@ namespace {
 namespace ptx = ::cuda::ptx;
 
 template <typename T>
-struct Walk {
+struct NormBackwardArgs {
   T* dx;
   const T *dy, *x;
   const Accumulator<T>*mean, *rstd;
   const T* gamma;
-  Accumulator<T>* sums;  // [blocks, 3, dim]: of dγ, dβ and optionally dx
+  Accumulator<T>* sums;  // [blocks, 3, dim]: sums for dγ, sums for dβ, and optionally column sums of dx
   int64_t rows, dim;
   bool layer, accumulate, sum_dx;
 };
 
-constexpr int kPair = 2;    // rows that meet at one barrier
-constexpr int kStages = 3;  // pairs asked for ahead
-// Blocks of W warps that share a multiprocessor: up to 128 registers a thread.
+constexpr int kPair = 2;    // rows that are processed between two barriers
+constexpr int kStages = 3;  // pairs of rows that are copied ahead
+// Number of blocks of W warps that a multiprocessor runs at once, with up to 128 registers per thread.
 template <int W>
 inline constexpr int kResident = W > 8 ? 1 : 16 / W;
 
-// Pairs of rows on their way to shared memory: x, dy and, where it is added to, dx.
+// Asynchronous copies of pairs of rows to shared memory: rows of x, of dy and, if the kernel adds to dx, of dx.
 template <typename T>
-class Ahead {
+class RowPipeline {
  public:
-  __device__ Ahead(const Walk<T>& a, unsigned char* room, uint64_t* full) : a_(a), room_(room), full_(full) {
+  __device__ RowPipeline(const NormBackwardArgs<T>& a, unsigned char* room, uint64_t* full)
+      : a_(a), room_(room), full_(full) {
     if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; ++s) ptx::mbarrier_init(full_ + s, 1);
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
     __syncthreads();
-    for (int s = 0; s < kStages; ++s) ask(blockIdx.x + int64_t{s} * gridDim.x, s);
+    for (int s = 0; s < kStages; ++s) start_copy(blockIdx.x + int64_t{s} * gridDim.x, s);
   }
 
-  // One thread asks for all.
-  __device__ void ask(int64_t pair, int slot) {
+  // One thread starts all copies of a pair.
+  __device__ void start_copy(int64_t pair, int slot) {
     const int64_t row = pair * kPair;
     if (threadIdx.x != 0 || row >= a_.rows) return;
     const auto bytes = static_cast<uint32_t>(min(int64_t{kPair}, a_.rows - row) * row_bytes());
@@ -58,7 +60,7 @@ class Ahead {
     while (!ptx::mbarrier_try_wait_parity(full_ + slot, phase)) {
     }
   }
-  // which: 0 x, 1 dy, 2 dx
+  // `which` selects the tensor: 0 is x, 1 is dy, 2 is dx.
   __device__ Pack<T, kPack<T>> pack(int slot, int which, int row, int column) const {
     return load_pack<kPack<T>>(reinterpret_cast<const T*>(place(slot, which) + row * row_bytes()) + column);
   }
@@ -72,12 +74,12 @@ class Ahead {
     ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, place(slot, which), from, bytes, full_ + slot);
   }
 
-  const Walk<T>& a_;
+  const NormBackwardArgs<T>& a_;
   unsigned char* room_;
   uint64_t* full_;
 };
 
-// Lane l < K gets the sum of values[l] over the warp; K is a power of two.
+// Sums K values over a warp. Lane l < K returns the sum of values[l]. K is a power of two.
 template <int K, typename A>
 __device__ __forceinline__ A warp_sums(A (&values)[K]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -95,17 +97,18 @@ __device__ __forceinline__ A warp_sums(A (&values)[K]) {
   return values[0];
 }
 
-// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), the first mean for layer only;
-// dγ = Σ dy·x̂, dβ = Σ dy.
+// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), dγ = Σ dy·x̂, dβ = Σ dy.
+// RMSNorm has no [mean of g].
 template <typename T, int W>
-__global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // older ones have no bulk copies; norm_backward leaves them alone
+__global__ void __launch_bounds__(W * 32, kResident<W>) norm_backward_kernel(NormBackwardArgs<T> a) {
+// GPUs before compute capability 9.0 have no bulk copies; norm_backward returns false for them
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
   extern __shared__ __align__(128) unsigned char room[];
   __shared__ uint64_t full[kStages];
-  __shared__ A meet[2][W][kPair][2];  // turn by turn: one barrier a pair is enough
-  Ahead<T> ahead(a, room, full);
+  __shared__ A partials[2][W][kPair][2];  // two buffers, used alternately, so that one barrier per pair is enough
+  RowPipeline<T> pipeline(a, room, full);
   const int c = static_cast<int>(threadIdx.x) * N;
   const bool mine = c < a.dim;
   A dgamma[N] = {}, dbeta[N] = {}, total[N] = {}, gamma[N] = {};
@@ -116,7 +119,7 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
   }
   const A part = A{1} / static_cast<A>(a.dim);
   A next_middle[kPair], next_scale[kPair];
-  const auto ask_statistics = [&](int64_t pair) {
+  const auto load_statistics = [&](int64_t pair) {
 #pragma unroll
     for (int r = 0; r < kPair; ++r) {
       const int64_t row = pair * kPair + r;
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
       next_scale[r] = row < a.rows ? a.rstd[row] : A{0};
     }
   };
-  ask_statistics(blockIdx.x);
+  load_statistics(blockIdx.x);
   int turn = 0, slot = 0;
   uint32_t phase = 0;
   for (int64_t pair = blockIdx.x; pair * kPair < a.rows; pair += gridDim.x, turn ^= 1) {
@@ -133,15 +136,15 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
     A middle[kPair], scale[kPair];
 #pragma unroll
     for (int r = 0; r < kPair; ++r) middle[r] = next_middle[r], scale[r] = next_scale[r];
-    ask_statistics(pair + gridDim.x);
-    ahead.wait(slot, phase);
+    load_statistics(pair + gridDim.x);
+    pipeline.wait(slot, phase);
     A sums[2 * kPair] = {}, weighted[kPair][N], normal[kPair][N];
     Pack<T, N> old[kPair];
 #pragma unroll
     for (int r = 0; r < kPair; ++r) {
       if (!mine || (r > 0 && !both)) continue;
-      const auto x = ahead.pack(slot, 0, r, c), g = ahead.pack(slot, 1, r, c);
-      if (a.accumulate) old[r] = ahead.pack(slot, 2, r, c);
+      const auto x = pipeline.pack(slot, 0, r, c), g = pipeline.pack(slot, 1, r, c);
+      if (a.accumulate) old[r] = pipeline.pack(slot, 2, r, c);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         const A dy = widen(g.at[k]);
@@ -155,15 +158,15 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
     }
     const A of_warp = warp_sums(sums);
     if (const int lane = static_cast<int>(threadIdx.x) % 32; lane < 2 * kPair)
-      meet[turn][threadIdx.x / 32][lane / 2][lane % 2] = of_warp;
+      partials[turn][threadIdx.x / 32][lane / 2][lane % 2] = of_warp;
     __syncthreads();
-    ahead.ask(pair + int64_t{kStages} * gridDim.x, slot);  // all have read it
+    pipeline.start_copy(pair + int64_t{kStages} * gridDim.x, slot);  // the slot is free: all threads have read its pair
     if (++slot == kStages) slot = 0, phase ^= 1;
 #pragma unroll
     for (int r = 0; r < kPair; ++r) {
       A sum_g = 0, sum_gx = 0;
 #pragma unroll
-      for (int w = 0; w < W; ++w) sum_g += meet[turn][w][r][0], sum_gx += meet[turn][w][r][1];
+      for (int w = 0; w < W; ++w) sum_g += partials[turn][w][r][0], sum_gx += partials[turn][w][r][1];
       if (!mine || (r > 0 && !both)) continue;
       const A shift = a.layer ? -scale[r] * sum_g * part : A{0}, slope = -scale[r] * sum_gx * part;
       A value[N];
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
       for (int k = 0; k < N; ++k) total[k] += widen(to.at[k]);
     }
   }
-  cudaTriggerProgrammaticLaunchCompletion();  // add_blocks may be put in place meanwhile
+  cudaTriggerProgrammaticLaunchCompletion();  // allows the GPU to start add_blocks early
   if (!mine) return;
   A* const to = a.sums + int64_t{blockIdx.x} * 3 * a.dim + c;
   const auto finish = [&](int which, const A(&sum)[N]) {
@@ -195,29 +198,30 @@ __global__ void __launch_bounds__(W * 32, kResident<W>) walk_kernel(Walk<T> a) {
 }
 
 template <typename T>
-struct Added {
+struct AddBlockSums {
   T *dgamma, *dbeta;
   Accumulator<T>* dx_sums;
   bool add_to_dgamma, add_to_dbeta;
 };
 
-// What blocks summed, a warp of columns per block and, in y, a kind of sum.
+// Adds the sums of all blocks. blockIdx.x selects 32 columns. blockIdx.y selects the sum: dγ, dβ or dx.
 template <typename T>
-__global__ void __launch_bounds__(1024) add_blocks(Added<T> to, const Accumulator<T>* sums, int blocks, int64_t dim) {
+__global__ void __launch_bounds__(1024)
+    add_blocks(AddBlockSums<T> to, const Accumulator<T>* sums, int blocks, int64_t dim) {
   using A = Accumulator<T>;
-  __shared__ A meet[32][33];
+  __shared__ A partials[32][33];
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();  // it was started before what it adds up was there
+  cudaGridDependencySynchronize();  // this kernel starts early, so it waits until the sums are written
 #endif
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   A total = 0;
   if (c < dim)
     for (int k = threadIdx.y; k < blocks; k += 32) total += sums[(int64_t{k} * 3 + blockIdx.y) * dim + c];
-  meet[threadIdx.y][threadIdx.x] = total;
+  partials[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.y != 0 || c >= dim) return;
   A all = 0;
-  for (int y = 0; y < 32; ++y) all += meet[y][threadIdx.x];
+  for (int y = 0; y < 32; ++y) all += partials[y][threadIdx.x];
   if (blockIdx.y == 2) {
     to.dx_sums[c] = all;
     return;
@@ -228,20 +232,20 @@ __global__ void __launch_bounds__(1024) add_blocks(Added<T> to, const Accumulato
   place[c] = narrow<T>(add ? widen(place[c]) + all : all);
 }
 
-// As many blocks as run at once.
+// Launches as many blocks as the GPU can run at the same time.
 template <typename T, int W>
-void walk(const NormGradients& to, Walk<T> a, const device::Stream& stream) {
+void launch_norm_backward(const NormGradients& to, NormBackwardArgs<T> a, const device::Stream& stream) {
   using A = Accumulator<T>;
   device::CudaQueue& queue = queue_of(stream);
   const size_t room = sizeof(T) * 3 * kPair * kStages * static_cast<size_t>(a.dim);
-  ESP_CUDA_CHECK(
-      cudaFuncSetAttribute(walk_kernel<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(room)));
+  ESP_CUDA_CHECK(cudaFuncSetAttribute(norm_backward_kernel<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(room)));
   const int64_t blocks = std::min<int64_t>(queue.multiprocessors * kResident<W>, ceil_div(a.rows, kPair));
   a.sums = static_cast<A*>(queue.scratch(static_cast<size_t>(3 * blocks * a.dim) * sizeof(A)));
-  walk_kernel<T, W><<<static_cast<unsigned>(blocks), W * 32, room, queue.handle>>>(a);
+  norm_backward_kernel<T, W><<<static_cast<unsigned>(blocks), W * 32, room, queue.handle>>>(a);
   ESP_CUDA_LAUNCHED();
-  const Added<T> added{static_cast<T*>(to.dgamma), static_cast<T*>(to.dbeta), static_cast<A*>(to.dx_sums),
-                       to.add_to_dgamma, to.add_to_dbeta};
+  const AddBlockSums<T> added{static_cast<T*>(to.dgamma), static_cast<T*>(to.dbeta), static_cast<A*>(to.dx_sums),
+                              to.add_to_dgamma, to.add_to_dbeta};
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -269,7 +273,7 @@ bool norm_backward(const NormGradients& to, const void* dy, const void* x, const
       using A = Accumulator<T>;
       const int64_t packs = shape.dim / kPack<T>;
       if (shape.dim % kPack<T> != 0 || packs > 512) return;
-      Walk<T> a{};
+      NormBackwardArgs<T> a{};
       a.dx = static_cast<T*>(to.dx);
       a.dy = static_cast<const T*>(dy);
       a.x = static_cast<const T*>(x);
@@ -284,28 +288,28 @@ bool norm_backward(const NormGradients& to, const void* dy, const void* x, const
       done = true;
       switch (ceil_div(packs, 32)) {
         case 1:
-          return walk<T, 1>(to, a, stream);
+          return launch_norm_backward<T, 1>(to, a, stream);
         case 2:
-          return walk<T, 2>(to, a, stream);
+          return launch_norm_backward<T, 2>(to, a, stream);
         case 3:
-          return walk<T, 3>(to, a, stream);
+          return launch_norm_backward<T, 3>(to, a, stream);
         case 4:
-          return walk<T, 4>(to, a, stream);
+          return launch_norm_backward<T, 4>(to, a, stream);
         case 5:
-          return walk<T, 5>(to, a, stream);
+          return launch_norm_backward<T, 5>(to, a, stream);
         case 6:
-          return walk<T, 6>(to, a, stream);
+          return launch_norm_backward<T, 6>(to, a, stream);
         case 7:
-          return walk<T, 7>(to, a, stream);
+          return launch_norm_backward<T, 7>(to, a, stream);
         case 8:
-          return walk<T, 8>(to, a, stream);
+          return launch_norm_backward<T, 8>(to, a, stream);
         case 9:
         case 10:
         case 11:
         case 12:
-          return walk<T, 12>(to, a, stream);
+          return launch_norm_backward<T, 12>(to, a, stream);
         default:
-          return walk<T, 16>(to, a, stream);
+          return launch_norm_backward<T, 16>(to, a, stream);
       }
     }
   });

@@ -1,35 +1,36 @@
-// The optimizers: every buffer is read once and written once, all arithmetic between is in registers.
+// Optimizer steps: every buffer is read once and written once, and all arithmetic is in registers.
 //
-// Moments move towards the gradient by (1 − β) of the difference, as on the CPU.
+// A moment m is updated as m += (1 − β)·(g − m), as on the CPU.
 #include "esp/kernel/optimizer_step.h"
 
 #include <cmath>
 
 #include "esp/kernel/cuda/adam.cuh"
-#include "esp/kernel/cuda/captured.h"
+#include "esp/kernel/cuda/device_scalars.h"
 #include "esp/kernel/cuda/philox.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
 
-// The same with rates made from numbers on the device, once per block.
+// Applies Op with rates that each block computes from scalars in device memory (device_scalars.h).
 template <int kUnroll, class Op>
 __global__ void __launch_bounds__(kThreads)
-    captured_kernel(Op op, int64_t count, AdamStep step, const StepScalars* scalars) {
+    device_scalars_kernel(Op op, int64_t count, AdamStep step, const StepScalars* scalars) {
   __shared__ decltype(op.rates) rates;
   if (threadIdx.x == 0)
     rates = rates_of<typename Op::A>(step, scalars->lr, step.grad_scale * scalars->grad_scale, scalars->t);
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  typename Op::In in;
+  typename Op::Inputs in;
   if (i < count) in = op.load(i);
   __syncthreads();
   op.rates = rates;
   if (i < count) op.apply(i, in);
 }
 
-// Stochastic rounding of fp32 to a 16-bit type: the truncated share of the last place is the probability to round up.
+// Stochastic rounding of fp32 to a 16-bit type. The probability of rounding up is the fraction of the last place that
+// rounding down would cut off.
 template <typename T>
-__device__ __forceinline__ T narrow_by_chance(float value, uint32_t word) {
+__device__ __forceinline__ T narrow_stochastic(float value, uint32_t word) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     const uint32_t bits = __float_as_uint(value);
     if ((bits & 0x7f800000u) == 0x7f800000u) return narrow<T>(value);
@@ -42,8 +43,8 @@ __device__ __forceinline__ T narrow_by_chance(float value, uint32_t word) {
 }
 
 template <typename T, int N>
-struct AdamByChance {
-  struct In {
+struct StochasticAdam {
+  struct Inputs {
     Pack<float, N> m, v;
     Pack<T, N> w, g;
   };
@@ -53,18 +54,18 @@ struct AdamByChance {
   AdamRates<float> rates;
   Philox words;
   int64_t first;
-  __device__ In load(int64_t i) const {
+  __device__ Inputs load(int64_t i) const {
     return {load_pack<N>(m + i * N), load_pack<N>(v + i * N), load_pack<N>(weights + i * N),
             load_pack<N>(grad + i * N)};
   }
-  __device__ void apply(int64_t i, In& in) const {
+  __device__ void apply(int64_t i, Inputs& in) const {
     uint4 block;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const int64_t index = first + i * N + k;
       if (k % 4 == 0) block = words.block(static_cast<uint64_t>(index) / 4);
       const float w = adam_update(rates, widen(in.w.at[k]), widen(in.g.at[k]), in.m.at[k], in.v.at[k]);
-      in.w.at[k] = narrow_by_chance<T>(w, word_of(block, N == 1 ? static_cast<int>(index % 4) : k % 4));
+      in.w.at[k] = narrow_stochastic<T>(w, word_of(block, N == 1 ? static_cast<int>(index % 4) : k % 4));
     }
     store_pack<N>(weights + i * N, in.w);
     store_pack<N>(m + i * N, in.m);
@@ -75,7 +76,7 @@ struct AdamByChance {
 template <typename T, int N>
 struct Sgd {
   using A = Accumulator<T>;
-  struct In {
+  struct Inputs {
     Pack<A, N> w, u;
     Pack<T, N> g;
   };
@@ -84,14 +85,14 @@ struct Sgd {
   const T* grad;
   A rate, momentum, decay, grad_scale;
   bool nesterov;
-  __device__ In load(int64_t i) const {
-    In in;
+  __device__ Inputs load(int64_t i) const {
+    Inputs in;
     in.w = load_pack<N>(master + i * N);
     in.g = load_pack<N>(grad + i * N);
     if (u) in.u = load_pack<N>(u + i * N);
     return in;
   }
-  __device__ void apply(int64_t i, In& in) const {
+  __device__ void apply(int64_t i, Inputs& in) const {
     Pack<T, N> stored;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -109,11 +110,11 @@ struct Sgd {
   }
 };
 
-template <typename T, int N, bool kHalves = false>
-Adam<T, N, kHalves> adam_of(const StepBuffers& b, int64_t first) {
+template <typename T, int N, bool kSplitMaster = false>
+Adam<T, N, kSplitMaster> adam_of(const StepBuffers& b, int64_t first) {
   using A = Accumulator<T>;
-  Adam<T, N, kHalves> op{};
-  op.master = static_cast<typename Adam<T, N, kHalves>::Master*>(kHalves ? b.lower : b.master) + first;
+  Adam<T, N, kSplitMaster> op{};
+  op.master = static_cast<typename Adam<T, N, kSplitMaster>::Master*>(kSplitMaster ? b.lower : b.master) + first;
   op.m = static_cast<A*>(b.m) + first;
   op.v = static_cast<A*>(b.v) + first;
   op.weights = b.weights ? static_cast<T*>(b.weights) + first : nullptr;
@@ -121,21 +122,22 @@ Adam<T, N, kHalves> adam_of(const StepBuffers& b, int64_t first) {
   return op;
 }
 
-template <typename T, bool kHalves>
+template <typename T, bool kSplitMaster>
 void adam_pass(const StepBuffers& b, const AdamStep& step, cudaStream_t queue) {
-  in_packs<kPack<T>>(b.count, aligned(b.master, b.lower, b.m, b.v, b.weights, b.grad),
-                     [&](auto width, int64_t first, int64_t n) {
-                       auto op = adam_of<T, width(), kHalves>(b, first);
-                       op.rates = rates_of<Accumulator<T>>(step, step.lr, step.grad_scale, step.t);
-                       launch_pass<1>(op, n / width(), queue);
-                     });
+  for_packs<kPack<T>>(b.count, aligned(b.master, b.lower, b.m, b.v, b.weights, b.grad),
+                      [&](auto width, int64_t first, int64_t n) {
+                        auto op = adam_of<T, width(), kSplitMaster>(b, first);
+                        op.rates = rates_of<Accumulator<T>>(step, step.lr, step.grad_scale, step.t);
+                        launch_pass<1>(op, n / width(), queue);
+                      });
 }
 
 }  // namespace
 
 void adam_step(const StepBuffers& b, const AdamStep& step, const device::Stream& stream) {
-  ESP_CHECK(step.t >= 1, "step {}", step.t);
-  ESP_CHECK(!b.lower || b.grad_type == DType::bf16, "halves of {}", name_of(b.grad_type));
+  ESP_CHECK(step.t >= 1, "Adam step number: got {}; must be >= 1", step.t);
+  ESP_CHECK(!b.lower || b.grad_type == DType::bf16, "split master copy: got weights of dtype {}; expected bf16",
+            name_of(b.grad_type));
   with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>)
       if (b.lower) return adam_pass<T, true>(b, step, handle_of(stream));
@@ -144,42 +146,45 @@ void adam_step(const StepBuffers& b, const AdamStep& step, const device::Stream&
 }
 
 void adam_step(const StepBuffers& b, const AdamStep& step, const StepScalars* scalars, const device::Stream& stream) {
-  ESP_CHECK(!b.lower, "a master copy in halves with numbers on the device");
+  ESP_CHECK(!b.lower, "Adam with scalars on the device: got a split master copy; expected a full one");
   with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
-    in_packs<kPack<T>>(
-        b.count, aligned(b.master, b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
-          const int64_t packs = n / width();
-          captured_kernel<1><<<static_cast<unsigned>(ceil_div(packs, kThreads)), kThreads, 0, handle_of(stream)>>>(
-              adam_of<T, width()>(b, first), packs, step, scalars);
-          ESP_CUDA_LAUNCHED();
-        });
+    for_packs<kPack<T>>(b.count, aligned(b.master, b.m, b.v, b.weights, b.grad),
+                        [&](auto width, int64_t first, int64_t n) {
+                          const int64_t packs = n / width();
+                          device_scalars_kernel<1>
+                              <<<static_cast<unsigned>(ceil_div(packs, kThreads)), kThreads, 0, handle_of(stream)>>>(
+                                  adam_of<T, width()>(b, first), packs, step, scalars);
+                          ESP_CUDA_LAUNCHED();
+                        });
   });
 }
 
 void adam_step_stochastic(const StepBuffers& b, const AdamStep& step, uint64_t seed, uint64_t purpose,
                           const device::Stream& stream) {
-  ESP_CHECK(step.t >= 1, "step {}", step.t);
-  ESP_CHECK(!b.lower, "rounding by chance needs no master copy, nor the half of one");
+  ESP_CHECK(step.t >= 1, "Adam step number: got {}; must be >= 1", step.t);
+  ESP_CHECK(!b.lower, "Adam with stochastic rounding: got a split master copy; expected none");
   auto run = [&]<typename T>(std::type_identity<T>) {
-    in_packs<kPack<T>>(b.count, aligned(b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
-      launch_pass<1>(AdamByChance<T, width()>{static_cast<float*>(b.m) + first, static_cast<float*>(b.v) + first,
-                                              static_cast<T*>(b.weights) + first, static_cast<const T*>(b.grad) + first,
-                                              rates_of<float>(step, step.lr, step.grad_scale, step.t),
-                                              Philox(seed, purpose), first},
-                     n / width(), handle_of(stream));
+    for_packs<kPack<T>>(b.count, aligned(b.m, b.v, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
+      launch_pass<1>(
+          StochasticAdam<T, width()>{static_cast<float*>(b.m) + first, static_cast<float*>(b.v) + first,
+                                     static_cast<T*>(b.weights) + first, static_cast<const T*>(b.grad) + first,
+                                     rates_of<float>(step, step.lr, step.grad_scale, step.t), Philox(seed, purpose),
+                                     first},
+          n / width(), handle_of(stream));
     });
   };
   if (b.grad_type == DType::bf16) return run(std::type_identity<__nv_bfloat16>{});
-  ESP_CHECK(b.grad_type == DType::f16, "stochastic rounding of {}; it is for bf16 and f16", name_of(b.grad_type));
+  ESP_CHECK(b.grad_type == DType::f16, "stochastic rounding: got dtype {}; expected bf16 or f16", name_of(b.grad_type));
   run(std::type_identity<__half>{});
 }
 
 void sgd_step(const StepBuffers& b, const SgdStep& step, const device::Stream& stream) {
-  ESP_CHECK(!b.lower, "SGD with a master copy in halves on a GPU");
-  ESP_CHECK(step.momentum == 0 || b.m, "momentum {} without a buffer for it", step.momentum);
+  ESP_CHECK(!b.lower, "SGD on a GPU: got a split master copy; expected a full one");
+  ESP_CHECK(step.momentum == 0 || b.m, "SGD: got momentum {} and no buffer `m`; expected a buffer, or momentum 0",
+            step.momentum);
   with_floating(b.grad_type, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
-    in_packs<kPack<T>>(b.count, aligned(b.master, b.m, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
+    for_packs<kPack<T>>(b.count, aligned(b.master, b.m, b.weights, b.grad), [&](auto width, int64_t first, int64_t n) {
       launch_pass<1>(
           Sgd<T, width()>{static_cast<A*>(b.master) + first,
                           step.momentum != 0 ? static_cast<A*>(b.m) + first : nullptr,

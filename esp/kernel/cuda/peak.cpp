@@ -1,4 +1,5 @@
-// Theoretical peak of a GPU from its clock and units: tensor cores for 16-bit types, ordinary cores for fp32 and fp64.
+// Theoretical peak FLOP rate of a GPU, from its clock rate and its number of multiprocessors. 16-bit types use tensor
+// cores; fp32 and fp64 use CUDA cores.
 #include "esp/kernel/peak.h"
 
 #include "esp/device/cuda/check.h"
@@ -10,7 +11,7 @@ double fma_peak(DType dtype, const device::Stream& stream) {
   const device::CudaQueue& queue = device::queue_of(stream);
   int khz = 0;
   ESP_CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, queue.device.index));
-  // FLOP per cycle and multiprocessor of compute capability 9.0.
+  // FLOPs per cycle and multiprocessor, for compute capability 9.0.
   const double per_cycle = dtype == DType::bf16 || dtype == DType::f16 ? 4096 : dtype == DType::f32 ? 256 : 128;
   return per_cycle * queue.multiprocessors * khz * 1e3;
 }

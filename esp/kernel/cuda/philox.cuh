@@ -1,11 +1,13 @@
-// The words of base/rng.h on a GPU: block b of the stream (seed, purpose) holds words 4b … 4b + 3.
+// Philox random number generator (base/rng.h) on a GPU. Block b of the stream (seed, purpose) holds the random words 4b
+// to 4b + 3.
 #pragma once
 
 #include <cstdint>
 
 namespace esp::kernel::cuda {
 
-// A stream with the keys of all rounds, made once: as an argument of a kernel they are constants of its instructions.
+// A Philox stream with the precomputed keys of all rounds. It is passed as a kernel argument, so that the keys are
+// constant operands of the instructions.
 struct Philox {
   static constexpr int kRounds = 10;
   uint32_t keys[kRounds][2];

@@ -1,7 +1,7 @@
-// Blockwise quantisation, bit-identical to the CPU: one thread block per block of values.
+// Blockwise quantisation, bit-identical to the CPU. One thread block processes one block of values.
 //
-// Encoded runs may be at any address, so scales and codes are moved byte by byte; neighbouring bytes combine in the
-// cache.
+// Encoded buffers may have any address. Scales and encoded values are therefore accessed byte by byte; the cache
+// combines neighbouring bytes.
 #include "esp/kernel/quantize.h"
 
 #include "esp/kernel/cuda/elements.cuh"
@@ -9,16 +9,21 @@
 namespace esp::kernel::cuda {
 namespace {
 
-struct Run {
+struct QuantizedArgs {
   uint8_t* encoded;
   int64_t count, block, block_bytes, num_blocks;
   int bits;
 };
 
-Run run_of(void* encoded, int64_t count, const BlockCode& code) {
-  ESP_CHECK((code.bits == 8 || code.bits == 4) && code.block >= 1, "{} bits in blocks of {}", code.bits, code.block);
-  return {static_cast<uint8_t*>(encoded), count,    code.block, code.bits == 8 ? code.block : (code.block + 1) / 2,
-          ceil_div(count, code.block),    code.bits};
+QuantizedArgs make_args(void* encoded, int64_t count, const BlockFormat& format) {
+  ESP_CHECK((format.bits == 8 || format.bits == 4) && format.block >= 1,
+            "quantize: got {} bits, block size {}; expected 4 or 8 bits, block size >= 1", format.bits, format.block);
+  return {static_cast<uint8_t*>(encoded),
+          count,
+          format.block,
+          format.bits == 8 ? format.block : (format.block + 1) / 2,
+          ceil_div(count, format.block),
+          format.bits};
 }
 
 __device__ __forceinline__ float as_float(double x) {
@@ -33,22 +38,24 @@ __device__ __forceinline__ int code_of(float x, float scale, float top) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) encode_kernel(Run run, const T* x) {
-  __shared__ uint32_t meet[kThreads / 32];
-  const int64_t begin = int64_t{blockIdx.x} * run.block, n = min(run.block, run.count - begin);
+__global__ void __launch_bounds__(kThreads) encode_kernel(QuantizedArgs args, const T* x) {
+  __shared__ uint32_t partials[kThreads / 32];
+  const int64_t begin = int64_t{blockIdx.x} * args.block, n = min(args.block, args.count - begin);
   const T* from = x + begin;
-  uint32_t largest = 0;  // as bits, magnitudes order like numbers, and what is not finite lies above
+  // A bit pattern. The bit patterns of magnitudes have the same order as the numbers; non-finite values are the
+  // largest.
+  uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < n; i += kThreads)
     largest = max(largest, __float_as_uint(as_float(widen(from[i]))) & 0x7fffffffu);
   largest = __reduce_max_sync(0xffffffffu, largest);
-  if (threadIdx.x % 32 == 0) meet[threadIdx.x / 32] = largest;
+  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = largest;
   __syncthreads();
-  for (uint32_t other : meet) largest = max(largest, other);
-  const float top = run.bits == 8 ? 127.0f : 7.0f;
+  for (uint32_t other : partials) largest = max(largest, other);
+  const float top = args.bits == 8 ? 127.0f : 7.0f;
   const float scale = largest < 0x7f800000u ? __fdiv_rn(__uint_as_float(largest), top) : __uint_as_float(0x7fc00000u);
-  if (threadIdx.x < 4) run.encoded[blockIdx.x * 4 + threadIdx.x] = __float_as_uint(scale) >> (8 * threadIdx.x) & 255;
-  uint8_t* codes = run.encoded + 4 * run.num_blocks + blockIdx.x * run.block_bytes;
-  if (run.bits == 8) {
+  if (threadIdx.x < 4) args.encoded[blockIdx.x * 4 + threadIdx.x] = __float_as_uint(scale) >> (8 * threadIdx.x) & 255;
+  uint8_t* codes = args.encoded + 4 * args.num_blocks + blockIdx.x * args.block_bytes;
+  if (args.bits == 8) {
     for (int64_t i = threadIdx.x; i < n; i += kThreads)
       codes[i] = static_cast<uint8_t>(code_of(as_float(widen(from[i])), scale, top));
   } else {
@@ -61,15 +68,16 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(Run run, const T* x) {
 }
 
 template <typename T, bool kAdd>
-__global__ void __launch_bounds__(kThreads) decode_kernel(T* y, Run run) {
-  const int64_t begin = int64_t{blockIdx.x} * run.block, n = min(run.block, run.count - begin);
+__global__ void __launch_bounds__(kThreads) decode_kernel(T* y, QuantizedArgs args) {
+  const int64_t begin = int64_t{blockIdx.x} * args.block, n = min(args.block, args.count - begin);
   uint32_t bits = 0;
-  for (int k = 0; k < 4; ++k) bits |= uint32_t{run.encoded[blockIdx.x * 4 + k]} << (8 * k);
+  for (int k = 0; k < 4; ++k) bits |= uint32_t{args.encoded[blockIdx.x * 4 + k]} << (8 * k);
   const float scale = __uint_as_float(bits);
-  const uint8_t* codes = run.encoded + 4 * run.num_blocks + blockIdx.x * run.block_bytes;
+  const uint8_t* codes = args.encoded + 4 * args.num_blocks + blockIdx.x * args.block_bytes;
   for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-    const int code = run.bits == 8 ? static_cast<int8_t>(codes[i]) : (((codes[i / 2] >> (i % 2 * 4)) & 15) ^ 8) - 8;
-    const float value = __fmul_rn(static_cast<float>(code), scale);
+    const int quantized =
+        args.bits == 8 ? static_cast<int8_t>(codes[i]) : (((codes[i / 2] >> (i % 2 * 4)) & 15) ^ 8) - 8;
+    const float value = __fmul_rn(static_cast<float>(quantized), scale);
     if constexpr (kAdd) {
       y[begin + i] = __fadd_rn(y[begin + i], value);
     } else {
@@ -80,33 +88,33 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(T* y, Run run) {
 
 }  // namespace
 
-void quantize(void* encoded, const void* x, int64_t count, DType dtype, const BlockCode& code,
+void quantize(void* encoded, const void* x, int64_t count, DType dtype, const BlockFormat& format,
               const device::Stream& stream) {
   if (count == 0) return;
-  const Run run = run_of(encoded, count, code);
+  const QuantizedArgs args = make_args(encoded, count, format);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
-    encode_kernel<<<static_cast<unsigned>(run.num_blocks), kThreads, 0, handle_of(stream)>>>(run,
-                                                                                             static_cast<const T*>(x));
+    encode_kernel<<<static_cast<unsigned>(args.num_blocks), kThreads, 0, handle_of(stream)>>>(args,
+                                                                                              static_cast<const T*>(x));
     ESP_CUDA_LAUNCHED();
   });
 }
 
-void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const BlockCode& code,
+void dequantize(void* y, const void* encoded, int64_t count, DType dtype, const BlockFormat& format,
                 const device::Stream& stream) {
   if (count == 0) return;
-  const Run run = run_of(const_cast<void*>(encoded), count, code);
+  const QuantizedArgs args = make_args(const_cast<void*>(encoded), count, format);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     decode_kernel<T, false>
-        <<<static_cast<unsigned>(run.num_blocks), kThreads, 0, handle_of(stream)>>>(static_cast<T*>(y), run);
+        <<<static_cast<unsigned>(args.num_blocks), kThreads, 0, handle_of(stream)>>>(static_cast<T*>(y), args);
     ESP_CUDA_LAUNCHED();
   });
 }
 
-void dequantize_add(float* sums, const void* encoded, int64_t count, const BlockCode& code,
+void dequantize_add(float* sums, const void* encoded, int64_t count, const BlockFormat& format,
                     const device::Stream& stream) {
   if (count == 0) return;
-  const Run run = run_of(const_cast<void*>(encoded), count, code);
-  decode_kernel<float, true><<<static_cast<unsigned>(run.num_blocks), kThreads, 0, handle_of(stream)>>>(sums, run);
+  const QuantizedArgs args = make_args(const_cast<void*>(encoded), count, format);
+  decode_kernel<float, true><<<static_cast<unsigned>(args.num_blocks), kThreads, 0, handle_of(stream)>>>(sums, args);
   ESP_CUDA_LAUNCHED();
 }
 

@@ -1,5 +1,5 @@
-// Random fills, bit-identical to the CPU: the same series, every product and sum rounded separately (no FMA), so that
-// initial parameters do not depend on the device.
+// Random fills, bit-identical to the CPU: they use the same series, and every multiplication and addition is rounded
+// separately (no FMA). Initial parameters therefore do not depend on the device.
 #include "esp/kernel/elementwise.h"
 
 #include "esp/kernel/cuda/elements.cuh"
@@ -16,7 +16,7 @@ __device__ __forceinline__ float series(float x, float c, Rest... rest) {
   return __fadd_rn(__fmul_rn(series(x, rest...), x), c);
 }
 
-// ln u of u = 2^e·f with f in [√½, √2): e·ln 2 + 2·artanh((f − 1)/(f + 1)).
+// ln u with u = 2^e·f and f in [√½, √2): e·ln 2 + 2·artanh((f − 1)/(f + 1)).
 __device__ float log_unit(float u) {
   const int bits = __float_as_int(u), e = (bits - 0x3f3504f3) >> 23;
   const float f = __int_as_float(bits - (e << 23));
@@ -25,7 +25,7 @@ __device__ float log_unit(float u) {
   return __fadd_rn(__fmul_rn(static_cast<float>(e), 0.693147181f), artanh);
 }
 
-// √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv.
+// Two normal numbers from the words u and v: √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv.
 __device__ void normal_pair(uint32_t u, uint32_t v, float& first, float& second) {
   const float unit = __fmul_rn(__fadd_rn(static_cast<float>(static_cast<int>(u >> 1)), 0.5f), 0x1p-31f);
   const float radius = __fsqrt_rn(__fmul_rn(-2.0f, log_unit(unit)));
@@ -56,14 +56,14 @@ struct Uniform {
   }
 };
 
-__device__ __forceinline__ float placed(float offset, float factor, float draw) {
+__device__ __forceinline__ float scale_and_shift(float offset, float factor, float draw) {
   return __fadd_rn(offset, __fmul_rn(factor, draw));
 }
-__device__ __forceinline__ double placed(double offset, double factor, float draw) {
+__device__ __forceinline__ double scale_and_shift(double offset, double factor, float draw) {
   return __dadd_rn(offset, __dmul_rn(factor, static_cast<double>(draw)));
 }
 
-// Thread i fills what block i of the stream, counted from that of `first`, has of x.
+// Each thread fills the four elements of one Philox block. Thread 0 has the block that contains element `first`.
 template <typename T, class Draw>
 __global__ void __launch_bounds__(kThreads)
     fill_kernel(T* x, Accumulator<T> offset, Accumulator<T> factor, Philox words, int64_t first, int64_t count) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int64_t i = block * 4 + k - first;
-    if (i >= 0 && i < count) x[i] = narrow<T>(placed(offset, factor, drawn[k]));
+    if (i >= 0 && i < count) x[i] = narrow<T>(scale_and_shift(offset, factor, drawn[k]));
   }
 }
 

@@ -1,7 +1,8 @@
-// Mixture-of-experts routing, one warp per token. Choices match the CPU: most probable first, ties to the lower number.
+// Mixture-of-experts routing, one warp per token. Choices are the same as on the CPU: experts are chosen by decreasing
+// probability; if two probabilities are equal, the lower expert number comes first.
 #include "esp/kernel/routing.h"
 
-#include "esp/kernel/cuda/rows.cuh"
+#include "esp/kernel/cuda/row_reduce.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
@@ -10,7 +11,7 @@ constexpr int kWarps = kThreads / 32;
 
 template <typename F>
 void with_real(DType dtype, F&& f) {
-  ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing in {}", name_of(dtype));
+  ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing: got dtype {}; expected f32 or f64", name_of(dtype));
   if (dtype == DType::f64) return f(std::type_identity<double>{});
   f(std::type_identity<float>{});
 }
@@ -30,8 +31,9 @@ __global__ void __launch_bounds__(kThreads)
   sum = warp_sum(sum);
   for (int64_t e = lane; e < E; e += 32) p[e] = exp(z[e] - top) / sum;
   if (lane == 0) lse[r] = top + log(sum);
-  __syncwarp();  // the lanes read each other's probabilities from here on
-  // The next choice is smaller than the last, or equal with a higher number. NaN sorts last.
+  __syncwarp();  // after this barrier, lanes read probabilities that other lanes wrote
+  // The next choice has a smaller probability than the last one, or an equal probability and a higher number. NaN
+  // counts as −1, so it is chosen last.
   A before = INFINITY, whole = 0;
   int32_t last = -1;
   for (int64_t j = 0; j < s.num_chosen; ++j) {
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t j = 0; j < k; ++j) whole += p[choices[r * k + j]];
     for (int64_t j = 0; j < k; ++j) mean_gate += dgates[r * k + j] * p[choices[r * k + j]] / whole;
   }
-  auto gradient = [&](int64_t e) {  // of probability e
+  auto gradient = [&](int64_t e) {  // the gradient of the probability of expert e
     A d = slopes ? slopes[e] : A{0};
     if (dgates)
       for (int64_t j = 0; j < k; ++j)
@@ -98,15 +100,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int N>
 struct Gather {
-  struct In {};
+  struct Inputs {};
   T* y;
   const T* x;
   const Accumulator<T>* gates;
   const int32_t* places;
   int64_t per_row, num_chosen;
   bool accumulate;
-  __device__ In load(int64_t) const { return {}; }
-  __device__ void apply(int64_t i, const In&) const {
+  __device__ Inputs load(int64_t) const { return {}; }
+  __device__ void apply(int64_t i, const Inputs&) const {
     const auto [row, col] = divide(i, per_row);
     Accumulator<T> sum[N] = {};
     Pack<T, N> to;
@@ -129,7 +131,7 @@ struct Gather {
   }
 };
 
-// A warp per choice.
+// Combine backward: one warp per choice.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     combine_back_kernel(T* dx, Accumulator<T>* dgates, const T* dy, const T* x, const Accumulator<T>* gates,
@@ -154,7 +156,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void route_forward(void* probabilities, void* lse, int32_t* choices, void* gates, const void* logits,
                    const RouteShape& shape, DType dtype, const device::Stream& stream) {
-  ESP_CHECK(shape.num_chosen >= 1 && shape.num_chosen <= shape.num_experts, "{} of {} experts", shape.num_chosen,
+  ESP_CHECK(shape.num_chosen >= 1 && shape.num_chosen <= shape.num_experts,
+            "routing: got {} experts per token; must be from 1 to {} (the number of experts)", shape.num_chosen,
             shape.num_experts);
   if (shape.rows == 0) return;
   with_real(dtype, [&]<typename A>(std::type_identity<A>) {

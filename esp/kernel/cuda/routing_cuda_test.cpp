@@ -1,4 +1,4 @@
-// Routing and combination of experts against the CPU's and ref.
+// Compares MoE routing and the combination of expert outputs with the CPU kernels and the reference kernels (ref).
 #include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/routing.h"
 
@@ -7,19 +7,19 @@ namespace {
 
 class RoutingOnGpu : public GpuTest {};
 
-TEST_F(RoutingOnGpu, ChoicesMatchCpu) {
+TEST_F(RoutingOnGpu, RouteForwardAndBackwardMatchCpu) {
   const device::Stream cpu;
   for (DType dtype : {DType::f32, DType::f64})
     for (auto [rows, E, k] : {std::tuple<int64_t, int64_t, int64_t>{5, 4, 1}, {33, 8, 2}, {20, 64, 6}, {7, 100, 3}})
       for (bool normalise : {false, true}) {
         const RouteShape shape{rows, E, k, normalise};
         Array logits = Array::random(rows * E, dtype, 1, 3);
-        for (int64_t e = 0; e < E; ++e) logits.set(e, 0.5);  // a row of equals
+        for (int64_t e = 0; e < E; ++e) logits.set(e, 0.5);  // the first row has equal logits
         Array p(rows * E, dtype), lse(rows, dtype), gates(rows * k, dtype), dlogits(rows * E, dtype);
         std::vector<int32_t> choices(static_cast<size_t>(rows * k)), got(choices);
-        Double on_logits(*this, logits), on_p(*this, p), on_lse(*this, lse), on_gates(*this, gates),
+        GpuArray on_logits(*this, logits), on_p(*this, p), on_lse(*this, lse), on_gates(*this, gates),
             on_d(*this, dlogits);
-        Numbers<int32_t> on_choices(*this, choices);
+        GpuVector<int32_t> on_choices(*this, choices);
         route_forward(on_p, on_lse, on_choices, on_gates, on_logits, shape, dtype, stream);
         route_forward(p.data(), lse.data(), choices.data(), gates.data(), logits.data(), shape, dtype, cpu);
         EXPECT_TRUE(on_choices.copy.fetch(got.data()));
@@ -29,7 +29,7 @@ TEST_F(RoutingOnGpu, ChoicesMatchCpu) {
         expect_near(on_gates.fetch(), gates, 16, 0.1, "gates");
 
         Array dgates = Array::random(rows * k, dtype, 2), slopes = Array::random(3 * E, dtype, 3);
-        Double on_dgates(*this, dgates), on_slopes(*this, slopes), back_p(*this, p), back_lse(*this, lse);
+        GpuArray on_dgates(*this, dgates), on_slopes(*this, slopes), back_p(*this, p), back_lse(*this, lse);
         RouteLosses losses{slopes.data(), (rows + 2) / 3, nullptr, 0.01}, on = losses;
         on.slopes = static_cast<void*>(on_slopes);
         route_backward(on_d, on_dgates, back_p, back_lse, on_choices, on, shape, dtype, stream);
@@ -41,12 +41,12 @@ TEST_F(RoutingOnGpu, ChoicesMatchCpu) {
 std::vector<int32_t> random_choices(int64_t rows, int64_t k, int64_t E) {
   std::vector<int32_t> choices;
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t j = 0; j < k; ++j)  // different ones, some experts liked more
+    for (int64_t j = 0; j < k; ++j)  // the choices of a row are distinct, and some experts are more frequent
       choices.push_back(static_cast<int32_t>((r * r / 7 + 2 * j) % E));
   return choices;
 }
 
-TEST_F(RoutingOnGpu, PlacesMatchCpu) {
+TEST_F(RoutingOnGpu, ExpertOrderMatchesCpu) {
   const device::Stream cpu;
   for (auto [groups, tokens, E, k] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1},
                                       {2, 3, 3, 2},
@@ -55,16 +55,16 @@ TEST_F(RoutingOnGpu, PlacesMatchCpu) {
                                       {1, 5000, 64, 4}}) {
     const int64_t rows = groups * tokens;
     const auto choices = random_choices(rows, k, E);
-    Numbers<int32_t> on_choices(*this, choices);
+    GpuVector<int32_t> on_choices(*this, choices);
     std::vector<int64_t> loads(static_cast<size_t>(groups * E), -1), got_loads(loads);
-    Numbers<int64_t> on_loads(*this, loads);
+    GpuVector<int64_t> on_loads(*this, loads);
     count_choices(loads.data(), choices.data(), groups, tokens * k, E, cpu);
     count_choices(on_loads, on_choices, groups, tokens * k, E, stream);
     EXPECT_TRUE(on_loads.copy.fetch(got_loads.data()));
     EXPECT_EQ(got_loads, loads);
     for (int64_t capacity : {int64_t{0}, tokens * k / E / 2 + 1, tokens * k}) {
       std::vector<int32_t> kept(choices.size(), -5), got(kept), places(kept), sources(kept);
-      Numbers<int32_t> on_kept(*this, kept), on_places(*this, kept), on_sources(*this, kept);
+      GpuVector<int32_t> on_kept(*this, kept), on_places(*this, kept), on_sources(*this, kept);
       drop_overflow(kept.data(), choices.data(), groups, tokens, k, E, capacity, cpu);
       drop_overflow(on_kept, on_choices, groups, tokens, k, E, capacity, stream);
       EXPECT_TRUE(on_kept.copy.fetch(got.data()));
@@ -81,22 +81,22 @@ TEST_F(RoutingOnGpu, PlacesMatchCpu) {
   }
 }
 
-TEST_F(RoutingOnGpu, PicksAndPutsNumberedRows) {
+TEST_F(RoutingOnGpu, GatherAndScatterOfChoicesMatchCpu) {
   const device::Stream cpu;
   const std::vector<int32_t> numbers = {4, 0, 7, 2}, all = random_choices(9, 3, 11);
   std::vector<int32_t> here(12, -5), got(here), back(27, 0), got_back(back);
-  Numbers<int32_t> on_numbers(*this, numbers), on_all(*this, all), on_here(*this, here), on_back(*this, back);
-  pick_choices(here.data(), all.data(), numbers.data(), 4, 3, cpu);
-  pick_choices(on_here, on_all, on_numbers, 4, 3, stream);
+  GpuVector<int32_t> on_numbers(*this, numbers), on_all(*this, all), on_here(*this, here), on_back(*this, back);
+  gather_choices(here.data(), all.data(), numbers.data(), 4, 3, cpu);
+  gather_choices(on_here, on_all, on_numbers, 4, 3, stream);
   EXPECT_TRUE(on_here.copy.fetch(got.data()));
   EXPECT_EQ(got, here);
-  put_choices(back.data(), here.data(), numbers.data(), 4, 3, cpu);
-  put_choices(on_back, on_here, on_numbers, 4, 3, stream);
+  scatter_choices(back.data(), here.data(), numbers.data(), 4, 3, cpu);
+  scatter_choices(on_back, on_here, on_numbers, 4, 3, stream);
   EXPECT_TRUE(on_back.copy.fetch(got_back.data()));
   EXPECT_EQ(got_back, back);
 }
 
-TEST_F(RoutingOnGpu, LossesMatchCpu) {
+TEST_F(RoutingOnGpu, AuxiliaryLossesMatchCpu) {
   const device::Stream cpu;
   for (DType dtype : {DType::f32, DType::f64})
     for (bool numbered : {false, true}) {
@@ -107,9 +107,9 @@ TEST_F(RoutingOnGpu, LossesMatchCpu) {
       for (int32_t r = 0; r < 600; ++r) numbers.push_back(599 - r);
       const Array p = Array::random(600 * 8, dtype, 1), lse = Array::random(600, dtype, 2);
       Array slopes(3 * 8, dtype);
-      Numbers<int64_t> on_loads(*this, loads);
-      Numbers<int32_t> on_numbers(*this, numbers);
-      Double on_p(*this, p), on_lse(*this, lse), on_slopes(*this, slopes);
+      GpuVector<int64_t> on_loads(*this, loads);
+      GpuVector<int32_t> on_numbers(*this, numbers);
+      GpuArray on_p(*this, p), on_lse(*this, lse), on_slopes(*this, slopes);
       RouteLosses losses{nullptr, 200, numbered ? numbers.data() : nullptr, 0}, on = losses;
       if (numbered) on.numbers = on_numbers;
       RouteSums want, got;
@@ -121,7 +121,7 @@ TEST_F(RoutingOnGpu, LossesMatchCpu) {
     }
 }
 
-TEST_F(RoutingOnGpu, CombinesRows) {
+TEST_F(RoutingOnGpu, CombineMatchesRef) {
   for (DType dtype : kFloating)
     for (int64_t dim : {7, 64, 200})
       for (bool with_gates : {false, true})
@@ -132,15 +132,15 @@ TEST_F(RoutingOnGpu, CombinesRows) {
           for (int i = 0; i < 18; ++i) places.push_back(i % 5 == 3 ? -1 : 17 - i);
           Array x = Array::random(18 * dim, dtype, 1), gates = Array::random(18, wide, 2),
                 y = Array::random(9 * dim, dtype, 3);
-          Numbers<int32_t> on_places(*this, places);
-          Double on_x(*this, x), on_gates(*this, gates), on_y(*this, y);
+          GpuVector<int32_t> on_places(*this, places);
+          GpuArray on_x(*this, x), on_gates(*this, gates), on_y(*this, y);
           combine_forward(on_y, on_x, with_gates ? static_cast<void*>(on_gates) : nullptr, on_places, accumulate, shape,
                           dtype, stream);
           ref::combine_forward(y.data(), x.data(), with_gates ? gates.data() : nullptr, places.data(), accumulate,
                                shape, dtype);
           expect_near(on_y.fetch(), y, 8, 1, "combined");
           Array dx(18 * dim, dtype), dgates(18, wide), dy = Array::random(9 * dim, dtype, 4);
-          Double on_dx(*this, dx), on_dgates(*this, dgates), on_dy(*this, dy);
+          GpuArray on_dx(*this, dx), on_dgates(*this, dgates), on_dy(*this, dy);
           combine_backward(on_dx, on_dgates, on_dy, on_x, on_gates, on_places, shape, dtype, stream);
           ref::combine_backward(dx.data(), dgates.data(), dy.data(), x.data(), gates.data(), places.data(), shape,
                                 dtype);

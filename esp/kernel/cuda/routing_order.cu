@@ -1,38 +1,42 @@
-// Mixture of experts: places of choices. Integers throughout, so results are bit-identical to the CPU's.
+// Mixture of experts: computes the position of each choice in the buffer that is ordered by expert. All arithmetic is
+// in integers, so results are bit-identical to the CPU.
 //
-// To keep the order among the choices of one expert, one block per expert walks all choices in order, a block's width
-// at a time: a choice of this expert follows those of lower threads, which the block counts, and those of earlier
-// rounds. Experts are few, choices short, and everything stays in cache.
+// The choices of one expert must keep their order. So one thread block per expert loops over all choices in order; each
+// round processes as many choices as the block has threads. The position of a choice is the number of this expert's
+// choices in earlier rounds, plus the number of its choices in lower threads of this round. There are few experts and
+// little data, so everything stays in cache.
 #include <type_traits>
 
-#include "esp/kernel/cuda/rows.cuh"
+#include "esp/kernel/cuda/row_reduce.cuh"
 #include "esp/kernel/routing.h"
 
 namespace esp::kernel::cuda {
 namespace {
 
-constexpr int kWalkers = 1024;  // threads that walk choices together
+constexpr int kRankThreads = 1024;  // threads per block
 
-// Number of earlier threads with `mine`, and the total. All threads of the block take part.
-struct Order {
+// rank_in_block counts the threads of the block that pass mine = true: `before` counts those with a lower index than
+// the calling thread, `all` counts all of them. All threads of the block must call it.
+struct BlockRank {
   int before, all;
 };
-__device__ __forceinline__ Order order_in_block(bool mine) {
-  __shared__ int of_warp[kWalkers / 32];
+__device__ __forceinline__ BlockRank rank_in_block(bool mine) {
+  __shared__ int of_warp[kRankThreads / 32];
   const unsigned voters = __ballot_sync(0xffffffffu, mine);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (lane == 0) of_warp[warp] = __popc(voters);
   __syncthreads();
-  Order order{__popc(voters & ((1u << lane) - 1)), 0};
-  for (int w = 0; w < kWalkers / 32; ++w) {
+  BlockRank order{__popc(voters & ((1u << lane) - 1)), 0};
+  for (int w = 0; w < kRankThreads / 32; ++w) {
     if (w < warp) order.before += of_warp[w];
     order.all += of_warp[w];
   }
-  __syncthreads();  // before the next round writes
+  __syncthreads();  // the next round may now overwrite of_warp
   return order;
 }
 
-// A block counts some of the choices of one group, then adds to what others counted.
+// Number of choices that a thread block counts. It counts a contiguous range of choices of one group in shared memory,
+// then adds its counts to the result.
 constexpr int64_t kCountedPerBlock = 16 * kThreads;
 __global__ void __launch_bounds__(kThreads)
     count_kernel(unsigned long long* counts, const int32_t* choices, int64_t per_group, int num_experts) {
@@ -48,32 +52,33 @@ __global__ void __launch_bounds__(kThreads)
     if (here[e]) atomicAdd(&counts[group * num_experts + e], static_cast<unsigned long long>(here[e]));
 }
 
-// Block (e, g): first choices of the group's tokens in their order, then second choices, and so on.
-__global__ void __launch_bounds__(kWalkers)
+// Block (e, g) processes expert e and group g: the first choices of the group's tokens in order, then the second
+// choices, and so on.
+__global__ void __launch_bounds__(kRankThreads)
     drop_kernel(int32_t* kept, const int32_t* choices, int64_t tokens, int64_t num_chosen, int64_t capacity) {
   const auto expert = static_cast<int32_t>(blockIdx.x);
   const int64_t group = int64_t{blockIdx.y} * tokens;
   int64_t taken = 0;
   for (int64_t j = 0; j < num_chosen; ++j)
-    for (int64_t first = 0; first < tokens; first += kWalkers) {
+    for (int64_t first = 0; first < tokens; first += kRankThreads) {
       const int64_t t = first + threadIdx.x, at = (group + t) * num_chosen + j;
       const bool mine = t < tokens && choices[at] == expert;
-      const Order order = order_in_block(mine);
+      const BlockRank order = rank_in_block(mine);
       if (mine) kept[at] = taken + order.before < capacity ? expert : -1;
       taken += order.all;
     }
 }
 
-__global__ void __launch_bounds__(kWalkers) place_kernel(int32_t* places, int32_t* sources, const int64_t* counts,
-                                                         const int32_t* kept, int64_t count, int64_t num_chosen) {
+__global__ void __launch_bounds__(kRankThreads) place_kernel(int32_t* places, int32_t* sources, const int64_t* counts,
+                                                             const int32_t* kept, int64_t count, int64_t num_chosen) {
   const auto expert = static_cast<int32_t>(blockIdx.x);
   int64_t next = 0;
   for (int32_t e = 0; e < expert; ++e) next += counts[e];
-  for (int64_t first = 0; first < count; first += kWalkers) {
+  for (int64_t first = 0; first < count; first += kRankThreads) {
     const int64_t i = first + threadIdx.x;
     const int32_t choice = i < count ? kept[i] : -1;
     const bool mine = i < count && choice == expert;
-    const Order order = order_in_block(mine);
+    const BlockRank order = rank_in_block(mine);
     if (mine) {
       const auto place = static_cast<int32_t>(next + order.before);
       places[i] = place;
@@ -100,12 +105,13 @@ __global__ void slopes_kernel(A* slopes, const int64_t* loads, double factor, in
   if (i < count) slopes[i] = static_cast<A>(factor * static_cast<double>(loads[i]));
 }
 
-// One block, since it is for reports: a thread's rows in their order, then the threads'.
+// Sums for metrics. They are not time-critical, so one block is enough. The order is fixed: first the rows of a thread,
+// then the threads.
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
     sums_kernel(RouteSums* sums, const A* probabilities, const A* lse, const int64_t* loads, double by,
                 RouteLosses losses, int64_t rows, int64_t E) {
-  __shared__ double meet[kThreads / 32 * 2];
+  __shared__ double partials[kThreads / 32 * 2];
   double values[2] = {0, 0};
   for (int64_t r = threadIdx.x; r < rows; r += kThreads) {
     const int64_t* load = loads + (losses.numbers ? losses.numbers[r] : r) / losses.rows_per_group * E;
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
     values[0] += here * by;
     values[1] += static_cast<double>(lse[r]) * static_cast<double>(lse[r]);
   }
-  row_sums<kThreads>(values, meet);
+  row_sums<kThreads>(values, partials);
   if (threadIdx.x == 0) *sums = {values[0], values[1]};
 }
 
@@ -128,11 +134,11 @@ unsigned blocks_for(int64_t count) {
 void route_losses(void* slopes, RouteSums* sums, const void* probabilities, const void* lse, const int64_t* loads,
                   int64_t groups, double scale, const RouteLosses& losses, const RouteShape& shape, DType dtype,
                   const device::Stream& stream) {
-  ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing in {}", name_of(dtype));
+  ESP_CHECK(dtype == DType::f32 || dtype == DType::f64, "routing: got dtype {}; expected f32 or f64", name_of(dtype));
   device::CudaQueue& queue = queue_of(stream);
   const int64_t E = shape.num_experts, count = groups * E;
   const double by = static_cast<double>(E) / static_cast<double>(losses.rows_per_group * shape.num_chosen);
-  auto* meet = sums ? static_cast<RouteSums*>(queue.scratch(sizeof(RouteSums))) : nullptr;
+  auto* partials = sums ? static_cast<RouteSums*>(queue.scratch(sizeof(RouteSums))) : nullptr;
   const auto run = [&]<typename A>(std::type_identity<A>) {
     if (count) {
       slopes_kernel<<<blocks_for(count), kThreads, 0, queue.handle>>>(static_cast<A*>(slopes), loads, scale * by,
@@ -140,20 +146,22 @@ void route_losses(void* slopes, RouteSums* sums, const void* probabilities, cons
       ESP_CUDA_LAUNCHED();
     }
     if (!sums) return;
-    sums_kernel<<<1, kThreads, 0, queue.handle>>>(meet, static_cast<const A*>(probabilities),
+    sums_kernel<<<1, kThreads, 0, queue.handle>>>(partials, static_cast<const A*>(probabilities),
                                                   static_cast<const A*>(lse), loads, by, losses, shape.rows, E);
     ESP_CUDA_LAUNCHED();
   };
   dtype == DType::f64 ? run(std::type_identity<double>{}) : run(std::type_identity<float>{});
   if (!sums) return;
-  ESP_CUDA_CHECK(cudaMemcpyAsync(sums, meet, sizeof(RouteSums), cudaMemcpyDefault, queue.handle));
+  ESP_CUDA_CHECK(cudaMemcpyAsync(sums, partials, sizeof(RouteSums), cudaMemcpyDefault, queue.handle));
   ESP_CUDA_CHECK(cudaStreamSynchronize(queue.handle));
 }
 
 void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int64_t per_group, int64_t num_experts,
                    const device::Stream& stream) {
-  constexpr int64_t kMostExperts = 12 << 10;  // whose counts fit in a block's memory
-  ESP_CHECK(num_experts <= kMostExperts && groups < 65536, "{} groups, {} experts", groups, num_experts);
+  constexpr int64_t kMaxExperts = 12 << 10;  // the counts must fit in the shared memory of a block
+  ESP_CHECK(num_experts <= kMaxExperts && groups < 65536,
+            "count_choices: got {} groups, {} experts; expected at most 65535 groups, 12288 experts", groups,
+            num_experts);
   if (groups * num_experts == 0) return;
   ESP_CUDA_CHECK(
       cudaMemsetAsync(counts, 0, static_cast<size_t>(groups * num_experts) * sizeof(int64_t), handle_of(stream)));
@@ -164,15 +172,15 @@ void count_choices(int64_t* counts, const int32_t* choices, int64_t groups, int6
   ESP_CUDA_LAUNCHED();
 }
 
-void pick_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width,
-                  const device::Stream& stream) {
+void gather_choices(int32_t* here, const int32_t* all, const int32_t* numbers, int64_t rows, int64_t width,
+                    const device::Stream& stream) {
   if (rows * width == 0) return;
   pick_kernel<<<blocks_for(rows * width), kThreads, 0, handle_of(stream)>>>(here, all, numbers, rows * width, width);
   ESP_CUDA_LAUNCHED();
 }
 
-void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width,
-                 const device::Stream& stream) {
+void scatter_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int64_t rows, int64_t width,
+                     const device::Stream& stream) {
   if (rows * width == 0) return;
   put_kernel<<<blocks_for(rows * width), kThreads, 0, handle_of(stream)>>>(all, here, numbers, rows * width, width);
   ESP_CUDA_LAUNCHED();
@@ -180,10 +188,10 @@ void put_choices(int32_t* all, const int32_t* here, const int32_t* numbers, int6
 
 void drop_overflow(int32_t* kept, const int32_t* choices, int64_t groups, int64_t tokens, int64_t num_chosen,
                    int64_t num_experts, int64_t capacity, const device::Stream& stream) {
-  ESP_CHECK(groups < 65536, "{} groups", groups);
+  ESP_CHECK(groups < 65536, "drop_overflow: got {} groups; expected at most 65535", groups);
   if (groups * tokens * num_chosen == 0) return;
   const dim3 grid(static_cast<unsigned>(num_experts), static_cast<unsigned>(groups));
-  drop_kernel<<<grid, kWalkers, 0, handle_of(stream)>>>(kept, choices, tokens, num_chosen, capacity);
+  drop_kernel<<<grid, kRankThreads, 0, handle_of(stream)>>>(kept, choices, tokens, num_chosen, capacity);
   ESP_CUDA_LAUNCHED();
 }
 
@@ -195,8 +203,8 @@ int64_t order_by_expert(int32_t* places, int32_t* sources, int64_t* counts, cons
   auto* on_device = static_cast<int64_t*>(queue.scratch(bytes));
   count_choices(on_device, kept, 1, count, num_experts, stream);
   if (count) {
-    place_kernel<<<static_cast<unsigned>(num_experts), kWalkers, 0, queue.handle>>>(places, sources, on_device, kept,
-                                                                                    count, num_chosen);
+    place_kernel<<<static_cast<unsigned>(num_experts), kRankThreads, 0, queue.handle>>>(places, sources, on_device,
+                                                                                        kept, count, num_chosen);
     ESP_CUDA_LAUNCHED();
   }
   ESP_CUDA_CHECK(cudaMemcpyAsync(counts, on_device, bytes, cudaMemcpyDefault, queue.handle));

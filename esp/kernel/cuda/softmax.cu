@@ -1,8 +1,8 @@
-// Softmax over stored scores, and its gradient. Rows of up to 512 packs stay in registers of 32 or 128 threads; longer
-// rows, and fp64, use one block per row and read it twice.
+// Softmax over stored attention scores, and its gradient. Rows of up to 512 packs (16-byte vectors) stay in the
+// registers of 32 or 128 threads. For longer rows and for fp64, one thread block per row reads the row twice.
 #include "esp/kernel/softmax.h"
 
-#include "esp/kernel/cuda/soft_row.cuh"
+#include "esp/kernel/cuda/online_softmax.cuh"
 
 namespace esp::kernel::cuda {
 namespace {
@@ -15,16 +15,16 @@ __device__ __forceinline__ int64_t visible_of(const SoftmaxShape& shape, int64_t
   return seen < shape.cols ? seen : shape.cols;
 }
 
-// The largest over the R threads of a row, for all of them.
+// Returns the largest value over the R threads of a row, in every thread.
 template <int R>
-__device__ __forceinline__ float row_max(float value, float* meet) {
+__device__ __forceinline__ float row_max(float value, float* partials) {
   value = warp_max(value);
   if constexpr (R > 32) {
     const int first = static_cast<int>(threadIdx.x) / R * (R / 32);
-    if (threadIdx.x % 32 == 0) meet[threadIdx.x / 32] = value;
+    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < R / 32; ++w) value = fmaxf(value, meet[first + w]);
+    for (int w = 0; w < R / 32; ++w) value = fmaxf(value, partials[first + w]);
   }
   return value;
 }
@@ -32,7 +32,7 @@ __device__ __forceinline__ float row_max(float value, float* meet) {
 template <typename T, int R, int P>
 __global__ void __launch_bounds__(kRowThreads<R>) forward_rows(T* scores, SoftmaxShape shape) {
   constexpr int N = kPack<T>;
-  __shared__ float meet[2][kRowThreads<R> / 32];
+  __shared__ float partials[2][kRowThreads<R> / 32];
   const int lane = threadIdx.x % R;
   const int64_t r = int64_t{blockIdx.x} * kRowsPerBlock<R> + threadIdx.x / R;
   const int64_t n = r < shape.rows ? visible_of(shape, r) : 0, cols = r < shape.rows ? shape.cols : 0;
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kRowThreads<R>) forward_rows(T* scores, Softma
       highest = fmaxf(highest, x[p][k]);
     }
   }
-  highest = row_max<R>(highest, meet[0]);
-  if (highest == -INFINITY) highest = 0;  // nothing is seen, or nothing but −∞ and NaN
+  highest = row_max<R>(highest, partials[0]);
+  if (highest == -INFINITY) highest = 0;  // the row has no visible column, or only −∞ and NaN
 #pragma unroll
   for (int p = 0; p < P; ++p) {
 #pragma unroll
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kRowThreads<R>) forward_rows(T* scores, Softma
       sum[0] += x[p][k];
     }
   }
-  row_sums<R>(sum, meet[1]);
+  row_sums<R>(sum, partials[1]);
   const float inverse = 1 / sum[0];
 #pragma unroll
   for (int p = 0; p < P; ++p)
@@ -74,18 +74,18 @@ __global__ void __launch_bounds__(kRowThreads<R>) forward_rows(T* scores, Softma
 template <int N, typename T>
 __global__ void __launch_bounds__(kBlock) forward_kernel(T* scores, SoftmaxShape shape) {
   using A = Accumulator<T>;
-  __shared__ A meet[2][kBlock / 32];
+  __shared__ A partials[2][kBlock / 32];
   T* row = scores + int64_t{blockIdx.x} * shape.cols;
   const int64_t n = visible_of(shape, blockIdx.x);
-  SoftSum<A> mine;
-  walk_row<kBlock, N>(n, [&](auto width, int64_t c) { mine.take(load_pack<width()>(row + c)); });
-  const SoftSum<A> all = merged<kBlock>(mine, meet);
+  SoftmaxSum<A> mine;
+  for_row_packs<kBlock, N>(n, [&](auto width, int64_t c) { mine.take(load_pack<width()>(row + c)); });
+  const SoftmaxSum<A> all = merge_sums<kBlock>(mine, partials);
   const A inverse = A{1} / all.sum, scaled = all.top * kLog2E<A>;
-  walk_row<kBlock, N>(shape.cols, [&](auto width, int64_t c) {
+  for_row_packs<kBlock, N>(shape.cols, [&](auto width, int64_t c) {
     auto pack = load_pack<width()>(row + c);
 #pragma unroll
     for (int k = 0; k < width(); ++k)
-      pack.at[k] = narrow<T>(c + k < n ? share_of(widen(pack.at[k]), scaled, inverse) : A{0});
+      pack.at[k] = narrow<T>(c + k < n ? probability_of(widen(pack.at[k]), scaled, inverse) : A{0});
     store_pack<width()>(row + c, pack);
   });
 }
@@ -93,18 +93,18 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(T* scores, SoftmaxShape
 template <int N, typename T>
 __global__ void __launch_bounds__(kBlock) backward_kernel(T* d, const T* p, SoftmaxShape shape) {
   using A = Accumulator<T>;
-  __shared__ A meet[kBlock / 32];
+  __shared__ A partials[kBlock / 32];
   T* row = d + int64_t{blockIdx.x} * shape.cols;
   const T* of = p + int64_t{blockIdx.x} * shape.cols;
   const int64_t n = visible_of(shape, blockIdx.x);
   A mean[1] = {};
-  walk_row<kBlock, N>(n, [&](auto width, int64_t c) {
+  for_row_packs<kBlock, N>(n, [&](auto width, int64_t c) {
     const auto g = load_pack<width()>(row + c), q = load_pack<width()>(of + c);
 #pragma unroll
     for (int k = 0; k < width(); ++k) mean[0] += widen(g.at[k]) * widen(q.at[k]);
   });
-  row_sums<kBlock>(mean, meet);
-  walk_row<kBlock, N>(shape.cols, [&](auto width, int64_t c) {
+  row_sums<kBlock>(mean, partials);
+  for_row_packs<kBlock, N>(shape.cols, [&](auto width, int64_t c) {
     auto g = load_pack<width()>(row + c);
     const auto q = load_pack<width()>(of + c);
 #pragma unroll

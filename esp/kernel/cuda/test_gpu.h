@@ -1,4 +1,5 @@
-// GPU arrays for tests: guarded on both sides, poisoned, at any alignment; and a fixture that reports skipped tests.
+// GPU arrays for tests, with guard bytes on both sides and with any alignment. The test fixture GpuTest skips the test
+// if there is no GPU.
 #pragma once
 
 #include <memory>
@@ -23,22 +24,22 @@ class GpuTest : public ::testing::Test {
   }
 
  public:
-  // A copy of host memory on the GPU, `shift` bytes off sixteen-byte alignment.
-  class Copy {
+  // A GPU copy of host memory. Its address is `shift` bytes past a 16-byte boundary.
+  class GpuBuffer {
    public:
-    Copy(GpuTest& test, const void* from, size_t bytes, size_t shift)
+    GpuBuffer(GpuTest& test, const void* from, size_t bytes, size_t shift)
         : test_(test), bytes_(bytes), shift_(shift), memory_(test.memory_->take(bytes + 2 * kGuard)) {
       std::vector<std::byte> host(bytes + 2 * kGuard, std::byte{0x5a});
       if (bytes) std::memcpy(host.data() + kGuard / 2 + shift, from, bytes);
       device::copy(memory_, host.data(), host.size(), test.stream);
       device::finish(test.stream);
     }
-    ~Copy() { test_.memory_->give(memory_, bytes_ + 2 * kGuard); }
-    Copy(const Copy&) = delete;
-    Copy& operator=(const Copy&) = delete;
+    ~GpuBuffer() { test_.memory_->give(memory_, bytes_ + 2 * kGuard); }
+    GpuBuffer(const GpuBuffer&) = delete;
+    GpuBuffer& operator=(const GpuBuffer&) = delete;
 
     void* data() const { return memory_ + kGuard / 2 + shift_; }
-    // Copies back to the host; returns whether the guards are intact.
+    // Copies the data to the host. Returns true if the guard bytes are intact.
     bool fetch(void* to) const {
       std::vector<std::byte> host(bytes_ + 2 * kGuard);
       device::copy(host.data(), memory_, host.size(), test_.stream);
@@ -56,29 +57,29 @@ class GpuTest : public ::testing::Test {
     std::byte* memory_;
   };
 
-  // An Array's double on the GPU. `shift` in elements.
-  class Double {
+  // A GPU copy of an Array, shifted by `shift` elements.
+  class GpuArray {
    public:
-    Double(GpuTest& test, const Array& array, int64_t shift = 0)
+    GpuArray(GpuTest& test, const Array& array, int64_t shift = 0)
         : like_(array), copy_(test, array.data(), bytes(array), static_cast<size_t>(shift) * size_of(array.dtype())) {}
     operator void*() const { return copy_.data(); }
     Array fetch() const {
       Array host = like_;
-      EXPECT_TRUE(copy_.fetch(host.data())) << "written outside of an array";
+      EXPECT_TRUE(copy_.fetch(host.data())) << "the kernel wrote outside of the array";
       return host;
     }
 
    private:
     static size_t bytes(const Array& array) { return static_cast<size_t>(array.count()) * size_of(array.dtype()); }
     Array like_;
-    Copy copy_;
+    GpuBuffer copy_;
   };
 
   template <typename I>
-  struct Numbers {
-    Numbers(GpuTest& test, const std::vector<I>& from) : copy(test, from.data(), from.size() * sizeof(I), 0) {}
+  struct GpuVector {
+    GpuVector(GpuTest& test, const std::vector<I>& from) : copy(test, from.data(), from.size() * sizeof(I), 0) {}
     operator I*() const { return static_cast<I*>(copy.data()); }
-    Copy copy;
+    GpuBuffer copy;
   };
 
   device::Stream stream;
@@ -88,7 +89,7 @@ class GpuTest : public ::testing::Test {
   std::unique_ptr<device::GpuQueue> queue_;
 };
 
-// ‖got − want‖ ≤ bound·‖want‖, all finite: for long sums, where elements may cancel.
+// Checks that ‖got − want‖ ≤ bound·‖want‖ and that all elements are finite. For long sums, in which terms may cancel.
 inline void expect_close(const Array& got, const Array& want, double bound, const std::string& where) {
   ASSERT_EQ(got.count(), want.count()) << where;
   double error = 0, size = 0;
@@ -101,10 +102,11 @@ inline void expect_close(const Array& got, const Array& want, double bound, cons
     error += (got[i] - want[i]) * (got[i] - want[i]);
     size += want[i] * want[i];
   }
-  EXPECT_LE(std::sqrt(error), bound * std::sqrt(size) + 1e-30) << where << ": of " << std::sqrt(size);
+  EXPECT_LE(std::sqrt(error), bound * std::sqrt(size) + 1e-30)
+      << where << ": norm of the expected array: " << std::sqrt(size);
 }
 
-// Relative error of one rounding to the type, plus a little arithmetic before it.
+// Relative error of rounding once to the type, plus a margin for the arithmetic before it.
 inline double rounding(DType dtype) {
   return dtype == DType::bf16 ? 4e-3 : dtype == DType::f16 ? 5e-4 : dtype == DType::f32 ? 2e-6 : 1e-13;
 }

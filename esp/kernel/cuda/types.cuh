@@ -1,4 +1,4 @@
-// Element types in device code: dispatch from run-time dtype, accumulator types, conversions.
+// Element types in device code: dispatch from a run-time dtype, accumulator types, and conversions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +24,7 @@ __device__ __forceinline__ Accumulator<T> widen(T x) {
   return static_cast<Accumulator<T>>(x);
 }
 template <typename T>
-__device__ __forceinline__ T narrow(Accumulator<T> x) {  // to nearest even
+__device__ __forceinline__ T narrow(Accumulator<T> x) {  // rounds to nearest even
   return static_cast<T>(x);
 }
 
@@ -41,7 +41,7 @@ void with_floating(DType dtype, F&& f) {
     case DType::f16:
       return f(std::type_identity<__half>{});
     default:
-      ESP_CHECK(false, "{} is not a floating type", name_of(dtype));
+      ESP_CHECK(false, "kernel argument: got dtype {}; expected a floating-point type", name_of(dtype));
   }
 }
 

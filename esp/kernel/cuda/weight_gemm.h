@@ -8,12 +8,12 @@
 
 namespace esp::kernel::cuda {
 
-// Null outputs are skipped.
+// Outputs that are null are not computed.
 struct WeightGradients {
   void *dw = nullptr, *db = nullptr;
-  bool add_to_dw = false, add_to_db = false;  // else overwritten
-  const void* dy_sums = nullptr;              // Σ_rows dy where it is known already, f32 (f64 for f64) [out]
-  bool ragged = false;                        // as in GemmOptions
+  bool add_to_dw = false, add_to_db = false;  // true: add to the gradient; false: overwrite it
+  const void* dy_sums = nullptr;              // Σ_rows dy as f32 (f64 for f64) [out], if already computed; else null
+  bool ragged = false;                        // the number of rows varies, as in GemmOptions
 };
 void weight_gemm(const WeightGradients& to, const void* x, const void* dy, int64_t in, int64_t out, int64_t rows,
                  DType dtype, const device::Stream& stream);

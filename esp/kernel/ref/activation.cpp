@@ -10,7 +10,7 @@ void activation_forward(void* y, const void* x, int64_t count, Activation activa
     with_activation(activation, [&](auto which) {
       for (int64_t i = 0; i < count; ++i) {
         const auto in = static_cast<Accumulator<T>>(static_cast<const T*>(x)[i]);
-        static_cast<T*>(y)[i] = static_cast<T>(static_cast<Accumulator<T>>(activated<which()>(in)));
+        static_cast<T*>(y)[i] = static_cast<T>(static_cast<Accumulator<T>>(activation_value<which()>(in)));
       }
     });
   });
@@ -26,7 +26,7 @@ void activation_backward(void* dx, const void* dy, const void* x, int64_t count,
         const auto in = static_cast<A>(static_cast<const T*>(x)[i]),
                    from = static_cast<A>(static_cast<const T*>(dy)[i]);
         const A before = accumulate ? static_cast<A>(out[i]) : A{0};
-        out[i] = static_cast<T>(static_cast<A>(before + from * activation_slope<which()>(in)));
+        out[i] = static_cast<T>(static_cast<A>(before + from * activation_derivative<which()>(in)));
       }
     });
   });
@@ -39,7 +39,7 @@ void swiglu_forward(void* y, const void* x, int64_t rows, int64_t width, DType d
       const T* gate = static_cast<const T*>(x) + r * 2 * width;
       for (int64_t c = 0; c < width; ++c) {
         const auto g = static_cast<A>(gate[c]), up = static_cast<A>(gate[width + c]);
-        static_cast<T*>(y)[r * width + c] = static_cast<T>(static_cast<A>(activated<Activation::silu>(g) * up));
+        static_cast<T*>(y)[r * width + c] = static_cast<T>(static_cast<A>(activation_value<Activation::silu>(g) * up));
       }
     }
   });
@@ -54,8 +54,8 @@ void swiglu_backward(void* dx, const void* dy, const void* x, int64_t rows, int6
       for (int64_t c = 0; c < width; ++c) {
         const auto g = static_cast<A>(gate[c]), up = static_cast<A>(gate[width + c]);
         const auto from = static_cast<A>(static_cast<const T*>(dy)[r * width + c]);
-        dgate[c] = static_cast<T>(static_cast<A>(from * up * activation_slope<Activation::silu>(g)));
-        dgate[width + c] = static_cast<T>(static_cast<A>(from * activated<Activation::silu>(g)));
+        dgate[c] = static_cast<T>(static_cast<A>(from * up * activation_derivative<Activation::silu>(g)));
+        dgate[width + c] = static_cast<T>(static_cast<A>(from * activation_value<Activation::silu>(g)));
       }
     }
   });

@@ -16,7 +16,7 @@ int64_t num_visible(const AttentionShape& s, int64_t b, int64_t i) {
   return std::clamp<int64_t>(s.causal ? std::min(n, i + s.causal_offset + 1) : n, 0, s.num_keys);
 }
 
-// What probability (b, h, i, j) is multiplied by: 1/(1 − rate) where it is kept.
+// Dropout factor of probability (b, h, i, j): 1/(1 − rate) if it is kept, else 0.
 template <typename A>
 A kept(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (s.dropout == 0) return A{1};
@@ -28,7 +28,7 @@ A kept(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
 }
 
 template <typename T>
-struct Heads {  // element (b, t, h, d)
+struct Heads {  // addresses element (b, t, h, d) of a tensor
   T* data;
   AttentionStride stride;
   int64_t head_dim;
@@ -74,8 +74,7 @@ void forward(O* out, Accumulator<T>* lse, const T* queries, const T* keys, const
   });
 }
 
-// O₁ − sigmoid(LSE₂ − LSE₁)·(O₁ − O₂) and the logarithm of the summed exponentials; the second is merged into the
-// first.
+// Merges result 2 (o, lse) into result 1: O₁ − sigmoid(LSE₂ − LSE₁)·(O₁ − O₂), and lse = log(e^LSE₁ + e^LSE₂).
 template <typename A>
 void merge(A* out, A* lse, const A* block, const A* block_lse, const AttentionShape& s) {
   const Heads<A> o{out, s.o, s.head_dim};
@@ -93,7 +92,8 @@ void merge(A* out, A* lse, const A* block, const A* block_lse, const AttentionSh
   });
 }
 
-// Each gradient is summed in the accumulation type, then put where it belongs: into storage type, or onto sums.
+// Sums each gradient in the accumulation type. Then stores it in storage type, or (backward of a block) adds it to the
+// sums in `to`.
 template <typename T, typename G>
 void backward(G* dq, G* dk, G* dv, const AttentionSums& to, const T* d_out, const T* out, const T* queries,
               const T* keys, const T* values, const Accumulator<T>* lse, const AttentionShape& s) {
@@ -104,7 +104,7 @@ void backward(G* dq, G* dk, G* dv, const AttentionSums& to, const T* d_out, cons
   const Heads<const T> d_o{d_out, s.o, s.head_dim}, o{out, s.o, s.head_dim};
   const Heads<const T> q{queries, s.q, s.head_dim}, k{keys, s.k, s.head_dim}, v{values, s.v, s.head_dim};
   const int64_t num_kv = s.batch * s.num_keys * s.kv_heads * s.head_dim, D = s.head_dim;
-  std::vector<A> sum_q(D), sum_k(num_kv), sum_v(num_kv);  // dk and dv rounded once, after every query
+  std::vector<A> sum_q(D), sum_k(num_kv), sum_v(num_kv);  // dk and dv are rounded once, after the last query
   const AttentionStride packed{s.num_keys * s.kv_heads * D, s.kv_heads * D};
   const Heads<A> acc_k{sum_k.data(), packed, D}, acc_v{sum_v.data(), packed, D};
   each_query(s, [&](int64_t b, int64_t h, int64_t i, int64_t g) {

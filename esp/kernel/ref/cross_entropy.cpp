@@ -8,7 +8,7 @@
 namespace esp::kernel::ref {
 namespace {
 
-// log Σ exp of a row, and its largest element. A NaN anywhere, or an infinity at the top, makes it a NaN.
+// log Σ exp of a row. The result is NaN if the row contains a NaN, or if its largest element is an infinity.
 template <typename T>
 double log_sum_exp(const T* row, int64_t count) {
   using A = Accumulator<T>;
@@ -26,7 +26,8 @@ void cross_entropy_forward(void* losses, void* lse, const void* logits, const in
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
-      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+      ESP_CHECK(targets[r] < num_classes, "cross entropy: got target {}; must be < {} (the number of classes)",
+                targets[r], num_classes);
       const T* row = static_cast<const T*>(logits) + r * row_stride;
       const double all = log_sum_exp(row, num_classes);
       if (lse) static_cast<A*>(lse)[r] = static_cast<A>(all);
@@ -40,7 +41,8 @@ void cross_entropy_backward(void* logits, const void* lse, const int32_t* target
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
-      ESP_CHECK(targets[r] < num_classes, "target {} of {} classes", targets[r], num_classes);
+      ESP_CHECK(targets[r] < num_classes, "cross entropy: got target {}; must be < {} (the number of classes)",
+                targets[r], num_classes);
       T* row = static_cast<T*>(logits) + r * row_stride;
       for (int64_t c = 0; c < num_classes; ++c) {
         const double probability = std::exp(double{static_cast<A>(row[c])} - static_cast<const A*>(lse)[r]);

@@ -17,7 +17,7 @@ bool is_kept(uint64_t index, double rate, DropoutKey key) {
 }  // namespace
 
 void dropout(void* y, const void* x, const void* residual, const DropoutShape& shape, DropoutKey key, DType dtype) {
-  ESP_CHECK(shape.rate >= 0 && shape.rate < 1, "rate {}", shape.rate);
+  ESP_CHECK(shape.rate >= 0 && shape.rate < 1, "dropout rate: got {}; must be >= 0 and < 1", shape.rate);
   const int64_t stride = shape.row_stride ? shape.row_stride : shape.cols;
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;

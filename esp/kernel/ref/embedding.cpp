@@ -25,7 +25,8 @@ void embedding_forward(void* y, const int32_t* ids, const void* table, const voi
 
 namespace {
 
-// table[row_of(i)] += dy[i] for all i in order, in the accumulation type and rounded once; row_of < 0 is skipped.
+// table[row_of(i)] += dy[i] for all i in order. Each row is summed in the accumulation type and rounded once. If
+// row_of(i) is negative, dy[i] is skipped.
 template <typename T, typename RowOf>
 void scatter_add(T* table, const T* dy, int64_t count, int64_t dim, int64_t num_rows, RowOf row_of) {
   using A = Accumulator<T>;

@@ -22,14 +22,14 @@ void gemm_as(T* c, const T* a, const T* b, int64_t m, int64_t n, int64_t k, cons
       const A before = o.beta == 0 ? A{0} : beta * at(c, to);
       with_activation(o.activation, [&](auto which) {
         if (o.pre_activation_in) {
-          const double slope = activation_slope<which()>(static_cast<double>(at(o.pre_activation_in, to)));
+          const double slope = activation_derivative<which()>(static_cast<double>(at(o.pre_activation_in, to)));
           c[to] = static_cast<T>(sum * static_cast<A>(slope) + before);
           return;
         }
         A value = sum + before;
         if (o.bias) value += at(o.bias, j);
         if (o.pre_activation) static_cast<T*>(o.pre_activation)[to] = static_cast<T>(value);
-        c[to] = static_cast<T>(static_cast<A>(activated<which()>(static_cast<double>(value))));
+        c[to] = static_cast<T>(static_cast<A>(activation_value<which()>(static_cast<double>(value))));
       });
     }
 }

@@ -41,7 +41,7 @@ void norm_forward(void* y, void* mean, void* rstd, void* sum, const void* x, con
   });
 }
 
-// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]), the first mean for layer only.
+// With x̂ = (x − mean)·rstd and g = dy·γ: dx = rstd·(g − [mean of g] − x̂·[mean of g·x̂]). RMSNorm has no [mean of g].
 void norm_backward_input(void* dx, const void* dy, const void* x, const void* mean, const void* rstd, const void* gamma,
                          const NormShape& shape, bool accumulate, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {

@@ -5,20 +5,20 @@
 #include <vector>
 
 #include "esp/kernel/floating.h"
-#include "esp/kernel/halves.h"
+#include "esp/kernel/split_master.h"
 
 namespace esp::kernel::ref {
 namespace {
 
-// f(buffers) with a master copy that is whole.
+// Calls f(buffers) with a full master copy. A split master copy is joined before the call and split after it.
 template <typename F>
 void with_master(StepBuffers buffers, F&& f) {
   std::vector<float> master(static_cast<size_t>(buffers.count));
-  join_halves(master.data(), buffers.weights, buffers.lower, buffers.count, {});
+  join_master_weights(master.data(), buffers.weights, buffers.lower, buffers.count, {});
   uint16_t* const lower = std::exchange(buffers.lower, nullptr);
   buffers.master = master.data();
   f(buffers);
-  split_halves(lower, master.data(), buffers.count, {});
+  split_master_weights(lower, master.data(), buffers.count, {});
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace esp::kernel::ref {
 
 void reduce_ordered(void* dst, const void* const* sources, int num_sources, size_t count, DType dtype, ReduceOp op) {
-  ESP_CHECK(num_sources >= 1, "{} sources", num_sources);
+  ESP_CHECK(num_sources >= 1, "reduce_ordered: got {} sources; must be >= 1", num_sources);
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
     with_op(op, [&](auto which) {
       for (size_t i = 0; i < count; ++i) {
@@ -24,7 +24,7 @@ void reduce(void* dst, const void* a, const void* b, size_t count, DType dtype, 
 }
 
 void divide(void* data, size_t count, DType dtype, int divisor) {
-  ESP_CHECK(divisor >= 1, "divisor {}", divisor);
+  ESP_CHECK(divisor >= 1, "divide: got divisor {}; must be >= 1", divisor);
   with_element(dtype, [&]<typename T>(std::type_identity<T>) {
     T* values = static_cast<T*>(data);
     for (size_t i = 0; i < count; ++i) {

@@ -17,7 +17,8 @@ SignSums sign_bits(uint8_t* bits, const float* x, int64_t count) {
   return sums;
 }
 
-void from_sign_bits(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative, int64_t count) {
+void decode_sign_bits(float* y, WriteMode into, const uint8_t* bits, float not_negative, float negative,
+                      int64_t count) {
   for (int64_t i = 0; i < count; ++i) put(y[i], bits[i / 8] >> i % 8 & 1 ? negative : not_negative, into);
 }
 

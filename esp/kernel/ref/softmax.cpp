@@ -36,7 +36,7 @@ void softmax_backward(void* d, const void* p, const SoftmaxShape& shape, DType d
   });
 }
 
-void mask_of(uint8_t* mask, const void* x, int64_t count, DType dtype) {
+void nonzero_mask(uint8_t* mask, const void* x, int64_t count, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     for (int64_t i = 0; i < count; ++i)
       mask[i] = static_cast<Accumulator<T>>(static_cast<const T*>(x)[i]) != Accumulator<T>{0};

@@ -1,4 +1,4 @@
-#include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/vocab_parallel_cross_entropy.h"
 
 #include "esp/kernel/cross_entropy.h"
 #include "esp/kernel/test_arrays.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kScale = 0.37;
 
-// Three holders of one row's classes, and what they agree on.
+// The logits of all rows, split into three vocabulary shards, and the statistics reduced over the shards.
 struct Parts {
   int64_t rows, classes;
   DType dtype, stat;
@@ -21,7 +21,7 @@ struct Parts {
         classes(num_classes),
         dtype(type),
         stat(accumulator_of(type)),
-        borders{0, num_classes / 3, num_classes / 3, num_classes},  // one has none
+        borders{0, num_classes / 3, num_classes / 3, num_classes},  // the second shard is empty
         top(num_rows, stat),
         sum(num_rows, stat),
         target(num_rows, stat),
@@ -38,19 +38,19 @@ struct Parts {
       for (auto* list : {&tops, &sums, &picked}) list->emplace_back(rows, stat);
     }
   }
-  ClassPart part(size_t i) const { return {borders[i], borders[i + 1] - borders[i], borders[i + 1] - borders[i]}; }
+  VocabShard part(size_t i) const { return {borders[i], borders[i + 1] - borders[i], borders[i + 1] - borders[i]}; }
 
   void run(const int32_t* targets, const device::Stream& stream) {
     for (size_t i = 0; i < logits.size(); ++i)
-      cross_entropy_part_forward(tops[i].data(), sums[i].data(), picked[i].data(), logits[i].data(), targets, rows,
-                                 part(i), dtype, stream);
+      vocab_cross_entropy_forward(tops[i].data(), sums[i].data(), picked[i].data(), logits[i].data(), targets, rows,
+                                  part(i), dtype, stream);
     for (int64_t r = 0; r < rows; ++r) {
       double most = -1e300;
       for (const Array& own : tops) most = std::max(most, own[r]);
       top.set(r, most);
     }
     for (size_t i = 0; i < logits.size(); ++i)
-      cross_entropy_part_rescale(sums[i].data(), tops[i].data(), top.data(), rows, dtype, {});
+      vocab_cross_entropy_rescale(sums[i].data(), tops[i].data(), top.data(), rows, dtype, {});
     for (int64_t r = 0; r < rows; ++r) {
       double all = 0, picks = 0;
       for (size_t i = 0; i < logits.size(); ++i) {
@@ -60,16 +60,16 @@ struct Parts {
       sum.set(r, all);
       target.set(r, picks);
     }
-    cross_entropy_part_losses(losses.data(), top.data(), sum.data(), target.data(), targets, rows, dtype, {});
+    vocab_cross_entropy_losses(losses.data(), top.data(), sum.data(), target.data(), targets, rows, dtype, {});
     for (size_t i = 0; i < logits.size(); ++i)
-      cross_entropy_part_backward(logits[i].data(), top.data(), sum.data(), targets, kScale, rows, part(i), dtype,
-                                  stream);
+      vocab_cross_entropy_backward(logits[i].data(), top.data(), sum.data(), targets, kScale, rows, part(i), dtype,
+                                   stream);
   }
 };
 
-TEST(CrossEntropyPart, PartsCombineToWholeLossAndGradient) {
+TEST(VocabCrossEntropy, ShardsCombineToFullLossAndGradient) {
   const Threads pair(2);
-  on_every_target([&](const std::string& name) {
+  for_each_target([&](const std::string& name) {
     for (const DType dtype : kFloating)
       for (const int64_t classes : {5, 64, 6001}) {
         constexpr int64_t kRows = 6;
@@ -96,12 +96,12 @@ TEST(CrossEntropyPart, PartsCombineToWholeLossAndGradient) {
   });
 }
 
-TEST(CrossEntropyPart, MatchesRef) {
+TEST(VocabCrossEntropy, MatchesRef) {
   const Threads pair(2);
-  on_every_target([&](const std::string& name) {
+  for_each_target([&](const std::string& name) {
     for (const DType dtype : kFloating) {
       constexpr int64_t kRows = 5, kClasses = 2051;
-      const ClassPart part{100, kClasses, kClasses};
+      const VocabShard part{100, kClasses, kClasses};
       const std::vector<int32_t> targets{100, -1, 3, 2150, 2151};
       const DType stat = accumulator_of(dtype);
       Array a = Array::random(kRows * kClasses, dtype, 2, 12), b = a;
@@ -110,19 +110,19 @@ TEST(CrossEntropyPart, MatchesRef) {
         mine.emplace_back(kRows, stat);
         theirs.emplace_back(kRows, stat);
       }
-      cross_entropy_part_forward(mine[0].data(), mine[1].data(), mine[2].data(), a.data(), targets.data(), kRows, part,
-                                 dtype, pair);
-      ref::cross_entropy_part_forward(theirs[0].data(), theirs[1].data(), theirs[2].data(), b.data(), targets.data(),
-                                      kRows, part, dtype);
+      vocab_cross_entropy_forward(mine[0].data(), mine[1].data(), mine[2].data(), a.data(), targets.data(), kRows, part,
+                                  dtype, pair);
+      ref::vocab_cross_entropy_forward(theirs[0].data(), theirs[1].data(), theirs[2].data(), b.data(), targets.data(),
+                                       kRows, part, dtype);
       for (int64_t r = 0; r < kRows; ++r) {
         EXPECT_EQ(mine[0][r], theirs[0][r]) << name;
         EXPECT_NEAR(mine[1][r] / theirs[1][r], 1, dtype == DType::f64 ? 1e-12 : 1e-5) << name << name_of(dtype);
         EXPECT_EQ(mine[2][r], theirs[2][r]) << name;
       }
-      cross_entropy_part_backward(a.data(), theirs[0].data(), theirs[1].data(), targets.data(), kScale, kRows, part,
-                                  dtype, pair);
-      ref::cross_entropy_part_backward(b.data(), theirs[0].data(), theirs[1].data(), targets.data(), kScale, kRows,
-                                       part, dtype);
+      vocab_cross_entropy_backward(a.data(), theirs[0].data(), theirs[1].data(), targets.data(), kScale, kRows, part,
+                                   dtype, pair);
+      ref::vocab_cross_entropy_backward(b.data(), theirs[0].data(), theirs[1].data(), targets.data(), kScale, kRows,
+                                        part, dtype);
       const double loose = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 1e-6 : 4e-3;
       for (int64_t i = 0; i < kRows * kClasses; ++i) ASSERT_NEAR(a[i], b[i], loose) << name << name_of(dtype);
     }

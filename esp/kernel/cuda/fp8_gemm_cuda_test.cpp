@@ -1,4 +1,4 @@
-// FP8 GEMMs: exact for representable numbers, approximate otherwise; delayed scales.
+// Tests FP8 GEMMs: exact for representable numbers, approximate for others. Tests delayed scales.
 #include "esp/kernel/cuda/fp8.h"
 
 #include "esp/kernel/cuda/test_gpu.h"
@@ -13,8 +13,8 @@ class Fp8OnGpu : public GpuTest {
         : q(test, std::vector<uint8_t>(static_cast<size_t>(rows * cols), 0x7f)),
           transposed(test, std::vector<uint8_t>(static_cast<size_t>(rows * cols), 0x7f)),
           state(test, {scale}) {}
-    Numbers<uint8_t> q, transposed;
-    Numbers<cuda::Fp8Scale> state;
+    GpuVector<uint8_t> q, transposed;
+    GpuVector<cuda::Fp8Scale> state;
   };
   cuda::Fp8Scale state_of(const Matrix& matrix) {
     cuda::Fp8Scale state;
@@ -23,7 +23,7 @@ class Fp8OnGpu : public GpuTest {
   }
 };
 
-TEST_F(Fp8OnGpu, IsExactForSmallIntegers) {
+TEST_F(Fp8OnGpu, GemmIsExactForSmallIntegers) {
   for (auto [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{16, 16, 16}, {128, 64, 96}, {80, 208, 144}})
     for (cuda::Fp8 kind : {cuda::Fp8::e4m3, cuda::Fp8::e5m2}) {
       const DType dtype = DType::bf16;
@@ -34,7 +34,7 @@ TEST_F(Fp8OnGpu, IsExactForSmallIntegers) {
       a.fill(whole(1));
       b.fill(whole(2));
       bias.fill(whole(3));
-      Double on_a(*this, a), on_b(*this, b), on_c(*this, c), on_bias(*this, bias);
+      GpuArray on_a(*this, a), on_b(*this, b), on_c(*this, c), on_bias(*this, bias);
       cuda::Fp8Scale twice, half;
       twice.scale = 2, twice.inverse = 0.5, half.scale = 0.5, half.inverse = 2;
       Matrix A(*this, m, k, twice), B(*this, n, k, half);
@@ -56,10 +56,10 @@ TEST_F(Fp8OnGpu, IsExactForSmallIntegers) {
           want.set(i * n + j, want[i * n + j] + sum);
         }
       EXPECT_TRUE(on_c.fetch().same_bits(want)) << m << "x" << n << "x" << k;
-      // (Aᵀ)·(Aᵀ)ᵀ from the transposed copy: [k, m]·[k, m]ᵀ
+      // Multiplies the transposed copy by itself: (Aᵀ)·(Aᵀ)ᵀ with Aᵀ [k, m].
       if (kind == cuda::Fp8::e4m3) {
         Array square(k * k, dtype), expected(k * k, dtype);
-        Double on_square(*this, square);
+        GpuArray on_square(*this, square);
         cuda::gemm_fp8(on_square, A.transposed, A.state, A.transposed, A.state, k, k, m, {}, dtype, stream);
         for (int64_t i = 0; i < k; ++i)
           for (int64_t j = 0; j < k; ++j) {
@@ -72,14 +72,14 @@ TEST_F(Fp8OnGpu, IsExactForSmallIntegers) {
     }
 }
 
-TEST_F(Fp8OnGpu, ApproximatesRandomNumbers) {
+TEST_F(Fp8OnGpu, GemmApproximatesMatmulOfRandomMatrices) {
   const int64_t m = 256, n = 192, k = 512;
   for (DType dtype : {DType::bf16, DType::f16}) {
     Array a = Array::random(m * k, dtype, 1), b = Array::random(n * k, dtype, 2, 0.02), c(m * n, dtype),
           want(m * n, dtype);
-    Double on_a(*this, a), on_b(*this, b), on_c(*this, c);
+    GpuArray on_a(*this, a), on_b(*this, b), on_c(*this, c);
     Matrix A(*this, m, k, {}), B(*this, n, k, {});
-    for (int step = 0; step < 2; ++step) {  // the first only to learn the scales
+    for (int step = 0; step < 2; ++step) {  // the first step only sets the scales
       cuda::quantize_fp8(A.q, A.transposed, on_a, m, k, A.state, cuda::Fp8::e4m3, dtype, stream);
       cuda::quantize_fp8(B.q, B.transposed, on_b, n, k, B.state, cuda::Fp8::e4m3, dtype, stream);
       if (step == 0) {
@@ -87,8 +87,8 @@ TEST_F(Fp8OnGpu, ApproximatesRandomNumbers) {
         cuda::update_fp8_scales(B.state, 1, cuda::Fp8::e4m3, stream);
       }
     }
-    EXPECT_EQ(state_of(A).scale, 256);    // 448 over just under 1
-    EXPECT_EQ(state_of(B).scale, 16384);  // over just under 0.02
+    EXPECT_EQ(state_of(A).scale, 256);    // 448 / (a largest magnitude just below 1), rounded down to a power of two
+    EXPECT_EQ(state_of(B).scale, 16384);  // 448 / (a largest magnitude just below 0.02), rounded down to a power of two
     EXPECT_EQ(state_of(B).inverse, 1.0f / 16384);
     cuda::gemm_fp8(on_c, A.q, A.state, B.q, B.state, m, n, k, {}, dtype, stream);
     for (int64_t i = 0; i < m; ++i)
@@ -101,10 +101,10 @@ TEST_F(Fp8OnGpu, ApproximatesRandomNumbers) {
   }
 }
 
-TEST_F(Fp8OnGpu, ScalesFollowTheLargestOfTheLastSteps) {
+TEST_F(Fp8OnGpu, ScaleFollowsMaximumOfHistory) {
   cuda::Fp8Scale start;
   start.amax = 3;
-  Numbers<cuda::Fp8Scale> state(*this, {start});
+  GpuVector<cuda::Fp8Scale> state(*this, {start});
   cuda::Fp8Scale got;
   auto update = [&](float amax) {
     EXPECT_TRUE(state.copy.fetch(&got));
@@ -118,9 +118,9 @@ TEST_F(Fp8OnGpu, ScalesFollowTheLargestOfTheLastSteps) {
   EXPECT_EQ(got.amax, 0);
   EXPECT_EQ(update(100), 4);
   for (int i = 0; i < cuda::Fp8Scale::kHistory - 1; ++i) EXPECT_EQ(update(1), 4) << i;
-  EXPECT_EQ(update(1), 256) << "the large one is forgotten";
+  EXPECT_EQ(update(1), 256) << "the largest amax is no longer in the history";
   for (int i = 0; i < cuda::Fp8Scale::kHistory; ++i) update(0);
-  EXPECT_EQ(got.scale, 256) << "zeros say nothing";
+  EXPECT_EQ(got.scale, 256) << "an amax of zero must not change the scale";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "esp/kernel/halves.h"
+#include "esp/kernel/split_master.h"
 
 #include <cstring>
 
@@ -10,7 +10,7 @@ constexpr uint32_t kHalf = 0x8000;
 
 }  // namespace
 
-void split_halves(uint16_t* low, const float* x, int64_t count, const device::Stream& stream) {
+void split_master_weights(uint16_t* low, const float* x, int64_t count, const device::Stream& stream) {
   device::parallel_for(stream, count, kGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       uint32_t bits;
@@ -21,11 +21,12 @@ void split_halves(uint16_t* low, const float* x, int64_t count, const device::St
   });
 }
 
-void join_halves(float* x, const void* high, const uint16_t* low, int64_t count, const device::Stream& stream) {
+void join_master_weights(float* x, const void* high, const uint16_t* low, int64_t count, const device::Stream& stream) {
   const auto* rounded = static_cast<const uint16_t*>(high);
   device::parallel_for(stream, count, kGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const uint32_t rest = low[i], up = rest > kHalf ? 1 : 0;  // it was rounded up: the half it came from is one less
+      // The bf16 was rounded up, so the upper half of the original number is one less than the bf16
+      const uint32_t rest = low[i], up = rest > kHalf ? 1 : 0;
       const uint32_t bits = ((static_cast<uint32_t>(rounded[i]) - up) << 16) | rest;
       std::memcpy(x + i, &bits, sizeof bits);
     }

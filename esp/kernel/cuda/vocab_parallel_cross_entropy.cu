@@ -1,5 +1,6 @@
-// Per-row steps of the vocabulary-parallel cross entropy. Sums and differences in fp64, as on the CPU.
-#include "esp/kernel/cross_entropy_part.h"
+// Vocabulary-parallel cross entropy: the steps that process only a few numbers per row. Sums and differences are in
+// fp64, as on the CPU.
+#include "esp/kernel/vocab_parallel_cross_entropy.h"
 
 #include "esp/kernel/cuda/types.cuh"
 
@@ -24,15 +25,15 @@ __global__ void losses_kernel(A* losses, const A* tops, const A* sums, const A* 
 }
 
 template <typename F>
-void with_sums(DType dtype, F&& f) {  // the type statistics are kept in
+void with_sums(DType dtype, F&& f) {  // calls f with the type of the per-row statistics
   if (dtype == DType::f64) return f(std::type_identity<double>{});
   f(std::type_identity<float>{});
 }
 
 }  // namespace
 
-void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
-                                const device::Stream& stream) {
+void vocab_cross_entropy_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
+                                 const device::Stream& stream) {
   if (rows == 0) return;
   with_sums(dtype, [&]<typename A>(std::type_identity<A>) {
     rescale_kernel<<<static_cast<unsigned>((rows + kThreads - 1) / kThreads), kThreads, 0, handle_of(stream)>>>(
@@ -41,8 +42,8 @@ void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* to
   ESP_CUDA_LAUNCHED();
 }
 
-void cross_entropy_part_losses(void* losses, const void* tops, const void* sums, const void* picked,
-                               const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream) {
+void vocab_cross_entropy_losses(void* losses, const void* tops, const void* sums, const void* picked,
+                                const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream) {
   if (rows == 0) return;
   with_sums(dtype, [&]<typename A>(std::type_identity<A>) {
     losses_kernel<<<static_cast<unsigned>((rows + kThreads - 1) / kThreads), kThreads, 0, handle_of(stream)>>>(

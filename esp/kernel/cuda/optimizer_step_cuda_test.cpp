@@ -1,14 +1,15 @@
-// Optimizer steps against ref, with numbers from the host and from the device; stochastic rounding by its mean.
-#include "esp/kernel/cuda/captured.h"
+// Compares optimizer steps with the reference kernels (ref), with scalars from the host and from the device. Checks
+// that stochastic rounding keeps the mean.
+#include "esp/kernel/cuda/device_scalars.h"
 #include "esp/kernel/cuda/test_gpu.h"
 #include "esp/kernel/elementwise.h"
-#include "esp/kernel/halves.h"
 #include "esp/kernel/optimizer_step.h"
+#include "esp/kernel/split_master.h"
 
 namespace esp::kernel {
 namespace {
 
-class StepsOnGpu : public GpuTest {
+class OptimizerStepOnGpu : public GpuTest {
  protected:
   struct State {
     Array master, weights, grad, m, v;
@@ -26,7 +27,7 @@ class StepsOnGpu : public GpuTest {
     }
   };
   struct OnGpu {
-    Double master, weights, grad, m, v;
+    GpuArray master, weights, grad, m, v;
     OnGpu(GpuTest& test, const State& s, int64_t shift)
         : master(test, s.master, shift),
           weights(test, s.weights, shift),
@@ -46,7 +47,7 @@ class StepsOnGpu : public GpuTest {
   };
 };
 
-TEST_F(StepsOnGpu, Adam) {
+TEST_F(OptimizerStepOnGpu, AdamMatchesRef) {
   for (DType dtype : kFloating)
     for (int64_t count : {5, 4096, 10001})
       for (bool decoupled : {true, false})
@@ -58,7 +59,7 @@ TEST_F(StepsOnGpu, Adam) {
           adam_step(on.buffers(with_weights, s), step, stream);
           AdamStep other = step;
           other.lr = 55, other.t = 1, other.grad_scale = 2;
-          Numbers<cuda::StepScalars> scalars(*this, {{1e-2, 0.25, 7}});
+          GpuVector<cuda::StepScalars> scalars(*this, {{1e-2, 0.25, 7}});
           cuda::adam_step(captured.buffers(with_weights, s), other, static_cast<cuda::StepScalars*>(scalars), stream);
           ref::adam_step(s.buffers(with_weights), step);
           on.expect(s, with_weights, fmt::format("{} {}", name_of(dtype), count));
@@ -66,8 +67,9 @@ TEST_F(StepsOnGpu, Adam) {
         }
 }
 
-// A master copy in halves goes the way of a whole one, but for numbers half way, which move by their last place.
-TEST_F(StepsOnGpu, AdamMatchesRefWithSplitMasterCopy) {
+// A split master copy gives the same results as a full one. Exception: a weight exactly between two bf16 values (a tie)
+// moves by one unit in the last place.
+TEST_F(OptimizerStepOnGpu, AdamMatchesRefWithSplitMasterCopy) {
   for (int64_t count : {5, 4096, 70001})
     for (int64_t shift : {0, 1})
       for (bool many : {false, true}) {
@@ -76,37 +78,37 @@ TEST_F(StepsOnGpu, AdamMatchesRefWithSplitMasterCopy) {
         const auto n = static_cast<size_t>(count);
         std::vector<uint16_t> low(n);
         cast(s.weights.data(), DType::bf16, s.master.data(), DType::f32, count, {});
-        split_halves(low.data(), static_cast<const float*>(s.master.data()), count, {});
-        join_halves(static_cast<float*>(s.master.data()), s.weights.data(), low.data(), count, {});
-        OnGpu whole(*this, s, shift), halves(*this, s, shift);
-        Copy lower(*this, low.data(), 2 * n, 2 * static_cast<size_t>(shift));
-        StepBuffers in_halves = halves.buffers(true, s);
-        in_halves.master = nullptr;
-        in_halves.lower = static_cast<uint16_t*>(lower.data());
+        split_master_weights(low.data(), static_cast<const float*>(s.master.data()), count, {});
+        join_master_weights(static_cast<float*>(s.master.data()), s.weights.data(), low.data(), count, {});
+        OnGpu whole(*this, s, shift), split(*this, s, shift);
+        GpuBuffer lower(*this, low.data(), 2 * n, 2 * static_cast<size_t>(shift));
+        StepBuffers split_buffers = split.buffers(true, s);
+        split_buffers.master = nullptr;
+        split_buffers.lower = static_cast<uint16_t*>(lower.data());
         for (int64_t t : {7, 8}) {
           const AdamStep step{.lr = 1e-2, .weight_decay = 0.1, .t = t, .grad_scale = 0.5};
           adam_step(whole.buffers(true, s), step, stream);
           if (many)
-            cuda::adam_steps({&in_halves, 1}, {&step, 1}, stream);
+            cuda::multi_tensor_adam_step({&split_buffers, 1}, {&step, 1}, stream);
           else
-            adam_step(in_halves, step, stream);
+            adam_step(split_buffers, step, stream);
         }
-        EXPECT_TRUE(lower.fetch(low.data())) << "written outside of an array";
+        EXPECT_TRUE(lower.fetch(low.data())) << "the kernel wrote outside of the array";
         Array joined(count, DType::f32);
-        join_halves(static_cast<float*>(joined.data()), halves.weights.fetch().data(), low.data(), count, {});
-        EXPECT_TRUE(halves.m.fetch().same_bits(whole.m.fetch())) << where;
-        EXPECT_TRUE(halves.v.fetch().same_bits(whole.v.fetch())) << where;
+        join_master_weights(static_cast<float*>(joined.data()), split.weights.fetch().data(), low.data(), count, {});
+        EXPECT_TRUE(split.m.fetch().same_bits(whole.m.fetch())) << where;
+        EXPECT_TRUE(split.v.fetch().same_bits(whole.v.fetch())) << where;
         const Array master = whole.master.fetch();
         for (int64_t i = 0; i < count; ++i)
           ASSERT_NEAR(joined[i], master[i], std::abs(master[i]) * 3e-7) << where << " element " << i;
-        const Array rounded = halves.weights.fetch(), expected = whole.weights.fetch();
-        int64_t apart = 0;
-        for (int64_t i = 0; i < count; ++i) apart += rounded[i] != expected[i];
-        EXPECT_LE(apart, count / 10000) << where;
+        const Array rounded = split.weights.fetch(), expected = whole.weights.fetch();
+        int64_t num_different = 0;
+        for (int64_t i = 0; i < count; ++i) num_different += rounded[i] != expected[i];
+        EXPECT_LE(num_different, count / 10000) << where;
       }
 }
 
-TEST_F(StepsOnGpu, Sgd) {
+TEST_F(OptimizerStepOnGpu, SgdMatchesRef) {
   for (DType dtype : kFloating)
     for (double momentum : {0.0, 0.9})
       for (bool nesterov : {false, true}) {
@@ -121,7 +123,7 @@ TEST_F(StepsOnGpu, Sgd) {
       }
 }
 
-TEST_F(StepsOnGpu, StochasticRoundingIsRightOnAverage) {
+TEST_F(OptimizerStepOnGpu, StochasticRoundingIsUnbiased) {
   const int64_t count = 1 << 16;
   for (DType dtype : {DType::bf16, DType::f16}) {
     State s(count, dtype);
@@ -130,7 +132,8 @@ TEST_F(StepsOnGpu, StochasticRoundingIsRightOnAverage) {
     s.m.fill([](int64_t) { return 0.0; });
     s.v.fill([](int64_t) { return 0.0; });
     OnGpu on(*this, s, 0), again(*this, s, 0);
-    // The first step of Adam goes by lr: a tenth of the last place, which rounding to nearest would lose.
+    // Adam's first step changes a weight by lr. lr is half a unit in the last place, so rounding to nearest would lose
+    // the change.
     const double lr = dtype == DType::bf16 ? 0x1p-9 : 0x1p-12;
     cuda::adam_step_stochastic(on.buffers(true, s), {.lr = lr, .t = 1}, 5, 6, stream);
     cuda::adam_step_stochastic(again.buffers(true, s), {.lr = lr, .t = 1}, 5, 6, stream);
@@ -148,9 +151,9 @@ TEST_F(StepsOnGpu, StochasticRoundingIsRightOnAverage) {
   }
 }
 
-TEST_F(StepsOnGpu, ClippingOnTheDevice) {
-  Numbers<double> squares(*this, {16.0});
-  Numbers<cuda::StepScalars> scalars(*this, {{1e-3, 9, 4}});
+TEST_F(OptimizerStepOnGpu, ClipsGradientsOnDevice) {
+  GpuVector<double> squares(*this, {16.0});
+  GpuVector<cuda::StepScalars> scalars(*this, {{1e-3, 9, 4}});
   cuda::StepScalars got;
   cuda::set_grad_scale(scalars, squares, 1.0, 0.5, stream);
   EXPECT_TRUE(scalars.copy.fetch(&got));
@@ -159,7 +162,7 @@ TEST_F(StepsOnGpu, ClippingOnTheDevice) {
   cuda::set_grad_scale(scalars, squares, 5.0, 0.5, stream);
   EXPECT_TRUE(scalars.copy.fetch(&got));
   EXPECT_DOUBLE_EQ(got.grad_scale, 0.5);
-  Numbers<double> bad(*this, {std::numeric_limits<double>::infinity()});
+  GpuVector<double> bad(*this, {std::numeric_limits<double>::infinity()});
   cuda::set_grad_scale(scalars, bad, 1.0, 0.5, stream);
   EXPECT_TRUE(scalars.copy.fetch(&got));
   EXPECT_TRUE(std::isnan(got.grad_scale));

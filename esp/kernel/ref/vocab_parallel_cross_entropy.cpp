@@ -1,16 +1,16 @@
-#include "esp/kernel/cross_entropy_part.h"
+#include "esp/kernel/vocab_parallel_cross_entropy.h"
 
 #include <cmath>
 #include <limits>
 
+#include "esp/kernel/cuda_dispatch.h"
 #include "esp/kernel/floating.h"
-#include "esp/kernel/on_cuda.h"
 
 namespace esp::kernel {
 namespace ref {
 
-void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
-                                int64_t rows, const ClassPart& part, DType dtype) {
+void vocab_cross_entropy_forward(void* tops, void* sums, void* picked, const void* logits, const int32_t* targets,
+                                 int64_t rows, const VocabShard& part, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
@@ -28,8 +28,8 @@ void cross_entropy_part_forward(void* tops, void* sums, void* picked, const void
   });
 }
 
-void cross_entropy_part_backward(void* logits, const void* tops, const void* sums, const int32_t* targets, double scale,
-                                 int64_t rows, const ClassPart& part, DType dtype) {
+void vocab_cross_entropy_backward(void* logits, const void* tops, const void* sums, const int32_t* targets,
+                                  double scale, int64_t rows, const VocabShard& part, DType dtype) {
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r)
@@ -45,11 +45,11 @@ void cross_entropy_part_backward(void* logits, const void* tops, const void* sum
 
 }  // namespace ref
 
-// A few numbers per row: one body serves all.
+// The functions below process a few numbers per row, so the CPU and ref share one implementation.
 
-void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
-                                const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::cross_entropy_part_rescale(sums, own_tops, tops, rows, dtype, stream);
+void vocab_cross_entropy_rescale(void* sums, const void* own_tops, const void* tops, int64_t rows, DType dtype,
+                                 const device::Stream& stream) {
+  if (is_cuda(stream)) return cuda::vocab_cross_entropy_rescale(sums, own_tops, tops, rows, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {
@@ -59,9 +59,10 @@ void cross_entropy_part_rescale(void* sums, const void* own_tops, const void* to
   });
 }
 
-void cross_entropy_part_losses(void* losses, const void* tops, const void* sums, const void* picked,
-                               const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream) {
-  if (on_cuda(stream)) return cuda::cross_entropy_part_losses(losses, tops, sums, picked, targets, rows, dtype, stream);
+void vocab_cross_entropy_losses(void* losses, const void* tops, const void* sums, const void* picked,
+                                const int32_t* targets, int64_t rows, DType dtype, const device::Stream& stream) {
+  if (is_cuda(stream))
+    return cuda::vocab_cross_entropy_losses(losses, tops, sums, picked, targets, rows, dtype, stream);
   with_floating(dtype, [&]<typename T>(std::type_identity<T>) {
     using A = Accumulator<T>;
     for (int64_t r = 0; r < rows; ++r) {

@@ -1,4 +1,4 @@
-// Rows in registers: R threads share a row, each with up to P packs; row sums in a fixed order.
+// Kernels that keep rows in registers: R threads share a row, each with up to P packs. Row sums have a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -23,35 +23,36 @@ __device__ __forceinline__ A warp_max(A value) {
   return value;
 }
 
-// Sums of K values over the R threads of a row; every thread gets them. `meet` is shared memory of one element per warp
-// and value, used by no other sum of the kernel. All threads of the block take part.
+// Replaces K values by their sums over the R threads of a row. All threads of the block must call it. `partials` is
+// shared memory with one element per warp and value. No other sum of the kernel may use the same `partials`.
 template <int R, int K, typename A>
-__device__ __forceinline__ void row_sums(A (&values)[K], A* meet) {
+__device__ __forceinline__ void row_sums(A (&values)[K], A* partials) {
 #pragma unroll
   for (int k = 0; k < K; ++k) values[k] = warp_sum(values[k]);
   if constexpr (R > 32) {
     const int warp = static_cast<int>(threadIdx.x) / 32, first = static_cast<int>(threadIdx.x) / R * (R / 32);
     if (threadIdx.x % 32 == 0) {
 #pragma unroll
-      for (int k = 0; k < K; ++k) meet[warp * K + k] = values[k];
+      for (int k = 0; k < K; ++k) partials[warp * K + k] = values[k];
     }
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       A total = 0;
 #pragma unroll
-      for (int w = 0; w < R / 32; ++w) total += meet[(first + w) * K + k];
+      for (int w = 0; w < R / 32; ++w) total += partials[(first + w) * K + k];
       values[k] = total;
     }
   }
 }
 
 template <int R>
-inline constexpr int kRowThreads = R < kThreads ? kThreads : R;  // of a block
+inline constexpr int kRowThreads = R < kThreads ? kThreads : R;  // threads per block
 template <int R>
 inline constexpr int kRowsPerBlock = kRowThreads<R> / R;
 
-// f(R, P) as integral constants for rows of `packs` packs; false when they are too long for registers.
+// Calls f(R, P) with integral constants that suit rows of `packs` packs. Returns false if the rows are too long for
+// registers.
 template <typename F>
 bool with_row_split(int64_t packs, F&& f) {
   auto with_packs = [&](auto threads) {

@@ -1,11 +1,11 @@
-// Maximum and sum of exponentials of a row, in one pass by one block (online softmax).
+// Online softmax: one thread block computes the maximum of a row and its sum of exponentials in one pass.
 #pragma once
 
-#include "esp/kernel/cuda/rows.cuh"
+#include "esp/kernel/cuda/row_reduce.cuh"
 
 namespace esp::kernel::cuda {
 
-// Exponentials are powers of two of scaled scores: one fused multiply-add and one instruction of the special unit.
+// exp(x) is computed as 2^(x·log₂e): one FMA and one instruction of the special function unit.
 template <typename A>
 inline constexpr A kLog2E = static_cast<A>(1.44269504088896340736);
 
@@ -18,12 +18,13 @@ __device__ __forceinline__ double power_of_two(double x) {
   return exp2(x);
 }
 
-// Σ exp(x − top) over what was seen, `top` the largest of it; nothing seen: top −∞. A NaN makes the sum a NaN.
+// sum = Σ exp(x − top) over the elements added so far. top is the largest of them, or −∞ at the start. A NaN element
+// makes the sum NaN.
 template <typename A>
-struct SoftSum {
+struct SoftmaxSum {
   A top = -INFINITY, sum = 0;
 
-  // N elements at once: one rescaling for all.
+  // Adds N elements. The earlier sum is rescaled only once.
   template <int N, typename T>
   __device__ __forceinline__ void take(const Pack<T, N>& in) {
     A highest = widen(in.at[0]);
@@ -47,33 +48,35 @@ struct SoftSum {
   }
 };
 
-// What probability an element has: exp(x − top)·inverse, with top·log₂e given.
+// Probability of an element: exp(x − top)·inverse. scaled_top is top·log₂e.
 template <typename A>
-__device__ __forceinline__ A share_of(A x, A scaled_top, A inverse) {
+__device__ __forceinline__ A probability_of(A x, A scaled_top, A inverse) {
   return power_of_two(fma(x, kLog2E<A>, -scaled_top)) * inverse;
 }
 
-// Over all threads of the block; every thread gets the whole. `meet` has room for 2 values per warp.
+// Merges the sums of all threads of the block. Every thread gets the result. `partials` has room for two values per
+// warp.
 template <int kBlock, typename A>
-__device__ SoftSum<A> merged(SoftSum<A> mine, A (*meet)[kBlock / 32]) {
-  SoftSum<A> all;
+__device__ SoftmaxSum<A> merge_sums(SoftmaxSum<A> mine, A (*partials)[kBlock / 32]) {
+  SoftmaxSum<A> all;
   const A highest = warp_max(mine.top);
-  if (threadIdx.x % 32 == 0) meet[0][threadIdx.x / 32] = highest;
+  if (threadIdx.x % 32 == 0) partials[0][threadIdx.x / 32] = highest;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kBlock / 32; ++w) all.top = fmax(all.top, meet[0][w]);
-  // A thread that saw nothing has 0 here, or a NaN that stays one.
+  for (int w = 0; w < kBlock / 32; ++w) all.top = fmax(all.top, partials[0][w]);
+  // A thread with top −∞ had no elements, or only −∞ and NaN. Its sum is 0 or NaN and must not be rescaled.
   A sum[1] = {mine.top == A(-INFINITY) ? mine.sum
                                        : mine.sum * power_of_two(mine.top * kLog2E<A> - all.top * kLog2E<A>)};
-  row_sums<kBlock>(sum, meet[1]);
+  row_sums<kBlock>(sum, partials[1]);
   all.sum = sum[0];
   return all;
 }
 
-// A block's walk over a row of `count`: whole packs where the row begins on sixteen bytes, the rest one by one.
-// f(std::integral_constant<int, N>{}, first element).
+// Loops over a row of `count` elements with all threads of the block: first whole packs, then the rest one by one.
+// Calls f(std::integral_constant<int, N>{}, first element), with N = 1 for the rest. If N > 1, the row must be 16-byte
+// aligned.
 template <int kBlock, int N, typename I, typename F>
-__device__ __forceinline__ void walk_row(I count, F&& f) {
+__device__ __forceinline__ void for_row_packs(I count, F&& f) {
   const I body = count / N * N, first = static_cast<I>(threadIdx.x);
 #pragma unroll 4
   for (I c = first * N; c < body; c += kBlock * N) f(std::integral_constant<int, N>{}, c);
