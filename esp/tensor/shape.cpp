@@ -11,9 +11,9 @@ namespace esp::tensor {
 Shape::Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
 
 Shape::Shape(std::span<const int64_t> dims) : rank_(static_cast<int>(dims.size())) {
-  ESP_CHECK(rank_ <= kMaxRank, "rank {}", rank_);
+  ESP_CHECK(rank_ <= kMaxRank, "tensor: got {} dimensions; expected at most {}", rank_, kMaxRank);
   std::copy(dims.begin(), dims.end(), dims_.begin());
-  for (int64_t dim : dims) ESP_CHECK(dim >= 0, "dimension {}", dim);
+  for (int64_t dim : dims) ESP_CHECK(dim >= 0, "tensor dimension: got {}; expected >= 0", dim);
 }
 
 int64_t Shape::count() const {

@@ -4,7 +4,7 @@
 
 #include "esp/base/half.h"
 #include "esp/device/gpu.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 #include "esp/kernel/elements.h"
 #include "esp/kernel/elementwise.h"
 
@@ -12,8 +12,8 @@ namespace esp::tensor {
 
 Tensor::Tensor(device::MemoryPool& pool, const Shape& shape, DType dtype, device::MemoryCategory category)
     : shape_(shape), dtype_(dtype) {
-  piece_ = pool.take(static_cast<size_t>(shape.count()) * size_of(dtype), category);
-  data_ = piece_->data;
+  block_ = pool.take(static_cast<size_t>(shape.count()) * size_of(dtype), category);
+  data_ = block_->data;
 }
 
 Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype) {
@@ -21,20 +21,21 @@ Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype) {
 }
 
 Tensor Tensor::reshape(const Shape& shape) const {
-  ESP_CHECK(shape.count() == count(), "{} as {}", shape_.text(), shape.text());
-  hold();
-  return {piece_, data_, shape, dtype_};
+  ESP_CHECK(shape.count() == count(), "cannot reshape {} to {}: the element counts differ", shape_.text(),
+            shape.text());
+  retain();
+  return {block_, data_, shape, dtype_};
 }
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
-  ESP_CHECK(shape_.rank() > 0 && 0 <= begin && begin <= end && end <= dim(0), "[{}, {}) of {}", begin, end,
-            shape_.text());
+  ESP_CHECK(shape_.rank() > 0 && 0 <= begin && begin <= end && end <= dim(0),
+            "slice [{}, {}) is out of range for shape {}", begin, end, shape_.text());
   const int64_t row = dim(0) == 0 ? 0 : count() / dim(0);
-  hold();
+  retain();
   std::byte* const data = defined()
                               ? static_cast<std::byte*>(data_) + static_cast<size_t>(begin * row) * size_of(dtype_)
-                              : nullptr;  // a shape and a type alone
-  return {piece_, data, shape_.with_first(end - begin), dtype_};
+                              : nullptr;  // a tensor without memory has only shape and type
+  return {block_, data, shape_.with_first(end - begin), dtype_};
 }
 
 DType accumulation_type(DType storage) {
@@ -62,14 +63,14 @@ Tensor cast_to(const Context& context, const Tensor& x, DType dtype, device::Mem
 }
 
 Tensor to_device(const Context& context, const Tensor& x, device::MemoryCategory category) {
-  if (!device::on_cuda(context.stream) || !x.defined() || !device::on_host(x.data())) return x;
+  if (!device::is_cuda(context.stream) || !x.defined() || !device::is_host_accessible(x.data())) return x;
   Tensor y = empty(context, x.shape(), x.dtype(), category);
   device::copy(y.data(), x.data(), x.bytes(), context.stream);
   return y;
 }
 
 double item(const Tensor& x, int64_t at) {
-  ESP_CHECK(0 <= at && at < x.count(), "element {} of {}", at, x.shape().text());
+  ESP_CHECK(0 <= at && at < x.count(), "element {} is out of range for shape {}", at, x.shape().text());
   double value = 0;
   kernel::with_element(x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
