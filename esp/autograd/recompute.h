@@ -1,8 +1,8 @@
-// Activation checkpointing (activation recomputation): `recompute(tape, {x, …}, f)` runs y = f(tape, {x, …}) keeping
-// only its inputs, and runs f again before its backward. Bit-identical, because kernels are deterministic and dropout
-// is keyed (kernel/dropout.h).
+// Activation checkpointing (recomputation), also called gradient checkpointing. `recompute(tape, {x, …}, f)` computes
+// y = f(tape, {x, …}) and saves only the inputs. Backward calls f again to compute the activations. Results are
+// bit-identical, because kernels are deterministic and dropout masks are a function of a key (kernel/dropout.h).
 //
-// `f` is copied into the tape: capture values, or references that outlive the step.
+// `f` is copied into the tape. It may capture values, or references to objects that live until the end of the step.
 #pragma once
 
 #include <array>
@@ -26,7 +26,8 @@ class RecomputeNode final : public Node {
     for (size_t i = 0; i < N; ++i)
       x[i] = inputs_[i].needs_grad() ? inner_->leaf(inputs_[i].value()) : Variable(inputs_[i].value());
     inner_->seed(f_(*inner_, x), tape.take_gradient(output_));
-    // The gradients accumulated so far move to the inner tape and are added to there, as without recomputation.
+    // Gradients that the inputs already have are moved to the inner tape. The inner tape adds the new gradients to
+    // them, in the same order as without recomputation.
     for (size_t i = 0; i < N; ++i) move_gradient(tape, inputs_[i], *inner_, x[i]);
     inner_->backward_inputs();
     for (size_t i = 0; i < N; ++i) move_gradient(*inner_, x[i], tape, inputs_[i]);
@@ -44,7 +45,7 @@ class RecomputeNode final : public Node {
   static void move_gradient(Tape& from, const Variable& source, Tape& to, const Variable& target) {
     if (!source.needs_grad()) return;
     if (tensor::Tensor gradient = from.take_gradient(source); gradient.defined())
-      to.give_gradient(target.slot(), std::move(gradient));
+      to.accumulate_gradient(target.slot(), std::move(gradient));
   }
 
   const Tape& tape_;
@@ -52,10 +53,10 @@ class RecomputeNode final : public Node {
   int output_;
   F f_;
   std::pair<size_t, size_t> uses_;
-  std::unique_ptr<Tape> inner_;  // between backward_input and backward_weight
+  std::unique_ptr<Tape> inner_;  // exists between backward_input and backward_weight
 };
 
-// Runs f with activation checkpointing.
+// Calls f now, and again in backward.
 template <size_t N, typename F>
 Variable recompute(Tape& tape, const std::array<Variable, N>& inputs, F f) {
   if (!tape.recording()) return f(tape, inputs);
@@ -74,7 +75,7 @@ Variable recompute(Tape& tape, const std::array<Variable, N>& inputs, F f) {
   return y;
 }
 
-template <typename F>  // f(tape, x)
+template <typename F>  // one input: f(tape, x)
 Variable recompute(Tape& tape, const Variable& x, F f) {
   auto of_one = [f = std::move(f)](Tape& t, const std::array<Variable, 1>& inputs) { return f(t, inputs[0]); };
   return recompute(tape, std::array<Variable, 1>{x}, std::move(of_one));

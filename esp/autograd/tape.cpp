@@ -18,7 +18,7 @@ Tape::~Tape() {
 }
 
 void Node::backward_weight(Tape&) {
-  ESP_CHECK(false, "a node with weights and no gradient for them");
+  ESP_CHECK(false, "tape node: has weights, but does not implement backward_weight");
 }
 
 Variable Tape::leaf(const Tensor& value) {
@@ -30,7 +30,7 @@ Variable Tape::output(Tensor value) {
   return Variable(std::move(value), static_cast<int>(slots_.size()) - 1);
 }
 
-bool Tape::wants(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights) {
+bool Tape::must_record(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights) {
   const auto trained = [](const Weight* weight) { return weight && weight->trained; };
   if (tracking_)
     for (Weight* weight : weights)
@@ -42,8 +42,8 @@ bool Tape::wants(std::initializer_list<const Variable*> inputs, std::initializer
 }
 
 void Tape::seed(const Variable& output, Tensor gradient) {
-  ESP_CHECK(output.needs_grad(), "the output depends on nothing that needs a gradient");
-  give_gradient(output.slot(), std::move(gradient));
+  ESP_CHECK(output.needs_grad(), "cannot seed the output: none of its inputs or weights needs a gradient");
+  accumulate_gradient(output.slot(), std::move(gradient));
 }
 
 GradientTarget Tape::gradient_into(const Variable& input) {
@@ -57,15 +57,17 @@ GradientTarget Tape::gradient_into(int index) {
     return {slot.gradient, false};
   }
   slot.column_sums = {};
-  // The adopted gradient still has other readers (a residual branch, a pending weight gradient): add to a copy.
+  // The stored tensor may be shared with other readers (a residual branch, a pending weight gradient). In that case the
+  // sum goes to a copy.
   if (!slot.gradient.unique()) slot.gradient = tensor::copy_of(context_, slot.gradient, MemoryCategory::activation);
   return {slot.gradient, true};
 }
 
-void Tape::give_gradient(int index, Tensor gradient) {
+void Tape::accumulate_gradient(int index, Tensor gradient) {
   GradientSlot& slot = slots_[static_cast<size_t>(index)];
-  ESP_CHECK(gradient.shape().count() == slot.shape.count() && gradient.dtype() == slot.dtype, "gradient {} for {}",
-            gradient.shape().text(), slot.shape.text());
+  ESP_CHECK(gradient.shape().count() == slot.shape.count() && gradient.dtype() == slot.dtype,
+            "tape: got a gradient of shape {}; expected shape {} and the dtype of the output", gradient.shape().text(),
+            slot.shape.text());
   if (!slot.gradient.defined()) {
     slot.gradient = gradient.reshape(slot.shape);
     return;
@@ -74,7 +76,7 @@ void Tape::give_gradient(int index, Tensor gradient) {
   kernel::add_to(into.tensor.data(), gradient.data(), gradient.count(), slot.dtype, context_.stream);
 }
 
-void Tape::give_column_sums(int index, Tensor sums) {
+void Tape::set_column_sums(int index, Tensor sums) {
   slots_[static_cast<size_t>(index)].column_sums = std::move(sums);
 }
 
@@ -94,17 +96,17 @@ void Tape::prepare_next() {
 
 void Tape::finish(const RecordedNode& entry) {
   for (Weight* weight : entry.node->weights()) {
-    ESP_CHECK(weight->pending > 0, "a gradient was delivered that nobody expected");
+    ESP_CHECK(weight->pending > 0, "tape: a weight received more gradients than it has recorded uses");
     if (--weight->pending > 0) continue;
     weight->gradient();
-    clear_if_stale(*weight, context_.stream);  // nothing was added
+    clear_if_stale(*weight, context_.stream);  // if no gradient was added, the stale one becomes zero
     if (weight->on_ready) weight->on_ready();
   }
   entry.node->~Node();
   for (int i = 0; i < entry.num_slots; ++i) take_gradient(entry.first_slot + i);
 }
 
-// A node none of whose outputs got a gradient is finished without running.
+// If none of a node's outputs has a gradient, the node does not run, but finish() is still called.
 void Tape::backward() {
   while (!entries_.empty()) {
     const RecordedNode entry = entries_.back();
@@ -127,7 +129,7 @@ void Tape::backward_inputs() {
     const bool live = any_gradient(entry);
     if (live) entry.node->backward_input(*this);
     if (live && !entry.node->weights().empty()) {
-      held_.push_back(entry);
+      deferred_.push_back(entry);
     } else {
       finish(entry);
     }
@@ -135,11 +137,11 @@ void Tape::backward_inputs() {
 }
 
 void Tape::backward_weights() {
-  for (const RecordedNode& entry : held_) {
+  for (const RecordedNode& entry : deferred_) {
     entry.node->backward_weight(*this);
     finish(entry);
   }
-  held_.clear();
+  deferred_.clear();
 }
 
 Tensor Tape::take_gradient(const Variable& leaf) {
@@ -153,13 +155,13 @@ Tensor Tape::take_gradient(int slot) {
 }
 
 void Tape::clear() {
-  for (const auto* list : {&entries_, &held_})
+  for (const auto* list : {&entries_, &deferred_})
     for (const RecordedNode& entry : *list) {
       for (Weight* weight : entry.node->weights()) --weight->pending;
       entry.node->~Node();
     }
   entries_.clear();
-  held_.clear();
+  deferred_.clear();
   slots_.clear();
   tracked_.clear();
   chunk_ = used_ = 0;
@@ -182,9 +184,9 @@ std::span<Weight* const> Tape::tracked_weights(std::pair<size_t, size_t> range) 
   return std::span(tracked_).subspan(range.first, range.second - range.first);
 }
 
-void* Tape::room_for(size_t bytes) {
+void* Tape::allocate_node(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  ESP_CHECK(bytes <= kChunkBytes, "a node of {} bytes", bytes);
+  ESP_CHECK(bytes <= kChunkBytes, "tape node: got {} bytes; expected at most {} (one arena chunk)", bytes, kChunkBytes);
   if (chunk_ < chunks_.size() && used_ + bytes > kChunkBytes) {
     ++chunk_;
     used_ = 0;

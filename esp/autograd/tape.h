@@ -1,14 +1,15 @@
-// The autograd tape: nodes in the order forward ran them.
+// The autograd tape: nodes in the order in which forward ran them.
 //
-// A function (functions/*.h) computes its result; if the tape records and an input needs a gradient, it leaves a Node
-// holding what its backward reads. Gradients of variables accumulate in slots: the first is adopted, later ones are
-// added in place. A node's saved tensors and its output gradients are released as soon as it has run.
+// A function (functions/*.h) computes its result. If the tape records and an input needs a gradient, the function
+// records a Node with the tensors that backward needs. Gradients of variables accumulate in slots: the first tensor is
+// stored as it is, later ones are added in place. The saved tensors of a node and its output gradients are released as
+// soon as the node has run.
 //
 // A node has two parts: input gradients, which earlier layers wait for, and weight gradients, which can run later.
-// `backward` runs both node by node. `backward_inputs` runs the first part alone and keeps what `backward_weights`
-// needs later (zero-bubble pipelines). The bits are the same either way.
+// `backward` runs both parts node by node. `backward_inputs` runs only the first part and keeps what `backward_weights`
+// needs later (zero-bubble pipelines). Results are bit-identical.
 //
-// Nodes live in an arena reused between steps, so a repeated step allocates nothing. One thread at a time.
+// Nodes live in an arena that is reused between steps, so repeated steps allocate nothing. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -33,16 +34,18 @@ class Node {
   virtual ~Node() = default;
   // Reads the gradients of its outputs (tape.gradient_of) and writes those of its inputs (tape.gradient_into).
   virtual void backward_input(Tape& tape) = 0;
-  // Adds the gradients of its weights. After backward_input, at once or later; only called when there are weights.
+  // Adds the gradients of the node's weights. Runs after backward_input, immediately or later, and only if there are
+  // weights.
   virtual void backward_weight(Tape& tape);
-  // Called before backward_input (or never), when the node recorded right after it has computed its input gradients and
-  // its weight gradients are still to run: communication may start here.
+  // Called at most once, before backward_input of this node. At that time the preceding node in backward order has
+  // computed its input gradients, but not yet its weight gradients. A node can start communication here, so that it
+  // overlaps with those weight gradients.
   virtual void prepare(Tape&) {}
-  // The weights it adds gradients to; the tape counts their pending uses.
+  // The weights to which the node adds gradients. The tape counts their pending uses.
   virtual std::span<Weight* const> weights() const { return {}; }
 };
 
-// Destination of an input's gradient: overwrite, or accumulate.
+// Destination of an input's gradient. The node adds to the tensor if `accumulate` is true; otherwise it overwrites it.
 struct GradientTarget {
   tensor::Tensor tensor;
   bool accumulate = false;
@@ -60,50 +63,55 @@ class Tape {
   // --- forward ---
   bool recording() const { return recording_; }
   void set_recording(bool on) { recording_ = on; }
-  Variable leaf(const tensor::Tensor& value);  // with gradient: a stage's input, or a test's
-  Variable output(tensor::Tensor value);       // of a node being recorded
-  // Whether a function with these inputs and weights must record a node. Tracks the weights while recomputation asks
-  // for it.
-  bool wants(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights = {});
-  // Constructs the node; its outputs are the `num_outputs` slots created last.
+  // a variable that receives a gradient, for example the input of a pipeline stage
+  Variable leaf(const tensor::Tensor& value);
+  Variable output(tensor::Tensor value);  // the output of a node that is being recorded
+  // True if a function with these inputs and weights must record a node. While weight tracking is on, stores the
+  // weights and returns false.
+  bool must_record(std::initializer_list<const Variable*> inputs, std::initializer_list<Weight*> weights = {});
+  // Constructs the node. Its outputs are the `num_outputs` slots created last.
   template <typename N, typename... Args>
   N& record(int num_outputs, Args&&... args) {
     static_assert(std::is_base_of_v<Node, N> && alignof(N) <= kAlignment);
-    N* node = new (room_for(sizeof(N))) N(std::forward<Args>(args)...);
+    N* node = new (allocate_node(sizeof(N))) N(std::forward<Args>(args)...);
     entries_.push_back({node, static_cast<int>(slots_.size()) - num_outputs, num_outputs});
     for (Weight* weight : node->weights()) ++weight->pending;
     return *node;
   }
 
   // --- backward ---
-  void seed(const Variable& output, tensor::Tensor gradient);  // its gradient; several outputs may be seeded
+  // sets the gradient of an output; several outputs may be seeded
+  void seed(const Variable& output, tensor::Tensor gradient);
   void backward();
   void backward_inputs();
   void backward_weights();
-  // Moves out the gradient of a leaf after backward (undefined if none arrived).
+  // Moves out the gradient of a leaf after backward. Undefined if the leaf has none.
   tensor::Tensor take_gradient(const Variable& leaf);
-  void clear();  // drops everything recorded, as if no gradient had arrived
+  void clear();  // drops all nodes without running them
 
   // --- for nodes ---
   const tensor::Tensor& gradient_of(int slot) const { return slots_[static_cast<size_t>(slot)].gradient; }
   // The gradient tensor of `input`, created on first use; undefined if it needs no gradient.
   GradientTarget gradient_into(const Variable& input);
   GradientTarget gradient_into(int slot);
-  tensor::Tensor take_gradient(int slot);  // moved out of the slot
-  // Stores a complete gradient: adopted if it is the first (it may be shared), else added.
-  void give_gradient(int slot, tensor::Tensor gradient);
-  // Column sums of a slot's gradient, f32 [last dimension], if its producer computed them (for bias gradients).
-  // Undefined if not, or after another gradient was added. Set after the gradient.
-  void give_column_sums(int slot, tensor::Tensor sums);
+  tensor::Tensor take_gradient(int slot);  // moves the gradient out of the slot
+  // Adds a complete gradient to a slot. The first one is stored without a copy, so it may be shared; later ones are
+  // added to it.
+  void accumulate_gradient(int slot, tensor::Tensor gradient);
+  // Column sums of a slot's gradient, f32 [last dimension], which a later node uses as its bias gradient. Defined only
+  // if the node that computed the gradient also set the sums, and no other gradient was added since. Call
+  // set_column_sums after the gradient is stored.
+  void set_column_sums(int slot, tensor::Tensor sums);
   const tensor::Tensor& column_sums_of(int slot) const { return slots_[static_cast<size_t>(slot)].column_sums; }
-  tensor::Tensor scratch(const tensor::Shape& shape, DType dtype) const;  // released with its last handle
+  // temporary memory, freed with its last handle
+  tensor::Tensor scratch(const tensor::Shape& shape, DType dtype) const;
 
-  // While tracking, nothing is recorded but the weights used are remembered; `stop_weight_tracking` returns them, valid
-  // until clear.
+  // While tracking is on, the tape records no nodes, but stores the weights that functions use. `stop_weight_tracking`
+  // returns their range, which is valid until `clear`.
   void start_weight_tracking();
-  std::pair<size_t, size_t> stop_weight_tracking();  // begin and end in noted()
+  std::pair<size_t, size_t> stop_weight_tracking();  // begin and end of the range, for tracked_weights
   std::span<Weight* const> tracked_weights(std::pair<size_t, size_t> range) const;
-  std::unique_ptr<Tape> borrow_tape();  // an empty tape of the same context, kept for reuse
+  std::unique_ptr<Tape> borrow_tape();  // an empty tape with the same context, reused after return_tape
   void return_tape(std::unique_ptr<Tape> tape);
 
  private:
@@ -118,14 +126,15 @@ class Tape {
     tensor::Tensor gradient, column_sums;
   };
 
-  void* room_for(size_t bytes);
+  void* allocate_node(size_t bytes);
   bool any_gradient(const RecordedNode& entry) const;
   void prepare_next();
-  void finish(const RecordedNode& entry);  // the node has run or never will: updates its weights, frees its memory
+  // called when the node has run or is skipped: updates its weights and frees its memory
+  void finish(const RecordedNode& entry);
 
   tensor::Context context_;
   bool recording_ = true, tracking_ = false;
-  std::vector<RecordedNode> entries_, held_;  // held_: backward_input done, backward_weight pending
+  std::vector<RecordedNode> entries_, deferred_;  // deferred_: backward_input has run, backward_weight has not
   std::vector<GradientSlot> slots_;
   std::vector<Weight*> tracked_;
   size_t tracked_from_ = 0;
@@ -134,13 +143,13 @@ class Tape {
   std::vector<std::unique_ptr<Tape>> spare_tapes_;
 };
 
-// Scope guard: nothing is recorded while it lives.
-class NoRecording {
+// Scope guard: the tape records nothing during its lifetime.
+class NoGradGuard {
  public:
-  explicit NoRecording(Tape& tape) : tape_(tape), before_(tape.recording()) { tape.set_recording(false); }
-  ~NoRecording() { tape_.set_recording(before_); }
-  NoRecording(const NoRecording&) = delete;
-  NoRecording& operator=(const NoRecording&) = delete;
+  explicit NoGradGuard(Tape& tape) : tape_(tape), before_(tape.recording()) { tape.set_recording(false); }
+  ~NoGradGuard() { tape_.set_recording(before_); }
+  NoGradGuard(const NoGradGuard&) = delete;
+  NoGradGuard& operator=(const NoGradGuard&) = delete;
 
  private:
   Tape& tape_;

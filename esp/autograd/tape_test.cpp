@@ -18,9 +18,9 @@ namespace {
 using kernel::Activation;
 using kernel::NormKind;
 
-// A small network with a table used at both ends: loss(norm(x + mlp(norm(x))) · tableᵀ), x = table[ids].
+// A small network with a tied embedding table: loss(norm(x + mlp(norm(x))) · tableᵀ) with x = table[ids].
 struct Network {
-  Rig rig;
+  TapeFixture rig;
   Weight table, gamma, w1, w2;
   tensor::Tensor ids, targets;
   int num_ready[4] = {};
@@ -59,7 +59,7 @@ struct Network {
   }
 };
 
-TEST(Tape, SplitBackwardIsBitIdentical) {
+TEST(Tape, SplitBackwardIsBitIdenticalToBackward) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const bool again : {false, true}) {
       Network net(dtype);
@@ -74,7 +74,7 @@ TEST(Tape, SplitBackwardIsBitIdentical) {
     }
 }
 
-TEST(Tape, RecomputationIsBitIdentical) {
+TEST(Tape, RecomputationIsBitIdenticalToStoredActivations) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     Network net(dtype);
     backward(net.rig.tape, net.forward(false));
@@ -98,7 +98,7 @@ TEST(Tape, OnReadyFiresOnceAfterLastUse) {
     };
     backward(net.rig.tape, net.forward(again));
     for (const int count : net.num_ready) EXPECT_EQ(count, 1) << again;
-    // Used by the loss and by the embedding: complete only after the embedding.
+    // Both the loss and the embedding use the table, so its gradient is complete only after the embedding's backward.
     ASSERT_EQ(at_ready.size(), net.table.grad.bytes());
     EXPECT_EQ(std::memcmp(at_ready.data(), net.table.grad.data(), at_ready.size()), 0) << again;
     for (Weight* w : net.all()) EXPECT_EQ(w->pending, 0);
@@ -106,7 +106,7 @@ TEST(Tape, OnReadyFiresOnceAfterLastUse) {
   }
 }
 
-TEST(Tape, OnReadyFiresAfterWeightPart) {
+TEST(Tape, OnReadyFiresAfterWeightGradients) {
   Network net;
   seed(net.rig.tape, net.forward());
   net.rig.tape.backward_inputs();
@@ -116,7 +116,7 @@ TEST(Tape, OnReadyFiresAfterWeightPart) {
   net.rig.tape.clear();
 }
 
-TEST(Tape, ClearedBeforeBackwardLeavesNothingPending) {
+TEST(Tape, ClearBeforeBackwardResetsPendingUses) {
   Network net;
   net.forward();
   EXPECT_GT(net.w1.pending, 0);
@@ -125,7 +125,7 @@ TEST(Tape, ClearedBeforeBackwardLeavesNothingPending) {
   for (const int count : net.num_ready) EXPECT_EQ(count, 0);
 }
 
-TEST(Tape, FinishesNodesWithoutGradient) {
+TEST(Tape, FinishesNodesWithoutOutputGradient) {
   Network net;
   const Variable unused = linear(net.rig.tape, net.rig.random({1, 6}, 9, 1, DType::f32), net.w1, nullptr);
   const Variable used = linear(net.rig.tape, net.rig.random({1, 10}, 9, 1, DType::f32), net.w2, nullptr);
@@ -149,9 +149,9 @@ TEST(Tape, ReleasesSavedTensorsDuringBackward) {
   net.rig.tape.clear();
 }
 
-// y = w2·act(w1·x), two hidden units, one output: the chain rule written out.
+// y = w2·act(w1·x) with two hidden units and one output, compared with the chain rule computed by hand.
 TEST(Tape, MatchesChainRule) {
-  Rig rig;
+  TapeFixture rig;
   Weight w1, w2;
   rig.fill(w1, {1, 2}, 1);
   rig.fill(w2, {2, 1}, 2);
@@ -171,8 +171,8 @@ TEST(Tape, MatchesChainRule) {
 }
 
 // For y = x·W the gradient of W is the outer product of x and dy.
-TEST(Linear, GradientOfTheWeightIsTheOuterProduct) {
-  Rig rig;
+TEST(Linear, WeightGradientIsOuterProduct) {
+  TapeFixture rig;
   Weight w;
   rig.fill(w, {3, 2}, 1);
   const tensor::Tensor x = rig.random({1, 3}, 2), dy = rig.random({1, 2}, 3);
@@ -183,20 +183,20 @@ TEST(Linear, GradientOfTheWeightIsTheOuterProduct) {
   rig.tape.clear();
 }
 
-TEST(Tape, ColumnSumsAreDroppedAfterAnotherGradient) {
-  Rig rig;
+TEST(Tape, ColumnSumsAreDiscardedWhenAnotherGradientIsAdded) {
+  TapeFixture rig;
   Tape& tape = rig.tape;
   const Variable x = tape.leaf(rig.random({2, 3}, 2));
   EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
-  tape.give_gradient(x.slot(), rig.random({2, 3}, 3));
-  tape.give_column_sums(x.slot(), rig.random({3}, 4));
+  tape.accumulate_gradient(x.slot(), rig.random({2, 3}, 3));
+  tape.set_column_sums(x.slot(), rig.random({3}, 4));
   EXPECT_TRUE(tape.column_sums_of(x.slot()).defined());
-  tape.give_gradient(x.slot(), rig.random({2, 3}, 5));  // more is added
+  tape.accumulate_gradient(x.slot(), rig.random({2, 3}, 5));  // adds another gradient
   EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
-  tape.give_column_sums(x.slot(), rig.random({3}, 6));
-  tape.gradient_into(x.slot());  // more will be
+  tape.set_column_sums(x.slot(), rig.random({3}, 6));
+  tape.gradient_into(x.slot());  // this function may add another gradient
   EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
-  tape.give_column_sums(x.slot(), rig.random({3}, 6));
+  tape.set_column_sums(x.slot(), rig.random({3}, 6));
   tape.take_gradient(x.slot());
   EXPECT_FALSE(tape.column_sums_of(x.slot()).defined());
   tape.clear();

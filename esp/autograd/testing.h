@@ -1,4 +1,4 @@
-// Gradients against central differences in fp64, for tests of functions and of layers.
+// Gradient check for tests of functions and layers: compares gradients with central differences in fp64.
 #pragma once
 
 #include <cmath>
@@ -11,15 +11,16 @@
 
 namespace esp::autograd {
 
-// A tape with its memory and threads.
-struct Rig {
+// A tape with its own memory pool and threads.
+struct TapeFixture {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   device::ThreadPool threads;
   tensor::Context context;
   Tape tape;
 
-  explicit Rig(int num_threads = 1) : threads(num_threads), context{{{}, &threads, nullptr}, &pool}, tape(context) {}
+  explicit TapeFixture(int num_threads = 1)
+      : threads(num_threads), context{{{}, &threads, nullptr}, &pool}, tape(context) {}
 
   tensor::Tensor random(const tensor::Shape& shape, uint64_t seed, double scale = 1, DType dtype = DType::f64) {
     tensor::Tensor x = tensor::empty(context, shape, dtype, device::MemoryCategory::other);
@@ -38,7 +39,7 @@ struct Rig {
   }
 };
 
-// Relative L2 distance.
+// Relative L2 distance between two vectors.
 inline double distance(std::span<const double> a, std::span<const double> b) {
   double apart = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -48,7 +49,7 @@ inline double distance(std::span<const double> a, std::span<const double> b) {
   return size == 0 ? std::sqrt(apart) : std::sqrt(apart / size);
 }
 
-// ∂value/∂x by central differences, element by element; value() reads x.
+// ∂value/∂x by central differences, element by element. value() reads x.
 inline std::vector<double> differences(const tensor::Tensor& x, const std::function<double()>& value) {
   std::vector<double> slopes;
   for (double& element : x.span<double>()) {
@@ -63,47 +64,47 @@ inline std::vector<double> differences(const tensor::Tensor& x, const std::funct
   return slopes;
 }
 
-// Maps inputs to outputs on the tape. Its loss is Σ outputs∘probes with random probes.
+// Maps inputs to outputs on the tape. The gradient check uses the loss Σ output·probe with random tensors as probes.
 using Function = std::function<std::vector<Variable>(Tape&, const std::vector<Variable>&)>;
 
-// The largest relative distance between gradient and difference over all inputs and weights. Weight gradients start at
-// some value and must be added to.
-inline double worst_gradient(Rig& rig, const Function& f, const std::vector<tensor::Tensor>& inputs,
-                             const std::vector<Weight*>& weights) {
+// The largest relative distance between gradient and central difference, over all inputs and weights. Weight gradients
+// start at 0.5 to test that functions add to them.
+inline double max_gradient_error(TapeFixture& fixture, const Function& f, const std::vector<tensor::Tensor>& inputs,
+                                 const std::vector<Weight*>& weights) {
   const auto value = [&] {
-    const NoRecording quiet(rig.tape);
+    const NoGradGuard quiet(fixture.tape);
     double sum = 0;
     uint64_t seed = 1000;
-    for (const Variable& y : f(rig.tape, {inputs.begin(), inputs.end()})) {
-      const tensor::Tensor probe = rig.random(y.shape(), seed++);
+    for (const Variable& y : f(fixture.tape, {inputs.begin(), inputs.end()})) {
+      const tensor::Tensor probe = fixture.random(y.shape(), seed++);
       for (int64_t i = 0; i < probe.count(); ++i) sum += probe.as<double>()[i] * y.value().as<double>()[i];
     }
     return sum;
   };
   constexpr double kBefore = 0.5;
-  for (Weight* w : weights) kernel::fill(w->grad.data(), kBefore, w->grad.count(), DType::f64, rig.context.stream);
+  for (Weight* w : weights) kernel::fill(w->grad.data(), kBefore, w->grad.count(), DType::f64, fixture.context.stream);
   std::vector<Variable> leaves;
   const auto run_both_ways = [&] {
     leaves.clear();
-    for (const tensor::Tensor& x : inputs) leaves.push_back(rig.tape.leaf(x));
+    for (const tensor::Tensor& x : inputs) leaves.push_back(fixture.tape.leaf(x));
     uint64_t seed = 1000;
-    for (const Variable& y : f(rig.tape, leaves)) rig.tape.seed(y, rig.random(y.shape(), seed++));
-    rig.tape.backward();
+    for (const Variable& y : f(fixture.tape, leaves)) fixture.tape.seed(y, fixture.random(y.shape(), seed++));
+    fixture.tape.backward();
   };
   run_both_ways();
 
   double worst = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const tensor::Tensor gradient = rig.tape.take_gradient(leaves[i]);
+    const tensor::Tensor gradient = fixture.tape.take_gradient(leaves[i]);
     worst = std::max(worst, distance(gradient.span<double>(), differences(inputs[i], value)));
   }
   for (Weight* w : weights) {
     for (double& g : w->grad.span<double>()) g -= kBefore;
     worst = std::max(worst, distance(w->grad.span<double>(), differences(w->value, value)));
   }
-  rig.tape.clear();
+  fixture.tape.clear();
 
-  // Again with stale gradients, which count as zero.
+  // The second forward and backward begin with stale gradients, which must count as zero.
   std::vector<std::vector<double>> added;
   for (Weight* w : weights) {
     added.emplace_back(w->grad.span<double>().begin(), w->grad.span<double>().end());
@@ -112,7 +113,7 @@ inline double worst_gradient(Rig& rig, const Function& f, const std::vector<tens
   run_both_ways();
   for (size_t i = 0; i < weights.size(); ++i)
     worst = std::max(worst, distance(weights[i]->grad.span<double>(), added[i]));
-  rig.tape.clear();
+  fixture.tape.clear();
   return worst;
 }
 

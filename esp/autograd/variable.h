@@ -1,5 +1,5 @@
-// A tensor in a differentiable computation: the value, and the tape slot of its gradient. Cheap to copy. Without a slot
-// it is a constant.
+// A tensor in a differentiable computation: its value and the tape slot of its gradient. Cheap to copy. A variable
+// without a slot is a constant.
 #pragma once
 
 #include <utility>

@@ -1,13 +1,13 @@
-// A leaf that outlives the tape: value, gradient, and a callback when the gradient is complete. nn::Parameter contains
-// one.
+// A weight: a leaf that outlives the tape. Has a value, a gradient, and a callback for when the gradient is complete.
+// nn::Parameter contains one.
 //
-// `pending` counts the recorded uses whose gradient has not been added yet; the tape maintains it. `on_ready` is called
-// on the backward thread, once per backward pass, when it reaches zero.
+// `pending` counts the recorded uses whose gradient has not been added yet; the tape maintains it. When it reaches
+// zero, the tape calls `on_ready` on the backward thread, once per backward pass.
 //
-// Value and gradient need not always be in memory: an owner that keeps them elsewhere (shards, offload) sets `on_use`
-// and `on_gradient`, called before the value is read and before the gradient is added to. Functions read through
-// `used_value` and `gradient`. An embedding may instead call `on_rows`, if set, for the rows of the value it needs: ids
-// i32 → [ids.count(), dim]; an undefined result means use the value.
+// Value and gradient need not be in memory all the time. An owner that keeps them elsewhere (shards, offload) sets two
+// callbacks: `on_use` runs before the value is read, `on_gradient` before the gradient is added to. Functions must
+// therefore read through `fetch_value` and `gradient`. If `on_rows` is set, an embedding can call it instead, to get
+// only the rows it needs: ids i32 → [ids.count(), dim]. If the result is undefined, the embedding uses the value.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ namespace esp::autograd {
 
 struct Weight {
   tensor::Tensor value;
-  tensor::Tensor grad;   // gradients are added to it, in the type of value
-  bool trained = false;  // whether it has a gradient at all
-  // The gradient counts as zero: the first addition overwrites it (functions/weights.h), which saves clearing and
-  // rereading a large matrix.
+  tensor::Tensor grad;   // functions add to it; has the same type as value
+  bool trained = false;  // the weight has a gradient
+  // True: the gradient counts as zero, and the first addition overwrites it (functions/weights.h). This saves one write
+  // and one read of a large matrix.
   bool stale = false;
   int pending = 0;
   std::function<void()> on_ready, on_use, on_gradient;
   std::function<tensor::Tensor(const tensor::Tensor& ids)> on_rows;
 
-  const tensor::Tensor& used_value() const {
+  const tensor::Tensor& fetch_value() const {
     if (on_use) on_use();
     return value;
   }
@@ -37,7 +37,7 @@ struct Weight {
   }
 
   Weight() = default;
-  Weight(const Weight&) = delete;  // tapes point at it
+  Weight(const Weight&) = delete;  // tapes keep pointers to it
   Weight& operator=(const Weight&) = delete;
 };
 

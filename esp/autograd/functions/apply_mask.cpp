@@ -8,15 +8,15 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-class MaskedNode final : public Node {
+class ApplyMaskNode final : public Node {
  public:
-  MaskedNode(int x, int y, Tensor mask, double scale) : x_(x), y_(y), mask_(std::move(mask)), scale_(scale) {}
+  ApplyMaskNode(int x, int y, Tensor mask, double scale) : x_(x), y_(y), mask_(std::move(mask)), scale_(scale) {}
   void backward_input(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     const Tensor dx = tensor::empty(tape.context(), dy.shape(), dy.dtype(), MemoryCategory::activation);
     kernel::apply_mask(dx.data(), dy.data(), mask_.as<const uint8_t>(), scale_, dy.count(), dy.dtype(),
                        tape.context().stream);
-    tape.give_gradient(x_, dx);
+    tape.accumulate_gradient(x_, dx);
   }
 
  private:
@@ -28,14 +28,15 @@ class MaskedNode final : public Node {
 }  // namespace
 
 Variable apply_mask(Tape& tape, const Variable& x, Tensor mask, double scale) {
-  ESP_CHECK(mask.count() == x.value().count() && mask.dtype() == DType::u8, "mask {} of {}", mask.shape().text(),
+  ESP_CHECK(mask.count() == x.value().count() && mask.dtype() == DType::u8,
+            "dropout mask: got shape {}; expected dtype u8 and the shape of x, {}", mask.shape().text(),
             x.shape().text());
   Variable y = tensor::empty(tape.context(), x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::apply_mask(y.value().data(), x.value().data(), mask.as<const uint8_t>(), scale, x.value().count(), x.dtype(),
                      tape.context().stream);
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
-  tape.record<MaskedNode>(1, x.slot(), y.slot(), std::move(mask), scale);
+  tape.record<ApplyMaskNode>(1, x.slot(), y.slot(), std::move(mask), scale);
   return y;
 }
 

@@ -13,20 +13,21 @@ std::byte* at(const Tensor& x, int64_t element) {
   return static_cast<std::byte*>(x.data()) + static_cast<size_t>(element) * size_of(x.dtype());
 }
 
-// Where q, k and v begin in the tensors that hold them; self attention has all three in one.
-struct Layout {
+// Offsets of q, k and v in their tensors. In self attention one tensor holds all three.
+struct QkvLayout {
   AttentionShape shape;
-  int64_t k_at = 0, v_at = 0;  // elements from the start of the tensor that holds keys and values
+  int64_t k_at = 0, v_at = 0;  // in elements from the start of the tensor that holds keys and values
 };
 
-Layout layout_of(const Tensor& q, const Tensor& kv, bool packed, const AttentionArgs& o) {
+QkvLayout qkv_layout(const Tensor& q, const Tensor& kv, bool packed, const AttentionArgs& o) {
   const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * o.head_dim;
   const int64_t expected_q = packed ? q_width + 2 * kv_width : q_width;
-  ESP_CHECK(q.shape().rank() == 3 && q.dim(2) == expected_q, "queries {} for {} heads of {}", q.shape().text(), o.heads,
-            o.head_dim);
-  ESP_CHECK(packed || (kv.shape().rank() == 3 && kv.dim(0) == q.dim(0) && kv.dim(2) == 2 * kv_width), "keys {}",
-            kv.shape().text());
-  Layout layout;
+  ESP_CHECK(q.shape().rank() == 3 && q.dim(2) == expected_q,
+            "attention queries: got shape {}; expected [B, T, {}] for {} heads with head_dim {}", q.shape().text(),
+            expected_q, o.heads, o.head_dim);
+  ESP_CHECK(packed || (kv.shape().rank() == 3 && kv.dim(0) == q.dim(0) && kv.dim(2) == 2 * kv_width),
+            "attention keys and values: got shape {}; expected [B, Tk, 2·kv_heads·head_dim]", kv.shape().text());
+  QkvLayout layout;
   AttentionShape& s = layout.shape;
   s.batch = q.dim(0);
   s.num_queries = q.dim(1);
@@ -52,7 +53,7 @@ Layout layout_of(const Tensor& q, const Tensor& kv, bool packed, const Attention
 
 class AttentionNode final : public Node {
  public:
-  AttentionNode(const Variable& q, const Variable& kv, int y, Tensor o, Tensor lse, const Layout& layout,
+  AttentionNode(const Variable& q, const Variable& kv, int y, Tensor o, Tensor lse, const QkvLayout& layout,
                 Tensor key_lengths)
       : q_(q),
         kv_(kv),
@@ -75,31 +76,32 @@ class AttentionNode final : public Node {
     kernel::attention_backward(into_q.tensor.data(), at(into_kv.tensor, layout_.k_at), at(into_kv.tensor, layout_.v_at),
                                dy.data(), o_.data(), q_.value().data(), at(kv, layout_.k_at), at(kv, layout_.v_at),
                                lse_.data(), workspace.data(), layout_.shape, type, context.stream);
-    settle(tape, q_, into_q);
-    if (!packed) settle(tape, kv_, into_kv);
+    accumulate_copy(tape, q_, into_q);
+    if (!packed) accumulate_copy(tape, kv_, into_kv);
   }
 
  private:
-  // The kernel overwrites, so a gradient that is already there is added to afterwards.
+  // Gradient tensor of x for a kernel that overwrites its output. If x already has a gradient, this is scratch memory,
+  // and the result is added to the gradient afterwards.
   static GradientTarget target(Tape& tape, const Variable& x) {
     if (x.needs_grad() && !tape.gradient_of(x.slot()).defined()) return tape.gradient_into(x);
     return {tape.scratch(x.shape(), x.dtype()), true};
   }
-  static void settle(Tape& tape, const Variable& x, const GradientTarget& target) {
-    if (target.accumulate && x.needs_grad()) tape.give_gradient(x.slot(), target.tensor);
+  static void accumulate_copy(Tape& tape, const Variable& x, const GradientTarget& target) {
+    if (target.accumulate && x.needs_grad()) tape.accumulate_gradient(x.slot(), target.tensor);
   }
 
-  Variable q_, kv_;  // kv_ is empty when q_ holds all three
+  Variable q_, kv_;  // kv_ is empty if q_ holds queries, keys and values
   int y_;
   Tensor o_, lse_;
-  Layout layout_;
+  QkvLayout layout_;
   Tensor key_lengths_;
 };
 
 Variable attend(Tape& tape, const Variable& q, const Variable& kv, bool packed, const AttentionArgs& options) {
   const tensor::Context& context = tape.context();
   const Tensor& keys = packed ? q.value() : kv.value();
-  const Layout layout = layout_of(q.value(), keys, packed, options);
+  const QkvLayout layout = qkv_layout(q.value(), keys, packed, options);
   const AttentionShape& s = layout.shape;
   Tensor o =
       tensor::empty(context, {s.batch, s.num_queries, s.heads * s.head_dim}, q.dtype(), MemoryCategory::activation);
@@ -107,7 +109,7 @@ Variable attend(Tape& tape, const Variable& q, const Variable& kv, bool packed, 
                              MemoryCategory::activation);
   kernel::attention_forward(o.data(), lse.data(), q.value().data(), at(keys, layout.k_at), at(keys, layout.v_at), s,
                             q.dtype(), context.stream);
-  if (!tape.wants({&q, &kv})) return o;
+  if (!tape.must_record({&q, &kv})) return o;
   Variable y = tape.output(o);
   tape.record<AttentionNode>(1, q, kv, y.slot(), std::move(o), std::move(lse), layout, options.key_lengths);
   return y;

@@ -1,4 +1,5 @@
-// Attention over packed projections, read in place; heads are never copied out.
+// Multi-head and grouped-query attention on packed q, k and v. Kernels read each head with strides; no head is copied
+// into separate memory.
 #pragma once
 
 #include "esp/autograd/tape.h"
@@ -9,11 +10,11 @@ namespace esp::autograd {
 struct AttentionArgs {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = false;
-  tensor::Tensor key_lengths;  // i32 [B]; undefined: no padding
+  tensor::Tensor key_lengths;  // i32 [B]: valid keys of each sequence; undefined: no padding
   double dropout = 0;
   kernel::DropoutKey key;
-  // Dropout is numbered over the whole batch and all heads: global index of the first sequence and the first head here,
-  // and the total number of heads (0: these).
+  // The dropout mask is indexed over the whole batch and all heads. first_sequence, first_head: global indices of this
+  // call's first sequence and first head. all_heads: total number of heads; 0: this call has all of them.
   int64_t first_sequence = 0, first_head = 0, all_heads = 0;
 };
 

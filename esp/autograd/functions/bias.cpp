@@ -13,7 +13,7 @@ class AddBiasNode final : public Node {
   AddBiasNode(int x, int y, Weight& b) : x_(x), y_(y), b_(b), trained_{&b} {}
   void backward_input(Tape& tape) override {
     dy_ = tape.take_gradient(y_);
-    if (x_ >= 0) tape.give_gradient(x_, dy_);
+    if (x_ >= 0) tape.accumulate_gradient(x_, dy_);
   }
   void backward_weight(Tape& tape) override {
     const device::Stream& stream = tape.context().stream;
@@ -32,12 +32,14 @@ class AddBiasNode final : public Node {
 }  // namespace
 
 Variable add_bias(Tape& tape, const Variable& x, Weight& b) {
-  const Tensor bias = b.used_value();
-  ESP_CHECK(bias.count() == x.value().dim(-1) && bias.dtype() == x.dtype(), "{} + bias {}", x.shape().text(),
-            bias.shape().text());
+  const Tensor bias = b.fetch_value();
+  ESP_CHECK(bias.count() == x.value().dim(-1) && bias.dtype() == x.dtype(),
+            "add_bias: got x with shape {}, bias with shape {}; expected one bias element per column of x and the same "
+            "dtype",
+            x.shape().text(), bias.shape().text());
   kernel::add_bias(x.value().data(), bias.data(), x.value().rows(), x.value().dim(-1), x.dtype(),
                    tape.context().stream);
-  if (!tape.wants({&x}, {&b})) return x;
+  if (!tape.must_record({&x}, {&b})) return x;
   Variable y = tape.output(x.value());
   tape.record<AddBiasNode>(1, x.slot(), y.slot(), b);
   return y;

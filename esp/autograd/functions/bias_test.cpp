@@ -9,25 +9,26 @@ namespace esp::autograd {
 namespace {
 
 TEST(Bias, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   Weight b;
   rig.fill(b, {5}, 3);
-  // In place: not of the input itself, which differences are taken of.
+  // add_bias works in place, so it gets a temporary copy: the finite differences need unchanged inputs.
   const auto f = [&](Tape& tape, const std::vector<Variable>& x) {
     return std::vector<Variable>{add_bias(tape, add(tape, x[0], x[1]), b)};
   };
-  EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 5}, 1), rig.random({2, 3, 5}, 2)}, {&b}), 1e-6);
+  EXPECT_LT(max_gradient_error(rig, f, {rig.random({2, 3, 5}, 1), rig.random({2, 3, 5}, 2)}, {&b}), 1e-6);
 }
 
-// Three consecutive nodes record when they are called.
-class NotingNode final : public Node {
+// A node that logs its calls. Each call appends two letters to `notes`: one for the function (p: prepare, i:
+// backward_input, w: backward_weight) and the node's name.
+class RecordingNode final : public Node {
  public:
-  NotingNode(std::string& notes, char name, int x, int y, Weight* w)
+  RecordingNode(std::string& notes, char name, int x, int y, Weight* w)
       : notes_(notes), name_(name), x_(x), y_(y), w_(w) {}
   void prepare(Tape&) override { notes_ += {'p', name_}; }
   void backward_input(Tape& tape) override {
     notes_ += {'i', name_};
-    tape.give_gradient(x_, tape.take_gradient(y_));
+    tape.accumulate_gradient(x_, tape.take_gradient(y_));
   }
   void backward_weight(Tape&) override { notes_ += {'w', name_}; }
   std::span<Weight* const> weights() const override { return {&w_, w_ ? size_t{1} : size_t{0}}; }
@@ -39,8 +40,8 @@ class NotingNode final : public Node {
   Weight* w_;
 };
 
-TEST(Tape, PreparesNodeDuringNextWeightGradients) {
-  Rig rig;
+TEST(Tape, PreparesNextNodeBeforeWeightGradientsOfCurrentNode) {
+  TapeFixture rig;
   Weight w;
   rig.fill(w, {1}, 1);
   std::string notes;
@@ -49,7 +50,7 @@ TEST(Tape, PreparesNodeDuringNextWeightGradients) {
     Variable x = rig.tape.leaf(rig.random({2}, 1));
     for (const char name : {'a', 'b', 'c'}) {
       const Variable y = rig.tape.output(x.value());
-      rig.tape.record<NotingNode>(1, notes, name, x.slot(), y.slot(), name == 'b' ? &w : nullptr);
+      rig.tape.record<RecordingNode>(1, notes, name, x.slot(), y.slot(), name == 'b' ? &w : nullptr);
       x = y;
     }
     rig.tape.seed(x, rig.random({2}, 2));

@@ -13,13 +13,15 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-// Logits of one block. Each block passes over all of W and its gradient, so a vocabulary of 50 thousand wants hundreds
-// of rows in one; half a thousand of them are still small beside the activations.
+// Maximum bytes of logits in one block of rows on a CPU. Every block reads all of W and its gradient once, so blocks
+// should be large: hundreds of rows for a vocabulary of 50,000. 500 rows of logits are small compared with the
+// activations.
 constexpr int64_t kBlockBytes = int64_t{112} << 20;
-// A GPU wants more: 16,384 rows at a time instead of 4,736 made a step of GPT-2 124M 1 % shorter. A quarter of all rows
-// is still little beside what else a large batch keeps.
+// A GPU needs larger blocks: with 16,384 instead of 4,736 rows, a step of GPT-2 124M took 1 % less time. A block has at
+// most a quarter of all rows (or 4,096 rows, if that is more), which is small compared with the other memory of a large
+// batch.
 constexpr int64_t kGpuBlockBytes = int64_t{1600} << 20, kGpuRows = 4096;
-constexpr int64_t kLeastRows = 64;
+constexpr int64_t kMinRows = 64;
 
 Tensor total_of(const tensor::Context& context, const Tensor& losses) {
   Tensor total = tensor::empty(context, {1}, DType::f64, MemoryCategory::other);
@@ -41,7 +43,7 @@ class CrossEntropyNode final : public Node {
     const Tensor d = tensor::copy_of(tape.context(), logits, MemoryCategory::activation);
     kernel::cross_entropy_backward(d.data(), lse_.data(), targets_.as<const int32_t>(), scale_, d.rows(), d.dim(-1),
                                    d.dim(-1), d.dtype(), tape.context().stream);
-    tape.give_gradient(logits_.slot(), d);
+    tape.accumulate_gradient(logits_.slot(), d);
   }
 
  private:
@@ -50,12 +52,13 @@ class CrossEntropyNode final : public Node {
   double scale_;
 };
 
-// All gradients were computed in forward; the weight's gradient counts as added when backward reaches this node.
+// Forward has already computed all gradients. The tape reports the weight's gradient as complete only when backward
+// reaches this node.
 class LinearCrossEntropyNode final : public Node {
  public:
   LinearCrossEntropyNode(int x, Tensor dx, Weight& w, Weight* b) : x_(x), dx_(std::move(dx)), trained_{&w, b} {}
   void backward_input(Tape& tape) override {
-    if (x_ >= 0) tape.give_gradient(x_, std::exchange(dx_, {}));
+    if (x_ >= 0) tape.accumulate_gradient(x_, std::exchange(dx_, {}));
   }
   void backward_weight(Tape&) override {}
   std::span<Weight* const> weights() const override { return trained_.span(); }
@@ -68,22 +71,22 @@ class LinearCrossEntropyNode final : public Node {
 
 }  // namespace
 
-// Blocks of equal size, as few as fit.
+// Number of rows per block: the rows are divided into the smallest number of blocks that fit, all of about equal size.
 int64_t rows_of_block(int64_t rows, int64_t row_bytes, device::DeviceKind kind) {
   const bool gpu = kind == device::DeviceKind::cuda;
-  int64_t most = std::max(kLeastRows, (gpu ? kGpuBlockBytes : kBlockBytes) / row_bytes);
+  int64_t most = std::max(kMinRows, (gpu ? kGpuBlockBytes : kBlockBytes) / row_bytes);
   if (gpu) most = std::min(most, std::max(kGpuRows, rows / 4));
   const int64_t num_blocks = std::max<int64_t>(1, (rows + most - 1) / most),
                 even = (rows + num_blocks - 1) / num_blocks;
-  return std::min(rows, (even + kLeastRows - 1) / kLeastRows * kLeastRows);
+  return std::min(rows, (even + kMinRows - 1) / kMinRows * kMinRows);
 }
 
 Loss cross_entropy(Tape& tape, const Variable& logits, const Tensor& targets, double scale) {
   const Tensor& z = logits.value();
-  ESP_CHECK(targets.count() == z.rows() && targets.dtype() == DType::i32, "{} targets for {}", targets.count(),
-            z.shape().text());
+  ESP_CHECK(targets.count() == z.rows() && targets.dtype() == DType::i32,
+            "cross entropy: got {} targets; expected one i32 per row of logits {}", targets.count(), z.shape().text());
   const tensor::Context& context = tape.context();
-  const bool records = tape.wants({&logits});
+  const bool records = tape.must_record({&logits});
   Tensor losses = make_losses(context, z.rows(), z.dtype());
   Tensor lse = records ? make_losses(context, z.rows(), z.dtype()) : Tensor();
   kernel::cross_entropy_forward(losses.data(), lse.data(), z.data(), targets.as<const int32_t>(), z.rows(), z.dim(-1),
@@ -99,13 +102,15 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
   const tensor::Context& context = tape.context();
   const device::Stream& stream = context.stream;
   const DType type = x.dtype();
-  // A handle, not a reference: with gathered units, gathering the bias (of another unit than a tied table) may release
-  // the table.
-  const Tensor table = w.used_value(), bias = b ? b->used_value() : Tensor();
+  // These are tensor handles, not references. With sharded parameters, gathering the bias may release the table,
+  // because a tied table can belong to another ZeRO unit.
+  const Tensor table = w.fetch_value(), bias = b ? b->fetch_value() : Tensor();
   const int64_t rows = x.value().rows(), in = x.value().dim(-1), classes = table.dim(0);
-  ESP_CHECK(table.dim(1) == in && targets.count() == rows && targets.dtype() == DType::i32, "x {}, W {}, {} targets",
+  ESP_CHECK(table.dim(1) == in && targets.count() == rows && targets.dtype() == DType::i32,
+            "linear cross entropy: got x with shape {}, W with shape {}, {} targets; expected W [classes, in] and one "
+            "i32 target per row of x",
             x.shape().text(), table.shape().text(), targets.count());
-  const bool records = tape.wants({&x}, {&w, b});
+  const bool records = tape.must_record({&x}, {&w, b});
   Tensor losses = make_losses(context, rows, type);
   Tensor dx;
   if (records && x.needs_grad()) dx = tensor::empty(context, x.shape(), type, MemoryCategory::activation);
@@ -118,10 +123,10 @@ Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, c
     const std::byte* x_block = x.value().as<std::byte>() + static_cast<size_t>(first * in) * element;
     const int32_t* target_block = targets.as<const int32_t>() + first;
     void* loss_block = losses.as<std::byte>() + static_cast<size_t>(first) * loss_bytes;
-    kernel::GemmOptions product;
-    product.transpose_b = true;
-    product.bias = bias.data();
-    kernel::gemm(logits.data(), x_block, table.data(), count, classes, in, product, type, stream);
+    kernel::GemmOptions forward;
+    forward.transpose_b = true;
+    forward.bias = bias.data();
+    kernel::gemm(logits.data(), x_block, table.data(), count, classes, in, forward, type, stream);
     if (!records) {
       kernel::cross_entropy_forward(loss_block, nullptr, logits.data(), target_block, count, classes, classes, type,
                                     stream);

@@ -1,7 +1,8 @@
-// Losses. Targets are i32, one per row; negative targets are ignored.
+// Cross-entropy loss. Targets are i32, one per row. Rows with a negative target are ignored.
 //
-// The gradient that backward seeds a loss with must be 1: its scale (1/counted tokens, the loss scale) is known before
-// forward and passed as `scale`, so the fused form computes the gradient while the logits are in cache.
+// `scale` multiplies the gradients: the loss scale divided by the number of counted tokens. Forward takes it because
+// the fused form computes the gradient in forward, while the logits are in cache. Backward must seed a loss with the
+// gradient 1.
 #pragma once
 
 #include "esp/autograd/tape.h"
@@ -9,19 +10,20 @@
 namespace esp::autograd {
 
 struct Loss {
-  Variable total;         // [1], f64: the sum over counted rows, unscaled; seed it with `unit_seed`
-  tensor::Tensor losses;  // [rows] in the accumulation type
+  Variable total;         // [1], f64: unscaled sum of the losses of all counted rows; `backward` below seeds it with 1
+  tensor::Tensor losses;  // [rows], in the accumulation type: loss of each row
 };
 
 // Cross entropy of the rows of `logits`.
 Loss cross_entropy(Tape& tape, const Variable& logits, const tensor::Tensor& targets, double scale);
 
-// Fused linear cross entropy of x·Wᵀ + b with W [classes, in], a block of rows at a time: only one block's logits are
-// ever stored. Gradients are computed in forward: W's is added there, x's is kept for backward.
+// Fused linear cross entropy of x·Wᵀ + b with W [classes, in]. Rows are processed in blocks; only the logits of one
+// block exist at a time. Forward also computes the gradients: it adds to W's gradient, and keeps x's gradient for
+// backward.
 Loss linear_cross_entropy(Tape& tape, const Variable& x, Weight& w, Weight* b, const tensor::Tensor& targets,
                           double scale);
 
-// Rows per block when one row has `row_bytes` of logits.
+// Number of rows per block if one row of logits has `row_bytes` bytes.
 int64_t rows_of_block(int64_t rows, int64_t row_bytes, device::DeviceKind kind = device::DeviceKind::cpu);
 
 // Seeds the loss and runs the whole backward pass.

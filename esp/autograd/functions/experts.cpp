@@ -10,10 +10,10 @@ using device::MemoryCategory;
 using tensor::Tensor;
 
 const void* data_of(const Weight* weight) {
-  return weight ? weight->used_value().data() : nullptr;
+  return weight ? weight->fetch_value().data() : nullptr;
 }
 
-// f(expert, first row, last row) for all of them, also those without rows.
+// Calls f(expert, first row, end row) for every expert, including experts without rows.
 template <typename F>
 void each_expert(const ExpertSet& set, const Tensor& counts, F f) {
   int64_t first = 0;
@@ -24,12 +24,12 @@ void each_expert(const ExpertSet& set, const Tensor& counts, F f) {
   }
 }
 
-// rows of y = x·W + b. The value is asked for in any case.
-void product_rows(const tensor::Context& context, const Tensor& y, const Tensor& x, Weight& w, Weight* b,
-                  kernel::GemmOptions options) {
+// y = x·W + b for the rows of one expert. Fetches the value of W even if there are no rows.
+void gemm_rows(const tensor::Context& context, const Tensor& y, const Tensor& x, Weight& w, Weight* b,
+               kernel::GemmOptions options) {
   options.bias = data_of(b);
   options.ragged = true;
-  const Tensor& value = w.used_value();
+  const Tensor& value = w.fetch_value();
   if (x.rows() == 0) return;
   kernel::gemm(y.data(), x.data(), value.data(), x.rows(), value.dim(1), value.dim(0), options, x.dtype(),
                context.stream);
@@ -61,7 +61,7 @@ class ExpertsNode final : public Node {
   void backward_input(Tape& tape) override {
     const tensor::Context& context = tape.context();
     const int64_t ffn = set_.gated ? pre_.dim(-1) / 2 : pre_.dim(-1);
-    if (!hidden_.defined() && set_.trained()) {  // before pre_ goes
+    if (!hidden_.defined() && set_.trained()) {  // recomputed before pre_ is released
       hidden_ = like(context, pre_, ffn);
       activate(context, hidden_, pre_, set_);
     }
@@ -70,7 +70,7 @@ class ExpertsNode final : public Node {
     pre_ = {};
     const GradientTarget into = tape.gradient_into(x_);
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
-      const Tensor& w = expert.up->used_value();
+      const Tensor& w = expert.up->fetch_value();
       if (first == last || !into.tensor.defined()) return;
       input_grad_gemm(context, {into.tensor.slice(first, last), into.accumulate}, d_pre_.slice(first, last), w,
                       ragged());
@@ -93,7 +93,7 @@ class ExpertsNode final : public Node {
  private:
   void through_activation(Tape& tape) {
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
-      const Tensor& w = expert.down->used_value();
+      const Tensor& w = expert.down->fetch_value();
       if (first == last) return;
       const Tensor pre = pre_.slice(first, last);
       kernel::GemmOptions derivative = ragged();
@@ -106,7 +106,7 @@ class ExpertsNode final : public Node {
   void through_gate(Tape& tape, int64_t ffn) {
     const Tensor d_hidden = tape.scratch(pre_.shape().with_last(ffn), pre_.dtype());
     each_expert(set_, counts_, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
-      const Tensor& w = expert.down->used_value();
+      const Tensor& w = expert.down->fetch_value();
       if (first == last) return;
       input_grad_gemm(tape.context(), {d_hidden.slice(first, last), false}, tape.gradient_of(y_).slice(first, last), w,
                       ragged());
@@ -132,30 +132,31 @@ void ExpertSet::add(const ExpertWeights& expert) {
 Variable expert_rows(Tape& tape, const Variable& x, const Tensor& counts, const ExpertSet& set, bool keep) {
   const tensor::Context& context = tape.context();
   ESP_CHECK(x.shape().rank() == 2 && counts.count() == static_cast<int64_t>(set.experts.size()),
-            "x {}, {} counts for {}", x.shape().text(), counts.count(), set.experts.size());
-  bool records = tape.wants({&x});
-  for (Weight* w : set.weights) records = tape.wants({}, {w}) || records;
+            "expert_rows: got x with shape {}, {} row counts; expected x [M, dim], {} row counts (one per expert)",
+            x.shape().text(), counts.count(), set.experts.size());
+  bool records = tape.must_record({&x});
+  for (Weight* w : set.weights) records = tape.must_record({}, {w}) || records;
   if (set.experts.empty()) return x;
 
-  const int64_t wide = set.experts[0].up->used_value().dim(1), ffn = set.gated ? wide / 2 : wide;
-  // As in mlp: the activation is a GEMM epilogue from 32 bits up.
-  const bool rides = !set.gated && x.dtype() == tensor::accumulation_type(x.dtype());
+  const int64_t wide = set.experts[0].up->fetch_value().dim(1), ffn = set.gated ? wide / 2 : wide;
+  // As in `mlp`: for types of at least 32 bits the activation is a GEMM epilogue.
+  const bool fused = !set.gated && x.dtype() == tensor::accumulation_type(x.dtype());
   Tensor hidden = like(context, x.value(), ffn);
-  Tensor pre = rides && !records ? Tensor() : like(context, x.value(), wide);
+  Tensor pre = fused && !records ? Tensor() : like(context, x.value(), wide);
   each_expert(set, counts, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
     kernel::GemmOptions options;
     Tensor kept = pre.defined() ? pre.slice(first, last) : Tensor();
-    if (rides) {
+    if (fused) {
       options.activation = set.activation;
       options.pre_activation = kept.data();
     }
-    product_rows(context, rides ? hidden.slice(first, last) : kept, x.value().slice(first, last), *expert.up,
-                 expert.up_bias, options);
+    gemm_rows(context, fused ? hidden.slice(first, last) : kept, x.value().slice(first, last), *expert.up,
+              expert.up_bias, options);
   });
-  if (!rides) activate(context, hidden, pre, set);
+  if (!fused) activate(context, hidden, pre, set);
   Variable y = like(context, x.value(), x.value().dim(-1));
   each_expert(set, counts, [&](const ExpertWeights& expert, int64_t first, int64_t last) {
-    product_rows(context, y.value().slice(first, last), hidden.slice(first, last), *expert.down, expert.down_bias, {});
+    gemm_rows(context, y.value().slice(first, last), hidden.slice(first, last), *expert.down, expert.down_bias, {});
   });
   if (!records) return y;
   y = tape.output(y.value());

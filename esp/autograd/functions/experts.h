@@ -1,4 +1,5 @@
-// Several MLPs, each over its own run of rows: the local experts.
+// The local experts of a mixture-of-experts (MoE) layer: several MLPs, each applied to a contiguous range of rows
+// (grouped GEMM).
 #pragma once
 
 #include <vector>
@@ -8,15 +9,16 @@
 
 namespace esp::autograd {
 
-// y = act(x·up + b)·down + b of one expert; gated: up is [dim, 2·ffn] laid out [gate | up]. Biases may be null.
+// One expert: y = act(x·up + b)·down + b. If gated, `up` is [dim, 2·ffn], laid out [gate | up]. Biases may be null.
 struct ExpertWeights {
   Weight *up = nullptr, *up_bias = nullptr, *down = nullptr, *down_bias = nullptr;
 };
 
-// Shared by all tapes and outlives them. Either all of its weights are trained or none.
+// The experts of a layer. All tapes share one ExpertSet, and it must outlive them. Either all weights are trained or
+// none.
 struct ExpertSet {
   std::vector<ExpertWeights> experts;
-  std::vector<Weight*> weights;  // all of them
+  std::vector<Weight*> weights;  // pointers to the weights of all experts
   kernel::Activation activation = kernel::Activation::gelu;
   bool gated = false;
 
@@ -24,9 +26,10 @@ struct ExpertSet {
   bool trained() const { return !weights.empty() && weights.front()->trained; }
 };
 
-// x [M, dim]: the first counts[0] rows belong to the first expert, and so on; counts i64 [experts] on the host. Rows
-// are bit-identical to mlp and gated_mlp (linear.h). Experts without rows take part: their values are requested and
-// their gradients reported, because other ranks may wait for them. `keep` as in linear.h.
+// x [M, dim]: the first counts[0] rows belong to the first expert, the next counts[1] rows to the second, and so on.
+// `counts` is i64 [experts] on the host. For every row the result is bit-identical to mlp or gated_mlp (linear.h). An
+// expert without rows still fetches its weights and reports its gradients, because other ranks may wait for them.
+// `keep` has the same meaning as in linear.h.
 Variable expert_rows(Tape& tape, const Variable& x, const tensor::Tensor& counts, const ExpertSet& set,
                      bool keep = true);
 

@@ -1,4 +1,4 @@
-// Every function's gradients against central differences in fp64.
+// Checks the gradients of every function against central differences in fp64.
 #include <gtest/gtest.h>
 
 #include "esp/autograd/functions/attention.h"
@@ -20,18 +20,18 @@ constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activ
                                        Activation::tanh};
 
 TEST(Linear, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   Weight w, b;
   rig.fill(w, {5, 4}, 2);
   rig.fill(b, {4}, 3);
   const Function with_bias = [&](Tape& t, const Variables& x) { return Variables{linear(t, x[0], w, &b)}; };
-  EXPECT_LT(worst_gradient(rig, with_bias, {rig.random({2, 3, 5}, 1)}, {&w, &b}), kTolerance);
+  EXPECT_LT(max_gradient_error(rig, with_bias, {rig.random({2, 3, 5}, 1)}, {&w, &b}), kTolerance);
   const Function plain = [&](Tape& t, const Variables& x) { return Variables{linear(t, x[0], w, nullptr)}; };
-  EXPECT_LT(worst_gradient(rig, plain, {rig.random({3, 5}, 1)}, {&w}), kTolerance);
+  EXPECT_LT(max_gradient_error(rig, plain, {rig.random({3, 5}, 1)}, {&w}), kTolerance);
 }
 
 TEST(MlpFunction, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   Weight w1, b1, w2, b2;
   rig.fill(w1, {4, 6}, 2);
   rig.fill(b1, {6}, 3);
@@ -42,13 +42,13 @@ TEST(MlpFunction, GradientsMatchFiniteDifferences) {
       const Function f = [&](Tape& t, const Variables& x) {
         return Variables{mlp(t, x[0], w1, &b1, kind, w2, &b2, keep)};
       };
-      EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w1, &b1, &w2, &b2}), kTolerance)
+      EXPECT_LT(max_gradient_error(rig, f, {rig.random({2, 3, 4}, 1)}, {&w1, &b1, &w2, &b2}), kTolerance)
           << kernel::name_of(kind) << keep;
     }
 }
 
 TEST(GatedMlp, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   Weight w1, b1, w2, b2;
   rig.fill(w1, {4, 12}, 2);
   rig.fill(b1, {12}, 3);
@@ -58,12 +58,12 @@ TEST(GatedMlp, GradientsMatchFiniteDifferences) {
     const Function f = [&](Tape& t, const Variables& x) {
       return Variables{gated_mlp(t, x[0], w1, &b1, w2, &b2, keep)};
     };
-    EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w1, &b1, &w2, &b2}), kTolerance) << keep;
+    EXPECT_LT(max_gradient_error(rig, f, {rig.random({2, 3, 4}, 1)}, {&w1, &b1, &w2, &b2}), kTolerance) << keep;
   }
 }
 
 TEST(Norm, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   Weight gamma, beta;
   rig.fill(gamma, {6}, 2);
   rig.fill(beta, {6}, 3);
@@ -74,22 +74,23 @@ TEST(Norm, GradientsMatchFiniteDifferences) {
     const Function alone = [&](Tape& t, const Variables& x) {
       return Variables{norm(t, x[0], gamma, bias, kind, 1e-5)};
     };
-    EXPECT_LT(worst_gradient(rig, alone, {rig.random({2, 3, 6}, 1)}, weights), kTolerance);
+    EXPECT_LT(max_gradient_error(rig, alone, {rig.random({2, 3, 6}, 1)}, weights), kTolerance);
     const Function fused = [&](Tape& t, const Variables& x) {
       const ResidualNorm r = residual_norm(t, x[0], x[1], gamma, bias, kind, 1e-5);
       return Variables{r.sum, r.y};
     };
-    EXPECT_LT(worst_gradient(rig, fused, {rig.random({2, 3, 6}, 1), rig.random({2, 3, 6}, 4)}, weights), kTolerance);
+    EXPECT_LT(max_gradient_error(rig, fused, {rig.random({2, 3, 6}, 1), rig.random({2, 3, 6}, 4)}, weights),
+              kTolerance);
     const Function normed_only = [&](Tape& t, const Variables& x) {
       return Variables{residual_norm(t, x[0], x[1], gamma, bias, kind, 1e-5).y};
     };
-    EXPECT_LT(worst_gradient(rig, normed_only, {rig.random({2, 3, 6}, 1), rig.random({2, 3, 6}, 4)}, weights),
+    EXPECT_LT(max_gradient_error(rig, normed_only, {rig.random({2, 3, 6}, 1), rig.random({2, 3, 6}, 4)}, weights),
               kTolerance);
   }
 }
 
-TEST(Norm, IsOfMeanZeroAndVarianceOneBeforeItsWeights) {
-  Rig rig;
+TEST(Norm, OutputHasMeanZeroAndVarianceOne) {
+  TapeFixture rig;
   Weight gamma;
   rig.fill(gamma, {64}, 2);
   kernel::fill(gamma.value.data(), 1, 64, DType::f64, rig.context.stream);
@@ -98,31 +99,35 @@ TEST(Norm, IsOfMeanZeroAndVarianceOneBeforeItsWeights) {
   for (double v : y.span<double>()) mean += v / 64, square += v * v / 64;
   EXPECT_NEAR(mean, 0, 1e-14);
   EXPECT_NEAR(square, 1, 1e-9);
-  rig.tape.clear();  // it points at gamma, which goes first
+  rig.tape.clear();  // the tape has pointers to gamma, which is destroyed before the tape
 }
 
 TEST(Pointwise, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   const auto x = rig.random({2, 3, 4}, 1), z = rig.random({2, 3, 4}, 2);
   const auto check = [&](const char* name, const Function& f, std::vector<tensor::Tensor> inputs) {
-    EXPECT_LT(worst_gradient(rig, f, inputs, {}), kTolerance) << name;
+    EXPECT_LT(max_gradient_error(rig, f, inputs, {}), kTolerance) << name;
   };
   check("add", [](Tape& t, const Variables& v) { return Variables{add(t, v[0], v[1])}; }, {x, z});
-  check("twice", [](Tape& t, const Variables& v) { return Variables{add(t, add(t, v[0], v[1]), v[0])}; }, {x, z});
+  check("add twice", [](Tape& t, const Variables& v) { return Variables{add(t, add(t, v[0], v[1]), v[0])}; }, {x, z});
   for (const Activation kind : kActivations)
     check("activation", [&](Tape& t, const Variables& v) { return Variables{activation(t, v[0], kind)}; }, {x});
   check("swiglu", [](Tape& t, const Variables& v) { return Variables{swiglu(t, v[0])}; }, {x});
   check("swiglu twice", [](Tape& t, const Variables& v) { return Variables{swiglu(t, v[0]), swiglu(t, v[0])}; }, {x});
   check("dropout", [](Tape& t, const Variables& v) { return Variables{dropout(t, v[0], 0.4, {1, 2}, 5)}; }, {x});
-  check("pick_token", [](Tape& t, const Variables& v) { return Variables{pick_token(t, v[0], 1)}; }, {x});
-  check("pick and pass on", [](Tape& t, const Variables& v) { return Variables{pick_token(t, v[0], 2), v[0]}; }, {x});
+  check("select_token", [](Tape& t, const Variables& v) { return Variables{select_token(t, v[0], 1)}; }, {x});
+  check("select_token and x",
+        [](Tape& t, const Variables& v) {
+          return Variables{select_token(t, v[0], 2), v[0]};
+        },
+        {x});
 }
 
 TEST(Rotary, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   Weight w;
   rig.fill(w, {4, 12}, 2);
-  // Two heads of 4 turn, the third is left alone; positions begin at 3.
+  // Rotates two heads of width 4 and leaves the third unchanged. Positions start at 3.
   using kernel::RopeScaling;
   for (const kernel::RotaryAngles& angles :
        {kernel::RotaryAngles{.theta = 100},
@@ -132,18 +137,19 @@ TEST(Rotary, GradientsMatchFiniteDifferences) {
     const Function f = [&](Tape& t, const Variables& x) {
       return Variables{rotary(t, linear(t, x[0], w, nullptr), 2, 4, 3, angles)};
     };
-    EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 3, 4}, 1)}, {&w}), kTolerance) << static_cast<int>(angles.scaling);
+    EXPECT_LT(max_gradient_error(rig, f, {rig.random({2, 3, 4}, 1)}, {&w}), kTolerance)
+        << static_cast<int>(angles.scaling);
   }
 }
 
-TEST(Embedding, AddsTheGradientOfRepeatedIds) {
-  Rig rig;
+TEST(Embedding, AddsGradientsOfRepeatedIds) {
+  TapeFixture rig;
   Weight table, positions;
   rig.fill(table, {5, 3}, 2);
   rig.fill(positions, {6, 3}, 3);
   const tensor::Tensor ids = rig.ids({2, 3}, {4, 0, 4, 4, 1, 1});
   const Function f = [&](Tape& t, const Variables&) { return Variables{embedding(t, ids, table, &positions, 2)}; };
-  EXPECT_LT(worst_gradient(rig, f, {}, {&table, &positions}), kTolerance);
+  EXPECT_LT(max_gradient_error(rig, f, {}, {&table, &positions}), kTolerance);
 }
 
 AttentionArgs options(int64_t heads, int64_t kv_heads, bool causal) {
@@ -156,7 +162,7 @@ AttentionArgs options(int64_t heads, int64_t kv_heads, bool causal) {
 }
 
 TEST(Attention, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   for (const int64_t kv_heads : {4, 2, 1})
     for (const bool causal : {true, false})
       for (const double rate : {0.0, 0.3})
@@ -167,25 +173,26 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
           o.first_sequence = 7;
           if (padded) o.key_lengths = rig.ids({2}, {5, 2});
           const Function self = [&](Tape& t, const Variables& x) { return Variables{self_attention(t, x[0], o)}; };
-          EXPECT_LT(worst_gradient(rig, self, {rig.random({2, 5, (4 + 2 * kv_heads) * 4}, 1)}, {}), kTolerance)
+          EXPECT_LT(max_gradient_error(rig, self, {rig.random({2, 5, (4 + 2 * kv_heads) * 4}, 1)}, {}), kTolerance)
               << kv_heads << causal << rate << padded;
           if (causal) continue;
           const Function cross = [&](Tape& t, const Variables& x) {
             return Variables{cross_attention(t, x[0], x[1], o)};
           };
-          EXPECT_LT(worst_gradient(rig, cross, {rig.random({2, 3, 16}, 1), rig.random({2, 5, kv_heads * 8}, 2)}, {}),
-                    kTolerance)
+          EXPECT_LT(
+              max_gradient_error(rig, cross, {rig.random({2, 3, 16}, 1), rig.random({2, 5, kv_heads * 8}, 2)}, {}),
+              kTolerance)
               << kv_heads << rate << padded;
         }
 }
 
 TEST(Attention, AccumulatesIntoExistingGradient) {
-  Rig rig;
+  TapeFixture rig;
   const AttentionArgs o = options(2, 2, true);
   const Function f = [&](Tape& t, const Variables& x) {
     return Variables{self_attention(t, x[0], o), activation(t, x[0], Activation::tanh), self_attention(t, x[0], o)};
   };
-  EXPECT_LT(worst_gradient(rig, f, {rig.random({1, 4, 24}, 1)}, {}), kTolerance);
+  EXPECT_LT(max_gradient_error(rig, f, {rig.random({1, 4, 24}, 1)}, {}), kTolerance);
 }
 
 }  // namespace

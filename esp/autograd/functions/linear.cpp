@@ -3,8 +3,8 @@
 #include "esp/autograd/functions/fp8_linear.h"
 #include "esp/autograd/functions/linear_gemms.h"
 #include "esp/autograd/functions/weights.h"
-#include "esp/device/on_cuda.h"
-#include "esp/kernel/cuda/activation_slope.h"
+#include "esp/device/is_cuda.h"
+#include "esp/kernel/cuda/activation_backward.h"
 
 namespace esp::autograd {
 namespace {
@@ -13,7 +13,7 @@ using kernel::Activation;
 using tensor::Tensor;
 
 const void* data_of(const Weight* weight) {
-  return weight ? weight->used_value().data() : nullptr;
+  return weight ? weight->fetch_value().data() : nullptr;
 }
 
 class LinearNode final : public Node {
@@ -21,7 +21,7 @@ class LinearNode final : public Node {
   LinearNode(const Variable& x, int y, Weight& w, Weight* b) : x_(x), y_(y), w_(w), b_(b), trained_{&w, b} {}
 
   void backward_input(Tape& tape) override {
-    input_grad_gemm(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.used_value());
+    input_grad_gemm(tape.context(), tape.gradient_into(x_), tape.gradient_of(y_), w_.fetch_value());
   }
   void backward_weight(Tape& tape) override {
     weight_grad_gemm(tape.context(), w_, b_, x_.value(), tape.gradient_of(y_), tape.column_sums_of(y_));
@@ -36,10 +36,10 @@ class LinearNode final : public Node {
   TrainedWeights trained_;
 };
 
-class PerceptronNode final : public Node {
+class MlpNode final : public Node {
  public:
-  PerceptronNode(const Variable& x, int y, Tensor pre, Tensor hidden, Weight& w1, Weight* b1, Activation activation,
-                 Weight& w2, Weight* b2)
+  MlpNode(const Variable& x, int y, Tensor pre, Tensor hidden, Weight& w1, Weight* b1, Activation activation,
+          Weight& w2, Weight* b2)
       : x_(x),
         y_(y),
         pre_(std::move(pre)),
@@ -53,8 +53,9 @@ class PerceptronNode final : public Node {
 
   void backward_input(Tape& tape) override {
     const bool rounds = tensor::accumulation_type(pre_.dtype()) != pre_.dtype();
-    if (device::on_cuda(tape.context().stream) && (hidden_.defined() ? rounds : w2_.trained)) return in_a_pass(tape);
-    if (!hidden_.defined() && w2_.trained) {  // before pre_ goes
+    if (device::is_cuda(tape.context().stream) && (hidden_.defined() ? rounds : w2_.trained))
+      return backward_in_one_pass(tape);
+    if (!hidden_.defined() && w2_.trained) {  // recomputed before pre_ is released
       hidden_ = tensor::empty(tape.context(), pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
       kernel::activation_forward(hidden_.data(), pre_.data(), pre_.count(), activation_, pre_.dtype(),
                                  tape.context().stream);
@@ -63,9 +64,9 @@ class PerceptronNode final : public Node {
     kernel::GemmOptions derivative;
     derivative.activation = activation_;
     derivative.pre_activation_in = pre_.data();
-    input_grad_gemm(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.used_value(), derivative);
+    input_grad_gemm(tape.context(), {d_pre_, false}, tape.gradient_of(y_), w2_.fetch_value(), derivative);
     pre_ = {};
-    input_grad_gemm(tape.context(), tape.gradient_into(x_), d_pre_, w1_.used_value());
+    input_grad_gemm(tape.context(), tape.gradient_into(x_), d_pre_, w1_.fetch_value());
   }
   void backward_weight(Tape& tape) override {
     weight_grad_gemm(tape.context(), w2_, b2_, hidden_, tape.gradient_of(y_), tape.column_sums_of(y_));
@@ -75,21 +76,22 @@ class PerceptronNode final : public Node {
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
-  // On a GPU one kernel after a plain GEMM computes the gradient, its column sums and, if not stored, the activation's
-  // output again, in place. In 16 bits this is also faster than a GEMM with a derivative epilogue plus a pass for the
-  // sums, and rounds as recomputation does.
-  void in_a_pass(Tape& tape) {
+  // GPU path. After a plain GEMM, one kernel multiplies the gradient by the activation's derivative in place and
+  // computes its column sums. It also recomputes the activation's output if that was not stored. For 16-bit types this
+  // is faster than a GEMM with a derivative epilogue and a separate pass for the sums. Rounding is the same as with
+  // recomputation.
+  void backward_in_one_pass(Tape& tape) {
     const tensor::Context& context = tape.context();
     d_pre_ = tensor::empty(context, pre_.shape(), pre_.dtype(), device::MemoryCategory::activation);
-    input_grad_gemm(context, {d_pre_, false}, tape.gradient_of(y_), w2_.used_value());
+    input_grad_gemm(context, {d_pre_, false}, tape.gradient_of(y_), w2_.fetch_value());
     b1_done_ = b1_ && b1_->trained;
     const bool add = b1_done_ && beta_for(*b1_) != 0;
     const bool again = !hidden_.defined();
-    kernel::cuda::activation_slope(d_pre_.data(), pre_.data(), again, pre_.rows(), pre_.dim(-1), activation_,
-                                   b1_done_ ? b1_->grad.data() : nullptr, add, pre_.dtype(), context.stream);
+    kernel::cuda::activation_backward_fused(d_pre_.data(), pre_.data(), again, pre_.rows(), pre_.dim(-1), activation_,
+                                            b1_done_ ? b1_->grad.data() : nullptr, add, pre_.dtype(), context.stream);
     if (again) hidden_ = std::move(pre_);
     pre_ = {};
-    input_grad_gemm(context, tape.gradient_into(x_), d_pre_, w1_.used_value());
+    input_grad_gemm(context, tape.gradient_into(x_), d_pre_, w1_.fetch_value());
   }
 
   Variable x_;
@@ -110,8 +112,8 @@ Variable linear(Tape& tape, const Variable& x, Weight& w, Weight* b) {
   if (fp8_applicable(tape.context(), x, w, b)) return fp8_linear(tape, x, w, b);
   kernel::GemmOptions options;
   options.bias = data_of(b);
-  Variable y = forward_gemm(tape.context(), x.value(), w.used_value(), options);
-  if (!tape.wants({&x}, {&w, b})) return y;
+  Variable y = forward_gemm(tape.context(), x.value(), w.fetch_value(), options);
+  if (!tape.must_record({&x}, {&w, b})) return y;
   y = tape.output(y.value());
   tape.record<LinearNode>(1, x, y.slot(), w, b);
   return y;
@@ -122,7 +124,7 @@ Variable mlp(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activation a
   const tensor::Context& context = tape.context();
   if (fp8_applicable(context, x, w1, b1) && fp8_applicable(context, x, w2, b2))
     return fp8_mlp(tape, x, {w1, b1, w2, b2, activation, false, keep});
-  const bool records = tape.wants({&x}, {&w1, b1, &w2, b2});
+  const bool records = tape.must_record({&x}, {&w1, b1, &w2, b2});
   kernel::GemmOptions first, second;
   first.bias = data_of(b1);
   second.bias = data_of(b2);
@@ -130,23 +132,24 @@ Variable mlp(Tape& tape, const Variable& x, Weight& w1, Weight* b1, Activation a
   if (x.dtype() == tensor::accumulation_type(x.dtype())) {
     first.activation = activation;
     if (records) {
-      pre = tensor::empty(context, x.shape().with_last(w1.used_value().dim(1)), x.dtype(),
+      pre = tensor::empty(context, x.shape().with_last(w1.fetch_value().dim(1)), x.dtype(),
                           device::MemoryCategory::activation);
       first.pre_activation = pre.data();
     }
-    hidden = forward_gemm(context, x.value(), w1.used_value(), first);
+    hidden = forward_gemm(context, x.value(), w1.fetch_value(), first);
   } else {
-    // In 16 bits the activation uses the rounded argument, which its derivative and recomputation see; as an epilogue
-    // it would use the sum before rounding. On a GPU a GEMM that writes both is not faster.
-    pre = forward_gemm(context, x.value(), w1.used_value(), first);
+    // For 16-bit types the activation must read the rounded value of `pre`, because backward and recomputation also
+    // read the rounded value. A GEMM epilogue would use the sum before rounding. On a GPU, a GEMM that writes both
+    // tensors would not be faster.
+    pre = forward_gemm(context, x.value(), w1.fetch_value(), first);
     hidden = records ? tensor::empty(context, pre.shape(), pre.dtype(), device::MemoryCategory::activation) : pre;
     kernel::activation_forward(hidden.data(), pre.data(), pre.count(), activation, pre.dtype(), context.stream);
   }
-  Variable y = forward_gemm(context, hidden, w2.used_value(), second);
+  Variable y = forward_gemm(context, hidden, w2.fetch_value(), second);
   if (!records) return y;
   y = tape.output(y.value());
   if (!keep) hidden = {};
-  tape.record<PerceptronNode>(1, x, y.slot(), std::move(pre), std::move(hidden), w1, b1, activation, w2, b2);
+  tape.record<MlpNode>(1, x, y.slot(), std::move(pre), std::move(hidden), w1, b1, activation, w2, b2);
   return y;
 }
 

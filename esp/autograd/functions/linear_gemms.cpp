@@ -1,7 +1,7 @@
 #include "esp/autograd/functions/linear_gemms.h"
 
 #include "esp/autograd/functions/weights.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 #include "esp/kernel/cuda/weight_gemm.h"
 
 namespace esp::autograd {
@@ -10,8 +10,10 @@ using tensor::Tensor;
 
 Tensor forward_gemm(const tensor::Context& context, const Tensor& x, const Tensor& w,
                     const kernel::GemmOptions& options) {
-  ESP_CHECK(w.shape().rank() == 2 && x.dim(-1) == w.dim(0) && x.dtype() == w.dtype(), "x {} by W {}", x.shape().text(),
-            w.shape().text());
+  ESP_CHECK(w.shape().rank() == 2 && x.dim(-1) == w.dim(0) && x.dtype() == w.dtype(),
+            "linear: got x with shape {}, W with shape {}; expected W [in, out] with in = last dimension of x, and the "
+            "same dtype",
+            x.shape().text(), w.shape().text());
   Tensor y = tensor::empty(context, x.shape().with_last(w.dim(1)), x.dtype(), device::MemoryCategory::activation);
   kernel::gemm(y.data(), x.data(), w.data(), x.rows(), w.dim(1), w.dim(0), options, x.dtype(), context.stream);
   return y;
@@ -28,7 +30,7 @@ void input_grad_gemm(const tensor::Context& context, const GradientTarget& into,
 
 void weight_grad_gemm(const tensor::Context& context, Weight& w, Weight* b, const Tensor& x, const Tensor& dy,
                       const Tensor& dy_sums, bool ragged) {
-  if (device::on_cuda(context.stream)) {
+  if (device::is_cuda(context.stream)) {
     kernel::cuda::WeightGradients to;
     to.ragged = ragged;
     if (w.trained) to.add_to_dw = beta_for(w) != 0, to.dw = w.grad.data();

@@ -1,7 +1,7 @@
 #include "esp/autograd/functions/norm.h"
 
 #include "esp/autograd/functions/weights.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 #include "esp/kernel/cuda/norm_backward.h"
 
 namespace esp::autograd {
@@ -24,7 +24,7 @@ Statistics make_statistics(const tensor::Context& context, const Tensor& x, Norm
   return statistics;
 }
 
-// Without a branch, `sum` is -1 and x itself was normalised.
+// `sum` is the slot of x + branch. Without a residual branch, `sum` is -1 and x itself is normalised.
 class NormNode final : public Node {
  public:
   NormNode(const Variable& x, const Variable& branch, Tensor normalised, int sum, int y, Statistics statistics,
@@ -45,16 +45,17 @@ class NormNode final : public Node {
       if (x_ >= 0) add_input_gradient(tape, tape.gradient_into(x_));
       return;
     }
-    // The gradient of the sum is that of both terms; y's part is added to what came along the stream.
+    // x and the branch have the same gradient as their sum. The gradient through y is added to the one that arrived
+    // through the residual stream.
     Tensor sums;
     if (tape.gradient_of(y_).defined()) sums = add_input_gradient(tape, tape.gradient_into(sum_));
     const Tensor d_sum = tape.take_gradient(sum_);
     if (branch_ >= 0) {
       const bool first = !tape.gradient_of(branch_).defined();
-      tape.give_gradient(branch_, d_sum);
-      if (first) tape.give_column_sums(branch_, std::move(sums));
+      tape.accumulate_gradient(branch_, d_sum);
+      if (first) tape.set_column_sums(branch_, std::move(sums));
     }
-    if (x_ >= 0) tape.give_gradient(x_, d_sum);
+    if (x_ >= 0) tape.accumulate_gradient(x_, d_sum);
   }
 
   void backward_weight(Tape& tape) override {
@@ -68,21 +69,24 @@ class NormNode final : public Node {
   std::span<Weight* const> weights() const override { return trained_.span(); }
 
  private:
-  // Gives the sums of the gradient's columns where they came along.
+  // Returns the column sums of the gradient if the kernel computed them, else an undefined tensor.
   Tensor add_input_gradient(Tape& tape, const GradientTarget& into) {
     const Tensor& dy = tape.gradient_of(y_);
-    if (device::on_cuda(tape.context().stream)) {
-      Tensor sums;  // a branch of a model with biases ends in one
+    if (device::is_cuda(tape.context().stream)) {
+      // Column sums of the gradient: the bias gradient of the branch's last linear layer. A model has biases in its
+      // linear layers if its norms have one (beta).
+      Tensor sums;
       if (branch_ >= 0 && beta_) sums = tape.scratch({shape_.dim}, DType::f32);
       if (add_all_gradients(tape, into, dy, sums)) return sums;
     }
     kernel::norm_backward_input(into.tensor.data(), dy.data(), normalised_.data(), statistics_.mean.data(),
-                                statistics_.rstd.data(), gamma_.used_value().data(), shape_, into.accumulate,
+                                statistics_.rstd.data(), gamma_.fetch_value().data(), shape_, into.accumulate,
                                 dy.dtype(), tape.context().stream);
     return {};
   }
 
-  // On a GPU, where reading dy and x once more is what the weights' gradients cost.
+  // GPU path: one kernel computes all gradients. A separate kernel for the weight gradients would read dy and x a
+  // second time. Returns false if the kernel cannot be used.
   bool add_all_gradients(Tape& tape, const GradientTarget& into, const Tensor& dy, const Tensor& sums) {
     if (!gamma_.trained || (beta_ && !beta_->trained)) return false;
     kernel::cuda::NormGradients to;
@@ -97,7 +101,7 @@ class NormNode final : public Node {
     to.add_to_dbeta = beta_ && !beta_->stale;
     weights_done_ =
         kernel::cuda::norm_backward(to, dy.data(), normalised_.data(), statistics_.mean.data(), statistics_.rstd.data(),
-                                    gamma_.used_value().data(), shape_, dy.dtype(), tape.context().stream);
+                                    gamma_.fetch_value().data(), shape_, dy.dtype(), tape.context().stream);
     if (!weights_done_) return false;
     gamma_.stale = false;
     if (beta_) beta_->stale = false;
@@ -123,9 +127,9 @@ Variable norm(Tape& tape, const Variable& x, Weight& gamma, Weight* beta, NormKi
   Statistics statistics = make_statistics(context, x.value(), kind);
   Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), nullptr, x.value().data(),
-                       nullptr, gamma.used_value().data(), beta ? beta->used_value().data() : nullptr, shape, x.dtype(),
-                       context.stream);
-  if (!tape.wants({&x}, {&gamma, beta})) return y;
+                       nullptr, gamma.fetch_value().data(), beta ? beta->fetch_value().data() : nullptr, shape,
+                       x.dtype(), context.stream);
+  if (!tape.must_record({&x}, {&gamma, beta})) return y;
   y = tape.output(y.value());
   tape.record<NormNode>(1, x, Variable(), x.value(), -1, y.slot(), std::move(statistics), gamma, beta, shape);
   return y;
@@ -133,16 +137,18 @@ Variable norm(Tape& tape, const Variable& x, Weight& gamma, Weight* beta, NormKi
 
 ResidualNorm residual_norm(Tape& tape, const Variable& x, const Variable& branch, Weight& gamma, Weight* beta,
                            NormKind kind, double eps) {
-  ESP_CHECK(x.shape() == branch.shape(), "{} + {}", x.shape().text(), branch.shape().text());
+  ESP_CHECK(x.shape() == branch.shape(),
+            "residual addition: got x with shape {}, branch with shape {}; expected equal shapes", x.shape().text(),
+            branch.shape().text());
   const tensor::Context& context = tape.context();
   const NormShape shape{kind, x.value().rows(), x.value().dim(-1), eps};
   Statistics statistics = make_statistics(context, x.value(), kind);
   Variable sum = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   Variable y = tensor::empty(context, x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::norm_forward(y.value().data(), statistics.mean.data(), statistics.rstd.data(), sum.value().data(),
-                       x.value().data(), branch.value().data(), gamma.used_value().data(),
-                       beta ? beta->used_value().data() : nullptr, shape, x.dtype(), context.stream);
-  if (!tape.wants({&x, &branch}, {&gamma, beta})) return {sum, y};
+                       x.value().data(), branch.value().data(), gamma.fetch_value().data(),
+                       beta ? beta->fetch_value().data() : nullptr, shape, x.dtype(), context.stream);
+  if (!tape.must_record({&x, &branch}, {&gamma, beta})) return {sum, y};
   sum = tape.output(sum.value());
   y = tape.output(y.value());
   tape.record<NormNode>(2, x, branch, sum.value(), sum.slot(), y.slot(), std::move(statistics), gamma, beta, shape);

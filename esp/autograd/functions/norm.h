@@ -11,7 +11,7 @@ namespace esp::autograd {
 // `beta` is null for RMSNorm (and for a LayerNorm without bias).
 Variable norm(Tape& tape, const Variable& x, Weight& gamma, Weight* beta, kernel::NormKind kind, double eps);
 
-// sum = x + branch, y = norm(sum); sum is the continued residual stream.
+// sum = x + branch, y = norm(sum). The residual stream continues with `sum`.
 struct ResidualNorm {
   Variable sum, y;
 };

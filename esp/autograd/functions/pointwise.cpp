@@ -17,8 +17,8 @@ class AddNode final : public Node {
   AddNode(int a, int b, int y) : a_(a), b_(b), y_(y) {}
   void backward_input(Tape& tape) override {
     const Tensor dy = tape.take_gradient(y_);
-    if (a_ >= 0) tape.give_gradient(a_, dy);
-    if (b_ >= 0) tape.give_gradient(b_, dy);
+    if (a_ >= 0) tape.accumulate_gradient(a_, dy);
+    if (b_ >= 0) tape.accumulate_gradient(b_, dy);
   }
 
  private:
@@ -50,7 +50,7 @@ class SwigluNode final : public Node {
     const Tensor dx = first ? tape.gradient_into(x_).tensor : tape.scratch(x_.shape(), x_.dtype());
     kernel::swiglu_backward(dx.data(), dy.data(), x_.value().data(), dy.rows(), dy.dim(-1), dy.dtype(),
                             tape.context().stream);
-    if (!first) tape.give_gradient(x_.slot(), dx);
+    if (!first) tape.accumulate_gradient(x_.slot(), dx);
   }
 
  private:
@@ -66,7 +66,7 @@ class DropoutNode final : public Node {
     const Tensor& dy = tape.gradient_of(y_);
     const Tensor dx = tensor::empty(tape.context(), dy.shape(), dy.dtype(), MemoryCategory::activation);
     kernel::dropout(dx.data(), dy.data(), nullptr, shape_, key_, dy.dtype(), tape.context().stream);
-    tape.give_gradient(x_, dx);
+    tape.accumulate_gradient(x_, dx);
   }
 
  private:
@@ -81,9 +81,9 @@ class RotaryNode final : public Node {
     shape_.inverse = true;
   }
   void backward_input(Tape& tape) override {
-    Tensor dy = tape.gradient_into(y_).tensor;  // exclusively owned, so it may be rotated in place
+    Tensor dy = tape.gradient_into(y_).tensor;  // not shared with another tensor, so it may be rotated in place
     kernel::rotary(dy.data(), shape_, dy.dtype(), tape.context().stream);
-    tape.give_gradient(x_, tape.take_gradient(y_));
+    tape.accumulate_gradient(x_, tape.take_gradient(y_));
   }
 
  private:
@@ -91,7 +91,8 @@ class RotaryNode final : public Node {
   kernel::RotaryShape shape_;
 };
 
-// The rows of token t of every sequence: x [B, T, C] at (b·T + t)·C.
+// Copies one token of every sequence between x [B, T, C] and `tokens` [B, C]. Direction: from `tokens` to x if
+// `scatter` is true, else from x to `tokens`.
 void copy_tokens(const Tensor& tokens, const Tensor& x, int64_t token, bool scatter, const device::Stream& stream) {
   const size_t row = static_cast<size_t>(x.dim(2)) * size_of(x.dtype()), all = static_cast<size_t>(x.dim(1)) * row;
   std::byte* in_x = x.as<std::byte>() + static_cast<size_t>(token) * row;
@@ -101,14 +102,14 @@ void copy_tokens(const Tensor& tokens, const Tensor& x, int64_t token, bool scat
     kernel::copy_rows(tokens.data(), row, in_x, all, row, x.dim(0), stream);
 }
 
-class PickTokenNode final : public Node {
+class SelectTokenNode final : public Node {
  public:
-  PickTokenNode(const Variable& x, int y, int64_t token) : slot_(x.slot()), y_(y), shape_(x.shape()), token_(token) {}
+  SelectTokenNode(const Variable& x, int y, int64_t token) : slot_(x.slot()), y_(y), shape_(x.shape()), token_(token) {}
   void backward_input(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     const Tensor dx = tensor::zeros(tape.context(), shape_, dy.dtype(), MemoryCategory::activation);
     copy_tokens(dy, dx, token_, true, tape.context().stream);
-    tape.give_gradient(slot_, dx);
+    tape.accumulate_gradient(slot_, dx);
   }
 
  private:
@@ -120,11 +121,13 @@ class PickTokenNode final : public Node {
 }  // namespace
 
 Variable add(Tape& tape, const Variable& a, const Variable& b) {
-  ESP_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(), "{} + {}", a.shape().text(), b.shape().text());
+  ESP_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(),
+            "add: got a with shape {}, b with shape {}; expected equal shapes and dtypes", a.shape().text(),
+            b.shape().text());
   Variable y = tensor::empty(tape.context(), a.shape(), a.dtype(), MemoryCategory::activation);
   kernel::add(y.value().data(), a.value().data(), b.value().data(), a.value().count(), a.dtype(),
               tape.context().stream);
-  if (!tape.wants({&a, &b})) return y;
+  if (!tape.must_record({&a, &b})) return y;
   y = tape.output(y.value());
   tape.record<AddNode>(1, a.slot(), b.slot(), y.slot());
   return y;
@@ -135,7 +138,7 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
   Variable y = tensor::empty(tape.context(), x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::activation_forward(y.value().data(), x.value().data(), x.value().count(), kind, x.dtype(),
                              tape.context().stream);
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
   tape.record<ActivationNode>(1, x, y.slot(), kind);
   return y;
@@ -143,10 +146,11 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
 
 Variable swiglu(Tape& tape, const Variable& x) {
   const int64_t width = x.value().dim(-1) / 2;
-  ESP_CHECK(width * 2 == x.value().dim(-1), "gate and up in {}", x.shape().text());
+  ESP_CHECK(width * 2 == x.value().dim(-1), "swiglu: got shape {}; expected an even last dimension [gate | up]",
+            x.shape().text());
   Variable y = tensor::empty(tape.context(), x.shape().with_last(width), x.dtype(), MemoryCategory::activation);
   kernel::swiglu_forward(y.value().data(), x.value().data(), x.value().rows(), width, x.dtype(), tape.context().stream);
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
   tape.record<SwigluNode>(1, x, y.slot());
   return y;
@@ -161,7 +165,7 @@ Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey 
   shape.rate = rate;
   Variable y = tensor::empty(tape.context(), x.shape(), x.dtype(), MemoryCategory::activation);
   kernel::dropout(y.value().data(), x.value().data(), nullptr, shape, key, x.dtype(), tape.context().stream);
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
   tape.record<DropoutNode>(1, x.slot(), y.slot(), shape, key);
   return y;
@@ -169,12 +173,12 @@ Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey 
 
 Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position,
                 const kernel::RotaryAngles& angles) {
-  return rotary_run(tape, x, heads, head_dim, 0, x.value().dim(1), first_position, angles);
+  return rotary_range(tape, x, heads, head_dim, 0, x.value().dim(1), first_position, angles);
 }
 
-Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
-                    int64_t first_position, const kernel::RotaryAngles& angles) {
-  ESP_CHECK(x.shape().rank() == 3, "[B, T, C] expected, {} given", x.shape().text());
+Variable rotary_range(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
+                      int64_t first_position, const kernel::RotaryAngles& angles) {
+  ESP_CHECK(x.shape().rank() == 3, "rotary: got shape {}; expected [B, T, C]", x.shape().text());
   kernel::RotaryShape shape;
   shape.rows = x.value().rows();
   shape.row_stride = x.value().dim(-1);
@@ -186,20 +190,21 @@ Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_d
   shape.end = end;
   shape.angles = angles;
   kernel::rotary(x.value().data(), shape, x.dtype(), tape.context().stream);
-  if (!tape.wants({&x})) return x;
+  if (!tape.must_record({&x})) return x;
   Variable y = tape.output(x.value());
   tape.record<RotaryNode>(1, x.slot(), y.slot(), shape);
   return y;
 }
 
-Variable pick_token(Tape& tape, const Variable& x, int64_t token) {
-  ESP_CHECK(x.shape().rank() == 3 && token < x.value().dim(1), "token {} of {}", token, x.shape().text());
+Variable select_token(Tape& tape, const Variable& x, int64_t token) {
+  ESP_CHECK(x.shape().rank() == 3 && token < x.value().dim(1),
+            "select_token: got token {}, x with shape {}; expected x [B, T, C] and token < T", token, x.shape().text());
   Variable y =
       tensor::empty(tape.context(), {x.value().dim(0), x.value().dim(2)}, x.dtype(), MemoryCategory::activation);
   copy_tokens(y.value(), x.value(), token, false, tape.context().stream);
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
-  tape.record<PickTokenNode>(1, x, y.slot(), token);
+  tape.record<SelectTokenNode>(1, x, y.slot(), token);
   return y;
 }
 

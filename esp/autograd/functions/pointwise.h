@@ -1,4 +1,4 @@
-// Functions without weights: additions, activations, dropout, rotary positions, picking a token.
+// Functions without weights: addition, activations, dropout, rotary position embedding (RoPE), token selection.
 #pragma once
 
 #include "esp/autograd/tape.h"
@@ -12,17 +12,17 @@ Variable add(Tape& tape, const Variable& a, const Variable& b);
 Variable activation(Tape& tape, const Variable& x, kernel::Activation kind);
 Variable swiglu(Tape& tape, const Variable& x);  // [.., 2·width] → [.., width]
 
-// x itself when rate is 0. `first_row` is the global index of x's first row.
+// Returns x if rate is 0. `first_row` is the global index of x's first row.
 Variable dropout(Tape& tape, const Variable& x, double rate, kernel::DropoutKey key, int64_t first_row = 0);
 
-// Rotates the first `heads` heads of every row in place: the result shares x's memory, so the producer of x must not
-// need its value for backward (a linear layer does not). `first_position` is the first token's.
+// Rotates the first `heads` heads of every row in place. The result shares x's memory, so the function that computed x
+// must not need its output in backward (a linear layer does not). `first_position` is the position of the first token.
 Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t first_position,
                 const kernel::RotaryAngles& angles);
-// The same for tokens [begin, end) of every sequence; the first is at `first_position`.
-Variable rotary_run(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
-                    int64_t first_position, const kernel::RotaryAngles& angles);
+// Like `rotary`, but only for tokens [begin, end) of every sequence. Token `begin` has position `first_position`.
+Variable rotary_range(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, int64_t begin, int64_t end,
+                      int64_t first_position, const kernel::RotaryAngles& angles);
 
-Variable pick_token(Tape& tape, const Variable& x, int64_t token);  // [B, T, C] → [B, C]
+Variable select_token(Tape& tape, const Variable& x, int64_t token);  // [B, T, C] → [B, C]
 
 }  // namespace esp::autograd

@@ -4,7 +4,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/embedding.h"
 #include "esp/kernel/gemm.h"
-#include "esp/tensor/on_host.h"
+#include "esp/tensor/host_tensor.h"
 
 namespace esp::autograd {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-// The tensor itself where it has the type, else a copy for a while.
+// Returns x if it has the accumulation type already, else a temporary copy in that type.
 Tensor widened(const tensor::Context& context, const Tensor& x) {
   const DType wide = tensor::accumulation_type(x.dtype());
   return x.dtype() == wide ? x : tensor::cast_to(context, x, wide, MemoryCategory::buffer);
@@ -28,7 +28,8 @@ kernel::RouteLosses losses_of(const TokenRows& rows) {
 
 class RouteNode final : public Node {
  public:
-  RouteNode(const Variable& x, const Routed& routed, Weight& w, const TokenRows& rows, const RouterOptions& options)
+  RouteNode(const Variable& x, const RouterOutput& routed, Weight& w, const TokenRows& rows,
+            const RouterOptions& options)
       : x_(x), routed_(routed), w_(w), rows_(rows), options_(options), trained_{&w} {}
 
   void backward_input(Tape& tape) override {
@@ -63,7 +64,7 @@ class RouteNode final : public Node {
  private:
   void add_input_gradient(Tape& tape, const GradientTarget& into) {
     const tensor::Context& context = tape.context();
-    const Tensor w = widened(context, w_.used_value());
+    const Tensor w = widened(context, w_.fetch_value());
     const bool direct = w.dtype() == x_.dtype();
     const Tensor dx = direct ? into.tensor : tape.scratch(x_.shape(), w.dtype());
     kernel::GemmOptions options;
@@ -83,7 +84,7 @@ class RouteNode final : public Node {
   }
 
   Variable x_;
-  Routed routed_;
+  RouterOutput routed_;
   Weight& w_;
   TokenRows rows_;
   RouterOptions options_;
@@ -91,9 +92,9 @@ class RouteNode final : public Node {
   TrainedWeights trained_;
 };
 
-class TakeRowsNode final : public Node {
+class PermuteRowsNode final : public Node {
  public:
-  TakeRowsNode(const Variable& x, int y, Tensor places) : x_(x), y_(y), places_(std::move(places)) {}
+  PermuteRowsNode(const Variable& x, int y, Tensor places) : x_(x), y_(y), places_(std::move(places)) {}
   void backward_input(Tape& tape) override {
     const GradientTarget into = tape.gradient_into(x_);
     if (!into.tensor.defined()) return;
@@ -108,9 +109,9 @@ class TakeRowsNode final : public Node {
   Tensor places_;
 };
 
-class CombineNode final : public Node {
+class UnpermuteRowsNode final : public Node {
  public:
-  CombineNode(const Variable& rows, const Variable& gates, int y, Tensor places)
+  UnpermuteRowsNode(const Variable& rows, const Variable& gates, int y, Tensor places)
       : rows_(rows), gates_(gates), y_(y), places_(std::move(places)) {}
   void backward_input(Tape& tape) override {
     const tensor::Context& context = tape.context();
@@ -120,8 +121,8 @@ class CombineNode final : public Node {
     kernel::combine_backward(dx.data(), dgates.data(), dy.data(), rows_.value().data(), gates_.value().data(),
                              places_.as<const int32_t>(), {places_.rows(), places_.dim(-1), dy.dim(-1)}, dy.dtype(),
                              context.stream);
-    if (rows_.needs_grad()) tape.give_gradient(rows_.slot(), dx);
-    if (gates_.needs_grad()) tape.give_gradient(gates_.slot(), dgates);
+    if (rows_.needs_grad()) tape.accumulate_gradient(rows_.slot(), dx);
+    if (gates_.needs_grad()) tape.accumulate_gradient(gates_.slot(), dgates);
   }
 
  private:
@@ -132,15 +133,16 @@ class CombineNode final : public Node {
 
 }  // namespace
 
-Routed route(Tape& tape, const Variable& x, Weight& w, const TokenRows& rows, const RouterOptions& options) {
+RouterOutput route(Tape& tape, const Variable& x, Weight& w, const TokenRows& rows, const RouterOptions& options) {
   const tensor::Context& context = tape.context();
-  ESP_CHECK(w.used_value().dim(0) == x.value().dim(-1) && w.value.dim(1) == options.num_experts,
-            "x {}, router {} for {} experts", x.shape().text(), w.value.shape().text(), options.num_experts);
-  const Tensor wide = widened(context, x.value()), weight = widened(context, w.used_value());
+  ESP_CHECK(w.fetch_value().dim(0) == x.value().dim(-1) && w.value.dim(1) == options.num_experts,
+            "router: got x with shape {}, W with shape {}; expected W [dim, {}] with dim = last dimension of x",
+            x.shape().text(), w.value.shape().text(), options.num_experts);
+  const Tensor wide = widened(context, x.value()), weight = widened(context, w.fetch_value());
   const DType type = wide.dtype();
   const int64_t E = options.num_experts;
   const tensor::Shape chosen = x.shape().with_last(options.num_chosen), scores = x.shape().with_last(E);
-  Routed routed;
+  RouterOutput routed;
   routed.choices = tensor::empty(context, chosen, DType::i32, MemoryCategory::activation);
   routed.probabilities = tensor::empty(context, scores, type, MemoryCategory::activation);
   routed.lse = tensor::empty(context, {x.value().rows()}, type, MemoryCategory::activation);
@@ -150,7 +152,7 @@ Routed route(Tape& tape, const Variable& x, Weight& w, const TokenRows& rows, co
   kernel::gemm(logits.data(), wide.data(), weight.data(), wide.rows(), E, wide.dim(-1), {}, type, context.stream);
   kernel::route_forward(routed.probabilities.data(), routed.lse.data(), routed.choices.as<int32_t>(), gates.data(),
                         logits.data(), shape_of(routed.probabilities, options), type, context.stream);
-  if (!tape.wants({&x}, {&w})) {
+  if (!tape.must_record({&x}, {&w})) {
     routed.gates = Variable(std::move(gates));
     return routed;
   }
@@ -159,17 +161,17 @@ Routed route(Tape& tape, const Variable& x, Weight& w, const TokenRows& rows, co
   return routed;
 }
 
-void balance(const tensor::Context& context, const Routed& routed, const TokenRows& rows, const Tensor& loads,
-             const RouterOptions& options, kernel::RouteSums* sums) {
+void compute_router_losses(const tensor::Context& context, const RouterOutput& routed, const TokenRows& rows,
+                           const Tensor& loads, const RouterOptions& options, kernel::RouteSums* sums) {
   const Tensor& p = routed.probabilities;
   kernel::route_losses(routed.slopes.data(), sums, p.data(), routed.lse.data(), loads.as<const int64_t>(),
                        rows.sequences, options.scale * options.aux, losses_of(rows), shape_of(p, options), p.dtype(),
                        context.stream);
 }
 
-RowPlacement place_rows(const tensor::Context& context, const Tensor& kept, int64_t num_experts) {
+ExpertPermutation sort_rows_by_expert(const tensor::Context& context, const Tensor& kept, int64_t num_experts) {
   const int64_t k = kept.dim(-1), rows = kept.rows();
-  RowPlacement p;
+  ExpertPermutation p;
   p.places = tensor::empty(context, {rows, k}, DType::i32, MemoryCategory::activation);
   p.counts = tensor::empty_on_host(context, {num_experts}, DType::i64, MemoryCategory::activation);
   const Tensor sources = tensor::empty(context, {rows * k}, DType::i32, MemoryCategory::activation);
@@ -179,26 +181,26 @@ RowPlacement place_rows(const tensor::Context& context, const Tensor& kept, int6
   return p;
 }
 
-Variable take_rows(Tape& tape, const Variable& x, const RowPlacement& placement) {
-  const int64_t dim = x.value().dim(-1), M = placement.sources.count();
+Variable permute_rows(Tape& tape, const Variable& x, const ExpertPermutation& permutation) {
+  const int64_t dim = x.value().dim(-1), M = permutation.sources.count();
   Variable y = tensor::empty(tape.context(), {M, dim}, x.dtype(), MemoryCategory::activation);
-  kernel::embedding_forward(y.value().data(), placement.sources.as<const int32_t>(), x.value().data(), nullptr, M, dim,
-                            x.value().rows(), 1, 0, x.dtype(), tape.context().stream);
-  if (!tape.wants({&x})) return y;
+  kernel::embedding_forward(y.value().data(), permutation.sources.as<const int32_t>(), x.value().data(), nullptr, M,
+                            dim, x.value().rows(), 1, 0, x.dtype(), tape.context().stream);
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
-  tape.record<TakeRowsNode>(1, x, y.slot(), placement.places);
+  tape.record<PermuteRowsNode>(1, x, y.slot(), permutation.places);
   return y;
 }
 
-Variable combine_rows(Tape& tape, const Variable& rows, const Variable& gates, const RowPlacement& placement,
-                      const tensor::Shape& like) {
-  const Tensor& places = placement.places;
+Variable unpermute_rows(Tape& tape, const Variable& rows, const Variable& gates, const ExpertPermutation& permutation,
+                        const tensor::Shape& like) {
+  const Tensor& places = permutation.places;
   Variable y = tensor::empty(tape.context(), like, rows.dtype(), MemoryCategory::activation);
   kernel::combine_forward(y.value().data(), rows.value().data(), gates.value().data(), places.as<const int32_t>(),
                           false, {places.rows(), places.dim(-1), like.dim(-1)}, y.dtype(), tape.context().stream);
-  if (!tape.wants({&rows, &gates})) return y;
+  if (!tape.must_record({&rows, &gates})) return y;
   y = tape.output(y.value());
-  tape.record<CombineNode>(1, rows, gates, y.slot(), places);
+  tape.record<UnpermuteRowsNode>(1, rows, gates, y.slot(), places);
   return y;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using tensor::Tensor;
 
-Tensor loads_of(const Rig& rig, const Tensor& choices, const TokenRows& rows, const RouterOptions& o) {
+Tensor loads_of(const TapeFixture& rig, const Tensor& choices, const TokenRows& rows, const RouterOptions& o) {
   const Tensor loads =
       tensor::empty(rig.context, {rows.sequences, o.num_experts}, DType::i64, device::MemoryCategory::other);
   kernel::count_choices(loads.as<int64_t>(), choices.as<const int32_t>(), rows.sequences, rows.length * o.num_chosen,
@@ -19,9 +19,9 @@ Tensor loads_of(const Rig& rig, const Tensor& choices, const TokenRows& rows, co
   return loads;
 }
 
-TEST(Route, GateGradientsMatchDifferences) {
+TEST(Route, GateGradientsMatchFiniteDifferences) {
   for (bool normalise : {false, true}) {
-    Rig rig;
+    TapeFixture rig;
     Weight w;
     rig.fill(w, {6, 5}, 1);
     const TokenRows rows{2, 7, {}};
@@ -29,22 +29,23 @@ TEST(Route, GateGradientsMatchDifferences) {
     const Function f = [&](Tape& tape, const std::vector<Variable>& in) {
       return std::vector<Variable>{route(tape, in[0], w, rows, options).gates};
     };
-    EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 7, 6}, 2)}, {&w}), 1e-8);
+    EXPECT_LT(max_gradient_error(rig, f, {rig.random({2, 7, 6}, 2)}, {&w}), 1e-8);
   }
 }
 
-// The router's losses come without a seed: gates get a zero gradient, and x and W that of the losses.
-TEST(Route, AuxiliaryLossGradientsMatchDifferences) {
-  Rig rig;
+// Backward adds the gradients of the auxiliary losses without a seed. The test gives the gates a zero gradient, so x
+// and W get only the gradients of these losses.
+TEST(Route, AuxiliaryLossGradientsMatchFiniteDifferences) {
+  TapeFixture rig;
   Weight w;
   rig.fill(w, {6, 5}, 1);
   const Tensor x = rig.random({2, 7, 6}, 2);
   const TokenRows rows{2, 7, {}};
   const RouterOptions options{5, 2, true, 0.7, 0.3, 0.1};
   const auto losses = [&](Tape& tape, const Variable& in, Variable* gates) {
-    const Routed routed = route(tape, in, w, rows, options);
+    const RouterOutput routed = route(tape, in, w, rows, options);
     kernel::RouteSums sums;
-    balance(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
+    compute_router_losses(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
     if (gates) *gates = routed.gates;
     return options.scale * (options.aux * sums.balance + options.z * sums.z);
   };
@@ -55,15 +56,15 @@ TEST(Route, AuxiliaryLossGradientsMatchDifferences) {
   rig.tape.backward();
   const Tensor dx = rig.tape.take_gradient(leaf);
   const auto value = [&] {
-    const NoRecording quiet(rig.tape);
+    const NoGradGuard quiet(rig.tape);
     return losses(rig.tape, x, nullptr);
   };
   EXPECT_LT(distance(dx.span<double>(), differences(x, value)), 1e-7);
   EXPECT_LT(distance(w.grad.span<double>(), differences(w.value, value)), 1e-7);
 }
 
-TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
-  Rig rig;
+TEST(Route, LoadBalancingLossIsOneForEqualLoadsAndNumExpertsForOneExpert) {
+  TapeFixture rig;
   const RouterOptions options{4, 1, false, 1, 0, 1};
   const TokenRows rows{1, 8, {}};
   Weight w;
@@ -71,12 +72,12 @@ TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
   std::fill_n(w.value.as<double>(), 16, 0.0);
   Tensor x = rig.random({1, 8, 4}, 1);
   const auto of = [&] {
-    const Routed routed = route(rig.tape, x, w, rows, options);
+    const RouterOutput routed = route(rig.tape, x, w, rows, options);
     kernel::RouteSums sums;
-    balance(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
+    compute_router_losses(rig.context, routed, rows, loads_of(rig, routed.choices, rows, options), options, &sums);
     return sums.balance / 8;
   };
-  EXPECT_DOUBLE_EQ(of(), 1);  // equal probabilities, any loads
+  EXPECT_DOUBLE_EQ(of(), 1);  // with equal probabilities, the loss is 1 for any loads
   for (int64_t i = 0; i < 4; ++i) w.value.as<double>()[i * 4 + i] = 50;
   std::fill_n(x.as<double>(), 32, 0.0);
   for (int64_t t = 0; t < 8; ++t) x.as<double>()[t * 4 + t % 4] = 1;
@@ -86,15 +87,16 @@ TEST(Route, BalanceIsOneForEqualLoadsAndEForOne) {
   rig.tape.clear();
 }
 
-TEST(TakeAndCombine, GradientsMatchFiniteDifferences) {
-  Rig rig;
+TEST(PermuteRows, GradientsMatchFiniteDifferences) {
+  TapeFixture rig;
   const Tensor kept = rig.ids({5, 2}, {2, 0, 2, 1, -1, 2, 0, -1, -1, -1});
-  const RowPlacement placement = place_rows(rig.context, kept, 3);
-  EXPECT_EQ(placement.sources.count(), 6);
+  const ExpertPermutation permutation = sort_rows_by_expert(rig.context, kept, 3);
+  EXPECT_EQ(permutation.sources.count(), 6);
   const Function f = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector<Variable>{combine_rows(tape, take_rows(tape, in[0], placement), in[1], placement, {5, 3})};
+    return std::vector<Variable>{
+        unpermute_rows(tape, permute_rows(tape, in[0], permutation), in[1], permutation, {5, 3})};
   };
-  EXPECT_LT(worst_gradient(rig, f, {rig.random({5, 3}, 1), rig.random({5, 2}, 2)}, {}), 1e-8);
+  EXPECT_LT(max_gradient_error(rig, f, {rig.random({5, 3}, 1), rig.random({5, 2}, 2)}, {}), 1e-8);
 }
 
 struct Experts {
@@ -102,7 +104,7 @@ struct Experts {
   ExpertSet set;
   std::vector<Weight*> all;
 
-  Experts(Rig& rig, bool gated, bool bias) {
+  Experts(TapeFixture& rig, bool gated, bool bias) {
     set.gated = gated;
     set.activation = gated ? kernel::Activation::silu : kernel::Activation::gelu;
     for (size_t e = 0; e < 3; ++e) {
@@ -120,7 +122,7 @@ TEST(ExpertRows, GradientsMatchFiniteDifferences) {
   for (bool gated : {false, true})
     for (bool bias : {false, true})
       for (bool keep : {false, true}) {
-        Rig rig;
+        TapeFixture rig;
         Experts experts(rig, gated, bias);
         const Tensor counts = tensor::empty(rig.context, {3}, DType::i64, device::MemoryCategory::other);
         const int64_t rows[] = {4, 0, 3};
@@ -128,14 +130,15 @@ TEST(ExpertRows, GradientsMatchFiniteDifferences) {
         const Function f = [&](Tape& tape, const std::vector<Variable>& in) {
           return std::vector<Variable>{expert_rows(tape, in[0], counts, experts.set, keep)};
         };
-        EXPECT_LT(worst_gradient(rig, f, {rig.random({7, 4}, 2)}, experts.set.weights), 1e-8) << gated << bias << keep;
+        EXPECT_LT(max_gradient_error(rig, f, {rig.random({7, 4}, 2)}, experts.set.weights), 1e-8)
+            << gated << bias << keep;
       }
 }
 
-TEST(ExpertRows, MatchMlpBitForBit) {
+TEST(ExpertRows, AreBitIdenticalToMlp) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (bool gated : {false, true}) {
-      Rig rig;
+      TapeFixture rig;
       Weight w[4];
       rig.fill(w[0], {8, gated ? 32 : 16}, 1, 1, dtype);
       rig.fill(w[1], {gated ? 32 : 16}, 2, 1, dtype);
@@ -155,8 +158,8 @@ TEST(ExpertRows, MatchMlpBitForBit) {
     }
 }
 
-TEST(ExpertRows, ReportsEveryWeightEvenWithoutRows) {
-  Rig rig;
+TEST(ExpertRows, MarksEveryWeightReadyWhenExpertsHaveNoRows) {
+  TapeFixture rig;
   Experts experts(rig, false, true);
   int ready = 0;
   for (Weight* w : experts.set.weights) w->on_ready = [&] { ++ready; };

@@ -1,8 +1,8 @@
-// Unfused self attention: QKᵀ, softmax, dropout and the product with V as separate kernels, with the intermediate
-// matrices stored for backward. The same function as self_attention (attention.h), rounded more often.
+// Unfused self attention: QKᵀ, softmax, dropout and the GEMM with V run as separate kernels, and the intermediate
+// matrices are stored for backward. Computes the same function as self_attention (attention.h), but rounds more often.
 //
-// Stored beside qkv and the output, B·heads·T² elements each: the probabilities, a byte mask, and the probabilities
-// after dropout; without dropout the probabilities only.
+// Besides qkv and the output, forward stores three matrices with B·heads·T² elements each: the probabilities, a byte
+// mask, and the probabilities after dropout. Without dropout it stores only the probabilities.
 #pragma once
 
 #include "esp/autograd/functions/attention.h"

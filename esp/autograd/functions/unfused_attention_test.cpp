@@ -12,8 +12,8 @@ namespace {
 using tensor::Tensor;
 using Variables = std::vector<Variable>;
 
-// The second four heads of twelve, of sequences 7 and 8; where padded, the second has no key at all.
-AttentionArgs options(Rig& rig, int64_t kv_heads, bool causal, double rate, bool padded) {
+// Options for heads 4 to 7 of 12 heads, in sequences 7 and 8. If `padded`, sequence 8 has length 0.
+AttentionArgs options(TapeFixture& rig, int64_t kv_heads, bool causal, double rate, bool padded) {
   AttentionArgs o;
   o.heads = 4;
   o.kv_heads = kv_heads;
@@ -29,7 +29,7 @@ AttentionArgs options(Rig& rig, int64_t kv_heads, bool causal, double rate, bool
 }
 
 template <typename F>
-void for_every_kind(Rig& rig, F f) {
+void for_every_kind(TapeFixture& rig, F f) {
   for (const int64_t kv_heads : {4, 2, 1})
     for (const bool causal : {true, false})
       for (const double rate : {0.0, 0.3})
@@ -39,14 +39,14 @@ void for_every_kind(Rig& rig, F f) {
         }
 }
 
-struct BothWays {
+struct TwoPaths {
   std::vector<double> y, dx;
 };
 
 template <typename F>
-BothWays run(Rig& rig, const Tensor& x, F f) {
+TwoPaths run(TapeFixture& rig, const Tensor& x, F f) {
   const Variable leaf = rig.tape.leaf(x), y = f(rig.tape, leaf);
-  BothWays seen;
+  TwoPaths seen;
   seen.y = {y.value().span<double>().begin(), y.value().span<double>().end()};
   rig.tape.seed(y, rig.random(y.shape(), 50));
   rig.tape.backward();
@@ -57,28 +57,28 @@ BothWays run(Rig& rig, const Tensor& x, F f) {
 }
 
 TEST(UnfusedAttention, MatchesFusedAttention) {
-  Rig rig(2);
+  TapeFixture rig(2);
   for_every_kind(rig, [&](const AttentionArgs& o) {
     const Tensor x = rig.random({2, 7, (4 + 2 * o.kv_heads) * 4}, 1);
-    const BothWays stored = run(rig, x, [&](Tape& t, const Variable& v) { return unfused_attention(t, v, o); });
-    const BothWays usual = run(rig, x, [&](Tape& t, const Variable& v) { return self_attention(t, v, o); });
+    const TwoPaths stored = run(rig, x, [&](Tape& t, const Variable& v) { return unfused_attention(t, v, o); });
+    const TwoPaths usual = run(rig, x, [&](Tape& t, const Variable& v) { return self_attention(t, v, o); });
     EXPECT_LT(distance(stored.y, usual.y), 1e-13);
     EXPECT_LT(distance(stored.dx, usual.dx), 1e-13);
   });
 }
 
 TEST(UnfusedAttention, GradientsMatchFiniteDifferences) {
-  Rig rig;
+  TapeFixture rig;
   for_every_kind(rig, [&](const AttentionArgs& o) {
     const Function f = [&](Tape& t, const Variables& x) {
       return Variables{unfused_attention(t, x[0], o), activation(t, x[0], kernel::Activation::tanh)};
     };
-    EXPECT_LT(worst_gradient(rig, f, {rig.random({2, 5, (4 + 2 * o.kv_heads) * 4}, 1)}, {}), 1e-6);
+    EXPECT_LT(max_gradient_error(rig, f, {rig.random({2, 5, (4 + 2 * o.kv_heads) * 4}, 1)}, {}), 1e-6);
   });
 }
 
-TEST(UnfusedAttention, KeepsThreeMatricesInTheirTypes) {
-  Rig rig;
+TEST(UnfusedAttention, StoresDropoutMaskAndProbabilitiesBeforeAndAfterDropout) {
+  TapeFixture rig;
   const int64_t B = 2, T = 16, heads = 4;
   for (const double rate : {0.0, 0.3}) {
     const AttentionArgs o = options(rig, 4, true, rate, false);
@@ -94,14 +94,14 @@ TEST(UnfusedAttention, KeepsThreeMatricesInTheirTypes) {
 }
 
 TEST(ApplyMask, MatchesDropoutWithSameMask) {
-  Rig rig;
+  TapeFixture rig;
   const Tensor x = rig.random({3, 8}, 1), ones = rig.random({3, 8}, 2);
   kernel::fill(ones.data(), 1, ones.count(), DType::f64, rig.context.stream);
-  const BothWays drawn = run(rig, x, [](Tape& t, const Variable& v) { return dropout(t, v, 0.4, {1, 2}); });
+  const TwoPaths drawn = run(rig, x, [](Tape& t, const Variable& v) { return dropout(t, v, 0.4, {1, 2}); });
   const Tensor mask = tensor::empty(rig.context, x.shape(), DType::u8, device::MemoryCategory::other);
   const Variable left = dropout(rig.tape, ones, 0.4, {1, 2});
   for (int64_t i = 0; i < mask.count(); ++i) mask.as<uint8_t>()[i] = left.value().as<double>()[i] != 0;
-  const BothWays kept = run(rig, x, [&](Tape& t, const Variable& v) { return apply_mask(t, v, mask, 1 / 0.6); });
+  const TwoPaths kept = run(rig, x, [&](Tape& t, const Variable& v) { return apply_mask(t, v, mask, 1 / 0.6); });
   EXPECT_LT(distance(kept.y, drawn.y), 1e-15);
   EXPECT_LT(distance(kept.dx, drawn.dx), 1e-15);
 }

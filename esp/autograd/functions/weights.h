@@ -1,5 +1,5 @@
-// The trained weights of a node, without allocating (for Node::weights), and how functions add to weight gradients. A
-// stale gradient is overwritten.
+// Helpers for tape nodes with weights: the list of trained weights that Node::weights returns (without allocation), and
+// functions that add to weight gradients. The first addition to a stale gradient overwrites it.
 #pragma once
 
 #include <array>
@@ -14,17 +14,18 @@ namespace esp::autograd {
 
 // GEMM beta for a weight gradient: 0 if stale, else 1.
 inline double beta_for(Weight& weight) {
-  weight.gradient();  // materialises it; `stale` is valid afterwards
+  weight.gradient();  // materialises the gradient; `stale` is valid only afterwards
   return std::exchange(weight.stale, false) ? 0 : 1;
 }
 
-// For a materialised gradient.
+// Sets a stale gradient to zero. The gradient must be materialised.
 inline void clear_if_stale(Weight& weight, const device::Stream& stream) {
   if (std::exchange(weight.stale, false))
     kernel::fill(weight.grad.data(), 0, weight.grad.count(), weight.grad.dtype(), stream);
 }
 
-// The gradient for kernels that can only add; null without a weight.
+// Returns a pointer to the gradient, for kernels that always add to their output. A stale gradient is set to zero
+// first. Null if there is no weight.
 inline void* gradient_to_add_to(Weight* weight, const device::Stream& stream) {
   if (!weight) return nullptr;
   weight->gradient();
