@@ -49,8 +49,9 @@ autograd::Loss ParallelOps::loss(ForwardContext& pass, const Variable& x, const 
 
 Tensor ParallelOps::logits(ForwardContext& pass, const Tensor& x, const Parameter& w, const Parameter* b) const {
   const tensor::Context& context = pass.tape->context();
-  const Tensor table = w.weight.used_value();  // held: the bias may be of another unit
-  const Tensor bias = b ? b->weight.used_value() : Tensor();
+  // Keeps the table in memory while the bias is fetched: the bias may belong to another ZeRO-3 unit.
+  const Tensor table = w.weight.fetch_value();
+  const Tensor bias = b ? b->weight.fetch_value() : Tensor();
   Tensor y = tensor::empty(context, x.shape().with_last(table.dim(0)), x.dtype(), device::MemoryCategory::activation);
   kernel::GemmOptions options;
   options.transpose_b = true;
@@ -75,11 +76,11 @@ Variable ParallelOps::dropout(ForwardContext& pass, const Variable& x, double ra
 }
 
 const TokenDispatcher& ParallelOps::experts() const {
-  static const TokenDispatcher nobody_else;
-  return nobody_else;
+  static const TokenDispatcher single_rank;
+  return single_rank;
 }
 
-Variable ParallelOps::whole(ForwardContext&, const Variable& x) const {
+Variable ParallelOps::gather_stream(ForwardContext&, const Variable& x) const {
   return x;
 }
 

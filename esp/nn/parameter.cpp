@@ -3,37 +3,39 @@
 #include "esp/autograd/functions/weights.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 #include "esp/kernel/elementwise.h"
 
 namespace esp::nn {
 namespace {
 
-// FNV-1a: the stream of a parameter's initial values.
+// FNV-1a hash of the parameter name. It selects the random stream of the parameter's initial values.
 uint64_t purpose_of(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
 }
 
-// The part of a dimension, section by section.
+// The index ranges of the sharded dimension that this rank holds, one per section.
 std::vector<IndexRange> sections_of(const Shard& share, const ShardSpec& cut, int64_t extent, const std::string& name) {
   std::vector<IndexRange> parts;
   int64_t at = 0;
   for (int64_t section : cut.sections.empty() ? std::vector<int64_t>{extent} : cut.sections) {
-    ESP_CHECK(section % cut.grain == 0, "{}: a section of {} in grains of {}", name, section, cut.grain);
+    ESP_CHECK(section % cut.grain == 0, "{}: got a section of {} elements; expected a multiple of the grain, {}", name,
+              section, cut.grain);
     const IndexRange grains = share.of(section / cut.grain);
     parts.push_back({at + grains.begin * cut.grain, at + grains.end * cut.grain});
     at += section;
   }
-  ESP_CHECK(at == extent, "{}: sections of {} in all, the dimension has {}", name, at, extent);
+  ESP_CHECK(at == extent, "{}: the sections have {} elements in total; expected {}, the size of the sharded dimension",
+            name, at, extent);
   return parts;
 }
 
-// Calls f(first, at, count) for every run of elements contiguous both in the whole, from `first`, and locally, from
-// `at`.
+// Calls f(first, at, count) for every contiguous range of local elements that is also contiguous in the whole
+// parameter. `first`: start of the range in the whole parameter; `at`: its start in local memory.
 template <typename F>
-void for_each_run(const Parameter& p, F&& f) {
+void for_each_contiguous_range(const Parameter& p, F&& f) {
   if (p.cut_dim < 0) return f(0, 0, p.count());
   int64_t outer = 1, inner = 1;
   for (int i = 0; i < p.shape.rank(); ++i) (i < p.cut_dim ? outer : inner) *= i == p.cut_dim ? 1 : p.shape.dim(i);
@@ -55,7 +57,7 @@ void ParameterList::begin_unit(std::string name) {
 
 Parameter& ParameterList::add(std::string name, const tensor::Shape& shape, Init init, bool decay,
                               const ShardSpec& cut) {
-  ESP_CHECK(!find_or_null(name), "parameter {} twice", name);
+  ESP_CHECK(!find_or_null(name), "parameter {}: this name is already in the list", name);
   if (units_.empty()) begin_unit("model");
   Unit& unit = units_.back();
   Parameter& parameter = parameters_.emplace_back();
@@ -127,13 +129,13 @@ void ParameterList::initialise(Unit& unit, uint64_t seed, const device::Stream& 
         kernel::fill(data, 1, p.count(), type, stream);
         break;
       case Init::Distribution::normal:
-        for_each_run(p, [&](int64_t first, int64_t at, int64_t count) {
+        for_each_contiguous_range(p, [&](int64_t first, int64_t at, int64_t count) {
           kernel::fill_normal(data + static_cast<size_t>(at) * size_of(type), 0, p.init.scale, seed, purpose_of(p.name),
                               first, count, type, stream);
         });
         break;
       case Init::Distribution::uniform:
-        for_each_run(p, [&](int64_t first, int64_t at, int64_t count) {
+        for_each_contiguous_range(p, [&](int64_t first, int64_t at, int64_t count) {
           kernel::fill_uniform(data + static_cast<size_t>(at) * size_of(type), -p.init.scale, p.init.scale, seed,
                                purpose_of(p.name), first, count, type, stream);
         });
@@ -152,8 +154,9 @@ void ParameterList::mark_gradients_stale(const device::Stream& stream) {
   for (Parameter& p : parameters_) {
     if (!p.weight.grad.defined()) continue;
     p.weight.stale = true;
-    // A processor's kernels add to vectors; a GPU's overwrite them too, and clearing one is a launch of its own there.
-    if (p.shape.rank() < 2 && !device::on_cuda(stream)) autograd::clear_if_stale(p.weight, stream);
+    // Zeroes the gradients of vectors on a CPU, because the CPU kernels accumulate into them. GPU kernels overwrite
+    // stale vectors; zeroing each vector would cost a kernel launch.
+    if (p.shape.rank() < 2 && !device::is_cuda(stream)) autograd::clear_if_stale(p.weight, stream);
   }
 }
 

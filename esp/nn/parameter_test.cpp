@@ -9,7 +9,7 @@
 namespace esp::nn {
 namespace {
 
-TEST(Shard, ShardsAreEvenAndCoverEverything) {
+TEST(Shard, SplitsDimensionEvenlyWithoutGaps) {
   for (int64_t n : {0, 1, 7, 12, 50257})
     for (int count : {1, 2, 3, 5}) {
       int64_t at = 0;
@@ -39,8 +39,8 @@ struct Lists {
   }
 };
 
-// Every element of a shard equals the corresponding element of the whole.
-TEST(Parameters, ShardsStartWithValuesOfTheWhole) {
+// Every element of a shard equals the corresponding element of the whole parameter.
+TEST(Parameters, ShardsGetInitialValuesOfWholeParameter) {
   Lists lists;
   ParameterList whole;
   lists.build(whole);
@@ -58,22 +58,22 @@ TEST(Parameters, ShardsStartWithValuesOfTheWhole) {
           continue;
         }
         EXPECT_TRUE(p.counted);
-        std::vector<int64_t> places;  // along the dimension that is cut
+        std::vector<int64_t> places;  // index along the sharded dimension
         for (const IndexRange& section : p.sections)
           for (int64_t i = section.begin; i < section.end; ++i) places.push_back(i);
         ASSERT_EQ(static_cast<int64_t>(places.size()), p.shape.dim(p.cut_dim));
-        const bool row_parallel = p.cut_dim == 0 && p.shape.rank() == 2;
+        const bool sharded_by_rows = p.cut_dim == 0 && p.shape.rank() == 2;
         const int64_t rows = p.shape.rank() == 1 ? 1 : p.shape.dim(0), cols = p.shape.dim(-1), of = w.shape.dim(-1);
         for (int64_t i = 0; i < rows; ++i)
           for (int64_t j = 0; j < cols; ++j)
-            EXPECT_EQ(mine[i * cols + j], row_parallel ? all[places[static_cast<size_t>(i)] * of + j]
-                                                       : all[i * of + places[static_cast<size_t>(j)]])
+            EXPECT_EQ(mine[i * cols + j], sharded_by_rows ? all[places[static_cast<size_t>(i)] * of + j]
+                                                          : all[i * of + places[static_cast<size_t>(j)]])
                 << p.name;
       }
     }
 }
 
-TEST(Parameters, HeadsStayWhole) {
+TEST(Parameters, ShardingNeverSplitsAHead) {
   ParameterList list(ModelShards{{1, 3}, {}});
   const Parameter& p = list.add("qkv", {4, 24 + 12 + 12}, Init::zeros(), true, {1, {24, 12, 12}, 4});
   EXPECT_EQ(p.sections, (std::vector<IndexRange>{{8, 16}, {28, 32}, {40, 44}}));

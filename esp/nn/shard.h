@@ -1,4 +1,4 @@
-// Sharding of parameters: which part of a dimension a rank holds. Shard 0 of 1 is the whole.
+// Shards: the part of a parameter's dimension that one rank holds. Shard 0 of 1 is the whole dimension.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Shard {
   int index = 0, count = 1;
 
   bool whole() const { return count == 1; }
-  // The range of n elements it holds; sizes differ by at most one, the first shards are larger.
+  // The range of n elements that the shard holds. Shard sizes differ by at most one; the first shards are larger.
   IndexRange of(int64_t n) const {
     const int64_t least = n / count, more = n % count;
     const int64_t begin = index * least + std::min<int64_t>(index, more);
@@ -26,31 +26,32 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-// The shards of a rank: of matrices along the tensor axis, of experts along the expert axis.
+// The two shards of a rank: `tensor` for the weight matrices (tensor parallelism), `experts` for the experts (expert
+// parallelism).
 struct ModelShards {
   Shard tensor, experts;
   bool operator==(const ModelShards&) const = default;
 };
 
-// How a parameter is sharded along the tensor axis; default: not at all. In packed parameters ([q | k | v]) each
-// section is sharded; `grain` elements (a head) stay together.
+// How tensor parallelism shards a parameter; default: not sharded. In packed parameters ([q | k | v]) each section is
+// sharded separately. A group of `grain` elements (a head) is never split.
 struct ShardSpec {
   int dim = -1;
-  std::vector<int64_t> sections = {};  // extents along dim; empty: one, all of it
+  std::vector<int64_t> sections = {};  // extents of the sections along dim; empty: one section
   int64_t grain = 1;
 
   static ShardSpec none() { return {}; }
   static ShardSpec along(int dim) { return {dim, {}, 1}; }
 };
 
-// The local tokens of a sequence, as runs of consecutive tokens, in local order.
+// A contiguous range of tokens of a sequence. A TokenMap lists the ranges of the local tokens, in local order.
 struct TokenRun {
   int64_t first = 0, count = 0;
   bool operator==(const TokenRun&) const = default;
 };
 struct TokenMap {
   std::vector<TokenRun> runs;
-  int64_t length = 0;  // of the whole sequence
+  int64_t length = 0;  // number of tokens of the whole sequence
 
   int64_t count() const {
     int64_t sum = 0;

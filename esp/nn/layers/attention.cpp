@@ -14,8 +14,8 @@ using tensor::Tensor;
 
 namespace {
 
-// The options of the local heads.
-AttentionOptions held(const ParameterList& list, AttentionOptions options) {
+// Returns the options with the head counts of this rank's shard.
+AttentionOptions sharded_options(const ParameterList& list, AttentionOptions options) {
   options.heads = list.shares().tensor.of(options.heads).count();
   options.kv_heads = list.shares().tensor.of(options.kv_heads).count();
   return options;
@@ -41,7 +41,7 @@ std::byte* at(const Tensor& x, int64_t element) {
   return x.as<std::byte>() + static_cast<size_t>(element) * size_of(x.dtype());
 }
 
-// Appends the keys and values of new tokens, the tail of every row of qkv, to the `length` cached ones.
+// Appends the keys and values of new tokens (the last columns of every row of qkv) to the `length` cached tokens.
 void append(const Tensor& cache, int64_t length, const Tensor& qkv, const AttentionOptions& o,
             const device::Stream& stream) {
   const int64_t width = 2 * o.kv_width(), row = qkv.dim(2);
@@ -55,7 +55,7 @@ void append(const Tensor& cache, int64_t length, const Tensor& qkv, const Attent
 }  // namespace
 
 SelfAttention::SelfAttention(ParameterList& list, const std::string& name, const AttentionOptions& options)
-    : options_(held(list, options)),
+    : options_(sharded_options(list, options)),
       first_head_(list.shares().tensor.of(options.heads).begin),
       all_heads_(options.heads),
       qkv_(Linear::column_parallel(list, name + ".qkv", options.dim, options.q_width() + 2 * options.kv_width(),
@@ -75,7 +75,7 @@ Variable SelfAttention::extend(ForwardContext& pass, const Variable& x, const Te
   Variable qkv = qkv_(pass, x);
   if (o.rope.theta > 0) qkv = autograd::rotary(*pass.tape, qkv, o.heads + o.kv_heads, o.head_dim, length, o.rope);
   const int64_t B = qkv.value().dim(0), T = qkv.value().dim(1), row = qkv.value().dim(2);
-  ESP_CHECK(length + T <= cache.dim(1), "{} tokens in a cache of {}", length + T, cache.dim(1));
+  ESP_CHECK(length + T <= cache.dim(1), "KV cache: got {} tokens; the capacity is {}", length + T, cache.dim(1));
   append(cache, length, qkv.value(), o, context.stream);
 
   kernel::AttentionShape shape;
@@ -99,7 +99,7 @@ Variable SelfAttention::extend(ForwardContext& pass, const Variable& x, const Te
 }
 
 CrossAttention::CrossAttention(ParameterList& list, const std::string& name, const AttentionOptions& options)
-    : options_(held(list, options)),
+    : options_(sharded_options(list, options)),
       first_head_(list.shares().tensor.of(options.heads).begin),
       all_heads_(options.heads),
       q_(Linear::column_parallel(list, name + ".q", options.dim, options.q_width(), options.bias, options.init, {},

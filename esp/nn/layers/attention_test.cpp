@@ -1,4 +1,4 @@
-// Attention as the textbook writes it.
+// Compares attention with the textbook formula.
 #include "esp/nn/layers/attention.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace esp::nn {
 namespace {
 
-using autograd::Rig;
+using autograd::TapeFixture;
 using autograd::Variable;
 using Matrix = std::vector<std::vector<double>>;
 
@@ -44,7 +44,7 @@ Matrix scaled(Matrix a, double by) {
     for (double& v : row) v *= by;
   return a;
 }
-// Columns [first, first + cols) of the rows of x.
+// Columns [first, first + cols) of every row of x.
 Matrix columns(const tensor::Tensor& x, int64_t first, int64_t cols) {
   Matrix m = make(static_cast<size_t>(x.rows()), static_cast<size_t>(cols));
   for (int64_t r = 0; r < x.rows(); ++r)
@@ -53,9 +53,10 @@ Matrix columns(const tensor::Tensor& x, int64_t first, int64_t cols) {
   return m;
 }
 
-// Three forms: tokens as rows, softmax(QKᵀ/√d)V; tokens as columns, V·softmax(KᵀQ/√d); and the kernel's.
-TEST(Attention, IsTheSameWithTokensAsRowsAndAsColumns) {
-  Rig rig;
+// Three ways to compute the same attention: tokens as rows, softmax(QKᵀ/√d)V; tokens as columns, V·softmax(KᵀQ/√d); and
+// autograd::self_attention.
+TEST(Attention, RowWiseAndColumnWiseFormulasMatch) {
+  TapeFixture rig;
   constexpr int64_t T = 5, D = 4;
   const tensor::Tensor qkv = rig.random({1, T, 3 * D}, 1);
   const Matrix q = columns(qkv, 0, D), k = columns(qkv, D, D), v = columns(qkv, 2 * D, D);
@@ -66,9 +67,9 @@ TEST(Attention, IsTheSameWithTokensAsRowsAndAsColumns) {
     for (double w : row) sum += w;
     EXPECT_NEAR(sum, 1, 1e-14);
   }
-  const Matrix row_parallel = product(weights, v);
+  const Matrix row_form = product(weights, v);
   const Matrix down = transposed(softmax_rows(transposed(scaled(product(k, transposed(q)), scale))));
-  const Matrix column_parallel = transposed(product(transposed(v), down));
+  const Matrix column_form = transposed(product(transposed(v), down));
 
   autograd::AttentionArgs o;
   o.heads = o.kv_heads = 1;
@@ -76,13 +77,13 @@ TEST(Attention, IsTheSameWithTokensAsRowsAndAsColumns) {
   const Matrix ours = columns(autograd::self_attention(rig.tape, qkv, o).value(), 0, D);
   for (size_t t = 0; t < T; ++t)
     for (size_t d = 0; d < D; ++d) {
-      EXPECT_NEAR(row_parallel[t][d], column_parallel[t][d], 1e-14);
-      EXPECT_NEAR(ours[t][d], row_parallel[t][d], 1e-14);
+      EXPECT_NEAR(row_form[t][d], column_form[t][d], 1e-14);
+      EXPECT_NEAR(ours[t][d], row_form[t][d], 1e-14);
     }
 }
 
-TEST(Attention, ProjectsTheHeadsAsASumOverThem) {
-  Rig rig;
+TEST(Attention, OutputProjectionIsSumOverHeads) {
+  TapeFixture rig;
   ParameterList list;
   AttentionOptions o;
   o.dim = 6;
@@ -119,9 +120,9 @@ TEST(Attention, ProjectsTheHeadsAsASumOverThem) {
     for (size_t c = 0; c < 6; ++c) EXPECT_NEAR(ours[t][c], sum[t][c], 1e-13);
 }
 
-// The 5×5 causal mask, read off the gradients: output i moves with value j where j ≤ i and not at all elsewhere.
+// Measures the 5×5 causal mask through the gradients: output i depends on value j if and only if j ≤ i.
 TEST(Attention, CausalMaskIsLowerTriangular) {
-  Rig rig;
+  TapeFixture rig;
   constexpr int64_t T = 5;
   autograd::AttentionArgs o;
   o.heads = o.kv_heads = 1;

@@ -16,7 +16,8 @@ AttentionOptions attention_of(const BlockOptions& options, bool cross) {
   return attention;
 }
 
-// One residual branch: stream → stream + dropout(f(.)), normed before or after.
+// One residual branch: stream → stream + dropout(f(stream)). The norm is applied before f (pre-norm) or after the
+// addition (post-norm).
 template <typename F>
 ResidualStream branch(ForwardContext& pass, const ResidualStream& stream, const Norm& norm, bool post_norm,
                       const DropoutSite& dropout, F f) {

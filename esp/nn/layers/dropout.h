@@ -1,4 +1,4 @@
-// A dropout site of the model. Its number selects its own random stream.
+// A dropout site of the model. The site number selects an independent random stream.
 #pragma once
 
 #include "esp/autograd/variable.h"
@@ -11,8 +11,8 @@ struct DropoutSite {
   uint64_t site = 0;
 
   double rate_in(const ForwardContext& pass) const { return pass.training ? rate : 0; }
-  // x [B, T, ..]: rows are numbered over the whole batch of the step, so any partition of the batch draws the same
-  // mask.
+  // x [B, T, ..]. Rows are numbered over the whole batch of the step. Each row therefore gets the same mask, however
+  // the batch is partitioned.
   autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
 };
 

@@ -1,4 +1,4 @@
-// Every layer's gradients, of inputs and parameters, against central differences in fp64.
+// Compares the gradients of every layer, for inputs and parameters, with central finite differences in fp64.
 #include <gtest/gtest.h>
 
 #include "esp/autograd/testing.h"
@@ -9,18 +9,18 @@
 namespace esp::nn {
 namespace {
 
-using autograd::Rig;
 using autograd::Tape;
+using autograd::TapeFixture;
 using autograd::Variable;
 using Variables = std::vector<Variable>;
 using kernel::Activation;
 
 constexpr double kTolerance = 1e-6;
 
-struct LayerRig : Rig {
+struct LayerRig : TapeFixture {
   ParameterList list;
 
-  // Perturbed parameters, so that every gradient is large enough to measure.
+  // Fills the parameters with random values that make every gradient large enough to measure.
   void fill_parameters() {
     list.materialize(context, DType::f64, true);
     uint64_t seed = 40;
@@ -32,7 +32,7 @@ struct LayerRig : Rig {
   double worst(F f, const std::vector<tensor::Tensor>& inputs, bool training = false) {
     std::vector<autograd::Weight*> weights;
     for (Parameter& p : list.all()) weights.push_back(&p.weight);
-    return autograd::worst_gradient(
+    return autograd::max_gradient_error(
         *this,
         [&](Tape& t, const Variables& x) {
           ForwardContext pass;
@@ -58,7 +58,7 @@ AttentionOptions attention(int64_t kv_heads, bool causal, double theta) {
   return o;
 }
 
-TEST(Layers, SelfAttentionGradientsMatchDifferences) {
+TEST(Layers, SelfAttentionGradientsMatchFiniteDifferences) {
   for (const int64_t kv_heads : {4, 2})
     for (const double theta : {0.0, 100.0}) {
       LayerRig rig;
@@ -69,7 +69,7 @@ TEST(Layers, SelfAttentionGradientsMatchDifferences) {
     }
 }
 
-TEST(Layers, CrossAttentionGradientsMatchDifferences) {
+TEST(Layers, CrossAttentionGradientsMatchFiniteDifferences) {
   LayerRig rig;
   const CrossAttention layer(rig.list, "c", attention(2, false, 0));
   rig.fill_parameters();
@@ -78,7 +78,7 @@ TEST(Layers, CrossAttentionGradientsMatchDifferences) {
   EXPECT_LT(rig.worst(f, {rig.random({2, 3, 8}, 1), rig.random({2, 4, 8}, 2)}), kTolerance);
 }
 
-TEST(Layers, MlpGradientsMatchDifferences) {
+TEST(Layers, MlpGradientsMatchFiniteDifferences) {
   for (const Activation kind : {Activation::relu, Activation::gelu, Activation::gelu_erf, Activation::silu}) {
     LayerRig rig;
     const Init init = Init::normal(1);
@@ -89,7 +89,7 @@ TEST(Layers, MlpGradientsMatchDifferences) {
   }
 }
 
-TEST(Layers, BlockGradientsMatchDifferences) {
+TEST(Layers, BlockGradientsMatchFiniteDifferences) {
   for (const bool post_norm : {false, true})
     for (const bool cross : {false, true})
       for (const bool training : {false, true}) {
@@ -113,9 +113,9 @@ TEST(Layers, BlockGradientsMatchDifferences) {
       }
 }
 
-TEST(Layers, OpenStreamMatchesClosedStream) {
+TEST(Layers, FusedResidualNormMatchesAddThenNorm) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    Rig rig;
+    TapeFixture rig;
     ParameterList list;
     const Norm norm(list, "n", 32, {});
     list.materialize(rig.context, dtype, false);
@@ -130,9 +130,9 @@ TEST(Layers, OpenStreamMatchesClosedStream) {
   }
 }
 
-// A row of the table by id is the one-hot row times the table, to the bit.
-TEST(Layers, EmbeddingIsTheOneHotProduct) {
-  Rig rig;
+// Looking up a row by id is bit-identical to the GEMM of the one-hot row and the table.
+TEST(Layers, EmbeddingMatchesOneHotGemm) {
+  TapeFixture rig;
   ParameterList list;
   const Embedding embedding(list, "e", 7, 4, Init::normal(1));
   const Linear product(list, "p", 7, 4, false, Init::normal(1));
@@ -149,9 +149,9 @@ TEST(Layers, EmbeddingIsTheOneHotProduct) {
   EXPECT_EQ(std::memcmp(a.value().data(), b.value().data(), a.value().bytes()), 0);
 }
 
-// Y = X·[W₁ | W₂] computed per block is bit-identical to the whole, the basis of column parallelism.
+// Y = X·[W₁ | W₂] computed per column block is bit-identical to the whole GEMM. Column-parallel layers rely on this.
 TEST(Layers, ColumnBlocksMatchWholeGemm) {
-  Rig rig;
+  TapeFixture rig;
   ParameterList list;
   const Linear whole(list, "w", 40, 96, false, Init::normal(1));
   const Linear left(list, "l", 40, 48, false, Init::normal(1)), right(list, "r", 40, 48, false, Init::normal(1));
@@ -170,8 +170,8 @@ TEST(Layers, ColumnBlocksMatchWholeGemm) {
       EXPECT_EQ(y.value().as<float>()[i * 96 + j], (j < 48 ? a : b).value().as<float>()[i * 48 + j % 48]);
 }
 
-TEST(Layers, HeadLogitsMatchItsLoss) {
-  Rig rig;
+TEST(Layers, HeadLossMatchesCrossEntropyOfItsLogits) {
+  TapeFixture rig;
   ParameterList list;
   const Head head(list, "h", 4, 9, true, Init::normal(1));
   list.materialize(rig.context, DType::f64, true);

@@ -1,3 +1,4 @@
+// Linear layers: replicated, column-parallel (W sharded by output columns) or row-parallel (W sharded by input rows).
 #include "esp/nn/layers/linear.h"
 
 #include "esp/autograd/functions/linear.h"

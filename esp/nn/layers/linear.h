@@ -1,5 +1,6 @@
-// y = x·W + b with W [in, out] and parameters `<name>.weight`, `<name>.bias`. On the tensor axis W is replicated,
-// sharded by outputs (column parallel), or sharded by inputs (row parallel).
+// Linear layer y = x·W + b with W [in, out] and parameters `<name>.weight`, `<name>.bias`. Under tensor parallelism W
+// is replicated, column-parallel (each rank holds a range of output columns and computes these columns of y), or
+// row-parallel (each rank holds a range of input rows; the sum of the ranks' partial results is y).
 #pragma once
 
 #include <string>
@@ -13,9 +14,11 @@ class Linear {
  public:
   enum class Sharding : uint8_t { whole, column_parallel, row_parallel };
   Linear(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias, Init init);
-  // Column parallel: shards each of `sections` (their extents; empty: one section) in multiples of `grain`.
+  // Column-parallel layer. `sections`: the widths of packed outputs, for example q, k and v (empty: one section). Each
+  // section is sharded separately, in multiples of `grain` columns (for example the head dimension).
   static Linear column_parallel(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias,
                                 Init init, std::vector<int64_t> sections = {}, int64_t grain = 1);
+  // Row-parallel layer. The input rows are sharded in multiples of `grain`; the bias is replicated.
   static Linear row_parallel(ParameterList& list, const std::string& name, int64_t in, int64_t out, bool bias,
                              Init init, int64_t grain = 1);
 

@@ -1,7 +1,7 @@
-// Feed-forward sub-layer: act(x·W1 + b1)·W2 + b2, or gated, (silu(x·Wg) ∘ x·Wu)·W2 (SwiGLU, Shazeer 2020).
+// Feed-forward sub-layer (MLP): act(x·W1 + b1)·W2 + b2, or a gated MLP, (silu(x·Wg) ∘ x·Wu)·W2 (SwiGLU, Shazeer 2020).
 //
-// Parameters `<name>.up` [dim, ffn] and `<name>.down` [ffn, dim]; gated: `<name>.gate_up` [dim, 2·ffn] laid out [gate |
-// up] instead of up. Selective recomputation recomputes the activation's output instead of storing it.
+// Parameters `<name>.up` [dim, ffn] and `<name>.down` [ffn, dim]. A gated MLP has `<name>.gate_up` [dim, 2·ffn], laid
+// out [gate | up], instead of `.up`. Selective recomputation recomputes the activation's output instead of storing it.
 #pragma once
 
 #include "esp/kernel/activation.h"
@@ -24,7 +24,7 @@ class Mlp {
 
  private:
   MlpOptions options_;
-  Linear up_, down_;  // column parallel, row parallel
+  Linear up_, down_;  // up_: column parallel (sharded by outputs); down_: row parallel (sharded by inputs)
 };
 
 }  // namespace esp::nn

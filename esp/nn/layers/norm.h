@@ -1,8 +1,8 @@
 // LayerNorm or RMSNorm over the last dimension, and the residual stream.
 //
-// A sub-layer's output is added to the stream, and the next sub-layer starts with a norm of the sum; fused, both take
-// one pass over memory. So between sub-layers the stream stays open: x and the branch still to be added. The next norm
-// does the addition.
+// The output of a sub-layer is added to the stream, and the next sub-layer starts with a norm of the sum. A fused
+// kernel does both in one pass over memory. Therefore, between sub-layers, the stream consists of x and a branch that
+// is not added yet (an open stream). The next norm adds the branch.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace esp::nn {
 
-// The value x + branch; an empty branch adds nothing.
+// Represents the value x + branch. If branch is undefined, the value is x.
 struct ResidualStream {
   autograd::Variable x, branch;
 
@@ -32,7 +32,8 @@ class Norm {
   Norm(ParameterList& list, const std::string& name, int64_t dim, const NormOptions& options);
 
   autograd::Variable operator()(ForwardContext& pass, const autograd::Variable& x) const;
-  autograd::ResidualNorm operator()(ForwardContext& pass, const ResidualStream& stream) const;  // the sum, and its norm
+  // adds the open branch; returns the sum and the norm of the sum
+  autograd::ResidualNorm operator()(ForwardContext& pass, const ResidualStream& stream) const;
 
  private:
   NormOptions options_;

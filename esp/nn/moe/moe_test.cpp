@@ -11,7 +11,7 @@
 namespace esp::nn {
 namespace {
 
-using autograd::Rig;
+using autograd::TapeFixture;
 using autograd::Variable;
 using tensor::Tensor;
 
@@ -28,7 +28,7 @@ MoeOptions options_of(int64_t experts, int64_t chosen, bool gated = false) {
 }
 
 struct Layer {
-  Rig rig;
+  TapeFixture rig;
   ParameterList list;
   Moe moe;
   RoutingReport report;
@@ -65,7 +65,7 @@ TEST(Moe, OneExpertMatchesFeedForward) {
         const Tensor& mine = layer.list.find(p.name).weight.grad;
         EXPECT_EQ(std::memcmp(mine.data(), p.weight.grad.data(), mine.bytes()), 0) << p.name;
       }
-      // The router of one expert has nothing to learn: x's gradient is the expert's.
+      // With one expert the router has no gradient, so the gradient of x must be that of the expert.
       const Tensor da = layer.rig.tape.take_gradient(a), db = layer.rig.tape.take_gradient(b);
       for (int64_t i = 0; i < da.count(); ++i) EXPECT_EQ(tensor::item(da, i), tensor::item(db, i));
     }
@@ -84,12 +84,12 @@ TEST(Moe, GradientsMatchFiniteDifferences) {
         layer.pass.tape = &tape;
         return std::vector<Variable>{layer.moe(layer.pass, in[0])};
       };
-      EXPECT_LT(autograd::worst_gradient(layer.rig, f, {layer.rig.random({2, 8, 6}, 5)}, weights), 1e-7)
+      EXPECT_LT(autograd::max_gradient_error(layer.rig, f, {layer.rig.random({2, 8, 6}, 5)}, weights), 1e-7)
           << capacity << ' ' << shared;
     }
 }
 
-TEST(Moe, NoTokenIsLostWithoutCapacity) {
+TEST(Moe, DropsNoTokenWithoutCapacity) {
   Layer layer(options_of(5, 3));
   layer.moe(layer.pass, layer.rig.random({3, 40, 6}, 5));
   int64_t sum = 0;
@@ -104,20 +104,21 @@ TEST(Moe, OverflowingTokensContributeNothing) {
   MoeOptions options = options_of(4, 1);
   options.capacity = 1;
   Layer layer(options);
-  // All tokens are alike, so all choose the same expert, and it takes a quarter of them: the first.
+  // All tokens are equal, so all choose the same expert. Its capacity is a quarter of the tokens, so it takes the first
+  // quarter.
   Tensor x = layer.rig.random({1, 8, 6}, 5);
   for (int64_t t = 1; t < 8; ++t) std::copy_n(x.as<double>(), 6, x.as<double>() + t * 6);
-  EXPECT_EQ(capacity_of(options, 8), 2);
+  EXPECT_EQ(expert_capacity(options, 8), 2);
   const Variable y = layer.moe(layer.pass, x);
   EXPECT_EQ(layer.seen().dropped, 6);
   for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(y.value().as<double>()[i] != 0, i < 12) << i;
-  // Tokens decoded after a prompt are not dropped.
+  // Incrementally decoded tokens are not dropped.
   const Variable z = layer.moe.extend(layer.pass, x);
   for (int64_t i = 0; i < 48; ++i) EXPECT_NE(z.value().as<double>()[i], 0) << i;
   layer.rig.tape.clear();
 }
 
-TEST(Moe, SequencesDoNotSeeEachOther) {
+TEST(Moe, RoutesSequencesIndependently) {
   MoeOptions options = options_of(4, 2);
   options.capacity = 0.7;
   options.aux_weight = 0.3;
@@ -142,7 +143,7 @@ TEST(Moe, SequencesDoNotSeeEachOther) {
   };
   std::vector<double> together, apart;
   const auto a = gradient({4}, together), b = gradient({1, 2, 1}, apart);
-  EXPECT_EQ(together, apart);  // to the bit
+  EXPECT_EQ(together, apart);  // bit-identical
   EXPECT_LT(autograd::distance(a, b), 1e-14);
 }
 
@@ -163,7 +164,7 @@ class Watched final : public ParallelOps, private TokenDispatcher {
   std::vector<std::string>& seen_;
 };
 
-TEST(Moe, SharedExpertComputesWhileRowsTravel) {
+TEST(Moe, SharedExpertComputesDuringDispatch) {
   MoeOptions options = options_of(4, 2);
   options.shared_ffn = 5;
   Layer layer(options);

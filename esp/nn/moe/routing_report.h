@@ -1,4 +1,4 @@
-// Routing statistics of one forward pass: each layer writes its entry; complete at the end of the pass.
+// Routing statistics of one forward pass. Each layer writes its own entry; the report is complete when the pass ends.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,13 @@ namespace esp::nn {
 
 struct RoutingReport {
   struct Layer {
-    std::vector<int64_t> loads;  // choices per expert of the local tokens, dropped ones included
-    int64_t tokens = 0, dropped = 0;
-    double aux = 0, z = 0;  // sums over tokens of E·Σ f_e·p_e and of (log Σ exp)²
+    std::vector<int64_t> loads;  // [expert]: number of local tokens routed to it, including the dropped ones
+    int64_t tokens = 0;          // number of local tokens
+    int64_t dropped = 0;         // number of expert choices dropped for lack of capacity
+    double aux = 0;              // load-balancing loss E·Σ_e f_e·p_e, summed over the local tokens
+    double z = 0;                // router z-loss (log Σ_e exp)², summed over the local tokens
   };
-  std::vector<Layer> layers;  // by the layer's number; empty entries have no experts
+  std::vector<Layer> layers;  // indexed by layer; empty for layers without experts
 };
 
 }  // namespace esp::nn
