@@ -1,4 +1,4 @@
-// Gradient processing between backward and the optimizer step: norm, clipping, and the fp16 loss scale.
+// Steps between backward and the optimizer: gradient norm, gradient clipping, and fp16 loss scaling.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace esp::optim {
 
-// Σ g² over every parameter once, units in order; not finite when any gradient is not.
+// Returns Σ g² over all parameters, in the order of the units; each parameter counts once. The sum is not finite if any
+// gradient is not finite.
 double sum_of_squares(const nn::ParameterList& parameters, const device::Stream& stream);
 
-// min(1, limit/(norm + 1e-6)); 1 when limit is 0.
+// Factor for gradient clipping: min(1, limit / (norm + 1e-6)). limit = 0 disables clipping (factor 1).
 double clip_factor(double norm, double limit);
 
 struct LossScaleOptions {
@@ -18,11 +19,11 @@ struct LossScaleOptions {
   int64_t growth_interval = 2000;
 };
 
-// Loss scale. Dynamic: halves when a gradient overflows (the step is skipped), doubles after `growth_interval` good
-// steps.
+// Loss scale. A dynamic scale is halved when a gradient overflows (that step is skipped), and doubled after
+// `growth_interval` steps without overflow.
 class LossScale {
  public:
-  static LossScale fixed() { return LossScale({1, 1, 1, 0}, false); }  // fp32, fp64, bf16
+  static LossScale fixed() { return LossScale({1, 1, 1, 0}, false); }  // constant scale 1, for fp32, fp64 and bf16
   static LossScale dynamic() { return LossScale(LossScaleOptions{}, true); }
   explicit LossScale(const LossScaleOptions& options, bool dynamic)
       : options_(options), dynamic_(dynamic), scale_(options.initial) {}

@@ -1,8 +1,8 @@
-// Optimizers over the flat units of a model's parameters: each step is one pass over memory.
+// Optimizers over the flat units of a model's parameters. Each step is one pass over memory.
 //
-// State is stored flat beside the values: element i of m belongs to element i of the unit (or of the range of it this
-// optimizer owns: a ZeRO shard). 16-bit parameters get an fp32 master copy. One thread. Values and gradients belong to
-// the parameter list, state to the optimizer.
+// States are stored flat in the order of the values: element i of "m" belongs to element i of the unit, or of the range
+// of the unit that this optimizer owns (a ZeRO shard). 16-bit parameters get an fp32 master copy. Single-threaded. The
+// parameter list owns values and gradients; the optimizer owns the states.
 #pragma once
 
 #include <functional>
@@ -21,67 +21,71 @@ struct OptimizerOptions {
   std::string name = "adamw";
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0;
-  double momentum = 0.9;  // sgd
+  double momentum = 0.9;  // momentum of sgd
   bool nesterov = false;
-  // Split master weights: of the fp32 master copy of bf16 values only the lower 16 bits are kept, 2 bytes instead of 4;
-  // equal except for ties between two bf16 values (kernel/halves.h).
+  // Split master copy for bf16 values: only the lower 16 bits of the fp32 copy are stored (2 bytes instead of 4). The
+  // result equals the full copy except for ties between two bf16 values (kernel/split_master.h).
   bool split_master = false;
 };
 
-// A range of a unit's elements.
+// Elements [begin, end) of a unit.
 struct UnitRange {
   int unit = 0;
   int64_t begin = 0, end = 0;
   bool operator==(const UnitRange&) const = default;
 };
 
-// Values of a range of a unit: flat [end − begin]. If offloaded: only shape and type, plus `read`, valid until the next
-// step.
+// The values of one unit range, as a flat tensor of end − begin elements. If the values are offloaded, the tensor has
+// only a shape and a type; `read` then returns the values, which are valid until the next step.
 struct ValueShard {
   UnitRange range;
   tensor::Tensor values;
-  tensor::ReadRun read = {};
+  tensor::OffloadReader read = {};
 };
-// The values and gradients one optimizer updates. Memory not owned by the optimizer.
+// The values and gradients of one range that an optimizer updates. The optimizer does not own their memory.
 struct OptimizerShard {
   UnitRange range;
   tensor::Tensor values, grads;
 };
 
-// One kind of state over one range: "m", "v", "master". If offloaded, `values` is only shape and type; it is read until
-// the next step (fastest in the order of the states), and written completely, all states in that order.
+// One optimizer state ("m", "v" or "master") of one unit range. If the state is offloaded, `values` has only a shape
+// and a type. Data from `read` is valid until the next step; reading the states in order is fastest. Calls of `write`
+// must cover all states completely and in order.
 struct OptimizerState {
   std::string_view slot;
   UnitRange range;
-  tensor::Tensor values;  // flat [end − begin], in the master type
-  tensor::ReadRun read = {};
+  tensor::Tensor values;  // flat [end − begin], in the type of the master copy
+  tensor::OffloadReader read = {};
   std::function<void(const tensor::Tensor& from)> write = {};
-  tensor::Tensor raw = {};  // underlying memory of a state stored in another form
-  // The stored memory, for bitwise comparison or copying.
+  tensor::Tensor raw = {};  // stored bytes of a split master copy, which is not stored in the type of `values`
+  // The stored bytes of the state, for bitwise comparison or copying.
   const tensor::Tensor& memory() const { return raw.defined() ? raw : values; }
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Updates every owned element from its gradient times `grad_scale`.
+  // Updates every owned element. Each gradient is multiplied by `grad_scale` first.
   virtual void step(double lr, double grad_scale) = 0;
-  virtual std::span<OptimizerState> states() = 0;  // for checkpoints; restore through `values` or `write`,
-  virtual void states_restored() {}                // then call states_restored(), after loading the model's values
+  // For checkpoints. To restore: load the model's values, restore each state through `values` or `write`, then call
+  // states_restored().
+  virtual std::span<OptimizerState> states() = 0;
+  virtual void states_restored() {}
   virtual int64_t num_steps() const = 0;
   virtual void set_num_steps(int64_t steps) = 0;
-  // Recreates the master copies after values were loaded or initialised.
+  // Recreates the master copies from the parameter values. Call it after the values were loaded or initialised.
   virtual void refresh_master() = 0;
 };
 
-// All units of a materialised list.
+// Returns one shard per unit; together the shards cover the whole parameter list. The list must be allocated.
 std::vector<OptimizerShard> all_units(const nn::ParameterList& parameters);
 
-// Allocates state from the context's pool. The list (its shapes and decay flags) and the context outlive the optimizer.
+// Allocates the states from the context's pool. The parameter list (its shapes and decay flags) and the context must
+// outlive the optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
                                           const tensor::Context& context, std::vector<OptimizerShard> owned);
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
-                                          const tensor::Context& context);  // over everything
+                                          const tensor::Context& context);  // the optimizer owns all units
 std::vector<std::string_view> optimizer_names();
 
 }  // namespace esp::optim

@@ -1,8 +1,8 @@
 // The table of optimizers.
 #include "esp/base/table.h"
-#include "esp/device/on_cuda.h"
-#include "esp/kernel/cuda/captured.h"
-#include "esp/optim/flat.h"
+#include "esp/device/is_cuda.h"
+#include "esp/kernel/cuda/device_scalars.h"
+#include "esp/optim/flat_optimizer.h"
 
 namespace esp::optim {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kMoments[] = {"m", "v"};
 constexpr std::string_view kMomentum[] = {"m"};
 
-class Adam final : public Rule {
+class Adam final : public UpdateRule {
  public:
   Adam(const OptimizerOptions& options, bool decoupled) : options_(options), decoupled_(decoupled) {}
   std::span<const std::string_view> slots() const override { return kMoments; }
@@ -19,10 +19,10 @@ class Adam final : public Rule {
   }
   void update_all(std::span<const kernel::StepBuffers> buffers, std::span<const UpdateStep> steps,
                   const device::Stream& stream) const override {
-    if (!device::on_cuda(stream)) return Rule::update_all(buffers, steps, stream);
+    if (!device::is_cuda(stream)) return UpdateRule::update_all(buffers, steps, stream);
     std::vector<kernel::AdamStep> all;
     for (const UpdateStep& at : steps) all.push_back(step_of(at));
-    kernel::cuda::adam_steps(buffers, all, stream);
+    kernel::cuda::multi_tensor_adam_step(buffers, all, stream);
   }
 
  private:
@@ -43,7 +43,7 @@ class Adam final : public Rule {
   const bool decoupled_;
 };
 
-class Sgd final : public Rule {
+class Sgd final : public UpdateRule {
  public:
   explicit Sgd(const OptimizerOptions& options) : options_(options) {}
   std::span<const std::string_view> slots() const override {
@@ -65,27 +65,27 @@ class Sgd final : public Rule {
 
 struct Row {
   std::string_view name, help;
-  std::unique_ptr<Rule> (*make)(const OptimizerOptions&);
+  std::unique_ptr<UpdateRule> (*make)(const OptimizerOptions&);
 };
 
 constexpr Row kOptimizers[] = {
     {"adamw", "Adam with decoupled weight decay",
-     [](const OptimizerOptions& o) -> std::unique_ptr<Rule> { return std::make_unique<Adam>(o, true); }},
+     [](const OptimizerOptions& o) -> std::unique_ptr<UpdateRule> { return std::make_unique<Adam>(o, true); }},
     {"adam", "Adam; weight decay is added to the gradient",
-     [](const OptimizerOptions& o) -> std::unique_ptr<Rule> { return std::make_unique<Adam>(o, false); }},
-    {"sgd", "gradient descent with momentum, Nesterov's by choice",
-     [](const OptimizerOptions& o) -> std::unique_ptr<Rule> { return std::make_unique<Sgd>(o); }},
+     [](const OptimizerOptions& o) -> std::unique_ptr<UpdateRule> { return std::make_unique<Adam>(o, false); }},
+    {"sgd", "stochastic gradient descent with momentum, optionally Nesterov momentum",
+     [](const OptimizerOptions& o) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(o); }},
 };
 
 }  // namespace
 
-std::unique_ptr<Rule> make_rule(const OptimizerOptions& options) {
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerOptions& options) {
   return find_row("optimizer", kOptimizers, options.name).make(options);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const nn::ParameterList& parameters,
                                           const tensor::Context& context, std::vector<OptimizerShard> owned) {
-  return std::make_unique<FlatOptimizer>(make_rule(options), parameters, context, std::move(owned),
+  return std::make_unique<FlatOptimizer>(make_update_rule(options), parameters, context, std::move(owned),
                                          options.split_master);
 }
 
