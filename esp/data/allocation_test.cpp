@@ -1,15 +1,15 @@
-// After the first batch of a shape nothing allocates, whatever the objective.
+// After the first batch of a shape, no objective allocates memory.
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "esp/base/counted_allocations.h"
+#include "esp/base/allocation_counter.h"
 #include "esp/data/objective.h"
 
 namespace esp::data {
 namespace {
 
-TEST(Allocation, HappensOnlyInTheFirstBatch) {
+TEST(Allocation, ObjectivesAllocateOnlyInFirstBatch) {
 #if ESP_COUNTS_ALLOCATIONS
   std::vector<int32_t> tokens(10'000);
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -24,12 +24,12 @@ TEST(Allocation, HappensOnlyInTheFirstBatch) {
   for (const auto& objective : objectives) {
     Batch batch;
     fill_batch(*objective, 0, 8, batch);
-    uint64_t before = allocations_here;
+    uint64_t before = thread_allocations;
     for (uint64_t step = 1; step < 50; ++step) fill_batch(*objective, step * 8, 8, batch);
-    EXPECT_EQ(allocations_here, before);
+    EXPECT_EQ(thread_allocations, before);
   }
 #else
-  GTEST_SKIP() << "the sanitizers bring an allocator of their own";
+  GTEST_SKIP() << "sanitizers replace the allocator, so allocations cannot be counted";
 #endif
 }
 

@@ -20,9 +20,9 @@ namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 17;
 
-class PlainFile : public ByteStream {
+class FileStream : public ByteStream {
  public:
-  explicit PlainFile(const std::string& path) : file_(path, O_RDONLY) {
+  explicit FileStream(const std::string& path) : file_(path, O_RDONLY) {
     posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
   size_t read(std::span<char> out) override {
@@ -38,9 +38,10 @@ class PlainFile : public ByteStream {
   }
   void skip(uint64_t bytes) override {
     off_t at = lseek(file_.fd(), 0, SEEK_CUR);
-    if (at < 0) return ByteStream::skip(bytes);  // a pipe
+    if (at < 0) return ByteStream::skip(bytes);  // not seekable, for example a pipe
     if (bytes > file_.size() - std::min(file_.size(), static_cast<uint64_t>(at)))
-      throw IoError(fmt::format("{} became shorter: no byte {}", file_.path(), static_cast<uint64_t>(at) + bytes));
+      throw IoError(fmt::format("{}: the file was truncated while it was read: it has no byte {}", file_.path(),
+                                static_cast<uint64_t>(at) + bytes));
     if (lseek(file_.fd(), static_cast<off_t>(bytes), SEEK_CUR) < 0) file_.fail("cannot seek in");
   }
 
@@ -48,9 +49,9 @@ class PlainFile : public ByteStream {
   obs::File file_;
 };
 
-class PlainBytes : public ByteStream {
+class MemoryStream : public ByteStream {
  public:
-  explicit PlainBytes(std::string_view bytes) : left_(bytes) {}
+  explicit MemoryStream(std::string_view bytes) : left_(bytes) {}
   size_t read(std::span<char> out) override {
     size_t n = std::min(out.size(), left_.size());
     std::memcpy(out.data(), left_.data(), n);
@@ -62,10 +63,10 @@ class PlainBytes : public ByteStream {
   std::string_view left_;
 };
 
-// What gzip and zstd share: compressed bytes come from another stream, and the whole has a limit.
-class Decompressed : public ByteStream {
+// Common part of gzip and zstd: reads compressed bytes from another stream and limits the decompressed size.
+class DecompressingStream : public ByteStream {
  public:
-  Decompressed(std::unique_ptr<ByteStream> from, std::string name, uint64_t max_bytes)
+  DecompressingStream(std::unique_ptr<ByteStream> from, std::string name, uint64_t max_bytes)
       : from_(std::move(from)), name_(std::move(name)), left_(max_bytes), max_bytes_(max_bytes), input_(kInputBytes) {}
 
   size_t read(std::span<char> out) override {
@@ -79,18 +80,19 @@ class Decompressed : public ByteStream {
       left_ -= n;
       if (max_bytes_ - left_ > kFreeDecompressedBytes + kMaxDecompressedRatio * taken_)
         fail(
-            fmt::format("its first {} bytes make more than {} bytes; expected at most {} per byte. Decompress it to a "
-                        "file if that is meant",
+            fmt::format("its first {} bytes expand to more than {} bytes; expected at most {} per byte. If it is not "
+                        "damaged, decompress it to a file first",
                         taken_, max_bytes_ - left_ - n, kMaxDecompressedRatio));
       if (finished_) break;
-      if (n == 0 && have_ == before && have_ > 0) fail("it is damaged: its data make no progress");
-      if (n == 0 && have_ == 0 && ended_ && !between_) fail("it ends in the middle of its data");
+      if (n == 0 && have_ == before && have_ > 0) fail("it is damaged: the decompressor can use no more of its data");
+      if (n == 0 && have_ == 0 && ended_ && !between_)
+        fail("it is not complete: the file ends in the middle of its data");
     }
     return got;
   }
 
  protected:
-  // Decodes from input() into `out`, using up input by consume(). Sets finished_ at the end of everything.
+  // Decodes input() into `out` and calls consume() for the bytes used. Sets finished_ after the last member or frame.
   virtual size_t decode(std::span<char> out) = 0;
 
   std::span<const char> input() const { return {input_.data() + at_, have_}; }
@@ -112,25 +114,25 @@ class Decompressed : public ByteStream {
   [[noreturn]] void fail(std::string_view why) const {
     throw IoError(fmt::format("cannot decompress {}: {}", name_, why));
   }
-  bool between_ = false;  // a gzip member or zstd frame is complete; another may follow
+  bool between_ = false;  // true after a complete gzip member or zstd frame; another may follow
   bool finished_ = false;
 
  private:
   std::unique_ptr<ByteStream> from_;
   std::string name_;
-  uint64_t left_, max_bytes_, taken_ = 0;  // taken_: of the compressed bytes
+  uint64_t left_, max_bytes_, taken_ = 0;  // taken_: number of compressed bytes decoded so far
   std::vector<char> input_;
   size_t at_ = 0, have_ = 0;
   bool ended_ = false;
 };
 
-class Gzip : public Decompressed {
+class GzipStream : public DecompressingStream {
  public:
-  Gzip(std::unique_ptr<ByteStream> from, std::string name, uint64_t max_bytes)
-      : Decompressed(std::move(from), std::move(name), max_bytes) {
+  GzipStream(std::unique_ptr<ByteStream> from, std::string name, uint64_t max_bytes)
+      : DecompressingStream(std::move(from), std::move(name), max_bytes) {
     if (inflateInit2(&z_, 15 + 16) != Z_OK) fail("out of memory");
   }
-  ~Gzip() override { inflateEnd(&z_); }
+  ~GzipStream() override { inflateEnd(&z_); }
 
  private:
   size_t decode(std::span<char> out) override {
@@ -157,7 +159,7 @@ class Gzip : public Decompressed {
     return room - z_.avail_out;
   }
 
-  // After a member: padding of zeros is legal, anything else must be another member.
+  // After a gzip member, zero padding is legal; any other bytes must start another member.
   bool at_end() {
     while (!no_more_input()) {
       if (input()[0] != 0) return false;
@@ -169,13 +171,13 @@ class Gzip : public Decompressed {
   z_stream z_{};
 };
 
-class Zstd : public Decompressed {
+class ZstdStream : public DecompressingStream {
  public:
-  Zstd(std::unique_ptr<ByteStream> from, std::string name, uint64_t max_bytes)
-      : Decompressed(std::move(from), std::move(name), max_bytes), stream_(ZSTD_createDStream()) {
+  ZstdStream(std::unique_ptr<ByteStream> from, std::string name, uint64_t max_bytes)
+      : DecompressingStream(std::move(from), std::move(name), max_bytes), stream_(ZSTD_createDStream()) {
     if (!stream_) fail("out of memory");
   }
-  ~Zstd() override { ZSTD_freeDStream(stream_); }
+  ~ZstdStream() override { ZSTD_freeDStream(stream_); }
 
  private:
   size_t decode(std::span<char> out) override {
@@ -201,18 +203,25 @@ std::unique_ptr<ByteStream> decompress(std::unique_ptr<ByteStream> from, Compres
     case Compression::none:
       return from;
     case Compression::gzip:
-      return std::make_unique<Gzip>(std::move(from), std::move(name), max_bytes);
+      return std::make_unique<GzipStream>(std::move(from), std::move(name), max_bytes);
     case Compression::zstd:
-      return std::make_unique<Zstd>(std::move(from), std::move(name), max_bytes);
+      return std::make_unique<ZstdStream>(std::move(from), std::move(name), max_bytes);
   }
   return from;
 }
 
 }  // namespace
 
+bool has_extension(std::string_view path, std::string_view extension) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return path.size() >= extension.size() &&
+         std::equal(extension.begin(), extension.end(), path.end() - static_cast<std::ptrdiff_t>(extension.size()),
+                    [&](char a, char b) { return lower(a) == lower(b); });
+}
+
 Compression compression_of(std::string_view path) {
-  if (path.ends_with(".gz")) return Compression::gzip;
-  if (path.ends_with(".zst")) return Compression::zstd;
+  if (has_extension(path, ".gz")) return Compression::gzip;
+  if (has_extension(path, ".zst")) return Compression::zstd;
   return Compression::none;
 }
 
@@ -220,18 +229,18 @@ void ByteStream::skip(uint64_t bytes) {
   std::vector<char> ignored(std::min<uint64_t>(bytes, kInputBytes));
   while (bytes > 0) {
     size_t n = read(std::span(ignored).first(std::min<uint64_t>(bytes, ignored.size())));
-    if (n == 0) throw IoError(fmt::format("an input became shorter: {} bytes are missing", bytes));
+    if (n == 0) throw IoError(fmt::format("input file truncated while it was read: {} bytes are missing", bytes));
     bytes -= n;
   }
 }
 
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path, uint64_t max_bytes) {
-  return decompress(std::make_unique<PlainFile>(path), compression_of(path), path, max_bytes);
+  return decompress(std::make_unique<FileStream>(path), compression_of(path), path, max_bytes);
 }
 
 std::unique_ptr<ByteStream> make_byte_stream(std::string_view bytes, Compression compression, std::string name,
                                              uint64_t max_bytes) {
-  return decompress(std::make_unique<PlainBytes>(bytes), compression, std::move(name), max_bytes);
+  return decompress(std::make_unique<MemoryStream>(bytes), compression, std::move(name), max_bytes);
 }
 
 }  // namespace esp::data

@@ -1,5 +1,5 @@
-// Bytes in order out of a plain, gzip or zstd file. Memory is bounded whatever the file says: a fixed input buffer and
-// the decompressor's window (zstd: 128 MiB at most). Damage is an IoError that names the file.
+// Sequential bytes of a plain, gzip or zstd file. Memory is bounded for any input: a fixed input buffer and the
+// decompressor's window (zstd: at most 128 MiB). A damaged file raises an IoError that names the file.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,28 @@
 namespace esp::data {
 
 enum class Compression { none, gzip, zstd };
-// By the end of the name: .gz, .zst.
+// True if the path ends with `extension` in any case: data.CSV has the extension ".csv".
+bool has_extension(std::string_view path, std::string_view extension);
+// Returns the compression by file name extension: gzip for .gz, zstd for .zst, none for any other.
 Compression compression_of(std::string_view path);
 
-// One thread at a time.
+// Not thread-safe: one thread at a time.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
-  // Fills as much of `out` as there is; less than all of it only at the end.
+  // Fills `out` and returns the number of bytes. A number below out.size() means the end of the stream.
   virtual size_t read(std::span<char> out) = 0;
-  // Goes past `bytes`, by reading them where there is no other way. Beyond the end is an IoError.
+  // Skips `bytes` bytes; a stream that cannot seek reads and discards them. Throws IoError if the stream ends earlier.
   virtual void skip(uint64_t bytes);
 };
 
-inline constexpr uint64_t kMaxDecompressedBytes = uint64_t{1} << 44;  // of one file
-// Of each compressed byte read so far, beyond what is free. gzip makes 1032 bytes of one at most; zstd makes 32768.
+inline constexpr uint64_t kMaxDecompressedBytes = uint64_t{1} << 44;  // per file
+// Limit against decompression bombs: decompressed bytes <= kFreeDecompressedBytes + ratio * compressed bytes read so
+// far. gzip expands one byte to at most 1032 bytes; zstd expands it to 32768.
 inline constexpr uint64_t kMaxDecompressedRatio = 1100, kFreeDecompressedBytes = uint64_t{64} << 20;
 
 std::unique_ptr<ByteStream> open_byte_stream(const std::string& path, uint64_t max_bytes = kMaxDecompressedBytes);
-// The same over bytes in memory, which are lent.
+// As open_byte_stream, for bytes in memory. The caller keeps `bytes` alive.
 std::unique_ptr<ByteStream> make_byte_stream(std::string_view bytes, Compression compression, std::string name,
                                              uint64_t max_bytes = kMaxDecompressedBytes);
 

@@ -19,11 +19,11 @@ constexpr uint64_t kMinBlockBytes = 4 << 10, kMaxBlockBytes = 64 << 10;
 uint64_t size_of(const std::string& path) {
   std::error_code error;
   const uint64_t bytes = std::filesystem::file_size(path, error);
-  if (error) throw IoError(fmt::format("{}: {}", path, errno_text(error.value())));
+  if (error) throw IoError(fmt::format("cannot read the size of {}: {}", path, errno_text(error.value())));
   return bytes;
 }
 
-// `num_blocks` blocks at equal distances, the last one at the end of the file.
+// Hashes `num_blocks` blocks at equal distances. The last block ends at the end of the file.
 FileDigest digest(const std::string& path, uint64_t num_blocks, uint64_t block_bytes) {
   const obs::File file(path, O_RDONLY);
   FileDigest found{file.size(), 0};

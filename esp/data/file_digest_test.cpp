@@ -12,7 +12,7 @@
 namespace esp::data {
 namespace {
 
-class FileDigests : public testing::Test {
+class FileDigestTest : public testing::Test {
  protected:
   FileDigest digest(const std::string& name) const {
     const std::string path = folder_ / name;
@@ -27,7 +27,7 @@ class FileDigests : public testing::Test {
   obs::TemporaryFolder folder_;
 };
 
-TEST_F(FileDigests, ChangeWithAnyByteOfSmallFile) {
+TEST_F(FileDigestTest, ChangesWithAnyByteOfSmallFile) {
   obs::write_whole_file(folder_ / "text", std::string(200'000, 'a'));
   const FileDigest before = digest("text");
   EXPECT_EQ(before.bytes, 200'000u);
@@ -39,14 +39,14 @@ TEST_F(FileDigests, ChangeWithAnyByteOfSmallFile) {
   }
 }
 
-TEST_F(FileDigests, DependOnContentAlone) {
+TEST_F(FileDigestTest, DependsOnContentOnly) {
   obs::write_whole_file(folder_ / "one", "the same");
   obs::write_whole_file(folder_ / "two", "the same");
   std::filesystem::last_write_time(folder_ / "two", std::filesystem::file_time_type::min());
   EXPECT_EQ(digest("one").hash, digest("two").hash);
 }
 
-TEST_F(FileDigests, SampleLargeFileFromBeginningToEnd) {
+TEST_F(FileDigestTest, SamplesWholeRangeOfLargeFile) {
   const uint64_t bytes = 4 * kDigestBytes + 12'345;
   obs::write_whole_file(folder_ / "large", "");
   std::filesystem::resize_file(folder_ / "large", bytes);
@@ -59,7 +59,7 @@ TEST_F(FileDigests, SampleLargeFileFromBeginningToEnd) {
   }
 }
 
-TEST_F(FileDigests, NameFileThatCannotBeRead) {
+TEST_F(FileDigestTest, ErrorNamesUnreadableFile) {
   EXPECT_THROW(digest("none"), IoError);
 }
 

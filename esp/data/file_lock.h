@@ -1,4 +1,4 @@
-// One process at a time, by a lock on a file that is gone when nobody holds it.
+// Mutual exclusion between processes by flock() on a file. The file is removed on release.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace esp::data {
 
 class FileLock {
  public:
-  // Waits for the holder until the deadline, then IoError.
+  // Waits until the lock is free; throws IoError at the deadline.
   FileLock(const std::string& path, Deadline deadline);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
 #include <system_error>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +20,7 @@
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/data/byte_stream.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 #include "esp/data/token_file.h"
 #include "esp/obs/file.h"
 
@@ -37,22 +39,27 @@ constexpr KindRow kKinds[] = {{"text", InputKind::text}, {"jsonl", InputKind::js
                               {"csv", InputKind::csv},   {"tsv", InputKind::tsv},          {"bin", InputKind::bin},
                               {"llmc", InputKind::llmc}, {"megatron", InputKind::megatron}};
 
-bool ends_with_any(std::string_view path, std::initializer_list<std::string_view> endings) {
-  return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return path.ends_with(e); });
-}
-
 bool is_token_file(std::string_view path) {
-  return ends_with_any(path, {".bin", ".idx"});
+  return has_extension(path, ".bin") || has_extension(path, ".idx");
 }
 
 InputKind token_kind(const std::string& path) {
-  if (path.ends_with(".idx") || fs::exists(path.substr(0, path.size() - 4) + ".idx")) return InputKind::megatron;
-  std::string head = obs::File(path, O_RDONLY).read(0, kLlmcHeaderBytes);
-  if (head.starts_with("version https://git-lfs")) require_token_ids(path);
+  const std::string stem = path.substr(0, path.size() - 4);
+  const bool index = has_extension(path, ".idx");
+  if (index || fs::exists(stem + ".idx") || fs::exists(stem + ".IDX")) {
+    if (!path.ends_with(".idx") && !(path.ends_with(".bin") && fs::exists(stem + ".idx")))
+      throw IoError(
+          fmt::format("{}: got upper-case letters in the extensions of a Megatron pair; expected {}.idx and "
+                      "{}.bin. Rename both files",
+                      path, stem, stem));
+    return InputKind::megatron;
+  }
+  std::string head = obs::open_input_file(path).read(0, kLlmcHeaderBytes);
+  if (obs::is_git_lfs_pointer(head)) require_token_ids(path);
   return looks_like_llmc(std::as_bytes(std::span(head))) ? InputKind::llmc : InputKind::bin;
 }
 
-// A device and a number there: the same file under any name.
+// (device, inode): identifies a file under any name.
 using FileId = std::pair<dev_t, ino_t>;
 FileId file_id(const std::string& path) {
   struct stat info {};
@@ -62,7 +69,7 @@ FileId file_id(const std::string& path) {
 
 enum class JsonShape { lines, array, one_value };
 
-// An array's elements and a first line's object are parsed when they are read; here only their beginnings count.
+// Classifies JSON by its first character and its first line. The records are parsed later, when they are read.
 JsonShape json_shape(std::string_view head) {
   if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   const size_t first = head.find_first_not_of(" \t\r\n");
@@ -71,13 +78,27 @@ JsonShape json_shape(std::string_view head) {
   if (head[0] == '[') return JsonShape::array;
   if (head[0] != '{') return JsonShape::one_value;
   const size_t end = head.find('\n');
-  if (end == head.npos) return JsonShape::lines;  // one line, as far as the head goes
+  if (end == head.npos) return JsonShape::lines;  // no line end in the head: treat the file as JSON lines
   return nlohmann::json::accept(head.substr(0, end)) ? JsonShape::lines : JsonShape::one_value;
 }
 
-class Finder {
+// True for an object with a list of objects under a key, such as {"data": [{…}, …]}. `head` may be cut off.
+bool has_record_list(std::string_view head) {
+  using Event = nlohmann::json::parse_event_t;
+  bool in_list = false, found = false;
+  const auto visit = [&](int depth, Event event, const nlohmann::json&) {
+    const bool starts = event == Event::array_start || event == Event::object_start;
+    if (starts && depth == 1) in_list = event == Event::array_start;
+    if (starts && depth == 2 && in_list && event == Event::object_start) found = true;
+    return true;
+  };
+  std::ignore = nlohmann::json::parse(head, visit, false);
+  return found;
+}
+
+class InputFinder {
  public:
-  Finder(std::string_view format, const Log& log)
+  InputFinder(std::string_view format, const Log& log)
       : row_(format == "auto" || format == "records" ? nullptr : &find_row("data format", kKinds, format)),
         records_(format == "records"),
         log_(log) {}
@@ -87,17 +108,17 @@ class Finder {
     if (fs::is_directory(name, ignored)) return add_folder(name);
     const InputKind kind = kind_of_name(name);
     if (!holds_text(kind)) return push(name, row_ ? kind : token_kind(name));
-    const Content content = examine_file(name);
+    const ContentType content = detect_content_type(name);
     require_text(content, name);
-    warn_of(content, name, kind);
-    push(name, by_content(name, kind, content, false));
+    warn_about(content, name, kind);
+    push(name, kind_by_content(name, kind, content, false));
   }
 
   std::vector<Input> finish() {
     std::set<FileId> seen;
     for (const Input& input : inputs_)
       if (input.kind != InputKind::megatron && !seen.insert(file_id(input.path)).second)
-        log_.warn("{} is named more than once; it is read each time", input.path);
+        log_.warn("{} is given more than once; it is read each time", input.path);
     return std::move(inputs_);
   }
 
@@ -108,29 +129,30 @@ class Finder {
 
   void push(std::string path, InputKind kind) {
     Input input{std::move(path), kind};
-    // A pair is one input, by whichever of its files it was found.
+    // A .bin/.idx pair is one input, whichever of the two files was found.
     if (kind == InputKind::megatron && is_token_file(input.path)) input.path.resize(input.path.size() - 4);
     if (kind == InputKind::megatron && std::find(inputs_.begin(), inputs_.end(), input) != inputs_.end()) return;
     inputs_.push_back(std::move(input));
   }
 
-  // By the name alone. The content of a .json file decides later what it is.
+  // Decides by the name alone. For a .json file the content decides later.
   InputKind kind_of_name(std::string_view path) const {
     if (row_) return row_->kind;
     if (!records_ && is_token_file(path)) return InputKind::bin;
     if (compression_of(path) != Compression::none) path = path.substr(0, path.rfind('.'));
-    if (path.ends_with(".csv")) return InputKind::csv;
-    if (path.ends_with(".tsv")) return InputKind::tsv;
-    if (path.ends_with(".json")) return InputKind::json;
-    return records_ || ends_with_any(path, {".jsonl", ".ndjson"}) ? InputKind::jsonl : InputKind::text;
+    if (has_extension(path, ".csv")) return InputKind::csv;
+    if (has_extension(path, ".tsv")) return InputKind::tsv;
+    if (has_extension(path, ".json")) return InputKind::json;
+    const bool lines = has_extension(path, ".jsonl") || has_extension(path, ".ndjson");
+    return records_ || lines ? InputKind::jsonl : InputKind::text;
   }
 
-  InputKind by_content(const std::string& path, InputKind kind, const Content& content, bool in_folder) const {
+  InputKind kind_by_content(const std::string& path, InputKind kind, const ContentType& content, bool in_folder) const {
     if (row_ || (kind != InputKind::json && kind != InputKind::jsonl)) return kind;
     const JsonShape shape = json_shape(content.head);
     if (shape == JsonShape::array) return InputKind::json;
     if (kind == InputKind::jsonl || shape == JsonShape::lines) return InputKind::jsonl;
-    if (in_folder && !records_) return InputKind::text;
+    if (in_folder && !records_ && !has_record_list(content.head)) return InputKind::text;
     throw IoError(
         fmt::format("{}: got one JSON value over several lines; expected one object per line, or one array of objects. "
                     "If its records "
@@ -138,40 +160,42 @@ class Finder {
                     path, path, path));
   }
 
-  void warn_of(const Content& content, const std::string& path, InputKind kind) const {
+  void warn_about(const ContentType& content, const std::string& path, InputKind kind) const {
     if (kind != InputKind::text) return;
-    if (content.stray_bytes > 0) log_.warn("{}", describe_stray(content, path));
+    if (content.invalid_bytes > 0) log_.warn("{}", describe_invalid_bytes(content, path));
     if (!row_ && content.head.starts_with("{\"") && json_shape(content.head) == JsonShape::lines)
       log_.warn(
           "{}: its lines are JSON, but its name says text; it is read as text. Name it .jsonl to read its records",
           path);
   }
 
-  // Every file below, in no order.
+  // Finds every file below the folder, unsorted.
   void walk(const std::string& folder, std::set<FileId>& seen, std::vector<std::string>& found) {
     if (!seen.insert(file_id(folder)).second) return;
     try {
-      refuse_saved_dataset(folder);
-      refuse_model(folder);
+      reject_saved_dataset(folder);
+      reject_model_folder(folder);
       for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
         if (entry.path().filename().string().starts_with(".")) continue;
         const std::string path = entry.path().string();
         std::error_code failed;
         const fs::file_status status = entry.status(failed);
-        if (fs::is_directory(status)) {
+        if (fs::is_directory(status) && is_run_folder(path)) {
+          log_.warn("{}: a run folder below a folder of the corpus; its files are not read", path);
+        } else if (fs::is_directory(status)) {
           walk(path, seen, found);
         } else if (fs::is_regular_file(status)) {
           found.push_back(path);
         } else {
-          skipped_.push_back({path, fs::exists(status) ? "not a regular file" : "a link to nothing"});
+          skipped_.push_back({path, fs::exists(status) ? "not a regular file" : "a broken symbolic link"});
         }
       }
     } catch (const fs::filesystem_error& error) {
-      throw IoError(fmt::format("{}: cannot be listed: {}", folder, error.code().message()));
+      throw IoError(fmt::format("cannot list the folder {}: {}", folder, error.code().message()));
     }
   }
 
-  static void refuse_saved_dataset(const std::string& folder) {
+  static void reject_saved_dataset(const std::string& folder) {
     const auto has = [&](const char* name) { return fs::exists(folder + "/" + name); };
     const bool splits = has("dataset_dict.json");
     if (!splits && !(has("dataset_info.json") && has("state.json"))) return;
@@ -183,21 +207,29 @@ class Finder {
         folder, folder, splits ? "['train']" : "", stem));
   }
 
-  // A corpus has no weights in it: a path has been confused, or runs are made below the corpus.
-  static void refuse_model(const std::string& folder) {
+  // True for a folder that a run writes to: it contains run.lock, or run.toml beside metrics.jsonl or checkpoints. Such
+  // a folder below the corpus is skipped, because its files change while the run reads them.
+  static bool is_run_folder(const std::string& folder) {
+    const auto has = [&](const char* name) { return fs::exists(folder + "/" + name); };
+    return has("run.lock") || (has("run.toml") && (has("metrics.jsonl") || has("checkpoints")));
+  }
+
+  // Rejects a named folder that is a run folder, and any folder that contains model weights: the path is probably
+  // wrong.
+  static void reject_model_folder(const std::string& folder) {
     const auto has = [&](std::string_view name) { return fs::exists(fmt::format("{}/{}", folder, name)); };
     const fs::directory_iterator entries(folder);
     const bool weights = std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
       return entry.path().extension() == ".safetensors" || entry.path().filename() == "pytorch_model.bin";
     });
-    const char* what = has("run.toml") && (has("metrics.jsonl") || has("checkpoints")) ? "a run folder"
-                       : weights && has("manifest.json")                               ? "a checkpoint"
-                       : weights && has("config.json")                                 ? "a Hugging Face model"
-                                                                                       : nullptr;
+    const char* what = is_run_folder(folder)             ? "a run folder"
+                       : weights && has("manifest.json") ? "a checkpoint"
+                       : weights && has("config.json")   ? "a Hugging Face model"
+                                                         : nullptr;
     if (what)
       throw IoError(
-          fmt::format("{}: got {}; expected text, JSON lines, CSV or token files. Name the folders and files "
-                      "of the corpus alone",
+          fmt::format("{}: got {}; expected text, JSON lines, CSV or token files. Name only the folders and "
+                      "files of the corpus",
                       folder, what));
   }
 
@@ -206,12 +238,11 @@ class Finder {
     std::set<FileId> seen;
     std::vector<std::string> found;
     walk(folder, seen, found);
-    // What stands beside token files (their .json, a tokenizer) is about them, not part of the corpus.
+    std::sort(found.begin(), found.end());
     if (!records_ && std::any_of(found.begin(), found.end(), is_token_file)) {
-      std::erase_if(found, [](const std::string& path) { return !is_token_file(path); });
+      keep_token_files(folder, found);
       skipped_.clear();
     }
-    std::sort(found.begin(), found.end());
     const size_t before = inputs_.size();
     std::string fix;
     for (const std::string& path : found) {
@@ -220,15 +251,18 @@ class Finder {
         push(path, row_ ? kind : token_kind(path));
         continue;
       }
-      const Content content = examine_file(path);
-      if (content.dataset) require_text(content, path);
+      ContentType content = detect_content_type(path);
+      if (content.dataset) {
+        content.fix += " To leave it out, name the other files in place of the folder.";
+        require_text(content, path);
+      }
       if (!content.is_text()) {
         if (fix.empty()) fix = content.fix;
         skipped_.push_back({path, content.what});
         continue;
       }
-      warn_of(content, path, kind);
-      push(path, by_content(path, kind, content, true));
+      warn_about(content, path, kind);
+      push(path, kind_by_content(path, kind, content, true));
     }
     const std::string names = skipped_names();
     if (inputs_.size() == before)
@@ -237,6 +271,25 @@ class Finder {
     if (!names.empty())
       log_.warn("{}: {} of {} files are not text and are not read: {}", folder, skipped_.size(),
                 inputs_.size() - before + skipped_.size(), names);
+  }
+
+  // Warns about the files that are not read, except NAME.json, which describes NAME.bin or NAME_000000.bin.
+  void keep_token_files(const std::string& folder, std::vector<std::string>& found) const {
+    std::vector<std::string> tokens, others;
+    std::partition_copy(found.begin(), found.end(), std::back_inserter(tokens), std::back_inserter(others),
+                        is_token_file);
+    std::erase_if(others, [&](std::string_view path) {
+      if (!path.ends_with(".json")) return false;
+      path.remove_suffix(std::string_view(".json").size());
+      const auto first = std::lower_bound(tokens.begin(), tokens.end(), path);
+      return first != tokens.end() && first->starts_with(path);
+    });
+    if (!others.empty())
+      log_.warn(
+          "{}: {} of {} files are not read, such as {}: in a folder with token files (.bin, .idx), only the token "
+          "files are read. Name the other files to read them too",
+          folder, others.size(), found.size(), others[0]);
+    found = std::move(tokens);
   }
 
   std::string skipped_names() {
@@ -248,15 +301,15 @@ class Finder {
     return fmt::format("{}", fmt::join(shown, ", "));
   }
 
-  const KindRow* row_;  // null: by name and content
+  const KindRow* row_;  // null: decide by name and content
   bool records_;
   Log log_;
   std::vector<Input> inputs_;
-  std::vector<Skipped> skipped_;  // of the folder at hand
+  std::vector<Skipped> skipped_;  // skipped files of the current folder
 };
 
-// Two files of one size, compared in samples from beginning to end: small ones whole.
-bool look_the_same(const std::string& a, const std::string& b, uint64_t size) {
+// Compares samples of two files of equal size; small files are compared completely.
+bool have_equal_samples(const std::string& a, const std::string& b, uint64_t size) {
   constexpr uint64_t kSamples = 32, kSampleBytes = uint64_t{32} << 10;
   const obs::File one(a, O_RDONLY), other(b, O_RDONLY);
   const uint64_t step = std::max(kSampleBytes, size / kSamples);
@@ -265,15 +318,33 @@ bool look_the_same(const std::string& a, const std::string& b, uint64_t size) {
   return true;
 }
 
-std::vector<std::string> matching(const std::string& pattern) {
+// Says why a path cannot be opened: an empty path, `~`, a broken link, a loop of links, or no such file.
+std::string describe_missing_path(const std::string& path) {
+  if (path.empty()) return "got an empty path; expected a file, a folder or a glob";
+  std::string text = "no such file or folder: " + path;
+  std::error_code failed, no_link;
+  std::ignore = fs::status(path, failed);
+  if (path.starts_with("~")) return text + ". ~ is not expanded here. Write the path of the home folder";
+  if (failed == std::errc::too_many_symbolic_link_levels)
+    return text + " (a loop of symbolic links). Link to the file itself";
+  if (const fs::path target = fs::read_symlink(path, no_link); !no_link)
+    return fmt::format("{} (a broken symbolic link to {}). Restore its target, or name the file itself", text,
+                       target.string());
+  return failed && failed != std::errc::no_such_file_or_directory && failed != std::errc::not_a_directory
+             ? fmt::format("cannot open {}: {}", path, failed.message())
+             : text;
+}
+
+std::vector<std::string> expand_glob(const std::string& pattern) {
   glob_t result{};
-  // A folder that is not there matches nothing; one that cannot be read may hold what is meant.
+  // A folder that does not exist matches nothing. A folder that cannot be read is an error, because it may contain
+  // matches.
   const auto stops = [](const char*, int error) { return error != ENOENT && error != ENOTDIR ? 1 : 0; };
   int code = glob(pattern.c_str(), 0, stops, &result);
   std::vector<std::string> found(result.gl_pathv, result.gl_pathv + result.gl_pathc);
   globfree(&result);
   if (code != 0 && code != GLOB_NOMATCH)
-    throw IoError(fmt::format("cannot look for {}: a folder cannot be read", pattern));
+    throw IoError(fmt::format("cannot match {}: a folder cannot be read", pattern));
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -289,18 +360,20 @@ bool holds_text(InputKind kind) {
 }
 
 std::vector<Input> find_inputs(const std::vector<std::string>& paths, std::string_view format, const Log& log) {
-  Finder finder(format, log);
+  InputFinder finder(format, log);
   bool any = false;
   for (const std::string& path : paths) {
     std::error_code ignored;
-    // A name that exists is itself, whatever characters it has.
+    // An existing path is taken literally, even if it contains glob characters.
     bool pattern = !fs::exists(path, ignored) && path.find_first_of("*?[") != path.npos;
-    // Megatron's users name the pair without an extension.
+    // Megatron-LM users name a .bin/.idx pair without an extension.
     bool pair = !pattern && !fs::exists(path, ignored) && fs::exists(path + ".idx", ignored);
-    std::vector<std::string> named = pattern ? matching(path) : std::vector{pair ? path + ".idx" : path};
-    if (named.empty()) throw IoError(fmt::format("no file matches {}", path));
+    std::vector<std::string> named = pattern ? expand_glob(path) : std::vector{pair ? path + ".idx" : path};
+    if (named.empty())
+      throw IoError(fmt::format("no file matches {}{}", path,
+                                path.starts_with("~") ? ". ~ is not expanded here. Write the home folder" : ""));
     for (const std::string& name : named) {
-      if (!fs::exists(name, ignored)) throw IoError(fmt::format("no such file or folder: {}", name));
+      if (!fs::exists(name, ignored)) throw IoError(describe_missing_path(name));
       finder.add_named(name);
       any = true;
     }
@@ -324,7 +397,7 @@ std::vector<std::string> common_files(const std::vector<Input>& a, const std::ve
     const std::string file = file_of(input);
     const auto [first, last] = by_size.equal_range(fs::file_size(file));
     if (ids.contains(file_id(file)) ||
-        std::any_of(first, last, [&](const auto& one) { return look_the_same(one.second, file, one.first); }))
+        std::any_of(first, last, [&](const auto& one) { return have_equal_samples(one.second, file, one.first); }))
       common.push_back(input.path);
   }
   return common;

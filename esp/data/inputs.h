@@ -1,5 +1,5 @@
-// From the paths a user names to files and what each of them is. Order is that of the names given, and the byte order
-// of paths below a folder or a glob, so that every machine sees the same corpus.
+// Resolves the paths given by the user to input files and their formats. Paths keep the order given; files below a
+// folder or a glob are sorted by the bytes of their paths. Every machine therefore reads the same corpus.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace esp::data {
 
 enum class InputKind { text, jsonl, json, csv, tsv, bin, llmc, megatron };
 std::string_view name_of(InputKind kind);
-// Text or records of texts, rather than tokens.
+// True for text and for records with text; false for token files.
 bool holds_text(InputKind kind);
 
 struct Input {
@@ -21,20 +21,21 @@ struct Input {
   bool operator==(const Input&) const = default;
 };
 
-// `format` is auto, records or the name of a kind.
+// `format` is auto, records, or the name of an InputKind.
 //
-//   auto     .bin and .idx are token files, told apart by a sibling .idx and the magic number. Every other file must be
-//            text by its bytes (content.h). .csv, .tsv, .jsonl and .ndjson are records, and so is .json, of which the
-//            content decides: an array of objects, or an object per line. The rest is text.
-//   records  The same without token files; what has none of these names is jsonl.
+//   auto     .bin and .idx are token files; a sibling .idx and the magic number tell which format. Any other file must
+//            be text by its bytes (content_type.h). .csv, .tsv, .jsonl and .ndjson are records. A .json file is an
+//            array of objects or has one object per line; its content decides. A file with any other name is text.
+//   records  As auto, but without token files. A file with any other name is jsonl.
 //
-// Below a folder, links to folders are followed once, hidden files are passed over, and files that are not text are
-// passed over with one warning that names them; a JSON file that holds no records is a text there. A folder with token
-// files is taken for those alone. A folder in which `datasets` saved a data set, or with files of Parquet and the like,
-// is an IoError that says how to convert it, and so is a folder without text, or with a run or a model in it.
+// In a folder, links to folders are followed once and hidden files are skipped. Files that are not text are skipped
+// with one warning that lists them. A JSON file without records is read as text. If a folder contains token files, only
+// those are read, with a warning that counts the others. Throws IoError for a folder saved by `datasets`, for a folder
+// with archives, compressed files or data sets such as Parquet (the message says how to convert them), for a folder
+// without text, and for a folder with a run or a model in it.
 std::vector<Input> find_inputs(const std::vector<std::string>& paths, std::string_view format, const Log& log = {});
 
-// Files of `b` that are in `a` too, also under other names, or as copies by their size and samples of their bytes.
+// Files of `b` that are also in `a`: the same file under any name, or a copy with equal size and equal sampled bytes.
 std::vector<std::string> common_files(const std::vector<Input>& a, const std::vector<Input>& b);
 
 }  // namespace esp::data

@@ -1,4 +1,4 @@
-// What a file of data is, for people who want to know before they train on it.
+// Describes a data file (format, number of tokens, documents) without training on it.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 namespace esp::data {
 
 struct DataInfo {
-  std::string path, format, type;  // type: of the tokens; empty for text
+  std::string path, format, type;  // type: token type; empty for text
   uint64_t bytes = 0;
   std::optional<uint64_t> tokens, documents;
   std::optional<int64_t> max_id;
 };
 
-// Reads headers and checks them; `whole` also reads every token (max_id) or record (documents).
+// Reads and checks the headers. `whole`: also reads every token (to find max_id) or every record (to count documents).
 DataInfo inspect(const Input& input, std::optional<TokenType> bin_type, bool whole);
 
 }  // namespace esp::data

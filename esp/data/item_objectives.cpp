@@ -1,10 +1,10 @@
-// Objectives over items: labelled texts, pairs of texts, and the synthetic labelled set.
+// Objectives over items: text classification, sequence pairs, and the synthetic classification set.
 #include <algorithm>
 
 #include "esp/base/check.h"
-#include "esp/data/draw.h"
 #include "esp/data/objective.h"
-#include "esp/data/rows.h"
+#include "esp/data/random_purpose.h"
+#include "esp/data/row_writer.h"
 
 namespace esp::data {
 namespace {
@@ -22,7 +22,7 @@ class LabelledTexts : public Classification {
   void fill_item(uint64_t index, int64_t row, Batch& batch) const override {
     Items::Item item = items_[index];
     size_t room = static_cast<size_t>(options_.T) - (options_.cls ? 1 : 0) - (options_.sep ? 1 : 0);
-    RowWriter writer(row_of(batch.inputs, row, options_.T));
+    RowWriter writer(batch_row(batch.inputs, row, options_.T));
     if (options_.cls) writer.put(*options_.cls);
     writer.put(item.text.first(std::min(room, item.text.size())));
     if (options_.sep) writer.put(*options_.sep);
@@ -37,9 +37,9 @@ class LabelledTexts : public Classification {
   ItemSampler sampler_;
 };
 
-class Synthetic : public Classification {
+class SyntheticClassification : public Classification {
  public:
-  explicit Synthetic(const SyntheticOptions& options)
+  explicit SyntheticClassification(const SyntheticOptions& options)
       : options_(options), sampler_(options.num_items, options.seed, options.order) {}
 
   BatchShape shape() const override { return {options_.T, 0, 1}; }
@@ -49,9 +49,9 @@ class Synthetic : public Classification {
 
   void fill_item(uint64_t item, int64_t row, Batch& batch) const override {
     uint64_t key = item * static_cast<uint64_t>(options_.T);
-    for (int32_t& id : row_of(batch.inputs, row, options_.T))
+    for (int32_t& id : batch_row(batch.inputs, row, options_.T))
       id = static_cast<int32_t>(
-          draw_below(static_cast<uint64_t>(options_.vocab), options_.seed, Draw::synthetic_id, key++));
+          uniform_below(static_cast<uint64_t>(options_.vocab), options_.seed, RandomPurpose::synthetic_id, key++));
     batch.lengths[static_cast<size_t>(row)] = static_cast<int32_t>(options_.T);
     batch.targets[static_cast<size_t>(row)] = 0;
     ++batch.counted;
@@ -72,17 +72,17 @@ class Pairs : public Objective {
 
   void fill(uint64_t sample, int64_t row, Batch& batch) const override {
     Items::Item item = items_[sampler_.item(sample)];
-    std::span<int32_t> targets = row_of(batch.targets, row, options_.T_decoder);
-    batch.lengths[static_cast<size_t>(row)] = put(item.text, row_of(batch.inputs, row, options_.T), options_.pad);
-    int32_t said = put(item.target, targets, kIgnored);
+    std::span<int32_t> targets = batch_row(batch.targets, row, options_.T_decoder);
+    batch.lengths[static_cast<size_t>(row)] = put(item.text, batch_row(batch.inputs, row, options_.T), options_.pad);
+    int32_t said = put(item.target, targets, kIgnoreIndex);
     shift_right(targets, said, options_.decoder_start, options_.pad,
-                row_of(batch.decoder_inputs, row, options_.T_decoder));
+                batch_row(batch.decoder_inputs, row, options_.T_decoder));
     batch.decoder_lengths[static_cast<size_t>(row)] = said;
     batch.counted += said;
   }
 
  private:
-  // Cut so that eos, where there is one, always ends the row.
+  // Truncates the text so that the row always ends with eos, if there is an eos id.
   int32_t put(std::span<const int32_t> ids, std::span<int32_t> row, int32_t padding) const {
     RowWriter writer(row);
     writer.put(ids.first(std::min(ids.size(), row.size() - (options_.eos ? 1 : 0))));
@@ -104,7 +104,7 @@ std::unique_ptr<Classification> make_classification(const Items& items, const Cl
 
 std::unique_ptr<Classification> make_synthetic_classification(const SyntheticOptions& options) {
   ESP_CHECK(options.T > 0 && options.vocab > 0);
-  return std::make_unique<Synthetic>(options);
+  return std::make_unique<SyntheticClassification>(options);
 }
 
 std::unique_ptr<Objective> make_pairs(const Items& items, const PairOptions& options) {

@@ -1,4 +1,4 @@
-// Data made of items: a text with a label, or a pair of texts, one per record, tokenised into memory.
+// Item data sets: a text with a label, or a pair of texts, one per record. All items are tokenised into memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace esp::data {
 
-// Immutable once read; any thread may look.
+// Immutable after read_items(); thread-safe.
 struct Items {
   struct Item {
     std::span<const int32_t> text, target;  // target: empty for labelled texts
@@ -20,23 +20,23 @@ struct Items {
   uint64_t size() const { return labels.size(); }
   Item operator[](uint64_t index) const;
 
-  std::vector<int32_t> tokens;  // text and target of every item, one after the other
-  std::vector<uint64_t> ends;   // two per item: where its text and its target end
+  std::vector<int32_t> tokens;  // text and target of every item, concatenated
+  std::vector<uint64_t> ends;   // two entries per item: end of its text, end of its target
   std::vector<int32_t> labels;
-  std::vector<std::string> classes;  // names of labels that were written as words, in byte order; else empty
+  std::vector<std::string> classes;  // label names in byte order if labels are strings, otherwise empty
   int32_t num_classes = 0;
 };
 
 struct ItemOptions {
-  std::vector<std::string> paths = {};       // jsonl, JSON arrays, CSV, TSV; .gz, .zst
-  std::string text_key = "text";             // pairs: "source"
-  std::string target_key = {};               // pairs: "target"; empty: labelled texts
-  std::string label_key = "label";           // an integer from 0, a boolean, or a word
-  size_t max_line_bytes = size_t{16} << 20;  // of a record
+  std::vector<std::string> paths = {};       // files: jsonl, JSON array, CSV or TSV; optionally .gz or .zst
+  std::string text_key = "text";             // set it to "source" for pairs
+  std::string target_key = {};               // set it to "target" for pairs; empty: labelled texts
+  std::string label_key = "label";           // its value is an integer >= 0, a boolean or a string
+  size_t max_line_bytes = size_t{16} << 20;  // longest record
   uint64_t max_memory_bytes = uint64_t{1} << 30;
 };
 
-// IoError names file and line.
+// Reads and tokenises all items. Throws an IoError that names the file and the line.
 Items read_items(const ItemOptions& options, const Tokenizer& tokenizer, const Log& log = {});
 
 }  // namespace esp::data

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <mutex>
@@ -15,7 +16,8 @@
 
 namespace esp::data {
 
-// One mapping, for the handler. The list only grows; the entry of a mapping that is gone is used again.
+// One mapping, as the signal handler sees it. Guards form a list that never shrinks; the guard of an unmapped file is
+// reused.
 struct MappedFile::Guard {
   std::atomic<uintptr_t> begin = 0, end = 0;
   std::atomic<bool> cut = false, used = true;
@@ -27,7 +29,8 @@ namespace {
 std::atomic<MappedFile::Guard*> guards = nullptr;
 struct sigaction former_action;
 
-// A page beyond the end of a mapped file was read. In a signal handler: system calls and atomics alone.
+// SIGBUS: a page beyond the end of a mapped file was read. Only system calls and atomics are allowed in a signal
+// handler.
 void on_bus_error(int signal, siginfo_t* info, void*) {
   const int saved = errno;
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
@@ -42,7 +45,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
     errno = saved;
     return;
   }
-  // Not ours: as it would have been without us.
+  // The address is in no mapping of this process's MappedFiles: restore the previous handler and let it run.
   ::sigaction(SIGBUS, &former_action, nullptr);
   if (info->si_code <= 0) ::raise(signal);
   errno = saved;
@@ -81,10 +84,9 @@ int64_t time_of(const struct stat& info) {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  obs::File file(path, O_RDONLY);
+  const obs::File file = obs::open_input_file(path);
   struct stat info {};
   if (fstat(file.fd(), &info) != 0) file.fail("cannot stat");
-  if (!S_ISREG(info.st_mode)) throw IoError(fmt::format("{} is not a regular file and cannot be mapped", path));
   size_ = static_cast<uint64_t>(info.st_size);
   device_ = info.st_dev;
   inode_ = info.st_ino;
@@ -95,6 +97,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (address == MAP_FAILED) file.fail("cannot map");
   data_ = static_cast<const std::byte*>(address);
   guard_ = take_guard(data_, size_);
+  if (size_ <= kMaxHashedBytes) hash_ = XXH3_64bits(data_, size_);
 }
 
 MappedFile::~MappedFile() {
@@ -104,20 +107,26 @@ MappedFile::~MappedFile() {
   munmap(const_cast<std::byte*>(data_), size_);
 }
 
-bool MappedFile::check() const {
+void MappedFile::check() const {
   struct stat info {};
   const bool there = stat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
   const uint64_t bytes = there ? static_cast<uint64_t>(info.st_size) : size_;
   if (bytes != size_)
     throw obs::FileChanged(
-        fmt::format("{} was changed while it is read: got {} bytes; expected {}", path_, bytes, size_));
-  if (guard_ && guard_->cut) throw obs::FileChanged(fmt::format("{} was cut short while it is read", path_));
-  return !there || time_of(info) == changed_ns_;
-}
-
-void MappedFile::accept_time() const {
-  struct stat info {};
-  if (stat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_) changed_ns_ = time_of(info);
+        fmt::format("{} was changed while it was read: got {} bytes; expected {}", path_, bytes, size_));
+  if (guard_ && guard_->cut) throw obs::FileChanged(fmt::format("{} was truncated while it was read", path_));
+  if (!there || time_of(info) == changed_ns_) return;
+  if (size_ > kMaxHashedBytes)
+    throw obs::FileChanged(
+        fmt::format("{} was written while it was read, and it is too large to compare its content (more than {} MiB). "
+                    "Start the run again: it resumes from its last checkpoint",
+                    path_, kMaxHashedBytes >> 20));
+  if (size_ > 0 && XXH3_64bits(data_, size_) != hash_)
+    throw obs::FileChanged(
+        fmt::format("{} was changed while it was read: its content differs from the content at the start of the run. "
+                    "Restore the file and start the run again: it resumes from its last checkpoint",
+                    path_));
+  changed_ns_ = time_of(info);
 }
 
 }  // namespace esp::data

@@ -1,8 +1,9 @@
-// A file read through memory. Empty files are legal and map to nothing.
+// A memory-mapped file. An empty file is legal and maps to nothing.
 //
-// A reader calls `check` after it has read bytes, and uses them only then: where the file is cut short meanwhile, the
-// bytes beyond its new end read as zeros (by a SIGBUS handler, which the first mapping installs), and `check` throws.
-// Reads may come from any number of threads.
+// A reader must call `check` after it has read bytes and before it uses them. If the file is truncated meanwhile, the
+// bytes beyond its new end read as zeros (a SIGBUS handler, installed by the first mapping, maps zero pages) and
+// `check` throws. A file of at most kMaxHashedBytes is hashed when it is opened, so that `check` can tell a new
+// modification time from new content. Thread-safe for readers.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,9 @@ namespace esp::data {
 
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);  // IoError
+  static constexpr uint64_t kMaxHashedBytes = uint64_t{16} << 20;
+
+  explicit MappedFile(const std::string& path);  // throws IoError
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -24,10 +27,9 @@ class MappedFile {
   uint64_t size() const { return size_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // obs::FileChanged where the file has another size than when it was opened. False where it was written since, or only
-  // touched: the caller compares the content. A file that was removed or replaced stays mapped, and is what it was.
-  bool check() const;
-  void accept_time() const;  // its content was compared and is the same: `check` returns true again
+  // Throws obs::FileChanged if the size or the content of the file has changed since it was opened, or if a file larger
+  // than kMaxHashedBytes has a new modification time. A removed or replaced file stays mapped with its old content.
+  void check() const;
 
   struct Guard;
 
@@ -36,7 +38,8 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   uint64_t size_ = 0;
   uint64_t device_ = 0, inode_ = 0;
-  mutable std::atomic<int64_t> changed_ns_ = 0;  // when it was written last, as far as it is accepted
+  uint64_t hash_ = 0;                            // of the content; set if size_ <= kMaxHashedBytes
+  mutable std::atomic<int64_t> changed_ns_ = 0;  // last accepted modification time
   Guard* guard_ = nullptr;
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "esp/base/check.h"
-#include "esp/data/rows.h"
+#include "esp/data/row_writer.h"
 
 namespace esp::data {
 namespace {
@@ -20,12 +20,12 @@ class NextToken : public Objective {
 
   void fill(uint64_t sample, int64_t row, Batch& batch) const override {
     auto [first, length] = sampler_.window(sample);
-    std::span<int32_t> inputs = row_of(batch.inputs, row, T_), targets = row_of(batch.targets, row, T_);
+    std::span<int32_t> inputs = batch_row(batch.inputs, row, T_), targets = batch_row(batch.targets, row, T_);
     source_.read(first, inputs.first(length));
     std::copy(inputs.begin() + 1, inputs.begin() + static_cast<int64_t>(length), targets.begin());
     targets[length - 1] = source_.at(first + length);
     std::fill(inputs.begin() + static_cast<int64_t>(length), inputs.end(), 0);
-    std::fill(targets.begin() + static_cast<int64_t>(length), targets.end(), kIgnored);
+    std::fill(targets.begin() + static_cast<int64_t>(length), targets.end(), kIgnoreIndex);
     batch.lengths[static_cast<size_t>(row)] = static_cast<int32_t>(length);
     batch.counted += static_cast<int64_t>(length);
   }

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Tokens 0, 1, 2, … so that an id tells where it stood.
+// A source of the tokens 0, 1, 2, …: the id of a token equals its position.
 TokenSource counting(int32_t count) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -30,7 +30,7 @@ std::vector<int32_t> row(const std::vector<int32_t>& buffer, int64_t index, int6
   return {buffer.begin() + index * width, buffer.begin() + (index + 1) * width};
 }
 
-// Whatever the batch and wherever it begins, a sample gives the same row.
+// Checks that a sample gives the same row in any batch.
 void expect_rows_depend_on_the_sample_alone(const Objective& objective) {
   Batch whole, part;
   fill_batch(objective, 100, 12, whole);
@@ -45,7 +45,8 @@ void expect_rows_depend_on_the_sample_alone(const Objective& objective) {
     }
     EXPECT_EQ(part.first_sample, 100 + static_cast<uint64_t>(at));
   }
-  int64_t counted = std::count_if(whole.targets.begin(), whole.targets.end(), [](int32_t t) { return t != kIgnored; });
+  int64_t counted =
+      std::count_if(whole.targets.begin(), whole.targets.end(), [](int32_t t) { return t != kIgnoreIndex; });
   EXPECT_EQ(whole.counted, counted);
 }
 
@@ -60,9 +61,9 @@ TEST(NextToken, TargetsAreInputsShiftedByOne) {
   expect_rows_depend_on_the_sample_alone(*objective);
 }
 
-TEST(NextToken, EvaluationCountsEveryTargetOnce) {
+TEST(NextToken, CountsEveryTargetOnceInEvaluation) {
   TokenSource source = counting(24);
-  auto objective = make_next_token(source, {.T = 10, .order = Order::sequential});
+  auto objective = make_next_token(source, {.T = 10, .order = SampleOrder::sequential});
   Batch batch;
   fill_batch(*objective, 0, 3, batch);
   EXPECT_EQ(batch.counted, 23);
@@ -71,7 +72,7 @@ TEST(NextToken, EvaluationCountsEveryTargetOnce) {
   EXPECT_THAT(row(batch.targets, 2, 10), ElementsAre(21, 22, 23, -1, -1, -1, -1, -1, -1, -1));
 }
 
-TEST(MaskedToken, HidesFifteenInAHundredInThreeWays) {
+TEST(MaskedToken, SelectsFifteenPercentOfTokensAndMasksReplacesOrKeepsThem) {
   TokenSource source = counting(100'001);
   MaskedTokenOptions options{.T = 102, .seed = 4, .vocab = 200'000, .mask = 199'999, .cls = 199'998, .sep = 199'997};
   auto objective = make_masked_token(source, options);
@@ -82,11 +83,12 @@ TEST(MaskedToken, HidesFifteenInAHundredInThreeWays) {
     auto inputs = row(batch.inputs, b, 102), targets = row(batch.targets, b, 102);
     ASSERT_EQ(inputs.front(), 199'998);
     ASSERT_EQ(inputs.back(), 199'997);
-    ASSERT_EQ(targets.front(), kIgnored);
-    ASSERT_EQ(targets.back(), kIgnored);
+    ASSERT_EQ(targets.front(), kIgnoreIndex);
+    ASSERT_EQ(targets.back(), kIgnoreIndex);
     for (size_t p = 1; p < 101; ++p) {
-      if (targets[p] == kIgnored) continue;
-      ASSERT_EQ(targets[p] % 100, static_cast<int32_t>(p - 1));  // the id that stood there
+      if (targets[p] == kIgnoreIndex) continue;
+      // the target is the original id; [CLS] shifts it by one
+      ASSERT_EQ(targets[p] % 100, static_cast<int32_t>(p - 1));
       ++kinds[inputs[p] == 199'999 ? "mask" : inputs[p] == targets[p] ? "same" : "random"];
     }
   }
@@ -98,7 +100,7 @@ TEST(MaskedToken, HidesFifteenInAHundredInThreeWays) {
   expect_rows_depend_on_the_sample_alone(*objective);
 }
 
-TEST(MaskedToken, AlwaysAsksForSomething) {
+TEST(MaskedToken, ChoosesAtLeastOneTarget) {
   TokenSource source = counting(1000);
   auto objective = make_masked_token(source, {.T = 3, .vocab = 1000, .mask = 5});
   Batch batch;
@@ -108,18 +110,18 @@ TEST(MaskedToken, AlwaysAsksForSomething) {
   }
 }
 
-TEST(MaskedToken, NeedsAMask) {
+TEST(MaskedToken, RejectsTokenizerWithoutMaskId) {
   TokenSource source = counting(1000);
   EXPECT_THROW(make_masked_token(source, {.T = 8, .vocab = 1000}), UsageError);
 }
 
-// Putting each said span in the place of its sentinel gives the text back.
-std::vector<int32_t> undo(std::vector<int32_t> encoder, const std::vector<int32_t>& said, int32_t text_vocab,
+// Replaces each sentinel by its decoder span, which restores the text.
+std::vector<int32_t> undo(std::vector<int32_t> encoder, const std::vector<int32_t>& decoder, int32_t text_vocab,
                           int32_t eos) {
   std::map<int32_t, std::vector<int32_t>> spans;
   int32_t sentinel = -1;
-  for (int32_t id : said) {
-    if (id == kIgnored || id == eos) break;
+  for (int32_t id : decoder) {
+    if (id == kIgnoreIndex || id == eos) break;
     if (id >= text_vocab) sentinel = id;
     spans[sentinel];
     if (id < text_vocab) spans[sentinel].push_back(id);
@@ -135,7 +137,7 @@ std::vector<int32_t> undo(std::vector<int32_t> encoder, const std::vector<int32_
   return text;
 }
 
-TEST(SpanCorruption, NothingIsLost) {
+TEST(SpanCorruption, EncoderAndDecoderRowsRestoreText) {
   TokenSource source = counting(5000);
   const int32_t eos = 5100;
   SpanCorruptionOptions options{
@@ -145,38 +147,38 @@ TEST(SpanCorruption, NothingIsLost) {
   Batch batch;
   fill_batch(*objective, 0, 30, batch);
   for (int64_t b = 0; b < 30; ++b) {
-    auto encoder = row(batch.inputs, b, 128), said = row(batch.targets, b, shape.T_decoder),
+    auto encoder = row(batch.inputs, b, 128), targets = row(batch.targets, b, shape.T_decoder),
          given = row(batch.decoder_inputs, b, shape.T_decoder);
     encoder.resize(static_cast<size_t>(batch.lengths[static_cast<size_t>(b)]));
-    auto text = undo(encoder, said, 5000, eos);
-    ASSERT_GE(text.size(), 140u);  // 128 ids of encoder row stand for more of the text
+    auto text = undo(encoder, targets, 5000, eos);
+    ASSERT_GE(text.size(), 140u);  // 128 encoder ids represent a longer text
     for (size_t i = 0; i < text.size(); ++i) ASSERT_EQ(text[i], text[0] + static_cast<int32_t>(i));
-    EXPECT_EQ(said[0], 5499);
-    EXPECT_EQ(said.back(), eos);
+    EXPECT_EQ(targets[0], 5499);
+    EXPECT_EQ(targets.back(), eos);
     EXPECT_EQ(given[0], 0);
-    for (size_t i = 1; i < given.size(); ++i) EXPECT_EQ(given[i], said[i - 1]);
+    for (size_t i = 1; i < given.size(); ++i) EXPECT_EQ(given[i], targets[i - 1]);
   }
   EXPECT_EQ(batch.counted, 30 * shape.T_decoder);
   EXPECT_EQ(batch.lengths[0], 128);
   expect_rows_depend_on_the_sample_alone(*objective);
 }
 
-TEST(SpanCorruption, TakesTheShareItWasAskedFor) {
+TEST(SpanCorruption, RemovesRequestedShareOfTokens) {
   TokenSource source = counting(100'000);
   auto objective = make_span_corruption(source, {.T = 512, .vocab = 101'000, .text_vocab = 100'000, .eos = 1});
   // 568 tokens, 85 of them in 28 spans: the sizes T5 uses for 512 and 114.
   EXPECT_EQ(objective->shape().T_decoder, 114);
 }
 
-TEST(SpanCorruption, AsksForRoomForItsSentinels) {
+TEST(SpanCorruption, RejectsVocabularyWithoutRoomForSentinels) {
   TokenSource source = counting(1000);
   EXPECT_THROW(make_span_corruption(source, {.T = 64, .vocab = 1000, .text_vocab = 1000}), UsageError);
 }
 
-TEST(SpanCorruption, ShortEndOfAnEvaluationIsWholeToo) {
+TEST(SpanCorruption, RowsRestoreShortLastWindow) {
   TokenSource source = counting(100);
   auto objective = make_span_corruption(
-      source, {.T = 32, .order = Order::sequential, .vocab = 2000, .text_vocab = 1000, .eos = 1500});
+      source, {.T = 32, .order = SampleOrder::sequential, .vocab = 2000, .text_vocab = 1000, .eos = 1500});
   Batch batch;
   auto samples = static_cast<int64_t>(objective->samples_per_epoch());
   fill_batch(*objective, 0, samples, batch);
@@ -191,7 +193,7 @@ TEST(SpanCorruption, ShortEndOfAnEvaluationIsWholeToo) {
   for (size_t i = 0; i < text.size(); ++i) EXPECT_EQ(text[i], static_cast<int32_t>(i));
 }
 
-struct ItemFiles : testing::Test {
+struct ItemObjectives : testing::Test {
   obs::TemporaryFolder folder;
   std::unique_ptr<Tokenizer> bytes = make_byte_tokenizer();
   Items read(const std::string& lines, ItemOptions options = {}) {
@@ -209,10 +211,11 @@ struct ItemFiles : testing::Test {
   }
 };
 
-TEST_F(ItemFiles, ClassificationRows) {
+TEST_F(ItemObjectives, FillRowsForClassification) {
   Items items = read("{\"text\": \"abcdef\", \"label\": 2}\n{\"text\": \"x\", \"label\": 0}\n");
   EXPECT_EQ(items.num_classes, 3);
-  auto objective = make_classification(items, {.T = 5, .order = Order::sequential, .cls = 300, .sep = 301, .pad = 302});
+  auto objective =
+      make_classification(items, {.T = 5, .order = SampleOrder::sequential, .cls = 300, .sep = 301, .pad = 302});
   EXPECT_EQ(objective->num_classes(), 3);
   Batch batch;
   fill_batch(*objective, 0, 2, batch);
@@ -222,7 +225,7 @@ TEST_F(ItemFiles, ClassificationRows) {
   EXPECT_EQ(batch.counted, 2);
 }
 
-TEST_F(ItemFiles, WordsBecomeClassesInByteOrder) {
+TEST_F(ItemObjectives, NumberStringLabelsInByteOrder) {
   Items items = read(
       "{\"text\": \"\", \"label\": \"pos\"}\n{\"text\": \"\", \"label\": \"neg\"}\n"
       "{\"text\": \"\", \"label\": \"pos\"}\n");
@@ -232,7 +235,7 @@ TEST_F(ItemFiles, WordsBecomeClassesInByteOrder) {
   EXPECT_THAT(read("{\"text\": \"\", \"label\": true}").labels, ElementsAre(1));
 }
 
-TEST_F(ItemFiles, TablesHoldNumbersOrWords) {
+TEST_F(ItemObjectives, ReadNumericAndStringLabelsFromTables) {
   const auto read_csv = [&](std::string_view text) {
     obs::write_whole_file(folder / "items.csv", text);
     return read_items({.paths = {folder / "items.csv"}}, *bytes);
@@ -243,20 +246,24 @@ TEST_F(ItemFiles, TablesHoldNumbersOrWords) {
   EXPECT_THROW(read_csv("text\na\n"), IoError);
 }
 
-TEST_F(ItemFiles, WrongLabelsNameTheLine) {
+TEST_F(ItemObjectives, ErrorNamesLineOfInvalidLabel) {
   EXPECT_THAT(refusal("{\"text\": \"\", \"label\": 1}\n{\"text\": \"\", \"label\": \"a\"}\n"), HasSubstr("line 2"));
   EXPECT_THAT(refusal("{\"text\": \"\", \"label\": \"a\"}\n{\"text\": \"\", \"label\": 1}\n"), HasSubstr("line 2"));
   EXPECT_THAT(refusal("{\"text\": \"\", \"label\": -1}\n"), HasSubstr("must be a class"));
   EXPECT_THAT(refusal("{\"text\": \"\", \"label\": 1.5}\n"), HasSubstr("must be a class"));
-  EXPECT_THAT(refusal("{\"text\": \"\"}\n"), HasSubstr("must be a class"));
+  EXPECT_THAT(refusal("{\"text\": \"\", \"label\": null}\n"), HasSubstr("must be a class"));
+  EXPECT_THAT(refusal("{\"text\": \"\", \"label\": 1000000000}\n"),
+              HasSubstr("an integer from 0 to 1048575; got 1000000000"));
+  EXPECT_THAT(refusal("{\"text\": \"\", \"class\": 1}\n"),
+              HasSubstr("line 1 has no \"label\"; its keys are: text, class"));
   EXPECT_THAT(refusal("\n"), HasSubstr("no items"));
 }
 
-TEST_F(ItemFiles, PairsFeedEncoderAndDecoder) {
+TEST_F(ItemObjectives, FillEncoderAndDecoderRowsFromTextPairs) {
   Items items = read("{\"source\": \"abcd\", \"target\": \"xy\"}\n{\"source\": \"e\", \"target\": \"uvwz\"}\n",
                      {.text_key = "source", .target_key = "target"});
   auto objective =
-      make_pairs(items, {.T = 4, .T_decoder = 3, .order = Order::sequential, .eos = 256, .decoder_start = 9});
+      make_pairs(items, {.T = 4, .T_decoder = 3, .order = SampleOrder::sequential, .eos = 256, .decoder_start = 9});
   Batch batch;
   fill_batch(*objective, 0, 2, batch);
   EXPECT_THAT(batch.inputs, ElementsAre('a', 'b', 'c', 256, 'e', 256, 0, 0));
@@ -266,7 +273,7 @@ TEST_F(ItemFiles, PairsFeedEncoderAndDecoder) {
   EXPECT_EQ(batch.counted, 6);
 }
 
-TEST(Synthetic, IsTheDataSetOfTheLecture) {
+TEST(SyntheticClassification, MatchesLectureDataSet) {
   auto objective = make_synthetic_classification({.seed = 6});
   EXPECT_EQ(objective->samples_per_epoch(), 10000u);
   EXPECT_EQ(objective->num_classes(), 2);
@@ -283,7 +290,7 @@ TEST(Synthetic, IsTheDataSetOfTheLecture) {
     ASSERT_TRUE(id >= 0 && id < 30522);
     sum += id;
   }
-  EXPECT_NEAR(sum / 256, 15261, 1700);  // three standard errors
+  EXPECT_NEAR(sum / 256, 15261, 1700);  // tolerance: three standard errors of the mean
   expect_rows_depend_on_the_sample_alone(*objective);
 }
 

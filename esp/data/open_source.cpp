@@ -1,23 +1,25 @@
-// From paths to a source: token files are mapped, text is tokenised once into a cache, bytes are their own tokens.
+// Opens a token source from paths: token files are mapped, text is tokenised once into a cache, and with the byte
+// tokenizer a text file is mapped directly.
 #include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 #include "esp/data/inputs.h"
 #include "esp/data/prepare.h"
 #include "esp/data/source.h"
 #include "esp/data/token_file.h"
-#include "esp/data/token_record.h"
+#include "esp/data/token_metadata.h"
 
 namespace esp::data {
 namespace {
 
-// Mappings are a limited good of a process; a corpus of more files than this goes through the cache.
+// Mappings per process are limited (vm.max_map_count). A corpus with more files goes through the cache.
 constexpr size_t kMaxMappedTexts = 16384;
-// Token files up to this size are read whole when they are opened, to find ids outside the vocabulary at once.
+// Token files up to this size are read completely when they are opened, so that ids outside the vocabulary fail at
+// once.
 constexpr uint64_t kTokensCheckedAtOpen = uint64_t{1} << 26;
 
 TokenSource open_token_file(const Input& input, const SourceOptions& options) {
@@ -67,15 +69,15 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
   how.inputs.assign(inputs.begin(), inputs.end());
   how.reader.text_key = options.text_key;
   how.reader.max_line_bytes = options.max_line_bytes;
-  how.separator = options.separate ? Separator::between : Separator::none;
+  how.separator = options.separate ? SeparatorPlacement::between : SeparatorPlacement::none;
   how.allow_special = options.allow_special;
   how.may_be_empty = true;
   how.threads = options.threads;
   how.lock_timeout = options.cache_timeout;
-  auto check = [&](const Prepared& prepared) {
+  auto check = [&](const PrepareResult& prepared) {
     if (prepared.max_id >= vocab)
-      throw UsageError(
-          fmt::format("the tokenizer gives ids up to {}, the model has a vocabulary of {}", prepared.max_id, vocab));
+      throw UsageError(fmt::format("tokenizer: got ids up to {}; expected ids below {}, the vocabulary of the model",
+                                   prepared.max_id, vocab));
     if (prepared.documents > 0 && prepared.text_bytes == 0)
       throw IoError(fmt::format("{}: got {} documents without text; expected text in some of them", inputs[0].path,
                                 prepared.documents));
@@ -94,9 +96,9 @@ TokenSource tokenized(std::span<const Input> inputs, const SourceOptions& option
   writer.type = token_type_for(tokenizer.vocab_size(), writer.format);
   const std::string key = prepare_key(how, writer, tokenizer);
   writer.output = fmt::format("{}/tokens-{}.bin", options.cache_dir, key);
-  Prepared prepared = prepare(how, writer, tokenizer, key);
+  PrepareResult prepared = prepare(how, writer, tokenizer, key);
   log.info("{} tokens of {} documents {} {}", prepared.tokens, prepared.documents,
-           prepared.was_there ? "found in" : "written to", writer.output);
+           prepared.already_complete ? "found in" : "written to", writer.output);
   check(prepared);
   if (prepared.tokens == 0) return source;
   return open_raw(writer.output, writer.type);
@@ -110,7 +112,7 @@ TokenSource open_source(const SourceOptions& options, const Tokenizer& tokenizer
   const std::optional<int32_t> separator = options.separate ? tokenizer.special().eos : std::nullopt;
   TokenSource source;
   for (size_t at = 0; at < inputs.size();) {
-    if (!holds_text(inputs[at].kind)) {  // a token file holds its own separators, and may end within a document
+    if (!holds_text(inputs[at].kind)) {  // a token file contains its own separators and may end within a document
       check_tokenizer(inputs[at], tokenizer);
       source.append(checked(open_token_file(inputs[at++], options), vocab), std::nullopt);
       continue;

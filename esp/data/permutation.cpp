@@ -8,7 +8,8 @@
 namespace esp::data {
 namespace {
 
-constexpr uint64_t kKeysOfPermutation = 0x64617461'7065726d;  // a purpose of its own in the random stream
+// separates the keys of permutations from all other random numbers
+constexpr uint64_t kKeysOfPermutation = 0x64617461'7065726d;
 
 // Murmur3's finaliser: every input bit reaches every output bit.
 uint64_t mix(uint64_t x) {
@@ -27,7 +28,7 @@ Permutation::Permutation(uint64_t size, uint64_t seed, uint64_t stream) : size_(
 }
 
 uint64_t Permutation::operator()(uint64_t index) const {
-  ESP_CHECK(index < size_, "element {} of a permutation of {}", index, size_);
+  ESP_CHECK(index < size_, "permutation: got index {}; expected less than {}", index, size_);
   if (size_ == 1) return 0;
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   do {
@@ -43,7 +44,7 @@ uint64_t Permutation::operator()(uint64_t index) const {
 }
 
 uint64_t Permutation::inverse(uint64_t element) const {
-  ESP_CHECK(element < size_, "element {} of a permutation of {}", element, size_);
+  ESP_CHECK(element < size_, "permutation: got element {}; expected less than {}", element, size_);
   if (size_ == 1) return 0;
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   do {

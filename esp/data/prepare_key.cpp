@@ -1,4 +1,4 @@
-// Names for what a token cache was made from.
+// Keys that identify the inputs of a token cache.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <xxhash.h>
@@ -25,7 +25,7 @@ std::string digest(std::string_view text) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-// Which file this is and whether it changed, without reading it.
+// Identifies a file and its version without reading it.
 std::string identity(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) throw IoError(fmt::format("cannot stat {}: {}", path, errno_text(errno)));
@@ -53,7 +53,7 @@ class ScratchFolder {
 
 }  // namespace
 
-// A tokenizer is what it saves: whatever changes its ids is in those files.
+// The key of a tokenizer is a hash of the files it saves: every option that changes ids is in those files.
 std::string tokenizer_key(const Tokenizer& tokenizer) {
   const SpecialTokens& special = tokenizer.special();
   std::string all = fmt::format("{} {} {}\n", tokenizer.kind(), tokenizer.vocab_size(), special.eos.value_or(-1));
@@ -71,7 +71,7 @@ std::string tokenizer_key(const Tokenizer& tokenizer) {
 std::string prepare_key(const PrepareOptions& options, const WriterOptions& writer, const Tokenizer& tokenizer) {
   std::string all = fmt::format("{}\n{}\n", kVersion, tokenizer_key(tokenizer));
   all += fmt::format("{} {} {} {} {} {} {}\n", writer.format, name_of(writer.type), writer.shard_tokens,
-                     options.reader.text_key, options.reader.piece_bytes, static_cast<int>(options.separator),
+                     options.reader.text_key, options.reader.chunk_bytes, static_cast<int>(options.separator),
                      options.allow_special);
   for (const Input& input : options.inputs) all += fmt::format("{} {}", name_of(input.kind), identity(input.path));
   return digest(all);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "esp/base/error.h"
@@ -16,9 +17,9 @@
 namespace esp::data {
 namespace {
 
-struct Killed {};  // stands for the process that dies: nothing is caught on the way
+struct SimulatedKill {};  // simulates a killed process: prepare() does not catch it
 
-struct Preparing : testing::Test {
+struct Prepare : testing::Test {
   obs::TemporaryFolder folder;
   std::unique_ptr<Tokenizer> bytes = make_byte_tokenizer();
 
@@ -36,7 +37,7 @@ struct Preparing : testing::Test {
     how.inputs = {{folder / "a.txt", InputKind::text},
                   {folder / "b.jsonl", InputKind::jsonl},
                   {folder / "c.txt", InputKind::text}};
-    how.reader.piece_bytes = 500;
+    how.reader.chunk_bytes = 500;
     how.batch_bytes = 2000;
     how.checkpoint_bytes = 5000;
     how.threads = threads;
@@ -52,33 +53,33 @@ struct Preparing : testing::Test {
     return all;
   }
 
-  // Dies after `batches` batches, `times` times, then is left to finish.
+  // Runs prepare() again and again. Each attempt is killed after `batches` batches, until one attempt finishes.
   std::string killed_and_resumed(const WriterOptions& writer, int batches, int threads) {
     for (int deaths = 0;; ++deaths) {
       PrepareOptions how = options(threads);
       int seen = 0;
-      how.on_progress = [&](const Prepared&) {
-        if (++seen > batches) throw Killed();
+      how.on_progress = [&](const PrepareResult&) {
+        if (++seen > batches) throw SimulatedKill();
       };
       try {
-        Prepared prepared = prepare(how, writer, *bytes);
+        PrepareResult prepared = prepare(how, writer, *bytes);
         EXPECT_GT(deaths, 2);
         return contents(prepared.outputs);
-      } catch (const Killed&) {
+      } catch (const SimulatedKill&) {
         if (deaths > 100) throw;
       }
     }
   }
 };
 
-TEST_F(Preparing, ResumedOutputIsTheSameByteForByte) {
+TEST_F(Prepare, ResumedRunWritesIdenticalOutput) {
   for (const char* format : {"bin", "llmc", "megatron"}) {
     WriterOptions straight{format, folder / (std::string(format) + "-straight"), TokenType::u16, 17'000};
     WriterOptions resumed{format, folder / (std::string(format) + "-resumed"), TokenType::u16, 17'000};
-    Prepared whole = prepare(options(), straight, *bytes);
+    PrepareResult whole = prepare(options(), straight, *bytes);
     EXPECT_EQ(whole.documents, 702u);
     EXPECT_EQ(whole.max_id, 256);
-    // Six batches always pass a record of progress, so every life of the process gets further.
+    // Any six batches contain a progress record, so every attempt starts later than the one before.
     EXPECT_EQ(killed_and_resumed(resumed, 6, 2), contents(whole.outputs)) << format;
     for (const auto& entry : std::filesystem::directory_iterator(folder / ".")) {
       EXPECT_FALSE(entry.path().string().ends_with(".partial")) << entry.path();
@@ -88,26 +89,41 @@ TEST_F(Preparing, ResumedOutputIsTheSameByteForByte) {
   }
 }
 
-TEST_F(Preparing, ASecondRunFindsTheFirst) {
+TEST_F(Prepare, SecondRunReusesOutput) {
   WriterOptions writer{.output = folder / "o.bin"};
-  EXPECT_FALSE(prepare(options(), writer, *bytes).was_there);
-  Prepared again = prepare(options(), writer, *bytes);
-  EXPECT_TRUE(again.was_there);
+  EXPECT_FALSE(prepare(options(), writer, *bytes).already_complete);
+  PrepareResult again = prepare(options(), writer, *bytes);
+  EXPECT_TRUE(again.already_complete);
   EXPECT_EQ(again.outputs, std::vector<std::string>{folder / "o.bin"});
   EXPECT_EQ(again.tokens * 2, std::filesystem::file_size(folder / "o.bin"));
   std::filesystem::remove(folder / "o.bin");
-  EXPECT_FALSE(prepare(options(), writer, *bytes).was_there);
+  EXPECT_FALSE(prepare(options(), writer, *bytes).already_complete);
 }
 
-TEST_F(Preparing, AFileCutShortIsMadeAnew) {
+TEST_F(Prepare, RewritesTruncatedFile) {
   WriterOptions writer{.output = folder / "o.bin"};
   const uint64_t size = 2 * prepare(options(), writer, *bytes).tokens;
   std::filesystem::resize_file(folder / "o.bin", 100);
-  EXPECT_FALSE(prepare(options(), writer, *bytes).was_there);
+  EXPECT_FALSE(prepare(options(), writer, *bytes).already_complete);
   EXPECT_EQ(std::filesystem::file_size(folder / "o.bin"), size);
 }
 
-TEST_F(Preparing, WhatFailsBeforeThereIsProgressLeavesNothing) {
+TEST_F(Prepare, RewritesFileWithChangedContent) {
+  for (const char* format : {"bin", "llmc", "megatron"}) {
+    WriterOptions writer{.format = format, .output = folder / format};
+    const PrepareResult first = prepare(options(), writer, *bytes);
+    const auto before = contents(first.outputs);
+    const std::string& changed = first.outputs.back();
+    std::fstream(changed, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(static_cast<std::streamoff>(std::filesystem::file_size(changed) / 2))
+        .put('\x7f');
+    EXPECT_NE(contents(first.outputs), before);
+    EXPECT_FALSE(prepare(options(), writer, *bytes).already_complete) << format;
+    EXPECT_EQ(contents(first.outputs), before) << format;
+  }
+}
+
+TEST_F(Prepare, LeavesNoFilesWhenFailingBeforeProgress) {
   obs::write_whole_file(folder / "empty.txt", "");
   obs::write_whole_file(folder / "bad.jsonl", "{\"text\": \"a\"}\n{\n");
   std::filesystem::create_directories(folder / "out");
@@ -121,38 +137,38 @@ TEST_F(Preparing, WhatFailsBeforeThereIsProgressLeavesNothing) {
     }
 }
 
-TEST_F(Preparing, OtherOptionsBeginAnewAndLeaveNoShardBehind) {
+TEST_F(Prepare, RestartsWhenOptionsChangeAndRemovesOldShards) {
   WriterOptions writer{"llmc", folder / "o", TokenType::u16, 10'000};
-  Prepared many = prepare(options(), writer, *bytes);
+  PrepareResult many = prepare(options(), writer, *bytes);
   ASSERT_GT(many.outputs.size(), 5u);
   writer.shard_tokens = 50'000;
-  Prepared few = prepare(options(), writer, *bytes);
+  PrepareResult few = prepare(options(), writer, *bytes);
   EXPECT_LT(few.outputs.size(), many.outputs.size());
   EXPECT_FALSE(std::filesystem::exists(many.outputs.back()));
 }
 
-TEST_F(Preparing, SeparatorsStandWhereTheyWereAskedFor) {
-  auto ends = [&](Separator separator) {
+TEST_F(Prepare, PlacesSeparatorsAsRequested) {
+  auto ends = [&](SeparatorPlacement separator) {
     PrepareOptions how = options();
     how.separator = separator;
     std::vector<int32_t> tokens;
-    Prepared prepared = tokenize(how, *bytes, *make_memory_writer(tokens, 1 << 24));
+    PrepareResult prepared = tokenize(how, *bytes, *make_memory_writer(tokens, 1 << 24));
     EXPECT_EQ(prepared.tokens, tokens.size());
     return std::pair(std::count(tokens.begin(), tokens.end(), 256), tokens.back() == 256);
   };
-  EXPECT_EQ(ends(Separator::none), std::pair(0l, false));
-  EXPECT_EQ(ends(Separator::between), std::pair(701l, false));
-  EXPECT_EQ(ends(Separator::after), std::pair(702l, true));
+  EXPECT_EQ(ends(SeparatorPlacement::none), std::pair(0l, false));
+  EXPECT_EQ(ends(SeparatorPlacement::between), std::pair(701l, false));
+  EXPECT_EQ(ends(SeparatorPlacement::after), std::pair(702l, true));
 }
 
-TEST_F(Preparing, ThreadsDoNotChangeTheOutput) {
+TEST_F(Prepare, WritesEqualTokensWithAnyNumberOfThreads) {
   std::vector<int32_t> one, four;
   tokenize(options(1), *bytes, *make_memory_writer(one, 1 << 24));
   tokenize(options(4), *bytes, *make_memory_writer(four, 1 << 24));
   EXPECT_EQ(one, four);
 }
 
-TEST_F(Preparing, ADamagedRecordOfProgressSaysSo) {
+TEST_F(Prepare, ReportsDamagedProgressFile) {
   WriterOptions writer{.output = folder / "o.bin"};
   std::string key = prepare_key(options(), writer, *bytes);
   obs::write_whole_file(folder / "o.bin.progress.json", "{\"key\": \"" + key + "\", \"tokens\": 5}");
@@ -161,13 +177,13 @@ TEST_F(Preparing, ADamagedRecordOfProgressSaysSo) {
   EXPECT_NO_THROW(prepare(options(), writer, *bytes));
 }
 
-TEST_F(Preparing, TwoAtOnceDoNotMeet) {
+TEST_F(Prepare, FailsWhileLockIsHeld) {
   WriterOptions writer{.output = folder / "o.bin"};
   FileLock held(folder / "o.bin.lock", Deadline::after_ms(0));
   EXPECT_THROW(prepare(options(), writer, *bytes), IoError);
 }
 
-TEST_F(Preparing, TheKeyFollowsInputsTokenizerAndOptions) {
+TEST_F(Prepare, KeyDependsOnInputsTokenizerAndOptions) {
   WriterOptions writer{.output = folder / "o.bin"};
   std::string key = prepare_key(options(), writer, *bytes);
   EXPECT_EQ(prepare_key(options(3), writer, *bytes), key);
@@ -181,7 +197,7 @@ TEST_F(Preparing, TheKeyFollowsInputsTokenizerAndOptions) {
   EXPECT_NE(prepare_key(options(), writer, *bytes), key);
 }
 
-TEST(FileLock, OneAtATime) {
+TEST(FileLock, AllowsOneHolder) {
   obs::TemporaryFolder folder;
   std::atomic<int> inside = 0, most = 0;
   std::vector<std::thread> threads;

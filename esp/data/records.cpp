@@ -8,7 +8,7 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 
 namespace esp::data {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 17;
 constexpr size_t kColumnsInMessages = 12;
 
-// A window on a stream: bytes from the beginning of the record at hand on.
-class Window {
+// A sliding window over a stream that starts at the current record.
+class StreamWindow {
  public:
-  explicit Window(std::unique_ptr<ByteStream> stream) : stream_(std::move(stream)) {}
+  explicit StreamWindow(std::unique_ptr<ByteStream> stream) : stream_(std::move(stream)) {}
 
-  // Whether there is a byte at `at`, counted from the beginning of the record.
+  // True if the stream has a byte at `at`, counted from the start of the record.
   bool has(size_t at) {
     while (begin_ + at >= buffer_.size() && !ended_) {
       buffer_.erase(0, begin_);
@@ -36,7 +36,7 @@ class Window {
   }
   char operator[](size_t at) const { return buffer_[begin_ + at]; }
   std::string_view first(size_t bytes) const { return std::string_view(buffer_).substr(begin_, bytes); }
-  // The record at hand begins `bytes` later.
+  // Moves the start of the current record forward by `bytes`.
   void drop(size_t bytes) {
     begin_ += bytes;
     offset_ += bytes;
@@ -49,7 +49,7 @@ class Window {
     if (offset_ == 0 && has(kByteOrderMark.size() - 1) && first(kByteOrderMark.size()) == kByteOrderMark)
       drop(kByteOrderMark.size());
   }
-  uint64_t offset() const { return offset_; }  // of the record at hand in the stream
+  uint64_t offset() const { return offset_; }  // offset of the current record in the stream
 
  private:
   std::unique_ptr<ByteStream> stream_;
@@ -59,8 +59,8 @@ class Window {
   bool ended_ = false;
 };
 
-// Objects of one JSON array as texts. Only strings and brackets are understood here; what is in an object is parsed
-// afterwards.
+// Splits one JSON array into the texts of its objects. It understands only strings and brackets; the objects are parsed
+// later.
 class ArraySplitter {
  public:
   ArraySplitter(std::unique_ptr<ByteStream> stream, std::string name, size_t max_bytes)
@@ -87,7 +87,7 @@ class ArraySplitter {
     }
     ++number_;
     if (const char found = peek("an object"); found != '{')
-      throw IoError(fmt::format("{}: got {}; expected an object", where(),
+      throw IoError(fmt::format("{}: got {}; expected an object", location(),
                                 found == '"'   ? "a string"
                                 : found == '[' ? "an array"
                                                : quoted(found)));
@@ -96,7 +96,7 @@ class ArraySplitter {
     pending_ = bytes;
     return true;
   }
-  std::string where() const { return fmt::format("{}, record {}", name_, number_); }
+  std::string location() const { return fmt::format("{}, record {}", name_, number_); }
   RecordPosition after() const { return {window_.offset() + pending_, number_ + 1}; }
 
  private:
@@ -125,7 +125,7 @@ class ArraySplitter {
     int64_t depth = 0;
     bool in_string = false;
     for (size_t at = 0; window_.has(at); ++at) {
-      if (at >= max_bytes_) throw IoError(fmt::format("{} is longer than {} bytes", where(), max_bytes_));
+      if (at >= max_bytes_) throw IoError(fmt::format("{} is longer than {} bytes", location(), max_bytes_));
       const char c = window_[at];
       if (in_string) {
         if (c == '\\') ++at;
@@ -138,9 +138,9 @@ class ArraySplitter {
         return at + 1;
       }
     }
-    throw IoError(fmt::format("{}: got the end of the file; expected the end of the object", where()));
+    throw IoError(fmt::format("{}: got the end of the file; expected the end of the object", location()));
   }
-  // After the array, or of a file without one.
+  // Ends the records, after the array or in a file without an array. Any text that follows is an error.
   bool end() {
     if (window_.has(0)) window_.drop(1);
     if (skip_space())
@@ -150,21 +150,21 @@ class ArraySplitter {
     return false;
   }
 
-  Window window_;
+  StreamWindow window_;
   std::string name_;
   size_t max_bytes_, pending_ = 0;
   uint64_t number_ = 0;
   bool ended_ = false;
 };
 
-// Lines of JSON in the same shape.
+// JSON lines with the interface of ArraySplitter.
 class LineSplitter {
  public:
   LineSplitter(std::unique_ptr<ByteStream> stream, std::string name, size_t max_bytes)
       : lines_(std::move(stream), std::move(name), max_bytes) {}
   void seek(const RecordPosition& start) { lines_.seek(start.offset, start.number); }
   bool next(std::string_view& record) { return lines_.next(record); }
-  std::string where() const { return lines_.where(); }
+  std::string location() const { return lines_.location(); }
   RecordPosition after() const { return {lines_.offset(), lines_.number() + 1}; }
 
  private:
@@ -182,17 +182,18 @@ class JsonRecords : public RecordReader {
   bool next() override {
     std::string_view record;
     if (!splitter_.next(record)) return false;
-    json_.parse(record, splitter_.where());
+    json_.parse(record, splitter_.location());
     return true;
   }
   JsonField field(size_t key) const override { return json_[key]; }
-  std::string& text(size_t key) override { return json_.text(key, splitter_.where()); }
-  std::string where() const override { return splitter_.where(); }
+  void require(size_t key) const override { json_.require(key, splitter_.location()); }
+  std::string& text(size_t key) override { return json_.text(key, splitter_.location()); }
+  std::string location() const override { return splitter_.location(); }
   RecordPosition after() const override { return splitter_.after(); }
 
  private:
   Splitter splitter_;
-  JsonLine json_;
+  JsonLineParser json_;
 };
 
 class DelimitedRecords : public RecordReader {
@@ -207,7 +208,7 @@ class DelimitedRecords : public RecordReader {
         columns_(keys_.size(), kAbsent) {
     read_header();
     if (start.offset == 0) return;
-    window_ = Window(open());
+    window_ = StreamWindow(open());
     window_.skip(start.offset);
     next_line_ = start.number;
   }
@@ -218,25 +219,29 @@ class DelimitedRecords : public RecordReader {
     } while (row_.size() == 1 && row_[0].empty());
     if (row_.size() != num_columns_)
       throw IoError(fmt::format("{}: got {} fields; expected {}, as in the first row. Quote fields that hold a {}",
-                                where(), row_.size(), num_columns_, delimiter_ == '\t' ? "tab" : "comma"));
+                                location(), row_.size(), num_columns_, delimiter_ == '\t' ? "tab" : "comma"));
     return true;
   }
   JsonField field(size_t key) const override {
     return columns_[key] == kAbsent ? JsonField() : field_of(row_[columns_[key]]);
   }
-  std::string& text(size_t key) override {
+  void require(size_t key) const override {
     if (columns_[key] == kAbsent)
       throw IoError(
           fmt::format("{}: has no column \"{}\"; its columns are: {}", name_, keys_[key], fmt::join(named_, ", ")));
+  }
+  std::string& text(size_t key) override {
+    require(key);
     return row_[columns_[key]];
   }
-  std::string where() const override { return fmt::format("{}, line {}", name_, line_); }
+  std::string location() const override { return fmt::format("{}, line {}", name_, line_); }
   RecordPosition after() const override { return {window_.offset(), next_line_}; }
 
  private:
   static constexpr size_t kAbsent = SIZE_MAX;
 
-  // A class is a word or a number from 0, which a table does not tell apart.
+  // A table does not distinguish numbers from strings, so a field that is a whole number counts as one (for class
+  // labels).
   static JsonField field_of(const std::string& text) {
     if (text.empty()) return std::monostate();
     int64_t number = 0;
@@ -245,23 +250,49 @@ class DelimitedRecords : public RecordReader {
     return whole ? JsonField(number) : JsonField(text);
   }
 
+  std::string_view other_delimiters() const { return delimiter_ == '\t' ? ",;|" : ";\t|"; }
+
+  // The header has one column that holds `found`: the table has another delimiter than its name says.
+  [[noreturn]] void reject_delimiter(char found) const {
+    const auto described = [](char c) { return c == '\t' ? std::string("tabs") : fmt::format("\"{}\"", c); };
+    const bool renamed = found == '\t' || found == ',';
+    const Compression compression = compression_of(name_);
+    const std::string fix =
+        renamed ? fmt::format("Rename it to .{}", found == ',' ? "csv" : "tsv")
+                : fmt::format(
+                      "Convert it: {} {} | python3 -c \"import csv, sys; "
+                      "csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='{}'))\" > FILE.csv",
+                      compression == Compression::gzip   ? "zcat"
+                      : compression == Compression::zstd ? "zstdcat"
+                                                         : "cat",
+                      name_, found);
+    throw IoError(
+        fmt::format("{}: has no column \"{}\"; its columns are: {}. Got a table delimited by {}; expected {}. {}",
+                    name_, keys_[0], row_[0].substr(0, 40), described(found), described(delimiter_), fix));
+  }
+
   void read_header() {
     window_.drop_mark();
     do {
       if (!read_row()) return;
     } while (row_.size() == 1 && row_[0].empty());
     num_columns_ = row_.size();
+    const bool known = std::find(keys_.begin(), keys_.end(), row_[0]) != keys_.end();
+    if (num_columns_ == 1 && !known && !keys_.empty())
+      if (const size_t at = row_[0].find_first_of(other_delimiters()); at != std::string::npos)
+        reject_delimiter(row_[0][at]);
     for (size_t column = 0; column < row_.size(); ++column) {
       if (named_.size() < kColumnsInMessages) named_.push_back(row_[column].substr(0, 40));
       const auto key = std::find(keys_.begin(), keys_.end(), row_[column]);
       if (key == keys_.end()) continue;
       size_t& at = columns_[static_cast<size_t>(key - keys_.begin())];
-      if (at != kAbsent) throw IoError(fmt::format("{}: has the column \"{}\" twice; expected it once", where(), *key));
+      if (at != kAbsent)
+        throw IoError(fmt::format("{}: has the column \"{}\" twice; expected it once", location(), *key));
       at = column;
     }
   }
 
-  // One row into row_; false at the end of the file.
+  // Reads one row into row_; returns false at the end of the file.
   bool read_row() {
     row_.clear();
     line_ = next_line_;
@@ -271,7 +302,7 @@ class DelimitedRecords : public RecordReader {
       row_.emplace_back();
       const bool quoted = window_.has(at) && window_[at] == '"';
       at = quoted ? quoted_field(at + 1) : plain_field(at);
-      if (!is_utf8(row_.back())) throw IoError(fmt::format("{}: field {} is not UTF-8", where(), row_.size()));
+      if (!is_utf8(row_.back())) throw IoError(fmt::format("{}: field {} is not UTF-8", location(), row_.size()));
     } while (window_.has(at) && window_[at] == delimiter_ && ++at);
     if (window_.has(at)) at = after_line_end(at);
     window_.drop(at);
@@ -283,7 +314,7 @@ class DelimitedRecords : public RecordReader {
     row_.back() = window_.first(at).substr(begin);
     return at;
   }
-  // From after the opening quote to after the closing one.
+  // Reads a quoted field. `at` is the position after the opening quote; returns the position after the closing quote.
   size_t quoted_field(size_t at) {
     for (; has(at); ++at) {
       if (window_[at] == '"') {
@@ -293,14 +324,18 @@ class DelimitedRecords : public RecordReader {
       if (window_[at] == '\n') ++next_line_;
       row_.back() += window_[at];
     }
-    throw IoError(fmt::format("{}: got the end of the file within a quoted field; expected a closing quote", where()));
+    throw IoError(
+        fmt::format("{}: got the end of the file within a quoted field; expected a closing quote", location()));
   }
   size_t after_quote(size_t at) {
+    const bool header = num_columns_ == 0 && row_.size() == 1;
+    if (header && has(at) && other_delimiters().find(window_[at]) != std::string_view::npos)
+      reject_delimiter(window_[at]);
     if (has(at) && window_[at] != delimiter_ && window_[at] != '\n' && window_[at] != '\r')
       throw IoError(
           fmt::format("{}: got \"{}\" after the closing quote of field {}; expected the delimiter or the end of "
                       "the row. A quote inside a quoted field is written twice",
-                      where(), window_[at], row_.size()));
+                      location(), window_[at], row_.size()));
     return at;
   }
   size_t after_line_end(size_t at) {
@@ -310,18 +345,20 @@ class DelimitedRecords : public RecordReader {
   }
   bool has(size_t at) {
     if (at > max_bytes_)
-      throw IoError(fmt::format("{}: got a row of more than {} bytes; expected less. Is a quote not closed?", where(),
-                                max_bytes_));
+      throw IoError(
+          fmt::format("{}: got a row of more than {} bytes; expected a shorter one. Is a closing quote "
+                      "missing?",
+                      location(), max_bytes_));
     return window_.has(at);
   }
 
-  Window window_;
+  StreamWindow window_;
   char delimiter_;
   std::string name_;
   std::vector<std::string> keys_;
   size_t max_bytes_, num_columns_ = 0;
-  std::vector<size_t> columns_;           // of each key
-  std::vector<std::string> row_, named_;  // named_: some columns, for messages
+  std::vector<size_t> columns_;           // column of each key
+  std::vector<std::string> row_, named_;  // named_: some column names, for error messages
   uint64_t line_ = 1, next_line_ = 1;
 };
 
@@ -342,7 +379,7 @@ std::unique_ptr<RecordReader> make_record_reader(InputKind kind, const OpenStrea
       return std::make_unique<DelimitedRecords>(open, kind == InputKind::csv ? ',' : '\t', std::move(name),
                                                 std::move(keys), max_record_bytes, start);
     default:
-      ESP_CHECK(false, "{} holds no records", name);
+      ESP_CHECK(false, "{}: got an input kind without records; expected jsonl, json, csv or tsv", name);
   }
 }
 

@@ -1,10 +1,10 @@
-// Records of a file, one after the other, of which a few keys are kept: lines of JSON, objects of one JSON array, rows
-// of CSV or TSV. Memory is bounded by the largest record. Reading may stop after any record and go on there later.
+// Reads the records of a file one after the other and keeps the requested keys: JSON lines, objects of one JSON array,
+// or rows of CSV or TSV. The largest record bounds the memory. A reader can stop after any record and resume there.
 //
-//   json       one array, each element an object. What a line of JSON must hold, an element must
-//   csv, tsv   RFC 4180: the first row names the columns; fields may be quoted and then hold delimiters, line ends and
-//              doubled quotes. Rows end with LF, CRLF or CR; empty ones are skipped. A row has as many fields as the
-//              first one. A field that is a whole number counts as one where a class is read.
+//   json       one array of objects, with the same rules as a line of JSON (jsonl.h)
+//   csv, tsv   RFC 4180. The first row names the columns. Fields may be quoted and then contain delimiters, line ends
+//              and doubled quotes. Rows end with LF, CRLF or CR; empty rows are skipped. All rows have the same number
+//              of fields. A field that is a whole number can be used as a class label.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace esp::data {
 
-// Where a record begins: bytes of decompressed data before it, and its number or line, from 1.
+// Start of a record: its offset in the decompressed data, and its number or line, from 1.
 struct RecordPosition {
   uint64_t offset = 0, number = 1;
 };
@@ -28,17 +28,19 @@ struct RecordPosition {
 class RecordReader {
  public:
   virtual ~RecordReader() = default;
-  // False at the end. Damage is an IoError with file and place.
+  // Returns false at the end. Damaged data is an IoError with file and position.
   virtual bool next() = 0;
-  // Of the record at hand, by index into the keys.
+  // Field of the current record, by index into the keys.
   virtual JsonField field(size_t key) const = 0;
-  // The text at a key; IoError names the keys there are when it is absent.
+  // Throws an IoError that lists the keys of the record if a key is absent.
+  virtual void require(size_t key) const = 0;
+  // Returns the string at a key. If the key is absent, the IoError lists the keys of the record.
   virtual std::string& text(size_t key) = 0;
-  virtual std::string where() const = 0;  // "corpus.csv, line 17"
+  virtual std::string location() const = 0;  // "corpus.csv, line 17"
   virtual RecordPosition after() const = 0;
 };
 
-// `open` gives the file's bytes from its beginning, each time it is called.
+// Each call of `open` returns the bytes of the file from the beginning.
 using OpenStream = std::function<std::unique_ptr<ByteStream>()>;
 std::unique_ptr<RecordReader> make_record_reader(InputKind kind, const OpenStream& open, std::string name,
                                                  std::vector<std::string> keys, size_t max_record_bytes,

@@ -1,4 +1,5 @@
-// Any bytes are records or an IoError, and reading may stop and go on after every record.
+// Fuzzes the record readers. Any bytes are read as records or rejected with IoError. Reading can stop and resume after
+// every record.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -26,15 +27,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr InputKind kKinds[] = {InputKind::jsonl, InputKind::json, InputKind::csv, InputKind::tsv};
   const InputKind kind = kKinds[data[0] % 4];
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  struct Place {
+  struct RecordEnd {
     RecordPosition after;
-    std::string where;
+    std::string location;
   };
-  std::vector<Place> places;
+  std::vector<RecordEnd> records_read;
   try {
     auto records = reader(kind, bytes, {});
     while (records->next()) {
-      places.push_back({records->after(), records->where()});
+      records_read.push_back({records->after(), records->location()});
       (void)records->field(1);
       try {
         (void)records->text(0);
@@ -44,11 +45,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const esp::IoError&) {
     return 0;
   }
-  for (size_t i = 0; i < places.size() && i < 3; ++i) {
-    auto again = reader(kind, bytes, places[i].after);
+  for (size_t i = 0; i < records_read.size() && i < 3; ++i) {
+    auto again = reader(kind, bytes, records_read[i].after);
     const bool more = again->next();
-    ESP_CHECK(more == (i + 1 < places.size()));
-    ESP_CHECK(!more || (again->where() == places[i + 1].where && again->after().offset == places[i + 1].after.offset));
+    ESP_CHECK(more == (i + 1 < records_read.size()));
+    ESP_CHECK(!more || (again->location() == records_read[i + 1].location &&
+                        again->after().offset == records_read[i + 1].after.offset));
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 namespace esp::data {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -38,7 +39,7 @@ std::string error_of(InputKind kind, std::string_view bytes) {
   return io_error([&] { texts(kind, bytes); });
 }
 
-// From every place reading may stop at, the rest is the same.
+// Checks that reading resumed after any record gives the same remaining records.
 void expect_resumes(InputKind kind, std::string_view bytes) {
   const std::vector<std::string> all = texts(kind, bytes);
   std::vector<RecordPosition> places;
@@ -49,7 +50,7 @@ void expect_resumes(InputKind kind, std::string_view bytes) {
               std::vector<std::string>(all.begin() + static_cast<long>(stop) + 1, all.end()));
 }
 
-TEST(JsonArray, ElementsAreRecords) {
+TEST(JsonArray, ReadsElementsAsRecords) {
   const std::string_view bytes =
       "\xEF\xBB\xBF [\n {\"text\": \"a ] } \\\" \\\\\", \"more\": [{\"text\": 1}]} "
       ",{\"text\":\"b\"},\n{\"text\":\"\"}\n]\n";
@@ -59,7 +60,7 @@ TEST(JsonArray, ElementsAreRecords) {
   EXPECT_THAT(texts(InputKind::json, ""), ElementsAre());
 }
 
-TEST(JsonArray, DamageIsNamedWithItsPlace) {
+TEST(JsonArray, ErrorNamesPositionOfInvalidText) {
   EXPECT_THAT(error_of(InputKind::json, "{}"), HasSubstr("x: got \"{\"; expected an array of objects"));
   EXPECT_THAT(error_of(InputKind::json, "[1]"), HasSubstr("x, record 1: got \"1\"; expected an object"));
   EXPECT_THAT(error_of(InputKind::json, "[\"a\"]"), HasSubstr("x, record 1: got a string; expected an object"));
@@ -68,12 +69,12 @@ TEST(JsonArray, DamageIsNamedWithItsPlace) {
   EXPECT_THAT(error_of(InputKind::json, "[{\"text\": \"a\"},"), HasSubstr("end of the file; expected an object"));
   EXPECT_THAT(error_of(InputKind::json, "[{\"text\": \"a"), HasSubstr("x, record 1: got the end of the file"));
   EXPECT_THAT(error_of(InputKind::json, "[{\"text\": \"a\"}] x"), HasSubstr("got \"x\" after the array"));
-  EXPECT_THAT(error_of(InputKind::json, "[{\"text\": }]"), HasSubstr("x, record 1: no JSON at column"));
+  EXPECT_THAT(error_of(InputKind::json, "[{\"text\": }]"), HasSubstr("x, record 1: invalid JSON at column"));
   EXPECT_THAT(error_of(InputKind::json, "[{\"tex\": \"a\"}]"),
               HasSubstr("x, record 1 has no \"text\"; its keys are: tex"));
 }
 
-TEST(Csv, FieldsMayBeQuotedAndHoldDelimitersLineEndsAndQuotes) {
+TEST(Csv, ReadsQuotedFields) {
   const std::string_view bytes =
       "\xEF\xBB\xBFid,text,label\r\n1,plain,0\n2,\"a, \"\"b\"\"\nc\r\n\",word\r\n\r\n3,5\" disk,\r4,,1\n5,\"\",true";
   EXPECT_THAT(texts(InputKind::csv, bytes), ElementsAre("plain", "a, \"b\"\nc\r\n", "5\" disk", "", ""));
@@ -83,7 +84,7 @@ TEST(Csv, FieldsMayBeQuotedAndHoldDelimitersLineEndsAndQuotes) {
   std::vector<std::string> places;
   while (records->next()) {
     labels.push_back(records->field(1));
-    places.push_back(records->where());
+    places.push_back(records->location());
   }
   EXPECT_EQ(std::get<int64_t>(labels[0]), 0);
   EXPECT_EQ(std::get<std::string>(labels[1]), "word");
@@ -92,13 +93,13 @@ TEST(Csv, FieldsMayBeQuotedAndHoldDelimitersLineEndsAndQuotes) {
   EXPECT_THAT(places, ElementsAre("x, line 2", "x, line 3", "x, line 7", "x, line 8", "x, line 9"));
 }
 
-TEST(Csv, TabsDelimitTsv) {
+TEST(Csv, SplitsTsvAtTabs) {
   EXPECT_THAT(texts(InputKind::tsv, "text\tlabel\na, b\t1\n\"c\td\"\t2\n"), ElementsAre("a, b", "c\td"));
   EXPECT_THAT(texts(InputKind::csv, ""), ElementsAre());
   EXPECT_THAT(texts(InputKind::csv, "text\n"), ElementsAre());
 }
 
-TEST(Csv, DamageIsNamedWithItsLine) {
+TEST(Csv, ErrorNamesLineOfInvalidRecord) {
   EXPECT_THAT(error_of(InputKind::csv, "text,b\n1,2\n1,2,3\n"), HasSubstr("x, line 3: got 3 fields; expected 2"));
   EXPECT_THAT(error_of(InputKind::csv, "text\n\"a\" b\n"), HasSubstr("x, line 2: got \" \" after the closing quote"));
   EXPECT_THAT(error_of(InputKind::csv, "text\n\"a\n"), HasSubstr("x, line 2: got the end of the file within a quoted"));
@@ -109,7 +110,19 @@ TEST(Csv, DamageIsNamedWithItsLine) {
   EXPECT_THAT(io_error([&] { records->next(); }), HasSubstr("a row of more than 100 bytes"));
 }
 
-TEST(Csv, RecordsLongerThanAReadStayWhole) {
+TEST(Csv, ErrorNamesDelimiterFoundInFile) {
+  EXPECT_THAT(error_of(InputKind::csv, "id;text\n1;a, b\n"),
+              AllOf(HasSubstr("Got a table delimited by \";\"; expected \",\""), HasSubstr("delimiter=';'")));
+  EXPECT_THAT(error_of(InputKind::csv, "\"id\";\"text\"\n1;2\n"), HasSubstr("delimited by \";\""));
+  EXPECT_THAT(error_of(InputKind::csv, "id|text\n1|2\n"), HasSubstr("delimited by \"|\""));
+  EXPECT_THAT(error_of(InputKind::csv, "id\ttext\n1\t2\n"),
+              AllOf(HasSubstr("delimited by tabs"), HasSubstr("Rename it to .tsv")));
+  EXPECT_THAT(error_of(InputKind::tsv, "id,text\n1,2\n"),
+              AllOf(HasSubstr("delimited by \",\"; expected tabs"), HasSubstr("Rename it to .csv")));
+  EXPECT_THAT(texts(InputKind::csv, "text\na;b\n"), ElementsAre("a;b"));
+}
+
+TEST(Csv, ReadsRecordLongerThanBuffer) {
   std::string bytes = "text,label\n";
   std::vector<std::string> expected;
   for (uint64_t i = 0; i < 40; ++i) {

@@ -15,7 +15,7 @@
 namespace esp::data {
 namespace {
 
-TEST(Permutation, IsABijectionOfEverySmallSizeAndKnowsItsInverse) {
+TEST(Permutation, IsBijectiveAndInvertibleForSmallSizes) {
   for (uint64_t n = 1; n <= 600; ++n) {
     Permutation permutation(n, 7, n % 3);
     std::vector<bool> seen(n);
@@ -29,7 +29,7 @@ TEST(Permutation, IsABijectionOfEverySmallSizeAndKnowsItsInverse) {
   }
 }
 
-TEST(Permutation, WorksAtTheLargestSizes) {
+TEST(Permutation, StaysInRangeAndInvertsAtLargestSizes) {
   for (uint64_t n : {(uint64_t{1} << 62) + 1, UINT64_MAX, uint64_t{1} << 32, (uint64_t{1} << 32) + 1}) {
     Permutation permutation(n, 1, 2);
     for (uint64_t i : {uint64_t{0}, uint64_t{1}, n / 2, n - 1}) {
@@ -39,9 +39,9 @@ TEST(Permutation, WorksAtTheLargestSizes) {
   }
 }
 
-// Every (place, element) pair should be equally likely over many keys: a chi-squared statistic with (n-1)^2 degrees of
-// freedom. Keys are fixed, so the outcome is too.
-TEST(Permutation, PutsEveryElementEverywhereEquallyOften) {
+// Over many keys every (position, element) pair is equally likely. The chi-squared statistic has (n-1)^2 degrees of
+// freedom. The keys are fixed, so the result is deterministic.
+TEST(Permutation, MapsEachIndexUniformlyOverManyKeys) {
   for (uint64_t n : {2u, 3u, 5u, 16u, 17u}) {
     const int trials = 4000;
     std::vector<int> counts(n * n);
@@ -56,7 +56,7 @@ TEST(Permutation, PutsEveryElementEverywhereEquallyOften) {
   }
 }
 
-TEST(Permutation, DependsOnSeedAndStream) {
+TEST(Permutation, OrderDependsOnSeedAndStream) {
   auto order = [](uint64_t seed, uint64_t stream) {
     Permutation permutation(100, seed, stream);
     std::vector<uint64_t> all(100);
@@ -68,7 +68,7 @@ TEST(Permutation, DependsOnSeedAndStream) {
   EXPECT_NE(order(1, 0), order(1, 1));
 }
 
-TEST(WindowSampler, SeesEveryWindowOncePerEpochInAnOrderOfItsOwn) {
+TEST(WindowSampler, VisitsEveryWindowOncePerEpochInNewOrder) {
   WindowSampler sampler(1003, {.length = 10, .seed = 5});
   ASSERT_EQ(sampler.windows_per_epoch(), 100u);
   std::vector<std::vector<uint64_t>> epochs;
@@ -88,7 +88,7 @@ TEST(WindowSampler, SeesEveryWindowOncePerEpochInAnOrderOfItsOwn) {
   EXPECT_NE(epochs[0], epochs[2]);
 }
 
-TEST(WindowSampler, ShiftedEpochsCutElsewhereAndStayInside) {
+TEST(WindowSampler, ShiftsWindowsPerEpochWithinBounds) {
   WindowSampler sampler(1000, {.length = 16, .seed = 9, .shift = true});
   const uint64_t n = sampler.windows_per_epoch();
   ASSERT_EQ(n, (1000u - 16u) / 16u);
@@ -107,8 +107,8 @@ TEST(WindowSampler, ShiftedEpochsCutElsewhereAndStayInside) {
   EXPECT_GT(shifts.size(), 8u);
 }
 
-TEST(WindowSampler, SequentialPassEndsWithAShortWindowAndBeginsAgain) {
-  WindowSampler sampler(24, {.length = 10, .order = Order::sequential});
+TEST(WindowSampler, SequentialPassEndsWithShortWindowAndRepeats) {
+  WindowSampler sampler(24, {.length = 10, .order = SampleOrder::sequential});
   ASSERT_EQ(sampler.windows_per_epoch(), 3u);
   EXPECT_EQ(sampler.window(0).first, 0u);
   EXPECT_EQ(sampler.window(2).first, 20u);
@@ -116,8 +116,8 @@ TEST(WindowSampler, SequentialPassEndsWithAShortWindowAndBeginsAgain) {
   EXPECT_EQ(sampler.window(3).first, 0u);
 }
 
-TEST(WindowSampler, RandomOffsetsReachEveryPlace) {
-  WindowSampler sampler(20, {.length = 8, .seed = 3, .order = Order::random});
+TEST(WindowSampler, RandomOrderReachesEveryOffset) {
+  WindowSampler sampler(20, {.length = 8, .seed = 3, .order = SampleOrder::random});
   std::map<uint64_t, int> counts;
   for (uint64_t i = 0; i < 12000; ++i) {
     auto window = sampler.window(1'000'000'000 + i);
@@ -128,15 +128,15 @@ TEST(WindowSampler, RandomOffsetsReachEveryPlace) {
   for (auto [first, count] : counts) EXPECT_NEAR(count, 1000, 200) << first;
 }
 
-TEST(WindowSampler, RefusesDataShorterThanAWindow) {
+TEST(WindowSampler, RejectsDataShorterThanWindow) {
   EXPECT_NO_THROW(WindowSampler(9, {.length = 8}));
   EXPECT_THROW(WindowSampler(8, {.length = 8}), UsageError);
-  EXPECT_THROW(WindowSampler(1, {.length = 8, .order = Order::sequential}), UsageError);
+  EXPECT_THROW(WindowSampler(1, {.length = 8, .order = SampleOrder::sequential}), UsageError);
 }
 
-// A run of one epoch is interrupted twenty times and goes on with other ranks and batches each time: together they see
-// every window exactly once.
-TEST(WindowSampler, AnEpochIsWholeAcrossChangesOfLayout) {
+// A run of one epoch is interrupted more than twenty times and continues with other ranks and batches each time. All
+// parts together read every window exactly once.
+TEST(WindowSampler, CoversEpochOnceWhenLayoutChanges) {
   const uint64_t windows = 4096;
   WindowSampler sampler(windows * 4 + 1, {.length = 4, .seed = 77});
   std::vector<int> seen(windows);
@@ -155,8 +155,9 @@ TEST(WindowSampler, AnEpochIsWholeAcrossChangesOfLayout) {
   EXPECT_GT(draw, 60u);  // more than twenty layouts
 }
 
-TEST(ItemSampler, GoesThroughAllItems) {
-  ItemSampler shuffled(50, 1, Order::shuffled), sequential(50, 1, Order::sequential), random(50, 1, Order::random);
+TEST(ItemSampler, VisitsAllItems) {
+  ItemSampler shuffled(50, 1, SampleOrder::shuffled), sequential(50, 1, SampleOrder::sequential),
+      random(50, 1, SampleOrder::random);
   std::set<uint64_t> seen, drawn;
   for (uint64_t i = 50; i < 100; ++i) {
     seen.insert(shuffled.item(i));
@@ -165,18 +166,18 @@ TEST(ItemSampler, GoesThroughAllItems) {
   }
   EXPECT_EQ(seen.size(), 50u);
   EXPECT_LT(drawn.size(), 50u);
-  EXPECT_THROW(ItemSampler(0, 1, Order::shuffled), UsageError);
+  EXPECT_THROW(ItemSampler(0, 1, SampleOrder::shuffled), UsageError);
 }
 
-TEST(DistributedSampler, DealsAsTheLectureExampleSays) {
+TEST(DistributedSampler, MatchesLectureExample) {
   EXPECT_EQ(DistributedSampler(10000, 2, 0, 32, 0).steps_per_epoch(), 157u);
   EXPECT_EQ(DistributedSampler(10000, 8, 7, 32, 0).steps_per_epoch(), 40u);
   EXPECT_EQ(DistributedSampler(10000, 1, 0, 32, 0).steps_per_epoch(), 313u);
 }
 
-TEST(DistributedSampler, RanksShareAnEpochAndPadByWrappingAround) {
+TEST(DistributedSampler, PartitionsEpochAndPadsByWrapAround) {
   const int world = 4;
-  const uint64_t items = 102;  // 26 per rank: two items are dealt twice
+  const uint64_t items = 102;  // 26 items per rank, so two items occur twice
   std::vector<uint64_t> dealt(104), step_items;
   std::map<uint64_t, int> times;
   for (int rank = 0; rank < world; ++rank) {
@@ -200,9 +201,9 @@ TEST(DistributedSampler, RanksShareAnEpochAndPadByWrappingAround) {
   EXPECT_EQ(DistributedSampler(items, 1, 0, 8, 42).item(1, 5), DistributedSampler(items, 1, 0, 8, 43).item(0, 5));
 }
 
-TEST(Order, IsChosenByName) {
-  EXPECT_EQ(parse_order("sequential"), Order::sequential);
-  EXPECT_THROW(parse_order("shufled"), UsageError);
+TEST(SampleOrder, ParsesNames) {
+  EXPECT_EQ(parse_sample_order("sequential"), SampleOrder::sequential);
+  EXPECT_THROW(parse_sample_order("shufled"), UsageError);
 }
 
 }  // namespace

@@ -25,8 +25,9 @@ constexpr TypeRow kTypes[] = {
     {"int64", "i64", TokenType::i64, 8},
 };
 
-// Files need not align what they hold, so elements are copied out one by one; compilers make vector loads of it. The
-// largest value, read without its sign, tells afterwards whether any id was out of range: a negative one is then huge.
+// Elements in a file may be unaligned, so they are copied one by one; compilers vectorise this loop. Returns the
+// largest value, read as unsigned: a negative id is then huge, so one comparison by the caller finds any id out of
+// range.
 template <typename T>
 uint64_t widen(const std::byte* from, std::span<int32_t> out) {
   uint64_t largest = 0;
@@ -56,10 +57,10 @@ uint64_t widen(TokenType type, const std::byte* from, std::span<int32_t> out) {
     case TokenType::i64:
       return widen<int64_t>(from, out);
   }
-  ESP_CHECK(false, "token type {}", static_cast<int>(type));
+  ESP_CHECK(false, "unknown token type {}", static_cast<int>(type));
 }
 
-// One stored value with its sign, for messages.
+// Returns one stored value with its sign, for error messages.
 int64_t stored_value(TokenType type, const std::byte* from) {
   int64_t value = 0;
   std::memcpy(&value, from, size_of(type));
@@ -91,10 +92,10 @@ TokenType parse_token_type(std::string_view name) {
   return find_row("token type", kTypes, name).type;
 }
 
-void TokenSource::add_piece(const std::byte* data, const MappedFile* file, TokenType type, uint64_t count,
-                            uint64_t in_file) {
+void TokenSource::add_segment(const std::byte* data, const MappedFile* file, TokenType type, uint64_t count,
+                              uint64_t in_file) {
   if (count == 0) return;
-  pieces_.push_back({data, file, size_, in_file, static_cast<uint32_t>(names_.size() - 1), type});
+  segments_.push_back({data, file, size_, in_file, static_cast<uint32_t>(names_.size() - 1), type});
   size_ += count;
 }
 
@@ -108,15 +109,16 @@ void TokenSource::add_more(TokenType type, uint64_t offset_bytes, uint64_t count
   ESP_CHECK(!files_.empty());
   const MappedFile& file = *files_.back();
   ESP_CHECK(offset_bytes <= file.size() && count <= (file.size() - offset_bytes) / size_of(type),
-            "{} tokens at byte {} of {}, which has {} bytes", count, offset_bytes, file.path(), file.size());
-  add_piece(file.bytes().data() + offset_bytes, &file, type, count, offset_bytes / size_of(type));
+            "got {} tokens at byte {} of {}; the file has only {} bytes", count, offset_bytes, file.path(),
+            file.size());
+  add_segment(file.bytes().data() + offset_bytes, &file, type, count, offset_bytes / size_of(type));
 }
 
 void TokenSource::add(std::vector<int32_t> tokens, std::string name) {
   names_.push_back(std::move(name));
   arrays_.push_back(std::move(tokens));
-  add_piece(reinterpret_cast<const std::byte*>(arrays_.back().data()), nullptr, TokenType::i32, arrays_.back().size(),
-            0);
+  add_segment(reinterpret_cast<const std::byte*>(arrays_.back().data()), nullptr, TokenType::i32, arrays_.back().size(),
+              0);
 }
 
 void TokenSource::set_documents(std::vector<uint64_t> starts) {
@@ -127,7 +129,7 @@ void TokenSource::set_documents(std::vector<uint64_t> starts) {
 void TokenSource::append(TokenSource&& more, std::optional<int32_t> separator) {
   if (more.size_ == 0) return;
   bool first = size_ == 0;
-  // Document boundaries stay known only while every part knows its own; a separator ends the document before it.
+  // Document boundaries are known only if every part has them. A separator ends the document before it.
   bool documents = (first || documents_) && more.documents_;
   if (!first && separator) add({*separator}, "separator");
   if (documents) {
@@ -137,10 +139,10 @@ void TokenSource::append(TokenSource&& more, std::optional<int32_t> separator) {
   } else {
     documents_.reset();
   }
-  for (Piece piece : more.pieces_) {
-    piece.begin += size_;
-    piece.name += static_cast<uint32_t>(names_.size());
-    pieces_.push_back(piece);
+  for (Segment segment : more.segments_) {
+    segment.begin += size_;
+    segment.name += static_cast<uint32_t>(names_.size());
+    segments_.push_back(segment);
   }
   size_ += more.size_;
   std::move(more.files_.begin(), more.files_.end(), std::back_inserter(files_));
@@ -149,47 +151,42 @@ void TokenSource::append(TokenSource&& more, std::optional<int32_t> separator) {
   more = TokenSource();
 }
 
-void TokenSource::shorten(uint64_t size) {
+void TokenSource::truncate(uint64_t size) {
   ESP_CHECK(size <= size_);
-  while (!pieces_.empty() && pieces_.back().begin >= size) pieces_.pop_back();
+  while (!segments_.empty() && segments_.back().begin >= size) segments_.pop_back();
   size_ = size;
   documents_.reset();
 }
 
-size_t TokenSource::piece_of(uint64_t index) const {
-  auto after = std::upper_bound(pieces_.begin(), pieces_.end(), index,
-                                [](uint64_t value, const Piece& piece) { return value < piece.begin; });
-  return static_cast<size_t>(after - pieces_.begin()) - 1;
+size_t TokenSource::segment_of(uint64_t index) const {
+  auto after = std::upper_bound(segments_.begin(), segments_.end(), index,
+                                [](uint64_t value, const Segment& segment) { return value < segment.begin; });
+  return static_cast<size_t>(after - segments_.begin()) - 1;
 }
 
-void TokenSource::convert(const Piece& piece, uint64_t skip, std::span<int32_t> out) const {
-  const std::byte* from = piece.data + skip * size_of(piece.type);
-  const uint64_t largest = widen(piece.type, from, out);
-  if (piece.file) check(*piece.file);
+void TokenSource::convert(const Segment& segment, uint64_t skip, std::span<int32_t> out) const {
+  const std::byte* from = segment.data + skip * size_of(segment.type);
+  const uint64_t largest = widen(segment.type, from, out);
+  if (segment.file) segment.file->check();
   if (largest < static_cast<uint64_t>(vocab_)) return;
   for (size_t i = 0; i < out.size(); ++i) {
-    int64_t value = stored_value(piece.type, from + i * size_of(piece.type));
+    int64_t value = stored_value(segment.type, from + i * size_of(segment.type));
     if (value >= 0 && value < vocab_) continue;
-    throw IoError(fmt::format("{} is id {}, outside the vocabulary of {}; was it made with another tokenizer?",
-                              where(piece.begin + skip + i), value, vocab_));
+    throw IoError(
+        fmt::format("{} has id {}, outside the vocabulary of {} ids. Was the file made with another tokenizer?",
+                    location(segment.begin + skip + i), value, vocab_));
   }
 }
 
-void TokenSource::check(const MappedFile& file) const {
-  if (file.check()) return;
-  if (!compare_) throw obs::FileChanged(fmt::format("{} was written while it is read", file.path()));
-  compare_(file.path());
-  file.accept_time();
-}
-
 void TokenSource::read(uint64_t first, std::span<int32_t> out) const {
-  ESP_CHECK(first <= size_ && out.size() <= size_ - first, "tokens [{}, {}) of {}", first, first + out.size(), size_);
+  ESP_CHECK(first <= size_ && out.size() <= size_ - first, "got tokens [{}, {}); the source has only {}", first,
+            first + out.size(), size_);
   if (out.empty()) return;
-  for (size_t at = piece_of(first); !out.empty(); ++at) {
-    const Piece& piece = pieces_[at];
-    uint64_t end = at + 1 < pieces_.size() ? pieces_[at + 1].begin : size_;
+  for (size_t at = segment_of(first); !out.empty(); ++at) {
+    const Segment& segment = segments_[at];
+    uint64_t end = at + 1 < segments_.size() ? segments_[at + 1].begin : size_;
     size_t count = static_cast<size_t>(std::min<uint64_t>(out.size(), end - first));
-    convert(piece, first - piece.begin, out.first(count));
+    convert(segment, first - segment.begin, out.first(count));
     out = out.subspan(count);
     first += count;
   }
@@ -202,12 +199,12 @@ int32_t TokenSource::at(uint64_t index) const {
 }
 
 TokenSource::Range TokenSource::document(uint64_t index) const {
-  ESP_CHECK(index < num_documents(), "document {} of {}", index, num_documents());
+  ESP_CHECK(index < num_documents(), "got document {}; the source has only {}", index, num_documents());
   return {(*documents_)[index], (*documents_)[index + 1] - (*documents_)[index]};
 }
 
 void TokenSource::set_vocab(int32_t vocab) {
-  ESP_CHECK(vocab > 0, "vocabulary of {}", vocab);
+  ESP_CHECK(vocab > 0, "vocabulary: got {} ids; expected at least 1", vocab);
   vocab_ = vocab;
 }
 
@@ -222,9 +219,9 @@ int64_t TokenSource::max_id() const {
   return largest;
 }
 
-std::string TokenSource::where(uint64_t index) const {
-  const Piece& piece = pieces_[piece_of(index)];
-  return fmt::format("{}, token {}", names_[piece.name], piece.in_file + (index - piece.begin));
+std::string TokenSource::location(uint64_t index) const {
+  const Segment& segment = segments_[segment_of(index)];
+  return fmt::format("{}, token {}", names_[segment.name], segment.in_file + (index - segment.begin));
 }
 
 }  // namespace esp::data

@@ -1,16 +1,15 @@
-// T5's span corruption. A window of L tokens is cut into k pieces of text and k of noise, in turn, text first; where
-// the cuts lie is uniform among all ways to cut (selection sampling, Knuth 3.4.2 S, so that nothing is stored).
-// Encoder: each piece of text, then its sentinel. Decoder: each sentinel, then its piece of noise. Both end with eos
-// where there is one.
+// Span corruption as in T5. A window of L tokens is cut into k text spans and k noise spans, alternating, text first.
+// All ways to cut are equally likely (selection sampling, Knuth 3.4.2 S, which stores nothing). Encoder: each text
+// span, then its sentinel. Decoder: each sentinel, then its noise span. Both end with eos if there is one.
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/data/draw.h"
 #include "esp/data/objective.h"
-#include "esp/data/rows.h"
+#include "esp/data/random_purpose.h"
+#include "esp/data/row_writer.h"
 
 namespace esp::data {
 namespace {
@@ -33,25 +32,26 @@ uint64_t encoder_length(uint64_t length, const SpanCorruptionOptions& options) {
   return length - c.noise + c.spans + (options.eos ? 1 : 0);
 }
 
-// The longest window whose corrupted form fits T.
+// Longest window that fits into T ids after corruption.
 uint64_t window_length(const SpanCorruptionOptions& options) {
   uint64_t length = 2;
   while (encoder_length(length + 1, options) <= static_cast<uint64_t>(options.T)) ++length;
   if (encoder_length(length, options) > static_cast<uint64_t>(options.T))
-    throw UsageError(fmt::format("an encoder row of {} ids is too short for span corruption", options.T));
+    throw UsageError(fmt::format(
+        "span corruption: an encoder row of {} ids is too short for a span. Use a longer sequence", options.T));
   return length;
 }
 
-// Lengths of `pieces` non-empty pieces of `total` tokens, one after the other.
-class Cutter {
+// Generates the lengths of `pieces` non-empty spans with `total` tokens in sum.
+class SpanSplitter {
  public:
-  Cutter(uint64_t total, uint64_t pieces, uint64_t seed, Draw purpose, uint64_t key)
+  SpanSplitter(uint64_t total, uint64_t pieces, uint64_t seed, RandomPurpose purpose, uint64_t key)
       : boundaries_(total - 1), cuts_(pieces - 1), seed_(seed), purpose_(purpose), key_(key) {}
 
   uint64_t next() {
     uint64_t length = 1;
     for (; boundaries_ > 0; ++length) {
-      bool cut = draw_below(boundaries_--, seed_, purpose_, key_++) < cuts_;
+      bool cut = uniform_below(boundaries_--, seed_, purpose_, key_++) < cuts_;
       if (!cut) continue;
       --cuts_;
       break;
@@ -61,7 +61,7 @@ class Cutter {
 
  private:
   uint64_t boundaries_, cuts_, seed_;
-  Draw purpose_;
+  RandomPurpose purpose_;
   uint64_t key_;
 };
 
@@ -76,9 +76,8 @@ class SpanCorruption : public Objective {
     T_decoder_ = static_cast<int64_t>(most.noise + most.spans + (options.eos ? 1 : 0));
     if (options.vocab - options.text_vocab < static_cast<int64_t>(most.spans))
       throw UsageError(fmt::format(
-          "span corruption of rows of {} needs {} sentinels above the {} ids of the text, the vocabulary of {} has "
-          "room "
-          "for {}; give model.vocab = {} or more",
+          "span corruption with rows of {} ids needs {} sentinels above the {} ids of the text; the vocabulary of "
+          "{} has room for {}. Set model.vocab = {} or more",
           options.T, most.spans, options.text_vocab, options.vocab, std::max(0, options.vocab - options.text_vocab),
           options.text_vocab + static_cast<int64_t>(most.spans)));
   }
@@ -88,12 +87,13 @@ class SpanCorruption : public Objective {
 
   void fill(uint64_t sample, int64_t row, Batch& batch) const override {
     auto [first, length] = sampler_.window(sample);
-    RowWriter encoder(row_of(batch.inputs, row, options_.T)), decoder(row_of(batch.targets, row, T_decoder_));
+    RowWriter encoder(batch_row(batch.inputs, row, options_.T)), decoder(batch_row(batch.targets, row, T_decoder_));
     Counts c = counts(length, options_);
     if (c.spans == 0) source_.read(first, encoder.take(length));
     const uint64_t key = sample * length_;
-    Cutter text(length - c.noise, std::max<uint64_t>(c.spans, 1), options_.seed, Draw::span_text, key);
-    Cutter noise(std::max<uint64_t>(c.noise, 1), std::max<uint64_t>(c.spans, 1), options_.seed, Draw::span_noise, key);
+    SpanSplitter text(length - c.noise, std::max<uint64_t>(c.spans, 1), options_.seed, RandomPurpose::span_text, key);
+    SpanSplitter noise(std::max<uint64_t>(c.noise, 1), std::max<uint64_t>(c.spans, 1), options_.seed,
+                       RandomPurpose::span_noise, key);
     for (uint64_t span = 0; span < c.spans; ++span) {
       const int32_t sentinel = options_.vocab - 1 - static_cast<int32_t>(span);
       uint64_t kept = text.next(), taken = noise.next();
@@ -108,9 +108,9 @@ class SpanCorruption : public Objective {
       decoder.put(*options_.eos);
     }
     batch.lengths[static_cast<size_t>(row)] = encoder.finish(options_.pad);
-    int32_t said = decoder.finish(kIgnored);
-    shift_right(row_of(batch.targets, row, T_decoder_), said, options_.decoder_start, options_.pad,
-                row_of(batch.decoder_inputs, row, T_decoder_));
+    int32_t said = decoder.finish(kIgnoreIndex);
+    shift_right(batch_row(batch.targets, row, T_decoder_), said, options_.decoder_start, options_.pad,
+                batch_row(batch.decoder_inputs, row, T_decoder_));
     batch.decoder_lengths[static_cast<size_t>(row)] = said;
     batch.counted += said;
   }

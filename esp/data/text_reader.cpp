@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "esp/base/check.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 
 namespace esp::data {
 namespace {
@@ -17,8 +17,8 @@ bool is_space(char c) {
 
 }  // namespace
 
-// Split patterns tie a line end to the punctuation before it and to white space or a slash after it, never to a letter
-// or digit after it: a cut there gives the tokens that the whole text gives.
+// Split patterns may join a line end with punctuation before it, or with white space or a slash after it, but never
+// with a letter or digit after it. A cut before a letter or digit therefore gives the same tokens as the uncut text.
 size_t find_cut(std::string_view text, size_t limit) {
   ESP_CHECK(limit > 0 && text.size() > limit);
   const size_t least = limit / 2;
@@ -29,7 +29,8 @@ size_t find_cut(std::string_view text, size_t limit) {
   for (size_t at = limit; at > least; --at)
     if (text[at] == ' ' && is_word(text[at - 1])) return at;
   size_t at = limit;
-  while (at > 1 && at + 3 > limit && (text[at] & 0xC0) == 0x80) --at;  // UTF-8 continues with 10xxxxxx, three at most
+  // at most three continuation bytes (10xxxxxx) per UTF-8 character
+  while (at > 1 && at + 3 > limit && (text[at] & 0xC0) == 0x80) --at;
   return at;
 }
 
@@ -50,7 +51,7 @@ void TextReader::open() {
   ended_ = false;
 }
 
-bool TextReader::next(TextPiece& piece) {
+bool TextReader::next(TextChunk& piece) {
   while (at_.input < inputs_.size()) {
     if (!records_ && !stream_) open();
     if (records_ ? next_record(piece) : next_text(piece)) return true;
@@ -61,7 +62,7 @@ bool TextReader::next(TextPiece& piece) {
   return false;
 }
 
-bool TextReader::next_record(TextPiece& piece) {
+bool TextReader::next_record(TextChunk& piece) {
   if (!records_->next()) return false;
   piece.text = std::move(records_->text(0));
   piece.ends_document = true;
@@ -72,10 +73,10 @@ bool TextReader::next_record(TextPiece& piece) {
   return true;
 }
 
-bool TextReader::next_text(TextPiece& piece) {
-  // One byte more than a piece: only then is it known whether the document goes on.
-  if (!ended_ && buffer_.size() <= options_.piece_bytes) {
-    size_t have = buffer_.size(), wanted = options_.piece_bytes + 1;
+bool TextReader::next_text(TextChunk& piece) {
+  // Reads one byte more than a chunk, to know whether the document continues.
+  if (!ended_ && buffer_.size() <= options_.chunk_bytes) {
+    size_t have = buffer_.size(), wanted = options_.chunk_bytes + 1;
     buffer_.resize(wanted);
     size_t got = stream_->read(std::span(buffer_).subspan(have));
     buffer_.resize(have + got);
@@ -86,8 +87,8 @@ bool TextReader::next_text(TextPiece& piece) {
     at_.offset = kByteOrderMark.size();
   }
   if (buffer_.empty()) return false;
-  piece.ends_document = buffer_.size() <= options_.piece_bytes;
-  size_t take = piece.ends_document ? buffer_.size() : find_cut(buffer_, options_.piece_bytes);
+  piece.ends_document = buffer_.size() <= options_.chunk_bytes;
+  size_t take = piece.ends_document ? buffer_.size() : find_cut(buffer_, options_.chunk_bytes);
   piece.text.assign(buffer_, 0, take);
   buffer_.erase(0, take);
   at_.offset += take;

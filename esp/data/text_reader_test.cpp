@@ -58,8 +58,8 @@ std::string io_error(auto call) {
   return "no IoError";
 }
 
-// 300 MB of one letter are 10 kB of zstd.
-TEST(ByteStream, RefusesWhatGrowsBeyondAnyText) {
+// 300 MB of one letter compress to 10 kB of zstd.
+TEST(ByteStream, RejectsDecompressionBomb) {
   const std::string packed = zstandard(std::string(size_t{300} << 20, 'a'));
   ASSERT_LT(packed.size(), size_t{64} << 10);
   const auto stream = make_byte_stream(packed, Compression::zstd, "bomb.zst");
@@ -75,7 +75,7 @@ TEST(ByteStream, RefusesWhatGrowsBeyondAnyText) {
   EXPECT_LT(total, kFreeDecompressedBytes + kMaxDecompressedRatio * packed.size());
 }
 
-TEST(ByteStream, GivesBackWhatWasCompressed) {
+TEST(ByteStream, RoundTripsCompressedBytes) {
   const std::string text = random_text(3'000'000, 1);
   for (auto [packed, kind] : {std::pair(gzipped(text), Compression::gzip), {zstandard(text), Compression::zstd}}) {
     EXPECT_EQ(drain(*make_byte_stream(packed, kind, "x"), 70001), text);
@@ -85,7 +85,7 @@ TEST(ByteStream, GivesBackWhatWasCompressed) {
   }
 }
 
-TEST(ByteStream, GoesOnWithTheNextMemberOrFrame) {
+TEST(ByteStream, ReadsConcatenatedMembersAndFrames) {
   std::string zeros(5, '\0');
   EXPECT_EQ(drain(*make_byte_stream(gzipped("ab") + gzipped("") + gzipped("c") + zeros, Compression::gzip, "x"), 2),
             "abc");
@@ -94,26 +94,26 @@ TEST(ByteStream, GoesOnWithTheNextMemberOrFrame) {
   EXPECT_EQ(drain(*make_byte_stream(gzipped(""), Compression::gzip, "x"), 2), "");
 }
 
-TEST(ByteStream, NamesADamagedFile) {
+TEST(ByteStream, ErrorNamesDamagedFile) {
   const std::string text = random_text(100'000, 2);
   for (auto [packed, kind] : {std::pair(gzipped(text), Compression::gzip), {zstandard(text), Compression::zstd}}) {
     auto message = [&, kind = kind](std::string bytes) {
       return io_error([&] { drain(*make_byte_stream(bytes, kind, "c.jsonl.gz"), 1000); });
     };
-    EXPECT_THAT(message(packed.substr(0, packed.size() / 2)), HasSubstr("c.jsonl.gz: it ends in the middle"));
-    EXPECT_THAT(message(packed.substr(0, packed.size() - 1)), HasSubstr("it ends in the middle"));
+    EXPECT_THAT(message(packed.substr(0, packed.size() / 2)), HasSubstr("c.jsonl.gz: it is not complete"));
+    EXPECT_THAT(message(packed.substr(0, packed.size() - 1)), HasSubstr("it is not complete"));
     EXPECT_THAT(message("no compressed data at all"), HasSubstr("cannot decompress c.jsonl.gz"));
     EXPECT_THAT(message(packed + "garbage"), HasSubstr("cannot decompress"));
     EXPECT_THAT(message(""), HasSubstr("cannot decompress"));
     std::string flipped = packed;
-    flipped[packed.size() - 6] ^= 0x55;  // gzip: in the checksum
+    flipped[packed.size() - 6] ^= 0x55;  // for gzip, this byte is in the checksum
     if (kind == Compression::gzip) {
       EXPECT_THAT(message(flipped), HasSubstr("cannot decompress"));
     }
   }
 }
 
-TEST(ByteStream, StopsABomb) {
+TEST(ByteStream, EnforcesSizeLimit) {
   const std::string bomb = gzipped(std::string(50'000'000, 'a'));
   ASSERT_LT(bomb.size(), 100'000u);
   EXPECT_THAT(io_error([&] { drain(*make_byte_stream(bomb, Compression::gzip, "x", 1'000'000), 4096); }),
@@ -127,14 +127,14 @@ TEST(LineReader, CountsLinesAndBytes) {
   EXPECT_EQ(line, "{1}");
   ASSERT_TRUE(lines.next(line));
   EXPECT_EQ(line, "{22}");
-  EXPECT_EQ(lines.where(), "x, line 4");
+  EXPECT_EQ(lines.location(), "x, line 4");
   EXPECT_EQ(lines.offset(), 17u);
   ASSERT_TRUE(lines.next(line));
   EXPECT_EQ(line, "{3}");
   EXPECT_FALSE(lines.next(line));
 }
 
-TEST(LineReader, RefusesALineBeyondTheLimit) {
+TEST(LineReader, RejectsLineBeyondLimit) {
   for (size_t length : {size_t{101}, size_t{5'000'000}}) {
     std::string text = "short\n" + std::string(length, 'x');
     LineReader lines(make_byte_stream(text, Compression::none, "x"), "x", 100);
@@ -144,8 +144,8 @@ TEST(LineReader, RefusesALineBeyondTheLimit) {
   }
 }
 
-TEST(JsonLine, PicksTheWantedKeysOfTheOutermostObject) {
-  JsonLine json({"text", "label"});
+TEST(JsonLineParser, ReadsRequestedKeysOfOutermostObject) {
+  JsonLineParser json({"text", "label"});
   json.parse(R"({"text": "a\u00e9\n", "deep": {"text": "no", "x": [1, {"label": 3}]}, "label": 7})", "here");
   EXPECT_EQ(json.text(0, "here"), "a\xC3\xA9\n");
   EXPECT_EQ(std::get<int64_t>(json[1]), 7);
@@ -154,19 +154,19 @@ TEST(JsonLine, PicksTheWantedKeysOfTheOutermostObject) {
   EXPECT_TRUE(std::get<bool>(json[1]));
 }
 
-TEST(JsonLine, SaysWhatIsWrong) {
-  JsonLine json({"text"});
+TEST(JsonLineParser, DescribesErrors) {
+  JsonLineParser json({"text"});
   auto message = [&](std::string line) { return io_error([&] { json.parse(line, "c.jsonl, line 3"); }); };
-  EXPECT_THAT(message("{\"text\": }"), HasSubstr("c.jsonl, line 3: no JSON at column 10"));
+  EXPECT_THAT(message("{\"text\": }"), HasSubstr("c.jsonl, line 3: invalid JSON at column 10"));
   EXPECT_THAT(message("[1]"), HasSubstr("array"));
   EXPECT_THAT(message("17"), HasSubstr("got a value; expected an object"));
   EXPECT_THAT(message("\"text\""), HasSubstr("got a value; expected an object"));
   json.parse("{\"text\": null}", "c.jsonl, line 3");
   EXPECT_THAT(io_error([&] { json.text(0, "c.jsonl, line 3"); }),
               HasSubstr("line 3: \"text\" is null; expected a string"));
-  EXPECT_THAT(message("{} {}"), HasSubstr("no JSON"));
+  EXPECT_THAT(message("{} {}"), HasSubstr("invalid JSON"));
   EXPECT_THAT(message("{\"text\": \"a\", \"text\": \"b\"}"), HasSubstr("\"text\" twice"));
-  EXPECT_THAT(message("{\"text\": \"\xFF\"}"), HasSubstr("no JSON"));
+  EXPECT_THAT(message("{\"text\": \"\xFF\"}"), HasSubstr("invalid JSON"));
   std::string deep = "{\"a\": ";
   for (int i = 0; i < 40; ++i) deep += "[";
   EXPECT_THAT(message(deep), HasSubstr("nested deeper than 32"));
@@ -174,15 +174,15 @@ TEST(JsonLine, SaysWhatIsWrong) {
   EXPECT_THAT(io_error([&] { json.text(0, "here"); }), HasSubstr("not a string"));
 }
 
-TEST(FindCut, PrefersLineBeginsThenSpaces) {
+TEST(FindChunkCut, PrefersLineStartsThenSpaces) {
   EXPECT_EQ(find_cut("one\ntwo\nthree", 9), 8u);
-  EXPECT_EQ(find_cut("one two\n\n/ab", 9), 9u);  // a slash may belong to what is before it, but nothing better is there
-  EXPECT_EQ(find_cut("aaaa bbbb cccc", 12), 9u);   // before the space
-  EXPECT_EQ(find_cut("aaaaaaaa\xC3\xA9", 9), 8u);  // not within a character
+  EXPECT_EQ(find_cut("one two\n\n/ab", 9), 9u);   // a slash may join the line end before it, but there is no better cut
+  EXPECT_EQ(find_cut("aaaa bbbb cccc", 12), 9u);  // cut before the second space
+  EXPECT_EQ(find_cut("aaaaaaaa\xC3\xA9", 9), 8u);  // cut before the two-byte character, not inside it
   EXPECT_EQ(find_cut(std::string(10, '\x80'), 9), 6u);
 }
 
-struct Reading : testing::Test {
+struct TextReaderTest : testing::Test {
   TemporaryFolder folder;
   std::vector<Input> inputs;
   void SetUp() override {
@@ -198,13 +198,13 @@ struct Reading : testing::Test {
               {folder / "e.csv", InputKind::csv},  {folder / "f.json", InputKind::json}};
   }
   std::string text;
-  TextReaderOptions options{.piece_bytes = 4096};
+  TextReaderOptions options{.chunk_bytes = 4096};
 };
 
-TEST_F(Reading, PiecesMakeUpTheDocuments) {
+TEST_F(TextReaderTest, ChunksConcatenateToDocuments) {
   TextReader reader(inputs, options);
   std::vector<std::string> documents(1);
-  for (TextPiece piece; reader.next(piece);) {
+  for (TextChunk piece; reader.next(piece);) {
     EXPECT_LE(piece.text.size(), 4096u);
     documents.back() += piece.text;
     if (piece.ends_document) documents.emplace_back();
@@ -219,14 +219,14 @@ TEST_F(Reading, PiecesMakeUpTheDocuments) {
   EXPECT_EQ(documents[7], "four");
 }
 
-TEST_F(Reading, GoesOnFromEveryPlaceItCanStopAt) {
-  std::vector<TextPiece> pieces;
+TEST_F(TextReaderTest, ResumesAfterEveryChunk) {
+  std::vector<TextChunk> pieces;
   TextReader reader(inputs, options);
-  for (TextPiece piece; reader.next(piece);) pieces.push_back(piece);
+  for (TextChunk piece; reader.next(piece);) pieces.push_back(piece);
   ASSERT_GT(pieces.size(), 25u);
   for (size_t stop = 0; stop < pieces.size(); ++stop) {
     TextReader again(inputs, options, pieces[stop].after);
-    TextPiece piece;
+    TextChunk piece;
     for (size_t i = stop + 1; i < pieces.size(); ++i) {
       ASSERT_TRUE(again.next(piece));
       ASSERT_EQ(piece.text, pieces[i].text) << stop << " " << i;

@@ -1,5 +1,5 @@
-// Headers of token files on hostile bytes: refused with an IoError, or every token they promise lies inside the file.
-// The first byte chooses the format; for Megatron the next two are the size of the .bin.
+// Fuzzes the headers of token files. A header is rejected with IoError, or every token that it describes lies inside
+// the file. The first byte chooses the format; for Megatron the next two bytes are the size of the .bin.
 #include <cstddef>
 #include <cstdint>
 #include <span>

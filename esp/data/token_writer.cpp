@@ -13,7 +13,7 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
-#include "esp/data/growing_file.h"
+#include "esp/data/partial_file.h"
 #include "esp/data/token_file.h"
 
 namespace esp::data {
@@ -27,7 +27,7 @@ uint64_t number(const Json* resume, const char* key) {
   if (!resume) return 0;
   auto found = resume->find(key);
   if (found == resume->end() || !found->is_number_unsigned())
-    throw IoError(fmt::format("a progress file has no count \"{}\"; remove it to begin anew", key));
+    throw IoError(fmt::format("the progress file has no count \"{}\"; remove it to start over", key));
   return found->get<uint64_t>();
 }
 
@@ -44,24 +44,25 @@ class RawWriter : public TokenWriter {
   }
   void finish() override {
     file_.sync();
-    GrowingFile::publish(options_.output);
-    sync_folder_of(options_.output);
+    PartialFile::publish(options_.output);
+    sync_parent_folder(options_.output);
   }
   std::vector<std::string> outputs() const override { return {options_.output}; }
 
  private:
   WriterOptions options_;
-  GrowingFile file_;
+  PartialFile file_;
 };
 
-// Shards are cut at exactly shard_tokens; a header is written when its shard is complete.
+// Cuts shards at exactly shard_tokens. The header is written when its shard is complete.
 class LlmcWriter : public TokenWriter {
  public:
   LlmcWriter(const WriterOptions& options, const Json* resume)
       : options_(options), stem_(strip(options.output, ".bin")), shard_(number(resume, "shard")) {
-    (void)llmc_header(options.type, 0);  // refuses other types
+    (void)llmc_header(options.type, 0);  // rejects unsupported token types
     if (options.shard_tokens == 0 || options.shard_tokens > INT32_MAX)
-      throw UsageError(fmt::format("an llm.c shard holds 1 to {} tokens, not {}", INT32_MAX, options.shard_tokens));
+      throw UsageError(
+          fmt::format("llm.c shards: got {} tokens per shard; expected 1 to {}", options.shard_tokens, INT32_MAX));
     open(number(resume, "tokens"));
   }
 
@@ -85,8 +86,8 @@ class LlmcWriter : public TokenWriter {
   }
   void finish() override {
     close();
-    for (const std::string& path : outputs()) GrowingFile::publish(path);
-    sync_folder_of(name(0));
+    for (const std::string& path : outputs()) PartialFile::publish(path);
+    sync_parent_folder(name(0));
   }
   std::vector<std::string> outputs() const override {
     std::vector<std::string> paths;
@@ -111,10 +112,10 @@ class LlmcWriter : public TokenWriter {
   std::string stem_;
   uint64_t shard_;
   uint64_t in_shard_ = 0;
-  std::optional<GrowingFile> file_;
+  std::optional<PartialFile> file_;
 };
 
-// Lengths of documents wait in a file of their own until their number is known and the index can be written.
+// Document lengths go to a temporary file (NAME.lengths) until their number is known and the index can be written.
 class MegatronWriter : public TokenWriter {
  public:
   MegatronWriter(const WriterOptions& options, const Json* resume)
@@ -123,7 +124,7 @@ class MegatronWriter : public TokenWriter {
         bin_(stem_ + ".bin", number(resume, "tokens") * size_of(options.type)),
         lengths_(stem_ + ".lengths", number(resume, "documents") * 4),
         in_document_(number(resume, "in_document")) {
-    (void)megatron_code(type_);  // refuses other types
+    (void)megatron_code(type_);  // rejects unsupported token types
   }
 
   void append(std::span<const int32_t> tokens) override {
@@ -132,7 +133,7 @@ class MegatronWriter : public TokenWriter {
   }
   void end_document() override {
     if (in_document_ > INT32_MAX)
-      throw IoError(fmt::format("document {} has {} tokens; a Megatron index counts to {}", lengths_.size() / 4,
+      throw IoError(fmt::format("document {} has {} tokens; a Megatron index allows at most {}", lengths_.size() / 4,
                                 in_document_, INT32_MAX));
     lengths_.write_tokens(std::vector<int32_t>{static_cast<int32_t>(in_document_)}, TokenType::i32);
     in_document_ = 0;
@@ -144,27 +145,27 @@ class MegatronWriter : public TokenWriter {
         {"tokens", bin_.size() / size_of(type_)}, {"documents", lengths_.size() / 4}, {"in_document", in_document_}};
   }
   void finish() override {
-    ESP_CHECK(in_document_ == 0, "an open document");
+    ESP_CHECK(in_document_ == 0, "finish() was called within a document");
     bin_.sync();
     lengths_.flush();
     write_index();
-    GrowingFile::publish(stem_ + ".bin");
-    GrowingFile::publish(stem_ + ".idx");
-    sync_folder_of(stem_);
+    PartialFile::publish(stem_ + ".bin");
+    PartialFile::publish(stem_ + ".idx");
+    sync_parent_folder(stem_);
   }
-  void clean_up() override { unlink(GrowingFile::partial(stem_ + ".lengths").c_str()); }
+  void clean_up() override { unlink(PartialFile::partial(stem_ + ".lengths").c_str()); }
   std::vector<std::string> outputs() const override { return {stem_ + ".bin", stem_ + ".idx"}; }
 
  private:
   template <typename T>
-  static void put(GrowingFile& file, T value) {
+  static void put(PartialFile& file, T value) {
     file.write(std::as_bytes(std::span(&value, 1)));
   }
 
   void write_index() {
     const uint64_t documents = lengths_.size() / 4;
-    MappedFile lengths(GrowingFile::partial(stem_ + ".lengths"));
-    GrowingFile index(stem_ + ".idx", 0);
+    MappedFile lengths(PartialFile::partial(stem_ + ".lengths"));
+    PartialFile index(stem_ + ".idx", 0);
     index.write(megatron_header(type_, documents, documents + 1));
     index.write(lengths.bytes());
     int64_t offset = 0;
@@ -180,7 +181,7 @@ class MegatronWriter : public TokenWriter {
 
   TokenType type_;
   std::string stem_;
-  GrowingFile bin_, lengths_;
+  PartialFile bin_, lengths_;
   uint64_t in_document_;
 };
 
@@ -189,9 +190,8 @@ class MemoryWriter : public TokenWriter {
   MemoryWriter(std::vector<int32_t>& tokens, uint64_t max_bytes) : tokens_(tokens), max_bytes_(max_bytes) {}
   void append(std::span<const int32_t> more) override {
     if ((tokens_.size() + more.size()) * sizeof(int32_t) > max_bytes_)
-      throw IoError(
-          fmt::format("the text makes more than {} MiB of tokens, too much to hold in memory; give a cache folder",
-                      max_bytes_ >> 20));
+      throw IoError(fmt::format("the text makes more than {} MiB of tokens, too many for memory; set a cache folder",
+                                max_bytes_ >> 20));
     tokens_.insert(tokens_.end(), more.begin(), more.end());
   }
   void end_document() override {}
@@ -209,11 +209,11 @@ std::unique_ptr<TokenWriter> make(const WriterOptions& options, const Json* resu
   return std::make_unique<Writer>(options, resume);
 }
 
-struct WriterRow {
+struct WriterFactory {
   std::string_view name;
   std::unique_ptr<TokenWriter> (*make)(const WriterOptions& options, const Json* resume);
 };
-constexpr WriterRow kWriters[] = {
+constexpr WriterFactory kWriters[] = {
     {"bin", make<RawWriter>}, {"llmc", make<LlmcWriter>}, {"megatron", make<MegatronWriter>}};
 
 }  // namespace

@@ -35,35 +35,35 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     ids_[token.id] = row;
     size_ = std::max(size_, token.id + 1);
     if (token.content.empty()) continue;
-    Group& group = groups_[token.normalized];
-    group.rows[token.content] = row;
+    ContentIndex& index = indices_[token.normalized];
+    index.rows[token.content] = row;
     uint8_t first = static_cast<uint8_t>(token.content[0]);
-    if (group.lengths[first].empty()) group.first_bytes += token.content[0];
-    group.lengths[first].push_back(static_cast<uint32_t>(token.content.size()));
+    if (index.lengths[first].empty()) index.first_bytes += token.content[0];
+    index.lengths[first].push_back(static_cast<uint32_t>(token.content.size()));
   }
-  for (Group& group : groups_)
-    for (auto& lengths : group.lengths) {
+  for (ContentIndex& index : indices_)
+    for (auto& lengths : index.lengths) {
       std::sort(lengths.begin(), lengths.end(), std::greater<>());
       lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
     }
 }
 
-std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, size_t from, bool normalized) const {
-  const Group& group = groups_[normalized];
-  if (group.rows.empty()) return std::nullopt;
-  bool one_byte = group.first_bytes.size() == 1;
+std::optional<AddedTokens::Occurrence> AddedTokens::find(std::string_view text, size_t from, bool normalized) const {
+  const ContentIndex& index = indices_[normalized];
+  if (index.rows.empty()) return std::nullopt;
+  bool one_byte = index.first_bytes.size() == 1;
   for (size_t at = from;; ++at) {
     if (one_byte)
-      at = text.find(group.first_bytes[0], at);
+      at = text.find(index.first_bytes[0], at);
     else
-      while (at < text.size() && group.lengths[static_cast<uint8_t>(text[at])].empty()) ++at;
+      while (at < text.size() && index.lengths[static_cast<uint8_t>(text[at])].empty()) ++at;
     if (at >= text.size()) return std::nullopt;
-    for (uint32_t length : group.lengths[static_cast<uint8_t>(text[at])]) {
+    for (uint32_t length : index.lengths[static_cast<uint8_t>(text[at])]) {
       if (at + length > text.size()) continue;
-      auto row = group.rows.find(text.substr(at, length));
-      if (row == group.rows.end()) continue;
+      auto row = index.rows.find(text.substr(at, length));
+      if (row == index.rows.end()) continue;
       const AddedToken& token = tokens_[row->second];
-      Match match{at, at + length, &token};
+      Occurrence match{at, at + length, &token};
       if (token.single_word && touches_word(text, match.begin, match.end)) break;
       while (token.lstrip && match.begin > from) {
         size_t before = begin_of_last(text.substr(0, match.begin));

@@ -1,4 +1,5 @@
-// Tokens that are looked for in the text before the model sees it: "<|endoftext|>", "[MASK]". Leftmost, then longest.
+// Added tokens such as "<|endoftext|>" and "[MASK]": found in the text before the model encodes it. The leftmost match
+// wins, then the longest.
 #pragma once
 
 #include <array>
@@ -15,9 +16,9 @@ struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool special = true;
-  bool normalized = false;              // looked for in normalized text
-  bool single_word = false;             // only where no letter or digit touches it
-  bool lstrip = false, rstrip = false;  // takes the white space before or after it along
+  bool normalized = false;              // matched in normalized text
+  bool single_word = false;             // matched only if no letter or digit is adjacent
+  bool lstrip = false, rstrip = false;  // the match includes the white space before or after it
 };
 
 class AddedTokens {
@@ -29,19 +30,19 @@ class AddedTokens {
   AddedTokens(AddedTokens&&) = default;
   AddedTokens& operator=(AddedTokens&&) = default;
 
-  struct Match {
+  struct Occurrence {
     size_t begin, end;
     const AddedToken* token;
   };
-  // The first match at or after `from`, among tokens that are looked for in normalized text or among the others.
-  std::optional<Match> find(std::string_view text, size_t from, bool normalized) const;
+  // Returns the first match at or after `from`, considering only tokens with the given `normalized` flag.
+  std::optional<Occurrence> find(std::string_view text, size_t from, bool normalized) const;
 
   const std::vector<AddedToken>& all() const { return tokens_; }
   const AddedToken* by_id(int32_t id) const;
   const AddedToken* by_content(std::string_view content) const;
-  int32_t size() const { return size_; }  // one more than the largest id, 0 when there are none
+  int32_t size() const { return size_; }  // largest id + 1; 0 without tokens
 
-  // plain(text) for what lies between, added(token) for each match, in order.
+  // Calls plain(text) for the text between matches and added(token) for each match, in order.
   template <typename Plain, typename Added>
   void walk(std::string_view text, bool normalized, Plain&& plain, Added&& added) const {
     size_t at = 0;
@@ -54,13 +55,13 @@ class AddedTokens {
   }
 
  private:
-  struct Group {
-    std::string first_bytes;                            // each byte some token begins with
-    std::array<std::vector<uint32_t>, 256> lengths;     // by first byte, longest first
-    std::unordered_map<std::string_view, size_t> rows;  // into tokens_
+  struct ContentIndex {
+    std::string first_bytes;                            // the first bytes of all tokens
+    std::array<std::vector<uint32_t>, 256> lengths;     // token lengths by first byte, longest first
+    std::unordered_map<std::string_view, size_t> rows;  // maps the content of a token to its index in tokens_
   };
   std::vector<AddedToken> tokens_;
-  Group groups_[2];  // [normalized]
+  ContentIndex indices_[2];  // indexed by AddedToken::normalized
   std::unordered_map<int32_t, size_t> ids_;
   int32_t size_ = 0;
 };

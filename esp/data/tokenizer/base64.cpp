@@ -28,7 +28,7 @@ std::optional<std::string> from_base64(std::string_view text) {
     int8_t value = kValues[static_cast<uint8_t>(text[i])];
     if (value < 0) return std::nullopt;
     bits = bits << 6 | static_cast<uint32_t>(value);
-    // Each letter after the first of four completes a byte.
+    // Each character after the first of four completes a byte.
     if (i % 4 != 0) bytes += static_cast<char>(bits >> (6 - 2 * (i % 4)));
   }
   return bytes;

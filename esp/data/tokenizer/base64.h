@@ -1,4 +1,4 @@
-// Base64 with padding, strictly.
+// Strict base64 decoder: padding is required. Returns nullopt for anything else.
 #pragma once
 
 #include <optional>

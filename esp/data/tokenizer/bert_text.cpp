@@ -39,7 +39,7 @@ std::string normalize_bert(std::string_view text, const BertTextOptions& options
       if (cell & kBertDropped) continue;
       if ((cell & kClassMask) == kSpace || (cell & kClassMask) == kNewline) point = ' ';
     }
-    bool apart = options.chinese_apart && is_chinese(point);
+    bool apart = options.handle_chinese_chars && is_chinese(point);
     if (apart) next.push_back(' ');
     next.push_back(point);
     if (apart) next.push_back(' ');

@@ -1,5 +1,5 @@
-// What BERT does to text before looking at its vocabulary: clean, take Chinese characters apart, strip accents, lower
-// the case; then cut at white space and around punctuation. As BertNormalizer and BertPreTokenizer of `tokenizers`.
+// BERT's text processing before WordPiece: clean the text, separate Chinese characters, strip accents, lower-case; then
+// split at white space and around punctuation. Equal to BertNormalizer and BertPreTokenizer of `tokenizers`.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@ namespace esp::data {
 
 struct BertTextOptions {
   bool clean_text = true;
-  bool chinese_apart = true;
+  bool handle_chinese_chars = true;
   bool strip_accents = true;
   bool lower_case = true;
 };
 
 std::string normalize_bert(std::string_view text, const BertTextOptions& options);
 
-// visit(std::string_view word) for each word of normalized text.
+// Calls visit(std::string_view word) for each word of normalized text.
 template <typename Visit>
 void for_each_bert_word(std::string_view text, Visit&& visit) {
   size_t begin = 0;

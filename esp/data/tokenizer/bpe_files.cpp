@@ -13,9 +13,9 @@
 namespace esp::data {
 namespace {
 
-constexpr size_t kMaxTokenBytes = 1024;  // of a rank file: every split of a token is looked up
+constexpr size_t kMaxTokenBytes = 1024;  // limit in rank files, because every split of a token is looked up
 
-// The next line without its ending; `at` moves past it.
+// Returns the next line without its line end and moves `at` past it.
 std::string_view next_line(std::string_view text, size_t& at) {
   size_t end = std::min(text.find('\n', at), text.size());
   std::string_view line = text.substr(at, end - at);
@@ -28,15 +28,15 @@ struct NamedId {
   std::string_view name;
   int32_t id;
 };
-struct KnownRanks {
+struct KnownEncoding {
   std::string_view stem;
   SplitPattern pattern;
   std::vector<NamedId> special;
 };
 
-// The public encodings; llama3 is the «tokenizer.model» of LLaMA 3.
-const std::vector<KnownRanks>& known_ranks() {
-  static const std::vector<KnownRanks> known = {
+// tiktoken's public encodings, and llama3 (LLaMA 3's tokenizer.model).
+const std::vector<KnownEncoding>& known_encodings() {
+  static const std::vector<KnownEncoding> known = {
       {"r50k_base", SplitPattern::gpt2, {{"<|endoftext|>", 50256}}},
       {"p50k_base", SplitPattern::gpt2, {{"<|endoftext|>", 50256}}},
       {"cl100k_base",
@@ -72,12 +72,12 @@ std::pair<std::string, int32_t> rank_line(std::string_view line, std::string_vie
     if (parsed.ec != std::errc() || parsed.ptr != end) rank = -1;
   }
   if (!token || token->empty() || token->size() > kMaxTokenBytes || rank < 0)
-    throw IoError(fmt::format("{} line {}: \"{}\" is not a token in base64 (1 to {} bytes), a space and its rank", what,
-                              number, line.substr(0, 80), kMaxTokenBytes));
+    throw IoError(fmt::format("{} line {}: got \"{}\"; expected a token in base64 (1 to {} bytes), a space, its rank",
+                              what, number, line.substr(0, 80), kMaxTokenBytes));
   return {std::move(*token), rank};
 }
 
-// tiktoken merges any two neighbours whose bytes together are a token, in order of that token's rank.
+// tiktoken merges two neighbours if their concatenated bytes are a token. Lower ranks of that token merge first.
 std::vector<Merge> all_splits(const TokenTable& tokens) {
   std::vector<Merge> merges;
   for (int32_t id = 0; id < tokens.size(); ++id) {
@@ -102,12 +102,12 @@ std::unique_ptr<Tokenizer> read_gpt2_files(std::string_view vocab_json, std::str
     if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
     size_t space = line.find(' ');
     if (space == line.npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != line.npos)
-      throw IoError(fmt::format("{} merges.txt line {}: \"{}\" is not two parts with a space between", what, number,
-                                line.substr(0, 80)));
+      throw IoError(fmt::format("{} merges.txt line {}: got \"{}\"; expected two parts with one space between", what,
+                                number, line.substr(0, 80)));
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   BpeParts parts;
-  set_spelled_vocab(parts, parse_vocab_json(vocab_json, fmt::format("{} vocab.json", what)), merges, what);
+  set_byte_level_vocab(parts, parse_vocab_json(vocab_json, fmt::format("{} vocab.json", what)), merges, what);
   for (std::string_view name : {"<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>"})
     if (auto id = parts.tokens.find(name)) parts.added.push_back({std::string(name), *id});
   return std::make_unique<ByteBpe>(std::move(parts));
@@ -134,17 +134,17 @@ std::unique_ptr<Tokenizer> read_tiktoken(std::string_view text, std::string_view
   for (int byte = 0; byte < 256; ++byte) {
     char letter = static_cast<char>(byte);
     if (!parts.tokens.find({&letter, 1}))
-      throw IoError(fmt::format("{}: the byte 0x{:02x} has no token; a rank file has all 256", what, byte));
+      throw IoError(fmt::format("{}: the byte 0x{:02x} has no token; expected one for each byte", what, byte));
   }
   parts.merges = all_splits(parts.tokens);
-  parts.whole_words_first = true;
-  for (const KnownRanks& known : known_ranks()) {
+  parts.ignore_merges = true;
+  for (const KnownEncoding& known : known_encodings()) {
     if (known.stem != stem) continue;
     parts.pattern = known.pattern;
     for (const NamedId& token : known.special)
       if (!parts.tokens.has(token.id)) parts.added.push_back({std::string(token.name), token.id});
   }
-  if (!pattern.empty()) parts.pattern = find_split(pattern).pattern;
+  if (!pattern.empty()) parts.pattern = find_split_pattern(pattern).pattern;
   return std::make_unique<ByteBpe>(std::move(parts));
 }
 

@@ -8,7 +8,7 @@
 namespace esp::data {
 namespace {
 
-constexpr size_t kShort = 64;  // up to here a scan of the ranks beats a heap
+constexpr size_t kShort = 64;  // up to this length a linear scan of the ranks is faster than a heap
 
 }  // namespace
 
@@ -31,7 +31,7 @@ size_t BpeMerges::apply(int32_t* symbols, size_t count) const {
 
 size_t BpeMerges::apply_short(int32_t* symbols, size_t count) const {
   if (count < 2) return count;
-  uint64_t values[kShort];  // values[i]: what merging i with i + 1 would give
+  uint64_t values[kShort];  // values[i]: rank and id of merging symbols i and i + 1
   for (size_t i = 0; i + 1 < count; ++i) values[i] = find(symbols[i], symbols[i + 1]);
   while (count > 1) {
     size_t best = 0;
@@ -49,8 +49,7 @@ size_t BpeMerges::apply_short(int32_t* symbols, size_t count) const {
   return count;
 }
 
-// A linked list over the symbols and a heap of candidate merges; what a merge has outdated is recognised when it comes
-// up.
+// A linked list over the symbols and a heap of candidate merges. An outdated candidate is detected when it is popped.
 size_t BpeMerges::apply_long(int32_t* symbols, size_t count) const {
   struct Candidate {
     uint64_t value;

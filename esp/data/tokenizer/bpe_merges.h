@@ -1,7 +1,7 @@
-// Which two neighbours become which token, and in what order: the heart of byte-pair encoding (Sennrich et al. 2016).
+// The merge table of byte-pair encoding (Sennrich et al. 2016): pairs of symbols, their rank and the merged token.
 //
-// A word begins as symbols; the pair of lowest rank anywhere in it merges first, the leftmost of equals, until no pair
-// is in the table. Immutable once built, then thread-safe.
+// A word starts as a list of symbols. The pair of lowest rank merges first, the leftmost among equal ranks, until no
+// pair is in the table. Immutable after construction and thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@ struct Merge {
 
 class BpeMerges {
  public:
-  // A pair given twice keeps the later rank.
+  // If a pair is given twice, the later rank counts.
   explicit BpeMerges(const std::vector<Merge>& merges);
   BpeMerges() : BpeMerges(std::vector<Merge>{}) {}
 
-  // Merges symbols[0..count) in place; returns how many are left.
+  // Merges symbols[0..count) in place and returns the number of remaining symbols.
   size_t apply(int32_t* symbols, size_t count) const;
 
   static constexpr uint64_t kNone = UINT64_MAX;
-  // Rank in the high half, id in the low one, so the smaller value is the one to merge.
+  // Returns rank << 32 | id, so that the smaller value merges first; kNone if the pair is not in the table.
   uint64_t find(int32_t left, int32_t right) const {
     uint64_t key = uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
@@ -37,14 +37,14 @@ class BpeMerges {
   }
 
  private:
-  struct Slot {
+  struct HashSlot {
     uint64_t key, value;
   };
   size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> shift_; }
   size_t apply_short(int32_t* symbols, size_t count) const;
   size_t apply_long(int32_t* symbols, size_t count) const;
 
-  std::vector<Slot> slots_;
+  std::vector<HashSlot> slots_;
   size_t mask_;
   int shift_;
 };

@@ -1,4 +1,4 @@
-// Byte-level BPE: merging, caching, files, and training.
+// Byte-level BPE: merging, word cache, files, training.
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -11,7 +11,7 @@
 #include "esp/data/tokenizer/base64.h"
 #include "esp/data/tokenizer/bpe_files.h"
 #include "esp/data/tokenizer/bpe_train.h"
-#include "esp/data/tokenizer/byte_letters.h"
+#include "esp/data/tokenizer/byte_unicode.h"
 #include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
@@ -39,7 +39,7 @@ std::unique_ptr<ByteBpe> trained(int32_t vocab, SplitPattern pattern, int thread
   return trainer.train();
 }
 
-// The definition: merge the lowest rank anywhere, the leftmost of equals, until none is left.
+// Reference implementation: merge the lowest rank, leftmost among equals, until no pair merges.
 std::vector<int32_t> merge_by_definition(const BpeMerges& merges, std::vector<int32_t> symbols) {
   for (;;) {
     uint64_t lowest = BpeMerges::kNone;
@@ -55,7 +55,7 @@ std::vector<int32_t> merge_by_definition(const BpeMerges& merges, std::vector<in
   }
 }
 
-TEST(BpeMerges, ShortAndLongWordsMergeAsDefined) {
+TEST(BpeMerges, MatchesReferenceForShortAndLongWords) {
   std::vector<Merge> list;
   int32_t next = 4;
   for (int32_t a = 0; a < 12; ++a)
@@ -73,8 +73,8 @@ TEST(BpeMerges, ShortAndLongWordsMergeAsDefined) {
     }
 }
 
-TEST(ByteBpe, DecodingAnyBytesGivesThemBack) {
-  for (const SplitRow& row : split_patterns()) {
+TEST(ByteBpe, RoundTripsAnyBytes) {
+  for (const SplitPatternInfo& row : split_patterns()) {
     auto tokenizer = trained(400, row.pattern);
     for (uint64_t seed = 0; seed < 60; ++seed)
       for (bool any : {true, false}) {
@@ -88,7 +88,7 @@ TEST(ByteBpe, DecodingAnyBytesGivesThemBack) {
   }
 }
 
-TEST(ByteBpe, SpecialTokensAreOneIdUnlessTheTextIsOrdinary) {
+TEST(ByteBpe, EncodeOrdinaryTreatsSpecialTokensAsText) {
   auto tokenizer = trained(300, SplitPattern::gpt2);
   int32_t end = tokenizer->id_of("<|endoftext|>").value();
   EXPECT_EQ(tokenizer->special().eos, end);
@@ -103,7 +103,7 @@ TEST(ByteBpe, SpecialTokensAreOneIdUnlessTheTextIsOrdinary) {
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), UsageError);
 }
 
-TEST(ByteBpe, ThreadsSharingOneTokenizerGetTheSameIds) {
+TEST(ByteBpe, EncodesEqualIdsOnSeveralThreads) {
   auto tokenizer = trained(500, SplitPattern::llama3);
   std::vector<std::string> texts;
   std::vector<std::vector<int32_t>> expected;
@@ -111,7 +111,8 @@ TEST(ByteBpe, ThreadsSharingOneTokenizerGetTheSameIds) {
     texts.push_back(random_text(seed + 100, 4000, seed % 4 == 0));
     expected.push_back(encode(*tokenizer, texts.back()));
   }
-  auto fresh = read_tokenizer_json(tokenizer->to_json(), "fresh");  // an empty cache, filled by all at once
+  // starts with an empty cache, which all threads fill
+  auto fresh = read_tokenizer_json(tokenizer->to_json(), "fresh");
   std::vector<std::vector<std::vector<int32_t>>> got(4);
   std::vector<std::thread> threads;
   for (auto& mine : got)
@@ -122,7 +123,7 @@ TEST(ByteBpe, ThreadsSharingOneTokenizerGetTheSameIds) {
   for (const auto& mine : got) EXPECT_EQ(mine, expected);
 }
 
-TEST(ByteBpe, SavedAndLoadedIsTheSame) {
+TEST(ByteBpe, EncodesEqualIdsAfterSaveAndLoad) {
   obs::TemporaryFolder folder;
   for (SplitPattern pattern : {SplitPattern::gpt2, SplitPattern::cl100k, SplitPattern::o200k}) {
     auto tokenizer = trained(420, pattern);
@@ -141,12 +142,12 @@ TEST(ByteBpe, SavedAndLoadedIsTheSame) {
   }
 }
 
-TEST(BpeTrainer, ResultIsTheSameForAnyNumberOfThreads) {
+TEST(BpeTrainer, TrainsSameTokenizerWithAnyNumberOfThreads) {
   std::string one = trained(600, SplitPattern::gpt2, 1)->to_json();
   for (int threads : {2, 3, 7}) EXPECT_EQ(trained(600, SplitPattern::gpt2, threads)->to_json(), one) << threads;
 }
 
-TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
+TEST(BpeTrainer, MergesMostFrequentPairFirst) {
   BpeTrainOptions options;
   options.vocab_size = 256 + 1 + 2;
   BpeTrainer trainer(options);
@@ -157,21 +158,21 @@ TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
   EXPECT_EQ(tokenizer->parts().tokens.bytes(258), " ab");
 }
 
-TEST(BpeTrainer, ForgetsRareWordsWhenTheyDoNotFitAndSaysSo) {
+TEST(BpeTrainer, DropsAndCountsRareWordsBeyondLimit) {
   auto train = [](size_t max_words, int threads) {
     WordCounts counts({.pattern = SplitPattern::gpt2, .threads = threads, .max_words = max_words, .batch_bytes = 4096});
     for (int i = 0; i < 400; ++i) {
       counts.add("often ");
       counts.add(fmt::format("rare{}x", i) + std::string(40, 'y'));
     }
-    uint64_t before = counts.forgotten();
+    uint64_t before = counts.dropped();
     auto words = counts.finish();
     return std::pair(words, before);
   };
   auto [all, none] = train(100000, 1);
   EXPECT_EQ(none, 0u);
-  auto [few, forgotten] = train(64, 1);
-  EXPECT_GT(forgotten, 0u);
+  auto [few, dropped] = train(64, 1);
+  EXPECT_GT(dropped, 0u);
   EXPECT_LT(few.size(), all.size());
   auto often = std::find_if(few.begin(), few.end(), [](const auto& row) { return row.first == "often"; });
   ASSERT_NE(often, few.end());
@@ -179,13 +180,13 @@ TEST(BpeTrainer, ForgetsRareWordsWhenTheyDoNotFitAndSaysSo) {
   EXPECT_EQ(train(64, 3).first, few);
 }
 
-TEST(BpeTrainer, RefusesAVocabularyWithoutRoomForBytes) {
+TEST(BpeTrainer, RejectsTooSmallVocabulary) {
   BpeTrainOptions options;
   options.vocab_size = 256;
   EXPECT_THROW(BpeTrainer{options}, UsageError);
 }
 
-TEST(BpeTrainer, ReadsAFileInPiecesAsOneText) {
+TEST(BpeTrainer, ReadsFileInChunksAsOneText) {
   obs::TemporaryFolder folder;
   std::string text;
   while (text.size() < (size_t{5} << 20)) text += random_text(text.size(), 5000, false) + "\n";
@@ -210,7 +211,7 @@ std::string to_base64(std::string_view bytes) {
   return text;
 }
 
-TEST(Tiktoken, MergesByTheBytesOfTheResult) {
+TEST(Tiktoken, MergesPairsByRankOfMergedBytes) {
   std::string ranks;
   for (int byte = 0; byte < 256; ++byte)
     ranks += fmt::format("{} {}\n", to_base64(std::string(1, static_cast<char>(byte))), byte);
@@ -224,22 +225,23 @@ TEST(Tiktoken, MergesByTheBytesOfTheResult) {
   EXPECT_EQ(encode(*load_tokenizer(folder / ""), "abc"), std::vector<int32_t>{258});
 }
 
-TEST(Tiktoken, RefusesWhatIsNoRankFile) {
+TEST(Tiktoken, RejectsInvalidRankFile) {
   for (std::string_view wrong :
        {"", "a", "YQ== x\n", "YQ== -1\n", "YQ=== 0\n", "*** 1\n", "YQ== 0\nYQ== 1\n", "YQ== 99999999\n"})
     EXPECT_THROW(read_tiktoken(wrong, "x", "", "ranks"), IoError) << wrong;
 }
 
-TEST(Gpt2Files, RefusesMergesWithoutTokens) {
+TEST(Gpt2Files, RejectsMergesWithoutTokens) {
   EXPECT_THROW(read_gpt2_files(R"({"a":0,"b":1})", "a b\n", "here"), IoError);
   EXPECT_THROW(read_gpt2_files(R"({"a":0,"b":0})", "", "here"), IoError);
   EXPECT_THROW(read_gpt2_files(R"(["a"])", "", "here"), IoError);
   EXPECT_THROW(read_gpt2_files(R"({"a":0,"b":1,"ab":2})", "a b c\n", "here"), IoError);
   auto tokenizer = read_gpt2_files(R"({"a":0,"b":1,"ab":2})", "#version: 0.2\na b\n", "here");
-  EXPECT_EQ(encode(*tokenizer, "abz"), std::vector<int32_t>{2});  // bytes without a token and without <unk> vanish
+  // bytes without a token are dropped if there is no <unk>
+  EXPECT_EQ(encode(*tokenizer, "abz"), std::vector<int32_t>{2});
 }
 
-TEST(Base64, IsStrict) {
+TEST(Base64, RejectsInvalidInput) {
   EXPECT_EQ(from_base64("YWJj"), "abc");
   EXPECT_EQ(from_base64("YWI="), "ab");
   EXPECT_EQ(from_base64("YQ=="), "a");
@@ -248,12 +250,12 @@ TEST(Base64, IsStrict) {
   EXPECT_EQ(from_base64("Y*Jj"), std::nullopt);
 }
 
-TEST(ByteLetters, SpellEveryByte) {
+TEST(ByteUnicode, RoundTripsEveryByte) {
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
-  EXPECT_EQ(unspell_bytes(spell_bytes(all)), all);
-  EXPECT_EQ(spell_bytes(" a\n"), "\u0120a\u010A");
-  EXPECT_EQ(unspell_bytes("a b"), std::nullopt);
+  EXPECT_EQ(unicode_to_bytes(bytes_to_unicode(all)), all);
+  EXPECT_EQ(bytes_to_unicode(" a\n"), "\u0120a\u010A");
+  EXPECT_EQ(unicode_to_bytes("a b"), std::nullopt);
 }
 
 }  // namespace

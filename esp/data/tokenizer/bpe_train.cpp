@@ -10,15 +10,15 @@
 #include "esp/base/error.h"
 #include "esp/data/text_reader.h"
 #include "esp/data/tokenizer/byte_bpe.h"
-#include "esp/data/tokenizer/byte_letters.h"
-#include "esp/data/tokenizer/threads.h"
+#include "esp/data/tokenizer/byte_unicode.h"
+#include "esp/data/tokenizer/parallel_parts.h"
 
 namespace esp::data {
 namespace {
 
 constexpr size_t kReadBytes = size_t{4} << 20;
 constexpr size_t kWordsAtOnce = size_t{1} << 16;
-constexpr size_t kWorthThreads = 4096;  // words to rewrite before threads are worth starting
+constexpr size_t kWorthThreads = 4096;  // minimum number of words to rewrite in parallel
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
@@ -30,11 +30,11 @@ struct Change {
   int64_t count;
 };
 
-// All words as symbols in one pool, how often each pair stands in them, and in which.
-class Words {
+// All words as symbols in one pool, with the count of each adjacent pair and the words that contain it.
+class PairCounts {
  public:
-  Words(const std::vector<std::pair<std::string, int64_t>>& words, const std::array<int32_t, 256>& byte_ids,
-        int threads)
+  PairCounts(const std::vector<std::pair<std::string, int64_t>>& words, const std::array<int32_t, 256>& byte_ids,
+             int threads)
       : threads_(threads) {
     size_t total = 0;
     for (const auto& [word, count] : words) total += word.size();
@@ -43,12 +43,12 @@ class Words {
       rows_.push_back({pool_.size(), static_cast<uint32_t>(word.size()), count});
       for (char byte : word) pool_.push_back(byte_ids[static_cast<uint8_t>(byte)]);
     }
-    // Block by block: the list of changes stays small however many words there are.
+    // Counts in blocks of words, so that the list of changes stays small.
     size_t parts = static_cast<size_t>(threads);
     for (size_t first = 0; first < rows_.size(); first += kWordsAtOnce) {
       size_t count = std::min(kWordsAtOnce, rows_.size() - first);
       std::vector<std::vector<Change>> changes(parts);
-      for_each_part(parts, threads, [&](size_t part) {
+      parallel_for_parts(parts, threads, [&](size_t part) {
         for (size_t w = first + count * part / parts; w < first + count * (part + 1) / parts; ++w)
           for (uint32_t i = 0; i + 1 < rows_[w].size; ++i)
             changes[part].push_back({pair_of(at(w)[i], at(w)[i + 1]), static_cast<uint32_t>(w), rows_[w].count});
@@ -58,13 +58,13 @@ class Words {
     flush();
   }
 
-  // The most frequent pair, the one of lower ids among equals; false when none occurs `least` times.
+  // Pops the most frequent pair (lower ids among equals). Returns false if no pair occurs at least `least` times.
   bool pop(int64_t least, uint64_t& pair) {
     while (!heap_.empty()) {
       Candidate top = heap_.top();
       heap_.pop();
       int64_t now = pairs_[top.pair].count;
-      if (now != top.count) {  // its neighbours were merged since: it comes up again where it belongs
+      if (now != top.count) {  // outdated: a neighbour was merged since; push it again with its current count
         if (now > 0) heap_.push({now, top.pair});
         continue;
       }
@@ -80,16 +80,16 @@ class Words {
     pairs_.erase(pair);
     size_t parts = where.size() >= kWorthThreads ? static_cast<size_t>(threads_) : 1;
     std::vector<std::vector<Change>> changes(parts);
-    if (parts > 1) {  // a word may be listed again by a later merge; no two threads may rewrite the same one
+    if (parts > 1) {  // a word may be listed twice, and two threads must not rewrite the same word
       std::sort(where.begin(), where.end());
       where.erase(std::unique(where.begin(), where.end()), where.end());
     }
-    for_each_part(parts, threads_, [&](size_t part) {
+    parallel_for_parts(parts, threads_, [&](size_t part) {
       for (size_t i = where.size() * part / parts; i < where.size() * (part + 1) / parts; ++i)
         rewrite(where[i], pair, id, changes[part]);
     });
     for (const auto& part : changes) apply(part);
-    pairs_.erase(pair);  // overlaps («aaa») may have counted it down
+    pairs_.erase(pair);  // overlapping pairs ("aaa") may have inserted it again with a negative count
     flush();
   }
 
@@ -101,7 +101,7 @@ class Words {
   };
   struct PairInfo {
     int64_t count = 0;
-    std::vector<uint32_t> words;  // some more than once, some no longer have the pair
+    std::vector<uint32_t> words;  // may contain duplicates and words that no longer have the pair
     bool grew = false;
   };
   struct Candidate {
@@ -176,19 +176,19 @@ BpeTrainer::BpeTrainer(const BpeTrainOptions& options)
       counts_({.pattern = options.pattern, .threads = options.threads, .max_words = options.max_words}) {
   size_t least = options.special.size() + 256;
   if (options.vocab_size < 0 || static_cast<size_t>(options.vocab_size) < least)
-    throw UsageError(fmt::format("a vocabulary of {} has no room for 256 bytes and {} special tokens: at least {}",
+    throw UsageError(fmt::format("vocabulary size {} is too small for 256 bytes and {} special tokens: must be >= {}",
                                  options.vocab_size, options.special.size(), least));
-  if (options.threads < 1) throw UsageError(fmt::format("{} threads; at least 1", options.threads));
+  if (options.threads < 1) throw UsageError(fmt::format("threads: got {}; expected at least 1", options.threads));
 }
 
 void BpeTrainer::add(std::string_view text) {
   counts_.add(text);
 }
 
-// Texts of about four MiB, cut after the last line end so that the cut falls between words in nearly every pattern.
+// Reads chunks of about 4 MiB, cut after the last line end: in nearly every split pattern that is a word boundary.
 void BpeTrainer::add_inputs(const std::vector<Input>& inputs, const std::string& text_key) {
-  TextReader reader(inputs, {.text_key = text_key, .piece_bytes = kReadBytes});
-  for (TextPiece piece; reader.next(piece);) counts_.add(piece.text);
+  TextReader reader(inputs, {.text_key = text_key, .chunk_bytes = kReadBytes});
+  for (TextChunk piece; reader.next(piece);) counts_.add(piece.text);
 }
 
 std::unique_ptr<ByteBpe> BpeTrainer::train(const std::function<void(int32_t)>& progress) {
@@ -203,11 +203,11 @@ std::unique_ptr<ByteBpe> BpeTrainer::train(const std::function<void(int32_t)>& p
   for (const std::string& name : options_.special) parts.added.push_back({name, id_for(name)});
   std::array<uint8_t, 256> bytes;
   for (size_t i = 0; i < 256; ++i) bytes[i] = static_cast<uint8_t>(i);
-  std::sort(bytes.begin(), bytes.end(), [](uint8_t a, uint8_t b) { return letter_of_byte(a) < letter_of_byte(b); });
+  std::sort(bytes.begin(), bytes.end(), [](uint8_t a, uint8_t b) { return byte_to_unicode(a) < byte_to_unicode(b); });
   std::array<int32_t, 256> byte_ids;
   for (uint8_t byte : bytes) byte_ids[byte] = id_for(std::string(1, static_cast<char>(byte)));
 
-  Words words(counts_.finish(), byte_ids, options_.threads);
+  PairCounts words(counts_.finish(), byte_ids, options_.threads);
   uint64_t pair;
   while (static_cast<int32_t>(tokens.size()) < options_.vocab_size && words.pop(options_.min_count, pair)) {
     int32_t left = static_cast<int32_t>(pair >> 32), right = static_cast<int32_t>(pair);

@@ -1,9 +1,8 @@
-// Trains a byte-level BPE: the most frequent pair of neighbours becomes a token, again and again (Sennrich et al.
-// 2016).
+// Trains a byte-level BPE (Sennrich et al. 2016): repeatedly merges the most frequent pair of neighbours into a token.
 //
-// The result depends on the text and the options, not on the number of threads: counts are exact sums, and among
-// equally frequent pairs the one of lower ids is taken. Ids: special tokens, the 256 bytes in the order of their
-// letters, then merges in order, which is how `tokenizers` numbers them.
+// The result depends only on the text and the options, not on the number of threads: counts are exact sums, and equally
+// frequent pairs are ordered by their ids. Ids: special tokens, then the 256 bytes in the order of their GPT-2
+// characters, then merges in order. `tokenizers` numbers them the same way.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +20,28 @@
 namespace esp::data {
 
 struct BpeTrainOptions {
-  int32_t vocab_size = 32000;  // special tokens and bytes included
+  int32_t vocab_size = 32000;  // including special tokens and bytes
   SplitPattern pattern = SplitPattern::gpt2;
   std::vector<std::string> special = {"<|endoftext|>"};
-  int64_t min_count = 2;  // a pair that occurs less often is not merged
+  int64_t min_count = 2;  // pairs that occur less often are not merged
   int threads = 1;
-  size_t max_words = size_t{4} << 20;  // distinct words kept in memory
+  size_t max_words = size_t{4} << 20;  // maximum number of distinct words in memory
 };
 
 class BpeTrainer {
  public:
-  // Throws UsageError where the vocabulary has no room for the bytes and the special tokens.
+  // Throws UsageError if vocab_size is less than 256 bytes + special tokens.
   explicit BpeTrainer(const BpeTrainOptions& options);
 
-  void add(std::string_view text);  // one text, all of it
-  // Files that hold text, read in pieces; of records, the text at `text_key`. IoError.
+  void add(std::string_view text);  // adds one complete text
+  // Adds text files, which are read in chunks, and record files, of which only the text at `text_key` is used. Throws
+  // IoError.
   void add_inputs(const std::vector<Input>& inputs, const std::string& text_key = "text");
-  // `progress` hears the vocabulary as it grows, from this thread.
+  // Calls progress(vocabulary size) during training, on this thread.
   std::unique_ptr<ByteBpe> train(const std::function<void(int32_t)>& progress = {});
 
   uint64_t bytes() const { return counts_.bytes(); }
-  uint64_t forgotten_words() const { return counts_.forgotten(); }
+  uint64_t dropped_words() const { return counts_.dropped(); }
 
  private:
   BpeTrainOptions options_;

@@ -1,4 +1,4 @@
-// Frequent words become one token, rare ones stay in pieces.
+// Frequent words become one token; rare words stay split into several tokens.
 #include <gtest/gtest.h>
 
 #include "esp/data/tokenizer/bpe_train.h"
@@ -6,7 +6,7 @@
 namespace esp::data {
 namespace {
 
-TEST(BpeTrainer, FrequentWordsAreOneTokenAndRareOnesSeveral) {
+TEST(BpeTrainer, MakesFrequentWordsSingleTokens) {
   BpeTrainOptions options;
   options.vocab_size = 256 + 1 + 60;
   BpeTrainer trainer(options);
@@ -21,7 +21,7 @@ TEST(BpeTrainer, FrequentWordsAreOneTokenAndRareOnesSeveral) {
   };
   for (const char* word : {" the", " nation", " under", " visible"}) EXPECT_EQ(pieces(word), 1u) << word;
   EXPECT_GE(pieces(" indivisible"), 2u);
-  EXPECT_GE(pieces("你好嗎"), 2u);  // never seen: its bytes
+  EXPECT_GE(pieces("你好嗎"), 2u);  // not in the training text: single bytes
 }
 
 }  // namespace

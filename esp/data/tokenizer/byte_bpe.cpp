@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/data/tokenizer/growth.h"
+#include "esp/data/tokenizer/expansion_limit.h"
 #include "esp/data/tokenizer/post_processor.h"
 #include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/obs/file.h"
@@ -48,8 +48,8 @@ void ByteBpe::encode_ordinary(std::string_view text, std::vector<int32_t>& out) 
     out.insert(out.end(), buffer, buffer + used);
     used = 0;
   };
-  size_t ends[kPiecesAtOnce];
-  for (size_t at = 0; size_t count = split_some(parts_.pattern, text, at, ends);)
+  size_t ends[kSplitBatch];
+  for (size_t at = 0; size_t count = split_next(parts_.pattern, text, at, ends);)
     for (size_t i = 0; i < count; ++i) {
       std::string_view piece(text.data() + at, ends[i] - at);
       if (piece.size() > WordCache::kMaxBytes) [[unlikely]] {
@@ -57,7 +57,7 @@ void ByteBpe::encode_ordinary(std::string_view text, std::vector<int32_t>& out) 
         encode_piece(piece, out);
       } else {
         if (used + WordCache::kMaxBytes > kBuffer) flush();
-        WordCache::Key key = WordCache::key_of(piece, text.size() - at);
+        WordCache::WordKey key = WordCache::key_of(piece, text.size() - at);
         int known = cache_.find(key, piece.size(), buffer + used);
         if (known >= 0) [[likely]] {
           used += static_cast<size_t>(known);
@@ -72,9 +72,9 @@ void ByteBpe::encode_ordinary(std::string_view text, std::vector<int32_t>& out) 
   flush();
 }
 
-// `ids` has room for one per byte.
+// `ids` must have room for one id per byte.
 size_t ByteBpe::encode_short(std::string_view piece, int32_t* ids) const {
-  if (parts_.whole_words_first)
+  if (parts_.ignore_merges)
     if (std::optional<int32_t> id = parts_.tokens.find(piece)) {
       ids[0] = *id;
       return 1;
@@ -99,7 +99,7 @@ void ByteBpe::encode_piece(std::string_view piece, std::vector<int32_t>& out) co
 
 std::string ByteBpe::decode(std::span<const int32_t> ids) const {
   std::string text;
-  const GrowthLimit limit = GrowthLimit::of_ids(ids);
+  const ExpansionLimit limit = ExpansionLimit::for_ids(ids);
   for (int32_t id : ids) {
     if (!limit.allows(text.size())) limit.fail("tokenizer: decoder");
     if (const AddedToken* token = added_.by_id(id))
@@ -107,7 +107,7 @@ std::string ByteBpe::decode(std::span<const int32_t> ids) const {
     else if (parts_.tokens.has(id))
       text += parts_.tokens.bytes(id);
     else
-      throw UsageError(fmt::format("id {} is not in the vocabulary of {}", id, vocab_size_));
+      throw UsageError(fmt::format("id {} is not in the vocabulary of {} ids", id, vocab_size_));
   }
   return text;
 }

@@ -1,4 +1,5 @@
-// Byte-level BPE: text is split by a pattern, each piece's bytes are merged. GPT-2, GPT-4, LLaMA 3 and what we train.
+// Byte-level BPE tokenizer: splits text by a pattern and merges the bytes of each piece. Used by GPT-2, GPT-4, LLaMA 3
+// and by tokenizers trained here.
 #pragma once
 
 #include <array>
@@ -16,15 +17,15 @@
 namespace esp::data {
 
 struct BpeParts {
-  TokenTable tokens;          // as bytes, without the added ones that no merge makes
+  TokenTable tokens;          // as bytes, without added tokens that no merge produces
   std::vector<Merge> merges;  // in order of rank
   SplitPattern pattern = SplitPattern::gpt2;
-  bool whole_words_first = false;  // a piece that is a token is that token, whatever the merges say
-  bool add_prefix_space = false;   // text that begins without a space gets one
-  std::optional<int32_t> unknown;  // for bytes without a token; without it they vanish
-  bool fuse_unknown = false;       // neighbouring unknowns become one
+  bool ignore_merges = false;      // a piece that is itself a token is not merged from bytes
+  bool add_prefix_space = false;   // adds a space to text that begins without one
+  std::optional<int32_t> unknown;  // id for bytes without a token; if absent, such bytes are dropped
+  bool fuse_unknown = false;       // adjacent unknown ids become one
   std::vector<AddedToken> added;
-  std::string source;  // the tokenizer.json it came from, written back as it was; empty: composed when saved
+  std::string source;  // text of the loaded tokenizer.json, which save() writes unchanged; empty: save() composes it
 };
 
 class ByteBpe : public Tokenizer {
@@ -39,7 +40,7 @@ class ByteBpe : public Tokenizer {
   std::string_view kind() const override { return "bpe"; }
   void save(const std::string& folder) const override;
 
-  std::string to_json() const;  // a tokenizer.json
+  std::string to_json() const;  // composes a tokenizer.json
   const BpeParts& parts() const { return parts_; }
 
  private:
@@ -49,12 +50,12 @@ class ByteBpe : public Tokenizer {
   BpeParts parts_;
   AddedTokens added_;
   BpeMerges merges_;
-  std::array<int32_t, 256> byte_ids_;  // -1: no token
+  std::array<int32_t, 256> byte_ids_;  // -1: the byte has no token
   int32_t vocab_size_;
   WordCache cache_;
 };
 
-// Roles by the names that known models give them, where `tokenizer` has such a token.
+// Finds special tokens (BOS, EOS, …) by the names that known models use.
 SpecialTokens guess_special(const Tokenizer& tokenizer);
 
 }  // namespace esp::data

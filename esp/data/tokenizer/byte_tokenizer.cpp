@@ -1,4 +1,5 @@
-// Every byte is its own id; 256 ends a text. Saved as a tokenizer.json of a BPE without merges, so others read it too.
+// Byte tokenizer: the id of a byte is its value, and 256 is end of text. It is saved as the tokenizer.json of a BPE
+// without merges, so that other programs can load it.
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
@@ -36,7 +37,7 @@ class ByteTokenizer : public Tokenizer {
     std::string text;
     text.reserve(ids.size());
     for (int32_t id : ids) {
-      if (id < 0 || id > kEndId) throw UsageError(fmt::format("id {} is outside the byte vocabulary of 257", id));
+      if (id < 0 || id > kEndId) throw UsageError(fmt::format("id {} is outside the byte vocabulary of 257 ids", id));
       if (id == kEndId)
         text += kEndOfText;
       else

@@ -23,14 +23,13 @@ size_t char_bytes(std::string_view text, size_t at) {
 
 namespace {
 
-constexpr size_t kMaxChars = 1024;  // of a piece: every split of it is looked up
+constexpr size_t kMaxChars = 1024;  // limit per piece, because every split of a piece is looked up
 
 class CharBpe : public PieceModel {
  public:
-  CharBpe(const ModelParts& parts, bool whole_words_first)
-      : unknown_(parts.unknown), whole_words_first_(whole_words_first) {
+  CharBpe(const PieceModelParts& parts, bool ignore_merges) : unknown_(parts.unknown), ignore_merges_(ignore_merges) {
     for (size_t i = 0; i < parts.pieces.size(); ++i) {
-      const Piece& piece = parts.pieces[i];
+      const ScoredPiece& piece = parts.pieces[i];
       if (piece.type == PieceType::normal || piece.type == PieceType::user_defined)
         ids_.emplace(piece.text, static_cast<int32_t>(i));
       if (piece.type == PieceType::user_defined && !piece.text.empty()) {
@@ -41,17 +40,18 @@ class CharBpe : public PieceModel {
     num_pieces_ = static_cast<int32_t>(parts.pieces.size());
   }
 
-  // The id of a piece or of a character that is none but stands inside one: beyond the pieces, it can only be merged.
-  int32_t symbol(std::string_view text) {
-    auto [row, fresh] = ids_.emplace(text, num_pieces_ + static_cast<int32_t>(letters_.size()));
-    if (fresh) letters_.push_back(row->first);
+  // Returns the id of a piece. A character that occurs only inside pieces gets an id >= num_pieces_: it can only be
+  // merged.
+  int32_t add_symbol(std::string_view text) {
+    auto [row, fresh] = ids_.emplace(text, num_pieces_ + static_cast<int32_t>(merge_only_chars_.size()));
+    if (fresh) merge_only_chars_.push_back(row->first);
     return row->second;
   }
   const std::unordered_map<std::string, int32_t>& ids() const { return ids_; }
   void set_merges(const std::vector<Merge>& merges) { merges_ = BpeMerges(merges); }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
-    if (whole_words_first_)
+    if (ignore_merges_)
       if (auto row = ids_.find(std::string(text)); row != ids_.end() && row->second < num_pieces_) {
         ids.push_back(row->second);
         return;
@@ -78,9 +78,9 @@ class CharBpe : public PieceModel {
   }
 
   void merge(std::string_view text, std::vector<int32_t>& ids) const {
-    // A character without an id takes a negative one that no merge knows: its place, to find it again.
+    // A character without an id becomes -1 - (its index in unknown_chars). No merge contains a negative id.
     std::vector<int32_t> symbols;
-    std::vector<std::string_view> strangers;
+    std::vector<std::string_view> unknown_chars;
     std::string letter;
     for (size_t at = 0; at < text.size();) {
       size_t bytes = char_bytes(text, at);
@@ -89,8 +89,8 @@ class CharBpe : public PieceModel {
       if (row != ids_.end()) {
         symbols.push_back(row->second);
       } else {
-        symbols.push_back(-1 - static_cast<int32_t>(strangers.size()));
-        strangers.push_back(text.substr(at, bytes));
+        symbols.push_back(-1 - static_cast<int32_t>(unknown_chars.size()));
+        unknown_chars.push_back(text.substr(at, bytes));
       }
       at += bytes;
     }
@@ -98,32 +98,32 @@ class CharBpe : public PieceModel {
     for (size_t i = 0; i < left; ++i) {
       int32_t id = symbols[i];
       if (id < 0)
-        unknown_.emit(strangers[static_cast<size_t>(-1 - id)], ids);
+        unknown_.emit(unknown_chars[static_cast<size_t>(-1 - id)], ids);
       else if (id >= num_pieces_)
-        unknown_.emit(letters_[static_cast<size_t>(id - num_pieces_)], ids);
+        unknown_.emit(merge_only_chars_[static_cast<size_t>(id - num_pieces_)], ids);
       else
         ids.push_back(id);
     }
   }
 
   std::unordered_map<std::string, int32_t> ids_;
-  std::map<std::string, int32_t, std::less<>> fixed_;  // user-defined: never merged, never split
+  std::map<std::string, int32_t, std::less<>> fixed_;  // user-defined pieces: never merged, never split
   size_t longest_fixed_ = 0;
-  std::vector<std::string> letters_;
+  std::vector<std::string> merge_only_chars_;
   int32_t num_pieces_ = 0;
   BpeMerges merges_;
   UnknownRule unknown_;
-  bool whole_words_first_;
+  bool ignore_merges_;
 };
 
 }  // namespace
 
-std::unique_ptr<PieceModel> make_scored_bpe(const ModelParts& parts) {
+std::unique_ptr<PieceModel> make_scored_bpe(const PieceModelParts& parts) {
   auto model = std::make_unique<CharBpe>(parts, false);
   std::map<double, uint32_t, std::greater<>> ranks;
-  for (const Piece& piece : parts.pieces) {
+  for (const ScoredPiece& piece : parts.pieces) {
     if (piece.type == PieceType::unused)
-      throw IoError(fmt::format("{}: the piece \"{}\" is unused; a BPE model with unused pieces is not read",
+      throw IoError(fmt::format("{}: the piece \"{}\" is unused; a BPE model with unused pieces is not supported",
                                 parts.what, piece.text));
     if (piece.type == PieceType::normal) ranks[piece.score] = 0;
   }
@@ -132,13 +132,14 @@ std::unique_ptr<PieceModel> make_scored_bpe(const ModelParts& parts) {
   std::vector<Merge> merges;
   std::vector<size_t> cuts;
   for (size_t i = 0; i < parts.pieces.size(); ++i) {
-    const Piece& piece = parts.pieces[i];
+    const ScoredPiece& piece = parts.pieces[i];
     if (piece.type != PieceType::normal) continue;
     cuts.clear();
     for (size_t at = 0; at < piece.text.size(); at += char_bytes(piece.text, at)) cuts.push_back(at);
     cuts.push_back(piece.text.size());
     if (cuts.size() > kMaxChars)
-      throw IoError(fmt::format("{}: a piece has {} characters", parts.what, cuts.size() - 1));
+      throw IoError(
+          fmt::format("{}: a piece has {} characters; expected less than {}", parts.what, cuts.size() - 1, kMaxChars));
     if (cuts.size() < 3) continue;
     std::string_view text = piece.text;
     for (size_t c = 1; c + 1 < cuts.size(); ++c) {
@@ -148,7 +149,7 @@ std::unique_ptr<PieceModel> make_scored_bpe(const ModelParts& parts) {
       bool both = true;
       for (int h = 0; h < 2; ++h) {
         if (alone[h]) {
-          ids[h] = model->symbol(halves[h]);
+          ids[h] = model->add_symbol(halves[h]);
         } else {
           auto row = model->ids().find(std::string(halves[h]));
           both &= row != model->ids().end();
@@ -162,9 +163,9 @@ std::unique_ptr<PieceModel> make_scored_bpe(const ModelParts& parts) {
   return model;
 }
 
-std::unique_ptr<PieceModel> make_merged_bpe(const ModelParts& parts, const std::vector<Merge>& merges,
-                                            bool whole_words_first) {
-  auto model = std::make_unique<CharBpe>(parts, whole_words_first);
+std::unique_ptr<PieceModel> make_merged_bpe(const PieceModelParts& parts, const std::vector<Merge>& merges,
+                                            bool ignore_merges) {
+  auto model = std::make_unique<CharBpe>(parts, ignore_merges);
   model->set_merges(merges);
   return model;
 }

@@ -10,9 +10,11 @@
 namespace esp::data {
 namespace {
 
-constexpr size_t kMaxMatchBytes = 256;  // a damaged trie may have a cycle, which would match all of a text at each byte
+// bounds the work on a damaged trie with a cycle, which would match all of the text at each byte
+constexpr size_t kMaxMatchBytes = 256;
 
-// A unit of the double array: nine low bits of label and leaf flag, then a scale, then the distance to its children.
+// A unit of the double array: nine low bits hold label and leaf flag, then a scale bit, then the offset of its
+// children.
 uint32_t label_of(uint32_t unit) {
   return unit & ((1u << 31) | 0xFF);
 }
@@ -32,15 +34,17 @@ Charsmap::Charsmap(std::string_view blob, std::string_view what) {
   if (blob.size() < sizeof trie_bytes || trie_bytes > blob.size() - sizeof trie_bytes || trie_bytes % 4 != 0 ||
       trie_bytes == 0)
     throw IoError(
-        fmt::format("{}: its normalization table of {} bytes claims a trie of {}", what, blob.size(), trie_bytes));
+        fmt::format("{}: its normalization table of {} bytes begins with a trie size of {} bytes; expected a multiple "
+                    "of 4 that fits into the table",
+                    what, blob.size(), trie_bytes));
   units_.resize(trie_bytes / 4);
   std::memcpy(units_.data(), blob.data() + 4, trie_bytes);
   replacements_ = blob.substr(4 + trie_bytes);
-  replacements_ += '\0';  // the last one ends even if the file forgot
+  replacements_ += '\0';  // terminates the last replacement even if the file does not
 }
 
-Charsmap::Match Charsmap::match(std::string_view text) const {
-  Match best;
+Charsmap::Replacement Charsmap::match(std::string_view text) const {
+  Replacement best;
   if (units_.empty()) return best;
   size_t at = offset_of(units_[0]);
   for (size_t i = 0; i < std::min(text.size(), kMaxMatchBytes); ++i) {

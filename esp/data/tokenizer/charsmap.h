@@ -1,4 +1,5 @@
-// SentencePiece's compiled normalization: a double-array trie from byte strings to their replacements (nmt_nfkc).
+// SentencePiece's precompiled normalization table (precompiled_charsmap, nmt_nfkc): a double-array trie from byte
+// strings to their replacements.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,16 @@ namespace esp::data {
 class Charsmap {
  public:
   Charsmap() = default;
-  // The blob as in a .model file: size of the trie, its units, then the replacements, each ended by a zero. Throws
-  // IoError; a trie that points outside itself simply does not match.
+  // `blob` as in a .model file: size of the trie, its units, then zero-terminated replacements. Throws IoError. A trie
+  // entry that points outside the trie does not match.
   Charsmap(std::string_view blob, std::string_view what);
 
   bool empty() const { return units_.empty(); }
-  struct Match {
-    size_t bytes = 0;  // of the longest source that begins the text; 0: none
+  struct Replacement {
+    size_t bytes = 0;  // length of the longest source string that matches; 0: no match
     std::string_view into;
   };
-  Match match(std::string_view text) const;
+  Replacement match(std::string_view text) const;
 
  private:
   std::vector<uint32_t> units_;

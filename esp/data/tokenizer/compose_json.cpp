@@ -1,9 +1,9 @@
-// Writes a byte-level BPE as Hugging Face's `tokenizers` reads it.
+// Writes a byte-level BPE in the tokenizer.json format of Hugging Face's `tokenizers`.
 #include <map>
 
 #include <fmt/format.h>
 
-#include "esp/data/tokenizer/byte_letters.h"
+#include "esp/data/tokenizer/byte_unicode.h"
 #include "esp/data/tokenizer/tokenizer_json.h"
 
 namespace esp::data {
@@ -47,7 +47,7 @@ std::string pre_tokenizer(const BpeParts& parts) {
   return fmt::format(
       "{{\"type\":\"Sequence\",\"pretokenizers\":[{{\"type\":\"Split\",\"pattern\":{{\"Regex\":{}}},"
       "\"behavior\":\"Isolated\",\"invert\":false}},{}]}}",
-      quote_json(find_split(parts.pattern).expression), byte_level(false));
+      quote_json(find_split_pattern(parts.pattern).expression), byte_level(false));
 }
 
 }  // namespace
@@ -65,15 +65,15 @@ std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<Adde
   out += "\"normalizer\":null,\n\"pre_tokenizer\":" + pre_tokenizer(parts) + ",\n";
   out += fmt::format("\"post_processor\":{},\n", post_processor.dump());
   out += "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\n";
-  std::string unknown = parts.unknown ? quote_json(spell_bytes(parts.tokens.bytes(*parts.unknown))) : "null";
+  std::string unknown = parts.unknown ? quote_json(bytes_to_unicode(parts.tokens.bytes(*parts.unknown))) : "null";
   out += fmt::format(
       "\"model\":{{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":{},\"continuing_subword_prefix\":null,"
       "\"end_of_word_suffix\":null,\"fuse_unk\":{},\"byte_fallback\":false,\"ignore_merges\":{},\n\"vocab\":{{",
-      unknown, parts.fuse_unknown, parts.whole_words_first);
-  // Added tokens stand in the vocabulary too: readers number those that do not by themselves.
+      unknown, parts.fuse_unknown, parts.ignore_merges);
+  // Added tokens are written into the vocabulary too: readers assign their own ids to added tokens that are not in it.
   std::map<int32_t, std::string> names;
   for (int32_t id = 0; id < parts.tokens.size(); ++id)
-    if (parts.tokens.has(id)) names[id] = spell_bytes(parts.tokens.bytes(id));
+    if (parts.tokens.has(id)) names[id] = bytes_to_unicode(parts.tokens.bytes(id));
   for (const AddedToken& token : added) names[token.id] = token.content;
   bool first = true;
   for (const auto& [id, name] : names) {
@@ -87,9 +87,9 @@ std::string compose_tokenizer_json(const BpeParts& parts, const std::vector<Adde
   for (const Merge& merge : parts.merges) {
     out += first ? "\n[" : ",\n[";
     first = false;
-    append_quoted(out, spell_bytes(parts.tokens.bytes(merge.left)));
+    append_quoted(out, bytes_to_unicode(parts.tokens.bytes(merge.left)));
     out += ',';
-    append_quoted(out, spell_bytes(parts.tokens.bytes(merge.right)));
+    append_quoted(out, bytes_to_unicode(parts.tokens.bytes(merge.right)));
     out += ']';
   }
   out += "]}}\n";

@@ -1,5 +1,5 @@
-// Mixing for the hash tables of this folder: quick, not cryptographic. What is hashed comes from files and text, so
-// every table bounds its probes by its size and none grows with collisions.
+// Hash functions for the tables of this folder: fast, not cryptographic. Keys come from untrusted files and text, so
+// every table bounds its probes by its size, and no table grows because of collisions.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace esp::data {
 
-__extension__ using Wide = unsigned __int128;
+__extension__ using Uint128 = unsigned __int128;
 
 inline uint64_t mix(uint64_t a, uint64_t b) {
-  Wide product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xC2B2AE3D27D4EB4Fu);
+  Uint128 product = static_cast<Uint128>(a ^ 0x9E3779B97F4A7C15u) * (b ^ 0xC2B2AE3D27D4EB4Fu);
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 

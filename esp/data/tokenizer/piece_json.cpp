@@ -1,4 +1,4 @@
-// tokenizer.json files whose pieces carry their spaces: LLaMA 2 (BPE), T5 and XLM-R (unigram).
+// Reads tokenizer.json files whose pieces include their spaces: LLaMA 2 (BPE), T5 and XLM-R (unigram).
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace esp::data {
 namespace {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-constexpr size_t kMaxNormalizers = 64;  // each runs over every text, and over every added token
+constexpr size_t kMaxNormalizers = 64;  // limit, because each normalizer runs over every text and every added token
 
 std::string text_at(const Json& json, const char* name, std::string_view otherwise = {}) {
   return json.is_object() && json.contains(name) && json[name].is_string() ? json[name].get<std::string>()
@@ -22,7 +22,7 @@ bool flag_at(const Json& json, const char* name, bool otherwise) {
 }
 
 [[noreturn]] void refuse(std::string_view what, std::string_view part, const Json& got, std::string_view known) {
-  throw IoError(fmt::format("{}: its {} has {}; known here: {}", what, part, got.dump().substr(0, 200), known));
+  throw IoError(fmt::format("{}: its {} has {}; supported: {}", what, part, got.dump().substr(0, 200), known));
 }
 
 std::vector<const Json*> steps_of(const Json& rest, const char* name, const char* inner) {
@@ -35,18 +35,18 @@ std::vector<const Json*> steps_of(const Json& rest, const char* name, const char
   return steps;
 }
 
-void read_replace(PieceParts& parts, const Json& step, std::string_view what) {
+void read_replace(PieceTokenizerParts& parts, const Json& step, std::string_view what) {
   const Json& pattern = step.contains("pattern") ? step["pattern"] : Json();
   std::string to = text_at(step, "content");
   if (pattern.is_object() && pattern.contains("String") && pattern["String"].is_string())
-    parts.steps.push_back({TextStep::Kind::replace, pattern["String"].get<std::string>(), to});
+    parts.steps.push_back({NormalizerStep::Kind::replace, pattern["String"].get<std::string>(), to});
   else if (text_at(pattern, "Regex") == " {2,}")
-    parts.steps.push_back({TextStep::Kind::squeeze, "", to});
+    parts.steps.push_back({NormalizerStep::Kind::squeeze, "", to});
   else
     refuse(what, "normalizer", step, "Replace of a String or of the Regex \" {2,}\"");
 }
 
-void read_normalizer(PieceParts& parts, const Json& rest, std::string_view what) {
+void read_normalizer(PieceTokenizerParts& parts, const Json& rest, std::string_view what) {
   const std::vector<const Json*> steps = steps_of(rest, "normalizer", "normalizers");
   if (steps.size() > kMaxNormalizers)
     throw IoError(
@@ -57,22 +57,22 @@ void read_normalizer(PieceParts& parts, const Json& rest, std::string_view what)
       auto blob = from_base64(text_at(*step, "precompiled_charsmap"));
       if (!blob) refuse(what, "normalizer", *step, "a table in base64");
       parts.charsmap = Charsmap(*blob, what);
-      parts.steps.push_back({TextStep::Kind::charsmap, "", ""});
+      parts.steps.push_back({NormalizerStep::Kind::charsmap, "", ""});
     } else if (type == "Prepend") {
-      parts.steps.push_back({TextStep::Kind::prepend, "", text_at(*step, "prepend")});
+      parts.steps.push_back({NormalizerStep::Kind::prepend, "", text_at(*step, "prepend")});
       parts.decode_drops_space = true;
     } else if (type == "Replace") {
       read_replace(parts, *step, what);
     } else if (type == "Strip") {
-      if (flag_at(*step, "strip_left", true)) parts.steps.push_back({TextStep::Kind::strip_left, "", ""});
-      if (flag_at(*step, "strip_right", true)) parts.steps.push_back({TextStep::Kind::strip_right, "", ""});
+      if (flag_at(*step, "strip_left", true)) parts.steps.push_back({NormalizerStep::Kind::strip_left, "", ""});
+      if (flag_at(*step, "strip_right", true)) parts.steps.push_back({NormalizerStep::Kind::strip_right, "", ""});
     } else {
       refuse(what, "normalizer", *step, "Precompiled, Prepend, Replace, Strip");
     }
   }
 }
 
-void read_pre_tokenizer(PieceParts& parts, const Json& rest, std::string_view what) {
+void read_pre_tokenizer(PieceTokenizerParts& parts, const Json& rest, std::string_view what) {
   for (const Json* step : steps_of(rest, "pre_tokenizer", "pretokenizers")) {
     std::string type = text_at(*step, "type");
     if (type == "WhitespaceSplit") {
@@ -84,28 +84,29 @@ void read_pre_tokenizer(PieceParts& parts, const Json& rest, std::string_view wh
           text_at(*step, "prepend_scheme", flag_at(*step, "add_prefix_space", true) ? "always" : "never");
       if (scheme != "always" && scheme != "first" && scheme != "never")
         refuse(what, "pre-tokenizer", *step, "prepend_scheme always, first, never");
-      parts.space_rule = true;
-      parts.prefix = scheme == "always"  ? PieceParts::Prefix::always
-                     : scheme == "first" ? PieceParts::Prefix::first
-                                         : PieceParts::Prefix::never;
-      parts.cut_at_spaces = flag_at(*step, "split", true);
+      parts.metaspace = true;
+      parts.prefix = scheme == "always"  ? PieceTokenizerParts::Prefix::always
+                     : scheme == "first" ? PieceTokenizerParts::Prefix::first
+                                         : PieceTokenizerParts::Prefix::never;
+      parts.split_at_spaces = flag_at(*step, "split", true);
       parts.decode_drops_space |= scheme != "never";
     } else {
       refuse(what, "pre-tokenizer", *step, "Metaspace, WhitespaceSplit before it, ByteLevel, Split");
     }
   }
-  if (parts.drop_white && !parts.space_rule)
+  if (parts.drop_white && !parts.metaspace)
     refuse(what, "pre-tokenizer", rest["pre_tokenizer"], "WhitespaceSplit with Metaspace");
 }
 
-void set_bpe(PieceParts& parts, TokenizerFile& file, std::string_view what) {
-  std::vector<Piece>& pieces = parts.model.pieces;
+void set_bpe(PieceTokenizerParts& parts, TokenizerFile& file, std::string_view what) {
+  std::vector<ScoredPiece>& pieces = parts.model.pieces;
   pieces.resize(file.vocab.size());
   std::vector<bool> taken(file.vocab.size(), false);
   std::unordered_map<std::string, int32_t> ids;
   for (auto& [text, id] : file.vocab) {
     if (static_cast<size_t>(id) >= pieces.size() || taken[static_cast<size_t>(id)])
-      throw IoError(fmt::format("{}: ids of its vocabulary are not 0 to {}, each once", what, pieces.size() - 1));
+      throw IoError(
+          fmt::format("{}: vocabulary: expected every id from 0 to {} exactly once", what, pieces.size() - 1));
     taken[static_cast<size_t>(id)] = true;
     pieces[static_cast<size_t>(id)].text = text;
     ids.emplace(std::move(text), id);
@@ -113,16 +114,17 @@ void set_bpe(PieceParts& parts, TokenizerFile& file, std::string_view what) {
   for (const auto& [left, right] : file.merges) {
     auto a = ids.find(left), b = ids.find(right), whole = ids.find(left + right);
     if (a == ids.end() || b == ids.end() || whole == ids.end())
-      throw IoError(fmt::format("{}: the merge \"{} {}\" has a part or a result that is no token", what, left, right));
+      throw IoError(
+          fmt::format("{}: the merge \"{} {}\" has a part or a result that is not a token", what, left, right));
     parts.merges.push_back({a->second, b->second, whole->second, static_cast<uint32_t>(parts.merges.size())});
   }
   const Json& model = file.rest["model"];
-  parts.whole_words_first = flag_at(model, "ignore_merges", false);
+  parts.ignore_merges = flag_at(model, "ignore_merges", false);
   parts.model.unknown.fuse = flag_at(model, "fuse_unk", false);
   if (auto row = ids.find(text_at(model, "unk_token")); row != ids.end()) parts.model.unknown.id = row->second;
 }
 
-void set_unigram(PieceParts& parts, TokenizerFile& file, std::string_view what) {
+void set_unigram(PieceTokenizerParts& parts, TokenizerFile& file, std::string_view what) {
   parts.unigram = true;
   for (auto& [text, score] : file.scored) parts.model.pieces.push_back({std::move(text), score, PieceType::normal});
   const Json& model = file.rest["model"];
@@ -135,7 +137,7 @@ void set_unigram(PieceParts& parts, TokenizerFile& file, std::string_view what) 
 }  // namespace
 
 std::unique_ptr<Tokenizer> read_piece_json(TokenizerFile& file, std::string_view text, std::string_view what) {
-  PieceParts parts;
+  PieceTokenizerParts parts;
   parts.model.what = what;
   parts.decode_drops_space = false;
   if (text_at(file.rest["model"], "type") == "Unigram" || !file.scored.empty())

@@ -1,5 +1,5 @@
-// The two models behind SentencePiece files (Kudo & Richardson 2018): BPE over characters, and unigram, which takes the
-// most probable cut. Both see text that is normalized already, spaces written as U+2581. Immutable, thread-safe.
+// The two models of SentencePiece (Kudo & Richardson 2018): BPE over characters, and unigram, which takes the most
+// probable segmentation. Both encode normalized text, with spaces written as U+2581. Immutable and thread-safe.
 #pragma once
 
 #include <array>
@@ -13,21 +13,21 @@
 
 namespace esp::data {
 
-// The types of SentencePiece's own format, with its numbers.
+// Piece types, with the numbers of the SentencePiece format.
 enum class PieceType : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
-struct Piece {
+struct ScoredPiece {
   std::string text;
   double score = 0;
   PieceType type = PieceType::normal;
 };
 
-// What becomes of a character without a piece: its bytes, or the unknown id, or nothing.
+// Encoding of a character without a piece: its byte pieces, the unknown id, or nothing.
 struct UnknownRule {
   bool as_bytes = false;
   std::array<int32_t, 256> byte_ids{};
-  int32_t id = -1;   // -1: none
-  bool fuse = true;  // neighbours become one
+  int32_t id = -1;   // unknown id; -1: none
+  bool fuse = true;  // adjacent unknown ids become one
   void emit(std::string_view character, std::vector<int32_t>& ids) const;
 };
 
@@ -37,22 +37,22 @@ class PieceModel {
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
 };
 
-// The id of a piece is its place in the list. Only normal and user-defined pieces are found in text.
-struct ModelParts {
-  std::vector<Piece> pieces;
+// The id of a piece is its index. Only normal and user-defined pieces match text.
+struct PieceModelParts {
+  std::vector<ScoredPiece> pieces;
   UnknownRule unknown;
-  std::string what;  // the source, for errors
+  std::string what;  // name of the source in error messages
 };
 
-// BPE by scores: of all neighbours whose text together is a piece, those of the highest score join first.
-std::unique_ptr<PieceModel> make_scored_bpe(const ModelParts& parts);
+// BPE by scores: of all adjacent pairs that form a piece, the pair with the highest score merges first.
+std::unique_ptr<PieceModel> make_scored_bpe(const PieceModelParts& parts);
 // BPE by a list of merges.
-std::unique_ptr<PieceModel> make_merged_bpe(const ModelParts& parts, const std::vector<Merge>& merges,
-                                            bool whole_words_first);
-// In single precision, as SentencePiece, or double, as `tokenizers`: near ties fall differently.
-std::unique_ptr<PieceModel> make_unigram(const ModelParts& parts, bool single_precision);
+std::unique_ptr<PieceModel> make_merged_bpe(const PieceModelParts& parts, const std::vector<Merge>& merges,
+                                            bool ignore_merges);
+// Sums scores in single precision (SentencePiece) or double precision (`tokenizers`). Near ties can differ.
+std::unique_ptr<PieceModel> make_unigram(const PieceModelParts& parts, bool single_precision);
 
-// Bytes of the character at `at`; 1 where the byte begins none.
+// Bytes of the UTF-8 character at `at`; 1 for an invalid byte.
 size_t char_bytes(std::string_view text, size_t at);
 
 }  // namespace esp::data

@@ -6,7 +6,7 @@
 
 #include "esp/base/error.h"
 #include "esp/data/tokenizer/byte_bpe.h"
-#include "esp/data/tokenizer/growth.h"
+#include "esp/data/tokenizer/expansion_limit.h"
 #include "esp/data/tokenizer/unicode.h"
 #include "esp/obs/file.h"
 
@@ -23,8 +23,8 @@ bool crosses_space(std::string_view piece) {
   return false;
 }
 
-// False, and no more memory taken, where the text would exceed the limit. So are the functions below.
-bool replace_all(std::string& text, std::string_view from, std::string_view to, const GrowthLimit& limit) {
+// This function and the next ones return false if the text would exceed the limit. They then use no more memory.
+bool replace_all(std::string& text, std::string_view from, std::string_view to, const ExpansionLimit& limit) {
   if (from.empty()) return true;
   std::string out;
   size_t at = 0;
@@ -41,10 +41,10 @@ bool replace_all(std::string& text, std::string_view from, std::string_view to, 
 }
 
 void mark_spaces(std::string& text, std::string_view from, std::string_view to) {
-  replace_all(text, from, to, GrowthLimit(text.size(), 0));
+  replace_all(text, from, to, ExpansionLimit(text.size(), 0));
 }
 
-bool squeeze_spaces(std::string& text, std::string_view to, const GrowthLimit& limit) {
+bool squeeze_spaces(std::string& text, std::string_view to, const ExpansionLimit& limit) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     if (!limit.allows(out.size() + to.size())) return false;
@@ -70,15 +70,15 @@ size_t last_char(std::string_view text) {
   return at;
 }
 
-// Applies the table; where it says nothing, a character stays and a byte that is none becomes U+FFFD.
+// Applies the table to the start of the text. Without a match a character stays, and an invalid byte becomes U+FFFD.
 std::pair<std::string_view, size_t> normalize_one(const Charsmap& charsmap, std::string_view text) {
-  if (Charsmap::Match match = charsmap.match(text); match.bytes > 0) return {match.into, match.bytes};
+  if (Charsmap::Replacement match = charsmap.match(text); match.bytes > 0) return {match.into, match.bytes};
   Point point = read_point(text.data(), text.size());
   if (point.value == kNoPoint) return {"\xEF\xBF\xBD", 1};
   return {text.substr(0, point.bytes), point.bytes};
 }
 
-bool apply_charsmap(const Charsmap& charsmap, std::string& text, const GrowthLimit& limit) {
+bool apply_charsmap(const Charsmap& charsmap, std::string& text, const ExpansionLimit& limit) {
   std::string out;
   for (std::string_view left = text; !left.empty();) {
     auto [into, bytes] = normalize_one(charsmap, left);
@@ -90,19 +90,19 @@ bool apply_charsmap(const Charsmap& charsmap, std::string& text, const GrowthLim
   return true;
 }
 
-// As tokenizer.json calls it.
-std::string name_of(const TextStep& step) {
+// The name of the step in tokenizer.json.
+std::string name_of(const NormalizerStep& step) {
   switch (step.kind) {
-    case TextStep::Kind::charsmap:
+    case NormalizerStep::Kind::charsmap:
       return "Precompiled";
-    case TextStep::Kind::prepend:
+    case NormalizerStep::Kind::prepend:
       return "Prepend";
-    case TextStep::Kind::replace:
+    case NormalizerStep::Kind::replace:
       return fmt::format("Replace \"{}\"", step.from.substr(0, 40));
-    case TextStep::Kind::squeeze:
+    case NormalizerStep::Kind::squeeze:
       return "Replace \" {2,}\"";
-    case TextStep::Kind::strip_left:
-    case TextStep::Kind::strip_right:
+    case NormalizerStep::Kind::strip_left:
+    case NormalizerStep::Kind::strip_right:
       return "Strip";
   }
   return "";
@@ -110,23 +110,23 @@ std::string name_of(const TextStep& step) {
 
 }  // namespace
 
-PieceTokenizer::PieceTokenizer(PieceParts parts) : parts_(std::move(parts)) {
-  const std::vector<Piece>& pieces = parts_.model.pieces;
+PieceTokenizer::PieceTokenizer(PieceTokenizerParts parts) : parts_(std::move(parts)) {
+  const std::vector<ScoredPiece>& pieces = parts_.model.pieces;
   for (size_t i = 0; i < pieces.size(); ++i) ids_.emplace(pieces[i].text, static_cast<int32_t>(i));
   if (parts_.unigram)
     model_ = make_unigram(parts_.model, parts_.sentencepiece);
   else if (parts_.sentencepiece)
     model_ = make_scored_bpe(parts_.model);
   else
-    model_ = make_merged_bpe(parts_.model, parts_.merges, parts_.whole_words_first);
+    model_ = make_merged_bpe(parts_.model, parts_.merges, parts_.ignore_merges);
   for (AddedToken& token : parts_.added)
     if (token.normalized) token.content = normalize(token.content);
   added_ = AddedTokens(std::move(parts_.added));
   vocab_size_ = std::max(static_cast<int32_t>(pieces.size()), added_.size());
-  // Unigram sums scores along the whole text, and in a tie its rounding decides: words one by one would round
-  // otherwise.
-  words_apart_ = !parts_.unigram && std::none_of(pieces.begin(), pieces.end(),
-                                                 [](const Piece& piece) { return crosses_space(piece.text); });
+  // Unigram sums scores along the whole text, and rounding decides ties. Encoding word by word would round differently.
+  words_independent_ = !parts_.unigram && std::none_of(pieces.begin(), pieces.end(), [](const ScoredPiece& piece) {
+    return crosses_space(piece.text);
+  });
   special_ = parts_.special;
   SpecialTokens guess = guess_special(*this);
   for (auto role : {&SpecialTokens::bos, &SpecialTokens::eos, &SpecialTokens::pad, &SpecialTokens::mask,
@@ -162,30 +162,30 @@ void PieceTokenizer::encode_ordinary(std::string_view text, std::vector<int32_t>
 std::string PieceTokenizer::normalize(std::string_view text) const {
   if (parts_.sentencepiece) return sentencepiece_normalize(text);
   std::string now(text);
-  const GrowthLimit limit(text.size(), kFreeNormalizedBytes);
-  for (const TextStep& step : parts_.steps) {
+  const ExpansionLimit limit(text.size(), kFreeNormalizedBytes);
+  for (const NormalizerStep& step : parts_.steps) {
     bool fits = true;
     switch (step.kind) {
-      case TextStep::Kind::charsmap:
+      case NormalizerStep::Kind::charsmap:
         fits = apply_charsmap(parts_.charsmap, now, limit);
         break;
-      case TextStep::Kind::prepend:
+      case NormalizerStep::Kind::prepend:
         fits = now.empty() || limit.allows(now.size() + step.to.size());
         if (fits && !now.empty()) now.insert(0, step.to);
         break;
-      case TextStep::Kind::replace:
+      case NormalizerStep::Kind::replace:
         fits = replace_all(now, step.from, step.to, limit);
         break;
-      case TextStep::Kind::squeeze:
+      case NormalizerStep::Kind::squeeze:
         fits = squeeze_spaces(now, step.to, limit);
         break;
-      case TextStep::Kind::strip_left: {
+      case NormalizerStep::Kind::strip_left: {
         size_t at = 0;
         while (at < now.size() && is_white(now, at)) at += char_bytes(now, at);
         now.erase(0, at);
         break;
       }
-      case TextStep::Kind::strip_right:
+      case NormalizerStep::Kind::strip_right:
         while (!now.empty() && is_white(now, last_char(now))) now.erase(last_char(now));
         break;
     }
@@ -206,7 +206,7 @@ std::string PieceTokenizer::sentencepiece_normalize(std::string_view text) const
     }
   if (text.empty()) return {};
   std::string_view space = parts_.escape_spaces ? kSpaceMark : std::string_view(" ");
-  const GrowthLimit limit(text.size(), kFreeNormalizedBytes);
+  const ExpansionLimit limit(text.size(), kFreeNormalizedBytes);
   std::string out;
   out.reserve(text.size() + text.size() / 4 + 4);
   if (parts_.add_prefix) out += space;
@@ -231,14 +231,15 @@ std::string PieceTokenizer::sentencepiece_normalize(std::string_view text) const
 }
 
 void PieceTokenizer::encode_normalized(std::string_view text, bool is_first, std::vector<int32_t>& out) const {
-  if (!parts_.space_rule) return encode_words(text, out);
+  if (!parts_.metaspace) return encode_words(text, out);
   auto one = [&](std::string_view part, bool prefix) {
     std::string marked(part);
     mark_spaces(marked, " ", kSpaceMark);
     if (prefix && !marked.starts_with(kSpaceMark)) marked.insert(0, kSpaceMark);
     encode_words(marked, out);
   };
-  bool prefix = parts_.prefix == PieceParts::Prefix::always || (parts_.prefix == PieceParts::Prefix::first && is_first);
+  bool prefix = parts_.prefix == PieceTokenizerParts::Prefix::always ||
+                (parts_.prefix == PieceTokenizerParts::Prefix::first && is_first);
   if (!parts_.drop_white) return one(text, prefix);
   for (size_t at = 0; at < text.size();) {
     if (is_white(text, at)) {
@@ -247,23 +248,23 @@ void PieceTokenizer::encode_normalized(std::string_view text, bool is_first, std
     }
     size_t begin = at;
     while (at < text.size() && !is_white(text, at)) at += char_bytes(text, at);
-    one(text.substr(begin, at - begin), parts_.prefix == PieceParts::Prefix::always || (prefix && begin == 0));
+    one(text.substr(begin, at - begin), parts_.prefix == PieceTokenizerParts::Prefix::always || (prefix && begin == 0));
   }
 }
 
 void PieceTokenizer::encode_words(std::string_view text, std::vector<int32_t>& out) const {
-  std::vector<int32_t> ids;  // apart from `out`: unknowns fuse within this text only
+  std::vector<int32_t> ids;  // separate from `out`, so that unknown ids fuse only within this text
   ids.reserve(text.size() / 3 + 8);
   auto word_end = [&](size_t at) {
-    if (!parts_.cut_at_spaces && !words_apart_) return text.size();
+    if (!parts_.split_at_spaces && !words_independent_) return text.size();
     size_t next = at;
-    if (parts_.cut_at_spaces) {
+    if (parts_.split_at_spaces) {
       if (text.substr(next).starts_with(kSpaceMark)) next += kSpaceMark.size();
       return std::min(text.find(kSpaceMark, next), text.size());
     }
-    // Unigram sums scores along the text and in a tie its rounding decides, so that only what is very long is cut.
+    // Unigram sums scores along the text, and rounding decides ties. Only very long text is therefore cut.
     if (parts_.unigram) next = std::min(at + kLongText, text.size());
-    for (;;) {  // a run of spaces may be one piece: only its first begins a word
+    for (;;) {  // several adjacent spaces may be one piece, so only the first of them begins a word
       while (text.substr(next).starts_with(kSpaceMark)) next += kSpaceMark.size();
       next = std::min(text.find(kSpaceMark, next), text.size());
       if (next == text.size() || !text.substr(0, next).ends_with(kSpaceMark)) return next;
@@ -278,13 +279,14 @@ void PieceTokenizer::encode_words(std::string_view text, std::vector<int32_t>& o
 }
 
 void PieceTokenizer::encode_word(std::string_view word, size_t readable, std::vector<int32_t>& ids) const {
-  if (word.size() > WordCache::kMaxBytes) return model_->encode(word, ids);  // fuses with what is there by itself
-  WordCache::Key key = WordCache::key_of(word, readable);
+  // encode() itself fuses unknown ids with those at the end of `ids`
+  if (word.size() > WordCache::kMaxBytes) return model_->encode(word, ids);
+  WordCache::WordKey key = WordCache::key_of(word, readable);
   int32_t known[WordCache::kMaxIds];
   int count = cache_.find(key, word.size(), known);
   const UnknownRule& unknown = parts_.model.unknown;
   auto append = [&](std::span<const int32_t> found) {
-    // What fuses inside a word fuses with the word before it too.
+    // An unknown id at the start of this word fuses with an unknown id at the end of the previous word.
     bool again = unknown.fuse && !unknown.as_bytes && !ids.empty() && !found.empty() && found[0] == unknown.id &&
                  ids.back() == unknown.id;
     ids.insert(ids.end(), found.begin() + again, found.end());
@@ -297,9 +299,9 @@ void PieceTokenizer::encode_word(std::string_view word, size_t readable, std::ve
 }
 
 std::string PieceTokenizer::decode(std::span<const int32_t> ids) const {
-  const std::vector<Piece>& pieces = parts_.model.pieces;
+  const std::vector<ScoredPiece>& pieces = parts_.model.pieces;
   std::string text;
-  const GrowthLimit limit = GrowthLimit::of_ids(ids);
+  const ExpansionLimit limit = ExpansionLimit::for_ids(ids);
   for (int32_t id : ids) {
     if (!limit.allows(text.size())) limit.fail(fmt::format("{}: decoder", parts_.model.what));
     if (const AddedToken* added = added_.by_id(id)) {
@@ -307,8 +309,8 @@ std::string PieceTokenizer::decode(std::span<const int32_t> ids) const {
       continue;
     }
     if (id < 0 || static_cast<size_t>(id) >= pieces.size())
-      throw UsageError(fmt::format("id {} is not in the vocabulary of {}", id, vocab_size_));
-    const Piece& piece = pieces[static_cast<size_t>(id)];
+      throw UsageError(fmt::format("id {} is not in the vocabulary of {} ids", id, vocab_size_));
+    const ScoredPiece& piece = pieces[static_cast<size_t>(id)];
     if (piece.type == PieceType::byte) {
       const auto& bytes = parts_.model.unknown.byte_ids;
       text += static_cast<char>(std::find(bytes.begin(), bytes.end(), id) - bytes.begin());

@@ -1,6 +1,7 @@
-// A tokenizer over SentencePiece-like models: normalization, then BPE or unigram over pieces that carry their spaces.
+// SentencePiece-style tokenizer: normalization, then BPE or unigram over pieces that include their spaces.
 //
-// Read from .model files (exactly SentencePiece's steps) and from tokenizer.json files of LLaMA 2, T5 and their like.
+// Loaded from .model files (with exactly SentencePiece's steps) and from tokenizer.json files of LLaMA 2, T5 and
+// similar models.
 #pragma once
 
 #include <memory>
@@ -18,33 +19,35 @@
 
 namespace esp::data {
 
-// One step of a tokenizer.json's normalizer.
-struct TextStep {
+// One step of the normalizer of a tokenizer.json.
+struct NormalizerStep {
   enum class Kind { charsmap, prepend, replace, squeeze, strip_left, strip_right } kind;
-  std::string from, to;  // replace: each `from` by `to`; squeeze: two spaces or more by `to`; prepend: `to`
+  // replace: replaces every `from` by `to`. squeeze: replaces two or more spaces by `to`. prepend: adds `to` in front.
+  std::string from, to;
 };
 
-struct PieceParts {
-  ModelParts model;
+struct PieceTokenizerParts {
+  PieceModelParts model;
   bool unigram = false;
-  std::vector<Merge> merges;  // of a BPE from tokenizer.json; a .model has scores instead
-  bool whole_words_first = false;
-  bool sentencepiece = false;  // the steps of a .model file, below; otherwise those of `steps` and the space rule
+  std::vector<Merge> merges;  // BPE of a tokenizer.json; a .model has scores instead
+  bool ignore_merges = false;
+  bool sentencepiece = false;  // true: normalize as a .model file (flags below); false: apply `steps` and `metaspace`
   Charsmap charsmap;
   bool add_prefix = true, remove_extra_spaces = true, escape_spaces = true;
-  std::vector<TextStep> steps;
-  enum class Prefix { never, first, always } prefix = Prefix::never;  // a space before the text, before each part of it
-  bool space_rule = false;                         // spaces become U+2581 and, where `cut_at_spaces`, begin a word
-  bool cut_at_spaces = false, drop_white = false;  // drop_white: white space only separates
-  bool decode_drops_space = true;                  // the first one
+  std::vector<NormalizerStep> steps;
+  // add a space before the text (first) or before every part of it (always)
+  enum class Prefix { never, first, always } prefix = Prefix::never;
+  bool metaspace = false;                            // spaces become U+2581 and, with `split_at_spaces`, begin a word
+  bool split_at_spaces = false, drop_white = false;  // drop_white: white space separates words and gets no ids
+  bool decode_drops_space = true;                    // drops the first space of decoded text
   std::vector<AddedToken> added;
-  std::string file_name, source;  // written back as it was
+  std::string file_name, source;  // name and bytes of the loaded file, which save() writes unchanged
   SpecialTokens special;
 };
 
 class PieceTokenizer : public Tokenizer {
  public:
-  explicit PieceTokenizer(PieceParts parts);
+  explicit PieceTokenizer(PieceTokenizerParts parts);
 
   void encode(std::string_view text, std::vector<int32_t>& out) const override;
   void encode_ordinary(std::string_view text, std::vector<int32_t>& out) const override;
@@ -61,19 +64,19 @@ class PieceTokenizer : public Tokenizer {
   void encode_words(std::string_view text, std::vector<int32_t>& out) const;
   void encode_word(std::string_view text, size_t readable, std::vector<int32_t>& ids) const;
 
-  PieceParts parts_;
+  PieceTokenizerParts parts_;
   AddedTokens added_;
   std::unique_ptr<PieceModel> model_;
   std::unordered_map<std::string_view, int32_t> ids_;
   int32_t vocab_size_;
-  bool words_apart_;  // no piece goes on across a space, so words can be looked at, and remembered, one by one
+  bool words_independent_;  // no piece crosses a space, so words can be encoded and cached one by one
   WordCache cache_;
 };
 
-// Finds the pieces <0x00> to <0xFF> and marks them; whether all are there.
-bool set_byte_pieces(ModelParts& model);
+// Marks the pieces <0x00> to <0xFF> as byte pieces; returns true if all 256 exist.
+bool set_byte_pieces(PieceModelParts& model);
 std::unique_ptr<Tokenizer> read_piece_json(TokenizerFile& file, std::string_view text, std::string_view what);
-// SentencePiece's .model. Throws IoError.
+// Reads a SentencePiece .model. Throws IoError.
 std::unique_ptr<Tokenizer> read_sentencepiece(std::string_view bytes, std::string_view what);
 
 }  // namespace esp::data

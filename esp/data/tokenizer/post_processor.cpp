@@ -11,7 +11,7 @@
 namespace esp::data {
 namespace {
 
-// Of all texts: the ids around each one are copied for it.
+// limit for the ids around a text, because they are copied for every text
 constexpr size_t kMaxTemplateIds = 256;
 
 [[noreturn]] void refuse(std::string_view what, const Json& got, std::string_view expected) {
@@ -29,8 +29,8 @@ int32_t id_of(const Json& number, std::string_view what) {
   return number.get<int32_t>();
 }
 
-// ["[CLS]", 101]
-std::vector<int32_t> pair_id(const Json& pair, std::string_view what) {
+// Reads a pair such as ["[CLS]", 101].
+std::vector<int32_t> token_id_of_pair(const Json& pair, std::string_view what) {
   if (!pair.is_array() || pair.size() != 2) refuse(what, pair, "[token, id]");
   return {id_of(pair[1], what)};
 }
@@ -71,7 +71,7 @@ TextTemplate read_part(const Json& part, std::string_view what) {
   if (type == "ByteLevel") return {};
   if (type == "TemplateProcessing") return read_template(part, what);
   if (type == "BertProcessing" || type == "RobertaProcessing")
-    return {pair_id(member(part, "cls"), what), pair_id(member(part, "sep"), what)};
+    return {token_id_of_pair(member(part, "cls"), what), token_id_of_pair(member(part, "sep"), what)};
   if (type != "Sequence")
     refuse(what, type, "TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or a Sequence of them");
   const Json& parts = member(part, "processors");
@@ -86,7 +86,7 @@ TextTemplate read_part(const Json& part, std::string_view what) {
   return result;
 }
 
-// What the classes of `transformers` put around a text where the files say nothing.
+// Template ids by tokenizer class of `transformers`, used if the files do not define them.
 struct ClassRow {
   std::string_view name;
   std::optional<int32_t> SpecialTokens::*before;

@@ -1,6 +1,5 @@
-// Reads SentencePiece's .model: a protocol-buffer message of pieces, how the model was trained and how text is
-// normalized. Only what encoding needs is looked at; other fields are skipped. Every length is checked against what is
-// left.
+// Reads a SentencePiece .model: a protocol-buffer message with pieces, training parameters and normalization. Only
+// fields that encoding needs are read; others are skipped. Every length is checked against the remaining bytes.
 #include <cmath>
 #include <cstring>
 
@@ -12,18 +11,18 @@
 namespace esp::data {
 namespace {
 
-class Message {
+class ProtobufReader {
  public:
-  Message(std::string_view bytes, std::string_view what) : left_(bytes), what_(what) {}
+  ProtobufReader(std::string_view bytes, std::string_view what) : left_(bytes), what_(what) {}
 
-  // The next field: its number, and its value as a number or as bytes. False at the end.
+  // Reads the next field: its number and its value (integer or bytes). Returns false at the end.
   bool next() {
     if (left_.empty()) return false;
     uint64_t tag = varint();
     field = static_cast<uint32_t>(tag >> 3);
     text = {};
     number = 0;
-    if (field == 0 || (tag >> 3) > 0x1FFFFFFF) fail("a field has a wrong number");
+    if (field == 0 || (tag >> 3) > 0x1FFFFFFF) fail("a field has an invalid number");
     switch (tag & 7) {
       case 0:
         number = varint();
@@ -49,11 +48,11 @@ class Message {
     if (!std::isfinite(value)) fail("a score is not finite");
     return value;
   }
-  int32_t integer() const {  // negative numbers come as ten bytes
+  int32_t integer() const {  // a negative number is encoded in ten bytes
     return static_cast<int32_t>(static_cast<int64_t>(number));
   }
   [[noreturn]] void fail(std::string_view problem) const {
-    throw IoError(fmt::format("{} is no SentencePiece model: {}", what_, problem));
+    throw IoError(fmt::format("{} is not a SentencePiece model: {}", what_, problem));
   }
 
   uint32_t field = 0;
@@ -70,10 +69,10 @@ class Message {
       value |= uint64_t{byte & 0x7Fu} << shift;
       if (byte < 0x80) return value;
     }
-    fail("a number does not end");
+    fail("a number is longer than ten bytes or than the rest of the file");
   }
   std::string_view take(uint64_t bytes) {
-    if (bytes > left_.size()) fail("a field is longer than what is left");
+    if (bytes > left_.size()) fail("a field is longer than the rest of the file");
     std::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);
     return taken;
@@ -82,9 +81,9 @@ class Message {
   std::string_view left_, what_;
 };
 
-Piece read_piece(std::string_view bytes, std::string_view what) {
-  Piece piece;
-  for (Message message(bytes, what); message.next();) {
+ScoredPiece read_piece(std::string_view bytes, std::string_view what) {
+  ScoredPiece piece;
+  for (ProtobufReader message(bytes, what); message.next();) {
     if (message.field == 1) piece.text = message.text;
     if (message.field == 2) piece.score = message.real();
     if (message.field == 3) {
@@ -95,14 +94,14 @@ Piece read_piece(std::string_view bytes, std::string_view what) {
   return piece;
 }
 
-struct Trained {
+struct TrainerSpec {
   int32_t model_type = 1, unknown = 0, bos = 1, eos = 2, pad = -1;
   bool space_after = false;
 };
 
-Trained read_trainer(std::string_view bytes, std::string_view what) {
-  Trained trained;
-  for (Message message(bytes, what); message.next();) {
+TrainerSpec read_trainer_spec(std::string_view bytes, std::string_view what) {
+  TrainerSpec trained;
+  for (ProtobufReader message(bytes, what); message.next();) {
     switch (message.field) {
       case 3:
         trained.model_type = message.integer();
@@ -129,8 +128,8 @@ Trained read_trainer(std::string_view bytes, std::string_view what) {
   return trained;
 }
 
-void read_normalizer(std::string_view bytes, std::string_view what, PieceParts& parts) {
-  for (Message message(bytes, what); message.next();) {
+void read_normalizer(std::string_view bytes, std::string_view what, PieceTokenizerParts& parts) {
+  for (ProtobufReader message(bytes, what); message.next();) {
     switch (message.field) {
       case 2:
         parts.charsmap = Charsmap(message.text, what);
@@ -150,7 +149,7 @@ void read_normalizer(std::string_view bytes, std::string_view what, PieceParts& 
   }
 }
 
-// «<0x0A>» is the byte 10.
+// Returns the value of a byte piece, such as 10 for "<0x0A>"; -1 for any other name.
 int byte_of(std::string_view name) {
   auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
   if (name.size() != 6 || !name.starts_with("<0x") || name[5] != '>' || digit(name[3]) < 0 || digit(name[4]) < 0)
@@ -160,7 +159,7 @@ int byte_of(std::string_view name) {
 
 }  // namespace
 
-bool set_byte_pieces(ModelParts& model) {
+bool set_byte_pieces(PieceModelParts& model) {
   std::array<int32_t, 256>& ids = model.unknown.byte_ids;
   ids.fill(-1);
   for (size_t i = 0; i < model.pieces.size(); ++i)
@@ -174,26 +173,26 @@ bool set_byte_pieces(ModelParts& model) {
 }
 
 std::unique_ptr<Tokenizer> read_sentencepiece(std::string_view bytes, std::string_view what) {
-  PieceParts parts;
-  Trained trained;
+  PieceTokenizerParts parts;
+  TrainerSpec trained;
   bool has_bytes = false;
-  for (Message message(bytes, what); message.next();) {
+  for (ProtobufReader message(bytes, what); message.next();) {
     if (message.field == 1) {
       parts.model.pieces.push_back(read_piece(message.text, what));
       has_bytes |= parts.model.pieces.back().type == PieceType::byte;
     }
-    if (message.field == 2) trained = read_trainer(message.text, what);
+    if (message.field == 2) trained = read_trainer_spec(message.text, what);
     if (message.field == 3) read_normalizer(message.text, what, parts);
   }
   auto refuse = [&](std::string_view problem) { throw IoError(fmt::format("{}: {}", what, problem)); };
   int32_t size = static_cast<int32_t>(parts.model.pieces.size());
-  if (size == 0) refuse("is no SentencePiece model: it has no pieces");
+  if (size == 0) refuse("is not a SentencePiece model: it has no pieces");
   if (trained.model_type != 1 && trained.model_type != 2)
-    refuse(fmt::format("model type {}; known here: 1 (unigram) and 2 (BPE)", trained.model_type));
-  if (trained.space_after) refuse("puts spaces after words; only before them is known here");
+    refuse(fmt::format("model type {}; supported: 1 (unigram) and 2 (BPE)", trained.model_type));
+  if (trained.space_after) refuse("puts spaces after words; only spaces before words are supported");
   if (trained.unknown < 0 || trained.unknown >= size ||
       parts.model.pieces[static_cast<size_t>(trained.unknown)].type != PieceType::unknown)
-    refuse(fmt::format("its unknown id is {}, which is no unknown piece", trained.unknown));
+    refuse(fmt::format("its unk_id is {}, which is not a piece of type unknown", trained.unknown));
   parts.sentencepiece = true;
   parts.unigram = trained.model_type == 1;
   parts.model.what = what;
@@ -202,9 +201,9 @@ std::unique_ptr<Tokenizer> read_sentencepiece(std::string_view bytes, std::strin
     parts.model.unknown.as_bytes = set_byte_pieces(parts.model);
     if (!parts.model.unknown.as_bytes) refuse("has some byte pieces but not all 256");
   }
-  for (const Piece& piece : parts.model.pieces)
+  for (const ScoredPiece& piece : parts.model.pieces)
     if (piece.type == PieceType::user_defined && !parts.charsmap.empty())
-      refuse("has user-defined pieces and a normalization table; the two together are not known here");
+      refuse("has user-defined pieces and a normalization table; the two together are not supported");
   parts.decode_drops_space = parts.add_prefix;
   parts.file_name = "tokenizer.model";
   parts.source = bytes;

@@ -1,4 +1,4 @@
-// Any bytes are refused with an error or are a model that encodes and decodes.
+// Fuzzes the reader of SentencePiece files. Any bytes are rejected, or give a model that encodes and decodes.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

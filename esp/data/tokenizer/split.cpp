@@ -1,5 +1,5 @@
-// Each splitter follows its expression alternative by alternative, first match wins, as a backtracking engine would
-// take them. Words: U is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], W is [\p{Ll}\p{Lm}\p{Lo}\p{M}], white is \s.
+// Each splitter tries the alternatives of its expression in order and takes the first match, like a backtracking
+// engine. Character classes: U is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], W is [\p{Ll}\p{Lm}\p{Lo}\p{M}], white is \s.
 #include "esp/data/tokenizer/split.h"
 
 #include "esp/base/table.h"
@@ -9,10 +9,10 @@ namespace esp::data {
 namespace {
 
 #define ESP_SUFFIXES "'s|'t|'re|'ve|'m|'ll|'d"
-constexpr SplitRow kRows[] = {
+constexpr SplitPatternInfo kRows[] = {
     {"gpt2", "GPT-2: words and numbers with the space before them", SplitPattern::gpt2,
      ESP_SUFFIXES R"(| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
-    {"cl100k", "GPT-4 as tiktoken splits it: three digits at a time, white space at the end in one",
+    {"cl100k", "GPT-4, as in tiktoken: numbers in groups of three digits, trailing white space as one piece",
      SplitPattern::cl100k,
      "(?i:" ESP_SUFFIXES
      R"()|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+)"},
@@ -24,7 +24,7 @@ constexpr SplitRow kRows[] = {
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:)" ESP_SUFFIXES
      R"()?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:)" ESP_SUFFIXES
      R"()?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {"none", "no split: one piece, merges run over everything", SplitPattern::none, ""},
+    {"none", "no split: the complete text is one piece", SplitPattern::none, ""},
 };
 #undef ESP_SUFFIXES
 
@@ -42,7 +42,7 @@ class Cursor {
   size_t size() const { return size_; }
   char byte(size_t at) const { return text_[at]; }
 
-  // The class of the character at `at` as one bit, 0 at the end, and where the next begins.
+  // Returns the class of the character at `at` as one bit (0 at the end) and sets `next` to the next character.
   uint32_t class_at(size_t at, size_t& next) const {
     if (at >= size_) return 0;
     uint8_t first = static_cast<uint8_t>(text_[at]);
@@ -70,7 +70,7 @@ class Cursor {
     return at;
   }
 
-  // 's 't 're 've 'm 'll 'd. Case folding brings in U+017F, the long s.
+  // Skips a suffix 's 't 're 've 'm 'll 'd, if there is one at `at`. If `any_case`, U+017F (long s) also matches s.
   size_t skip_suffix(size_t at, bool any_case) const {
     if (at + 1 >= size_ || text_[at] != '\'') return at;
     auto lower = [&](size_t i) { return any_case ? static_cast<char>(text_[i] | 0x20) : text_[i]; };
@@ -90,7 +90,7 @@ class Cursor {
 };
 
 struct WhiteRun {
-  size_t end, last_begin, after_newline;  // after_newline: 0 without one
+  size_t end, last_begin, after_newline;  // after_newline: end of the last line end; 0 if there is none
 };
 
 WhiteRun white_run(const Cursor& text, size_t at) {
@@ -104,7 +104,8 @@ WhiteRun white_run(const Cursor& text, size_t at) {
   return run;
 }
 
-// \s+(?!\S)|\s+ : all at the end of the text, otherwise all but the last, which the next piece may want.
+// \s+(?!\S)|\s+ : all white space at the end of the text, otherwise all but the last character, which the next piece
+// may take.
 size_t white_end(const Cursor& text, const WhiteRun& run, size_t at) {
   return run.end == text.size() || run.last_begin == at ? run.end : run.last_begin;
 }
@@ -122,7 +123,7 @@ struct Gpt2 {
   }
 };
 
-// cl100k, llama3, qwen2.
+// The splitter of cl100k, llama3 and qwen2.
 template <int max_digits, bool white_to_the_end_first>
 struct Gpt4 {
   static size_t end(const Cursor& text, size_t at) {
@@ -144,7 +145,7 @@ struct Gpt4 {
 };
 
 struct O200k {
-  // U*W+ from `at`; `at` itself when it does not match. U* takes all it can and gives back as little as W+ needs.
+  // Matches U*W+ from `at`; returns `at` without a match. U* is greedy and gives back only what W+ needs.
   static size_t lower_word(const Cursor& text, size_t at) {
     size_t end = at, next = at, after_both = at;
     while (uint32_t c = text.class_at(end, next) & kU) {
@@ -154,7 +155,7 @@ struct O200k {
     size_t lower = text.skip(end, kW);
     return lower != end ? lower : after_both;
   }
-  // U+W*
+  // Matches U+W*.
   static size_t upper_word(const Cursor& text, size_t at) {
     size_t end = text.skip(at, kU);
     return end != at ? text.skip(end, kW) : at;
@@ -184,28 +185,28 @@ template <typename Splitter>
 size_t run_splitter(std::string_view text, size_t at, size_t* ends) {
   Cursor cursor(text);
   size_t count = 0;
-  while (count < kPiecesAtOnce && at < text.size()) ends[count++] = at = Splitter::end(cursor, at);
+  while (count < kSplitBatch && at < text.size()) ends[count++] = at = Splitter::end(cursor, at);
   return count;
 }
 
 }  // namespace
 
-std::span<const SplitRow> split_patterns() {
+std::span<const SplitPatternInfo> split_patterns() {
   return kRows;
 }
 
-const SplitRow& find_split(std::string_view name) {
+const SplitPatternInfo& find_split_pattern(std::string_view name) {
   return find_row("split pattern", kRows, name);
 }
 
-const SplitRow& find_split(SplitPattern pattern) {
+const SplitPatternInfo& find_split_pattern(SplitPattern pattern) {
   return kRows[static_cast<size_t>(pattern)];
 }
 
-std::optional<SplitPattern> split_of_expression(std::string_view expression) {
-  for (const SplitRow& row : kRows)
+std::optional<SplitPattern> split_pattern_of(std::string_view expression) {
+  for (const SplitPatternInfo& row : kRows)
     if (!row.expression.empty() && row.expression == expression) return row.pattern;
-  // tiktoken's own spellings, equal but for possessive repeats.
+  // tiktoken's spellings, which differ only in possessive repeats.
   if (expression == R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)" ||
       expression == R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)")
     return SplitPattern::gpt2;
@@ -218,7 +219,7 @@ std::optional<SplitPattern> split_of_expression(std::string_view expression) {
   return std::nullopt;
 }
 
-size_t split_some(SplitPattern pattern, std::string_view text, size_t at, size_t* ends) {
+size_t split_next(SplitPattern pattern, std::string_view text, size_t at, size_t* ends) {
   switch (pattern) {
     case SplitPattern::gpt2:
       return run_splitter<Gpt2>(text, at, ends);

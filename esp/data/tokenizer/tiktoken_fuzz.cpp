@@ -1,4 +1,5 @@
-// Any text is refused with an error or is a rank file. So that inputs need not spell 256 bytes, these are put in front.
+// Fuzzes the reader of tiktoken rank files. Any text is rejected or read. The test puts ranks of the 256 bytes in
+// front, so that inputs stay short.
 #include <cstddef>
 #include <cstdint>
 #include <string>

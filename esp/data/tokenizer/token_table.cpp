@@ -13,13 +13,15 @@ namespace esp::data {
 TokenTable::TokenTable(std::vector<std::pair<std::string, int32_t>> tokens, std::string_view what) {
   size_t total = 0;
   for (const auto& [bytes, id] : tokens) {
-    if (id < 0) throw IoError(fmt::format("{}: the token \"{}\" has the id {}", what, bytes, id));
-    // Holes are legal (reserved ids), but a file of ten tokens cannot ask for a table of a billion.
+    if (id < 0) throw IoError(fmt::format("{}: the token \"{}\" has the id {}; expected an id >= 0", what, bytes, id));
+    // Holes (reserved ids) are legal, but a file of ten tokens must not allocate a table of a billion entries.
     if (static_cast<size_t>(id) > 2 * tokens.size() + 65536)
-      throw IoError(fmt::format("{}: id {} is far beyond its {} tokens", what, id, tokens.size()));
+      throw IoError(fmt::format("{}: got the id {} in a vocabulary of {} tokens; expected at most {}", what, id,
+                                tokens.size(), 2 * tokens.size() + 65536));
     total += bytes.size();
   }
-  if (total > UINT32_MAX) throw IoError(fmt::format("{}: its tokens have {} bytes", what, total));
+  if (total > UINT32_MAX)
+    throw IoError(fmt::format("{}: its tokens have {} bytes; expected less than 4 GiB", what, total));
   std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
 
   size_t rows = tokens.empty() ? 0 : static_cast<size_t>(tokens.back().second) + 1;
@@ -32,7 +34,7 @@ TokenTable::TokenTable(std::vector<std::pair<std::string, int32_t>> tokens, std:
   for (const auto& [bytes, id] : tokens) {
     for (; row <= static_cast<size_t>(id); ++row) starts_[row] = static_cast<uint32_t>(pool_.size());
     if (present_[static_cast<size_t>(id)]) throw IoError(fmt::format("{}: two tokens have the id {}", what, id));
-    if (find(bytes)) throw IoError(fmt::format("{}: the token \"{}\" is there twice", what, bytes));
+    if (find(bytes)) throw IoError(fmt::format("{}: the token \"{}\" occurs twice", what, bytes));
     present_[static_cast<size_t>(id)] = true;
     pool_ += bytes;
     starts_[row] = static_cast<uint32_t>(pool_.size());

@@ -26,8 +26,8 @@ std::string read_file(const fs::path& path) {
   return obs::read_whole_file(path.string(), kMaxFileBytes);
 }
 
-// tokenizer_config.json beside the tokenizer, or an empty object.
-Json config_beside(const fs::path& path) {
+// Reads tokenizer_config.json beside the tokenizer; an empty object if there is none.
+Json read_tokenizer_config(const fs::path& path) {
   fs::path config = path.parent_path() / "tokenizer_config.json";
   if (std::error_code error; !fs::exists(config, error)) return Json::object();
   Json json = parse_json(read_file(config), config.string());
@@ -49,12 +49,14 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path, std::string_view patt
     return read_sentencepiece(bytes, what);
   }
   if (ending == ".txt") {
-    Json config = config_beside(path);
+    Json config = read_tokenizer_config(path);
     bool lower = !config.contains("do_lower_case") || config["do_lower_case"] != false;
     return read_vocab_txt(read_file(path), lower, what);
   }
-  throw UsageError(fmt::format(
-      "tokenizer {}: known are tokenizer.json, vocab.json with merges.txt, *.tiktoken, *.model and vocab.txt", what));
+  throw UsageError(
+      fmt::format("tokenizer {}: cannot tell the format from this file name; expected tokenizer.json, vocab.json with "
+                  "merges.txt, *.tiktoken, *.model or vocab.txt",
+                  what));
 }
 
 fs::path find_in_folder(const fs::path& folder) {
@@ -65,7 +67,7 @@ fs::path find_in_folder(const fs::path& folder) {
   if (has("tokenizer.json")) return folder / "tokenizer.json";
   if (has("vocab.json") && has("merges.txt")) return folder / "vocab.json";
   std::vector<fs::path> ranks;
-  std::error_code error;  // a folder that cannot be listed has none
+  std::error_code error;  // a folder that cannot be listed contains no *.tiktoken
   for (const auto& entry : fs::directory_iterator(folder, error))
     if (entry.path().extension() == ".tiktoken") ranks.push_back(entry.path());
   if (ranks.size() == 1) return ranks[0];
@@ -77,8 +79,8 @@ fs::path find_in_folder(const fs::path& folder) {
                   folder.string()));
 }
 
-// Roles that tokenizer_config.json names win over those guessed from the vocabulary.
-void set_roles(Tokenizer& tokenizer, const Json& config) {
+// Special tokens named in tokenizer_config.json override those guessed from the vocabulary.
+void set_special_tokens(Tokenizer& tokenizer, const Json& config) {
   SpecialTokens special = tokenizer.special();
   auto set = [&](const char* name, std::optional<int32_t>& role) {
     if (!config.contains(name)) return;
@@ -115,15 +117,15 @@ std::vector<int32_t> encode_with_template(const Tokenizer& tokenizer, std::strin
 
 namespace {
 
-// The file that says most of the vocabulary.
+// Returns the main file of a tokenizer, the one with the vocabulary.
 fs::path find_tokenizer(const std::string& path_or_name) {
   const fs::path path(path_or_name);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     if (path_or_name.find('/') == path_or_name.npos && path.extension().empty())
-      throw IoError(fmt::format("tokenizer \"{}\" is neither a file nor a folder nor a name; the one name is \"byte\"",
-                                path_or_name));
+      throw IoError(
+          fmt::format("tokenizer \"{}\" is neither a file nor a folder; expected a path or \"byte\"", path_or_name));
     throw IoError(fmt::format("tokenizer {}: no such file or folder", path_or_name));
   }
   return fs::is_directory(status) ? find_in_folder(path) : path;
@@ -147,8 +149,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path_or_name, std::
   if (path_or_name == "byte") return make_byte_tokenizer();
   const fs::path path = find_tokenizer(path_or_name);
   std::unique_ptr<Tokenizer> tokenizer = load_file(path, pattern);
-  Json config = config_beside(path);
-  set_roles(*tokenizer, config);
+  Json config = read_tokenizer_config(path);
+  set_special_tokens(*tokenizer, config);
   if (path.extension() == ".txt" && !config.contains("tokenizer_class")) config["tokenizer_class"] = "BertTokenizer";
   apply_tokenizer_config(*tokenizer, config, path.extension() != ".json" || path.filename() == "vocab.json");
   return tokenizer;

@@ -1,4 +1,4 @@
-// Reads tokenizer.json and vocab.json event by event: a vocabulary of 200,000 names never becomes a JSON tree.
+// Streaming (SAX) reader of tokenizer.json and vocab.json: a vocabulary of 200,000 tokens never becomes a JSON tree.
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -9,12 +9,12 @@
 namespace esp::data {
 namespace {
 
-constexpr size_t kMaxKeys = 4096;  // of an object outside the vocabulary
+constexpr size_t kMaxKeys = 4096;  // keys of one object outside the vocabulary
 
-class Reader : public nlohmann::json_sax<Json> {
+class TokenizerFileReader : public nlohmann::json_sax<Json> {
  public:
-  // vocab_only: the whole text is the vocabulary.
-  explicit Reader(TokenizerFile& file, bool vocab_only) : file_(file), vocab_only_(vocab_only) {}
+  // vocab_only: the text is only the vocabulary (vocab.json).
+  explicit TokenizerFileReader(TokenizerFile& file, bool vocab_only) : file_(file), vocab_only_(vocab_only) {}
   std::string problem;
 
   bool null() override { return value(Json()); }
@@ -31,7 +31,8 @@ class Reader : public nlohmann::json_sax<Json> {
       item_strings_.push_back(std::move(v));
       return item_strings_.size() <= 2 || fail("has a merge of more than two parts");
     }
-    return fail("has text where the vocabulary wants a number");
+    return fail(fmt::format("has the string \"{}\" as a value in the vocabulary; expected {}", v,
+                            list_ == List::scored ? "[text, score]" : "a number (id)"));
   }
 
   bool key(string_t& name) override {
@@ -62,7 +63,7 @@ class Reader : public nlohmann::json_sax<Json> {
       if (at_list("merges")) return begin(List::merges);
       return open(Json::array());
     }
-    if (list_ == List::vocab || inside_ != 1) return fail("is nested where a token or a merge was expected");
+    if (list_ == List::vocab || inside_ != 1) return fail("has a list where a token or a merge was expected");
     inside_ = 2;
     item_strings_.clear();
     item_scored_ = false;
@@ -87,10 +88,11 @@ class Reader : public nlohmann::json_sax<Json> {
 
  private:
   enum class List { none, vocab, scored, merges };
-  // An array or object that is not complete.
+  // An array or object that is still being read.
   struct Open {
     Json* value;
-    std::unordered_set<std::string> keys;  // a search of the object itself would take quadratic time
+    // for duplicate checks; searching the object itself would take quadratic time
+    std::unordered_set<std::string> keys;
   };
 
   bool fail(std::string text) {
@@ -176,8 +178,8 @@ class Reader : public nlohmann::json_sax<Json> {
 
 void read(std::string_view text, std::string_view what, TokenizerFile& file, bool vocab_only) {
   if (text.size() > kMaxJsonBytes)
-    throw IoError(fmt::format("{} has {} bytes; at most {} are read", what, text.size(), kMaxJsonBytes));
-  Reader reader(file, vocab_only);
+    throw IoError(fmt::format("{} has {} bytes; expected at most {}", what, text.size(), kMaxJsonBytes));
+  TokenizerFileReader reader(file, vocab_only);
   if (!Json::sax_parse(text, &reader)) throw IoError(fmt::format("{} {}", what, reader.problem));
 }
 

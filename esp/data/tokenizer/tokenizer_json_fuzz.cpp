@@ -1,5 +1,5 @@
-// Any text is refused with an error or is a tokenizer that encodes and decodes, whose ids and texts do not outgrow what
-// they are made of. The same text is its tokenizer_config.json.
+// Fuzzes the reader of tokenizer.json. Any text is rejected, or gives a tokenizer that encodes and decodes with bounded
+// output sizes. The same text is also used as its tokenizer_config.json.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<int32_t> ids;
     tokenizer->encode("Hello  w\u00F6rld's \u4E2D <|endoftext|>\xFF\n", ids);
     tokenizer->encode(text, ids);
-    // Each text may become 64 bytes a byte and a kilobyte, with a mark of 3 bytes before each word.
+    // The expansion limit allows 64 bytes per input byte plus 1 KiB, and a space mark of 3 bytes before each word.
     ESP_CHECK(ids.size() <= 4 * (64 * (size + 64) + 2048), "{} ids of {} bytes", ids.size(), size);
     tokenizer->decode(ids);
     ids = data::encode_with_template(*tokenizer, "text");

@@ -1,4 +1,4 @@
-// Loading by path or name, and what is refused.
+// Loading by path or name, and rejected files.
 #include "esp/data/tokenizer/tokenizer.h"
 
 #include <filesystem>
@@ -27,7 +27,7 @@ std::string error_of(const std::string& json) {
   return "nothing thrown";
 }
 
-// A tokenizer whose normalizer is these steps, and that knows the letter a.
+// A tokenizer with the given normalizer steps and one token, the letter a.
 std::string with_normalizer(const std::string& steps, const std::string& added = "") {
   return R"({"added_tokens":[)" + added + R"(],"normalizer":{"type":"Sequence","normalizers":[)" + steps +
          R"(]},"pre_tokenizer":{"type":"Metaspace","prepend_scheme":"never"},)"
@@ -37,7 +37,7 @@ std::string replace_a(size_t count) {
   return R"({"type":"Replace","pattern":{"String":"a"},"content":")" + std::string(count, 'a') + "\"}";
 }
 
-TEST(Growth, NormalizerThatMakesGigabytesNamesItsStep) {
+TEST(ExpansionLimit, ErrorNamesNormalizerStepBeyondLimit) {
   std::string steps = replace_a(1000);
   for (int i = 1; i < 5; ++i) steps += "," + replace_a(1000);
   const auto tokenizer = read_tokenizer_json(with_normalizer(steps), "t.json");
@@ -47,7 +47,7 @@ TEST(Growth, NormalizerThatMakesGigabytesNamesItsStep) {
   } catch (const IoError& error) {
     EXPECT_EQ(
         std::string(error.what()),
-        "t.json: normalizer: step 2 of 5 (Replace \"a\"): makes more than 1088 bytes of 1 bytes; expected at most "
+        "t.json: normalizer: step 2 of 5 (Replace \"a\"): expands 1 bytes to more than 1088 bytes; expected at most "
         "64 per byte. Is this the tokenizer's own file?");
   }
   EXPECT_NE(error_of(with_normalizer(steps, R"({"id":2,"content":"a","normalized":true})")).find("step 2 of 5"),
@@ -58,13 +58,13 @@ TEST(Growth, NormalizerThatMakesGigabytesNamesItsStep) {
   EXPECT_THROW(encode(*prepend, "a"), IoError);
 }
 
-TEST(Growth, NormalizerHasALimitOfSteps) {
+TEST(ExpansionLimit, LimitsNormalizerSteps) {
   std::string steps = replace_a(1);
   for (int i = 0; i < 64; ++i) steps += "," + replace_a(1);
   EXPECT_EQ(error_of(with_normalizer(steps)), "t.json: normalizer: got 65 steps; expected at most 64");
 }
 
-TEST(Growth, TemplateHasALimitOfTokens) {
+TEST(ExpansionLimit, LimitsTemplateTokens) {
   std::string single = R"({"Sequence":{"id":"A"}})", ids = "0";
   for (int i = 0; i < 20; ++i) single += R"(,{"SpecialToken":{"id":"x"}})";
   for (int i = 0; i < 20; ++i) ids += ",0";
@@ -75,14 +75,14 @@ TEST(Growth, TemplateHasALimitOfTokens) {
       << error_of(json);
 }
 
-TEST(Growth, DecoderStopsAtTokensOfMegabytes) {
+TEST(ExpansionLimit, LimitsDecodedText) {
   const std::string added = R"({"id":2,"content":")" + std::string(100'000, 'b') + "\"}";
   const auto tokenizer = read_tokenizer_json(with_normalizer("", added), "t.json");
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>(10, 2)).size(), 1'000'000u);
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>(1000, 2)), IoError);
 }
 
-TEST(ByteTokenizer, IsBytesAndAnEnd) {
+TEST(ByteTokenizer, EncodesBytesAndEndOfText) {
   auto tokenizer = load_tokenizer("byte");
   EXPECT_EQ(tokenizer->vocab_size(), 257);
   EXPECT_EQ(tokenizer->kind(), "byte");
@@ -95,7 +95,7 @@ TEST(ByteTokenizer, IsBytesAndAnEnd) {
   EXPECT_EQ(load_tokenizer(folder / "")->kind(), "byte");
 }
 
-TEST(LoadTokenizer, SaysWhatIsMissing) {
+TEST(LoadTokenizer, RejectsMissingAndUnknownFiles) {
   obs::TemporaryFolder folder;
   EXPECT_THROW(load_tokenizer("bytes"), IoError);
   EXPECT_THROW(load_tokenizer(folder / "none.json"), IoError);
@@ -104,7 +104,7 @@ TEST(LoadTokenizer, SaysWhatIsMissing) {
   EXPECT_THROW(load_tokenizer(folder / "t.bin"), UsageError);
 }
 
-TEST(LoadTokenizer, TakesRolesFromTheConfigBesideIt) {
+TEST(LoadTokenizer, ReadsSpecialTokensFromConfig) {
   obs::TemporaryFolder folder;
   obs::write_whole_file(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nend\nhello\n");
   obs::write_whole_file(folder / "tokenizer_config.json", R"({"eos_token":{"content":"end"},"do_lower_case":true})");
@@ -114,7 +114,7 @@ TEST(LoadTokenizer, TakesRolesFromTheConfigBesideIt) {
   EXPECT_EQ(encode(*tokenizer, "HELLO [MASK]"), (std::vector<int32_t>{6, 4}));
 }
 
-TEST(TokenizerJson, RefusesWhatItDoesNotKnowByName) {
+TEST(TokenizerJson, ErrorNamesUnsupportedFeature) {
   EXPECT_NE(error_of("[]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(error_of("{").find("not JSON"), std::string::npos);
   EXPECT_NE(error_of("{}").find("no model"), std::string::npos);
@@ -124,7 +124,7 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnowByName) {
   EXPECT_NE(error_of(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a"]}})").find("merge"), std::string::npos);
   EXPECT_NE(
       error_of(R"({"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":4000000},"merges":[]}})")
-          .find("far beyond"),
+          .find("in a vocabulary of"),
       std::string::npos);
   EXPECT_NE(error_of(R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"x+"},
       "behavior":"Isolated","invert":false},{"type":"ByteLevel","use_regex":false}]},"model":{"type":"BPE","vocab":{}}})")
@@ -137,13 +137,13 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnowByName) {
       std::string::npos);
 }
 
-// A unigram of five pieces under a post-processor.
+// A unigram tokenizer with five pieces and the given post-processor.
 std::string with_post_processor(const std::string& post_processor) {
   return R"({"post_processor":)" + post_processor +
          R"(,"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["<s>",0],["</s>",0],["a",-1],["b",-2]]}})";
 }
 
-TEST(PostProcessor, SaysWhatStandsAroundAText) {
+TEST(PostProcessor, AddsTemplateIdsAroundText) {
   const auto around = [](const std::string& json) {
     const auto tokenizer = read_tokenizer_json(with_post_processor(json), "t.json");
     return encode_with_template(*tokenizer, "ab");
@@ -160,7 +160,7 @@ TEST(PostProcessor, SaysWhatStandsAroundAText) {
   EXPECT_THROW(around(R"({"type":"Sequence","processors":[)" + both + "," + bos + "]}"), IoError);
 }
 
-TEST(PostProcessor, RefusesByNameWhatItDoesNotKnow) {
+TEST(PostProcessor, ErrorNamesUnsupportedProcessor) {
   const auto error = [](const std::string& json) { return error_of(with_post_processor(json)); };
   EXPECT_NE(error(R"({"type":"Magic"})").find("post_processor: got \"Magic\"; expected TemplateProcessing"),
             std::string::npos);
@@ -173,7 +173,7 @@ TEST(PostProcessor, RefusesByNameWhatItDoesNotKnow) {
   EXPECT_NE(error("7").find("post_processor: got"), std::string::npos);
 }
 
-TEST(PostProcessor, TheConfigBesideTheFileDecidesAboutBeginAndEnd) {
+TEST(PostProcessor, AppliesBosAndEosOfConfig) {
   obs::TemporaryFolder folder;
   const auto around = [&](const std::string& processor, const std::string& config) {
     obs::write_whole_file(folder / "tokenizer.json", with_post_processor(processor));
@@ -188,7 +188,7 @@ TEST(PostProcessor, TheConfigBesideTheFileDecidesAboutBeginAndEnd) {
   EXPECT_EQ(around("null", R"({"tokenizer_class":"LlamaTokenizer"})"), (std::vector<int32_t>{3}));
 }
 
-TEST(PostProcessor, IsWrittenWithAVocabularyOfBert) {
+TEST(PostProcessor, SavesTemplateWithBertVocabulary) {
   obs::TemporaryFolder folder, saved;
   obs::write_whole_file(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n");
   const auto tokenizer = load_tokenizer(folder / "vocab.txt");
@@ -197,7 +197,7 @@ TEST(PostProcessor, IsWrittenWithAVocabularyOfBert) {
   EXPECT_EQ(encode_with_template(*load_tokenizer(saved / ""), "hello"), (std::vector<int32_t>{2, 5, 3}));
 }
 
-TEST(BertText, NormalizesAsBertDoes) {
+TEST(BertText, MatchesBertNormalizer) {
   BertTextOptions options;
   EXPECT_EQ(normalize_bert("H\u00E9llo\u200BW\u00D6RLD\t\u4E2D", options), "helloworld  \u4E2D ");
   options.lower_case = options.strip_accents = false;
@@ -207,7 +207,7 @@ TEST(BertText, NormalizesAsBertDoes) {
   EXPECT_EQ(words, (std::vector<std::string>{"a", "-", "b", "c", "!", "?", "d"}));
 }
 
-TEST(WordPiece, TakesTheLongestAndGivesUpOnAWholeWord) {
+TEST(WordPiece, MatchesLongestTokensOrReturnsUnknownId) {
   auto tokenizer = read_vocab_txt("[UNK]\nun\n##aff\n##able\naff\n##a\n", true, "vocab");
   EXPECT_EQ(encode(*tokenizer, "unaffable"), (std::vector<int32_t>{1, 2, 3}));
   EXPECT_EQ(encode(*tokenizer, "unaffx aff"), (std::vector<int32_t>{0, 4}));
@@ -218,7 +218,7 @@ TEST(WordPiece, TakesTheLongestAndGivesUpOnAWholeWord) {
   EXPECT_EQ(encode(*load_tokenizer(folder / ""), "unaffable aff"), (std::vector<int32_t>{1, 2, 3, 4}));
 }
 
-// A .model by hand: field numbers and wire types of SentencePiece's protocol.
+// A field of a hand-made .model, with the field numbers and wire types of SentencePiece's protocol.
 std::string field(int number, std::string_view bytes) {
   return static_cast<char>(number << 3 | 2) + std::string(1, static_cast<char>(bytes.size())) + std::string(bytes);
 }
@@ -242,7 +242,7 @@ TEST(SentencePieceFile, ReadsUnigramAndBpe) {
     EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{4, 4}), "ab ab");
     EXPECT_EQ(tokenizer->special().bos, 1);
     EXPECT_EQ(tokenizer->special().eos, 2);
-    for (size_t cut = 0; cut < model.size(); ++cut) {  // cut anywhere: an error or a smaller model, never a crash
+    for (size_t cut = 0; cut < model.size(); ++cut) {  // cut at any byte: an error or a smaller model, never a crash
       try {
         encode(*read_sentencepiece(model.substr(0, cut), "cut"), "ab xyz");
       } catch (const IoError&) {

@@ -113,7 +113,7 @@ std::vector<uint32_t> decompose(const std::vector<uint32_t>& points) {
   std::vector<uint32_t> whole;
   whole.reserve(points.size());
   for (uint32_t point : points) append_decomposed(whole, point);
-  // Canonical order: each run of marks is sorted by class, equal classes keep their order.
+  // Canonical order: sorts each sequence of adjacent marks by combining class; marks of equal class keep their order.
   for (size_t at = 0; at < whole.size();) {
     size_t end = at;
     while (end < whole.size() && combining_class(whole[end]) != 0) ++end;
@@ -126,7 +126,7 @@ std::vector<uint32_t> decompose(const std::vector<uint32_t>& points) {
 }
 
 void append_lower(std::vector<uint32_t>& points, uint32_t point) {
-  if (point == 0x130) {  // capital I with dot: the one that becomes two
+  if (point == 0x130) {  // capital I with dot above: the only letter whose lower case has two characters
     points.push_back('i');
     points.push_back(0x307);
     return;

@@ -12,7 +12,7 @@ int class_of(uint32_t point) {
   return point_cell(point) & kClassMask;
 }
 
-TEST(Unicode, ClassesOfKnownCharacters) {
+TEST(Unicode, ClassifiesKnownCharacters) {
   EXPECT_EQ(class_of('a'), kLower);
   EXPECT_EQ(class_of('Z'), kUpper);
   EXPECT_EQ(class_of('7'), kNumber);
@@ -27,7 +27,7 @@ TEST(Unicode, ClassesOfKnownCharacters) {
   EXPECT_EQ(class_of(kNoPoint), kOther);
 }
 
-TEST(Unicode, ReadsWhatItWritesAndNothingElse) {
+TEST(Unicode, RoundTripsAndRejectsInvalidUtf8) {
   for (uint32_t point = 0; point < 0x110000; point += point < 0x11000 ? 1 : 37) {
     if (point >= 0xD800 && point < 0xE000) continue;
     std::string text;
@@ -36,7 +36,7 @@ TEST(Unicode, ReadsWhatItWritesAndNothingElse) {
     ASSERT_EQ(read.value, point);
     ASSERT_EQ(read.bytes, text.size());
     if (text.size() == 1) continue;
-    ASSERT_EQ(read_point(text.data(), text.size() - 1).value, kNoPoint);  // cut short
+    ASSERT_EQ(read_point(text.data(), text.size() - 1).value, kNoPoint);  // truncated sequence
   }
   for (std::string_view wrong : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
                                  "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3\x28"}) {
@@ -53,7 +53,7 @@ TEST(Unicode, DecomposesInCanonicalOrder) {
   EXPECT_EQ(decompose({'a', 0x301, 0x323}), (std::vector<uint32_t>{'a', 0x323, 0x301}));
 }
 
-TEST(Unicode, LowersOneCharacterAtATime) {
+TEST(Unicode, LowercasesSingleCharacters) {
   auto lower = [](uint32_t point) {
     std::vector<uint32_t> points;
     append_lower(points, point);

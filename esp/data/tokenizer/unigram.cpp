@@ -1,5 +1,5 @@
-// Unigram: the cut of the text whose pieces have the largest sum of log-probabilities, by Viterbi over a trie (Kudo
-// 2018).
+// Unigram model (Kudo 2018): the segmentation with the largest sum of log-probabilities, by the Viterbi algorithm over
+// a trie.
 #include <algorithm>
 #include <bit>
 
@@ -10,17 +10,17 @@ namespace {
 
 constexpr double kUnknownPenalty = 10;
 
-// Bytes to nodes by one open-addressing table: never larger than the pieces' bytes explain.
+// A trie of byte strings in one open-addressing table. Its size is bounded by the bytes of the pieces.
 class Trie {
  public:
-  explicit Trie(const ModelParts& parts) {
+  explicit Trie(const PieceModelParts& parts) {
     size_t bytes = 1;
-    for (const Piece& piece : parts.pieces) bytes += piece.text.size();
+    for (const ScoredPiece& piece : parts.pieces) bytes += piece.text.size();
     slots_.assign(std::bit_ceil(2 * bytes + 2), {kFree, 0});
     shift_ = 64 - std::countr_zero(slots_.size());
     values_.push_back(-1);
     for (size_t i = 0; i < parts.pieces.size(); ++i) {
-      const Piece& piece = parts.pieces[i];
+      const ScoredPiece& piece = parts.pieces[i];
       if (piece.text.empty() || (piece.type != PieceType::normal && piece.type != PieceType::user_defined)) continue;
       uint32_t node = 0;
       for (char byte : piece.text) node = add(node, static_cast<uint8_t>(byte));
@@ -40,7 +40,7 @@ class Trie {
 
  private:
   static constexpr uint64_t kFree = UINT64_MAX;
-  struct Slot {
+  struct NodeSlot {
     uint64_t key;
     uint32_t node;
   };
@@ -56,7 +56,7 @@ class Trie {
     return slots_[slot].node;
   }
 
-  std::vector<Slot> slots_;
+  std::vector<NodeSlot> slots_;
   std::vector<int32_t> values_;
   int shift_;
 };
@@ -64,10 +64,10 @@ class Trie {
 template <typename Real>
 class Unigram : public PieceModel {
  public:
-  explicit Unigram(const ModelParts& parts) : trie_(parts), unknown_(parts.unknown) {
+  explicit Unigram(const PieceModelParts& parts) : trie_(parts), unknown_(parts.unknown) {
     double lowest = 0, highest = 0;
     bool any = false;
-    for (const Piece& piece : parts.pieces) {
+    for (const ScoredPiece& piece : parts.pieces) {
       if (piece.type != PieceType::normal) continue;
       lowest = any ? std::min(lowest, piece.score) : piece.score;
       highest = any ? std::max(highest, piece.score) : piece.score;
@@ -75,8 +75,8 @@ class Unigram : public PieceModel {
     }
     unknown_score_ = static_cast<Real>(static_cast<Real>(lowest) - Real{kUnknownPenalty});
     scores_.reserve(parts.pieces.size());
-    for (const Piece& piece : parts.pieces) {
-      // A user-defined symbol always wins: each of its bytes counts as much as the best piece.
+    for (const ScoredPiece& piece : parts.pieces) {
+      // A user-defined symbol always wins: its score is about the best score of any piece, times its number of bytes.
       bool fixed = piece.type == PieceType::user_defined;
       scores_.push_back(fixed ? static_cast<Real>(static_cast<double>(piece.text.size()) * highest - 0.1)
                               : static_cast<Real>(piece.score));
@@ -132,7 +132,7 @@ class Unigram : public PieceModel {
 
 }  // namespace
 
-std::unique_ptr<PieceModel> make_unigram(const ModelParts& parts, bool single_precision) {
+std::unique_ptr<PieceModel> make_unigram(const PieceModelParts& parts, bool single_precision) {
   if (single_precision) return std::make_unique<Unigram<float>>(parts);
   return std::make_unique<Unigram<double>>(parts);
 }

@@ -1,6 +1,6 @@
-// Any text is refused with an error or is a vocabulary: GPT-2's vocab.json + merges.txt, or a vocab.txt of BERT. The
-// first byte chooses; of the two files of GPT-2 the first ends at a byte 0. So that inputs need not spell 256 letters,
-// these may be put in front.
+// Fuzzes the readers of GPT-2's vocab.json + merges.txt and of BERT's vocab.txt. Any text is rejected or read. The
+// first byte chooses the format. For GPT-2, a zero byte ends the first file. The test can put the 256 byte characters
+// in front, so that inputs stay short.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,19 +11,19 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/data/tokenizer/bpe_files.h"
-#include "esp/data/tokenizer/byte_letters.h"
+#include "esp/data/tokenizer/byte_unicode.h"
 #include "esp/data/tokenizer/wordpiece.h"
 
 namespace {
 
 using namespace esp;
 
-// `{"Ā":0,…,` and what follows it in `rest`, which brings more tokens and the brace.
+// Returns `{"Ā":0,…,` followed by `rest`, which adds more tokens and the closing brace.
 std::string with_letters(std::string_view rest) {
   std::string json = "{";
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char one = static_cast<char>(byte);
-    const std::string letter = data::spell_bytes({&one, 1});
+    const std::string letter = data::bytes_to_unicode({&one, 1});
     json += '"';
     if (letter == "\"" || letter == "\\") json += '\\';
     json += letter + "\":" + std::to_string(byte) + ",";
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       case 0:
         encode_some(*data::read_gpt2_files(first, second, "fuzz input"), first, false);
         break;
-      case 1:  // every byte has a token: what was encoded comes back
+      case 1:  // every byte has a token, so decoding restores the text
         encode_some(*data::read_gpt2_files(with_letters(first), second, "fuzz input"), second, true);
         break;
       case 2:

@@ -1,8 +1,10 @@
-// Remembers the ids of short words. A fixed table, one cache line per entry, a newer word replaces an older one.
+// Lock-free cache from short words to their ids. A fixed table with one cache line per entry; a newer word replaces an
+// older one.
 //
-// Any thread may read and write at once without a lock: an entry carries a sequence number that is odd while somebody
-// writes it (Boehm 2012). A reader that meets a writer misses; a writer that meets a writer lets go. Every word of an
-// entry is written with release and read with acquire: who sees any of a newer entry also sees that its number moved.
+// Any thread may read and write at any time. Each entry has a sequence number that changes with every write, and a
+// kWriting flag that is set during a write (a sequence lock, Boehm 2012). If the flag is set, a reader reports a miss,
+// and a second writer does not store its entry. Every 64-bit field of an entry is stored with release order and loaded
+// with acquire order, so a reader that sees part of a newer entry also sees the changed head.
 #pragma once
 
 #include <array>
@@ -23,16 +25,17 @@ class WordCache {
  public:
   static constexpr size_t kMaxBytes = 24, kMaxIds = 8;
 
-  struct Key {
+  struct WordKey {
     std::array<uint64_t, 3> words;
     uint64_t hash;
   };
 
   explicit WordCache(size_t entries = size_t{1} << 15) : mask_(entries - 1), entries_(new Entry[entries]) {}
 
-  // `readable` bytes may be read from word.data(), at least word.size(): a whole load beats a copy of the exact length.
-  static Key key_of(std::string_view word, size_t readable) {
-    Key key{};
+  // `readable` bytes may be read from word.data() (at least word.size()): a full 24-byte load is faster than an exact
+  // copy.
+  static WordKey key_of(std::string_view word, size_t readable) {
+    WordKey key{};
     if (readable >= kMaxBytes) [[likely]] {
       std::memcpy(key.words.data(), word.data(), kMaxBytes);
       size_t n = word.size();
@@ -46,15 +49,15 @@ class WordCache {
     return key;
   }
 
-  // Copies up to kMaxIds ids to `ids`, which has room for all of them; returns how many, -1 when the word is not here.
-  int find(const Key& key, size_t bytes, int32_t* ids) const {
+  // Copies the ids to `ids`, which must have room for kMaxIds. Returns their number, or -1 if the word is not cached.
+  int find(const WordKey& key, size_t bytes, int32_t* ids) const {
     const Entry& entry = entries_[key.hash & mask_];
     uint64_t head = entry.head.load(std::memory_order_acquire);
     if (((head >> 8) & 0xFF) != bytes || (head & kWriting)) return -1;
     for (size_t i = 0; i < 3; ++i)
       if (entry.key[i].load(std::memory_order_acquire) != key.words[i]) return -1;
     int count = static_cast<int>(head & 0xF);
-    // Whole words, all four: no branch per id.
+    // Copies all kMaxIds ids, two per 64-bit load, without a branch per id.
     for (size_t i = 0; i < kMaxIds / 2; ++i) {
       uint64_t two = entry.ids[i].load(std::memory_order_acquire);
       std::memcpy(ids + 2 * i, &two, 8);
@@ -62,7 +65,7 @@ class WordCache {
     return entry.head.load(std::memory_order_relaxed) == head ? count : -1;
   }
 
-  void insert(const Key& key, size_t bytes, std::span<const int32_t> ids) const {
+  void insert(const WordKey& key, size_t bytes, std::span<const int32_t> ids) const {
     if (ids.size() > kMaxIds) return;
     Entry& entry = entries_[key.hash & mask_];
     uint64_t head = entry.head.load(std::memory_order_relaxed);
@@ -78,7 +81,7 @@ class WordCache {
 
  private:
   static constexpr uint64_t kWriting = 0x80;
-  // head: sequence number, bytes of the word (0 while empty), kWriting, number of ids.
+  // head: sequence number | length of the word in bytes (0: empty entry) | kWriting | number of ids.
   struct alignas(64) Entry {
     std::atomic<uint64_t> head{0};
     std::array<std::atomic<uint64_t>, 3> key{};

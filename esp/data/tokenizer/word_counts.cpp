@@ -5,7 +5,7 @@
 #include <map>
 
 #include "esp/data/tokenizer/hashing.h"
-#include "esp/data/tokenizer/threads.h"
+#include "esp/data/tokenizer/parallel_parts.h"
 
 namespace esp::data {
 namespace {
@@ -14,14 +14,15 @@ constexpr size_t kShards = 32, kSliceBytes = size_t{1} << 20;
 
 }  // namespace
 
-// Open addressing from word to count. Words are lent by the caller, or copied into blocks when the map keeps them.
+// Open-addressing map from word to count. It refers to words owned by the caller, or copies them into blocks if
+// `keeps_words`.
 class WordCounts::Map {
  public:
   struct Entry {
     uint64_t hash;
     const char* data;
     size_t bytes;
-    int64_t count;  // 0: free
+    int64_t count;  // 0: free slot
     std::string_view word() const { return {data, bytes}; }
   };
 
@@ -65,7 +66,7 @@ class WordCounts::Map {
     }
     std::string& block = blocks_.back();
     size_t at = block.size();
-    block.append(word);  // never beyond its capacity, so it stays where it is
+    block.append(word);  // stays within the reserved capacity, so earlier words do not move
     return block.data() + at;
   }
 
@@ -89,7 +90,7 @@ void WordCounts::add(std::string_view text) {
 }
 
 void WordCounts::count_batch() {
-  // Slices of whole texts; their number depends on the texts only.
+  // A slice consists of whole texts. The number of slices depends only on the texts, not on the threads.
   std::vector<size_t> cuts{0};
   size_t bytes = 0;
   for (size_t i = 0; i < batch_.size(); ++i) {
@@ -99,11 +100,11 @@ void WordCounts::count_batch() {
       bytes = 0;
     }
   }
-  // Words of a slice lie sorted into the shards already: adding them up touches one shard at a time.
+  // The words of a slice are grouped by shard, so that adding them touches one shard at a time.
   constexpr size_t kShift = 64 - 5;
   static_assert(kShards == 32);
   std::vector<std::vector<std::vector<Map::Entry>>> counted(cuts.size() - 1);
-  for_each_part(counted.size(), options_.threads, [&](size_t slice) {
+  parallel_for_parts(counted.size(), options_.threads, [&](size_t slice) {
     Map map(false);
     for (size_t i = cuts[slice]; i < cuts[slice + 1]; ++i)
       for_each_piece(options_.pattern, batch_[i], [&](std::string_view word) { map.add(word, hash_bytes(word), 1); });
@@ -111,7 +112,7 @@ void WordCounts::count_batch() {
     for (const Map::Entry& entry : map.slots())
       if (entry.count > 0) counted[slice][entry.hash >> kShift].push_back(entry);
   });
-  for_each_part(kShards, options_.threads, [&](size_t shard) {
+  parallel_for_parts(kShards, options_.threads, [&](size_t shard) {
     for (const auto& slice : counted)
       for (const Map::Entry& entry : slice[shard]) shards_[shard]->add(entry.word(), entry.hash, entry.count);
   });
@@ -119,17 +120,17 @@ void WordCounts::count_batch() {
   batch_bytes_ = 0;
   size_t words = 0;
   for (const auto& shard : shards_) words += shard->size();
-  if (words > options_.max_words) forget_rare();
+  if (words > options_.max_words) drop_rare();
 }
 
-void WordCounts::forget_rare() {
+void WordCounts::drop_rare() {
   std::map<int64_t, size_t> words_of_count;
   for (const auto& shard : shards_)
     for (const Map::Entry& entry : shard->slots())
       if (entry.count > 0) ++words_of_count[std::min<int64_t>(entry.count, 1 << 20)];
   size_t words = 0;
   for (const auto& [count, number] : words_of_count) words += number;
-  int64_t floor = 0;  // the lowest count such that three quarters of the room is enough for what is above it
+  int64_t floor = 0;  // the lowest count such that all words above it fit into three quarters of max_words
   for (const auto& [count, number] : words_of_count) {
     if (words <= options_.max_words / 4 * 3) break;
     words -= number;
@@ -141,7 +142,7 @@ void WordCounts::forget_rare() {
       if (entry.count > floor)
         kept->add(entry.word(), entry.hash, entry.count);
       else
-        forgotten_ += static_cast<uint64_t>(entry.count);
+        dropped_ += static_cast<uint64_t>(entry.count);
     }
     shard = std::move(kept);
   }

@@ -1,8 +1,9 @@
-// How often each word occurs in a stream of text of any length, in bounded memory.
+// Counts words in a text stream of any length, in bounded memory.
 //
-// Texts gather into batches; a batch is cut into slices, each slice is counted by one thread, and the counts are added
-// shard by shard. Where the words no longer fit, the rarest are forgotten (lossy counting, Manku & Motwani 2002), after
-// whole batches only. What is forgotten, and every count, therefore depends on the text alone and not on the threads.
+// Texts are collected into batches. A batch is cut into slices, and each slice is counted by one thread. Words are
+// divided into shards by hash; one thread adds the counts of a shard. If there are too many words, the rarest are
+// dropped (lossy counting, Manku & Motwani 2002), only after complete batches. The result therefore depends only on the
+// text, not on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -28,23 +29,23 @@ class WordCounts {
   explicit WordCounts(const Options& options);
   ~WordCounts();
 
-  // One text: no word goes on into the next.
+  // Adds one text. A word never continues into the next text.
   void add(std::string_view text);
-  // Everything counted so far, in the order of the bytes.
+  // Returns all words and counts, sorted by bytes.
   std::vector<std::pair<std::string, int64_t>> finish();
 
   uint64_t bytes() const { return bytes_; }
-  uint64_t forgotten() const { return forgotten_; }  // occurrences of words that no longer fitted
+  uint64_t dropped() const { return dropped_; }  // total count of dropped words
 
  private:
   class Map;
   void count_batch();
-  void forget_rare();
+  void drop_rare();
 
   Options options_;
   std::vector<std::string> batch_;
   size_t batch_bytes_ = 0;
-  uint64_t bytes_ = 0, forgotten_ = 0;
+  uint64_t bytes_ = 0, dropped_ = 0;
   std::vector<std::unique_ptr<Map>> shards_;
 };
 

@@ -6,7 +6,7 @@
 
 #include "esp/base/error.h"
 #include "esp/data/tokenizer/byte_bpe.h"
-#include "esp/data/tokenizer/growth.h"
+#include "esp/data/tokenizer/expansion_limit.h"
 #include "esp/data/tokenizer/post_processor.h"
 #include "esp/obs/file.h"
 
@@ -34,10 +34,10 @@ WordPiece::WordPiece(WordPieceParts parts, std::string_view what) : parts_(std::
     std::string_view token = parts_.tokens.bytes(id);
     if (!parts_.tokens.has(id) || !token.starts_with(parts_.continuing) || token.size() == parts_.continuing.size())
       continue;
-    going_on.emplace_back(token.substr(parts_.continuing.size()), static_cast<int32_t>(going_on_ids_.size()));
-    going_on_ids_.push_back(id);
+    going_on.emplace_back(token.substr(parts_.continuing.size()), static_cast<int32_t>(continuation_ids_.size()));
+    continuation_ids_.push_back(id);
   }
-  going_on_ = TokenTable(std::move(going_on), what);
+  continuations_ = TokenTable(std::move(going_on), what);
   vocab_size_ = std::max(parts_.tokens.size(), added_.size());
   special_ = guess_special(*this);
 }
@@ -55,8 +55,7 @@ void WordPiece::encode(std::string_view text, std::vector<int32_t>& out) const {
       emit);
 }
 
-// White space ends a word whatever is done to it, so each word between is normalized by itself: most are ASCII and
-// quick.
+// White space always ends a word, so each word is normalized by itself. Most words are ASCII, which is fast.
 void WordPiece::encode_ordinary(std::string_view text, std::vector<int32_t>& out) const {
   for (size_t at = 0; at < text.size();) {
     while (at < text.size() && is_plain_white(text[at])) ++at;
@@ -69,7 +68,7 @@ void WordPiece::encode_ordinary(std::string_view text, std::vector<int32_t>& out
 void WordPiece::encode_normalized(std::string_view text, std::vector<int32_t>& out) const {
   for_each_bert_word(text, [&](std::string_view word) {
     if (word.size() > WordCache::kMaxBytes) return encode_word(word, out);
-    WordCache::Key key = WordCache::key_of(word, static_cast<size_t>(text.data() + text.size() - word.data()));
+    WordCache::WordKey key = WordCache::key_of(word, static_cast<size_t>(text.data() + text.size() - word.data()));
     int32_t ids[WordCache::kMaxIds];
     int known = cache_.find(key, word.size(), ids);
     if (known >= 0) {
@@ -89,7 +88,7 @@ void WordPiece::encode_word(std::string_view word, std::vector<int32_t>& out) co
   size_t before = out.size();
   size_t at = 0;
   while (at < word.size() && chars <= parts_.max_word_chars) {
-    const TokenTable& table = at == 0 ? parts_.tokens : going_on_;
+    const TokenTable& table = at == 0 ? parts_.tokens : continuations_;
     std::optional<int32_t> found;
     size_t end = std::min(word.size(), at + table.longest());
     for (; end > at; --end) {
@@ -98,10 +97,10 @@ void WordPiece::encode_word(std::string_view word, std::vector<int32_t>& out) co
       if (found) break;
     }
     if (!found) break;
-    out.push_back(at == 0 ? *found : going_on_ids_[static_cast<size_t>(*found)]);
+    out.push_back(at == 0 ? *found : continuation_ids_[static_cast<size_t>(*found)]);
     at = end;
   }
-  if (at < word.size()) {  // one part without a token makes the whole word unknown
+  if (at < word.size()) {  // if one part has no token, the complete word is unknown
     out.resize(before);
     out.push_back(unknown_id_);
   }
@@ -109,12 +108,12 @@ void WordPiece::encode_word(std::string_view word, std::vector<int32_t>& out) co
 
 std::string WordPiece::decode(std::span<const int32_t> ids) const {
   std::string text;
-  const GrowthLimit limit = GrowthLimit::of_ids(ids);
+  const ExpansionLimit limit = ExpansionLimit::for_ids(ids);
   for (int32_t id : ids) {
     if (!limit.allows(text.size())) limit.fail("tokenizer: decoder");
     const AddedToken* added = added_.by_id(id);
     if (!added && !parts_.tokens.has(id))
-      throw UsageError(fmt::format("id {} is not in the vocabulary of {}", id, vocab_size_));
+      throw UsageError(fmt::format("id {} is not in the vocabulary of {} ids", id, vocab_size_));
     std::string_view token = added ? std::string_view(added->content) : parts_.tokens.bytes(id);
     if (token.starts_with(parts_.continuing) && !text.empty()) {
       text += token.substr(parts_.continuing.size());
@@ -148,14 +147,14 @@ std::string WordPiece::compose() const {
                                     {"special", token.special}});
   rest["normalizer"] = {{"type", "BertNormalizer"},
                         {"clean_text", parts_.text.clean_text},
-                        {"handle_chinese_chars", parts_.text.chinese_apart},
+                        {"handle_chinese_chars", parts_.text.handle_chinese_chars},
                         {"strip_accents", parts_.text.strip_accents},
                         {"lowercase", parts_.text.lower_case}};
   rest["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
   rest["post_processor"] = compose_post_processor(*this);
   rest["decoder"] = {{"type", "WordPiece"}, {"prefix", parts_.continuing}, {"cleanup", true}};
   std::string text = rest.dump(1);
-  text.resize(text.rfind('}'));  // the model goes in by hand: its map is long
+  text.resize(text.rfind('}'));  // appends the model as text, because its vocabulary is long
   text += fmt::format(
       ",\"model\":{{\"type\":\"WordPiece\",\"unk_token\":{},\"continuing_subword_prefix\":{},"
       "\"max_input_chars_per_word\":{},\"vocab\":{{",
@@ -188,7 +187,7 @@ std::unique_ptr<Tokenizer> read_vocab_txt(std::string_view text, bool lower_case
 
 std::unique_ptr<Tokenizer> read_wordpiece_json(TokenizerFile& file, std::string_view text, std::string_view what) {
   auto refuse = [&](const char* part, const char* known) {
-    throw IoError(fmt::format("{}: its {} is {}; known here with WordPiece: {}", what, part,
+    throw IoError(fmt::format("{}: its {} is {}; supported with WordPiece: {}", what, part,
                               file.rest.contains(part) ? file.rest[part].dump() : "absent", known));
   };
   auto flag = [](const Json& json, const char* name, bool otherwise) {
@@ -204,7 +203,7 @@ std::unique_ptr<Tokenizer> read_wordpiece_json(TokenizerFile& file, std::string_
     refuse("pre_tokenizer", "BertPreTokenizer");
   const Json& normalizer = rest["normalizer"];
   parts.text.clean_text = flag(normalizer, "clean_text", true);
-  parts.text.chinese_apart = flag(normalizer, "handle_chinese_chars", true);
+  parts.text.handle_chinese_chars = flag(normalizer, "handle_chinese_chars", true);
   parts.text.lower_case = flag(normalizer, "lowercase", true);
   parts.text.strip_accents = flag(normalizer, "strip_accents", parts.text.lower_case);
   const Json& model = rest["model"];

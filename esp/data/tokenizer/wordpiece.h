@@ -1,4 +1,5 @@
-// WordPiece (Wu et al. 2016) as BERT uses it: the longest token that begins the word, then the longest that goes on.
+// WordPiece (Wu et al. 2016) as in BERT: the longest token that begins the word, then repeatedly the longest
+// continuation.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ struct WordPieceParts {
   size_t max_word_chars = 100;
   BertTextOptions text;
   std::vector<AddedToken> added;
-  std::string source;  // the tokenizer.json it came from; empty: composed when saved
+  std::string source;  // text of the loaded tokenizer.json, which save() writes unchanged; empty: save() composes it
 };
 
 class WordPiece : public Tokenizer {
@@ -43,15 +44,15 @@ class WordPiece : public Tokenizer {
 
   WordPieceParts parts_;
   AddedTokens added_;
-  TokenTable going_on_;  // tokens with the continuing mark, without it; row i is the token going_on_ids_[i]
-  std::vector<int32_t> going_on_ids_;
+  TokenTable continuations_;  // continuation tokens without their "##"; row i has the id continuation_ids_[i]
+  std::vector<int32_t> continuation_ids_;
   int32_t unknown_id_, vocab_size_;
   bool added_in_normalized_ = false;
   WordCache cache_;
 };
 
 std::unique_ptr<Tokenizer> read_wordpiece_json(TokenizerFile& file, std::string_view text, std::string_view what);
-// One token per line; its id is the number of its line from 0.
+// Reads a BERT vocab.txt: one token per line; the id is the line number from 0.
 std::unique_ptr<Tokenizer> read_vocab_txt(std::string_view text, bool lower_case, std::string_view what);
 
 }  // namespace esp::data

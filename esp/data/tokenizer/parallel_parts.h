@@ -1,4 +1,4 @@
-// Runs parts of a job on threads that end with it.
+// Runs the parts of a job in parallel on short-lived threads.
 #pragma once
 
 #include <pthread.h>
@@ -13,10 +13,10 @@
 
 namespace esp::data {
 
-// work(part) for every part below `parts`, on at most `threads` threads, the caller's among them. The first exception
-// is thrown again here once all have stopped.
+// Calls work(part) for every part in [0, parts) on at most `threads` threads, including the calling thread. Rethrows
+// the first exception after all threads have stopped.
 template <typename Work>
-void for_each_part(size_t parts, int threads, const Work& work) {
+void parallel_for_parts(size_t parts, int threads, const Work& work) {
   std::atomic<size_t> next{0};
   std::mutex mutex;
   std::exception_ptr problem;  // guarded by mutex
@@ -34,7 +34,7 @@ void for_each_part(size_t parts, int threads, const Work& work) {
     try {
       helpers.emplace_back(loop);
     } catch (const std::system_error&) {
-      break;  // the system starts no more: those there are do the work
+      break;  // the system allows no more threads; the started ones do the work
     }
     pthread_setname_np(helpers.back().native_handle(), "esp-tokens");
   }

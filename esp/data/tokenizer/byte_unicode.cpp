@@ -1,4 +1,4 @@
-#include "esp/data/tokenizer/byte_letters.h"
+#include "esp/data/tokenizer/byte_unicode.h"
 
 #include <array>
 
@@ -27,17 +27,17 @@ constexpr std::array<int16_t, 0x144> kByteOf = [] {
 
 }  // namespace
 
-uint32_t letter_of_byte(uint8_t byte) {
+uint32_t byte_to_unicode(uint8_t byte) {
   return kLetterOf[byte];
 }
 
-std::string spell_bytes(std::string_view bytes) {
+std::string bytes_to_unicode(std::string_view bytes) {
   std::string letters;
   for (char byte : bytes) append_point(letters, kLetterOf[static_cast<uint8_t>(byte)]);
   return letters;
 }
 
-std::optional<std::string> unspell_bytes(std::string_view letters) {
+std::optional<std::string> unicode_to_bytes(std::string_view letters) {
   std::string bytes;
   bytes.reserve(letters.size());
   for (size_t at = 0; at < letters.size();) {

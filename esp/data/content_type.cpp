@@ -1,11 +1,9 @@
-#include "esp/data/content.h"
-
-#include <fcntl.h>
-#include <sys/stat.h>
+#include "esp/data/content_type.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,16 +20,19 @@ using namespace std::string_view_literals;
 
 constexpr size_t kHeadBytes = size_t{64} << 10;
 constexpr size_t kSampleBytes = size_t{16} << 10;
-constexpr size_t kSamples = 12;                                       // after the head, evenly to the end
-constexpr size_t kWholeBytes = kHeadBytes + kSamples * kSampleBytes;  // a file of this size is examined whole
+constexpr size_t kSamples = 12;  // samples after the head, spread evenly up to the end of the file
+// a file of at most this size is examined completely
+constexpr size_t kWholeBytes = kHeadBytes + kSamples * kSampleBytes;
 constexpr std::string_view kExpected =
     "expected UTF-8 text, JSON lines, a JSON array of objects, CSV or TSV (each also as .gz or .zst), or token files "
     "(.bin)";
 
-// A format by the bytes at `offset`. `in_text`: the magic number alone decides; otherwise the file must also hold bytes
-// that text does not, more than a few where the magic number is short. `fix` may name {path} and {stem}, the path
-// without its last extension.
-struct Format {
+// A file format, recognised by the magic number at `offset`. If `in_text` is set, the magic number alone decides.
+// Otherwise the file must also contain bytes that are not UTF-8 text: one is enough after a magic number of kLongMagic
+// bytes (Parquet and ZIP may store text uncompressed), a share above kMaxInvalidShare after a shorter one. `fix` may
+// contain {path}, and {stem} for the path without its last extension.
+constexpr size_t kLongMagic = 4;
+struct FormatRow {
   std::string_view magic;
   size_t offset;
   std::string_view what, fix;
@@ -39,10 +40,10 @@ struct Format {
 };
 
 constexpr std::string_view kUnpackTar = "Unpack it and name the folder: mkdir -p {stem} && tar -xf {path} -C {stem}";
-constexpr std::string_view kUseTextFiles = "Name text files in its place.";
+constexpr std::string_view kUseTextFiles = "Give text files instead.";
 constexpr std::string_view kAsJsonLines = "Write its texts as JSON lines: one {{\"text\": \"...\"}} per line.";
 
-constexpr Format kFormats[] = {
+constexpr FormatRow kFormats[] = {
     {"version https://git-lfs.github.com/spec/"sv, 0, "a Git LFS pointer, not the file itself",
      "Fetch the file: git lfs pull", true},
     {"%PDF-"sv, 0, "a PDF document", "Extract its text: pdftotext {path} {stem}.txt", true},
@@ -73,17 +74,19 @@ constexpr Format kFormats[] = {
     {"\x89HDF\r\n\x1A\n"sv, 0, "an HDF5 file", kAsJsonLines, false, true},
     {"SQLite format 3\0"sv, 0, "an SQLite database",
      "Export its texts: sqlite3 -json {path} \"SELECT text FROM TABLE\" > {stem}.json", false, true},
-    {"BZh"sv, 0, "bzip2 data", "Compress it as .zst: bzcat {path} | zstd > {stem}.zst"},
+    {"BZh"sv, 0, "bzip2 data", "Compress it as .zst: bzcat {path} | zstd > {stem}.zst", false, true},
     {"\xFD"
      "7zXZ\0"sv,
-     0, "xz data", "Compress it as .zst: xzcat {path} | zstd > {stem}.zst"},
-    {"\x04\x22\x4D\x18"sv, 0, "lz4 data", "Compress it as .zst: lz4cat {path} | zstd > {stem}.zst"},
-    {"\x1F\x8B\x08"sv, 0, "gzip data that its name does not show", "Rename it: mv {path} {path}.gz"},
-    {"\x28\xB5\x2F\xFD"sv, 0, "zstd data that its name does not show", "Rename it: mv {path} {path}.zst"},
-    {"\x37\x7A\xBC\xAF\x27\x1C"sv, 0, "a 7-Zip archive", "Unpack it and name the folder: 7z x {path} -o{stem}"},
-    {"Rar!\x1A\x07"sv, 0, "a RAR archive", "Unpack it and name the folder: unrar x {path} {stem}/"},
-    {"ustar"sv, 257, "a tar archive", kUnpackTar},
-    {"PK\x03\x04"sv, 0, "a ZIP archive", "Unpack it and name the folder: unzip {path} -d {stem}"},
+     0, "xz data", "Compress it as .zst: xzcat {path} | zstd > {stem}.zst", false, true},
+    {"\x04\x22\x4D\x18"sv, 0, "lz4 data", "Compress it as .zst: lz4cat {path} | zstd > {stem}.zst", false, true},
+    {"\x1F\x8B\x08"sv, 0, "gzip data without .gz in the file name", "Rename it: mv {path} {path}.gz", false, true},
+    {"\x28\xB5\x2F\xFD"sv, 0, "zstd data without .zst in the file name", "Rename it: mv {path} {path}.zst", false,
+     true},
+    {"\x37\x7A\xBC\xAF\x27\x1C"sv, 0, "a 7-Zip archive", "Unpack it and name the folder: 7z x {path} -o{stem}", false,
+     true},
+    {"Rar!\x1A\x07"sv, 0, "a RAR archive", "Unpack it and name the folder: unrar x {path} {stem}/", false, true},
+    {"ustar"sv, 257, "a tar archive", kUnpackTar, false, true},
+    {"PK\x03\x04"sv, 0, "a ZIP archive", "Unpack it and name the folder: unzip {path} -d {stem}", false, true},
     {"PK\x05\x06"sv, 0, "an empty ZIP archive", kUseTextFiles},
     {"\x80\x02"sv, 0, "a Python pickle", kAsJsonLines, true},
     {"\x80\x03"sv, 0, "a Python pickle", kAsJsonLines, true},
@@ -118,12 +121,12 @@ constexpr Format kFormats[] = {
      "Save it as plain text: soffice --headless --convert-to txt:Text {path}"},
 };
 
-// Counts over all samples.
-struct Bytes {
+// Byte counts, summed over all samples.
+struct ByteCounts {
   uint64_t all = 0, nul = 0, invalid = 0, control = 0;
-  std::array<uint64_t, 2> nul_at = {};  // even and odd places of the head
+  std::array<uint64_t, 2> nul_at = {};  // NUL bytes at even and at odd offsets of the head
 
-  // `begins`, `ends`: the sample begins or ends the file; elsewhere a character may be cut.
+  // `begins`, `ends`: the sample starts or ends the file. Elsewhere a sample boundary may cut a character.
   void add(std::string_view text, bool begins, bool ends) {
     size_t at = 0;
     if (!begins)
@@ -146,49 +149,101 @@ struct Bytes {
       at += point.bytes;
     }
   }
-  uint64_t stray() const { return nul + invalid; }
+  uint64_t num_invalid() const { return nul + invalid; }
 };
 
-std::string fill_in(std::string_view sentence, const std::string& path) {
+// Position of the last extension of the file name; npos if it has none.
+size_t extension_begin(const std::string& path) {
   const size_t name = path.rfind('/') == path.npos ? 0 : path.rfind('/') + 1;
   const size_t dot = path.rfind('.');
-  std::string stem = dot == path.npos || dot <= name ? path + ".out" : path.substr(0, dot);
+  return dot == path.npos || dot <= name ? path.npos : dot;
+}
+
+std::string expand_placeholders(std::string_view sentence, const std::string& path) {
+  const size_t dot = extension_begin(path);
+  std::string stem = dot == path.npos ? path + ".out" : path.substr(0, dot);
   if (stem.ends_with(".tar")) stem.resize(stem.size() - 4);
+  // The suggested command must not overwrite its own input.
+  if (dot != path.npos && stem + path.substr(dot) == path && sentence.find("{stem}.idx") == sentence.npos &&
+      sentence.find("{stem}" + path.substr(dot)) != sentence.npos)
+    stem += ".converted";
   return fmt::format(fmt::runtime(sentence), fmt::arg("path", path), fmt::arg("stem", stem));
 }
 
-// ZIP is a container of other formats; the names of its first files tell which.
-Format zip_format(Format row, std::string_view head) {
+std::string without_compression(std::string path) {
+  while (compression_of(path) != Compression::none) path.resize(path.rfind('.'));
+  return path;
+}
+
+std::string_view decompress_command(Compression compression) {
+  return compression == Compression::gzip ? "zcat" : "zstdcat";
+}
+
+// The converted file keeps the extension of `path`, which says how its records are read: a.csv becomes a.utf8.csv.
+std::string iconv_command(std::string_view encoding, const std::string& path) {
+  const std::string name = without_compression(path);
+  const size_t dot = extension_begin(name);
+  const std::string to = name.substr(0, dot) + ".utf8" + (dot == name.npos ? ".txt" : name.substr(dot));
+  const Compression compression = compression_of(path);
+  if (compression == Compression::none) return fmt::format("iconv -f {} -t UTF-8 {} > {}", encoding, path, to);
+  return fmt::format("{} {} | iconv -f {} -t UTF-8 > {}", decompress_command(compression), path, encoding, to);
+}
+
+// Compression of a file of this format; none for all but gzip and zstd.
+Compression row_compression(const FormatRow& row) {
+  if (row.magic == "\x1F\x8B\x08"sv) return Compression::gzip;
+  return row.magic == "\x28\xB5\x2F\xFD"sv ? Compression::zstd : Compression::none;
+}
+
+bool is_compressed_tar(const std::string& path) {
+  constexpr std::string_view kExtensions[] = {".tgz", ".tbz2", ".tbz", ".txz", ".tzst"};
+  return std::any_of(std::begin(kExtensions), std::end(kExtensions),
+                     [&](std::string_view extension) { return has_extension(path, extension); });
+}
+
+// The fix for a file named .gz or .zst whose decompressed content is `row`.
+std::string fix_of_compressed(const FormatRow& row, const std::string& path) {
+  const bool by_path = row.fix.find("{path}") != row.fix.npos;
+  if (!by_path || row.fix == kUnpackTar) return expand_placeholders(row.fix, path);  // tar decompresses by itself
+  const std::string to = without_compression(path);
+  const std::string decompress = fmt::format("{} {}", decompress_command(compression_of(path)), path);
+  if (const Compression inner = row_compression(row); inner != Compression::none)
+    return fmt::format("It is compressed twice: {} | {} > {}", decompress, decompress_command(inner), to);
+  return fmt::format("Decompress it: {} > {}. {}", decompress, to, expand_placeholders(row.fix, to));
+}
+
+// ZIP is a container of other formats. The names of its first entries identify the format.
+FormatRow zip_format(FormatRow row, std::string_view head) {
   const auto holds = [&](std::string_view name) { return head.find(name) != head.npos; };
   if (holds("/data.pkl")) {
     row.what = "a PyTorch file";
     row.fix =
         "If it is a tensor of token ids: python3 -c \"import torch; "
         "torch.load('{path}').numpy().astype('uint32').tofile('{stem}.bin')\" and data.bin_type = \"uint32\"";
-    row.dataset = true;
   } else if (holds(".npy")) {
     row.what = "a NumPy archive (.npz)";
     row.fix =
         "If it holds token ids: python3 -c \"import numpy; "
         "numpy.load('{path}')['NAME'].astype('uint32').tofile('{stem}.bin')\" and data.bin_type = \"uint32\"";
-    row.dataset = true;
   } else if (holds("[Content_Types].xml")) {
     row.what = "an Office document";
     row.fix = "Save it as plain text: soffice --headless --convert-to txt:Text {path}";
+    row.dataset = false;
   } else if (holds("application/epub") || holds("application/vnd.oasis")) {
     row.what = "an EPUB or OpenDocument file";
     row.fix = "Convert it to plain text: pandoc -t plain {path} -o {stem}.txt";
+    row.dataset = false;
   }
   return row;
 }
 
-// A JSON header after its length in 8 bytes, of which the upper four are zero.
+// A safetensors file begins with the length of its JSON header (8 bytes, the upper four are zero). The header follows.
 bool is_safetensors(std::string_view head) {
   return head.size() > 10 && head.substr(4, 4) == "\0\0\0\0"sv && head.substr(8, 2) == "{\"";
 }
 
-// "UTF-16" or "UTF-32", by its mark, or by zeros at every other place.
-std::string_view wide_encoding(std::string_view head, const Bytes& bytes) {
+// Returns "UTF-16" or "UTF-32" if a byte order mark or NULs at every second byte indicate it; otherwise "".
+std::string_view wide_encoding(std::string_view head, const ByteCounts& bytes) {
   if (head.starts_with("\xFF\xFE\0\0"sv) || head.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32";
   if (head.starts_with("\xFF\xFE"sv) || head.starts_with("\xFE\xFF"sv)) return "UTF-16";
   const uint64_t most = std::max(bytes.nul_at[0], bytes.nul_at[1]), all = bytes.nul_at[0] + bytes.nul_at[1];
@@ -196,95 +251,93 @@ std::string_view wide_encoding(std::string_view head, const Bytes& bytes) {
   return bytes.nul_at[0] > bytes.nul_at[1] ? "UTF-16BE" : "UTF-16LE";
 }
 
-Content judge(std::string_view head, const Bytes& bytes, const std::string& path) {
-  Content content;
+ContentType classify(std::string_view head, const ByteCounts& bytes, const std::string& path) {
+  ContentType content;
   content.examined_bytes = bytes.all;
-  content.stray_bytes = bytes.stray();
-  const auto is = [&](const Format& row) {
+  content.invalid_bytes = bytes.num_invalid();
+  const auto is = [&](const FormatRow& row) {
     content.what = row.what;
-    content.fix = fill_in(row.fix, path);
+    content.fix =
+        compression_of(path) == Compression::none ? expand_placeholders(row.fix, path) : fix_of_compressed(row, path);
     content.dataset = row.dataset;
   };
-  const double share = bytes.all == 0 ? 0 : static_cast<double>(bytes.stray()) / static_cast<double>(bytes.all);
-  for (const Format& row : kFormats) {
-    const bool may_be = row.in_text || share > kMaxStrayShare || (bytes.stray() > 0 && row.magic.size() >= 5);
+  const double share = bytes.all == 0 ? 0 : static_cast<double>(bytes.num_invalid()) / static_cast<double>(bytes.all);
+  for (const FormatRow& row : kFormats) {
+    const bool may_be =
+        row.in_text || share > kMaxInvalidShare || (bytes.num_invalid() > 0 && row.magic.size() >= kLongMagic);
     if (!may_be || head.size() < row.offset || !head.substr(row.offset).starts_with(row.magic)) continue;
     is(row.magic == "PK\x03\x04"sv ? zip_format(row, head) : row);
+    if (is_compressed_tar(path) && (row.what.ends_with(" data") || row_compression(row) != Compression::none)) {
+      content.what = "a compressed tar archive";
+      content.fix = expand_placeholders(kUnpackTar, path);
+    }
     return content;
   }
-  if (bytes.stray() > 0 && is_safetensors(head)) {
+  if (bytes.num_invalid() > 0 && is_safetensors(head)) {
     is({"", 0, "a safetensors model", kUseTextFiles});
     return content;
   }
-  if (share <= kMaxStrayShare) {
+  if (share <= kMaxInvalidShare) {
     content.head = head;
     return content;
   }
   if (const std::string_view wide = wide_encoding(head, bytes); !wide.empty()) {
     content.what = fmt::format("{} text", wide);
-    content.fix = fill_in(fmt::format("Convert it: iconv -f {} -t UTF-8 {{path}} > {{stem}}.utf8.txt", wide), path);
+    content.fix = "Convert it: " + iconv_command(wide, path);
   } else if (bytes.nul > 0 || static_cast<double>(bytes.control) > 0.005 * static_cast<double>(bytes.all)) {
-    content.what =
-        fmt::format("a binary file of a format not known here ({} of {} bytes examined are NUL or not UTF-8)",
-                    bytes.stray(), bytes.all);
+    content.what = fmt::format("a binary file of unknown format ({} of {} bytes examined are NUL or not UTF-8)",
+                               bytes.num_invalid(), bytes.all);
     content.fix = "Convert it to text; a file of token ids must be named .bin.";
   } else {
     content.what =
         fmt::format("text in another encoding ({} of {} bytes examined are not UTF-8)", bytes.invalid, bytes.all);
-    content.fix = fill_in(share < 0.3 ? "If it is Latin-1, as much European text is: iconv -f WINDOWS-1252 -t UTF-8 "
-                                        "{path} > {stem}.utf8.txt"
-                                      : "Convert it (`file -i {path}` guesses the encoding): iconv -f ENCODING -t "
-                                        "UTF-8 {path} > {stem}.utf8.txt",
-                          path);
+    const char* option = compression_of(path) == Compression::none ? "-i" : "-iz";
+    content.fix = share < 0.3 ? "If it is Latin-1, as much European text is: " + iconv_command("WINDOWS-1252", path)
+                              : fmt::format("Convert it (`file {} {}` guesses the encoding): {}", option, path,
+                                            iconv_command("ENCODING", path));
   }
   return content;
 }
 
-Content examine_compressed(const std::string& path) {
+ContentType detect_compressed_type(const std::string& path) {
   const bool gzip = compression_of(path) == Compression::gzip;
-  const std::string head = obs::File(path, O_RDONLY).read(0, 4);
+  const std::string head = obs::open_input_file(path).read(0, 4);
   const bool as_named = gzip ? head.starts_with("\x1F\x8B"sv)
                              : head == "\x28\xB5\x2F\xFD"sv || (head.size() == 4 && head.substr(1) == "\x2A\x4D\x18"sv);
   if (!as_named && !head.empty()) {
-    Content content;
-    content.what = fmt::format("data that are not {}, as the name says", gzip ? "gzip" : "zstd");
-    content.fix = fill_in("If it is text: mv {path} {stem}", path);
+    ContentType content;
+    content.what = fmt::format("data that are not {}, although the file name says so", gzip ? "gzip" : "zstd");
+    content.fix = expand_placeholders("If it is text: mv {path} {stem}", path);
+    content.dataset = true;
     return content;
   }
   std::string text(kWholeBytes, '\0');
   const auto stream = open_byte_stream(path);
   text.resize(stream->read(text));
-  Bytes bytes;
+  ByteCounts bytes;
   bytes.add(text, true, text.size() < kWholeBytes);
-  return judge(std::string_view(text).substr(0, kHeadBytes), bytes, path);
-}
-
-void require_regular(const obs::File& file) {
-  struct stat info {};
-  if (fstat(file.fd(), &info) != 0) file.fail("cannot stat");
-  if (S_ISREG(info.st_mode)) return;
-  if (S_ISFIFO(info.st_mode))
-    throw IoError(
-        fmt::format("{}: got a pipe, which can be read only once; expected a regular file. Write the data to one "
-                    "first: cat {} > data.txt",
-                    file.path(), file.path()));
-  throw IoError(fmt::format("{}: got a {}; expected a regular file", file.path(),
-                            S_ISDIR(info.st_mode) ? "folder" : "device or socket"));
+  ContentType content = classify(std::string_view(text).substr(0, kHeadBytes), bytes, path);
+  const std::string name = without_compression(path);
+  if (!content.is_text() && (has_extension(name, ".bin") || has_extension(name, ".idx"))) {
+    content.what = "a compressed token file";
+    content.fix = fmt::format("Token files are mapped into memory and cannot be compressed: {} {} > {}",
+                              decompress_command(compression_of(path)), path, name);
+    content.dataset = true;
+  }
+  return content;
 }
 
 }  // namespace
 
-Content examine_file(const std::string& path) {
-  // A pipe without a writer must not block the opening.
-  const obs::File file(path, O_RDONLY | O_NONBLOCK);
-  require_regular(file);
-  if (compression_of(path) != Compression::none) return examine_compressed(path);
-  Bytes bytes;
+ContentType detect_content_type(const std::string& path) {
+  const obs::File file = obs::open_input_file(path);
+  if (compression_of(path) != Compression::none) return detect_compressed_type(path);
+  ByteCounts bytes;
   const uint64_t size = file.size();
   if (size <= kWholeBytes) {
     const std::string all = file.read(0, kWholeBytes);
     bytes.add(all, true, true);
-    return judge(std::string_view(all).substr(0, kHeadBytes), bytes, path);
+    return classify(std::string_view(all).substr(0, kHeadBytes), bytes, path);
   }
   const std::string head = file.read(0, kHeadBytes);
   bytes.add(head, true, false);
@@ -293,57 +346,60 @@ Content examine_file(const std::string& path) {
     const uint64_t at = kHeadBytes + (last - kHeadBytes) * i / kSamples;
     bytes.add(file.read(at, kSampleBytes), false, i == kSamples);
   }
-  return judge(head, bytes, path);
+  return classify(head, bytes, path);
 }
 
-Content examine_bytes(std::string_view text, const std::string& path) {
-  Bytes bytes;
+ContentType detect_content_type_of_bytes(std::string_view text, const std::string& path) {
+  ByteCounts bytes;
   bytes.add(text, true, true);
-  return judge(text.substr(0, kHeadBytes), bytes, path);
+  return classify(text.substr(0, kHeadBytes), bytes, path);
 }
 
-void require_text(const Content& content, std::string_view path) {
+void require_text(const ContentType& content, std::string_view path) {
   if (!content.is_text()) throw IoError(fmt::format("{}: got {}; {}. {}", path, content.what, kExpected, content.fix));
 }
 
 void require_token_ids(const std::string& path) {
-  // Any bytes may be token ids: a magic number counts where ids hardly begin a file like this.
+  // Token ids can be any bytes, so a magic number is used only if token ids rarely start with it.
   constexpr uint64_t kMinTextBytes = 64;
   const auto is_long = [](std::string_view magic) {
     return magic.size() >= 6 || (magic.size() >= 4 && magic.find('\0') == magic.npos && magic[0] != '\xFF') ||
            magic == "\x1F\x8B\x08"sv;
   };
-  const obs::File file(path, O_RDONLY | O_NONBLOCK);
-  require_regular(file);
+  const obs::File file = obs::open_input_file(path);
   const std::string head = file.read(0, kHeadBytes);
-  Bytes bytes;
+  ByteCounts bytes;
   bytes.add(head, true, head.size() < kHeadBytes);
-  Content content;
-  for (const Format& row : kFormats)
+  ContentType content;
+  for (const FormatRow& row : kFormats)
     if (is_long(row.magic) && head.size() >= row.offset &&
         std::string_view(head).substr(row.offset).starts_with(row.magic)) {
-      const Format found = row.magic == "PK\x03\x04"sv ? zip_format(row, head) : row;
+      const FormatRow found = row.magic == "PK\x03\x04"sv ? zip_format(row, head) : row;
       content.what = found.what;
-      content.fix = fill_in(found.fix, path);
-      // The result must not replace what it is made from.
-      if (const std::string same = "tofile('" + path + "')"; content.fix.find(same) != content.fix.npos)
-        content.fix.replace(content.fix.find(same), same.size(), "tofile('" + path + ".ids.bin')");
+      // Compressed token files are not read, so the file is decompressed and not renamed.
+      const Compression compression = row_compression(found);
+      content.fix = compression == Compression::none
+                        ? expand_placeholders(found.fix, path)
+                        : expand_placeholders(fmt::format("Decompress it: {} < {{path}} > {{stem}}.ids.bin",
+                                                          decompress_command(compression)),
+                                              path);
       break;
     }
   if (content.is_text() && is_safetensors(head))
-    content.what = "a safetensors model", content.fix = fill_in("Name its token ids in its place.", path);
-  if (content.is_text() && bytes.all >= kMinTextBytes && bytes.stray() == 0 && bytes.control == 0) {
+    content.what = "a safetensors model", content.fix = expand_placeholders("Give a file of token ids instead.", path);
+  if (content.is_text() && bytes.all >= kMinTextBytes && bytes.num_invalid() == 0 && bytes.control == 0) {
     content.what = "text";
-    content.fix = fill_in("Rename it: mv {path} {stem}.txt. `espalier data prepare` makes token ids of it.", path);
+    content.fix =
+        expand_placeholders("Rename it: mv {path} {stem}.txt. `espalier data prepare` converts it to token ids.", path);
   }
   if (!content.is_text())
     throw IoError(fmt::format("{}: got {}; expected token ids, as its name says. {}", path, content.what, content.fix));
 }
 
-std::string describe_stray(const Content& content, std::string_view path) {
-  if (!content.is_text() || content.stray_bytes == 0) return {};
+std::string describe_invalid_bytes(const ContentType& content, std::string_view path) {
+  if (!content.is_text() || content.invalid_bytes == 0) return {};
   return fmt::format("{}: {} of {} bytes examined are NUL or not UTF-8; they are kept as they are", path,
-                     content.stray_bytes, content.examined_bytes);
+                     content.invalid_bytes, content.examined_bytes);
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes, bool any_bytes) {
@@ -352,18 +408,19 @@ std::string read_text_file(const std::string& path, size_t max_bytes, bool any_b
   for (size_t got = 1; got > 0;) {
     const size_t have = text.size();
     if (have > max_bytes)
-      throw IoError(fmt::format("{}: got more than {} bytes; expected at most that", path, max_bytes));
+      throw IoError(fmt::format("{}: got more than {} bytes; expected a smaller file", path, max_bytes));
     text.resize(std::max<size_t>(2 * have, size_t{1} << 16));
     got = stream->read(std::span(text).subspan(have));
     text.resize(have + got);
-    if (have == 0 && !any_bytes) require_text(examine_bytes(text, path), path);  // an endless device ends here
+    // stops reading an endless device such as /dev/zero
+    if (have == 0 && !any_bytes) require_text(detect_content_type_of_bytes(text, path), path);
   }
-  if (!any_bytes) require_text(examine_bytes(text, path), path);
+  if (!any_bytes) require_text(detect_content_type_of_bytes(text, path), path);
   return text;
 }
 
 bool is_utf8(std::string_view text) {
-  Bytes bytes;
+  ByteCounts bytes;
   bytes.add(text, true, true);
   return bytes.invalid == 0;
 }

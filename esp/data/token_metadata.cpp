@@ -1,4 +1,4 @@
-#include "esp/data/token_record.h"
+#include "esp/data/token_metadata.h"
 
 #include <xxhash.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxRecordBytes = size_t{16} << 20;
 
-// Words that tokenizers of different texts cut differently: prose, code, numbers, several scripts.
+// Text that different tokenizers encode differently: prose, code, numbers, several scripts.
 constexpr std::string_view kProbe =
     "The quick brown fox jumps over the lazy dog. It was the best of times, it was the worst of times; and nobody, "
     "not even the international committee, understood everything that happened afterwards.\n\n"
@@ -35,8 +35,8 @@ std::string text_at(const Json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-TokenRecord from_json(const Json& json, const std::string& path) {
-  TokenRecord record;
+TokenMetadata from_json(const Json& json, const std::string& path) {
+  TokenMetadata record;
   record.path = path;
   if (std::string type = text_at(json, "type"); !type.empty()) record.type = parse_token_type(type);
   if (auto found = json.find("tokens"); found != json.end() && found->is_number_unsigned())
@@ -48,8 +48,9 @@ TokenRecord from_json(const Json& json, const std::string& path) {
   return record;
 }
 
-// NAME.json beside the files of other formats may be anything, a corpus too: only what prepare() wrote is a record.
-std::optional<TokenRecord> record_at(const std::string& path) {
+// A NAME.json beside a file of another format may be anything, even a corpus. Only files written by prepare() are
+// metadata.
+std::optional<TokenMetadata> read_metadata(const std::string& path) {
   std::error_code failed;
   const uintmax_t bytes = std::filesystem::file_size(path, failed);
   if (failed || bytes > kMaxRecordBytes) return std::nullopt;
@@ -63,7 +64,7 @@ std::optional<TokenRecord> record_at(const std::string& path) {
   return from_json(json, path);
 }
 
-// NAME of NAME_000017.bin.
+// Returns NAME for NAME_000017.bin.
 std::string without_shard(std::string path) {
   if (!path.ends_with(".bin")) return path;
   path.resize(path.size() - 4);
@@ -74,17 +75,17 @@ std::string without_shard(std::string path) {
   return path;
 }
 
-std::optional<TokenRecord> record_of(const Input& input) {
-  if (input.kind == InputKind::bin) return record_of_raw(input.path);
+std::optional<TokenMetadata> record_of(const Input& input) {
+  if (input.kind == InputKind::bin) return find_raw_metadata(input.path);
   const std::string name = input.kind == InputKind::llmc ? without_shard(input.path) : input.path;
   for (std::string_view ending : {".json", ".bin.json", ".idx.json"})
-    if (auto record = record_at(name + std::string(ending))) return record;
+    if (auto record = read_metadata(name + std::string(ending))) return record;
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<TokenRecord> record_of_raw(const std::string& path) {
+std::optional<TokenMetadata> find_raw_metadata(const std::string& path) {
   const std::string beside = path + ".json";
   if (!std::filesystem::exists(beside)) return std::nullopt;
   const Json json = parse_json(obs::read_whole_file(beside, kMaxRecordBytes), beside);
@@ -105,10 +106,10 @@ void describe_tokenizer(const Tokenizer& tokenizer, Json& record) {
   record["tokenizer_fingerprint"] = tokenizer_fingerprint(tokenizer);
 }
 
-// Tokens added at the end of a vocabulary leave the ids of a text as they were, so the fingerprint decides where there
-// is one.
+// Compares fingerprints if the metadata has one, otherwise kind and vocabulary size. Added tokens enlarge a vocabulary
+// but do not change the ids of a text, and so do not change the fingerprint.
 void check_tokenizer(const Input& input, const Tokenizer& tokenizer) {
-  const std::optional<TokenRecord> record = record_of(input);
+  const std::optional<TokenMetadata> record = record_of(input);
   if (!record || record->kind.empty()) return;
   const bool same = record->fingerprint.empty() ? record->kind == tokenizer.kind() &&
                                                       (!record->vocab || *record->vocab == tokenizer.vocab_size())
@@ -116,8 +117,8 @@ void check_tokenizer(const Input& input, const Tokenizer& tokenizer) {
   if (same) return;
   const std::string of = record->vocab ? fmt::format(" of {} ids", *record->vocab) : std::string();
   throw UsageError(
-      fmt::format("{} was made with another tokenizer, {}{} as {} says, than is given, {} of {} ids: give the one it "
-                  "was made with, or run data prepare with this one",
+      fmt::format("{} was made with another tokenizer, {}{} as {} says; this run uses {} of {} ids. Use the "
+                  "tokenizer of the file, or run data prepare with this one",
                   input.path, record->kind, of, record->path, tokenizer.kind(), tokenizer.vocab_size()));
 }
 

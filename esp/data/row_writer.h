@@ -1,4 +1,4 @@
-// Rows of a batch's buffers, and writing into one from the left.
+// Access to one row of a batch buffer, and a writer that fills a row from the left.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace esp::data {
 
-inline std::span<int32_t> row_of(std::vector<int32_t>& buffer, int64_t row, int64_t width) {
+inline std::span<int32_t> batch_row(std::vector<int32_t>& buffer, int64_t row, int64_t width) {
   return std::span(buffer).subspan(static_cast<size_t>(row * width), static_cast<size_t>(width));
 }
 
-// What a decoder is given so that it says `targets`: a start, then all but the last of its `count` real ids.
+// Decoder inputs for teacher forcing: `start`, then all but the last of the `count` real targets.
 inline void shift_right(std::span<const int32_t> targets, int32_t count, int32_t start, int32_t padding,
                         std::span<int32_t> inputs) {
   std::fill(inputs.begin(), inputs.end(), padding);
@@ -29,13 +29,15 @@ class RowWriter {
 
   void put(int32_t id) { take(1)[0] = id; }
   void put(std::span<const int32_t> ids) { std::copy(ids.begin(), ids.end(), take(ids.size()).begin()); }
-  // The next `count` places, for the caller to fill.
+  // Returns the next `count` positions, for the caller to fill.
   std::span<int32_t> take(size_t count) {
-    ESP_CHECK(count <= row_.size() - used_, "{} more ids in a row of {} that has {}", count, row_.size(), used_);
+    ESP_CHECK(count <= row_.size() - used_,
+              "batch row: got {} more ids; expected them to fit into {} positions, of which {} are used", count,
+              row_.size(), used_);
     used_ += count;
     return row_.subspan(used_ - count, count);
   }
-  // Fills the rest and says how many ids are real.
+  // Fills the rest with padding and returns the number of real ids.
   int32_t finish(int32_t padding) {
     std::fill(row_.begin() + static_cast<int64_t>(used_), row_.end(), padding);
     return static_cast<int32_t>(used_);
